@@ -1,0 +1,79 @@
+package nft
+
+// Batch is an ordered list of operations that the kernel takes as one
+// transaction: all of them or none.
+type Batch struct{ Ops []Op }
+
+// Empty tells whether there is nothing to do.
+func (b *Batch) Empty() bool { return len(b.Ops) == 0 }
+
+// Op is one operation. The set of operations is closed.
+type Op interface{ op() }
+
+// Element is one element of a set; see Elements for the form of its bytes.
+type Element struct{ Key, Data string }
+
+type (
+	// AddTable creates the table of a family; one that exists is left as it is.
+	AddTable struct{ Family Family }
+	// DeleteTable deletes the table of a family with all in it.
+	DeleteTable struct{ Family Family }
+	// AddSet creates a set without elements.
+	AddSet struct {
+		Family Family
+		Set    Set
+	}
+	// DeleteSet deletes a set with its elements.
+	DeleteSet struct {
+		Family Family
+		Name   string
+	}
+	// AddChain creates a chain without rules.
+	AddChain struct {
+		Family Family
+		Chain  Chain // Rules are not looked at
+	}
+	// SetRules makes rules the whole content of a chain that exists.
+	SetRules struct {
+		Family Family
+		Chain  string
+		Rules  []Rule
+	}
+	// DeleteChain deletes a chain and its rules.
+	DeleteChain struct {
+		Family Family
+		Name   string
+	}
+	// AddElements adds elements to a set. An element that exists with other
+	// data is an error (EEXIST): delete it first, in the same batch.
+	AddElements struct {
+		Family   Family
+		Set      Set
+		Elements []Element
+	}
+	// DeleteElements deletes elements, which must exist (ENOENT).
+	DeleteElements struct {
+		Family   Family
+		Set      Set
+		Elements []Element // Data is not looked at
+	}
+	// ForgetData deletes those elements of a dynamic map whose data is in Data:
+	// the clients that are remembered on endpoints which are gone. Elements
+	// that expire meanwhile are no error.
+	ForgetData struct {
+		Family Family
+		Set    Set
+		Data   []string
+	}
+)
+
+func (AddTable) op()       {}
+func (DeleteTable) op()    {}
+func (AddSet) op()         {}
+func (DeleteSet) op()      {}
+func (AddChain) op()       {}
+func (SetRules) op()       {}
+func (DeleteChain) op()    {}
+func (AddElements) op()    {}
+func (DeleteElements) op() {}
+func (ForgetData) op()     {}

@@ -1,0 +1,199 @@
+package nft
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Field is one thing a rule reads from a packet, its connection or the kernel,
+// usually a part of a map key.
+type Field struct {
+	Kind FieldKind
+	Mod  uint32 // FieldNumgen: the number of slots; the value is in [0, Mod)
+}
+
+// FieldKind names what a Field reads. The comment is its nft syntax in table ip;
+// table ip6 says ip6 and icmpv6.
+type FieldKind uint8
+
+const (
+	FieldSaddr         FieldKind = iota + 1 // ip saddr
+	FieldDaddr                              // ip daddr
+	FieldL4Proto                            // meta l4proto
+	FieldDport                              // th dport
+	FieldOriginalDaddr                      // ct original ip daddr (NFT_CT_DST_IP, kernel 4.17)
+	FieldOriginalDport                      // ct original proto-dst
+	FieldNumgen                             // numgen random mod Mod
+	FieldIif                                // iif
+	FieldOif                                // oif
+)
+
+// The fields without a parameter, for rules that read like the text they print.
+var (
+	Saddr         = Field{Kind: FieldSaddr}
+	Daddr         = Field{Kind: FieldDaddr}
+	L4Proto       = Field{Kind: FieldL4Proto}
+	Dport         = Field{Kind: FieldDport}
+	OriginalDaddr = Field{Kind: FieldOriginalDaddr}
+	OriginalDport = Field{Kind: FieldOriginalDport}
+	Iif           = Field{Kind: FieldIif}
+	Oif           = Field{Kind: FieldOif}
+)
+
+// Numgen is `numgen random mod n`: a random slot in [0, n).
+func Numgen(n uint32) Field { return Field{Kind: FieldNumgen, Mod: n} }
+
+// Type is the datatype of what the field reads.
+func (f Field) Type() Type {
+	switch f.Kind {
+	case FieldSaddr, FieldDaddr, FieldOriginalDaddr:
+		return TypeAddr
+	case FieldL4Proto:
+		return TypeProto
+	case FieldDport, FieldOriginalDport:
+		return TypeService
+	case FieldNumgen:
+		return TypeSlot
+	case FieldIif, FieldOif:
+		return TypeIface
+	}
+	panic("nft: field of no kind")
+}
+
+// Rule is a list of statements, evaluated left to right until one does not match.
+type Rule []Statement
+
+// Statement is one match or action of a rule. The set of statements is closed:
+// the text form, the simulator and the kernel encoder know each of them.
+type Statement interface{ statement() }
+
+type (
+	// MatchProto is `meta l4proto tcp`. Besides matching it gives nft the
+	// protocol it needs to know to read `ct original proto-dst` behind it.
+	MatchProto struct{ Proto Protocol }
+	// MatchPrefix is `ip daddr 10.96.0.0/16`, with != when negated.
+	MatchPrefix struct {
+		Field  Field // Saddr or Daddr
+		Prefix netip.Prefix
+		Negate bool
+	}
+	// MatchSet is `ip daddr @set`, with != when negated.
+	MatchSet struct {
+		Key    []Field
+		Set    string
+		Negate bool
+	}
+	// MatchNotDNAT is `ct status & dnat == 0`: the connection kept its destination.
+	MatchNotDNAT struct{}
+	// MatchLocalSource is `fib saddr type local`: the box itself is the sender.
+	MatchLocalSource struct{}
+	// MatchEchoRequest is `icmp type echo-request` (icmpv6 in table ip6).
+	MatchEchoRequest struct{}
+	// VerdictMap is `key vmap @map`; a key that is not in the map matches nothing
+	// and the next rule follows.
+	VerdictMap struct {
+		Key []Field
+		Map string
+	}
+	// DNAT is `dnat ip to key map @map`, where the map gives address . port.
+	// A key that is not in the map matches nothing.
+	DNAT struct {
+		Key []Field
+		Map string
+	}
+	// Update is `update @map { key timeout T : data }`: remember data under key
+	// for the time of Timeout. A full map is left as it is and the rule does not match.
+	Update struct {
+		Map     string
+		Key     []Field
+		Data    []Field
+		Timeout time.Duration
+	}
+	// Masquerade is `masquerade`: the source becomes the outgoing interface's address.
+	Masquerade struct{}
+	// Redirect is `redirect`: the destination becomes an address of the box.
+	Redirect struct{}
+	// Reject is `reject with ...`: refuse and tell the sender.
+	Reject struct{ With RejectWith }
+	// Verdict ends the evaluation of a chain.
+	Verdict struct {
+		Kind  VerdictKind
+		Chain string // for Goto and Jump
+	}
+)
+
+func (MatchProto) statement()       {}
+func (MatchPrefix) statement()      {}
+func (MatchSet) statement()         {}
+func (MatchNotDNAT) statement()     {}
+func (MatchLocalSource) statement() {}
+func (MatchEchoRequest) statement() {}
+func (VerdictMap) statement()       {}
+func (DNAT) statement()             {}
+func (Update) statement()           {}
+func (Masquerade) statement()       {}
+func (Redirect) statement()         {}
+func (Reject) statement()           {}
+func (Verdict) statement()          {}
+
+// RejectWith is what a refused sender is told.
+type RejectWith uint8
+
+const (
+	RejectTCPReset        RejectWith = iota + 1 // tcp reset
+	RejectPortUnreachable                       // icmp port-unreachable (3/3), icmpv6 port-unreachable (1/4)
+	RejectHostUnreachable                       // icmp host-unreachable (3/1), icmpv6 addr-unreachable (1/3)
+)
+
+// VerdictKind is what becomes of a packet.
+type VerdictKind uint8
+
+const (
+	Accept VerdictKind = iota + 1
+	Drop
+	Return
+	Goto
+	Jump
+)
+
+// GotoChain is `goto chain`.
+func GotoChain(chain string) Verdict { return Verdict{Kind: Goto, Chain: chain} }
+
+// String is the verdict in nft syntax, which is also how a verdict map's data is held.
+func (v Verdict) String() string {
+	switch v.Kind {
+	case Accept:
+		return "accept"
+	case Drop:
+		return "drop"
+	case Return:
+		return "return"
+	case Goto:
+		return "goto " + v.Chain
+	case Jump:
+		return "jump " + v.Chain
+	}
+	panic("nft: verdict of no kind")
+}
+
+// Protocol is an IP protocol number (IANA). Only TCP, UDP and SCTP carry services.
+type Protocol uint8
+
+const (
+	TCP  Protocol = 6
+	UDP  Protocol = 17
+	SCTP Protocol = 132
+)
+
+// String is the protocol in nft syntax.
+func (p Protocol) String() string {
+	switch p {
+	case TCP:
+		return "tcp"
+	case UDP:
+		return "udp"
+	case SCTP:
+		return "sctp"
+	}
+	panic("nft: protocol that no service has")
+}

@@ -1,0 +1,97 @@
+package nft
+
+import (
+	"net/netip"
+	"time"
+)
+
+// State is what the box must do.
+type State struct {
+	Box      Box
+	Services map[string][]ServicePort // by Service, "namespace/name"
+}
+
+// Box holds the facts and the configuration that all Services share.
+type Box struct {
+	// NodePortAddresses are the box's addresses on which node ports answer.
+	// VIPs may be among them: a VIP never answers node ports.
+	NodePortAddresses []netip.Addr
+	// ServiceRanges are the prefixes cluster IPs come from. What is not allocated
+	// in them is dropped.
+	ServiceRanges []netip.Prefix
+	// InternalSources are the prefixes of clients that count as inside.
+	InternalSources []netip.Prefix
+	// Interfaces are the box's interfaces, to tell a packet that leaves where it came in.
+	Interfaces []Interface
+	// MasqueradeOnLink masquerades clients of an endpoint's own segment, whose
+	// replies would bypass the box (--snat auto).
+	MasqueradeOnLink bool
+}
+
+// Interface is a network interface with its connected prefixes.
+type Interface struct {
+	Index    uint32
+	Name     string
+	Prefixes []netip.Prefix // masked
+}
+
+// ServicePort is one port of one Service in one family: the frontends that it is
+// reached by and the pools of endpoints behind them.
+type ServicePort struct {
+	ID       string // "namespace/name/port": names its affinity map and chains
+	Family   Family
+	Protocol Protocol
+	Affinity time.Duration // 0: none; else how long a client is remembered
+	// Frontends are the addresses and node ports.
+	Frontends []Frontend
+	// Pools are the endpoints each pool holds; an address appears once in a pool.
+	Pools [NumPools][]netip.AddrPort
+}
+
+// Pool names a selection of a Service port's endpoints.
+type Pool uint8
+
+const (
+	PoolCluster Pool = iota // every usable endpoint
+	PoolLocal               // the usable endpoints of this box
+	NumPools
+)
+
+// Frontend is an address and port, or a node port, that a Service port answers on.
+type Frontend struct {
+	Addr netip.Addr // the VIP; the zero Addr for a node port
+	Port uint16     // the Service's port, or the node port
+	// Inside is what internal sources and the box itself get, Outside what everybody
+	// else gets.
+	Inside, Outside Route
+	SNAT            SNAT
+	// Sources, when not nil, are the only prefixes that may connect.
+	// Empty and not nil: nobody may.
+	Sources []netip.Prefix
+}
+
+// Route is where a new connection goes.
+type Route struct {
+	Pool Pool
+	// Otherwise is what becomes of it when the pool is empty.
+	Otherwise Refusal
+}
+
+// Refusal is what happens to a connection nobody serves.
+type Refusal uint8
+
+const (
+	Refuse    Refusal = iota // reset or ICMP unreachable
+	Blackhole                // no answer
+)
+
+// SNAT says which of a frontend's clients are masqueraded. Hairpin connections
+// always are, whatever it says.
+type SNAT uint8
+
+const (
+	SNATNever   SNAT = iota // nobody
+	SNATOutside             // who is not an internal source
+	SNATSelf                // the box itself
+	SNATAlways              // everybody
+)

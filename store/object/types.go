@@ -1,0 +1,297 @@
+package object
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// TypeMeta says which kind an object is of.
+type TypeMeta struct {
+	Kind       string `json:"kind,omitempty"`
+	APIVersion string `json:"apiVersion,omitempty"`
+}
+
+// ObjectMeta is what every object has.
+type ObjectMeta struct {
+	Name              string            `json:"name,omitempty"`
+	GenerateName      string            `json:"generateName,omitempty"`
+	Namespace         string            `json:"namespace,omitempty"`
+	UID               string            `json:"uid,omitempty"`
+	ResourceVersion   string            `json:"resourceVersion,omitempty"`
+	Generation        int64             `json:"generation,omitempty"`
+	CreationTimestamp *time.Time        `json:"creationTimestamp,omitempty"`
+	DeletionTimestamp *time.Time        `json:"deletionTimestamp,omitempty"`
+	Labels            map[string]string `json:"labels,omitempty"`
+	Annotations       map[string]string `json:"annotations,omitempty"`
+	OwnerReferences   []OwnerReference  `json:"ownerReferences,omitempty"`
+	Finalizers        []string          `json:"finalizers,omitempty"`
+}
+
+// OwnerReference names an object that this one lives and dies with.
+type OwnerReference struct {
+	APIVersion         string `json:"apiVersion"`
+	Kind               string `json:"kind"`
+	Name               string `json:"name"`
+	UID                string `json:"uid"`
+	Controller         *bool  `json:"controller,omitempty"`
+	BlockOwnerDeletion *bool  `json:"blockOwnerDeletion,omitempty"`
+}
+
+// Object is any object: *Service, *Endpoints or *EndpointSlice.
+type Object interface {
+	GetTypeMeta() *TypeMeta
+	GetMeta() *ObjectMeta
+	// DeepCopy is a copy that shares nothing with the receiver.
+	DeepCopy() Object
+}
+
+// The kinds, as they are written in documents.
+const (
+	KindService       = "Service"
+	KindEndpoints     = "Endpoints"
+	KindEndpointSlice = "EndpointSlice"
+)
+
+// Ref names an object.
+type Ref struct {
+	Kind, Namespace, Name string
+}
+
+// RefOf is the Ref of an object.
+func RefOf(o Object) Ref {
+	return Ref{Kind: o.GetTypeMeta().Kind, Namespace: o.GetMeta().Namespace, Name: o.GetMeta().Name}
+}
+
+// String is "Service default/web".
+func (r Ref) String() string { return fmt.Sprintf("%s %s/%s", r.Kind, r.Namespace, r.Name) }
+
+// Key is "namespace/name".
+func (r Ref) Key() string { return r.Namespace + "/" + r.Name }
+
+// Service is core/v1 Service.
+type Service struct {
+	TypeMeta
+	Metadata ObjectMeta    `json:"metadata"`
+	Spec     ServiceSpec   `json:"spec"`
+	Status   ServiceStatus `json:"status"`
+}
+
+// ServiceSpec is core/v1 ServiceSpec.
+type ServiceSpec struct {
+	Type                          string                 `json:"type,omitempty"`
+	Ports                         []ServicePort          `json:"ports,omitempty"`
+	Selector                      map[string]string      `json:"selector,omitempty"`
+	ClusterIP                     string                 `json:"clusterIP,omitempty"`
+	ClusterIPs                    []string               `json:"clusterIPs,omitempty"`
+	IPFamilies                    []string               `json:"ipFamilies,omitempty"`
+	IPFamilyPolicy                *string                `json:"ipFamilyPolicy,omitempty"`
+	ExternalIPs                   []string               `json:"externalIPs,omitempty"`
+	ExternalName                  string                 `json:"externalName,omitempty"`
+	LoadBalancerIP                string                 `json:"loadBalancerIP,omitempty"`
+	LoadBalancerSourceRanges      []string               `json:"loadBalancerSourceRanges,omitempty"`
+	LoadBalancerClass             *string                `json:"loadBalancerClass,omitempty"`
+	AllocateLoadBalancerNodePorts *bool                  `json:"allocateLoadBalancerNodePorts,omitempty"`
+	SessionAffinity               string                 `json:"sessionAffinity,omitempty"`
+	SessionAffinityConfig         *SessionAffinityConfig `json:"sessionAffinityConfig,omitempty"`
+	ExternalTrafficPolicy         string                 `json:"externalTrafficPolicy,omitempty"`
+	InternalTrafficPolicy         *string                `json:"internalTrafficPolicy,omitempty"`
+	TrafficDistribution           *string                `json:"trafficDistribution,omitempty"`
+	HealthCheckNodePort           int32                  `json:"healthCheckNodePort,omitempty"`
+	PublishNotReadyAddresses      bool                   `json:"publishNotReadyAddresses,omitempty"`
+}
+
+// ServicePort is core/v1 ServicePort.
+type ServicePort struct {
+	Name        string      `json:"name,omitempty"`
+	Protocol    string      `json:"protocol,omitempty"`
+	AppProtocol *string     `json:"appProtocol,omitempty"`
+	Port        int32       `json:"port"`
+	TargetPort  IntOrString `json:"targetPort,omitzero"`
+	NodePort    int32       `json:"nodePort,omitempty"`
+}
+
+// SessionAffinityConfig is core/v1 SessionAffinityConfig.
+type SessionAffinityConfig struct {
+	ClientIP *ClientIPConfig `json:"clientIP,omitempty"`
+}
+
+// ClientIPConfig is core/v1 ClientIPConfig; the timeout is in seconds, 1 to 86400.
+type ClientIPConfig struct {
+	TimeoutSeconds *int32 `json:"timeoutSeconds,omitempty"`
+}
+
+// ServiceStatus is core/v1 ServiceStatus.
+type ServiceStatus struct {
+	LoadBalancer LoadBalancerStatus `json:"loadBalancer"`
+	Conditions   []Condition        `json:"conditions,omitempty"`
+}
+
+// LoadBalancerStatus is core/v1 LoadBalancerStatus.
+type LoadBalancerStatus struct {
+	Ingress []LoadBalancerIngress `json:"ingress,omitempty"`
+}
+
+// LoadBalancerIngress is core/v1 LoadBalancerIngress.
+type LoadBalancerIngress struct {
+	IP       string       `json:"ip,omitempty"`
+	Hostname string       `json:"hostname,omitempty"`
+	IPMode   *string      `json:"ipMode,omitempty"`
+	Ports    []PortStatus `json:"ports,omitempty"`
+}
+
+// PortStatus is core/v1 PortStatus.
+type PortStatus struct {
+	Port     int32   `json:"port"`
+	Protocol string  `json:"protocol"`
+	Error    *string `json:"error,omitempty"`
+}
+
+// Condition is meta/v1 Condition.
+type Condition struct {
+	Type               string    `json:"type"`
+	Status             string    `json:"status"`
+	ObservedGeneration int64     `json:"observedGeneration,omitempty"`
+	LastTransitionTime time.Time `json:"lastTransitionTime"`
+	Reason             string    `json:"reason"`
+	Message            string    `json:"message"`
+}
+
+// Endpoints is core/v1 Endpoints.
+type Endpoints struct {
+	TypeMeta
+	Metadata ObjectMeta       `json:"metadata"`
+	Subsets  []EndpointSubset `json:"subsets,omitempty"`
+}
+
+// EndpointSubset is core/v1 EndpointSubset: every address serves every port.
+type EndpointSubset struct {
+	Addresses         []EndpointAddress `json:"addresses,omitempty"`
+	NotReadyAddresses []EndpointAddress `json:"notReadyAddresses,omitempty"`
+	Ports             []EndpointPort    `json:"ports,omitempty"`
+}
+
+// EndpointAddress is core/v1 EndpointAddress.
+type EndpointAddress struct {
+	IP        string           `json:"ip"`
+	Hostname  string           `json:"hostname,omitempty"`
+	NodeName  *string          `json:"nodeName,omitempty"`
+	TargetRef *ObjectReference `json:"targetRef,omitempty"`
+}
+
+// EndpointPort is core/v1 EndpointPort and discovery/v1 EndpointPort. In an
+// EndpointSlice Name and Port may be absent; in Endpoints Port may not.
+type EndpointPort struct {
+	Name        *string `json:"name,omitempty"`
+	Protocol    *string `json:"protocol,omitempty"`
+	Port        *int32  `json:"port,omitempty"`
+	AppProtocol *string `json:"appProtocol,omitempty"`
+}
+
+// ObjectReference is core/v1 ObjectReference.
+type ObjectReference struct {
+	Kind            string `json:"kind,omitempty"`
+	Namespace       string `json:"namespace,omitempty"`
+	Name            string `json:"name,omitempty"`
+	UID             string `json:"uid,omitempty"`
+	APIVersion      string `json:"apiVersion,omitempty"`
+	ResourceVersion string `json:"resourceVersion,omitempty"`
+	FieldPath       string `json:"fieldPath,omitempty"`
+}
+
+// EndpointSlice is discovery/v1 EndpointSlice.
+type EndpointSlice struct {
+	TypeMeta
+	Metadata    ObjectMeta     `json:"metadata"`
+	AddressType string         `json:"addressType"`
+	Endpoints   []Endpoint     `json:"endpoints"`
+	Ports       []EndpointPort `json:"ports"`
+}
+
+// Endpoint is discovery/v1 Endpoint.
+type Endpoint struct {
+	Addresses          []string           `json:"addresses"`
+	Conditions         EndpointConditions `json:"conditions,omitzero"`
+	Hostname           *string            `json:"hostname,omitempty"`
+	TargetRef          *ObjectReference   `json:"targetRef,omitempty"`
+	DeprecatedTopology map[string]string  `json:"deprecatedTopology,omitempty"`
+	NodeName           *string            `json:"nodeName,omitempty"`
+	Zone               *string            `json:"zone,omitempty"`
+	Hints              *EndpointHints     `json:"hints,omitempty"`
+}
+
+// EndpointConditions is discovery/v1 EndpointConditions. Absent ready and serving
+// mean true, absent terminating means false.
+type EndpointConditions struct {
+	Ready       *bool `json:"ready,omitempty"`
+	Serving     *bool `json:"serving,omitempty"`
+	Terminating *bool `json:"terminating,omitempty"`
+}
+
+// EndpointHints is discovery/v1 EndpointHints.
+type EndpointHints struct {
+	ForZones []ForZone `json:"forZones,omitempty"`
+	ForNodes []ForNode `json:"forNodes,omitempty"`
+}
+
+// ForZone is discovery/v1 ForZone.
+type ForZone struct {
+	Name string `json:"name"`
+}
+
+// ForNode is discovery/v1 ForNode.
+type ForNode struct {
+	Name string `json:"name"`
+}
+
+// IntOrString is a port number, or the name of a port when Name is not empty.
+// The zero value is absent.
+type IntOrString struct {
+	Int  int32
+	Name string
+	// IsString tells "" (a string) from 0 (a number).
+	IsString bool
+}
+
+// FromInt is the IntOrString of a number.
+func FromInt(n int32) IntOrString { return IntOrString{Int: n} }
+
+// FromString is the IntOrString of a name.
+func FromString(s string) IntOrString { return IntOrString{Name: s, IsString: true} }
+
+// IsZero tells whether the field is absent.
+func (v IntOrString) IsZero() bool { return v == IntOrString{} }
+
+// String is the number or the name.
+func (v IntOrString) String() string {
+	if v.IsString {
+		return v.Name
+	}
+	return strconv.Itoa(int(v.Int))
+}
+
+// MarshalJSON implements json.Marshaler.
+func (v IntOrString) MarshalJSON() ([]byte, error) {
+	if v.IsString {
+		return json.Marshal(v.Name)
+	}
+	return json.Marshal(v.Int)
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (v *IntOrString) UnmarshalJSON(b []byte) error {
+	if len(b) > 0 && b[0] == '"' {
+		v.IsString, v.Int = true, 0
+		return json.Unmarshal(b, &v.Name)
+	}
+	*v = IntOrString{}
+	return json.Unmarshal(b, &v.Int)
+}
+
+func (o *Service) GetTypeMeta() *TypeMeta       { return &o.TypeMeta }
+func (o *Service) GetMeta() *ObjectMeta         { return &o.Metadata }
+func (o *Endpoints) GetTypeMeta() *TypeMeta     { return &o.TypeMeta }
+func (o *Endpoints) GetMeta() *ObjectMeta       { return &o.Metadata }
+func (o *EndpointSlice) GetTypeMeta() *TypeMeta { return &o.TypeMeta }
+func (o *EndpointSlice) GetMeta() *ObjectMeta   { return &o.Metadata }
