@@ -103,6 +103,9 @@ type Chain struct {
 	Hook     Hook
 	Priority int
 	Rules    []Rule
+	// Marks are the marks (Rule.Mark) of the rules of a chain that was read from the
+	// kernel, which gives no Rules back. A rule that is not ours has mark 0.
+	Marks []uint64
 }
 
 // Table is the ruleset of one family.

@@ -2,6 +2,7 @@ package nft
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -23,10 +24,30 @@ type Box struct {
 	InternalSources []netip.Prefix
 	// Interfaces are the box's interfaces, to tell a packet that leaves where it came in.
 	Interfaces []Interface
+	// LocalAddresses are all addresses of the box: an endpoint among them is the
+	// box itself, and its connections never pass postrouting.
+	LocalAddresses []netip.Addr
 	// MasqueradeOnLink masquerades clients of an endpoint's own segment, whose
 	// replies would bypass the box (--snat auto).
 	MasqueradeOnLink bool
+	// Ping is what a VIP does with an echo request.
+	Ping Ping
 }
+
+// hasInternalSources tells whether anybody counts as inside in a family. Where
+// nobody does, nobody counts as outside for SNATOutside either.
+func (b *Box) hasInternalSources(f Family) bool {
+	return slices.ContainsFunc(b.InternalSources, func(p netip.Prefix) bool { return familyOf(p.Addr()) == f })
+}
+
+// Ping says when a VIP answers ICMP echo requests.
+type Ping uint8
+
+const (
+	PingWhenReady Ping = iota // while a Service on it has an endpoint; else host unreachable
+	PingAlways
+	PingNever // no answer
+)
 
 // Interface is a network interface with its connected prefixes.
 type Interface struct {

@@ -1,0 +1,307 @@
+package resolve
+
+import (
+	"net/netip"
+	"slices"
+
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store/object"
+)
+
+// endpoint is one address and port behind a Service port, merged from all objects
+// that name it.
+type endpoint struct {
+	addr     netip.AddrPort
+	state    state
+	local    bool
+	node     string
+	zone     string
+	forZones []string
+	forNodes []string
+}
+
+// state orders endpoints by how fit they are; where two objects differ about an
+// endpoint, the better one holds.
+type state uint8
+
+const (
+	unfit    state = iota // neither ready nor serving while terminating: never used
+	draining              // serving and terminating: used when nothing is ready
+	ready
+)
+
+// portKey is what endpoints are matched to a Service port by.
+type portKey struct {
+	name   string
+	proto  nft.Protocol
+	family nft.Family
+}
+
+// collect merges the endpoints of all slices, and of the Endpoints object where the
+// Service has no selector, by Service port.
+func (r *resolver) collect() map[portKey][]endpoint {
+	found := map[portKey]map[netip.AddrPort]endpoint{}
+	for _, s := range r.Slices {
+		r.addSlice(found, s)
+	}
+	if r.Endpoints != nil {
+		r.addEndpoints(found, r.Endpoints)
+	}
+	out := make(map[portKey][]endpoint, len(found))
+	for key, set := range found {
+		list := make([]endpoint, 0, len(set))
+		for _, ep := range set {
+			list = append(list, ep)
+		}
+		slices.SortFunc(list, func(a, b endpoint) int { return a.addr.Compare(b.addr) })
+		out[key] = list
+	}
+	return out
+}
+
+func (r *resolver) addSlice(found map[portKey]map[netip.AddrPort]endpoint, s *object.EndpointSlice) {
+	ref := object.RefOf(s)
+	var family nft.Family
+	switch s.AddressType {
+	case "IPv4":
+		family = nft.IPv4
+	case "IPv6":
+		family = nft.IPv6
+	default:
+		r.warn(ref, "addressType", "NotServed", "endpoints of type %s cannot be load balanced and are left out", s.AddressType)
+		return
+	}
+	for i := range s.Endpoints {
+		e := &s.Endpoints[i]
+		if len(e.Addresses) == 0 {
+			continue
+		}
+		// discovery/v1 Endpoint.addresses: consumers use the first one only.
+		addr, ok := r.endpointAddr(ref, e.Addresses[0], family)
+		if !ok {
+			continue
+		}
+		ep := endpoint{state: stateOf(e.Conditions), local: r.isLocal(e.NodeName), node: deref(e.NodeName), zone: deref(e.Zone)}
+		if h := e.Hints; h != nil {
+			for _, z := range h.ForZones {
+				ep.forZones = append(ep.forZones, z.Name)
+			}
+			for _, n := range h.ForNodes {
+				ep.forNodes = append(ep.forNodes, n.Name)
+			}
+		}
+		for _, port := range s.Ports {
+			ep.add(found, addr, port)
+		}
+	}
+}
+
+// skipMirror is discovery/v1 LabelSkipMirror: such Endpoints are not for proxies.
+const skipMirror = "endpointslice.kubernetes.io/skip-mirror"
+
+func (r *resolver) addEndpoints(found map[portKey]map[netip.AddrPort]endpoint, e *object.Endpoints) {
+	ref := object.RefOf(e)
+	if e.Metadata.Labels[skipMirror] == "true" {
+		return
+	}
+	if len(r.Service.Spec.Selector) > 0 {
+		r.warn(ref, "", "ServiceHasSelector",
+			"Endpoints are only used for a Service without a selector; remove spec.selector, or name the endpoints in an EndpointSlice")
+		return
+	}
+	for _, sub := range e.Subsets {
+		for _, group := range []struct {
+			addresses []object.EndpointAddress
+			state     state
+		}{{sub.Addresses, ready}, {sub.NotReadyAddresses, unfit}} {
+			for i := range group.addresses {
+				a := &group.addresses[i]
+				addr, ok := parseAddr(a.IP)
+				if !ok {
+					continue // refused by validation
+				}
+				if addr, ok = r.endpointAddr(ref, a.IP, familyOf(addr)); !ok {
+					continue
+				}
+				ep := endpoint{state: group.state, local: r.isLocal(a.NodeName), node: deref(a.NodeName)}
+				for _, port := range sub.Ports {
+					ep.add(found, addr, port)
+				}
+			}
+		}
+	}
+}
+
+// add files the endpoint under each Service port it can be of.
+func (ep endpoint) add(found map[portKey]map[netip.AddrPort]endpoint, addr netip.Addr, port object.EndpointPort) {
+	proto, ok := nft.TCP, true
+	if port.Protocol != nil {
+		proto, ok = protocols[*port.Protocol]
+	}
+	if !ok || port.Port == nil || *port.Port <= 0 || *port.Port > 65535 {
+		return // a slice port without a number means "all ports", which has no meaning here
+	}
+	key := portKey{deref(port.Name), proto, familyOf(addr)}
+	if found[key] == nil {
+		found[key] = map[netip.AddrPort]endpoint{}
+	}
+	ep.addr = netip.AddrPortFrom(addr, uint16(*port.Port))
+	if old, ok := found[key][ep.addr]; ok {
+		if old.state > ep.state {
+			old.local = old.local || ep.local
+			ep = old
+		} else {
+			ep.local = ep.local || old.local
+		}
+	}
+	found[key][ep.addr] = ep
+}
+
+// endpointAddr reads an endpoint's address and refuses those that no packet may be
+// sent to: validation has refused them already, but objects may be older than a rule
+// or than the service range.
+func (r *resolver) endpointAddr(ref object.Ref, s string, family nft.Family) (netip.Addr, bool) {
+	addr, ok := parseAddr(s)
+	if !ok || familyOf(addr) != family {
+		return addr, false
+	}
+	switch {
+	case addr.Is4In6(), addr.IsLoopback(), addr.IsLinkLocalUnicast(), addr.IsMulticast(), addr.IsUnspecified():
+		r.warn(ref, "", "BadEndpointAddress", "endpoint %s is left out: it may not be loopback, link-local, multicast, unspecified or IPv4-mapped", addr)
+		return addr, false
+	}
+	for _, p := range r.facts.ServiceRanges {
+		if p.Contains(addr) {
+			r.warn(ref, "", "BadEndpointAddress", "endpoint %s is left out: it lies in the service range %s, and a cluster IP cannot be an endpoint", addr, p)
+			return addr, false
+		}
+	}
+	return addr, true
+}
+
+// stateOf reads conditions: absent ready and serving mean true, absent terminating
+// means false (discovery/v1 EndpointConditions).
+func stateOf(c object.EndpointConditions) state {
+	is := func(b *bool, absent bool) bool {
+		if b == nil {
+			return absent
+		}
+		return *b
+	}
+	switch {
+	case is(c.Ready, true):
+		return ready
+	case is(c.Serving, true) && is(c.Terminating, false):
+		return draining
+	}
+	return unfit
+}
+
+func (r *resolver) isLocal(node *string) bool {
+	if node == nil || *node == "" {
+		return r.facts.NodelessLocal
+	}
+	return *node == r.facts.NodeName
+}
+
+func deref(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
+// selection is the endpoints of a Service port that are used.
+type selection struct {
+	pools [nft.NumPools][]netip.AddrPort
+	// noLocal is what a connection that may only go to local endpoints gets when there
+	// is none: no answer while others serve elsewhere, so that a balancer in front
+	// tries another box, else a refusal.
+	noLocal nft.Refusal
+}
+
+// selectEndpoints picks the endpoints each pool uses: the ready ones, or, when none
+// is, those that still serve while they terminate. Each pool falls back by itself.
+func (r *resolver) selectEndpoints(all []endpoint) selection {
+	var sel selection
+	near := r.topology(all)
+	cluster := pick(all, func(e *endpoint) bool { return e.state == ready && near(e) })
+	if len(cluster) == 0 {
+		cluster = pick(all, func(e *endpoint) bool { return e.state == draining })
+	}
+	local := pick(all, func(e *endpoint) bool { return e.state == ready && e.local })
+	if len(local) == 0 {
+		local = pick(all, func(e *endpoint) bool { return e.state == draining && e.local })
+	}
+	sel.pools[nft.PoolCluster], sel.pools[nft.PoolLocal] = cluster, local
+	if slices.ContainsFunc(all, func(e endpoint) bool { return e.state > unfit }) {
+		sel.noLocal = nft.Blackhole
+	}
+	return sel
+}
+
+func pick(all []endpoint, use func(*endpoint) bool) []netip.AddrPort {
+	var out []netip.AddrPort
+	for i := range all {
+		if use(&all[i]) {
+			out = append(out, all[i].addr)
+		}
+	}
+	return out
+}
+
+// topology tells which ready endpoints are near enough to be used. Hints hold all or
+// nothing: they count only when every ready endpoint has some and one of them is for
+// this box, first by node, then by zone. Where nobody wrote hints, the Service's
+// trafficDistribution makes each endpoint's own zone and node its hint, as the
+// EndpointSlice controller does.
+func (r *resolver) topology(all []endpoint) func(*endpoint) bool {
+	anywhere := func(*endpoint) bool { return true }
+	hints := written
+	if !slices.ContainsFunc(all, func(e endpoint) bool { return e.state == ready && len(e.forZones)+len(e.forNodes) > 0 }) {
+		switch deref(r.Service.Spec.TrafficDistribution) {
+		case "PreferClose", "PreferSameZone":
+			hints = ownZone
+		case "PreferSameNode":
+			hints = ownZoneAndNode
+		default:
+			return anywhere
+		}
+	}
+	for _, level := range []struct {
+		me string
+		of func(*endpoint) []string
+	}{
+		{r.facts.NodeName, func(e *endpoint) []string { _, nodes := hints(e); return nodes }},
+		{r.facts.Zone, func(e *endpoint) []string { zones, _ := hints(e); return zones }},
+	} {
+		if level.me == "" {
+			continue
+		}
+		complete, mine := true, false
+		for i := range all {
+			if e := &all[i]; e.state == ready {
+				complete = complete && len(level.of(e)) > 0
+				mine = mine || slices.Contains(level.of(e), level.me)
+			}
+		}
+		if complete && mine {
+			return func(e *endpoint) bool { return slices.Contains(level.of(e), level.me) }
+		}
+	}
+	return anywhere
+}
+
+// The sources of hints: zones and nodes an endpoint is for.
+func written(e *endpoint) (zones, nodes []string) { return e.forZones, e.forNodes }
+
+func ownZone(e *endpoint) (zones, nodes []string) { return one(e.zone), nil }
+
+func ownZoneAndNode(e *endpoint) (zones, nodes []string) { return one(e.zone), one(e.node) }
+
+func one(s string) []string {
+	if s == "" {
+		return nil
+	}
+	return []string{s}
+}

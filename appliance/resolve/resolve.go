@@ -1,0 +1,302 @@
+package resolve
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store/object"
+)
+
+// Facts is what Services are resolved against: who this box is and how it is configured.
+type Facts struct {
+	NodeName string // endpoints with this nodeName are local
+	Zone     string // for topology hints; "" when the box has none
+	// NodelessLocal makes endpoints without a nodeName local ones.
+	NodelessLocal bool
+	// MasqueradeAll masquerades every client of a cluster IP.
+	MasqueradeAll bool
+	// SourceRangesApplyToAll makes loadBalancerSourceRanges hold for node ports and
+	// external IPs too, not only for load balancer IPs.
+	SourceRangesApplyToAll bool
+	// ServiceRanges are where cluster IPs come from: no endpoint may lie in them.
+	ServiceRanges []netip.Prefix
+	// ExternalIPRanges, when there are any, are the only ones externalIPs are served from.
+	ExternalIPRanges []netip.Prefix
+	// Host holds the addresses that must stay the host's and its gateways', each
+	// with what it is, for messages: "an address of this host". A Service that took
+	// one would capture the box's management traffic.
+	Host map[netip.Addr]string
+}
+
+// Input is one Service with everything that names endpoints for it.
+type Input struct {
+	Service   *object.Service
+	Slices    []*object.EndpointSlice
+	Endpoints *object.Endpoints // nil when there is none
+}
+
+// Output is what a Service comes to.
+type Output struct {
+	Ports    []nft.ServicePort
+	Problems []Problem
+}
+
+// Problem is something about an object that keeps it from working as written.
+type Problem struct {
+	Object  object.Ref
+	Field   string // "" when it is about the object as a whole
+	Reason  string // one word, CamelCase
+	Message string
+	Warning bool // the object works in all other respects
+}
+
+// Service resolves one Service. Same input, same output, in the same order.
+func Service(in Input, facts *Facts) Output {
+	r := &resolver{Input: in, facts: facts, ref: object.RefOf(in.Service)}
+	svc := in.Service
+	switch {
+	case svc.Spec.Type == "ExternalName":
+		r.refuseExternalIPs("an ExternalName Service has no addresses of its own: externalIPs are not served")
+	case len(svc.Spec.ClusterIPs) > 0 && svc.Spec.ClusterIPs[0] == "None":
+		r.refuseExternalIPs("a headless Service is not load balanced: externalIPs are not served")
+	default:
+		r.resolve()
+	}
+	return r.out
+}
+
+type resolver struct {
+	Input
+	facts *Facts
+	ref   object.Ref
+	out   Output
+}
+
+func (r *resolver) warn(ref object.Ref, field, reason, format string, args ...any) {
+	r.out.Problems = append(r.out.Problems, Problem{ref, field, reason, fmt.Sprintf(format, args...), true})
+}
+
+func (r *resolver) refuse(field, reason, format string, args ...any) {
+	r.out.Problems = append(r.out.Problems, Problem{r.ref, field, reason, fmt.Sprintf(format, args...), false})
+}
+
+func (r *resolver) refuseExternalIPs(why string) {
+	if len(r.Service.Spec.ExternalIPs) > 0 {
+		r.warn(r.ref, "spec.externalIPs", "NotServed", "%s", why)
+	}
+}
+
+func (r *resolver) resolve() {
+	endpoints := r.collect()
+	addrs := r.addresses()
+	for _, family := range nft.Families {
+		vips := addrs.of(family)
+		if !vips.cluster.IsValid() {
+			continue
+		}
+		for i := range r.Service.Spec.Ports {
+			port := &r.Service.Spec.Ports[i]
+			proto, ok := protocols[port.Protocol]
+			if !ok {
+				continue // refused by validation
+			}
+			p := nft.ServicePort{
+				ID:       r.portID(port),
+				Family:   family,
+				Protocol: proto,
+				Affinity: r.affinity(),
+			}
+			sel := r.selectEndpoints(endpoints[portKey{port.Name, proto, family}])
+			p.Pools = sel.pools
+			p.Frontends = r.frontends(port, vips, sel)
+			r.out.Ports = append(r.out.Ports, p)
+		}
+	}
+}
+
+var protocols = map[string]nft.Protocol{"TCP": nft.TCP, "UDP": nft.UDP, "SCTP": nft.SCTP}
+
+// portID names a Service port: "namespace/name" for the only, unnamed one.
+func (r *resolver) portID(port *object.ServicePort) string {
+	id := r.ref.Key()
+	if port.Name != "" {
+		id += "/" + port.Name
+	}
+	return id
+}
+
+func (r *resolver) affinity() time.Duration {
+	if r.Service.Spec.SessionAffinity != "ClientIP" {
+		return 0
+	}
+	seconds := int32(defaultAffinitySeconds)
+	if c := r.Service.Spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
+		seconds = *c.ClientIP.TimeoutSeconds
+	}
+	return time.Duration(seconds) * time.Second
+}
+
+// defaultAffinitySeconds is core/v1 DefaultClientIPServiceAffinitySeconds.
+const defaultAffinitySeconds = 10800
+
+// vips are a Service's addresses in one family.
+type vips struct {
+	cluster  netip.Addr
+	balancer []netip.Addr
+	external []netip.Addr
+}
+
+type addresses map[nft.Family]*vips
+
+func (a addresses) of(f nft.Family) *vips {
+	if a[f] == nil {
+		a[f] = &vips{}
+	}
+	return a[f]
+}
+
+// addresses collects the Service's own addresses. A family is served where the
+// Service has a cluster IP of it.
+func (r *resolver) addresses() addresses {
+	all := addresses{}
+	for _, s := range r.Service.Spec.ClusterIPs {
+		if a, ok := parseAddr(s); ok {
+			all.of(familyOf(a)).cluster = a
+		}
+	}
+	if r.Service.Spec.Type == "LoadBalancer" {
+		for i, in := range r.Service.Status.LoadBalancer.Ingress {
+			a, ok := parseAddr(in.IP)
+			if ok && (in.IPMode == nil || *in.IPMode == "VIP") && r.mayServe(fmt.Sprintf("status.loadBalancer.ingress[%d].ip", i), a) {
+				v := all.of(familyOf(a))
+				v.balancer = append(v.balancer, a)
+			}
+		}
+	}
+	for i, s := range r.Service.Spec.ExternalIPs {
+		field := fmt.Sprintf("spec.externalIPs[%d]", i)
+		a, ok := parseAddr(s)
+		if !ok || !r.inExternalRange(field, a) || !r.mayServe(field, a) {
+			continue // what does not parse is refused by validation
+		}
+		v := all.of(familyOf(a))
+		if !v.cluster.IsValid() {
+			r.warn(r.ref, field, "FamilyNotServed",
+				"the Service has no cluster IP of the family of %s, so that address is not served; add the family to spec.ipFamilies", a)
+		}
+		if !slices.Contains(v.external, a) && !slices.Contains(v.balancer, a) {
+			v.external = append(v.external, a)
+		}
+	}
+	return all
+}
+
+// annotationHostAddress lets a Service have an address of the host itself, for who
+// knows that nothing else is to be reached there.
+const annotationHostAddress = "svcctl.io/allow-host-address"
+
+// mayServe refuses addresses that are the host's own.
+func (r *resolver) mayServe(field string, a netip.Addr) bool {
+	what, is := r.facts.Host[a]
+	if !is || r.Service.Metadata.Annotations[annotationHostAddress] == "true" {
+		return true
+	}
+	r.refuse(field, "HostAddress", "%s is %s and is not served; choose another address, or annotate the Service with %s: \"true\"", a, what, annotationHostAddress)
+	return false
+}
+
+func (r *resolver) inExternalRange(field string, a netip.Addr) bool {
+	if len(r.facts.ExternalIPRanges) == 0 || slices.ContainsFunc(r.facts.ExternalIPRanges, func(p netip.Prefix) bool { return p.Contains(a) }) {
+		return true
+	}
+	r.refuse(field, "OutsideExternalIPRange", "%s is in no --external-ip-range and is not served", a)
+	return false
+}
+
+func parseAddr(s string) (netip.Addr, bool) {
+	a, err := netip.ParseAddr(s)
+	return a, err == nil && a.Zone() == ""
+}
+
+func familyOf(a netip.Addr) nft.Family {
+	if a.Is4() {
+		return nft.IPv4
+	}
+	return nft.IPv6
+}
+
+// frontends lists where a port answers and what clients get there.
+func (r *resolver) frontends(port *object.ServicePort, v *vips, sel selection) []nft.Frontend {
+	inside := nft.Route{Pool: nft.PoolCluster}
+	if p := r.Service.Spec.InternalTrafficPolicy; p != nil && *p == "Local" {
+		inside = nft.Route{Pool: nft.PoolLocal, Otherwise: sel.noLocal}
+	}
+	clusterIP := nft.Frontend{Addr: v.cluster, Port: uint16(port.Port), Inside: inside, Outside: inside, SNAT: nft.SNATOutside}
+	if r.facts.MasqueradeAll {
+		clusterIP.SNAT = nft.SNATAlways
+	}
+	list := []nft.Frontend{clusterIP}
+
+	// With externalTrafficPolicy Local, internal sources and the box itself still get
+	// every endpoint: they are not who the policy is about.
+	external := nft.Frontend{Port: uint16(port.Port), SNAT: nft.SNATAlways}
+	if r.Service.Spec.ExternalTrafficPolicy == "Local" {
+		external.Outside = nft.Route{Pool: nft.PoolLocal, Otherwise: sel.noLocal}
+		external.SNAT = nft.SNATSelf
+	}
+	sources := r.sources(familyOf(v.cluster))
+	for _, a := range v.balancer {
+		fe := external
+		fe.Addr, fe.Sources = a, sources
+		list = append(list, fe)
+	}
+	if r.facts.SourceRangesApplyToAll {
+		external.Sources = sources
+	}
+	for _, a := range v.external {
+		fe := external
+		fe.Addr = a
+		list = append(list, fe)
+	}
+	if port.NodePort != 0 {
+		fe := external
+		fe.Port = uint16(port.NodePort)
+		list = append(list, fe)
+	}
+	return list
+}
+
+// annotationSourceRanges is the older form of spec.loadBalancerSourceRanges,
+// core/v1 AnnotationLoadBalancerSourceRangesKey; the field wins.
+const annotationSourceRanges = "service.beta.kubernetes.io/load-balancer-source-ranges"
+
+// sources are the prefixes that may connect to a load balancer IP of a family: nil
+// for everybody. Where ranges are given, but none of this family, nobody may.
+func (r *resolver) sources(family nft.Family) []netip.Prefix {
+	ranges := r.Service.Spec.LoadBalancerSourceRanges
+	if r.Service.Spec.Type != "LoadBalancer" {
+		return nil
+	}
+	if text := strings.TrimSpace(r.Service.Metadata.Annotations[annotationSourceRanges]); len(ranges) == 0 && text != "" {
+		ranges = strings.Split(text, ",")
+	}
+	if len(ranges) == 0 {
+		return nil
+	}
+	sources := []netip.Prefix{}
+	for _, s := range ranges {
+		p, err := netip.ParsePrefix(strings.TrimSpace(s))
+		if err != nil || familyOf(p.Addr()) != family {
+			continue // malformed ones are refused by validation
+		}
+		if p.Bits() == 0 {
+			return nil
+		}
+		sources = append(sources, p.Masked())
+	}
+	return sources
+}

@@ -1,0 +1,168 @@
+package nft
+
+// Session affinity of a Service port: a map of clients, a chain that recalls a
+// client before an endpoint is picked, and chains that remember it where the
+// packet already carries its endpoint. The cost is one lookup for any number of
+// endpoints. Where internal and outside clients get different pools each pool
+// has a map, since an endpoint of the one may not serve the other.
+
+func (p *compiledPort) affinityMap(pool Pool) Set {
+	return Set{
+		Name:    "affinity" + pools[pool].qualifier + "/" + p.ID,
+		Key:     []Type{TypeAddr},
+		Data:    dataEndpoint,
+		Timeout: affinityLife,
+		Dynamic: true,
+		Size:    affinitySize,
+	}
+}
+
+func (p *compiledPort) recall(pool Pool) string {
+	return "recall" + pools[pool].qualifier + "/" + p.ID
+}
+
+// remember names the chain in which a frontend's clients are remembered: frontends
+// differ in the pools they use and in what comes after.
+func (p *compiledPort) remember(fe *Frontend) string {
+	name := "remember"
+	switch {
+	case fe.Inside.Pool != fe.Outside.Pool:
+		name += "-both"
+	case fe.Inside.Pool == PoolLocal:
+		name += "-local"
+	}
+	return name + [...]string{SNATNever: "", SNATOutside: "-outside", SNATSelf: "-self", SNATAlways: "-always"}[fe.SNAT] + "/" + p.ID
+}
+
+// addAffinity adds the port's maps and chains: for each pool in use a map and a
+// recall chain, for each kind of frontend a remember chain.
+func (p *compiledPort) addAffinity(f *fragment, box *Box) {
+	var used [NumPools]bool
+	var nodePort *Frontend
+	remember := map[string]bool{}
+	local := p.hasLocalEndpoint(box)
+	for i := range p.Frontends {
+		fe := &p.Frontends[i]
+		if !fe.Addr.IsValid() {
+			nodePort = fe
+		}
+		if !p.serves(fe) {
+			continue
+		}
+		used[fe.Inside.Pool], used[fe.Outside.Pool] = true, true
+		name := p.remember(fe)
+		if !remember[name] {
+			remember[name] = true
+			f.chains = append(f.chains, p.rememberChain(f, box, fe, name))
+		}
+		if local {
+			p.addRememberInput(f, box, fe, remember)
+		}
+	}
+	for pool := range NumPools {
+		if !used[pool] {
+			continue
+		}
+		f.sets = append(f.sets, p.affinityMap(pool))
+		if len(p.slots[pool]) > 0 {
+			f.chains = append(f.chains, p.recallChain(f, pool, nodePort))
+		}
+	}
+}
+
+// recallChain sends a client that is remembered where it went before and lets the
+// others pick.
+//
+//	dnat ip to ip saddr map @affinity/default/web
+//	ip daddr @nodeport-addresses goto nodeport-pick-3
+//	goto pick-3
+func (p *compiledPort) recallChain(f *fragment, pool Pool, nodePort *Frontend) Chain {
+	n := len(p.slots[pool])
+	c := Chain{Name: p.recall(pool), Rules: []Rule{{DNAT{Key: []Field{Saddr}, Map: p.affinityMap(pool).Name}}}}
+	if nodePort != nil && (nodePort.Inside.Pool == pool || nodePort.Outside.Pool == pool) {
+		pick := pickChain(nodePort, pool, n)
+		f.shared = append(f.shared, pick)
+		c.Rules = append(c.Rules, Rule{MatchSet{Key: []Field{Daddr}, Set: setNPAddresses}, GotoChain(pick)})
+	}
+	for i := range p.Frontends {
+		if fe := &p.Frontends[i]; fe.Addr.IsValid() && (fe.Inside.Pool == pool || fe.Outside.Pool == pool) {
+			pick := pickChain(fe, pool, n)
+			f.shared = append(f.shared, pick)
+			c.Rules = append(c.Rules, Rule{GotoChain(pick)})
+			break
+		}
+	}
+	return c
+}
+
+// rememberChain records the client's endpoint and goes on to source NAT.
+//
+//	update @affinity/default/web { ip saddr timeout 3h : ip daddr . th dport }
+//	goto masquerade-outside
+func (p *compiledPort) rememberChain(f *fragment, box *Box, fe *Frontend, name string) Chain {
+	next := p.masquerade(fe.SNAT, box)
+	if next == "" {
+		next = chainSameInterf
+	} else {
+		f.shared = append(f.shared, next)
+	}
+	rules := p.updates(box, fe)
+	for i, r := range rules {
+		if len(r) > 1 { // an update for some clients only ends the chain for them
+			rules[i] = append(r, GotoChain(next))
+		}
+	}
+	return Chain{Name: name, Rules: append(rules, Rule{GotoChain(next)})}
+}
+
+// updates are the rules that record a client of the frontend. A client from
+// outside whose endpoint is of the local pool is recorded for both pools: every
+// local endpoint serves inside too, so it meets the same one by every address.
+func (p *compiledPort) updates(box *Box, fe *Frontend) []Rule {
+	if fe.Inside.Pool == fe.Outside.Pool {
+		return []Rule{{p.update(fe.Inside.Pool)}}
+	}
+	inside := p.update(fe.Inside.Pool)
+	rules := []Rule{{MatchLocalSource{}, inside}}
+	if box.hasInternalSources(p.Family) {
+		rules = append(rules, Rule{MatchSet{Key: []Field{Saddr}, Set: setInternalSources}, inside})
+	}
+	return append(rules, Rule{p.update(fe.Outside.Pool)}, Rule{inside})
+}
+
+func (p *compiledPort) update(pool Pool) Update {
+	return Update{
+		Map:     p.affinityMap(pool).Name,
+		Key:     []Field{Saddr},
+		Data:    []Field{Daddr, Dport},
+		Timeout: p.Affinity,
+	}
+}
+
+// addRememberInput adds the twin of a remember chain for endpoints that are the box
+// itself. Nothing is masqueraded on the way in.
+func (p *compiledPort) addRememberInput(f *fragment, box *Box, fe *Frontend, done map[string]bool) {
+	name := "remember-input/" + p.ID
+	if fe.Inside.Pool != fe.Outside.Pool {
+		name = "remember-input-both/" + p.ID
+	} else if fe.Inside.Pool == PoolLocal {
+		name = "remember-input-local/" + p.ID
+	}
+	maps := &vipMaps
+	if !fe.Addr.IsValid() {
+		maps = &nodePortMaps
+	}
+	f.elements = append(f.elements, placed{maps.rememberInput, string(p.key(fe)), GotoChain(name).String()})
+	f.use(p.Protocol)
+	if done[name] {
+		return
+	}
+	done[name] = true
+	rules := p.updates(box, fe)
+	for i, r := range rules {
+		if len(r) > 1 {
+			rules[i] = append(r, Verdict{Kind: Accept})
+		}
+	}
+	f.chains = append(f.chains, Chain{Name: name, Rules: rules})
+}

@@ -1,0 +1,189 @@
+package nft
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+)
+
+// Compiler keeps the Ruleset that a State asks for. Its work for a change is
+// proportional to the Services that the change touches.
+//
+// A Compiler is not safe for concurrent use.
+type Compiler struct {
+	box      Box
+	services map[string][]*compiledPort
+	tables   map[Family]*tableState
+	adopted  Ruleset // where endpoints had their slots before the first Update
+}
+
+// NewCompiler starts with no Services on a box without addresses.
+func NewCompiler() *Compiler {
+	c := &Compiler{services: map[string][]*compiledPort{}, tables: map[Family]*tableState{}}
+	for _, f := range Families {
+		c.tables[f] = newTableState()
+	}
+	return c
+}
+
+// Compile is the ruleset of a State.
+func Compile(s State) Ruleset {
+	c := NewCompiler()
+	c.Load(s)
+	return c.Ruleset()
+}
+
+// Adopt sets the whole State on top of what the kernel holds already: endpoints that
+// have a slot there keep it. The transition leads from that ruleset to the State.
+func (c *Compiler) Adopt(have Ruleset, s State) Transition {
+	c.adopted = have
+	c.Load(s)
+	tr := Diff(have, c.Ruleset())
+	for _, f := range Families {
+		for _, x := range c.tables[f].forget {
+			if t := have[f]; t != nil && t.Sets[x.set.Name] != nil {
+				tr.Apply.Ops = append(tr.Apply.Ops, x.op(f))
+				tr.Forget = append(tr.Forget, x.op(f))
+			}
+		}
+	}
+	return tr
+}
+
+// Load sets the whole State at once.
+func (c *Compiler) Load(s State) Transition {
+	changes := maps.Clone(s.Services)
+	if changes == nil {
+		changes = map[string][]ServicePort{}
+	}
+	for name := range c.services {
+		if _, ok := changes[name]; !ok {
+			changes[name] = nil
+		}
+	}
+	t := c.Update(&s.Box, changes)
+	c.adopted = nil
+	return t
+}
+
+// Update takes a new box, if box is not nil, and the new ports of the Services
+// that changed (none: the Service is gone). Frontends are unique among all
+// Services: who decides between two that claim one is package resolve.
+func (c *Compiler) Update(box *Box, changes map[string][]ServicePort) Transition {
+	names := slices.Sorted(maps.Keys(changes))
+	var touched []string
+	if box != nil {
+		// Whatever a Service brings may depend on the box.
+		touched = slices.Sorted(maps.Keys(c.services))
+		for _, name := range names {
+			if _, ok := c.services[name]; !ok {
+				touched = append(touched, name)
+			}
+		}
+	} else {
+		touched = names
+	}
+	for _, t := range c.tables {
+		t.begin()
+	}
+	for _, name := range touched {
+		for _, p := range c.services[name] {
+			c.tables[p.Family].remove(p.fragment(&c.box))
+		}
+	}
+	if box != nil {
+		c.box = *box
+	}
+	for _, name := range touched {
+		if ports, ok := changes[name]; ok {
+			c.setService(name, ports)
+		}
+		for _, p := range c.services[name] {
+			c.tables[p.Family].add(p.fragment(&c.box))
+		}
+	}
+	var tr Transition
+	for _, f := range Families {
+		c.tables[f].finish(f, &c.box, &tr)
+	}
+	return tr
+}
+
+// setService places the endpoints of a Service's new ports and remembers which of
+// them are gone, for the affinity maps.
+func (c *Compiler) setService(name string, ports []ServicePort) {
+	prev := c.services[name]
+	if len(ports) == 0 {
+		delete(c.services, name)
+		return
+	}
+	now := make([]*compiledPort, len(ports))
+	for i, sp := range ports {
+		p := &compiledPort{ServicePort: sp}
+		for pool := range NumPools {
+			before := c.slotsBefore(prev, p, pool)
+			p.slots[pool] = assignSlots(before, sp.Pools[pool])
+			if left := gone(before, p.slots[pool]); len(left) > 0 && sp.Affinity > 0 && len(p.slots[pool]) > 0 {
+				t := c.tables[p.Family]
+				t.forget = append(t.forget, forgotten{p.affinityMap(pool), left})
+			}
+		}
+		now[i] = p
+	}
+	c.services[name] = now
+}
+
+// slotsBefore is where the endpoints of a pool were, in this compiler or in the
+// adopted ruleset.
+func (c *Compiler) slotsBefore(prev []*compiledPort, p *compiledPort, pool Pool) []netip.AddrPort {
+	for _, old := range prev {
+		if old.ID == p.ID && old.Family == p.Family {
+			return old.slots[pool]
+		}
+	}
+	table := c.adopted[p.Family]
+	if table == nil {
+		return nil
+	}
+	for i := range p.Frontends {
+		if slots := table.slots(p, &p.Frontends[i], pool); slots != nil {
+			return slots
+		}
+	}
+	return nil
+}
+
+// slots reads the slots of a frontend's pool back from a table.
+func (t *Table) slots(p *compiledPort, fe *Frontend, pool Pool) []netip.AddrPort {
+	name := pools[pool].backends
+	if !fe.Addr.IsValid() {
+		name = pools[pool].npBackends
+	}
+	set := t.Sets[name]
+	if set == nil {
+		return nil
+	}
+	var slots []netip.AddrPort
+	key := p.key(fe)
+	for i := uint32(0); ; i++ {
+		data, ok := set.Elements[string(key.Slot(i))]
+		n := p.Family.AddrLen()
+		if !ok || len(data) < n+2 {
+			return slots
+		}
+		addr, _ := netip.AddrFromSlice([]byte(data[:n]))
+		slots = append(slots, netip.AddrPortFrom(addr, uint16(data[n])<<8|uint16(data[n+1])))
+	}
+}
+
+// Ruleset is the ruleset the compiler stands at. It shares its maps with the
+// compiler: it is valid until the next Update and must not be changed.
+func (c *Compiler) Ruleset() Ruleset {
+	rs := Ruleset{}
+	for _, f := range Families {
+		if t := c.tables[f]; t.exists {
+			rs[f] = &t.Table
+		}
+	}
+	return rs
+}

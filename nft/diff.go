@@ -1,0 +1,222 @@
+package nft
+
+import (
+	"cmp"
+	"reflect"
+	"slices"
+)
+
+// Transition is what turns one ruleset into another, as up to two transactions.
+// Apply makes every packet go where it must. Cleanup, when it is not empty, then
+// removes chains and sets that nothing refers to any more; they are apart because
+// kernels before 6.2 may refuse (EBUSY) to delete a chain in the transaction that
+// removes the last reference to it.
+type Transition struct {
+	Apply, Cleanup Batch
+	// Forget lists the ForgetData operations of Apply. A client may be remembered
+	// on an endpoint by a packet that is under way while Apply commits, so they
+	// are carried out once more after it.
+	Forget []ForgetData
+}
+
+// Empty tells whether nothing has to be done.
+func (t *Transition) Empty() bool { return t.Apply.Empty() && t.Cleanup.Empty() }
+
+// Diff is what turns the ruleset have, as it was read from the kernel, into want.
+// A table that cannot be changed into the wanted one, because a set or a base chain
+// is defined otherwise, is replaced as a whole in the same transaction.
+func Diff(have, want Ruleset) Transition {
+	var tr Transition
+	for _, f := range Families {
+		diffTable(f, have[f], want[f], &tr)
+	}
+	return tr
+}
+
+func diffTable(f Family, have, want *Table, tr *Transition) {
+	if want == nil {
+		if have != nil {
+			tr.Apply.Ops = append(tr.Apply.Ops, DeleteTable{f})
+		}
+		return
+	}
+	if have != nil && !compatible(have, want) {
+		tr.Apply.Ops = append(tr.Apply.Ops, DeleteTable{f})
+		have = nil
+	}
+	if have == nil {
+		tr.Apply.Ops = append(tr.Apply.Ops, AddTable{f})
+		have = &Table{}
+	}
+	d := tableDiff{family: f}
+	for name, set := range have.Sets {
+		d.set(set, want.Sets[name])
+	}
+	for name, set := range want.Sets {
+		old := have.Sets[name]
+		if old == nil {
+			d.set(nil, set)
+		}
+		d.elements(old, set)
+	}
+	for name, chain := range have.Chains {
+		d.chain(chain, want.Chains[name])
+	}
+	for name, chain := range want.Chains {
+		if have.Chains[name] == nil {
+			d.chain(nil, chain)
+		}
+	}
+	d.appendTo(tr)
+}
+
+// compatible tells whether have can be changed into want without replacing it.
+func compatible(have, want *Table) bool {
+	for name, set := range want.Sets {
+		if old := have.Sets[name]; old != nil && !reflect.DeepEqual(old.Set, set.Set) {
+			return false
+		}
+	}
+	for name, chain := range want.Chains {
+		if old := have.Chains[name]; old != nil && (old.Hook != chain.Hook || old.Priority != chain.Priority) {
+			return false
+		}
+	}
+	return true
+}
+
+// tableDiff collects the difference between two states of a table, in any order,
+// and puts it into the order that the kernel can follow.
+type tableDiff struct {
+	family    Family
+	newSets   []Set
+	goneSets  []string
+	newChains []Chain
+	rules     []Chain
+	gone      []string
+	deletes   map[string]*elementChange
+	adds      map[string]*elementChange
+	forget    []ForgetData
+}
+
+type elementChange struct {
+	set      Set
+	elements []Element
+}
+
+func (d *tableDiff) set(old, now *SetContent) {
+	switch {
+	case old == nil && now != nil:
+		d.newSets = append(d.newSets, now.Set)
+	case old != nil && now == nil:
+		d.goneSets = append(d.goneSets, old.Name)
+	}
+}
+
+func (d *tableDiff) chain(old, now *Chain) {
+	switch {
+	case old == nil && now == nil:
+	case now == nil:
+		d.gone = append(d.gone, old.Name)
+	case old == nil:
+		d.newChains = append(d.newChains, *now)
+		d.rules = append(d.rules, *now)
+	case !d.sameRules(old, now):
+		d.rules = append(d.rules, *now)
+	}
+}
+
+// sameRules compares rules, by their marks where old was read from the kernel.
+func (d *tableDiff) sameRules(old, now *Chain) bool {
+	if old.Marks == nil {
+		return reflect.DeepEqual(old.Rules, now.Rules)
+	}
+	return slices.EqualFunc(old.Marks, now.Rules, func(mark uint64, r Rule) bool { return mark == r.Mark(d.family) })
+}
+
+func (d *tableDiff) elements(old, now *SetContent) {
+	if now.Dynamic {
+		return
+	}
+	var have Elements
+	if old != nil {
+		have = old.Elements
+	}
+	for key, data := range have {
+		if !holds(now.Elements, key, data) {
+			d.delete(now.Set, Element{key, data})
+		}
+	}
+	for key, data := range now.Elements {
+		if !holds(have, key, data) {
+			d.add(now.Set, Element{key, data})
+		}
+	}
+}
+
+func (d *tableDiff) delete(s Set, e Element) { d.deletes = record(d.deletes, s, e) }
+func (d *tableDiff) add(s Set, e Element)    { d.adds = record(d.adds, s, e) }
+
+func record(m map[string]*elementChange, s Set, e Element) map[string]*elementChange {
+	if m == nil {
+		m = map[string]*elementChange{}
+	}
+	if m[s.Name] == nil {
+		m[s.Name] = &elementChange{set: s}
+	}
+	m[s.Name].elements = append(m[s.Name].elements, e)
+	return m
+}
+
+// appendTo appends the operations: what is new first, because elements and rules
+// refer to it, what is gone last, because elements and rules referred to it.
+func (d *tableDiff) appendTo(tr *Transition) {
+	d.sort()
+	ops := tr.Apply.Ops
+	for _, s := range d.newSets {
+		ops = append(ops, AddSet{d.family, s})
+	}
+	for _, c := range d.newChains {
+		ops = append(ops, AddChain{d.family, Chain{Name: c.Name, Hook: c.Hook, Priority: c.Priority}})
+	}
+	for _, c := range d.rules {
+		ops = append(ops, SetRules{d.family, c.Name, c.Rules})
+	}
+	for _, name := range sortedKeys(d.deletes) {
+		ops = append(ops, DeleteElements{d.family, d.deletes[name].set, sortElements(d.deletes[name].elements)})
+	}
+	for _, name := range sortedKeys(d.adds) {
+		ops = append(ops, AddElements{d.family, d.adds[name].set, sortElements(d.adds[name].elements)})
+	}
+	for _, f := range d.forget {
+		ops = append(ops, f)
+	}
+	tr.Apply.Ops = ops
+	tr.Forget = append(tr.Forget, d.forget...)
+
+	// A chain that goes may refer to another one or to a set that goes: empty them first.
+	for _, name := range d.gone {
+		tr.Cleanup.Ops = append(tr.Cleanup.Ops, SetRules{Family: d.family, Chain: name})
+	}
+	for _, name := range d.goneSets {
+		tr.Cleanup.Ops = append(tr.Cleanup.Ops, DeleteSet{d.family, name})
+	}
+	for _, name := range d.gone {
+		tr.Cleanup.Ops = append(tr.Cleanup.Ops, DeleteChain{d.family, name})
+	}
+}
+
+func (d *tableDiff) sort() {
+	slices.SortFunc(d.newSets, func(a, b Set) int { return cmp.Compare(a.Name, b.Name) })
+	byName := func(a, b Chain) int { return cmp.Compare(a.Name, b.Name) }
+	slices.SortFunc(d.newChains, byName)
+	slices.SortFunc(d.rules, byName)
+	slices.Sort(d.goneSets)
+	slices.Sort(d.gone)
+	slices.SortFunc(d.forget, func(a, b ForgetData) int { return cmp.Compare(a.Set.Name, b.Set.Name) })
+}
+
+func sortElements(e []Element) []Element {
+	slices.SortFunc(e, func(a, b Element) int { return cmp.Compare(a.Key, b.Key) })
+	return e
+}

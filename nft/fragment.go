@@ -1,0 +1,182 @@
+package nft
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+)
+
+// fragment is what one Service port brings into the table of its family.
+type fragment struct {
+	elements []placed          // elements that are its own
+	hairpin  []string          // keys of the hairpin set, shared with other ports
+	vips     []vipUse          // the VIPs it is reached by
+	chains   []Chain           // chains that are its own
+	shared   []string          // shared chains it goes to
+	sets     []Set             // maps that are its own
+	uses     map[Protocol]bool // protocols that postrouting or input must look at
+}
+
+type placed struct{ set, key, data string }
+
+type vipUse struct {
+	addr  netip.Addr
+	ready bool // some client of it is served
+}
+
+// compiledPort is a Service port with the slots of its endpoints.
+type compiledPort struct {
+	ServicePort
+	slots [NumPools][]netip.AddrPort
+}
+
+// fragment builds what the port brings. It is a pure function of the port, its
+// slots and the box, so that what was brought can be taken away again.
+func (p *compiledPort) fragment(box *Box) *fragment {
+	f := &fragment{}
+	for i := range p.Frontends {
+		p.addFrontend(f, box, &p.Frontends[i])
+	}
+	if p.Affinity > 0 {
+		p.addAffinity(f, box)
+	}
+	for pool := range NumPools {
+		for _, ap := range p.slots[pool] {
+			f.hairpin = append(f.hairpin, AddrKey(ap.Addr())+AddrKey(ap.Addr()))
+		}
+	}
+	return f
+}
+
+// maps are the maps a frontend's elements stand in.
+type frontendMaps struct{ inside, outside, sourceNAT, rememberInput, restricted, allowed string }
+
+var (
+	vipMaps      = frontendMaps{setServices, setOutsideServices, setSourceNAT, setRememberInput, setRestricted, setAllowed}
+	nodePortMaps = frontendMaps{setNodePorts, setOutsideNodePorts, setNPSourceNAT, setNPRememberInput, setNPRestricted, setNPAllowed}
+)
+
+func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
+	maps := &vipMaps
+	if !fe.Addr.IsValid() {
+		maps = &nodePortMaps
+	}
+	key := p.key(fe)
+	f.elements = append(f.elements, placed{maps.inside, string(key), p.verdict(f, fe, fe.Inside)})
+	p.addSlots(f, fe, key, fe.Inside.Pool)
+	if fe.Outside != fe.Inside {
+		f.elements = append(f.elements, placed{maps.outside, string(key), p.verdict(f, fe, fe.Outside)})
+		if fe.Outside.Pool != fe.Inside.Pool {
+			p.addSlots(f, fe, key, fe.Outside.Pool)
+		}
+	}
+	if verdict, ok := p.sourceNAT(f, box, fe); ok {
+		f.elements = append(f.elements, placed{maps.sourceNAT, string(key), verdict})
+		f.use(p.Protocol)
+	}
+	if fe.Sources != nil {
+		f.elements = append(f.elements, placed{maps.restricted, string(key), ""})
+		for _, r := range mergePrefixes(fe.Sources, p.Family) {
+			first, last := string(key)+AddrKey(r.first), string(key)+AddrKey(r.last)
+			f.elements = append(f.elements, placed{maps.allowed, first + last, ""})
+		}
+	}
+	if fe.Addr.IsValid() {
+		ready := len(p.slots[fe.Inside.Pool])+len(p.slots[fe.Outside.Pool]) > 0
+		f.vips = append(f.vips, vipUse{fe.Addr, ready})
+	}
+}
+
+func (f *fragment) use(proto Protocol) {
+	if f.uses == nil {
+		f.uses = make(map[Protocol]bool, 1)
+	}
+	f.uses[proto] = true
+}
+
+// key is the frontend's key in the dispatch maps.
+func (p *compiledPort) key(fe *Frontend) Key {
+	k := make(Key, 0, 32)
+	if fe.Addr.IsValid() {
+		k = k.Addr(fe.Addr)
+	}
+	return k.Proto(p.Protocol).Port(fe.Port)
+}
+
+func (p *compiledPort) addSlots(f *fragment, fe *Frontend, key Key, pool Pool) {
+	set := pools[pool].backends
+	if !fe.Addr.IsValid() {
+		set = pools[pool].npBackends
+	}
+	for i, ap := range p.slots[pool] {
+		f.elements = append(f.elements, placed{set, string(key.Slot(uint32(i))), AddrPortData(ap)})
+	}
+}
+
+// verdict is where the dispatch sends a frontend's clients.
+func (p *compiledPort) verdict(f *fragment, fe *Frontend, r Route) string {
+	n := len(p.slots[r.Pool])
+	chain := chainRefuse
+	switch {
+	case n == 0 && r.Otherwise == Blackhole:
+		return Verdict{Kind: Drop}.String()
+	case n > 0 && p.Affinity > 0:
+		return GotoChain(p.recall(r.Pool)).String() // the port's own chain
+	case n > 0:
+		chain = pickChain(fe, r.Pool, n)
+	}
+	f.shared = append(f.shared, chain)
+	return GotoChain(chain).String()
+}
+
+func pickChain(fe *Frontend, pool Pool, slots int) string {
+	if fe.Addr.IsValid() {
+		return pools[pool].pick + strconv.Itoa(slots)
+	}
+	return pools[pool].npPick + strconv.Itoa(slots)
+}
+
+// masquerade is the chain that a class of frontends goes to in postrouting, "" for none.
+func (p *compiledPort) masquerade(class SNAT, box *Box) string {
+	switch {
+	case class == SNATAlways:
+		return chainMasqAlways
+	case class == SNATSelf:
+		return chainMasqSelf
+	case class == SNATOutside && box.hasInternalSources(p.Family):
+		return chainMasqOutside
+	}
+	return ""
+}
+
+// sourceNAT is the frontend's verdict in postrouting: remember the client first,
+// if the port is sticky, then masquerade it or not.
+func (p *compiledPort) sourceNAT(f *fragment, box *Box, fe *Frontend) (string, bool) {
+	if p.Affinity > 0 && p.serves(fe) {
+		return GotoChain(p.remember(fe)).String(), true
+	}
+	chain := p.masquerade(fe.SNAT, box)
+	if chain == "" || !p.serves(fe) {
+		return "", false
+	}
+	f.shared = append(f.shared, chain)
+	return GotoChain(chain).String(), true
+}
+
+// serves tells whether any connection to the frontend reaches an endpoint.
+func (p *compiledPort) serves(fe *Frontend) bool {
+	return len(p.slots[fe.Inside.Pool])+len(p.slots[fe.Outside.Pool]) > 0
+}
+
+// hasLocalEndpoint tells whether an endpoint is the box itself: such connections
+// end in input instead of postrouting.
+func (p *compiledPort) hasLocalEndpoint(box *Box) bool {
+	for pool := range NumPools {
+		for _, ap := range p.slots[pool] {
+			if slices.Contains(box.LocalAddresses, ap.Addr()) {
+				return true
+			}
+		}
+	}
+	return false
+}

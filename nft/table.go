@@ -1,0 +1,391 @@
+package nft
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+)
+
+// tableState is the table of one family with what is needed to change it: how
+// often shared things are used, and what the change under way has touched.
+type tableState struct {
+	Table
+	exists    bool                // whether the family needs a table at all
+	existed   bool                // the same, before the change under way
+	nodeAddrs []netip.Addr        // the node-port addresses in the addresses map
+	hairpin   map[string]int      // by key of the hairpin set
+	vips      map[netip.Addr]uses // by VIP
+	shared    map[string]int      // shared chains
+	protocols map[Protocol]int    // protocols of frontends in the maps of postrouting and input
+
+	// The change under way.
+	before  map[placed]string // elements as they were; data of placed is not used
+	created map[placed]bool   // touched elements that were not there
+	chains  map[string]*Chain // chains as they were, nil if they were not there
+	sets    map[string]*SetContent
+	forget  []forgotten
+}
+
+type uses struct{ frontends, ready int }
+
+type forgotten struct {
+	set  Set
+	gone []netip.AddrPort
+}
+
+func newTableState() *tableState {
+	return &tableState{
+		Table:     Table{Sets: map[string]*SetContent{}, Chains: map[string]*Chain{}},
+		hairpin:   map[string]int{},
+		vips:      map[netip.Addr]uses{},
+		shared:    map[string]int{},
+		protocols: map[Protocol]int{},
+	}
+}
+
+func (t *tableState) begin() {
+	t.existed = t.exists
+	t.before = map[placed]string{}
+	t.created = map[placed]bool{}
+	t.chains = map[string]*Chain{}
+	t.sets = map[string]*SetContent{}
+	t.forget = nil
+}
+
+// companions are sets that rules name for the sake of another set's elements: they
+// are there, even empty, for as long as that one has any.
+var companions = map[string]string{
+	setNPAddresses: setNodePorts, // named by chains of sticky ports too
+	setAllowed:     setRestricted,
+	setNPAllowed:   setNPRestricted,
+}
+
+// has tells whether a set is to be there: it has elements, or its companion has.
+func (t *tableState) has(set string) bool {
+	if of, ok := companions[set]; ok {
+		set = of
+	}
+	s := t.Sets[set]
+	return s != nil && len(s.Elements) > 0
+}
+
+// touch records an element as it was before the change.
+func (t *tableState) touch(set, key string) {
+	id := placed{set: set, key: key}
+	if _, ok := t.before[id]; ok || t.created[id] {
+		return
+	}
+	if s := t.Sets[set]; s != nil {
+		if data, ok := s.Elements[key]; ok {
+			t.before[id] = data
+			return
+		}
+	}
+	t.created[id] = true
+}
+
+func (t *tableState) putElement(set, key, data string) {
+	t.touch(set, key)
+	s := t.Sets[set]
+	if s == nil {
+		s = &SetContent{Set: staticSet[set], Elements: Elements{}}
+		t.keepSet(set)
+		t.Sets[set] = s
+	}
+	s.Elements[key] = data
+}
+
+func (t *tableState) deleteElement(set, key string) {
+	t.touch(set, key)
+	if s := t.Sets[set]; s != nil {
+		delete(s.Elements, key)
+	}
+}
+
+// keepSet and keepChain record a set or chain as it was before the change.
+func (t *tableState) keepSet(name string) {
+	if _, ok := t.sets[name]; !ok {
+		t.sets[name] = t.Sets[name]
+	}
+}
+
+func (t *tableState) keepChain(name string) {
+	if _, ok := t.chains[name]; !ok {
+		t.chains[name] = t.Chains[name]
+	}
+}
+
+func (t *tableState) setChain(c Chain) {
+	t.keepChain(c.Name)
+	t.Chains[c.Name] = &c
+}
+
+func (t *tableState) add(f *fragment) {
+	for _, e := range f.elements {
+		t.putElement(e.set, e.key, e.data)
+	}
+	for _, key := range f.hairpin {
+		if t.hairpin[key]++; t.hairpin[key] == 1 {
+			t.putElement(setHairpin, key, "")
+		}
+	}
+	for _, v := range f.vips {
+		u := t.vips[v.addr]
+		u.frontends++
+		if v.ready {
+			u.ready++
+		}
+		t.setVIP(v.addr, u)
+	}
+	for _, name := range f.shared {
+		if t.shared[name]++; t.shared[name] == 1 {
+			t.setChain(sharedChain(name))
+		}
+	}
+	for proto := range f.uses {
+		t.protocols[proto]++
+	}
+	for _, s := range f.sets {
+		t.keepSet(s.Name)
+		t.Sets[s.Name] = &SetContent{Set: s, Elements: Elements{}}
+	}
+	for _, c := range f.chains {
+		t.setChain(c)
+	}
+}
+
+func (t *tableState) remove(f *fragment) {
+	for _, e := range f.elements {
+		t.deleteElement(e.set, e.key)
+	}
+	for _, key := range f.hairpin {
+		if t.hairpin[key]--; t.hairpin[key] == 0 {
+			delete(t.hairpin, key)
+			t.deleteElement(setHairpin, key)
+		}
+	}
+	for _, v := range f.vips {
+		u := t.vips[v.addr]
+		u.frontends--
+		if v.ready {
+			u.ready--
+		}
+		t.setVIP(v.addr, u)
+	}
+	for _, name := range f.shared {
+		if t.shared[name]--; t.shared[name] == 0 {
+			delete(t.shared, name)
+			t.dropChain(name)
+		}
+	}
+	for proto := range f.uses {
+		t.protocols[proto]--
+	}
+	for _, s := range f.sets {
+		t.keepSet(s.Name)
+		delete(t.Sets, s.Name)
+	}
+	for _, c := range f.chains {
+		t.dropChain(c.Name)
+	}
+}
+
+func (t *tableState) dropChain(name string) {
+	t.keepChain(name)
+	delete(t.Chains, name)
+}
+
+// setVIP counts the uses of a VIP and says in the addresses map what it is.
+func (t *tableState) setVIP(addr netip.Addr, u uses) {
+	if u.frontends == 0 {
+		delete(t.vips, addr)
+		t.deleteElement(setAddresses, AddrKey(addr))
+		return
+	}
+	t.vips[addr] = u
+	chain := chainVIPIdle
+	if u.ready > 0 {
+		chain = chainVIPReady
+	}
+	t.putElement(setAddresses, AddrKey(addr), GotoChain(chain).String())
+}
+
+// finish brings what depends on the whole table up to date and appends what the
+// change comes to.
+func (t *tableState) finish(f Family, box *Box, tr *Transition) {
+	t.setBoxElements(f, box)
+	for _, s := range staticSets {
+		switch set := t.Sets[s.Name]; {
+		case set == nil && t.has(s.Name):
+			t.keepSet(s.Name)
+			t.Sets[s.Name] = &SetContent{Set: s, Elements: Elements{}}
+		case set != nil && len(set.Elements) == 0 && !t.has(s.Name):
+			t.keepSet(s.Name)
+			delete(t.Sets, s.Name)
+		}
+	}
+	t.setStaticChains(f, box)
+	t.emit(f, tr)
+}
+
+// setBoxElements makes the elements of the sets that describe the box. There are a
+// few of them for each address and interface, so they are simply all compared.
+func (t *tableState) setBoxElements(f Family, box *Box) {
+	want := map[string]Elements{setNPAddresses: {}, setInternalSources: {}, setSameInterface: {}, setOnLink: {}}
+	var nodeAddrs []netip.Addr
+	if t.has(setNodePorts) {
+		for _, a := range box.NodePortAddresses {
+			if _, vip := t.vips[a]; familyOf(a) == f && !vip {
+				want[setNPAddresses][AddrKey(a)] = ""
+				nodeAddrs = append(nodeAddrs, a)
+			}
+		}
+	}
+	for _, r := range mergePrefixes(box.InternalSources, f) {
+		want[setInternalSources][AddrKey(r.first)+AddrKey(r.last)] = ""
+	}
+	if t.has(setHairpin) {
+		for _, i := range box.Interfaces {
+			key := Key(nil).Iface(i.Index)
+			want[setSameInterface][string(key.Iface(i.Index))] = ""
+			if !box.MasqueradeOnLink {
+				continue
+			}
+			for _, r := range mergePrefixes(i.Prefixes, f) {
+				first := string(key.Addr(r.first))
+				want[setOnLink][first+string(key.Addr(r.last))] = ""
+			}
+		}
+	}
+	for name, elements := range want {
+		t.setElements(name, elements)
+	}
+	t.setNodeAddresses(nodeAddrs)
+}
+
+// setNodeAddresses makes these the node-port addresses of the addresses map, which
+// holds the VIPs too.
+func (t *tableState) setNodeAddresses(addrs []netip.Addr) {
+	for _, a := range t.nodeAddrs {
+		if _, vip := t.vips[a]; !vip && !slices.Contains(addrs, a) {
+			t.deleteElement(setAddresses, AddrKey(a))
+		}
+	}
+	verdict := GotoChain(chainNodePort).String()
+	for _, a := range addrs {
+		if s := t.Sets[setAddresses]; s == nil || !holds(s.Elements, AddrKey(a), verdict) {
+			t.putElement(setAddresses, AddrKey(a), verdict)
+		}
+	}
+	t.nodeAddrs = addrs
+}
+
+// setElements makes elements the content of a set.
+func (t *tableState) setElements(name string, elements Elements) {
+	if s := t.Sets[name]; s != nil {
+		for key := range s.Elements {
+			if _, ok := elements[key]; !ok {
+				t.deleteElement(name, key)
+			}
+		}
+	}
+	for key, data := range elements {
+		if s := t.Sets[name]; s == nil || !holds(s.Elements, key, data) {
+			t.putElement(name, key, data)
+		}
+	}
+}
+
+func holds(e Elements, key, data string) bool {
+	have, ok := e[key]
+	return ok && have == data
+}
+
+// setStaticChains makes the chains that exist once. They are few and cheap to
+// build, so all are built and compared. Chains of elements keep theirs.
+func (t *tableState) setStaticChains(f Family, box *Box) {
+	t.exists = len(t.Sets) > 0 || slices.ContainsFunc(box.ServiceRanges, func(p netip.Prefix) bool { return familyOf(p.Addr()) == f })
+	want := map[string]Chain{}
+	if t.exists {
+		for _, c := range t.staticChains(f, box) {
+			want[c.Name] = c
+		}
+	}
+	for _, name := range staticChainNames {
+		c, ok := want[name]
+		switch {
+		case ok:
+			t.setChain(c)
+		case t.Chains[name] != nil && t.shared[name] == 0:
+			t.dropChain(name)
+		}
+	}
+}
+
+var staticChainNames = []string{
+	chainRefuse, chainVIPReady, chainVIPIdle, chainNodePort, chainNPSourceNAT, chainSameInterf, chainHairpin,
+	chainPrerouting, chainOutput, chainPostrouting, chainInput,
+}
+
+// emit appends the difference between the table as it was and as it is.
+func (t *tableState) emit(f Family, tr *Transition) {
+	if !t.exists {
+		if t.existed {
+			tr.Apply.Ops = append(tr.Apply.Ops, DeleteTable{f})
+		}
+		return
+	}
+	if !t.existed {
+		tr.Apply.Ops = append(tr.Apply.Ops, AddTable{f})
+	}
+	d := tableDiff{family: f}
+	for name, old := range t.sets {
+		d.set(old, t.Sets[name])
+	}
+	for name, old := range t.chains {
+		d.chain(old, t.Chains[name])
+	}
+	t.emitElements(&d)
+	for _, x := range t.forget {
+		if old := t.sets[x.set.Name]; t.Sets[x.set.Name] != nil && old != nil {
+			d.forget = append(d.forget, x.op(f))
+		}
+	}
+	d.appendTo(tr)
+}
+
+func (t *tableState) emitElements(d *tableDiff) {
+	for id, old := range t.before {
+		s := t.Sets[id.set]
+		if s == nil {
+			continue // goes with its set
+		}
+		data, ok := s.Elements[id.key]
+		if ok && data == old {
+			continue
+		}
+		d.delete(s.Set, Element{id.key, old})
+		if ok {
+			d.add(s.Set, Element{id.key, data})
+		}
+	}
+	for id := range t.created {
+		if s := t.Sets[id.set]; s != nil {
+			if data, ok := s.Elements[id.key]; ok {
+				d.add(s.Set, Element{id.key, data})
+			}
+		}
+	}
+}
+
+func (x *forgotten) op(f Family) ForgetData {
+	op := ForgetData{Family: f, Set: x.set}
+	for _, ap := range x.gone {
+		op.Data = append(op.Data, AddrPortData(ap))
+	}
+	return op
+}
+
+// sortedKeys is for output that must not depend on the order of a map.
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,293 @@
+package nft
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/binary"
+	"encoding/hex"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// WriteText writes the ruleset in nft syntax, as `nft list ruleset` of 1.0.6 lays it
+// out but one element a line and everything in order: sets by name, then chains by
+// name and base chains in the order a packet meets them; names that differ in a
+// number by the number, and elements by address, protocol, port and slot. Interfaces
+// are indexes; a Printer knows names. The text loads with `nft -f`, which adds to a
+// table that exists; but nft 1.0.6 aborts on an Update with more than 16 bytes of data,
+// which is what affinity in table ip6 has. The only errors are those of w.
+func (rs Ruleset) WriteText(w io.Writer) error { return Printer{}.Ruleset(w, rs) }
+
+// Printer writes rulesets, batches and elements in nft syntax. The zero Printer is
+// ready to use.
+type Printer struct {
+	// Interfaces gives names to interface indexes. nft loads a name only where that
+	// interface exists.
+	Interfaces map[uint32]string
+}
+
+// Ruleset is WriteText with the Printer's names of interfaces.
+func (p Printer) Ruleset(w io.Writer, rs Ruleset) error {
+	out := bufio.NewWriter(w)
+	for _, f := range Families {
+		if t := rs[f]; t != nil {
+			p.table(out, f, t)
+		}
+	}
+	return out.Flush()
+}
+
+// table ignores write errors: a bufio.Writer keeps the first one for Flush.
+func (p Printer) table(out *bufio.Writer, f Family, t *Table) {
+	out.WriteString("table " + f.String() + " " + TableName + " {\n")
+	gap := ""
+	for _, name := range slices.SortedFunc(maps.Keys(t.Sets), compareNames) {
+		out.WriteString(gap)
+		p.set(out, f, t.Sets[name])
+		gap = "\n"
+	}
+	for _, c := range slices.SortedFunc(maps.Values(t.Chains), compareChains) {
+		out.WriteString(gap)
+		writeChain(out, f, c)
+		gap = "\n"
+	}
+	out.WriteString("}\n")
+}
+
+func (p Printer) set(out *bufio.Writer, f Family, s *SetContent) {
+	out.WriteString("\t" + s.Set.keyword() + " " + s.Name + " {\n")
+	for _, line := range s.Set.definition(f) {
+		out.WriteString("\t\t" + line + "\n")
+	}
+	const first, next = "\t\telements = { ", ",\n\t\t\t     " // nft's layout
+	separator := first
+	var line []byte
+	for _, e := range sortedElements(s, f) {
+		out.WriteString(separator)
+		line = p.appendElement(line[:0], &s.Set, f, e)
+		out.Write(line)
+		separator = next
+	}
+	if len(s.Elements) > 0 {
+		out.WriteString(" }\n")
+	}
+	out.WriteString("\t}\n")
+}
+
+func (s *Set) keyword() string {
+	if s.Data != nil {
+		return "map"
+	}
+	return "set"
+}
+
+// definition is the lines between a set's braces, without its elements.
+func (s *Set) definition(f Family) []string {
+	lines := []string{s.types(f)}
+	if s.Size > 0 {
+		lines = append(lines, "size "+strconv.FormatUint(uint64(s.Size), 10))
+	}
+	var flags []string
+	if s.Dynamic {
+		flags = append(flags, "dynamic")
+	}
+	if s.Interval {
+		flags = append(flags, "interval")
+	}
+	if s.Timeout > 0 && len(flags) > 0 { // alone it goes without saying
+		flags = append(flags, "timeout")
+	}
+	if len(flags) > 0 {
+		lines = append(lines, "flags "+strings.Join(flags, ","))
+	}
+	if s.Timeout > 0 {
+		lines = append(lines, "timeout "+string(appendDuration(nil, s.Timeout)))
+	}
+	return lines
+}
+
+// types declares key and data. A slot is an integer, which has no type name that
+// nft takes in a declaration, so such a set says what expression its key comes from.
+func (s *Set) types(f Family) string {
+	keyword, name := "type ", Type.name
+	if slices.Contains(s.Key, TypeSlot) || slices.Contains(s.Data, TypeSlot) {
+		keyword, name = "typeof ", Type.expression
+	}
+	join := func(types []Type) string {
+		names := make([]string, len(types))
+		for i, t := range types {
+			names[i] = name(t, f)
+		}
+		return strings.Join(names, " . ")
+	}
+	if s.Data == nil {
+		return keyword + join(s.Key)
+	}
+	return keyword + join(s.Key) + " : " + join(s.Data)
+}
+
+func (t Type) name(f Family) string {
+	switch t {
+	case TypeAddr:
+		if f == IPv6 {
+			return "ipv6_addr"
+		}
+		return "ipv4_addr"
+	case TypeProto:
+		return "inet_proto"
+	case TypeService:
+		return "inet_service"
+	case TypeIface:
+		return "iface_index"
+	case TypeVerdict:
+		return "verdict"
+	}
+	panic("nft: type without a name")
+}
+
+// expression is something that yields values of the type; which does not matter.
+func (t Type) expression(f Family) string {
+	switch t {
+	case TypeAddr:
+		return f.String() + " daddr"
+	case TypeProto:
+		return "meta l4proto"
+	case TypeService:
+		return "th dport"
+	case TypeSlot:
+		return "numgen random mod 1"
+	case TypeIface:
+		return "iif"
+	case TypeVerdict:
+		return "verdict"
+	}
+	panic("nft: type without an expression")
+}
+
+// sortedElements orders a set's elements by the meaning of their keys.
+func sortedElements(s *SetContent, f Family) []Element {
+	type placed struct {
+		Element
+		place string
+	}
+	list := make([]placed, 0, len(s.Elements))
+	for key, data := range s.Elements {
+		list = append(list, placed{Element{key, data}, s.Set.place(f, key)})
+	}
+	slices.SortFunc(list, func(a, b placed) int { return cmp.Compare(a.place, b.place) })
+	elements := make([]Element, len(list))
+	for i := range list {
+		elements[i] = list[i].Element
+	}
+	return elements
+}
+
+// place is a string that sorts as the key's values do. Only what is in host byte
+// order has to be turned around for that.
+func (s *Set) place(f Family, key string) string {
+	if !slices.Contains(s.Key, TypeSlot) && !slices.Contains(s.Key, TypeIface) {
+		return key
+	}
+	b := make([]byte, 0, len(key))
+	for _, v := range SplitKey(s.Key, f, key) {
+		if v.Type == TypeAddr {
+			b = append(b, v.Addr.AsSlice()...)
+		} else {
+			b = binary.BigEndian.AppendUint32(b, v.Num)
+		}
+	}
+	return string(b)
+}
+
+// Element is an element of a set as nft writes it between braces:
+// `10.96.0.10 . tcp . 80 . 0 : 10.1.2.3 . 8080`. An element without Data is its key
+// alone. Bytes that the set's types do not describe are hexadecimal.
+func (p Printer) Element(s Set, f Family, e Element) string {
+	return string(p.appendElement(nil, &s, f, e))
+}
+
+func (p Printer) appendElement(b []byte, s *Set, f Family, e Element) []byte {
+	key := SplitKey(s.Key, f, e.Key)
+	if s.Interval && len(key) == 2*len(s.Key) {
+		b = p.appendRanges(b, key[:len(s.Key)], key[len(s.Key):])
+	} else {
+		b = p.appendValues(b, key, e.Key)
+	}
+	if e.Data == "" {
+		return b
+	}
+	b = append(b, " : "...)
+	if s.Data[0] == TypeVerdict {
+		return append(b, e.Data...)
+	}
+	return p.appendValues(b, SplitKey(s.Data, f, e.Data), e.Data)
+}
+
+func (p Printer) appendValues(b []byte, values []Value, bytes string) []byte {
+	if len(values) == 0 {
+		return hex.AppendEncode(append(b, "0x"...), []byte(bytes))
+	}
+	for i, v := range values {
+		if i > 0 {
+			b = append(b, " . "...)
+		}
+		b = p.appendValue(b, v)
+	}
+	return b
+}
+
+func (p Printer) appendRanges(b []byte, first, last []Value) []byte {
+	for i := range first {
+		if i > 0 {
+			b = append(b, " . "...)
+		}
+		switch bits := prefixBits(first[i], last[i]); {
+		case first[i] == last[i]:
+			b = p.appendValue(b, first[i])
+		case bits >= 0:
+			b = p.appendValue(b, first[i])
+			b = strconv.AppendInt(append(b, '/'), int64(bits), 10)
+		default:
+			b = append(p.appendValue(b, first[i]), '-')
+			b = p.appendValue(b, last[i])
+		}
+	}
+	return b
+}
+
+func (p Printer) appendValue(b []byte, v Value) []byte {
+	switch v.Type {
+	case TypeAddr:
+		return v.Addr.AppendTo(b)
+	case TypeProto:
+		return append(b, protoName(v.Num)...)
+	case TypeIface:
+		if name, ok := p.Interfaces[v.Num]; ok {
+			return strconv.AppendQuote(b, name)
+		}
+	}
+	return strconv.AppendUint(b, uint64(v.Num), 10)
+}
+
+// prefixBits is the length of the prefix that spans exactly first to last, or -1.
+func prefixBits(first, last Value) int {
+	if first.Type != TypeAddr {
+		return -1
+	}
+	a, b := first.Addr.AsSlice(), last.Addr.AsSlice()
+	bits := 0
+	for bits < len(a)*8 && bit(a, bits) == bit(b, bits) {
+		bits++
+	}
+	for i := bits; i < len(a)*8; i++ {
+		if bit(a, i) != 0 || bit(b, i) != 1 {
+			return -1
+		}
+	}
+	return bits
+}
+
+func bit(bytes []byte, i int) byte { return bytes[i/8] >> (7 - i%8) & 1 }
