@@ -187,3 +187,12 @@ func (c *Compiler) Ruleset() Ruleset {
 	}
 	return rs
 }
+
+// VIPs counts the addresses that Services are reached by.
+func (c *Compiler) VIPs() int {
+	n := 0
+	for _, t := range c.tables {
+		n += len(t.vips)
+	}
+	return n
+}

@@ -3,6 +3,7 @@ package nft
 import (
 	"hash/fnv"
 	"io"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -50,7 +51,7 @@ func (r Rule) appendText(b []byte, f Family) []byte {
 // follow it cannot be written without the protocol's name.
 func (m MatchProto) implied(rest Rule) bool {
 	for _, s := range rest {
-		var read [][]Field
+		var read []Field
 		switch s := s.(type) {
 		case MatchProto:
 			return false // that one is what the rest depends on
@@ -59,20 +60,17 @@ func (m MatchProto) implied(rest Rule) bool {
 				return true
 			}
 		case MatchSet:
-			read = [][]Field{s.Key}
+			read = s.Key
 		case VerdictMap:
-			read = [][]Field{s.Key}
+			read = s.Key
 		case DNAT:
-			read = [][]Field{s.Key}
+			read = s.Key
 		case Update:
-			read = [][]Field{s.Key, s.Data}
+			// What follows comes too late to keep other protocols from this.
+			return slices.Contains(s.Key, Dport) || slices.Contains(s.Data, Dport)
 		}
-		for _, fields := range read {
-			for _, field := range fields {
-				if field.Kind == FieldDport {
-					return true
-				}
-			}
+		if slices.Contains(read, Dport) {
+			return true
 		}
 	}
 	return false

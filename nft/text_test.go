@@ -67,6 +67,9 @@ func TestRuleText(t *testing.T) {
 		{Rule{MatchProto{TCP}, Update{Map: "affinity", Key: []Field{Saddr}, Data: []Field{Daddr, Dport}}},
 			"update @affinity { ip saddr : ip daddr . tcp dport }",
 			"update @affinity { ip6 saddr : ip6 daddr . tcp dport }"},
+		{Rule{MatchProto{TCP}, Update{Map: "seen", Key: []Field{Saddr}}, MatchSet{Key: []Field{Dport}, Set: "ports"}},
+			"meta l4proto tcp update @seen { ip saddr } tcp dport @ports",
+			"meta l4proto tcp update @seen { ip6 saddr } tcp dport @ports"},
 		{Rule{Update{Map: "seen", Key: []Field{Saddr}, Timeout: time.Second}},
 			"update @seen { ip saddr timeout 1s }", "update @seen { ip6 saddr timeout 1s }"},
 	}

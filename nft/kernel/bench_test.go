@@ -1,0 +1,74 @@
+package kernel
+
+import (
+	"fmt"
+	"testing"
+
+	"svcctl.io/svcctl/nft"
+)
+
+// servicesOf are the elements of n Services with five endpoints each.
+func servicesOf(n int) []nft.Element {
+	elements := make([]nft.Element, 5*n)
+	for i := range elements {
+		vip, slot := address(nft.IPv4, i/5), uint32(i%5)
+		elements[i] = slotElement(nft.IPv4, i)
+		elements[i].Key = string(nft.Key(nil).Addr(vip).Proto(nft.TCP).Port(80).Slot(slot))
+	}
+	return elements
+}
+
+// BenchmarkReplaceEndpoint commits what replacing one endpoint takes: two operations on
+// a map, in one transaction.
+func BenchmarkReplaceEndpoint(b *testing.B) {
+	for _, services := range []int{100, 1_000, 10_000} {
+		b.Run(fmt.Sprintf("services=%d", services), func(b *testing.B) {
+			n := newNamespace(b)
+			c := n.open()
+			elements := servicesOf(services)
+			generation := commit(b, c, 0, nft.AddTable{Family: nft.IPv4}, nft.AddSet{Family: nft.IPv4, Set: backends},
+				nft.AddElements{Family: nft.IPv4, Set: backends, Elements: elements})
+			_, generation = read(b, c)
+			i := 0
+			for b.Loop() {
+				one := elements[i%len(elements) : i%len(elements)+1]
+				generation = commit(b, c, generation,
+					nft.DeleteElements{Family: nft.IPv4, Set: backends, Elements: one},
+					nft.AddElements{Family: nft.IPv4, Set: backends, Elements: one})
+				i++
+			}
+		})
+	}
+}
+
+// BenchmarkLoad commits everything from nothing, and BenchmarkRead reads it back.
+func BenchmarkLoad(b *testing.B) {
+	for _, services := range []int{100, 1_000, 10_000} {
+		b.Run(fmt.Sprintf("services=%d", services), func(b *testing.B) {
+			n := newNamespace(b)
+			c := n.open()
+			elements := servicesOf(services)
+			for b.Loop() {
+				commit(b, c, 0, nft.AddTable{Family: nft.IPv4}, nft.AddSet{Family: nft.IPv4, Set: backends},
+					nft.AddElements{Family: nft.IPv4, Set: backends, Elements: elements})
+				b.StopTimer()
+				commit(b, c, 0, nft.DeleteTable{Family: nft.IPv4})
+				b.StartTimer()
+			}
+		})
+	}
+}
+
+func BenchmarkRead(b *testing.B) {
+	for _, services := range []int{100, 1_000, 10_000} {
+		b.Run(fmt.Sprintf("services=%d", services), func(b *testing.B) {
+			n := newNamespace(b)
+			c := n.open()
+			commit(b, c, 0, nft.AddTable{Family: nft.IPv4}, nft.AddSet{Family: nft.IPv4, Set: backends},
+				nft.AddElements{Family: nft.IPv4, Set: backends, Elements: servicesOf(services)})
+			for b.Loop() {
+				read(b, c)
+			}
+		})
+	}
+}

@@ -1,0 +1,287 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"svcctl.io/svcctl/nft"
+)
+
+// Options say where a Conn works. The zero value is the current network namespace.
+type Options struct {
+	// NetNS is a file descriptor of the network namespace to work in; 0: the current
+	// one. It is needed until Close, for sockets are opened anew when one fails.
+	NetNS int
+}
+
+// Conn changes and reads the nf_tables of one network namespace. Its methods may be
+// called from several goroutines; they take turns.
+type Conn struct {
+	options  Options
+	features Features
+
+	mu       sync.Mutex
+	socket   *socket         // nil after a failure, until the next use
+	port     uint32          // the netlink port of socket, the same when it is opened anew
+	own      map[uint32]bool // the ports of every socket that commits
+	sentinel *socket         // owns the sentinel tables; nil: not held
+	closed   bool
+}
+
+// errClosed is what a closed Conn answers.
+var errClosed = errors.New("nft/kernel: the connection is closed")
+
+// Open connects to nf_tables and finds out what this kernel can do. It fails with
+// ErrPermission without CAP_NET_ADMIN, and with ErrUnsupported, naming what is
+// missing, on a kernel that the product cannot work with.
+func Open(options Options) (*Conn, error) {
+	c := &Conn{options: options, own: map[uint32]bool{}}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s, err := c.use()
+	if err != nil {
+		return nil, err
+	}
+	if _, err = readGeneration(s); err == nil {
+		c.features, err = probe(s)
+	}
+	if err != nil {
+		c.drop()
+		return nil, openError(err)
+	}
+	return c, nil
+}
+
+// openError says in one sentence what to do.
+func openError(err error) error {
+	switch {
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+		return ErrPermission
+	case errors.Is(err, unix.EPROTONOSUPPORT):
+		return fmt.Errorf("%w: it has no netfilter netlink; it needs CONFIG_NETFILTER_NETLINK and CONFIG_NF_TABLES (`modprobe nf_tables`)", ErrUnsupported)
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP):
+		return fmt.Errorf("%w: it has no nf_tables; it needs CONFIG_NF_TABLES (`modprobe nf_tables`)", ErrUnsupported)
+	case errors.Is(err, unix.EAFNOSUPPORT):
+		return fmt.Errorf("%w: it has no netlink sockets here, or they are forbidden by a sandbox (AF_NETLINK)", ErrUnsupported)
+	}
+	return fmt.Errorf("open nf_tables: %w", err)
+}
+
+// Close gives the sockets back. The ruleset stays; sentinel tables that this Conn owns
+// go away.
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	var err error
+	if c.socket != nil {
+		err = c.socket.close()
+	}
+	if c.sentinel != nil {
+		err = errors.Join(err, c.sentinel.close())
+	}
+	c.socket, c.sentinel = nil, nil
+	return err
+}
+
+// use gives the socket, opened anew after a failure.
+func (c *Conn) use() (*socket, error) {
+	switch {
+	case c.closed:
+		return nil, errClosed
+	case c.socket != nil:
+		return c.socket, nil
+	}
+	s, err := dial(c.options.NetNS, c.port)
+	if err != nil {
+		return nil, openError(err)
+	}
+	c.socket, c.port = s, s.port()
+	c.own[c.port] = true
+	return s, nil
+}
+
+// drop closes the socket after a failure: what is still queued on it belongs to a
+// request that nobody waits for.
+func (c *Conn) drop() {
+	if c.socket != nil {
+		c.socket.close()
+		c.socket = nil
+	}
+}
+
+// isOwn tells whether a netlink port is one that this Conn commits through.
+func (c *Conn) isOwn(port uint32) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.own[port]
+}
+
+// readGeneration gives the number of the ruleset, which every transaction counts up.
+// It is never 0.
+func readGeneration(s *socket) (generation uint32, err error) {
+	err = s.request(unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil, func(m message) {
+		for kind, value := range m.attributes() {
+			if kind == unix.NFTA_GEN_ID {
+				generation = uint32(number(value))
+			}
+		}
+	})
+	if err == nil && generation == 0 {
+		err = errQuiet
+	}
+	return generation, err
+}
+
+// nextGeneration is the number of the ruleset after one more transaction.
+func nextGeneration(generation uint32) uint32 { return max(generation+1, 1) }
+
+// Commit carries out a batch as one transaction and gives the generation behind it.
+// The kernel refuses the batch with ErrStale unless its ruleset is still the one of the
+// given generation, as Read or Commit gave it; generation 0 is any, and then the
+// generation that is returned is 0 too.
+//
+// A batch that comes to nothing is not sent, and leaves the generation as it is. A
+// refused operation is an *OpError. Except after ErrOutcomeUnknown, an error means that
+// nothing was changed. A batch of which every operation already holds (AddTable of a
+// table that exists) counts as a transaction here and not in the kernel: the next Commit
+// is then ErrStale.
+func (c *Conn) Commit(b *nft.Batch, generation uint32) (uint32, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	next, err := c.commit(b, generation)
+	if isErrno(err, unix.ENOENT) && forgets(b) && !c.features.Destroy {
+		// An entry expired between its reading and its deletion.
+		return c.commit(b, generation)
+	}
+	return next, err
+}
+
+func (c *Conn) commit(b *nft.Batch, generation uint32) (uint32, error) {
+	s, err := c.use()
+	if err != nil {
+		return generation, err
+	}
+	remembered, err := readRemembered(s, b.Ops) // before the transaction: it is a dialogue of its own
+	if err != nil {
+		return generation, err
+	}
+	t := newTransaction(s, nft.TableName, generation)
+	for i, op := range b.Ops {
+		t.op = i
+		if forget, ok := op.(nft.ForgetData); ok {
+			t.forget(forget, remembered[i], c.features.Destroy)
+		} else {
+			t.operation(op)
+		}
+		if t.err != nil {
+			return generation, fmt.Errorf("operation %d: %w", i, t.err)
+		}
+	}
+	if t.empty() {
+		return generation, nil
+	}
+	err = t.commit(func(op, element int) string { return opText(b.Ops, op, element) })
+	if errors.Is(err, ErrOutcomeUnknown) {
+		c.drop()
+	}
+	if err != nil {
+		return generation, err
+	}
+	if generation == 0 {
+		return 0, nil
+	}
+	return nextGeneration(generation), nil
+}
+
+// Forget is Commit of one ForgetData: the sweep for entries that packets made while
+// the batch that forgot the others was under way.
+func (c *Conn) Forget(f nft.ForgetData, generation uint32) (uint32, error) {
+	return c.Commit(&nft.Batch{Ops: []nft.Op{f}}, generation)
+}
+
+// operation writes the messages of one operation.
+func (t *transaction) operation(op nft.Op) {
+	switch op := op.(type) {
+	case nft.AddTable:
+		t.addTable(op.Family, 0)
+	case nft.DeleteTable:
+		t.deleteTable(op.Family)
+	case nft.AddSet:
+		t.addSet(op.Family, &op.Set)
+	case nft.DeleteSet:
+		t.deleteSet(op.Family, op.Name)
+	case nft.AddChain:
+		t.addChain(op.Family, op.Chain)
+	case nft.SetRules:
+		t.setRules(op.Family, op.Chain, op.Rules)
+	case nft.DeleteChain:
+		t.deleteChain(op.Family, op.Name)
+	case nft.AddElements:
+		t.elements(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, op.Family, &op.Set, op.Elements)
+	case nft.DeleteElements:
+		t.elements(unix.NFT_MSG_DELSETELEM, 0, op.Family, &op.Set, op.Elements)
+	default:
+		panic("nft/kernel: operation of no kind")
+	}
+}
+
+// forget is `destroy element ip svcctl affinity-1 { … }` for the entries to be
+// forgotten. Before kernel 6.3 there is only `delete element`, for which an entry that
+// expires meanwhile is an error.
+func (t *transaction) forget(op nft.ForgetData, entries []nft.Element, destroy bool) {
+	kind := uint16(unix.NFT_MSG_DELSETELEM)
+	if destroy {
+		kind = msgDestroySetElem
+	}
+	t.elements(kind, 0, op.Family, &op.Set, entries)
+}
+
+// readRemembered finds the entries that each ForgetData is about, by the index of the
+// operation.
+func readRemembered(s *socket, ops []nft.Op) (map[int][]nft.Element, error) {
+	var remembered map[int][]nft.Element
+	for i, op := range ops {
+		forget, ok := op.(nft.ForgetData)
+		if !ok {
+			continue
+		}
+		entries, err := readEntries(s, forget)
+		if err != nil {
+			return nil, fmt.Errorf("read map %s %s: %w", forget.Family, forget.Set.Name, err)
+		}
+		if remembered == nil {
+			remembered = map[int][]nft.Element{}
+		}
+		remembered[i] = entries
+	}
+	return remembered, nil
+}
+
+// readEntries finds the entries of a dynamic map that have one of the data.
+func readEntries(s *socket, forget nft.ForgetData) (entries []nft.Element, err error) {
+	seen := map[string]bool{}
+	err = readAll(s, nft.TableName, forget.Family, &forget.Set, -1, func(e element) bool {
+		known := seen[e.key]
+		seen[e.key] = true
+		if !known && slices.Contains(forget.Data, e.data) {
+			entries = append(entries, nft.Element{Key: e.key})
+		}
+		return !known
+	})
+	switch {
+	case isErrno(err, unix.ENOENT):
+		return nil, nil // a map that does not exist yet remembers nothing
+	case errors.Is(err, ErrChanging):
+		return entries, nil // clients keep coming
+	}
+	return entries, err
+}
+
+func forgets(b *nft.Batch) bool {
+	return slices.ContainsFunc(b.Ops, func(op nft.Op) bool { _, ok := op.(nft.ForgetData); return ok })
+}

@@ -1,0 +1,284 @@
+package kernel
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"svcctl.io/svcctl/nft"
+)
+
+// foreignHook is the Hook of a base chain that this product could not have made: of
+// another type, hook or policy.
+const foreignHook nft.Hook = 0xff
+
+// definition is a set as the kernel lists it.
+type definition struct {
+	nft.Set
+	anonymous bool
+	count     int // of its elements; -1: not told
+}
+
+// attrSetCount is NFTA_SET_COUNT, kernel 6.16, that package unix does not name.
+const attrSetCount = 20
+
+// decodeSet reads a set's definition. One that this product could not have made has
+// only its name.
+func decodeSet(m *message, f nft.Family) definition {
+	var flags, keyCode, dataCode, keyLen, dataLen uint32
+	set, count := nft.Set{}, -1
+	for kind, value := range m.attributes() {
+		switch kind {
+		case unix.NFTA_SET_NAME:
+			set.Name = text(value)
+		case unix.NFTA_SET_FLAGS:
+			flags = uint32(number(value))
+		case unix.NFTA_SET_KEY_TYPE:
+			keyCode = uint32(number(value))
+		case unix.NFTA_SET_KEY_LEN:
+			keyLen = uint32(number(value))
+		case unix.NFTA_SET_DATA_TYPE:
+			dataCode = uint32(number(value))
+		case unix.NFTA_SET_DATA_LEN:
+			dataLen = uint32(number(value))
+		case unix.NFTA_SET_TIMEOUT:
+			set.Timeout = time.Duration(number(value)) * time.Millisecond
+		case attrSetCount:
+			count = int(number(value))
+		case unix.NFTA_SET_DESC:
+			for kind, value := range attributes(value) {
+				if kind == unix.NFTA_SET_DESC_SIZE {
+					set.Size = uint32(number(value))
+				}
+			}
+		}
+	}
+	set.Interval = flags&unix.NFT_SET_INTERVAL != 0
+	set.Dynamic = flags&unix.NFT_SET_EVAL != 0
+	set.Key = decodeTypes(keyCode, keyLen, f)
+	switch {
+	case flags&unix.NFT_SET_MAP == 0:
+	case dataCode == unix.NFT_DATA_VERDICT:
+		set.Data = []nft.Type{nft.TypeVerdict}
+	default:
+		set.Data = decodeTypes(dataCode, dataLen, f)
+	}
+	if set.Key == nil || setFlags(&set) != flags {
+		set = nft.Set{Name: set.Name}
+	}
+	return definition{Set: set, anonymous: flags&unix.NFT_SET_ANONYMOUS != 0, count: count}
+}
+
+// decodeTypes takes a concatenation's code apart; nil when it is none of ours or does
+// not have the length that ours would have.
+func decodeTypes(code, size uint32, f nft.Family) (types []nft.Type) {
+	address := uint32(codeIPv4)
+	if f == nft.IPv6 {
+		address = codeIPv6
+	}
+	for ; code != 0; code >>= codeBits {
+		switch code & codeMask {
+		case address:
+			types = append(types, nft.TypeAddr)
+		case codeProto:
+			types = append(types, nft.TypeProto)
+		case codeService:
+			types = append(types, nft.TypeService)
+		case codeInteger:
+			types = append(types, nft.TypeSlot)
+		case codeIface:
+			types = append(types, nft.TypeIface)
+		default:
+			return nil
+		}
+	}
+	slices.Reverse(types)
+	if len(types) == 0 || length(types, f) != int(size) {
+		return nil
+	}
+	return types
+}
+
+// decodeChain reads a chain without its rules. anonymous ones belong to a rule.
+func decodeChain(m *message) (chain nft.Chain, table string, anonymous bool) {
+	var kindName string
+	var hook, policy uint64
+	base := false
+	for kind, value := range m.attributes() {
+		switch kind {
+		case unix.NFTA_CHAIN_TABLE:
+			table = text(value)
+		case unix.NFTA_CHAIN_NAME:
+			chain.Name = text(value)
+		case unix.NFTA_CHAIN_TYPE:
+			kindName = text(value)
+		case unix.NFTA_CHAIN_POLICY:
+			policy = number(value)
+		case attrChainFlags:
+			anonymous = number(value)&chainBinding != 0
+		case unix.NFTA_CHAIN_HOOK:
+			base = true
+			for kind, value := range attributes(value) {
+				switch kind {
+				case unix.NFTA_HOOK_HOOKNUM:
+					hook = number(value)
+				case unix.NFTA_HOOK_PRIORITY:
+					chain.Priority = int(int32(number(value)))
+				}
+			}
+		}
+	}
+	if !base {
+		return chain, table, anonymous
+	}
+	chain.Hook = foreignHook
+	for h, n := range hookNumbers {
+		if uint64(n) == hook && kindName == chainNAT && policy == nfAccept {
+			chain.Hook = h
+		}
+	}
+	return chain, table, anonymous
+}
+
+// Attribute and flag of an anonymous chain, kernel 5.9, that package unix does not name.
+const (
+	attrChainFlags = 10     // NFTA_CHAIN_FLAGS
+	chainBinding   = 1 << 2 // NFT_CHAIN_BINDING
+)
+
+// element is one element as the kernel lists it.
+type element struct {
+	key, keyEnd, data string
+	end               bool // it only ends an interval
+	ours              bool // this product could have made it
+}
+
+// elementDecoder reads the elements of one set.
+type elementDecoder struct {
+	set       *nft.Set
+	key, data int               // their lengths; data is 0 for sets and verdict maps
+	verdicts  map[string]string // one copy of each text
+}
+
+func (d *elementDecoder) decode(b []byte) element {
+	e := element{ours: true}
+	for kind, value := range attributes(b) {
+		switch kind {
+		case unix.NFTA_SET_ELEM_KEY:
+			e.key = dataValue(value)
+		case attrElementKeyEnd:
+			e.keyEnd = dataValue(value)
+		case unix.NFTA_SET_ELEM_DATA:
+			e.data = d.dataOf(value)
+		case unix.NFTA_SET_ELEM_FLAGS:
+			flags := number(value)
+			e.end = flags&unix.NFT_SET_ELEM_INTERVAL_END != 0
+			if flags&^unix.NFT_SET_ELEM_INTERVAL_END != 0 {
+				e.ours = false // a catch-all
+			}
+		}
+	}
+	concatenated := d.set.Interval && len(d.set.Key) > 1
+	if concatenated && e.keyEnd == "" {
+		e.keyEnd = e.key // a range of one
+	}
+	if len(e.key) != d.key || concatenated && len(e.keyEnd) != d.key {
+		e.ours = false
+	}
+	switch {
+	case e.end || d.set.Data == nil:
+	case isVerdictMap(d.set):
+		e.ours = e.ours && e.data != ""
+	default:
+		e.ours = e.ours && len(e.data) == d.data
+	}
+	return e
+}
+
+func dataValue(b []byte) string {
+	for kind, value := range attributes(b) {
+		if kind == unix.NFTA_DATA_VALUE {
+			return string(value)
+		}
+	}
+	return ""
+}
+
+// dataOf is a map element's data; "" for a verdict that we do not have.
+func (d *elementDecoder) dataOf(b []byte) string {
+	for kind, value := range attributes(b) {
+		switch kind {
+		case unix.NFTA_DATA_VALUE:
+			return string(value)
+		case unix.NFTA_DATA_VERDICT:
+			verdict, ok := d.verdicts[string(value)]
+			if !ok {
+				verdict = decodeVerdict(value)
+				d.verdicts[string(value)] = verdict
+			}
+			return verdict
+		}
+	}
+	return ""
+}
+
+func decodeVerdict(b []byte) string {
+	var code int32
+	chain, found := "", false
+	for kind, value := range attributes(b) {
+		switch kind {
+		case unix.NFTA_VERDICT_CODE:
+			code, found = int32(number(value)), true
+		case unix.NFTA_VERDICT_CHAIN:
+			chain = text(value)
+		}
+	}
+	for word, c := range verdictCodes {
+		if found && c == code {
+			return strings.TrimSuffix(word+" "+chain, " ")
+		}
+	}
+	return ""
+}
+
+// intervals puts the elements of an interval set with a single field together: the
+// kernel lists where intervals start and, apart, where they have ended.
+type intervals struct {
+	width  int
+	bounds []element
+}
+
+func (v *intervals) add(e element) { v.bounds = append(v.bounds, e) }
+
+// join writes the intervals as first and last key. One that starts where another ends
+// comes behind it; one without an end goes on to the last key. An end without a start
+// is what nft puts before the first interval.
+func (v *intervals) join(into nft.Elements) {
+	slices.SortFunc(v.bounds, func(a, b element) int {
+		if order := strings.Compare(a.key, b.key); order != 0 {
+			return order
+		}
+		return cmp.Compare(rank(a), rank(b))
+	})
+	for i, e := range v.bounds {
+		if e.end {
+			continue
+		}
+		last := strings.Repeat("\xff", v.width)
+		if i+1 < len(v.bounds) {
+			last = predecessor(v.bounds[i+1].key)
+		}
+		into[e.key+last] = e.data
+	}
+}
+
+// rank puts ends first.
+func rank(e element) int {
+	if e.end {
+		return 0
+	}
+	return 1
+}

@@ -1,0 +1,29 @@
+// Package kernel keeps the nf_tables of this machine, or of one of its network
+// namespaces, as package nft describes them. It is the only code of this product
+// that talks nf_tables.
+//
+// Invariants:
+//
+//   - A Batch is one transaction: one sendmsg, all of it or nothing. It carries the
+//     generation it was computed for, and the kernel refuses it when somebody else
+//     has committed since (ErrStale).
+//   - After Commit the outcome is known: committed, refused, or ErrOutcomeUnknown,
+//     which tells the caller to Read before the next Commit.
+//   - Read never returns half of a ruleset: a dump taken while somebody commits is
+//     silently short, so the generation is compared before and after.
+//   - What is committed reads back equal, except for rules, which come back as their
+//     marks, and for elements of dynamic sets, which packets make.
+//   - `nft list ruleset` prints everything committed here, and loads it again.
+//
+// The package must not know what a Service is, must not run the nft program, must
+// not log, and must not change its thread's network namespace.
+//
+//	conn, err := kernel.Open(kernel.Options{})
+//	...
+//	have, generation, err := conn.Read()
+//	batch := nft.Diff(have, want)
+//	generation, err = conn.Commit(&batch, generation)
+//	if errors.Is(err, kernel.ErrStale) || errors.Is(err, kernel.ErrOutcomeUnknown) {
+//		// read, diff and commit again
+//	}
+package kernel

@@ -1,0 +1,285 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"net"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"svcctl.io/svcctl/nft"
+)
+
+// register is the number of a 4-byte register. The fields of a concatenation stand in
+// consecutive ones.
+type register = uint32
+
+// firstRegister is where every rule starts to load.
+const firstRegister register = unix.NFT_REG32_00
+
+// Offsets in the network and transport headers, in bytes (RFC 791, 8200, 9293, 768, 9260).
+const (
+	offsetIPv4Saddr = 12
+	offsetIPv4Daddr = 16
+	offsetIPv6Saddr = 8
+	offsetIPv6Daddr = 24
+	offsetDport     = 2
+	offsetICMPType  = 0
+)
+
+// ICMP types of an echo request (RFC 792, 4443).
+const (
+	icmpEchoRequest   = 8
+	icmpv6EchoRequest = 128
+)
+
+// Codes of ICMP destination unreachable (RFC 792, 4443).
+const (
+	icmpHostUnreachable   = 1
+	icmpPortUnreachable   = 3
+	icmpv6AddrUnreachable = 3
+	icmpv6PortUnreachable = 4
+)
+
+// statusDNAT is IPS_DST_NAT, what nft calls `ct status dnat`.
+const statusDNAT = 1 << 5
+
+// expressions is a rule as nf_tables evaluates it.
+func expressions(f nft.Family, r nft.Rule) []expr.Any {
+	e := encoder{Family: f}
+	for _, s := range r {
+		e.statement(s)
+	}
+	return e.out
+}
+
+// encoder writes the expressions of one rule.
+type encoder struct {
+	nft.Family
+	out []expr.Any
+}
+
+func (e *encoder) add(more ...expr.Any) { e.out = append(e.out, more...) }
+
+func (e *encoder) statement(s nft.Statement) {
+	switch s := s.(type) {
+	case nft.MatchProto:
+		e.matchProto(byte(s.Proto))
+	case nft.MatchPrefix:
+		e.matchPrefix(s)
+	case nft.MatchSet:
+		e.matchSet(s)
+	case nft.MatchNotDNAT:
+		e.matchNotDNAT()
+	case nft.MatchLocalSource:
+		e.matchLocalSource()
+	case nft.MatchEchoRequest:
+		e.matchEchoRequest()
+	case nft.VerdictMap:
+		e.verdictMap(s)
+	case nft.DNAT:
+		e.dnat(s)
+	case nft.Update:
+		e.update(s)
+	case nft.Masquerade:
+		e.add(&expr.Masq{}) // masquerade
+	case nft.Redirect:
+		e.add(&expr.Redir{}) // redirect
+	case nft.Reject:
+		e.reject(s.With)
+	case nft.Verdict:
+		e.verdict(s)
+	default:
+		panic("nft/kernel: statement of no kind")
+	}
+}
+
+// matchProto is `meta l4proto tcp`.
+func (e *encoder) matchProto(proto byte) {
+	e.add(
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: firstRegister},
+		equals([]byte{proto}),
+	)
+}
+
+func equals(data []byte) *expr.Cmp {
+	return &expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: data}
+}
+
+// matchPrefix is `ip daddr 10.96.0.0/16`, or with !=. The bits are compared under a
+// mask, which nft prints as a prefix; a single address has no mask.
+func (e *encoder) matchPrefix(m nft.MatchPrefix) {
+	e.load([]nft.Field{m.Field}, firstRegister)
+	if !m.Prefix.IsSingleIP() {
+		size := uint32(e.AddrLen())
+		e.add(&expr.Bitwise{
+			SourceRegister: firstRegister, DestRegister: firstRegister, Len: size,
+			Mask: net.CIDRMask(m.Prefix.Bits(), int(size)*8), Xor: make([]byte, size),
+		})
+	}
+	compare := equals(m.Prefix.Masked().Addr().AsSlice())
+	if m.Negate {
+		compare.Op = expr.CmpOpNeq
+	}
+	e.add(compare)
+}
+
+// matchSet is `ip daddr @vips`, or with !=.
+func (e *encoder) matchSet(m nft.MatchSet) {
+	e.load(m.Key, firstRegister)
+	e.add(&expr.Lookup{SourceRegister: firstRegister, SetName: m.Set, Invert: m.Negate})
+}
+
+// matchNotDNAT is `ct status & dnat == 0`, which nft prints as `ct status ! dnat`.
+func (e *encoder) matchNotDNAT() {
+	e.add(
+		&expr.Ct{Key: expr.CtKeySTATUS, Register: firstRegister},
+		&expr.Bitwise{
+			SourceRegister: firstRegister, DestRegister: firstRegister, Len: 4,
+			Mask: hostOrder(statusDNAT), Xor: hostOrder(0),
+		},
+		equals(hostOrder(0)),
+	)
+}
+
+// matchLocalSource is `fib saddr type local`.
+func (e *encoder) matchLocalSource() {
+	e.add(
+		&expr.Fib{Register: firstRegister, FlagSADDR: true, ResultADDRTYPE: true},
+		equals(hostOrder(unix.RTN_LOCAL)),
+	)
+}
+
+// matchEchoRequest is `icmp type echo-request`; nft leaves out the protocol, which the
+// type implies.
+func (e *encoder) matchEchoRequest() {
+	proto, request := byte(unix.IPPROTO_ICMP), byte(icmpEchoRequest)
+	if e.Family == nft.IPv6 {
+		proto, request = unix.IPPROTO_ICMPV6, icmpv6EchoRequest
+	}
+	e.matchProto(proto)
+	e.add(payload(expr.PayloadBaseTransportHeader, offsetICMPType, 1, firstRegister), equals([]byte{request}))
+}
+
+// verdictMap is `ip daddr . meta l4proto . th dport vmap @services`.
+func (e *encoder) verdictMap(m nft.VerdictMap) {
+	e.load(m.Key, firstRegister)
+	e.add(&expr.Lookup{
+		SourceRegister: firstRegister, SetName: m.Map,
+		DestRegister: unix.NFT_REG_VERDICT, IsDestRegSet: true,
+	})
+}
+
+// dnat is `dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 5 map
+// @backends`: the address and port that the map gives take the registers of the key.
+func (e *encoder) dnat(d nft.DNAT) {
+	e.load(d.Key, firstRegister)
+	e.add(
+		&expr.Lookup{SourceRegister: firstRegister, SetName: d.Map, DestRegister: firstRegister, IsDestRegSet: true},
+		&expr.NAT{
+			Type: expr.NATTypeDestNAT, Family: uint32(protocolFamily(e.Family)),
+			RegAddrMin: firstRegister, RegProtoMin: firstRegister + registers(e.AddrLen()),
+		},
+	)
+}
+
+// update is `update @affinity-1 { ip saddr timeout 3h : ip daddr . th dport }`.
+func (e *encoder) update(u nft.Update) {
+	dynset := &expr.Dynset{
+		SrcRegKey: firstRegister, SetName: u.Map,
+		Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: u.Timeout,
+	}
+	next := e.load(u.Key, firstRegister)
+	if len(u.Data) > 0 {
+		dynset.SrcRegData = next
+		e.load(u.Data, next)
+	}
+	e.add(dynset)
+}
+
+// reject is `reject with tcp reset`, `reject with icmp port-unreachable` or `reject
+// with icmp host-unreachable`.
+func (e *encoder) reject(with nft.RejectWith) {
+	r := &expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH}
+	switch {
+	case with == nft.RejectTCPReset:
+		r.Type = unix.NFT_REJECT_TCP_RST
+	case with == nft.RejectPortUnreachable && e.Family == nft.IPv4:
+		r.Code = icmpPortUnreachable
+	case with == nft.RejectPortUnreachable:
+		r.Code = icmpv6PortUnreachable
+	case with == nft.RejectHostUnreachable && e.Family == nft.IPv4:
+		r.Code = icmpHostUnreachable
+	case with == nft.RejectHostUnreachable:
+		r.Code = icmpv6AddrUnreachable
+	default:
+		panic("nft/kernel: reject of no kind")
+	}
+	e.add(r)
+}
+
+// verdict is `accept`, `drop`, `return`, `goto pick-5` or `jump pick-5`.
+func (e *encoder) verdict(v nft.Verdict) {
+	kinds := map[nft.VerdictKind]expr.VerdictKind{
+		nft.Accept: expr.VerdictAccept,
+		nft.Drop:   expr.VerdictDrop,
+		nft.Return: expr.VerdictReturn,
+		nft.Goto:   expr.VerdictGoto,
+		nft.Jump:   expr.VerdictJump,
+	}
+	e.add(&expr.Verdict{Kind: kinds[v.Kind], Chain: v.Chain})
+}
+
+// load reads fields into consecutive registers, which is how nf_tables concatenates,
+// and tells the next free one.
+func (e *encoder) load(fields []nft.Field, r register) (next register) {
+	for _, field := range fields {
+		e.add(e.field(field, r))
+		r += registers(field.Type().Len(e.Family))
+	}
+	return r
+}
+
+// registers is how many registers take that many bytes.
+func registers(bytes int) uint32 { return uint32(align(bytes) / 4) }
+
+func (e *encoder) field(field nft.Field, r register) expr.Any {
+	v6 := e.Family == nft.IPv6
+	switch field.Kind {
+	case nft.FieldSaddr: // ip saddr
+		if v6 {
+			return payload(expr.PayloadBaseNetworkHeader, offsetIPv6Saddr, 16, r)
+		}
+		return payload(expr.PayloadBaseNetworkHeader, offsetIPv4Saddr, 4, r)
+	case nft.FieldDaddr: // ip daddr
+		if v6 {
+			return payload(expr.PayloadBaseNetworkHeader, offsetIPv6Daddr, 16, r)
+		}
+		return payload(expr.PayloadBaseNetworkHeader, offsetIPv4Daddr, 4, r)
+	case nft.FieldL4Proto: // meta l4proto
+		return &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: r}
+	case nft.FieldDport: // th dport
+		return payload(expr.PayloadBaseTransportHeader, offsetDport, 2, r)
+	case nft.FieldOriginalDaddr: // ct original ip daddr; the key without a family cannot be listed
+		if v6 {
+			return &expr.Ct{Key: expr.CtKeyDSTIP6, Direction: expr.CtDirOriginal, Register: r}
+		}
+		return &expr.Ct{Key: expr.CtKeyDSTIP, Direction: expr.CtDirOriginal, Register: r}
+	case nft.FieldOriginalDport: // ct original proto-dst
+		return &expr.Ct{Key: expr.CtKeyPROTODST, Direction: expr.CtDirOriginal, Register: r}
+	case nft.FieldNumgen: // numgen random mod 5
+		return &expr.Numgen{Register: r, Modulus: field.Mod, Type: unix.NFT_NG_RANDOM}
+	case nft.FieldIif: // iif
+		return &expr.Meta{Key: expr.MetaKeyIIF, Register: r}
+	case nft.FieldOif: // oif
+		return &expr.Meta{Key: expr.MetaKeyOIF, Register: r}
+	}
+	panic("nft/kernel: field of no kind")
+}
+
+func payload(base expr.PayloadBase, offset, length uint32, r register) *expr.Payload {
+	return &expr.Payload{OperationType: expr.PayloadLoad, Base: base, Offset: offset, Len: length, DestRegister: r}
+}
+
+// hostOrder is a number as the kernel holds it in a register.
+func hostOrder(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }

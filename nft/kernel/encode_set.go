@@ -1,0 +1,291 @@
+package kernel
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"svcctl.io/svcctl/nft"
+)
+
+// nft's numbers of the datatypes (enum datatypes in its datatype.h), which the kernel
+// keeps for it.
+const (
+	codeVerdict = 1
+	codeInteger = 4
+	codeIPv4    = 7
+	codeIPv6    = 8
+	codeProto   = 12
+	codeService = 13
+	codeIface   = 20
+
+	codeBits = 6 // of each field in a concatenation
+	codeMask = 1<<codeBits - 1
+)
+
+func typeCode(t nft.Type, f nft.Family) uint32 {
+	switch t {
+	case nft.TypeAddr:
+		if f == nft.IPv6 {
+			return codeIPv6
+		}
+		return codeIPv4
+	case nft.TypeProto:
+		return codeProto
+	case nft.TypeService:
+		return codeService
+	case nft.TypeSlot:
+		return codeInteger
+	case nft.TypeIface:
+		return codeIface
+	case nft.TypeVerdict:
+		return codeVerdict
+	}
+	panic("nft/kernel: type of no kind")
+}
+
+// concatCode is the code of a key or of data: the fields' codes, the first one highest.
+func concatCode(types []nft.Type, f nft.Family) (code uint32) {
+	for _, t := range types {
+		code = code<<codeBits | typeCode(t, f)
+	}
+	return code
+}
+
+// length is the length in bytes of a key or of data; see nft.Elements.
+func length(types []nft.Type, f nft.Family) (n int) {
+	if len(types) == 1 {
+		return types[0].Len(f)
+	}
+	for _, t := range types {
+		n += align(t.Len(f))
+	}
+	return n
+}
+
+// isVerdictMap tells whether a set's data are verdicts.
+func isVerdictMap(s *nft.Set) bool { return len(s.Data) == 1 && s.Data[0] == nft.TypeVerdict }
+
+// setFlags are the kernel's flags of a set.
+func setFlags(s *nft.Set) (flags uint32) {
+	if s.Data != nil {
+		flags |= unix.NFT_SET_MAP
+	}
+	if s.Interval {
+		flags |= unix.NFT_SET_INTERVAL
+		if len(s.Key) > 1 {
+			flags |= setConcat
+		}
+	}
+	if s.Timeout != 0 {
+		flags |= unix.NFT_SET_TIMEOUT
+	}
+	if s.Dynamic {
+		flags |= unix.NFT_SET_EVAL
+	}
+	return flags
+}
+
+// addSet is `create map ip svcctl services { type ipv4_addr . inet_proto .
+// inet_service : verdict; }`, or with `typeof …` where a key has a slot.
+func (t *transaction) addSet(f nft.Family, s *nft.Set) {
+	t.setID++
+	t.message(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE|unix.NLM_F_EXCL, f)
+	t.text(unix.NFTA_SET_TABLE, t.table)
+	t.text(unix.NFTA_SET_NAME, s.Name)
+	t.uint32(unix.NFTA_SET_FLAGS, setFlags(s))
+	t.uint32(unix.NFTA_SET_KEY_TYPE, concatCode(s.Key, f))
+	t.uint32(unix.NFTA_SET_KEY_LEN, uint32(length(s.Key, f)))
+	switch {
+	case isVerdictMap(s):
+		t.uint32(unix.NFTA_SET_DATA_TYPE, unix.NFT_DATA_VERDICT)
+	case s.Data != nil:
+		t.uint32(unix.NFTA_SET_DATA_TYPE, concatCode(s.Data, f))
+		t.uint32(unix.NFTA_SET_DATA_LEN, uint32(length(s.Data, f)))
+	}
+	t.uint32(unix.NFTA_SET_ID, t.setID)
+	if s.Timeout != 0 {
+		t.uint64(unix.NFTA_SET_TIMEOUT, uint64(s.Timeout/time.Millisecond))
+	}
+	t.setDescription(f, s)
+	if userdata := typeofData(f, s); userdata != nil {
+		t.bytes(unix.NFTA_SET_USERDATA, userdata)
+	}
+	t.end()
+}
+
+// setDescription tells the kernel the size and, for ranges of concatenations, where
+// the fields are (as nft does: with their padding).
+func (t *transaction) setDescription(f nft.Family, s *nft.Set) {
+	concatenated := s.Interval && len(s.Key) > 1
+	if s.Size == 0 && !concatenated {
+		return
+	}
+	description := t.nest(unix.NFTA_SET_DESC)
+	if s.Size != 0 {
+		t.uint32(unix.NFTA_SET_DESC_SIZE, s.Size)
+	}
+	if concatenated {
+		fields := t.nest(attrSetDescConcat)
+		for _, k := range s.Key {
+			field := t.nest(unix.NFTA_LIST_ELEM)
+			t.uint32(attrSetFieldLen, uint32(align(k.Len(f))))
+			t.endNest(field)
+		}
+		t.endNest(fields)
+	}
+	t.endNest(description)
+}
+
+// deleteSet is `delete set ip svcctl services`, with its elements.
+func (t *transaction) deleteSet(f nft.Family, name string) {
+	t.message(unix.NFT_MSG_DELSET, 0, f)
+	t.text(unix.NFTA_SET_TABLE, t.table)
+	t.text(unix.NFTA_SET_NAME, name)
+	t.end()
+}
+
+// elementsLimit is the length of a list of elements that starts another message; an
+// element is far smaller than what is left to maxAttr.
+const elementsLimit = 60_000
+
+// elements is `add element ip svcctl backends { key : data, … }`, or delete or
+// destroy element, which ignore the data; as many messages as it takes.
+func (t *transaction) elements(kind, flags uint16, f nft.Family, s *nft.Set, elements []nft.Element) {
+	for next := 0; next < len(elements); {
+		t.message(kind, flags, f)
+		t.parts[len(t.parts)-1].element = next
+		t.text(unix.NFTA_SET_ELEM_LIST_TABLE, t.table)
+		t.text(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
+		list := t.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+		for next < len(elements) && len(t.buf)-list < elementsLimit {
+			e := elements[next]
+			if kind != unix.NFT_MSG_NEWSETELEM {
+				e.Data = ""
+			}
+			if err := t.element(f, s, e); err != nil {
+				t.fail(fmt.Errorf("encode element of %s: %w", s.Name, err))
+				next = len(elements)
+				break
+			}
+			next++
+		}
+		t.endNest(list)
+		t.end()
+	}
+}
+
+// element writes one element; an interval of a single field is two: where it starts,
+// and the first key behind it, marked as an end.
+func (t *transaction) element(f nft.Family, s *nft.Set, e nft.Element) error {
+	n := length(s.Key, f)
+	want := n
+	if s.Interval {
+		want = 2 * n
+	}
+	if len(e.Key) != want {
+		return fmt.Errorf("key %x is not %d bytes long", e.Key, want)
+	}
+	if !s.Interval {
+		return t.oneElement(s, e.Key, "", e.Data, 0)
+	}
+	first, last := e.Key[:n], e.Key[n:]
+	if first > last {
+		return fmt.Errorf("range %x ends before it starts", e.Key)
+	}
+	if len(s.Key) > 1 {
+		return t.oneElement(s, first, last, e.Data, 0)
+	}
+	if err := t.oneElement(s, first, "", e.Data, 0); err != nil {
+		return err
+	}
+	end, ok := successor(last)
+	if !ok {
+		return nil // an interval without an end goes to the last key
+	}
+	return t.oneElement(s, end, "", "", unix.NFT_SET_ELEM_INTERVAL_END)
+}
+
+// attrElementKeyEnd is NFTA_SET_ELEM_KEY_END, kernel 5.6.
+const attrElementKeyEnd = 10
+
+func (t *transaction) oneElement(s *nft.Set, key, keyEnd, data string, flags uint32) error {
+	element := t.nest(unix.NFTA_LIST_ELEM)
+	t.value(unix.NFTA_SET_ELEM_KEY, key)
+	if keyEnd != "" {
+		t.value(attrElementKeyEnd, keyEnd)
+	}
+	if flags != 0 {
+		t.uint32(unix.NFTA_SET_ELEM_FLAGS, flags)
+	}
+	switch {
+	case data == "":
+	case isVerdictMap(s):
+		if err := t.verdict(data); err != nil {
+			return err
+		}
+	default:
+		t.value(unix.NFTA_SET_ELEM_DATA, data)
+	}
+	t.endNest(element)
+	return nil
+}
+
+func (t *transaction) value(kind uint16, bytes string) {
+	outer := t.nest(kind)
+	t.raw(unix.NFTA_DATA_VALUE, bytes)
+	t.endNest(outer)
+}
+
+// verdictCodes are the kernel's numbers of verdicts (enum nft_verdicts, NF_ACCEPT and
+// NF_DROP), by the first word of their text.
+var verdictCodes = map[string]int32{
+	"accept": nfAccept,
+	"drop":   nfDrop,
+	"return": unix.NFT_RETURN,
+	"goto":   unix.NFT_GOTO,
+	"jump":   unix.NFT_JUMP,
+}
+
+func (t *transaction) verdict(data string) error {
+	word, chain, hasChain := strings.Cut(data, " ")
+	code, ok := verdictCodes[word]
+	if !ok || hasChain != (code == unix.NFT_GOTO || code == unix.NFT_JUMP) {
+		return fmt.Errorf("%q is no verdict", data)
+	}
+	outer := t.nest(unix.NFTA_SET_ELEM_DATA)
+	verdict := t.nest(unix.NFTA_DATA_VERDICT)
+	t.uint32(unix.NFTA_VERDICT_CODE, uint32(code))
+	if hasChain {
+		t.text(unix.NFTA_VERDICT_CHAIN, chain)
+	}
+	t.endNest(verdict)
+	t.endNest(outer)
+	return nil
+}
+
+// successor is the next key in the order of bytes; the last key has none.
+func successor(key string) (string, bool) {
+	b := []byte(key)
+	for i := len(b) - 1; i >= 0; i-- {
+		b[i]++
+		if b[i] != 0 {
+			return string(b), true
+		}
+	}
+	return "", false
+}
+
+// predecessor is the key before, for one that is not the first.
+func predecessor(key string) string {
+	b := []byte(key)
+	for i := len(b) - 1; i >= 0; i-- {
+		b[i]--
+		if b[i] != 0xff {
+			break
+		}
+	}
+	return string(b)
+}

@@ -1,0 +1,179 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"svcctl.io/svcctl/nft"
+)
+
+// Features is what this kernel can do beyond what the product cannot work without.
+type Features struct {
+	Release string // uname -r
+	Destroy bool   // `destroy element`: kernel 6.3
+	Owner   bool   // table flag owner: kernel 5.12
+	Persist bool   // table flag persist: kernel 6.9
+}
+
+// Present names the features that the kernel has.
+func (f Features) Present() []string { return f.names(true) }
+
+// Missing names the features that the kernel lacks. The product works without them.
+func (f Features) Missing() []string { return f.names(false) }
+
+func (f Features) names(present bool) []string {
+	names := []string{}
+	for _, feature := range []struct {
+		name string
+		has  bool
+	}{
+		{"destroy element", f.Destroy},
+		{"table flag owner", f.Owner},
+		{"table flag persist", f.Persist},
+	} {
+		if feature.has == present {
+			names = append(names, feature.name)
+		}
+	}
+	return names
+}
+
+// Probe tells what was found out when the Conn was opened.
+func (c *Conn) Probe() Features { return c.features }
+
+// probeTable is a table that never comes to be.
+const probeTable = "svcctl-probe"
+
+// trial is something that the kernel may lack.
+type trial struct {
+	needs string // the kernel option that gives it; "" when there is a way without it
+	found *bool  // where the answer goes when there is a way without it
+	try   func(t *transaction, f nft.Family)
+}
+
+// probe tries everything in one transaction that cannot succeed, for its last operation
+// deletes a table that does not exist: the kernel answers for each operation, and then
+// undoes them all. The table is dormant, so that not even empty chains see a packet.
+// Refusal in prerouting needs kernel 5.10 and is only looked at when a transaction
+// succeeds, so an older kernel shows in the first Commit.
+func probe(s *socket) (Features, error) {
+	var features Features
+	var name unix.Utsname
+	if err := unix.Uname(&name); err == nil {
+		features.Release = unix.ByteSliceToString(name.Release[:])
+	}
+	var attempts []trial
+	t := newTransaction(s, probeTable, 0)
+	for _, f := range nft.Families {
+		for _, trial := range trials(&features) {
+			t.op = len(attempts)
+			trial.try(t, f)
+			attempts = append(attempts, trial)
+		}
+	}
+	t.op = len(attempts)
+	t.message(unix.NFT_MSG_DELTABLE, 0, nft.IPv4)
+	t.text(unix.NFTA_TABLE_NAME, probeTable+"-absent")
+	t.end()
+	o, err := t.send()
+	switch {
+	case err != nil:
+		return features, err
+	case o.whole.errno != 0:
+		return features, o.whole.errno
+	case o.lost != nil:
+		return features, o.lost
+	case len(o.refused) == 0:
+		return features, errors.New("the kernel did not answer a probe")
+	}
+	return features, judge(t.parts, attempts, o.refused)
+}
+
+// judge writes what was found and names what is missing.
+func judge(parts []part, attempts []trial, refused map[int]failure) error {
+	missing := map[string]bool{}
+	for i, p := range parts {
+		f, failed := refused[i]
+		if !failed || p.op >= len(attempts) {
+			continue
+		}
+		if f.errno == unix.EPERM {
+			return f.errno
+		}
+		missing[attempts[p.op].needs] = true
+		if found := attempts[p.op].found; found != nil {
+			*found = false
+		}
+	}
+	var names []string
+	for _, a := range attempts {
+		if a.needs != "" && missing[a.needs] {
+			names = append(names, a.needs)
+			delete(missing, a.needs)
+		}
+	}
+	if names != nil {
+		return fmt.Errorf("%w: it lacks %s", ErrUnsupported, strings.Join(names, ", "))
+	}
+	return nil
+}
+
+// trials are everything to try in one family, each needing only what stands before it.
+func trials(features *Features) []trial {
+	features.Destroy, features.Owner, features.Persist = true, true, true
+	frontend := []nft.Type{nft.TypeAddr, nft.TypeProto, nft.TypeService}
+	slots := nft.Set{Name: "slots", Key: append(frontend[:3:3], nft.TypeSlot), Data: []nft.Type{nft.TypeAddr, nft.TypeService}}
+	ranges := nft.Set{Name: "ranges", Key: append(frontend[:3:3], nft.TypeAddr), Interval: true}
+	verdicts := nft.Set{Name: "verdicts", Key: frontend, Data: []nft.Type{nft.TypeVerdict}}
+	memory := nft.Set{Name: "memory", Key: slots.Key[:1], Data: slots.Data, Dynamic: true, Timeout: time.Hour, Size: 1}
+	prefixes := nft.Set{Name: "prefixes", Key: slots.Key[:1], Interval: true}
+	fields := []nft.Field{nft.Daddr, nft.L4Proto, nft.Dport}
+	original := []nft.Field{nft.OriginalDaddr, nft.L4Proto, nft.OriginalDport}
+
+	set := func(s nft.Set) func(*transaction, nft.Family) {
+		return func(t *transaction, f nft.Family) { t.addSet(f, &s) }
+	}
+	rule := func(statements ...nft.Statement) func(*transaction, nft.Family) {
+		return func(t *transaction, f nft.Family) { t.addRule(f, "prerouting", statements) }
+	}
+	return []trial{
+		{needs: "CONFIG_NF_TABLES_IPV4 and CONFIG_NF_TABLES_IPV6", try: func(t *transaction, f nft.Family) {
+			t.addTable(f, unix.NFT_TABLE_F_DORMANT)
+		}},
+		{needs: "CONFIG_NF_NAT and CONFIG_NFT_NAT", try: func(t *transaction, f nft.Family) {
+			t.addChain(f, nft.Chain{Name: "prerouting", Hook: nft.HookPrerouting, Priority: nft.PriorityDstNAT})
+		}},
+		{needs: "maps of concatenations (kernel 4.1)", try: set(slots)},
+		{needs: "verdict maps", try: set(verdicts)},
+		{needs: "sets that packets add to (CONFIG_NF_TABLES, kernel 4.1)", try: set(memory)},
+		{needs: "interval sets", try: set(prefixes)},
+		{needs: "interval sets of concatenations (kernel 5.6)", try: set(ranges)},
+		{needs: "CONFIG_NFT_NAT and CONFIG_NFT_NUMGEN", try: rule(nft.DNAT{Key: append(fields[:3:3], nft.Numgen(2)), Map: slots.Name})},
+		{needs: "CONFIG_NF_TABLES", try: rule(nft.VerdictMap{Key: fields, Map: verdicts.Name})},
+		{needs: "CONFIG_NFT_CT (kernel 4.17)", try: rule(nft.MatchNotDNAT{}, nft.VerdictMap{Key: original, Map: verdicts.Name})},
+		{needs: "CONFIG_NFT_FIB_IPV4 and CONFIG_NFT_FIB_IPV6", try: rule(nft.MatchLocalSource{})},
+		{needs: "CONFIG_NF_TABLES", try: rule(nft.Update{Map: memory.Name, Key: fields[:1], Data: []nft.Field{nft.Daddr, nft.Dport}, Timeout: time.Hour})},
+		{needs: "CONFIG_NFT_REJECT", try: rule(nft.Reject{With: nft.RejectTCPReset})},
+		{needs: "CONFIG_NFT_REDIR", try: rule(nft.Redirect{})},
+		{needs: "CONFIG_NFT_MASQ", try: rule(nft.Masquerade{})},
+		{found: &features.Destroy, try: func(t *transaction, f nft.Family) {
+			key := string(make([]byte, length(slots.Key, f)))
+			t.elements(msgDestroySetElem, 0, f, &slots, []nft.Element{{Key: key}})
+		}},
+		{found: &features.Owner, try: ownedTable(tableOwner)},
+		{found: &features.Persist, try: ownedTable(tableOwner | tablePersist)},
+	}
+}
+
+// ownedTable is `add table ip svcctl-probe-3 { flags owner,persist; }`.
+func ownedTable(flags uint32) func(*transaction, nft.Family) {
+	return func(t *transaction, f nft.Family) {
+		t.table = fmt.Sprintf("%s-%d", probeTable, flags)
+		t.addTable(f, flags)
+		t.table = probeTable
+	}
+}

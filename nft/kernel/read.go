@@ -1,0 +1,279 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+
+	"golang.org/x/sys/unix"
+
+	"svcctl.io/svcctl/nft"
+)
+
+// readAttempts bounds how often a reading is begun again because somebody committed
+// meanwhile. One is a fraction of a second, so this is somebody who never stops.
+const readAttempts = 10
+
+// Read gives our tables as they are in the kernel, and the generation they had. A
+// family without our table is not in the ruleset.
+//
+// Chains have Marks instead of Rules. Elements of dynamic sets are left out. A set that
+// this product could not have made has a name and no Key, and a base chain of that kind
+// has a Hook that package nft does not know, so that neither equals a wanted one. That
+// is also said of every base chain of a dormant table, in which none sees a packet.
+// Anonymous sets and chains belong to rules and are left out.
+func (c *Conn) Read() (nft.Ruleset, uint32, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for range readAttempts {
+		s, err := c.use()
+		if err != nil {
+			return nil, 0, err
+		}
+		ruleset, generation, err := readBracketed(s)
+		if err == nil {
+			return ruleset, generation, nil
+		}
+		if isErrno(err, unix.EPERM) {
+			return nil, 0, ErrPermission
+		}
+		if !errors.Is(err, ErrChanging) && !isErrno(err, unix.ENOBUFS) {
+			c.drop()
+			return nil, 0, fmt.Errorf("read nf_tables: %w", err)
+		}
+		if isErrno(err, unix.ENOBUFS) {
+			c.drop()
+		}
+	}
+	return nil, 0, ErrChanging
+}
+
+// readBracketed reads everything between two readings of the generation. Unequal ones
+// mean that dumps may be short or repeat themselves, which the kernel does not tell.
+func readBracketed(s *socket) (nft.Ruleset, uint32, error) {
+	before, err := readGeneration(s)
+	if err != nil {
+		return nil, 0, err
+	}
+	ruleset := nft.Ruleset{}
+	for _, f := range nft.Families {
+		t, err := readTable(s, f)
+		if err != nil {
+			// What a dump misses because of another's commit may show as an error.
+			if after, again := readGeneration(s); again == nil && after != before {
+				err = ErrChanging
+			}
+			return nil, 0, err
+		}
+		if t != nil {
+			ruleset[f] = t
+		}
+	}
+	after, err := readGeneration(s)
+	if err != nil {
+		return nil, 0, err
+	}
+	if after != before {
+		return nil, 0, ErrChanging
+	}
+	return ruleset, after, nil
+}
+
+// readTable gives the table of one family, nil when there is none.
+func readTable(s *socket, f nft.Family) (*nft.Table, error) {
+	flags, exists, err := tableFlags(s, nft.TableName, f)
+	if err != nil || !exists {
+		return nil, err
+	}
+	t := &nft.Table{Sets: map[string]*nft.SetContent{}, Chains: map[string]*nft.Chain{}}
+	if err := readSets(s, f, t.Sets); err != nil {
+		return nil, fmt.Errorf("sets of table %s: %w", f, err)
+	}
+	if err := readChains(s, f, t.Chains); err != nil {
+		return nil, fmt.Errorf("chains of table %s: %w", f, err)
+	}
+	if err := readMarks(s, f, t.Chains); err != nil {
+		return nil, fmt.Errorf("rules of table %s: %w", f, err)
+	}
+	if flags&unix.NFT_TABLE_F_DORMANT != 0 {
+		unhook(t)
+	}
+	return t, nil
+}
+
+// unhook makes a table one that has to be replaced: it has a chain of the name of every
+// hook, which is not the wanted one.
+func unhook(t *nft.Table) {
+	for hook := range hookNumbers {
+		t.Chains[hook.String()] = &nft.Chain{Name: hook.String(), Hook: foreignHook}
+	}
+}
+
+// tableFlags tells whether a table exists.
+func tableFlags(s *socket, name string, f nft.Family) (flags uint32, exists bool, err error) {
+	err = s.request(unix.NFT_MSG_GETTABLE, 0, protocolFamily(f),
+		func(w *writer) { w.text(unix.NFTA_TABLE_NAME, name) },
+		func(m message) {
+			exists = true
+			for kind, value := range m.attributes() {
+				if kind == unix.NFTA_TABLE_FLAGS {
+					flags = uint32(number(value))
+				}
+			}
+		})
+	if isErrno(err, unix.ENOENT) {
+		err = nil
+	}
+	return flags, exists, err
+}
+
+func readSets(s *socket, f nft.Family, sets map[string]*nft.SetContent) error {
+	counts := map[string]int{}
+	err := s.dump(unix.NFT_MSG_GETSET, protocolFamily(f),
+		func(w *writer) { w.text(unix.NFTA_SET_TABLE, nft.TableName) },
+		func(m message) {
+			d := decodeSet(&m, f)
+			if !d.anonymous {
+				sets[d.Name] = &nft.SetContent{Set: d.Set, Elements: nft.Elements{}}
+				counts[d.Name] = d.count
+			}
+		})
+	if err != nil {
+		return err
+	}
+	for set := range maps.Values(sets) {
+		if set.Dynamic || set.Key == nil {
+			continue
+		}
+		if err := readContent(s, f, set, counts[set.Name]); err != nil {
+			return fmt.Errorf("elements of %s: %w", set.Name, err)
+		}
+	}
+	return nil
+}
+
+// readContent reads the elements of a set that only transactions change; count is how
+// many there are.
+func readContent(s *socket, f nft.Family, set *nft.SetContent, count int) error {
+	bounds := intervals{width: length(set.Key, f)}
+	foreign := false
+	err := readAll(s, nft.TableName, f, &set.Set, count, func(e element) bool {
+		key := e.key + e.keyEnd
+		_, known := set.Elements[key]
+		switch {
+		case !e.ours:
+			foreign = true
+		case set.Interval && len(set.Key) == 1:
+			bounds.add(e)
+		default:
+			set.Elements[key] = e.data
+		}
+		return !known
+	})
+	if foreign {
+		*set = nft.SetContent{Set: nft.Set{Name: set.Name}, Elements: nft.Elements{}}
+		return nil
+	}
+	bounds.join(set.Elements)
+	return err
+}
+
+// elementAttempts bounds how often a set is read that never seems complete.
+const elementAttempts = 20
+
+// readAll reads a set until every element was seen; each tells whether one is new.
+//
+// A set of no fixed size is a hash table that the kernel resizes in the background, at
+// any time after many elements came or went, and a dump meanwhile misses some and
+// repeats others without a word. Since 6.16 the kernel tells how many there are; before,
+// a reading that brings nothing new is taken for the last. Where elements expire the
+// number does not help either, for it counts those that did; and should it be wrong for
+// another reason, several readings that bring nothing new overrule it.
+//
+// ErrChanging means that elements kept appearing.
+func readAll(s *socket, table string, f nft.Family, set *nft.Set, count int, each func(element) (new bool)) error {
+	resizes := !set.Interval && (set.Size == 0 || set.Timeout != 0 || set.Dynamic)
+	counted := count >= 0 && set.Timeout == 0 && !set.Dynamic
+	enough := 1 // readings in a row that bring nothing new
+	if counted {
+		enough = 5
+	}
+	total, quiet := 0, 0
+	for range elementAttempts {
+		before, foreign := total, false
+		err := readElements(s, table, f, set, func(e element) {
+			if each(e) {
+				total++
+			}
+			foreign = foreign || !e.ours
+		})
+		switch {
+		case err != nil:
+			return err
+		case !resizes, foreign:
+			return nil
+		case counted && total == count:
+			return nil
+		case total > before:
+			quiet = 0
+			continue
+		}
+		if quiet++; quiet == enough {
+			return nil
+		}
+	}
+	return ErrChanging
+}
+
+// readElements hands every element of one dump to each, in no order.
+func readElements(s *socket, table string, f nft.Family, set *nft.Set, each func(element)) error {
+	d := elementDecoder{set: set, key: length(set.Key, f), verdicts: map[string]string{}}
+	if set.Data != nil && !isVerdictMap(set) {
+		d.data = length(set.Data, f)
+	}
+	return s.dump(unix.NFT_MSG_GETSETELEM, protocolFamily(f),
+		func(w *writer) {
+			w.text(unix.NFTA_SET_ELEM_LIST_TABLE, table)
+			w.text(unix.NFTA_SET_ELEM_LIST_SET, set.Name)
+		},
+		func(m message) {
+			for kind, list := range m.attributes() {
+				if kind != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
+					continue
+				}
+				for _, b := range attributes(list) {
+					each(d.decode(b))
+				}
+			}
+		})
+}
+
+func readChains(s *socket, f nft.Family, chains map[string]*nft.Chain) error {
+	return s.dump(unix.NFT_MSG_GETCHAIN, protocolFamily(f), nil, func(m message) {
+		if chain, table, anonymous := decodeChain(&m); table == nft.TableName && !anonymous {
+			chains[chain.Name] = &chain
+		}
+	})
+}
+
+func readMarks(s *socket, f nft.Family, chains map[string]*nft.Chain) error {
+	return s.dump(unix.NFT_MSG_GETRULE, protocolFamily(f),
+		func(w *writer) { w.text(unix.NFTA_RULE_TABLE, nft.TableName) },
+		func(m message) {
+			var table, chain string
+			var mark uint64
+			for kind, value := range m.attributes() {
+				switch kind {
+				case unix.NFTA_RULE_TABLE:
+					table = text(value)
+				case unix.NFTA_RULE_CHAIN:
+					chain = text(value)
+				case unix.NFTA_RULE_USERDATA:
+					mark = markOf(value)
+				}
+			}
+			if c := chains[chain]; c != nil && table == nft.TableName {
+				c.Marks = append(c.Marks, mark)
+			}
+		})
+}

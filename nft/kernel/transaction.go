@@ -1,0 +1,236 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"svcctl.io/svcctl/nft"
+)
+
+// transaction is a batch as nfnetlink takes it: NFNL_MSG_BATCH_BEGIN, messages,
+// NFNL_MSG_BATCH_END, all sent with one sendmsg.
+type transaction struct {
+	writer
+	socket *socket
+	table  string // the table that all messages are about
+	begun  uint32 // sequence number of NFNL_MSG_BATCH_BEGIN
+	parts  []part // the messages behind it; the sequence numbers count on
+	op     int    // index of the operation that is being written
+	setID  uint32
+	err    error // the first thing that cannot be written
+}
+
+// part says what a message of a transaction is for.
+type part struct {
+	op      int
+	start   int // in the buffer
+	element int // the first element it carries
+}
+
+// newTransaction starts a transaction that the kernel refuses unless its generation
+// is the given one; 0 lets it pass at any.
+func newTransaction(s *socket, table string, generation uint32) *transaction {
+	t := &transaction{socket: s, table: table, begun: s.nextSequence()}
+	t.begin(unix.NFNL_MSG_BATCH_BEGIN, 0, t.begun, unix.NFPROTO_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
+	if generation != 0 {
+		t.uint32(unix.NFNL_BATCH_GENID, generation)
+	}
+	t.end()
+	return t
+}
+
+// message starts a message of the transaction; end completes it.
+func (t *transaction) message(kind, flags uint16, f nft.Family) {
+	t.parts = append(t.parts, part{op: t.op, start: len(t.buf)})
+	t.begin(nftMessage(kind), flags, t.socket.nextSequence(), protocolFamily(f), 0)
+}
+
+func (t *transaction) fail(err error) {
+	if t.err == nil {
+		t.err = err
+	}
+}
+
+// empty tells whether there is nothing to commit.
+func (t *transaction) empty() bool { return len(t.parts) == 0 }
+
+// finish completes the transaction. Only its last message asks for an
+// acknowledgement: errors are told unasked, and an acknowledgement for each message
+// would overflow the receive buffer of a large batch.
+func (t *transaction) finish() error {
+	last := t.buf[t.parts[len(t.parts)-1].start:]
+	flags := binary.NativeEndian.Uint16(last[6:])
+	binary.NativeEndian.PutUint16(last[6:], flags|unix.NLM_F_ACK)
+	t.begin(unix.NFNL_MSG_BATCH_END, 0, t.socket.nextSequence(), unix.NFPROTO_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
+	t.end()
+	if t.err == nil && len(t.buf) > math.MaxInt32/2 { // half of the largest SO_SNDBUF
+		t.err = fmt.Errorf("%w (%d bytes)", ErrTooBig, len(t.buf))
+	}
+	return t.err
+}
+
+// outcome is everything the kernel said about a transaction.
+type outcome struct {
+	acknowledged bool
+	lost         error           // not nil: there may have been more answers
+	whole        failure         // the transaction as such was refused
+	refused      map[int]failure // by index in parts
+}
+
+// send commits the transaction. An error means that the kernel has not seen it.
+func (t *transaction) send() (outcome, error) {
+	o := outcome{refused: map[int]failure{}}
+	if err := t.finish(); err != nil {
+		return o, err
+	}
+	if err := t.socket.send(t.buf); err != nil {
+		return o, err
+	}
+	for {
+		datagram, err := t.socket.receive()
+		switch {
+		case errors.Is(err, errQuiet):
+			return o, nil
+		case errors.Is(err, unix.ENOBUFS):
+			o.lost = err // the rest of the queue is still there
+			continue
+		case err != nil:
+			o.lost = err
+			return o, nil
+		}
+		for m := range messages(datagram) {
+			index := int(int32(m.sequence-t.begun)) - 1
+			if m.kind != unix.NLMSG_ERROR || index < -1 || index >= len(t.parts) {
+				continue
+			}
+			switch f := m.failure(); {
+			case index == -1:
+				o.whole = f
+			case f.errno != 0:
+				o.refused[index] = f
+			case index == len(t.parts)-1:
+				o.acknowledged = true
+			}
+		}
+	}
+}
+
+// commit sends the transaction and makes one error of the kernel's answers. text says
+// what an element, or with -1 the whole operation, of a refused part is.
+func (t *transaction) commit(text func(op, element int) string) error {
+	o, err := t.send()
+	switch {
+	case err != nil:
+		return commitError(err)
+	case o.whole.errno != 0:
+		return commitError(o.whole.errno)
+	case len(o.refused) > 0:
+		return t.opError(o.refused, text)
+	case o.lost != nil:
+		return fmt.Errorf("%w: %w", ErrOutcomeUnknown, o.lost)
+	case !o.acknowledged:
+		return ErrOutcomeUnknown
+	}
+	return nil
+}
+
+func commitError(err error) error {
+	switch {
+	case errors.Is(err, unix.ERESTART):
+		return ErrStale
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+		return ErrPermission
+	}
+	return err
+}
+
+// opError is about the first message that was refused.
+func (t *transaction) opError(refused map[int]failure, text func(op, element int) string) error {
+	first := len(t.parts)
+	for i := range refused {
+		first = min(first, i)
+	}
+	p, f := t.parts[first], refused[first]
+	element := -1
+	if n, ok := t.elementAt(p.start, f.offset); ok {
+		element = p.element + n
+	}
+	return &OpError{Op: p.op, Text: text(p.op, element), Errno: f.errno, Hint: f.hint}
+}
+
+// elementAt finds which element of a message is meant by the offset of an attribute.
+// An interval of a set with a single field is two elements, of which the second is
+// marked as an end.
+func (t *transaction) elementAt(start, offset int) (n int, ok bool) {
+	m := t.buf[start:]
+	kind := binary.NativeEndian.Uint16(m[4:])
+	if kind != nftMessage(unix.NFT_MSG_NEWSETELEM) && kind != nftMessage(unix.NFT_MSG_DELSETELEM) {
+		return 0, false
+	}
+	m = m[:binary.NativeEndian.Uint32(m)]
+	// All slices below share one array, so their capacities tell their places in m.
+	position := func(value []byte) int { return cap(m) - cap(value) - attrLen }
+	for kind, list := range attributes(m[headerLen+genHeaderLen:]) {
+		if kind != unix.NFTA_SET_ELEM_LIST_ELEMENTS || offset <= position(list) {
+			continue
+		}
+		n = -1
+		for _, element := range attributes(list) {
+			if position(element) > offset {
+				break
+			}
+			if !isIntervalEnd(element) {
+				n++
+			}
+		}
+		return n, n >= 0
+	}
+	return 0, false
+}
+
+func isIntervalEnd(element []byte) bool {
+	for kind, value := range attributes(element) {
+		if kind == unix.NFTA_SET_ELEM_FLAGS {
+			return number(value)&unix.NFT_SET_ELEM_INTERVAL_END != 0
+		}
+	}
+	return false
+}
+
+// opText is an operation, or one element of it, as nft commands on one line.
+func opText(ops []nft.Op, op, element int) string {
+	const longest = 400
+	single := ops[op]
+	if element >= 0 {
+		switch o := single.(type) {
+		case nft.AddElements:
+			o.Elements = o.Elements[element : element+1]
+			single = o
+		case nft.DeleteElements:
+			o.Elements = o.Elements[element : element+1]
+			single = o
+		}
+	}
+	var b strings.Builder
+	_ = nft.Batch{Ops: []nft.Op{single}}.WriteText(&b) // a strings.Builder never fails
+	line := strings.Join(slices.DeleteFunc(strings.FieldsFunc(b.String(), func(r rune) bool { return r == '\n' }),
+		func(s string) bool { return s == "" }), "; ")
+	line = strings.ReplaceAll(line, "\t", "")
+	if len(line) > longest {
+		line = line[:longest] + "..."
+	}
+	return line
+}
+
+// isErrno tells whether the kernel answered with one of these.
+func isErrno(err error, numbers ...syscall.Errno) bool {
+	var errno syscall.Errno
+	return errors.As(err, &errno) && slices.Contains(numbers, errno)
+}

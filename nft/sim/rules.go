@@ -1,0 +1,222 @@
+package sim
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"svcctl.io/svcctl/nft"
+)
+
+// verdict is what a statement, a rule or a chain says about a packet.
+type verdict struct {
+	kind  verdictKind
+	chain string         // toChain, callChain
+	with  nft.RejectWith // rejected
+}
+
+type verdictKind uint8
+
+const (
+	goesOn    verdictKind = iota // to the next statement, the next rule, the caller
+	noMatch                      // the rest of the rule does not apply
+	returned                     // the rest of the chain does not apply
+	accepted                     // the base chain is through
+	dropped                      // the packet is gone
+	rejected                     // and its sender is told
+	toChain                      // goto
+	callChain                    // jump
+)
+
+// maxDepth is how deep chains may nest, by jump or goto (NFT_JUMP_STACK_SIZE).
+const maxDepth = 16
+
+// chain runs a chain's rules. A chain that ends goes on in its caller, which a goto
+// replaces: the end of a chain reached by goto is the end of the one it left.
+func (f *flow) chain(c *nft.Chain, depth int) verdict {
+	if depth > maxDepth {
+		panic("sim: chains nest too deep at " + c.Name)
+	}
+	for _, r := range c.Rules {
+		v := f.rule(c, r)
+		switch v.kind {
+		case noMatch, goesOn:
+			continue
+		case returned:
+			return verdict{kind: goesOn}
+		case toChain:
+			return f.chain(f.chainNamed(v.chain), depth+1)
+		case callChain:
+			if v = f.chain(f.chainNamed(v.chain), depth+1); v.kind == goesOn {
+				continue
+			}
+		}
+		return v
+	}
+	return verdict{kind: goesOn}
+}
+
+func (f *flow) chainNamed(name string) *nft.Chain {
+	c := f.table.Chains[name]
+	if c == nil {
+		panic(fmt.Sprintf("sim: table %s has no chain %s", f.family, name))
+	}
+	return c
+}
+
+// rule runs a rule's statements until one does not match or gives a verdict.
+func (f *flow) rule(c *nft.Chain, r nft.Rule) verdict {
+	var elements strings.Builder
+	for _, s := range r {
+		v, element := f.statement(s)
+		if v.kind == noMatch {
+			return v
+		}
+		if element != "" {
+			elements.WriteString(" { " + element + " }")
+		}
+		if v.kind != goesOn {
+			f.matched(c, r, elements.String())
+			return v
+		}
+	}
+	f.matched(c, r, elements.String())
+	return verdict{kind: goesOn}
+}
+
+func (f *flow) matched(c *nft.Chain, r nft.Rule, elements string) {
+	f.trace = append(f.trace, c.Name+": "+r.Text(f.family)+elements)
+}
+
+// statement says what a statement makes of the packet, and the element it found if it
+// looks one up.
+func (f *flow) statement(s nft.Statement) (v verdict, element string) {
+	switch s := s.(type) {
+	case nft.MatchProto:
+		return match(f.protocol() == uint32(s.Proto)), ""
+	case nft.MatchPrefix:
+		return match(s.Prefix.Contains(f.read(s.Field).Addr) != s.Negate), ""
+	case nft.MatchNotDNAT:
+		return match(!f.dnated), ""
+	case nft.MatchLocalSource:
+		return match(f.host.IsLocal(f.packet.Saddr)), ""
+	case nft.MatchEchoRequest:
+		return match(f.packet.ICMPEcho), ""
+	case nft.MatchSet:
+		e, found := f.lookup(s.Set, s.Key)
+		return match(found != s.Negate), e.text
+	case nft.VerdictMap:
+		e, found := f.lookup(s.Map, s.Key)
+		if !found {
+			return verdict{kind: noMatch}, ""
+		}
+		return parseVerdict(e.data), e.text
+	case nft.DNAT:
+		e, found := f.lookup(s.Map, s.Key)
+		if !found {
+			return verdict{kind: noMatch}, ""
+		}
+		f.dnat(f.endpoint(s.Map, e.data))
+		return verdict{kind: accepted}, e.text
+	case nft.Update:
+		return match(f.learn(s)), ""
+	case nft.Masquerade:
+		return f.masquerade(), ""
+	case nft.Redirect:
+		return f.redirect(), ""
+	case nft.Reject:
+		return f.reject(s.With), ""
+	case nft.Verdict:
+		return parseVerdict(s.String()), ""
+	}
+	panic(fmt.Sprintf("sim: unknown statement %T", s))
+}
+
+func match(ok bool) verdict {
+	if ok {
+		return verdict{kind: goesOn}
+	}
+	return verdict{kind: noMatch}
+}
+
+// reject drops the packet in any case. A reset needs a TCP connection.
+func (f *flow) reject(with nft.RejectWith) verdict {
+	if with == nft.RejectTCPReset && f.packet.Proto != nft.TCP {
+		return verdict{kind: dropped}
+	}
+	return verdict{kind: rejected, with: with}
+}
+
+// parseVerdict reads a verdict in nft syntax, as a verdict map holds it.
+func parseVerdict(text string) verdict {
+	word, chain, _ := strings.Cut(text, " ")
+	switch word {
+	case "accept":
+		return verdict{kind: accepted}
+	case "drop":
+		return verdict{kind: dropped}
+	case "return":
+		return verdict{kind: returned}
+	case "goto":
+		return verdict{kind: toChain, chain: chain}
+	case "jump":
+		return verdict{kind: callChain, chain: chain}
+	}
+	panic("sim: unknown verdict " + text)
+}
+
+// protocol is what `meta l4proto` gives.
+func (f *flow) protocol() uint32 {
+	switch {
+	case !f.packet.ICMPEcho:
+		return uint32(f.packet.Proto)
+	case f.family == nft.IPv6:
+		return protoICMPv6
+	}
+	return protoICMP
+}
+
+// read is the value of a field now. The port of a ping is whatever its header has in
+// that place (a checksum); here, the packet's Dport.
+func (f *flow) read(field nft.Field) nft.Value {
+	v := nft.Value{Type: field.Type()}
+	switch field.Kind {
+	case nft.FieldSaddr:
+		v.Addr = f.packet.Saddr
+	case nft.FieldDaddr:
+		v.Addr = f.packet.Daddr
+	case nft.FieldOriginalDaddr:
+		v.Addr = f.original.Addr()
+	case nft.FieldL4Proto:
+		v.Num = f.protocol()
+	case nft.FieldDport:
+		v.Num = uint32(f.packet.Dport)
+	case nft.FieldOriginalDport:
+		v.Num = uint32(f.original.Port())
+	case nft.FieldNumgen:
+		v.Num = f.choose(field.Mod)
+	case nft.FieldIif:
+		v.Num = f.packet.Iif
+	case nft.FieldOif:
+		v.Num = f.oif
+	default:
+		panic("sim: field of no kind")
+	}
+	return v
+}
+
+func (f *flow) key(fields []nft.Field) string {
+	values := make([]nft.Value, len(fields))
+	for i, field := range fields {
+		values[i] = f.read(field)
+	}
+	return nft.JoinKey(values...)
+}
+
+func (f *flow) endpoint(set, data string) netip.AddrPort {
+	values := nft.SplitKey(f.set(set).Data, f.family, data)
+	if len(values) != 2 {
+		panic(fmt.Sprintf("sim: map %s does not give address . port", set))
+	}
+	return netip.AddrPortFrom(values[0].Addr, uint16(values[1].Num))
+}
