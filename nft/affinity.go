@@ -73,12 +73,13 @@ func (p *compiledPort) addAffinity(f *fragment, box *Box) {
 // recallChain sends a client that is remembered where it went before and lets the
 // others pick.
 //
-//	dnat ip to ip saddr map @affinity/default/web
+//	meta l4proto tcp dnat ip to ip saddr map @affinity/default/web
 //	ip daddr @nodeport-addresses goto nodeport-pick-3
 //	goto pick-3
 func (p *compiledPort) recallChain(f *fragment, pool Pool, nodePort *Frontend) Chain {
 	n := len(p.slots[pool])
-	c := Chain{Name: p.recall(pool), Rules: []Rule{{DNAT{Key: []Field{Saddr}, Map: p.affinityMap(pool).Name}}}}
+	// Every packet here is of this protocol; nft has to read it to take the port.
+	c := Chain{Name: p.recall(pool), Rules: []Rule{{MatchProto{p.Protocol}, DNAT{Key: []Field{Saddr}, Map: p.affinityMap(pool).Name}}}}
 	if nodePort != nil && (nodePort.Inside.Pool == pool || nodePort.Outside.Pool == pool) {
 		pick := pickChain(nodePort, pool, n)
 		f.shared = append(f.shared, pick)

@@ -81,7 +81,7 @@ func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
 			f.elements = append(f.elements, placed{maps.allowed, first + last, ""})
 		}
 	}
-	if fe.Addr.IsValid() {
+	if fe.Addr.IsValid() && !fe.HostOwned {
 		ready := len(p.slots[fe.Inside.Pool])+len(p.slots[fe.Outside.Pool]) > 0
 		f.vips = append(f.vips, vipUse{fe.Addr, ready})
 	}

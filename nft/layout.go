@@ -129,7 +129,10 @@ func sharedChain(name string) Chain {
 	c := Chain{Name: name}
 	switch name {
 	case chainRefuse:
+		// The reset passes the box's NAT chains itself and ends here when its
+		// destination is a VIP, as it is for a client on the box that is bound to one.
 		c.Rules = []Rule{
+			{MatchReply{}, Verdict{Kind: Accept}},
 			{MatchProto{TCP}, Reject{RejectTCPReset}},
 			{Reject{RejectPortUnreachable}},
 		}

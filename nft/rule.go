@@ -87,6 +87,9 @@ type (
 	MatchNotDNAT struct{}
 	// MatchLocalSource is `fib saddr type local`: the box itself is the sender.
 	MatchLocalSource struct{}
+	// MatchReply is `ct direction reply`. In a NAT chain that is the reset which
+	// answers a refused connection: all other replies were decided about before.
+	MatchReply struct{}
 	// MatchEchoRequest is `icmp type echo-request` (icmpv6 in table ip6).
 	MatchEchoRequest struct{}
 	// VerdictMap is `key vmap @map`; a key that is not in the map matches nothing
@@ -127,6 +130,7 @@ func (MatchPrefix) statement()      {}
 func (MatchSet) statement()         {}
 func (MatchNotDNAT) statement()     {}
 func (MatchLocalSource) statement() {}
+func (MatchReply) statement()       {}
 func (MatchEchoRequest) statement() {}
 func (VerdictMap) statement()       {}
 func (DNAT) statement()             {}

@@ -86,6 +86,9 @@ type Frontend struct {
 	// else gets.
 	Inside, Outside Route
 	SNAT            SNAT
+	// HostOwned says that the address stays the host's in all other respects: only
+	// this port is taken from it.
+	HostOwned bool
 	// Sources, when not nil, are the only prefixes that may connect.
 	// Empty and not nil: nobody may.
 	Sources []netip.Prefix

@@ -104,6 +104,8 @@ func (t *ruleText) statement(s Statement) {
 		t.say("ct status ! dnat")
 	case MatchLocalSource:
 		t.say("fib saddr type local")
+	case MatchReply:
+		t.say("ct direction reply")
 	case MatchEchoRequest:
 		t.say(t.icmp(), " type echo-request")
 	case VerdictMap:

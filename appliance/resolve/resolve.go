@@ -252,6 +252,7 @@ func (r *resolver) frontends(port *object.ServicePort, v *vips, sel selection) [
 	for _, a := range v.balancer {
 		fe := external
 		fe.Addr, fe.Sources = a, sources
+		_, fe.HostOwned = r.facts.Host[a]
 		list = append(list, fe)
 	}
 	if r.facts.SourceRangesApplyToAll {
@@ -260,6 +261,7 @@ func (r *resolver) frontends(port *object.ServicePort, v *vips, sel selection) [
 	for _, a := range v.external {
 		fe := external
 		fe.Addr = a
+		_, fe.HostOwned = r.facts.Host[a]
 		list = append(list, fe)
 	}
 	if port.NodePort != 0 {

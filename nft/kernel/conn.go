@@ -26,7 +26,7 @@ type Conn struct {
 
 	mu       sync.Mutex
 	socket   *socket         // nil after a failure, until the next use
-	port     uint32          // the netlink port of socket, the same when it is opened anew
+	port     uint32          // the netlink port of socket, if possible the same when it is opened anew
 	own      map[uint32]bool // the ports of every socket that commits
 	sentinel *socket         // owns the sentinel tables; nil: not held
 	closed   bool
@@ -97,6 +97,9 @@ func (c *Conn) use() (*socket, error) {
 		return c.socket, nil
 	}
 	s, err := dial(c.options.NetNS, c.port)
+	if errors.Is(err, unix.EADDRINUSE) { // somebody took the port meanwhile
+		s, err = dial(c.options.NetNS, 0)
+	}
 	if err != nil {
 		return nil, openError(err)
 	}
@@ -154,11 +157,20 @@ func (c *Conn) Commit(b *nft.Batch, generation uint32) (uint32, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	next, err := c.commit(b, generation)
-	if isErrno(err, unix.ENOENT) && forgets(b) && !c.features.Destroy {
-		// An entry expired between its reading and its deletion.
-		return c.commit(b, generation)
+	if expired(b, err) {
+		next, err = c.commit(b, generation)
+	}
+	if err != nil && !isAnswer(err) {
+		c.drop()
 	}
 	return next, err
+}
+
+// isAnswer tells whether an error is what the kernel said to a batch, or what kept the
+// batch from it. After any other one the socket may hold the rest of a dialogue.
+func isAnswer(err error) bool {
+	var refused *OpError
+	return errors.As(err, &refused) || errors.Is(err, ErrStale) || errors.Is(err, ErrPermission) || errors.Is(err, ErrTooBig)
 }
 
 func (c *Conn) commit(b *nft.Batch, generation uint32) (uint32, error) {
@@ -166,11 +178,17 @@ func (c *Conn) commit(b *nft.Batch, generation uint32) (uint32, error) {
 	if err != nil {
 		return generation, err
 	}
-	remembered, err := readRemembered(s, b.Ops) // before the transaction: it is a dialogue of its own
+	// Before the transaction, for these are dialogues of their own.
+	remembered, err := readRemembered(s, b.Ops)
+	if err != nil {
+		return generation, err
+	}
+	ranges, err := findRanges(s, b.Ops)
 	if err != nil {
 		return generation, err
 	}
 	t := newTransaction(s, nft.TableName, generation)
+	t.ranges = ranges
 	for i, op := range b.Ops {
 		t.op = i
 		if forget, ok := op.(nft.ForgetData); ok {
@@ -186,9 +204,6 @@ func (c *Conn) commit(b *nft.Batch, generation uint32) (uint32, error) {
 		return generation, nil
 	}
 	err = t.commit(func(op, element int) string { return opText(b.Ops, op, element) })
-	if errors.Is(err, ErrOutcomeUnknown) {
-		c.drop()
-	}
 	if err != nil {
 		return generation, err
 	}
@@ -282,6 +297,13 @@ func readEntries(s *socket, forget nft.ForgetData) (entries []nft.Element, err e
 	return entries, err
 }
 
-func forgets(b *nft.Batch) bool {
-	return slices.ContainsFunc(b.Ops, func(op nft.Op) bool { _, ok := op.(nft.ForgetData); return ok })
+// expired tells whether a batch was refused because an entry to be forgotten expired
+// between its reading and its deletion.
+func expired(b *nft.Batch, err error) bool {
+	var refused *OpError
+	if !errors.As(err, &refused) || refused.Errno != unix.ENOENT {
+		return false
+	}
+	_, forgets := b.Ops[refused.Op].(nft.ForgetData)
+	return forgets
 }

@@ -22,8 +22,15 @@ type definition struct {
 	count     int // of its elements; -1: not told
 }
 
-// attrSetCount is NFTA_SET_COUNT, kernel 6.16, that package unix does not name.
-const attrSetCount = 20
+// Attributes of a set that package unix does not name.
+const (
+	attrSetExpr        = 17 // NFTA_SET_EXPR: a counter or the like for each element
+	attrSetExpressions = 18 // NFTA_SET_EXPRESSIONS, several of them
+	attrSetCount       = 20 // NFTA_SET_COUNT, kernel 6.16
+)
+
+// foreignFlag is a flag that neither the kernel nor setFlags has.
+const foreignFlag = 1 << 31
 
 // decodeSet reads a set's definition. One that this product could not have made has
 // only its name.
@@ -46,6 +53,8 @@ func decodeSet(m *message, f nft.Family) definition {
 			dataLen = uint32(number(value))
 		case unix.NFTA_SET_TIMEOUT:
 			set.Timeout = time.Duration(number(value)) * time.Millisecond
+		case attrSetExpr, attrSetExpressions:
+			flags |= foreignFlag
 		case attrSetCount:
 			count = int(number(value))
 		case unix.NFTA_SET_DESC:
@@ -174,17 +183,14 @@ func (d *elementDecoder) decode(b []byte) element {
 		case unix.NFTA_SET_ELEM_DATA:
 			e.data = d.dataOf(value)
 		case unix.NFTA_SET_ELEM_FLAGS:
-			flags := number(value)
-			e.end = flags&unix.NFT_SET_ELEM_INTERVAL_END != 0
-			if flags&^unix.NFT_SET_ELEM_INTERVAL_END != 0 {
-				e.ours = false // a catch-all
-			}
+			e.end = number(value)&unix.NFT_SET_ELEM_INTERVAL_END != 0
 		}
 	}
 	concatenated := d.set.Interval && len(d.set.Key) > 1
 	if concatenated && e.keyEnd == "" {
 		e.keyEnd = e.key // a range of one
 	}
+	// A catch-all has no key.
 	if len(e.key) != d.key || concatenated && len(e.keyEnd) != d.key {
 		e.ours = false
 	}
@@ -247,7 +253,8 @@ func decodeVerdict(b []byte) string {
 // intervals puts the elements of an interval set with a single field together: the
 // kernel lists where intervals start and, apart, where they have ended.
 type intervals struct {
-	width  int
+	set    *nft.Set
+	family nft.Family
 	bounds []element
 }
 
@@ -267,11 +274,11 @@ func (v *intervals) join(into nft.Elements) {
 		if e.end {
 			continue
 		}
-		last := strings.Repeat("\xff", v.width)
+		last := strings.Repeat("\xff", len(e.key))
 		if i+1 < len(v.bounds) {
 			last = predecessor(v.bounds[i+1].key)
 		}
-		into[e.key+last] = e.data
+		into[turnKey(v.set, v.family, e.key)+turnKey(v.set, v.family, last)] = e.data
 	}
 }
 

@@ -106,7 +106,8 @@ func (t *transaction) addRule(f nft.Family, chain string, r nft.Rule) {
 	t.text(unix.NFTA_RULE_TABLE, t.table)
 	t.text(unix.NFTA_RULE_CHAIN, chain)
 	list := t.nest(unix.NFTA_RULE_EXPRESSIONS)
-	for _, e := range expressions(f, r) {
+	ranges := func(set string) bool { return t.ranges[setName{f, set}] }
+	for _, e := range expressions(f, r, ranges) {
 		b, err := expr.Marshal(protocolFamily(f), e)
 		if err != nil {
 			t.fail(fmt.Errorf("encode rule `%s`: %w", r.Text(f), err))

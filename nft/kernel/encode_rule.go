@@ -44,9 +44,10 @@ const (
 // statusDNAT is IPS_DST_NAT, what nft calls `ct status dnat`.
 const statusDNAT = 1 << 5
 
-// expressions is a rule as nf_tables evaluates it.
-func expressions(f nft.Family, r nft.Rule) []expr.Any {
-	e := encoder{Family: f}
+// expressions is a rule as nf_tables evaluates it. ranges tells whether a set of that
+// name is one of ranges.
+func expressions(f nft.Family, r nft.Rule, ranges func(set string) bool) []expr.Any {
+	e := encoder{Family: f, ranges: ranges}
 	for _, s := range r {
 		e.statement(s)
 	}
@@ -56,7 +57,8 @@ func expressions(f nft.Family, r nft.Rule) []expr.Any {
 // encoder writes the expressions of one rule.
 type encoder struct {
 	nft.Family
-	out []expr.Any
+	ranges func(set string) bool
+	out    []expr.Any
 }
 
 func (e *encoder) add(more ...expr.Any) { e.out = append(e.out, more...) }
@@ -73,6 +75,8 @@ func (e *encoder) statement(s nft.Statement) {
 		e.matchNotDNAT()
 	case nft.MatchLocalSource:
 		e.matchLocalSource()
+	case nft.MatchReply:
+		e.matchReply()
 	case nft.MatchEchoRequest:
 		e.matchEchoRequest()
 	case nft.VerdictMap:
@@ -106,18 +110,22 @@ func equals(data []byte) *expr.Cmp {
 	return &expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: data}
 }
 
-// matchPrefix is `ip daddr 10.96.0.0/16`, or with !=. The bits are compared under a
-// mask, which nft prints as a prefix; a single address has no mask.
+// matchPrefix is `ip daddr 10.96.0.0/16`, or with !=. Whole bytes are loaded alone, other
+// bits compared under a mask, as nft does it: so it prints as a prefix.
 func (e *encoder) matchPrefix(m nft.MatchPrefix) {
-	e.load([]nft.Field{m.Field}, firstRegister)
-	if !m.Prefix.IsSingleIP() {
-		size := uint32(e.AddrLen())
+	load := e.field(m.Field, firstRegister).(*expr.Payload)
+	value := m.Prefix.Masked().Addr().AsSlice()
+	e.add(load)
+	if bits := m.Prefix.Bits(); bits > 0 && bits%8 == 0 {
+		load.Len = uint32(bits / 8)
+		value = value[:load.Len]
+	} else {
 		e.add(&expr.Bitwise{
-			SourceRegister: firstRegister, DestRegister: firstRegister, Len: size,
-			Mask: net.CIDRMask(m.Prefix.Bits(), int(size)*8), Xor: make([]byte, size),
+			SourceRegister: firstRegister, DestRegister: firstRegister, Len: load.Len,
+			Mask: net.CIDRMask(bits, int(load.Len)*8), Xor: make([]byte, load.Len),
 		})
 	}
-	compare := equals(m.Prefix.Masked().Addr().AsSlice())
+	compare := equals(value)
 	if m.Negate {
 		compare.Op = expr.CmpOpNeq
 	}
@@ -126,7 +134,7 @@ func (e *encoder) matchPrefix(m nft.MatchPrefix) {
 
 // matchSet is `ip daddr @vips`, or with !=.
 func (e *encoder) matchSet(m nft.MatchSet) {
-	e.load(m.Key, firstRegister)
+	e.loadKey(m.Key, m.Set)
 	e.add(&expr.Lookup{SourceRegister: firstRegister, SetName: m.Set, Invert: m.Negate})
 }
 
@@ -140,6 +148,12 @@ func (e *encoder) matchNotDNAT() {
 		},
 		equals(hostOrder(0)),
 	)
+}
+
+// matchReply is `ct direction reply`.
+func (e *encoder) matchReply() {
+	const directionReply = 1 // IP_CT_DIR_REPLY
+	e.add(&expr.Ct{Key: expr.CtKeyDIRECTION, Register: firstRegister}, equals([]byte{directionReply}))
 }
 
 // matchLocalSource is `fib saddr type local`.
@@ -163,7 +177,7 @@ func (e *encoder) matchEchoRequest() {
 
 // verdictMap is `ip daddr . meta l4proto . th dport vmap @services`.
 func (e *encoder) verdictMap(m nft.VerdictMap) {
-	e.load(m.Key, firstRegister)
+	e.loadKey(m.Key, m.Map)
 	e.add(&expr.Lookup{
 		SourceRegister: firstRegister, SetName: m.Map,
 		DestRegister: unix.NFT_REG_VERDICT, IsDestRegSet: true,
@@ -173,7 +187,7 @@ func (e *encoder) verdictMap(m nft.VerdictMap) {
 // dnat is `dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 5 map
 // @backends`: the address and port that the map gives take the registers of the key.
 func (e *encoder) dnat(d nft.DNAT) {
-	e.load(d.Key, firstRegister)
+	e.loadKey(d.Key, d.Map)
 	e.add(
 		&expr.Lookup{SourceRegister: firstRegister, SetName: d.Map, DestRegister: firstRegister, IsDestRegSet: true},
 		&expr.NAT{
@@ -191,8 +205,8 @@ func (e *encoder) update(u nft.Update) {
 	}
 	next := e.load(u.Key, firstRegister)
 	if len(u.Data) > 0 {
-		dynset.SrcRegData = next
-		e.load(u.Data, next)
+		dynset.SrcRegData = nextBlock(next)
+		e.load(u.Data, dynset.SrcRegData)
 	}
 	e.add(dynset)
 }
@@ -238,6 +252,27 @@ func (e *encoder) load(fields []nft.Field, r register) (next register) {
 		r += registers(field.Type().Len(e.Family))
 	}
 	return r
+}
+
+// loadKey loads the key of a lookup. Ranges are compared byte by byte, so that a number
+// that is held in host byte order must be turned around; see turnKey.
+func (e *encoder) loadKey(fields []nft.Field, set string) {
+	r := firstRegister
+	for _, field := range fields {
+		e.load([]nft.Field{field}, r)
+		size := field.Type().Len(e.Family)
+		if isHostOrder(field.Type()) && e.ranges(set) {
+			e.add(&expr.Byteorder{SourceRegister: r, DestRegister: r, Op: expr.ByteorderHton, Len: uint32(size), Size: uint32(size)})
+		}
+		r += registers(size)
+	}
+}
+
+// nextBlock is the first register of a block of 16 bytes, where nft puts what is not
+// part of a concatenation.
+func nextBlock(r register) register {
+	const block = 4
+	return firstRegister + (r-firstRegister+block-1)/block*block
 }
 
 // registers is how many registers take that many bytes.

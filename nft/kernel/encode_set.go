@@ -1,7 +1,9 @@
 package kernel
 
 import (
+	"encoding/binary"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -191,7 +193,7 @@ func (t *transaction) element(f nft.Family, s *nft.Set, e nft.Element) error {
 	if !s.Interval {
 		return t.oneElement(s, e.Key, "", e.Data, 0)
 	}
-	first, last := e.Key[:n], e.Key[n:]
+	first, last := turnKey(s, f, e.Key[:n]), turnKey(s, f, e.Key[n:])
 	if first > last {
 		return fmt.Errorf("range %x ends before it starts", e.Key)
 	}
@@ -206,6 +208,27 @@ func (t *transaction) element(f nft.Family, s *nft.Set, e nft.Element) error {
 		return nil // an interval without an end goes to the last key
 	}
 	return t.oneElement(s, end, "", "", unix.NFT_SET_ELEM_INTERVAL_END)
+}
+
+// isHostOrder tells whether values of a type are held in host byte order.
+func isHostOrder(t nft.Type) bool { return t == nft.TypeSlot || t == nft.TypeIface }
+
+// turnKey turns the numbers in the key of an interval set from host into network byte
+// order, and back: ranges are compared byte by byte, so the kernel must hold them the
+// way nft does, which turns the packet's number around too (`byteorder hton`).
+func turnKey(s *nft.Set, f nft.Family, key string) string {
+	if !s.Interval || !slices.ContainsFunc(s.Key, isHostOrder) || len(key) != length(s.Key, f) {
+		return key
+	}
+	b := []byte(key)
+	offset := 0
+	for _, t := range s.Key {
+		if isHostOrder(t) {
+			binary.BigEndian.PutUint32(b[offset:], binary.NativeEndian.Uint32(b[offset:]))
+		}
+		offset += align(t.Len(f))
+	}
+	return string(b)
 }
 
 // attrElementKeyEnd is NFTA_SET_ELEM_KEY_END, kernel 5.6.

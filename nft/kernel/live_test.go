@@ -5,13 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"os/exec"
-	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/nft"
@@ -55,27 +54,41 @@ func TestProbeLeavesNothingBehind(t *testing.T) {
 }
 
 func TestJudgeNamesWhatIsMissing(t *testing.T) {
-	var features Features
-	attempts := trials(&features)
-	parts, refused := []part{}, map[int]failure{}
-	for i, a := range attempts {
-		parts = append(parts, part{op: i})
-		switch {
-		case a.needs == "CONFIG_NFT_FIB_IPV4 and CONFIG_NFT_FIB_IPV6", a.needs == "CONFIG_NFT_MASQ":
-			refused[i] = failure{errno: unix.ENOENT}
-		case a.found == &features.Destroy:
-			refused[i] = failure{errno: unix.EINVAL}
-		}
-	}
-	parts = append(parts, part{op: len(attempts)}) // the operation that is meant to fail
-	refused[len(attempts)] = failure{errno: unix.ENOENT}
-	err := judge(parts, attempts, refused)
-	want := "this kernel cannot run svcctl: it lacks CONFIG_NFT_FIB_IPV4 and CONFIG_NFT_FIB_IPV6, CONFIG_NFT_MASQ"
-	if !errors.Is(err, ErrUnsupported) || err.Error() != want {
-		t.Errorf("judge says %v\nwant %s", err, want)
-	}
-	if features.Destroy || !features.Owner || !features.Persist {
-		t.Errorf("features are %+v", features)
+	all := func(trial) bool { return true }
+	for _, test := range []struct {
+		name    string
+		lacks   func(trial) bool
+		errno   syscall.Errno
+		want    string
+		destroy bool
+	}{
+		{"nothing", func(trial) bool { return false }, 0, "", true},
+		{"destroy", func(a trial) bool { return a.needs == "" && !a.basis }, unix.EINVAL, "", false},
+		{"expressions", func(a trial) bool { return strings.Contains(a.needs, "FIB") || strings.Contains(a.needs, "MASQ") }, unix.ENOENT,
+			"this kernel cannot run svcctl: it lacks CONFIG_NFT_FIB_IPV4 and CONFIG_NFT_FIB_IPV6, CONFIG_NFT_MASQ", true},
+		{"a family", all, unix.EAFNOSUPPORT, "this kernel cannot run svcctl: it lacks CONFIG_NF_TABLES_IPV4 and CONFIG_NF_TABLES_IPV6", true},
+		{"permission", all, unix.EPERM, "operation not permitted", true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var features Features
+			attempts := trials(&features)
+			parts, refused := []part{}, map[int]failure{}
+			for i, a := range attempts {
+				parts = append(parts, part{op: i})
+				if test.lacks(a) {
+					refused[i] = failure{errno: test.errno}
+				}
+			}
+			parts = append(parts, part{op: len(attempts)}) // the operation that is meant to fail
+			refused[len(attempts)] = failure{errno: unix.ENOENT}
+			err := judge(parts, attempts, refused)
+			if got := fmt.Sprint(err); got != test.want && (err != nil || test.want != "") {
+				t.Errorf("judge says %v\nwant %s", err, test.want)
+			}
+			if features.Destroy != test.destroy {
+				t.Errorf("features are %+v", features)
+			}
+		})
 	}
 }
 
@@ -176,27 +189,83 @@ func TestWatch(t *testing.T) {
 func TestWatchIgnoresOwnElements(t *testing.T) {
 	n := newNamespace(t)
 	c := n.open()
-	changes, err := c.Watch(t.Context())
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: c.options.NetNS})
 	if err != nil {
 		t.Fatal(err)
 	}
-	elements := make([]nft.Element, 50_000)
+	defer conn.Close()
+	const small = 8 << 10 // bytes: less than the notifications of one transaction
+	if err := errors.Join(conn.SetReadBuffer(small), ignorePort(conn, c.port), conn.JoinGroup(unix.NFNLGRP_NFTABLES)); err != nil {
+		t.Fatal(err)
+	}
+	elements := make([]nft.Element, 2000)
 	for i := range elements {
 		elements[i] = slotElement(nft.IPv4, i)
 	}
-	for range 3 {
-		commit(t, c, 0, nft.AddTable{Family: nft.IPv4}, nft.AddSet{Family: nft.IPv4, Set: backends},
-			nft.AddElements{Family: nft.IPv4, Set: backends, Elements: elements})
-		commit(t, c, 0, nft.DeleteTable{Family: nft.IPv4})
-	}
+	commit(t, c, 0, nft.AddTable{Family: nft.IPv4}, nft.AddSet{Family: nft.IPv4, Set: backends},
+		nft.AddElements{Family: nft.IPv4, Set: backends, Elements: elements})
 	n.nftScript("table ip other { }")
-	if change := <-changes; change.Lost || change.Comm != "nft" {
-		t.Errorf("the first change is %+v", change)
+	received, err := conn.Receive()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m := received[0]; m.Header.PID == c.port || m.Header.Type != netlink.HeaderType(nftMessage(unix.NFT_MSG_NEWTABLE)) {
+		t.Errorf("the first notification is %+v", m)
+	}
+}
+
+// When notifications are lost, the reader is told.
+func TestWatchOverrun(t *testing.T) {
+	n := newNamespace(t)
+	c := n.open()
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: c.options.NetNS})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close() // ends the watch
+	if err := errors.Join(conn.SetReadBuffer(1), conn.JoinGroup(unix.NFNLGRP_NFTABLES)); err != nil {
+		t.Fatal(err)
+	}
+	other := n.open()
+	for range 20 {
+		commit(t, other, 0, nft.AddTable{Family: nft.IPv4}, nft.DeleteTable{Family: nft.IPv4})
+	}
+	changes := make(chan Change)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go c.watch(ctx, conn, changes)
+	for change := range changes {
+		if change.Lost {
+			if change != (Change{Lost: true}) {
+				t.Errorf("lost changes are %+v", change)
+			}
+			return
+		}
+	}
+	t.Error("nothing is said to be lost")
+}
+
+func TestExpired(t *testing.T) {
+	b := &nft.Batch{Ops: []nft.Op{nft.DeleteElements{}, nft.ForgetData{}}}
+	for _, test := range []struct {
+		err  error
+		want bool
+	}{
+		{nil, false},
+		{ErrStale, false},
+		{&OpError{Op: 0, Errno: unix.ENOENT}, false},
+		{&OpError{Op: 1, Errno: unix.EINVAL}, false},
+		{&OpError{Op: 1, Errno: unix.ENOENT}, true},
+	} {
+		if got := expired(b, test.err); got != test.want {
+			t.Errorf("%v: %v", test.err, got)
+		}
 	}
 }
 
 func TestLostOutcome(t *testing.T) {
 	n := newNamespace(t)
+	n.open() // takes the port that the kernel gives first
 	c := n.open()
 	if err := c.socket.conn.SetReadBuffer(1); err != nil { // the kernel makes it some 2 KiB
 		t.Fatal(err)
@@ -324,115 +393,6 @@ func TestPlainSentinel(t *testing.T) {
 	}
 }
 
-// Whatever others put into our table is read without harm, and so that it can be told
-// from what we want.
-func TestForeignThingsInOurTable(t *testing.T) {
-	n := newNamespace(t)
-	c := n.open()
-	commit(t, c, 0, everything(nft.IPv4)...)
-	before, _ := read(t, c)
-	n.nftScript(`
-		table ip svcctl {
-			counter hits { }
-			set marks { type mark; elements = { 1, 2 }; }
-			set names { type ifname . ipv4_addr; flags interval; auto-merge; elements = { "eth0" . 10.0.0.0/8 }; }
-			set vague { type ipv4_addr; flags timeout; }
-			set unchanging { type ipv4_addr; flags constant; elements = { 1.1.1.1 }; }
-			set counted { type ipv4_addr; counter; elements = { 1.1.1.1 }; }
-			map objects { type ipv4_addr : counter; elements = { 1.1.1.1 : "hits" }; }
-			set wide { type ipv6_addr . ipv6_addr . ipv6_addr; }
-			chain forward { type filter hook forward priority 0; policy drop; }
-			chain early { type nat hook prerouting priority dstnat - 5; policy drop; }
-			chain mine { type nat hook input priority 100; policy accept; ip daddr { 1.1.1.1, 2.2.2.2 } jump { accept; }; counter name hits; }
-		}
-		add element ip svcctl empty { 10.99.0.1 }
-		add element ip svcctl services { 10.99.0.1 . tcp . 1 : drop }
-		add element ip svcctl sources { 10.9.9.0/24 }
-		add rule ip svcctl pick-5 counter accept comment "foreign"
-	`)
-	ruleset, generation := read(t, c)
-	table := ruleset[nft.IPv4]
-	for _, name := range []string{"marks", "names", "vague", "unchanging", "counted", "objects", "wide"} {
-		if s := table.Sets[name]; s == nil || s.Key != nil || s.Elements == nil {
-			t.Errorf("foreign set %s is %+v", name, s)
-		}
-	}
-	for _, name := range []string{"forward", "early"} {
-		if chain := table.Chains[name]; chain == nil || chain.Hook != foreignHook {
-			t.Errorf("foreign chain %s is %+v", name, chain)
-		}
-	}
-	if chain := table.Chains["mine"]; chain == nil || chain.Hook != nft.HookInput || !reflect.DeepEqual(chain.Marks, []uint64{0, 0}) {
-		t.Errorf("foreign chain mine is %+v", chain)
-	}
-	if marks := table.Chains["pick-5"].Marks; !reflect.DeepEqual(marks, []uint64{0}) {
-		t.Errorf("a foreign rule has marks %v", marks)
-	}
-	for name, key := range map[string]string{
-		"empty": "\x0a\x63\x00\x01", "services": "\x0a\x63\x00\x01\x06\x00\x00\x00\x00\x01\x00\x00",
-		"sources": "\x0a\x09\x09\x00\x0a\x09\x09\xff",
-	} {
-		if _, ok := table.Sets[name].Elements[key]; !ok || len(table.Sets[name].Elements) != len(before[nft.IPv4].Sets[name].Elements)+1 {
-			t.Errorf("the foreign element of %s is not read", name)
-		}
-	}
-	for name := range table.Sets {
-		if strings.HasPrefix(name, "__") {
-			t.Errorf("anonymous set %s is read", name)
-		}
-	}
-	for name := range table.Chains {
-		if strings.HasPrefix(name, "__") {
-			t.Errorf("anonymous chain %s is read", name)
-		}
-	}
-
-	// What is not wanted can be deleted.
-	var ops []nft.Op
-	for _, name := range []string{"mine", "forward", "early"} {
-		ops = append(ops, nft.DeleteChain{Family: nft.IPv4, Name: name})
-	}
-	for _, name := range []string{"marks", "names", "vague", "unchanging", "counted", "objects", "wide"} {
-		ops = append(ops, nft.DeleteSet{Family: nft.IPv4, Name: name})
-	}
-	for name, key := range map[string]string{"empty": "\x0a\x63\x00\x01", "services": "\x0a\x63\x00\x01\x06\x00\x00\x00\x00\x01\x00\x00", "sources": "\x0a\x09\x09\x00\x0a\x09\x09\xff"} {
-		ops = append(ops, nft.DeleteElements{Family: nft.IPv4, Set: table.Sets[name].Set, Elements: []nft.Element{{Key: key}}})
-	}
-	ops = append(ops, nft.SetRules{Family: nft.IPv4, Chain: "pick-5"})
-	commit(t, c, generation, ops...)
-	if after, _ := read(t, c); !reflect.DeepEqual(before, after) {
-		t.Error("what was there before the foreign things came is not restored")
-	}
-}
-
-// A catch-all element has no key that could be deleted by itself, so its set is foreign.
-func TestForeignCatchAll(t *testing.T) {
-	n := newNamespace(t)
-	c := n.open()
-	commit(t, c, 0, everything(nft.IPv4)...)
-	n.nft("add", "element", "ip", "svcctl", "vips", "{ * }")
-	ruleset, _ := read(t, c)
-	if s := ruleset[nft.IPv4].Sets["vips"]; s.Key != nil {
-		t.Errorf("a set with a catch-all is %+v", s)
-	}
-}
-
-// A dormant table does nothing, so it must not look like the wanted one.
-func TestDormantTableIsReplaced(t *testing.T) {
-	n := newNamespace(t)
-	c := n.open()
-	commit(t, c, 0, everything(nft.IPv4)...)
-	n.nft("add", "table", "ip", "svcctl", "{ flags dormant; }")
-	ruleset, generation := read(t, c)
-	if chain := ruleset[nft.IPv4].Chains["prerouting"]; chain == nil || chain.Hook != foreignHook {
-		t.Errorf("a dormant table's chain is %+v", chain)
-	}
-	commit(t, c, generation, append([]nft.Op{nft.DeleteTable{Family: nft.IPv4}}, everything(nft.IPv4)...)...)
-	if ruleset, _ = read(t, c); ruleset[nft.IPv4].Chains["prerouting"].Hook != nft.HookPrerouting {
-		t.Error("the table is still dormant")
-	}
-}
-
 func TestDeleteTableThatIsNotThere(t *testing.T) {
 	n := newNamespace(t)
 	c := n.open()
@@ -459,15 +419,5 @@ func TestClosed(t *testing.T) {
 	}
 	if _, err := c.Watch(t.Context()); !errors.Is(err, errClosed) {
 		t.Errorf("Watch says %v", err)
-	}
-}
-
-// The tests need root; this one fails where that must not go unnoticed.
-func TestPrivilegedTestsRan(t *testing.T) {
-	if os.Getenv("SVCCTL_REQUIRE_PRIVILEGED") != "1" {
-		t.Skip("only where privileged tests are required")
-	}
-	if _, err := exec.LookPath("nft"); err != nil || os.Geteuid() != 0 {
-		t.Fatalf("privileged tests are required: user %d, %v", os.Geteuid(), err)
 	}
 }

@@ -3,6 +3,7 @@ package kernel
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -52,6 +53,7 @@ const probeTable = "svcctl-probe"
 type trial struct {
 	needs string // the kernel option that gives it; "" when there is a way without it
 	found *bool  // where the answer goes when there is a way without it
+	basis bool   // without it nothing that stands behind it can be tried
 	try   func(t *transaction, f nft.Family)
 }
 
@@ -95,26 +97,24 @@ func probe(s *socket) (Features, error) {
 
 // judge writes what was found and names what is missing.
 func judge(parts []part, attempts []trial, refused map[int]failure) error {
-	missing := map[string]bool{}
+	var names []string
+	baseless := false
 	for i, p := range parts {
 		f, failed := refused[i]
-		if !failed || p.op >= len(attempts) {
+		if !failed || p.op >= len(attempts) || baseless {
 			continue
 		}
 		if f.errno == unix.EPERM {
 			return f.errno
 		}
-		missing[attempts[p.op].needs] = true
-		if found := attempts[p.op].found; found != nil {
-			*found = false
-		}
-	}
-	var names []string
-	for _, a := range attempts {
-		if a.needs != "" && missing[a.needs] {
+		a := attempts[p.op]
+		switch {
+		case a.found != nil:
+			*a.found = false
+		case !slices.Contains(names, a.needs):
 			names = append(names, a.needs)
-			delete(missing, a.needs)
 		}
+		baseless = a.basis
 	}
 	if names != nil {
 		return fmt.Errorf("%w: it lacks %s", ErrUnsupported, strings.Join(names, ", "))
@@ -141,10 +141,10 @@ func trials(features *Features) []trial {
 		return func(t *transaction, f nft.Family) { t.addRule(f, "prerouting", statements) }
 	}
 	return []trial{
-		{needs: "CONFIG_NF_TABLES_IPV4 and CONFIG_NF_TABLES_IPV6", try: func(t *transaction, f nft.Family) {
+		{needs: "CONFIG_NF_TABLES_IPV4 and CONFIG_NF_TABLES_IPV6", basis: true, try: func(t *transaction, f nft.Family) {
 			t.addTable(f, unix.NFT_TABLE_F_DORMANT)
 		}},
-		{needs: "CONFIG_NF_NAT and CONFIG_NFT_NAT", try: func(t *transaction, f nft.Family) {
+		{needs: "CONFIG_NF_NAT and CONFIG_NFT_NAT", basis: true, try: func(t *transaction, f nft.Family) {
 			t.addChain(f, nft.Chain{Name: "prerouting", Hook: nft.HookPrerouting, Priority: nft.PriorityDstNAT})
 		}},
 		{needs: "maps of concatenations (kernel 4.1)", try: set(slots)},

@@ -155,10 +155,10 @@ func readSets(s *socket, f nft.Family, sets map[string]*nft.SetContent) error {
 // readContent reads the elements of a set that only transactions change; count is how
 // many there are.
 func readContent(s *socket, f nft.Family, set *nft.SetContent, count int) error {
-	bounds := intervals{width: length(set.Key, f)}
+	bounds := intervals{set: &set.Set, family: f}
 	foreign := false
 	err := readAll(s, nft.TableName, f, &set.Set, count, func(e element) bool {
-		key := e.key + e.keyEnd
+		key := turnKey(&set.Set, f, e.key) + turnKey(&set.Set, f, e.keyEnd)
 		_, known := set.Elements[key]
 		switch {
 		case !e.ours:

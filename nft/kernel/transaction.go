@@ -24,7 +24,14 @@ type transaction struct {
 	parts  []part // the messages behind it; the sequence numbers count on
 	op     int    // index of the operation that is being written
 	setID  uint32
-	err    error // the first thing that cannot be written
+	ranges map[setName]bool // the interval sets that rules look numbers up in
+	err    error            // the first thing that cannot be written
+}
+
+// setName is a set of our table.
+type setName struct {
+	family nft.Family
+	name   string
 }
 
 // part says what a message of a transaction is for.
@@ -147,8 +154,10 @@ func commitError(err error) error {
 		return ErrStale
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
 		return ErrPermission
+	case errors.Is(err, ErrTooBig):
+		return err
 	}
-	return err
+	return fmt.Errorf("commit to nf_tables: %w", err)
 }
 
 // opError is about the first message that was refused.

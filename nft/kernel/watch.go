@@ -48,10 +48,6 @@ func (c *Conn) Watch(ctx context.Context) (<-chan Change, error) {
 		return nil, fmt.Errorf("watch nf_tables: %w", err)
 	}
 	changes := make(chan Change)
-	go func() {
-		<-ctx.Done()
-		conn.Close() // ends the reading
-	}()
 	go c.watch(ctx, conn, changes)
 	return changes, nil
 }
@@ -78,6 +74,8 @@ func ignorePort(conn *netlink.Conn, port uint32) error {
 func (c *Conn) watch(ctx context.Context, conn *netlink.Conn, changes chan<- Change) {
 	defer close(changes)
 	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.Close() }) // ends the reading
+	defer stop()
 	var next Change // what is known of the transaction that is being told
 	for {
 		received, err := conn.Receive()

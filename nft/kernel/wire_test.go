@@ -104,7 +104,7 @@ func decodeAll(b []byte, f nft.Family, set *nft.Set) (nft.Elements, bool) {
 	if set.Data != nil && !isVerdictMap(set) {
 		d.data = length(set.Data, f)
 	}
-	bounds, elements, ours := intervals{width: d.key}, nft.Elements{}, true
+	bounds, elements, ours := intervals{set: set, family: f}, nft.Elements{}, true
 	for m := range messages(b) {
 		for kind, list := range m.attributes() {
 			if kind != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
@@ -116,7 +116,7 @@ func decodeAll(b []byte, f nft.Family, set *nft.Set) (nft.Elements, bool) {
 				if set.Interval && len(set.Key) == 1 {
 					bounds.add(e)
 				} else {
-					elements[e.key+e.keyEnd] = e.data
+					elements[turnKey(set, f, e.key)+turnKey(set, f, e.keyEnd)] = e.data
 				}
 			}
 		}

@@ -13,7 +13,9 @@
 // Only first packets are modelled, because NAT chains see no others; every packet is
 // taken for one. Ports that NAT must change because they are taken are not modelled,
 // nor is anything that is not in the ruleset: reverse path filters, sysctls, other
-// tables. It must not import netlink, read a clock or draw random numbers: time and
+// tables. The kernel runs NAT chains only while connections are tracked, which takes a
+// rule that reads or changes one in some table of the family; here they always run.
+// It must not import netlink, read a clock or draw random numbers: time and
 // choices are arguments.
 //
 // A ruleset that the kernel would refuse (a set or chain that is not there, chains

@@ -166,18 +166,20 @@ func (f *flow) result(k Kind) Result {
 	}
 }
 
-// dnat decides the connection's destination. A ping has no port to change, and a reset
-// goes where it must whatever is decided.
+// dnat decides the connection's destination. A ping has no port to change; a reset comes
+// from that destination, and goes where it must whatever is decided.
 func (f *flow) dnat(to netip.AddrPort) {
-	f.dnatDone = true
+	from := netip.AddrPortFrom(f.packet.Daddr, f.packet.Dport)
 	if f.isReset {
-		return
+		from = netip.AddrPortFrom(f.packet.Saddr, f.packet.Sport)
 	}
 	if f.packet.ICMPEcho {
-		to = netip.AddrPortFrom(to.Addr(), f.packet.Dport)
+		to = netip.AddrPortFrom(to.Addr(), from.Port())
 	}
-	f.dnated = to != netip.AddrPortFrom(f.packet.Daddr, f.packet.Dport)
-	f.packet.Daddr, f.packet.Dport = to.Addr(), to.Port()
+	f.dnatDone, f.dnated = true, to != from
+	if !f.isReset {
+		f.packet.Daddr, f.packet.Dport = to.Addr(), to.Port()
+	}
 }
 
 // masquerade decides the connection's source; without an address to give it, the

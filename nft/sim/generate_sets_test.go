@@ -45,6 +45,7 @@ func (g *generator) sets() {
 	g.add(nft.Set{Name: "allowed", Key: key(addr, proto, port, addr), Interval: true}, allowed)
 	g.add(nft.Set{Name: "same-interface", Key: key(nft.TypeIface, nft.TypeIface)}, nft.Elements{
 		string(nft.Key(nil).Iface(in0).Iface(in0)): "", string(nft.Key(nil).Iface(out0).Iface(out0)): "",
+		string(nft.Key(nil).Iface(in0).Iface(0)): "", string(nft.Key(nil).Iface(0).Iface(in0)): "",
 	})
 	hairpin, protos, portSet := nft.Elements{}, nft.Elements{}, nft.Elements{}
 	for _, e := range some(g, g.endpoints) {

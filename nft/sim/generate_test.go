@@ -138,6 +138,9 @@ func (g *generator) ruleset() nft.Ruleset {
 }
 
 func (g *generator) chain(c nft.Chain, kind string, next int) {
+	if next == 0 && g.IntN(2) == 0 { // the main road, as it is in earnest
+		c.Rules = append(c.Rules, pick(g, g.dispatches(kind, pick(g, protocols))))
+	}
 	for range 1 + g.IntN(4) {
 		c.Rules = append(c.Rules, g.rule(kind, next))
 	}
@@ -234,6 +237,7 @@ func (g *generator) frontActions(proto nft.Protocol) []nft.Rule {
 	balance := nft.Rule{nft.DNAT{Key: append(frontend[:3:3], nft.Numgen(1+g.Uint32N(3))), Map: "backends"}}
 	return []nft.Rule{
 		balance, balance, balance,
+		{only, nft.DNAT{Key: []nft.Field{nft.Saddr}, Map: "affinity"}},
 		{only, nft.DNAT{Key: []nft.Field{nft.Saddr}, Map: "affinity"}},
 		{only, nft.Redirect{}},
 		g.refusal(only),

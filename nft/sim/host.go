@@ -2,6 +2,7 @@ package sim
 
 import (
 	"cmp"
+	"fmt"
 	"iter"
 	"net/netip"
 	"slices"
@@ -35,6 +36,20 @@ type Packet struct {
 	ICMPEcho     bool         // a ping
 	Sport, Dport uint16
 	Iif          uint32 // the interface it came in by; 0: the box sends it
+}
+
+// String is the packet as `tcp 192.0.2.10:20000 -> 10.96.0.1:80 from interface 2`.
+func (p Packet) String() string {
+	what, src, dst := "ping", p.Saddr.String(), p.Daddr.String()
+	if !p.ICMPEcho {
+		what = p.Proto.String()
+		src, dst = netip.AddrPortFrom(p.Saddr, p.Sport).String(), netip.AddrPortFrom(p.Daddr, p.Dport).String()
+	}
+	from := "from the box"
+	if p.Iif != 0 {
+		from = fmt.Sprint("from interface ", p.Iif)
+	}
+	return what + " " + src + " -> " + dst + " " + from
 }
 
 // Kind is what became of a packet.
@@ -71,6 +86,22 @@ type Result struct {
 	// Trace is the rules that matched in their order: the chain, the rule, and the
 	// element when it looked one up.
 	Trace []string
+}
+
+// String is the result in a line, without its Trace.
+func (r Result) String() string {
+	switch r.Kind {
+	case Delivered:
+		return fmt.Sprintf("delivered %s -> %s", r.Src, r.Dst)
+	case Rejected:
+		with := map[nft.RejectWith]string{
+			nft.RejectTCPReset:        "TCP reset",
+			nft.RejectPortUnreachable: "port unreachable",
+			nft.RejectHostUnreachable: "host unreachable",
+		}
+		return "rejected with " + with[r.RejectWith]
+	}
+	return r.Kind.String()
 }
 
 // Send runs a packet through the ruleset at a time. What the packet makes the ruleset

@@ -208,15 +208,14 @@ var fenceFlow = Packet{Saddr: netip.MustParseAddr("192.0.2.200"), Daddr: netip.M
 const fenceID = 1
 
 // openFence waits until packets pass the box both ways, which a new interface takes its
-// time for, and so makes the connection of the fence. The empty chains make the kernel
-// decide about its NAT.
+// time for, and so makes the connection of the fence. The chains make the kernel
+// decide about its NAT, and the rule makes it track connections in the first place.
 func (b *box) openFence() {
 	b.t.Helper()
-	empty := &nft.Table{Chains: map[string]*nft.Chain{}}
-	for _, hook := range []nft.Hook{nft.HookPrerouting, nft.HookPostrouting} {
-		empty.Chains[hook.String()] = &nft.Chain{Name: hook.String(), Hook: hook}
-	}
-	b.load(nft.Ruleset{nft.IPv4: empty})
+	b.load(nft.Ruleset{nft.IPv4: &nft.Table{Chains: map[string]*nft.Chain{
+		"prerouting":  {Name: "prerouting", Hook: nft.HookPrerouting, Priority: nft.PriorityDstNAT},
+		"postrouting": {Name: "postrouting", Hook: nft.HookPostrouting, Priority: nft.PrioritySrcNAT, Rules: []nft.Rule{{nft.MatchNotDNAT{}}}},
+	}}})
 	back := Packet{Saddr: fenceFlow.Daddr, Daddr: fenceFlow.Saddr, Proto: nft.UDP, Dport: 2, Iif: out0}
 	var seen []sighting
 	for range 500 {

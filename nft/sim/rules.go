@@ -100,6 +100,8 @@ func (f *flow) statement(s nft.Statement) (v verdict, element string) {
 		return match(!f.dnated), ""
 	case nft.MatchLocalSource:
 		return match(f.host.IsLocal(f.packet.Saddr)), ""
+	case nft.MatchReply:
+		return match(f.isReset), ""
 	case nft.MatchEchoRequest:
 		return match(f.packet.ICMPEcho), ""
 	case nft.MatchSet:
@@ -139,10 +141,10 @@ func match(ok bool) verdict {
 	return verdict{kind: noMatch}
 }
 
-// reject drops the packet in any case. A reset needs a TCP connection.
+// reject refuses the packet. `reject with tcp reset` says `meta l4proto tcp` as well.
 func (f *flow) reject(with nft.RejectWith) verdict {
 	if with == nft.RejectTCPReset && f.packet.Proto != nft.TCP {
-		return verdict{kind: dropped}
+		return verdict{kind: noMatch}
 	}
 	return verdict{kind: rejected, with: with}
 }

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+func main() {
+	ok, err := report(os.Stdin, os.Stdout)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "report:", err)
+	}
+	if err != nil || !ok {
+		os.Exit(1)
+	}
+}
+
+// event is a line of `go test -json` (go doc cmd/test2json).
+type event struct {
+	Action, Package, Test, Output string
+}
+
+// test names a test of a package; the package itself is the test "".
+type test struct{ pkg, name string }
+
+// excuses are good reasons to skip: something that this machine's kernel lacks, and
+// what only somebody who is not root can test.
+var excuses = regexp.MustCompile(`this kernel has no |root may `)
+
+// results are what has been read so far.
+type results struct {
+	out             io.Writer
+	said            map[test]string // of tests that are under way
+	passed          int
+	skipped         []string
+	packages, wrong int
+}
+
+// report prints the report and tells whether all is well.
+func report(in io.Reader, out io.Writer) (ok bool, err error) {
+	r := &results{out: out, said: map[test]string{}}
+	lines := bufio.NewReader(in)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if len(line) > 0 {
+			var e event
+			if json.Unmarshal(line, &e) != nil {
+				fmt.Fprint(out, string(line)) // the go command's own words
+			} else {
+				r.take(e)
+			}
+		}
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return false, fmt.Errorf("read the test results: %w", err)
+		}
+	}
+	for _, s := range r.skipped {
+		fmt.Fprintf(out, "skipped without an excuse: %s\n", s)
+	}
+	fmt.Fprintf(out, "%d packages tested, %d failed; %d tests passed, %d skipped without an excuse\n",
+		r.packages, r.wrong, r.passed, len(r.skipped))
+	return r.packages > 0 && r.wrong == 0 && len(r.skipped) == 0, nil
+}
+
+func (r *results) take(e event) {
+	t := test{e.Package, e.Test}
+	switch {
+	case e.Action == "build-output":
+		fmt.Fprint(r.out, e.Output)
+	case e.Action == "output":
+		r.said[t] += e.Output
+	case e.Test == "" && (e.Action == "pass" || e.Action == "fail"):
+		r.closePackage(t, e.Action == "fail")
+	case e.Action == "pass":
+		r.passed++
+		delete(r.said, t)
+	case e.Action == "skip":
+		if e.Test != "" && !excuses.MatchString(r.said[t]) {
+			r.skipped = append(r.skipped, fmt.Sprintf("%s %s: %s", e.Package, e.Test, reason(r.said[t])))
+		}
+		delete(r.said, t)
+	case e.Action == "fail":
+		fmt.Fprint(r.out, r.said[t])
+		delete(r.said, t)
+	}
+}
+
+// closePackage prints how a package ended. What is left over when it failed was said
+// by tests that did not end, because of a panic or a timeout.
+func (r *results) closePackage(pkg test, failed bool) {
+	r.packages++
+	if failed {
+		r.wrong++
+		for _, t := range slices.SortedFunc(maps.Keys(r.said), func(a, b test) int { return cmp.Compare(a.name, b.name) }) {
+			if t.pkg == pkg.pkg && t.name != "" {
+				fmt.Fprint(r.out, r.said[t])
+				delete(r.said, t)
+			}
+		}
+	}
+	for line := range strings.Lines(r.said[pkg]) {
+		if line != "PASS\n" && line != "FAIL\n" {
+			fmt.Fprint(r.out, line)
+		}
+	}
+	delete(r.said, pkg)
+}
+
+// reason is what a skipped test said, in one line.
+func reason(said string) string {
+	var words []string
+	for line := range strings.Lines(said) {
+		if !strings.HasPrefix(line, "=== ") && !strings.HasPrefix(strings.TrimSpace(line), "--- ") {
+			words = append(words, strings.Fields(line)...)
+		}
+	}
+	return strings.Join(words, " ")
+}

@@ -1,0 +1,62 @@
+# make help lists what there is.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help build deps lint test test-unit bench fuzz demo golden clean
+
+# The system programs live where an ordinary user's PATH may not look.
+export PATH := $(PATH):/usr/sbin:/sbin
+# The version is passed by hand below: a checkout of another user must build too.
+export GOFLAGS += -buildvcs=false
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+FUZZTIME ?= 30s
+TIMEOUT ?= 15m
+
+# Root runs every test at once. For another user the packages with privileged tests
+# are built by that user, and only their test programs run as root; what those build
+# themselves stays out of the user's cache.
+SUDO := $(if $(filter-out 0,$(shell id -u)),sudo,)
+AS_ROOT = sudo -E env PATH='$(PATH)' GOCACHE=/tmp/svcctl-root-cache GOMODCACHE=$(shell go env GOMODCACHE)
+PRIVILEGED = $(if $(SUDO),-exec "$(AS_ROOT)" $$(.ci/privileged),./...)
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+
+build: ## bin/svcctl, a static program
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/svcctl ./cmd/svcctl
+
+deps: ## install the programs that tests and the demo use (apt-get)
+	@.ci/deps
+
+lint: ## gofmt and go vet
+	@bad=$$(gofmt -l .); [ -z "$$bad" ] || { echo "not as gofmt writes it: $$bad" >&2; exit 1; }
+	go vet ./...
+
+test: deps lint ## everything, with real packets in network namespaces (root or sudo)
+	go test ./.ci/report
+	$(if $(SUDO),go test -timeout $(TIMEOUT) ./...)
+	SVCCTL_REQUIRE_PRIVILEGED=1 go test -count=1 -timeout $(TIMEOUT) -json $(PRIVILEGED) 2>&1 | go run ./.ci/report
+
+test-unit: ## the tests that need no rights and no programs
+	go test ./...
+
+bench: ## the benchmarks; those that commit to a kernel need root
+	go test -run '^$$' -bench . -benchmem ./...
+
+fuzz: ## every fuzz target for FUZZTIME (30s)
+	@for package in $$(go list ./...); do \
+		for target in $$(go test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
+			echo "$$package $$target"; \
+			go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$package; \
+		done; \
+	done
+
+demo: deps build ## the appliance at work between namespaces, in half a minute (root or sudo)
+	CGO_ENABLED=0 go build -trimpath -o bin/demo ./examples/demo
+	@examples/demo/demo.sh bin/svcctl bin/demo
+
+golden: ## write the plan.nft of every example anew; review the difference like code
+	go test ./examples -update
+
+clean: ## remove what was built
+	rm -rf bin

@@ -1,0 +1,173 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"syscall"
+	"time"
+
+	"svcctl.io/svcctl/api/wire"
+)
+
+const (
+	// dialTimeout is for a socket whose server does not accept any more.
+	dialTimeout = 3 * time.Second
+	// callTimeout is for an answer that the server gives at once.
+	callTimeout = 10 * time.Second
+	// waitGrace is how much later than the server the client gives up waiting.
+	waitGrace = 5 * time.Second
+	// dialPause is the time between two attempts to reach an appliance that starts.
+	dialPause = 100 * time.Millisecond
+	// maxAnswer bounds an answer in bytes: a status with 100,000 problems.
+	maxAnswer = 64 << 20
+)
+
+// Condition is what Wait waits for.
+type Condition string
+
+const (
+	// Synced: everything accepted until the call is in the kernel.
+	Synced Condition = "synced"
+	// Ready: every source was read once, and what was accepted then is in the kernel.
+	Ready Condition = "ready"
+)
+
+// Client talks to one appliance. It may be used concurrently.
+type Client struct {
+	socket string
+	http   *http.Client
+}
+
+// New is a Client of the appliance that serves on the unix socket at path.
+func New(path string) *Client {
+	dialer := net.Dialer{Timeout: dialTimeout}
+	return &Client{socket: path, http: &http.Client{
+		Transport: &http.Transport{
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return dialer.DialContext(ctx, "unix", path)
+			},
+			DisableKeepAlives: true, // a verb makes one call
+		},
+	}}
+}
+
+// UnreachableError is the error of a call that got no answer.
+type UnreachableError struct {
+	Socket string
+	Err    error
+}
+
+// Error says what to do about it.
+func (e *UnreachableError) Error() string {
+	if errors.Is(e.Err, fs.ErrPermission) {
+		return fmt.Sprintf("cannot reach the appliance at %s: permission denied: run as root, or as a member of the socket's group", e.Socket)
+	}
+	if errors.Is(e.Err, fs.ErrNotExist) || errors.Is(e.Err, syscall.ECONNREFUSED) {
+		return fmt.Sprintf("cannot reach the appliance at %s: is `svcctl serve` running? Another place is given with --socket", e.Socket)
+	}
+	return fmt.Sprintf("no answer from the appliance at %s: %v: its log may say why", e.Socket, e.Err)
+}
+
+// Unwrap is the cause.
+func (e *UnreachableError) Unwrap() error { return e.Err }
+
+// Status asks for the status.
+func (c *Client) Status(ctx context.Context) (*wire.Status, error) {
+	var s wire.Status
+	if err := c.get(ctx, "/svcctl/v1/status", nil, callTimeout, &s); err != nil {
+		return nil, err
+	}
+	return &s, nil
+}
+
+// Version asks which API is spoken.
+func (c *Client) Version(ctx context.Context) (*wire.Version, error) {
+	var v wire.Version
+	if err := c.get(ctx, "/version", nil, callTimeout, &v); err != nil {
+		return nil, err
+	}
+	return &v, nil
+}
+
+// Wait returns the status once the condition holds. It gives up after timeout:
+// with a *wire.Failure of reason Timeout, or, when the appliance did not even
+// answer until then, with an *UnreachableError. An appliance that is just being
+// started is waited for.
+func (c *Client) Wait(ctx context.Context, cond Condition, timeout time.Duration) (*wire.Status, error) {
+	deadline := time.Now().Add(timeout)
+	for left := timeout; ; left = max(time.Until(deadline), time.Millisecond) {
+		query := url.Values{"for": {string(cond)}, "timeout": {left.String()}}
+		var s wire.Status
+		err := c.get(ctx, "/svcctl/v1/wait", query, left+waitGrace, &s)
+		if err == nil {
+			return &s, nil
+		}
+		if !NotRunning(err) || time.Until(deadline) < dialPause {
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(dialPause):
+		}
+	}
+}
+
+// NotRunning tells whether a call failed because nobody serves on the socket.
+func NotRunning(err error) bool {
+	var unreachable *UnreachableError
+	return errors.As(err, &unreachable) &&
+		(errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED))
+}
+
+// get asks for path and decodes the answer into v.
+func (c *Client) get(ctx context.Context, path string, query url.Values, timeout time.Duration, v any) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	u := url.URL{Scheme: "http", Host: "svcctl", Path: path, RawQuery: query.Encode()}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return fmt.Errorf("ask for %s: %w", path, err)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return &UnreachableError{Socket: c.socket, Err: cause(err)}
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return &UnreachableError{Socket: c.socket, Err: cause(err)}
+	}
+	if resp.StatusCode != http.StatusOK {
+		return failure(resp.StatusCode, body)
+	}
+	if err := json.Unmarshal(body, v); err != nil {
+		return fmt.Errorf("read the answer for %s from %s: %w: is it an svcctl of the same version that serves there?", path, c.socket, err)
+	}
+	return nil
+}
+
+// cause takes the made-up URL out of an error of net/http.
+func cause(err error) error {
+	if e, ok := errors.AsType[*url.Error](err); ok {
+		return e.Err
+	}
+	return err
+}
+
+// failure is the error of an answer that is not 200.
+func failure(code int, body []byte) error {
+	var f wire.Failure
+	if json.Unmarshal(body, &f) == nil && f.Kind == "Status" {
+		return &f
+	}
+	return wire.NewFailure(code, wire.ReasonInternalError,
+		fmt.Sprintf("the server answered %d %s: is it svcctl that serves there?", code, http.StatusText(code)))
+}

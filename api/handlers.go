@@ -1,0 +1,264 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/api/wire"
+)
+
+// The Kubernetes release whose API is spoken.
+const (
+	kubernetesMajor = "1"
+	kubernetesMinor = "36"
+)
+
+const (
+	// defaultWait is how long /svcctl/v1/wait waits when it is not told.
+	defaultWait = 30 * time.Second
+	// maxWait bounds what one request can hold.
+	maxWait = time.Hour
+	// readyPoll is how often Ready is asked while somebody waits for it.
+	readyPoll = 50 * time.Millisecond
+)
+
+// bodyGrace is how long a request that is refused for its body may still take to
+// send it: net/http reads it before it lets go of the connection.
+const bodyGrace = time.Second
+
+// get lets GET and HEAD without a body through to h and refuses the rest.
+func get(h http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			w.Header().Set("Allow", "GET, HEAD")
+			fail(w, http.StatusMethodNotAllowed, wire.ReasonMethodNotAllowed,
+				fmt.Sprintf("%s is not allowed on %s: use GET", r.Method, r.URL.Path))
+			return
+		}
+		if r.ContentLength != 0 {
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyGrace))
+			w.Header().Set("Connection", "close")
+			fail(w, http.StatusBadRequest, wire.ReasonBadRequest, r.Method+" takes no body: leave it out")
+			return
+		}
+		h(w, r)
+	})
+}
+
+// HealthHandler answers /healthz, /livez and /readyz in plain text as Kubernetes'
+// servers do: "ok", with ?verbose one line for each check.
+func HealthHandler(health Health) http.Handler {
+	mux := http.NewServeMux()
+	alive := func(w http.ResponseWriter, r *http.Request) {
+		check(w, r, "alive", health.Healthy(), http.StatusInternalServerError)
+	}
+	mux.Handle("/healthz", get(alive))
+	mux.Handle("/livez", get(alive))
+	mux.Handle("/readyz", get(func(w http.ResponseWriter, r *http.Request) {
+		if err := health.Healthy(); err != nil {
+			check(w, r, "alive", err, http.StatusServiceUnavailable)
+			return
+		}
+		check(w, r, "ready", health.Ready(), http.StatusServiceUnavailable)
+	}))
+	return mux
+}
+
+// check writes the outcome of one health check; code is the status of a failure.
+func check(w http.ResponseWriter, r *http.Request, name string, err error, code int) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	endpoint := strings.TrimPrefix(r.URL.Path, "/")
+	_, verbose := r.URL.Query()["verbose"]
+	switch {
+	case err != nil:
+		w.WriteHeader(code)
+		fmt.Fprintf(w, "[-]%s failed: %v\n%s check failed\n", name, err, endpoint)
+	case verbose:
+		fmt.Fprintf(w, "[+]%s ok\n%s check passed\n", name, endpoint)
+	default:
+		fmt.Fprint(w, "ok")
+	}
+}
+
+// version answers /version.
+func (s *Server) version(w http.ResponseWriter, _ *http.Request) {
+	v := wire.Version{
+		Major: kubernetesMajor, Minor: kubernetesMinor,
+		GitVersion: gitVersion(s.cfg.Version),
+		GoVersion:  runtime.Version(),
+		Compiler:   runtime.Compiler,
+		Platform:   runtime.GOOS + "/" + runtime.GOARCH,
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, kv := range info.Settings {
+			switch kv.Key {
+			case "vcs.revision":
+				v.GitCommit = kv.Value
+			case "vcs.time":
+				v.BuildDate = kv.Value
+			case "vcs.modified":
+				v.GitTreeState = map[string]string{"true": "dirty", "false": "clean"}[kv.Value]
+			}
+		}
+	}
+	writeJSON(w, http.StatusOK, v)
+}
+
+// gitVersion puts the program's version into the build metadata of a semantic
+// version (semver.org, 10), where only [0-9A-Za-z.-] may stand.
+func gitVersion(version string) string {
+	build := strings.Map(func(r rune) rune {
+		switch {
+		case r >= '0' && r <= '9', r >= 'A' && r <= 'Z', r >= 'a' && r <= 'z', r == '.', r == '-':
+			return r
+		}
+		return '-'
+	}, strings.TrimPrefix(version, "v"))
+	return fmt.Sprintf("v%s.%s.0+%s", kubernetesMajor, kubernetesMinor, strings.Trim("svcctl."+build, "."))
+}
+
+// status answers /svcctl/v1/status.
+func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, s.backend.Status())
+}
+
+// wait answers /svcctl/v1/wait with the Status once what is waited for is so.
+func (s *Server) wait(w http.ResponseWriter, r *http.Request) {
+	condition, err := parseWait(r)
+	if err != nil {
+		fail(w, http.StatusBadRequest, wire.ReasonBadRequest, err.Error())
+		return
+	}
+	// The server's deadlines are made for answers at once. The read deadline would
+	// end the request's context.
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Time{})
+	_ = rc.SetWriteDeadline(time.Now().Add(condition.timeout + writeTimeout))
+
+	ctx, cancel := context.WithTimeout(r.Context(), condition.timeout)
+	defer cancel()
+	if condition.ready {
+		err = s.untilReady(ctx)
+	} else {
+		err = s.backend.Synced(ctx, condition.revision)
+	}
+	switch {
+	case err == nil:
+		writeJSON(w, http.StatusOK, s.backend.Status())
+	case r.Context().Err() != nil:
+		fail(w, http.StatusServiceUnavailable, wire.ReasonServiceUnavailable,
+			fmt.Sprintf("not %s: %v", condition.name(), context.Cause(r.Context())))
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		fail(w, http.StatusGatewayTimeout, wire.ReasonTimeout,
+			fmt.Sprintf("not %s after %s%s", condition.name(), condition.timeout.Round(time.Millisecond), s.why(err)))
+	default:
+		fail(w, http.StatusServiceUnavailable, wire.ReasonServiceUnavailable,
+			fmt.Sprintf("not %s: %v", condition.name(), err))
+	}
+}
+
+// why is the reason that the appliance is behind, for the end of a message; err is
+// what waiting ended with.
+func (s *Server) why(err error) string {
+	st := s.backend.Status()
+	switch {
+	case !errors.Is(err, context.DeadlineExceeded):
+		return ": " + err.Error()
+	case st.Reason != "":
+		return ": " + st.Reason
+	case !st.Synced:
+		return fmt.Sprintf(": revision %d is accepted, %d is programmed", st.Revision.Accepted, st.Revision.Programmed)
+	}
+	return ""
+}
+
+// untilReady returns nil when the backend is ready, an error when ctx is done first.
+func (s *Server) untilReady(ctx context.Context) error {
+	tick := time.NewTicker(readyPoll)
+	defer tick.Stop()
+	for {
+		err := s.backend.Ready()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-tick.C:
+		}
+	}
+}
+
+// waitFor is what a caller of /svcctl/v1/wait waits for.
+type waitFor struct {
+	ready    bool // else synced
+	revision uint64
+	timeout  time.Duration
+}
+
+func (c waitFor) name() string {
+	if c.ready {
+		return "ready"
+	}
+	return "synced"
+}
+
+// parseWait reads the query of /svcctl/v1/wait.
+func parseWait(r *http.Request) (waitFor, error) {
+	q := r.URL.Query()
+	c := waitFor{timeout: defaultWait}
+	switch v := q.Get("for"); v {
+	case "ready":
+		c.ready = true
+	case "synced":
+	default:
+		return c, fmt.Errorf("for=%q: want synced or ready", v)
+	}
+	if v := q.Get("timeout"); v != "" {
+		d, err := time.ParseDuration(v)
+		if err != nil || d <= 0 || d > maxWait {
+			return c, fmt.Errorf("timeout=%q: want a duration as 30s or 2m, at most 1h", v)
+		}
+		c.timeout = d
+	}
+	if v := q.Get("revision"); v != "" {
+		n, err := strconv.ParseUint(v, 10, 64)
+		if err != nil {
+			return c, fmt.Errorf("revision=%q: want a number", v)
+		}
+		c.revision = n
+	}
+	return c, nil
+}
+
+// notFound answers every path that is not served, the Kubernetes-shaped API's too.
+func notFound(w http.ResponseWriter, _ *http.Request) {
+	fail(w, http.StatusNotFound, wire.ReasonNotFound, "the server could not find the requested resource")
+}
+
+// fail answers with a Kubernetes Status.
+func fail(w http.ResponseWriter, code int, reason, message string) {
+	writeJSON(w, code, wire.NewFailure(code, reason, message))
+}
+
+// writeJSON answers with one JSON document. A client that hung up is no error.
+func writeJSON(w http.ResponseWriter, code int, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("api: encode %T: %v", v, err)) // our own types: a bug
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)+1))
+	w.WriteHeader(code)
+	_, _ = w.Write(append(body, '\n'))
+}

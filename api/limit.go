@@ -1,0 +1,126 @@
+package api
+
+import (
+	"container/list"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// limitListener holds at most max connections. When one more arrives, it closes the
+// connection that has waited longest without a whole request; when all of them are
+// in the middle of one, it answers the new one 503 and closes it. So clients that
+// only hold connections open shut nobody out.
+type limitListener struct {
+	net.Listener
+	max int
+	// refusing bounds how many are answered 503 at once; more are just closed.
+	refusing chan struct{}
+
+	mu      sync.Mutex
+	open    map[net.Conn]*list.Element // nil: in the middle of a request
+	waiting *list.List                 // of net.Conn, those that wait for a request, longest first
+}
+
+func newLimitListener(ln net.Listener, max int) *limitListener {
+	return &limitListener{Listener: ln, max: max, refusing: make(chan struct{}, maxRefusing), open: map[net.Conn]*list.Element{}, waiting: list.New()}
+}
+
+const (
+	maxRefusing   = 32
+	refuseTimeout = time.Second
+)
+
+// busy is the answer to a connection there is no room for.
+const busy = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\nRetry-After: 1\r\n\r\n" +
+	`{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"too many requests at once: try again later","reason":"ServiceUnavailable","code":503}` + "\n"
+
+// Accept implements net.Listener.
+func (l *limitListener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		evicted, ok := l.admit(conn)
+		if evicted != nil {
+			_ = evicted.Close()
+		}
+		if ok {
+			return conn, nil
+		}
+		select {
+		case l.refusing <- struct{}{}:
+			go func() {
+				refuse(conn)
+				<-l.refusing
+			}()
+		default:
+			_ = conn.Close()
+		}
+	}
+}
+
+// refuse answers a connection there is no room for. The request is read, or else
+// closing would reset the connection under the answer.
+func refuse(conn net.Conn) {
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(refuseTimeout))
+	request := make([]byte, 4<<10)
+	if _, err := conn.Read(request); err != nil {
+		return
+	}
+	if _, err := conn.Write([]byte(busy)); err != nil {
+		return
+	}
+	if half, ok := conn.(interface{ CloseWrite() error }); ok {
+		_ = half.CloseWrite()
+	}
+	_, _ = io.CopyN(io.Discard, conn, maxHeaderBytes) // until the client hangs up
+}
+
+// admit counts conn in, and says which connection has to go for it.
+func (l *limitListener) admit(conn net.Conn) (evicted net.Conn, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.open) >= l.max {
+		oldest := l.waiting.Front()
+		if oldest == nil {
+			return nil, false
+		}
+		evicted = oldest.Value.(net.Conn)
+		l.waiting.Remove(oldest)
+		delete(l.open, evicted)
+	}
+	l.open[conn] = l.waiting.PushBack(conn)
+	return evicted, true
+}
+
+// state is the http.Server's ConnState hook: it follows which connections wait for
+// a request. net/http calls a connection active once a request's headers are read.
+func (l *limitListener) state(conn net.Conn, state http.ConnState) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	elem, ok := l.open[conn]
+	if !ok {
+		return // evicted
+	}
+	switch state {
+	case http.StateActive:
+		if elem != nil {
+			l.waiting.Remove(elem)
+			l.open[conn] = nil
+		}
+	case http.StateIdle:
+		if elem == nil {
+			l.open[conn] = l.waiting.PushBack(conn)
+		}
+	case http.StateClosed, http.StateHijacked:
+		if elem != nil {
+			l.waiting.Remove(elem)
+		}
+		delete(l.open, conn)
+	}
+}

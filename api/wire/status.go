@@ -1,0 +1,170 @@
+package wire
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// Status is what the appliance says about itself.
+type Status struct {
+	// Version is the version of the program that serves.
+	Version string `json:"version"`
+	// NodeName is who "local" is.
+	NodeName string `json:"nodeName"`
+	// Started is when the appliance started, in UTC.
+	Started time.Time `json:"started"`
+	// Ready tells whether every source has been read once and what was accepted
+	// then is in the kernel.
+	Ready bool `json:"ready"`
+	// Reason says why it is not ready; empty when it is.
+	Reason string `json:"reason,omitempty"`
+	// Synced tells whether everything accepted so far is in the kernel.
+	Synced   bool     `json:"synced"`
+	Revision Revision `json:"revision"`
+	// Sources are the watched directories, in the order they were given.
+	Sources []Source `json:"sources"`
+	Counts  Counts   `json:"counts"`
+	// LastTransaction is the newest one that the kernel took; nil before the first.
+	LastTransaction *Transaction `json:"lastTransaction,omitempty"`
+	// Problems are what was refused or deserves a look, sorted by file, line and object.
+	Problems []Problem `json:"problems"`
+	Kernel   Kernel    `json:"kernel"`
+	// ForeignChanges counts the transactions of other programs that touched our
+	// tables since the start.
+	ForeignChanges uint64 `json:"foreignChanges"`
+}
+
+// Revision counts accepted changes. It grows over restarts too, and stays below
+// 2^53, so that every JSON reader keeps it exact.
+type Revision struct {
+	Accepted   uint64 `json:"accepted"`   // the newest change accepted
+	Programmed uint64 `json:"programmed"` // the newest change that is in the kernel
+}
+
+// The states of a Source.
+const (
+	SourceOK          = "ok"          // read completely
+	SourceReading     = "reading"     // not read completely yet
+	SourceUnavailable = "unavailable" // cannot be read: what it held last stays in force
+)
+
+// Source is a watched directory.
+type Source struct {
+	Dir   string `json:"dir"`
+	State string `json:"state"`           // ok, reading or unavailable
+	Files int    `json:"files"`           // manifest files in it
+	Error string `json:"error,omitempty"` // why it is unavailable
+}
+
+// Counts are the sizes of what is served.
+type Counts struct {
+	Services     int `json:"services"`
+	ServicePorts int `json:"servicePorts"`
+	Frontends    int `json:"frontends"` // address, protocol and port, or node port
+	Endpoints    int `json:"endpoints"` // usable ones, once for each Service port
+	VIPs         int `json:"vips"`
+}
+
+// Transaction is one commit to the kernel.
+type Transaction struct {
+	At         time.Time `json:"at"`         // when the kernel had taken it, in UTC
+	Duration   Duration  `json:"duration"`   // from the first byte sent to the kernel's answer
+	Operations int       `json:"operations"` // netlink operations
+	Elements   int       `json:"elements"`   // set elements added and deleted
+	Generation uint32    `json:"generation"` // of the ruleset after it
+}
+
+// The severities of a Problem.
+const (
+	SeverityError   = "error"   // something was refused or is not in force
+	SeverityWarning = "warning" // it is in force, but deserves a look
+)
+
+// Problem is something refused, or in force but doubtful.
+type Problem struct {
+	Object   string `json:"object,omitempty"` // "Service default/web"; empty: the file as a whole
+	File     string `json:"file,omitempty"`
+	Line     int    `json:"line,omitempty"`   // from 1
+	Column   int    `json:"column,omitempty"` // from 1
+	Field    string `json:"field,omitempty"`  // "spec.ports[0].port"
+	Reason   string `json:"reason"`           // one word for programs: "FieldValueInvalid", "Conflict"
+	Message  string `json:"message"`
+	Severity string `json:"severity"` // error or warning
+}
+
+// String is the problem in one line: "web.yaml:12:9: Service default/web: spec.ports[0].port: message".
+// What is not printable is escaped: names and values come from files.
+func (p Problem) String() string {
+	var parts []string
+	place := p.File
+	if p.File != "" && p.Line > 0 {
+		place += ":" + strconv.Itoa(p.Line)
+		if p.Column > 0 {
+			place += ":" + strconv.Itoa(p.Column)
+		}
+	}
+	severity := ""
+	if p.Severity == SeverityWarning {
+		severity = SeverityWarning
+	}
+	field := p.Field
+	if strings.Contains(p.Message, strconv.Quote(field)) || strings.HasPrefix(p.Message, field+":") {
+		field = "" // the message names it itself
+	}
+	for _, part := range []string{place, severity, p.Object, field, p.Message} {
+		if part != "" {
+			parts = append(parts, part)
+		}
+	}
+	return printable(strings.Join(parts, ": "))
+}
+
+// printable escapes what would break a line or a terminal.
+func printable(s string) string {
+	if strings.IndexFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
+		return s
+	}
+	quoted := strconv.QuoteToGraphic(s)
+	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
+}
+
+// Kernel is what the kernel of the box can do.
+type Kernel struct {
+	Release  string   `json:"release"`            // uname -r
+	Features []string `json:"features,omitempty"` // optional ones that are used, sorted
+	Missing  []string `json:"missing,omitempty"`  // optional ones it lacks, sorted
+}
+
+// Errors is the number of problems of severity error.
+func (s *Status) Errors() int {
+	n := 0
+	for _, p := range s.Problems {
+		if p.Severity == SeverityError {
+			n++
+		}
+	}
+	return n
+}
+
+// Duration is a time.Duration that JSON writes as Go does: "1.25ms".
+type Duration time.Duration
+
+// String is the duration as Go writes it.
+func (d Duration) String() string { return time.Duration(d).String() }
+
+// MarshalJSON implements json.Marshaler.
+func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(d.String()) }
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (d *Duration) UnmarshalJSON(b []byte) error {
+	var s string
+	if err := json.Unmarshal(b, &s); err != nil {
+		return err
+	}
+	v, err := time.ParseDuration(s)
+	*d = Duration(v)
+	return err
+}

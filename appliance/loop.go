@@ -1,0 +1,341 @@
+package appliance
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/metrics"
+	"svcctl.io/svcctl/appliance/node"
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/kernel"
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/watch"
+)
+
+// How long the loop waits before it tries again what failed: the wait doubles from
+// the first to the last.
+const (
+	retryFirst = 500 * time.Millisecond
+	retryLast  = 30 * time.Second
+)
+
+// loop is the one owner of our tables. Everything that happens sets it dirty; a step
+// then takes the newest state of everything and makes the kernel equal to it.
+type loop struct {
+	cfg      Config
+	log      *slog.Logger
+	store    *store.Store
+	planner  *planner
+	kernel   *programmer
+	metrics  *metrics.Metrics
+	reporter *reporter
+	state    *published
+	onReady  func() // called once, when the first step has succeeded
+
+	// What has been heard of.
+	snapshot *watch.Snapshot
+	unsynced bool // the snapshot is not in the store yet
+	facts    *node.Facts
+	moved    bool // the facts changed since the last plan
+	tampered bool // somebody else touched our tables
+	foreign  uint64
+
+	// What has been done.
+	adopted    bool
+	planned    uint64 // the store's revision that the planner stands at
+	programmed uint64
+	result     store.SyncResult
+	status     wire.Status
+	wait       time.Duration // until a failed step is tried again; 0: it did not fail
+}
+
+// inputs are the channels the loop listens to.
+type inputs struct {
+	snapshots <-chan *watch.Snapshot
+	facts     <-chan node.Facts
+	changes   <-chan kernel.Change
+	accepted  <-chan struct{}      // the store has news
+	barriers  <-chan chan struct{} // closed once all snapshots before it are in the store
+}
+
+// run steps until ctx is done. Its error is one that no retry can mend.
+func (l *loop) run(ctx context.Context, in inputs) error {
+	retry := time.NewTimer(retryLast)
+	retry.Stop()
+	for {
+		var barrier chan struct{}
+		select {
+		case <-ctx.Done():
+			return nil
+		case s := <-in.snapshots:
+			l.snapshot, l.unsynced = s, true
+		case f := <-in.facts:
+			l.facts, l.moved = &f, true
+		case c, open := <-in.changes:
+			if !open {
+				in.changes = nil
+				l.log.Warn("nf_tables is not watched any more; changes by others are found by the next commit only")
+				continue
+			}
+			if !l.noticed(c) {
+				continue
+			}
+		case <-in.accepted:
+		case <-retry.C:
+		case barrier = <-in.barriers:
+		}
+		l.drain(in)
+		if barrier != nil {
+			l.syncFiles()
+			close(barrier)
+		}
+		l.step()
+		retry.Stop()
+		if l.wait > 0 {
+			retry.Reset(l.wait)
+		}
+	}
+}
+
+// drain takes everything else that has been heard of already, so that one step serves all.
+func (l *loop) drain(in inputs) {
+	for {
+		select {
+		case s := <-in.snapshots:
+			l.snapshot, l.unsynced = s, true
+		case f := <-in.facts:
+			l.facts, l.moved = &f, true
+		case c, open := <-in.changes:
+			if !open {
+				return // run hears of it again
+			}
+			l.noticed(c)
+		case <-in.accepted:
+		default:
+			return
+		}
+	}
+}
+
+// noticed tells whether a change by somebody else concerns us, and says who it was.
+func (l *loop) noticed(c kernel.Change) bool {
+	switch {
+	case c.Lost:
+		l.log.Warn("changes to nf_tables were missed; our tables are read again")
+	case c.Ours:
+		l.foreign++
+		l.metrics.ForeignChanged()
+		l.log.Warn("our tables were changed by another program; they are put right", "pid", c.PID, "comm", c.Comm, "generation", c.Generation)
+	default:
+		return false
+	}
+	l.tampered = true
+	return true
+}
+
+// step makes the kernel equal to what is accepted, as far as it can, and publishes
+// how far that was.
+func (l *loop) step() {
+	start := time.Now()
+	done, err := l.converge()
+	switch {
+	case err == nil:
+		l.wait = 0
+	case l.wait == 0:
+		l.wait = retryFirst
+	default:
+		l.wait = min(2*l.wait, retryLast)
+	}
+	if err != nil {
+		l.log.Error("not everything is programmed", "err", err, "retry", l.wait)
+	}
+	l.publish(start, done, err)
+}
+
+// converge is one round of store, plan and commit.
+func (l *loop) converge() (committed, error) {
+	storeErr := l.syncFiles()
+	if why := l.waitsFor(); why != "" {
+		l.status.Ready, l.status.Reason = false, why
+		return committed{}, storeErr
+	}
+	tr, revision, err := l.plan()
+	if err != nil {
+		return committed{}, errors.Join(storeErr, err)
+	}
+	var done committed
+	if !tr.Empty() || l.kernel.generation == 0 {
+		done, err = l.kernel.program(tr, l.planner.compiler.Ruleset())
+	}
+	if err == nil {
+		l.programmed = revision
+		if storeErr == nil {
+			l.ready(done)
+		}
+	}
+	return done, errors.Join(storeErr, err)
+}
+
+// waitsFor says what has to be heard of before anything may be programmed: what is
+// not known yet must not look like nothing.
+func (l *loop) waitsFor() string {
+	switch {
+	case l.facts == nil:
+		return "the addresses of this host are not read yet"
+	case l.snapshot == nil && len(l.cfg.Manifests) > 0:
+		return "the manifests are not read yet"
+	case l.unsynced:
+		return "the manifests could not be stored yet"
+	}
+	return ""
+}
+
+// syncFiles makes the store's objects those of the newest snapshot.
+func (l *loop) syncFiles() error {
+	if !l.unsynced {
+		return nil
+	}
+	result, err := l.store.SyncFiles(l.snapshot.Files)
+	if err != nil {
+		return err
+	}
+	l.result, l.unsynced = result, false
+	return nil
+}
+
+// plan brings the planner to the store's newest revision.
+func (l *loop) plan() (nft.Transition, uint64, error) {
+	if !l.adopted {
+		return l.adopt()
+	}
+	tampered := l.tampered
+	changes := l.store.Changes(l.planned)
+	changed := changes.Services
+	if changes.All || l.moved {
+		changed = append(changed, l.allServices()...)
+	}
+	var tr nft.Transition
+	if l.moved {
+		tr = l.planner.relocate(l.cfg.box(l.facts), l.cfg.resolveFacts(l.facts), l.store, changed)
+	} else {
+		tr = l.planner.update(l.store, changed)
+	}
+	l.moved, l.planned = false, changes.Revision
+	if tampered {
+		have, err := l.kernel.read()
+		if err != nil {
+			return tr, 0, err
+		}
+		forget := tr.Forget
+		tr = nft.Diff(have, l.planner.compiler.Ruleset())
+		tr.Forget = forget
+		l.tampered = false
+	}
+	return tr, changes.Revision, nil
+}
+
+// adopt plans everything on top of what the kernel holds.
+func (l *loop) adopt() (nft.Transition, uint64, error) {
+	have, err := l.kernel.read()
+	if err != nil {
+		return nft.Transition{}, 0, err
+	}
+	changes := l.store.Changes(0)
+	tr := l.planner.adopt(have, l.cfg.box(l.facts), l.cfg.resolveFacts(l.facts), l.store, l.allServices())
+	l.adopted, l.moved, l.tampered, l.planned = true, false, false, changes.Revision
+	return tr, changes.Revision, nil
+}
+
+// allServices are the Services that are stored and those that are planned.
+func (l *loop) allServices() []string {
+	keys := l.planner.known()
+	for key := range l.store.Services() {
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+// ready says once that everything is programmed.
+func (l *loop) ready(done committed) {
+	if l.status.Ready {
+		return
+	}
+	l.status.Ready, l.status.Reason = true, ""
+	total := l.planner.total
+	l.log.Info("programmed", "services", len(l.planner.sizes), "frontends", total.frontends, "endpoints", total.endpoints,
+		"operations", done.operations, "elements", done.elements, "dur", done.duration.Round(time.Microsecond))
+	l.onReady()
+}
+
+// publish tells the API and the metrics where the loop stands.
+func (l *loop) publish(start time.Time, done committed, err error) {
+	total := l.planner.total
+	l.status.Counts = wire.Counts{
+		Services: len(l.planner.sizes), ServicePorts: total.ports, Frontends: total.frontends,
+		Endpoints: total.endpoints, VIPs: l.planner.compiler.VIPs(),
+	}
+	l.status.ForeignChanges = l.foreign
+	if done.transactions > 0 {
+		l.status.LastTransaction = &wire.Transaction{
+			At: done.at.UTC(), Duration: wire.Duration(done.duration),
+			Operations: done.operations, Elements: done.elements, Generation: l.kernel.generation,
+		}
+		l.log.Debug("committed", "rev", l.programmed, "txn", l.kernel.generation, "operations", done.operations, "elements", done.elements, "dur", done.duration)
+	}
+	l.status.Sources = sources(l.cfg.Manifests, l.snapshot)
+	l.status.Problems = l.reporter.report(l.fileProblems(), l.store.Problems(), l.planner.allProblems())
+	l.state.publish(l.status, l.programmed, err)
+	l.measure(start, done, err)
+}
+
+func (l *loop) measure(start time.Time, done committed, err error) {
+	now := time.Now()
+	sync := metrics.Sync{At: now, Duration: now.Sub(start), Err: err}
+	if done.transactions > 0 {
+		sync.Transaction = &metrics.Transaction{Operations: done.operations, Elements: done.elements}
+	}
+	l.metrics.Synced(sync)
+	c := l.status.Counts
+	l.metrics.Serves(metrics.Counts{Services: c.Services, ServicePorts: c.ServicePorts, VIPs: c.VIPs, Frontends: c.Frontends, Endpoints: c.Endpoints})
+	errs := l.status.Errors()
+	files := 0
+	if l.snapshot != nil {
+		files = len(l.snapshot.Problems)
+	}
+	l.metrics.Problems(errs, len(l.status.Problems)-errs, files)
+	l.metrics.Revisions(l.store.Revision(), l.programmed)
+}
+
+// fileProblems are the problems of files rather than of objects.
+func (l *loop) fileProblems() []manifest.Problem {
+	if l.snapshot == nil {
+		return nil
+	}
+	return l.snapshot.Problems
+}
+
+// sources is the state of every watched directory.
+func sources(dirs []string, s *watch.Snapshot) []wire.Source {
+	list := []wire.Source{}
+	if s == nil {
+		for _, dir := range dirs {
+			list = append(list, wire.Source{Dir: dir, State: wire.SourceReading})
+		}
+		return list
+	}
+	for _, src := range s.Sources {
+		w := wire.Source{Dir: src.Dir, State: wire.SourceOK, Files: src.Files}
+		if src.Err != nil {
+			w.Error = src.Err.Error()
+		}
+		if src.State == watch.StateUnavailable {
+			w.State = wire.SourceUnavailable
+		}
+		list = append(list, w)
+	}
+	return list
+}

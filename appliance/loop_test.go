@@ -1,0 +1,335 @@
+package appliance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/metrics"
+	"svcctl.io/svcctl/appliance/node"
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/fake"
+	"svcctl.io/svcctl/nft/kernel"
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/watch"
+)
+
+// rig is a loop on a store in memory and a kernel that is none; the test plays the
+// watcher and the host.
+type rig struct {
+	*loop
+	t      *testing.T
+	kernel *fake.Kernel
+	engine *store.Memory
+	files  map[string]*manifest.File
+	ready  int
+	logged strings.Builder
+}
+
+func newRig(t *testing.T) *rig {
+	r := &rig{t: t, kernel: fake.New(), engine: store.NewMemory(), files: map[string]*manifest.File{}}
+	r.start()
+	return r
+}
+
+// start is a new process on the same store and kernel.
+func (r *rig) start() {
+	r.t.Helper()
+	cfg := DefaultConfig()
+	cfg.NodeName, cfg.Manifests = "gw1", []string{"manifests"}
+	r.engine = r.engine.Reopen()
+	objects, err := store.Open(r.engine, cfg.storeConfig())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	log := slog.New(slog.NewTextHandler(&r.logged, nil))
+	r.loop = &loop{
+		cfg: cfg, log: log, store: objects, metrics: metrics.New("test"),
+		state:    newPublished(objects.Revision, func(context.Context) error { return nil }, wire.Status{Reason: "starting"}),
+		planner:  newPlanner(),
+		kernel:   &programmer{kernel: r.kernel, log: log},
+		reporter: &reporter{log: log, where: objects.Location},
+		status:   wire.Status{Reason: "starting"},
+		onReady:  func() { r.ready++ },
+	}
+}
+
+func (r *rig) host() {
+	r.facts, r.moved = &node.Facts{
+		Interfaces: []node.Interface{{Index: 2, Name: "ext0"}},
+		Addresses:  []node.Address{{Prefix: netip.MustParsePrefix("192.0.2.1/24"), Interface: "ext0", Index: 2}},
+	}, true
+}
+
+// write puts a file into the snapshot; without text it removes it.
+func (r *rig) write(path, text string) {
+	if text == "" {
+		delete(r.files, path)
+	} else {
+		r.files[path] = manifest.Decode(path, []byte(text), manifest.DefaultLimits())
+	}
+	files := map[string]*manifest.File{}
+	for name, f := range r.files {
+		files[name] = f
+	}
+	r.snapshot, r.unsynced = &watch.Snapshot{Files: files}, true
+}
+
+func (r *rig) text() string {
+	rs, _, err := r.kernel.Read()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var b strings.Builder
+	if err := rs.WriteText(&b); err != nil {
+		r.t.Fatal(err)
+	}
+	return b.String()
+}
+
+func (r *rig) want(lines ...string) {
+	r.t.Helper()
+	text := r.text()
+	for _, line := range lines {
+		if line, not := strings.CutPrefix(line, "!"); strings.Contains(text, line) == not {
+			r.t.Errorf("the ruleset and %q: found %v, want %v\n%s\n%s", line, !not, not, text, r.logged.String())
+		}
+	}
+}
+
+func web(name, ip string, endpoints ...string) string {
+	s := fmt.Sprintf(`
+apiVersion: v1
+kind: Service
+metadata: {name: %[1]s}
+spec: {clusterIP: %[2]s, ports: [{port: 80, targetPort: 8080}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: %[1]s-1, labels: {kubernetes.io/service-name: %[1]s}}
+addressType: IPv4
+ports: [{port: 8080}]
+endpoints:
+`, name, ip)
+	for _, e := range endpoints {
+		s += "- addresses: [" + e + "]\n"
+	}
+	return s
+}
+
+func TestNothingIsProgrammedBeforeEverySourceWasRead(t *testing.T) {
+	r := newRig(t)
+	r.step()
+	r.host()
+	r.step()
+	if r.kernel.Commits() != 0 || r.state.Ready() == nil || r.wait != 0 {
+		t.Errorf("without manifests: %d commits, ready: %v, retry in %v", r.kernel.Commits(), r.state.Ready(), r.wait)
+	}
+	r.write("a.yaml", web("web", "10.96.0.10", "10.1.0.1"))
+	r.step()
+	if err := r.state.Ready(); err != nil || r.ready != 1 {
+		t.Errorf("with manifests: ready %v, announced %d times\n%s", err, r.ready, r.logged.String())
+	}
+	r.want("10.96.0.10 . tcp . 80 . 0 : 10.1.0.1 . 8080")
+	if s := r.state.Status(); !s.Synced || s.Counts.Services != 1 || s.Counts.Endpoints != 1 {
+		t.Errorf("status %+v", s)
+	}
+}
+
+func TestChangesAreCommittedAndNothingElse(t *testing.T) {
+	r := newRig(t)
+	r.host()
+	r.write("a.yaml", web("web", "10.96.0.10", "10.1.0.1", "10.1.0.2"))
+	r.write("b.yaml", web("dns", "10.96.0.11", "10.1.0.3"))
+	r.step()
+	commits := r.kernel.Commits()
+	r.write("a.yaml", "# a comment\n"+web("web", "10.96.0.10", "10.1.0.1", "10.1.0.2"))
+	r.step()
+	if n := r.kernel.Commits(); n != commits {
+		t.Errorf("a comment made %d commits", n-commits)
+	}
+	r.write("a.yaml", web("web", "10.96.0.10", "10.1.0.1", "10.1.0.9"))
+	r.step()
+	if n := r.kernel.Commits(); n != commits+1 || r.status.LastTransaction.Elements != 4 {
+		t.Errorf("one endpoint replaced: %d commits, %d elements, want 1 and 4", n-commits, r.status.LastTransaction.Elements)
+	}
+	r.write("b.yaml", "")
+	r.step()
+	r.want("10.96.0.10 . tcp . 80 . 1 : 10.1.0.9 . 8080", "!10.96.0.11")
+
+	commits = r.kernel.Commits()
+	r.start()
+	r.host()
+	r.write("a.yaml", web("web", "10.96.0.10", "10.1.0.1", "10.1.0.9"))
+	r.step()
+	if n := r.kernel.Commits(); n != commits || r.ready != 2 {
+		t.Errorf("a restart over unchanged input made %d commits, ready %d times", n-commits, r.ready)
+	}
+}
+
+func TestAddressesOfTheHostAreFollowed(t *testing.T) {
+	r := newRig(t)
+	r.host()
+	r.write("a.yaml", strings.Replace(web("web", "10.96.0.10", "10.1.0.1"), "spec: {", "spec: {type: NodePort, ", 1))
+	r.step()
+	r.want("192.0.2.1 : goto nodeport", "!192.0.2.7")
+	r.facts.Addresses[0].Prefix = netip.MustParsePrefix("192.0.2.7/24")
+	r.moved = true
+	r.step()
+	r.want("192.0.2.7 : goto nodeport", "!192.0.2.1 ")
+}
+
+func TestForeignChangesAreMended(t *testing.T) {
+	r := newRig(t)
+	r.host()
+	r.write("a.yaml", web("web", "10.96.0.10", "10.1.0.1"))
+	r.step()
+	before := r.text()
+	for name, tamper := range map[string]func(nft.Ruleset){
+		"flush":          func(rs nft.Ruleset) { clear(rs) },
+		"delete element": func(rs nft.Ruleset) { clear(rs[nft.IPv4].Sets["backends"].Elements) },
+		"add chain":      func(rs nft.Ruleset) { rs[nft.IPv4].Chains["evil"] = &nft.Chain{Name: "evil"} },
+		"empty chain":    func(rs nft.Ruleset) { rs[nft.IPv4].Chains["prerouting"].Rules = nil },
+		"redefine set": func(rs nft.Ruleset) {
+			rs[nft.IPv4].Sets["services"].Size = 7
+		},
+	} {
+		r.kernel.Tamper(tamper)
+		r.noticed(kernel.Change{Ours: true, PID: 4711, Comm: "nft"})
+		r.step()
+		if got := r.text(); got != before {
+			t.Errorf("after %q the ruleset is\n%s\nwant\n%s", name, got, before)
+		}
+		// Without the notice the next change finds it.
+		r.kernel.Tamper(tamper)
+		r.write("a.yaml", web("web", "10.96.0.10", "10.1.0.2"))
+		r.step()
+		r.write("a.yaml", web("web", "10.96.0.10", "10.1.0.1"))
+		r.step()
+		if got := r.text(); got != before {
+			t.Errorf("after %q unnoticed the ruleset is\n%s\nwant\n%s", name, got, before)
+		}
+	}
+	if !strings.Contains(r.logged.String(), "pid=4711") {
+		t.Errorf("the culprit is not named:\n%s", r.logged.String())
+	}
+}
+
+func TestFailedCommitsAreOutcomesToVerify(t *testing.T) {
+	for name, fault := range map[string]error{
+		"refused":         &kernel.OpError{Text: "add element"},
+		"outcome unknown": kernel.ErrOutcomeUnknown,
+		"stale":           kernel.ErrStale,
+		"other":           errors.New("no buffer space"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.host()
+			r.write("a.yaml", web("web", "10.96.0.10", "10.1.0.1"))
+			r.step()
+			for _, times := range []int{1, maxAttempts - 1, maxAttempts + 2} {
+				left := times
+				r.kernel.Inject(func(*nft.Batch) error {
+					if left == 0 {
+						return nil
+					}
+					left--
+					return fault
+				})
+				ip := fmt.Sprintf("10.1.0.%d", 10+times)
+				r.write("a.yaml", web("web", "10.96.0.10", ip))
+				r.step()
+				for range 3 {
+					if r.wait > 0 {
+						if s := r.state.Status(); s.Synced {
+							t.Error("a failed step counts as synced")
+						}
+						r.step()
+					}
+				}
+				r.want("10.96.0.10 . tcp . 80 . 0 : " + ip)
+				if s := r.state.Status(); !s.Synced || r.wait != 0 {
+					t.Errorf("after %d failures: synced %v, retry in %v", times, s.Synced, r.wait)
+				}
+			}
+		})
+	}
+}
+
+func TestStoreThatCannotBeWritten(t *testing.T) {
+	r := newRig(t)
+	r.host()
+	r.write("a.yaml", web("web", "10.96.0.10", "10.1.0.1"))
+	r.step()
+	r.engine.Inject(func(store.Transaction) store.Fault { return store.Refuse })
+	r.write("a.yaml", web("web", "10.96.0.10", "10.1.0.2"))
+	r.step()
+	r.want("10.96.0.10 . tcp . 80 . 0 : 10.1.0.1 . 8080")
+	if r.wait == 0 || r.state.Status().Synced {
+		t.Error("a change that could not be stored counts as done")
+	}
+	r.engine.Inject(nil)
+	r.step()
+	r.want("10.96.0.10 . tcp . 80 . 0 : 10.1.0.2 . 8080")
+}
+
+func TestProblemsAreLoggedOnceAndWhenTheyAreOver(t *testing.T) {
+	r := newRig(t)
+	r.host()
+	bad := strings.Replace(web("web", "10.96.0.10", "10.1.0.1"), "port: 80,", "port: 0,", 1)
+	r.write("a.yaml", bad)
+	r.write("b.yaml", web("dns", "10.96.0.11", "10.1.0.3"))
+	for range 3 {
+		r.step()
+	}
+	r.want("10.96.0.11 . tcp . 80 . 0 : 10.1.0.3 . 8080", "!10.96.0.10")
+	problems := r.state.Status().Problems
+	if len(problems) != 1 || problems[0].File != "a.yaml" || problems[0].Line == 0 || problems[0].Field != "spec.ports[0].port" {
+		t.Fatalf("problems %+v", problems)
+	}
+	if n := strings.Count(r.logged.String(), "msg=problem "); n != 1 {
+		t.Errorf("the problem is logged %d times\n%s", n, r.logged.String())
+	}
+	r.write("a.yaml", web("web", "10.96.0.10", "10.1.0.1"))
+	r.step()
+	if len(r.state.Status().Problems) != 0 || !strings.Contains(r.logged.String(), `msg="problem is over"`) {
+		t.Errorf("problems %v\n%s", r.state.Status().Problems, r.logged.String())
+	}
+}
+
+func TestAffinityForgetsEndpointsThatAreGone(t *testing.T) {
+	r := newRig(t)
+	r.host()
+	sticky := func(endpoints ...string) string {
+		return strings.Replace(web("web", "10.96.0.10", endpoints...), "spec: {", "spec: {sessionAffinity: ClientIP, ", 1)
+	}
+	r.write("a.yaml", sticky("10.1.0.1", "10.1.0.2"))
+	r.step()
+	r.write("a.yaml", sticky("10.1.0.2"))
+	r.step()
+	gone := nft.AddrPortData(netip.MustParseAddrPort("10.1.0.1:8080"))
+	count := 0
+	for _, f := range r.kernel.Forgotten() {
+		if f.Set.Name == "affinity/default/web" && slices.Equal(f.Data, []string{gone}) {
+			count++
+		}
+	}
+	if count != 2 {
+		t.Errorf("forgotten %d times, want once with the change and once after it: %+v", count, r.kernel.Forgotten())
+	}
+	// Also when it went while nobody looked.
+	r.start()
+	r.host()
+	r.write("a.yaml", sticky("10.1.0.3"))
+	r.step()
+	if all := r.kernel.Forgotten(); len(all) != 4 {
+		t.Errorf("%d forgets after a restart, want 4: %+v", len(all), all)
+	}
+}

@@ -1,0 +1,175 @@
+package metrics
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"runtime"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"svcctl.io/svcctl/api"
+)
+
+// Metrics are the appliance's numbers. All methods may be called concurrently.
+type Metrics struct {
+	registry *prometheus.Registry
+
+	services, servicePorts, vips, frontends, endpoints prometheus.Gauge
+	problems                                           *prometheus.GaugeVec
+	fileProblems                                       prometheus.Gauge
+
+	syncs                *prometheus.CounterVec
+	syncSeconds          prometheus.Histogram
+	lastSuccess          prometheus.Gauge
+	accepted, programmed prometheus.Gauge
+
+	operations     prometheus.Histogram
+	elements       prometheus.Counter
+	foreignChanges prometheus.Counter
+	apiPanics      prometheus.Counter
+}
+
+// The results of a sync, the values of the label result.
+const (
+	resultCommitted = "committed" // a transaction changed the kernel
+	resultUnchanged = "unchanged" // there was nothing to change
+	resultFailed    = "failed"
+)
+
+// New is a Metrics with everything at zero; version is the program's.
+func New(version string) *Metrics {
+	m := &Metrics{
+		registry: prometheus.NewRegistry(),
+
+		services:     gauge("svcctl_services", "Services that are served."),
+		servicePorts: gauge("svcctl_service_ports", "Ports of the Services that are served, once for each family."),
+		vips:         gauge("svcctl_vips", "Addresses that Services are reached by."),
+		frontends:    gauge("svcctl_frontends", "Frontends: address, protocol and port, or node port."),
+		endpoints:    gauge("svcctl_endpoints", "Usable endpoints, once for each port of a Service."),
+		problems: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "svcctl_objects_problems",
+			Help: "Problems of objects; error: refused or not in force, warning: in force but doubtful."}, []string{"severity"}),
+		fileProblems: gauge("svcctl_file_problems", "Manifest files that cannot be read or parsed; their last good content stays in force."),
+
+		syncs: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "svcctl_sync_total",
+			Help: "Rounds of making the kernel equal to what was accepted."}, []string{"result"}),
+		syncSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "svcctl_sync_duration_seconds",
+			Help:    "Time from taking up a change to its being in the kernel.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15)}), // 0.5 ms to 8 s
+		lastSuccess: gauge("svcctl_sync_last_success_timestamp_seconds", "When the last round succeeded, in Unix time."),
+		accepted:    gauge("svcctl_revision_accepted", "Revision of the newest change accepted."),
+		programmed:  gauge("svcctl_revision_programmed", "Revision of the newest change that is in the kernel."),
+
+		operations: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "svcctl_transaction_operations",
+			Help:    "Netlink operations in one transaction.",
+			Buckets: prometheus.ExponentialBuckets(1, 4, 9)}), // 1 to 65,536
+		elements:       counter("svcctl_transaction_elements_total", "Set elements added and deleted."),
+		foreignChanges: counter("svcctl_foreign_changes_total", "Transactions of other programs that changed the tables of svcctl."),
+		apiPanics:      counter("svcctl_api_panics_total", "API requests that failed because their handler panicked."),
+	}
+	build := prometheus.NewGauge(prometheus.GaugeOpts{Name: "svcctl_build_info", Help: "Always 1; the labels say what is running.",
+		ConstLabels: prometheus.Labels{"version": version, "goversion": runtime.Version()}})
+	build.Set(1)
+	for _, result := range []string{resultCommitted, resultUnchanged, resultFailed} {
+		m.syncs.WithLabelValues(result) // seen as 0 before the first one
+	}
+	m.Problems(0, 0, 0)
+	m.registry.MustRegister(build, m.services, m.servicePorts, m.vips, m.frontends, m.endpoints, m.problems, m.fileProblems,
+		m.syncs, m.syncSeconds, m.lastSuccess, m.accepted, m.programmed, m.operations, m.elements, m.foreignChanges, m.apiPanics,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+func gauge(name, help string) prometheus.Gauge {
+	return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+}
+
+func counter(name, help string) prometheus.Counter {
+	return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+}
+
+// Sync is one round of making the kernel equal to what was accepted.
+type Sync struct {
+	At       time.Time     // when it ended
+	Duration time.Duration // from taking up the change
+	// Transaction is what was committed; nil when there was nothing to change.
+	Transaction *Transaction
+	// Err is why it failed; nil when it did not.
+	Err error
+}
+
+// Transaction is what one commit changed.
+type Transaction struct{ Operations, Elements int }
+
+// Synced records a round.
+func (m *Metrics) Synced(s Sync) {
+	m.syncSeconds.Observe(s.Duration.Seconds())
+	if t := s.Transaction; t != nil && s.Err == nil {
+		m.operations.Observe(float64(t.Operations))
+		m.elements.Add(float64(t.Elements))
+	}
+	switch {
+	case s.Err != nil:
+		m.syncs.WithLabelValues(resultFailed).Inc()
+		return
+	case s.Transaction != nil:
+		m.syncs.WithLabelValues(resultCommitted).Inc()
+	default:
+		m.syncs.WithLabelValues(resultUnchanged).Inc()
+	}
+	m.lastSuccess.Set(float64(s.At.UnixMilli()) / 1000)
+}
+
+// Counts are the sizes of what is served; see wire.Counts.
+type Counts struct{ Services, ServicePorts, VIPs, Frontends, Endpoints int }
+
+// Serves records how much is served.
+func (m *Metrics) Serves(c Counts) {
+	m.services.Set(float64(c.Services))
+	m.servicePorts.Set(float64(c.ServicePorts))
+	m.vips.Set(float64(c.VIPs))
+	m.frontends.Set(float64(c.Frontends))
+	m.endpoints.Set(float64(c.Endpoints))
+}
+
+// Problems records how many problems objects have, and how many files are bad.
+func (m *Metrics) Problems(errors, warnings, files int) {
+	m.problems.WithLabelValues("error").Set(float64(errors))
+	m.problems.WithLabelValues("warning").Set(float64(warnings))
+	m.fileProblems.Set(float64(files))
+}
+
+// Revisions records the newest revision accepted, and the newest in the kernel.
+func (m *Metrics) Revisions(accepted, programmed uint64) {
+	m.accepted.Set(float64(accepted)) // exact below 2^53, see wire.Revision
+	m.programmed.Set(float64(programmed))
+}
+
+// ForeignChanged records that another program changed our tables.
+func (m *Metrics) ForeignChanged() { m.foreignChanges.Inc() }
+
+// APIPanicked records that a handler of the API panicked.
+func (m *Metrics) APIPanicked() { m.apiPanics.Inc() }
+
+// Handler answers /metrics, /healthz, /livez and /readyz.
+func (m *Metrics) Handler(health api.Health) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Registry: m.registry}))
+	checks := api.HealthHandler(health)
+	for _, path := range []string{"/healthz", "/livez", "/readyz"} {
+		mux.Handle(path, checks)
+	}
+	return mux
+}
+
+// Listen opens addr, host:port, for Handler. It fails at once when it is in use.
+func Listen(addr string) (net.Listener, error) {
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("open --metrics-listen %s: %w: give another one, or leave it out", addr, err)
+	}
+	return ln, nil
+}

@@ -1,0 +1,116 @@
+package metrics
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+)
+
+type health struct{ healthy, ready error }
+
+func (h health) Healthy() error { return h.healthy }
+func (h health) Ready() error   { return h.ready }
+
+func scrape(t *testing.T, m *Metrics) string {
+	t.Helper()
+	w := httptest.NewRecorder()
+	m.Handler(health{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	if w.Code != http.StatusOK {
+		t.Fatalf("GET /metrics: %d %s", w.Code, w.Body)
+	}
+	return w.Body.String()
+}
+
+func TestNumbers(t *testing.T) {
+	m := New("v1.2.3")
+	m.Synced(Sync{At: time.Unix(1000, 0), Duration: 3 * time.Millisecond, Transaction: &Transaction{Operations: 5, Elements: 40}})
+	m.Synced(Sync{At: time.Unix(2000, 500e6), Duration: time.Millisecond})
+	m.Synced(Sync{At: time.Unix(3000, 0), Duration: time.Second, Transaction: &Transaction{Operations: 7, Elements: 7}, Err: errors.New("no")})
+	m.Serves(Counts{Services: 1, ServicePorts: 2, VIPs: 3, Frontends: 4, Endpoints: 5})
+	m.Problems(6, 7, 8)
+	m.Revisions(1800000000000001, 1800000000000000)
+	m.ForeignChanged()
+	m.APIPanicked()
+
+	text := scrape(t, m)
+	for _, want := range []string{
+		`svcctl_build_info{goversion="go`,
+		`version="v1.2.3"} 1`,
+		"svcctl_services 1\n", "svcctl_service_ports 2\n", "svcctl_vips 3\n", "svcctl_frontends 4\n", "svcctl_endpoints 5\n",
+		`svcctl_objects_problems{severity="error"} 6`, `svcctl_objects_problems{severity="warning"} 7`, "svcctl_file_problems 8\n",
+		"svcctl_revision_accepted 1.800000000000001e+15\n", "svcctl_revision_programmed 1.8e+15\n",
+		`svcctl_sync_total{result="committed"} 1`, `svcctl_sync_total{result="unchanged"} 1`, `svcctl_sync_total{result="failed"} 1`,
+		"svcctl_sync_duration_seconds_count 3\n",
+		"svcctl_sync_last_success_timestamp_seconds 2000.5\n",                              // a failure does not move it
+		"svcctl_transaction_operations_count 1\n", "svcctl_transaction_operations_sum 5\n", // nor count as a transaction
+		"svcctl_transaction_elements_total 40\n",
+		"svcctl_foreign_changes_total 1\n", "svcctl_api_panics_total 1\n",
+		"go_goroutines ", "process_open_fds ",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}
+
+func TestStartsAtZero(t *testing.T) {
+	text := scrape(t, New("v1.2.3"))
+	for _, want := range []string{`svcctl_sync_total{result="failed"} 0`, `svcctl_objects_problems{severity="error"} 0`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q before anything happened", want)
+		}
+	}
+}
+
+func TestLint(t *testing.T) {
+	problems, err := promlint.New(strings.NewReader(scrape(t, New("v1.2.3")))).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		if strings.HasPrefix(p.Metric, "svcctl_") {
+			t.Errorf("%s: %s", p.Metric, p.Text)
+		}
+	}
+	// That the linter would say something.
+	if p, _ := promlint.New(strings.NewReader("# TYPE x_count gauge\nx_count 1\n")).Lint(); len(p) == 0 {
+		t.Error("the linter finds nothing wrong in anything")
+	}
+}
+
+func TestTwoInOneProcess(t *testing.T) {
+	a, b := New("a"), New("b")
+	a.ForeignChanged()
+	if !strings.Contains(scrape(t, b), "svcctl_foreign_changes_total 0\n") {
+		t.Error("two Metrics share their numbers")
+	}
+}
+
+func TestHealth(t *testing.T) {
+	h := New("v1.2.3").Handler(health{ready: errors.New("manifests are not read yet")})
+	for path, want := range map[string]int{"/healthz": 200, "/livez": 200, "/readyz": 503, "/": 404} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		if w.Code != want {
+			t.Errorf("GET %s: %d, want %d", path, w.Code, want)
+		}
+	}
+}
+
+func TestListenInUse(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	_, err = Listen(ln.Addr().String())
+	if err == nil || !strings.Contains(err.Error(), "address already in use: give another one") {
+		t.Errorf("Listen on a port in use: %v", err)
+	}
+}

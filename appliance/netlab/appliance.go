@@ -1,0 +1,236 @@
+package netlab
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	readyLine    = "msg=programmed" // on stderr: everything is in the kernel
+	readyTimeout = 15 * time.Second
+	stopTimeout  = 5 * time.Second
+)
+
+// Build compiles the program of this module into a directory and gives its path.
+func Build(dir string) (string, error) {
+	path := filepath.Join(dir, "svcctl")
+	out, err := exec.Command("go", "build", "-o", path, "svcctl.io/svcctl/cmd/svcctl").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("build svcctl: %w\n%s", err, out)
+	}
+	return path, nil
+}
+
+// Appliance is svcctl on a Host, with directories of its own. It may be started,
+// stopped and started again.
+type Appliance struct {
+	Manifests Dir
+	Data      string
+	Socket    string
+
+	t      testing.TB
+	host   *Host
+	binary string
+	flags  []string
+	*process
+}
+
+// process is what svcctl writes and, once it was started, the process.
+type process struct {
+	log    applianceLog
+	cmd    *exec.Cmd
+	exited chan struct{} // closed when cmd ended
+}
+
+// For is the same Appliance for a subtest: what fails fails the subtest.
+func (a *Appliance) For(t testing.TB) *Appliance {
+	view := *a
+	view.t, view.host, view.Manifests.t = t, a.host.For(t), t
+	return &view
+}
+
+// Appliance prepares svcctl on the Host, with flags beside those for its directories.
+// What it logged is shown when the test fails.
+func (h *Host) Appliance(binary string, flags ...string) *Appliance {
+	h.t.Helper()
+	dir := h.t.TempDir()
+	a := &Appliance{
+		Manifests: Dir{t: h.t, Path: filepath.Join(dir, "manifests")},
+		Data:      filepath.Join(dir, "data"),
+		Socket:    filepath.Join(dir, "sock"),
+		t:         h.t,
+		host:      h,
+		binary:    binary,
+		flags:     flags,
+		process:   &process{log: applianceLog{changed: make(chan struct{}, 1)}},
+	}
+	if err := os.Mkdir(a.Manifests.Path, 0o755); err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() {
+		if a.Running() {
+			a.Kill()
+		}
+		if h.t.Failed() {
+			h.t.Logf("log of svcctl on %s:\n%s", h.Name, a.log.text())
+		}
+	})
+	return a
+}
+
+// Launch starts svcctl and does not wait for it.
+func (a *Appliance) Launch() {
+	a.t.Helper()
+	args := append([]string{
+		"serve", "--manifests", a.Manifests.Path, "--data-dir", a.Data, "--socket", a.Socket, "--log-format", "text",
+	}, a.flags...)
+	cmd := exec.Command(a.binary, args...)
+	cmd.Stdout, cmd.Stderr = &a.log, &a.log
+	a.log.begin(strings.Join(cmd.Args, " "))
+	if err := a.host.start(cmd); err != nil {
+		a.t.Fatalf("start svcctl on %s: %v", a.host.Name, err)
+	}
+	a.cmd, a.exited = cmd, make(chan struct{})
+	go func() {
+		defer close(a.exited)
+		_ = cmd.Wait() // the exit code is in cmd.ProcessState
+	}()
+}
+
+// Start starts svcctl and waits until everything is programmed.
+func (a *Appliance) Start() {
+	a.t.Helper()
+	a.Launch()
+	timeout := time.After(readyTimeout)
+	for !a.log.has(readyLine) {
+		select {
+		case <-a.log.changed:
+		case <-a.exited:
+			a.t.Fatalf("svcctl ended before it had programmed anything: %v", a.cmd.ProcessState)
+		case <-timeout:
+			a.t.Fatalf("svcctl did not say %s within %s", readyLine, readyTimeout)
+		}
+	}
+}
+
+// Running tells whether svcctl was started and has not ended.
+func (a *Appliance) Running() bool {
+	if a.cmd == nil {
+		return false
+	}
+	select {
+	case <-a.exited:
+		return false
+	default:
+		return true
+	}
+}
+
+// Stop asks svcctl to end and waits for it; it must end in good order.
+func (a *Appliance) Stop() {
+	a.t.Helper()
+	if state := a.signal(unix.SIGTERM); !state.Success() {
+		a.t.Fatalf("svcctl asked to stop: %v, want exit code 0", state)
+	}
+}
+
+// Kill ends svcctl at once, without a chance to tidy up.
+func (a *Appliance) Kill() {
+	a.t.Helper()
+	a.signal(unix.SIGKILL)
+}
+
+func (a *Appliance) signal(s os.Signal) *os.ProcessState {
+	a.t.Helper()
+	if err := a.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		a.t.Fatalf("signal svcctl: %v", err)
+	}
+	return a.Wait()
+}
+
+// Wait waits until svcctl ended and tells how.
+func (a *Appliance) Wait() *os.ProcessState {
+	a.t.Helper()
+	select {
+	case <-a.exited:
+	case <-time.After(stopTimeout):
+		_ = a.cmd.Process.Kill()
+		a.t.Fatalf("svcctl did not end within %s", stopTimeout)
+	}
+	return a.cmd.ProcessState
+}
+
+// Log is what svcctl wrote since it was started last.
+func (a *Appliance) Log() string { return a.log.current() }
+
+// Svcctl runs a verb of svcctl on the Host against this appliance and gives its
+// output and exit code.
+func (a *Appliance) Svcctl(verb string, args ...string) (stdout, stderr string, code int) {
+	a.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), readyTimeout)
+	defer cancel()
+	var out, errOut bytes.Buffer
+	cmd := exec.CommandContext(ctx, a.binary, slices.Concat([]string{verb, "--socket", a.Socket}, args)...)
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	err := a.host.start(cmd)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		a.t.Fatalf("run %v: %v", cmd.Args, err)
+	}
+	return out.String(), errOut.String(), cmd.ProcessState.ExitCode()
+}
+
+// applianceLog keeps what svcctl writes, over all its starts.
+type applianceLog struct {
+	mu      sync.Mutex
+	buf     bytes.Buffer
+	started int // where the log of the last start begins
+	changed chan struct{}
+}
+
+func (l *applianceLog) begin(command string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fmt.Fprintf(&l.buf, "$ %s\n", command)
+	l.started = l.buf.Len()
+}
+
+// Write implements io.Writer.
+func (l *applianceLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case l.changed <- struct{}{}:
+	default:
+	}
+	return l.buf.Write(p)
+}
+
+func (l *applianceLog) has(text string) bool { return strings.Contains(l.current(), text) }
+
+func (l *applianceLog) current() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return string(l.buf.Bytes()[l.started:])
+}
+
+func (l *applianceLog) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}

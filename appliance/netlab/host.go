@@ -1,0 +1,203 @@
+package netlab
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Host is a machine of a Lab: a network namespace with a thread that lives in it. What
+// fails on it fails the test it belongs to (see For).
+type Host struct {
+	*machine
+	t testing.TB
+}
+
+// For is the same Host for a subtest: what fails fails the subtest.
+func (h *Host) For(t testing.TB) *Host { return &Host{h.machine, t} }
+
+type machine struct {
+	Name string
+
+	ns    int // file descriptor of the namespace
+	links *netlink.Handle
+	tasks chan func()
+	ended chan struct{}
+	addrs []addrOfHost
+	icmp  [2]icmpLog // by family: IPv4, IPv6
+
+	rawPorts atomic.Uint32 // that rawPort has given
+
+	mu      sync.Mutex
+	closers []func()
+}
+
+// newHost makes the namespace on a thread of its own, which then does what it is
+// given until the Host is closed. The thread ends with the goroutine: it is locked
+// and never unlocked, because it can not be given back to the Go runtime.
+func newHost(name string) (*Host, error) {
+	h := &Host{machine: &machine{Name: name, tasks: make(chan func()), ended: make(chan struct{})}}
+	started := make(chan error)
+	go func() {
+		defer close(h.ended)
+		runtime.LockOSThread()
+		err := h.enter()
+		started <- err
+		if err != nil {
+			return
+		}
+		for task := range h.tasks {
+			task()
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+func (h *Host) enter() error {
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("unshare the network namespace: %w", err)
+	}
+	ns, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open the network namespace: %w", err)
+	}
+	links, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		_ = unix.Close(ns)
+		return fmt.Errorf("open rtnetlink: %w", err)
+	}
+	h.ns, h.links = ns, links
+	return nil
+}
+
+// Do runs fn on the Host's thread: sockets it opens and processes it starts are in
+// the Host's namespace. fn must be quick, must not start goroutines that need the
+// namespace, and must not end the test.
+func (h *Host) Do(fn func() error) error {
+	result := make(chan error, 1)
+	h.tasks <- func() { result <- fn() }
+	return <-result
+}
+
+// Namespace is the file descriptor of the namespace. It belongs to the Host.
+func (h *Host) Namespace() int { return h.ns }
+
+// String names the Host and, for a debugger with nsenter --net=, its namespace.
+func (h *Host) String() string {
+	return fmt.Sprintf("%s (/proc/%d/fd/%d)", h.Name, os.Getpid(), h.ns)
+}
+
+// onClose has fn called when the lab ends, the last one first.
+func (h *Host) onClose(fn func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closers = append(h.closers, fn)
+}
+
+func (h *Host) close() {
+	h.mu.Lock()
+	closers := h.closers
+	h.closers = nil
+	h.mu.Unlock()
+	for i := len(closers) - 1; i >= 0; i-- {
+		closers[i]()
+	}
+	close(h.tasks)
+	<-h.ended
+	h.links.Close()
+	_ = unix.Close(h.ns)
+}
+
+// Sysctl sets a kernel setting of the Host, as "net.ipv4.ip_forward".
+func (h *Host) Sysctl(key, value string) {
+	h.t.Helper()
+	if err := h.setSysctl(key, value); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func (h *Host) setSysctl(key, value string) error {
+	// A dot separates, except in an interface's name, where it is written as a slash.
+	path := filepath.Join("/proc/sys", strings.NewReplacer(".", "/", "/", ".").Replace(key))
+	err := h.Do(func() error { return os.WriteFile(path, []byte(value), 0o644) })
+	if err != nil {
+		return fmt.Errorf("host %s: set %s=%s: %w", h.Name, key, value, err)
+	}
+	return nil
+}
+
+// Run runs a program on the Host and gives its output and error output. The error
+// is about a program that did not run or did not exit with 0.
+func (h *Host) Run(program string, args ...string) (stdout, stderr string, err error) {
+	return h.RunInput("", program, args...)
+}
+
+// RunInput is Run with a text on the program's standard input.
+func (h *Host) RunInput(input, program string, args ...string) (stdout, stderr string, err error) {
+	var out, errOut bytes.Buffer
+	cmd := exec.Command(program, args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &errOut
+	if err = h.start(cmd); err == nil {
+		err = cmd.Wait()
+	}
+	if err != nil {
+		err = fmt.Errorf("host %s: %s: %w: %s", h.Name, strings.Join(cmd.Args, " "), err, strings.TrimSpace(errOut.String()))
+	}
+	return out.String(), errOut.String(), err
+}
+
+// start starts a program that the kernel kills when the Host's thread ends, also
+// when this process is killed.
+func (h *Host) start(cmd *exec.Cmd) error {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return h.Do(cmd.Start)
+}
+
+// Nft runs nft on the Host and gives its output; the test fails when nft does.
+func (h *Host) Nft(args ...string) string {
+	h.t.Helper()
+	out, _, err := h.Run("nft", args...)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return out
+}
+
+// LoadNft loads a ruleset given as text.
+func (h *Host) LoadNft(ruleset string) {
+	h.t.Helper()
+	if _, _, err := h.RunInput(ruleset, "nft", "-f", "-"); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// Conntrack runs conntrack on the Host and gives its output; the test fails when
+// conntrack does. Its answer to a delete that found nothing is exit code 1, which
+// is no failure here.
+func (h *Host) Conntrack(args ...string) string {
+	h.t.Helper()
+	out, stderr, err := h.Run("conntrack", args...)
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && strings.Contains(stderr, "0 flow entries") {
+		return out
+	}
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return out
+}

@@ -1,0 +1,126 @@
+package netlab
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"testing"
+)
+
+// RequirePrivileged is the environment variable that, when "1", turns the skips of
+// privileged tests into failures.
+const RequirePrivileged = "SVCCTL_REQUIRE_PRIVILEGED"
+
+// Lab is a network of Hosts. It ends with the test it was made for.
+type Lab struct {
+	t      testing.TB
+	fabric *Host // holds the bridges of the segments
+	ports  int   // of the bridges, all together
+	hosts  []*Host
+}
+
+// New is an empty Lab. It skips the test when this process may not make network
+// namespaces (or fails it, see RequirePrivileged), and fails it when a program the
+// labs use is not installed.
+func New(t testing.TB) *Lab {
+	t.Helper()
+	l := &Lab{t: t}
+	t.Cleanup(l.close)
+	l.fabric = l.firstHost()
+	for program, pkg := range map[string]string{"nft": "nftables", "conntrack": "conntrack"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Fatalf("packet tests need the program %s: install the package %s (%v)", program, pkg, err)
+		}
+	}
+	// Bridged frames are none of the IP hooks' business. Absent without br_netfilter.
+	for _, key := range []string{"net.bridge.bridge-nf-call-iptables", "net.bridge.bridge-nf-call-ip6tables"} {
+		if err := l.fabric.setSysctl(key, "0"); err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+	}
+	return l
+}
+
+// firstHost is where it turns out whether this process may make namespaces.
+func (l *Lab) firstHost() *Host {
+	l.t.Helper()
+	h, err := newHost("fabric")
+	if errors.Is(err, os.ErrPermission) {
+		const advice = "packet tests need root (CAP_SYS_ADMIN and CAP_NET_ADMIN) to make network namespaces: run `sudo make test`"
+		if os.Getenv(RequirePrivileged) == "1" {
+			l.t.Fatalf("%s; %s=1 forbids to skip: %v", advice, RequirePrivileged, err)
+		}
+		l.t.Skipf("SKIPPED, NOTHING WAS TESTED: %s: %v", advice, err)
+	}
+	if err != nil {
+		l.t.Fatalf("make the first host: %v", err)
+	}
+	l.add(h)
+	return h
+}
+
+// Host is a new machine with nothing but a loopback interface that is up.
+func (l *Lab) Host(name string) *Host {
+	l.t.Helper()
+	h, err := newHost(name)
+	if err != nil {
+		l.t.Fatalf("make host %s: %v", name, err)
+	}
+	l.add(h)
+	return h
+}
+
+// add takes a new Host into the lab's care and makes it ready.
+func (l *Lab) add(h *Host) {
+	l.t.Helper()
+	h.t = l.t
+	l.hosts = append(l.hosts, h)
+	for _, s := range hostSysctls {
+		h.Sysctl(s.key, s.value)
+	}
+	if err := h.linkUp("lo"); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// Router is a Host that forwards, answers every refusal at once (the kernel limits
+// the rate of ICMP errors to each destination, RFC 1812 section 4.3.2.8, which would
+// make refusals look like silence) and takes asymmetric paths.
+func (l *Lab) Router(name string) *Host {
+	l.t.Helper()
+	h := l.Host(name)
+	for _, s := range routerSysctls {
+		h.Sysctl(s.key, s.value)
+	}
+	return h
+}
+
+type sysctl struct{ key, value string }
+
+var (
+	// Addresses of IPv6 are usable at once, without duplicate address detection.
+	hostSysctls = []sysctl{
+		{"net.ipv6.conf.all.accept_dad", "0"},
+		{"net.ipv6.conf.default.accept_dad", "0"},
+		{"net.ipv6.conf.default.accept_ra", "0"},
+		{"net.ipv6.conf.default.router_solicitations", "0"},
+		{"net.ipv4.conf.all.rp_filter", "0"},
+		{"net.ipv4.conf.default.rp_filter", "0"},
+		{"net.ipv4.icmp_ratelimit", "0"},
+		{"net.ipv6.icmp.ratelimit", "0"},
+	}
+	routerSysctls = []sysctl{
+		{"net.ipv4.ip_forward", "1"},
+		{"net.ipv6.conf.all.forwarding", "1"},
+		{"net.ipv6.conf.default.forwarding", "1"},
+		{"net.ipv4.icmp_msgs_per_sec", "1000000"},
+		{"net.ipv4.icmp_msgs_burst", "1000000"},
+	}
+)
+
+func (l *Lab) close() {
+	for _, h := range l.hosts {
+		h.close()
+	}
+	l.hosts = nil
+}

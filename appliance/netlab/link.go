@@ -1,0 +1,214 @@
+package netlab
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+type addrOfHost struct {
+	link   string
+	prefix netip.Prefix
+}
+
+// Segment is a layer 2 segment: a bridge that Hosts are attached to.
+type Segment struct {
+	lab    *Lab
+	bridge netlink.Link
+}
+
+// Segment makes a layer 2 segment. The name is at most 11 characters.
+func (l *Lab) Segment(name string) *Segment {
+	l.t.Helper()
+	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br-" + name}}
+	err := l.fabric.links.LinkAdd(bridge)
+	if err == nil {
+		err = l.fabric.linkUp(bridge.Name)
+	}
+	if err != nil {
+		l.t.Fatalf("make segment %s: %v", name, err)
+	}
+	return &Segment{lab: l, bridge: bridge}
+}
+
+// Attach gives a Host an interface on the segment, with addresses written as
+// prefixes ("10.1.0.2/24").
+func (s *Segment) Attach(h *Host, ifname string, prefixes ...string) *Segment {
+	s.lab.t.Helper()
+	veth := &netlink.Veth{
+		LinkAttrs: netlink.LinkAttrs{
+			Name:        fmt.Sprintf("port%d", s.lab.ports),
+			MasterIndex: s.bridge.Attrs().Index,
+		},
+		PeerName:      ifname,
+		PeerNamespace: netlink.NsFd(h.Namespace()),
+	}
+	s.lab.ports++
+	err := s.lab.fabric.links.LinkAdd(veth)
+	if err == nil {
+		err = s.lab.fabric.linkUp(veth.Name)
+	}
+	if err == nil {
+		err = h.linkUp(ifname)
+	}
+	if err != nil {
+		s.lab.t.Fatalf("attach %s to host %s: %v", ifname, h.Name, err)
+	}
+	for _, p := range prefixes {
+		h.AddAddr(ifname, p)
+	}
+	return s
+}
+
+func (h *Host) linkUp(name string) error {
+	link, err := h.links.LinkByName(name)
+	if err == nil {
+		err = h.links.LinkSetUp(link)
+	}
+	if err != nil {
+		return fmt.Errorf("host %s: set %s up: %w", h.Name, name, err)
+	}
+	return nil
+}
+
+// link is an interface that must exist.
+func (h *Host) link(name string) netlink.Link {
+	h.t.Helper()
+	link, err := h.links.LinkByName(name)
+	if err != nil {
+		h.t.Fatalf("host %s: interface %s: %v", h.Name, name, err)
+	}
+	return link
+}
+
+// SetMTU sets the size of the largest packet of an interface, in bytes.
+func (h *Host) SetMTU(ifname string, bytes int) {
+	h.t.Helper()
+	if err := h.links.LinkSetMTU(h.link(ifname), bytes); err != nil {
+		h.t.Fatalf("host %s: mtu of %s: %v", h.Name, ifname, err)
+	}
+}
+
+// SetUp switches an interface on.
+func (h *Host) SetUp(ifname string) {
+	h.t.Helper()
+	if err := h.linkUp(ifname); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// SetDown switches an interface off.
+func (h *Host) SetDown(ifname string) {
+	h.t.Helper()
+	if err := h.links.LinkSetDown(h.link(ifname)); err != nil {
+		h.t.Fatalf("host %s: set %s down: %v", h.Name, ifname, err)
+	}
+}
+
+// AddAddr gives an interface an address, written as a prefix.
+func (h *Host) AddAddr(ifname, prefix string) {
+	h.t.Helper()
+	p := netip.MustParsePrefix(prefix)
+	if err := h.links.AddrAdd(h.link(ifname), addrOf(p)); err != nil {
+		h.t.Fatalf("host %s: add %s to %s: %v", h.Name, p, ifname, err)
+	}
+	h.addrs = append(h.addrs, addrOfHost{ifname, p})
+}
+
+// RemoveAddr takes an address from an interface.
+func (h *Host) RemoveAddr(ifname, prefix string) {
+	h.t.Helper()
+	p := netip.MustParsePrefix(prefix)
+	if err := h.links.AddrDel(h.link(ifname), addrOf(p)); err != nil {
+		h.t.Fatalf("host %s: remove %s from %s: %v", h.Name, p, ifname, err)
+	}
+}
+
+func addrOf(p netip.Prefix) *netlink.Addr {
+	addr := &netlink.Addr{IPNet: ipNet(p)}
+	if p.Addr().Is6() {
+		addr.Flags = unix.IFA_F_NODAD
+	}
+	return addr
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// Addr4 is the first IPv4 address the Host was given.
+func (h *Host) Addr4() netip.Addr { return h.firstAddr(netip.Addr.Is4) }
+
+// Addr6 is the first IPv6 address the Host was given.
+func (h *Host) Addr6() netip.Addr { return h.firstAddr(netip.Addr.Is6) }
+
+func (h *Host) firstAddr(family func(netip.Addr) bool) netip.Addr {
+	for _, a := range h.addrs {
+		if family(a.prefix.Addr()) {
+			return a.prefix.Addr()
+		}
+	}
+	return netip.Addr{}
+}
+
+// Owns tells whether the Host was given the address by AddAddr or Attach, and on
+// which interface.
+func (h *Host) Owns(addr netip.Addr) (ifname string, owns bool) {
+	for _, a := range h.addrs {
+		if a.prefix.Addr() == addr {
+			return a.link, true
+		}
+	}
+	return "", false
+}
+
+// Route sends what is for a prefix to a next hop. The prefix "default" is everything
+// of the next hop's family.
+func (h *Host) Route(prefix, via string) {
+	h.t.Helper()
+	gw := netip.MustParseAddr(via)
+	route := &netlink.Route{Gw: gw.AsSlice(), Dst: ipNet(destination(prefix, gw))}
+	if err := h.links.RouteReplace(route); err != nil {
+		h.t.Fatalf("host %s: route %s via %s: %v", h.Name, prefix, via, err)
+	}
+}
+
+// RemoveRoute is the opposite of Route.
+func (h *Host) RemoveRoute(prefix, via string) {
+	h.t.Helper()
+	gw := netip.MustParseAddr(via)
+	route := &netlink.Route{Gw: gw.AsSlice(), Dst: ipNet(destination(prefix, gw))}
+	if err := h.links.RouteDel(route); err != nil {
+		h.t.Fatalf("host %s: remove route %s via %s: %v", h.Name, prefix, via, err)
+	}
+}
+
+func destination(prefix string, gw netip.Addr) netip.Prefix {
+	switch {
+	case prefix != "default":
+		return netip.MustParsePrefix(prefix)
+	case gw.Is4():
+		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	default:
+		return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+	}
+}
+
+// Own makes every address of a prefix the Host's own, without one of them on an
+// interface: packets for it are the Host's, and From may take any of it.
+func (h *Host) Own(prefix string) {
+	h.t.Helper()
+	route := &netlink.Route{
+		LinkIndex: h.link("lo").Attrs().Index,
+		Dst:       ipNet(netip.MustParsePrefix(prefix)),
+		Type:      unix.RTN_LOCAL,
+		Table:     unix.RT_TABLE_LOCAL,
+		Scope:     unix.RT_SCOPE_HOST,
+	}
+	if err := h.links.RouteReplace(route); err != nil {
+		h.t.Fatalf("host %s: own %s: %v", h.Name, prefix, err)
+	}
+}

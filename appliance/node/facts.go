@@ -1,0 +1,188 @@
+package node
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Facts is what the host is. Its lists are sorted, so that equal hosts have equal Facts.
+type Facts struct {
+	Addresses  []Address
+	Interfaces []Interface
+	// Primary are the addresses that the host itself sends from by default: for each
+	// family the first address of the default route's interface, or the route's own
+	// preferred source.
+	Primary []netip.Addr
+	// Gateways are the next hops of all routes.
+	Gateways []netip.Addr
+}
+
+// Address is an address of the host on an interface that is up: the host does not
+// answer on the others'.
+type Address struct {
+	Prefix    netip.Prefix // the address with the length of its segment
+	Interface string
+	Index     uint32
+}
+
+// Interface is a network interface that is up.
+type Interface struct {
+	Index    uint32
+	Name     string
+	Loopback bool
+}
+
+// Read gives the facts of the network namespace of the calling thread.
+func Read() (Facts, error) {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return Facts{}, fmt.Errorf("open rtnetlink: %w", err)
+	}
+	defer h.Close()
+	return read(h)
+}
+
+func read(h *netlink.Handle) (Facts, error) {
+	var f Facts
+	links, err := h.LinkList()
+	if err := partial(err); err != nil {
+		return f, fmt.Errorf("list the interfaces: %w", err)
+	}
+	up := map[int]string{}
+	for _, l := range links {
+		a := l.Attrs()
+		if a.Flags&net.FlagUp != 0 {
+			up[a.Index] = a.Name
+			f.Interfaces = append(f.Interfaces, Interface{uint32(a.Index), a.Name, a.Flags&net.FlagLoopback != 0})
+		}
+	}
+	addrs, err := h.AddrList(nil, netlink.FAMILY_ALL)
+	if err := partial(err); err != nil {
+		return f, fmt.Errorf("list the addresses: %w", err)
+	}
+	for _, a := range addrs {
+		name, isUp := up[a.LinkIndex]
+		if p, ok := prefixOf(a.IPNet); ok && isUp && usable(a) {
+			f.Addresses = append(f.Addresses, Address{p, name, uint32(a.LinkIndex)})
+		}
+	}
+	if err := f.readRoutes(h); err != nil {
+		return f, err
+	}
+	f.sort()
+	return f, nil
+}
+
+// usable leaves out addresses that the host does not answer on: those whose uniqueness
+// is not proven yet (unless it is used meanwhile: RFC 4429), or is disproven (RFC 4862,
+// section 5.4). A deprecated one still answers (section 5.5.4).
+func usable(a netlink.Addr) bool {
+	proven := a.Flags&unix.IFA_F_TENTATIVE == 0 || a.Flags&unix.IFA_F_OPTIMISTIC != 0
+	return proven && a.Flags&unix.IFA_F_DADFAILED == 0
+}
+
+func (f *Facts) readRoutes(h *netlink.Handle) error {
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		routes, err := h.RouteList(nil, family)
+		if err := partial(err); err != nil {
+			return fmt.Errorf("list the routes: %w", err)
+		}
+		best, found := netlink.Route{}, false
+		for _, r := range routes {
+			f.addGateways(r)
+			if isDefault(r) && (!found || r.Priority < best.Priority) {
+				best, found = r, true
+			}
+		}
+		f.addPrimary(family, best, found)
+	}
+	return nil
+}
+
+func isDefault(r netlink.Route) bool {
+	if r.Dst == nil {
+		return true
+	}
+	ones, _ := r.Dst.Mask.Size()
+	return ones == 0
+}
+
+func (f *Facts) addGateways(r netlink.Route) {
+	hops := []net.IP{r.Gw}
+	for _, hop := range r.MultiPath {
+		hops = append(hops, hop.Gw)
+	}
+	for _, ip := range hops {
+		if a, ok := netip.AddrFromSlice(ip); ok && !a.IsUnspecified() {
+			f.Gateways = append(f.Gateways, a.Unmap())
+		}
+	}
+}
+
+// addPrimary finds the primary address of a family. Without a default route it is the
+// first address of the first interface that has one.
+func (f *Facts) addPrimary(family int, route netlink.Route, found bool) {
+	if a, ok := netip.AddrFromSlice(route.Src); found && ok {
+		f.Primary = append(f.Primary, a.Unmap())
+		return
+	}
+	index := route.LinkIndex
+	if found && index == 0 && len(route.MultiPath) > 0 {
+		index = route.MultiPath[0].LinkIndex
+	}
+	for _, pass := range []bool{true, false} { // on the route's interface, then anywhere
+		for _, a := range f.Addresses {
+			addr := a.Prefix.Addr()
+			if addr.Is4() != (family == netlink.FAMILY_V4) || addr.IsLoopback() || addr.IsLinkLocalUnicast() {
+				continue
+			}
+			if !pass || found && int(a.Index) == index {
+				f.Primary = append(f.Primary, addr)
+				return
+			}
+		}
+	}
+}
+
+// sort orders all but Primary, which is by family, and drops what is there twice.
+func (f *Facts) sort() {
+	slices.SortFunc(f.Addresses, func(a, b Address) int {
+		return cmp.Or(cmp.Compare(a.Index, b.Index), a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()))
+	})
+	slices.SortFunc(f.Interfaces, func(a, b Interface) int { return cmp.Compare(a.Index, b.Index) })
+	slices.SortFunc(f.Gateways, netip.Addr.Compare)
+	f.Gateways = slices.Compact(f.Gateways)
+}
+
+func (f *Facts) equal(o *Facts) bool {
+	return slices.Equal(f.Addresses, o.Addresses) && slices.Equal(f.Interfaces, o.Interfaces) &&
+		slices.Equal(f.Primary, o.Primary) && slices.Equal(f.Gateways, o.Gateways)
+}
+
+// partial lets a dump pass that the kernel marked as interrupted by a change: the
+// change is heard of too, and everything is read again then.
+func partial(err error) error {
+	if errors.Is(err, netlink.ErrDumpInterrupted) {
+		return nil
+	}
+	return err
+}
+
+func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
+	if n == nil {
+		return netip.Prefix{}, false
+	}
+	a, ok := netip.AddrFromSlice(n.IP)
+	ones, bits := n.Mask.Size()
+	if a.Is4In6() && bits == 32 {
+		a = a.Unmap()
+	}
+	return netip.PrefixFrom(a, ones), ok
+}

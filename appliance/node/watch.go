@@ -1,0 +1,146 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// quiet is how long no change must have been heard of before the facts are read:
+	// bringing an interface up is a burst of changes.
+	quiet = 10 * time.Millisecond
+	// atMost bounds that wait while changes keep coming.
+	atMost = 50 * time.Millisecond
+	// reread finds changes whose events were lost.
+	reread = 30 * time.Second
+)
+
+// groups are the changes to hear of: links, addresses and routes.
+var groups = []uint{
+	unix.RTNLGRP_LINK,
+	unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
+	unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE,
+}
+
+// Watch reads the facts at once and then whenever the host changes. The channel always
+// gives the newest facts that differ from the last ones; it is never closed. It must be
+// called on a thread of the network namespace that is meant.
+func Watch(ctx context.Context, log *slog.Logger) (<-chan Facts, error) {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open rtnetlink: %w", err)
+	}
+	// Listening begins before the first reading, so that nothing happens in between.
+	events, err := nl.Subscribe(unix.NETLINK_ROUTE, groups...)
+	if err != nil {
+		h.Close()
+		return nil, fmt.Errorf("watch the host's addresses and links: %w", err)
+	}
+	first, err := read(h)
+	if err != nil {
+		h.Close()
+		events.Close()
+		return nil, err
+	}
+	w := &watcher{handle: h, log: log, out: make(chan Facts, 1), dirty: make(chan struct{}, 1), last: first}
+	w.out <- first
+	go w.listen(ctx, events)
+	go w.run(ctx)
+	return w.out, nil
+}
+
+type watcher struct {
+	handle *netlink.Handle
+	log    *slog.Logger
+	out    chan Facts
+	dirty  chan struct{}
+	last   Facts
+}
+
+// listen takes an event only for the news that something changed: what, is read
+// afterwards. So an overrun of the socket (ENOBUFS), which is what a flood of routes
+// ends in, is as good as an event.
+func (w *watcher) listen(ctx context.Context, events *nl.NetlinkSocket) {
+	stop := context.AfterFunc(ctx, events.Close) // ends the reading
+	defer stop()
+	for {
+		_, _, err := events.Receive()
+		if ctx.Err() != nil {
+			return
+		}
+		w.touch()
+		if err != nil && !errors.Is(err, unix.ENOBUFS) {
+			w.log.Warn("changes of the host are no longer heard of; it is read now and then instead", "every", reread, "err", err)
+			return
+		}
+	}
+}
+
+func (w *watcher) touch() {
+	select {
+	case w.dirty <- struct{}{}:
+	default:
+	}
+}
+
+func (w *watcher) run(ctx context.Context) {
+	defer w.handle.Close()
+	tick := time.NewTicker(reread)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.dirty:
+			w.settle(ctx)
+		case <-tick.C:
+		}
+		now, err := read(w.handle)
+		if err != nil {
+			w.log.Warn("the host's addresses cannot be read; the last known ones stay in force", "err", err)
+			continue
+		}
+		if !now.equal(&w.last) {
+			w.last = now
+			w.give(now)
+		}
+	}
+}
+
+// settle waits until a burst of changes is over.
+func (w *watcher) settle(ctx context.Context) {
+	end := time.After(atMost)
+	for {
+		select {
+		case <-w.dirty:
+		case <-time.After(quiet):
+			return
+		case <-end:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// give replaces facts that nobody has taken yet.
+func (w *watcher) give(f Facts) {
+	for {
+		select {
+		case w.out <- f:
+			return
+		default:
+		}
+		select {
+		case <-w.out:
+		default:
+		}
+	}
+}

@@ -1,0 +1,191 @@
+package oracle
+
+import (
+	"net/netip"
+	"strings"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// annotationSourceRanges is the old place of loadBalancerSourceRanges; the field wins.
+const annotationSourceRanges = object.AnnotationSourceRanges
+
+// Decide is everything that may become of a packet: one outcome, or one for each
+// endpoint that may get it.
+func (w *World) Decide(p Packet) []Outcome {
+	addr := p.To.Addr()
+	switch {
+	case p.Protocol == Ping:
+		return w.decidePing(addr)
+	case w.isVIP(addr):
+		for _, f := range w.frontends() {
+			if f.address == addr && f.protocol == p.Protocol && f.number == p.To.Port() {
+				return w.serve(f, p)
+			}
+		}
+		// Behaviours 5, 27, 28 and 43: a port that no Service has there, node ports included,
+		// is refused, whoever may be listening on the host.
+		return []Outcome{{Kind: Refused}}
+	case anyContains(w.Box.ServiceRanges, addr):
+		// Behaviour 6: an address of the service range that nobody has.
+		return []Outcome{{Kind: Dropped}}
+	case w.isNodePortAddress(addr):
+		for _, f := range w.frontends() {
+			if f.place == atNodePort && f.family == familyOf(addr) &&
+				f.protocol == p.Protocol && f.number == p.To.Port() {
+				return w.serve(f, p)
+			}
+		}
+	}
+	return []Outcome{{Kind: Untouched}}
+}
+
+// serve is what a packet to a frontend gets.
+func (w *World) serve(f frontend, p Packet) []Outcome {
+	if !w.mayConnect(f, p.From.Addr()) {
+		return []Outcome{{Kind: Dropped}} // behaviours 32, 33 and 37
+	}
+	all := w.backendsOf(f)
+	chosen := w.everywhere(all)
+	if len(chosen) == 0 {
+		return []Outcome{{Kind: Refused}} // behaviours 16, 26, 42, 54, 56 and 64
+	}
+	if w.localOnly(f, p) {
+		if chosen = onBox(all); len(chosen) == 0 {
+			return []Outcome{{Kind: Dropped}} // behaviours 53 and 56: others have some
+		}
+	}
+	var outcomes []Outcome
+	for _, b := range chosen {
+		outcomes = append(outcomes, Outcome{Kind: Delivered, To: b.address, Source: w.source(f, p, b.address.Addr())})
+	}
+	return outcomes
+}
+
+// mayConnect tells whether source ranges let a client in. They hold on load balancer
+// IPs, with --source-ranges-apply all on external IPs and node ports too (behaviour
+// 34), never on cluster IPs (behaviour 39), and make no exception for internal sources
+// (behaviour 33). A family that is not listed is closed (behaviour 37).
+func (w *World) mayConnect(f frontend, client netip.Addr) bool {
+	if f.service.Spec.Type != object.TypeLoadBalancer || f.place == atClusterIP {
+		return true
+	}
+	if f.place != atLoadBalancer && !w.Box.SourceRangesApplyAll {
+		return true
+	}
+	ranges := f.service.Spec.LoadBalancerSourceRanges
+	if len(ranges) == 0 {
+		if annotation := strings.TrimSpace(f.service.Metadata.Annotations[annotationSourceRanges]); annotation != "" {
+			ranges = strings.Split(annotation, ",")
+		}
+	}
+	for _, text := range ranges {
+		// Behaviour 32: blanks around a range do not matter.
+		if netip.MustParsePrefix(strings.TrimSpace(text)).Contains(client) {
+			return true
+		}
+	}
+	return len(ranges) == 0
+}
+
+// localOnly tells whether a policy Local binds this client to the box's own backends.
+func (w *World) localOnly(f frontend, p Packet) bool {
+	if f.place == atClusterIP {
+		// Behaviour 55: for everybody, the box and internal sources included.
+		policy := f.service.Spec.InternalTrafficPolicy
+		return policy != nil && *policy == object.PolicyLocal
+	}
+	// Behaviours 48, 49 and 53: internal sources and the box itself are exempt.
+	return f.service.Spec.ExternalTrafficPolicy == object.PolicyLocal && !w.isInternal(p.From.Addr()) && !p.bySelf()
+}
+
+// source is the client's address that an endpoint sees.
+func (w *World) source(f frontend, p Packet, endpoint netip.Addr) Source {
+	if w.isLocal(endpoint) {
+		// What ends on the box is not routed out of it: nothing is masqueraded, and replies
+		// cannot miss the box. From the box to itself both addresses are its own.
+		if p.bySelf() {
+			return EitherSource
+		}
+		return Plain
+	}
+	client := p.From.Addr()
+	switch {
+	case client == endpoint:
+		return Masqueraded // behaviours 8 and 9
+	case !p.bySelf() && !w.Box.SNATNever && w.sameSegment(p.Interface, client, endpoint):
+		return Masqueraded // behaviour 14
+	case f.place == atClusterIP:
+		return w.clusterIPSource(p)
+	case f.service.Spec.ExternalTrafficPolicy != object.PolicyLocal:
+		return Masqueraded // behaviours 20, 25, 31, 41 and 47
+	case p.bySelf() && !w.isInternal(client):
+		return Masqueraded // behaviours 25 and 53: the box may use the VIP as its address
+	}
+	return Plain // behaviours 48 and 49; --masquerade-all does not matter (behaviour 13)
+}
+
+func (w *World) clusterIPSource(p Packet) Source {
+	if w.Box.MasqueradeAll {
+		return Masqueraded // behaviour 13
+	}
+	for _, internal := range w.Box.InternalSources {
+		// Behaviours 10 and 11; behaviour 12: without internal sources, of the family,
+		// nobody counts as outside.
+		if internal.Addr().Is4() == p.From.Addr().Is4() && !w.isInternal(p.From.Addr()) {
+			return Masqueraded
+		}
+	}
+	return Plain
+}
+
+func (w *World) isInternal(client netip.Addr) bool {
+	return anyContains(w.Box.InternalSources, client)
+}
+
+// sameSegment tells whether both are neighbours on the interface, so that the endpoint
+// would answer the client directly.
+func (w *World) sameSegment(name string, client, endpoint netip.Addr) bool {
+	for _, i := range w.Box.Interfaces {
+		for _, p := range i.Addresses {
+			if i.Name == name && p.Contains(client) && p.Contains(endpoint) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// decidePing is the answer to an ICMP echo request (behaviour 17).
+func (w *World) decidePing(addr netip.Addr) []Outcome {
+	if !w.isVIP(addr) {
+		if anyContains(w.Box.ServiceRanges, addr) {
+			return []Outcome{{Kind: Dropped}} // behaviour 6
+		}
+		return []Outcome{{Kind: Untouched}}
+	}
+	switch w.Box.Ping {
+	case PingNever:
+		return []Outcome{{Kind: Dropped}}
+	case PingAlways:
+		return []Outcome{{Kind: Answered}}
+	}
+	for i, f := range w.frontends() {
+		if f.place != atNodePort && f.address == addr && w.isFirst(i) && len(w.everywhere(w.backendsOf(f))) > 0 {
+			return []Outcome{{Kind: Answered}}
+		}
+	}
+	return []Outcome{{Kind: Unreachable}}
+}
+
+// isFirst tells whether the frontend at that place of the list is the one that has
+// what it asks for (behaviour 44).
+func (w *World) isFirst(i int) bool {
+	all := w.frontends()
+	for _, earlier := range all[:i] {
+		if earlier.address == all[i].address && earlier.protocol == all[i].protocol && earlier.number == all[i].number {
+			return false
+		}
+	}
+	return true
+}

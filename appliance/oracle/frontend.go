@@ -1,0 +1,215 @@
+package oracle
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// place is the kind of address that a frontend is at.
+type place string
+
+const (
+	atClusterIP    place = "cluster IP"
+	atLoadBalancer place = "load balancer IP"
+	atExternalIP   place = "external IP"
+	atNodePort     place = "node port"
+)
+
+// allowHostAddress lets a Service have a VIP that is an address of the host (docs,
+// services: Addresses that stay the box's).
+const allowHostAddress = "svcctl.io/allow-host-address"
+
+// frontend is one port of one Service at one address. At a node port the address is
+// not valid: it is any of the box's that node ports answer on.
+type frontend struct {
+	service  *object.Service
+	port     object.ServicePort
+	place    place
+	family   string // object.IPv4 or IPv6
+	address  netip.Addr
+	number   uint16 // port, or node port
+	protocol Protocol
+}
+
+// frontends are all that the Services ask for, who has a claim first: the older
+// Service, then the one whose namespace/name sorts first (behaviour 44). Where two ask
+// for the same, the later one is in the list too; who wants the winner takes the first.
+func (w *World) frontends() []frontend {
+	services := slices.Clone(w.Services)
+	slices.SortStableFunc(services, byAge)
+	var all []frontend
+	for _, service := range services {
+		// "No proxying of any kind is set up" for ExternalName; "there is no load balancing
+		// or proxying done by the platform" for headless Services (Service page), and no
+		// rule for the external IPs of either (behaviour 41).
+		if service.Spec.Type == object.TypeExternalName || isHeadless(service) {
+			continue
+		}
+		for _, port := range service.Spec.Ports {
+			all = append(all, w.frontendsOf(service, port)...)
+		}
+	}
+	return all
+}
+
+func (w *World) frontendsOf(service *object.Service, port object.ServicePort) []frontend {
+	var all []frontend
+	add := func(at place, addr netip.Addr, family string, number int32) {
+		all = append(all, frontend{service, port, at, family, addr, uint16(number), Protocol(port.Protocol)})
+	}
+	for _, vip := range w.vipsOf(service) {
+		add(vip.place, vip.address, familyOf(vip.address), port.Port)
+	}
+	// "Each node proxies that port (the same port number on every Node) into your
+	// Service" (Service page), in the families of the Service (behaviour 21).
+	if port.NodePort != 0 {
+		for _, family := range familiesOf(service) {
+			add(atNodePort, netip.Addr{}, family, port.NodePort)
+		}
+	}
+	return all
+}
+
+// vip is an address of a Service.
+type vip struct {
+	place   place
+	address netip.Addr
+}
+
+// vipsOf are the addresses that a Service may have, the strictest use first: an
+// address that is in two fields is one that source ranges hold for.
+func (w *World) vipsOf(service *object.Service) []vip {
+	var all []vip
+	for _, text := range service.Spec.ClusterIPs {
+		all = append(all, vip{atClusterIP, netip.MustParseAddr(text)})
+	}
+	families := familiesOf(service)
+	accept := func(at place, text string) {
+		addr := netip.MustParseAddr(text)
+		// Each family uses only its own VIPs (behaviour 136).
+		if slices.Contains(families, familyOf(addr)) && w.mayServe(service, at, addr) {
+			all = append(all, vip{at, addr})
+		}
+	}
+	if service.Spec.Type == object.TypeLoadBalancer {
+		for _, ingress := range service.Status.LoadBalancer.Ingress {
+			// Mode Proxy: the load balancer talks to the node port or the endpoint; its IP is
+			// not to be served by the node (LoadBalancerIngress.ipMode).
+			if ingress.IP != "" && (ingress.IPMode == nil || *ingress.IPMode == object.IPModeVIP) {
+				accept(atLoadBalancer, ingress.IP)
+			}
+		}
+	}
+	for _, text := range service.Spec.ExternalIPs {
+		accept(atExternalIP, text)
+	}
+	return all
+}
+
+// mayServe tells whether the box lets the Service have the address.
+func (w *World) mayServe(service *object.Service, at place, addr netip.Addr) bool {
+	// --external-ip-range: "which externalIPs are accepted".
+	if at == atExternalIP && len(w.Box.ExternalIPRanges) > 0 && !anyContains(w.Box.ExternalIPRanges, addr) {
+		return false
+	}
+	// Behaviour 45: an address of the host, or of a gateway, is refused unless annotated.
+	if service.Metadata.Annotations[allowHostAddress] == "true" {
+		return true
+	}
+	if slices.Contains(w.Box.Gateways, addr) {
+		return false
+	}
+	for _, i := range w.Box.Interfaces {
+		for _, p := range i.Addresses {
+			// A host prefix (/32, /128) is how a VIP is bound to an interface: no refusal.
+			if p.Addr() == addr && !p.IsSingleIP() {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// isVIP tells whether some Service has the address.
+func (w *World) isVIP(addr netip.Addr) bool {
+	for _, f := range w.frontends() {
+		if f.place != atNodePort && f.address == addr {
+			return true
+		}
+	}
+	return false
+}
+
+// isNodePortAddress tells whether node ports answer on the address: one of the box's
+// that is no loopback address and no VIP (behaviours 20, 28), and that
+// --nodeport-addresses selects. A family without a prefix in the list is not
+// restricted (behaviour 22).
+func (w *World) isNodePortAddress(addr netip.Addr) bool {
+	if !w.isLocal(addr) || addr.IsLoopback() || w.isVIP(addr) {
+		return false
+	}
+	if w.Box.NodePortPrimary {
+		return slices.Contains(w.Box.Primary, addr)
+	}
+	restricted := false
+	for _, p := range w.Box.NodePortAddresses {
+		if p.Addr().Is4() == addr.Is4() {
+			restricted = true
+		}
+	}
+	return !restricted || anyContains(w.Box.NodePortAddresses, addr)
+}
+
+// isLocal tells whether the address is one of the box's.
+func (w *World) isLocal(addr netip.Addr) bool {
+	for _, i := range w.Box.Interfaces {
+		for _, p := range i.Addresses {
+			if p.Addr() == addr {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func byAge(a, b *object.Service) int {
+	if order := a.Metadata.CreationTimestamp.Compare(*b.Metadata.CreationTimestamp); order != 0 {
+		return order
+	}
+	if order := strings.Compare(a.Metadata.Namespace, b.Metadata.Namespace); order != 0 {
+		return order
+	}
+	return strings.Compare(a.Metadata.Name, b.Metadata.Name)
+}
+
+func isHeadless(service *object.Service) bool {
+	return slices.Contains(service.Spec.ClusterIPs, object.ClusterIPNone)
+}
+
+// familiesOf are the families that a Service has a cluster IP of.
+func familiesOf(service *object.Service) []string {
+	var families []string
+	for _, text := range service.Spec.ClusterIPs {
+		families = append(families, familyOf(netip.MustParseAddr(text)))
+	}
+	return families
+}
+
+func familyOf(addr netip.Addr) string {
+	if addr.Is4() {
+		return object.IPv4
+	}
+	return object.IPv6
+}
+
+func anyContains(prefixes []netip.Prefix, addr netip.Addr) bool {
+	for _, p := range prefixes {
+		if p.Contains(addr) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,146 @@
+package appliance
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store/object"
+)
+
+// objects is what the planner reads of the store. What it returns is never changed
+// afterwards.
+type objects interface {
+	Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints)
+}
+
+// planner turns objects and the facts of the box into the ruleset they ask for. It
+// decides and does nothing. Its work for a change is proportional to the Services
+// that the change touches.
+type planner struct {
+	facts    resolve.Facts
+	box      nft.Box
+	claims   resolve.Claims
+	compiler *nft.Compiler
+	problems map[string][]resolve.Problem // by Service
+	sizes    map[string]size              // by Service
+	total    size
+}
+
+// size counts what is served.
+type size struct{ ports, frontends, endpoints int }
+
+func (s size) plus(o size, sign int) size {
+	return size{s.ports + sign*o.ports, s.frontends + sign*o.frontends, s.endpoints + sign*o.endpoints}
+}
+
+func newPlanner() *planner {
+	return &planner{
+		compiler: nft.NewCompiler(),
+		problems: map[string][]resolve.Problem{},
+		sizes:    map[string]size{},
+	}
+}
+
+// adopt plans all Services on top of a ruleset that is in the kernel.
+func (p *planner) adopt(have nft.Ruleset, box nft.Box, facts resolve.Facts, objs objects, all []string) nft.Transition {
+	p.box, p.facts = box, facts
+	return p.compiler.Adopt(have, nft.State{Box: box, Services: p.resolve(objs, all)})
+}
+
+// update plans the Services that changed.
+func (p *planner) update(objs objects, changed []string) nft.Transition {
+	return p.compiler.Update(nil, p.resolve(objs, changed))
+}
+
+// relocate plans all Services anew on a box that changed.
+func (p *planner) relocate(box nft.Box, facts resolve.Facts, objs objects, all []string) nft.Transition {
+	p.box, p.facts = box, facts
+	return p.compiler.Update(&box, p.resolve(objs, all))
+}
+
+// resolve gives the ports of the Services that changed and of those that gain or
+// lose a frontend by that; a Service that is gone has none.
+func (p *planner) resolve(objs objects, changed []string) map[string][]nft.ServicePort {
+	outputs := make(map[string]resolve.Output, len(changed))
+	affected := map[string]bool{}
+	for _, key := range changed {
+		out, since := p.resolveOne(objs, key)
+		outputs[key] = out
+		for _, other := range p.claims.Set(key, since, out.Ports) {
+			affected[other] = true
+		}
+	}
+	for key := range affected {
+		if _, ok := outputs[key]; !ok {
+			outputs[key], _ = p.resolveOne(objs, key)
+		}
+	}
+	ports := make(map[string][]nft.ServicePort, len(outputs))
+	for key, out := range outputs {
+		namespace, name, _ := cutKey(key)
+		granted, conflicts := p.claims.Grant(object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}, out.Ports)
+		ports[key] = granted
+		p.record(key, granted, append(out.Problems, conflicts...))
+	}
+	return ports
+}
+
+func cutKey(key string) (namespace, name string, ok bool) {
+	for i := range len(key) {
+		if key[i] == '/' {
+			return key[:i], key[i+1:], true
+		}
+	}
+	return "", key, false
+}
+
+func (p *planner) resolveOne(objs objects, key string) (resolve.Output, time.Time) {
+	svc, slices, endpoints := objs.Service(key)
+	if svc == nil {
+		return resolve.Output{}, time.Time{}
+	}
+	var since time.Time
+	if t := svc.Metadata.CreationTimestamp; t != nil {
+		since = *t
+	}
+	return resolve.Service(resolve.Input{Service: svc, Slices: slices, Endpoints: endpoints}, &p.facts), since
+}
+
+// record keeps the problems and the sizes of a Service.
+func (p *planner) record(key string, ports []nft.ServicePort, problems []resolve.Problem) {
+	if len(problems) > 0 {
+		p.problems[key] = problems
+	} else {
+		delete(p.problems, key)
+	}
+	p.total = p.total.plus(p.sizes[key], -1)
+	var now size
+	for i := range ports {
+		now = now.plus(size{1, len(ports[i].Frontends), len(ports[i].Pools[nft.PoolCluster])}, 1)
+	}
+	p.total = p.total.plus(now, 1)
+	if now == (size{}) {
+		delete(p.sizes, key)
+		return
+	}
+	p.sizes[key] = now
+}
+
+// known are the Services that something is planned or reported for.
+func (p *planner) known() []string {
+	return slices.AppendSeq(slices.Collect(maps.Keys(p.sizes)), maps.Keys(p.problems))
+}
+
+// allProblems lists the problems of all Services by Service.
+func (p *planner) allProblems() []resolve.Problem {
+	var all []resolve.Problem
+	for _, key := range slices.Sorted(maps.Keys(p.problems)) {
+		all = append(all, p.problems[key]...)
+	}
+	slices.SortStableFunc(all, func(a, b resolve.Problem) int { return cmp.Compare(a.Object.String(), b.Object.String()) })
+	return all
+}

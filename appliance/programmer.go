@@ -1,0 +1,151 @@
+package appliance
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/kernel"
+)
+
+// table is what the programmer needs of the kernel.
+type table interface {
+	Read() (nft.Ruleset, uint32, error)
+	Commit(b *nft.Batch, generation uint32) (uint32, error)
+	Forget(f nft.ForgetData, generation uint32) (uint32, error)
+}
+
+// maxAttempts bounds how often one change is tried at once. After that the loop
+// tries again later.
+const maxAttempts = 5
+
+// programmer is the one owner of our tables in the kernel: it commits transitions and
+// finds back to a known state when a commit fails. It does what it is told and
+// decides nothing about Services.
+type programmer struct {
+	kernel     table
+	log        *slog.Logger
+	generation uint32 // of the ruleset that our last reading or commit left; 0: not known
+}
+
+// committed is what a change took.
+type committed struct {
+	at           time.Time // when the kernel had it
+	duration     time.Duration
+	transactions int
+	operations   int
+	elements     int
+}
+
+// read gives what the kernel holds of ours now.
+func (p *programmer) read() (nft.Ruleset, error) {
+	have, generation, err := p.kernel.Read()
+	if err != nil {
+		return nil, fmt.Errorf("read our tables: %w", err)
+	}
+	p.generation = generation
+	return have, nil
+}
+
+// program commits a transition that leads from what the kernel is known to hold to
+// want. When somebody else committed meanwhile, or the outcome of a commit is unknown,
+// it reads again and commits what is still missing; when the kernel refuses the change,
+// it replaces our tables as a whole, in one transaction.
+func (p *programmer) program(tr nft.Transition, want nft.Ruleset) (committed, error) {
+	var done committed
+	start := time.Now()
+	forget := tr.Forget
+	if p.generation == 0 {
+		have, err := p.read()
+		if err != nil {
+			return done, err
+		}
+		tr = nft.Diff(have, want)
+	}
+	for attempt := 1; ; attempt++ {
+		err := p.commit(tr, &done)
+		if err == nil {
+			break
+		}
+		if attempt == maxAttempts || errors.Is(err, kernel.ErrPermission) {
+			p.generation = 0
+			return done, err
+		}
+		p.log.Warn("commit again", "attempt", attempt, "err", err)
+		have, readErr := p.read()
+		if readErr != nil {
+			return done, errors.Join(err, readErr)
+		}
+		var refused *kernel.OpError
+		if errors.As(err, &refused) {
+			tr = replacement(have, want)
+		} else {
+			tr = nft.Diff(have, want)
+		}
+	}
+	done.duration = time.Since(start)
+	done.at = time.Now()
+	return done, p.sweep(forget)
+}
+
+// commit carries out both parts of a transition.
+func (p *programmer) commit(tr nft.Transition, done *committed) error {
+	for _, batch := range []*nft.Batch{&tr.Apply, &tr.Cleanup} {
+		if batch.Empty() {
+			continue
+		}
+		generation, err := p.kernel.Commit(batch, p.generation)
+		if err != nil {
+			return err
+		}
+		p.generation = generation
+		done.transactions++
+		done.operations += len(batch.Ops)
+		done.elements += elements(batch)
+	}
+	return nil
+}
+
+// sweep forgets the clients that packets under way during the commit may have put back.
+func (p *programmer) sweep(forget []nft.ForgetData) error {
+	for _, f := range forget {
+		generation, err := p.kernel.Forget(f, p.generation)
+		if errors.Is(err, kernel.ErrStale) {
+			generation, err = p.kernel.Forget(f, 0)
+		}
+		if err != nil {
+			return fmt.Errorf("forget the clients of endpoints that are gone: %w", err)
+		}
+		p.generation = generation
+	}
+	return nil
+}
+
+// replacement deletes and makes every table anew.
+func replacement(have, want nft.Ruleset) nft.Transition {
+	tr := nft.Diff(nil, want)
+	var deletes []nft.Op
+	for _, f := range nft.Families {
+		if have[f] != nil {
+			deletes = append(deletes, nft.DeleteTable{Family: f})
+		}
+	}
+	tr.Apply.Ops = append(deletes, tr.Apply.Ops...)
+	return tr
+}
+
+// elements counts the elements that a batch adds and deletes.
+func elements(b *nft.Batch) int {
+	n := 0
+	for _, op := range b.Ops {
+		switch op := op.(type) {
+		case nft.AddElements:
+			n += len(op.Elements)
+		case nft.DeleteElements:
+			n += len(op.Elements)
+		}
+	}
+	return n
+}

@@ -1,0 +1,214 @@
+package appliance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"golang.org/x/sync/errgroup"
+
+	"svcctl.io/svcctl/api"
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/metrics"
+	"svcctl.io/svcctl/appliance/node"
+	"svcctl.io/svcctl/nft/kernel"
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/watch"
+)
+
+// Run serves until ctx is done and returns nil then. The rules stay in the kernel: see
+// Down. An error says why it could not start, or what it cannot go on without.
+func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	closers := closers{}
+	defer func() { err = errors.Join(err, closers.close()) }()
+
+	// The data directory first: its lock tells a second instance from the first
+	// before anything is touched.
+	engine, err := store.OpenFile(cfg.DataDir)
+	if err != nil {
+		return err
+	}
+	closers.add(engine.Close)
+	objects, err := store.Open(engine, cfg.storeConfig())
+	if err != nil {
+		return err
+	}
+	k, err := kernel.Open(kernel.Options{})
+	if err != nil {
+		return err
+	}
+	closers.add(k.Close)
+
+	m := metrics.New(cfg.Version)
+	a := &assembly{cfg: cfg, log: log, store: objects, kernel: k, metrics: m, barriers: make(chan chan struct{})}
+	if len(cfg.Manifests) > 0 {
+		if a.watcher, err = watch.New(watch.Config{Dirs: cfg.Manifests, LastGood: objects.LastGood(), Log: log}); err != nil {
+			return err
+		}
+	}
+	a.state = newPublished(objects.Revision, a.rescan, a.firstStatus())
+	server := api.New(api.Config{Socket: cfg.Socket, Version: cfg.Version, Panicked: m.APIPanicked}, a.state, log)
+	socket, err := server.Listen()
+	if err != nil {
+		return err
+	}
+	closers.add(ignoreClosed(socket.Close))
+	var scrape net.Listener
+	if cfg.MetricsListen != "" {
+		if scrape, err = metrics.Listen(cfg.MetricsListen); err != nil {
+			return err
+		}
+		closers.add(ignoreClosed(scrape.Close))
+	}
+	if err := k.HoldSentinel(); err != nil {
+		log.Warn("established connections are not protected from a foreign flush of the ruleset", "err", err)
+	}
+	return a.serve(ctx, server, socket, scrape)
+}
+
+// closers close what was opened, last one first.
+type closers []func() error
+
+func (c *closers) add(f func() error) { *c = append(*c, f) }
+
+func (c closers) close() error {
+	var errs []error
+	for i := len(c) - 1; i >= 0; i-- {
+		errs = append(errs, c[i]())
+	}
+	return errors.Join(errs...)
+}
+
+// ignoreClosed is for listeners, which their server closes as a rule.
+func ignoreClosed(f func() error) func() error {
+	return func() error {
+		if err := f(); !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		return nil
+	}
+}
+
+// assembly is the running appliance: the parts that its tasks share.
+type assembly struct {
+	cfg      Config
+	log      *slog.Logger
+	store    *store.Store
+	kernel   *kernel.Conn
+	watcher  *watch.Watcher // nil when there is nothing to watch
+	metrics  *metrics.Metrics
+	state    *published
+	barriers chan chan struct{}
+}
+
+// serve runs the tasks. The first one that fails ends all; a panic ends the process.
+func (a *assembly) serve(ctx context.Context, server *api.Server, socket, scrape net.Listener) error {
+	tasks, ctx := errgroup.WithContext(ctx)
+	facts, err := node.Watch(ctx, a.log)
+	if err != nil {
+		return err
+	}
+	changes, err := a.kernel.Watch(ctx)
+	if err != nil {
+		return err
+	}
+	in := inputs{facts: facts, changes: changes, accepted: a.store.Changed(), barriers: a.barriers}
+	if a.watcher != nil {
+		in.snapshots = a.watcher.Snapshots()
+		tasks.Go(func() error { return a.watcher.Run(ctx) })
+	}
+	l := a.loop()
+	tasks.Go(func() error { return l.run(ctx, in) })
+	tasks.Go(func() error { return server.Serve(ctx, socket) })
+	if scrape != nil {
+		tasks.Go(func() error { return api.Serve(ctx, scrape, a.metrics.Handler(a.state), a.log, a.metrics.APIPanicked) })
+	}
+	tasks.Go(func() error {
+		<-ctx.Done()
+		a.notify(daemon.SdNotifyStopping)
+		return nil
+	})
+	err = tasks.Wait()
+	a.log.Info("stopped; the rules stay in force", "err", err)
+	return err
+}
+
+func (a *assembly) loop() *loop {
+	return &loop{
+		cfg: a.cfg, log: a.log, store: a.store, metrics: a.metrics, state: a.state,
+		planner:  newPlanner(),
+		kernel:   &programmer{kernel: a.kernel, log: a.log},
+		reporter: &reporter{log: a.log, where: a.store.Location},
+		status:   a.firstStatus(),
+		onReady:  func() { a.notify(daemon.SdNotifyReady) },
+	}
+}
+
+// notify tells systemd, if it started us and wants to know.
+func (a *assembly) notify(state string) {
+	if _, err := daemon.SdNotify(false, state); err != nil {
+		a.log.Warn("systemd cannot be told", "state", state, "err", err)
+	}
+}
+
+// firstStatus is the status before the loop has done anything.
+func (a *assembly) firstStatus() wire.Status {
+	features := a.kernel.Probe()
+	s := wire.Status{
+		Version: a.cfg.Version, NodeName: a.cfg.NodeName, Started: time.Now().UTC(),
+		Reason: "starting", Problems: []wire.Problem{}, Sources: sources(a.cfg.Manifests, nil),
+	}
+	s.Kernel = wire.Kernel{Release: features.Release, Features: features.Present(), Missing: features.Missing()}
+	return s
+}
+
+// rescan has the watched directories looked at once more and waits until what they
+// held by then is in the store.
+func (a *assembly) rescan(ctx context.Context) error {
+	if a.watcher != nil {
+		if err := a.watcher.Rescan(ctx); err != nil {
+			return fmt.Errorf("read the manifests once more: %w", err)
+		}
+	}
+	barrier := make(chan struct{})
+	select {
+	case a.barriers <- barrier:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case <-barrier:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Down removes everything this program has in the kernel. Connections that go through
+// a VIP end with it.
+func Down(context.Context) error {
+	k, err := kernel.Open(kernel.Options{})
+	if err != nil {
+		return err
+	}
+	defer k.Close()
+	programmer := &programmer{kernel: k, log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+	have, err := programmer.read()
+	if err != nil {
+		return err
+	}
+	if len(have) > 0 {
+		if _, err := programmer.program(replacement(have, nil), nil); err != nil {
+			return err
+		}
+	}
+	return k.DropSentinel()
+}

@@ -1,0 +1,96 @@
+package appliance
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"svcctl.io/svcctl/api/wire"
+)
+
+// published is what the loop tells everybody else: the newest status, and which
+// revision is in the kernel. It implements api.Backend.
+type published struct {
+	accepted func() uint64 // the store's revision
+	rescan   func(context.Context) error
+
+	mu         sync.Mutex
+	status     wire.Status
+	failure    error         // why the last change is not in the kernel
+	programmed uint64        // every change up to this revision is in the kernel
+	changed    chan struct{} // closed when any of the above changes
+}
+
+func newPublished(accepted func() uint64, rescan func(context.Context) error, first wire.Status) *published {
+	return &published{accepted: accepted, rescan: rescan, status: first, changed: make(chan struct{})}
+}
+
+// publish replaces the status.
+func (p *published) publish(s wire.Status, programmed uint64, failure error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.status, p.programmed, p.failure = s, programmed, failure
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+// Status implements api.Backend.
+func (p *published) Status() wire.Status {
+	accepted := p.accepted()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.status
+	s.Revision = wire.Revision{Accepted: max(accepted, p.programmed), Programmed: p.programmed}
+	s.Synced = s.Ready && p.failure == nil && p.programmed >= accepted
+	return s
+}
+
+// Healthy implements api.Health: the loop answers as long as the process lives.
+func (p *published) Healthy() error { return nil }
+
+// Ready implements api.Health.
+func (p *published) Ready() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.status.Ready {
+		return errors.New(p.status.Reason)
+	}
+	return nil
+}
+
+// Synced implements api.Backend. For revision 0 the watched directories are looked at
+// once more first, so that what was written to them before the call counts as accepted.
+func (p *published) Synced(ctx context.Context, revision uint64) error {
+	if revision == 0 {
+		if err := p.rescan(ctx); err != nil {
+			return err
+		}
+		revision = p.accepted()
+	}
+	for {
+		p.mu.Lock()
+		done, changed := p.status.Ready && p.failure == nil && p.programmed >= revision, p.changed
+		p.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return p.why(ctx)
+		}
+	}
+}
+
+// why says what a caller waited for in vain.
+func (p *published) why(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.failure != nil:
+		return p.failure
+	case !p.status.Ready:
+		return errors.New(p.status.Reason)
+	}
+	return ctx.Err()
+}

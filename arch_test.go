@@ -1,0 +1,300 @@
+package svcctl_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "svcctl.io/svcctl"
+
+// edges are the imports between our own packages that the architecture allows. A
+// package that is not listed is one nobody decided on. ARCHITECTURE.md draws them.
+var edges = map[string][]string{
+	"store/object":   {},
+	"store/manifest": {"store/object"},
+	"store/alloc":    {},
+	"store":          {"store/alloc", "store/manifest", "store/object"},
+	"watch":          {"store/manifest", "store/object"},
+
+	"nft":        {},
+	"nft/fake":   {"nft", "nft/kernel"}, // for tests only
+	"nft/kernel": {"nft"},
+	"nft/sim":    {"nft"},
+
+	"api":        {"api/wire"},
+	"api/client": {"api/wire"},
+	"api/wire":   {},
+
+	"appliance/metrics": {"api"},
+	"appliance/node":    {},
+	"appliance/resolve": {"nft", "store/object"},
+	"appliance": {
+		"api", "api/wire", "appliance/metrics", "appliance/node", "appliance/resolve",
+		"nft", "nft/kernel", "store", "store/alloc", "store/manifest", "store/object", "watch",
+	},
+	"appliance/e2e":    {},               // tests only
+	"appliance/netlab": {},               // for tests only
+	"appliance/oracle": {"store/object"}, // for tests only
+
+	"cmd/svcctl":    {"api/client", "api/wire", "appliance", "store/manifest"},
+	"examples/demo": {},
+	".ci/report":    {},
+}
+
+// testEdges are the packages that any test may use besides its package's own edges.
+var testEdges = []string{"appliance/netlab", "appliance/oracle", "nft/fake", "nft/sim", "store/manifest", "store/object"}
+
+// moreTestEdges are what the tests of single packages use besides: those that try
+// several rooms together.
+var moreTestEdges = map[string][]string{
+	"api/client": {"api"},
+	"cmd/svcctl": {"api"},
+	"examples":   {"appliance"},
+}
+
+// libraries are the packages that may use a library of others. A library that is not
+// listed needs a sentence in ARCHITECTURE.md first.
+var libraries = map[string][]string{
+	"github.com/coreos/go-systemd":        {"appliance"},
+	"github.com/fsnotify/fsnotify":        {"watch"},
+	"github.com/google/nftables":          {"nft/kernel"},
+	"github.com/mdlayher/netlink":         {"nft/kernel"},
+	"github.com/prometheus/client_golang": {"appliance/metrics"},
+	"github.com/urfave/cli":               {"cmd/svcctl"},
+	"github.com/vishvananda/netlink":      {"appliance/netlab", "appliance/node"},
+	"go.etcd.io/bbolt":                    {"store"},
+	"golang.org/x/net":                    {"nft/kernel"},
+	"golang.org/x/sync":                   {"appliance"},
+	"golang.org/x/sys":                    {"api", "appliance/netlab", "appliance/node", "cmd/svcctl", "nft/fake", "nft/kernel", "watch"},
+	"gopkg.in/yaml.v3":                    {"cmd/svcctl", "store/manifest"},
+}
+
+// testLibraries may be used by the tests of any package.
+var testLibraries = []string{
+	"github.com/google/go-cmp", "github.com/vishvananda/netlink", "golang.org/x/sys",
+}
+
+// pure packages compute: same input, same output. What they need from the world is
+// handed to them.
+var pure = []string{"store/object", "store/manifest", "store/alloc", "nft", "nft/sim", "appliance/resolve"}
+
+// impure are the packages of the standard library that a pure package does not
+// import, and the functions that it does not call.
+var (
+	impure      = []string{"os", "net", "net/http", "log", "log/slog", "syscall", "math/rand", "math/rand/v2", "crypto/rand"}
+	impureCalls = []string{"time.Now", "time.Since", "time.Until", "time.Sleep", "time.After", "time.NewTimer"}
+)
+
+// source is one file of ours, parsed.
+type source struct {
+	path string // from the root of the repository
+	pkg  string // its directory
+	test bool
+	file *ast.File
+}
+
+// sources parses every Go file of the repository.
+func sources(t *testing.T) (*token.FileSet, []source) {
+	t.Helper()
+	fset := token.NewFileSet()
+	var all []source
+	for _, name := range files(t) {
+		if path.Ext(name) != ".go" {
+			continue
+		}
+		file, err := parser.ParseFile(fset, name, nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, source{name, path.Dir(name), strings.HasSuffix(name, "_test.go"), file})
+	}
+	return fset, all
+}
+
+// built are the names of what tools leave behind, as .gitignore has them.
+var built = []string{"*.test", "*.out", "*.prof", "svcctl"}
+
+// files lists the files of the repository: not what was built, not what git keeps.
+func files(t *testing.T) []string {
+	t.Helper()
+	var all []string
+	err := filepath.WalkDir(".", func(name string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && (name == ".git" || name == "bin"):
+			return fs.SkipDir
+		case slices.ContainsFunc(built, func(pattern string) bool { ok, _ := path.Match(pattern, name); return ok }):
+			return nil
+		case entry.Type().IsRegular():
+			all = append(all, filepath.ToSlash(name))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// imports lists what a file imports.
+func (s source) imports() []string {
+	var all []string
+	for _, spec := range s.file.Imports {
+		all = append(all, strings.Trim(spec.Path.Value, `"`))
+	}
+	return all
+}
+
+func TestImportsOfOurs(t *testing.T) {
+	_, all := sources(t)
+	for _, s := range all {
+		allowed, known := edges[s.pkg]
+		if !known && !s.test {
+			t.Errorf("%s: package %s is not in the list of packages", s.path, s.pkg)
+			continue
+		}
+		if s.test {
+			allowed = slices.Concat(allowed, []string{s.pkg}, testEdges, moreTestEdges[s.pkg])
+		}
+		for _, imported := range s.imports() {
+			ours, is := strings.CutPrefix(imported, module+"/")
+			if is && !slices.Contains(allowed, ours) {
+				t.Errorf("%s: %s must not import %s", s.path, s.pkg, ours)
+			}
+		}
+	}
+}
+
+// TestListsAreCurrent: what nobody imports any more is not in the lists.
+func TestListsAreCurrent(t *testing.T) {
+	_, all := sources(t)
+	imported := map[string][]string{} // by package, without its tests
+	for _, s := range all {
+		if !s.test {
+			imported[s.pkg] = append(imported[s.pkg], s.imports()...)
+		}
+	}
+	uses := func(pkg, what string) bool {
+		return slices.ContainsFunc(imported[pkg], func(i string) bool { return strings.HasPrefix(i+"/", what+"/") })
+	}
+	for pkg, targets := range edges {
+		if _, there := imported[pkg]; !there {
+			t.Errorf("package %s is listed and not there", pkg)
+		}
+		for _, target := range targets {
+			if !uses(pkg, module+"/"+target) {
+				t.Errorf("%s may import %s and does not: take it off the list", pkg, target)
+			}
+		}
+	}
+	for library, users := range libraries {
+		for _, pkg := range users {
+			if !uses(pkg, library) {
+				t.Errorf("%s may import %s and does not: take it off the list", pkg, library)
+			}
+		}
+	}
+}
+
+// TestNoCircle holds the list of edges itself to the rule that no arrow runs back.
+func TestNoCircle(t *testing.T) {
+	var visit func(pkg string, above []string)
+	visit = func(pkg string, above []string) {
+		if slices.Contains(above, pkg) {
+			t.Fatalf("circle: %v", append(above, pkg))
+		}
+		for _, next := range edges[pkg] {
+			visit(next, append(above, pkg))
+		}
+	}
+	for pkg := range edges {
+		visit(pkg, nil)
+	}
+}
+
+func TestImportsOfLibraries(t *testing.T) {
+	_, all := sources(t)
+	for _, s := range all {
+		for _, imported := range s.imports() {
+			first, _, _ := strings.Cut(imported, "/")
+			if !strings.Contains(first, ".") || strings.HasPrefix(imported, module) {
+				continue
+			}
+			if !mayUse(s, imported) {
+				t.Errorf("%s: %s must not import %s", s.path, s.pkg, imported)
+			}
+		}
+	}
+}
+
+func mayUse(s source, imported string) bool {
+	within := func(library string) bool { return strings.HasPrefix(imported+"/", library+"/") }
+	for library, users := range libraries {
+		if within(library) && slices.Contains(users, s.pkg) {
+			return true
+		}
+	}
+	return s.test && slices.ContainsFunc(testLibraries, within)
+}
+
+func TestPurity(t *testing.T) {
+	fset, all := sources(t)
+	for _, s := range all {
+		if s.test || !slices.Contains(pure, s.pkg) {
+			continue
+		}
+		for _, imported := range s.imports() {
+			if slices.Contains(impure, imported) {
+				t.Errorf("%s: %s is pure and must not import %s", s.path, s.pkg, imported)
+			}
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			selector, is := n.(*ast.SelectorExpr)
+			if !is {
+				return true
+			}
+			if x, is := selector.X.(*ast.Ident); is && slices.Contains(impureCalls, x.Name+"."+selector.Sel.Name) {
+				t.Errorf("%s: %s is pure and must not call %s.%s", fset.Position(n.Pos()), s.pkg, x.Name, selector.Sel.Name)
+			}
+			return true
+		})
+	}
+}
+
+// TestNoKubernetesModule: the product speaks Kubernetes' language and carries none of
+// its code.
+func TestNoKubernetesModule(t *testing.T) {
+	for _, name := range []string{"go.mod", "go.sum"} {
+		content, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := regexp.MustCompile(`(?m)^\s*(require\s+)?(sigs\.)?k8s\.io/\S+`).Find(content); found != nil {
+			t.Errorf("%s names %s", name, strings.TrimSpace(string(found)))
+		}
+	}
+}
+
+// TestLibrariesAreExplained: every library has its sentence.
+func TestLibrariesAreExplained(t *testing.T) {
+	architecture, err := os.ReadFile("ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, library := range slices.Concat(slices.Collect(maps.Keys(libraries)), testLibraries) {
+		if !strings.Contains(string(architecture), "`"+library) {
+			t.Errorf("ARCHITECTURE.md does not say what %s is for", library)
+		}
+	}
+}

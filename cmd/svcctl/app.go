@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"svcctl.io/svcctl/api/client"
+)
+
+// The exit codes.
+const (
+	exitDone        = 0
+	exitNo          = 1 // the answer is no, or something was refused
+	exitUsage       = 2
+	exitUnreachable = 3 // the appliance cannot be reached
+)
+
+// main runs the verb that args name, says on stderr what went wrong, and returns
+// the exit code.
+func (p *program) main(ctx context.Context, args []string) int {
+	err := p.app().RunContext(ctx, append([]string{"svcctl"}, args...))
+	for _, line := range lines(err) {
+		fmt.Fprintf(p.stderr, "svcctl: %s\n", line)
+	}
+	return exitCode(err)
+}
+
+// app is the command line: the verbs of the table, with our own help and errors.
+func (p *program) app() *cli.App {
+	verbs := p.verbs()
+	root := rootVerb(verbs)
+	app := &cli.App{
+		Name:            root.name,
+		Flags:           root.cliFlags(),
+		HideHelp:        true, // flag.ErrHelp comes to usage, which shows ours
+		HideVersion:     true,
+		Writer:          p.stdout,
+		ErrWriter:       p.stderr,
+		ExitErrHandler:  func(*cli.Context, error) {}, // main prints and exits
+		OnUsageError:    p.usage(root),
+		Action:          func(c *cli.Context) error { return p.bare(root, verbs, c.Args().Slice()) },
+		CommandNotFound: func(*cli.Context, string) {},
+	}
+	for _, v := range verbs {
+		app.Commands = append(app.Commands, &cli.Command{
+			Name:         v.name,
+			Usage:        v.summary,
+			Flags:        v.cliFlags(),
+			HideHelp:     true,
+			OnUsageError: p.usage(v),
+			Action: func(c *cli.Context) error {
+				args := c.Args().Slice()
+				if v.args == "" && len(args) > 0 {
+					return usagef("%s takes no argument, and %q is one: run `svcctl %s --help`", v.name, args[0], v.name)
+				}
+				return v.run(c.Context, v, args)
+			},
+		})
+	}
+	return app
+}
+
+// usage shows the help of a verb when it is asked for, and else says which flag is
+// wrong.
+func (p *program) usage(v *verb) cli.OnUsageErrorFunc {
+	return func(_ *cli.Context, err error, _ bool) error {
+		if errors.Is(err, flag.ErrHelp) {
+			return p.print(v.help())
+		}
+		command, who := "svcctl "+v.name, v.name
+		if v.name == "svcctl" {
+			command = who
+		}
+		more := fmt.Sprintf("run `%s --help`", command)
+		text := err.Error()
+		if name, ok := strings.CutPrefix(text, "flag provided but not defined: -"); ok {
+			name = strings.TrimLeft(name, "-")
+			return usagef("%s has no flag --%s: %s", who, name, didYouMean("--", name, v.flagNames(), more))
+		}
+		if name, ok := strings.CutPrefix(text, "flag needs an argument: -"); ok {
+			return usagef("%s: --%s needs a value: %s", who, strings.TrimLeft(name, "-"), more)
+		}
+		return usagef("%s: %s: %s", who, text, more)
+	}
+}
+
+// bare answers `svcctl` without a verb, or with one that does not exist.
+func (p *program) bare(root *verb, verbs []*verb, args []string) error {
+	if root.option("version").isSet() {
+		return p.print("svcctl " + p.version + "\n")
+	}
+	if len(args) == 0 {
+		_, _ = io.WriteString(p.stderr, root.help())
+		return usagef("no verb is given: run `svcctl help`")
+	}
+	var names []string
+	for _, v := range verbs {
+		names = append(names, v.name)
+	}
+	return usagef("there is no verb %q: %s", args[0], didYouMean("", args[0], names, "run `svcctl help`"))
+}
+
+// print writes text to stdout.
+func (p *program) print(text string) error {
+	if _, err := io.WriteString(p.stdout, text); err != nil {
+		return fmt.Errorf("write to stdout: %w", err)
+	}
+	return nil
+}
+
+// usageError is an error of the command line or the configuration.
+type usageError struct{ problems []error }
+
+func (e *usageError) Error() string   { return errors.Join(e.problems...).Error() }
+func (e *usageError) Unwrap() []error { return e.problems }
+
+// usagef is a usageError with one problem.
+func usagef(format string, args ...any) error {
+	return &usageError{problems: []error{fmt.Errorf(format, args...)}}
+}
+
+// exitCode is the exit code that goes with an error.
+func exitCode(err error) int {
+	if err == nil {
+		return exitDone
+	}
+	if _, ok := errors.AsType[*usageError](err); ok {
+		return exitUsage
+	}
+	if _, ok := errors.AsType[*client.UnreachableError](err); ok {
+		return exitUnreachable
+	}
+	return exitNo
+}
+
+// lines are the lines of an error, without empty ones.
+func lines(err error) []string {
+	if err == nil {
+		return nil
+	}
+	var out []string
+	for line := range strings.Lines(err.Error()) {
+		if line = strings.TrimSpace(line); line != "" {
+			out = append(out, line)
+		}
+	}
+	return out
+}
+
+// didYouMean is the end of a sentence about a word that is not one of words:
+// otherwise, when none of them is near.
+func didYouMean(prefix, word string, words []string, otherwise string) string {
+	if near := nearest(word, words); near != "" {
+		return fmt.Sprintf("did you mean %s%s?", prefix, near)
+	}
+	return otherwise
+}

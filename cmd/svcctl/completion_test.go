@@ -1,0 +1,91 @@
+package main
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestCompletionBash lets a bash complete command lines.
+func TestCompletionBash(t *testing.T) {
+	if _, err := exec.LookPath("bash"); err != nil {
+		t.Skip("no bash here")
+	}
+	b := newBench()
+	if code := b.run("completion", "bash"); code != exitDone {
+		t.Fatal(b.err.String())
+	}
+	script := b.out.String()
+	for _, tt := range []struct{ line, want string }{
+		{"svcctl s", "serve status"},
+		{"svcctl serve --node", "--node-name --node-port-space --nodeless-endpoints --nodeport-addresses"},
+		{"svcctl serve --snat ", "auto never"},
+		{"svcctl serve --vip-ping al", "always"},
+		{"svcctl status -o ", "table json yaml"},
+		{"svcctl wait --for r", "ready"},
+		{"svcctl completion ", "--help bash fish zsh"},
+		{"svcctl help pl", "plan"},
+		{"svcctl plan -f testdata/he", "testdata/help"},
+		{"svcctl serve --zone ", ""},
+		{"svcctl down --y", "--yes"},
+	} {
+		words := strings.Split(tt.line, " ")
+		cmd := exec.Command("bash", "-c", script+`
+COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _svcctl; printf '%s\n' "${COMPREPLY[@]}"`, "bash")
+		cmd.Args = append(cmd.Args, words...)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", tt.line, err, out)
+		}
+		got, want := strings.Fields(string(out)), strings.Fields(tt.want)
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("%q completes to %q, want %q", tt.line, got, want)
+		}
+	}
+}
+
+// TestCompletionSyntax lets the shells that are here read their scripts, and looks
+// for every verb and flag in each.
+func TestCompletionSyntax(t *testing.T) {
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		b := newBench()
+		if code := b.run("completion", shell); code != exitDone {
+			t.Fatal(b.err.String())
+		}
+		script := b.out.String()
+		for _, v := range b.verbs() {
+			if !strings.Contains(script, v.name) {
+				t.Errorf("%s: no verb %s", shell, v.name)
+			}
+			for _, o := range v.options {
+				if !strings.Contains(script, "-"+o.name) && !strings.Contains(script, "-l "+o.name) {
+					t.Errorf("%s: no flag --%s", shell, o.name)
+				}
+			}
+		}
+		if _, err := exec.LookPath(shell); err != nil {
+			t.Logf("no %s here: its script is not read", shell)
+			continue
+		}
+		cmd := exec.Command(shell, "-n", "/dev/stdin")
+		cmd.Stdin = strings.NewReader(script)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s -n: %v\n%s", shell, err, out)
+		}
+	}
+}
+
+func TestNearest(t *testing.T) {
+	words := []string{"manifests", "dataDir", "serviceClusterIPRange", "snat", "zone"}
+	for word, want := range map[string]string{
+		"manifest": "manifests", "data-dir": "dataDir", "service_cluster_ip_range": "serviceClusterIPRange",
+		"zoen": "zone", "zon": "zone", "mainfests": "manifests", "listen": "", "": "", "frobnicate": "",
+	} {
+		if got := nearest(word, words); got != want {
+			t.Errorf("nearest(%q) is %q, want %q", word, got, want)
+		}
+	}
+}

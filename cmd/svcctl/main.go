@@ -1,0 +1,62 @@
+package main
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"svcctl.io/svcctl/appliance"
+	"svcctl.io/svcctl/store/manifest"
+)
+
+// version is set by the linker: -X main.version=v0.1.0.
+var version string
+
+// program is the command with everything it takes from its surroundings.
+type program struct {
+	version        string
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	// asks tells whether somebody can answer a question on stdin; shows whether
+	// somebody watches stderr; colour whether stdout takes colours.
+	asks, shows, colour bool
+	lookupEnv           func(string) (string, bool)
+	now                 func() time.Time
+
+	serve func(ctx context.Context, cfg appliance.Config, log *slog.Logger) error
+	plan  func(cfg appliance.Config, paths []string, w io.Writer) ([]manifest.Problem, error)
+	down  func(ctx context.Context) error
+}
+
+func main() {
+	_, noColour := os.LookupEnv("NO_COLOR") // no-color.org: whatever its value
+	p := &program{
+		version:   buildVersion(),
+		stdin:     os.Stdin,
+		stdout:    os.Stdout,
+		stderr:    os.Stderr,
+		asks:      isTerminal(os.Stdin),
+		shows:     isTerminal(os.Stderr),
+		colour:    isTerminal(os.Stdout) && !noColour && os.Getenv("TERM") != "dumb",
+		lookupEnv: os.LookupEnv,
+		now:       time.Now,
+		serve:     appliance.Run,
+		plan:      appliance.Plan,
+		down:      appliance.Down,
+	}
+	os.Exit(p.main(context.Background(), os.Args[1:]))
+}
+
+// buildVersion is the version the linker was told, else the module's.
+func buildVersion() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
+		return info.Main.Version
+	}
+	return "v0.0.0-dev"
+}

@@ -1,0 +1,353 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"svcctl.io/svcctl/api"
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance"
+	"svcctl.io/svcctl/store/manifest"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// bench is a program whose surroundings a test sees and sets.
+type bench struct {
+	*program
+	out, err bytes.Buffer
+	env      map[string]string
+	served   *appliance.Config // what serve was called with
+	planned  []string          // the paths plan was called with
+	downs    int
+}
+
+func newBench() *bench {
+	b := &bench{env: map[string]string{}}
+	b.program = &program{
+		version: "v0.1.0",
+		stdin:   strings.NewReader(""),
+		stdout:  &b.out,
+		stderr:  &b.err,
+		lookupEnv: func(name string) (string, bool) {
+			v, ok := b.env[name]
+			return v, ok
+		},
+		now: func() time.Time { return time.Date(2025, 11, 20, 9, 30, 15, 0, time.UTC) },
+		serve: func(_ context.Context, cfg appliance.Config, _ *slog.Logger) error {
+			b.served = &cfg
+			return nil
+		},
+		plan: func(_ appliance.Config, paths []string, w io.Writer) ([]manifest.Problem, error) {
+			b.planned = paths
+			_, err := io.WriteString(w, "table ip svcctl {\n}\n")
+			return nil, err
+		},
+		down: func(context.Context) error { b.downs++; return nil },
+	}
+	return b
+}
+
+// run runs a command line and returns its exit code; output is that of this run.
+func (b *bench) run(args ...string) int {
+	b.out.Reset()
+	b.err.Reset()
+	b.served = nil
+	return b.main(context.Background(), args)
+}
+
+// golden compares text with a file in testdata.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got; -update writes it):\n%s", path, diff)
+	}
+}
+
+// fake is an appliance that is as its fields say.
+type fake struct {
+	status wire.Status
+	behind error // what Synced and Ready say
+}
+
+func (f *fake) Status() wire.Status { return f.status }
+func (f *fake) Healthy() error      { return nil }
+func (f *fake) Ready() error        { return f.behind }
+func (f *fake) Synced(ctx context.Context, _ uint64) error {
+	if f.behind == nil {
+		return nil
+	}
+	<-ctx.Done()
+	return f.behind
+}
+
+// serveFake serves f and returns its socket.
+func serveFake(t *testing.T, f *fake) string {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "s")
+	log := slog.New(slog.DiscardHandler)
+	srv := api.New(api.Config{Socket: socket, Version: "v0.1.0"}, f, log)
+	ln, err := srv.Listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(ctx, ln) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return socket
+}
+
+func wellStatus() wire.Status {
+	return wire.Status{Version: "v0.1.0", NodeName: "gw1", Ready: true, Synced: true, Sources: []wire.Source{}, Problems: []wire.Problem{}}
+}
+
+func TestHelp(t *testing.T) {
+	b := newBench()
+	for _, name := range append(b.verbNames(), "") {
+		args := []string{"help"}
+		if name != "" {
+			args = append(args, name)
+		}
+		if code := b.run(args...); code != exitDone || b.err.Len() > 0 {
+			t.Errorf("svcctl %v: exit %d, stderr %q", args, code, b.err.String())
+		}
+		text := b.out.String()
+		golden(t, filepath.Join("help", "svcctl-"+name+".txt"), text)
+		for _, flag := range []string{"--help", "-h"} {
+			args := []string{flag}
+			if name != "" {
+				args = []string{name, flag}
+			}
+			if code := b.run(args...); code != exitDone || b.out.String() != text {
+				t.Errorf("svcctl %v is not svcctl help %s: exit %d\n%s", args, name, code, b.out.String())
+			}
+		}
+		// Command lines may be longer than the screen, prose may not.
+		for line := range strings.Lines(text) {
+			if len(line) > helpWidth+1 && !strings.HasPrefix(line, "  svcctl ") {
+				t.Errorf("help %s: line of %d characters: %s", name, len(line), line)
+			}
+		}
+	}
+}
+
+func (b *bench) verbNames() []string {
+	var names []string
+	for _, v := range b.verbs() {
+		names = append(names, v.name)
+	}
+	return names
+}
+
+// TestUsage has command lines that are wrong, and the one line that each gets.
+func TestUsage(t *testing.T) {
+	for _, tt := range []struct {
+		args string
+		want string
+	}{
+		{"stats", "there is no verb \"stats\": did you mean status?"},
+		{"frobnicate", "there is no verb \"frobnicate\": run `svcctl help`"},
+		{"apply -f x", "there is no verb \"apply\": run `svcctl help`"},
+		{"help frobnicate", "there is no verb \"frobnicate\": run `svcctl help`"},
+		{"--frobnicate", "svcctl has no flag --frobnicate: run `svcctl --help`"},
+		{"serve --manifest x", "serve has no flag --manifest: did you mean --manifests?"},
+		{"serve -x", "serve has no flag --x: run `svcctl serve --help`"},
+		{"serve --zone", "serve: --zone needs a value: run `svcctl serve --help`"},
+		{"serve x", "serve takes no argument, and \"x\" is one: run `svcctl serve --help`"},
+		{"serve --listen :1", "serve has no flag --listen: run `svcctl serve --help`"},
+		{"plan", "plan of what? Give a file or a directory with -f"},
+		{"plan x.yaml", "plan takes no argument, and \"x.yaml\" is one: run `svcctl plan --help`"},
+		{"plan -f x --data-dir y", "plan has no flag --data-dir: run `svcctl plan --help`"},
+		{"status -o wide", "-o \"wide\": want one of table, json, yaml"},
+		{"version -o table", "-o \"table\": want one of text, json, yaml"},
+		{"wait --for applied", "--for \"applied\": want synced or ready"},
+		{"wait --timeout 30", "--timeout \"30\": want a duration as 500ms, 30s or 2m, at most 1h"},
+		{"wait --timeout 2h", "--timeout \"2h\": want a duration as 500ms, 30s or 2m, at most 1h"},
+		{"completion", "completion for which shell? Give one of bash, zsh, fish"},
+		{"completion csh", "there is no completion for \"csh\": give one of bash, zsh, fish"},
+		{"down", "down asks before it removes anything, and stdin is no terminal: give --yes"},
+		{"status --socket=", "--socket \"\": the API needs a socket: name a path, as /run/svcctl/svcctl.sock"},
+	} {
+		b := newBench()
+		code := b.run(strings.Fields(tt.args)...)
+		if want := "svcctl: " + tt.want + "\n"; code != exitUsage || b.err.String() != want || b.out.Len() > 0 {
+			t.Errorf("svcctl %s: exit %d, stdout %q, stderr\n%swant\n%s", tt.args, code, b.out.String(), b.err.String(), want)
+		}
+	}
+}
+
+func TestBare(t *testing.T) {
+	b := newBench()
+	if code := b.run(); code != exitUsage || !strings.Contains(b.err.String(), "Usage: svcctl VERB") {
+		t.Errorf("svcctl: exit %d, stderr %q", code, b.err.String())
+	}
+	if code := b.run("--version"); code != exitDone || b.out.String() != "svcctl v0.1.0\n" {
+		t.Errorf("svcctl --version: exit %d, %q", code, b.out.String())
+	}
+}
+
+func TestVersion(t *testing.T) {
+	b := newBench()
+	if code := b.run("version"); code != exitDone || !strings.HasPrefix(b.out.String(), "svcctl v0.1.0 (go1.") {
+		t.Errorf("exit %d, %q", code, b.out.String())
+	}
+	if code := b.run("version", "-o", "json"); code != exitDone || !strings.Contains(b.out.String(), `"version": "v0.1.0"`) {
+		t.Errorf("exit %d, %q", code, b.out.String())
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	well, behind, unready, troubled, warned := wellStatus(), wellStatus(), wellStatus(), wellStatus(), wellStatus()
+	behind.Synced, behind.Revision = false, wire.Revision{Accepted: 9, Programmed: 7}
+	unready.Ready, unready.Reason = false, "the manifests are not read yet"
+	troubled.Problems = []wire.Problem{{Message: "m", Severity: wire.SeverityError}}
+	warned.Problems = []wire.Problem{{Message: "m", Severity: wire.SeverityWarning}}
+	for _, tt := range []struct {
+		args string
+		fake *fake // nil: nobody serves
+		code int
+		err  string
+	}{
+		{"status", &fake{status: well}, exitDone, ""},
+		{"status", &fake{status: warned}, exitDone, ""},
+		{"status", &fake{status: behind}, exitNo, "svcctl: not synced: revision 9 is accepted, 7 is programmed\n"},
+		{"status", &fake{status: unready}, exitNo, "svcctl: not ready: the manifests are not read yet\n"},
+		{"status", &fake{status: troubled}, exitNo, "svcctl: 1 problem: what they are about is not in force as written\n"},
+		{"status -o json", &fake{status: behind}, exitNo, "svcctl: not synced: revision 9 is accepted, 7 is programmed\n"},
+		{"status", nil, exitUnreachable, "svcctl: cannot reach the appliance at SOCKET: is `svcctl serve` running? Another place is given with --socket\n"},
+		{"wait", &fake{status: well}, exitDone, ""},
+		{"wait --for ready", &fake{status: well}, exitDone, ""},
+		{"wait --timeout 50ms", &fake{status: well, behind: errors.New("the disk is full")}, exitNo, "svcctl: not synced after 50ms: the disk is full\n"},
+		{"wait --timeout 150ms", nil, exitUnreachable, "svcctl: cannot reach the appliance at SOCKET: is `svcctl serve` running? Another place is given with --socket\n"},
+		{"down --yes", &fake{status: well}, exitNo, "svcctl: an appliance serves on SOCKET and would bring everything back: stop it first, or give --force\n"},
+		{"down --yes --force", &fake{status: well}, exitDone, ""},
+		{"down --yes", nil, exitDone, ""},
+	} {
+		b := newBench()
+		socket := filepath.Join(t.TempDir(), "none")
+		if tt.fake != nil {
+			socket = serveFake(t, tt.fake)
+		}
+		code := b.run(append(strings.Fields(tt.args), "--socket", socket)...)
+		got := strings.ReplaceAll(b.err.String(), socket, "SOCKET")
+		if code != tt.code || got != tt.err {
+			t.Errorf("svcctl %s: exit %d, stderr %q, want exit %d, %q", tt.args, code, got, tt.code, tt.err)
+		}
+	}
+}
+
+// TestWaitForStart waits for an appliance that is started meanwhile.
+func TestWaitForStart(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	b := newBench()
+	done := make(chan int)
+	go func() { done <- b.run("wait", "--socket", socket, "--timeout", "20s") }()
+	select {
+	case code := <-done:
+		t.Fatalf("exit %d before anybody serves: %s", code, b.err.String())
+	case <-time.After(150 * time.Millisecond):
+	}
+	if err := os.Symlink(serveFake(t, &fake{status: wellStatus()}), socket); err != nil {
+		t.Fatal(err)
+	}
+	if code := <-done; code != exitDone {
+		t.Errorf("exit %d: %s", code, b.err.String())
+	}
+}
+
+func TestSocketPermission(t *testing.T) {
+	if os.Getuid() == 0 {
+		t.Skip("root may open every socket")
+	}
+	socket := serveFake(t, &fake{status: wellStatus()})
+	if err := os.Chmod(socket, 0); err != nil {
+		t.Fatal(err)
+	}
+	b := newBench()
+	if code := b.run("status", "--socket", socket); code != exitUnreachable || !strings.Contains(b.err.String(), "permission denied: run as root") {
+		t.Errorf("exit %d: %s", code, b.err.String())
+	}
+}
+
+func TestDownAsks(t *testing.T) {
+	none := filepath.Join(t.TempDir(), "none")
+	for answer, want := range map[string]int{"y\n": exitDone, "Yes\n": exitDone, "y": exitDone, "\n": exitNo, "n\n": exitNo, "": exitNo} {
+		b := newBench()
+		b.asks, b.stdin = true, strings.NewReader(answer)
+		code := b.run("down", "--socket", none)
+		if code != want || (b.downs == 1) != (want == exitDone) {
+			t.Errorf("answer %q: exit %d, %d removals", answer, code, b.downs)
+		}
+		if !strings.Contains(b.err.String(), "[y/N]") {
+			t.Errorf("it did not ask: %q", b.err.String())
+		}
+	}
+}
+
+func TestDownFails(t *testing.T) {
+	b := newBench()
+	b.program.down = func(context.Context) error { return errors.New("open nf_tables: not permitted: run as root") }
+	code := b.run("down", "--yes", "--socket", filepath.Join(t.TempDir(), "none"))
+	if code != exitNo || b.err.String() != "svcctl: open nf_tables: not permitted: run as root\n" {
+		t.Errorf("exit %d: %s", code, b.err.String())
+	}
+}
+
+func TestPlan(t *testing.T) {
+	b := newBench()
+	if code := b.run("plan", "-f", "a.yaml", "--filename", "b"); code != exitDone || b.out.String() != "table ip svcctl {\n}\n" {
+		t.Errorf("exit %d, stdout %q, stderr %q", code, b.out.String(), b.err.String())
+	}
+	if diff := cmp.Diff([]string{"a.yaml", "b"}, b.planned); diff != "" {
+		t.Errorf("planned (-want +got):\n%s", diff)
+	}
+	if b.run("plan", "--manifests", "m"); len(b.planned) != 1 || b.planned[0] != "m" {
+		t.Errorf("without -f it planned %q, want the manifests", b.planned)
+	}
+	warning := manifest.Problem{File: "a.yaml", Line: 3, Message: "kind Pod is not served here", Warning: true}
+	refusal := manifest.Problem{File: "b.yaml", Line: 12, Column: 9, Field: "spec.ports[0].port", Message: "must be between 1 and 65535, inclusive"}
+	var problems []manifest.Problem
+	b.program.plan = func(_ appliance.Config, _ []string, w io.Writer) ([]manifest.Problem, error) {
+		_, err := io.WriteString(w, "table ip svcctl {\n}\n")
+		return problems, err
+	}
+	problems = []manifest.Problem{warning}
+	if code := b.run("plan", "-f", "x"); code != exitDone || b.err.String() != warning.String()+"\n" {
+		t.Errorf("a warning: exit %d, stderr %q", code, b.err.String())
+	}
+	problems = []manifest.Problem{warning, refusal}
+	want := warning.String() + "\n" + refusal.String() + "\nsvcctl: 1 problem: the ruleset is without them\n"
+	if code := b.run("plan", "-f", "x"); code != exitNo || b.err.String() != want || b.out.Len() == 0 {
+		t.Errorf("a refusal: exit %d, stdout %q, stderr %q", code, b.out.String(), b.err.String())
+	}
+}

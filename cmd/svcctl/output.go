@@ -1,0 +1,80 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	"gopkg.in/yaml.v3"
+)
+
+// output prints v in the form that the verb's -o asks for; text makes the form for
+// people. A form that does not exist is a usageError.
+func (p *program) output(vb *verb, v any, text func() string) error {
+	if err := checkOutput(vb); err != nil {
+		return err
+	}
+	switch vb.option("output").text() {
+	case "json":
+		body, err := json.MarshalIndent(v, "", "  ")
+		if err != nil {
+			return fmt.Errorf("encode as JSON: %w", err)
+		}
+		return p.print(string(body) + "\n")
+	case "yaml":
+		body, err := toYAML(v)
+		if err != nil {
+			return fmt.Errorf("encode as YAML: %w", err)
+		}
+		return p.print(body)
+	}
+	return p.print(text())
+}
+
+// checkOutput judges the verb's -o.
+func checkOutput(vb *verb) error {
+	o := vb.option("output")
+	if !slices.Contains(o.words, o.text()) {
+		return usagef("-o %q: want one of %s", o.text(), strings.Join(o.words, ", "))
+	}
+	return nil
+}
+
+// toYAML writes v as YAML with the names and the order of its JSON form.
+func toYAML(v any) (string, error) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return "", err
+	}
+	var doc yaml.Node // JSON is YAML
+	if err := yaml.Unmarshal(body, &doc); err != nil {
+		return "", err
+	}
+	blockStyle(&doc)
+	var b bytes.Buffer
+	encoder := yaml.NewEncoder(&b)
+	encoder.SetIndent(2)
+	if err := encoder.Encode(&doc); err != nil {
+		return "", err
+	}
+	return b.String(), nil
+}
+
+// blockStyle forgets that a node was written as JSON: yaml chooses its own quotes,
+// and none for lists and mappings, but for empty ones.
+func blockStyle(n *yaml.Node) {
+	n.Style = 0
+	for _, c := range n.Content {
+		blockStyle(c)
+	}
+}
+
+// isTerminal tells whether f is a terminal.
+func isTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}

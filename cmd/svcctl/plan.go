@@ -1,0 +1,77 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+)
+
+func (p *program) planVerb() *verb {
+	files := &option{name: "filename", letter: "f", arg: "FILE|DIR", group: "What to plan",
+		usage: "manifest, or directory of manifests; repeatable. Without it: the directories of --manifests"}
+	return &verb{
+		name:    "plan",
+		summary: "print the nftables ruleset that manifests would become",
+		about: `Reads manifests as ` + "`svcctl serve`" + ` would, starting from nothing, and prints the
+ruleset in the syntax of nft. It needs no privilege and no appliance, and changes
+nothing. Addresses and ports that a Service does not ask for are chosen as on a
+fresh appliance.
+
+Objects that would be refused are told on stderr, one problem a line, and left
+out of the ruleset.
+
+` + settingsAbout,
+		options: append([]*option{files}, settingOptions(true)...),
+		examples: []example{
+			{"See what a directory becomes.", "svcctl plan -f examples/quickstart"},
+			{"Check a change before it is committed: silent when all is well.", "svcctl plan -f manifests/ > /dev/null"},
+			{"With the settings of the real appliance.", "svcctl plan --config /etc/svcctl/svcctl.yaml -f new.yaml"},
+		},
+		exits: `  0  every object was accepted
+  1  an object was refused, or a file cannot be read: stderr says which
+  2  wrong usage or configuration`,
+		run: p.runPlan,
+	}
+}
+
+// runPlan prints the plan, and the problems on stderr.
+func (p *program) runPlan(_ context.Context, v *verb, _ []string) error {
+	cfg, err := p.config(v)
+	if err != nil {
+		return err
+	}
+	paths := v.option("filename").texts
+	if len(paths) == 0 {
+		paths = cfg.Manifests
+	}
+	if len(paths) == 0 {
+		return usagef("plan of what? Give a file or a directory with -f")
+	}
+	out := bufio.NewWriter(p.stdout)
+	problems, err := p.plan(cfg, paths, out)
+	refused := 0
+	for _, problem := range problems {
+		fmt.Fprintln(p.stderr, problem) // file:line:column first, as compilers do
+		if !problem.Warning {
+			refused++
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if err := out.Flush(); err != nil {
+		return fmt.Errorf("write to stdout: %w", err)
+	}
+	if refused > 0 {
+		return fmt.Errorf("%s: the ruleset is without them", count(refused, "problem"))
+	}
+	return nil
+}
+
+// count is "1 problem" or "2 problems".
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"svcctl.io/svcctl/appliance"
+)
+
+func (p *program) serveVerb() *verb {
+	return &verb{
+		name:    "serve",
+		summary: "run the appliance: keep the kernel equal to the manifests",
+		about: `Watches directories of manifests, gives their Services addresses and ports, and
+programs nftables to balance their traffic. A manifest that is broken keeps its
+last good content and disturbs no other; ` + "`svcctl status`" + ` shows what is wrong.
+
+It runs until SIGTERM or SIGINT, and leaves what it programmed in force: traffic
+flows on without it. ` + "`svcctl down`" + ` removes it. It needs root, or CAP_NET_ADMIN.
+
+` + settingsAbout,
+		options: settingOptions(false),
+		examples: []example{
+			{"Serve a directory.", "svcctl serve --manifests /etc/svcctl/manifests"},
+			{"Give out load balancer IPs, and count clients in 10.0.0.0/8 as internal.",
+				"svcctl serve --manifests /etc/svcctl/manifests --load-balancer-pool 198.51.100.0/28 --cluster-cidr 10.0.0.0/8"},
+			{"Take everything from a file: `manifests: [/etc/svcctl/manifests]`, `nodeName: gw1` ...", "svcctl serve --config /etc/svcctl/svcctl.yaml"},
+		},
+		exits: `  0  stopped by a signal
+  1  could not start, or cannot go on: stderr says why
+  2  wrong usage or configuration: every problem is a line on stderr`,
+		run: p.runServe,
+	}
+}
+
+// runServe runs the appliance until a signal stops it.
+func (p *program) runServe(ctx context.Context, v *verb, _ []string) error {
+	cfg, err := p.config(v)
+	if err != nil {
+		return err
+	}
+	opts := &slog.HandlerOptions{Level: cfg.LogLevel}
+	var handler slog.Handler = slog.NewTextHandler(p.stderr, opts)
+	if cfg.LogFormat == appliance.LogJSON {
+		handler = slog.NewJSONHandler(p.stderr, opts)
+	}
+	log := slog.New(handler)
+	if len(cfg.Manifests) == 0 {
+		log.Warn("no directory of manifests is given: there is nothing to serve; see --manifests")
+	}
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	defer signal.Stop(signals)
+	ctx, stop := stopOnSignal(ctx, signals, log, os.Exit)
+	defer stop()
+	return p.serve(ctx, cfg, log)
+}
+
+// stopOnSignal ends the context at the first SIGTERM or SIGINT; a second one exits
+// at once, with the code that shells give to a program killed by it. SIGHUP is
+// ignored: what is to be reloaded is watched.
+func stopOnSignal(ctx context.Context, signals <-chan os.Signal, log *slog.Logger, exit func(int)) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		stopping := false
+		for {
+			select {
+			case <-done:
+				return
+			case s := <-signals:
+				number, _ := s.(syscall.Signal)
+				switch {
+				case number == syscall.SIGHUP:
+					log.Info("SIGHUP is ignored: the manifests are watched; settings change with a restart, which disturbs no traffic")
+				case stopping:
+					log.Warn("stopped at once", "signal", s.String())
+					exit(128 + int(number))
+				default:
+					log.Info("stopping; what is programmed stays in force", "signal", s.String())
+					stopping = true
+					cancel()
+				}
+			}
+		}
+	}()
+	return ctx, func() { cancel(); close(done) }
+}

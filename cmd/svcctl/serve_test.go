@@ -1,0 +1,79 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+
+	"svcctl.io/svcctl/appliance"
+)
+
+func TestServe(t *testing.T) {
+	b := newBench()
+	b.program.serve = func(ctx context.Context, cfg appliance.Config, log *slog.Logger) error {
+		log.Debug("details")
+		log.Info("programmed", "rev", 7)
+		return errors.New("open nf_tables: operation not permitted: run as root")
+	}
+	code := b.run("serve", "--node-name", "gw1", "--manifests", "m", "--log-format", "json", "--log-level", "debug")
+	if code != exitNo {
+		t.Errorf("exit %d", code)
+	}
+	lines := strings.Split(strings.TrimSpace(b.err.String()), "\n")
+	if len(lines) != 3 || !strings.Contains(lines[0], `"level":"DEBUG"`) || !strings.Contains(lines[1], `"msg":"programmed","rev":7`) ||
+		lines[2] != "svcctl: open nf_tables: operation not permitted: run as root" {
+		t.Errorf("stderr:\n%s", b.err.String())
+	}
+	b.run("serve", "--node-name", "gw1")
+	if err := b.err.String(); !strings.Contains(err, "level=INFO msg=programmed rev=7") || strings.Contains(err, "details") ||
+		!strings.Contains(err, "level=WARN") || !strings.Contains(err, "see --manifests") {
+		t.Errorf("stderr:\n%s", err)
+	}
+}
+
+// TestServeStops sends a real signal to the program that serves.
+func TestServeStops(t *testing.T) {
+	b := newBench()
+	b.program.serve = func(ctx context.Context, _ appliance.Config, _ *slog.Logger) error {
+		if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
+			return err
+		}
+		<-ctx.Done()
+		return nil
+	}
+	if code := b.run("serve", "--node-name", "gw1"); code != exitDone || !strings.Contains(b.err.String(), "stopping; what is programmed stays in force") {
+		t.Errorf("exit %d: %s", code, b.err.String())
+	}
+}
+
+func TestSignals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		signals := make(chan os.Signal, 1)
+		var exits []int
+		ctx, stop := stopOnSignal(t.Context(), signals, slog.New(slog.NewTextHandler(&out, nil)), func(code int) { exits = append(exits, code) })
+		defer stop()
+
+		signals <- syscall.SIGHUP
+		synctest.Wait()
+		if ctx.Err() != nil || len(exits) > 0 || !strings.Contains(out.String(), "SIGHUP is ignored") {
+			t.Errorf("SIGHUP: %v, exits %v, log %s", ctx.Err(), exits, out.String())
+		}
+		signals <- syscall.SIGINT
+		synctest.Wait()
+		if ctx.Err() == nil || len(exits) > 0 {
+			t.Errorf("the first signal: %v, exits %v", ctx.Err(), exits)
+		}
+		signals <- syscall.SIGTERM
+		synctest.Wait()
+		if len(exits) != 1 || exits[0] != 143 {
+			t.Errorf("the second signal exits %v, want 143", exits)
+		}
+	})
+}

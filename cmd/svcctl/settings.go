@@ -1,0 +1,254 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"svcctl.io/svcctl/appliance"
+)
+
+// setting is one field of appliance.Config: a flag, an environment variable and a
+// key of the configuration file.
+type setting struct {
+	name  string // of the flag
+	arg   string // what stands for the value in help; "" for a switch
+	usage string
+	def   string // the default; says the same as appliance.DefaultConfig
+	shown string // what help shows as the default instead of def
+	group string
+	words []string // the values it takes, when they are few
+	// set reads the values given, one for a setting that is no list.
+	set func(c *appliance.Config, texts []string) error
+	// list settings take several values, parted by commas or given one by one.
+	list bool
+	// serveOnly settings mean nothing to `svcctl plan`.
+	serveOnly bool
+}
+
+// The headings of help.
+const (
+	groupPlaces   = "Where things are"
+	groupBox      = "Who this box is"
+	groupRanges   = "Addresses and ports"
+	groupServices = "How Services behave"
+	groupLog      = "Logging"
+)
+
+// settings are all settings, in the order help shows them.
+func settings() []setting {
+	return slices.Concat(placeSettings(), boxSettings(), rangeSettings(), serviceSettings(), logSettings())
+}
+
+func placeSettings() []setting {
+	return []setting{
+		{name: "manifests", arg: argDir, list: true, group: groupPlaces,
+			usage: "directory of manifests (*.yaml, *.yml, *.json), read recursively and watched; repeatable",
+			set:   texts(func(c *appliance.Config) *[]string { return &c.Manifests })},
+		{name: "data-dir", arg: argDir, def: appliance.DefaultDataDir, group: groupPlaces, serveOnly: true,
+			usage: "objects, allocations and the last good copy of every manifest",
+			set:   text(func(c *appliance.Config) *string { return &c.DataDir })},
+		{name: "socket", arg: argPath, def: appliance.DefaultSocket, group: groupPlaces, serveOnly: true,
+			usage: "unix socket of the API; who can open it can read",
+			set:   text(func(c *appliance.Config) *string { return &c.Socket })},
+		{name: "metrics-listen", arg: "HOST:PORT", shown: "off", group: groupPlaces, serveOnly: true,
+			usage: "serve Prometheus /metrics, /healthz and /readyz there, in plain HTTP",
+			set:   text(func(c *appliance.Config) *string { return &c.MetricsListen })},
+	}
+}
+
+func boxSettings() []setting {
+	return []setting{
+		{name: "node-name", arg: "NAME", shown: "the host name", group: groupBox,
+			usage: "endpoints with this nodeName are local",
+			set:   text(func(c *appliance.Config) *string { return &c.NodeName })},
+		{name: "zone", arg: "NAME", shown: "none", group: groupBox,
+			usage: "topology zone of this box, for endpoints with zone hints",
+			set:   text(func(c *appliance.Config) *string { return &c.Zone })},
+		{name: "nodeport-addresses", arg: "LIST", list: true, group: groupBox,
+			shown: "every local one, but loopback and VIPs",
+			usage: "addresses that node ports answer on: CIDRs, or `primary` for the one the default route uses",
+			set:   parsed(appliance.ParseNodePortAddresses, func(c *appliance.Config) *appliance.NodePortAddresses { return &c.NodePortAddresses })},
+	}
+}
+
+func rangeSettings() []setting {
+	return []setting{
+		{name: "service-cluster-ip-range", arg: "CIDR[,CIDR]", list: true, def: "10.96.0.0/16,fd00:10:96::/112", group: groupRanges,
+			usage: "where cluster IPs come from, at most one for each family, the primary family first",
+			set:   prefixes(func(c *appliance.Config) *[]netip.Prefix { return &c.ServiceClusterIPRanges })},
+		{name: "service-node-port-range", arg: "A-B", def: "30000-32767", group: groupRanges,
+			usage: "where node ports come from",
+			set:   single(appliance.ParsePortRange, func(c *appliance.Config) *appliance.PortRange { return &c.ServiceNodePortRange })},
+		{name: "cluster-cidr", arg: "CIDR[,CIDR]", list: true, shown: "none", group: groupRanges,
+			usage: "internal sources: never masqueraded towards VIPs, exempt from the policy Local",
+			set:   prefixes(func(c *appliance.Config) *[]netip.Prefix { return &c.ClusterCIDRs })},
+		{name: "load-balancer-pool", arg: "CIDR|A-B", list: true, shown: "none", group: groupRanges,
+			usage: "addresses to give to Services of type LoadBalancer; repeatable",
+			set:   list(appliance.ParseAddrRanges, func(c *appliance.Config) *[]appliance.AddrRange { return &c.LoadBalancerPools })},
+		{name: "external-ip-range", arg: "CIDR", list: true, group: groupRanges,
+			shown: "any but the host's and a gateway's",
+			usage: "externalIPs that are accepted; repeatable",
+			set:   prefixes(func(c *appliance.Config) *[]netip.Prefix { return &c.ExternalIPRanges })},
+	}
+}
+
+func serviceSettings() []setting {
+	return []setting{
+		{name: "nodeless-endpoints", arg: "local|remote", def: "local", words: []string{"local", "remote"}, group: groupServices,
+			usage: "what an endpoint without nodeName is for the policy Local",
+			set:   word(func(c *appliance.Config) *appliance.NodelessEndpoints { return &c.NodelessEndpoints })},
+		{name: "snat", arg: "auto|never", def: "auto", words: []string{"auto", "never"}, group: groupServices,
+			usage: "which clients are masqueraded: auto, as Kubernetes does and those whose replies would bypass this box",
+			set:   word(func(c *appliance.Config) *appliance.SNATMode { return &c.SNAT })},
+		{name: "masquerade-all", group: groupServices, shown: "false",
+			usage: "masquerade every client of a cluster IP",
+			set:   onOff(func(c *appliance.Config) *bool { return &c.MasqueradeAll })},
+		{name: "vip-ping", arg: "when-ready|always|never", def: "when-ready", words: []string{"when-ready", "always", "never"}, group: groupServices,
+			usage: "whether a VIP answers ping: when-ready with usable endpoints only, else host unreachable",
+			set:   word(func(c *appliance.Config) *appliance.VIPPing { return &c.VIPPing })},
+		{name: "source-ranges-apply", arg: "load-balancer|all", def: "load-balancer", words: []string{"load-balancer", "all"}, group: groupServices,
+			usage: "where loadBalancerSourceRanges hold: on load balancer IPs, or on node ports and external IPs too",
+			set:   word(func(c *appliance.Config) *appliance.SourceRangesApply { return &c.SourceRangesApply })},
+		{name: "service-names", arg: "rfc1035|rfc1123", def: "rfc1035", words: []string{"rfc1035", "rfc1123"}, group: groupServices,
+			usage: "the rule for names of Services: rfc1035 wants a letter first, rfc1123 takes a digit too",
+			set:   word(func(c *appliance.Config) *appliance.ServiceNames { return &c.ServiceNames })},
+		{name: "node-port-space", arg: "per-protocol|shared", def: "per-protocol", words: []string{"per-protocol", "shared"}, group: groupServices,
+			usage: "whether two Services may hold one node port for different protocols; shared, as Kubernetes, says no",
+			set:   word(func(c *appliance.Config) *appliance.NodePortSpace { return &c.NodePortSpace })},
+		{name: "legacy-ip", arg: "refuse|accept", def: "refuse", words: []string{"refuse", "accept"}, group: groupServices,
+			usage: "addresses with leading zeros, as 172.30.0.041: accept reads them as decimal",
+			set:   word(func(c *appliance.Config) *appliance.LegacyIP { return &c.LegacyIP })},
+	}
+}
+
+func logSettings() []setting {
+	return []setting{
+		{name: "log-level", arg: "LEVEL", def: "info", words: logLevels, group: groupLog, serveOnly: true,
+			usage: "the least that is logged: debug, info, warn or error",
+			set:   single(parseLogLevel, func(c *appliance.Config) *slog.Level { return &c.LogLevel })},
+		{name: "log-format", arg: "text|json", def: "text", words: []string{"text", "json"}, group: groupLog, serveOnly: true,
+			usage: "the form of a log line on stderr",
+			set:   word(func(c *appliance.Config) *appliance.LogFormat { return &c.LogFormat })},
+	}
+}
+
+// env is the environment variable of a setting: SVCCTL_NODE_NAME.
+func (s *setting) env() string {
+	return "SVCCTL_" + strings.ToUpper(strings.ReplaceAll(s.name, "-", "_"))
+}
+
+// key is the key of a setting in the configuration file: nodeName. Abbreviations
+// that are not the first word keep their capitals, as in Kubernetes: clusterCIDR.
+func (s *setting) key() string {
+	var b strings.Builder
+	for i, part := range strings.Split(s.name, "-") {
+		switch {
+		case i == 0:
+			b.WriteString(part)
+		case part == "ip" || part == "cidr":
+			b.WriteString(strings.ToUpper(part))
+		default:
+			b.WriteString(strings.ToUpper(part[:1]) + part[1:])
+		}
+	}
+	return b.String()
+}
+
+// option is the flag of a setting.
+func (s *setting) option() *option {
+	o := &option{name: s.name, arg: s.arg, usage: s.usage, def: s.def, env: s.env(), key: s.key(), group: s.group, words: s.words}
+	if s.shown != "" {
+		o.def = s.shown
+	}
+	return o
+}
+
+// split parts the values of a list setting at commas.
+func (s *setting) split(text string) []string {
+	if !s.list {
+		return []string{text}
+	}
+	if strings.TrimSpace(text) == "" {
+		return []string{}
+	}
+	parts := strings.Split(text, ",")
+	for i := range parts {
+		parts[i] = strings.TrimSpace(parts[i])
+	}
+	return parts
+}
+
+// The ways a setting's text gets into its field.
+
+func text(field func(*appliance.Config) *string) func(*appliance.Config, []string) error {
+	return word(field)
+}
+
+func word[T ~string](field func(*appliance.Config) *T) func(*appliance.Config, []string) error {
+	return func(c *appliance.Config, texts []string) error {
+		*field(c) = T(texts[len(texts)-1])
+		return nil
+	}
+}
+
+func texts(field func(*appliance.Config) *[]string) func(*appliance.Config, []string) error {
+	return func(c *appliance.Config, texts []string) error {
+		*field(c) = texts
+		return nil
+	}
+}
+
+func onOff(field func(*appliance.Config) *bool) func(*appliance.Config, []string) error {
+	return single(func(text string) (bool, error) {
+		on, err := strconv.ParseBool(text)
+		if err != nil {
+			return false, fmt.Errorf("%q is neither true nor false", text)
+		}
+		return on, nil
+	}, field)
+}
+
+func prefixes(field func(*appliance.Config) *[]netip.Prefix) func(*appliance.Config, []string) error {
+	return list(appliance.ParsePrefixes, field)
+}
+
+// list keeps the good entries of a list that has bad ones, so that they are judged too.
+func list[T any](parse func([]string) ([]T, error), field func(*appliance.Config) *[]T) func(*appliance.Config, []string) error {
+	return func(c *appliance.Config, texts []string) error {
+		v, err := parse(texts)
+		if err == nil || len(v) > 0 {
+			*field(c) = v
+		}
+		return err
+	}
+}
+
+func parsed[T any](parse func([]string) (T, error), field func(*appliance.Config) *T) func(*appliance.Config, []string) error {
+	return func(c *appliance.Config, texts []string) error {
+		v, err := parse(texts)
+		if err == nil {
+			*field(c) = v
+		}
+		return err
+	}
+}
+
+func single[T any](parse func(string) (T, error), field func(*appliance.Config) *T) func(*appliance.Config, []string) error {
+	return parsed(func(texts []string) (T, error) { return parse(texts[len(texts)-1]) }, field)
+}
+
+// logLevels are the words of --log-level.
+var logLevels = []string{"debug", "info", "warn", "error"}
+
+// parseLogLevel reads a level; slog's own forms, as INFO+2, are not among them.
+func parseLogLevel(text string) (slog.Level, error) {
+	var level slog.Level
+	if !slices.Contains(logLevels, text) {
+		return level, fmt.Errorf("%q is not a level: give one of %s", text, strings.Join(logLevels, ", "))
+	}
+	return level, level.UnmarshalText([]byte(text))
+}

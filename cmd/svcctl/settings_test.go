@@ -1,0 +1,260 @@
+package main
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"svcctl.io/svcctl/appliance"
+)
+
+// samples are three values for each setting, all different from its default.
+var samples = map[string][3]string{
+	"manifests":                {"/a", "/b,/c", "/d"},
+	"data-dir":                 {"/a", "/b", "/c"},
+	"socket":                   {"/a", "/b", "/c"},
+	"metrics-listen":           {":1", "127.0.0.1:2", "[::1]:3"},
+	"node-name":                {"a", "b", "c.example"},
+	"zone":                     {"a", "b", "c"},
+	"nodeport-addresses":       {"primary", "192.0.2.0/24,2001:db8::/64", "127.0.0.0/8"},
+	"service-cluster-ip-range": {"172.30.0.0/16", "fd00:172:30::/112,172.31.0.0/24", "10.0.0.0/24"},
+	"service-node-port-range":  {"1-2", "31000-31999", "40000-40000"},
+	"cluster-cidr":             {"10.0.0.0/8", "fd00:10::/32,10.1.0.0/16", "10.2.0.0/16"},
+	"load-balancer-pool":       {"198.51.100.0/28", "198.51.100.4-198.51.100.5,2001:db8::/120", "203.0.113.1-203.0.113.9"},
+	"external-ip-range":        {"198.51.100.0/28", "0.0.0.0/0,::/0", "203.0.113.0/24"},
+	"nodeless-endpoints":       {"remote", "remote", "remote"},
+	"snat":                     {"never", "never", "never"},
+	"masquerade-all":           {"true", "true", "true"},
+	"vip-ping":                 {"always", "never", "always"},
+	"source-ranges-apply":      {"all", "all", "all"},
+	"service-names":            {"rfc1123", "rfc1123", "rfc1123"},
+	"node-port-space":          {"shared", "shared", "shared"},
+	"legacy-ip":                {"accept", "accept", "accept"},
+	"log-level":                {"debug", "warn", "error"},
+	"log-format":               {"json", "json", "json"},
+}
+
+// changed are the names of the fields in which two configurations differ.
+func changed(a, b appliance.Config) []string {
+	var names []string
+	va, vb := reflect.ValueOf(a), reflect.ValueOf(b)
+	for i := range va.NumField() {
+		if !reflect.DeepEqual(va.Field(i).Interface(), vb.Field(i).Interface()) {
+			names = append(names, va.Type().Field(i).Name)
+		}
+	}
+	return names
+}
+
+// set is the default configuration with one setting set to a text.
+func set(t *testing.T, s setting, text string) appliance.Config {
+	t.Helper()
+	cfg := appliance.DefaultConfig()
+	if err := s.set(&cfg, s.split(text)); err != nil {
+		t.Fatalf("--%s %q: %v", s.name, text, err)
+	}
+	return cfg
+}
+
+// TestEveryFieldHasASetting proves that settings and fields are one to one, and that
+// every setting is a flag, a variable and a key that help tells.
+func TestEveryFieldHasASetting(t *testing.T) {
+	owner := map[string]string{"Version": "(the program)"}
+	b := newBench()
+	b.run("help", "serve")
+	help := b.out.String()
+	for _, s := range settings() {
+		for _, sample := range samples[s.name] {
+			fields := changed(appliance.DefaultConfig(), set(t, s, sample))
+			if len(fields) != 1 {
+				t.Errorf("--%s %s changes the fields %q, want one", s.name, sample, fields)
+				continue
+			}
+			if other := owner[fields[0]]; other != "" && other != s.name {
+				t.Errorf("--%s changes the field of --%s", s.name, other)
+			}
+			owner[fields[0]] = s.name
+		}
+		if !strings.Contains(help, "\n  --"+s.name) || s.usage == "" {
+			t.Errorf("help does not tell --%s", s.name)
+		}
+		if strings.ContainsAny(s.key(), "-_") || s.env() != strings.ToUpper(s.env()) || !strings.HasPrefix(s.env(), "SVCCTL_") {
+			t.Errorf("--%s: key %s, variable %s", s.name, s.key(), s.env())
+		}
+	}
+	for field := range reflect.TypeFor[appliance.Config]().Fields() {
+		if owner[field.Name] == "" {
+			t.Errorf("Config.%s has no setting", field.Name)
+		}
+	}
+}
+
+// TestDefaults proves that help tells the defaults that are in force.
+func TestDefaults(t *testing.T) {
+	for _, s := range settings() {
+		if s.def == "" {
+			if s.shown == "" && s.name != "manifests" {
+				t.Errorf("help tells no default of --%s", s.name)
+			}
+			continue
+		}
+		if fields := changed(appliance.DefaultConfig(), set(t, s, s.def)); len(fields) > 0 {
+			t.Errorf("--%s %s is not the default: %q differ", s.name, s.def, fields)
+		}
+	}
+	if cfg := appliance.DefaultConfig(); cfg.Validate() != nil && cfg.NodeName != "" {
+		t.Errorf("the default configuration is refused: %v", cfg.Validate())
+	}
+}
+
+// TestWords proves that the words in help are those that are accepted.
+func TestWords(t *testing.T) {
+	for _, s := range settings() {
+		for _, w := range s.words {
+			cfg := set(t, s, w)
+			cfg.NodeName = "gw1"
+			if err := cfg.Validate(); err != nil {
+				t.Errorf("--%s %s: %v", s.name, w, err)
+			}
+		}
+		if len(s.words) == 0 {
+			continue
+		}
+		b := newBench()
+		if code := b.run("serve", "--"+s.name, "nonsense"); code != exitUsage || !strings.Contains(b.err.String(), "give one of "+strings.Join(s.words, ", ")) {
+			t.Errorf("--%s nonsense: exit %d, %s", s.name, code, b.err.String())
+		}
+	}
+}
+
+// TestPrecedence gives every setting by file, variable and flag, in every combination.
+func TestPrecedence(t *testing.T) {
+	for _, s := range settings() {
+		values := samples[s.name]
+		path := filepath.Join(t.TempDir(), "svcctl.yaml")
+		if err := os.WriteFile(path, []byte(s.key()+": \""+values[0]+"\"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for mask := range 8 {
+			b := newBench()
+			args := []string{"serve"}
+			want := appliance.DefaultConfig()
+			if mask&1 != 0 {
+				args = append(args, "--config", path)
+				want = set(t, s, values[0])
+			}
+			if mask&2 != 0 {
+				b.env[s.env()] = values[1]
+				want = set(t, s, values[1])
+			}
+			if mask&4 != 0 {
+				args = append(args, "--"+s.name+"="+values[2])
+				want = set(t, s, values[2])
+			}
+			want.Version = "v0.1.0"
+			if code := b.run(args...); code != exitDone {
+				t.Errorf("%s, combination %03b: exit %d: %s", s.name, mask, code, b.err.String())
+				continue
+			}
+			if diff := cmp.Diff(want, *b.served, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
+				cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+				t.Errorf("%s, combination %03b (-want +got):\n%s", s.name, mask, diff)
+			}
+		}
+	}
+}
+
+// TestSettingForms has the ways in which a value can be written.
+func TestSettingForms(t *testing.T) {
+	for _, tt := range []struct {
+		args, file string
+		env        map[string]string
+		want       func(*appliance.Config) bool
+	}{
+		{args: "--manifests a --manifests b,c", want: func(c *appliance.Config) bool { return slices.Equal(c.Manifests, []string{"a", "b", "c"}) }},
+		{file: "manifests: [a, \"b,c\"]", want: func(c *appliance.Config) bool { return slices.Equal(c.Manifests, []string{"a", "b,c"}) }},
+		{file: "manifests: a, b", want: func(c *appliance.Config) bool { return slices.Equal(c.Manifests, []string{"a", "b"}) }},
+		{file: "manifests: [a]", args: "--manifests=", want: func(c *appliance.Config) bool { return len(c.Manifests) == 0 }},
+		{file: "manifests: []", want: func(c *appliance.Config) bool { return len(c.Manifests) == 0 }},
+		{file: "zone:\nmanifests:", want: func(c *appliance.Config) bool { return c.Zone == "" }},
+		{file: "# nothing", want: func(c *appliance.Config) bool { return c.Zone == "" }},
+		{file: "zone: 1", want: func(c *appliance.Config) bool { return c.Zone == "1" }},
+		{file: "zone: a", env: map[string]string{"SVCCTL_ZONE": ""}, want: func(c *appliance.Config) bool { return c.Zone == "a" }},
+		{args: "--masquerade-all", want: func(c *appliance.Config) bool { return c.MasqueradeAll }},
+		{args: "--masquerade-all=false", file: "masqueradeAll: true", want: func(c *appliance.Config) bool { return !c.MasqueradeAll }},
+		{args: "--zone a --zone b", want: func(c *appliance.Config) bool { return c.Zone == "b" }},
+		{args: "--service-cluster-ip-range 10.1.2.3/16", want: func(c *appliance.Config) bool {
+			return c.ServiceClusterIPRanges[0] == netip.MustParsePrefix("10.1.0.0/16")
+		}},
+		{args: "--load-balancer-pool 198.51.100.0/30", want: func(c *appliance.Config) bool {
+			return c.LoadBalancerPools[0].String() == "198.51.100.0-198.51.100.3"
+		}},
+	} {
+		b := newBench()
+		b.env = tt.env
+		args := append([]string{"serve", "--node-name", "gw1"}, strings.Fields(tt.args)...)
+		if tt.file != "" {
+			path := filepath.Join(t.TempDir(), "svcctl.yaml")
+			if err := os.WriteFile(path, []byte(tt.file), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			args = append(args, "--config", path)
+		}
+		if code := b.run(args...); code != exitDone || !tt.want(b.served) {
+			t.Errorf("%q with %v and the file %q: exit %d, %s%+v", tt.args, tt.env, tt.file, code, b.err.String(), b.served)
+		}
+	}
+}
+
+// TestEveryProblemAtOnce has wrong settings from everywhere in one go.
+func TestEveryProblemAtOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "svcctl.yaml")
+	file := `# settings
+nodePortAddresses: primary
+zone: [a]
+frobnicate: 1
+service-names: rfc1123
+clusterCIDR:
+  - 10.0.0.0/8
+  - 10.0.0.1
+legacyIP: maybe
+legacyIP: accept
+snat: {a: b}
+`
+	if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b := newBench()
+	b.env = map[string]string{"SVCCTL_CONFIG": path, "SVCCTL_LOG_LEVEL": "loud", "SVCCTL_NODE_NAME": "Gw_1"}
+	code := b.run("serve", "--service-cluster-ip-range", "10.0.0.0/30,10.1.0.1,fd00::/48", "--masquerade-all=perhaps",
+		"--manifests", "/a", "--manifests", "/a/b", "--load-balancer-pool", "10.0.0.2-10.0.0.9")
+	if code != exitUsage || b.served != nil {
+		t.Errorf("exit %d", code)
+	}
+	golden(t, "problems.txt", strings.ReplaceAll(b.err.String(), path, "svcctl.yaml"))
+}
+
+func FuzzParseConfig(f *testing.F) {
+	for _, s := range []string{"", "---", "zone: a", "manifests: [a, b]", "a: &x [1]\nb: *x", "? [a]\n: b", "- a", "zone: a\n---\nzone: b", "\xff", "<<: {zone: a}"} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		values, problems := parseConfig("f", data)
+		for key, g := range values {
+			if g.texts == nil || !strings.HasPrefix(g.source, "f:") {
+				t.Errorf("%s: %+v", key, g)
+			}
+		}
+		for _, p := range problems {
+			if !strings.HasPrefix(p.Error(), "f:") {
+				t.Errorf("no place in %v", p)
+			}
+		}
+	})
+}

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/wire"
+)
+
+func (p *program) statusVerb() *verb {
+	return &verb{
+		name:    "status",
+		summary: "show what the appliance serves, and what is wrong",
+		about: `Shows whether everything accepted is in the kernel, where the manifests come from,
+what the last change to the kernel was, and every problem as
+
+  file:line:column: object: field: message
+
+With -o json or yaml it prints one document, whose fields keep their names and
+meaning; what does not apply is left out:
+
+  version nodeName started  of the appliance; started in UTC (RFC 3339)
+  ready reason              what it found at its start is in force; why not
+  synced                    everything accepted is in the kernel
+  revision                  accepted, programmed: counters that only grow
+  sources[]                 dir, state (ok, reading, unavailable), files, error
+  counts                    services, servicePorts, frontends, endpoints, vips
+  lastTransaction           at, duration, operations, elements, generation
+  problems[]                object, file, line, column, field, reason, message,
+                            severity (error, warning)
+  kernel                    release, features[], missing[]
+  foreignChanges            changes by other programs to the tables, repaired`,
+		options: append([]*option{outputOption("table", "json", "yaml")}, connectOptions()...),
+		examples: []example{
+			{"Is everything in force?", "svcctl status > /dev/null && echo yes"},
+			{"All messages about one file.", `svcctl status -o json | jq -r '.problems[] | select(.file | endswith("web.yaml")).message'`},
+		},
+		exits: `  0  ready, synced, and no errors (warnings are no errors)
+  1  not so
+  2  wrong usage or configuration
+  3  the appliance cannot be reached`,
+		run: p.runStatus,
+	}
+}
+
+// runStatus prints the status, and says no when not all is well.
+func (p *program) runStatus(ctx context.Context, v *verb, _ []string) error {
+	if err := checkOutput(v); err != nil {
+		return err
+	}
+	socket, err := p.socket(v)
+	if err != nil {
+		return err
+	}
+	s, err := client.New(socket).Status(ctx)
+	if err != nil {
+		return err
+	}
+	page := func() string { return statusPage(s, p.now(), p.colour) }
+	if err := p.output(v, s, page); err != nil {
+		return err
+	}
+	return verdict(s)
+}
+
+// verdict is nil when all is well, else why not.
+func verdict(s *wire.Status) error {
+	switch {
+	case !s.Ready:
+		return fmt.Errorf("not ready: %s", s.Reason)
+	case !s.Synced:
+		return fmt.Errorf("not synced: revision %d is accepted, %d is programmed", s.Revision.Accepted, s.Revision.Programmed)
+	case s.Errors() > 0:
+		return fmt.Errorf("%s: what they are about is not in force as written", count(s.Errors(), "problem"))
+	}
+	return nil
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"svcctl.io/svcctl/api/wire"
+)
+
+// The colours of the status page (ECMA-48, select graphic rendition).
+const (
+	red    = "31"
+	green  = "32"
+	yellow = "33"
+	bold   = "1"
+)
+
+// page builds the text of the status page.
+type page struct {
+	strings.Builder
+	colour bool
+}
+
+// paint is text in a colour, when colours are wanted.
+func (p *page) paint(code, text string) string {
+	if !p.colour {
+		return text
+	}
+	return "\x1b[" + code + "m" + text + "\x1b[0m"
+}
+
+// line writes a label and its value.
+func (p *page) line(label, format string, args ...any) {
+	fmt.Fprintf(p, "%-18s%s\n", label, fmt.Sprintf(format, args...))
+}
+
+// heading starts a section.
+func (p *page) heading(format string, args ...any) {
+	fmt.Fprintf(p, "\n%s\n", p.paint(bold, fmt.Sprintf(format, args...)))
+}
+
+// statusPage is the status for people.
+func statusPage(s *wire.Status, now time.Time, colour bool) string {
+	p := &page{colour: colour}
+	p.line("Node", "%s", s.NodeName)
+	p.line("Version", "%s, up %s, since %s", s.Version, span(now.Sub(s.Started)), stamp(s.Started))
+	p.line("Ready", "%s", p.answer(s.Ready, s.Reason))
+	behind := fmt.Sprintf("revision %d is accepted, %d is programmed", s.Revision.Accepted, s.Revision.Programmed)
+	p.line("Synced", "%s", p.answer(s.Synced, behind))
+	p.line("Serves", "%s, %s: %s, %s, %s",
+		count(s.Counts.Services, "Service"), count(s.Counts.ServicePorts, "port"), count(s.Counts.VIPs, "VIP"),
+		count(s.Counts.Frontends, "frontend"), count(s.Counts.Endpoints, "endpoint"))
+	if t := s.LastTransaction; t != nil {
+		p.line("Last transaction", "%s ago, at %s: %s, %s, took %s, generation %d",
+			span(now.Sub(t.At)), stamp(t.At), count(t.Operations, "operation"), count(t.Elements, "element"),
+			shortest(time.Duration(t.Duration)), t.Generation)
+	} else {
+		p.line("Last transaction", "none yet")
+	}
+	p.line("Foreign changes", "%d", s.ForeignChanges)
+	p.line("Kernel", "%s%s", s.Kernel.Release, join("; uses ", s.Kernel.Features)+join("; lacks ", s.Kernel.Missing))
+	p.sources(s.Sources)
+	p.problems(s)
+	return p.String()
+}
+
+// answer is yes, or no and why.
+func (p *page) answer(yes bool, why string) string {
+	if yes {
+		return p.paint(green, "yes")
+	}
+	if why != "" {
+		why = ": " + why
+	}
+	return p.paint(red, "no") + why
+}
+
+// sources writes the table of watched directories.
+func (p *page) sources(sources []wire.Source) {
+	p.heading("Directories")
+	if len(sources) == 0 {
+		p.WriteString("none\n")
+		return
+	}
+	// Colours have no width and tabwriter does not know: so none in here.
+	w := tabwriter.NewWriter(p, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(w, "DIRECTORY\tSTATE\tFILES")
+	for _, s := range sources {
+		state := s.State
+		if s.Error != "" {
+			state += ": " + s.Error
+		}
+		fmt.Fprintf(w, "%s\t%s\t%d\n", s.Dir, state, s.Files)
+	}
+	_ = w.Flush() // into memory
+}
+
+// problems writes the problems, errors first.
+func (p *page) problems(s *wire.Status) {
+	errors := s.Errors()
+	warnings := len(s.Problems) - errors
+	if len(s.Problems) == 0 {
+		p.heading("No problems")
+		return
+	}
+	p.heading("Problems: %s, %s", count(errors, "error"), count(warnings, "warning"))
+	for _, severity := range []string{wire.SeverityError, wire.SeverityWarning} {
+		colour := map[string]string{wire.SeverityError: red, wire.SeverityWarning: yellow}[severity]
+		for _, problem := range s.Problems {
+			if problem.Severity == severity {
+				fmt.Fprintln(p, p.paint(colour, problem.String()))
+			}
+		}
+	}
+}
+
+// join is words behind what introduces them; "" without words.
+func join(intro string, words []string) string {
+	if len(words) == 0 {
+		return ""
+	}
+	return intro + strings.Join(words, ", ")
+}
+
+// stamp is a time for people, to the second, in UTC.
+func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
+
+// span is a duration for people: its two largest units.
+func span(d time.Duration) string {
+	d = max(d, 0)
+	days, hours := int(d.Hours())/24, int(d.Hours())%24
+	minutes, seconds := int(d.Minutes())%60, int(d.Seconds())%60
+	switch {
+	case days > 0:
+		return fmt.Sprintf("%dd%dh", days, hours)
+	case hours > 0:
+		return fmt.Sprintf("%dh%dm", hours, minutes)
+	case minutes > 0:
+		return fmt.Sprintf("%dm%ds", minutes, seconds)
+	}
+	return fmt.Sprintf("%ds", seconds)
+}
+
+// shortest is a duration with three digits or so: 412µs, 1.25ms, 2.3s.
+func shortest(d time.Duration) string {
+	for unit := time.Second; unit > time.Nanosecond; unit /= 1000 {
+		if d >= unit {
+			return d.Round(unit / 100).String()
+		}
+	}
+	return d.String()
+}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+)
+
+// verb is one word after svcctl: what runs it and what help says of it.
+type verb struct {
+	name     string
+	summary  string // one line for the list of verbs
+	args     string // what follows the flags, "" for nothing
+	about    string // paragraphs
+	options  []*option
+	examples []example
+	exits    string // what the exit codes mean here, one a line
+	words    []string
+	run      func(ctx context.Context, v *verb, args []string) error
+}
+
+// example is a command line and what it is good for.
+type example struct{ what, line string }
+
+// option is the option of that name, which the verb must have.
+func (v *verb) option(name string) *option {
+	for _, o := range v.options {
+		if o.name == name {
+			return o
+		}
+	}
+	panic(fmt.Sprintf("svcctl: verb %s has no option %s", v.name, name))
+}
+
+// has tells whether the verb has an option of that name.
+func (v *verb) has(name string) bool {
+	for _, o := range v.options {
+		if o.name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// flagNames are the long names of the verb's options.
+func (v *verb) flagNames() []string {
+	var names []string
+	for _, o := range v.options {
+		names = append(names, o.name)
+	}
+	return names
+}
+
+// cliFlags are the verb's options as package cli takes them.
+func (v *verb) cliFlags() []cli.Flag {
+	var flags []cli.Flag
+	for _, o := range v.options {
+		flags = append(flags, cliFlag{o})
+	}
+	return flags
+}
+
+// helpWidth is the width that help texts are broken at, in characters.
+const helpWidth = 80
+
+// help is the verb's help text.
+func (v *verb) help() string {
+	var b strings.Builder
+	usage := "svcctl"
+	if v.name != usage {
+		usage += " " + v.name
+		fmt.Fprintf(&b, "%s: %s\n\n", usage, v.summary)
+	} else {
+		fmt.Fprintf(&b, "%s\n\n", v.summary)
+	}
+	if v.args != "" {
+		usage += " " + v.args
+	} else {
+		usage += " [FLAGS]" // no verb has both
+	}
+	fmt.Fprintf(&b, "Usage: %s\n", usage)
+	for paragraph := range strings.SplitSeq(strings.Trim(v.about, "\n"), "\n\n") {
+		if paragraph == "" {
+			continue
+		}
+		if strings.HasPrefix(paragraph, "  ") { // a table, broken by hand
+			fmt.Fprintf(&b, "\n%s\n", strings.TrimRight(paragraph, "\n"))
+			continue
+		}
+		fmt.Fprintf(&b, "\n%s", wrap(paragraph, "", helpWidth))
+	}
+	v.helpOptions(&b)
+	if len(v.examples) > 0 {
+		b.WriteString("\nExamples:\n")
+		for i, e := range v.examples {
+			if i > 0 {
+				b.WriteString("\n")
+			}
+			b.WriteString(wrap(e.what, "  # ", helpWidth))
+			fmt.Fprintf(&b, "  %s\n", e.line)
+		}
+	}
+	if v.exits != "" {
+		fmt.Fprintf(&b, "\nExit codes:\n%s\n", v.exits)
+	}
+	return b.String()
+}
+
+// helpOptions writes the options under their headings, in the order of the table.
+func (v *verb) helpOptions(b *strings.Builder) {
+	group := ""
+	for i, o := range v.options {
+		if i == 0 || o.group != group {
+			group = o.group
+			fmt.Fprintf(b, "\n%s:\n", group)
+		}
+		left := "  --" + o.name
+		if o.letter != "" {
+			left = "  -" + o.letter + ", --" + o.name
+		}
+		if o.arg != "" {
+			left += " " + o.arg
+		}
+		usage := o.usage
+		if o.def != "" {
+			usage += " (default: " + o.def + ")"
+		}
+		fmt.Fprintf(b, "%s\n%s", left, wrap(usage, "        ", helpWidth))
+	}
+}
+
+// wrap breaks text at blanks into lines of at most width characters, each after
+// indent.
+func wrap(text, indent string, width int) string {
+	var b strings.Builder
+	line := indent
+	for word := range strings.FieldsSeq(text) {
+		if line != indent && len(line)+1+len(word) > width {
+			b.WriteString(line + "\n")
+			line = indent
+		}
+		if line != indent {
+			line += " "
+		}
+		line += word
+	}
+	return b.String() + line + "\n"
+}

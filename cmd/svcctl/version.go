@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+)
+
+// versionInfo is what `svcctl version -o json` prints.
+type versionInfo struct {
+	Version   string `json:"version"`
+	GoVersion string `json:"goVersion"`
+	Platform  string `json:"platform"` // linux/amd64
+}
+
+func (p *program) versionVerb() *verb {
+	return &verb{
+		name:    "version",
+		summary: "print the version of this program",
+		about: "The version of a running appliance, which may be another, is in `svcctl status`.\n\n" +
+			"With -o json or yaml the fields are version, goVersion and platform.",
+		options: []*option{outputOption("text", "json", "yaml")},
+		run:     p.runVersion,
+	}
+}
+
+// runVersion prints the version.
+func (p *program) runVersion(_ context.Context, v *verb, _ []string) error {
+	info := versionInfo{Version: p.version, GoVersion: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	return p.output(v, info, func() string {
+		return fmt.Sprintf("svcctl %s (%s, %s)\n", info.Version, info.GoVersion, info.Platform)
+	})
+}
+
+func (p *program) helpVerb() *verb {
+	return &verb{
+		name:    "help",
+		summary: "explain svcctl, or one of its verbs",
+		args:    "[VERB]",
+		about:   "Without a verb it lists them.",
+		examples: []example{
+			{"All flags of the appliance.", "svcctl help serve"},
+		},
+		run: p.runHelp,
+	}
+}
+
+// runHelp prints the help of a verb, or of svcctl.
+func (p *program) runHelp(_ context.Context, _ *verb, args []string) error {
+	verbs := p.verbs()
+	if len(args) == 0 {
+		return p.print(rootVerb(verbs).help())
+	}
+	for _, v := range verbs {
+		if v.name == args[0] {
+			return p.print(v.help())
+		}
+	}
+	return p.bare(rootVerb(verbs), verbs, args)
+}

@@ -1,0 +1,152 @@
+package examples_test
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"svcctl.io/svcctl/appliance"
+)
+
+var update = flag.Bool("update", false, "write the goldens anew")
+
+// The goldens of an example: what `svcctl plan` prints, and what it complains about,
+// if it does.
+const (
+	goldenPlan     = "plan.nft"
+	goldenProblems = "plan.problems"
+)
+
+// TestPlans compares what svcctl plans for every example with its goldens.
+func TestPlans(t *testing.T) {
+	for _, dir := range examples(t) {
+		t.Run(dir, func(t *testing.T) {
+			var plan, complaints bytes.Buffer
+			problems, err := appliance.Plan(config(t, dir), []string{dir}, &plan)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, p := range problems {
+				fmt.Fprintln(&complaints, p)
+			}
+			compare(t, filepath.Join(dir, goldenPlan), plan.String())
+			compare(t, filepath.Join(dir, goldenProblems), complaints.String())
+		})
+	}
+}
+
+// compare holds text against a golden; an empty text has no golden.
+func compare(t *testing.T, golden, text string) {
+	t.Helper()
+	if *update {
+		write(t, golden, text)
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil && (text != "" || !os.IsNotExist(err)) {
+		t.Fatalf("%v: run `make golden` and review what it writes", err)
+	}
+	if diff := cmp.Diff(string(want), text); diff != "" {
+		t.Errorf("%s has changed: run `make golden` and review it (-golden +now):\n%s", golden, diff)
+	}
+}
+
+func write(t *testing.T, golden, text string) {
+	t.Helper()
+	err := os.WriteFile(golden, []byte(text), 0o644)
+	if text == "" {
+		err = os.Remove(golden)
+	}
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+}
+
+// TestPlansLoad gives every golden to nft, in a network namespace of its own.
+func TestPlansLoad(t *testing.T) {
+	if os.Getuid() != 0 {
+		if os.Getenv("SVCCTL_REQUIRE_PRIVILEGED") == "1" {
+			t.Fatal("this test needs root, and SVCCTL_REQUIRE_PRIVILEGED=1 says that it must run")
+		}
+		t.Skip("SKIPPED: this test needs root to load rulesets in network namespaces: run make test")
+	}
+	for _, dir := range examples(t) {
+		t.Run(dir, func(t *testing.T) {
+			nft := exec.Command("nft", "-f", filepath.Join(dir, goldenPlan))
+			nft.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+			if out, err := nft.CombinedOutput(); err != nil {
+				t.Errorf("%v: %v\n%s", nft.Args, err, out)
+			}
+		})
+	}
+}
+
+// examples lists the directories with manifests.
+func examples(t *testing.T) []string {
+	t.Helper()
+	var dirs []string
+	for _, pattern := range []string{"*/*.y*ml", "seeds/*/*.*"} {
+		names, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			if dir := filepath.Dir(name); len(dirs) == 0 || dirs[len(dirs)-1] != dir {
+				dirs = append(dirs, dir)
+			}
+		}
+	}
+	return dirs
+}
+
+// command is the line of a README that plans an example.
+var command = regexp.MustCompile(`(?m)^    svcctl plan -f examples/(\S+)(.*)$`)
+
+// config is what the command in the example's README configures.
+func config(t *testing.T, dir string) appliance.Config {
+	t.Helper()
+	readme := filepath.Join(dir, "README.md")
+	if strings.HasPrefix(dir, "seeds/") {
+		readme = "seeds/README.md" // one for all of them
+	}
+	text, err := os.ReadFile(readme)
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := command.FindSubmatch(text)
+	if line == nil {
+		t.Fatalf("%s has no line `    svcctl plan -f examples/%s`", readme, dir)
+	}
+	if first := string(line[1]); first != dir && !strings.HasPrefix(dir, "seeds/") {
+		t.Fatalf("%s plans %s, not %s", readme, first, dir)
+	}
+	cfg := appliance.DefaultConfig()
+	cfg.NodeName = "gw1"
+	words := strings.Fields(string(line[2]))
+	if len(words)%2 != 0 {
+		t.Fatalf("%s: not pairs of flag and value: %v", readme, words)
+	}
+	for i := 0; i < len(words); i += 2 {
+		value := strings.Split(words[i+1], ",")
+		switch words[i] {
+		case "--load-balancer-pool":
+			cfg.LoadBalancerPools, err = appliance.ParseAddrRanges(value)
+		case "--service-cluster-ip-range":
+			cfg.ServiceClusterIPRanges, err = appliance.ParsePrefixes(value)
+		default:
+			err = fmt.Errorf("this test does not know the flag %s", words[i])
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", readme, err)
+		}
+	}
+	return cfg
+}

@@ -1,0 +1,243 @@
+package svcctl_test
+
+import (
+	"bytes"
+	"fmt"
+	"go/ast"
+	"go/format"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// maxLines is how long a Go file may be without a reason. A longer one gives the
+// reason in a comment that begins with longReason.
+const (
+	maxLines   = 450
+	longReason = "This file is long because"
+)
+
+func TestEveryPackageHasDoc(t *testing.T) {
+	_, all := sources(t)
+	documented, packages := map[string]bool{}, map[string]bool{}
+	for _, s := range all {
+		if s.test {
+			continue
+		}
+		packages[s.pkg] = true
+		if path.Base(s.path) == "doc.go" && s.file.Doc != nil {
+			documented[s.pkg] = true
+		}
+	}
+	for pkg := range packages {
+		if !documented[pkg] {
+			t.Errorf("%s has no doc.go with a package comment", pkg)
+		}
+	}
+}
+
+func TestFilesAreShort(t *testing.T) {
+	fset, all := sources(t)
+	for _, s := range all {
+		lines := fset.Position(s.file.FileEnd).Line
+		explained := slices.ContainsFunc(s.file.Comments, func(c *ast.CommentGroup) bool {
+			return strings.Contains(strings.Join(strings.Fields(c.Text()), " "), longReason)
+		})
+		if lines > maxLines && !explained {
+			t.Errorf("%s has %d lines: split it, or say why in a comment: %q", s.path, lines, longReason+" ...")
+		}
+	}
+}
+
+func TestGofmt(t *testing.T) {
+	for _, name := range files(t) {
+		if path.Ext(name) != ".go" {
+			continue
+		}
+		content, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		formatted, err := format.Source(content)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else if !bytes.Equal(content, formatted) {
+			t.Errorf("%s is not as gofmt writes it", name)
+		}
+	}
+}
+
+// TestText reads every text file for what has no place in the repository.
+func TestText(t *testing.T) {
+	// The parts are joined here so that this file does not contain what it looks for.
+	refused := map[string]*regexp.Regexp{
+		"a path of somebody's machine": regexp.MustCompile(`(^|[^\w.])/(wo` + `rk|ho` + `me|Use` + `rs|ro` + `ot)/`),
+		"unfinished work":              regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME|XX` + `X)\b`),
+		"a conflict marker":            regexp.MustCompile(`^(<{7}|>{7}) `),
+		"a blank at the end of a line": regexp.MustCompile(`[ \t]+$`),
+	}
+	for _, name := range files(t) {
+		// The samples are kept as they were published.
+		if strings.HasPrefix(name, "examples/seeds/") || strings.Contains(name, "/testdata/") {
+			continue
+		}
+		content, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.ContainsRune(content, 0) {
+			t.Errorf("%s is not text", name)
+			continue
+		}
+		for number, line := range strings.Split(string(content), "\n") {
+			for what, expression := range refused {
+				if expression.MatchString(line) {
+					t.Errorf("%s:%d: %s: %s", name, number+1, what, line)
+				}
+			}
+		}
+	}
+}
+
+// link is a link of a Markdown file to another file: [text](target), without #part.
+var link = regexp.MustCompile(`\]\(([^)#:\s]+)(#[^)]*)?\)`)
+
+func TestLinksLead(t *testing.T) {
+	for _, name := range files(t) {
+		if path.Ext(name) != ".md" {
+			continue
+		}
+		content, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range link.FindAllStringSubmatch(string(content), -1) {
+			if target := filepath.Join(filepath.Dir(name), match[1]); !exists(target) {
+				t.Errorf("%s: link to %s, which does not exist", name, match[1])
+			}
+		}
+	}
+}
+
+// TestDocsAreManPages holds docs/ to one shape, so that readers know where to look.
+func TestDocsAreManPages(t *testing.T) {
+	pages, err := filepath.Glob("docs/*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("no pages in docs: %v", err)
+	}
+	index, err := os.ReadFile("docs/svcctl.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range pages {
+		content, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := 0
+		for _, section := range []string{"## NAME", "## SYNOPSIS", "## DESCRIPTION", "## EXAMPLES", "## BUGS"} {
+			found := strings.Index(string(content[at:]), section+"\n")
+			if found < 0 {
+				t.Errorf("%s has no section %q in its place", page, section)
+				continue
+			}
+			at += found
+		}
+		if base := filepath.Base(page); base != "svcctl.md" && !strings.Contains(string(index), "("+base+")") {
+			t.Errorf("docs/svcctl.md does not lead to %s", base)
+		}
+	}
+}
+
+// TestDocsNameEveryFlag compares the table of docs/serve.md with what the program says.
+func TestDocsNameEveryFlag(t *testing.T) {
+	help, err := exec.Command("go", "run", "./cmd/svcctl", "serve", "--help").CombinedOutput()
+	if err != nil {
+		t.Fatalf("svcctl serve --help: %v\n%s", err, help)
+	}
+	page, err := os.ReadFile("docs/serve.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	inHelp := flagNames(regexp.MustCompile(`(?m)^  --([a-z-]+)`), help)
+	inTable := flagNames(regexp.MustCompile("(?m)^\\| `--([a-z-]+)"), page)
+	for _, name := range inHelp {
+		if !slices.Contains(inTable, name) {
+			t.Errorf("docs/serve.md does not describe --%s", name)
+		}
+	}
+	for _, name := range inTable {
+		if !slices.Contains(inHelp, name) {
+			t.Errorf("docs/serve.md describes --%s, which does not exist", name)
+		}
+	}
+}
+
+func flagNames(expression *regexp.Regexp, text []byte) []string {
+	var names []string
+	for _, match := range expression.FindAllSubmatch(text, -1) {
+		names = append(names, string(bytes.Join(match[1:], nil)))
+	}
+	return names
+}
+
+func TestExamplesAreComplete(t *testing.T) {
+	index, err := os.ReadFile("examples/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	samples, err := os.ReadFile("examples/seeds/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range directories(t, "examples") {
+		if !strings.Contains(string(index), fmt.Sprintf("(%s/)", dir)) {
+			t.Errorf("examples/README.md does not lead to %s/", dir)
+		}
+		wanted := []string{"README.md", "plan.nft"}
+		switch dir {
+		case "demo": // the program that shows quickstart
+			continue
+		case "seeds": // a directory of examples
+			wanted = []string{"README.md"}
+		}
+		for _, name := range wanted {
+			if !exists(filepath.Join("examples", dir, name)) {
+				t.Errorf("examples/%s has no %s", dir, name)
+			}
+		}
+	}
+	for _, dir := range directories(t, "examples/seeds") {
+		if !strings.Contains(string(samples), fmt.Sprintf("(%s/)", dir)) {
+			t.Errorf("examples/seeds/README.md does not say where %s is from", dir)
+		}
+		if !exists(filepath.Join("examples/seeds", dir, "plan.nft")) {
+			t.Errorf("examples/seeds/%s has no plan.nft", dir)
+		}
+	}
+}
+
+func directories(t *testing.T, parent string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(parent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, entry := range entries {
+		if entry.IsDir() {
+			names = append(names, entry.Name())
+		}
+	}
+	return names
+}
+
+func exists(name string) bool {
+	_, err := os.Stat(name)
+	return err == nil
+}

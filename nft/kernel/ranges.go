@@ -1,0 +1,76 @@
+package kernel
+
+import (
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"svcctl.io/svcctl/nft"
+)
+
+// findRanges finds the interval sets in which rules look numbers of host byte order up:
+// the interface of a packet. A rule does not say what kind of set it looks into, and must
+// treat those otherwise. The set is one of the batch, or it is in the kernel.
+func findRanges(s *socket, ops []nft.Op) (map[setName]bool, error) {
+	ranges := map[setName]bool{}
+	for _, op := range ops {
+		rules, ok := op.(nft.SetRules)
+		if !ok {
+			continue
+		}
+		for _, name := range numberSets(rules.Rules) {
+			set := setName{rules.Family, name}
+			if _, known := ranges[set]; known {
+				continue
+			}
+			interval, err := isRanges(s, set, ops)
+			if err != nil {
+				return nil, fmt.Errorf("look at set %s %s: %w", set.family, set.name, err)
+			}
+			ranges[set] = interval
+		}
+	}
+	return ranges, nil
+}
+
+// numberSets names the sets that rules look a number of host byte order up in.
+func numberSets(rules []nft.Rule) (names []string) {
+	for _, r := range rules {
+		for _, s := range r {
+			var key []nft.Field
+			var set string
+			switch s := s.(type) {
+			case nft.MatchSet:
+				key, set = s.Key, s.Set
+			case nft.VerdictMap:
+				key, set = s.Key, s.Map
+			case nft.DNAT:
+				key, set = s.Key, s.Map
+			}
+			// A random slot is never looked up in ranges.
+			if slices.ContainsFunc(key, func(f nft.Field) bool { return f.Type() == nft.TypeIface }) {
+				names = append(names, set)
+			}
+		}
+	}
+	return names
+}
+
+func isRanges(s *socket, set setName, ops []nft.Op) (interval bool, err error) {
+	for _, op := range ops {
+		if add, ok := op.(nft.AddSet); ok && add.Family == set.family && add.Set.Name == set.name {
+			return add.Set.Interval, nil
+		}
+	}
+	err = s.request(unix.NFT_MSG_GETSET, 0, protocolFamily(set.family),
+		func(w *writer) {
+			w.text(unix.NFTA_SET_TABLE, nft.TableName)
+			w.text(unix.NFTA_SET_NAME, set.name)
+		},
+		func(m message) { interval = decodeSet(&m, set.family).Interval })
+	if isErrno(err, unix.ENOENT) {
+		err = nil // the transaction says so better
+	}
+	return interval, err
+}

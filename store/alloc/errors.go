@@ -1,0 +1,46 @@
+package alloc
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrFull says that a range has no free value left.
+var ErrFull = errors.New("range is full")
+
+// RangeError says that a value lies outside of its range. The texts are those of
+// Kubernetes (pkg/registry/core/service/ipallocator and portallocator).
+type RangeError struct {
+	// Value is an address; empty for a port, which Kubernetes does not repeat.
+	Value string
+	// Range is the valid range: a CIDR, or "first-last".
+	Range string
+}
+
+// Error implements error.
+func (e *RangeError) Error() string {
+	if e.Value == "" {
+		return fmt.Sprintf("provided port is not in the valid range. The range of valid ports is %s", e.Range)
+	}
+	return fmt.Sprintf("the provided IP (%s) is not in the valid range. The range of valid IPs is %s", e.Value, e.Range)
+}
+
+// HeldError says that somebody else holds a value. It begins with Kubernetes' text
+// and goes on with the owner's name.
+type HeldError struct {
+	// What is "IP" or "port".
+	What string
+	// Owner is "namespace/name" of the Service that holds the value.
+	Owner string
+	// Why says what stands in the way of sharing the value; may be empty.
+	Why string
+}
+
+// Error implements error.
+func (e *HeldError) Error() string {
+	text := fmt.Sprintf("provided %s is already allocated to Service %s", e.What, e.Owner)
+	if e.Why != "" {
+		text += ": " + e.Why
+	}
+	return text
+}

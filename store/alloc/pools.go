@@ -1,0 +1,244 @@
+package alloc
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Pool is a range of load balancer IPs of one family, both ends included.
+type Pool struct{ First, Last netip.Addr }
+
+// Contains tells whether an address lies in the pool.
+func (p Pool) Contains(addr netip.Addr) bool {
+	return addr.BitLen() == p.First.BitLen() && !addr.Less(p.First) && !p.Last.Less(addr)
+}
+
+// String is "198.51.100.4-198.51.100.9".
+func (p Pool) String() string { return p.First.String() + "-" + p.Last.String() }
+
+// validate refuses what is no range, and IPv6 ranges of more than 2^64 addresses.
+func (p Pool) validate() error {
+	switch {
+	case !p.First.IsValid() || p.First.BitLen() != p.Last.BitLen() || p.Last.Less(p.First):
+		return fmt.Errorf("load balancer pool %s is not a range from an address to a higher one of the same family", p)
+	case p.First.Is4In6() || p.Last.Is4In6() || p.First.Zone() != "" || p.Last.Zone() != "":
+		return fmt.Errorf("load balancer pool %s: write plain IPv4 or IPv6 addresses without a zone", p)
+	case p.tooLarge():
+		return fmt.Errorf("load balancer pool %s is too large: an IPv6 pool has at most 2^64 addresses (a /64)", p)
+	}
+	return nil
+}
+
+func (p Pool) tooLarge() bool {
+	if p.First.Is4() {
+		return false
+	}
+	a, b := p.First.As16(), p.Last.As16()
+	high := binary.BigEndian.Uint64(b[:8]) - binary.BigEndian.Uint64(a[:8])
+	return high > 1 || high == 1 && low64(p.Last) >= low64(p.First)
+}
+
+// Claim is what a Service asks of the pools.
+type Claim struct {
+	// Owner is "namespace/name".
+	Owner string
+	// Requested is the address that the Service names; invalid when it names none.
+	Requested netip.Addr
+	// SharingKey lets Services with equal keys that are not empty hold one address.
+	SharingKey string
+	// Ports are what the Service serves on its address.
+	Ports []Port
+}
+
+// Equal tells whether two claims ask for the same.
+func (c Claim) Equal(other Claim) bool {
+	return c.Owner == other.Owner && c.Requested == other.Requested && c.SharingKey == other.SharingKey &&
+		slices.Equal(c.Ports, other.Ports)
+}
+
+// clash says why two claims cannot both hold addr; "" when they can.
+func (c Claim) clash(other Claim, addr netip.Addr) string {
+	bothAsk := c.Requested == addr && other.Requested == addr
+	sameKey := c.SharingKey != "" && c.SharingKey == other.SharingKey
+	if !bothAsk && !sameKey {
+		return "to share it, both Services must ask for it in spec.loadBalancerIP or carry equal sharing keys"
+	}
+	for _, port := range c.Ports {
+		if slices.Contains(other.Ports, port) {
+			return "both serve " + port.String()
+		}
+	}
+	return ""
+}
+
+// Pools allocates load balancer IPs. The zero value is not usable; see NewPools.
+type Pools struct {
+	pools []*poolState
+	// claims on each address that is held: more than one when it is shared.
+	claims map[netip.Addr][]Claim
+	// keyed are the addresses held under a sharing key, for those who come later.
+	keyed map[string][]netip.Addr
+}
+
+type poolState struct {
+	Pool
+	used *numberSet // offsets from First
+}
+
+// NewPools is an allocator for some pools, with nothing held; the first ones are used up first.
+// Pools may not overlap.
+func NewPools(pools []Pool) (*Pools, error) {
+	p := &Pools{claims: map[netip.Addr][]Claim{}, keyed: map[string][]netip.Addr{}}
+	for i, pool := range pools {
+		if err := pool.validate(); err != nil {
+			return nil, err
+		}
+		for _, other := range pools[:i] {
+			if pool.Contains(other.First) || other.Contains(pool.First) {
+				return nil, fmt.Errorf("load balancer pools %s and %s overlap: give each address to one pool", other, pool)
+			}
+		}
+		p.pools = append(p.pools, &poolState{Pool: pool, used: newNumberSet(low64(pool.Last) - low64(pool.First))})
+	}
+	return p, nil
+}
+
+// Contains tells whether an address lies in a pool.
+func (p *Pools) Contains(addr netip.Addr) bool { return p.of(addr) != nil }
+
+// Serves tells whether there is a pool of IPv4 (or else IPv6) addresses.
+func (p *Pools) Serves(ipv4 bool) bool {
+	return slices.ContainsFunc(p.pools, func(pool *poolState) bool { return pool.First.Is4() == ipv4 })
+}
+
+// String lists the pools.
+func (p *Pools) String() string {
+	texts := make([]string, len(p.pools))
+	for i, pool := range p.pools {
+		texts[i] = pool.String()
+	}
+	return strings.Join(texts, ", ")
+}
+
+// Take gives an address of a pool to a claim, beside the claims it can share it with.
+// A claim of the same owner on that address is replaced. Errors: *RangeError, *HeldError.
+func (p *Pools) Take(addr netip.Addr, claim Claim) error {
+	if len(p.claims[addr]) == 0 && !p.Contains(addr) {
+		return &RangeError{Value: addr.String(), Range: p.String()}
+	}
+	return p.Hold(addr, claim)
+}
+
+// Hold registers what an owner already has, also outside of all pools. The only error
+// is *HeldError.
+func (p *Pools) Hold(addr netip.Addr, claim Claim) error {
+	for _, other := range p.claims[addr] {
+		if other.Owner == claim.Owner {
+			continue
+		}
+		if why := claim.clash(other, addr); why != "" {
+			return &HeldError{What: "IP", Owner: other.Owner, Why: why}
+		}
+	}
+	p.Release(addr, claim.Owner)
+	p.put(addr, claim)
+	return nil
+}
+
+// Next gives a claim an address of a family: one that is held under the same sharing
+// key and has room, else the first free one from a point that depends on the owner's
+// name, in the first pool that has any. The only error is ErrFull.
+func (p *Pools) Next(ipv4 bool, claim Claim) (netip.Addr, error) {
+	for _, addr := range p.keyed[claim.SharingKey] {
+		if addr.Is4() == ipv4 && p.Hold(addr, claim) == nil {
+			return addr, nil
+		}
+	}
+	for _, pool := range p.pools {
+		if pool.First.Is4() != ipv4 {
+			continue
+		}
+		if n, ok := pick(union{pool.used}, 0, 0, pool.offset(pool.Last), claim.Owner); ok {
+			addr := plus(pool.First, n)
+			p.put(addr, claim)
+			return addr, nil
+		}
+	}
+	return netip.Addr{}, ErrFull
+}
+
+// Release takes an address back from an owner; it does nothing if the owner has no
+// claim on it.
+func (p *Pools) Release(addr netip.Addr, owner string) {
+	claims := p.claims[addr]
+	i := slices.IndexFunc(claims, func(c Claim) bool { return c.Owner == owner })
+	if i < 0 {
+		return
+	}
+	key := claims[i].SharingKey
+	claims = slices.Delete(slices.Clone(claims), i, i+1)
+	p.claims[addr] = claims
+	if key != "" && !slices.ContainsFunc(claims, func(c Claim) bool { return c.SharingKey == key }) {
+		p.keyed[key] = slices.DeleteFunc(p.keyed[key], func(a netip.Addr) bool { return a == addr })
+		if len(p.keyed[key]) == 0 {
+			delete(p.keyed, key)
+		}
+	}
+	if len(claims) > 0 {
+		return
+	}
+	delete(p.claims, addr)
+	if pool := p.of(addr); pool != nil {
+		pool.used.remove(pool.offset(addr))
+	}
+}
+
+// ClaimOf is the claim of an owner on an address.
+func (p *Pools) ClaimOf(addr netip.Addr, owner string) (Claim, bool) {
+	for _, claim := range p.claims[addr] {
+		if claim.Owner == owner {
+			return claim, true
+		}
+	}
+	return Claim{}, false
+}
+
+// Holders are the owners with a claim on each address, sorted.
+func (p *Pools) Holders() map[netip.Addr][]string {
+	holders := make(map[netip.Addr][]string, len(p.claims))
+	for addr, claims := range p.claims {
+		for _, claim := range claims {
+			holders[addr] = append(holders[addr], claim.Owner)
+		}
+		slices.Sort(holders[addr])
+	}
+	return holders
+}
+
+// put registers a claim that is known to fit.
+func (p *Pools) put(addr netip.Addr, claim Claim) {
+	p.claims[addr] = append(p.claims[addr], claim)
+	if pool := p.of(addr); pool != nil {
+		pool.used.add(pool.offset(addr))
+	}
+	if key := claim.SharingKey; key != "" && !slices.Contains(p.keyed[key], addr) {
+		addrs := append(p.keyed[key], addr)
+		slices.SortFunc(addrs, netip.Addr.Compare)
+		p.keyed[key] = addrs
+	}
+}
+
+// of is the pool that an address lies in, or nil.
+func (p *Pools) of(addr netip.Addr) *poolState {
+	for _, pool := range p.pools {
+		if pool.Contains(addr) {
+			return pool
+		}
+	}
+	return nil
+}
+
+func (s *poolState) offset(addr netip.Addr) uint64 { return low64(addr) - low64(s.First) }

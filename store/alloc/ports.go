@@ -1,0 +1,175 @@
+package alloc
+
+import (
+	"fmt"
+	"maps"
+)
+
+// Limits of the band that automatic node ports leave to people: a 32nd of the range, at
+// least 16 and at most 128 ports; none in a range of 16 or fewer (Kubernetes, KEP-3668).
+const (
+	portBandMin  = 16
+	portBandMax  = 128
+	portBandPart = 32
+)
+
+// Space says who competes for a port number.
+type Space int
+
+const (
+	// PerProtocol lets different Services hold one number on different protocols.
+	PerProtocol Space = iota
+	// Shared gives a number to one Service on all protocols, as Kubernetes does. The
+	// Service itself may use it on several.
+	Shared
+)
+
+// Port is a port number of a transport protocol: "TCP", "UDP" or "SCTP".
+type Port struct {
+	Protocol string
+	Number   uint16
+}
+
+// String is "TCP port 30080".
+func (p Port) String() string { return fmt.Sprintf("%s port %d", p.Protocol, p.Number) }
+
+// Ports allocates node ports and health-check node ports from one range. The zero
+// value is not usable; see NewPorts.
+type Ports struct {
+	first, band, last uint64
+	space             Space
+	used              map[string]*numberSet // by protocol
+	owners            map[Port]string
+}
+
+// NewPorts is an allocator for the ports from first to last, with nothing held.
+func NewPorts(first, last uint16, space Space) (*Ports, error) {
+	if first == 0 || last < first {
+		return nil, fmt.Errorf("node port range %d-%d is empty: write it like 30000-32767", first, last)
+	}
+	p := &Ports{
+		first:  uint64(first),
+		last:   uint64(last),
+		space:  space,
+		used:   map[string]*numberSet{},
+		owners: map[Port]string{},
+	}
+	p.band = p.first + portBand(p.last-p.first+1)
+	return p, nil
+}
+
+// portBand is how many ports at the low end of a range of this size automatic values avoid.
+func portBand(size uint64) uint64 {
+	if size <= portBandMin {
+		return 0
+	}
+	return min(max(portBandMin, size/portBandPart), portBandMax)
+}
+
+// Range is "first-last".
+func (p *Ports) Range() string { return fmt.Sprintf("%d-%d", p.first, p.last) }
+
+// Contains tells whether a port may be given.
+func (p *Ports) Contains(number uint16) bool {
+	return uint64(number) >= p.first && uint64(number) <= p.last
+}
+
+// Take gives a port that was asked for to its owner. It does nothing if the owner holds
+// it already. Errors: *RangeError, *HeldError.
+func (p *Ports) Take(port Port, owner string) error {
+	if _, held := p.owners[port]; !held && !p.Contains(port.Number) {
+		return &RangeError{Range: p.Range()}
+	}
+	return p.Hold(port, owner)
+}
+
+// Hold registers what an owner already has, also outside of the range. The only
+// error is *HeldError.
+func (p *Ports) Hold(port Port, owner string) error {
+	if holder, held := p.rival(port, owner); held {
+		return &HeldError{What: "port", Owner: holder}
+	}
+	p.owners[port] = owner
+	if p.Contains(port.Number) {
+		p.set(port.Protocol).add(uint64(port.Number))
+	}
+	return nil
+}
+
+// Next gives the owner one number that is free on all of the protocols: the first one
+// from a point that depends on the seed, in the upper band, then in the lower one. The
+// seed is the owner's name and, for its second and later numbers, what they are for.
+// The only error is ErrFull.
+func (p *Ports) Next(protocols []string, owner, seed string) (uint16, error) {
+	n, ok := pick(p.taken(protocols), p.first, p.band, p.last, seed)
+	if !ok {
+		return 0, ErrFull
+	}
+	for _, protocol := range protocols {
+		p.owners[Port{protocol, uint16(n)}] = owner
+		p.set(protocol).add(n)
+	}
+	return uint16(n), nil
+}
+
+// Release takes a port back from its owner; it does nothing if somebody else, or
+// nobody, holds it.
+func (p *Ports) Release(port Port, owner string) {
+	if holder, held := p.owners[port]; !held || holder != owner {
+		return
+	}
+	delete(p.owners, port)
+	if p.Contains(port.Number) {
+		p.set(port.Protocol).remove(uint64(port.Number))
+	}
+}
+
+// Owner is who holds a port.
+func (p *Ports) Owner(port Port) (string, bool) {
+	owner, held := p.owners[port]
+	return owner, held
+}
+
+// Holders is a copy of all that is held.
+func (p *Ports) Holders() map[Port]string { return maps.Clone(p.owners) }
+
+// rival is somebody other than owner who holds the port, or in a shared space its
+// number on any protocol.
+func (p *Ports) rival(port Port, owner string) (string, bool) {
+	if holder, held := p.owners[port]; held && holder != owner {
+		return holder, true
+	}
+	if p.space == PerProtocol {
+		return "", false
+	}
+	for protocol := range p.used {
+		if holder, held := p.owners[Port{protocol, port.Number}]; held && holder != owner {
+			return holder, true
+		}
+	}
+	return "", false
+}
+
+func (p *Ports) set(protocol string) *numberSet {
+	set := p.used[protocol]
+	if set == nil {
+		set = newNumberSet(p.last)
+		p.used[protocol] = set
+	}
+	return set
+}
+
+// taken is what a new number must stay clear of.
+func (p *Ports) taken(protocols []string) union {
+	var sets union
+	if p.space == Shared {
+		for _, set := range p.used {
+			sets = append(sets, set)
+		}
+		return sets
+	}
+	for _, protocol := range protocols {
+		sets = append(sets, p.set(protocol))
+	}
+	return sets
+}

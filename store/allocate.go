@@ -1,0 +1,309 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/object"
+)
+
+// maxRounds bounds how often allocation begins anew because a holder could not move.
+const maxRounds = 16
+
+// errTooManyMoves ends a chain of holders that each wait for the next one to move.
+var errTooManyMoves = errors.New("too many Services exchange addresses and ports at the same time: " +
+	"it is tried again with the next change")
+
+// allocate gives the changes their values. What is released is free for all others in
+// the same transaction; what was asked for is given before what was not, and holders
+// come before newcomers. A holder that cannot have what it asks for keeps all it has, so
+// that nobody else may count on it: then everything begins anew without it.
+func (t *transaction) allocate() []*change {
+	changes := t.sorted()
+	for _, c := range changes {
+		c.stays = false
+	}
+	for round := 1; t.attempt(changes); round++ {
+		if round == maxRounds {
+			stopMoves(changes)
+		}
+	}
+	return changes
+}
+
+// stopMoves keeps every holder where it is that would give something up: a chain of
+// moves so long is sorted out one part at a time.
+func stopMoves(changes []*change) {
+	for _, c := range changes {
+		if c.ref.Kind == object.KindService && c.wanted != nil && c.holds() && !c.stays && c.gives() {
+			c.restart()
+			c.fail(errTooManyMoves)
+		}
+	}
+}
+
+// gives tells whether the new version does without something that the old one has.
+func (c *change) gives() bool {
+	c.restart()
+	before, now := c.held(), valuesOf(c.service())
+	return slices.ContainsFunc(before.clusterIPs, func(addr netip.Addr) bool { return !slices.Contains(now.clusterIPs, addr) }) ||
+		slices.ContainsFunc(before.ports, func(port alloc.Port) bool { return !slices.Contains(now.ports, port) }) ||
+		slices.ContainsFunc(before.ingress, func(addr netip.Addr) bool { return !c.keepsIngress(addr) })
+}
+
+// attempt allocates for all changes but those that stay as they are. It gives true when
+// one more holder has to stay, so that the attempt does not count.
+func (t *transaction) attempt(changes []*change) (again bool) {
+	l := t.s.ledger
+	l.rollback()
+	var services []*change
+	for _, c := range changes {
+		switch {
+		case c.stays:
+			c.next = nil
+		case c.ref.Kind == object.KindService && (c.wanted != nil || c.remove):
+			c.restart()
+			services = append(services, c)
+		default:
+			c.next = c.wanted
+		}
+	}
+	for _, c := range services {
+		c.release(l)
+	}
+	for _, step := range []func(*change, *ledger) error{
+		(*change).takeAsked, (*change).takeAny, (*change).takeAskedIngress, (*change).takeAnyIngress, (*change).finish,
+	} {
+		for _, c := range services {
+			if c.next == nil {
+				continue
+			}
+			if err := step(c, l); err != nil {
+				again = again || c.holds()
+				c.giveBack(l)
+				c.fail(err)
+			}
+		}
+	}
+	return again
+}
+
+// restart forgets an attempt.
+func (c *change) restart() {
+	c.err, c.waits, c.outcome, c.ingress, c.next = nil, false, nil, map[bool]netip.Addr{}, nil
+	if c.wanted != nil {
+		svc := c.wanted.DeepCopy().(*object.Service)
+		c.next, c.claim = svc, claimOf(svc)
+	}
+}
+
+// fail ends the attempt for one Service, which stays as it is and may try again when
+// others release something.
+func (c *change) fail(err error) {
+	c.next, c.err, c.waits = nil, err, true
+	c.stays = c.holds()
+	reason := ReasonFull
+	if c.old != nil && c.old.withheld {
+		reason = ReasonConflict
+	}
+	c.outcome = append(c.outcome, c.notesOf(err, reason)...)
+}
+
+func (c *change) service() *object.Service { return c.next.(*object.Service) }
+
+// holds tells whether the stored version has its values.
+func (c *change) holds() bool { return c.old != nil && !c.old.withheld }
+
+// held is what the stored version has.
+func (c *change) held() values {
+	if !c.holds() {
+		return values{}
+	}
+	return valuesOf(c.old.object.(*object.Service))
+}
+
+// release gives back what the new version does without.
+func (c *change) release(l *ledger) {
+	owner, before := c.ref.Key(), c.held()
+	var now values
+	if !c.remove {
+		now = valuesOf(c.service())
+	}
+	for _, addr := range before.clusterIPs {
+		if !slices.Contains(now.clusterIPs, addr) {
+			l.releaseAddress(addr, owner)
+		}
+	}
+	for _, port := range before.ports {
+		if !slices.Contains(now.ports, port) {
+			l.releasePort(port, owner)
+		}
+	}
+	for _, addr := range before.ingress {
+		if c.remove || !c.keepsIngress(addr) {
+			l.releaseIngress(addr, owner)
+		}
+	}
+}
+
+// giveBack releases what a newcomer got before it failed. After the failure of a
+// holder the attempt does not count.
+func (c *change) giveBack(l *ledger) {
+	if c.holds() {
+		return
+	}
+	owner, got, released := c.ref.Key(), valuesOf(c.service()), l.released
+	for _, addr := range got.clusterIPs {
+		l.releaseAddress(addr, owner)
+	}
+	for _, port := range got.ports {
+		l.releasePort(port, owner)
+	}
+	l.released = released // nobody missed them
+}
+
+// takeAsked takes the cluster IPs, node ports and health-check node port that the
+// Service names, which includes all that it has, and the load balancer IP that it names
+// and has.
+func (c *change) takeAsked(l *ledger) error {
+	svc, owner, before := c.service(), c.ref.Key(), c.held()
+	var errs object.Errors
+	for _, addr := range valuesOf(svc).clusterIPs {
+		if slices.Contains(before.clusterIPs, addr) {
+			continue
+		}
+		if err := l.takeAddress(addr, owner); err != nil {
+			errs = append(errs, object.Error{
+				Type: object.FieldValueInvalid, Field: "spec.clusterIPs", Value: svc.Spec.ClusterIPs,
+				Detail: fmt.Sprintf("failed to allocate IP %s: %v", addr, err),
+			})
+		}
+	}
+	for i, port := range svc.Spec.Ports {
+		if port.NodePort == 0 {
+			continue
+		}
+		if err := l.takePort(alloc.Port{Protocol: port.Protocol, Number: uint16(port.NodePort)}, owner); err != nil {
+			errs = append(errs, portError(fmt.Sprintf("spec.ports[%d].nodePort", i), port.NodePort, err))
+		}
+	}
+	if number := svc.Spec.HealthCheckNodePort; number != 0 {
+		if err := c.takeHealthCheckPort(l, uint16(number)); err != nil {
+			errs = append(errs, portError("spec.healthCheckNodePort", number, err))
+		}
+	}
+	if addr := c.claim.Requested; slices.Contains(before.ingress, addr) && c.keepsIngress(addr) {
+		if err := l.takeIngress(addr, c.claim); err != nil {
+			errs = append(errs, object.Error{
+				Type: object.FieldValueInvalid, Field: "spec.loadBalancerIP", Value: addr.String(), Detail: err.Error(),
+			})
+		}
+	}
+	if len(errs) > 0 {
+		return errs
+	}
+	return nil
+}
+
+func portError(field string, number int32, err error) object.Error {
+	return object.Error{Type: object.FieldValueInvalid, Field: field, Value: number, Detail: err.Error()}
+}
+
+func (c *change) takeHealthCheckPort(l *ledger, number uint16) error {
+	for _, port := range c.service().Spec.Ports {
+		if port.Protocol == object.ProtocolTCP && port.NodePort == int32(number) {
+			return &alloc.HeldError{What: "port", Owner: c.ref.Key()}
+		}
+	}
+	return l.takePort(alloc.Port{Protocol: object.ProtocolTCP, Number: number}, c.ref.Key())
+}
+
+// takeAny takes what the Service needs and does not name.
+func (c *change) takeAny(l *ledger) error {
+	if err := c.anyClusterIPs(l); err != nil {
+		return fmt.Errorf("failed to allocate a serviceIP for Service %q: %w", c.ref.Name, err)
+	}
+	if err := c.anyNodePorts(l); err != nil {
+		return fmt.Errorf("failed to allocate a nodePort for Service %q: %w", c.ref.Name, err)
+	}
+	svc := c.service()
+	if !svc.NeedsHealthCheckNodePort() || svc.Spec.HealthCheckNodePort != 0 {
+		return nil
+	}
+	number, err := l.nextPort([]string{object.ProtocolTCP}, c.ref.Key(), c.ref.Key()+"/health-check")
+	if err != nil {
+		return fmt.Errorf("failed to allocate a healthCheckNodePort for Service %q: %w", c.ref.Name, err)
+	}
+	svc.Spec.HealthCheckNodePort = int32(number)
+	return nil
+}
+
+func (c *change) anyClusterIPs(l *ledger) error {
+	svc := c.service()
+	if !svc.NeedsClusterIP() || svc.Headless() {
+		return nil
+	}
+	for _, family := range svc.Spec.IPFamilies[min(len(svc.Spec.ClusterIPs), len(svc.Spec.IPFamilies)):] {
+		addr, err := l.nextAddress(family == object.IPv4, c.ref.Key())
+		if err != nil {
+			return err
+		}
+		svc.Spec.ClusterIPs = append(svc.Spec.ClusterIPs, addr.String())
+	}
+	if len(svc.Spec.ClusterIPs) > 0 {
+		svc.Spec.ClusterIP = svc.Spec.ClusterIPs[0]
+	}
+	return nil
+}
+
+// anyNodePorts gives ports of one number on several protocols the same node port, as
+// Kubernetes does (port 53 of a name server is TCP and UDP).
+func (c *change) anyNodePorts(l *ledger) error {
+	svc := c.service()
+	allocate := svc.Spec.AllocateLoadBalancerNodePorts
+	if !svc.NeedsNodePort() || svc.Spec.Type == object.TypeLoadBalancer && allocate != nil && !*allocate {
+		return nil
+	}
+	owner := c.ref.Key()
+	for i := range svc.Spec.Ports {
+		port := &svc.Spec.Ports[i]
+		if port.NodePort != 0 || c.shareNodePort(l, port) {
+			continue
+		}
+		var protocols []string
+		for _, twin := range svc.Spec.Ports {
+			if twin.Port == port.Port && twin.NodePort == 0 && !slices.Contains(protocols, twin.Protocol) {
+				protocols = append(protocols, twin.Protocol)
+			}
+		}
+		number, err := l.nextPort(protocols, owner, owner+"/"+strconv.Itoa(int(port.Port)))
+		if err != nil {
+			return err
+		}
+		for j := range svc.Spec.Ports {
+			if twin := &svc.Spec.Ports[j]; twin.Port == port.Port && twin.NodePort == 0 {
+				twin.NodePort = int32(number)
+			}
+		}
+	}
+	return nil
+}
+
+// shareNodePort gives a port the node port of a twin on another protocol, if that is free.
+func (c *change) shareNodePort(l *ledger, port *object.ServicePort) bool {
+	for _, twin := range c.service().Spec.Ports {
+		if twin.Port != port.Port || twin.NodePort == 0 || twin.Protocol == port.Protocol {
+			continue
+		}
+		wanted := alloc.Port{Protocol: port.Protocol, Number: uint16(twin.NodePort)}
+		if _, held := l.ports.Owner(wanted); !held && l.takePort(wanted, c.ref.Key()) == nil {
+			port.NodePort = twin.NodePort
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,133 @@
+package store
+
+import (
+	"cmp"
+	"iter"
+	"maps"
+	"slices"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// maxLog is how many changes are remembered. Who asks about older ones is told to look
+// at everything, which costs no more at that point.
+const maxLog = 100_000
+
+// changeLog remembers which Services were touched by which revision.
+type changeLog struct {
+	// since is the last revision that is forgotten.
+	since   uint64
+	entries []logEntry // by revision
+}
+
+type logEntry struct {
+	revision uint64
+	service  string
+}
+
+// reset forgets all up to a revision.
+func (l *changeLog) reset(revision uint64) { *l = changeLog{since: revision} }
+
+func (l *changeLog) add(revision uint64, service string) {
+	if service == "" {
+		return
+	}
+	if len(l.entries) >= maxLog {
+		half := len(l.entries) / 2
+		l.since = l.entries[half-1].revision
+		l.entries = slices.Clone(l.entries[half:])
+	}
+	l.entries = append(l.entries, logEntry{revision, service})
+}
+
+// ChangeSet is what has changed after a revision.
+type ChangeSet struct {
+	// Revision is the one to ask about next.
+	Revision uint64
+	// All says that it is not known what has changed: look at all Services.
+	All bool
+	// Services are the "namespace/name" of the Services that changed, came, went, or
+	// whose EndpointSlices or Endpoints did; sorted. Empty when All is set.
+	Services []string
+}
+
+// Revision is that of the last change.
+func (s *Store) Revision() uint64 {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.revision
+}
+
+// Changed has a value when something was published since the last one was taken out. It
+// is for one reader.
+func (s *Store) Changed() <-chan struct{} { return s.changed }
+
+// Changes is what has changed after a revision, which a former ChangeSet gave. For 0, a
+// revision that is too long ago, or one that is not there yet, it is everything.
+func (s *Store) Changes(since uint64) ChangeSet {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	set := ChangeSet{Revision: s.revision}
+	if since < s.log.since || since > s.revision || since == 0 {
+		set.All = true
+		return set
+	}
+	from, _ := slices.BinarySearchFunc(s.log.entries, since+1, func(e logEntry, revision uint64) int {
+		return cmp.Compare(e.revision, revision)
+	})
+	for _, entry := range s.log.entries[from:] {
+		set.Services = append(set.Services, entry.service)
+	}
+	slices.Sort(set.Services)
+	set.Services = slices.Compact(set.Services)
+	return set
+}
+
+// Service is what is to be programmed for a "namespace/name": the Service, nil when there
+// is none or it is withheld (see Open), its EndpointSlices by name and its Endpoints, nil
+// when there is none. Nothing of it may be changed.
+func (s *Store) Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.index.services[key], s.index.slices[key], s.index.endpoints[key]
+}
+
+// Services are the "namespace/name" of all Services that may be programmed, as of the
+// moment of the call, with the Services; sorted.
+func (s *Store) Services() iter.Seq2[string, *object.Service] {
+	s.mu.RLock()
+	services := maps.Clone(s.index.services)
+	s.mu.RUnlock()
+	return func(yield func(string, *object.Service) bool) {
+		for _, key := range slices.Sorted(maps.Keys(services)) {
+			if !yield(key, services[key]) {
+				return
+			}
+		}
+	}
+}
+
+// Get is an object, nil when there is none, and who it belongs to. It may not be changed.
+func (s *Store) Get(ref object.Ref) (object.Object, Owner) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	r := s.records[ref]
+	if r == nil {
+		return nil, Owner{}
+	}
+	return r.object, r.owner
+}
+
+// Location is the file that an object comes from, and the line where it starts there: 0
+// while the file has not been read since the start. The path of an object of the API
+// is empty.
+func (s *Store) Location(ref object.Ref) (path string, line int) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	r := s.records[ref]
+	if r == nil {
+		return "", 0
+	}
+	line, _ = s.position(ref, r.owner.File, "")
+	return r.owner.File, line
+}

@@ -1,0 +1,211 @@
+package store
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/object"
+)
+
+// claim says that a file has a document for an object.
+type claim struct {
+	path string
+	// document is its index in the file, object what it holds. A document that could
+	// not be read as an object has no index (-1) and no object: whatever the file
+	// owned under that name stays as it was.
+	document int
+	object   object.Object
+}
+
+// refInFile is the name of an object as a document gives it, with the namespace that
+// no namespace means.
+func refInFile(ref object.Ref) object.Ref {
+	if ref.Namespace == "" {
+		ref.Namespace = "default" // object.Default
+	}
+	return ref
+}
+
+// claimsOf is what a file claims, and the documents in it that come too late.
+func claimsOf(file *manifest.File) (map[object.Ref]claim, []manifest.Problem) {
+	if file == nil {
+		return nil, nil
+	}
+	claims := make(map[object.Ref]claim, len(file.Documents))
+	var duplicates []manifest.Problem
+	for i := range file.Documents {
+		doc := &file.Documents[i]
+		ref := refInFile(object.RefOf(doc.Object))
+		if first, taken := claims[ref]; taken {
+			duplicates = append(duplicates, file.Problem(doc, "", ReasonConflict, fmt.Sprintf(
+				"the same object is in line %d of this file, which is used: remove one of them", file.Documents[first.document].Line)))
+			continue
+		}
+		claims[ref] = claim{path: file.Path, document: i, object: doc.Object}
+	}
+	for _, problem := range file.Problems {
+		ref := refInFile(problem.Object)
+		if _, taken := claims[ref]; !taken && !problem.Warning && isNamed(problem.Object) {
+			claims[ref] = claim{path: file.Path, document: -1}
+		}
+	}
+	return claims, duplicates
+}
+
+func isNamed(ref object.Ref) bool { return ref.Kind != "" && ref.Name != "" }
+
+// isUnreadable tells whether a file may hold objects that nobody can name: then what it
+// owned and does not mention any more stays.
+func isUnreadable(file *manifest.File) bool {
+	if file == nil {
+		return false
+	}
+	return file.Err != nil || slices.ContainsFunc(file.Problems, func(p manifest.Problem) bool {
+		return !p.Warning && !isNamed(p.Object)
+	})
+}
+
+// readFiles compares the files with those of the previous call, by pointer, and notes
+// what they claim now. It gives the objects whose claims have changed.
+func (t *transaction) readFiles(files map[string]*manifest.File) []object.Ref {
+	t.files = files
+	touched := map[object.Ref]struct{}{}
+	known := 0
+	for path, file := range files {
+		old := t.s.files[path]
+		if old != nil {
+			known++
+		}
+		if old != file {
+			t.readFile(path, old, file, touched)
+		}
+	}
+	if known < len(t.s.files) {
+		for path, old := range t.s.files {
+			if files[path] == nil {
+				t.readFile(path, old, nil, touched)
+			}
+		}
+	}
+	if !t.s.synced {
+		// Files that went while nobody was looking.
+		for path := range t.s.owned {
+			if files[path] == nil {
+				t.readFile(path, nil, nil, touched)
+			}
+		}
+	}
+	refs := make([]object.Ref, 0, len(touched))
+	for ref := range touched {
+		refs = append(refs, ref)
+	}
+	return refs
+}
+
+// readFile adds the objects to touched for which one file says something else than before.
+func (t *transaction) readFile(path string, old, file *manifest.File, touched map[object.Ref]struct{}) {
+	before, _ := claimsOf(old)
+	now, duplicates := claimsOf(file)
+	t.duplicates[path] = duplicates
+	for ref, c := range now {
+		b, had := before[ref]
+		if had && b == c {
+			continue
+		}
+		t.setClaim(ref, path, &c)
+		if !had || b.object != c.object {
+			touched[ref] = struct{}{}
+		}
+	}
+	for ref := range before {
+		if _, still := now[ref]; !still {
+			t.setClaim(ref, path, nil)
+			touched[ref] = struct{}{}
+		}
+	}
+	for ref := range t.s.owned[path] {
+		if _, claimed := now[ref]; !claimed {
+			touched[ref] = struct{}{}
+		}
+	}
+}
+
+// setClaim puts a path's claim in the place of its old one; nil removes it.
+func (t *transaction) setClaim(ref object.Ref, path string, c *claim) {
+	var claims []claim
+	for _, other := range t.claimsOn(ref) {
+		if other.path != path {
+			claims = append(claims, other)
+		}
+	}
+	if c != nil {
+		claims = append(claims, *c)
+		slices.SortFunc(claims, func(a, b claim) int { return cmp.Compare(a.path, b.path) })
+	}
+	t.claims[ref] = claims
+}
+
+// claimsOn are the claims on an object as of this transaction, by path.
+func (t *transaction) claimsOn(ref object.Ref) []claim {
+	if claims, changed := t.claims[ref]; changed {
+		return claims
+	}
+	return t.s.claims[ref]
+}
+
+// verdict is what becomes of an object.
+type verdict int
+
+const (
+	keep   verdict = iota // it stays as it is, or stays out
+	use                   // it becomes what a claim says
+	remove                // nobody wants it any more
+)
+
+// decide finds who an object belongs to: who has it keeps it as long as they want it;
+// then the file with the lowest path.
+func (t *transaction) decide(old *record, claims []claim) (claim, verdict) {
+	if old != nil && old.owner.File == "" {
+		return claim{}, keep
+	}
+	if old != nil {
+		for _, c := range claims {
+			if c.path == old.owner.File && c.object == nil {
+				return c, keep
+			}
+			if c.path == old.owner.File {
+				return c, use
+			}
+		}
+		if isUnreadable(t.files[old.owner.File]) {
+			return claim{}, keep
+		}
+	}
+	for _, c := range claims {
+		if c.object != nil {
+			return c, use
+		}
+	}
+	if old == nil || len(claims) > 0 {
+		return claim{}, keep
+	}
+	return claim{}, remove
+}
+
+// contest notes that others than the holder of an object claim it too, for each of them.
+func (c *change) contest(claims []claim, holder Owner) {
+	mentioned := slices.ContainsFunc(claims, func(c claim) bool { return c.path == holder.File })
+	for _, loser := range claims {
+		if loser.path == holder.File || loser.object == nil {
+			continue
+		}
+		c.note(loser.path, "", ReasonConflict, fmt.Sprintf(
+			"it comes from %s, which keeps it; this document is ignored: remove one of the two", holder), false)
+		if mentioned {
+			c.note(holder.File, "", ReasonConflict, fmt.Sprintf(
+				"it is in %s too, where it is ignored: remove one of the two", loser.path), true)
+		}
+	}
+}

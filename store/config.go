@@ -1,0 +1,117 @@
+package store
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/object"
+)
+
+// The node ports that Kubernetes gives when nothing else is said.
+const (
+	defaultNodePortFirst = 30000
+	defaultNodePortLast  = 32767
+)
+
+// LoadBalancerClass in spec.loadBalancerClass means this product; so does no class.
+// Load balancers of any other class are left to whoever serves it.
+const LoadBalancerClass = "svcctl.io/load-balancer"
+
+// SharingAnnotation holds a key: load balancers with equal keys may have one IP, as long
+// as no two of them serve the same port.
+const SharingAnnotation = "svcctl.io/allow-shared-ip"
+
+// PortRange is the ports from First to Last.
+type PortRange struct{ First, Last uint16 }
+
+// Config is what the store is told. Only ClusterIPRanges has no default.
+type Config struct {
+	// ClusterIPRanges are where cluster IPs come from: one prefix, or one for each
+	// family, the primary family first.
+	ClusterIPRanges []netip.Prefix
+	// NodePorts is where node ports and health-check node ports come from; zero means
+	// 30000-32767.
+	NodePorts PortRange
+	// NodePortSpace says whether Services may hold one node port on different protocols.
+	NodePortSpace alloc.Space
+	// Pools are where load balancer IPs come from, the preferred ones first; empty: none
+	// are given.
+	Pools []alloc.Pool
+	// Objects are the switches of validation.
+	Objects object.Options
+	// LegacyIPs accepts addresses with leading zeros in files and reads them as decimal.
+	LegacyIPs bool
+	// ExternalIP says why an address may not be an externalIP of a Service; nil allows
+	// all. Addresses that a Service has already are not asked about again.
+	ExternalIP func(netip.Addr) error
+	// Clock is the time of day, for creation timestamps and the first revision; nil
+	// means time.Now. Nothing else depends on it.
+	Clock func() time.Time
+	// NewUID makes the uid of a new object; nil means a random UUID.
+	NewUID func() string
+}
+
+// ledger checks the ranges and makes the allocators, with nothing held. The error
+// names all that is wrong.
+func (c *Config) ledger() (*ledger, error) {
+	l := &ledger{addresses: map[bool]*alloc.Addresses{}}
+	var errs []error
+	if len(c.ClusterIPRanges) == 0 {
+		errs = append(errs, errors.New("no range of cluster IPs: give one for each family that Services shall have"))
+	}
+	for _, prefix := range c.ClusterIPRanges {
+		addresses, err := alloc.NewAddresses(prefix)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		ipv4 := addresses.Prefix().Addr().Is4()
+		if other := l.addresses[ipv4]; other != nil {
+			errs = append(errs, fmt.Errorf("two ranges of cluster IPs in one family, %s and %s: give at most one for each", other.Prefix(), prefix))
+		}
+		l.addresses[ipv4] = addresses
+	}
+	var err error
+	if l.ports, err = alloc.NewPorts(c.NodePorts.First, c.NodePorts.Last, c.NodePortSpace); err != nil {
+		errs = append(errs, err)
+	}
+	if l.pools, err = alloc.NewPools(c.Pools); err != nil {
+		errs = append(errs, err)
+	}
+	return l, errors.Join(errs...)
+}
+
+// families are those of ClusterIPRanges, in their order.
+func (c *Config) families() []string {
+	families := make([]string, len(c.ClusterIPRanges))
+	for i, prefix := range c.ClusterIPRanges {
+		families[i] = familyOf(prefix.Addr())
+	}
+	return families
+}
+
+func (c Config) withDefaults() Config {
+	if c.NodePorts == (PortRange{}) {
+		c.NodePorts = PortRange{defaultNodePortFirst, defaultNodePortLast}
+	}
+	if c.Clock == nil {
+		c.Clock = time.Now
+	}
+	if c.NewUID == nil {
+		c.NewUID = randomUID
+	}
+	return c
+}
+
+// randomUID is a random UUID (RFC 9562, version 4).
+func randomUID() string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails
+	b[6] = b[6]&0x0f | 0x40
+	b[8] = b[8]&0x3f | 0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}

@@ -1,0 +1,78 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// lockName is the file whose lock (flock) is the right to use a data directory.
+const lockName = "lock"
+
+// prepareDirectory makes the data directory, or checks that nobody else can write to
+// one that exists. Others may list it: its files are readable by their owner only.
+func prepareDirectory(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make data directory %s: %w; choose another one with --data-dir", dir, err)
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return fmt.Errorf("data directory: %w", err)
+	}
+	if mode := info.Mode().Perm(); mode&0o022 != 0 {
+		return fmt.Errorf("data directory %s can be written by others (mode %04o): run `chmod 700 %s`", dir, mode, dir)
+	}
+	if !ownedByUs(info) {
+		return fmt.Errorf("data directory %s belongs to another user: run as that user, or choose another one with --data-dir", dir)
+	}
+	return nil
+}
+
+func ownedByUs(info fs.FileInfo) bool {
+	status, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(status.Uid) == os.Geteuid()
+}
+
+// lockDirectory keeps other processes out of the directory until the file it returns
+// is closed, or the process ends however it ends.
+func lockDirectory(dir string) (*os.File, error) {
+	path := filepath.Join(dir, lockName)
+	lock, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	if errors.Is(err, syscall.EROFS) {
+		lock, err = os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock data directory: %w", err)
+	}
+	err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if err == nil {
+		// The process id is for the error of whoever comes next: nothing depends on it,
+		// and a full disk must not stop us here.
+		_ = lock.Truncate(0)
+		_, _ = lock.WriteAt([]byte(fmt.Sprintln(os.Getpid())), 0)
+		return lock, nil
+	}
+	defer lock.Close()
+	if !errors.Is(err, syscall.EWOULDBLOCK) {
+		return nil, fmt.Errorf("lock data directory %s: %w", dir, err)
+	}
+	holder := ""
+	if text, err := io.ReadAll(io.LimitReader(lock, 20)); err == nil && len(text) > 0 {
+		holder = fmt.Sprintf(" (process %s)", strings.TrimSpace(string(text)))
+	}
+	return nil, fmt.Errorf("another svcctl uses the data directory %s%s: stop that one first, or give this one its own with --data-dir", dir, holder)
+}
+
+// syncDirectory makes a rename in the directory durable.
+func syncDirectory(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

@@ -1,0 +1,45 @@
+package store
+
+import "errors"
+
+// Engine is where a Store keeps its pairs: a file on this machine, memory, or a
+// database that several machines share. Keys are text with slashes; values are bytes
+// that mean nothing to the engine. An Engine is safe for concurrent use.
+type Engine interface {
+	// Load is all pairs whose key begins with prefix, by key. What it returns is what
+	// was committed: an engine that finds its data damaged says so and returns nothing.
+	Load(prefix string) ([]Pair, error)
+	// Commit applies a whole transaction or nothing of it, and returns only when it
+	// would survive a power failure. ErrConflict says that the comparison failed and
+	// nothing was changed; after any other error the outcome is unknown until the
+	// engine is opened again, unless the error is ErrNoSpace.
+	Commit(t Transaction) error
+	// Close gives the data to whoever opens it next.
+	Close() error
+}
+
+// Pair is a key with its value and the revision of the commit that wrote it.
+type Pair struct {
+	Key      string
+	Value    []byte
+	Revision uint64
+}
+
+// Transaction is what is committed together, if the pair at CompareKey was last
+// written at CompareRevision (0: there is no such pair).
+type Transaction struct {
+	CompareKey      string
+	CompareRevision uint64
+	Puts            []Pair
+	Deletes         []string
+}
+
+var (
+	// ErrConflict says that somebody else has written since the data was read.
+	ErrConflict = errors.New("the stored data was changed by another writer")
+	// ErrNoSpace says that a commit found no room and changed nothing; it may be tried
+	// again when there is room.
+	ErrNoSpace = errors.New("no space left for the stored data")
+	// ErrClosed says that the engine was closed.
+	ErrClosed = errors.New("the data directory is closed")
+)

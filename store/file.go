@@ -1,0 +1,366 @@
+package store
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"go.etcd.io/bbolt"
+)
+
+const (
+	// fileName is the name of the database in the data directory.
+	fileName = "state.db"
+	// formatVersion is what this program writes, and the newest it reads.
+	formatVersion = 1
+	// boltLockWait bounds the wait for bbolt's own lock, which only a foreign tool
+	// that has the file open can hold.
+	boltLockWait = 100 * time.Millisecond
+)
+
+// The buckets of the file and the keys of metaBucket.
+var (
+	pairsBucket = []byte("pairs")
+	metaBucket  = []byte("meta")
+	versionKey  = []byte("format")
+	digestKey   = []byte("digest")
+)
+
+// File is an Engine in one bbolt file of a data directory. Every value carries a
+// checksum, and the file a digest over all of them, which every commit updates: pairs
+// that are damaged, lost or stale are found when they are read. An error of a commit
+// other than ErrConflict and ErrNoSpace is final: what the disk holds is unknown then,
+// and all later commits fail with the same error until the file is opened again.
+type File struct {
+	path string
+	lock *os.File
+
+	mu     sync.Mutex
+	db     *bbolt.DB
+	broken error
+	commit func(*bbolt.Tx) error // (*bbolt.Tx).Commit; tests make it fail
+}
+
+// OpenFile opens the data directory, which is made (mode 0700) if it does not exist,
+// checks all of the file and keeps others out until Close. On a read-only file system
+// it opens a file that exists for reading, and commits fail.
+func OpenFile(dir string) (*File, error) {
+	if err := prepareDirectory(dir); err != nil {
+		return nil, err
+	}
+	lock, err := lockDirectory(dir)
+	if err != nil {
+		return nil, err
+	}
+	f := &File{path: filepath.Join(dir, fileName), lock: lock, commit: (*bbolt.Tx).Commit}
+	if err := f.open(); err != nil {
+		lock.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+func (f *File) open() error {
+	_, err := os.Lstat(f.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = createFile(f.path)
+	}
+	if err != nil {
+		return fmt.Errorf("open data file %s: %w", f.path, err)
+	}
+	data, err := readDataFile(f.path)
+	if err != nil {
+		return fmt.Errorf("open data file %s: %w", f.path, err)
+	}
+	if err := checkFile(data); err != nil {
+		return damaged(f.path, err)
+	}
+	f.db, err = openBolt(f.path, false)
+	if errors.Is(err, syscall.EROFS) {
+		f.broken = fmt.Errorf("%s lies on a read-only file system: mount it for writing and restart", f.path)
+		f.db, err = openBolt(f.path, true)
+	}
+	if errors.Is(err, bbolt.ErrTimeout) {
+		return fmt.Errorf("%s is open in another program: close that one first", f.path)
+	}
+	if err != nil {
+		return fmt.Errorf("open data file %s: %w", f.path, err)
+	}
+	if err := f.checkVersion(); err != nil {
+		f.db.Close()
+		return err
+	}
+	return nil
+}
+
+func openBolt(path string, readOnly bool) (*bbolt.DB, error) {
+	return bbolt.Open(path, 0o600, &bbolt.Options{
+		Timeout:      boltLockWait,
+		ReadOnly:     readOnly,
+		FreelistType: bbolt.FreelistMapType,
+		OpenFile: func(path string, flags int, mode os.FileMode) (*os.File, error) {
+			return os.OpenFile(path, flags|syscall.O_NOFOLLOW, mode)
+		},
+	})
+}
+
+// createFile makes an empty file under another name first, so that a crash cannot
+// leave half of one.
+func createFile(path string) error {
+	fresh := path + ".new"
+	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	db, err := openBolt(fresh, false)
+	if err != nil {
+		return err
+	}
+	err = db.Update(func(tx *bbolt.Tx) error {
+		if _, err := tx.CreateBucket(pairsBucket); err != nil {
+			return err
+		}
+		meta, err := tx.CreateBucket(metaBucket)
+		if err != nil {
+			return err
+		}
+		if err := meta.Put(digestKey, make([]byte, sha256.Size)); err != nil {
+			return err
+		}
+		return meta.Put(versionKey, []byte(strconv.Itoa(formatVersion)))
+	})
+	if err := errors.Join(err, db.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(fresh, path); err != nil {
+		return err
+	}
+	return syncDirectory(filepath.Dir(path))
+}
+
+func (f *File) checkVersion() error {
+	return f.db.View(func(tx *bbolt.Tx) error {
+		meta, pairs := tx.Bucket(metaBucket), tx.Bucket(pairsBucket)
+		if (meta == nil) != (pairs == nil) {
+			return damaged(f.path, errors.New("a part of it is missing"))
+		}
+		if meta == nil {
+			return fmt.Errorf("%s was not written by svcctl: choose another data directory with --data-dir", f.path)
+		}
+		text := string(meta.Get(versionKey))
+		version, err := strconv.Atoi(text)
+		if err != nil || version < 1 {
+			return damaged(f.path, fmt.Errorf("it has no format version but %q", text))
+		}
+		if version > formatVersion {
+			return fmt.Errorf("%s was written by a newer svcctl (format %d; this one reads up to %d): start the newer svcctl, "+
+				"or put back the copy from before the upgrade; nothing was changed", f.path, version, formatVersion)
+		}
+		return nil
+	})
+}
+
+// damaged is a refusal to work with a file, and what to do about it.
+func damaged(path string, err error) error {
+	return fmt.Errorf("%s is damaged: %w; put a backup of the file in its place, or move the file away to start again "+
+		"from the manifests (addresses and ports that were chosen automatically may change then)", path, err)
+}
+
+// Load implements Engine.
+func (f *File) Load(prefix string) (pairs []Pair, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.db == nil {
+		return nil, ErrClosed
+	}
+	defer f.guard(&err)()
+	err = f.db.View(func(tx *bbolt.Tx) error {
+		var digest sum
+		cursor := tx.Bucket(pairsBucket).Cursor()
+		for key, entry := cursor.First(); key != nil; key, entry = cursor.Next() {
+			pair, checksum, err := decodeEntry(key, entry)
+			if err != nil {
+				return damaged(f.path, err)
+			}
+			digest.toggle(checksum)
+			if len(pair.Key) >= len(prefix) && pair.Key[:len(prefix)] == prefix {
+				pairs = append(pairs, pair)
+			}
+		}
+		if stored := tx.Bucket(metaBucket).Get(digestKey); string(stored) != string(digest[:]) {
+			return damaged(f.path, errors.New("its entries are not those that were last committed"))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return pairs, nil
+}
+
+// Commit implements Engine.
+func (f *File) Commit(t Transaction) (err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.db == nil {
+		return ErrClosed
+	}
+	if f.broken != nil {
+		return f.broken
+	}
+	defer f.guard(&err)()
+	tx, err := f.db.Begin(true)
+	if err != nil {
+		return f.fail(err)
+	}
+	defer tx.Rollback() // after a commit it does nothing
+	if err := apply(tx, t); err != nil {
+		if errors.Is(err, ErrConflict) {
+			return err
+		}
+		return f.fail(err)
+	}
+	if err := f.commit(tx); err != nil {
+		if isNoSpace(err) {
+			return fmt.Errorf("%w in %s: free some and the change is tried again: %v", ErrNoSpace, filepath.Dir(f.path), err)
+		}
+		return f.fail(err)
+	}
+	return nil
+}
+
+// isNoSpace tells whether a commit failed in a write that precedes all syncs, so that
+// the file still is what it was. When it is a sync that reports it, the pages are lost
+// and nobody knows which.
+func isNoSpace(err error) bool {
+	var write *fs.PathError
+	if !errors.As(err, &write) || write.Op != "write" {
+		return false
+	}
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
+
+// fail makes an error final.
+func (f *File) fail(err error) error {
+	f.broken = fmt.Errorf("write %s: %w; nothing more is accepted: check the disk, then restart", f.path, err)
+	return f.broken
+}
+
+// guard turns a panic of bbolt, or an access to a page that the disk cannot read any
+// more, into an error.
+func (f *File) guard(err *error) func() {
+	before := debug.SetPanicOnFault(true)
+	return func() {
+		debug.SetPanicOnFault(before)
+		if reason := recover(); reason != nil {
+			*err = f.fail(fmt.Errorf("%v", reason))
+		}
+	}
+}
+
+// Close implements Engine.
+func (f *File) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.db == nil {
+		return nil
+	}
+	err := errors.Join(f.db.Close(), f.lock.Close())
+	f.db = nil
+	if err != nil {
+		return fmt.Errorf("close %s: %w", f.path, err)
+	}
+	return nil
+}
+
+// apply puts a transaction into a bbolt transaction.
+func apply(tx *bbolt.Tx, t Transaction) error {
+	pairs, meta := tx.Bucket(pairsBucket), tx.Bucket(metaBucket)
+	if entryRevision(pairs.Get([]byte(t.CompareKey))) != t.CompareRevision {
+		return ErrConflict
+	}
+	var digest sum
+	copy(digest[:], meta.Get(digestKey))
+	for _, key := range t.Deletes {
+		digest.toggleEntry(pairs.Get([]byte(key)))
+		if err := pairs.Delete([]byte(key)); err != nil {
+			return err
+		}
+	}
+	for _, pair := range t.Puts {
+		entry := encodeEntry(pair)
+		digest.toggleEntry(pairs.Get([]byte(pair.Key)))
+		digest.toggleEntry(entry)
+		if err := pairs.Put([]byte(pair.Key), entry); err != nil {
+			return err
+		}
+	}
+	return meta.Put(digestKey, digest[:])
+}
+
+// sum is a checksum of an entry, or the exclusive or of those of all entries.
+type sum [sha256.Size]byte
+
+func (s *sum) toggle(other sum) {
+	for i := range s {
+		s[i] ^= other[i]
+	}
+}
+
+// toggleEntry toggles the checksum of a stored entry; nil is none.
+func (s *sum) toggleEntry(entry []byte) {
+	if len(entry) >= entryHeader {
+		s.toggle(sum(entry[:sha256.Size]))
+	}
+}
+
+// entryHeader is the checksum and the revision in front of a stored value.
+const entryHeader = sha256.Size + 8
+
+func encodeEntry(pair Pair) []byte {
+	entry := make([]byte, entryHeader, entryHeader+len(pair.Value))
+	binary.BigEndian.PutUint64(entry[sha256.Size:], pair.Revision)
+	entry = append(entry, pair.Value...)
+	checksum := checksumOf(pair.Key, entry[sha256.Size:])
+	copy(entry, checksum[:])
+	return entry
+}
+
+// decodeEntry copies a pair out of the file's memory and checks it.
+func decodeEntry(key, entry []byte) (Pair, sum, error) {
+	if len(entry) < entryHeader {
+		return Pair{}, sum{}, fmt.Errorf("entry %q is cut short", key)
+	}
+	pair := Pair{Key: string(key), Revision: entryRevision(entry), Value: append([]byte(nil), entry[entryHeader:]...)}
+	checksum := sum(entry[:sha256.Size])
+	if checksumOf(pair.Key, entry[sha256.Size:]) != checksum {
+		return Pair{}, sum{}, fmt.Errorf("entry %q does not match its checksum", key)
+	}
+	return pair, checksum, nil
+}
+
+// entryRevision is the revision of a stored entry; 0 when there is none.
+func entryRevision(entry []byte) uint64 {
+	if len(entry) < entryHeader {
+		return 0
+	}
+	return binary.BigEndian.Uint64(entry[sha256.Size:])
+}
+
+func checksumOf(key string, revisionAndValue []byte) sum {
+	hash := sha256.New()
+	var length [8]byte
+	binary.BigEndian.PutUint64(length[:], uint64(len(key)))
+	hash.Write(length[:]) // writes to a hash never fail
+	hash.Write([]byte(key))
+	hash.Write(revisionAndValue)
+	return sum(hash.Sum(nil))
+}

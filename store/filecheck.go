@@ -1,0 +1,294 @@
+package store
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"os"
+	"syscall"
+)
+
+// The parts of bbolt's file format that checkFile reads (bbolt v1.5,
+// internal/common: meta.go, page.go, inode.go). Numbers are little endian here, as on
+// every machine that this program supports.
+const (
+	boltMagic   = 0xED0CDAED
+	boltVersion = 2
+
+	branchPage   = 0x01
+	leafPage     = 0x02
+	metaPage     = 0x04
+	freelistPage = 0x10
+
+	pageHeaderSize    = 16 // id 8, flags 2, count 2, overflow 4
+	branchElementSize = 16 // position 4, key size 4, page 8
+	leafElementSize   = 16 // flags 4, position 4, key size 4, value size 4
+	bucketHeaderSize  = 16 // root page 8, sequence 8
+	metaSize          = 64 // without the page header
+	leafIsBucket      = 1  // flag of a leaf element
+	longFreelist      = 0xFFFF
+	minPageSize       = 512 // of any machine; bbolt takes the machine's
+)
+
+// readDataFile is the content of a file that is nobody's but ours.
+func readDataFile(path string) ([]byte, error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, errors.New("it is not a regular file: move it away")
+	case !ownedByUs(info):
+		return nil, errors.New("it belongs to another user: give it to the one that svcctl runs as, or move it away")
+	}
+	return io.ReadAll(file)
+}
+
+// checkFile reads all of a bbolt file and says what is wrong with its structure, so
+// that a damaged file is refused here: bbolt itself trusts its pages, and would crash,
+// loop or overwrite live data. Values have their own checksums.
+func checkFile(data []byte) error {
+	c := &fileCheck{data: data, seen: map[uint64]bool{}}
+	return c.run()
+}
+
+type fileCheck struct {
+	data     []byte
+	pageSize uint64
+	// pages is the high water mark: pages from there on are not in use.
+	pages uint64
+	// seen are the pages that are accounted for.
+	seen map[uint64]bool
+}
+
+// A metaBlock is one of the two alternating heads of the file.
+type metaBlock struct{ pageSize, root, freelist, pages, txid uint64 }
+
+func (c *fileCheck) run() error {
+	first, err := readMeta(c.data, 0)
+	if err != nil {
+		return err
+	}
+	c.pageSize = first.pageSize
+	second, err := readMeta(c.data, c.pageSize)
+	if err != nil {
+		return err
+	}
+	newest, oldest := first, second
+	if second.txid > first.txid {
+		newest, oldest = second, first
+	}
+	// bbolt writes the heads in turn, so one that is missing in between was lost.
+	if newest.txid != oldest.txid+1 || newest.pageSize != oldest.pageSize {
+		return errors.New("its two heads do not follow each other")
+	}
+	c.pages = newest.pages
+	if c.pages > uint64(len(c.data))/c.pageSize {
+		return errors.New("it is cut short")
+	}
+	c.seen[0], c.seen[1] = true, true
+	if err := c.tree(newest.root, nil, nil); err != nil {
+		return err
+	}
+	if err := c.freelist(newest.freelist); err != nil {
+		return err
+	}
+	if uint64(len(c.seen)) != c.pages {
+		return fmt.Errorf("%d of its %d pages are accounted for", len(c.seen), c.pages)
+	}
+	return nil
+}
+
+func readMeta(data []byte, at uint64) (metaBlock, error) {
+	if at+pageHeaderSize+metaSize > uint64(len(data)) {
+		return metaBlock{}, errors.New("it is cut short")
+	}
+	page, meta := data[at:at+pageHeaderSize], data[at+pageHeaderSize:at+pageHeaderSize+metaSize]
+	hash := fnv.New64a()
+	hash.Write(meta[:metaSize-8]) // never fails
+	m := metaBlock{
+		pageSize: uint64(le32(meta, 8)),
+		root:     le64(meta, 16),
+		freelist: le64(meta, 32),
+		pages:    le64(meta, 40),
+		txid:     le64(meta, 48),
+	}
+	switch {
+	case le32(meta, 0) != boltMagic || le32(meta, 4) != boltVersion:
+		return metaBlock{}, errors.New("it has no bbolt head")
+	case le64(meta, metaSize-8) != hash.Sum64():
+		return metaBlock{}, errors.New("the checksum of a head is wrong")
+	case binary.LittleEndian.Uint16(page[8:]) != metaPage || le64(page, 0) != m.txid%2 || m.pageSize < minPageSize || (at == 0) != (m.txid%2 == 0):
+		return metaBlock{}, errors.New("a head is not where it should be")
+	}
+	return m, nil
+}
+
+// page is the bytes of a page with its overflow, after which it is accounted for.
+func (c *fileCheck) page(id uint64, kinds ...uint16) (data []byte, kind uint16, count int, err error) {
+	if id < 2 || id >= c.pages {
+		return nil, 0, 0, fmt.Errorf("there is no page %d", id)
+	}
+	header := c.data[id*c.pageSize:]
+	kind = binary.LittleEndian.Uint16(header[8:])
+	count = int(binary.LittleEndian.Uint16(header[10:]))
+	overflow := uint64(le32(header, 12))
+	known := false
+	for _, k := range kinds {
+		known = known || k == kind
+	}
+	if le64(header, 0) != id || !known || id+overflow >= c.pages {
+		return nil, 0, 0, fmt.Errorf("the header of page %d is wrong", id)
+	}
+	for n := id; n <= id+overflow; n++ {
+		if c.seen[n] {
+			return nil, 0, 0, fmt.Errorf("page %d is used twice", n)
+		}
+		c.seen[n] = true
+	}
+	return c.data[id*c.pageSize : (id+overflow+1)*c.pageSize], kind, count, nil
+}
+
+// tree checks the pages below one; all keys must lie in [low, high).
+func (c *fileCheck) tree(id uint64, low, high []byte) error {
+	data, kind, count, err := c.page(id, branchPage, leafPage)
+	if err != nil {
+		return err
+	}
+	if kind == leafPage {
+		return c.leaf(id, data, count, low, high)
+	}
+	if count == 0 {
+		return fmt.Errorf("page %d is empty", id)
+	}
+	keys, children := make([][]byte, count), make([]uint64, count)
+	for i := range count {
+		at := pageHeaderSize + i*branchElementSize
+		if at+branchElementSize > len(data) {
+			return fmt.Errorf("page %d holds less than it says", id)
+		}
+		children[i] = le64(data, at+8)
+		if keys[i], err = slice(data, at, le32(data, at), le32(data, at+4)); err != nil {
+			return fmt.Errorf("page %d: %w", id, err)
+		}
+	}
+	if err := ordered(keys, low, high); err != nil {
+		return fmt.Errorf("page %d: %w", id, err)
+	}
+	for i, child := range children {
+		end := high
+		if i+1 < count {
+			end = keys[i+1]
+		}
+		if err := c.tree(child, keys[i], end); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// leaf checks the entries of a leaf page and the buckets among them. data begins with
+// a page header, which for a bucket inside of its parent is not accounted for.
+func (c *fileCheck) leaf(id uint64, data []byte, count int, low, high []byte) error {
+	keys := make([][]byte, count)
+	for i := range count {
+		at := pageHeaderSize + i*leafElementSize
+		if at+leafElementSize > len(data) {
+			return fmt.Errorf("page %d holds less than it says", id)
+		}
+		flags, position := le32(data, at), le32(data, at+4)
+		keySize, valueSize := le32(data, at+8), le32(data, at+12)
+		key, err := slice(data, at, position, keySize)
+		if err != nil {
+			return fmt.Errorf("page %d: %w", id, err)
+		}
+		value, err := slice(data, at, position+keySize, valueSize)
+		if err != nil {
+			return fmt.Errorf("page %d: %w", id, err)
+		}
+		keys[i] = key
+		switch flags {
+		case 0:
+		case leafIsBucket:
+			if err := c.bucket(id, value); err != nil {
+				return err
+			}
+		default:
+			return fmt.Errorf("page %d has an entry of no known kind", id)
+		}
+	}
+	if err := ordered(keys, low, high); err != nil {
+		return fmt.Errorf("page %d: %w", id, err)
+	}
+	return nil
+}
+
+func (c *fileCheck) bucket(id uint64, value []byte) error {
+	if len(value) < bucketHeaderSize {
+		return fmt.Errorf("page %d has a bucket that is cut short", id)
+	}
+	if root := le64(value, 0); root != 0 {
+		return c.tree(root, nil, nil)
+	}
+	inline := value[bucketHeaderSize:]
+	if len(inline) < pageHeaderSize || binary.LittleEndian.Uint16(inline[8:]) != leafPage {
+		return fmt.Errorf("page %d has a bucket of no known kind", id)
+	}
+	return c.leaf(id, inline, int(binary.LittleEndian.Uint16(inline[10:])), nil, nil)
+}
+
+func (c *fileCheck) freelist(id uint64) error {
+	data, _, n, err := c.page(id, freelistPage)
+	if err != nil {
+		return err
+	}
+	count, ids := uint64(n), data[pageHeaderSize:]
+	if n == longFreelist {
+		count, ids = le64(ids, 0), ids[8:]
+	}
+	if count > uint64(len(ids)/8) {
+		return errors.New("the list of free pages is longer than its page")
+	}
+	for i := range count {
+		free := le64(ids, int(i)*8)
+		if free < 2 || free >= c.pages || c.seen[free] {
+			return fmt.Errorf("page %d is in the list of free pages", free)
+		}
+		c.seen[free] = true
+	}
+	return nil
+}
+
+// slice is size bytes at a position that counts from an element.
+func slice(data []byte, element int, position, size uint32) ([]byte, error) {
+	start := uint64(element) + uint64(position)
+	end := start + uint64(size)
+	if end > uint64(len(data)) {
+		return nil, errors.New("an entry reaches beyond its page")
+	}
+	return data[start:end], nil
+}
+
+// ordered checks that keys rise, from low on and below high; nil is no bound.
+func ordered(keys [][]byte, low, high []byte) error {
+	for i, key := range keys {
+		switch {
+		case i > 0 && bytes.Compare(keys[i-1], key) >= 0,
+			i == 0 && low != nil && bytes.Compare(key, low) < 0,
+			high != nil && bytes.Compare(key, high) >= 0:
+			return errors.New("keys are out of order")
+		}
+	}
+	return nil
+}
+
+func le32(data []byte, at int) uint32 { return binary.LittleEndian.Uint32(data[at:]) }
+func le64(data []byte, at int) uint64 { return binary.LittleEndian.Uint64(data[at:]) }

@@ -1,0 +1,245 @@
+package store
+
+import (
+	"net/netip"
+
+	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/object"
+)
+
+// ledger is all that Services hold, with a way back to where a transaction began.
+type ledger struct {
+	addresses map[bool]*alloc.Addresses // by whether they are IPv4
+	ports     *alloc.Ports
+	pools     *alloc.Pools
+
+	undo []func()
+	// released tells whether anything became free since begin.
+	released bool
+}
+
+// begin makes what is held now the state that rollback goes back to.
+func (l *ledger) begin() { l.undo, l.released = l.undo[:0], false }
+
+func (l *ledger) rollback() {
+	for i := len(l.undo) - 1; i >= 0; i-- {
+		l.undo[i]()
+	}
+	l.begin()
+}
+
+// takeAddress gives an address that was asked for. Errors: *alloc.RangeError,
+// *alloc.HeldError.
+func (l *ledger) takeAddress(addr netip.Addr, owner string) error {
+	addresses := l.addresses[addr.Is4()]
+	if addresses == nil {
+		return &alloc.RangeError{Value: addr.String(), Range: l.addresses[!addr.Is4()].Prefix().String()}
+	}
+	return l.address(addresses, (*alloc.Addresses).Take, addr, owner)
+}
+
+// holdAddress registers an address that a stored Service has. Where the family has no
+// range any more, nobody else can have it either.
+func (l *ledger) holdAddress(addr netip.Addr, owner string) error {
+	addresses := l.addresses[addr.Is4()]
+	if addresses == nil {
+		return nil
+	}
+	return l.address(addresses, (*alloc.Addresses).Hold, addr, owner)
+}
+
+func (l *ledger) address(in *alloc.Addresses, take func(*alloc.Addresses, netip.Addr, string) error, addr netip.Addr, owner string) error {
+	if holder, held := in.Owner(addr); held && holder == owner {
+		return nil
+	}
+	if err := take(in, addr, owner); err != nil {
+		return err
+	}
+	l.undo = append(l.undo, func() { in.Release(addr, owner) })
+	return nil
+}
+
+func (l *ledger) nextAddress(ipv4 bool, owner string) (netip.Addr, error) {
+	addresses := l.addresses[ipv4]
+	if addresses == nil {
+		return netip.Addr{}, alloc.ErrFull
+	}
+	addr, err := addresses.Next(owner)
+	if err == nil {
+		l.undo = append(l.undo, func() { addresses.Release(addr, owner) })
+	}
+	return addr, err
+}
+
+func (l *ledger) releaseAddress(addr netip.Addr, owner string) {
+	addresses := l.addresses[addr.Is4()]
+	if addresses == nil {
+		return
+	}
+	if holder, held := addresses.Owner(addr); !held || holder != owner {
+		return
+	}
+	addresses.Release(addr, owner)
+	l.released = true
+	l.undo = append(l.undo, func() { restored(addresses.Hold(addr, owner)) })
+}
+
+// takePort gives a port that was asked for. Errors: *alloc.RangeError, *alloc.HeldError.
+func (l *ledger) takePort(port alloc.Port, owner string) error {
+	return l.port((*alloc.Ports).Take, port, owner)
+}
+
+// holdPort registers a port that a stored Service has.
+func (l *ledger) holdPort(port alloc.Port, owner string) error {
+	return l.port((*alloc.Ports).Hold, port, owner)
+}
+
+func (l *ledger) port(take func(*alloc.Ports, alloc.Port, string) error, port alloc.Port, owner string) error {
+	if holder, held := l.ports.Owner(port); held && holder == owner {
+		return nil
+	}
+	if err := take(l.ports, port, owner); err != nil {
+		return err
+	}
+	l.undo = append(l.undo, func() { l.ports.Release(port, owner) })
+	return nil
+}
+
+func (l *ledger) nextPort(protocols []string, owner, seed string) (uint16, error) {
+	number, err := l.ports.Next(protocols, owner, seed)
+	if err != nil {
+		return 0, err
+	}
+	l.undo = append(l.undo, func() {
+		for _, protocol := range protocols {
+			l.ports.Release(alloc.Port{Protocol: protocol, Number: number}, owner)
+		}
+	})
+	return number, nil
+}
+
+func (l *ledger) releasePort(port alloc.Port, owner string) {
+	if holder, held := l.ports.Owner(port); !held || holder != owner {
+		return
+	}
+	l.ports.Release(port, owner)
+	l.released = true
+	l.undo = append(l.undo, func() { restored(l.ports.Hold(port, owner)) })
+}
+
+// takeIngress gives a load balancer IP that was asked for, or replaces the owner's claim
+// on one that it has. Errors: *alloc.RangeError, *alloc.HeldError.
+func (l *ledger) takeIngress(addr netip.Addr, claim alloc.Claim) error {
+	return l.claim((*alloc.Pools).Take, addr, claim)
+}
+
+// holdIngress registers a load balancer IP that a stored Service has.
+func (l *ledger) holdIngress(addr netip.Addr, claim alloc.Claim) error {
+	return l.claim((*alloc.Pools).Hold, addr, claim)
+}
+
+func (l *ledger) claim(take func(*alloc.Pools, netip.Addr, alloc.Claim) error, addr netip.Addr, claim alloc.Claim) error {
+	before, had := l.pools.ClaimOf(addr, claim.Owner)
+	if err := take(l.pools, addr, claim); err != nil {
+		return err
+	}
+	l.undo = append(l.undo, func() {
+		l.pools.Release(addr, claim.Owner)
+		if had {
+			restored(l.pools.Hold(addr, before))
+		}
+	})
+	// A claim that changed may leave room for others on the same address.
+	l.released = l.released || had && !before.Equal(claim)
+	return nil
+}
+
+func (l *ledger) nextIngress(ipv4 bool, claim alloc.Claim) (netip.Addr, error) {
+	addr, err := l.pools.Next(ipv4, claim)
+	if err == nil {
+		l.undo = append(l.undo, func() { l.pools.Release(addr, claim.Owner) })
+	}
+	return addr, err
+}
+
+func (l *ledger) releaseIngress(addr netip.Addr, owner string) {
+	before, had := l.pools.ClaimOf(addr, owner)
+	if !had {
+		return
+	}
+	l.pools.Release(addr, owner)
+	l.released = true
+	l.undo = append(l.undo, func() { restored(l.pools.Hold(addr, before)) })
+}
+
+// restored is for what undoes a release: in reverse order it finds things as they were
+// after the release, so it cannot fail.
+func restored(err error) {
+	if err != nil {
+		panic("store: rollback of a release: " + err.Error())
+	}
+}
+
+// values are what one Service holds.
+type values struct {
+	clusterIPs []netip.Addr
+	// ports are node ports, and the health-check node port, which is TCP.
+	ports   []alloc.Port
+	ingress []netip.Addr
+}
+
+// valuesOf reads off a Service what it holds, or before allocation what it asks for.
+func valuesOf(svc *object.Service) values {
+	var v values
+	if svc.NeedsClusterIP() && !svc.Headless() {
+		for _, text := range svc.Spec.ClusterIPs {
+			if addr, err := netip.ParseAddr(text); err == nil {
+				v.clusterIPs = append(v.clusterIPs, addr)
+			}
+		}
+	}
+	for _, port := range svc.Spec.Ports {
+		if port.NodePort != 0 {
+			v.ports = append(v.ports, alloc.Port{Protocol: port.Protocol, Number: uint16(port.NodePort)})
+		}
+	}
+	if number := svc.Spec.HealthCheckNodePort; number != 0 {
+		v.ports = append(v.ports, alloc.Port{Protocol: object.ProtocolTCP, Number: uint16(number)})
+	}
+	if isOurLoadBalancer(svc) {
+		for _, ingress := range svc.Status.LoadBalancer.Ingress {
+			if addr, err := netip.ParseAddr(ingress.IP); err == nil {
+				v.ingress = append(v.ingress, addr)
+			}
+		}
+	}
+	return v
+}
+
+// isOurLoadBalancer tells whether load balancer IPs of the Service are for us to give.
+func isOurLoadBalancer(svc *object.Service) bool {
+	class := svc.Spec.LoadBalancerClass
+	return svc.Spec.Type == object.TypeLoadBalancer && (class == nil || *class == LoadBalancerClass)
+}
+
+// claimOf is what a load balancer asks of the pools.
+func claimOf(svc *object.Service) alloc.Claim {
+	claim := alloc.Claim{
+		Owner:      serviceKeyOf(svc),
+		SharingKey: svc.Metadata.Annotations[SharingAnnotation],
+	}
+	// What is no address is ignored, with a warning of the object package.
+	requested, _ := netip.ParseAddr(svc.Spec.LoadBalancerIP)
+	claim.Requested = requested.Unmap()
+	for _, port := range svc.Spec.Ports {
+		claim.Ports = append(claim.Ports, alloc.Port{Protocol: port.Protocol, Number: uint16(port.Port)})
+	}
+	return claim
+}
+
+func familyOf(addr netip.Addr) string {
+	if addr.Is4() {
+		return object.IPv4
+	}
+	return object.IPv6
+}

@@ -1,0 +1,383 @@
+package manifest
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// readJSON reads values one after the other, and the items of a List one by one, so
+// that the memory for a List of any length is that of its largest item.
+func (r *reading) readJSON(data []byte) *refusal {
+	s := &jsonScanner{text: data, line: 1, limits: r.limits}
+	for {
+		s.space()
+		if s.at == len(s.text) {
+			return nil
+		}
+		line, column, start := s.line, s.column(), s.at
+		list, err := s.list()
+		if err != nil {
+			return err
+		}
+		if list == nil {
+			if err := r.add(s.text[start:s.at], line, column, parseJSON, implied{}); err != nil {
+				return err
+			}
+			continue
+		}
+		for _, it := range list.items {
+			if err := r.add(it.text, it.line, it.column, parseJSON, list.as); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// A jsonList is a List that was taken apart, but not read.
+type jsonList struct {
+	as    implied
+	items []jsonRange
+}
+
+// A jsonRange is a value in the text.
+type jsonRange struct {
+	text         []byte
+	line, column int
+}
+
+// list skips one value. If it is a List of a kind that is served, its items are
+// returned; the rest of it is checked, and dropped.
+func (s *jsonScanner) list() (*jsonList, *refusal) {
+	start := s.at
+	s.stop = start + maxDocumentBytes
+	if s.text[s.at] != '{' {
+		return nil, s.skip(0)
+	}
+	var items []jsonRange
+	var kind, apiVersion string
+	hasItems := false
+	err := s.members(func(key []byte, _, _ int) *refusal {
+		from := s.at
+		if string(key) == `"items"` && !hasItems && s.text[s.at] == '[' {
+			hasItems = true
+			var err *refusal
+			items, err = s.items()
+			// The items do not count for the List around them.
+			s.stop = s.at + maxDocumentBytes - (from - start)
+			return err
+		}
+		err := s.skip(1)
+		switch raw := s.text[from:s.at]; string(key) {
+		case `"kind"`:
+			kind = unquote(raw)
+		case `"apiVersion"`:
+			apiVersion = unquote(raw)
+		}
+		return err
+	})
+	as, ok := listOf(kind, apiVersion)
+	if err != nil || !ok || !hasItems {
+		return nil, err
+	}
+	return &jsonList{as: as, items: items}, nil
+}
+
+// items skips an array and tells where its elements are.
+func (s *jsonScanner) items() ([]jsonRange, *refusal) {
+	var items []jsonRange
+	err := s.elements(func(int) *refusal {
+		if len(items) == s.limits.Documents {
+			return s.fail(ReasonLimit, "more than %d documents; split the file", s.limits.Documents)
+		}
+		line, column, start := s.line, s.column(), s.at
+		s.stop = start + maxDocumentBytes
+		err := s.skip(2)
+		items = append(items, jsonRange{s.text[start:s.at], line, column})
+		return err
+	})
+	return items, err
+}
+
+// parseJSON is the parser of one JSON value.
+func parseJSON(text []byte, column int, limits Limits) ([]parsed, *refusal) {
+	s := &jsonScanner{text: text, line: 1, before: column - 1, limits: limits}
+	root, err := s.value(0)
+	if err != nil {
+		return nil, err
+	}
+	return []parsed{{root, s.flaws}}, nil
+}
+
+// A jsonScanner reads JSON (RFC 8259) with places and under limits.
+type jsonScanner struct {
+	text      []byte
+	at        int
+	line      int
+	lineStart int // offset of the line's first byte
+	before    int // columns of the first line that are not in text
+	stop      int // offset that skip must not go beyond
+	limits    Limits
+	nodes     int
+	path      path
+	flaws     []flaw
+}
+
+// column is the column of the next byte, in bytes.
+func (s *jsonScanner) column() int {
+	column := s.at - s.lineStart + 1
+	if s.line == 1 {
+		column += s.before
+	}
+	return column
+}
+
+func (s *jsonScanner) fail(reason, format string, args ...any) *refusal {
+	return refuse(s.line, s.column(), reason, format, args...)
+}
+
+// bad says what stands where something else is wanted.
+func (s *jsonScanner) bad(want string) *refusal {
+	if s.at >= len(s.text) {
+		return s.fail(ReasonSyntax, "could not be parsed: the text ends where %s is expected; the file is cut off", want)
+	}
+	r, _ := utf8.DecodeRune(s.text[s.at:])
+	return s.fail(ReasonSyntax, "could not be parsed: %q where %s is expected", r, want)
+}
+
+func (s *jsonScanner) space() {
+	for ; s.at < len(s.text); s.at++ {
+		switch s.text[s.at] {
+		case '\n':
+			s.line++
+			s.lineStart = s.at + 1
+		case ' ', '\t', '\r':
+		default:
+			return
+		}
+	}
+}
+
+// next skips space and takes one of the bytes in want.
+func (s *jsonScanner) next(want, words string) (byte, *refusal) {
+	s.space()
+	if s.at == len(s.text) || strings.IndexByte(want, s.text[s.at]) < 0 {
+		return 0, s.bad(words)
+	}
+	s.at++
+	return s.text[s.at-1], nil
+}
+
+// members calls each for every member of an object, with the key in its quotes, the
+// place of the key, and the scanner at the value.
+func (s *jsonScanner) members(each func(key []byte, line, column int) *refusal) *refusal {
+	s.at++
+	for i := 0; ; i++ {
+		if i > s.limits.Keys {
+			return s.fail(ReasonLimit, "an object of more than %d keys", s.limits.Keys)
+		}
+		s.space()
+		if i == 0 && s.at < len(s.text) && s.text[s.at] == '}' {
+			s.at++
+			return nil
+		}
+		if s.at == len(s.text) || s.text[s.at] != '"' {
+			return s.bad("a key in double quotes")
+		}
+		line, column := s.line, s.column()
+		key, err := s.quoted()
+		if err != nil {
+			return err
+		}
+		if _, err := s.next(":", "a colon"); err != nil {
+			return err
+		}
+		s.space()
+		if s.at == len(s.text) {
+			return s.bad("a value")
+		}
+		if err := each(key, line, column); err != nil {
+			return err
+		}
+		if end, err := s.next(",}", "a comma or }"); err != nil || end == '}' {
+			return err
+		}
+	}
+}
+
+// elements calls each with the scanner at every element of an array.
+func (s *jsonScanner) elements(each func(i int) *refusal) *refusal {
+	s.at++
+	for i := 0; ; i++ {
+		s.space()
+		if s.at == len(s.text) {
+			return s.bad("a value or ]")
+		}
+		if i == 0 && s.text[s.at] == ']' {
+			s.at++
+			return nil
+		}
+		if err := each(i); err != nil {
+			return err
+		}
+		if end, err := s.next(",]", "a comma or ]"); err != nil || end == ']' {
+			return err
+		}
+	}
+}
+
+// skip passes over a value without keeping it.
+func (s *jsonScanner) skip(depth int) *refusal {
+	if depth > s.limits.Depth {
+		return s.fail(ReasonLimit, "objects and arrays more than %d deep", s.limits.Depth)
+	}
+	var err *refusal
+	switch s.text[s.at] {
+	case '{':
+		err = s.members(func([]byte, int, int) *refusal { return s.skip(depth + 1) })
+	case '[':
+		err = s.elements(func(int) *refusal { return s.skip(depth + 1) })
+	case '"':
+		_, err = s.quoted()
+	default:
+		_, err = s.word()
+	}
+	if err == nil && s.at > s.stop {
+		err = s.fail(ReasonLimit, "a document of more than %d bytes; split it", maxDocumentBytes)
+	}
+	return err
+}
+
+func (s *jsonScanner) value(depth int) (*node, *refusal) {
+	if depth > s.limits.Depth {
+		return nil, s.fail(ReasonLimit, "objects and arrays more than %d deep", s.limits.Depth)
+	}
+	if s.nodes++; s.nodes > s.limits.Nodes {
+		return nil, s.fail(ReasonLimit, "a document of more than %d nodes; split it", s.limits.Nodes)
+	}
+	switch s.text[s.at] {
+	case '{':
+		return s.object(depth)
+	case '[':
+		out := &node{kind: kindList, line: s.line, column: s.column(), size: 1}
+		return out, s.elements(func(i int) *refusal {
+			s.path.pushIndex(i)
+			child, err := s.value(depth + 1)
+			if err != nil {
+				return err
+			}
+			s.path.pop()
+			out.items = append(out.items, child)
+			out.contain(child)
+			return nil
+		})
+	default:
+		return s.scalar()
+	}
+}
+
+func (s *jsonScanner) object(depth int) (*node, *refusal) {
+	out := &node{kind: kindMap, line: s.line, column: s.column(), size: 1}
+	var keys keySet
+	return out, s.members(func(raw []byte, line, column int) *refusal {
+		key := unquote(raw)
+		s.path.pushKey(key)
+		child, err := s.value(depth + 1)
+		if err != nil {
+			return err
+		}
+		if keys.find(out.fields, key) >= 0 {
+			s.flaws = append(s.flaws, flaw{line: line, column: column, path: slices.Clone(s.path),
+				reason: ReasonDuplicateKey, message: fmt.Sprintf("duplicate key %s; remove one of them", excerpt(key))})
+		} else {
+			out.fields = append(out.fields, field{key, line, column, child})
+		}
+		s.path.pop()
+		out.contain(child)
+		return nil
+	})
+}
+
+func (s *jsonScanner) scalar() (*node, *refusal) {
+	out := &node{kind: kindString, line: s.line, column: s.column(), size: 1}
+	if s.text[s.at] == '"' {
+		raw, err := s.quoted()
+		if err == nil {
+			out.text = unquote(raw)
+		}
+		return out, err
+	}
+	raw, err := s.word()
+	if err != nil {
+		return nil, err
+	}
+	out.text = string(raw)
+	switch {
+	case raw[0] == 'n':
+		out.kind = kindNull
+	case raw[0] == 't' || raw[0] == 'f':
+		out.kind = kindBool
+	case bytes.ContainsAny(raw, ".eE"):
+		out.kind = kindFloat
+	default:
+		out.kind = kindInt
+	}
+	return out, nil
+}
+
+// word takes true, false, null or a number. RFC 8259 section 6 has no leading zero and
+// no plus.
+func (s *jsonScanner) word() ([]byte, *refusal) {
+	rest := s.text[s.at:]
+	n := 0
+	for n < len(rest) && (rest[n] >= '0' && rest[n] <= '9' || rest[n] >= 'a' && rest[n] <= 'z' || strings.IndexByte("+-.E", rest[n]) >= 0) {
+		n++
+	}
+	if n == 0 {
+		return nil, s.bad("a value")
+	}
+	if !json.Valid(rest[:n]) {
+		return nil, s.fail(ReasonSyntax, "could not be parsed: %s is neither a number nor true, false or null", excerpt(string(rest[:n])))
+	}
+	s.at += n
+	return rest[:n], nil
+}
+
+// quoted takes a string, with its quotes and escapes.
+func (s *jsonScanner) quoted() ([]byte, *refusal) {
+	rest := s.text[s.at:]
+	escaped := false
+	for i := 1; i < len(rest); i++ {
+		switch c := rest[i]; {
+		case c == '\\':
+			escaped = true
+			i++
+		case c == '"':
+			if raw := rest[:i+1]; !escaped || json.Valid(raw) {
+				s.at += i + 1
+				return raw, nil
+			}
+			return nil, s.fail(ReasonSyntax, "could not be parsed: a backslash in this text is followed by something that JSON does not know")
+		case c < 0x20:
+			s.at += i
+			return nil, s.fail(ReasonSyntax, "could not be parsed: control character 0x%02x in a text; write it as an escape, or close the quote", c)
+		}
+	}
+	return nil, s.fail(ReasonSyntax, "could not be parsed: the text ends inside of a quote that starts here; the file is cut off")
+}
+
+// unquote is what a string in quotes says; anything else is "".
+func unquote(raw []byte) string {
+	if len(raw) < 2 || raw[0] != '"' {
+		return ""
+	}
+	if bytes.IndexByte(raw, '\\') < 0 {
+		return string(raw[1 : len(raw)-1])
+	}
+	var text string
+	_ = json.Unmarshal(raw, &text) // quoted has checked it
+	return text
+}

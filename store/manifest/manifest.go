@@ -1,0 +1,176 @@
+package manifest
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"path/filepath"
+	"strings"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// A File is what the bytes of one file say. It is immutable.
+type File struct {
+	Path string
+	// Documents are the good objects, in the order of the text.
+	Documents []Document
+	// Err is set when the file as a whole cannot be used; Documents is empty then.
+	Err *Problem
+	// Problems are those of single documents, in the order of the text: errors, whose
+	// document is not among Documents, and warnings.
+	Problems []Problem
+
+	limits Limits
+	units  map[unitKey]*unit
+}
+
+// A Document is one object of a file.
+type Document struct {
+	// Object is shared between the Files that Update made from each other: do not
+	// change it, copy it.
+	Object object.Object
+	// Line is where the object starts, from 1.
+	Line int
+
+	positions *positions
+	shift     int // added to the lines of positions
+}
+
+// Position is the line and column of a field of the object, from 1, or those of its
+// nearest ancestor that the text has. Paths are Kubernetes': "spec.ports[0].port",
+// "metadata.labels[app.kubernetes.io/name]"; "" is the object itself.
+func (d *Document) Position(field string) (line, column int) {
+	line, column = d.positions.find(field)
+	return line + d.shift, column
+}
+
+// Problem is a Problem of one of the file's documents, at the place of the field.
+func (f *File) Problem(d *Document, field, reason, message string) Problem {
+	line, column := d.Position(field)
+	return Problem{File: f.Path, Line: line, Column: column, Object: refOf(d.Object),
+		Field: field, Reason: reason, Message: message}
+}
+
+// A unit is a piece of text that means the same wherever it stands: a YAML document,
+// a JSON value or an item of a List in JSON. Its lines count from its own first.
+type unit struct {
+	documents []Document
+	problems  []Problem
+	count     int // objects, the bad and the unserved ones included
+}
+
+// unitKey is the SHA-256 of a unit's text, with the column it starts in.
+type unitKey struct {
+	hash   [sha256.Size]byte
+	column int
+}
+
+// Decode reads a file. path is for messages and, by its extension, for telling JSON;
+// data is not kept. It always returns a File.
+func Decode(path string, data []byte, limits Limits) *File {
+	return (&File{Path: path}).Update(data, limits)
+}
+
+// Update reads the next content of the same file, and decodes only what changed:
+// documents whose text is the same keep their Object.
+func (f *File) Update(data []byte, limits Limits) *File {
+	limits = limits.orDefaults()
+	r := &reading{path: f.Path, limits: limits}
+	if f.limits == limits {
+		r.old = f.units
+	}
+	err := r.read(data)
+	if err != nil {
+		return &File{Path: f.Path, Err: &Problem{File: f.Path, Line: err.line, Column: err.column,
+			Reason: err.reason, Message: err.message}}
+	}
+	return &File{Path: f.Path, Documents: r.documents, Problems: r.problems, limits: limits, units: r.units}
+}
+
+// A reading is the work of one Update.
+type reading struct {
+	path   string
+	limits Limits
+	old    map[unitKey]*unit
+
+	units     map[unitKey]*unit
+	documents []Document
+	problems  []Problem
+	count     int // objects so far, the bad and the unserved ones included
+}
+
+func (r *reading) read(data []byte) *refusal {
+	if len(data) > r.limits.Bytes {
+		return refuse(0, 0, ReasonLimit, "the file has %d bytes, more than the limit of %d; split it", len(data), r.limits.Bytes)
+	}
+	data, err := checkText(data)
+	if err != nil {
+		return err
+	}
+	if strings.EqualFold(filepath.Ext(r.path), ".json") {
+		return r.readJSON(data)
+	}
+	if bytes.HasPrefix(bytes.TrimLeft(data, " \t\r\n"), []byte("{")) {
+		// JSON in a YAML file, as kubectl guesses it. What fails may still be YAML in
+		// flow style, or JSON documents between YAML's separators.
+		if err := r.readJSON(data); err == nil || err.reason == ReasonLimit {
+			return err
+		}
+		*r = reading{path: r.path, limits: r.limits, old: r.old}
+	}
+	return r.readYAML(data)
+}
+
+// A parsed is one document as nodes.
+type parsed struct {
+	root  *node
+	flaws []flaw
+}
+
+// A parser takes a unit's text apart. The column is that of the text's first byte.
+type parser func(text []byte, column int, limits Limits) ([]parsed, *refusal)
+
+// add appends the documents of a unit that starts at line and column, decoding it
+// unless that was done before.
+func (r *reading) add(text []byte, line, column int, parse parser, as implied) *refusal {
+	key := unitKey{sha256.Sum256(text), column}
+	if len(text) > maxDocumentBytes {
+		return refuse(line, column, ReasonLimit, "a document of %d bytes, more than the limit of %d; split it", len(text), maxDocumentBytes)
+	}
+	u := r.units[key]
+	if u == nil {
+		u = r.old[key]
+	}
+	if u == nil {
+		docs, err := parse(text, column, r.limits)
+		if err != nil {
+			err.line += line - 1
+			return err
+		}
+		u = &unit{}
+		for _, doc := range docs {
+			u.decode(r.path, doc, as)
+		}
+	}
+	if r.units == nil {
+		r.units = make(map[unitKey]*unit)
+	}
+	r.units[key] = u
+
+	r.count += u.count
+	if r.count > r.limits.Documents {
+		return refuse(line, column, ReasonLimit, "more than %d documents; split the file", r.limits.Documents)
+	}
+	for _, d := range u.documents {
+		d.Line += line - 1
+		d.shift = line - 1
+		r.documents = append(r.documents, d)
+	}
+	for _, p := range u.problems {
+		if p.Line > 0 {
+			p.Line += line - 1
+		}
+		r.problems = append(r.problems, p)
+	}
+	return nil
+}

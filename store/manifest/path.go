@@ -1,0 +1,66 @@
+package manifest
+
+import (
+	"strconv"
+	"strings"
+)
+
+// A path is the way from an object to a field of it.
+type path []step
+
+// A step is a key of a mapping or an index of a list.
+type step struct {
+	key   string
+	isKey bool
+	index int
+}
+
+func (p *path) pushKey(key string) { *p = append(*p, step{key: key, isKey: true}) }
+func (p *path) pushIndex(i int)    { *p = append(*p, step{index: i}) }
+func (p *path) pop()               { *p = (*p)[:len(*p)-1] }
+
+// String is the path as Kubernetes writes it: fields after dots, indexes and the keys
+// of free mappings in brackets.
+func (p path) String() string {
+	var b strings.Builder
+	for i, s := range p {
+		switch {
+		case !s.isKey:
+			b.WriteString("[" + strconv.Itoa(s.index) + "]")
+		case i > 0 && isFreeMapping(p[i-1]):
+			b.WriteString("[" + s.key + "]")
+		default:
+			if i > 0 {
+				b.WriteByte('.')
+			}
+			b.WriteString(s.key)
+		}
+	}
+	return b.String()
+}
+
+// isFreeMapping tells the fields whose keys are the author's, map[string]string in
+// store/object.
+func isFreeMapping(s step) bool {
+	switch s.key {
+	case "labels", "annotations", "selector", "deprecatedTopology":
+		return true
+	}
+	return false
+}
+
+// cutStep takes the first step off a path in text, "ports[0].port" into "ports" and
+// "[0].port".
+func cutStep(field string) (first, rest string) {
+	field = strings.TrimPrefix(field, ".")
+	if strings.HasPrefix(field, "[") {
+		if end := strings.IndexByte(field, ']'); end > 0 {
+			return field[1:end], field[end+1:]
+		}
+		return field[1:], ""
+	}
+	if end := strings.IndexAny(field, ".["); end >= 0 {
+		return field[:end], field[end:]
+	}
+	return field, ""
+}

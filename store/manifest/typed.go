@@ -1,0 +1,360 @@
+package manifest
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// maxProblems bounds the problems that are reported of one document.
+const maxProblems = 50
+
+// decoding is the work on one document.
+type decoding struct {
+	file     string
+	ref      object.Ref
+	path     path
+	problems []Problem
+	failed   bool
+	dropped  bool // more than maxProblems
+}
+
+// object fills o from a node.
+func (d *decoding) object(root *node, o object.Object) {
+	d.value(root, reflect.ValueOf(o).Elem())
+}
+
+var (
+	timeType        = reflect.TypeFor[time.Time]()
+	intOrStringType = reflect.TypeFor[object.IntOrString]()
+)
+
+// value fills v from a node, strictly. null leaves v alone, as in JSON.
+func (d *decoding) value(n *node, v reflect.Value) {
+	if n.kind == kindNull {
+		return
+	}
+	switch {
+	case v.Type() == timeType:
+		d.time(n, v)
+		return
+	case v.Type() == intOrStringType:
+		d.intOrString(n, v)
+		return
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		d.value(n, v.Elem())
+	case reflect.Struct:
+		d.structure(n, v)
+	case reflect.Slice:
+		d.slice(n, v)
+	case reflect.Map:
+		d.textMap(n, v)
+	case reflect.String:
+		if text, ok := d.text(n); ok {
+			v.SetString(text)
+		}
+	case reflect.Bool:
+		d.bool(n, v)
+	case reflect.Int32, reflect.Int64:
+		d.integer(n, v)
+	default:
+		panic("manifest: no rule for a field of type " + v.Type().String())
+	}
+}
+
+func (d *decoding) structure(n *node, v reflect.Value) {
+	if n.kind != kindMap {
+		d.wrongType(n, "a mapping")
+		return
+	}
+	plan := plans[v.Type()]
+	for _, f := range n.fields {
+		d.path.pushKey(f.key)
+		if index, ok := plan.fields[f.key]; ok {
+			d.value(f.value, v.FieldByIndex(index))
+		} else {
+			d.unknown(f, plan)
+		}
+		d.path.pop()
+	}
+}
+
+// ignoredFields are fields of Kubernetes objects that are accepted and dropped; those
+// that once changed where packets go, with a warning.
+var ignoredFields = map[string]struct{ warn bool }{
+	"metadata.managedFields":              {},
+	"metadata.selfLink":                   {}, // not filled since 1.20
+	"metadata.clusterName":                {}, // removed in 1.24
+	"metadata.deletionGracePeriodSeconds": {},
+	"spec.topologyKeys":                   {warn: true}, // alpha in 1.17, removed in 1.22
+	"spec.ipFamily":                       {warn: true}, // alpha in 1.16, removed in 1.20
+}
+
+func (d *decoding) unknown(f field, plan *plan) {
+	name := d.path.String()
+	at := &node{line: f.line, column: f.column}
+	if ignored, ok := ignoredFields[name]; ok {
+		if ignored.warn {
+			d.warning(at, ReasonIgnoredField, "Kubernetes no longer has this field, and it has no effect here; remove it")
+		}
+		return
+	}
+	message := "unknown field " + strconv.Quote(name)
+	if near := plan.nearest(f.key); near != "" {
+		message += fmt.Sprintf("; did you mean %q?", near)
+	}
+	d.problem(at, ReasonUnknownField, message)
+}
+
+func (d *decoding) slice(n *node, v reflect.Value) {
+	if n.kind != kindList {
+		d.wrongType(n, "a list")
+		return
+	}
+	v.Set(reflect.MakeSlice(v.Type(), len(n.items), len(n.items)))
+	for i, child := range n.items {
+		d.path.pushIndex(i)
+		d.value(child, v.Index(i))
+		d.path.pop()
+	}
+}
+
+func (d *decoding) textMap(n *node, v reflect.Value) {
+	if n.kind != kindMap {
+		d.wrongType(n, "a mapping")
+		return
+	}
+	m := make(map[string]string, len(n.fields))
+	for _, f := range n.fields {
+		d.path.pushKey(f.key)
+		if f.value.kind == kindNull {
+			m[f.key] = ""
+		} else if text, ok := d.text(f.value); ok {
+			m[f.key] = text
+		}
+		d.path.pop()
+	}
+	v.Set(reflect.ValueOf(m))
+}
+
+func (d *decoding) text(n *node) (string, bool) {
+	switch n.kind {
+	case kindString:
+		if n.oldBool {
+			d.warning(n, ReasonAmbiguous, fmt.Sprintf("kubectl reads the unquoted %s as a bool; write %q", n.text, n.text))
+		}
+		return n.text, true
+	case kindBool, kindInt, kindFloat:
+		d.problem(n, ReasonWrongType, fmt.Sprintf("expected a text, got %s; quote it: %q", n.what(), n.text))
+	default:
+		d.wrongType(n, "a text")
+	}
+	return "", false
+}
+
+func (d *decoding) bool(n *node, v reflect.Value) {
+	switch {
+	case n.kind == kindBool:
+		v.SetBool(strings.EqualFold(n.text, "true"))
+	case n.oldBool:
+		value, _ := oldBoolValue(n.text)
+		v.SetBool(value)
+		d.warning(n, ReasonAmbiguous, fmt.Sprintf("the unquoted %s is read as %t, as kubectl does; write %t", n.text, value, value))
+	default:
+		d.wrongType(n, "true or false")
+	}
+}
+
+func (d *decoding) integer(n *node, v reflect.Value) {
+	value, ok := d.wholeNumber(n)
+	if !ok {
+		return
+	}
+	if v.OverflowInt(value) {
+		d.problem(n, ReasonWrongType, fmt.Sprintf("%s does not fit in %d bits", n.text, v.Type().Bits()))
+		return
+	}
+	v.SetInt(value)
+}
+
+// wholeNumber reads what YAML calls an int, and floats without a fraction (1e3 is
+// 1000 to kubectl too).
+func (d *decoding) wholeNumber(n *node) (int64, bool) {
+	const want = "a whole number"
+	digits := strings.ReplaceAll(strings.TrimLeft(n.text, "+-"), "_", "")
+	switch {
+	case n.kind != kindInt && n.kind != kindFloat:
+		d.wrongType(n, want)
+		return 0, false
+	case len(digits) > 1 && digits[0] == '0' && digits[1] >= '0' && digits[1] <= '9':
+		d.problem(n, ReasonWrongType, fmt.Sprintf("the leading zero of %s makes it an octal number to some readers; write it without", n.text))
+		return 0, false
+	}
+	plain := strings.TrimPrefix(strings.ReplaceAll(n.text, "_", ""), "+")
+	value, err := strconv.ParseInt(plain, 0, 64)
+	switch {
+	case err == nil:
+		return value, true
+	case errors.Is(err, strconv.ErrRange):
+		d.problem(n, ReasonWrongType, n.text+" is too large")
+		return 0, false
+	}
+	float, err := strconv.ParseFloat(plain, 64)
+	if err != nil || float != math.Trunc(float) || math.Abs(float) > 1<<53 {
+		d.wrongType(n, want)
+		return 0, false
+	}
+	return int64(float), true
+}
+
+func (d *decoding) intOrString(n *node, v reflect.Value) {
+	switch n.kind {
+	case kindString:
+		if text, ok := d.text(n); ok {
+			v.Set(reflect.ValueOf(object.FromString(text)))
+		}
+	case kindInt, kindFloat:
+		d.integer(n, v.FieldByName("Int"))
+	default:
+		d.wrongType(n, "a number or a name")
+	}
+}
+
+func (d *decoding) time(n *node, v reflect.Value) {
+	if n.kind == kindString {
+		if t, err := time.Parse(time.RFC3339, n.text); err == nil {
+			v.Set(reflect.ValueOf(t))
+			return
+		}
+	}
+	d.wrongType(n, `a time as in "2006-01-02T15:04:05Z" (RFC 3339)`)
+}
+
+// addFlaws reports what was found before the kind was known.
+func (d *decoding) addFlaws(flaws []flaw) {
+	for _, f := range flaws {
+		d.report(Problem{File: d.file, Line: f.line, Column: f.column, Object: d.ref, Field: f.path.String(),
+			Reason: f.reason, Message: f.message, Warning: f.warning})
+	}
+}
+
+func (d *decoding) wrongType(n *node, want string) {
+	d.problem(n, ReasonWrongType, fmt.Sprintf("expected %s, got %s", want, n.what()))
+}
+
+// fieldProblem is a problem of a field that may be absent.
+func (d *decoding) fieldProblem(root *node, field, reason, message string) {
+	line, column := positionsOf(root).find(field)
+	d.report(Problem{File: d.file, Line: line, Column: column, Object: d.ref, Field: field, Reason: reason, Message: message})
+}
+
+func (d *decoding) problem(n *node, reason, message string) {
+	d.report(Problem{File: d.file, Line: n.line, Column: n.column, Object: d.ref, Field: d.path.String(), Reason: reason, Message: message})
+}
+
+func (d *decoding) warning(n *node, reason, message string) {
+	d.report(Problem{File: d.file, Line: n.line, Column: n.column, Object: d.ref, Field: d.path.String(), Reason: reason, Message: message, Warning: true})
+}
+
+func (d *decoding) report(p Problem) {
+	d.failed = d.failed || !p.Warning
+	if len(d.problems) < maxProblems {
+		d.problems = append(d.problems, p)
+		return
+	}
+	if !d.dropped {
+		d.dropped = true
+		d.problems = append(d.problems, Problem{File: p.File, Line: p.Line, Object: p.Object, Reason: p.Reason,
+			Message: fmt.Sprintf("more than %d problems; the rest is not shown", maxProblems), Warning: p.Warning})
+	}
+	last := &d.problems[len(d.problems)-1]
+	last.Warning = last.Warning && p.Warning
+}
+
+// A plan is how one struct is written: its fields by their names in documents.
+type plan struct {
+	fields map[string][]int
+	names  []string
+}
+
+// plans has every struct of the served kinds; fieldNames every name in them, sorted.
+var plans, fieldNames = func() (map[reflect.Type]*plan, []string) {
+	plans := map[reflect.Type]*plan{}
+	for _, s := range servedKinds {
+		planOf(reflect.TypeOf(s.make()), plans)
+	}
+	var names []string
+	for _, p := range plans {
+		names = append(names, p.names...)
+	}
+	slices.Sort(names)
+	return plans, slices.Compact(names)
+}()
+
+func planOf(t reflect.Type, plans map[reflect.Type]*plan) {
+	switch {
+	case t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice:
+		planOf(t.Elem(), plans)
+		return
+	case t.Kind() != reflect.Struct || t == timeType || t == intOrStringType || plans[t] != nil:
+		return
+	}
+	p := &plan{fields: map[string][]int{}}
+	plans[t] = p
+	for _, f := range reflect.VisibleFields(t) {
+		if f.Anonymous {
+			continue
+		}
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		p.fields[name] = f.Index
+		p.names = append(p.names, name)
+		planOf(f.Type, plans)
+	}
+	slices.Sort(p.names)
+}
+
+// nearest is the field that a misspelt one may have been meant as, or "".
+func (p *plan) nearest(key string) string {
+	const most = 2 // edits that still look like a slip
+	best, distance := "", most+1
+	for _, name := range p.names {
+		if d := editDistance(strings.ToLower(key), strings.ToLower(name), most); d < distance && d <= len(name)/2 {
+			best, distance = name, d
+		}
+	}
+	return best
+}
+
+// editDistance is the Levenshtein distance of two names, or more than most.
+func editDistance(a, b string, most int) int {
+	if len(a)-len(b) > most || len(b)-len(a) > most {
+		return most + 1
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		diagonal := row[0]
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := diagonal
+			if a[i-1] != b[j-1] {
+				cost++
+			}
+			diagonal = row[j]
+			row[j] = min(cost, row[j]+1, row[j-1]+1)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,358 @@
+package manifest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"gopkg.in/yaml.v3"
+)
+
+// readYAML cuts the text at the lines that start with --- and decodes each piece on
+// its own: YAML lets nothing, no anchor either, reach over that line.
+func (r *reading) readYAML(data []byte) *refusal {
+	if err := countStructure(data, r.limits); err != nil {
+		return err
+	}
+	if bytes.HasPrefix(data, []byte("%")) || bytes.Contains(data, []byte("\n%")) {
+		// A directive (%YAML 1.2) stands before the line that it belongs to.
+		return r.add(data, 1, 1, parseYAML, implied{})
+	}
+	for line := 1; len(data) > 0; {
+		end := nextMarker(data)
+		text := data[:end]
+		if len(bytes.TrimSpace(text)) > 0 {
+			if err := r.add(text, line, 1, parseYAML, implied{}); err != nil {
+				return err
+			}
+		}
+		line += bytes.Count(text, []byte("\n"))
+		data = data[end:]
+	}
+	return nil
+}
+
+// parseYAML is the parser of YAML documents.
+func parseYAML(text []byte, _ int, limits Limits) (docs []parsed, err *refusal) {
+	defer func() {
+		// The YAML parser panics on what it calls internal errors. A file must not stop
+		// the program that reads it.
+		if cause := recover(); cause != nil {
+			docs, err = nil, refuse(1, 1, ReasonSyntax, "could not be parsed: %v", cause)
+		}
+	}()
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	for len(docs) <= limits.Documents {
+		var doc yaml.Node
+		if err := decoder.Decode(&doc); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return nil, syntaxError(text, err)
+		}
+		c := converter{limits: limits, text: text}
+		root, err := c.convert(&doc, 0)
+		if err != nil {
+			return nil, err
+		}
+		docs = append(docs, parsed{root, c.flaws})
+	}
+	return docs, nil
+}
+
+// A converter makes nodes of one YAML document.
+type converter struct {
+	limits  Limits
+	text    []byte
+	path    path
+	flaws   []flaw
+	aliased int                   // nodes that aliases added
+	anchors map[*yaml.Node]*node  // done
+	open    map[*yaml.Node]string // anchored nodes that are being converted
+}
+
+func (c *converter) convert(n *yaml.Node, depth int) (*node, *refusal) {
+	if depth > c.limits.Depth {
+		return nil, refuse(n.Line, n.Column, ReasonLimit, "mappings and lists more than %d deep", c.limits.Depth)
+	}
+	if n.Kind == yaml.AliasNode {
+		return c.alias(n, depth)
+	}
+	if n.Anchor != "" {
+		if done := c.anchors[n]; done != nil {
+			return done, nil
+		}
+		if c.open == nil {
+			c.open, c.anchors = map[*yaml.Node]string{}, map[*yaml.Node]*node{}
+		}
+		c.open[n] = n.Anchor
+	}
+	out := &node{line: n.Line, column: n.Column, size: 1}
+	var err *refusal
+	switch n.Kind {
+	case yaml.DocumentNode:
+		return c.convert(n.Content[0], depth)
+	case yaml.MappingNode:
+		err = c.mapping(n, out, depth)
+	case yaml.SequenceNode:
+		err = c.sequence(n, out, depth)
+	default:
+		c.scalar(n, out)
+	}
+	if n.Anchor != "" {
+		delete(c.open, n)
+		c.anchors[n] = out
+	}
+	return out, err
+}
+
+// alias is what the anchor stands for. Copies share their nodes, but each counts.
+func (c *converter) alias(n *yaml.Node, depth int) (*node, *refusal) {
+	if _, open := c.open[n.Alias]; open {
+		return nil, refuse(n.Line, n.Column, ReasonSyntax, "could not be parsed: anchor %s contains itself", excerpt(n.Value))
+	}
+	target, err := c.convert(n.Alias, depth)
+	if err != nil {
+		return nil, err
+	}
+	c.aliased += target.size
+	if c.aliased > c.limits.Aliases {
+		return nil, refuse(n.Line, n.Column, ReasonLimit, "aliases add more than %d nodes", c.limits.Aliases)
+	}
+	if depth+target.height > c.limits.Depth {
+		return nil, refuse(n.Line, n.Column, ReasonLimit, "mappings and lists more than %d deep", c.limits.Depth)
+	}
+	return target, nil
+}
+
+func (c *converter) sequence(n *yaml.Node, out *node, depth int) *refusal {
+	c.collectionTag(n, "!!seq")
+	out.kind = kindList
+	out.items = make([]*node, 0, len(n.Content))
+	for i, child := range n.Content {
+		c.path.pushIndex(i)
+		item, err := c.convert(child, depth+1)
+		if err != nil {
+			return err
+		}
+		c.path.pop()
+		out.items = append(out.items, item)
+		out.contain(item)
+	}
+	return nil
+}
+
+func (c *converter) mapping(n *yaml.Node, out *node, depth int) *refusal {
+	c.collectionTag(n, "!!map")
+	out.kind = kindMap
+	if len(n.Content)/2 > c.limits.Keys {
+		return refuse(n.Line, n.Column, ReasonLimit, "a mapping of more than %d keys", c.limits.Keys)
+	}
+	out.fields = make([]field, 0, len(n.Content)/2)
+	var keys keySet
+	var merges []*yaml.Node
+	for i := 0; i < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		if key.Kind == yaml.ScalarNode && key.Tag == "!!merge" {
+			merges = append(merges, value)
+			continue
+		}
+		name, ok := c.key(key)
+		if !ok {
+			continue
+		}
+		c.path.pushKey(name)
+		if key.Kind == yaml.ScalarNode && isOldBool(key) {
+			c.warn(key, ReasonAmbiguous, "kubectl reads the unquoted key %s as a bool; quote it", name)
+		}
+		if keys.find(out.fields, name) >= 0 {
+			c.flaw(key, ReasonDuplicateKey, "duplicate key %s; remove one of them", excerpt(name))
+		}
+		child, err := c.convert(value, depth+1)
+		if err != nil {
+			return err
+		}
+		c.path.pop()
+		if keys.find(out.fields, name) < 0 {
+			out.fields = append(out.fields, field{name, key.Line, key.Column, child})
+		}
+		out.contain(child)
+	}
+	for _, value := range merges {
+		if err := c.merge(value, out, &keys, depth); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// key is the text of a key: keys are text, whatever they look like.
+func (c *converter) key(n *yaml.Node) (string, bool) {
+	if n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	if n.Kind != yaml.ScalarNode {
+		c.flaw(n, ReasonWrongType, "a key must be text, not a mapping or a list")
+		return "", false
+	}
+	return n.Value, true
+}
+
+// merge adds the keys of a merge key's value ("<<: *base", or a list of such) that are
+// not there yet: what the mapping says itself wins, then the earlier of the list.
+func (c *converter) merge(n *yaml.Node, out *node, keys *keySet, depth int) *refusal {
+	value, err := c.convert(n, depth)
+	if err != nil {
+		return err
+	}
+	sources := []*node{value}
+	if value.kind == kindList {
+		sources = value.items
+	}
+	for _, source := range sources {
+		if source.kind != kindMap {
+			c.flaw(n, ReasonWrongType, "a merge key wants a mapping or a list of mappings, got %s", source.what())
+			continue
+		}
+		c.aliased += len(source.fields)
+		if c.aliased > c.limits.Aliases {
+			return refuse(n.Line, n.Column, ReasonLimit, "aliases add more than %d nodes", c.limits.Aliases)
+		}
+		for _, f := range source.fields {
+			if keys.find(out.fields, f.key) < 0 {
+				out.fields = append(out.fields, f)
+				out.contain(f.value)
+			}
+		}
+	}
+	if len(out.fields) > c.limits.Keys {
+		return refuse(n.Line, n.Column, ReasonLimit, "a mapping of more than %d keys", c.limits.Keys)
+	}
+	return nil
+}
+
+func (c *converter) scalar(n *yaml.Node, out *node) {
+	out.text = n.Value
+	switch tag := n.ShortTag(); tag {
+	case "!!null":
+		out.kind = kindNull
+	case "!!bool":
+		out.kind = kindBool
+	case "!!int":
+		out.kind = kindInt
+	case "!!float":
+		out.kind = kindFloat
+	case "!!str", "!!timestamp", "!!merge":
+		// A date is text, as in JSON.
+		out.kind = kindString
+		out.oldBool = isOldBool(n)
+	default:
+		out.kind = kindString
+		c.flaw(n, ReasonWrongType, "the tag %s has no meaning here; remove it", excerpt(tag))
+	}
+}
+
+// collectionTag refuses mappings and lists that are tagged as something else.
+func (c *converter) collectionTag(n *yaml.Node, want string) {
+	if tag := n.ShortTag(); tag != want {
+		c.flaw(n, ReasonWrongType, "the tag %s has no meaning here; remove it", excerpt(tag))
+	}
+}
+
+// isOldBool tells the unquoted words that YAML 1.1 reads as bools and YAML 1.2 as text
+// (https://yaml.org/type/bool.html).
+func isOldBool(n *yaml.Node) bool {
+	const quoted = yaml.DoubleQuotedStyle | yaml.SingleQuotedStyle | yaml.LiteralStyle | yaml.FoldedStyle | yaml.TaggedStyle
+	if n.Style&quoted != 0 || len(n.Value) > len("false") {
+		return false
+	}
+	_, ok := oldBoolValue(n.Value)
+	return ok
+}
+
+// oldBoolValue is what such a word means to YAML 1.1.
+func oldBoolValue(text string) (value, ok bool) {
+	switch text {
+	case "y", "Y", "yes", "Yes", "YES", "on", "On", "ON":
+		return true, true
+	case "n", "N", "no", "No", "NO", "off", "Off", "OFF":
+		return false, true
+	}
+	return false, false
+}
+
+func (c *converter) flaw(n *yaml.Node, reason, format string, args ...any) {
+	c.flaws = append(c.flaws, flaw{line: n.Line, column: n.Column, path: slices.Clone(c.path), reason: reason, message: fmt.Sprintf(format, args...)})
+}
+
+func (c *converter) warn(n *yaml.Node, reason, format string, args ...any) {
+	c.flaw(n, reason, format, args...)
+	c.flaws[len(c.flaws)-1].warning = true
+}
+
+// yamlLine is how the YAML parser says where.
+var yamlLine = regexp.MustCompile(`^line (\d+): `)
+
+// syntaxError puts an error of the YAML parser into words with a usable place. The
+// parser names the line where the construct began that it could not finish, or none;
+// for those the place is how far it had to read before it gave up.
+func syntaxError(text []byte, err error) *refusal {
+	message := strings.TrimPrefix(err.Error(), "yaml: ")
+	line, column := 0, 0
+	if m := yamlLine.FindStringSubmatch(message); m != nil {
+		line, _ = strconv.Atoi(m[1])
+		message = message[len(m[0]):]
+	}
+	if line == 0 || strings.HasPrefix(message, "did not find expected ") {
+		line, column = lineColumn(text, readUntilError(text))
+	}
+	reason := ReasonSyntax
+	switch {
+	case strings.Contains(message, "exceeded max depth"):
+		reason = ReasonLimit
+	case strings.Contains(message, "found a tab"), strings.Contains(message, "found character that cannot start any token"):
+		message += "; indent with spaces, and quote a text that starts with @, `, % or a tab"
+	case strings.Contains(message, "mapping values are not allowed"), strings.Contains(message, "did not find expected key"),
+		strings.Contains(message, "did not find expected '-'"):
+		message += "; check the indentation here and in the lines before"
+	case strings.Contains(message, "unexpected end of stream"):
+		message += "; a quote that starts here is not closed, or the file is cut off"
+	}
+	return &refusal{line: line, column: column, reason: reason, message: "could not be parsed: " + message}
+}
+
+// readUntilError is the offset of the last visible character that the YAML parser
+// reads before it fails.
+func readUntilError(text []byte) int {
+	r := &byteReader{text: text}
+	decoder := yaml.NewDecoder(r)
+	for {
+		var doc yaml.Node
+		if decoder.Decode(&doc) != nil {
+			break
+		}
+	}
+	seen := bytes.TrimRightFunc(text[:r.read], unicode.IsSpace)
+	return max(0, len(seen)-1)
+}
+
+// A byteReader hands out one byte at a time, so that the reader reads no further than
+// it needs to.
+type byteReader struct {
+	text []byte
+	read int
+}
+
+func (r *byteReader) Read(p []byte) (int, error) {
+	if r.read == len(r.text) || len(p) == 0 {
+		return 0, io.EOF
+	}
+	p[0] = r.text[r.read]
+	r.read++
+	return 1, nil
+}

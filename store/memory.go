@@ -1,0 +1,121 @@
+package store
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Fault is what goes wrong in a commit of a Memory engine.
+type Fault int
+
+const (
+	// NoFault lets the commit succeed.
+	NoFault Fault = iota
+	// Refuse fails the commit and changes nothing; later ones may succeed.
+	Refuse
+	// CrashBefore is a crash before anything is written.
+	CrashBefore
+	// CrashAfter is a crash after everything is written and before the caller hears of it.
+	CrashAfter
+)
+
+// ErrInjected is what a commit that meets a Fault returns.
+var ErrInjected = errors.New("injected fault")
+
+// Memory is an Engine that forgets everything with the process: for a dry run, and for
+// tests, which can make it fail. The zero value is not usable; see NewMemory.
+type Memory struct {
+	mu      sync.Mutex
+	pairs   map[string]Pair
+	inject  func(Transaction) Fault
+	dead    error
+	commits int
+}
+
+// NewMemory is an empty engine that never fails.
+func NewMemory() *Memory { return &Memory{pairs: map[string]Pair{}} }
+
+// Inject asks fault about every later commit; nil asks nobody.
+func (m *Memory) Inject(fault func(Transaction) Fault) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.inject = fault
+}
+
+// Reopen is an engine with what a new process would find after this one died. Commits
+// of the old engine fail from now on.
+func (m *Memory) Reopen() *Memory {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.dead = ErrClosed
+	return &Memory{pairs: maps.Clone(m.pairs)}
+}
+
+// Commits is how many commits have succeeded.
+func (m *Memory) Commits() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.commits
+}
+
+// Load implements Engine.
+func (m *Memory) Load(prefix string) ([]Pair, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var pairs []Pair
+	for _, key := range slices.Sorted(maps.Keys(m.pairs)) {
+		if strings.HasPrefix(key, prefix) {
+			pair := m.pairs[key]
+			pair.Value = slices.Clone(pair.Value)
+			pairs = append(pairs, pair)
+		}
+	}
+	return pairs, nil
+}
+
+// Commit implements Engine.
+func (m *Memory) Commit(t Transaction) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.dead != nil {
+		return m.dead
+	}
+	fault := NoFault
+	if m.inject != nil {
+		fault = m.inject(t)
+	}
+	switch fault {
+	case Refuse:
+		return ErrInjected
+	case CrashBefore:
+		m.dead = ErrInjected
+		return ErrInjected
+	}
+	if m.pairs[t.CompareKey].Revision != t.CompareRevision {
+		return ErrConflict
+	}
+	for _, key := range t.Deletes {
+		delete(m.pairs, key)
+	}
+	for _, pair := range t.Puts {
+		pair.Value = slices.Clone(pair.Value)
+		m.pairs[pair.Key] = pair
+	}
+	m.commits++
+	if fault == CrashAfter {
+		m.dead = ErrInjected
+		return ErrInjected
+	}
+	return nil
+}
+
+// Close implements Engine.
+func (m *Memory) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.dead = ErrClosed
+	return nil
+}

@@ -1,0 +1,143 @@
+package object
+
+import (
+	"maps"
+	"slices"
+)
+
+// clone is a pointer to a copy of what p points to; nil stays nil. Only for types
+// that hold no further references.
+func clone[T any](p *T) *T {
+	if p == nil {
+		return nil
+	}
+	v := *p
+	return &v
+}
+
+// cloneEach is a copy of a list, each item made by one; nil stays nil.
+func cloneEach[T any](list []T, one func(T) T) []T {
+	out := slices.Clone(list)
+	for i := range out {
+		out[i] = one(out[i])
+	}
+	return out
+}
+
+// DeepCopy implements Object.
+func (o *Service) DeepCopy() Object {
+	c := *o
+	c.Metadata = o.Metadata.deepCopy()
+	c.Spec = o.Spec.deepCopy()
+	c.Status = ServiceStatus{
+		LoadBalancer: LoadBalancerStatus{Ingress: cloneEach(o.Status.LoadBalancer.Ingress, LoadBalancerIngress.deepCopy)},
+		Conditions:   slices.Clone(o.Status.Conditions),
+	}
+	return &c
+}
+
+// DeepCopy implements Object.
+func (o *Endpoints) DeepCopy() Object {
+	c := *o
+	c.Metadata = o.Metadata.deepCopy()
+	c.Subsets = cloneEach(o.Subsets, func(s EndpointSubset) EndpointSubset {
+		s.Addresses = cloneEach(s.Addresses, EndpointAddress.deepCopy)
+		s.NotReadyAddresses = cloneEach(s.NotReadyAddresses, EndpointAddress.deepCopy)
+		s.Ports = cloneEach(s.Ports, EndpointPort.deepCopy)
+		return s
+	})
+	return &c
+}
+
+// DeepCopy implements Object.
+func (o *EndpointSlice) DeepCopy() Object {
+	c := *o
+	c.Metadata = o.Metadata.deepCopy()
+	c.Endpoints = cloneEach(o.Endpoints, Endpoint.deepCopy)
+	c.Ports = cloneEach(o.Ports, EndpointPort.deepCopy)
+	return &c
+}
+
+func (m ObjectMeta) deepCopy() ObjectMeta {
+	m.CreationTimestamp = clone(m.CreationTimestamp)
+	m.DeletionTimestamp = clone(m.DeletionTimestamp)
+	m.Labels = maps.Clone(m.Labels)
+	m.Annotations = maps.Clone(m.Annotations)
+	m.OwnerReferences = cloneEach(m.OwnerReferences, func(r OwnerReference) OwnerReference {
+		r.Controller = clone(r.Controller)
+		r.BlockOwnerDeletion = clone(r.BlockOwnerDeletion)
+		return r
+	})
+	m.Finalizers = slices.Clone(m.Finalizers)
+	return m
+}
+
+func (s ServiceSpec) deepCopy() ServiceSpec {
+	s.Ports = cloneEach(s.Ports, func(p ServicePort) ServicePort {
+		p.AppProtocol = clone(p.AppProtocol)
+		return p
+	})
+	s.Selector = maps.Clone(s.Selector)
+	s.ClusterIPs = slices.Clone(s.ClusterIPs)
+	s.IPFamilies = slices.Clone(s.IPFamilies)
+	s.IPFamilyPolicy = clone(s.IPFamilyPolicy)
+	s.ExternalIPs = slices.Clone(s.ExternalIPs)
+	s.LoadBalancerSourceRanges = slices.Clone(s.LoadBalancerSourceRanges)
+	s.LoadBalancerClass = clone(s.LoadBalancerClass)
+	s.AllocateLoadBalancerNodePorts = clone(s.AllocateLoadBalancerNodePorts)
+	if s.SessionAffinityConfig != nil {
+		config := &SessionAffinityConfig{ClientIP: clone(s.SessionAffinityConfig.ClientIP)}
+		if config.ClientIP != nil {
+			config.ClientIP.TimeoutSeconds = clone(config.ClientIP.TimeoutSeconds)
+		}
+		s.SessionAffinityConfig = config
+	}
+	s.InternalTrafficPolicy = clone(s.InternalTrafficPolicy)
+	s.TrafficDistribution = clone(s.TrafficDistribution)
+	return s
+}
+
+func (i LoadBalancerIngress) deepCopy() LoadBalancerIngress {
+	i.IPMode = clone(i.IPMode)
+	i.Ports = cloneEach(i.Ports, func(p PortStatus) PortStatus {
+		p.Error = clone(p.Error)
+		return p
+	})
+	return i
+}
+
+func (a EndpointAddress) deepCopy() EndpointAddress {
+	a.NodeName = clone(a.NodeName)
+	a.TargetRef = clone(a.TargetRef)
+	return a
+}
+
+func (p EndpointPort) deepCopy() EndpointPort {
+	return EndpointPort{
+		Name:        clone(p.Name),
+		Protocol:    clone(p.Protocol),
+		Port:        clone(p.Port),
+		AppProtocol: clone(p.AppProtocol),
+	}
+}
+
+func (e Endpoint) deepCopy() Endpoint {
+	e.Addresses = slices.Clone(e.Addresses)
+	e.Conditions = EndpointConditions{
+		Ready:       clone(e.Conditions.Ready),
+		Serving:     clone(e.Conditions.Serving),
+		Terminating: clone(e.Conditions.Terminating),
+	}
+	e.Hostname = clone(e.Hostname)
+	e.TargetRef = clone(e.TargetRef)
+	e.DeprecatedTopology = maps.Clone(e.DeprecatedTopology)
+	e.NodeName = clone(e.NodeName)
+	e.Zone = clone(e.Zone)
+	if e.Hints != nil {
+		e.Hints = &EndpointHints{
+			ForZones: slices.Clone(e.Hints.ForZones),
+			ForNodes: slices.Clone(e.Hints.ForNodes),
+		}
+	}
+	return e
+}

@@ -1,0 +1,77 @@
+package object
+
+// defaultNamespace is where an object without a namespace goes.
+const defaultNamespace = "default"
+
+// Default fills in what absent fields mean, as far as the object alone decides it
+// (SetDefaults_Service, SetDefaults_Endpoints, SetDefaults_EndpointSlice). It may be
+// called again on its own result. What depends on the service ranges of the box is
+// DefaultFamilies.
+//
+// One difference on purpose: Kubernetes drops a sessionAffinityConfig beside
+// sessionAffinity None without a word; here it stays, and Validate refuses it.
+func Default(o Object) {
+	if meta := o.GetMeta(); meta.Namespace == "" {
+		meta.Namespace = defaultNamespace
+	}
+	switch o := o.(type) {
+	case *Service:
+		defaultService(o)
+	case *Endpoints:
+		for i := range o.Subsets {
+			for j := range o.Subsets[i].Ports {
+				setDefault(&o.Subsets[i].Ports[j].Protocol, ProtocolTCP)
+			}
+		}
+	case *EndpointSlice:
+		for i := range o.Ports {
+			setDefault(&o.Ports[i].Name, "")
+			setDefault(&o.Ports[i].Protocol, ProtocolTCP)
+		}
+	}
+}
+
+// setDefault makes *field point to value when it is nil.
+func setDefault[T any](field **T, value T) {
+	if *field == nil {
+		*field = &value
+	}
+}
+
+func defaultService(svc *Service) {
+	spec := &svc.Spec
+	if spec.Type == "" {
+		spec.Type = TypeClusterIP
+	}
+	for i := range spec.Ports {
+		port := &spec.Ports[i]
+		if port.Protocol == "" {
+			port.Protocol = ProtocolTCP
+		}
+		if port.TargetPort.IsZero() || port.TargetPort == FromString("") {
+			port.TargetPort = FromInt(port.Port)
+		}
+	}
+	if spec.SessionAffinity == "" {
+		spec.SessionAffinity = AffinityNone
+	}
+	if spec.SessionAffinity == AffinityClientIP {
+		setDefault(&spec.SessionAffinityConfig, SessionAffinityConfig{})
+		setDefault(&spec.SessionAffinityConfig.ClientIP, ClientIPConfig{})
+		setDefault(&spec.SessionAffinityConfig.ClientIP.TimeoutSeconds, defaultAffinitySeconds)
+	}
+	if svc.ExternallyAccessible() && spec.ExternalTrafficPolicy == "" {
+		spec.ExternalTrafficPolicy = PolicyCluster
+	}
+	if spec.Type == TypeClusterIP || svc.NeedsNodePort() {
+		setDefault(&spec.InternalTrafficPolicy, PolicyCluster)
+	}
+	if spec.Type == TypeLoadBalancer {
+		setDefault(&spec.AllocateLoadBalancerNodePorts, true)
+		for i := range svc.Status.LoadBalancer.Ingress {
+			if ingress := &svc.Status.LoadBalancer.Ingress[i]; ingress.IP != "" {
+				setDefault(&ingress.IPMode, IPModeVIP)
+			}
+		}
+	}
+}

@@ -1,0 +1,269 @@
+package object
+
+import (
+	"fmt"
+	"slices"
+)
+
+const (
+	clusterIPsPath   path = "spec.clusterIPs"
+	familiesPath     path = "spec.ipFamilies"
+	familyPolicyPath path = "spec.ipFamilyPolicy"
+)
+
+// DefaultFamilies fills in clusterIPs from clusterIP, ipFamilyPolicy and ipFamilies
+// where they depend on the families the box has service ranges for (boxFamilies:
+// IPv4, IPv6 or both, the primary first) and on the stored Service (old, nil for a
+// new one), and says what in them does not fit together. Cluster IPs themselves are
+// left to the allocator: afterwards it owes one for each of ipFamilies, in that
+// order, unless the Service is headless.
+//
+// It is initIPFamilyFields of pkg/registry/core/service/storage. As there, a Service
+// that prefers dual stack is not given a second family, nor does it lose one, because
+// the box has changed: only when its own policy, families or cluster IPs change.
+func DefaultFamilies(svc, old *Service, boxFamilies []string) Errors {
+	syncClusterIPs(svc, old)
+	if svc.Spec.Type == TypeExternalName {
+		return nil
+	}
+	if len(boxFamilies) == 0 {
+		return forbidden(familiesPath, "there is no range to take cluster IPs from: set service-cluster-ip-range")
+	}
+	defaultFamilyPolicy(svc, old)
+	if keepsPreferredFamilies(svc, old) {
+		return nil
+	}
+	if errs := checkClusterIPs(svc, old); len(errs) > 0 {
+		return errs
+	}
+	errs := releaseSecondary(svc, old)
+	errs = append(errs, checkSingleStack(svc)...)
+	errs = append(errs, inferFamilies(svc, boxFamilies)...)
+	if len(errs) > 0 {
+		return errs
+	}
+	return completeFamilies(svc, boxFamilies)
+}
+
+// syncClusterIPs makes clusterIPs follow a client that only knows clusterIP. It does
+// not fill in clusterIP from clusterIPs: who writes the list has to write both.
+func syncClusterIPs(svc, old *Service) {
+	spec := &svc.Spec
+	if old == nil {
+		spec.ClusterIPs = slices.Clone(svc.clusterIPs())
+		return
+	}
+	if len(spec.ClusterIPs) == 0 && spec.ClusterIP == old.Spec.ClusterIP {
+		spec.ClusterIPs = slices.Clone(old.Spec.ClusterIPs)
+	}
+	if spec.ClusterIP == old.Spec.ClusterIP || !slices.Equal(spec.ClusterIPs, old.Spec.ClusterIPs) {
+		return
+	}
+	// Only clusterIP changed: the list goes with it.
+	spec.ClusterIPs = nil
+	if spec.ClusterIP != "" {
+		spec.ClusterIPs = []string{spec.ClusterIP}
+	}
+}
+
+// keepsPreferredFamilies tells whether this is an update of a Service that prefers
+// dual stack, and leaves all of that alone.
+func keepsPreferredFamilies(svc, old *Service) bool {
+	return old != nil && old.Spec.Type == svc.Spec.Type &&
+		deref(old.Spec.IPFamilyPolicy) == PreferDualStack && *svc.Spec.IPFamilyPolicy == PreferDualStack &&
+		sameClusterIPs(svc, old) && slices.Equal(svc.Spec.IPFamilies, old.Spec.IPFamilies)
+}
+
+// defaultFamilyPolicy never leaves the policy nil. What the Service had stays, so that
+// only an explicit policy changes it between single and dual stack.
+func defaultFamilyPolicy(svc, old *Service) {
+	policy := &svc.Spec.IPFamilyPolicy
+	switch {
+	case *policy != nil:
+	case old != nil && old.Spec.IPFamilyPolicy != nil:
+		*policy = clone(old.Spec.IPFamilyPolicy)
+	case svc.headlessWithoutSelector():
+		// Its endpoints are written by hand, of whatever family.
+		setDefault(policy, RequireDualStack)
+	default:
+		setDefault(policy, SingleStack)
+	}
+}
+
+func (o *Service) headlessWithoutSelector() bool {
+	return o.Headless() && len(o.Spec.Selector) == 0
+}
+
+// checkClusterIPs is ValidateServiceClusterIPsRelatedFields: what clusterIPs,
+// ipFamilies and ipFamilyPolicy must be on any box.
+func checkClusterIPs(s, old *Service) Errors {
+	if s.Spec.Type == TypeExternalName {
+		return nil
+	}
+	var errs Errors
+	ips := s.clusterIPs()
+	switch {
+	case s.Spec.ClusterIP == "" && len(ips) > 0:
+		errs = append(errs, invalid(clusterIPsPath, ips, "must be empty when `clusterIP` is not specified")...)
+	case len(ips) > 0 && ips[0] != s.Spec.ClusterIP:
+		errs = append(errs, invalid(clusterIPsPath, ips, "first value must match `clusterIP`")...)
+	}
+	seen := set{}
+	for i, family := range s.Spec.IPFamilies {
+		errs = append(errs, oneOf(familiesPath.index(i), family, []string{IPv4, IPv6})...)
+		if seen[family] {
+			errs = append(errs, duplicate(familiesPath.index(i), family)...)
+		}
+		seen[family] = true
+	}
+	if policy := s.Spec.IPFamilyPolicy; policy != nil {
+		errs = append(errs, oneOf(familyPolicyPath, *policy, []string{PreferDualStack, RequireDualStack, SingleStack})...)
+	}
+	problems := checkEachClusterIP(ips, old)
+	errs = append(errs, problems...)
+	if len(ips) > 2 {
+		errs = append(errs, invalid(clusterIPsPath, ips, "may only hold up to 2 values")...)
+	}
+	if len(problems) > 0 || s.Headless() {
+		return errs
+	}
+	return append(errs, checkIPFamilies(ips, s.Spec.IPFamilies)...)
+}
+
+// checkEachClusterIP checks the form of the cluster IPs; "None" is only good alone.
+func checkEachClusterIP(ips []string, old *Service) Errors {
+	var kept set
+	if old != nil {
+		kept = setOf(old.clusterIPs())
+	}
+	var errs Errors
+	for i, ip := range ips {
+		switch {
+		case i > 0 || ip != ClusterIPNone:
+			errs = append(errs, checkIP(clusterIPsPath.index(i), ip, kept)...)
+		case len(ips) > 1:
+			errs = append(errs, invalid(clusterIPsPath, ips, "'None' must be the first and only value")...)
+		}
+	}
+	return errs
+}
+
+// checkIPFamilies checks well-formed cluster IPs against each other and against the
+// families in their places.
+func checkIPFamilies(ips, families []string) Errors {
+	var errs Errors
+	count := map[string]int{}
+	for _, ip := range ips {
+		count[familyOf(ip)]++
+	}
+	if len(ips) > 1 && len(count) == 1 {
+		errs = append(errs, invalid(clusterIPsPath, ips, "may specify no more than one IP for each IP family")...)
+	}
+	for i, ip := range ips[:min(len(ips), len(families))] {
+		if family := families[i]; (family == IPv4 || family == IPv6) && familyOf(ip) != family {
+			errs = append(errs, invalid(clusterIPsPath.index(i), ip,
+				fmt.Sprintf("expected an %s value as indicated by `ipFamilies[%d]`", family, i))...)
+		}
+	}
+	return errs
+}
+
+// releaseSecondary drops the second cluster IP and family of a stored Service that
+// becomes SingleStack, and refuses to drop them otherwise.
+func releaseSecondary(svc, old *Service) Errors {
+	if old == nil {
+		return nil
+	}
+	spec := &svc.Spec
+	if *spec.IPFamilyPolicy == SingleStack {
+		if sameClusterIPs(svc, old) && len(spec.ClusterIPs) > 1 {
+			spec.ClusterIPs = spec.ClusterIPs[:1:1]
+		}
+		if slices.Equal(spec.IPFamilies, old.Spec.IPFamilies) && len(spec.IPFamilies) > 1 {
+			spec.IPFamilies = spec.IPFamilies[:1:1]
+		}
+		return nil
+	}
+	var errs Errors
+	if n := len(spec.ClusterIPs); n > 0 && n < len(old.Spec.ClusterIPs) {
+		errs = append(errs, invalid(familyPolicyPath, *spec.IPFamilyPolicy, "must be 'SingleStack' to release the secondary cluster IP")...)
+	}
+	if n := len(spec.IPFamilies); n > 0 && n < len(old.Spec.IPFamilies) {
+		errs = append(errs, invalid(familyPolicyPath, *spec.IPFamilyPolicy, "must be 'SingleStack' to release the secondary IP family")...)
+	}
+	return errs
+}
+
+func sameClusterIPs(a, b *Service) bool {
+	return a.Spec.ClusterIP == b.Spec.ClusterIP && slices.Equal(a.Spec.ClusterIPs, b.Spec.ClusterIPs)
+}
+
+func checkSingleStack(svc *Service) Errors {
+	if *svc.Spec.IPFamilyPolicy != SingleStack {
+		return nil
+	}
+	const detail = "must be 'RequireDualStack' or 'PreferDualStack' when multiple %s are specified"
+	var errs Errors
+	if len(svc.Spec.ClusterIPs) == 2 {
+		errs = append(errs, invalid(familyPolicyPath, SingleStack, fmt.Sprintf(detail, "cluster IPs"))...)
+	}
+	if len(svc.Spec.IPFamilies) == 2 {
+		errs = append(errs, invalid(familyPolicyPath, SingleStack, fmt.Sprintf(detail, "IP families"))...)
+	}
+	return errs
+}
+
+// inferFamilies appends the families of cluster IPs that ipFamilies does not name.
+func inferFamilies(svc *Service, boxFamilies []string) Errors {
+	if svc.Headless() {
+		return nil
+	}
+	var errs Errors
+	spec := &svc.Spec
+	for i, ip := range spec.ClusterIPs {
+		if i < len(spec.IPFamilies) {
+			continue
+		}
+		family := familyOf(ip)
+		if !slices.Contains(boxFamilies, family) {
+			errs = append(errs, invalid(clusterIPsPath.index(i), spec.ClusterIPs, family+" is not configured on this cluster")...)
+			continue
+		}
+		spec.IPFamilies = append(spec.IPFamilies, family)
+	}
+	return errs
+}
+
+// completeFamilies checks families and policy against the box and appends the
+// families that were not asked for by name.
+func completeFamilies(svc *Service, boxFamilies []string) Errors {
+	spec := &svc.Spec
+	dual := *spec.IPFamilyPolicy != SingleStack
+	// Without a selector and without a VIP nothing on the box decides the families.
+	if !svc.headlessWithoutSelector() {
+		var errs Errors
+		if *spec.IPFamilyPolicy == RequireDualStack && len(boxFamilies) < 2 {
+			errs = append(errs, invalid(familyPolicyPath, RequireDualStack, "this cluster is not configured for dual-stack services")...)
+		}
+		for i, family := range spec.IPFamilies {
+			if !slices.Contains(boxFamilies, family) {
+				errs = append(errs, invalid(familiesPath.index(i), family, "not configured on this cluster")...)
+			}
+		}
+		if len(errs) > 0 {
+			return errs
+		}
+		dual = dual && len(boxFamilies) == 2
+	}
+	if len(spec.IPFamilies) == 0 {
+		spec.IPFamilies = []string{boxFamilies[0]}
+	}
+	if dual && len(spec.IPFamilies) == 1 {
+		other := IPv4
+		if spec.IPFamilies[0] == IPv4 {
+			other = IPv6
+		}
+		spec.IPFamilies = append(spec.IPFamilies, other)
+	}
+	return nil
+}

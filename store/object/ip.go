@@ -1,0 +1,239 @@
+package object
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+const (
+	badIPText   = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
+	badCIDRText = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
+)
+
+// set is values that are looked up.
+type set map[string]bool
+
+func setOf(values []string) set {
+	s := make(set, len(values))
+	for _, value := range values {
+		s[value] = true
+	}
+	return s
+}
+
+// parseLegacyIP reads an address as Kubernetes did before it was strict (1.36
+// StrictIPCIDRValidation): zeros in front of a decimal octet do not matter, and an
+// IPv4-mapped IPv6 address is the IPv4 address. Zones are no part of it.
+func parseLegacyIP(value string) (netip.Addr, bool) {
+	addr, err := netip.ParseAddr(withoutLeadingZeros(value))
+	if err != nil || addr.Zone() != "" {
+		return netip.Addr{}, false
+	}
+	return addr.Unmap(), true
+}
+
+// withoutLeadingZeros rewrites the dotted-decimal end of an address, if it has one,
+// without the zeros in front of its octets.
+func withoutLeadingZeros(value string) string {
+	if !strings.Contains(value, ".") {
+		return value
+	}
+	start := strings.LastIndexByte(value, ':') + 1
+	octets := strings.Split(value[start:], ".")
+	for i, octet := range octets {
+		octets[i] = trimZeros(octet)
+	}
+	return value[:start] + strings.Join(octets, ".")
+}
+
+// trimZeros drops the zeros in front of a number, but never its last digit.
+func trimZeros(number string) string {
+	for len(number) > 1 && number[0] == '0' {
+		number = number[1:]
+	}
+	return number
+}
+
+// parseLegacyCIDR is parseLegacyIP for a prefix: zeros in front of the length, and
+// address bits beyond it, do not matter either.
+func parseLegacyCIDR(value string) (netip.Prefix, bool) {
+	ip, length, found := strings.Cut(value, "/")
+	if !found {
+		return netip.Prefix{}, false
+	}
+	prefix, err := netip.ParsePrefix(withoutLeadingZeros(ip) + "/" + trimZeros(length))
+	if err != nil {
+		return netip.Prefix{}, false
+	}
+	if addr := prefix.Addr(); addr.Is4In6() {
+		// ::ffff:192.0.2.0/120 is 192.0.2.0/24; shorter than the mapping is no IPv4.
+		if prefix.Bits() < 96 {
+			return netip.Prefix{}, false
+		}
+		prefix = netip.PrefixFrom(addr.Unmap(), prefix.Bits()-96)
+	}
+	return prefix.Masked(), true
+}
+
+// checkIP refuses what is not an IP address in one of its unambiguous forms. What is
+// in kept, the values of the object's stored form, passes as it is.
+func checkIP(p path, value string, kept set) Errors {
+	problem := ipProblem(value)
+	if problem == "" || kept[value] {
+		return nil
+	}
+	return invalid(p, value, problem)
+}
+
+func ipProblem(value string) string {
+	if addr, err := netip.ParseAddr(value); err == nil && addr.Zone() == "" {
+		if addr.Is4In6() {
+			return "must not be an IPv4-mapped IPv6 address"
+		}
+		return ""
+	}
+	if _, ok := parseLegacyIP(value); ok {
+		return "must not have leading 0s"
+	}
+	return badIPText
+}
+
+// checkCIDR is checkIP for a prefix.
+func checkCIDR(p path, value string, kept set) Errors {
+	problem := cidrProblem(value)
+	if problem == "" || kept[value] {
+		return nil
+	}
+	return invalid(p, value, problem)
+}
+
+func cidrProblem(value string) string {
+	if _, ok := parseLegacyCIDR(value); !ok {
+		return badCIDRText
+	}
+	prefix, err := netip.ParsePrefix(value)
+	switch {
+	case err != nil:
+		return "must not have leading 0s in IP or prefix length"
+	case prefix.Addr().Is4In6():
+		return "must not have an IPv4-mapped IPv6 address"
+	case prefix != prefix.Masked():
+		return "must not have bits set beyond the prefix length"
+	}
+	return ""
+}
+
+// checkReachableIP is checkIP for the address of an endpoint and for an external IP:
+// it also refuses addresses that mean something else on every machine.
+func checkReachableIP(p path, value string, kept set) Errors {
+	problems := unreachableProblems(value)
+	if problem := ipProblem(value); problem != "" {
+		problems = append([]string{problem}, problems...)
+	}
+	if len(problems) == 0 || kept[value] {
+		return nil
+	}
+	return invalidFor(p, value, problems)
+}
+
+func unreachableProblems(value string) []string {
+	addr, ok := parseLegacyIP(value)
+	if !ok {
+		return nil
+	}
+	var problems []string
+	if addr.IsUnspecified() {
+		problems = append(problems, fmt.Sprintf("may not be unspecified (%v)", value))
+	}
+	if addr.IsLoopback() {
+		problems = append(problems, "may not be in the loopback range (127.0.0.0/8, ::1/128)")
+	}
+	if addr.IsLinkLocalUnicast() {
+		problems = append(problems, "may not be in the link-local range (169.254.0.0/16, fe80::/10)")
+	}
+	if addr.IsLinkLocalMulticast() {
+		problems = append(problems, "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)")
+	}
+	return problems
+}
+
+// familyOf is IPv4 or IPv6, or "" for what is no address.
+func familyOf(ip string) string {
+	addr, ok := parseLegacyIP(ip)
+	switch {
+	case !ok:
+		return ""
+	case addr.Is4():
+		return IPv4
+	}
+	return IPv6
+}
+
+// NormalizeLegacyIPs rewrites addresses and prefixes in forms that Validate refuses,
+// but that Kubernetes accepted before 1.36, to the form that means the same: zeros in
+// front of an octet are read as decimal (010.1.2.3 is 10.1.2.3), an IPv4-mapped IPv6
+// address is the IPv4 address, and bits beyond a prefix length are cleared. Anything
+// else, right or wrong, stays for Validate.
+func NormalizeLegacyIPs(o Object) {
+	switch o := o.(type) {
+	case *Service:
+		spec := &o.Spec
+		normalizeIP(&spec.ClusterIP)
+		normalizeIP(&spec.LoadBalancerIP)
+		for _, list := range [][]string{spec.ClusterIPs, spec.ExternalIPs} {
+			for i := range list {
+				normalizeIP(&list[i])
+			}
+		}
+		for i := range spec.LoadBalancerSourceRanges {
+			normalizeCIDR(&spec.LoadBalancerSourceRanges[i])
+		}
+		if text, ok := o.Metadata.Annotations[AnnotationSourceRanges]; ok {
+			ranges := strings.Split(text, ",")
+			for i := range ranges {
+				normalizeCIDR(&ranges[i])
+			}
+			o.Metadata.Annotations[AnnotationSourceRanges] = strings.Join(ranges, ",")
+		}
+		for i := range o.Status.LoadBalancer.Ingress {
+			normalizeIP(&o.Status.LoadBalancer.Ingress[i].IP)
+		}
+	case *Endpoints:
+		for i := range o.Subsets {
+			for _, list := range [][]EndpointAddress{o.Subsets[i].Addresses, o.Subsets[i].NotReadyAddresses} {
+				for j := range list {
+					normalizeIP(&list[j].IP)
+				}
+			}
+		}
+	case *EndpointSlice:
+		if o.AddressType == FQDN {
+			return
+		}
+		for i := range o.Endpoints {
+			for j := range o.Endpoints[i].Addresses {
+				normalizeIP(&o.Endpoints[i].Addresses[j])
+			}
+		}
+	}
+}
+
+func normalizeIP(value *string) {
+	if ipProblem(*value) == "" {
+		return
+	}
+	if addr, ok := parseLegacyIP(*value); ok {
+		*value = addr.String()
+	}
+}
+
+func normalizeCIDR(value *string) {
+	trimmed := strings.TrimSpace(*value)
+	if cidrProblem(trimmed) == "" {
+		return
+	}
+	if prefix, ok := parseLegacyCIDR(trimmed); ok {
+		*value = prefix.String()
+	}
+}

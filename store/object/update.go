@@ -1,0 +1,223 @@
+package object
+
+import "slices"
+
+// PatchFromOld gives an update of a Service what the stored Service has and the
+// update did not mean to take away, so that the same document applied again changes
+// nothing; old stays as it is. Default comes before it, DefaultFamilies after.
+//
+// Kept: cluster IPs, IP families, node ports (of the port of the same name; else,
+// where a port was renamed, of the same protocol and port), the health-check port.
+// Node ports of a load balancer that allocates none are not kept: that is how they
+// are given back; see KeepNodePorts. Dropped: what the new type has no use for and the update did not
+// set to something new, as the node ports of what is now a ClusterIP Service.
+//
+// It is patchAllocatedValues and dropTypeDependentFields of
+// pkg/registry/core/service; the families and renamed ports are carried over besides,
+// as they would be by a client that patches. Status, apart from the ingress of what
+// is no load balancer any more, is the caller's.
+func PatchFromOld(svc, old *Service) {
+	if svc.NeedsClusterIP() && old.NeedsClusterIP() {
+		keepClusterIPs(svc, old)
+	}
+	if allocatesNodePorts(svc) && old.NeedsNodePort() {
+		KeepNodePorts(svc, old)
+	}
+	if svc.NeedsHealthCheckNodePort() && old.NeedsHealthCheckNodePort() && svc.Spec.HealthCheckNodePort == 0 {
+		svc.Spec.HealthCheckNodePort = old.Spec.HealthCheckNodePort
+	}
+	syncClusterIPs(svc, old)
+	dropUnused(svc, old)
+}
+
+func allocatesNodePorts(svc *Service) bool {
+	switch svc.Spec.Type {
+	case TypeNodePort:
+		return true
+	case TypeLoadBalancer:
+		allocate := svc.Spec.AllocateLoadBalancerNodePorts
+		return allocate == nil || *allocate
+	}
+	return false
+}
+
+func keepClusterIPs(svc, old *Service) {
+	spec := &svc.Spec
+	if spec.ClusterIP == "" {
+		spec.ClusterIP = old.Spec.ClusterIP
+	}
+	if len(spec.ClusterIPs) == 0 {
+		spec.ClusterIPs = slices.Clone(old.Spec.ClusterIPs)
+	}
+	if len(spec.IPFamilies) == 0 {
+		spec.IPFamilies = slices.Clone(old.Spec.IPFamilies)
+	}
+}
+
+// protocolNumber is a port, or a node port: another protocol is another port.
+type protocolNumber struct {
+	protocol string
+	number   int32
+}
+
+// KeepNodePorts gives the ports of an update that name no node port the one they have.
+// PatchFromOld does it for Services that allocate node ports. For documents that are
+// applied rather than put, where leaving something out does not mean to remove it, it is
+// right for load balancers that allocate none any more, too: they keep what they have.
+func KeepNodePorts(svc, old *Service) {
+	names, taken := map[string]bool{}, map[protocolNumber]bool{}
+	for _, port := range svc.Spec.Ports {
+		names[port.Name] = true
+		taken[protocolNumber{port.Protocol, port.NodePort}] = true
+	}
+	byName, renamed := map[string]int32{}, map[protocolNumber]int32{}
+	for _, port := range old.Spec.Ports {
+		byName[port.Name] = port.NodePort
+		if !names[port.Name] {
+			renamed[protocolNumber{port.Protocol, port.Port}] = port.NodePort
+		}
+	}
+	for i := range svc.Spec.Ports {
+		port := &svc.Spec.Ports[i]
+		if port.NodePort != 0 {
+			continue
+		}
+		number, found := byName[port.Name]
+		if !found {
+			number = renamed[protocolNumber{port.Protocol, port.Port}]
+		}
+		if key := (protocolNumber{port.Protocol, number}); !taken[key] {
+			port.NodePort = number
+			taken[key] = true
+		}
+	}
+}
+
+// dropUnused clears what has no meaning for the new type any more. What the update
+// itself sets to something new stays, to be refused.
+func dropUnused(svc, old *Service) {
+	spec, before := &svc.Spec, &old.Spec
+	if !svc.NeedsClusterIP() && old.NeedsClusterIP() {
+		dropClusterFields(spec, before)
+	}
+	if !svc.NeedsNodePort() && old.NeedsNodePort() && addsNoNodePort(svc, old) {
+		for i := range spec.Ports {
+			spec.Ports[i].NodePort = 0
+		}
+	}
+	if !svc.NeedsHealthCheckNodePort() && old.NeedsHealthCheckNodePort() && spec.HealthCheckNodePort == before.HealthCheckNodePort {
+		spec.HealthCheckNodePort = 0
+	}
+	if spec.Type != TypeLoadBalancer && before.Type == TypeLoadBalancer {
+		dropSame(&spec.AllocateLoadBalancerNodePorts, before.AllocateLoadBalancerNodePorts)
+		dropSame(&spec.LoadBalancerClass, before.LoadBalancerClass)
+	}
+	if !svc.ExternallyAccessible() && old.ExternallyAccessible() && spec.ExternalTrafficPolicy == before.ExternalTrafficPolicy {
+		spec.ExternalTrafficPolicy = ""
+	}
+	// A patch that only says sessionAffinity None leaves the old timeout behind.
+	if spec.SessionAffinity == AffinityNone && before.SessionAffinity == AffinityClientIP &&
+		sameAffinityConfig(spec.SessionAffinityConfig, before.SessionAffinityConfig) {
+		spec.SessionAffinityConfig = nil
+	}
+	if spec.Type != TypeLoadBalancer {
+		svc.Status.LoadBalancer = LoadBalancerStatus{}
+	}
+}
+
+// dropClusterFields is for what becomes an ExternalName Service.
+func dropClusterFields(spec, before *ServiceSpec) {
+	if spec.ClusterIP == before.ClusterIP && slices.Equal(spec.ClusterIPs, before.ClusterIPs) {
+		spec.ClusterIP, spec.ClusterIPs = "", nil
+	}
+	if slices.Equal(spec.IPFamilies, before.IPFamilies) {
+		spec.IPFamilies = nil
+	}
+	dropSame(&spec.IPFamilyPolicy, before.IPFamilyPolicy)
+	dropSame(&spec.InternalTrafficPolicy, before.InternalTrafficPolicy)
+}
+
+// dropSame makes *field nil if its value is the old one.
+func dropSame[T comparable](field **T, before *T) {
+	if samePointee(*field, before) {
+		*field = nil
+	}
+}
+
+func addsNoNodePort(svc, old *Service) bool {
+	had := map[int32]bool{0: true}
+	for _, port := range old.Spec.Ports {
+		had[port.NodePort] = true
+	}
+	return !slices.ContainsFunc(svc.Spec.Ports, func(port ServicePort) bool { return !had[port.NodePort] })
+}
+
+func sameAffinityConfig(a, b *SessionAffinityConfig) bool {
+	return samePointee(deref(deref(a).ClientIP).TimeoutSeconds, deref(deref(b).ClientIP).TimeoutSeconds)
+}
+
+const onceSetText = "may not change once set"
+
+// validateServiceChange says what an update may not do to a Service.
+func validateServiceChange(svc, old *Service) Errors {
+	errs := checkClusterIPChange(svc, old)
+	errs = append(errs, checkFamiliesChange(svc, old)...)
+	if class := svc.Spec.LoadBalancerClass; svc.Spec.Type == TypeLoadBalancer && old.Spec.Type == TypeLoadBalancer &&
+		!samePointee(class, old.Spec.LoadBalancerClass) {
+		errs = append(errs, invalid(specPath.child("loadBalancerClass"), class, onceSetText)...)
+	}
+	if svc.NeedsHealthCheckNodePort() && old.NeedsHealthCheckNodePort() && svc.Spec.HealthCheckNodePort != old.Spec.HealthCheckNodePort {
+		errs = append(errs, forbidden(specPath.child("healthCheckNodePort"), immutableText)...)
+	}
+	return errs
+}
+
+// checkClusterIPChange: cluster IPs stay, except that a second one may come, and go
+// with the policy SingleStack, and that ExternalName has none.
+func checkClusterIPChange(svc, old *Service) Errors {
+	if !svc.NeedsClusterIP() || !old.NeedsClusterIP() || svc.Headless() && old.Headless() {
+		return nil
+	}
+	ips, before := svc.clusterIPs(), old.clusterIPs()
+	var errs Errors
+	if len(ips) == 0 && len(before) > 0 {
+		return invalid(clusterIPsPath.index(0), ips, "primary clusterIP can not be unset")
+	}
+	compared := 1
+	if len(ips) == len(before) {
+		compared = len(ips)
+	}
+	for i := range before[:min(compared, len(before))] {
+		if ips[i] != before[i] {
+			errs = append(errs, invalid(clusterIPsPath.index(i), ips, onceSetText)...)
+		}
+	}
+	if len(ips) == 1 && len(before) > 1 && deref(svc.Spec.IPFamilyPolicy) != SingleStack {
+		errs = append(errs, invalid(familyPolicyPath, svc.Spec.IPFamilyPolicy, "must be set to 'SingleStack' when releasing the secondary clusterIP")...)
+	}
+	return errs
+}
+
+// checkFamiliesChange is checkClusterIPChange for the families; those of a headless
+// Service may change.
+func checkFamiliesChange(svc, old *Service) Errors {
+	if !svc.NeedsClusterIP() || !old.NeedsClusterIP() || svc.Headless() || old.Headless() {
+		return nil
+	}
+	families, before := svc.Spec.IPFamilies, old.Spec.IPFamilies
+	if len(before) == 0 {
+		return nil
+	}
+	p := familiesPath.index(0)
+	if len(families) == 0 {
+		return invalid(p, families, "primary ipFamily can not be unset")
+	}
+	var errs Errors
+	if families[0] != before[0] || len(families) == len(before) && !slices.Equal(families, before) {
+		errs = append(errs, invalid(p, families, onceSetText)...)
+	}
+	if len(families) == 1 && len(before) > 1 && deref(svc.Spec.IPFamilyPolicy) != SingleStack {
+		errs = append(errs, invalid(familyPolicyPath, svc.Spec.IPFamilyPolicy, "must be set to 'SingleStack' when releasing the secondary ipFamily")...)
+	}
+	return errs
+}

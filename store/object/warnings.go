@@ -1,0 +1,173 @@
+package object
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// Warnings says what is strange, but not wrong, about an object that Validate accepts.
+func Warnings(o Object) []string {
+	switch o := o.(type) {
+	case *Service:
+		return serviceWarnings(o)
+	case *Endpoints:
+		return endpointsWarnings(o)
+	case *EndpointSlice:
+		return endpointSliceWarnings(o)
+	}
+	return nil
+}
+
+func serviceWarnings(s *Service) []string {
+	var warnings []string
+	if _, ok := s.Metadata.Annotations[annotationTopologyHints]; ok {
+		warnings = append(warnings, fmt.Sprintf("annotation %s is deprecated, please use %s instead", annotationTopologyHints, annotationTopologyMode))
+	}
+	warnings = append(warnings, ignoredFieldWarnings(s)...)
+	warnings = append(warnings, addressWarnings(s)...)
+	warnings = append(warnings, sourceRangeWarnings(s)...)
+	if deref(s.Spec.TrafficDistribution) == PreferClose {
+		warnings = append(warnings, fmt.Sprintf("spec.trafficDistribution: %q is deprecated; use %q", PreferClose, PreferSameZone))
+	}
+	return warnings
+}
+
+// ignoredFieldWarnings names the fields that do nothing on this Service.
+func ignoredFieldWarnings(s *Service) []string {
+	var warnings []string
+	spec := &s.Spec
+	external := spec.Type == TypeExternalName
+	if s.Headless() {
+		if spec.LoadBalancerIP != "" {
+			warnings = append(warnings, "spec.loadBalancerIP is ignored for headless services")
+		}
+		if len(spec.ExternalIPs) > 0 {
+			warnings = append(warnings, "spec.externalIPs is ignored for headless services")
+		}
+		if spec.SessionAffinity != AffinityNone {
+			warnings = append(warnings, "spec.SessionAffinity is ignored for headless services")
+		}
+	} else if spec.LoadBalancerIP != "" && spec.Type != TypeLoadBalancer {
+		warnings = append(warnings, fmt.Sprintf("spec.loadBalancerIP is ignored when spec.type is not %q", TypeLoadBalancer))
+	}
+	if external && len(spec.ExternalIPs) > 0 {
+		warnings = append(warnings, fmt.Sprintf("spec.externalIPs is ignored when spec.type is %q", TypeExternalName))
+	}
+	if !external && spec.ExternalName != "" {
+		warnings = append(warnings, fmt.Sprintf("spec.externalName is ignored when spec.type is not %q", TypeExternalName))
+	}
+	return warnings
+}
+
+// addressWarnings is about addresses in a form that is not the usual one.
+func addressWarnings(s *Service) []string {
+	var warnings []string
+	if !s.Headless() {
+		for i, ip := range s.clusterIPs() {
+			warnings = append(warnings, ipWarnings(clusterIPsPath.index(i), ip)...)
+		}
+	}
+	for i, ip := range s.Spec.ExternalIPs {
+		warnings = append(warnings, ipWarnings(specPath.child("externalIPs").index(i), ip)...)
+	}
+	if ip := s.Spec.LoadBalancerIP; ip != "" {
+		p := specPath.child("loadBalancerIP")
+		if familyOf(ip) == "" {
+			// Kubernetes leaves the meaning to each load balancer; here it is an address.
+			warnings = append(warnings, fmt.Sprintf("%s: %q is not an IP address and is ignored", p, ip))
+		}
+		warnings = append(warnings, ipWarnings(p, ip)...)
+	}
+	return warnings
+}
+
+func sourceRangeWarnings(s *Service) []string {
+	var warnings []string
+	given := set{}
+	ranges, fromAnnotation := s.sourceRanges()
+	for i, text := range ranges {
+		prefix, ok := parseLegacyCIDR(text)
+		if !ok {
+			continue
+		}
+		family := IPv6
+		if prefix.Addr().Is4() {
+			family = IPv4
+		}
+		given[family] = true
+		p := specPath.child("loadBalancerSourceRanges").index(i)
+		if fromAnnotation {
+			p = metaPath.child("annotations").key(AnnotationSourceRanges)
+		}
+		switch {
+		case cidrProblem(text) != "":
+			warnings = append(warnings, fmt.Sprintf("%s: non-standard CIDR value %q is invalid: use %q", p, text, prefix))
+		case prefix.String() != text:
+			warnings = append(warnings, fmt.Sprintf("%s: IPv6 CIDR value %q should be in RFC 5952 canonical format (%q)", p, text, prefix))
+		}
+	}
+	if len(given) == 0 || s.Spec.Type != TypeLoadBalancer {
+		return warnings
+	}
+	for _, family := range s.Spec.IPFamilies {
+		if !given[family] {
+			warnings = append(warnings, fmt.Sprintf(
+				"spec.loadBalancerSourceRanges has no %s range: the %s address of the load balancer is closed to everybody", family, family))
+		}
+	}
+	return warnings
+}
+
+// ipWarnings is GetWarningsForIP of apimachinery: what the address should look like.
+// What is no address gets none.
+func ipWarnings(p path, value string) []string {
+	legacy, ok := parseLegacyIP(value)
+	if !ok {
+		return nil
+	}
+	if ipProblem(value) != "" {
+		return []string{fmt.Sprintf("%s: non-standard IP address %q is invalid: use %q", p, value, legacy)}
+	}
+	if addr, err := netip.ParseAddr(value); err == nil && addr.String() != value {
+		return []string{fmt.Sprintf("%s: IPv6 address %q should be in RFC 5952 canonical format (%q)", p, value, addr)}
+	}
+	return nil
+}
+
+func endpointsWarnings(o *Endpoints) []string {
+	var warnings []string
+	for i, subset := range o.Subsets {
+		for j, address := range subset.Addresses {
+			warnings = append(warnings, ipWarnings(subsetsPath.index(i).child("addresses").index(j).child("ip"), address.IP)...)
+		}
+		for j, address := range subset.NotReadyAddresses {
+			warnings = append(warnings, ipWarnings(subsetsPath.index(i).child("notReadyAddresses").index(j).child("ip"), address.IP)...)
+		}
+	}
+	return warnings
+}
+
+func endpointSliceWarnings(o *EndpointSlice) []string {
+	var warnings []string
+	if o.Metadata.Labels[LabelServiceName] == "" {
+		warnings = append(warnings, fmt.Sprintf("metadata.labels: without %s the slice belongs to no Service and is ignored", LabelServiceName))
+	}
+	if o.AddressType == FQDN {
+		return append(warnings, fmt.Sprintf("addressType: %q is ignored, traffic is only sent to IP addresses", FQDN))
+	}
+	for i, endpoint := range o.Endpoints {
+		p := endpointsPath.index(i).child("addresses")
+		if len(endpoint.Addresses) > 1 {
+			warnings = append(warnings, fmt.Sprintf("%s: only the first address is used", p))
+		}
+		for j, ip := range endpoint.Addresses {
+			warnings = append(warnings, ipWarnings(p.index(j), ip)...)
+		}
+	}
+	hasNoNumber := func(port EndpointPort) bool { return deref(port.Port) == 0 }
+	if i := slices.IndexFunc(o.Ports, hasNoNumber); i >= 0 {
+		warnings = append(warnings, fmt.Sprintf("%s: a port without a number is ignored", slicePortsPath.index(i)))
+	}
+	return warnings
+}

@@ -1,0 +1,101 @@
+package store
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/object"
+)
+
+// The reasons of Problems, beside those of package manifest and the types of
+// object.Error.
+const (
+	ReasonConflict = "Conflict"     // somebody else has the object, or one of its values
+	ReasonFull     = "RangeFull"    // no free value is left
+	ReasonPending  = "Pending"      // warning: a load balancer waits for an IP
+	ReasonOutside  = "OutsideRange" // warning: a value is kept that no range has any more
+	ReasonUnusual  = "Unusual"      // warning: accepted, but strange
+)
+
+// note is a Problem of an object, without the place, which is looked up when it is
+// read: documents move.
+type note struct {
+	path    string // of the file whose document it is about; "" for the API's
+	field   string
+	reason  string
+	message string
+	warning bool
+}
+
+func (c *change) note(path, field, reason, message string, warning bool) {
+	c.notes = append(c.notes, note{path, field, reason, message, warning})
+}
+
+// notesOf says why a version of an object is not accepted. The reason is for errors
+// that are not about a field.
+func (c *change) notesOf(err error, reason string) []note {
+	var fields object.Errors
+	if !errors.As(err, &fields) {
+		return []note{{path: c.owner.File, reason: reason, message: err.Error()}}
+	}
+	notes := make([]note, len(fields))
+	for i, e := range fields {
+		notes[i] = note{path: c.owner.File, field: e.Field, reason: cmp.Or(reason, string(e.Type)), message: e.Body()}
+	}
+	return notes
+}
+
+// Problems is everything that is wrong with files and objects, by file, line and object.
+func (s *Store) Problems() []manifest.Problem {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	var problems []manifest.Problem
+	for path := range s.troubled {
+		if file := s.files[path]; file != nil {
+			if file.Err != nil {
+				problems = append(problems, *file.Err)
+			}
+			problems = append(problems, file.Problems...)
+		}
+		problems = append(problems, s.duplicates[path]...)
+	}
+	for ref, notes := range s.notes {
+		for _, n := range notes {
+			p := manifest.Problem{File: n.path, Object: ref, Field: n.field, Reason: n.reason, Message: n.message, Warning: n.warning}
+			p.Line, p.Column = s.position(ref, n.path, n.field)
+			problems = append(problems, p)
+		}
+	}
+	slices.SortFunc(problems, compareProblems)
+	return slices.Compact(problems)
+}
+
+func compareProblems(a, b manifest.Problem) int {
+	return cmp.Or(
+		cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column),
+		cmp.Compare(a.Object.Kind, b.Object.Kind), cmp.Compare(a.Object.Key(), b.Object.Key()),
+		cmp.Compare(a.Field, b.Field), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Message, b.Message),
+	)
+}
+
+// position is where a field of an object stands in a file; 0 when it does not.
+func (s *Store) position(ref object.Ref, path, field string) (line, column int) {
+	for _, c := range s.claims[ref] {
+		if c.path == path && c.document >= 0 {
+			return s.files[path].Documents[c.document].Position(fieldInFile(c.object, field))
+		}
+	}
+	return 0, 0
+}
+
+// fieldInFile is the field of a document that a field of the object comes from.
+func fieldInFile(o object.Object, field string) string {
+	svc, ok := o.(*object.Service)
+	if ok && len(svc.Spec.ClusterIPs) == 0 && strings.HasPrefix(field, "spec.clusterIPs") {
+		return "spec.clusterIP"
+	}
+	return field
+}

@@ -1,0 +1,103 @@
+package store
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// The keys of the engine: the head, whose revision is the store's; objects under
+// object/KIND/NAMESPACE/NAME; last good copies under file/PATH.
+const (
+	headKey      = "head"
+	objectPrefix = "object/"
+	filePrefix   = "file/"
+)
+
+// Owner is who an object belongs to: the file at a path, or the API when File is empty.
+// Nobody else can change it.
+type Owner struct {
+	File string `json:"file,omitempty"`
+}
+
+// String is the path of the file, or "the API".
+func (o Owner) String() string {
+	if o.File == "" {
+		return "the API"
+	}
+	return o.File
+}
+
+// record is an accepted object. It is immutable.
+type record struct {
+	object object.Object
+	owner  Owner
+	// digest is of the stored form, to see that a new version is no other one.
+	digest [sha256.Size]byte
+	// withheld says that the object holds values that belong to an older one: it is
+	// not shown to those who program Services.
+	withheld bool
+}
+
+// stored is the value of an object in the engine.
+type stored struct {
+	Owner  Owner         `json:"owner"`
+	Object object.Object `json:"object"`
+}
+
+func objectKey(ref object.Ref) string {
+	return objectPrefix + ref.Kind + "/" + ref.Namespace + "/" + ref.Name
+}
+
+func encodeRecord(o object.Object, owner Owner) ([]byte, [sha256.Size]byte, error) {
+	value, err := json.Marshal(stored{owner, o})
+	if err != nil {
+		return nil, [sha256.Size]byte{}, fmt.Errorf("encode %s: %w", object.RefOf(o), err)
+	}
+	return value, sha256.Sum256(value), nil
+}
+
+func decodeRecord(pair Pair) (*record, error) {
+	kind, _, _ := strings.Cut(strings.TrimPrefix(pair.Key, objectPrefix), "/")
+	o, known := newOf(kind)
+	if !known {
+		return nil, fmt.Errorf("read stored %s: a newer version has written a kind that this one does not know: start that one", pair.Key)
+	}
+	value := stored{Object: o}
+	if err := json.Unmarshal(pair.Value, &value); err != nil {
+		return nil, fmt.Errorf("read stored %s: %w", pair.Key, err)
+	}
+	if value.Object == nil || objectKey(object.RefOf(value.Object)) != pair.Key {
+		return nil, fmt.Errorf("read stored %s: %w", pair.Key, errors.New("it holds another object"))
+	}
+	return &record{object: value.Object, owner: value.Owner, digest: sha256.Sum256(pair.Value)}, nil
+}
+
+// newOf is an empty object of a kind.
+func newOf(kind string) (object.Object, bool) {
+	version := object.APIVersionCore
+	if kind == object.KindEndpointSlice {
+		version = object.APIVersionDiscovery
+	}
+	return object.New(version, kind)
+}
+
+// serviceKeyOf is the "namespace/name" of the Service that an object is, or feeds; ""
+// for a slice of none.
+func serviceKeyOf(o object.Object) string {
+	meta := o.GetMeta()
+	switch o.(type) {
+	case *object.EndpointSlice:
+		name := meta.Labels[object.LabelServiceName]
+		if name == "" {
+			return ""
+		}
+		return meta.Namespace + "/" + name
+	default:
+		return meta.Namespace + "/" + meta.Name
+	}
+}

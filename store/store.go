@@ -1,0 +1,196 @@
+package store
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+
+	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/object"
+)
+
+// revisionShift turns the seconds of the clock into a first revision: a million changes
+// a second would have to be made for the counter to outrun the clock.
+const revisionShift = 20
+
+// Store holds the accepted objects. Its methods are safe for concurrent use.
+type Store struct {
+	engine   Engine
+	cfg      Config
+	families []string
+
+	// writer is held by whoever changes something, from the first look to the last
+	// assignment; it guards what follows up to mu.
+	writer  sync.Mutex
+	ledger  *ledger
+	seed    uint64 // the least revision that the next change may have
+	synced  bool   // SyncFiles has succeeded once
+	owned   map[string]map[object.Ref]struct{}
+	waiting map[object.Ref]struct{} // objects whose change.waits is set
+	copies  copies
+
+	// mu guards what readers see. Only the writer changes it, and may read without.
+	mu         sync.RWMutex
+	revision   uint64
+	records    map[object.Ref]*record
+	index      index
+	log        changeLog
+	files      map[string]*manifest.File
+	claims     map[object.Ref][]claim
+	notes      map[object.Ref][]note
+	duplicates map[string][]manifest.Problem
+	troubled   map[string]struct{} // paths with problems of their own
+
+	changed chan struct{}
+}
+
+// Open reads what the engine holds. Values that two objects hold stay with the older
+// one; the younger is withheld from Service and Services until it gives them up or they
+// become free. The Store does not close the engine.
+func Open(engine Engine, cfg Config) (*Store, error) {
+	cfg = cfg.withDefaults()
+	ledger, err := cfg.ledger()
+	if err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
+	}
+	s := &Store{
+		engine: engine, cfg: cfg, families: cfg.families(), ledger: ledger,
+		seed:       uint64(max(0, cfg.Clock().Unix())) << revisionShift,
+		owned:      map[string]map[object.Ref]struct{}{},
+		waiting:    map[object.Ref]struct{}{},
+		records:    map[object.Ref]*record{},
+		index:      newIndex(),
+		files:      map[string]*manifest.File{},
+		claims:     map[object.Ref][]claim{},
+		notes:      map[object.Ref][]note{},
+		duplicates: map[string][]manifest.Problem{},
+		troubled:   map[string]struct{}{},
+		changed:    make(chan struct{}, 1),
+	}
+	if err := s.load(); err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
+	}
+	return s, nil
+}
+
+func (s *Store) load() error {
+	head, err := s.engine.Load(headKey)
+	if err != nil {
+		return err
+	}
+	pairs, err := s.engine.Load(objectPrefix)
+	if err != nil {
+		return err
+	}
+	if len(head) == 0 {
+		if len(pairs) > 0 {
+			return fmt.Errorf("the stored data has objects but no revision: put a backup in its place")
+		}
+		// A new store says so at once: revisions seen by others begin after the seed.
+		return s.writeHead(max(s.seed, 1))
+	}
+	s.revision = head[0].Revision
+	records := make([]*record, 0, len(pairs))
+	for _, pair := range pairs {
+		r, err := decodeRecord(pair)
+		if err != nil {
+			return err
+		}
+		records = append(records, r)
+	}
+	slices.SortFunc(records, func(a, b *record) int {
+		if c := compareAge(a, b); c != 0 {
+			return c
+		}
+		return compareRefs(object.RefOf(a.object), object.RefOf(b.object))
+	})
+	for _, r := range records {
+		s.reopen(r)
+	}
+	s.log.reset(s.revision)
+	return nil
+}
+
+func (s *Store) writeHead(revision uint64) error {
+	err := s.engine.Commit(Transaction{
+		CompareKey: headKey, CompareRevision: s.revision,
+		Puts: []Pair{{Key: headKey, Revision: revision}},
+	})
+	if err != nil {
+		return err
+	}
+	s.revision = revision
+	s.log.reset(revision)
+	return nil
+}
+
+// reopen registers a stored object and what it holds.
+func (s *Store) reopen(r *record) {
+	ref := object.RefOf(r.object)
+	if svc, ok := r.object.(*object.Service); ok {
+		if err := s.hold(svc); err != nil {
+			r.withheld = true
+			s.waiting[ref] = struct{}{}
+			s.notes[ref] = []note{{path: r.owner.File, reason: ReasonConflict, message: fmt.Sprintf(
+				"%v, which is older; nothing is programmed for this one: delete one of the two", err)}}
+		} else if notes := s.ledger.outside(svc, r.owner); len(notes) > 0 {
+			s.notes[ref] = notes
+		}
+		if isOurLoadBalancer(svc) && len(svc.Status.LoadBalancer.Ingress) < len(svc.Spec.IPFamilies) {
+			s.waiting[ref] = struct{}{}
+		}
+	}
+	s.setRecord(ref, r)
+}
+
+// hold registers all that a stored Service has, or nothing.
+func (s *Store) hold(svc *object.Service) error {
+	l, owner, v, claim := s.ledger, serviceKeyOf(svc), valuesOf(svc), claimOf(svc)
+	l.begin()
+	err := func() error {
+		for _, addr := range v.clusterIPs {
+			if err := l.holdAddress(addr, owner); err != nil {
+				return fmt.Errorf("cluster IP %s: %w", addr, err)
+			}
+		}
+		for _, port := range v.ports {
+			if err := l.holdPort(port, owner); err != nil {
+				return fmt.Errorf("node %s: %w", port, err)
+			}
+		}
+		for _, addr := range v.ingress {
+			if err := l.holdIngress(addr, claim); err != nil {
+				return fmt.Errorf("load balancer IP %s: %w", addr, err)
+			}
+		}
+		return nil
+	}()
+	if err != nil {
+		l.rollback()
+	}
+	return err
+}
+
+// setRecord puts an object in its place; nil removes it.
+func (s *Store) setRecord(ref object.Ref, r *record) {
+	if old := s.records[ref]; old != nil {
+		s.index.remove(old)
+		delete(s.owned[old.owner.File], ref)
+		if len(s.owned[old.owner.File]) == 0 {
+			delete(s.owned, old.owner.File)
+		}
+	}
+	if r == nil {
+		delete(s.records, ref)
+		return
+	}
+	s.records[ref] = r
+	s.index.add(r)
+	if r.owner.File == "" {
+		return
+	}
+	if s.owned[r.owner.File] == nil {
+		s.owned[r.owner.File] = map[object.Ref]struct{}{}
+	}
+	s.owned[r.owner.File][ref] = struct{}{}
+}

@@ -1,0 +1,192 @@
+package store
+
+import (
+	"fmt"
+
+	"svcctl.io/svcctl/store/manifest"
+)
+
+// SyncResult is what one call has changed.
+type SyncResult struct {
+	// Revision is that of the store afterwards.
+	Revision uint64
+	// Created, Updated and Deleted count objects; Refused counts those whose documents
+	// were looked at and not accepted.
+	Created, Updated, Deleted, Refused int
+}
+
+// SyncFiles makes the objects that belong to files equal to these files. It looks only
+// at the files that are not the same pointers as in the previous call, and at objects
+// that wait for something that was released. All it changes is one commit; what cannot be
+// accepted is among Problems afterwards, and does not keep the rest from being accepted.
+// The error is that of the commit: nothing has changed then, and the call may be repeated.
+// The map is kept, and may not be changed.
+func (s *Store) SyncFiles(files map[string]*manifest.File) (SyncResult, error) {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	t := s.begin()
+	refs := t.readFiles(files)
+	if !s.synced {
+		for ref := range s.waiting {
+			refs = append(refs, ref)
+		}
+	}
+	for _, ref := range refs {
+		if t.changes[ref] == nil {
+			t.examine(ref)
+		}
+	}
+	result, err := t.run()
+	if err != nil {
+		return SyncResult{}, fmt.Errorf("sync files: %w", err)
+	}
+	s.synced = true
+	return result, nil
+}
+
+// run allocates, commits and publishes what was examined.
+func (t *transaction) run() (SyncResult, error) {
+	changes := t.allocate()
+	for t.s.ledger.released && t.examineWaiting() {
+		changes = t.allocate()
+	}
+	result, err := t.commit(changes)
+	if err != nil {
+		t.s.ledger.rollback()
+		return SyncResult{}, err
+	}
+	return result, nil
+}
+
+// examineWaiting takes those in that wait for others to release something. It gives false
+// when there is nobody new.
+func (t *transaction) examineWaiting() bool {
+	found := false
+	for ref := range t.s.waiting {
+		if t.changes[ref] == nil {
+			t.examine(ref)
+			found = true
+		}
+	}
+	return found
+}
+
+// commit writes all that is new, and the copies of files that wait, and publishes it.
+func (t *transaction) commit(changes []*change) (SyncResult, error) {
+	s := t.s
+	before := max(s.revision, s.seed)
+	revision, err := t.prepare(changes, before)
+	if err != nil {
+		return SyncResult{}, err
+	}
+	out := Transaction{CompareKey: headKey, CompareRevision: s.revision}
+	for _, c := range changes {
+		switch {
+		case c.remove:
+			out.Deletes = append(out.Deletes, objectKey(c.ref))
+		case c.record != nil:
+			out.Puts = append(out.Puts, Pair{Key: objectKey(c.ref), Value: c.encoded, Revision: revision})
+		}
+	}
+	if revision != before {
+		out.Puts = append(out.Puts, Pair{Key: headKey, Revision: revision})
+	} else {
+		revision = s.revision
+	}
+	if err := s.write(out, revision); err != nil {
+		return SyncResult{}, err
+	}
+	return t.publish(changes, revision), nil
+}
+
+// publish makes what was committed visible.
+func (t *transaction) publish(changes []*change, revision uint64) SyncResult {
+	s := t.s
+	result := SyncResult{Revision: revision}
+	s.ledger.begin()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	moved := revision != s.revision
+	s.revision = revision
+	t.publishFiles()
+	for _, c := range changes {
+		result.count(c)
+		s.publishNotes(c)
+		if c.remove || c.record != nil {
+			s.publishObject(c)
+		}
+	}
+	if moved {
+		select {
+		case s.changed <- struct{}{}:
+		default: // it says so already
+		}
+	}
+	return result
+}
+
+func (s *Store) publishObject(c *change) {
+	var before, now string
+	if c.old != nil {
+		before = serviceKeyOf(c.old.object)
+		s.log.add(c.revision, before)
+	}
+	if c.record != nil {
+		now = serviceKeyOf(c.record.object)
+	}
+	if now != before {
+		s.log.add(c.revision, now)
+	}
+	s.setRecord(c.ref, c.record)
+}
+
+// publishNotes replaces what is said about an object.
+func (s *Store) publishNotes(c *change) {
+	if notes := append(c.notes, c.outcome...); len(notes) > 0 {
+		s.notes[c.ref] = notes
+	} else {
+		delete(s.notes, c.ref)
+	}
+	if c.waits {
+		s.waiting[c.ref] = struct{}{}
+	} else {
+		delete(s.waiting, c.ref)
+	}
+}
+
+func (t *transaction) publishFiles() {
+	s := t.s
+	s.files = t.files
+	for ref, claims := range t.claims {
+		if len(claims) == 0 {
+			delete(s.claims, ref)
+		} else {
+			s.claims[ref] = claims
+		}
+	}
+	for path, duplicates := range t.duplicates {
+		delete(s.troubled, path)
+		delete(s.duplicates, path)
+		if len(duplicates) > 0 {
+			s.duplicates[path] = duplicates
+			s.troubled[path] = struct{}{}
+		}
+		if file := t.files[path]; file != nil && (file.Err != nil || len(file.Problems) > 0) {
+			s.troubled[path] = struct{}{}
+		}
+	}
+}
+
+func (r *SyncResult) count(c *change) {
+	switch {
+	case c.remove:
+		r.Deleted++
+	case c.record != nil && c.old == nil:
+		r.Created++
+	case c.record != nil:
+		r.Updated++
+	}
+	if c.err != nil {
+		r.Refused++
+	}
+}

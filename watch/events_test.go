@@ -1,0 +1,204 @@
+package watch
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The tests of this file have real events and real time: a moment is longer than what
+// the watcher needs to settle.
+const moment = 400 * time.Millisecond
+
+// quick is well below Config.Settle: nothing was waited for. (The machine may be busy.)
+const quick = 90 * time.Millisecond
+
+// TestSaves replays what editors and tools do to save a file. Each makes one snapshot.
+func TestSaves(t *testing.T) {
+	const old, text = "old", "new"
+	for name, c := range map[string]struct {
+		save  func(h *harness, text string)
+		quick bool
+	}{
+		"in place":     {func(h *harness, text string) { h.write("a.yaml", text) }, false},
+		"rename over":  {func(h *harness, text string) { h.write(".a.yaml.tmp", text); h.rename(".a.yaml.tmp", "a.yaml") }, true},
+		"moved inside": {func(h *harness, text string) { h.write("tmp", text); h.rename("tmp", "a.yaml") }, true},
+		"moved in": {func(h *harness, text string) {
+			outside := filepath.Join(h.TempDir(), "x")
+			must(h.T, os.WriteFile(outside, []byte(text), 0o644))
+			time.Sleep(20 * time.Millisecond) // more than a tick of the file system's clock
+			must(h.T, os.Rename(outside, h.path("a.yaml")))
+		}, true},
+		"vim": {func(h *harness, text string) { // backup, new file, no backup kept
+			h.write(".a.yaml.swp", "x")
+			h.write("4913", "")
+			h.remove("4913")
+			h.rename("a.yaml", "a.yaml~")
+			h.write("a.yaml", text)
+			h.remove("a.yaml~")
+			h.remove(".a.yaml.swp")
+		}, false},
+		"vim, slowly": {func(h *harness, text string) {
+			h.rename("a.yaml", "a.yaml~")
+			time.Sleep(30 * time.Millisecond)
+			h.write("a.yaml", text[:10])
+			time.Sleep(30 * time.Millisecond)
+			h.add("a.yaml", text[10:])
+			h.remove("a.yaml~")
+		}, false},
+		"emacs": {func(h *harness, text string) { // lock, autosave, backup kept
+			must(h.T, os.Symlink("user@host.123", h.path(".#a.yaml")))
+			h.write("#a.yaml#", text)
+			h.rename("a.yaml", "a.yaml~")
+			h.write("a.yaml", text)
+			h.remove("#a.yaml#")
+			h.remove(".#a.yaml")
+		}, false},
+		"sed -i": {func(h *harness, text string) { h.write("sedAbCdEf", text); h.rename("sedAbCdEf", "a.yaml") }, true},
+		"git": {func(h *harness, text string) { // lock file, unlink, create
+			h.write(".git.lock", "x")
+			h.remove("a.yaml")
+			h.write("a.yaml", text)
+			h.remove(".git.lock")
+		}, false},
+		"delete and move": {func(h *harness, text string) { h.write("tmp", text); h.remove("a.yaml"); h.rename("tmp", "a.yaml") }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := start(t, put(t, t.TempDir(), map[string]string{"a.yaml": services(old)}), nil)
+			h.is(h.next(), "a.yaml: old")
+			time.Sleep(20 * time.Millisecond)
+			c.save(h, services(old, text))
+			began := time.Now()
+			h.is(h.next(), "a.yaml: old new")
+			if took := time.Since(began); c.quick && took > quick {
+				h.Errorf("took %v: it was waited for", took)
+			}
+			h.none(moment)
+		})
+	}
+}
+
+func TestDelete(t *testing.T) {
+	t.Parallel()
+	h := start(t, put(t, t.TempDir(), map[string]string{"a.yaml": services("a"), "b.yaml": services("b")}), nil)
+	h.next()
+	h.remove("a.yaml")
+	h.is(h.next(), "b.yaml: b")
+	h.none(moment)
+}
+
+// configMap writes a directory as the kubelet mounts a ConfigMap, or changes it: the
+// files in a directory of their own, a link ..data to that, links ..data/NAME.
+func configMap(t *testing.T, dir, generation string, files map[string]string) {
+	t.Helper()
+	before, _ := os.Readlink(filepath.Join(dir, "..data"))
+	put(t, filepath.Join(dir, generation), files)
+	must(t, os.Symlink(generation, filepath.Join(dir, "..data_tmp")))
+	must(t, os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
+	for name := range files {
+		top, _, _ := strings.Cut(name, "/")
+		if _, err := os.Lstat(filepath.Join(dir, top)); err != nil {
+			must(t, os.Symlink(filepath.Join("..data", top), filepath.Join(dir, top)))
+		}
+	}
+	entries, err := os.ReadDir(dir)
+	must(t, err)
+	for _, e := range entries {
+		if _, err := os.Stat(filepath.Join(dir, e.Name())); err != nil {
+			must(t, os.Remove(filepath.Join(dir, e.Name())))
+		}
+	}
+	if before != "" {
+		must(t, os.RemoveAll(filepath.Join(dir, before)))
+	}
+}
+
+func TestConfigMap(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	files := func(generation, last string) map[string]string {
+		out := map[string]string{"sub/x.yaml": services("x" + generation), last + ".yaml": services(last)}
+		for i := range 10 {
+			out[fmt.Sprintf("f%d.yaml", i)] = services(fmt.Sprintf("s%d-%s", i, generation))
+		}
+		return out
+	}
+	configMap(t, dir, "..1", files("1", "p"))
+	h := start(t, dir, nil)
+	if got := show(h.next()); strings.Count(got, "-1") != 10 || !strings.Contains(got, "p.yaml: p, x.yaml: x1") {
+		t.Fatalf("first: %s", got)
+	}
+	for i, last := range []string{"q", "q", "r"} {
+		generation := fmt.Sprint(i + 2)
+		began := time.Now()
+		configMap(t, dir, ".."+generation, files(generation, last))
+		s := h.next()
+		if took := time.Since(began); took > quick {
+			t.Errorf("took %v: it was waited for", took)
+		}
+		if got := show(s); strings.Count(got, "-"+generation) != 10 || !strings.Contains(got, last+".yaml: "+last+", x.yaml: x"+generation) || len(s.Problems) > 0 {
+			t.Errorf("generation %s: %s; %v", generation, got, s.Problems)
+		}
+		h.none(moment)
+	}
+}
+
+// The directory itself may be a link that is turned.
+func TestLinkToDirectory(t *testing.T) {
+	t.Parallel()
+	base := t.TempDir()
+	put(t, base, map[string]string{"v1/a.yaml": services("a1"), "v1/b.yaml": services("b1"), "v2/a.yaml": services("a2"), "v2/c.yaml": services("c2")})
+	dir := filepath.Join(base, "current")
+	must(t, os.Symlink("v1", dir))
+	h := start(t, dir, nil)
+	h.is(h.next(), "a.yaml: a1, b.yaml: b1")
+	must(t, os.Symlink("v2", dir+"_tmp"))
+	must(t, os.Rename(dir+"_tmp", dir))
+	h.is(h.next(), "a.yaml: a2, c.yaml: c2")
+	h.none(moment)
+	h.write("../v2/a.yaml", services("a2", "a3"))
+	h.is(h.next(), "a.yaml: a2 a3, c.yaml: c2")
+	h.none(moment)
+}
+
+func TestNewAndMovedDirectories(t *testing.T) {
+	t.Parallel()
+	h := start(t, put(t, t.TempDir(), map[string]string{"a.yaml": services("a")}), nil)
+	h.next()
+	must(t, os.MkdirAll(h.path("x/y"), 0o755))
+	time.Sleep(50 * time.Millisecond)
+	h.write("x/y/b.yaml", services("b"))
+	h.is(h.next(), "a.yaml: a, b.yaml: b")
+	h.rename("x", "z")
+	h.is(h.next(), "a.yaml: a, b.yaml: b")
+	h.none(moment)
+	h.write("z/y/b.yaml", services("b", "c"))
+	h.is(h.next(), "a.yaml: a, b.yaml: b c")
+	h.none(moment)
+}
+
+// Thousands of files at once come in few snapshots.
+func TestFlood(t *testing.T) {
+	if testing.Short() {
+		t.Skip("large")
+	}
+	h := start(t, t.TempDir(), nil)
+	h.next()
+	const n = 2_000
+	began := time.Now()
+	for i := range n {
+		must(t, os.WriteFile(h.path(fmt.Sprintf("f%d.yaml", i)), nil, 0o644))
+	}
+	t.Logf("written in %v", time.Since(began))
+	deadline := time.Now().Add(30 * time.Second)
+	for s := h.next(); len(s.Files) < n; s = h.next() {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d of %d files", len(s.Files), n)
+		}
+	}
+	t.Logf("all read in %v: %+v", time.Since(began), h.w.Stats())
+}

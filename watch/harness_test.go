@@ -1,0 +1,216 @@
+package watch
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"svcctl.io/svcctl/store/manifest"
+)
+
+// A silent notifier has only the events that a test sends. Its channels belong to the
+// bubble of testing/synctest that it is made in.
+type silent struct {
+	ev     chan fsnotify.Event
+	er     chan error
+	dirs   map[string]bool
+	addErr error
+}
+
+func newSilent() *silent {
+	return &silent{ev: make(chan fsnotify.Event), er: make(chan error), dirs: map[string]bool{}}
+}
+
+func (n *silent) events() <-chan fsnotify.Event { return n.ev }
+func (n *silent) errors() <-chan error          { return n.er }
+func (n *silent) remove(dir string) error       { delete(n.dirs, dir); return nil }
+func (n *silent) watched() []string             { return slices.Collect(maps.Keys(n.dirs)) }
+func (n *silent) close() error                  { return nil }
+func (n *silent) add(dir string) error {
+	if n.addErr == nil {
+		n.dirs[dir] = true
+	}
+	return n.addErr
+}
+
+// A harness is a running Watcher of one directory.
+type harness struct {
+	*testing.T
+	dir    string
+	w      *Watcher
+	notify *silent // nil with real events
+	stop   func()
+}
+
+type option func(*Config)
+
+func lastGood(l LastGood) option { return func(c *Config) { c.LastGood = l } }
+
+// start runs a Watcher of dir. With a silent notifier it must be called in a bubble.
+func start(t *testing.T, dir string, notify *silent, options ...option) *harness {
+	t.Helper()
+	cfg := Config{Dirs: []string{dir}, Log: slog.New(slog.DiscardHandler)}
+	for _, o := range options {
+		o(&cfg)
+	}
+	w, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if notify != nil {
+		w.open = func() (notifier, error) { return notify, nil }
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := w.Run(ctx); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	}()
+	h := &harness{T: t, dir: dir, w: w, notify: notify, stop: func() { cancel(); <-done }}
+	if notify == nil {
+		t.Cleanup(h.stop)
+	}
+	return h
+}
+
+// next is the next snapshot.
+func (h *harness) next() *Snapshot {
+	h.Helper()
+	select {
+	case s := <-h.w.Snapshots():
+		return s
+	case <-time.After(15 * time.Second):
+		h.Fatal("no snapshot")
+		return nil
+	}
+}
+
+// within fails unless the next snapshot comes in time; it is for bubbles.
+func (h *harness) within(least, most time.Duration) *Snapshot {
+	h.Helper()
+	began := time.Now()
+	s := h.next()
+	if took := time.Since(began); took < least || took > most {
+		h.Errorf("snapshot after %v, want %v to %v", took, least, most)
+	}
+	return s
+}
+
+// none fails if there is a snapshot in some time.
+func (h *harness) none(d time.Duration) {
+	h.Helper()
+	select {
+	case s := <-h.w.Snapshots():
+		h.Errorf("unexpected snapshot: %s", show(s))
+	case <-time.After(d):
+	}
+}
+
+// is checks the objects of a snapshot, as "a.yaml: web db, b.yaml: x".
+func (h *harness) is(s *Snapshot, want string) {
+	h.Helper()
+	if got := show(s); got != want {
+		h.Errorf("snapshot %q, want %q", got, want)
+	}
+}
+
+func show(s *Snapshot) string {
+	var files []string
+	for _, path := range slices.Sorted(maps.Keys(s.Files)) {
+		text := filepath.Base(path) + ":"
+		for _, d := range s.Files[path].Documents {
+			text += " " + d.Object.GetMeta().Name
+		}
+		files = append(files, text)
+	}
+	return strings.Join(files, ", ")
+}
+
+func (h *harness) path(name string) string { return filepath.Join(h.dir, name) }
+
+func (h *harness) write(name, content string) {
+	h.Helper()
+	must(h.T, os.WriteFile(h.path(name), []byte(content), 0o644))
+	h.send(name, fsnotify.Write)
+}
+
+// add appends to a file.
+func (h *harness) add(name, content string) {
+	h.Helper()
+	f, err := os.OpenFile(h.path(name), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	must(h.T, err)
+	_, err = f.WriteString(content)
+	must(h.T, err)
+	must(h.T, f.Close())
+	h.send(name, fsnotify.Write)
+}
+
+func (h *harness) remove(name string) {
+	h.Helper()
+	must(h.T, os.RemoveAll(h.path(name)))
+	h.send(name, fsnotify.Remove)
+}
+
+func (h *harness) rename(from, to string) {
+	h.Helper()
+	must(h.T, os.Rename(h.path(from), h.path(to)))
+	h.send(from, fsnotify.Rename)
+	h.send(to, fsnotify.Create)
+}
+
+// send sends an event, when they are the test's.
+func (h *harness) send(name string, op fsnotify.Op) {
+	if h.notify != nil {
+		h.notify.ev <- fsnotify.Event{Name: h.path(name), Op: op}
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// services is the text of a file with some Services.
+func services(names ...string) string {
+	var b strings.Builder
+	for _, name := range names {
+		fmt.Fprintf(&b, "---\napiVersion: v1\nkind: Service\nmetadata:\n  name: %s\nspec:\n  ports:\n  - port: 80\n", name)
+	}
+	return b.String()
+}
+
+func put(t *testing.T, dir string, files map[string]string) string {
+	t.Helper()
+	for name, content := range files {
+		must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644))
+	}
+	return dir
+}
+
+// problem is the one problem of a snapshot, which must contain all words.
+func (h *harness) problem(s *Snapshot, words ...string) manifest.Problem {
+	h.Helper()
+	if len(s.Problems) != 1 {
+		h.Fatalf("%d problems: %v", len(s.Problems), s.Problems)
+	}
+	for _, word := range words {
+		if !strings.Contains(s.Problems[0].String(), word) {
+			h.Errorf("problem %q does not say %q", s.Problems[0], word)
+		}
+	}
+	return s.Problems[0]
+}

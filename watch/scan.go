@@ -1,0 +1,339 @@
+package watch
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"svcctl.io/svcctl/store/manifest"
+)
+
+// rescan reads all directories, whatever the events said.
+func (w *Watcher) rescan(now time.Time) {
+	before := w.noWatch
+	w.openNotify()
+	w.nextPoll = now.Add(poll)
+	hints := w.dirty
+	w.dirty, w.dirtySince = map[string]hint{}, time.Time{}
+	for _, s := range w.sources {
+		w.scan(s, hints, now)
+	}
+	w.saver.retry()
+	w.nextRescan = now.Add(w.cfg.Rescan)
+	if (before == nil) != (w.noWatch == nil) {
+		w.changed = true
+		if w.noWatch != nil {
+			w.log.Warn("directories are polled", "every", poll, "err", w.noWatch)
+		} else {
+			w.log.Info("directories are watched")
+		}
+	}
+}
+
+// pollSources reads the directories that do not say themselves when to.
+func (w *Watcher) pollSources(now time.Time) {
+	w.nextPoll = now.Add(poll)
+	for _, s := range w.sources {
+		if s.root == nil || w.noWatch != nil || s.moved() {
+			w.scan(s, nil, now)
+		}
+	}
+}
+
+// scan reads a directory and observes what it has.
+func (w *Watcher) scan(s *source, hints map[string]hint, now time.Time) {
+	w.scans.Add(1)
+	if err := s.open(); err != nil {
+		w.lose(s, err, now)
+		return
+	}
+	wk, err := s.walk()
+	// What changes in a directory before it is watched would be missed: whenever there is
+	// a new watch, all is read once more.
+	for range maxWalks {
+		if err != nil || !w.arm(s, wk.dirs) {
+			break
+		}
+		wk, err = s.walk()
+	}
+	if err != nil {
+		w.lose(s, err, now)
+		return
+	}
+	switch {
+	case len(wk.sights) > 0 || !w.hasFiles(s):
+		s.trusted = true
+	case !s.trusted:
+		w.lose(s, errEmpty, now)
+		return
+	}
+	w.find(s)
+	w.compare(s, wk, hints, now)
+}
+
+// compare observes what a walk found, and what it did not find any more.
+func (w *Watcher) compare(s *source, wk *walk, hints map[string]hint, now time.Time) {
+	for path, seen := range wk.sights {
+		h := hints[path]
+		h.switched = wk.switched[filepath.Dir(path)]
+		w.observe(s, path, seen, h, now)
+	}
+	for path, f := range w.files {
+		if _, there := wk.sights[path]; there || f.source != s {
+			continue
+		}
+		if i := slices.IndexFunc(wk.unread, func(u unread) bool { return within(u.path, path) }); i >= 0 {
+			wk.unread[i].missed = true
+			continue
+		}
+		dir := filepath.Dir(path)
+		_, linked := s.linked[dir]
+		_, there := wk.dirs[dir]
+		w.observe(s, path, sight{kind: gone}, hint{switched: wk.switched[dir] || linked && !there}, now)
+	}
+	s.dirs, s.linked = wk.dirs, wk.linked
+	if problems := wk.problems(); !slices.Equal(s.problems, problems) {
+		s.problems, w.changed = problems, true
+	}
+}
+
+// hasFiles tells whether anything of a source is in force.
+func (w *Watcher) hasFiles(s *source) bool {
+	for _, f := range w.files {
+		if f.source == s && f.good != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// lose notes that a directory cannot be read. Its files stay as they are.
+func (w *Watcher) lose(s *source, err error, now time.Time) {
+	if s.lost.IsZero() {
+		s.lost = now
+		w.nextPoll = now.Add(w.cfg.Settle) // once more before it is given up
+	}
+	if s.err == nil || s.err.Error() != reason(err) {
+		s.err = errors.New(reason(err))
+		w.changed = w.changed || s.state == StateUnavailable
+	}
+	s.dirs, s.problems = nil, nil
+	if !errors.Is(err, errEmpty) {
+		s.close()
+	} else {
+		// Its first file is to be noticed at once.
+		s.dirs = map[string]identity{s.dir: s.id}
+	}
+	for path, f := range w.waiting {
+		if f.source == s {
+			f.change = nil
+			delete(w.waiting, path)
+		}
+	}
+	w.giveUp(now)
+}
+
+// giveUp calls directories unavailable that did not come back for a while: one that is
+// replaced is away for a moment.
+func (w *Watcher) giveUp(now time.Time) {
+	for _, s := range w.sources {
+		if s.lost.IsZero() || s.state == StateUnavailable || s.state != "" && now.Before(s.lost.Add(w.cfg.Settle)) {
+			continue
+		}
+		s.state, w.changed = StateUnavailable, true
+		w.log.Warn("directory is unavailable", "dir", s.dir, "err", s.err)
+	}
+}
+
+// find notes that a directory could be read.
+func (w *Watcher) find(s *source) {
+	if s.state == StateUnavailable {
+		w.log.Info("directory is available again", "dir", s.dir)
+	}
+	w.changed = w.changed || s.state != StateWatching
+	s.state, s.err, s.lost = StateWatching, nil, time.Time{}
+}
+
+// close lets go of everything that is open.
+func (w *Watcher) close() {
+	if w.notify != nil {
+		_ = w.notify.close()
+		w.notify = nil
+	}
+	for _, s := range w.sources {
+		s.close()
+	}
+}
+
+// maxWalks bounds how often a directory is read anew because directories in it are.
+const maxWalks = 3
+
+// A walk is one reading of a directory.
+type walk struct {
+	source   *source
+	visited  map[identity]bool // directories
+	files    map[identity]bool // regular files
+	sights   map[string]sight
+	dirs     map[string]identity
+	linked   map[string]identity // directories that are reached by a link
+	switched map[string]bool     // those of them that are not what they were
+	links    []string            // relative paths, to be followed when all else is read
+	unread   []unread
+}
+
+// unread is a directory that could not be read: nothing is known of its files.
+type unread struct {
+	path, why string
+	missed    bool // it is known to be one, or files of it are in force
+}
+
+func (wk *walk) problems() (out []manifest.Problem) {
+	for _, u := range wk.unread {
+		if u.missed {
+			out = append(out, manifest.Problem{File: u.path, Reason: ReasonUnreadable,
+				Message: "the directory cannot be read: " + u.why + "; the last good content of its files stays in force"})
+		}
+	}
+	return out
+}
+
+func (s *source) walk() (*walk, error) {
+	s.parent = linkParent(s.dir)
+	wk := &walk{source: s, visited: map[identity]bool{}, files: map[identity]bool{}, sights: map[string]sight{},
+		dirs: map[string]identity{}, linked: map[string]identity{}, switched: map[string]bool{}}
+	if err := wk.directory(".", s.parent != ""); err != nil {
+		return nil, err
+	}
+	// What is reachable twice belongs to its own place, not to a link's.
+	for len(wk.links) > 0 {
+		links := wk.links
+		wk.links = nil
+		for _, rel := range links {
+			wk.follow(rel)
+		}
+	}
+	return wk, nil
+}
+
+// linkParent is the directory with the link that dir is, or "" if it is none: turning
+// the link sends no events to where it led.
+func linkParent(dir string) string {
+	info, err := os.Lstat(dir)
+	if err != nil || info.Mode()&fs.ModeSymlink == 0 {
+		return ""
+	}
+	return filepath.Dir(dir)
+}
+
+func (wk *walk) path(rel string) string { return filepath.Join(wk.source.dir, rel) }
+
+// directory reads one directory. Only its own error is returned, not one from below.
+func (wk *walk) directory(rel string, linked bool) error {
+	f, err := wk.source.root.Open(rel)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	id := versionOf(info).identity
+	if wk.visited[id] {
+		return nil
+	}
+	wk.visited[id] = true
+	path := wk.path(rel)
+	wk.dirs[path] = id
+	if linked {
+		wk.linked[path] = id
+		// When the directory itself is a link, all is new at the start.
+		before, known := wk.source.linked[path]
+		wk.switched[path] = before != id && (known || rel != ".")
+	}
+	entries, err := f.ReadDir(-1)
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	for _, entry := range entries {
+		wk.entry(filepath.Join(rel, entry.Name()), entry, linked)
+	}
+	return nil
+}
+
+func (wk *walk) entry(rel string, entry fs.DirEntry, linked bool) {
+	name := entry.Name()
+	switch {
+	case strings.HasPrefix(name, "."):
+	case entry.IsDir():
+		wk.below(rel, linked)
+	case entry.Type()&fs.ModeSymlink != 0:
+		wk.links = append(wk.links, rel)
+	case isManifest(name):
+		info, err := wk.source.root.Lstat(rel)
+		if err == nil {
+			wk.file(rel, sightOf(info, false))
+		} else if !errors.Is(err, fs.ErrNotExist) { // else it went while we looked
+			wk.file(rel, sight{kind: unusable, why: reason(err)})
+		}
+	}
+}
+
+func (wk *walk) file(rel string, seen sight) {
+	if seen.kind == regular {
+		wk.files[seen.identity()] = true
+	}
+	wk.sights[wk.path(rel)] = seen
+}
+
+// below reads a directory inside of the source; if it cannot be read, that is a problem
+// of it alone.
+func (wk *walk) below(rel string, linked bool) {
+	err := fmt.Errorf("more than %d directories inside each other", maxLevels)
+	if strings.Count(rel, string(filepath.Separator)) < maxLevels {
+		err = wk.directory(rel, linked)
+	}
+	if err == nil || errors.Is(err, fs.ErrNotExist) && !linked {
+		return
+	}
+	wk.unread = append(wk.unread, unread{wk.path(rel), reason(err), true})
+}
+
+// follow looks where a link leads.
+func (wk *walk) follow(rel string) {
+	info, err := wk.source.root.Stat(rel)
+	manifestName := isManifest(filepath.Base(rel))
+	switch {
+	case err != nil && manifestName:
+		wk.file(rel, sight{kind: unusable, linked: true, why: linkReason(err)})
+	case err != nil:
+		// It may have led to a directory.
+		wk.unread = append(wk.unread, unread{path: wk.path(rel), why: linkReason(err)})
+	case info.IsDir():
+		wk.below(rel, true)
+	case manifestName:
+		if seen := sightOf(info, true); seen.kind != regular || !wk.files[seen.identity()] {
+			wk.file(rel, seen)
+		}
+	}
+}
+
+// linkReason says why a link cannot be followed.
+func linkReason(err error) string {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "the link leads nowhere"
+	case errors.Is(err, syscall.ELOOP):
+		return "the link leads to itself"
+	case strings.Contains(err.Error(), "escapes"):
+		return "the link leads out of the watched directory; links must be relative and stay inside"
+	}
+	return "the link cannot be followed: " + reason(err)
+}

@@ -1,0 +1,135 @@
+package watch
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"svcctl.io/svcctl/store/manifest"
+)
+
+// The reasons of a Snapshot's problems, beside those of package manifest, which the
+// problems of files that cannot be parsed have.
+const (
+	ReasonUnreadable  = "Unreadable"           // a file or directory cannot be opened or read, or is no file
+	ReasonUnavailable = "DirectoryUnavailable" // a watched directory is gone, or empty without a trace
+	ReasonPolling     = "Polling"              // warning: no watches; changes are found by looking
+	ReasonNotSaved    = "LastGoodNotSaved"     // warning: a restart would not know the last good content
+)
+
+// A Snapshot is what all directories said at one moment. It is immutable.
+type Snapshot struct {
+	// Files are by absolute path, each with its last good content: Err is nil in all of
+	// them. The same pointer as in an earlier snapshot means the same content.
+	Files map[string]*manifest.File
+	// Problems are those of whole files and of directories, sorted by path. Those of
+	// single documents are in Files.
+	Problems []manifest.Problem
+	// Sources are the directories, as configured.
+	Sources []Source
+}
+
+// A Source is a directory.
+type Source struct {
+	Dir   string // absolute
+	State State
+	// Err is why the directory is unavailable, or why it is polled.
+	Err error
+	// Files is how many files of it are in the snapshot.
+	Files int
+}
+
+// State is how a directory is doing.
+type State string
+
+// The states of a directory.
+const (
+	StateWatching    State = "Watching"    // changes are noticed at once
+	StatePolling     State = "Polling"     // changes are noticed within a second
+	StateUnavailable State = "Unavailable" // its last good files are in force
+)
+
+// publish makes a snapshot if it would differ from the one before.
+func (w *Watcher) publish(now time.Time) {
+	if !w.changed || now.Before(w.nextShot) {
+		return
+	}
+	if w.previous == nil && !w.readOnce() {
+		w.nextShot = now.Add(pace)
+		return
+	}
+	w.changed = false
+	next := w.snapshot()
+	if w.previous != nil && next.equal(w.previous) {
+		return
+	}
+	w.previous, w.nextShot = next, now.Add(pace)
+	w.published.Add(1)
+	select { // Only this goroutine sends: after taking an unread one there is room.
+	case <-w.snapshots:
+	default:
+	}
+	w.snapshots <- next
+}
+
+// readOnce tells whether every directory, and every file that was there, was read.
+func (w *Watcher) readOnce() bool {
+	for _, s := range w.sources {
+		if s.state == "" {
+			return false
+		}
+	}
+	for _, f := range w.waiting {
+		if !f.taken {
+			return false
+		}
+	}
+	return true
+}
+
+func (w *Watcher) snapshot() *Snapshot {
+	out := &Snapshot{Files: make(map[string]*manifest.File, len(w.files))}
+	count := map[*source]int{}
+	for path, f := range w.files {
+		if f.good != nil {
+			out.Files[path] = f.good
+			count[f.source]++
+		}
+		if p := f.problem(); p != nil {
+			out.Problems = append(out.Problems, *p)
+		}
+	}
+	for _, s := range w.sources {
+		src := Source{Dir: s.dir, State: s.state, Files: count[s]}
+		if s.state == StateUnavailable {
+			src.Err = s.err
+			out.Problems = append(out.Problems, manifest.Problem{File: s.dir, Reason: ReasonUnavailable,
+				Message: fmt.Sprintf("the directory is unavailable: %v; what its %d files said last stays in force", s.err, count[s])})
+		} else if w.noWatch != nil {
+			src.State, src.Err = StatePolling, w.noWatch
+			out.Problems = append(out.Problems, manifest.Problem{File: s.dir, Reason: ReasonPolling, Warning: true,
+				Message: fmt.Sprintf("changes are found by looking every %v: %v; raise fs.inotify.max_user_watches or max_user_instances", poll, w.noWatch)})
+		}
+		out.Sources = append(out.Sources, src)
+		out.Problems = append(out.Problems, s.problems...)
+	}
+	if err := w.saver.err(); err != nil {
+		out.Problems = append(out.Problems, manifest.Problem{File: "last good copies", Reason: ReasonNotSaved, Warning: true,
+			Message: fmt.Sprintf("not saved, tried again every %v: %v", w.cfg.Rescan, err)})
+	}
+	slices.SortFunc(out.Problems, func(a, b manifest.Problem) int {
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Message, b.Message))
+	})
+	return out
+}
+
+func (s *Snapshot) equal(other *Snapshot) bool {
+	return maps.Equal(s.Files, other.Files) && slices.Equal(s.Problems, other.Problems) &&
+		slices.EqualFunc(s.Sources, other.Sources, func(a, b Source) bool {
+			sameErr := errors.Is(a.Err, b.Err) || a.Err != nil && b.Err != nil && a.Err.Error() == b.Err.Error()
+			return a.Dir == b.Dir && a.State == b.State && a.Files == b.Files && sameErr
+		})
+}

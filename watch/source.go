@@ -1,0 +1,187 @@
+package watch
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"svcctl.io/svcctl/store/manifest"
+)
+
+// maxLevels bounds how deep directories are inside each other.
+const maxLevels = 32
+
+// A source is one of the watched directories.
+type source struct {
+	dir string
+	// root is the directory that was opened last: every access goes through it, so that
+	// no link leads out of it. It is nil while the directory is unavailable.
+	root *os.Root
+	id   identity
+	// trusted: files were seen in this very directory, so that it may be empty later.
+	trusted bool
+
+	state State     // "" before the first reading
+	err   error     // why it is unavailable
+	lost  time.Time // since when it is; zero: it is not
+
+	// Of the last reading:
+	dirs     map[string]identity // directories that were read
+	linked   map[string]identity // those of them that are reached by a link
+	parent   string              // the directory that has the link that dir is, if it is one
+	problems []manifest.Problem  // of directories in it
+}
+
+// errEmpty is why an empty directory is not believed.
+var errEmpty = errors.New("it is empty and had files when it was last read, as if a volume were not mounted; if that is meant, put an empty file none.yaml into it")
+
+// open makes root the directory that dir leads to now.
+func (s *source) open() error {
+	info, err := os.Stat(s.dir)
+	if err != nil {
+		return err
+	}
+	id := versionOf(info).identity
+	if s.root != nil && id == s.id {
+		return nil
+	}
+	s.close()
+	root, err := os.OpenRoot(s.dir)
+	if err != nil {
+		return err
+	}
+	info, err = root.Stat(".")
+	if err != nil {
+		_ = root.Close()
+		return err
+	}
+	s.root, s.id, s.trusted = root, versionOf(info).identity, false
+	return nil
+}
+
+// moved tells whether dir leads elsewhere than to root.
+func (s *source) moved() bool {
+	info, err := os.Stat(s.dir)
+	return err != nil || versionOf(info).identity != s.id
+}
+
+func (s *source) close() {
+	if s.root != nil {
+		_ = s.root.Close()
+		s.root = nil
+	}
+}
+
+func (s *source) rel(path string) string {
+	rel, err := filepath.Rel(s.dir, path)
+	if err != nil {
+		return "."
+	}
+	return rel
+}
+
+// look sees what is at a path now. It is not ok when that is more than a matter of one
+// file, and the directory has to be read.
+func (s *source) look(path string) (seen sight, ok bool) {
+	_, known := s.dirs[filepath.Dir(path)]
+	_, isDir := s.dirs[path]
+	if s.root == nil || !s.lost.IsZero() || isDir || !known {
+		return sight{}, false
+	}
+	info, err := s.root.Lstat(s.rel(path))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return sight{kind: gone}, true
+	case err != nil:
+		return sight{}, false
+	case info.IsDir() || info.Mode()&fs.ModeSymlink != 0:
+		return sight{}, false
+	}
+	return sightOf(info, false), true
+}
+
+func versionOf(info fs.FileInfo) version {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return version{size: info.Size(), mtime: info.ModTime().UnixNano()}
+	}
+	return version{identity{uint64(st.Dev), st.Ino}, st.Size, st.Mtim.Nano(), st.Ctim.Nano()}
+}
+
+func sightOf(info fs.FileInfo, linked bool) sight {
+	if !info.Mode().IsRegular() {
+		return sight{kind: unusable, linked: linked, why: "not a file but " + typeName(info.Mode()) + "; skipped"}
+	}
+	return sight{kind: regular, version: versionOf(info), linked: linked}
+}
+
+func typeName(mode fs.FileMode) string {
+	switch {
+	case mode.IsDir():
+		return "a directory"
+	case mode&fs.ModeNamedPipe != 0:
+		return "a FIFO"
+	case mode&fs.ModeSocket != 0:
+		return "a socket"
+	case mode&fs.ModeDevice != 0:
+		return "a device"
+	}
+	return "something else (" + mode.Type().String() + ")"
+}
+
+// read reads a file, and tells what it was when that was over. It never blocks: what is
+// not a regular file is not opened, and what becomes one meanwhile is opened so that it
+// does not wait.
+func (s *source) read(path string, seen sight, most int) ([]byte, sight, error) {
+	if s.root == nil {
+		return nil, sight{}, fs.ErrNotExist
+	}
+	rel := s.rel(path)
+	info, err := s.root.Stat(rel)
+	if err != nil {
+		return nil, sight{}, err
+	}
+	if now := sightOf(info, seen.linked); now.kind != regular {
+		return nil, now, nil
+	}
+	f, err := s.root.OpenFile(rel, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, sight{}, err
+	}
+	defer f.Close()
+	if info, err = f.Stat(); err != nil {
+		return nil, sight{}, err
+	}
+	now := sightOf(info, seen.linked)
+	if now.kind != regular || now.identity() != seen.identity() {
+		return nil, now, nil
+	}
+	if info.Size() > int64(most) {
+		return nil, sight{}, fmt.Errorf("the file has %d bytes, more than the limit of %d; split it", info.Size(), most)
+	}
+	data, err := io.ReadAll(io.LimitReader(f, int64(most)+1))
+	if err != nil {
+		return nil, sight{}, err
+	}
+	if info, err = f.Stat(); err != nil {
+		return nil, sight{}, err
+	}
+	return data, sightOf(info, seen.linked), nil
+}
+
+func (s sight) identity() identity { return s.version.identity }
+
+// reason is an error without the operation and the path.
+func reason(err error) string {
+	if pathErr, ok := errors.AsType[*fs.PathError](err); ok {
+		return pathErr.Err.Error()
+	}
+	return err.Error()
+}

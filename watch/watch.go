@@ -1,0 +1,303 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"svcctl.io/svcctl/store/manifest"
+)
+
+// The defaults of Config.
+const (
+	defaultSettle    = 100 * time.Millisecond
+	defaultSettleCap = 2 * time.Second
+	defaultRescan    = 10 * time.Second
+)
+
+const (
+	// gather is how long there must be no events before the files are looked at: longer
+	// than the steps of a rename dance, shorter than anyone notices.
+	gather = 10 * time.Millisecond
+	// pace is the least time between two snapshots: making one costs a copy of the list
+	// of files.
+	pace = 50 * time.Millisecond
+	// poll is how often directories are looked at that send no events: those that are
+	// unavailable, and all of them when there are no watches.
+	poll = time.Second
+)
+
+// Config is what a Watcher needs to know. Its zero value watches nothing.
+type Config struct {
+	// Dirs are the directories, none inside another.
+	Dirs []string
+	// Limits are those of each file; zero fields have manifest.DefaultLimits.
+	Limits manifest.Limits
+	// LastGood keeps good contents over a restart; nil keeps them in memory only.
+	LastGood LastGood
+	// Settle is how long a file that is written in place must be quiet. 0 is 100 ms.
+	Settle time.Duration
+	// SettleCap is how long a file that is never quiet is waited for. 0 is 2 s.
+	SettleCap time.Duration
+	// Rescan is the time between two full readings of the directories. 0 is 10 s.
+	Rescan time.Duration
+	// Log is slog.Default() when nil.
+	Log *slog.Logger
+}
+
+// Validate returns everything that is wrong, joined.
+func (c Config) Validate() error {
+	var errs []error
+	for name, d := range map[string]time.Duration{"Settle": c.Settle, "SettleCap": c.SettleCap, "Rescan": c.Rescan} {
+		if d < 0 {
+			errs = append(errs, fmt.Errorf("watch: %s is %v; it must not be negative", name, d))
+		}
+	}
+	var dirs []string
+	for _, dir := range c.Dirs {
+		abs, err := filepath.Abs(dir)
+		if dir == "" {
+			err = errors.New("the path is empty")
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("watch: directory %q: %w", dir, err))
+			continue
+		}
+		for _, other := range dirs {
+			if within(other, abs) || within(abs, other) {
+				errs = append(errs, fmt.Errorf("watch: directories %s and %s overlap; give only the outer one", other, abs))
+			}
+		}
+		dirs = append(dirs, abs)
+	}
+	return errors.Join(errs...)
+}
+
+// within tells whether path is dir or inside of it. Both are clean.
+func within(dir, path string) bool {
+	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
+}
+
+// Stats count what a Watcher did since it started.
+type Stats struct {
+	Scans     uint64 // full readings of a directory
+	Reads     uint64 // files read
+	Overflows uint64 // times the kernel dropped events
+	Snapshots uint64 // snapshots published
+}
+
+// A Watcher watches directories. Make it with New, start it with Run, once.
+type Watcher struct {
+	cfg       Config
+	log       *slog.Logger
+	snapshots chan *Snapshot
+	// open makes the source of events; tests have their own.
+	open func() (notifier, error)
+	// requests are those of Rescan.
+	requests chan chan struct{}
+
+	// What follows belongs to Run.
+	sources []*source
+	files   map[string]*file
+	waiting map[string]*file // those of files with a change that has not settled
+	saver   *saver
+	notify  notifier // nil when there is none
+	noWatch error    // why directories are polled
+	armed   map[string]identity
+
+	dirty      map[string]hint // paths with events
+	dirtySince time.Time       // of the first of the events; zero: none
+	dirtyLast  time.Time       // of the last
+	nextPoll   time.Time
+	nextRescan time.Time
+	held       time.Time // since when settled changes wait for vanished files
+
+	asked    []chan struct{} // requests that are not answered yet
+	changed  bool            // since the last snapshot
+	previous *Snapshot
+	nextShot time.Time
+
+	scans, reads, overflows, published atomic.Uint64
+}
+
+// New checks the configuration. It does not touch the directories.
+func New(cfg Config) (*Watcher, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	for d, value := range map[*time.Duration]time.Duration{&cfg.Settle: defaultSettle, &cfg.SettleCap: defaultSettleCap, &cfg.Rescan: defaultRescan} {
+		if *d == 0 {
+			*d = value
+		}
+	}
+	if cfg.LastGood == nil {
+		cfg.LastGood = NewMemory()
+	}
+	w := &Watcher{
+		cfg:       cfg,
+		log:       cfg.Log,
+		snapshots: make(chan *Snapshot, 1),
+		open:      openNotifier,
+		requests:  make(chan chan struct{}),
+		files:     map[string]*file{},
+		waiting:   map[string]*file{},
+		armed:     map[string]identity{},
+		dirty:     map[string]hint{},
+	}
+	if w.log == nil {
+		w.log = slog.Default()
+	}
+	for _, dir := range cfg.Dirs {
+		abs, err := filepath.Abs(dir)
+		if err != nil {
+			return nil, fmt.Errorf("watch: directory %q: %w", dir, err)
+		}
+		w.sources = append(w.sources, &source{dir: abs})
+	}
+	w.saver = newSaver(cfg.LastGood)
+	return w, nil
+}
+
+// Snapshots has the newest snapshot that was not received yet: a newer one replaces it.
+// The first comes when every directory was read, or found unavailable, once. The channel
+// is never closed.
+func (w *Watcher) Snapshots() <-chan *Snapshot { return w.snapshots }
+
+// Stats is safe to call at any time.
+func (w *Watcher) Stats() Stats {
+	return Stats{Scans: w.scans.Load(), Reads: w.reads.Load(), Overflows: w.overflows.Load(), Snapshots: w.published.Load()}
+}
+
+// Run watches until the context is done, and then returns nil once the last good
+// contents are saved. It returns an error only when those cannot be loaded.
+func (w *Watcher) Run(ctx context.Context) error {
+	if err := w.load(); err != nil {
+		return err
+	}
+	saved := make(chan struct{})
+	stop := make(chan struct{})
+	go func() {
+		defer close(saved)
+		w.saver.run(stop)
+	}()
+	defer func() { close(stop); <-saved }()
+	defer w.close()
+
+	w.changed = true // also nothing is worth a first snapshot
+	w.rescan(time.Now())
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		now := time.Now()
+		w.settle(now)
+		w.publish(now)
+		w.answer()
+		timer.Reset(w.next(now).Sub(now))
+		var events <-chan fsnotify.Event
+		var errs <-chan error
+		if w.notify != nil {
+			events, errs = w.notify.events(), w.notify.errors()
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case ev, ok := <-events:
+			w.drain(ev, ok, events)
+		case err, ok := <-errs:
+			if ok {
+				w.failed(err)
+			} else {
+				w.died()
+			}
+		case <-w.saver.changed:
+			w.changed = true
+		case done := <-w.requests:
+			w.asked = append(w.asked, done)
+			w.rescan(time.Now())
+		case <-timer.C:
+		}
+		w.work(time.Now())
+	}
+}
+
+// Rescan reads the directories once more and returns when what they held at the time of
+// the call is in a snapshot, which may be an unread or an earlier one. It waits for
+// files that are being written, for each at most SettleCap.
+func (w *Watcher) Rescan(ctx context.Context) error {
+	done := make(chan struct{})
+	select {
+	case w.requests <- done:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// answer ends the requests when nothing that was seen waits for anything.
+func (w *Watcher) answer() {
+	if w.changed || len(w.waiting) > 0 || !w.dirtySince.IsZero() {
+		return
+	}
+	for _, done := range w.asked {
+		close(done)
+	}
+	w.asked = nil
+}
+
+// work does what is due.
+func (w *Watcher) work(now time.Time) {
+	if !now.Before(w.nextRescan) {
+		w.rescan(now)
+		return
+	}
+	if !now.Before(w.nextPoll) {
+		w.pollSources(now)
+	}
+	if !w.dirtySince.IsZero() && !now.Before(w.checkAt()) {
+		w.check(now)
+	}
+}
+
+// next is when there is something to do if nothing happens.
+func (w *Watcher) next(now time.Time) time.Time {
+	next := w.nextRescan
+	earlier := func(t time.Time) {
+		if t.Before(next) {
+			next = t
+		}
+	}
+	earlier(w.nextPoll)
+	if w.changed {
+		earlier(w.nextShot)
+	}
+	if !w.dirtySince.IsZero() {
+		earlier(w.checkAt())
+	}
+	for _, f := range w.waiting {
+		// Those that are ready already wait for others, see settle.
+		if ready := f.change.ready(w.cfg); ready.After(now) {
+			earlier(ready)
+		}
+	}
+	for _, s := range w.sources {
+		if !s.lost.IsZero() && s.state != StateUnavailable {
+			earlier(s.lost.Add(w.cfg.Settle))
+		}
+	}
+	if !w.held.IsZero() {
+		earlier(w.held.Add(w.cfg.Settle))
+	}
+	return next
+}
