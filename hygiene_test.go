@@ -78,6 +78,7 @@ func TestText(t *testing.T) {
 	refused := map[string]*regexp.Regexp{
 		"a path of somebody's machine": regexp.MustCompile(`(^|[^\w.])/(wo` + `rk|ho` + `me|Use` + `rs|ro` + `ot)/`),
 		"unfinished work":              regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME|XX` + `X)\b`),
+		"a package registry":           regexp.MustCompile(`\b(proxy|sum)\.golang\.` + `org\b`),
 		"a conflict marker":            regexp.MustCompile(`^(<{7}|>{7}) `),
 		"a blank at the end of a line": regexp.MustCompile(`[ \t]+$`),
 	}

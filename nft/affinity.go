@@ -24,7 +24,7 @@ func (p *compiledPort) recall(pool Pool) string {
 // remember names the chain in which a frontend's clients are remembered: frontends
 // differ in the pools they use and in what comes after.
 func (p *compiledPort) remember(fe *Frontend) string {
-	name := "remember"
+	name := prefixRemember
 	switch {
 	case fe.Inside.Pool != fe.Outside.Pool:
 		name += "-both"
@@ -143,11 +143,11 @@ func (p *compiledPort) update(pool Pool) Update {
 // addRememberInput adds the twin of a remember chain for endpoints that are the box
 // itself. Nothing is masqueraded on the way in.
 func (p *compiledPort) addRememberInput(f *fragment, box *Box, fe *Frontend, done map[string]bool) {
-	name := "remember-input/" + p.ID
+	name := prefixRemember + "-input/" + p.ID
 	if fe.Inside.Pool != fe.Outside.Pool {
-		name = "remember-input-both/" + p.ID
+		name = prefixRemember + "-input-both/" + p.ID
 	} else if fe.Inside.Pool == PoolLocal {
-		name = "remember-input-local/" + p.ID
+		name = prefixRemember + "-input-local/" + p.ID
 	}
 	maps := &vipMaps
 	if !fe.Addr.IsValid() {

@@ -1,5 +1,7 @@
 package nft
 
+import "time"
+
 // Batch is an ordered list of operations that the kernel takes as one
 // transaction: all of them or none.
 type Batch struct{ Ops []Op }
@@ -65,6 +67,13 @@ type (
 		Set    Set
 		Data   []string
 	}
+	// CapTimeouts shortens the life of those elements of a dynamic map that have more
+	// left than Timeout to Timeout: a Service remembers its clients for less long.
+	CapTimeouts struct {
+		Family  Family
+		Set     Set
+		Timeout time.Duration
+	}
 )
 
 func (AddTable) op()       {}
@@ -77,3 +86,4 @@ func (DeleteChain) op()    {}
 func (AddElements) op()    {}
 func (DeleteElements) op() {}
 func (ForgetData) op()     {}
+func (CapTimeouts) op()    {}

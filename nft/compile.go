@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 )
 
 // Compiler keeps the Ruleset that a State asks for. Its work for a change is
@@ -39,15 +40,39 @@ func (c *Compiler) Adopt(have Ruleset, s State) Transition {
 	c.adopted = have
 	c.Load(s)
 	tr := Diff(have, c.Ruleset())
+	remembers := changedRemembers(&tr.Apply)
 	for _, f := range Families {
+		held := func(s *Set) bool { return have[f] != nil && have[f].Sets[s.Name] != nil }
 		for _, x := range c.tables[f].forget {
-			if t := have[f]; t != nil && t.Sets[x.set.Name] != nil {
+			if held(&x.set) {
 				tr.Apply.Ops = append(tr.Apply.Ops, x.op(f))
 				tr.Forget = append(tr.Forget, x.op(f))
 			}
 		}
+		for _, x := range c.tables[f].caps {
+			if _, id, _ := strings.Cut(x.Set.Name, "/"); held(&x.Set) && remembers[remembering{f, id}] {
+				tr.Apply.Ops = append(tr.Apply.Ops, x)
+			}
+		}
 	}
 	return tr
+}
+
+// remembering is a Service port whose clients are remembered in another way than before.
+type remembering struct {
+	family Family
+	id     string
+}
+
+func changedRemembers(b *Batch) map[remembering]bool {
+	changed := map[remembering]bool{}
+	for _, op := range b.Ops {
+		if op, ok := op.(SetRules); ok && strings.HasPrefix(op.Chain, prefixRemember) {
+			_, id, _ := strings.Cut(op.Chain, "/")
+			changed[remembering{op.Family, id}] = true
+		}
+	}
+	return changed
 }
 
 // Load sets the whole State at once.
@@ -120,6 +145,7 @@ func (c *Compiler) setService(name string, ports []ServicePort) {
 	now := make([]*compiledPort, len(ports))
 	for i, sp := range ports {
 		p := &compiledPort{ServicePort: sp}
+		c.capTimeouts(prev, p)
 		for pool := range NumPools {
 			before := c.slotsBefore(prev, p, pool)
 			p.slots[pool] = assignSlots(before, sp.Pools[pool])
@@ -131,6 +157,28 @@ func (c *Compiler) setService(name string, ports []ServicePort) {
 		now[i] = p
 	}
 	c.services[name] = now
+}
+
+// capTimeouts notes that a Service port now remembers its clients for less long. What
+// the kernel holds from before a start may have been for longer too: the remember
+// chains tell.
+func (c *Compiler) capTimeouts(prev []*compiledPort, p *compiledPort) {
+	if p.Affinity == 0 {
+		return
+	}
+	shorter := c.adopted[p.Family] != nil
+	for _, old := range prev {
+		if old.ID == p.ID && old.Family == p.Family {
+			shorter = old.Affinity > p.Affinity
+		}
+	}
+	if !shorter {
+		return
+	}
+	t := c.tables[p.Family]
+	for pool := range NumPools {
+		t.caps = append(t.caps, CapTimeouts{Family: p.Family, Set: p.affinityMap(pool), Timeout: p.Affinity})
+	}
 }
 
 // slotsBefore is where the endpoints of a pool were, in this compiler or in the

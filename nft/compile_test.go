@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	. "svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/fake"
@@ -201,4 +202,36 @@ func mustCommit(t *testing.T, k *fake.Kernel, tr Transition) {
 func held(k *fake.Kernel) Ruleset {
 	rs, _, _ := k.Read() // a fake reads without fail
 	return rs
+}
+
+func TestShorterAffinityCapsWhatIsRemembered(t *testing.T) {
+	caps := func(tr Transition) []time.Duration {
+		var out []time.Duration
+		for _, op := range tr.Apply.Ops {
+			if op, ok := op.(CapTimeouts); ok && op.Set.Name == "affinity/default/web" {
+				out = append(out, op.Timeout)
+			}
+		}
+		return out
+	}
+	sticky := func(seconds time.Duration) map[string][]ServicePort {
+		p := webPort("10.1.0.1:80")
+		p.Affinity = seconds * time.Second
+		return map[string][]ServicePort{"default/web": {p}}
+	}
+	state := func(seconds time.Duration) State { return State{Box: testBox(), Services: sticky(seconds)} }
+	c, k := NewCompiler(), fake.New()
+	mustCommit(t, k, c.Load(state(100)))
+	if tr := NewCompiler().Adopt(held(k), state(100)); len(caps(tr)) != 0 {
+		t.Errorf("adopting the same timeout caps to %v", caps(tr))
+	}
+	if tr := NewCompiler().Adopt(held(k), state(10)); !slices.Equal(caps(tr), []time.Duration{10 * time.Second}) {
+		t.Errorf("adopting another timeout caps to %v", caps(tr))
+	}
+	if tr := c.Update(nil, sticky(200)); len(caps(tr)) != 0 {
+		t.Errorf("a longer timeout caps to %v", caps(tr))
+	}
+	if tr := c.Update(nil, sticky(60)); !slices.Equal(caps(tr), []time.Duration{60 * time.Second}) {
+		t.Errorf("a shorter timeout caps to %v", caps(tr))
+	}
 }

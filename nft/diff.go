@@ -97,6 +97,7 @@ type tableDiff struct {
 	deletes   map[string]*elementChange
 	adds      map[string]*elementChange
 	forget    []ForgetData
+	caps      []CapTimeouts
 }
 
 type elementChange struct {
@@ -191,6 +192,9 @@ func (d *tableDiff) appendTo(tr *Transition) {
 	for _, f := range d.forget {
 		ops = append(ops, f)
 	}
+	for _, c := range d.caps {
+		ops = append(ops, c)
+	}
 	tr.Apply.Ops = ops
 	tr.Forget = append(tr.Forget, d.forget...)
 
@@ -214,6 +218,7 @@ func (d *tableDiff) sort() {
 	slices.Sort(d.goneSets)
 	slices.Sort(d.gone)
 	slices.SortFunc(d.forget, func(a, b ForgetData) int { return cmp.Compare(a.Set.Name, b.Set.Name) })
+	slices.SortFunc(d.caps, func(a, b CapTimeouts) int { return cmp.Compare(a.Set.Name, b.Set.Name) })
 }
 
 func sortElements(e []Element) []Element {

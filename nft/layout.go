@@ -54,6 +54,7 @@ const (
 	prefixLocalPick   = "local-pick-"
 	prefixNPPick      = "nodeport-pick-"
 	prefixLocalNPPick = "local-nodeport-pick-"
+	prefixRemember    = "remember"
 )
 
 // affinityLife is the default life of an affinity entry: Kubernetes' maximum of

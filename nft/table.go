@@ -25,6 +25,7 @@ type tableState struct {
 	chains  map[string]*Chain // chains as they were, nil if they were not there
 	sets    map[string]*SetContent
 	forget  []forgotten
+	caps    []CapTimeouts
 }
 
 type uses struct{ frontends, ready int }
@@ -50,7 +51,7 @@ func (t *tableState) begin() {
 	t.created = map[placed]bool{}
 	t.chains = map[string]*Chain{}
 	t.sets = map[string]*SetContent{}
-	t.forget = nil
+	t.forget, t.caps = nil, nil
 }
 
 // companions are sets that rules name for the sake of another set's elements: they
@@ -350,6 +351,11 @@ func (t *tableState) emit(f Family, tr *Transition) {
 	for _, x := range t.forget {
 		if old := t.sets[x.set.Name]; t.Sets[x.set.Name] != nil && old != nil {
 			d.forget = append(d.forget, x.op(f))
+		}
+	}
+	for _, c := range t.caps {
+		if t.Sets[c.Set.Name] != nil && t.sets[c.Set.Name] != nil {
+			d.caps = append(d.caps, c)
 		}
 	}
 	d.appendTo(tr)

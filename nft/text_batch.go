@@ -58,6 +58,8 @@ func (p Printer) op(out *bufio.Writer, op Op) {
 			value := p.appendValues(nil, SplitKey(op.Set.Data, op.Family, data), data)
 			fmt.Fprintf(out, "# delete from %s %s %s what is mapped to %s\n", op.Family, TableName, op.Set.Name, value)
 		}
+	case CapTimeouts:
+		fmt.Fprintf(out, "# let no element of %s %s %s live longer than %s\n", op.Family, TableName, op.Set.Name, op.Timeout)
 	default:
 		panic("nft: operation of no kind")
 	}

@@ -23,11 +23,13 @@
 //	engine, err := store.OpenFile("/var/lib/svcctl")
 //	s, err := store.Open(engine, store.Config{ClusterIPRanges: ranges})
 //	_, err = s.SyncFiles(snapshot.Files)
-//	for changes := s.Changes(0); ; changes = s.Changes(changes.Revision) {
-//		for _, key := range changes.Services {
-//			service, slices, endpoints := s.Service(key)
-//			...
-//		}
-//		<-s.Changed()
+//	changes := s.Changes(programmed)
+//	if changes.All {
+//		... // look at all of s.Services()
 //	}
+//	for _, key := range changes.Services {
+//		service, slices, endpoints := s.Service(key)
+//		...
+//	}
+//	programmed = changes.Revision // then wait for s.Changed()
 package store

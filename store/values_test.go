@@ -3,6 +3,7 @@ package store
 import (
 	"fmt"
 	"net/netip"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -179,5 +180,28 @@ func TestAskedForComesBeforeChosen(t *testing.T) {
 	b.wantProblems()
 	b = newBox(t, func(c *Config) { c.NodePorts = PortRange{30000, 30001} })
 	b.apply("a.yaml", "a {type: NodePort}\nb {type: NodePort, ports: [{port: 1, nodePort: 30001}]}")
+	b.wantProblems()
+}
+
+func TestDefaultsOfConfig(t *testing.T) {
+	cfg := Config{}.withDefaults()
+	if cfg.NodePorts != (PortRange{30000, 32767}) || cfg.Clock().IsZero() {
+		t.Errorf("got %+v", cfg)
+	}
+	form := regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
+	if a, b := cfg.NewUID(), cfg.NewUID(); a == b || !form.MatchString(a) {
+		t.Errorf("uids %s and %s", a, b)
+	}
+}
+
+// A file that stops asking for node ports does not take away those that are in use.
+func TestNodePortsOfALoadBalancerStay(t *testing.T) {
+	b := newBox(t)
+	b.apply("a.yaml", "a {type: LoadBalancer}")
+	port := b.nodePort("a")
+	b.apply("a.yaml", "a {type: LoadBalancer, allocateLoadBalancerNodePorts: false}\nb {type: LoadBalancer, allocateLoadBalancerNodePorts: false}")
+	if port == 0 || b.nodePort("a") != port || b.nodePort("b") != 0 {
+		t.Errorf("a at %d, was %d; b at %d", b.nodePort("a"), port, b.nodePort("b"))
+	}
 	b.wantProblems()
 }

@@ -13,8 +13,6 @@ import (
 	"svcctl.io/svcctl/appliance/netlab"
 )
 
-func build(dir string) (string, error) { return netlab.Build(dir) }
-
 // box is the standard network with an appliance on GW1.
 type box struct {
 	*netlab.Standard

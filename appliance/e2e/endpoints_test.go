@@ -48,7 +48,7 @@ func Test101_endpoint_moves_between_slices(t *testing.T) {
 					return
 				default:
 				}
-				if _, err := b.IN.Ask("tcp", f.at(f.vip(41), 80)); err != nil {
+				if _, err := b.IN.Ask("tcp", f.at(f.vip(41), 80), patiently); err != nil {
 					t.Errorf("%s: a moment without the endpoint: %v", f, err)
 					return
 				}

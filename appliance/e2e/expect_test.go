@@ -32,10 +32,10 @@ func (b *box) reaches(t *testing.T, from *netlab.Host, network string, to netip.
 
 func (b *box) tryReaches(from *netlab.Host, network string, to netip.AddrPort, want source, at ...netip.AddrPort) error {
 	what := fmt.Sprintf("%s %s to %s", from.Name, network, to)
-	if _, err := from.Ask(network, to); err != nil { // hundreds of time-outs would say no more
+	if _, err := from.Ask(network, to, patiently); err != nil { // hundreds of time-outs would say no more
 		return fmt.Errorf("%s: want answers by %v: %w", what, at, err)
 	}
-	tally := from.AskMany(sample(len(at)), network, to)
+	tally := from.AskMany(sample(len(at)), network, to, patiently)
 	if len(tally.Failures) != 0 {
 		return fmt.Errorf("%s: want answers by %v: %s", what, at, tally)
 	}
@@ -55,6 +55,10 @@ func (b *box) tryReaches(from *netlab.Host, network string, to netip.AddrPort, w
 	}
 	return nil
 }
+
+// patiently waits for an answer that must come: a busy machine may stand still for a
+// second or two.
+var patiently = netlab.Within(8 * time.Second)
 
 // sample is how many questions show that n endpoints have equal shares ± 25 %, with a
 // chance of less than 1 in 10⁵ to miss by bad luck.
@@ -149,7 +153,7 @@ func (b *box) noEntry(network string, to netip.AddrPort) error {
 // answers asserts that one question is answered by an endpoint.
 func answers(t *testing.T, from *netlab.Host, network string, to netip.AddrPort, opts ...netlab.Option) netlab.Reply {
 	t.Helper()
-	reply, err := from.Ask(network, to, opts...)
+	reply, err := from.Ask(network, to, append([]netlab.Option{patiently}, opts...)...)
 	if err != nil {
 		t.Fatalf("%s %s to %s: %v", from.Name, network, to, err)
 	}

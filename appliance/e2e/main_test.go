@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"testing"
+
+	"svcctl.io/svcctl/appliance/netlab"
 )
 
 // binary is the program under test, built once.
@@ -14,8 +16,7 @@ func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
 	flag.Parse()
-	// Most of a test's time is waiting for time-outs.
-	if err := flag.Set("test.parallel", "8"); err != nil {
+	if err := flag.Set("test.parallel", parallel()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -28,9 +29,21 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	if binary, err = build(dir); err != nil {
+	if binary, err = netlab.Build(dir); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return m.Run()
+}
+
+// parallel is how many tests run at once where the command line does not say: much of a
+// test's time is waiting for time-outs.
+func parallel() string {
+	value := "8"
+	flag.Visit(func(f *flag.Flag) {
+		if f.Name == "test.parallel" {
+			value = f.Value.String()
+		}
+	})
+	return value
 }

@@ -19,7 +19,7 @@ import (
 
 const (
 	readyLine    = "msg=programmed" // on stderr: everything is in the kernel
-	readyTimeout = 15 * time.Second
+	readyTimeout = 30 * time.Second
 	stopTimeout  = 5 * time.Second
 )
 

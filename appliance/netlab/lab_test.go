@@ -255,6 +255,10 @@ func TestLinkChanges(t *testing.T) {
 	if reply, err := s.EXT.Ask("tcp", to, Within(200*time.Millisecond)); err == nil {
 		t.Errorf("a removed address answered: %v", reply)
 	}
+	s.GW1.SetMTU("int0", 1400)
+	if mtu := s.GW1.link("int0").Attrs().MTU; mtu != 1400 {
+		t.Errorf("mtu %d, want 1400", mtu)
+	}
 	s.GW1.SetDown("int0")
 	if _, err := s.EXT.Ask("tcp", netip.AddrPortFrom(vips("1")[0], 80), Within(200*time.Millisecond)); err == nil {
 		t.Error("an endpoint answered over an interface that is down")

@@ -154,17 +154,6 @@ func (h *Host) firstAddr(family func(netip.Addr) bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// Owns tells whether the Host was given the address by AddAddr or Attach, and on
-// which interface.
-func (h *Host) Owns(addr netip.Addr) (ifname string, owns bool) {
-	for _, a := range h.addrs {
-		if a.prefix.Addr() == addr {
-			return a.link, true
-		}
-	}
-	return "", false
-}
-
 // Route sends what is for a prefix to a next hop. The prefix "default" is everything
 // of the next hop's family.
 func (h *Host) Route(prefix, via string) {
@@ -173,16 +162,6 @@ func (h *Host) Route(prefix, via string) {
 	route := &netlink.Route{Gw: gw.AsSlice(), Dst: ipNet(destination(prefix, gw))}
 	if err := h.links.RouteReplace(route); err != nil {
 		h.t.Fatalf("host %s: route %s via %s: %v", h.Name, prefix, via, err)
-	}
-}
-
-// RemoveRoute is the opposite of Route.
-func (h *Host) RemoveRoute(prefix, via string) {
-	h.t.Helper()
-	gw := netip.MustParseAddr(via)
-	route := &netlink.Route{Gw: gw.AsSlice(), Dst: ipNet(destination(prefix, gw))}
-	if err := h.links.RouteDel(route); err != nil {
-		h.t.Fatalf("host %s: remove route %s via %s: %v", h.Name, prefix, via, err)
 	}
 }
 

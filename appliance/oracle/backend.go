@@ -28,7 +28,8 @@ func (w *World) backendsOf(f frontend) []backend {
 	for _, candidate := range append(w.fromSlices(f), w.fromEndpoints(f)...) {
 		// Behaviour 108: an endpoint that is somebody's cluster IP is not used. ("The endpoint
 		// IP addresses cannot be the cluster IPs of other Kubernetes Services", Service page.)
-		if w.isClusterIP(candidate.address.Addr()) {
+		// The manual says so of the whole service range: nothing else can be there.
+		if addr := candidate.address.Addr(); w.isClusterIP(addr) || anyContains(w.Box.ServiceRanges, addr) {
 			continue
 		}
 		i := slices.IndexFunc(all, func(b backend) bool { return b.address == candidate.address })

@@ -14,15 +14,17 @@ const annotationSourceRanges = object.AnnotationSourceRanges
 // endpoint that may get it.
 func (w *World) Decide(p Packet) []Outcome {
 	addr := p.To.Addr()
-	switch {
-	case p.Protocol == Ping:
+	if p.Protocol == Ping {
 		return w.decidePing(addr)
-	case w.isVIP(addr):
-		for _, f := range w.frontends() {
-			if f.address == addr && f.protocol == p.Protocol && f.number == p.To.Port() {
-				return w.serve(f, p)
-			}
+	}
+	all := w.frontends()
+	for _, f := range all {
+		if f.place != atNodePort && f.address == addr && f.protocol == p.Protocol && f.number == p.To.Port() {
+			return w.serve(f, p)
 		}
+	}
+	switch {
+	case w.isVIP(addr):
 		// Behaviours 5, 27, 28 and 43: a port that no Service has there, node ports included,
 		// is refused, whoever may be listening on the host.
 		return []Outcome{{Kind: Refused}}
@@ -30,9 +32,8 @@ func (w *World) Decide(p Packet) []Outcome {
 		// Behaviour 6: an address of the service range that nobody has.
 		return []Outcome{{Kind: Dropped}}
 	case w.isNodePortAddress(addr):
-		for _, f := range w.frontends() {
-			if f.place == atNodePort && f.family == familyOf(addr) &&
-				f.protocol == p.Protocol && f.number == p.To.Port() {
+		for _, f := range all {
+			if f.place == atNodePort && f.family == familyOf(addr) && f.protocol == p.Protocol && f.number == p.To.Port() {
 				return w.serve(f, p)
 			}
 		}
@@ -119,8 +120,12 @@ func (w *World) source(f frontend, p Packet, endpoint netip.Addr) Source {
 		return w.clusterIPSource(p)
 	case f.service.Spec.ExternalTrafficPolicy != object.PolicyLocal:
 		return Masqueraded // behaviours 20, 25, 31, 41 and 47
-	case p.bySelf() && !w.isInternal(client):
-		return Masqueraded // behaviours 25 and 53: the box may use the VIP as its address
+	case p.bySelf() && w.isInternal(client):
+		// An internal source is not masqueraded (behaviour 49), the box's own connections are
+		// (docs): where the box is both, no text decides, and the endpoint sees the box.
+		return EitherSource
+	case p.bySelf():
+		return Masqueraded // docs: the box may have taken the VIP for its address
 	}
 	return Plain // behaviours 48 and 49; --masquerade-all does not matter (behaviour 13)
 }

@@ -116,25 +116,30 @@ func (w *World) mayServe(service *object.Service, at place, addr netip.Addr) boo
 		return false
 	}
 	// Behaviour 45: an address of the host, or of a gateway, is refused unless annotated.
-	if service.Metadata.Annotations[allowHostAddress] == "true" {
-		return true
-	}
-	if slices.Contains(w.Box.Gateways, addr) {
-		return false
-	}
+	return service.Metadata.Annotations[allowHostAddress] == "true" || !w.isHosts(addr)
+}
+
+// isHosts tells whether the address is how the host, or a gateway, is reached for
+// other things than Services.
+func (w *World) isHosts(addr netip.Addr) bool {
 	for _, i := range w.Box.Interfaces {
 		for _, p := range i.Addresses {
-			// A host prefix (/32, /128) is how a VIP is bound to an interface: no refusal.
+			// A host prefix (/32, /128) is how a VIP is bound to an interface.
 			if p.Addr() == addr && !p.IsSingleIP() {
-				return false
+				return true
 			}
 		}
 	}
-	return true
+	return slices.Contains(w.Box.Gateways, addr)
 }
 
-// isVIP tells whether some Service has the address.
+// isVIP tells whether some Service has the address for its own. One of the host's,
+// where a Service may have it, stays the host's but for the Service's ports: the
+// host's own services there, as SSH, are what behaviour 45 protects.
 func (w *World) isVIP(addr netip.Addr) bool {
+	if w.isHosts(addr) {
+		return false
+	}
 	for _, f := range w.frontends() {
 		if f.place != atNodePort && f.address == addr {
 			return true

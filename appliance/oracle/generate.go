@@ -333,13 +333,13 @@ func (g *generator) strays() {
 // bindVIPs puts some VIPs on an interface, as a host prefix.
 func (g *generator) bindVIPs() {
 	bound := Interface{Name: boundVIPs}
-	for _, service := range g.world.Services {
-		for _, vip := range g.world.vipsOf(service) {
-			prefix := netip.PrefixFrom(vip.address, vip.address.BitLen())
-			if oneIn(g.Rand, 4) && !g.world.isLocal(vip.address) && !slices.Contains(g.world.Box.Gateways, vip.address) &&
-				!slices.Contains(bound.Addresses, prefix) {
-				bound.Addresses = append(bound.Addresses, prefix)
-			}
+	for _, f := range g.world.frontends() {
+		if f.place == atNodePort || g.world.isLocal(f.address) || slices.Contains(g.world.Box.Gateways, f.address) {
+			continue
+		}
+		prefix := netip.PrefixFrom(f.address, f.address.BitLen())
+		if oneIn(g.Rand, 4) && !slices.Contains(bound.Addresses, prefix) {
+			bound.Addresses = append(bound.Addresses, prefix)
 		}
 	}
 	if len(bound.Addresses) > 0 {

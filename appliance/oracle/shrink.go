@@ -12,11 +12,12 @@ import (
 func (w *World) Shrink(fails func(*World) bool) *World {
 	smallest := w.clone()
 	for {
-		smaller := slices.IndexFunc(smallest.simpler(), fails)
-		if smaller < 0 {
+		simpler := smallest.simpler()
+		i := slices.IndexFunc(simpler, fails)
+		if i < 0 {
 			return smallest
 		}
-		smallest = smallest.simpler()[smaller]
+		smallest = simpler[i]
 	}
 }
 

@@ -173,6 +173,10 @@ func apply(rs nft.Ruleset, op nft.Op) error {
 		return addElements(t, op)
 	case nft.DeleteElements:
 		return deleteElements(t, op)
+	case nft.CapTimeouts:
+		if t.Sets[op.Set.Name] == nil {
+			return fmt.Errorf("no map %s: %w", op.Set.Name, unix.ENOENT)
+		}
 	case nft.ForgetData:
 		if t.Sets[op.Set.Name] == nil {
 			return fmt.Errorf("no map %s: %w", op.Set.Name, unix.ENOENT)

@@ -3,7 +3,6 @@ package kernel
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -179,7 +178,7 @@ func (c *Conn) commit(b *nft.Batch, generation uint32) (uint32, error) {
 		return generation, err
 	}
 	// Before the transaction, for these are dialogues of their own.
-	remembered, err := readRemembered(s, b.Ops)
+	entries, err := readEntries(s, b.Ops)
 	if err != nil {
 		return generation, err
 	}
@@ -191,11 +190,7 @@ func (c *Conn) commit(b *nft.Batch, generation uint32) (uint32, error) {
 	t.ranges = ranges
 	for i, op := range b.Ops {
 		t.op = i
-		if forget, ok := op.(nft.ForgetData); ok {
-			t.forget(forget, remembered[i], c.features.Destroy)
-		} else {
-			t.operation(op)
-		}
+		t.operation(op, entries[i], c.features.Destroy)
 		if t.err != nil {
 			return generation, fmt.Errorf("operation %d: %w", i, t.err)
 		}
@@ -219,8 +214,8 @@ func (c *Conn) Forget(f nft.ForgetData, generation uint32) (uint32, error) {
 	return c.Commit(&nft.Batch{Ops: []nft.Op{f}}, generation)
 }
 
-// operation writes the messages of one operation.
-func (t *transaction) operation(op nft.Op) {
+// operation writes the messages of one operation; entries are what readEntries found.
+func (t *transaction) operation(op nft.Op, entries []nft.Element, destroy bool) {
 	switch op := op.(type) {
 	case nft.AddTable:
 		t.addTable(op.Family, 0)
@@ -240,70 +235,22 @@ func (t *transaction) operation(op nft.Op) {
 		t.elements(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, op.Family, &op.Set, op.Elements)
 	case nft.DeleteElements:
 		t.elements(unix.NFT_MSG_DELSETELEM, 0, op.Family, &op.Set, op.Elements)
+	case nft.ForgetData:
+		t.forget(op.Family, &op.Set, entries, destroy)
+	case nft.CapTimeouts:
+		t.forget(op.Family, &op.Set, entries, destroy)
+		t.remember(op, entries)
 	default:
 		panic("nft/kernel: operation of no kind")
 	}
 }
 
-// forget is `destroy element ip svcctl affinity-1 { … }` for the entries to be
-// forgotten. Before kernel 6.3 there is only `delete element`, for which an entry that
-// expires meanwhile is an error.
-func (t *transaction) forget(op nft.ForgetData, entries []nft.Element, destroy bool) {
-	kind := uint16(unix.NFT_MSG_DELSETELEM)
-	if destroy {
-		kind = msgDestroySetElem
-	}
-	t.elements(kind, 0, op.Family, &op.Set, entries)
-}
-
-// readRemembered finds the entries that each ForgetData is about, by the index of the
-// operation.
-func readRemembered(s *socket, ops []nft.Op) (map[int][]nft.Element, error) {
-	var remembered map[int][]nft.Element
-	for i, op := range ops {
-		forget, ok := op.(nft.ForgetData)
-		if !ok {
-			continue
-		}
-		entries, err := readEntries(s, forget)
-		if err != nil {
-			return nil, fmt.Errorf("read map %s %s: %w", forget.Family, forget.Set.Name, err)
-		}
-		if remembered == nil {
-			remembered = map[int][]nft.Element{}
-		}
-		remembered[i] = entries
-	}
-	return remembered, nil
-}
-
-// readEntries finds the entries of a dynamic map that have one of the data.
-func readEntries(s *socket, forget nft.ForgetData) (entries []nft.Element, err error) {
-	seen := map[string]bool{}
-	err = readAll(s, nft.TableName, forget.Family, &forget.Set, -1, func(e element) bool {
-		known := seen[e.key]
-		seen[e.key] = true
-		if !known && slices.Contains(forget.Data, e.data) {
-			entries = append(entries, nft.Element{Key: e.key})
-		}
-		return !known
-	})
-	switch {
-	case isErrno(err, unix.ENOENT):
-		return nil, nil // a map that does not exist yet remembers nothing
-	case errors.Is(err, ErrChanging):
-		return entries, nil // clients keep coming
-	}
-	return entries, err
-}
-
-// expired tells whether a batch was refused because an entry to be forgotten expired
+// expired tells whether a batch was refused because an entry of a dynamic map expired
 // between its reading and its deletion.
 func expired(b *nft.Batch, err error) bool {
 	var refused *OpError
 	if !errors.As(err, &refused) || refused.Errno != unix.ENOENT {
 		return false
 	}
-	_, forgets := b.Ops[refused.Op].(nft.ForgetData)
-	return forgets
+	return isDynamic(b.Ops[refused.Op])
 }

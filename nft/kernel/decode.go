@@ -161,8 +161,9 @@ const (
 // element is one element as the kernel lists it.
 type element struct {
 	key, keyEnd, data string
-	end               bool // it only ends an interval
-	ours              bool // this product could have made it
+	end               bool          // it only ends an interval
+	ours              bool          // this product could have made it
+	left              time.Duration // until it expires; 0 when it never does
 }
 
 // elementDecoder reads the elements of one set.
@@ -184,6 +185,8 @@ func (d *elementDecoder) decode(b []byte) element {
 			e.data = d.dataOf(value)
 		case unix.NFTA_SET_ELEM_FLAGS:
 			e.end = number(value)&unix.NFT_SET_ELEM_INTERVAL_END != 0
+		case unix.NFTA_SET_ELEM_EXPIRATION:
+			e.left = time.Duration(number(value)) * time.Millisecond
 		}
 	}
 	concatenated := d.set.Interval && len(d.set.Key) > 1

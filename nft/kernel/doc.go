@@ -10,7 +10,8 @@
 //   - After Commit the outcome is known: committed, refused, or ErrOutcomeUnknown,
 //     which tells the caller to Read before the next Commit.
 //   - Read never returns half of a ruleset: a dump taken while somebody commits is
-//     silently short, so the generation is compared before and after.
+//     silently short, so the generation is compared before and after; and one taken
+//     while the kernel resizes a hash table is short too, so elements are counted.
 //   - What is committed reads back equal, except for rules, which come back as their
 //     marks, and for elements of dynamic sets, which packets make.
 //   - `nft list ruleset` prints everything committed here, and loads it again.
@@ -21,8 +22,8 @@
 //	conn, err := kernel.Open(kernel.Options{})
 //	...
 //	have, generation, err := conn.Read()
-//	batch := nft.Diff(have, want)
-//	generation, err = conn.Commit(&batch, generation)
+//	change := nft.Diff(have, want)
+//	generation, err = conn.Commit(&change.Apply, generation)
 //	if errors.Is(err, kernel.ErrStale) || errors.Is(err, kernel.ErrOutcomeUnknown) {
 //		// read, diff and commit again
 //	}

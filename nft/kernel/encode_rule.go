@@ -152,8 +152,7 @@ func (e *encoder) matchNotDNAT() {
 
 // matchReply is `ct direction reply`.
 func (e *encoder) matchReply() {
-	const directionReply = 1 // IP_CT_DIR_REPLY
-	e.add(&expr.Ct{Key: expr.CtKeyDIRECTION, Register: firstRegister}, equals([]byte{directionReply}))
+	e.add(&expr.Ct{Key: expr.CtKeyDIRECTION, Register: firstRegister}, equals([]byte{expr.CtDirReply}))
 }
 
 // matchLocalSource is `fib saddr type local`.

@@ -243,6 +243,9 @@ func (t *transaction) oneElement(s *nft.Set, key, keyEnd, data string, flags uin
 	if flags != 0 {
 		t.uint32(unix.NFTA_SET_ELEM_FLAGS, flags)
 	}
+	if t.life != 0 {
+		t.uint64(unix.NFTA_SET_ELEM_TIMEOUT, uint64(t.life/time.Millisecond))
+	}
 	switch {
 	case data == "":
 	case isVerdictMap(s):

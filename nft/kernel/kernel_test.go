@@ -127,6 +127,7 @@ func everyRule(f nft.Family) []nft.Rule {
 		{nft.MatchPrefix{Field: nft.Saddr, Prefix: prefix(f.AddrLen() * 8)}, nft.Verdict{Kind: nft.Return}},
 		{nft.MatchNotDNAT{}, nft.MatchPrefix{Field: nft.Daddr, Prefix: prefix(16)}, nft.Verdict{Kind: nft.Drop}},
 		{nft.MatchLocalSource{}, nft.Masquerade{}},
+		{nft.MatchReply{}, nft.Verdict{Kind: nft.Accept}},
 		{nft.MatchEchoRequest{}, nft.Verdict{Kind: nft.Accept}},
 		{nft.MatchEchoRequest{}, nft.MatchSet{Key: frontend[:1], Set: "vips"}, nft.Verdict{Kind: nft.Accept}},
 		{nft.MatchSet{Key: []nft.Field{nft.Iif, nft.Oif}, Set: "same-interface"}, nft.Verdict{Kind: nft.Accept}},

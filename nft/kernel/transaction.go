@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -24,6 +25,7 @@ type transaction struct {
 	parts  []part // the messages behind it; the sequence numbers count on
 	op     int    // index of the operation that is being written
 	setID  uint32
+	life   time.Duration    // of the elements being added; 0: as the set says
 	ranges map[setName]bool // the interval sets that rules look numbers up in
 	err    error            // the first thing that cannot be written
 }
