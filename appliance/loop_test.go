@@ -174,6 +174,40 @@ func TestChangesAreCommittedAndNothingElse(t *testing.T) {
 	}
 }
 
+// TestOneChangeAmongTenThousand holds the promise that a change costs what it changes.
+func TestOneChangeAmongTenThousand(t *testing.T) {
+	r := newRig(t)
+	r.host()
+	const services, perFile = 10_000, 100
+	file := func(n, last int) string {
+		var b strings.Builder
+		for i := n * perFile; i < (n+1)*perFile; i++ {
+			name := fmt.Sprintf("s%d", i)
+			fmt.Fprintf(&b, "apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {ports: [{port: 80}]}\n---\n", name)
+			fmt.Fprintf(&b, "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: %[1]s-1, labels: {kubernetes.io/service-name: %[1]s}}\naddressType: IPv4\nports: [{port: 80}]\nendpoints:\n", name)
+			for e := range 5 {
+				if k := i*5 + e; k == last {
+					b.WriteString("- addresses: [10.9.9.9]\n")
+				} else {
+					fmt.Fprintf(&b, "- addresses: [10.%d.%d.%d]\n", 128+k>>16, k>>8&255, k&255)
+				}
+			}
+			b.WriteString("---\n")
+		}
+		return b.String()
+	}
+	for n := range services / perFile {
+		r.write(fmt.Sprintf("%d.yaml", n), file(n, -1))
+	}
+	r.step()
+	commits := r.kernel.Commits()
+	r.write("42.yaml", file(42, 42*perFile*5+3))
+	r.step()
+	if tx := r.status.LastTransaction; r.kernel.Commits() != commits+1 || tx.Elements == 0 || tx.Elements > 8 {
+		t.Errorf("one endpoint replaced among %d Services: %d transactions, %d elements, want 1 and at most 8", services, r.kernel.Commits()-commits, tx.Elements)
+	}
+}
+
 func TestAddressesOfTheHostAreFollowed(t *testing.T) {
 	r := newRig(t)
 	r.host()

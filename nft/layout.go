@@ -208,17 +208,15 @@ func (t *tableState) staticChains(f Family, box *Box) []Chain {
 // packets are not asked anything here, and refusing is part of the dispatch.
 func (t *tableState) dispatch(f Family, box *Box, hook Hook) []Rule {
 	var rules []Rule
-	if hook == HookPrerouting {
-		if t.has(setRestricted) {
-			rules = append(rules, Rule{
-				MatchSet{Key: frontend, Set: setRestricted},
-				MatchSet{Key: with(frontend, Saddr), Set: setAllowed, Negate: true},
-				Verdict{Kind: Drop},
-			})
-		}
-		if t.has(setOutsideServices) {
-			rules = append(rules, t.outside(VerdictMap{Key: frontend, Map: setOutsideServices}))
-		}
+	if t.has(setRestricted) {
+		rules = append(rules, Rule{
+			MatchSet{Key: frontend, Set: setRestricted},
+			MatchSet{Key: with(frontend, Saddr), Set: setAllowed, Negate: true},
+			Verdict{Kind: Drop},
+		})
+	}
+	if hook == HookPrerouting && t.has(setOutsideServices) {
+		rules = append(rules, t.outside(VerdictMap{Key: frontend, Map: setOutsideServices}))
 	}
 	if t.has(setServices) {
 		rules = append(rules, Rule{VerdictMap{Key: frontend, Map: setServices}})

@@ -271,12 +271,12 @@ func TestOverflow(t *testing.T) {
 func TestEventsEnd(t *testing.T) {
 	bubble(t, map[string]string{"a.yaml": services("a")}, func(h *harness) {
 		h.next()
-		second := newSilent()
-		old := h.notify
-		h.w.open = func() (notifier, error) { return second, nil }
-		close(old.ev)
+		h.notify.mu.Lock()
+		h.notify.successor = newSilent()
+		h.notify.mu.Unlock()
+		close(h.notify.ev)
 		time.Sleep(time.Second)
-		h.notify = second
+		h.notify = h.notify.successor
 		h.write("b.yaml", services("b"))
 		h.is(h.within(0, 120*time.Millisecond), "a.yaml: a, b.yaml: b")
 	})
@@ -284,16 +284,16 @@ func TestEventsEnd(t *testing.T) {
 
 // Without watches the directories are polled, and that is said.
 func TestWatchLimit(t *testing.T) {
-	for name, limit := range map[string]func(n *silent, w *Watcher, err error){
-		"watches":   func(n *silent, _ *Watcher, err error) { n.addErr = err },
-		"instances": func(n *silent, w *Watcher, err error) { w.open = func() (notifier, error) { return n, err } },
+	for name, limit := range map[string]func(n *silent, err error){
+		"watches":   func(n *silent, err error) { n.fail(nil, err) },
+		"instances": func(n *silent, err error) { n.fail(err, nil) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := put(t, t.TempDir(), map[string]string{"a.yaml": services("a")})
 			synctest.Test(t, func(t *testing.T) {
 				n := newSilent()
+				limit(n, unix.ENOSPC)
 				h := start(t, dir, n, func(c *Config) { c.Rescan = time.Hour })
-				limit(n, h.w, unix.ENOSPC) // before Run gets to it: nothing waits in between
 				defer h.stop()
 				s := h.next()
 				h.is(s, "a.yaml: a")
@@ -302,7 +302,7 @@ func TestWatchLimit(t *testing.T) {
 				}
 				must(t, os.WriteFile(h.path("b.yaml"), []byte(services("b")), 0o644))
 				h.is(h.within(0, 1200*time.Millisecond), "a.yaml: a, b.yaml: b")
-				limit(n, h.w, nil)
+				limit(n, nil)
 				time.Sleep(time.Hour)
 				if s = h.next(); s.Sources[0].State != StateWatching || len(s.Problems) > 0 {
 					t.Errorf("%+v %v", s.Sources, s.Problems)

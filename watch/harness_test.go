@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,10 +21,13 @@ import (
 // A silent notifier has only the events that a test sends. Its channels belong to the
 // bubble of testing/synctest that it is made in.
 type silent struct {
-	ev     chan fsnotify.Event
-	er     chan error
-	dirs   map[string]bool
-	addErr error
+	ev chan fsnotify.Event
+	er chan error
+
+	mu              sync.Mutex
+	dirs            map[string]bool
+	openErr, addErr error
+	successor       *silent // is opened when this one is used up
 }
 
 func newSilent() *silent {
@@ -32,14 +36,44 @@ func newSilent() *silent {
 
 func (n *silent) events() <-chan fsnotify.Event { return n.ev }
 func (n *silent) errors() <-chan error          { return n.er }
-func (n *silent) remove(dir string) error       { delete(n.dirs, dir); return nil }
-func (n *silent) watched() []string             { return slices.Collect(maps.Keys(n.dirs)) }
 func (n *silent) close() error                  { return nil }
+
+func (n *silent) open() (notifier, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.successor != nil {
+		return n.successor, nil
+	}
+	return n, n.openErr
+}
+
 func (n *silent) add(dir string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	if n.addErr == nil {
 		n.dirs[dir] = true
 	}
 	return n.addErr
+}
+
+func (n *silent) remove(dir string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.dirs, dir)
+	return nil
+}
+
+func (n *silent) watched() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Collect(maps.Keys(n.dirs))
+}
+
+// fail sets what opening and adding return from now on.
+func (n *silent) fail(open, add error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.openErr, n.addErr = open, add
 }
 
 // A harness is a running Watcher of one directory.
@@ -67,7 +101,7 @@ func start(t *testing.T, dir string, notify *silent, options ...option) *harness
 		t.Fatal(err)
 	}
 	if notify != nil {
-		w.open = func() (notifier, error) { return notify, nil }
+		w.open = notify.open
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

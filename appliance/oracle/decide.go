@@ -176,11 +176,22 @@ func (w *World) decidePing(addr netip.Addr) []Outcome {
 		return []Outcome{{Kind: Answered}}
 	}
 	for i, f := range w.frontends() {
-		if f.place != atNodePort && f.address == addr && w.isFirst(i) && len(w.everywhere(w.backendsOf(f))) > 0 {
+		if f.address == addr && w.isFirst(i) && w.servesAnybody(f) {
 			return []Outcome{{Kind: Answered}}
 		}
 	}
 	return []Outcome{{Kind: Unreachable}}
+}
+
+// servesAnybody tells whether some client may reach a backend by the frontend. By a
+// cluster IP with policy Local nobody gets the backends of other boxes; everywhere
+// else the box itself gets all.
+func (w *World) servesAnybody(f frontend) bool {
+	all := w.backendsOf(f)
+	if w.localOnly(f, Packet{}) {
+		return len(onBox(all)) > 0
+	}
+	return len(w.everywhere(all)) > 0
 }
 
 // isFirst tells whether the frontend at that place of the list is the one that has

@@ -14,7 +14,9 @@
 //     while the kernel resizes a hash table is short too, so elements are counted.
 //   - What is committed reads back equal, except for rules, which come back as their
 //     marks, and for elements of dynamic sets, which packets make.
-//   - `nft list ruleset` prints everything committed here, and loads it again.
+//   - `nft list ruleset` prints everything committed here, and loads it again, but for
+//     two things: no nft up to 1.1 can load an update that remembers an IPv6 endpoint,
+//     and nobody can load a sentinel table while its owner lives.
 //
 // The package must not know what a Service is, must not run the nft program, must
 // not log, and must not change its thread's network namespace.
