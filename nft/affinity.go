@@ -17,8 +17,14 @@ func (p *compiledPort) affinityMap(pool Pool) Set {
 	}
 }
 
-func (p *compiledPort) recall(pool Pool) string {
-	return "recall" + pools[pool].qualifier + "/" + p.ID
+// recall names the chain in which a frontend's clients are recalled. Node ports have
+// one of their own: who is new there picks from other maps.
+func (p *compiledPort) recall(fe *Frontend, pool Pool) string {
+	name := "recall"
+	if !fe.Addr.IsValid() {
+		name = "nodeport-recall"
+	}
+	return name + pools[pool].qualifier + "/" + p.ID
 }
 
 // remember names the chain in which a frontend's clients are remembered: frontends
@@ -34,22 +40,24 @@ func (p *compiledPort) remember(fe *Frontend) string {
 	return name + [...]string{SNATNever: "", SNATOutside: "-outside", SNATSelf: "-self", SNATAlways: "-always"}[fe.SNAT] + "/" + p.ID
 }
 
-// addAffinity adds the port's maps and chains: for each pool in use a map and a
-// recall chain, for each kind of frontend a remember chain.
+// addAffinity adds the port's maps and chains: for each pool in use a map, for each
+// kind of frontend its recall and remember chains.
 func (p *compiledPort) addAffinity(f *fragment, box *Box) {
 	var used [NumPools]bool
-	var nodePort *Frontend
-	remember := map[string]bool{}
+	remember, recall := map[string]bool{}, map[string]bool{}
 	local := p.hasLocalEndpoint(box)
 	for i := range p.Frontends {
 		fe := &p.Frontends[i]
-		if !fe.Addr.IsValid() {
-			nodePort = fe
-		}
 		if !p.serves(fe) {
 			continue
 		}
-		used[fe.Inside.Pool], used[fe.Outside.Pool] = true, true
+		for _, pool := range []Pool{fe.Inside.Pool, fe.Outside.Pool} {
+			used[pool] = true
+			if name := p.recall(fe, pool); len(p.slots[pool]) > 0 && !recall[name] {
+				recall[name] = true
+				f.chains = append(f.chains, p.recallChain(f, fe, pool))
+			}
+		}
 		name := p.remember(fe)
 		if !remember[name] {
 			remember[name] = true
@@ -60,12 +68,8 @@ func (p *compiledPort) addAffinity(f *fragment, box *Box) {
 		}
 	}
 	for pool := range NumPools {
-		if !used[pool] {
-			continue
-		}
-		f.sets = append(f.sets, p.affinityMap(pool))
-		if len(p.slots[pool]) > 0 {
-			f.chains = append(f.chains, p.recallChain(f, pool, nodePort))
+		if used[pool] {
+			f.sets = append(f.sets, p.affinityMap(pool))
 		}
 	}
 }
@@ -74,26 +78,15 @@ func (p *compiledPort) addAffinity(f *fragment, box *Box) {
 // others pick.
 //
 //	meta l4proto tcp dnat ip to ip saddr map @affinity/default/web
-//	ip daddr @nodeport-addresses goto nodeport-pick-3
 //	goto pick-3
-func (p *compiledPort) recallChain(f *fragment, pool Pool, nodePort *Frontend) Chain {
-	n := len(p.slots[pool])
-	// Every packet here is of this protocol; nft has to read it to take the port.
-	c := Chain{Name: p.recall(pool), Rules: []Rule{{MatchProto{p.Protocol}, DNAT{Key: []Field{Saddr}, Map: p.affinityMap(pool).Name}}}}
-	if nodePort != nil && (nodePort.Inside.Pool == pool || nodePort.Outside.Pool == pool) {
-		pick := pickChain(nodePort, pool, n)
-		f.shared = append(f.shared, pick)
-		c.Rules = append(c.Rules, Rule{MatchSet{Key: []Field{Daddr}, Set: setNPAddresses}, GotoChain(pick)})
-	}
-	for i := range p.Frontends {
-		if fe := &p.Frontends[i]; fe.Addr.IsValid() && (fe.Inside.Pool == pool || fe.Outside.Pool == pool) {
-			pick := pickChain(fe, pool, n)
-			f.shared = append(f.shared, pick)
-			c.Rules = append(c.Rules, Rule{GotoChain(pick)})
-			break
-		}
-	}
-	return c
+func (p *compiledPort) recallChain(f *fragment, fe *Frontend, pool Pool) Chain {
+	pick := pickChain(fe, pool, len(p.slots[pool]))
+	f.shared = append(f.shared, pick)
+	return Chain{Name: p.recall(fe, pool), Rules: []Rule{
+		// Every packet here is of this protocol; nft has to read it to take the port.
+		{MatchProto{p.Protocol}, DNAT{Key: []Field{Saddr}, Map: p.affinityMap(pool).Name}},
+		{GotoChain(pick)},
+	}}
 }
 
 // rememberChain records the client's endpoint and goes on to source NAT.

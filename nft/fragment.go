@@ -121,7 +121,7 @@ func (p *compiledPort) verdict(f *fragment, fe *Frontend, r Route) string {
 	case n == 0 && r.Otherwise == Blackhole:
 		return Verdict{Kind: Drop}.String()
 	case n > 0 && p.Affinity > 0:
-		return GotoChain(p.recall(r.Pool)).String() // the port's own chain
+		return GotoChain(p.recall(fe, r.Pool)).String() // the port's own chain
 	case n > 0:
 		chain = pickChain(fe, r.Pool, n)
 	}

@@ -57,7 +57,7 @@ func (t *tableState) begin() {
 // companions are sets that rules name for the sake of another set's elements: they
 // are there, even empty, for as long as that one has any.
 var companions = map[string]string{
-	setNPAddresses: setNodePorts, // named by chains of sticky ports too
+	setNPAddresses: setNodePorts,
 	setAllowed:     setRestricted,
 	setNPAllowed:   setNPRestricted,
 }
@@ -228,6 +228,8 @@ func (t *tableState) finish(f Family, box *Box, tr *Transition) {
 	}
 	t.setStaticChains(f, box)
 	t.emit(f, tr)
+	// After a large change these are large.
+	t.before, t.created, t.chains, t.sets = nil, nil, nil, nil
 }
 
 // setBoxElements makes the elements of the sets that describe the box. There are a

@@ -61,7 +61,7 @@ var (
 	}
 
 	protocols   = []string{object.ProtocolTCP, object.ProtocolUDP, object.ProtocolSCTP}
-	ports       = []int32{53, 80, 443}
+	ports       = []int32{53, 80, 443, 30002}
 	targetPorts = []int32{80, 5353, 8080}
 	nodePorts   = []int32{30001, 30002, 30003, 30004}
 	portNames   = []string{"a", "b", "c"}

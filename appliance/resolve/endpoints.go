@@ -240,6 +240,23 @@ func (r *resolver) selectEndpoints(all []endpoint) selection {
 	return sel
 }
 
+// health counts the local endpoints of a Service with a health-check node port.
+func (r *resolver) health(endpoints map[portKey][]endpoint) *Health {
+	spec := &r.Service.Spec
+	if spec.HealthCheckNodePort == 0 || spec.Type != "LoadBalancer" || spec.ExternalTrafficPolicy != "Local" {
+		return nil
+	}
+	addrs := map[netip.Addr]bool{}
+	for _, list := range endpoints {
+		for _, e := range list {
+			if e.local && e.state == ready {
+				addrs[e.addr.Addr()] = true
+			}
+		}
+	}
+	return &Health{Port: uint16(spec.HealthCheckNodePort), LocalEndpoints: len(addrs)}
+}
+
 func pick(all []endpoint, use func(*endpoint) bool) []netip.AddrPort {
 	var out []netip.AddrPort
 	for i := range all {

@@ -43,6 +43,15 @@ type Input struct {
 type Output struct {
 	Ports    []nft.ServicePort
 	Problems []Problem
+	// Health is what its health-check node port tells; nil when it has none.
+	Health *Health
+}
+
+// Health is what a load balancer in front asks each box for, to send traffic only where
+// local endpoints are (Kubernetes ServiceSpec.healthCheckNodePort).
+type Health struct {
+	Port           uint16
+	LocalEndpoints int // ready ones, by address: several ports do not count twice
 }
 
 // Problem is something about an object that keeps it from working as written.
@@ -92,6 +101,7 @@ func (r *resolver) refuseExternalIPs(why string) {
 
 func (r *resolver) resolve() {
 	endpoints := r.collect()
+	r.out.Health = r.health(endpoints)
 	addrs := r.addresses()
 	for _, family := range nft.Families {
 		vips := addrs.of(family)

@@ -266,6 +266,19 @@ func TestSlicesMerge(t *testing.T) {
 	}
 }
 
+func TestHealthCountsLocalReadyAddresses(t *testing.T) {
+	svc := service(etpLocal, func(s *object.Service) { s.Spec.HealthCheckNodePort = 32000 })
+	ends := slice(80, l1, l2, l3+" n t", r1)
+	ends.Ports = append(ends.Ports, object.EndpointPort{Name: ptr("b"), Port: ptr(int32(81))})
+	if h := Service(Input{Service: svc, Slices: []*object.EndpointSlice{ends}}, facts()).Health; h == nil || *h != (Health{32000, 2}) {
+		t.Errorf("health %+v, want port 32000 and 2 endpoints", h)
+	}
+	svc.Spec.ExternalTrafficPolicy = "Cluster"
+	if h := Service(Input{Service: svc}, facts()).Health; h != nil {
+		t.Errorf("without the policy Local: %+v", h)
+	}
+}
+
 func TestDualStackKeepsFamiliesApart(t *testing.T) {
 	svc := service(func(s *object.Service) { s.Spec.ClusterIPs = append(s.Spec.ClusterIPs, "fd00:172:30::41") })
 	out := Service(Input{Service: svc, Slices: []*object.EndpointSlice{slice(80, l1), slice(8080, "fd00:10:180::1")}}, facts())
