@@ -11,7 +11,7 @@ import (
 )
 
 // The places of every generated world: the network of the list of behaviours, section
-// 0, in both families. Index 0 is IPv4, 1 is IPv6.
+// 0, in both families, as package netlab builds it. Index 0 is IPv4, 1 is IPv6.
 var (
 	families = []string{object.IPv4, object.IPv6}
 
@@ -21,8 +21,8 @@ var (
 		{"lo", prefixes("127.0.0.1/8", "::1/128")},
 		{"ext0", prefixes("192.0.2.1/24", "2001:db8::1/64")},
 		{"alt0", prefixes("192.0.3.1/24", "2001:db8:1::2/64")},
-		{"int0", prefixes("10.180.255.254/16", "fd00:10:180::fe/64")},
-		{"int1", prefixes("10.181.255.254/16", "fd00:10:181::fe/64")},
+		{"int0", prefixes("10.180.255.254/16", "fd00:10:180::ffff/64")},
+		{"int1", prefixes("10.181.255.254/16", "fd00:10:181::ffff/64")},
 		{"int2", prefixes("10.0.0.1/24", "fd00:10::1/64")},
 	}
 	gateways = addrs("192.0.2.254", "2001:db8::fe")
@@ -35,28 +35,28 @@ var (
 	}
 	poolIPs = [][]netip.Addr{
 		addrs("198.51.100.4", "198.51.100.5", "198.51.100.6"),
-		addrs("2001:db8:100::4", "2001:db8:100::5", "2001:db8:100::6"),
+		addrs("2001:db8:198::4", "2001:db8:198::5", "2001:db8:198::6"),
 	}
 	externalIPs = [][]netip.Addr{
 		addrs("198.51.100.98", "198.51.100.99", "198.51.100.5", "192.0.3.1", "192.0.2.254", "172.30.0.2"),
-		addrs("2001:db8:100::98", "2001:db8:100::99", "2001:db8:100::5", "2001:db8:1::2", "2001:db8::fe", "fd00:172:30::2"),
+		addrs("2001:db8:198::98", "2001:db8:198::99", "2001:db8:198::5", "2001:db8:1::2", "2001:db8::fe", "fd00:172:30::2"),
 	}
 	endpointIPs = [][]netip.Addr{
 		addrs("10.180.0.1", "10.180.0.2", "10.181.1.1", "10.181.1.2", "10.0.0.2", "10.180.255.254", "172.30.0.3"),
-		addrs("fd00:10:180::1", "fd00:10:180::2", "fd00:10:181::1", "fd00:10:181::2", "fd00:10::2", "fd00:10:180::fe", "fd00:172:30::3"),
+		addrs("fd00:10:180::1", "fd00:10:180::2", "fd00:10:181::1", "fd00:10:181::2", "fd00:10::2", "fd00:10:180::ffff", "fd00:172:30::3"),
 	}
 	// clients are who may send: IN, the external ones, neighbours of every segment, endpoints.
 	clients = []client{
 		{"int2", addrs("10.0.0.2", "fd00:10::2")},
 		{"ext0", addrs("203.0.113.2", "2001:db8:203::2")},
-		{"ext0", addrs("203.0.113.130", "2001:db8:203::8002")},
-		{"ext0", addrs("192.0.2.10", "2001:db8::10")},
-		{"alt0", addrs("192.0.3.10", "2001:db8:1::10")},
+		{"ext0", addrs("203.0.113.130", "2001:db8:203:0:8000::2")},
+		{"ext0", addrs("192.0.2.254", "2001:db8::fe")},
+		{"alt0", addrs("192.0.3.254", "2001:db8:1::fe")},
 		{"int0", addrs("10.180.0.1", "fd00:10:180::1")},
 		{"int0", addrs("10.180.0.77", "fd00:10:180::77")},
 		{"int1", addrs("10.181.1.1", "fd00:10:181::1")},
 		{"", addrs("192.0.2.1", "2001:db8::1")},
-		{"", addrs("10.180.255.254", "fd00:10:180::fe")},
+		{"", addrs("10.180.255.254", "fd00:10:180::ffff")},
 		{"", addrs("10.0.0.1", "fd00:10::1")},
 	}
 
@@ -111,7 +111,26 @@ type generator struct {
 // Generate makes a random world whose few Services, addresses and ports collide. Its
 // objects are defaulted, and valid as a store would hold them.
 func Generate(r *rand.Rand) *World {
-	g := generator{Rand: r, world: &World{Box: generateBox(r)}, nodePorts: map[string][]int32{}}
+	w := generateOn(r, generateBox(r))
+	w.bindVIPs(r)
+	return w
+}
+
+// Next makes a random world on the same box, with as many of the Services, slices and
+// Endpoints that it has already as go with the new ones.
+func (w *World) Next(r *rand.Rand) *World {
+	next := generateOn(r, w.Box)
+	for _, service := range w.Services {
+		if oneIn(r, 2) {
+			next.take(w, service)
+		}
+	}
+	next.unbind()
+	return next
+}
+
+func generateOn(r *rand.Rand, box Box) *World {
+	g := generator{Rand: r, world: &World{Box: box}, nodePorts: map[string][]int32{}}
 	for _, protocol := range protocols {
 		g.nodePorts[protocol] = shuffled(r, nodePorts)
 	}
@@ -125,7 +144,6 @@ func Generate(r *rand.Rand) *World {
 		g.endpointsOf(service)
 	}
 	g.strays()
-	g.bindVIPs()
 	return g.world
 }
 
@@ -164,7 +182,7 @@ func generateBox(r *rand.Rand) Box {
 	if oneIn(r, 5) {
 		box.ExternalIPRanges = pick(r, [][]netip.Prefix{
 			prefixes("198.51.100.96/27"),
-			prefixes("198.51.100.0/24", "2001:db8:100::/64", "192.0.3.0/24"),
+			prefixes("198.51.100.0/24", "2001:db8:198::/64", "192.0.3.0/24"),
 		})
 	}
 	return box
@@ -176,7 +194,7 @@ func (g *generator) service(i int) *object.Service {
 		TypeMeta: object.TypeMeta{APIVersion: object.APIVersionCore, Kind: object.KindService},
 		Metadata: object.ObjectMeta{
 			Namespace:         pick(g.Rand, []string{"default", "other"}),
-			Name:              fmt.Sprintf("%c%d", 'a'+rune(g.IntN(26)), i),
+			Name:              fmt.Sprintf("%c%d", 'a'+rune(g.IntN(4)), i),
 			CreationTimestamp: &created,
 			Annotations:       map[string]string{},
 		},
@@ -305,7 +323,7 @@ func (g *generator) policies(service *object.Service) {
 		return
 	}
 	ranges := pick(g.Rand, []string{
-		"192.0.2.0/24, 203.0.113.0/25", "203.0.113.0/25,203.0.113.0/26,2001:db8:203::/113",
+		"192.0.2.0/24, 203.0.113.0/25", "203.0.113.0/25,203.0.113.0/26,2001:db8:203::/65",
 		"10.0.0.0/8,10.180.0.0/16", "0.0.0.0/0", "192.0.3.0/24,::/0",
 	})
 	if oneIn(g.Rand, 3) {
@@ -331,19 +349,19 @@ func (g *generator) strays() {
 }
 
 // bindVIPs puts some VIPs on an interface, as a host prefix.
-func (g *generator) bindVIPs() {
+func (w *World) bindVIPs(r *rand.Rand) {
 	bound := Interface{Name: boundVIPs}
-	for _, f := range g.world.frontends() {
-		if f.place == atNodePort || g.world.isLocal(f.address) || slices.Contains(g.world.Box.Gateways, f.address) {
+	for _, f := range w.frontends() {
+		if f.place == atNodePort || w.isHosts(f.address) {
 			continue
 		}
 		prefix := netip.PrefixFrom(f.address, f.address.BitLen())
-		if oneIn(g.Rand, 4) && !slices.Contains(bound.Addresses, prefix) {
+		if oneIn(r, 4) && !slices.Contains(bound.Addresses, prefix) {
 			bound.Addresses = append(bound.Addresses, prefix)
 		}
 	}
 	if len(bound.Addresses) > 0 {
-		g.world.Box.Interfaces = append(g.world.Box.Interfaces, bound)
+		w.Box.Interfaces = append(w.Box.Interfaces, bound)
 	}
 }
 

@@ -251,7 +251,7 @@ func (r *Relay) listen(ctx context.Context, p Port) (listener, *Problem) {
 func advice(p Port, err error) string {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Sprintf("stop the program that has it (`ss -lnp sport = :%d` names it), or give the Service another node port", p.Listen.Port())
+		return fmt.Sprintf("stop the program that has it (`ss -tulnp sport = :%d` names it), or give the Service another node port", p.Listen.Port())
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return "give this host the address, or leave it out of --nodeport-addresses"
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):

@@ -1,0 +1,76 @@
+package oracle
+
+import (
+	"net/netip"
+	"slices"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// take replaces the Service of that name, or adds it, with all that names endpoints
+// for it, unless it holds something that another Service has.
+func (w *World) take(from *World, service *object.Service) {
+	key := object.RefOf(service).Key()
+	w.drop(key)
+	if slices.ContainsFunc(w.Services, func(o *object.Service) bool { return clash(o, service) }) {
+		return
+	}
+	w.Services = append(w.Services, service)
+	for _, slice := range from.Slices {
+		if serviceOf(slice) == key {
+			w.Slices = append(w.Slices, slice)
+		}
+	}
+	for _, endpoints := range from.Endpoints {
+		if object.RefOf(endpoints).Key() == key {
+			w.Endpoints = append(w.Endpoints, endpoints)
+		}
+	}
+}
+
+func (w *World) drop(key string) {
+	w.Services = slices.DeleteFunc(w.Services, func(o *object.Service) bool { return object.RefOf(o).Key() == key })
+	w.Slices = slices.DeleteFunc(w.Slices, func(o *object.EndpointSlice) bool { return serviceOf(o) == key })
+	w.Endpoints = slices.DeleteFunc(w.Endpoints, func(o *object.Endpoints) bool { return object.RefOf(o).Key() == key })
+}
+
+func serviceOf(slice *object.EndpointSlice) string {
+	return slice.Metadata.Namespace + "/" + slice.Metadata.Labels[object.LabelServiceName]
+}
+
+// clash tells whether two Services hold the same cluster IP, load balancer IP or node
+// port, which no allocator gives twice.
+func clash(a, b *object.Service) bool {
+	for _, ip := range a.Spec.ClusterIPs {
+		if ip != object.ClusterIPNone && slices.Contains(b.Spec.ClusterIPs, ip) {
+			return true
+		}
+	}
+	for _, x := range a.Status.LoadBalancer.Ingress {
+		for _, y := range b.Status.LoadBalancer.Ingress {
+			if x.IP == y.IP {
+				return true
+			}
+		}
+	}
+	for _, x := range a.Spec.Ports {
+		for _, y := range b.Spec.Ports {
+			if x.NodePort != 0 && x.NodePort == y.NodePort && x.Protocol == y.Protocol {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// unbind takes the cluster IPs that are gone from the box's interface. What the host
+// does with an address of the service range that it has for itself is no question of
+// Services.
+func (w *World) unbind() {
+	gone := func(p netip.Prefix) bool { return anyContains(w.Box.ServiceRanges, p.Addr()) && !w.isVIP(p.Addr()) }
+	w.Box.Interfaces = slices.Clone(w.Box.Interfaces)
+	for i := range w.Box.Interfaces {
+		all := &w.Box.Interfaces[i]
+		all.Addresses = slices.DeleteFunc(slices.Clone(all.Addresses), gone)
+	}
+}
