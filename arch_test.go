@@ -35,11 +35,15 @@ var edges = map[string][]string{
 	"api/client": {"api/wire"},
 	"api/wire":   {},
 
-	"appliance/metrics": {"api"},
-	"appliance/node":    {},
-	"appliance/resolve": {"nft", "store/object"},
+	"appliance/conntrack":  {"nft"},
+	"appliance/dns":        {"appliance/resolve", "store/object"},
+	"appliance/healthport": {"api"},
+	"appliance/metrics":    {"api"},
+	"appliance/node":       {},
+	"appliance/relay":      {},
+	"appliance/resolve":    {"nft", "store/object"},
 	"appliance": {
-		"api", "api/wire", "appliance/metrics", "appliance/node", "appliance/resolve",
+		"api", "api/wire", "appliance/dns", "appliance/healthport", "appliance/metrics", "appliance/node", "appliance/relay", "appliance/resolve",
 		"nft", "nft/kernel", "store", "store/alloc", "store/manifest", "store/object", "watch",
 	},
 	"appliance/e2e":    {},               // tests only
@@ -57,9 +61,10 @@ var testEdges = []string{"appliance/netlab", "appliance/oracle", "nft/fake", "nf
 // moreTestEdges are what the tests of single packages use besides: those that try
 // several rooms together.
 var moreTestEdges = map[string][]string{
-	"api/client": {"api"},
-	"cmd/svcctl": {"api"},
-	"examples":   {"appliance"},
+	"api/client":          {"api"},
+	"appliance/conntrack": {"nft/kernel"},
+	"cmd/svcctl":          {"api"},
+	"examples":            {"appliance"},
 }
 
 // libraries are the packages that may use a library of others. A library that is not
@@ -68,14 +73,15 @@ var libraries = map[string][]string{
 	"github.com/coreos/go-systemd":        {"appliance"},
 	"github.com/fsnotify/fsnotify":        {"watch"},
 	"github.com/google/nftables":          {"nft/kernel"},
-	"github.com/mdlayher/netlink":         {"nft/kernel"},
+	"github.com/mdlayher/netlink":         {"appliance/conntrack", "nft/kernel"},
+	"github.com/miekg/dns":                {"appliance/dns"},
 	"github.com/prometheus/client_golang": {"appliance/metrics"},
 	"github.com/urfave/cli":               {"cmd/svcctl"},
 	"github.com/vishvananda/netlink":      {"appliance/netlab", "appliance/node"},
 	"go.etcd.io/bbolt":                    {"store"},
 	"golang.org/x/net":                    {"nft/kernel"},
 	"golang.org/x/sync":                   {"appliance"},
-	"golang.org/x/sys":                    {"api", "appliance/netlab", "appliance/node", "cmd/svcctl", "nft/fake", "nft/kernel", "watch"},
+	"golang.org/x/sys":                    {"api", "appliance/conntrack", "appliance/netlab", "appliance/node", "cmd/svcctl", "nft/fake", "nft/kernel", "watch"},
 	"gopkg.in/yaml.v3":                    {"cmd/svcctl", "store/manifest"},
 }
 

@@ -6,13 +6,15 @@
 //	/version          as Kubernetes' version.Info
 //	/svcctl/v1/status wire.Status
 //	/svcctl/v1/wait   ?for=synced|ready &timeout=30s &revision=N: answers when it is so
+//	/svcctl/v1/release POST, by root: lets go what vanished from the manifests in a mass
 //
 // Everything else answers a Kubernetes Status; /api and /apis, the room of the
 // Kubernetes-shaped API, are empty.
 //
 // Invariants:
 //
-//   - Who can open the socket can read; the socket is 0660 in a directory of 0750.
+//   - Who can open the socket can read; only root, and the user the appliance runs as,
+//     can change something. The socket is 0660 in a directory of 0750.
 //     The caller's uid, gid and pid, as the kernel tells them, are in the context.
 //   - One server a socket: a socket somebody answers on is never taken over.
 //   - Slow, idle and many clients cost a bounded amount and do not shut others out.

@@ -27,6 +27,9 @@ type Backend interface {
 	// revision 0 is everything accepted until the call. It waits until then, and
 	// returns an error when ctx is done first or it never will be.
 	Synced(ctx context.Context, revision uint64) error
+	// Release lets those Services go that vanished from the manifests and are kept in
+	// force (Status.HeldRemovals), and tells how many they were.
+	Release(ctx context.Context) (services int, err error)
 }
 
 // Config is what a Server needs to know.
@@ -71,6 +74,8 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle("/version", get(s.version))
 	mux.Handle("/svcctl/v1/status", get(s.status))
 	mux.Handle("/svcctl/v1/wait", get(s.wait))
+	mux.HandleFunc("/svcctl/v1/release", s.release)
+	mux.Handle(profilePath, profiles())
 	mux.HandleFunc("/", notFound)
 	return mux
 }

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -31,6 +32,7 @@ type backend struct {
 	synced         chan struct{} // closed: everything is in the kernel
 	asked          uint64        // the revision Synced was asked for
 	panics         atomic.Bool   // Status panics
+	held           int           // what Release lets go
 }
 
 func newBackend() *backend {
@@ -63,6 +65,12 @@ func (b *backend) Synced(ctx context.Context, revision uint64) error {
 
 func (b *backend) Healthy() error { b.mu.Lock(); defer b.mu.Unlock(); return b.healthy }
 func (b *backend) Ready() error   { b.mu.Lock(); defer b.mu.Unlock(); return b.ready }
+
+func (b *backend) Release(context.Context) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.held, b.healthy
+}
 
 func (b *backend) set(f func(*backend)) { b.mu.Lock(); defer b.mu.Unlock(); f(b) }
 
@@ -143,6 +151,40 @@ func TestHealth(t *testing.T) {
 	check(want{"/healthz", 500, "[-]alive failed: the loop hangs\nhealthz check failed\n"},
 		want{"/livez", 500, "[-]alive failed: the loop hangs\nlivez check failed\n"},
 		want{"/readyz", 503, "[-]alive failed: the loop hangs\nreadyz check failed\n"})
+}
+
+func TestRelease(t *testing.T) {
+	b := &backend{held: 7}
+	s := start(t, b)
+	if code, body := s.get(t, "/svcctl/v1/release"); code != http.StatusMethodNotAllowed {
+		t.Errorf("GET: %d %s", code, body)
+	}
+	post := func() (int, string) {
+		resp, err := s.client().Post("http://svcctl/svcctl/v1/release", "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, strings.TrimSpace(string(body))
+	}
+	if code, body := post(); code != http.StatusOK || body != `{"services":7}` {
+		t.Errorf("POST: %d %s", code, body)
+	}
+	b.set(func(b *backend) { b.healthy = errors.New("on strike") })
+	if code, body := post(); code != http.StatusServiceUnavailable || !strings.Contains(body, "on strike") {
+		t.Errorf("POST: %d %s", code, body)
+	}
+	// Who does not come by the unix socket is nobody.
+	srv := api.New(api.Config{}, b, slog.New(slog.DiscardHandler))
+	w := httptest.NewRecorder()
+	srv.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/svcctl/v1/release", nil))
+	if w.Code != http.StatusForbidden {
+		t.Errorf("POST by nobody: %d %s", w.Code, w.Body)
+	}
 }
 
 func TestVersion(t *testing.T) {

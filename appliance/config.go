@@ -64,6 +64,22 @@ type Config struct {
 	// LegacyIP says what becomes of addresses with leading zeros (--legacy-ip).
 	LegacyIP LegacyIP
 
+	// DNSListen are where names of Services are answered, over UDP and TCP, each as
+	// host:port; empty: nowhere (--dns-listen).
+	DNSListen []string
+	// ClusterDomain is the domain that names of Services are in, without a dot at the
+	// end (--cluster-domain).
+	ClusterDomain string
+	// DNSUpstreams are the resolvers for all other names; empty: they are refused
+	// (--dns-upstream).
+	DNSUpstreams []netip.AddrPort
+	// DNSClientNamespaces says in which namespace DNS clients are (--dns-client-namespaces).
+	DNSClientNamespaces []ClientNamespace
+
+	// AllowMassRemoval lets go at once what vanishes from the manifests, however much that
+	// is (--allow-mass-removal).
+	AllowMassRemoval bool
+
 	// LogLevel is the least severe level that is logged (--log-level).
 	LogLevel slog.Level
 	// LogFormat is the form of a log line (--log-format).
@@ -142,6 +158,8 @@ const (
 const (
 	DefaultDataDir = "/var/lib/svcctl"
 	DefaultSocket  = "/run/svcctl/svcctl.sock"
+	// DefaultClusterDomain is the domain of most Kubernetes clusters.
+	DefaultClusterDomain = "cluster.local"
 )
 
 // DefaultConfig is the Config of `svcctl serve` without flags. NodeName is the
@@ -164,6 +182,7 @@ func DefaultConfig() Config {
 		ServiceNames:         ServiceNamesRFC1035,
 		NodePortSpace:        NodePortPerProtocol,
 		LegacyIP:             LegacyIPRefuse,
+		ClusterDomain:        DefaultClusterDomain,
 		LogLevel:             slog.LevelInfo,
 		LogFormat:            LogText,
 	}

@@ -145,6 +145,43 @@ func ParseNodePortAddresses(list []string) (NodePortAddresses, error) {
 	return NodePortAddresses{Prefixes: prefixes}, err
 }
 
+// ParseAddrPorts reads a list of addresses with ports. The error names every entry that
+// is wrong.
+func ParseAddrPorts(list []string) ([]netip.AddrPort, error) {
+	var out []netip.AddrPort
+	var errs []error
+	for _, s := range list {
+		a, err := netip.ParseAddrPort(s)
+		if err != nil || a.Port() == 0 {
+			errs = append(errs, fmt.Errorf("%q is not an address and port: write it as 192.0.2.53:53 or [2001:db8::53]:53", s))
+			continue
+		}
+		out = append(out, a)
+	}
+	return out, errors.Join(errs...)
+}
+
+// ParseClientNamespaces reads a list of "PREFIX=NAMESPACE". The error names every entry
+// that is wrong.
+func ParseClientNamespaces(list []string) ([]ClientNamespace, error) {
+	var out []ClientNamespace
+	var errs []error
+	for _, s := range list {
+		text, namespace, found := strings.Cut(s, "=")
+		if !found {
+			errs = append(errs, fmt.Errorf("%q names no namespace: write it as 10.1.0.0/16=default", s))
+			continue
+		}
+		p, err := parsePrefix(strings.TrimSpace(text))
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		out = append(out, ClientNamespace{Prefix: p, Namespace: strings.TrimSpace(namespace)})
+	}
+	return out, errors.Join(errs...)
+}
+
 // lastAddr is the highest address of a masked prefix.
 func lastAddr(p netip.Prefix) netip.Addr {
 	b := p.Addr().AsSlice()

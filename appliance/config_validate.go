@@ -50,6 +50,7 @@ func (c *Config) Validate() error {
 	c.validateNames(&v)
 	c.validateRanges(&v)
 	c.validateModes(&v)
+	c.validateDNS(&v)
 	return errors.Join(v...)
 }
 

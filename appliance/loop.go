@@ -7,12 +7,12 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/checkup"
 	"svcctl.io/svcctl/appliance/metrics"
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/kernel"
 	"svcctl.io/svcctl/store"
-	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/watch"
 )
 
@@ -34,6 +34,11 @@ type loop struct {
 	metrics  *metrics.Metrics
 	reporter *reporter
 	state    *published
+	names    *names // nil without DNS
+	hosted   *listeners
+	now      func() time.Time
+	sentinel func() error // kernel.Conn.HoldSentinel
+	watchdog *watchdog
 	onReady  func() // called once, when the first step has succeeded
 
 	// What has been heard of.
@@ -43,6 +48,9 @@ type loop struct {
 	moved    bool // the facts changed since the last plan
 	tampered bool // somebody else touched our tables
 	foreign  uint64
+	fight    interference
+	brake    *brake // decides in the store's name, see run.go
+	host     []checkup.Finding
 
 	// What has been done.
 	adopted    bool
@@ -51,6 +59,10 @@ type loop struct {
 	result     store.SyncResult
 	status     wire.Status
 	wait       time.Duration // until a failed step is tried again; 0: it did not fail
+	// retryRefused is when the Services that the kernel refuses are tried again, which
+	// they were refusedWait before.
+	retryRefused time.Time
+	refusedWait  time.Duration
 }
 
 // inputs are the channels the loop listens to.
@@ -59,7 +71,11 @@ type inputs struct {
 	facts     <-chan node.Facts
 	changes   <-chan kernel.Change
 	accepted  <-chan struct{}      // the store has news
+	hosted    <-chan struct{}      // the problems of the listeners are others
 	barriers  <-chan chan struct{} // closed once all snapshots before it are in the store
+	releases  <-chan chan int      // get how many held Services were let go
+	host      <-chan []checkup.Finding
+	beats     <-chan struct{} // the watchdog's
 }
 
 // run steps until ctx is done. Its error is one that no retry can mend.
@@ -68,6 +84,7 @@ func (l *loop) run(ctx context.Context, in inputs) error {
 	retry.Stop()
 	for {
 		var barrier chan struct{}
+		var release chan int
 		select {
 		case <-ctx.Done():
 			return nil
@@ -75,28 +92,35 @@ func (l *loop) run(ctx context.Context, in inputs) error {
 			l.snapshot, l.unsynced = s, true
 		case f := <-in.facts:
 			l.facts, l.moved = &f, true
-		case c, open := <-in.changes:
-			if !open {
-				in.changes = nil
-				l.log.Warn("nf_tables is not watched any more; changes by others are found by the next commit only")
-				continue
-			}
+		case c := <-in.changes:
 			if !l.noticed(c) {
 				continue
 			}
 		case <-in.accepted:
+		case <-in.hosted:
 		case <-retry.C:
 		case barrier = <-in.barriers:
+		case release = <-in.releases:
+		case l.host = <-in.host:
+		case <-in.beats:
+			continue
 		}
 		l.drain(in)
 		if barrier != nil {
 			l.syncFiles()
 			close(barrier)
 		}
+		released := 0
+		if release != nil {
+			released = l.release()
+		}
 		l.step()
+		if release != nil {
+			release <- released
+		}
 		retry.Stop()
-		if l.wait > 0 {
-			retry.Reset(l.wait)
+		if wait, needed := l.until(); needed {
+			retry.Reset(wait)
 		}
 	}
 }
@@ -109,32 +133,14 @@ func (l *loop) drain(in inputs) {
 			l.snapshot, l.unsynced = s, true
 		case f := <-in.facts:
 			l.facts, l.moved = &f, true
-		case c, open := <-in.changes:
-			if !open {
-				return // run hears of it again
-			}
+		case c := <-in.changes:
 			l.noticed(c)
 		case <-in.accepted:
+		case <-in.hosted:
 		default:
 			return
 		}
 	}
-}
-
-// noticed tells whether a change by somebody else concerns us, and says who it was.
-func (l *loop) noticed(c kernel.Change) bool {
-	switch {
-	case c.Lost:
-		l.log.Warn("changes to nf_tables were missed; our tables are read again")
-	case c.Ours:
-		l.foreign++
-		l.metrics.ForeignChanged()
-		l.log.Warn("our tables were changed by another program; they are put right", "pid", c.PID, "comm", c.Comm, "generation", c.Generation)
-	default:
-		return false
-	}
-	l.tampered = true
-	return true
 }
 
 // step makes the kernel equal to what is accepted, as far as it can, and publishes
@@ -153,12 +159,18 @@ func (l *loop) step() {
 	if err != nil {
 		l.log.Error("not everything is programmed", "err", err, "retry", l.wait)
 	}
+	l.hosted.tell(err == nil && l.adopted)
+	if l.names != nil && l.waitsFor() == "" {
+		l.names.tell(l.facts)
+	}
 	l.publish(start, done, err)
 }
 
 // converge is one round of store, plan and commit.
 func (l *loop) converge() (committed, error) {
+	l.watchdog.steps.Add(1)
 	storeErr := l.syncFiles()
+	l.watchdog.steps.Add(1)
 	if why := l.waitsFor(); why != "" {
 		l.status.Ready, l.status.Reason = false, why
 		return committed{}, storeErr
@@ -167,11 +179,17 @@ func (l *loop) converge() (committed, error) {
 	if err != nil {
 		return committed{}, errors.Join(storeErr, err)
 	}
+	l.watchdog.steps.Add(1)
 	var done committed
 	if !tr.Empty() || l.kernel.generation == 0 {
 		done, err = l.kernel.program(tr, l.planner.compiler.Ruleset())
+		if _, refused := refusal(err); refused {
+			done, err = l.quarantine(err, tr.Forget)
+		}
 	}
 	if err == nil {
+		l.planner.settled()
+		l.healed(done)
 		l.programmed = revision
 		if storeErr == nil {
 			l.ready(done)
@@ -196,9 +214,13 @@ func (l *loop) waitsFor() string {
 
 // syncFiles makes the store's objects those of the newest snapshot.
 func (l *loop) syncFiles() error {
+	if at, due := l.brake.until(); due && !l.now().Before(at) {
+		l.unsynced = true
+	}
 	if !l.unsynced {
 		return nil
 	}
+	l.brake.look(l.snapshot.Sources)
 	result, err := l.store.SyncFiles(l.snapshot.Files)
 	if err != nil {
 		return err
@@ -212,14 +234,15 @@ func (l *loop) plan() (nft.Transition, uint64, error) {
 	if !l.adopted {
 		return l.adopt()
 	}
-	tampered := l.tampered
+	tampered := l.tampered && l.fight.mayHeal(l.now())
 	changes := l.store.Changes(l.planned)
-	changed := changes.Services
+	changed := append(changes.Services, l.refused()...)
 	if changes.All || l.moved {
 		changed = append(changed, l.allServices()...)
 	}
 	var tr nft.Transition
 	if l.moved {
+		l.hosted.place(l.cfg.nodePortAddresses(l.facts), l.cfg.loopbackAddresses(l.facts))
 		tr = l.planner.relocate(l.cfg.box(l.facts), l.cfg.resolveFacts(l.facts), l.store, changed)
 	} else {
 		tr = l.planner.update(l.store, changed)
@@ -245,6 +268,7 @@ func (l *loop) adopt() (nft.Transition, uint64, error) {
 		return nft.Transition{}, 0, err
 	}
 	changes := l.store.Changes(0)
+	l.hosted.place(l.cfg.nodePortAddresses(l.facts), l.cfg.loopbackAddresses(l.facts))
 	tr := l.planner.adopt(have, l.cfg.box(l.facts), l.cfg.resolveFacts(l.facts), l.store, l.allServices())
 	l.adopted, l.moved, l.tampered, l.planned = true, false, false, changes.Revision
 	return tr, changes.Revision, nil
@@ -278,7 +302,7 @@ func (l *loop) publish(start time.Time, done committed, err error) {
 		Services: len(l.planner.sizes), ServicePorts: total.ports, Frontends: total.frontends,
 		Endpoints: total.endpoints, VIPs: l.planner.compiler.VIPs(),
 	}
-	l.status.ForeignChanges = l.foreign
+	l.status.ForeignChanges, l.status.HeldRemovals = l.foreign, l.brake.held
 	if done.transactions > 0 {
 		l.status.LastTransaction = &wire.Transaction{
 			At: done.at.UTC(), Duration: wire.Duration(done.duration),
@@ -287,7 +311,7 @@ func (l *loop) publish(start time.Time, done committed, err error) {
 		l.log.Debug("committed", "rev", l.programmed, "txn", l.kernel.generation, "operations", done.operations, "elements", done.elements, "dur", done.duration)
 	}
 	l.status.Sources = sources(l.cfg.Manifests, l.snapshot)
-	l.status.Problems = l.reporter.report(l.fileProblems(), l.store.Problems(), l.planner.allProblems())
+	l.status.Problems = l.reporter.report(l.fileProblems(), l.store.Problems(), append(l.planner.allProblems(), l.hosted.problems()...))
 	l.state.publish(l.status, l.programmed, err)
 	l.measure(start, done, err)
 }
@@ -307,15 +331,8 @@ func (l *loop) measure(start time.Time, done committed, err error) {
 		files = len(l.snapshot.Problems)
 	}
 	l.metrics.Problems(errs, len(l.status.Problems)-errs, files)
+	l.metrics.Held(l.brake.held, len(l.planner.left))
 	l.metrics.Revisions(l.store.Revision(), l.programmed)
-}
-
-// fileProblems are the problems of files rather than of objects.
-func (l *loop) fileProblems() []manifest.Problem {
-	if l.snapshot == nil {
-		return nil
-	}
-	return l.snapshot.Problems
 }
 
 // sources is the state of every watched directory.

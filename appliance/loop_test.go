@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/metrics"
@@ -30,11 +31,14 @@ type rig struct {
 	engine *store.Memory
 	files  map[string]*manifest.File
 	ready  int
+	held   int // how often the sentinel was held
+	clock  time.Time
 	logged strings.Builder
 }
 
 func newRig(t *testing.T) *rig {
 	r := &rig{t: t, kernel: fake.New(), engine: store.NewMemory(), files: map[string]*manifest.File{}}
+	r.clock = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	r.start()
 	return r
 }
@@ -45,18 +49,29 @@ func (r *rig) start() {
 	cfg := DefaultConfig()
 	cfg.NodeName, cfg.Manifests = "gw1", []string{"manifests"}
 	r.engine = r.engine.Reopen()
-	objects, err := store.Open(r.engine, cfg.storeConfig())
+	brake := &brake{}
+	storeConfig := cfg.storeConfig()
+	storeConfig.Hold = func(removals store.Removals) bool { return brake.hold(removals, r.clock) }
+	objects, err := store.Open(r.engine, storeConfig)
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	log := slog.New(slog.NewTextHandler(&r.logged, nil))
+	hosted := newListeners(log)
+	planner := newPlanner()
+	planner.served = hosted.record
 	r.loop = &loop{
 		cfg: cfg, log: log, store: objects, metrics: metrics.New("test"),
-		state:    newPublished(objects.Revision, func(context.Context) error { return nil }, wire.Status{Reason: "starting"}),
-		planner:  newPlanner(),
+		state:    newPublished(objects.Revision, func(context.Context) error { return nil }, nil, wire.Status{Reason: "starting"}),
+		planner:  planner,
+		hosted:   hosted,
 		kernel:   &programmer{kernel: r.kernel, log: log},
 		reporter: &reporter{log: log, where: objects.Location},
 		status:   wire.Status{Reason: "starting"},
+		brake:    brake,
+		watchdog: &watchdog{},
+		now:      func() time.Time { return r.clock },
+		sentinel: func() error { r.held++; return nil },
 		onReady:  func() { r.ready++ },
 	}
 }
@@ -79,7 +94,9 @@ func (r *rig) write(path, text string) {
 	for name, f := range r.files {
 		files[name] = f
 	}
-	r.snapshot, r.unsynced = &watch.Snapshot{Files: files}, true
+	r.snapshot, r.unsynced = &watch.Snapshot{
+		Files: files, Sources: []watch.Source{{Dir: "manifests", State: watch.StateWatching, Files: len(files)}},
+	}, true
 }
 
 func (r *rig) text() string {
@@ -281,10 +298,11 @@ func TestFailedCommitsAreOutcomesToVerify(t *testing.T) {
 				r.write("a.yaml", web("web", "10.96.0.10", ip))
 				r.step()
 				for range 3 {
-					if r.wait > 0 {
-						if s := r.state.Status(); s.Synced {
-							t.Error("a failed step counts as synced")
-						}
+					if s := r.state.Status(); r.wait > 0 && s.Synced {
+						t.Error("a failed step counts as synced")
+					}
+					if wait, needed := r.until(); needed {
+						r.clock = r.clock.Add(wait)
 						r.step()
 					}
 				}

@@ -37,7 +37,8 @@ func TestOracle(t *testing.T) {
 		history := []*oracle.World{first, first.Next(r), oracle.Generate(r)}
 		p := newPlanner()
 		for i, world := range history {
-			ruleset := planHistory(p, history[:i+1])
+			planStep(p, history[:i+1])
+			ruleset := p.compiler.Ruleset()
 			for _, packet := range world.Packets(r, packetsPerWorld) {
 				if disagreement(world, ruleset, packet) != "" {
 					reportDisagreement(t, seed, history[:i+1], packet)
@@ -67,42 +68,40 @@ func sum(counts map[string]int) (n int) {
 	return n
 }
 
-// planHistory brings a planner from the worlds before to the last one, by the way that
-// the appliance takes for such a change, and gives the ruleset.
-func planHistory(p *planner, history []*oracle.World) nft.Ruleset {
+// planStep brings a planner from the worlds before to the last one, by the way that the
+// appliance takes for such a change.
+func planStep(p *planner, history []*oracle.World) nft.Transition {
 	world := history[len(history)-1]
 	cfg, facts := configOf(&world.Box), factsOf(&world.Box)
 	box, resolveFacts := cfg.box(&facts), cfg.resolveFacts(&facts)
 	objs := (*worldObjects)(world)
 	if len(history) == 1 {
-		p.adopt(nil, box, resolveFacts, objs, objs.keys())
-		return p.compiler.Ruleset()
+		return p.adopt(nil, box, resolveFacts, objs, objs.keys())
 	}
-	before := (*worldObjects)(history[len(history)-2])
-	keys := append(before.keys(), objs.keys()...)
-	if reflect.DeepEqual(before.Box, objs.Box) {
-		p.update(objs, slices.DeleteFunc(keys, func(key string) bool { return same(before, objs, key) }))
-	} else {
-		p.relocate(box, resolveFacts, objs, keys)
+	before := history[len(history)-2]
+	if !reflect.DeepEqual(before.Box, objs.Box) {
+		return p.relocate(box, resolveFacts, objs, append((*worldObjects)(before).keys(), objs.keys()...))
 	}
-	return p.compiler.Ruleset()
+	return p.update(objs, changedServices(before, world))
 }
 
-// same tells whether nothing about a Service changed.
-func same(a, b *worldObjects, key string) bool {
-	service, parts, endpoints := a.Service(key)
-	otherService, otherParts, otherEndpoints := b.Service(key)
-	return service == otherService && slices.Equal(parts, otherParts) && endpoints == otherEndpoints
+// changedServices are the Services that anything changed about.
+func changedServices(before, after *oracle.World) []string {
+	a, b := (*worldObjects)(before), (*worldObjects)(after)
+	return slices.DeleteFunc(append(a.keys(), b.keys()...), func(key string) bool {
+		service, parts, endpoints := a.Service(key)
+		otherService, otherParts, otherEndpoints := b.Service(key)
+		return service == otherService && slices.Equal(parts, otherParts) && endpoints == otherEndpoints
+	})
 }
 
 // planWorlds plans a history from its beginning.
 func planWorlds(history ...*oracle.World) nft.Ruleset {
 	p := newPlanner()
-	var ruleset nft.Ruleset
 	for i := range history {
-		ruleset = planHistory(p, history[:i+1])
+		planStep(p, history[:i+1])
 	}
-	return ruleset
+	return p.compiler.Ruleset()
 }
 
 // reportDisagreement shows the smallest history that still disagrees about the packet:

@@ -28,6 +28,13 @@ type planner struct {
 	problems map[string][]resolve.Problem // by Service
 	sizes    map[string]size              // by Service
 	total    size
+	// served, when not nil, hears what every Service came to.
+	served func(key string, health *resolve.Health, ports []nft.ServicePort)
+
+	// What the kernel refuses is found with these, see quarantine.go.
+	granted map[string][]nft.ServicePort // what every Service has in the compiler
+	pending map[string][]nft.ServicePort // what those had that changed since all was in the kernel
+	left    map[string]leftOut           // those that the kernel refuses
 }
 
 // size counts what is served.
@@ -42,6 +49,9 @@ func newPlanner() *planner {
 		compiler: nft.NewCompiler(),
 		problems: map[string][]resolve.Problem{},
 		sizes:    map[string]size{},
+		granted:  map[string][]nft.ServicePort{},
+		pending:  map[string][]nft.ServicePort{},
+		left:     map[string]leftOut{},
 	}
 }
 
@@ -53,13 +63,22 @@ func (p *planner) adopt(have nft.Ruleset, box nft.Box, facts resolve.Facts, objs
 
 // update plans the Services that changed.
 func (p *planner) update(objs objects, changed []string) nft.Transition {
+	p.retry(changed)
 	return p.compiler.Update(nil, p.resolve(objs, changed))
 }
 
 // relocate plans all Services anew on a box that changed.
 func (p *planner) relocate(box nft.Box, facts resolve.Facts, objs objects, all []string) nft.Transition {
 	p.box, p.facts = box, facts
+	p.retry(all)
 	return p.compiler.Update(&box, p.resolve(objs, all))
+}
+
+// retry has those that the kernel refused planned as they are to be.
+func (p *planner) retry(services []string) {
+	for _, key := range services {
+		delete(p.left, key)
+	}
 }
 
 // resolve gives the ports of the Services that changed and of those that gain or
@@ -84,7 +103,17 @@ func (p *planner) resolve(objs objects, changed []string) map[string][]nft.Servi
 		namespace, name, _ := cutKey(key)
 		granted, conflicts := p.claims.Grant(object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}, out.Ports)
 		ports[key] = granted
+		if _, changedBefore := p.pending[key]; !changedBefore {
+			p.pending[key] = p.granted[key]
+		}
+		p.granted[key] = granted
+		if len(granted) == 0 {
+			delete(p.granted, key)
+		}
 		p.record(key, granted, append(out.Problems, conflicts...))
+		if p.served != nil {
+			p.served(key, out.Health, granted)
+		}
 	}
 	return ports
 }
@@ -100,12 +129,18 @@ func cutKey(key string) (namespace, name string, ok bool) {
 
 func (p *planner) resolveOne(objs objects, key string) (resolve.Output, time.Time) {
 	svc, slices, endpoints := objs.Service(key)
-	if svc == nil {
-		return resolve.Output{}, time.Time{}
-	}
 	var since time.Time
-	if t := svc.Metadata.CreationTimestamp; t != nil {
-		since = *t
+	if svc != nil && svc.Metadata.CreationTimestamp != nil {
+		since = *svc.Metadata.CreationTimestamp
+	}
+	if left, is := p.left[key]; is {
+		namespace, name, _ := cutKey(key)
+		return resolve.Output{Ports: left.ports, Problems: []resolve.Problem{
+			left.problem(object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}),
+		}}, since
+	}
+	if svc == nil {
+		return resolve.Output{}, since
 	}
 	return resolve.Service(resolve.Input{Service: svc, Slices: slices, Endpoints: endpoints}, &p.facts), since
 }

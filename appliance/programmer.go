@@ -14,6 +14,7 @@ import (
 type table interface {
 	Read() (nft.Ruleset, uint32, error)
 	Commit(b *nft.Batch, generation uint32) (uint32, error)
+	Check(b *nft.Batch, generation uint32) error
 	Forget(f nft.ForgetData, generation uint32) (uint32, error)
 }
 
@@ -52,7 +53,8 @@ func (p *programmer) read() (nft.Ruleset, error) {
 // program commits a transition that leads from what the kernel is known to hold to
 // want. When somebody else committed meanwhile, or the outcome of a commit is unknown,
 // it reads again and commits what is still missing; when the kernel refuses the change,
-// it replaces our tables as a whole, in one transaction.
+// it replaces our tables as a whole, in one transaction. When it refuses that too, the
+// error is the *kernel.OpError.
 func (p *programmer) program(tr nft.Transition, want nft.Ruleset) (committed, error) {
 	var done committed
 	start := time.Now()
@@ -64,12 +66,14 @@ func (p *programmer) program(tr nft.Transition, want nft.Ruleset) (committed, er
 		}
 		tr = nft.Diff(have, want)
 	}
+	replaced := false
 	for attempt := 1; ; attempt++ {
 		err := p.commit(tr, &done)
 		if err == nil {
 			break
 		}
-		if attempt == maxAttempts || errors.Is(err, kernel.ErrPermission) {
+		refused, isRefused := errors.AsType[*kernel.OpError](err)
+		if attempt == maxAttempts || errors.Is(err, kernel.ErrPermission) || isRefused && (replaced || isExhausted(refused)) {
 			p.generation = 0
 			return done, err
 		}
@@ -78,9 +82,8 @@ func (p *programmer) program(tr nft.Transition, want nft.Ruleset) (committed, er
 		if readErr != nil {
 			return done, errors.Join(err, readErr)
 		}
-		var refused *kernel.OpError
-		if errors.As(err, &refused) {
-			tr = replacement(have, want)
+		if isRefused {
+			tr, replaced = replacement(have, want), true
 		} else {
 			tr = nft.Diff(have, want)
 		}
@@ -88,6 +91,15 @@ func (p *programmer) program(tr nft.Transition, want nft.Ruleset) (committed, er
 	done.duration = time.Since(start)
 	done.at = time.Now()
 	return done, p.sweep(forget)
+}
+
+// check asks the kernel whether it would take what leads from have to want.
+func (p *programmer) check(have, want nft.Ruleset) error {
+	tr := nft.Diff(have, want)
+	if tr.Apply.Empty() {
+		return nil
+	}
+	return p.kernel.Check(&tr.Apply, 0)
 }
 
 // commit carries out both parts of a transition.

@@ -14,6 +14,8 @@ import (
 
 	"svcctl.io/svcctl/api"
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/checkup"
+	"svcctl.io/svcctl/appliance/dns"
 	"svcctl.io/svcctl/appliance/metrics"
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/nft/kernel"
@@ -37,7 +39,10 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 		return err
 	}
 	closers.add(engine.Close)
-	objects, err := store.Open(engine, cfg.storeConfig())
+	brake := &brake{off: cfg.AllowMassRemoval}
+	storeConfig := cfg.storeConfig()
+	storeConfig.Hold = func(r store.Removals) bool { return brake.hold(r, time.Now()) }
+	objects, err := store.Open(engine, storeConfig)
 	if err != nil {
 		return err
 	}
@@ -48,13 +53,13 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 	closers.add(k.Close)
 
 	m := metrics.New(cfg.Version)
-	a := &assembly{cfg: cfg, log: log, store: objects, kernel: k, metrics: m, barriers: make(chan chan struct{})}
+	a := &assembly{cfg: cfg, log: log, store: objects, kernel: k, metrics: m, brake: brake, barriers: make(chan chan struct{}), releases: make(chan chan int)}
 	if len(cfg.Manifests) > 0 {
 		if a.watcher, err = watch.New(watch.Config{Dirs: cfg.Manifests, LastGood: objects.LastGood(), Log: log}); err != nil {
 			return err
 		}
 	}
-	a.state = newPublished(objects.Revision, a.rescan, a.firstStatus())
+	a.state = newPublished(objects.Revision, a.rescan, a.release, a.firstStatus())
 	server := api.New(api.Config{Socket: cfg.Socket, Version: cfg.Version, Panicked: m.APIPanicked}, a.state, log)
 	socket, err := server.Listen()
 	if err != nil {
@@ -68,7 +73,15 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 		}
 		closers.add(ignoreClosed(scrape.Close))
 	}
-	if err := k.HoldSentinel(); err != nil {
+	if len(cfg.DNSListen) > 0 {
+		if a.dns, err = dns.Listen(cfg.dnsConfig(), log); err != nil {
+			return err
+		}
+		closers.add(a.dns.Close)
+	}
+	if err := k.HoldSentinel(); errors.Is(err, kernel.ErrPermission) {
+		return fmt.Errorf("another svcctl serves in this network namespace: stop it first: %w", err)
+	} else if err != nil {
 		log.Warn("established connections are not protected from a foreign flush of the ruleset", "err", err)
 	}
 	return a.serve(ctx, server, socket, scrape)
@@ -104,9 +117,12 @@ type assembly struct {
 	store    *store.Store
 	kernel   *kernel.Conn
 	watcher  *watch.Watcher // nil when there is nothing to watch
+	dns      *dns.Server    // nil when it is off
 	metrics  *metrics.Metrics
 	state    *published
+	brake    *brake
 	barriers chan chan struct{}
+	releases chan chan int
 }
 
 // serve runs the tasks. The first one that fails ends all; a panic ends the process.
@@ -116,16 +132,26 @@ func (a *assembly) serve(ctx context.Context, server *api.Server, socket, scrape
 	if err != nil {
 		return err
 	}
-	changes, err := a.kernel.Watch(ctx)
+	changes, err := follow(ctx, a.kernel.Watch, a.log)
 	if err != nil {
 		return err
 	}
-	in := inputs{facts: facts, changes: changes, accepted: a.store.Changed(), barriers: a.barriers}
+	in := inputs{facts: facts, changes: changes, accepted: a.store.Changed(), barriers: a.barriers, releases: a.releases}
 	if a.watcher != nil {
 		in.snapshots = a.watcher.Snapshots()
 		tasks.Go(func() error { return a.watcher.Run(ctx) })
 	}
 	l := a.loop()
+	host := make(chan []checkup.Finding)
+	in.host, in.beats = host, l.watchdog.beats
+	tasks.Go(func() error { return a.watchHost(ctx, host) })
+	tasks.Go(func() error { return l.watchdog.run(ctx) })
+	in.hosted = l.hosted.changed
+	tasks.Go(func() error { return l.hosted.run(ctx) })
+	if a.dns != nil {
+		l.names = &names{server: a.dns, store: a.store}
+		tasks.Go(func() error { return a.dns.Run(ctx) })
+	}
 	tasks.Go(func() error { return l.run(ctx, in) })
 	tasks.Go(func() error { return server.Serve(ctx, socket) })
 	if scrape != nil {
@@ -142,15 +168,39 @@ func (a *assembly) serve(ctx context.Context, server *api.Server, socket, scrape
 }
 
 func (a *assembly) loop() *loop {
+	hosted := newListeners(a.log)
+	planner := newPlanner()
+	planner.served = hosted.record
 	return &loop{
 		cfg: a.cfg, log: a.log, store: a.store, metrics: a.metrics, state: a.state,
-		planner:  newPlanner(),
+		planner:  planner,
+		hosted:   hosted,
 		kernel:   &programmer{kernel: a.kernel, log: a.log},
 		reporter: &reporter{log: a.log, where: a.store.Location},
 		status:   a.firstStatus(),
+		brake:    a.brake,
+		now:      time.Now,
+		sentinel: a.kernel.HoldSentinel,
+		watchdog: a.watchdog(),
 		onReady:  func() { a.notify(daemon.SdNotifyReady) },
 	}
 }
+
+// watchdog tells systemd that we live, three times in the period that it wants that in.
+func (a *assembly) watchdog() *watchdog {
+	period, err := daemon.SdWatchdogEnabled(false)
+	if err != nil {
+		a.log.Warn("the watchdog of systemd is not served", "err", err)
+	}
+	return &watchdog{
+		beats: make(chan struct{}), every: period / 3, log: a.log,
+		tell: func() { a.notify(daemon.SdNotifyWatchdog) },
+		exit: func() { os.Exit(stuckExit) },
+	}
+}
+
+// stuckExit is the exit code of a process that its own watchdog ends.
+const stuckExit = 1
 
 // notify tells systemd, if it started us and wants to know.
 func (a *assembly) notify(state string) {
@@ -189,6 +239,22 @@ func (a *assembly) rescan(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
+	}
+}
+
+// release has the loop let go what vanished from the manifests.
+func (a *assembly) release(ctx context.Context) (services int, err error) {
+	released := make(chan int, 1)
+	select {
+	case a.releases <- released:
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+	select {
+	case services = <-released:
+		return services, nil
+	case <-ctx.Done():
+		return 0, ctx.Err()
 	}
 }
 

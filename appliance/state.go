@@ -13,6 +13,7 @@ import (
 type published struct {
 	accepted func() uint64 // the store's revision
 	rescan   func(context.Context) error
+	release  func(context.Context) (services int, err error)
 
 	mu         sync.Mutex
 	status     wire.Status
@@ -21,8 +22,8 @@ type published struct {
 	changed    chan struct{} // closed when any of the above changes
 }
 
-func newPublished(accepted func() uint64, rescan func(context.Context) error, first wire.Status) *published {
-	return &published{accepted: accepted, rescan: rescan, status: first, changed: make(chan struct{})}
+func newPublished(accepted func() uint64, rescan func(context.Context) error, release func(context.Context) (int, error), first wire.Status) *published {
+	return &published{accepted: accepted, rescan: rescan, release: release, status: first, changed: make(chan struct{})}
 }
 
 // publish replaces the status.
@@ -81,6 +82,9 @@ func (p *published) Synced(ctx context.Context, revision uint64) error {
 		}
 	}
 }
+
+// Release implements api.Backend.
+func (p *published) Release(ctx context.Context) (services int, err error) { return p.release(ctx) }
 
 // why says what a caller waited for in vain.
 func (p *published) why(ctx context.Context) error {

@@ -1,10 +1,16 @@
 package nft
 
+import (
+	"net/netip"
+	"slices"
+)
+
 // Session affinity of a Service port: a map of clients, a chain that recalls a
 // client before an endpoint is picked, and chains that remember it where the
 // packet already carries its endpoint. The cost is one lookup for any number of
-// endpoints. Where internal and outside clients get different pools each pool
-// has a map, since an endpoint of the one may not serve the other.
+// endpoints. Where clients get different pools each pool has a map, since an endpoint
+// of the one may not serve the other; a client whose endpoint serves both is
+// remembered in both, so that it meets the same one by every address.
 
 func (p *compiledPort) affinityMap(pool Pool) Set {
 	return Set{
@@ -16,6 +22,10 @@ func (p *compiledPort) affinityMap(pool Pool) Set {
 		Size:    affinitySize,
 	}
 }
+
+// inBothPools is the set of the endpoints that serve both pools. Neither pool holds the
+// other: hints and fallbacks choose for each by itself.
+func (p *compiledPort) inBothPools() Set { return Set{Name: "both-pools/" + p.ID, Key: dataEndpoint} }
 
 // recall names the chain in which a frontend's clients are recalled. Node ports have
 // one of their own: who is new there picks from other maps.
@@ -43,8 +53,20 @@ func (p *compiledPort) remember(fe *Frontend) string {
 // addAffinity adds the port's maps and chains: for each pool in use a map, for each
 // kind of frontend its recall and remember chains.
 func (p *compiledPort) addAffinity(f *fragment, box *Box) {
-	var used [NumPools]bool
-	remember, recall := map[string]bool{}, map[string]bool{}
+	used := p.usedPools()
+	for pool := range NumPools {
+		if used[pool] {
+			f.sets = append(f.sets, p.affinityMap(pool))
+		}
+	}
+	both := p.endpointsInBothPools()
+	if len(both) > 0 {
+		f.sets = append(f.sets, p.inBothPools())
+	}
+	for _, ap := range both {
+		f.elements = append(f.elements, placed{p.inBothPools().Name, AddrPortData(ap), ""})
+	}
+	done := map[string]bool{}
 	local := p.hasLocalEndpoint(box)
 	for i := range p.Frontends {
 		fe := &p.Frontends[i]
@@ -52,26 +74,41 @@ func (p *compiledPort) addAffinity(f *fragment, box *Box) {
 			continue
 		}
 		for _, pool := range []Pool{fe.Inside.Pool, fe.Outside.Pool} {
-			used[pool] = true
-			if name := p.recall(fe, pool); len(p.slots[pool]) > 0 && !recall[name] {
-				recall[name] = true
+			if name := p.recall(fe, pool); len(p.slots[pool]) > 0 && !done[name] {
+				done[name] = true
 				f.chains = append(f.chains, p.recallChain(f, fe, pool))
 			}
 		}
-		name := p.remember(fe)
-		if !remember[name] {
-			remember[name] = true
+		if name := p.remember(fe); !done[name] {
+			done[name] = true
 			f.chains = append(f.chains, p.rememberChain(f, box, fe, name))
 		}
 		if local {
-			p.addRememberInput(f, box, fe, remember)
+			p.addRememberInput(f, box, fe, done)
 		}
 	}
-	for pool := range NumPools {
-		if used[pool] {
-			f.sets = append(f.sets, p.affinityMap(pool))
+}
+
+// usedPools tells which pools the port's clients are sent to.
+func (p *compiledPort) usedPools() (used [NumPools]bool) {
+	for i := range p.Frontends {
+		if fe := &p.Frontends[i]; p.serves(fe) {
+			used[fe.Inside.Pool], used[fe.Outside.Pool] = true, true
 		}
 	}
+	return used
+}
+
+// endpointsInBothPools are those that serve both pools, where both are in use.
+func (p *compiledPort) endpointsInBothPools() []netip.AddrPort {
+	if p.usedPools() != [NumPools]bool{PoolCluster: true, PoolLocal: true} {
+		return nil
+	}
+	inCluster := make(map[netip.AddrPort]bool, len(p.slots[PoolCluster]))
+	for _, ap := range p.slots[PoolCluster] {
+		inCluster[ap] = true
+	}
+	return slices.DeleteFunc(slices.Clone(p.slots[PoolLocal]), func(ap netip.AddrPort) bool { return !inCluster[ap] })
 }
 
 // recallChain sends a client that is remembered where it went before and lets the
@@ -100,28 +137,33 @@ func (p *compiledPort) rememberChain(f *fragment, box *Box, fe *Frontend, name s
 	} else {
 		f.shared = append(f.shared, next)
 	}
-	rules := p.updates(box, fe)
-	for i, r := range rules {
-		if len(r) > 1 { // an update for some clients only ends the chain for them
-			rules[i] = append(r, GotoChain(next))
-		}
-	}
-	return Chain{Name: name, Rules: append(rules, Rule{GotoChain(next)})}
+	end := GotoChain(next)
+	return Chain{Name: name, Rules: append(p.updates(box, fe, end), Rule{end})}
 }
 
-// updates are the rules that record a client of the frontend. A client from
-// outside whose endpoint is of the local pool is recorded for both pools: every
-// local endpoint serves inside too, so it meets the same one by every address.
-func (p *compiledPort) updates(box *Box, fe *Frontend) []Rule {
+// updates are the rules that record a client of the frontend, for the pool that it was
+// sent to and, when its endpoint is in the other pool too, for that one. end is where a
+// client goes on for which that is all.
+//
+//	ip daddr . th dport @both-pools/default/web update @affinity-local/default/web { ... }
+//	update @affinity/default/web { ... }
+func (p *compiledPort) updates(box *Box, fe *Frontend, end Verdict) []Rule {
+	inside, outside := p.update(fe.Inside.Pool), p.update(fe.Outside.Pool)
+	var rules []Rule
+	if len(p.endpointsInBothPools()) > 0 {
+		both := MatchSet{Key: []Field{Daddr, Dport}, Set: p.inBothPools().Name}
+		rules = append(rules,
+			Rule{both, p.update(PoolCluster)},
+			Rule{both, p.update(PoolLocal), end})
+	}
 	if fe.Inside.Pool == fe.Outside.Pool {
-		return []Rule{{p.update(fe.Inside.Pool)}}
+		return append(rules, Rule{inside})
 	}
-	inside := p.update(fe.Inside.Pool)
-	rules := []Rule{{MatchLocalSource{}, inside}}
+	rules = append(rules, Rule{MatchLocalSource{}, inside, end})
 	if box.hasInternalSources(p.Family) {
-		rules = append(rules, Rule{MatchSet{Key: []Field{Saddr}, Set: setInternalSources}, inside})
+		rules = append(rules, Rule{MatchSet{Key: []Field{Saddr}, Set: setInternalSources}, inside, end})
 	}
-	return append(rules, Rule{p.update(fe.Outside.Pool)}, Rule{inside})
+	return append(rules, Rule{outside})
 }
 
 func (p *compiledPort) update(pool Pool) Update {
@@ -152,11 +194,5 @@ func (p *compiledPort) addRememberInput(f *fragment, box *Box, fe *Frontend, don
 		return
 	}
 	done[name] = true
-	rules := p.updates(box, fe)
-	for i, r := range rules {
-		if len(r) > 1 {
-			rules[i] = append(r, Verdict{Kind: Accept})
-		}
-	}
-	f.chains = append(f.chains, Chain{Name: name, Rules: rules})
+	f.chains = append(f.chains, Chain{Name: name, Rules: p.updates(box, fe, Verdict{Kind: Accept})})
 }

@@ -149,7 +149,7 @@ func (c *Compiler) setService(name string, ports []ServicePort) {
 		for pool := range NumPools {
 			before := c.slotsBefore(prev, p, pool)
 			p.slots[pool] = assignSlots(before, sp.Pools[pool])
-			if left := gone(before, p.slots[pool]); len(left) > 0 && sp.Affinity > 0 && len(p.slots[pool]) > 0 {
+			if left := gone(before, p.slots[pool]); len(left) > 0 && sp.Affinity > 0 {
 				t := c.tables[p.Family]
 				t.forget = append(t.forget, forgotten{p.affinityMap(pool), left})
 			}

@@ -123,6 +123,10 @@ func (t *tableState) setChain(c Chain) {
 }
 
 func (t *tableState) add(f *fragment) {
+	for _, s := range f.sets {
+		t.keepSet(s.Name)
+		t.Sets[s.Name] = &SetContent{Set: s, Elements: Elements{}}
+	}
 	for _, e := range f.elements {
 		t.putElement(e.set, e.key, e.data)
 	}
@@ -146,10 +150,6 @@ func (t *tableState) add(f *fragment) {
 	}
 	for proto := range f.uses {
 		t.protocols[proto]++
-	}
-	for _, s := range f.sets {
-		t.keepSet(s.Name)
-		t.Sets[s.Name] = &SetContent{Set: s, Elements: Elements{}}
 	}
 	for _, c := range f.chains {
 		t.setChain(c)

@@ -94,7 +94,7 @@ func (t *transaction) attempt(changes []*change) (again bool) {
 
 // restart forgets an attempt.
 func (c *change) restart() {
-	c.err, c.waits, c.outcome, c.ingress, c.next = nil, false, nil, map[bool]netip.Addr{}, nil
+	c.err, c.waits, c.outcome, c.ingress, c.next = nil, false, nil, nil, nil
 	if c.wanted != nil {
 		svc := c.wanted.DeepCopy().(*object.Service)
 		c.next, c.claim = svc, claimOf(svc)
@@ -167,7 +167,7 @@ func (c *change) giveBack(l *ledger) {
 }
 
 // takeAsked takes the cluster IPs, node ports and health-check node port that the
-// Service names, which includes all that it has, and the load balancer IP that it names
+// Service names, which includes all that it has, and the load balancer IPs that it names
 // and has.
 func (c *change) takeAsked(l *ledger) error {
 	svc, owner, before := c.service(), c.ref.Key(), c.held()
@@ -196,10 +196,13 @@ func (c *change) takeAsked(l *ledger) error {
 			errs = append(errs, portError("spec.healthCheckNodePort", number, err))
 		}
 	}
-	if addr := c.claim.Requested; slices.Contains(before.ingress, addr) && c.keepsIngress(addr) {
-		if err := l.takeIngress(addr, c.claim); err != nil {
+	for _, asked := range askedIngress(svc) {
+		if !slices.Contains(before.ingress, asked.addr) || !c.keepsIngress(asked.addr) {
+			continue
+		}
+		if err := l.takeIngress(asked.addr, c.claim); err != nil {
 			errs = append(errs, object.Error{
-				Type: object.FieldValueInvalid, Field: "spec.loadBalancerIP", Value: addr.String(), Detail: err.Error(),
+				Type: object.FieldValueInvalid, Field: asked.field, Value: asked.addr.String(), Detail: err.Error(),
 			})
 		}
 	}

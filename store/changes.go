@@ -13,7 +13,7 @@ import (
 // at everything, which costs no more at that point.
 const maxLog = 100_000
 
-// changeLog remembers which Services were touched by which revision.
+// changeLog remembers which Services and Pods were touched by which revision.
 type changeLog struct {
 	// since is the last revision that is forgotten.
 	since   uint64
@@ -22,33 +22,45 @@ type changeLog struct {
 
 type logEntry struct {
 	revision uint64
-	service  string
+	key      string // "namespace/name" of the Service, or of the Pod
+	pod      bool
 }
 
 // reset forgets all up to a revision.
 func (l *changeLog) reset(revision uint64) { *l = changeLog{since: revision} }
 
-func (l *changeLog) add(revision uint64, service string) {
-	if service == "" {
-		return
+// addService notes that a Service was touched, if it is one.
+func (l *changeLog) addService(revision uint64, key string) {
+	if key != "" {
+		l.add(logEntry{revision: revision, key: key})
 	}
+}
+
+func (l *changeLog) addPod(revision uint64, key string) {
+	l.add(logEntry{revision: revision, key: key, pod: true})
+}
+
+func (l *changeLog) add(entry logEntry) {
 	if len(l.entries) >= maxLog {
 		half := len(l.entries) / 2
 		l.since = l.entries[half-1].revision
 		l.entries = slices.Clone(l.entries[half:])
 	}
-	l.entries = append(l.entries, logEntry{revision, service})
+	l.entries = append(l.entries, entry)
 }
 
 // ChangeSet is what has changed after a revision.
 type ChangeSet struct {
 	// Revision is the one to ask about next.
 	Revision uint64
-	// All says that it is not known what has changed: look at all Services.
+	// All says that it is not known what has changed: look at all Services and Pods.
 	All bool
 	// Services are the "namespace/name" of the Services that changed, came, went, or
 	// whose EndpointSlices or Endpoints did; sorted. Empty when All is set.
 	Services []string
+	// Pods are the "namespace/name" of the Pods that changed, came or went; sorted. Empty
+	// when All is set.
+	Pods []string
 }
 
 // Revision is that of the last change.
@@ -76,11 +88,19 @@ func (s *Store) Changes(since uint64) ChangeSet {
 		return cmp.Compare(e.revision, revision)
 	})
 	for _, entry := range s.log.entries[from:] {
-		set.Services = append(set.Services, entry.service)
+		if entry.pod {
+			set.Pods = append(set.Pods, entry.key)
+		} else {
+			set.Services = append(set.Services, entry.key)
+		}
 	}
-	slices.Sort(set.Services)
-	set.Services = slices.Compact(set.Services)
+	set.Services, set.Pods = sortedOnce(set.Services), sortedOnce(set.Pods)
 	return set
+}
+
+func sortedOnce(keys []string) []string {
+	slices.Sort(keys)
+	return slices.Compact(keys)
 }
 
 // Service is what is to be programmed for a "namespace/name": the Service, nil when there
@@ -105,6 +125,38 @@ func (s *Store) Services() iter.Seq2[string, *object.Service] {
 			}
 		}
 	}
+}
+
+// Pod is the Pod of a "namespace/name", nil when there is none. It may not be changed.
+func (s *Store) Pod(key string) *object.Pod {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.index.pods[key]
+}
+
+// Pods are the "namespace/name" of all Pods; sorted.
+func (s *Store) Pods() []string {
+	s.mu.RLock()
+	keys := slices.AppendSeq(make([]string, 0, len(s.index.pods)), maps.Keys(s.index.pods))
+	s.mu.RUnlock()
+	slices.Sort(keys)
+	return keys
+}
+
+// Selected are the Pods of a namespace that have all labels of a selector, by name; none
+// for an empty selector. Its cost is that of the label that the fewest Pods have.
+func (s *Store) Selected(namespace string, selector map[string]string) []*object.Pod {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.index.selected(namespace, selector)
+}
+
+// Selecting are the "namespace/name" of the Services whose selector a Pod with these
+// labels matches; sorted.
+func (s *Store) Selecting(namespace string, labels map[string]string) []string {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.index.selecting(namespace, labels)
 }
 
 // Get is an object, nil when there is none, and who it belongs to. It may not be changed.

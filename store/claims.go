@@ -165,9 +165,10 @@ const (
 )
 
 // decide finds who an object belongs to: who has it keeps it as long as they want it;
-// then the file with the lowest path.
+// then the file with the lowest path. What a controller has made can be made again under
+// another name, and so it gives way to any file.
 func (t *transaction) decide(old *record, claims []claim) (claim, verdict) {
-	if old != nil && old.owner.File == "" {
+	if old != nil && old.owner == (Owner{}) {
 		return claim{}, keep
 	}
 	if old != nil {
@@ -188,7 +189,7 @@ func (t *transaction) decide(old *record, claims []claim) (claim, verdict) {
 			return c, use
 		}
 	}
-	if old == nil || len(claims) > 0 {
+	if old == nil || len(claims) > 0 || old.owner.Controller != "" {
 		return claim{}, keep
 	}
 	return claim{}, remove

@@ -21,6 +21,10 @@ const (
 // Load balancers of any other class are left to whoever serves it.
 const LoadBalancerClass = "svcctl.io/load-balancer"
 
+// IngressAnnotation holds load balancer IPs that a Service asks for, beside the one in
+// spec.loadBalancerIP, with commas between them.
+const IngressAnnotation = "svcctl.io/load-balancer-ips"
+
 // SharingAnnotation holds a key: load balancers with equal keys may have one IP, as long
 // as no two of them serve the same port.
 const SharingAnnotation = "svcctl.io/allow-shared-ip"
@@ -48,6 +52,10 @@ type Config struct {
 	// ExternalIP says why an address may not be an externalIP of a Service; nil allows
 	// all. Addresses that a Service has already are not asked about again.
 	ExternalIP func(netip.Addr) error
+	// Hold is asked in every SyncFiles about the objects that it would remove, if any:
+	// true keeps all of them as they are for now, and they are asked about again in the
+	// next SyncFiles. nil keeps nothing.
+	Hold func(Removals) bool
 	// Clock is the time of day, for creation timestamps and the first revision; nil
 	// means time.Now. Nothing else depends on it.
 	Clock func() time.Time

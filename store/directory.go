@@ -24,6 +24,14 @@ func prepareDirectory(dir string) error {
 	if err != nil {
 		return fmt.Errorf("data directory: %w", err)
 	}
+	return checkDirectory(dir, info)
+}
+
+// checkDirectory says what is wrong with a data directory that exists.
+func checkDirectory(dir string, info fs.FileInfo) error {
+	if !info.IsDir() {
+		return fmt.Errorf("data directory %s is not a directory: choose another one with --data-dir", dir)
+	}
 	if mode := info.Mode().Perm(); mode&0o022 != 0 {
 		return fmt.Errorf("data directory %s can be written by others (mode %04o): run `chmod 700 %s`", dir, mode, dir)
 	}

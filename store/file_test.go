@@ -392,3 +392,40 @@ func requireRoot(t *testing.T) {
 	}
 	t.Skip("SKIPPED: this test needs root")
 }
+
+func TestInspect(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	expect := func(when string, want DirectoryState) {
+		t.Helper()
+		if got, err := Inspect(dir); got != want || err != nil {
+			t.Errorf("%s: %q, %v; want %q", when, got, err, want)
+		}
+	}
+	expect("without a directory", DirectoryAbsent)
+	f, err := OpenFile(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect("while it is open", DirectoryInUse)
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	expect("closed", DirectorySound)
+	path := filepath.Join(dir, fileName)
+	if err := os.Truncate(path, 5000); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := Inspect(dir); err == nil || !strings.Contains(err.Error(), "damaged") {
+		t.Errorf("damaged: %q, %v", got, err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	expect("without a file", DirectoryAbsent)
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := Inspect(dir); err == nil || !strings.Contains(err.Error(), "chmod 700") {
+		t.Errorf("writable by others: %q, %v", got, err)
+	}
+}

@@ -1,31 +1,85 @@
 package store
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/object"
 )
 
 // Load balancer IPs. A Service is never refused for the lack of one: it waits, with a
-// note. It has one for each of its families.
+// note. It has those that it asks for, and one of each of its families of which it asks
+// for none.
 
-// keepsIngress tells whether a load balancer IP that the Service has is still what its
-// new version asks for.
-func (c *change) keepsIngress(addr netip.Addr) bool {
-	svc := c.service()
-	if !isOurLoadBalancer(svc) || !slices.Contains(svc.Spec.IPFamilies, familyOf(addr)) {
-		return false
-	}
-	return !c.asks(addr.Is4()) || c.claim.Requested == addr
+// asked is a load balancer IP that a Service asks for, and where it says so. The zero
+// Addr is a text that is no address.
+type asked struct {
+	field string
+	text  string
+	addr  netip.Addr
 }
 
-// asks tells whether the Service names its IP of a family.
-func (c *change) asks(ipv4 bool) bool {
-	return c.claim.Requested.IsValid() && c.claim.Requested.Is4() == ipv4
+// askedIngress are the load balancer IPs that a Service asks for, each once.
+func askedIngress(svc *object.Service) []asked {
+	if svc.Spec.Type != object.TypeLoadBalancer {
+		return nil
+	}
+	var list []asked
+	add := func(field, text string) {
+		text = strings.TrimSpace(text)
+		addr, err := netip.ParseAddr(text)
+		if err != nil || addr.Zone() != "" {
+			addr = netip.Addr{}
+		}
+		addr = addr.Unmap()
+		if text != "" && !(addr.IsValid() && slices.ContainsFunc(list, func(a asked) bool { return a.addr == addr })) {
+			list = append(list, asked{field, text, addr})
+		}
+	}
+	add("spec.loadBalancerIP", svc.Spec.LoadBalancerIP)
+	for text := range strings.SplitSeq(svc.Metadata.Annotations[IngressAnnotation], ",") {
+		add("metadata.annotations["+IngressAnnotation+"]", text)
+	}
+	return list
+}
+
+// wantedIngress is how many load balancer IPs a Service has when it waits for none.
+func wantedIngress(svc *object.Service) int {
+	n := 0
+	for _, family := range svc.Spec.IPFamilies {
+		here := 0
+		for _, a := range askedIngress(svc) {
+			if a.addr.IsValid() && familyOf(a.addr) == family {
+				here++
+			}
+		}
+		n += max(here, 1)
+	}
+	return n
+}
+
+// keepsIngress tells whether a load balancer IP that the Service has is still what its
+// new version asks for. Of those of a family of which it asks for none it keeps one.
+func (c *change) keepsIngress(addr netip.Addr) bool {
+	svc, family := c.service(), familyOf(addr)
+	if !isOurLoadBalancer(svc) || !slices.Contains(svc.Spec.IPFamilies, family) {
+		return false
+	}
+	if c.asks(family) {
+		return slices.Contains(c.claim.Requested, addr)
+	}
+	has := c.held().ingress
+	return has[slices.IndexFunc(has, func(other netip.Addr) bool { return familyOf(other) == family })] == addr
+}
+
+// asks tells whether the Service names IPs of a family.
+func (c *change) asks(family string) bool {
+	return slices.ContainsFunc(c.claim.Requested, func(addr netip.Addr) bool { return familyOf(addr) == family })
 }
 
 // takeAskedIngress takes the IPs that the Service has or names.
@@ -39,49 +93,62 @@ func (c *change) takeAskedIngress(l *ledger) error {
 			continue
 		}
 		if l.takeIngress(addr, c.claim) == nil {
-			c.ingress[addr.Is4()] = addr
+			c.ingress = append(c.ingress, addr)
 		} else {
 			// It shared the IP, and what it serves now is no more in keeping with that.
 			l.releaseIngress(addr, c.claim.Owner)
 		}
 	}
-	requested := c.claim.Requested
-	if _, has := c.ingress[requested.Is4()]; has || !requested.IsValid() {
-		return nil
+	for _, a := range askedIngress(svc) {
+		if !slices.Contains(c.ingress, a.addr) {
+			c.takeIngress(l, a)
+		}
 	}
-	if !slices.Contains(svc.Spec.IPFamilies, familyOf(requested)) {
-		c.wait("spec.loadBalancerIP", fmt.Sprintf("%s is not of the Service's family, %s: name an address of that family",
-			requested, svc.Spec.IPFamilies))
-		return nil
+	return nil
+}
+
+// takeIngress takes an IP that the Service names, or notes why it cannot have it.
+func (c *change) takeIngress(l *ledger, a asked) {
+	families := c.service().Spec.IPFamilies
+	switch {
+	case !a.addr.IsValid() && a.field == "spec.loadBalancerIP":
+		return // the object package warns of it
+	case !a.addr.IsValid():
+		c.outcome = append(c.outcome, note{path: c.owner.File, field: a.field, reason: ReasonUnusual,
+			message: fmt.Sprintf("%q is not an IP address and is ignored: write addresses with commas between them", a.text), warning: true})
+		return
+	case !slices.Contains(families, familyOf(a.addr)):
+		c.wait(a.field, fmt.Sprintf("%s is not of the Service's family, %s: name an address of that family", a.addr, families))
+		return
 	}
-	err := l.takeIngress(requested, c.claim)
+	err := l.takeIngress(a.addr, c.claim)
 	var held *alloc.HeldError
 	switch {
 	case err == nil:
-		c.ingress[requested.Is4()] = requested
+		c.ingress = append(c.ingress, a.addr)
 	case errors.As(err, &held):
-		c.wait("spec.loadBalancerIP", fmt.Sprintf("%s cannot be given: %v; the Service waits for it", requested, err))
+		c.wait(a.field, fmt.Sprintf("%s cannot be given: %v; the Service waits for it", a.addr, err))
 	default:
-		c.wait("spec.loadBalancerIP", fmt.Sprintf("%s lies in no load balancer pool (%s): name another address, or add a pool with --load-balancer-pool",
-			requested, poolsText(l.pools)))
+		c.wait(a.field, fmt.Sprintf("%s lies in no load balancer pool (%s): name another address, or add a pool with --load-balancer-pool",
+			a.addr, poolsText(l.pools)))
 	}
-	return nil
 }
 
 // takeAnyIngress takes an IP of each family for which the Service has and names none.
 func (c *change) takeAnyIngress(l *ledger) error {
 	svc := c.service()
-	requested := c.claim.Requested
-	if !isOurLoadBalancer(svc) || requested.IsValid() && !slices.Contains(svc.Spec.IPFamilies, familyOf(requested)) {
+	otherFamily := func(addr netip.Addr) bool { return !slices.Contains(svc.Spec.IPFamilies, familyOf(addr)) }
+	if !isOurLoadBalancer(svc) || slices.ContainsFunc(c.claim.Requested, otherFamily) {
 		return nil
 	}
 	for _, family := range svc.Spec.IPFamilies {
-		ipv4 := family == object.IPv4
-		if _, has := c.ingress[ipv4]; has || c.asks(ipv4) {
+		has := slices.ContainsFunc(c.ingress, func(addr netip.Addr) bool { return familyOf(addr) == family })
+		if has || c.asks(family) {
 			continue
 		}
+		ipv4 := family == object.IPv4
 		if addr, err := l.nextIngress(ipv4, c.claim); err == nil {
-			c.ingress[ipv4] = addr
+			c.ingress = append(c.ingress, addr)
 			continue
 		}
 		switch {
@@ -107,18 +174,22 @@ func (c *change) wait(field, message string) {
 	c.outcome = append(c.outcome, note{path: c.owner.File, field: field, reason: ReasonPending, message: message, warning: true})
 }
 
-// finish writes the load balancer IPs into the status, in the order of the families, and
-// notes which values the Service only has because it had them before.
+// finish writes the load balancer IPs into the status, in the order of the families and,
+// of one family, as they were asked for, and notes which values the Service only has
+// because it had them before.
 func (c *change) finish(l *ledger) error {
 	svc := c.service()
 	if isOurLoadBalancer(svc) {
 		svc.Status.LoadBalancer.Ingress = nil
 		mode := object.IPModeVIP
-		for _, family := range svc.Spec.IPFamilies {
-			if addr, has := c.ingress[family == object.IPv4]; has {
-				svc.Status.LoadBalancer.Ingress = append(svc.Status.LoadBalancer.Ingress,
-					object.LoadBalancerIngress{IP: addr.String(), IPMode: &mode})
-			}
+		slices.SortStableFunc(c.ingress, func(a, b netip.Addr) int {
+			return cmp.Or(
+				cmp.Compare(slices.Index(svc.Spec.IPFamilies, familyOf(a)), slices.Index(svc.Spec.IPFamilies, familyOf(b))),
+				cmp.Compare(slices.Index(c.claim.Requested, a), slices.Index(c.claim.Requested, b)))
+		})
+		for _, addr := range c.ingress {
+			svc.Status.LoadBalancer.Ingress = append(svc.Status.LoadBalancer.Ingress,
+				object.LoadBalancerIngress{IP: addr.String(), IPMode: &mode})
 		}
 	}
 	c.outcome = append(c.outcome, l.outside(svc, c.owner)...)

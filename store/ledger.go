@@ -228,9 +228,11 @@ func claimOf(svc *object.Service) alloc.Claim {
 		Owner:      serviceKeyOf(svc),
 		SharingKey: svc.Metadata.Annotations[SharingAnnotation],
 	}
-	// What is no address is ignored, with a warning of the object package.
-	requested, _ := netip.ParseAddr(svc.Spec.LoadBalancerIP)
-	claim.Requested = requested.Unmap()
+	for _, asked := range askedIngress(svc) {
+		if asked.addr.IsValid() {
+			claim.Requested = append(claim.Requested, asked.addr)
+		}
+	}
 	for _, port := range svc.Spec.Ports {
 		claim.Ports = append(claim.Ports, alloc.Port{Protocol: port.Protocol, Number: uint16(port.Port)})
 	}

@@ -18,18 +18,23 @@ const (
 	filePrefix   = "file/"
 )
 
-// Owner is who an object belongs to: the file at a path, or the API when File is empty.
-// Nobody else can change it.
+// Owner is who an object belongs to: the file at a path, a controller, which makes it
+// of other objects, or the API when both are empty. Nobody else can change it; but a file
+// may take the name of what a controller has made.
 type Owner struct {
-	File string `json:"file,omitempty"`
+	File       string `json:"file,omitempty"`
+	Controller string `json:"controller,omitempty"`
 }
 
-// String is the path of the file, or "the API".
+// String is the path of the file, "the endpoints controller" or "the API".
 func (o Owner) String() string {
-	if o.File == "" {
-		return "the API"
+	switch {
+	case o.File != "":
+		return o.File
+	case o.Controller != "":
+		return "the " + o.Controller + " controller"
 	}
-	return o.File
+	return "the API"
 }
 
 // record is an accepted object. It is immutable.
@@ -87,10 +92,12 @@ func newOf(kind string) (object.Object, bool) {
 }
 
 // serviceKeyOf is the "namespace/name" of the Service that an object is, or feeds; ""
-// for a slice of none.
+// for a slice of none, and for a Pod, which Services have by what is made of it.
 func serviceKeyOf(o object.Object) string {
 	meta := o.GetMeta()
 	switch o.(type) {
+	case *object.Pod:
+		return ""
 	case *object.EndpointSlice:
 		name := meta.Labels[object.LabelServiceName]
 		if name == "" {

@@ -27,6 +27,7 @@ type Store struct {
 	synced  bool   // SyncFiles has succeeded once
 	owned   map[string]map[object.Ref]struct{}
 	waiting map[object.Ref]struct{} // objects whose change.waits is set
+	held    map[object.Ref]struct{} // objects that Config.Hold keeps
 	copies  copies
 
 	// mu guards what readers see. Only the writer changes it, and may read without.
@@ -136,7 +137,7 @@ func (s *Store) reopen(r *record) {
 		} else if notes := s.ledger.outside(svc, r.owner); len(notes) > 0 {
 			s.notes[ref] = notes
 		}
-		if isOurLoadBalancer(svc) && len(svc.Status.LoadBalancer.Ingress) < len(svc.Spec.IPFamilies) {
+		if isOurLoadBalancer(svc) && len(svc.Status.LoadBalancer.Ingress) < wantedIngress(svc) {
 			s.waiting[ref] = struct{}{}
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/object"
 )
 
 // SyncResult is what one call has changed.
@@ -31,16 +32,22 @@ func (s *Store) SyncFiles(files map[string]*manifest.File) (SyncResult, error) {
 			refs = append(refs, ref)
 		}
 	}
+	for ref := range s.held {
+		refs = append(refs, ref)
+	}
+	t.removes = true
 	for _, ref := range refs {
 		if t.changes[ref] == nil {
 			t.examine(ref)
 		}
 	}
+	held := t.hold()
+	t.removes = false // what is examined from here on was not decided upon
 	result, err := t.run()
 	if err != nil {
 		return SyncResult{}, fmt.Errorf("sync files: %w", err)
 	}
-	s.synced = true
+	s.synced, s.held = true, held
 	return result, nil
 }
 
@@ -129,13 +136,16 @@ func (s *Store) publishObject(c *change) {
 	var before, now string
 	if c.old != nil {
 		before = serviceKeyOf(c.old.object)
-		s.log.add(c.revision, before)
+		s.log.addService(c.revision, before)
 	}
 	if c.record != nil {
 		now = serviceKeyOf(c.record.object)
 	}
 	if now != before {
-		s.log.add(c.revision, now)
+		s.log.addService(c.revision, now)
+	}
+	if c.ref.Kind == object.KindPod {
+		s.log.addPod(c.revision, c.ref.Key())
 	}
 	s.setRecord(c.ref, c.record)
 }

@@ -24,6 +24,7 @@ type transaction struct {
 	claims     map[object.Ref][]claim
 	duplicates map[string][]manifest.Problem
 	changes    map[object.Ref]*change
+	removes    bool // objects that nobody claims any more may be removed
 }
 
 // change is what becomes of one object.
@@ -41,10 +42,10 @@ type change struct {
 	notes, outcome []note
 
 	// next is wanted with its values, nil when it does not come to that; claim and
-	// ingress (by whether it is IPv4) are on the way there.
+	// ingress (its load balancer IPs) are on the way there.
 	next    object.Object
 	claim   alloc.Claim
-	ingress map[bool]netip.Addr
+	ingress []netip.Addr
 	// stays says that this holder could not have what it asks for.
 	stays bool
 	// waits says that the outcome may be better when others release something.
@@ -76,10 +77,16 @@ func (t *transaction) examine(ref object.Ref) {
 	switch verdict {
 	case use:
 		c.owner = Owner{File: winner.path}
+		if c.takesOver() {
+			c.note(c.owner.File, "", ReasonConflict, fmt.Sprintf(
+				"%s had made an object of this name, whose place this document takes", c.old.owner), true)
+		}
 		c.want(t.s, winner.object)
 		c.contest(claims, c.owner)
 	case remove:
-		c.remove = true
+		if c.remove = t.removes; !c.remove {
+			c.stay(claims)
+		}
 	case keep:
 		c.stay(claims)
 	}
@@ -122,8 +129,8 @@ func (c *change) want(s *Store, document object.Object) {
 		errs = object.DefaultFamilies(svc, before, s.families)
 		errs = append(errs, s.checkExternalIPs(svc, before)...)
 	}
-	if c.old != nil {
-		errs = object.Join(errs, object.ValidateUpdate(next, c.old.object, s.cfg.Objects))
+	if before := c.before(); before != nil {
+		errs = object.Join(errs, object.ValidateUpdate(next, before.object, s.cfg.Objects))
 	} else {
 		errs = object.Join(errs, object.Validate(next, s.cfg.Objects))
 	}
@@ -138,14 +145,32 @@ func (c *change) want(s *Store, document object.Object) {
 	c.wanted = next
 }
 
-// ownMetadata replaces what only the server says about an object.
+// takesOver tells whether a file's document takes the place of what a controller made.
+func (c *change) takesOver() bool {
+	return c.old != nil && c.old.owner.Controller != "" && c.owner.Controller == ""
+}
+
+// before is the version that the new one is an update of; nil for what is a new object.
+func (c *change) before() *record {
+	if c.takesOver() {
+		return nil
+	}
+	return c.old
+}
+
+// ownMetadata replaces what only the server says about an object. When a Pod ends is for
+// those to say who run it.
 func (c *change) ownMetadata(meta *object.ObjectMeta) {
 	meta.UID, meta.ResourceVersion, meta.Generation = "", "", 0
-	meta.CreationTimestamp, meta.DeletionTimestamp = nil, nil
-	if c.old == nil {
+	meta.CreationTimestamp = nil
+	if c.ref.Kind != object.KindPod {
+		meta.DeletionTimestamp = nil
+	}
+	old := c.before()
+	if old == nil {
 		return
 	}
-	before := c.old.object.GetMeta()
+	before := old.object.GetMeta()
 	meta.UID, meta.ResourceVersion, meta.Generation = before.UID, before.ResourceVersion, before.Generation
 	meta.CreationTimestamp = before.CreationTimestamp
 }
@@ -231,7 +256,7 @@ func (t *transaction) prepare(changes []*change, revision uint64) (uint64, error
 		case c.next == nil:
 			continue
 		}
-		fresh := c.old == nil || c.old.withheld
+		fresh := c.before() == nil || c.old.withheld
 		if !fresh {
 			_, digest, err := encodeRecord(c.next, c.owner)
 			if err != nil {
@@ -259,7 +284,7 @@ func (t *transaction) prepare(changes []*change, revision uint64) (uint64, error
 func (s *Store) stamp(c *change) {
 	meta := c.next.GetMeta()
 	meta.ResourceVersion = strconv.FormatUint(c.revision, 10)
-	if c.old == nil {
+	if c.before() == nil {
 		now := s.cfg.Clock().UTC().Truncate(time.Second)
 		meta.UID, meta.CreationTimestamp, meta.Generation = s.cfg.NewUID(), &now, 1
 		return
@@ -279,6 +304,8 @@ func sameSpec(a, b object.Object) bool {
 		return a.AddressType == b.AddressType && reflect.DeepEqual(a.Endpoints, b.Endpoints) && reflect.DeepEqual(a.Ports, b.Ports)
 	case *object.Endpoints:
 		return reflect.DeepEqual(a.Subsets, b.(*object.Endpoints).Subsets)
+	case *object.Pod:
+		return reflect.DeepEqual(a.Spec, b.(*object.Pod).Spec)
 	}
 	return false
 }

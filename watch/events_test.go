@@ -136,7 +136,7 @@ func TestConfigMap(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	files := func(generation, last string) map[string]string {
-		out := map[string]string{"sub/x.yaml": services("x" + generation), last + ".yaml": services(last)}
+		out := map[string]string{"sub/x" + generation + ".yaml": services("x" + generation), last + ".yaml": services(last)}
 		for i := range 10 {
 			out[fmt.Sprintf("f%d.yaml", i)] = services(fmt.Sprintf("s%d-%s", i, generation))
 		}
@@ -144,7 +144,7 @@ func TestConfigMap(t *testing.T) {
 	}
 	configMap(t, dir, "..1", files("1", "p"))
 	h := start(t, dir, nil, settling(long))
-	if got := show(h.next()); strings.Count(got, "-1") != 10 || !strings.Contains(got, "p.yaml: p, x.yaml: x1") {
+	if got := show(h.next()); strings.Count(got, "-1") != 10 || !strings.Contains(got, "p.yaml: p, x1.yaml: x1") {
 		t.Fatalf("first: %s", got)
 	}
 	for i, last := range []string{"q", "q", "r"} {
@@ -155,7 +155,7 @@ func TestConfigMap(t *testing.T) {
 		if took := time.Since(began); took > long/2 {
 			t.Errorf("took %v: it was waited for", took)
 		}
-		if got := show(s); strings.Count(got, "-"+generation) != 10 || !strings.Contains(got, last+".yaml: "+last+", x.yaml: x"+generation) || len(s.Problems) > 0 {
+		if got := show(s); strings.Count(got, "-"+generation) != 10 || !strings.Contains(got, last+".yaml: "+last+", x"+generation+".yaml: x"+generation) || len(s.Problems) > 0 {
 			t.Errorf("generation %s: %s; %v", generation, got, s.Problems)
 		}
 		h.none(moment)

@@ -26,12 +26,13 @@ type silent struct {
 
 	mu              sync.Mutex
 	dirs            map[string]bool
+	adds            map[string]int
 	openErr, addErr error
 	successor       *silent // is opened when this one is used up
 }
 
 func newSilent() *silent {
-	return &silent{ev: make(chan fsnotify.Event), er: make(chan error), dirs: map[string]bool{}}
+	return &silent{ev: make(chan fsnotify.Event), er: make(chan error), dirs: map[string]bool{}, adds: map[string]int{}}
 }
 
 func (n *silent) events() <-chan fsnotify.Event { return n.ev }
@@ -52,6 +53,7 @@ func (n *silent) add(dir string) error {
 	defer n.mu.Unlock()
 	if n.addErr == nil {
 		n.dirs[dir] = true
+		n.adds[dir]++
 	}
 	return n.addErr
 }

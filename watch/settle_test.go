@@ -3,6 +3,7 @@ package watch
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -221,6 +222,8 @@ func TestBrokenFileKeepsItsLastGoodContent(t *testing.T) {
 		}
 		h.write("c.yaml", "[")
 		h.problem(h.next(), "c.yaml:1", "there is no earlier good content of it")
+		h.write("c.yaml", "[ ") // as bad as before
+		h.none(time.Minute)
 	})
 }
 
@@ -261,5 +264,76 @@ func TestSubdirectories(t *testing.T) {
 		}
 		h.remove("team")
 		h.is(h.within(100*time.Millisecond, 120*time.Millisecond), "a.yaml: web")
+	})
+}
+
+// What only appears was moved there if it was not written to since; what is created and
+// written may be unfinished.
+func TestArrival(t *testing.T) {
+	outside := filepath.Join(t.TempDir(), "x")
+	must(t, os.WriteFile(outside, []byte(services("moved")), 0o644))
+	time.Sleep(20 * time.Millisecond) // more than a tick of the file system's clock
+	bubble(t, nil, func(h *harness) {
+		h.next()
+		must(h.T, os.Rename(outside, h.path("moved.yaml")))
+		h.send("moved.yaml", fsnotify.Create)
+		h.is(h.within(10*time.Millisecond, 60*time.Millisecond), "moved.yaml: moved")
+
+		must(h.T, os.WriteFile(h.path("new.yaml"), []byte(services("new")), 0o644))
+		h.send("new.yaml", fsnotify.Create)
+		h.is(h.within(100*time.Millisecond, 120*time.Millisecond), "moved.yaml: moved, new.yaml: new")
+	})
+}
+
+// A file that turns out to have changed when it is read was not quiet, whatever the
+// events said.
+func TestChangeWithoutEvent(t *testing.T) {
+	bubble(t, nil, func(h *harness) {
+		h.next()
+		h.write("a.yaml", services("web"))
+		time.Sleep(60 * time.Millisecond)
+		must(h.T, os.WriteFile(h.path("a.yaml"), []byte(services("web", "db")), 0o644))
+		h.is(h.within(140*time.Millisecond, 160*time.Millisecond), "a.yaml: web db")
+	})
+}
+
+// Watches are renewed when they got lost, and when another directory has the name.
+func TestWatchesFollowDirectories(t *testing.T) {
+	bubble(t, map[string]string{"sub/a.yaml": services("a")}, func(h *harness) {
+		h.next()
+		sub := h.path("sub")
+		_ = h.notify.remove(sub)
+		time.Sleep(defaultRescan)
+		if !slices.Contains(h.notify.watched(), sub) {
+			h.Errorf("a lost watch: %v", h.notify.watched())
+		}
+		before := h.notify.adds[sub]
+		must(h.T, os.Rename(sub, h.path("old")))
+		put(h.T, h.dir, map[string]string{"sub/b.yaml": services("b")})
+		h.send("sub", fsnotify.Create)
+		h.is(h.next(), "a.yaml: a, b.yaml: b")
+		if h.notify.adds[sub] != before+1 {
+			h.Errorf("the watch of another directory: %v", h.notify.adds)
+		}
+	})
+}
+
+// Turning the link that the directory is, is seen where the link is.
+func TestTurnedLink(t *testing.T) {
+	base := put(t, t.TempDir(), map[string]string{"v1/a.yaml": services("a1"), "v1/b.yaml": services("b1"), "v2/a.yaml": services("a2")})
+	dir := filepath.Join(base, "current")
+	must(t, os.Symlink("v1", dir))
+	synctest.Test(t, func(t *testing.T) {
+		h := start(t, dir, newSilent())
+		defer h.stop()
+		h.within(100*time.Millisecond, 120*time.Millisecond) // the files are new
+		if !slices.Contains(h.notify.watched(), base) {
+			t.Errorf("watched: %v", h.notify.watched())
+		}
+		time.Sleep(200 * time.Millisecond)
+		must(t, os.Remove(dir))
+		must(t, os.Symlink("v2", dir))
+		h.send("", fsnotify.Create)
+		h.is(h.within(10*time.Millisecond, 20*time.Millisecond), "a.yaml: a2")
 	})
 }

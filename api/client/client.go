@@ -96,6 +96,14 @@ func (c *Client) Version(ctx context.Context) (*wire.Version, error) {
 	return &v, nil
 }
 
+// Release lets those Services go that vanished from the manifests and are kept in force,
+// and tells how many they were.
+func (c *Client) Release(ctx context.Context) (services int, err error) {
+	var r wire.Released
+	err = c.call(ctx, http.MethodPost, "/svcctl/v1/release", nil, callTimeout, &r)
+	return r.Services, err
+}
+
 // Wait returns the status once the condition holds. It gives up after timeout:
 // with a *wire.Failure of reason Timeout, or, when the appliance did not even
 // answer until then, with an *UnreachableError. An appliance that is just being
@@ -129,10 +137,15 @@ func NotRunning(err error) bool {
 
 // get asks for path and decodes the answer into v.
 func (c *Client) get(ctx context.Context, path string, query url.Values, timeout time.Duration, v any) error {
+	return c.call(ctx, http.MethodGet, path, query, timeout, v)
+}
+
+// call makes a request without a body and decodes the answer into v.
+func (c *Client) call(ctx context.Context, method, path string, query url.Values, timeout time.Duration, v any) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	u := url.URL{Scheme: "http", Host: "svcctl", Path: path, RawQuery: query.Encode()}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
 	if err != nil {
 		return fmt.Errorf("ask for %s: %w", path, err)
 	}

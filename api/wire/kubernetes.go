@@ -14,6 +14,7 @@ type Failure struct {
 // The reasons of a Failure (metav1.StatusReason).
 const (
 	ReasonBadRequest         = "BadRequest"
+	ReasonForbidden          = "Forbidden"
 	ReasonNotFound           = "NotFound"
 	ReasonMethodNotAllowed   = "MethodNotAllowed"
 	ReasonInternalError      = "InternalError"

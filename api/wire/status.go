@@ -35,6 +35,9 @@ type Status struct {
 	// ForeignChanges counts the transactions of other programs that touched our
 	// tables since the start.
 	ForeignChanges uint64 `json:"foreignChanges"`
+	// HeldRemovals is how many Services vanished from the manifests in such numbers that
+	// they stay in force until that is confirmed.
+	HeldRemovals int `json:"heldRemovals,omitempty"`
 }
 
 // Revision counts accepted changes. It grows over restarts too, and stays below
@@ -136,6 +139,11 @@ type Kernel struct {
 	Release  string   `json:"release"`            // uname -r
 	Features []string `json:"features,omitempty"` // optional ones that are used, sorted
 	Missing  []string `json:"missing,omitempty"`  // optional ones it lacks, sorted
+}
+
+// Released is the answer to a release.
+type Released struct {
+	Services int `json:"services"` // how many were let go
 }
 
 // Errors is the number of problems of severity error.

@@ -32,6 +32,8 @@ func standardFlags() flags {
 		"service-cluster-ip-range": {"172.30.0.0/16,fd00:172:30::/112"},
 		"cluster-cidr":             {"10.0.0.0/8,fd00:10::/32"},
 		"load-balancer-pool":       {"198.51.100.0/28", "2001:db8:198::/124"},
+		// Tests remove their only file; the brake has tests of its own.
+		"allow-mass-removal": {"true"},
 	}
 }
 

@@ -119,7 +119,7 @@ func (b *box) tryRefuses(from *netlab.Host, network string, to netip.AddrPort) e
 	case f.After > promptly:
 		return fmt.Errorf("%s: refused after %s", what, f.After)
 	}
-	return b.noEntry(network, to)
+	return b.noEntry(from, network, to)
 }
 
 // drops asserts that nothing at all comes back.
@@ -133,17 +133,17 @@ func (b *box) drops(t *testing.T, from *netlab.Host, network string, to netip.Ad
 	case netlab.RefusalOf(err) != netlab.Timeout:
 		t.Errorf("%s: %v, want silence", what, err)
 	}
-	if err := b.noEntry(network, to); err != nil {
+	if err := b.noEntry(from, network, to); err != nil {
 		t.Error(err)
 	}
 }
 
-// noEntry tells of entries of the connection table of the box for questions to an
-// address and port.
-func (b *box) noEntry(network string, to netip.AddrPort) error {
+// noEntry tells of entries of the connection table of the box for a client's questions
+// to an address and port.
+func (b *box) noEntry(from *netlab.Host, network string, to netip.AddrPort) error {
 	f := family{to.Addr().Is6()}
 	entries := b.GW1.Conntrack("-L", "-f", f.pick("ipv4", "ipv6"), "-p", network,
-		"--orig-dst", to.Addr().String(), "--orig-port-dst", fmt.Sprint(to.Port()))
+		"--orig-src", f.of(from).String(), "--orig-dst", to.Addr().String(), "--orig-port-dst", fmt.Sprint(to.Port()))
 	if strings.TrimSpace(entries) != "" {
 		return fmt.Errorf("%s to %s left entries in the connection table:\n%s", network, to, entries)
 	}

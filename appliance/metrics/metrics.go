@@ -30,7 +30,12 @@ type Metrics struct {
 	operations     prometheus.Histogram
 	elements       prometheus.Counter
 	foreignChanges prometheus.Counter
-	apiPanics      prometheus.Counter
+	healSeconds    prometheus.Histogram
+
+	removalsHeld, refusedServices prometheus.Gauge
+
+	conntrackEntries, conntrackMax, conntrackFailed, conntrackDropped prometheus.Gauge
+	apiPanics                                                         prometheus.Counter
 }
 
 // The results of a sync, the values of the label result.
@@ -68,7 +73,16 @@ func New(version string) *Metrics {
 			Buckets: prometheus.ExponentialBuckets(1, 4, 9)}), // 1 to 65,536
 		elements:       counter("svcctl_transaction_elements_total", "Set elements added and deleted."),
 		foreignChanges: counter("svcctl_foreign_changes_total", "Transactions of other programs that changed the tables of svcctl."),
-		apiPanics:      counter("svcctl_api_panics_total", "API requests that failed because their handler panicked."),
+		healSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "svcctl_heal_duration_seconds",
+			Help:    "Time from noticing a change by another program to its being undone.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 16)}), // 1 ms to 33 s
+		removalsHeld:     gauge("svcctl_removals_held", "Services that vanished from the manifests in a mass and stay in force until that is confirmed."),
+		refusedServices:  gauge("svcctl_refused_services", "Services whose present version the kernel refuses."),
+		conntrackEntries: gauge("svcctl_conntrack_entries", "Entries of the connection tracking table in use."),
+		conntrackMax:     gauge("svcctl_conntrack_entries_limit", "Entries that the connection tracking table takes (nf_conntrack_max)."),
+		conntrackFailed:  gauge("svcctl_conntrack_insert_failed", "Entries that could not be made, since the box started."),
+		conntrackDropped: gauge("svcctl_conntrack_drop", "Packets dropped because the connection tracking table was full, since the box started."),
+		apiPanics:        counter("svcctl_api_panics_total", "API requests that failed because their handler panicked."),
 	}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{Name: "svcctl_build_info", Help: "Always 1; the labels say what is running.",
 		ConstLabels: prometheus.Labels{"version": version, "goversion": runtime.Version()}})
@@ -78,7 +92,8 @@ func New(version string) *Metrics {
 	}
 	m.Problems(0, 0, 0)
 	m.registry.MustRegister(build, m.services, m.servicePorts, m.vips, m.frontends, m.endpoints, m.problems, m.fileProblems,
-		m.syncs, m.syncSeconds, m.lastSuccess, m.accepted, m.programmed, m.operations, m.elements, m.foreignChanges, m.apiPanics,
+		m.syncs, m.syncSeconds, m.lastSuccess, m.accepted, m.programmed, m.operations, m.elements, m.foreignChanges, m.healSeconds, m.removalsHeld, m.refusedServices,
+		m.conntrackEntries, m.conntrackMax, m.conntrackFailed, m.conntrackDropped, m.apiPanics,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -150,6 +165,25 @@ func (m *Metrics) Revisions(accepted, programmed uint64) {
 
 // ForeignChanged records that another program changed our tables.
 func (m *Metrics) ForeignChanged() { m.foreignChanges.Inc() }
+
+// Conntrack records how full the connection tracking table is, and what it had no room for.
+func (m *Metrics) Conntrack(entries, limit, insertFailed, dropped uint64) {
+	m.conntrackEntries.Set(float64(entries))
+	m.conntrackMax.Set(float64(limit))
+	m.conntrackFailed.Set(float64(insertFailed))
+	m.conntrackDropped.Set(float64(dropped))
+}
+
+// Held records how many Services are kept although they vanished from the manifests, and
+// how many the kernel refuses.
+func (m *Metrics) Held(removals, refused int) {
+	m.removalsHeld.Set(float64(removals))
+	m.refusedServices.Set(float64(refused))
+}
+
+// Healed records that what another program changed was undone, and how long after it
+// was noticed.
+func (m *Metrics) Healed(after time.Duration) { m.healSeconds.Observe(after.Seconds()) }
 
 // APIPanicked records that a handler of the API panicked.
 func (m *Metrics) APIPanicked() { m.apiPanics.Inc() }

@@ -15,6 +15,11 @@ type Packet struct {
 	Outgoing bool // sent by the Host
 	Protocol uint8
 	From, To netip.AddrPort
+	// Fragment tells whether it is a part of an IPv4 packet; From and To have ports
+	// when it is the first one.
+	Fragment bool
+	// ICMPType is the type of an ICMP or ICMPv6 packet (RFC 792, RFC 4443).
+	ICMPType uint8
 }
 
 func (p Packet) String() string {
@@ -93,6 +98,8 @@ func (c *Capture) Packets(match func(Packet) bool) []Packet {
 			Protocol: f.protocol,
 			From:     netip.AddrPortFrom(source, f.sourcePort),
 			To:       f.to,
+			Fragment: isFragment(c.buf[:n]),
+			ICMPType: icmpType(c.buf[:n], f.protocol),
 		})
 	}
 	var matching []Packet
@@ -102,4 +109,20 @@ func (c *Capture) Packets(match func(Packet) bool) []Packet {
 		}
 	}
 	return matching
+}
+
+// isFragment tells whether an IPv4 packet has more fragments or an offset (RFC 791).
+func isFragment(packet []byte) bool {
+	const moreFragments, offset = 0x2000, 0x1fff
+	return packet[0]>>4 == 4 && binary.BigEndian.Uint16(packet[6:])&(moreFragments|offset) != 0
+}
+
+func icmpType(packet []byte, protocol uint8) uint8 {
+	switch protocol {
+	case unix.IPPROTO_ICMP:
+		return afterIPv4Header(packet)[0]
+	case unix.IPPROTO_ICMPV6:
+		return packet[40]
+	}
+	return 0
 }

@@ -45,6 +45,7 @@ func parseReply(line string) (Reply, error) {
 type options struct {
 	from    netip.Addr
 	port    uint16
+	size    int
 	timeout time.Duration
 }
 
@@ -57,6 +58,18 @@ func From(addr netip.Addr) Option { return func(o *options) { o.from = addr } }
 // FromPort asks from a fixed source port. A TCP connection is then ended by a reset,
 // so that the same port can ask again at once.
 func FromPort(port uint16) Option { return func(o *options) { o.port = port } }
+
+// Sized asks over "udp" with a question of that many bytes, up to 16 KiB; the answer has
+// as many.
+func Sized(bytes int) Option { return func(o *options) { o.size = bytes } }
+
+// maxDatagram is the largest question or answer, in bytes.
+const maxDatagram = 16 << 10
+
+// padded is a text with blanks behind it, which no reader of it minds.
+func padded(text string, size int) []byte {
+	return append([]byte(text), strings.Repeat(" ", max(0, size-len(text)))...)
+}
 
 // Within sets how long to wait for the answer, 2 s otherwise.
 func Within(d time.Duration) Option { return func(o *options) { o.timeout = d } }
@@ -87,7 +100,7 @@ func (h *Host) Ask(network string, to netip.AddrPort, opts ...Option) (Reply, er
 		return c.Reply, nil
 	case "udp":
 		return h.exchange(unix.SOCK_DGRAM, unix.IPPROTO_UDP, to, o,
-			func(netip.AddrPort) []byte { return []byte("who?\n") },
+			func(netip.AddrPort) []byte { return padded("who?\n", o.size) },
 			func(_ netip.AddrPort, answer []byte) (string, bool) { return string(answer), true })
 	case "sctp":
 		if o.port == 0 {
@@ -172,7 +185,7 @@ func (h *Host) exchange(kind, protocol int, to netip.AddrPort, o options,
 	if _, err := s.Write(question(s.local)); err != nil {
 		return fail(err)
 	}
-	buf := make([]byte, 2048)
+	buf := make([]byte, maxDatagram)
 	for {
 		n, err := s.Read(buf)
 		if err != nil {

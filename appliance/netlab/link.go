@@ -165,6 +165,26 @@ func (h *Host) Route(prefix, via string) {
 	}
 }
 
+// Narrow has packets for an address leave by an interface, through a hop that takes no
+// larger ones, in bytes; via is the next hop, "" when the address is on the segment. The
+// interface itself takes larger ones from others: a link of unequal sizes would lose them.
+func (h *Host) Narrow(to netip.Addr, ifname, via string, bytes int) {
+	h.t.Helper()
+	route := &netlink.Route{
+		LinkIndex: h.link(ifname).Attrs().Index,
+		Dst:       ipNet(netip.PrefixFrom(to, to.BitLen())),
+		MTU:       bytes,
+	}
+	if via != "" {
+		route.Gw = netip.MustParseAddr(via).AsSlice()
+	} else {
+		route.Scope = unix.RT_SCOPE_LINK
+	}
+	if err := h.links.RouteReplace(route); err != nil {
+		h.t.Fatalf("host %s: narrow route to %s by %s: %v", h.Name, to, ifname, err)
+	}
+}
+
 func destination(prefix string, gw netip.Addr) netip.Prefix {
 	switch {
 	case prefix != "default":

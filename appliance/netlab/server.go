@@ -156,9 +156,9 @@ func reportDestination(c syscall.Conn, v6 bool) error {
 }
 
 func (s *Server) answerUDP(c *net.UDPConn, port uint16) {
-	buf, oob := make([]byte, 2048), make([]byte, 256)
+	buf, oob := make([]byte, maxDatagram), make([]byte, 256)
 	for {
-		_, n, _, client, err := c.ReadMsgUDPAddrPort(buf, oob)
+		size, n, _, client, err := c.ReadMsgUDPAddrPort(buf, oob)
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
@@ -169,7 +169,7 @@ func (s *Server) answerUDP(c *net.UDPConn, port uint16) {
 		from := netip.AddrPortFrom(client.Addr().Unmap().WithZone(""), client.Port())
 		reply := Reply{s.host.Name, netip.AddrPortFrom(at, port), from}
 		// A client that is gone is no fault of the server.
-		_, _, _ = c.WriteMsgUDPAddrPort([]byte(reply.String()), control, client)
+		_, _, _ = c.WriteMsgUDPAddrPort(padded(reply.String(), size), control, client)
 	}
 }
 

@@ -10,6 +10,10 @@ import (
 // annotationSourceRanges is the old place of loadBalancerSourceRanges; the field wins.
 const annotationSourceRanges = object.AnnotationSourceRanges
 
+// annotationNoLocal is the Service's answer where a policy Local leaves no endpoint
+// (behaviour 53).
+const annotationNoLocal = "svcctl.io/no-local-endpoints"
+
 // Decide is everything that may become of a packet: one outcome, or one for each
 // endpoint that may get it.
 func (w *World) Decide(p Packet) []Outcome {
@@ -17,11 +21,8 @@ func (w *World) Decide(p Packet) []Outcome {
 	if p.Protocol == Ping {
 		return w.decidePing(addr)
 	}
-	all := w.frontends()
-	for _, f := range all {
-		if f.place != atNodePort && f.address == addr && f.protocol == p.Protocol && f.number == p.To.Port() {
-			return w.serve(f, p)
-		}
+	if f, ok := w.frontendFor(p); ok {
+		return w.serve(f, p)
 	}
 	switch {
 	case w.isVIP(addr):
@@ -31,14 +32,28 @@ func (w *World) Decide(p Packet) []Outcome {
 	case anyContains(w.Box.ServiceRanges, addr):
 		// Behaviour 6: an address of the service range that nobody has.
 		return []Outcome{{Kind: Dropped}}
-	case w.isNodePortAddress(addr):
-		for _, f := range all {
-			if f.place == atNodePort && f.family == familyOf(addr) && f.protocol == p.Protocol && f.number == p.To.Port() {
-				return w.serve(f, p)
-			}
-		}
 	}
 	return []Outcome{{Kind: Untouched}}
+}
+
+// frontendFor finds the frontend that a packet is for: of a Service that has the
+// address, else, on an address of the box, of one that has the node port.
+func (w *World) frontendFor(p Packet) (frontend, bool) {
+	addr, all := p.To.Addr(), w.frontends()
+	for _, f := range all {
+		if f.place != atNodePort && f.address == addr && f.protocol == p.Protocol && f.number == p.To.Port() {
+			return f, true
+		}
+	}
+	if !w.isNodePortAddress(addr) {
+		return frontend{}, false
+	}
+	for _, f := range all {
+		if f.place == atNodePort && f.family == familyOf(addr) && f.protocol == p.Protocol && f.number == p.To.Port() {
+			return f, true
+		}
+	}
+	return frontend{}, false
 }
 
 // serve is what a packet to a frontend gets.
@@ -53,7 +68,12 @@ func (w *World) serve(f frontend, p Packet) []Outcome {
 	}
 	if w.localOnly(f, p) {
 		if chosen = onBox(all); len(chosen) == 0 {
-			return []Outcome{{Kind: Dropped}} // behaviours 53 and 56: others have some
+			// Behaviours 53 and 56: others have some, so there is no answer, or the one that the
+			// Service asks for.
+			if f.service.Metadata.Annotations[annotationNoLocal] == "reject" {
+				return []Outcome{{Kind: Refused}}
+			}
+			return []Outcome{{Kind: Dropped}}
 		}
 	}
 	var outcomes []Outcome

@@ -313,6 +313,9 @@ func (g *generator) policies(service *object.Service) {
 		spec.ExternalTrafficPolicy = local
 	}
 	if oneIn(g.Rand, 6) {
+		service.Metadata.Annotations[annotationNoLocal] = pick(g.Rand, []string{"reject", "reject", "drop"})
+	}
+	if oneIn(g.Rand, 6) {
 		distribution := pick(g.Rand, []string{object.PreferSameZone, object.PreferClose, object.PreferSameNode})
 		spec.TrafficDistribution = &distribution
 	}

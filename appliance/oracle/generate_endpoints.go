@@ -21,7 +21,7 @@ func (g *generator) endpointsOf(service *object.Service) {
 		g.world.Endpoints = append(g.world.Endpoints, g.endpoints(service))
 	}
 	for i := range families {
-		for n := range g.IntN(3) {
+		for n := range pick(g.Rand, []int{0, 1, 1, 2}) {
 			g.world.Slices = append(g.world.Slices, g.slice(service, i, fmt.Sprintf("%d-%d", i, n)))
 		}
 	}
@@ -51,7 +51,7 @@ func (g *generator) slice(service *object.Service, family int, suffix string) *o
 		}
 		slice.Ports = append(slice.Ports, g.slicePort(port))
 	}
-	for range g.IntN(4) {
+	for range g.IntN(5) {
 		slice.Endpoints = append(slice.Endpoints, g.endpoint(service, family))
 	}
 	object.Default(slice)

@@ -11,6 +11,9 @@ import (
 // String describes a world to people: the settings of the box that are not the
 // default, and each object in a line of JSON.
 func (w *World) String() string {
+	if w == nil {
+		return "nothing"
+	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "box %s\n", w.Box)
 	for _, o := range w.Services {

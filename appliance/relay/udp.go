@@ -102,24 +102,20 @@ func (l *udpListener) receive(raw syscall.RawConn) {
 }
 
 // forward sends a datagram on its client's flow. A flow that turns out to be dead (its
-// endpoint refused an earlier datagram, or it ended this moment) is begun anew once.
+// endpoint refused an earlier datagram) ends: the client's next datagram begins anew.
 func (l *udpListener) forward(data []byte, client netip.AddrPort, crowded *complaint) error {
-	var err error
-	for range 2 {
-		var f *flow
-		if f, err = l.flowOf(client, crowded); err != nil {
-			return err
-		}
-		if err = send(f.raw, data); err == nil {
-			l.touch(f, false)
-			return nil
-		}
-		if isPassing(err) {
-			return err
-		}
-		l.end(f)
+	f, err := l.flowOf(client, crowded)
+	if err != nil {
+		return err
 	}
-	return err
+	if err := send(f.raw, data); err != nil {
+		if !isPassing(err) {
+			l.end(f)
+		}
+		return err
+	}
+	l.touch(f, false)
+	return nil
 }
 
 // isPassing tells whether a datagram is lost to congestion or its size alone.

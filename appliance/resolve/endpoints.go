@@ -1,6 +1,7 @@
 package resolve
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -37,16 +38,29 @@ type portKey struct {
 	family nft.Family
 }
 
-// collect merges the endpoints of all slices, and of the Endpoints object where the
-// Service has no selector, by Service port.
-func (r *resolver) collect() map[portKey][]endpoint {
-	found := map[portKey]map[netip.AddrPort]endpoint{}
+// visitor is told of one address that an object names, with the host name and the
+// ports it has there.
+type visitor func(addr netip.Addr, ep endpoint, hostname string, ports []object.EndpointPort)
+
+// visit goes through the usable addresses of all slices, and of the Endpoints object
+// where the Service has no selector.
+func (r *resolver) visit(f visitor) {
 	for _, s := range r.Slices {
-		r.addSlice(found, s)
+		r.visitSlice(s, f)
 	}
 	if r.Endpoints != nil {
-		r.addEndpoints(found, r.Endpoints)
+		r.visitEndpoints(r.Endpoints, f)
 	}
+}
+
+// collect merges the endpoints of all objects by Service port.
+func (r *resolver) collect() map[portKey][]endpoint {
+	found := map[portKey]map[netip.AddrPort]endpoint{}
+	r.visit(func(addr netip.Addr, ep endpoint, _ string, ports []object.EndpointPort) {
+		for _, port := range ports {
+			ep.add(found, addr, port)
+		}
+	})
 	out := make(map[portKey][]endpoint, len(found))
 	for key, set := range found {
 		list := make([]endpoint, 0, len(set))
@@ -59,7 +73,7 @@ func (r *resolver) collect() map[portKey][]endpoint {
 	return out
 }
 
-func (r *resolver) addSlice(found map[portKey]map[netip.AddrPort]endpoint, s *object.EndpointSlice) {
+func (r *resolver) visitSlice(s *object.EndpointSlice, f visitor) {
 	ref := object.RefOf(s)
 	var family nft.Family
 	switch s.AddressType {
@@ -90,16 +104,14 @@ func (r *resolver) addSlice(found map[portKey]map[netip.AddrPort]endpoint, s *ob
 				ep.forNodes = append(ep.forNodes, n.Name)
 			}
 		}
-		for _, port := range s.Ports {
-			ep.add(found, addr, port)
-		}
+		f(addr, ep, deref(e.Hostname), s.Ports)
 	}
 }
 
 // skipMirror is discovery/v1 LabelSkipMirror: such Endpoints are not for proxies.
 const skipMirror = "endpointslice.kubernetes.io/skip-mirror"
 
-func (r *resolver) addEndpoints(found map[portKey]map[netip.AddrPort]endpoint, e *object.Endpoints) {
+func (r *resolver) visitEndpoints(e *object.Endpoints, f visitor) {
 	ref := object.RefOf(e)
 	if e.Metadata.Labels[skipMirror] == "true" {
 		return
@@ -123,25 +135,31 @@ func (r *resolver) addEndpoints(found map[portKey]map[netip.AddrPort]endpoint, e
 				if addr, ok = r.endpointAddr(ref, a.IP, familyOf(addr)); !ok {
 					continue
 				}
-				ep := endpoint{state: group.state, local: r.isLocal(a.NodeName), node: deref(a.NodeName)}
-				for _, port := range sub.Ports {
-					ep.add(found, addr, port)
-				}
+				f(addr, endpoint{state: group.state, local: r.isLocal(a.NodeName), node: deref(a.NodeName)}, a.Hostname, sub.Ports)
 			}
 		}
 	}
 }
 
-// add files the endpoint under each Service port it can be of.
-func (ep endpoint) add(found map[portKey]map[netip.AddrPort]endpoint, addr netip.Addr, port object.EndpointPort) {
-	proto, ok := nft.TCP, true
+// matches tells which kind of Service port an endpoint's port can be of.
+func matches(port *object.EndpointPort) (name string, proto nft.Protocol, ok bool) {
+	proto, ok = nft.TCP, true
 	if port.Protocol != nil {
 		proto, ok = protocols[*port.Protocol]
 	}
 	if !ok || port.Port == nil || *port.Port <= 0 || *port.Port > 65535 {
-		return // a slice port without a number means "all ports", which has no meaning here
+		return "", 0, false // a slice port without a number means "all ports", which has no meaning here
 	}
-	key := portKey{deref(port.Name), proto, familyOf(addr)}
+	return deref(port.Name), proto, true
+}
+
+// add files the endpoint under each Service port it can be of.
+func (ep endpoint) add(found map[portKey]map[netip.AddrPort]endpoint, addr netip.Addr, port object.EndpointPort) {
+	name, proto, ok := matches(&port)
+	if !ok {
+		return
+	}
+	key := portKey{name, proto, familyOf(addr)}
 	if found[key] == nil {
 		found[key] = map[netip.AddrPort]endpoint{}
 	}
@@ -215,8 +233,7 @@ func deref(s *string) string {
 type selection struct {
 	pools [nft.NumPools][]netip.AddrPort
 	// noLocal is what a connection that may only go to local endpoints gets when there
-	// is none: no answer while others serve elsewhere, so that a balancer in front
-	// tries another box, else a refusal.
+	// is none: while others serve elsewhere what the Service says, else a refusal.
 	noLocal nft.Refusal
 }
 
@@ -235,9 +252,26 @@ func (r *resolver) selectEndpoints(all []endpoint) selection {
 	}
 	sel.pools[nft.PoolCluster], sel.pools[nft.PoolLocal] = cluster, local
 	if slices.ContainsFunc(all, func(e endpoint) bool { return e.state > unfit }) {
-		sel.noLocal = nft.Blackhole
+		sel.noLocal = r.noLocal
 	}
 	return sel
+}
+
+// annotationNoLocal says what a connection gets that may only go to local endpoints
+// when all there are serve elsewhere. By default it gets no answer, as Kubernetes does
+// it: a balancer in front, or the client itself, then tries another box.
+const annotationNoLocal = "svcctl.io/no-local-endpoints"
+
+// answerWithoutLocal reads the annotation.
+func (r *resolver) answerWithoutLocal() nft.Refusal {
+	switch answer, given := r.Service.Metadata.Annotations[annotationNoLocal]; {
+	case answer == "reject":
+		return nft.Refuse
+	case given && answer != "drop":
+		r.warn(r.ref, fmt.Sprintf("metadata.annotations[%s]", annotationNoLocal), "UnknownValue",
+			"%q is no answer, so clients get none: write \"drop\" for no answer, or \"reject\"", answer)
+	}
+	return nft.Blackhole
 }
 
 // health counts the local endpoints of a Service with a health-check node port.

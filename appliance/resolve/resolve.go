@@ -83,6 +83,8 @@ type resolver struct {
 	facts *Facts
 	ref   object.Ref
 	out   Output
+	// noLocal is what the Service answers where a policy Local leaves no endpoint.
+	noLocal nft.Refusal
 }
 
 func (r *resolver) warn(ref object.Ref, field, reason, format string, args ...any) {
@@ -100,6 +102,7 @@ func (r *resolver) refuseExternalIPs(why string) {
 }
 
 func (r *resolver) resolve() {
+	r.noLocal = r.answerWithoutLocal()
 	endpoints := r.collect()
 	r.out.Health = r.health(endpoints)
 	addrs := r.addresses()

@@ -29,6 +29,8 @@ type program struct {
 	serve func(ctx context.Context, cfg appliance.Config, log *slog.Logger) error
 	plan  func(cfg appliance.Config, paths []string, w io.Writer) ([]manifest.Problem, error)
 	down  func(ctx context.Context) error
+
+	doctor func(ctx context.Context, cfg appliance.Config, serving bool) []appliance.Finding
 }
 
 func main() {
@@ -46,6 +48,7 @@ func main() {
 		serve:     appliance.Run,
 		plan:      appliance.Plan,
 		down:      appliance.Down,
+		doctor:    appliance.Doctor,
 	}
 	os.Exit(p.main(context.Background(), os.Args[1:]))
 }

@@ -31,6 +31,7 @@ type bench struct {
 	served   *appliance.Config // what serve was called with
 	planned  []string          // the paths plan was called with
 	downs    int
+	findings []appliance.Finding // what doctor finds
 }
 
 func newBench() *bench {
@@ -54,7 +55,8 @@ func newBench() *bench {
 			_, err := io.WriteString(w, "table ip svcctl {\n}\n")
 			return nil, err
 		},
-		down: func(context.Context) error { b.downs++; return nil },
+		down:   func(context.Context) error { b.downs++; return nil },
+		doctor: func(context.Context, appliance.Config, bool) []appliance.Finding { return b.findings },
 	}
 	return b
 }
@@ -92,11 +94,16 @@ func golden(t *testing.T, name, got string) {
 type fake struct {
 	status wire.Status
 	behind error // what Synced and Ready say
+	held   int
 }
 
 func (f *fake) Status() wire.Status { return f.status }
-func (f *fake) Healthy() error      { return nil }
-func (f *fake) Ready() error        { return f.behind }
+func (f *fake) Release(context.Context) (services int, err error) {
+	services, f.held = f.held, 0
+	return services, nil
+}
+func (f *fake) Healthy() error { return nil }
+func (f *fake) Ready() error   { return f.behind }
 func (f *fake) Synced(ctx context.Context, _ uint64) error {
 	if f.behind == nil {
 		return nil
@@ -321,6 +328,38 @@ func TestDownFails(t *testing.T) {
 	if code != exitNo || b.err.String() != "svcctl: open nf_tables: not permitted: run as root\n" {
 		t.Errorf("exit %d: %s", code, b.err.String())
 	}
+}
+
+func TestRelease(t *testing.T) {
+	f := &fake{held: 12}
+	socket := serveFake(t, f)
+	b := newBench()
+	if code := b.run("release", "--socket", socket); code != exitDone || b.out.String() != "12 Services let go.\n" {
+		t.Errorf("exit %d: %s%s", code, b.out.String(), b.err.String())
+	}
+	if code := b.run("release", "--socket", socket); code != exitDone || b.out.String() != "There was nothing to let go.\n" {
+		t.Errorf("exit %d: %s%s", code, b.out.String(), b.err.String())
+	}
+}
+
+func TestDoctor(t *testing.T) {
+	b := newBench()
+	b.findings = []appliance.Finding{
+		{Check: "kernel", Level: "ok", Message: "Linux 6.12 has all that is needed"},
+		{Check: "rp_filter", Level: "warning", Message: "interfaces with a strict reverse path filter: eth0", Advice: strings.Repeat("loosen it ", 15)},
+	}
+	if code := b.run("doctor"); code != exitDone {
+		t.Errorf("warnings alone: exit %d: %s", code, b.err.String())
+	}
+	b.findings = append(b.findings, appliance.Finding{Check: "forwarding", Level: "error", Message: "the box does not forward", Advice: "run sysctl"})
+	if code := b.run("doctor"); code != exitNo || b.err.String() != "svcctl: 1 thing wrong with this box\n" {
+		t.Errorf("exit %d: %s", code, b.err.String())
+	}
+	golden(t, "doctor.txt", b.out.String())
+	if code := b.run("doctor", "-o", "json"); code != exitNo {
+		t.Errorf("exit %d: %s", code, b.err.String())
+	}
+	golden(t, "doctor.json", b.out.String())
 }
 
 func TestPlan(t *testing.T) {

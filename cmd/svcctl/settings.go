@@ -35,12 +35,13 @@ const (
 	groupBox      = "Who this box is"
 	groupRanges   = "Addresses and ports"
 	groupServices = "How Services behave"
+	groupDNS      = "Names"
 	groupLog      = "Logging"
 )
 
 // settings are all settings, in the order help shows them.
 func settings() []setting {
-	return slices.Concat(placeSettings(), boxSettings(), rangeSettings(), serviceSettings(), logSettings())
+	return slices.Concat(placeSettings(), boxSettings(), rangeSettings(), serviceSettings(), dnsSettings(), logSettings())
 }
 
 func placeSettings() []setting {
@@ -54,6 +55,9 @@ func placeSettings() []setting {
 		{name: "socket", arg: argPath, def: appliance.DefaultSocket, group: groupPlaces, serveOnly: true,
 			usage: "unix socket of the API; who can open it can read",
 			set:   text(func(c *appliance.Config) *string { return &c.Socket })},
+		{name: "allow-mass-removal", group: groupPlaces, shown: "false", serveOnly: true,
+			usage: "let Services go at once that vanish from the manifests, however many; see `svcctl release`",
+			set:   onOff(func(c *appliance.Config) *bool { return &c.AllowMassRemoval })},
 		{name: "metrics-listen", arg: "HOST:PORT", shown: "off", group: groupPlaces, serveOnly: true,
 			usage: "serve Prometheus /metrics, /healthz and /readyz there, in plain HTTP",
 			set:   text(func(c *appliance.Config) *string { return &c.MetricsListen })},
@@ -122,6 +126,23 @@ func serviceSettings() []setting {
 		{name: "legacy-ip", arg: "refuse|accept", def: "refuse", words: []string{"refuse", "accept"}, group: groupServices,
 			usage: "addresses with leading zeros, as 172.30.0.041: accept reads them as decimal",
 			set:   word(func(c *appliance.Config) *appliance.LegacyIP { return &c.LegacyIP })},
+	}
+}
+
+func dnsSettings() []setting {
+	return []setting{
+		{name: "dns-listen", arg: "HOST:PORT", list: true, shown: "off", group: groupDNS, serveOnly: true,
+			usage: "answer the names of Services there, over UDP and TCP; repeatable",
+			set:   texts(func(c *appliance.Config) *[]string { return &c.DNSListen })},
+		{name: "cluster-domain", arg: "DOMAIN", def: appliance.DefaultClusterDomain, group: groupDNS, serveOnly: true,
+			usage: "the domain of these names: SERVICE.NAMESPACE.svc.DOMAIN",
+			set:   text(func(c *appliance.Config) *string { return &c.ClusterDomain })},
+		{name: "dns-upstream", arg: "ADDR:PORT", list: true, shown: "none", group: groupDNS, serveOnly: true,
+			usage: "resolver for other names, for clients on this box and in --cluster-cidr; repeatable, the best one first",
+			set:   list(appliance.ParseAddrPorts, func(c *appliance.Config) *[]netip.AddrPort { return &c.DNSUpstreams })},
+		{name: "dns-client-namespaces", arg: "CIDR=NAMESPACE", list: true, shown: "none", group: groupDNS, serveOnly: true,
+			usage: "clients that find the Services of a namespace by their name alone; repeatable",
+			set:   list(appliance.ParseClientNamespaces, func(c *appliance.Config) *[]appliance.ClientNamespace { return &c.DNSClientNamespaces })},
 	}
 }
 

@@ -19,6 +19,7 @@ var samples = map[string][3]string{
 	"manifests":                {"/a", "/b,/c", "/d"},
 	"data-dir":                 {"/a", "/b", "/c"},
 	"socket":                   {"/a", "/b", "/c"},
+	"allow-mass-removal":       {"true", "true", "true"},
 	"metrics-listen":           {":1", "127.0.0.1:2", "[::1]:3"},
 	"node-name":                {"a", "b", "c.example"},
 	"zone":                     {"a", "b", "c"},
@@ -36,6 +37,10 @@ var samples = map[string][3]string{
 	"service-names":            {"rfc1123", "rfc1123", "rfc1123"},
 	"node-port-space":          {"shared", "shared", "shared"},
 	"legacy-ip":                {"accept", "accept", "accept"},
+	"dns-listen":               {":53", "192.0.2.1:53,[2001:db8::1]:53", "127.0.0.1:5353"},
+	"cluster-domain":           {"a", "b.example", "c"},
+	"dns-upstream":             {"192.0.2.53:53", "[2001:db8::53]:53,192.0.2.54:53", "192.0.2.55:5353"},
+	"dns-client-namespaces":    {"10.1.0.0/16=a", "10.1.0.0/16=a,fd00::/64=b", "10.0.0.0/8=c"},
 	"log-level":                {"debug", "warn", "error"},
 	"log-format":               {"json", "json", "json"},
 }
@@ -163,7 +168,8 @@ func TestPrecedence(t *testing.T) {
 				continue
 			}
 			if diff := cmp.Diff(want, *b.served, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
-				cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+				cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+				cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 				t.Errorf("%s, combination %03b (-want +got):\n%s", s.name, mask, diff)
 			}
 		}

@@ -30,7 +30,8 @@ meaning; what does not apply is left out:
   problems[]                object, file, line, column, field, reason, message,
                             severity (error, warning)
   kernel                    release, features[], missing[]
-  foreignChanges            changes by other programs to the tables, repaired`,
+  foreignChanges            changes by other programs to the tables, repaired
+  heldRemovals              Services that vanished in a mass and stay in force`,
 		options: append([]*option{outputOption("table", "json", "yaml")}, connectOptions()...),
 		examples: []example{
 			{"Is everything in force?", "svcctl status > /dev/null && echo yes"},

@@ -60,6 +60,9 @@ func statusPage(s *wire.Status, now time.Time, colour bool) string {
 		p.line("Last transaction", "none yet")
 	}
 	p.line("Foreign changes", "%d", s.ForeignChanges)
+	if s.HeldRemovals > 0 {
+		p.line("Held removals", "%s", p.paint(red, count(s.HeldRemovals, "Service")+" that vanished from the manifests; see `svcctl release`"))
+	}
 	p.line("Kernel", "%s%s", s.Kernel.Release, join("; uses ", s.Kernel.Features)+join("; lacks ", s.Kernel.Missing))
 	p.sources(s.Sources)
 	p.problems(s)

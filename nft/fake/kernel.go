@@ -78,11 +78,11 @@ func (k *Kernel) Commit(b *nft.Batch, generation uint32) (uint32, error) {
 	if fault != nil && !errors.Is(fault, kernel.ErrOutcomeUnknown) {
 		return generation, fault
 	}
-	next := clone(k.tables)
-	for i, op := range b.Ops {
-		if err := apply(next, op); err != nil {
-			return generation, &kernel.OpError{Op: i, Text: fmt.Sprintf("%T: %v", op, err), Errno: errno(err)}
-		}
+	next, err := k.carryOut(b)
+	if err != nil {
+		return generation, err
+	}
+	for _, op := range b.Ops {
 		if f, ok := op.(nft.ForgetData); ok {
 			k.forgotten = append(k.forgotten, f)
 		}
@@ -101,12 +101,40 @@ func (k *Kernel) Commit(b *nft.Batch, generation uint32) (uint32, error) {
 	return k.generation, nil
 }
 
+// Check is kernel.Conn.Check. Injected faults are refusals here too, unless the outcome
+// of a commit would be unknown.
+func (k *Kernel) Check(b *nft.Batch, generation uint32) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if generation != 0 && generation != k.generation {
+		return kernel.ErrStale
+	}
+	if k.fault != nil {
+		if err := k.fault(b); err != nil && !errors.Is(err, kernel.ErrOutcomeUnknown) {
+			return err
+		}
+	}
+	_, err := k.carryOut(b)
+	return err
+}
+
 // Forget is kernel.Conn.Forget. There are no packets, so nobody is remembered.
 func (k *Kernel) Forget(f nft.ForgetData, generation uint32) (uint32, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.forgotten = append(k.forgotten, f)
 	return generation, nil
+}
+
+// carryOut gives the tables behind a batch.
+func (k *Kernel) carryOut(b *nft.Batch) (nft.Ruleset, error) {
+	next := clone(k.tables)
+	for i, op := range b.Ops {
+		if err := apply(next, op); err != nil {
+			return nil, &kernel.OpError{Op: i, Text: fmt.Sprintf("%T: %v", op, err), Errno: errno(err)}
+		}
+	}
+	return next, nil
 }
 
 func errno(err error) unix.Errno {

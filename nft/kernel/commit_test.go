@@ -66,7 +66,7 @@ func TestCommitOfAStaleGenerationChangesNothing(t *testing.T) {
 func TestRefusedBatches(t *testing.T) {
 	n := newNamespace(t)
 	c := n.open()
-	generation := commit(t, c, 0, everything(nft.IPv4)...)
+	commit(t, c, 0, everything(nft.IPv4)...)
 	before, generation := read(t, c)
 	services := nft.Set{Name: "services", Key: frontendKey, Data: verdict}
 	ranges := nft.Set{Name: "sources", Key: frontendKey[:1], Interval: true}
@@ -188,4 +188,38 @@ func TestReadDuringCommits(t *testing.T) {
 		t.Error("no reading was complete")
 	}
 	t.Logf("%d readings", complete)
+}
+
+// A check says what a commit would, and leaves no trace.
+func TestCheck(t *testing.T) {
+	n := newNamespace(t)
+	c := n.open()
+	commit(t, c, 0, everything(nft.IPv4)...)
+	before, generation := read(t, c)
+	good := nft.AddElements{Family: nft.IPv4, Set: backends, Elements: []nft.Element{slotElement(nft.IPv4, 777)}}
+	nowhere := good
+	nowhere.Set.Name = "nowhere"
+	for name, test := range map[string]struct {
+		ops        []nft.Op
+		generation uint32
+		want       error
+	}{
+		"nothing":     {nil, generation, nil},
+		"good":        {[]nft.Op{good, nft.AddTable{Family: nft.IPv6}}, generation, nil},
+		"stale":       {[]nft.Op{good}, generation - 1, ErrStale},
+		"refused":     {[]nft.Op{good, nowhere}, generation, unix.ENOENT},
+		"only at all": {[]nft.Op{good}, 0, nil},
+	} {
+		if err := c.Check(&nft.Batch{Ops: test.ops}, test.generation); !errors.Is(err, test.want) {
+			t.Errorf("%s: Check says %v, want %v", name, err, test.want)
+		}
+	}
+	var refused *OpError
+	if err := c.Check(&nft.Batch{Ops: []nft.Op{good, nowhere}}, 0); !errors.As(err, &refused) || refused.Op != 1 {
+		t.Errorf("the refused operation is %+v, want number 1", refused)
+	}
+	if after, now := read(t, c); now != generation || !reflect.DeepEqual(after, before) {
+		t.Error("a check committed something")
+	}
+	commit(t, c, generation, good)
 }

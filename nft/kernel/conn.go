@@ -173,30 +173,9 @@ func isAnswer(err error) bool {
 }
 
 func (c *Conn) commit(b *nft.Batch, generation uint32) (uint32, error) {
-	s, err := c.use()
-	if err != nil {
+	t, err := c.write(b, generation)
+	if err != nil || t.empty() {
 		return generation, err
-	}
-	// Before the transaction, for these are dialogues of their own.
-	entries, err := readEntries(s, b.Ops)
-	if err != nil {
-		return generation, err
-	}
-	ranges, err := findRanges(s, b.Ops)
-	if err != nil {
-		return generation, err
-	}
-	t := newTransaction(s, nft.TableName, generation)
-	t.ranges = ranges
-	for i, op := range b.Ops {
-		t.op = i
-		t.operation(op, entries[i], c.features.Destroy)
-		if t.err != nil {
-			return generation, fmt.Errorf("operation %d: %w", i, t.err)
-		}
-	}
-	if t.empty() {
-		return generation, nil
 	}
 	err = t.commit(func(op, element int) string { return opText(b.Ops, op, element) })
 	if err != nil {
@@ -206,6 +185,33 @@ func (c *Conn) commit(b *nft.Batch, generation uint32) (uint32, error) {
 		return 0, nil
 	}
 	return nextGeneration(generation), nil
+}
+
+// write makes a transaction of a batch.
+func (c *Conn) write(b *nft.Batch, generation uint32) (*transaction, error) {
+	s, err := c.use()
+	if err != nil {
+		return nil, err
+	}
+	// Before the transaction, for these are dialogues of their own.
+	entries, err := readEntries(s, b.Ops)
+	if err != nil {
+		return nil, err
+	}
+	ranges, err := findRanges(s, b.Ops)
+	if err != nil {
+		return nil, err
+	}
+	t := newTransaction(s, nft.TableName, generation)
+	t.ranges = ranges
+	for i, op := range b.Ops {
+		t.op = i
+		t.operation(op, entries[i], c.features.Destroy)
+		if t.err != nil {
+			return nil, fmt.Errorf("operation %d: %w", i, t.err)
+		}
+	}
+	return t, nil
 }
 
 // Forget is Commit of one ForgetData: the sweep for entries that packets made while

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -114,5 +115,48 @@ func TestDormantTableIsReplaced(t *testing.T) {
 	commit(t, c, generation, append([]nft.Op{nft.DeleteTable{Family: nft.IPv4}}, everything(nft.IPv4)...)...)
 	if ruleset, _ = read(t, c); ruleset[nft.IPv4].Chains["prerouting"].Hook != nft.HookPrerouting {
 		t.Error("the table is still dormant")
+	}
+}
+
+func TestBaseChains(t *testing.T) {
+	n := newNamespace(t)
+	c := n.open()
+	commit(t, c, 0, everything(nft.IPv4)...)
+	n.nftScript(`
+		table inet filter {
+			chain forward { type filter hook forward priority filter; policy drop; }
+			chain none { }
+		}
+		table ip6 nat { chain PREROUTING { type nat hook prerouting priority dstnat; }; }
+		table bridge b { chain x { type filter hook input priority 0; }; }
+	`)
+	chains, err := c.BaseChains()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours := 0
+	var others []string
+	for _, chain := range chains {
+		if chain.Ours() {
+			ours++
+			continue
+		}
+		others = append(others, fmt.Sprint(chain, chain.Drops))
+	}
+	want := []string{
+		"table ip6 nat, chain PREROUTING (nat hook prerouting priority -100) false",
+		"table inet filter, chain forward (filter hook forward priority 0) true",
+	}
+	if !reflect.DeepEqual(others, want) || ours < 3 {
+		t.Errorf("the chains of others are %q, want %q, beside %d of ours", others, want, ours)
+	}
+	if held, err := c.SentinelHeld(); held || err != nil {
+		t.Errorf("the sentinel is held: %v, %v", held, err)
+	}
+	if err := c.HoldSentinel(); err != nil {
+		t.Fatal(err)
+	}
+	if held, err := n.open().SentinelHeld(); held != c.features.Owner || err != nil {
+		t.Errorf("the sentinel is held: %v, %v", held, err)
 	}
 }

@@ -135,6 +135,11 @@ func (t *transaction) send() (outcome, error) {
 // what an element, or with -1 the whole operation, of a refused part is.
 func (t *transaction) commit(text func(op, element int) string) error {
 	o, err := t.send()
+	return t.judge(o, err, text)
+}
+
+// judge gives the error that the kernel's answers come to; err is one of sending.
+func (t *transaction) judge(o outcome, err error, text func(op, element int) string) error {
 	switch {
 	case err != nil:
 		return commitError(err)

@@ -193,7 +193,7 @@ func TestPoolsAgainstModel(t *testing.T) {
 				modelClaim(t, model, got, claim)
 			}
 		case 1:
-			claim.Requested = addr
+			claim.Requested = []netip.Addr{addr}
 			if err := p.Take(addr, claim); err == nil {
 				modelClaim(t, model, addr, claim)
 			} else if len(model[addr]) == 0 && p.Contains(addr) {
@@ -218,7 +218,7 @@ func TestPoolsAgainstModel(t *testing.T) {
 func modelClaim(t *testing.T, model map[netip.Addr]map[string]Claim, addr netip.Addr, claim Claim) {
 	t.Helper()
 	for owner, other := range model[addr] {
-		asked := claim.Requested == addr && other.Requested == addr
+		asked := slices.Contains(claim.Requested, addr) && slices.Contains(other.Requested, addr)
 		keyed := claim.SharingKey != "" && claim.SharingKey == other.SharingKey
 		if owner != claim.Owner && (claim.Ports[0] == other.Ports[0] || !asked && !keyed) {
 			t.Fatalf("%s: %+v and %+v may not share it", addr, claim, other)

@@ -45,8 +45,8 @@ func (p Pool) tooLarge() bool {
 type Claim struct {
 	// Owner is "namespace/name".
 	Owner string
-	// Requested is the address that the Service names; invalid when it names none.
-	Requested netip.Addr
+	// Requested are the addresses that the Service names.
+	Requested []netip.Addr
 	// SharingKey lets Services with equal keys that are not empty hold one address.
 	SharingKey string
 	// Ports are what the Service serves on its address.
@@ -55,16 +55,16 @@ type Claim struct {
 
 // Equal tells whether two claims ask for the same.
 func (c Claim) Equal(other Claim) bool {
-	return c.Owner == other.Owner && c.Requested == other.Requested && c.SharingKey == other.SharingKey &&
-		slices.Equal(c.Ports, other.Ports)
+	return c.Owner == other.Owner && c.SharingKey == other.SharingKey &&
+		slices.Equal(c.Requested, other.Requested) && slices.Equal(c.Ports, other.Ports)
 }
 
 // clash says why two claims cannot both hold addr; "" when they can.
 func (c Claim) clash(other Claim, addr netip.Addr) string {
-	bothAsk := c.Requested == addr && other.Requested == addr
+	bothAsk := slices.Contains(c.Requested, addr) && slices.Contains(other.Requested, addr)
 	sameKey := c.SharingKey != "" && c.SharingKey == other.SharingKey
 	if !bothAsk && !sameKey {
-		return "to share it, both Services must ask for it in spec.loadBalancerIP or carry equal sharing keys"
+		return "to share it, both Services must ask for it by name or carry equal sharing keys"
 	}
 	for _, port := range c.Ports {
 		if slices.Contains(other.Ports, port) {

@@ -90,7 +90,7 @@ func TestPoolErrors(t *testing.T) {
 	if err := p.Take(addr, Claim{Owner: "default/web"}); err != nil {
 		t.Fatal(err)
 	}
-	err := p.Take(addr, Claim{Owner: "default/other", Requested: addr})
+	err := p.Take(addr, Claim{Owner: "default/other", Requested: []netip.Addr{addr}})
 	if want := "provided IP is already allocated to Service default/web: to share it"; err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("got %v, want %s...", err, want)
 	}
@@ -114,11 +114,11 @@ func TestSharing(t *testing.T) {
 		first, next Claim
 		ok          bool
 	}{
-		{"both ask", Claim{Requested: addr, Ports: web}, Claim{Requested: addr, Ports: tls}, true},
-		{"both ask, other protocol", Claim{Requested: addr, Ports: web}, Claim{Requested: addr, Ports: quic}, true},
-		{"both ask, ports clash", Claim{Requested: addr, Ports: web}, Claim{Requested: addr, Ports: web}, false},
-		{"only the second asks", Claim{Ports: web}, Claim{Requested: addr, Ports: tls}, false},
-		{"only the first asks", Claim{Requested: addr, Ports: web}, Claim{Ports: tls}, false},
+		{"both ask", Claim{Requested: []netip.Addr{addr}, Ports: web}, Claim{Requested: []netip.Addr{addr}, Ports: tls}, true},
+		{"both ask, other protocol", Claim{Requested: []netip.Addr{addr}, Ports: web}, Claim{Requested: []netip.Addr{addr}, Ports: quic}, true},
+		{"both ask, ports clash", Claim{Requested: []netip.Addr{addr}, Ports: web}, Claim{Requested: []netip.Addr{addr}, Ports: web}, false},
+		{"only the second asks", Claim{Ports: web}, Claim{Requested: []netip.Addr{addr}, Ports: tls}, false},
+		{"only the first asks", Claim{Requested: []netip.Addr{addr}, Ports: web}, Claim{Ports: tls}, false},
 		{"equal keys", Claim{SharingKey: "k", Ports: web}, Claim{SharingKey: "k", Ports: tls}, true},
 		{"equal keys, ports clash", Claim{SharingKey: "k", Ports: web}, Claim{SharingKey: "k", Ports: web}, false},
 		{"different keys", Claim{SharingKey: "k", Ports: web}, Claim{SharingKey: "l", Ports: tls}, false},
@@ -160,7 +160,7 @@ func TestClaimIsReplaced(t *testing.T) {
 	p := mustPools(t, pool("198.51.100.0", "198.51.100.15"))
 	addr := netip.MustParseAddr("198.51.100.4")
 	take := func(owner string, port uint16) error {
-		return p.Take(addr, Claim{Owner: owner, Requested: addr, Ports: []Port{{"TCP", port}}})
+		return p.Take(addr, Claim{Owner: owner, Requested: []netip.Addr{addr}, Ports: []Port{{"TCP", port}}})
 	}
 	for _, step := range []struct {
 		owner string

@@ -11,12 +11,15 @@ import (
 type servedKind struct {
 	kind, apiVersion string
 	make             func() object.Object
+	// partly says that only a part of the kind is read: its other fields may be there.
+	partly bool
 }
 
 var servedKinds = []servedKind{
-	{object.KindService, "v1", func() object.Object { return new(object.Service) }},
-	{object.KindEndpoints, "v1", func() object.Object { return new(object.Endpoints) }},
-	{object.KindEndpointSlice, "discovery.k8s.io/v1", func() object.Object { return new(object.EndpointSlice) }},
+	{kind: object.KindService, apiVersion: "v1", make: func() object.Object { return new(object.Service) }},
+	{kind: object.KindEndpoints, apiVersion: "v1", make: func() object.Object { return new(object.Endpoints) }},
+	{kind: object.KindEndpointSlice, apiVersion: "discovery.k8s.io/v1", make: func() object.Object { return new(object.EndpointSlice) }},
+	{kind: object.KindPod, apiVersion: "v1", make: func() object.Object { return new(object.Pod) }, partly: true},
 }
 
 // implied is what the items of a typed List need not say.
@@ -99,7 +102,7 @@ func (u *unit) decodeObject(d *decoding, doc parsed, as implied) {
 	if !ok {
 		return
 	}
-	d.ref = nameOf(root, served.kind)
+	d.ref, d.partly = nameOf(root, served.kind), served.partly
 	d.addFlaws(doc.flaws)
 	o := served.make()
 	d.object(root, o)

@@ -20,10 +20,12 @@ const maxProblems = 50
 type decoding struct {
 	file     string
 	ref      object.Ref
+	partly   bool // of a kind of which only a part is read
 	path     path
 	problems []Problem
 	failed   bool
 	dropped  bool // more than maxProblems
+	doubted  bool // an unknown field of a kind that is partly read was warned about
 }
 
 // object fills o from a node.
@@ -110,8 +112,17 @@ func (d *decoding) unknown(f field, plan *plan) {
 		return
 	}
 	message := "unknown field " + strconv.Quote(name)
-	if near := plan.nearest(f.key); near != "" {
+	near := plan.nearest(f.key)
+	if near != "" {
 		message += fmt.Sprintf("; did you mean %q?", near)
+	}
+	if d.partly && d.path[0].key != "metadata" {
+		// It is one of the many that mean nothing here, unless it looks like one that does.
+		if near != "" && !d.doubted {
+			d.doubted = true
+			d.warning(at, ReasonUnknownField, message)
+		}
+		return
 	}
 	d.problem(at, ReasonUnknownField, message)
 }
@@ -312,7 +323,8 @@ func planOf(t reflect.Type, plans map[reflect.Type]*plan) {
 	p := &plan{fields: map[string][]int{}}
 	plans[t] = p
 	for _, f := range reflect.VisibleFields(t) {
-		if f.Anonymous {
+		// Who manages a field is not for a file to say: see ignoredFields.
+		if f.Anonymous || f.Type == reflect.TypeFor[[]object.ManagedFieldsEntry]() {
 			continue
 		}
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")

@@ -2,7 +2,9 @@ package object
 
 import (
 	"maps"
+	"reflect"
 	"slices"
+	"time"
 )
 
 // clone is a pointer to a copy of what p points to; nil stays nil. Only for types
@@ -69,6 +71,11 @@ func (m ObjectMeta) deepCopy() ObjectMeta {
 		return r
 	})
 	m.Finalizers = slices.Clone(m.Finalizers)
+	m.ManagedFields = cloneEach(m.ManagedFields, func(e ManagedFieldsEntry) ManagedFieldsEntry {
+		e.Time = clone(e.Time)
+		e.FieldsV1 = slices.Clone(e.FieldsV1)
+		return e
+	})
 	return m
 }
 
@@ -140,4 +147,49 @@ func (e Endpoint) deepCopy() Endpoint {
 		}
 	}
 	return e
+}
+
+// deepCopy copies an object of a kind that changes too seldom to have a copy written by
+// hand: it walks the fields.
+func deepCopy[T any](o *T) *T {
+	var c T
+	copyInto(reflect.ValueOf(&c).Elem(), reflect.ValueOf(o).Elem())
+	return &c
+}
+
+// copyInto sets to to a copy of from that shares nothing with it.
+func copyInto(to, from reflect.Value) {
+	switch from.Kind() {
+	case reflect.Pointer:
+		if !from.IsNil() {
+			to.Set(reflect.New(from.Type().Elem()))
+			copyInto(to.Elem(), from.Elem())
+		}
+	case reflect.Struct:
+		if from.Type() == reflect.TypeFor[time.Time]() {
+			to.Set(from)
+			return
+		}
+		for i := range from.NumField() {
+			copyInto(to.Field(i), from.Field(i))
+		}
+	case reflect.Slice:
+		if !from.IsNil() {
+			to.Set(reflect.MakeSlice(from.Type(), from.Len(), from.Len()))
+			for i := range from.Len() {
+				copyInto(to.Index(i), from.Index(i))
+			}
+		}
+	case reflect.Map:
+		if !from.IsNil() {
+			to.Set(reflect.MakeMapWithSize(from.Type(), from.Len()))
+			for _, key := range from.MapKeys() {
+				value := reflect.New(from.Type().Elem()).Elem()
+				copyInto(value, from.MapIndex(key))
+				to.SetMapIndex(key, value)
+			}
+		}
+	default:
+		to.Set(from)
+	}
 }

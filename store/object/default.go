@@ -1,17 +1,17 @@
 package object
 
-// defaultNamespace is where an object without a namespace goes.
+// defaultNamespace is where an object of a kind with namespaces goes that does not say one.
 const defaultNamespace = "default"
 
 // Default fills in what absent fields mean, as far as the object alone decides it
-// (SetDefaults_Service, SetDefaults_Endpoints, SetDefaults_EndpointSlice). It may be
+// (SetDefaults_Service, SetDefaults_Endpoints, SetDefaults_EndpointSlice, SetDefaults_Pod). It may be
 // called again on its own result. What depends on the service ranges of the box is
 // DefaultFamilies.
 //
 // One difference on purpose: Kubernetes drops a sessionAffinityConfig beside
 // sessionAffinity None without a word; here it stays, and Validate refuses it.
 func Default(o Object) {
-	if meta := o.GetMeta(); meta.Namespace == "" {
+	if meta := o.GetMeta(); meta.Namespace == "" && Namespaced(o) {
 		meta.Namespace = defaultNamespace
 	}
 	switch o := o.(type) {
@@ -23,6 +23,12 @@ func Default(o Object) {
 				setDefault(&o.Subsets[i].Ports[j].Protocol, ProtocolTCP)
 			}
 		}
+	case *Pod:
+		defaultPod(o)
+	case *Namespace:
+		defaultNamespaceObject(o)
+	case *Secret:
+		defaultSecret(o)
 	case *EndpointSlice:
 		for i := range o.Ports {
 			setDefault(&o.Ports[i].Name, "")

@@ -22,6 +22,7 @@ func documents() []string {
 		`{"kind":"EndpointSlice","apiVersion":"discovery.k8s.io/v1","metadata":{"name":"my-service-1","labels":{"kubernetes.io/service-name":"my-service"}},"addressType":"IPv4","ports":[{"name":"","appProtocol":"http","protocol":"TCP","port":9376}],"endpoints":[{"addresses":["10.4.5.6"]},{"addresses":["10.1.2.3"]}]}`,
 		`{"kind":"Service","apiVersion":"v1","metadata":{"name":"my-service"},"spec":{"type":"NodePort","selector":{"app.kubernetes.io/name":"MyApp"},"ports":[{"port":80,"targetPort":80,"nodePort":30007}]}}`,
 		`{"kind":"Service","apiVersion":"v1","metadata":{"name":"my-service","annotations":{"service.beta.kubernetes.io/aws-load-balancer-internal":"0.0.0.0/0","service.beta.kubernetes.io/aws-load-balancer-ssl-ports":"443,8443"}},"spec":{"clusterIP":"None","selector":{"app":"MyApp"}}}`,
+		`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"nginx","labels":{"app.kubernetes.io/name":"proxy"}},"spec":{"containers":[{"name":"nginx","image":"nginx:stable","ports":[{"containerPort":80,"name":"http-web-svc"}]}]}}`,
 	}
 }
 
@@ -76,10 +77,12 @@ func FuzzValidate(f *testing.F) {
 	for _, document := range documents() {
 		f.Add([]byte(document), []byte(documents()[4]))
 	}
+	f.Add([]byte(`{"spec":{"nodeName":"a","initContainers":[{"restartPolicy":"Always","ports":[{"name":"x","containerPort":1}]}]},"status":{"phase":"Running","podIP":"010.0.0.1","podIPs":[{"ip":"10.0.0.1"}]}}`),
+		[]byte(`{"status":{"podIP":"10.0.0.001"}}`))
 	f.Add([]byte(`{"spec":{"type":"LoadBalancer","ipFamilyPolicy":"SingleStack"}}`),
 		[]byte(`{"spec":{"clusterIP":"172.30.0.041","clusterIPs":["172.30.0.041","fd00::1"],"ipFamilyPolicy":"PreferDualStack","ipFamilies":["IPv4","IPv6"]}}`))
 	f.Fuzz(func(t *testing.T, document, before []byte) {
-		for _, kind := range []string{KindService, KindEndpoints, KindEndpointSlice} {
+		for _, kind := range []string{KindService, KindEndpoints, KindEndpointSlice, KindPod} {
 			o, old := decodeLoosely(document, kind), decodeLoosely(before, kind)
 			if o == nil {
 				continue

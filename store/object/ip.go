@@ -207,6 +207,11 @@ func NormalizeLegacyIPs(o Object) {
 				}
 			}
 		}
+	case *Pod:
+		normalizeIP(&o.Status.PodIP)
+		for i := range o.Status.PodIPs {
+			normalizeIP(&o.Status.PodIPs[i].IP)
+		}
 	case *EndpointSlice:
 		if o.AddressType == FQDN {
 			return

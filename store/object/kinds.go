@@ -15,8 +15,10 @@ func New(apiVersion, kind string) (Object, bool) {
 		return &Service{TypeMeta: meta}, true
 	case TypeMeta{APIVersion: APIVersionCore, Kind: KindEndpoints}:
 		return &Endpoints{TypeMeta: meta}, true
+	case TypeMeta{APIVersion: APIVersionCore, Kind: KindPod}:
+		return &Pod{TypeMeta: meta}, true
 	case TypeMeta{APIVersion: APIVersionDiscovery, Kind: KindEndpointSlice}:
 		return &EndpointSlice{TypeMeta: meta}, true
 	}
-	return nil, false
+	return newOfAPI(meta)
 }

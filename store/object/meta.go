@@ -12,7 +12,7 @@ const metaPath path = "metadata"
 const immutableText = "field is immutable"
 
 // validateName checks name and namespace, which nothing but a new object can change.
-func validateName(m *ObjectMeta, nameProblems func(string) []string) Errors {
+func validateName(m *ObjectMeta, namespaced bool, nameProblems func(string) []string) Errors {
 	var errs Errors
 	switch {
 	case m.Name != "":
@@ -22,9 +22,14 @@ func validateName(m *ObjectMeta, nameProblems func(string) []string) Errors {
 	default:
 		errs = append(errs, required(metaPath.child("name"), "name or generateName is required")...)
 	}
-	if m.Namespace == "" {
+	switch {
+	case !namespaced:
+		if m.Namespace != "" {
+			errs = append(errs, forbidden(metaPath.child("namespace"), "not allowed on this type")...)
+		}
+	case m.Namespace == "":
 		errs = append(errs, required(metaPath.child("namespace"), "")...)
-	} else {
+	default:
 		errs = append(errs, invalidFor(metaPath.child("namespace"), m.Namespace, dns1123LabelProblems(m.Namespace))...)
 	}
 	return errs

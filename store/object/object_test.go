@@ -111,6 +111,7 @@ func TestNew(t *testing.T) {
 	}{
 		{"v1", "Service", &Service{}},
 		{"v1", "Endpoints", &Endpoints{}},
+		{"v1", "Pod", &Pod{}},
 		{"discovery.k8s.io/v1", "EndpointSlice", &EndpointSlice{}},
 		{"discovery.k8s.io/v1beta1", "EndpointSlice", nil},
 		{"discovery.k8s.io/v1", "Service", nil},
@@ -256,7 +257,7 @@ func shared(at string, a, b reflect.Value) []string {
 }
 
 func TestDeepCopySharesNothing(t *testing.T) {
-	for _, o := range []Object{&Service{}, &Endpoints{}, &EndpointSlice{}} {
+	for _, o := range []Object{&Service{}, &Endpoints{}, &EndpointSlice{}, &Pod{}} {
 		n := 0
 		fill(reflect.ValueOf(o).Elem(), &n)
 		c := o.DeepCopy()
@@ -267,7 +268,7 @@ func TestDeepCopySharesNothing(t *testing.T) {
 			t.Errorf("%T and its copy share %s", o, strings.Join(places, " "))
 		}
 	}
-	for _, o := range []Object{&Service{}, &Endpoints{}, &EndpointSlice{}} {
+	for _, o := range []Object{&Service{}, &Endpoints{}, &EndpointSlice{}, &Pod{}} {
 		if c := o.DeepCopy(); !reflect.DeepEqual(o, c) {
 			t.Errorf("the copy of an empty %T differs: %v", o, c)
 		}

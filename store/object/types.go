@@ -27,6 +27,8 @@ type ObjectMeta struct {
 	Annotations       map[string]string `json:"annotations,omitempty"`
 	OwnerReferences   []OwnerReference  `json:"ownerReferences,omitempty"`
 	Finalizers        []string          `json:"finalizers,omitempty"`
+	// ManagedFields says which manager owns which field; no manifest has it.
+	ManagedFields []ManagedFieldsEntry `json:"managedFields,omitempty"`
 }
 
 // OwnerReference names an object that this one lives and dies with.
@@ -39,7 +41,7 @@ type OwnerReference struct {
 	BlockOwnerDeletion *bool  `json:"blockOwnerDeletion,omitempty"`
 }
 
-// Object is any object: *Service, *Endpoints or *EndpointSlice.
+// Object is any object: *Service, *Endpoints, *EndpointSlice or *Pod.
 type Object interface {
 	GetTypeMeta() *TypeMeta
 	GetMeta() *ObjectMeta
@@ -52,6 +54,7 @@ const (
 	KindService       = "Service"
 	KindEndpoints     = "Endpoints"
 	KindEndpointSlice = "EndpointSlice"
+	KindPod           = "Pod"
 )
 
 // Ref names an object.

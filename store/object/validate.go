@@ -10,14 +10,22 @@ type Options struct {
 // Validate says everything that is wrong with a new object on which Default, and for
 // a Service DefaultFamilies, has been called. Nothing is wrong when it is empty.
 func Validate(o Object, opts Options) Errors {
+	if review(o) {
+		return validateContent(o, nil)
+	}
 	nameProblems := dns1123SubdomainProblems
-	if _, ok := o.(*Service); ok {
+	switch o.(type) {
+	case *Service:
 		nameProblems = dns1035LabelProblems
 		if opts.RelaxedServiceNames {
 			nameProblems = dns1123LabelProblems
 		}
+	case *Namespace:
+		nameProblems = dns1123LabelProblems
+	case *IPAddress:
+		nameProblems = addressNameProblems
 	}
-	return append(validateName(o.GetMeta(), nameProblems), validateContent(o, nil)...)
+	return append(validateName(o.GetMeta(), Namespaced(o), nameProblems), validateContent(o, nil)...)
 }
 
 // ValidateUpdate says everything that is wrong with putting an object in the place
@@ -53,9 +61,14 @@ func validateContent(o, old Object) Errors {
 	case *Endpoints:
 		before, _ := old.(*Endpoints)
 		errs = append(errs, validateEndpoints(o, before)...)
+	case *Pod:
+		before, _ := old.(*Pod)
+		errs = append(errs, validatePod(o, before)...)
 	case *EndpointSlice:
 		before, _ := old.(*EndpointSlice)
 		errs = append(errs, validateEndpointSlice(o, before)...)
+	default:
+		errs = append(errs, validateOfAPI(o, old)...)
 	}
 	return errs
 }

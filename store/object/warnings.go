@@ -15,6 +15,8 @@ func Warnings(o Object) []string {
 		return endpointsWarnings(o)
 	case *EndpointSlice:
 		return endpointSliceWarnings(o)
+	case *Pod:
+		return podWarnings(o)
 	}
 	return nil
 }

@@ -1,0 +1,91 @@
+package schema
+
+// A trait is what Go's types do not say about a field that is a list or a map.
+type trait struct {
+	keys     []string // list type "map": the fields that tell its items apart
+	set      bool     // list type "set"
+	atomic   bool     // of a map; a list is, unless it has keys or is a set
+	merge    bool     // a strategic merge patch merges it
+	mergeKey string   // by this field of its items
+}
+
+// byType is for lists of conditions.
+var byType = trait{keys: []string{"type"}, merge: true, mergeKey: "type"}
+
+// traits are those of the API of Kubernetes 1.36 (the struct tags patchStrategy and
+// patchMergeKey and the markers listType, listMapKey and mapType of k8s.io/api). A port
+// of a Service is the one place where the two ways to patch tell items apart by
+// different keys: to a strategic merge patch, 53/TCP and 53/UDP are the same port.
+var traits = map[string]trait{
+	"ObjectMeta.ownerReferences":   {keys: []string{"uid"}, merge: true, mergeKey: "uid"},
+	"ObjectMeta.finalizers":        {set: true, merge: true},
+	"ServiceSpec.ports":            {keys: []string{"port", "protocol"}, merge: true, mergeKey: "port"},
+	"ServiceSpec.selector":         {atomic: true},
+	"ServiceStatus.conditions":     byType,
+	"Endpoint.addresses":           {set: true},
+	"PodSpec.containers":           {keys: []string{"name"}, merge: true, mergeKey: "name"},
+	"PodSpec.initContainers":       {keys: []string{"name"}, merge: true, mergeKey: "name"},
+	"Container.ports":              {keys: []string{"containerPort", "protocol"}, merge: true, mergeKey: "containerPort"},
+	"PodStatus.conditions":         byType,
+	"PodStatus.podIPs":             {keys: []string{"ip"}, merge: true, mergeKey: "ip"},
+	"NamespaceStatus.conditions":   byType,
+	"NodeSpec.podCIDRs":            {set: true, merge: true},
+	"NodeStatus.addresses":         byType,
+	"NodeStatus.conditions":        byType,
+	"ServiceCIDRStatus.conditions": byType,
+}
+
+// atomicTypes are structures that have one owner as a whole (mapType atomic).
+var atomicTypes = []string{"ObjectReference", "OwnerReference"}
+
+// required are the fields that validation asks for, by structure.
+var required = map[string][]string{
+	"OwnerReference":            {"apiVersion", "kind", "name", "uid"},
+	"Condition":                 {"type", "status", "lastTransitionTime", "reason", "message"},
+	"ServicePort":               {"port"},
+	"PortStatus":                {"port", "protocol"},
+	"EndpointAddress":           {"ip"},
+	"EndpointSlice":             {"addressType", "endpoints"},
+	"Endpoint":                  {"addresses"},
+	"ForZone":                   {"name"},
+	"ForNode":                   {"name"},
+	"ContainerPort":             {"containerPort"},
+	"PodCondition":              {"type", "status"},
+	"PodIP":                     {"ip"},
+	"NamespaceCondition":        {"type", "status"},
+	"NodeCondition":             {"type", "status"},
+	"NodeAddress":               {"type", "address"},
+	"Event":                     {"metadata", "involvedObject"},
+	"EventView":                 {"eventTime"},
+	"IPAddressSpec":             {"parentRef"},
+	"ParentReference":           {"resource", "name"},
+	"SelfSubjectAccessReview":   {"spec"},
+	"SelfSubjectRulesReview":    {"spec"},
+	"SubjectAccessReviewStatus": {"allowed"},
+	"SubjectRulesReviewStatus":  {"resourceRules", "nonResourceRules", "incomplete"},
+	"ResourceRule":              {"verbs"},
+	"NonResourceRule":           {"verbs"},
+}
+
+// defaults are what absent fields count as where they tell items of a list apart.
+var defaults = map[string]any{
+	"ServicePort.protocol":   "TCP",
+	"ContainerPort.protocol": "TCP",
+}
+
+// ignored are fields that Kubernetes has, clients may send, and nobody reads here: they
+// are no mistake, and are dropped.
+var ignored = map[string][]string{
+	"ObjectMeta":         {"selfLink", "deletionGracePeriodSeconds"},
+	"DeleteOptions":      {"ignoreStoreReadErrorWithClusterBreakingPotential"},
+	"ResourceAttributes": {"fieldSelector", "labelSelector"},
+}
+
+// renamed are the structures that two groups call the same.
+var renamed = map[string]string{"EventView": "Event"}
+
+// metaTypes are the structures that all groups share.
+var metaTypes = []string{"ObjectMeta", "OwnerReference", "ManagedFieldsEntry", "Condition", "DeleteOptions", "Preconditions"}
+
+// coreTypes are the structures of the core group that others use too.
+var coreTypes = []string{"ObjectReference", "EventSource"}

@@ -1,0 +1,109 @@
+package checkup
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// proc writes files of a proc file system.
+func proc(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, content := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// well are the files of a host that all is well with.
+func well() map[string]string {
+	return map[string]string{
+		"sys/net/ipv4/ip_forward":                "1\n",
+		"sys/net/ipv6/conf/all/forwarding":       "1\n",
+		"sys/net/ipv4/conf/all/rp_filter":        "2\n",
+		"sys/net/ipv4/conf/all/route_localnet":   "0\n",
+		"sys/net/ipv4/conf/eth0/rp_filter":       "1\n",
+		"sys/net/ipv4/conf/eth0/route_localnet":  "0\n",
+		"sys/net/netfilter/nf_conntrack_max":     "1000\n",
+		"sys/net/netfilter/nf_conntrack_count":   "799\n",
+		"net/stat/nf_conntrack":                  "entries clashres insert_failed drop early_drop\n00000001 0 0000000a 00000010 00000001\n00000001 0 00000001 00000001 00000000\n",
+		"net/if_inet6":                           "fe800000000000000000000000000001 02 40 20 80     eth0\n20010db8000000000000000000000001 02 40 00 80     eth0\n",
+		"sys/net/ipv4/conf/default/rp_filter":    "1\n",
+		"sys/net/ipv4/conf/default/route_localn": "1\n",
+	}
+}
+
+func TestRead(t *testing.T) {
+	got, err := Read(proc(t, well()))
+	want := Facts{
+		Forward4: true, Forward6: true, Has6: true,
+		Interfaces: []Interface{{Name: "all", RPFilter: 2}, {Name: "eth0", RPFilter: 1}},
+		Conntrack:  Conntrack{Known: true, Entries: 799, Max: 1000, InsertFailed: 11, Dropped: 17, EarlyDropped: 1},
+	}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("Read gives %+v, %v\nwant %+v", got, err, want)
+	}
+	if _, err := Read(t.TempDir()); err != nil {
+		t.Errorf("a kernel without any of it: %v", err)
+	}
+	if _, err := Read(proc(t, map[string]string{"sys/net/ipv4/ip_forward": "maybe"})); err == nil || !strings.Contains(err.Error(), "ip_forward") {
+		t.Errorf("nonsense: %v", err)
+	}
+	if _, err := Read("/proc"); err != nil {
+		t.Errorf("this host: %v", err)
+	}
+}
+
+func TestExamine(t *testing.T) {
+	for name, test := range map[string]struct {
+		change map[string]string
+		check  string
+		level  Level
+		text   string
+	}{
+		"well":                      {nil, "", OK, ""},
+		"K21: no forwarding":        {map[string]string{"sys/net/ipv4/ip_forward": "0"}, "forwarding", Error, "sysctl -w net.ipv4.ip_forward=1`"},
+		"K21: no IPv6 forwarding":   {map[string]string{"sys/net/ipv6/conf/all/forwarding": "0"}, "forwarding", Error, "net.ipv6.conf.all.forwarding"},
+		"no forwarding at all":      {map[string]string{"sys/net/ipv4/ip_forward": "0", "sys/net/ipv6/conf/all/forwarding": "0"}, "forwarding", Error, "net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1"},
+		"a box without IPv6":        {map[string]string{"sys/net/ipv6/conf/all/forwarding": "0", "net/if_inet6": ""}, "", OK, ""},
+		"K21: strict filter":        {map[string]string{"sys/net/ipv4/conf/all/rp_filter": "0"}, "rp_filter", Warning, "filter: eth0"},
+		"no filter":                 {map[string]string{"sys/net/ipv4/conf/all/rp_filter": "0", "sys/net/ipv4/conf/eth0/rp_filter": "0"}, "", OK, ""},
+		"K21: reachable loopback":   {map[string]string{"sys/net/ipv4/conf/eth0/route_localnet": "1"}, "route_localnet", Error, "for eth0"},
+		"K15: full conntrack table": {map[string]string{"sys/net/netfilter/nf_conntrack_count": "800"}, "conntrack", Error, "more than 80 % full"},
+		"no conntrack":              {map[string]string{"sys/net/netfilter/nf_conntrack_max": "0"}, "conntrack", Warning, "modprobe nf_conntrack"},
+		"old iptables":              {map[string]string{"net/ip_tables_names": "filter\nnat\n"}, "iptables", Warning, "iptables-nft"},
+		"old iptables without NAT":  {map[string]string{"net/ip_tables_names": "filter\nmangle\n"}, "", OK, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			files := well()
+			for path, content := range test.change {
+				files[path] = content
+			}
+			facts, err := Read(proc(t, files))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range Examine(&facts) {
+				want := OK
+				if f.Check == test.check {
+					want = test.level
+				}
+				if f.Level != want || (f.Level != OK) != (f.Advice != "") || f.Message == "" || !strings.Contains(f.String(), f.Advice) {
+					t.Errorf("%+v, want level %s", f, want)
+				}
+				if f.Check == test.check && !strings.Contains(f.String(), test.text) {
+					t.Errorf("%s does not say %q", f, test.text)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,127 @@
+package checkup
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Level is how bad a Finding is.
+type Level string
+
+// The levels of a Finding.
+const (
+	OK      Level = "ok"
+	Warning Level = "warning" // it may be meant so, or will be an error soon
+	Error   Level = "error"   // something does not work by this
+)
+
+// Finding is the result of one check.
+type Finding struct {
+	Check   string `json:"check"` // what was looked at, in one word: "forwarding"
+	Level   Level  `json:"level"`
+	Message string `json:"message"`          // what was found
+	Advice  string `json:"advice,omitempty"` // what to do; empty when all is well
+}
+
+// Well is a finding that all is well.
+func Well(check, message string) Finding { return Finding{Check: check, Level: OK, Message: message} }
+
+// Doubt is a finding of level Warning.
+func Doubt(check, message, advice string) Finding { return Finding{check, Warning, message, advice} }
+
+// Fault is a finding of level Error.
+func Fault(check, message, advice string) Finding { return Finding{check, Error, message, advice} }
+
+// String is the finding in one line.
+func (f Finding) String() string {
+	if f.Advice == "" {
+		return f.Message
+	}
+	return f.Message + ": " + f.Advice
+}
+
+// conntrackAlarm is the part of the connection tracking table, in percent, from which on
+// it is too full.
+const conntrackAlarm = 80
+
+// Examine judges facts. There is a finding for every check, whether it is well or not.
+func Examine(f *Facts) []Finding {
+	return []Finding{f.forwarding(), f.rpFilter(), f.routeLocalnet(), f.conntrack(), f.legacyNAT()}
+}
+
+func (f *Facts) forwarding() Finding {
+	const check = "forwarding"
+	var off []string
+	if !f.Forward4 {
+		off = append(off, "net.ipv4.ip_forward")
+	}
+	if !f.Forward6 && f.Has6 {
+		off = append(off, "net.ipv6.conf.all.forwarding")
+	}
+	if len(off) == 0 {
+		return Well(check, "the box forwards packets")
+	}
+	verb := " is"
+	if len(off) > 1 {
+		verb = " are"
+	}
+	return Fault(check, strings.Join(off, " and ")+verb+" 0, so the box serves nobody but itself",
+		"run `sysctl -w "+strings.Join(off, "=1 ")+"=1`, and put it into /etc/sysctl.d")
+}
+
+// rpFilter: the strictest of the settings of an interface and of "all" counts, except
+// that loose (2) goes before strict (1), see ip-sysctl of the kernel.
+func (f *Facts) rpFilter() Finding {
+	all := 0
+	for _, i := range f.Interfaces {
+		if i.Name == "all" {
+			all = i.RPFilter
+		}
+	}
+	var strict []string
+	for _, i := range f.Interfaces {
+		if i.Name != "all" && i.Name != "lo" && max(all, i.RPFilter) == 1 {
+			strict = append(strict, i.Name)
+		}
+	}
+	if len(strict) == 0 {
+		return Well("rp_filter", "no interface has a strict reverse path filter")
+	}
+	return Doubt("rp_filter", "interfaces with a strict reverse path filter: "+strings.Join(strict, ", "),
+		"packets that come in by another interface than replies leave by are dropped without a word; if there are such, set net.ipv4.conf.all.rp_filter=2")
+}
+
+func (f *Facts) routeLocalnet() Finding {
+	var open []string
+	for _, i := range f.Interfaces {
+		if i.RouteLocalnet {
+			open = append(open, i.Name)
+		}
+	}
+	if len(open) == 0 {
+		return Well("route_localnet", "loopback addresses are reachable from the box alone")
+	}
+	return Fault("route_localnet", "net.ipv4.conf.*.route_localnet is 1 for "+strings.Join(open, ", ")+
+		": neighbours can reach what listens on 127.0.0.1 only", "set it to 0; svcctl does not need it")
+}
+
+func (f *Facts) conntrack() Finding {
+	c := f.Conntrack
+	switch {
+	case !c.Known:
+		return Doubt("conntrack", "connections are not tracked yet",
+			"they are when `svcctl serve` runs; if not, load the module nf_conntrack (`modprobe nf_conntrack`)")
+	case c.Entries*100 >= c.Max*conntrackAlarm:
+		return Fault("conntrack", fmt.Sprintf("the connection tracking table is more than %d %% full (net.netfilter.nf_conntrack_max is %d); new connections fail when it is full",
+			conntrackAlarm, c.Max), "raise net.netfilter.nf_conntrack_max, or find out who opens so many connections (`conntrack -L`)")
+	}
+	return Well("conntrack", fmt.Sprintf("%d of %d entries are in use", c.Entries, c.Max))
+}
+
+func (f *Facts) legacyNAT() Finding {
+	if !f.LegacyNAT {
+		return Well("iptables", "no NAT rules of the old iptables")
+	}
+	return Doubt("iptables", "the old iptables (not nftables) has a NAT table too",
+		"a connection is translated by the first of the two that wants to; see that their rules are about different addresses, or move to iptables-nft")
+}

@@ -1,0 +1,151 @@
+package checkup
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Facts are what was read of a host. They are of the network namespace of the reader.
+type Facts struct {
+	// Forward4 and Forward6 tell whether packets are forwarded (net.ipv4.ip_forward,
+	// net.ipv6.conf.all.forwarding); Has6 whether an interface has a global IPv6 address.
+	Forward4, Forward6, Has6 bool
+	// Interfaces are the settings of each, those of "all" among them, by name.
+	Interfaces []Interface
+	Conntrack  Conntrack
+	// LegacyNAT tells whether rules of the old iptables are in use for NAT.
+	LegacyNAT bool
+}
+
+// Interface is one directory of net.ipv4.conf.
+type Interface struct {
+	Name          string
+	RPFilter      int  // 0 off, 1 strict, 2 loose
+	RouteLocalnet bool // 127.0.0.0/8 is reachable from outside
+}
+
+// Conntrack is the connection tracking table. The counters are sums over all CPUs since
+// the namespace was made.
+type Conntrack struct {
+	Known        bool // the table is there
+	Entries, Max uint64
+	InsertFailed uint64 // entries that could not be made
+	Dropped      uint64 // packets dropped because the table was full
+	EarlyDropped uint64 // entries given up so that others found room
+}
+
+// Read reads the facts from a proc file system. What a kernel does not have is left out;
+// an error is about what should be there and cannot be read.
+func Read(proc string) (Facts, error) {
+	r := reader{proc: proc}
+	f := Facts{
+		Forward4:  r.number("sys/net/ipv4/ip_forward") != 0,
+		Forward6:  r.number("sys/net/ipv6/conf/all/forwarding") != 0,
+		Has6:      r.hasGlobal6(),
+		LegacyNAT: slices.Contains(strings.Fields(r.text("net/ip_tables_names")), "nat") || slices.Contains(strings.Fields(r.text("net/ip6_tables_names")), "nat"),
+	}
+	conf := "sys/net/ipv4/conf"
+	names, err := os.ReadDir(filepath.Join(proc, conf))
+	r.note(err)
+	for _, name := range names {
+		if name.Name() == "default" { // of interfaces that are not there yet
+			continue
+		}
+		dir := conf + "/" + name.Name()
+		f.Interfaces = append(f.Interfaces, Interface{
+			Name:          name.Name(),
+			RPFilter:      int(r.number(dir + "/rp_filter")),
+			RouteLocalnet: r.number(dir+"/route_localnet") != 0,
+		})
+	}
+	f.Conntrack = r.conntrack()
+	return f, errors.Join(r.errs...)
+}
+
+// reader reads files of a proc file system and collects the errors.
+type reader struct {
+	proc string
+	errs []error
+}
+
+func (r *reader) note(err error) {
+	// An interface may go, and a kernel may lack a feature.
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		r.errs = append(r.errs, fmt.Errorf("look at the host: %w", err))
+	}
+}
+
+func (r *reader) text(path string) string {
+	content, err := os.ReadFile(filepath.Join(r.proc, path))
+	r.note(err)
+	return strings.TrimSpace(string(content))
+}
+
+func (r *reader) number(path string) uint64 {
+	text := r.text(path)
+	if text == "" {
+		return 0
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		r.note(fmt.Errorf("%s: %w", path, err))
+	}
+	return n
+}
+
+// hasGlobal6 tells whether an interface has an IPv6 address of global scope (the fourth
+// column of if_inet6, which is 00 then).
+func (r *reader) hasGlobal6() bool {
+	for line := range strings.Lines(r.text("net/if_inet6")) {
+		if fields := strings.Fields(line); len(fields) == 6 && fields[3] == "00" && fields[5] != "lo" {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *reader) conntrack() Conntrack {
+	max := r.number("sys/net/netfilter/nf_conntrack_max")
+	if max == 0 {
+		return Conntrack{}
+	}
+	c := Conntrack{Known: true, Max: max, Entries: r.number("sys/net/netfilter/nf_conntrack_count")}
+	content, err := os.ReadFile(filepath.Join(r.proc, "net/stat/nf_conntrack"))
+	r.note(err)
+	c.countFrom(content)
+	return c
+}
+
+// countFrom adds up the statistics: a line of names, then a line of hexadecimal numbers
+// for each CPU.
+func (c *Conntrack) countFrom(stat []byte) {
+	lines := bufio.NewScanner(bytes.NewReader(stat))
+	if !lines.Scan() {
+		return
+	}
+	names := strings.Fields(lines.Text())
+	for lines.Scan() {
+		for i, field := range strings.Fields(lines.Text()) {
+			n, err := strconv.ParseUint(field, 16, 64)
+			if err != nil || i >= len(names) {
+				continue
+			}
+			switch names[i] {
+			case "insert_failed":
+				c.InsertFailed += n
+			case "drop":
+				c.Dropped += n
+			case "early_drop":
+				c.EarlyDropped += n
+			}
+		}
+	}
+}

@@ -1,0 +1,185 @@
+package conntrack
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"svcctl.io/svcctl/nft"
+)
+
+// secondLook is when a frontend is looked at once more. A packet that was under way
+// while the ruleset changed may have been sent by the old one, and its connection be
+// entered after the first look; with a sender that never pauses it would stay for ever.
+const secondLook = time.Second
+
+// agenda is which connections to look for, and when. It computes: the time is given.
+type agenda struct {
+	nodePorts map[netip.Addr]bool
+	local     map[nft.Family]netip.Addr // an address of the box, where there is one
+	items     map[Frontend]*item
+}
+
+func newAgenda() *agenda { return &agenda{items: map[Frontend]*item{}} }
+
+// item is a frontend that is looked at.
+type item struct {
+	flows Flows
+	since time.Time   // when its endpoints changed last
+	looks []time.Time // still to come, in order
+	// open are the endpoints that are gone and had connections when they were looked
+	// at, and since when they are gone.
+	open map[netip.AddrPort]time.Time
+}
+
+// add takes what a change leaves to do. What was to be done for the same frontends
+// before is corrected by it: an endpoint that is back loses no connection.
+func (a *agenda) add(w Work, now time.Time) {
+	a.nodePorts = make(map[netip.Addr]bool, len(w.NodePorts))
+	for _, addr := range w.NodePorts {
+		a.nodePorts[addr] = true
+	}
+	a.local = map[nft.Family]netip.Addr{}
+	for _, addr := range w.Local {
+		if f := familyOf(addr); !a.local[f].IsValid() && addr.IsGlobalUnicast() {
+			a.local[f] = addr
+		}
+	}
+	for _, flows := range w.Flows {
+		it := a.items[flows.Frontend]
+		if it == nil {
+			if !flows.Look {
+				continue
+			}
+			it = &item{open: map[netip.AddrPort]time.Time{}}
+			a.items[flows.Frontend] = it
+		}
+		it.flows = flows
+		if flows.Look {
+			it.since, it.looks = now, []time.Time{now, now.Add(secondLook)}
+		}
+		for endpoint := range it.open {
+			if !flows.Drain.On || contains(flows.Keep, endpoint) {
+				delete(it.open, endpoint)
+			}
+		}
+		a.tidy(it)
+	}
+}
+
+// tidy drops a frontend that nothing is left to do for.
+func (a *agenda) tidy(it *item) {
+	if len(it.looks) == 0 && len(it.open) == 0 {
+		delete(a.items, it.flows.Frontend)
+	}
+}
+
+// next is when the item is to be looked at.
+func (it *item) next() (next time.Time) {
+	if len(it.looks) > 0 {
+		next = it.looks[0]
+	}
+	for _, since := range it.open {
+		if deadline := since.Add(it.flows.Drain.Timeout); next.IsZero() || deadline.Before(next) {
+			next = deadline
+		}
+	}
+	return next
+}
+
+// due are the frontends that are to be looked at by now, and when the next of the others
+// is (zero: none).
+func (a *agenda) due(now time.Time) (due []*item, next time.Time) {
+	for _, it := range a.items {
+		switch at := it.next(); {
+		case !at.After(now):
+			due = append(due, it)
+		case next.IsZero() || at.Before(next):
+			next = at
+		}
+	}
+	return due, next
+}
+
+// verdict is what becomes of an entry.
+type verdict uint8
+
+const (
+	leave  verdict = iota
+	forget         // delete it: the next packet begins a new connection, if it can
+	reset          // make it a dead end: the next packet of either side is answered by a reset
+)
+
+// judge says what becomes of an entry at a time. It also notes the endpoints whose
+// connections are drained.
+func (a *agenda) judge(e *entry, now time.Time) verdict {
+	it := a.itemOf(e)
+	if it == nil {
+		return leave
+	}
+	flows, endpoint := &it.flows, e.replyFrom
+	switch {
+	case contains(flows.Keep, endpoint):
+		return leave
+	case endpoint == e.to: // it was never translated
+		if flows.Gone || e.protocol == nft.TCP {
+			return leave
+		}
+		return forget
+	case e.isDeadEnd(), e.isEnding():
+		return leave
+	case !flows.Drain.On:
+		if e.protocol == nft.TCP {
+			return leave
+		}
+		return forget
+	}
+	since, known := it.open[endpoint]
+	if !known {
+		since = it.since
+		it.open[endpoint] = since
+	}
+	switch {
+	case since.Add(flows.Drain.Timeout).After(now):
+		return leave
+	case e.isEstablished():
+		return reset
+	}
+	return forget
+}
+
+// itemOf finds the frontend that an entry's client had sent to.
+func (a *agenda) itemOf(e *entry) *item {
+	fe := Frontend{e.to.Addr(), e.family, e.protocol, e.to.Port()}
+	if it := a.items[fe]; it != nil {
+		return it
+	}
+	if !a.nodePorts[fe.Addr] {
+		return nil
+	}
+	fe.Addr = netip.Addr{}
+	return a.items[fe]
+}
+
+// done notes that every entry of these frontends was judged at a time.
+func (a *agenda) done(looked []*item, at time.Time) {
+	for _, it := range looked {
+		it.looks = slices.DeleteFunc(it.looks, func(t time.Time) bool { return !t.After(at) })
+		for endpoint, since := range it.open {
+			if !since.Add(it.flows.Drain.Timeout).After(at) {
+				delete(it.open, endpoint)
+			}
+		}
+		if a.items[it.flows.Frontend] == it {
+			a.tidy(it)
+		}
+	}
+}
+
+// draining counts the endpoints that are gone and may have connections.
+func (a *agenda) draining() (n int) {
+	for _, it := range a.items {
+		n += len(it.open)
+	}
+	return n
+}

@@ -1,0 +1,250 @@
+package conntrack
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"svcctl.io/svcctl/nft"
+)
+
+var client = netip.MustParseAddrPort("203.0.113.2:40000")
+
+// sent is an entry of a client that sent to a frontend and is answered by an endpoint.
+func sent(fe Frontend, endpoint netip.AddrPort) entry {
+	e := entry{
+		family: fe.Family, protocol: fe.Protocol,
+		from: client, to: netip.AddrPortFrom(fe.Addr, fe.Port), replyFrom: endpoint, replyTo: client,
+	}
+	if fe.Protocol == nft.TCP {
+		e.state = tcpEstablished
+	}
+	return e
+}
+
+func plain(fe Frontend) entry { return sent(fe, netip.AddrPortFrom(fe.Addr, fe.Port)) }
+
+func inState(e entry, s tcpState) entry {
+	e.state = s
+	return e
+}
+
+func TestJudge(t *testing.T) {
+	at := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(host, port) }
+	work := Work{NodePorts: []netip.Addr{host}, Flows: []Flows{
+		{Frontend: udp(vip, 53), Keep: to(l1, r1), Look: true},
+		{Frontend: udp(nodePort, 30053), Keep: to(l1), Look: true},
+		{Frontend: sctp(vip, 53), Look: true},
+		{Frontend: udp(vip, 54), Gone: true, Look: true},
+		{Frontend: tcp(vip, 80), Keep: to(l1), Drain: Drain{true, 0}, Look: true},
+		{Frontend: udp(vip, 80), Keep: to(l1), Drain: oneMinute, Look: true},
+	}}
+	web := tcp(vip, 80)
+	tests := []struct {
+		name string
+		entry
+		want verdict
+	}{
+		{"endpoint that serves", sent(udp(vip, 53), r1), leave},
+		{"endpoint that is gone", sent(udp(vip, 53), l2), forget},
+		{"endpoint with another port", sent(udp(vip, 53), netip.MustParseAddrPort("10.180.0.1:54")), forget},
+		{"sent before the VIP was served", plain(udp(vip, 53)), forget},
+		{"no port of a Service", sent(udp(vip, 5353), l2), leave},
+		{"another address", sent(udp(vip2, 53), l2), leave},
+		{"node port, endpoint that serves", sent(udp(host, 30053), l1), leave},
+		{"node port, endpoint that is gone", sent(udp(host, 30053), l2), forget},
+		{"node port, sent before it was served", plain(udp(host, 30053)), forget},
+		{"somebody else's port of the same number", plain(udp(l1.Addr(), 30053)), leave},
+		{"somebody else's translation of it", sent(udp(l1.Addr(), 30053), l2), leave},
+		{"node port at a VIP", sent(udp(vip, 30053), l2), leave},
+		{"SCTP to nobody", sent(sctp(vip, 53), l1), forget},
+		{"frontend that is gone", sent(udp(vip, 54), l1), forget},
+		{"sent after the frontend was gone", plain(udp(vip, 54)), leave},
+		{"TCP of a port that is not drained", sent(tcp(vip, 53), l2), leave},
+		{"TCP to an endpoint that serves", sent(web, l1), leave},
+		{"TCP, drained", sent(web, r1), reset},
+		{"TCP, drained, to the box itself", sent(web, at(8080)), reset},
+		{"TCP, drained, half closed", inState(sent(web, r1), tcpCloseWait), reset},
+		{"TCP, drained, no answer yet", inState(sent(web, r1), 1), forget},
+		{"TCP, drained, over", inState(sent(web, r1), tcpTimeWait), leave},
+		{"TCP, drained, all but over", inState(sent(web, r1), tcpLastAck), leave},
+		{"TCP, a dead end", sent(web, at(0)), leave},
+		{"TCP, not translated", plain(web), leave},
+		{"UDP that is drained later", sent(udp(vip, 80), r1), leave},
+		{"UDP that is drained later, never translated", plain(udp(vip, 80)), forget},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			now := time.Now()
+			a := newAgenda()
+			a.add(work, now)
+			if got := a.judge(&tt.entry, now); got != tt.want {
+				t.Errorf("got %d, want %d", got, tt.want)
+			}
+		})
+	}
+}
+
+// look looks at entries at a time, as a Cleaner does, and gives the verdicts.
+func (a *agenda) look(now time.Time, entries ...entry) (verdicts []verdict) {
+	due, _ := a.due(now)
+	for i := range entries {
+		verdicts = append(verdicts, a.judge(&entries[i], now))
+	}
+	a.done(due, now)
+	return verdicts
+}
+
+func TestAgendaLooksTwice(t *testing.T) {
+	now := time.Now()
+	a := newAgenda()
+	a.add(Work{Flows: []Flows{{Frontend: udp(vip, 53), Keep: to(l1), Look: true}, {Frontend: udp(vip2, 53), Keep: to(l1)}}}, now)
+	for _, want := range []time.Duration{0, secondLook} {
+		due, _ := a.due(now.Add(want))
+		_, before := a.due(now.Add(want - 1))
+		if len(due) != 1 || due[0].flows.Frontend != udp(vip, 53) || !before.Equal(now.Add(want)) {
+			t.Fatalf("after %s: due %v, announced for %s", want, due, before.Sub(now))
+		}
+		a.look(now.Add(want))
+	}
+	if len(a.items) != 0 {
+		t.Errorf("%d frontends are left", len(a.items))
+	}
+}
+
+func TestDraining(t *testing.T) {
+	web, short := tcp(vip, 80), Drain{true, 20 * time.Second}
+	to1, to2 := sent(web, l1), sent(web, l2)
+	now := time.Now()
+	after := func(seconds int) time.Time { return now.Add(time.Duration(seconds) * time.Second) }
+	keep := func(a *agenda, seconds int, drain Drain, endpoints ...netip.AddrPort) {
+		a.add(Work{Flows: []Flows{{Frontend: web, Keep: endpoints, Drain: drain, Look: true}}}, after(seconds))
+	}
+	expect := func(t *testing.T, a *agenda, seconds int, want1, want2 verdict) {
+		t.Helper()
+		if got := a.look(after(seconds), to1, to2); got[0] != want1 || got[1] != want2 {
+			t.Errorf("after %d s: got %v, want %v", seconds, got, []verdict{want1, want2})
+		}
+	}
+	announced := func(t *testing.T, a *agenda, from, want int) {
+		t.Helper()
+		due, next := a.due(after(from))
+		if len(due) > 0 || !next.Equal(after(want)) {
+			t.Errorf("after %d s: %d due, next after %s, want %d s", from, len(due), next.Sub(now), want)
+		}
+	}
+
+	t.Run("each endpoint has its time", func(t *testing.T) {
+		a := newAgenda()
+		keep(a, 0, oneMinute, l2)
+		expect(t, a, 0, leave, leave)
+		keep(a, 30, oneMinute)
+		expect(t, a, 30, leave, leave)
+		expect(t, a, 31, leave, leave)
+		announced(t, a, 32, 60)
+		expect(t, a, 60, reset, leave)
+		announced(t, a, 61, 90)
+		expect(t, a, 90, reset, reset)
+		if len(a.items) > 0 {
+			t.Error("a frontend is left")
+		}
+	})
+	t.Run("an endpoint that is back", func(t *testing.T) {
+		a := newAgenda()
+		keep(a, 0, oneMinute)
+		expect(t, a, 0, leave, leave)
+		expect(t, a, 1, leave, leave)
+		if got := a.draining(); got != 2 {
+			t.Errorf("%d endpoints are draining, want 2", got)
+		}
+		a.add(Work{Flows: []Flows{{Frontend: web, Keep: to(l1), Drain: oneMinute}}}, after(10))
+		expect(t, a, 60, leave, reset)
+		keep(a, 70, oneMinute)
+		expect(t, a, 70, leave, leave)
+		expect(t, a, 130, reset, reset)
+	})
+	t.Run("an endpoint that is back and goes again", func(t *testing.T) {
+		a := newAgenda()
+		keep(a, 0, oneMinute, l2)
+		expect(t, a, 1, leave, leave)
+		a.add(Work{Flows: []Flows{{Frontend: web, Keep: to(l1, l2), Drain: oneMinute}}}, after(10))
+		keep(a, 20, oneMinute, l2)
+		expect(t, a, 21, leave, leave)
+		expect(t, a, 60, leave, leave)
+		expect(t, a, 80, reset, leave)
+	})
+	t.Run("a shorter time", func(t *testing.T) {
+		a := newAgenda()
+		keep(a, 0, oneMinute)
+		expect(t, a, 1, leave, leave)
+		keep(a, 10, short)
+		expect(t, a, 11, leave, leave)
+		announced(t, a, 12, 20)
+		expect(t, a, 20, reset, reset)
+	})
+	t.Run("not drained any more", func(t *testing.T) {
+		a := newAgenda()
+		keep(a, 0, oneMinute)
+		expect(t, a, 1, leave, leave)
+		a.add(Work{Flows: []Flows{{Frontend: web}}}, after(10))
+		if len(a.items) > 0 {
+			t.Error("a frontend is left")
+		}
+	})
+	t.Run("no connection was open", func(t *testing.T) {
+		a := newAgenda()
+		keep(a, 0, oneMinute)
+		a.look(after(0))
+		a.look(after(1))
+		if len(a.items) > 0 {
+			t.Error("a frontend is left")
+		}
+	})
+	t.Run("the Service is gone", func(t *testing.T) {
+		a := newAgenda()
+		a.add(Work{Flows: []Flows{{Frontend: web, Drain: short, Gone: true, Look: true}}}, now)
+		expect(t, a, 1, leave, leave)
+		expect(t, a, 20, reset, reset)
+	})
+}
+
+func TestQueries(t *testing.T) {
+	items := func(frontends ...Frontend) (list []*item) {
+		for _, fe := range frontends {
+			list = append(list, &item{flows: Flows{Frontend: fe}})
+		}
+		return list
+	}
+	many := items()
+	for n := range uint16(maxQueries + 1) {
+		many = append(many, items(udp(vip, 53+n), tcp(vip, 53+n), udp(vip6, 53+n))...)
+	}
+	tests := []struct {
+		name  string
+		items []*item
+		want  []query
+	}{
+		{"none", nil, nil},
+		{"one VIP", items(udp(vip, 53)), []query{{nft.IPv4, nft.UDP, 53, vip}}},
+		{"a node port", items(udp(nodePort, 30053)), []query{{nft.IPv4, nft.UDP, 30053, netip.Addr{}}}},
+		{"two VIPs with a port", items(udp(vip, 53), udp(vip2, 53)), []query{{nft.IPv4, nft.UDP, 53, netip.Addr{}}}},
+		{"both families", items(udp(vip, 53), udp(vip6, 53)), []query{{nft.IPv4, nft.UDP, 53, vip}, {nft.IPv6, nft.UDP, 53, vip6}}},
+		{"many ports", many, []query{{nft.IPv4, nft.UDP, 0, netip.Addr{}}, {nft.IPv4, nft.TCP, 0, netip.Addr{}}, {nft.IPv6, nft.UDP, 0, netip.Addr{}}}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got := map[query]bool{}
+			for _, q := range queriesFor(tt.items) {
+				got[q] = true
+			}
+			for _, q := range tt.want {
+				if !got[q] {
+					t.Errorf("no query %+v in %+v", q, got)
+				}
+			}
+			if len(got) != len(tt.want) {
+				t.Errorf("%d queries, want %d: %+v", len(got), len(tt.want), got)
+			}
+		})
+	}
+}

@@ -1,0 +1,212 @@
+package conntrack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"svcctl.io/svcctl/appliance/netlab"
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/kernel"
+)
+
+// box is the standard network with a ruleset on GW1 and a Cleaner that follows it.
+type box struct {
+	*netlab.Standard
+	t        *testing.T
+	kernel   *kernel.Conn
+	nft      nft.Box
+	state    map[string][]nft.ServicePort
+	services map[string][]Port
+	loaded   nft.Ruleset
+	ledger   *Ledger
+	cleaner  *Cleaner
+	stop     func()
+}
+
+func newBox(t *testing.T) *box {
+	t.Helper()
+	t.Parallel()
+	own := addrs(netlab.BoxAddr4, netlab.BoxAltAddr4, netlab.BoxAddr6, netlab.BoxAltAddr6)
+	b := &box{
+		Standard: netlab.NewStandard(t), t: t,
+		ledger: NewLedger(), state: map[string][]nft.ServicePort{}, services: map[string][]Port{},
+		nft: nft.Box{
+			NodePortAddresses: own,
+			LocalAddresses:    own,
+			ServiceRanges:     []netip.Prefix{netip.MustParsePrefix("172.30.0.0/16"), netip.MustParsePrefix("fd00:172:30::/112")},
+			InternalSources:   []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00:10::/32")},
+		},
+	}
+	var err error
+	if b.kernel, err = kernel.Open(kernel.Options{NetNS: b.GW1.Namespace()}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.kernel.Close() })
+	if err := b.kernel.HoldSentinel(); err != nil {
+		t.Fatal(err)
+	}
+	b.start()
+	t.Cleanup(func() { b.stop() })
+	return b
+}
+
+func addrs(texts ...string) (all []netip.Addr) {
+	for _, text := range texts {
+		all = append(all, netip.MustParseAddr(text))
+	}
+	return all
+}
+
+// start starts a Cleaner.
+func (b *box) start() {
+	b.t.Helper()
+	cleaner, err := New(Options{NetNS: b.GW1.Namespace(), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- cleaner.Run(ctx) }()
+	b.cleaner = cleaner
+	b.stop = func() {
+		cancel()
+		if err := <-done; err != nil {
+			b.t.Errorf("Run: %v", err)
+		}
+		if err := cleaner.Err(); err != nil {
+			b.t.Errorf("the Cleaner failed: %v", err)
+		}
+	}
+}
+
+// restart ends the Cleaner and starts another one, which knows what the ruleset tells
+// and then the Services as they are by then.
+func (b *box) restart(change func()) {
+	b.t.Helper()
+	b.stop()
+	have := b.loaded
+	change()
+	b.start()
+	b.ledger = NewLedger()
+	b.ledger.Adopt(have)
+	b.ledger.Update(&b.nft, b.services)
+	b.reconcile()
+}
+
+// reconcile has the Cleaner do what there is to do, and waits until it looked once.
+func (b *box) reconcile() {
+	b.t.Helper()
+	work := b.ledger.Take()
+	looks := b.cleaner.Stats().Looks
+	b.cleaner.Reconcile(work)
+	if !slices.ContainsFunc(work.Flows, func(f Flows) bool { return f.Look }) {
+		return
+	}
+	eventually(b.t, 5*time.Second, func() error {
+		if b.cleaner.Stats().Looks == looks {
+			return errors.New("the Cleaner did not look")
+		}
+		return nil
+	})
+}
+
+// service is a Service of one port with its frontends.
+type service struct {
+	protocol  nft.Protocol
+	family    nft.Family
+	frontends []nft.Frontend
+	serving   []netip.AddrPort // besides the endpoints
+	drain     Drain
+}
+
+// load puts the ruleset for a Service with these endpoints into the kernel, without a
+// word to the Cleaner.
+func (b *box) load(name string, svc *service, endpoints ...netip.AddrPort) {
+	b.t.Helper()
+	delete(b.state, name)
+	delete(b.services, name)
+	if svc != nil {
+		p := nft.ServicePort{ID: name, Family: svc.family, Protocol: svc.protocol, Frontends: svc.frontends}
+		p.Pools[nft.PoolCluster] = endpoints
+		b.state[name] = []nft.ServicePort{p}
+		b.services[name] = []Port{PortOf(&p, svc.serving, svc.drain)}
+	}
+	want := nft.Compile(nft.State{Box: b.nft, Services: b.state})
+	tr := nft.Diff(b.loaded, want)
+	b.loaded = want
+	for _, batch := range []*nft.Batch{&tr.Apply, &tr.Cleanup} {
+		if _, err := b.kernel.Commit(batch, 0); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+}
+
+// apply is load, and then has the Cleaner see to connections.
+func (b *box) apply(name string, svc *service, endpoints ...netip.AddrPort) {
+	b.t.Helper()
+	b.load(name, svc, endpoints...)
+	b.ledger.Update(&b.nft, map[string][]Port{name: b.services[name]})
+	b.reconcile()
+}
+
+// tracked are the entries of GW1 in both families, each with its id.
+func (b *box) tracked() map[string]string {
+	b.t.Helper()
+	s, err := dial(b.GW1.Namespace())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer s.close()
+	all := map[string]string{}
+	for _, family := range nft.Families {
+		for _, protocol := range []nft.Protocol{nft.TCP, nft.UDP, nft.SCTP} {
+			err := s.dump(query{family: family, protocol: protocol}, func(datagram []byte, _ uint32) error {
+				for m := range messages(datagram) {
+					var e entry
+					if m.kind == messageNew && e.decode(m.body) {
+						all[fmt.Sprintf("%s %s>%s, %s answers %s", e.protocol, e.from, e.to, e.replyFrom, e.replyTo)] = fmt.Sprintf("%x", e.id)
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				b.t.Fatal(err)
+			}
+		}
+	}
+	return all
+}
+
+// hasEntry tells whether an entry is of a client's connection to a frontend.
+func (b *box) hasEntry(protocol nft.Protocol, to netip.AddrPort, clientPort uint16) (string, bool) {
+	b.t.Helper()
+	for e := range b.tracked() {
+		if strings.HasPrefix(e, protocol.String()+" ") && strings.Contains(e, fmt.Sprintf(":%d>%s, ", clientPort, to)) {
+			return e, true
+		}
+	}
+	return "", false
+}
+
+// eventually calls check until it is content.
+func eventually(t *testing.T, within time.Duration, check func() error) {
+	t.Helper()
+	deadline := time.Now().Add(within)
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %v", within, err)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}

@@ -1,0 +1,202 @@
+package conntrack
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	"svcctl.io/svcctl/nft"
+)
+
+// Options say where a Cleaner works.
+type Options struct {
+	// NetNS is a file descriptor of the network namespace to work in; 0: the current
+	// one. It is needed as long as Run runs.
+	NetNS int
+	Log   *slog.Logger // nil: slog.Default
+}
+
+// Cleaner deletes the entries of connections whose endpoint is gone. Reconcile says which
+// they are, Run does it.
+type Cleaner struct {
+	log   *slog.Logger
+	table table
+	wake  chan struct{} // holds one
+
+	mu     sync.Mutex
+	agenda *agenda
+	stats  Stats
+	err    error
+}
+
+// Stats are counted since the start, except for Draining.
+type Stats struct {
+	Looks     uint64 // times the connection tracking table was looked through
+	Entries   uint64 // entries that were read
+	Forgotten uint64 // entries that were deleted
+	Reset     uint64 // TCP connections that were ended by a reset
+	Failures  uint64 // looks that failed, and were or will be repeated
+	Draining  int    // endpoints that are gone and whose connections may still live
+	// LastLook is how long the last look took.
+	LastLook time.Duration
+}
+
+// How long Run waits before it tries again what failed: the wait doubles from the first
+// to the last.
+const (
+	retryFirst = 100 * time.Millisecond
+	retryLast  = 30 * time.Second
+)
+
+// New prepares a Cleaner. It fails when the kernel does not let it at the connection
+// tracking table; the error says what to do.
+func New(options Options) (*Cleaner, error) {
+	table := &kernelTable{netns: options.NetNS}
+	err := table.open()
+	if err == nil {
+		err = table.reader.probe()
+	}
+	if err != nil {
+		return nil, errors.Join(explain(err), table.close())
+	}
+	if options.Log == nil {
+		options.Log = slog.Default()
+	}
+	return newCleaner(table, options.Log), nil
+}
+
+func newCleaner(table table, log *slog.Logger) *Cleaner {
+	return &Cleaner{log: log, table: table, wake: make(chan struct{}, 1), agenda: newAgenda()}
+}
+
+// Reconcile has the work done, soon and in the background. The ruleset that it follows from
+// must be in the kernel already. It never waits for the kernel.
+func (c *Cleaner) Reconcile(w Work) {
+	c.mu.Lock()
+	c.agenda.add(w, time.Now())
+	c.mu.Unlock()
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Stats tells what was done so far.
+func (c *Cleaner) Stats() Stats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.stats
+	s.Draining = c.agenda.draining()
+	return s
+}
+
+// Err is what keeps stale connections from being deleted, nil when nothing does.
+func (c *Cleaner) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// Run works until ctx is done, and gives its sockets back then. All that was asked for
+// while it looked through the table is done by one more look. After a look it rests as
+// long as that took, so that it never keeps more than half a CPU busy; failures are
+// repeated.
+func (c *Cleaner) Run(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var retry time.Duration
+	var earliest time.Time // of the next look
+	for {
+		select {
+		case <-ctx.Done():
+			return c.table.close()
+		case <-c.wake:
+			timer.Reset(time.Until(earliest))
+			continue
+		case <-timer.C:
+		}
+		start := time.Now()
+		next, err := c.look(ctx, start)
+		rest := time.Since(start)
+		if err != nil {
+			retry = min(max(2*retry, retryFirst), retryLast)
+			rest = retry
+		} else {
+			retry = 0
+		}
+		earliest = time.Now().Add(rest)
+		if !next.IsZero() {
+			timer.Reset(max(time.Until(next), rest))
+		}
+	}
+}
+
+// look deals with every frontend that is due, and tells when the next one is.
+func (c *Cleaner) look(ctx context.Context, now time.Time) (next time.Time, err error) {
+	c.mu.Lock()
+	due, next := c.agenda.due(now)
+	queries := queriesFor(due)
+	c.mu.Unlock()
+	if len(due) == 0 {
+		return next, nil
+	}
+	judge := func(entries []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for i := range entries {
+			verdicts = append(verdicts, c.agenda.judge(&entries[i], now))
+		}
+		return verdicts, c.agenda.local
+	}
+	var total tally
+	for _, q := range queries {
+		if err = ctx.Err(); err != nil {
+			return next, err
+		}
+		var done tally
+		done, err = c.table.clean(q, judge)
+		total.add(done)
+		if err != nil {
+			break
+		}
+	}
+	return c.finish(due, now, total, err), err
+}
+
+// finish takes the frontends that were looked at off the agenda, unless that failed, and
+// counts what was done. It tells when the next one is due.
+func (c *Cleaner) finish(looked []*item, start time.Time, total tally, err error) (next time.Time) {
+	took := time.Since(start)
+	c.mu.Lock()
+	if err == nil {
+		c.agenda.done(looked, start)
+	} else {
+		c.stats.Failures++
+	}
+	c.stats.Looks++
+	c.stats.Entries += uint64(total.seen)
+	c.stats.Forgotten += uint64(total.forgotten)
+	c.stats.Reset += uint64(total.reset)
+	c.stats.LastLook = took
+	before := c.err
+	c.err = err
+	due, next := c.agenda.due(start)
+	if len(due) > 0 {
+		next = start
+	}
+	c.mu.Unlock()
+
+	switch {
+	case err != nil && before == nil:
+		c.log.Warn("connections to endpoints that are gone may go on", "err", err)
+	case err == nil && before != nil:
+		c.log.Info("connections to endpoints that are gone are deleted again")
+	}
+	if total.forgotten+total.reset > 0 {
+		c.log.Debug("stale connections", "frontends", len(looked), "forgotten", total.forgotten, "reset", total.reset, "seen", total.seen, "dur", took)
+	}
+	return next
+}

@@ -1,0 +1,182 @@
+package conntrack
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"svcctl.io/svcctl/nft"
+)
+
+// entry is a connection as the kernel tracks it.
+type entry struct {
+	family    nft.Family
+	protocol  nft.Protocol
+	from, to  netip.AddrPort // what the client sends
+	replyFrom netip.AddrPort // what its peer sends: the endpoint,
+	replyTo   netip.AddrPort // and whom that takes for the client
+	state     tcpState       // of TCP
+	timeout   uint32         // seconds of silence that it has left to live
+
+	// What names the entry to the kernel. The id tells it from a newer one with the
+	// same addresses.
+	tuple, zone, id []byte
+	zoned           bool // the directions are in zones of their own
+}
+
+// tcpState is enum tcp_conntrack of linux/netfilter/nf_conntrack_tcp.h.
+type tcpState uint8
+
+const (
+	tcpSynReceived tcpState = 2
+	tcpEstablished tcpState = 3
+	tcpCloseWait   tcpState = 5
+	tcpLastAck     tcpState = 6
+	tcpTimeWait    tcpState = 7
+	tcpClose       tcpState = 8
+)
+
+// isEstablished tells whether both ends take part in a TCP connection, or one still does.
+func (e *entry) isEstablished() bool {
+	return e.protocol == nft.TCP && tcpSynReceived <= e.state && e.state <= tcpCloseWait
+}
+
+// isEnding tells whether both ends have closed a TCP connection.
+func (e *entry) isEnding() bool {
+	return e.protocol == nft.TCP && tcpLastAck <= e.state && e.state <= tcpClose
+}
+
+// decode reads an entry of a protocol that services have; ok is false for others, and
+// for what cannot be an entry. The entry refers to the message.
+func (e *entry) decode(body []byte) (ok bool) {
+	if len(body) < genHeaderLen {
+		return false
+	}
+	*e = entry{}
+	var original, reply tuple
+	for kind, value := range attributes(body[genHeaderLen:]) {
+		switch kind {
+		case ctaTupleOrig:
+			if !original.decode(value) {
+				return false
+			}
+			e.tuple = value
+		case ctaTupleReply:
+			if !reply.decode(value) {
+				return false
+			}
+		case ctaProtoInfo:
+			e.state = decodeTCPState(value)
+		case ctaTimeout:
+			if len(value) == 4 {
+				e.timeout = binary.BigEndian.Uint32(value)
+			}
+		case ctaID:
+			e.id = value
+		case ctaZone:
+			e.zone = value
+		}
+	}
+	if e.tuple == nil || !reply.to.IsValid() || len(e.id) != 4 || original.protocol != reply.protocol {
+		return false
+	}
+	e.protocol, e.family = original.protocol, familyOf(original.to.Addr())
+	e.from, e.to, e.replyFrom, e.replyTo = original.from, original.to, reply.from, reply.to
+	e.zoned = original.zoned || reply.zoned
+	return true
+}
+
+// tuple is one direction of an entry.
+type tuple struct {
+	protocol nft.Protocol
+	from, to netip.AddrPort
+	zoned    bool
+}
+
+func (t *tuple) decode(b []byte) (ok bool) {
+	var from, to netip.Addr
+	var fromPort, toPort uint16
+	for kind, value := range attributes(b) {
+		switch kind {
+		case ctaTupleIP:
+			from, to = decodeAddrs(value)
+		case ctaTupleProto:
+			t.protocol, fromPort, toPort = decodePorts(value)
+		case ctaTupleZone:
+			t.zoned = true
+		}
+	}
+	switch t.protocol {
+	case nft.TCP, nft.UDP, nft.SCTP:
+	default:
+		return false
+	}
+	t.from, t.to = netip.AddrPortFrom(from, fromPort), netip.AddrPortFrom(to, toPort)
+	return t.from.IsValid() && t.to.IsValid()
+}
+
+func decodeAddrs(b []byte) (from, to netip.Addr) {
+	for kind, value := range attributes(b) {
+		addr, _ := netip.AddrFromSlice(value)
+		switch kind {
+		case ctaIPv4Src, ctaIPv6Src:
+			from = addr
+		case ctaIPv4Dst, ctaIPv6Dst:
+			to = addr
+		}
+	}
+	return from, to
+}
+
+func decodePorts(b []byte) (protocol nft.Protocol, from, to uint16) {
+	for kind, value := range attributes(b) {
+		switch {
+		case kind == ctaProtoNum && len(value) == 1:
+			protocol = nft.Protocol(value[0])
+		case kind == ctaProtoSrcPort && len(value) == 2:
+			from = binary.BigEndian.Uint16(value)
+		case kind == ctaProtoDstPort && len(value) == 2:
+			to = binary.BigEndian.Uint16(value)
+		}
+	}
+	return protocol, from, to
+}
+
+func decodeTCPState(b []byte) (state tcpState) {
+	for kind, info := range attributes(b) {
+		if kind != ctaProtoInfoTCP {
+			continue
+		}
+		for kind, value := range attributes(info) {
+			if kind == ctaTCPState && len(value) == 1 {
+				state = tcpState(value[0])
+			}
+		}
+	}
+	return state
+}
+
+// delete writes the message that deletes the entry, and no other that took its place.
+func (w *writer) delete(e *entry, sequence uint32) {
+	w.begin(messageDelete, 0, sequence, familyNumber(e.family))
+	w.nest(ctaTupleOrig, func() { w.buf = append(w.buf, e.tuple...) })
+	if e.zone != nil {
+		w.attribute(ctaZone, e.zone...)
+	}
+	w.attribute(ctaID, e.id...)
+	w.end()
+}
+
+// tuple writes one direction of a connection.
+func (w *writer) tuple(kind uint16, protocol nft.Protocol, from, to netip.AddrPort) {
+	w.nest(kind, func() {
+		w.nest(ctaTupleIP, func() {
+			w.addr(ctaIPv4Src, ctaIPv6Src, from.Addr())
+			w.addr(ctaIPv4Dst, ctaIPv6Dst, to.Addr())
+		})
+		w.nest(ctaTupleProto, func() {
+			w.attribute(ctaProtoNum, byte(protocol))
+			w.uint16(ctaProtoSrcPort, from.Port())
+			w.uint16(ctaProtoDstPort, to.Port())
+		})
+	})
+}

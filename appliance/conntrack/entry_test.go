@@ -1,0 +1,85 @@
+package conntrack
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"svcctl.io/svcctl/nft"
+)
+
+// body is a message about an entry, without its netlink header, as the kernel writes it.
+func body(e *entry) []byte {
+	w := writer{}
+	w.begin(messageNew, 0, 1, familyNumber(e.family))
+	w.tuple(ctaTupleOrig, e.protocol, e.from, e.to)
+	w.tuple(ctaTupleReply, e.protocol, e.replyFrom, e.replyTo)
+	w.nest(ctaProtoInfo, func() {
+		w.nest(ctaProtoInfoTCP, func() { w.attribute(ctaTCPState, byte(e.state)) })
+	})
+	w.uint32(ctaTimeout, e.timeout)
+	if e.zone != nil {
+		w.attribute(ctaZone, e.zone...)
+	}
+	w.attribute(ctaID, e.id...)
+	w.end()
+	return w.buf[headerLen:]
+}
+
+func entries() []entry {
+	four := sent(tcp(vip, 80), l1)
+	four.timeout, four.id, four.zone = 432000, []byte{1, 2, 3, 4}, []byte{0, 7}
+	six := entry{
+		family: nft.IPv6, protocol: nft.SCTP, from: netip.MustParseAddrPort("[2001:db8:203::2]:40000"),
+		to: netip.AddrPortFrom(vip6, 53), replyFrom: netip.MustParseAddrPort("[fd00:10:180::1]:5353"),
+		replyTo: netip.MustParseAddrPort("[fd00:10:180::ffff]:40001"), timeout: 3, id: []byte{0, 0, 0, 1},
+	}
+	return []entry{four, six}
+}
+
+func TestDecode(t *testing.T) {
+	for _, want := range entries() {
+		var got entry
+		if !got.decode(body(&want)) {
+			t.Fatalf("%+v is taken for no entry", want)
+		}
+		if got.family != want.family || got.protocol != want.protocol || got.from != want.from || got.to != want.to ||
+			got.replyFrom != want.replyFrom || got.replyTo != want.replyTo || got.state != want.state || got.timeout != want.timeout ||
+			!slices.Equal(got.zone, want.zone) || !slices.Equal(got.id, want.id) {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+	}
+	icmp := entries()[0]
+	icmp.protocol = 1
+	if new(entry).decode(body(&icmp)) {
+		t.Error("an entry of ICMP is taken for one of a Service")
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	for _, e := range entries() {
+		f.Add(body(&e))
+	}
+	f.Add([]byte{2, 0, 0, 0, 4, 0, 1, 0x80})
+	a := newAgenda()
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var e entry
+		if !e.decode(b) {
+			return
+		}
+		if !e.to.IsValid() || !e.replyFrom.IsValid() || len(e.id) != 4 {
+			t.Fatalf("half an entry: %+v", e)
+		}
+		a.itemOf(&e)
+		var w writer
+		w.delete(&e, 1)
+		w.deadEnds(&e, host, 2)
+		n := 0
+		for range messages(w.buf) {
+			n++
+		}
+		if n != 1+deadEndMessages {
+			t.Fatalf("%d messages to reset %+v, want %d", n, e, 1+deadEndMessages)
+		}
+	})
+}

@@ -1,0 +1,105 @@
+package conntrack
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"svcctl.io/svcctl/nft"
+)
+
+// Frontend is where clients connect to.
+type Frontend struct {
+	Addr     netip.Addr // the VIP; the zero Addr for a node port
+	Family   nft.Family
+	Protocol nft.Protocol
+	Port     uint16
+}
+
+func (f Frontend) compare(o Frontend) int {
+	return cmp.Or(
+		cmp.Compare(f.Family, o.Family), cmp.Compare(f.Protocol, o.Protocol),
+		f.Addr.Compare(o.Addr), cmp.Compare(f.Port, o.Port))
+}
+
+// Port is a port of a Service, in one family, as its connections see it.
+type Port struct {
+	Family    nft.Family
+	Protocol  nft.Protocol
+	Frontends []Frontend
+	// Keep are the endpoints whose connections go on, in order: those that get new
+	// ones and those that do not any more and still serve.
+	Keep  []netip.AddrPort
+	Drain Drain
+}
+
+// PortOf is the Port of a resolved Service port. serving are the endpoints that may keep
+// their connections besides those in its pools: discovery/v1 conditions serving, be they
+// terminating, and those that topology or a traffic policy passes over.
+func PortOf(p *nft.ServicePort, serving []netip.AddrPort, drain Drain) Port {
+	port := Port{Family: p.Family, Protocol: p.Protocol, Drain: drain, Frontends: make([]Frontend, len(p.Frontends))}
+	for i := range p.Frontends {
+		fe := &p.Frontends[i]
+		port.Frontends[i] = Frontend{fe.Addr, p.Family, p.Protocol, fe.Port}
+	}
+	port.Keep = union(append(p.Pools[:len(p.Pools):len(p.Pools)], serving))
+	return port
+}
+
+// union is what is in one of the lists, in order and once. It is the first of them when
+// that one is all: with most Services it is.
+func union(lists [][]netip.AddrPort) []netip.AddrPort {
+	all := slices.MaxFunc(lists, func(a, b []netip.AddrPort) int { return cmp.Compare(len(a), len(b)) })
+	shared := true
+	if !slices.IsSortedFunc(all, netip.AddrPort.Compare) {
+		all, shared = sorted(all), false
+	}
+	for _, list := range lists {
+		for _, a := range list {
+			if contains(all, a) {
+				continue
+			}
+			if shared {
+				all, shared = slices.Clone(all), false
+			}
+			at, _ := slices.BinarySearchFunc(all, a, netip.AddrPort.Compare)
+			all = slices.Insert(all, at, a)
+		}
+	}
+	return all
+}
+
+func sorted(list []netip.AddrPort) []netip.AddrPort {
+	list = slices.Clone(list)
+	slices.SortFunc(list, netip.AddrPort.Compare)
+	return list
+}
+
+func contains(sorted []netip.AddrPort, a netip.AddrPort) bool {
+	_, found := slices.BinarySearchFunc(sorted, a, netip.AddrPort.Compare)
+	return found
+}
+
+// Flows says what is to become of the connections of a frontend.
+type Flows struct {
+	Frontend Frontend
+	Keep     []netip.AddrPort // in order: connections to any other endpoint are stale
+	Drain    Drain            // how long a stale connection may live
+	// Gone: nobody serves the frontend any more. A connection to it that was never
+	// translated is none of ours then.
+	Gone bool
+	// Look: some connection may be stale. Without it the Flows only correct what is
+	// being waited for.
+	Look bool
+}
+
+// concerned tells whether connections of the frontend can be stale at all: those of TCP
+// are left alone unless they are drained.
+func (f *Flows) concerned() bool { return f.Frontend.Protocol != nft.TCP || f.Drain.On }
+
+// Work is what a change leaves to do in the connection tracking table.
+type Work struct {
+	// NodePorts are the addresses on which node ports answer, Local those of the box.
+	NodePorts, Local []netip.Addr
+	Flows            []Flows
+}

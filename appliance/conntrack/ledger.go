@@ -1,0 +1,231 @@
+package conntrack
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	"svcctl.io/svcctl/nft"
+)
+
+// Ledger knows where every frontend leads and says what a change of that means for
+// connections. It computes and does nothing. Its work for a change is proportional to
+// the Services that the change touches.
+//
+// A Ledger is not safe for concurrent use.
+type Ledger struct {
+	nodePorts, local []netip.Addr
+	services         map[string][]Port // by Service, "namespace/name"
+	adopting         bool              // what the services were like before the first Update is not known
+	work             map[Frontend]Flows
+}
+
+// adopted is the Service that has the frontends of the ruleset that Adopt was given.
+const adopted = ""
+
+// NewLedger starts with no Services.
+func NewLedger() *Ledger {
+	return &Ledger{services: map[string][]Port{}, adopting: true, work: map[Frontend]Flows{}}
+}
+
+// Adopt takes the ruleset that is in the kernel at the start, before the first Update.
+// It tells which frontends were served. To which endpoints connections were made in
+// former times it does not tell; connections themselves do.
+func (l *Ledger) Adopt(have nft.Ruleset) {
+	l.services[adopted], l.nodePorts = frontendsOf(have)
+}
+
+// Update takes the box, if it changed, and the ports of the Services that changed (none:
+// the Service is gone). The first call must have all of them: whatever endpoint it does
+// not name is taken for gone.
+func (l *Ledger) Update(box *nft.Box, changes map[string][]Port) {
+	if l.adopting {
+		changes = maps.Clone(changes)
+		if changes == nil {
+			changes = map[string][]Port{}
+		}
+		changes[adopted] = nil
+	}
+	if box != nil && !slices.Equal(box.NodePortAddresses, l.nodePorts) {
+		defer l.move(l.nodePorts, l.nodePortFrontends())
+		l.nodePorts = box.NodePortAddresses
+	}
+	if box != nil {
+		l.local = box.LocalAddresses
+	}
+	before := map[Frontend]*Port{}
+	for name := range changes {
+		for i := range l.services[name] {
+			p := &l.services[name][i]
+			for _, fe := range p.Frontends {
+				before[fe] = p
+			}
+		}
+	}
+	for name, ports := range changes {
+		for i := range ports {
+			for _, fe := range ports[i].Frontends {
+				l.changed(fe, before[fe], &ports[i])
+				delete(before, fe)
+			}
+		}
+		if len(ports) > 0 {
+			l.services[name] = ports
+		} else {
+			delete(l.services, name)
+		}
+	}
+	for fe, p := range before {
+		l.gone(fe, p.Drain)
+	}
+	l.adopting = false
+}
+
+// changed notes what a frontend is like now. before is nil when it is new.
+func (l *Ledger) changed(fe Frontend, before, now *Port) {
+	flows := Flows{Frontend: fe, Keep: now.Keep, Drain: now.Drain}
+	switch known := before != nil && !l.adopting; {
+	case known && slices.Equal(before.Keep, now.Keep) && before.Drain == now.Drain:
+		return
+	case !flows.concerned():
+		// No connection is stale, but some may be waited for since they were drained.
+		if l.adopting {
+			return
+		}
+	case !known:
+		flows.Look = true
+	default:
+		flows.Look = before.Drain != now.Drain ||
+			slices.ContainsFunc(before.Keep, func(a netip.AddrPort) bool { return !contains(now.Keep, a) })
+	}
+	l.note(flows)
+}
+
+func (l *Ledger) gone(fe Frontend, drain Drain) {
+	flows := Flows{Frontend: fe, Drain: drain, Gone: true, Look: true}
+	if flows.concerned() {
+		l.note(flows)
+	}
+}
+
+// note keeps the newest Flows of a frontend, and that somebody has to look.
+func (l *Ledger) note(flows Flows) {
+	flows.Look = flows.Look || l.work[flows.Frontend].Look
+	l.work[flows.Frontend] = flows
+}
+
+// nodePortFrontends are the node ports in force and the ports they are of.
+func (l *Ledger) nodePortFrontends() map[Frontend]*Port {
+	all := map[Frontend]*Port{}
+	for _, ports := range l.services {
+		for i := range ports {
+			for _, fe := range ports[i].Frontends {
+				if !fe.Addr.IsValid() {
+					all[fe] = &ports[i]
+				}
+			}
+		}
+	}
+	return all
+}
+
+// move notes that node ports answer on other addresses now: what was sent to an address
+// before it was one of them was not translated, and what was sent to one that is none
+// any more is as good as sent to a frontend that is gone.
+func (l *Ledger) move(from []netip.Addr, before map[Frontend]*Port) {
+	removed := without(from, l.nodePorts)
+	for fe, p := range before {
+		for _, addr := range removed {
+			if familyOf(addr) == fe.Family {
+				at := fe
+				at.Addr = addr
+				l.gone(at, p.Drain)
+			}
+		}
+	}
+	added := len(without(l.nodePorts, from)) > 0
+	for _, ports := range l.services {
+		for i := range ports {
+			for _, fe := range ports[i].Frontends {
+				if flows, ok := l.work[fe]; ok && flows.Gone {
+					// A VIP of this port is served at that address.
+					l.note(Flows{Frontend: fe, Keep: ports[i].Keep, Drain: ports[i].Drain, Look: true})
+				} else if added && !fe.Addr.IsValid() {
+					flows := Flows{Frontend: fe, Keep: ports[i].Keep, Drain: ports[i].Drain, Look: true}
+					if flows.concerned() {
+						l.note(flows)
+					}
+				}
+			}
+		}
+	}
+}
+
+func without(list, other []netip.Addr) []netip.Addr {
+	return slices.DeleteFunc(slices.Clone(list), func(a netip.Addr) bool { return slices.Contains(other, a) })
+}
+
+func familyOf(a netip.Addr) nft.Family {
+	if a.Is4() {
+		return nft.IPv4
+	}
+	return nft.IPv6
+}
+
+// Take gives what all changes since the last call leave to do, once they are in the
+// kernel.
+func (l *Ledger) Take() Work {
+	work := Work{NodePorts: l.nodePorts, Local: l.local}
+	work.Flows = slices.SortedFunc(maps.Values(l.work), func(a, b Flows) int { return a.Frontend.compare(b.Frontend) })
+	clear(l.work)
+	return work
+}
+
+// The sets of package nft that tell what is served.
+const (
+	setNodePortAddresses = "nodeport-addresses"
+)
+
+var servedSets = [...]string{"services", "outside-services", "nodeports", "outside-nodeports"}
+
+// frontendsOf reads a ruleset: the ports without their endpoints, and the addresses on
+// which node ports answer.
+func frontendsOf(ruleset nft.Ruleset) (ports []Port, nodePorts []netip.Addr) {
+	for _, family := range nft.Families {
+		table := ruleset[family]
+		if table == nil {
+			continue
+		}
+		for _, name := range servedSets {
+			if set := table.Sets[name]; set != nil {
+				for key := range set.Elements {
+					if fe, ok := frontendOf(family, nft.SplitKey(set.Key, family, key)); ok {
+						ports = append(ports, Port{Family: family, Protocol: fe.Protocol, Frontends: []Frontend{fe}})
+					}
+				}
+			}
+		}
+		if set := table.Sets[setNodePortAddresses]; set != nil {
+			for key := range set.Elements {
+				if values := nft.SplitKey(set.Key, family, key); len(values) == 1 {
+					nodePorts = append(nodePorts, values[0].Addr)
+				}
+			}
+		}
+	}
+	slices.SortFunc(nodePorts, netip.Addr.Compare)
+	return ports, nodePorts
+}
+
+// frontendOf reads a key: [address .] protocol . port.
+func frontendOf(family nft.Family, key []nft.Value) (Frontend, bool) {
+	fe := Frontend{Family: family}
+	if len(key) == 3 {
+		fe.Addr, key = key[0].Addr, key[1:]
+	}
+	if len(key) != 2 {
+		return fe, false
+	}
+	fe.Protocol, fe.Port = nft.Protocol(key[0].Num), uint16(key[1].Num)
+	return fe, true
+}

@@ -1,0 +1,291 @@
+package conntrack
+
+import (
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"svcctl.io/svcctl/appliance/netlab"
+	"svcctl.io/svcctl/nft"
+)
+
+// manyEntries is how many entries are in the table that none of ours is among.
+const manyEntries = 200_000
+
+// newMany is a host with many UDP entries in its table, half of them to port 53 of
+// somebody. The limit is machine-wide and may be lower; then there are fewer.
+func newMany(tb testing.TB) (h *netlab.Host, entries int) {
+	tb.Helper()
+	lab := netlab.New(tb)
+	h = lab.Host("many")
+	text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_max")
+	if err != nil {
+		tb.Fatalf("how many connections are tracked at most: %v", err)
+	}
+	limit, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	entries = min(manyEntries, limit-10_000)
+	if entries < manyEntries {
+		tb.Logf("ONLY %d ENTRIES instead of %d: net.netfilter.nf_conntrack_max is %d", entries, manyEntries, limit)
+	}
+	insert(tb, h, entries, func(n int, e *entry) {
+		e.protocol, e.timeout = nft.UDP, 600
+		e.from = netip.AddrPortFrom(addrOf(0x0a000000+n), 40000)
+		e.to = netip.AddrPortFrom(addrOf(0xc6330000+n%65536), 53+uint16(n%2))
+		e.replyFrom, e.replyTo = e.to, e.from
+	})
+	return h, entries
+}
+
+func addrOf(n int) netip.Addr {
+	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, uint32(n))))
+}
+
+// insert makes entries in the host's table.
+func insert(tb testing.TB, h *netlab.Host, n int, fill func(n int, e *entry)) {
+	tb.Helper()
+	s, err := dial(h.Namespace())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer s.close()
+	var w writer
+	for i := range n {
+		var e entry
+		fill(i, &e)
+		w.begin(messageNew, unix.NLM_F_CREATE|unix.NLM_F_EXCL, s.take(1), familyNumber(familyOf(e.to.Addr())))
+		w.tuple(ctaTupleOrig, e.protocol, e.from, e.to)
+		w.tuple(ctaTupleReply, e.protocol, e.replyFrom, e.replyTo)
+		w.uint32(ctaTimeout, e.timeout)
+		w.uint32(ctaStatus, 1<<3) // confirmed
+		if e.zone != nil {
+			w.attribute(ctaZone, e.zone...)
+		}
+		w.end()
+		if len(w.buf) < 1<<16 && i < n-1 {
+			continue
+		}
+		if err := s.send(w.buf); err != nil {
+			tb.Fatal(err)
+		}
+		w.buf = w.buf[:0]
+		for {
+			datagram, err := s.receive()
+			if err != nil {
+				break
+			}
+			for m := range messages(datagram) {
+				if errno := m.errno(); errno != 0 {
+					tb.Fatalf("make entry %d: %v", i, errno)
+				}
+			}
+		}
+	}
+}
+
+// ours makes entries of 100 clients each to an endpoint that is gone and to one that is
+// not, at a frontend.
+func ours(tb testing.TB, h *netlab.Host, fe Frontend, gone, stays netip.AddrPort, timeout uint32) {
+	tb.Helper()
+	client := addrOf(0xcb007100)
+	if fe.Family == nft.IPv6 {
+		client = netip.MustParseAddr("2001:db8:203::2")
+	}
+	insert(tb, h, 200, func(n int, e *entry) {
+		e.protocol, e.timeout = fe.Protocol, timeout
+		e.from, e.to = netip.AddrPortFrom(client, uint16(10000+n)), netip.AddrPortFrom(fe.Addr, fe.Port)
+		e.replyFrom, e.replyTo = gone, e.from
+		if n%2 == 0 {
+			e.replyFrom = stays
+		}
+	})
+}
+
+// count is the number of entries in the host's namespace.
+func count(tb testing.TB, h *netlab.Host) (n int) {
+	tb.Helper()
+	err := h.Do(func() error {
+		text, err := os.ReadFile("/proc/thread-self/net/stat/nf_conntrack")
+		if err != nil {
+			return err
+		}
+		lines := strings.Split(string(text), "\n")
+		n64, err := strconv.ParseUint(strings.Fields(lines[1])[0], 16, 32)
+		n = int(n64)
+		return err
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return n
+}
+
+// TestManyEntries: among 200,000 entries of others the stale ones, and they alone, are
+// deleted, be it that one port is asked for or the whole protocol is read; after a change of
+// one endpoint within a second.
+func TestManyEntries(t *testing.T) {
+	h, others := newMany(t)
+	vip6 := netip.MustParseAddr("fd00:172:30::41")
+	l16, r16 := netip.MustParseAddrPort("[fd00:10:180::1]:53"), netip.MustParseAddrPort("[fd00:10:181::1]:53")
+	one := Work{Flows: []Flows{{Frontend: udp(vip, 53), Keep: to(r1), Look: true}}}
+	six := Work{Flows: []Flows{{Frontend: udp(vip6, 53), Keep: to(r16), Look: true}}}
+	many := Work{Flows: []Flows{{Frontend: udp(vip, 53), Keep: to(r1), Look: true}}}
+	for n := range uint16(maxQueries) {
+		many.Flows = append(many.Flows, Flows{Frontend: udp(vip, 1000+n), Look: true})
+	}
+	tests := []struct {
+		name        string
+		work        Work
+		gone, stays netip.AddrPort
+	}{
+		{"a frontend", one, l1, r1},
+		{"a frontend of IPv6", six, l16, r16},
+		{"many frontends", many, l1, r1},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			const life = 77 // seconds
+			fe := tt.work.Flows[0].Frontend
+			before := count(t, h)
+			ours(t, h, fe, tt.gone, tt.stays, life)
+			if got := count(t, h) - before; got != 200 {
+				t.Fatalf("%d entries were made, want 200", got)
+			}
+			c, err := New(Options{NetNS: h.Namespace(), Log: slog.New(slog.DiscardHandler)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.table.close()
+			c.agenda.add(tt.work, time.Now())
+			if _, err := c.look(t.Context(), time.Now()); err != nil {
+				t.Fatal(err)
+			}
+			s := c.Stats()
+			t.Logf("%+v", s)
+			if s.LastLook >= time.Second && len(tt.work.Flows) == 1 {
+				t.Errorf("took %s, want less than 1 s", s.LastLook)
+			}
+			if s.Forgotten != 100 {
+				t.Errorf("%d entries were deleted, want 100", s.Forgotten)
+			}
+			if got := count(t, h); got != before+100 {
+				t.Errorf("%d entries are left, want %d", got, before+100)
+			}
+			c.agenda.add(Work{Flows: []Flows{{Frontend: fe, Look: true}}}, time.Now()) // for the next test
+			if _, err := c.look(t.Context(), time.Now()); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	if got := count(t, h); got != others {
+		t.Errorf("%d entries of others are left, want %d", got, others)
+	}
+}
+
+// TestZones: an entry in a zone of its own is deleted there, and its twin is left.
+func TestZones(t *testing.T) {
+	h := netlab.New(t).Host("zones")
+	insert(t, h, 3, func(n int, e *entry) {
+		*e = sent(udp(vip, 53), l1)
+		e.timeout, e.zone = 77, []byte{0, byte(7 * n)}
+		if n == 0 {
+			e.replyFrom, e.zone = r1, nil
+		}
+	})
+	c, err := New(Options{NetNS: h.Namespace(), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.table.close()
+	c.agenda.add(Work{Flows: []Flows{{Frontend: udp(vip, 53), Keep: to(r1), Look: true}}}, time.Now())
+	if _, err := c.look(t.Context(), time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if s := c.Stats(); s.Entries != 3 || s.Forgotten != 2 || count(t, h) != 1 {
+		t.Errorf("%+v, %d entries are left; want 2 of 3 forgotten", s, count(t, h))
+	}
+}
+
+// TestNewerEntry: what took the place of a stale entry since that was read is left. The
+// kernel may give it the same id, when it also gets the same memory.
+func TestNewerEntry(t *testing.T) {
+	h := netlab.New(t).Host("newer")
+	put := func(endpoint netip.AddrPort) {
+		insert(t, h, 1, func(_ int, e *entry) {
+			*e = sent(udp(vip, 53), endpoint)
+			e.timeout = 77
+		})
+	}
+	udpOf4 := query{family: nft.IPv4, protocol: nft.UDP}
+	id := func() (id string) {
+		table := &kernelTable{netns: h.Namespace()}
+		defer table.close()
+		_, err := table.clean(udpOf4, func(entries []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
+			for _, e := range entries {
+				id = string(e.id)
+				verdicts = append(verdicts, leave)
+			}
+			return verdicts, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	table := &kernelTable{netns: h.Namespace()}
+	defer table.close()
+	for range 50 {
+		put(l1)
+		same := false
+		done, err := table.clean(udpOf4, func(entries []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
+			for _, e := range entries {
+				h.Conntrack("-D", "-p", "udp")
+				put(r1)
+				same = id() == string(e.id)
+				verdicts = append(verdicts, forget)
+			}
+			return verdicts, nil
+		})
+		if !same {
+			if err != nil || done.seen != 1 || done.forgotten != 0 || count(t, h) != 1 {
+				t.Errorf("%+v, %v, %d entries are left; want the newer one", done, err, count(t, h))
+			}
+			return
+		}
+	}
+	t.Fatal("the newer entry had the id of the older one 50 times")
+}
+
+func BenchmarkLook(b *testing.B) {
+	h, _ := newMany(b)
+	for _, ports := range []int{1, maxQueries, maxQueries + 1} {
+		b.Run(fmt.Sprintf("frontends=%d", ports), func(b *testing.B) {
+			c, err := New(Options{NetNS: h.Namespace(), Log: slog.New(slog.DiscardHandler)})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer c.table.close()
+			var work Work
+			for n := range ports {
+				work.Flows = append(work.Flows, Flows{Frontend: udp(vip, 53+uint16(n)), Look: true})
+			}
+			for b.Loop() {
+				c.agenda.add(work, time.Now())
+				if _, err := c.look(b.Context(), time.Now()); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(c.Stats().Entries)/float64(c.Stats().Looks), "entries/op")
+		})
+	}
+}

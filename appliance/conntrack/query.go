@@ -1,0 +1,49 @@
+package conntrack
+
+import (
+	"net/netip"
+	"slices"
+
+	"svcctl.io/svcctl/nft"
+)
+
+// query is a part of the connection tracking table. The kernel may give more than what
+// was asked for: see (*netlinkTable).clean.
+type query struct {
+	family   nft.Family
+	protocol nft.Protocol
+	port     uint16     // that clients sent to; 0: any
+	addr     netip.Addr // that clients sent to; the zero Addr: any
+}
+
+// maxQueries is how many single ports are asked for before whole protocols are. For each
+// query the kernel walks its whole table at one go, with softirqs of that CPU held back:
+// 45 ms with 200,000 entries (measured on 6.18; 10 ms of it for a table of 262,144
+// buckets with nothing in it). To read and judge as many entries takes 380 ms, a
+// fraction of a millisecond at a time.
+const maxQueries = 4
+
+// queriesFor covers the frontends with as few queries as are worth it.
+func queriesFor(items []*item) []query {
+	ports := map[query]netip.Addr{} // with the address all frontends of the port have, if they have one
+	for _, it := range items {
+		fe := it.flows.Frontend
+		q := query{family: fe.Family, protocol: fe.Protocol, port: fe.Port}
+		if addr, known := ports[q]; known && addr != fe.Addr {
+			ports[q] = netip.Addr{}
+		} else {
+			ports[q] = fe.Addr
+		}
+	}
+	queries := make([]query, 0, min(len(ports), maxQueries))
+	for q, addr := range ports {
+		if len(ports) > maxQueries {
+			q.port, addr = 0, netip.Addr{}
+		}
+		q.addr = addr
+		if !slices.Contains(queries, q) {
+			queries = append(queries, q)
+		}
+	}
+	return queries
+}

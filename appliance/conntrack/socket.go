@@ -1,0 +1,178 @@
+package conntrack
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"syscall"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"svcctl.io/svcctl/nft"
+)
+
+// Sizes of socket buffers, in bytes.
+const (
+	receiveBuffer  = 4 << 20 // errors about a whole datagram of deletions
+	sendBuffer     = 1 << 20
+	datagramBuffer = 1 << 16 // a dump comes in datagrams of up to 32 KiB
+)
+
+// errQuiet means that the kernel has nothing (more) to say.
+var errQuiet = errors.New("no answer")
+
+// socket is one netlink socket to ctnetlink. Everything on it is synchronous: when
+// sendmsg returns, the kernel has done the work and queued its answers, and a dump is
+// continued by reading. So reading never waits.
+type socket struct {
+	conn     *netlink.Conn
+	raw      syscall.RawConn
+	sequence uint32
+	datagram []byte
+}
+
+// dial opens a socket in the network namespace of the file descriptor (0: the current
+// one).
+func dial(netns int) (*socket, error) {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: netns})
+	if err != nil {
+		return nil, err
+	}
+	s := &socket{conn: conn, datagram: make([]byte, datagramBuffer)}
+	_ = conn.SetOption(netlink.CapAcknowledge, true) // errors without the message they are about, kernel 4.2
+	err = errors.Join(conn.SetReadBuffer(receiveBuffer), conn.SetWriteBuffer(sendBuffer))
+	if err == nil {
+		s.raw, err = conn.SyscallConn()
+	}
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return s, nil
+}
+
+func (s *socket) close() error { return s.conn.Close() }
+
+// take reserves sequence numbers and gives the first of them.
+func (s *socket) take(n int) uint32 {
+	first := s.sequence + 1
+	s.sequence += uint32(n)
+	return first
+}
+
+// send hands whole messages to the kernel.
+func (s *socket) send(b []byte) error {
+	var err error
+	rawErr := s.raw.Write(func(fd uintptr) bool {
+		err = unix.Sendto(int(fd), b, unix.MSG_DONTWAIT, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+		return true
+	})
+	return errors.Join(rawErr, err)
+}
+
+// receive gives the next datagram, errQuiet when there is none. It is valid until the
+// next call.
+func (s *socket) receive() ([]byte, error) {
+	for {
+		var n int
+		var err error
+		rawErr := s.raw.Read(func(fd uintptr) bool {
+			n, _, err = unix.Recvfrom(int(fd), s.datagram, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
+			return true
+		})
+		switch {
+		case rawErr != nil:
+			return nil, rawErr
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.EAGAIN):
+			return nil, errQuiet
+		case err != nil:
+			return nil, err
+		case n > len(s.datagram):
+			return nil, fmt.Errorf("a netlink datagram of %d bytes does not fit", n)
+		}
+		return s.datagram[:n], nil
+	}
+}
+
+// probe finds out whether the kernel answers at all, by asking for the number of entries.
+func (s *socket) probe() error {
+	var w writer
+	sequence := s.take(1)
+	w.begin(messageStats, 0, sequence, unix.AF_UNSPEC)
+	w.end()
+	if err := s.send(w.buf); err != nil {
+		return err
+	}
+	datagram, err := s.receive()
+	if err != nil {
+		return err
+	}
+	for m := range messages(datagram) {
+		if errno := m.errno(); m.kind == unix.NLMSG_ERROR && errno != 0 {
+			return errno
+		}
+	}
+	return nil
+}
+
+// dump asks for the entries that match the query and hands each datagram of the answer
+// to take.
+func (s *socket) dump(q query, take func(datagram []byte, sequence uint32) error) error {
+	var w writer
+	sequence := s.take(1)
+	w.begin(messageGet, unix.NLM_F_DUMP, sequence, familyNumber(q.family))
+	w.filter(q)
+	w.end()
+	if err := s.send(w.buf); err != nil {
+		return err
+	}
+	for {
+		datagram, err := s.receive()
+		if err != nil {
+			return err // also when it is quiet: a dump has an end mark
+		}
+		for m := range messages(datagram) {
+			if m.sequence == sequence && (m.kind == unix.NLMSG_DONE || m.kind == unix.NLMSG_ERROR) {
+				if errno := m.errno(); errno != 0 {
+					return errno
+				}
+				return take(datagram, sequence)
+			}
+		}
+		if err := take(datagram, sequence); err != nil {
+			return err
+		}
+	}
+}
+
+// filter has the kernel leave out what cannot match (since 5.8). It compares the ports
+// of TCP and UDP alone, and asked for an address of IPv6 it gives the entries that have
+// another one: so of IPv6 no address is asked for.
+func (w *writer) filter(q query) {
+	flags := uint32(filterProto)
+	nobody := netip.IPv4Unspecified()
+	if q.family == nft.IPv6 {
+		nobody = netip.IPv6Unspecified()
+	}
+	to := nobody
+	if q.addr.Is4() {
+		flags, to = flags|filterIPDst, q.addr
+	}
+	if q.port != 0 {
+		flags |= filterDstPort
+	}
+	w.tuple(ctaTupleOrig, q.protocol, netip.AddrPortFrom(nobody, 0), netip.AddrPortFrom(to, q.port))
+	w.nest(ctaFilter, func() {
+		w.attribute(ctaFilterOrigFlags, binary.NativeEndian.AppendUint32(nil, flags)...)
+	})
+}
+
+func familyNumber(f nft.Family) uint8 {
+	if f == nft.IPv6 {
+		return unix.AF_INET6
+	}
+	return unix.AF_INET
+}

@@ -1,0 +1,246 @@
+package dns
+
+import (
+	"math/rand/v2"
+	"net"
+	"strings"
+
+	"github.com/miekg/dns"
+)
+
+const (
+	// ttl is how long, in seconds, answers may be kept, positive and negative ones
+	// (RFC 2308, section 5): what CoreDNS gives by default.
+	ttl = 5
+	// maxAliases is how many ExternalName Services in a row are followed.
+	maxAliases = 8
+	// minRecord is the least that a record takes in a message, in bytes: a compressed
+	// name, the fixed part and an IPv4 address.
+	minRecord = 2 + 10 + 4
+)
+
+// Timers of the zone, in seconds, as CoreDNS has them. Nobody transfers the zone, so
+// nobody uses them.
+const (
+	soaRefresh = 7200
+	soaRetry   = 1800
+	soaExpire  = 86400
+)
+
+// reply is what becomes of a question.
+type reply struct {
+	rcode         int
+	authoritative bool
+	authenticated bool // by DNSSEC, as an upstream says (AD)
+	answer        []dns.RR
+	authority     []dns.RR
+	additional    []dns.RR
+	// outside says that the name is none of ours, and the rest says nothing.
+	outside bool
+	// next is a name outside that the last alias of the answer leads to.
+	next string
+}
+
+// inquiry is a question with what else the answer depends on.
+type inquiry struct {
+	dns.Question
+	// namespace is the client's, "" when it is in none.
+	namespace string
+	// limit is the most records that may fit into the answer.
+	limit int
+}
+
+// answer answers what can be answered from the index.
+func (x *index) answer(q inquiry) reply {
+	labels := dns.SplitDomainName(strings.ToLower(q.Name))
+	if inside, ok := x.inside(labels); ok {
+		return x.answerInZone(q, inside)
+	}
+	if prefix, ok := parseReverse(labels); ok {
+		return x.answerReverse(q, labels, prefix)
+	}
+	if len(labels) == 1 && q.namespace != "" {
+		return x.answerInNamespace(q, labels[0])
+	}
+	return reply{outside: true}
+}
+
+// inside cuts the domain off a name of the zone.
+func (x *index) inside(labels []string) ([]string, bool) {
+	n := len(labels) - len(x.labels)
+	if n < 0 {
+		return nil, false
+	}
+	for i, label := range x.labels {
+		if labels[n+i] != label {
+			return nil, false
+		}
+	}
+	return labels[:n], true
+}
+
+// answerInNamespace answers a single label from a client in a namespace: the Service of
+// that name, as if its full name had been asked for. The answer is under the name that
+// was asked for, without an alias, as clients take only what they asked for. What is no
+// Service is not ours.
+func (x *index) answerInNamespace(q inquiry, label string) reply {
+	if !x.loaded.Load() {
+		return reply{rcode: dns.RcodeServerFailure}
+	}
+	n := x.findService([]string{label, q.namespace})
+	if n == nil {
+		return reply{outside: true}
+	}
+	return x.answerNode(q, n, nil)
+}
+
+// answerInZone answers a name of the zone, and what it is an alias of.
+func (x *index) answerInZone(q inquiry, labels []string) reply {
+	if !x.loaded.Load() {
+		return reply{rcode: dns.RcodeServerFailure}
+	}
+	return x.answerNode(q, x.find(labels), x.soa(x.domain))
+}
+
+// answerNode answers what is at a name, nil when there is no such name, and follows
+// aliases to other names of the zone. The soa, if any, comes with a negative answer
+// (RFC 2308, section 3).
+func (x *index) answerNode(q inquiry, n *node, soa dns.RR) reply {
+	r := reply{authoritative: true}
+	for n != nil && n.alias != "" && q.Qtype != dns.TypeCNAME {
+		if len(r.answer) == maxAliases { // a circle, or as good as one
+			return reply{rcode: dns.RcodeServerFailure}
+		}
+		r.answer = append(r.answer, &dns.CNAME{Hdr: header(q.Name, dns.TypeCNAME), Target: n.alias})
+		labels, ours := x.inside(dns.SplitDomainName(strings.ToLower(n.alias)))
+		if !ours {
+			r.next = n.alias
+			return r
+		}
+		q.Name, n, soa = n.alias, x.find(labels), x.soa(x.domain)
+	}
+	var records []dns.RR
+	if n == nil {
+		r.rcode = dns.RcodeNameError
+	} else {
+		records = x.at(q, n, x.domain)
+		r.additional = x.additional(q, n)
+	}
+	r.answer = append(r.answer, records...)
+	if len(records) == 0 && soa != nil {
+		r.authority = []dns.RR{soa}
+	}
+	return r
+}
+
+// at are the records of a type at a node of a zone.
+func (x *index) at(q inquiry, n *node, zone string) []dns.RR {
+	switch q.Qtype {
+	case dns.TypeA:
+		return addresses(q.Name, dns.TypeA, n.addrs[0], q.limit)
+	case dns.TypeAAAA:
+		return addresses(q.Name, dns.TypeAAAA, n.addrs[1], q.limit)
+	case dns.TypeSRV:
+		return targets(q.Name, n.targets, q.limit)
+	case dns.TypeANY:
+		// RFC 8482, section 4.2: a short answer instead of all there is.
+		return []dns.RR{&dns.HINFO{Hdr: header(q.Name, dns.TypeHINFO), Cpu: "RFC8482"}}
+	case dns.TypeCNAME:
+		if n.alias != "" {
+			return []dns.RR{&dns.CNAME{Hdr: header(q.Name, dns.TypeCNAME), Target: n.alias}}
+		}
+	case dns.TypeTXT:
+		if n.text != "" {
+			return []dns.RR{&dns.TXT{Hdr: header(q.Name, dns.TypeTXT), Txt: []string{n.text}}}
+		}
+	case dns.TypeSOA:
+		if n.apex {
+			return []dns.RR{x.soa(zone)}
+		}
+	case dns.TypeNS:
+		if n.apex {
+			return []dns.RR{&dns.NS{Hdr: header(q.Name, dns.TypeNS), Ns: x.serverName()}}
+		}
+	}
+	return nil
+}
+
+// additional are the addresses that come with SRV and NS records.
+func (x *index) additional(q inquiry, n *node) []dns.RR {
+	var rrs []dns.RR
+	add := func(name string, at *node) {
+		rrs = append(rrs, addresses(name, dns.TypeA, at.addrs[0], q.limit)...)
+		rrs = append(rrs, addresses(name, dns.TypeAAAA, at.addrs[1], q.limit)...)
+	}
+	switch {
+	case q.Qtype == dns.TypeSRV:
+		seen := map[string]bool{}
+		for i := range n.targets {
+			t := &n.targets[i]
+			if len(rrs) >= q.limit {
+				break
+			}
+			if !seen[t.name] {
+				seen[t.name] = true
+				add(t.name, t.at)
+			}
+		}
+	case q.Qtype == dns.TypeNS && n.apex:
+		add(x.serverName(), x.server)
+	}
+	return rrs
+}
+
+func header(name string, kind uint16) dns.RR_Header {
+	return dns.RR_Header{Name: name, Rrtype: kind, Class: dns.ClassINET, Ttl: ttl}
+}
+
+// addresses are at most limit address records, beginning anywhere: clients that take the
+// first one spread, and so do those that get an answer that was cut off.
+func addresses(name string, kind uint16, ips []net.IP, limit int) []dns.RR {
+	if len(ips) == 0 {
+		return nil
+	}
+	start, n := rand.IntN(len(ips)), min(len(ips), limit)
+	rrs := make([]dns.RR, n)
+	if kind == dns.TypeA {
+		block := make([]dns.A, n)
+		for i := range block {
+			block[i] = dns.A{Hdr: header(name, kind), A: ips[(start+i)%len(ips)]}
+			rrs[i] = &block[i]
+		}
+		return rrs
+	}
+	block := make([]dns.AAAA, n)
+	for i := range block {
+		block[i] = dns.AAAA{Hdr: header(name, kind), AAAA: ips[(start+i)%len(ips)]}
+		rrs[i] = &block[i]
+	}
+	return rrs
+}
+
+// targets are at most limit SRV records, beginning anywhere, all of one priority and
+// weight (RFC 2782).
+func targets(name string, list []target, limit int) []dns.RR {
+	if len(list) == 0 {
+		return nil
+	}
+	start, n := rand.IntN(len(list)), min(len(list), limit)
+	rrs := make([]dns.RR, n)
+	for i := range rrs {
+		t := &list[(start+i)%len(list)]
+		rrs[i] = &dns.SRV{Hdr: header(name, dns.TypeSRV), Weight: 100, Port: t.port, Target: t.name}
+	}
+	return rrs
+}
+
+// serverName is the name in the zone's NS record.
+func (x *index) serverName() string { return "ns.dns." + x.domain }
+
+// soa is the SOA record of a zone. Its minimum is how long negative answers hold.
+func (x *index) soa(zone string) dns.RR {
+	return &dns.SOA{
+		Hdr: header(zone, dns.TypeSOA), Ns: x.serverName(), Mbox: "hostmaster." + x.domain,
+		Serial: x.serial.Load(), Refresh: soaRefresh, Retry: soaRetry, Expire: soaExpire, Minttl: ttl,
+	}
+}

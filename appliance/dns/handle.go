@@ -1,0 +1,116 @@
+package dns
+
+import (
+	"net"
+	"runtime/debug"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// ServeDNS implements dns.Handler.
+func (s *Server) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.log.Error("a DNS question could not be answered", "panic", p, "stack", string(debug.Stack()))
+			_ = w.WriteMsg(new(dns.Msg).SetRcode(q, dns.RcodeServerFailure)) // the client asks again in any case
+		}
+	}()
+	if m := s.respond(w.RemoteAddr(), q); m != nil {
+		if err := w.WriteMsg(m); err != nil {
+			s.log.Debug("a DNS answer was not sent", "client", w.RemoteAddr(), "err", err)
+		}
+	}
+}
+
+// respond makes the message that answers another one.
+func (s *Server) respond(from net.Addr, q *dns.Msg) *dns.Msg {
+	c := s.client(from)
+	m := new(dns.Msg).SetReply(q)
+	m.RecursionAvailable = c.trusted && len(s.cfg.Upstreams) > 0
+	size, opt := dns.MaxMsgSize, q.IsEdns0()
+	if c.udp {
+		size = dns.MinMsgSize
+		if opt != nil {
+			size = min(max(int(opt.UDPSize()), dns.MinMsgSize), datagram)
+		}
+	}
+	do := opt != nil && opt.Do()
+	switch {
+	case len(q.Question) != 1, countEdns0(q) > 1: // RFC 6891, section 6.1.1
+		m.Rcode = dns.RcodeFormatError
+	case opt != nil && opt.Version() != 0: // RFC 6891, section 6.1.3
+		m.Rcode = dns.RcodeBadVers
+	case c.udp && !c.local && !s.limiter.allow(c.addr, time.Since(s.started)):
+		m.Truncated = true // a client that is there asks again over TCP
+	default:
+		r := s.reply(c, q, do, size/minRecord+1)
+		m.Rcode, m.Authoritative, m.AuthenticatedData = r.rcode, r.authoritative, r.authenticated
+		m.Answer, m.Ns, m.Extra = r.answer, r.authority, r.additional
+	}
+	if opt != nil {
+		m.SetEdns0(datagram, do)
+	}
+	fit(m, size)
+	return m
+}
+
+func countEdns0(m *dns.Msg) int {
+	n := 0
+	for _, rr := range m.Extra {
+		if rr.Header().Rrtype == dns.TypeOPT {
+			n++
+		}
+	}
+	return n
+}
+
+// fit makes a message fit into size bytes. Additional records are left out without a
+// word, the others leave the mark that the message is cut off (RFC 2181, section 9).
+func fit(m *dns.Msg, size int) {
+	opt := m.IsEdns0()
+	if len(m.Extra) > 0 && m.Len() > size {
+		m.Compress = true
+		if m.Len() > size {
+			m.Extra = nil
+			if opt != nil {
+				m.Extra = []dns.RR{opt}
+			}
+		}
+	}
+	m.Truncate(size)
+}
+
+// reply answers the question of a message: from the index, or from upstream where that
+// is allowed.
+func (s *Server) reply(c client, m *dns.Msg, do bool, limit int) reply {
+	q := m.Question[0]
+	switch {
+	case q.Qclass != dns.ClassINET, q.Qtype == dns.TypeAXFR, q.Qtype == dns.TypeIXFR:
+		return reply{rcode: dns.RcodeRefused}
+	}
+	r := s.index.answer(inquiry{q, c.namespace, limit})
+	// An answer that needs an upstream is given in full to those who may have one and
+	// ask for it (RD).
+	recurse := c.trusted && len(s.cfg.Upstreams) > 0 && m.RecursionDesired
+	switch {
+	case r.outside && !recurse:
+		return reply{rcode: dns.RcodeRefused}
+	case r.outside:
+		return s.ask(q, m.CheckingDisabled, do)
+	case r.next != "" && recurse:
+		found := s.ask(dns.Question{Name: r.next, Qtype: q.Qtype, Qclass: q.Qclass}, m.CheckingDisabled, do)
+		r.rcode, r.authority, r.answer = found.rcode, found.authority, append(r.answer, found.answer...)
+	}
+	return r
+}
+
+// ask is the reply of the upstreams.
+func (s *Server) ask(q dns.Question, checkingDisabled, do bool) reply {
+	r, err := s.upstreams.ask(s.ctx, q, checkingDisabled, do)
+	if err != nil {
+		s.log.Debug("a DNS question was not answered upstream", "name", q.Name, "err", err)
+		return reply{rcode: dns.RcodeServerFailure}
+	}
+	return r
+}

@@ -1,0 +1,161 @@
+package dns
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/miekg/dns"
+
+	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/store/object"
+)
+
+// node is what a name holds. One without anything is a name that only has names below
+// it. Nodes are not changed once they are in the index.
+type node struct {
+	addrs   [2][]net.IP // of A and of AAAA
+	alias   string      // what the name is another name of: CNAME, with a dot at the end
+	targets []target    // SRV
+	text    string      // TXT
+	apex    bool        // the top of a zone: SOA and NS
+}
+
+// target is one SRV record.
+type target struct {
+	port uint16
+	name string // with a dot at the end
+	at   *node  // with the addresses of name
+}
+
+// records are the names of one Service.
+type records struct {
+	service   *node            // of the Service's own name; nil when it has none
+	hosts     map[string]*node // of endpoints, by host name
+	ports     map[string]*node // by "_http._tcp"
+	protocols map[string]bool  // "_tcp": the names above those of ports
+	pointers  map[netip.Addr][]string
+}
+
+// newRecords are the names of a Service in a domain, which ends with a dot.
+func newRecords(in resolve.Input, domain string, facts *resolve.Facts) *records {
+	svc := in.Service
+	r := &records{
+		hosts: map[string]*node{}, ports: map[string]*node{}, protocols: map[string]bool{},
+		pointers: map[netip.Addr][]string{},
+	}
+	name := fmt.Sprintf("%s.%s.svc.%s", svc.Metadata.Name, svc.Metadata.Namespace, domain)
+	switch {
+	case svc.Spec.Type == "ExternalName":
+		r.service = &node{alias: dns.Fqdn(svc.Spec.ExternalName)}
+	case len(svc.Spec.ClusterIPs) > 0 && svc.Spec.ClusterIPs[0] == "None":
+		r.addMembers(name, resolve.Members(in, facts), svc.Spec.PublishNotReadyAddresses)
+	default:
+		r.addClusterIPs(name, &svc.Spec)
+	}
+	return r
+}
+
+// addClusterIPs makes the records of a Service with cluster IPs (specification, 2.3).
+func (r *records) addClusterIPs(name string, spec *object.ServiceSpec) {
+	r.service = &node{}
+	for _, text := range spec.ClusterIPs {
+		if addr, err := netip.ParseAddr(text); err == nil {
+			r.service.add(addr)
+			r.point(addr, name)
+		}
+	}
+	for i := range spec.Ports {
+		p := &spec.Ports[i]
+		if p.Name != "" {
+			r.addPort(p.Name, p.Protocol, target{port: uint16(p.Port), name: name, at: r.service})
+		}
+	}
+}
+
+// addMembers makes the records of a headless Service (specification, 2.4). Without a
+// ready endpoint it has none, not even its own name.
+func (r *records) addMembers(name string, members []resolve.Member, all bool) {
+	seen := map[endpointPort]bool{}
+	for i := range members {
+		m := &members[i]
+		if !m.Ready && !all {
+			continue
+		}
+		if r.service == nil {
+			r.service = &node{}
+		}
+		r.service.add(m.Addr)
+		hostname := m.Hostname
+		if hostname == "" {
+			hostname = hostnameOf(m.Addr)
+		}
+		host := r.hosts[hostname]
+		if host == nil {
+			host = &node{}
+			r.hosts[hostname] = host
+		}
+		host.add(m.Addr)
+		r.point(m.Addr, hostname+"."+name)
+		for _, p := range m.Ports {
+			// An endpoint with an address of each family is one target.
+			if one := (endpointPort{hostname, p}); !seen[one] {
+				seen[one] = true
+				r.addPort(p.Name, p.Protocol, target{port: p.Port, name: hostname + "." + name, at: host})
+			}
+		}
+	}
+}
+
+type endpointPort struct {
+	hostname string
+	port     resolve.MemberPort
+}
+
+// hostnameOf is the name of an endpoint that was given none: its address, which no other
+// endpoint of the Service has. IPv6 is written out, as "::" would be no label.
+func hostnameOf(addr netip.Addr) string {
+	if addr.Is4() {
+		return strings.ReplaceAll(addr.String(), ".", "-")
+	}
+	return strings.ReplaceAll(addr.StringExpanded(), ":", "-")
+}
+
+// addPort adds a target to a named port.
+func (r *records) addPort(name, protocol string, t target) {
+	protocol = "_" + strings.ToLower(protocol)
+	key := "_" + name + "." + protocol
+	r.protocols[protocol] = true
+	n := r.ports[key]
+	if n == nil {
+		n = &node{}
+		r.ports[key] = n
+	}
+	n.targets = append(n.targets, t)
+}
+
+// point has an address lead to a name.
+func (r *records) point(addr netip.Addr, name string) {
+	r.pointers[addr] = append(r.pointers[addr], name)
+}
+
+// add adds an address, once.
+func (n *node) add(addr netip.Addr) {
+	family := 0
+	if addr.Is6() {
+		family = 1
+	}
+	ip := net.IP(addr.AsSlice())
+	if list := n.addrs[family]; len(list) == 0 || !list[len(list)-1].Equal(ip) { // members come in order of address
+		n.addrs[family] = append(list, ip)
+	}
+}
+
+// names are the names that addresses lead to; a Service that is not there has none.
+func (r *records) names() map[netip.Addr][]string {
+	if r == nil {
+		return nil
+	}
+	return r.pointers
+}

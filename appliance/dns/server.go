@@ -1,0 +1,188 @@
+package dns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"svcctl.io/svcctl/appliance/resolve"
+)
+
+const (
+	// idleTimeout is how long a TCP connection may say nothing (RFC 7766, section 6.2.3,
+	// asks for a few seconds).
+	idleTimeout = 5 * time.Second
+	// stopTimeout is how long questions that are being answered may take when the server
+	// ends.
+	stopTimeout = time.Second
+	// received is the largest question over UDP that is read, in bytes.
+	received = 4096
+)
+
+// Server answers the names of Services.
+type Server struct {
+	cfg        Config
+	log        *slog.Logger
+	index      *index
+	namespaces []ClientNamespace // the most specific first
+	upstreams  *upstreams
+	limiter    *limiter
+	started    time.Time
+	local      atomic.Pointer[map[netip.Addr]bool]
+
+	sockets []socket
+	ctx     context.Context // of Run, for what is asked upstream
+	stop    context.CancelFunc
+}
+
+// socket is one address over one protocol.
+type socket struct {
+	server *dns.Server
+	close  func() error
+}
+
+// Listen opens the addresses. It fails at once when one is in use; nothing is answered
+// before Run.
+func Listen(cfg Config, log *slog.Logger) (*Server, error) {
+	s := newServer(cfg, log)
+	for _, address := range cfg.Addresses {
+		if err := s.listen(address); err != nil {
+			return nil, errors.Join(fmt.Errorf(
+				"open --dns-listen %s: %w: give an address of this host that no other DNS server uses", address, err), s.Close())
+		}
+	}
+	return s, nil
+}
+
+func newServer(cfg Config, log *slog.Logger) *Server {
+	s := &Server{
+		cfg: cfg, log: log, index: newIndex(&cfg), namespaces: byLength(cfg.Namespaces),
+		upstreams: newUpstreams(cfg.Upstreams, log), limiter: newLimiter(), started: time.Now(),
+	}
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	return s
+}
+
+// listen opens one address. With port 0 UDP gets the port that TCP was given.
+func (s *Server) listen(address string) error {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return err
+	}
+	stream, err := net.Listen("tcp", address)
+	if err != nil {
+		return err
+	}
+	at := stream.Addr().(*net.TCPAddr).AddrPort()
+	if port == "0" {
+		address = net.JoinHostPort(host, strconv.Itoa(int(at.Port())))
+	}
+	packets, err := net.ListenPacket("udp", address)
+	if err != nil {
+		return errors.Join(err, stream.Close())
+	}
+	if addr := at.Addr().Unmap().WithZone(""); !addr.IsUnspecified() {
+		s.index.server.add(addr)
+	}
+	stream = newGate(stream)
+	s.sockets = append(s.sockets,
+		socket{s.serverOn(&dns.Server{Listener: stream}), stream.Close},
+		socket{s.serverOn(&dns.Server{PacketConn: packets, UDPSize: received}), packets.Close})
+	return nil
+}
+
+func (s *Server) serverOn(server *dns.Server) *dns.Server {
+	server.Handler, server.MsgAcceptFunc = s, accept
+	server.IdleTimeout = func() time.Duration { return idleTimeout }
+	return server
+}
+
+// accept judges a message by its header: questions only.
+func accept(h dns.Header) dns.MsgAcceptAction {
+	const opcodes = 0xf << 11
+	action := dns.DefaultMsgAcceptFunc(h)
+	if action == dns.MsgAccept && h.Bits&opcodes != dns.OpcodeQuery<<11 {
+		return dns.MsgRejectNotImplemented
+	}
+	return action
+}
+
+// Addresses are where the server answers over UDP.
+func (s *Server) Addresses() []netip.AddrPort {
+	var all []netip.AddrPort
+	for _, socket := range s.sockets {
+		if conn := socket.server.PacketConn; conn != nil {
+			all = append(all, conn.LocalAddr().(*net.UDPAddr).AddrPort())
+		}
+	}
+	return all
+}
+
+// Update tells what has become of Services, by "namespace/name"; one that is gone has no
+// Service in its input. The first call is for all Services. Only one goroutine may call
+// it at a time; it does not wait for anybody, and nobody waits for it.
+func (s *Server) Update(changed map[string]resolve.Input) { s.index.update(changed, time.Now()) }
+
+// Services are the "namespace/name" of the Services that the server knows.
+func (s *Server) Services() []string { return s.index.known() }
+
+// SetLocal tells the addresses of this box.
+func (s *Server) SetLocal(addrs []netip.Addr) {
+	local := make(map[netip.Addr]bool, len(addrs))
+	for _, a := range addrs {
+		local[a] = true
+	}
+	s.local.Store(&local)
+}
+
+// Run answers until ctx is done and returns nil then. An error says which address it
+// could not go on with.
+func (s *Server) Run(ctx context.Context) error {
+	ended := make(chan error, len(s.sockets))
+	for _, socket := range s.sockets {
+		go func() { ended <- socket.server.ActivateAndServe() }()
+	}
+	var err error
+	running := len(s.sockets)
+	select {
+	case <-ctx.Done():
+	case err = <-ended:
+		running--
+		err = fmt.Errorf("answer DNS: %w", err)
+	}
+	s.stop()
+	s.shutdown()
+	for range running {
+		<-ended
+	}
+	return err
+}
+
+// shutdown lets questions that are being answered finish, for a moment.
+func (s *Server) shutdown() {
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	for _, socket := range s.sockets {
+		_ = socket.server.ShutdownContext(ctx) // it was not started yet, or the time is up: Close ends it
+	}
+	_ = s.Close()
+}
+
+// Close closes the addresses. Run does it too.
+func (s *Server) Close() error {
+	var errs []error
+	for _, socket := range s.sockets {
+		if err := socket.close(); !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,250 @@
+package endpoints
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// Facts is who the box is.
+type Facts struct {
+	NodeName string // Pods of this node are in the box's zone
+	Zone     string // "" when the box has none
+	// ServiceRanges are where cluster IPs come from: no endpoint may lie in them.
+	ServiceRanges []netip.Prefix
+}
+
+// Holder is who an object belongs to.
+type Holder int
+
+// The holders of objects.
+const (
+	Nobody Holder = iota // there is no such object
+	Ours                 // one of the controllers of this package made it
+	Others               // a file or a client of the API
+)
+
+// Objects is what the controllers read. What it returns is never changed afterwards.
+type Objects interface {
+	// Service is a Service, nil when there is none, with its EndpointSlices by name and
+	// the Endpoints object of its name.
+	Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints)
+	// Pod is a Pod, nil when there is none.
+	Pod(key string) *object.Pod
+	// Selected are the Pods that a selector matches, by name.
+	Selected(namespace string, selector map[string]string) []*object.Pod
+	// Selecting are the keys of the Services whose selector matches these labels; sorted.
+	Selecting(namespace string, labels map[string]string) []string
+	// Holder is who an object belongs to.
+	Holder(ref object.Ref) Holder
+}
+
+// Changes are the keys ("namespace/name") of what may be other than it was.
+type Changes struct {
+	// Services are those that changed, or whose EndpointSlices or Endpoints did.
+	Services []string
+	Pods     []string
+}
+
+// Batch is what has to be written, all of it or nothing.
+type Batch struct {
+	Puts    []object.Object // by kind, namespace and name
+	Deletes []object.Ref    // by kind, namespace and name
+
+	services []string // whose objects these are
+}
+
+// Empty tells whether there is nothing to write.
+func (b *Batch) Empty() bool { return len(b.Puts)+len(b.Deletes) == 0 }
+
+// Problem is something about an object that keeps it from working as written.
+type Problem struct {
+	Object  object.Ref
+	Field   string // "" when it is about the object as a whole
+	Reason  string // one word, CamelCase
+	Message string
+	Warning bool // the object works in all other respects
+}
+
+// Controller keeps the endpoints of all Services. Not safe for concurrent use.
+type Controller struct {
+	facts    Facts
+	services map[string]*service // those that have generated objects
+	pods     map[string]*pod     // all Pods
+	vips     addressIndex        // of all Services
+	hosts    addressIndex        // of all Pods
+	mirrored addressIndex        // of all Endpoints that are mirrored, by Service
+	redo     map[string]struct{} // Services that were forgotten
+	problems map[string]Problem
+}
+
+// pod is a Pod as it was last seen.
+type pod struct {
+	object   *object.Pod
+	services []string // that have it as an endpoint
+}
+
+// New is a Controller that knows of nothing: its first Update wants to hear of all
+// Services and Pods.
+func New(facts Facts) *Controller {
+	return &Controller{
+		facts:    facts,
+		services: map[string]*service{},
+		pods:     map[string]*pod{},
+		vips:     addressIndex{},
+		hosts:    addressIndex{},
+		mirrored: addressIndex{},
+		redo:     map[string]struct{}{},
+		problems: map[string]Problem{},
+	}
+}
+
+// Update brings the endpoints of what changed up to date. What it returns must be
+// written, or given to Forget, before the next call.
+func (c *Controller) Update(objs Objects, changes Changes) Batch {
+	w := work{objs: objs, whole: map[string]bool{}, pods: map[string][]string{}}
+	for key := range c.redo {
+		w.whole[key] = true
+	}
+	clear(c.redo)
+	var moved []string // Pods at addresses that became or ceased to be VIPs
+	for _, key := range changes.Services {
+		w.whole[key] = true
+		svc, _, _ := objs.Service(key)
+		for _, addr := range c.vips.set(key, vipsOf(svc)) {
+			moved = append(moved, c.hosts.keys(addr)...)
+			for _, mirror := range c.mirrored.keys(addr) {
+				delete(c.services, mirror)
+				w.whole[mirror] = true
+			}
+		}
+	}
+	for _, key := range slices.Concat(changes.Pods, moved) {
+		c.seePod(&w, key)
+	}
+	var batch Batch
+	for _, key := range w.services() {
+		if w.whole[key] {
+			c.examine(&w, key, &batch)
+		} else {
+			c.updatePods(&w, key, &batch)
+		}
+	}
+	batch.sort()
+	return batch
+}
+
+// Forget tells that a Batch could not be written: the next Update looks at all of what
+// it was about anew.
+func (c *Controller) Forget(batch Batch) {
+	for _, key := range batch.services {
+		delete(c.services, key)
+		c.redo[key] = struct{}{}
+	}
+}
+
+// Known are the keys of the Services and Pods that the controller has seen, for who does
+// not know what changed.
+func (c *Controller) Known() Changes {
+	known := Changes{Services: c.vips.owners()}
+	known.Services = slices.AppendSeq(known.Services, maps.Keys(c.services))
+	known.Pods = slices.AppendSeq(known.Pods, maps.Keys(c.pods))
+	return known
+}
+
+// Problems is all that is wrong, by object.
+func (c *Controller) Problems() []Problem {
+	all := slices.AppendSeq(c.shared(), maps.Values(c.problems))
+	slices.SortFunc(all, func(a, b Problem) int {
+		return strings.Compare(a.Object.String()+a.Field+a.Message, b.Object.String()+b.Field+b.Message)
+	})
+	return slices.Compact(all)
+}
+
+// note keeps a problem under a key, or says that there is none.
+func (c *Controller) note(key string, problem *Problem) {
+	if problem == nil {
+		delete(c.problems, key)
+		return
+	}
+	c.problems[key] = *problem
+}
+
+// work is what one Update has to look at.
+type work struct {
+	objs  Objects
+	whole map[string]bool     // Services
+	pods  map[string][]string // names of Pods by Service
+}
+
+// services are those with work to do, sorted.
+func (w *work) services() []string {
+	keys := slices.AppendSeq(slices.Collect(maps.Keys(w.whole)), maps.Keys(w.pods))
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// seePod notes a Pod and which Services have to look at it.
+func (c *Controller) seePod(w *work, key string) {
+	now, before := w.objs.Pod(key), c.pods[key]
+	var services []string
+	if before != nil {
+		services = slices.Clone(before.services)
+	}
+	if now == nil {
+		c.hosts.set(key, nil)
+		if len(services) == 0 {
+			delete(c.pods, key)
+		}
+	} else {
+		c.hosts.set(key, addressesOf(now))
+		services = append(services, w.objs.Selecting(now.Metadata.Namespace, now.Metadata.Labels)...)
+	}
+	if before != nil {
+		before.object = now
+	} else if now != nil {
+		c.pods[key] = &pod{object: now}
+	}
+	_, name := cutKey(key)
+	slices.Sort(services)
+	for _, service := range slices.Compact(services) {
+		w.pods[service] = append(w.pods[service], name)
+	}
+}
+
+// member notes whether a Pod is an endpoint of a Service.
+func (c *Controller) member(podKey, service string, is bool) {
+	p := c.pods[podKey]
+	if p == nil {
+		if !is {
+			return
+		}
+		p = &pod{}
+		c.pods[podKey] = p
+	}
+	at := slices.Index(p.services, service)
+	switch {
+	case is && at < 0:
+		p.services = append(p.services, service)
+	case !is && at >= 0:
+		p.services = slices.Delete(p.services, at, at+1)
+	}
+	if p.object == nil && len(p.services) == 0 {
+		delete(c.pods, podKey)
+	}
+}
+
+func cutKey(key string) (namespace, name string) {
+	namespace, name, _ = strings.Cut(key, "/")
+	return namespace, name
+}
+
+func (b *Batch) sort() {
+	slices.SortFunc(b.Puts, func(x, y object.Object) int { return compareRefs(object.RefOf(x), object.RefOf(y)) })
+	slices.SortFunc(b.Deletes, compareRefs)
+}
+
+func compareRefs(a, b object.Ref) int { return strings.Compare(a.String(), b.String()) }

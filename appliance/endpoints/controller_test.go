@@ -1,0 +1,427 @@
+package endpoints
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// Behaviour 109.
+func TestWhichPodsAreEndpoints(t *testing.T) {
+	w := newWorld(t)
+	w.service("web")
+	w.pod("web", 1)
+	w.pod("web", 2, unready)
+	w.pod("web", 3, phase(object.PodSucceeded))
+	w.pod("web", 4, noAddress)
+	w.pod("web", 5, ending)
+	w.pod("web", 6, phase(object.PodFailed))
+	w.pod("other", 7)
+	w.pod("web", 8, unready, ending)
+	w.update()
+	w.want("web", "IPv4 p80/TCP/8080: 10.0.0.2 10.0.0.3! 10.0.0.6~ 10.0.0.9!")
+	_, _, endpoints := w.Service("default/web")
+	if len(endpoints.Subsets) != 1 || len(endpoints.Subsets[0].Addresses) != 1 || len(endpoints.Subsets[0].NotReadyAddresses) != 1 {
+		t.Errorf("Endpoints %+v", endpoints.Subsets)
+	}
+	w.problems()
+	w.restart()
+
+	// Behaviour 67.
+	w.service("web", func(svc *object.Service) { svc.Spec.PublishNotReadyAddresses = true })
+	w.update()
+	w.want("web", "IPv4 p80/TCP/8080: 10.0.0.2 10.0.0.3 10.0.0.6 10.0.0.9")
+	if _, _, e := w.Service("default/web"); len(e.Subsets[0].Addresses) != 4 {
+		t.Errorf("Endpoints %+v", e.Subsets)
+	}
+}
+
+func TestWhatAnEndpointSays(t *testing.T) {
+	w := newWorld(t)
+	w.service("web", func(svc *object.Service) { svc.Spec.Ports[0].AppProtocol = new("kubernetes.io/h2c") })
+	w.pod("web", 1, on("gw1"), func(p *object.Pod) { p.Spec.Hostname, p.Spec.Subdomain = "one", "web" })
+	w.pod("web", 2, on("other"), func(p *object.Pod) { p.Spec.Hostname, p.Spec.Subdomain = "two", "db" })
+	w.pod("web", 3, label(labelZone, "zone-b"))
+	w.update()
+	_, parts, _ := w.Service("default/web")
+	e := parts[0].Endpoints
+	if deref(e[0].Hostname) != "one" || deref(e[0].NodeName) != "gw1" || deref(e[0].Zone) != "zone-a" {
+		t.Errorf("%+v", e[0])
+	}
+	if e[1].Hostname != nil || deref(e[1].NodeName) != "other" || e[1].Zone != nil {
+		t.Errorf("%+v", e[1])
+	}
+	if e[2].NodeName != nil || deref(e[2].Zone) != "zone-b" {
+		t.Errorf("%+v", e[2])
+	}
+	if want := (object.ObjectReference{Kind: "Pod", Namespace: "default", Name: "web-00001", UID: "pod-web-00001"}); *e[0].TargetRef != want {
+		t.Errorf("%+v", e[0].TargetRef)
+	}
+	if p := parts[0].Ports[0]; deref(p.Name) != "p80" || deref(p.Port) != 8080 || deref(p.AppProtocol) != "kubernetes.io/h2c" {
+		t.Errorf("%+v", p)
+	}
+}
+
+// Behaviour 110.
+func TestNamedPorts(t *testing.T) {
+	w := newWorld(t)
+	w.service("web", target("http"))
+	w.pod("web", 1, port("http", 80, "TCP"))
+	w.pod("web", 2, port("http", 8080, ""))
+	w.pod("web", 3, port("http", 80, ""))
+	w.pod("web", 4, port("http", 80, "UDP"))
+	w.pod("web", 5)
+	w.update()
+	w.want("web", "IPv4 : 10.0.0.5 10.0.0.6", "IPv4 p80/TCP/8080: 10.0.0.3", "IPv4 p80/TCP/80: 10.0.0.2 10.0.0.4")
+	w.problems("Service default/web: NoSuchPort: 2 of its Pods have no container port for a targetPort, and get no connections to it; the first is web-00004, which lacks http/TCP")
+	if _, _, e := w.Service("default/web"); len(e.Subsets) != 2 {
+		t.Errorf("Endpoints %+v", e.Subsets)
+	}
+	w.restart()
+	w.pod("web", 4, port("http", 80, "TCP"))
+	w.pod("web", 5, port("http", 8080, "TCP"))
+	w.update()
+	w.want("web", "IPv4 p80/TCP/8080: 10.0.0.3 10.0.0.6", "IPv4 p80/TCP/80: 10.0.0.2 10.0.0.4 10.0.0.5")
+	w.problems()
+}
+
+// Behaviour 111.
+func TestSlicesAreFilled(t *testing.T) {
+	w := newWorld(t)
+	w.service("web")
+	for i := range 100 {
+		w.pod("web", i)
+		w.update()
+		if got := w.sizes("web"); !slices.Equal(got, []int{i + 1}) {
+			t.Fatalf("%d Pods: %v", i+1, got)
+		}
+	}
+	w.pod("web", 100)
+	if b := w.update(); len(b.Puts) != 2 || !slices.Equal(w.sizes("web"), []int{100, 1}) {
+		t.Fatalf("with the 101st Pod: %v, %s", w.sizes("web"), describe(b))
+	}
+	before := w.placesOf("web")
+	for i := range 50 {
+		w.removePod("web", i)
+	}
+	w.update()
+	for address, place := range w.placesOf("web") {
+		if before[address] != place {
+			t.Errorf("%s has moved from %s to %s", address, before[address], place)
+		}
+	}
+	// The fullest slice that has room comes first.
+	w.pod("web", 200)
+	w.update()
+	if got := w.sizes("web"); !slices.Equal(got, []int{51, 1}) {
+		t.Errorf("one more: %v", got)
+	}
+	for i := range 230 {
+		w.pod("web", 300+i)
+	}
+	w.update()
+	if got := w.sizes("web"); !slices.Equal(got, []int{100, 100, 81, 1}) {
+		t.Errorf("230 more: %v", got)
+	}
+	w.restart()
+}
+
+func TestArrivalsFillSlicesThatChangeAnyway(t *testing.T) {
+	w := newWorld(t)
+	w.service("web")
+	for i := range 101 {
+		w.pod("web", i)
+	}
+	w.update()
+	w.removePod("web", 7)
+	w.pod("web", 200)
+	if b := w.update(); len(b.Puts) != 2 || !slices.Equal(w.sizes("web"), []int{100, 1}) { // one slice, and the Endpoints
+		t.Errorf("one for another: %v, %s", w.sizes("web"), describe(b))
+	}
+}
+
+// Behaviours 112 and 113.
+func TestMetadata(t *testing.T) {
+	w := newWorld(t)
+	w.service("web", headless, func(svc *object.Service) {
+		maps.Copy(svc.Metadata.Labels, map[string]string{object.LabelServiceName: "x", labelManagedBy: "x", labelManagedEndpoints: "x"})
+	})
+	w.update()
+	w.want("web", "IPv4 :") // the placeholder
+	_, parts, endpoints := w.Service("default/web")
+	if want := map[string]string{"team": "blue", object.LabelServiceName: "web", labelManagedBy: managedBySelector, labelHeadless: ""}; !maps.Equal(parts[0].Metadata.Labels, want) {
+		t.Errorf("labels %v", parts[0].Metadata.Labels)
+	}
+	if want := map[string]string{"team": "blue", labelManagedEndpoints: managedEndpoints, labelHeadless: ""}; !maps.Equal(endpoints.Metadata.Labels, want) {
+		t.Errorf("labels of Endpoints %v", endpoints.Metadata.Labels)
+	}
+	owner := parts[0].Metadata.OwnerReferences[0]
+	if owner.Kind != "Service" || owner.APIVersion != "v1" || owner.Name != "web" || owner.UID != "service-web" || !*owner.Controller || !*owner.BlockOwnerDeletion {
+		t.Errorf("owner %+v", owner)
+	}
+	w.pod("web", 1)
+	w.update()
+	name := w.placesOf("web")["10.0.0.2"]
+	if !strings.HasPrefix(name, "web-") || len(name) != len("web-")+8 {
+		t.Errorf("name %q", name)
+	}
+	w.service("web", func(svc *object.Service) { svc.Metadata.Labels = map[string]string{"team": "red"} })
+	w.update()
+	_, parts, endpoints = w.Service("default/web")
+	if len(parts) != 1 || parts[0].Metadata.Name != name || parts[0].Metadata.Labels["team"] != "red" || endpoints.Metadata.Labels["team"] != "red" {
+		t.Errorf("other labels: %+v, %+v", parts[0].Metadata, endpoints.Metadata)
+	}
+	if _, has := parts[0].Metadata.Labels[labelHeadless]; has {
+		t.Error("the label of headless Services stays")
+	}
+	w.remove(object.Ref{Kind: object.KindService, Namespace: "default", Name: "web"})
+	w.update()
+	if _, parts, endpoints := w.Service("default/web"); len(parts) > 0 || endpoints != nil {
+		t.Errorf("left of a deleted Service: %v, %v", parts, endpoints)
+	}
+}
+
+func TestServicesWithoutEndpointsOfOurs(t *testing.T) {
+	for name, change := range map[string]func(*object.Service){
+		"without a selector": selectorless,
+		"ExternalName":       func(svc *object.Service) { svc.Spec.Type = object.TypeExternalName },
+	} {
+		w := newWorld(t)
+		w.pod("web", 1)
+		w.service("web", change)
+		if b := w.update(); !b.Empty() {
+			t.Errorf("%s: %s", name, describe(b))
+		}
+		w.service("web")
+		w.update()
+		w.service("web", change)
+		w.update()
+		if _, parts, endpoints := w.Service("default/web"); len(parts) > 0 || endpoints != nil {
+			t.Errorf("%s, after it had a selector: %v, %v", name, parts, endpoints)
+		}
+		w.pod("web", 1, unready)
+		if b := w.update(); !b.Empty() {
+			t.Errorf("%s: %s", name, describe(b))
+		}
+	}
+}
+
+func TestFamilies(t *testing.T) {
+	w := newWorld(t)
+	w.service("web", dual)
+	w.pod("web", 1)
+	w.update()
+	w.want("web", "IPv4 p80/TCP/8080: 10.0.0.2", "IPv6 :")
+	w.pod("web", 1, ips("10.0.0.2", "fd00::2"))
+	w.pod("web", 2, ips("fd00::3"))
+	w.update()
+	w.want("web", "IPv4 p80/TCP/8080: 10.0.0.2", "IPv6 p80/TCP/8080: fd00::2 fd00::3")
+	if _, _, e := w.Service("default/web"); len(e.Subsets) != 1 || len(e.Subsets[0].Addresses) != 1 {
+		t.Errorf("Endpoints have one family: %+v", e.Subsets)
+	}
+	w.restart()
+	w.service("web")
+	w.update()
+	w.want("web", "IPv4 p80/TCP/8080: 10.0.0.2")
+	w.service("web", func(svc *object.Service) { svc.Spec.IPFamilies = []string{object.IPv6} })
+	w.update()
+	w.want("web", "IPv6 p80/TCP/8080: fd00::2 fd00::3")
+}
+
+func TestHeadlessWithoutPorts(t *testing.T) {
+	w := newWorld(t)
+	w.service("db", headless, func(svc *object.Service) { svc.Spec.Ports = nil })
+	w.pod("db", 1)
+	w.update()
+	w.want("db", "IPv4 : 10.0.0.2")
+	if _, _, e := w.Service("default/db"); len(e.Subsets) != 1 || len(e.Subsets[0].Addresses) != 1 || len(e.Subsets[0].Ports) != 0 {
+		t.Errorf("Endpoints %+v", e.Subsets)
+	}
+}
+
+// Behaviour 75.
+func TestHints(t *testing.T) {
+	w := newWorld(t)
+	w.pod("web", 1, on("gw1"))
+	w.pod("web", 2, on("other"), label(labelZone, "zone-b"))
+	w.pod("web", 3, on("gw1"), unready)
+	w.pod("web", 4)
+	for _, tc := range []struct {
+		how  string
+		want string
+	}{
+		{object.PreferSameZone, "zone-a/ zone-b/ - -"},
+		{object.PreferClose, "zone-a/ zone-b/ - -"},
+		{object.PreferSameNode, "zone-a/gw1 zone-b/other - -"},
+		{"", "- - - -"},
+	} {
+		if tc.how == "" {
+			w.service("web")
+		} else {
+			w.service("web", distribute(tc.how))
+		}
+		w.update()
+		_, parts, _ := w.Service("default/web")
+		var got []string
+		for _, e := range parts[0].Endpoints {
+			text := "-"
+			if h := e.Hints; h != nil {
+				text = h.ForZones[0].Name + "/"
+				for _, node := range h.ForNodes {
+					text += node.Name
+				}
+			}
+			got = append(got, text)
+		}
+		if strings.Join(got, " ") != tc.want {
+			t.Errorf("%q: %s, want %s", tc.how, got, tc.want)
+		}
+		w.restart()
+	}
+}
+
+// Behaviour 112: what belongs to others stays as it is.
+func TestForeignObjects(t *testing.T) {
+	w := newWorld(t)
+	w.service("web")
+	w.pod("web", 1)
+	w.update()
+	name := w.placesOf("web")["10.0.0.2"]
+	foreign := &object.EndpointSlice{
+		TypeMeta:    object.TypeMeta{Kind: object.KindEndpointSlice, APIVersion: object.APIVersionDiscovery},
+		Metadata:    object.ObjectMeta{Name: "mine", Namespace: "default", Labels: map[string]string{object.LabelServiceName: "web", labelManagedBy: managedBySelector}},
+		AddressType: object.IPv4,
+		Endpoints:   []object.Endpoint{{Addresses: []string{"10.9.9.9"}}},
+	}
+	w.put(foreign.DeepCopy(), false)
+	if b := w.update(); !b.Empty() {
+		t.Errorf("a foreign slice: %s", describe(b))
+	}
+	// A file takes the name of a slice that was generated: that one gets another name.
+	taken := foreign.DeepCopy()
+	taken.GetMeta().Name = name
+	w.put(taken, false)
+	w.update()
+	place := w.placesOf("web")["10.0.0.2"]
+	if place == name || place == "" {
+		t.Errorf("the Pod is in slice %q, whose name is taken", place)
+	}
+	w.restart()
+	w.remove(object.RefOf(foreign))
+	w.remove(object.Ref{Kind: object.KindEndpointSlice, Namespace: "default", Name: name})
+	if b := w.update(); !b.Empty() || w.placesOf("web")["10.0.0.2"] != place {
+		t.Errorf("when the name is free again: %s", describe(b))
+	}
+	// Somebody changes or removes what is ours.
+	ref := object.Ref{Kind: object.KindEndpointSlice, Namespace: "default", Name: place}
+	before := w.parts("web")
+	edited := w.objects[ref].DeepCopy().(*object.EndpointSlice)
+	edited.Endpoints = append(edited.Endpoints, edited.Endpoints[0], object.Endpoint{Addresses: []string{"10.8.8.8"}})
+	w.put(edited, true)
+	w.update()
+	w.want("web", before...)
+	w.remove(ref)
+	w.update()
+	w.want("web", before...)
+	_, _, endpoints := w.Service("default/web")
+	w.remove(object.RefOf(endpoints))
+	w.update()
+	if _, _, again := w.Service("default/web"); !sameEndpoints(endpoints, again) {
+		t.Errorf("removed Endpoints: %+v", again)
+	}
+}
+
+func TestForeignEndpointsOfASelector(t *testing.T) {
+	w := newWorld(t)
+	w.handmade("web", []string{"10.7.7.7"}, nil)
+	w.service("web")
+	w.pod("web", 1)
+	w.update()
+	w.want("web", "IPv4 p80/TCP/8080: 10.0.0.2")
+	w.problems("Endpoints default/web: ServiceHasSelector: Endpoints are only used for a Service without a selector")
+	w.remove(object.Ref{Kind: object.KindEndpoints, Namespace: "default", Name: "web"})
+	w.update()
+	if _, _, e := w.Service("default/web"); e == nil || e.Subsets[0].Addresses[0].IP != "10.0.0.2" {
+		t.Errorf("Endpoints %+v", e)
+	}
+	w.problems()
+}
+
+func TestAddressesThatLoop(t *testing.T) {
+	w := newWorld(t)
+	w.service("lb", selectorless, func(svc *object.Service) {
+		svc.Spec.ClusterIPs = []string{"172.30.0.9"}
+		svc.Spec.ExternalIPs = []string{"198.51.100.99"}
+		svc.Status.LoadBalancer.Ingress = []object.LoadBalancerIngress{{IP: "198.51.100.4"}}
+	})
+	w.service("web")
+	w.pod("web", 1)
+	w.pod("web", 2, ips("172.30.7.7"))
+	w.pod("web", 3, ips("198.51.100.4"))
+	w.pod("web", 4, ips("198.51.100.99"))
+	w.update()
+	w.want("web", "IPv4 p80/TCP/8080: 10.0.0.2")
+	w.problems(
+		"Pod default/web-00002: BadEndpointAddress: endpoint 172.30.7.7 is left out: it lies in the service range 172.30.0.0/16",
+		"Pod default/web-00003: BadEndpointAddress: endpoint 198.51.100.4 is left out: it is an address of Service default/lb",
+		"Pod default/web-00004: BadEndpointAddress: endpoint 198.51.100.99 is left out: it is an address of Service default/lb",
+	)
+	w.restart()
+	// They count again when nobody has the address any more, and where the host has it.
+	w.service("lb", selectorless, func(svc *object.Service) {
+		svc.Spec.ExternalIPs = []string{"198.51.100.99"}
+		svc.Metadata.Annotations = map[string]string{annotationHostAddress: "true"}
+	})
+	w.update()
+	w.want("web", "IPv4 p80/TCP/8080: 10.0.0.2 198.51.100.4 198.51.100.99")
+	w.service("other", selectorless, func(svc *object.Service) { svc.Spec.ExternalIPs = []string{"10.0.0.2"} })
+	w.update()
+	w.want("web", "IPv4 p80/TCP/8080: 198.51.100.4 198.51.100.99")
+	w.service("web", func(svc *object.Service) { svc.Spec.Selector = map[string]string{"app": "none"} })
+	w.update()
+	w.problems("Service default/web: NoEndpoints")
+}
+
+func TestProblemsOfPodsAndSelectors(t *testing.T) {
+	w := newWorld(t)
+	w.service("web")
+	w.update()
+	w.problems("Service default/web: NoEndpoints: no Pod with an address matches the selector")
+	w.pod("web", 1)
+	w.pod("web", 2, ips("10.0.0.2"))
+	w.update()
+	w.want("web", "IPv4 p80/TCP/8080: 10.0.0.2 10.0.0.2")
+	w.problems("Pod default/web-00002: SharedAddress: Pod default/web-00001 has the address 10.0.0.2 too")
+	w.pod("web", 3, ips("10.0.0.2"))
+	w.update()
+	w.problems("Pod default/web-00002: SharedAddress: Pod default/web-00001 and 1 more have the address 10.0.0.2 too")
+	for i := 1; i <= 3; i++ {
+		w.pod("web", i, ips("10.0.0.2"), func(p *object.Pod) { p.Spec.HostNetwork = true })
+	}
+	w.update()
+	w.problems()
+}
+
+func TestForget(t *testing.T) {
+	w := newWorld(t)
+	w.service("web")
+	w.pod("web", 1)
+	w.update()
+	w.pod("web", 1, unready)
+	w.pod("web", 2)
+	w.service("dns")
+	w.pod("dns", 1)
+	batch := w.c.Update(w, w.take())
+	if batch.Empty() {
+		t.Fatal("nothing to write")
+	}
+	w.c.Forget(batch) // the disk was full
+	w.want("web", "IPv4 p80/TCP/8080: 10.0.0.2")
+	w.update()
+	w.want("web", "IPv4 p80/TCP/8080: 10.0.0.2! 10.0.0.3")
+	w.want("dns", "IPv4 p80/TCP/8080: 10.0.0.2")
+	w.restart()
+}

@@ -1,0 +1,162 @@
+package endpoints
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// labelZone is the label that Kubernetes gives a Pod when it is put on a node with that
+// label (since 1.35), and by which an operator says where a server stands.
+const labelZone = "topology.kubernetes.io/zone"
+
+// group is what endpoints have in common that lie in one slice.
+type group struct {
+	family string
+	ports  string // textOfPorts
+}
+
+// placed is an endpoint with the group it belongs to.
+type placed struct {
+	group    group
+	ports    []object.EndpointPort
+	endpoint object.Endpoint
+}
+
+// textOfPorts tells sets of ports apart. They have to be sorted by name.
+func textOfPorts(ports []object.EndpointPort) string {
+	var b strings.Builder
+	for i := range ports {
+		p := &ports[i]
+		fmt.Fprintf(&b, "%s/%s/%d", deref(p.Name), deref(p.Protocol), deref(p.Port))
+		if p.AppProtocol != nil {
+			b.WriteString("/" + *p.AppProtocol)
+		}
+		b.WriteByte(' ')
+	}
+	return b.String()
+}
+
+func sortPorts(ports []object.EndpointPort) {
+	slices.SortFunc(ports, func(a, b object.EndpointPort) int { return cmp.Compare(deref(a.Name), deref(b.Name)) })
+}
+
+// portsOf are the ports of a Service on a Pod, by name, and the ports that the Pod lacks.
+func portsOf(svc *object.Service, pod *object.Pod) (ports []object.EndpointPort, lacking []string) {
+	ports = make([]object.EndpointPort, 0, len(svc.Spec.Ports))
+	for i := range svc.Spec.Ports {
+		p := &svc.Spec.Ports[i]
+		number, found := pod.TargetPort(p)
+		if !found {
+			lacking = append(lacking, p.TargetPort.Name+"/"+p.Protocol)
+			continue
+		}
+		ports = append(ports, object.EndpointPort{Name: &p.Name, Protocol: &p.Protocol, Port: &number, AppProtocol: p.AppProtocol})
+	}
+	sortPorts(ports)
+	return ports, lacking
+}
+
+// endpointOf is a Pod as an endpoint of a Service, but for its address.
+func (c *Controller) endpointOf(svc *object.Service, pod *object.Pod) object.Endpoint {
+	serving, terminating := pod.Ready(), pod.Terminating()
+	ready := svc.Spec.PublishNotReadyAddresses || serving && !terminating
+	meta := &pod.Metadata
+	endpoint := object.Endpoint{
+		Conditions: object.EndpointConditions{Ready: &ready, Serving: &serving, Terminating: &terminating},
+		TargetRef:  &object.ObjectReference{Kind: object.KindPod, Namespace: meta.Namespace, Name: meta.Name, UID: meta.UID},
+	}
+	if pod.Spec.Hostname != "" && pod.Spec.Subdomain == svc.Metadata.Name {
+		endpoint.Hostname = &pod.Spec.Hostname
+	}
+	if pod.Spec.NodeName != "" {
+		endpoint.NodeName = &pod.Spec.NodeName
+	}
+	zone := meta.Labels[labelZone]
+	if zone == "" && pod.Spec.NodeName == c.facts.NodeName {
+		zone = c.facts.Zone
+	}
+	if zone != "" {
+		endpoint.Zone = &zone
+	}
+	if ready {
+		endpoint.Hints = hintsOf(deref(svc.Spec.TrafficDistribution), &endpoint)
+	}
+	return endpoint
+}
+
+// hintsOf are the clients that an endpoint is for: those of its own zone, and with
+// PreferSameNode those of its own node first.
+func hintsOf(distribution string, endpoint *object.Endpoint) *object.EndpointHints {
+	var hints object.EndpointHints
+	switch distribution {
+	case object.PreferSameNode:
+		if endpoint.NodeName != nil {
+			hints.ForNodes = []object.ForNode{{Name: *endpoint.NodeName}}
+		}
+	case object.PreferSameZone, object.PreferClose:
+	default:
+		return nil
+	}
+	if endpoint.Zone != nil {
+		hints.ForZones = []object.ForZone{{Name: *endpoint.Zone}}
+	}
+	if len(hints.ForNodes)+len(hints.ForZones) == 0 {
+		return nil
+	}
+	return &hints
+}
+
+// placesOf is where a Pod belongs in the slices of a Service, for each family, what it
+// lacks of the Service's ports, and why an address of it is left out.
+func (c *Controller) placesOf(svc *object.Service, pod *object.Pod) (places [len(families)]*placed, lacking []string, problem *Problem) {
+	var ports []object.EndpointPort
+	ports, lacking = portsOf(svc, pod)
+	text := textOfPorts(ports)
+	endpoint := c.endpointOf(svc, pod)
+	for i, family := range families {
+		if !slices.Contains(svc.Spec.IPFamilies, family) {
+			continue
+		}
+		addr := pod.Addr(family)
+		if !addr.IsValid() {
+			continue
+		}
+		if why := c.refusal(addr); why != "" {
+			problem = &Problem{
+				Object: object.RefOf(pod), Field: "status.podIP", Reason: "BadEndpointAddress",
+				Message: fmt.Sprintf("endpoint %s is left out: %s", addr, why), Warning: true,
+			}
+			continue
+		}
+		place := &placed{group: group{family, text}, ports: ports, endpoint: endpoint}
+		place.endpoint.Addresses = []string{addr.String()}
+		places[i] = place
+	}
+	return places, lacking, problem
+}
+
+// isEndpoint tells whether a Pod is one of a Service's endpoints, ready or not.
+func isEndpoint(svc *object.Service, pod *object.Pod) bool {
+	return pod != nil && !pod.Terminal() && matches(svc.Spec.Selector, pod.Metadata.Labels)
+}
+
+// matches tells whether labels has all that a selector asks for.
+func matches(selector, labels map[string]string) bool {
+	for name, value := range selector {
+		if have, has := labels[name]; !has || have != value {
+			return false
+		}
+	}
+	return true
+}
+
+func deref[T any](p *T) T {
+	if p == nil {
+		return *new(T)
+	}
+	return *p
+}

@@ -1,0 +1,335 @@
+package endpoints
+
+import (
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"reflect"
+	"slices"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// The values of the label managed-by. The mirror's is that of Kubernetes: whoever looks
+// for mirrored slices finds them.
+const (
+	managedBySelector = "endpointslice-controller.svcctl.io"
+	managedByMirror   = "endpointslicemirroring-controller.k8s.io"
+)
+
+// Labels of slices and Endpoints (discovery/v1 and core/v1 well_known_labels.go).
+const (
+	labelManagedBy = "endpointslice.kubernetes.io/managed-by"
+	labelHeadless  = "service.kubernetes.io/headless"
+)
+
+// service is a Service with what was generated for it.
+type service struct {
+	key       string
+	object    *object.Service
+	foreign   *object.Endpoints // the Endpoints object when it is not ours; nil: none
+	others    bool              // there are slices that are not ours
+	endpoints *object.Endpoints // the Endpoints object that is ours; nil: none
+	managedBy string
+	layout    *layout
+	pods      map[string]struct{} // those that are its endpoints, also without a place
+	lacking   map[string][]string // ports that Pods lack, by Pod
+}
+
+// examine looks at all of a Service, unless it is as it was left.
+func (c *Controller) examine(w *work, key string, batch *Batch) {
+	now := read(w.objs, key)
+	before := c.services[key]
+	if before != nil && before.isStill(&now) {
+		if len(w.pods[key]) > 0 {
+			c.updatePods(w, key, batch)
+		} else {
+			c.noteService(before)
+		}
+		return
+	}
+	batch.services = append(batch.services, key)
+	for _, o := range now.leftovers {
+		batch.Deletes = append(batch.Deletes, object.RefOf(o))
+	}
+	s := now.adopt(key)
+	var members []string
+	if before != nil {
+		members = slices.Collect(maps.Keys(before.pods))
+	}
+	switch s.managedBy {
+	case managedBySelector:
+		members = slices.AppendSeq(members, maps.Keys(s.layout.places))
+		for _, pod := range w.objs.Selected(s.object.Metadata.Namespace, s.object.Spec.Selector) {
+			members = append(members, pod.Metadata.Name)
+		}
+	case managedByMirror:
+		c.setMirrored(s)
+	}
+	if s.managedBy != managedByMirror {
+		c.mirrored.set(key, nil)
+	}
+	c.setPods(w, s, members)
+	c.finish(w, s, true, batch)
+	if s.managedBy == "" {
+		delete(c.services, key)
+		return
+	}
+	c.services[key] = s
+}
+
+// updatePods looks at some Pods of a Service that is otherwise as it was left.
+func (c *Controller) updatePods(w *work, key string, batch *Batch) {
+	s := c.services[key]
+	if s == nil || s.managedBy != managedBySelector {
+		return
+	}
+	c.setPods(w, s, w.pods[key])
+	before := len(batch.Puts) + len(batch.Deletes)
+	c.finish(w, s, false, batch)
+	if len(batch.Puts)+len(batch.Deletes) > before {
+		batch.services = append(batch.services, key)
+	}
+}
+
+// stored is a Service as the store has it.
+type stored struct {
+	object    *object.Service
+	foreign   *object.Endpoints
+	endpoints *object.Endpoints
+	others    bool
+	managedBy string                           // by whom the Service's slices are to be managed; "" when it has none
+	slices    map[string]*object.EndpointSlice // of that manager, and ours
+	leftovers []object.Object                  // ours, but not for this kind of Service
+}
+
+// read reads a Service and what is generated for it.
+func read(objs Objects, key string) stored {
+	svc, all, endpoints := objs.Service(key)
+	now := stored{object: svc, slices: make(map[string]*object.EndpointSlice, len(all))}
+	if endpoints != nil {
+		if objs.Holder(object.RefOf(endpoints)) == Ours {
+			now.endpoints = endpoints
+		} else {
+			now.foreign = endpoints
+		}
+	}
+	switch {
+	case svc == nil || svc.Spec.Type == object.TypeExternalName:
+	case len(svc.Spec.Selector) > 0:
+		now.managedBy = managedBySelector
+	case now.foreign != nil && now.foreign.Metadata.Labels[labelSkipMirror] != "true":
+		now.managedBy = managedByMirror
+	}
+	for _, o := range all {
+		manager := o.Metadata.Labels[labelManagedBy]
+		ours := (manager == managedBySelector || manager == managedByMirror) && objs.Holder(object.RefOf(o)) == Ours
+		switch {
+		case !ours:
+			now.others = true
+		case manager == now.managedBy:
+			now.slices[o.Metadata.Name] = o
+		default:
+			now.leftovers = append(now.leftovers, o)
+		}
+	}
+	if now.endpoints != nil && now.managedBy != managedBySelector {
+		now.leftovers = append(now.leftovers, now.endpoints)
+		now.endpoints = nil
+	}
+	return now
+}
+
+// adopt takes over what is stored.
+func (now *stored) adopt(key string) *service {
+	s := &service{
+		key: key, object: now.object, foreign: now.foreign, others: now.others, endpoints: now.endpoints, managedBy: now.managedBy,
+		layout: newLayout(podOf), pods: map[string]struct{}{}, lacking: map[string][]string{},
+	}
+	if s.managedBy == managedByMirror {
+		s.layout = newLayout(mirrored)
+	}
+	for _, name := range slices.Sorted(maps.Keys(now.slices)) {
+		s.layout.adopt(now.slices[name])
+	}
+	return s
+}
+
+// podOf is the id of an endpoint that a selector found: the name of its Pod.
+func podOf(_ *slice, e *object.Endpoint) string {
+	if e.TargetRef == nil || e.TargetRef.Kind != object.KindPod {
+		return ""
+	}
+	return e.TargetRef.Name
+}
+
+// isStill tells whether the store has all that there was, as it was left or given away
+// to be stored.
+func (s *service) isStill(now *stored) bool {
+	if s.object != now.object || s.foreign != now.foreign || s.managedBy != now.managedBy ||
+		len(now.leftovers) > 0 || len(s.layout.slices) != len(now.slices) || !sameEndpoints(s.endpoints, now.endpoints) {
+		return false
+	}
+	for name, o := range now.slices {
+		mine := s.layout.slices[name]
+		if mine == nil || !sameSlice(mine.object, o) {
+			return false
+		}
+	}
+	for name, o := range now.slices {
+		s.layout.slices[name].object = o
+	}
+	s.endpoints, s.others = now.endpoints, now.others
+	return true
+}
+
+// setPods puts Pods where they belong now.
+func (c *Controller) setPods(w *work, s *service, names []string) {
+	namespace, _ := cutKey(s.key)
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		key := namespace + "/" + name
+		pod := w.objs.Pod(key)
+		var places [len(families)]*placed
+		var lacking []string
+		var problem *Problem
+		is := s.managedBy == managedBySelector && isEndpoint(s.object, pod)
+		if is {
+			places, lacking, problem = c.placesOf(s.object, pod)
+			s.pods[name] = struct{}{}
+		} else {
+			delete(s.pods, name)
+		}
+		s.layout.set(name, places)
+		c.member(key, s.key, is)
+		c.note("pod/"+s.key+"/"+name, problem)
+		if len(lacking) > 0 {
+			s.lacking[name] = lacking
+		} else {
+			delete(s.lacking, name)
+		}
+	}
+}
+
+// finish settles what waits and adds to the batch what has changed; whole says that the
+// Service itself may have changed.
+func (c *Controller) finish(w *work, s *service, whole bool, batch *Batch) {
+	newName := func(g group) string { return s.newName(w.objs, g) }
+	s.layout.settle(newName)
+	var served []string
+	if s.managedBy == managedBySelector {
+		served = s.object.Spec.IPFamilies
+	}
+	namespace, _ := cutKey(s.key)
+	for _, name := range s.layout.keep(served, newName) {
+		ref := object.Ref{Kind: object.KindEndpointSlice, Namespace: namespace, Name: name}
+		if w.objs.Holder(ref) == Ours {
+			batch.Deletes = append(batch.Deletes, ref)
+		}
+	}
+	for _, part := range s.layout.slices {
+		if !part.touched && !whole {
+			continue
+		}
+		if o := s.sliceObject(part); part.object == nil || !sameSlice(part.object, o) {
+			part.object = o
+			batch.Puts = append(batch.Puts, o)
+		}
+		part.touched, part.own = false, false
+	}
+	if s.managedBy == managedBySelector && s.foreign == nil {
+		if o := s.endpointsObject(); s.endpoints == nil || !sameEndpoints(s.endpoints, o) {
+			s.endpoints = o
+			batch.Puts = append(batch.Puts, o)
+		}
+	}
+	c.noteService(s)
+}
+
+// newName is the name of a new slice of a group: the Service's name and a suffix that is
+// made of what the slice holds, so that it is the same wherever it is made.
+func (s *service) newName(objs Objects, g group) string {
+	const alphabet, length = "bcdfghjklmnpqrstvwxz2456789", 8 // no vowels: no words
+	namespace, name := cutKey(s.key)
+	for n := 0; ; n++ {
+		hash := fnv.New64a()
+		fmt.Fprintf(hash, "%s %s %s%d", s.managedBy, g.family, g.ports, n) // never fails
+		suffix := make([]byte, length)
+		for i, rest := 0, hash.Sum64(); i < length; i++ {
+			suffix[i] = alphabet[rest%uint64(len(alphabet))]
+			rest /= uint64(len(alphabet))
+		}
+		candidate := name + "-" + string(suffix)
+		ref := object.Ref{Kind: object.KindEndpointSlice, Namespace: namespace, Name: candidate}
+		if s.layout.slices[candidate] == nil && objs.Holder(ref) == Nobody {
+			return candidate
+		}
+	}
+}
+
+// sliceObject is a slice as it is stored.
+func (s *service) sliceObject(part *slice) *object.EndpointSlice {
+	namespace, name := cutKey(s.key)
+	o := &object.EndpointSlice{
+		TypeMeta:    object.TypeMeta{Kind: object.KindEndpointSlice, APIVersion: object.APIVersionDiscovery},
+		Metadata:    object.ObjectMeta{Name: part.name, Namespace: namespace},
+		AddressType: part.group.family,
+		Endpoints:   part.endpoints,
+		Ports:       part.ports,
+	}
+	if o.Endpoints == nil {
+		o.Endpoints = []object.Endpoint{}
+	}
+	if o.Ports == nil {
+		o.Ports = []object.EndpointPort{}
+	}
+	meta := &s.object.Metadata
+	owner := object.OwnerReference{APIVersion: object.APIVersionCore, Kind: object.KindService, Name: name, UID: meta.UID}
+	if s.managedBy == managedByMirror {
+		meta = &s.foreign.Metadata
+		owner.Kind, owner.UID = object.KindEndpoints, meta.UID
+		o.Metadata.Annotations = mirroredAnnotations(meta.Annotations)
+	}
+	isTrue := true
+	owner.Controller, owner.BlockOwnerDeletion = &isTrue, &isTrue
+	o.Metadata.OwnerReferences = []object.OwnerReference{owner}
+	o.Metadata.Labels = s.labels(meta.Labels)
+	o.Metadata.Labels[object.LabelServiceName] = name
+	o.Metadata.Labels[labelManagedBy] = s.managedBy
+	return o
+}
+
+// labels are the labels of what is generated: those of the object it is made of, but for
+// the ones that the controllers keep to themselves.
+func (s *service) labels(of map[string]string) map[string]string {
+	labels := make(map[string]string, len(of)+3)
+	maps.Copy(labels, of)
+	for _, reserved := range []string{object.LabelServiceName, labelManagedBy, labelManagedEndpoints, labelHeadless} {
+		delete(labels, reserved)
+	}
+	if s.object.Headless() {
+		labels[labelHeadless] = ""
+	}
+	return labels
+}
+
+// sameSlice tells whether two versions of a slice say the same.
+func sameSlice(a, b *object.EndpointSlice) bool {
+	if a == b {
+		return true
+	}
+	if !sameMeta(&a.Metadata, &b.Metadata) || a.AddressType != b.AddressType || len(a.Endpoints) != len(b.Endpoints) || !reflect.DeepEqual(a.Ports, b.Ports) {
+		return false
+	}
+	if len(a.Endpoints) == 0 || &a.Endpoints[0] == &b.Endpoints[0] {
+		return true
+	}
+	return slices.EqualFunc(a.Endpoints, b.Endpoints, func(x, y object.Endpoint) bool { return equalEndpoints(&x, &y) })
+}
+
+// sameMeta compares what a controller says about an object, not what the server does.
+func sameMeta(a, b *object.ObjectMeta) bool {
+	return maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) && reflect.DeepEqual(a.OwnerReferences, b.OwnerReferences)
+}
+
+func equalEndpoints(a, b *object.Endpoint) bool { return reflect.DeepEqual(a, b) }

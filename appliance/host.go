@@ -1,0 +1,60 @@
+package appliance
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"svcctl.io/svcctl/appliance/checkup"
+	"svcctl.io/svcctl/store/manifest"
+)
+
+// reasonHost is the reason of problems that the host has rather than an object.
+const reasonHost = "Host"
+
+// procPath is where the kernel tells about itself.
+const procPath = "/proc"
+
+// checkupEvery is how often the host is looked at.
+const checkupEvery = 10 * time.Second
+
+// watchHost looks at the host again and again. What is wrong with it is sent when it
+// changes.
+func (a *assembly) watchHost(ctx context.Context, out chan<- []checkup.Finding) error {
+	tick := time.NewTicker(checkupEvery)
+	defer tick.Stop()
+	var before []checkup.Finding
+	failed := false
+	for {
+		facts, err := checkup.Read(procPath)
+		if err != nil && !failed { // once is enough
+			a.log.Warn("the settings of the host cannot be watched", "err", err)
+		}
+		failed = err != nil
+		c := facts.Conntrack
+		a.metrics.Conntrack(c.Entries, c.Max, c.InsertFailed, c.Dropped)
+		now := slices.DeleteFunc(checkup.Examine(&facts), func(f checkup.Finding) bool { return f.Level == checkup.OK })
+		if !slices.Equal(now, before) {
+			before = now
+			select {
+			case out <- now:
+			case <-ctx.Done():
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// hostProblems are the findings as the status tells them. What is accepted is in force all
+// the same, so none of them is an error.
+func hostProblems(findings []checkup.Finding) []manifest.Problem {
+	var problems []manifest.Problem
+	for _, f := range findings {
+		problems = append(problems, manifest.Problem{Reason: reasonHost, Message: f.String(), Warning: true})
+	}
+	return problems
+}

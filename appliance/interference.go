@@ -1,0 +1,150 @@
+package appliance
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"svcctl.io/svcctl/nft/kernel"
+	"svcctl.io/svcctl/store/manifest"
+)
+
+// reasonInterference is the reason of the problem that another program keeps changing
+// our tables.
+const reasonInterference = "ForeignInterference"
+
+const (
+	// More than fightHeals heals within fightWindow are a fight.
+	fightHeals  = 5
+	fightWindow = 10 * time.Second
+	// In a fight the time between two heals doubles from the first pause to the last.
+	pauseFirst = time.Second
+	pauseLast  = 30 * time.Second
+	// A fight is over when nobody changed anything for this long.
+	fightPeace = time.Minute
+)
+
+// interference decides how often our tables are put right. One program that changes
+// them once is answered at once; with one that does so again and again nobody wins, so
+// the answers become rare and somebody is called.
+type interference struct {
+	heals   []time.Time   // of the last fightWindow
+	pause   time.Duration // between heals; 0: there is no fight
+	next    time.Time     // no heal before this
+	last    time.Time     // the last change by others
+	since   time.Time     // the first one that is not put right yet; zero: there is none
+	culprit string        // in the words of the problem
+}
+
+// noticed notes a change by somebody else.
+func (i *interference) noticed(c kernel.Change, now time.Time) {
+	i.last = now
+	if i.since.IsZero() {
+		i.since = now
+	}
+	if i.pause == 0 {
+		i.culprit = "another program"
+		if c.Comm != "" {
+			i.culprit = fmt.Sprintf("%s (process %d)", c.Comm, c.PID)
+		}
+	}
+}
+
+// mayHeal tells whether a heal is due.
+func (i *interference) mayHeal(now time.Time) bool { return i.pause == 0 || !now.Before(i.next) }
+
+// healed notes that everything is as it should be, and how long it was not. A reading
+// that found nothing to mend is not counted as a heal.
+func (i *interference) healed(now time.Time, mended bool) (took time.Duration) {
+	if !i.since.IsZero() {
+		took = now.Sub(i.since)
+	}
+	i.since = time.Time{}
+	if !mended {
+		return took
+	}
+	recent := i.heals[:0]
+	for _, at := range i.heals {
+		if now.Sub(at) < fightWindow {
+			recent = append(recent, at)
+		}
+	}
+	i.heals = append(recent, now)
+	switch {
+	case i.pause > 0:
+		i.pause = min(2*i.pause, pauseLast)
+	case len(i.heals) > fightHeals:
+		i.pause = pauseFirst
+	}
+	i.next = now.Add(i.pause)
+	return took
+}
+
+// calm ends a fight that is over.
+func (i *interference) calm(now time.Time) {
+	if i.pause > 0 && i.since.IsZero() && now.Sub(i.last) >= fightPeace {
+		*i = interference{}
+	}
+}
+
+// until is when something is to be done about it, if anything is.
+func (i *interference) until() (at time.Time, needed bool) {
+	switch {
+	case i.pause == 0:
+		return time.Time{}, false
+	case !i.since.IsZero():
+		return i.next, true
+	}
+	return i.last.Add(fightPeace), true
+}
+
+// problem is what the status says during a fight.
+func (i *interference) problem() (p manifest.Problem, fight bool) {
+	if i.pause == 0 {
+		return p, false
+	}
+	return manifest.Problem{Reason: reasonInterference, Message: fmt.Sprintf(
+		"%s keeps changing the tables of svcctl, more than %d times in %v; they are put right, but ever more rarely, up to every %v: "+
+			"stop that program, or keep it off the tables ip svcctl and ip6 svcctl", i.culprit, fightHeals, fightWindow, pauseLast)}, true
+}
+
+// follow is kernel.Conn.Watch that is begun anew whenever it ends, which its reader hears
+// of as lost changes. The channel stays open.
+func follow(ctx context.Context, watch func(context.Context) (<-chan kernel.Change, error), log *slog.Logger) (<-chan kernel.Change, error) {
+	changes, err := watch(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := make(chan kernel.Change)
+	go func() {
+		wait := retryFirst
+		for {
+			for c := range changes {
+				wait = retryFirst
+				select {
+				case out <- c:
+				case <-ctx.Done():
+				}
+			}
+			for changes = nil; changes == nil; wait = min(2*wait, retryLast) {
+				if ctx.Err() == nil {
+					log.Warn("nf_tables is not watched any more; it is tried again", "err", err, "retry", wait)
+				}
+				select {
+				case <-time.After(wait):
+				case <-ctx.Done():
+					return
+				}
+				if changes, err = watch(ctx); err != nil {
+					changes = nil
+				}
+			}
+			select {
+			case out <- kernel.Change{Lost: true}:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return out, nil
+}

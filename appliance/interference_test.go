@@ -1,0 +1,174 @@
+package appliance
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/kernel"
+)
+
+func (r *rig) hasProblem(reason string) bool {
+	for _, p := range r.state.Status().Problems {
+		if p.Reason == reason {
+			return true
+		}
+	}
+	return false
+}
+
+// tamper empties the tables as another program would, which is noticed, and takes a step.
+func (r *rig) tamper(pid uint32) (healed bool) {
+	r.kernel.Tamper(func(rs nft.Ruleset) { clear(rs) })
+	r.noticed(kernel.Change{Ours: true, PID: pid, Comm: "firewall"})
+	r.step()
+	return strings.Contains(r.text(), "10.96.0.10 . tcp . 80")
+}
+
+func TestK02_repeatedInterferenceIsNotFought(t *testing.T) {
+	r := newRig(t)
+	r.host()
+	r.write("a.yaml", web("web", "10.96.0.10", "10.1.0.1"))
+	r.step()
+	for i := range fightHeals {
+		if !r.tamper(uint32(i)) || r.hasProblem(reasonInterference) {
+			t.Fatalf("change %d: not put right at once, or called a fight", i)
+		}
+		r.clock = r.clock.Add(time.Second)
+	}
+	if r.held != fightHeals {
+		t.Errorf("the sentinel was held %d times, want with each heal", r.held)
+	}
+	if !r.tamper(100) || !r.hasProblem(reasonInterference) {
+		t.Error("the sixth heal within ten seconds is no fight")
+	}
+	warnings := strings.Count(r.logged.String(), "our tables were changed")
+
+	// From now on the heals are further and further apart, whatever the other one does.
+	heals := r.kernel.Commits()
+	start := r.clock
+	var pauses []time.Duration
+	last := r.clock
+	for r.clock.Sub(start) < 5*time.Minute {
+		r.clock = r.clock.Add(100 * time.Millisecond)
+		if r.tamper(101) {
+			pauses = append(pauses, r.clock.Sub(last))
+			last = r.clock
+		}
+	}
+	if n := r.kernel.Commits() - heals; n != len(pauses) || n > 14 {
+		t.Errorf("%d heals in five minutes", n)
+	}
+	if pauses[0] != pauseFirst || pauses[len(pauses)-1] != pauseLast {
+		t.Errorf("the pauses are %v", pauses)
+	}
+	log := r.logged.String()
+	if n := strings.Count(log, "our tables were changed"); n != warnings {
+		t.Errorf("%d more warnings during the fight", n-warnings)
+	}
+	if n := strings.Count(log, reasonInterference); n != 1 || !strings.Contains(log, "firewall (process 100)") {
+		t.Errorf("the fight is logged %d times, or without the culprit:\n%s", n, log)
+	}
+
+	// It is over a minute after the last change, with the tables as they should be.
+	for range 10 {
+		wait, due := r.until()
+		if !due {
+			break
+		}
+		r.clock = r.clock.Add(wait)
+		r.step()
+	}
+	if r.hasProblem(reasonInterference) || r.fight.pause != 0 {
+		t.Error("the fight is never over")
+	}
+	r.want("10.96.0.10 . tcp . 80 . 0 : 10.1.0.1 . 8080")
+	if !r.tamper(102) {
+		t.Error("after a fight a change is not put right at once")
+	}
+}
+
+// Changes of the input go on during a fight.
+func TestK02_changesGoOnDuringAFight(t *testing.T) {
+	r := newRig(t)
+	r.host()
+	r.write("a.yaml", web("web", "10.96.0.10", "10.1.0.1"))
+	r.step()
+	for i := range uint32(fightHeals + 3) {
+		r.tamper(i)
+	}
+	if r.tamper(50) {
+		t.Fatal("this is no fight")
+	}
+	r.write("a.yaml", web("web", "10.96.0.10", "10.1.0.2"))
+	r.step()
+	r.want("10.96.0.10 . tcp . 80 . 0 : 10.1.0.2 . 8080")
+}
+
+// Changes spread over time are no fight.
+func TestK02_rareChangesAreNoFight(t *testing.T) {
+	r := newRig(t)
+	r.host()
+	r.write("a.yaml", web("web", "10.96.0.10", "10.1.0.1"))
+	r.step()
+	for i := range uint32(50) {
+		r.clock = r.clock.Add(fightWindow / fightHeals)
+		if !r.tamper(i) || r.hasProblem(reasonInterference) {
+			t.Fatalf("change %d is not put right at once", i)
+		}
+	}
+}
+
+func TestK13_watchIsBegunAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var given chan kernel.Change
+		broken := 0
+		watch := func(context.Context) (<-chan kernel.Change, error) {
+			if broken > 0 {
+				broken--
+				return nil, errors.New("no buffer space")
+			}
+			given = make(chan kernel.Change)
+			return given, nil
+		}
+		changes, err := follow(ctx, watch, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		one := kernel.Change{Generation: 1}
+		given <- one
+		if got := <-changes; got != one {
+			t.Errorf("got %+v", got)
+		}
+		broken = 3
+		close(given)
+		began := time.Now()
+		if got := <-changes; !got.Lost {
+			t.Errorf("after the watch ended comes %+v, want lost changes", got)
+		}
+		if took := time.Since(began); took != (1+2+4+8)*retryFirst {
+			t.Errorf("begun anew after %v", took)
+		}
+		given <- one
+		if got := <-changes; got != one {
+			t.Errorf("then comes %+v", got)
+		}
+		cancel()
+		close(given)
+		synctest.Wait()
+	})
+}
+
+func TestK13_watchThatCannotBegin(t *testing.T) {
+	_, err := follow(t.Context(), func(context.Context) (<-chan kernel.Change, error) { return nil, errors.New("no") }, slog.New(slog.DiscardHandler))
+	if err == nil {
+		t.Error("a watch that cannot begin is no error")
+	}
+}

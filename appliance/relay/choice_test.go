@@ -1,0 +1,128 @@
+package relay
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func endpointsOf(n int) (list []netip.AddrPort) {
+	for i := range n {
+		list = append(list, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80))
+	}
+	return list
+}
+
+func TestChoiceIsEven(t *testing.T) {
+	const endpoints, picks = 4, 4000
+	c := newChoice(Port{Endpoints: endpointsOf(endpoints)}, 10)
+	seen := map[netip.AddrPort]int{}
+	for range picks {
+		seen[c.pick(local)]++
+	}
+	for _, e := range endpointsOf(endpoints) {
+		// 1000 are expected; 200 away from it is 7 standard deviations.
+		if n := seen[e]; n < picks/endpoints-200 || n > picks/endpoints+200 {
+			t.Errorf("%v was picked %d times of %d", e, n, picks)
+		}
+	}
+}
+
+func TestChoiceWithAffinity(t *testing.T) {
+	many := endpointsOf(200) // so that any one is not picked twice by chance
+	other := netip.MustParseAddr("127.0.0.2")
+	for _, test := range []struct {
+		name string
+		do   func(c *choice)
+		same bool // the endpoint of the client afterwards
+	}{
+		{"at once", func(*choice) {}, true},
+		{"just in time", func(*choice) { time.Sleep(10*time.Second - 1) }, true},
+		{"too late", func(*choice) { time.Sleep(10 * time.Second) }, false},
+		{"each connection counts anew", func(c *choice) {
+			for range 5 {
+				time.Sleep(9 * time.Second)
+				c.pick(local)
+			}
+			time.Sleep(9 * time.Second)
+		}, true},
+		{"endpoints in another order", func(c *choice) {
+			list := slices.Clone(many)
+			slices.Reverse(list)
+			c.set(Port{Endpoints: list, Affinity: 10 * time.Second})
+		}, true},
+		{"shorter affinity holds from the next connection", func(c *choice) {
+			c.set(Port{Endpoints: many, Affinity: time.Second})
+			c.pick(local)
+			time.Sleep(2 * time.Second)
+		}, false},
+		{"no affinity in between", func(c *choice) {
+			c.set(Port{Endpoints: many})
+			c.set(Port{Endpoints: many, Affinity: 10 * time.Second})
+		}, false},
+		{"another client", func(c *choice) { c.pick(other) }, true},
+		{"too many clients", func(c *choice) {
+			time.Sleep(5 * time.Second)
+			for i := range 50 {
+				c.pick(netip.AddrFrom4([4]byte{127, 1, 0, byte(i)}))
+			}
+			if len(c.clients) > c.most {
+				t.Errorf("%d clients are remembered, want at most %d", len(c.clients), c.most)
+			}
+			time.Sleep(5 * time.Second)
+		}, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				same := 0
+				const rounds = 5 // 1 of 200 chances to be the same anyway, each
+				for range rounds {
+					c := newChoice(Port{Endpoints: many, Affinity: 10 * time.Second}, 20)
+					first := c.pick(local)
+					test.do(c)
+					if c.pick(local) == first {
+						same++
+					}
+				}
+				if test.same && same != rounds || !test.same && same > 2 {
+					t.Errorf("the same endpoint in %d of %d rounds", same, rounds)
+				}
+			})
+		})
+	}
+}
+
+// Those whose time is over make place before the others.
+func TestChoiceForgetsTheRightClients(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		many := endpointsOf(200)
+		c := newChoice(Port{Endpoints: many, Affinity: 10 * time.Second}, 20)
+		for i := range 19 {
+			c.pick(netip.AddrFrom4([4]byte{127, 1, 0, byte(i)}))
+		}
+		time.Sleep(9 * time.Second)
+		first := c.pick(local)
+		time.Sleep(time.Second)
+		c.pick(netip.MustParseAddr("127.0.0.2"))
+		if len(c.clients) != 2 {
+			t.Errorf("%d clients are remembered, want 2", len(c.clients))
+		}
+		if got := c.pick(local); got != first {
+			t.Errorf("the client of %v goes to %v", first, got)
+		}
+	})
+}
+
+func TestChoiceWithoutTheEndpoint(t *testing.T) {
+	many := endpointsOf(2)
+	c := newChoice(Port{Endpoints: many, Affinity: time.Hour}, 20)
+	c.pick(local)
+	for _, e := range many {
+		c.set(Port{Endpoints: []netip.AddrPort{e}, Affinity: time.Hour})
+		if got := c.pick(local); got != e {
+			t.Errorf("the client goes to %v, want %v", got, e)
+		}
+	}
+}

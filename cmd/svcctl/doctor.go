@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/appliance"
+)
+
+func (p *program) doctorVerb() *verb {
+	o := []*option{outputOption("table", "json", "yaml")}
+	o = append(o, connectOptions()...)
+	for _, s := range settings() {
+		if s.name == "data-dir" || s.name == "manifests" {
+			setting := s.option()
+			setting.group = groupConnect
+			o = append(o, setting)
+		}
+	}
+	return &verb{
+		name:    "doctor",
+		summary: "examine this box: kernel, settings, other programs' rules",
+		about: `Looks at everything on this box that the appliance depends on, and changes nothing:
+whether the kernel has what is needed, whether packets are forwarded, filters and
+limits that drop them, the fill of the connection tracking table, rules of other
+programs at the same hooks, a second svcctl, the data directory, the manifests. What
+is not well comes with what to do about it. It needs root.
+
+With -o json or yaml it prints one document: findings[] with check, level (ok,
+warning, error), message and advice.`,
+		options: o,
+		examples: []example{
+			{"Before the first start.", "sudo svcctl doctor"},
+			{"What is wrong, for a script.", `sudo svcctl doctor -o json | jq -r '.findings[] | select(.level != "ok").check'`},
+		},
+		exits: `  0  nothing is wrong (warnings are not)
+  1  something is wrong: what it is, and what to do, is in the output
+  2  wrong usage or configuration`,
+		run: p.runDoctor,
+	}
+}
+
+// diagnosis is the document that doctor prints.
+type diagnosis struct {
+	Findings []appliance.Finding `json:"findings"`
+}
+
+// runDoctor prints the findings, and says no when one is an error.
+func (p *program) runDoctor(ctx context.Context, v *verb, _ []string) error {
+	if err := checkOutput(v); err != nil {
+		return err
+	}
+	cfg, err := p.config(v)
+	if err != nil {
+		return err
+	}
+	_, err = client.New(cfg.Socket).Version(ctx)
+	d := diagnosis{Findings: p.doctor(ctx, cfg, err == nil)}
+	if err := p.output(v, d, func() string { return doctorPage(d.Findings, p.colour) }); err != nil {
+		return err
+	}
+	wrong := 0
+	for _, f := range d.Findings {
+		if f.Level == "error" {
+			wrong++
+		}
+	}
+	if wrong > 0 {
+		return errors.New(count(wrong, "thing") + " wrong with this box")
+	}
+	return nil
+}
+
+// doctorPage is the findings for people: one line each, and what to do below it.
+func doctorPage(findings []appliance.Finding, colour bool) string {
+	p := &page{colour: colour}
+	var table strings.Builder
+	w := tabwriter.NewWriter(&table, 0, 0, 3, ' ', 0)
+	for _, f := range findings {
+		fmt.Fprintf(w, "%s\t%s\t%s\n", f.Level, f.Check, f.Message)
+	}
+	_ = w.Flush() // into memory
+	i := 0
+	for line := range strings.Lines(table.String()) {
+		f := findings[i]
+		code := map[string]string{"ok": green, "warning": yellow, "error": red}[string(f.Level)]
+		p.WriteString(p.paint(code, string(f.Level)) + strings.TrimPrefix(line, string(f.Level)))
+		if f.Advice != "" {
+			p.WriteString("        ->" + strings.TrimPrefix(wrap(f.Advice, "           ", helpWidth), "          "))
+		}
+		i++
+	}
+	return p.String()
+}

@@ -1,0 +1,129 @@
+package nft_test
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	. "svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/sim"
+)
+
+// stickyPort is a sticky Service port with a cluster IP for all endpoints and a load
+// balancer IP and a node port whose clients from outside get the box's own.
+func stickyPort(cluster, local []netip.AddrPort) ServicePort {
+	outside := Frontend{
+		Addr: netip.MustParseAddr("198.51.100.4"), Port: 80, SNAT: SNATSelf,
+		Outside: Route{Pool: PoolLocal, Otherwise: Blackhole},
+	}
+	nodePort := outside
+	nodePort.Addr, nodePort.Port = netip.Addr{}, 30080
+	return ServicePort{
+		ID: "default/web", Family: IPv4, Protocol: TCP, Affinity: time.Hour,
+		Frontends: []Frontend{clusterIP("10.96.0.10", 80), outside, nodePort},
+		Pools:     [NumPools][]netip.AddrPort{PoolCluster: cluster, PoolLocal: local},
+	}
+}
+
+// sticky is a box with that port, and connects a client from outside.
+type sticky struct {
+	*testing.T
+	host sim.Host
+}
+
+func newSticky(t *testing.T, p ServicePort) *sticky {
+	s := &sticky{T: t}
+	s.host.Ruleset = Compile(State{Box: testBox(), Services: map[string][]ServicePort{"default/web": {p}}})
+	s.host.IsLocal = func(a netip.Addr) bool { return a == netip.MustParseAddr("192.0.2.1") }
+	s.host.Route = func(dst netip.Addr) (uint32, bool) { return 2, s.host.IsLocal(dst) }
+	s.host.MasqueradeAddr = func(uint32) netip.Addr { return netip.MustParseAddr("10.180.255.254") }
+	return s
+}
+
+func (s *sticky) connect(client, to string) netip.AddrPort {
+	s.Helper()
+	dst := netip.MustParseAddrPort(to)
+	p := sim.Packet{Saddr: netip.MustParseAddr(client), Daddr: dst.Addr(), Proto: TCP, Sport: 40000, Dport: dst.Port(), Iif: 7}
+	r := s.host.Send(p, time.Unix(0, 0), func(uint32) uint32 { return 0 })
+	if r.Kind != sim.Delivered {
+		s.Fatalf("%v: %v", p, r)
+	}
+	return r.Dst
+}
+
+func TestAffinityKeepsToThePool(t *testing.T) {
+	const a, b, c = "10.180.0.1:80", "10.181.0.2:80", "10.181.0.3:80"
+	tests := map[string]struct {
+		cluster, local []string
+		first, then    string // destinations
+		want           []string
+	}{
+		"an endpoint of both pools, first from outside": {[]string{b, a}, []string{a}, "198.51.100.4:80", "10.96.0.10:80", []string{a, a}},
+		"an endpoint of both pools, first by the cluster IP": {
+			[]string{a, b}, []string{c, a}, "10.96.0.10:80", "198.51.100.4:80", []string{a, a}},
+		"an endpoint of the box that all the others are preferred to": {
+			[]string{b, c}, []string{a}, "198.51.100.4:80", "10.96.0.10:80", []string{a, b}},
+		"an endpoint of another box":      {[]string{b, a}, []string{a}, "10.96.0.10:80", "198.51.100.4:80", []string{b, a}},
+		"the node port and the VIP alike": {[]string{b, a}, []string{a}, "192.0.2.1:30080", "10.96.0.10:80", []string{a, a}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := newSticky(t, stickyPort(addrPorts(test.cluster...), addrPorts(test.local...)))
+			const client = "203.0.113.2"
+			got := []netip.AddrPort{s.connect(client, test.first), s.connect(client, test.then)}
+			if !slices.Equal(got, addrPorts(test.want...)) {
+				t.Errorf("went to %v, want %v", got, test.want)
+			}
+		})
+	}
+}
+
+// TestAffinityOnTheHostsAddress: an address of the host, on which node ports answer, may
+// have a frontend too.
+func TestAffinityOnTheHostsAddress(t *testing.T) {
+	p := stickyPort(addrPorts("10.180.0.1:80"), nil)
+	p.Frontends = append(p.Frontends, Frontend{Addr: netip.MustParseAddr("192.0.2.1"), Port: 80, SNAT: SNATAlways, HostOwned: true})
+	s := newSticky(t, p)
+	if got := s.connect("203.0.113.2", "192.0.2.1:80"); got != p.Pools[PoolCluster][0] {
+		t.Errorf("went to %v", got)
+	}
+}
+
+// TestAffinityForgetsAnEmptiedPool: clients must not be recalled to an endpoint that
+// has left when the pool has endpoints again.
+func TestAffinityForgetsAnEmptiedPool(t *testing.T) {
+	local, remote := addrPorts("10.180.0.1:80"), addrPorts("10.181.0.2:80")
+	c := NewCompiler()
+	load := func(local []netip.AddrPort) Transition {
+		p := stickyPort(append(slices.Clone(remote), local...), local)
+		return c.Load(State{Box: testBox(), Services: map[string][]ServicePort{"default/web": {p}}})
+	}
+	load(local)
+	var forgotten []string
+	for _, f := range load(nil).Forget {
+		if slices.Contains(f.Data, AddrPortData(local[0])) {
+			forgotten = append(forgotten, f.Set.Name)
+		}
+	}
+	slices.Sort(forgotten)
+	if want := []string{"affinity-local/default/web", "affinity/default/web"}; !slices.Equal(forgotten, want) {
+		t.Errorf("the endpoint is forgotten in %q, want %q", forgotten, want)
+	}
+}
+
+// TestSourceRangesHoldForTheBox: whoever is not in the ranges gets no answer, and the
+// box is nobody special there.
+func TestSourceRangesHoldForTheBox(t *testing.T) {
+	p := webPort("10.180.0.1:80")
+	p.Frontends[0].Sources = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}
+	s := newSticky(t, p)
+	packet := sim.Packet{
+		Saddr: netip.MustParseAddr("192.0.2.1"), Daddr: p.Frontends[0].Addr, Proto: TCP, Sport: 40000, Dport: p.Frontends[0].Port,
+	}
+	for _, r := range s.host.Outcomes(packet) {
+		if r.Kind != sim.Dropped {
+			t.Errorf("%v: %v", packet, r)
+		}
+	}
+}

@@ -1,0 +1,101 @@
+package kernel
+
+import (
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"svcctl.io/svcctl/nft"
+)
+
+// BaseChain is a chain, of anybody, that the kernel shows packets to.
+type BaseChain struct {
+	Family, Table, Name string
+	Type                string // "nat", "filter" or "route"
+	Hook                string // "prerouting"
+	Priority            int
+	Drops               bool // what no rule decides about is dropped
+}
+
+// String is the chain in nft syntax, as in "table ip nat, chain PREROUTING (nat hook
+// prerouting priority -100)".
+func (c BaseChain) String() string {
+	return fmt.Sprintf("table %s %s, chain %s (%s hook %s priority %d)", c.Family, c.Table, c.Name, c.Type, c.Hook, c.Priority)
+}
+
+// Ours tells whether the chain is in a table of this product.
+func (c BaseChain) Ours() bool { return c.Table == nft.TableName || c.Table == SentinelName }
+
+// The names of the families whose base chains see IP packets, and of their hooks.
+var (
+	ipFamilies = map[uint8]string{unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6", unix.NFPROTO_INET: "inet"}
+	ipHooks    = []string{"prerouting", "input", "forward", "output", "postrouting"}
+)
+
+// BaseChains lists the base chains of all tables of the families ip, ip6 and inet.
+func (c *Conn) BaseChains() ([]BaseChain, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s, err := c.use()
+	if err != nil {
+		return nil, err
+	}
+	var chains []BaseChain
+	err = s.dump(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_UNSPEC, nil, func(m message) {
+		if chain, ok := decodeBaseChain(&m); ok {
+			chains = append(chains, chain)
+		}
+	})
+	if err != nil {
+		c.drop()
+		return nil, fmt.Errorf("list the base chains: %w", err)
+	}
+	slices.SortFunc(chains, func(a, b BaseChain) int {
+		if a.Priority != b.Priority {
+			return a.Priority - b.Priority
+		}
+		return slices.Compare([]string{a.Table, a.Family, a.Name}, []string{b.Table, b.Family, b.Name})
+	})
+	return chains, nil
+}
+
+func decodeBaseChain(m *message) (c BaseChain, ok bool) {
+	c.Family = ipFamilies[m.family()]
+	for kind, value := range m.attributes() {
+		switch kind {
+		case unix.NFTA_CHAIN_TABLE:
+			c.Table = text(value)
+		case unix.NFTA_CHAIN_NAME:
+			c.Name = text(value)
+		case unix.NFTA_CHAIN_TYPE:
+			c.Type = text(value)
+		case unix.NFTA_CHAIN_POLICY:
+			c.Drops = number(value) == nfDrop
+		case unix.NFTA_CHAIN_HOOK:
+			for kind, value := range attributes(value) {
+				switch kind {
+				case unix.NFTA_HOOK_HOOKNUM:
+					if n := number(value); n < uint64(len(ipHooks)) {
+						c.Hook = ipHooks[n]
+					}
+				case unix.NFTA_HOOK_PRIORITY:
+					c.Priority = int(int32(number(value)))
+				}
+			}
+		}
+	}
+	return c, c.Family != "" && c.Hook != ""
+}
+
+// SentinelHeld tells whether a process holds the sentinel tables, this one included.
+func (c *Conn) SentinelHeld() (bool, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s, err := c.use()
+	if err != nil {
+		return false, err
+	}
+	flags, exists, err := tableFlags(s, SentinelName, nft.IPv4)
+	return exists && flags&tableOwner != 0, err
+}

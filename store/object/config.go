@@ -1,0 +1,134 @@
+package object
+
+import (
+	"bytes"
+	"maps"
+	"regexp"
+	"slices"
+)
+
+// ConfigMap is core/v1 ConfigMap. Nothing here reads its content.
+type ConfigMap struct {
+	TypeMeta
+	Metadata   ObjectMeta        `json:"metadata"`
+	Data       map[string]string `json:"data,omitempty"`
+	BinaryData map[string][]byte `json:"binaryData,omitempty"`
+	Immutable  *bool             `json:"immutable,omitempty"`
+}
+
+// Secret is core/v1 Secret. Nothing here reads its content.
+type Secret struct {
+	TypeMeta
+	Metadata ObjectMeta        `json:"metadata"`
+	Data     map[string][]byte `json:"data,omitempty"`
+	// StringData is for writing only: Default moves it into Data.
+	StringData map[string]string `json:"stringData,omitempty"`
+	Type       string            `json:"type,omitempty"`
+	Immutable  *bool             `json:"immutable,omitempty"`
+}
+
+// secretOpaque is the type of a Secret that does not say one.
+const secretOpaque = "Opaque"
+
+const (
+	maxDataBytes = 1 << 20 // core.MaxSecretSize, of all values of a ConfigMap or Secret
+	maxDataKey   = 253     // validation.DNS1123SubdomainMaxLength
+
+	dataKey     = "[-._a-zA-Z0-9]+"
+	dataKeyText = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' " +
+		"(e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '" + dataKey + "')"
+)
+
+var dataKeyRE = regexp.MustCompile("^" + dataKey + "$")
+
+func (o *ConfigMap) GetTypeMeta() *TypeMeta { return &o.TypeMeta }
+func (o *ConfigMap) GetMeta() *ObjectMeta   { return &o.Metadata }
+func (o *Secret) GetTypeMeta() *TypeMeta    { return &o.TypeMeta }
+func (o *Secret) GetMeta() *ObjectMeta      { return &o.Metadata }
+
+// DeepCopy implements Object.
+func (o *ConfigMap) DeepCopy() Object { return deepCopy(o) }
+
+// DeepCopy implements Object.
+func (o *Secret) DeepCopy() Object { return deepCopy(o) }
+
+func defaultSecret(o *Secret) {
+	if o.Type == "" {
+		o.Type = secretOpaque
+	}
+	if len(o.StringData) > 0 && o.Data == nil {
+		o.Data = map[string][]byte{}
+	}
+	for key, value := range o.StringData {
+		o.Data[key] = []byte(value)
+	}
+	o.StringData = nil
+}
+
+func validateConfigMap(o, old *ConfigMap) Errors {
+	const data, binary path = "data", "binaryData"
+	errs := slices.Concat(validateDataKeys(data, o.Data), validateDataKeys(binary, o.BinaryData))
+	size := 0
+	for key, value := range o.Data {
+		size += len(value)
+		if _, both := o.BinaryData[key]; both {
+			errs = append(errs, invalid(data.key(key), key, "duplicate of key present in binaryData")...)
+		}
+	}
+	for _, value := range o.BinaryData {
+		size += len(value)
+	}
+	if size > maxDataBytes {
+		errs = append(errs, tooLong("", maxDataBytes)...)
+	}
+	if old == nil || !deref(old.Immutable) {
+		return errs
+	}
+	return slices.Concat(errs, validateKeptImmutable(o.Immutable), unlessEqual(data, maps.Equal(o.Data, old.Data)),
+		unlessEqual(binary, maps.EqualFunc(o.BinaryData, old.BinaryData, bytes.Equal)))
+}
+
+func validateSecret(o, old *Secret) Errors {
+	const data path = "data"
+	errs := validateDataKeys(data, o.Data)
+	size := 0
+	for _, value := range o.Data {
+		size += len(value)
+	}
+	if size > maxDataBytes {
+		errs = append(errs, tooLong(data, maxDataBytes)...)
+	}
+	if old == nil {
+		return errs
+	}
+	if o.Type != old.Type {
+		errs = append(errs, invalid("type", o.Type, immutableText)...)
+	}
+	if !deref(old.Immutable) {
+		return errs
+	}
+	return slices.Concat(errs, validateKeptImmutable(o.Immutable), unlessEqual(data, maps.EqualFunc(o.Data, old.Data, bytes.Equal)))
+}
+
+const immutableSetText = "field is immutable when `immutable` is set"
+
+func validateKeptImmutable(immutable *bool) Errors { return unlessEqual("immutable", deref(immutable)) }
+
+func unlessEqual(p path, equal bool) Errors {
+	if equal {
+		return nil
+	}
+	return forbidden(p, immutableSetText)
+}
+
+func validateDataKeys[V any](p path, data map[string]V) Errors {
+	var errs Errors
+	for _, key := range slices.Sorted(maps.Keys(data)) {
+		problems := matchProblems(key, maxDataKey, dataKeyRE, dataKeyText)
+		if key == "." || key == ".." {
+			problems = append(problems, "must not be '"+key+"'")
+		}
+		errs = append(errs, invalidFor(p.key(key), key, problems)...)
+	}
+	return errs
+}

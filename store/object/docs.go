@@ -1,0 +1,40 @@
+package object
+
+import (
+	_ "embed"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// fieldTexts documents every type and field: a name on a line of its own, then its text,
+// indented.
+//
+//go:embed fields.txt
+var fieldTexts string
+
+var docs = sync.OnceValue(func() map[string]string {
+	texts := map[string]string{}
+	name := ""
+	for line := range strings.Lines(fieldTexts) {
+		text := strings.TrimSpace(line)
+		switch {
+		case text == "":
+		case !strings.HasPrefix(line, " "):
+			name = text
+		case texts[name] != "":
+			texts[name] += " " + text
+		default:
+			texts[name] = text
+		}
+	}
+	return texts
+})
+
+// Doc is what a type ("ServiceSpec") or a field of it ("ServiceSpec.type") means on this
+// appliance, for `kubectl explain` and its like; "" for what does not exist.
+func Doc(name string) string { return docs()[name] }
+
+// Documented is every name that Doc knows, sorted.
+func Documented() []string { return slices.Sorted(maps.Keys(docs())) }

@@ -1,0 +1,273 @@
+package object
+
+import "net/netip"
+
+// Pod is what this product reads of core/v1 Pod: who it is, where it is, and whether
+// it may be sent traffic. It need not be a Pod at all: three lines (name, labels,
+// status.podIP) make a server in a rack an endpoint of the Services that select it.
+type Pod struct {
+	TypeMeta
+	Metadata ObjectMeta `json:"metadata"`
+	Spec     PodSpec    `json:"spec,omitzero"`
+	Status   PodStatus  `json:"status,omitzero"`
+}
+
+// PodSpec is what is read of core/v1 PodSpec.
+type PodSpec struct {
+	NodeName       string      `json:"nodeName,omitempty"`
+	HostNetwork    bool        `json:"hostNetwork,omitempty"`
+	Hostname       string      `json:"hostname,omitempty"`
+	Subdomain      string      `json:"subdomain,omitempty"`
+	InitContainers []Container `json:"initContainers,omitempty"`
+	Containers     []Container `json:"containers,omitempty"`
+}
+
+// Container is what is read of core/v1 Container: the names of its ports.
+type Container struct {
+	Name  string `json:"name,omitempty"`
+	Image string `json:"image,omitempty"`
+	// RestartPolicy Always makes an init container one that runs beside the others.
+	RestartPolicy *string         `json:"restartPolicy,omitempty"`
+	Ports         []ContainerPort `json:"ports,omitempty"`
+}
+
+// ContainerPort is what is read of core/v1 ContainerPort.
+type ContainerPort struct {
+	Name          string `json:"name,omitempty"`
+	ContainerPort int32  `json:"containerPort"`
+	Protocol      string `json:"protocol,omitempty"`
+}
+
+// PodStatus is what is read of core/v1 PodStatus. In Kubernetes it is an answer; here
+// it is what the operator says about the Pod.
+type PodStatus struct {
+	Phase      string         `json:"phase,omitempty"`
+	Conditions []PodCondition `json:"conditions,omitempty"`
+	PodIP      string         `json:"podIP,omitempty"`
+	PodIPs     []PodIP        `json:"podIPs,omitempty"`
+}
+
+// PodCondition is what is read of core/v1 PodCondition.
+type PodCondition struct {
+	Type   string `json:"type"`
+	Status string `json:"status"`
+}
+
+// PodIP is core/v1 PodIP.
+type PodIP struct {
+	IP string `json:"ip"`
+}
+
+// PodStatus.Phase.
+const (
+	PodPending   = "Pending"
+	PodRunning   = "Running"
+	PodSucceeded = "Succeeded"
+	PodFailed    = "Failed"
+	PodUnknown   = "Unknown"
+)
+
+const (
+	// podReady is the PodCondition that says whether a Pod may be sent traffic.
+	podReady = "Ready"
+	// restartAlways in Container.RestartPolicy.
+	restartAlways = "Always"
+)
+
+func (o *Pod) GetTypeMeta() *TypeMeta { return &o.TypeMeta }
+func (o *Pod) GetMeta() *ObjectMeta   { return &o.Metadata }
+
+// Terminal tells whether the Pod has ended for good, so that it is nobody's endpoint.
+func (o *Pod) Terminal() bool {
+	return o.Status.Phase == PodSucceeded || o.Status.Phase == PodFailed
+}
+
+// Terminating tells whether the Pod is being taken away.
+func (o *Pod) Terminating() bool { return o.Metadata.DeletionTimestamp != nil }
+
+// Ready tells whether the Pod says that it may be sent traffic: by its Ready condition,
+// without any conditions by a phase of Running, and without a phase either, yes.
+// Kubernetes' Pods always have both; who writes none of them down means a server that
+// is there.
+func (o *Pod) Ready() bool {
+	for _, condition := range o.Status.Conditions {
+		if condition.Type == podReady {
+			return condition.Status == "True"
+		}
+	}
+	return len(o.Status.Conditions) == 0 && (o.Status.Phase == "" || o.Status.Phase == PodRunning)
+}
+
+// Addr is the Pod's address of a family, IPv4 or IPv6; the zero Addr when it has none.
+func (o *Pod) Addr(family string) netip.Addr {
+	for _, ip := range o.ips() {
+		if addr, ok := parseLegacyIP(ip); ok && familyOf(ip) == family {
+			return addr
+		}
+	}
+	return netip.Addr{}
+}
+
+// ips is status.podIPs, or status.podIP alone where only that is given and Default has
+// not been here yet.
+func (o *Pod) ips() []string {
+	if len(o.Status.PodIPs) == 0 && o.Status.PodIP != "" {
+		return []string{o.Status.PodIP}
+	}
+	all := make([]string, len(o.Status.PodIPs))
+	for i, ip := range o.Status.PodIPs {
+		all[i] = ip.IP
+	}
+	return all
+}
+
+// TargetPort is the number of the port of the Pod that a Service port means: its
+// targetPort, or where that is a name, the first port of that name and protocol of a
+// container that keeps running (FindPort of pkg/api/v1/pod). False when the Pod has none.
+func (o *Pod) TargetPort(port *ServicePort) (int32, bool) {
+	if !port.TargetPort.IsString {
+		return port.TargetPort.Int, true
+	}
+	find := func(containers []Container) (int32, bool) {
+		for _, container := range containers {
+			for _, p := range container.Ports {
+				if p.Name == port.TargetPort.Name && p.Protocol == port.Protocol {
+					return p.ContainerPort, true
+				}
+			}
+		}
+		return 0, false
+	}
+	if number, found := find(o.Spec.Containers); found {
+		return number, true
+	}
+	for _, container := range o.Spec.InitContainers {
+		if deref(container.RestartPolicy) != restartAlways {
+			continue
+		}
+		if number, found := find([]Container{container}); found {
+			return number, true
+		}
+	}
+	return 0, false
+}
+
+// defaultPod is SetDefaults_Pod as far as it is read here, and makes podIP and podIPs
+// say the same.
+func defaultPod(pod *Pod) {
+	for _, containers := range [][]Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			for j := range containers[i].Ports {
+				if port := &containers[i].Ports[j]; port.Protocol == "" {
+					port.Protocol = ProtocolTCP
+				}
+			}
+		}
+	}
+	status := &pod.Status
+	switch {
+	case len(status.PodIPs) == 0 && status.PodIP != "":
+		status.PodIPs = []PodIP{{IP: status.PodIP}}
+	case status.PodIP == "" && len(status.PodIPs) > 0:
+		status.PodIP = status.PodIPs[0].IP
+	}
+}
+
+// DeepCopy implements Object.
+func (o *Pod) DeepCopy() Object {
+	c := *o
+	c.Metadata = o.Metadata.deepCopy()
+	containers := func(container Container) Container {
+		container.RestartPolicy = clone(container.RestartPolicy)
+		container.Ports = cloneEach(container.Ports, func(p ContainerPort) ContainerPort { return p })
+		return container
+	}
+	c.Spec.InitContainers = cloneEach(o.Spec.InitContainers, containers)
+	c.Spec.Containers = cloneEach(o.Spec.Containers, containers)
+	c.Status.Conditions = cloneEach(o.Status.Conditions, func(p PodCondition) PodCondition { return p })
+	c.Status.PodIPs = cloneEach(o.Status.PodIPs, func(p PodIP) PodIP { return p })
+	return &c
+}
+
+const (
+	podSpecPath   path = "spec"
+	podStatusPath path = "status"
+)
+
+func validatePod(o, old *Pod) Errors {
+	var errs Errors
+	spec := &o.Spec
+	if spec.NodeName != "" {
+		errs = append(errs, validateNodeName(podSpecPath.child("nodeName"), &spec.NodeName)...)
+	}
+	if spec.Hostname != "" {
+		errs = append(errs, invalidFor(podSpecPath.child("hostname"), spec.Hostname, dns1123LabelProblems(spec.Hostname))...)
+	}
+	if spec.Subdomain != "" {
+		errs = append(errs, invalidFor(podSpecPath.child("subdomain"), spec.Subdomain, dns1123LabelProblems(spec.Subdomain))...)
+	}
+	errs = append(errs, validateContainerPorts(podSpecPath.child("initContainers"), spec.InitContainers)...)
+	errs = append(errs, validateContainerPorts(podSpecPath.child("containers"), spec.Containers)...)
+	if phase := o.Status.Phase; phase != "" {
+		errs = append(errs, oneOf(podStatusPath.child("phase"), phase,
+			[]string{PodFailed, PodPending, PodRunning, PodSucceeded, PodUnknown})...)
+	}
+	return append(errs, validatePodIPs(o, old)...)
+}
+
+func validateContainerPorts(p path, containers []Container) Errors {
+	var errs Errors
+	for i := range containers {
+		for j := range containers[i].Ports {
+			portPath, port := p.index(i).child("ports").index(j), &containers[i].Ports[j]
+			if port.Name != "" {
+				errs = append(errs, invalidFor(portPath.child("name"), port.Name, portNameProblems(port.Name))...)
+			}
+			errs = append(errs, invalidFor(portPath.child("containerPort"), port.ContainerPort, portNumberProblems(port.ContainerPort))...)
+			errs = append(errs, oneOf(portPath.child("protocol"), port.Protocol, supportedProtocols())...)
+		}
+	}
+	return errs
+}
+
+// validatePodIPs is ValidatePodIPs of pkg/apis/core/validation; besides, the addresses
+// have to be ones that packets can be sent to.
+func validatePodIPs(o, old *Pod) Errors {
+	kept := set{}
+	if old != nil {
+		kept = setOf(old.ips())
+	}
+	ipsPath, status := podStatusPath.child("podIPs"), &o.Status
+	var errs Errors
+	families := set{}
+	for i, ip := range status.PodIPs {
+		p := ipsPath.index(i).child("ip")
+		if i == 0 && ip.IP == status.PodIP {
+			p = podStatusPath.child("podIP")
+		}
+		errs = append(errs, checkReachableIP(p, ip.IP, kept)...)
+		if addr, ok := parseLegacyIP(ip.IP); ok && addr.IsMulticast() && !addr.IsLinkLocalMulticast() {
+			errs = append(errs, invalid(p, ip.IP, "may not be a multicast address (224.0.0.0/4, ff00::/8)")...)
+		}
+		family := familyOf(ip.IP)
+		if family != "" && families[family] {
+			errs = append(errs, invalid(ipsPath, ip.IP, "may specify no more than one IP for each IP family")...)
+		}
+		families[family] = true
+	}
+	if len(status.PodIPs) > 0 && status.PodIP != status.PodIPs[0].IP {
+		errs = append(errs, invalid(podStatusPath.child("podIP"), status.PodIP, "must be the first of status.podIPs")...)
+	}
+	return errs
+}
+
+func podWarnings(o *Pod) []string {
+	var warnings []string
+	for i, ip := range o.Status.PodIPs {
+		warnings = append(warnings, ipWarnings(podStatusPath.child("podIPs").index(i).child("ip"), ip.IP)...)
+	}
+	if len(o.Status.PodIPs) == 0 && (o.Status.Phase == "" || o.Status.Phase == PodRunning) {
+		warnings = append(warnings, "status.podIP: without an address the Pod is no endpoint of any Service")
+	}
+	return warnings
+}
