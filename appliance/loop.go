@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"svcctl.io/svcctl/api/wire"
@@ -26,20 +27,22 @@ const (
 // loop is the one owner of our tables. Everything that happens sets it dirty; a step
 // then takes the newest state of everything and makes the kernel equal to it.
 type loop struct {
-	cfg      Config
-	log      *slog.Logger
-	store    *store.Store
-	planner  *planner
-	kernel   *programmer
-	metrics  *metrics.Metrics
-	reporter *reporter
-	state    *published
-	names    *names // nil without DNS
-	hosted   *listeners
-	now      func() time.Time
-	sentinel func() error // kernel.Conn.HoldSentinel
-	watchdog *watchdog
-	onReady  func() // called once, when the first step has succeeded
+	cfg         Config
+	log         *slog.Logger
+	store       *store.Store
+	controllers *controllers
+	planner     *planner
+	kernel      *programmer
+	metrics     *metrics.Metrics
+	reporter    *reporter
+	state       *published
+	names       *names // nil without DNS
+	hosted      *listeners
+	flows       connections
+	now         func() time.Time
+	sentinel    func() error // kernel.Conn.HoldSentinel
+	watchdog    *watchdog
+	onReady     func() // called once, when the first step has succeeded
 
 	// What has been heard of.
 	snapshot *watch.Snapshot
@@ -160,8 +163,8 @@ func (l *loop) step() {
 		l.log.Error("not everything is programmed", "err", err, "retry", l.wait)
 	}
 	l.hosted.tell(err == nil && l.adopted)
-	if l.names != nil && l.waitsFor() == "" {
-		l.names.tell(l.facts)
+	if l.names != nil {
+		l.names.tell(l.facts, l.waitsFor() == "")
 	}
 	l.publish(start, done, err)
 }
@@ -175,6 +178,7 @@ func (l *loop) converge() (committed, error) {
 		l.status.Ready, l.status.Reason = false, why
 		return committed{}, storeErr
 	}
+	storeErr = errors.Join(storeErr, l.controllers.sync())
 	tr, revision, err := l.plan()
 	if err != nil {
 		return committed{}, errors.Join(storeErr, err)
@@ -189,6 +193,7 @@ func (l *loop) converge() (committed, error) {
 	}
 	if err == nil {
 		l.planner.settled()
+		l.flows.Reconcile(l.planner.flows.Take())
 		l.healed(done)
 		l.programmed = revision
 		if storeErr == nil {
@@ -311,7 +316,7 @@ func (l *loop) publish(start time.Time, done committed, err error) {
 		l.log.Debug("committed", "rev", l.programmed, "txn", l.kernel.generation, "operations", done.operations, "elements", done.elements, "dur", done.duration)
 	}
 	l.status.Sources = sources(l.cfg.Manifests, l.snapshot)
-	l.status.Problems = l.reporter.report(l.fileProblems(), l.store.Problems(), append(l.planner.allProblems(), l.hosted.problems()...))
+	l.status.Problems = l.reporter.report(l.fileProblems(), l.store.Problems(), slices.Concat(l.controllers.problems(), l.planner.allProblems(), l.hosted.problems(), l.flowProblems()))
 	l.state.publish(l.status, l.programmed, err)
 	l.measure(start, done, err)
 }

@@ -62,17 +62,19 @@ func (r *rig) start() {
 	planner.served = hosted.record
 	r.loop = &loop{
 		cfg: cfg, log: log, store: objects, metrics: metrics.New("test"),
-		state:    newPublished(objects.Revision, func(context.Context) error { return nil }, nil, wire.Status{Reason: "starting"}),
-		planner:  planner,
-		hosted:   hosted,
-		kernel:   &programmer{kernel: r.kernel, log: log},
-		reporter: &reporter{log: log, where: objects.Location},
-		status:   wire.Status{Reason: "starting"},
-		brake:    brake,
-		watchdog: &watchdog{},
-		now:      func() time.Time { return r.clock },
-		sentinel: func() error { r.held++; return nil },
-		onReady:  func() { r.ready++ },
+		state:       newPublished(objects.Revision, func(context.Context) error { return nil }, nil, wire.Status{Reason: "starting"}),
+		controllers: cfg.controllers(objects),
+		planner:     planner,
+		hosted:      hosted,
+		flows:       untracked{},
+		kernel:      &programmer{kernel: r.kernel, log: log},
+		reporter:    &reporter{log: log, where: objects.Location},
+		status:      wire.Status{Reason: "starting"},
+		brake:       brake,
+		watchdog:    &watchdog{},
+		now:         func() time.Time { return r.clock },
+		sentinel:    func() error { r.held++; return nil },
+		onReady:     func() { r.ready++ },
 	}
 }
 

@@ -84,8 +84,13 @@ type names struct {
 // tell tells the DNS server what has changed since the last time. That is done after the
 // kernel was told, so that a name does not lead to an address before that is served, and
 // also when the kernel refused: the names are right all the same.
-func (n *names) tell(facts *node.Facts) {
-	if facts != n.facts {
+// The names of what was stored before a restart are told at once, as its rules are in
+// force still; all says that everything that there is was read since.
+func (n *names) tell(facts *node.Facts, all bool) {
+	if all {
+		defer n.server.Complete()
+	}
+	if facts != nil && facts != n.facts {
 		addrs := make([]netip.Addr, 0, len(facts.Addresses))
 		for _, a := range facts.Addresses {
 			addrs = append(addrs, a.Prefix.Addr())

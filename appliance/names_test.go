@@ -90,6 +90,12 @@ func TestNamesFollow(t *testing.T) {
 	r.step()
 	lookup("with a kernel that refuses", "10.1.0.3")
 
+	r.start()
+	resolver = r.withNames()
+	r.host()
+	r.step()
+	lookup("after a restart, before the manifests were read", "10.1.0.3")
+
 	r.write("db.yaml", "")
 	r.loop.names.told = 0 // as when there were more changes than the store remembers
 	r.step()

@@ -31,6 +31,10 @@ func Plan(cfg Config, paths []string, w io.Writer) ([]manifest.Problem, error) {
 	if _, err := objects.SyncFiles(files); err != nil {
 		return nil, err
 	}
+	made := cfg.controllers(objects)
+	if err := made.sync(); err != nil {
+		return nil, err
+	}
 	p := newPlanner()
 	var services []string
 	for key := range objects.Services() {
@@ -42,7 +46,7 @@ func Plan(cfg Config, paths []string, w io.Writer) ([]manifest.Problem, error) {
 	}
 	reporter := reporter{where: objects.Location}
 	problems := objects.Problems()
-	for _, q := range p.allProblems() {
+	for _, q := range append(made.problems(), p.allProblems()...) {
 		problems = append(problems, reporter.inFile(q))
 	}
 	return problems, nil

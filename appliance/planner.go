@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"svcctl.io/svcctl/appliance/conntrack"
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store/object"
@@ -25,6 +26,7 @@ type planner struct {
 	box      nft.Box
 	claims   resolve.Claims
 	compiler *nft.Compiler
+	flows    *conntrack.Ledger
 	problems map[string][]resolve.Problem // by Service
 	sizes    map[string]size              // by Service
 	total    size
@@ -47,6 +49,7 @@ func (s size) plus(o size, sign int) size {
 func newPlanner() *planner {
 	return &planner{
 		compiler: nft.NewCompiler(),
+		flows:    conntrack.NewLedger(),
 		problems: map[string][]resolve.Problem{},
 		sizes:    map[string]size{},
 		granted:  map[string][]nft.ServicePort{},
@@ -58,20 +61,21 @@ func newPlanner() *planner {
 // adopt plans all Services on top of a ruleset that is in the kernel.
 func (p *planner) adopt(have nft.Ruleset, box nft.Box, facts resolve.Facts, objs objects, all []string) nft.Transition {
 	p.box, p.facts = box, facts
-	return p.compiler.Adopt(have, nft.State{Box: box, Services: p.resolve(objs, all)})
+	p.flows.Adopt(have)
+	return p.compiler.Adopt(have, nft.State{Box: box, Services: p.resolve(objs, all, &box)})
 }
 
 // update plans the Services that changed.
 func (p *planner) update(objs objects, changed []string) nft.Transition {
 	p.retry(changed)
-	return p.compiler.Update(nil, p.resolve(objs, changed))
+	return p.compiler.Update(nil, p.resolve(objs, changed, nil))
 }
 
 // relocate plans all Services anew on a box that changed.
 func (p *planner) relocate(box nft.Box, facts resolve.Facts, objs objects, all []string) nft.Transition {
 	p.box, p.facts = box, facts
 	p.retry(all)
-	return p.compiler.Update(&box, p.resolve(objs, all))
+	return p.compiler.Update(&box, p.resolve(objs, all, &box))
 }
 
 // retry has those that the kernel refused planned as they are to be.
@@ -81,28 +85,41 @@ func (p *planner) retry(services []string) {
 	}
 }
 
+// planned is what one Service comes to.
+type planned struct {
+	resolve.Output
+	since time.Time // its creation
+	drain conntrack.Drain
+}
+
 // resolve gives the ports of the Services that changed and of those that gain or
-// lose a frontend by that; a Service that is gone has none.
-func (p *planner) resolve(objs objects, changed []string) map[string][]nft.ServicePort {
-	outputs := make(map[string]resolve.Output, len(changed))
+// lose a frontend by that; a Service that is gone has none. box is the box, if it
+// changed.
+func (p *planner) resolve(objs objects, changed []string, box *nft.Box) map[string][]nft.ServicePort {
+	outputs := make(map[string]planned, len(changed))
 	affected := map[string]bool{}
 	for _, key := range changed {
-		out, since := p.resolveOne(objs, key)
+		out := p.resolveOne(objs, key)
 		outputs[key] = out
-		for _, other := range p.claims.Set(key, since, out.Ports) {
+		for _, other := range p.claims.Set(key, out.since, out.Ports) {
 			affected[other] = true
 		}
 	}
 	for key := range affected {
 		if _, ok := outputs[key]; !ok {
-			outputs[key], _ = p.resolveOne(objs, key)
+			outputs[key] = p.resolveOne(objs, key)
 		}
 	}
 	ports := make(map[string][]nft.ServicePort, len(outputs))
+	connections := make(map[string][]conntrack.Port, len(outputs))
 	for key, out := range outputs {
 		namespace, name, _ := cutKey(key)
 		granted, conflicts := p.claims.Grant(object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}, out.Ports)
 		ports[key] = granted
+		connections[key] = nil
+		for i := range granted {
+			connections[key] = append(connections[key], conntrack.PortOf(&granted[i], granted[i].Serving, out.drain))
+		}
 		if _, changedBefore := p.pending[key]; !changedBefore {
 			p.pending[key] = p.granted[key]
 		}
@@ -115,6 +132,7 @@ func (p *planner) resolve(objs objects, changed []string) map[string][]nft.Servi
 			p.served(key, out.Health, granted)
 		}
 	}
+	p.flows.Update(box, connections)
 	return ports
 }
 
@@ -127,22 +145,29 @@ func cutKey(key string) (namespace, name string, ok bool) {
 	return "", key, false
 }
 
-func (p *planner) resolveOne(objs objects, key string) (resolve.Output, time.Time) {
+func (p *planner) resolveOne(objs objects, key string) planned {
+	var out planned
 	svc, slices, endpoints := objs.Service(key)
-	var since time.Time
 	if svc != nil && svc.Metadata.CreationTimestamp != nil {
-		since = *svc.Metadata.CreationTimestamp
+		out.since = *svc.Metadata.CreationTimestamp
 	}
 	if left, is := p.left[key]; is {
 		namespace, name, _ := cutKey(key)
-		return resolve.Output{Ports: left.ports, Problems: []resolve.Problem{
-			left.problem(object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}),
-		}}, since
+		out.Ports = left.ports
+		out.Problems = []resolve.Problem{left.problem(object.Ref{Kind: object.KindService, Namespace: namespace, Name: name})}
+		return out
 	}
 	if svc == nil {
-		return resolve.Output{}, since
+		return out
 	}
-	return resolve.Service(resolve.Input{Service: svc, Slices: slices, Endpoints: endpoints}, &p.facts), since
+	out.Output = resolve.Service(resolve.Input{Service: svc, Slices: slices, Endpoints: endpoints}, &p.facts)
+	var err error
+	if out.drain, err = conntrack.ParseDrain(svc.Metadata.Annotations); err != nil {
+		out.Problems = append(out.Problems, resolve.Problem{
+			Object: object.RefOf(svc), Field: "metadata.annotations", Reason: "InvalidAnnotation", Message: err.Error(), Warning: true,
+		})
+	}
+	return out
 }
 
 // record keeps the problems and the sizes of a Service.

@@ -122,7 +122,7 @@ func (p *planner) leave(objs objects, out map[string]error) {
 			delete(p.left, key)
 		}
 	}
-	p.compiler.Update(nil, p.resolve(objs, changed))
+	p.compiler.Update(nil, p.resolve(objs, changed, nil))
 }
 
 // quarantine finds the Services that make the kernel refuse a change, leaves them out,

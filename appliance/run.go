@@ -15,6 +15,7 @@ import (
 	"svcctl.io/svcctl/api"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/checkup"
+	"svcctl.io/svcctl/appliance/conntrack"
 	"svcctl.io/svcctl/appliance/dns"
 	"svcctl.io/svcctl/appliance/metrics"
 	"svcctl.io/svcctl/appliance/node"
@@ -142,6 +143,12 @@ func (a *assembly) serve(ctx context.Context, server *api.Server, socket, scrape
 		tasks.Go(func() error { return a.watcher.Run(ctx) })
 	}
 	l := a.loop()
+	if cleaner, err := conntrack.New(conntrack.Options{Log: a.log}); err != nil {
+		l.flows = untracked{err}
+	} else {
+		l.flows = cleaner
+		tasks.Go(func() error { return cleaner.Run(ctx) })
+	}
 	host := make(chan []checkup.Finding)
 	in.host, in.beats = host, l.watchdog.beats
 	tasks.Go(func() error { return a.watchHost(ctx, host) })
@@ -173,16 +180,17 @@ func (a *assembly) loop() *loop {
 	planner.served = hosted.record
 	return &loop{
 		cfg: a.cfg, log: a.log, store: a.store, metrics: a.metrics, state: a.state,
-		planner:  planner,
-		hosted:   hosted,
-		kernel:   &programmer{kernel: a.kernel, log: a.log},
-		reporter: &reporter{log: a.log, where: a.store.Location},
-		status:   a.firstStatus(),
-		brake:    a.brake,
-		now:      time.Now,
-		sentinel: a.kernel.HoldSentinel,
-		watchdog: a.watchdog(),
-		onReady:  func() { a.notify(daemon.SdNotifyReady) },
+		controllers: a.cfg.controllers(a.store),
+		planner:     planner,
+		hosted:      hosted,
+		kernel:      &programmer{kernel: a.kernel, log: a.log},
+		reporter:    &reporter{log: a.log, where: a.store.Location},
+		status:      a.firstStatus(),
+		brake:       a.brake,
+		now:         time.Now,
+		sentinel:    a.kernel.HoldSentinel,
+		watchdog:    a.watchdog(),
+		onReady:     func() { a.notify(daemon.SdNotifyReady) },
 	}
 }
 

@@ -67,6 +67,10 @@ type ServicePort struct {
 	Frontends []Frontend
 	// Pools are the endpoints each pool holds; an address appears once in a pool.
 	Pools [NumPools][]netip.AddrPort
+	// Serving are all endpoints that serve, also those that no pool chose for new
+	// connections. The ruleset does not depend on them; who looks after open
+	// connections does.
+	Serving []netip.AddrPort
 }
 
 // Pool names a selection of a Service port's endpoints.

@@ -127,6 +127,17 @@ func (s *Store) Services() iter.Seq2[string, *object.Service] {
 	}
 }
 
+// ServiceKeys are the "namespace/name" of all that Service answers something for: also of
+// Services that are not there, or withheld, while something is there for them.
+func (s *Store) ServiceKeys() []string {
+	s.mu.RLock()
+	keys := slices.Collect(maps.Keys(s.index.services))
+	keys = slices.AppendSeq(keys, maps.Keys(s.index.slices))
+	keys = slices.AppendSeq(keys, maps.Keys(s.index.endpoints))
+	s.mu.RUnlock()
+	return sortedOnce(keys)
+}
+
 // Pod is the Pod of a "namespace/name", nil when there is none. It may not be changed.
 func (s *Store) Pod(key string) *object.Pod {
 	s.mu.RLock()

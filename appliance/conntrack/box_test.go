@@ -2,11 +2,9 @@ package conntrack
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -100,18 +98,17 @@ func (b *box) restart(change func()) {
 	b.reconcile()
 }
 
-// reconcile has the Cleaner do what there is to do, and waits until it looked once.
+// reconcile has the Cleaner do what there is to do, and waits until it looked at all of it
+// once.
 func (b *box) reconcile() {
 	b.t.Helper()
-	work := b.ledger.Take()
-	looks := b.cleaner.Stats().Looks
-	b.cleaner.Reconcile(work)
-	if !slices.ContainsFunc(work.Flows, func(f Flows) bool { return f.Look }) {
-		return
-	}
-	eventually(b.t, 5*time.Second, func() error {
-		if b.cleaner.Stats().Looks == looks {
-			return errors.New("the Cleaner did not look")
+	b.cleaner.Reconcile(b.ledger.Take())
+	handed := time.Now()
+	eventually(b.t, withinSync, func() error {
+		b.cleaner.mu.Lock()
+		defer b.cleaner.mu.Unlock()
+		if due, _ := b.cleaner.agenda.due(handed); len(due) > 0 {
+			return fmt.Errorf("%d frontends were not looked at", len(due))
 		}
 		return nil
 	})

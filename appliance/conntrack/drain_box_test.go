@@ -15,7 +15,7 @@ import (
 )
 
 // shortly is how long connections are drained here.
-var shortly = Drain{true, 500 * time.Millisecond}
+var shortly = Drain{true, time.Second}
 
 // speaker accepts connections on a host and hands them out.
 func speaker(t *testing.T, h *netlab.Host, at netip.AddrPort) <-chan net.Conn {
@@ -119,7 +119,7 @@ func TestDrain(t *testing.T) {
 						t.Errorf("what is drained is a dead end: %s", e)
 					}
 				}
-				eventually(t, 3*time.Second, func() error {
+				eventually(t, shortly.Timeout+withinSync, func() error {
 					if n := b.cleaner.Stats().Reset; n != 4 {
 						return fmt.Errorf("%d connections were reset, want 4", n)
 					}
@@ -189,7 +189,7 @@ func TestDrainEnds(t *testing.T) {
 	if err := first.Echo("still there"); err != nil {
 		t.Errorf("right after a restart: %v", err)
 	}
-	eventually(t, 3*time.Second, func() error {
+	eventually(t, shortly.Timeout+withinSync, func() error {
 		if err := first.Echo("still there"); netlab.RefusalOf(err) != netlab.Reset {
 			return fmt.Errorf("drained: %v, want a reset", err)
 		}
@@ -211,7 +211,7 @@ func TestWithoutDeadEnds(t *testing.T) {
 		reset := b.cleaner.Stats().Forgotten
 		c := b.dial(b.IN, at[0], "L1")
 		b.apply("web", svc, left...)
-		eventually(t, 3*time.Second, func() error {
+		eventually(t, shortly.Timeout+withinSync, func() error {
 			if b.cleaner.Stats().Forgotten == reset {
 				return errors.New("nothing was deleted")
 			}
@@ -254,7 +254,7 @@ func TestDrainOfTheBox(t *testing.T) {
 				}
 			}
 			b.apply("web", svc, endpoint(b.R1, family, 80))
-			eventually(t, 3*time.Second, func() error {
+			eventually(t, shortly.Timeout+withinSync, func() error {
 				if s := b.cleaner.Stats(); s.Reset < 4 || s.Draining > 0 {
 					return fmt.Errorf("%d connections were reset, want 4 at least; %d endpoints are draining", s.Reset, s.Draining)
 				}

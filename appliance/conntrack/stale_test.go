@@ -12,8 +12,9 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// withinSync is how long a change may take to be in force for connections too.
-const withinSync = time.Second
+// withinSync is how long a change may take to be in force for connections too: 1 s, and
+// what a busy machine adds.
+const withinSync = 5 * time.Second
 
 // everywhere is a Service on every kind of frontend in a family, and where a client
 // finds it: a cluster IP, a load balancer IP, an external IP and a node port.

@@ -50,11 +50,20 @@ type inquiry struct {
 	limit int
 }
 
-// answer answers what can be answered from the index.
+// answer answers what can be answered from the index. While that is not complete there is
+// no negative answer.
 func (x *index) answer(q inquiry) reply {
+	r := x.lookup(q)
+	if r.authoritative && (r.rcode == dns.RcodeNameError || len(r.answer) == 0) && !x.complete.Load() {
+		return reply{rcode: dns.RcodeServerFailure}
+	}
+	return r
+}
+
+func (x *index) lookup(q inquiry) reply {
 	labels := dns.SplitDomainName(strings.ToLower(q.Name))
 	if inside, ok := x.inside(labels); ok {
-		return x.answerInZone(q, inside)
+		return x.answerNode(q, x.find(inside), x.soa(x.domain))
 	}
 	if prefix, ok := parseReverse(labels); ok {
 		return x.answerReverse(q, labels, prefix)
@@ -84,22 +93,11 @@ func (x *index) inside(labels []string) ([]string, bool) {
 // was asked for, without an alias, as clients take only what they asked for. What is no
 // Service is not ours.
 func (x *index) answerInNamespace(q inquiry, label string) reply {
-	if !x.loaded.Load() {
-		return reply{rcode: dns.RcodeServerFailure}
-	}
 	n := x.findService([]string{label, q.namespace})
-	if n == nil {
+	if n == nil && x.complete.Load() {
 		return reply{outside: true}
 	}
 	return x.answerNode(q, n, nil)
-}
-
-// answerInZone answers a name of the zone, and what it is an alias of.
-func (x *index) answerInZone(q inquiry, labels []string) reply {
-	if !x.loaded.Load() {
-		return reply{rcode: dns.RcodeServerFailure}
-	}
-	return x.answerNode(q, x.find(labels), x.soa(x.domain))
 }
 
 // answerNode answers what is at a name, nil when there is no such name, and follows

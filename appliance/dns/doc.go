@@ -9,8 +9,8 @@
 //
 //   - What the index says of one Service is of one moment: an answer never mixes an old
 //     and a new state of it.
-//   - Unknown is not absent: until the first Update names of the zone get SERVFAIL, not
-//     NXDOMAIN.
+//   - Unknown is not absent: until Complete says that all Services are known, names of
+//     the zone get SERVFAIL instead of a negative answer.
 //   - Never an open resolver: a name that is not ours is asked upstream only for clients
 //     on this box or in Config.Internal, and refused otherwise.
 //   - Work for a query is bounded: by the size of the answer that fits, by the number of
@@ -23,5 +23,6 @@
 //
 //	server, err := dns.Listen(dns.Config{Addresses: []string{"192.0.2.1:53"}, Domain: "cluster.local"}, log)
 //	server.Update(map[string]resolve.Input{"default/web": {Service: svc, Slices: slices}})
+//	server.Complete()
 //	err = server.Run(ctx)
 package dns

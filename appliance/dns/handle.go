@@ -92,7 +92,7 @@ func (s *Server) reply(c client, m *dns.Msg, do bool, limit int) reply {
 	r := s.index.answer(inquiry{q, c.namespace, limit})
 	// An answer that needs an upstream is given in full to those who may have one and
 	// ask for it (RD).
-	recurse := c.trusted && len(s.cfg.Upstreams) > 0 && m.RecursionDesired
+	recurse := c.trusted && len(s.cfg.Upstreams) > 0
 	switch {
 	case r.outside && !recurse:
 		return reply{rcode: dns.RcodeRefused}

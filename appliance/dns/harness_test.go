@@ -92,6 +92,7 @@ func serve(t testing.TB, cfg Config, yaml string) *Server {
 	t.Helper()
 	s := listen(t, cfg)
 	s.Update(parse(t, yaml))
+	s.Complete()
 	return s
 }
 

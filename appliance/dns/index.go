@@ -22,7 +22,7 @@ type index struct {
 	// server is the node of the name that the zone's NS record leads to.
 	server *node
 
-	loaded     atomic.Bool   // the index was updated once
+	complete   atomic.Bool   // what is not in the index is not there
 	serial     atomic.Uint32 // of the SOA record
 	services   sync.Map      // *records by serviceKey
 	namespaces sync.Map      // by name: those that have a Service
@@ -60,7 +60,6 @@ func (x *index) update(changed map[string]resolve.Input, now time.Time) {
 	}
 	// A serial is never used twice, not after a restart either (RFC 1982 order).
 	x.serial.Store(max(x.serial.Load()+1, uint32(now.Unix())))
-	x.loaded.Store(true)
 }
 
 func (x *index) replace(key serviceKey, in resolve.Input, moved map[netip.Addr]bool) {

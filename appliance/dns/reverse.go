@@ -66,11 +66,8 @@ func (x *index) answerReverse(q inquiry, labels []string, prefix netip.Prefix) r
 	if prefix.IsSingleIP() {
 		names = x.names(prefix.Addr())
 	}
-	switch {
-	case len(names) == 0 && zone == "":
+	if len(names) == 0 && zone == "" {
 		return reply{outside: true}
-	case !x.loaded.Load():
-		return reply{rcode: dns.RcodeServerFailure}
 	}
 	r := reply{authoritative: true}
 	switch {

@@ -127,9 +127,13 @@ func (s *Server) Addresses() []netip.AddrPort {
 }
 
 // Update tells what has become of Services, by "namespace/name"; one that is gone has no
-// Service in its input. The first call is for all Services. Only one goroutine may call
-// it at a time; it does not wait for anybody, and nobody waits for it.
+// Service in its input. Only one goroutine may call it at a time; it does not wait for
+// anybody, and nobody waits for it.
 func (s *Server) Update(changed map[string]resolve.Input) { s.index.update(changed, time.Now()) }
+
+// Complete tells that there are no other Services than those that Update told of. Until
+// then names that are not known get no answer instead of a negative one.
+func (s *Server) Complete() { s.index.complete.Store(true) }
 
 // Services are the "namespace/name" of the Services that the server knows.
 func (s *Server) Services() []string { return s.index.known() }

@@ -17,25 +17,41 @@ import (
 	"svcctl.io/svcctl/appliance/resolve"
 )
 
-// TestNothingKnownYet: before the first update no name of the zone is denied.
-func TestNothingKnownYet(t *testing.T) {
+// TestNotComplete: before everything is known no name of ours is denied, and those that
+// are known are answered.
+func TestNotComplete(t *testing.T) {
 	cfg := config()
 	cfg.Namespaces = []ClientNamespace{{netip.MustParsePrefix("127.0.0.0/8"), "default"}}
 	s := listen(t, cfg)
-	for _, name := range []string{"web.default.svc.cluster.local.", "cluster.local.", "10.0.96.10.in-addr.arpa.", "web."} {
-		if got := text(ask(t, s, "udp", question(name, dns.TypeA))); got != "SERVFAIL" {
-			t.Errorf("%s: %s", name, got)
+	check := func(when string, wants map[string]string) {
+		t.Helper()
+		for name, want := range wants {
+			kind := dns.TypeA
+			if strings.HasSuffix(name, "arpa.") {
+				kind = dns.TypePTR
+			}
+			if got := text(ask(t, s, "udp", question(name, kind))); got != want {
+				t.Errorf("%s: %s:\n got %s\nwant %s", when, name, got, want)
+			}
 		}
 	}
-	s.Update(nil)
-	if got := text(ask(t, s, "udp", question("web.default.svc.cluster.local.", dns.TypeA))); got != noName {
-		t.Error(got)
-	}
+	const web, none = "web.default.svc.cluster.local.", "none.default.svc.cluster.local."
+	unknown := map[string]string{none: "SERVFAIL", "1.0.96.10.in-addr.arpa.": "SERVFAIL", "none.": "SERVFAIL", "six.default.svc.cluster.local.": "SERVFAIL",
+		"gone.default.svc.cluster.local.": "SERVFAIL", "example.com.": refused}
+	check("at first", map[string]string{web: "SERVFAIL", "web.": "SERVFAIL"})
+	check("at first", unknown)
+	s.Update(parse(t, everything))
+	check("after the first update", map[string]string{web: "NOERROR aa; " + web + " A 10.96.0.10", "web.": "NOERROR aa; web. A 10.96.0.10",
+		"10.0.96.10.in-addr.arpa.": "NOERROR aa; 10.0.96.10.in-addr.arpa. PTR " + web})
+	check("after the first update", unknown)
+	s.Complete()
+	check("in the end", map[string]string{web: "NOERROR aa; " + web + " A 10.96.0.10", none: noName, "none.": refused,
+		"1.0.96.10.in-addr.arpa.": "NXDOMAIN aa; authority: 96.10.in-addr.arpa. SOA", "six.default.svc.cluster.local.": noData})
 }
 
 // TestUpdate follows one name through its changes.
 func TestUpdate(t *testing.T) {
-	s := listen(t, config())
+	s := serve(t, config(), "")
 	db := func(endpoints ...string) string {
 		return service("db", "clusterIP: None, ports: [{name: pg, port: 5432}]") + slice("db", "IPv4", "{name: pg, port: 5432}", endpoints...)
 	}

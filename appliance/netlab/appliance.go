@@ -39,6 +39,8 @@ type Appliance struct {
 	Manifests Dir
 	Data      string
 	Socket    string
+	// Wrapper is a command that svcctl is started by, as strace or prlimit; empty: none.
+	Wrapper []string
 
 	t      testing.TB
 	host   *Host
@@ -96,7 +98,8 @@ func (a *Appliance) Launch() {
 	args := append([]string{
 		"serve", "--manifests", a.Manifests.Path, "--data-dir", a.Data, "--socket", a.Socket, "--log-format", "text",
 	}, a.flags...)
-	cmd := exec.Command(a.binary, args...)
+	command := slices.Concat(a.Wrapper, []string{a.binary}, args)
+	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Stdout, cmd.Stderr = &a.log, &a.log
 	a.log.begin(strings.Join(cmd.Args, " "))
 	if err := a.host.start(cmd); err != nil {
@@ -154,11 +157,24 @@ func (a *Appliance) Kill() {
 
 func (a *Appliance) signal(s os.Signal) *os.ProcessState {
 	a.t.Helper()
+	a.Signal(s)
+	return a.Wait()
+}
+
+// Signal sends a signal to svcctl and does not wait for what it does.
+func (a *Appliance) Signal(s os.Signal) {
+	a.t.Helper()
 	if err := a.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		a.t.Fatalf("signal svcctl: %v", err)
 	}
-	return a.Wait()
 }
+
+// PID is the process that was started last.
+func (a *Appliance) PID() int { return a.cmd.Process.Pid }
+
+// Ready tells whether svcctl said, since it was started last, that everything is
+// programmed.
+func (a *Appliance) Ready() bool { return a.log.has(readyLine) }
 
 // Wait waits until svcctl ended and tells how.
 func (a *Appliance) Wait() *os.ProcessState {

@@ -232,6 +232,8 @@ func deref(s *string) string {
 // selection is the endpoints of a Service port that are used.
 type selection struct {
 	pools [nft.NumPools][]netip.AddrPort
+	// serving are all that keep their open connections.
+	serving []netip.AddrPort
 	// noLocal is what a connection that may only go to local endpoints gets when there
 	// is none: while others serve elsewhere what the Service says, else a refusal.
 	noLocal nft.Refusal
@@ -251,6 +253,10 @@ func (r *resolver) selectEndpoints(all []endpoint) selection {
 		local = pick(all, func(e *endpoint) bool { return e.state == draining && e.local })
 	}
 	sel.pools[nft.PoolCluster], sel.pools[nft.PoolLocal] = cluster, local
+	sel.serving = cluster // mostly the same, and then not held twice
+	if serving := pick(all, func(e *endpoint) bool { return e.state > unfit }); len(serving) != len(cluster) {
+		sel.serving = serving
+	}
 	if slices.ContainsFunc(all, func(e endpoint) bool { return e.state > unfit }) {
 		sel.noLocal = r.noLocal
 	}

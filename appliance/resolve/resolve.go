@@ -124,7 +124,7 @@ func (r *resolver) resolve() {
 				Affinity: r.affinity(),
 			}
 			sel := r.selectEndpoints(endpoints[portKey{port.Name, proto, family}])
-			p.Pools = sel.pools
+			p.Pools, p.Serving = sel.pools, sel.serving
 			p.Frontends = r.frontends(port, vips, sel)
 			r.out.Ports = append(r.out.Ports, p)
 		}

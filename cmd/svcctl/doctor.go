@@ -35,7 +35,7 @@ warning, error), message and advice.`,
 		options: o,
 		examples: []example{
 			{"Before the first start.", "sudo svcctl doctor"},
-			{"What is wrong, for a script.", `sudo svcctl doctor -o json | jq -r '.findings[] | select(.level != "ok").check'`},
+			{"What to do, for a script.", `sudo svcctl doctor -o json | jq -r '.findings[].advice // empty'`},
 		},
 		exits: `  0  nothing is wrong (warnings are not)
   1  something is wrong: what it is, and what to do, is in the output

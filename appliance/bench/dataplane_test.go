@@ -1,0 +1,143 @@
+package bench
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"svcctl.io/svcctl/appliance/netlab"
+)
+
+// vip is the frontend that is measured.
+var vip = netip.MustParseAddrPort("10.96.0.10:80")
+
+// The hand-written rulesets that are compared with. In "conntrack" connections are
+// tracked because of a rule that no forwarded packet meets.
+var (
+	conntracked = "table ip t { chain c { type filter hook input priority 0; ct state invalid drop; }; }"
+	oneRule     = "table ip t { chain c { type nat hook prerouting priority dstnat; ip daddr 10.96.0.10 udp dport 80 dnat to 10.128.0.2:8080; }; }"
+)
+
+// oneMap is a ruleset that does no more than it must: one rule, all Services in one map.
+func oneMap(services int) string {
+	var s strings.Builder
+	s.WriteString("table ip t { map m { type ipv4_addr . inet_proto . inet_service . integer : ipv4_addr . inet_service; elements = {\n")
+	for i := range services {
+		for e := range endpointsEach {
+			fmt.Fprintf(&s, "%s . udp . 80 . %d : %s . 8080,\n", serviceAddr(i), e, endpointAddr(i, e))
+		}
+	}
+	fmt.Fprintf(&s, "}; }; chain c { type nat hook prerouting priority dstnat; dnat ip to ip daddr . meta l4proto . th dport . numgen random mod %d map @m; }; }", endpointsEach)
+	return strings.Replace(s.String(), "type ipv4_addr . inet_proto . inet_service . integer : ipv4_addr . inet_service",
+		"typeof ip daddr . meta l4proto . th dport . numgen random mod 5 : ip daddr . th dport", 1)
+}
+
+// way is one way to handle a packet, measured in turns with the others.
+type way struct {
+	name    string
+	router  *router
+	to      netip.AddrPort
+	clients int // known ones that are used again and again; 0: every packet has its own
+	next    int // of the flows that were used
+	took    []time.Duration
+}
+
+const (
+	warmup   = 200  // packets that bring the caches back after the other ways' turns
+	measured = 1000 // packets that are measured in a turn
+)
+
+// flows are the packets of new flows.
+func (w *way) flows(n int) [][]byte {
+	packets := make([][]byte, n)
+	for i := range packets {
+		client := w.next
+		if w.clients > 0 {
+			client %= w.clients
+		}
+		addr := netip.AddrFrom4([4]byte{100, 65 + byte(client>>16), byte(client >> 8), byte(client)})
+		packets[i] = flow{netip.AddrPortFrom(addr, uint16(1024+w.next%60000)), w.to}.packet()
+		w.next++
+	}
+	return packets
+}
+
+// turn measures the first packets of new flows.
+func (w *way) turn(b *testing.B) {
+	b.Helper()
+	w.router.inject(b, w.router.in, w.flows(warmup))
+	packets := w.flows(measured)
+	before := w.router.sent(b)
+	w.took = append(w.took, w.router.inject(b, w.router.in, packets))
+	if sent := w.router.sent(b) - before; sent != measured {
+		b.Fatalf("%s: %d of %d packets were forwarded", w.name, sent, measured)
+	}
+	w.router.forgetFlows(b)
+}
+
+// by hand is a router with a hand-written ruleset.
+func byHand(b *testing.B, lab *netlab.Lab, name, ruleset string, to netip.AddrPort) *way {
+	b.Helper()
+	r := newRouter(b, lab, "hand")
+	if ruleset != "" {
+		r.LoadNft(ruleset)
+	}
+	return &way{name: name, router: r, to: to}
+}
+
+// balanced is a router with an appliance.
+func balanced(b *testing.B, lab *netlab.Lab, name string, manifests func(netlab.Dir)) *way {
+	b.Helper()
+	r := newRouter(b, lab, "gw")
+	svcctl := r.Appliance(program, boxFlags...)
+	manifests(svcctl.Manifests)
+	svcctl.Start()
+	svcctl.Stop() // the rules stay, and it takes no CPU from what is measured
+	return &way{name: name, router: r, to: vip}
+}
+
+// BenchmarkNewConnection is the CPU of a flow's first packet, all its way through the box.
+func BenchmarkNewConnection(b *testing.B) {
+	lab := netlab.New(b)
+	endpoint := netip.MustParseAddrPort("10.128.0.2:8080")
+	ways := []*way{
+		byHand(b, lab, "one hand-written DNAT rule", oneRule, vip),
+		byHand(b, lab, "plain routing", "", endpoint),
+		byHand(b, lab, "plain routing, tracked", conntracked, endpoint),
+		byHand(b, lab, "one hand-written rule and map, 10,000 Services", oneMap(10_000), netip.AddrPortFrom(serviceAddr(7), 80)),
+	}
+	for _, services := range []int{1, 1_000, 10_000} {
+		ways = append(ways, balanced(b, lab, fmt.Sprintf("%d plain Services", services), func(d netlab.Dir) {
+			writeServices(d, services)
+			d.Write("probe.yaml", probe(vip, endpointsEach, ""))
+		}))
+	}
+	for _, services := range []int{1_000, 10_000} {
+		ways = append(ways, balanced(b, lab, fmt.Sprintf("%d Services, every feature on", services), func(d netlab.Dir) {
+			writeServices(d, services)
+			d.Write("features.yaml", everyFeature)
+			d.Write("probe.yaml", probe(vip, endpointsEach, ""))
+		}))
+	}
+	for _, endpoints := range []int{1, 10, 100, 1_000} {
+		sticky := balanced(b, lab, fmt.Sprintf("affinity, %d endpoints, known clients", endpoints), func(d netlab.Dir) {
+			d.Write("probe.yaml", probe(vip, endpoints, "sessionAffinity: ClientIP"))
+		})
+		sticky.clients = 1_000
+		fresh := balanced(b, lab, fmt.Sprintf("affinity, %d endpoints, new clients", endpoints), func(d netlab.Dir) {
+			d.Write("probe.yaml", probe(vip, endpoints, "sessionAffinity: ClientIP"))
+		})
+		ways = append(ways, sticky, fresh)
+	}
+	for range *rounds {
+		for _, w := range ways {
+			w.turn(b)
+		}
+	}
+	for _, w := range ways {
+		results.add("New connection: CPU of the first packet, all its way", w.name, ms(median(w.took)),
+			fmt.Sprintf("%.2fx one DNAT rule", median(ratios(w.took, ways[0].took))))
+	}
+}

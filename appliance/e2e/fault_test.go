@@ -1,0 +1,438 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"svcctl.io/svcctl/appliance/netlab"
+)
+
+// The tests below are named by the rows of the list of faults in docs/reliability.md.
+
+// hasReason waits until the status has a problem of a reason that says all the texts, or,
+// without texts, until it has none.
+func (b *box) hasReason(t *testing.T, within time.Duration, reason string, texts ...string) {
+	t.Helper()
+	eventually(t, within, func() error {
+		problems := b.status().Problems
+		for _, p := range problems {
+			if p.Reason != reason {
+				continue
+			}
+			if len(texts) == 0 {
+				return fmt.Errorf("there still is %s", p)
+			}
+			for _, text := range texts {
+				if !strings.Contains(p.Message, text) {
+					return fmt.Errorf("no %q in %s", text, p)
+				}
+			}
+			return nil
+		}
+		if len(texts) > 0 {
+			return fmt.Errorf("no problem %s in:\n%s", reason, list(problems))
+		}
+		return nil
+	})
+}
+
+// serves asserts that the Service of web answers in both families.
+func (b *box) serves(t *testing.T, when string) {
+	t.Helper()
+	for _, f := range families {
+		if _, err := b.IN.Ask("tcp", f.at(f.vip(41), 80)); err != nil {
+			t.Errorf("%s: %v", when, err)
+		}
+	}
+}
+
+func TestF06_directoryVanishes(t *testing.T) {
+	b := web(t, nil, l1)
+	dir := b.svcctl.Manifests.Path
+	if err := os.Rename(dir, dir+".away"); err != nil {
+		t.Fatal(err)
+	}
+	b.hasReason(t, syncTimeout, "DirectoryUnavailable", "stays in force")
+	b.serves(t, "without the directory")
+	b.svcctl.Kill()
+	b.svcctl.Start()
+	b.serves(t, "after a restart without the directory")
+	if err := os.Rename(dir+".away", dir); err != nil {
+		t.Fatal(err)
+	}
+	b.hasReason(t, syncTimeout, "DirectoryUnavailable")
+	b.rewrite("web.yaml", b.webDocuments(b.R1))
+	for _, f := range families {
+		b.reaches(t, b.IN, "tcp", f.at(f.vip(41), 80), plain, f.on(80, b.R1)...)
+	}
+}
+
+func TestF07_massRemovalIsHeldAndReleased(t *testing.T) {
+	b := newBox(t, flags{"allow-mass-removal": {"false"}})
+	b.write("web.yaml", b.webDocuments(b.L1))
+	for i := range 30 {
+		b.svcctl.Manifests.Write(fmt.Sprintf("%02d.yaml", i), strings.Join(b.many(ipv4, i, 1), "---\n"))
+	}
+	b.svcctl.Start()
+	ask := func(i int) error {
+		ip := b.clusterIPOf(t, ipv4, 1000+i)
+		if ip == "" {
+			return fmt.Errorf("Service %d has no address", i)
+		}
+		_, err := b.IN.Ask("tcp", ipv4.at(ip, uint16(1000+i)))
+		return err
+	}
+	for i := range 25 { // as rm does: one after the other
+		b.svcctl.Manifests.Remove(fmt.Sprintf("%02d.yaml", i))
+		time.Sleep(5 * time.Millisecond)
+	}
+	b.hasReason(t, syncTimeout, "MassRemovalHeld", "svcctl release")
+	b.rewrite("web.yaml", b.webDocuments(b.R1)) // goes on
+	held := 0
+	for i := range 25 {
+		if ask(i) == nil {
+			held++
+		}
+	}
+	if held < 15 { // the first few may be gone before it was a mass
+		t.Errorf("%d of 25 Services are kept, want at least 15", held)
+	}
+	if _, stderr, code := b.svcctl.Svcctl("status"); code != 1 || !strings.Contains(stderr, "problem") {
+		t.Errorf("svcctl status: exit code %d: %s", code, stderr)
+	}
+	b.svcctl.Kill()
+	b.svcctl.Start()
+	b.hasReason(t, syncTimeout, "MassRemovalHeld", "svcctl release")
+	out, stderr, code := b.svcctl.Svcctl("release")
+	if code != 0 || !strings.Contains(out, "let go") {
+		t.Fatalf("svcctl release: exit code %d: %s%s", code, out, stderr)
+	}
+	b.hasReason(t, syncTimeout, "MassRemovalHeld")
+	for i := range 25 {
+		if ip := b.clusterIPOf(t, ipv4, 1000+i); ip != "" {
+			t.Errorf("after the release Service %d still is at %s", i, ip)
+		}
+	}
+	b.serves(t, "in the end")
+}
+
+func TestF07_emptiedDirectoryIsHeld(t *testing.T) {
+	b := web(t, flags{"allow-mass-removal": {"false"}}, l1)
+	b.svcctl.Manifests.Remove("web.yaml")
+	b.hasReason(t, syncTimeout, "MassRemovalHeld", "no manifests any more")
+	b.serves(t, "with an emptied directory")
+	b.change(func() { b.svcctl.Manifests.Write("none.yaml", "# on purpose\n") })
+	for _, f := range families {
+		if err := b.notListed(t, f, f.at(f.vip(41), 0).Addr()); err != nil {
+			t.Errorf("after the emptiness was confirmed: %v", err)
+		}
+	}
+}
+
+func TestS08_secondInstanceWithDirectoriesOfItsOwn(t *testing.T) {
+	b := web(t, nil, l1)
+	second := b.GW1.Appliance(binary, b.flags.args()...)
+	b.commitsNothing(t, "a second instance", func() { refusesToStart(t, second, "another svcctl serves in this network namespace") })
+	b.serves(t, "beside a second instance")
+}
+
+func TestK01_culpritIsNamed(t *testing.T) {
+	b := web(t, nil, l1)
+	b.GW1.Nft("flush", "ruleset")
+	eventually(t, syncTimeout, func() error {
+		for line := range strings.Lines(b.svcctl.Log()) {
+			if strings.Contains(line, "changed by another program") && strings.Contains(line, "comm=nft") && strings.Contains(line, "pid=") {
+				return nil
+			}
+		}
+		return fmt.Errorf("no line that names the culprit in\n%s", b.svcctl.Log())
+	})
+	b.serves(t, "after a flush")
+}
+
+func TestK02_foreignEditIsUndone(t *testing.T) {
+	b := web(t, nil, l1)
+	for _, edit := range []string{
+		"flush map ip svcctl services",
+		"delete element ip6 svcctl backends { fd00:172:30::41 . tcp . 80 . 0 }",
+		"add element ip svcctl services { 172.30.0.99 . tcp . 80 : drop }",
+		"flush chain ip svcctl prerouting",
+		"insert rule ip6 svcctl prerouting drop",
+		"add chain ip svcctl intruder",
+		"add table ip svcctl { flags dormant; }",
+		"flush table ip svcctl\nflush table ip6 svcctl",
+	} {
+		t.Run(edit, func(t *testing.T) {
+			before := b.GW1.Nft("list", "table", "ip", "svcctl") + b.GW1.Nft("list", "table", "ip6", "svcctl")
+			b.GW1.LoadNft(edit)
+			eventually(t, syncTimeout, func() error {
+				after := b.GW1.Nft("list", "table", "ip", "svcctl") + b.GW1.Nft("list", "table", "ip6", "svcctl")
+				if sortedLines(after) != sortedLines(before) {
+					return fmt.Errorf("the tables are\n%s\nwere\n%s", after, before)
+				}
+				return nil
+			})
+			b.serves(t, edit)
+			time.Sleep(2100 * time.Millisecond) // five in ten seconds are no fight yet
+		})
+	}
+}
+
+// sortedLines makes listings equal that differ in the order of their elements.
+func sortedLines(text string) string {
+	var lines []string
+	for line := range strings.Lines(text) {
+		line = strings.Trim(line, " \t\n,{}=")
+		lines = append(lines, strings.TrimPrefix(strings.TrimSpace(line), "elements = { "))
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+func TestK02_fightIsCalledOne(t *testing.T) {
+	b := web(t, nil, l1)
+	stop := time.Now().Add(4 * time.Second)
+	edits := 0
+	m := b.GW1.Monitor()
+	for time.Now().Before(stop) {
+		b.GW1.Nft("flush", "ruleset")
+		edits++
+		time.Sleep(20 * time.Millisecond)
+	}
+	b.hasReason(t, syncTimeout, "ForeignInterference", "nft (process ")
+	heals := 0
+	for _, tr := range m.Transactions() {
+		if tr.Process == "svcctl" && tr.Count("add table") > 0 {
+			heals++
+		}
+	}
+	if heals < 6 || heals > 20 {
+		t.Errorf("%d heals against %d flushes in 4 s, want a few", heals, edits)
+	}
+	if n := strings.Count(b.svcctl.Log(), "changed by another program"); n > 20 {
+		t.Errorf("the log has %d lines about one fight", n)
+	}
+	eventually(t, 10*time.Second, func() error { // the pauses so far were 1, 2 and at most 4 s
+		_, err := b.IN.Ask("tcp", ipv4.at(ipv4.vip(41), 80), netlab.Within(200*time.Millisecond))
+		return err
+	})
+}
+
+func TestK03_concurrentWriters(t *testing.T) {
+	b := web(t, nil, l1r1)
+	b.GW1.LoadNft("table inet other {\n set s { type inet_service; }\n}\n")
+	stop := make(chan struct{})
+	commits := make(chan int)
+	go func() {
+		n := 0
+		for {
+			select {
+			case <-stop:
+				commits <- n
+				return
+			default:
+			}
+			verb := []string{"add", "delete"}[n%2]
+			if _, _, err := b.GW1.Run("nft", verb, "element", "inet", "other", "s", "{ 80 }"); err != nil {
+				t.Error(err)
+			}
+			n++
+		}
+	}()
+	sets := [][]*netlab.Host{{b.L1}, {b.R1, b.R2}, {b.R2}, {b.L1, b.L2}}
+	for i := range 20 {
+		b.rewrite("web.yaml", b.webDocuments(sets[i%len(sets)]...))
+		for _, f := range families {
+			reply, err := b.IN.Ask("tcp", f.at(f.vip(41), 80), patiently)
+			if err != nil || !servedBy(reply.Server, sets[i%len(sets)]) {
+				t.Errorf("change %d: answered by %q, %v", i, reply.Server, err)
+			}
+		}
+	}
+	close(stop)
+	t.Logf("%d commits of another program meanwhile", <-commits)
+}
+
+func servedBy(server string, hosts []*netlab.Host) bool {
+	for _, h := range hosts {
+		if h.Name == server {
+			return true
+		}
+	}
+	return false
+}
+
+func TestK21_settingsChangedByOthers(t *testing.T) {
+	b := web(t, nil, l1)
+	b.GW1.Sysctl("net.ipv4.ip_forward", "0")
+	b.hasReason(t, 15*time.Second, "Host", "net.ipv4.ip_forward is 0")
+	if s := b.status(); !s.Synced {
+		t.Error("a setting of the host keeps the appliance from being synced")
+	}
+	b.GW1.Sysctl("net.ipv4.ip_forward", "1")
+	b.hasReason(t, 15*time.Second, "Host")
+}
+
+func TestK22_coexistence(t *testing.T) {
+	b := newBox(t, nil)
+	foreign := `table ip nat {
+	chain PREROUTING {
+		type nat hook prerouting priority dstnat; policy accept;
+		ip daddr 192.0.2.1 tcp dport 8080 counter packets 0 bytes 0 dnat to 10.181.1.1:80
+	}
+	chain POSTROUTING {
+		type nat hook postrouting priority srcnat; policy accept;
+		ip saddr 203.0.113.0/24 counter packets 0 bytes 0 masquerade
+	}
+}
+`
+	b.GW1.LoadNft(foreign)
+	b.write("web.yaml", b.webDocuments(b.L1))
+	b.svcctl.Start()
+	b.serves(t, "beside rules of another program")
+	if reply, err := b.EXT.Ask("tcp", ipv4.at(ipv4.boxAddr(), 8080), patiently); err != nil || reply.Server != "R1" {
+		t.Errorf("the other program's own address: answered by %q, %v", reply.Server, err)
+	}
+	b.rewrite("web.yaml", b.webDocuments(b.R2))
+	b.svcctl.Kill()
+	b.svcctl.Start()
+	b.serves(t, "beside rules of another program, after a restart")
+	if reply, err := b.EXT.Ask("tcp", ipv4.at(ipv4.boxAddr(), 8080), patiently); err != nil || reply.Server != "R1" {
+		t.Errorf("the other program's own address: answered by %q, %v", reply.Server, err)
+	}
+	out, _, code := b.svcctl.Svcctl("doctor", "--data-dir", b.svcctl.Data, "-o", "json")
+	var diagnosis struct {
+		Findings []struct{ Check, Level, Message, Advice string }
+	}
+	if err := json.Unmarshal([]byte(out), &diagnosis); err != nil || code != 0 {
+		t.Fatalf("svcctl doctor: exit code %d, %v:\n%s", code, err, out)
+	}
+	levels := map[string]string{}
+	for _, f := range diagnosis.Findings {
+		levels[f.Check] = f.Level
+		if f.Check == "rulesets" && !strings.Contains(f.Message, "PREROUTING") {
+			t.Errorf("svcctl doctor does not name the other program's chain: %s", f.Message)
+		}
+	}
+	if levels["rulesets"] != "warning" || levels["kernel"] != "ok" || levels["instance"] != "ok" || levels["data"] != "ok" {
+		t.Errorf("svcctl doctor finds %v", levels)
+	}
+}
+
+func TestK24_killedDuringAColdStart(t *testing.T) {
+	b := newBox(t, nil)
+	for i := range 20 {
+		b.svcctl.Manifests.Write(fmt.Sprintf("%02d.yaml", i), strings.Join(b.many(ipv4, i*50, 50), "---\n"))
+	}
+	b.write("web.yaml", b.webDocuments(b.L1))
+	for i := range 12 {
+		b.svcctl.Launch()
+		time.Sleep(time.Duration(20+i*45) * time.Millisecond)
+		b.svcctl.Kill()
+		// What is programmed is whole: if there is anything, everything that was first is.
+		if strings.Contains(b.GW1.Nft("list", "tables"), ipv4.table()) {
+			b.serves(t, fmt.Sprintf("killed after %d ms", 20+i*45))
+		}
+	}
+	b.svcctl.Start()
+	if n := len(b.clusterIPs(t, ipv4)); n != 1001 {
+		t.Errorf("%d Services are served, want 1001", n)
+	}
+	b.serves(t, "in the end")
+}
+
+func TestP01_signalsAtAnyMoment(t *testing.T) {
+	b := web(t, nil, l1)
+	for i, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGTERM, syscall.SIGTERM, syscall.SIGINT, syscall.SIGTERM} {
+		b.write("more.yaml", func(f family) []string { return b.many(f, i*50, 50) })
+		time.Sleep(time.Duration(i) * 40 * time.Millisecond) // before, during and after the change
+		b.svcctl.Signal(syscall.SIGHUP)
+		b.svcctl.Signal(s)
+		start := time.Now()
+		if state := b.svcctl.Wait(); !state.Success() || time.Since(start) > 2*time.Second {
+			t.Errorf("%s: %v after %s, want success within 2 s", s, state, time.Since(start))
+		}
+		b.serves(t, "after "+s.String())
+		b.svcctl.Start()
+	}
+}
+
+func TestP04_stoppedForAWhile(t *testing.T) {
+	b := web(t, nil, l1)
+	b.svcctl.Signal(syscall.SIGSTOP)
+	b.serves(t, "while it is stopped")
+	b.GW1.Nft("flush", "ruleset")
+	b.write("web.yaml", b.webDocuments(b.R1))
+	time.Sleep(3 * time.Second)
+	b.svcctl.Signal(syscall.SIGCONT)
+	eventually(t, syncTimeout, func() error {
+		for _, f := range families {
+			if reply, err := b.IN.Ask("tcp", f.at(f.vip(41), 80), netlab.Within(200*time.Millisecond)); err != nil || reply.Server != "R1" {
+				return fmt.Errorf("answered by %q, %v", reply.Server, err)
+			}
+		}
+		return nil
+	})
+	if !b.svcctl.Running() {
+		t.Error("it ended")
+	}
+}
+
+func TestP05_fewFileDescriptors(t *testing.T) {
+	b := newBox(t, nil)
+	b.svcctl.Wrapper = []string{"prlimit", "--nofile=40:40"}
+	b.write("web.yaml", b.webDocuments(b.L1))
+	for i := range 60 { // more directories than descriptors
+		dir := filepath.Join(b.svcctl.Manifests.Path, fmt.Sprintf("dir%02d", i))
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "s.yaml"), []byte(strings.Join(b.many(ipv4, i, 1), "---\n")), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.svcctl.Start()
+	for range 30 { // clients that hold what is left
+		c, err := net.Dial("unix", b.svcctl.Socket)
+		if err != nil {
+			break
+		}
+		defer c.Close()
+	}
+	b.write("web.yaml", b.webDocuments(b.R1))
+	eventually(t, 15*time.Second, func() error {
+		reply, err := b.IN.Ask("tcp", ipv4.at(ipv4.vip(41), 80))
+		if err != nil || reply.Server != "R1" {
+			return fmt.Errorf("answered by %q, %v", reply.Server, err)
+		}
+		return nil
+	})
+}
+
+func TestP06_interfacesComeLate(t *testing.T) {
+	b := newBox(t, nil)
+	b.write("web.yaml", func(f family) []string {
+		return []string{
+			f.service("web", "type: NodePort", "clusterIP: "+f.vip(41), nodePorts(f, 30080)), f.slice("web", "p80: 80", b.L1),
+		}
+	})
+	b.GW1.SetDown("ext0")
+	b.GW1.RemoveAddr("ext0", netlab.BoxAddr4+"/24")
+	b.svcctl.Start()
+	b.serves(t, "with an interface that is down")
+	b.GW1.SetUp("ext0")
+	b.GW1.AddAddr("ext0", netlab.BoxAddr4+"/24")
+	b.GW1.Route("default", "192.0.2.254")
+	eventually(t, syncTimeout, func() error {
+		_, err := b.EXT.Ask("tcp", ipv4.at(ipv4.boxAddr(), 30080))
+		return err
+	})
+}

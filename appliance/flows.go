@@ -1,0 +1,32 @@
+package appliance
+
+import (
+	"svcctl.io/svcctl/appliance/conntrack"
+	"svcctl.io/svcctl/appliance/resolve"
+)
+
+// connections cleans the connection tracking table up after a change. It works in the
+// background and never keeps the loop waiting.
+type connections interface {
+	Reconcile(conntrack.Work)
+	Err() error // why stale connections may live on
+}
+
+// untracked stands in where the connection tracking table cannot be reached.
+type untracked struct{ err error }
+
+func (u untracked) Reconcile(conntrack.Work) {}
+func (u untracked) Err() error               { return u.err }
+
+// flowProblems says that stale connections may live on, if they may.
+func (l *loop) flowProblems() []resolve.Problem {
+	err := l.flows.Err()
+	if err == nil {
+		return nil
+	}
+	return []resolve.Problem{{
+		Reason:  "StaleConnections",
+		Message: "connections to endpoints that are gone may live on: " + err.Error(),
+		Warning: true,
+	}}
+}
