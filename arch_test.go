@@ -37,18 +37,23 @@ var edges = map[string][]string{
 
 	"appliance/conntrack":  {"nft"},
 	"appliance/dns":        {"appliance/resolve", "store/object"},
+	"appliance/endpoints":  {"store/object"},
+	"appliance/env":        {"store/object"},
 	"appliance/healthport": {"api"},
+	"appliance/checkup":    {},
 	"appliance/metrics":    {"api"},
 	"appliance/node":       {},
 	"appliance/relay":      {},
 	"appliance/resolve":    {"nft", "store/object"},
+	"appliance/sockets":    {},
 	"appliance": {
-		"api", "api/wire", "appliance/dns", "appliance/healthport", "appliance/metrics", "appliance/node", "appliance/relay", "appliance/resolve",
+		"api", "api/wire", "appliance/checkup", "appliance/dns", "appliance/endpoints", "appliance/env", "appliance/healthport", "appliance/metrics", "appliance/node", "appliance/relay", "appliance/resolve", "appliance/sockets",
 		"nft", "nft/kernel", "store", "store/alloc", "store/manifest", "store/object", "watch",
 	},
 	"appliance/e2e":    {},               // tests only
 	"appliance/netlab": {},               // for tests only
 	"appliance/oracle": {"store/object"}, // for tests only
+	"appliance/soak":   {},               // tests only
 
 	"cmd/svcctl":    {"api/client", "api/wire", "appliance", "store/manifest"},
 	"examples/demo": {},
@@ -77,11 +82,11 @@ var libraries = map[string][]string{
 	"github.com/miekg/dns":                {"appliance/dns"},
 	"github.com/prometheus/client_golang": {"appliance/metrics"},
 	"github.com/urfave/cli":               {"cmd/svcctl"},
-	"github.com/vishvananda/netlink":      {"appliance/netlab", "appliance/node"},
+	"github.com/vishvananda/netlink":      {"appliance/netlab", "appliance/node", "appliance/sockets"},
 	"go.etcd.io/bbolt":                    {"store"},
 	"golang.org/x/net":                    {"nft/kernel"},
 	"golang.org/x/sync":                   {"appliance"},
-	"golang.org/x/sys":                    {"api", "appliance/conntrack", "appliance/netlab", "appliance/node", "cmd/svcctl", "nft/fake", "nft/kernel", "watch"},
+	"golang.org/x/sys":                    {"api", "appliance/conntrack", "appliance/netlab", "appliance/node", "appliance/sockets", "cmd/svcctl", "nft/fake", "nft/kernel", "watch"},
 	"gopkg.in/yaml.v3":                    {"cmd/svcctl", "store/manifest"},
 }
 
@@ -92,7 +97,7 @@ var testLibraries = []string{
 
 // pure packages compute: same input, same output. What they need from the world is
 // handed to them.
-var pure = []string{"store/object", "store/manifest", "store/alloc", "nft", "nft/sim", "appliance/resolve"}
+var pure = []string{"store/object", "store/manifest", "store/alloc", "nft", "nft/sim", "appliance/endpoints", "appliance/env", "appliance/resolve"}
 
 // impure are the packages of the standard library that a pure package does not
 // import, and the functions that it does not call.

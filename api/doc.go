@@ -6,6 +6,7 @@
 //	/version          as Kubernetes' version.Info
 //	/svcctl/v1/status wire.Status
 //	/svcctl/v1/wait   ?for=synced|ready &timeout=30s &revision=N: answers when it is so
+//	/svcctl/v1/env    ?namespace=NS: wire.Environment
 //	/svcctl/v1/release POST, by root: lets go what vanished from the manifests in a mass
 //
 // Everything else answers a Kubernetes Status; /api and /apis, the room of the

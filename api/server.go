@@ -40,6 +40,9 @@ type Config struct {
 	Version string
 	// Panicked, when not nil, is called for every request whose handler panicked.
 	Panicked func()
+	// Environment gives the variables that tell where the Services of a namespace are;
+	// when it is nil, nobody is told. It may be called concurrently.
+	Environment func(namespace string) []wire.Variable
 }
 
 // Server answers the API's requests.
@@ -75,6 +78,9 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle("/svcctl/v1/status", get(s.status))
 	mux.Handle("/svcctl/v1/wait", get(s.wait))
 	mux.HandleFunc("/svcctl/v1/release", s.release)
+	if s.cfg.Environment != nil {
+		mux.Handle("/svcctl/v1/env", get(s.environment))
+	}
 	mux.Handle(profilePath, profiles())
 	mux.HandleFunc("/", notFound)
 	return mux

@@ -51,6 +51,7 @@ type loop struct {
 	moved    bool // the facts changed since the last plan
 	tampered bool // somebody else touched our tables
 	foreign  uint64
+	again    []string // Services that wait for a port that a program has
 	fight    interference
 	brake    *brake // decides in the store's name, see run.go
 	host     []checkup.Finding
@@ -74,6 +75,7 @@ type inputs struct {
 	facts     <-chan node.Facts
 	changes   <-chan kernel.Change
 	accepted  <-chan struct{}      // the store has news
+	recheck   <-chan time.Time     // look again which programs listen on this host
 	hosted    <-chan struct{}      // the problems of the listeners are others
 	barriers  <-chan chan struct{} // closed once all snapshots before it are in the store
 	releases  <-chan chan int      // get how many held Services were let go
@@ -101,6 +103,10 @@ func (l *loop) run(ctx context.Context, in inputs) error {
 			}
 		case <-in.accepted:
 		case <-in.hosted:
+		case <-in.recheck:
+			if !l.recheck() {
+				continue
+			}
 		case <-retry.C:
 		case barrier = <-in.barriers:
 		case release = <-in.releases:
@@ -164,7 +170,7 @@ func (l *loop) step() {
 	}
 	l.hosted.tell(err == nil && l.adopted)
 	if l.names != nil {
-		l.names.tell(l.facts, l.waitsFor() == "")
+		l.names.tell(l.facts, err == nil && l.adopted)
 	}
 	l.publish(start, done, err)
 }
@@ -241,7 +247,7 @@ func (l *loop) plan() (nft.Transition, uint64, error) {
 	}
 	tampered := l.tampered && l.fight.mayHeal(l.now())
 	changes := l.store.Changes(l.planned)
-	changed := append(changes.Services, l.refused()...)
+	changed := slices.Concat(changes.Services, l.refused(), l.again)
 	if changes.All || l.moved {
 		changed = append(changed, l.allServices()...)
 	}
@@ -252,7 +258,7 @@ func (l *loop) plan() (nft.Transition, uint64, error) {
 	} else {
 		tr = l.planner.update(l.store, changed)
 	}
-	l.moved, l.planned = false, changes.Revision
+	l.moved, l.again, l.planned = false, nil, changes.Revision
 	if tampered {
 		have, err := l.kernel.read()
 		if err != nil {

@@ -83,9 +83,9 @@ type names struct {
 
 // tell tells the DNS server what has changed since the last time. That is done after the
 // kernel was told, so that a name does not lead to an address before that is served, and
-// also when the kernel refused: the names are right all the same.
-// The names of what was stored before a restart are told at once, as its rules are in
-// force still; all says that everything that there is was read since.
+// also when the kernel refused: the names are right all the same. What was stored before a
+// restart is told at once, as its rules are in force still; all says that everything that
+// there is was read since.
 func (n *names) tell(facts *node.Facts, all bool) {
 	if all {
 		defer n.server.Complete()
@@ -110,8 +110,8 @@ func (n *names) tell(facts *node.Facts, all bool) {
 	}
 	changed := make(map[string]resolve.Input, len(changes.Services))
 	for _, key := range changes.Services {
-		svc, slices, endpoints := n.store.Service(key)
-		changed[key] = resolve.Input{Service: svc, Slices: slices, Endpoints: endpoints}
+		svc, slices, _ := n.store.Service(key)
+		changed[key] = resolve.Input{Service: svc, Slices: slices}
 	}
 	n.server.Update(changed)
 	n.told = changes.Revision

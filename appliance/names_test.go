@@ -90,6 +90,7 @@ func TestNamesFollow(t *testing.T) {
 	r.step()
 	lookup("with a kernel that refuses", "10.1.0.3")
 
+	r.kernel.Inject(nil)
 	r.start()
 	resolver = r.withNames()
 	r.host()

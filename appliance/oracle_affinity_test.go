@@ -17,14 +17,14 @@ import (
 
 // connectionsPerWorld are made one after the other on each world of a history with
 // affinity, by a few clients, so that most of them are known.
-const connectionsPerWorld = 60
+const connectionsPerWorld = 50
 
 // TestOracleAffinity sends connections through worlds in which every Service is sticky,
 // and holds each to what the client was given before. Between the worlds of a history
 // what the ruleset has learnt stays.
 func TestOracleAffinity(t *testing.T) {
 	var narrowed, others int
-	for seed := *oracleSeed; seed < *oracleSeed+uint64(*oracleHistories)/4; seed++ {
+	for seed := *oracleSeed; seed < *oracleSeed+uint64(*oracleHistories)/5; seed++ {
 		h := newStickyHistory(seed)
 		if h.run() != "" {
 			h.shrink()
@@ -52,7 +52,7 @@ func newStickyHistory(seed uint64) *stickyHistory {
 	r := rand.New(rand.NewPCG(seed, 1))
 	h := &stickyHistory{seed: seed}
 	world := stickyWorld(oracle.Generate(r))
-	for range 4 {
+	for range 6 {
 		h.worlds = append(h.worlds, world)
 		h.packets = append(h.packets, world.Packets(r, connectionsPerWorld))
 		world = stickyWorld(world.Next(r))

@@ -193,7 +193,13 @@ func (w *worldObjects) keys() []string {
 	return keys
 }
 
+// Service gives the mirrors of Endpoints too, which the endpoints controllers make.
 func (w *worldObjects) Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
+	service, parts, legacy := w.stored(key)
+	return service, append(parts, w.generated(key)...), legacy
+}
+
+func (w *worldObjects) stored(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
 	var service *object.Service
 	var parts []*object.EndpointSlice
 	var endpoints *object.Endpoints

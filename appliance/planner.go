@@ -30,6 +30,7 @@ type planner struct {
 	problems map[string][]resolve.Problem // by Service
 	sizes    map[string]size              // by Service
 	total    size
+	occupied *occupied // nil: nobody else listens on this host
 	// served, when not nil, hears what every Service came to.
 	served func(key string, health *resolve.Health, ports []nft.ServicePort)
 
@@ -60,9 +61,21 @@ func newPlanner() *planner {
 
 // adopt plans all Services on top of a ruleset that is in the kernel.
 func (p *planner) adopt(have nft.Ruleset, box nft.Box, facts resolve.Facts, objs objects, all []string) nft.Transition {
-	p.box, p.facts = box, facts
+	p.place(box, facts)
+	if p.occupied != nil {
+		p.occupied.before = have
+		defer func() { p.occupied.before = nil }()
+	}
 	p.flows.Adopt(have)
 	return p.compiler.Adopt(have, nft.State{Box: box, Services: p.resolve(objs, all, &box)})
+}
+
+// place notes the box that is planned for from now on.
+func (p *planner) place(box nft.Box, facts resolve.Facts) {
+	p.box, p.facts = box, facts
+	if p.occupied != nil {
+		p.facts.Taken = p.taken
+	}
 }
 
 // update plans the Services that changed.
@@ -73,7 +86,7 @@ func (p *planner) update(objs objects, changed []string) nft.Transition {
 
 // relocate plans all Services anew on a box that changed.
 func (p *planner) relocate(box nft.Box, facts resolve.Facts, objs objects, all []string) nft.Transition {
-	p.box, p.facts = box, facts
+	p.place(box, facts)
 	p.retry(all)
 	return p.compiler.Update(&box, p.resolve(objs, all, &box))
 }
@@ -96,6 +109,9 @@ type planned struct {
 // lose a frontend by that; a Service that is gone has none. box is the box, if it
 // changed.
 func (p *planner) resolve(objs objects, changed []string, box *nft.Box) map[string][]nft.ServicePort {
+	if p.occupied != nil {
+		p.occupied.known = false
+	}
 	outputs := make(map[string]planned, len(changed))
 	affected := map[string]bool{}
 	for _, key := range changed {
@@ -147,7 +163,7 @@ func cutKey(key string) (namespace, name string, ok bool) {
 
 func (p *planner) resolveOne(objs objects, key string) planned {
 	var out planned
-	svc, slices, endpoints := objs.Service(key)
+	svc, slices, _ := objs.Service(key)
 	if svc != nil && svc.Metadata.CreationTimestamp != nil {
 		out.since = *svc.Metadata.CreationTimestamp
 	}
@@ -160,7 +176,7 @@ func (p *planner) resolveOne(objs objects, key string) planned {
 	if svc == nil {
 		return out
 	}
-	out.Output = resolve.Service(resolve.Input{Service: svc, Slices: slices, Endpoints: endpoints}, &p.facts)
+	out.Output = resolve.Service(resolve.Input{Service: svc, Slices: slices}, &p.facts)
 	var err error
 	if out.drain, err = conntrack.ParseDrain(svc.Metadata.Annotations); err != nil {
 		out.Problems = append(out.Problems, resolve.Problem{
@@ -200,6 +216,9 @@ func (p *planner) allProblems() []resolve.Problem {
 	var all []resolve.Problem
 	for _, key := range slices.Sorted(maps.Keys(p.problems)) {
 		all = append(all, p.problems[key]...)
+	}
+	if p.occupied != nil {
+		all = append(all, p.occupied.late...)
 	}
 	slices.SortStableFunc(all, func(a, b resolve.Problem) int { return cmp.Compare(a.Object.String(), b.Object.String()) })
 	return all

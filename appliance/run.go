@@ -61,7 +61,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 		}
 	}
 	a.state = newPublished(objects.Revision, a.rescan, a.release, a.firstStatus())
-	server := api.New(api.Config{Socket: cfg.Socket, Version: cfg.Version, Panicked: m.APIPanicked}, a.state, log)
+	server := api.New(api.Config{Socket: cfg.Socket, Version: cfg.Version, Panicked: m.APIPanicked, Environment: environment(objects)}, a.state, log)
 	socket, err := server.Listen()
 	if err != nil {
 		return err
@@ -75,7 +75,9 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 		closers.add(ignoreClosed(scrape.Close))
 	}
 	if len(cfg.DNSListen) > 0 {
-		if a.dns, err = dns.Listen(cfg.dnsConfig(), log); err != nil {
+		names := cfg.dnsConfig()
+		names.Count = m.DNSAnswers(dns.Results)
+		if a.dns, err = dns.Listen(names, log); err != nil {
 			return err
 		}
 		closers.add(a.dns.Close)
@@ -138,6 +140,9 @@ func (a *assembly) serve(ctx context.Context, server *api.Server, socket, scrape
 		return err
 	}
 	in := inputs{facts: facts, changes: changes, accepted: a.store.Changed(), barriers: a.barriers, releases: a.releases}
+	recheck := time.NewTicker(occupiedEvery)
+	defer recheck.Stop()
+	in.recheck = recheck.C
 	if a.watcher != nil {
 		in.snapshots = a.watcher.Snapshots()
 		tasks.Go(func() error { return a.watcher.Run(ctx) })
@@ -178,6 +183,7 @@ func (a *assembly) loop() *loop {
 	hosted := newListeners(a.log)
 	planner := newPlanner()
 	planner.served = hosted.record
+	planner.occupied = newOccupied(a.log)
 	return &loop{
 		cfg: a.cfg, log: a.log, store: a.store, metrics: a.metrics, state: a.state,
 		controllers: a.cfg.controllers(a.store),

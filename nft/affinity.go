@@ -160,8 +160,8 @@ func (p *compiledPort) updates(box *Box, fe *Frontend, end Verdict) []Rule {
 		return append(rules, Rule{inside})
 	}
 	rules = append(rules, Rule{MatchLocalSource{}, inside, end})
-	if box.hasInternalSources(p.Family) {
-		rules = append(rules, Rule{MatchSet{Key: []Field{Saddr}, Set: setInternalSources}, inside, end})
+	for _, client := range insideClients(p.Family, box) {
+		rules = append(rules, Rule{client, inside, end})
 	}
 	return append(rules, Rule{outside})
 }

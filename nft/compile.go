@@ -124,7 +124,7 @@ func (c *Compiler) Update(box *Box, changes map[string][]ServicePort) Transition
 			c.setService(name, ports)
 		}
 		for _, p := range c.services[name] {
-			c.tables[p.Family].add(p.fragment(&c.box))
+			c.tables[p.Family].add(p.fragment(&c.box), p.Family, &c.box)
 		}
 	}
 	var tr Transition

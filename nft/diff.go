@@ -78,7 +78,7 @@ func compatible(have, want *Table) bool {
 		}
 	}
 	for name, chain := range want.Chains {
-		if old := have.Chains[name]; old != nil && (old.Hook != chain.Hook || old.Priority != chain.Priority) {
+		if old := have.Chains[name]; old != nil && (old.Hook != chain.Hook || old.Priority != chain.Priority || old.Filter != chain.Filter) {
 			return false
 		}
 	}
@@ -178,7 +178,7 @@ func (d *tableDiff) appendTo(tr *Transition) {
 		ops = append(ops, AddSet{d.family, s})
 	}
 	for _, c := range d.newChains {
-		ops = append(ops, AddChain{d.family, Chain{Name: c.Name, Hook: c.Hook, Priority: c.Priority}})
+		ops = append(ops, AddChain{d.family, Chain{Name: c.Name, Hook: c.Hook, Priority: c.Priority, Filter: c.Filter}})
 	}
 	for _, c := range d.rules {
 		ops = append(ops, SetRules{d.family, c.Name, c.Rules})

@@ -11,6 +11,7 @@ type fragment struct {
 	elements []placed          // elements that are its own
 	hairpin  []string          // keys of the hairpin set, shared with other ports
 	vips     []vipUse          // the VIPs it is reached by
+	original []netip.Addr      // addresses with an element in source-nat, one for each
 	chains   []Chain           // chains that are its own
 	shared   []string          // shared chains it goes to
 	sets     []Set             // maps that are its own
@@ -49,11 +50,13 @@ func (p *compiledPort) fragment(box *Box) *fragment {
 }
 
 // maps are the maps a frontend's elements stand in.
-type frontendMaps struct{ inside, outside, sourceNAT, rememberInput, restricted, allowed string }
+type frontendMaps struct{ all, byClient, inside, outside, sourceNAT, rememberInput, restricted, allowed string }
 
 var (
-	vipMaps      = frontendMaps{setServices, setOutsideServices, setSourceNAT, setRememberInput, setRestricted, setAllowed}
-	nodePortMaps = frontendMaps{setNodePorts, setOutsideNodePorts, setNPSourceNAT, setNPRememberInput, setNPRestricted, setNPAllowed}
+	vipMaps = frontendMaps{setServices, chainByClient, setInsideServices, setOutsideServices,
+		setSourceNAT, setRememberInput, setRestricted, setAllowed}
+	nodePortMaps = frontendMaps{setNodePorts, chainNPByClient, setInsideNodePorts, setOutsideNodePorts,
+		setNPSourceNAT, setNPRememberInput, setNPRestricted, setNPAllowed}
 )
 
 func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
@@ -62,7 +65,17 @@ func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
 		maps = &nodePortMaps
 	}
 	key := p.key(fe)
-	f.elements = append(f.elements, placed{maps.inside, string(key), p.verdict(f, fe, fe.Inside)})
+	inside := p.verdict(f, fe, fe.Inside)
+	if fe.Outside == fe.Inside && fe.Sources == nil {
+		f.elements = append(f.elements, placed{maps.all, string(key), inside})
+	} else {
+		f.elements = append(f.elements,
+			placed{maps.all, string(key), GotoChain(maps.byClient).String()},
+			placed{maps.inside, string(key), inside})
+	}
+	if !fe.Addr.IsValid() {
+		f.elements = append(f.elements, placed{setOpenNodePorts, string(key), ""})
+	}
 	p.addSlots(f, fe, key, fe.Inside.Pool)
 	if fe.Outside != fe.Inside {
 		f.elements = append(f.elements, placed{maps.outside, string(key), p.verdict(f, fe, fe.Outside)})
@@ -73,6 +86,9 @@ func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
 	if verdict, ok := p.sourceNAT(f, box, fe); ok {
 		f.elements = append(f.elements, placed{maps.sourceNAT, string(key), verdict})
 		f.use(p.Protocol)
+		if fe.Addr.IsValid() {
+			f.original = append(f.original, fe.Addr)
+		}
 	}
 	if fe.Sources != nil {
 		f.elements = append(f.elements, placed{maps.restricted, string(key), ""})
@@ -149,15 +165,26 @@ func (p *compiledPort) masquerade(class SNAT, box *Box) string {
 	return ""
 }
 
-// sourceNAT is the frontend's verdict in postrouting: remember the client first,
-// if the port is sticky, then masquerade it or not.
+// sourceNAT is the frontend's verdict in postrouting: remember the client first, if the
+// port is sticky, then masquerade it or not. What the rules for cluster IPs do anyway
+// needs none.
 func (p *compiledPort) sourceNAT(f *fragment, box *Box, fe *Frontend) (string, bool) {
-	if p.Affinity > 0 && p.serves(fe) {
+	if !p.serves(fe) {
+		return "", false
+	}
+	if p.Affinity > 0 {
 		return GotoChain(p.remember(fe)).String(), true
 	}
 	chain := p.masquerade(fe.SNAT, box)
-	if chain == "" || !p.serves(fe) {
+	byRange := chainMasqOutside // what becomes of a client where there is no element
+	if !box.hasInternalSources(p.Family) || !box.inServiceRange(fe.Addr) {
+		byRange = ""
+	}
+	switch {
+	case chain == byRange:
 		return "", false
+	case chain == "":
+		return GotoChain(chainSameInterf).String(), true
 	}
 	f.shared = append(f.shared, chain)
 	return GotoChain(chain).String(), true

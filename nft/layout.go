@@ -11,16 +11,19 @@ import (
 // the rule that looks into it: nothing is asked of a packet for what nobody uses.
 const (
 	setServices         = "services"                 // VIP frontend : verdict
+	setInsideServices   = "inside-services"          // the same, of frontends that ask who the client is
 	setOutsideServices  = "outside-services"         // the same for outside clients, where they get another route
 	setBackends         = "backends"                 // frontend . slot : endpoint, cluster pools
 	setLocalBackends    = "local-backends"           // frontend . slot : endpoint, local pools
 	setNodePorts        = "nodeports"                // node port : verdict
+	setInsideNodePorts  = "inside-nodeports"         // the same, of node ports that ask who the client is
 	setOutsideNodePorts = "outside-nodeports"        // the same for outside clients
 	setNPBackends       = "nodeport-backends"        // node port . slot : endpoint, cluster pools
 	setLocalNPBackends  = "local-nodeport-backends"  // node port . slot : endpoint, local pools
 	setAddresses        = "addresses"                // VIPs and node-port addresses : verdict
 	setNPAddresses      = "nodeport-addresses"       // the addresses on which node ports answer
-	setInternalSources  = "internal-sources"         // prefixes of inside clients
+	setInternalSources  = "internal-sources"         // prefixes of inside clients, where they are too many for a rule
+	setOriginal         = "original-addresses"       // original address : verdict in postrouting
 	setSourceNAT        = "source-nat"               // original frontend : verdict in postrouting
 	setNPSourceNAT      = "nodeport-source-nat"      // original node port : verdict in postrouting
 	setRememberInput    = "remember-input"           // original frontend : verdict in input
@@ -40,6 +43,9 @@ const (
 	chainVIPReady     = "vip-ready"
 	chainVIPIdle      = "vip-idle"
 	chainNodePort     = "nodeport"
+	chainByClient     = "by-client"
+	chainNPByClient   = "nodeport-by-client"
+	chainSourceNAT    = "source-nat"
 	chainNPSourceNAT  = "nodeport-source-nat"
 	chainSameInterf   = "same-interface"
 	chainHairpin      = "hairpin"
@@ -86,16 +92,21 @@ func with[T any](list []T, more ...T) []T { return append(list[:len(list):len(li
 // staticSets defines every set that is not a Service port's own.
 var staticSets = []Set{
 	{Name: setServices, Key: keyFrontend, Data: dataVerdict},
+	{Name: setInsideServices, Key: keyFrontend, Data: dataVerdict},
 	{Name: setOutsideServices, Key: keyFrontend, Data: dataVerdict},
 	{Name: setBackends, Key: with(keyFrontend, TypeSlot), Data: dataEndpoint},
 	{Name: setLocalBackends, Key: with(keyFrontend, TypeSlot), Data: dataEndpoint},
 	{Name: setNodePorts, Key: keyNodePort, Data: dataVerdict},
+	{Name: setInsideNodePorts, Key: keyNodePort, Data: dataVerdict},
 	{Name: setOutsideNodePorts, Key: keyNodePort, Data: dataVerdict},
 	{Name: setNPBackends, Key: with(keyNodePort, TypeSlot), Data: dataEndpoint},
 	{Name: setLocalNPBackends, Key: with(keyNodePort, TypeSlot), Data: dataEndpoint},
 	{Name: setAddresses, Key: []Type{TypeAddr}, Data: dataVerdict},
 	{Name: setNPAddresses, Key: []Type{TypeAddr}},
+	{Name: setVIPs, Key: []Type{TypeAddr}},
+	{Name: setOpenNodePorts, Key: keyNodePort},
 	{Name: setInternalSources, Key: []Type{TypeAddr}, Interval: true},
+	{Name: setOriginal, Key: []Type{TypeAddr}, Data: dataVerdict},
 	{Name: setSourceNAT, Key: keyFrontend, Data: dataVerdict},
 	{Name: setNPSourceNAT, Key: keyNodePort, Data: dataVerdict},
 	{Name: setRememberInput, Key: keyFrontend, Data: dataVerdict},
@@ -125,8 +136,9 @@ var pools = [NumPools]poolNames{
 	PoolLocal:   {setLocalBackends, setLocalNPBackends, prefixLocalPick, prefixLocalNPPick, "-local"},
 }
 
-// sharedChain builds a chain that elements go to and that needs nothing but its name.
-func sharedChain(name string) Chain {
+// sharedChain builds a chain that elements go to and that depends on nothing but its
+// name and the box.
+func sharedChain(name string, f Family, box *Box) Chain {
 	c := Chain{Name: name}
 	switch name {
 	case chainRefuse:
@@ -141,7 +153,7 @@ func sharedChain(name string) Chain {
 		c.Rules = []Rule{{Masquerade{}}}
 	case chainMasqOutside:
 		c.Rules = []Rule{
-			{MatchSet{Key: []Field{Saddr}, Set: setInternalSources, Negate: true}, Masquerade{}},
+			append(outsideClients(f, box), Masquerade{}),
 			{GotoChain(chainSameInterf)},
 		}
 	case chainMasqSelf:
@@ -150,6 +162,36 @@ func sharedChain(name string) Chain {
 		c.Rules = []Rule{pickRule(name)}
 	}
 	return c
+}
+
+// fewInternalSources is how many prefixes a rule names itself. Comparing a prefix costs
+// a packet a third of a lookup in an interval set.
+const fewInternalSources = 3
+
+// insideClients are matches of which one holds for each client that is an internal source.
+func insideClients(f Family, box *Box) (matches []Statement) {
+	prefixes := mergedPrefixes(box.InternalSources, f)
+	if len(prefixes) > fewInternalSources {
+		return []Statement{MatchSet{Key: []Field{Saddr}, Set: setInternalSources}}
+	}
+	for _, p := range prefixes {
+		matches = append(matches, MatchPrefix{Field: Saddr, Prefix: p})
+	}
+	return matches
+}
+
+// outsideClients matches clients that are no internal source; without internal sources
+// that is everybody.
+func outsideClients(f Family, box *Box) Rule {
+	prefixes := mergedPrefixes(box.InternalSources, f)
+	if len(prefixes) > fewInternalSources {
+		return Rule{MatchSet{Key: []Field{Saddr}, Set: setInternalSources, Negate: true}}
+	}
+	rule := make(Rule, 0, len(prefixes)+2) // with room for what follows
+	for _, p := range prefixes {
+		rule = append(rule, MatchPrefix{Field: Saddr, Prefix: p, Negate: true})
+	}
+	return rule
 }
 
 // pickRule is the one rule of a pick chain: choose a slot and go to its endpoint.
@@ -173,175 +215,4 @@ func numgenOf(n string) Field {
 		panic(fmt.Sprintf("nft: pick chain of %q slots: %v", n, err))
 	}
 	return Numgen(uint32(mod))
-}
-
-// staticChains are the chains that exist once in a table: what they hold depends
-// on the box and on which sets have elements, never on how many.
-func (t *tableState) staticChains(f Family, box *Box) []Chain {
-	chains := []Chain{
-		{Name: chainPrerouting, Hook: HookPrerouting, Priority: PriorityDstNAT, Rules: t.dispatch(f, box, HookPrerouting)},
-		{Name: chainOutput, Hook: HookOutput, Priority: PriorityDstNAT, Rules: t.dispatch(f, box, HookOutput)},
-	}
-	if t.has(setAddresses) {
-		chains = append(chains, vipChains(box.Ping)...)
-	}
-	if t.has(setNodePorts) {
-		chains = append(chains, Chain{Name: chainNodePort, Rules: t.nodePortDispatch()})
-	}
-	if rules := t.postrouting(); rules != nil {
-		chains = append(chains, Chain{Name: chainPostrouting, Hook: HookPostrouting, Priority: PrioritySrcNAT, Rules: rules})
-	}
-	if t.has(setNPSourceNAT) {
-		rules := t.perProtocol(setNPSourceNAT, originalNodePort)
-		chains = append(chains, Chain{Name: chainNPSourceNAT, Rules: append(rules, Rule{GotoChain(chainSameInterf)})})
-	}
-	chains = append(chains, t.hairpinChains()...)
-	if rules := t.input(); rules != nil {
-		chains = append(chains, Chain{Name: chainInput, Hook: HookInput, Priority: PrioritySrcNAT, Rules: rules})
-	}
-	return chains
-}
-
-// dispatch is what a connection's first packet meets in prerouting and output. A
-// frontend is found by one lookup; everything else that is sent to an address of
-// ours is found by a second one. These are NAT chains, so a connection's other
-// packets are not asked anything here, and refusing is part of the dispatch.
-func (t *tableState) dispatch(f Family, box *Box, hook Hook) []Rule {
-	var rules []Rule
-	if t.has(setRestricted) {
-		rules = append(rules, Rule{
-			MatchSet{Key: frontend, Set: setRestricted},
-			MatchSet{Key: with(frontend, Saddr), Set: setAllowed, Negate: true},
-			Verdict{Kind: Drop},
-		})
-	}
-	if hook == HookPrerouting && t.has(setOutsideServices) {
-		rules = append(rules, t.outside(VerdictMap{Key: frontend, Map: setOutsideServices}))
-	}
-	if t.has(setServices) {
-		rules = append(rules, Rule{VerdictMap{Key: frontend, Map: setServices}})
-	}
-	if t.has(setAddresses) {
-		rules = append(rules, Rule{VerdictMap{Key: []Field{Daddr}, Map: setAddresses}})
-	}
-	for _, p := range box.ServiceRanges {
-		if familyOf(p.Addr()) == f {
-			rules = append(rules, Rule{MatchPrefix{Field: Daddr, Prefix: p.Masked()}, Verdict{Kind: Drop}})
-		}
-	}
-	return rules
-}
-
-// outside is a rule that internal sources pass by. Without internal sources
-// everybody is outside.
-func (t *tableState) outside(vmap VerdictMap) Rule {
-	if !t.has(setInternalSources) {
-		return Rule{vmap}
-	}
-	return Rule{MatchSet{Key: []Field{Saddr}, Set: setInternalSources, Negate: true}, vmap}
-}
-
-// nodePortDispatch is reached with a destination on which node ports answer, from
-// prerouting and from output. The box's own packets take it too and count as inside.
-func (t *tableState) nodePortDispatch() []Rule {
-	var rules []Rule
-	if t.has(setNPRestricted) {
-		rules = append(rules, Rule{
-			MatchSet{Key: nodePort, Set: setNPRestricted},
-			MatchSet{Key: with(nodePort, Saddr), Set: setNPAllowed, Negate: true},
-			Verdict{Kind: Drop},
-		})
-	}
-	inside := VerdictMap{Key: nodePort, Map: setNodePorts}
-	if t.has(setOutsideNodePorts) {
-		rules = append(rules,
-			Rule{MatchLocalSource{}, inside},
-			t.outside(VerdictMap{Key: nodePort, Map: setOutsideNodePorts}))
-	}
-	return append(rules, Rule{inside})
-}
-
-// vipChains are where a packet to a VIP ends that no frontend took: an echo
-// request is answered by the box itself, all else is refused.
-func vipChains(ping Ping) []Chain {
-	answer := Rule{MatchEchoRequest{}, Redirect{}}
-	idle := Rule{MatchEchoRequest{}, Reject{RejectHostUnreachable}}
-	switch ping {
-	case PingAlways:
-		idle = answer
-	case PingNever:
-		answer = Rule{MatchEchoRequest{}, Verdict{Kind: Drop}}
-		idle = answer
-	}
-	refuse := Rule{GotoChain(chainRefuse)}
-	return []Chain{
-		sharedChain(chainRefuse),
-		{Name: chainVIPReady, Rules: []Rule{answer, refuse}},
-		{Name: chainVIPIdle, Rules: []Rule{idle, refuse}},
-	}
-}
-
-// postrouting decides about the source of connections whose destination changed.
-func (t *tableState) postrouting() []Rule {
-	if !t.has(setHairpin) {
-		return nil // no endpoint, so nothing is ever translated
-	}
-	rules := []Rule{{MatchNotDNAT{}, Verdict{Kind: Return}}}
-	if t.has(setSourceNAT) {
-		rules = append(rules, t.perProtocol(setSourceNAT, originalFrontend)...)
-	}
-	if t.has(setNPSourceNAT) {
-		rules = append(rules, Rule{MatchSet{Key: []Field{OriginalDaddr}, Set: setNPAddresses}, GotoChain(chainNPSourceNAT)})
-	}
-	if t.has(setSameInterface) {
-		rules = append(rules, Rule{MatchSet{Key: []Field{Iif, Oif}, Set: setSameInterface}, GotoChain(chainHairpin)})
-	}
-	return rules
-}
-
-// hairpinChains decide about connections that leave where they came in. The
-// interface pair is looked at first: it is a tiny set that stays in the cache.
-func (t *tableState) hairpinChains() []Chain {
-	if !t.has(setHairpin) {
-		return nil
-	}
-	same := Chain{Name: chainSameInterf}
-	if !t.has(setSameInterface) {
-		return []Chain{same}
-	}
-	same.Rules = []Rule{{MatchSet{Key: []Field{Iif, Oif}, Set: setSameInterface}, GotoChain(chainHairpin)}}
-	hairpin := Chain{Name: chainHairpin, Rules: []Rule{{MatchSet{Key: []Field{Saddr, Daddr}, Set: setHairpin}, Masquerade{}}}}
-	if t.has(setOnLink) {
-		hairpin.Rules = append(hairpin.Rules, Rule{MatchSet{Key: []Field{Iif, Saddr}, Set: setOnLink}, Masquerade{}})
-	}
-	return []Chain{same, hairpin}
-}
-
-// input remembers the clients of endpoints that are the box itself.
-func (t *tableState) input() []Rule {
-	if !t.has(setRememberInput) && !t.has(setNPRememberInput) {
-		return nil
-	}
-	rules := []Rule{{MatchNotDNAT{}, Verdict{Kind: Return}}}
-	if t.has(setRememberInput) {
-		rules = append(rules, t.perProtocol(setRememberInput, originalFrontend)...)
-	}
-	if t.has(setNPRememberInput) {
-		for _, r := range t.perProtocol(setNPRememberInput, originalNodePort) {
-			rules = append(rules, append(Rule{MatchSet{Key: []Field{OriginalDaddr}, Set: setNPAddresses}}, r...))
-		}
-	}
-	return rules
-}
-
-// perProtocol looks a key with `ct original proto-dst` up, in one rule a protocol:
-// nft can only read that field back behind the protocol it belongs to.
-func (t *tableState) perProtocol(set string, key []Field) []Rule {
-	var rules []Rule
-	for _, proto := range [...]Protocol{TCP, UDP, SCTP} {
-		if t.protocols[proto] > 0 {
-			rules = append(rules, Rule{MatchProto{proto}, VerdictMap{Key: key, Map: set}})
-		}
-	}
-	return rules
 }

@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 )
@@ -40,6 +41,27 @@ func mergePrefixes(prefixes []netip.Prefix, f Family) []addrRange {
 		merged = append(merged, r)
 	}
 	return merged
+}
+
+// mergedPrefixes is the prefixes of a family in order, without those that lie in another.
+func mergedPrefixes(prefixes []netip.Prefix, f Family) []netip.Prefix {
+	var merged []netip.Prefix
+	for _, p := range prefixes {
+		if familyOf(p.Addr()) == f {
+			merged = append(merged, p.Masked())
+		}
+	}
+	// One that holds others comes before them.
+	slices.SortFunc(merged, func(a, b netip.Prefix) int {
+		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+	})
+	kept := merged[:0]
+	for _, p := range merged {
+		if n := len(kept); n == 0 || !kept[n-1].Contains(p.Addr()) {
+			kept = append(kept, p)
+		}
+	}
+	return kept
 }
 
 // prefixRange is the first and the last address of a prefix.

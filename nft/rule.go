@@ -73,7 +73,7 @@ type (
 	MatchProto struct{ Proto Protocol }
 	// MatchPrefix is `ip daddr 10.96.0.0/16`, with != when negated.
 	MatchPrefix struct {
-		Field  Field // Saddr or Daddr
+		Field  Field // Saddr, Daddr or OriginalDaddr
 		Prefix netip.Prefix
 		Negate bool
 	}
@@ -90,8 +90,16 @@ type (
 	// MatchReply is `ct direction reply`. In a NAT chain that is the reset which
 	// answers a refused connection: all other replies were decided about before.
 	MatchReply struct{}
+	// MatchInvalid is `ct state invalid`: the packet belongs to no connection that it could
+	// belong to, so nothing translates it.
+	MatchInvalid struct{}
+	// MatchNoSYN is `tcp flags ! syn`: a TCP segment that neither opens a connection nor
+	// answers one that does.
+	MatchNoSYN struct{}
 	// MatchEchoRequest is `icmp type echo-request` (icmpv6 in table ip6).
 	MatchEchoRequest struct{}
+	// MatchNotICMP is `meta l4proto != icmp` (ipv6-icmp in table ip6).
+	MatchNotICMP struct{}
 	// VerdictMap is `key vmap @map`; a key that is not in the map matches nothing
 	// and the next rule follows.
 	VerdictMap struct {
@@ -131,7 +139,10 @@ func (MatchSet) statement()         {}
 func (MatchNotDNAT) statement()     {}
 func (MatchLocalSource) statement() {}
 func (MatchReply) statement()       {}
+func (MatchInvalid) statement()     {}
+func (MatchNoSYN) statement()       {}
 func (MatchEchoRequest) statement() {}
+func (MatchNotICMP) statement()     {}
 func (VerdictMap) statement()       {}
 func (DNAT) statement()             {}
 func (Update) statement()           {}

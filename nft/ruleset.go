@@ -97,11 +97,16 @@ const (
 	PrioritySrcNAT = 100
 )
 
-// Chain is a list of rules. Every base chain is of type nat with policy accept.
+// PriorityStray is that of the filter chain for what no connection owns: behind the NAT
+// chains, which do not see such packets.
+const PriorityStray = PriorityDstNAT + 10
+
+// Chain is a list of rules. Every base chain has the policy accept.
 type Chain struct {
 	Name     string
 	Hook     Hook
 	Priority int
+	Filter   bool // a base chain of type filter, which sees every packet; the others are of type nat
 	Rules    []Rule
 	// Marks are the marks (Rule.Mark) of the rules of a chain that was read from the
 	// kernel, which gives no Rules back. A rule that is not ours has mark 0.

@@ -40,6 +40,12 @@ func (b *Box) hasInternalSources(f Family) bool {
 	return slices.ContainsFunc(b.InternalSources, func(p netip.Prefix) bool { return familyOf(p.Addr()) == f })
 }
 
+// inServiceRange tells whether an address is one that cluster IPs come from. The zero
+// Addr is not.
+func (b *Box) inServiceRange(a netip.Addr) bool {
+	return slices.ContainsFunc(b.ServiceRanges, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
 // Ping says when a VIP answers ICMP echo requests.
 type Ping uint8
 

@@ -11,13 +11,15 @@ import (
 // often shared things are used, and what the change under way has touched.
 type tableState struct {
 	Table
-	exists    bool                // whether the family needs a table at all
-	existed   bool                // the same, before the change under way
-	nodeAddrs []netip.Addr        // the node-port addresses in the addresses map
-	hairpin   map[string]int      // by key of the hairpin set
-	vips      map[netip.Addr]uses // by VIP
-	shared    map[string]int      // shared chains
-	protocols map[Protocol]int    // protocols of frontends in the maps of postrouting and input
+	exists   bool                // whether the family needs a table at all
+	existed  bool                // the same, before the change under way
+	hairpin  map[string]int      // by key of the hairpin set
+	vips     map[netip.Addr]uses // by VIP
+	original map[netip.Addr]int  // addresses with elements in source-nat
+	// The node-port addresses that are in the addresses map, and in that of postrouting.
+	nodeAddrs, originalNodeAddrs []netip.Addr
+	shared                       map[string]int   // shared chains
+	protocols                    map[Protocol]int // protocols of frontends in the maps of postrouting and input
 
 	// The change under way.
 	before  map[placed]string // elements as they were; data of placed is not used
@@ -40,6 +42,7 @@ func newTableState() *tableState {
 		Table:     Table{Sets: map[string]*SetContent{}, Chains: map[string]*Chain{}},
 		hairpin:   map[string]int{},
 		vips:      map[netip.Addr]uses{},
+		original:  map[netip.Addr]int{},
 		shared:    map[string]int{},
 		protocols: map[Protocol]int{},
 	}
@@ -122,7 +125,7 @@ func (t *tableState) setChain(c Chain) {
 	t.Chains[c.Name] = &c
 }
 
-func (t *tableState) add(f *fragment) {
+func (t *tableState) add(f *fragment, family Family, box *Box) {
 	for _, s := range f.sets {
 		t.keepSet(s.Name)
 		t.Sets[s.Name] = &SetContent{Set: s, Elements: Elements{}}
@@ -143,9 +146,14 @@ func (t *tableState) add(f *fragment) {
 		}
 		t.setVIP(v.addr, u)
 	}
+	for _, addr := range f.original {
+		if t.original[addr]++; t.original[addr] == 1 {
+			t.putElement(setOriginal, AddrKey(addr), GotoChain(chainSourceNAT).String())
+		}
+	}
 	for _, name := range f.shared {
 		if t.shared[name]++; t.shared[name] == 1 {
-			t.setChain(sharedChain(name))
+			t.setChain(sharedChain(name, family, box))
 		}
 	}
 	for proto := range f.uses {
@@ -173,6 +181,12 @@ func (t *tableState) remove(f *fragment) {
 			u.ready--
 		}
 		t.setVIP(v.addr, u)
+	}
+	for _, addr := range f.original {
+		if t.original[addr]--; t.original[addr] == 0 {
+			delete(t.original, addr)
+			t.deleteElement(setOriginal, AddrKey(addr))
+		}
 	}
 	for _, name := range f.shared {
 		if t.shared[name]--; t.shared[name] == 0 {
@@ -202,9 +216,11 @@ func (t *tableState) setVIP(addr netip.Addr, u uses) {
 	if u.frontends == 0 {
 		delete(t.vips, addr)
 		t.deleteElement(setAddresses, AddrKey(addr))
+		t.deleteElement(setVIPs, AddrKey(addr))
 		return
 	}
 	t.vips[addr] = u
+	t.putElement(setVIPs, AddrKey(addr), "")
 	chain := chainVIPIdle
 	if u.ready > 0 {
 		chain = chainVIPReady
@@ -245,8 +261,10 @@ func (t *tableState) setBoxElements(f Family, box *Box) {
 			}
 		}
 	}
-	for _, r := range mergePrefixes(box.InternalSources, f) {
-		want[setInternalSources][AddrKey(r.first)+AddrKey(r.last)] = ""
+	if internal := mergePrefixes(box.InternalSources, f); len(mergedPrefixes(box.InternalSources, f)) > fewInternalSources {
+		for _, r := range internal {
+			want[setInternalSources][AddrKey(r.first)+AddrKey(r.last)] = ""
+		}
 	}
 	if t.has(setHairpin) {
 		for _, i := range box.Interfaces {
@@ -264,24 +282,32 @@ func (t *tableState) setBoxElements(f Family, box *Box) {
 	for name, elements := range want {
 		t.setElements(name, elements)
 	}
-	t.setNodeAddresses(nodeAddrs)
+	t.nodeAddrs = t.setNodeAddresses(setAddresses, chainNodePort, t.nodeAddrs, nodeAddrs, func(a netip.Addr) bool { return t.vips[a].frontends > 0 })
+	if !t.has(setNPSourceNAT) {
+		nodeAddrs = nil
+	}
+	t.originalNodeAddrs = t.setNodeAddresses(setOriginal, chainNPSourceNAT, t.originalNodeAddrs, nodeAddrs, func(a netip.Addr) bool { return t.original[a] > 0 })
 }
 
-// setNodeAddresses makes these the node-port addresses of the addresses map, which
-// holds the VIPs too.
-func (t *tableState) setNodeAddresses(addrs []netip.Addr) {
-	for _, a := range t.nodeAddrs {
-		if _, vip := t.vips[a]; !vip && !slices.Contains(addrs, a) {
-			t.deleteElement(setAddresses, AddrKey(a))
+// setNodeAddresses makes these the node-port addresses of a map, which holds other
+// addresses too: those that are owned. It gives those that it has put in.
+func (t *tableState) setNodeAddresses(set, chain string, before, addrs []netip.Addr, owned func(netip.Addr) bool) (now []netip.Addr) {
+	for _, a := range before {
+		if !owned(a) && !slices.Contains(addrs, a) {
+			t.deleteElement(set, AddrKey(a))
 		}
 	}
-	verdict := GotoChain(chainNodePort).String()
+	verdict := GotoChain(chain).String()
 	for _, a := range addrs {
-		if s := t.Sets[setAddresses]; s == nil || !holds(s.Elements, AddrKey(a), verdict) {
-			t.putElement(setAddresses, AddrKey(a), verdict)
+		if owned(a) {
+			continue
 		}
+		if s := t.Sets[set]; s == nil || !holds(s.Elements, AddrKey(a), verdict) {
+			t.putElement(set, AddrKey(a), verdict)
+		}
+		now = append(now, a)
 	}
-	t.nodeAddrs = addrs
+	return now
 }
 
 // setElements makes elements the content of a set.
@@ -327,8 +353,9 @@ func (t *tableState) setStaticChains(f Family, box *Box) {
 }
 
 var staticChainNames = []string{
-	chainRefuse, chainVIPReady, chainVIPIdle, chainNodePort, chainNPSourceNAT, chainSameInterf, chainHairpin,
-	chainPrerouting, chainOutput, chainPostrouting, chainInput,
+	chainRefuse, chainVIPReady, chainVIPIdle, chainByClient, chainNodePort, chainNPByClient,
+	chainSourceNAT, chainNPSourceNAT, chainSameInterf, chainHairpin,
+	chainPrerouting, chainOutput, chainPostrouting, chainInput, chainStray, chainInvalid,
 }
 
 // emit appends the difference between the table as it was and as it is.

@@ -106,8 +106,14 @@ func (t *ruleText) statement(s Statement) {
 		t.say("fib saddr type local")
 	case MatchReply:
 		t.say("ct direction reply")
+	case MatchInvalid:
+		t.say("ct state invalid")
+	case MatchNoSYN:
+		t.say("tcp flags ! syn")
 	case MatchEchoRequest:
 		t.say(t.icmp(), " type echo-request")
+	case MatchNotICMP:
+		t.say("meta l4proto != ", map[Family]string{IPv4: "icmp", IPv6: "ipv6-icmp"}[t.Family])
 	case VerdictMap:
 		t.fields(s.Key)
 		t.say(" vmap @", s.Map)

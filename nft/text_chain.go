@@ -21,7 +21,11 @@ func writeChain(out *bufio.Writer, f Family, c *Chain) {
 
 // baseText is what makes the chain a base chain.
 func (c *Chain) baseText() string {
-	return fmt.Sprintf("type nat hook %s priority %s; policy accept;", c.Hook, c.priorityText())
+	kind := "nat"
+	if c.Filter {
+		kind = "filter"
+	}
+	return fmt.Sprintf("type %s hook %s priority %s; policy accept;", kind, c.Hook, c.priorityText())
 }
 
 // priorityText names the priority where nft 1.0.6 has a name for it in that hook, and

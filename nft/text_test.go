@@ -26,6 +26,9 @@ func TestRuleText(t *testing.T) {
 		{Rule{Masquerade{}}, "masquerade", ""},
 		{Rule{MatchEchoRequest{}, Redirect{}}, "icmp type echo-request redirect", "icmpv6 type echo-request redirect"},
 		{Rule{MatchNotDNAT{}, Verdict{Kind: Return}}, "ct status ! dnat return", ""},
+		{Rule{MatchInvalid{}, GotoChain("stray")}, "ct state invalid goto stray", ""},
+		{Rule{MatchNoSYN{}, MatchSet{Key: []Field{Saddr, Saddr}, Set: "hairpin"}, Verdict{Kind: Drop}},
+			"tcp flags ! syn ip saddr . ip saddr @hairpin drop", "tcp flags ! syn ip6 saddr . ip6 saddr @hairpin drop"},
 		{Rule{MatchLocalSource{}, Masquerade{}}, "fib saddr type local masquerade", ""},
 		{Rule{MatchProto{SCTP}, Verdict{Kind: Drop}}, "meta l4proto sctp drop", ""},
 
@@ -38,6 +41,8 @@ func TestRuleText(t *testing.T) {
 		// Prefixes.
 		{Rule{MatchPrefix{Field: Daddr, Prefix: prefix("10.96.0.1/16")}}, "ip daddr 10.96.0.0/16", "ip6 daddr 10.96.0.0/16"},
 		{Rule{MatchPrefix{Field: Saddr, Prefix: prefix("10.96.0.1/32"), Negate: true}}, "ip saddr != 10.96.0.1", "ip6 saddr != 10.96.0.1"},
+		{Rule{MatchNotICMP{}, Masquerade{}}, "meta l4proto != icmp masquerade", "meta l4proto != ipv6-icmp masquerade"},
+		{Rule{MatchPrefix{Field: OriginalDaddr, Prefix: prefix("10.96.0.1/16")}}, "ct original ip daddr 10.96.0.0/16", "ct original ip6 daddr 10.96.0.0/16"},
 		{Rule{MatchPrefix{Field: Saddr, Prefix: prefix("::/0")}}, "ip saddr ::/0", "ip6 saddr ::/0"},
 
 		// Sets and maps.

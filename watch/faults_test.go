@@ -17,6 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// This file is long because every fault that a directory can have is one test here.
+
 // A restart knows the last good content of a file that is broken by then.
 func TestBrokenAtStart(t *testing.T) {
 	dir, memory := t.TempDir(), NewMemory()

@@ -87,6 +87,15 @@ func (c *Client) Status(ctx context.Context) (*wire.Status, error) {
 	return &s, nil
 }
 
+// Environment asks for the variables that tell where the Services of a namespace are.
+func (c *Client) Environment(ctx context.Context, namespace string) (*wire.Environment, error) {
+	var e wire.Environment
+	if err := c.get(ctx, "/svcctl/v1/env", url.Values{"namespace": {namespace}}, callTimeout, &e); err != nil {
+		return nil, err
+	}
+	return &e, nil
+}
+
 // Version asks which API is spoken.
 func (c *Client) Version(ctx context.Context) (*wire.Version, error) {
 	var v wire.Version

@@ -102,6 +102,7 @@ func (p *plan) addFields(t *Type, s structure) {
 			Name: name, Doc: object.Doc(path), Type: p.typeOf(f.Type, s, traits[path]), Default: defaults[path],
 			Required: slices.Contains(required[t.Go], name),
 			OmitZero: strings.Contains(options, "omit") && f.Type.Kind() != reflect.Pointer,
+			Always:   f.Type.Kind() == reflect.Struct || !strings.Contains(options, "omit") && f.Type.Kind() != reflect.Pointer,
 		}
 		t.Fields = append(t.Fields, made)
 		t.fields[name] = made

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -165,4 +166,26 @@ func describe(value any) string {
 		return "bool"
 	}
 	return "number"
+}
+
+// Clone is a copy of a value as Parse makes them that shares nothing with it.
+func Clone(value any) any {
+	switch value := value.(type) {
+	case map[string]any:
+		if value == nil {
+			return value
+		}
+		c := make(map[string]any, len(value))
+		for key, inner := range value {
+			c[key] = Clone(inner)
+		}
+		return c
+	case []any:
+		c := slices.Clone(value) // nil stays nil
+		for i := range c {
+			c[i] = Clone(c[i])
+		}
+		return c
+	}
+	return value
 }

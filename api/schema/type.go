@@ -61,6 +61,9 @@ type Field struct {
 	Required bool
 	// OmitZero says that the zero value is written as no field at all.
 	OmitZero bool
+	// Always says that there is no difference between no field and one with the zero
+	// value: Kubernetes writes the field in any case.
+	Always bool
 	// Default is what an absent field counts as where it is a key of a List; nil is none.
 	Default any
 }

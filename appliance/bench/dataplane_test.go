@@ -38,8 +38,8 @@ func oneMap(services int) string {
 type way struct {
 	name    string
 	router  *router
-	to      netip.AddrPort
-	clients int // known ones that are used again and again; 0: every packet has its own
+	to      []netip.AddrPort // what clients ask for, in turns
+	clients int              // known ones that are used again and again; 0: every packet has its own
 	next    int // of the flows that were used
 	took    []time.Duration
 }
@@ -47,6 +47,7 @@ type way struct {
 const (
 	warmup   = 200  // packets that bring the caches back after the other ways' turns
 	measured = 1000 // packets that are measured in a turn
+	stride   = 7919 // a prime, so that Services that follow each other are not neighbours
 )
 
 // flows are the packets of new flows.
@@ -58,7 +59,7 @@ func (w *way) flows(n int) [][]byte {
 			client %= w.clients
 		}
 		addr := netip.AddrFrom4([4]byte{100, 65 + byte(client>>16), byte(client >> 8), byte(client)})
-		packets[i] = flow{netip.AddrPortFrom(addr, uint16(1024+w.next%60000)), w.to}.packet()
+		packets[i] = flow{netip.AddrPortFrom(addr, uint16(1024+w.next%60000)), w.to[w.next*stride%len(w.to)]}.packet()
 		w.next++
 	}
 	return packets
@@ -71,14 +72,14 @@ func (w *way) turn(b *testing.B) {
 	packets := w.flows(measured)
 	before := w.router.sent(b)
 	w.took = append(w.took, w.router.inject(b, w.router.in, packets))
-	if sent := w.router.sent(b) - before; sent != measured {
+	if sent := w.router.sent(b) - before; sent < measured {
 		b.Fatalf("%s: %d of %d packets were forwarded", w.name, sent, measured)
 	}
 	w.router.forgetFlows(b)
 }
 
 // by hand is a router with a hand-written ruleset.
-func byHand(b *testing.B, lab *netlab.Lab, name, ruleset string, to netip.AddrPort) *way {
+func byHand(b *testing.B, lab *netlab.Lab, name, ruleset string, to ...netip.AddrPort) *way {
 	b.Helper()
 	r := newRouter(b, lab, "hand")
 	if ruleset != "" {
@@ -88,14 +89,14 @@ func byHand(b *testing.B, lab *netlab.Lab, name, ruleset string, to netip.AddrPo
 }
 
 // balanced is a router with an appliance.
-func balanced(b *testing.B, lab *netlab.Lab, name string, manifests func(netlab.Dir)) *way {
+func balanced(b *testing.B, lab *netlab.Lab, name string, manifests func(netlab.Dir), to ...netip.AddrPort) *way {
 	b.Helper()
 	r := newRouter(b, lab, "gw")
-	svcctl := r.Appliance(program, boxFlags...)
+	svcctl := r.Appliance(*program, boxFlags...)
 	manifests(svcctl.Manifests)
 	svcctl.Start()
 	svcctl.Stop() // the rules stay, and it takes no CPU from what is measured
-	return &way{name: name, router: r, to: vip}
+	return &way{name: name, router: r, to: to}
 }
 
 // BenchmarkNewConnection is the CPU of a flow's first packet, all its way through the box.
@@ -106,30 +107,29 @@ func BenchmarkNewConnection(b *testing.B) {
 		byHand(b, lab, "one hand-written DNAT rule", oneRule, vip),
 		byHand(b, lab, "plain routing", "", endpoint),
 		byHand(b, lab, "plain routing, tracked", conntracked, endpoint),
-		byHand(b, lab, "one hand-written rule and map, 10,000 Services", oneMap(10_000), netip.AddrPortFrom(serviceAddr(7), 80)),
+		byHand(b, lab, "one hand-written rule and map, 10,000 Services", oneMap(10_000), standbys(10_000)...),
 	}
 	for _, services := range []int{1, 1_000, 10_000} {
-		ways = append(ways, balanced(b, lab, fmt.Sprintf("%d plain Services", services), func(d netlab.Dir) {
+		ways = append(ways, balanced(b, lab, number(services)+" plain Services", func(d netlab.Dir) {
 			writeServices(d, services)
-			d.Write("probe.yaml", probe(vip, endpointsEach, ""))
-		}))
+		}, standbys(services)...))
 	}
 	for _, services := range []int{1_000, 10_000} {
-		ways = append(ways, balanced(b, lab, fmt.Sprintf("%d Services, every feature on", services), func(d netlab.Dir) {
+		ways = append(ways, balanced(b, lab, number(services)+" Services, every feature on", func(d netlab.Dir) {
 			writeServices(d, services)
 			d.Write("features.yaml", everyFeature)
-			d.Write("probe.yaml", probe(vip, endpointsEach, ""))
-		}))
+		}, standbys(services)...))
 	}
 	for _, endpoints := range []int{1, 10, 100, 1_000} {
-		sticky := balanced(b, lab, fmt.Sprintf("affinity, %d endpoints, known clients", endpoints), func(d netlab.Dir) {
+		manifests := func(d netlab.Dir) {
+			writeServices(d, 1_000)
+			d.Write("features.yaml", everyFeature)
 			d.Write("probe.yaml", probe(vip, endpoints, "sessionAffinity: ClientIP"))
-		})
-		sticky.clients = 1_000
-		fresh := balanced(b, lab, fmt.Sprintf("affinity, %d endpoints, new clients", endpoints), func(d netlab.Dir) {
-			d.Write("probe.yaml", probe(vip, endpoints, "sessionAffinity: ClientIP"))
-		})
-		ways = append(ways, sticky, fresh)
+		}
+		name := fmt.Sprintf("affinity, %s endpoints, ", number(endpoints))
+		known := balanced(b, lab, name+"known clients", manifests, vip)
+		known.clients = 1_000
+		ways = append(ways, known, balanced(b, lab, name+"new clients", manifests, vip))
 	}
 	for range *rounds {
 		for _, w := range ways {

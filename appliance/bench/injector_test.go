@@ -51,6 +51,18 @@ func openPort(b *testing.B, h *netlab.Host, name, prefix string) port {
 	b.Cleanup(func() { _ = unix.Close(p.fd) })
 	h.SetUp(name)
 	h.AddAddr(name, prefix)
+	// What is sent is not read by anybody. With a queue of one packet the rest is dropped,
+	// and counted, at once.
+	err = h.Do(func() error {
+		link, err := netlink.LinkByName(name)
+		if err == nil {
+			err = netlink.LinkSetTxQLen(link, 1)
+		}
+		return err
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
 	return p
 }
 
@@ -128,7 +140,7 @@ func (r *router) forgetFlows(b *testing.B) {
 	}
 }
 
-// took reads how many packets an interface has sent.
+// sent reads how many packets an interface has sent.
 func (r *router) sent(b *testing.B) (packets uint64) {
 	b.Helper()
 	err := r.Do(func() error {

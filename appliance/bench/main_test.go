@@ -4,16 +4,18 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"svcctl.io/svcctl/appliance/netlab"
 )
 
-// program is the one that is measured, built once.
-var program string
-
-// rounds is how often each thing is measured, in turns with what it is compared with.
-var rounds = flag.Int("rounds", 21, "measure everything `N` times, in turns")
+var (
+	// program is what is measured.
+	program = flag.String("program", "", "measure the `FILE` instead of a svcctl that is built for it")
+	// rounds is how often each thing is measured, in turns with what it is compared with.
+	rounds = flag.Int("rounds", 21, "measure everything `N` times, in turns")
+)
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
@@ -25,13 +27,23 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	if f := flag.Lookup("test.bench"); f != nil && f.Value.String() != "" {
-		if program, err = netlab.Build(dir); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
+	if err := prepare(dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
 	}
 	code := m.Run()
 	results.print(os.Stdout)
 	return code
+}
+
+// prepare builds the program, if a benchmark is to run.
+func prepare(dir string) (err error) {
+	switch f := flag.Lookup("test.bench"); {
+	case f == nil || f.Value.String() == "":
+	case *program != "":
+		*program, err = filepath.Abs(*program)
+	default:
+		*program, err = netlab.Build(dir)
+	}
+	return err
 }

@@ -22,6 +22,15 @@ func serviceAddr(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 97 + byte(i>>16), byte(i >> 8), byte(i)})
 }
 
+// standbys are the frontends of the Services that stand by.
+func standbys(services int) []netip.AddrPort {
+	all := make([]netip.AddrPort, services)
+	for i := range all {
+		all[i] = netip.AddrPortFrom(serviceAddr(i), 80)
+	}
+	return all
+}
+
 // endpointAddr is an endpoint of the i-th Service.
 func endpointAddr(i, e int) netip.Addr {
 	n := 256 + i*endpointsEach + e

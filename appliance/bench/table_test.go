@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"testing"
 	"text/tabwriter"
 	"time"
@@ -65,6 +66,14 @@ func ms(d time.Duration) string {
 		return fmt.Sprintf("%.2f ms", float64(d)/1e6)
 	}
 	return fmt.Sprintf("%.1f µs", float64(d)/1e3)
+}
+
+// number is a number with commas.
+func number(n int) string {
+	if n < 1000 {
+		return strconv.Itoa(n)
+	}
+	return fmt.Sprintf("%s,%03d", number(n/1000), n%1000)
 }
 
 func TestQuantile(t *testing.T) {

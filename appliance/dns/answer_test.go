@@ -26,9 +26,6 @@ var everything = service("web", "clusterIP: 10.96.0.10, ports: [{name: http, por
 	slice("idle", "IPv4", "{name: pg, port: 5432}", "{addresses: [10.1.2.41], hostname: idle-0, conditions: {ready: false}}") +
 	service("portless", "clusterIP: None") +
 	slice("portless", "IPv4", "", "{addresses: [10.1.2.51], hostname: p-0}") +
-	service("old", "clusterIP: None, ports: [{name: http, port: 80}]") +
-	"---\napiVersion: v1\nkind: Endpoints\nmetadata: {name: old}\nsubsets: [{addresses: [{ip: 10.1.2.61, hostname: old-0}], " +
-	"notReadyAddresses: [{ip: 10.1.2.62, hostname: old-1}], ports: [{name: http, port: 80}]}]\n" +
 	service("ext", "type: ExternalName, externalName: my.database.example.com") +
 	service("ext-dot", "type: ExternalName, externalName: my.database.example.com.") +
 	service("digits", "type: ExternalName, externalName: 1.2.3.4") +
@@ -105,8 +102,6 @@ func TestAnswers(t *testing.T) {
 		{"all-0.all.~", dns.TypeA, "NOERROR aa; all-0.all.~ A 10.1.2.31"},
 		{"portless.~", dns.TypeA, "NOERROR aa; portless.~ A 10.1.2.51"},
 		{"p-0.portless.~", dns.TypeA, "NOERROR aa; p-0.portless.~ A 10.1.2.51"},
-		{"old.~", dns.TypeA, "NOERROR aa; old.~ A 10.1.2.61"},
-		{"_http._tcp.old.~", dns.TypeSRV, "NOERROR aa; _http._tcp.old.~ SRV 0 100 80 old-0.old.~; additional: old-0.old.~ A 10.1.2.61"},
 
 		// ExternalName.
 		{"ext.~", dns.TypeA, "NOERROR aa; ext.~ CNAME my.database.example.com."},

@@ -24,7 +24,23 @@ type Config struct {
 	ServiceRanges []netip.Prefix
 	// Namespaces says in which namespace clients are.
 	Namespaces []ClientNamespace
+	// Count is told of every answer with its result, one of Results; nil: nobody counts.
+	// It must not block.
+	Count func(result string)
 }
+
+// The results of answers.
+const (
+	resultSuccess = "success" // with and without records
+	resultNoName  = "nxdomain"
+	resultFailed  = "failed" // also because an upstream failed
+	resultRefused = "refused"
+	resultBad     = "bad" // the question cannot be answered by anybody
+	resultLimited = "limited"
+)
+
+// Results are all results of answers. Messages that are no questions have none.
+var Results = []string{resultSuccess, resultNoName, resultFailed, resultRefused, resultBad, resultLimited}
 
 // MaxDomain is the longest domain, in bytes, with which every name fits into the 255
 // bytes of RFC 1035, section 2.3.4: three labels of 63, those of an endpoint, a Service

@@ -1,6 +1,7 @@
 package dns
 
 import (
+	"cmp"
 	"net"
 	"runtime/debug"
 	"time"
@@ -12,14 +13,16 @@ import (
 func (s *Server) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 	defer func() {
 		if p := recover(); p != nil {
+			s.cfg.Count(resultFailed)
 			s.log.Error("a DNS question could not be answered", "panic", p, "stack", string(debug.Stack()))
 			_ = w.WriteMsg(new(dns.Msg).SetRcode(q, dns.RcodeServerFailure)) // the client asks again in any case
 		}
 	}()
-	if m := s.respond(w.RemoteAddr(), q); m != nil {
-		if err := w.WriteMsg(m); err != nil {
-			s.log.Debug("a DNS answer was not sent", "client", w.RemoteAddr(), "err", err)
-		}
+	if err := w.WriteMsg(s.respond(w.RemoteAddr(), q)); err != nil {
+		s.log.Debug("a DNS answer was not sent", "client", w.RemoteAddr(), "err", err)
+		// An upstream may have said what cannot be said again; a client that is gone is
+		// not told this either.
+		_ = w.WriteMsg(new(dns.Msg).SetRcode(q, dns.RcodeServerFailure))
 	}
 }
 
@@ -36,6 +39,7 @@ func (s *Server) respond(from net.Addr, q *dns.Msg) *dns.Msg {
 		}
 	}
 	do := opt != nil && opt.Do()
+	result := ""
 	switch {
 	case len(q.Question) != 1, countEdns0(q) > 1: // RFC 6891, section 6.1.1
 		m.Rcode = dns.RcodeFormatError
@@ -43,6 +47,7 @@ func (s *Server) respond(from net.Addr, q *dns.Msg) *dns.Msg {
 		m.Rcode = dns.RcodeBadVers
 	case c.udp && !c.local && !s.limiter.allow(c.addr, time.Since(s.started)):
 		m.Truncated = true // a client that is there asks again over TCP
+		result = resultLimited
 	default:
 		r := s.reply(c, q, do, size/minRecord+1)
 		m.Rcode, m.Authoritative, m.AuthenticatedData = r.rcode, r.authoritative, r.authenticated
@@ -52,7 +57,23 @@ func (s *Server) respond(from net.Addr, q *dns.Msg) *dns.Msg {
 		m.SetEdns0(datagram, do)
 	}
 	fit(m, size)
+	s.cfg.Count(cmp.Or(result, resultOf(m.Rcode)))
 	return m
+}
+
+// resultOf is the result that a code stands for.
+func resultOf(rcode int) string {
+	switch rcode {
+	case dns.RcodeSuccess:
+		return resultSuccess
+	case dns.RcodeNameError:
+		return resultNoName
+	case dns.RcodeRefused:
+		return resultRefused
+	case dns.RcodeFormatError, dns.RcodeBadVers:
+		return resultBad
+	}
+	return resultFailed
 }
 
 func countEdns0(m *dns.Msg) int {
@@ -92,7 +113,7 @@ func (s *Server) reply(c client, m *dns.Msg, do bool, limit int) reply {
 	r := s.index.answer(inquiry{q, c.namespace, limit})
 	// An answer that needs an upstream is given in full to those who may have one and
 	// ask for it (RD).
-	recurse := c.trusted && len(s.cfg.Upstreams) > 0
+	recurse := c.trusted && len(s.cfg.Upstreams) > 0 && m.RecursionDesired
 	switch {
 	case r.outside && !recurse:
 		return reply{rcode: dns.RcodeRefused}

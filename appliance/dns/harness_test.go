@@ -41,10 +41,6 @@ func parse(t testing.TB, yaml string) map[string]resolve.Input {
 			key, in := service(o.Metadata.Labels["kubernetes.io/service-name"])
 			in.Slices = append(in.Slices, o)
 			inputs[key] = in
-		case *object.Endpoints:
-			key, in := service(o.Metadata.Name)
-			in.Endpoints = o
-			inputs[key] = in
 		}
 	}
 	return inputs

@@ -3,6 +3,8 @@ package dns
 import (
 	"encoding/binary"
 	"fmt"
+	"log/slog"
+	"maps"
 	"net"
 	"strings"
 	"testing"
@@ -49,7 +51,7 @@ func TestTruncation(t *testing.T) {
 		{100, "crowd", dns.TypeA, "tcp", edns(512), dns.MaxMsgSize, [2]int{100, 100}, false},
 		{9000, "crowd", dns.TypeA, "tcp", nil, dns.MaxMsgSize, [2]int{4000, 4096}, true},
 		// Addresses that come along are left out without the mark.
-		{12, "_http._tcp.crowd", dns.TypeSRV, "udp", edns(1232), 1232, [2]int{12, 12}, false},
+		{18, "_http._tcp.crowd", dns.TypeSRV, "udp", edns(1232), 1232, [2]int{18, 18}, false},
 		{100, "_http._tcp.crowd", dns.TypeSRV, "udp", nil, 512, [2]int{5, 12}, true},
 		{100, "_http._tcp.crowd", dns.TypeSRV, "tcp", nil, dns.MaxMsgSize, [2]int{100, 100}, false},
 		{4000, "_http._tcp.crowd", dns.TypeSRV, "tcp", nil, dns.MaxMsgSize, [2]int{800, 1500}, true},
@@ -267,6 +269,53 @@ func TestPanic(t *testing.T) {
 	}
 	if m := ask(t, s, "udp", question("web.default.svc.cluster.local.", dns.TypeA)); m.Rcode != dns.RcodeSuccess {
 		t.Errorf("%v", m)
+	}
+}
+
+// TestAliases: a chain of ExternalName Services is followed so far and no further.
+func TestAliases(t *testing.T) {
+	docs := service("a0", "clusterIP: 10.96.0.10")
+	for i := range maxAliases + 1 {
+		docs += service(fmt.Sprintf("a%d", i+1), fmt.Sprintf("type: ExternalName, externalName: a%d.default.svc.cluster.local", i))
+	}
+	s := serve(t, config(), docs)
+	m := ask(t, s, "udp", question(fmt.Sprintf("a%d.default.svc.cluster.local.", maxAliases), dns.TypeA, edns(1232)))
+	if len(m.Answer) != maxAliases+1 || m.Rcode != dns.RcodeSuccess {
+		t.Errorf("%v", m)
+	}
+	m = ask(t, s, "udp", question(fmt.Sprintf("a%d.default.svc.cluster.local.", maxAliases+1), dns.TypeA, edns(1232)))
+	if len(m.Answer) != 0 || m.Rcode != dns.RcodeServerFailure {
+		t.Errorf("%v", m)
+	}
+}
+
+// TestCount: every answer is counted by its result.
+func TestCount(t *testing.T) {
+	counted := map[string]int{}
+	cfg := config()
+	cfg.Count = func(result string) { counted[result]++ }
+	s := newServer(cfg, slog.New(slog.DiscardHandler))
+	s.Update(parse(t, everything))
+	s.Complete()
+	from := &net.UDPAddr{IP: net.IPv4(203, 0, 113, 9), Port: 1}
+	web := question("web.default.svc.cluster.local.", dns.TypeA)
+	for _, q := range []*dns.Msg{
+		web, question("web.default.svc.cluster.local.", dns.TypeAAAA), question("none.default.svc.cluster.local.", dns.TypeA),
+		question("circle.default.svc.cluster.local.", dns.TypeA), question("example.com.", dns.TypeA),
+		question("web.default.svc.cluster.local.", dns.TypeA, edns(512), edns(512)),
+	} {
+		s.respond(from, q)
+	}
+	for range 2 * answersAtOnce {
+		s.respond(from, web)
+	}
+	if counted["limited"] == 0 || counted["success"] < answersAtOnce-4 {
+		t.Errorf("%v", counted)
+	}
+	delete(counted, "limited")
+	delete(counted, "success")
+	if want := map[string]int{"nxdomain": 1, "failed": 1, "refused": 1, "bad": 1}; !maps.Equal(counted, want) {
+		t.Errorf("%v, want %v", counted, want)
 	}
 }
 

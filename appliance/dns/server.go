@@ -63,6 +63,9 @@ func Listen(cfg Config, log *slog.Logger) (*Server, error) {
 }
 
 func newServer(cfg Config, log *slog.Logger) *Server {
+	if cfg.Count == nil {
+		cfg.Count = func(string) {}
+	}
 	s := &Server{
 		cfg: cfg, log: log, index: newIndex(&cfg), namespaces: byLength(cfg.Namespaces),
 		upstreams: newUpstreams(cfg.Upstreams, log), limiter: newLimiter(), started: time.Now(),

@@ -396,3 +396,44 @@ func Test139_dns_address_in_use(t *testing.T) {
 		t.Errorf("%v:\n%s", state, b.svcctl.Log())
 	}
 }
+
+// A Pod that becomes unready leaves the names and the traffic together.
+func Test139_dns_follows_pods(t *testing.T) {
+	b := newDNS(t, nil)
+	pod := func(h *netlab.Host, isReady bool) string {
+		name := strings.ToLower(h.Name)
+		return "apiVersion: v1\nkind: Pod\nmetadata: {name: " + name + ", labels: {app: db}}\n" +
+			"spec: {nodeName: gw1, hostname: " + name + ", subdomain: db-4, containers: [{name: c, ports: [{name: http, containerPort: 8080}]}]}\n" +
+			fmt.Sprintf("status: {phase: Running, podIPs: [{ip: %s}, {ip: %q}], conditions: [{type: Ready, status: %q}]}\n",
+				h.Addr4(), h.Addr6(), map[bool]string{true: "True", false: "False"}[isReady])
+	}
+	b.write("db.yaml", func(f family) []string {
+		return []string{
+			f.service("db", "clusterIP: None", "selector: {app: db}", "ports: [{name: http, port: 80, targetPort: http}]"),
+			f.service("web", "clusterIP: "+f.vip(41), "selector: {app: db}", "ports: [{name: http, port: 80, targetPort: http}]"),
+		}
+	})
+	pods := func(r1 bool) string { return pod(b.L1, true) + "---\n" + pod(b.R1, r1) }
+	check := func(hosts ...*netlab.Host) {
+		t.Helper()
+		for _, f := range families {
+			db := f.name("db") + domain
+			var records []string
+			for _, h := range hosts {
+				records = append(records, fmt.Sprintf("%s. %s %s", db, f.address(), f.of(h)))
+			}
+			resolves(t, b.IN, f.boxAddr(), db, f.address(), "NOERROR", records...)
+			b.reaches(t, b.IN, "tcp", f.at(f.vip(41), 80), plain, f.on(8080, hosts...)...)
+		}
+	}
+	b.svcctl.Manifests.Write("pods.yaml", pods(true))
+	b.svcctl.Start()
+	check(b.L1, b.R1)
+	// Those whose subdomain is the Service have their host name in it.
+	resolves(t, b.IN, ipv4.boxAddr(), "r1.db-4"+domain, "A", "NOERROR", "r1.db-4"+domain+". A "+b.R1.Addr4().String())
+	b.change(func() { b.svcctl.Manifests.Write("pods.yaml", pods(false)) })
+	check(b.L1)
+	resolves(t, b.IN, ipv4.boxAddr(), "r1.db-4"+domain, "A", "NXDOMAIN")
+	b.change(func() { b.svcctl.Manifests.Write("pods.yaml", pods(true)) })
+	check(b.L1, b.R1)
+}

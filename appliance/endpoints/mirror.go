@@ -49,10 +49,11 @@ func (c *Controller) setMirrored(s *service) {
 				continue
 			}
 			places := wanted[a.IP+" "+text]
-			if places[family] != nil {
-				continue // the first one counts: it is a ready one, if any is
+			ready := j < len(subset.Addresses)
+			if places[family] != nil && (!ready || isReady(&places[family].endpoint)) {
+				continue // an address that is there twice is ready when it is ready once
 			}
-			places[family] = &placed{group{families[family], text}, ports, mirroredEndpoint(a, j < len(subset.Addresses))}
+			places[family] = &placed{group{families[family], text}, ports, mirroredEndpoint(a, ready)}
 			wanted[a.IP+" "+text] = places
 		}
 		if more := len(addresses) - maxMirrored; more > 0 {

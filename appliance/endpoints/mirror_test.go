@@ -105,6 +105,19 @@ func TestMirrorOfSubsets(t *testing.T) {
 	w.restart()
 }
 
+// One that is ready in any of the subsets is ready.
+func TestMirrorOfContradictions(t *testing.T) {
+	w := newWorld(t)
+	w.service("web", selectorless)
+	w.handmade("web", []string{"1.2.3.4"}, []string{"1.2.3.5"}, func(o *object.Endpoints) {
+		other := o.Subsets[0]
+		other.Addresses, other.NotReadyAddresses = []object.EndpointAddress{{IP: "1.2.3.5"}}, []object.EndpointAddress{{IP: "1.2.3.4"}}
+		o.Subsets = append(o.Subsets, other)
+	})
+	w.update()
+	w.want("web", "IPv4 /TCP/9376: 1.2.3.4 1.2.3.5")
+}
+
 func TestMirrorOfMany(t *testing.T) {
 	w := newWorld(t)
 	w.service("web", selectorless)

@@ -20,6 +20,8 @@ type Packet struct {
 	Fragment bool
 	// ICMPType is the type of an ICMP or ICMPv6 packet (RFC 792, RFC 4443).
 	ICMPType uint8
+	// TCPFlags are those of a TCP segment: TCPSyn and others.
+	TCPFlags uint8
 }
 
 func (p Packet) String() string {
@@ -100,6 +102,7 @@ func (c *Capture) Packets(match func(Packet) bool) []Packet {
 			To:       f.to,
 			Fragment: isFragment(c.buf[:n]),
 			ICMPType: icmpType(c.buf[:n], f.protocol),
+			TCPFlags: tcpFlags(c.buf[:n], f.protocol),
 		})
 	}
 	var matching []Packet
@@ -125,4 +128,16 @@ func icmpType(packet []byte, protocol uint8) uint8 {
 		return packet[40]
 	}
 	return 0
+}
+
+func tcpFlags(packet []byte, protocol uint8) uint8 {
+	const offset = 13
+	segment := packet[min(len(packet), 40):]
+	if packet[0]>>4 == 4 {
+		segment = afterIPv4Header(packet)
+	}
+	if protocol != unix.IPPROTO_TCP || len(segment) <= offset {
+		return 0
+	}
+	return segment[offset]
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -184,6 +185,29 @@ func (h *Host) LoadNft(ruleset string) {
 	if _, _, err := h.RunInput(ruleset, "nft", "-f", "-"); err != nil {
 		h.t.Fatal(err)
 	}
+}
+
+// HoldNft has an nft process load a ruleset and live on, as the owner of tables that are
+// to have one, until release is called.
+func (h *Host) HoldNft(ruleset string) (release func()) {
+	h.t.Helper()
+	cmd := exec.Command("nft", "-i")
+	input, err := cmd.StdinPipe()
+	if err == nil {
+		err = h.start(cmd)
+	}
+	if err == nil {
+		_, err = io.WriteString(input, ruleset+"\n")
+	}
+	if err != nil {
+		h.t.Fatalf("host %s: nft -i: %v", h.Name, err)
+	}
+	release = sync.OnceFunc(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
+	})
+	h.onClose(release)
+	return release
 }
 
 // Conntrack runs conntrack on the Host and gives its output; the test fails when

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -52,6 +53,7 @@ type Monitor struct {
 	buf  []byte
 	open map[Change]int // changes of a transaction whose end was not read yet
 	done []Transaction
+	once sync.Once
 }
 
 // Monitor starts to see the nf_tables transactions that are committed from now on.
@@ -77,9 +79,12 @@ func (h *Host) Monitor() *Monitor {
 	if err != nil {
 		h.t.Fatalf("host %s: monitor nf_tables: %v", h.Name, err)
 	}
-	h.onClose(func() { _ = unix.Close(m.fd) })
+	h.onClose(m.Close)
 	return m
 }
+
+// Close ends the Monitor before its Host does.
+func (m *Monitor) Close() { m.once.Do(func() { _ = unix.Close(m.fd) }) }
 
 // Transactions are the transactions committed since the Monitor was started or
 // Forget was called.

@@ -20,6 +20,9 @@ const (
 	atMost = 50 * time.Millisecond
 	// reread finds changes whose events were lost.
 	reread = 30 * time.Second
+	// A reading that fails is repeated at once, a few times, and then after retry.
+	readAttempts = 5
+	retry        = 2 * time.Second
 )
 
 // groups are the changes to hear of: links, addresses and routes.
@@ -43,7 +46,7 @@ func Watch(ctx context.Context, log *slog.Logger) (<-chan Facts, error) {
 		h.Close()
 		return nil, fmt.Errorf("watch the host's addresses and links: %w", err)
 	}
-	first, err := read(h)
+	first, err := readAgain(h)
 	if err != nil {
 		h.Close()
 		events.Close()
@@ -54,6 +57,22 @@ func Watch(ctx context.Context, log *slog.Logger) (<-chan Facts, error) {
 	go w.listen(ctx, events)
 	go w.run(ctx)
 	return w.out, nil
+}
+
+// isPassing tells whether the kernel may give another answer to the same question soon:
+// it was interrupted, or had no room.
+func isPassing(err error) bool {
+	return errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM)
+}
+
+// readAgain is read, repeated when it fails by chance.
+func readAgain(h *netlink.Handle) (facts Facts, err error) {
+	for range readAttempts {
+		if facts, err = read(h); !isPassing(err) && !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return facts, err
 }
 
 type watcher struct {
@@ -76,7 +95,10 @@ func (w *watcher) listen(ctx context.Context, events *nl.NetlinkSocket) {
 			return
 		}
 		w.touch()
-		if err != nil && !errors.Is(err, unix.ENOBUFS) {
+		if isPassing(err) {
+			continue
+		}
+		if err != nil {
 			w.log.Warn("changes of the host are no longer heard of; it is read now and then instead", "every", reread, "err", err)
 			return
 		}
@@ -102,9 +124,10 @@ func (w *watcher) run(ctx context.Context) {
 			w.settle(ctx)
 		case <-tick.C:
 		}
-		now, err := read(w.handle)
+		now, err := readAgain(w.handle)
 		if err != nil {
-			w.log.Warn("the host's addresses cannot be read; the last known ones stay in force", "err", err)
+			w.log.Warn("the host's addresses cannot be read; the last known ones stay in force", "err", err, "retry", retry)
+			time.AfterFunc(retry, w.touch)
 			continue
 		}
 		if !now.equal(&w.last) {

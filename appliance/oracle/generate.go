@@ -111,26 +111,33 @@ type generator struct {
 // Generate makes a random world whose few Services, addresses and ports collide. Its
 // objects are defaulted, and valid as a store would hold them.
 func Generate(r *rand.Rand) *World {
-	w := generateOn(r, generateBox(r))
-	w.bindVIPs(r)
-	return w
+	g := newGenerator(r, generateBox(r))
+	g.fill()
+	g.world.bindVIPs(r)
+	return g.world
 }
 
-// Next makes a random world on the same box, with as many of the Services, slices and
-// Endpoints that it has already as go with the new ones.
+// Next makes a random world on the same box: some Services stay as they are, some get
+// other endpoints, some go, and others come.
 func (w *World) Next(r *rand.Rand) *World {
-	next := generateOn(r, w.Box)
+	g := newGenerator(r, w.Box)
+	g.fill()
 	for _, service := range w.Services {
+		if oneIn(r, 3) || !g.world.take(service) {
+			continue
+		}
 		if oneIn(r, 2) {
-			next.take(w, service)
+			g.endpointsOf(service)
+		} else {
+			g.world.takeEndpoints(w, service)
 		}
 	}
-	next.unbind()
-	return next
+	g.world.unbind()
+	return g.world
 }
 
-func generateOn(r *rand.Rand, box Box) *World {
-	g := generator{Rand: r, world: &World{Box: box}, nodePorts: map[string][]int32{}}
+func newGenerator(r *rand.Rand, box Box) *generator {
+	g := &generator{Rand: r, world: &World{Box: box}, nodePorts: map[string][]int32{}}
 	for _, protocol := range protocols {
 		g.nodePorts[protocol] = shuffled(r, nodePorts)
 	}
@@ -138,13 +145,17 @@ func generateOn(r *rand.Rand, box Box) *World {
 		g.clusterIP = append(g.clusterIP, shuffled(r, clusterIPs[i]))
 		g.poolIP = append(g.poolIP, shuffled(r, poolIPs[i]))
 	}
-	for i := range 1 + r.IntN(5) {
+	return g
+}
+
+// fill makes the objects.
+func (g *generator) fill() {
+	for i := range 1 + g.IntN(5) {
 		service := g.service(i)
 		g.world.Services = append(g.world.Services, service)
 		g.endpointsOf(service)
 	}
 	g.strays()
-	return g.world
 }
 
 func generateBox(r *rand.Rand) Box {

@@ -7,15 +7,30 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// take replaces the Service of that name, or adds it, with all that names endpoints
-// for it, unless it holds something that another Service has.
-func (w *World) take(from *World, service *object.Service) {
+// take makes a Service the world's, without endpoints, and drops those in its way: of
+// the same name, or with something that no allocator gives twice. It is false for a
+// Service that would leave too few others.
+func (w *World) take(service *object.Service) bool {
 	key := object.RefOf(service).Key()
-	w.drop(key)
-	if slices.ContainsFunc(w.Services, func(o *object.Service) bool { return clash(o, service) }) {
-		return
+	var gone []string
+	for _, o := range w.Services {
+		if other := object.RefOf(o).Key(); other == key || clash(o, service) {
+			gone = append(gone, other)
+		}
+	}
+	if len(gone) > 2 {
+		return false
+	}
+	for _, other := range gone {
+		w.drop(other)
 	}
 	w.Services = append(w.Services, service)
+	return true
+}
+
+// takeEndpoints makes what names endpoints for a Service in another world this one's.
+func (w *World) takeEndpoints(from *World, service *object.Service) {
+	key := object.RefOf(service).Key()
 	for _, slice := range from.Slices {
 		if serviceOf(slice) == key {
 			w.Slices = append(w.Slices, slice)

@@ -20,6 +20,7 @@ import (
 type Claims struct {
 	byFrontend map[claimed][]claimant // in order: the first one has it
 	byService  map[string][]claimed
+	loops      loops
 }
 
 // claimed is a frontend as the dataplane tells them apart. Addr is the zero Addr for
@@ -41,7 +42,8 @@ func (a claimant) compare(b claimant) int {
 }
 
 // Set replaces the claims of a Service by the frontends of its ports; without ports
-// it has none. It returns the other Services that gained or lost a frontend by that.
+// it has none. It returns the other Services that gained or lost a frontend or an
+// endpoint by that.
 func (c *Claims) Set(service string, since time.Time, ports []nft.ServicePort) (affected []string) {
 	if c.byFrontend == nil {
 		c.byFrontend, c.byService = map[claimed][]claimant{}, map[string][]claimed{}
@@ -83,12 +85,22 @@ func (c *Claims) Set(service string, since time.Time, ports []nft.ServicePort) (
 			}
 		}
 	}
+	affected = append(affected, c.loops.set(service, ports)...)
 	slices.Sort(affected)
-	return affected
+	return slices.Compact(affected)
 }
 
 func claimOf(p *nft.ServicePort, fe *nft.Frontend) claimed {
 	return claimed{fe.Addr, p.Family, p.Protocol, fe.Port}
+}
+
+// Owner is the Service, "namespace/name", that has a frontend: an address and port, or,
+// with the zero Addr, a node port; "" when nobody has it.
+func (c *Claims) Owner(f nft.Family, proto nft.Protocol, at netip.AddrPort) string {
+	if list := c.byFrontend[claimed{at.Addr(), f, proto, at.Port()}]; len(list) > 0 {
+		return list[0].service
+	}
+	return ""
 }
 
 func (c *Claims) insert(key claimed, who claimant) {
@@ -106,8 +118,9 @@ func (c *Claims) drop(key claimed, service string) {
 	c.byFrontend[key] = list
 }
 
-// Grant is a Service's ports with only those frontends that it has, and a problem for
-// each one that it has not. The ports given are not changed.
+// Grant is a Service's ports with only those frontends that it has, and only those
+// endpoints that are nobody's frontends, and a problem for each that is left out. The
+// ports given are not changed.
 func (c *Claims) Grant(ref object.Ref, ports []nft.ServicePort) ([]nft.ServicePort, []Problem) {
 	var problems []Problem
 	granted := ports
@@ -130,7 +143,8 @@ func (c *Claims) Grant(ref object.Ref, ports []nft.ServicePort) ([]nft.ServicePo
 			granted[i].Frontends = append(granted[i].Frontends, fe)
 		}
 	}
-	return granted, problems
+	granted, looping := c.loops.cut(ref, granted)
+	return granted, append(problems, looping...)
 }
 
 func conflict(ref object.Ref, p *nft.ServicePort, fe *nft.Frontend, owner string) Problem {

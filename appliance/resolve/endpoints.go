@@ -42,18 +42,14 @@ type portKey struct {
 // ports it has there.
 type visitor func(addr netip.Addr, ep endpoint, hostname string, ports []object.EndpointPort)
 
-// visit goes through the usable addresses of all slices, and of the Endpoints object
-// where the Service has no selector.
+// visit goes through the usable addresses of all slices.
 func (r *resolver) visit(f visitor) {
 	for _, s := range r.Slices {
 		r.visitSlice(s, f)
 	}
-	if r.Endpoints != nil {
-		r.visitEndpoints(r.Endpoints, f)
-	}
 }
 
-// collect merges the endpoints of all objects by Service port.
+// collect merges the endpoints of all slices by Service port.
 func (r *resolver) collect() map[portKey][]endpoint {
 	found := map[portKey]map[netip.AddrPort]endpoint{}
 	r.visit(func(addr netip.Addr, ep endpoint, _ string, ports []object.EndpointPort) {
@@ -105,39 +101,6 @@ func (r *resolver) visitSlice(s *object.EndpointSlice, f visitor) {
 			}
 		}
 		f(addr, ep, deref(e.Hostname), s.Ports)
-	}
-}
-
-// skipMirror is discovery/v1 LabelSkipMirror: such Endpoints are not for proxies.
-const skipMirror = "endpointslice.kubernetes.io/skip-mirror"
-
-func (r *resolver) visitEndpoints(e *object.Endpoints, f visitor) {
-	ref := object.RefOf(e)
-	if e.Metadata.Labels[skipMirror] == "true" {
-		return
-	}
-	if len(r.Service.Spec.Selector) > 0 {
-		r.warn(ref, "", "ServiceHasSelector",
-			"Endpoints are only used for a Service without a selector; remove spec.selector, or name the endpoints in an EndpointSlice")
-		return
-	}
-	for _, sub := range e.Subsets {
-		for _, group := range []struct {
-			addresses []object.EndpointAddress
-			state     state
-		}{{sub.Addresses, ready}, {sub.NotReadyAddresses, unfit}} {
-			for i := range group.addresses {
-				a := &group.addresses[i]
-				addr, ok := parseAddr(a.IP)
-				if !ok {
-					continue // refused by validation
-				}
-				if addr, ok = r.endpointAddr(ref, a.IP, familyOf(addr)); !ok {
-					continue
-				}
-				f(addr, endpoint{state: group.state, local: r.isLocal(a.NodeName), node: deref(a.NodeName)}, a.Hostname, sub.Ports)
-			}
-		}
 	}
 }
 

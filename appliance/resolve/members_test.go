@@ -52,10 +52,6 @@ func TestMembers(t *testing.T) {
 			[]string{l1 + " ready http/TCP:8080"}},
 		{"both families", Input{Service: headless(http), Slices: []*object.EndpointSlice{named(slice(8080, "fd00::1"), "http", "a"), named(slice(8080, l1), "http", "a")}},
 			[]string{l1 + " a ready http/TCP:8080", "fd00::1 a ready http/TCP:8080"}},
-		{"Endpoints", Input{Service: headless(http), Endpoints: &object.Endpoints{Subsets: []object.EndpointSubset{{
-			Addresses: []object.EndpointAddress{{IP: l1, Hostname: "a"}}, NotReadyAddresses: []object.EndpointAddress{{IP: l2}},
-			Ports: []object.EndpointPort{{Name: ptr("http"), Port: ptr[int32](8080)}}}}}},
-			[]string{l1 + " a ready http/TCP:8080", l2 + " http/TCP:8080"}},
 	} {
 		var got []string
 		for _, m := range Members(tt.in, facts()) {
@@ -74,6 +70,17 @@ func TestMembers(t *testing.T) {
 		if !slices.Equal(got, tt.want) {
 			t.Errorf("%s:\n got %q\nwant %q", tt.name, got, tt.want)
 		}
+	}
+}
+
+// TestHeadlessProblems: endpoints that a name does not lead to are told of.
+func TestHeadlessProblems(t *testing.T) {
+	in := Input{Service: service(func(s *object.Service) {
+		s.Spec.Type, s.Spec.ClusterIPs, s.Spec.ExternalIPs = "ClusterIP", []string{"None"}, nil
+	}), Slices: []*object.EndpointSlice{slice(80, l1, "172.30.0.9")}}
+	out := Service(in, facts())
+	if len(out.Problems) != 1 || out.Problems[0].Reason != "BadEndpointAddress" || len(out.Ports) != 0 {
+		t.Errorf("%+v", out)
 	}
 }
 

@@ -30,13 +30,18 @@ type Facts struct {
 	// with what it is, for messages: "an address of this host". A Service that took
 	// one would capture the box's management traffic.
 	Host map[netip.Addr]string
+	// Taken says which program of the box listens where a frontend would take its
+	// clients away, as "nginx (pid 812) listens on tcp 0.0.0.0:30080"; "" when none does, or
+	// when the frontend was served before the program came. The zero Addr stands for
+	// node ports. Nil: nobody listens.
+	Taken func(f nft.Family, proto nft.Protocol, at netip.AddrPort) string
 }
 
-// Input is one Service with everything that names endpoints for it.
+// Input is one Service with everything that names endpoints for it. Endpoints objects are
+// not among it: package endpoints makes slices of those that count.
 type Input struct {
-	Service   *object.Service
-	Slices    []*object.EndpointSlice
-	Endpoints *object.Endpoints // nil when there is none
+	Service *object.Service
+	Slices  []*object.EndpointSlice
 }
 
 // Output is what a Service comes to.
@@ -72,6 +77,7 @@ func Service(in Input, facts *Facts) Output {
 		r.refuseExternalIPs("an ExternalName Service has no addresses of its own: externalIPs are not served")
 	case len(svc.Spec.ClusterIPs) > 0 && svc.Spec.ClusterIPs[0] == "None":
 		r.refuseExternalIPs("a headless Service is not load balanced: externalIPs are not served")
+		r.collect() // for its problems: names lead to the endpoints, see Members
 	default:
 		r.resolve()
 	}
@@ -125,7 +131,7 @@ func (r *resolver) resolve() {
 			}
 			sel := r.selectEndpoints(endpoints[portKey{port.Name, proto, family}])
 			p.Pools, p.Serving = sel.pools, sel.serving
-			p.Frontends = r.frontends(port, vips, sel)
+			p.Frontends = r.free(i, &p, r.frontends(port, vips, sel))
 			r.out.Ports = append(r.out.Ports, p)
 		}
 	}
@@ -283,6 +289,34 @@ func (r *resolver) frontends(port *object.ServicePort, v *vips, sel selection) [
 		list = append(list, fe)
 	}
 	return list
+}
+
+// ReasonPortInUse is the Reason of a Problem about a port that a program of the box has.
+const ReasonPortInUse = "PortInUse"
+
+// free leaves out the frontends at which a program of the box listens: node ports, and
+// ports of the box's own addresses. It would be cut off from its clients.
+func (r *resolver) free(port int, p *nft.ServicePort, frontends []nft.Frontend) []nft.Frontend {
+	if r.facts.Taken == nil {
+		return frontends
+	}
+	return slices.DeleteFunc(frontends, func(fe nft.Frontend) bool {
+		if fe.Addr.IsValid() && !fe.HostOwned {
+			return false
+		}
+		by := r.facts.Taken(p.Family, p.Protocol, netip.AddrPortFrom(fe.Addr, fe.Port))
+		switch {
+		case by == "":
+			return false
+		case fe.Addr.IsValid():
+			r.refuse(fmt.Sprintf("spec.ports[%d].port", port), ReasonPortInUse,
+				"%s port %d/%s is not served: %s; stop that program, or choose another port", fe.Addr, fe.Port, p.Protocol, by)
+		default:
+			r.refuse(fmt.Sprintf("spec.ports[%d].nodePort", port), ReasonPortInUse,
+				"node port %d/%s is not served: %s; stop that program, or give the Service another node port", fe.Port, p.Protocol, by)
+		}
+		return true
+	})
 }
 
 // annotationSourceRanges is the older form of spec.loadBalancerSourceRanges,

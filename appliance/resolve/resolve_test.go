@@ -166,6 +166,78 @@ func TestPools(t *testing.T) {
 	}
 }
 
+func TestAnswerWithoutLocalEndpoints(t *testing.T) {
+	for _, c := range []struct {
+		annotation string
+		slice      []string
+		want       nft.Refusal
+		warned     bool
+	}{
+		{"drop", []string{r1}, nft.Blackhole, false},
+		{"reject", []string{r1}, nft.Refuse, false},
+		{"reject", []string{r1 + " n t"}, nft.Refuse, false},
+		{"drop", []string{r1 + " n -s t"}, nft.Refuse, false}, // nobody anywhere
+		{"Reject", []string{r1}, nft.Blackhole, true},
+		{"", []string{r1}, nft.Blackhole, true},
+	} {
+		svc := service(etpLocal, itpLocal, func(s *object.Service) { s.Metadata.Annotations = map[string]string{annotationNoLocal: c.annotation} })
+		out := Service(Input{Service: svc, Slices: []*object.EndpointSlice{slice(80, c.slice...)}}, facts())
+		cluster, balancer := out.Ports[0].Frontends[0], out.Ports[0].Frontends[1]
+		if cluster.Inside.Otherwise != c.want || balancer.Outside.Otherwise != c.want {
+			t.Errorf("%q, %v: cluster IP %v, load balancer IP %v, want %v", c.annotation, c.slice, cluster.Inside.Otherwise, balancer.Outside.Otherwise, c.want)
+		}
+		if warned := len(out.Problems) == 1 && out.Problems[0].Warning; warned != c.warned {
+			t.Errorf("%q: problems %v, want a warning: %t", c.annotation, out.Problems, c.warned)
+		}
+	}
+}
+
+func TestPortsThatProgramsHave(t *testing.T) {
+	taken := func(at string) func(*Facts) {
+		return func(f *Facts) {
+			f.Taken = func(_ nft.Family, proto nft.Protocol, frontend netip.AddrPort) string {
+				if fmt.Sprint(frontend) == at && proto == nft.TCP {
+					return "nginx (pid 812) listens on tcp 0.0.0.0:80"
+				}
+				return ""
+			}
+		}
+	}
+	hosts := func(s *object.Service) {
+		s.Spec.ExternalIPs = []string{"192.0.2.1"}
+		s.Metadata.Annotations = map[string]string{annotationHostAddress: "true"}
+	}
+	nodePort := fmt.Sprint(netip.AddrPortFrom(netip.Addr{}, 30080))
+	for _, c := range []struct {
+		name, at     string
+		svc          func(*object.Service)
+		field, where string
+		served       int
+	}{
+		{"a node port", nodePort, nil, "spec.ports[0].nodePort", "node port 30080/tcp", 3},
+		{"another port", fmt.Sprint(netip.AddrPortFrom(netip.Addr{}, 30081)), nil, "", "", 4},
+		{"a VIP is nobody else's", "198.51.100.99:80", nil, "", "", 4},
+		{"the host's own address", "192.0.2.1:80", hosts, "spec.ports[0].port", "192.0.2.1 port 80/tcp", 3},
+	} {
+		svc, f := service(), facts()
+		if c.svc != nil {
+			c.svc(svc)
+		}
+		taken(c.at)(f)
+		out := Service(Input{Service: svc}, f)
+		if n := len(out.Ports[0].Frontends); n != c.served {
+			t.Errorf("%s: %d frontends, want %d", c.name, n, c.served)
+		}
+		switch {
+		case c.field == "" && len(out.Problems) != 0:
+			t.Errorf("%s: problems %v", c.name, out.Problems)
+		case c.field != "" && (len(out.Problems) != 1 || out.Problems[0].Field != c.field || out.Problems[0].Warning ||
+			!strings.HasPrefix(out.Problems[0].Message, c.where+" is not served: nginx (pid 812) listens")):
+			t.Errorf("%s: problems %v", c.name, out.Problems)
+		}
+	}
+}
+
 // render is a frontend in a line: address, pool for inside and outside, masquerading, ranges.
 func render(fe nft.Frontend) string {
 	where := fmt.Sprintf("nodeport:%d", fe.Port)
@@ -293,30 +365,14 @@ func TestDualStackKeepsFamiliesApart(t *testing.T) {
 	}
 }
 
-func TestEndpointsObject(t *testing.T) {
-	ep := &object.Endpoints{
-		TypeMeta: object.TypeMeta{Kind: object.KindEndpoints}, Metadata: object.ObjectMeta{Namespace: "default", Name: "web"},
-		Subsets: []object.EndpointSubset{{
-			Addresses:         []object.EndpointAddress{{IP: "1.2.3.4"}, {IP: "127.0.0.1"}, {IP: "172.30.0.9"}},
-			NotReadyAddresses: []object.EndpointAddress{{IP: "1.2.3.5"}},
-			Ports:             []object.EndpointPort{{Port: ptr(int32(9376)), Protocol: ptr("TCP")}},
-		}},
-	}
-	out := Service(Input{Service: service(), Endpoints: ep}, facts())
+// An address that no packet may be sent to is left out, whoever let it through.
+func TestAddressesThatAreNoEndpoints(t *testing.T) {
+	out := Service(Input{Service: service(), Slices: []*object.EndpointSlice{slice(9376, "1.2.3.4", "127.0.0.1", "172.30.0.9", "239.1.1.1", "1.2.3.5 n")}}, facts())
 	if got := fmt.Sprint(out.Ports[0].Pools[nft.PoolCluster]); got != "[1.2.3.4:9376]" {
 		t.Errorf("pool %s, want the ready address alone", got)
 	}
-	if len(out.Problems) != 2 {
-		t.Errorf("problems %v, want one for the loopback address and one for the cluster IP", out.Problems)
-	}
-	ep.Metadata.Labels = map[string]string{skipMirror: "true"}
-	if out := Service(Input{Service: service(), Endpoints: ep}, facts()); len(out.Ports[0].Pools[nft.PoolCluster]) != 0 {
-		t.Error("Endpoints labelled skip-mirror are used")
-	}
-	ep.Metadata.Labels = nil
-	withSelector := service(func(s *object.Service) { s.Spec.Selector = map[string]string{"app": "x"} })
-	if out := Service(Input{Service: withSelector, Endpoints: ep}, facts()); len(out.Ports[0].Pools[nft.PoolCluster]) != 0 || len(out.Problems) != 1 {
-		t.Errorf("Endpoints of a Service with a selector: pool %v, problems %v", out.Ports[0].Pools, out.Problems)
+	if len(out.Problems) != 3 {
+		t.Errorf("problems %v, want one for each address that is left out", out.Problems)
 	}
 }
 

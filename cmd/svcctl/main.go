@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime/debug"
+	"syscall"
 	"time"
 
 	"svcctl.io/svcctl/appliance"
@@ -24,6 +25,8 @@ type program struct {
 	// somebody watches stderr; colour whether stdout takes colours.
 	asks, shows, colour bool
 	lookupEnv           func(string) (string, bool)
+	environ             func() []string
+	exec                func(path string, args, env []string) error // syscall.Exec
 	now                 func() time.Time
 
 	serve func(ctx context.Context, cfg appliance.Config, log *slog.Logger) error
@@ -44,6 +47,8 @@ func main() {
 		shows:     isTerminal(os.Stderr),
 		colour:    isTerminal(os.Stdout) && !noColour && os.Getenv("TERM") != "dumb",
 		lookupEnv: os.LookupEnv,
+		environ:   os.Environ,
+		exec:      syscall.Exec,
 		now:       time.Now,
 		serve:     appliance.Run,
 		plan:      appliance.Plan,

@@ -5,7 +5,7 @@ package main
 func (p *program) verbs() []*verb {
 	return []*verb{
 		p.serveVerb(), p.planVerb(), p.statusVerb(), p.waitVerb(),
-		p.releaseVerb(), p.doctorVerb(), p.downVerb(), p.versionVerb(), p.completionVerb(), p.helpVerb(),
+		p.envVerb(), p.releaseVerb(), p.doctorVerb(), p.downVerb(), p.versionVerb(), p.completionVerb(), p.helpVerb(),
 	}
 }
 

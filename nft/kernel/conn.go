@@ -41,19 +41,28 @@ func Open(options Options) (*Conn, error) {
 	c := &Conn{options: options, own: map[uint32]bool{}}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s, err := c.use()
-	if err != nil {
-		return nil, err
-	}
-	if _, err = readGeneration(s); err == nil {
-		c.features, err = probe(s)
-	}
-	if err != nil {
+	var err error
+	for range openAttempts {
+		var s *socket
+		if s, err = c.use(); err != nil {
+			return nil, err
+		}
+		if _, err = readGeneration(s); err == nil {
+			c.features, err = probe(s)
+		}
+		if err == nil {
+			return c, nil
+		}
 		c.drop()
-		return nil, openError(err)
+		if !isErrno(err, unix.EINTR, unix.EAGAIN, unix.ENOBUFS, unix.ENOMEM) {
+			break
+		}
 	}
-	return c, nil
+	return nil, openError(err)
 }
+
+// openAttempts bounds how often the kernel is asked that was interrupted, or had no room.
+const openAttempts = 5
 
 // openError says in one sentence what to do.
 func openError(err error) error {

@@ -145,8 +145,8 @@ func decodeChain(m *message) (chain nft.Chain, table string, anonymous bool) {
 	}
 	chain.Hook = foreignHook
 	for h, n := range hookNumbers {
-		if uint64(n) == hook && kindName == chainNAT && policy == nfAccept {
-			chain.Hook = h
+		if uint64(n) == hook && (kindName == chainNAT || kindName == chainFilter) && policy == nfAccept {
+			chain.Hook, chain.Filter = h, kindName == chainFilter
 		}
 	}
 	return chain, table, anonymous

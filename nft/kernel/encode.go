@@ -34,8 +34,11 @@ const (
 // ignores types it does not know; it uses the low ones.
 const markType = 0xf0
 
-// chainNAT is the type of every base chain.
-const chainNAT = "nat"
+// The types of base chains.
+const (
+	chainNAT    = "nat"
+	chainFilter = "filter"
+)
 
 // addTable is `add table ip svcctl`: no error when it exists.
 func (t *transaction) addTable(f nft.Family, flags uint32) {
@@ -76,7 +79,11 @@ func (t *transaction) addChain(f nft.Family, c nft.Chain) {
 		t.uint32(unix.NFTA_HOOK_PRIORITY, uint32(int32(c.Priority)))
 		t.endNest(hook)
 		t.uint32(unix.NFTA_CHAIN_POLICY, nfAccept)
-		t.text(unix.NFTA_CHAIN_TYPE, chainNAT)
+		kind := chainNAT
+		if c.Filter {
+			kind = chainFilter
+		}
+		t.text(unix.NFTA_CHAIN_TYPE, kind)
 	}
 	t.end()
 }

@@ -24,8 +24,12 @@ const (
 	offsetIPv6Saddr = 8
 	offsetIPv6Daddr = 24
 	offsetDport     = 2
+	offsetTCPFlags  = 13
 	offsetICMPType  = 0
 )
+
+// flagSYN is the SYN bit of a TCP header's flags (RFC 9293).
+const flagSYN = 0x02
 
 // ICMP types of an echo request (RFC 792, 4443).
 const (
@@ -40,6 +44,9 @@ const (
 	icmpv6AddrUnreachable = 3
 	icmpv6PortUnreachable = 4
 )
+
+// stateInvalid is NF_CT_STATE_INVALID_BIT, what nft calls `ct state invalid`.
+const stateInvalid = 1 << 0
 
 // statusDNAT is IPS_DST_NAT, what nft calls `ct status dnat`.
 const statusDNAT = 1 << 5
@@ -77,8 +84,14 @@ func (e *encoder) statement(s nft.Statement) {
 		e.matchLocalSource()
 	case nft.MatchReply:
 		e.matchReply()
+	case nft.MatchInvalid:
+		e.matchInvalid()
+	case nft.MatchNoSYN:
+		e.matchNoSYN()
 	case nft.MatchEchoRequest:
 		e.matchEchoRequest()
+	case nft.MatchNotICMP:
+		e.matchNotICMP()
 	case nft.VerdictMap:
 		e.verdictMap(s)
 	case nft.DNAT:
@@ -111,18 +124,21 @@ func equals(data []byte) *expr.Cmp {
 }
 
 // matchPrefix is `ip daddr 10.96.0.0/16`, or with !=. Whole bytes are loaded alone, other
-// bits compared under a mask, as nft does it: so it prints as a prefix.
+// bits compared under a mask, as nft does it: so it prints as a prefix. Of a connection's
+// address no part can be loaded, but the first bytes can be compared.
 func (e *encoder) matchPrefix(m nft.MatchPrefix) {
-	load := e.field(m.Field, firstRegister).(*expr.Payload)
-	value := m.Prefix.Masked().Addr().AsSlice()
+	load := e.field(m.Field, firstRegister)
+	value, bits := m.Prefix.Masked().Addr().AsSlice(), m.Prefix.Bits()
 	e.add(load)
-	if bits := m.Prefix.Bits(); bits > 0 && bits%8 == 0 {
-		load.Len = uint32(bits / 8)
-		value = value[:load.Len]
+	if bits > 0 && bits%8 == 0 {
+		value = value[:bits/8]
+		if header, is := load.(*expr.Payload); is {
+			header.Len = uint32(len(value))
+		}
 	} else {
 		e.add(&expr.Bitwise{
-			SourceRegister: firstRegister, DestRegister: firstRegister, Len: load.Len,
-			Mask: net.CIDRMask(bits, int(load.Len)*8), Xor: make([]byte, load.Len),
+			SourceRegister: firstRegister, DestRegister: firstRegister, Len: uint32(len(value)),
+			Mask: net.CIDRMask(bits, len(value)*8), Xor: make([]byte, len(value)),
 		})
 	}
 	compare := equals(value)
@@ -150,6 +166,31 @@ func (e *encoder) matchNotDNAT() {
 	)
 }
 
+// matchInvalid is `ct state invalid`.
+func (e *encoder) matchInvalid() {
+	e.add(
+		&expr.Ct{Key: expr.CtKeySTATE, Register: firstRegister},
+		&expr.Bitwise{
+			SourceRegister: firstRegister, DestRegister: firstRegister, Len: 4,
+			Mask: hostOrder(stateInvalid), Xor: hostOrder(0),
+		},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: firstRegister, Data: hostOrder(0)},
+	)
+}
+
+// matchNoSYN is `tcp flags & syn == 0`, which nft prints as `tcp flags ! syn`.
+func (e *encoder) matchNoSYN() {
+	e.matchProto(unix.IPPROTO_TCP)
+	e.add(
+		payload(expr.PayloadBaseTransportHeader, offsetTCPFlags, 1, firstRegister),
+		&expr.Bitwise{
+			SourceRegister: firstRegister, DestRegister: firstRegister, Len: 1,
+			Mask: []byte{flagSYN}, Xor: []byte{0},
+		},
+		equals([]byte{0}),
+	)
+}
+
 // matchReply is `ct direction reply`.
 func (e *encoder) matchReply() {
 	e.add(&expr.Ct{Key: expr.CtKeyDIRECTION, Register: firstRegister}, equals([]byte{expr.CtDirReply}))
@@ -166,12 +207,26 @@ func (e *encoder) matchLocalSource() {
 // matchEchoRequest is `icmp type echo-request`; nft leaves out the protocol, which the
 // type implies.
 func (e *encoder) matchEchoRequest() {
-	proto, request := byte(unix.IPPROTO_ICMP), byte(icmpEchoRequest)
+	request := byte(icmpEchoRequest)
 	if e.Family == nft.IPv6 {
-		proto, request = unix.IPPROTO_ICMPV6, icmpv6EchoRequest
+		request = icmpv6EchoRequest
 	}
-	e.matchProto(proto)
+	e.matchProto(e.icmp())
 	e.add(payload(expr.PayloadBaseTransportHeader, offsetICMPType, 1, firstRegister), equals([]byte{request}))
+}
+
+// matchNotICMP is `meta l4proto != icmp`.
+func (e *encoder) matchNotICMP() {
+	e.matchProto(e.icmp())
+	e.out[len(e.out)-1].(*expr.Cmp).Op = expr.CmpOpNeq
+}
+
+// icmp is the family's protocol of errors and pings.
+func (e *encoder) icmp() byte {
+	if e.Family == nft.IPv6 {
+		return unix.IPPROTO_ICMPV6
+	}
+	return unix.IPPROTO_ICMP
 }
 
 // verdictMap is `ip daddr . meta l4proto . th dport vmap @services`.

@@ -199,9 +199,10 @@ func (g *generator) match() nft.Statement {
 		return nft.MatchSet{Key: key, Set: name, Negate: negate}
 	}
 	return pick(g, []nft.Statement{
-		nft.MatchPrefix{Field: pick(g, []nft.Field{nft.Saddr, nft.Daddr}), Prefix: pick(g, g.networks), Negate: negate},
+		nft.MatchPrefix{Field: pick(g, []nft.Field{nft.Saddr, nft.Daddr, nft.OriginalDaddr}), Prefix: pick(g, g.networks), Negate: negate},
 		nft.MatchNotDNAT{},
 		nft.MatchLocalSource{},
+		nft.MatchNotICMP{},
 		set("networks", pick(g, []nft.Field{nft.Saddr, nft.Daddr, nft.OriginalDaddr})),
 		set("hairpin", nft.Saddr, nft.Daddr),
 		set("same-interface", nft.Iif, nft.Oif),

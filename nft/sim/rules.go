@@ -100,10 +100,14 @@ func (f *flow) statement(s nft.Statement) (v verdict, element string) {
 		return match(!f.dnated), ""
 	case nft.MatchLocalSource:
 		return match(f.host.IsLocal(f.packet.Saddr)), ""
+	case nft.MatchInvalid, nft.MatchNoSYN: // the first packet of a connection is neither
+		return match(false), ""
 	case nft.MatchReply:
 		return match(f.isReset), ""
 	case nft.MatchEchoRequest:
 		return match(f.packet.ICMPEcho), ""
+	case nft.MatchNotICMP:
+		return match(!f.packet.ICMPEcho), ""
 	case nft.MatchSet:
 		e, found := f.lookup(s.Set, s.Key)
 		return match(found != s.Negate), e.text

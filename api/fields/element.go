@@ -1,0 +1,124 @@
+package fields
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"svcctl.io/svcctl/api/schema"
+)
+
+// elementOf is what tells an item of a list from the others. A key that the item does not
+// have counts as its default.
+func elementOf(item any, list *schema.Type) (string, error) {
+	if list.Set {
+		switch item.(type) {
+		case map[string]any, []any:
+			return "", fmt.Errorf("a set holds scalars only")
+		}
+		return elementValue + compact(item), nil
+	}
+	o, ok := item.(map[string]any)
+	if !ok {
+		return "", fmt.Errorf("associative list with keys may not have non-map elements")
+	}
+	keys := map[string]any{}
+	for _, key := range list.Keys {
+		if value, ok := o[key]; ok {
+			keys[key] = value
+		} else if f, ok := list.Elem.Field(key); ok && f.Default != nil {
+			keys[key] = f.Default
+		}
+	}
+	if len(keys) == 0 {
+		return "", fmt.Errorf("associative list with keys has an element that omits all key fields %q (and doesn't have default values for any key fields)", list.Keys)
+	}
+	return elementKeys + compact(keys), nil
+}
+
+// items are the items of a list by their elements, and the elements in order. What has
+// none, or one that was there before, is left out: live objects were validated.
+func items(list []any, t *schema.Type) (order []string, by map[string]any) {
+	by = make(map[string]any, len(list))
+	for _, item := range list {
+		element, err := elementOf(item, t)
+		if err != nil {
+			continue
+		}
+		if _, twice := by[element]; !twice {
+			order = append(order, element)
+			by[element] = item
+		}
+	}
+	return order, by
+}
+
+// checkLists refuses an object with lists whose items cannot be told apart.
+func checkLists(value any, t *schema.Type, path string) error {
+	switch {
+	case t == nil:
+	case t.Form == schema.Structure || t.Form == schema.Map:
+		o, _ := value.(map[string]any)
+		for _, name := range slices.Sorted(maps.Keys(o)) {
+			if err := checkLists(o[name], t.Child(name), path+"."+name); err != nil {
+				return err
+			}
+		}
+	case t.Form == schema.List && !t.Atomic:
+		list, _ := value.([]any)
+		seen := map[string]bool{}
+		for i, item := range list {
+			element, err := elementOf(item, t)
+			switch {
+			case err != nil:
+				return &InvalidError{fmt.Sprintf("%s: element %d: %v", path, i, err)}
+			case seen[element]:
+				return &InvalidError{fmt.Sprintf("%s: duplicate entries for key %s", path, elementText(element))}
+			}
+			seen[element] = true
+			if err := checkLists(item, t.Elem, path+elementText(element)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// pathText is a path as messages show it: .spec.ports[port=80,protocol="TCP"].targetPort.
+func pathText(path []string) string {
+	var b strings.Builder
+	for _, element := range path {
+		b.WriteString(elementText(element))
+	}
+	return b.String()
+}
+
+func elementText(element string) string {
+	kind, content := element[:2], element[2:]
+	switch kind {
+	case elementField:
+		return "." + content
+	case elementValue:
+		return "[=" + content + "]"
+	case elementKeys:
+		keys, _, err := schema.ParseObject([]byte(content))
+		if err != nil {
+			return "[" + content + "]"
+		}
+		var texts []string
+		for _, name := range slices.Sorted(maps.Keys(keys)) {
+			texts = append(texts, name+"="+scalarText(keys[name]))
+		}
+		return "[" + strings.Join(texts, ",") + "]"
+	}
+	return "[" + content + "]"
+}
+
+func scalarText(value any) string {
+	if text, ok := value.(string); ok {
+		return strconv.Quote(text)
+	}
+	return fmt.Sprint(value)
+}

@@ -1,0 +1,78 @@
+package env
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// Variable is a variable of the environment.
+type Variable struct{ Name, Value string }
+
+// Of are the variables of Services of one namespace (pkg/kubelet/envvars of Kubernetes).
+// Where two Services make a variable of the same name, as web-port-80-tcp and web may, the
+// one that is later by name has it.
+func Of(services []*object.Service) []Variable {
+	services = slices.Clone(services)
+	slices.SortFunc(services, func(a, b *object.Service) int { return cmp.Compare(a.Metadata.Name, b.Metadata.Name) })
+	var all []Variable
+	last := map[string]int{} // where a name comes last
+	for _, svc := range services {
+		for _, v := range ofService(svc) {
+			last[v.Name] = len(all)
+			all = append(all, v)
+		}
+	}
+	kept := all[:0]
+	for i, v := range all {
+		if last[v.Name] == i {
+			kept = append(kept, v)
+		}
+	}
+	return kept
+}
+
+// ofService are the variables of one Service: where it is, and the older ones of Docker's
+// container links.
+func ofService(svc *object.Service) []Variable {
+	host, ports := svc.Spec.ClusterIP, svc.Spec.Ports
+	if svc.Spec.Type == object.TypeExternalName || svc.Headless() || host == "" || len(ports) == 0 {
+		return nil
+	}
+	prefix := nameOf(svc.Metadata.Name)
+	port := prefix + "_SERVICE_PORT"
+	all := []Variable{{prefix + "_SERVICE_HOST", host}, {port, number(ports[0].Port)}}
+	for _, p := range ports {
+		if p.Name != "" {
+			all = append(all, Variable{port + "_" + nameOf(p.Name), number(p.Port)})
+		}
+	}
+	for i, p := range ports {
+		protocol := strings.ToLower(p.Protocol)
+		url := protocol + "://" + inURL(host) + ":" + number(p.Port)
+		if i == 0 {
+			all = append(all, Variable{prefix + "_PORT", url})
+		}
+		link := prefix + "_PORT_" + number(p.Port) + "_" + p.Protocol
+		all = append(all,
+			Variable{link, url}, Variable{link + "_PROTO", protocol},
+			Variable{link + "_PORT", number(p.Port)}, Variable{link + "_ADDR", host})
+	}
+	return all
+}
+
+// inURL is an address as it stands in front of a port (RFC 3986 section 3.2.2).
+func inURL(host string) string {
+	if strings.Contains(host, ":") {
+		return "[" + host + "]"
+	}
+	return host
+}
+
+// nameOf is a name in the form of a variable's.
+func nameOf(name string) string { return strings.ToUpper(strings.ReplaceAll(name, "-", "_")) }
+
+func number(port int32) string { return strconv.Itoa(int(port)) }

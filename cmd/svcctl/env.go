@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"regexp"
+	"strings"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/wire"
+)
+
+// The forms of the output of env.
+const (
+	envShell  = "shell"
+	envDotenv = "dotenv"
+	envJSON   = "json"
+)
+
+func (p *program) envVerb() *verb {
+	return &verb{
+		name:    "env",
+		summary: "tell a program where the Services are, by environment variables",
+		args:    "[FLAGS] [-- COMMAND [ARG...]]",
+		about: `Prints the variables that a Kubernetes node gives its Pods for the Services of their
+namespace: for a Service redis-primary REDIS_PRIMARY_SERVICE_HOST and
+REDIS_PRIMARY_SERVICE_PORT, one more _SERVICE_PORT_NAME for every port with a name, and
+those of Docker's container links. Services without a cluster IP have none.
+
+With a command it prints nothing and becomes that command, with these variables added
+to its environment in the place of any of the same names. The command does not notice
+when Services change: it has what was so when it started.
+
+  -o shell    for eval: assignments, and a line that exports them
+  -o dotenv   NAME=value, one a line: for docker --env-file, systemd, make
+  -o json     one object, name to value`,
+		options: append([]*option{
+			{name: "namespace", letter: "n", arg: "NAMESPACE", def: "default", group: "Which Services", usage: "namespace of the Services"},
+			outputOption(envShell, envDotenv, envJSON),
+		}, connectOptions()...),
+		examples: []example{
+			{"For this shell, and what it starts.", `eval "$(svcctl env -n shop)"`},
+			{"For one program.", "svcctl env -n shop -- ./worker --verbose"},
+			{"For a container.", "svcctl env -n shop -o dotenv > services.env && docker run --env-file services.env worker"},
+		},
+		exits: `  0  done
+  1  not done: the command cannot be started, for one
+  2  wrong usage or configuration
+  3  the appliance cannot be reached
+Once the command runs, the exit code is the command's.`,
+		run: p.runEnv,
+	}
+}
+
+// runEnv prints the variables, or becomes a command that has them.
+func (p *program) runEnv(ctx context.Context, v *verb, args []string) error {
+	if err := checkOutput(v); err != nil {
+		return err
+	}
+	if len(args) > 0 && v.option("output").isSet() {
+		return usagef("env: -o is about what is printed, and with a command nothing is: leave one of them out")
+	}
+	socket, err := p.socket(v)
+	if err != nil {
+		return err
+	}
+	environment, err := client.New(socket).Environment(ctx, v.option("namespace").text())
+	if err != nil {
+		return err
+	}
+	if len(args) > 0 {
+		return p.become(args, environment.Variables)
+	}
+	return p.printVariables(v.option("output").text(), environment.Variables)
+}
+
+// become replaces this process by a command. It only returns when it cannot.
+func (p *program) become(args []string, variables []wire.Variable) error {
+	path, err := exec.LookPath(args[0])
+	if err != nil {
+		return fmt.Errorf("run %s: %w", args[0], err)
+	}
+	ours := map[string]bool{}
+	var env []string
+	for _, variable := range variables {
+		ours[variable.Name] = true
+		env = append(env, variable.Name+"="+variable.Value)
+	}
+	for _, pair := range p.environ() {
+		if name, _, _ := strings.Cut(pair, "="); !ours[name] {
+			env = append(env, pair)
+		}
+	}
+	if err := p.exec(path, args, env); err != nil {
+		return fmt.Errorf("run %s: %w", path, err)
+	}
+	return nil
+}
+
+// variableName is what shells take for the name of a variable (POSIX.1-2024, 3.216).
+var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// printVariables prints the variables. Their values are addresses, ports and URLs of
+// these: no shell finds anything special in an assignment of one.
+func (p *program) printVariables(form string, variables []wire.Variable) error {
+	if form == envJSON {
+		all := make(map[string]string, len(variables))
+		for _, variable := range variables {
+			all[variable.Name] = variable.Value
+		}
+		body, err := json.MarshalIndent(all, "", "  ")
+		if err != nil {
+			return fmt.Errorf("encode as JSON: %w", err)
+		}
+		return p.print(string(body) + "\n")
+	}
+	var b, names strings.Builder
+	for _, variable := range variables {
+		if !variableName.MatchString(variable.Name) {
+			fmt.Fprintf(p.stderr, "svcctl: %s is left out: a shell takes no name that begins with a digit\n", variable.Name)
+			continue
+		}
+		fmt.Fprintf(&b, "%s=%s\n", variable.Name, variable.Value)
+		names.WriteString(" " + variable.Name)
+	}
+	if form == envShell && names.Len() > 0 {
+		b.WriteString("export" + names.String() + "\n")
+	}
+	return p.print(b.String())
+}

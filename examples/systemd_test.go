@@ -1,0 +1,63 @@
+package examples_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// maxExposure is what `systemd-analyze security` may say of the appliance's unit, times
+// ten: 0 is the best, 100 the worst.
+const maxExposure = "20"
+
+// analyze runs systemd-analyze, where it can be had.
+func analyze(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	program, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		if _, apt := exec.LookPath("apt-get"); apt == nil && os.Getenv("SVCCTL_REQUIRE_PRIVILEGED") == "1" {
+			t.Fatalf("this test needs systemd-analyze: install the package systemd (%v)", err)
+		}
+		t.Skipf("SKIPPED, NOTHING WAS TESTED: there is no systemd-analyze here: %v", err)
+	}
+	out, err := exec.Command(program, args...).CombinedOutput()
+	return string(out), err
+}
+
+func TestUnitIsHardlyExposed(t *testing.T) {
+	out, err := analyze(t, "security", "--offline=true", "--no-pager", "--threshold="+maxExposure, "systemd/svcctl.service")
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	t.Log(lines[len(lines)-1])
+	if err != nil {
+		t.Errorf("the unit is exposed too much: %v\n%s", err, out)
+	}
+}
+
+// TestUnitsAreSound has systemd read the units, with programs that exist here.
+func TestUnitsAreSound(t *testing.T) {
+	dir := t.TempDir()
+	var units []string
+	for _, name := range []string{"svcctl.service", "svcctl-sysctl.service"} {
+		content, err := os.ReadFile(filepath.Join("systemd", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := strings.NewReplacer("/usr/local/bin/svcctl", "/bin/true", "/usr/lib/systemd/systemd-sysctl", "/bin/true").Replace(string(content))
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		units = append(units, path)
+	}
+	out, err := analyze(t, append([]string{"verify", "--man=no"}, units...)...)
+	for line := range strings.Lines(out) {
+		if strings.Contains(line, dir) || strings.Contains(line, "svcctl") {
+			t.Error(strings.TrimSpace(line))
+		}
+	}
+	if err != nil {
+		t.Logf("systemd-analyze verify: %v\n%s", err, out) // also for units that are not ours
+	}
+}

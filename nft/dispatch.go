@@ -1,0 +1,183 @@
+package nft
+
+// staticChains are the chains that exist once in a table: what they hold depends
+// on the box and on which sets have elements, never on how many.
+func (t *tableState) staticChains(f Family, box *Box) []Chain {
+	dispatch := t.dispatch(f, box)
+	chains := []Chain{
+		{Name: chainPrerouting, Hook: HookPrerouting, Priority: PriorityDstNAT, Rules: dispatch},
+		{Name: chainOutput, Hook: HookOutput, Priority: PriorityDstNAT, Rules: dispatch},
+	}
+	if t.has(setAddresses) {
+		chains = append(chains, vipChains(f, box)...)
+	}
+	if t.has(setInsideServices) {
+		chains = append(chains, Chain{Name: chainByClient, Rules: t.byClient(f, box, frontend, &vipMaps)})
+	}
+	if t.has(setNodePorts) {
+		chains = append(chains, Chain{Name: chainNodePort, Rules: []Rule{{VerdictMap{Key: nodePort, Map: setNodePorts}}}})
+	}
+	if t.has(setInsideNodePorts) {
+		chains = append(chains, Chain{Name: chainNPByClient, Rules: t.byClient(f, box, nodePort, &nodePortMaps)})
+	}
+	chains = append(chains, t.strayChains()...)
+	chains = append(chains, t.sourceChains(f, box)...)
+	if rules := t.input(); rules != nil {
+		chains = append(chains, Chain{Name: chainInput, Hook: HookInput, Priority: PrioritySrcNAT, Rules: rules})
+	}
+	return chains
+}
+
+// dispatch is what a connection's first packet meets in prerouting and output. A
+// frontend is found by one lookup, and only those that ask more about a packet make it
+// pay for more; everything else that is sent to an address of ours is found by a second
+// one. These are NAT chains, so a connection's other packets are not asked anything
+// here, and refusing is part of the dispatch.
+func (t *tableState) dispatch(f Family, box *Box) []Rule {
+	var rules []Rule
+	if t.has(setServices) {
+		rules = append(rules, Rule{VerdictMap{Key: frontend, Map: setServices}})
+	}
+	if t.has(setAddresses) {
+		rules = append(rules, Rule{VerdictMap{Key: []Field{Daddr}, Map: setAddresses}})
+	}
+	for _, p := range box.ServiceRanges {
+		if familyOf(p.Addr()) == f {
+			rules = append(rules, Rule{MatchPrefix{Field: Daddr, Prefix: p.Masked()}, Verdict{Kind: Drop}})
+		}
+	}
+	return rules
+}
+
+// byClient is what those frontends go to that have source ranges, or another route for
+// outside clients. The box's own packets come here from output, and count as inside.
+func (t *tableState) byClient(f Family, box *Box, key []Field, m *frontendMaps) []Rule {
+	var rules []Rule
+	if t.has(m.restricted) {
+		rules = append(rules, Rule{
+			MatchSet{Key: key, Set: m.restricted},
+			MatchSet{Key: with(key, Saddr), Set: m.allowed, Negate: true},
+			Verdict{Kind: Drop},
+		})
+	}
+	inside := VerdictMap{Key: key, Map: m.inside}
+	if t.has(m.outside) {
+		rules = append(rules,
+			Rule{MatchLocalSource{}, inside},
+			append(outsideClients(f, box), VerdictMap{Key: key, Map: m.outside}))
+	}
+	return append(rules, Rule{inside})
+}
+
+// vipChains are where a packet to a VIP ends that no frontend took: an echo
+// request is answered by the box itself, all else is refused.
+func vipChains(f Family, box *Box) []Chain {
+	answer := Rule{MatchEchoRequest{}, Redirect{}}
+	idle := Rule{MatchEchoRequest{}, Reject{RejectHostUnreachable}}
+	switch box.Ping {
+	case PingAlways:
+		idle = answer
+	case PingNever:
+		answer = Rule{MatchEchoRequest{}, Verdict{Kind: Drop}}
+		idle = answer
+	}
+	refuse := Rule{GotoChain(chainRefuse)}
+	return []Chain{
+		sharedChain(chainRefuse, f, box),
+		{Name: chainVIPReady, Rules: []Rule{answer, refuse}},
+		{Name: chainVIPIdle, Rules: []Rule{idle, refuse}},
+	}
+}
+
+// sourceChains decide about the source of connections whose destination changed.
+func (t *tableState) sourceChains(f Family, box *Box) []Chain {
+	if !t.has(setHairpin) {
+		return nil // no endpoint, so nothing is ever translated
+	}
+	same := t.sameInterface()
+	rest := append(clusterIPs(f, box), same...)
+
+	rules := []Rule{{MatchNotDNAT{}, Verdict{Kind: Return}}}
+	if t.has(setOriginal) {
+		rules = append(rules, Rule{VerdictMap{Key: []Field{OriginalDaddr}, Map: setOriginal}})
+	}
+	chains := []Chain{
+		{Name: chainPostrouting, Hook: HookPostrouting, Priority: PrioritySrcNAT, Rules: append(rules, rest...)},
+		{Name: chainSameInterf, Rules: same},
+	}
+	var nodePorts []Rule
+	if t.has(setNPSourceNAT) {
+		chains = append(chains, Chain{Name: chainNPSourceNAT, Rules: append(t.perProtocol(setNPSourceNAT, originalNodePort), same...)})
+		// An address of the box may have frontends of its own, too.
+		nodePorts = []Rule{{MatchSet{Key: []Field{OriginalDaddr}, Set: setNPAddresses}, GotoChain(chainNPSourceNAT)}}
+	}
+	if t.has(setSourceNAT) {
+		rules := append(t.perProtocol(setSourceNAT, originalFrontend), nodePorts...)
+		chains = append(chains, Chain{Name: chainSourceNAT, Rules: append(rules, rest...)})
+	}
+	return append(chains, t.hairpinChains()...)
+}
+
+// clusterIPs masquerades outside clients of whatever is in the service ranges. What is
+// treated in another way there has an element. The box's own pings of VIPs, which it
+// answers itself, keep their address.
+func clusterIPs(f Family, box *Box) (rules []Rule) {
+	if !box.hasInternalSources(f) {
+		return nil
+	}
+	for _, p := range box.ServiceRanges {
+		if familyOf(p.Addr()) == f {
+			rules = append(rules, append(outsideClients(f, box), MatchNotICMP{}, MatchPrefix{Field: OriginalDaddr, Prefix: p.Masked()}, Masquerade{}))
+		}
+	}
+	return rules
+}
+
+// sameInterface finds connections that leave where they came in. The interface pair is
+// looked at first: it is a tiny set that stays in the cache.
+func (t *tableState) sameInterface() []Rule {
+	if !t.has(setSameInterface) {
+		return nil
+	}
+	return []Rule{{MatchSet{Key: []Field{Iif, Oif}, Set: setSameInterface}, GotoChain(chainHairpin)}}
+}
+
+func (t *tableState) hairpinChains() []Chain {
+	if !t.has(setSameInterface) {
+		return nil
+	}
+	hairpin := Chain{Name: chainHairpin, Rules: []Rule{{MatchSet{Key: []Field{Saddr, Daddr}, Set: setHairpin}, Masquerade{}}}}
+	if t.has(setOnLink) {
+		hairpin.Rules = append(hairpin.Rules, Rule{MatchSet{Key: []Field{Iif, Saddr}, Set: setOnLink}, Masquerade{}})
+	}
+	return []Chain{hairpin}
+}
+
+// input remembers the clients of endpoints that are the box itself.
+func (t *tableState) input() []Rule {
+	if !t.has(setRememberInput) && !t.has(setNPRememberInput) {
+		return nil
+	}
+	rules := []Rule{{MatchNotDNAT{}, Verdict{Kind: Return}}}
+	if t.has(setRememberInput) {
+		rules = append(rules, t.perProtocol(setRememberInput, originalFrontend)...)
+	}
+	if t.has(setNPRememberInput) {
+		for _, r := range t.perProtocol(setNPRememberInput, originalNodePort) {
+			rules = append(rules, append(Rule{MatchSet{Key: []Field{OriginalDaddr}, Set: setNPAddresses}}, r...))
+		}
+	}
+	return rules
+}
+
+// perProtocol looks a key with `ct original proto-dst` up, in one rule a protocol:
+// nft can only read that field back behind the protocol it belongs to.
+func (t *tableState) perProtocol(set string, key []Field) []Rule {
+	var rules []Rule
+	for _, proto := range [...]Protocol{TCP, UDP, SCTP} {
+		if t.protocols[proto] > 0 {
+			rules = append(rules, Rule{MatchProto{proto}, VerdictMap{Key: key, Map: set}})
+		}
+	}
+	return rules
+}

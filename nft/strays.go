@@ -1,0 +1,49 @@
+package nft
+
+// Strays are packets that conntrack calls invalid: they lie outside of their connection's
+// window, or belong to none. No connection means no translation. Sent to a VIP such a
+// packet would leave the box by its default route, and come back from a router that
+// routes the VIP here, again and again; or, where the box has the address itself, be
+// answered by a reset. Sent by an endpoint it would reach the client from an address
+// that it never talked to, and the client's reset would end the connection. So strays
+// are dropped where they touch a Service, and only there.
+//
+// This is the one chain that sees every packet, and all that it asks of one is its
+// conntrack state.
+
+const (
+	setVIPs          = "vips"           // the addresses that Services are reached by
+	setOpenNodePorts = "open-nodeports" // the node ports
+
+	chainInvalid = "invalid"
+	chainStray   = "stray"
+)
+
+// strayChains are the chains about strays; none while there is no Service.
+func (t *tableState) strayChains() []Chain {
+	var rules []Rule
+	drop := Verdict{Kind: Drop}
+	if t.has(setVIPs) {
+		rules = append(rules, Rule{MatchSet{Key: []Field{Daddr}, Set: setVIPs}, drop})
+	}
+	if t.has(setOpenNodePorts) {
+		rules = append(rules, Rule{
+			MatchSet{Key: []Field{Daddr}, Set: setNPAddresses},
+			MatchSet{Key: nodePort, Set: setOpenNodePorts},
+			drop,
+		})
+	}
+	if t.has(setHairpin) {
+		// The set of endpoints with themselves is a set of endpoints. A SYN-ACK passes: to a
+		// box that sees one direction alone of other connections of an endpoint, it belongs to
+		// nothing.
+		rules = append(rules, Rule{MatchNoSYN{}, MatchSet{Key: []Field{Saddr, Saddr}, Set: setHairpin}, drop})
+	}
+	if rules == nil {
+		return nil
+	}
+	return []Chain{
+		{Name: chainStray, Rules: rules},
+		{Name: chainInvalid, Hook: HookPrerouting, Priority: PriorityStray, Filter: true, Rules: []Rule{{MatchInvalid{}, GotoChain(chainStray)}}},
+	}
+}
