@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build deps lint test test-unit bench fuzz demo golden clean
+.PHONY: help build deps lint test test-unit bench soak fuzz demo golden clean
 
 # The system programs live where an ordinary user's PATH may not look.
 export PATH := $(PATH):/usr/sbin:/sbin
@@ -42,6 +42,22 @@ test-unit: ## the tests that need no rights and no programs
 
 bench: ## the benchmarks; those that commit to a kernel need root
 	go test -p 1 -run '^$$' -bench . -benchmem ./...
+
+# What docs/reliability.md promises. Each is a variable: make soak SVCCTL_SOAK_KILLS=1000
+SVCCTL_SOAK_UPDATES ?= 1000
+SVCCTL_SOAK_STOPS ?= 100
+SVCCTL_SOAK_KILLS ?= 200
+SVCCTL_SOAK_FLUSHES ?= 50
+SVCCTL_SOAK_HEALS ?= 50
+SVCCTL_SOAK_RANDOM_KILLS ?= 2000
+SVCCTL_SOAK_CALL_KILLS ?= 200
+SVCCTL_SOAK_SECONDS ?= 600
+SOAK = SVCCTL_REQUIRE_PRIVILEGED=1 $(foreach v,UPDATES STOPS KILLS FLUSHES HEALS RANDOM_KILLS CALL_KILLS SECONDS,SVCCTL_SOAK_$(v)=$(SVCCTL_SOAK_$(v))) \
+	go test -count=1 -v -timeout 3h $(if $(SUDO),-exec "$(AS_ROOT)") ./appliance/soak
+
+soak: deps ## packets that never stop, for half an hour (root or sudo); the tests are quick in make test
+	$(SOAK)
+	SVCCTL_SOAK_SERVICES=10000 $(SOAK) -run healingTime
 
 fuzz: ## every fuzz target for FUZZTIME (30s)
 	@for package in $$(go list ./...); do \

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -188,5 +189,39 @@ func TestProblemsOfPodsAreReported(t *testing.T) {
 		if !strings.Contains(strings.Join(lines, "\n"), want) {
 			t.Errorf("no %q in\n%s", want, strings.Join(lines, "\n"))
 		}
+	}
+}
+
+// BenchmarkOnePodFlips is a whole step for one Pod of 50 of one of 1,000 Services, with a
+// kernel and a disk that cost nothing.
+func BenchmarkOnePodFlips(b *testing.B) {
+	for _, services := range []int{10, 1000} {
+		b.Run(fmt.Sprint(services*50, "Pods"), func(b *testing.B) {
+			r := newRig(b)
+			r.host()
+			for i := range services {
+				name := fmt.Sprint("s", i)
+				var text strings.Builder
+				text.WriteString(selecting(name, fmt.Sprintf("10.96.%d.%d", i/250+1, i%250+1)))
+				for j := range 50 {
+					text.WriteString(server(fmt.Sprintf("%s-%d", name, j), name, fmt.Sprintf("10.%d.%d.%d", i/250+1, i%250, j+1), ""))
+				}
+				r.files[name+".yaml"] = manifest.Decode(name+".yaml", []byte(text.String()), manifest.DefaultLimits())
+			}
+			flips := []string{"", notReady}
+			pod := func(i int) string { return server("flip", "s0", "10.200.0.1", flips[i%2]) }
+			r.write("flip.yaml", pod(0))
+			r.step()
+			b.ReportAllocs()
+			i := 0
+			for b.Loop() {
+				i++
+				r.write("flip.yaml", pod(i))
+				r.step()
+				if r.status.Counts.Endpoints != services*50+(i+1)%2 {
+					b.Fatal(r.status.Counts)
+				}
+			}
+		})
 	}
 }

@@ -2,6 +2,7 @@ package appliance
 
 import (
 	"svcctl.io/svcctl/appliance/conntrack"
+	"svcctl.io/svcctl/appliance/metrics"
 	"svcctl.io/svcctl/appliance/resolve"
 )
 
@@ -29,4 +30,12 @@ func (l *loop) flowProblems() []resolve.Problem {
 		Message: "connections to endpoints that are gone may live on: " + err.Error(),
 		Warning: true,
 	}}
+}
+
+// numbers are the numbers of a cleaner for those who watch the appliance.
+func numbers(s conntrack.Stats) metrics.Connections {
+	return metrics.Connections{
+		Looks: s.Looks, Entries: s.Entries, Forgotten: s.Forgotten,
+		Reset: s.Reset, Failures: s.Failures, Draining: s.Draining,
+	}
 }

@@ -26,7 +26,7 @@ import (
 // watcher and the host.
 type rig struct {
 	*loop
-	t      *testing.T
+	t      testing.TB
 	kernel *fake.Kernel
 	engine *store.Memory
 	files  map[string]*manifest.File
@@ -36,7 +36,7 @@ type rig struct {
 	logged strings.Builder
 }
 
-func newRig(t *testing.T) *rig {
+func newRig(t testing.TB) *rig {
 	r := &rig{t: t, kernel: fake.New(), engine: store.NewMemory(), files: map[string]*manifest.File{}}
 	r.clock = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	r.start()

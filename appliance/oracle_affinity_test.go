@@ -23,6 +23,7 @@ const connectionsPerWorld = 50
 // and holds each to what the client was given before. Between the worlds of a history
 // what the ruleset has learnt stays.
 func TestOracleAffinity(t *testing.T) {
+	t.Parallel()
 	var narrowed, others int
 	for seed := *oracleSeed; seed < *oracleSeed+uint64(*oracleHistories)/5; seed++ {
 		h := newStickyHistory(seed)

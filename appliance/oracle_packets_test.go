@@ -37,6 +37,7 @@ const (
 // one before, sends packets between network namespaces, and compares who answered, whom
 // that one saw, or how the packet was refused, to what package oracle says.
 func TestOraclePackets(t *testing.T) {
+	t.Parallel()
 	l := newOracleLab(t)
 	met := map[oracle.Kind]int{}
 	for seed := *oracleSeed; seed < *oracleSeed+kernelWorlds/3; seed++ {

@@ -44,6 +44,7 @@ type committed struct {
 func (p *programmer) read() (nft.Ruleset, error) {
 	have, generation, err := p.kernel.Read()
 	if err != nil {
+		p.generation = 0
 		return nil, fmt.Errorf("read our tables: %w", err)
 	}
 	p.generation = generation

@@ -148,6 +148,7 @@ func (l *loop) quarantine(cause error, forget []nft.ForgetData) (committed, erro
 	})
 	if err != nil {
 		l.planner.leave(l.store, nil)
+		l.kernel.generation = 0 // the kernel does not hold what is planned
 		return committed{}, errors.Join(cause, err)
 	}
 	l.planner.leave(l.store, bad)

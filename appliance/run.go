@@ -152,6 +152,7 @@ func (a *assembly) serve(ctx context.Context, server *api.Server, socket, scrape
 		l.flows = untracked{err}
 	} else {
 		l.flows = cleaner
+		a.metrics.Connections(func() metrics.Connections { return numbers(cleaner.Stats()) })
 		tasks.Go(func() error { return cleaner.Run(ctx) })
 	}
 	host := make(chan []checkup.Finding)

@@ -1,14 +1,15 @@
 // Package store is the one versioned truth: the accepted objects, who owns each of
 // them, and the addresses and ports that Services hold.
 //
-// Objects come from files (SyncFiles) or from the API (Put, Delete). Everything that
-// one call changes, objects and allocations alike, is one commit of the [Engine]: it is
-// durable before anybody can read it, and if the commit fails nothing has changed.
+// Objects come from files (SyncFiles), from the API (Put, Delete), or from controllers
+// that make them of others (Generate). Everything that one call changes, objects and
+// allocations alike, is one commit of the [Engine]: it is durable before anybody can read
+// it, and if the commit fails nothing has changed.
 //
 // Invariants:
 //   - Holders win. A Service keeps the values it has until it gives them up; who
 //     already has a value, or already owns an object, is never displaced by a newcomer,
-//     also over a restart.
+//     also over a restart. Only what a controller has made gives way, to a file.
 //   - One bad object never stops the others. It keeps its last accepted version, or
 //     stays out, and is a Problem.
 //   - What was published is immutable: a change makes a new object, readers keep theirs.

@@ -9,7 +9,9 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -295,7 +297,10 @@ func apply(tx *bbolt.Tx, t Transaction) error {
 			return err
 		}
 	}
-	for _, pair := range t.Puts {
+	// In the order of their keys each new pair comes behind the last one. In any other it
+	// moves those behind it, which takes long when a transaction has many.
+	puts := slices.SortedFunc(slices.Values(t.Puts), func(a, b Pair) int { return strings.Compare(a.Key, b.Key) })
+	for _, pair := range puts {
 		entry := encodeEntry(pair)
 		digest.toggleEntry(pairs.Get([]byte(pair.Key)))
 		digest.toggleEntry(entry)

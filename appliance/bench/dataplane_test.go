@@ -40,7 +40,7 @@ type way struct {
 	router  *router
 	to      []netip.AddrPort // what clients ask for, in turns
 	clients int              // known ones that are used again and again; 0: every packet has its own
-	next    int // of the flows that were used
+	next    int              // of the flows that were used
 	took    []time.Duration
 }
 

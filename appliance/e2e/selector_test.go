@@ -74,6 +74,7 @@ func Test109_pods_are_endpoints(t *testing.T) {
 	for _, f := range families {
 		b.reaches(t, b.IN, "tcp", f.at(f.vip(41), 80), plain, f.on(8080, b.L1)...)
 	}
+	// Refusals are asked for by EXT: what IN has asked is remembered for a while.
 	// Without a ready one, the one that is serving and terminating; then nobody.
 	b.change(func() { b.writePods(pod{host: b.L1, status: unready}, pod{host: b.R2, metadata: ending}) })
 	for _, f := range families {
@@ -81,7 +82,7 @@ func Test109_pods_are_endpoints(t *testing.T) {
 	}
 	b.change(func() { b.writePods(pod{host: b.L1, status: unready}, nowhere) })
 	for _, f := range families {
-		b.refuses(t, b.IN, "tcp", f.at(f.vip(41), 80))
+		b.refuses(t, b.EXT, "tcp", f.at(f.vip(41), 80))
 	}
 	b.change(func() { b.writePods(pod{host: b.L1}, nowhere) })
 	for _, f := range families {
@@ -119,7 +120,7 @@ func Test109_pods_come_and_go(t *testing.T) {
 	}
 	b.change(func() { b.svcctl.Manifests.Remove("pods.yaml") })
 	for _, f := range families {
-		b.refuses(t, b.IN, "tcp", f.at(f.vip(41), 80))
+		b.refuses(t, b.EXT, "tcp", f.at(f.vip(41), 80))
 		b.hasProblem(t, f.object("Service", "web"), "no Pod with an address matches the selector")
 	}
 }
@@ -198,14 +199,14 @@ func Test112_deleted_service_takes_its_slices(t *testing.T) {
 	b.svcctl.Start()
 	b.change(func() { b.svcctl.Manifests.Remove("web.yaml") })
 	for _, f := range families {
-		b.drops(t, b.IN, "tcp", f.at(f.vip(41), 80))
+		b.drops(t, b.EXT, "tcp", f.at(f.vip(41), 80))
 	}
 	// A Service of that name that has no selector has none of its endpoints.
 	b.rewrite("web.yaml", func(f family) []string {
 		return []string{f.service("web", "clusterIP: "+f.vip(41), "ports: [{name: p80, port: 80}]")}
 	})
 	for _, f := range families {
-		b.refuses(t, b.IN, "tcp", f.at(f.vip(41), 80))
+		b.refuses(t, b.EXT, "tcp", f.at(f.vip(41), 80))
 	}
 }
 
@@ -235,11 +236,11 @@ func Test116_mirrored_endpoints_follow(t *testing.T) {
 	}
 	b.rewrite("web.yaml", web(`endpointslice.kubernetes.io/skip-mirror: "true"`, "", b.R2))
 	for _, f := range families {
-		b.refuses(t, b.IN, "tcp", f.at(f.vip(41), 80))
+		b.refuses(t, b.EXT, "tcp", f.at(f.vip(41), 80))
 	}
 	b.rewrite("web.yaml", web("", "selector: {app: nobody}\n", b.R2))
 	for _, f := range families {
-		b.refuses(t, b.IN, "tcp", f.at(f.vip(41), 80))
+		b.refuses(t, b.EXT, "tcp", f.at(f.vip(41), 80))
 		b.hasProblem(t, f.object("Endpoints", "web"), "Endpoints are only used for a Service without a selector")
 	}
 }

@@ -105,8 +105,8 @@ func addressesOf(p *object.Pod) []netip.Addr {
 // refusal says why an address may be nobody's endpoint, "" when it may: packets for it
 // would come back to the box for ever, or go to many.
 func (c *Controller) refusal(addr netip.Addr) string {
-	if addr.IsLoopback() || addr.IsLinkLocalUnicast() || addr.IsMulticast() || addr.IsUnspecified() {
-		return "it may not be loopback, link-local, multicast or unspecified"
+	if addr.Is4In6() || addr.IsLoopback() || addr.IsLinkLocalUnicast() || addr.IsMulticast() || addr.IsUnspecified() {
+		return "it may not be loopback, link-local, multicast, unspecified or IPv4-mapped"
 	}
 	for _, prefix := range c.facts.ServiceRanges {
 		if prefix.Contains(addr) {

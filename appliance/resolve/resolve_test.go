@@ -193,10 +193,10 @@ func TestAnswerWithoutLocalEndpoints(t *testing.T) {
 }
 
 func TestPortsThatProgramsHave(t *testing.T) {
-	taken := func(at string) func(*Facts) {
+	taken := func(at netip.AddrPort) func(*Facts) {
 		return func(f *Facts) {
 			f.Taken = func(_ nft.Family, proto nft.Protocol, frontend netip.AddrPort) string {
-				if fmt.Sprint(frontend) == at && proto == nft.TCP {
+				if frontend == at && proto == nft.TCP {
 					return "nginx (pid 812) listens on tcp 0.0.0.0:80"
 				}
 				return ""
@@ -207,17 +207,18 @@ func TestPortsThatProgramsHave(t *testing.T) {
 		s.Spec.ExternalIPs = []string{"192.0.2.1"}
 		s.Metadata.Annotations = map[string]string{annotationHostAddress: "true"}
 	}
-	nodePort := fmt.Sprint(netip.AddrPortFrom(netip.Addr{}, 30080))
+	nodePort := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(netip.Addr{}, port) }
 	for _, c := range []struct {
-		name, at     string
+		name         string
+		at           netip.AddrPort
 		svc          func(*object.Service)
 		field, where string
 		served       int
 	}{
-		{"a node port", nodePort, nil, "spec.ports[0].nodePort", "node port 30080/tcp", 3},
-		{"another port", fmt.Sprint(netip.AddrPortFrom(netip.Addr{}, 30081)), nil, "", "", 4},
-		{"a VIP is nobody else's", "198.51.100.99:80", nil, "", "", 4},
-		{"the host's own address", "192.0.2.1:80", hosts, "spec.ports[0].port", "192.0.2.1 port 80/tcp", 3},
+		{"a node port", nodePort(30080), nil, "spec.ports[0].nodePort", "node port 30080/tcp", 3},
+		{"another port", nodePort(30081), nil, "", "", 4},
+		{"a VIP is nobody else's", netip.MustParseAddrPort("198.51.100.99:80"), nil, "", "", 4},
+		{"the host's own address", netip.MustParseAddrPort("192.0.2.1:80"), hosts, "spec.ports[0].port", "192.0.2.1 port 80/tcp", 3},
 	} {
 		svc, f := service(), facts()
 		if c.svc != nil {

@@ -20,6 +20,7 @@ type Kernel struct {
 	generation uint32
 	commits    int
 	fault      func(b *nft.Batch) error
+	readFault  func() error
 	forgotten  []nft.ForgetData
 }
 
@@ -32,6 +33,13 @@ func (k *Kernel) Inject(fault func(b *nft.Batch) error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.fault = fault
+}
+
+// InjectRead asks fault about every later reading, whose error it then returns.
+func (k *Kernel) InjectRead(fault func() error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.readFault = fault
 }
 
 // Commits counts the transactions that were carried out.
@@ -61,6 +69,11 @@ func (k *Kernel) Tamper(change func(nft.Ruleset)) {
 func (k *Kernel) Read() (nft.Ruleset, uint32, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.readFault != nil {
+		if err := k.readFault(); err != nil {
+			return nil, 0, err
+		}
+	}
 	return clone(k.tables), k.generation, nil
 }
 

@@ -25,6 +25,7 @@ const readAttempts = 10
 func (c *Conn) Read() (nft.Ruleset, uint32, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	var last error
 	for range readAttempts {
 		s, err := c.use()
 		if err != nil {
@@ -37,15 +38,16 @@ func (c *Conn) Read() (nft.Ruleset, uint32, error) {
 		if isErrno(err, unix.EPERM) {
 			return nil, 0, ErrPermission
 		}
-		if !errors.Is(err, ErrChanging) && !isErrno(err, unix.ENOBUFS) {
+		passing := isErrno(err, unix.ENOBUFS, unix.ENOMEM, unix.EINTR, unix.EAGAIN)
+		if !errors.Is(err, ErrChanging) {
 			c.drop()
-			return nil, 0, fmt.Errorf("read nf_tables: %w", err)
+			if !passing {
+				return nil, 0, fmt.Errorf("read nf_tables: %w", err)
+			}
 		}
-		if isErrno(err, unix.ENOBUFS) {
-			c.drop()
-		}
+		last = err
 	}
-	return nil, 0, ErrChanging
+	return nil, 0, fmt.Errorf("read nf_tables: %w", last)
 }
 
 // readBracketed reads everything between two readings of the generation. Unequal ones
