@@ -47,7 +47,7 @@ var edges = map[string][]string{
 	"appliance/resolve":    {"nft", "store/object"},
 	"appliance/sockets":    {},
 	"appliance": {
-		"api", "api/wire", "appliance/checkup", "appliance/dns", "appliance/endpoints", "appliance/env", "appliance/healthport", "appliance/metrics", "appliance/node", "appliance/relay", "appliance/resolve", "appliance/sockets",
+		"api", "api/wire", "appliance/checkup", "appliance/conntrack", "appliance/dns", "appliance/endpoints", "appliance/env", "appliance/healthport", "appliance/metrics", "appliance/node", "appliance/relay", "appliance/resolve", "appliance/sockets",
 		"nft", "nft/kernel", "store", "store/alloc", "store/manifest", "store/object", "watch",
 	},
 	"appliance/e2e":    {},               // tests only

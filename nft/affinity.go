@@ -118,7 +118,7 @@ func (p *compiledPort) endpointsInBothPools() []netip.AddrPort {
 //	goto pick-3
 func (p *compiledPort) recallChain(f *fragment, fe *Frontend, pool Pool) Chain {
 	pick := pickChain(fe, pool, len(p.slots[pool]))
-	f.shared = append(f.shared, pick)
+	f.shared = append(f.shared, pick, chainRefuse)
 	return Chain{Name: p.recall(fe, pool), Rules: []Rule{
 		// Every packet here is of this protocol; nft has to read it to take the port.
 		{MatchProto{p.Protocol}, DNAT{Key: []Field{Saddr}, Map: p.affinityMap(pool).Name}},

@@ -140,8 +140,9 @@ func (p *compiledPort) verdict(f *fragment, fe *Frontend, r Route) string {
 		return GotoChain(p.recall(fe, r.Pool)).String() // the port's own chain
 	case n > 0:
 		chain = pickChain(fe, r.Pool, n)
+		f.shared = append(f.shared, chain)
 	}
-	f.shared = append(f.shared, chain)
+	f.shared = append(f.shared, chainRefuse) // where pick chains end, too
 	return GotoChain(chain).String()
 }
 

@@ -159,7 +159,7 @@ func sharedChain(name string, f Family, box *Box) Chain {
 	case chainMasqSelf:
 		c.Rules = []Rule{{MatchLocalSource{}, Masquerade{}}, {GotoChain(chainSameInterf)}}
 	default:
-		c.Rules = []Rule{pickRule(name)}
+		c.Rules = pickRules(name)
 	}
 	return c
 }
@@ -194,17 +194,30 @@ func outsideClients(f Family, box *Box) Rule {
 	return rule
 }
 
-// pickRule is the one rule of a pick chain: choose a slot and go to its endpoint.
+// pickRules choose a slot and go to its endpoint. A packet looks its frontend up in one
+// map and its slot in another, and a change may come between the two: the slot may be
+// gone then, while the first one is there as long as the frontend has any. And if it has
+// none any more, the client is refused.
 //
 //	dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 5 map @backends
-func pickRule(name string) Rule {
+//	dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 1 map @backends
+//	goto refuse
+func pickRules(name string) []Rule {
 	for _, p := range pools {
-		if n, ok := strings.CutPrefix(name, p.npPick); ok {
-			return Rule{DNAT{Key: with(nodePort, numgenOf(n)), Map: p.npBackends}}
+		n, byNodePort := strings.CutPrefix(name, p.npPick)
+		key, backends := nodePort, p.npBackends
+		if !byNodePort {
+			var byVIP bool
+			if n, byVIP = strings.CutPrefix(name, p.pick); !byVIP {
+				continue
+			}
+			key, backends = frontend, p.backends
 		}
-		if n, ok := strings.CutPrefix(name, p.pick); ok {
-			return Rule{DNAT{Key: with(frontend, numgenOf(n)), Map: p.backends}}
+		rules := []Rule{{DNAT{Key: with(key, numgenOf(n)), Map: backends}}}
+		if n != "1" {
+			rules = append(rules, Rule{DNAT{Key: with(key, Numgen(1)), Map: backends}})
 		}
+		return append(rules, Rule{GotoChain(chainRefuse)})
 	}
 	panic("nft: no shared chain is called " + name)
 }

@@ -131,6 +131,25 @@ func TestRevisionsNeverGoBack(t *testing.T) {
 	step("lost")
 }
 
+// A clock that jumps does not make a newcomer older than who was there before.
+func TestS07_creationNeverGoesBack(t *testing.T) {
+	b := newBox(t)
+	last := time.Time{}
+	for i, jump := range []time.Duration{0, -365 * 24 * time.Hour, 0, 2 * 365 * 24 * time.Hour, -time.Hour, -time.Hour} {
+		b.now = b.now.Add(jump)
+		if i%2 == 1 {
+			b.restart()
+		}
+		name := fmt.Sprintf("s%d", i)
+		b.apply(name+".yaml", name+" {}")
+		created := *b.service(name).Metadata.CreationTimestamp
+		if i > 0 && jump < 0 && !created.After(last) || created.Before(last) {
+			t.Errorf("%s, after a jump of %v, is from %v; the one before from %v", name, jump, created, last)
+		}
+		last = created
+	}
+}
+
 func TestChanges(t *testing.T) {
 	b := newBox(t)
 	if set := b.s.Changes(0); !set.All {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
@@ -28,6 +29,7 @@ type Store struct {
 	owned   map[string]map[object.Ref]struct{}
 	waiting map[object.Ref]struct{} // objects whose change.waits is set
 	held    map[object.Ref]struct{} // objects that Config.Hold keeps
+	newest  time.Time               // the last creation
 	copies  copies
 
 	// mu guards what readers see. Only the writer changes it, and may read without.
@@ -128,6 +130,9 @@ func (s *Store) writeHead(revision uint64) error {
 // reopen registers a stored object and what it holds.
 func (s *Store) reopen(r *record) {
 	ref := object.RefOf(r.object)
+	if created := createdAt(r.object); created.After(s.newest) {
+		s.newest = created
+	}
 	if svc, ok := r.object.(*object.Service); ok {
 		if err := s.hold(svc); err != nil {
 			r.withheld = true

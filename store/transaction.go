@@ -280,12 +280,23 @@ func (t *transaction) prepare(changes []*change, revision uint64) (uint64, error
 	return revision, nil
 }
 
+// creation is the creation time of a new object: now, but never before that of an object
+// that is there, or a clock that was set back would make the newcomer the older one.
+func (s *Store) creation() time.Time {
+	now := s.cfg.Clock().UTC().Truncate(time.Second)
+	if now.Before(s.newest) {
+		now = s.newest.Add(time.Second)
+	}
+	s.newest = now
+	return now
+}
+
 // stamp sets what the server says about a version.
 func (s *Store) stamp(c *change) {
 	meta := c.next.GetMeta()
 	meta.ResourceVersion = strconv.FormatUint(c.revision, 10)
 	if c.before() == nil {
-		now := s.cfg.Clock().UTC().Truncate(time.Second)
+		now := s.creation()
 		meta.UID, meta.CreationTimestamp, meta.Generation = s.cfg.NewUID(), &now, 1
 		return
 	}

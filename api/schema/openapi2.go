@@ -83,8 +83,14 @@ var itemMethods = map[string]protowire.Number{"get": 2, "put": 3, "post": 4, "de
 // title is what the documents are called.
 const title = "svcctl"
 
-// OpenAPI2 is the OpenAPI v2 document of everything, in protobuf: the answer to
-// /openapi/v2 as application/com.github.proto-openapi.spec.v2@v1.0+protobuf.
+// The media types of OpenAPI v2 in protobuf: clients ask for the one and get the other,
+// because the first, with its @, is no media type by RFC 9110 section 8.3.1.
+const (
+	OpenAPI2Asked = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+	OpenAPI2Type  = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+)
+
+// OpenAPI2 is the OpenAPI v2 document of everything, in protobuf.
 var OpenAPI2 = sync.OnceValue(func() []byte {
 	var b message
 	b = b.text(documentSwagger, "2.0")

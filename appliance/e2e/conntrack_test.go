@@ -170,7 +170,7 @@ func (b *box) abandoned(t *testing.T, flows []flow) {
 	eventually(t, syncTimeout, func() error {
 		for e := range b.entries(t) {
 			if slices.ContainsFunc(flows, func(fl flow) bool {
-				return e.network == fl.network && e.from.Port() == fl.port && e.answer.Addr() == fl.of(b.L1)
+				return fl.has(e) && e.answer.Addr() == fl.of(b.L1)
 			}) {
 				return fmt.Errorf("the Service is deleted, and there is an entry: %s", e)
 			}

@@ -132,6 +132,11 @@ func (fl flow) ask(opts ...netlab.Option) (netlab.Reply, error) {
 // shortly is how long to wait for an answer that must not come.
 var shortly = netlab.Within(50 * time.Millisecond)
 
+// has tells whether an entry is the flow's.
+func (fl flow) has(e entry) bool {
+	return e.network == fl.network && e.from == netip.AddrPortFrom(fl.of(fl.from), fl.port) && e.to == fl.to
+}
+
 // flows are one flow of EXT to every address of the Service everywhere, in both families.
 // first is the port of the first one; they take 8.
 func (b *box) flows(network string, first uint16) (all []flow) {
@@ -176,8 +181,13 @@ func (b *box) refused(t *testing.T, flows []flow) {
 			}
 			return nil
 		})
-		if err := b.noEntry(fl.from, fl.network, fl.to); err != nil {
-			t.Error(err)
+	}
+	entries := b.entries(t)
+	for _, fl := range flows {
+		for e := range entries {
+			if fl.has(e) {
+				t.Errorf("%s is refused and has an entry: %s", fl, e)
+			}
 		}
 	}
 }
@@ -239,7 +249,7 @@ func (b *box) tryEntriesOf(t *testing.T, flows ...flow) (map[entry]string, error
 	for _, fl := range flows {
 		found := false
 		for e, id := range all {
-			if e.network == fl.network && e.from == netip.AddrPortFrom(fl.of(fl.from), fl.port) && e.to == fl.to {
+			if fl.has(e) {
 				of[e], found = id, true
 			}
 		}

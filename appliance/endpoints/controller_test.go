@@ -2,6 +2,7 @@ package endpoints
 
 import (
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -132,14 +133,47 @@ func TestSlicesAreFilled(t *testing.T) {
 func TestArrivalsFillSlicesThatChangeAnyway(t *testing.T) {
 	w := newWorld(t)
 	w.service("web")
-	for i := range 101 {
+	for i := range 250 {
 		w.pod("web", i)
 	}
 	w.update()
-	w.removePod("web", 7)
-	w.pod("web", 200)
-	if b := w.update(); len(b.Puts) != 2 || !slices.Equal(w.sizes("web"), []int{100, 1}) { // one slice, and the Endpoints
-		t.Errorf("one for another: %v, %s", w.sizes("web"), describe(b))
+	places := w.placesOf("web")
+	for i := range 60 {
+		w.removePod("web", i) // all of one slice
+	}
+	w.pod("web", 300)
+	w.update()
+	if got := w.sizes("web"); !slices.Equal(got, []int{100, 50, 41}) || w.placesOf("web")[podIP(300)] != places[podIP(0)] {
+		t.Errorf("%v: the new one is in %s, want the slice that others left, %s", got, w.placesOf("web")[podIP(300)], places[podIP(0)])
+	}
+	if n := len(w.last.Puts); n != 2 { // the slice, and the Endpoints
+		t.Errorf("%d objects are written, want 2", n)
+	}
+}
+
+// What was read, and what was given away, is nobody's to change any more.
+func TestObjectsAreNotChanged(t *testing.T) {
+	w := newWorld(t)
+	w.service("web")
+	for i := range 3 {
+		w.pod("web", i)
+	}
+	w.update()
+	w.restart()
+	_, stored, _ := w.Service("default/web")
+	read := stored[0].DeepCopy()
+	w.pod("web", 1, unready)
+	given := w.c.Update(w, w.take())
+	copied := given.Puts[0].DeepCopy()
+	w.write(given)
+	w.removePod("web", 0)
+	w.pod("web", 2, unready)
+	w.update()
+	if !reflect.DeepEqual(stored[0], read) {
+		t.Error("a stored object has changed")
+	}
+	if !reflect.DeepEqual(given.Puts[0], copied) {
+		t.Error("an object that was given away has changed")
 	}
 }
 
@@ -348,80 +382,4 @@ func TestForeignEndpointsOfASelector(t *testing.T) {
 		t.Errorf("Endpoints %+v", e)
 	}
 	w.problems()
-}
-
-func TestAddressesThatLoop(t *testing.T) {
-	w := newWorld(t)
-	w.service("lb", selectorless, func(svc *object.Service) {
-		svc.Spec.ClusterIPs = []string{"172.30.0.9"}
-		svc.Spec.ExternalIPs = []string{"198.51.100.99"}
-		svc.Status.LoadBalancer.Ingress = []object.LoadBalancerIngress{{IP: "198.51.100.4"}}
-	})
-	w.service("web")
-	w.pod("web", 1)
-	w.pod("web", 2, ips("172.30.7.7"))
-	w.pod("web", 3, ips("198.51.100.4"))
-	w.pod("web", 4, ips("198.51.100.99"))
-	w.update()
-	w.want("web", "IPv4 p80/TCP/8080: 10.0.0.2")
-	w.problems(
-		"Pod default/web-00002: BadEndpointAddress: endpoint 172.30.7.7 is left out: it lies in the service range 172.30.0.0/16",
-		"Pod default/web-00003: BadEndpointAddress: endpoint 198.51.100.4 is left out: it is an address of Service default/lb",
-		"Pod default/web-00004: BadEndpointAddress: endpoint 198.51.100.99 is left out: it is an address of Service default/lb",
-	)
-	w.restart()
-	// They count again when nobody has the address any more, and where the host has it.
-	w.service("lb", selectorless, func(svc *object.Service) {
-		svc.Spec.ExternalIPs = []string{"198.51.100.99"}
-		svc.Metadata.Annotations = map[string]string{annotationHostAddress: "true"}
-	})
-	w.update()
-	w.want("web", "IPv4 p80/TCP/8080: 10.0.0.2 198.51.100.4 198.51.100.99")
-	w.service("other", selectorless, func(svc *object.Service) { svc.Spec.ExternalIPs = []string{"10.0.0.2"} })
-	w.update()
-	w.want("web", "IPv4 p80/TCP/8080: 198.51.100.4 198.51.100.99")
-	w.service("web", func(svc *object.Service) { svc.Spec.Selector = map[string]string{"app": "none"} })
-	w.update()
-	w.problems("Service default/web: NoEndpoints")
-}
-
-func TestProblemsOfPodsAndSelectors(t *testing.T) {
-	w := newWorld(t)
-	w.service("web")
-	w.update()
-	w.problems("Service default/web: NoEndpoints: no Pod with an address matches the selector")
-	w.pod("web", 1)
-	w.pod("web", 2, ips("10.0.0.2"))
-	w.update()
-	w.want("web", "IPv4 p80/TCP/8080: 10.0.0.2 10.0.0.2")
-	w.problems("Pod default/web-00002: SharedAddress: Pod default/web-00001 has the address 10.0.0.2 too")
-	w.pod("web", 3, ips("10.0.0.2"))
-	w.update()
-	w.problems("Pod default/web-00002: SharedAddress: Pod default/web-00001 and 1 more have the address 10.0.0.2 too")
-	for i := 1; i <= 3; i++ {
-		w.pod("web", i, ips("10.0.0.2"), func(p *object.Pod) { p.Spec.HostNetwork = true })
-	}
-	w.update()
-	w.problems()
-}
-
-func TestForget(t *testing.T) {
-	w := newWorld(t)
-	w.service("web")
-	w.pod("web", 1)
-	w.update()
-	w.pod("web", 1, unready)
-	w.pod("web", 2)
-	w.service("dns")
-	w.pod("dns", 1)
-	batch := w.c.Update(w, w.take())
-	if batch.Empty() {
-		t.Fatal("nothing to write")
-	}
-	w.c.Forget(batch) // the disk was full
-	w.want("web", "IPv4 p80/TCP/8080: 10.0.0.2")
-	w.update()
-	w.want("web", "IPv4 p80/TCP/8080: 10.0.0.2! 10.0.0.3")
-	w.want("dns", "IPv4 p80/TCP/8080: 10.0.0.2")
-	w.restart()
 }

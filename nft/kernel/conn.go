@@ -23,11 +23,13 @@ type Conn struct {
 	options  Options
 	features Features
 
+	witness *witness
+
 	mu       sync.Mutex
-	socket   *socket         // nil after a failure, until the next use
-	port     uint32          // the netlink port of socket, if possible the same when it is opened anew
-	own      map[uint32]bool // the ports of every socket that commits
-	sentinel *socket         // owns the sentinel tables; nil: not held
+	socket   *socket // nil after a failure, until the next use
+	port     uint32  // the netlink port of socket, if possible the same when it is opened anew
+	sentinel *socket // owns the sentinel tables; nil: not held
+	watches  map[*watch]struct{}
 	closed   bool
 }
 
@@ -38,7 +40,7 @@ var errClosed = errors.New("nft/kernel: the connection is closed")
 // ErrPermission without CAP_NET_ADMIN, and with ErrUnsupported, naming what is
 // missing, on a kernel that the product cannot work with.
 func Open(options Options) (*Conn, error) {
-	c := &Conn{options: options, own: map[uint32]bool{}}
+	c := &Conn{options: options, witness: newWitness(), watches: map[*watch]struct{}{}}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var err error
@@ -112,7 +114,7 @@ func (c *Conn) use() (*socket, error) {
 		return nil, openError(err)
 	}
 	c.socket, c.port = s, s.port()
-	c.own[c.port] = true
+	c.witness.owns(c.port)
 	return s, nil
 }
 
@@ -123,13 +125,6 @@ func (c *Conn) drop() {
 		c.socket.close()
 		c.socket = nil
 	}
-}
-
-// isOwn tells whether a netlink port is one that this Conn commits through.
-func (c *Conn) isOwn(port uint32) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.own[port]
 }
 
 // readGeneration gives the number of the ruleset, which every transaction counts up.
@@ -154,7 +149,8 @@ func nextGeneration(generation uint32) uint32 { return max(generation+1, 1) }
 // Commit carries out a batch as one transaction and gives the generation behind it.
 // The kernel refuses the batch with ErrStale unless its ruleset is still the one of the
 // given generation, as Read or Commit gave it; generation 0 is any, and then the
-// generation that is returned is 0 too.
+// generation that is returned is 0 too. Where a Watch saw that others changed only what
+// is not ours since then, that is no reason to refuse.
 //
 // A batch that comes to nothing is not sent, and leaves the generation as it is. A
 // refused operation is an *OpError. Except after ErrOutcomeUnknown, an error means that
@@ -165,6 +161,14 @@ func (c *Conn) Commit(b *nft.Batch, generation uint32) (uint32, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	next, err := c.commit(b, generation)
+	for range overtakings {
+		now, still := c.overtaken(err, generation)
+		if !still {
+			break
+		}
+		generation = now
+		next, err = c.commit(b, generation)
+	}
 	if expired(b, err) {
 		next, err = c.commit(b, generation)
 	}
@@ -174,6 +178,19 @@ func (c *Conn) Commit(b *nft.Batch, generation uint32) (uint32, error) {
 	return next, err
 }
 
+// overtakings bounds how often a transaction is tried again because others were faster.
+const overtakings = 5
+
+// overtaken gives the generation of now, if the only thing wrong with another one is that
+// others have changed since what is not ours.
+func (c *Conn) overtaken(err error, generation uint32) (now uint32, still bool) {
+	if !errors.Is(err, ErrStale) || len(c.watches) == 0 {
+		return 0, false
+	}
+	now, err = readGeneration(c.socket)
+	return now, err == nil && c.witness.untouched(generation, now)
+}
+
 // isAnswer tells whether an error is what the kernel said to a batch, or what kept the
 // batch from it. After any other one the socket may hold the rest of a dialogue.
 func isAnswer(err error) bool {
@@ -181,10 +198,18 @@ func isAnswer(err error) bool {
 	return errors.As(err, &refused) || errors.Is(err, ErrStale) || errors.Is(err, ErrPermission) || errors.Is(err, ErrTooBig)
 }
 
-func (c *Conn) commit(b *nft.Batch, generation uint32) (uint32, error) {
+// quietSize is the size of a transaction, in bytes, from which on it is worth to spare the
+// kernel the notifications: some 1,000 elements, whose notifications take a millisecond.
+const quietSize = 64 << 10
+
+func (c *Conn) commit(b *nft.Batch, generation uint32) (next uint32, err error) {
 	t, err := c.write(b, generation)
 	if err != nil || t.empty() {
 		return generation, err
+	}
+	if len(t.buf) > quietSize {
+		restore := c.deafen(t.socket)
+		defer func() { restore(err) }()
 	}
 	err = t.commit(func(op, element int) string { return opText(b.Ops, op, element) })
 	if err != nil {

@@ -178,11 +178,11 @@ func TestWatchOverrun(t *testing.T) {
 	for range 20 {
 		commit(t, other, 0, nft.AddTable{Family: nft.IPv4}, nft.DeleteTable{Family: nft.IPv4})
 	}
-	changes := make(chan Change)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	go c.watch(ctx, conn, changes)
-	for change := range changes {
+	w := &watch{conn: conn, changes: make(chan Change)}
+	w.ctx, w.end = context.WithCancel(t.Context())
+	defer w.end()
+	go c.follow(w)
+	for change := range w.changes {
 		if change.Lost {
 			if change != (Change{Lost: true}) {
 				t.Errorf("lost changes are %+v", change)

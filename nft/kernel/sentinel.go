@@ -35,7 +35,7 @@ func (c *Conn) HoldSentinel() error {
 			return openError(err)
 		}
 		c.sentinel = s
-		c.own[s.port()] = true
+		c.witness.owns(s.port())
 	}
 	if err := makeSentinel(c.sentinel, c.features.Owner); err != nil {
 		c.releaseSentinel()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/net/bpf"
@@ -47,9 +48,73 @@ func (c *Conn) Watch(ctx context.Context) (<-chan Change, error) {
 		conn.Close()
 		return nil, fmt.Errorf("watch nf_tables: %w", err)
 	}
-	changes := make(chan Change)
-	go c.watch(ctx, conn, changes)
-	return changes, nil
+	w := &watch{conn: conn, changes: make(chan Change, unread)}
+	w.ctx, w.end = context.WithCancel(ctx)
+	c.watches[w] = struct{}{}
+	go c.follow(w)
+	return w.changes, nil
+}
+
+// unread is how many changes wait for a reader who is busy. Of more than that, those that
+// do not concern our tables are left out.
+const unread = 1024
+
+// watch is one Watch that is under way.
+type watch struct {
+	conn    *netlink.Conn
+	changes chan Change
+	ctx     context.Context
+	end     context.CancelFunc
+	losing  sync.WaitGroup // those who are telling that something was lost
+}
+
+// lose tells the reader that something may have been missed.
+func (w *watch) lose() {
+	w.losing.Go(func() { w.send(Change{Lost: true}) })
+}
+
+func (w *watch) send(change Change) bool {
+	if !change.Ours && !change.Lost && len(w.changes) == cap(w.changes) {
+		return true
+	}
+	select {
+	case w.changes <- change:
+		return true
+	case <-w.ctx.Done():
+		return false
+	}
+}
+
+// deafen keeps the kernel from writing notifications of a large transaction of ours, one
+// for each element: for us nobody would read them, and the kernel takes as long to write
+// them as for the transaction itself. What is returned ends that; committed says what
+// became of the transaction.
+func (c *Conn) deafen(s *socket) (restore func(committed error)) {
+	before, err := readGeneration(s)
+	if err != nil || len(c.watches) == 0 {
+		return func(error) {}
+	}
+	deaf := true
+	for w := range c.watches {
+		deaf = w.conn.LeaveGroup(unix.NFNLGRP_NFTABLES) == nil && deaf
+	}
+	return func(committed error) {
+		want := before
+		if committed == nil {
+			want = nextGeneration(before)
+		}
+		for w := range c.watches {
+			if w.conn.JoinGroup(unix.NFNLGRP_NFTABLES) != nil {
+				w.conn.Close() // its end says that something was lost
+			}
+		}
+		// In between nobody else may have committed.
+		if after, err := readGeneration(s); deaf && (err != nil || after != want) {
+			for w := range c.watches {
+				w.lose()
+			}
+		}
+	}
 }
 
 // ignorePort makes the kernel drop the notifications of what is committed through a
@@ -71,21 +136,20 @@ func ignorePort(conn *netlink.Conn, port uint32) error {
 	return conn.SetBPF(filter)
 }
 
-func (c *Conn) watch(ctx context.Context, conn *netlink.Conn, changes chan<- Change) {
-	defer close(changes)
-	defer conn.Close()
-	stop := context.AfterFunc(ctx, func() { conn.Close() }) // ends the reading
+// follow reads what a watch is told until it ends.
+func (c *Conn) follow(w *watch) {
+	defer c.unwatch(w)
+	stop := context.AfterFunc(w.ctx, func() { w.conn.Close() }) // ends the reading
 	defer stop()
 	var next Change // what is known of the transaction that is being told
 	for {
-		received, err := conn.Receive()
+		received, err := w.conn.Receive()
 		switch {
-		case ctx.Err() != nil:
+		case w.ctx.Err() != nil:
 			return
 		case err != nil:
 			// An overrun (ENOBUFS), or nothing that a reader can do anything about.
-			next = Change{Lost: true}
-			if !send(ctx, changes, next) || !errors.Is(err, unix.ENOBUFS) {
+			if !w.send(Change{Lost: true}) || !errors.Is(err, unix.ENOBUFS) {
 				return
 			}
 			next = Change{}
@@ -99,21 +163,26 @@ func (c *Conn) watch(ctx context.Context, conn *netlink.Conn, changes chan<- Cha
 			if !done {
 				continue
 			}
-			if !c.isOwn(m.Header.PID) && !send(ctx, changes, next) {
-				return
+			if !c.witness.isOwn(m.Header.PID) {
+				c.witness.heard(next)
+				if !w.send(next) {
+					return
+				}
 			}
 			next = Change{}
 		}
 	}
 }
 
-func send(ctx context.Context, changes chan<- Change, change Change) bool {
-	select {
-	case changes <- change:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+// unwatch ends a watch and closes its channel.
+func (c *Conn) unwatch(w *watch) {
+	c.mu.Lock()
+	delete(c.watches, w)
+	c.mu.Unlock()
+	w.end()
+	w.conn.Close()
+	w.losing.Wait()
+	close(w.changes)
 }
 
 // note takes one notification in; done means that it was the last one of a transaction.
