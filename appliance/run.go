@@ -197,7 +197,10 @@ func (a *assembly) loop() *loop {
 		now:         time.Now,
 		sentinel:    a.kernel.HoldSentinel,
 		watchdog:    a.watchdog(),
-		onReady:     func() { a.notify(daemon.SdNotifyReady) },
+		onReady: func() {
+			a.notify(daemon.SdNotifyReady)
+			go settleMemory()
+		},
 	}
 }
 

@@ -37,8 +37,11 @@ func Compile(s State) Ruleset {
 // Adopt sets the whole State on top of what the kernel holds already: endpoints that
 // have a slot there keep it. The transition leads from that ruleset to the State.
 func (c *Compiler) Adopt(have Ruleset, s State) Transition {
+	if len(have) == 0 {
+		return c.Load(s)
+	}
 	c.adopted = have
-	c.Load(s)
+	c.load(s, nil)
 	tr := Diff(have, c.Ruleset())
 	remembers := changedRemembers(&tr.Apply)
 	for _, f := range Families {
@@ -77,6 +80,13 @@ func changedRemembers(b *Batch) map[remembering]bool {
 
 // Load sets the whole State at once.
 func (c *Compiler) Load(s State) Transition {
+	var tr Transition
+	c.load(s, &tr)
+	return tr
+}
+
+// load appends what the change comes to, if tr is not nil.
+func (c *Compiler) load(s State, tr *Transition) {
 	changes := maps.Clone(s.Services)
 	if changes == nil {
 		changes = map[string][]ServicePort{}
@@ -86,15 +96,20 @@ func (c *Compiler) Load(s State) Transition {
 			changes[name] = nil
 		}
 	}
-	t := c.Update(&s.Box, changes)
+	c.update(&s.Box, changes, tr)
 	c.adopted = nil
-	return t
 }
 
 // Update takes a new box, if box is not nil, and the new ports of the Services
 // that changed (none: the Service is gone). Frontends are unique among all
 // Services: who decides between two that claim one is package resolve.
 func (c *Compiler) Update(box *Box, changes map[string][]ServicePort) Transition {
+	var tr Transition
+	c.update(box, changes, &tr)
+	return tr
+}
+
+func (c *Compiler) update(box *Box, changes map[string][]ServicePort, tr *Transition) {
 	names := slices.Sorted(maps.Keys(changes))
 	var touched []string
 	if box != nil {
@@ -111,9 +126,11 @@ func (c *Compiler) Update(box *Box, changes map[string][]ServicePort) Transition
 	for _, t := range c.tables {
 		t.begin()
 	}
+	var f fragment // used again and again
 	for _, name := range touched {
 		for _, p := range c.services[name] {
-			c.tables[p.Family].remove(p.fragment(&c.box))
+			f.fill(p, &c.box)
+			c.tables[p.Family].remove(&f)
 		}
 	}
 	if box != nil {
@@ -124,14 +141,13 @@ func (c *Compiler) Update(box *Box, changes map[string][]ServicePort) Transition
 			c.setService(name, ports)
 		}
 		for _, p := range c.services[name] {
-			c.tables[p.Family].add(p.fragment(&c.box), p.Family, &c.box)
+			f.fill(p, &c.box)
+			c.tables[p.Family].add(&f, p.Family, &c.box)
 		}
 	}
-	var tr Transition
 	for _, f := range Families {
-		c.tables[f].finish(f, &c.box, &tr)
+		c.tables[f].finish(f, &c.box, tr)
 	}
-	return tr
 }
 
 // setService places the endpoints of a Service's new ports and remembers which of
@@ -149,6 +165,9 @@ func (c *Compiler) setService(name string, ports []ServicePort) {
 		for pool := range NumPools {
 			before := c.slotsBefore(prev, p, pool)
 			p.slots[pool] = assignSlots(before, sp.Pools[pool])
+			if slices.Equal(p.slots[pool], p.slots[PoolCluster]) {
+				p.slots[pool] = p.slots[PoolCluster] // held once
+			}
 			if left := gone(before, p.slots[pool]); len(left) > 0 && sp.Affinity > 0 {
 				t := c.tables[p.Family]
 				t.forget = append(t.forget, forgotten{p.affinityMap(pool), left})

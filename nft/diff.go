@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"reflect"
 	"slices"
+	"strings"
 )
 
 // Transition is what turns one ruleset into another, as up to two transactions.
@@ -103,6 +104,7 @@ type tableDiff struct {
 type elementChange struct {
 	set      Set
 	elements []Element
+	sorted   bool // they are in an order that is the same each time
 }
 
 func (d *tableDiff) set(old, now *SetContent) {
@@ -155,6 +157,17 @@ func (d *tableDiff) elements(old, now *SetContent) {
 	}
 }
 
+// addAll adds the elements of a set in their order.
+func (d *tableDiff) addAll(s Set, list []Element) {
+	if len(list) == 0 {
+		return
+	}
+	if d.adds == nil {
+		d.adds = map[string]*elementChange{}
+	}
+	d.adds[s.Name] = &elementChange{set: s, elements: list, sorted: true}
+}
+
 func (d *tableDiff) delete(s Set, e Element) { d.deletes = record(d.deletes, s, e) }
 func (d *tableDiff) add(s Set, e Element)    { d.adds = record(d.adds, s, e) }
 
@@ -184,10 +197,10 @@ func (d *tableDiff) appendTo(tr *Transition) {
 		ops = append(ops, SetRules{d.family, c.Name, c.Rules})
 	}
 	for _, name := range sortedKeys(d.deletes) {
-		ops = append(ops, DeleteElements{d.family, d.deletes[name].set, sortElements(d.deletes[name].elements)})
+		ops = append(ops, DeleteElements{d.family, d.deletes[name].set, d.deletes[name].inOrder()})
 	}
 	for _, name := range sortedKeys(d.adds) {
-		ops = append(ops, AddElements{d.family, d.adds[name].set, sortElements(d.adds[name].elements)})
+		ops = append(ops, AddElements{d.family, d.adds[name].set, d.adds[name].inOrder()})
 	}
 	for _, f := range d.forget {
 		ops = append(ops, f)
@@ -221,7 +234,9 @@ func (d *tableDiff) sort() {
 	slices.SortFunc(d.caps, func(a, b CapTimeouts) int { return cmp.Compare(a.Set.Name, b.Set.Name) })
 }
 
-func sortElements(e []Element) []Element {
-	slices.SortFunc(e, func(a, b Element) int { return cmp.Compare(a.Key, b.Key) })
-	return e
+func (c *elementChange) inOrder() []Element {
+	if !c.sorted {
+		slices.SortFunc(c.elements, func(a, b Element) int { return strings.Compare(a.Key, b.Key) })
+	}
+	return c.elements
 }

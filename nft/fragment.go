@@ -31,10 +31,14 @@ type compiledPort struct {
 	slots [NumPools][]netip.AddrPort
 }
 
-// fragment builds what the port brings. It is a pure function of the port, its
-// slots and the box, so that what was brought can be taken away again.
-func (p *compiledPort) fragment(box *Box) *fragment {
-	f := &fragment{}
+// fill makes f what the port brings. That is a pure function of the port, its slots and
+// the box, so that what was brought can be taken away again.
+func (f *fragment) fill(p *compiledPort, box *Box) {
+	clear(f.uses)
+	*f = fragment{
+		elements: f.elements[:0], hairpin: f.hairpin[:0], vips: f.vips[:0], original: f.original[:0],
+		chains: f.chains[:0], shared: f.shared[:0], sets: f.sets[:0], uses: f.uses,
+	}
 	for i := range p.Frontends {
 		p.addFrontend(f, box, &p.Frontends[i])
 	}
@@ -42,11 +46,13 @@ func (p *compiledPort) fragment(box *Box) *fragment {
 		p.addAffinity(f, box)
 	}
 	for pool := range NumPools {
+		if pool > 0 && slices.Equal(p.slots[pool], p.slots[pool-1]) {
+			continue // mostly
+		}
 		for _, ap := range p.slots[pool] {
-			f.hairpin = append(f.hairpin, AddrKey(ap.Addr())+AddrKey(ap.Addr()))
+			f.hairpin = append(f.hairpin, PairKey(ap.Addr()))
 		}
 	}
-	return f
 }
 
 // maps are the maps a frontend's elements stand in.
@@ -65,35 +71,36 @@ func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
 		maps = &nodePortMaps
 	}
 	key := p.key(fe)
+	frontend := string(key)
 	inside := p.verdict(f, fe, fe.Inside)
 	if fe.Outside == fe.Inside && fe.Sources == nil {
-		f.elements = append(f.elements, placed{maps.all, string(key), inside})
+		f.elements = append(f.elements, placed{maps.all, frontend, inside})
 	} else {
 		f.elements = append(f.elements,
-			placed{maps.all, string(key), GotoChain(maps.byClient).String()},
-			placed{maps.inside, string(key), inside})
+			placed{maps.all, frontend, GotoChain(maps.byClient).String()},
+			placed{maps.inside, frontend, inside})
 	}
 	if !fe.Addr.IsValid() {
-		f.elements = append(f.elements, placed{setOpenNodePorts, string(key), ""})
+		f.elements = append(f.elements, placed{setOpenNodePorts, frontend, ""})
 	}
 	p.addSlots(f, fe, key, fe.Inside.Pool)
 	if fe.Outside != fe.Inside {
-		f.elements = append(f.elements, placed{maps.outside, string(key), p.verdict(f, fe, fe.Outside)})
+		f.elements = append(f.elements, placed{maps.outside, frontend, p.verdict(f, fe, fe.Outside)})
 		if fe.Outside.Pool != fe.Inside.Pool {
 			p.addSlots(f, fe, key, fe.Outside.Pool)
 		}
 	}
 	if verdict, ok := p.sourceNAT(f, box, fe); ok {
-		f.elements = append(f.elements, placed{maps.sourceNAT, string(key), verdict})
+		f.elements = append(f.elements, placed{maps.sourceNAT, frontend, verdict})
 		f.use(p.Protocol)
 		if fe.Addr.IsValid() {
 			f.original = append(f.original, fe.Addr)
 		}
 	}
 	if fe.Sources != nil {
-		f.elements = append(f.elements, placed{maps.restricted, string(key), ""})
+		f.elements = append(f.elements, placed{maps.restricted, frontend, ""})
 		for _, r := range mergePrefixes(fe.Sources, p.Family) {
-			first, last := string(key)+AddrKey(r.first), string(key)+AddrKey(r.last)
+			first, last := frontend+AddrKey(r.first), frontend+AddrKey(r.last)
 			f.elements = append(f.elements, placed{maps.allowed, first + last, ""})
 		}
 	}

@@ -44,6 +44,12 @@ func AddrKey(a netip.Addr) string {
 	return string(Key(room[:0]).Addr(a))
 }
 
+// PairKey is the key of a set of pairs of addresses, for an address with itself.
+func PairKey(a netip.Addr) string {
+	var room [32]byte
+	return string(Key(room[:0]).Addr(a).Addr(a))
+}
+
 // AddrPortData is the data of a map to endpoints.
 func AddrPortData(ap netip.AddrPort) string {
 	var room [20]byte

@@ -13,7 +13,7 @@ type tableState struct {
 	Table
 	exists   bool                // whether the family needs a table at all
 	existed  bool                // the same, before the change under way
-	hairpin  map[string]int      // by key of the hairpin set
+	hairpin  map[string]int      // how many use an element of the hairpin set beside the first one
 	vips     map[netip.Addr]uses // by VIP
 	original map[netip.Addr]int  // addresses with elements in source-nat
 	// The node-port addresses that are in the addresses map, and in that of postrouting.
@@ -21,10 +21,13 @@ type tableState struct {
 	shared                       map[string]int   // shared chains
 	protocols                    map[Protocol]int // protocols of frontends in the maps of postrouting and input
 
-	// The change under way.
-	before  map[placed]string // elements as they were; data of placed is not used
-	created map[placed]bool   // touched elements that were not there
-	chains  map[string]*Chain // chains as they were, nil if they were not there
+	// The change under way. Where nothing was before it, only the order is kept in which
+	// elements came.
+	fresh   bool
+	order   map[string][]string // by set
+	before  map[placed]string   // elements as they were; data of placed is not used
+	created map[placed]bool     // touched elements that were not there
+	chains  map[string]*Chain   // chains as they were, nil if they were not there
 	sets    map[string]*SetContent
 	forget  []forgotten
 	caps    []CapTimeouts
@@ -50,6 +53,7 @@ func newTableState() *tableState {
 
 func (t *tableState) begin() {
 	t.existed = t.exists
+	t.fresh, t.order = len(t.Sets)+len(t.Chains) == 0, map[string][]string{}
 	t.before = map[placed]string{}
 	t.created = map[placed]bool{}
 	t.chains = map[string]*Chain{}
@@ -76,6 +80,9 @@ func (t *tableState) has(set string) bool {
 
 // touch records an element as it was before the change.
 func (t *tableState) touch(set, key string) {
+	if t.fresh {
+		return
+	}
 	id := placed{set: set, key: key}
 	if _, ok := t.before[id]; ok || t.created[id] {
 		return
@@ -96,6 +103,9 @@ func (t *tableState) putElement(set, key, data string) {
 		s = &SetContent{Set: staticSet[set], Elements: Elements{}}
 		t.keepSet(set)
 		t.Sets[set] = s
+	}
+	if t.fresh {
+		t.order[set] = append(t.order[set], key)
 	}
 	s.Elements[key] = data
 }
@@ -134,7 +144,9 @@ func (t *tableState) add(f *fragment, family Family, box *Box) {
 		t.putElement(e.set, e.key, e.data)
 	}
 	for _, key := range f.hairpin {
-		if t.hairpin[key]++; t.hairpin[key] == 1 {
+		if s := t.Sets[setHairpin]; s != nil && holds(s.Elements, key, "") {
+			t.hairpin[key]++
+		} else {
 			t.putElement(setHairpin, key, "")
 		}
 	}
@@ -169,9 +181,13 @@ func (t *tableState) remove(f *fragment) {
 		t.deleteElement(e.set, e.key)
 	}
 	for _, key := range f.hairpin {
-		if t.hairpin[key]--; t.hairpin[key] == 0 {
-			delete(t.hairpin, key)
+		switch more := t.hairpin[key]; more {
+		case 0:
 			t.deleteElement(setHairpin, key)
+		case 1:
+			delete(t.hairpin, key)
+		default:
+			t.hairpin[key] = more - 1
 		}
 	}
 	for _, v := range f.vips {
@@ -229,7 +245,7 @@ func (t *tableState) setVIP(addr netip.Addr, u uses) {
 }
 
 // finish brings what depends on the whole table up to date and appends what the
-// change comes to.
+// change comes to, if somebody wants to know.
 func (t *tableState) finish(f Family, box *Box, tr *Transition) {
 	t.setBoxElements(f, box)
 	for _, s := range staticSets {
@@ -243,9 +259,11 @@ func (t *tableState) finish(f Family, box *Box, tr *Transition) {
 		}
 	}
 	t.setStaticChains(f, box)
-	t.emit(f, tr)
+	if tr != nil {
+		t.emit(f, tr)
+	}
 	// After a large change these are large.
-	t.before, t.created, t.chains, t.sets = nil, nil, nil, nil
+	t.order, t.before, t.created, t.chains, t.sets = nil, nil, nil, nil, nil
 }
 
 // setBoxElements makes the elements of the sets that describe the box. There are a
@@ -391,6 +409,10 @@ func (t *tableState) emit(f Family, tr *Transition) {
 }
 
 func (t *tableState) emitElements(d *tableDiff) {
+	if t.fresh {
+		t.emitAll(d)
+		return
+	}
 	for id, old := range t.before {
 		s := t.Sets[id.set]
 		if s == nil {
@@ -411,6 +433,26 @@ func (t *tableState) emitElements(d *tableDiff) {
 				d.add(s.Set, Element{id.key, data})
 			}
 		}
+	}
+}
+
+// emitAll adds every element, in the order of the Services they belong to.
+func (t *tableState) emitAll(d *tableDiff) {
+	for _, name := range sortedKeys(t.order) {
+		s, keys := t.Sets[name], t.order[name]
+		if s == nil {
+			continue
+		}
+		if len(keys) > len(s.Elements) { // some were put several times, or are gone again
+			keys = slices.Compact(slices.Sorted(slices.Values(keys)))
+		}
+		list := make([]Element, 0, len(keys))
+		for _, key := range keys {
+			if data, ok := s.Elements[key]; ok {
+				list = append(list, Element{key, data})
+			}
+		}
+		d.addAll(s.Set, list)
 	}
 }
 

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -361,7 +362,9 @@ func Test145_ports_swap_at_once(t *testing.T) {
 func Test146_plan_changes_nothing_and_tells_what_comes(t *testing.T) {
 	b := newBox(t, nil)
 	b.write("web.yaml", b.webDocuments(b.L1, b.R1))
-	plan, _, err := b.GW1.Run(binary, append([]string{"plan", "-f", b.svcctl.Manifests.Path}, b.flags.args()...)...)
+	settings := maps.Clone(b.flags)
+	delete(settings, "allow-mass-removal") // of serve alone
+	plan, _, err := b.GW1.Run(binary, append([]string{"plan", "-f", b.svcctl.Manifests.Path}, settings.args()...)...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -215,11 +215,15 @@ func (r *resolver) selectEndpoints(all []endpoint) selection {
 	if len(local) == 0 {
 		local = pick(all, func(e *endpoint) bool { return e.state == draining && e.local })
 	}
-	sel.pools[nft.PoolCluster], sel.pools[nft.PoolLocal] = cluster, local
-	sel.serving = cluster // mostly the same, and then not held twice
-	if serving := pick(all, func(e *endpoint) bool { return e.state > unfit }); len(serving) != len(cluster) {
-		sel.serving = serving
+	serving := pick(all, func(e *endpoint) bool { return e.state > unfit })
+	// Mostly they are the same, and then not held twice.
+	if len(local) == len(serving) {
+		local = serving
 	}
+	if len(cluster) == len(serving) {
+		cluster = serving
+	}
+	sel.pools[nft.PoolCluster], sel.pools[nft.PoolLocal], sel.serving = cluster, local, serving
 	if slices.ContainsFunc(all, func(e endpoint) bool { return e.state > unfit }) {
 		sel.noLocal = r.noLocal
 	}
@@ -263,11 +267,15 @@ func (r *resolver) health(endpoints map[portKey][]endpoint) *Health {
 func pick(all []endpoint, use func(*endpoint) bool) []netip.AddrPort {
 	var out []netip.AddrPort
 	for i := range all {
-		if use(&all[i]) {
-			out = append(out, all[i].addr)
+		if !use(&all[i]) {
+			continue
 		}
+		if out == nil {
+			out = make([]netip.AddrPort, 0, len(all)-i)
+		}
+		out = append(out, all[i].addr)
 	}
-	return out
+	return slices.Clip(out)
 }
 
 // topology tells which ready endpoints are near enough to be used. Hints hold all or

@@ -20,9 +20,9 @@ func rootVerb(verbs []*verb) *verb {
 		summary: "svcctl: Kubernetes Services on a plain Linux machine, compiled to nftables",
 		args:    "VERB [FLAGS]",
 		about: list + `
-It reads Services, Endpoints and EndpointSlices from directories of YAML, gives
-them addresses and ports, and programs the kernel to balance their traffic. No
-cluster is needed.
+It reads Services, and the EndpointSlices, Endpoints or Pods behind them, from
+directories of YAML, gives them addresses and ports, and programs the kernel to
+balance their traffic. No cluster is needed.
 
 ` + "`svcctl help VERB` or `svcctl VERB --help` tells more about a verb.",
 		options: []*option{{name: "version", usage: "print the version", group: "Flags"}},
