@@ -35,7 +35,7 @@ lint: ## gofmt and go vet
 test: deps lint ## everything, with real packets in network namespaces (root or sudo)
 	go test ./.ci/report
 	$(if $(SUDO),go test -timeout $(TIMEOUT) ./...)
-	SVCCTL_REQUIRE_PRIVILEGED=1 go test -count=1 -timeout $(TIMEOUT) -json $(PRIVILEGED) 2>&1 | go run ./.ci/report
+	SVCCTL_REQUIRE_PRIVILEGED=1 go test -p 1 -count=1 -timeout $(TIMEOUT) -json $(PRIVILEGED) 2>&1 | go run ./.ci/report
 
 test-unit: ## the tests that need no rights and no programs
 	go test ./...

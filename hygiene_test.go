@@ -187,6 +187,28 @@ func flagNames(expression *regexp.Regexp, text []byte) []string {
 	return names
 }
 
+// TestReliabilityNamesTests: every test that docs/reliability.md names exists.
+func TestReliabilityNamesTests(t *testing.T) {
+	page, err := os.ReadFile("docs/reliability.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := map[string]bool{}
+	_, all := sources(t)
+	for _, s := range all {
+		for _, decl := range s.file.Decls {
+			if f, is := decl.(*ast.FuncDecl); is && s.test {
+				there[f.Name.Name] = true
+			}
+		}
+	}
+	for _, match := range regexp.MustCompile("`((?:Test|Fuzz)\\w+)`").FindAllSubmatch(page, -1) {
+		if name := string(match[1]); !there[name] {
+			t.Errorf("docs/reliability.md names %s, which does not exist", name)
+		}
+	}
+}
+
 func TestExamplesAreComplete(t *testing.T) {
 	index, err := os.ReadFile("examples/README.md")
 	if err != nil {

@@ -96,7 +96,7 @@ func (t *transaction) attempt(changes []*change) (again bool) {
 func (c *change) restart() {
 	c.err, c.waits, c.outcome, c.ingress, c.next = nil, false, nil, nil, nil
 	if c.wanted != nil {
-		svc := c.wanted.DeepCopy().(*object.Service)
+		svc := object.Draft(c.wanted).(*object.Service)
 		c.next, c.claim = svc, claimOf(svc)
 	}
 }

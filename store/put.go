@@ -47,7 +47,7 @@ func (s *Store) Put(o object.Object, owner Owner) (object.Object, error) {
 	t := s.begin()
 	c := &change{ref: ref, old: old, owner: owner}
 	t.changes[ref] = c
-	c.want(s, o)
+	c.want(s, o.DeepCopy())
 	c.contest(t.claimsOn(ref), owner)
 	if err := t.runOne(c); err != nil {
 		return nil, fmt.Errorf("put %s: %w", ref, err)

@@ -160,7 +160,7 @@ func TestBadVersionsKeepTheLastGoodOne(t *testing.T) {
 			before := b.service("web")
 			for range 2 {
 				b.apply("web.yaml", test.text)
-				if b.service("web") != before || !b.has("other") {
+				if !reflect.DeepEqual(b.service("web"), before) || !b.has("other") {
 					t.Errorf("web changed, or other went")
 				}
 				if !strings.Contains(b.problems(), test.problem) {

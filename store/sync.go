@@ -91,7 +91,7 @@ func (t *transaction) commit(changes []*change) (SyncResult, error) {
 		switch {
 		case c.remove:
 			out.Deletes = append(out.Deletes, objectKey(c.ref))
-		case c.record != nil:
+		case c.record != nil && !c.same:
 			out.Puts = append(out.Puts, Pair{Key: objectKey(c.ref), Value: c.encoded, Revision: revision})
 		}
 	}
@@ -119,7 +119,10 @@ func (t *transaction) publish(changes []*change, revision uint64) SyncResult {
 	for _, c := range changes {
 		result.count(c)
 		s.publishNotes(c)
-		if c.remove || c.record != nil {
+		switch {
+		case c.same:
+			s.setRecord(c.ref, c.record)
+		case c.remove || c.record != nil:
 			s.publishObject(c)
 		}
 	}
@@ -193,7 +196,7 @@ func (r *SyncResult) count(c *change) {
 		r.Deleted++
 	case c.record != nil && c.old == nil:
 		r.Created++
-	case c.record != nil:
+	case c.record != nil && !c.same:
 		r.Updated++
 	}
 	if c.err != nil {

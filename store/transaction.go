@@ -56,6 +56,8 @@ type change struct {
 	record   *record
 	encoded  []byte
 	revision uint64
+	// same says that record differs from the old one only in what it shares memory with.
+	same bool
 }
 
 func (s *Store) begin() *transaction {
@@ -104,10 +106,12 @@ func (c *change) stay(claims []claim) {
 	c.contest(claims, c.owner)
 }
 
-// want makes a document the new version of the object, or says why it cannot be.
+// want makes a document the new version of the object, or says why it cannot be. The
+// version keeps parts of the document.
 func (c *change) want(s *Store, document object.Object) {
-	next := document.DeepCopy()
+	next := object.Draft(document)
 	if s.cfg.LegacyIPs {
+		next = document.DeepCopy()
 		object.NormalizeLegacyIPs(next)
 	}
 	c.ownMetadata(next.GetMeta())
@@ -263,6 +267,10 @@ func (t *transaction) prepare(changes []*change, revision uint64) (uint64, error
 				return 0, err
 			}
 			if digest == c.old.digest {
+				if !t.s.synced && c.owner.File != "" { // what was read from the engine is in the file, too
+					c.record = &record{object: c.next, owner: c.owner, digest: digest}
+					c.same = true
+				}
 				c.next = nil
 				continue
 			}

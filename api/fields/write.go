@@ -1,9 +1,11 @@
 package fields
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"svcctl.io/svcctl/api/schema"
@@ -27,10 +29,8 @@ type Writer struct {
 }
 
 func (w Writer) owner(operation string) owner {
-	o := owner{w.Manager, operation, w.APIVersion, w.Subresource}
-	if w.Manager == "" {
-		o.manager = unknown
-	}
+	// What is no UTF-8 would be another name once it was written as JSON and read again.
+	o := owner{cmp.Or(strings.ToValidUTF8(w.Manager, "?"), unknown), operation, w.APIVersion, w.Subresource}
 	if operation == operationApply {
 		o.apiVersion = ""
 	}

@@ -61,18 +61,15 @@ func fields(message []byte, each func(protowire.Number, value) error) error {
 type decoder struct{ values int }
 
 // message reads a message into an object, which may have fields already: a message that
-// comes in parts is merged.
-func (d *decoder) message(b []byte, t *schema.Type, o map[string]any, depth int) error {
-	if depth > schema.MaxDepth {
-		return fmt.Errorf("nested deeper than %d levels", schema.MaxDepth)
-	}
+// comes in parts is merged. It goes as deep as the type does: no type holds itself.
+func (d *decoder) message(b []byte, t *schema.Type, o map[string]any) error {
 	names := numbers[messageName(t)]
 	err := fields(b, func(n protowire.Number, v value) error {
 		f, known := t.Field(names[n])
 		if !known {
 			return nil
 		}
-		if err := d.field(v, f, o, depth); err != nil {
+		if err := d.field(v, f, o); err != nil {
 			return fmt.Errorf("%s: %w", f.Name, err)
 		}
 		return nil
@@ -118,13 +115,13 @@ func isZero(v any, t *schema.Type) bool {
 }
 
 // field reads one field of a message, which occurs as often as it has values.
-func (d *decoder) field(v value, f *schema.Field, o map[string]any, depth int) error {
+func (d *decoder) field(v value, f *schema.Field, o map[string]any) error {
 	if d.values++; d.values > maxValues {
 		return fmt.Errorf("the body holds more than %d values: send less at once", maxValues)
 	}
 	switch f.Type.Form {
 	case schema.List:
-		item, err := d.value(v, f.Type.Elem, nil, depth)
+		item, err := d.value(v, f.Type.Elem, nil)
 		if err != nil {
 			return err
 		}
@@ -137,9 +134,9 @@ func (d *decoder) field(v value, f *schema.Field, o map[string]any, depth int) e
 			entries = map[string]any{}
 			o[f.Name] = entries
 		}
-		return d.entry(v, f.Type.Elem, entries, depth)
+		return d.entry(v, f.Type.Elem, entries)
 	}
-	read, err := d.value(v, f.Type, o[f.Name], depth)
+	read, err := d.value(v, f.Type, o[f.Name])
 	if err != nil {
 		return err
 	}
@@ -152,7 +149,7 @@ func (d *decoder) field(v value, f *schema.Field, o map[string]any, depth int) e
 }
 
 // entry reads an entry of a map: a message of a key and a value.
-func (d *decoder) entry(v value, t *schema.Type, entries map[string]any, depth int) error {
+func (d *decoder) entry(v value, t *schema.Type, entries map[string]any) error {
 	if err := want(v, protowire.BytesType); err != nil {
 		return err
 	}
@@ -163,7 +160,7 @@ func (d *decoder) entry(v value, t *schema.Type, entries map[string]any, depth i
 		case entryKey:
 			key, err = text(v)
 		case entryValue:
-			content, err = d.value(v, t, nil, depth)
+			content, err = d.value(v, t, nil)
 		}
 		return err
 	})
@@ -173,7 +170,7 @@ func (d *decoder) entry(v value, t *schema.Type, entries map[string]any, depth i
 
 // value reads a value that is no list. before is what stood there already; nil comes out
 // for a time that is none.
-func (d *decoder) value(v value, t *schema.Type, before any, depth int) (any, error) {
+func (d *decoder) value(v value, t *schema.Type, before any) (any, error) {
 	switch t.Form {
 	case schema.Integer:
 		return integer(v, t.Bits)
@@ -191,7 +188,7 @@ func (d *decoder) value(v value, t *schema.Type, before any, depth int) (any, er
 		if !ok {
 			o = map[string]any{}
 		}
-		return o, d.message(v.bytes, t, o, depth+1)
+		return o, d.message(v.bytes, t, o)
 	case schema.Time:
 		return timeOf(v.bytes, time.RFC3339)
 	case schema.MicroTime:

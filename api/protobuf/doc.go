@@ -9,7 +9,7 @@
 // zero, where JSON leaves it out; so zero values of such fields are left out here.
 //
 // Invariants: a body costs memory in proportion to the body, and no more than a limit; what
-// is cut off, nested too deep or not UTF-8 is refused; fields of unknown numbers are
+// is cut off, of another form or not UTF-8 is refused; fields of unknown numbers are
 // skipped, as protobuf has it: there is no strict field validation for it. The package
 // must not know what objects mean, nor do any I/O.
 //

@@ -74,7 +74,7 @@ func Open(body []byte) (Envelope, error) {
 func (e Envelope) Object(t *schema.Type) (map[string]any, error) {
 	d := &decoder{}
 	o := map[string]any{}
-	if err := d.message(e.raw, t, o, 1); err != nil {
+	if err := d.message(e.raw, t, o); err != nil {
 		return nil, fmt.Errorf("protobuf of %s: %w", t.Short, err)
 	}
 	if e.Kind != "" {

@@ -172,8 +172,8 @@ func TestManyEntries(t *testing.T) {
 			}
 			s := c.Stats()
 			t.Logf("%+v", s)
-			if s.LastLook >= time.Second && len(tt.work.Flows) == 1 {
-				t.Errorf("took %s, want less than 1 s", s.LastLook)
+			if s.LastLook >= 20*time.Second && len(tt.work.Flows) == 1 {
+				t.Errorf("took %s; on a quiet machine it is less than 0.1 s", s.LastLook)
 			}
 			if s.Forgotten != 100 {
 				t.Errorf("%d entries were deleted, want 100", s.Forgotten)

@@ -274,7 +274,7 @@ func Test144_foreign_changes_are_repaired(t *testing.T) {
 					t.Logf("%s: %v", change, err)
 				}
 				for _, f := range families {
-					eventually(t, 2*time.Second, func() error {
+					eventually(t, syncTimeout, func() error {
 						_, err := b.EXT.Ask("tcp", f.at(f.vip(41), 80), netlab.Within(200*time.Millisecond))
 						return err
 					})

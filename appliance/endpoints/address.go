@@ -11,7 +11,7 @@ import (
 
 // addressIndex finds who has an address, by key.
 type addressIndex struct {
-	byAddr map[netip.Addr]map[string]struct{}
+	byAddr map[netip.Addr][]string // nearly always one
 	byKey  map[string][]netip.Addr
 	shared map[netip.Addr]struct{} // those that more than one has
 }
@@ -19,12 +19,12 @@ type addressIndex struct {
 // set replaces the addresses of one, and gives those that came or went.
 func (x *addressIndex) set(key string, addrs []netip.Addr) (changed []netip.Addr) {
 	if x.byAddr == nil {
-		x.byAddr, x.byKey, x.shared = map[netip.Addr]map[string]struct{}{}, map[string][]netip.Addr{}, map[netip.Addr]struct{}{}
+		x.byAddr, x.byKey, x.shared = map[netip.Addr][]string{}, map[string][]netip.Addr{}, map[netip.Addr]struct{}{}
 	}
 	before := x.byKey[key]
 	for _, addr := range before {
 		if !slices.Contains(addrs, addr) {
-			delete(x.byAddr[addr], key)
+			x.byAddr[addr] = slices.DeleteFunc(x.byAddr[addr], func(other string) bool { return other == key })
 			changed = append(changed, addr)
 		}
 	}
@@ -32,10 +32,7 @@ func (x *addressIndex) set(key string, addrs []netip.Addr) (changed []netip.Addr
 		if slices.Contains(before, addr) {
 			continue
 		}
-		if x.byAddr[addr] == nil {
-			x.byAddr[addr] = map[string]struct{}{}
-		}
-		x.byAddr[addr][key] = struct{}{}
+		x.byAddr[addr] = append(x.byAddr[addr], key)
 		changed = append(changed, addr)
 	}
 	for _, addr := range changed {
@@ -57,7 +54,7 @@ func (x *addressIndex) set(key string, addrs []netip.Addr) (changed []netip.Addr
 
 // keys are those who have an address, sorted.
 func (x *addressIndex) keys(addr netip.Addr) []string {
-	return slices.Sorted(maps.Keys(x.byAddr[addr]))
+	return slices.Sorted(slices.Values(x.byAddr[addr]))
 }
 
 // owners are all who have an address.

@@ -14,58 +14,99 @@ import (
 // to the box, again and again where a router sends it. Addresses of the host are no such
 // ones: what is sent to them stays.
 type loops struct {
-	vips     map[netip.Addr]map[string]struct{} // the Services that have an address
-	backends map[netip.Addr]map[string]struct{} // the Services that have an endpoint there
-	known    map[string]served
+	vips     addressIndex // the Services that have an address
+	backends addressIndex // the Services that have an endpoint there
+	known    map[string][]nft.ServicePort
 }
 
-// served are the addresses of a Service and of its endpoints.
-type served struct{ vips, backends []netip.Addr }
+// addressIndex finds Services by address.
+type addressIndex map[netip.Addr]holders
+
+// holders are the Services that have an address: nearly always one, and in the worst case
+// all of them.
+type holders struct {
+	one  string
+	more map[string]struct{} // not nil: all of them are here
+}
+
+func (h holders) with(service string) holders {
+	switch {
+	case h.one == "" && h.more == nil:
+		return holders{one: service}
+	case h.more == nil:
+		return holders{more: map[string]struct{}{h.one: {}, service: {}}}
+	}
+	h.more[service] = struct{}{}
+	return h
+}
+
+func (h holders) without(service string) holders {
+	if h.one == service {
+		return holders{}
+	}
+	delete(h.more, service)
+	return h
+}
+
+func (h holders) none() bool { return h.one == "" && len(h.more) == 0 }
+
+// all are the Services, sorted.
+func (h holders) all() []string {
+	if h.one != "" {
+		return []string{h.one}
+	}
+	return slices.Sorted(maps.Keys(h.more))
+}
 
 // set replaces what is known of a Service. It returns the other Services that gained or
 // lost an endpoint by that.
 func (l *loops) set(service string, ports []nft.ServicePort) (affected []string) {
 	if l.known == nil {
-		*l = loops{map[netip.Addr]map[string]struct{}{}, map[netip.Addr]map[string]struct{}{}, map[string]served{}}
+		*l = loops{addressIndex{}, addressIndex{}, map[string][]nft.ServicePort{}}
 	}
-	before, now := l.known[service], servedBy(ports)
-	changed := replace(l.vips, service, before.vips, now.vips)
-	replace(l.backends, service, before.backends, now.backends)
-	if len(now.vips)+len(now.backends) == 0 {
+	before, now := servedBy(l.known[service]), servedBy(ports)
+	changed := l.vips.replace(service, before.vips, now.vips)
+	l.backends.replace(service, before.backends, now.backends)
+	if len(ports) == 0 {
 		delete(l.known, service)
 	} else {
-		l.known[service] = now
+		l.known[service] = ports
 	}
 	for _, addr := range changed {
-		affected = slices.AppendSeq(affected, maps.Keys(l.backends[addr]))
+		affected = append(affected, l.backends[addr].all()...)
 	}
 	return slices.DeleteFunc(affected, func(key string) bool { return key == service })
 }
 
-// replace updates an index by address, and gives the addresses that came or went.
-func replace(index map[netip.Addr]map[string]struct{}, service string, before, now []netip.Addr) (changed []netip.Addr) {
-	for _, addr := range before {
-		if _, still := slices.BinarySearchFunc(now, addr, netip.Addr.Compare); still {
-			continue
-		}
-		delete(index[addr], service)
-		if len(index[addr]) == 0 {
-			delete(index, addr)
+// replace gives a Service other addresses, both sorted, and tells which came or went.
+func (x addressIndex) replace(service string, before, now []netip.Addr) (changed []netip.Addr) {
+	for _, addr := range without(before, now) {
+		if rest := x[addr].without(service); rest.none() {
+			delete(x, addr)
+		} else {
+			x[addr] = rest
 		}
 		changed = append(changed, addr)
 	}
-	for _, addr := range now {
-		if _, known := index[addr][service]; known {
-			continue
-		}
-		if index[addr] == nil {
-			index[addr] = map[string]struct{}{}
-		}
-		index[addr][service] = struct{}{}
+	for _, addr := range without(now, before) {
+		x[addr] = x[addr].with(service)
 		changed = append(changed, addr)
 	}
 	return changed
 }
+
+// without are the addresses of one sorted list that are not in another.
+func without(list, other []netip.Addr) (rest []netip.Addr) {
+	for _, addr := range list {
+		if _, in := slices.BinarySearchFunc(other, addr, netip.Addr.Compare); !in {
+			rest = append(rest, addr)
+		}
+	}
+	return rest
+}
+
+// served are the addresses of a Service and of its endpoints.
+type served struct{ vips, backends []netip.Addr }
 
 func servedBy(ports []nft.ServicePort) served {
 	var s served
@@ -93,8 +134,8 @@ func sortedOnce(addrs []netip.Addr) []netip.Addr {
 // problem for each of those addresses. The ports given are not changed.
 func (l *loops) cut(ref object.Ref, ports []nft.ServicePort) ([]nft.ServicePort, []Problem) {
 	var looping []netip.Addr
-	for _, addr := range l.known[ref.Key()].backends {
-		if len(l.vips[addr]) > 0 {
+	for _, addr := range servedBy(ports).backends {
+		if !l.vips[addr].none() {
 			looping = append(looping, addr)
 		}
 	}
@@ -103,7 +144,7 @@ func (l *loops) cut(ref object.Ref, ports []nft.ServicePort) ([]nft.ServicePort,
 	}
 	var problems []Problem
 	for _, addr := range looping {
-		owner := slices.Min(slices.Collect(maps.Keys(l.vips[addr])))
+		owner := l.vips[addr].all()[0]
 		problems = append(problems, Problem{ref, "", "BadEndpointAddress",
 			fmt.Sprintf("endpoint %s is left out: it is an address of Service %s, and connections would come back to the box", addr, owner), true})
 	}

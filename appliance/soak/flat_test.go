@@ -112,6 +112,7 @@ func TestFlat(t *testing.T) {
 			*m = resources{max(m.goroutines, r.goroutines), max(m.descriptors, r.descriptors), max(m.residentKiB, r.residentKiB)}
 		}
 	}
+	b.svcctl.Manifests.Write("broken.yaml", "# mended\n")
 	b.converged(t)
 	t.Logf("%s of changes and faults; in the first third at most %s, in the second %s, in the last %s; in the end %s",
 		long, most[0], most[1], most[2], b.resources(t))

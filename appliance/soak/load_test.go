@@ -19,6 +19,7 @@ const (
 	beat           = 200 * time.Millisecond // between two packets of a lasting connection
 	patience       = 5 * time.Second        // that an answer may take on a busy machine
 	tries          = 3                      // datagrams may be lost
+	resend         = time.Second            // after which a SYN is sent again (RFC 6298)
 )
 
 // load is traffic that goes on until it is stopped, and what became of it.
@@ -36,6 +37,7 @@ type load struct {
 	windows []window  // in which new connections may fail
 	open    *window   // the one that is not over
 	slowest time.Duration
+	slow    int // took longer than resend
 }
 
 type window struct{ from, to time.Time }
@@ -120,6 +122,9 @@ func (l *load) ask(from *netlab.Host, to netip.AddrPort) {
 		return
 	}
 	l.slowest = max(l.slowest, end.Sub(start))
+	if end.Sub(start) >= resend {
+		l.slow++
+	}
 }
 
 // echo keeps a TCP connection busy.
@@ -228,9 +233,9 @@ func (l *load) stop(t *testing.T) {
 			bad = append(bad, f.what)
 		}
 	}
-	t.Logf("%.0f s: %d new connections (%.0f a second), %d failed, %d more while the rules were away, slowest %s; "+
+	t.Logf("%.0f s: %d new connections (%.0f a second), %d failed, %d more while the rules were away, slowest %s, %d of them longer than %s; "+
 		"%d lasting TCP connections with %d lines, %d UDP flows with %d datagrams (%d lost): %d reset or moved",
-		took.Seconds(), l.asked.Load(), float64(l.asked.Load())/took.Seconds(), len(bad), excused, l.slowest.Round(time.Millisecond),
+		took.Seconds(), l.asked.Load(), float64(l.asked.Load())/took.Seconds(), len(bad), excused, l.slowest.Round(time.Millisecond), l.slow, resend,
 		tcpConnections, l.echoed.Load(), udpFlows, l.datagrams.Load(), l.lost.Load(), len(l.broken))
 	if len(bad) > 0 {
 		t.Errorf("%d new connections failed, for example %s", len(bad), bad[0])

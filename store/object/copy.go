@@ -31,11 +31,14 @@ func (o *Service) DeepCopy() Object {
 	c := *o
 	c.Metadata = o.Metadata.deepCopy()
 	c.Spec = o.Spec.deepCopy()
-	c.Status = ServiceStatus{
-		LoadBalancer: LoadBalancerStatus{Ingress: cloneEach(o.Status.LoadBalancer.Ingress, LoadBalancerIngress.deepCopy)},
-		Conditions:   slices.Clone(o.Status.Conditions),
-	}
+	c.Status = o.Status.deepCopy()
 	return &c
+}
+
+func (s ServiceStatus) deepCopy() ServiceStatus {
+	s.LoadBalancer.Ingress = cloneEach(s.LoadBalancer.Ingress, LoadBalancerIngress.deepCopy)
+	s.Conditions = slices.Clone(s.Conditions)
+	return s
 }
 
 // DeepCopy implements Object.
@@ -58,6 +61,24 @@ func (o *EndpointSlice) DeepCopy() Object {
 	c.Endpoints = cloneEach(o.Endpoints, Endpoint.deepCopy)
 	c.Ports = cloneEach(o.Ports, EndpointPort.deepCopy)
 	return &c
+}
+
+// Draft is a copy that can be defaulted (Default, DefaultFamilies), given values and
+// published, while the original is read by others: only what these change is copied, and
+// the rest, which is most of an object, is held once. Nothing else of it may be changed.
+func Draft(o Object) Object {
+	switch o := o.(type) {
+	case *Service:
+		c := *o
+		c.Spec, c.Status = o.Spec.deepCopy(), o.Status.deepCopy()
+		c.Spec.Selector = o.Spec.Selector
+		return &c
+	case *EndpointSlice:
+		c := *o
+		c.Ports = slices.Clone(o.Ports)
+		return &c
+	}
+	return o.DeepCopy()
 }
 
 func (m ObjectMeta) deepCopy() ObjectMeta {

@@ -274,3 +274,47 @@ func TestDeepCopySharesNothing(t *testing.T) {
 		}
 	}
 }
+
+// What is done to a draft before it is published does not show in the original.
+func TestDraftLeavesTheOriginal(t *testing.T) {
+	for _, o := range []Object{
+		&Service{
+			TypeMeta: TypeMeta{KindService, APIVersionCore},
+			Metadata: ObjectMeta{Name: "web", Labels: map[string]string{"a": "b"}},
+			Spec: ServiceSpec{
+				Type: TypeLoadBalancer, Ports: []ServicePort{{Port: 80}, {Port: 81, NodePort: 30081}}, ClusterIPs: make([]string, 0, 4),
+				SessionAffinity: AffinityClientIP, SessionAffinityConfig: &SessionAffinityConfig{ClientIP: &ClientIPConfig{}},
+			},
+			Status: ServiceStatus{LoadBalancer: LoadBalancerStatus{Ingress: []LoadBalancerIngress{{IP: "198.51.100.1"}}}},
+		},
+		&EndpointSlice{
+			TypeMeta: TypeMeta{KindEndpointSlice, APIVersionDiscovery},
+			Metadata: ObjectMeta{Name: "web-1"}, AddressType: IPv4,
+			Endpoints: []Endpoint{{Addresses: []string{"10.1.2.3"}}}, Ports: []EndpointPort{{}},
+		},
+		&Endpoints{
+			TypeMeta: TypeMeta{KindEndpoints, APIVersionCore}, Metadata: ObjectMeta{Name: "web"},
+			Subsets: []EndpointSubset{{Addresses: []EndpointAddress{{IP: "10.1.2.3"}}, Ports: []EndpointPort{{Port: new(int32)}}}},
+		},
+	} {
+		before := o.DeepCopy()
+		d := Draft(o)
+		Default(d)
+		d.GetMeta().UID, d.GetMeta().Generation = "u", 7
+		if svc, is := d.(*Service); is {
+			svc.Spec.ClusterIPs = append(svc.Spec.ClusterIPs, "10.96.0.1")
+			svc.Spec.Ports[0].NodePort = 30080
+			svc.Status.LoadBalancer.Ingress[0].IP = "198.51.100.2"
+			DefaultFamilies(svc, nil, []string{IPv4})
+		}
+		if !reflect.DeepEqual(o, before) {
+			t.Errorf("%s has changed to %+v, was %+v", RefOf(o), o, before)
+		}
+		if reflect.DeepEqual(d, before) {
+			t.Errorf("%s: the draft has not changed", RefOf(o))
+		}
+		if svc, is := o.(*Service); is && len(svc.Spec.ClusterIPs[:1]) == 1 && svc.Spec.ClusterIPs[:1][0] != "" {
+			t.Error("the draft writes into the original's spare room")
+		}
+	}
+}
