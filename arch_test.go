@@ -35,6 +35,15 @@ var edges = map[string][]string{
 	"api/client": {"api/wire"},
 	"api/wire":   {},
 
+	"api/discovery": {"api/kind"},
+	"api/fields":    {"api/schema", "store/object"},
+	"api/kind":      {"store/object"},
+	"api/patch":     {"api/schema"},
+	"api/protobuf":  {"api/schema"},
+	"api/schema":    {"api/kind", "store/object"},
+	"api/selector":  {"api/kind", "store/object"},
+	"api/table":     {"api/kind", "store/object"},
+
 	"appliance/conntrack":  {"nft"},
 	"appliance/dns":        {"appliance/resolve", "store/object"},
 	"appliance/endpoints":  {"store/object"},
@@ -50,6 +59,7 @@ var edges = map[string][]string{
 		"api", "api/wire", "appliance/checkup", "appliance/conntrack", "appliance/dns", "appliance/endpoints", "appliance/env", "appliance/healthport", "appliance/metrics", "appliance/node", "appliance/relay", "appliance/resolve", "appliance/sockets",
 		"nft", "nft/kernel", "store", "store/alloc", "store/manifest", "store/object", "watch",
 	},
+	"appliance/bench":  {},               // benchmarks only
 	"appliance/e2e":    {},               // tests only
 	"appliance/netlab": {},               // for tests only
 	"appliance/oracle": {"store/object"}, // for tests only
@@ -67,6 +77,9 @@ var testEdges = []string{"appliance/netlab", "appliance/oracle", "nft/fake", "nf
 // several rooms together.
 var moreTestEdges = map[string][]string{
 	"api/client":          {"api"},
+	"api/fields":          {"api/kind"},
+	"api/patch":           {"api/kind"},
+	"api/protobuf":        {"api/kind"},
 	"appliance/conntrack": {"nft/kernel"},
 	"cmd/svcctl":          {"api"},
 	"examples":            {"appliance"},
@@ -76,6 +89,8 @@ var moreTestEdges = map[string][]string{
 // listed needs a sentence in ARCHITECTURE.md first.
 var libraries = map[string][]string{
 	"github.com/coreos/go-systemd":        {"appliance"},
+	"github.com/evanphx/json-patch":       {"api/patch"},
+	"google.golang.org/protobuf":          {"api/protobuf", "api/schema"},
 	"github.com/fsnotify/fsnotify":        {"watch"},
 	"github.com/google/nftables":          {"nft/kernel"},
 	"github.com/mdlayher/netlink":         {"appliance/conntrack", "nft/kernel"},
