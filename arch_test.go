@@ -112,7 +112,10 @@ var testLibraries = []string{
 
 // pure packages compute: same input, same output. What they need from the world is
 // handed to them.
-var pure = []string{"store/object", "store/manifest", "store/alloc", "nft", "nft/sim", "appliance/endpoints", "appliance/env", "appliance/resolve"}
+var pure = []string{
+	"store/object", "store/manifest", "store/alloc", "nft", "nft/sim", "appliance/endpoints", "appliance/env", "appliance/resolve",
+	"api/discovery", "api/fields", "api/kind", "api/patch", "api/protobuf", "api/schema", "api/selector", "api/table",
+}
 
 // impure are the packages of the standard library that a pure package does not
 // import, and the functions that it does not call.

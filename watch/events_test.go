@@ -1,7 +1,9 @@
 package watch
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -159,6 +161,36 @@ func TestConfigMap(t *testing.T) {
 			t.Errorf("generation %s: %s; %v", generation, got, s.Problems)
 		}
 		h.none(moment)
+	}
+}
+
+// A file that is renamed into place is not waited for, not even for more of them; one that
+// comes by other means is.
+func TestRenameIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	dir := put(t, t.TempDir(), map[string]string{"a.yaml": services("a")})
+	w, err := New(Config{Dirs: []string{dir}, Log: slog.New(slog.DiscardHandler)})
+	must(t, err)
+	w.gather, w.cfg.Settle, w.cfg.SettleCap, w.cfg.Rescan = long, long, long, time.Hour
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- w.Run(ctx) }()
+	defer func() { cancel(); must(t, <-done) }()
+	h := &harness{T: t, dir: dir, w: w}
+	h.is(h.next(), "a.yaml: a")
+	for i := range 3 {
+		began := time.Now()
+		must(t, os.WriteFile(h.path(".b.tmp"), []byte(services(fmt.Sprint("b", i))), 0o644))
+		must(t, os.Rename(h.path(".b.tmp"), h.path("b.yaml")))
+		h.is(h.next(), fmt.Sprintf("a.yaml: a, b.yaml: b%d", i))
+		if took := time.Since(began); took > long/2 {
+			t.Errorf("a rename took %v", took)
+		}
+	}
+	began := time.Now()
+	must(t, os.Link(h.path("b.yaml"), h.path("c.yaml"))) // complete as well, but it does not look so at once
+	if h.is(h.next(), "a.yaml: a, b.yaml: b2, c.yaml: b2"); time.Since(began) < long {
+		t.Error("a file that came by other means was not waited for")
 	}
 }
 

@@ -92,6 +92,8 @@ func (w *Watcher) event(ev fsnotify.Event) {
 		h.written = true
 	}
 	w.dirty[ev.Name] = h
+	// A link or directory that is moved is often one step of several.
+	w.unsure = w.unsure || !h.moved || !isManifest(filepath.Base(ev.Name))
 	w.dirtyLast = time.Now()
 	if w.dirtySince.IsZero() {
 		w.dirtySince = w.dirtyLast
@@ -134,10 +136,14 @@ func isManifest(name string) bool {
 	return false
 }
 
-// checkAt is when to look at them: when there were no more events for a moment, or there
-// is no end of them.
+// checkAt is when to look at them: at once, if all are files that were renamed into place,
+// for these are complete; else when there were no more events for a moment, or there is no
+// end of them.
 func (w *Watcher) checkAt() time.Time {
-	quiet, latest := w.dirtyLast.Add(gather), w.dirtySince.Add(w.cfg.Settle)
+	if !w.unsure {
+		return w.dirtySince
+	}
+	quiet, latest := w.dirtyLast.Add(w.gather), w.dirtySince.Add(w.cfg.Settle)
 	if latest.Before(quiet) {
 		return latest
 	}
@@ -147,7 +153,7 @@ func (w *Watcher) checkAt() time.Time {
 // check looks at the paths that events were about.
 func (w *Watcher) check(now time.Time) {
 	dirty := w.dirty
-	w.dirty, w.dirtySince = map[string]hint{}, time.Time{}
+	w.dirty, w.dirtySince, w.unsure = map[string]hint{}, time.Time{}, false
 	whole := map[*source]bool{}
 	for path, h := range dirty {
 		s := w.sourceOf(path)

@@ -20,7 +20,7 @@ func (w *Watcher) rescan(now time.Time) {
 	w.openNotify()
 	w.nextPoll = now.Add(poll)
 	hints := w.dirty
-	w.dirty, w.dirtySince = map[string]hint{}, time.Time{}
+	w.dirty, w.dirtySince, w.unsure = map[string]hint{}, time.Time{}, false
 	for _, s := range w.sources {
 		w.scan(s, hints, now)
 	}

@@ -24,7 +24,8 @@ const (
 
 const (
 	// gather is how long there must be no events before the files are looked at: longer
-	// than the steps of a rename dance, shorter than anyone notices.
+	// than the steps of a rename dance, shorter than anyone notices. A file that was
+	// renamed into place is not waited for.
 	gather = 10 * time.Millisecond
 	// pace is the least time between two snapshots: making one costs a copy of the list
 	// of files.
@@ -99,7 +100,8 @@ type Watcher struct {
 	log       *slog.Logger
 	snapshots chan *Snapshot
 	// open makes the source of events; tests have their own.
-	open func() (notifier, error)
+	open   func() (notifier, error)
+	gather time.Duration // see the constant; tests have their own
 	// requests are those of Rescan.
 	requests chan chan struct{}
 
@@ -115,6 +117,7 @@ type Watcher struct {
 	dirty      map[string]hint // paths with events
 	dirtySince time.Time       // of the first of the events; zero: none
 	dirtyLast  time.Time       // of the last
+	unsure     bool            // what an event was about may go on
 	nextPoll   time.Time
 	nextRescan time.Time
 	held       time.Time // since when settled changes wait for vanished files
@@ -145,6 +148,7 @@ func New(cfg Config) (*Watcher, error) {
 		log:       cfg.Log,
 		snapshots: make(chan *Snapshot, 1),
 		open:      openNotifier,
+		gather:    gather,
 		requests:  make(chan chan struct{}),
 		files:     map[string]*file{},
 		waiting:   map[string]*file{},

@@ -343,3 +343,24 @@ func TestTaken(t *testing.T) {
 		t.Errorf("%v", taken)
 	}
 }
+
+func BenchmarkApplyAgain(b *testing.B) {
+	o := applied(b, nil, "gitops", web, 0)
+	again, by := parse(b, web), writer(b, "gitops", clock)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := Apply(o, again, by, false); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkUpdate(b *testing.B) {
+	o := applied(b, nil, "gitops", web, 0)
+	changed := parse(b, strings.ReplaceAll(web, "8080", "9090"))
+	by := writer(b, "curl", clock)
+	b.ReportAllocs()
+	for b.Loop() {
+		Update(o, changed, by)
+	}
+}

@@ -171,6 +171,8 @@ func TestObject(t *testing.T) {
 			`{"apiVersion":"v1","kind":"Service","spec":{"selector":{"":"d","a":"b","c":""}}}`},
 		{"numbers and names", field(spec, join(field(1, field(4, join(number(1, 1), field(3, 'w'))...)...), field(1, field(4, number(2, 81)...)...))...),
 			`{"apiVersion":"v1","kind":"Service","spec":{"ports":[{"targetPort":"w"},{"targetPort":81}]}}`},
+		{"an empty name is not 0", field(spec, field(1, field(4, number(1, 1)...)...)...), `{"apiVersion":"v1","kind":"Service","spec":{"ports":[{"targetPort":""}]}}`},
+		{"numbers of 32 bits", field(spec, join(field(1, number(3, 0xffffffff)...), field(1, number(3, 1<<32+80)...))...), `{"apiVersion":"v1","kind":"Service","spec":{"ports":[{"port":-1},{"port":80}]}}`},
 		{"negative numbers", field(spec, field(1, number(3, 0xffffffffffffffff)...)...), `{"apiVersion":"v1","kind":"Service","spec":{"ports":[{"port":-1}]}}`},
 		{"a message in parts", join(field(spec, field(4, 'x')...), field(spec, field(3, 'y')...)), `{"apiVersion":"v1","kind":"Service","spec":{"clusterIP":"y","type":"x"}}`},
 		{"unknown fields", join(number(1000, 1), field(spec, join(field(999, 1, 2, 3), protowire.AppendFixed32(protowire.AppendTag(nil, 7000, protowire.Fixed32Type), 1))...), field(status)),

@@ -28,6 +28,7 @@ func TestLabels(t *testing.T) {
 		{"app notin (web)", "app notin (web)", [3]bool{false, true, true}},
 		{"old=", "old=", [3]bool{false, true, false}},
 		{"old in ()", "old in ()", [3]bool{false, true, false}},
+		{"old notin ()", "old notin ()", [3]bool{true, false, true}},
 		{"old in (,a)", "old in (,a)", [3]bool{false, true, false}},
 		{"tier>0,tier<2", "tier>0,tier<2", [3]bool{true, false, false}},
 		{"tier>1", "tier>1", [3]bool{false, false, false}},
@@ -134,10 +135,19 @@ func TestFields(t *testing.T) {
 		if got := f.Matches(test.o); got != test.want {
 			t.Errorf("%s %s is %t", test.kind, test.selector, got)
 		}
-		again, err := ParseFields(kindOf(t, "v1", "Service"), "metadata.name="+"x")
-		if name, ok := again.Exact("metadata.name"); err != nil || !ok || name != "x" {
-			t.Errorf("%v %q", err, name)
-		}
+	}
+}
+
+func TestExactFields(t *testing.T) {
+	f, err := ParseFields(kindOf(t, "v1", "Service"), "spec.type!=NodePort,metadata.name=web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if name, ok := f.Exact("metadata.name"); !ok || name != "web" {
+		t.Errorf("%q %t", name, ok)
+	}
+	if kind, ok := f.Exact("spec.type"); ok {
+		t.Errorf("%q", kind)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -126,7 +125,12 @@ func endpointsText(o *object.Endpoints) string {
 			if p.Port != nil {
 				port = strconv.Itoa(int(*p.Port))
 			}
-			add(s.Addresses, func(ip string) string { return net.JoinHostPort(ip, port) })
+			add(s.Addresses, func(ip string) string {
+				if strings.Contains(ip, ":") {
+					ip = "[" + ip + "]"
+				}
+				return ip + ":" + port
+			})
 		}
 	}
 	if len(o.Subsets) == 0 {
