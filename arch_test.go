@@ -80,6 +80,7 @@ var moreTestEdges = map[string][]string{
 	"api/fields":          {"api/kind"},
 	"api/patch":           {"api/kind"},
 	"api/protobuf":        {"api/kind"},
+	"appliance/bench":     {"nft", "nft/kernel"},
 	"appliance/conntrack": {"nft/kernel"},
 	"cmd/svcctl":          {"api"},
 	"examples":            {"appliance"},

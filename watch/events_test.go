@@ -171,7 +171,8 @@ func TestRenameIsNotWaitedFor(t *testing.T) {
 	dir := put(t, t.TempDir(), map[string]string{"a.yaml": services("a")})
 	w, err := New(Config{Dirs: []string{dir}, Log: slog.New(slog.DiscardHandler)})
 	must(t, err)
-	w.gather, w.cfg.Settle, w.cfg.SettleCap, w.cfg.Rescan = long, long, long, time.Hour
+	const gather = long / 3
+	w.gather, w.cfg.Settle, w.cfg.SettleCap, w.cfg.Rescan = gather, long, long, time.Hour
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- w.Run(ctx) }()
@@ -183,13 +184,13 @@ func TestRenameIsNotWaitedFor(t *testing.T) {
 		must(t, os.WriteFile(h.path(".b.tmp"), []byte(services(fmt.Sprint("b", i))), 0o644))
 		must(t, os.Rename(h.path(".b.tmp"), h.path("b.yaml")))
 		h.is(h.next(), fmt.Sprintf("a.yaml: a, b.yaml: b%d", i))
-		if took := time.Since(began); took > long/2 {
+		if took := time.Since(began); took > gather/2 {
 			t.Errorf("a rename took %v", took)
 		}
 	}
 	began := time.Now()
 	must(t, os.Link(h.path("b.yaml"), h.path("c.yaml"))) // complete as well, but it does not look so at once
-	if h.is(h.next(), "a.yaml: a, b.yaml: b2, c.yaml: b2"); time.Since(began) < long {
+	if h.is(h.next(), "a.yaml: a, b.yaml: b2, c.yaml: b2"); time.Since(began) < gather {
 		t.Error("a file that came by other means was not waited for")
 	}
 }

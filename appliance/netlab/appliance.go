@@ -21,6 +21,7 @@ const (
 	readyLine    = "msg=programmed" // on stderr: everything is in the kernel
 	readyTimeout = 30 * time.Second
 	stopTimeout  = 5 * time.Second
+	killTimeout  = 30 * time.Second // for the kernel to let go of it, on a busy machine
 )
 
 // Build compiles the program of this module into a directory and gives its path.
@@ -158,6 +159,9 @@ func (a *Appliance) Kill() {
 func (a *Appliance) signal(s os.Signal) *os.ProcessState {
 	a.t.Helper()
 	a.Signal(s)
+	if s == unix.SIGKILL {
+		return a.wait(killTimeout)
+	}
 	return a.Wait()
 }
 
@@ -179,11 +183,16 @@ func (a *Appliance) Ready() bool { return a.log.has(readyLine) }
 // Wait waits until svcctl ended and tells how.
 func (a *Appliance) Wait() *os.ProcessState {
 	a.t.Helper()
+	return a.wait(stopTimeout)
+}
+
+func (a *Appliance) wait(atMost time.Duration) *os.ProcessState {
+	a.t.Helper()
 	select {
 	case <-a.exited:
-	case <-time.After(stopTimeout):
+	case <-time.After(atMost):
 		_ = a.cmd.Process.Kill()
-		a.t.Fatalf("svcctl did not end within %s", stopTimeout)
+		a.t.Fatalf("svcctl did not end within %s", atMost)
 	}
 	return a.cmd.ProcessState
 }

@@ -111,8 +111,10 @@ func judge(parts []part, attempts []trial, refused map[int]failure) error {
 		switch {
 		case a.found != nil:
 			*a.found = false
-		case !slices.Contains(names, a.needs):
-			names = append(names, a.needs)
+		default:
+			if name := fmt.Sprintf("%s (it answers: %v)", a.needs, f.errno); !slices.Contains(names, name) {
+				names = append(names, name)
+			}
 		}
 		baseless = a.basis
 	}
@@ -159,7 +161,12 @@ func trials(features *Features) []trial {
 		{needs: "CONFIG_NF_TABLES", try: rule(nft.Update{Map: memory.Name, Key: fields[:1], Data: []nft.Field{nft.Daddr, nft.Dport}, Timeout: time.Hour})},
 		{needs: "CONFIG_NFT_REJECT", try: rule(nft.Reject{With: nft.RejectTCPReset})},
 		{needs: "CONFIG_NFT_REDIR", try: rule(nft.Redirect{})},
-		{needs: "CONFIG_NFT_MASQ", try: rule(nft.Masquerade{})},
+		// In the chain where it may stand: the kernel checks that at the end of a
+		// transaction as a rule, and at once after one that was cut off.
+		{needs: "CONFIG_NFT_MASQ", try: func(t *transaction, f nft.Family) {
+			t.addChain(f, nft.Chain{Name: "postrouting", Hook: nft.HookPostrouting, Priority: nft.PrioritySrcNAT})
+			t.addRule(f, "postrouting", nft.Rule{nft.Masquerade{}})
+		}},
 		{found: &features.Destroy, try: func(t *transaction, f nft.Family) {
 			key := string(make([]byte, length(slots.Key, f)))
 			t.elements(msgDestroySetElem, 0, f, &slots, []nft.Element{{Key: key}})

@@ -1,0 +1,113 @@
+package bench
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"svcctl.io/svcctl/appliance/netlab"
+	"svcctl.io/svcctl/nft/kernel"
+)
+
+// BenchmarkStart is a cold start, from the process to the last element in the kernel, in
+// turns with the kernel's part of it alone; a start over what is there; and what the
+// process holds and does afterwards.
+func BenchmarkStart(b *testing.B) {
+	for _, services := range []int{10_000, 50_000} {
+		x := newBox(b, netlab.New(b), services)
+		size := number(services) + " Services"
+		var cold, warm, bare []time.Duration
+		for range min(*rounds, 5) {
+			x.empty(b)
+			began := time.Now()
+			x.Start()
+			cold = append(cold, time.Since(began))
+			x.Stop()
+			bare = append(bare, x.load(b))
+			began = time.Now()
+			x.Start()
+			warm = append(warm, time.Since(began))
+			x.Stop()
+		}
+		results.add("Start", "cold, "+size, ms(median(cold)), fmt.Sprintf("%.1fx the kernel's load of the same elements, %s", median(ratios(cold, bare)), ms(median(bare))))
+		results.add("Start", "over the same, "+size, ms(median(warm)), fmt.Sprintf("%d commits", x.adopts(b)))
+		x.idle(b, size)
+	}
+}
+
+// empty takes everything away that a start finds.
+func (x *box) empty(b *testing.B) {
+	b.Helper()
+	if err := os.RemoveAll(x.Data); err != nil {
+		b.Fatal(err)
+	}
+	x.host.LoadNft("flush ruleset")
+}
+
+// load is how long the kernel takes for the elements of the box, from messages that wait
+// in memory.
+func (x *box) load(b *testing.B) time.Duration {
+	b.Helper()
+	batch := x.bare(b)
+	h := netlab.New(b).Host("bare")
+	conn, err := kernel.Open(kernel.Options{NetNS: h.Namespace()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer conn.Close()
+	began := time.Now()
+	if _, err := conn.Commit(batch, 0); err != nil {
+		b.Fatal(err)
+	}
+	took := time.Since(began)
+	h.LoadNft("flush ruleset")
+	return took
+}
+
+// adopts starts over what is there and counts the transactions on our tables. The box
+// stays started.
+func (x *box) adopts(b *testing.B) (commits int) {
+	x.watch(b)
+	x.Start()
+	for {
+		select {
+		case c := <-x.changes:
+			if c.Ours {
+				commits++
+			}
+		case <-time.After(time.Second):
+			return commits
+		}
+	}
+}
+
+// idle looks at a process that has nothing to do.
+func (x *box) idle(b *testing.B, size string) {
+	const watched = 30 * time.Second
+	time.Sleep(3 * time.Second) // what the start left is collected
+	x.restart(b)
+	now, peak := x.memory(b)
+	results.add("Memory", "after a cold start, "+size, fmt.Sprintf("%d MiB", now), fmt.Sprintf("at most %d MiB", peak))
+	for step := range 20 {
+		x.Manifests.Write("probe.yaml", probeAt(vip, 5, step%2))
+		x.settle(b)
+	}
+	now, _ = x.memory(b)
+	results.add("Memory", "20 changes later, "+size, fmt.Sprintf("%d MiB", now), "")
+	time.Sleep(5 * time.Second)
+	cpu, wakes := x.cpu(b), x.field(b, "task/*/status", "voluntary_ctxt_switches")
+	time.Sleep(watched)
+	cpu, wakes = x.cpu(b)-cpu, x.field(b, "task/*/status", "voluntary_ctxt_switches")-wakes
+	results.add("Idle", size, fmt.Sprintf("%.3f %% of a core", 100*cpu.Seconds()/watched.Seconds()),
+		fmt.Sprintf("%.1f wake-ups a second", float64(wakes)/watched.Seconds()))
+}
+
+// restart starts the box anew from nothing.
+func (x *box) restart(b *testing.B) {
+	b.Helper()
+	x.Stop()
+	x.empty(b)
+	x.Start()
+	time.Sleep(3 * time.Second)
+}
