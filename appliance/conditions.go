@@ -60,7 +60,6 @@ func (l *loop) healed(done committed) {
 	if l.tampered || l.fight.since.IsZero() {
 		return
 	}
-	l.planner.flows.Away()
 	mended := done.transactions > 0
 	took := l.fight.healed(now, mended)
 	if mended {

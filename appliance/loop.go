@@ -199,8 +199,8 @@ func (l *loop) converge() (committed, error) {
 	}
 	if err == nil {
 		l.planner.settled()
-		l.healed(done)
 		l.flows.Reconcile(l.planner.flows.Take())
+		l.healed(done)
 		l.programmed = revision
 		if storeErr == nil {
 			l.ready(done)

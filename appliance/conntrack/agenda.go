@@ -122,7 +122,7 @@ func (a *agenda) judge(e *entry, now time.Time) verdict {
 	case contains(flows.Keep, endpoint):
 		return leave
 	case endpoint == e.to: // it was never translated
-		if flows.Gone || e.protocol == nft.TCP && e.state != tcpSynSent {
+		if flows.Gone || e.protocol == nft.TCP {
 			return leave
 		}
 		return forget

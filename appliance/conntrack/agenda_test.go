@@ -70,7 +70,6 @@ func TestJudge(t *testing.T) {
 		{"TCP, drained, all but over", inState(sent(web, r1), tcpLastAck), leave},
 		{"TCP, a dead end", sent(web, at(0)), leave},
 		{"TCP, not translated", plain(web), leave},
-		{"TCP, not translated, no answer yet", inState(plain(web), tcpSynSent), forget},
 		{"UDP that is drained later", sent(udp(vip, 80), r1), leave},
 		{"UDP that is drained later, never translated", plain(udp(vip, 80)), forget},
 	}

@@ -51,12 +51,6 @@ const (
 	retryLast  = 30 * time.Second
 )
 
-// After a look Run rests restFor times as long as it took, and restMost at most.
-const (
-	restFor  = 19
-	restMost = 200 * time.Millisecond
-)
-
 // New prepares a Cleaner. It fails when the kernel does not let it at the connection
 // tracking table; the error says what to do.
 func New(options Options) (*Cleaner, error) {
@@ -107,10 +101,9 @@ func (c *Cleaner) Err() error {
 }
 
 // Run works until ctx is done, and gives its sockets back then. All that was asked for
-// while it looked through the table is done by one more look. After a look it rests, so
-// that endpoints that change all the time keep no more than a twentieth of a CPU busy: a
-// look walks the whole table, which takes some 10 ms even where it is empty. Failures
-// are repeated.
+// while it looked through the table is done by one more look. After a look it rests as
+// long as that took, so that it never keeps more than half a CPU busy; failures are
+// repeated.
 func (c *Cleaner) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -127,7 +120,7 @@ func (c *Cleaner) Run(ctx context.Context) error {
 		}
 		start := time.Now()
 		next, err := c.look(ctx, start)
-		rest := min(restFor*time.Since(start), restMost)
+		rest := time.Since(start)
 		if err != nil {
 			retry = min(max(2*retry, retryFirst), retryLast)
 			rest = retry

@@ -27,7 +27,6 @@ type entry struct {
 type tcpState uint8
 
 const (
-	tcpSynSent     tcpState = 1
 	tcpSynReceived tcpState = 2
 	tcpEstablished tcpState = 3
 	tcpCloseWait   tcpState = 5

@@ -172,19 +172,6 @@ func familyOf(a netip.Addr) nft.Family {
 	return nft.IPv6
 }
 
-// Away notes that the rules were away for a while, as after a foreign flush. What was sent
-// to any frontend meanwhile was not translated, and would not be as long as it is sent
-// again: that goes for the first packets of TCP connections too.
-func (l *Ledger) Away() {
-	for _, ports := range l.services {
-		for i := range ports {
-			for _, fe := range ports[i].Frontends {
-				l.note(Flows{Frontend: fe, Keep: ports[i].Keep, Drain: ports[i].Drain, Look: true})
-			}
-		}
-	}
-}
-
 // Take gives what all changes since the last call leave to do, once they are in the
 // kernel.
 func (l *Ledger) Take() Work {

@@ -2,8 +2,6 @@ package conntrack
 
 import (
 	"net/netip"
-	"reflect"
-	"slices"
 	"testing"
 	"time"
 
@@ -260,30 +258,5 @@ func TestPortOf(t *testing.T) {
 	p.Pools[nft.PoolCluster], p.Pools[nft.PoolLocal] = to(r1, l1), nil
 	if diff := cmp.Diff(to(l1, r1), PortOf(&p, nil, Drain{}).Keep, compareAddrPs); diff != "" {
 		t.Errorf("of a pool in no order (-want +got)\n%s", diff)
-	}
-}
-
-// While the rules were away, packets to every frontend went untranslated, of TCP too; what
-// its connections may keep stays as it is.
-func TestLedgerAway(t *testing.T) {
-	l := NewLedger()
-	box := nft.Box{}
-	web := Port{Family: nft.IPv4, Protocol: nft.TCP, Frontends: []Frontend{tcp(vip, 80)}, Keep: to(l1, r1)}
-	names := Port{Family: nft.IPv4, Protocol: nft.UDP, Frontends: []Frontend{udp(vip, 53), udp(vip2, 53)}, Keep: to(l1), Drain: oneMinute}
-	l.Update(&box, map[string][]Port{"a": {web}, "b": {names}})
-	l.Take()
-	if work := l.Take(); len(work.Flows) != 0 {
-		t.Fatalf("there is work without a change: %v", work)
-	}
-	l.Away()
-	want := []Flows{
-		{Frontend: tcp(vip, 80), Keep: to(l1, r1), Look: true},
-		{Frontend: udp(vip, 53), Keep: to(l1), Drain: oneMinute, Look: true},
-		{Frontend: udp(vip2, 53), Keep: to(l1), Drain: oneMinute, Look: true},
-	}
-	got := l.Take().Flows
-	slices.SortFunc(want, func(a, b Flows) int { return a.Frontend.compare(b.Frontend) })
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("work is %+v\nwant %+v", got, want)
 	}
 }
