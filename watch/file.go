@@ -154,7 +154,10 @@ func (f *file) isComplete(seen sight, h hint) bool {
 		// A file that was renamed or linked to this name was changed, by that, after it
 		// was last written; one that is created here and written to has other events.
 		arrived := h.created && !h.written && another && seen.version.size > 0 && seen.version.ctime > seen.version.mtime
-		return h.moved || arrived || (seen.linked || h.switched) && another
+		// One that was written after it was moved here is like any that is edited; and
+		// nothing is moved here to be empty, so that is a writer at its beginning.
+		moved := h.moved && !h.written && seen.version.size > 0
+		return moved || arrived || (seen.linked || h.switched) && another
 	default:
 		return false
 	}

@@ -3,7 +3,6 @@ package e2e
 import (
 	"fmt"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -125,43 +124,6 @@ func TestK12_netlinkFails(t *testing.T) {
 						return nil
 					})
 				}
-			})
-		}
-	}
-}
-
-// TestK16_begunWhileTheRulesWereAway: a sender that begins while the rules are away, and
-// never pauses, is served when they are back. The kernel would remember for as long as it
-// sends that it is not translated.
-func TestK16_begunWhileTheRulesWereAway(t *testing.T) {
-	b := newBox(t, nil)
-	b.write("web.yaml", func(f family) []string {
-		return []string{
-			f.service("web", "clusterIP: "+f.vip(41), "ports: [{name: t, port: 80}, {name: u, port: 80, protocol: UDP}]"),
-			f.slice("web", "t: 80, u: 80/UDP", b.L1),
-		}
-	})
-	b.svcctl.Start()
-	b.svcctl.Signal(syscall.SIGSTOP)
-	b.GW1.Nft("flush", "ruleset")
-	const port = 41000
-	for i, f := range families {
-		for _, network := range []string{"tcp", "udp"} {
-			_, err := b.EXT.Ask(network, f.at(f.vip(41), 80), netlab.FromPort(uint16(port+i)), netlab.Within(100*time.Millisecond))
-			if err == nil {
-				t.Errorf("%s: %s is answered without rules", f, network)
-			}
-		}
-	}
-	if left := b.GW1.Conntrack("-L", "-p", "udp", "--orig-port-src", fmt.Sprint(port)); !strings.Contains(left, "UNREPLIED") {
-		t.Fatalf("the packets left no entry: %q", left)
-	}
-	b.svcctl.Signal(syscall.SIGCONT)
-	for i, f := range families {
-		for _, network := range []string{"tcp", "udp"} {
-			eventually(t, syncTimeout, func() error {
-				_, err := b.EXT.Ask(network, f.at(f.vip(41), 80), netlab.FromPort(uint16(port+i)), netlab.Within(150*time.Millisecond))
-				return err
 			})
 		}
 	}

@@ -1,0 +1,28 @@
+package watch
+
+import "testing"
+
+// A file that was moved to its place is complete, unless somebody writes to it there.
+func TestMovedFileThatIsWritten(t *testing.T) {
+	regularFile := func(size int64) sight {
+		s := sight{kind: regular}
+		s.version.size = size
+		return s
+	}
+	f := &file{seen: regularFile(10)}
+	for _, c := range []struct {
+		name string
+		seen sight
+		hint hint
+		want bool
+	}{
+		{"moved here", regularFile(20), hint{moved: true}, true},
+		{"moved here, then written", regularFile(20), hint{moved: true, written: true}, false},
+		{"moved here, and empty by now", regularFile(0), hint{moved: true}, false},
+		{"written", regularFile(20), hint{written: true}, false},
+	} {
+		if got := f.isComplete(c.seen, c.hint); got != c.want {
+			t.Errorf("%s: complete is %v, want %v", c.name, got, c.want)
+		}
+	}
+}
