@@ -91,12 +91,15 @@ func TestStale(t *testing.T) {
 				// Sent before anybody serves it: the box answers for its own address and
 				// sends on what is for others.
 				early := at[1:]
-				for i, at := range early {
-					_, _ = b.EXT.Ask(network(protocol), at, netlab.FromPort(uint16(41001+i)), netlab.Within(50*time.Millisecond))
-				}
-				if protocol == nft.UDP && len(b.tracked()) != len(early) {
-					t.Fatalf("the early packets left entries %v, want %d", b.tracked(), len(early))
-				}
+				eventually(t, 20*time.Second, func() error {
+					for i, at := range early {
+						_, _ = b.EXT.Ask(network(protocol), at, netlab.FromPort(uint16(41001+i)), netlab.Within(50*time.Millisecond))
+					}
+					if protocol == nft.UDP && len(b.tracked()) != len(early) {
+						return fmt.Errorf("the early packets left entries %v, want %d", b.tracked(), len(early))
+					}
+					return nil
+				})
 				b.apply("svc", svc, l1)
 				expect("L1")
 
