@@ -39,32 +39,31 @@ func (t *tableState) setBoxElements(f Family, box *Box) {
 	for name, elements := range want {
 		t.setElements(name, elements)
 	}
-	t.nodeAddrs = t.setNodeAddresses(setAddresses, chainNodePort, t.nodeAddrs, nodeAddrs, func(a netip.Addr) bool { return t.vips[a].frontends > 0 })
 	if !t.has(setNPSourceNAT) {
 		nodeAddrs = nil
 	}
-	t.originalNodeAddrs = t.setNodeAddresses(setOriginal, chainNPSourceNAT, t.originalNodeAddrs, nodeAddrs, func(a netip.Addr) bool { return t.original[a] > 0 })
+	t.setNodeAddresses(nodeAddrs)
 }
 
-// setNodeAddresses makes these the node-port addresses of a map, which holds other
-// addresses too: those that are owned. It gives those that it has put in.
-func (t *tableState) setNodeAddresses(set, chain string, before, addrs []netip.Addr, owned func(netip.Addr) bool) (now []netip.Addr) {
-	for _, a := range before {
-		if !owned(a) && !slices.Contains(addrs, a) {
-			t.deleteElement(set, AddrKey(a))
+// setNodeAddresses makes these the node-port addresses of the map in postrouting, which
+// holds VIPs too.
+func (t *tableState) setNodeAddresses(addrs []netip.Addr) {
+	for _, a := range t.nodeAddrs {
+		if t.original[a] == 0 && !slices.Contains(addrs, a) {
+			t.deleteElement(setOriginal, AddrKey(a))
 		}
 	}
-	verdict := GotoChain(chain).String()
+	t.nodeAddrs = nil
+	verdict := GotoChain(chainNPSourceNAT).String()
 	for _, a := range addrs {
-		if owned(a) {
-			continue
+		if t.original[a] > 0 {
+			continue // an address of the box with frontends of its own
 		}
-		if s := t.Sets[set]; s == nil || !holds(s.Elements, AddrKey(a), verdict) {
-			t.putElement(set, AddrKey(a), verdict)
+		if s := t.Sets[setOriginal]; s == nil || !holds(s.Elements, AddrKey(a), verdict) {
+			t.putElement(setOriginal, AddrKey(a), verdict)
 		}
-		now = append(now, a)
+		t.nodeAddrs = append(t.nodeAddrs, a)
 	}
-	return now
 }
 
 // setElements makes elements the content of a set.

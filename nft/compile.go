@@ -102,7 +102,8 @@ func (c *Compiler) load(s State, tr *Transition) {
 
 // Update takes a new box, if box is not nil, and the new ports of the Services
 // that changed (none: the Service is gone). Frontends are unique among all
-// Services: who decides between two that claim one is package resolve.
+// Services: who decides between two that claim one is package resolve. The ports are
+// kept, and must not be changed afterwards.
 func (c *Compiler) Update(box *Box, changes map[string][]ServicePort) Transition {
 	var tr Transition
 	c.update(box, changes, &tr)
@@ -159,7 +160,8 @@ func (c *Compiler) setService(name string, ports []ServicePort) {
 		return
 	}
 	now := make([]*compiledPort, len(ports))
-	for i, sp := range ports {
+	for i := range ports {
+		sp := &ports[i]
 		p := &compiledPort{ServicePort: sp}
 		c.capTimeouts(prev, p)
 		for pool := range NumPools {

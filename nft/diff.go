@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// Transition is what turns one ruleset into another, as up to two transactions.
+// Transition is what turns one ruleset into another, as two transactions; Stages gives
+// those that are to be committed.
 // Apply makes every packet go where it must. Cleanup, when it is not empty, then
 // removes chains and sets that nothing refers to any more; they are apart because
 // kernels before 6.2 may refuse (EBUSY) to delete a chain in the transaction that

@@ -8,8 +8,8 @@ func (t *tableState) staticChains(f Family, box *Box) []Chain {
 		{Name: chainPrerouting, Hook: HookPrerouting, Priority: PriorityDstNAT, Rules: dispatch},
 		{Name: chainOutput, Hook: HookOutput, Priority: PriorityDstNAT, Rules: dispatch},
 	}
-	if t.has(setAddresses) {
-		chains = append(chains, vipChains(f, box)...)
+	if t.has(setVIPs) {
+		chains = append(chains, t.vipChains(f, box)...)
 	}
 	if t.has(setInsideServices) {
 		chains = append(chains, Chain{Name: chainByClient, Rules: t.byClient(f, box, frontend, &vipMaps)})
@@ -30,16 +30,20 @@ func (t *tableState) staticChains(f Family, box *Box) []Chain {
 
 // dispatch is what a connection's first packet meets in prerouting and output. A
 // frontend is found by one lookup, and only those that ask more about a packet make it
-// pay for more; everything else that is sent to an address of ours is found by a second
-// one. These are NAT chains, so a connection's other packets are not asked anything
-// here, and refusing is part of the dispatch.
+// pay for more. What else is sent to an address of ours is found by sets: the kernel walks
+// every map of verdicts that a base chain leads to whenever one changes, in prerouting and
+// again in output. These are NAT chains, so a connection's other packets are not asked
+// anything here, and refusing is part of the dispatch.
 func (t *tableState) dispatch(f Family, box *Box) []Rule {
 	var rules []Rule
 	if t.has(setServices) {
 		rules = append(rules, Rule{VerdictMap{Key: frontend, Map: setServices}})
 	}
-	if t.has(setAddresses) {
-		rules = append(rules, Rule{VerdictMap{Key: []Field{Daddr}, Map: setAddresses}})
+	if t.has(setVIPs) {
+		rules = append(rules, Rule{MatchSet{Key: []Field{Daddr}, Set: setVIPs}, GotoChain(chainVIP)})
+	}
+	if t.has(setNodePorts) {
+		rules = append(rules, Rule{MatchSet{Key: []Field{Daddr}, Set: setNPAddresses}, GotoChain(chainNodePort)})
 	}
 	for _, p := range box.ServiceRanges {
 		if familyOf(p.Addr()) == f {
@@ -71,22 +75,17 @@ func (t *tableState) byClient(f Family, box *Box, key []Field, m *frontendMaps) 
 
 // vipChains are where a packet to a VIP ends that no frontend took: an echo
 // request is answered by the box itself, all else is refused.
-func vipChains(f Family, box *Box) []Chain {
+func (t *tableState) vipChains(f Family, box *Box) []Chain {
+	var rules []Rule
+	if box.Ping == PingWhenReady && t.has(setIdleVIPs) {
+		rules = append(rules, Rule{MatchEchoRequest{}, MatchSet{Key: []Field{Daddr}, Set: setIdleVIPs}, Reject{RejectHostUnreachable}})
+	}
 	answer := Rule{MatchEchoRequest{}, Redirect{}}
-	idle := Rule{MatchEchoRequest{}, Reject{RejectHostUnreachable}}
-	switch box.Ping {
-	case PingAlways:
-		idle = answer
-	case PingNever:
+	if box.Ping == PingNever {
 		answer = Rule{MatchEchoRequest{}, Verdict{Kind: Drop}}
-		idle = answer
 	}
-	refuse := Rule{GotoChain(chainRefuse)}
-	return []Chain{
-		sharedChain(chainRefuse, f, box),
-		{Name: chainVIPReady, Rules: []Rule{answer, refuse}},
-		{Name: chainVIPIdle, Rules: []Rule{idle, refuse}},
-	}
+	rules = append(rules, answer, Rule{GotoChain(chainRefuse)})
+	return []Chain{sharedChain(chainRefuse, f, box), {Name: chainVIP, Rules: rules}}
 }
 
 // sourceChains decide about the source of connections whose destination changed.

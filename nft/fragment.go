@@ -27,7 +27,7 @@ type vipUse struct {
 
 // compiledPort is a Service port with the slots of its endpoints.
 type compiledPort struct {
-	ServicePort
+	*ServicePort
 	slots [NumPools][]netip.AddrPort
 }
 

@@ -20,7 +20,8 @@ const (
 	setOutsideNodePorts = "outside-nodeports"        // the same for outside clients
 	setNPBackends       = "nodeport-backends"        // node port . slot : endpoint, cluster pools
 	setLocalNPBackends  = "local-nodeport-backends"  // node port . slot : endpoint, local pools
-	setAddresses        = "addresses"                // VIPs and node-port addresses : verdict
+	setVIPs             = "vips"                     // the addresses that Services are reached by
+	setIdleVIPs         = "idle-vips"                // those of them that nobody serves
 	setNPAddresses      = "nodeport-addresses"       // the addresses on which node ports answer
 	setInternalSources  = "internal-sources"         // prefixes of inside clients, where they are too many for a rule
 	setOriginal         = "original-addresses"       // original address : verdict in postrouting
@@ -40,8 +41,7 @@ const (
 // The chains that many elements or rules go to.
 const (
 	chainRefuse       = "refuse"
-	chainVIPReady     = "vip-ready"
-	chainVIPIdle      = "vip-idle"
+	chainVIP          = "vip"
 	chainNodePort     = "nodeport"
 	chainByClient     = "by-client"
 	chainNPByClient   = "nodeport-by-client"
@@ -101,7 +101,7 @@ var staticSets = []Set{
 	{Name: setOutsideNodePorts, Key: keyNodePort, Data: dataVerdict},
 	{Name: setNPBackends, Key: with(keyNodePort, TypeSlot), Data: dataEndpoint},
 	{Name: setLocalNPBackends, Key: with(keyNodePort, TypeSlot), Data: dataEndpoint},
-	{Name: setAddresses, Key: []Type{TypeAddr}, Data: dataVerdict},
+	{Name: setIdleVIPs, Key: []Type{TypeAddr}},
 	{Name: setNPAddresses, Key: []Type{TypeAddr}},
 	{Name: setVIPs, Key: []Type{TypeAddr}},
 	{Name: setOpenNodePorts, Key: keyNodePort},

@@ -11,11 +11,8 @@ import (
 // an endpoint changes one slot, adding one adds one, and removing one moves at
 // most one other. Newcomers are placed in the order of want.
 func assignSlots(prev, want []netip.AddrPort) []netip.AddrPort {
-	switch {
-	case slices.Equal(prev, want):
-		return prev
-	case len(prev) == 0:
-		return want
+	if len(prev) == 0 || slices.Equal(prev, want) {
+		return want // which is held anyway
 	}
 	wanted := make(map[netip.AddrPort]bool, len(want))
 	for _, ap := range want {

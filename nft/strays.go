@@ -12,7 +12,6 @@ package nft
 // conntrack state.
 
 const (
-	setVIPs          = "vips"           // the addresses that Services are reached by
 	setOpenNodePorts = "open-nodeports" // the node ports
 
 	chainInvalid = "invalid"

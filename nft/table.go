@@ -16,10 +16,10 @@ type tableState struct {
 	hairpin  map[string]int      // how many use an element of the hairpin set beside the first one
 	vips     map[netip.Addr]uses // by VIP
 	original map[netip.Addr]int  // addresses with elements in source-nat
-	// The node-port addresses that are in the addresses map, and in that of postrouting.
-	nodeAddrs, originalNodeAddrs []netip.Addr
-	shared                       map[string]int   // shared chains
-	protocols                    map[Protocol]int // protocols of frontends in the maps of postrouting and input
+	// nodeAddrs are the node-port addresses in the map of original addresses.
+	nodeAddrs []netip.Addr
+	shared    map[string]int   // shared chains
+	protocols map[Protocol]int // protocols of frontends in the maps of postrouting and input
 
 	// The change under way. Where nothing was before it, only the order is kept in which
 	// elements came.
@@ -227,21 +227,28 @@ func (t *tableState) dropChain(name string) {
 	delete(t.Chains, name)
 }
 
-// setVIP counts the uses of a VIP and says in the addresses map what it is.
+// setVIP counts the uses of a VIP and says whether anybody serves it.
 func (t *tableState) setVIP(addr netip.Addr, u uses) {
+	before := t.vips[addr]
+	t.vips[addr] = u
 	if u.frontends == 0 {
 		delete(t.vips, addr)
-		t.deleteElement(setAddresses, AddrKey(addr))
-		t.deleteElement(setVIPs, AddrKey(addr))
-		return
 	}
-	t.vips[addr] = u
-	t.putElement(setVIPs, AddrKey(addr), "")
-	chain := chainVIPIdle
-	if u.ready > 0 {
-		chain = chainVIPReady
+	t.keep(setVIPs, addr, before.frontends > 0, u.frontends > 0)
+	t.keep(setIdleVIPs, addr, before.isIdle(), u.isIdle())
+}
+
+// isIdle tells whether nobody serves an address that there is.
+func (u uses) isIdle() bool { return u.frontends > 0 && u.ready == 0 }
+
+// keep puts an address into a set, or takes it out, if it was not, or was, in it before.
+func (t *tableState) keep(set string, addr netip.Addr, was, is bool) {
+	switch {
+	case is && !was:
+		t.putElement(set, AddrKey(addr), "")
+	case was && !is:
+		t.deleteElement(set, AddrKey(addr))
 	}
-	t.putElement(setAddresses, AddrKey(addr), GotoChain(chain).String())
 }
 
 // finish brings what depends on the whole table up to date and appends what the
@@ -288,7 +295,7 @@ func (t *tableState) setStaticChains(f Family, box *Box) {
 }
 
 var staticChainNames = []string{
-	chainRefuse, chainVIPReady, chainVIPIdle, chainByClient, chainNodePort, chainNPByClient,
+	chainRefuse, chainVIP, chainByClient, chainNodePort, chainNPByClient,
 	chainSourceNAT, chainNPSourceNAT, chainSameInterf, chainHairpin,
 	chainPrerouting, chainOutput, chainPostrouting, chainInput, chainStray, chainInvalid,
 }

@@ -94,6 +94,9 @@ func TestForeignThingsInOurTable(t *testing.T) {
 func TestForeignCatchAll(t *testing.T) {
 	n := newNamespace(t)
 	c := n.open()
+	if !c.Probe().Owner {
+		t.Skip("this kernel has no catch-all elements (5.13), as it has no table flag owner (5.12)")
+	}
 	commit(t, c, 0, everything(nft.IPv4)...)
 	n.nft("add", "element", "ip", "svcctl", "vips", "{ * }")
 	ruleset, _ := read(t, c)

@@ -30,7 +30,11 @@ type socket struct {
 	sequence uint32
 	sendRoom int
 	datagram []byte
+	spare    []byte // the buffer of the last transaction
 }
+
+// mostSpare is the size of the largest buffer that is kept for the next transaction.
+const mostSpare = 1 << 20
 
 // dial opens a socket in the network namespace of the file descriptor (0: the current
 // one). port is the netlink port to bind, 0 for any.

@@ -47,6 +47,7 @@ type part struct {
 // is the given one; 0 lets it pass at any.
 func newTransaction(s *socket, table string, generation uint32) *transaction {
 	t := &transaction{socket: s, table: table, begun: s.nextSequence()}
+	t.buf, s.spare = s.spare[:0], nil // there is one transaction at a time
 	t.begin(unix.NFNL_MSG_BATCH_BEGIN, 0, t.begun, unix.NFPROTO_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
 	if generation != 0 {
 		t.uint32(unix.NFNL_BATCH_GENID, generation)
@@ -101,6 +102,9 @@ func (t *transaction) send() (outcome, error) {
 	}
 	if err := t.socket.send(t.buf); err != nil {
 		return o, err
+	}
+	if cap(t.buf) <= mostSpare {
+		t.socket.spare = t.buf // for the next one; until then it is read
 	}
 	for {
 		datagram, err := t.socket.receive()
