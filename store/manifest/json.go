@@ -24,13 +24,13 @@ func (r *reading) readJSON(data []byte) *refusal {
 			return err
 		}
 		if list == nil {
-			if err := r.add(s.text[start:s.at], line, column, parseJSON, implied{}); err != nil {
+			if err := r.add(s.text[start:s.at], line, column, r.parseJSON, implied{}); err != nil {
 				return err
 			}
 			continue
 		}
 		for _, it := range list.items {
-			if err := r.add(it.text, it.line, it.column, parseJSON, list.as); err != nil {
+			if err := r.add(it.text, it.line, it.column, r.parseJSON, list.as); err != nil {
 				return err
 			}
 		}
@@ -102,7 +102,12 @@ func (s *jsonScanner) items() ([]jsonRange, *refusal) {
 	return items, err
 }
 
-// parseJSON is the parser of one JSON value.
+// parseJSON is the parser of JSON values.
+func (r *reading) parseJSON(text []byte, column int) ([]parsed, *refusal) {
+	return parseJSON(text, column, r.limits)
+}
+
+// parseJSON reads one JSON value.
 func parseJSON(text []byte, column int, limits Limits) ([]parsed, *refusal) {
 	s := &jsonScanner{text: text, line: 1, before: column - 1, limits: limits}
 	root, err := s.value(0)

@@ -113,7 +113,7 @@ func (u *unit) decodeObject(d *decoding, doc parsed, as implied) {
 		return
 	}
 	o.GetTypeMeta().Kind, o.GetTypeMeta().APIVersion = served.kind, served.apiVersion
-	u.documents = append(u.documents, Document{Object: o, Line: root.line, positions: positionsOf(root)})
+	u.documents = append(u.documents, Document{Object: o, Line: root.line, layout: layoutOf(root)})
 }
 
 // served finds out which kind a document is of.

@@ -32,16 +32,15 @@ type Document struct {
 	// Line is where the object starts, from 1.
 	Line int
 
-	positions *positions
-	shift     int // added to the lines of positions
+	layout layout
 }
 
 // Position is the line and column of a field of the object, from 1, or those of its
 // nearest ancestor that the text has. Paths are Kubernetes': "spec.ports[0].port",
 // "metadata.labels[app.kubernetes.io/name]"; "" is the object itself.
 func (d *Document) Position(field string) (line, column int) {
-	line, column = d.positions.find(field)
-	return line + d.shift, column
+	below, column := d.layout.find(field)
+	return d.Line + below, column
 }
 
 // Problem is a Problem of one of the file's documents, at the place of the field.
@@ -92,6 +91,10 @@ type reading struct {
 	path   string
 	limits Limits
 	old    map[unitKey]*unit
+	plain  plainReader
+	// apart says that the text is only to be taken apart, into pieces.
+	apart  bool
+	pieces []piece
 
 	units     map[unitKey]*unit
 	documents []Document
@@ -116,7 +119,7 @@ func (r *reading) read(data []byte) *refusal {
 		if err := r.readJSON(data); err == nil || err.reason == ReasonLimit {
 			return err
 		}
-		*r = reading{path: r.path, limits: r.limits, old: r.old}
+		*r = reading{path: r.path, limits: r.limits, old: r.old, apart: r.apart}
 	}
 	return r.readYAML(data)
 }
@@ -128,21 +131,26 @@ type parsed struct {
 }
 
 // A parser takes a unit's text apart. The column is that of the text's first byte.
-type parser func(text []byte, column int, limits Limits) ([]parsed, *refusal)
+// What it gives is good until it is called again.
+type parser func(text []byte, column int) ([]parsed, *refusal)
 
 // add appends the documents of a unit that starts at line and column, decoding it
 // unless that was done before.
 func (r *reading) add(text []byte, line, column int, parse parser, as implied) *refusal {
-	key := unitKey{sha256.Sum256(text), column}
 	if len(text) > maxDocumentBytes {
 		return refuse(line, column, ReasonLimit, "a document of %d bytes, more than the limit of %d; split it", len(text), maxDocumentBytes)
 	}
+	if r.apart {
+		r.pieces = append(r.pieces, piece{text, line, column, parse, as})
+		return nil
+	}
+	key := unitKey{sha256.Sum256(text), column}
 	u := r.units[key]
 	if u == nil {
 		u = r.old[key]
 	}
 	if u == nil {
-		docs, err := parse(text, column, r.limits)
+		docs, err := parse(text, column)
 		if err != nil {
 			err.line += line - 1
 			return err
@@ -163,7 +171,6 @@ func (r *reading) add(text []byte, line, column int, parse parser, as implied) *
 	}
 	for _, d := range u.documents {
 		d.Line += line - 1
-		d.shift = line - 1
 		r.documents = append(r.documents, d)
 	}
 	for _, p := range u.problems {

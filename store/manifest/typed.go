@@ -265,8 +265,8 @@ func (d *decoding) wrongType(n *node, want string) {
 
 // fieldProblem is a problem of a field that may be absent.
 func (d *decoding) fieldProblem(root *node, field, reason, message string) {
-	line, column := positionsOf(root).find(field)
-	d.report(Problem{File: d.file, Line: line, Column: column, Object: d.ref, Field: field, Reason: reason, Message: message})
+	below, column := layoutOf(root).find(field)
+	d.report(Problem{File: d.file, Line: root.line + below, Column: column, Object: d.ref, Field: field, Reason: reason, Message: message})
 }
 
 func (d *decoding) problem(n *node, reason, message string) {

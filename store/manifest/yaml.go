@@ -22,13 +22,13 @@ func (r *reading) readYAML(data []byte) *refusal {
 	}
 	if bytes.HasPrefix(data, []byte("%")) || bytes.Contains(data, []byte("\n%")) {
 		// A directive (%YAML 1.2) stands before the line that it belongs to.
-		return r.add(data, 1, 1, parseYAML, implied{})
+		return r.add(data, 1, 1, r.parseYAML, implied{})
 	}
 	for line := 1; len(data) > 0; {
 		end := nextMarker(data)
 		text := data[:end]
 		if len(bytes.TrimSpace(text)) > 0 {
-			if err := r.add(text, line, 1, parseYAML, implied{}); err != nil {
+			if err := r.add(text, line, 1, r.parseYAML, implied{}); err != nil {
 				return err
 			}
 		}
@@ -39,7 +39,20 @@ func (r *reading) readYAML(data []byte) *refusal {
 }
 
 // parseYAML is the parser of YAML documents.
-func parseYAML(text []byte, _ int, limits Limits) (docs []parsed, err *refusal) {
+func (r *reading) parseYAML(text []byte, _ int) (docs []parsed, err *refusal) {
+	if root, ok := r.plain.read(text, r.limits); ok {
+		return []parsed{{root: root}}, nil
+	}
+	return parseAnyYAML(text, r.limits)
+}
+
+// parseYAML reads YAML documents.
+func parseYAML(text []byte, column int, limits Limits) ([]parsed, *refusal) {
+	return (&reading{limits: limits}).parseYAML(text, column)
+}
+
+// parseAnyYAML reads documents in any YAML.
+func parseAnyYAML(text []byte, limits Limits) (docs []parsed, err *refusal) {
 	defer func() {
 		// The YAML parser panics on what it calls internal errors. A file must not stop
 		// the program that reads it.

@@ -36,7 +36,7 @@ func parseLegacyIP(value string) (netip.Addr, bool) {
 // withoutLeadingZeros rewrites the dotted-decimal end of an address, if it has one,
 // without the zeros in front of its octets.
 func withoutLeadingZeros(value string) string {
-	if !strings.Contains(value, ".") {
+	if !strings.Contains(value, ".") || !hasLeadingZero(value) {
 		return value
 	}
 	start := strings.LastIndexByte(value, ':') + 1
@@ -45,6 +45,17 @@ func withoutLeadingZeros(value string) string {
 		octets[i] = trimZeros(octet)
 	}
 	return value[:start] + strings.Join(octets, ".")
+}
+
+// hasLeadingZero tells whether a digit comes behind a zero that is the first of its number.
+func hasLeadingZero(value string) bool {
+	isDigit := func(i int) bool { return i >= 0 && i < len(value) && value[i] >= '0' && value[i] <= '9' }
+	for i := range len(value) {
+		if value[i] == '0' && !isDigit(i-1) && isDigit(i+1) {
+			return true
+		}
+	}
+	return false
 }
 
 // trimZeros drops the zeros in front of a number, but never its last digit.

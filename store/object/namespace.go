@@ -46,7 +46,17 @@ func (o *Namespace) GetMeta() *ObjectMeta   { return &o.Metadata }
 // DeepCopy implements Object.
 func (o *Namespace) DeepCopy() Object { return deepCopy(o) }
 
+// LabelNamespaceName is on every Namespace and holds its name, for selectors
+// (corev1.LabelMetadataName).
+const LabelNamespaceName = "kubernetes.io/metadata.name"
+
 func defaultNamespaceObject(o *Namespace) {
+	if name := o.Metadata.Name; name != "" {
+		if o.Metadata.Labels == nil {
+			o.Metadata.Labels = map[string]string{}
+		}
+		o.Metadata.Labels[LabelNamespaceName] = name
+	}
 	if o.Status.Phase == "" {
 		o.Status.Phase = NamespaceActive
 	}

@@ -53,7 +53,7 @@ func TestCopiesOfAPIKinds(t *testing.T) {
 func TestDefaultsOfAPIKinds(t *testing.T) {
 	for _, test := range []struct{ before, after string }{
 		{`{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"a"}}`,
-			`{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"a"},"spec":{"finalizers":["kubernetes"]},"status":{"phase":"Active"}}`},
+			`{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"a","labels":{"kubernetes.io/metadata.name":"a"}},"spec":{"finalizers":["kubernetes"]},"status":{"phase":"Active"}}`},
 		{`{"kind":"Secret","apiVersion":"v1","metadata":{"name":"a"},"data":{"a":"eA==","b":"eQ=="},"stringData":{"a":"z"}}`,
 			`{"kind":"Secret","apiVersion":"v1","metadata":{"name":"a","namespace":"default"},"data":{"a":"eg==","b":"eQ=="},"type":"Opaque"}`},
 		{`{"kind":"Secret","apiVersion":"v1","metadata":{"name":"a"},"stringData":{"a":"z"},"type":"t"}`,

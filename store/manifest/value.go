@@ -1,0 +1,126 @@
+package manifest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// A Value is what one document says, whatever kind it is of, as JSON has it.
+type Value struct {
+	// Data is made of map[string]any, []any, string, bool, json.Number and nil.
+	Data any
+	// Line is where it starts, from 1.
+	Line int
+	// Duplicates are the fields that are there twice, of which the first counts:
+	// "spec.type".
+	Duplicates []string
+}
+
+// Values reads all documents of a text of YAML, or one value of JSON, which is YAML too.
+// It is for those who do not want objects, but what they are made of: limits and meaning
+// of YAML are those of Decode.
+func Values(text []byte, limits Limits) ([]Value, *Problem) {
+	limits = limits.orDefaults()
+	text, err := checkText(text)
+	if err == nil && len(text) > limits.Bytes {
+		err = refuse(0, 0, ReasonLimit, "the text has %d bytes, more than the limit of %d; split it", len(text), limits.Bytes)
+	}
+	if err == nil {
+		err = countStructure(text, limits)
+	}
+	var docs []parsed
+	if err == nil {
+		docs, err = (&reading{limits: limits}).parseYAML(text, 1)
+	}
+	var values []Value
+	for i := 0; i < len(docs) && err == nil; i++ {
+		var value Value
+		if value, err = valueOf(docs[i]); value.Data != nil {
+			values = append(values, value)
+		}
+	}
+	if err != nil {
+		return nil, &Problem{Line: err.line, Column: err.column, Reason: err.reason, Message: err.message}
+	}
+	return values, nil
+}
+
+func valueOf(doc parsed) (Value, *refusal) {
+	value := Value{Line: doc.root.line}
+	for _, f := range doc.flaws {
+		switch {
+		case f.reason == ReasonDuplicateKey:
+			value.Duplicates = append(value.Duplicates, f.path.String())
+		case !f.warning:
+			return value, &refusal{line: f.line, column: f.column, reason: f.reason, message: f.message}
+		}
+	}
+	var err *refusal
+	value.Data, err = doc.root.data()
+	return value, err
+}
+
+// data is the value of a node as JSON has it.
+func (n *node) data() (any, *refusal) {
+	switch n.kind {
+	case kindMap:
+		o := make(map[string]any, len(n.fields))
+		for _, f := range n.fields {
+			inner, err := f.value.data()
+			if err != nil {
+				return nil, err
+			}
+			o[f.key] = inner
+		}
+		return o, nil
+	case kindList:
+		items := make([]any, len(n.items))
+		for i, item := range n.items {
+			inner, err := item.data()
+			if err != nil {
+				return nil, err
+			}
+			items[i] = inner
+		}
+		return items, nil
+	case kindString:
+		return n.text, nil
+	case kindBool:
+		return strings.EqualFold(n.text, "true"), nil
+	case kindInt, kindFloat:
+		number, err := jsonNumber(n.text)
+		if err != nil {
+			return nil, refuse(n.line, n.column, ReasonWrongType, "%v", err)
+		}
+		return number, nil
+	}
+	return nil, nil
+}
+
+// jsonNumber is a number of YAML as JSON writes it, whole ones without fraction or
+// exponent: 0x10 is 16, 1_000 and 1e3 are 1000.
+func jsonNumber(text string) (json.Number, error) {
+	plain := strings.TrimPrefix(strings.ReplaceAll(text, "_", ""), "+")
+	if digits := strings.TrimLeft(plain, "-"); len(digits) > 1 && digits[0] == '0' && digits[1] >= '0' && digits[1] <= '9' {
+		return "", fmt.Errorf("the leading zero of %s makes it an octal number to some readers; write it without", text)
+	}
+	whole, err := strconv.ParseInt(plain, 0, 64)
+	switch {
+	case err == nil:
+		return json.Number(strconv.FormatInt(whole, 10)), nil
+	case errors.Is(err, strconv.ErrRange):
+		return "", fmt.Errorf("%s is too large", text)
+	}
+	float, err := strconv.ParseFloat(plain, 64)
+	switch {
+	case err != nil || math.IsNaN(float) || math.IsInf(float, 0):
+		return "", fmt.Errorf("%s is no number in JSON", text)
+	case float == math.Trunc(float) && math.Abs(float) <= 1<<53:
+		return json.Number(strconv.FormatInt(int64(float), 10)), nil
+	}
+	return json.Number(strconv.FormatFloat(float, 'g', -1, 64)), nil
+}
