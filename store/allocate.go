@@ -55,11 +55,16 @@ func (c *change) gives() bool {
 		slices.ContainsFunc(before.ingress, func(addr netip.Addr) bool { return !c.keepsIngress(addr) })
 }
 
+// allocation is how a Service that has given back what it does without gets its values.
+var allocation = [...]func(*change, *ledger) error{
+	(*change).takeAsked, (*change).takeAny, (*change).takeAskedIngress, (*change).takeAnyIngress, (*change).finish,
+}
+
 // attempt allocates for all changes but those that stay as they are. It gives true when
 // one more holder has to stay, so that the attempt does not count.
 func (t *transaction) attempt(changes []*change) (again bool) {
 	l := t.s.ledger
-	l.rollback()
+	l.back(t.base)
 	var services []*change
 	for _, c := range changes {
 		switch {
@@ -75,9 +80,7 @@ func (t *transaction) attempt(changes []*change) (again bool) {
 	for _, c := range services {
 		c.release(l)
 	}
-	for _, step := range []func(*change, *ledger) error{
-		(*change).takeAsked, (*change).takeAny, (*change).takeAskedIngress, (*change).takeAnyIngress, (*change).finish,
-	} {
+	for _, step := range allocation {
 		for _, c := range services {
 			if c.next == nil {
 				continue

@@ -254,3 +254,41 @@ func checkInvariants(t testing.TB, s *Store) {
 		t.Errorf("objects have %d more cluster IPs and %d more load balancer IPs than are taken", ips, ingress)
 	}
 }
+
+// document is the only object of a text.
+func document(t *testing.T, text string) object.Object {
+	t.Helper()
+	file := manifest.Decode("put", []byte(yamlOf(text)), manifest.DefaultLimits())
+	if len(file.Documents) != 1 {
+		t.Fatalf("%s: %v", text, file.Problems)
+	}
+	return file.Documents[0].Object
+}
+
+func ref(name string) object.Ref {
+	return object.Ref{Kind: object.KindService, Namespace: "default", Name: name}
+}
+
+// put writes a version as the API does, which is for any stored version unless it says
+// which one.
+func (b *box) put(o object.Object) (object.Object, error) {
+	b.t.Helper()
+	written := b.ask(Write{Ref: refInFile(object.RefOf(o)), Object: o, Version: o.GetMeta().ResourceVersion})
+	return written.Object, written.Err
+}
+
+// remove deletes a Service as the API does.
+func (b *box) remove(name string) error {
+	b.t.Helper()
+	return b.ask(Write{Ref: ref(name), Delete: true}).Err
+}
+
+// ask writes one thing. An error of the engine is that of the Write.
+func (b *box) ask(w Write) Written {
+	b.t.Helper()
+	results, err := b.s.Write(w)
+	if err != nil {
+		return Written{Err: err}
+	}
+	return results[0]
+}

@@ -70,8 +70,16 @@ func (s *Store) Revision() uint64 {
 	return s.revision
 }
 
-// Changed has a value when something was published since the last one was taken out. It
-// is for one reader.
+// Revisions are that of the last change, and that of the last one which whoever follows
+// Changed has to look at: what came after it is only for clients to talk to each other.
+func (s *Store) Revisions() (accepted, concerning uint64) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.revision, s.concerning
+}
+
+// Changed has a value when something was published since the last one was taken out that
+// Revisions tells of. It is for one reader.
 func (s *Store) Changed() <-chan struct{} { return s.changed }
 
 // Changes is what has changed after a revision, which a former ChangeSet gave. For 0, a
@@ -179,6 +187,24 @@ func (s *Store) Get(ref object.Ref) (object.Object, Owner) {
 		return nil, Owner{}
 	}
 	return r.object, r.owner
+}
+
+// Document is the document of the file that an object belongs to, which may not be
+// changed, and where it is. Without a file there is no path; while the file has not been
+// read since the start, or cannot be read, there is no document.
+func (s *Store) Document(ref object.Ref) (o object.Object, path string, line int) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	r := s.records[ref]
+	if r == nil {
+		return nil, "", 0
+	}
+	for _, c := range s.claims[ref] {
+		if c.path == r.owner.File && c.document >= 0 {
+			return c.object, c.path, s.files[c.path].Documents[c.document].Line
+		}
+	}
+	return nil, r.owner.File, 0
 }
 
 // Location is the file that an object comes from, and the line where it starts there: 0

@@ -22,10 +22,19 @@ type claim struct {
 // refInFile is the name of an object as a document gives it, with the namespace that
 // no namespace means.
 func refInFile(ref object.Ref) object.Ref {
-	if ref.Namespace == "" {
+	if ref.Namespace == "" && namespaced(ref.Kind) {
 		ref.Namespace = "default" // object.Default
 	}
 	return ref
+}
+
+// namespaced tells whether objects of a kind that is stored are in a namespace.
+func namespaced(kind string) bool {
+	switch kind {
+	case object.KindNamespace, object.KindNode, object.KindServiceCIDR:
+		return false
+	}
+	return true
 }
 
 // claimsOf is what a file claims, and the documents in it that come too late.

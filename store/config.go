@@ -56,6 +56,10 @@ type Config struct {
 	// true keeps all of them as they are for now, and they are asked about again in the
 	// next SyncFiles. nil keeps nothing.
 	Hold func(Removals) bool
+	// Merge joins a file's document with the stored version of its object, to which clients of
+	// the API have written (it has managedFields): what they added stays, what the file
+	// says no more goes. Neither may be changed. nil means that the document replaces it all.
+	Merge func(live, document object.Object) (object.Object, error)
 	// Clock is the time of day, for creation timestamps and the first revision; nil
 	// means time.Now. Nothing else depends on it.
 	Clock func() time.Time

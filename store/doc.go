@@ -1,10 +1,14 @@
 // Package store is the one versioned truth: the accepted objects, who owns each of
 // them, and the addresses and ports that Services hold.
 //
-// Objects come from files (SyncFiles), from the API (Put, Delete), or from controllers
-// that make them of others (Generate). Everything that one call changes, objects and
-// allocations alike, is one commit of the [Engine]: it is durable before anybody can read
-// it, and if the commit fails nothing has changed.
+// Objects come from files (SyncFiles), from clients of the API (Write), or from controllers
+// that make them of others (Generate). Everything that one call changes, objects,
+// allocations and the journal alike, is one commit of the [Engine]: it is durable before
+// anybody can read it, and if the commit fails nothing has changed.
+//
+// The journal keeps what was there before each change, and who asked for the change. It is
+// the history that Events and List look back into, also over a restart, and it is bounded:
+// who comes too late has to look at everything.
 //
 // Invariants:
 //   - Holders win. A Service keeps the values it has until it gives them up; who
@@ -15,6 +19,8 @@
 //   - What was published is immutable: a change makes a new object, readers keep theirs.
 //   - Revisions are one counter for all kinds. It never goes back, and its first value
 //     comes from the clock, so that it does not go back either when the data is lost.
+//     Every change of an object has one of its own, and is told once, in order.
+//   - Readers pull. None of them, however slow, keeps a writer waiting.
 //   - A call that changes nothing writes nothing, and work is proportional to what
 //     changed, not to what is there.
 //
@@ -33,4 +39,12 @@
 //		...
 //	}
 //	programmed = changes.Revision // then wait for s.Changed()
+//
+//	services, seen, err := s.List(object.KindService, "", 0)
+//	for {
+//		published := s.Published()
+//		events, err := s.Events(seen, 100) // ErrExpired: list again
+//		... // seen is the Revision of the last one
+//		<-published
+//	}
 package store

@@ -49,7 +49,9 @@ type File struct {
 	mu     sync.Mutex
 	db     *bbolt.DB
 	broken error
-	commit func(*bbolt.Tx) error // (*bbolt.Tx).Commit; tests make it fail
+	// verified says that all pairs have been held against the digest.
+	verified bool
+	commit   func(*bbolt.Tx) error // (*bbolt.Tx).Commit; tests make it fail
 }
 
 // OpenFile opens the data directory, which is made (mode 0700) if it does not exist,
@@ -185,20 +187,20 @@ func (f *File) Load(prefix string) (pairs []Pair, err error) {
 	}
 	defer f.guard(&err)()
 	err = f.db.View(func(tx *bbolt.Tx) error {
-		var digest sum
-		cursor := tx.Bucket(pairsBucket).Cursor()
-		for key, entry := cursor.First(); key != nil; key, entry = cursor.Next() {
-			pair, checksum, err := decodeEntry(key, entry)
-			if err != nil {
+		if !f.verified {
+			if err := verify(tx); err != nil {
 				return damaged(f.path, err)
 			}
-			digest.toggle(checksum)
-			if len(pair.Key) >= len(prefix) && pair.Key[:len(prefix)] == prefix {
-				pairs = append(pairs, pair)
-			}
+			f.verified = true // all that is written from now on is our own
 		}
-		if stored := tx.Bucket(metaBucket).Get(digestKey); string(stored) != string(digest[:]) {
-			return damaged(f.path, errors.New("its entries are not those that were last committed"))
+		cursor := tx.Bucket(pairsBucket).Cursor()
+		for key, entry := cursor.Seek([]byte(prefix)); key != nil && strings.HasPrefix(string(key), prefix); key, entry = cursor.Next() {
+			if _, err := checkEntry(key, entry); err != nil {
+				return damaged(f.path, err)
+			}
+			pairs = append(pairs, Pair{
+				Key: string(key), Revision: entryRevision(entry), Value: append([]byte(nil), entry[entryHeader:]...),
+			})
 		}
 		return nil
 	})
@@ -206,6 +208,23 @@ func (f *File) Load(prefix string) (pairs []Pair, err error) {
 		return nil, err
 	}
 	return pairs, nil
+}
+
+// verify checks that the pairs are those that were last committed.
+func verify(tx *bbolt.Tx) error {
+	var digest sum
+	err := tx.Bucket(pairsBucket).ForEach(func(key, entry []byte) error {
+		checksum, err := checkEntry(key, entry)
+		digest.toggle(checksum)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if stored := tx.Bucket(metaBucket).Get(digestKey); string(stored) != string(digest[:]) {
+		return errors.New("its entries are not those that were last committed")
+	}
+	return nil
 }
 
 // Commit implements Engine.
@@ -339,17 +358,16 @@ func encodeEntry(pair Pair) []byte {
 	return entry
 }
 
-// decodeEntry copies a pair out of the file's memory and checks it.
-func decodeEntry(key, entry []byte) (Pair, sum, error) {
+// checkEntry is the checksum of a stored entry, if that is what it should be.
+func checkEntry(key, entry []byte) (sum, error) {
 	if len(entry) < entryHeader {
-		return Pair{}, sum{}, fmt.Errorf("entry %q is cut short", key)
+		return sum{}, fmt.Errorf("entry %q is cut short", key)
 	}
-	pair := Pair{Key: string(key), Revision: entryRevision(entry), Value: append([]byte(nil), entry[entryHeader:]...)}
 	checksum := sum(entry[:sha256.Size])
-	if checksumOf(pair.Key, entry[sha256.Size:]) != checksum {
-		return Pair{}, sum{}, fmt.Errorf("entry %q does not match its checksum", key)
+	if checksumOf(string(key), entry[sha256.Size:]) != checksum {
+		return sum{}, fmt.Errorf("entry %q does not match its checksum", key)
 	}
-	return pair, checksum, nil
+	return checksum, nil
 }
 
 // entryRevision is the revision of a stored entry; 0 when there is none.

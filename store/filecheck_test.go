@@ -59,3 +59,25 @@ func TestUnaccountedPagesAreFound(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A page that goes bad while the file is open is found by who reads it.
+func TestDamageOfAnOpenFileIsFound(t *testing.T) {
+	dir := t.TempDir()
+	f := mustOpenFile(t, dir)
+	if err := f.Commit(Transaction{CompareKey: headKey, Puts: []Pair{{Key: "object/a", Value: []byte("needle")}, {Key: "other/a"}}}); err != nil {
+		t.Fatal(err)
+	}
+	dump(t, f)
+	path := filepath.Join(dir, fileName)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	patch(t, path, bytes.Index(data, []byte("needle")), 'N')
+	if _, err := f.Load("other/"); err != nil {
+		t.Errorf("another entry: %v", err)
+	}
+	if pairs, err := f.Load("object/"); err == nil || !strings.Contains(err.Error(), "is damaged") {
+		t.Errorf("%v, %v", pairs, err)
+	}
+}

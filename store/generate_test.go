@@ -89,7 +89,7 @@ func TestGenerateIsOneCommit(t *testing.T) {
 func TestGenerateIsAllOrNothing(t *testing.T) {
 	b := newBox(t)
 	b.apply("mine.yaml", encode(t, generated(t, "web-mine", "10.0.0.9")))
-	if _, err := b.s.Put(generated(t, "web-api", "10.0.0.8"), Owner{}); err != nil {
+	if _, err := b.put(generated(t, "web-api", "10.0.0.8")); err != nil {
 		t.Fatal(err)
 	}
 	b.generate([]object.Object{generated(t, "web-a", "10.0.0.1")})
@@ -108,7 +108,7 @@ func TestGenerateIsAllOrNothing(t *testing.T) {
 	if _, err := b.s.Generate(controller, []object.Object{generated(t, "web-b", "10.0.0.2"), generated(t, "web-c", "127.0.0.1")}, nil); !errors.As(err, &invalid) {
 		t.Errorf("an invalid object: %v", err)
 	}
-	if _, err := b.s.Put(generated(t, "web-a", "10.0.0.7"), Owner{}); !errors.As(err, &owned) || !strings.Contains(err.Error(), "belongs to the endpoints controller") {
+	if _, err := b.put(generated(t, "web-a", "10.0.0.7")); !errors.As(err, &owned) || !strings.Contains(err.Error(), "belongs to the endpoints controller") {
 		t.Errorf("the API replaces what is generated: %v", err)
 	}
 	b.engine.Inject(func(Transaction) Fault { return Refuse })

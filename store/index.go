@@ -21,6 +21,8 @@ type index struct {
 	// selectors are the Services with a selector, each under that one of its labels which
 	// the fewest others were under when it came.
 	selectors map[label]map[string]*object.Service
+
+	externals externals
 }
 
 // label is a label of a Pod, or one that a selector asks for, in a namespace.
@@ -34,6 +36,7 @@ func newIndex() index {
 		pods:      map[string]*object.Pod{},
 		podsWith:  map[label]map[string]*object.Pod{},
 		selectors: map[label]map[string]*object.Service{},
+		externals: externals{},
 	}
 }
 
@@ -44,6 +47,7 @@ func (x index) add(r *record) {
 		if !r.withheld {
 			x.services[key] = o
 			x.addSelector(key, o)
+			x.externals.add(key, o)
 		}
 	case *object.Endpoints:
 		x.endpoints[key] = o
@@ -68,6 +72,7 @@ func (x index) remove(r *record) {
 	switch o := r.object.(type) {
 	case *object.Service:
 		delete(x.services, key)
+		x.externals.remove(key, o)
 		for name, value := range o.Spec.Selector {
 			drop(x.selectors, label{o.Metadata.Namespace, name, value}, key)
 		}

@@ -180,20 +180,31 @@ func (c *change) wait(field, message string) {
 func (c *change) finish(l *ledger) error {
 	svc := c.service()
 	if isOurLoadBalancer(svc) {
+		before := svc.Status.LoadBalancer.Ingress
 		svc.Status.LoadBalancer.Ingress = nil
-		mode := object.IPModeVIP
 		slices.SortStableFunc(c.ingress, func(a, b netip.Addr) int {
 			return cmp.Or(
 				cmp.Compare(slices.Index(svc.Spec.IPFamilies, familyOf(a)), slices.Index(svc.Spec.IPFamilies, familyOf(b))),
 				cmp.Compare(slices.Index(c.claim.Requested, a), slices.Index(c.claim.Requested, b)))
 		})
 		for _, addr := range c.ingress {
-			svc.Status.LoadBalancer.Ingress = append(svc.Status.LoadBalancer.Ingress,
-				object.LoadBalancerIngress{IP: addr.String(), IPMode: &mode})
+			svc.Status.LoadBalancer.Ingress = append(svc.Status.LoadBalancer.Ingress, ingressPoint(addr, before))
 		}
 	}
 	c.outcome = append(c.outcome, l.outside(svc, c.owner)...)
 	return nil
+}
+
+// ingressPoint is what the status says about a load balancer IP: what somebody has written
+// about it, else that packets to it arrive here as they were sent.
+func ingressPoint(addr netip.Addr, written []object.LoadBalancerIngress) object.LoadBalancerIngress {
+	text, mode := addr.String(), object.IPModeVIP
+	for _, ingress := range written {
+		if ingress.IP == text && ingress.IPMode != nil {
+			return object.LoadBalancerIngress{IP: text, IPMode: ingress.IPMode, Ports: ingress.Ports}
+		}
+	}
+	return object.LoadBalancerIngress{IP: text, IPMode: &mode}
 }
 
 // outside notes the values of a Service that lie outside of all ranges by now.

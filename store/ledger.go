@@ -21,12 +21,23 @@ type ledger struct {
 // begin makes what is held now the state that rollback goes back to.
 func (l *ledger) begin() { l.undo, l.released = l.undo[:0], false }
 
-func (l *ledger) rollback() {
-	for i := len(l.undo) - 1; i >= 0; i-- {
+// mark is a state of the ledger within a transaction; the zero mark is its beginning.
+type mark struct {
+	undone   int
+	released bool
+}
+
+func (l *ledger) mark() mark { return mark{len(l.undo), l.released} }
+
+// back makes what was held at a mark held again.
+func (l *ledger) back(to mark) {
+	for i := len(l.undo) - 1; i >= to.undone; i-- {
 		l.undo[i]()
 	}
-	l.begin()
+	l.undo, l.released = l.undo[:to.undone], to.released
 }
+
+func (l *ledger) rollback() { l.back(mark{}) }
 
 // takeAddress gives an address that was asked for. Errors: *alloc.RangeError,
 // *alloc.HeldError.

@@ -18,6 +18,7 @@ const (
 	ReasonPending  = "Pending"      // warning: a load balancer waits for an IP
 	ReasonOutside  = "OutsideRange" // warning: a value is kept that no range has any more
 	ReasonUnusual  = "Unusual"      // warning: accepted, but strange
+	ReasonUnmerged = "Unmerged"     // the document cannot be joined with what the API has added
 )
 
 // note is a Problem of an object, without the place, which is looked up when it is

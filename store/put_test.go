@@ -6,28 +6,13 @@ import (
 	"testing"
 
 	"svcctl.io/svcctl/store/alloc"
-	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
-
-// document is the only object of a text.
-func document(t *testing.T, text string) object.Object {
-	t.Helper()
-	file := manifest.Decode("put", []byte(yamlOf(text)), manifest.DefaultLimits())
-	if len(file.Documents) != 1 {
-		t.Fatalf("%s: %v", text, file.Problems)
-	}
-	return file.Documents[0].Object
-}
-
-func ref(name string) object.Ref {
-	return object.Ref{Kind: object.KindService, Namespace: "default", Name: name}
-}
 
 func TestPutAndDelete(t *testing.T) {
 	b := newBox(t)
 	input := document(t, "web {type: NodePort}")
-	made, err := b.s.Put(input, Owner{})
+	made, err := b.put(input)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +24,7 @@ func TestPutAndDelete(t *testing.T) {
 		t.Errorf("got %+v", svc)
 	}
 	commits := b.engine.Commits()
-	again, err := b.s.Put(input, Owner{})
+	again, err := b.put(input)
 	if err != nil || again != made || b.engine.Commits() != commits {
 		t.Errorf("put again: %v, %d commits", err, b.engine.Commits()-commits)
 	}
@@ -49,10 +34,10 @@ func TestPutAndDelete(t *testing.T) {
 	if b.ip("web") != svc.Spec.ClusterIP {
 		t.Errorf("after a restart and a sync of no files: %s, was %s", b.ip("web"), svc.Spec.ClusterIP)
 	}
-	if err := b.s.Delete(ref("web"), Owner{}); err != nil || b.has("web") {
+	if err := b.remove("web"); err != nil || b.has("web") {
 		t.Errorf("delete: %v", err)
 	}
-	if err := b.s.Delete(ref("web"), Owner{}); !errors.Is(err, ErrNotFound) {
+	if err := b.remove("web"); !errors.Is(err, ErrNotFound) {
 		t.Errorf("delete again: %v", err)
 	}
 	b.check()
@@ -61,27 +46,24 @@ func TestPutAndDelete(t *testing.T) {
 func TestPutRefusals(t *testing.T) {
 	b := newBox(t)
 	b.apply("a.yaml", "a {type: NodePort, ports: [{port: 80, nodePort: 30007}]}")
-	stored, err := b.s.Put(document(t, "web {clusterIP: 172.30.0.5}"), Owner{})
+	stored, err := b.put(document(t, "web {clusterIP: 172.30.0.5}"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	state, problems, revision := objects(b.s), b.problems(), b.s.Revision()
 
 	var owned *OwnedError
-	if _, err := b.s.Put(document(t, "a {}"), Owner{}); !errors.As(err, &owned) || owned.Owner.File != "a.yaml" {
-		t.Errorf("an object of a file: %v", err)
-	}
-	if err := b.s.Delete(ref("a"), Owner{}); !errors.As(err, &owned) {
+	if err := b.remove("a"); !errors.As(err, &owned) {
 		t.Errorf("delete an object of a file: %v", err)
 	}
 	stale := document(t, "web {}")
 	stale.GetMeta().ResourceVersion = "1"
-	if _, err := b.s.Put(stale, Owner{}); !errors.Is(err, ErrStale) {
+	if _, err := b.put(stale); !errors.Is(err, ErrStale) {
 		t.Errorf("stale: %v", err)
 	}
 	unknown := document(t, "unknown {}")
 	unknown.GetMeta().ResourceVersion = "1"
-	if _, err := b.s.Put(unknown, Owner{}); !errors.Is(err, ErrNotFound) {
+	if _, err := b.put(unknown); !errors.Is(err, ErrNotFound) {
 		t.Errorf("a version of nothing: %v", err)
 	}
 	var fields object.Errors
@@ -92,7 +74,7 @@ func TestPutRefusals(t *testing.T) {
 		"new {type: NodePort, ports: [{port: 80, nodePort: 30007}]}":   "provided port is already allocated to Service default/a",
 		"new {ports: [{port: 0}], sessionAffinity: x, type: NodePort}": "sessionAffinity",
 	} {
-		if _, err := b.s.Put(document(t, text), Owner{}); !errors.As(err, &fields) || !strings.Contains(err.Error(), want) {
+		if _, err := b.put(document(t, text)); !errors.As(err, &fields) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s:\n got %v\nwant %s", text, err, want)
 		}
 	}
@@ -102,42 +84,42 @@ func TestPutRefusals(t *testing.T) {
 	}
 	current := document(t, "web {type: NodePort}")
 	current.GetMeta().ResourceVersion = stored.GetMeta().ResourceVersion
-	if _, err := b.s.Put(current, Owner{}); err != nil {
+	if _, err := b.put(current); err != nil {
 		t.Errorf("the current version: %v", err)
 	}
 }
 
 func TestPutIntoFullRange(t *testing.T) {
 	b := newBox(t, func(c *Config) { c.NodePorts = PortRange{30000, 30000} })
-	if _, err := b.s.Put(document(t, "a {type: NodePort}"), Owner{}); err != nil {
+	if _, err := b.put(document(t, "a {type: NodePort}")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.s.Put(document(t, "b {type: NodePort}"), Owner{}); !errors.Is(err, alloc.ErrFull) {
+	if _, err := b.put(document(t, "b {type: NodePort}")); !errors.Is(err, alloc.ErrFull) {
 		t.Errorf("got %v", err)
 	}
 	b.check()
-	if err := b.s.Delete(ref("a"), Owner{}); err != nil {
+	if err := b.remove("a"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.s.Put(document(t, "b {type: NodePort}"), Owner{}); err != nil {
+	if _, err := b.put(document(t, "b {type: NodePort}")); err != nil {
 		t.Errorf("when the port is free: %v", err)
 	}
 }
 
 func TestFileAndAPIClaimOneObject(t *testing.T) {
 	b := newBox(t)
-	if _, err := b.s.Put(document(t, "web {type: NodePort}"), Owner{}); err != nil {
+	if _, err := b.put(document(t, "web {type: NodePort}")); err != nil {
 		t.Fatal(err)
 	}
 	b.apply("a.yaml", "web {}")
 	want := "a.yaml:2:1: Service default/web: it comes from the API, which keeps it"
 	b.wantProblems(want)
 	// The next version of it is still in conflict.
-	if _, err := b.s.Put(document(t, "web {type: NodePort, sessionAffinity: ClientIP}"), Owner{}); err != nil {
+	if _, err := b.put(document(t, "web {type: NodePort, sessionAffinity: ClientIP}")); err != nil {
 		t.Fatal(err)
 	}
 	b.wantProblems(want)
-	if err := b.s.Delete(ref("web"), Owner{}); err != nil {
+	if err := b.remove("web"); err != nil {
 		t.Fatal(err)
 	}
 	b.wantProblems()
@@ -149,21 +131,21 @@ func TestFileAndAPIClaimOneObject(t *testing.T) {
 func TestReleaseThroughTheAPIServesThoseWhoWait(t *testing.T) {
 	b := newBox(t, smallPool)
 	for _, name := range []string{"a", "b"} {
-		if _, err := b.s.Put(document(t, name+" {type: LoadBalancer}"), Owner{}); err != nil {
+		if _, err := b.put(document(t, name+" {type: LoadBalancer}")); err != nil {
 			t.Fatal(err)
 		}
 	}
 	b.apply("c.yaml", "c {type: LoadBalancer}")
-	if _, err := b.s.Put(document(t, "d {type: LoadBalancer}"), Owner{}); err != nil {
+	if _, err := b.put(document(t, "d {type: LoadBalancer}")); err != nil {
 		t.Fatal(err)
 	}
 	if b.ingress("c") != "" || b.ingress("d") != "" {
 		t.Fatalf("c %q, d %q", b.ingress("c"), b.ingress("d"))
 	}
-	if err := b.s.Delete(ref("a"), Owner{}); err != nil {
+	if err := b.remove("a"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.s.Put(document(t, "b {type: ClusterIP}"), Owner{}); err != nil {
+	if _, err := b.put(document(t, "b {type: ClusterIP}")); err != nil {
 		t.Fatal(err)
 	}
 	if b.ingress("c") == "" || b.ingress("d") == "" {
@@ -174,13 +156,15 @@ func TestReleaseThroughTheAPIServesThoseWhoWait(t *testing.T) {
 
 func TestPutWithAFailingEngine(t *testing.T) {
 	b := newBox(t)
-	b.apply("a.yaml", "a {}")
+	if _, err := b.put(document(t, "b {}")); err != nil {
+		t.Fatal(err)
+	}
 	state := objects(b.s)
 	b.engine.Inject(func(Transaction) Fault { return Refuse })
-	if _, err := b.s.Put(document(t, "web {type: NodePort}"), Owner{}); !errors.Is(err, ErrInjected) {
+	if _, err := b.put(document(t, "web {type: NodePort}")); !errors.Is(err, ErrInjected) {
 		t.Errorf("put: %v", err)
 	}
-	if err := b.s.Delete(ref("a"), Owner{File: "a.yaml"}); !errors.Is(err, ErrInjected) {
+	if err := b.remove("b"); !errors.Is(err, ErrInjected) {
 		t.Errorf("delete: %v", err)
 	}
 	b.check()

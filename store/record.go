@@ -11,11 +11,13 @@ import (
 )
 
 // The keys of the engine: the head, whose revision is the store's; objects under
-// object/KIND/NAMESPACE/NAME; last good copies under file/PATH.
+// object/KIND/NAMESPACE/NAME; last good copies under file/PATH; what was there before a
+// change under journal/REVISION.
 const (
-	headKey      = "head"
-	objectPrefix = "object/"
-	filePrefix   = "file/"
+	headKey       = "head"
+	objectPrefix  = "object/"
+	filePrefix    = "file/"
+	journalPrefix = "journal/"
 )
 
 // Owner is who an object belongs to: the file at a path, a controller, which makes it
@@ -82,29 +84,31 @@ func decodeRecord(pair Pair) (*record, error) {
 	return &record{object: value.Object, owner: value.Owner, digest: sha256.Sum256(pair.Value)}, nil
 }
 
-// newOf is an empty object of a kind.
+// newOf is an empty object of a kind that is stored.
 func newOf(kind string) (object.Object, bool) {
-	version := object.APIVersionCore
-	if kind == object.KindEndpointSlice {
-		version = object.APIVersionDiscovery
+	switch kind {
+	case object.KindEndpointSlice:
+		return object.New(object.APIVersionDiscovery, kind)
+	case object.KindServiceCIDR:
+		return object.New(object.APIVersionNetworking, kind)
+	case object.KindLease:
+		return object.New(object.APIVersionCoordination, kind)
 	}
-	return object.New(version, kind)
+	return object.New(object.APIVersionCore, kind)
 }
 
 // serviceKeyOf is the "namespace/name" of the Service that an object is, or feeds; ""
-// for a slice of none, and for a Pod, which Services have by what is made of it.
+// for a slice of none, and for all that Services do not have, or as Pods by what is made
+// of it.
 func serviceKeyOf(o object.Object) string {
 	meta := o.GetMeta()
 	switch o.(type) {
-	case *object.Pod:
-		return ""
-	case *object.EndpointSlice:
-		name := meta.Labels[object.LabelServiceName]
-		if name == "" {
-			return ""
-		}
-		return meta.Namespace + "/" + name
-	default:
+	case *object.Service, *object.Endpoints:
 		return meta.Namespace + "/" + meta.Name
+	case *object.EndpointSlice:
+		if name := meta.Labels[object.LabelServiceName]; name != "" {
+			return meta.Namespace + "/" + name
+		}
 	}
+	return ""
 }

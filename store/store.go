@@ -22,15 +22,18 @@ type Store struct {
 
 	// writer is held by whoever changes something, from the first look to the last
 	// assignment; it guards what follows up to mu.
-	writer  sync.Mutex
-	ledger  *ledger
-	seed    uint64 // the least revision that the next change may have
-	synced  bool   // SyncFiles has succeeded once
-	owned   map[string]map[object.Ref]struct{}
-	waiting map[object.Ref]struct{} // objects whose change.waits is set
-	held    map[object.Ref]struct{} // objects that Config.Hold keeps
-	newest  time.Time               // the last creation
-	copies  copies
+	writer sync.Mutex
+	ledger *ledger
+	seed   uint64 // the least revision that the next change may have
+	synced bool   // SyncFiles has succeeded once
+	owned  map[string]map[object.Ref]struct{}
+	// population is how many objects keep each namespace.
+	population map[string]int
+	waiting    map[object.Ref]struct{} // objects whose change.waits is set
+	held       map[object.Ref]struct{} // objects that Config.Hold keeps
+	newest     time.Time               // the last creation
+	copies     copies
+	calls      calls // of Write, that wait for the writer
 
 	// mu guards what readers see. Only the writer changes it, and may read without.
 	mu         sync.RWMutex
@@ -38,6 +41,11 @@ type Store struct {
 	records    map[object.Ref]*record
 	index      index
 	log        changeLog
+	history    history
+	census     census
+	concerning uint64 // the last revision that is not chatter alone
+	lists      lists
+	published  chan struct{} // see Published
 	files      map[string]*manifest.File
 	claims     map[object.Ref][]claim
 	notes      map[object.Ref][]note
@@ -60,6 +68,7 @@ func Open(engine Engine, cfg Config) (*Store, error) {
 		engine: engine, cfg: cfg, families: cfg.families(), ledger: ledger,
 		seed:       uint64(max(0, cfg.Clock().Unix())) << revisionShift,
 		owned:      map[string]map[object.Ref]struct{}{},
+		population: map[string]int{},
 		waiting:    map[object.Ref]struct{}{},
 		records:    map[object.Ref]*record{},
 		index:      newIndex(),
@@ -69,6 +78,10 @@ func Open(engine Engine, cfg Config) (*Store, error) {
 		duplicates: map[string][]manifest.Problem{},
 		troubled:   map[string]struct{}{},
 		changed:    make(chan struct{}, 1),
+		published:  make(chan struct{}),
+		history:    history{bounds: defaultBounds()},
+		census:     newCensus(),
+		lists:      lists{kinds: map[string]*kindList{}},
 	}
 	if err := s.load(); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
@@ -93,6 +106,7 @@ func (s *Store) load() error {
 		return s.writeHead(max(s.seed, 1))
 	}
 	s.revision = head[0].Revision
+	s.concerning = s.revision
 	records := make([]*record, 0, len(pairs))
 	for _, pair := range pairs {
 		r, err := decodeRecord(pair)
@@ -111,6 +125,11 @@ func (s *Store) load() error {
 		s.reopen(r)
 	}
 	s.log.reset(s.revision)
+	journal, err := s.engine.Load(journalPrefix)
+	if err != nil {
+		return err
+	}
+	s.history.load(journal, s.revision)
 	return nil
 }
 
@@ -122,8 +141,9 @@ func (s *Store) writeHead(revision uint64) error {
 	if err != nil {
 		return err
 	}
-	s.revision = revision
+	s.revision, s.concerning = revision, revision
 	s.log.reset(revision)
+	s.history.reset(revision)
 	return nil
 }
 
@@ -179,6 +199,8 @@ func (s *Store) hold(svc *object.Service) error {
 
 // setRecord puts an object in its place; nil removes it.
 func (s *Store) setRecord(ref object.Ref, r *record) {
+	s.lists.touch(ref)
+	s.census.move(ref, s.records[ref], r)
 	if old := s.records[ref]; old != nil {
 		s.index.remove(old)
 		delete(s.owned[old.owner.File], ref)
@@ -186,6 +208,7 @@ func (s *Store) setRecord(ref object.Ref, r *record) {
 			delete(s.owned, old.owner.File)
 		}
 	}
+	s.count(ref, r != nil)
 	if r == nil {
 		delete(s.records, ref)
 		return
@@ -199,4 +222,18 @@ func (s *Store) setRecord(ref object.Ref, r *record) {
 		s.owned[r.owner.File] = map[object.Ref]struct{}{}
 	}
 	s.owned[r.owner.File][ref] = struct{}{}
+}
+
+// count keeps population when an object is about to be there, or not.
+func (s *Store) count(ref object.Ref, there bool) {
+	was := s.records[ref] != nil
+	switch {
+	case was == there || !keepsNamespace(ref):
+	case there:
+		s.population[ref.Namespace]++
+	default:
+		if s.population[ref.Namespace]--; s.population[ref.Namespace] == 0 {
+			delete(s.population, ref.Namespace)
+		}
+	}
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"slices"
 
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
@@ -65,68 +66,90 @@ func (t *transaction) run() (SyncResult, error) {
 	return result, nil
 }
 
-// examineWaiting takes those in that wait for others to release something. It gives false
-// when there is nobody new.
-func (t *transaction) examineWaiting() bool {
-	found := false
-	for ref := range t.s.waiting {
-		if t.changes[ref] == nil {
-			t.examine(ref)
-			found = true
+// commit writes all that is new, what was there before, and the copies of files that
+// wait, and publishes it.
+func (t *transaction) commit(joint []*change) (SyncResult, error) {
+	s := t.s
+	for _, c := range joint {
+		if err := t.prepare(c); err != nil {
+			return SyncResult{}, err
 		}
 	}
-	return found
-}
-
-// commit writes all that is new, and the copies of files that wait, and publishes it.
-func (t *transaction) commit(changes []*change) (SyncResult, error) {
-	s := t.s
-	before := max(s.revision, s.seed)
-	revision, err := t.prepare(changes, before)
+	changes := joint
+	if len(t.settled) > 0 {
+		changes = append(t.settled, joint...)
+	}
+	ends, err := t.endNamespaces(changes)
 	if err != nil {
 		return SyncResult{}, err
 	}
+	changes = append(changes, ends...)
+	before := max(s.revision, s.seed)
 	out := Transaction{CompareKey: headKey, CompareRevision: s.revision}
-	for _, c := range changes {
-		switch {
-		case c.remove:
-			out.Deletes = append(out.Deletes, objectKey(c.ref))
-		case c.record != nil && !c.same:
-			out.Puts = append(out.Puts, Pair{Key: objectKey(c.ref), Value: c.encoded, Revision: revision})
-		}
-	}
-	if revision != before {
+	out.addObjects(changes, t.revision)
+	revision := s.revision
+	var journal journalUpdate
+	if t.revision != before {
+		revision = t.revision
 		out.Puts = append(out.Puts, Pair{Key: headKey, Revision: revision})
-	} else {
-		revision = s.revision
+		if journal, err = s.history.plan(changes, s.revision, s.cfg.Clock()); err != nil {
+			return SyncResult{}, err
+		}
+		journal.addTo(&out)
 	}
 	if err := s.write(out, revision); err != nil {
 		return SyncResult{}, err
 	}
-	return t.publish(changes, revision), nil
+	return t.publish(changes, revision, journal), nil
+}
+
+// addObjects adds what becomes of each object in the end.
+func (out *Transaction) addObjects(changes []*change, revision uint64) {
+	seen := make(map[object.Ref]struct{}, len(changes))
+	for _, c := range slices.Backward(changes) {
+		if c.revision == 0 {
+			continue
+		}
+		if _, later := seen[c.ref]; later {
+			continue
+		}
+		seen[c.ref] = struct{}{}
+		if c.remove {
+			out.Deletes = append(out.Deletes, objectKey(c.ref))
+		} else {
+			out.Puts = append(out.Puts, Pair{Key: objectKey(c.ref), Value: c.encoded, Revision: revision})
+		}
+	}
 }
 
 // publish makes what was committed visible.
-func (t *transaction) publish(changes []*change, revision uint64) SyncResult {
+func (t *transaction) publish(changes []*change, revision uint64, journal journalUpdate) SyncResult {
 	s := t.s
 	result := SyncResult{Revision: revision}
 	s.ledger.begin()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	moved := revision != s.revision
-	s.revision = revision
 	t.publishFiles()
+	programmed := false
 	for _, c := range changes {
 		result.count(c)
 		s.publishNotes(c)
 		switch {
 		case c.same:
 			s.setRecord(c.ref, c.record)
-		case c.remove || c.record != nil:
+		case c.revision != 0:
 			s.publishObject(c)
+			programmed = programmed || !isChatter(c.ref.Kind)
 		}
 	}
-	if moved {
+	if revision != s.revision {
+		s.revision = revision
+		s.history.apply(journal)
+		close(s.published)
+		s.published = make(chan struct{})
+	}
+	if programmed {
+		s.concerning = revision
 		select {
 		case s.changed <- struct{}{}:
 		default: // it says so already
@@ -134,6 +157,9 @@ func (t *transaction) publish(changes []*change, revision uint64) SyncResult {
 	}
 	return result
 }
+
+// isChatter tells whether objects of a kind are only for clients to talk to each other.
+func isChatter(kind string) bool { return kind == object.KindEvent || kind == object.KindLease }
 
 func (s *Store) publishObject(c *change) {
 	var before, now string

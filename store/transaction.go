@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -25,6 +23,19 @@ type transaction struct {
 	duplicates map[string][]manifest.Problem
 	changes    map[object.Ref]*change
 	removes    bool // objects that nobody claims any more may be removed
+
+	// settled are the changes that were decided one after the other, before changes, and
+	// last the last one of each object. What they took and released is in the ledger up
+	// to base.
+	settled []*change
+	last    map[object.Ref]*change
+	base    mark
+	// externals are the settled Services with external IPs.
+	externals externals
+	// revision is the last one that was given to a change.
+	revision uint64
+	// dry says that what is settled is taken back.
+	dry bool
 }
 
 // change is what becomes of one object.
@@ -58,6 +69,8 @@ type change struct {
 	revision uint64
 	// same says that record differs from the old one only in what it shares memory with.
 	same bool
+	// by is the client of the API that asks for it, nil when it is nobody of these.
+	by *Caller
 }
 
 func (s *Store) begin() *transaction {
@@ -67,13 +80,51 @@ func (s *Store) begin() *transaction {
 		claims:     map[object.Ref][]claim{},
 		duplicates: map[string][]manifest.Problem{},
 		changes:    map[object.Ref]*change{},
+		last:       map[object.Ref]*change{},
+		externals:  externals{},
+		revision:   max(s.revision, s.seed),
+	}
+}
+
+// examineWaiting takes those in that wait for others to release something. It gives false
+// when there is nobody new.
+func (t *transaction) examineWaiting() bool {
+	found := false
+	examine := func(ref object.Ref) {
+		if t.changes[ref] == nil {
+			t.examine(ref)
+			found = true
+		}
+	}
+	for ref := range t.s.waiting {
+		examine(ref)
+	}
+	for ref, c := range t.last {
+		if c.waits {
+			examine(ref)
+		}
+	}
+	return found
+}
+
+// record is an object as of this transaction; nil when there is none.
+func (t *transaction) record(ref object.Ref) *record {
+	switch c := t.last[ref]; {
+	case c == nil:
+		return t.s.records[ref]
+	case c.remove:
+		return nil
+	case c.record != nil:
+		return c.record
+	default:
+		return c.old
 	}
 }
 
 // examine decides what an object becomes, by its claims.
 func (t *transaction) examine(ref object.Ref) {
 	claims := t.claimsOn(ref)
-	c := &change{ref: ref, old: t.s.records[ref]}
+	c := &change{ref: ref, old: t.record(ref)}
 	t.changes[ref] = c
 	winner, verdict := t.decide(c.old, claims)
 	switch verdict {
@@ -100,115 +151,13 @@ func (c *change) stay(claims []claim) {
 		return
 	}
 	c.owner = c.old.owner
+	if c.owner == (Owner{}) {
+		c.unusual(c.old.object)
+	}
 	if c.ref.Kind == object.KindService {
 		c.wanted = c.old.object
 	}
 	c.contest(claims, c.owner)
-}
-
-// want makes a document the new version of the object, or says why it cannot be. The
-// version keeps parts of the document.
-func (c *change) want(s *Store, document object.Object) {
-	next := object.Draft(document)
-	if s.cfg.LegacyIPs {
-		next = document.DeepCopy()
-		object.NormalizeLegacyIPs(next)
-	}
-	c.ownMetadata(next.GetMeta())
-	svc, isService := next.(*object.Service)
-	if isService {
-		c.ownStatus(svc)
-	}
-	object.Default(next)
-	var errs object.Errors
-	if isService {
-		var before *object.Service
-		if c.old != nil {
-			before = c.old.object.(*object.Service)
-			if c.owner.File != "" && svc.NeedsNodePort() && before.NeedsNodePort() {
-				object.KeepNodePorts(svc, before) // a file is applied, not put
-			}
-			object.PatchFromOld(svc, before)
-		}
-		errs = object.DefaultFamilies(svc, before, s.families)
-		errs = append(errs, s.checkExternalIPs(svc, before)...)
-	}
-	if before := c.before(); before != nil {
-		errs = object.Join(errs, object.ValidateUpdate(next, before.object, s.cfg.Objects))
-	} else {
-		errs = object.Join(errs, object.Validate(next, s.cfg.Objects))
-	}
-	if len(errs) > 0 {
-		c.err = errs
-		c.notes = append(c.notes, c.notesOf(errs, "")...)
-		return
-	}
-	for _, warning := range object.Warnings(next) {
-		c.note(c.owner.File, "", ReasonUnusual, warning, true)
-	}
-	c.wanted = next
-}
-
-// takesOver tells whether a file's document takes the place of what a controller made.
-func (c *change) takesOver() bool {
-	return c.old != nil && c.old.owner.Controller != "" && c.owner.Controller == ""
-}
-
-// before is the version that the new one is an update of; nil for what is a new object.
-func (c *change) before() *record {
-	if c.takesOver() {
-		return nil
-	}
-	return c.old
-}
-
-// ownMetadata replaces what only the server says about an object. When a Pod ends is for
-// those to say who run it.
-func (c *change) ownMetadata(meta *object.ObjectMeta) {
-	meta.UID, meta.ResourceVersion, meta.Generation = "", "", 0
-	meta.CreationTimestamp = nil
-	if c.ref.Kind != object.KindPod {
-		meta.DeletionTimestamp = nil
-	}
-	old := c.before()
-	if old == nil {
-		return
-	}
-	before := old.object.GetMeta()
-	meta.UID, meta.ResourceVersion, meta.Generation = before.UID, before.ResourceVersion, before.Generation
-	meta.CreationTimestamp = before.CreationTimestamp
-}
-
-// ownStatus replaces the status by that of the stored version.
-func (c *change) ownStatus(svc *object.Service) {
-	if len(svc.Status.LoadBalancer.Ingress) > 0 || len(svc.Status.Conditions) > 0 {
-		c.note(c.owner.File, "status", manifest.ReasonIgnoredField,
-			"the status is written by the appliance; ask for an address with spec.loadBalancerIP", true)
-	}
-	svc.Status = object.ServiceStatus{}
-	if c.old != nil {
-		svc.Status = c.old.object.DeepCopy().(*object.Service).Status
-	}
-}
-
-// checkExternalIPs asks the policy about the external IPs that are new.
-func (s *Store) checkExternalIPs(svc, before *object.Service) object.Errors {
-	var errs object.Errors
-	if s.cfg.ExternalIP == nil {
-		return nil
-	}
-	for i, text := range svc.Spec.ExternalIPs {
-		addr, err := netip.ParseAddr(text)
-		if err != nil || before != nil && slices.Contains(before.Spec.ExternalIPs, text) {
-			continue // Validate says what is wrong with the form
-		}
-		if err := s.cfg.ExternalIP(addr); err != nil {
-			errs = append(errs, object.Error{
-				Type: object.FieldValueInvalid, Field: fmt.Sprintf("spec.externalIPs[%d]", i), Value: text, Detail: err.Error(),
-			})
-		}
-	}
-	return errs
 }
 
 // sorted are the changes in the order in which they are served: who was there first
@@ -246,85 +195,4 @@ func createdAt(o object.Object) time.Time {
 
 func compareRefs(a, b object.Ref) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), strings.Compare(a.Kind, b.Kind))
-}
-
-// prepare numbers the new versions from the revision on and encodes them. Versions
-// that say the same as the old ones are dropped. It gives the last revision used.
-func (t *transaction) prepare(changes []*change, revision uint64) (uint64, error) {
-	for _, c := range changes {
-		switch {
-		case c.remove:
-			revision++
-			c.revision = revision
-			continue
-		case c.next == nil:
-			continue
-		}
-		fresh := c.before() == nil || c.old.withheld
-		if !fresh {
-			_, digest, err := encodeRecord(c.next, c.owner)
-			if err != nil {
-				return 0, err
-			}
-			if digest == c.old.digest {
-				if !t.s.synced && c.owner.File != "" { // what was read from the engine is in the file, too
-					c.record = &record{object: c.next, owner: c.owner, digest: digest}
-					c.same = true
-				}
-				c.next = nil
-				continue
-			}
-		}
-		revision++
-		c.revision = revision
-		t.s.stamp(c)
-		value, digest, err := encodeRecord(c.next, c.owner)
-		if err != nil {
-			return 0, err
-		}
-		c.encoded = value
-		c.record = &record{object: c.next, owner: c.owner, digest: digest}
-	}
-	return revision, nil
-}
-
-// creation is the creation time of a new object: now, but never before that of an object
-// that is there, or a clock that was set back would make the newcomer the older one.
-func (s *Store) creation() time.Time {
-	now := s.cfg.Clock().UTC().Truncate(time.Second)
-	if now.Before(s.newest) {
-		now = s.newest.Add(time.Second)
-	}
-	s.newest = now
-	return now
-}
-
-// stamp sets what the server says about a version.
-func (s *Store) stamp(c *change) {
-	meta := c.next.GetMeta()
-	meta.ResourceVersion = strconv.FormatUint(c.revision, 10)
-	if c.before() == nil {
-		now := s.creation()
-		meta.UID, meta.CreationTimestamp, meta.Generation = s.cfg.NewUID(), &now, 1
-		return
-	}
-	if !sameSpec(c.old.object, c.next) {
-		meta.Generation++
-	}
-}
-
-// sameSpec tells whether two versions differ in metadata and status alone.
-func sameSpec(a, b object.Object) bool {
-	switch a := a.(type) {
-	case *object.Service:
-		return reflect.DeepEqual(a.Spec, b.(*object.Service).Spec)
-	case *object.EndpointSlice:
-		b := b.(*object.EndpointSlice)
-		return a.AddressType == b.AddressType && reflect.DeepEqual(a.Endpoints, b.Endpoints) && reflect.DeepEqual(a.Ports, b.Ports)
-	case *object.Endpoints:
-		return reflect.DeepEqual(a.Subsets, b.(*object.Endpoints).Subsets)
-	case *object.Pod:
-		return reflect.DeepEqual(a.Spec, b.(*object.Pod).Spec)
-	}
-	return false
 }

@@ -1,0 +1,214 @@
+package store
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// namespacesController is the controller whose Namespaces the API may take over.
+const namespacesController = "namespaces"
+
+// admit says why a client may not do what it asks for, and else whose the object is
+// afterwards.
+func (c *change) admit(w *Write) error {
+	switch {
+	case w.Create && c.old != nil:
+		return ErrExists
+	case c.old == nil && (w.Delete || w.Status || w.Version != "" || w.UID != ""):
+		return ErrNotFound
+	case c.old == nil:
+		return nil
+	}
+	meta := c.old.object.GetMeta()
+	switch {
+	case w.UID != "" && w.UID != meta.UID:
+		return &PreconditionError{"UID", w.UID, meta.UID}
+	case w.Version == "" || w.Version == meta.ResourceVersion:
+	case w.Delete:
+		return &PreconditionError{"ResourceVersion", w.Version, meta.ResourceVersion}
+	default:
+		return ErrStale
+	}
+	owner := c.old.owner
+	switch {
+	case owner.File != "" && w.Delete:
+		return &OwnedError{c.ref, owner}
+	case owner.Controller == namespacesController && c.ref.Kind == object.KindNamespace:
+		return nil
+	case owner.Controller != "":
+		return &OwnedError{c.ref, owner}
+	}
+	c.owner = owner
+	return nil
+}
+
+// ask makes what a client asks for what is wanted, and gives the warnings about it.
+func (c *change) ask(t *transaction, w *Write) ([]string, error) {
+	if w.Delete {
+		c.askRemoval(t)
+		return nil, nil
+	}
+	empty, known := newOf(c.ref.Kind)
+	if !known || reflect.TypeOf(empty) != reflect.TypeOf(w.Object) {
+		return nil, fmt.Errorf("write %s: a %T is not what is kept under such a name", c.ref, w.Object)
+	}
+	written := w.Object.DeepCopy()
+	if w.Status {
+		return c.askStatus(written)
+	}
+	*written.GetTypeMeta() = *empty.GetTypeMeta()
+	return c.askVersion(t, written)
+}
+
+// askRemoval removes the object, or lets those know that keep it.
+func (c *change) askRemoval(t *transaction) {
+	meta := c.old.object.GetMeta()
+	switch {
+	case !t.isKept(c.ref, meta):
+		c.remove = true
+		return
+	case meta.DeletionTimestamp != nil:
+		return
+	}
+	next, now := object.Draft(c.old.object), t.s.now()
+	meta = next.GetMeta()
+	meta.DeletionTimestamp = &now
+	if meta.Generation > 0 {
+		meta.Generation++
+	}
+	if namespace, ok := next.(*object.Namespace); ok {
+		namespace.Status.Phase = object.NamespaceTerminating
+	}
+	c.wanted = next
+}
+
+// isKept tells whether an object that is deleted stays for now: a finalizer holds it, or it
+// is a Namespace with objects in it.
+func (t *transaction) isKept(ref object.Ref, meta *object.ObjectMeta) bool {
+	return len(meta.Finalizers) > 0 || ref.Kind == object.KindNamespace && t.isPopulated(ref.Name)
+}
+
+// askVersion makes a version of the client's the next one, with the status that the object
+// has. When the object is going and nothing keeps it any more, it goes.
+func (c *change) askVersion(t *transaction, next object.Object) ([]string, error) {
+	meta := next.GetMeta()
+	meta.Namespace, meta.Name = c.ref.Namespace, c.ref.Name
+	c.ownMetadata(meta)
+	c.keepStatus(next)
+	errs := c.accept(t.s, next)
+	if len(errs) == 0 {
+		errs = t.checkExternalPorts(c)
+	}
+	if len(errs) > 0 {
+		return nil, errs
+	}
+	if meta.DeletionTimestamp != nil && c.owner.File == "" && !t.isKept(c.ref, meta) {
+		c.wanted, c.remove = nil, true
+		return nil, nil
+	}
+	return object.Warnings(next), nil
+}
+
+// keepStatus replaces what is not written together with the rest by what the object has.
+func (c *change) keepStatus(next object.Object) {
+	switch next := next.(type) {
+	case *object.Service:
+		next.Status = object.ServiceStatus{}
+		if c.old != nil {
+			next.Status = object.Draft(c.old.object).(*object.Service).Status
+		}
+	case *object.ServiceCIDR:
+		next.Status = object.ServiceCIDRStatus{}
+		if c.old != nil {
+			next.Status = c.old.object.(*object.ServiceCIDR).Status
+		}
+	case *object.Namespace:
+		next.Status, next.Spec = object.NamespaceStatus{}, object.NamespaceSpec{}
+		if c.old != nil {
+			before := c.old.object.(*object.Namespace)
+			next.Status, next.Spec = before.Status, before.Spec
+		}
+	case *object.Node:
+		if c.old != nil {
+			next.Status = c.old.object.(*object.Node).Status
+		}
+	case *object.Pod:
+		if c.old != nil {
+			next.Status = c.old.object.(*object.Pod).Status
+		}
+	}
+}
+
+// askStatus makes the status of a version the object's.
+func (c *change) askStatus(written object.Object) ([]string, error) {
+	next := object.Draft(c.old.object)
+	next.GetMeta().ManagedFields = written.GetMeta().ManagedFields
+	var warnings []string
+	switch next := next.(type) {
+	case *object.Service:
+		next.Status = written.(*object.Service).Status
+		warnings = warnOfIngress(next, c.old.object.(*object.Service))
+	case *object.Pod:
+		next.Status = written.(*object.Pod).Status
+	case *object.Node:
+		next.Status = written.(*object.Node).Status
+	case *object.Namespace:
+		next.Status = written.(*object.Namespace).Status
+	case *object.ServiceCIDR:
+		next.Status = written.(*object.ServiceCIDR).Status
+	default:
+		return nil, fmt.Errorf("write the status of %s: the kind has none", c.ref)
+	}
+	object.Default(next)
+	if errs := object.ValidateUpdate(next, c.old.object, object.Options{}); len(errs) > 0 {
+		return nil, errs
+	}
+	c.wanted = next
+	return warnings, nil
+}
+
+// warnOfIngress says that the load balancer IPs in a written status are not those that
+// the Service keeps.
+func warnOfIngress(svc, old *object.Service) []string {
+	points := func(svc *object.Service) []string {
+		var list []string
+		for _, ingress := range svc.Status.LoadBalancer.Ingress {
+			list = append(list, ingress.IP+ingress.Hostname)
+		}
+		slices.Sort(list)
+		return list
+	}
+	has := points(old)
+	if !isOurLoadBalancer(svc) || slices.Equal(points(svc), has) {
+		return nil
+	}
+	if len(has) == 0 {
+		has = []string{"none"}
+	}
+	return []string{fmt.Sprintf("status.loadBalancer.ingress: the addresses are given by the appliance and stay as they are (%s); "+
+		"ask for others with spec.loadBalancerIP, or set spec.loadBalancerClass to leave the Service to another load balancer", strings.Join(has, ", "))}
+}
+
+// noteAsked replaces what is said about an object that a client has changed. What is said
+// about the document of a file stays: the client did not change that.
+func (t *transaction) noteAsked(c *change) {
+	if c.remove {
+		return
+	}
+	if c.owner.File == "" {
+		c.unusual(t.record(c.ref).object)
+		c.contest(t.claimsOn(c.ref), c.owner)
+		return
+	}
+	for _, n := range t.s.notes[c.ref] {
+		if n.reason != ReasonPending && n.reason != ReasonOutside {
+			c.notes = append(c.notes, n)
+		}
+	}
+	_, waited := t.s.waiting[c.ref]
+	c.waits = c.waits || waited
+}

@@ -1,0 +1,103 @@
+package store
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/object"
+)
+
+// External IPs. Nobody allocates them: of files that claim the same one for the same port, the
+// older Service serves it, and the other says so. Who asks through the API is told at once.
+
+// externals are the Services with an external IP, by their "namespace/name".
+type externals map[netip.Addr]map[string]*object.Service
+
+// externalIPs are the external IPs that a Service answers on.
+func externalIPs(svc *object.Service) []netip.Addr {
+	if len(svc.Spec.ExternalIPs) == 0 || svc.Headless() || !svc.NeedsClusterIP() {
+		return nil
+	}
+	var addrs []netip.Addr
+	for _, text := range svc.Spec.ExternalIPs {
+		if addr, err := netip.ParseAddr(text); err == nil {
+			addrs = append(addrs, addr)
+		}
+	}
+	return addrs
+}
+
+func (x externals) add(key string, svc *object.Service) {
+	for _, addr := range externalIPs(svc) {
+		if x[addr] == nil {
+			x[addr] = map[string]*object.Service{}
+		}
+		x[addr][key] = svc
+	}
+}
+
+func (x externals) remove(key string, svc *object.Service) {
+	for _, addr := range externalIPs(svc) {
+		if delete(x[addr], key); len(x[addr]) == 0 {
+			delete(x, addr)
+		}
+	}
+}
+
+// checkExternalPorts refuses the ports on external IPs that a new version asks for and that
+// another Service has.
+func (t *transaction) checkExternalPorts(c *change) object.Errors {
+	svc, isService := c.wanted.(*object.Service)
+	if !isService || len(externalIPs(svc)) == 0 {
+		return nil
+	}
+	before := c.oldService()
+	var errs object.Errors
+	for i, text := range svc.Spec.ExternalIPs {
+		addr, err := netip.ParseAddr(text)
+		if err != nil {
+			continue // it is one of before the rules were as they are
+		}
+		for _, port := range portsOf(svc) {
+			if before != nil && slices.Contains(externalIPs(before), addr) && slices.Contains(portsOf(before), port) {
+				continue
+			}
+			if holder := t.externalHolder(addr, port, c.ref.Key()); holder != "" {
+				errs = append(errs, object.Error{
+					Type: object.FieldValueInvalid, Field: fmt.Sprintf("spec.externalIPs[%d]", i), Value: text,
+					Detail: fmt.Sprintf("%s on it is already served by Service %s", port, holder),
+				})
+			}
+		}
+	}
+	return errs
+}
+
+func portsOf(svc *object.Service) []alloc.Port {
+	ports := make([]alloc.Port, len(svc.Spec.Ports))
+	for i, port := range svc.Spec.Ports {
+		ports[i] = alloc.Port{Protocol: port.Protocol, Number: uint16(port.Port)}
+	}
+	return ports
+}
+
+// externalHolder is another Service, the first by name, that has a port on an external IP as
+// of what is settled; "" when there is none.
+func (t *transaction) externalHolder(addr netip.Addr, port alloc.Port, except string) string {
+	holder := ""
+	for _, all := range []externals{t.s.index.externals, t.externals} {
+		for key, svc := range all[addr] {
+			r := t.record(object.RefOf(svc))
+			if key == except || r == nil || holder != "" && holder < key {
+				continue
+			}
+			now := r.object.(*object.Service)
+			if slices.Contains(externalIPs(now), addr) && slices.Contains(portsOf(now), port) {
+				holder = key
+			}
+		}
+	}
+	return holder
+}

@@ -1,0 +1,114 @@
+package store
+
+import (
+	"strings"
+	"testing"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+func TestFinalizers(t *testing.T) {
+	for _, kind := range []string{object.KindService, object.KindConfigMap, object.KindNamespace} {
+		b := newBox(t)
+		namespace := "default"
+		if !storedKinds[kind] {
+			namespace = ""
+		}
+		o := made(t, kind, namespace, "web")
+		o.GetMeta().Finalizers = []string{"example.com/a", "example.com/b"}
+		b.must(write(o))
+		ref := object.RefOf(o)
+		before := b.s.Revision()
+		gone := b.must(Write{Ref: ref, Delete: true})
+		if gone.Removed || gone.Object.GetMeta().DeletionTimestamp == nil || b.s.Revision() != before+1 {
+			t.Fatalf("%s: deleted: %+v", kind, gone)
+		}
+		if again := b.must(Write{Ref: ref, Delete: true}); again.Object != gone.Object || b.s.Revision() != before+1 {
+			t.Errorf("%s: deleted again: %+v", kind, again)
+		}
+		b.restart()
+		more := b.ask(changed(b, ref, func(o object.Object) { o.GetMeta().Finalizers = append(o.GetMeta().Finalizers, "example.com/c") }))
+		if more.Err == nil || !strings.Contains(more.Err.Error(), "no new finalizers can be added") {
+			t.Errorf("%s: one more finalizer: %v", kind, more.Err)
+		}
+		one := b.must(changed(b, ref, func(o object.Object) {
+			o.GetMeta().Finalizers, o.GetMeta().DeletionTimestamp = o.GetMeta().Finalizers[:1], nil
+		}))
+		if one.Removed || one.Object.GetMeta().DeletionTimestamp == nil {
+			t.Errorf("%s: with one finalizer: %+v", kind, one)
+		}
+		last := changed(b, ref, func(o object.Object) { o.GetMeta().Finalizers = nil })
+		last.DryRun = true
+		if shown := b.must(last); !shown.Removed {
+			t.Errorf("%s: a dry run of the removal: %+v", kind, shown)
+		}
+		last.DryRun = false
+		if written := b.must(last); !written.Removed {
+			t.Errorf("%s: without finalizers: %+v", kind, written)
+		}
+		if o, _ := b.s.Get(ref); o != nil {
+			t.Errorf("%s is still there", kind)
+		}
+		events, err := b.s.Events(before, 0)
+		if err != nil || len(events) != 3 || events[2].New != nil || len(events[2].Old.GetMeta().Finalizers) != 1 {
+			t.Errorf("%s: events %+v, %v", kind, events, err)
+		}
+	}
+}
+
+func TestNamespaceGoesWithItsLastObject(t *testing.T) {
+	b := newBox(t)
+	b.must(write(made(t, object.KindNamespace, "", "shop")))
+	b.must(write(made(t, object.KindConfigMap, "shop", "a")))
+	b.must(write(made(t, object.KindEvent, "shop", "a")))
+	held := made(t, object.KindConfigMap, "shop", "b")
+	held.GetMeta().Finalizers = []string{"example.com/a"}
+	b.must(write(held))
+	shop := namespaceRef("shop")
+	remove := []Write{{Ref: object.Ref{Kind: object.KindConfigMap, Namespace: "shop", Name: "a"}, Delete: true},
+		{Ref: object.RefOf(held), Delete: true}, {Ref: shop, Delete: true}}
+	results, err := b.s.Write(remove...)
+	if err != nil || !results[0].Removed || results[1].Removed || results[2].Removed ||
+		results[2].Object.(*object.Namespace).Status.Phase != object.NamespaceTerminating {
+		t.Fatalf("%+v, %v", results, err)
+	}
+	b.restart()
+	before := b.s.Revision()
+	b.must(changed(b, object.RefOf(held), func(o object.Object) { o.GetMeta().Finalizers = nil }))
+	if o, _ := b.s.Get(shop); o != nil {
+		t.Errorf("it is still there: %+v", o)
+	}
+	if events, err := b.s.Events(before, 0); err != nil || len(events) != 2 || events[1].Ref != shop || events[1].New != nil {
+		t.Errorf("%+v, %v", events, err)
+	}
+	b.must(Write{Ref: object.Ref{Kind: object.KindEvent, Namespace: "shop", Name: "a"}, Delete: true})
+	// So it is when a controller removes the last one.
+	b.must(write(made(t, object.KindNamespace, "", "shop")))
+	slice := made(t, object.KindEndpointSlice, "shop", "a")
+	if _, err := b.s.Generate("endpoints", []object.Object{slice}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if b.must(Write{Ref: shop, Delete: true}).Removed {
+		t.Error("it went before what a controller has in it")
+	}
+	if _, err := b.s.Generate("endpoints", nil, []object.Ref{object.RefOf(slice)}); err != nil {
+		t.Fatal(err)
+	}
+	if o, _ := b.s.Get(shop); o != nil {
+		t.Errorf("it outlived what a controller had in it: %+v", o)
+	}
+	// One that comes in the same call counts, too.
+	results, err = b.s.Write(write(made(t, object.KindNamespace, "", "other")), write(made(t, object.KindConfigMap, "other", "a")),
+		Write{Ref: namespaceRef("other"), Delete: true})
+	if err != nil || results[2].Removed {
+		t.Errorf("%+v, %v", results, err)
+	}
+	// Without such objects one call removes all of it.
+	b.must(write(made(t, object.KindNamespace, "", "shop")))
+	b.must(write(made(t, object.KindConfigMap, "shop", "a")))
+	results, err = b.s.Write(remove[0], remove[2])
+	if err != nil || !results[0].Removed || !results[1].Removed {
+		t.Errorf("%+v, %v", results, err)
+	}
+	b.check()
+}

@@ -1,0 +1,336 @@
+package store
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+func configMap(name, value string) *object.ConfigMap {
+	o := &object.ConfigMap{TypeMeta: object.TypeMeta{Kind: object.KindConfigMap, APIVersion: object.APIVersionCore}}
+	o.Metadata.Namespace, o.Metadata.Name, o.Data = "default", name, map[string]string{"value": value}
+	return o
+}
+
+// told is the events after a revision, in short.
+func (b *box) told(after uint64) string {
+	b.t.Helper()
+	events, err := b.s.Events(after, 0)
+	if err != nil {
+		return err.Error()
+	}
+	var lines []string
+	value := func(o object.Object) string {
+		if o == nil {
+			return "-"
+		}
+		if o, ok := o.(*object.ConfigMap); ok {
+			return o.Data["value"]
+		}
+		return o.GetMeta().ResourceVersion
+	}
+	for _, e := range events {
+		lines = append(lines, fmt.Sprintf("%s %s>%s %s %s", e.Ref.Name, value(e.Old), value(e.New), e.Owner, e.By.Verb))
+	}
+	return strings.Join(lines, "; ")
+}
+
+func TestEventsTellWhatHappened(t *testing.T) {
+	b := newBox(t)
+	start := b.s.Revision()
+	by := func(w Write, verb string) Write {
+		w.By = Caller{User: "root", Manager: "m", Agent: "a/1", Verb: verb}
+		return w
+	}
+	b.must(by(write(configMap("a", "1")), "create"))
+	b.apply("f.yaml", yamlOf("web {}"))
+	file := b.s.Revision()
+	b.must(by(write(configMap("a", "2")), "update"))
+	b.must(by(write(configMap("a", "2")), "update"))
+	b.must(by(write(configMap("b", "1")), "create"))
+	b.must(by(Write{Ref: object.RefOf(configMap("a", "")), Delete: true}, "delete"))
+	b.must(by(write(configMap("a", "3")), "apply"))
+	want := fmt.Sprintf("a ->1 the API create; web ->%d f.yaml ; a 1>2 the API update; b ->1 the API create; a 2>- the API delete; a ->3 the API apply", file)
+	for range 2 {
+		if got := b.told(start); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+		events, err := b.s.Events(start, 2)
+		if err != nil || len(events) != 2 || !events[0].At.Equal(b.now) || events[0].By != (Caller{"root", "m", "a/1", "create"}) {
+			t.Errorf("%+v, %v", events, err)
+		}
+		if got := b.told(b.s.Revision()); got != "" {
+			t.Errorf("after the last one: %s", got)
+		}
+		for _, bad := range []uint64{0, start - 1, b.s.Revision() + 1} {
+			if _, err := b.s.Events(bad, 0); !errors.Is(err, ErrExpired) {
+				t.Errorf("after %d: %v", bad, err)
+			}
+			if bad != 0 {
+				if _, _, err := b.s.List(object.KindConfigMap, "", bad); !errors.Is(err, ErrExpired) {
+					t.Errorf("list at %d: %v", bad, err)
+				}
+			}
+		}
+		b.restart()
+		b.sync()
+	}
+}
+
+// The versions of what nobody cares about are left out, the changes are not.
+func TestEventsAbout(t *testing.T) {
+	b := newBox(t)
+	start := b.s.Revision()
+	for _, value := range []string{"1", "2"} {
+		b.must(write(configMap("a", value)))
+		b.must(write(configMap("b", value)))
+	}
+	for range 2 {
+		events, err := b.s.EventsAbout(start, 0, func(ref object.Ref) bool { return ref.Name == "b" })
+		if err != nil || len(events) != 4 || events[2].Old != nil || events[2].New != nil || events[3].Old == nil || events[3].New == nil {
+			t.Errorf("%+v, %v", events, err)
+		}
+		if events[1].New != events[3].Old {
+			t.Error("one version is read twice")
+		}
+		b.restart()
+	}
+}
+
+func TestPublished(t *testing.T) {
+	b := newBox(t)
+	published := b.s.Published()
+	b.must(Write{Ref: ref("web"), Object: refine(document(t, "web {}")), DryRun: true})
+	b.sync()
+	select {
+	case <-published:
+		t.Error("nothing has changed")
+	default:
+	}
+	b.must(write(configMap("a", "1")))
+	select {
+	case <-published:
+	default:
+		t.Error("nobody was told")
+	}
+}
+
+// The loop need not look when clients talk to each other.
+func TestChatterWakesNobody(t *testing.T) {
+	b := newBox(t)
+	b.must(write(made(t, object.KindLease, "default", "a")))
+	select {
+	case <-b.s.Changed():
+		t.Error("a Lease wakes the loop")
+	default:
+	}
+	b.must(write(made(t, object.KindNamespace, "", "a")))
+	select {
+	case <-b.s.Changed():
+	default:
+		t.Error("a Namespace does not wake the loop")
+	}
+}
+
+func TestHistoryIsBounded(t *testing.T) {
+	b := newBox(t)
+	long := strings.Repeat("x", 1000)
+	first := b.s.Revision()
+	for round := range 30 {
+		writes := make([]Write, 500)
+		for i := range writes {
+			writes[i] = write(configMap(fmt.Sprint("a", i), fmt.Sprint(round, long)))
+		}
+		if _, err := b.s.Write(writes...); err != nil {
+			t.Fatal(err)
+		}
+		h := &b.s.history
+		stored, err := b.engine.Load(journalPrefix)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bytes, recent := 0, 0
+		for i, pair := range stored {
+			if bytes += len(pair.Value); pair.Key != journalKey(h.entries[i].revision) {
+				t.Fatalf("entry %d is %s", i, pair.Key)
+			}
+			if h.entries[i].recent != nil {
+				recent++
+			}
+		}
+		if len(stored) != len(h.entries) || bytes != h.bytes || len(stored) > defaultBounds().entries || bytes > defaultBounds().bytes || recent > defaultBounds().recent || len(h.last) > len(h.entries) {
+			t.Fatalf("round %d: %d entries stored, %d known, of %d bytes, %d recent", round, len(stored), len(h.entries), bytes, recent)
+		}
+	}
+	h := &b.s.history
+	if _, err := b.s.Events(first, 0); !errors.Is(err, ErrExpired) || h.since == first || len(h.entries) < 4000 {
+		t.Errorf("%d entries since %d: %v", len(h.entries), h.since, err)
+	}
+	events, err := b.s.Events(h.since, 0)
+	if err != nil || len(events) != len(h.entries) {
+		t.Errorf("%d events, %v", len(events), err)
+	}
+	since := h.since
+	b.restart()
+	if b.s.history.since != since || len(b.s.history.entries) != len(events) {
+		t.Errorf("after a restart %d entries since %d, before %d since %d", len(b.s.history.entries), b.s.history.since, len(events), since)
+	}
+}
+
+// More changes at once than there is room for end the history; one less does not.
+func TestLargeChangeEndsTheHistory(t *testing.T) {
+	for _, n := range []int{defaultBounds().entries, defaultBounds().entries + 1} {
+		b := newBox(t)
+		b.must(write(configMap("before", "1")))
+		before := b.s.Revision()
+		writes := make([]Write, n)
+		for i := range writes {
+			writes[i] = write(configMap(fmt.Sprint("a", i), "1"))
+		}
+		if _, err := b.s.Write(writes...); err != nil {
+			t.Fatal(err)
+		}
+		stored, err := b.engine.Load(journalPrefix)
+		if err != nil {
+			t.Fatal(err)
+		}
+		after := b.s.Revision()
+		_, err = b.s.Events(before, 0)
+		if n <= defaultBounds().entries {
+			if err != nil || len(stored) != n {
+				t.Errorf("%d changes: %v, %d entries", n, err, len(stored))
+			}
+			continue
+		}
+		if !errors.Is(err, ErrExpired) || len(stored) != 0 {
+			t.Errorf("%d changes: %v, %d entries", n, err, len(stored))
+		}
+		b.must(write(configMap("after", "1")))
+		if got := b.told(after); got != "after ->1 the API " {
+			t.Errorf("afterwards: %s", got)
+		}
+		b.restart()
+		if got := b.told(after); got != "after ->1 the API " {
+			t.Errorf("after a restart: %s", got)
+		}
+	}
+}
+
+// What this program did not write in one go is no history.
+func TestStrangeJournals(t *testing.T) {
+	for name, spoil := range map[string]func(*Memory){
+		"none": func(m *Memory) {
+			for key := range m.pairs {
+				if strings.HasPrefix(key, journalPrefix) {
+					delete(m.pairs, key)
+				}
+			}
+		},
+		"a version without a journal has written": func(m *Memory) {
+			head := m.pairs[headKey]
+			head.Revision += 5
+			m.pairs[headKey] = head
+		},
+		"an entry that cannot be read": func(m *Memory) {
+			m.pairs[journalPrefix+"x"] = Pair{Key: journalPrefix + "x", Value: []byte("x")}
+		},
+		"the last entry is of another form": func(m *Memory) {
+			key := journalKey(m.pairs[headKey].Revision)
+			m.pairs[key] = Pair{Key: key, Value: []byte(`{"kind":"Gadget","name":"x"}` + "\n")}
+		},
+	} {
+		b := newBox(t)
+		start := b.s.Revision()
+		b.must(write(configMap("a", "1")))
+		b.must(write(configMap("a", "2")))
+		spoil(b.engine)
+		b.restart()
+		now := b.s.Revision()
+		if got := b.told(start); !strings.Contains(got, ErrExpired.Error()) {
+			t.Errorf("%s: %s", name, got)
+		}
+		b.must(write(configMap("a", "3")))
+		for range 2 {
+			if got := b.told(now); got != "a 2>3 the API " {
+				t.Errorf("%s: %s", name, got)
+			}
+			b.restart()
+		}
+		if stored, _ := b.engine.Load(journalPrefix); len(stored) != 1 {
+			t.Errorf("%s: %d entries are stored", name, len(stored))
+		}
+	}
+	// A gap in the middle: what comes after it is history.
+	b := newBox(t)
+	var revisions []uint64
+	for i := range 4 {
+		b.must(write(configMap("a", fmt.Sprint(i))))
+		revisions = append(revisions, b.s.Revision())
+	}
+	delete(b.engine.pairs, journalKey(revisions[1]))
+	b.restart()
+	if got := b.told(revisions[1]); got != "a 1>2 the API ; a 2>3 the API " {
+		t.Errorf("behind a gap: %s", got)
+	}
+	if got := b.told(revisions[0]); !strings.Contains(got, ErrExpired.Error()) {
+		t.Errorf("before a gap: %s", got)
+	}
+}
+
+// An old version that cannot be read any more is an error for who asks for it, no more.
+func TestUnreadableVersion(t *testing.T) {
+	b := newBox(t)
+	start := b.s.Revision()
+	b.must(write(configMap("a", "1")))
+	b.must(write(configMap("a", "2")))
+	key := journalKey(b.s.Revision())
+	pair := b.engine.pairs[key]
+	pair.Value = []byte(strings.Replace(string(pair.Value), `"value":"1"`, `"value":[1]`, 1))
+	b.engine.pairs[key] = pair
+	b.restart()
+	if got := b.told(start); !strings.Contains(got, "read the journal of ConfigMap default/a") {
+		t.Errorf("got %s", got)
+	}
+	if _, _, err := b.s.List(object.KindConfigMap, "", start+1); err == nil {
+		t.Error("a list of it")
+	}
+	if list, _, err := b.s.List(object.KindConfigMap, "", 0); err != nil || len(list) != 1 {
+		t.Errorf("%v, %v", list, err)
+	}
+}
+
+func FuzzDecodeJournal(f *testing.F) {
+	c := &change{ref: object.RefOf(configMap("a", "")), revision: 5, by: &Caller{User: "root"}, old: &record{object: configMap("a", "1")}}
+	_, value, err := entryOf(c, 4, newBox(f).now)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(journalKey(5), value)
+	f.Add(journalKey(5), value[:len(value)/2])
+	f.Add(journalPrefix+"zz", []byte("\n"))
+	f.Fuzz(func(t *testing.T, key string, value []byte) {
+		e, err := decodeJournal(Pair{Key: key, Value: value})
+		if err != nil {
+			return
+		}
+		if journalKey(e.revision) != key || e.ref.Name == "" || e.previous >= e.revision {
+			t.Errorf("%q, %q: %+v", key, value, e)
+		}
+		if e.old == nil {
+			return
+		}
+		o, err := decodeVersion(e.ref, e.old)
+		if err == nil && object.RefOf(o) != e.ref {
+			t.Errorf("%s has a version of %s", e.ref, object.RefOf(o))
+		}
+		if err == nil {
+			if _, err := json.Marshal(o); err != nil {
+				t.Errorf("%s: %v", e.ref, err)
+			}
+		}
+	})
+}

@@ -1,0 +1,152 @@
+package store
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"sync"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// lists are the objects of the kinds that somebody has asked for, in order. They have a lock
+// of their own, for readers who bring them up to date.
+type lists struct {
+	mu    sync.Mutex
+	kinds map[string]*kindList
+}
+
+// kindList is the objects of one kind.
+type kindList struct {
+	// sorted is replaced, never changed: readers hold it.
+	sorted []object.Object
+	// touched are the objects that have changed since.
+	touched map[object.Ref]struct{}
+}
+
+// maxTouched is how many changes are noted of a list that is short.
+const maxTouched = 1_000
+
+// touch notes that an object has changed. A list that lags too far behind is forgotten.
+func (l *lists) touch(ref object.Ref) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := l.kinds[ref.Kind]
+	if list == nil {
+		return
+	}
+	list.touched[ref] = struct{}{}
+	if len(list.touched) > len(list.sorted)/2+maxTouched {
+		delete(l.kinds, ref.Kind)
+	}
+}
+
+// List is all objects of a kind, of one namespace or ("") of all, sorted by namespace and
+// name, as of a revision, 0 being now, and which revision that is. Nothing of it may be
+// changed. ErrExpired says that the revision is too long ago, or not there yet.
+func (s *Store) List(kind, namespace string, at uint64) ([]object.Object, uint64, error) {
+	s.mu.RLock()
+	list := inNamespace(s.sorted(kind), namespace)
+	revision := s.revision
+	if at == 0 || at == revision {
+		s.mu.RUnlock()
+		return list, revision, nil
+	}
+	entries, err := s.history.after(at, revision)
+	undo := map[object.Ref]version{}
+	for _, e := range entries {
+		if e.ref.Kind != kind || namespace != "" && e.ref.Namespace != namespace {
+			continue
+		}
+		if _, seen := undo[e.ref]; !seen {
+			undo[e.ref] = e.before()
+		}
+	}
+	s.mu.RUnlock()
+	if err != nil {
+		return nil, 0, fmt.Errorf("%w: %d", err, at)
+	}
+	was, d := make(map[object.Ref]object.Object, len(undo)), decoder{}
+	for ref, v := range undo {
+		if was[ref], err = d.decode(ref, v); err != nil {
+			return nil, 0, err
+		}
+	}
+	return replace(list, was), at, nil
+}
+
+// sorted is all objects of a kind in order. Store.mu must be held.
+func (s *Store) sorted(kind string) []object.Object {
+	l := &s.lists
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := l.kinds[kind]
+	switch {
+	case list == nil:
+		list = &kindList{touched: map[object.Ref]struct{}{}}
+		for ref, r := range s.records {
+			if ref.Kind == kind {
+				list.sorted = append(list.sorted, r.object)
+			}
+		}
+		slices.SortFunc(list.sorted, compareObjects)
+		l.kinds[kind] = list
+	case len(list.touched) > 0:
+		now := make(map[object.Ref]object.Object, len(list.touched))
+		for ref := range list.touched {
+			now[ref] = nil
+			if r := s.records[ref]; r != nil {
+				now[ref] = r.object
+			}
+		}
+		list.sorted = replace(list.sorted, now)
+		clear(list.touched)
+	}
+	return list.sorted
+}
+
+func compareObjects(a, b object.Object) int { return compareNames(a.GetMeta(), b.GetMeta()) }
+
+func compareNames(a, b *object.ObjectMeta) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}
+
+// inNamespace is the part of a list that is in one namespace.
+func inNamespace(list []object.Object, namespace string) []object.Object {
+	if namespace == "" {
+		return list
+	}
+	compare := func(o object.Object, namespace string) int { return cmp.Compare(o.GetMeta().Namespace, namespace) }
+	from, _ := slices.BinarySearchFunc(list, namespace, compare)
+	to, _ := slices.BinarySearchFunc(list, namespace+"\x00", compare)
+	return list[from:to:to]
+}
+
+// replace is a sorted list with other versions of some objects; nil removes one. The list
+// itself stays as it is.
+func replace(list []object.Object, versions map[object.Ref]object.Object) []object.Object {
+	if len(versions) == 0 {
+		return list
+	}
+	refs := make([]object.Ref, 0, len(versions))
+	for ref := range versions {
+		refs = append(refs, ref)
+	}
+	slices.SortFunc(refs, compareRefs)
+	out := make([]object.Object, 0, len(list)+len(refs))
+	for _, ref := range refs {
+		name := &object.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name}
+		i, found := slices.BinarySearchFunc(list, name, func(o object.Object, name *object.ObjectMeta) int {
+			return compareNames(o.GetMeta(), name)
+		})
+		out = append(out, list[:i]...)
+		if o := versions[ref]; o != nil {
+			out = append(out, o)
+		}
+		if found {
+			i++
+		}
+		list = list[i:]
+	}
+	return append(out, list...)
+}

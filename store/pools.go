@@ -1,0 +1,238 @@
+package store
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/object"
+)
+
+// The kinds of a Pool.
+const (
+	PoolClusterIP    = "clusterIP"
+	PoolNodePort     = "nodePort"
+	PoolLoadBalancer = "loadBalancer"
+)
+
+// Pool is a range that Services get values from.
+type Pool struct {
+	Kind   string
+	Family string // IPv4, IPv6, or "" for ports
+	Range  string
+	// Size is how many values can be given, Used how many of them are held.
+	Size, Used uint64
+	Holders    []Holder
+}
+
+// Holder is who holds a value: its Services, "namespace/name", sorted.
+type Holder struct {
+	Value    string
+	Services []string
+	Outside  bool // of the range
+}
+
+// Pools are all ranges, and who holds what in the order of the values. What is held where
+// no range is any more is not among them.
+func (s *Store) Pools() []Pool {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	l := s.ledger
+	var pools []Pool
+	for _, prefix := range s.cfg.ClusterIPRanges {
+		pools = append(pools, clusterPool(l.addresses[prefix.Addr().Is4()]))
+	}
+	pools = append(pools, portPool(l.ports, s.cfg))
+	return append(pools, ingressPools(l.pools, s.cfg.Pools)...)
+}
+
+func clusterPool(a *alloc.Addresses) Pool {
+	prefix := a.Prefix()
+	p := Pool{Kind: PoolClusterIP, Family: familyOf(prefix.Addr()), Range: prefix.String()}
+	// The network address is never given, nor is the broadcast address of IPv4.
+	p.Size = uint64(1)<<(prefix.Addr().BitLen()-prefix.Bits()) - 1
+	if prefix.Addr().Is4() {
+		p.Size--
+	}
+	holders := a.Holders()
+	for _, addr := range slices.SortedFunc(maps.Keys(holders), netip.Addr.Compare) {
+		p.add(addr.String(), []string{holders[addr]}, a.Contains(addr))
+	}
+	return p
+}
+
+func portPool(ports *alloc.Ports, cfg Config) Pool {
+	p := Pool{Kind: PoolNodePort, Range: ports.Range()}
+	p.Size = uint64(cfg.NodePorts.Last-cfg.NodePorts.First) + 1
+	holders := ports.Holders()
+	byNumber := func(a, b alloc.Port) int {
+		return cmp.Or(cmp.Compare(a.Number, b.Number), strings.Compare(a.Protocol, b.Protocol))
+	}
+	before := uint16(0)
+	for _, port := range slices.SortedFunc(maps.Keys(holders), byNumber) {
+		p.add(fmt.Sprintf("%s %d", port.Protocol, port.Number), []string{holders[port]}, ports.Contains(port.Number))
+		if port.Number == before && ports.Contains(port.Number) {
+			p.Used-- // a number counts once, on however many protocols
+		}
+		before = port.Number
+	}
+	return p
+}
+
+func ingressPools(pools *alloc.Pools, ranges []alloc.Pool) []Pool {
+	all := make([]Pool, len(ranges))
+	for i, r := range ranges {
+		// A pool has at most 2^64 addresses, so that the low halves are enough.
+		size := low64(r.Last) - low64(r.First)
+		all[i] = Pool{Kind: PoolLoadBalancer, Family: familyOf(r.First), Range: r.String(), Size: max(size, size+1)}
+	}
+	holders := pools.Holders()
+	for _, addr := range slices.SortedFunc(maps.Keys(holders), netip.Addr.Compare) {
+		i := slices.IndexFunc(ranges, func(r alloc.Pool) bool { return r.Contains(addr) })
+		if i >= 0 {
+			all[i].add(addr.String(), holders[addr], true)
+		} else if i = slices.IndexFunc(ranges, func(r alloc.Pool) bool { return r.First.Is4() == addr.Is4() }); i >= 0 {
+			all[i].add(addr.String(), holders[addr], false)
+		}
+	}
+	return all
+}
+
+// low64 is the lower half of an address.
+func low64(a netip.Addr) uint64 {
+	var n uint64
+	for _, b := range a.AsSlice()[max(0, len(a.AsSlice())-8):] {
+		n = n<<8 | uint64(b)
+	}
+	return n
+}
+
+func (p *Pool) add(value string, services []string, inside bool) {
+	p.Holders = append(p.Holders, Holder{Value: value, Services: services, Outside: !inside})
+	if inside {
+		p.Used++
+	}
+}
+
+// Disagreement is where the ledger and a Service do not say the same.
+type Disagreement struct {
+	Kind, Value string
+	Service     string // "namespace/name"
+	Problem     string
+	Repaired    bool
+}
+
+// CheckPools compares what is held with what the Services have, and repairs the ledger if
+// it is told to: what no Service has is free again, what a Service has is its own. A value
+// that somebody else holds is not taken from him. Services that wait for a value that an
+// older one holds (ReasonConflict) hold nothing, rightly.
+func (s *Store) CheckPools(repair bool) []Disagreement {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	c := &poolCheck{ledger: s.ledger, repair: repair, has: map[string]values{}}
+	c.ledger.begin()
+	for ref, r := range s.records {
+		if svc, is := r.object.(*object.Service); is && !r.withheld {
+			c.has[ref.Key()] = valuesOf(svc)
+			c.services = append(c.services, svc)
+		}
+	}
+	c.leaks()
+	c.unheld()
+	c.ledger.begin() // what was done stays
+	slices.SortFunc(c.found, func(a, b Disagreement) int {
+		return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Value, b.Value), strings.Compare(a.Service, b.Service))
+	})
+	return c.found
+}
+
+// poolCheck is one run of CheckPools.
+type poolCheck struct {
+	ledger   *ledger
+	repair   bool
+	has      map[string]values // by Service
+	services []*object.Service
+	found    []Disagreement
+}
+
+// leaks finds what Services hold and do not have.
+func (c *poolCheck) leaks() {
+	l := c.ledger
+	note := func(kind, value, owner string, release func()) {
+		d := Disagreement{Kind: kind, Value: value, Service: owner, Problem: "it is held, and the Service does not have it", Repaired: c.repair}
+		if _, there := c.has[owner]; !there {
+			d.Problem = "it is held by a Service that does not exist"
+		}
+		if c.repair {
+			release()
+		}
+		c.found = append(c.found, d)
+	}
+	for _, a := range l.addresses {
+		if a == nil {
+			continue
+		}
+		for addr, owner := range a.Holders() {
+			if !slices.Contains(c.has[owner].clusterIPs, addr) {
+				note(PoolClusterIP, addr.String(), owner, func() { l.releaseAddress(addr, owner) })
+			}
+		}
+	}
+	for port, owner := range l.ports.Holders() {
+		if !slices.Contains(c.has[owner].ports, port) {
+			note(PoolNodePort, fmt.Sprintf("%s %d", port.Protocol, port.Number), owner, func() { l.releasePort(port, owner) })
+		}
+	}
+	for addr, owners := range l.pools.Holders() {
+		for _, owner := range owners {
+			if !slices.Contains(c.has[owner].ingress, addr) {
+				note(PoolLoadBalancer, addr.String(), owner, func() { l.releaseIngress(addr, owner) })
+			}
+		}
+	}
+}
+
+// unheld finds what Services have and do not hold.
+func (c *poolCheck) unheld() {
+	l := c.ledger
+	for _, svc := range c.services {
+		owner := serviceKeyOf(svc)
+		note := func(kind, value string, hold func() error) {
+			d := Disagreement{Kind: kind, Value: value, Service: owner, Problem: "the Service has it, and does not hold it"}
+			if c.repair {
+				if err := hold(); err != nil {
+					d.Problem += ": " + err.Error()
+				} else {
+					d.Repaired = true
+				}
+			}
+			c.found = append(c.found, d)
+		}
+		v := c.has[owner]
+		for _, addr := range v.clusterIPs {
+			if a := l.addresses[addr.Is4()]; a != nil && !ownedBy(a.Owner, addr, owner) {
+				note(PoolClusterIP, addr.String(), func() error { return l.holdAddress(addr, owner) })
+			}
+		}
+		for _, port := range v.ports {
+			if !ownedBy(l.ports.Owner, port, owner) {
+				note(PoolNodePort, fmt.Sprintf("%s %d", port.Protocol, port.Number), func() error { return l.holdPort(port, owner) })
+			}
+		}
+		for _, addr := range v.ingress {
+			if _, held := l.pools.ClaimOf(addr, owner); !held {
+				note(PoolLoadBalancer, addr.String(), func() error { return l.holdIngress(addr, claimOf(svc)) })
+			}
+		}
+	}
+}
+
+// ownedBy tells whether somebody holds a value.
+func ownedBy[V any](ownerOf func(V) (string, bool), value V, owner string) bool {
+	holder, held := ownerOf(value)
+	return held && holder == owner
+}

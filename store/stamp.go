@@ -1,0 +1,121 @@
+package store
+
+import (
+	"reflect"
+	"strconv"
+	"time"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// prepare numbers a new version and encodes it. A version that says the same as the old
+// one is dropped.
+func (t *transaction) prepare(c *change) error {
+	switch {
+	case c.remove:
+		t.number(c)
+		return nil
+	case c.next == nil:
+		return nil
+	}
+	if c.before() != nil && !c.old.withheld {
+		_, digest, err := encodeRecord(c.next, c.sameOwner())
+		if err != nil {
+			return err
+		}
+		if digest == c.old.digest {
+			if !t.s.synced && c.by == nil && c.owner.File != "" { // what was read from the engine is in the file, too
+				c.record = &record{object: c.next, owner: c.owner, digest: digest}
+				c.same = true
+			}
+			c.next = nil
+			return nil
+		}
+	}
+	t.number(c)
+	t.stamp(c)
+	value, digest, err := encodeRecord(c.next, c.owner)
+	if err != nil {
+		return err
+	}
+	c.encoded = value
+	c.record = &record{object: c.next, owner: c.owner, digest: digest}
+	return nil
+}
+
+// sameOwner is whose the old version must be for the new one to say the same. Who asks for
+// nothing new does not become the owner of what a controller has made.
+func (c *change) sameOwner() Owner {
+	if c.by != nil {
+		return c.old.owner
+	}
+	return c.owner
+}
+
+// number gives a change its revision. A dry run uses none.
+func (t *transaction) number(c *change) {
+	if t.dry {
+		return
+	}
+	t.revision++
+	c.revision = t.revision
+}
+
+// creation is the creation time of a new object: now, but never before that of an object
+// that is there, or a clock that was set back would make the newcomer the older one.
+func (s *Store) creation() time.Time {
+	now := s.now()
+	if now.Before(s.newest) {
+		now = s.newest.Add(time.Second)
+	}
+	s.newest = now
+	return now
+}
+
+// now is the time of day as objects have it.
+func (s *Store) now() time.Time { return s.cfg.Clock().UTC().Truncate(time.Second) }
+
+// stamp sets what the server says about a version.
+func (t *transaction) stamp(c *change) {
+	meta := c.next.GetMeta()
+	if !t.dry {
+		meta.ResourceVersion = strconv.FormatUint(c.revision, 10)
+	}
+	if c.before() == nil {
+		now := t.s.creation()
+		meta.UID, meta.CreationTimestamp = t.s.cfg.NewUID(), &now
+		if hasGeneration(c.next) {
+			meta.Generation = 1
+		}
+		return
+	}
+	if hasGeneration(c.next) && !sameSpec(c.old.object, c.next) {
+		meta.Generation++
+	}
+}
+
+// hasGeneration tells whether versions of an object are counted: those of what is wanted
+// of Services and of who serves them.
+func hasGeneration(o object.Object) bool {
+	switch o.(type) {
+	case *object.Service, *object.EndpointSlice, *object.Endpoints, *object.Pod:
+		return true
+	}
+	return false
+}
+
+// sameSpec tells whether two versions with a generation differ in metadata and status alone.
+func sameSpec(a, b object.Object) bool {
+	switch a := a.(type) {
+	case *object.Service:
+		return reflect.DeepEqual(a.Spec, b.(*object.Service).Spec)
+	case *object.EndpointSlice:
+		b := b.(*object.EndpointSlice)
+		return a.AddressType == b.AddressType && reflect.DeepEqual(a.Endpoints, b.Endpoints) && reflect.DeepEqual(a.Ports, b.Ports)
+	case *object.Endpoints:
+		return reflect.DeepEqual(a.Subsets, b.(*object.Endpoints).Subsets)
+	case *object.Pod:
+		return reflect.DeepEqual(a.Spec, b.(*object.Pod).Spec)
+	}
+	return false
+}

@@ -1,0 +1,185 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+var (
+	// ErrExists says that there is such an object already.
+	ErrExists = errors.New("already exists")
+	// ErrNotFound says that there is no such object.
+	ErrNotFound = errors.New("not found")
+	// ErrStale says that the object is not the version any more that was to be replaced.
+	ErrStale = errors.New("the object has been modified; please apply your changes to the latest version and try again")
+)
+
+// OwnedError says that an object belongs to somebody else.
+type OwnedError struct {
+	Ref   object.Ref
+	Owner Owner
+}
+
+// Error implements error.
+func (e *OwnedError) Error() string {
+	return fmt.Sprintf("%s belongs to %s: change it there", e.Ref, e.Owner)
+}
+
+// PreconditionError says that an object is not the one that was meant. It is ErrStale.
+type PreconditionError struct {
+	Field        string // UID or ResourceVersion
+	Wanted, Have string
+}
+
+// Error implements error.
+func (e *PreconditionError) Error() string {
+	return fmt.Sprintf("Precondition failed: %s in precondition: %s, %s in object meta: %s", e.Field, e.Wanted, e.Field, e.Have)
+}
+
+// Unwrap is ErrStale.
+func (e *PreconditionError) Unwrap() error { return ErrStale }
+
+// Caller is who asked for a change, as the journal keeps it. The zero Caller is the
+// appliance itself, or a file.
+type Caller struct {
+	User    string `json:"user,omitempty"`    // "root", "uid:1000", the name of a token
+	Manager string `json:"manager,omitempty"` // the field manager
+	Agent   string `json:"agent,omitempty"`   // User-Agent
+	Verb    string `json:"verb,omitempty"`    // create, update, patch, apply, delete
+}
+
+// Write is one change that a client of the API asks for.
+type Write struct {
+	// Ref names the object.
+	Ref object.Ref
+	// Object is the whole new version with its managedFields; it is not kept. Nil with
+	// Delete.
+	Object object.Object
+	// Delete removes the object, or marks it as going while it has finalizers or, a Namespace,
+	// objects in it.
+	Delete bool
+	// Create says that the object must not be there (ErrExists).
+	Create bool
+	// Status takes the status and managedFields from Object and leaves all else; without it
+	// the status stays. Who creates a Pod or a Node gives it its first status.
+	Status bool
+	// Version is the resourceVersion that the stored version must have; "" is any. UID likewise.
+	Version, UID string
+	// DryRun decides and allocates, and changes nothing. The dry runs of a call come after
+	// its other writes, and see each other.
+	DryRun bool
+	By     Caller
+}
+
+// Written is what became of a Write.
+type Written struct {
+	// Object is the version that is stored afterwards, or would be; of a removal the last
+	// one. What a dry run would store has no resourceVersion of its own.
+	Object object.Object
+	// Removed says that the object is gone.
+	Removed bool
+	// Warnings are for the one who asked.
+	Warnings []string
+	Err      error
+}
+
+// Write makes changes in one commit: each is accepted or refused by itself, in order, and
+// those that come later see it. Calls at the same time may share a commit. The error is
+// that of the engine, when nothing has changed.
+//
+// The server's part of the metadata is kept whatever an Object says about it. What is
+// written to an object of a file leaves it the file's. A Service of ours has the ingress
+// IPs that it was given, whatever is written to its status; their ipMode and ports, and its
+// conditions, are the writer's. A write that changes nothing makes no new version. When
+// nothing keeps a going object any more, it is removed; what is removed goes to the file
+// that has a document for it, if there is one.
+//
+// Errors of one change: object.Errors when it is not valid, or a value that it asks for is not
+// to be had; alloc.ErrFull; *OwnedError; ErrExists; ErrNotFound, also for a Version or UID
+// of nothing; ErrStale.
+func (s *Store) Write(writes ...Write) ([]Written, error) {
+	c := &call{writes: writes, results: make([]Written, len(writes))}
+	s.calls.add(c)
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	for !c.done {
+		s.writeGroup(s.calls.take())
+	}
+	if c.err != nil {
+		return nil, c.err
+	}
+	return c.results, nil
+}
+
+// write decides what becomes of one object, gives it its values, and notes it for the
+// commit.
+func (t *transaction) write(w *Write) Written {
+	ref := refInFile(w.Ref)
+	c := &change{ref: ref, old: t.record(ref), by: &w.By}
+	if err := c.admit(w); err != nil {
+		return Written{Err: err}
+	}
+	warnings, err := c.ask(t, w)
+	if err == nil {
+		err = t.settle(c)
+	}
+	if err != nil {
+		return Written{Err: err}
+	}
+	for _, n := range c.outcome {
+		warnings = append(warnings, n.message)
+	}
+	written := Written{Warnings: warnings, Removed: c.remove}
+	if r := t.record(ref); r != nil {
+		written.Object = r.object
+	} else {
+		written.Object = c.old.object
+	}
+	return written
+}
+
+// settle gives a change its values and makes it part of the transaction, for those that
+// come after it to see; or it is refused, and nothing is taken.
+func (t *transaction) settle(c *change) error {
+	l := t.s.ledger
+	before := l.mark()
+	if err := c.allocate(l); err != nil {
+		l.back(before)
+		return err
+	}
+	if err := t.prepare(c); err != nil {
+		l.back(before)
+		return err
+	}
+	t.settled = append(t.settled, c)
+	t.last[c.ref] = c
+	if svc, isService := c.next.(*object.Service); isService {
+		t.externals.add(c.ref.Key(), svc)
+	}
+	t.base = l.mark()
+	t.noteAsked(c)
+	return nil
+}
+
+// allocate gives one change its values, whatever others ask for.
+func (c *change) allocate(l *ledger) error {
+	if c.ref.Kind != object.KindService {
+		c.next = c.wanted
+		return nil
+	}
+	c.restart()
+	if c.next != nil || c.remove {
+		c.release(l)
+	}
+	if c.next == nil {
+		return nil
+	}
+	for _, step := range allocation {
+		if err := step(c, l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
