@@ -73,7 +73,7 @@ func TestSaves(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			settle := defaultSettle
+			settle := 5 * defaultSettle // a busy machine lets an editor pause for longer than it wants
 			if c.quick {
 				settle = long
 			}

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 )
 
 // LastGood keeps the last good content of every file, so that a file that is broken when
@@ -100,24 +101,59 @@ func (s *saver) err() error {
 	return s.last
 }
 
+// saveRest is how long a path rests after it was saved: a file that changes all the time
+// costs no more than two commits a second. What a path has first is saved at once.
+const saveRest = 500 * time.Millisecond
+
 // run works until stop is closed, and then off what is left.
 func (s *saver) run(stop <-chan struct{}) {
+	saved := map[string]time.Time{} // what rests
+	var rested <-chan time.Time
 	for {
 		select {
 		case <-s.wake:
-			s.flush()
+		case <-rested:
 		case <-stop:
-			s.flush()
+			s.flush(s.due(nil))
 			return
+		}
+		now := time.Now()
+		maps.DeleteFunc(saved, func(_ string, at time.Time) bool { return now.Sub(at) >= saveRest })
+		todo := s.due(saved)
+		s.flush(todo)
+		now = time.Now()
+		for path := range todo {
+			saved[path] = now
+		}
+		rested = nil
+		if s.waits() {
+			rested = time.After(saveRest)
 		}
 	}
 }
 
-func (s *saver) flush() {
+// due takes out what is to be saved now: of what does not rest.
+func (s *saver) due(resting map[string]time.Time) map[string][]byte {
 	s.mu.Lock()
-	todo := s.todo
-	s.todo = map[string][]byte{}
-	s.mu.Unlock()
+	defer s.mu.Unlock()
+	todo := map[string][]byte{}
+	for path, content := range s.todo {
+		if _, rests := resting[path]; !rests {
+			todo[path] = content
+			delete(s.todo, path)
+		}
+	}
+	return todo
+}
+
+// waits tells whether something is to be saved.
+func (s *saver) waits() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.todo) > 0
+}
+
+func (s *saver) flush(todo map[string][]byte) {
 	if len(todo) == 0 {
 		return
 	}

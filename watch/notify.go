@@ -92,8 +92,14 @@ func (w *Watcher) event(ev fsnotify.Event) {
 		h.written = true
 	}
 	w.dirty[ev.Name] = h
-	// A link or directory that is moved is often one step of several.
-	w.unsure = w.unsure || !h.moved || !isManifest(filepath.Base(ev.Name))
+	switch manifest := isManifest(filepath.Base(ev.Name)); {
+	case manifest && h.moved:
+		w.sure = true
+	case manifest && !ev.Has(fsnotify.Create|fsnotify.Remove|fsnotify.Rename):
+		// It is written to, which is its own affair.
+	default: // A link or directory that is moved is often one step of several.
+		w.unsure = true
+	}
 	w.dirtyLast = time.Now()
 	if w.dirtySince.IsZero() {
 		w.dirtySince = w.dirtyLast
@@ -136,13 +142,17 @@ func isManifest(name string) bool {
 	return false
 }
 
-// checkAt is when to look at them: at once, if all are files that were renamed into place,
-// for these are complete; else when there were no more events for a moment, or there is no
-// end of them.
+// checkAt is when to look at them: at once, if there are files that were renamed into
+// place, for these are complete, unless there is more to it; else when all are.
 func (w *Watcher) checkAt() time.Time {
-	if !w.unsure {
+	if w.sure && !w.unsure {
 		return w.dirtySince
 	}
+	return w.gathered()
+}
+
+// gathered is when there were no more events for a moment, or there is no end of them.
+func (w *Watcher) gathered() time.Time {
 	quiet, latest := w.dirtyLast.Add(w.gather), w.dirtySince.Add(w.cfg.Settle)
 	if latest.Before(quiet) {
 		return latest
@@ -152,8 +162,7 @@ func (w *Watcher) checkAt() time.Time {
 
 // check looks at the paths that events were about.
 func (w *Watcher) check(now time.Time) {
-	dirty := w.dirty
-	w.dirty, w.dirtySince, w.unsure = map[string]hint{}, time.Time{}, false
+	dirty := w.takeDirty(now)
 	whole := map[*source]bool{}
 	for path, h := range dirty {
 		s := w.sourceOf(path)
@@ -173,6 +182,27 @@ func (w *Watcher) check(now time.Time) {
 			w.scan(s, dirty, now)
 		}
 	}
+}
+
+// takeDirty gives the paths to look at, which are forgotten.
+func (w *Watcher) takeDirty(now time.Time) map[string]hint {
+	all, early := w.dirty, w.sure && !w.unsure && now.Before(w.gathered())
+	w.sure = false
+	if early { // those that are being written to go on to gather
+		moved := map[string]hint{}
+		for path, h := range all {
+			if h.moved {
+				moved[path] = h
+				delete(all, path)
+			}
+		}
+		if len(all) > 0 {
+			return moved
+		}
+		all = moved
+	}
+	w.dirty, w.dirtySince, w.unsure = map[string]hint{}, time.Time{}, false
+	return all
 }
 
 // failed deals with an error of the source of events: what it did not tell must be

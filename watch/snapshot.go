@@ -30,6 +30,9 @@ type Snapshot struct {
 	Problems []manifest.Problem
 	// Sources are the directories, as configured.
 	Sources []Source
+	// Noticed is when the oldest change of a file was noticed that no snapshot had before
+	// that was received; zero: there is none.
+	Noticed time.Time
 }
 
 // A Source is a directory.
@@ -58,18 +61,24 @@ func (w *Watcher) publish(now time.Time) {
 		return
 	}
 	if w.previous == nil && !w.readOnce() {
-		w.nextShot = now.Add(pace)
+		w.nextShot = now.Add(paceMost)
 		return
 	}
-	w.changed = false
+	began := time.Now()
 	next := w.snapshot()
+	next.Noticed = w.began
+	w.changed, w.began = false, time.Time{}
 	if w.previous != nil && next.equal(w.previous) {
 		return
 	}
+	pace := min(paceMost, max(paceLeast, restFor*time.Since(began)))
 	w.previous, w.nextShot = next, now.Add(pace)
 	w.published.Add(1)
 	select { // Only this goroutine sends: after taking an unread one there is room.
-	case <-w.snapshots:
+	case unread := <-w.snapshots:
+		if !unread.Noticed.IsZero() {
+			next.Noticed = unread.Noticed
+		}
 	default:
 	}
 	w.snapshots <- next

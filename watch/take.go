@@ -6,7 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"runtime"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"svcctl.io/svcctl/store/manifest"
@@ -19,12 +23,13 @@ func (w *Watcher) load() error {
 	if err != nil {
 		return fmt.Errorf("watch: load the last good contents: %w", err)
 	}
-	for path, content := range contents {
+	paths := slices.Collect(maps.Keys(contents))
+	loaded := make([]*file, len(paths))
+	together(len(paths), func(i int) {
+		path, content := paths[i], contents[paths[i]]
 		s := w.sourceOf(path)
 		if s == nil {
-			// Of a directory that is not watched any more.
-			w.saver.put(path, nil)
-			continue
+			return
 		}
 		f := &file{path: path, source: s, hash: sha256.Sum256(content)}
 		if parsed := manifest.Decode(path, content, w.cfg.Limits); parsed.Err == nil {
@@ -33,7 +38,14 @@ func (w *Watcher) load() error {
 			f.broken = parsed.Err
 			w.log.Warn("last good content is no longer good", "problem", parsed.Err.String())
 		}
-		w.files[path] = f
+		loaded[i] = f
+	})
+	for i, path := range paths {
+		if loaded[i] == nil {
+			w.saver.put(path, nil) // of a directory that is not watched any more
+		} else {
+			w.files[path] = loaded[i]
+		}
 	}
 	return nil
 }
@@ -65,75 +77,136 @@ func (w *Watcher) settle(now time.Time) {
 	}
 	w.held = time.Time{}
 	slices.SortFunc(ready, func(a, b *file) int { return cmp.Compare(a.path, b.path) })
-	for _, f := range ready {
-		w.take(f, now)
+	for some := range slices.Chunk(ready, chunk) {
+		contents := make([]content, len(some))
+		together(len(some), func(i int) {
+			if some[i].change.sight.kind == regular {
+				contents[i] = w.fetch(some[i])
+			}
+		})
+		for i, f := range some {
+			w.take(f, contents[i], now)
+		}
 	}
 }
 
-// take deals with a change that settled.
-func (w *Watcher) take(f *file, now time.Time) {
+// chunk is how many files are read before they are dealt with, which bounds the texts that
+// are in memory at once.
+const chunk = 64
+
+// together calls do for 0 to n-1, in as many goroutines as there are CPUs: parsing is most
+// of what a start takes.
+func together(n int, do func(i int)) {
+	var next atomic.Int64
+	work := func() {
+		for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+			do(i)
+		}
+	}
+	var others sync.WaitGroup
+	for range min(n, runtime.GOMAXPROCS(0)) - 1 {
+		others.Go(work)
+	}
+	work()
+	others.Wait()
+}
+
+// take deals with a change that settled; what the file has now is its content, if it is
+// one.
+func (w *Watcher) take(f *file, now content, at time.Time) {
 	switch f.change.sight.kind {
 	case gone:
 		delete(w.files, f.path)
 		delete(w.waiting, f.path)
 		w.saver.put(f.path, nil)
-		w.changed = true
+		w.change(f.change.first)
 	case unusable:
 		w.log.Warn("manifest cannot be read", "file", f.path, "reason", f.change.sight.why)
 		w.done(f)
 	case regular:
-		w.read(f, now)
+		w.read(f, now, at)
+	}
+}
+
+// change notes that there is something for a snapshot, which began at a time.
+func (w *Watcher) change(began time.Time) {
+	w.changed = true
+	if w.began.IsZero() || began.Before(w.began) {
+		w.began = began
 	}
 }
 
 // done makes the change the state.
 func (w *Watcher) done(f *file) {
 	// The same content with another date is nothing new, unless it was out of reach.
-	w.changed = w.changed || f.seen.kind == unusable || f.change.sight.kind == unusable
+	if f.seen.kind == unusable || f.change.sight.kind == unusable {
+		w.change(f.change.first)
+	}
 	f.seen, f.taken = f.change.sight, true
 	f.change = nil
 	delete(w.waiting, f.path)
 }
 
-// read reads a file that settled, unless it turns out that it did not.
-func (w *Watcher) read(f *file, now time.Time) {
+// content is what is in a file.
+type content struct {
+	data []byte
+	seen sight
+	hash [sha256.Size]byte
+	next *manifest.File // nil when the content is one that is known
+	err  error
+}
+
+// fetch reads a file. It changes nothing.
+func (w *Watcher) fetch(f *file) (c content) {
 	w.reads.Add(1)
+	c.data, c.seen, c.err = f.source.read(f.path, f.change.sight, w.limits().Bytes)
+	if c.err != nil || c.data == nil {
+		return c
+	}
+	c.hash = sha256.Sum256(c.data)
+	if c.hash != f.hash && (f.good == nil || c.hash != f.goodHash) {
+		c.next = w.parse(f, c.data)
+	}
+	return c
+}
+
+// read deals with a file that settled, unless it turns out that it did not.
+func (w *Watcher) read(f *file, now content, at time.Time) {
 	c := f.change
-	last := !now.Before(c.first.Add(w.cfg.SettleCap)) // not waiting any longer
-	data, seen, err := f.source.read(f.path, c.sight, w.limits().Bytes)
+	last := !at.Before(c.first.Add(w.cfg.SettleCap)) // not waiting any longer
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		w.observe(f.source, f.path, sight{kind: gone}, hint{}, now)
+	case errors.Is(now.err, fs.ErrNotExist):
+		w.observe(f.source, f.path, sight{kind: gone}, hint{}, at)
 		return
-	case err != nil:
-		w.observe(f.source, f.path, sight{kind: unusable, why: reason(err)}, hint{}, now)
+	case now.err != nil:
+		w.observe(f.source, f.path, sight{kind: unusable, why: reason(now.err)}, hint{}, at)
 		return
-	case data == nil || !seen.same(c.sight) && !last:
-		w.observe(f.source, f.path, seen, hint{}, now)
+	case now.data == nil || !now.seen.same(c.sight) && !last:
+		w.observe(f.source, f.path, now.seen, hint{}, at)
 		return
 	}
-	c.sight = seen
-	hash := sha256.Sum256(data)
+	c.sight = now.seen
 	switch {
-	case hash == f.hash:
+	case now.hash == f.hash:
 		w.done(f)
 		return
-	case f.good != nil && hash == f.goodHash:
-		f.hash, f.broken, w.changed = hash, nil, true
+	case f.good != nil && now.hash == f.goodHash:
+		f.hash, f.broken = now.hash, nil
+		w.change(c.first)
 		w.done(f)
 		return
 	}
-	next := w.parse(f, data)
-	if next.Err == nil && !c.complete && !last && lacks(next, f.good) {
+	if now.next.Err == nil && !c.complete && !last && lacks(now.next, f.good) {
 		c.lacking = true
 		return
 	}
-	f.hash, f.broken, w.changed = hash, next.Err, true
-	if next.Err != nil {
-		w.log.Warn("manifest refused", "problem", next.Err.String(), "last_good", f.good != nil)
+	f.hash, f.broken = now.hash, now.next.Err
+	w.change(c.first)
+	if now.next.Err != nil {
+		w.log.Warn("manifest refused", "problem", now.next.Err.String(), "last_good", f.good != nil)
 	} else {
-		f.good, f.goodHash = next, hash
-		w.saver.put(f.path, data)
+		f.good, f.goodHash = now.next, now.hash
+		w.saver.put(f.path, now.data)
 	}
 	w.done(f)
 }

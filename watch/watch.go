@@ -27,9 +27,12 @@ const (
 	// than the steps of a rename dance, shorter than anyone notices. A file that was
 	// renamed into place is not waited for.
 	gather = 10 * time.Millisecond
-	// pace is the least time between two snapshots: making one costs a copy of the list
-	// of files.
-	pace = 50 * time.Millisecond
+	// Between two snapshots are at least paceLeast, in which several changes become one, and
+	// restFor times as long as the last one took, up to paceMost: making one costs a copy of
+	// the list of files.
+	paceLeast = 10 * time.Millisecond
+	paceMost  = 50 * time.Millisecond
+	restFor   = 20
 	// poll is how often directories are looked at that send no events: those that are
 	// unavailable, and all of them when there are no watches.
 	poll = time.Second
@@ -117,13 +120,15 @@ type Watcher struct {
 	dirty      map[string]hint // paths with events
 	dirtySince time.Time       // of the first of the events; zero: none
 	dirtyLast  time.Time       // of the last
-	unsure     bool            // what an event was about may go on
+	sure       bool            // some of them were renamed into place
+	unsure     bool            // what an event was about may go on, in other paths, too
 	nextPoll   time.Time
 	nextRescan time.Time
 	held       time.Time // since when settled changes wait for vanished files
 
 	asked    []chan struct{} // requests that are not answered yet
 	changed  bool            // since the last snapshot
+	began    time.Time       // when the oldest change of a file that is in none was noticed
 	previous *Snapshot
 	nextShot time.Time
 
