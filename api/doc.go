@@ -7,18 +7,26 @@
 //	/svcctl/v1/status wire.Status
 //	/svcctl/v1/wait   ?for=synced|ready &timeout=30s &revision=N: answers when it is so
 //	/svcctl/v1/env    ?namespace=NS: wire.Environment
-//	/svcctl/v1/release POST, by root: lets go what vanished from the manifests in a mass
+//	/svcctl/v1/release POST, by an admin: lets go what vanished from the manifests in a mass
+//	/svcctl/v1/journal ?limit=N, by an admin: a wire.JournalEntry a line, the newest N
+//	/svcctl/v1/alloc  wire.Allocations; POST to alloc/repair, by an admin: puts them right
+//	/svcctl/v1/endpoint wire.Endpoint: where the API is served over TLS
+//	/svcctl/v1/token   over the socket: POST a wire.TokenRequest, answers a wire.Token;
+//	                   DELETE, by an admin: revokes all tokens
+//	/api /apis /openapi Config.Objects: the Kubernetes-shaped API (package rest)
 //
-// Everything else answers a Kubernetes Status; /api and /apis, the room of the
-// Kubernetes-shaped API, are empty.
+// Everything else answers a Kubernetes Status.
 //
 // Invariants:
 //
-//   - Who can open the socket can read; only root, and the user the appliance runs as,
-//     can change something. The socket is 0660 in a directory of 0750.
-//     The caller's uid, gid and pid, as the kernel tells them, are in the context.
+//   - Over the unix socket the kernel says who asks: root, the user the appliance runs as
+//     and the members of a group may do everything, whom the mode of the socket lets in
+//     besides may read. Over TLS a bearer token says it; without one there are the health
+//     checks and the version, and 401 for everything else.
 //   - One server a socket: a socket somebody answers on is never taken over.
-//   - Slow, idle and many clients cost a bounded amount and do not shut others out.
+//   - Slow, idle and many clients cost a bounded amount and do not shut others out. Watches
+//     have a budget of their own.
+//   - Who waits, or watches, is told when the server stops, and does not hold it up.
 //   - A handler that panics costs its own request, nothing else.
 //
 // The package must not know how anything is done: it asks a Backend. It never
@@ -26,5 +34,5 @@
 //
 //	srv := api.New(api.Config{Socket: "/run/svcctl/svcctl.sock", Version: "v0.1.0"}, backend, log)
 //	ln, err := srv.Listen() // fails at once when somebody else serves there
-//	err = srv.Serve(ctx, ln) // until ctx is done
+//	err = srv.Serve(ctx, ln) // until ctx is done; ServeTLS for a TCP listener
 package api

@@ -21,6 +21,8 @@ const (
 	kubernetesMinor = "36"
 )
 
+const waitPath = "/svcctl/v1/wait"
+
 const (
 	// defaultWait is how long /svcctl/v1/wait waits when it is not told.
 	defaultWait = 30 * time.Second
@@ -44,8 +46,7 @@ func get(h http.HandlerFunc) http.Handler {
 			return
 		}
 		if r.ContentLength != 0 {
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyGrace))
-			w.Header().Set("Connection", "close")
+			spare(w, r)
 			fail(w, http.StatusBadRequest, wire.ReasonBadRequest, r.Method+" takes no body: leave it out")
 			return
 		}
@@ -142,7 +143,7 @@ func (s *Server) wait(w http.ResponseWriter, r *http.Request) {
 	// end the request's context.
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Time{})
-	_ = rc.SetWriteDeadline(time.Now().Add(condition.timeout + writeTimeout))
+	_ = rc.SetWriteDeadline(time.Now().Add(condition.timeout + s.limits.write))
 
 	ctx, cancel := context.WithTimeout(r.Context(), condition.timeout)
 	defer cancel()

@@ -2,6 +2,7 @@ package api
 
 import (
 	"container/list"
+	"crypto/tls"
 	"io"
 	"net"
 	"net/http"
@@ -46,7 +47,7 @@ func (l *limitListener) Accept() (net.Conn, error) {
 		}
 		evicted, ok := l.admit(conn)
 		if evicted != nil {
-			_ = evicted.Close()
+			cut(evicted)
 		}
 		if ok {
 			return conn, nil
@@ -61,6 +62,15 @@ func (l *limitListener) Accept() (net.Conn, error) {
 			_ = conn.Close()
 		}
 	}
+}
+
+// cut closes a connection without a word: a TLS client that takes nothing would have to be
+// waited for.
+func cut(conn net.Conn) {
+	if secure, ok := conn.(*tls.Conn); ok {
+		conn = secure.NetConn()
+	}
+	_ = conn.Close()
 }
 
 // refuse answers a connection there is no room for. The request is read, or else

@@ -1,13 +1,12 @@
 package api_test
 
 import (
-	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"svcctl.io/svcctl/api"
+	"svcctl.io/svcctl/api/auth"
 )
 
 func TestProfiles(t *testing.T) {
@@ -25,15 +24,12 @@ func TestProfiles(t *testing.T) {
 	}
 }
 
-// A request that did not come by the unix socket is nobody's: the same handler may be
-// behind TCP one day.
+// A request that did not come by the unix socket is not the owner's, whatever token it shows.
 func TestProfilesAreForTheOwner(t *testing.T) {
-	h := api.New(api.Config{}, newBackend(), slog.New(slog.DiscardHandler)).Handler()
+	s := serveTLS(t, newBackend(), api.Config{})
 	for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/profile?seconds=1"} {
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
-		if w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), "only root") {
-			t.Errorf("GET %s without a peer: %d %s", path, w.Code, w.Body)
+		if code, body := s.ask(t, s.token(t, auth.Admin), path); code != http.StatusForbidden || !strings.Contains(body, "only root") {
+			t.Errorf("GET %s over TCP: %d %s", path, code, body)
 		}
 	}
 }

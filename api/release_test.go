@@ -3,13 +3,12 @@ package api_test
 import (
 	"errors"
 	"io"
-	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"svcctl.io/svcctl/api"
+	"svcctl.io/svcctl/api/auth"
 )
 
 func TestRelease(t *testing.T) {
@@ -37,11 +36,11 @@ func TestRelease(t *testing.T) {
 	if code, body := post(); code != http.StatusServiceUnavailable || !strings.Contains(body, "on strike") {
 		t.Errorf("POST: %d %s", code, body)
 	}
-	// Who does not come by the unix socket is nobody.
-	srv := api.New(api.Config{}, b, slog.New(slog.DiscardHandler))
-	w := httptest.NewRecorder()
-	srv.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/svcctl/v1/release", nil))
-	if w.Code != http.StatusForbidden {
-		t.Errorf("POST by nobody: %d %s", w.Code, w.Body)
+	// Who may only read lets nothing go.
+	remote := serveTLS(t, b, api.Config{})
+	for role, want := range map[auth.Role]int{auth.Reader: http.StatusForbidden, auth.Nobody: http.StatusUnauthorized} {
+		if code, body := remote.do(t, remote.token(t, role), http.MethodPost, "/svcctl/v1/release", ""); code != want {
+			t.Errorf("POST by %s: %d %s", role, code, body)
+		}
 	}
 }

@@ -12,14 +12,37 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// What one client may cost.
+// limits are what the clients of one listener may cost.
+type limits struct {
+	header time.Duration // to send a request's headers
+	read   time.Duration // to send a whole request
+	write  time.Duration // to take an answer, or the next piece of one that shows objects
+	idle   time.Duration // between requests
+	// objects is for requests for objects, which may be large, in place of read.
+	objects time.Duration
+	// connections is how many there may be at a time, requests how many requests that come
+	// by one connection or many, and watches how many requests without end, over each
+	// way in. Connections on the unix socket have one request at a time, so its watches must
+	// leave room for others.
+	connections, requests, watches, unixWatches int
+}
+
+var defaultLimits = limits{
+	header: 5 * time.Second, read: 15 * time.Second, write: 15 * time.Second, idle: 60 * time.Second,
+	objects:     60 * time.Second, // as kube-apiserver's --request-timeout
+	connections: maxConnections, requests: 512, watches: 1024, unixWatches: maxConnections * 3 / 4,
+}
+
 const (
-	headerTimeout  = 5 * time.Second  // to send a request's headers
-	readTimeout    = 15 * time.Second // to send a whole request
-	writeTimeout   = 15 * time.Second // to take an answer
-	idleTimeout    = 60 * time.Second // between requests
 	maxHeaderBytes = 64 << 10
 	maxConnections = 256
+	// maxStreams is how many requests one HTTP/2 connection may have under way: as
+	// kube-apiserver's, since clients have all their watches on one.
+	maxStreams = 250
+	// pingAfter is how long a HTTP/2 client may be silent until it is asked whether it is
+	// there, and pingTimeout how long it may take to say so.
+	pingAfter   = 30 * time.Second
+	pingTimeout = 15 * time.Second
 	// shutdownTimeout is how long requests under way may take to finish at the end.
 	// Under the 2 s in which the whole program has stopped.
 	shutdownTimeout = 1500 * time.Millisecond
@@ -31,20 +54,27 @@ var errStopping = errors.New("the appliance is stopping")
 // Serve answers requests on ln with h, under the limits of this package, until ctx
 // is done; it then closes ln and returns nil. panicked may be nil.
 func Serve(ctx context.Context, ln net.Listener, h http.Handler, log *slog.Logger, panicked func()) error {
-	limited := newLimitListener(ln, maxConnections)
+	return defaultLimits.serve(ctx, ln, h, log, panicked)
+}
+
+func (l limits) serve(ctx context.Context, ln net.Listener, h http.Handler, log *slog.Logger, panicked func()) error {
+	limited := newLimitListener(ln, l.connections)
 	requests, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	srv := &http.Server{
 		Handler:           survive(record(h, log), log, panicked),
-		ReadHeaderTimeout: headerTimeout,
-		ReadTimeout:       readTimeout,
-		WriteTimeout:      writeTimeout,
-		IdleTimeout:       idleTimeout,
+		ReadHeaderTimeout: l.header,
+		ReadTimeout:       l.read,
+		WriteTimeout:      l.write,
+		IdleTimeout:       l.idle,
 		MaxHeaderBytes:    maxHeaderBytes,
-		BaseContext:       func(net.Listener) context.Context { return requests },
-		ConnContext:       withPeer,
-		ConnState:         limited.state,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: maxStreams, SendPingTimeout: pingAfter, PingTimeout: pingTimeout, WriteByteTimeout: l.write,
+		},
+		BaseContext: func(net.Listener) context.Context { return requests },
+		ConnContext: withPeer,
+		ConnState:   limited.state,
+		ErrorLog:    slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(limited) }()
@@ -94,7 +124,7 @@ func survive(h http.Handler, log *slog.Logger, panicked func()) http.Handler {
 	})
 }
 
-// record logs every request at level debug, with who made it.
+// record logs every request at level debug, with the process that made it, or its address.
 func record(h http.Handler, log *slog.Logger) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !log.Enabled(r.Context(), slog.LevelDebug) {
@@ -107,6 +137,8 @@ func record(h http.Handler, log *slog.Logger) http.Handler {
 		args := []any{"method", r.Method, "path", r.URL.Path, "code", rec.code, "dur", time.Since(began)}
 		if peer, ok := PeerFrom(r.Context()); ok {
 			args = append(args, "uid", peer.UID, "pid", peer.PID)
+		} else {
+			args = append(args, "from", r.RemoteAddr)
 		}
 		log.Debug("request", args...)
 	})

@@ -2,10 +2,12 @@ package api
 
 import (
 	"context"
+	"crypto/tls"
 	"log/slog"
 	"net"
 	"net/http"
 
+	"svcctl.io/svcctl/api/auth"
 	"svcctl.io/svcctl/api/wire"
 )
 
@@ -36,6 +38,11 @@ type Backend interface {
 type Config struct {
 	// Socket is the path of the unix socket.
 	Socket string
+	// SocketGroup is the group, by name or number, whose members may do everything over
+	// the socket; empty: none.
+	SocketGroup string
+	// SocketReaders lets every user of the box read over the socket.
+	SocketReaders bool
 	// Version is the version of the program, as v0.1.0.
 	Version string
 	// Panicked, when not nil, is called for every request whose handler panicked.
@@ -43,6 +50,31 @@ type Config struct {
 	// Environment gives the variables that tell where the Services of a namespace are;
 	// when it is nil, nobody is told. It may be called concurrently.
 	Environment func(namespace string) []wire.Variable
+	// Objects answers what is below /api, /apis and /openapi, and /svcctl/v1/apply, for users
+	// that may at least read; when it is nil, nothing is there.
+	Objects http.Handler
+	// Journal gives the newest changes of objects, at most limit of them, the oldest first;
+	// when it is nil, nobody is told. It may be called concurrently.
+	Journal func(limit int) ([]wire.JournalEntry, error)
+	// Allocations tells the ranges and who holds what of them, and puts right what does not
+	// agree with the Services if it is told to; when it is nil, nobody is told. It may be
+	// called concurrently.
+	Allocations func(repair bool) wire.Allocations
+	// TLS is how the API is served over TCP; nil: it is not.
+	TLS *TLS
+}
+
+// TLS is how the API is served over TCP.
+type TLS struct {
+	// Tokens tell who a client is.
+	Tokens *auth.Tokens
+	// Certificate is tls.Config.GetCertificate.
+	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	// CA gives the certificate of the CA that clients should trust, PEM; nil when it is
+	// none of ours.
+	CA func() []byte
+	// Address is where it listens, host:port, with the port that it got.
+	Address string
 }
 
 // Server answers the API's requests.
@@ -50,24 +82,57 @@ type Server struct {
 	cfg     Config
 	backend Backend
 	log     *slog.Logger
+	local   auth.Local
+	limits  limits
+	onTLS   budget // what clients on TLS have under way
+	onUnix  budget
 }
 
 // New is a Server that has not opened its socket yet.
 func New(cfg Config, backend Backend, log *slog.Logger) *Server {
-	return &Server{cfg: cfg, backend: backend, log: log}
+	return &Server{cfg: cfg, backend: backend, log: log, limits: defaultLimits}
 }
 
-// Listen takes the socket. It fails when another server answers on it, or when it
-// cannot be made.
-func (s *Server) Listen() (net.Listener, error) { return listenUnix(s.cfg.Socket) }
+// Listen takes the socket. It fails when another server answers on it, when it cannot be
+// made, or when there is no SocketGroup of that name.
+func (s *Server) Listen() (net.Listener, error) {
+	access := socketAccess{readers: s.cfg.SocketReaders}
+	if s.cfg.SocketGroup != "" {
+		gid, err := auth.LookupGroup(s.cfg.SocketGroup)
+		if err != nil {
+			return nil, err
+		}
+		access.group, access.grouped = int(gid), true
+		s.local = auth.LocalGroup(gid)
+	}
+	ln, err := listenUnix(s.cfg.Socket, access)
+	if err != nil {
+		return nil, err
+	}
+	if why := access.barred(s.cfg.Socket); why != "" {
+		s.log.Warn("not everybody who may can reach the API socket", "socket", s.cfg.Socket, "why", why)
+	}
+	return ln, nil
+}
 
-// Serve answers requests on ln until ctx is done, closes ln, and returns nil once
+// Serve answers requests on the socket until ctx is done, closes it, and returns nil once
 // the requests under way are finished, or cut after 2 s.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
-	return Serve(ctx, ln, s.Handler(), s.log, s.cfg.Panicked)
+	return s.limits.serve(ctx, ln, s.Handler(), s.log, s.cfg.Panicked)
 }
 
-// Handler is the whole API without a listener.
+// ServeTLS is Serve for a TCP listener, whose clients speak TLS. Config.TLS must be there.
+func (s *Server) ServeTLS(ctx context.Context, ln net.Listener) error {
+	secure := tls.NewListener(ln, &tls.Config{
+		MinVersion:     tls.VersionTLS12,
+		NextProtos:     []string{"h2", "http/1.1"},
+		GetCertificate: s.cfg.TLS.Certificate,
+	})
+	return s.limits.serve(ctx, secure, s.Handler(), s.log, s.cfg.Panicked)
+}
+
+// Handler is the whole API without a listener. It knows who asks by the Peer in a request's
+// context, which Serve puts there, else by the token that a request shows.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	health := HealthHandler(s.backend)
@@ -75,13 +140,29 @@ func (s *Server) Handler() http.Handler {
 		mux.Handle(path, health)
 	}
 	mux.Handle("/version", get(s.version))
-	mux.Handle("/svcctl/v1/status", get(s.status))
-	mux.Handle("/svcctl/v1/wait", get(s.wait))
-	mux.HandleFunc("/svcctl/v1/release", s.release)
+	reader := func(path string, h http.Handler) { mux.Handle(path, needs(auth.Reader, h)) }
+	admin := func(path string, h http.Handler) { mux.Handle(path, needs(auth.Admin, h)) }
+	reader("/svcctl/v1/status", get(s.status))
+	reader(waitPath, get(s.wait))
+	admin("/svcctl/v1/release", http.HandlerFunc(s.release))
 	if s.cfg.Environment != nil {
-		mux.Handle("/svcctl/v1/env", get(s.environment))
+		reader("/svcctl/v1/env", get(s.environment))
 	}
-	mux.Handle(profilePath, profiles())
-	mux.HandleFunc("/", notFound)
-	return mux
+	if s.cfg.Journal != nil {
+		admin("/svcctl/v1/journal", get(s.journal))
+	}
+	if s.cfg.Allocations != nil {
+		reader("/svcctl/v1/alloc", get(s.alloc))
+		admin("/svcctl/v1/alloc/repair", http.HandlerFunc(s.repair))
+	}
+	reader("/svcctl/v1/endpoint", get(s.endpoint))
+	reader("/svcctl/v1/token", http.HandlerFunc(s.token))
+	reader(profilePath, profiles())
+	if s.cfg.Objects != nil {
+		for _, path := range []string{"/api", "/api/", "/apis", "/apis/", "/openapi/", "/svcctl/v1/apply"} {
+			reader(path, s.unhurried(s.cfg.Objects))
+		}
+	}
+	reader("/", http.HandlerFunc(notFound))
+	return s.identify(s.admit(mux))
 }

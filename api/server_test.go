@@ -84,9 +84,18 @@ type server struct {
 // start serves b on a socket of its own.
 func start(t *testing.T, b api.Backend) *server {
 	t.Helper()
+	return serve(t, b, api.Config{})
+}
+
+// serve is start for a server that is told more, and may be given other limits.
+func serve(t *testing.T, b api.Backend, cfg api.Config, more ...func(*api.Server)) *server {
+	t.Helper()
 	s := &server{socket: filepath.Join(t.TempDir(), "run", "svcctl.sock"), log: &bytes.Buffer{}}
-	srv := api.New(api.Config{Socket: s.socket, Version: "v0.1.0", Panicked: func() { s.panics.Add(1) }}, b,
-		slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	cfg.Socket, cfg.Version, cfg.Panicked = s.socket, "v0.1.0", func() { s.panics.Add(1) }
+	srv := api.New(cfg, b, slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	for _, f := range more {
+		f(srv)
+	}
 	ln, err := srv.Listen()
 	if err != nil {
 		t.Fatal(err)

@@ -15,8 +15,11 @@ import (
 )
 
 const (
-	socketDirMode = 0o750
-	socketMode    = 0o660
+	socketDirMode   = 0o750
+	socketMode      = 0o660
+	openDirMode     = 0o755
+	openSocketMode  = 0o666 // to connect is to write
+	closedUntilMode = 0o600 // of a socket that gets another group
 	// probeTimeout is how long another server may take to accept a connection.
 	probeTimeout = 2 * time.Second
 )
@@ -24,11 +27,87 @@ const (
 // ErrInUse is wrapped by the error of Listen when another server answers on the socket.
 var ErrInUse = errors.New("another svcctl serves")
 
+// socketAccess is who may open the socket, beside the user and the group that the
+// appliance runs as. What they may do then is decided by package auth.
+type socketAccess struct {
+	group   int // its members, in place of those of the appliance's own group
+	grouped bool
+	readers bool // everybody
+}
+
+func (a socketAccess) mode() fs.FileMode {
+	if a.readers {
+		return openSocketMode
+	}
+	return socketMode
+}
+
+// grant lets those in who may, to a file or directory of ours with a mode.
+func (a socketAccess) grant(path string, mode fs.FileMode) error {
+	if info, err := os.Stat(path); err != nil {
+		return err
+	} else if status, ok := info.Sys().(*syscall.Stat_t); a.grouped && (!ok || int(status.Gid) != a.group) {
+		if err := os.Chown(path, -1, a.group); err != nil {
+			return fmt.Errorf("%w: the appliance must be root, or a member of the group", err)
+		}
+	}
+	return os.Chmod(path, mode)
+}
+
+// barred says who of those that may open the socket cannot, because its directory is
+// closed to them; "" when there are none. A directory that somebody else has made is
+// theirs to open.
+func (a socketAccess) barred(path string) string {
+	dir := filepath.Dir(path)
+	info, err := os.Stat(dir)
+	if err != nil {
+		return ""
+	}
+	status, ok := info.Sys().(*syscall.Stat_t)
+	mode := info.Mode().Perm()
+	switch {
+	case !ok || mode&0o001 != 0:
+		return ""
+	case a.readers:
+		return fmt.Sprintf("others may not enter %s (mode %04o): run `chmod o+x %s`", dir, mode, dir)
+	case a.grouped && (int(status.Gid) != a.group || mode&0o010 == 0):
+		return fmt.Sprintf("the group may not enter %s: run `chgrp %d %s && chmod g+x %s`", dir, a.group, dir, dir)
+	}
+	return ""
+}
+
+// makeDir makes the directory of the socket, unless it is there.
+func (a socketAccess) makeDir(dir string) error {
+	var made []string
+	for d := dir; ; d = filepath.Dir(d) {
+		if _, err := os.Lstat(d); !errors.Is(err, fs.ErrNotExist) || d == filepath.Dir(d) {
+			break
+		}
+		made = append(made, d)
+	}
+	if err := os.MkdirAll(dir, socketDirMode); err != nil {
+		return err
+	}
+	if !a.grouped && !a.readers {
+		return nil
+	}
+	mode := fs.FileMode(socketDirMode)
+	if a.readers {
+		mode = openDirMode
+	}
+	for _, d := range made {
+		if err := a.grant(d, mode); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // listenUnix makes the socket at path, and its directory when that is missing. A
 // socket that is left over is replaced; one that somebody answers on is not.
-func listenUnix(path string) (net.Listener, error) {
+func listenUnix(path string, access socketAccess) (net.Listener, error) {
 	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, socketDirMode); err != nil {
+	if err := access.makeDir(dir); err != nil {
 		return nil, fmt.Errorf("make the directory of the API socket: %w: run as root, or give another --socket", err)
 	}
 	unlock, err := lockDir(dir)
@@ -41,9 +120,13 @@ func listenUnix(path string) (net.Listener, error) {
 	}
 	// The mode that a unix socket's descriptor has when it is bound is the mode of
 	// the file, less the umask: so nobody gets in before the Chmod.
+	first := uint32(socketMode)
+	if access.grouped {
+		first = closedUntilMode
+	}
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
-		if e := c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), socketMode) }); e != nil {
+		if e := c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), first) }); e != nil {
 			return e
 		}
 		return err
@@ -52,7 +135,7 @@ func listenUnix(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the API socket: %w: give another --socket", err)
 	}
-	if err := os.Chmod(path, socketMode); err != nil {
+	if err := access.grant(path, access.mode()); err != nil {
 		_ = ln.Close()
 		return nil, fmt.Errorf("open the API socket: %w", err)
 	}
@@ -96,40 +179,4 @@ func removeStale(path string) error {
 		return fmt.Errorf("remove the API socket that is left over: %w", err)
 	}
 	return nil
-}
-
-// Peer is who is at the other end of a unix socket, as the kernel tells
-// (SO_PEERCRED): as of when it connected.
-type Peer struct {
-	PID      int32
-	UID, GID uint32
-}
-
-type peerKey struct{}
-
-// PeerFrom is the Peer of a request's context; false when it did not come by a
-// unix socket.
-func PeerFrom(ctx context.Context) (Peer, bool) {
-	p, ok := ctx.Value(peerKey{}).(Peer)
-	return p, ok
-}
-
-// withPeer is the http.Server's ConnContext hook.
-func withPeer(ctx context.Context, conn net.Conn) context.Context {
-	uc, ok := conn.(*net.UnixConn)
-	if !ok {
-		return ctx
-	}
-	raw, err := uc.SyscallConn()
-	if err != nil {
-		return ctx
-	}
-	var cred *unix.Ucred
-	var credErr error
-	if err := raw.Control(func(fd uintptr) {
-		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); err != nil || credErr != nil {
-		return ctx
-	}
-	return context.WithValue(ctx, peerKey{}, Peer{PID: cred.Pid, UID: cred.Uid, GID: cred.Gid})
 }

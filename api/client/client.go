@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,8 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -21,6 +24,8 @@ const (
 	dialTimeout = 3 * time.Second
 	// callTimeout is for an answer that the server gives at once.
 	callTimeout = 10 * time.Second
+	// idleConnection is how long a connection is kept for the next call.
+	idleConnection = 30 * time.Second
 	// waitGrace is how much later than the server the client gives up waiting.
 	waitGrace = 5 * time.Second
 	// dialPause is the time between two attempts to reach an appliance that starts.
@@ -41,31 +46,41 @@ const (
 
 // Client talks to one appliance. It may be used concurrently.
 type Client struct {
-	socket string
-	http   *http.Client
+	// Warned, when it is not nil, is called with every warning that the server gives.
+	Warned func(text string)
+
+	place string // the path of the socket, or the URL
+	base  string // what paths are appended to
+	token string // sent with every request, "" for none
+	http  *http.Client
 }
 
 // New is a Client of the appliance that serves on the unix socket at path.
 func New(path string) *Client {
 	dialer := net.Dialer{Timeout: dialTimeout}
-	return &Client{socket: path, http: &http.Client{
+	return &Client{place: path, base: "http://svcctl", http: &http.Client{
 		Transport: &http.Transport{
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				return dialer.DialContext(ctx, "unix", path)
 			},
-			DisableKeepAlives: true, // a verb makes one call
+			IdleConnTimeout:    idleConnection,
+			DisableCompression: true, // between processes of one machine
 		},
 	}}
 }
 
 // UnreachableError is the error of a call that got no answer.
 type UnreachableError struct {
+	// Socket is the path of the socket, or the URL of a remote appliance.
 	Socket string
 	Err    error
 }
 
 // Error says what to do about it.
 func (e *UnreachableError) Error() string {
+	if strings.Contains(e.Socket, "://") {
+		return fmt.Sprintf("cannot reach the appliance at %s: %v", e.Socket, e.remedy())
+	}
 	if errors.Is(e.Err, fs.ErrPermission) {
 		return fmt.Sprintf("cannot reach the appliance at %s: permission denied: run as root, or as a member of the socket's group", e.Socket)
 	}
@@ -118,9 +133,18 @@ func (c *Client) Release(ctx context.Context) (services int, err error) {
 // answer until then, with an *UnreachableError. An appliance that is just being
 // started is waited for.
 func (c *Client) Wait(ctx context.Context, cond Condition, timeout time.Duration) (*wire.Status, error) {
+	return c.WaitFor(ctx, cond, 0, timeout)
+}
+
+// WaitFor is Wait for Synced up to a revision, such as the resourceVersion of an object; 0
+// is everything that is accepted by now, what files say included.
+func (c *Client) WaitFor(ctx context.Context, cond Condition, revision uint64, timeout time.Duration) (*wire.Status, error) {
 	deadline := time.Now().Add(timeout)
 	for left := timeout; ; left = max(time.Until(deadline), time.Millisecond) {
 		query := url.Values{"for": {string(cond)}, "timeout": {left.String()}}
+		if revision > 0 {
+			query.Set("revision", strconv.FormatUint(revision, 10))
+		}
 		var s wire.Status
 		err := c.get(ctx, "/svcctl/v1/wait", query, left+waitGrace, &s)
 		if err == nil {
@@ -151,29 +175,35 @@ func (c *Client) get(ctx context.Context, path string, query url.Values, timeout
 
 // call makes a request without a body and decodes the answer into v.
 func (c *Client) call(ctx context.Context, method, path string, query url.Values, timeout time.Duration, v any) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	u := url.URL{Scheme: "http", Host: "svcctl", Path: path, RawQuery: query.Encode()}
-	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
+	resp, err := c.do(ctx, request{method: method, path: path, query: query, patience: timeout})
 	if err != nil {
-		return fmt.Errorf("ask for %s: %w", path, err)
+		return err
 	}
-	resp, err := c.http.Do(req)
+	defer resp.Close()
+	body, err := io.ReadAll(io.LimitReader(resp, maxAnswer))
 	if err != nil {
-		return &UnreachableError{Socket: c.socket, Err: cause(err)}
+		return c.unreachable(err)
 	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-	if err != nil {
-		return &UnreachableError{Socket: c.socket, Err: cause(err)}
-	}
-	if resp.StatusCode != http.StatusOK {
-		return failure(resp.StatusCode, body)
-	}
-	if err := json.Unmarshal(body, v); err != nil {
-		return fmt.Errorf("read the answer for %s from %s: %w: is it an svcctl of the same version that serves there?", path, c.socket, err)
+	return c.decode(path, body, v)
+}
+
+// decode reads an answer.
+func (c *Client) decode(path string, body []byte, v any) error {
+	decoder := json.NewDecoder(bytes.NewReader(body))
+	decoder.UseNumber()
+	if err := decoder.Decode(v); err != nil {
+		return c.strange(path, err)
 	}
 	return nil
+}
+
+// strange is the error of an answer that cannot be read.
+func (c *Client) strange(path string, err error) error {
+	return fmt.Errorf("read the answer for %s from %s: %w: is it an svcctl of the same version that serves there?", path, c.place, err)
+}
+
+func (c *Client) unreachable(err error) error {
+	return &UnreachableError{Socket: c.place, Err: cause(err)}
 }
 
 // cause takes the made-up URL out of an error of net/http.
@@ -184,7 +214,7 @@ func cause(err error) error {
 	return err
 }
 
-// failure is the error of an answer that is not 200.
+// failure is the error of an answer that is none of success.
 func failure(code int, body []byte) error {
 	var f wire.Failure
 	if json.Unmarshal(body, &f) == nil && f.Kind == "Status" {
@@ -192,4 +222,25 @@ func failure(code int, body []byte) error {
 	}
 	return wire.NewFailure(code, wire.ReasonInternalError,
 		fmt.Sprintf("the server answered %d %s: is it svcctl that serves there?", code, http.StatusText(code)))
+}
+
+// Place is where the appliance is: the path of its socket, or its URL.
+func (c *Client) Place() string { return c.place }
+
+// Allocations asks for the ranges and who holds what of them.
+func (c *Client) Allocations(ctx context.Context) (*wire.Allocations, error) {
+	var a wire.Allocations
+	if err := c.get(ctx, "/svcctl/v1/alloc", nil, callTimeout, &a); err != nil {
+		return nil, err
+	}
+	return &a, nil
+}
+
+// RepairAllocations has what is held, and what the Services have, made to agree.
+func (c *Client) RepairAllocations(ctx context.Context) (*wire.Allocations, error) {
+	var a wire.Allocations
+	if err := c.call(ctx, http.MethodPost, "/svcctl/v1/alloc/repair", nil, callTimeout, &a); err != nil {
+		return nil, err
+	}
+	return &a, nil
 }

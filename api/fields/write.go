@@ -157,6 +157,9 @@ func Apply(live, applied map[string]any, by Writer, force bool) (map[string]any,
 	if len(all) == 0 {
 		all = update(nil, before, all, by, owner{firstApply, operationUpdate, by.APIVersion, by.Subresource})
 		all.cap()
+	} else if settled(before, applied, all, by) {
+		clone, _ := schema.Clone(live).(map[string]any)
+		return clone, nil
 	}
 	merged, all, err := applyAs(before, applied, all, by, force)
 	if err != nil {
@@ -168,6 +171,21 @@ func Apply(live, applied map[string]any, by Writer, force bool) (map[string]any,
 	clone, _ := schema.Clone(withEntries(merged, all.encode())).(map[string]any)
 	tidy(clone)
 	return clone, nil
+}
+
+// settled tells whether a manager applies what it owns already, and the object says so: the
+// usual case, in which nothing changes.
+func settled(live, applied map[string]any, all managers, by Writer) bool {
+	last, known := all[by.owner(operationApply)]
+	if !known || last.apiVersion != by.APIVersion || by.Manager == kubectl && annotationsOf(live)[lastApplied] != nil {
+		return false
+	}
+	mine := difference(without(setOf(applied, by.Type), by.ignored()), nobodys)
+	if !difference(mine, last.fields).empty() || !difference(last.fields, mine).empty() {
+		return false
+	}
+	merged, _ := merge(live, applied, by.Type).(map[string]any)
+	return equal(live, merged, by.Type)
 }
 
 // applyAs applies, and forces the conflicts that kubectl's own older way to apply makes.

@@ -30,6 +30,10 @@ type Kind struct {
 var (
 	// everything is what can be done with objects that are kept.
 	everything = []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
+	// oneByOne is what can be done with objects that others hang on: not all at once.
+	oneByOne = []string{"create", "delete", "get", "list", "patch", "update", "watch"}
+	// looking is what can be done with objects that are computed from other ones.
+	looking = []string{"get", "list", "watch"}
 	// asking is what can be done with a question.
 	asking = []string{"create"}
 	// StatusVerbs are what can be done with a status at a path of its own.
@@ -43,7 +47,7 @@ func All() []Kind {
 			Kind{Name: object.KindConfigMap, Plural: "configmaps", ShortNames: []string{"cm"}, Namespaced: true},
 			Kind{Name: object.KindEndpoints, Plural: "endpoints", ShortNames: []string{"ep"}, Namespaced: true},
 			Kind{Name: object.KindEvent, Plural: "events", ShortNames: []string{"ev"}, Namespaced: true},
-			Kind{Name: object.KindNamespace, Plural: "namespaces", ShortNames: []string{"ns"}, HasStatus: true},
+			Kind{Name: object.KindNamespace, Plural: "namespaces", ShortNames: []string{"ns"}, HasStatus: true, Verbs: oneByOne},
 			Kind{Name: object.KindNode, Plural: "nodes", ShortNames: []string{"no"}, HasStatus: true, Open: true},
 			Kind{Name: object.KindPod, Plural: "pods", ShortNames: []string{"po"}, Namespaced: true, InAll: true, HasStatus: true, Open: true},
 			Kind{Name: object.KindSecret, Plural: "secrets", Namespaced: true},
@@ -66,7 +70,7 @@ func All() []Kind {
 			Kind{Name: object.KindEvent, Plural: "events", ShortNames: []string{"ev"}, Namespaced: true},
 		),
 		group("networking.k8s.io",
-			Kind{Name: object.KindIPAddress, Plural: "ipaddresses", ShortNames: []string{"ip"}},
+			Kind{Name: object.KindIPAddress, Plural: "ipaddresses", ShortNames: []string{"ip"}, Verbs: looking},
 			Kind{Name: object.KindServiceCIDR, Plural: "servicecidrs", HasStatus: true},
 		),
 	)

@@ -101,7 +101,7 @@ func JSON(live map[string]any, patch []byte) (patched map[string]any, duplicates
 	}
 	options := jsonpatch.NewApplyOptions()
 	options.AccumulatedCopySizeLimit = maxCopied
-	after, err := operations.ApplyWithOptions(before, options)
+	after, err := applyTo(before, operations, options)
 	if err != nil {
 		return nil, nil, &refusal{ErrNotApplicable, err.Error()}
 	}
@@ -110,4 +110,15 @@ func JSON(live map[string]any, patch []byte) (patched map[string]any, duplicates
 		return nil, nil, &refusal{ErrNotApplicable, err.Error()}
 	}
 	return patched, duplicates, nil
+}
+
+// applyTo applies operations. The library panics on some that lack what they need, as a test
+// of the whole object without a value.
+func applyTo(before []byte, operations jsonpatch.Patch, options *jsonpatch.ApplyOptions) (after []byte, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("an operation is not complete: %v", cause)
+		}
+	}()
+	return operations.ApplyWithOptions(before, options)
 }

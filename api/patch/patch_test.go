@@ -114,6 +114,7 @@ func TestJSONRefusals(t *testing.T) {
 		{`{}`, `[1]`, ErrMalformed, "error decoding patch"},
 		{`{"a":1}`, `[{"op":"test","path":"/a","value":2}]`, ErrNotApplicable, "testing value /a failed"},
 		{`{"a":1}`, `[{"op":"remove","path":"/b"}]`, ErrNotApplicable, "/b"},
+		{`{"a":1}`, `[{"op":"test","path":""}]`, ErrNotApplicable, "not complete"},
 		{`{"a":1}`, `[{"op":"jump","path":"/b"}]`, ErrMalformed, "unsupported operation"},
 		{`{"a":1}`, `[{"op":"replace","path":"","value":[]}]`, ErrNotApplicable, "send an object"},
 		{`{"a":1}`, many, ErrTooLarge, "The allowed maximum operations in a JSON patch is 10000, got 10001"},

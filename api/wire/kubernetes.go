@@ -9,6 +9,26 @@ type Failure struct {
 	Message    string   `json:"message"`
 	Reason     string   `json:"reason"`
 	Code       int      `json:"code"` // the HTTP status
+	// Details say what it is about; nil when there is nothing more to say.
+	Details *FailureDetails `json:"details,omitempty"`
+}
+
+// FailureDetails is meta/v1 StatusDetails.
+type FailureDetails struct {
+	Name   string         `json:"name,omitempty"`
+	Group  string         `json:"group,omitempty"`
+	Kind   string         `json:"kind,omitempty"` // the plural, or the kind
+	UID    string         `json:"uid,omitempty"`
+	Causes []FailureCause `json:"causes,omitempty"`
+	// RetryAfterSeconds is when to try again; 0 is not said.
+	RetryAfterSeconds int `json:"retryAfterSeconds,omitempty"`
+}
+
+// FailureCause is meta/v1 StatusCause: one of several things that are wrong.
+type FailureCause struct {
+	Reason  string `json:"reason,omitempty"` // FieldValueInvalid, FieldManagerConflict
+	Message string `json:"message,omitempty"`
+	Field   string `json:"field,omitempty"` // spec.ports[0].port
 }
 
 // The reasons of a Failure (metav1.StatusReason).
@@ -20,6 +40,9 @@ const (
 	ReasonInternalError      = "InternalError"
 	ReasonServiceUnavailable = "ServiceUnavailable"
 	ReasonTimeout            = "Timeout"
+	ReasonConflict           = "Conflict"
+	ReasonExpired            = "Expired"
+	ReasonUnauthorized       = "Unauthorized"
 )
 
 // NewFailure is the Failure that goes with an HTTP status code.

@@ -19,9 +19,11 @@ type Status struct {
 	// Ready tells whether every source has been read once and what was accepted
 	// then is in the kernel.
 	Ready bool `json:"ready"`
-	// Reason says why it is not ready; empty when it is.
+	// Reason says why it is not ready or not synced, where there is more to say than that
+	// a change is under way.
 	Reason string `json:"reason,omitempty"`
-	// Synced tells whether everything accepted so far is in the kernel.
+	// Synced tells whether everything accepted so far is in the kernel, and was not changed
+	// there by somebody else.
 	Synced   bool     `json:"synced"`
 	Revision Revision `json:"revision"`
 	// Sources are the watched directories, in the order they were given.

@@ -1,0 +1,259 @@
+package auth
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// authorityName is the file of the CA, its certificate and its key, in the directory of
+	// the keys. One file, so that no crash leaves the one without the other.
+	authorityName = "ca.pem"
+
+	authorityLife = 10 * 365 * 24 * time.Hour
+	leafLife      = 365 * 24 * time.Hour
+	// renewBefore is how long before its end a certificate is replaced.
+	renewBefore = 30 * 24 * time.Hour
+	// leafBackdate is for clients whose clocks are behind ours.
+	leafBackdate = 24 * time.Hour
+	// maxAddresses bounds the addresses in a certificate that clients have come by.
+	maxAddresses = 100
+
+	pemCertificate = "CERTIFICATE"
+	pemKey         = "PRIVATE KEY"
+)
+
+// authorityBegin is when the CA is valid from: before the clock of any box that forgets the
+// time when it is off.
+var authorityBegin = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// serialBits is the size of a serial number: RFC 5280, section 4.1.2.2 takes 20 octets.
+const serialBits = 128
+
+// Authority shows the clients of a TLS listener a certificate that its own CA has signed.
+// The CA is kept in a file; the certificate is made anew with each start, and before it
+// expires. Its methods are safe for concurrent use.
+type Authority struct {
+	path string
+	log  *slog.Logger
+	now  func() time.Time
+
+	mu        sync.Mutex
+	ca        *x509.Certificate
+	caKey     *ecdsa.PrivateKey
+	leaf      *tls.Certificate
+	names     []string     // that the certificate is for
+	addresses []netip.Addr // likewise, those that clients came by last
+}
+
+// OpenAuthority reads the CA from a directory, or makes both. names are what clients call
+// the server: names and addresses. The addresses that clients come by are added by and by.
+func OpenAuthority(dir string, names []string, log *slog.Logger) (*Authority, error) {
+	a := &Authority{path: filepath.Join(dir, authorityName), log: log, now: time.Now}
+	for _, name := range append([]string{"localhost", "127.0.0.1", "::1"}, names...) {
+		if addr, err := netip.ParseAddr(name); err == nil {
+			a.addAddress(addr)
+		} else if name != "" && !slices.Contains(a.names, name) {
+			a.names = append(a.names, name)
+		}
+	}
+	if err := a.load(); err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a, a.renewAuthority()
+}
+
+// load reads the CA, if there is one.
+func (a *Authority) load() error {
+	data, err := readKeyFile(a.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		a.ca, a.caKey, err = parseAuthority(data)
+	}
+	if err != nil {
+		return fmt.Errorf("read the CA of the API from %s: %w: remove it, and a new one is made; clients need a new kubeconfig then", a.path, err)
+	}
+	return nil
+}
+
+func parseAuthority(data []byte) (*x509.Certificate, *ecdsa.PrivateKey, error) {
+	first, rest := pem.Decode(data)
+	if first == nil || first.Type != pemCertificate {
+		return nil, nil, errors.New("it does not begin with a certificate")
+	}
+	second, _ := pem.Decode(rest)
+	if second == nil || second.Type != pemKey {
+		return nil, nil, errors.New("it has no key")
+	}
+	cert, err := x509.ParseCertificate(first.Bytes)
+	if err != nil {
+		return nil, nil, err
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(second.Bytes)
+	if err != nil {
+		return nil, nil, err
+	}
+	key, ok := parsed.(*ecdsa.PrivateKey)
+	if !ok || !cert.IsCA || !key.PublicKey.Equal(cert.PublicKey) {
+		return nil, nil, errors.New("the key is not that of the certificate of a CA")
+	}
+	return cert, key, nil
+}
+
+// renewAuthority makes a CA when there is none that lasts for another certificate.
+func (a *Authority) renewAuthority() error {
+	now := a.now()
+	if a.ca != nil && now.Add(renewBefore).Before(a.ca.NotAfter) {
+		return nil
+	}
+	if a.ca != nil {
+		a.log.Warn("the CA of the API is at its end and replaced: make the kubeconfigs of clients again", "expires", a.ca.NotAfter)
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return fmt.Errorf("make a CA: %w", err)
+	}
+	template := &x509.Certificate{
+		SerialNumber:          serial(),
+		Subject:               pkix.Name{CommonName: fmt.Sprintf("svcctl %x", serial().Bytes()[:4])},
+		NotBefore:             authorityBegin,
+		NotAfter:              now.Add(authorityLife),
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+		MaxPathLenZero:        true,
+		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		return fmt.Errorf("make a CA: %w", err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return fmt.Errorf("make a CA: %w", err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return fmt.Errorf("make a CA: %w", err)
+	}
+	data := append(encodePEM(pemCertificate, der), encodePEM(pemKey, secret)...)
+	if err := writeKeyFile(a.path, data); err != nil {
+		return fmt.Errorf("keep the CA of the API: %w", err)
+	}
+	a.ca, a.caKey, a.leaf = cert, key, nil
+	return nil
+}
+
+func encodePEM(kind string, der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+}
+
+func serial() *big.Int {
+	var b [serialBits / 8]byte
+	rand.Read(b[:]) // never fails
+	b[0] = b[0]&0x7f | 0x40
+	return new(big.Int).SetBytes(b[:])
+}
+
+// CA is the certificate of the CA, in PEM.
+func (a *Authority) CA() []byte {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return encodePEM(pemCertificate, a.ca.Raw)
+}
+
+// Certificate implements tls.Config.GetCertificate: a certificate that is valid now, also
+// for the address that the client came by.
+func (a *Authority) Certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if hello != nil && hello.Conn != nil {
+		if at, ok := hello.Conn.LocalAddr().(*net.TCPAddr); ok && a.addAddress(at.AddrPort().Addr()) {
+			a.leaf = nil
+		}
+	}
+	now := a.now()
+	if a.leaf != nil && now.After(a.leaf.Leaf.NotBefore) && now.Before(a.renewal()) {
+		return a.leaf, nil
+	}
+	err := a.renewAuthority()
+	if err == nil {
+		err = a.renewLeaf(now)
+	}
+	if err != nil {
+		a.log.Error("the certificate of the API cannot be renewed", "err", err)
+		return nil, err
+	}
+	return a.leaf, nil
+}
+
+// renewal is when the certificate is to be replaced.
+func (a *Authority) renewal() time.Time { return a.leaf.Leaf.NotAfter.Add(-renewBefore) }
+
+// addAddress adds an address to those that the certificate is for, and tells whether it
+// is a new one. Of too many the oldest goes, but for the first ones, which were asked for.
+func (a *Authority) addAddress(addr netip.Addr) bool {
+	addr = addr.Unmap().WithZone("")
+	if addr.IsUnspecified() || slices.Contains(a.addresses, addr) {
+		return false
+	}
+	if len(a.addresses) >= maxAddresses {
+		a.addresses = slices.Delete(a.addresses, maxAddresses/2, maxAddresses/2+1)
+	}
+	a.addresses = append(a.addresses, addr)
+	return true
+}
+
+// renewLeaf makes a certificate of the server.
+func (a *Authority) renewLeaf(now time.Time) error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return fmt.Errorf("make a certificate: %w", err)
+	}
+	end := now.Add(leafLife)
+	if end.After(a.ca.NotAfter) {
+		end = a.ca.NotAfter
+	}
+	template := &x509.Certificate{
+		SerialNumber:          serial(),
+		Subject:               pkix.Name{CommonName: "svcctl"},
+		NotBefore:             now.Add(-leafBackdate),
+		NotAfter:              end,
+		BasicConstraintsValid: true,
+		KeyUsage:              x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		DNSNames:              a.names,
+	}
+	for _, addr := range a.addresses {
+		template.IPAddresses = append(template.IPAddresses, addr.AsSlice())
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.ca, &key.PublicKey, a.caKey)
+	if err != nil {
+		return fmt.Errorf("make a certificate: %w", err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		return fmt.Errorf("make a certificate: %w", err)
+	}
+	a.leaf = &tls.Certificate{Certificate: [][]byte{der, a.ca.Raw}, PrivateKey: key, Leaf: leaf}
+	return nil
+}

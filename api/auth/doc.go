@@ -1,0 +1,22 @@
+// Package auth tells who makes a request of the API and what they may do, and shows clients
+// that it is the appliance they talk to.
+//
+// Over the unix socket the kernel says who is at the other end (Local). Over TLS a client
+// shows a token that it was given over the socket before (Tokens); the server shows a
+// certificate, signed by a CA of its own or given by the operator (Authority, Files).
+//
+// Invariants:
+//
+//   - A key is on disk, and would survive a power cut, before anything is signed with it.
+//     Key files are readable by their owner only.
+//   - A token cannot be made, changed or prolonged without the key. Nothing about a token is
+//     believed before its signature is checked, which takes equally long for every wrong one.
+//   - Nobody becomes somebody by an error: who cannot be identified may do nothing.
+//
+// The package does not know requests or paths: what a Role may do is decided by those who
+// serve them.
+//
+//	tokens, err := auth.OpenTokens(dir)
+//	text, expires, err := tokens.Issue(auth.User{Name: "root", Role: auth.Reader}, time.Hour)
+//	user, expires, err = tokens.Verify(text)
+package auth

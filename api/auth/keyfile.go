@@ -1,0 +1,86 @@
+package auth
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+const (
+	keyDirMode  = 0o700
+	keyFileMode = 0o600
+	// maxKeyFile bounds what is read of a key file, in bytes.
+	maxKeyFile = 64 << 10
+)
+
+// readKeyFile reads a file with a key; fs.ErrNotExist is wrapped when there is none. A
+// file that others can read is refused: what it holds is no secret any more.
+func readKeyFile(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	switch mode := info.Mode(); {
+	case !mode.IsRegular():
+		return nil, fmt.Errorf("%s is no regular file: remove it, and a new one is made", path)
+	case mode.Perm()&0o077 != 0:
+		return nil, fmt.Errorf("%s can be read by others (mode %04o), so what it holds is no secret: remove it, and a new one is made", path, mode.Perm())
+	}
+	return io.ReadAll(io.LimitReader(f, maxKeyFile))
+}
+
+// writeKeyFile puts data into a file that only we can read, in a directory that is made
+// when it is missing. When it returns, the file holds data, also after a power cut; when it
+// fails, the file is what it was.
+func writeKeyFile(path string, data []byte) (err error) {
+	dir := filepath.Dir(path)
+	if err := makeKeyDir(dir); err != nil {
+		return err
+	}
+	fresh := path + ".new"
+	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, keyFileMode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		_ = os.Remove(fresh)
+		return err
+	}
+	if err := os.Rename(fresh, path); err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
+
+// makeKeyDir makes a directory, in one that is there, and makes it durable.
+func makeKeyDir(dir string) error {
+	err := os.Mkdir(dir, keyDirMode)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(dir))
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

@@ -1,0 +1,76 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"svcctl.io/svcctl/api/wire"
+)
+
+const (
+	tokenPath    = "/svcctl/v1/token"
+	endpointPath = "/svcctl/v1/endpoint"
+	journalPath  = "/svcctl/v1/journal"
+)
+
+// Token asks for a bearer token. It is given over the socket only.
+func (c *Client) Token(ctx context.Context, ask wire.TokenRequest) (*wire.Token, error) {
+	body, err := json.Marshal(ask)
+	if err != nil {
+		return nil, fmt.Errorf("ask for a token: %w", err)
+	}
+	resp, err := c.do(ctx, request{method: http.MethodPost, path: tokenPath, form: "application/json", body: body, patience: callTimeout})
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Close()
+	answer, err := io.ReadAll(io.LimitReader(resp, maxAnswer))
+	if err != nil {
+		return nil, c.unreachable(err)
+	}
+	var t wire.Token
+	return &t, c.decode(tokenPath, answer, &t)
+}
+
+// RevokeTokens makes all tokens invalid that were given so far.
+func (c *Client) RevokeTokens(ctx context.Context) error {
+	var r wire.Revoked
+	return c.call(ctx, http.MethodDelete, tokenPath, nil, callTimeout, &r)
+}
+
+// Endpoint asks where the API is served over TLS.
+func (c *Client) Endpoint(ctx context.Context) (*wire.Endpoint, error) {
+	var e wire.Endpoint
+	if err := c.get(ctx, endpointPath, nil, callTimeout, &e); err != nil {
+		return nil, err
+	}
+	return &e, nil
+}
+
+// Journal asks for the newest changes of objects, at most limit, the oldest first.
+func (c *Client) Journal(ctx context.Context, limit int) ([]wire.JournalEntry, error) {
+	resp, err := c.do(ctx, request{method: http.MethodGet, path: journalPath,
+		query: url.Values{"limit": {strconv.Itoa(limit)}}, patience: callTimeout})
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Close()
+	var entries []wire.JournalEntry
+	lines := json.NewDecoder(io.LimitReader(resp, maxAnswer))
+	for {
+		var entry wire.JournalEntry
+		switch err := lines.Decode(&entry); {
+		case errors.Is(err, io.EOF):
+			return entries, nil
+		case err != nil:
+			return nil, c.strange(journalPath, err)
+		}
+		entries = append(entries, entry)
+	}
+}

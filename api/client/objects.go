@@ -1,0 +1,193 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// Object is an object of any kind as JSON has it: map[string]any, []any, string, bool,
+// nil and json.Number.
+type Object = map[string]any
+
+const (
+	// listPatience is how long a list may pause, or a write take.
+	listPatience = time.Minute
+	jsonType     = "application/json"
+	// MergePatch is the media type of a JSON merge patch (RFC 7386).
+	MergePatch = "application/merge-patch+json"
+	// tableType asks for a Table, and else for JSON.
+	tableType = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+)
+
+// ListMeta is the metadata of a list.
+type ListMeta struct {
+	ResourceVersion string `json:"resourceVersion"`
+}
+
+// Get asks for the object at a path.
+func (c *Client) Get(ctx context.Context, path string, query url.Values) (Object, error) {
+	var o Object
+	err := c.call(ctx, http.MethodGet, path, query, listPatience, &o)
+	return o, err
+}
+
+// Each calls f for every object of the list at a path, as JSON, in their order, while the
+// answer comes in: what is in memory is one object. An error of f ends it.
+func (c *Client) Each(ctx context.Context, path string, query url.Values, f func(json.RawMessage) error) (ListMeta, error) {
+	var meta struct {
+		Metadata ListMeta `json:"metadata"`
+	}
+	err := c.stream(ctx, path, query, jsonType, "items", &meta, func(d *json.Decoder) error {
+		var raw json.RawMessage
+		if err := d.Decode(&raw); err != nil {
+			return err
+		}
+		if err := f(raw); err != nil {
+			return itemError{err}
+		}
+		return nil
+	})
+	return meta.Metadata, err
+}
+
+// Create makes an object in the collection at a path.
+func (c *Client) Create(ctx context.Context, path string, query url.Values, o Object) (Object, error) {
+	body, err := json.Marshal(o)
+	if err != nil {
+		return nil, err
+	}
+	return c.send(ctx, request{method: http.MethodPost, path: path, query: query, form: jsonType, body: body})
+}
+
+// Patch changes the object at a path; form is the media type of the patch.
+func (c *Client) Patch(ctx context.Context, path string, query url.Values, form string, patch []byte) (Object, error) {
+	return c.send(ctx, request{method: http.MethodPatch, path: path, query: query, form: form, body: patch})
+}
+
+// Delete removes the object at a path, at once if uid is "" or the object's. The answer is
+// a Status, or the object while something keeps it from going.
+func (c *Client) Delete(ctx context.Context, path string, query url.Values, uid string) (Object, error) {
+	options := map[string]any{"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
+	if values := query["dryRun"]; len(values) > 0 {
+		options["dryRun"] = values // a body replaces the query, as in Kubernetes
+	}
+	if uid != "" {
+		options["preconditions"] = map[string]any{"uid": uid}
+	}
+	body, err := json.Marshal(options)
+	if err != nil {
+		return nil, err
+	}
+	return c.send(ctx, request{method: http.MethodDelete, path: path, query: query, form: jsonType, body: body})
+}
+
+// send makes a request that is answered with an object.
+func (c *Client) send(ctx context.Context, r request) (Object, error) {
+	r.patience = listPatience
+	resp, err := c.do(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Close()
+	body, err := io.ReadAll(io.LimitReader(resp, maxAnswer))
+	if err != nil {
+		return nil, c.unreachable(err)
+	}
+	var o Object
+	return o, c.decode(r.path, body, &o)
+}
+
+// stream reads an object whose field array is long: item is called for each of its items
+// and has to decode it; the other fields go into rest.
+func (c *Client) stream(ctx context.Context, path string, query url.Values, accept, array string, rest any, item func(*json.Decoder) error) error {
+	resp, err := c.do(ctx, request{method: http.MethodGet, path: path, query: query, accept: accept, patience: listPatience})
+	if err != nil {
+		return err
+	}
+	defer resp.Close()
+	d := json.NewDecoder(resp)
+	d.UseNumber()
+	others, err := split(d, array, item)
+	if err != nil {
+		return c.broken(path, err)
+	}
+	body, err := json.Marshal(others)
+	if err == nil {
+		err = json.Unmarshal(body, rest)
+	}
+	if err != nil {
+		return c.strange(path, err)
+	}
+	return nil
+}
+
+// itemError is an error of the caller's own function.
+type itemError struct{ error }
+
+// split reads an object and hands out the items of one field.
+func split(d *json.Decoder, array string, item func(*json.Decoder) error) (others map[string]json.RawMessage, err error) {
+	others = map[string]json.RawMessage{}
+	if err := expect(d, '{'); err != nil {
+		return nil, err
+	}
+	for d.More() {
+		key, err := d.Token()
+		if err != nil {
+			return nil, err
+		}
+		if key != array {
+			var raw json.RawMessage
+			if err := d.Decode(&raw); err != nil {
+				return nil, err
+			}
+			others[key.(string)] = raw
+			continue
+		}
+		switch token, err := d.Token(); {
+		case err != nil:
+			return nil, err
+		case token == nil: // null is an empty list
+			continue
+		case token != json.Delim('['):
+			return nil, errors.New("a list is missing")
+		}
+		for d.More() {
+			if err := item(d); err != nil {
+				return nil, err
+			}
+		}
+		if err := expect(d, ']'); err != nil {
+			return nil, err
+		}
+	}
+	return others, expect(d, '}')
+}
+
+func expect(d *json.Decoder, delim json.Delim) error {
+	token, err := d.Token()
+	if err != nil {
+		return err
+	}
+	if token != delim {
+		return errors.New(delim.String() + " is missing")
+	}
+	return nil
+}
+
+// broken is the error of an answer that ended early, or is none that we know.
+func (c *Client) broken(path string, err error) error {
+	if own, is := errors.AsType[itemError](err); is {
+		return own.error
+	}
+	var syntax *json.SyntaxError
+	var form *json.UnmarshalTypeError
+	if errors.As(err, &syntax) || errors.As(err, &form) {
+		return c.strange(path, err)
+	}
+	return c.unreachable(err)
+}

@@ -1,0 +1,3 @@
+module svcctl.io/svcctl/api/conformance/served
+
+go 1.26.0

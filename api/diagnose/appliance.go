@@ -1,0 +1,121 @@
+package diagnose
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"svcctl.io/svcctl/api/wire"
+)
+
+// programmed checks that the present version is in the kernel.
+func (d *diagnosis) programmed() {
+	for _, p := range d.problems() {
+		if p.Reason == refusedByKernel {
+			d.add(Bad, "change the Service; if it looks right, that is a fault of svcctl: please report it", "the kernel does not take it: %s", p.Message)
+			return
+		}
+	}
+	version, err := strconv.ParseUint(d.Service.Metadata.ResourceVersion, 10, 64)
+	programmed := d.Status.Revision.Programmed
+	switch {
+	case err != nil:
+	case !d.Status.Ready:
+		d.add(Bad, "wait: `svcctl wait --for ready`", "the appliance is not ready: %s", d.Status.Reason)
+	case version > programmed:
+		d.add(Bad, "wait, and look at `svcctl status`: `svcctl wait --for synced`", "it is not in the kernel yet: it is revision %d, and %d is programmed", version, programmed)
+	default:
+		d.good("it is in the kernel: revision %d, and all up to %d is programmed", version, programmed)
+	}
+}
+
+// boxReasons are problems that are about the box, which may keep any Service from
+// answering, and what they mean.
+var boxReasons = map[string]string{
+	"MassRemovalHeld":     "what vanished from the manifests is kept in force",
+	"ForeignInterference": "another program changes the tables",
+	"Host":                "a setting of the box",
+}
+
+// appliance tells what is wrong with the box itself.
+func (d *diagnosis) appliance() {
+	told := 0
+	for _, p := range d.Status.Problems {
+		what, is := boxReasons[p.Reason]
+		if !is || p.Object != "" {
+			continue
+		}
+		told++
+		next := "`svcctl doctor` tells more"
+		if p.Reason == "MassRemovalHeld" {
+			next = "put the files back, or let them go: `svcctl release`"
+		}
+		d.add(Doubt, next, "%s: %s", what, p.Message)
+	}
+	if !d.Status.Synced && d.Status.Ready && d.Status.Reason != "" {
+		d.add(Doubt, "", "the appliance is behind: %s", d.Status.Reason)
+		return
+	}
+	if told == 0 {
+		d.good("the box is as it should be")
+	}
+}
+
+// Nobody are the findings about an address that no Service has.
+func Nobody(f Facts) []Finding {
+	d := &diagnosis{Facts: f}
+	q := f.Question
+	what := q.Address.String()
+	if !q.Address.IsValid() {
+		what = fmt.Sprintf("port %d%s of this box", q.Port, slashed(q.Protocol))
+	}
+	d.add(Bad, "`svcctl get services -A -o wide` lists who has which address", "no Service answers at %s", what)
+	if f.Allocations != nil {
+		d.place(q)
+	}
+	for _, p := range f.Status.Problems {
+		if p.Severity == wire.SeverityError && q.Address.IsValid() && strings.Contains(p.Message, q.Address.String()) {
+			d.add(Bad, "mend it where it is written", "a problem names it: %s", p.String())
+		}
+	}
+	d.appliance()
+	return d.findings
+}
+
+// place tells in which range something is that nobody has.
+func (d *diagnosis) place(q Question) {
+	for _, pool := range d.Allocations.Pools {
+		for _, h := range pool.Holders {
+			if q.Address.IsValid() && h.Value == q.Address.String() {
+				d.add(Bad, "wait for it, or run `svcctl alloc check`", "it is held by %s, which does not answer on it", strings.Join(h.Services, ", "))
+				return
+			}
+		}
+		if q.Address.IsValid() && inRange(q.Address, pool.Range) {
+			if pool.Kind == wire.PoolClusterIP {
+				d.add(Doubt, "", "it lies in the range of cluster IPs %s and is nobody's: clients get no answer", pool.Range)
+			} else {
+				d.add(Doubt, "", "it lies in the pool of load balancer IPs %s and is nobody's: packets to it are not ours", pool.Range)
+			}
+			return
+		}
+	}
+	if q.Address.IsValid() {
+		d.add(Doubt, "", "it lies in none of the appliance's ranges: packets to it are not ours")
+	}
+}
+
+// inRange tells whether an address lies in 10.0.0.0/8 or 10.0.0.1-10.0.0.9.
+func inRange(addr netip.Addr, text string) bool {
+	if prefix, err := netip.ParsePrefix(text); err == nil {
+		return prefix.Contains(addr)
+	}
+	first, last, ok := strings.Cut(text, "-")
+	if !ok {
+		return false
+	}
+	a, err1 := netip.ParseAddr(first)
+	b, err2 := netip.ParseAddr(last)
+	return err1 == nil && err2 == nil && a.BitLen() == addr.BitLen() && a.Compare(addr) <= 0 && addr.Compare(b) <= 0
+}

@@ -1,0 +1,309 @@
+package diagnose
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store/object"
+)
+
+// Level says how bad a finding is.
+type Level int
+
+// The levels, the better ones first.
+const (
+	Good Level = iota
+	Doubt
+	Bad
+)
+
+// Finding is what one check found.
+type Finding struct {
+	Level Level
+	Text  string
+	// Details are more lines, such as the endpoints that it is about.
+	Details []string
+	// Next says what to do; "" where nothing needs to be done.
+	Next string
+}
+
+// Question is what somebody wants to reach.
+type Question struct {
+	Address  netip.Addr // the zero Addr: any of the Service's
+	Port     uint16     // 0: any of the Service's
+	Protocol string     // "": any
+}
+
+// Facts are what is known. Only Status is needed; a nil Service is one that does not exist.
+type Facts struct {
+	Namespace, Name string
+	Question        Question
+	Service         *object.Service
+	Slices          []*object.EndpointSlice
+	// Pods are those that the Service selects; nil Pods of a Service with a selector is none.
+	Pods        []*object.Pod
+	Status      *wire.Status
+	Allocations *wire.Allocations // nil: not known
+	// NodelessLocal says that endpoints without a node name are local; it is so by default.
+	NodelessLocal bool
+}
+
+// Worst is the highest level of findings.
+func Worst(findings []Finding) Level {
+	worst := Good
+	for _, f := range findings {
+		worst = max(worst, f.Level)
+	}
+	return worst
+}
+
+// Service goes from the object to the kernel. It ends where what follows has no meaning.
+func Service(f Facts) []Finding {
+	d := &diagnosis{Facts: f}
+	d.checks()
+	return d.findings
+}
+
+type diagnosis struct {
+	Facts
+	findings []Finding
+}
+
+// checks makes the checks in their order.
+func (d *diagnosis) checks() {
+	if !d.exists() {
+		return
+	}
+	d.accepted()
+	if !d.reachable() {
+		return
+	}
+	d.allocated()
+	if d.asked() {
+		d.endpoints()
+		d.policies()
+		d.clients()
+	}
+	d.programmed()
+	d.appliance()
+}
+
+func (d *diagnosis) good(format string, args ...any) { d.add(Good, "", format, args...) }
+
+func (d *diagnosis) add(level Level, next, format string, args ...any) {
+	d.findings = append(d.findings, Finding{Level: level, Text: fmt.Sprintf(format, args...), Next: next})
+}
+
+// details adds lines to the last finding.
+func (d *diagnosis) details(lines ...string) {
+	last := &d.findings[len(d.findings)-1]
+	last.Details = append(last.Details, lines...)
+}
+
+// ref is the Service as problems name it.
+func (d *diagnosis) ref() string {
+	return object.Ref{Kind: object.KindService, Namespace: d.Namespace, Name: d.Name}.String()
+}
+
+// problems are those about the Service.
+func (d *diagnosis) problems() []wire.Problem {
+	return slices.DeleteFunc(slices.Clone(d.Status.Problems), func(p wire.Problem) bool { return p.Object != d.ref() })
+}
+
+// exists checks that there is such a Service.
+func (d *diagnosis) exists() bool {
+	if d.Service != nil {
+		d.good("the Service exists%s", d.origin())
+		return true
+	}
+	problems := d.problems()
+	if len(problems) > 0 {
+		d.add(Bad, "mend it where it is written", "the Service was refused")
+		for _, p := range problems {
+			p.Object = ""
+			d.details(p.String())
+		}
+		return false
+	}
+	d.add(Bad, "apply it, or put it into a watched directory: `svcctl get services -A` lists what there is", "there is no Service %s in the namespace %s", d.Name, d.Namespace)
+	for _, p := range d.Status.Problems {
+		if p.Object == "" && p.File != "" && p.Severity == wire.SeverityError {
+			d.details("a file that cannot be read may declare it: " + p.String())
+		}
+	}
+	for _, s := range d.Status.Sources {
+		if s.State != wire.SourceOK {
+			d.details(fmt.Sprintf("the directory %s is %s: %s", s.Dir, s.State, s.Error))
+		}
+	}
+	return false
+}
+
+// origin says who made it.
+func (d *diagnosis) origin() string {
+	var managers []string
+	for _, e := range d.Service.Metadata.ManagedFields {
+		if e.Manager == "gitops" {
+			return ", declared by a file of the appliance"
+		}
+		if e.Subresource == "" && !slices.Contains(managers, e.Manager) {
+			managers = append(managers, e.Manager)
+		}
+	}
+	if managers == nil {
+		return ""
+	}
+	return ", managed by " + strings.Join(managers, " and ")
+}
+
+// refusedByKernel is the reason of a problem that has a check of its own.
+const refusedByKernel = "RefusedByKernel"
+
+// accepted checks that nothing about it was refused.
+func (d *diagnosis) accepted() {
+	var bad, doubtful []string
+	for _, p := range d.problems() {
+		p.Object = ""
+		severity := p.Severity
+		p.Severity = ""
+		switch {
+		case p.Reason == refusedByKernel:
+		case severity == wire.SeverityError:
+			bad = append(bad, p.String())
+		default:
+			doubtful = append(doubtful, p.String())
+		}
+	}
+	switch {
+	case len(bad) > 0:
+		d.add(Bad, "mend it: until then what is written is not in force", "%s with it", count(len(bad), "problem"))
+		d.details(append(bad, doubtful...)...)
+	case len(doubtful) > 0:
+		d.add(Doubt, "", "%s about it", count(len(doubtful), "warning"))
+		d.details(doubtful...)
+	default:
+		d.good("nothing in it was refused")
+	}
+}
+
+// reachable checks that it has addresses at all.
+func (d *diagnosis) reachable() bool {
+	spec := &d.Service.Spec
+	switch {
+	case spec.Type == object.TypeExternalName:
+		d.add(Doubt, "ask DNS for it", "it is an ExternalName: it has no VIP, its name leads to %s", spec.ExternalName)
+		return false
+	case d.Service.Headless():
+		d.add(Doubt, "ask DNS for it, or set a cluster IP", "it is headless: it has no VIP, its name leads to its endpoints")
+		d.endpoints()
+		return false
+	}
+	return true
+}
+
+// allocated checks that it has got its addresses.
+func (d *diagnosis) allocated() {
+	spec := &d.Service.Spec
+	if len(spec.ClusterIPs) == 0 {
+		d.add(Bad, "look at the ranges: `svcctl alloc`", "it has no cluster IP")
+	} else {
+		d.good("it has the cluster IP %s", strings.Join(spec.ClusterIPs, " and "))
+	}
+	if spec.Type != object.TypeLoadBalancer {
+		return
+	}
+	var ips []string
+	for _, i := range d.Service.Status.LoadBalancer.Ingress {
+		ips = append(ips, i.IP)
+	}
+	if len(ips) > 0 {
+		d.good("it has the load balancer IP %s", strings.Join(ips, " and "))
+		return
+	}
+	next := "give the appliance a pool with --load-balancer-pool, or one that is larger: `svcctl alloc`"
+	if class := spec.LoadBalancerClass; class != nil && *class != "svcctl.io/load-balancer" {
+		next = fmt.Sprintf("somebody else has to give it: its class is %s", *class)
+	}
+	d.add(Bad, next, "it waits for a load balancer IP")
+}
+
+// asked checks that what is asked for is the Service's.
+func (d *diagnosis) asked() bool {
+	q := d.Question
+	if q.Port == 0 && !q.Address.IsValid() {
+		return true
+	}
+	ports := d.ports()
+	if len(ports) > 0 {
+		return true
+	}
+	var have []string
+	for _, p := range d.Service.Spec.Ports {
+		text := fmt.Sprintf("%d/%s", p.Port, p.Protocol)
+		if p.NodePort > 0 {
+			text += fmt.Sprintf(" (node port %d)", p.NodePort)
+		}
+		have = append(have, text)
+	}
+	d.add(Bad, "ask for one of these, or add the port to the Service", "it does not serve port %d%s: it has %s", q.Port, slashed(q.Protocol), strings.Join(have, ", "))
+	return false
+}
+
+func slashed(protocol string) string {
+	if protocol == "" {
+		return ""
+	}
+	return "/" + protocol
+}
+
+// ports are the Service's ports that are asked for.
+func (d *diagnosis) ports() []object.ServicePort {
+	q := d.Question
+	var ports []object.ServicePort
+	for _, p := range d.Service.Spec.Ports {
+		number := p.Port
+		if d.asksNodePort() {
+			number = p.NodePort
+		}
+		if (q.Port == 0 || number == int32(q.Port)) && (q.Protocol == "" || strings.EqualFold(q.Protocol, p.Protocol)) {
+			ports = append(ports, p)
+		}
+	}
+	return ports
+}
+
+// asksNodePort tells whether a port of the box is asked for: one without an address, or at
+// an address that is not the Service's.
+func (d *diagnosis) asksNodePort() bool {
+	q := d.Question
+	if !q.Address.IsValid() {
+		return q.Port != 0
+	}
+	return !slices.Contains(Addresses(d.Service), q.Address)
+}
+
+// Addresses are all that a Service answers on: cluster IPs, external IPs, load balancer IPs.
+func Addresses(svc *object.Service) []netip.Addr {
+	texts := slices.Concat(svc.Spec.ClusterIPs, svc.Spec.ExternalIPs)
+	for _, i := range svc.Status.LoadBalancer.Ingress {
+		texts = append(texts, i.IP)
+	}
+	var addrs []netip.Addr
+	for _, text := range texts {
+		if addr, err := netip.ParseAddr(text); err == nil {
+			addrs = append(addrs, addr)
+		}
+	}
+	return addrs
+}
+
+// count is "1 problem" or "2 problems".
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}

@@ -1,0 +1,189 @@
+package diagnose_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"svcctl.io/svcctl/api/diagnose"
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store/object"
+)
+
+// facts are those of a Service with nothing wrong; change makes something so.
+func facts(change func(*diagnose.Facts)) diagnose.Facts {
+	http, number, local, other := "http", int32(8080), "gw1", "gw2"
+	f := diagnose.Facts{
+		Namespace: "default", Name: "web", NodelessLocal: true,
+		Service: &object.Service{
+			Metadata: object.ObjectMeta{Name: "web", Namespace: "default", ResourceVersion: "7"},
+			Spec: object.ServiceSpec{
+				Type: object.TypeClusterIP, ClusterIP: "10.96.0.10", ClusterIPs: []string{"10.96.0.10"}, IPFamilies: []string{object.IPv4},
+				Ports: []object.ServicePort{{Name: "http", Port: 80, Protocol: object.ProtocolTCP, NodePort: 30080}},
+			},
+		},
+		Slices: []*object.EndpointSlice{{
+			Metadata: object.ObjectMeta{Name: "web-1"}, AddressType: object.IPv4,
+			Ports:     []object.EndpointPort{{Name: &http, Port: &number}},
+			Endpoints: []object.Endpoint{{Addresses: []string{"10.1.2.11"}, NodeName: &local}, {Addresses: []string{"10.1.2.12"}, NodeName: &other}},
+		}},
+		Status: &wire.Status{NodeName: "gw1", Ready: true, Synced: true, Revision: wire.Revision{Accepted: 9, Programmed: 9}},
+	}
+	if change != nil {
+		change(&f)
+	}
+	return f
+}
+
+// text is findings as lines.
+func text(findings []diagnose.Finding) string {
+	var b strings.Builder
+	for _, f := range findings {
+		fmt.Fprintf(&b, "%s %s\n", map[diagnose.Level]string{diagnose.Good: "+", diagnose.Doubt: "?", diagnose.Bad: "-"}[f.Level], f.Text)
+		for _, line := range f.Details {
+			fmt.Fprintf(&b, "    %s\n", line)
+		}
+	}
+	return b.String()
+}
+
+func TestService(t *testing.T) {
+	no, yes := false, true
+	ask := func(address string, port uint16) diagnose.Question {
+		q := diagnose.Question{Port: port}
+		if address != "" {
+			q.Address = netip.MustParseAddr(address)
+		}
+		return q
+	}
+	for name, tt := range map[string]struct {
+		change func(*diagnose.Facts)
+		worst  diagnose.Level
+		want   []string // lines that have to be there
+		not    []string
+	}{
+		"well":    {nil, diagnose.Good, []string{"+ port 80/TCP has 2 endpoints, all ready", "+ it is in the kernel"}, nil},
+		"no such": {func(f *diagnose.Facts) { f.Service = nil }, diagnose.Bad, []string{"- there is no Service web in the namespace default"}, []string{"kernel"}},
+		"refused": {func(f *diagnose.Facts) {
+			f.Service = nil
+			f.Status.Problems = []wire.Problem{{Object: "Service default/web", File: "a.yaml", Line: 3, Message: "bad", Severity: wire.SeverityError}}
+		}, diagnose.Bad, []string{"- the Service was refused", "    a.yaml:3: bad"}, nil},
+		"in a file that cannot be read": {func(f *diagnose.Facts) {
+			f.Service = nil
+			f.Status.Problems = []wire.Problem{{File: "a.yaml", Line: 3, Message: "no YAML", Severity: wire.SeverityError}}
+		}, diagnose.Bad,
+			[]string{"    a file that cannot be read may declare it: a.yaml:3: no YAML"}, nil},
+		"partly refused": {func(f *diagnose.Facts) {
+			f.Status.Problems = []wire.Problem{{Object: "Service default/web", Message: "conflict", Severity: wire.SeverityError}}
+		}, diagnose.Bad, []string{"- 1 problem with it", "    conflict"}, nil},
+		"warned": {func(f *diagnose.Facts) {
+			f.Status.Problems = []wire.Problem{{Object: "Service default/web", Message: "odd", Severity: wire.SeverityWarning}}
+		}, diagnose.Doubt, []string{"? 1 warning about it", "    odd"}, nil},
+		"of others": {func(f *diagnose.Facts) {
+			f.Status.Problems = []wire.Problem{{Object: "Service default/web2", Message: "odd", Severity: wire.SeverityError}}
+		}, diagnose.Good, nil, []string{"odd"}},
+		"headless": {func(f *diagnose.Facts) {
+			f.Service.Spec.ClusterIP, f.Service.Spec.ClusterIPs = "None", []string{"None"}
+		}, diagnose.Doubt, []string{"? it is headless"}, []string{"kernel"}},
+		"external name": {func(f *diagnose.Facts) {
+			f.Service.Spec.Type, f.Service.Spec.ExternalName = object.TypeExternalName, "a.example"
+		}, diagnose.Doubt, []string{"? it is an ExternalName: it has no VIP, its name leads to a.example"}, nil},
+		"no cluster IP":        {func(f *diagnose.Facts) { f.Service.Spec.ClusterIPs = nil }, diagnose.Bad, []string{"- it has no cluster IP"}, nil},
+		"pending":              {func(f *diagnose.Facts) { f.Service.Spec.Type = object.TypeLoadBalancer }, diagnose.Bad, []string{"- it waits for a load balancer IP"}, nil},
+		"wrong port":           {func(f *diagnose.Facts) { f.Question = ask("10.96.0.10", 81) }, diagnose.Bad, []string{"- it does not serve port 81: it has 80/TCP (node port 30080)"}, []string{"endpoints"}},
+		"wrong protocol":       {func(f *diagnose.Facts) { f.Question = ask("10.96.0.10", 80); f.Question.Protocol = "UDP" }, diagnose.Bad, []string{"- it does not serve port 80/UDP"}, nil},
+		"node port":            {func(f *diagnose.Facts) { f.Question = ask("", 30080) }, diagnose.Good, []string{"+ port 80/TCP has 2 endpoints"}, nil},
+		"node port of the box": {func(f *diagnose.Facts) { f.Question = ask("192.0.2.1", 30080) }, diagnose.Good, []string{"+ port 80/TCP has 2 endpoints"}, nil},
+		"some not ready": {func(f *diagnose.Facts) { f.Slices[0].Endpoints[1].Conditions.Ready = &no }, diagnose.Good,
+			[]string{"+ port 80/TCP has 2 endpoints, 1 of them ready", "    10.1.2.12 is not ready, in EndpointSlice web-1"}, nil},
+		"none ready": {func(f *diagnose.Facts) {
+			for i := range f.Slices[0].Endpoints {
+				f.Slices[0].Endpoints[i].Conditions.Ready = &no
+			}
+			f.Slices[0].Endpoints[0].TargetRef = &object.ObjectReference{Kind: "Pod", Name: "web-a"}
+			f.Pods = []*object.Pod{{Metadata: object.ObjectMeta{Name: "web-a", DeletionTimestamp: new(time.Time)}}}
+		}, diagnose.Bad, []string{"- port 80/TCP has 2 endpoints, and none is ready", "    10.1.2.11 is not ready: Pod web-a is being deleted, in EndpointSlice web-1"}, nil},
+		"draining": {func(f *diagnose.Facts) {
+			for i := range f.Slices[0].Endpoints {
+				f.Slices[0].Endpoints[i].Conditions = object.EndpointConditions{Ready: &no, Serving: &yes, Terminating: &yes}
+			}
+		}, diagnose.Doubt, []string{"? port 80/TCP has no endpoint that is ready: it uses 2 endpoints that are terminating"}, nil},
+		"port of another name": {func(f *diagnose.Facts) { f.Service.Spec.Ports[0].Name = "web" }, diagnose.Bad, []string{`- port 80/TCP is called "web", and no EndpointSlice has a port of that name and protocol: they have "http"/TCP`}, nil},
+		"other family":         {func(f *diagnose.Facts) { f.Service.Spec.IPFamilies = []string{object.IPv6} }, diagnose.Bad, []string{"- port 80/TCP has no endpoints of the family of its addresses"}, nil},
+		"no slice":             {func(f *diagnose.Facts) { f.Slices = nil }, diagnose.Bad, []string{"- no EndpointSlice names endpoints of it, and it has no selector"}, nil},
+		"no pod":               {func(f *diagnose.Facts) { f.Slices, f.Service.Spec.Selector = nil, map[string]string{"app": "web"} }, diagnose.Bad, []string{"- no Pod has the labels app=web"}, nil},
+		"pod without slice": {func(f *diagnose.Facts) {
+			f.Slices, f.Service.Spec.Selector, f.Pods = nil, map[string]string{"app": "web"}, []*object.Pod{{}}
+		}, diagnose.Bad, []string{"- 1 Pod has the labels app=web, and no EndpointSlice has them"}, nil},
+		"local here": {func(f *diagnose.Facts) { policy := object.PolicyLocal; f.Service.Spec.InternalTrafficPolicy = &policy }, diagnose.Good, []string{"+ internalTrafficPolicy is Local, and port 80/TCP has 1 endpoint on this box (gw1)"}, nil},
+		"local nowhere": {func(f *diagnose.Facts) {
+			policy := object.PolicyLocal
+			f.Service.Spec.InternalTrafficPolicy, f.Status.NodeName = &policy, "gw3"
+		}, diagnose.Bad, []string{"- internalTrafficPolicy is Local, and no usable endpoint of port 80/TCP is on this box (gw3)"}, nil},
+		"local outside, asked inside": {func(f *diagnose.Facts) {
+			f.Service.Spec.Type, f.Service.Spec.ExternalTrafficPolicy, f.Status.NodeName = object.TypeNodePort, object.PolicyLocal, "gw3"
+			f.Question = ask("10.96.0.10", 80)
+		}, diagnose.Good, nil, []string{"Local"}},
+		"source ranges": {func(f *diagnose.Facts) {
+			f.Service.Spec.Type, f.Service.Spec.LoadBalancerSourceRanges = object.TypeLoadBalancer, []string{"203.0.113.0/24"}
+			f.Service.Status.LoadBalancer.Ingress = []object.LoadBalancerIngress{{IP: "198.51.100.1"}}
+		}, diagnose.Doubt, []string{"? its load balancer IP answers only clients from 203.0.113.0/24"}, nil},
+		"not programmed": {func(f *diagnose.Facts) { f.Service.Metadata.ResourceVersion = "12" }, diagnose.Bad, []string{"- it is not in the kernel yet: it is revision 12, and 9 is programmed"}, nil},
+		"not ready":      {func(f *diagnose.Facts) { f.Status.Ready, f.Status.Reason = false, "reading" }, diagnose.Bad, []string{"- the appliance is not ready: reading"}, nil},
+		"quarantined": {func(f *diagnose.Facts) {
+			f.Status.Problems = []wire.Problem{{Object: "Service default/web", Reason: "RefusedByKernel", Message: "EINVAL", Severity: wire.SeverityError}}
+		}, diagnose.Bad, []string{"- the kernel does not take it: EINVAL"}, []string{"1 problem"}},
+		"brake": {func(f *diagnose.Facts) {
+			f.Status.Problems = []wire.Problem{{Reason: "MassRemovalHeld", Message: "30 Services", Severity: wire.SeverityError}}
+		}, diagnose.Doubt, []string{"? what vanished from the manifests is kept in force: 30 Services"}, nil},
+		"host": {func(f *diagnose.Facts) {
+			f.Status.Problems = []wire.Problem{{Reason: "Host", Message: "ip_forward is 0", Severity: wire.SeverityWarning}}
+		}, diagnose.Doubt, []string{"? a setting of the box: ip_forward is 0"}, nil},
+	} {
+		findings := diagnose.Service(facts(tt.change))
+		got := text(findings)
+		if worst := diagnose.Worst(findings); worst != tt.worst {
+			t.Errorf("%s: worst is %d, want %d:\n%s", name, worst, tt.worst, got)
+		}
+		for _, want := range tt.want {
+			if !strings.Contains("\n"+got, "\n"+want) {
+				t.Errorf("%s: no line %q in\n%s", name, want, got)
+			}
+		}
+		for _, not := range tt.not {
+			if strings.Contains(got, not) {
+				t.Errorf("%s: %q in\n%s", name, not, got)
+			}
+		}
+		for _, f := range findings {
+			if f.Level == diagnose.Bad && f.Next == "" {
+				t.Errorf("%s: nothing to do about %q", name, f.Text)
+			}
+		}
+	}
+}
+
+func TestNobody(t *testing.T) {
+	pools := &wire.Allocations{Pools: []wire.Pool{
+		{Kind: wire.PoolClusterIP, Range: "10.96.0.0/16", Holders: []wire.Holder{{Value: "10.96.0.10", Services: []string{"default/web"}}}},
+		{Kind: wire.PoolLoadBalancer, Range: "198.51.100.4-198.51.100.9"},
+	}}
+	for address, want := range map[string]string{
+		"10.96.0.11":   "? it lies in the range of cluster IPs 10.96.0.0/16 and is nobody's: clients get no answer\n",
+		"10.96.0.10":   "- it is held by default/web, which does not answer on it\n",
+		"198.51.100.5": "? it lies in the pool of load balancer IPs 198.51.100.4-198.51.100.9 and is nobody's: packets to it are not ours\n",
+		"198.51.100.3": "? it lies in none of the appliance's ranges: packets to it are not ours\n",
+		"fd00::1":      "? it lies in none of the appliance's ranges: packets to it are not ours\n",
+	} {
+		f := facts(func(f *diagnose.Facts) {
+			f.Service, f.Allocations = nil, pools
+			f.Question.Address = netip.MustParseAddr(address)
+		})
+		got := text(diagnose.Nobody(f))
+		if !strings.HasPrefix(got, "- no Service answers at "+address+"\n"+want) {
+			t.Errorf("%s:\n%s", address, got)
+		}
+	}
+}

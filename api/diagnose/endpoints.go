@@ -1,0 +1,262 @@
+package diagnose
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// tally counts the endpoints of a Service port.
+type tally struct {
+	ready, draining, unfit int
+	local                  int // of those that would be used
+	why                    []string
+}
+
+// maxDetails is how many endpoints are named.
+const maxDetails = 10
+
+// endpoints checks for each port that is asked for that somebody is behind it.
+func (d *diagnosis) endpoints() {
+	if !slices.ContainsFunc(d.Slices, func(s *object.EndpointSlice) bool { return len(s.Endpoints) > 0 }) {
+		d.nobody()
+		return
+	}
+	for _, port := range d.ports() {
+		name := fmt.Sprintf("port %d/%s", port.Port, port.Protocol)
+		t, others := d.tally(port)
+		total := t.ready + t.draining + t.unfit
+		switch {
+		case t.ready > 0 && t.ready == total:
+			d.good("%s has %s, all ready", name, count(total, "endpoint"))
+		case t.ready > 0:
+			d.good("%s has %s, %d of them ready", name, count(total, "endpoint"), t.ready)
+			d.details(t.why...)
+		case t.draining > 0:
+			d.add(Doubt, "make one ready: what is left goes when it has finished", "%s has no endpoint that is ready: it uses %s terminating", name, these(t.draining))
+			d.details(t.why...)
+		case total > 0:
+			d.add(Bad, d.makeReady(), "%s has %s, and none is ready: clients are refused", name, count(total, "endpoint"))
+			d.details(t.why...)
+		case len(others) > 0:
+			d.add(Bad, "name it in the EndpointSlice as in the Service", "%s is called %q, and no EndpointSlice has a port of that name and protocol: they have %s", name, port.Name, strings.Join(others, ", "))
+		default:
+			d.add(Bad, d.makeReady(), "%s has no endpoints of the family of its addresses: clients are refused", name)
+		}
+	}
+}
+
+// these is "1 endpoint that is" or "2 endpoints that are".
+func these(n int) string {
+	if n == 1 {
+		return "1 endpoint that is"
+	}
+	return fmt.Sprintf("%d endpoints that are", n)
+}
+
+// tally counts the endpoints of a port. others are the ports of the slices, if none of
+// them is that port.
+func (d *diagnosis) tally(port object.ServicePort) (t tally, others []string) {
+	found := false
+	seen := map[string]bool{}
+	for _, s := range d.Slices {
+		if !d.wantsFamily(s.AddressType) {
+			continue
+		}
+		for _, p := range s.Ports {
+			protocol := object.ProtocolTCP
+			if p.Protocol != nil {
+				protocol = *p.Protocol
+			}
+			if deref(p.Name) != port.Name || protocol != port.Protocol {
+				others = append(others, fmt.Sprintf("%q/%s", deref(p.Name), protocol))
+				continue
+			}
+			found = true
+			for i := range s.Endpoints {
+				if e := &s.Endpoints[i]; len(e.Addresses) > 0 && !seen[e.Addresses[0]] {
+					seen[e.Addresses[0]] = true
+					d.count(&t, s, e)
+				}
+			}
+		}
+	}
+	if found {
+		others = nil
+	}
+	slices.Sort(others)
+	if len(t.why) > maxDetails {
+		t.why = append(t.why[:maxDetails], fmt.Sprintf("and %d more", len(t.why)-maxDetails))
+	}
+	return t, slices.Compact(others)
+}
+
+// wantsFamily tells whether endpoints of an address type matter for what is asked for.
+func (d *diagnosis) wantsFamily(addressType string) bool {
+	if a := d.Question.Address; a.IsValid() {
+		return addressType == map[bool]string{true: object.IPv4, false: object.IPv6}[a.Is4()]
+	}
+	families := d.Service.Spec.IPFamilies
+	return len(families) == 0 || slices.Contains(families, addressType)
+}
+
+// count counts one endpoint.
+func (d *diagnosis) count(t *tally, s *object.EndpointSlice, e *object.Endpoint) {
+	is := func(b *bool, absent bool) bool {
+		if b == nil {
+			return absent
+		}
+		return *b
+	}
+	c := e.Conditions
+	used := true
+	state := ""
+	switch {
+	case is(c.Ready, true):
+		t.ready++
+	case is(c.Serving, true) && is(c.Terminating, false):
+		t.draining++
+		state = "is terminating and still serves"
+	case is(c.Terminating, false):
+		used, state = false, "is terminating"
+		t.unfit++
+	default:
+		used, state = false, "is not ready"
+		t.unfit++
+	}
+	if used && d.isLocal(e.NodeName) {
+		t.local++
+	}
+	if state != "" {
+		t.why = append(t.why, fmt.Sprintf("%s %s%s, in EndpointSlice %s", e.Addresses[0], state, d.podState(e.TargetRef), s.Metadata.Name))
+	}
+}
+
+// podState is what is known of the Pod behind an endpoint.
+func (d *diagnosis) podState(ref *object.ObjectReference) string {
+	if ref == nil || ref.Kind != object.KindPod {
+		return ""
+	}
+	text := ": Pod " + ref.Name
+	i := slices.IndexFunc(d.Pods, func(p *object.Pod) bool { return p.Metadata.Name == ref.Name })
+	switch {
+	case i < 0:
+		return text
+	case d.Pods[i].Terminating():
+		return text + " is being deleted"
+	case d.Pods[i].Terminal():
+		return text + " is " + d.Pods[i].Status.Phase
+	case !d.Pods[i].Ready():
+		return text + " has not the condition Ready"
+	}
+	return text
+}
+
+// makeReady is what to do about endpoints that are not ready.
+func (d *diagnosis) makeReady() string {
+	return fmt.Sprintf("make one ready, and look at `svcctl get endpointslices -n %s -l kubernetes.io/service-name=%s -o yaml`", d.Namespace, d.Name)
+}
+
+// nobody tells why there are no endpoints.
+func (d *diagnosis) nobody() {
+	selector := d.Service.Spec.Selector
+	switch {
+	case len(selector) == 0:
+		d.add(Bad, fmt.Sprintf("apply an EndpointSlice with the label kubernetes.io/service-name=%s in the namespace %s, or give the Service a selector", d.Name, d.Namespace),
+			"no EndpointSlice names endpoints of it, and it has no selector to find some: clients are refused")
+	case len(d.Pods) == 0:
+		d.add(Bad, fmt.Sprintf("label a Pod so, or change the selector: `svcctl get pods -n %s --show-labels`", d.Namespace),
+			"no Pod has the labels %s: it has no endpoints, and clients are refused", pairs(selector))
+	default:
+		d.add(Bad, fmt.Sprintf("see whether they have IPs: `svcctl get pods -n %s -o wide`", d.Namespace),
+			"%s the labels %s, and no EndpointSlice has them: clients are refused", have(len(d.Pods)), pairs(selector))
+	}
+}
+
+// have is "1 Pod has" or "2 Pods have".
+func have(n int) string {
+	if n == 1 {
+		return "1 Pod has"
+	}
+	return fmt.Sprintf("%d Pods have", n)
+}
+
+func pairs(m map[string]string) string {
+	var all []string
+	for _, key := range slices.Sorted(maps.Keys(m)) {
+		all = append(all, key+"="+m[key])
+	}
+	return strings.Join(all, ",")
+}
+
+// isLocal tells whether an endpoint is on this box.
+func (d *diagnosis) isLocal(node *string) bool {
+	if deref(node) == "" {
+		return d.NodelessLocal
+	}
+	return *node == d.Status.NodeName
+}
+
+// policies checks that a policy Local has somebody to send connections to.
+func (d *diagnosis) policies() {
+	spec := &d.Service.Spec
+	external := spec.ExternalTrafficPolicy == object.PolicyLocal && d.external()
+	internal := deref(spec.InternalTrafficPolicy) == object.PolicyLocal && d.internal()
+	if !external && !internal {
+		return
+	}
+	for _, port := range d.ports() {
+		t, _ := d.tally(port)
+		if t.ready+t.draining == 0 {
+			continue // nobody anywhere is told already
+		}
+		which := "externalTrafficPolicy"
+		if !external {
+			which = "internalTrafficPolicy"
+		}
+		if t.local > 0 {
+			d.good("%s is Local, and port %d/%s has %s on this box (%s)", which, port.Port, port.Protocol, count(t.local, "endpoint"), d.Status.NodeName)
+			continue
+		}
+		d.add(Bad, fmt.Sprintf("run one here, write nodeName: %s at an endpoint that is here, or set the policy to Cluster", d.Status.NodeName),
+			"%s is Local, and no usable endpoint of port %d/%s is on this box (%s): clients get no answer", which, port.Port, port.Protocol, d.Status.NodeName)
+	}
+}
+
+// external tells whether what is asked for may be an address outside of the cluster range.
+func (d *diagnosis) external() bool {
+	if d.Question.Address.IsValid() {
+		return !d.isClusterIP(d.Question.Address)
+	}
+	return d.Service.Spec.Type != object.TypeClusterIP || len(d.Service.Spec.ExternalIPs) > 0
+}
+
+// internal is the same for a cluster IP.
+func (d *diagnosis) internal() bool {
+	return !d.asksNodePort() && (!d.Question.Address.IsValid() || d.isClusterIP(d.Question.Address))
+}
+
+func (d *diagnosis) isClusterIP(addr netip.Addr) bool {
+	return addr.IsValid() && slices.Contains(d.Service.Spec.ClusterIPs, addr.String())
+}
+
+// clients tells who may connect.
+func (d *diagnosis) clients() {
+	ranges := d.Service.Spec.LoadBalancerSourceRanges
+	if len(ranges) == 0 || d.Service.Spec.Type != object.TypeLoadBalancer || d.isClusterIP(d.Question.Address) || d.asksNodePort() {
+		return
+	}
+	d.add(Doubt, "add the client's network to loadBalancerSourceRanges if it is not among them",
+		"its load balancer IP answers only clients from %s", strings.Join(ranges, ", "))
+}
+
+func deref(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}

@@ -1,0 +1,154 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/api/auth"
+	"svcctl.io/svcctl/api/wire"
+)
+
+type peerKey struct{}
+
+// PeerFrom is who is at the other end of the unix socket that a request came by; false when
+// it came another way.
+func PeerFrom(ctx context.Context) (auth.Peer, bool) {
+	p, ok := ctx.Value(peerKey{}).(auth.Peer)
+	return p, ok
+}
+
+// withPeer is the http.Server's ConnContext hook.
+func withPeer(ctx context.Context, conn net.Conn) context.Context {
+	if peer, ok := auth.PeerOf(conn); ok {
+		return context.WithValue(ctx, peerKey{}, peer)
+	}
+	return ctx
+}
+
+// identify puts the user of each request into its context. A token that is no good is
+// answered 401 at once: its holder believes to be somebody.
+func (s *Server) identify(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if asks, who := impersonates(r); asks {
+			spare(w, r)
+			fail(w, http.StatusForbidden, wire.ReasonForbidden, fmt.Sprintf("nobody may act as %q here: leave out --as", who))
+			return
+		}
+		if peer, ok := PeerFrom(r.Context()); ok {
+			h.ServeHTTP(w, r.WithContext(auth.With(r.Context(), s.local.User(peer))))
+			return
+		}
+		token, err := bearerToken(r)
+		if err != nil {
+			unauthorized(w, r, err.Error())
+			return
+		}
+		if token == "" || s.cfg.TLS == nil {
+			h.ServeHTTP(w, r.WithContext(auth.With(r.Context(), auth.Nameless())))
+			return
+		}
+		s.withToken(w, r, token, h)
+	})
+}
+
+// errTokenEnded is why a watch ends with the token that it was asked for with.
+var errTokenEnded = errors.New("the token has ended")
+
+// withToken serves a request for the holder of a token. A watch ends with the token.
+func (s *Server) withToken(w http.ResponseWriter, r *http.Request, token string, h http.Handler) {
+	revoked := s.cfg.TLS.Tokens.Revoked()
+	user, until, err := s.cfg.TLS.Tokens.Verify(token)
+	if err != nil {
+		unauthorized(w, r, err.Error())
+		return
+	}
+	ctx := auth.With(r.Context(), user)
+	if isWatch(r) {
+		ending, end := context.WithCancelCause(ctx)
+		defer end(nil)
+		go func() {
+			timer := time.NewTimer(time.Until(until))
+			defer timer.Stop()
+			select {
+			case <-revoked:
+			case <-timer.C:
+			case <-ending.Done():
+			}
+			end(errTokenEnded)
+		}()
+		ctx = ending
+	}
+	h.ServeHTTP(w, r.WithContext(ctx))
+}
+
+// bearerToken is the token that a request shows; "" when it shows none.
+func bearerToken(r *http.Request) (string, error) {
+	header := r.Header.Get("Authorization")
+	if header == "" {
+		return "", nil
+	}
+	scheme, token, _ := strings.Cut(header, " ")
+	if token = strings.TrimSpace(token); !strings.EqualFold(scheme, "Bearer") || token == "" {
+		return "", fmt.Errorf("authorization by %q is not known here: show a bearer token, see `svcctl token`", scheme)
+	}
+	return token, nil
+}
+
+// impersonates tells whether a request is to be served as if somebody else had made it, and
+// who. To serve it for who has made it would do more than was asked for.
+func impersonates(r *http.Request) (asks bool, who string) {
+	for name := range r.Header {
+		if strings.HasPrefix(name, "Impersonate-") {
+			return true, r.Header.Get("Impersonate-User")
+		}
+	}
+	return false, ""
+}
+
+// needs lets users of at least a role through to h.
+func needs(role auth.Role, h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		user := auth.From(r.Context())
+		switch {
+		case user.Role >= role:
+			h.ServeHTTP(w, r)
+		case user.Role == auth.Nobody:
+			unauthorized(w, r, "show a bearer token, see `svcctl token`")
+		default:
+			spare(w, r)
+			fail(w, http.StatusForbidden, wire.ReasonForbidden, fmt.Sprintf(
+				"%s may only read, and this is for an %s: ask as root or as a member of the group that --socket-group names", user.Name, role))
+		}
+	})
+}
+
+// unauthorized answers 401. kubectl asks for another token then.
+func unauthorized(w http.ResponseWriter, r *http.Request, why string) {
+	spare(w, r)
+	w.Header().Set("WWW-Authenticate", `Bearer realm="svcctl"`)
+	fail(w, http.StatusUnauthorized, wire.ReasonUnauthorized, "Unauthorized: "+why)
+}
+
+// spare keeps net/http from waiting for the rest of a body that nobody reads.
+func spare(w http.ResponseWriter, r *http.Request) {
+	if r.ContentLength == 0 {
+		return
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyGrace))
+	if r.ProtoMajor == 1 {
+		w.Header().Set("Connection", "close")
+	}
+}
+
+// isOperator tells whether a request came by a unix socket from root or from the user
+// that the appliance runs as.
+func isOperator(r *http.Request) bool {
+	peer, ok := PeerFrom(r.Context())
+	return ok && (peer.UID == 0 || int(peer.UID) == os.Geteuid())
+}

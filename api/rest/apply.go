@@ -1,0 +1,115 @@
+package rest
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+
+	"svcctl.io/svcctl/api/fields"
+	"svcctl.io/svcctl/api/schema"
+)
+
+// apply answers a server-side apply (PATCH with application/apply-patch+yaml) of an
+// object, or of its status.
+func (s *Server) apply(w http.ResponseWriter, r *request, o *options, body []byte) error {
+	value, duplicates, err := parse(body, typeYAML)
+	applied, isObject := value.(map[string]any)
+	if err == nil && !isObject {
+		err = errors.New("it is no object with fields")
+	}
+	if err != nil {
+		return badRequest("error decoding patch: %v", err)
+	}
+	wr, err := s.applying(r, o, applied, duplicates)
+	if err != nil {
+		return err
+	}
+	return s.answer(w, wr)
+}
+
+// applying is the writing of an object that is applied. The object is its own to change.
+func (s *Server) applying(r *request, o *options, applied map[string]any, doubts []string) (*writing, error) {
+	if err := checkApplied(applied, r); err != nil {
+		return nil, err
+	}
+	unknown, err := schema.Of(r.kind).Prune(applied)
+	if err != nil {
+		return nil, notTyped(r, err)
+	}
+	if doubts = append(doubts, unknown...); len(doubts) > 0 && o.validation == strict {
+		return nil, badRequest("error strict decoding patch: %v", schema.StrictError(doubts))
+	}
+	o.doubt(doubts)
+	if err := inNamespace(applied, r); err != nil {
+		return nil, err
+	}
+	if textIn(applied, "name") == "" {
+		metadataIn(applied)["name"] = r.name
+	}
+	if err := checkName(applied, r); err != nil {
+		return nil, err
+	}
+	wr := &writing{request: r, options: o, verb: "apply", applies: true, mayCreate: r.subresource == ""}
+	wr.edit = func(live map[string]any) (map[string]any, error) {
+		by := wr.by(s.now(), live)
+		if live == nil {
+			live = map[string]any{}
+		}
+		merged, err := fields.Apply(live, applied, by, o.force != nil && *o.force)
+		return merged, s.unmerged(err, r)
+	}
+	return wr, nil
+}
+
+// checkApplied refuses what does not say which kind it is of.
+func checkApplied(applied map[string]any, r *request) error {
+	version, _ := applied["apiVersion"].(string)
+	named, _ := applied["kind"].(string)
+	switch {
+	case version == "":
+		return badRequest("apiVersion must be set in an apply patch")
+	case named == "":
+		return badRequest("kind must be set in an apply patch")
+	case version != r.kind.APIVersion():
+		return badRequest("Incorrect version specified in apply patch. Specified patch version: %s, expected: %s", version, r.kind.APIVersion())
+	case named != r.kind.Name:
+		return badRequest("invalid object type: %s, Kind=%s, expected: Kind=%s", version, named, r.kind.Name)
+	}
+	return nil
+}
+
+// notTyped refuses what is no object of its kind.
+func notTyped(r *request, why error) *statusError {
+	return badRequest("failed to create typed patch object (%s/%s; %s, Kind=%s): %v", r.namespace, r.name, r.kind.APIVersion(), r.kind.Name, why)
+}
+
+// unmerged is the answer to why an object could not be applied; nil stays nil.
+func (s *Server) unmerged(err error, r *request) error {
+	var contested *fields.ConflictError
+	var invalid *fields.InvalidError
+	switch {
+	case errors.As(err, &contested):
+		e := &statusError{code: http.StatusConflict, reason: reasonConflict, message: contested.Error(), details: &statusDetails{}}
+		for _, c := range contested.Conflicts {
+			e.details.Causes = append(e.details.Causes, statusCause{Reason: fieldManagerConflict, Message: c.Message(), Field: c.Field})
+		}
+		if slices.ContainsFunc(contested.Conflicts, func(c fields.Conflict) bool { return c.Name == gitops }) {
+			if path, line := s.store.Location(r.ref()); path != "" {
+				e.message += fmt.Sprintf("\n%q is the file %s: change it there, force does not help", gitops, place(path, line))
+			}
+		}
+		return e
+	case errors.As(err, &invalid):
+		return badRequest("%v", invalid)
+	}
+	return err
+}
+
+// copied is a copy of an object whose metadata may be changed.
+func copied(content map[string]any) map[string]any {
+	content = maps.Clone(content)
+	content["metadata"] = maps.Clone(metadataIn(content))
+	return content
+}

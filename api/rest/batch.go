@@ -1,0 +1,303 @@
+package rest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"svcctl.io/svcctl/api/auth"
+	"svcctl.io/svcctl/api/kind"
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/object"
+)
+
+const (
+	// batchLimit is how long a batch may be, in bytes: about 60,000 Services.
+	batchLimit = 64 << 20
+	// What is committed at once: so many objects, or so many bytes of them.
+	commitObjects = 1000
+	commitBytes   = 4 << 20
+	// maxBatches is how many batches are worked on at a time; others wait.
+	maxBatches = 2
+)
+
+// typeLines is the media type of JSON values one a line.
+const typeLines = "application/x-ndjson"
+
+// batch answers POST /svcctl/v1/apply: the server-side apply of all objects in the body, a
+// stream of JSON values, Lists, arrays, or YAML documents. One line of JSON tells of each
+// what became of it (wire.Applied), in their order, while the rest still comes in. What is
+// refused stops no other; a stream that cannot be read on ends with a line that says so.
+// Objects that name no namespace go to the one in the query, or to default.
+func (s *Server) batch(w http.ResponseWriter, r *request) error {
+	if r.http.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		return methodNotAllowed(r.http.Method)
+	}
+	if r.user.Role != auth.Admin {
+		return &statusError{
+			code: http.StatusForbidden, reason: reasonForbidden,
+			message: fmt.Sprintf("forbidden: User %q cannot apply objects", r.user.Name),
+		}
+	}
+	mediaType, err := mediaTypeOf(r.http, []string{typeLines, typeJSON, typeYAML})
+	if err != nil {
+		return err
+	}
+	o, err := optionsOf(r, "PatchOptions")
+	if err != nil {
+		return err
+	}
+	if err := o.checkPatch(typeApplyPatch); err != nil {
+		return err
+	}
+	select {
+	case s.guards.batches <- struct{}{}:
+		defer func() { <-s.guards.batches }()
+	case <-r.http.Context().Done():
+		return unavailable("the request ended before its turn", busyRetry)
+	}
+	// Without this, HTTP/1 drops the rest of the body with the first line of the answer.
+	_ = http.NewResponseController(w).EnableFullDuplex()
+	w.Header().Set("Content-Type", typeLines)
+	w.Header().Set("Cache-Control", "no-cache, private")
+	a := newAnswer(w, r.http, http.StatusOK)
+	defer a.Close()
+	b := &batch{server: s, request: r, options: o, out: json.NewEncoder(a), refs: map[object.Ref]bool{}}
+	body := &patientReader{http.MaxBytesReader(w, r.http.Body, batchLimit), http.NewResponseController(w)}
+	for doc, err := range documents(body, mediaType) {
+		if err == nil && a.err == nil {
+			err = b.add(doc)
+		}
+		if err != nil || a.err != nil {
+			return b.end(err)
+		}
+	}
+	return b.end(nil)
+}
+
+// patientReader reads a body whose sender may take its time for the whole of it, but not for
+// each piece.
+type patientReader struct {
+	body    io.Reader
+	control *http.ResponseController
+}
+
+func (p *patientReader) Read(b []byte) (int, error) {
+	_ = p.control.SetReadDeadline(time.Now().Add(patience))
+	return p.body.Read(b)
+}
+
+// batch is the work on one batch: objects are collected until they are worth a commit.
+type batch struct {
+	server  *Server
+	request *request
+	options *options
+	out     *json.Encoder
+
+	items  []*item
+	refs   map[object.Ref]bool // of items
+	length int                 // of items, in bytes
+}
+
+// item is one object of a batch.
+type item struct {
+	writing *writing
+	plan    plan
+	result  applied
+	err     error
+}
+
+// applied is wire.Applied with the object as it is.
+type applied struct {
+	Result   string        `json:"result"`
+	Object   object.Object `json:"object,omitempty"`
+	Status   *status       `json:"status,omitempty"`
+	Warnings []string      `json:"warnings,omitempty"`
+}
+
+// add takes one document in. The error is that of the answer.
+func (b *batch) add(d document) error {
+	it := &item{}
+	it.writing, it.err = b.writing(d)
+	var ref object.Ref
+	if it.err == nil {
+		ref = it.writing.request.ref()
+	}
+	if b.refs[ref] {
+		// It is applied to what the earlier one of the same name makes.
+		if err := b.flush(); err != nil {
+			return err
+		}
+	}
+	b.items = append(b.items, it)
+	b.length += d.length
+	b.refs[ref] = it.err == nil
+	full := len(b.items) >= commitObjects || b.length >= commitBytes
+	// Dry runs see only what is in the same commit; what comes after a Namespace may be in it.
+	if !b.options.dryRun && full || ref.Kind == object.KindNamespace {
+		return b.flush()
+	}
+	return nil
+}
+
+// writing is what one document asks for.
+func (b *batch) writing(d document) (*writing, error) {
+	content, ok := d.content.(map[string]any)
+	if !ok {
+		return nil, badRequest("error decoding patch: line %d: it is no object with fields", d.line)
+	}
+	apiVersion, _ := content["apiVersion"].(string)
+	named, _ := content["kind"].(string)
+	k, ok := kind.ByName(apiVersion, named)
+	switch {
+	case !ok:
+		return nil, &statusError{
+			code: http.StatusNotFound, reason: reasonNotFound, message: fmt.Sprintf("no matches for kind %q in version %q", named, apiVersion),
+		}
+	case !k.Stored():
+		return nil, notSupported(k, "patch")
+	}
+	r := *b.request
+	r.kind, r.verb, r.name = k, "patch", textIn(content, "name")
+	if err := mayWriteKind(&r); err != nil {
+		return nil, err
+	}
+	if r.name == "" {
+		return nil, badRequest("%s: metadata.name: Required value: what is applied needs a name", k.Name)
+	}
+	if err := checkSegment(r.name); err != nil {
+		return nil, err
+	}
+	if k.Namespaced {
+		r.namespace = textIn(content, "namespace")
+		if r.namespace == "" {
+			r.namespace = b.request.query.Get("namespace")
+		}
+		if r.namespace == "" {
+			r.namespace = "default"
+		}
+	}
+	o := *b.options
+	o.warnings = nil
+	return b.server.applying(&r, &o, content, d.doubts)
+}
+
+// flush commits what was collected, and tells what became of it.
+func (b *batch) flush() error {
+	if err := b.commit(); err != nil {
+		for _, it := range b.items {
+			if it.err == nil && it.plan.unchanged == nil {
+				it.err = err
+			}
+		}
+	}
+	for _, it := range b.items {
+		if again := errors.Is(it.err, store.ErrStale) || errors.Is(it.err, store.ErrExists); again {
+			b.retry(it)
+		}
+		if err := b.tell(it); err != nil {
+			return err
+		}
+	}
+	b.items, b.length = b.items[:0], 0
+	clear(b.refs)
+	return nil
+}
+
+// commit makes all changes that were collected in one commit.
+func (b *batch) commit() error {
+	b.server.guards.namespaces.RLock()
+	defer b.server.guards.namespaces.RUnlock()
+	b.plan()
+	var writes []store.Write
+	var written []*item
+	for _, it := range b.items {
+		if it.err == nil && it.plan.unchanged == nil {
+			writes, written = append(writes, it.plan.write), append(written, it)
+		}
+	}
+	if len(writes) == 0 {
+		return nil
+	}
+	results, err := b.server.commit(writes...)
+	for i := range results {
+		it := written[i]
+		it.err = results[i].Err
+		it.writing.options.warnings.add(results[i].Warnings...)
+		it.result = applied{Result: wire.Configured, Object: results[i].Object}
+		if it.plan.write.Create {
+			it.result.Result = wire.Created
+		} else if it.err == nil && sameObject(results[i].Object, stowed(it.plan.before)) {
+			it.result.Result = wire.Unchanged
+		}
+	}
+	return err
+}
+
+// plan plans all items, on all processors.
+func (b *batch) plan() {
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		workers.Go(func() {
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= len(b.items) {
+					return
+				}
+				if it := b.items[i]; it.err == nil {
+					it.plan, it.err = b.server.plan(it.writing)
+				}
+			}
+		})
+	}
+	workers.Wait()
+}
+
+// retry makes a change that somebody else came in the way of.
+func (b *batch) retry(it *item) {
+	var created bool
+	it.result = applied{Result: wire.Configured}
+	it.result.Object, created, it.err = b.server.write(it.writing)
+	if created {
+		it.result.Result = wire.Created
+	}
+}
+
+// tell writes the line about one object.
+func (b *batch) tell(it *item) error {
+	switch {
+	case it.err != nil:
+		r := b.request
+		if it.writing != nil {
+			r = it.writing.request
+		}
+		it.result = applied{Result: wire.Refused, Status: statusOf(it.err, r).status()}
+	case it.plan.unchanged != nil && it.result.Object == nil:
+		it.result = applied{Result: wire.Unchanged, Object: it.plan.unchanged}
+	}
+	if it.writing != nil {
+		it.result.Warnings = it.writing.options.warnings
+		if it.result.Object != nil {
+			it.result.Object = shown(it.result.Object, it.writing.request)
+		}
+	}
+	return b.out.Encode(it.result)
+}
+
+// end commits what is left, and tells why the stream ends, if that is no good reason.
+func (b *batch) end(why error) error {
+	if err := b.flush(); err != nil || why == nil {
+		return nil // the client has hung up, or has heard everything
+	}
+	_ = b.out.Encode(applied{Result: wire.Refused, Status: statusOf(why, b.request).status()})
+	return nil
+}

@@ -1,0 +1,270 @@
+package rest
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/api/kind"
+	"svcctl.io/svcctl/api/protobuf"
+	"svcctl.io/svcctl/api/schema"
+	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/object"
+)
+
+// bodyTypes are the media types of bodies that hold an object; no type is the first.
+var bodyTypes = []string{typeJSON, typeYAML, protobuf.MediaType}
+
+// decodeBody reads the object in the body of a request: one of the kind, and in the
+// namespace, of the path, in JSON, YAML or protobuf. What is doubtful about it is refused,
+// told in headers or passed over as the query parameter fieldValidation says.
+func decodeBody(w http.ResponseWriter, r *request) (object.Object, error) {
+	o, err := optionsOf(r, "CreateOptions")
+	if err != nil {
+		return nil, err
+	}
+	content, err := o.decodeBody(r)
+	if err != nil {
+		return nil, err
+	}
+	o.warnings.send(w)
+	return typed(content, r.kind)
+}
+
+// decodeBody is decodeBody without turning the object into its type.
+func (o *options) decodeBody(r *request) (map[string]any, error) {
+	mediaType, err := mediaTypeOf(r.http, bodyTypes)
+	if err != nil {
+		return nil, err
+	}
+	body, err := readBody(r.http, schema.MaxBytes)
+	if err != nil {
+		return nil, err
+	}
+	content, doubts, err := decode(body, mediaType, r.kind)
+	if err != nil {
+		return nil, err
+	}
+	if len(doubts) > 0 && o.validation == strict {
+		return nil, cannotBe(r.kind.Name, r.kind.Version, r.kind, schema.StrictError(doubts))
+	}
+	o.doubt(doubts)
+	return content, inNamespace(content, r)
+}
+
+// mediaTypeOf is the media type of a request's body, one of those that are accepted; the
+// first of them when the request does not say.
+func mediaTypeOf(r *http.Request, accepted []string) (string, error) {
+	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
+		return "", &statusError{
+			code: http.StatusUnsupportedMediaType, reason: reasonUnsupportedMedia,
+			message: fmt.Sprintf("the body of the request has the content encoding %q: send it without", encoding),
+		}
+	}
+	header := r.Header.Get("Content-Type")
+	if header == "" {
+		return accepted[0], nil
+	}
+	mediaType, _, err := mime.ParseMediaType(header)
+	if errors.Is(err, mime.ErrInvalidMediaParameter) {
+		err = nil // the type is read nevertheless
+	}
+	if err != nil || !slices.Contains(accepted, mediaType) {
+		return "", unsupportedMedia(accepted...)
+	}
+	return mediaType, nil
+}
+
+// readBody reads the body of a request up to a length in bytes.
+func readBody(r *http.Request, most int64) ([]byte, error) {
+	limit := fmt.Sprintf("limit is %d", most)
+	if r.ContentLength > most {
+		return nil, tooLarge(limit)
+	}
+	body, err := io.ReadAll(io.LimitReader(r.Body, most+1))
+	var tooLong *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLong):
+		return nil, err
+	case err != nil:
+		return nil, badRequest("the body of the request could not be read to its end: %v", err)
+	case int64(len(body)) > most:
+		return nil, tooLarge(limit)
+	}
+	return body, nil
+}
+
+// decode reads an object of a kind, and what is doubtful about it: unknown fields and
+// those that are there twice.
+func decode(body []byte, mediaType string, k kind.Kind) (content map[string]any, doubts []string, err error) {
+	if mediaType == protobuf.MediaType {
+		content, err = decodeProtobuf(body, k)
+		return content, nil, err
+	}
+	value, doubts, err := parse(body, mediaType)
+	content, isObject := value.(map[string]any)
+	if err == nil && !isObject {
+		err = errors.New("it is no object with fields")
+	}
+	if err != nil {
+		return nil, nil, unrecognized(body, k, err)
+	}
+	if err := checkKind(content, k); err != nil {
+		return nil, nil, err
+	}
+	unknown, err := schema.Of(k).Prune(content)
+	if err != nil {
+		return nil, nil, cannotBe(k.Name, k.Version, k, err)
+	}
+	content["apiVersion"], content["kind"] = k.APIVersion(), k.Name
+	return content, append(doubts, unknown...), nil
+}
+
+// parse reads one value of JSON or YAML. The doubts are about fields that are there twice.
+func parse(body []byte, mediaType string) (value any, doubts []string, err error) {
+	value, doubts, err = schema.Parse(body)
+	if err == nil || mediaType == typeJSON || len(body) > schema.MaxBytes {
+		return value, doubts, err
+	}
+	documents, problem := manifest.Values(body, manifest.Limits{Depth: schema.MaxDepth})
+	switch {
+	case problem != nil:
+		return nil, nil, fmt.Errorf("line %d: %s", problem.Line, problem.Message)
+	case len(documents) != 1:
+		return nil, nil, fmt.Errorf("%d documents: send one", len(documents))
+	}
+	for _, field := range documents[0].Duplicates {
+		doubts = append(doubts, fmt.Sprintf("duplicate field %q", field))
+	}
+	return documents[0].Data, doubts, nil
+}
+
+func decodeProtobuf(body []byte, k kind.Kind) (map[string]any, error) {
+	envelope, err := protobuf.Open(body)
+	if err != nil {
+		return nil, unrecognized(body, k, err)
+	}
+	content := map[string]any{"apiVersion": envelope.APIVersion, "kind": envelope.Kind}
+	if err := checkKind(content, k); err != nil {
+		return nil, err
+	}
+	content, err = envelope.Object(schema.Of(k))
+	if err != nil {
+		return nil, cannotBe(k.Name, k.Version, k, err)
+	}
+	content["apiVersion"], content["kind"] = k.APIVersion(), k.Name
+	return content, nil
+}
+
+// checkKind refuses an object that says it is of another kind than the path's. It need not
+// say.
+func checkKind(content map[string]any, k kind.Kind) error {
+	named, version := content["kind"], content["apiVersion"]
+	for _, value := range []any{named, version} {
+		if _, isText := value.(string); !isText && value != nil {
+			return cannotBe(k.Name, k.Version, k, errors.New("kind and apiVersion have to be text"))
+		}
+	}
+	if version != nil && version != "" && version != k.APIVersion() {
+		return badRequest("the API version in the data (%s) does not match the expected API version (%s)", version, k.APIVersion())
+	}
+	if named != nil && named != "" && named != k.Name {
+		return cannotBe(named.(string), k.Version, k, fmt.Errorf("send a %s, or send it to the path of its kind", k.Name))
+	}
+	return nil
+}
+
+// cannotBe refuses what is no object of a kind.
+func cannotBe(named, version string, k kind.Kind, why error) *statusError {
+	return badRequest("%s in version %q cannot be handled as a %s: %v", named, version, k.Name, why)
+}
+
+// unrecognized refuses what is no object at all. Its beginning is told, in hexadecimal
+// digits where it does not look like JSON.
+func unrecognized(body []byte, k kind.Kind, why error) *statusError {
+	const shown = 30
+	summary, more := body, ""
+	if len(body) > shown {
+		summary, more = body[:shown], " ..."
+	}
+	text := "<empty>"
+	switch {
+	case len(body) == 0:
+	case body[0] == '{':
+		text = strings.ToValidUTF8(string(summary), "?") + more
+	default:
+		text = hex.EncodeToString(summary) + more
+	}
+	return badRequest("the object provided is unrecognized (must be of type %s): %v (%s)", k.Name, why, text)
+}
+
+// inNamespace puts an object into the namespace of the path, if it is not in another one.
+func inNamespace(content map[string]any, r *request) error {
+	metadata := metadataIn(content)
+	switch namespace, _ := metadata["namespace"].(string); {
+	case !r.kind.Namespaced:
+		delete(metadata, "namespace")
+	case namespace != "" && namespace != r.namespace:
+		return badRequest("the namespace of the provided object does not match the namespace sent on the request")
+	default:
+		metadata["namespace"] = r.namespace
+	}
+	return nil
+}
+
+// metadataIn are the metadata of an object; they are made where there are none.
+func metadataIn(content map[string]any) map[string]any {
+	metadata, ok := content["metadata"].(map[string]any)
+	if !ok {
+		metadata = map[string]any{}
+		content["metadata"] = metadata
+	}
+	return metadata
+}
+
+// textIn is a text in the metadata of an object, "" when it is not there.
+func textIn(content map[string]any, field string) string {
+	metadata, _ := content["metadata"].(map[string]any)
+	text, _ := metadata[field].(string)
+	return text
+}
+
+// typed is a pruned object as its Go type.
+func typed(content map[string]any, k kind.Kind) (object.Object, error) {
+	text, err := json.Marshal(content)
+	if err != nil {
+		return nil, fmt.Errorf("encode a %s: %w", k.Name, err)
+	}
+	o := k.New()
+	if err := json.Unmarshal(text, o); err != nil {
+		// The schema and the type disagree about a value, as about a year of five digits.
+		return nil, cannotBe(k.Name, k.Version, k, err)
+	}
+	o.GetTypeMeta().APIVersion, o.GetTypeMeta().Kind = k.APIVersion(), k.Name
+	return o, nil
+}
+
+// untyped is an object as packages fields and patch take it.
+func untyped(o object.Object, k kind.Kind) (map[string]any, error) {
+	text, err := json.Marshal(o)
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", object.RefOf(o), err)
+	}
+	return apart(text, object.RefOf(o), k)
+}
+
+// apart is untyped for the JSON of an object. It fails for objects that are longer, as they
+// are written here, than what anybody may send.
+func apart(text []byte, ref object.Ref, k kind.Kind) (map[string]any, error) {
+	content, _, err := schema.Decode(text, schema.Of(k))
+	if err != nil {
+		return nil, tooLarge(fmt.Sprintf("%s cannot be written as a whole: %v", ref, err))
+	}
+	return content, nil
+}

@@ -1,0 +1,114 @@
+package rest
+
+import (
+	"svcctl.io/svcctl/api/kind"
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/object"
+)
+
+// A collection is the objects of one kind as the API shows them: as they are stored,
+// or computed from other ones. What it gives may not be changed.
+type collection interface {
+	// get is one object, nil when there is none.
+	get(namespace, name string) object.Object
+	// list is all objects of a namespace or ("") of all, sorted by namespace and name, as
+	// of a revision, 0 being now, and which revision that is.
+	list(namespace string, at uint64) ([]object.Object, uint64, error)
+	// follow is what turns the changes of the store after a revision into those of the
+	// collection, when it is given all of them in order. The revision is what list gave, or
+	// one from which there are Events.
+	follow(namespace string, after uint64) (follower, error)
+}
+
+// A follower tells what a change of the store changes in a collection.
+type follower struct {
+	// about are the stored objects that the collection has to do with. The others' changes
+	// are nothing to it, and their versions need not be read.
+	about   func(object.Ref) bool
+	changes func(store.Event) []change
+}
+
+// A change is what has become of an object that the API shows.
+type change struct {
+	revision uint64
+	// old is nil when it came, new when it went.
+	old, new object.Object
+}
+
+// collectionOf is the collection of a kind.
+func (s *Server) collectionOf(k kind.Kind) collection {
+	plain := stored{s.store, k.Name}
+	switch {
+	case k.Name == object.KindEvent && k.APIVersion() == object.APIVersionEvents:
+		return eventViews{plain}
+	case k.Name == object.KindEndpoints:
+		return endpointsOf(s.store)
+	case k.Name == object.KindIPAddress:
+		return addressesOf(s.store)
+	}
+	return plain
+}
+
+// stored is a collection of objects as they are stored.
+type stored struct {
+	store *store.Store
+	kind  string
+}
+
+func (c stored) get(namespace, name string) object.Object {
+	o, _ := c.store.Get(object.Ref{Kind: c.kind, Namespace: namespace, Name: name})
+	return o
+}
+
+func (c stored) list(namespace string, at uint64) ([]object.Object, uint64, error) {
+	return c.store.List(c.kind, namespace, at)
+}
+
+func (c stored) follow(namespace string, _ uint64) (follower, error) {
+	return follower{
+		about:   func(ref object.Ref) bool { return ref.Kind == c.kind && isIn(ref, namespace) },
+		changes: func(e store.Event) []change { return []change{{e.Revision, e.Old, e.New}} },
+	}, nil
+}
+
+// isIn tells whether an object is in a namespace, "" being any.
+func isIn(ref object.Ref, namespace string) bool {
+	return namespace == "" || ref.Namespace == namespace
+}
+
+// eventViews are the Events as events.k8s.io shows them.
+type eventViews struct{ stored }
+
+func (c eventViews) get(namespace, name string) object.Object {
+	return eventView(c.stored.get(namespace, name))
+}
+
+func (c eventViews) list(namespace string, at uint64) ([]object.Object, uint64, error) {
+	objects, revision, err := c.stored.list(namespace, at)
+	views := make([]object.Object, len(objects))
+	for i, o := range objects {
+		views[i] = eventView(o)
+	}
+	return views, revision, err
+}
+
+func (c eventViews) follow(namespace string, after uint64) (follower, error) {
+	f, err := c.stored.follow(namespace, after)
+	stored := f.changes
+	f.changes = func(e store.Event) []change {
+		changes := stored(e)
+		for i := range changes {
+			changes[i].old, changes[i].new = eventView(changes[i].old), eventView(changes[i].new)
+		}
+		return changes
+	}
+	return f, err
+}
+
+// eventView is an event as events.k8s.io shows it; nil stays nil.
+func eventView(o object.Object) object.Object {
+	if e, ok := o.(*object.Event); ok {
+		return e.View()
+	}
+	return o
+}

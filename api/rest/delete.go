@@ -1,0 +1,267 @@
+package rest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+
+	"svcctl.io/svcctl/api/protobuf"
+	"svcctl.io/svcctl/api/schema"
+	"svcctl.io/svcctl/api/table"
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/object"
+)
+
+// delete answers a DELETE of an object.
+func (s *Server) delete(w http.ResponseWriter, r *request) error {
+	d, err := deletionOf(r)
+	if err != nil {
+		return err
+	}
+	if r.kind.Name == object.KindNamespace {
+		return s.deleteNamespace(w, r, d)
+	}
+	last, removed, err := s.remove(r, d)
+	if err != nil {
+		return err
+	}
+	switch {
+	case !removed:
+		code := http.StatusOK
+		if d.foreground {
+			code = http.StatusAccepted
+		}
+		return s.respond(w, r, code, last)
+	case answersWithObject(r.kind.Name):
+		return s.respond(w, r, http.StatusOK, last)
+	}
+	return s.respondStatus(w, r, success(r.kind, r.name, last.GetMeta().UID))
+}
+
+// answersWithObject are the kinds whose last version is the answer to their removal
+// (ReturnDeletedObject of their registries in Kubernetes); the others have a Status.
+func answersWithObject(kind string) bool {
+	return kind == object.KindService || kind == object.KindPod || kind == object.KindNamespace
+}
+
+// remove removes an object, or marks it as going, and gives its last version.
+func (s *Server) remove(r *request, d deletion) (last object.Object, removed bool, err error) {
+	for try := 1; ; try++ {
+		write, err := s.removal(r, d)
+		if err != nil {
+			return nil, false, answerTo(err, r)
+		}
+		results, err := s.commit(write)
+		if err != nil {
+			return nil, false, answerTo(err, r)
+		}
+		if err := results[0].Err; !errors.Is(err, store.ErrStale) || try == maxTries {
+			return shown(results[0].Object, r), results[0].Removed, answerTo(err, r)
+		}
+	}
+}
+
+// removal plans the removal of an object.
+func (s *Server) removal(r *request, d deletion) (store.Write, error) {
+	live, owner := s.store.Get(r.ref())
+	if live == nil {
+		return store.Write{}, s.absent(r)
+	}
+	if err := mayWrite(r, owner); err != nil {
+		return store.Write{}, err
+	}
+	if owner.File != "" {
+		path, line := s.store.Location(r.ref())
+		return store.Write{}, conflict(r.kind, r.name, fmt.Sprintf("it belongs to the file %s: remove it there", place(path, line)))
+	}
+	if err := preconditions(r, live, d.version, d.uid); err != nil {
+		return store.Write{}, err
+	}
+	return store.Write{
+		Ref: r.ref(), Delete: true, Version: live.GetMeta().ResourceVersion, DryRun: d.options.dryRun, By: d.options.caller(r, "delete"),
+	}, nil
+}
+
+// preconditions refuses the removal of another object, or version of it, than was meant.
+func preconditions(r *request, live object.Object, version, uid string) error {
+	meta := live.GetMeta()
+	if uid != "" && uid != meta.UID {
+		return conflict(r.kind, r.name, fmt.Sprintf("Precondition failed: UID in precondition: %s, UID in object meta: %s", uid, meta.UID))
+	}
+	if version != "" && version != meta.ResourceVersion {
+		return conflict(r.kind, r.name, fmt.Sprintf("Precondition failed: ResourceVersion in precondition: %s, ResourceVersion in object meta: %s", version, meta.ResourceVersion))
+	}
+	return nil
+}
+
+// A deletion is how objects are to be removed.
+type deletion struct {
+	options      *options
+	version, uid string // preconditions; "" is any
+	// foreground says that the client wants to know whether the object is gone already.
+	foreground bool
+}
+
+// deletionOf reads the DeleteOptions in the body of a request, or in its query when it has no
+// body. Whatever is to become of the objects that an object owns, here it owns none.
+func deletionOf(r *request) (deletion, error) {
+	body, err := readBody(r.http, schema.MaxBytes)
+	if err != nil {
+		return deletion{}, err
+	}
+	var asked object.DeleteOptions
+	if len(body) > 0 {
+		err = readDeleteOptions(r, body, &asked)
+	} else {
+		asked.DryRun = r.query["dryRun"]
+		if policy := r.query.Get("propagationPolicy"); policy != "" {
+			asked.PropagationPolicy = &policy
+		}
+	}
+	if err != nil {
+		return deletion{}, err
+	}
+	if errs := deleteErrors(asked); len(errs) > 0 {
+		return deletion{}, invalid("meta.k8s.io", "DeleteOptions", "", errs)
+	}
+	d := deletion{options: &options{dryRun: len(asked.DryRun) > 0, validation: warn}}
+	d.foreground = asked.OrphanDependents != nil && !*asked.OrphanDependents
+	if p := asked.Preconditions; p != nil {
+		if p.UID != nil {
+			d.uid = *p.UID
+		}
+		if p.ResourceVersion != nil {
+			d.version = *p.ResourceVersion
+		}
+	}
+	return d, nil
+}
+
+func readDeleteOptions(r *request, body []byte, into *object.DeleteOptions) error {
+	mediaType, err := mediaTypeOf(r.http, bodyTypes)
+	if err != nil {
+		return err
+	}
+	var content map[string]any
+	if mediaType == protobuf.MediaType {
+		envelope, err := protobuf.Open(body)
+		if err == nil {
+			content, err = envelope.Object(schema.DeleteOptions())
+		}
+		if err != nil {
+			return badRequest("%v", err)
+		}
+	} else {
+		value, _, err := parse(body, mediaType)
+		if err != nil {
+			return badRequest("%v", err)
+		}
+		content, _ = value.(map[string]any)
+		if content == nil {
+			return badRequest("the body is no DeleteOptions: it is no object with fields")
+		}
+	}
+	if named, ok := content["kind"]; ok && named != "DeleteOptions" && named != "" {
+		return badRequest("decoded object cannot be converted to DeleteOptions")
+	}
+	if _, err := schema.DeleteOptions().Prune(content); err != nil {
+		return badRequest("%v", err)
+	}
+	text, err := json.Marshal(content)
+	if err == nil {
+		err = json.Unmarshal(text, into)
+	}
+	if err != nil {
+		return badRequest("%v", err)
+	}
+	return nil
+}
+
+func deleteErrors(asked object.DeleteOptions) object.Errors {
+	var errs object.Errors
+	policy := asked.PropagationPolicy
+	if policy != nil && asked.OrphanDependents != nil {
+		errs = append(errs, object.Error{
+			Type: object.FieldValueInvalid, Field: "propagationPolicy", Value: *policy, Detail: "orphanDependents and deletionPropagation cannot be both set",
+		})
+	}
+	if policy != nil && !slices.Contains([]string{"Foreground", "Background", "Orphan"}, *policy) {
+		errs = append(errs, unsupported("propagationPolicy", *policy, "Foreground", "Background", "Orphan", "nil"))
+	}
+	return append(errs, dryRunErrors(asked.DryRun)...)
+}
+
+// deleteCollection answers a DELETE of all objects of a kind that selectors select, and
+// tells which these were. When one of them may not be removed, none is.
+func (s *Server) deleteCollection(w http.ResponseWriter, r *request) error {
+	d, err := deletionOf(r)
+	if err != nil {
+		return err
+	}
+	asked, err := selectionOf(r)
+	if err != nil {
+		return err
+	}
+	objects, revision, err := s.store.List(r.kind.Name, r.namespace, 0)
+	if err != nil {
+		return err
+	}
+	var writes []store.Write
+	for _, o := range objects {
+		if !asked.selects(shown(o, r)) {
+			continue
+		}
+		write, err := s.removal(r.of(object.RefOf(o)), d)
+		var e *statusError
+		switch {
+		case err == nil:
+			writes = append(writes, write)
+		case errors.As(err, &e) && e.code == http.StatusNotFound: // somebody was faster
+		default:
+			return statusOf(err, r.of(object.RefOf(o)))
+		}
+	}
+	removed, err := s.removeAll(r, d, writes)
+	if err != nil {
+		return err
+	}
+	meta := table.ListMeta{ResourceVersion: strconv.FormatUint(revision, 10)}
+	return s.respondList(w, r, meta, slices.Values(removed))
+}
+
+// removeAll makes many removals, and gives the last versions of what was removed.
+func (s *Server) removeAll(r *request, d deletion, writes []store.Write) ([]object.Object, error) {
+	var removed []object.Object
+	for chunk := range slices.Chunk(writes, commitObjects) {
+		results, err := s.commit(chunk...)
+		if err != nil {
+			return nil, err
+		}
+		for i := range results {
+			last, err := shown(results[i].Object, r), results[i].Err
+			one := r.of(chunk[i].Ref)
+			if errors.Is(err, store.ErrStale) {
+				last, _, err = s.remove(one, d)
+			}
+			var e *statusError
+			switch {
+			case err == nil:
+				removed = append(removed, last)
+			case errors.Is(err, store.ErrNotFound), errors.As(err, &e) && e.code == http.StatusNotFound:
+			default:
+				return nil, statusOf(err, one)
+			}
+		}
+	}
+	return removed, nil
+}
+
+// of is the same request for one of the objects that it is about.
+func (r *request) of(ref object.Ref) *request {
+	one := *r
+	one.namespace, one.name = ref.Namespace, ref.Name
+	return &one
+}

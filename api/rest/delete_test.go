@@ -1,0 +1,91 @@
+package rest
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+func TestDelete(t *testing.T) {
+	w := newWorld(t)
+	w.does(http.StatusCreated, "POST", servicesPath, service("web", ""))
+	o := w.does(http.StatusCreated, "POST", configMapsPath, `{"metadata":{"name":"cm"}}`)
+	uid := at(o, "metadata", "uid")
+	for _, body := range []string{`{"preconditions":{"uid":"x"}}`, `{"preconditions":{"resourceVersion":"1"}}`} {
+		if status := w.does(http.StatusConflict, "DELETE", configMapsPath+"/cm", body); !strings.Contains(fmt.Sprint(status["message"]), "Precondition failed") {
+			t.Error(status)
+		}
+	}
+	w.does(http.StatusUnprocessableEntity, "DELETE", configMapsPath+"/cm", `{"propagationPolicy":"Sideways"}`)
+	w.does(http.StatusBadRequest, "DELETE", configMapsPath+"/cm", `{"kind":"Service"}`)
+	w.does(http.StatusBadRequest, "DELETE", configMapsPath+"/cm", `{`)
+	status := w.does(http.StatusOK, "DELETE", configMapsPath+"/cm", fmt.Sprintf(`{"propagationPolicy":"Background","gracePeriodSeconds":0,"preconditions":{"uid":%q}}`, uid))
+	want := map[string]any{"name": "cm", "kind": "configmaps", "uid": uid}
+	if status["status"] != "Success" || fmt.Sprint(status["details"]) != fmt.Sprint(want) {
+		t.Error(status)
+	}
+	if status = w.does(http.StatusNotFound, "DELETE", configMapsPath+"/cm", ""); status["message"] != `configmaps "cm" not found` {
+		t.Error(status)
+	}
+	// Protobuf, as client-go sends it.
+	if o = w.does(http.StatusOK, "DELETE", servicesPath+"/web", "k8s\x00\x0a\x13\x0a\x02v1\x12\x0dDeleteOptions\x12\x00", "Content-Type: application/vnd.kubernetes.protobuf"); o["kind"] != "Service" {
+		t.Error(o)
+	}
+	w.ask(http.MethodGet, servicesPath+"/web")
+}
+
+func TestFinalizers(t *testing.T) {
+	w := newWorld(t)
+	cm := configMapsPath + "/cm"
+	w.does(http.StatusCreated, "POST", configMapsPath, `{"metadata":{"name":"cm","finalizers":["example.com/f"]}}`)
+	o := w.does(http.StatusOK, "DELETE", cm, "")
+	if at(o, "metadata", "deletionTimestamp") == nil || o["kind"] != "ConfigMap" {
+		t.Error(o)
+	}
+	w.does(http.StatusAccepted, "DELETE", cm, `{"orphanDependents":false}`)
+	status := w.does(http.StatusConflict, "POST", configMapsPath, `{"metadata":{"name":"cm"}}`)
+	if status["message"] != `object is being deleted: configmaps "cm" already exists` {
+		t.Error(status)
+	}
+	w.does(http.StatusUnprocessableEntity, "PATCH", cm, `{"metadata":{"finalizers":["example.com/f","example.com/g"]}}`, asMerge)
+	o = w.does(http.StatusOK, "PATCH", cm, `{"metadata":{"finalizers":null}}`, asMerge)
+	if at(o, "metadata", "finalizers") != nil {
+		t.Error(o)
+	}
+	if got := w.ask("GET", cm).Code; got != http.StatusNotFound {
+		t.Error("still there:", got)
+	}
+}
+
+func TestDeleteCollection(t *testing.T) {
+	w := newWorld(t)
+	for i := range 4 {
+		w.does(http.StatusCreated, "POST", configMapsPath, fmt.Sprintf(`{"metadata":{"name":"cm%d","labels":{"odd":"%t"}}}`, i, i%2 == 1))
+	}
+	list := w.does(http.StatusOK, "DELETE", configMapsPath+"?labelSelector=odd%3Dtrue", "")
+	if list["kind"] != "ConfigMapList" || names(list) != "cm1 cm3" {
+		t.Error(list)
+	}
+	if got := names(w.get(configMapsPath)); got != "cm0 cm2" {
+		t.Error("left", got)
+	}
+	w.does(http.StatusBadRequest, "DELETE", configMapsPath+"?labelSelector=%21%21", "")
+	w.does(http.StatusOK, "DELETE", configMapsPath+"?fieldSelector=metadata.name%3Dcm0", `{"kind":"DeleteOptions","apiVersion":"v1"}`)
+	if got := names(w.get(configMapsPath)); got != "cm2" {
+		t.Error("left", got)
+	}
+}
+
+func TestDeleteCollectionOfFiles(t *testing.T) {
+	w := newWorld(t)
+	w.does(http.StatusCreated, "POST", servicesPath, service("a", ""))
+	w.files(map[string]string{"web.yaml": webFile})
+	status := w.does(http.StatusConflict, "DELETE", servicesPath, "")
+	if !strings.Contains(fmt.Sprint(status["message"]), "web.yaml:1") {
+		t.Error(status)
+	}
+	if got := names(w.get(servicesPath)); got != "a web" {
+		t.Error("left", got)
+	}
+}

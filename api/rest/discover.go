@@ -1,0 +1,112 @@
+package rest
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/api/discovery"
+)
+
+// discover answers what there is: /api, /api/v1, /apis, /apis/GROUP, /apis/GROUP/VERSION.
+func (s *Server) discover(w http.ResponseWriter, r *request, parts []string) error {
+	if err := readOnly(w, r); err != nil {
+		return err
+	}
+	if len(parts) == 1 {
+		return s.discoverAll(w, r, parts[0] == "api")
+	}
+	var document any
+	var ok bool
+	if parts[0] == "apis" && len(parts) == 2 {
+		document, ok = discovery.GroupOf(parts[1])
+	} else {
+		document, ok = discovery.ResourcesOf(strings.Join(parts[1:], "/"))
+	}
+	// A version of no group is at /api, and one of a group at /apis.
+	if !ok || parts[0] == "apis" && len(parts) == 3 && parts[1] == "" {
+		return noResource()
+	}
+	return s.respondDocument(w, r, document)
+}
+
+// discoverAll answers /api and /apis: all kinds at once for those who ask for that, or else
+// where to ask on.
+func (s *Server) discoverAll(w http.ResponseWriter, r *request, core bool) error {
+	w.Header().Set("Vary", "Accept")
+	for _, c := range parseAccept(r.http.Header.Values("Accept")) {
+		version := c.params["v"]
+		switch {
+		case !c.takes(typeJSON):
+			continue
+		case c.params["as"] == "":
+			return s.respondVersions(w, r, core)
+		case c.params["as"] == "APIGroupDiscoveryList" && c.params["g"] == "apidiscovery.k8s.io" && slices.Contains(discovery.AggregatedVersions, version):
+			text, err := encode(discovery.Aggregated(version, core), false)
+			if err != nil {
+				return err
+			}
+			w.Header().Set("Cache-Control", "public")
+			sendTagged(w, r.http, discovery.AggregatedType(version), text)
+			return nil
+		}
+	}
+	return s.respondVersions(w, r, core)
+}
+
+func (s *Server) respondVersions(w http.ResponseWriter, r *request, core bool) error {
+	if core {
+		return s.respondDocument(w, r, discovery.Versions(r.http.Host))
+	}
+	return s.respondDocument(w, r, discovery.Groups())
+}
+
+// respondDocument answers with a document that is no object, to those who take JSON.
+func (s *Server) respondDocument(w http.ResponseWriter, r *request, document any) error {
+	if !accepts(r.http.Header.Values("Accept"), typeJSON) {
+		return notAcceptable(typeJSON)
+	}
+	return respondJSON(w, r.http, http.StatusOK, wantsPretty(r.http, r.query), document)
+}
+
+// customKindsPath is where Kubernetes lists the kinds that somebody has added to it.
+var customKindsPath = []string{"apis", "apiextensions.k8s.io", "v1", "customresourcedefinitions"}
+
+// customKinds says that nobody has added a kind. kubectl asks before it takes a document of
+// a kind that cannot be patched, as a ServiceList, and refuses it when there is no answer.
+// Discovery does not list the path.
+func (s *Server) customKinds(w http.ResponseWriter, r *request) error {
+	if err := readOnly(w, r); err != nil {
+		return err
+	}
+	return s.respondDocument(w, r, map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinitionList",
+		"metadata": map[string]any{"resourceVersion": "1"}, "items": []any{},
+	})
+}
+
+// readOnly refuses all methods but those that read.
+func readOnly(w http.ResponseWriter, r *request) error {
+	if r.http.Method == http.MethodGet || r.http.Method == http.MethodHead {
+		return nil
+	}
+	w.Header().Set("Allow", "GET, HEAD")
+	return methodNotAllowed(r.http.Method)
+}
+
+// sendTagged answers with a text that changes with the program only, or that it is still
+// the one that the client has (RFC 9110, 13.1.2).
+func sendTagged(w http.ResponseWriter, r *http.Request, contentType string, text []byte) {
+	sum := sha256.Sum256(text)
+	tag := `"` + strings.ToUpper(hex.EncodeToString(sum[:])) + `"`
+	w.Header().Set("ETag", tag)
+	for _, known := range strings.Split(strings.Join(r.Header.Values("If-None-Match"), ","), ",") {
+		if known = strings.TrimPrefix(strings.TrimSpace(known), "W/"); known == tag || known == "*" {
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+	}
+	send(w, r, http.StatusOK, contentType, text)
+}

@@ -1,0 +1,108 @@
+package rest
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/object"
+)
+
+const (
+	// eventLife is how long an Event is kept after it was last seen (--event-ttl of
+	// kube-apiserver).
+	eventLife = time.Hour
+	// maxEvents is how many Events are kept, the newest ones. Between two sweeps there may be
+	// eventSlack more.
+	maxEvents  = 5000
+	eventSlack = 500
+	// sweepMost is how many Events go in one commit, which others wait for.
+	sweepMost = 1000
+	// sweepEvery is how often Events are looked at, and emptyEvery namespaces that go.
+	sweepEvery = time.Minute
+	emptyEvery = 10 * time.Second
+)
+
+// Run removes what has had its time, until the context ends: Events after an hour, or when
+// there are too many, and what is left in namespaces whose removal was not finished.
+func (s *Server) Run(ctx context.Context) {
+	sweep, empty := time.NewTicker(sweepEvery), time.NewTicker(emptyEvery)
+	defer sweep.Stop()
+	defer empty.Stop()
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return
+		case <-sweep.C:
+			err = s.sweepEvents()
+		case <-empty.C:
+			err = s.emptyNamespaces()
+		}
+		if err != nil && ctx.Err() == nil {
+			s.log.Warn("could not tidy up; will try again", "err", err)
+		}
+	}
+}
+
+// countEvent counts an Event that is to be created, and sweeps before there are too many.
+func (s *Server) countEvent(wr *writing) error {
+	if wr.request.kind.Name != object.KindEvent || wr.options.dryRun || s.guards.events.Add(1) < eventSlack {
+		return nil
+	}
+	return s.sweepEvents()
+}
+
+// sweepEvents removes Events that are too old or too many.
+func (s *Server) sweepEvents() error {
+	s.guards.events.Store(0)
+	objects, _, err := s.store.List(object.KindEvent, "", 0)
+	if err != nil {
+		return err
+	}
+	now := s.now()
+	objects = slices.Clone(objects) // the list is the store's
+	slices.SortStableFunc(objects, func(a, b object.Object) int { return seenAt(a, now).Compare(seenAt(b, now)) })
+	var writes []store.Write
+	for i, o := range objects {
+		if len(objects)-i <= maxEvents && now.Sub(seenAt(o, now)) <= eventLife {
+			break
+		}
+		writes = append(writes, store.Write{
+			Ref: object.RefOf(o), Delete: true, Version: o.GetMeta().ResourceVersion, By: store.Caller{Verb: "delete"},
+		})
+	}
+	for chunk := range slices.Chunk(writes, sweepMost) {
+		// One that was seen again meanwhile, or belongs to a controller, stays.
+		if _, err := s.commit(chunk...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// seenAt is when what an Event tells of was last seen; what is said to be in the future was
+// seen when the Event was made.
+func seenAt(o object.Object, now time.Time) time.Time {
+	e, ok := o.(*object.Event)
+	if !ok {
+		return now
+	}
+	created := createdAt(o, now)
+	seen := created
+	later := func(t *time.Time) {
+		if t != nil && t.After(seen) && !t.After(now) {
+			seen = *t
+		}
+	}
+	later(e.FirstTimestamp)
+	later(e.LastTimestamp)
+	if e.EventTime != nil {
+		later(&e.EventTime.Time)
+	}
+	if e.Series != nil && e.Series.LastObservedTime != nil {
+		later(&e.Series.LastObservedTime.Time)
+	}
+	return seen
+}

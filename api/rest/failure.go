@@ -1,0 +1,53 @@
+package rest
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/object"
+)
+
+// busyRetry is after how many seconds a client may try again what failed for reasons
+// that pass by themselves.
+const busyRetry = 1
+
+// statusOf is what an error of a request is answered with. Errors that are nobody's
+// fault but the server's become a 500.
+func statusOf(err error, r *request) *statusError {
+	var own *statusError
+	var owned *store.OwnedError
+	var other *store.PreconditionError
+	var invalidities object.Errors
+	var invalidity object.Error
+	var tooLong *http.MaxBytesError
+	switch {
+	case errors.As(err, &own):
+		return own
+	case errors.As(err, &invalidities):
+		return invalidObject(r.kind, r.name, invalidities)
+	case errors.As(err, &invalidity):
+		return invalidObject(r.kind, r.name, object.Errors{invalidity})
+	case errors.As(err, &owned):
+		return conflict(r.kind, r.name, owned.Error())
+	case errors.Is(err, store.ErrExists):
+		return alreadyExists(r.kind, r.name)
+	case errors.Is(err, store.ErrNotFound):
+		return notFound(r.kind, r.name)
+	case errors.As(err, &other):
+		return conflict(r.kind, r.name, other.Error())
+	case errors.Is(err, store.ErrStale):
+		return conflict(r.kind, r.name, store.ErrStale.Error())
+	case errors.Is(err, store.ErrExpired):
+		return expired("The resourceVersion for the provided watch is too old.")
+	case errors.As(err, &tooLong):
+		return tooLarge(fmt.Sprintf("limit is %d", tooLong.Limit))
+	case errors.Is(err, alloc.ErrFull):
+		return internalError(err)
+	case errors.Is(err, store.ErrNoSpace):
+		return unavailable("nothing was changed: "+err.Error()+": make room on the disk of the data directory", busyRetry)
+	}
+	return internalError(err)
+}

@@ -1,0 +1,22 @@
+package rest
+
+import "crypto/rand"
+
+const (
+	// nameLetters make no words (alphanums of apimachinery's util/rand).
+	nameLetters = "bcdfghjklmnpqrstvwxz2456789"
+	// nameSuffix is how many letters are put behind a prefix, and maxPrefix how much of the
+	// prefix stays, so that the name is a label.
+	nameSuffix = 5
+	maxPrefix  = 63 - nameSuffix
+)
+
+// generateName is a new name that begins with a prefix.
+func generateName(prefix string) string {
+	var random [nameSuffix]byte
+	rand.Read(random[:]) // never fails
+	for i, b := range random {
+		random[i] = nameLetters[int(b)%len(nameLetters)]
+	}
+	return prefix[:min(len(prefix), maxPrefix)] + string(random[:])
+}

@@ -1,0 +1,260 @@
+package rest
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/object"
+)
+
+func TestSelectors(t *testing.T) {
+	w := newWorld(t)
+	w.put(`{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"other"}}`)
+	w.put(service("a", ""), service("b", `"type":"NodePort"`), strings.Replace(service("c", `"clusterIP":"None"`), `"name":"c"`, `"name":"c","namespace":"other"`, 1))
+	for query, want := range map[string]string{
+		"/services":                                                      "a b c",
+		"/namespaces/default/services":                                   "a b",
+		"/namespaces/other/services":                                     "c",
+		"/namespaces/none/services":                                      "",
+		"/services?labelSelector=app%3Da":                                "a",
+		"/services?labelSelector=app+in+(a,c)":                           "a c",
+		"/services?labelSelector=%21app":                                 "",
+		"/services?fieldSelector=metadata.name%3Db":                      "b",
+		"/services?fieldSelector=metadata.namespace=other":               "c",
+		"/services?fieldSelector=spec.clusterIP!=None":                   "a b",
+		"/services?fieldSelector=spec.type=NodePort&labelSelector=app=b": "b",
+		"/services?timeout=32s&bogus=1":                                  "a b c",
+		"/services?watch=false":                                          "a b c",
+		"/services?resourceVersion=0":                                    "a b c",
+		"/services?resourceVersion=1&resourceVersionMatch=NotOlderThan":  "a b c",
+		"/namespaces?fieldSelector=metadata.name!=default":               "other",
+	} {
+		if got := names(w.get("/api/v1" + query)); got != want {
+			t.Errorf("%s: %q, want %q", query, got, want)
+		}
+	}
+	if o := w.get("/api/v1/namespaces/other"); o["kind"] != "Namespace" {
+		t.Errorf("%v", o)
+	}
+	if o := w.get("/api/v1/namespaces/other/status"); o["kind"] != "Namespace" {
+		t.Errorf("%v", o)
+	}
+}
+
+// A list in pages is of one revision, whatever happens meanwhile.
+func TestPages(t *testing.T) {
+	w := newWorld(t)
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
+		w.put(service(name, ""))
+	}
+	path := "/api/v1/services?limit=2"
+	first := w.get(path)
+	if names(first) != "a b" || at(first, "metadata", "remainingItemCount") != 3.0 {
+		t.Fatalf("%v", first)
+	}
+	w.remove("Service", "d")
+	w.put(service("c", `"type":"NodePort"`), service("bb", ""))
+	token, _ := at(first, "metadata", "continue").(string)
+	second := w.get(path + "&continue=" + token)
+	if names(second) != "c d" || at(second, "metadata", "remainingItemCount") != 1.0 || at(second, "items", 0, "spec", "type") != "ClusterIP" ||
+		at(second, "metadata", "resourceVersion") != at(first, "metadata", "resourceVersion") {
+		t.Errorf("%v", second)
+	}
+	token2, _ := at(second, "metadata", "continue").(string)
+	third := w.get(path + "&continue=" + token2)
+	if names(third) != "e" || at(third, "metadata", "continue") != nil || at(third, "metadata", "remainingItemCount") != nil {
+		t.Errorf("%v", third)
+	}
+	version := fmt.Sprint(at(first, "metadata", "resourceVersion"))
+	if exact := w.get("/api/v1/services?resourceVersionMatch=Exact&resourceVersion=" + version); names(exact) != "a b c d e" {
+		t.Errorf("%v", exact)
+	}
+	if newer := w.get("/api/v1/services?resourceVersion=" + version); names(newer) != "a b bb c e" {
+		t.Errorf("%v", newer)
+	}
+	if paged := w.get("/api/v1/services?limit=4&resourceVersion=" + version); names(paged) != "a b c d" {
+		t.Errorf("%v", paged)
+	}
+	selected := w.get("/api/v1/services?limit=1&labelSelector=app+in+(b,e)")
+	if names(selected) != "b" || at(selected, "metadata", "remainingItemCount") != nil {
+		t.Errorf("%v", selected)
+	}
+	rest := w.get("/api/v1/services?limit=1&labelSelector=app+in+(b,e)&continue=" + fmt.Sprint(at(selected, "metadata", "continue")))
+	if names(rest) != "e" || at(rest, "metadata", "continue") != nil {
+		t.Errorf("%v", rest)
+	}
+	for query, message := range map[string]string{
+		"&resourceVersion=" + version:                            "specifying resource version is not allowed when using continue",
+		"&resourceVersionMatch=Exact&resourceVersion=" + version: "ListOptions.meta.k8s.io",
+	} {
+		answer := w.ask("GET", path+"&continue="+token+query)
+		if answer.Code != 400 && answer.Code != 422 || !strings.Contains(answer.Body.String(), message) {
+			t.Errorf("%s: %d %s", query, answer.Code, answer.Body)
+		}
+	}
+}
+
+// Who goes on with a list of which nothing is known any more can go on with what there is.
+func TestExpiredPages(t *testing.T) {
+	w := newWorld(t)
+	w.put(service("a", ""), service("b", ""), service("c", ""))
+	token := after("default", "a", 1)
+	answer := w.ask("GET", "/api/v1/services?limit=1&continue="+token)
+	s := decoded(t, answer.Body.Bytes())
+	if answer.Code != http.StatusGone || s["reason"] != "Expired" || !strings.HasPrefix(fmt.Sprint(s["message"]), "The provided continue parameter is too old to display a consistent list result.") {
+		t.Fatalf("%d %v", answer.Code, s)
+	}
+	next := fmt.Sprint(at(s, "metadata", "continue"))
+	list := w.get("/api/v1/services?limit=1&continue=" + url.QueryEscape(next))
+	if names(list) != "b" || at(list, "metadata", "remainingItemCount") != 1.0 {
+		t.Errorf("%v", list)
+	}
+	if future := w.ask("GET", "/api/v1/services?continue="+after("default", "a", 1<<62)); future.Code != http.StatusGatewayTimeout {
+		t.Errorf("%d %s", future.Code, future.Body)
+	}
+}
+
+func TestManagedFieldsOfFiles(t *testing.T) {
+	w := newWorld(t)
+	w.files(map[string]string{"/etc/web.yaml": "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: default}\nspec: {ports: [{port: 80}]}\n"})
+	web := w.get("/api/v1/namespaces/default/services/web")
+	if at(web, "metadata", "managedFields", 0, "manager") != "gitops" || at(web, "metadata", "managedFields", 0, "operation") != "Apply" {
+		t.Errorf("%v", web)
+	}
+	if o, _ := w.store.Get(object.Ref{Kind: "Service", Namespace: "default", Name: "web"}); len(o.GetMeta().ManagedFields) > 0 {
+		t.Errorf("stored: %v", o.GetMeta())
+	}
+	status := w.get("/api/v1/namespaces/default/services/web/status", "Accept: application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io")
+	if status["kind"] != "PartialObjectMetadata" || at(status, "metadata", "managedFields", 0, "manager") != "gitops" {
+		t.Errorf("%v", status)
+	}
+}
+
+func TestEventsInTwoGroups(t *testing.T) {
+	w := newWorld(t)
+	w.put(`{"kind":"Event","apiVersion":"v1","metadata":{"name":"web.1"},"involvedObject":{"kind":"Service","name":"web","namespace":"default"},"reason":"Conflict","message":"no","type":"Warning"}`)
+	w.put(`{"kind":"Event","apiVersion":"v1","metadata":{"name":"db.1"},"involvedObject":{"kind":"Service","name":"db","namespace":"default"},"reason":"Pending","message":"wait","type":"Normal"}`)
+	core := w.get("/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3Dweb,involvedObject.kind=Service")
+	if names(core) != "web.1" || at(core, "items", 0, "message") != "no" {
+		t.Errorf("%v", core)
+	}
+	other := w.get("/apis/events.k8s.io/v1/events?fieldSelector=regarding.name=db")
+	if other["kind"] != "EventList" || other["apiVersion"] != "events.k8s.io/v1" || names(other) != "db.1" || at(other, "items", 0, "note") != "wait" || at(other, "items", 0, "kind") != nil {
+		t.Errorf("%v", other)
+	}
+	one := w.get("/apis/events.k8s.io/v1/namespaces/default/events/db.1")
+	if one["apiVersion"] != "events.k8s.io/v1" || at(one, "regarding", "name") != "db" {
+		t.Errorf("%v", one)
+	}
+	watch := w.watch("/apis/events.k8s.io/v1/events?watch=1&fieldSelector=reason=Pending")
+	event := watch.next()
+	if event["type"] != "ADDED" || at(event, "object", "note") != "wait" {
+		t.Errorf("%v", event)
+	}
+	w.remove("Event", "db.1")
+	if event = watch.next(); event["type"] != "DELETED" || at(event, "object", "note") != "wait" || at(event, "object", "apiVersion") != "events.k8s.io/v1" {
+		t.Errorf("%v", event)
+	}
+}
+
+func TestAddresses(t *testing.T) {
+	w := newWorld(t)
+	const path = "/apis/networking.k8s.io/v1/ipaddresses"
+	w.put(service("web", `"clusterIP":"10.96.0.7","ipFamilyPolicy":"RequireDualStack","clusterIPs":["10.96.0.7","fd00:96::7"]`))
+	list := w.get(path)
+	if list["kind"] != "IPAddressList" || names(list) != "10.96.0.7 fd00:96::7" {
+		t.Fatalf("%v", list)
+	}
+	one := w.get(path + "/fd00:96::7")
+	if fmt.Sprint(at(one, "spec", "parentRef")) != "map[name:web namespace:default resource:services]" ||
+		fmt.Sprint(at(one, "metadata", "labels")) != "map[ipaddress.kubernetes.io/ip-family:IPv6 ipaddress.kubernetes.io/managed-by:ipallocator.k8s.io]" {
+		t.Errorf("%v", one)
+	}
+	if uid := at(one, "metadata", "uid"); uid != at(list, "items", 1, "metadata", "uid") || uid == at(list, "items", 0, "metadata", "uid") {
+		t.Errorf("%v", uid)
+	}
+	if answer := w.ask("GET", path+"/10.96.0.8"); answer.Code != http.StatusNotFound || !strings.Contains(answer.Body.String(), `ipaddresses.networking.k8s.io \"10.96.0.8\" not found`) {
+		t.Errorf("%d %s", answer.Code, answer.Body)
+	}
+	watch := w.watch(path + "?watch=1&labelSelector=ipaddress.kubernetes.io/ip-family=IPv4&resourceVersion=" + fmt.Sprint(at(list, "metadata", "resourceVersion")))
+	w.put(service("db", `"clusterIP":"10.96.0.9"`))
+	watch.wants("ADDED 10.96.0.9")
+	w.put(service("db", `"clusterIP":"10.96.0.9","type":"NodePort"`)) // its address stays
+	w.put(service("lb", `"clusterIP":"10.96.0.10","type":"LoadBalancer","loadBalancerIP":"192.0.2.10"`))
+	watch.wants("ADDED 10.96.0.10", "ADDED 192.0.2.10")
+	w.remove("Service", "db")
+	event := watch.next()
+	if event["type"] != "DELETED" || at(event, "object", "metadata", "name") != "10.96.0.9" || at(event, "object", "metadata", "resourceVersion") != fmt.Sprint(w.store.Revision()) {
+		t.Errorf("%v", event)
+	}
+	w.put(strings.Replace(service("lc", `"clusterIP":"10.96.0.11","type":"LoadBalancer","loadBalancerIP":"192.0.2.50"`), `"metadata":{`, `"metadata":{"annotations":{"svcctl.io/allow-shared-ip":"x"},`, 1))
+	watch.wants("ADDED 10.96.0.11", "ADDED 192.0.2.50")
+	w.put(strings.Replace(service("ld", `"clusterIP":"10.96.0.12","type":"LoadBalancer","loadBalancerIP":"192.0.2.50","ports":[{"port":81}]`), `"metadata":{`, `"metadata":{"annotations":{"svcctl.io/allow-shared-ip":"x"},`, 1))
+	watch.wants("ADDED 10.96.0.12") // the shared one stays with the older
+	w.remove("Service", "lc")
+	watch.wants("DELETED 10.96.0.11", "DELETED 192.0.2.50", "ADDED 192.0.2.50")
+	if one := w.get(path + "/192.0.2.50"); at(one, "spec", "parentRef", "name") != "ld" {
+		t.Errorf("%v", one)
+	}
+}
+
+const slice = `{"kind":"EndpointSlice","apiVersion":"discovery.k8s.io/v1","metadata":{"name":"%s","labels":{"kubernetes.io/service-name":"%s"}},"addressType":"IPv4","ports":[{"name":"","port":8080}],"endpoints":[%s]}`
+
+func TestEndpointsViews(t *testing.T) {
+	w := newWorld(t)
+	const path = "/api/v1/namespaces/default/endpoints"
+	w.put(`{"kind":"Service","apiVersion":"v1","metadata":{"name":"web","labels":{"team":"a"}},"spec":{"ports":[{"port":80}]}}`)
+	if list := w.get(path); names(list) != "" {
+		t.Fatalf("%v", list)
+	}
+	watch := w.watch("/api/v1/endpoints?watch=1&resourceVersion=" + fmt.Sprint(w.store.Revision()))
+	w.put(fmt.Sprintf(slice, "web-1", "web", `{"addresses":["192.0.2.2"]},{"addresses":["192.0.2.1"],"conditions":{"ready":true},"nodeName":"n","hostname":"h"},{"addresses":["192.0.2.3"],"conditions":{"ready":false}},{"addresses":["192.0.2.4"],"conditions":{"ready":false,"terminating":true}}`))
+	watch.wants("ADDED web")
+	want := `{"subsets":[{"addresses":[{"ip":"192.0.2.1","hostname":"h","nodeName":"n"},{"ip":"192.0.2.2"}],"notReadyAddresses":[{"ip":"192.0.2.3"}],"ports":[{"port":8080,"protocol":"TCP"}]}]}`
+	web := w.get(path + "/web")
+	if fmt.Sprint(web["subsets"]) != fmt.Sprint(decoded(t, []byte(want))["subsets"]) || at(web, "metadata", "labels", "team") != "a" || at(web, "metadata", "labels", "endpoints.kubernetes.io/managed-by") == nil {
+		t.Errorf("%v", web)
+	}
+	if names(w.get(path)) != "web" || names(w.get("/api/v1/endpoints?labelSelector=team=a")) != "web" {
+		t.Error("not in the list")
+	}
+	w.put(fmt.Sprintf(slice, "web-1", "web", `{"addresses":["192.0.2.1"]}`))
+	event := watch.next()
+	if event["type"] != "MODIFIED" || at(event, "object", "subsets", 0, "addresses", 1) != nil {
+		t.Errorf("%v", event)
+	}
+	w.put(fmt.Sprintf(slice, "web-2", "web", ``)) // says nothing new
+	w.put(fmt.Sprintf(slice, "web-2", "web", `{"addresses":["192.0.2.9"]}`))
+	if event = watch.next(); at(event, "object", "subsets", 0, "addresses", 1, "ip") != "192.0.2.9" {
+		t.Errorf("%v", event)
+	}
+	// One of its own comes before the view, which is another object.
+	w.put(`{"kind":"Endpoints","apiVersion":"v1","metadata":{"name":"web"},"subsets":[{"addresses":[{"ip":"192.0.2.77"}],"ports":[{"port":1}]}]}`)
+	watch.wants("DELETED web", "ADDED web")
+	if web = w.get(path + "/web"); at(web, "subsets", 0, "addresses", 0, "ip") != "192.0.2.77" {
+		t.Errorf("%v", web)
+	}
+	w.remove("Endpoints", "web")
+	watch.wants("DELETED web", "ADDED web")
+	w.write(store.Write{Ref: object.Ref{Kind: "EndpointSlice", Namespace: "default", Name: "web-2"}, Delete: true})
+	watch.wants("MODIFIED web")
+	w.remove("EndpointSlice", "web-1")
+	watch.wants("DELETED web")
+	w.put(fmt.Sprintf(slice, "web-3", "web", `{"addresses":["192.0.2.1"]}`))
+	watch.wants("ADDED web")
+	w.put(fmt.Sprintf(slice, "web-3", "db", `{"addresses":["192.0.2.1"]}`)) // to a Service that does not exist
+	watch.wants("DELETED web")
+	w.put(service("db", ""))
+	watch.wants("ADDED db")
+	mirror := strings.Replace(fmt.Sprintf(slice, "db-m", "db", `{"addresses":["192.0.2.8"]}`), `"labels":{`, `"labels":{"endpointslice.kubernetes.io/managed-by":"endpointslicemirroring-controller.k8s.io",`, 1)
+	w.put(mirror)
+	if db := w.get(path + "/db"); at(db, "subsets", 0, "addresses", 1) != nil {
+		t.Errorf("%v", db)
+	}
+	w.remove("Service", "db")
+	watch.wants("DELETED db")
+}

@@ -1,0 +1,140 @@
+package rest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/object"
+)
+
+// The values of the query parameter fieldValidation.
+const (
+	strict = "Strict"
+	warn   = "Warn"
+	ignore = "Ignore"
+)
+
+// dryRunAll is the one value of the query parameter dryRun.
+const dryRunAll = "All"
+
+// maxManager is how long the name of a field manager may be, in bytes
+// (FieldManagerMaxLength of apimachinery).
+const maxManager = 128
+
+// options are the query parameters of a write, and what is to be told about it.
+type options struct {
+	dryRun     bool
+	manager    string // "": the client did not say
+	validation string // strict, warn or ignore
+	force      *bool
+	warnings   warnings
+}
+
+// optionsOf reads the query parameters. Their kind is how errors name them:
+// CreateOptions, UpdateOptions, PatchOptions.
+func optionsOf(r *request, kind string) (*options, error) {
+	o := &options{manager: r.query.Get("fieldManager"), validation: r.query.Get("fieldValidation")}
+	if values, ok := r.query["force"]; ok {
+		force := values[0] != "false" && values[0] != "0"
+		o.force = &force
+	}
+	errs := managerErrors(o.manager)
+	errs = append(errs, dryRunErrors(r.query["dryRun"])...)
+	o.dryRun = len(r.query["dryRun"]) > 0
+	switch o.validation {
+	case "":
+		o.validation = warn
+	case strict, warn, ignore:
+	default:
+		errs = append(errs, unsupported("fieldValidation", o.validation, "", ignore, strict, warn))
+	}
+	if len(errs) > 0 {
+		return nil, invalid("meta.k8s.io", kind, "", errs)
+	}
+	return o, nil
+}
+
+func managerErrors(manager string) object.Errors {
+	var errs object.Errors
+	if len(manager) > maxManager {
+		errs = append(errs, object.Error{Type: object.FieldValueTooLong, Field: "fieldManager", Detail: fmt.Sprintf("may not be more than %d bytes", maxManager)})
+	}
+	for i, char := range manager {
+		if !unicode.IsPrint(char) || char == utf8.RuneError {
+			errs = append(errs, object.Error{
+				Type: object.FieldValueInvalid, Field: "fieldManager", Value: manager, Detail: fmt.Sprintf("invalid character %#U (at position %d)", char, i),
+			})
+			break // one is enough
+		}
+	}
+	return errs
+}
+
+func dryRunErrors(values []string) object.Errors {
+	for _, value := range values {
+		if value != dryRunAll {
+			return object.Errors{unsupported("dryRun", values, dryRunAll)}
+		}
+	}
+	return nil
+}
+
+func unsupported(field string, value any, supported ...string) object.Error {
+	quoted := make([]string, len(supported))
+	for i, text := range supported {
+		quoted[i] = fmt.Sprintf("%q", text)
+	}
+	return object.Error{Type: object.FieldValueNotSupported, Field: field, Value: value, Detail: "supported values: " + strings.Join(quoted, ", ")}
+}
+
+// doubt notes what is doubtful about an object, unless nobody wants to know.
+func (o *options) doubt(doubts []string) {
+	if o.validation != ignore {
+		o.warnings.add(doubts...)
+	}
+}
+
+// managerOf is the name of who writes: what the client says, or the beginning of its
+// User-Agent up to a slash, of which only what can be printed counts.
+func (o *options) managerOf(userAgent string) string {
+	if o.manager != "" {
+		return o.manager
+	}
+	name, _, _ := strings.Cut(userAgent, "/")
+	var b strings.Builder
+	for _, char := range strings.ToValidUTF8(name, "") {
+		if !unicode.IsPrint(char) {
+			continue
+		}
+		if b.Len()+utf8.RuneLen(char) > maxManager {
+			break
+		}
+		b.WriteRune(char)
+	}
+	return b.String()
+}
+
+// caller is who asks for a write, as the journal keeps it.
+func (o *options) caller(r *request, verb string) store.Caller {
+	agent := strings.ToValidUTF8(r.http.UserAgent(), "?")
+	const longest = 256
+	if len(agent) > longest {
+		agent = strings.ToValidUTF8(agent[:longest], "")
+	}
+	return store.Caller{User: r.user.Name, Manager: o.managerOf(r.http.UserAgent()), Agent: agent, Verb: verb}
+}
+
+// warnings are what a client is told beside the answer, each once.
+type warnings []string
+
+func (w *warnings) add(texts ...string) {
+	for _, text := range texts {
+		if text != "" && !slices.Contains(*w, text) {
+			*w = append(*w, text)
+		}
+	}
+}

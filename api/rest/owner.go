@@ -1,0 +1,205 @@
+package rest
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/api/fields"
+	"svcctl.io/svcctl/api/kind"
+	"svcctl.io/svcctl/api/schema"
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/object"
+)
+
+const (
+	// gitops is the manager of what a manifest file declares.
+	gitops = "gitops"
+	// namespacesController makes the Namespaces that nobody else makes. They become
+	// the API's when somebody changes them.
+	namespacesController = "namespaces"
+	// fieldManagerConflict is the reason of the cause that names a field and its owner
+	// (metav1.CauseTypeFieldManagerConflict).
+	fieldManagerConflict = "FieldManagerConflict"
+)
+
+// A fileClaim is what a file declares about an object that belongs to it. The zero value
+// is that of an object that belongs to none.
+type fileClaim struct {
+	path string
+	line int
+	// entries are the managedFields that the object would have if the file alone had
+	// written it, and typed the same as they are stored.
+	entries []any
+	typed   []object.ManagedFieldsEntry
+}
+
+// fileOf is what a file declares about an object.
+func (s *Server) fileOf(r *request, owner store.Owner, live object.Object) (fileClaim, error) {
+	if owner.File == "" {
+		return fileClaim{}, nil
+	}
+	document, path, line := s.store.Document(r.ref())
+	if document == nil {
+		return fileClaim{}, unavailable(fmt.Sprintf("%s %q belongs to the file %s, which has not been read since the start: try again when it has",
+			r.kind.GroupResource(), r.name, owner.File), busyRetry)
+	}
+	merged, err := applyFile(map[string]any{}, document, r.kind, createdAt(live, s.now()))
+	if err != nil {
+		return fileClaim{}, err
+	}
+	entries, _ := metadataIn(merged)["managedFields"].([]any)
+	stored, err := entriesOf(merged)
+	return fileClaim{path, line, entries, stored}, err
+}
+
+// createdAt is when an object was created.
+func createdAt(o object.Object, otherwise time.Time) time.Time {
+	if at := o.GetMeta().CreationTimestamp; at != nil {
+		return *at
+	}
+	return otherwise
+}
+
+// applyFile applies the document of a file to an object, as manager gitops and by force.
+// The status of a Service is the appliance's.
+func applyFile(live map[string]any, document object.Object, k kind.Kind, now time.Time) (map[string]any, error) {
+	applied, err := untyped(document, k)
+	if err != nil {
+		return nil, err
+	}
+	if k.Name == object.KindService {
+		delete(applied, "status")
+	}
+	by := fields.Writer{Manager: gitops, APIVersion: k.APIVersion(), Type: schema.Of(k), Now: now}
+	merged, err := fields.Apply(live, applied, by, true)
+	if err != nil {
+		return nil, fmt.Errorf("apply the document of %s: %w", object.RefOf(document), err)
+	}
+	return merged, nil
+}
+
+// MergeFile is an object after the file that it belongs to has changed, when others have
+// written to it, too: the file wins, what it does not say any more goes, and what others
+// have added stays. It is the store's Config.Merge.
+func MergeFile(live, document object.Object, now time.Time) (object.Object, error) {
+	k, ok := kind.ByName(live.GetTypeMeta().APIVersion, live.GetTypeMeta().Kind)
+	if !ok {
+		return nil, fmt.Errorf("merge %s with its file: no such kind", object.RefOf(live))
+	}
+	content, err := untyped(live, k)
+	if err != nil {
+		return nil, err
+	}
+	merged, err := applyFile(content, document, k, now)
+	if err != nil {
+		return nil, err
+	}
+	o, err := typed(merged, k)
+	if err != nil {
+		return nil, err
+	}
+	object.Default(o)
+	text, err := json.Marshal(live)
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", object.RefOf(live), err)
+	}
+	if same, err := (version{object: live, text: text}).same(o); err != nil || same {
+		return live.DeepCopy(), err
+	}
+	return o, nil
+}
+
+// managed is an object as a client sees it: what belongs to a file and was never written
+// by anybody else says so in its managedFields.
+func (s *Server) managed(r *request, o object.Object) object.Object {
+	_, owner := s.store.Get(r.ref())
+	if owner.File == "" || len(o.GetMeta().ManagedFields) > 0 {
+		return o
+	}
+	file, err := s.fileOf(r, owner, o)
+	if err != nil {
+		return o // it is not known yet
+	}
+	o = o.DeepCopy()
+	o.GetMeta().ManagedFields = file.typed
+	return o
+}
+
+// claim adds what the file manages to an object, unless it says so already; it tells
+// whether it has.
+func (f fileClaim) claim(content map[string]any) bool {
+	metadata := metadataIn(content)
+	entries, _ := metadata["managedFields"].([]any)
+	if len(f.entries) == 0 || slices.ContainsFunc(entries, isGitops) {
+		return false
+	}
+	metadata["managedFields"] = append(slices.Clone(f.entries), entries...)
+	return true
+}
+
+// keep leaves what the file manages as it was, whatever a client says about it: by that
+// the object is joined with the next version of the file.
+func (f fileClaim) keep(meta, before *object.ObjectMeta) {
+	i := slices.IndexFunc(before.ManagedFields, ofFile)
+	if len(f.entries) == 0 || i < 0 {
+		return
+	}
+	others := slices.DeleteFunc(slices.Clone(meta.ManagedFields), ofFile)
+	meta.ManagedFields = slices.Insert(others, 0, before.ManagedFields[i])
+}
+
+func ofFile(e object.ManagedFieldsEntry) bool { return e.Manager == gitops && e.Operation == "Apply" }
+
+func isGitops(entry any) bool {
+	e, _ := entry.(map[string]any)
+	return e["manager"] == gitops && e["operation"] == "Apply"
+}
+
+// check refuses a new version of an object that differs in what the file declares.
+func (f fileClaim) check(r *request, live map[string]any, o object.Object, by fields.Writer) error {
+	if len(f.entries) == 0 {
+		return nil
+	}
+	written, err := untyped(o, r.kind)
+	if err != nil {
+		return err
+	}
+	owned := copied(live)
+	owned["metadata"].(map[string]any)["managedFields"] = f.entries
+	taken := fields.Taken(owned, written, by, gitops)
+	if len(taken) == 0 {
+		return nil
+	}
+	at := place(f.path, f.line)
+	var names []string
+	details := detailsOf(r.kind, r.name)
+	for _, c := range taken {
+		names = append(names, c.Field)
+		details.Causes = append(details.Causes, statusCause{Reason: fieldManagerConflict, Message: c.Message() + ": the file " + at, Field: c.Field})
+	}
+	return &statusError{
+		code: http.StatusConflict, reason: reasonConflict, details: details,
+		message: fmt.Sprintf("Operation cannot be fulfilled on %s %q: it belongs to the file %s, which declares %s: change it there",
+			r.kind.GroupResource(), r.name, at, strings.Join(names, ", ")),
+	}
+}
+
+// place is a line of a file.
+func place(path string, line int) string {
+	if line == 0 {
+		return path
+	}
+	return fmt.Sprintf("%s:%d", path, line)
+}
+
+// mayWrite refuses changes of what a controller makes.
+func mayWrite(r *request, owner store.Owner) error {
+	if owner.Controller == "" || owner.Controller == namespacesController && r.kind.Name == object.KindNamespace {
+		return nil
+	}
+	return &store.OwnedError{Ref: r.ref(), Owner: owner}
+}

@@ -1,0 +1,28 @@
+package rest
+
+import (
+	"net/http"
+	"net/url"
+
+	"svcctl.io/svcctl/api/auth"
+	"svcctl.io/svcctl/api/kind"
+	"svcctl.io/svcctl/store/object"
+)
+
+// request is a request for objects of a kind, its path taken apart.
+type request struct {
+	http        *http.Request
+	kind        kind.Kind
+	verb        string // get, list, watch, create, update, patch, delete, deletecollection
+	namespace   string // "": all namespaces, or a kind without
+	name        string // "": the collection
+	subresource string // "status", or ""
+	query       url.Values
+	user        auth.User
+	form        form // of the answer
+}
+
+// ref names the object that is asked for.
+func (r *request) ref() object.Ref {
+	return object.Ref{Kind: r.kind.Name, Namespace: r.namespace, Name: r.name}
+}

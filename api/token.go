@@ -1,0 +1,118 @@
+package api
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"svcctl.io/svcctl/api/auth"
+	"svcctl.io/svcctl/api/wire"
+)
+
+// maxTokenRequest bounds the body of a TokenRequest, in bytes.
+const maxTokenRequest = 4 << 10
+
+// noTLS is told to who wants to use a TLS listener that is not there.
+const noTLS = "the API is not served over TLS: start `svcctl serve` with --listen, as 127.0.0.1:6443"
+
+// token answers /svcctl/v1/token: POST gives a token, DELETE revokes all of them. That is for
+// who comes by the unix socket: a token that leaked must not be good for another one.
+func (s *Server) token(w http.ResponseWriter, r *http.Request) {
+	if _, local := PeerFrom(r.Context()); !local {
+		spare(w, r)
+		fail(w, http.StatusForbidden, wire.ReasonForbidden, "tokens are given over the unix socket only: run `svcctl token` on the appliance's box")
+		return
+	}
+	if s.cfg.TLS == nil {
+		spare(w, r)
+		fail(w, http.StatusNotFound, wire.ReasonNotFound, noTLS)
+		return
+	}
+	switch r.Method {
+	case http.MethodPost:
+		s.issue(w, r)
+	case http.MethodDelete:
+		needs(auth.Admin, http.HandlerFunc(s.revoke)).ServeHTTP(w, r)
+	default:
+		spare(w, r)
+		w.Header().Set("Allow", "POST, DELETE")
+		fail(w, http.StatusMethodNotAllowed, wire.ReasonMethodNotAllowed,
+			fmt.Sprintf("%s is not allowed on %s: use POST, or DELETE to revoke", r.Method, r.URL.Path))
+	}
+}
+
+func (s *Server) issue(w http.ResponseWriter, r *http.Request) {
+	var ask wire.TokenRequest
+	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxTokenRequest))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&ask); err != nil {
+		fail(w, http.StatusBadRequest, wire.ReasonBadRequest, fmt.Sprintf("read what token is asked for: %v", err))
+		return
+	}
+	by := auth.From(r.Context())
+	role := by.Role
+	if ask.Role != "" {
+		var err error
+		if role, err = auth.ParseRole(ask.Role); err != nil {
+			fail(w, http.StatusBadRequest, wire.ReasonBadRequest, err.Error())
+			return
+		}
+	}
+	user, err := auth.Delegate(by, role, ask.Name)
+	if err == nil {
+		var text string
+		var expires time.Time
+		if text, expires, err = s.cfg.TLS.Tokens.Issue(user, cmp.Or(time.Duration(ask.Duration), auth.DefaultTokenLife)); err == nil {
+			s.log.Debug("token", "for", user.Name, "role", user.Role.String(), "expires", expires)
+			writeJSON(w, http.StatusOK, wire.Token{Token: text, User: user.Name, Role: user.Role.String(), Expires: expires})
+			return
+		}
+	}
+	if errors.Is(err, auth.ErrRole) {
+		fail(w, http.StatusForbidden, wire.ReasonForbidden, err.Error())
+		return
+	}
+	fail(w, http.StatusBadRequest, wire.ReasonBadRequest, err.Error())
+}
+
+func (s *Server) revoke(w http.ResponseWriter, r *http.Request) {
+	spare(w, r)
+	if err := s.cfg.TLS.Tokens.RevokeAll(); err != nil {
+		s.log.Error("tokens are not revoked", "err", err)
+		fail(w, http.StatusInternalServerError, wire.ReasonInternalError, "nothing is revoked: "+err.Error())
+		return
+	}
+	s.log.Info("all tokens are revoked", "user", auth.From(r.Context()).Name)
+	writeJSON(w, http.StatusOK, wire.Revoked{Revoked: true})
+}
+
+// endpoint answers /svcctl/v1/endpoint.
+func (s *Server) endpoint(w http.ResponseWriter, _ *http.Request) {
+	if s.cfg.TLS == nil {
+		fail(w, http.StatusNotFound, wire.ReasonNotFound, noTLS)
+		return
+	}
+	e := wire.Endpoint{Server: "https://" + reachable(s.cfg.TLS.Address)}
+	if s.cfg.TLS.CA != nil {
+		e.CertificateAuthority = string(s.cfg.TLS.CA())
+	}
+	writeJSON(w, http.StatusOK, e)
+}
+
+// reachable is the host and port by which clients on this box reach a listener: one on all
+// addresses by a loopback one.
+func reachable(address string) string {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return address
+	}
+	if addr, err := netip.ParseAddr(host); host == "" || err == nil && addr.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return net.JoinHostPort(host, port)
+}

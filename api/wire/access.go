@@ -1,0 +1,55 @@
+package wire
+
+import "time"
+
+// The reasons of a Failure that are about who asks.
+const (
+	ReasonTooManyRequests = "TooManyRequests"
+	ReasonTooLarge        = "RequestEntityTooLarge"
+)
+
+// TokenRequest asks for a token: the body of POST /svcctl/v1/token.
+type TokenRequest struct {
+	Role     string   `json:"role,omitempty"`     // admin or reader; empty: the role of who asks
+	Duration Duration `json:"duration,omitempty"` // how long it is to be valid; 0 is an hour
+	Name     string   `json:"name,omitempty"`     // what it is for, as the journal shows it
+}
+
+// Token is the answer to a TokenRequest.
+type Token struct {
+	Token   string    `json:"token"`
+	User    string    `json:"user"` // who its holder is
+	Role    string    `json:"role"`
+	Expires time.Time `json:"expires"` // in UTC
+}
+
+// Revoked is the answer to DELETE /svcctl/v1/token: no token is valid any more.
+type Revoked struct {
+	Revoked bool `json:"revoked"`
+}
+
+// Endpoint is where the API is served over TLS: the answer of /svcctl/v1/endpoint.
+type Endpoint struct {
+	// Server is the URL for clients on this box.
+	Server string `json:"server"`
+	// CertificateAuthority is the certificate of the server's CA, PEM; empty for a
+	// certificate that the operator gave.
+	CertificateAuthority string `json:"certificateAuthority,omitempty"`
+}
+
+// JournalEntry is one change of one object: a line of the answer of /svcctl/v1/journal.
+type JournalEntry struct {
+	Revision  uint64    `json:"revision"`
+	Time      time.Time `json:"time"` // in UTC
+	Verb      string    `json:"verb"` // create, update or delete; patch and apply where a client asked for it
+	Kind      string    `json:"kind"`
+	Namespace string    `json:"namespace,omitempty"`
+	Name      string    `json:"name"`
+	// Who made it: a user of the API with field manager and User-Agent, a file, or a
+	// controller of the appliance.
+	User       string `json:"user,omitempty"`
+	Manager    string `json:"manager,omitempty"`
+	Agent      string `json:"agent,omitempty"`
+	File       string `json:"file,omitempty"`
+	Controller string `json:"controller,omitempty"`
+}
