@@ -20,6 +20,16 @@ type Config struct {
 	DataDir string
 	// Socket is the path of the API's unix socket (--socket).
 	Socket string
+	// SocketGroup is the group whose members may do everything over the socket, by name or
+	// number; empty: none (--socket-group).
+	SocketGroup string
+	// SocketReaders lets every user of the box read over the socket (--socket-readers).
+	SocketReaders bool
+	// Listen is where the API is served over TLS, host:port; empty: nowhere (--listen).
+	Listen string
+	// TLSCert and TLSKey are the files of the certificate for Listen and of its key, PEM;
+	// empty: the appliance makes a CA and a certificate itself (--tls-cert, --tls-key).
+	TLSCert, TLSKey string
 	// MetricsListen is where /metrics, /healthz and /readyz are served in plain
 	// HTTP, host:port; empty: nowhere (--metrics-listen).
 	MetricsListen string

@@ -83,14 +83,36 @@ func (c *Config) validatePlaces(v *validation) {
 	case len(c.Socket) > maxSocketPath:
 		v.add("socket", c.Socket, "the path has %d bytes, the kernel takes %d: give a shorter one", len(c.Socket), maxSocketPath)
 	}
-	if c.MetricsListen != "" {
-		_, port, err := net.SplitHostPort(c.MetricsListen)
-		if err == nil {
-			_, err = strconv.ParseUint(port, 10, 16)
-		}
-		if err != nil {
-			v.add("metrics-listen", c.MetricsListen, "not a host and port: write it as 127.0.0.1:9753, or :9753 for every address")
-		}
+	if c.MetricsListen != "" && !isHostPort(c.MetricsListen) {
+		v.add("metrics-listen", c.MetricsListen, "not a host and port: write it as 127.0.0.1:9753, or :9753 for every address")
+	}
+	c.validateTLS(v)
+}
+
+// isHostPort tells whether an address has a host, which may be empty, and the number of a port.
+func isHostPort(address string) bool {
+	_, port, err := net.SplitHostPort(address)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	return err == nil
+}
+
+// validateTLS looks at how the API is served over TLS.
+func (c *Config) validateTLS(v *validation) {
+	if c.Listen != "" && !isHostPort(c.Listen) {
+		v.add("listen", c.Listen, "not a host and port: write it as 127.0.0.1:6443, or :6443 for every address")
+	}
+	if c.Listen != "" && c.Listen == c.MetricsListen {
+		v.add("listen", c.Listen, "is --metrics-listen too: give each a port of its own")
+	}
+	switch {
+	case c.TLSCert == "" && c.TLSKey != "":
+		v.add("tls-key", c.TLSKey, "is the key of no certificate: give --tls-cert too, or leave it out and one is made")
+	case c.TLSCert != "" && c.TLSKey == "":
+		v.add("tls-cert", c.TLSCert, "has no key: give --tls-key too, or leave it out and one is made")
+	case c.TLSCert != "" && c.Listen == "":
+		v.add("tls-cert", c.TLSCert, "is shown nowhere: give --listen too, as 127.0.0.1:6443")
 	}
 }
 

@@ -27,8 +27,8 @@ func (c *Config) controllers(objects *store.Store) *controllers {
 	})}
 }
 
-// sync brings what is generated up to the store's newest revision, in one commit; when
-// nothing changed there is none.
+// sync brings what is made of Services and Pods up to the store's newest revision, in one
+// commit; when nothing changed there is none.
 func (c *controllers) sync() error {
 	changes := c.store.Changes(c.seen)
 	looked := endpoints.Changes{Services: changes.Services, Pods: changes.Pods}

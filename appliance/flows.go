@@ -9,13 +9,15 @@ import (
 // connections cleans the connection tracking table up after a change. It works in the
 // background and never keeps the loop waiting.
 type connections interface {
-	Reconcile(conntrack.Work)
-	Err() error // why stale connections may live on
+	Expect(conntrack.Work)    // before the change is committed
+	Reconcile(conntrack.Work) // after it
+	Err() error               // why stale connections may live on
 }
 
 // untracked stands in where the connection tracking table cannot be reached.
 type untracked struct{ err error }
 
+func (u untracked) Expect(conntrack.Work)    {}
 func (u untracked) Reconcile(conntrack.Work) {}
 func (u untracked) Err() error               { return u.err }
 

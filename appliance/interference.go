@@ -99,6 +99,13 @@ func (i *interference) until() (at time.Time, needed bool) {
 	return i.last.Add(fightPeace), true
 }
 
+// away says that the rules are not in force as they should be, and when they will be. It is
+// for when a change by others is known and waits to be put right.
+func (i *interference) away() error {
+	return fmt.Errorf("the rules are not in force: %s changed the tables of svcctl and keeps doing so, and they are put right at %s UTC",
+		i.culprit, i.next.UTC().Format(time.TimeOnly))
+}
+
 // problem is what the status says during a fight.
 func (i *interference) problem() (p manifest.Problem, fight bool) {
 	if i.pause == 0 {

@@ -27,7 +27,15 @@ func (r *rig) tamper(pid uint32) (healed bool) {
 	r.kernel.Tamper(func(rs nft.Ruleset) { clear(rs) })
 	r.noticed(kernel.Change{Ours: true, PID: pid, Comm: "firewall"})
 	r.step()
-	return strings.Contains(r.text(), "10.96.0.10 . tcp . 80")
+	healed = strings.Contains(r.text(), "10.96.0.10 . tcp . 80")
+	s := r.state.Status()
+	if s.Synced != healed {
+		r.t.Errorf("synced: %v (%s), and the rules are in force: %v", s.Synced, s.Reason, healed)
+	}
+	if !healed && (!strings.Contains(s.Reason, "not in force: firewall (process ") || !s.Ready) {
+		r.t.Errorf("ready: %v, reason: %q", s.Ready, s.Reason)
+	}
+	return healed
 }
 
 func TestK02_repeatedInterferenceIsNotFought(t *testing.T) {
@@ -84,8 +92,8 @@ func TestK02_repeatedInterferenceIsNotFought(t *testing.T) {
 		r.clock = r.clock.Add(wait)
 		r.step()
 	}
-	if r.hasProblem(reasonInterference) || r.fight.pause != 0 {
-		t.Error("the fight is never over")
+	if s := r.state.Status(); r.hasProblem(reasonInterference) || r.fight.pause != 0 || !s.Synced || s.Reason != "" {
+		t.Errorf("the fight is never over: %+v", s)
 	}
 	r.want("10.96.0.10 . tcp . 80 . 0 : 10.1.0.1 . 8080")
 	if !r.tamper(102) {

@@ -31,6 +31,7 @@ type loop struct {
 	log         *slog.Logger
 	store       *store.Store
 	controllers *controllers
+	cluster     *cluster
 	planner     *planner
 	kernel      *programmer
 	metrics     *metrics.Metrics
@@ -46,7 +47,8 @@ type loop struct {
 
 	// What has been heard of.
 	snapshot *watch.Snapshot
-	unsynced bool // the snapshot is not in the store yet
+	unsynced bool      // the snapshot is not in the store yet
+	since    time.Time // when the oldest change of a manifest was noticed that is not programmed yet
 	facts    *node.Facts
 	moved    bool // the facts changed since the last plan
 	tampered bool // somebody else touched our tables
@@ -94,7 +96,7 @@ func (l *loop) run(ctx context.Context, in inputs) error {
 		case <-ctx.Done():
 			return nil
 		case s := <-in.snapshots:
-			l.snapshot, l.unsynced = s, true
+			l.take(s)
 		case f := <-in.facts:
 			l.facts, l.moved = &f, true
 		case c := <-in.changes:
@@ -134,12 +136,20 @@ func (l *loop) run(ctx context.Context, in inputs) error {
 	}
 }
 
+// take notes a newer snapshot.
+func (l *loop) take(s *watch.Snapshot) {
+	l.snapshot, l.unsynced = s, true
+	if l.since.IsZero() {
+		l.since = s.Noticed
+	}
+}
+
 // drain takes everything else that has been heard of already, so that one step serves all.
 func (l *loop) drain(in inputs) {
 	for {
 		select {
 		case s := <-in.snapshots:
-			l.snapshot, l.unsynced = s, true
+			l.take(s)
 		case f := <-in.facts:
 			l.facts, l.moved = &f, true
 		case c := <-in.changes:
@@ -172,13 +182,17 @@ func (l *loop) step() {
 	if l.names != nil {
 		l.names.tell(l.facts, err == nil && l.adopted)
 	}
-	l.publish(start, done, err)
+	l.report(start, done, err)
+	if err == nil && l.tampered {
+		err = l.fight.away()
+	}
+	l.state.publish(l.status, l.programmed, err)
 }
 
 // converge is one round of store, plan and commit.
 func (l *loop) converge() (committed, error) {
 	l.watchdog.steps.Add(1)
-	storeErr := l.syncFiles()
+	storeErr := errors.Join(l.syncFiles(), l.cluster.sync(l.facts))
 	l.watchdog.steps.Add(1)
 	if why := l.waitsFor(); why != "" {
 		l.status.Ready, l.status.Reason = false, why
@@ -192,6 +206,7 @@ func (l *loop) converge() (committed, error) {
 	l.watchdog.steps.Add(1)
 	var done committed
 	if !tr.Empty() || l.kernel.generation == 0 {
+		l.flows.Expect(l.planner.flows.Pending())
 		done, err = l.kernel.program(tr, l.planner.compiler.Ruleset())
 		if _, refused := refusal(err); refused {
 			done, err = l.quarantine(err, tr.Forget)
@@ -268,6 +283,7 @@ func (l *loop) plan() (nft.Transition, uint64, error) {
 		tr = nft.Diff(have, l.planner.compiler.Ruleset())
 		tr.Forget = forget
 		l.tampered = false
+		l.planner.flows.Restored()
 	}
 	return tr, changes.Revision, nil
 }
@@ -282,6 +298,9 @@ func (l *loop) adopt() (nft.Transition, uint64, error) {
 	l.hosted.place(l.cfg.nodePortAddresses(l.facts), l.cfg.loopbackAddresses(l.facts))
 	tr := l.planner.adopt(have, l.cfg.box(l.facts), l.cfg.resolveFacts(l.facts), l.store, l.allServices())
 	l.adopted, l.moved, l.tampered, l.planned = true, false, false, changes.Revision
+	if !tr.Empty() { // not all rules were there, and who knows for how long
+		l.planner.flows.Restored()
+	}
 	return tr, changes.Revision, nil
 }
 
@@ -306,8 +325,8 @@ func (l *loop) ready(done committed) {
 	l.onReady()
 }
 
-// publish tells the API and the metrics where the loop stands.
-func (l *loop) publish(start time.Time, done committed, err error) {
+// report brings the status and the metrics to where the loop stands.
+func (l *loop) report(start time.Time, done committed, err error) {
 	total := l.planner.total
 	l.status.Counts = wire.Counts{
 		Services: len(l.planner.sizes), ServicePorts: total.ports, Frontends: total.frontends,
@@ -323,13 +342,15 @@ func (l *loop) publish(start time.Time, done committed, err error) {
 	}
 	l.status.Sources = sources(l.cfg.Manifests, l.snapshot)
 	l.status.Problems = l.reporter.report(l.fileProblems(), l.store.Problems(), slices.Concat(l.controllers.problems(), l.planner.allProblems(), l.hosted.problems(), l.flowProblems()))
-	l.state.publish(l.status, l.programmed, err)
 	l.measure(start, done, err)
 }
 
 func (l *loop) measure(start time.Time, done committed, err error) {
 	now := time.Now()
-	sync := metrics.Sync{At: now, Duration: now.Sub(start), Err: err}
+	sync := metrics.Sync{At: now, Duration: now.Sub(start), Noticed: l.since, Err: err}
+	if err == nil {
+		l.since = time.Time{}
+	}
 	if done.transactions > 0 {
 		sync.Transaction = &metrics.Transaction{Operations: done.operations, Elements: done.elements}
 	}
@@ -343,7 +364,8 @@ func (l *loop) measure(start time.Time, done committed, err error) {
 	}
 	l.metrics.Problems(errs, len(l.status.Problems)-errs, files)
 	l.metrics.Held(l.brake.held, len(l.planner.left))
-	l.metrics.Revisions(l.store.Revision(), l.programmed)
+	accepted, concerning := l.store.Revisions()
+	l.metrics.Revisions(accepted, upTo(l.programmed, accepted, concerning))
 }
 
 // sources is the state of every watched directory.

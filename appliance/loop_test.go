@@ -62,8 +62,9 @@ func (r *rig) start() {
 	planner.served = hosted.record
 	r.loop = &loop{
 		cfg: cfg, log: log, store: objects, metrics: metrics.New("test"),
-		state:       newPublished(objects.Revision, func(context.Context) error { return nil }, nil, wire.Status{Reason: "starting"}),
+		state:       newPublished(objects.Revisions, func(context.Context) error { return nil }, nil, wire.Status{Reason: "starting"}),
 		controllers: cfg.controllers(objects),
+		cluster:     cfg.cluster(objects),
 		planner:     planner,
 		hosted:      hosted,
 		flows:       untracked{},

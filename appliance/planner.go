@@ -35,9 +35,15 @@ type planner struct {
 	served func(key string, health *resolve.Health, ports []nft.ServicePort)
 
 	// What the kernel refuses is found with these, see quarantine.go.
-	granted map[string][]nft.ServicePort // what every Service has in the compiler
-	pending map[string][]nft.ServicePort // what those had that changed since all was in the kernel
-	left    map[string]leftOut           // those that the kernel refuses
+	granted map[string]grant   // what every Service has in the compiler
+	pending map[string]grant   // what those had that changed since all was in the kernel
+	left    map[string]leftOut // those that the kernel refuses
+}
+
+// grant is what a Service has of what it asks for.
+type grant struct {
+	ports []nft.ServicePort
+	drain conntrack.Drain
 }
 
 // size counts what is served.
@@ -53,8 +59,8 @@ func newPlanner() *planner {
 		flows:    conntrack.NewLedger(),
 		problems: map[string][]resolve.Problem{},
 		sizes:    map[string]size{},
-		granted:  map[string][]nft.ServicePort{},
-		pending:  map[string][]nft.ServicePort{},
+		granted:  map[string]grant{},
+		pending:  map[string]grant{},
 		left:     map[string]leftOut{},
 	}
 }
@@ -139,7 +145,7 @@ func (p *planner) resolve(objs objects, changed []string, box *nft.Box) map[stri
 		if _, changedBefore := p.pending[key]; !changedBefore {
 			p.pending[key] = p.granted[key]
 		}
-		p.granted[key] = granted
+		p.granted[key] = grant{granted, out.drain}
 		if len(granted) == 0 {
 			delete(p.granted, key)
 		}
@@ -169,7 +175,7 @@ func (p *planner) resolveOne(objs objects, key string) planned {
 	}
 	if left, is := p.left[key]; is {
 		namespace, name, _ := cutKey(key)
-		out.Ports = left.ports
+		out.Ports, out.drain = left.ports, left.drain
 		out.Problems = []resolve.Problem{left.problem(object.Ref{Kind: object.KindService, Namespace: namespace, Name: name})}
 		return out
 	}

@@ -103,20 +103,17 @@ func (p *programmer) check(have, want nft.Ruleset) error {
 	return p.kernel.Check(&tr.Apply, 0)
 }
 
-// commit carries out both parts of a transition.
+// commit carries out all parts of a transition.
 func (p *programmer) commit(tr nft.Transition, done *committed) error {
-	for _, batch := range []*nft.Batch{&tr.Apply, &tr.Cleanup} {
-		if batch.Empty() {
-			continue
-		}
-		generation, err := p.kernel.Commit(batch, p.generation)
+	for _, batch := range tr.Stages() {
+		generation, err := p.kernel.Commit(&batch, p.generation)
 		if err != nil {
 			return err
 		}
 		p.generation = generation
 		done.transactions++
 		done.operations += len(batch.Ops)
-		done.elements += elements(batch)
+		done.elements += elements(&batch)
 	}
 	return nil
 }

@@ -84,11 +84,11 @@ func culprits(suspects []string, try func(included []string) error) (map[string]
 	return bad, err
 }
 
-// leftOut is a Service that the kernel refuses: it has the ports it had before, if the
-// kernel takes those.
+// leftOut is a Service that the kernel refuses: it has what it had before, if the kernel
+// takes that.
 type leftOut struct {
-	ports []nft.ServicePort
-	err   error // why; nil while that is being found out
+	grant
+	err error // why; nil while that is being found out
 }
 
 // problem is what the status says about it.
@@ -102,7 +102,7 @@ func (l *leftOut) problem(ref object.Ref) resolve.Problem {
 }
 
 // settled notes that what is planned is in the kernel.
-func (p *planner) settled() { clear(p.pending) }
+func (p *planner) settled() { p.pending = map[string]grant{} } // once all Services were in it
 
 // suspects are the Services that changed since everything was last in the kernel.
 func (p *planner) suspects() []string { return slices.Sorted(maps.Keys(p.pending)) }
@@ -117,7 +117,7 @@ func (p *planner) leave(objs objects, out map[string]error) {
 			changed = append(changed, key)
 		}
 		if leave {
-			p.left[key] = leftOut{ports: p.pending[key], err: err}
+			p.left[key] = leftOut{p.pending[key], err}
 		} else {
 			delete(p.left, key)
 		}

@@ -8,7 +8,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"svcctl.io/svcctl/appliance/conntrack"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/kernel"
 )
@@ -122,6 +124,40 @@ func TestK08_refusedServiceAndItsFrontends(t *testing.T) {
 }
 
 // After a restart it is not known what the kernel took, so the refused one is left out.
+// told is a cleaner that only listens.
+type told struct {
+	untracked
+	work []conntrack.Flows
+}
+
+func (f *told) Reconcile(w conntrack.Work) { f.work = append(f.work, w.Flows...) }
+
+// What is being drained goes on to be drained while a newer version is refused.
+func TestK08_refusedServiceKeepsItsDrain(t *testing.T) {
+	r := newRig(t)
+	flows := &told{}
+	r.flows = flows
+	r.host()
+	drained := func(endpoints ...string) string {
+		return strings.Replace(web("a", "10.96.0.10", endpoints...), "{name: a}", "{name: a, annotations: {svcctl.io/drain-timeout: 60s}}", 1)
+	}
+	r.write("a.yaml", drained("10.1.0.1", "10.1.0.2"))
+	r.step()
+	r.write("a.yaml", drained("10.1.0.1"))
+	r.step()
+	r.kernel.Inject(refuseEndpoints)
+	r.write("a.yaml", drained("10.1.0.1", "10.66.0.1"))
+	r.step()
+	if got := r.refusedObjects(); len(got) != 1 || len(flows.work) == 0 {
+		t.Fatalf("refused are %v, and connections were told of %v", got, flows.work)
+	}
+	for _, f := range flows.work {
+		if f.Drain != (conntrack.Drain{On: true, Timeout: time.Minute}) {
+			t.Errorf("connections of %v are not drained any more: %+v", f.Frontend, f)
+		}
+	}
+}
+
 func TestK08_refusedAtStart(t *testing.T) {
 	r := newRig(t)
 	r.host()

@@ -17,43 +17,60 @@ import (
 type reporter struct {
 	log    *slog.Logger
 	where  func(object.Ref) (file string, line int) // where an object was declared
-	before map[wire.Problem]bool
+	events *recorder                                // nil: nobody makes Events of them
+	before map[wire.Problem]manifest.Problem
 }
 
-// report gives the list for the status and logs what is new in it and what is gone.
+// report gives the list for the status and tells what is new in it and what is gone.
 func (r *reporter) report(files, objects []manifest.Problem, services []resolve.Problem) []wire.Problem {
+	now := make(map[wire.Problem]manifest.Problem, len(r.before))
 	list := []wire.Problem{}
+	add := func(p manifest.Problem) {
+		w := wireProblem(p)
+		if _, twice := now[w]; !twice {
+			list = append(list, w)
+		}
+		now[w] = p
+	}
 	for _, p := range slices.Concat(files, objects) {
-		list = append(list, wireProblem(p))
+		add(p)
 	}
 	for _, p := range services {
-		list = append(list, wireProblem(r.inFile(p)))
+		add(r.inFile(p))
 	}
 	slices.SortFunc(list, compareProblems)
-	list = slices.Compact(list)
-	r.tell(list)
+	r.tell(list, now)
 	return list
 }
 
-// tell logs the difference to the list before.
-func (r *reporter) tell(list []wire.Problem) {
-	now := make(map[wire.Problem]bool, len(list))
+// tell logs the difference to the problems before, and has Events made of it.
+func (r *reporter) tell(list []wire.Problem, now map[wire.Problem]manifest.Problem) {
+	var over, new []manifest.Problem
 	for _, p := range list {
-		now[p] = true
-		if !r.before[p] {
+		if _, known := r.before[p]; !known {
 			level := slog.LevelError
 			if p.Severity == wire.SeverityWarning {
 				level = slog.LevelWarn
 			}
 			r.log.Log(context.Background(), level, "problem", problemAttrs(p)...)
+			new = append(new, now[p])
 		}
 	}
-	for _, p := range sortedProblems(r.before) {
-		if !now[p] {
-			r.log.Info("problem is over", problemAttrs(p)...)
+	var gone []wire.Problem
+	for p, problem := range r.before {
+		if _, still := now[p]; !still {
+			gone = append(gone, p)
+			over = append(over, problem)
 		}
+	}
+	slices.SortFunc(gone, compareProblems)
+	for _, p := range gone {
+		r.log.Info("problem is over", problemAttrs(p)...)
 	}
 	r.before = now
+	if r.events != nil {
+		r.events.changed(over, new)
+	}
 }
 
 func problemAttrs(p wire.Problem) []any {
@@ -70,15 +87,6 @@ func problemAttrs(p wire.Problem) []any {
 	add("object", p.Object)
 	add("field", p.Field)
 	return append(attrs, "reason", p.Reason, "message", p.Message)
-}
-
-func sortedProblems(set map[wire.Problem]bool) []wire.Problem {
-	list := make([]wire.Problem, 0, len(set))
-	for p := range set {
-		list = append(list, p)
-	}
-	slices.SortFunc(list, compareProblems)
-	return list
 }
 
 func compareProblems(a, b wire.Problem) int {

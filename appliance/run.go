@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"svcctl.io/svcctl/api"
+	"svcctl.io/svcctl/api/rest"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/checkup"
 	"svcctl.io/svcctl/appliance/conntrack"
@@ -21,6 +22,7 @@ import (
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/nft/kernel"
 	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/watch"
 )
 
@@ -43,6 +45,9 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 	brake := &brake{off: cfg.AllowMassRemoval}
 	storeConfig := cfg.storeConfig()
 	storeConfig.Hold = func(r store.Removals) bool { return brake.hold(r, time.Now()) }
+	storeConfig.Merge = func(live, document object.Object) (object.Object, error) {
+		return rest.MergeFile(live, document, time.Now())
+	}
 	objects, err := store.Open(engine, storeConfig)
 	if err != nil {
 		return err
@@ -60,13 +65,12 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 			return err
 		}
 	}
-	a.state = newPublished(objects.Revision, a.rescan, a.release, a.firstStatus())
-	server := api.New(api.Config{Socket: cfg.Socket, Version: cfg.Version, Panicked: m.APIPanicked, Environment: environment(objects)}, a.state, log)
-	socket, err := server.Listen()
+	a.state = newPublished(objects.Revisions, a.rescan, a.release, a.firstStatus())
+	a.events = newRecorder(objects, cfg.NodeName, log)
+	access, err := cfg.openAPI(objects, a.state, m, log, &closers)
 	if err != nil {
 		return err
 	}
-	closers.add(ignoreClosed(socket.Close))
 	var scrape net.Listener
 	if cfg.MetricsListen != "" {
 		if scrape, err = metrics.Listen(cfg.MetricsListen); err != nil {
@@ -87,7 +91,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 	} else if err != nil {
 		log.Warn("established connections are not protected from a foreign flush of the ruleset", "err", err)
 	}
-	return a.serve(ctx, server, socket, scrape)
+	return a.serve(ctx, access, scrape)
 }
 
 // closers close what was opened, last one first.
@@ -123,13 +127,14 @@ type assembly struct {
 	dns      *dns.Server    // nil when it is off
 	metrics  *metrics.Metrics
 	state    *published
+	events   *recorder
 	brake    *brake
 	barriers chan chan struct{}
 	releases chan chan int
 }
 
 // serve runs the tasks. The first one that fails ends all; a panic ends the process.
-func (a *assembly) serve(ctx context.Context, server *api.Server, socket, scrape net.Listener) error {
+func (a *assembly) serve(ctx context.Context, access *access, scrape net.Listener) error {
 	tasks, ctx := errgroup.WithContext(ctx)
 	facts, err := node.Watch(ctx, a.log)
 	if err != nil {
@@ -166,7 +171,8 @@ func (a *assembly) serve(ctx context.Context, server *api.Server, socket, scrape
 		tasks.Go(func() error { return a.dns.Run(ctx) })
 	}
 	tasks.Go(func() error { return l.run(ctx, in) })
-	tasks.Go(func() error { return server.Serve(ctx, socket) })
+	access.serve(ctx, tasks, a.log)
+	tasks.Go(func() error { return a.events.run(ctx) })
 	if scrape != nil {
 		tasks.Go(func() error { return api.Serve(ctx, scrape, a.metrics.Handler(a.state), a.log, a.metrics.APIPanicked) })
 	}
@@ -188,10 +194,11 @@ func (a *assembly) loop() *loop {
 	return &loop{
 		cfg: a.cfg, log: a.log, store: a.store, metrics: a.metrics, state: a.state,
 		controllers: a.cfg.controllers(a.store),
+		cluster:     a.cfg.cluster(a.store),
 		planner:     planner,
 		hosted:      hosted,
 		kernel:      &programmer{kernel: a.kernel, log: a.log},
-		reporter:    &reporter{log: a.log, where: a.store.Location},
+		reporter:    &reporter{log: a.log, where: a.store.Location, events: a.events},
 		status:      a.firstStatus(),
 		brake:       a.brake,
 		now:         time.Now,

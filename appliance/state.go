@@ -11,18 +11,18 @@ import (
 // published is what the loop tells everybody else: the newest status, and which
 // revision is in the kernel. It implements api.Backend.
 type published struct {
-	accepted func() uint64 // the store's revision
+	accepted func() (accepted, concerning uint64) // store.Revisions
 	rescan   func(context.Context) error
 	release  func(context.Context) (services int, err error)
 
 	mu         sync.Mutex
 	status     wire.Status
-	failure    error         // why the last change is not in the kernel
+	failure    error         // why what was accepted is not in the kernel
 	programmed uint64        // every change up to this revision is in the kernel
 	changed    chan struct{} // closed when any of the above changes
 }
 
-func newPublished(accepted func() uint64, rescan func(context.Context) error, release func(context.Context) (int, error), first wire.Status) *published {
+func newPublished(accepted func() (uint64, uint64), rescan func(context.Context) error, release func(context.Context) (int, error), first wire.Status) *published {
 	return &published{accepted: accepted, rescan: rescan, release: release, status: first, changed: make(chan struct{})}
 }
 
@@ -37,13 +37,26 @@ func (p *published) publish(s wire.Status, programmed uint64, failure error) {
 
 // Status implements api.Backend.
 func (p *published) Status() wire.Status {
-	accepted := p.accepted()
+	accepted, concerning := p.accepted()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.status
-	s.Revision = wire.Revision{Accepted: max(accepted, p.programmed), Programmed: p.programmed}
-	s.Synced = s.Ready && p.failure == nil && p.programmed >= accepted
+	programmed := upTo(p.programmed, accepted, concerning)
+	s.Revision = wire.Revision{Accepted: max(accepted, programmed), Programmed: programmed}
+	s.Synced = s.Ready && p.failure == nil && programmed >= accepted
+	if p.failure != nil {
+		s.Reason = p.failure.Error()
+	}
 	return s
+}
+
+// upTo is the revision up to which everything is programmed that is to be programmed: when
+// the kernel has all that concerns it, what came later is no change to it.
+func upTo(programmed, accepted, concerning uint64) uint64 {
+	if programmed >= concerning {
+		return max(programmed, accepted)
+	}
+	return programmed
 }
 
 // Healthy implements api.Health: the loop answers as long as the process lives.
@@ -53,10 +66,13 @@ func (p *published) Healthy() error { return nil }
 func (p *published) Ready() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.status.Ready {
-		return errors.New(p.status.Reason)
+	switch {
+	case p.status.Ready:
+		return nil
+	case p.failure != nil:
+		return p.failure
 	}
-	return nil
+	return errors.New(p.status.Reason)
 }
 
 // Synced implements api.Backend. For revision 0 the watched directories are looked at
@@ -66,11 +82,12 @@ func (p *published) Synced(ctx context.Context, revision uint64) error {
 		if err := p.rescan(ctx); err != nil {
 			return err
 		}
-		revision = p.accepted()
+		revision, _ = p.accepted()
 	}
 	for {
+		accepted, concerning := p.accepted()
 		p.mu.Lock()
-		done, changed := p.status.Ready && p.failure == nil && p.programmed >= revision, p.changed
+		done, changed := p.status.Ready && p.failure == nil && upTo(p.programmed, accepted, concerning) >= revision, p.changed
 		p.mu.Unlock()
 		if done {
 			return nil

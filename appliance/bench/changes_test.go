@@ -73,20 +73,114 @@ func BenchmarkChange(b *testing.B) {
 			}
 		}
 		for i, samples := range took {
-			results.add("Change: from the file to the kernel", op.name+", "+number(sizes[i])+" Services",
-				fmt.Sprintf("p50 %s, p99 %s", ms(median(samples)), ms(quantile(samples, 0.99))),
-				fmt.Sprintf("%.2fx of 100 Services", median(ratios(samples, took[0]))))
+			latencies("Change: from the file to the kernel", op.name, sizes[i], samples, took[0])
 		}
 		for _, x := range boxes {
 			x.Manifests.Write("probe.yaml", probeAt(vip, 5, 0))
 			x.settle(b)
 		}
 	}
+	packets(b, boxes)
+	beside(b, boxes[2])
+	overAPI(b, boxes)
 	for i, x := range boxes {
 		x.burst(b, sizes[i])
 		x.cost(b, sizes[i])
 	}
 	boxes[2].stream(b)
+}
+
+// single is a Service with one endpoint, which packets are sent to.
+var (
+	single   = netip.MustParseAddrPort("10.96.0.11:80")
+	singleAt = [2]netip.Addr{netip.MustParseAddr("10.129.2.1"), netip.MustParseAddr("10.129.2.2")}
+)
+
+// packets measures the whole way, from the change to the first packet that goes where it
+// says: from a file, and over the API.
+func packets(b *testing.B, boxes []*box) {
+	const section = "Change: to the first packet that goes there"
+	files, api := make([][]time.Duration, len(boxes)), make([][]time.Duration, len(boxes))
+	for _, x := range boxes {
+		x.writeSingle(singleAt[0])
+		x.createProbe(b)
+		x.settle(b)
+	}
+	for step := range *rounds {
+		at := singleAt[(step+1)%2]
+		for i, x := range boxes {
+			files[i] = append(files[i], x.packet(b, single, at, func() { x.writeSingle(at) }))
+			api[i] = append(api[i], x.packet(b, apiProbe, at, func() { x.replaceProbe(b, at) }))
+		}
+	}
+	for i := range boxes {
+		latencies(section, "file that replaces an endpoint", sizes[i], files[i], files[0])
+	}
+	for i := range boxes {
+		latencies(section, "PATCH that replaces an endpoint", sizes[i], api[i], api[0])
+	}
+}
+
+// writeSingle gives the single Service an endpoint.
+func (x *box) writeSingle(at netip.Addr) {
+	x.Manifests.Write("single.yaml", service("single", "clusterIP: "+single.Addr().String(), "UDP")+slice("single", "UDP", []netip.Addr{at}))
+}
+
+// beside measures a change in turns with and without others under way: a file that is
+// written to without pause, and a thousand files that are rewritten within a second.
+func beside(b *testing.B, x *box) {
+	const section = "Change: to the first packet that goes there"
+	others := []struct {
+		name string
+		gap  time.Duration
+		one  func(n int)
+	}{
+		{"alone", 0, nil},
+		{"beside a file that is written without pause", time.Millisecond, func(n int) {
+			x.Manifests.WriteInPlace("noise.yaml", strings.ReplaceAll(probeAt(netip.MustParseAddrPort("10.96.0.13:80"), 5, n%2), "probe", "noise"))
+		}},
+		{"beside 1,000 files a second", time.Millisecond, func(n int) {
+			at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 230 + byte(n%1000>>8), byte(n % 1000)}), 80)
+			x.Manifests.Write(fmt.Sprintf("noise%03d.yaml", n%1000), strings.ReplaceAll(probeAt(at, 5, n/1000%2), "probe", fmt.Sprintf("noise%03d", n%1000)))
+		}},
+	}
+	took := make([][]time.Duration, len(others))
+	for step := range *rounds {
+		at := singleAt[(step+*rounds)%2]
+		for i, other := range others {
+			x.writeSingle(singleAt[(step+*rounds+1)%2])
+			x.settle(b)
+			stop, stopped := make(chan struct{}), make(chan struct{})
+			go func() {
+				defer close(stopped)
+				for n := step * 1000; other.one != nil; n++ {
+					other.one(n)
+					select {
+					case <-stop:
+						return
+					case <-time.After(other.gap):
+					}
+				}
+			}()
+			time.Sleep(100 * time.Millisecond)
+			took[i] = append(took[i], x.packet(b, single, at, func() { x.writeSingle(at) }))
+			close(stop)
+			<-stopped
+			x.settle(b)
+		}
+	}
+	for i, other := range others[1:] {
+		results.add(section, "file that replaces an endpoint, "+other.name+", 10,000 Services",
+			fmt.Sprintf("p50 %s, p99 %s", ms(median(took[i+1])), ms(quantile(took[i+1], 0.99))),
+			fmt.Sprintf("%.2fx of alone", median(ratios(took[i+1], took[0]))))
+	}
+}
+
+// latencies is the row of a latency at a number of Services, compared with the smallest.
+func latencies(section, what string, services int, samples, smallest []time.Duration) {
+	results.add(section, what+", "+number(services)+" Services",
+		fmt.Sprintf("p50 %s, p99 %s", ms(median(samples)), ms(quantile(samples, 0.99))),
+		fmt.Sprintf("%.2fx of %s Services", median(ratios(samples, smallest)), number(sizes[0])))
 }
 
 // burst changes an endpoint of each of up to 1,000 Services at once.

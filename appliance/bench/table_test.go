@@ -24,16 +24,29 @@ func (t *table) add(section, what, value, against string) {
 	t.rows = append(t.rows, row{section, what, value, against})
 }
 
-// print writes the rows as one Markdown table a section.
+// print writes the rows as one Markdown table, section by section.
 func (t *table) print(w io.Writer) {
+	if len(t.rows) == 0 {
+		return
+	}
+	var sections []string
+	for _, r := range t.rows {
+		if !slices.Contains(sections, r.section) {
+			sections = append(sections, r.section)
+		}
+	}
+	slices.SortStableFunc(t.rows, func(a, b row) int {
+		return cmp.Compare(slices.Index(sections, a.section), slices.Index(sections, b.section))
+	})
 	out := tabwriter.NewWriter(w, 0, 0, 1, ' ', 0)
+	fmt.Fprint(out, "\n| \t| what\t| figure\t| compared\t|\n|---\t|---\t|---\t|---\t|\n")
 	section := ""
 	for _, r := range t.rows {
+		name := ""
 		if r.section != section {
-			section = r.section
-			fmt.Fprintf(out, "\n## %s\n\n| what\t| figure\t| compared\t|\n|---\t|---\t|---\t|\n", section)
+			section, name = r.section, "**"+r.section+"**"
 		}
-		fmt.Fprintf(out, "| %s\t| %s\t| %s\t|\n", r.what, r.value, r.against)
+		fmt.Fprintf(out, "| %s\t| %s\t| %s\t| %s\t|\n", name, r.what, r.value, r.against)
 	}
 	_ = out.Flush() // to a terminal or a pipe that is gone: nobody reads it
 }

@@ -18,6 +18,7 @@ type agenda struct {
 	nodePorts map[netip.Addr]bool
 	local     map[nft.Family]netip.Addr // an address of the box, where there is one
 	items     map[Frontend]*item
+	away      *away // nil: the rules were not away
 }
 
 func newAgenda() *agenda { return &agenda{items: map[Frontend]*item{}} }
@@ -44,6 +45,9 @@ func (a *agenda) add(w Work, now time.Time) {
 		if f := familyOf(addr); !a.local[f].IsValid() && addr.IsGlobalUnicast() {
 			a.local[f] = addr
 		}
+	}
+	if len(w.Restored) > 0 {
+		a.away = newAway(w.Restored, now)
 	}
 	for _, flows := range w.Flows {
 		it := a.items[flows.Frontend]
@@ -87,9 +91,21 @@ func (it *item) next() (next time.Time) {
 	return next
 }
 
+// expect takes what a change that is being committed will leave to do. Its connections may
+// be there before add is told of them: an endpoint that serves before it or after it keeps
+// them.
+func (a *agenda) expect(w Work) {
+	for _, flows := range w.Flows {
+		if it := a.items[flows.Frontend]; it != nil {
+			it.flows.Keep = union([][]netip.AddrPort{it.flows.Keep, flows.Keep})
+		}
+	}
+}
+
 // due are the frontends that are to be looked at by now, and when the next of the others
-// is (zero: none).
+// is (zero: none). What is left to look for after the rules were away has a time of its own.
 func (a *agenda) due(now time.Time) (due []*item, next time.Time) {
+	next = a.away.next()
 	for _, it := range a.items {
 		switch at := it.next(); {
 		case !at.After(now):
@@ -113,6 +129,9 @@ const (
 // judge says what becomes of an entry at a time. It also notes the endpoints whose
 // connections are drained.
 func (a *agenda) judge(e *entry, now time.Time) verdict {
+	if a.away.concerns(e, a.nodePorts) {
+		return forget
+	}
 	it := a.itemOf(e)
 	if it == nil {
 		return leave
@@ -161,8 +180,19 @@ func (a *agenda) itemOf(e *entry) *item {
 	return a.items[fe]
 }
 
+// queries cover what is to be looked at: the frontends that are due, and what is left to
+// look for after the rules were away.
+func (a *agenda) queries(due []*item, now time.Time) []query {
+	queries := queriesFor(due)
+	if a.away.due(now) {
+		queries = append(queries, a.away.queries()...)
+	}
+	return queries
+}
+
 // done notes that every entry of these frontends was judged at a time.
 func (a *agenda) done(looked []*item, at time.Time) {
+	a.away = a.away.done(at)
 	for _, it := range looked {
 		it.looks = slices.DeleteFunc(it.looks, func(t time.Time) bool { return !t.After(at) })
 		for endpoint, since := range it.open {

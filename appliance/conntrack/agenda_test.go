@@ -225,11 +225,11 @@ func TestQueries(t *testing.T) {
 		want  []query
 	}{
 		{"none", nil, nil},
-		{"one VIP", items(udp(vip, 53)), []query{{nft.IPv4, nft.UDP, 53, vip}}},
-		{"a node port", items(udp(nodePort, 30053)), []query{{nft.IPv4, nft.UDP, 30053, netip.Addr{}}}},
-		{"two VIPs with a port", items(udp(vip, 53), udp(vip2, 53)), []query{{nft.IPv4, nft.UDP, 53, netip.Addr{}}}},
-		{"both families", items(udp(vip, 53), udp(vip6, 53)), []query{{nft.IPv4, nft.UDP, 53, vip}, {nft.IPv6, nft.UDP, 53, vip6}}},
-		{"many ports", many, []query{{nft.IPv4, nft.UDP, 0, netip.Addr{}}, {nft.IPv4, nft.TCP, 0, netip.Addr{}}, {nft.IPv6, nft.UDP, 0, netip.Addr{}}}},
+		{"one VIP", items(udp(vip, 53)), []query{{family: nft.IPv4, protocol: nft.UDP, port: 53, addr: vip}}},
+		{"a node port", items(udp(nodePort, 30053)), []query{{family: nft.IPv4, protocol: nft.UDP, port: 30053}}},
+		{"two VIPs with a port", items(udp(vip, 53), udp(vip2, 53)), []query{{family: nft.IPv4, protocol: nft.UDP, port: 53}}},
+		{"both families", items(udp(vip, 53), udp(vip6, 53)), []query{{family: nft.IPv4, protocol: nft.UDP, port: 53, addr: vip}, {family: nft.IPv6, protocol: nft.UDP, port: 53, addr: vip6}}},
+		{"many ports", many, []query{{family: nft.IPv4, protocol: nft.UDP}, {family: nft.IPv4, protocol: nft.TCP}, {family: nft.IPv6, protocol: nft.UDP}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

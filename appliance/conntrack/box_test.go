@@ -42,6 +42,10 @@ func newBox(t *testing.T) *box {
 			InternalSources:   []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00:10::/32")},
 		},
 	}
+	// The box is not to forget a flow by itself while a busy machine takes its time.
+	for _, state := range []string{"udp_timeout", "sctp_timeout_cookie_wait", "sctp_timeout_cookie_echoed"} {
+		b.GW1.Sysctl("net.netfilter.nf_conntrack_"+state, "300")
+	}
 	var err error
 	if b.kernel, err = kernel.Open(kernel.Options{NetNS: b.GW1.Namespace()}); err != nil {
 		t.Fatal(err)
@@ -205,5 +209,27 @@ func eventually(t *testing.T, within time.Duration, check func() error) {
 			t.Fatalf("not within %s: %v", within, err)
 		}
 		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// The kernel tells how many entries there are in the namespace, before one would be read.
+func TestCount(t *testing.T) {
+	h := netlab.New(t).Host("count")
+	s, err := dial(h.Namespace())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	for _, want := range []uint32{0, 3} {
+		if want > 0 {
+			insert(t, h, int(want), func(n int, e *entry) {
+				e.protocol, e.timeout = nft.UDP, 600
+				e.from, e.to = netip.AddrPortFrom(addrOf(0x0a000001+n), 40000), netip.MustParseAddrPort("198.51.100.1:53")
+				e.replyFrom, e.replyTo = e.to, e.from
+			})
+		}
+		if got, err := s.count(); err != nil || got != want {
+			t.Errorf("%d entries, %v; want %d", got, err, want)
+		}
 	}
 }

@@ -64,9 +64,8 @@ func (w *writer) deadEnd(e *entry, from, to netip.AddrPort, box netip.Addr, at p
 	})
 	// Only confirmed, as every entry is: one without a reply is deleted by the first
 	// reset, and makes room when the table is full.
-	const confirmed = 1 << 3 // IPS_CONFIRMED of nf_conntrack_common.h
-	const liberal = 0x08     // IP_CT_TCP_FLAG_BE_LIBERAL: any sequence number will do
-	w.uint32(ctaStatus, confirmed)
+	const liberal = 0x08 // IP_CT_TCP_FLAG_BE_LIBERAL: any sequence number will do
+	w.uint32(ctaStatus, statusConfirmed)
 	w.nest(ctaProtoInfo, func() {
 		w.nest(ctaProtoInfoTCP, func() {
 			w.attribute(ctaTCPState, byte(tcpEstablished))

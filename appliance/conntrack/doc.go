@@ -13,6 +13,8 @@
 //   - TCP: not at all, as in Kubernetes, unless the Service asks for draining (ParseDrain).
 //     Then connections of any protocol live that long; after it, whichever end of a TCP
 //     connection speaks next is answered by a reset.
+//   - Of any protocol, when rules were away for a while: those that were begun meanwhile and
+//     that nobody answered. What their client sends once more is translated (see away.go).
 //
 // # Parts
 //
@@ -26,7 +28,10 @@
 //
 //   - An entry is deleted when its client sent to a frontend that the Ledger was told of
 //     (a node port counts on the box's node-port addresses alone) and its endpoint is
-//     not among those that may keep connections. Nothing else is touched.
+//     not among those that may keep connections, or it has none because the rules were away.
+//     Nothing else is touched.
+//   - Between a commit and its Reconcile the endpoints of before and after it are known: no
+//     connection is judged by one of them alone.
 //   - What is deleted is the entry that was judged, by its id. A newer one with the same
 //     addresses is left, unless the kernel gave it the same id.
 //   - A look that failed is repeated until it succeeds.
@@ -59,6 +64,7 @@
 //	go cleaner.Run(ctx)
 //	…
 //	ledger.Update(&box, ports) // for every plan
+//	cleaner.Expect(ledger.Pending())
 //	…                          // commit
 //	cleaner.Reconcile(ledger.Take())
 package conntrack

@@ -15,6 +15,7 @@ type entry struct {
 	replyFrom netip.AddrPort // what its peer sends: the endpoint,
 	replyTo   netip.AddrPort // and whom that takes for the client
 	state     tcpState       // of TCP
+	answered  bool           // its peer, whoever that is, has sent something
 	timeout   uint32         // seconds of silence that it has left to live
 
 	// What names the entry to the kernel. The id tells it from a newer one with the
@@ -27,6 +28,7 @@ type entry struct {
 type tcpState uint8
 
 const (
+	tcpSynSent     tcpState = 1
 	tcpSynReceived tcpState = 2
 	tcpEstablished tcpState = 3
 	tcpCloseWait   tcpState = 5
@@ -63,6 +65,10 @@ func (e *entry) decode(body []byte) (ok bool) {
 		case ctaTupleReply:
 			if !reply.decode(value) {
 				return false
+			}
+		case ctaStatus:
+			if len(value) == 4 {
+				e.answered = binary.BigEndian.Uint32(value)&statusSeenReply != 0
 			}
 		case ctaProtoInfo:
 			e.state = decodeTCPState(value)

@@ -102,4 +102,7 @@ type Work struct {
 	// NodePorts are the addresses on which node ports answer, Local those of the box.
 	NodePorts, Local []netip.Addr
 	Flows            []Flows
+	// Restored are all frontends that are served, after rules were away and came back; empty
+	// when they were not.
+	Restored map[Frontend]struct{}
 }

@@ -18,6 +18,7 @@ type Ledger struct {
 	services         map[string][]Port // by Service, "namespace/name"
 	adopting         bool              // what the services were like before the first Update is not known
 	work             map[Frontend]Flows
+	restored         bool // rules were away since the last Take
 }
 
 // adopted is the Service that has the frontends of the ruleset that Adopt was given.
@@ -172,13 +173,39 @@ func familyOf(a netip.Addr) nft.Family {
 	return nft.IPv6
 }
 
+// Restored notes that rules were away, as after a foreign flush, and are back with what the
+// next Take gives: connections that were begun meanwhile were not translated.
+func (l *Ledger) Restored() { l.restored = true }
+
+// Pending is what Take would give, for (*Cleaner).Expect.
+func (l *Ledger) Pending() Work {
+	return Work{NodePorts: l.nodePorts, Local: l.local, Flows: slices.Collect(maps.Values(l.work))}
+}
+
 // Take gives what all changes since the last call leave to do, once they are in the
 // kernel.
 func (l *Ledger) Take() Work {
 	work := Work{NodePorts: l.nodePorts, Local: l.local}
 	work.Flows = slices.SortedFunc(maps.Values(l.work), func(a, b Flows) int { return a.Frontend.compare(b.Frontend) })
 	clear(l.work)
+	if l.restored {
+		work.Restored = l.frontends()
+	}
+	l.restored = false
 	return work
+}
+
+// frontends are all that are served.
+func (l *Ledger) frontends() map[Frontend]struct{} {
+	all := make(map[Frontend]struct{}, len(l.services))
+	for _, ports := range l.services {
+		for i := range ports {
+			for _, fe := range ports[i].Frontends {
+				all[fe] = struct{}{}
+			}
+		}
+	}
+	return all
 }
 
 // The sets of package nft that tell what is served.

@@ -14,6 +14,8 @@ type query struct {
 	protocol nft.Protocol
 	port     uint16     // that clients sent to; 0: any
 	addr     netip.Addr // that clients sent to; the zero Addr: any
+	// unanswered leaves out what got a packet in reply.
+	unanswered bool
 }
 
 // maxQueries is how many single ports are asked for before whole protocols are. For each

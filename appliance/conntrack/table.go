@@ -86,6 +86,9 @@ func (t *kernelTable) clean(q query, judge judge) (tally, error) {
 		return tally{}, explain(err)
 	}
 	var total tally
+	if entries, err := t.reader.count(); err == nil && entries == 0 {
+		return total, nil
+	}
 	err := t.reader.dump(q, func(datagram []byte, sequence uint32) error {
 		t.entries = t.entries[:0]
 		for m := range messages(datagram) {

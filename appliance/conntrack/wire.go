@@ -25,6 +25,7 @@ const (
 	ctaNATDst     = 13
 	ctaZone       = 18
 	ctaFilter     = 25 // kernel 5.8; older ones pass over it
+	ctaStatusMask = 26 // younger than the filter; older kernels pass over it
 
 	ctaTupleIP    = 1
 	ctaTupleProto = 2
@@ -53,6 +54,14 @@ const (
 	ctaNATPortMax = 2
 
 	ctaFilterOrigFlags = 1
+
+	ctaStatsEntries = 1
+)
+
+// Bits of an entry's status (linux/netfilter/nf_conntrack_common.h).
+const (
+	statusSeenReply = 1 << 1
+	statusConfirmed = 1 << 3
 )
 
 // Which parts of the original tuple a dump is filtered by (the kernel's

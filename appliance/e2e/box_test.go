@@ -105,6 +105,10 @@ func (b *box) change(do func()) {
 		}
 		return nil
 	})
+	// What was accepted may have been an Event; what is in the files by now is waited for here.
+	if _, errOut, code := b.svcctl.Svcctl("wait", "--timeout", syncTimeout.String()); code != 0 {
+		b.t.Fatalf("svcctl wait: exit code %d: %s", code, errOut)
+	}
 }
 
 // rewrite is write and waits until that was accepted and is in the kernel.
@@ -117,6 +121,7 @@ func (b *box) rewrite(name string, documents func(f family) []string) {
 type status struct {
 	Ready    bool
 	Synced   bool
+	Reason   string
 	Revision struct{ Accepted, Programmed uint64 }
 	Problems []problem
 }

@@ -84,7 +84,7 @@ func TestK09_tableOfAnotherProcess(t *testing.T) {
 		}
 		return nil
 	})
-	if _, stderr, code := b.svcctl.Svcctl("status"); code != 1 || !strings.Contains(stderr, "not ready") {
+	if _, stderr, code := b.svcctl.Svcctl("status"); code != 1 || !strings.Contains(stderr, "not ready") || !strings.Contains(stderr, "belongs to another process") {
 		t.Errorf("svcctl status: exit code %d: %s", code, stderr)
 	}
 	if n := strings.Count(b.svcctl.Log(), "belongs to another process"); !b.svcctl.Running() || n > 6 {

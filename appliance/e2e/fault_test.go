@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -142,90 +141,6 @@ func TestS08_secondInstanceWithDirectoriesOfItsOwn(t *testing.T) {
 	second := b.GW1.Appliance(binary, b.flags.args()...)
 	b.commitsNothing(t, "a second instance", func() { refusesToStart(t, second, "another svcctl serves in this network namespace") })
 	b.serves(t, "beside a second instance")
-}
-
-func TestK01_culpritIsNamed(t *testing.T) {
-	b := web(t, nil, l1)
-	b.GW1.Nft("flush", "ruleset")
-	eventually(t, syncTimeout, func() error {
-		for line := range strings.Lines(b.svcctl.Log()) {
-			if strings.Contains(line, "changed by another program") && strings.Contains(line, "comm=nft") && strings.Contains(line, "pid=") {
-				if strings.Contains(b.svcctl.Log(), "our tables are put right") {
-					return nil
-				}
-			}
-		}
-		return fmt.Errorf("no line that names the culprit in\n%s", b.svcctl.Log())
-	})
-	b.serves(t, "after a flush")
-}
-
-func TestK02_foreignEditIsUndone(t *testing.T) {
-	b := web(t, nil, l1)
-	for _, edit := range []string{
-		"flush map ip svcctl services",
-		"delete element ip6 svcctl backends { fd00:172:30::41 . tcp . 80 . 0 }",
-		"add element ip svcctl services { 172.30.0.99 . tcp . 80 : drop }",
-		"flush chain ip svcctl prerouting",
-		"insert rule ip6 svcctl prerouting drop",
-		"add chain ip svcctl intruder",
-		"add table ip svcctl { flags dormant; }",
-		"flush table ip svcctl\nflush table ip6 svcctl",
-	} {
-		t.Run(edit, func(t *testing.T) {
-			before := b.GW1.Nft("list", "table", "ip", "svcctl") + b.GW1.Nft("list", "table", "ip6", "svcctl")
-			b.GW1.LoadNft(edit)
-			eventually(t, syncTimeout, func() error {
-				after := b.GW1.Nft("list", "table", "ip", "svcctl") + b.GW1.Nft("list", "table", "ip6", "svcctl")
-				if sortedLines(after) != sortedLines(before) {
-					return fmt.Errorf("the tables are\n%s\nwere\n%s", after, before)
-				}
-				return nil
-			})
-			b.serves(t, edit)
-			time.Sleep(2100 * time.Millisecond) // five in ten seconds are no fight yet
-		})
-	}
-}
-
-// sortedLines makes listings equal that differ in the order of their elements.
-func sortedLines(text string) string {
-	var lines []string
-	for line := range strings.Lines(text) {
-		line = strings.Trim(line, " \t\n,{}=")
-		lines = append(lines, strings.TrimPrefix(strings.TrimSpace(line), "elements = { "))
-	}
-	slices.Sort(lines)
-	return strings.Join(lines, "\n")
-}
-
-func TestK02_fightIsCalledOne(t *testing.T) {
-	b := web(t, nil, l1)
-	stop := time.Now().Add(4 * time.Second)
-	edits := 0
-	m := b.GW1.Monitor()
-	for time.Now().Before(stop) {
-		b.GW1.Nft("flush", "ruleset")
-		edits++
-		time.Sleep(20 * time.Millisecond)
-	}
-	b.hasReason(t, syncTimeout, "ForeignInterference", "nft (process ")
-	heals := 0
-	for _, tr := range m.Transactions() {
-		if tr.Process == "svcctl" && tr.Count("add table") > 0 {
-			heals++
-		}
-	}
-	if heals < 6 || heals > 20 {
-		t.Errorf("%d heals against %d flushes in 4 s, want a few", heals, edits)
-	}
-	if n := strings.Count(b.svcctl.Log(), "changed by another program"); n > 20 {
-		t.Errorf("the log has %d lines about one fight", n)
-	}
-	eventually(t, 10*time.Second, func() error { // the pauses so far were 1, 2 and at most 4 s
-		_, err := b.IN.Ask("tcp", ipv4.at(ipv4.vip(41), 80), netlab.Within(200*time.Millisecond))
-		return err
-	})
 }
 
 func TestK03_concurrentWriters(t *testing.T) {
@@ -369,7 +284,7 @@ func TestP01_signalsAtAnyMoment(t *testing.T) {
 
 func TestP04_stoppedForAWhile(t *testing.T) {
 	b := web(t, nil, l1)
-	b.svcctl.Signal(syscall.SIGSTOP)
+	b.freeze(t)
 	b.serves(t, "while it is stopped")
 	b.GW1.Nft("flush", "ruleset")
 	b.write("web.yaml", b.webDocuments(b.R1))

@@ -17,7 +17,7 @@ import (
 // can be done without systemd: as a user without rights but CAP_NET_ADMIN, and with a look
 // at the system calls it makes. None of them may be one that the unit forbids.
 func TestSandbox(t *testing.T) {
-	b := newBox(t, flags{"metrics-listen": {"127.0.0.1:9155"}})
+	b := newBox(t, flags{"metrics-listen": {"127.0.0.1:9155"}, "listen": {"127.0.0.1:6443"}})
 	allowed := allowedCalls(t)
 	b.write("web.yaml", func(f family) []string {
 		return []string{
@@ -50,6 +50,7 @@ func TestSandbox(t *testing.T) {
 		_, err := b.IN.Ask("tcp", ipv4.at(ipv4.vip(41), 80), netlab.Within(200*time.Millisecond))
 		return err
 	})
+	b.api(t).do("GET", servicesPath, "", 200)
 	if problems := b.status().Problems; len(problems) != 0 {
 		t.Errorf("problems in the sandbox:\n%s", list(problems))
 	}

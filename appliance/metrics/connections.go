@@ -18,7 +18,7 @@ func (m *Metrics) Connections(read func() Connections) {
 	m.registry.MustRegister(&connections{read, []number{
 		counts("svcctl_conntrack_looks_total", "Times the connection tracking table was looked through for connections to endpoints that are gone.",
 			func(c *Connections) uint64 { return c.Looks }),
-		counts("svcctl_conntrack_entries_total", "Entries that were read in these looks.",
+		counts("svcctl_conntrack_entries_read_total", "Entries that were read in these looks.",
 			func(c *Connections) uint64 { return c.Entries }),
 		counts("svcctl_conntrack_forgotten_total", "Entries that were deleted because their endpoint is gone.",
 			func(c *Connections) uint64 { return c.Forgotten }),

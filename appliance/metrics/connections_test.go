@@ -15,12 +15,12 @@ func TestConnections(t *testing.T) {
 	var now Connections
 	m.Connections(func() Connections { return now })
 	for name, value := range map[string]Connections{
-		"svcctl_conntrack_looks_total":     {Looks: 4711},
-		"svcctl_conntrack_entries_total":   {Entries: 4711},
-		"svcctl_conntrack_forgotten_total": {Forgotten: 4711},
-		"svcctl_conntrack_reset_total":     {Reset: 4711},
-		"svcctl_conntrack_failures_total":  {Failures: 4711},
-		"svcctl_conntrack_draining":        {Draining: 4711},
+		"svcctl_conntrack_looks_total":        {Looks: 4711},
+		"svcctl_conntrack_entries_read_total": {Entries: 4711},
+		"svcctl_conntrack_forgotten_total":    {Forgotten: 4711},
+		"svcctl_conntrack_reset_total":        {Reset: 4711},
+		"svcctl_conntrack_failures_total":     {Failures: 4711},
+		"svcctl_conntrack_draining":           {Draining: 4711},
 	} {
 		now = value // each scrape reads anew
 		if text := scrape(t, m); !strings.Contains(text, name+" 4711\n") || strings.Count(text, " 4711\n") != 1 {

@@ -24,6 +24,7 @@ type Metrics struct {
 
 	syncs                *prometheus.CounterVec
 	syncSeconds          prometheus.Histogram
+	changeSeconds        prometheus.Histogram
 	lastSuccess          prometheus.Gauge
 	accepted, programmed prometheus.Gauge
 
@@ -64,6 +65,9 @@ func New(version string) *Metrics {
 		syncSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "svcctl_sync_duration_seconds",
 			Help:    "Time from taking up a change to its being in the kernel.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15)}), // 0.5 ms to 8 s
+		changeSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "svcctl_change_duration_seconds",
+			Help:    "Time from noticing that a manifest changed to the transaction that has the change, the time that it took to settle included.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 16)}), // 1 ms to 33 s
 		lastSuccess: gauge("svcctl_sync_last_success_timestamp_seconds", "When the last round succeeded, in Unix time."),
 		accepted:    gauge("svcctl_revision_accepted", "Revision of the newest change accepted."),
 		programmed:  gauge("svcctl_revision_programmed", "Revision of the newest change that is in the kernel."),
@@ -92,7 +96,7 @@ func New(version string) *Metrics {
 	}
 	m.Problems(0, 0, 0)
 	m.registry.MustRegister(build, m.services, m.servicePorts, m.vips, m.frontends, m.endpoints, m.problems, m.fileProblems,
-		m.syncs, m.syncSeconds, m.lastSuccess, m.accepted, m.programmed, m.operations, m.elements, m.foreignChanges, m.healSeconds, m.removalsHeld, m.refusedServices,
+		m.syncs, m.syncSeconds, m.changeSeconds, m.lastSuccess, m.accepted, m.programmed, m.operations, m.elements, m.foreignChanges, m.healSeconds, m.removalsHeld, m.refusedServices,
 		m.conntrackEntries, m.conntrackMax, m.conntrackFailed, m.conntrackDropped, m.apiPanics,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
@@ -110,6 +114,8 @@ func counter(name, help string) prometheus.Counter {
 type Sync struct {
 	At       time.Time     // when it ended
 	Duration time.Duration // from taking up the change
+	// Noticed is when the change was noticed; zero: it came in another way than by a file.
+	Noticed time.Time
 	// Transaction is what was committed; nil when there was nothing to change.
 	Transaction *Transaction
 	// Err is why it failed; nil when it did not.
@@ -123,6 +129,9 @@ type Transaction struct{ Operations, Elements int }
 func (m *Metrics) Synced(s Sync) {
 	m.syncSeconds.Observe(s.Duration.Seconds())
 	if t := s.Transaction; t != nil && s.Err == nil {
+		if !s.Noticed.IsZero() {
+			m.changeSeconds.Observe(s.At.Sub(s.Noticed).Seconds())
+		}
 		m.operations.Observe(float64(t.Operations))
 		m.elements.Add(float64(t.Elements))
 	}

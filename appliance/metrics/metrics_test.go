@@ -29,7 +29,7 @@ func scrape(t *testing.T, m *Metrics) string {
 
 func TestNumbers(t *testing.T) {
 	m := New("v1.2.3")
-	m.Synced(Sync{At: time.Unix(1000, 0), Duration: 3 * time.Millisecond, Transaction: &Transaction{Operations: 5, Elements: 40}})
+	m.Synced(Sync{At: time.Unix(1000, 0), Duration: 3 * time.Millisecond, Noticed: time.Unix(1000, 0).Add(-20 * time.Millisecond), Transaction: &Transaction{Operations: 5, Elements: 40}})
 	m.Synced(Sync{At: time.Unix(2000, 500e6), Duration: time.Millisecond})
 	m.Synced(Sync{At: time.Unix(3000, 0), Duration: time.Second, Transaction: &Transaction{Operations: 7, Elements: 7}, Err: errors.New("no")})
 	m.Serves(Counts{Services: 1, ServicePorts: 2, VIPs: 3, Frontends: 4, Endpoints: 5})
@@ -47,6 +47,8 @@ func TestNumbers(t *testing.T) {
 		"svcctl_revision_accepted 1.800000000000001e+15\n", "svcctl_revision_programmed 1.8e+15\n",
 		`svcctl_sync_total{result="committed"} 1`, `svcctl_sync_total{result="unchanged"} 1`, `svcctl_sync_total{result="failed"} 1`,
 		"svcctl_sync_duration_seconds_count 3\n",
+		`svcctl_change_duration_seconds_bucket{le="0.016"} 0`, `svcctl_change_duration_seconds_bucket{le="0.032"} 1`,
+		"svcctl_change_duration_seconds_count 1\n",
 		"svcctl_sync_last_success_timestamp_seconds 2000.5\n",                              // a failure does not move it
 		"svcctl_transaction_operations_count 1\n", "svcctl_transaction_operations_sum 5\n", // nor count as a transaction
 		"svcctl_transaction_elements_total 40\n",

@@ -2,6 +2,7 @@ package netlab
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,6 +43,8 @@ type Appliance struct {
 	Socket    string
 	// Wrapper is a command that svcctl is started by, as strace or prlimit; empty: none.
 	Wrapper []string
+	// Patience is how long Start waits; 0: 30 s.
+	Patience time.Duration
 
 	t      testing.TB
 	host   *Host
@@ -117,14 +120,15 @@ func (a *Appliance) Launch() {
 func (a *Appliance) Start() {
 	a.t.Helper()
 	a.Launch()
-	timeout := time.After(readyTimeout)
+	patience := cmp.Or(a.Patience, readyTimeout)
+	timeout := time.After(patience)
 	for !a.log.has(readyLine) {
 		select {
 		case <-a.log.changed:
 		case <-a.exited:
 			a.t.Fatalf("svcctl ended before it had programmed anything: %v", a.cmd.ProcessState)
 		case <-timeout:
-			a.t.Fatalf("svcctl did not say %s within %s", readyLine, readyTimeout)
+			a.t.Fatalf("svcctl did not say %s within %s", readyLine, patience)
 		}
 	}
 }

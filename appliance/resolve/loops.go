@@ -19,43 +19,49 @@ type loops struct {
 	known    map[string][]nft.ServicePort
 }
 
-// addressIndex finds Services by address.
-type addressIndex map[netip.Addr]holders
+// addressIndex finds Services by address, in the form that takes the least room: there is
+// an entry for each endpoint. An IPv4 address is the same as the IPv6 one it is mapped to.
+type addressIndex map[[16]byte]*holders
 
 // holders are the Services that have an address: nearly always one, and in the worst case
-// all of them.
+// all of them. The one is shared by all addresses that it has.
 type holders struct {
 	one  string
-	more map[string]struct{} // not nil: all of them are here
+	more map[string]struct{} // not nil: all of them are here, and one is empty
 }
 
-func (h holders) with(service string) holders {
+func (h *holders) with(service *holders) *holders {
 	switch {
-	case h.one == "" && h.more == nil:
-		return holders{one: service}
+	case h == nil:
+		return service
 	case h.more == nil:
-		return holders{more: map[string]struct{}{h.one: {}, service: {}}}
+		return &holders{more: map[string]struct{}{h.one: {}, service.one: {}}}
 	}
-	h.more[service] = struct{}{}
+	h.more[service.one] = struct{}{}
 	return h
 }
 
-func (h holders) without(service string) holders {
-	if h.one == service {
-		return holders{}
+func (h *holders) without(service string) *holders {
+	if h == nil || h.more == nil {
+		return nil
 	}
 	delete(h.more, service)
+	if len(h.more) == 0 {
+		return nil
+	}
 	return h
 }
 
-func (h holders) none() bool { return h.one == "" && len(h.more) == 0 }
-
-// all are the Services, sorted.
-func (h holders) all() []string {
-	if h.one != "" {
+// of are the Services that have an address, sorted.
+func (x addressIndex) of(addr netip.Addr) []string {
+	switch h := x[addr.As16()]; {
+	case h == nil:
+		return nil
+	case h.more == nil:
 		return []string{h.one}
+	default:
+		return slices.Sorted(maps.Keys(h.more))
 	}
-	return slices.Sorted(maps.Keys(h.more))
 }
 
 // set replaces what is known of a Service. It returns the other Services that gained or
@@ -73,7 +79,7 @@ func (l *loops) set(service string, ports []nft.ServicePort) (affected []string)
 		l.known[service] = ports
 	}
 	for _, addr := range changed {
-		affected = append(affected, l.backends[addr].all()...)
+		affected = append(affected, l.backends.of(addr)...)
 	}
 	return slices.DeleteFunc(affected, func(key string) bool { return key == service })
 }
@@ -81,15 +87,16 @@ func (l *loops) set(service string, ports []nft.ServicePort) (affected []string)
 // replace gives a Service other addresses, both sorted, and tells which came or went.
 func (x addressIndex) replace(service string, before, now []netip.Addr) (changed []netip.Addr) {
 	for _, addr := range without(before, now) {
-		if rest := x[addr].without(service); rest.none() {
-			delete(x, addr)
+		if rest := x[addr.As16()].without(service); rest == nil {
+			delete(x, addr.As16())
 		} else {
-			x[addr] = rest
+			x[addr.As16()] = rest
 		}
 		changed = append(changed, addr)
 	}
+	one := &holders{one: service}
 	for _, addr := range without(now, before) {
-		x[addr] = x[addr].with(service)
+		x[addr.As16()] = x[addr.As16()].with(one)
 		changed = append(changed, addr)
 	}
 	return changed
@@ -135,7 +142,7 @@ func sortedOnce(addrs []netip.Addr) []netip.Addr {
 func (l *loops) cut(ref object.Ref, ports []nft.ServicePort) ([]nft.ServicePort, []Problem) {
 	var looping []netip.Addr
 	for _, addr := range servedBy(ports).backends {
-		if !l.vips[addr].none() {
+		if l.vips[addr.As16()] != nil {
 			looping = append(looping, addr)
 		}
 	}
@@ -144,7 +151,7 @@ func (l *loops) cut(ref object.Ref, ports []nft.ServicePort) ([]nft.ServicePort,
 	}
 	var problems []Problem
 	for _, addr := range looping {
-		owner := l.vips[addr].all()[0]
+		owner := l.vips.of(addr)[0]
 		problems = append(problems, Problem{ref, "", "BadEndpointAddress",
 			fmt.Sprintf("endpoint %s is left out: it is an address of Service %s, and connections would come back to the box", addr, owner), true})
 	}

@@ -1,0 +1,25 @@
+package appliance
+
+import (
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store"
+)
+
+// allocations tells who holds which address and port.
+func allocations(objects *store.Store) func(repair bool) wire.Allocations {
+	return func(repair bool) wire.Allocations {
+		// The check first: what is told of the pools is then as it was put right.
+		a := wire.Allocations{Pools: []wire.Pool{}, Disagreements: []wire.Disagreement{}}
+		for _, d := range objects.CheckPools(repair) {
+			a.Disagreements = append(a.Disagreements, wire.Disagreement(d))
+		}
+		for _, p := range objects.Pools() {
+			pool := wire.Pool{Kind: p.Kind, Family: p.Family, Range: p.Range, Size: p.Size, Used: p.Used}
+			for _, h := range p.Holders {
+				pool.Holders = append(pool.Holders, wire.Holder(h))
+			}
+			a.Pools = append(a.Pools, pool)
+		}
+		return a
+	}
+}

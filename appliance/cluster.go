@@ -1,0 +1,255 @@
+package appliance
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"slices"
+	"time"
+
+	"svcctl.io/svcctl/appliance/node"
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/object"
+)
+
+// Whose the objects are in the store that tell clients of the API about this box.
+const (
+	namespacesOwner = "namespaces" // package store knows it too
+	nodeOwner       = "node"
+	poolsOwner      = "pools"
+)
+
+// The Namespaces that Kubernetes always has, as far as clients ask for them.
+const (
+	namespaceDefault = "default"
+	namespaceSystem  = "kube-system"
+)
+
+// poolsName is what Kubernetes calls the ServiceCIDR of its configured ranges.
+const poolsName = "kubernetes"
+
+// The labels of a Node that say what it is (k8s.io/api/core/v1, well_known_labels.go). A
+// label with a namespace's name is on every Namespace, for selectors.
+const (
+	labelHostname = "kubernetes.io/hostname"
+	labelOS       = "kubernetes.io/os"
+	labelArch     = "kubernetes.io/arch"
+	labelZone     = "topology.kubernetes.io/zone"
+	labelName     = "kubernetes.io/metadata.name"
+)
+
+// cluster keeps in the store what clients of the API expect of a cluster: Namespaces, the
+// Node that this box is, and the ServiceCIDR of the configured ranges.
+type cluster struct {
+	cfg   *Config
+	store *store.Store
+	host  object.NodeSystemInfo
+
+	census uint64        // the state of the store's census that the Namespaces stand at
+	facts  *node.Facts   // that the Node stands at
+	node   object.Object // as it was stored last; likewise the ServiceCIDR
+	pools  object.Object
+}
+
+func (c *Config) cluster(objects *store.Store) *cluster {
+	host := hostInfo()
+	host.KubeletVersion = c.Version
+	return &cluster{cfg: c, store: objects, host: host}
+}
+
+// sync brings these objects up to date; when nothing has changed it costs nothing and writes
+// nothing. What somebody else has made in their places is left to them.
+func (c *cluster) sync(facts *node.Facts) error {
+	return errors.Join(c.syncNamespaces(), c.syncNode(facts), c.syncPools())
+}
+
+// syncNamespaces keeps a Namespace for each namespace that files have objects in; clients
+// cannot do without one anyway. One that nobody uses any more goes; those that clients have
+// made, or changed, are theirs.
+func (c *cluster) syncNamespaces() error {
+	census, changed := c.store.Namespaces(c.census)
+	if !changed {
+		return nil
+	}
+	used := slices.Concat([]string{namespaceDefault, namespaceSystem}, census.Files, census.Clients)
+	slices.Sort(used)
+	used = slices.Compact(used)
+	var puts []object.Object
+	for _, name := range used {
+		if o, _ := c.store.Get(object.Ref{Kind: object.KindNamespace, Name: name}); o == nil {
+			puts = append(puts, namespaceObject(name))
+		}
+	}
+	var deletes []object.Ref
+	all, _, err := c.store.List(object.KindNamespace, "", 0)
+	if err != nil {
+		return fmt.Errorf("list the Namespaces: %w", err)
+	}
+	for _, o := range all {
+		ref := object.RefOf(o)
+		_, owner := c.store.Get(ref)
+		if _, found := slices.BinarySearch(used, ref.Name); !found && owner.Controller == namespacesOwner {
+			deletes = append(deletes, ref)
+		}
+	}
+	if len(puts)+len(deletes) > 0 {
+		if _, err := c.store.Generate(namespacesOwner, puts, deletes); err != nil && !isOwned(err) {
+			return fmt.Errorf("keep the Namespaces: %w", err)
+		}
+	}
+	c.census = census.State
+	return nil
+}
+
+func namespaceObject(name string) object.Object {
+	return &object.Namespace{
+		TypeMeta: object.TypeMeta{Kind: object.KindNamespace, APIVersion: object.APIVersionCore},
+		Metadata: object.ObjectMeta{Name: name, Labels: map[string]string{labelName: name}},
+		Status:   object.NamespaceStatus{Phase: object.NamespaceActive},
+	}
+}
+
+// syncNode keeps the Node that this box is.
+func (c *cluster) syncNode(facts *node.Facts) error {
+	ref := object.Ref{Kind: object.KindNode, Name: c.cfg.NodeName}
+	have, _ := c.store.Get(ref)
+	if facts == nil || facts == c.facts && have != nil && have == c.node {
+		return nil
+	}
+	err := c.keep(nodeOwner, c.nodeObject(facts, have))
+	if err == nil && c.facts == nil {
+		err = c.dropFormerNodes()
+	}
+	if err != nil {
+		return fmt.Errorf("keep the Node of this box: %w", err)
+	}
+	c.facts = facts
+	c.node, _ = c.store.Get(ref)
+	return nil
+}
+
+// dropFormerNodes removes what this box was before it got another name.
+func (c *cluster) dropFormerNodes() error {
+	all, _, err := c.store.List(object.KindNode, "", 0)
+	if err != nil {
+		return err
+	}
+	var former []object.Ref
+	for _, o := range all {
+		ref := object.RefOf(o)
+		if _, owner := c.store.Get(ref); owner.Controller == nodeOwner && ref.Name != c.cfg.NodeName {
+			former = append(former, ref)
+		}
+	}
+	if len(former) == 0 {
+		return nil
+	}
+	_, err = c.store.Generate(nodeOwner, nil, former)
+	return err
+}
+
+// nodeObject is the Node as it should be; have is as it is.
+func (c *cluster) nodeObject(facts *node.Facts, have object.Object) object.Object {
+	n := &object.Node{
+		TypeMeta: object.TypeMeta{Kind: object.KindNode, APIVersion: object.APIVersionCore},
+		Metadata: object.ObjectMeta{Name: c.cfg.NodeName, Labels: map[string]string{
+			labelHostname: c.cfg.NodeName, labelOS: runtime.GOOS, labelArch: runtime.GOARCH,
+		}},
+		Status: object.NodeStatus{NodeInfo: c.host},
+	}
+	if c.cfg.Zone != "" {
+		n.Metadata.Labels[labelZone] = c.cfg.Zone
+	}
+	for _, addr := range nodeAddresses(facts) {
+		n.Status.Addresses = append(n.Status.Addresses, object.NodeAddress{Type: object.NodeInternalIP, Address: addr.String()})
+	}
+	n.Status.Addresses = append(n.Status.Addresses, object.NodeAddress{Type: object.NodeHostname, Address: c.cfg.NodeName})
+	since := time.Now().UTC().Truncate(time.Second)
+	if before, ok := have.(*object.Node); ok && len(before.Status.Conditions) == 1 && before.Status.Conditions[0].LastTransitionTime != nil {
+		since = *before.Status.Conditions[0].LastTransitionTime
+	}
+	n.Status.Conditions = []object.NodeCondition{{
+		Type: object.NodeReady, Status: "True", LastTransitionTime: &since,
+		Reason: "SvcctlReady", Message: "svcctl programs the Services of this box",
+	}}
+	return n
+}
+
+// nodeAddresses are the addresses by which others reach the box, the primary one of each
+// family first. A host prefix is how a VIP is bound to an interface: it is left out when
+// there are others.
+func nodeAddresses(facts *node.Facts) []netip.Addr {
+	addrs := slices.Clone(facts.Primary)
+	var single []netip.Addr
+	for _, a := range facts.Addresses {
+		addr := a.Prefix.Addr()
+		switch {
+		case addr.IsLoopback() || addr.IsLinkLocalUnicast() || slices.Contains(addrs, addr):
+		case a.Prefix.IsSingleIP():
+			single = append(single, addr)
+		default:
+			addrs = append(addrs, addr)
+		}
+	}
+	if len(addrs) == 0 {
+		addrs = single
+	}
+	if len(addrs) > maxNodeAddresses {
+		addrs = addrs[:maxNodeAddresses]
+	}
+	slices.SortStableFunc(addrs, func(a, b netip.Addr) int { return cmp.Compare(a.BitLen(), b.BitLen()) })
+	return addrs
+}
+
+// maxNodeAddresses bounds the addresses of a Node: nobody asks for more than the first.
+const maxNodeAddresses = 32
+
+// syncPools keeps the ServiceCIDR of the configured ranges.
+func (c *cluster) syncPools() error {
+	ref := object.Ref{Kind: object.KindServiceCIDR, Name: poolsName}
+	have, _ := c.store.Get(ref)
+	if have != nil && have == c.pools {
+		return nil
+	}
+	if err := c.keep(poolsOwner, c.poolsObject(have)); err != nil {
+		return fmt.Errorf("keep the ServiceCIDR of the ranges: %w", err)
+	}
+	c.pools, _ = c.store.Get(ref)
+	return nil
+}
+
+// poolsObject is the ServiceCIDR as it should be; have is as it is.
+func (c *cluster) poolsObject(have object.Object) object.Object {
+	s := &object.ServiceCIDR{
+		TypeMeta: object.TypeMeta{Kind: object.KindServiceCIDR, APIVersion: object.APIVersionNetworking},
+		Metadata: object.ObjectMeta{Name: poolsName},
+	}
+	for _, p := range c.cfg.ServiceClusterIPRanges {
+		s.Spec.CIDRs = append(s.Spec.CIDRs, p.Masked().String())
+	}
+	since := time.Now().UTC().Truncate(time.Second)
+	if before, ok := have.(*object.ServiceCIDR); ok && len(before.Status.Conditions) == 1 {
+		since = before.Status.Conditions[0].LastTransitionTime
+	}
+	s.Status.Conditions = []object.Condition{{
+		Type: "Ready", Status: "True", LastTransitionTime: since,
+		Reason: "Configured", Message: "cluster IPs come from these ranges",
+	}}
+	return s
+}
+
+// keep stores an object of a controller, unless somebody else has made one in its place.
+func (c *cluster) keep(owner string, want object.Object) error {
+	_, err := c.store.Generate(owner, []object.Object{want}, nil)
+	if isOwned(err) {
+		return nil
+	}
+	return err
+}
+
+func isOwned(err error) bool {
+	_, owned := errors.AsType[*store.OwnedError](err)
+	return owned
+}

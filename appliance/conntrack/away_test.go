@@ -1,0 +1,154 @@
+package conntrack
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"svcctl.io/svcctl/nft"
+)
+
+// restored is Work after the rules of these frontends were away.
+func restored(frontends ...Frontend) Work {
+	w := Work{NodePorts: []netip.Addr{host}, Restored: map[Frontend]struct{}{}}
+	for _, fe := range frontends {
+		w.Restored[fe] = struct{}{}
+	}
+	return w
+}
+
+func answered(e entry) entry {
+	e.answered = true
+	return e
+}
+
+func TestJudgeAfterTheRulesWereAway(t *testing.T) {
+	web, syn := tcp(vip, 80), inState(plain(tcp(vip, 80)), tcpSynSent)
+	masqueraded := syn
+	masqueraded.replyTo = netip.AddrPortFrom(host, 1024)
+	tests := []struct {
+		name string
+		entry
+		want verdict
+	}{
+		{"SYN that was not translated", syn, forget},
+		{"and was masqueraded by others", masqueraded, forget},
+		{"SYN to an endpoint", inState(sent(web, l1), tcpSynSent), leave},
+		{"SYN to an endpoint that is gone", inState(sent(web, l2), tcpSynSent), leave},
+		{"SYN to a node port", inState(plain(tcp(host, 30080)), tcpSynSent), forget},
+		{"SYN to another host's port of that number", inState(plain(tcp(l1.Addr(), 30080)), tcpSynSent), leave},
+		{"SYN to another port of the VIP", inState(plain(tcp(vip, 81)), tcpSynSent), leave},
+		{"answered SYN", answered(inState(plain(web), tcpSynReceived)), leave},
+		{"connection to a program of the box", answered(plain(tcp(host, 30080))), leave},
+		{"connection that was picked up in its middle", plain(web), leave},
+		{"UDP that was not translated", plain(udp(vip, 53)), forget},
+		{"UDP that was not translated and is answered", answered(plain(udp(vip, 53))), leave},
+		{"UDP to an endpoint that does not answer", sent(udp(vip, 53), l1), leave},
+		{"UDP to a port of no Service", plain(udp(vip, 54)), leave},
+		{"SCTP that was not translated", plain(sctp(vip, 53)), forget},
+	}
+	work := restored(web, tcp(nodePort, 30080), udp(vip, 53), sctp(vip, 53))
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			now := time.Now()
+			a := newAgenda()
+			if got := a.judge(&tt.entry, now); got != leave {
+				t.Errorf("while nothing was away: got %d, want %d", got, leave)
+			}
+			a.add(work, now)
+			if got := a.judge(&tt.entry, now); got != tt.want {
+				t.Errorf("got %d, want %d", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestAwayIsLookedForTwice(t *testing.T) {
+	early, late := inState(plain(tcp(vip, 80)), tcpSynSent), plain(udp(vip, 53))
+	table := &fakeTable{entries: []entry{early}, fails: 1}
+	run(t, table, func(c *Cleaner) {
+		c.Reconcile(restored(tcp(vip, 80), udp(vip, 53)))
+		time.Sleep(secondLook / 2)
+		synctest.Wait()
+		if table.has(early) || c.Stats().Forgotten != 1 || c.Stats().Failures != 1 {
+			t.Errorf("at once: %+v", c.Stats())
+		}
+		table.with(func() { table.entries = append(table.entries, late) })
+		time.Sleep(secondLook)
+		synctest.Wait()
+		if table.has(late) || c.Stats().Forgotten != 2 {
+			t.Errorf("a second later: %+v", c.Stats())
+		}
+		asked := table.asked()
+		table.with(func() { table.entries = append(table.entries, late) })
+		time.Sleep(time.Hour)
+		if !table.has(late) || table.asked() != asked {
+			t.Errorf("long after it: %d more queries, %+v", table.asked()-asked, c.Stats())
+		}
+	})
+}
+
+func TestAwayQueries(t *testing.T) {
+	now := time.Now()
+	a := newAgenda()
+	a.add(restored(tcp(vip, 80), tcp(vip2, 443), udp(vip6, 53), tcp(nodePort, 30080)), now)
+	got := a.queries(nil, now)
+	slices.SortFunc(got, func(a, b query) int { return int(a.protocol) - int(b.protocol) })
+	want := []query{{family: nft.IPv4, protocol: nft.TCP, unanswered: true}, {family: nft.IPv6, protocol: nft.UDP, unanswered: true}}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got := a.queries(nil, now.Add(-time.Second)); len(got) > 0 {
+		t.Errorf("before it is time: %+v", got)
+	}
+}
+
+func TestLedgerKnowsAllFrontendsOfRestoredRules(t *testing.T) {
+	l := NewLedger()
+	l.Update(&nft.Box{}, services{
+		"a": port(Drain{}, to(l1), tcp(vip, 80), tcp(nodePort, 30080)), "b": port(Drain{}, nil, udp(vip6, 53)),
+	})
+	l.Update(nil, services{"c": port(Drain{}, to(l1), udp(vip, 53))})
+	l.Update(nil, services{"c": nil})
+	if w := l.Take(); w.Restored != nil {
+		t.Errorf("nothing was away, and there is %v", w.Restored)
+	}
+	l.Restored()
+	got := l.Take().Restored
+	for _, fe := range []Frontend{tcp(vip, 80), tcp(nodePort, 30080), udp(vip6, 53)} {
+		if _, has := got[fe]; !has {
+			t.Errorf("%v is not among %v", fe, got)
+		}
+	}
+	if len(got) != 3 || l.Take().Restored != nil {
+		t.Errorf("got %v, or more than once", got)
+	}
+}
+
+// TestExpect: a connection to an endpoint that serves from the commit on is not taken for
+// stale by a look between the commit and Reconcile.
+func TestExpect(t *testing.T) {
+	l := NewLedger()
+	set := func(endpoints ...netip.AddrPort) {
+		l.Update(nil, services{"a": port(Drain{}, endpoints, udp(vip, 53))})
+	}
+	set(l1, r1)
+	l.Take()
+	now := time.Now()
+	a := newAgenda()
+	set(l1)
+	a.add(l.Take(), now)
+	a.look(now)
+	set(l2)
+	a.expect(l.Pending())
+	toNew, toOld, toGone := sent(udp(vip, 53), l2), sent(udp(vip, 53), l1), sent(udp(vip, 53), r1)
+	if got := a.look(now.Add(secondLook), toNew, toOld, toGone); !slices.Equal(got, []verdict{leave, leave, forget}) {
+		t.Errorf("before Reconcile: got %v", got)
+	}
+	a.add(l.Take(), now.Add(secondLook))
+	if got := a.look(now.Add(secondLook), toNew, toOld, toGone); !slices.Equal(got, []verdict{leave, forget, forget}) {
+		t.Errorf("after it: got %v", got)
+	}
+}

@@ -1,0 +1,248 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// apiClient is a client of the API over TLS, made from a kubeconfig as kubectl makes one.
+type apiClient struct {
+	t     *testing.T
+	box   *box
+	http  *http.Client
+	url   string
+	token string
+}
+
+var (
+	caInKubeconfig      = regexp.MustCompile(`certificate-authority-data: (\S+)`)
+	serverInKubeconfig  = regexp.MustCompile(`server: (\S+)`)
+	commandInKubeconfig = regexp.MustCompile(`command: (\S+)`)
+)
+
+// api is a client on the box.
+func (b *box) api(t *testing.T) *apiClient {
+	t.Helper()
+	kubeconfig, errOut, code := b.svcctl.Svcctl("kubeconfig")
+	if code != 0 {
+		t.Fatalf("svcctl kubeconfig: exit %d: %s", code, errOut)
+	}
+	find := func(what *regexp.Regexp) string {
+		found := what.FindStringSubmatch(kubeconfig)
+		if found == nil {
+			t.Fatalf("no %s in the kubeconfig:\n%s", what, kubeconfig)
+		}
+		return found[1]
+	}
+	ca, err := base64.StdEncoding.DecodeString(find(caInKubeconfig))
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(ca) {
+		t.Fatal("the kubeconfig has no CA")
+	}
+	out, errOut, err := b.GW1.Run("env", `KUBERNETES_EXEC_INFO={"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential"}`,
+		find(commandInKubeconfig), "token", "--socket", b.svcctl.Socket)
+	var credential struct{ Status struct{ Token string } }
+	if err == nil {
+		err = json.Unmarshal([]byte(out), &credential)
+	}
+	if err != nil {
+		t.Fatalf("svcctl token: %v: %s%s", err, out, errOut)
+	}
+	transport := &http.Transport{
+		TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true,
+		DialContext: func(_ context.Context, network, address string) (conn net.Conn, err error) {
+			err = b.GW1.Do(func() error { conn, err = net.DialTimeout(network, address, syncTimeout); return err })
+			return conn, err
+		},
+	}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &apiClient{t, b, &http.Client{Transport: transport}, find(serverInKubeconfig), credential.Status.Token}
+}
+
+// start makes a request and gives the answer, whose body the caller closes.
+func (c *apiClient) start(method, path, body string) *http.Response {
+	c.t.Helper()
+	req, err := http.NewRequest(method, c.url+path, strings.NewReader(body))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+c.token)
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := c.http.Do(req)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return resp
+}
+
+// do makes a request, whose answer must have the code, and decodes it.
+func (c *apiClient) do(method, path, body string, code int) (o apiObject) {
+	c.t.Helper()
+	resp := c.start(method, path, body)
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode == code {
+		err = json.Unmarshal(answer, &o)
+	}
+	if err != nil || resp.StatusCode != code {
+		c.t.Fatalf("%s %s: %d, %v, want %d: %s", method, path, resp.StatusCode, err, code, answer)
+	}
+	return o
+}
+
+// apiObject is what the tests read of objects and lists.
+type apiObject struct {
+	Kind     string
+	Metadata struct{ Name, Namespace, UID, ResourceVersion string }
+	Spec     struct{ ClusterIP string }
+	Items    []struct {
+		Metadata       struct{ Name string }
+		Message        string
+		InvolvedObject struct{ Name string }
+		Status         struct {
+			Addresses []struct{ Type, Address string }
+		}
+	}
+	Message string
+}
+
+const (
+	servicesPath = "/api/v1/namespaces/default/services"
+	slicesPath   = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+)
+
+// TestAPI has a client over TLS make a Service, which is served then like any other, and
+// everything that a client finds of the box.
+func TestAPI(t *testing.T) {
+	b := newBox(t, flags{"listen": {"127.0.0.1:6443"}})
+	b.write("web.yaml", func(f family) []string {
+		return []string{f.service("web", "clusterIP: "+f.vip(41), "ports: [{name: p80, port: 80}]"), f.slice("web", "p80: 80", b.L1)}
+	})
+	b.svcctl.Manifests.Write("bad.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: lb}\nspec: {type: LoadBalancer, loadBalancerIP: 192.0.2.77, ports: [{port: 80}]}\n")
+	b.svcctl.Start()
+	c := b.api(t)
+
+	made := c.do("POST", servicesPath, `{"kind":"Service","apiVersion":"v1","metadata":{"name":"made"},"spec":{"ports":[{"name":"p80","port":80}]}}`, 201)
+	c.do("POST", slicesPath, fmt.Sprintf(`{"kind":"EndpointSlice","apiVersion":"discovery.k8s.io/v1","metadata":{"name":"made-1",
+		"labels":{"kubernetes.io/service-name":"made"}},"addressType":"IPv4","ports":[{"name":"p80","port":80}],
+		"endpoints":[{"addresses":[%q]}]}`, ipv4.of(b.R1)), 201)
+	if _, errOut, code := b.svcctl.Svcctl("wait", "--timeout", "20s"); code != 0 {
+		t.Fatalf("svcctl wait: exit %d: %s", code, errOut)
+	}
+	b.reaches(t, b.IN, "tcp", ipv4.at(made.Spec.ClusterIP, 80), plain, ipv4.on(80, b.R1)...)
+
+	// What a file declares is the file's.
+	refused := c.do("PATCH", servicesPath+"/web-4", `[]`, 415)
+	if refused.Kind != "Status" {
+		t.Errorf("a refusal is %+v", refused)
+	}
+	if gone := c.do("DELETE", servicesPath+"/web-4", ``, 409); !strings.Contains(gone.Message, "web.yaml") {
+		t.Errorf("deleting what a file declares: %s", gone.Message)
+	}
+	if nodes := c.do("GET", "/api/v1/nodes", "", 200); len(nodes.Items) != 1 || nodes.Items[0].Metadata.Name != "gw1" ||
+		nodes.Items[0].Status.Addresses[0].Address != ipv4.boxAddr() {
+		t.Errorf("nodes %+v", nodes)
+	}
+	eventually(t, syncTimeout, func() error {
+		events := c.do("GET", "/api/v1/namespaces/default/events?fieldSelector=involvedObject.name=lb", "", 200)
+		if len(events.Items) != 1 || !strings.Contains(events.Items[0].Message, "bad.yaml:4") {
+			return fmt.Errorf("events of lb: %+v", events.Items)
+		}
+		return nil
+	})
+	out, _, code := b.svcctl.Svcctl("journal", "-o", "json")
+	if code != 0 || !strings.Contains(out, `"verb":"create","kind":"Service","namespace":"default","name":"made","user":"root"`) {
+		t.Errorf("svcctl journal: exit %d:\n%s", code, out)
+	}
+
+	// A watch goes on over a restart that it does not hold up, and the restart writes nothing.
+	// Events of problems may be written until then.
+	time.Sleep(quiet)
+	list := c.do("GET", servicesPath, "", 200)
+	watch := c.start("GET", servicesPath+"?watch=true&resourceVersion="+list.Metadata.ResourceVersion, "")
+	defer watch.Body.Close()
+	accepted := b.status().Revision.Accepted
+	began := time.Now()
+	b.svcctl.Stop()
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("with an open watch stopping took %s", took)
+	}
+	if rest, err := io.ReadAll(watch.Body); err != nil || len(rest) > 0 {
+		t.Errorf("the watch ended with %q, %v", rest, err)
+	}
+	b.svcctl.Start()
+	if _, errOut, code := b.svcctl.Svcctl("wait", "--timeout", "20s"); code != 0 {
+		t.Fatalf("svcctl wait: exit %d: %s", code, errOut)
+	}
+	if again := b.status().Revision.Accepted; again != accepted {
+		out, _, _ := b.svcctl.Svcctl("journal", "--limit", "5")
+		t.Errorf("a restart over unchanged input went from revision %d to %d:\n%s", accepted, again, out)
+	}
+	resumed := c.start("GET", servicesPath+"?watch=true&resourceVersion="+list.Metadata.ResourceVersion, "")
+	defer resumed.Body.Close()
+	c.do("DELETE", servicesPath+"/made", "", 200)
+	line, err := bufio.NewReader(resumed.Body).ReadString('\n')
+	if err != nil || !strings.HasPrefix(line, `{"type":"DELETED"`) || !strings.Contains(line, made.Metadata.UID) {
+		t.Errorf("the watch told %q, %v", line, err)
+	}
+
+	// Without a token there is nothing to see, and tokens end when they are revoked.
+	if out, errOut, code := b.svcctl.Svcctl("token", "--revoke-all"); code != 0 {
+		t.Fatalf("revoke: exit %d: %s%s", code, out, errOut)
+	}
+	c.do("GET", servicesPath, "", 401)
+	b.api(t).do("GET", servicesPath, "", 200)
+}
+
+// TestSlowClients: clients that take nothing, or say nothing, hold up neither the loop nor
+// other clients.
+func TestSlowClients(t *testing.T) {
+	b := newBox(t, flags{"listen": {"127.0.0.1:6443"}})
+	b.write("web.yaml", b.webDocuments(b.L1))
+	b.svcctl.Start()
+	for range 300 { // more than there is room for
+		var conn net.Conn
+		err := b.GW1.Do(func() (err error) { conn, err = net.DialTimeout("tcp", "127.0.0.1:6443", syncTimeout); return err })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
+	c := b.api(t)
+	for range 10 {
+		watch := c.start("GET", "/api/v1/configmaps?watch=true", "")
+		defer watch.Body.Close()
+	}
+	// More than what a client's side takes by itself, 4 MiB a watch.
+	const path = "/api/v1/namespaces/default/configmaps"
+	for i := range 12 {
+		large := fmt.Sprintf(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"large-%d"},"data":{"text":%q}}`, i, strings.Repeat("x", 500<<10))
+		c.do("POST", path, large, 201)
+	}
+	began := time.Now()
+	b.rewrite("web.yaml", b.webDocuments(b.R1))
+	for _, f := range families {
+		b.reaches(t, b.IN, "tcp", f.at(f.vip(41), 80), plain, f.on(80, b.R1)...)
+	}
+	if list := c.do("GET", path+"?limit=1", "", 200); len(list.Items) != 1 {
+		t.Errorf("listed %d", len(list.Items))
+	}
+	if took := time.Since(began); took > 10*time.Second { // a second on a quiet machine
+		t.Errorf("beside slow clients a change of a file took %s", took)
+	}
+}

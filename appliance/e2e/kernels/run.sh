@@ -1,0 +1,128 @@
+#!/bin/bash
+# Boots other kernels in a virtual machine without disk or network and runs tests there: the
+# program between network namespaces, and the code that talks to nf_tables. What boots is a
+# kernel image of Debian; the rest of the machine is a file system in memory, made of this
+# system's own programs.
+#
+#     run.sh KERNEL...      a package linux-image-*, a file of one, or a directory into
+#                           which one was unpacked
+#
+# TESTS and KERNEL_TESTS are patterns of the tests of appliance/e2e and nft/kernel, MINUTES is how
+# long a machine may take. What it printed stays in the file that is named in the end.
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../../.." && pwd)
+: "${TESTS:=$(grep -v '^#' "$here/tests" | paste -sd '|')}"
+: "${KERNEL_TESTS:=.}"
+: "${MINUTES:=20}"
+[ $# -gt 0 ] || { sed -n '2,/^set/s/^# \{0,1\}//p' "$0" | sed '$d' >&2; exit 2; }
+
+missing=
+for pair in qemu-system-x86_64:qemu-system-x86 busybox:busybox-static nft:nftables conntrack:conntrack sysctl:procps depmod:kmod xz:xz-utils dpkg:dpkg; do
+    command -v "${pair%%:*}" >/dev/null || missing="$missing ${pair##*:}"
+done
+if [ -n "$missing" ]; then
+    echo "kernels: installing$missing"
+    sudo=
+    [ "$(id -u)" -eq 0 ] || sudo=sudo
+    # shellcheck disable=SC2086 # $missing is a list
+    { $sudo apt-get -qq update && $sudo env DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends $missing; } >/dev/null
+fi
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# build makes the programs that run in the machine, all of them static.
+build() {
+    mkdir "$work/programs"
+    cd "$root"
+    export CGO_ENABLED=0
+    go build -trimpath -ldflags '-s -w' -o "$work/programs/svcctl" ./cmd/svcctl
+    go test -c -ldflags '-s -w' -o "$work/programs/e2e.test" ./appliance/e2e
+    go test -c -ldflags '-s -w' -o "$work/programs/kernel.test" ./nft/kernel
+}
+
+# unpack prints the directory with the files of a kernel.
+unpack() {
+    local dir deb
+    if [ -d "$1" ]; then
+        echo "$1"
+        return
+    fi
+    dir=$(mktemp -d "$work/kernel.XXXX") deb=$1
+    if [ ! -f "$deb" ]; then
+        # linux-image-amd64 and its like only name the newest one.
+        deb=$(apt-cache depends --important "$1" | sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1)
+        (cd "$dir" && apt-get -qq download "${deb:-$1}" >&2)
+        deb=$(ls "$dir"/*.deb)
+    fi
+    dpkg -x "$deb" "$dir/files"
+    echo "$dir/files"
+}
+
+# program puts one of this system's programs, and the libraries it needs, into a machine.
+program() {
+    local path file
+    path=$(command -v "$2")
+    cp "$path" "$1/bin/"
+    ldd "$path" | grep -o '/[^ ]*' | while read -r file; do
+        mkdir -p "$1$(dirname "$file")"
+        cp -L "$file" "$1$file"
+    done
+}
+
+# machine makes the file system of a machine for the kernel in a directory, of a version.
+machine() {
+    local files=$1 version=$2 m=$work/machine p from
+    rm -rf "$m"
+    mkdir -p "$m"/{bin,sbin,dev,etc,proc,run,sys,tmp,var/run,usr/bin,lib/modules/"$version"/kernel}
+    cp "$(command -v busybox)" "$m/bin/busybox"
+    for p in nft conntrack sysctl; do program "$m" "$p"; done
+    cp "$work/programs/"* "$m/bin/"
+    cp "$here/init" "$m/init"
+    cp "$here/go" "$m/usr/bin/go"
+    cp /etc/protocols "$m/etc/" 2>/dev/null || true
+    from=$files/lib/modules/$version
+    [ -d "$from" ] || from=$files/usr/lib/modules/$version
+    for p in net/netfilter net/ipv4 net/ipv6 net/bridge net/llc net/802 net/sctp drivers/net/veth.ko drivers/net/dummy.ko lib crypto arch/x86/crypto; do
+        (cd "$from" && find kernel/"$p"* -name '*.ko*' 2>/dev/null | cpio_pass "$m/lib/modules/$version")
+    done
+    find "$m/lib/modules" -name '*.ko.xz' -exec xz -d {} +
+    cp "$from"/modules.builtin "$from"/modules.order "$m/lib/modules/$version/"
+    depmod -b "$m" "$version" 2>/dev/null
+    (cd "$m" && find . | busybox cpio -o -H newc 2>/dev/null | gzip -1) >"$work/initramfs"
+}
+
+# cpio_pass copies the files it reads the names of, with their directories.
+cpio_pass() {
+    local file
+    while read -r file; do
+        mkdir -p "$1/$(dirname "$file")"
+        cp "$file" "$1/$file"
+    done
+}
+
+# boot runs the tests on a kernel and says how that went.
+boot() {
+    local files image version console
+    files=$(unpack "$1")
+    image=$(ls "$files"/boot/vmlinuz-*)
+    version=${image##*/vmlinuz-}
+    machine "$files" "$version"
+    console=${CONSOLE:-$(mktemp /tmp/kernel-"$version".XXXX)}
+    timeout --foreground "${MINUTES}m" qemu-system-x86_64 -accel "${ACCEL:-tcg}" -cpu max -smp 2 -m 2048 -nodefaults -no-reboot \
+        -display none -serial "file:$console" -kernel "$image" -initrd "$work/initramfs" \
+        -append "console=ttyS0 loglevel=4 panic=-1 -- $(printf '%s %s' "$KERNEL_TESTS" "$TESTS")" </dev/null || true
+    tr -d '\r' <"$console" | grep -E '^(--- |FAIL|kernels: )' || true
+    if ! tr -d '\r' <"$console" | grep -q '^kernels: all passed'; then
+        echo "kernels: $version FAILED; its console is in $console" >&2
+        return 1
+    fi
+    echo "kernels: $version passed; its console is in $console"
+}
+
+build
+failed=0
+for kernel; do boot "$kernel" || failed=1; done
+exit "$failed"

@@ -1,0 +1,268 @@
+package appliance
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/object"
+)
+
+const (
+	// eventComponent is who reports our Events, and who writes them in the journal.
+	eventComponent = "svcctl"
+	eventUser      = "system:svcctl"
+	// eventGather is how long problems are gathered before they become Events together.
+	eventGather = 500 * time.Millisecond
+	// eventRefresh is how often the Event of a problem that lasts is told again: Events
+	// are removed an hour after they were.
+	eventRefresh = 30 * time.Minute
+	// eventLook is how often it is looked for such problems.
+	eventLook = time.Minute
+	// maxHappenings is how many problems have Events; eventBatch is how many are written in
+	// one commit, and eventsAtOnce how many from one look to the next.
+	maxHappenings = 1000
+	eventBatch    = 100
+	eventsAtOnce  = 500
+	// An object may have objectEvents Events at once, and one more each objectEventEvery.
+	objectEvents     = 10
+	objectEventEvery = time.Minute
+	// maxEventMessage is what Kubernetes takes, in bytes.
+	maxEventMessage = 1024
+)
+
+// happening is something to tell about an object.
+type happening struct {
+	object          object.Ref
+	reason, message string
+	place           string // where in which file; "" when there is none
+}
+
+// recorder makes Events of problems, so that who looks at an object with a client of the API
+// is told. It works beside the loop, which never waits for it.
+type recorder struct {
+	store *store.Store
+	host  string
+	log   *slog.Logger
+	now   func() time.Time
+	wake  chan struct{}
+
+	mu     sync.Mutex
+	active map[happening]time.Time // when it was told last; zero: not yet
+
+	// What only flush touches.
+	written map[happening]bool // by this process
+	spent   map[object.Ref]spending
+}
+
+// spending is how much of its share of Events an object has used up.
+type spending struct {
+	events float64
+	at     time.Time
+}
+
+func newRecorder(objects *store.Store, host string, log *slog.Logger) *recorder {
+	return &recorder{
+		store: objects, host: host, log: log, now: time.Now, wake: make(chan struct{}, 1),
+		active: map[happening]time.Time{}, written: map[happening]bool{}, spent: map[object.Ref]spending{},
+	}
+}
+
+// happeningOf is what to tell about a problem; false when it is about no object.
+func happeningOf(p manifest.Problem) (happening, bool) {
+	if p.Object == (object.Ref{}) {
+		return happening{}, false
+	}
+	h := happening{object: p.Object, reason: p.Reason, message: wire.Problem{Field: p.Field, Message: p.Message}.String()}
+	if p.File != "" {
+		h.place = wire.Problem{File: p.File, Line: p.Line, Column: p.Column}.String()
+	}
+	return h, true
+}
+
+// changed notes problems that are over and others that have come up.
+func (r *recorder) changed(over, new []manifest.Problem) {
+	if len(over)+len(new) == 0 {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range over {
+		if h, ok := happeningOf(p); ok {
+			delete(r.active, h)
+		}
+	}
+	for _, p := range new {
+		if h, ok := happeningOf(p); ok && len(r.active) < maxHappenings {
+			r.active[h] = time.Time{}
+		}
+	}
+	select {
+	case r.wake <- struct{}{}:
+	default: // it is awake already
+	}
+}
+
+// run writes Events until ctx is done.
+func (r *recorder) run(ctx context.Context) error {
+	look := time.NewTicker(eventLook)
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-look.C:
+		case <-r.wake:
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(eventGather):
+			}
+		}
+		if err := r.flush(); err != nil {
+			r.log.Warn("events cannot be written", "err", err)
+		}
+	}
+}
+
+// flush writes the Events that are due.
+func (r *recorder) flush() error {
+	due := r.due()
+	for len(due) > 0 {
+		batch := due[:min(eventBatch, len(due))]
+		due = due[len(batch):]
+		if err := r.write(batch); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// due are the happenings to tell now.
+func (r *recorder) due() []happening {
+	now := r.now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var due []happening
+	for h, told := range r.active {
+		if len(due) < eventsAtOnce && now.Sub(told) >= eventRefresh && r.spend(h.object, now) {
+			due = append(due, h)
+		}
+	}
+	if len(r.written) > 4*maxHappenings {
+		clear(r.written)
+	}
+	for ref, s := range r.spent {
+		if now.Sub(s.at) > objectEvents*objectEventEvery {
+			delete(r.spent, ref)
+		}
+	}
+	return due
+}
+
+// spend takes one Event off an object's share; false when that is used up.
+func (r *recorder) spend(ref object.Ref, now time.Time) bool {
+	s := r.spent[ref]
+	if !s.at.IsZero() {
+		s.events = max(0, s.events-now.Sub(s.at).Seconds()/objectEventEvery.Seconds())
+	}
+	if s.events+1 > objectEvents {
+		return false
+	}
+	r.spent[ref] = spending{s.events + 1, now}
+	return true
+}
+
+// write stores Events in one commit.
+func (r *recorder) write(batch []happening) error {
+	now := r.now().UTC().Truncate(time.Second)
+	var writes []store.Write
+	for _, h := range batch {
+		if e := r.event(h, now); e != nil {
+			by := store.Caller{User: eventUser, Manager: eventComponent, Verb: "create"}
+			if e.Count > 1 {
+				by.Verb = "update"
+			}
+			writes = append(writes, store.Write{Ref: object.RefOf(e), Object: e, By: by})
+		}
+	}
+	if len(writes) > 0 {
+		results, err := r.store.Write(writes...)
+		if err != nil {
+			return err
+		}
+		for i, result := range results {
+			if result.Err != nil {
+				r.log.Warn("an event cannot be written", "event", writes[i].Ref.String(), "err", result.Err)
+			}
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, h := range batch {
+		r.written[h] = true
+		if told, is := r.active[h]; is && told.IsZero() || is && now.Sub(told) >= eventRefresh {
+			r.active[h] = now
+		}
+	}
+	return nil
+}
+
+// event is the Event that tells of something: the one that is stored counted up, or a new
+// one. It is nil when nothing is to be written: an earlier process has told already, or the
+// object is in a namespace that does not exist.
+func (r *recorder) event(h happening, now time.Time) *object.Event {
+	involved := object.ObjectReference{Kind: h.object.Kind, Namespace: h.object.Namespace, Name: h.object.Name, APIVersion: object.APIVersionCore}
+	if h.object.Kind == object.KindEndpointSlice {
+		involved.APIVersion = object.APIVersionDiscovery
+	}
+	if o, _ := r.store.Get(h.object); o != nil {
+		involved.UID, involved.ResourceVersion = o.GetMeta().UID, o.GetMeta().ResourceVersion
+	} else if ns, _ := r.store.Get(object.Ref{Kind: object.KindNamespace, Name: h.object.Namespace}); ns == nil {
+		return nil
+	}
+	message := h.message
+	if h.place != "" {
+		message += " (" + h.place + ")"
+	}
+	if len(message) > maxEventMessage {
+		message = strings.ToValidUTF8(message[:maxEventMessage-3], "") + "..."
+	}
+	name := eventName(h, involved.UID)
+	stored, _ := r.store.Get(object.Ref{Kind: object.KindEvent, Namespace: h.object.Namespace, Name: name})
+	if before, ok := stored.(*object.Event); ok {
+		if !r.written[h] && before.Message == message && before.LastTimestamp != nil && now.Sub(*before.LastTimestamp) < eventRefresh {
+			return nil
+		}
+		e := before.DeepCopy().(*object.Event)
+		e.Count, e.LastTimestamp, e.Message, e.InvolvedObject = e.Count+1, &now, message, involved
+		return e
+	}
+	return &object.Event{
+		TypeMeta:       object.TypeMeta{Kind: object.KindEvent, APIVersion: object.APIVersionCore},
+		Metadata:       object.ObjectMeta{Namespace: h.object.Namespace, Name: name},
+		InvolvedObject: involved, Reason: h.reason, Message: message, Type: object.EventWarning,
+		Source:         object.EventSource{Component: eventComponent, Host: r.host},
+		FirstTimestamp: &now, LastTimestamp: &now, Count: 1,
+		ReportingComponent: eventComponent, ReportingInstance: r.host,
+	}
+}
+
+// maxEventName is that of a DNS subdomain, in bytes.
+const maxEventName = 253
+
+// eventName is equal for what is said of one object in the same words, wherever in a file
+// that is. Kubernetes has names of this form, too.
+func eventName(h happening, uid string) string {
+	digest := sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%s\n%s", h.object, uid, h.reason, h.message))
+	suffix := fmt.Sprintf(".%x", digest[:8])
+	name := h.object.Name
+	return name[:min(len(name), maxEventName-len(suffix))] + suffix
+}

@@ -1,0 +1,66 @@
+package appliance
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"svcctl.io/svcctl/store"
+)
+
+func TestJournal(t *testing.T) {
+	r := newRig(t)
+	r.step()
+	r.host()
+	r.write("web.yaml", web("web", "10.96.0.10", "10.1.0.1"))
+	r.step()
+	r.client(store.Write{Object: configMap("default", "mine"), Create: true})
+	r.write("web.yaml", web("web", "10.96.0.10", "10.1.0.2"))
+	r.step()
+	r.write("web.yaml", "")
+	r.step()
+	read := func(limit int) string {
+		t.Helper()
+		entries, err := journal(r.store)(limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var lines []string
+		for i, e := range entries {
+			if i > 0 && e.Revision <= entries[i-1].Revision || e.Time.IsZero() {
+				t.Errorf("entry %+v after %+v", e, entries[max(0, i-1)])
+			}
+			lines = append(lines, fmt.Sprintf("%s %s %s/%s by %s%s%s", e.Verb, e.Kind, e.Namespace, e.Name, e.User, e.File, e.Controller))
+		}
+		return strings.Join(lines, "\n")
+	}
+	const last = `update EndpointSlice default/web-1 by web.yaml
+delete EndpointSlice default/web-1 by web.yaml
+delete Service default/web by web.yaml`
+	want := `create Namespace /default by namespaces
+create Namespace /kube-system by namespaces
+create ServiceCIDR /kubernetes by pools
+create EndpointSlice default/web-1 by web.yaml
+create Service default/web by web.yaml
+create Node /gw1 by node
+test ConfigMap default/mine by root
+` + last
+	if got := sortedWithin(read(1000), want); got != want {
+		t.Errorf("the journal is\n%s\nwant\n%s", got, want)
+	}
+	if got := sortedWithin(read(3), last); got != last {
+		t.Errorf("its last three entries are\n%s\nwant\n%s", got, last)
+	}
+}
+
+// sortedWithin is text, with two lines of one commit swapped where want has them so: in which
+// order a commit numbers objects is nobody's business here.
+func sortedWithin(text, want string) string {
+	lines, wanted := strings.Split(text, "\n"), strings.Split(want, "\n")
+	for i := 0; i+1 < min(len(lines), len(wanted)); i++ {
+		if lines[i] == wanted[i+1] && lines[i+1] == wanted[i] {
+			lines[i], lines[i+1] = lines[i+1], lines[i]
+		}
+	}
+	return strings.Join(lines, "\n")
+}
