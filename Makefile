@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build deps lint test test-unit bench soak fuzz demo golden clean
+.PHONY: help build deps lint test test-unit conformance bench soak kernels fuzz demo golden clean
 
 # The system programs live where an ordinary user's PATH may not look.
 export PATH := $(PATH):/usr/sbin:/sbin
@@ -20,7 +20,7 @@ AS_ROOT = sudo -E env PATH='$(PATH)' GOCACHE=/tmp/svcctl-root-cache GOMODCACHE=$
 PRIVILEGED = $(if $(SUDO),-exec "$(AS_ROOT)" $$(.ci/privileged),./...)
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
 build: ## bin/svcctl, a static program
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/svcctl ./cmd/svcctl
@@ -36,12 +36,20 @@ test: deps lint ## everything, with real packets in network namespaces (root or 
 	go test ./.ci/report
 	$(if $(SUDO),go test -timeout $(TIMEOUT) ./...)
 	SVCCTL_REQUIRE_PRIVILEGED=1 go test -p 1 -count=1 -timeout $(TIMEOUT) -json $(PRIVILEGED) 2>&1 | go run ./.ci/report
+	$(CONFORMANCE)
+
+# Modules of their own: what the clients need is none of the product's dependencies.
+CONFORMANCE = SVCCTL_REQUIRE_PRIVILEGED=1 .ci/conformance -p 1 -count=1 -timeout $(TIMEOUT) -json $(if $(SUDO),-exec "$(AS_ROOT)") 2>&1 | go run ./.ci/report
+
+conformance: deps ## kubectl, client-go and CoreDNS against the API (root or sudo); they are downloaded and built
+	$(CONFORMANCE)
 
 test-unit: ## the tests that need no rights and no programs
 	go test ./...
 
-bench: ## the benchmarks; those that commit to a kernel need root
-	go test -p 1 -run '^$$' -bench . -benchmem ./...
+# docs/performance.md says what the table means and has the last one.
+bench: deps ## one table of what everything costs, in a quarter of an hour (root or sudo)
+	go test -count=1 -timeout 30m -run '^$$' -bench . -benchtime 1x $(if $(SUDO),-exec "$(AS_ROOT)") ./appliance/bench
 
 # What docs/reliability.md promises. Each is a variable: make soak SVCCTL_SOAK_KILLS=1000
 SVCCTL_SOAK_UPDATES ?= 1000
@@ -58,6 +66,10 @@ SOAK = SVCCTL_REQUIRE_PRIVILEGED=1 $(foreach v,UPDATES STOPS KILLS FLUSHES HEALS
 soak: deps ## packets that never stop, for half an hour (root or sudo); the tests are quick in make test
 	$(SOAK)
 	SVCCTL_SOAK_SERVICES=10000 $(SOAK) -run healingTime
+
+KERNELS ?= linux-image-amd64
+kernels: deps ## tests on other kernels, in virtual machines: make kernels KERNELS='FILE.deb ...'
+	appliance/e2e/kernels/run.sh $(KERNELS)
 
 fuzz: ## every fuzz target for FUZZTIME (30s)
 	@for package in $$(go list ./...); do \

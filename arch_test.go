@@ -31,18 +31,25 @@ var edges = map[string][]string{
 	"nft/kernel": {"nft"},
 	"nft/sim":    {"nft"},
 
-	"api":        {"api/wire"},
+	"api":        {"api/auth", "api/wire"},
+	"api/auth":   {},
 	"api/client": {"api/wire"},
 	"api/wire":   {},
 
+	"api/diagnose":  {"api/wire", "store/object"},
 	"api/discovery": {"api/kind"},
 	"api/fields":    {"api/schema", "store/object"},
+	"api/jsonpath":  {},
 	"api/kind":      {"store/object"},
 	"api/patch":     {"api/schema"},
 	"api/protobuf":  {"api/schema"},
 	"api/schema":    {"api/kind", "store/object"},
-	"api/selector":  {"api/kind", "store/object"},
-	"api/table":     {"api/kind", "store/object"},
+	"api/rest": {
+		"api/auth", "api/discovery", "api/fields", "api/kind", "api/patch", "api/protobuf", "api/schema", "api/selector", "api/table",
+		"api/wire", "store", "store/alloc", "store/manifest", "store/object",
+	},
+	"api/selector": {"api/kind", "store/object"},
+	"api/table":    {"api/kind", "store/object"},
 
 	"appliance/conntrack":  {"nft"},
 	"appliance/dns":        {"appliance/resolve", "store/object"},
@@ -56,7 +63,7 @@ var edges = map[string][]string{
 	"appliance/resolve":    {"nft", "store/object"},
 	"appliance/sockets":    {},
 	"appliance": {
-		"api", "api/wire", "appliance/checkup", "appliance/conntrack", "appliance/dns", "appliance/endpoints", "appliance/env", "appliance/healthport", "appliance/metrics", "appliance/node", "appliance/relay", "appliance/resolve", "appliance/sockets",
+		"api", "api/auth", "api/rest", "api/wire", "appliance/checkup", "appliance/conntrack", "appliance/dns", "appliance/endpoints", "appliance/env", "appliance/healthport", "appliance/metrics", "appliance/node", "appliance/relay", "appliance/resolve", "appliance/sockets",
 		"nft", "nft/kernel", "store", "store/alloc", "store/manifest", "store/object", "watch",
 	},
 	"appliance/bench":  {},               // benchmarks only
@@ -65,7 +72,9 @@ var edges = map[string][]string{
 	"appliance/oracle": {"store/object"}, // for tests only
 	"appliance/soak":   {},               // tests only
 
-	"cmd/svcctl":    {"api/client", "api/wire", "appliance", "store/manifest"},
+	"cmd/svcctl": {
+		"api/client", "api/diagnose", "api/jsonpath", "api/kind", "api/schema", "api/selector", "api/wire", "appliance", "store/manifest", "store/object",
+	},
 	"examples/demo": {},
 	".ci/report":    {},
 }
@@ -82,7 +91,7 @@ var moreTestEdges = map[string][]string{
 	"api/protobuf":        {"api/kind"},
 	"appliance/bench":     {"nft", "nft/kernel"},
 	"appliance/conntrack": {"nft/kernel"},
-	"cmd/svcctl":          {"api"},
+	"cmd/svcctl":          {"api", "api/auth", "api/rest", "store", "store/alloc"},
 	"examples":            {"appliance"},
 }
 
@@ -102,7 +111,7 @@ var libraries = map[string][]string{
 	"go.etcd.io/bbolt":                    {"store"},
 	"golang.org/x/net":                    {"nft/kernel"},
 	"golang.org/x/sync":                   {"appliance"},
-	"golang.org/x/sys":                    {"api", "appliance/conntrack", "appliance/netlab", "appliance/node", "appliance/sockets", "cmd/svcctl", "nft/fake", "nft/kernel", "watch"},
+	"golang.org/x/sys":                    {"api", "api/auth", "appliance/conntrack", "appliance/netlab", "appliance/node", "appliance/sockets", "cmd/svcctl", "nft/fake", "nft/kernel", "watch"},
 	"gopkg.in/yaml.v3":                    {"cmd/svcctl", "store/manifest"},
 }
 
@@ -115,7 +124,7 @@ var testLibraries = []string{
 // handed to them.
 var pure = []string{
 	"store/object", "store/manifest", "store/alloc", "nft", "nft/sim", "appliance/endpoints", "appliance/env", "appliance/resolve",
-	"api/discovery", "api/fields", "api/kind", "api/patch", "api/protobuf", "api/schema", "api/selector", "api/table",
+	"api/diagnose", "api/discovery", "api/fields", "api/jsonpath", "api/kind", "api/patch", "api/protobuf", "api/schema", "api/selector", "api/table",
 }
 
 // impure are the packages of the standard library that a pure package does not
@@ -127,18 +136,33 @@ var (
 
 // source is one file of ours, parsed.
 type source struct {
-	path string // from the root of the repository
-	pkg  string // its directory
-	test bool
-	file *ast.File
+	path   string // from the root of the repository
+	pkg    string // its directory
+	module string // the directory of its module; "." is the product
+	test   bool
+	file   *ast.File
 }
 
-// sources parses every Go file of the repository.
+// sources parses every Go file of the product.
 func sources(t *testing.T) (*token.FileSet, []source) {
 	t.Helper()
+	fset, all := allSources(t)
+	return fset, slices.DeleteFunc(all, func(s source) bool { return s.module != "." })
+}
+
+// allSources parses every Go file of the repository, those of the test modules too.
+func allSources(t *testing.T) (*token.FileSet, []source) {
+	t.Helper()
 	fset := token.NewFileSet()
+	names := files(t)
+	modules := map[string]bool{}
+	for _, name := range names {
+		if path.Base(name) == "go.mod" {
+			modules[path.Dir(name)] = true
+		}
+	}
 	var all []source
-	for _, name := range files(t) {
+	for _, name := range names {
 		if path.Ext(name) != ".go" {
 			continue
 		}
@@ -146,7 +170,11 @@ func sources(t *testing.T) (*token.FileSet, []source) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		all = append(all, source{name, path.Dir(name), strings.HasSuffix(name, "_test.go"), file})
+		in := path.Dir(name)
+		for !modules[in] {
+			in = path.Dir(in)
+		}
+		all = append(all, source{name, path.Dir(name), in, strings.HasSuffix(name, "_test.go"), file})
 	}
 	return fset, all
 }
@@ -312,6 +340,32 @@ func TestNoKubernetesModule(t *testing.T) {
 		}
 		if found := regexp.MustCompile(`(?m)^\s*(require\s+)?(sigs\.)?k8s\.io/\S+`).Find(content); found != nil {
 			t.Errorf("%s names %s", name, strings.TrimSpace(string(found)))
+		}
+	}
+}
+
+// TestConformanceStaysOutside: the modules that try the product with other people's
+// programs know it by its command line and what it serves alone, and none of what they
+// need gets into the product.
+func TestConformanceStaysOutside(t *testing.T) {
+	const conformance = "api/conformance/"
+	_, all := allSources(t)
+	for _, s := range all {
+		if s.module == "." {
+			continue
+		}
+		if !strings.HasPrefix(s.module, conformance) {
+			t.Errorf("%s is in a module of its own, %s: those are below %s", s.path, s.module, conformance)
+		}
+		for _, imported := range s.imports() {
+			if ours, is := strings.CutPrefix(imported, module+"/"); is && !strings.HasPrefix(ours, conformance) {
+				t.Errorf("%s: a test module must not import %s", s.path, ours)
+			}
+		}
+	}
+	for _, s := range all {
+		if s.module == "." && strings.HasPrefix(s.pkg, conformance) {
+			t.Errorf("%s is in the product's module", s.path)
 		}
 	}
 }

@@ -23,7 +23,7 @@ const (
 )
 
 func TestEveryPackageHasDoc(t *testing.T) {
-	_, all := sources(t)
+	_, all := allSources(t)
 	documented, packages := map[string]bool{}, map[string]bool{}
 	for _, s := range all {
 		if s.test {
@@ -42,7 +42,7 @@ func TestEveryPackageHasDoc(t *testing.T) {
 }
 
 func TestFilesAreShort(t *testing.T) {
-	fset, all := sources(t)
+	fset, all := allSources(t)
 	for _, s := range all {
 		lines := fset.Position(s.file.FileEnd).Line
 		explained := slices.ContainsFunc(s.file.Comments, func(c *ast.CommentGroup) bool {
@@ -194,7 +194,7 @@ func TestReliabilityNamesTests(t *testing.T) {
 		t.Fatal(err)
 	}
 	there := map[string]bool{}
-	_, all := sources(t)
+	_, all := allSources(t)
 	for _, s := range all {
 		for _, decl := range s.file.Decls {
 			if f, is := decl.(*ast.FuncDecl); is && s.test {

@@ -24,7 +24,7 @@ const (
 // main runs the verb that args name, says on stderr what went wrong, and returns
 // the exit code.
 func (p *program) main(ctx context.Context, args []string) int {
-	err := p.app().RunContext(ctx, append([]string{"svcctl"}, args...))
+	err := p.app().RunContext(ctx, append([]string{"svcctl"}, arrange(p.verbs(), args)...))
 	for _, line := range lines(err) {
 		fmt.Fprintf(p.stderr, "svcctl: %s\n", line)
 	}
@@ -47,7 +47,7 @@ func (p *program) app() *cli.App {
 		Action:          func(c *cli.Context) error { return p.bare(root, verbs, c.Args().Slice()) },
 		CommandNotFound: func(*cli.Context, string) {},
 	}
-	for _, v := range verbs {
+	for _, v := range append(verbs, p.completeVerb()) {
 		app.Commands = append(app.Commands, &cli.Command{
 			Name:         v.name,
 			Usage:        v.summary,
@@ -129,6 +129,9 @@ func usagef(format string, args ...any) error {
 func exitCode(err error) int {
 	if err == nil {
 		return exitDone
+	}
+	if e, ok := errors.AsType[*exitError](err); ok {
+		return e.code
 	}
 	if _, ok := errors.AsType[*usageError](err); ok {
 		return exitUsage

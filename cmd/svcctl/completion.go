@@ -12,8 +12,9 @@ func (p *program) completionVerb() *verb {
 		name:    "completion",
 		summary: "print a completion script for bash, zsh or fish",
 		args:    "bash|zsh|fish",
-		about:   "The script completes verbs, flags, and the values of flags that take one of a few.",
-		words:   []string{"bash", "zsh", "fish"},
+		about: `The script completes verbs, flags, the values of flags that take one of a few, kinds, and
+the names of namespaces and objects, which it asks the appliance for.`,
+		words: []string{"bash", "zsh", "fish"},
 		examples: []example{
 			{"For this shell.", "source <(svcctl completion bash)"},
 			{"For every bash on this machine.", "svcctl completion bash > /etc/bash_completion.d/svcctl"},
@@ -52,44 +53,50 @@ func (p *program) runCompletion(_ context.Context, v *verb, args []string) error
 func bashCompletion(verbs []*verb) string {
 	var names []string
 	var cases, values strings.Builder
-	seen := map[string]bool{}
 	for _, v := range verbs {
 		names = append(names, v.name)
 		words := append([]string{"--help"}, v.words...)
 		for _, o := range v.options {
 			words = append(words, "--"+o.name)
-			bashValues(&values, seen, o)
+			bashValues(&values, v, o)
 		}
 		sort.Strings(words)
-		fmt.Fprintf(&cases, "        %s) words=%q ;;\n", v.name, strings.Join(words, " "))
+		ask := ""
+		if takesObjects(v) {
+			ask = " ask=1"
+		}
+		fmt.Fprintf(&cases, "        %s) words=%q%s ;;\n", v.name, strings.Join(words, " "), ask)
 	}
 	return fmt.Sprintf(`# bash completion for svcctl
+_svcctl_ask() {
+    svcctl %s "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null
+}
 _svcctl() {
-    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb= words= i
+    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb= words= ask= i
     COMPREPLY=()
     for ((i = 1; i < COMP_CWORD; i++)); do
         [[ ${COMP_WORDS[i]} == -* ]] || { verb=${COMP_WORDS[i]}; break; }
     done
-    case $prev in
+    case "$verb $prev" in
 %s    esac
     case $verb in
         "") words=%q ;;
 %s    esac
+    [[ $ask && $cur != -* ]] && words=$(_svcctl_ask)
     COMPREPLY=($(compgen -W "$words" -- "$cur"))
 }
 complete -F _svcctl svcctl
-`, values.String(), strings.Join(append(names, "--help", "--version"), " "), cases.String())
+`, completeName, values.String(), strings.Join(append(names, "--help", "--version"), " "), cases.String())
 }
 
-// bashValues writes how the value of a flag is completed, once for each flag.
-func bashValues(b *strings.Builder, seen map[string]bool, o *option) {
-	if seen[o.name] || o.arg == "" {
+// bashValues writes how the value of a verb's flag is completed.
+func bashValues(b *strings.Builder, v *verb, o *option) {
+	if o.arg == "" || o.optional {
 		return
 	}
-	seen[o.name] = true
-	pattern := "--" + o.name
-	if o.letter != "" {
-		pattern = "-" + o.letter + "|" + pattern
+	var patterns []string
+	for _, flag := range o.flags() {
+		patterns = append(patterns, fmt.Sprintf("%q", v.name+" "+flag))
 	}
 	// A file name may have blanks: only a newline parts them.
 	const files = `local IFS=$'\n'; COMPREPLY=($(compgen %s -- "$cur")); compopt -o filenames 2>/dev/null; `
@@ -97,12 +104,14 @@ func bashValues(b *strings.Builder, seen map[string]bool, o *option) {
 	switch {
 	case len(o.words) > 0:
 		reply = fmt.Sprintf(`COMPREPLY=($(compgen -W %q -- "$cur")); `, strings.Join(o.words, " "))
+	case o.name == "namespace":
+		reply = `COMPREPLY=($(compgen -W "$(_svcctl_ask)" -- "$cur")); `
 	case o.arg == argDir:
 		reply = fmt.Sprintf(files, "-d")
 	case o.isPath():
 		reply = fmt.Sprintf(files, "-f")
 	}
-	fmt.Fprintf(b, "        %s) %sreturn ;;\n", pattern, reply)
+	fmt.Fprintf(b, "        %s) %sreturn ;;\n", strings.Join(patterns, "|"), reply)
 }
 
 // isPath tells whether the value of an option is the path of a file.
@@ -121,10 +130,16 @@ func zshCompletion(verbs []*verb) string {
 		if len(v.words) > 0 {
 			fmt.Fprintf(&cases, " \\\n      %s", shellQuote("1:what:("+strings.Join(v.words, " ")+")"))
 		}
+		if takesObjects(v) {
+			cases.WriteString(" \\\n      '*:object:_svcctl_ask'")
+		}
 		cases.WriteString(" ;;\n")
 	}
 	return fmt.Sprintf(`#compdef svcctl
 # zsh completion for svcctl
+_svcctl_ask() {
+  compadd -- ${(f)"$(svcctl %s "${(@)words[1,CURRENT]}" 2>/dev/null)"}
+}
 _svcctl() {
   local -a verbs
   verbs=(
@@ -143,14 +158,14 @@ if [ "$funcstack[1]" = _svcctl ]; then
 else
   compdef _svcctl svcctl
 fi
-`, list.String(), cases.String())
+`, completeName, list.String(), cases.String())
 }
 
 // zshOption is an option as _arguments takes it.
 func zshOption(o *option) string {
 	usage := strings.NewReplacer("[", `\[`, "]", `\]`, ":", `\:`, "`", "").Replace(o.usage)
 	value := ""
-	if o.arg != "" {
+	if o.arg != "" && !o.optional {
 		value = ":" + o.name + ":"
 		switch {
 		case len(o.words) > 0:
@@ -159,6 +174,8 @@ func zshOption(o *option) string {
 			value += "_files -/"
 		case o.isPath():
 			value += "_files"
+		case o.name == "namespace":
+			value += "_svcctl_ask"
 		default:
 			value += " "
 		}
@@ -182,7 +199,13 @@ func (o *option) flags() []string {
 // fishCompletion is a script for fish.
 func fishCompletion(verbs []*verb) string {
 	var b strings.Builder
-	b.WriteString("# fish completion for svcctl\ncomplete -c svcctl -f\n")
+	fmt.Fprintf(&b, `# fish completion for svcctl
+function __svcctl_ask
+    set -l words (commandline -opc) (commandline -ct)
+    svcctl %s $words[2..-1] 2>/dev/null
+end
+complete -c svcctl -f
+`, completeName)
 	b.WriteString("complete -c svcctl -n __fish_use_subcommand -l version -d 'print the version'\n")
 	b.WriteString("complete -c svcctl -l help -d 'explain the verb'\n")
 	for _, v := range verbs {
@@ -191,19 +214,24 @@ func fishCompletion(verbs []*verb) string {
 		if len(v.words) > 0 {
 			fmt.Fprintf(&b, "complete -c svcctl -n %s -a %s\n", inside, shellQuote(strings.Join(v.words, " ")))
 		}
+		if takesObjects(v) {
+			fmt.Fprintf(&b, "complete -c svcctl -n %s -a '(__svcctl_ask)'\n", inside)
+		}
 		for _, o := range v.options {
 			fmt.Fprintf(&b, "complete -c svcctl -n %s -l %s", inside, o.name)
 			if o.letter != "" {
 				b.WriteString(" -s " + o.letter)
 			}
 			switch {
-			case o.arg == "":
+			case o.arg == "" || o.optional:
 			case len(o.words) > 0:
 				b.WriteString(" -x -a " + shellQuote(strings.Join(o.words, " ")))
 			case o.arg == argDir:
 				b.WriteString(" -x -a '(__fish_complete_directories)'")
 			case o.isPath():
 				b.WriteString(" -r -F")
+			case o.name == "namespace":
+				b.WriteString(" -x -a '(__svcctl_ask)'")
 			default:
 				b.WriteString(" -x")
 			}

@@ -29,9 +29,18 @@ func TestCompletionBash(t *testing.T) {
 		{"svcctl plan -f testdata/he", "testdata/help"},
 		{"svcctl serve --zone ", ""},
 		{"svcctl down --y", "--yes"},
+		// What the appliance knows is asked with the words so far.
+		{"svcctl get svc w", "web"},
+		{"svcctl get svc -n ", "asked:get,svc,-n, web api"},
+		{"svcctl get --na", "--namespace"},
+		{"svcctl get -o y", "yaml"},
+		{"svcctl status -o y", "yaml"},
+		{"svcctl apply -f testdata/he", "testdata/help"},
+		{"svcctl apply --dry", "--dry-run"},
 	} {
 		words := strings.Split(tt.line, " ")
 		cmd := exec.Command("bash", "-c", script+`
+svcctl() { shift; local IFS=,; printf '%s\n' "asked:$*" web api; }
 COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _svcctl; printf '%s\n' "${COMPREPLY[@]}"`, "bash")
 		cmd.Args = append(cmd.Args, words...)
 		out, err := cmd.CombinedOutput()

@@ -13,7 +13,7 @@ import (
 
 func (p *program) doctorVerb() *verb {
 	o := []*option{outputOption("table", "json", "yaml")}
-	o = append(o, connectOptions()...)
+	o = append(o, socketOptions()...)
 	for _, s := range settings() {
 		if s.name == "data-dir" || s.name == "manifests" {
 			setting := s.option()

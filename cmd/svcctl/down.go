@@ -23,7 +23,7 @@ would only bring it back. It needs root, or CAP_NET_ADMIN.`,
 		options: append([]*option{
 			{name: "yes", letter: "y", group: "How to go about it", usage: "do not ask"},
 			{name: "force", group: "How to go about it", usage: "even while an appliance serves"},
-		}, connectOptions()...),
+		}, socketOptions()...),
 		examples: []example{
 			{"For good, once the appliance is stopped. No question is asked.", "svcctl down --yes"},
 		},

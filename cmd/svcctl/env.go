@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"strings"
 
-	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
 )
 
@@ -50,7 +49,8 @@ when Services change: it has what was so when it started.
   2  wrong usage or configuration
   3  the appliance cannot be reached
 Once the command runs, the exit code is the command's.`,
-		run: p.runEnv,
+		command: true,
+		run:     p.runEnv,
 	}
 }
 
@@ -62,11 +62,11 @@ func (p *program) runEnv(ctx context.Context, v *verb, args []string) error {
 	if len(args) > 0 && v.option("output").isSet() {
 		return usagef("env: -o is about what is printed, and with a command nothing is: leave one of them out")
 	}
-	socket, err := p.socket(v)
+	c, err := p.client(v)
 	if err != nil {
 		return err
 	}
-	environment, err := client.New(socket).Environment(ctx, v.option("namespace").text())
+	environment, err := c.Environment(ctx, v.option("namespace").text())
 	if err != nil {
 		return err
 	}

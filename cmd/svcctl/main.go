@@ -22,16 +22,19 @@ type program struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	// asks tells whether somebody can answer a question on stdin; shows whether
-	// somebody watches stderr; colour whether stdout takes colours.
-	asks, shows, colour bool
-	lookupEnv           func(string) (string, bool)
-	environ             func() []string
-	exec                func(path string, args, env []string) error // syscall.Exec
-	now                 func() time.Time
+	// somebody watches stderr, and lists stdout; colour whether stdout takes colours.
+	asks, shows, lists, colour bool
+	lookupEnv                  func(string) (string, bool)
+	environ                    func() []string
+	exec                       func(path string, args, env []string) error // syscall.Exec
+	now                        func() time.Time
 
 	serve func(ctx context.Context, cfg appliance.Config, log *slog.Logger) error
 	plan  func(cfg appliance.Config, paths []string, w io.Writer) ([]manifest.Problem, error)
 	down  func(ctx context.Context) error
+
+	// edit has the user change a file with the command of an editor.
+	edit func(ctx context.Context, editor, path string) error
 
 	doctor func(ctx context.Context, cfg appliance.Config, serving bool) []appliance.Finding
 }
@@ -45,6 +48,7 @@ func main() {
 		stderr:    os.Stderr,
 		asks:      isTerminal(os.Stdin),
 		shows:     isTerminal(os.Stderr),
+		lists:     isTerminal(os.Stdout),
 		colour:    isTerminal(os.Stdout) && !noColour && os.Getenv("TERM") != "dumb",
 		lookupEnv: os.LookupEnv,
 		environ:   os.Environ,
@@ -53,6 +57,7 @@ func main() {
 		serve:     appliance.Run,
 		plan:      appliance.Plan,
 		down:      appliance.Down,
+		edit:      runEditor,
 		doctor:    appliance.Doctor,
 	}
 	os.Exit(p.main(context.Background(), os.Args[1:]))

@@ -70,7 +70,7 @@ func (b *bench) run(args ...string) int {
 }
 
 // golden compares text with a file in testdata.
-func golden(t *testing.T, name, got string) {
+func golden(t testing.TB, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
 	if *update {
@@ -184,20 +184,20 @@ func TestUsage(t *testing.T) {
 	}{
 		{"stats", "there is no verb \"stats\": did you mean status?"},
 		{"frobnicate", "there is no verb \"frobnicate\": run `svcctl help`"},
-		{"apply -f x", "there is no verb \"apply\": run `svcctl help`"},
+		{"aply -f x", "there is no verb \"aply\": did you mean apply?"},
 		{"help frobnicate", "there is no verb \"frobnicate\": run `svcctl help`"},
 		{"--frobnicate", "svcctl has no flag --frobnicate: run `svcctl --help`"},
 		{"serve --manifest x", "serve has no flag --manifest: did you mean --manifests?"},
 		{"serve -x", "serve has no flag --x: run `svcctl serve --help`"},
 		{"serve --zone", "serve: --zone needs a value: run `svcctl serve --help`"},
 		{"serve x", "serve takes no argument, and \"x\" is one: run `svcctl serve --help`"},
-		{"serve --listen :1", "serve has no flag --listen: run `svcctl serve --help`"},
+		{"serve --listener :1", "serve has no flag --listener: did you mean --listen?"},
 		{"plan", "plan of what? Give a file or a directory with -f"},
 		{"plan x.yaml", "plan takes no argument, and \"x.yaml\" is one: run `svcctl plan --help`"},
 		{"plan -f x --data-dir y", "plan has no flag --data-dir: run `svcctl plan --help`"},
 		{"status -o wide", "-o \"wide\": want one of table, json, yaml"},
 		{"version -o table", "-o \"table\": want one of text, json, yaml"},
-		{"wait --for applied", "--for \"applied\": want synced or ready"},
+		{"wait --for applied", "--for \"applied\": want synced or ready; an object has more, see `svcctl wait --help`"},
 		{"wait --timeout 30", "--timeout \"30\": want a duration as 500ms, 30s or 2m, at most 1h"},
 		{"wait --timeout 2h", "--timeout \"2h\": want a duration as 500ms, 30s or 2m, at most 1h"},
 		{"completion", "completion for which shell? Give one of bash, zsh, fish"},

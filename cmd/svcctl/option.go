@@ -19,7 +19,9 @@ type option struct {
 	key    string   // its key in the file given with --config
 	group  string   // the heading it stands under in help
 	words  []string // the values it takes, when they are few
-	texts  []string // what it was given, in order
+	// optional says that it may stand without its value, as a switch.
+	optional bool
+	texts    []string // what it was given, in order
 }
 
 // What an option's value is, for completion.
@@ -91,5 +93,5 @@ func (v optionValue) String() string {
 	return strings.Join(v.o.texts, ",")
 }
 
-// IsBoolFlag tells package flag that a switch needs no value.
-func (v optionValue) IsBoolFlag() bool { return v.o.arg == "" }
+// IsBoolFlag tells package flag what needs no value.
+func (v optionValue) IsBoolFlag() bool { return v.o.arg == "" || v.o.optional }

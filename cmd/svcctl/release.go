@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-
-	"svcctl.io/svcctl/api/client"
 )
 
 func (p *program) releaseVerb() *verb {
@@ -32,11 +30,11 @@ It needs root.`,
 
 // runRelease lets go what is held and says how much that was.
 func (p *program) runRelease(ctx context.Context, v *verb, _ []string) error {
-	socket, err := p.socket(v)
+	c, err := p.client(v)
 	if err != nil {
 		return err
 	}
-	services, err := client.New(socket).Release(ctx)
+	services, err := c.Release(ctx)
 	if err != nil {
 		return err
 	}

@@ -19,6 +19,11 @@ var samples = map[string][3]string{
 	"manifests":                {"/a", "/b,/c", "/d"},
 	"data-dir":                 {"/a", "/b", "/c"},
 	"socket":                   {"/a", "/b", "/c"},
+	"socket-group":             {"a", "0", "c"},
+	"socket-readers":           {"true", "true", "true"},
+	"listen":                   {":1", "127.0.0.1:2", "[::1]:3"},
+	"tls-cert":                 {"/a", "/b", "/c"},
+	"tls-key":                  {"/a", "/b", "/c"},
 	"allow-mass-removal":       {"true", "true", "true"},
 	"metrics-listen":           {":1", "127.0.0.1:2", "[::1]:3"},
 	"node-name":                {"a", "b", "c.example"},
@@ -138,8 +143,18 @@ func TestWords(t *testing.T) {
 	}
 }
 
+// companions are what a setting is not accepted without.
+var companions = map[string]map[string]string{
+	"tls-cert": {"tls-key": "/k", "listen": ":6443"},
+	"tls-key":  {"tls-cert": "/c", "listen": ":6443"},
+}
+
 // TestPrecedence gives every setting by file, variable and flag, in every combination.
 func TestPrecedence(t *testing.T) {
+	all := map[string]setting{}
+	for _, s := range settings() {
+		all[s.name] = s
+	}
 	for _, s := range settings() {
 		values := samples[s.name]
 		path := filepath.Join(t.TempDir(), "svcctl.yaml")
@@ -163,6 +178,16 @@ func TestPrecedence(t *testing.T) {
 				want = set(t, s, values[2])
 			}
 			want.Version = "v0.1.0"
+			for name, value := range companions[s.name] {
+				if mask == 0 {
+					break
+				}
+				args = append(args, "--"+name+"="+value)
+				other := all[name]
+				if err := other.set(&want, other.split(value)); err != nil {
+					t.Fatal(err)
+				}
+			}
 			if code := b.run(args...); code != exitDone {
 				t.Errorf("%s, combination %03b: exit %d: %s", s.name, mask, code, b.err.String())
 				continue

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
 )
 
@@ -21,8 +20,9 @@ With -o json or yaml it prints one document, whose fields keep their names and
 meaning; what does not apply is left out:
 
   version nodeName started  of the appliance; started in UTC (RFC 3339)
-  ready reason              what it found at its start is in force; why not
-  synced                    everything accepted is in the kernel
+  ready                     what it found at its start is in force
+  synced                    everything accepted is in the kernel now
+  reason                    why it is not ready or not synced
   revision                  accepted, programmed: counters that only grow
   sources[]                 dir, state (ok, reading, unavailable), files, error
   counts                    services, servicePorts, frontends, endpoints, vips
@@ -50,11 +50,11 @@ func (p *program) runStatus(ctx context.Context, v *verb, _ []string) error {
 	if err := checkOutput(v); err != nil {
 		return err
 	}
-	socket, err := p.socket(v)
+	c, err := p.client(v)
 	if err != nil {
 		return err
 	}
-	s, err := client.New(socket).Status(ctx)
+	s, err := c.Status(ctx)
 	if err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func verdict(s *wire.Status) error {
 	case !s.Ready:
 		return fmt.Errorf("not ready: %s", s.Reason)
 	case !s.Synced:
-		return fmt.Errorf("not synced: revision %d is accepted, %d is programmed", s.Revision.Accepted, s.Revision.Programmed)
+		return fmt.Errorf("not synced: %s", behind(s))
 	case s.Errors() > 0:
 		return fmt.Errorf("%s: what they are about is not in force as written", count(s.Errors(), "problem"))
 	}

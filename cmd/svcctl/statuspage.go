@@ -47,8 +47,7 @@ func statusPage(s *wire.Status, now time.Time, colour bool) string {
 	p.line("Node", "%s", s.NodeName)
 	p.line("Version", "%s, up %s, since %s", s.Version, span(now.Sub(s.Started)), stamp(s.Started))
 	p.line("Ready", "%s", p.answer(s.Ready, s.Reason))
-	behind := fmt.Sprintf("revision %d is accepted, %d is programmed", s.Revision.Accepted, s.Revision.Programmed)
-	p.line("Synced", "%s", p.answer(s.Synced, behind))
+	p.line("Synced", "%s", p.answer(s.Synced, behind(s)))
 	p.line("Serves", "%s, %s: %s, %s, %s",
 		count(s.Counts.Services, "Service"), count(s.Counts.ServicePorts, "port"), count(s.Counts.VIPs, "VIP"),
 		count(s.Counts.Frontends, "frontend"), count(s.Counts.Endpoints, "endpoint"))
@@ -67,6 +66,14 @@ func statusPage(s *wire.Status, now time.Time, colour bool) string {
 	p.sources(s.Sources)
 	p.problems(s)
 	return p.String()
+}
+
+// behind says why it is not synced.
+func behind(s *wire.Status) string {
+	if s.Ready && s.Reason != "" {
+		return s.Reason
+	}
+	return fmt.Sprintf("revision %d is accepted, %d is programmed", s.Revision.Accepted, s.Revision.Programmed)
 }
 
 // answer is yes, or no and why.

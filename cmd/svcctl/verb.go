@@ -18,7 +18,9 @@ type verb struct {
 	examples []example
 	exits    string // what the exit codes mean here, one a line
 	words    []string
-	run      func(ctx context.Context, v *verb, args []string) error
+	// command says that the first argument is a command, and what follows belongs to it.
+	command bool
+	run     func(ctx context.Context, v *verb, args []string) error
 }
 
 // example is a command line and what it is good for.
@@ -120,7 +122,10 @@ func (v *verb) helpOptions(b *strings.Builder) {
 		if o.letter != "" {
 			left = "  -" + o.letter + ", --" + o.name
 		}
-		if o.arg != "" {
+		switch {
+		case o.optional:
+			left += "[=" + o.arg + "]"
+		case o.arg != "":
 			left += " " + o.arg
 		}
 		usage := o.usage
@@ -147,4 +152,17 @@ func wrap(text, indent string, width int) string {
 		line += word
 	}
 	return b.String() + line + "\n"
+}
+
+// list are the values of an option that may be given several times or with commas.
+func (v *verb) list(name string) []string {
+	var all []string
+	for _, text := range v.option(name).texts {
+		for part := range strings.SplitSeq(text, ",") {
+			if part = strings.TrimSpace(part); part != "" {
+				all = append(all, part)
+			}
+		}
+	}
+	return all
 }

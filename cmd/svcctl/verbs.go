@@ -5,6 +5,9 @@ package main
 func (p *program) verbs() []*verb {
 	return []*verb{
 		p.serveVerb(), p.planVerb(), p.statusVerb(), p.waitVerb(),
+		p.applyVerb(), p.diffVerb(), p.getVerb(), p.describeVerb(), p.editVerb(), p.deleteVerb(),
+		p.explainVerb(), p.allocVerb(),
+		p.kubeconfigVerb(), p.tokenVerb(), p.journalVerb(),
 		p.envVerb(), p.releaseVerb(), p.doctorVerb(), p.downVerb(), p.versionVerb(), p.completionVerb(), p.helpVerb(),
 	}
 }
@@ -44,23 +47,10 @@ func configOption() *option {
 		usage: "YAML file with any of the settings below; flags and environment variables come before it"}
 }
 
-// connectOptions are how the verbs find the appliance.
-func connectOptions() []*option {
-	o := []*option{{name: "config", arg: argFile, env: configEnv, group: groupConnect,
-		usage: "YAML file of `svcctl serve`, for its socket"}}
-	for _, s := range settings() {
-		if s.name == "socket" {
-			socket := s.option()
-			socket.group, socket.usage = groupConnect, "unix socket of the appliance"
-			o = append(o, socket)
-		}
-	}
-	return o
-}
-
 const (
-	groupConnect = "Which appliance"
-	groupOutput  = "What to print"
+	groupWhich  = "Which objects"
+	groupHow    = "How to do it"
+	groupOutput = "What to print"
 )
 
 // outputOption is -o.

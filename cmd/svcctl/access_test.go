@@ -1,0 +1,223 @@
+package main
+
+import (
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"gopkg.in/yaml.v3"
+
+	"svcctl.io/svcctl/api"
+	"svcctl.io/svcctl/api/auth"
+	"svcctl.io/svcctl/api/wire"
+)
+
+// serveAccess serves an appliance whose API is served over TLS too, as far as it says.
+func serveAccess(t *testing.T) (socket string, tokens *auth.Tokens) {
+	t.Helper()
+	dir := t.TempDir()
+	quiet := slog.New(slog.DiscardHandler)
+	tokens, err := auth.OpenTokens(filepath.Join(dir, "keys"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	authority, err := auth.OpenAuthority(filepath.Join(dir, "keys"), nil, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket = filepath.Join(dir, "s")
+	journal := []wire.JournalEntry{
+		{Revision: 7, Verb: "create", Kind: "Service", Namespace: "default", Name: "web", File: "/m/web.yaml"},
+		{Revision: 8, Verb: "create", Kind: "Namespace", Name: "default", Controller: "namespaces"},
+		{Revision: 9, Verb: "patch", Kind: "Service", Namespace: "default", Name: "web", User: "root:ci", Manager: "kubectl-edit", Agent: "kubectl/v1"},
+		{Revision: 10, Verb: "delete", Kind: "Service", Namespace: "default", Name: "web", User: "evil\x1b[2J"},
+	}
+	srv := api.New(api.Config{
+		Socket:  socket,
+		TLS:     &api.TLS{Tokens: tokens, Certificate: authority.Certificate, CA: authority.CA, Address: "127.0.0.1:6443"},
+		Journal: func(limit int) ([]wire.JournalEntry, error) { return journal[max(0, len(journal)-limit):], nil },
+	}, &fake{}, quiet)
+	ln, err := srv.Listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error)
+	go func() { done <- srv.Serve(t.Context(), ln) }()
+	t.Cleanup(func() {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return socket, tokens
+}
+
+func TestToken(t *testing.T) {
+	socket, tokens := serveAccess(t)
+	b := newBench()
+	if code := b.run("token", "--socket", socket, "--role", "reader", "--name", "ci", "--duration", "10m"); code != exitDone {
+		t.Fatalf("exit %d: %s", code, b.err.String())
+	}
+	text := strings.TrimSuffix(b.out.String(), "\n")
+	if u, _, err := tokens.Verify(text); err != nil || u.Role != auth.Reader || !strings.HasSuffix(u.Name, ":ci") {
+		t.Errorf("%q is for %+v, %v", text, u, err)
+	}
+	if code := b.run("token", "--socket", socket, "--revoke-all"); code != exitDone || b.out.String() != "all tokens are revoked\n" {
+		t.Errorf("revoke: exit %d, %s%s", code, b.out.String(), b.err.String())
+	}
+	if _, _, err := tokens.Verify(text); !errors.Is(err, auth.ErrToken) {
+		t.Errorf("a revoked token: %v", err)
+	}
+	for args, want := range map[string]string{
+		"--duration x":               `--duration "x": want a duration`,
+		"--duration 1ms":             `--duration "1ms": want a duration`,
+		"--revoke-all --role reader": "--revoke-all gives no token, and --role is about one",
+	} {
+		if code := b.run(append([]string{"token", "--socket", socket}, strings.Fields(args)...)...); code != exitUsage || !strings.Contains(b.err.String(), want) {
+			t.Errorf("%s: exit %d: %s", args, code, b.err.String())
+		}
+	}
+	for args, want := range map[string]string{
+		"--role god":      `"god" is not a role: give reader or admin`,
+		"--duration 721h": "a token cannot be valid for 721h0m0s: give a duration from 1s to 720h0m0s",
+		"--name a/b":      `"a/b" cannot name a token`,
+	} {
+		if code := b.run(append([]string{"token", "--socket", socket}, strings.Fields(args)...)...); code != exitNo || !strings.Contains(b.err.String(), want) {
+			t.Errorf("%s: exit %d: %s", args, code, b.err.String())
+		}
+	}
+	plain := serveFake(t, &fake{})
+	for _, verb := range []string{"token", "kubeconfig"} {
+		if code := b.run(verb, "--socket", plain); code != exitNo || !strings.Contains(b.err.String(), "start `svcctl serve` with --listen") {
+			t.Errorf("%s without TLS: exit %d: %s", verb, code, b.err.String())
+		}
+		if code := b.run(verb, "--socket", plain+"x"); code != exitUnreachable {
+			t.Errorf("%s without an appliance: exit %d: %s", verb, code, b.err.String())
+		}
+	}
+}
+
+// TestExecCredential runs the verb as kubectl does.
+func TestExecCredential(t *testing.T) {
+	socket, tokens := serveAccess(t)
+	b := newBench()
+	for _, version := range []string{"client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"} {
+		b.env["KUBERNETES_EXEC_INFO"] = `{"kind":"ExecCredential","apiVersion":"` + version + `","spec":{"interactive":false}}`
+		if code := b.run("token", "--socket", socket); code != exitDone {
+			t.Fatalf("exit %d: %s", code, b.err.String())
+		}
+		var c struct {
+			Kind, APIVersion string
+			Status           struct {
+				Token               string
+				ExpirationTimestamp time.Time
+			}
+		}
+		if err := json.Unmarshal(b.out.Bytes(), &c); err != nil {
+			t.Fatal(err)
+		}
+		if u, _, err := tokens.Verify(c.Status.Token); err != nil || u.Role != auth.Admin {
+			t.Errorf("%s: a token for %+v, %v", version, u, err)
+		}
+		if left := time.Until(c.Status.ExpirationTimestamp); c.Kind != "ExecCredential" || c.APIVersion != version || left > time.Hour-askEarly || left < 58*time.Minute {
+			t.Errorf("%s: %s", version, b.out.String())
+		}
+	}
+	for _, info := range []string{"nonsense", `{"apiVersion":"client.authentication.k8s.io/v2"}`, "{}"} {
+		b.env["KUBERNETES_EXEC_INFO"] = info
+		if code := b.run("token", "--socket", socket); code != exitNo || b.out.Len() > 0 || !strings.Contains(b.err.String(), "KUBERNETES_EXEC_INFO") {
+			t.Errorf("%s: exit %d, %s%s", info, code, b.out.String(), b.err.String())
+		}
+	}
+}
+
+// readKubeconfig reads what the verb printed, as YAML with the names that clients know.
+func readKubeconfig(t *testing.T, text string) (k kubeconfig) {
+	t.Helper()
+	var tree any
+	if err := yaml.Unmarshal([]byte(text), &tree); err != nil {
+		t.Fatal(err)
+	}
+	body, err := json.Marshal(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(body, &k); err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func TestKubeconfig(t *testing.T) {
+	socket, tokens := serveAccess(t)
+	b := newBench()
+	t.Chdir(filepath.Dir(socket))
+	if code := b.run("kubeconfig", "--socket", "s", "--role", "reader"); code != exitDone {
+		t.Fatalf("exit %d: %s", code, b.err.String())
+	}
+	k := readKubeconfig(t, b.out.String())
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec := k.Users[0].User.Exec
+	if exec == nil || exec.Command != self || strings.Join(exec.Args, " ") != "token --socket "+socket+" --role reader" ||
+		exec.InteractiveMode != "Never" || exec.APIVersion != "client.authentication.k8s.io/v1" || k.Users[0].User.Token != "" {
+		t.Errorf("the user is %+v", exec)
+	}
+	if c := k.Clusters[0].Cluster; c.Server != "https://127.0.0.1:6443" || !x509.NewCertPool().AppendCertsFromPEM(c.CA) {
+		t.Errorf("the cluster is %s, %q", c.Server, c.CA)
+	}
+	if c := k.Contexts[0]; k.CurrentContext != "svcctl" || c.Name != "svcctl" || c.Context.Cluster != k.Clusters[0].Name || c.Context.User != k.Users[0].Name {
+		t.Errorf("the context is %+v", c)
+	}
+
+	ca := filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(ca, []byte("a CA"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code := b.run("kubeconfig", "--socket", socket, "--server", "https://gw1.example:443", "--ca", ca, "--name", "gw1", "--embed-token", "2h"); code != exitDone {
+		t.Fatalf("exit %d: %s", code, b.err.String())
+	}
+	k = readKubeconfig(t, b.out.String())
+	if c := k.Clusters[0]; c.Name != "gw1" || c.Cluster.Server != "https://gw1.example:443" || string(c.Cluster.CA) != "a CA" {
+		t.Errorf("the cluster is %+v", c)
+	}
+	if u, _, err := tokens.Verify(k.Users[0].User.Token); err != nil || k.Users[0].User.Exec != nil || !strings.HasSuffix(u.Name, ":kubeconfig") {
+		t.Errorf("the token is for %+v, %v", u, err)
+	}
+	for args, want := range map[string]int{
+		"--server http://gw1": exitUsage, "--server gw1:443": exitUsage, "--embed-token x": exitUsage,
+		"--ca /no/such/file": exitNo, "--embed-token 721h": exitNo,
+	} {
+		if code := b.run(append([]string{"kubeconfig", "--socket", socket}, strings.Fields(args)...)...); code != want || b.out.Len() > 0 {
+			t.Errorf("%s: exit %d, %s%s", args, code, b.out.String(), b.err.String())
+		}
+	}
+}
+
+func TestJournal(t *testing.T) {
+	socket, _ := serveAccess(t)
+	b := newBench()
+	if code := b.run("journal", "--socket", socket); code != exitDone {
+		t.Fatalf("exit %d: %s", code, b.err.String())
+	}
+	golden(t, "journal.txt", b.out.String())
+	if code := b.run("journal", "--socket", socket, "-o", "json", "--limit", "2"); code != exitDone || strings.Count(b.out.String(), "\n") != 2 ||
+		!strings.HasPrefix(b.out.String(), `{"revision":9,"time":"0001-01-01T00:00:00Z","verb":"patch","kind":"Service","namespace":"default","name":"web","user":"root:ci","manager":"kubectl-edit","agent":"kubectl/v1"}`) {
+		t.Errorf("exit %d: %s%s", code, b.out.String(), b.err.String())
+	}
+	for _, args := range []string{"--limit 0", "--limit x", "-o yaml"} {
+		if code := b.run(append([]string{"journal", "--socket", socket}, strings.Fields(args)...)...); code != exitUsage {
+			t.Errorf("%s: exit %d: %s", args, code, b.err.String())
+		}
+	}
+	if code := b.run("journal", "--socket", socket, "--limit", "10001"); code != exitNo || !strings.Contains(b.err.String(), "want a number from 1 to 10000") {
+		t.Errorf("exit %d: %s", code, b.err.String())
+	}
+}

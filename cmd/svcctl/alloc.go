@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/api/wire"
+)
+
+func (p *program) allocVerb() *verb {
+	return &verb{
+		name:    "alloc",
+		summary: "show who holds which address and port, and what is free",
+		args:    "[check] [FLAGS]",
+		about: `Lists the ranges of cluster IPs, node ports and load balancer IPs: how large they are, how
+much of them is held, how much is free. -o wide goes on with every value and its Service,
+and marks those outside of the range, which were given before it was changed.
+
+` + "`svcctl alloc check`" + ` compares what is held with what the Services have. They agree, unless
+something is broken; --repair makes them agree: what no Service has is free again, and
+what a Service has is its own. No address of a Service changes.`,
+		words: []string{"check"},
+		options: slices.Concat([]*option{
+			outputOption(formTable, formWide, formYAML, formJSON),
+			{name: "repair", group: groupHow, usage: "with check: put right what does not agree; needs the right to write"},
+		}, connectOptions()),
+		examples: []example{
+			{"How full is it?", "svcctl alloc"},
+			{"Who has which node port?", "svcctl alloc -o json | jq -r '.pools[] | select(.kind == \"nodePort\") | .holders[] | \"\\(.value) \\(.services[])\"'"},
+			{"In a monitoring script.", "svcctl alloc check > /dev/null || echo broken"},
+		},
+		exits: `  0  done; with check: everything agrees, or was repaired
+  1  with check: something does not agree
+  2  wrong usage or configuration
+  3  the appliance cannot be reached`,
+		run: p.runAlloc,
+	}
+}
+
+// runAlloc prints the ranges, or what does not agree.
+func (p *program) runAlloc(ctx context.Context, v *verb, args []string) error {
+	if err := checkOutput(v); err != nil {
+		return err
+	}
+	repair := v.option("repair").on()
+	check := len(args) == 1 && args[0] == "check"
+	switch {
+	case len(args) > 0 && !check:
+		return usagef("alloc knows `check`, not %q: run `svcctl alloc --help`", args[0])
+	case repair && !check:
+		return usagef("--repair belongs to `svcctl alloc check`")
+	}
+	c, err := p.client(v)
+	if err != nil {
+		return err
+	}
+	ask := c.Allocations
+	if repair {
+		ask = c.RepairAllocations
+	}
+	a, err := ask(ctx)
+	if err != nil {
+		return err
+	}
+	if !check {
+		wide := v.option("output").text() == formWide
+		return p.output(v, a, func() string { return poolsText(a.Pools, wide) })
+	}
+	if err := p.output(v, a.Disagreements, func() string { return disagreementsText(a.Disagreements) }); err != nil {
+		return err
+	}
+	left := slices.ContainsFunc(a.Disagreements, func(d wire.Disagreement) bool { return !d.Repaired })
+	switch {
+	case left && repair:
+		return errors.New("not all of it could be repaired")
+	case left:
+		return errors.New("what is held and what the Services have do not agree: `svcctl alloc check --repair` puts it right")
+	}
+	return nil
+}
+
+// poolNames are the kinds of pools for people.
+var poolNames = map[string]string{
+	wire.PoolClusterIP: "cluster IPs", wire.PoolNodePort: "node ports", wire.PoolLoadBalancer: "load balancer IPs",
+}
+
+// poolsText is the table of pools, and with wide everything that is held.
+func poolsText(pools []wire.Pool, wide bool) string {
+	rows := [][]string{{"KIND", "RANGE", "SIZE", "USED", "FREE", "FULL"}}
+	for _, pool := range pools {
+		rows = append(rows, []string{
+			poolNames[pool.Kind], pool.Range, fmt.Sprint(pool.Size), fmt.Sprint(pool.Used), fmt.Sprint(pool.Size - pool.Used), percent(pool),
+		})
+	}
+	text := new(grid).text(rows...)
+	if !wide {
+		return text
+	}
+	for _, pool := range pools {
+		if len(pool.Holders) == 0 {
+			continue
+		}
+		rows := [][]string{{"VALUE", "SERVICES", ""}}
+		for _, h := range pool.Holders {
+			note := ""
+			if h.Outside {
+				note = "outside of the range"
+			}
+			rows = append(rows, []string{h.Value, printable(strings.Join(h.Services, ",")), note})
+		}
+		text += fmt.Sprintf("\n%s %s\n%s", poolNames[pool.Kind], pool.Range, trimLines(new(grid).text(rows...)))
+	}
+	return text
+}
+
+// percent is how full a pool is.
+func percent(pool wire.Pool) string {
+	if pool.Size == 0 {
+		return "100%"
+	}
+	full := 100 * float64(pool.Used) / float64(pool.Size)
+	if full > 0 && full < 1 {
+		return "<1%"
+	}
+	return fmt.Sprintf("%.0f%%", full)
+}
+
+// disagreementsText is what check found.
+func disagreementsText(all []wire.Disagreement) string {
+	if len(all) == 0 {
+		return "Everything that is held belongs to a Service, and every Service holds what it has.\n"
+	}
+	rows := [][]string{{"KIND", "VALUE", "SERVICE", "PROBLEM"}}
+	for _, d := range all {
+		problem := d.Problem
+		if d.Repaired {
+			problem += " (repaired)"
+		}
+		rows = append(rows, []string{poolNames[d.Kind], d.Value, printable(d.Service), printable(problem)})
+	}
+	return new(grid).text(rows...)
+}

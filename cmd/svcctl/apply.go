@@ -1,0 +1,301 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/selector"
+	"svcctl.io/svcctl/api/wire"
+)
+
+// manager is who owns the fields that svcctl applies, as long as nobody says otherwise.
+const manager = "svcctl"
+
+func (p *program) applyVerb() *verb {
+	return &verb{
+		name:    "apply",
+		summary: "make objects as files say",
+		args:    "-f FILE|DIR|- [FLAGS]",
+		about: `Creates the objects of the files, or changes them into what the files say, and prints
+one line for each. Fields that the files do not mention stay as they are; fields that they
+mentioned the last time and do not mention any more are taken back, unless somebody else
+set them too. A field that somebody else set to another value is refused, with his name:
+--force-conflicts takes it over, but for what the files of the appliance itself declare.
+
+An object that is refused stops no other: stderr says why, as FILE:LINE:COLUMN: reason.
+
+--prune removes what earlier applies of the same set brought and the files do not have any
+more. The set is what -l selects, or what --applyset names. Nothing is removed when an
+object was refused, and never what was made in another way.`,
+		options: slices.Concat(filesOptions("what to apply"), []*option{
+			namespaceOption(),
+			{name: "selector", letter: "l", arg: "SELECTOR", group: groupWhich, usage: "only the objects of the files that have these labels"},
+			{name: "prune", group: groupHow, usage: "remove what earlier applies of the set brought and the files do not have any more"},
+			{name: "applyset", arg: "NAME", group: groupHow, usage: "label every object as one of this set (" + setLabel + ")"},
+			dryRunOption("say what would happen, with the addresses and ports that would be given, and change nothing"),
+			{name: "force-conflicts", group: groupHow, usage: "take over fields that other managers set"},
+			{name: "field-manager", arg: "NAME", def: manager, group: groupHow, usage: "who owns the fields that are applied"},
+			{name: "wait", arg: "DURATION", optional: true, group: groupHow, usage: "return when all is in the kernel; at most so long, or 30s"},
+			formOption(formText, formText, formName, formYAML, formJSON, formJSONPath),
+		}, connectOptions()),
+		examples: []example{
+			{"One file, or a whole directory.", "svcctl apply -f web.yaml; svcctl apply -f manifests/"},
+			{"Which address would it get?", "svcctl apply -f web.yaml --dry-run -o jsonpath='{.spec.clusterIP}'"},
+			{"The directory is the truth for everything of the shop.", "svcctl apply -f shop/ --prune --applyset shop"},
+			{"From a pipe, and go on when the packets flow.", "generate | svcctl apply -f - --wait && echo live"},
+		},
+		exits: `  0  done
+  1  an object was refused: stderr says why
+  2  wrong usage or configuration
+  3  the appliance cannot be reached`,
+		run: p.runApply,
+	}
+}
+
+const (
+	formText = "text"
+	// setLabel says which set an object was applied with.
+	setLabel = "svcctl.io/applyset"
+)
+
+// dryRunOption is --dry-run, which kubectl has with a value.
+func dryRunOption(usage string) *option {
+	return &option{name: "dry-run", arg: "none|server", optional: true, words: []string{"none", "server"}, group: groupHow, usage: usage}
+}
+
+// dryRun tells whether --dry-run was given.
+func (v *verb) dryRun() (bool, error) {
+	switch o := v.option("dry-run"); o.text() {
+	case "", "none", "false":
+		return false, nil
+	case "server", "true":
+		return true, nil
+	default:
+		return false, usagef("--dry-run=%s: want server, as it is without a value, or none; `svcctl plan -f` tries manifests without an appliance", o.text())
+	}
+}
+
+// batchBytes is what one request applies at most, in bytes of JSON: about 40,000 Services.
+// A dry run sees what else is in its request and nothing before it.
+const batchBytes = 40 << 20
+
+// applying is one run of apply.
+type applying struct {
+	p       *program
+	c       *client.Client
+	options client.ApplyOptions
+	form    form
+	printer *printer // nil: lines of text
+	suffix  string   // of each line
+	labels  selector.Labels
+	set     string
+
+	batch []*document
+	raws  []json.RawMessage
+	bytes int
+
+	done    map[objectKey]bool // what the files have, when that matters
+	spaces  map[string]bool    // the namespaces of that
+	version uint64             // the newest that was answered
+	total   int
+	refused int
+}
+
+// runApply applies files.
+func (p *program) runApply(ctx context.Context, v *verb, args []string) error {
+	a, timeout, err := p.applying(v, args)
+	if err != nil {
+		return err
+	}
+	files := p.reader(v)
+	if err := files.each(func(d *document) error { return a.add(ctx, d) }); err != nil {
+		return err
+	}
+	if err := a.flush(ctx); err != nil {
+		return err
+	}
+	a.progress(true)
+	refused := refusedError(files.refused + a.refused)
+	switch {
+	case a.total == 0 && files.refused == 0:
+		return errors.New("the files have no objects to apply")
+	case !v.option("prune").on():
+	case refused != nil:
+		fmt.Fprintln(p.stderr, "nothing is pruned while an object is refused")
+	default:
+		if err := a.prune(ctx, v.option("selector").text()); err != nil {
+			return err
+		}
+	}
+	if a.printer != nil {
+		if err := a.printer.end(); err != nil {
+			return err
+		}
+	}
+	if timeout > 0 && a.version > 0 && !a.options.DryRun {
+		if _, err := a.c.WaitFor(ctx, client.Synced, a.version, timeout); err != nil {
+			return errors.Join(refused, err)
+		}
+	}
+	return refused
+}
+
+// applying judges the command line. timeout is 0 when nothing is to be waited for.
+func (p *program) applying(v *verb, args []string) (a *applying, timeout time.Duration, err error) {
+	switch {
+	case len(args) > 0:
+		return nil, 0, usagef("apply takes files with -f, and %q stands alone: run `svcctl apply --help`", args[0])
+	case !v.option("filename").isSet():
+		return nil, 0, usagef("apply what? Give a file or a directory with -f, or -f - for stdin")
+	}
+	a = &applying{p: p, set: v.option("applyset").text()}
+	a.options = client.ApplyOptions{Manager: v.option("field-manager").text(), Force: v.option("force-conflicts").on()}
+	if a.options.DryRun, err = v.dryRun(); err != nil {
+		return nil, 0, err
+	}
+	if a.options.DryRun {
+		a.suffix = " (server dry run)"
+	}
+	if a.labels, err = selector.ParseLabels(v.option("selector").text()); err != nil {
+		return nil, 0, usagef("-l: %v", err)
+	}
+	if v.option("prune").on() {
+		if a.set == "" && a.labels.Empty() {
+			return nil, 0, usagef("--prune of which set? Name it with --applyset, or select it with -l")
+		}
+		a.done, a.spaces = map[objectKey]bool{}, map[string]bool{}
+	}
+	if a.form, err = v.form(); err != nil {
+		return nil, 0, err
+	}
+	if a.form.name != formText {
+		a.printer = &printer{p: p, form: a.form, single: true}
+	}
+	if timeout, err = v.waiting(); err != nil {
+		return nil, 0, err
+	}
+	a.c, err = p.client(v)
+	return a, timeout, err
+}
+
+// defaultWait is how long --wait waits.
+const defaultWait = 30 * time.Second
+
+// waiting is how long --wait is to wait, 0 when it is not given.
+func (v *verb) waiting() (time.Duration, error) {
+	o := v.option("wait")
+	switch o.text() {
+	case "", "false":
+		return 0, nil
+	case "true":
+		return defaultWait, nil
+	}
+	return duration("wait", o.text())
+}
+
+// add takes a document into the batch.
+func (a *applying) add(ctx context.Context, d *document) error {
+	if !a.labels.Matches(d.labels()) {
+		return nil
+	}
+	if a.set != "" {
+		meta := d.object["metadata"].(map[string]any)
+		labels, is := meta["labels"].(map[string]any)
+		if !is {
+			labels = map[string]any{}
+			meta["labels"] = labels
+		}
+		labels[setLabel] = a.set
+	}
+	raw, err := d.raw()
+	if err != nil {
+		return err
+	}
+	if a.done != nil {
+		a.done[keyOf(d.target)] = true
+		a.spaces[d.namespace] = true
+	}
+	if len(a.batch) > 0 && a.bytes+len(raw) > batchBytes {
+		if err := a.flush(ctx); err != nil {
+			return err
+		}
+	}
+	d.object = nil // from here on raw is enough
+	a.batch, a.raws, a.bytes = append(a.batch, d), append(a.raws, raw), a.bytes+len(raw)
+	return nil
+}
+
+// flush applies the batch.
+func (a *applying) flush(ctx context.Context) error {
+	if len(a.batch) == 0 {
+		return nil
+	}
+	err := a.c.Apply(ctx, a.options, a.raws, func(i int, r wire.Applied) error {
+		if i%progressEvery == 0 {
+			a.progress(false)
+		}
+		return a.result(a.batch[i], r)
+	})
+	a.batch, a.raws, a.bytes = nil, nil, 0
+	return err
+}
+
+// result tells what became of a document.
+func (a *applying) result(d *document, r wire.Applied) error {
+	a.total++
+	for _, warning := range r.Warnings {
+		fmt.Fprintf(a.p.stderr, "%s: warning: %s: %s\n", d.where(""), d, oneLine(warning))
+	}
+	if r.Status != nil {
+		a.refused++
+		fmt.Fprintln(a.p.stderr, refusal(d, r.Status))
+		return nil
+	}
+	if version, err := strconv.ParseUint(versionOf(r.Object), 10, 64); err == nil {
+		a.version = max(a.version, version)
+	}
+	if a.printer != nil {
+		return a.printer.object(d.kind, r.Object)
+	}
+	return a.p.print(fmt.Sprintf("%s %s%s\n", d, r.Result, a.suffix))
+}
+
+// unknownField is how messages name a field that does not exist.
+var unknownField = regexp.MustCompile(`(?:unknown|duplicate) field "([^"]+)"`)
+
+// refusal is why an object of a file was refused, in one line that begins with the place.
+func refusal(d *document, f *wire.Failure) string {
+	place := ""
+	if f.Details != nil && len(f.Details.Causes) > 0 {
+		place = strings.TrimPrefix(f.Details.Causes[0].Field, ".")
+	} else if m := unknownField.FindStringSubmatch(f.Message); m != nil {
+		place = m[1]
+	}
+	message := oneLine(f.Message)
+	if strings.HasPrefix(message, "Apply failed with") && !strings.Contains(message, `"gitops"`) {
+		message += "; --force-conflicts takes that over"
+	}
+	return fmt.Sprintf("%s: %s: %s", d.where(place), d, message)
+}
+
+// progressEvery is after how many objects the progress is shown again.
+const progressEvery = 500
+
+// progress shows somebody who sees nothing else how far it is.
+func (a *applying) progress(over bool) {
+	switch {
+	case !a.p.shows || a.p.lists:
+	case over:
+		fmt.Fprint(a.p.stderr, "\r\x1b[K")
+	default:
+		fmt.Fprintf(a.p.stderr, "\r%d objects applied ...\x1b[K", a.total)
+	}
+}

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"svcctl.io/svcctl/api"
+	"svcctl.io/svcctl/api/rest"
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/object"
+)
+
+// noon is what time it is in a box; its objects are younger than its tables by 90 s.
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// box is an appliance without a kernel: the real store and the real API.
+type box struct {
+	*fake
+	*bench
+	t      testing.TB
+	dir    string // the working directory of commands
+	home   string // the test's own
+	store  *store.Store
+	socket string
+}
+
+func (b *box) Status() wire.Status {
+	s := b.fake.status
+	s.Revision = wire.Revision{Accepted: b.store.Revision(), Programmed: b.store.Revision()}
+	return s
+}
+
+func (b *box) Release(ctx context.Context) (int, error)          { return b.fake.Release(ctx) }
+func (b *box) Healthy() error                                    { return nil }
+func (b *box) Ready() error                                      { return nil }
+func (b *box) Synced(ctx context.Context, revision uint64) error { return b.fake.Synced(ctx, revision) }
+
+// newBox serves a store in memory, with the namespace default.
+func newBox(t testing.TB) *box {
+	t.Helper()
+	home, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &box{fake: &fake{status: wellStatus()}, bench: newBench(), t: t, dir: t.TempDir(), home: home}
+	b.status.NodeName = "gw1"
+	uids := 0
+	b.store, err = store.Open(store.NewMemory(), store.Config{
+		ClusterIPRanges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:10:96::/112")},
+		Pools:           []alloc.Pool{{First: netip.MustParseAddr("198.51.100.0"), Last: netip.MustParseAddr("198.51.100.7")}},
+		Clock:           func() time.Time { return noon },
+		Merge:           func(live, document object.Object) (object.Object, error) { return rest.MergeFile(live, document, noon) },
+		NewUID:          func() string { uids++; return fmt.Sprintf("00000000-0000-4000-8000-%012d", uids) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	later := func() time.Time { return noon.Add(90 * time.Second) }
+	b.now = later
+	log := slog.New(slog.DiscardHandler)
+	objects := rest.New(rest.Config{Objects: b.store, Now: later, Log: log})
+	b.socket = filepath.Join(t.TempDir(), "s")
+	srv := api.New(api.Config{Socket: b.socket, Version: "v0.1.0", Objects: objects.Handler(), Allocations: b.allocations}, b, log)
+	ln, err := srv.Listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(ctx, ln) }()
+	t.Cleanup(func() { cancel(); <-served })
+	b.env = map[string]string{"SVCCTL_SOCKET": b.socket}
+	namespace := &object.Namespace{TypeMeta: object.TypeMeta{Kind: "Namespace", APIVersion: "v1"}, Metadata: object.ObjectMeta{Name: "default"}}
+	if _, err := b.store.Write(store.Write{Ref: object.RefOf(namespace), Object: namespace, Create: true}); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(b.dir)
+	return b
+}
+
+// allocations are those of the store.
+func (b *box) allocations(repair bool) wire.Allocations {
+	a := wire.Allocations{Disagreements: []wire.Disagreement{}}
+	for _, d := range b.store.CheckPools(repair) {
+		a.Disagreements = append(a.Disagreements, wire.Disagreement(d))
+	}
+	for _, p := range b.store.Pools() {
+		pool := wire.Pool{Kind: p.Kind, Family: p.Family, Range: p.Range, Size: p.Size, Used: p.Used}
+		for _, h := range p.Holders {
+			pool.Holders = append(pool.Holders, wire.Holder(h))
+		}
+		a.Pools = append(a.Pools, pool)
+	}
+	return a
+}
+
+// file writes a file for commands.
+func (b *box) file(name, content string) {
+	b.t.Helper()
+	path := filepath.Join(b.dir, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		b.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// declares has the appliance read a manifest of its own.
+func (b *box) declares(path, content string) {
+	b.t.Helper()
+	files := map[string]*manifest.File{path: manifest.Decode(path, []byte(content), manifest.DefaultLimits())}
+	if _, err := b.store.SyncFiles(files); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// session runs command lines and compares what somebody at a terminal would see with a
+// file in testdata/session. A line may be in the quotes of a shell.
+func (b *box) session(name string, lines ...string) {
+	b.t.Helper()
+	var all strings.Builder
+	for _, line := range lines {
+		code := b.run(shellWords(line)...)
+		fmt.Fprintf(&all, "$ svcctl %s\n%s%s", line, b.out.String(), b.err.String())
+		if code != exitDone {
+			fmt.Fprintf(&all, "[exit %d]\n", code)
+		}
+		all.WriteString("\n")
+	}
+	b.t.Chdir(b.home)
+	golden(b.t, filepath.Join("session", name+".txt"), all.String())
+	b.t.Chdir(b.dir)
+}
+
+// shellWords parts a line as a shell would, single quotes being the only ones.
+func shellWords(line string) []string {
+	var words []string
+	word, quoted, begun := "", false, false
+	for _, r := range line {
+		switch {
+		case r == '\'':
+			quoted, begun = !quoted, true
+		case r == ' ' && !quoted:
+			if begun {
+				words = append(words, word)
+			}
+			word, begun = "", false
+		default:
+			word, begun = word+string(r), true
+		}
+	}
+	if begun {
+		words = append(words, word)
+	}
+	return words
+}

@@ -1,0 +1,259 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store/object"
+)
+
+// service describes a Service.
+func (d *describing) service(ctx context.Context, b *description, t target) error {
+	var svc object.Service
+	if err := typed(ctx, d.c, t.path(), &svc); err != nil {
+		return err
+	}
+	endpoints, err := slicesOf(ctx, d.c, t.namespace, t.name)
+	if err != nil {
+		return err
+	}
+	b.line("Name", "%s", svc.Metadata.Name)
+	b.line("Namespace", "%s", svc.Metadata.Namespace)
+	b.line("Created", "%s", d.since(svc.Metadata.CreationTimestamp))
+	b.pairs("Labels", svc.Metadata.Labels)
+	b.pairs("Annotations", svc.Metadata.Annotations)
+	b.line("Selector", "%s", pairsText(svc.Spec.Selector))
+	b.line("Type", "%s", svc.Spec.Type)
+	serviceAddresses(b, &svc)
+	for _, p := range svc.Spec.Ports {
+		b.line("Port", "%s  %d/%s", cmp.Or(p.Name, "<unset>"), p.Port, p.Protocol)
+		b.line("TargetPort", "%s/%s", p.TargetPort, p.Protocol)
+		if p.NodePort > 0 {
+			b.line("NodePort", "%s  %d/%s", cmp.Or(p.Name, "<unset>"), p.NodePort, p.Protocol)
+		}
+		b.line("Endpoints", "%s", usable(endpoints, p))
+	}
+	servicePolicies(b, &svc)
+	describeSlices(b, endpoints)
+	b.line("Kernel", "%s", d.inKernel(&svc))
+	for _, c := range svc.Status.Conditions {
+		b.line("Condition", "%s is %s: %s", c.Type, c.Status, strings.TrimSuffix(cmp.Or(c.Message, c.Reason), "\n"))
+	}
+	return nil
+}
+
+// serviceAddresses writes where a Service can be reached.
+func serviceAddresses(b *description, svc *object.Service) {
+	spec := &svc.Spec
+	if spec.Type == object.TypeExternalName {
+		b.line("External Name", "%s", spec.ExternalName)
+		return
+	}
+	if spec.IPFamilyPolicy != nil {
+		b.line("IP Family Policy", "%s", *spec.IPFamilyPolicy)
+	}
+	b.line("IP Families", "%s", commas(spec.IPFamilies))
+	b.line("IPs", "%s", commas(spec.ClusterIPs))
+	if len(spec.ExternalIPs) > 0 {
+		b.line("External IPs", "%s", commas(spec.ExternalIPs))
+	}
+	if spec.LoadBalancerIP != "" {
+		b.line("Desired LoadBalancer IP", "%s", spec.LoadBalancerIP)
+	}
+	if spec.Type == object.TypeLoadBalancer {
+		var all []string
+		for _, i := range svc.Status.LoadBalancer.Ingress {
+			text := cmp.Or(i.IP, i.Hostname)
+			if i.IPMode != nil {
+				text += " (" + *i.IPMode + ")"
+			}
+			all = append(all, text)
+		}
+		b.line("LoadBalancer Ingress", "%s", cmp.Or(strings.Join(all, ", "), "<pending>"))
+	}
+}
+
+// servicePolicies writes how a Service treats its clients.
+func servicePolicies(b *description, svc *object.Service) {
+	spec := &svc.Spec
+	affinity := spec.SessionAffinity
+	if c := spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
+		affinity += fmt.Sprintf(", %d s", *c.ClientIP.TimeoutSeconds)
+	}
+	if affinity != "" {
+		b.line("Session Affinity", "%s", affinity)
+	}
+	if spec.ExternalTrafficPolicy != "" {
+		b.line("External Traffic Policy", "%s", spec.ExternalTrafficPolicy)
+	}
+	if spec.InternalTrafficPolicy != nil {
+		b.line("Internal Traffic Policy", "%s", *spec.InternalTrafficPolicy)
+	}
+	if spec.TrafficDistribution != nil {
+		b.line("Traffic Distribution", "%s", *spec.TrafficDistribution)
+	}
+	if spec.HealthCheckNodePort > 0 {
+		b.line("HealthCheck NodePort", "%d", spec.HealthCheckNodePort)
+	}
+	if len(spec.LoadBalancerSourceRanges) > 0 {
+		b.line("Source Ranges", "%s", commas(spec.LoadBalancerSourceRanges))
+	}
+	if spec.PublishNotReadyAddresses {
+		b.line("Publish Not Ready", "true")
+	}
+}
+
+// commas joins words, of which there may be none.
+func commas(words []string) string { return cmp.Or(strings.Join(words, ","), "<none>") }
+
+func pairsText(pairs map[string]string) string {
+	var all []string
+	for _, key := range slices.Sorted(maps.Keys(pairs)) {
+		all = append(all, key+"="+pairs[key])
+	}
+	return commas(all)
+}
+
+// shownEndpoints is how many endpoints of a port are listed in its line.
+const shownEndpoints = 5
+
+// usable are the ready endpoints of a port.
+func usable(endpoints []*object.EndpointSlice, p object.ServicePort) string {
+	var all []string
+	for _, s := range endpoints {
+		for _, port := range s.Ports {
+			if port.Port == nil || value(port.Name) != p.Name || cmp.Or(value(port.Protocol), object.ProtocolTCP) != p.Protocol {
+				continue
+			}
+			for _, e := range s.Endpoints {
+				if isReady(&e) && len(e.Addresses) > 0 {
+					all = append(all, joinHostPort(e.Addresses[0], *port.Port))
+				}
+			}
+		}
+	}
+	slices.Sort(all)
+	all = slices.Compact(all)
+	if len(all) > shownEndpoints {
+		return fmt.Sprintf("%s + %d more", strings.Join(all[:shownEndpoints], ","), len(all)-shownEndpoints)
+	}
+	return commas(all)
+}
+
+func joinHostPort(address string, port int32) string {
+	if strings.Contains(address, ":") {
+		address = "[" + address + "]"
+	}
+	return address + ":" + strconv.Itoa(int(port))
+}
+
+// value is a text that may be absent.
+func value(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
+// shownInSlice is how many endpoints of a slice are listed.
+const shownInSlice = 20
+
+// describeSlices writes the endpoints, slice by slice.
+func describeSlices(b *description, endpoints []*object.EndpointSlice) {
+	if len(endpoints) == 0 {
+		b.line("EndpointSlices", "<none>")
+		return
+	}
+	b.heading("EndpointSlices")
+	for _, s := range endpoints {
+		var ports []string
+		for _, p := range s.Ports {
+			text := "*"
+			if p.Port != nil {
+				text = fmt.Sprintf("%d/%s", *p.Port, cmp.Or(value(p.Protocol), object.ProtocolTCP))
+			}
+			if name := value(p.Name); name != "" {
+				text = name + " " + text
+			}
+			ports = append(ports, text)
+		}
+		fmt.Fprintf(b, "  %s, %s, ports %s\n", s.Metadata.Name, s.AddressType, commas(ports))
+		rows := [][]string{}
+		for i := range s.Endpoints[:min(len(s.Endpoints), shownInSlice)] {
+			e := &s.Endpoints[i]
+			rows = append(rows, []string{strings.Join(e.Addresses, ","), endpointState(e), endpointPlace(e)})
+		}
+		var g grid
+		b.WriteString(trimLines(indented(g.text(rows...), "    ")))
+		if more := len(s.Endpoints) - shownInSlice; more > 0 {
+			fmt.Fprintf(b, "    and %d more\n", more)
+		}
+	}
+}
+
+// trimLines takes blanks off the ends of lines.
+func trimLines(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		b.WriteString(strings.TrimRight(line, " \n") + "\n")
+	}
+	return b.String()
+}
+
+// endpointState is whether an endpoint is used, in words.
+func endpointState(e *object.Endpoint) string {
+	c := e.Conditions
+	serving := c.Serving == nil || *c.Serving
+	terminating := c.Terminating != nil && *c.Terminating
+	switch {
+	case isReady(e) && terminating:
+		return "ready, terminating"
+	case isReady(e):
+		return "ready"
+	case terminating && serving:
+		return "terminating, still serving"
+	case terminating:
+		return "terminating"
+	}
+	return "not ready"
+}
+
+// endpointPlace is where an endpoint is, as far as that is known.
+func endpointPlace(e *object.Endpoint) string {
+	var all []string
+	add := func(name, text string) {
+		if text != "" {
+			all = append(all, name+" "+text)
+		}
+	}
+	if e.TargetRef != nil {
+		add(strings.ToLower(cmp.Or(e.TargetRef.Kind, "object")), e.TargetRef.Name)
+	}
+	add("node", value(e.NodeName))
+	add("zone", value(e.Zone))
+	return printable(strings.Join(all, ", "))
+}
+
+// inKernel tells whether the version of a Service is in the kernel.
+func (d *describing) inKernel(svc *object.Service) string {
+	version, err := strconv.ParseUint(svc.Metadata.ResourceVersion, 10, 64)
+	programmed := d.status.Revision.Programmed
+	refused := slices.ContainsFunc(d.status.Problems, func(p wire.Problem) bool {
+		return p.Reason == "RefusedByKernel" && p.Object == object.RefOf(svc).String()
+	})
+	switch {
+	case refused:
+		return "refused: the last version that it took is in force, if any"
+	case err != nil:
+		return "unknown"
+	case version <= programmed && d.status.Ready:
+		return fmt.Sprintf("in force, as of revision %d", programmed)
+	}
+	return fmt.Sprintf("not yet: this is revision %d, %d is in force", version, programmed)
+}

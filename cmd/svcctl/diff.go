@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/wire"
+)
+
+func (p *program) diffVerb() *verb {
+	return &verb{
+		name:    "diff",
+		summary: "show what apply would change",
+		args:    "-f FILE|DIR|- [FLAGS]",
+		about: `Compares the objects of the files, as they would be after ` + "`svcctl apply`" + `, with those
+that the appliance has, and prints the differences of each as diff -u does. The appliance
+decides as it would, and changes nothing: the address and ports that a new Service would
+get are shown. Who manages which field, and the version of the object, are left out.`,
+		options: slices.Concat(filesOptions("what to compare"), []*option{
+			namespaceOption(),
+			{name: "force-conflicts", group: groupHow, usage: "as if fields that other managers set were taken over"},
+			{name: "field-manager", arg: "NAME", def: manager, group: groupHow, usage: "as if applied by this one"},
+		}, connectOptions()),
+		examples: []example{
+			{"What would happen?", "svcctl diff -f manifests/"},
+			{"Only when something would.", "svcctl diff -f web.yaml > /dev/null || svcctl apply -f web.yaml"},
+		},
+		exits: `  0  nothing would change
+  1  something would
+  2  it cannot be told: an object would be refused, wrong usage or configuration
+  3  the appliance cannot be reached`,
+		run: p.runDiff,
+	}
+}
+
+// differing is one run of diff.
+type differing struct {
+	p       *program
+	c       *client.Client
+	options client.ApplyOptions
+	batch   []*document
+	raws    []json.RawMessage
+	bytes   int
+	total   int
+	differ  bool
+	refused int
+}
+
+// errDiffers says that there are differences, which are printed already.
+var errDiffers = &exitError{code: exitNo}
+
+// exitError ends a verb with an exit code of its own.
+type exitError struct {
+	code int
+	err  error // nil: all is said
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return ""
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+// runDiff prints differences.
+func (p *program) runDiff(ctx context.Context, v *verb, args []string) error {
+	switch {
+	case len(args) > 0:
+		return usagef("diff takes files with -f, and %q stands alone: run `svcctl diff --help`", args[0])
+	case !v.option("filename").isSet():
+		return usagef("diff of what? Give a file or a directory with -f, or -f - for stdin")
+	}
+	d := &differing{p: p, options: client.ApplyOptions{
+		Manager: v.option("field-manager").text(), Force: v.option("force-conflicts").on(), DryRun: true,
+	}}
+	var err error
+	if d.c, err = p.client(v); err != nil {
+		return err
+	}
+	files := p.reader(v)
+	err = files.each(func(doc *document) error { return d.add(ctx, doc) })
+	if err == nil {
+		err = d.flush(ctx)
+	}
+	switch _, unreachable := errors.AsType[*client.UnreachableError](err); {
+	case unreachable:
+		return err
+	case err != nil:
+		return &exitError{exitUsage, err}
+	case files.refused+d.refused > 0:
+		return &exitError{exitUsage, refusedError(files.refused + d.refused)}
+	case d.total == 0:
+		return &exitError{exitUsage, errors.New("the files have no objects to compare")}
+	case d.differ:
+		return errDiffers
+	}
+	return nil
+}
+
+func (d *differing) add(ctx context.Context, doc *document) error {
+	raw, err := doc.raw()
+	if err != nil {
+		return err
+	}
+	if len(d.batch) > 0 && d.bytes+len(raw) > batchBytes {
+		if err := d.flush(ctx); err != nil {
+			return err
+		}
+	}
+	doc.object = nil // raw is enough
+	d.batch, d.raws, d.bytes = append(d.batch, doc), append(d.raws, raw), d.bytes+len(raw)
+	return nil
+}
+
+// flush compares a batch.
+func (d *differing) flush(ctx context.Context) error {
+	if len(d.batch) == 0 {
+		return nil
+	}
+	err := d.c.Apply(ctx, d.options, d.raws, func(i int, r wire.Applied) error {
+		d.total++
+		switch {
+		case r.Status != nil:
+			d.refused++
+			fmt.Fprintln(d.p.stderr, refusal(d.batch[i], r.Status))
+		case r.Result != wire.Unchanged:
+			return d.compare(ctx, d.batch[i], r.Object)
+		}
+		return nil
+	})
+	d.batch, d.raws, d.bytes = nil, nil, 0
+	return err
+}
+
+// compare prints how an object differs from the one that is there.
+func (d *differing) compare(ctx context.Context, doc *document, merged client.Object) error {
+	live, err := d.c.Get(ctx, doc.path(), nil)
+	if f, is := errors.AsType[*wire.Failure](err); is && f.Code == 404 {
+		live = nil
+	} else if err != nil {
+		return err
+	}
+	before, err := comparable(live)
+	if err != nil {
+		return err
+	}
+	after, err := comparable(merged)
+	if err != nil {
+		return err
+	}
+	// As kubectl names them: version, kind, namespace, name.
+	name := strings.Join(slices.DeleteFunc([]string{strings.ReplaceAll(doc.kind.APIVersion(), "/", "."), doc.kind.Name, doc.namespace, doc.name},
+		func(part string) bool { return part == "" }), ".")
+	text := unifiedDiff("LIVE/"+name, "MERGED/"+name, before, after)
+	if text == "" {
+		return nil
+	}
+	d.differ = true
+	if d.p.colour {
+		text = paintDiff(text)
+	}
+	return d.p.print(text)
+}
+
+// comparable is an object in YAML without what changes with every write.
+func comparable(o client.Object) (string, error) {
+	if o == nil {
+		return "", nil
+	}
+	if meta, is := o["metadata"].(map[string]any); is {
+		for _, name := range []string{"managedFields", "resourceVersion", "generation", "uid", "creationTimestamp"} {
+			delete(meta, name)
+		}
+	}
+	return objectYAML(o)
+}

@@ -1,0 +1,249 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/kind"
+	"svcctl.io/svcctl/api/schema"
+	"svcctl.io/svcctl/store/manifest"
+)
+
+// document is an object that a file names.
+type document struct {
+	target
+	object client.Object
+	file   string
+	tree   *manifest.Tree // for Position only
+}
+
+// where is the place of a field as FILE:LINE:COLUMN.
+func (d *document) where(field string) string {
+	line, column := d.tree.Position(field)
+	return fmt.Sprintf("%s:%d:%d", d.file, line, column)
+}
+
+// labels are the object's.
+func (d *document) labels() map[string]string {
+	labels := map[string]string{}
+	m, _ := field(d.object, "metadata", "labels").(map[string]any)
+	for key, value := range m {
+		labels[key], _ = value.(string)
+	}
+	return labels
+}
+
+// stdinName is the file that is standard input.
+const stdinName = "-"
+
+// filesOptions are -f and what belongs to it.
+func filesOptions(what string) []*option {
+	return []*option{
+		{name: "filename", letter: "f", arg: "FILE|DIR", group: groupWhich,
+			usage: what + ": YAML or JSON, the *.yaml, *.yml and *.json of a directory, or - for stdin; repeatable"},
+		{name: "recursive", letter: "R", group: groupWhich, def: "true", usage: "read the directories in a directory too"},
+	}
+}
+
+// reader reads the documents of files. What is wrong with one is told on stderr as it is
+// found, and counted.
+type reader struct {
+	p         *program
+	paths     []string
+	flat      bool // directories without those in them
+	namespace string
+	// forced says that the namespace was given with -n: documents must not name another.
+	forced  bool
+	refused int
+}
+
+// reader is the reader of a verb's files.
+func (p *program) reader(v *verb) *reader {
+	return &reader{p: p, paths: v.option("filename").texts, flat: v.option("recursive").text() == "false",
+		namespace: p.namespace(v), forced: v.option("namespace").isSet()}
+}
+
+// each calls f for the documents in the order of the files' names and their lines. Errors
+// are those of f, and of files that cannot be read at all.
+func (r *reader) each(f func(*document) error) error {
+	for _, path := range r.paths {
+		names, err := r.files(path)
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			if err := r.file(name, f); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// files lists a file, or the manifests in a directory as `svcctl serve` would read it.
+func (r *reader) files(path string) ([]string, error) {
+	if path == stdinName {
+		return []string{path}, nil
+	}
+	info, err := os.Stat(path)
+	if err != nil || !info.IsDir() {
+		return []string{path}, err
+	}
+	var names []string
+	err = filepath.WalkDir(path, func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir():
+			if name != path && (r.flat || d.Name()[0] == '.') {
+				return fs.SkipDir
+			}
+		case d.Name()[0] != '.' && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)):
+			names = append(names, name)
+		}
+		return nil
+	})
+	if err == nil && len(names) == 0 {
+		err = fmt.Errorf("%s has no *.yaml, *.yml or *.json file", path)
+	}
+	return names, err
+}
+
+// file reads one file.
+func (r *reader) file(name string, f func(*document) error) error {
+	var data []byte
+	var err error
+	limits := manifest.DefaultLimits()
+	if name == stdinName {
+		name = "stdin"
+		data, err = io.ReadAll(io.LimitReader(r.p.stdin, int64(limits.Bytes)+1))
+	} else {
+		data, err = os.ReadFile(name)
+	}
+	if err != nil {
+		return err
+	}
+	err = manifest.Trees(name, data, limits, func(t *manifest.Tree) error {
+		d := r.document(name, t)
+		if d == nil {
+			r.refused++
+			return nil
+		}
+		return f(d)
+	})
+	if problem, is := errors.AsType[manifest.Problem](err); is {
+		fmt.Fprintln(r.p.stderr, problem)
+		r.refused++
+		return nil
+	}
+	return err
+}
+
+// document reads one document; it is nil when that is not possible, which is told.
+func (r *reader) document(name string, t *manifest.Tree) *document {
+	body, problems := t.JSON(wantsBool)
+	for _, problem := range problems {
+		fmt.Fprintln(r.p.stderr, problem)
+	}
+	if body == nil {
+		return nil
+	}
+	d := &document{file: name, tree: t}
+	refuse := func(field, format string, args ...any) *document {
+		fmt.Fprintf(r.p.stderr, "%s: %s\n", d.where(field), fmt.Sprintf(format, args...))
+		return nil
+	}
+	var err error
+	if d.object, err = decodeObject(body); err != nil {
+		return refuse("", "%v", err)
+	}
+	apiVersion, kindName := textField(d.object, "apiVersion"), textField(d.object, "kind")
+	switch {
+	case kindName == "":
+		return refuse("", "the field kind is missing: say what the object is")
+	case apiVersion == "":
+		return refuse("kind", "the field apiVersion is missing: say which version of %s it is", kindName)
+	}
+	k, ok := kind.ByName(apiVersion, kindName)
+	if !ok || !k.Stored() {
+		return refuse("kind", "%s in version %s is not served here", kindName, apiVersion)
+	}
+	meta, is := d.object["metadata"].(map[string]any)
+	if !is {
+		return refuse("metadata", "%s: the field metadata.name is missing", k.Name)
+	}
+	d.target = target{kind: k, name: nameOf(d.object)}
+	if d.name == "" {
+		return refuse("metadata", "%s: the field metadata.name is missing", k.Name)
+	}
+	if !k.Namespaced {
+		return d
+	}
+	d.namespace = namespaceOf(d.object)
+	switch {
+	case d.namespace == "":
+		d.namespace = r.namespace
+		meta["namespace"] = d.namespace
+	case r.forced && d.namespace != r.namespace:
+		return refuse("metadata.namespace", "%s is in namespace %s, and -n says %s: leave out one of them", d, d.namespace, r.namespace)
+	}
+	return d
+}
+
+// wantsBool tells whether a field of a document is a bool in every kind that has it.
+func wantsBool(field []string) bool {
+	for _, k := range kind.All() {
+		t := schema.Of(k)
+		for _, name := range field {
+			for t != nil && t.Form == schema.List {
+				t = t.Elem
+			}
+			if t != nil {
+				t = t.Child(name)
+			}
+		}
+		if t != nil && t.Form == schema.Boolean {
+			return true
+		}
+	}
+	return false
+}
+
+// failed is the error for documents that were refused, which is told already; nil when
+// there were none.
+func refusedError(n int) error {
+	if n == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s refused: see above", was(n, "object"))
+}
+
+// was is "1 object was" or "2 objects were".
+func was(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun + " was"
+	}
+	return fmt.Sprintf("%d %ss were", n, noun)
+}
+
+// raw is the object in JSON.
+func (d *document) raw() (json.RawMessage, error) {
+	body, err := json.Marshal(d.object)
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", d, err)
+	}
+	return body, nil
+}
+
+// oneLine joins the lines of a message.
+func oneLine(text string) string {
+	return printable(strings.Join(strings.Fields(text), " "))
+}

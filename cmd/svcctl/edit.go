@@ -1,0 +1,263 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"reflect"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store/manifest"
+)
+
+func (p *program) editVerb() *verb {
+	return &verb{
+		name:    "edit",
+		summary: "change an object in an editor",
+		args:    "KIND NAME... | KIND/NAME... [FLAGS]",
+		about: `Opens the object as YAML in the editor that KUBE_EDITOR, VISUAL or EDITOR names, else in
+vi. When the editor ends, what was changed, and nothing else, is sent to the appliance.
+What it refuses comes back into the editor, with the reason at the top, until it is
+accepted, or nothing is changed any more.`,
+		options: slices.Concat([]*option{
+			namespaceOption(),
+			{name: "field-manager", arg: "NAME", def: "svcctl-edit", group: groupHow, usage: "who owns the fields that are changed"},
+		}, connectOptions()),
+		examples: []example{
+			{"One Service.", "svcctl edit svc/web -n shop"},
+			{"With an editor of your choice.", "EDITOR=nano svcctl edit svc web"},
+		},
+		exits: `  0  done, or nothing was changed
+  1  refused, and given up; what was written is kept in a file
+  2  wrong usage or configuration
+  3  the appliance cannot be reached`,
+		run: p.runEdit,
+	}
+}
+
+// runEdit edits objects one after the other.
+func (p *program) runEdit(ctx context.Context, v *verb, args []string) error {
+	if len(args) == 0 {
+		return usagef("edit what? Give a kind and a name, as in `svcctl edit svc/web`")
+	}
+	what, err := targets(args, p.namespace(v))
+	if err != nil {
+		return err
+	}
+	if what[0].name == "" {
+		return usagef("edit which %s? Give a name", what[0].kind.Plural)
+	}
+	c, err := p.client(v)
+	if err != nil {
+		return err
+	}
+	for _, t := range what {
+		e := &editing{p: p, c: c, target: t, query: url.Values{"fieldManager": {v.option("field-manager").text()}, "fieldValidation": {"Strict"}}}
+		if err := e.run(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// editing is the editing of one object.
+type editing struct {
+	p      *program
+	c      *client.Client
+	target target
+	query  url.Values
+	before client.Object
+	file   string
+}
+
+// run edits until the object is accepted or the user gives up.
+func (e *editing) run(ctx context.Context) error {
+	var err error
+	if e.before, err = e.c.Get(ctx, e.target.path(), nil); err != nil {
+		return err
+	}
+	if meta, is := e.before["metadata"].(map[string]any); is {
+		delete(meta, "managedFields")
+	}
+	original, err := objectYAML(e.before)
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp("", "svcctl-edit-*.yaml")
+	if err != nil {
+		return err
+	}
+	e.file = f.Name()
+	_ = f.Close()
+	text, why := original, ""
+	for {
+		if err := os.WriteFile(e.file, []byte(editHead(why)+text), 0o600); err != nil {
+			return err
+		}
+		if err := e.p.edit(ctx, e.editor(), e.file); err != nil {
+			return fmt.Errorf("the editor %s: %w; what is written is in %s", e.editor(), err, e.file)
+		}
+		content, err := os.ReadFile(e.file)
+		if err != nil {
+			return err
+		}
+		written := withoutComments(string(content))
+		switch {
+		case strings.TrimSpace(written) == "":
+			return e.cancel("the file is empty")
+		case written == withoutComments(original):
+			return e.cancel("nothing is changed")
+		case why != "" && written == withoutComments(text):
+			return fmt.Errorf("given up: %s; what is written is in %s", why, e.file)
+		}
+		text = written
+		if why, err = e.send(ctx, content); err != nil {
+			return fmt.Errorf("%w; what is written is in %s", err, e.file)
+		}
+		if why == "" {
+			_ = os.Remove(e.file)
+			return nil
+		}
+	}
+}
+
+// cancel ends without a change.
+func (e *editing) cancel(why string) error {
+	_ = os.Remove(e.file)
+	fmt.Fprintf(e.p.stderr, "%s is left as it is: %s\n", e.target, why)
+	return nil
+}
+
+// editor is the command of the user's editor.
+func (e *editing) editor() string {
+	for _, name := range []string{"KUBE_EDITOR", "VISUAL", "EDITOR"} {
+		if command, ok := e.p.lookupEnv(name); ok && command != "" {
+			return command
+		}
+	}
+	return "vi"
+}
+
+// editHead are the lines above the object.
+func editHead(why string) string {
+	var b strings.Builder
+	b.WriteString("# Please edit the object below. Lines that begin with # are left out, and an empty\n" +
+		"# file ends it. If what is saved is refused, it is opened again with the reason.\n#\n")
+	if why != "" {
+		fmt.Fprintf(&b, "# It was refused:\n%s#\n", wrap(why, "# * ", helpWidth))
+	}
+	return b.String()
+}
+
+// withoutComments is a text without the lines that begin with #.
+func withoutComments(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, "#") {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
+
+// send sends what was changed. why is the reason for not accepting it, in words for who
+// wrote it.
+func (e *editing) send(ctx context.Context, content []byte) (why string, err error) {
+	after, why := e.read(content)
+	if why != "" {
+		return why, nil
+	}
+	patch, err := json.Marshal(mergePatch(e.before, after))
+	if err != nil {
+		return "", err
+	}
+	changed, err := e.c.Patch(ctx, e.target.path(), e.query, client.MergePatch, patch)
+	if f, is := errors.AsType[*wire.Failure](err); is {
+		return oneLine(f.Message), nil
+	}
+	if err != nil {
+		return "", err
+	}
+	result := "edited"
+	if versionOf(changed) == versionOf(e.before) {
+		result = "edited (no change)"
+	}
+	return "", e.p.print(fmt.Sprintf("%s %s\n", e.target, result))
+}
+
+// read reads the object that was written.
+func (e *editing) read(content []byte) (o client.Object, why string) {
+	documents := 0
+	err := manifest.Trees("object.yaml", content, manifest.DefaultLimits(), func(t *manifest.Tree) error {
+		documents++
+		body, problems := t.JSON(wantsBool)
+		for _, problem := range problems {
+			if !problem.Warning {
+				return problem
+			}
+		}
+		var err error
+		o, err = decodeObject(body)
+		return err
+	})
+	switch {
+	case err != nil:
+		return nil, oneLine(strings.TrimPrefix(err.Error(), "object.yaml:"))
+	case documents != 1:
+		return nil, fmt.Sprintf("there are %d documents in the file: leave the one object", documents)
+	case textField(o, "kind") != e.target.kind.Name || textField(o, "apiVersion") != e.target.kind.APIVersion():
+		return nil, "apiVersion and kind may not be changed"
+	case nameOf(o) != e.target.name || namespaceOf(o) != namespaceOf(e.before):
+		return nil, "name and namespace may not be changed: an object of another name is another one"
+	}
+	return o, ""
+}
+
+// mergePatch is what turns one object into another one (RFC 7386).
+func mergePatch(from, to map[string]any) map[string]any {
+	patch := map[string]any{}
+	for key, value := range to {
+		old, there := from[key]
+		oldMap, oldIs := old.(map[string]any)
+		newMap, newIs := value.(map[string]any)
+		switch {
+		case oldIs && newIs:
+			if inner := mergePatch(oldMap, newMap); len(inner) > 0 {
+				patch[key] = inner
+			}
+		case !there || !reflect.DeepEqual(old, value):
+			patch[key] = value
+		}
+	}
+	for key := range from {
+		if _, there := to[key]; !there {
+			patch[key] = nil
+		}
+	}
+	return patch
+}
+
+// runEditor runs an editor, which may be a command with arguments, on this terminal.
+func runEditor(ctx context.Context, editor, path string) error {
+	cmd := exec.CommandContext(ctx, "sh", "-c", editor+` "$1"`, "sh", path)
+	var problem bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	if !isTerminal(os.Stderr) {
+		cmd.Stderr = &problem
+	}
+	if err := cmd.Run(); err != nil {
+		if text := strings.TrimSpace(problem.String()); text != "" {
+			return fmt.Errorf("%w: %s", err, text)
+		}
+		return err
+	}
+	return nil
+}

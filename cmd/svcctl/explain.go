@@ -1,0 +1,246 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/diagnose"
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store/object"
+)
+
+func (p *program) explainVerb() *verb {
+	return &verb{
+		name:    "explain",
+		summary: "tell why a Service does not answer, or what a field means",
+		args:    "svc/NAME | ADDRESS[:PORT] | KIND[.FIELD] [FLAGS]",
+		about: `Of a Service, or of an address that somebody wants to reach, it goes from the object to
+the kernel, one check a line:
+
+  ✓  as it should be
+  !  worth a look: it may be the reason for some clients
+  ✗  the reason: the line after it says what to do next
+
+An address is a cluster IP, an external IP, a load balancer IP, or with a port in front of
+nothing (:30080) a node port. /udp or another protocol may follow.
+
+Of a kind, or a field of one, it tells what it means here. That needs no appliance.`,
+		options: slices.Concat([]*option{
+			namespaceOption(),
+			{name: "recursive", group: groupOutput, usage: "of a kind: list the fields of fields too, without their meaning"},
+		}, connectOptions()),
+		examples: []example{
+			{"Why is there no answer?", "svcctl explain svc/web -n shop"},
+			{"The same, from the client's side.", "svcctl explain 10.96.0.10:80"},
+			{"What does this field do?", "svcctl explain service.spec.externalTrafficPolicy"},
+		},
+		exits: `  0  it should answer; or the field is explained
+  1  it does not, or there is no such field
+  2  wrong usage or configuration
+  3  the appliance cannot be reached`,
+		run: p.runExplain,
+	}
+}
+
+// runExplain explains a Service, an address or a field.
+func (p *program) runExplain(ctx context.Context, v *verb, args []string) error {
+	switch {
+	case len(args) == 0:
+		return usagef("explain what? Give a Service as svc/web, an address as 10.96.0.10:80, or a field as service.spec.type")
+	case len(args) > 2:
+		return usagef("explain takes one Service, one address or one field: run `svcctl explain --help`")
+	}
+	q, isAddress, err := parseQuestion(args[0])
+	if err != nil {
+		return err
+	}
+	switch {
+	case isAddress && len(args) == 1:
+		return p.explainAddress(ctx, v, q)
+	case len(args) == 2 || strings.Contains(args[0], "/"):
+		what, err := targets(args, p.namespace(v))
+		if err != nil {
+			return err
+		}
+		if t := what[0]; len(what) > 1 || t.kind.Plural != "services" {
+			return usagef("explain follows one Service, as svc/web; `svcctl describe %s` tells about other objects", t)
+		}
+		return p.explainService(ctx, v, what[0])
+	}
+	return p.explainField(v, args[0])
+}
+
+// parseQuestion reads ADDRESS, ADDRESS:PORT or :PORT, each with /PROTOCOL.
+func parseQuestion(text string) (q diagnose.Question, is bool, err error) {
+	place, protocol, slash := strings.Cut(text, "/")
+	host, port := place, ""
+	switch {
+	case strings.HasPrefix(place, "["):
+		end := strings.Index(place, "]")
+		if end < 0 {
+			return q, true, usagef("%q: a ] is missing", text)
+		}
+		host, port = place[1:end], strings.TrimPrefix(place[end+1:], ":")
+	case strings.Count(place, ":") == 1:
+		host, port, _ = strings.Cut(place, ":")
+	}
+	if host != "" {
+		if q.Address, err = netip.ParseAddr(host); err != nil {
+			return q, false, nil // a name of something
+		}
+	} else if port == "" {
+		return q, false, nil
+	}
+	if port != "" {
+		n, err := strconv.ParseUint(port, 10, 16)
+		if err != nil || n == 0 {
+			return q, true, usagef("%q: %q is no port: want a number from 1 to 65535", text, port)
+		}
+		q.Port = uint16(n)
+	}
+	if slash {
+		q.Protocol = strings.ToUpper(protocol)
+		if !slices.Contains([]string{object.ProtocolTCP, object.ProtocolUDP, object.ProtocolSCTP}, q.Protocol) {
+			return q, true, usagef("%q: %q is no protocol: want tcp, udp or sctp", text, protocol)
+		}
+	}
+	return q, true, nil
+}
+
+// errNoAnswer says that a Service does not answer, which is told already.
+var errNoAnswer = &exitError{code: exitNo}
+
+// explainService explains a Service that is named.
+func (p *program) explainService(ctx context.Context, v *verb, t target) error {
+	c, err := p.client(v)
+	if err != nil {
+		return err
+	}
+	f := diagnose.Facts{Namespace: t.namespace, Name: t.name, NodelessLocal: true}
+	var svc object.Service
+	err = typed(ctx, c, t.path(), &svc)
+	if refused, is := errors.AsType[*wire.Failure](err); err == nil {
+		f.Service = &svc
+	} else if !is || refused.Reason != wire.ReasonNotFound {
+		return err
+	}
+	return p.explainFacts(ctx, c, f, "Service "+t.namespace+"/"+t.name)
+}
+
+// explainAddress explains what somebody wants to reach.
+func (p *program) explainAddress(ctx context.Context, v *verb, q diagnose.Question) error {
+	c, err := p.client(v)
+	if err != nil {
+		return err
+	}
+	k, _ := kindNamed("services")
+	all, err := typedList[object.Service](ctx, c, collectionPath(k, ""), nil)
+	if err != nil {
+		return err
+	}
+	svc := answering(all, q)
+	if svc != nil {
+		f := diagnose.Facts{Namespace: svc.Metadata.Namespace, Name: svc.Metadata.Name, Service: svc, Question: q, NodelessLocal: true}
+		return p.explainFacts(ctx, c, f, fmt.Sprintf("%s is Service %s/%s", questionText(q), f.Namespace, f.Name))
+	}
+	f := diagnose.Facts{Question: q}
+	if f.Status, err = c.Status(ctx); err != nil {
+		return err
+	}
+	if f.Allocations, err = c.Allocations(ctx); err != nil {
+		return err
+	}
+	return p.tell(questionText(q), diagnose.Nobody(f))
+}
+
+// answering is the Service that has an address, the one with the port if several have it;
+// without an address the one that has the node port.
+func answering(all []*object.Service, q diagnose.Question) *object.Service {
+	var has *object.Service
+	for _, svc := range all {
+		for _, port := range svc.Spec.Ports {
+			protocol := q.Protocol == "" || q.Protocol == port.Protocol
+			switch {
+			case !q.Address.IsValid():
+				if port.NodePort == int32(q.Port) && protocol {
+					return svc
+				}
+			case !slices.Contains(diagnose.Addresses(svc), q.Address):
+			case (q.Port == 0 || port.Port == int32(q.Port)) && protocol:
+				return svc
+			default:
+				has = svc
+			}
+		}
+	}
+	return has
+}
+
+// questionText is the question as it is written.
+func questionText(q diagnose.Question) string {
+	text := ""
+	switch {
+	case !q.Address.IsValid():
+		text = fmt.Sprintf(":%d", q.Port)
+	case q.Port == 0:
+		text = q.Address.String()
+	default:
+		text = netip.AddrPortFrom(q.Address, q.Port).String()
+	}
+	if q.Protocol != "" {
+		text += "/" + strings.ToLower(q.Protocol)
+	}
+	return text
+}
+
+// explainFacts collects what is known about a Service and tells what follows.
+func (p *program) explainFacts(ctx context.Context, c *client.Client, f diagnose.Facts, title string) error {
+	var err error
+	if f.Status, err = c.Status(ctx); err != nil {
+		return err
+	}
+	if f.Service != nil {
+		if f.Slices, err = slicesOf(ctx, c, f.Namespace, f.Name); err != nil {
+			return err
+		}
+		if selector := f.Service.Spec.Selector; len(selector) > 0 {
+			k, _ := kindNamed("pods")
+			f.Pods, err = typedList[object.Pod](ctx, c, collectionPath(k, f.Namespace), url.Values{"labelSelector": {pairsText(selector)}})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return p.tell(title, diagnose.Service(f))
+}
+
+// tell prints findings, and says no when one is bad.
+func (p *program) tell(title string, findings []diagnose.Finding) error {
+	page := &page{colour: p.colour}
+	page.WriteString(page.paint(bold, printable(title)) + "\n")
+	marks := map[diagnose.Level][2]string{diagnose.Good: {green, "✓"}, diagnose.Doubt: {yellow, "!"}, diagnose.Bad: {red, "✗"}}
+	for _, f := range findings {
+		mark := marks[f.Level]
+		fmt.Fprintf(page, "  %s %s\n", page.paint(mark[0], mark[1]), printable(f.Text))
+		for _, line := range f.Details {
+			fmt.Fprintf(page, "      %s\n", printable(line))
+		}
+		if f.Next != "" {
+			fmt.Fprintf(page, "    → %s\n", printable(f.Next))
+		}
+	}
+	if err := p.print(page.String()); err != nil {
+		return err
+	}
+	if diagnose.Worst(findings) == diagnose.Bad {
+		return errNoAnswer
+	}
+	return nil
+}

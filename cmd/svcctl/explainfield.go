@@ -1,0 +1,148 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"svcctl.io/svcctl/api/kind"
+	"svcctl.io/svcctl/api/schema"
+)
+
+// explainField tells what a kind, or a field of one, means.
+func (p *program) explainField(v *verb, text string) error {
+	k, path, ok := kindOfPath(text)
+	if !ok {
+		word, _, _ := strings.Cut(text, ".")
+		return usagef("there is no kind %q: %s; a Service is named as svc/%s", word,
+			didYouMean("", word, kindWords(), "the kinds are "+strings.Join(plurals(), ", ")), word)
+	}
+	t := schema.Of(k)
+	page := &page{}
+	if k.Group != "" {
+		fmt.Fprintf(page, "GROUP:      %s\n", k.Group)
+	}
+	fmt.Fprintf(page, "KIND:       %s\nVERSION:    %s\n\n", k.Name, k.Version)
+	doc := t.Doc
+	for i, name := range path {
+		inside := structure(t)
+		var f *schema.Field
+		if inside != nil {
+			f, _ = inside.Field(name)
+		}
+		if f == nil {
+			return noField(k, path[:i], name, inside)
+		}
+		t, doc = f.Type, f.Doc
+		if i == len(path)-1 {
+			fmt.Fprintf(page, "FIELD: %s <%s>%s\n\n", name, typeText(t), required(f))
+		}
+	}
+	page.WriteString("DESCRIPTION:\n" + wrap(doc, "    ", helpWidth))
+	inside := structure(t)
+	if inside != nil && len(path) > 0 && inside.Doc != "" && inside.Doc != doc {
+		page.WriteString("\n" + wrap(inside.Doc, "    ", helpWidth))
+	}
+	if inside != nil {
+		page.WriteString("\nFIELDS:\n")
+		if v.option("recursive").on() {
+			fieldTree(page, inside, "  ", map[*schema.Type]bool{})
+		} else {
+			fieldList(page, inside)
+		}
+	}
+	return p.print(page.String())
+}
+
+// kindOfPath takes the kind off a path such as endpointslices.discovery.k8s.io.ports or
+// svc.spec: the longest beginning that is one.
+func kindOfPath(text string) (k kind.Kind, path []string, ok bool) {
+	parts := strings.Split(text, ".")
+	for n := len(parts); n > 0; n-- {
+		if k, ok := kindNamed(strings.Join(parts[:n], ".")); ok {
+			return k, parts[n:], true
+		}
+	}
+	return k, nil, false
+}
+
+// noField is the error for a field that does not exist.
+func noField(k kind.Kind, path []string, name string, inside *schema.Type) error {
+	where := strings.Join(append([]string{k.Singular()}, path...), ".")
+	if inside == nil {
+		return fmt.Errorf("%s has no field %q: it has no fields", where, name)
+	}
+	var names []string
+	for _, f := range inside.Fields {
+		names = append(names, f.Name)
+	}
+	return fmt.Errorf("%s has no field %q: %s", where, name, didYouMean("", name, names, "it has "+strings.Join(names, ", ")))
+}
+
+// structure is the type whose fields can be named next: that of the items of a list; nil
+// for none.
+func structure(t *schema.Type) *schema.Type {
+	for t != nil && (t.Form == schema.List || t.Form == schema.Map) {
+		t = t.Elem
+	}
+	if t == nil || t.Form != schema.Structure {
+		return nil
+	}
+	return t
+}
+
+func required(f *schema.Field) string {
+	if f.Required {
+		return " -required-"
+	}
+	return ""
+}
+
+// fieldList writes the fields of a structure with their meaning.
+func fieldList(page *page, t *schema.Type) {
+	for i, f := range t.Fields {
+		if i > 0 {
+			page.WriteString("\n")
+		}
+		fmt.Fprintf(page, "  %s <%s>%s\n%s", f.Name, typeText(f.Type), required(f), wrap(f.Doc, "    ", helpWidth))
+	}
+}
+
+// fieldTree writes the names of fields and of what is in them. within are the structures
+// that it is in: one that has itself inside is not entered again.
+func fieldTree(page *page, t *schema.Type, indent string, within map[*schema.Type]bool) {
+	within[t] = true
+	for _, f := range t.Fields {
+		fmt.Fprintf(page, "%s%s <%s>%s\n", indent, f.Name, typeText(f.Type), required(f))
+		if inside := structure(f.Type); inside != nil && !within[inside] {
+			fieldTree(page, inside, indent+"  ", within)
+		}
+	}
+	delete(within, t)
+}
+
+// typeText is a type as kubectl names it.
+func typeText(t *schema.Type) string {
+	switch t.Form {
+	case schema.Structure:
+		return t.Short
+	case schema.List:
+		return "[]" + typeText(t.Elem)
+	case schema.Map:
+		return "map[string]" + typeText(t.Elem)
+	case schema.Integer:
+		return "integer"
+	case schema.Boolean:
+		return "boolean"
+	case schema.Time:
+		return "Time"
+	case schema.MicroTime:
+		return "MicroTime"
+	case schema.IntOrString:
+		return "IntOrString"
+	case schema.FieldSet:
+		return "FieldsV1"
+	case schema.Bytes:
+		return "bytes"
+	}
+	return "string"
+}

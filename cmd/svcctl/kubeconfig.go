@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/wire"
+)
+
+const groupKubeconfig = "What is in it"
+
+func (p *program) kubeconfigVerb() *verb {
+	return &verb{
+		name:    "kubeconfig",
+		summary: "print a kubeconfig, so that kubectl talks to the appliance",
+		about: `Prints a kubeconfig for the API at the appliance's --listen: its address, its CA, and
+that kubectl gets its tokens from ` + "`svcctl token`" + `. It holds no secret, and is good for
+whom the socket lets in.
+
+With --embed-token it holds a token instead, and is good for whoever has it, on
+any machine, until the token ends.`,
+		options: append([]*option{
+			{name: "server", arg: "URL", def: "where the appliance listens", group: groupKubeconfig,
+				usage: "how clients reach the appliance, as https://gw1.example:6443"},
+			{name: "ca", arg: argFile, def: "the appliance's own", group: groupKubeconfig,
+				usage: "certificate that the appliance's is checked with, PEM, for a certificate given with --tls-cert"},
+			{name: "name", arg: "NAME", def: "svcctl", group: groupKubeconfig, usage: "name of the context, the cluster and the user"},
+			{name: "role", arg: "admin|reader", def: "your own", words: []string{"admin", "reader"}, group: groupKubeconfig,
+				usage: "what the tokens are good for"},
+			{name: "embed-token", arg: "DURATION", def: "none", group: groupKubeconfig,
+				usage: "put a token into it that is valid for so long, at most 720h"},
+		}, socketOptions()...),
+		examples: []example{
+			{"Ask with kubectl, once.", "kubectl --kubeconfig <(svcctl kubeconfig) get svc -A"},
+			{"For a shell.", "svcctl kubeconfig > ~/.kube/svcctl && export KUBECONFIG=~/.kube/svcctl"},
+			{"For another machine, for reading, for a week.",
+				"svcctl kubeconfig --server https://gw1.example:6443 --role reader --embed-token 168h > gw1.kubeconfig"},
+		},
+		exits: `  0  done
+  1  refused, or the API is not served over TLS: stderr says which
+  2  wrong usage or configuration
+  3  the appliance cannot be reached`,
+		run: p.runKubeconfig,
+	}
+}
+
+// The documents of a kubeconfig (k8s.io/client-go, clientcmd/api/v1), as far as they are used.
+type kubeconfig struct {
+	APIVersion     string        `json:"apiVersion"`
+	Kind           string        `json:"kind"`
+	Clusters       []kubeCluster `json:"clusters"`
+	Users          []kubeUser    `json:"users"`
+	Contexts       []kubeContext `json:"contexts"`
+	CurrentContext string        `json:"current-context"`
+}
+
+type kubeCluster struct {
+	Name    string `json:"name"`
+	Cluster struct {
+		Server string `json:"server"`
+		CA     []byte `json:"certificate-authority-data,omitempty"`
+	} `json:"cluster"`
+}
+
+type kubeUser struct {
+	Name string `json:"name"`
+	User struct {
+		Token string    `json:"token,omitempty"`
+		Exec  *kubeExec `json:"exec,omitempty"`
+	} `json:"user"`
+}
+
+type kubeExec struct {
+	APIVersion         string   `json:"apiVersion"`
+	Command            string   `json:"command"`
+	Args               []string `json:"args"`
+	InteractiveMode    string   `json:"interactiveMode"`
+	ProvideClusterInfo bool     `json:"provideClusterInfo"`
+}
+
+type kubeContext struct {
+	Name    string `json:"name"`
+	Context struct {
+		Cluster string `json:"cluster"`
+		User    string `json:"user"`
+	} `json:"context"`
+}
+
+// runKubeconfig prints a kubeconfig.
+func (p *program) runKubeconfig(ctx context.Context, v *verb, _ []string) error {
+	life, err := embeddedLife(v)
+	if err != nil {
+		return err
+	}
+	socket, err := p.socket(v)
+	if err != nil {
+		return err
+	}
+	appliance := client.New(socket)
+	where, err := appliance.Endpoint(ctx)
+	if err != nil {
+		return err
+	}
+	server, ca := where.Server, []byte(where.CertificateAuthority)
+	if o := v.option("server"); o.isSet() {
+		server = o.text()
+		if u, err := url.Parse(server); err != nil || u.Scheme != "https" || u.Host == "" {
+			return usagef("--server %q: want the URL of the appliance, as https://gw1.example:6443", server)
+		}
+	}
+	if o := v.option("ca"); o.isSet() {
+		if ca, err = os.ReadFile(o.text()); err != nil {
+			return fmt.Errorf("read the CA: %w", err)
+		}
+	}
+	name := v.option("name").text()
+	k := kubeconfig{APIVersion: "v1", Kind: "Config", CurrentContext: name,
+		Clusters: []kubeCluster{{Name: name}}, Users: []kubeUser{{Name: name}}, Contexts: []kubeContext{{Name: name}}}
+	k.Clusters[0].Cluster.Server, k.Clusters[0].Cluster.CA = server, ca
+	k.Contexts[0].Context.Cluster, k.Contexts[0].Context.User = name, name
+	role := ""
+	if o := v.option("role"); o.isSet() {
+		role = o.text()
+	}
+	user := &k.Users[0].User
+	if life > 0 {
+		token, err := appliance.Token(ctx, wire.TokenRequest{Role: role, Duration: wire.Duration(life), Name: "kubeconfig"})
+		if err != nil {
+			return err
+		}
+		user.Token = token.Token
+	} else if user.Exec, err = tokenPlugin(socket, role); err != nil {
+		return err
+	}
+	text, err := toYAML(k)
+	if err != nil {
+		return fmt.Errorf("encode as YAML: %w", err)
+	}
+	return p.print(text)
+}
+
+// embeddedLife is how long a token in the kubeconfig shall be valid; 0 for none.
+func embeddedLife(v *verb) (time.Duration, error) {
+	o := v.option("embed-token")
+	if !o.isSet() {
+		return 0, nil
+	}
+	life, err := time.ParseDuration(o.text())
+	if err != nil || life < time.Second {
+		return 0, usagef("--embed-token %q: want a duration as 168h, at least 1s", o.text())
+	}
+	return life, nil
+}
+
+// tokenPlugin has kubectl run this program for its tokens, wherever it is started.
+func tokenPlugin(socket, role string) (*kubeExec, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find the path of svcctl: %w", err)
+	}
+	if socket, err = filepath.Abs(socket); err != nil {
+		return nil, fmt.Errorf("find the path of the socket: %w", err)
+	}
+	args := []string{"token", "--socket", socket}
+	if role != "" {
+		args = append(args, "--role", role)
+	}
+	return &kubeExec{APIVersion: execCredentialV1, Command: self, Args: args, InteractiveMode: "Never"}, nil
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/kind"
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store/object"
+)
+
+// objectKey tells objects apart.
+type objectKey struct{ group, kind, namespace, name string }
+
+func keyOf(t target) objectKey {
+	return objectKey{t.kind.Group, t.kind.Name, t.namespace, t.name}
+}
+
+// prunable are the kinds that files bring. Namespaces come last: with them goes what is
+// in them.
+func prunable() []kind.Kind {
+	var kinds, last []kind.Kind
+	for _, k := range kind.All() {
+		switch {
+		case !slices.Contains(k.Verbs, "delete"):
+		case k.Name == object.KindEvent, k.Name == object.KindNode, k.Name == object.KindIPAddress:
+			// the appliance's own
+		case k.Name == object.KindNamespace:
+			last = append(last, k)
+		default:
+			kinds = append(kinds, k)
+		}
+	}
+	return append(kinds, last...)
+}
+
+// prune removes what is of the set, was applied by the same manager, and was not in the
+// files. Namespaces that the files do not name are looked at too when the set has a name.
+func (a *applying) prune(ctx context.Context, labels string) error {
+	query := url.Values{"labelSelector": {labels}}
+	if a.set != "" {
+		query.Set("labelSelector", joined(labels, setLabel+"="+a.set))
+	}
+	for _, k := range prunable() {
+		var gone []target
+		var uids []string
+		_, err := a.c.Each(ctx, collectionPath(k, ""), query, func(raw json.RawMessage) error {
+			o, err := decodeObject(raw)
+			if err != nil {
+				return err
+			}
+			t := target{kind: k, namespace: namespaceOf(o), name: nameOf(o)}
+			if a.isLeftOver(t, o) {
+				gone, uids = append(gone, t), append(uids, textField(o, "metadata", "uid"))
+			}
+			return nil
+		})
+		if f, is := errors.AsType[*wire.Failure](err); is && f.Code == 404 {
+			continue // an older appliance, which does not have the kind
+		}
+		if err != nil {
+			return fmt.Errorf("prune: %w", err)
+		}
+		for i, t := range gone {
+			if err := a.remove(ctx, t, uids[i]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// isLeftOver tells whether an object of the set is to go.
+func (a *applying) isLeftOver(t target, o client.Object) bool {
+	if a.done[keyOf(t)] || !appliedBy(o, a.options.Manager) {
+		return false
+	}
+	// A selector may fit what others keep elsewhere; a set is of one hand.
+	return a.set != "" || t.namespace == "" || a.spaces[t.namespace]
+}
+
+// appliedBy tells whether an object was brought by applies of a manager, and no file of
+// the appliance declares it.
+func appliedBy(o client.Object, manager string) bool {
+	entries, _ := field(o, "metadata", "managedFields").([]any)
+	applied := false
+	for _, e := range entries {
+		if textField(e, "operation") != "Apply" {
+			continue
+		}
+		switch textField(e, "manager") {
+		case "gitops":
+			return false
+		case manager:
+			applied = true
+		}
+	}
+	return applied
+}
+
+// remove removes an object if it is still the one that was seen.
+func (a *applying) remove(ctx context.Context, t target, uid string) error {
+	query := url.Values{}
+	if a.options.DryRun {
+		query.Set("dryRun", "All")
+	}
+	_, err := a.c.Delete(ctx, t.path(), query, uid)
+	if f, is := errors.AsType[*wire.Failure](err); is {
+		if f.Code != 404 {
+			a.refused++
+			fmt.Fprintf(a.p.stderr, "%s: not pruned: %s\n", t, oneLine(f.Message))
+		}
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("prune %s: %w", t, err)
+	}
+	if a.printer != nil {
+		return nil
+	}
+	return a.p.print(fmt.Sprintf("%s pruned%s\n", t, a.suffix))
+}
+
+// joined are selectors of which both must hold.
+func joined(a, b string) string {
+	if a == "" {
+		return b
+	}
+	return a + "," + b
+}

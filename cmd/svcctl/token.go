@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/wire"
+)
+
+const groupToken = "Which token"
+
+func (p *program) tokenVerb() *verb {
+	return &verb{
+		name:    "token",
+		summary: "get a token for the API over TLS, or revoke all of them",
+		about: `Asks the appliance on this box for a bearer token, with which clients use the API at
+its --listen, and prints it. kubectl gets one by itself, as the kubeconfig of
+` + "`svcctl kubeconfig`" + ` says: then this prints an ExecCredential.
+
+Who may do everything over the socket can have a token of either role, who may
+read there one of the role reader.
+
+A token ends by itself. Before that, --revoke-all ends all that were given out.`,
+		options: append([]*option{
+			{name: "role", arg: "admin|reader", def: "your own", words: []string{"admin", "reader"}, group: groupToken,
+				usage: "what its holder may do: everything, or get, list and watch all but Secrets"},
+			{name: "duration", arg: "DURATION", def: "1h", group: groupToken, usage: "how long it is valid, as 30m or 12h; at most 720h"},
+			{name: "name", arg: "NAME", def: "none", group: groupToken, usage: "what it is for, as `svcctl journal` shows it behind your own name"},
+			{name: "revoke-all", group: groupToken, usage: "end all tokens that were given so far, and give none"},
+		}, socketOptions()...),
+		examples: []example{
+			{"Use the API with curl.",
+				`curl -kH "Authorization: Bearer $(svcctl token)" https://localhost:6443/api`},
+			{"A token for a dashboard, for a day.", "svcctl token --role reader --duration 24h --name dashboard > dashboard.token"},
+			{"One has leaked.", "svcctl token --revoke-all"},
+		},
+		exits: `  0  done
+  1  refused, or the API is not served over TLS: stderr says which
+  2  wrong usage or configuration
+  3  the appliance cannot be reached`,
+		run: p.runToken,
+	}
+}
+
+// runToken prints a token, or revokes all.
+func (p *program) runToken(ctx context.Context, v *verb, _ []string) error {
+	ask, err := tokenRequest(v)
+	if err != nil {
+		return err
+	}
+	socket, err := p.socket(v)
+	if err != nil {
+		return err
+	}
+	appliance := client.New(socket)
+	if v.option("revoke-all").on() {
+		for _, name := range []string{"role", "duration", "name"} {
+			if v.option(name).isSet() {
+				return usagef("token: --revoke-all gives no token, and --%s is about one: leave one of them out", name)
+			}
+		}
+		if err := appliance.RevokeTokens(ctx); err != nil {
+			return err
+		}
+		return p.print("all tokens are revoked\n")
+	}
+	token, err := appliance.Token(ctx, ask)
+	if err != nil {
+		return err
+	}
+	info, asked := p.lookupEnv(execInfoEnv)
+	if !asked || info == "" {
+		return p.print(token.Token + "\n")
+	}
+	credential, err := execCredential(info, token)
+	if err != nil {
+		return err
+	}
+	return p.print(credential + "\n")
+}
+
+// tokenRequest is what the flags ask for. The role and the name are the appliance's to judge.
+func tokenRequest(v *verb) (wire.TokenRequest, error) {
+	text := v.option("duration").text()
+	life, err := time.ParseDuration(text)
+	if err != nil || life < time.Second {
+		return wire.TokenRequest{}, usagef("--duration %q: want a duration as 30m or 12h, at least 1s", text)
+	}
+	ask := wire.TokenRequest{Duration: wire.Duration(life)}
+	for name, field := range map[string]*string{"role": &ask.Role, "name": &ask.Name} {
+		if o := v.option(name); o.isSet() {
+			*field = o.text()
+		}
+	}
+	return ask, nil
+}
+
+// execInfoEnv is what kubectl sets for its credential plugins, to an ExecCredential.
+const execInfoEnv = "KUBERNETES_EXEC_INFO"
+
+// The versions of ExecCredential that we speak: they differ in nothing that we say.
+const (
+	execCredentialV1      = "client.authentication.k8s.io/v1"
+	execCredentialV1beta1 = "client.authentication.k8s.io/v1beta1"
+)
+
+// askEarly is how long before its end a client asks for another token, so that a request
+// which is on its way then is not refused.
+const askEarly = 30 * time.Second
+
+// credentialDocument is an ExecCredential of client.authentication.k8s.io.
+type credentialDocument struct {
+	Kind       string            `json:"kind"`
+	APIVersion string            `json:"apiVersion"`
+	Spec       struct{}          `json:"spec"`
+	Status     *credentialStatus `json:"status,omitempty"`
+}
+
+type credentialStatus struct {
+	Token               string    `json:"token"`
+	ExpirationTimestamp time.Time `json:"expirationTimestamp"`
+}
+
+// execCredential is the token as a client wants it that asked with info.
+func execCredential(info string, token *wire.Token) (string, error) {
+	var asked credentialDocument
+	if err := json.Unmarshal([]byte(info), &asked); err != nil {
+		return "", fmt.Errorf("read %s: %w: unset it to get the token itself", execInfoEnv, err)
+	}
+	if asked.APIVersion != execCredentialV1 && asked.APIVersion != execCredentialV1beta1 {
+		return "", fmt.Errorf("%s asks for %q: svcctl knows %s: make the kubeconfig again with `svcctl kubeconfig`", execInfoEnv, asked.APIVersion, execCredentialV1)
+	}
+	answer, err := json.Marshal(credentialDocument{
+		Kind: "ExecCredential", APIVersion: asked.APIVersion,
+		Status: &credentialStatus{Token: token.Token, ExpirationTimestamp: token.Expires.Add(-askEarly)},
+	})
+	if err != nil {
+		return "", fmt.Errorf("encode an ExecCredential: %w", err)
+	}
+	return string(answer), nil
+}
