@@ -64,6 +64,21 @@ func BenchmarkReplaceEndpoint(b *testing.B) {
 	}
 }
 
+// BenchmarkDiffFromNothing is what is computed after somebody flushed the ruleset.
+func BenchmarkDiffFromNothing(b *testing.B) {
+	for _, n := range sizes {
+		want := Compile(manyServices(n))
+		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if tr := Diff(nil, want); tr.Empty() {
+					b.Fatal("nothing to do")
+				}
+			}
+		})
+	}
+}
+
 func BenchmarkDiffUnchanged(b *testing.B) {
 	for _, n := range sizes {
 		have, want := Compile(manyServices(n)), Compile(manyServices(n))

@@ -146,6 +146,18 @@ func (d *tableDiff) elements(old, now *SetContent) {
 	if old != nil {
 		have = old.Elements
 	}
+	if len(have) == 0 && len(now.Elements) > 0 {
+		// As after somebody flushed the ruleset, when every millisecond counts.
+		all := &elementChange{set: now.Set, elements: make([]Element, 0, len(now.Elements))}
+		for key, data := range now.Elements {
+			all.elements = append(all.elements, Element{key, data})
+		}
+		if d.adds == nil {
+			d.adds = map[string]*elementChange{}
+		}
+		d.adds[now.Name] = all
+		return
+	}
 	for key, data := range have {
 		if !holds(now.Elements, key, data) {
 			d.delete(now.Set, Element{key, data})

@@ -250,3 +250,36 @@ func TestFlood(t *testing.T) {
 	}
 	t.Logf("all read in %v: %+v", time.Since(began), h.w.Stats())
 }
+
+// TestRenamedBesideWriter: a file that was renamed into place waits for no other one.
+func TestRenamedBesideWriter(t *testing.T) {
+	t.Parallel()
+	h := start(t, put(t, t.TempDir(), map[string]string{"a.yaml": services("a"), "b.yaml": services("b")}), nil, settling(long))
+	h.is(h.next(), "a.yaml: a, b.yaml: b")
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for n := 0; ; n++ {
+			if err := os.WriteFile(h.path("b.yaml"), []byte(services("b", "c")+strings.Repeat("#", n%7)), 0o644); err != nil {
+				t.Error(err)
+			}
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Millisecond):
+			}
+		}
+	}()
+	time.Sleep(moment)
+	h.write(".a.yaml.tmp", services("a", "x"))
+	began := time.Now()
+	h.rename(".a.yaml.tmp", "a.yaml")
+	s := h.next()
+	if took := time.Since(began); took > long/2 {
+		t.Errorf("it was noticed after %v", took)
+	}
+	h.is(s, "a.yaml: a x, b.yaml: b")
+	close(stop)
+	<-stopped
+	h.is(h.next(), "a.yaml: a x, b.yaml: b c")
+}

@@ -170,7 +170,7 @@ func TestUnavailable(t *testing.T) {
 				first := h.next()
 				back := away(h)
 				s := h.within(0, 1200*time.Millisecond)
-				h.problem(s, dir, "the directory is unavailable", "1 files")
+				h.problem(s, dir, "the directory is unavailable", "what its one file said last stays in force")
 				if s.Sources[0].State != StateUnavailable || s.Sources[0].Err == nil || s.Files[h.path("a.yaml")] != first.Files[h.path("a.yaml")] {
 					t.Errorf("%+v; %s", s.Sources, show(s))
 				}
@@ -540,4 +540,14 @@ func TestConfig(t *testing.T) {
 	if err := (Config{Dirs: []string{"/a/b", "/a/bc"}}).Validate(); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestUnavailableUnknown is about a directory that never was there.
+func TestUnavailableUnknown(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "manifests")
+	synctest.Test(t, func(t *testing.T) {
+		h := start(t, dir, newSilent())
+		defer h.stop()
+		h.problem(h.within(0, time.Millisecond), "unavailable", "nothing is known of what was in it")
+	})
 }

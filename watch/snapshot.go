@@ -116,7 +116,7 @@ func (w *Watcher) snapshot() *Snapshot {
 		if s.state == StateUnavailable {
 			src.Err = s.err
 			out.Problems = append(out.Problems, manifest.Problem{File: s.dir, Reason: ReasonUnavailable,
-				Message: fmt.Sprintf("the directory is unavailable: %v; what its %d files said last stays in force", s.err, count[s])})
+				Message: fmt.Sprintf("the directory is unavailable: %v; %s", s.err, remembered(count[s]))})
 		} else if w.noWatch != nil {
 			src.State, src.Err = StatePolling, w.noWatch
 			out.Problems = append(out.Problems, manifest.Problem{File: s.dir, Reason: ReasonPolling, Warning: true,
@@ -141,4 +141,15 @@ func (s *Snapshot) equal(other *Snapshot) bool {
 			sameErr := errors.Is(a.Err, b.Err) || a.Err != nil && b.Err != nil && a.Err.Error() == b.Err.Error()
 			return a.Dir == b.Dir && a.State == b.State && a.Files == b.Files && sameErr
 		})
+}
+
+// remembered says what becomes of the files of a directory that is unavailable.
+func remembered(files int) string {
+	switch files {
+	case 0:
+		return "nothing is known of what was in it"
+	case 1:
+		return "what its one file said last stays in force"
+	}
+	return fmt.Sprintf("what its %d files said last stays in force", files)
 }

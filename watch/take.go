@@ -77,7 +77,10 @@ func (w *Watcher) settle(now time.Time) {
 	}
 	w.held = time.Time{}
 	slices.SortFunc(ready, func(a, b *file) int { return cmp.Compare(a.path, b.path) })
-	for some := range slices.Chunk(ready, chunk) {
+	for len(ready) > 0 {
+		n := atOnce(ready)
+		some := ready[:n]
+		ready = ready[n:]
 		contents := make([]content, len(some))
 		together(len(some), func(i int) {
 			if some[i].change.sight.kind == regular {
@@ -90,9 +93,25 @@ func (w *Watcher) settle(now time.Time) {
 	}
 }
 
-// chunk is how many files are read before they are dealt with, which bounds the texts that
-// are in memory at once.
-const chunk = 64
+// What is read before it is dealt with: so many files, and so many bytes of them, which
+// bounds the texts that are in memory at once.
+const (
+	chunkFiles = 64
+	chunkBytes = 64 << 20
+)
+
+// atOnce is how many of some files, of which there is one at least, are read at once: the
+// first ones. One that is longer than that is read alone.
+func atOnce(files []*file) int {
+	n, size := 0, int64(0)
+	for n < min(len(files), chunkFiles) {
+		if size += files[n].change.sight.version.size; n > 0 && size > chunkBytes {
+			break
+		}
+		n++
+	}
+	return n
+}
 
 // together calls do for 0 to n-1, in as many goroutines as there are CPUs: parsing is most
 // of what a start takes.

@@ -30,7 +30,7 @@ const (
 	// Between two snapshots are at least paceLeast, in which several changes become one, and
 	// restFor times as long as the last one took, up to paceMost: making one costs a copy of
 	// the list of files.
-	paceLeast = 10 * time.Millisecond
+	paceLeast = 20 * time.Millisecond
 	paceMost  = 50 * time.Millisecond
 	restFor   = 20
 	// poll is how often directories are looked at that send no events: those that are
