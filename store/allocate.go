@@ -97,7 +97,7 @@ func (t *transaction) attempt(changes []*change) (again bool) {
 
 // restart forgets an attempt.
 func (c *change) restart() {
-	c.err, c.waits, c.outcome, c.ingress, c.next = nil, false, nil, nil, nil
+	c.err, c.waits, c.outside, c.outcome, c.ingress, c.next = nil, false, false, nil, nil, nil
 	if c.wanted != nil {
 		svc := object.Draft(c.wanted).(*object.Service)
 		c.next, c.claim = svc, claimOf(svc)
@@ -109,9 +109,12 @@ func (c *change) restart() {
 func (c *change) fail(err error) {
 	c.next, c.err, c.waits = nil, err, true
 	c.stays = c.holds()
-	reason := ReasonFull
-	if c.old != nil && c.old.withheld {
-		reason = ReasonConflict
+	reason := ReasonConflict
+	switch {
+	case errors.Is(err, alloc.ErrFull):
+		reason = ReasonFull
+	case c.outside:
+		reason = ReasonOutside
 	}
 	c.outcome = append(c.outcome, c.notesOf(err, reason)...)
 }
@@ -179,7 +182,7 @@ func (c *change) takeAsked(l *ledger) error {
 		if slices.Contains(before.clusterIPs, addr) {
 			continue
 		}
-		if err := l.takeAddress(addr, owner); err != nil {
+		if err := c.asked(l.takeAddress(addr, owner)); err != nil {
 			errs = append(errs, object.Error{
 				Type: object.FieldValueInvalid, Field: "spec.clusterIPs", Value: svc.Spec.ClusterIPs,
 				Detail: fmt.Sprintf("failed to allocate IP %s: %v", addr, err),
@@ -190,12 +193,12 @@ func (c *change) takeAsked(l *ledger) error {
 		if port.NodePort == 0 {
 			continue
 		}
-		if err := l.takePort(alloc.Port{Protocol: port.Protocol, Number: uint16(port.NodePort)}, owner); err != nil {
+		if err := c.asked(l.takePort(alloc.Port{Protocol: port.Protocol, Number: uint16(port.NodePort)}, owner)); err != nil {
 			errs = append(errs, portError(fmt.Sprintf("spec.ports[%d].nodePort", i), port.NodePort, err))
 		}
 	}
 	if number := svc.Spec.HealthCheckNodePort; number != 0 {
-		if err := c.takeHealthCheckPort(l, uint16(number)); err != nil {
+		if err := c.asked(c.takeHealthCheckPort(l, uint16(number))); err != nil {
 			errs = append(errs, portError("spec.healthCheckNodePort", number, err))
 		}
 	}
@@ -213,6 +216,14 @@ func (c *change) takeAsked(l *ledger) error {
 		return errs
 	}
 	return nil
+}
+
+// asked notes when a value that was asked for is one that no range has.
+func (c *change) asked(err error) error {
+	if _, is := errors.AsType[*alloc.RangeError](err); is {
+		c.outside = true
+	}
+	return err
 }
 
 func portError(field string, number int32, err error) object.Error {

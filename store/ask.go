@@ -6,11 +6,13 @@ import (
 	"slices"
 	"strings"
 
+	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/object"
 )
 
-// namespacesController is the controller whose Namespaces the API may take over.
-const namespacesController = "namespaces"
+// NamespacesController makes the Namespaces that nobody else makes. They become the API's
+// when a client changes them.
+const NamespacesController = "namespaces"
 
 // admit says why a client may not do what it asks for, and else whose the object is
 // afterwards.
@@ -37,7 +39,7 @@ func (c *change) admit(w *Write) error {
 	switch {
 	case owner.File != "" && w.Delete:
 		return &OwnedError{c.ref, owner}
-	case owner.Controller == namespacesController && c.ref.Kind == object.KindNamespace:
+	case owner.Controller == NamespacesController && c.ref.Kind == object.KindNamespace:
 		return nil
 	case owner.Controller != "":
 		return &OwnedError{c.ref, owner}
@@ -101,7 +103,7 @@ func (c *change) askVersion(t *transaction, next object.Object) ([]string, error
 	c.keepStatus(next)
 	errs := c.accept(t.s, next)
 	if len(errs) == 0 {
-		errs = t.checkExternalPorts(c)
+		errs = append(t.checkExternalPorts(c), c.checkNodePorts(t.s)...)
 	}
 	if len(errs) > 0 {
 		return nil, errs
@@ -111,6 +113,25 @@ func (c *change) askVersion(t *transaction, next object.Object) ([]string, error
 		return nil, nil
 	}
 	return object.Warnings(next), nil
+}
+
+// checkNodePorts asks about the node ports that the client asks for anew.
+func (c *change) checkNodePorts(s *Store) object.Errors {
+	svc, isService := c.wanted.(*object.Service)
+	if !isService || s.cfg.NodePort == nil {
+		return nil
+	}
+	var errs object.Errors
+	for i, port := range svc.Spec.Ports {
+		asked := alloc.Port{Protocol: port.Protocol, Number: uint16(port.NodePort)}
+		if port.NodePort == 0 || slices.Contains(c.held().ports, asked) {
+			continue
+		}
+		if err := s.cfg.NodePort(asked.Protocol, asked.Number); err != nil {
+			errs = append(errs, portError(fmt.Sprintf("spec.ports[%d].nodePort", i), port.NodePort, err))
+		}
+	}
+	return errs
 }
 
 // keepStatus replaces what is not written together with the rest by what the object has.

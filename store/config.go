@@ -52,6 +52,10 @@ type Config struct {
 	// ExternalIP says why an address may not be an externalIP of a Service; nil allows
 	// all. Addresses that a Service has already are not asked about again.
 	ExternalIP func(netip.Addr) error
+	// NodePort says why a client of the API may not have a node port that it asks for, as when
+	// a program of the host listens there; nil allows all. Ports that a Service has already
+	// are not asked about again, nor are those that files ask for.
+	NodePort func(protocol string, port uint16) error
 	// Hold is asked in every SyncFiles about the objects that it would remove, if any:
 	// true keeps all of them as they are for now, and they are asked about again in the
 	// next SyncFiles. nil keeps nothing.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/object"
@@ -84,9 +85,22 @@ func portsOf(svc *object.Service) []alloc.Port {
 }
 
 // externalHolder is another Service, the first by name, that has a port on an external IP as
-// of what is settled; "" when there is none.
+// of what is settled; "" when there is none. One whose cluster IP or load balancer IP
+// it is comes first.
 func (t *transaction) externalHolder(addr netip.Addr, port alloc.Port, except string) string {
 	holder := ""
+	if owner, held := t.s.ledger.owner(addr); held && owner != except {
+		namespace, name, _ := strings.Cut(owner, "/")
+		r := t.record(object.Ref{Kind: object.KindService, Namespace: namespace, Name: name})
+		if r != nil && slices.Contains(portsOf(r.object.(*object.Service)), port) {
+			return owner
+		}
+	}
+	for _, claim := range t.s.ledger.pools.Sharing(addr) {
+		if claim.Owner != except && slices.Contains(claim.Ports, port) {
+			return claim.Owner
+		}
+	}
 	for _, all := range []externals{t.s.index.externals, t.externals} {
 		for key, svc := range all[addr] {
 			r := t.record(object.RefOf(svc))

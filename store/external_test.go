@@ -7,6 +7,56 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
+// A cluster IP or load balancer IP of somebody is as taken as an external IP.
+func TestExternalIPsThatAreAllocated(t *testing.T) {
+	b := newBox(t)
+	b.apply("a.yaml", "web {clusterIP: 172.30.0.9}\nlb {type: LoadBalancer, loadBalancerIP: 198.51.100.4}")
+	for spec, want := range map[string]string{
+		"externalIPs: [172.30.0.9]":                        `spec.externalIPs[0]: Invalid value: "172.30.0.9": TCP port 80 on it is already served by Service default/web`,
+		"externalIPs: [198.51.100.4]":                      `spec.externalIPs[0]: Invalid value: "198.51.100.4": TCP port 80 on it is already served by Service default/lb`,
+		"externalIPs: [172.30.0.9], ports: [{port: 81}]":   "",
+		"externalIPs: [198.51.100.4], ports: [{port: 81}]": "",
+		"externalIPs: [172.30.0.10]":                       "",
+	} {
+		got := b.ask(write(refine(document(t, "other {"+spec+"}"))))
+		if got.Err == nil && want != "" || got.Err != nil && got.Err.Error() != want {
+			t.Errorf("%s: %v, want %q", spec, got.Err, want)
+		}
+		b.check()
+		if got.Err == nil {
+			b.must(Write{Ref: ref("other"), Delete: true})
+		}
+	}
+}
+
+// Node ports that a client asks for are asked about, and those that it has, or is given, are not.
+func TestNodePortsThatAreRefused(t *testing.T) {
+	asked := 0
+	b := newBox(t, func(c *Config) {
+		c.NodePort = func(protocol string, port uint16) error {
+			if asked++; protocol == "TCP" && port == 30001 {
+				return errors.New("nginx listens there")
+			}
+			return nil
+		}
+	})
+	service := func(spec string) Write { return write(refine(document(t, "web {type: NodePort, "+spec+"}"))) }
+	want := "spec.ports[1].nodePort: Invalid value: 30001: nginx listens there"
+	if got := b.ask(service("ports: [{name: a, port: 1, nodePort: 30002}, {name: b, port: 2, nodePort: 30001}]")); got.Err == nil || got.Err.Error() != want {
+		t.Errorf("%v, want %s", got.Err, want)
+	}
+	b.check()
+	asked = 0
+	b.must(service("ports: [{name: a, port: 1, nodePort: 30002}, {name: b, port: 2}]"))
+	b.must(changed(b, ref("web"), func(svc *object.Service) { svc.Metadata.Labels = map[string]string{"a": "b"} }))
+	if asked != 1 {
+		t.Errorf("asked %d times", asked)
+	}
+	b.apply("a.yaml", "file {type: NodePort, ports: [{port: 1, nodePort: 30001}]}")
+	b.wantProblems()
+	b.must(changed(b, ref("file"), func(svc *object.Service) { svc.Metadata.Labels = map[string]string{"a": "b"} }))
+}
+
 // A client that asks for a port on an external IP that somebody has is told who has it; a
 // file's Service is for those to sort out who serve it.
 func TestExternalIPsOfTwoServices(t *testing.T) {

@@ -1,8 +1,10 @@
 package store
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"svcctl.io/svcctl/store/object"
 )
@@ -111,4 +113,36 @@ func TestNamespaceGoesWithItsLastObject(t *testing.T) {
 		t.Errorf("%+v, %v", results, err)
 	}
 	b.check()
+}
+
+// TestManyGoWithTheirNamespace: to remove many objects of a Namespace that goes takes no longer
+// than of one that stays.
+func TestManyGoWithTheirNamespace(t *testing.T) {
+	b := newBox(t)
+	remove := func(namespace string, goes bool) time.Duration {
+		b.must(write(made(t, object.KindNamespace, "", namespace)))
+		held := made(t, object.KindConfigMap, namespace, "held")
+		held.GetMeta().Finalizers = []string{"example.com/a"}
+		b.must(write(held))
+		var puts, removals []Write
+		for i := range 2000 {
+			o := made(t, object.KindConfigMap, namespace, fmt.Sprint("cm-", i))
+			puts, removals = append(puts, write(o)), append(removals, Write{Ref: object.RefOf(o), Delete: true})
+		}
+		if _, err := b.s.Write(puts...); err != nil {
+			t.Fatal(err)
+		}
+		if goes {
+			b.must(Write{Ref: namespaceRef(namespace), Delete: true})
+		}
+		began := time.Now()
+		if _, err := b.s.Write(removals...); err != nil {
+			t.Fatal(err)
+		}
+		return time.Since(began)
+	}
+	stays, goes := remove("stays", false), remove("goes", true)
+	if goes > 10*stays {
+		t.Errorf("it took %v, and %v where the Namespace stays", goes, stays)
+	}
 }

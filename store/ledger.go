@@ -70,6 +70,14 @@ func (l *ledger) address(in *alloc.Addresses, take func(*alloc.Addresses, netip.
 	return nil
 }
 
+// owner is the Service that holds a cluster IP.
+func (l *ledger) owner(addr netip.Addr) (owner string, held bool) {
+	if in := l.addresses[addr.Is4()]; in != nil {
+		return in.Owner(addr)
+	}
+	return "", false
+}
+
 func (l *ledger) nextAddress(ipv4 bool, owner string) (netip.Addr, error) {
 	addresses := l.addresses[ipv4]
 	if addresses == nil {

@@ -1,6 +1,10 @@
 package store
 
-import "svcctl.io/svcctl/store/object"
+import (
+	"slices"
+
+	"svcctl.io/svcctl/store/object"
+)
 
 // A Namespace that is deleted stays, going, while there are objects in it, and goes with the
 // last of them. Events are left behind: they pass by themselves, and more may come.
@@ -53,6 +57,8 @@ func (t *transaction) endNamespaces(changes []*change) ([]*change, error) {
 	if len(ending) == 0 {
 		return nil, nil
 	}
+	slices.Sort(ending)
+	ending = slices.Compact(ending) // to look into one takes as long as the transaction is
 	for _, c := range changes {
 		if c.revision != 0 {
 			t.last[c.ref] = c

@@ -11,7 +11,7 @@ import (
 func TestOwners(t *testing.T) {
 	b := newBox(t)
 	b.apply("a.yaml", "web {type: NodePort}")
-	if _, err := b.s.Generate(namespacesController, []object.Object{made(t, object.KindNamespace, "", "shop")}, nil); err != nil {
+	if _, err := b.s.Generate(NamespacesController, []object.Object{made(t, object.KindNamespace, "", "shop")}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := b.s.Generate("endpoints", []object.Object{made(t, object.KindEndpointSlice, "default", "web-1")}, nil); err != nil {

@@ -16,7 +16,7 @@ const (
 	ReasonConflict = "Conflict"     // somebody else has the object, or one of its values
 	ReasonFull     = "RangeFull"    // no free value is left
 	ReasonPending  = "Pending"      // warning: a load balancer waits for an IP
-	ReasonOutside  = "OutsideRange" // warning: a value is kept that no range has any more
+	ReasonOutside  = "OutsideRange" // no range has the value; a warning when it is kept all the same
 	ReasonUnusual  = "Unusual"      // warning: accepted, but strange
 	ReasonUnmerged = "Unmerged"     // the document cannot be joined with what the API has added
 )

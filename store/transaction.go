@@ -59,6 +59,8 @@ type change struct {
 	ingress []netip.Addr
 	// stays says that this holder could not have what it asks for.
 	stays bool
+	// outside says that it asks for a value that no range has.
+	outside bool
 	// waits says that the outcome may be better when others release something.
 	waits bool
 

@@ -147,6 +147,25 @@ func TestNodePortSpaces(t *testing.T) {
 	}
 }
 
+// Why a Service of a file does not get what it asks for.
+func TestReasonsOfRefusedValues(t *testing.T) {
+	for spec, want := range map[string]string{
+		"clusterIP: 172.30.0.9":                                           ReasonConflict,
+		"type: NodePort, ports: [{port: 1, nodePort: 30001}]":             ReasonConflict,
+		"clusterIP: 10.0.0.1":                                             ReasonOutside,
+		"type: NodePort, ports: [{port: 1, nodePort: 1}]":                 ReasonOutside,
+		"type: NodePort, ports: [{port: 1, name: a}, {port: 2, name: b}]": ReasonFull,
+	} {
+		b := newBox(t, func(c *Config) { c.NodePorts = PortRange{30001, 30002} })
+		b.apply("a.yaml", "web {clusterIP: 172.30.0.9, type: NodePort, ports: [{port: 1, nodePort: 30001}]}")
+		b.wantProblems()
+		b.apply("b.yaml", "other {"+spec+"}")
+		if p := b.s.Problems(); len(p) != 1 || p[0].Reason != want || p[0].Warning {
+			t.Errorf("%s: want %s, got:\n%s", spec, want, b.problems())
+		}
+	}
+}
+
 func TestHealthCheckNodePort(t *testing.T) {
 	b := newBox(t)
 	lb := "type: LoadBalancer, externalTrafficPolicy: Local, "

@@ -78,8 +78,9 @@ type Written struct {
 	// Object is the version that is stored afterwards, or would be; of a removal the last
 	// one. What a dry run would store has no resourceVersion of its own.
 	Object object.Object
-	// Removed says that the object is gone.
-	Removed bool
+	// Removed says that the object is gone; Revision is that of its removal, 0 of a dry run.
+	Removed  bool
+	Revision uint64
 	// Warnings are for the one who asked.
 	Warnings []string
 	Err      error
@@ -132,6 +133,9 @@ func (t *transaction) write(w *Write) Written {
 		warnings = append(warnings, n.message)
 	}
 	written := Written{Warnings: warnings, Removed: c.remove}
+	if c.remove {
+		written.Revision = c.revision
+	}
 	if r := t.record(ref); r != nil {
 		written.Object = r.object
 	} else {

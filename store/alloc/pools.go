@@ -206,6 +206,9 @@ func (p *Pools) ClaimOf(addr netip.Addr, owner string) (Claim, bool) {
 	return Claim{}, false
 }
 
+// Sharing are the claims on an address. They may not be changed.
+func (p *Pools) Sharing(addr netip.Addr) []Claim { return p.claims[addr] }
+
 // Holders are the owners with a claim on each address, sorted.
 func (p *Pools) Holders() map[netip.Addr][]string {
 	holders := make(map[netip.Addr][]string, len(p.claims))

@@ -96,10 +96,18 @@ func validateOwners(p path, owners []OwnerReference) Errors {
 	return errs
 }
 
+// standardFinalizers are those without a domain.
+var standardFinalizers = []string{"kubernetes", "orphan", "foregroundDeletion"}
+
 func validateFinalizers(p path, finalizers []string) Errors {
 	var errs Errors
 	for _, finalizer := range finalizers {
 		errs = append(errs, invalidFor(p, finalizer, labelKeyProblems(finalizer))...)
+	}
+	for i, finalizer := range finalizers {
+		if !strings.Contains(finalizer, "/") && !slices.Contains(standardFinalizers, finalizer) {
+			errs = append(errs, invalid(p.index(i), finalizer, "name is neither a standard finalizer name nor is it fully qualified")...)
+		}
 	}
 	if slices.Contains(finalizers, "orphan") && slices.Contains(finalizers, "foregroundDeletion") {
 		errs = append(errs, invalid(p, finalizers, "finalizer orphan and foregroundDeletion cannot be both set")...)

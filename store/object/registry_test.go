@@ -189,3 +189,14 @@ func TestDoc(t *testing.T) {
 		}
 	}
 }
+
+func TestRefString(t *testing.T) {
+	for ref, want := range map[Ref]string{
+		{Kind: "Service", Namespace: "default", Name: "web"}: "Service default/web",
+		{Kind: "Node", Name: "gw1"}:                          "Node gw1",
+	} {
+		if got := ref.String(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

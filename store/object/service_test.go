@@ -92,8 +92,12 @@ func TestValidateMeta(t *testing.T) {
 		}},
 		{"finalizers", func(s *Service) { s.Metadata.Finalizers = []string{"orphan", "foregroundDeletion", "a b"} }, []string{
 			`metadata.finalizers: Invalid value: "a b": ` + keyNameDetail,
+			`metadata.finalizers[2]: Invalid value: "a b": name is neither a standard finalizer name nor is it fully qualified`,
 			`metadata.finalizers: Invalid value: ["orphan","foregroundDeletion","a b"]: finalizer orphan and foregroundDeletion cannot be both set`}},
 		{"one of the two finalizers", func(s *Service) { s.Metadata.Finalizers = []string{"orphan"} }, nil},
+		{"finalizer with a domain", func(s *Service) { s.Metadata.Finalizers = []string{"example.com/held"} }, nil},
+		{"finalizer of nobody", func(s *Service) { s.Metadata.Finalizers = []string{"held"} }, []string{
+			`metadata.finalizers[0]: Invalid value: "held": name is neither a standard finalizer name nor is it fully qualified`}},
 		{"generation", func(s *Service) { s.Metadata.Generation = -1 }, []string{
 			"metadata.generation: Invalid value: -1: must be greater than or equal to 0"}},
 	})

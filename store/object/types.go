@@ -67,8 +67,13 @@ func RefOf(o Object) Ref {
 	return Ref{Kind: o.GetTypeMeta().Kind, Namespace: o.GetMeta().Namespace, Name: o.GetMeta().Name}
 }
 
-// String is "Service default/web".
-func (r Ref) String() string { return fmt.Sprintf("%s %s/%s", r.Kind, r.Namespace, r.Name) }
+// String is "Service default/web", and "Node gw1" of what is in no namespace.
+func (r Ref) String() string {
+	if r.Namespace == "" {
+		return r.Kind + " " + r.Name
+	}
+	return fmt.Sprintf("%s %s/%s", r.Kind, r.Namespace, r.Name)
+}
 
 // Key is "namespace/name".
 func (r Ref) Key() string { return r.Namespace + "/" + r.Name }
