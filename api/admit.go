@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"svcctl.io/svcctl/api/auth"
 	"svcctl.io/svcctl/api/wire"
 )
 
@@ -29,18 +30,20 @@ func take(count *atomic.Int64, max int) bool {
 const retryAfter = 1
 
 // admit keeps requests without end apart from the others: so neither can take the room of
-// the other, however many there are of it. Over the unix socket each other request has a
-// connection of its own, which are bounded already.
+// the other, however many there are of it. Nor can those who may not do everything take the
+// second half of either, by which those who may can always put things right.
 func (s *Server) admit(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		use, watches, requests := &s.onTLS, s.limits.watches, s.limits.requests
-		_, unix := PeerFrom(r.Context())
-		if unix {
+		if _, unix := peerFrom(r.Context()); unix {
 			use, watches, requests = &s.onUnix, s.limits.unixWatches, s.limits.connections
 		}
 		count, max, what := &use.requests, requests, "requests"
-		if isWatch(r) || !unix && r.URL.Path == waitPath { // svcctl wait may go on for an hour, too
+		if isEndless(r) {
 			count, max, what = &use.watches, watches, "watches"
+		}
+		if auth.From(r.Context()).Role != auth.Admin {
+			max = (max + 1) / 2
 		}
 		if !take(count, max) {
 			spare(w, r)
@@ -53,6 +56,10 @@ func (s *Server) admit(h http.Handler) http.Handler {
 		h.ServeHTTP(w, r)
 	})
 }
+
+// isEndless tells whether a request is for an answer that may be long in coming, or never
+// ends.
+func isEndless(r *http.Request) bool { return isWatch(r) || r.URL.Path == waitPath }
 
 // isWatch tells whether a request is for an answer without end: any value of watch is true
 // but these two, as Kubernetes reads it. The old paths have it in front of the resource.

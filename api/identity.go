@@ -16,9 +16,9 @@ import (
 
 type peerKey struct{}
 
-// PeerFrom is who is at the other end of the unix socket that a request came by; false when
+// peerFrom is who is at the other end of the unix socket that a request came by; false when
 // it came another way.
-func PeerFrom(ctx context.Context) (auth.Peer, bool) {
+func peerFrom(ctx context.Context) (auth.Peer, bool) {
 	p, ok := ctx.Value(peerKey{}).(auth.Peer)
 	return p, ok
 }
@@ -40,7 +40,7 @@ func (s *Server) identify(h http.Handler) http.Handler {
 			fail(w, http.StatusForbidden, wire.ReasonForbidden, fmt.Sprintf("nobody may act as %q here: leave out --as", who))
 			return
 		}
-		if peer, ok := PeerFrom(r.Context()); ok {
+		if peer, ok := peerFrom(r.Context()); ok {
 			h.ServeHTTP(w, r.WithContext(auth.With(r.Context(), s.local.User(peer))))
 			return
 		}
@@ -57,10 +57,11 @@ func (s *Server) identify(h http.Handler) http.Handler {
 	})
 }
 
-// errTokenEnded is why a watch ends with the token that it was asked for with.
+// errTokenEnded is why a watch, or a wait, ends with the token that it was asked for with.
 var errTokenEnded = errors.New("the token has ended")
 
-// withToken serves a request for the holder of a token. A watch ends with the token.
+// withToken serves a request for the holder of a token. What has no end of its own ends with
+// the token.
 func (s *Server) withToken(w http.ResponseWriter, r *http.Request, token string, h http.Handler) {
 	revoked := s.cfg.TLS.Tokens.Revoked()
 	user, until, err := s.cfg.TLS.Tokens.Verify(token)
@@ -69,7 +70,7 @@ func (s *Server) withToken(w http.ResponseWriter, r *http.Request, token string,
 		return
 	}
 	ctx := auth.With(r.Context(), user)
-	if isWatch(r) {
+	if isEndless(r) {
 		ending, end := context.WithCancelCause(ctx)
 		defer end(nil)
 		go func() {
@@ -149,6 +150,6 @@ func spare(w http.ResponseWriter, r *http.Request) {
 // isOperator tells whether a request came by a unix socket from root or from the user
 // that the appliance runs as.
 func isOperator(r *http.Request) bool {
-	peer, ok := PeerFrom(r.Context())
+	peer, ok := peerFrom(r.Context())
 	return ok && (peer.UID == 0 || int(peer.UID) == os.Geteuid())
 }

@@ -135,7 +135,7 @@ func record(h http.Handler, log *slog.Logger) http.Handler {
 		rec := &recorder{ResponseWriter: w}
 		h.ServeHTTP(rec, r)
 		args := []any{"method", r.Method, "path", r.URL.Path, "code", rec.code, "dur", time.Since(began)}
-		if peer, ok := PeerFrom(r.Context()); ok {
+		if peer, ok := peerFrom(r.Context()); ok {
 			args = append(args, "uid", peer.UID, "pid", peer.PID)
 		} else {
 			args = append(args, "from", r.RemoteAddr)

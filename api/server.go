@@ -139,7 +139,11 @@ func (s *Server) Handler() http.Handler {
 	for _, path := range []string{"/healthz", "/livez", "/readyz"} {
 		mux.Handle(path, health)
 	}
-	mux.Handle("/version", get(s.version))
+	// Clients generated from the OpenAPI document of Kubernetes, as that for Python, ask for
+	// /version/.
+	for _, path := range []string{"/version", "/version/{$}"} {
+		mux.Handle(path, get(s.version))
+	}
 	reader := func(path string, h http.Handler) { mux.Handle(path, needs(auth.Reader, h)) }
 	admin := func(path string, h http.Handler) { mux.Handle(path, needs(auth.Admin, h)) }
 	reader("/svcctl/v1/status", get(s.status))

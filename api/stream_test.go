@@ -229,6 +229,74 @@ func TestWatchBudget(t *testing.T) {
 	}, func(s *api.Server) { s.SetWatches(5) })
 }
 
+// TestWaitsAreWatches: waits count as watches, so that they leave room for others.
+func TestWaitsAreWatches(t *testing.T) {
+	eachWay(t, func(t *testing.T, h *ticking, way wayIn) {
+		if resp := way.watch(t, t.Context()); resp.StatusCode != http.StatusOK {
+			t.Fatalf("a watch within the budget: %d", resp.StatusCode)
+		}
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, way.url+"/svcctl/v1/wait?for=ready", nil)
+		req.Header = way.header
+		resp, err := way.client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusTooManyRequests {
+			t.Errorf("a wait beyond the budget: %d", resp.StatusCode)
+		}
+	}, func(s *api.Server) { s.SetWatches(1) })
+}
+
+// TestReadersLeaveRoom: who may only read can take half of the room, and no more.
+func TestReadersLeaveRoom(t *testing.T) {
+	release := make(chan struct{})
+	began := make(chan struct{}, 10)
+	slow := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		began <- struct{}{}
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+	})
+	s := serveTLS(t, newBackend(), api.Config{Objects: slow}, func(s *api.Server) { s.SetRequests(4); s.SetWatches(2) })
+	ask := func(role auth.Role, path string) int {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		resp, err := s.client(t, 2).Do(s.request(t, ctx, s.token(t, role), http.MethodGet, path, ""))
+		if err != nil {
+			t.Error(err)
+			return 0
+		}
+		_ = resp.Body.Close()
+		return resp.StatusCode
+	}
+	codes := make(chan int, 10)
+	begin := func(role auth.Role, path string) {
+		go func() { codes <- ask(role, path) }()
+		<-began
+	}
+	begin(auth.Reader, "/api")
+	begin(auth.Reader, "/api")
+	begin(auth.Reader, "/api?watch=1")
+	for _, path := range []string{"/api", "/api?watch=1", "/svcctl/v1/wait?for=ready"} {
+		if code := ask(auth.Reader, path); code != http.StatusTooManyRequests {
+			t.Errorf("a reader beyond half of the room: %s is answered %d", path, code)
+		}
+	}
+	begin(auth.Admin, "/api")
+	begin(auth.Admin, "/api?watch=1")
+	if code := ask(auth.Admin, "/svcctl/v1/wait?for=ready"); code != http.StatusTooManyRequests {
+		t.Errorf("an admin beyond all of the room: %d", code)
+	}
+	close(release)
+	for range 5 {
+		if code := <-codes; code != http.StatusOK {
+			t.Errorf("answered %d, want 200", code)
+		}
+	}
+}
+
 // TestRequestBudget: one HTTP/2 connection has many requests, but not any number of them.
 func TestRequestBudget(t *testing.T) {
 	release := make(chan struct{})
@@ -238,7 +306,7 @@ func TestRequestBudget(t *testing.T) {
 		<-release
 	})
 	s := serveTLS(t, newBackend(), api.Config{Objects: slow}, func(s *api.Server) { s.SetRequests(10) })
-	client, token := s.client(t, 2), s.token(t, auth.Reader)
+	client, token := s.client(t, 2), s.token(t, auth.Admin)
 	codes := make(chan int, 30)
 	for range 30 {
 		go func() {

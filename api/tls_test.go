@@ -144,6 +144,8 @@ func TestWhoMayWhatOverTLS(t *testing.T) {
 		{"", "/livez", 200, "ok"},
 		{"", "/readyz", 200, "ok"},
 		{"", "/version", 200, "v1.36"},
+		{"", "/version/", 200, "v1.36"},
+		{"", "/version/more", 401, "Unauthorized"},
 		{"", "/api", 401, "Unauthorized"},
 		{"", "/api/v1/services", 401, "Unauthorized"},
 		{"", "/apis/", 401, "Unauthorized"},

@@ -23,7 +23,7 @@ const noTLS = "the API is not served over TLS: start `svcctl serve` with --liste
 // token answers /svcctl/v1/token: POST gives a token, DELETE revokes all of them. That is for
 // who comes by the unix socket: a token that leaked must not be good for another one.
 func (s *Server) token(w http.ResponseWriter, r *http.Request) {
-	if _, local := PeerFrom(r.Context()); !local {
+	if _, local := peerFrom(r.Context()); !local {
 		spare(w, r)
 		fail(w, http.StatusForbidden, wire.ReasonForbidden, "tokens are given over the unix socket only: run `svcctl token` on the appliance's box")
 		return

@@ -107,7 +107,7 @@ func (t *Tokens) Issue(u User, life time.Duration) (text string, expires time.Ti
 	case u.Role != Reader && u.Role != Admin:
 		return "", time.Time{}, errors.New("nobody needs no token")
 	case life < time.Second || life > MaxTokenLife:
-		return "", time.Time{}, fmt.Errorf("a token cannot be valid for %s: give a duration from 1s to %s", life, MaxTokenLife)
+		return "", time.Time{}, fmt.Errorf("a token cannot be valid for %s: give a duration from 1s to %.0fh", life, MaxTokenLife.Hours())
 	}
 	now := t.now()
 	expires = now.Add(life).Truncate(time.Second).UTC()

@@ -130,7 +130,7 @@ func (d *diagnosis) exists() bool {
 	}
 	d.add(Bad, "apply it, or put it into a watched directory: `svcctl get services -A` lists what there is", "there is no Service %s in the namespace %s", d.Name, d.Namespace)
 	for _, p := range d.Status.Problems {
-		if p.Object == "" && p.File != "" && p.Severity == wire.SeverityError {
+		if p.Object == "" && p.File != "" && p.Severity == wire.SeverityError && !d.isSource(p.File) {
 			d.details("a file that cannot be read may declare it: " + p.String())
 		}
 	}
@@ -142,21 +142,40 @@ func (d *diagnosis) exists() bool {
 	return false
 }
 
+// isSource tells whether a path is a watched directory, which is told by itself.
+func (d *diagnosis) isSource(path string) bool {
+	return slices.ContainsFunc(d.Status.Sources, func(s wire.Source) bool { return s.Dir == path })
+}
+
 // origin says who made it.
 func (d *diagnosis) origin() string {
+	managers := Managers(d.Service)
+	switch {
+	case len(managers) == 0:
+		return ""
+	case managers[0] == fileManager:
+		return ", declared by " + fileManager
+	}
+	return ", managed by " + strings.Join(managers, " and ")
+}
+
+// fileManager is what the manager gitops is to people.
+const fileManager = "a file of the appliance"
+
+// Managers are those who manage fields of a Service, but for its status; a file that
+// declares it comes first.
+func Managers(svc *object.Service) []string {
 	var managers []string
-	for _, e := range d.Service.Metadata.ManagedFields {
-		if e.Manager == "gitops" {
-			return ", declared by a file of the appliance"
-		}
-		if e.Subresource == "" && !slices.Contains(managers, e.Manager) {
+	for _, e := range svc.Metadata.ManagedFields {
+		switch {
+		case e.Subresource != "":
+		case e.Manager == "gitops":
+			managers = slices.Insert(managers, 0, fileManager)
+		case !slices.Contains(managers, e.Manager):
 			managers = append(managers, e.Manager)
 		}
 	}
-	if managers == nil {
-		return ""
-	}
-	return ", managed by " + strings.Join(managers, " and ")
+	return managers
 }
 
 // refusedByKernel is the reason of a problem that has a check of its own.

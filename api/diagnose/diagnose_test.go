@@ -75,6 +75,11 @@ func TestService(t *testing.T) {
 			f.Status.Problems = []wire.Problem{{File: "a.yaml", Line: 3, Message: "no YAML", Severity: wire.SeverityError}}
 		}, diagnose.Bad,
 			[]string{"    a file that cannot be read may declare it: a.yaml:3: no YAML"}, nil},
+		"in a directory that is away": {func(f *diagnose.Facts) {
+			f.Service = nil
+			f.Status.Sources = []wire.Source{{Dir: "/m", State: wire.SourceUnavailable, Error: "gone"}}
+			f.Status.Problems = []wire.Problem{{File: "/m", Message: "unavailable", Severity: wire.SeverityError}}
+		}, diagnose.Bad, []string{"    the directory /m is unavailable: gone"}, []string{"    a file that cannot be read may declare it: /m: unavailable"}},
 		"partly refused": {func(f *diagnose.Facts) {
 			f.Status.Problems = []wire.Problem{{Object: "Service default/web", Message: "conflict", Severity: wire.SeverityError}}
 		}, diagnose.Bad, []string{"- 1 problem with it", "    conflict"}, nil},

@@ -97,7 +97,7 @@ func (s *Server) unmerged(err error, r *request) error {
 		}
 		if slices.ContainsFunc(contested.Conflicts, func(c fields.Conflict) bool { return c.Name == gitops }) {
 			if path, line := s.store.Location(r.ref()); path != "" {
-				e.message += fmt.Sprintf("\n%q is the file %s: change it there, force does not help", gitops, place(path, line))
+				e.message += fmt.Sprintf("\nThe manager %q is the file %s: change it there, force does not help", gitops, place(path, line))
 			}
 		}
 		return e

@@ -70,7 +70,7 @@ func (s *Server) batch(w http.ResponseWriter, r *request) error {
 	w.Header().Set("Cache-Control", "no-cache, private")
 	a := newAnswer(w, r.http, http.StatusOK)
 	defer a.Close()
-	b := &batch{server: s, request: r, options: o, out: json.NewEncoder(a), refs: map[object.Ref]bool{}}
+	b := &batch{server: s, request: r, options: o, out: json.NewEncoder(a), refs: map[object.Ref]bool{}, spaces: map[string]bool{}}
 	body := &patientReader{http.MaxBytesReader(w, r.http.Body, batchLimit), http.NewResponseController(w)}
 	for doc, err := range documents(body, mediaType) {
 		if err == nil && a.err == nil {
@@ -105,6 +105,7 @@ type batch struct {
 	items  []*item
 	refs   map[object.Ref]bool // of items
 	length int                 // of items, in bytes
+	spaces map[string]bool     // the namespaces that a dry run has made so far
 }
 
 // item is one object of a batch.
@@ -141,8 +142,16 @@ func (b *batch) add(d document) error {
 	b.length += d.length
 	b.refs[ref] = it.err == nil
 	full := len(b.items) >= commitObjects || b.length >= commitBytes
-	// Dry runs see only what is in the same commit; what comes after a Namespace may be in it.
-	if !b.options.dryRun && full || ref.Kind == object.KindNamespace {
+	// What comes after a Namespace may be in it.
+	isSpace := ref.Kind == object.KindNamespace
+	if b.options.dryRun {
+		// Dry runs see only what is in the same commit.
+		if isSpace {
+			b.spaces[ref.Name] = true
+		}
+		return nil
+	}
+	if full || isSpace {
 		return b.flush()
 	}
 	return nil
@@ -187,6 +196,10 @@ func (b *batch) writing(d document) (*writing, error) {
 	}
 	o := *b.options
 	o.warnings = nil
+	if b.spaces[r.namespace] {
+		there, _ := b.server.store.Get(namespaceRef(r.namespace))
+		o.founded = there == nil
+	}
 	return b.server.applying(&r, &o, content, d.doubts)
 }
 
@@ -264,11 +277,15 @@ func (b *batch) plan() {
 
 // retry makes a change that somebody else came in the way of.
 func (b *batch) retry(it *item) {
+	before, _ := b.server.store.Get(it.writing.request.ref())
 	var created bool
 	it.result = applied{Result: wire.Configured}
 	it.result.Object, created, it.err = b.server.write(it.writing)
-	if created {
+	switch {
+	case created:
 		it.result.Result = wire.Created
+	case it.err == nil && before != nil && sameObject(stowed(it.result.Object), before):
+		it.result.Result = wire.Unchanged
 	}
 }
 

@@ -104,6 +104,29 @@ func TestBatchDryRun(t *testing.T) {
 	}
 }
 
+// What an apply puts into a namespace that it makes itself, a dry run takes, too.
+func TestBatchDryRunOfNamespace(t *testing.T) {
+	w := newWorld(t)
+	space := `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"ns"}}`
+	inside := func(name string) string {
+		return strings.Replace(applied1(name, "x"), `"metadata":{`, `"metadata":{"namespace":"ns",`, 1)
+	}
+	body := inside("early") + applied1("other", "x") + space + inside("a") + inside("b")
+	shown := w.batch(batchPath+"&dryRun=All", body, typeLines)
+	if got, want := outcomes(shown), "refused(404) created created created created"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	made := w.batch(batchPath, body, typeLines)
+	if outcomes(made) != outcomes(shown) {
+		t.Errorf("made: %s, shown: %s", outcomes(made), outcomes(shown))
+	}
+	for i := range made {
+		if x, y := at(shown[i], "object", "spec", "clusterIP"), at(made[i], "object", "spec", "clusterIP"); x != y {
+			t.Errorf("%d: shown %v, made %v", i, x, y)
+		}
+	}
+}
+
 func TestBatchConflicts(t *testing.T) {
 	w := newWorld(t)
 	w.files(map[string]string{"web.yaml": webFile})

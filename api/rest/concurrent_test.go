@@ -3,7 +3,9 @@ package rest
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"svcctl.io/svcctl/store"
@@ -106,4 +108,33 @@ func TestBrokenEngine(t *testing.T) {
 	}
 	w.engine.Inject(nil)
 	w.does(http.StatusOK, "DELETE", configMapsPath+"/cm", "")
+}
+
+// Of those who apply the same at the same time, one makes it, and the others find it made.
+func TestConcurrentBatches(t *testing.T) {
+	w := newWorld(t)
+	const count = 50
+	var body strings.Builder
+	for i := range count {
+		body.WriteString(applied1(fmt.Sprintf("s%d", i), "x"))
+	}
+	var clients sync.WaitGroup
+	var made atomic.Int64
+	for range 4 {
+		clients.Go(func() {
+			for _, line := range w.batch(batchPath, body.String(), typeLines) {
+				switch line["result"] {
+				case "created":
+					made.Add(1)
+				case "unchanged":
+				default:
+					t.Errorf("%v", line)
+				}
+			}
+		})
+	}
+	clients.Wait()
+	if made.Load() != count {
+		t.Errorf("%d were made, of %d", made.Load(), count)
+	}
 }

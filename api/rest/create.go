@@ -62,8 +62,10 @@ func (s *Server) planCreation(wr *writing) (plan, error) {
 	if err := mayCreate(r); err != nil {
 		return plan{}, err
 	}
-	if err := s.hasNamespace(r); err != nil {
-		return plan{}, err
+	if !wr.options.founded {
+		if err := s.hasNamespace(r); err != nil {
+			return plan{}, err
+		}
 	}
 	if err := s.countEvent(wr); err != nil {
 		return plan{}, err

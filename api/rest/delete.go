@@ -59,9 +59,20 @@ func (s *Server) remove(r *request, d deletion) (last object.Object, removed boo
 			return nil, false, answerTo(err, r)
 		}
 		if err := results[0].Err; !errors.Is(err, store.ErrStale) || try == maxTries {
-			return shown(results[0].Object, r), results[0].Removed, answerTo(err, r)
+			return shown(lastVersion(results[0]), r), results[0].Removed, answerTo(err, r)
 		}
 	}
+}
+
+// lastVersion is what a removal answers with: what was stored last, with the resourceVersion
+// of the removal, as its event has it. Who watches from there is not told of it again.
+func lastVersion(w store.Written) object.Object {
+	if w.Revision == 0 {
+		return w.Object
+	}
+	last := w.Object.DeepCopy()
+	last.GetMeta().ResourceVersion = strconv.FormatUint(w.Revision, 10)
+	return last
 }
 
 // removal plans the removal of an object.
@@ -106,7 +117,7 @@ type deletion struct {
 }
 
 // deletionOf reads the DeleteOptions in the body of a request, or in its query when it has no
-// body. Whatever is to become of the objects that an object owns, here it owns none.
+// body. What an object owns stays, but for what goes with a Service (removeDependents).
 func deletionOf(r *request) (deletion, error) {
 	body, err := readBody(r.http, schema.MaxBytes)
 	if err != nil {

@@ -35,6 +35,63 @@ func TestDelete(t *testing.T) {
 	w.ask(http.MethodGet, servicesPath+"/web")
 }
 
+// Who watches from the version that a removal answers with is not told of the removal.
+func TestDeleteAnswersWithItsRevision(t *testing.T) {
+	w := newWorld(t)
+	version := func(o map[string]any) string { return at(o, "metadata", "resourceVersion").(string) }
+	stored := version(w.does(http.StatusCreated, "POST", servicesPath, service("web", "")))
+	if got := version(w.does(http.StatusOK, "DELETE", servicesPath+"/web?dryRun=All", "")); got != stored {
+		t.Errorf("a dry run has the version %s, want %s", got, stored)
+	}
+	watcher := w.watch(servicesPath + "?watch=1&resourceVersion=" + stored)
+	answered := version(w.does(http.StatusOK, "DELETE", servicesPath+"/web", ""))
+	if told := version(at(watcher.next(), "object").(map[string]any)); answered != told || answered == stored {
+		t.Errorf("the answer has the version %s, the event %s, what was stored %s", answered, told, stored)
+	}
+}
+
+// What is only there for a Service goes with it.
+func TestDeleteServiceWithDependents(t *testing.T) {
+	const endpointsPath, slicesPath = "/api/v1/namespaces/default/endpoints", "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+	for name, remove := range map[string]func(w *world){
+		"one": func(w *world) { w.does(http.StatusOK, "DELETE", servicesPath+"/web", "") },
+		"all": func(w *world) { w.does(http.StatusOK, "DELETE", servicesPath, "") },
+		"last finalizer": func(w *world) {
+			w.does(http.StatusOK, "PATCH", servicesPath+"/web", `{"metadata":{"finalizers":["example.com/f"]}}`, asMerge)
+			w.does(http.StatusOK, "DELETE", servicesPath+"/web", "")
+			w.does(http.StatusOK, "GET", endpointsPath+"/web", "")
+			w.does(http.StatusOK, "PATCH", servicesPath+"/web", `{"metadata":{"finalizers":null}}`, asMerge)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			uid := at(w.does(http.StatusCreated, "POST", servicesPath, service("web", "")), "metadata", "uid")
+			w.does(http.StatusCreated, "POST", endpointsPath, `{"metadata":{"name":"web"},"subsets":[]}`)
+			w.does(http.StatusCreated, "POST", endpointsPath, `{"metadata":{"name":"other"},"subsets":[]}`)
+			for _, slice := range []struct{ name, owners string }{
+				{"owned", fmt.Sprintf(`[{"apiVersion":"v1","kind":"Service","name":"web","uid":%q}]`, uid)},
+				{"shared", fmt.Sprintf(`[{"apiVersion":"v1","kind":"Service","name":"web","uid":%q},{"apiVersion":"v1","kind":"ConfigMap","name":"cm","uid":"u"}]`, uid)},
+				{"nobodys", `[]`},
+			} {
+				w.does(http.StatusCreated, "POST", slicesPath, fmt.Sprintf(
+					`{"metadata":{"name":%q,"labels":{"kubernetes.io/service-name":"web"},"ownerReferences":%s},"addressType":"IPv4","endpoints":[]}`, slice.name, slice.owners))
+			}
+			w.does(http.StatusOK, "DELETE", servicesPath+"/web?dryRun=All", "")
+			if got := names(w.get(slicesPath)); got != "nobodys owned shared" {
+				t.Fatal("a dry run has removed something: ", got)
+			}
+			remove(w)
+			if got := names(w.get(slicesPath)); got != "nobodys shared" {
+				t.Error("slices left:", got)
+			}
+			// Of "web" there is what is computed from its slices, which is none.
+			if got := names(w.get(endpointsPath)); got != "other" {
+				t.Error("endpoints left:", got)
+			}
+		})
+	}
+}
+
 func TestFinalizers(t *testing.T) {
 	w := newWorld(t)
 	cm := configMapsPath + "/cm"

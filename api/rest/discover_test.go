@@ -84,18 +84,21 @@ func TestOpenAPI(t *testing.T) {
 	if binary := w.ask("GET", plain, "Accept: application/com.github.proto-openapi.spec.v3.v1.0+protobuf"); binary.Code != http.StatusNotAcceptable {
 		t.Errorf("%d", binary.Code)
 	}
-	for accept, code := range map[string]int{
-		"application/com.github.proto-openapi.spec.v2@v1.0+protobuf": 200,
-		"application/com.github.proto-openapi.spec.v2.v1.0+protobuf": 200,
-		"*/*":              200,
-		"application/json": 406,
+	const binary, text = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf", "application/json"
+	for accept, want := range map[string]struct {
+		code            int
+		mediaType, body string
+	}{
+		"application/com.github.proto-openapi.spec.v2@v1.0+protobuf": {200, binary, "\x0a\x032.0"},
+		binary:                  {200, binary, "\x0a\x032.0"},
+		"*/*":                   {200, text, `{"definitions":`},
+		text:                    {200, text, `{"definitions":`},
+		"application/json, */*": {200, text, `{"definitions":`},
+		"text/html":             {406, text, ""},
 	} {
 		answer := w.ask("GET", "/openapi/v2", "Accept: "+accept)
-		if answer.Code != code {
-			t.Errorf("%s: %d", accept, answer.Code)
-		}
-		if code == http.StatusOK && (answer.Header().Get("Content-Type") != "application/com.github.proto-openapi.spec.v2.v1.0+protobuf" || !strings.HasPrefix(answer.Body.String(), "\x0a\x032.0")) {
-			t.Errorf("%s: %v %.20q", accept, answer.Header(), answer.Body)
+		if answer.Code != want.code || answer.Header().Get("Content-Type") != want.mediaType || !strings.HasPrefix(answer.Body.String(), want.body) {
+			t.Errorf("%s: %d %v %.20q", accept, answer.Code, answer.Header(), answer.Body)
 		}
 	}
 }

@@ -22,6 +22,11 @@ func (s *Server) list(w http.ResponseWriter, r *request) error {
 	if err != nil {
 		return err
 	}
+	leave, err := s.enter(r)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	objects, revision, err := s.collectionOf(r.kind).list(r.namespace, at)
 	switch {
 	case errors.Is(err, store.ErrExpired):

@@ -65,44 +65,50 @@ func (s *Server) contents(namespace string) ([]object.Object, error) {
 	return all, nil
 }
 
-// deleteNamespace removes a namespace with all that is in it. What a file declares in it has
-// to go first, and what controllers have made goes with what they made it of. The
-// namespace stays, and can be filled no more, as long as something is in it.
+// deleteNamespace answers a DELETE of a namespace.
 func (s *Server) deleteNamespace(w http.ResponseWriter, r *request, d deletion) error {
+	last, err := s.removeNamespace(r, d)
+	if err != nil {
+		return err
+	}
+	namespace := last.DeepCopy().(*object.Namespace)
+	namespace.Status.Phase = object.NamespaceTerminating
+	return s.respond(w, r, http.StatusOK, namespace)
+}
+
+// removeNamespace removes a namespace with all that is in it, and gives its last version. What
+// a file declares in it has to go first, and what controllers have made goes with what they
+// made it of. The namespace stays, and can be filled no more, as long as something is in it.
+func (s *Server) removeNamespace(r *request, d deletion) (last object.Object, err error) {
 	s.guards.namespaces.Lock()
 	defer s.guards.namespaces.Unlock()
 	live, owner := s.store.Get(r.ref())
 	if live == nil {
-		return notFound(r.kind, r.name)
+		return nil, notFound(r.kind, r.name)
 	}
 	if slices.Contains(immortal, r.name) {
-		return refused(r.kind, r.name, "this namespace may not be deleted")
+		return nil, refused(r.kind, r.name, "this namespace may not be deleted")
 	}
 	if err := mayWrite(r, owner); err != nil {
-		return err
+		return nil, err
 	}
 	if err := preconditions(r, live, d.version, d.uid); err != nil {
-		return err
+		return nil, err
 	}
 	contents, ofFile, err := s.removable(r.name)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if ofFile != nil {
 		path, line := s.store.Location(*ofFile)
-		return conflict(r.kind, r.name, fmt.Sprintf("%s in it belongs to the file %s: remove it there first", ofFile, place(path, line)))
+		return nil, conflict(r.kind, r.name, fmt.Sprintf("%s in it belongs to the file %s: remove it there first", ofFile, place(path, line)))
 	}
 	removal := store.Write{Ref: r.ref(), Delete: true, DryRun: d.options.dryRun, By: d.options.caller(r, "delete")}
 	answer, err := s.empty(removal, contents)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if answer.Err != nil {
-		return answer.Err
-	}
-	namespace := answer.Object.DeepCopy().(*object.Namespace)
-	namespace.Status.Phase = object.NamespaceTerminating
-	return s.respond(w, r, http.StatusOK, namespace)
+	return answer.Object, answer.Err
 }
 
 // removable are the objects in a namespace that go with it when it is removed, and one that

@@ -3,8 +3,10 @@ package rest
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/object"
@@ -104,4 +106,43 @@ func TestNamespaceKeepsItsSpec(t *testing.T) {
 	if fmt.Sprint(at(o, "spec", "finalizers")) != "[kubernetes]" || at(o, "status", "phase") != "Active" || at(o, "metadata", "labels", object.LabelNamespaceName) != "ns" {
 		t.Error(o)
 	}
+}
+
+// stuckClient takes nothing of its answer until it is released.
+type stuckClient struct {
+	header   http.Header
+	begun    chan struct{}
+	released chan struct{}
+}
+
+func (c *stuckClient) Header() http.Header { return c.header }
+func (c *stuckClient) WriteHeader(int)     { close(c.begun); <-c.released }
+
+func (c *stuckClient) Write(p []byte) (int, error) { return len(p), nil }
+
+// TestSlowDeleterHoldsNobody: others write while the answer to a DELETE of a namespace waits
+// for its client.
+func TestSlowDeleterHoldsNobody(t *testing.T) {
+	w := newWorld(t)
+	w.does(http.StatusCreated, "POST", "/api/v1/namespaces", `{"metadata":{"name":"ns"}}`)
+	c := &stuckClient{http.Header{}, make(chan struct{}), make(chan struct{})}
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		w.handler.ServeHTTP(c, httptest.NewRequest("DELETE", "/api/v1/namespaces/ns", nil))
+	}()
+	<-c.begun
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		w.send("POST", "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"cm"}}`)
+	}()
+	select {
+	case <-written:
+	case <-time.After(5 * time.Second):
+		t.Error("a write waits for the client of another one")
+	}
+	close(c.released)
+	<-answered
+	<-written
 }

@@ -42,13 +42,19 @@ func (s *Server) openapi(w http.ResponseWriter, r *request, parts []string) erro
 	return nil
 }
 
-// openapi2 answers with the document of OpenAPI v2, which there is in protobuf only.
+// openapi2 answers with the document of OpenAPI v2, in protobuf for those that ask for it by
+// name, as kubectl does, else in JSON.
 func (s *Server) openapi2(w http.ResponseWriter, r *request) error {
 	header := r.http.Header.Values("Accept")
+	asked := strings.Join(header, ",")
+	switch {
 	// The type that clients ask for is none by the rules of RFC 9110, for its @.
-	if !strings.Contains(strings.Join(header, ","), schema.OpenAPI2Asked) && !accepts(header, schema.OpenAPI2Type) {
-		return notAcceptable(schema.OpenAPI2Asked)
+	case strings.Contains(asked, schema.OpenAPI2Asked), strings.Contains(asked, schema.OpenAPI2Type):
+		sendTagged(w, r.http, schema.OpenAPI2Type, schema.OpenAPI2())
+	case accepts(header, typeJSON):
+		sendTagged(w, r.http, typeJSON, schema.OpenAPI2JSON())
+	default:
+		return notAcceptable(typeJSON, schema.OpenAPI2Asked)
 	}
-	sendTagged(w, r.http, schema.OpenAPI2Type, schema.OpenAPI2())
 	return nil
 }

@@ -32,6 +32,8 @@ type options struct {
 	validation string // strict, warn or ignore
 	force      *bool
 	warnings   warnings
+	// founded says that the namespace of the object is one that the same dry run makes.
+	founded bool
 }
 
 // optionsOf reads the query parameters. Their kind is how errors name them:

@@ -18,9 +18,6 @@ import (
 const (
 	// gitops is the manager of what a manifest file declares.
 	gitops = "gitops"
-	// namespacesController makes the Namespaces that nobody else makes. They become
-	// the API's when somebody changes them.
-	namespacesController = "namespaces"
 	// fieldManagerConflict is the reason of the cause that names a field and its owner
 	// (metav1.CauseTypeFieldManagerConflict).
 	fieldManagerConflict = "FieldManagerConflict"
@@ -198,7 +195,7 @@ func place(path string, line int) string {
 
 // mayWrite refuses changes of what a controller makes.
 func mayWrite(r *request, owner store.Owner) error {
-	if owner.Controller == "" || owner.Controller == namespacesController && r.kind.Name == object.KindNamespace {
+	if owner.Controller == "" || owner.Controller == store.NamespacesController && r.kind.Name == object.KindNamespace {
 		return nil
 	}
 	return &store.OwnedError{Ref: r.ref(), Owner: owner}

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"svcctl.io/svcctl/store"
 )
 
 const webFile = `apiVersion: v1
@@ -163,7 +165,7 @@ func TestControllerOwns(t *testing.T) {
 
 func TestNamespaceOfTheController(t *testing.T) {
 	w := newWorld(t)
-	if _, err := w.store.Generate(namespacesController, append(nilObjects, read(t, `{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"made"}}`)), nil); err != nil {
+	if _, err := w.store.Generate(store.NamespacesController, append(nilObjects, read(t, `{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"made"}}`)), nil); err != nil {
 		t.Fatal(err)
 	}
 	o := w.does(http.StatusOK, "PATCH", "/api/v1/namespaces/made", `{"metadata":{"labels":{"a":"b"}}}`, asMerge)

@@ -15,16 +15,16 @@ type Config struct {
 	Log *slog.Logger
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
-	// MaxWatches is how many watches there may be at a time; 0 means DefaultMaxWatches.
+	// MaxWatches is how many watches there may be at a time; 0 means 1,500.
 	MaxWatches int
 }
 
-// DefaultMaxWatches is enough for 150 clients that watch ten kinds each.
-const DefaultMaxWatches = 1500
+// defaultMaxWatches is enough for 150 clients that watch ten kinds each.
+const defaultMaxWatches = 1500
 
-// maxViewWatches bounds the watches of Endpoints and IPAddresses: each holds a few megabytes
-// for ten thousand Services.
-const maxViewWatches = 64
+// maxViews bounds the lists and watches of Endpoints and IPAddresses: each holds some megabytes
+// for ten thousand Services, as long as its client takes.
+const maxViews = 64
 
 // Server answers requests for objects.
 type Server struct {
@@ -32,10 +32,9 @@ type Server struct {
 	log     *slog.Logger
 	now     func() time.Time
 	watches chan struct{} // holds one for each watch
-	// viewWatches holds one for each watch of what is computed.
-	viewWatches chan struct{}
-	encoded     *encodings
-	guards      guards // of writes
+	views   chan struct{} // holds one for each list or watch of what is computed
+	encoded *encodings
+	guards  guards // of writes
 }
 
 // New is a Server.
@@ -47,11 +46,11 @@ func New(cfg Config) *Server {
 		cfg.Now = time.Now
 	}
 	if cfg.MaxWatches == 0 {
-		cfg.MaxWatches = DefaultMaxWatches
+		cfg.MaxWatches = defaultMaxWatches
 	}
 	return &Server{
 		store: cfg.Objects, log: cfg.Log, now: cfg.Now,
-		watches: make(chan struct{}, cfg.MaxWatches), viewWatches: make(chan struct{}, min(cfg.MaxWatches, maxViewWatches)), encoded: newEncodings(),
+		watches: make(chan struct{}, cfg.MaxWatches), views: make(chan struct{}, min(cfg.MaxWatches, maxViews)), encoded: newEncodings(),
 		guards: guards{batches: make(chan struct{}, maxBatches)},
 	}
 }

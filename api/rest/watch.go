@@ -56,11 +56,15 @@ func (s *Server) watch(w http.ResponseWriter, r *request) error {
 	return nil
 }
 
-// enter counts a watch in, and gives what counts it out again.
+// enter counts in what may hold much for long, a watch or what is asked of a view, and gives
+// what counts it out again.
 func (s *Server) enter(r *request) (leave func(), err error) {
-	places := []chan struct{}{s.watches}
+	var places []chan struct{}
+	if r.verb == "watch" {
+		places = append(places, s.watches)
+	}
 	if _, computed := s.collectionOf(r.kind).(view); computed {
-		places = append(places, s.viewWatches)
+		places = append(places, s.views)
 	}
 	taken := 0
 	leave = func() {
@@ -74,7 +78,7 @@ func (s *Server) enter(r *request) (leave func(), err error) {
 			taken++
 		default:
 			leave()
-			return nil, tooManyRequests(fmt.Sprintf("there are %d watches already: try again later, or end some", cap(place)), watchesRetry)
+			return nil, tooManyRequests(fmt.Sprintf("%d such requests are served already: try again later, or end some", cap(place)), watchesRetry)
 		}
 	}
 	return leave, nil

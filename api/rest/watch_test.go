@@ -331,7 +331,7 @@ func TestTooManyWatches(t *testing.T) {
 	if answer.Code != http.StatusTooManyRequests || answer.Header().Get("Retry-After") != "5" || at(decoded(t, answer.Body.Bytes()), "details", "retryAfterSeconds") != 5.0 {
 		t.Errorf("%d %s", answer.Code, answer.Body)
 	}
-	if answer = w.ask("GET", "/api/v1/endpoints?watch=1"); answer.Code != http.StatusTooManyRequests || len(w.server.viewWatches) != 0 {
+	if answer = w.ask("GET", "/api/v1/endpoints?watch=1"); answer.Code != http.StatusTooManyRequests || len(w.server.views) != 0 {
 		t.Errorf("%d %s", answer.Code, answer.Body)
 	}
 	all[0].stop()
@@ -339,11 +339,20 @@ func TestTooManyWatches(t *testing.T) {
 	for len(w.server.watches) == cap(w.server.watches) {
 		time.Sleep(time.Millisecond)
 	}
-	for range cap(w.server.viewWatches) {
-		w.server.viewWatches <- struct{}{}
+	for range cap(w.server.views) {
+		w.server.views <- struct{}{}
 	}
 	if answer = w.ask("GET", "/api/v1/endpoints?watch=1"); answer.Code != http.StatusTooManyRequests || len(w.server.watches) != cap(w.server.watches)-1 {
 		t.Errorf("%d %s", answer.Code, answer.Body)
+	}
+	// Lists of what is computed hold as much, as long as their clients take; others do not.
+	for path, code := range map[string]int{
+		"/api/v1/endpoints": http.StatusTooManyRequests, "/apis/networking.k8s.io/v1/ipaddresses": http.StatusTooManyRequests,
+		"/api/v1/services": http.StatusOK,
+	} {
+		if answer := w.ask("GET", path); answer.Code != code {
+			t.Errorf("%s: %d %s", path, answer.Code, answer.Body)
+		}
 	}
 	for _, c := range all {
 		c.stop()

@@ -117,7 +117,7 @@ func (s *Server) try(wr *writing) (o object.Object, created bool, err error) {
 	return shown(last, wr.request), p.write.Create, results[0].Err
 }
 
-// commit makes changes. When the engine fails, nothing has changed.
+// commit makes changes, with what goes with them. When the engine fails, nothing has changed.
 func (s *Server) commit(writes ...store.Write) ([]store.Written, error) {
 	results, err := s.store.Write(writes...)
 	switch {
@@ -127,6 +127,7 @@ func (s *Server) commit(writes ...store.Write) ([]store.Written, error) {
 		s.log.Error("write failed", "err", err)
 		return nil, unavailable(fmt.Sprintf("the change could not be stored, and nothing was changed: %v", err), busyRetry)
 	}
+	s.removeDependents(writes, results)
 	return results, nil
 }
 

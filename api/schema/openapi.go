@@ -92,13 +92,22 @@ func (d dialect) property(f *Field) node {
 		if !d.wrapped {
 			return s
 		}
-		s = node{"allOf": []node{s}, "default": node{}}
+		s = node{"allOf": []node{s}}
+		if !f.Type.needs() {
+			s["default"] = node{}
+		}
 	}
 	s["description"] = f.Doc
 	if f.Default != nil {
 		s["default"] = f.Default
 	}
 	return s
+}
+
+// needs says that a structure has fields that it cannot be without: none of them is not a
+// value of it.
+func (t *Type) needs() bool {
+	return slices.ContainsFunc(t.Fields, func(f *Field) bool { return f.Required })
 }
 
 // value is the schema of a value.

@@ -11,7 +11,10 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// OpenAPI v2 is sent in protobuf, as the messages of package openapi.v2 of gnostic
+// version2 is the version of OpenAPI that documents of version 2 follow.
+const version2 = "2.0"
+
+// OpenAPI v2 is sent to kubectl in protobuf, as the messages of package openapi.v2 of gnostic
 // (github.com/google/gnostic-models, openapiv2/OpenAPIv2.proto). The numbers are those
 // of their fields.
 const (
@@ -93,7 +96,7 @@ const (
 // OpenAPI2 is the OpenAPI v2 document of everything, in protobuf.
 var OpenAPI2 = sync.OnceValue(func() []byte {
 	var b message
-	b = b.text(documentSwagger, "2.0")
+	b = b.text(documentSwagger, version2)
 	b = b.message(documentInfo, message{}.text(infoTitle, title).text(infoVersion, "v1"))
 	var paths message
 	for _, r := range routes("") {

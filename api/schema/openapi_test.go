@@ -95,11 +95,34 @@ func TestOpenAPI3OfPorts(t *testing.T) {
 	if got := at(t, config, "description"); got != "How long affinity lasts." {
 		t.Errorf("%s", got)
 	}
+	if got := encoded(at(t, config, "default")); got != `{}` {
+		t.Errorf("%s", got)
+	}
 	if got := encoded(at(t, schemas, "io.k8s.api.core.v1.ServicePort", "required")); got != `["port"]` {
 		t.Errorf("%s", got)
 	}
 	if got := encoded(at(t, schemas, "io.k8s.api.core.v1.PodSpec", extensionOpen)); got != "true" {
 		t.Errorf("%s", got)
+	}
+}
+
+// A default is a value of its schema: none is {} where fields are required.
+func TestOpenAPI3DefaultsAreValid(t *testing.T) {
+	for _, d := range documents3() {
+		schemas := at(t, tree(t, d.JSON), "components", "schemas").(map[string]any)
+		for name, schema := range schemas {
+			properties, _ := schema.(map[string]any)["properties"].(map[string]any)
+			for field, property := range properties {
+				property := property.(map[string]any)
+				if encoded(property["default"]) != "{}" {
+					continue
+				}
+				ref := at(t, property["allOf"].([]any)[0], "$ref").(string)
+				if of := schemas[strings.TrimPrefix(ref, dialect3.refs)].(map[string]any); of["required"] != nil {
+					t.Errorf("%s: %s.%s: the default {} lacks %v", d.Path, name, field, of["required"])
+				}
+			}
+		}
 	}
 }
 
@@ -213,6 +236,31 @@ func TestOpenAPI2(t *testing.T) {
 	}
 	for _, k := range kind.All() {
 		byName(t, definitions, Of(k).Name)
+	}
+}
+
+// Who reads JSON is told the same as who reads protobuf.
+func TestOpenAPI2JSON(t *testing.T) {
+	document, root := OpenAPI2(), tree(t, OpenAPI2JSON())
+	if got := at(t, root, "swagger"); got != "2.0" {
+		t.Errorf("swagger %s", got)
+	}
+	definitions := at(t, root, "definitions").(map[string]any)
+	if got := len(sub(t, sub(t, document, documentDefinitions)[0], definitionsSchema)); len(definitions) != got {
+		t.Errorf("%d definitions, %d in protobuf", len(definitions), got)
+	}
+	paths := at(t, root, "paths").(map[string]any)
+	if got := len(sub(t, sub(t, document, documentPaths)[0], pathsPath)); len(paths) != got {
+		t.Errorf("%d paths, %d in protobuf", len(paths), got)
+	}
+	patch := encoded(at(t, paths, "/api/v1/namespaces/{namespace}/services/{name}", "patch"))
+	for _, want := range []string{
+		`"consumes":["application/apply-patch+yaml",`, `{"in":"body","name":"body","required":true,"schema":{"$ref":"#/definitions/io.k8s.api.core.v1.Service"}}`,
+		`"name":"fieldValidation","type":"string"}`, `"x-kubernetes-group-version-kind":{"group":"","kind":"Service","version":"v1"}`,
+	} {
+		if !strings.Contains(patch, want) {
+			t.Errorf("PATCH of a Service is %s, without %s", patch, want)
+		}
 	}
 }
 

@@ -70,6 +70,7 @@ func TestCells(t *testing.T) {
 		{"discovery.k8s.io/v1", "EndpointSlice", `{"addressType":"IPv6","ports":[{"port":1},{"port":2},{"port":3},{"port":4}],"endpoints":[{"addresses":["a","b","c","d"]},{"addresses":["e"]}]}`,
 			"web|IPv6|1,2,3 + 1 more...|a,b,c + 2 more...|10m"},
 		{"discovery.k8s.io/v1", "EndpointSlice", `{"addressType":"IPv4"}`, "web|IPv4|<unset>|<unset>|10m"},
+		{"v1", "Pod", `{}`, "web|0/1|Pending|10m|<none>|<none>"},
 		{"v1", "Pod", `{"status":{"podIP":"10.0.0.1"}}`, "web|1/1|Running|10m|10.0.0.1|<none>"},
 		{"v1", "Pod", `{"spec":{"nodeName":"gw1","containers":[{},{}]},"status":{"phase":"Pending","podIPs":[{"ip":"fd00::1"}]}}`, "web|0/2|Pending|10m|fd00::1|gw1"},
 		{"v1", "Pod", `{"metadata":{"deletionTimestamp":"2026-01-01T00:00:00Z"},"status":{"phase":"Running"}}`, "web|1/1|Terminating|10m|<none>|<none>"},

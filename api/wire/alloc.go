@@ -26,7 +26,7 @@ type Pool struct {
 	Used uint64 `json:"used"`
 	// Holders are in the order of their values, those outside of the range too, which were
 	// given before it was changed.
-	Holders []Holder `json:"holders,omitempty"`
+	Holders []Holder `json:"holders"`
 }
 
 // Holder is who holds a value.
