@@ -1,20 +1,26 @@
 package appliance
 
 import (
+	"sync"
+
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/store"
 )
 
-// allocations tells who holds which address and port.
+// allocations tells who holds which address and port, one asker at a time: nobody writes
+// meanwhile, so those who write must not stand in line behind all of them.
 func allocations(objects *store.Store) func(repair bool) wire.Allocations {
+	var turn sync.Mutex
 	return func(repair bool) wire.Allocations {
+		turn.Lock()
+		defer turn.Unlock()
 		// The check first: what is told of the pools is then as it was put right.
 		a := wire.Allocations{Pools: []wire.Pool{}, Disagreements: []wire.Disagreement{}}
 		for _, d := range objects.CheckPools(repair) {
 			a.Disagreements = append(a.Disagreements, wire.Disagreement(d))
 		}
 		for _, p := range objects.Pools() {
-			pool := wire.Pool{Kind: p.Kind, Family: p.Family, Range: p.Range, Size: p.Size, Used: p.Used}
+			pool := wire.Pool{Kind: p.Kind, Family: p.Family, Range: p.Range, Size: p.Size, Used: p.Used, Holders: []wire.Holder{}}
 			for _, h := range p.Holders {
 				pool.Holders = append(pool.Holders, wire.Holder(h))
 			}

@@ -16,7 +16,7 @@ import (
 
 // Whose the objects are in the store that tell clients of the API about this box.
 const (
-	namespacesOwner = "namespaces" // package store knows it too
+	namespacesOwner = store.NamespacesController
 	nodeOwner       = "node"
 	poolsOwner      = "pools"
 )
@@ -39,6 +39,10 @@ const (
 	labelZone     = "topology.kubernetes.io/zone"
 	labelName     = "kubernetes.io/metadata.name"
 )
+
+// maxLabelValue is how long the value of a label may be, in bytes. Names of Nodes may be
+// longer.
+const maxLabelValue = 63
 
 // cluster keeps in the store what clients of the API expect of a cluster: Namespaces, the
 // Node that this box is, and the ServiceCIDR of the configured ranges.
@@ -154,10 +158,11 @@ func (c *cluster) dropFormerNodes() error {
 func (c *cluster) nodeObject(facts *node.Facts, have object.Object) object.Object {
 	n := &object.Node{
 		TypeMeta: object.TypeMeta{Kind: object.KindNode, APIVersion: object.APIVersionCore},
-		Metadata: object.ObjectMeta{Name: c.cfg.NodeName, Labels: map[string]string{
-			labelHostname: c.cfg.NodeName, labelOS: runtime.GOOS, labelArch: runtime.GOARCH,
-		}},
-		Status: object.NodeStatus{NodeInfo: c.host},
+		Metadata: object.ObjectMeta{Name: c.cfg.NodeName, Labels: map[string]string{labelOS: runtime.GOOS, labelArch: runtime.GOARCH}},
+		Status:   object.NodeStatus{NodeInfo: c.host},
+	}
+	if len(c.cfg.NodeName) <= maxLabelValue {
+		n.Metadata.Labels[labelHostname] = c.cfg.NodeName
 	}
 	if c.cfg.Zone != "" {
 		n.Metadata.Labels[labelZone] = c.cfg.Zone

@@ -228,6 +228,25 @@ func TestAnotherNodeName(t *testing.T) {
 	}
 }
 
+// TestLongNodeName: what may be the name of a box need not be one that a label can have.
+func TestLongNodeName(t *testing.T) {
+	r := newRig(t)
+	r.host()
+	r.cluster.cfg.NodeName = strings.Repeat("gw1.", 20) + "example"
+	r.write("web.yaml", web("web", "10.96.0.10", "10.1.0.1"))
+	r.step()
+	if err := r.state.Ready(); err != nil {
+		t.Errorf("not ready: %v", err)
+	}
+	o, _ := r.store.Get(object.Ref{Kind: object.KindNode, Name: r.cluster.cfg.NodeName})
+	if o == nil {
+		t.Fatal("there is no Node")
+	}
+	if labels := o.GetMeta().Labels; labels[labelHostname] != "" || labels[labelOS] == "" {
+		t.Errorf("labels %v", labels)
+	}
+}
+
 func TestTheRanges(t *testing.T) {
 	r := newRig(t)
 	r.host()

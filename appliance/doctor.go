@@ -118,6 +118,8 @@ func dataFinding(dir string, serving bool) Finding {
 			"give the --socket of the svcctl that uses it, or wait if it is just starting")
 	case state == store.DirectoryAbsent && serving:
 		return checkup.Doubt(check, "data directory "+dir+" does not exist, but an svcctl serves", "give its --data-dir or its --config")
+	case state == store.DirectoryAbsent:
+		return checkup.Well(check, "data directory "+dir+" is not there yet: the first start makes it")
 	}
 	return checkup.Well(check, "data directory "+dir+" is "+string(state))
 }

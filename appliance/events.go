@@ -251,6 +251,7 @@ func (r *recorder) event(h happening, now time.Time) *object.Event {
 		InvolvedObject: involved, Reason: h.reason, Message: message, Type: object.EventWarning,
 		Source:         object.EventSource{Component: eventComponent, Host: r.host},
 		FirstTimestamp: &now, LastTimestamp: &now, Count: 1,
+		EventTime:          &object.MicroTime{Time: now}, // events.k8s.io/v1 requires it
 		ReportingComponent: eventComponent, ReportingInstance: r.host,
 	}
 }

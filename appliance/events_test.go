@@ -67,6 +67,10 @@ func TestProblemsBecomeEvents(t *testing.T) {
 	if e.InvolvedObject.UID != svc.GetMeta().UID || e.InvolvedObject.UID == "" || e.Source.Component != "svcctl" || !e.LastTimestamp.Equal(r.clock) {
 		t.Errorf("the event is %+v", e)
 	}
+	// Clients of events.k8s.io/v1 refuse an Event without it.
+	if e.EventTime == nil || !e.EventTime.Equal(r.clock) {
+		t.Errorf("its eventTime is %v", e.EventTime)
+	}
 
 	// What lasts is told once, and again before the Event is forgotten.
 	revision := r.store.Revision()

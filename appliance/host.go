@@ -28,7 +28,7 @@ func (a *assembly) watchHost(ctx context.Context, out chan<- []checkup.Finding) 
 	for {
 		facts, err := checkup.Read(procPath)
 		if err != nil && !failed { // once is enough
-			a.log.Warn("the settings of the host cannot be watched", "err", err)
+			a.log.Warn("some settings of the host cannot be read, and are not watched", "err", err)
 		}
 		failed = err != nil
 		c := facts.Conntrack

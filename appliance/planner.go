@@ -33,6 +33,8 @@ type planner struct {
 	occupied *occupied // nil: nobody else listens on this host
 	// served, when not nil, hears what every Service came to.
 	served func(key string, health *resolve.Health, ports []nft.ServicePort)
+	// progress is called for every Service: planning many takes long on a busy machine.
+	progress func()
 
 	// What the kernel refuses is found with these, see quarantine.go.
 	granted map[string]grant   // what every Service has in the compiler
@@ -55,6 +57,7 @@ func (s size) plus(o size, sign int) size {
 
 func newPlanner() *planner {
 	return &planner{
+		progress: func() {},
 		compiler: nft.NewCompiler(),
 		flows:    conntrack.NewLedger(),
 		problems: map[string][]resolve.Problem{},
@@ -121,6 +124,7 @@ func (p *planner) resolve(objs objects, changed []string, box *nft.Box) map[stri
 	outputs := make(map[string]planned, len(changed))
 	affected := map[string]bool{}
 	for _, key := range changed {
+		p.progress()
 		out := p.resolveOne(objs, key)
 		outputs[key] = out
 		for _, other := range p.claims.Set(key, out.since, out.Ports) {
@@ -135,6 +139,7 @@ func (p *planner) resolve(objs objects, changed []string, box *nft.Box) map[stri
 	ports := make(map[string][]nft.ServicePort, len(outputs))
 	connections := make(map[string][]conntrack.Port, len(outputs))
 	for key, out := range outputs {
+		p.progress()
 		namespace, name, _ := cutKey(key)
 		granted, conflicts := p.claims.Grant(object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}, out.Ports)
 		ports[key] = granted

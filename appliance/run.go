@@ -48,6 +48,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 	storeConfig.Merge = func(live, document object.Object) (object.Object, error) {
 		return rest.MergeFile(live, document, time.Now())
 	}
+	storeConfig.NodePort = newPortCheck(&cfg).check
 	objects, err := store.Open(engine, storeConfig)
 	if err != nil {
 		return err
@@ -182,8 +183,12 @@ func (a *assembly) serve(ctx context.Context, access *access, scrape net.Listene
 		return nil
 	})
 	err = tasks.Wait()
-	a.log.Info("stopped; the rules stay in force", "err", err)
-	return err
+	if err != nil {
+		a.log.Error("stopped; the rules stay in force", "err", err)
+		return err
+	}
+	a.log.Info("stopped; the rules stay in force")
+	return nil
 }
 
 func (a *assembly) loop() *loop {
@@ -191,6 +196,8 @@ func (a *assembly) loop() *loop {
 	planner := newPlanner()
 	planner.served = hosted.record
 	planner.occupied = newOccupied(a.log)
+	dog := a.watchdog()
+	planner.progress = func() { dog.steps.Add(1) }
 	return &loop{
 		cfg: a.cfg, log: a.log, store: a.store, metrics: a.metrics, state: a.state,
 		controllers: a.cfg.controllers(a.store),
@@ -203,7 +210,7 @@ func (a *assembly) loop() *loop {
 		brake:       a.brake,
 		now:         time.Now,
 		sentinel:    a.kernel.HoldSentinel,
-		watchdog:    a.watchdog(),
+		watchdog:    dog,
 		onReady: func() {
 			a.notify(daemon.SdNotifyReady)
 			go settleMemory()

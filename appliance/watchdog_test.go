@@ -3,6 +3,7 @@ package appliance
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -128,5 +129,21 @@ func TestK21_changesOfTheHostAreTold(t *testing.T) {
 	r.step()
 	if len(r.state.Status().Problems) != 0 || !strings.Contains(r.logged.String(), `msg="problem is over"`) {
 		t.Errorf("problems %v", r.state.Status().Problems)
+	}
+}
+
+// Planning many Services is not standing still: the watchdog sees each of them.
+func TestProgress(t *testing.T) {
+	r := newRig(t)
+	r.host()
+	planned := 0
+	r.planner.progress = func() { planned++ }
+	for i := range 50 {
+		name := fmt.Sprintf("web%d", i)
+		r.write(name+".yaml", web(name, fmt.Sprintf("10.96.1.%d", i+1), "10.1.2.3"))
+	}
+	r.step()
+	if planned < 50 {
+		t.Errorf("planning 50 Services is %d steps", planned)
 	}
 }

@@ -9,5 +9,5 @@
 // It must not be compared between machines, and not run beside other load where it
 // matters.
 //
-//	go test -run '^$' -bench Dataplane -benchtime 1x ./appliance/bench
+//	go test -run '^$' -bench NewConnection -benchtime 1x ./appliance/bench
 package bench

@@ -47,7 +47,7 @@ func BenchmarkCompile(b *testing.B) {
 		boxes[i] = box{state: stateOf(services), compiler: nft.NewCompiler()}
 		boxes[i].compiler.Load(boxes[i].state)
 	}
-	const changes = 100 // in a sample
+	const changes, loads = 100, 3 // in a sample, and samples of everything
 	for round := range *rounds {
 		for i := range boxes {
 			x := &boxes[i]
@@ -56,7 +56,7 @@ func BenchmarkCompile(b *testing.B) {
 				x.compiler.Update(nil, map[string][]nft.ServicePort{"default/s00007": portsOf(7, n+1)})
 			}
 			x.replace = append(x.replace, time.Since(began)/changes)
-			if round >= startRounds {
+			if round >= loads {
 				continue
 			}
 			began = time.Now()

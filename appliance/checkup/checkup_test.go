@@ -107,3 +107,21 @@ func TestExamine(t *testing.T) {
 		})
 	}
 }
+
+// TestHidden proves that what the kernel tells root alone is no fault of the host.
+func TestHidden(t *testing.T) {
+	if os.Getuid() != 0 { // root reads everything
+		dir := proc(t, map[string]string{"net/ip_tables_names": "nat\n"})
+		if err := os.Chmod(filepath.Join(dir, "net/ip_tables_names"), 0); err != nil {
+			t.Fatal(err)
+		}
+		if f, err := Read(dir); err != nil || !f.LegacyHidden {
+			t.Errorf("Read gives %+v, %v", f, err)
+		}
+	}
+	for _, f := range Examine(&Facts{Forward4: true, LegacyHidden: true}) {
+		if f.Check == "iptables" && (f.Level != OK || !strings.Contains(f.Message, "only root can see")) {
+			t.Errorf("hidden: %+v", f)
+		}
+	}
+}

@@ -119,7 +119,10 @@ func (f *Facts) conntrack() Finding {
 }
 
 func (f *Facts) legacyNAT() Finding {
-	if !f.LegacyNAT {
+	switch {
+	case f.LegacyHidden:
+		return Well("iptables", "only root can see whether the old iptables has NAT rules")
+	case !f.LegacyNAT:
 		return Well("iptables", "no NAT rules of the old iptables")
 	}
 	return Doubt("iptables", "the old iptables (not nftables) has a NAT table too",

@@ -21,8 +21,9 @@ type Facts struct {
 	// Interfaces are the settings of each, those of "all" among them, by name.
 	Interfaces []Interface
 	Conntrack  Conntrack
-	// LegacyNAT tells whether rules of the old iptables are in use for NAT.
-	LegacyNAT bool
+	// LegacyNAT tells whether rules of the old iptables are in use for NAT. LegacyHidden
+	// says that this is not known: the kernel tells root alone.
+	LegacyNAT, LegacyHidden bool
 }
 
 // Interface is one directory of net.ipv4.conf.
@@ -47,11 +48,11 @@ type Conntrack struct {
 func Read(proc string) (Facts, error) {
 	r := reader{proc: proc}
 	f := Facts{
-		Forward4:  r.number("sys/net/ipv4/ip_forward") != 0,
-		Forward6:  r.number("sys/net/ipv6/conf/all/forwarding") != 0,
-		Has6:      r.hasGlobal6(),
-		LegacyNAT: slices.Contains(strings.Fields(r.text("net/ip_tables_names")), "nat") || slices.Contains(strings.Fields(r.text("net/ip6_tables_names")), "nat"),
+		Forward4: r.number("sys/net/ipv4/ip_forward") != 0,
+		Forward6: r.number("sys/net/ipv6/conf/all/forwarding") != 0,
+		Has6:     r.hasGlobal6(),
 	}
+	f.LegacyNAT, f.LegacyHidden = r.legacyNAT()
 	conf := "sys/net/ipv4/conf"
 	names, err := os.ReadDir(filepath.Join(proc, conf))
 	r.note(err)
@@ -99,6 +100,20 @@ func (r *reader) number(path string) uint64 {
 		r.note(fmt.Errorf("%s: %w", path, err))
 	}
 	return n
+}
+
+// legacyNAT tells whether the old iptables has a NAT table, or that this is hidden.
+func (r *reader) legacyNAT() (has, hidden bool) {
+	for _, name := range []string{"net/ip_tables_names", "net/ip6_tables_names"} {
+		content, err := os.ReadFile(filepath.Join(r.proc, name))
+		if errors.Is(err, fs.ErrPermission) {
+			hidden = true
+			continue
+		}
+		r.note(err)
+		has = has || slices.Contains(strings.Fields(string(content)), "nat")
+	}
+	return has, hidden && !has
 }
 
 // hasGlobal6 tells whether an interface has an IPv6 address of global scope (the fourth

@@ -35,6 +35,9 @@ func TestK16_begunWhileTheRulesWereAway(t *testing.T) {
 
 	b.freeze(t) // so that it takes its time
 	b.GW1.Nft("flush", "ruleset")
+	if !strings.Contains(b.GW1.Nft("list", "tables"), "svcctl-sentinel") {
+		t.Skip("SKIPPED: this kernel has no table flag owner (5.12): with the last NAT chain the flush ended connection tracking")
+	}
 	// Where the box has SCTP itself it ends associations with its node ports, and that is that.
 	sctp := slices.DeleteFunc(b.flows("sctp", 11100), func(fl flow) bool { return fl.to.Addr().String() == fl.boxAddr() })
 	flows := slices.Concat(b.flows("udp", 11000), sctp)

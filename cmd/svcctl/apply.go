@@ -229,7 +229,8 @@ func (a *applying) add(ctx context.Context, d *document) error {
 		}
 	}
 	d.object = nil // from here on raw is enough
-	a.batch, a.raws, a.bytes = append(a.batch, d), append(a.raws, raw), a.bytes+len(raw)
+	i := d.placeIn(a.batch)
+	a.batch, a.raws, a.bytes = slices.Insert(a.batch, i, d), slices.Insert(a.raws, i, raw), a.bytes+len(raw)
 	return nil
 }
 
@@ -279,7 +280,11 @@ func refusal(d *document, f *wire.Failure) string {
 	} else if m := unknownField.FindStringSubmatch(f.Message); m != nil {
 		place = m[1]
 	}
-	message := oneLine(f.Message)
+	// What is a line of its own for kubectl is a sentence here.
+	message := oneLine(strings.ReplaceAll(f.Message, "\nThe manager", "; the manager"))
+	if f.Reason == wire.ReasonNotFound && f.Details != nil && f.Details.Kind == "namespaces" && d.kind.Namespaced {
+		message += fmt.Sprintf(": apply a Namespace %s first", f.Details.Name)
+	}
 	if strings.HasPrefix(message, "Apply failed with") && !strings.Contains(message, `"gitops"`) {
 		message += "; --force-conflicts takes that over"
 	}

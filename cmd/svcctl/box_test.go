@@ -95,7 +95,7 @@ func (b *box) allocations(repair bool) wire.Allocations {
 		a.Disagreements = append(a.Disagreements, wire.Disagreement(d))
 	}
 	for _, p := range b.store.Pools() {
-		pool := wire.Pool{Kind: p.Kind, Family: p.Family, Range: p.Range, Size: p.Size, Used: p.Used}
+		pool := wire.Pool{Kind: p.Kind, Family: p.Family, Range: p.Range, Size: p.Size, Used: p.Used, Holders: []wire.Holder{}}
 		for _, h := range p.Holders {
 			pool.Holders = append(pool.Holders, wire.Holder(h))
 		}

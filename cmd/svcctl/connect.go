@@ -59,7 +59,7 @@ func (p *program) given(o *option) (text, source string) {
 // namespace is the namespace that a verb is about.
 func (p *program) namespace(v *verb) string {
 	o := v.option("namespace")
-	if text, source := p.given(o); source != "" {
+	if text, source := p.given(o); source != "" && text != "" {
 		return text
 	}
 	return o.def

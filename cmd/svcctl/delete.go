@@ -118,6 +118,16 @@ func (d *deleting) victims(ctx context.Context, args []string) (victims []victim
 			return nil
 		})
 		slices.Reverse(victims) // what came last may need what came first
+		// A Namespace takes along what is in it.
+		slices.SortStableFunc(victims, func(a, b victim) int {
+			switch {
+			case a.isNamespace() == b.isNamespace():
+				return 0
+			case a.isNamespace():
+				return 1
+			}
+			return -1
+		})
 		return victims, files, err
 	}
 	if len(args) == 0 {

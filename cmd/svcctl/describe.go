@@ -285,6 +285,10 @@ func (b *description) secrets(data any) {
 // names of fields from keys that somebody chose.
 func (b *description) tree(name string, value any, t *schema.Type, depth int) {
 	indent := strings.Repeat("  ", depth)
+	if isEmpty(value) {
+		fmt.Fprintf(b, "%s%s: <none>\n", indent, name)
+		return
+	}
 	switch v := value.(type) {
 	case map[string]any:
 		fmt.Fprintf(b, "%s%s:\n", indent, name)
@@ -301,8 +305,19 @@ func (b *description) tree(name string, value any, t *schema.Type, depth int) {
 			fmt.Fprintf(b, "%s%s:\n%s", indent, name, indented(strings.TrimRight(printableLines(s), "\n")+"\n", indent+"  "))
 			return
 		}
-		b.WriteString(strings.TrimRight(fmt.Sprintf("%s%s: %s", indent, name, cellText(value)), " ") + "\n")
+		fmt.Fprintf(b, "%s%s: %s\n", indent, name, cellText(value))
 	}
+}
+
+// isEmpty tells whether there is nothing to write of a value.
+func isEmpty(value any) bool {
+	switch v := value.(type) {
+	case map[string]any:
+		return len(v) == 0
+	case []any:
+		return len(v) == 0
+	}
+	return cellText(value) == ""
 }
 
 // item writes an item of a list, a structure with a dash before its first field.

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"svcctl.io/svcctl/api/diagnose"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/store/object"
 )
@@ -26,6 +27,9 @@ func (d *describing) service(ctx context.Context, b *description, t target) erro
 	b.line("Name", "%s", svc.Metadata.Name)
 	b.line("Namespace", "%s", svc.Metadata.Namespace)
 	b.line("Created", "%s", d.since(svc.Metadata.CreationTimestamp))
+	if managers := diagnose.Managers(&svc); len(managers) > 0 {
+		b.line("Managed By", "%s", strings.Join(managers, ", "))
+	}
 	b.pairs("Labels", svc.Metadata.Labels)
 	b.pairs("Annotations", svc.Metadata.Annotations)
 	b.line("Selector", "%s", pairsText(svc.Spec.Selector))

@@ -28,7 +28,7 @@ get are shown. Who manages which field, and the version of the object, are left 
 		}, connectOptions()),
 		examples: []example{
 			{"What would happen?", "svcctl diff -f manifests/"},
-			{"Only when something would.", "svcctl diff -f web.yaml > /dev/null || svcctl apply -f web.yaml"},
+			{"Only when something would.", "svcctl diff -f web.yaml > /dev/null; [ $? = 1 ] && svcctl apply -f web.yaml"},
 		},
 		exits: `  0  nothing would change
   1  something would
@@ -115,7 +115,8 @@ func (d *differing) add(ctx context.Context, doc *document) error {
 		}
 	}
 	doc.object = nil // raw is enough
-	d.batch, d.raws, d.bytes = append(d.batch, doc), append(d.raws, raw), d.bytes+len(raw)
+	i := doc.placeIn(d.batch)
+	d.batch, d.raws, d.bytes = slices.Insert(d.batch, i, doc), slices.Insert(d.raws, i, raw), d.bytes+len(raw)
 	return nil
 }
 
@@ -175,7 +176,7 @@ func comparable(o client.Object) (string, error) {
 		return "", nil
 	}
 	if meta, is := o["metadata"].(map[string]any); is {
-		for _, name := range []string{"managedFields", "resourceVersion", "generation", "uid", "creationTimestamp"} {
+		for _, name := range assigned {
 			delete(meta, name)
 		}
 	}

@@ -3,9 +3,7 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
-	"text/tabwriter"
 
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/appliance"
@@ -75,24 +73,21 @@ func (p *program) runDoctor(ctx context.Context, v *verb, _ []string) error {
 	return nil
 }
 
-// doctorPage is the findings for people: one line each, and what to do below it.
+// doctorPage is the findings for people: what was found, and what to do below it.
 func doctorPage(findings []appliance.Finding, colour bool) string {
 	p := &page{colour: colour}
-	var table strings.Builder
-	w := tabwriter.NewWriter(&table, 0, 0, 3, ' ', 0)
+	level, check := 0, 0 // the widths of the columns
 	for _, f := range findings {
-		fmt.Fprintf(w, "%s\t%s\t%s\n", f.Level, f.Check, f.Message)
+		level, check = max(level, len(f.Level)), max(check, len(f.Check))
 	}
-	_ = w.Flush() // into memory
-	i := 0
-	for line := range strings.Lines(table.String()) {
-		f := findings[i]
+	for _, f := range findings {
 		code := map[string]string{"ok": green, "warning": yellow, "error": red}[string(f.Level)]
-		p.WriteString(p.paint(code, string(f.Level)) + strings.TrimPrefix(line, string(f.Level)))
+		left := pad(string(f.Level), level+3)[len(f.Level):] + pad(f.Check, check+3)
+		indent := pad("", level+check+6)
+		p.WriteString(p.paint(code, string(f.Level)) + left + strings.Join(lines(errors.New(f.Message)), "\n"+indent) + "\n")
 		if f.Advice != "" {
 			p.WriteString("        ->" + strings.TrimPrefix(wrap(f.Advice, "           ", helpWidth), "          "))
 		}
-		i++
 	}
 	return p.String()
 }

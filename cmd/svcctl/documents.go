@@ -15,6 +15,7 @@ import (
 	"svcctl.io/svcctl/api/kind"
 	"svcctl.io/svcctl/api/schema"
 	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/object"
 )
 
 // document is an object that a file names.
@@ -29,6 +30,20 @@ type document struct {
 func (d *document) where(field string) string {
 	line, column := d.tree.Position(field)
 	return fmt.Sprintf("%s:%d:%d", d.file, line, column)
+}
+
+// isNamespace tells whether the object is a Namespace, which others need to be there.
+func (t target) isNamespace() bool { return t.kind.Name == object.KindNamespace }
+
+// placeIn is where a document goes in a batch: Namespaces before what may be in them, in
+// whichever file they are, and everything else at the end.
+func (d *document) placeIn(batch []*document) int {
+	if d.isNamespace() {
+		if i := slices.IndexFunc(batch, func(other *document) bool { return !other.isNamespace() }); i >= 0 {
+			return i
+		}
+	}
+	return len(batch)
 }
 
 // labels are the object's.
@@ -68,7 +83,7 @@ type reader struct {
 // reader is the reader of a verb's files.
 func (p *program) reader(v *verb) *reader {
 	return &reader{p: p, paths: v.option("filename").texts, flat: v.option("recursive").text() == "false",
-		namespace: p.namespace(v), forced: v.option("namespace").isSet()}
+		namespace: p.namespace(v), forced: v.option("namespace").isSet() && v.option("namespace").text() != ""}
 }
 
 // each calls f for the documents in the order of the files' names and their lines. Errors
@@ -234,8 +249,17 @@ func was(n int, noun string) string {
 	return fmt.Sprintf("%d %ss were", n, noun)
 }
 
-// raw is the object in JSON.
+// assigned are the fields of metadata that the appliance assigns. They are in what `get`
+// prints, and in documents they mean nothing, as in those of the watched directories.
+var assigned = []string{"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields"}
+
+// raw is the object in JSON as it is applied.
 func (d *document) raw() (json.RawMessage, error) {
+	if meta, is := d.object["metadata"].(map[string]any); is {
+		for _, name := range assigned {
+			delete(meta, name)
+		}
+	}
 	body, err := json.Marshal(d.object)
 	if err != nil {
 		return nil, fmt.Errorf("encode %s: %w", d, err)

@@ -72,6 +72,9 @@ func (p *program) runExplain(ctx context.Context, v *verb, args []string) error 
 		if t := what[0]; len(what) > 1 || t.kind.Plural != "services" {
 			return usagef("explain follows one Service, as svc/web; `svcctl describe %s` tells about other objects", t)
 		}
+		if name, port, is := strings.Cut(what[0].name, ":"); is {
+			return usagef("%q is no name of a Service: a port goes with an address, as 10.96.0.10:%s; `svcctl explain svc/%s` tells of all ports", what[0].name, port, name)
+		}
 		return p.explainService(ctx, v, what[0])
 	}
 	return p.explainField(v, args[0])
@@ -147,6 +150,11 @@ func (p *program) explainAddress(ctx context.Context, v *verb, q diagnose.Questi
 	}
 	svc := answering(all, q)
 	if svc != nil {
+		// Alone it comes with who manages it, if that is a file; nor is it bad when it is gone by now.
+		alone := new(object.Service)
+		if typed(ctx, c, target{kind: k, namespace: svc.Metadata.Namespace, name: svc.Metadata.Name}.path(), alone) == nil {
+			svc = alone
+		}
 		f := diagnose.Facts{Namespace: svc.Metadata.Namespace, Name: svc.Metadata.Name, Service: svc, Question: q, NodelessLocal: true}
 		return p.explainFacts(ctx, c, f, fmt.Sprintf("%s is Service %s/%s", questionText(q), f.Namespace, f.Name))
 	}

@@ -30,8 +30,7 @@ any machine, until the token ends.`,
 			{name: "ca", arg: argFile, def: "the appliance's own", group: groupKubeconfig,
 				usage: "certificate that the appliance's is checked with, PEM, for a certificate given with --tls-cert"},
 			{name: "name", arg: "NAME", def: "svcctl", group: groupKubeconfig, usage: "name of the context, the cluster and the user"},
-			{name: "role", arg: "admin|reader", def: "your own", words: []string{"admin", "reader"}, group: groupKubeconfig,
-				usage: "what the tokens are good for"},
+			roleOption(groupKubeconfig, "what the tokens are good for"),
 			{name: "embed-token", arg: "DURATION", def: "none", group: groupKubeconfig,
 				usage: "put a token into it that is valid for so long, at most 720h"},
 		}, socketOptions()...),
@@ -97,6 +96,10 @@ func (p *program) runKubeconfig(ctx context.Context, v *verb, _ []string) error 
 	if err != nil {
 		return err
 	}
+	role, err := role(v)
+	if err != nil {
+		return err
+	}
 	socket, err := p.socket(v)
 	if err != nil {
 		return err
@@ -123,10 +126,6 @@ func (p *program) runKubeconfig(ctx context.Context, v *verb, _ []string) error 
 		Clusters: []kubeCluster{{Name: name}}, Users: []kubeUser{{Name: name}}, Contexts: []kubeContext{{Name: name}}}
 	k.Clusters[0].Cluster.Server, k.Clusters[0].Cluster.CA = server, ca
 	k.Contexts[0].Context.Cluster, k.Contexts[0].Context.User = name, name
-	role := ""
-	if o := v.option("role"); o.isSet() {
-		role = o.text()
-	}
 	user := &k.Users[0].User
 	if life > 0 {
 		token, err := appliance.Token(ctx, wire.TokenRequest{Role: role, Duration: wire.Duration(life), Name: "kubeconfig"})

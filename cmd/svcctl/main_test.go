@@ -249,7 +249,7 @@ func TestExitCodes(t *testing.T) {
 		{"status", &fake{status: warned}, exitDone, ""},
 		{"status", &fake{status: behind}, exitNo, "svcctl: not synced: revision 9 is accepted, 7 is programmed\n"},
 		{"status", &fake{status: unready}, exitNo, "svcctl: not ready: the manifests are not read yet\n"},
-		{"status", &fake{status: troubled}, exitNo, "svcctl: 1 problem: what they are about is not in force as written\n"},
+		{"status", &fake{status: troubled}, exitNo, "svcctl: 1 problem: not everything is in force as it is written\n"},
 		{"status -o json", &fake{status: behind}, exitNo, "svcctl: not synced: revision 9 is accepted, 7 is programmed\n"},
 		{"status", nil, exitUnreachable, "svcctl: cannot reach the appliance at SOCKET: is `svcctl serve` running? Another place is given with --socket\n"},
 		{"wait", &fake{status: well}, exitDone, ""},
@@ -351,7 +351,7 @@ func TestDoctor(t *testing.T) {
 	if code := b.run("doctor"); code != exitDone {
 		t.Errorf("warnings alone: exit %d: %s", code, b.err.String())
 	}
-	b.findings = append(b.findings, appliance.Finding{Check: "forwarding", Level: "error", Message: "the box does not forward", Advice: "run sysctl"})
+	b.findings = append(b.findings, appliance.Finding{Check: "forwarding", Level: "error", Message: "the box does not forward\nand says so twice", Advice: "run sysctl"})
 	if code := b.run("doctor"); code != exitNo || b.err.String() != "svcctl: 1 thing wrong with this box\n" {
 		t.Errorf("exit %d: %s", code, b.err.String())
 	}
@@ -385,7 +385,7 @@ func TestPlan(t *testing.T) {
 		t.Errorf("a warning: exit %d, stderr %q", code, b.err.String())
 	}
 	problems = []manifest.Problem{warning, refusal}
-	want := warning.String() + "\n" + refusal.String() + "\nsvcctl: 1 problem: the ruleset is without them\n"
+	want := warning.String() + "\n" + refusal.String() + "\nsvcctl: 1 problem: the ruleset is without what was refused\n"
 	if code := b.run("plan", "-f", "x"); code != exitNo || b.err.String() != want || b.out.Len() == 0 {
 		t.Errorf("a refusal: exit %d, stdout %q, stderr %q", code, b.out.String(), b.err.String())
 	}

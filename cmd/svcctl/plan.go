@@ -63,7 +63,7 @@ func (p *program) runPlan(_ context.Context, v *verb, _ []string) error {
 		return fmt.Errorf("write to stdout: %w", err)
 	}
 	if refused > 0 {
-		return fmt.Errorf("%s: the ruleset is without them", count(refused, "problem"))
+		return fmt.Errorf("%s: the ruleset is without what was refused", count(refused, "problem"))
 	}
 	return nil
 }

@@ -33,7 +33,9 @@ func (w *printer) object(k kind.Kind, o client.Object) error {
 	if o["kind"] == nil { // items of lists do not say it
 		o["kind"], o["apiVersion"] = k.Name, k.APIVersion()
 	}
-	if meta, is := o["metadata"].(map[string]any); is && !w.managed {
+	// An expression may ask for what is only in the way of who reads.
+	shows := w.managed || w.form.name == formJSONPath || w.form.name == formColumns
+	if meta, is := o["metadata"].(map[string]any); is && !shows {
 		delete(meta, "managedFields")
 	}
 	if w.single && w.form.name != formName && w.form.name != formColumns {

@@ -49,7 +49,7 @@ func (p *program) runServe(ctx context.Context, v *verb, _ []string) error {
 	}
 	log := slog.New(handler)
 	if len(cfg.Manifests) == 0 {
-		log.Warn("no directory of manifests is given: there is nothing to serve; see --manifests")
+		log.Warn("no directory of manifests is given: what is served is what clients of the API make; see --manifests")
 	}
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)

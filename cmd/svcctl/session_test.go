@@ -119,6 +119,47 @@ spec: {publishNotReadyAddresses: yes, clusterIP: 10.96.0.12, ports: [{port: 010}
 	)
 }
 
+// Namespaces come before what is in them, in whichever file they are, and go after it.
+func TestApplyNamespaces(t *testing.T) {
+	b := newBox(t)
+	b.file("dir/a.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: shop}\nspec: {clusterIP: 10.96.0.11, ports: [{port: 80}]}\n")
+	b.file("dir/b.yaml", "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: other}\n")
+	b.session("apply-namespaces",
+		"apply -f dir --dry-run",
+		"diff -f dir",
+		"apply -f dir",
+		"apply -f dir",
+		"delete -f dir",
+	)
+}
+
+// What get has printed can be applied, again and again, and where it never was.
+func TestApplyWhatGetPrints(t *testing.T) {
+	b := newBox(t)
+	b.file("web.yaml", webYAML)
+	if code := b.run("apply", "-f", "web.yaml"); code != exitDone {
+		t.Fatal(b.err.String())
+	}
+	for _, form := range []string{"yaml", "json"} {
+		if code := b.run("get", "svc,endpointslices", "-o", form, "--show-managed-fields"); code != exitDone {
+			t.Fatal(b.err.String())
+		}
+		b.file("saved."+form, b.out.String())
+		// The first time, the fields that were allocated become the document's.
+		for _, want := range []string{"/", "unchanged", "created"} {
+			if want == "created" {
+				b.run("delete", "svc,endpointslices", "--all")
+			}
+			if code := b.run("apply", "-f", "saved."+form); code != exitDone || strings.Count(b.out.String(), want) != 2 {
+				t.Errorf("%s: want it %s, got:\n%s%s", form, want, b.out.String(), b.err.String())
+			}
+		}
+		if code := b.run("diff", "-f", "saved."+form); code != exitDone {
+			t.Errorf("diff: exit %d:\n%s%s", code, b.out.String(), b.err.String())
+		}
+	}
+}
+
 func TestPrune(t *testing.T) {
 	b := newBox(t)
 	b.file("a.yaml", webYAML)
@@ -152,6 +193,7 @@ func TestGet(t *testing.T) {
 		"get svc -A -o wide",
 		"get services web balanced --show-labels",
 		"get svc/web endpointslice/web-1",
+		"get svc web -n ''",
 		"get svc,endpointslices.discovery.k8s.io -l app=web -L app",
 		"get svc web nope",
 		"get svc nope --ignore-not-found",

@@ -1,10 +1,14 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -288,4 +292,47 @@ func FuzzParseConfig(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestExampleIsComplete holds the example of a configuration file against the settings: each
+// has its line, and what the lines that are commented out say is so without them.
+func TestExampleIsComplete(t *testing.T) {
+	const path = "../../examples/systemd/svcctl.conf"
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	everything := regexp.MustCompile(`(?m)^#([a-zA-Z]+:)`).ReplaceAll(text, []byte("$1"))
+	for _, s := range settings() {
+		if !bytes.Contains(everything, []byte("\n"+s.key()+":")) {
+			t.Errorf("%s does not tell %s", path, s.key())
+		}
+	}
+	all := filepath.Join(t.TempDir(), "svcctl.yaml")
+	if err := os.WriteFile(all, everything, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var cfg [2]appliance.Config
+	for i, name := range []string{path, all} {
+		b := newBench()
+		b.program.serve = func(_ context.Context, c appliance.Config, _ *slog.Logger) error { cfg[i] = c; return nil }
+		if code := b.run("serve", "--config", name, "--node-name", "gw1"); code != exitDone {
+			t.Fatalf("%s: exit %d: %s", name, code, b.err.String())
+		}
+	}
+	emptied(&cfg[0])
+	emptied(&cfg[1])
+	if fields := changed(cfg[0], cfg[1]); len(fields) > 0 {
+		t.Errorf("%s is wrong about the defaults of %q: %+v", path, fields, cfg[1])
+	}
+}
+
+// emptied makes empty lists nil: they mean the same.
+func emptied(c *appliance.Config) {
+	v := reflect.ValueOf(c).Elem()
+	for i := range v.NumField() {
+		if f := v.Field(i); f.Kind() == reflect.Slice && f.Len() == 0 {
+			f.SetZero()
+		}
+	}
 }

@@ -73,7 +73,7 @@ func verdict(s *wire.Status) error {
 	case !s.Synced:
 		return fmt.Errorf("not synced: %s", behind(s))
 	case s.Errors() > 0:
-		return fmt.Errorf("%s: what they are about is not in force as written", count(s.Errors(), "problem"))
+		return fmt.Errorf("%s: not everything is in force as it is written", count(s.Errors(), "problem"))
 	}
 	return nil
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"svcctl.io/svcctl/api/client"
@@ -25,8 +27,7 @@ read there one of the role reader.
 
 A token ends by itself. Before that, --revoke-all ends all that were given out.`,
 		options: append([]*option{
-			{name: "role", arg: "admin|reader", def: "your own", words: []string{"admin", "reader"}, group: groupToken,
-				usage: "what its holder may do: everything, or get, list and watch all but Secrets"},
+			roleOption(groupToken, "what its holder may do: everything, or get, list and watch all but Secrets"),
 			{name: "duration", arg: "DURATION", def: "1h", group: groupToken, usage: "how long it is valid, as 30m or 12h; at most 720h"},
 			{name: "name", arg: "NAME", def: "none", group: groupToken, usage: "what it is for, as `svcctl journal` shows it behind your own name"},
 			{name: "revoke-all", group: groupToken, usage: "end all tokens that were given so far, and give none"},
@@ -82,7 +83,25 @@ func (p *program) runToken(ctx context.Context, v *verb, _ []string) error {
 	return p.print(credential + "\n")
 }
 
-// tokenRequest is what the flags ask for. The role and the name are the appliance's to judge.
+// roleOption is --role.
+func roleOption(group, usage string) *option {
+	return &option{name: "role", arg: "admin|reader", def: "your own", words: []string{"admin", "reader"}, group: group, usage: usage}
+}
+
+// role is the role that the flag names, "" for one's own.
+func role(v *verb) (string, error) {
+	o := v.option("role")
+	if !o.isSet() {
+		return "", nil
+	}
+	if !slices.Contains(o.words, o.text()) {
+		return "", usagef("--role %q: want %s", o.text(), strings.Join(o.words, " or "))
+	}
+	return o.text(), nil
+}
+
+// tokenRequest is what the flags ask for. The name, and how long is too long, are the
+// appliance's to judge.
 func tokenRequest(v *verb) (wire.TokenRequest, error) {
 	text := v.option("duration").text()
 	life, err := time.ParseDuration(text)
@@ -90,10 +109,11 @@ func tokenRequest(v *verb) (wire.TokenRequest, error) {
 		return wire.TokenRequest{}, usagef("--duration %q: want a duration as 30m or 12h, at least 1s", text)
 	}
 	ask := wire.TokenRequest{Duration: wire.Duration(life)}
-	for name, field := range map[string]*string{"role": &ask.Role, "name": &ask.Name} {
-		if o := v.option(name); o.isSet() {
-			*field = o.text()
-		}
+	if ask.Role, err = role(v); err != nil {
+		return wire.TokenRequest{}, err
+	}
+	if o := v.option("name"); o.isSet() {
+		ask.Name = o.text()
 	}
 	return ask, nil
 }

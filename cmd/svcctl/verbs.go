@@ -24,8 +24,9 @@ func rootVerb(verbs []*verb) *verb {
 		args:    "VERB [FLAGS]",
 		about: list + `
 It reads Services, and the EndpointSlices, Endpoints or Pods behind them, from
-directories of YAML, gives them addresses and ports, and programs the kernel to
-balance their traffic. No cluster is needed.
+directories of YAML, or takes them from clients of its API, which is that of
+Kubernetes: ` + "`svcctl apply`" + `, kubectl. It gives them addresses and ports, and programs
+the kernel to balance their traffic. No cluster is needed.
 
 ` + "`svcctl help VERB` or `svcctl VERB --help` tells more about a verb.",
 		options: []*option{{name: "version", usage: "print the version", group: "Flags"}},
@@ -33,10 +34,11 @@ balance their traffic. No cluster is needed.
 			{"See what a directory would become. Needs no privilege and changes nothing.", "svcctl plan -f examples/quickstart"},
 			{"Make it so, and keep it so while the files change.", "sudo svcctl serve --manifests examples/quickstart"},
 			{"Is everything in force?", "sudo svcctl status"},
+			{"Why does this address not answer?", "sudo svcctl explain 10.96.0.10:80"},
 		},
 		exits: `  0  done
   1  the answer is no, or something was refused: stderr says what
-  2  wrong usage
+  2  wrong usage or configuration
   3  the appliance cannot be reached`,
 	}
 }

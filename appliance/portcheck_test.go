@@ -1,0 +1,52 @@
+package appliance
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"svcctl.io/svcctl/appliance/sockets"
+)
+
+func TestPortCheck(t *testing.T) {
+	p := &programs{}
+	p.listen("tcp", "0.0.0.0:30080")
+	p.listen("tcp", "127.0.0.1:30081")
+	p.listen("udp", "192.0.2.1:30082")
+	p.listen("tcp", "192.0.2.9:30083") // no node port answers there
+	check := &portCheck{
+		read:  func() ([]sockets.Socket, error) { p.reads++; return p.list, p.err },
+		owner: func(sockets.Socket) string { return "nginx (pid 812)" },
+		addrs: func() ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("192.0.2.1")}, nil },
+	}
+	for _, test := range []struct {
+		protocol string
+		port     uint16
+		want     string
+	}{
+		{"TCP", 30080, "nginx (pid 812) listens on tcp 0.0.0.0:30080: stop that program, or ask for another port"},
+		{"UDP", 30080, ""},
+		{"TCP", 30081, ""},
+		{"TCP", 30082, ""},
+		{"UDP", 30082, "nginx (pid 812) listens on udp 192.0.2.1:30082: stop that program, or ask for another port"},
+		{"TCP", 30083, ""},
+		{"SCTP", 30080, ""},
+		{"TCP", 30084, ""},
+	} {
+		got := ""
+		if err := check.check(test.protocol, test.port); err != nil {
+			got = err.Error()
+		}
+		if got != test.want {
+			t.Errorf("%s %d: %q, want %q", test.protocol, test.port, got, test.want)
+		}
+	}
+	if p.reads > 2 {
+		t.Errorf("looked %d times", p.reads)
+	}
+	check.at, p.err = time.Time{}, errors.New("no tcp_diag")
+	if err := check.check("TCP", 30080); err != nil {
+		t.Errorf("refused without knowing: %v", err)
+	}
+}

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestManual holds the manual against the program: its first page leads to all others, each
+// verb has a page, and the flags of serve are in a table.
+func TestManual(t *testing.T) {
+	const dir = "../../docs"
+	pages, err := filepath.Glob(dir + "/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := map[string]string{}
+	for _, page := range pages {
+		content, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text[filepath.Base(page)] = string(content)
+	}
+	start := text["svcctl.md"]
+	for page, content := range text {
+		if page != "svcctl.md" && !strings.Contains(start, "]("+page) {
+			t.Errorf("svcctl.md does not lead to %s", page)
+		}
+		for _, heading := range []string{"## NAME", "## SYNOPSIS", "## DESCRIPTION", "## EXAMPLES", "## BUGS", "## SEE ALSO"} {
+			if !strings.Contains(content, "\n"+heading+"\n") {
+				t.Errorf("%s has no %s", page, heading)
+			}
+		}
+	}
+	for _, v := range newBench().program.verbs() {
+		if v.name == "version" || v.name == "help" {
+			continue
+		}
+		row := regexp.MustCompile(`(?m)^\| \[` + v.name + `\]\((\w+\.md)\) \|`).FindStringSubmatch(start)
+		if row == nil || !strings.Contains(text[row[1]], "svcctl "+v.name) {
+			t.Errorf("svcctl.md has no row for %s, or its page does not tell of it", v.name)
+		}
+	}
+	for _, s := range settings() {
+		if !strings.Contains(text["serve.md"], "\n| `--"+s.name) {
+			t.Errorf("the table of serve.md has no row for --%s", s.name)
+		}
+	}
+}
