@@ -79,7 +79,8 @@ fuzz: ## every fuzz target for FUZZTIME (30s)
 		done; \
 	done
 
-demo: deps build ## the appliance at work between namespaces, in half a minute (root or sudo)
+demo: build ## the appliance at work between namespaces, in half a minute (root or sudo)
+	@.ci/deps nft ip
 	CGO_ENABLED=0 go build -trimpath -o bin/demo ./examples/demo
 	@examples/demo/demo.sh bin/svcctl bin/demo
 

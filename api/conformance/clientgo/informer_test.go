@@ -158,8 +158,10 @@ func TestLeaderElection(t *testing.T) {
 			},
 		})
 	}
+	var candidates sync.WaitGroup
+	defer candidates.Wait()
 	first, stop := context.WithCancel(t.Context())
-	go run(first, "one")
+	candidates.Go(func() { run(first, "one") })
 	wait := func(want string) {
 		t.Helper()
 		select {
@@ -172,7 +174,7 @@ func TestLeaderElection(t *testing.T) {
 	wait("one")
 	second, end := context.WithCancel(t.Context())
 	defer end()
-	go run(second, "two")
+	candidates.Go(func() { run(second, "two") })
 	w.Kill() // the lease lives longer than this takes
 	w.Start()
 	eventually(t, 10*time.Second, func() error {

@@ -73,6 +73,35 @@ func TestModel(t *testing.T) {
 	stop()
 	m.tasks.Wait()
 	m.judge(t, watchers)
+	judgeAddresses(t, w)
+}
+
+// judgeAddresses: each cluster IP has one Service, and is listed as given to it; nothing
+// else is.
+func judgeAddresses(t *testing.T, w *world) {
+	services, err := w.client.CoreV1().Services("").List(t.Context(), meta.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	given, err := w.client.NetworkingV1().IPAddresses().List(t.Context(), meta.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	holders, listed := map[string]string{}, map[string]string{}
+	for _, s := range services.Items {
+		for _, ip := range s.Spec.ClusterIPs {
+			if other, taken := holders[ip]; taken {
+				t.Errorf("%s has %s, and so has %s", s.Name, ip, other)
+			}
+			holders[ip] = s.Namespace + "/" + s.Name
+		}
+	}
+	for _, a := range given.Items {
+		listed[a.Name] = a.Spec.ParentRef.Namespace + "/" + a.Spec.ParentRef.Name
+	}
+	if !maps.Equal(holders, listed) {
+		t.Errorf("Services have %v, listed are %v", holders, listed)
+	}
 }
 
 // attempt is one write that a writer tried. Each value is written once.
