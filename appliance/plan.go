@@ -56,7 +56,7 @@ func Plan(cfg Config, paths []string, w io.Writer) ([]manifest.Problem, error) {
 func readManifests(paths []string) (map[string]*manifest.File, error) {
 	files := map[string]*manifest.File{}
 	for _, path := range paths {
-		names, err := manifestFiles(path)
+		names, err := ManifestFiles(path, false)
 		if err != nil {
 			return nil, fmt.Errorf("read manifests: %w", err)
 		}
@@ -71,8 +71,9 @@ func readManifests(paths []string) (map[string]*manifest.File, error) {
 	return files, nil
 }
 
-// manifestFiles lists a file, or what `svcctl serve` would read of a directory.
-func manifestFiles(path string) ([]string, error) {
+// ManifestFiles lists a file, or what Run would read of a directory; when it is flat, of
+// none below it. A directory without manifests is an error.
+func ManifestFiles(path string, flat bool) ([]string, error) {
 	info, err := os.Stat(path)
 	if err != nil || !info.IsDir() {
 		return []string{path}, err
@@ -82,7 +83,7 @@ func manifestFiles(path string) ([]string, error) {
 		switch {
 		case err != nil:
 			return err
-		case name != path && d.Name()[0] == '.' && d.IsDir():
+		case d.IsDir() && name != path && (flat || d.Name()[0] == '.'):
 			return filepath.SkipDir
 		case !d.IsDir() && d.Name()[0] != '.' && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)):
 			names = append(names, name)

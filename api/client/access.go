@@ -25,17 +25,12 @@ func (c *Client) Token(ctx context.Context, ask wire.TokenRequest) (*wire.Token,
 	if err != nil {
 		return nil, fmt.Errorf("ask for a token: %w", err)
 	}
-	resp, err := c.do(ctx, request{method: http.MethodPost, path: tokenPath, form: "application/json", body: body, patience: callTimeout})
-	if err != nil {
+	r := request{method: http.MethodPost, path: tokenPath, form: "application/json", body: body, patience: callTimeout}
+	var t wire.Token
+	if err := c.ask(ctx, r, &t); err != nil {
 		return nil, err
 	}
-	defer resp.Close()
-	answer, err := io.ReadAll(io.LimitReader(resp, maxAnswer))
-	if err != nil {
-		return nil, c.unreachable(err)
-	}
-	var t wire.Token
-	return &t, c.decode(tokenPath, answer, &t)
+	return &t, nil
 }
 
 // RevokeTokens makes all tokens invalid that were given so far.

@@ -175,7 +175,12 @@ func (c *Client) get(ctx context.Context, path string, query url.Values, timeout
 
 // call makes a request without a body and decodes the answer into v.
 func (c *Client) call(ctx context.Context, method, path string, query url.Values, timeout time.Duration, v any) error {
-	resp, err := c.do(ctx, request{method: method, path: path, query: query, patience: timeout})
+	return c.ask(ctx, request{method: method, path: path, query: query, patience: timeout}, v)
+}
+
+// ask makes a request and reads the whole answer.
+func (c *Client) ask(ctx context.Context, r request, v any) error {
+	resp, err := c.do(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -184,7 +189,7 @@ func (c *Client) call(ctx context.Context, method, path string, query url.Values
 	if err != nil {
 		return c.unreachable(err)
 	}
-	return c.decode(path, body, v)
+	return c.decode(r.path, body, v)
 }
 
 // decode reads an answer.

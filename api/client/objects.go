@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"net/url"
 	"time"
@@ -89,17 +88,9 @@ func (c *Client) Delete(ctx context.Context, path string, query url.Values, uid 
 // send makes a request that is answered with an object.
 func (c *Client) send(ctx context.Context, r request) (Object, error) {
 	r.patience = listPatience
-	resp, err := c.do(ctx, r)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Close()
-	body, err := io.ReadAll(io.LimitReader(resp, maxAnswer))
-	if err != nil {
-		return nil, c.unreachable(err)
-	}
 	var o Object
-	return o, c.decode(r.path, body, &o)
+	err := c.ask(ctx, r, &o)
+	return o, err
 }
 
 // stream reads an object whose field array is long: item is called for each of its items

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
@@ -98,9 +97,7 @@ type applying struct {
 	labels  selector.Labels
 	set     string
 
-	batch []*document
-	raws  []json.RawMessage
-	bytes int
+	batch batch
 
 	done    map[objectKey]bool // what the files have, when that matters
 	spaces  map[string]bool    // the namespaces of that
@@ -223,29 +220,27 @@ func (a *applying) add(ctx context.Context, d *document) error {
 		a.done[keyOf(d.target)] = true
 		a.spaces[d.namespace] = true
 	}
-	if len(a.batch) > 0 && a.bytes+len(raw) > batchBytes {
+	if !a.batch.hasRoom(raw) {
 		if err := a.flush(ctx); err != nil {
 			return err
 		}
 	}
-	d.object = nil // from here on raw is enough
-	i := d.placeIn(a.batch)
-	a.batch, a.raws, a.bytes = slices.Insert(a.batch, i, d), slices.Insert(a.raws, i, raw), a.bytes+len(raw)
+	a.batch.add(d, raw)
 	return nil
 }
 
 // flush applies the batch.
 func (a *applying) flush(ctx context.Context) error {
-	if len(a.batch) == 0 {
+	if len(a.batch.documents) == 0 {
 		return nil
 	}
-	err := a.c.Apply(ctx, a.options, a.raws, func(i int, r wire.Applied) error {
+	err := a.c.Apply(ctx, a.options, a.batch.raws, func(i int, r wire.Applied) error {
 		if i%progressEvery == 0 {
 			a.progress(false)
 		}
-		return a.result(a.batch[i], r)
+		return a.result(a.batch.documents[i], r)
 	})
-	a.batch, a.raws, a.bytes = nil, nil, 0
+	a.batch = batch{}
 	return err
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -43,9 +42,7 @@ type differing struct {
 	p       *program
 	c       *client.Client
 	options client.ApplyOptions
-	batch   []*document
-	raws    []json.RawMessage
-	bytes   int
+	batch   batch
 	total   int
 	differ  bool
 	refused int
@@ -109,34 +106,32 @@ func (d *differing) add(ctx context.Context, doc *document) error {
 	if err != nil {
 		return err
 	}
-	if len(d.batch) > 0 && d.bytes+len(raw) > batchBytes {
+	if !d.batch.hasRoom(raw) {
 		if err := d.flush(ctx); err != nil {
 			return err
 		}
 	}
-	doc.object = nil // raw is enough
-	i := doc.placeIn(d.batch)
-	d.batch, d.raws, d.bytes = slices.Insert(d.batch, i, doc), slices.Insert(d.raws, i, raw), d.bytes+len(raw)
+	d.batch.add(doc, raw)
 	return nil
 }
 
 // flush compares a batch.
 func (d *differing) flush(ctx context.Context) error {
-	if len(d.batch) == 0 {
+	if len(d.batch.documents) == 0 {
 		return nil
 	}
-	err := d.c.Apply(ctx, d.options, d.raws, func(i int, r wire.Applied) error {
+	err := d.c.Apply(ctx, d.options, d.batch.raws, func(i int, r wire.Applied) error {
 		d.total++
 		switch {
 		case r.Status != nil:
 			d.refused++
-			fmt.Fprintln(d.p.stderr, refusal(d.batch[i], r.Status))
+			fmt.Fprintln(d.p.stderr, refusal(d.batch.documents[i], r.Status))
 		case r.Result != wire.Unchanged:
-			return d.compare(ctx, d.batch[i], r.Object)
+			return d.compare(ctx, d.batch.documents[i], r.Object)
 		}
 		return nil
 	})
-	d.batch, d.raws, d.bytes = nil, nil, 0
+	d.batch = batch{}
 	return err
 }
 

@@ -5,15 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/kind"
 	"svcctl.io/svcctl/api/schema"
+	"svcctl.io/svcctl/appliance"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
@@ -44,6 +43,25 @@ func (d *document) placeIn(batch []*document) int {
 		}
 	}
 	return len(batch)
+}
+
+// batch is documents that go to the appliance in one request.
+type batch struct {
+	documents []*document
+	raws      []json.RawMessage
+	bytes     int // of raws
+}
+
+// hasRoom tells whether another document may go in; one always may.
+func (b *batch) hasRoom(raw json.RawMessage) bool {
+	return len(b.documents) == 0 || b.bytes+len(raw) <= batchBytes
+}
+
+// add takes in a document. What it holds is dropped: from here on raw is enough.
+func (b *batch) add(d *document, raw json.RawMessage) {
+	d.object = nil
+	i := d.placeIn(b.documents)
+	b.documents, b.raws, b.bytes = slices.Insert(b.documents, i, d), slices.Insert(b.raws, i, raw), b.bytes+len(raw)
 }
 
 // labels are the object's.
@@ -90,7 +108,10 @@ func (p *program) reader(v *verb) *reader {
 // are those of f, and of files that cannot be read at all.
 func (r *reader) each(f func(*document) error) error {
 	for _, path := range r.paths {
-		names, err := r.files(path)
+		names, err := []string{path}, error(nil)
+		if path != stdinName {
+			names, err = appliance.ManifestFiles(path, r.flat)
+		}
 		if err != nil {
 			return err
 		}
@@ -101,35 +122,6 @@ func (r *reader) each(f func(*document) error) error {
 		}
 	}
 	return nil
-}
-
-// files lists a file, or the manifests in a directory as `svcctl serve` would read it.
-func (r *reader) files(path string) ([]string, error) {
-	if path == stdinName {
-		return []string{path}, nil
-	}
-	info, err := os.Stat(path)
-	if err != nil || !info.IsDir() {
-		return []string{path}, err
-	}
-	var names []string
-	err = filepath.WalkDir(path, func(name string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir():
-			if name != path && (r.flat || d.Name()[0] == '.') {
-				return fs.SkipDir
-			}
-		case d.Name()[0] != '.' && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)):
-			names = append(names, name)
-		}
-		return nil
-	})
-	if err == nil && len(names) == 0 {
-		err = fmt.Errorf("%s has no *.yaml, *.yml or *.json file", path)
-	}
-	return names, err
 }
 
 // file reads one file.
