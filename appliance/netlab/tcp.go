@@ -22,10 +22,10 @@ type TCPHeader struct {
 	Flags    uint8
 }
 
-// SendTCP sends a TCP segment that belongs to no socket. Its source is an address of the
-// Host.
-func (h *Host) SendTCP(p TCPHeader) {
+// SendTCP sends TCP segments that belong to no socket, all from one address and to one.
+func (h *Host) SendTCP(segments ...TCPHeader) {
 	h.t.Helper()
+	p := segments[0]
 	err := h.Do(func() error {
 		fd, err := unix.Socket(domainOf(p.To.Addr()), unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
 		if err != nil {
@@ -42,10 +42,16 @@ func (h *Host) SendTCP(p TCPHeader) {
 		if err := unix.Bind(fd, sockaddr(netip.AddrPortFrom(p.From.Addr(), 0))); err != nil {
 			return os.NewSyscallError("bind", err)
 		}
-		return os.NewSyscallError("sendto", unix.Sendto(fd, p.bytes(), 0, sockaddr(netip.AddrPortFrom(p.To.Addr(), 0))))
+		to := sockaddr(netip.AddrPortFrom(p.To.Addr(), 0))
+		for _, segment := range segments {
+			if err := unix.Sendto(fd, segment.bytes(), 0, to); err != nil {
+				return os.NewSyscallError("sendto", err)
+			}
+		}
+		return nil
 	})
 	if err != nil {
-		h.t.Fatalf("host %s: send a TCP segment from %s to %s: %v", h.Name, p.From, p.To, err)
+		h.t.Fatalf("host %s: send TCP segments from %s to %s: %v", h.Name, p.From, p.To, err)
 	}
 }
 
