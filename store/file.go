@@ -27,6 +27,11 @@ const (
 	// boltLockWait bounds the wait for bbolt's own lock, which only a foreign tool
 	// that has the file open can hold.
 	boltLockWait = 100 * time.Millisecond
+	// mappedBytes is how much of the address space is set aside for the file. When it outgrows
+	// that, bbolt maps it anew, and copies for that all that a transaction is about to write.
+	mappedBytes = 256 << 20
+	// growBytes is by how much more than is needed the file grows: each time takes an fsync.
+	growBytes = 256 << 10
 )
 
 // The buckets of the file and the keys of metaBucket.
@@ -107,14 +112,19 @@ func (f *File) open() error {
 }
 
 func openBolt(path string, readOnly bool) (*bbolt.DB, error) {
-	return bbolt.Open(path, 0o600, &bbolt.Options{
-		Timeout:      boltLockWait,
-		ReadOnly:     readOnly,
-		FreelistType: bbolt.FreelistMapType,
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{
+		Timeout:         boltLockWait,
+		ReadOnly:        readOnly,
+		FreelistType:    bbolt.FreelistMapType,
+		InitialMmapSize: mappedBytes,
 		OpenFile: func(path string, flags int, mode os.FileMode) (*os.File, error) {
 			return os.OpenFile(path, flags|syscall.O_NOFOLLOW, mode)
 		},
 	})
+	if err == nil {
+		db.AllocSize = growBytes
+	}
+	return db, err
 }
 
 // createFile makes an empty file under another name first, so that a crash cannot
@@ -302,6 +312,10 @@ func (f *File) Close() error {
 	return nil
 }
 
+// manyPuts is from how many puts on the pages of a transaction are filled: it is a start, say,
+// whose objects stay as they are, for the most part.
+const manyPuts = 1_000
+
 // apply puts a transaction into a bbolt transaction.
 func apply(tx *bbolt.Tx, t Transaction) error {
 	pairs, meta := tx.Bucket(pairsBucket), tx.Bucket(metaBucket)
@@ -319,6 +333,9 @@ func apply(tx *bbolt.Tx, t Transaction) error {
 	// In the order of their keys each new pair comes behind the last one. In any other it
 	// moves those behind it, which takes long when a transaction has many.
 	puts := slices.SortedFunc(slices.Values(t.Puts), func(a, b Pair) int { return strings.Compare(a.Key, b.Key) })
+	if len(puts) > manyPuts {
+		pairs.FillPercent = 1
+	}
 	for _, pair := range puts {
 		entry := encodeEntry(pair)
 		digest.toggleEntry(pairs.Get([]byte(pair.Key)))

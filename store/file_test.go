@@ -124,11 +124,20 @@ func TestTruncatedFileIsRefused(t *testing.T) {
 	fill(t, f, 3, 100)
 	f.Close()
 	path := filepath.Join(dir, fileName)
-	info, err := os.Stat(path)
+	data, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for size := info.Size() / 4; ; size /= 2 {
+	head, err := readMeta(data, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := readMeta(data, head.pageSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What is behind the pages in use is room to grow.
+	for size := int64(max(head.pages, other.pages)*head.pageSize) - 1; ; size /= 2 {
 		if err := os.Truncate(path, size); err != nil {
 			t.Fatal(err)
 		}

@@ -3,158 +3,153 @@ package store
 import (
 	"crypto/sha256"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 )
 
 // LastGood keeps the last content of each file that could be read, for those that
-// cannot be read later, also after a restart. Save and Remove return when the copy is
-// durable; calls that wait for the same moment share one commit, with each other and
-// with SyncFiles.
+// cannot be read later, also after a restart. What is put goes with the next commit,
+// which as a rule is that of the objects in it, and so costs none of its own; unless it
+// is much, which waits for Flush, so that objects do not wait for it.
 type LastGood struct{ s *Store }
+
+// rideAlong is how much may go with a commit of objects, in bytes.
+const rideAlong = 64 << 10
 
 // LastGood is where the copies of files are kept.
 func (s *Store) LastGood() LastGood { return LastGood{s} }
 
-// copies are the copies of files. They have a lock of their own, so that callers can
-// gather while a commit is under way.
+// copies are the copies of files. They have a lock of their own, so that they can be put
+// while a commit is under way.
 type copies struct {
 	mu      sync.Mutex
-	pending *copyBatch // what goes with the next commit
-	// written are the hashes of what is in the engine; nil until it was looked at.
+	pending map[string]fileCopy // what waits for a commit, by path
+	size    int                 // of the contents in pending, in bytes
+	writing map[string]fileCopy // what goes with the commit under way
+	// written are the hashes of what is in the engine; nil until it was loaded.
 	written map[string][sha256.Size]byte
-
-	writing *copyBatch // what goes with the commit under way; guarded by Store.writer
 }
 
-// copyBatch is what one commit writes: contents, or nil to remove.
-type copyBatch struct {
-	contents map[string][]byte
-	// done and err are guarded by Store.writer.
-	done bool
-	err  error
+// fileCopy is what is to be kept of a file.
+type fileCopy struct {
+	content []byte // nil: nothing
+	hash    [sha256.Size]byte
 }
 
-// Load is the content of every file that was saved and not removed, by path.
+// Load is the content of every file that was put and not removed, by path.
 func (l LastGood) Load() (map[string][]byte, error) {
-	c := &l.s.copies
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	files, err := c.load(l.s.engine)
+	pairs, err := l.s.engine.Load(filePrefix)
 	if err != nil {
 		return nil, fmt.Errorf("load last good copies of files: %w", err)
 	}
-	return files, nil
-}
-
-func (c *copies) load(engine Engine) (map[string][]byte, error) {
-	pairs, err := engine.Load(filePrefix)
-	if err != nil {
-		return nil, err
-	}
 	files := make(map[string][]byte, len(pairs))
-	c.written = make(map[string][sha256.Size]byte, len(pairs))
+	written := make(map[string][sha256.Size]byte, len(pairs))
 	for _, pair := range pairs {
 		path := strings.TrimPrefix(pair.Key, filePrefix)
 		files[path] = pair.Value
-		c.written[path] = sha256.Sum256(pair.Value)
+		written[path] = sha256.Sum256(pair.Value)
 	}
+	c := &l.s.copies
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.written = written
 	return files, nil
 }
 
-// Save keeps the content of a file in the place of what was kept for it. It writes
-// nothing if that is the same.
-func (l LastGood) Save(path string, content []byte) error {
-	if content == nil {
-		content = []byte{}
-	}
-	return l.set(path, content)
+// Put says what is to be kept of a file from now on; nil is nothing. It does not wait: the
+// content is durable after Flush at the latest. It may not be changed any more.
+func (l LastGood) Put(path string, content []byte) {
+	c := &l.s.copies
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.put(path, fileCopy{content: content})
 }
 
-// Remove forgets a file.
-func (l LastGood) Remove(path string) error { return l.set(path, nil) }
-
-func (l LastGood) set(path string, content []byte) error {
-	s := l.s
-	batch, err := s.copies.join(s.engine, path, content)
-	if batch == nil || err != nil {
-		return err
+func (c *copies) put(path string, file fileCopy) {
+	if c.pending == nil {
+		c.pending = map[string]fileCopy{}
 	}
+	c.size += len(file.content) - len(c.pending[path].content)
+	c.pending[path] = file
+}
+
+// Flush returns when all that was put is durable. After an error it still waits for a
+// commit.
+func (l LastGood) Flush() error {
+	s := l.s
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	if !batch.done {
-		// An error is that of the batch.
-		_ = s.write(Transaction{CompareKey: headKey, CompareRevision: s.revision}, s.revision)
-	}
-	if batch.err != nil {
-		return fmt.Errorf("keep a copy of %s: %w", path, batch.err)
+	s.copies.take()
+	if err := s.write(Transaction{CompareKey: headKey, CompareRevision: s.revision}, s.revision); err != nil {
+		return fmt.Errorf("keep copies of files: %w", err)
 	}
 	return nil
 }
 
-// join puts a content into the next batch; there is none when it is there already.
-func (c *copies) join(engine Engine, path string, content []byte) (*copyBatch, error) {
+// take makes what waits part of the next commit.
+func (c *copies) take() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.written == nil {
-		if _, err := c.load(engine); err != nil {
-			return nil, fmt.Errorf("keep a copy of %s: %w", path, err)
-		}
-	}
-	hash, has := c.written[path]
-	if content == nil && !has || content != nil && has && hash == sha256.Sum256(content) {
-		return nil, nil
-	}
-	if c.pending == nil {
-		c.pending = &copyBatch{contents: map[string][]byte{}}
-	}
-	c.pending.contents[path] = slices.Clone(content)
-	return c.pending, nil
+	c.writing, c.pending, c.size = c.pending, nil, 0
 }
 
-// write commits a transaction together with the copies that wait; nothing at all if
-// both are empty. The writer must be held.
+// write commits a transaction together with the copies that were taken or are small;
+// nothing at all if both are empty. The writer must be held.
 func (s *Store) write(t Transaction, revision uint64) error {
 	s.copies.addTo(&t, revision)
-	if len(t.Puts)+len(t.Deletes) == 0 {
-		return nil
+	var err error
+	if len(t.Puts)+len(t.Deletes) != 0 {
+		err = s.engine.Commit(t)
 	}
-	err := s.engine.Commit(t)
 	s.copies.finish(err)
 	return err
 }
 
+// addTo adds the copies that are not what is in the engine already.
 func (c *copies) addTo(t *Transaction, revision uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.writing, c.pending = c.pending, nil
-	if c.writing == nil {
-		return
+	if c.writing == nil && c.size <= rideAlong {
+		c.writing, c.pending, c.size = c.pending, nil, 0
 	}
-	for path, content := range c.writing.contents {
-		if content == nil {
+	for path, file := range c.writing {
+		hash, has := c.written[path]
+		if file.content != nil {
+			file.hash = sha256.Sum256(file.content)
+		}
+		switch {
+		case has && file.hash == hash, !has && file.content == nil && c.written != nil:
+			delete(c.writing, path)
+		case file.content == nil:
 			t.Deletes = append(t.Deletes, filePrefix+path)
-		} else {
-			t.Puts = append(t.Puts, Pair{Key: filePrefix + path, Value: content, Revision: revision})
+		default:
+			c.writing[path] = file
+			t.Puts = append(t.Puts, Pair{Key: filePrefix + path, Value: file.content, Revision: revision})
 		}
 	}
 }
 
+// finish notes what became of a commit: what it could not write waits for the next one,
+// unless there is something newer.
 func (c *copies) finish(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.writing == nil {
+	if err != nil {
+		for path, file := range c.writing {
+			if _, newer := c.pending[path]; !newer {
+				c.put(path, file)
+			}
+		}
+		c.writing = nil
 		return
 	}
-	c.writing.done, c.writing.err = true, err
-	for path, content := range c.writing.contents {
+	for path, file := range c.writing {
 		switch {
-		case err != nil:
-		case content == nil:
+		case c.written == nil:
+		case file.content == nil:
 			delete(c.written, path)
 		default:
-			c.written[path] = sha256.Sum256(content)
+			c.written[path] = file.hash
 		}
 	}
 	c.writing = nil

@@ -1,20 +1,18 @@
 package store
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
-	"runtime"
-	"sync"
 	"testing"
 )
 
 func (b *box) save(path, content string) {
 	b.t.Helper()
-	buffer := []byte(content)
-	if err := b.s.LastGood().Save(path, buffer); err != nil {
+	b.s.LastGood().Put(path, []byte(content))
+	if err := b.s.LastGood().Flush(); err != nil {
 		b.t.Fatal(err)
 	}
-	clear(buffer) // the caller's
 }
 
 func (b *box) wantCopies(want string) {
@@ -47,7 +45,8 @@ func TestLastGoodCopies(t *testing.T) {
 	}
 	b.save("b.yaml", "2")
 	for _, path := range []string{"dir/c.yaml", "never/there"} {
-		if err := b.s.LastGood().Remove(path); err != nil {
+		b.s.LastGood().Put(path, nil)
+		if err := b.s.LastGood().Flush(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -65,60 +64,82 @@ func TestLastGoodCopies(t *testing.T) {
 func TestLastGoodOfAFailingEngine(t *testing.T) {
 	b := newBox(t)
 	b.engine.Inject(func(Transaction) Fault { return Refuse })
+	b.s.LastGood().Put("a.yaml", []byte("1"))
 	for range 2 {
-		if err := b.s.LastGood().Save("a.yaml", []byte("1")); !errors.Is(err, ErrInjected) {
+		if err := b.s.LastGood().Flush(); !errors.Is(err, ErrInjected) {
 			t.Errorf("got %v", err)
 		}
 	}
 	b.engine.Inject(nil)
 	b.wantCopies("")
-	b.save("a.yaml", "1")
-	b.wantCopies("a.yaml=1 ")
+	b.save("b.yaml", "2") // what could not be written goes with what comes next
+	b.wantCopies("a.yaml=1 b.yaml=2 ")
 }
 
-// Callers that come while a commit is under way share the next one.
-func TestLastGoodGroupsCommits(t *testing.T) {
-	b := newBox(t)
-	const callers = 64
-	before := b.engine.Commits()
-	b.s.writer.Lock() // a commit is under way
-	var group sync.WaitGroup
-	for i := range callers {
-		group.Go(func() {
-			if err := b.s.LastGood().Save(fmt.Sprint("file-", i), []byte("x")); err != nil {
-				t.Error(err)
-			}
+// What is put while a commit is under way shares the next one, and the newest wins, also when
+// that commit fails.
+func TestLastGoodWhileACommitIsUnderWay(t *testing.T) {
+	for _, fault := range []Fault{NoFault, Refuse} {
+		b := newBox(t)
+		before := b.engine.Commits()
+		b.s.LastGood().Put("a.yaml", []byte("1"))
+		b.s.LastGood().Put("dir/c.yaml", []byte("3"))
+		b.engine.Inject(func(Transaction) Fault {
+			b.s.LastGood().Put("a.yaml", []byte("2"))
+			b.s.LastGood().Put("b.yaml", []byte("2"))
+			return fault
 		})
-	}
-	for joined := 0; joined < callers; runtime.Gosched() {
-		b.s.copies.mu.Lock()
-		if pending := b.s.copies.pending; pending != nil {
-			joined = len(pending.contents)
+		_ = b.s.LastGood().Flush()
+		b.engine.Inject(nil)
+		if err := b.s.LastGood().Flush(); err != nil {
+			t.Fatal(err)
 		}
-		b.s.copies.mu.Unlock()
-	}
-	b.s.writer.Unlock()
-	group.Wait()
-	if commits := b.engine.Commits() - before; commits != 1 {
-		t.Errorf("%d commits", commits)
-	}
-	files, err := b.s.LastGood().Load()
-	if err != nil || len(files) != callers {
-		t.Errorf("%d copies, %v", len(files), err)
+		if commits := b.engine.Commits() - before; fault == NoFault && commits != 2 {
+			t.Errorf("%d commits", commits)
+		}
+		b.wantCopies("a.yaml=2 b.yaml=2 dir/c.yaml=3 ")
 	}
 }
 
-// A sync takes the copies that wait along.
+// A sync takes the copies that wait along, and nothing is left to flush.
 func TestLastGoodCopiesGoWithASync(t *testing.T) {
 	b := newBox(t)
 	before := b.engine.Commits()
-	batch, err := b.s.copies.join(b.engine, "a.yaml", []byte("1"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	b.s.LastGood().Put("a.yaml", []byte("1"))
 	b.apply("a.yaml", "a {}")
-	if commits := b.engine.Commits() - before; commits != 1 || !batch.done {
-		t.Errorf("%d commits, done %t", commits, batch.done)
+	if err := b.s.LastGood().Flush(); err != nil {
+		t.Error(err)
+	}
+	if commits := b.engine.Commits() - before; commits != 1 {
+		t.Errorf("%d commits", commits)
 	}
 	b.wantCopies("a.yaml=1 ")
+}
+
+// Objects do not wait for a large copy, and are in its commit no second time.
+func TestLastGoodLargeCopiesWaitForFlush(t *testing.T) {
+	b := newBox(t)
+	for round, want := range []int{1, 1 + rideAlong} {
+		b.s.LastGood().Put("a.yaml", bytes.Repeat([]byte("#"), 1+rideAlong*round))
+		with := 0
+		b.engine.Inject(func(t Transaction) Fault {
+			for _, pair := range t.Puts {
+				if pair.Key == filePrefix+"a.yaml" {
+					with = len(pair.Value)
+				}
+			}
+			return NoFault
+		})
+		b.apply("a.yaml", fmt.Sprintf("a%d {}", round))
+		if got := with; (got != 0) != (round == 0) {
+			t.Errorf("a copy of %d bytes: %d of them went with the objects", want, got)
+		}
+		before := b.engine.Commits()
+		if err := b.s.LastGood().Flush(); err != nil {
+			t.Fatal(err)
+		}
+		if with != want || b.engine.Commits()-before != round {
+			t.Errorf("%d bytes are written, in %d commits of its own; want %d in %d", with, b.engine.Commits()-before, want, round)
+		}
+	}
 }

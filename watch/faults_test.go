@@ -77,20 +77,21 @@ func (d *disk) fail(err error) {
 	d.err = err
 }
 
-func (d *disk) Save(path string, content []byte) error {
+func (d *disk) Put(path string, content []byte) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.saves++; d.err != nil {
-		return d.err
+	if content == nil {
+		d.removes++
+	} else {
+		d.saves++
 	}
-	return d.Memory.Save(path, content)
+	d.Memory.Put(path, content)
 }
 
-func (d *disk) Remove(path string) error {
+func (d *disk) Flush() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.removes++
-	return d.Memory.Remove(path)
+	return d.err
 }
 
 func TestLastGoodCannotBeSaved(t *testing.T) {
@@ -129,7 +130,7 @@ func (badLoad) Load() (map[string][]byte, error) { return nil, errors.New("torn"
 // What was saved of a directory that is not watched any more is forgotten.
 func TestForgottenDirectory(t *testing.T) {
 	memory := NewMemory()
-	must(t, memory.Save("/elsewhere/a.yaml", []byte(services("x"))))
+	memory.Put("/elsewhere/a.yaml", []byte(services("x")))
 	bubble(t, nil, func(h *harness) {
 		h.is(h.next(), "")
 		h.stop()
@@ -220,7 +221,7 @@ func TestUnavailableAtStart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "manifests")
 			memory := NewMemory()
-			must(t, memory.Save(filepath.Join(dir, "a.yaml"), []byte(services("web"))))
+			memory.Put(filepath.Join(dir, "a.yaml"), []byte(services("web")))
 			prepare(t, dir)
 			synctest.Test(t, func(t *testing.T) {
 				h := start(t, dir, newSilent(), lastGood(memory))

@@ -13,16 +13,16 @@ import (
 // counted is a LastGood that counts.
 type counted struct {
 	*Memory
-	saves atomic.Int64
+	flushes atomic.Int64
 }
 
-func (c *counted) Save(path string, content []byte) error {
-	c.saves.Add(1)
-	return c.Memory.Save(path, content)
+func (c *counted) Flush() error {
+	c.flushes.Add(1)
+	return c.Memory.Flush()
 }
 
-// A file that changes all the time is saved now and then, and in the end as it is.
-func TestSavesAreCoalesced(t *testing.T) {
+// A file that changes all the time is flushed now and then, and in the end as it is.
+func TestFlushesAreCoalesced(t *testing.T) {
 	to := &counted{Memory: NewMemory()}
 	bubble(t, nil, func(h *harness) {
 		h.within(0, 3*time.Second)
@@ -33,16 +33,32 @@ func TestSavesAreCoalesced(t *testing.T) {
 			h.send("a.yaml", fsnotify.Write)
 			h.next()
 		}
-		if n := to.saves.Load(); n < 2 || n > 10 {
-			h.Errorf("20 changes were saved %d times", n)
+		if n := to.flushes.Load(); n < 2 || n > 10 {
+			h.Errorf("20 changes were flushed %d times", n)
 		}
+		before := to.flushes.Load()
 		h.write("a.yaml", services("web")+"---\n"+last)
 		h.send("a.yaml", fsnotify.Write)
 		h.next()
-		time.Sleep(2 * saveRest)
+		time.Sleep(2 * flushAfter)
+		if to.flushes.Load() == before {
+			h.Errorf("the last change was not flushed")
+		}
 		saved, _ := to.Load()
 		if got := string(saved[h.path("a.yaml")]); got != services("web")+"---\n"+last {
 			h.Errorf("in the end %q is saved", got)
+		}
+	}, lastGood(to))
+}
+
+// A content is with the LastGood when a snapshot has it, so that both can become durable
+// together.
+func TestContentsArePutBeforeTheSnapshot(t *testing.T) {
+	to := NewMemory()
+	bubble(t, map[string]string{"a.yaml": services("web")}, func(h *harness) {
+		h.is(h.next(), "a.yaml: web")
+		if saved, _ := to.Load(); string(saved[h.path("a.yaml")]) != services("web") {
+			h.Errorf("%q is put", saved)
 		}
 	}, lastGood(to))
 }

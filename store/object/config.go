@@ -66,7 +66,7 @@ func defaultSecret(o *Secret) {
 }
 
 func validateConfigMap(o, old *ConfigMap) Errors {
-	const data, binary path = "data", "binaryData"
+	data, binary := root("data"), root("binaryData")
 	errs := slices.Concat(validateDataKeys(data, o.Data), validateDataKeys(binary, o.BinaryData))
 	size := 0
 	for key, value := range o.Data {
@@ -79,7 +79,7 @@ func validateConfigMap(o, old *ConfigMap) Errors {
 		size += len(value)
 	}
 	if size > maxDataBytes {
-		errs = append(errs, tooLong("", maxDataBytes)...)
+		errs = append(errs, tooLong(path{}, maxDataBytes)...)
 	}
 	if old == nil || !deref(old.Immutable) {
 		return errs
@@ -89,7 +89,7 @@ func validateConfigMap(o, old *ConfigMap) Errors {
 }
 
 func validateSecret(o, old *Secret) Errors {
-	const data path = "data"
+	data := root("data")
 	errs := validateDataKeys(data, o.Data)
 	size := 0
 	for _, value := range o.Data {
@@ -102,7 +102,7 @@ func validateSecret(o, old *Secret) Errors {
 		return errs
 	}
 	if o.Type != old.Type {
-		errs = append(errs, invalid("type", o.Type, immutableText)...)
+		errs = append(errs, invalid(root("type"), o.Type, immutableText)...)
 	}
 	if !deref(old.Immutable) {
 		return errs
@@ -112,7 +112,9 @@ func validateSecret(o, old *Secret) Errors {
 
 const immutableSetText = "field is immutable when `immutable` is set"
 
-func validateKeptImmutable(immutable *bool) Errors { return unlessEqual("immutable", deref(immutable)) }
+func validateKeptImmutable(immutable *bool) Errors {
+	return unlessEqual(root("immutable"), deref(immutable))
+}
 
 func unlessEqual(p path, equal bool) Errors {
 	if equal {

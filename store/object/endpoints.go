@@ -2,7 +2,7 @@ package object
 
 import "slices"
 
-const subsetsPath path = "subsets"
+var subsetsPath = root("subsets")
 
 // supportedProtocols are sorted, as they are shown.
 func supportedProtocols() []string { return []string{ProtocolSCTP, ProtocolTCP, ProtocolUDP} }

@@ -1,10 +1,14 @@
 package object
 
-import "strings"
+import (
+	"net/netip"
+	"strings"
+)
 
-const (
-	endpointsPath  path = "endpoints"
-	slicePortsPath path = "ports"
+var (
+	endpointsPath   = root("endpoints")
+	slicePortsPath  = root("ports")
+	addressTypePath = root("addressType")
 )
 
 func validateEndpointSlice(o, old *EndpointSlice) Errors {
@@ -19,9 +23,9 @@ func validateEndpointSlice(o, old *EndpointSlice) Errors {
 	}
 	var errs Errors
 	if o.AddressType == "" {
-		errs = append(errs, required("addressType", "")...)
+		errs = append(errs, required(addressTypePath, "")...)
 	} else {
-		errs = append(errs, oneOf("addressType", o.AddressType, []string{FQDN, IPv4, IPv6})...)
+		errs = append(errs, oneOf(addressTypePath, o.AddressType, []string{FQDN, IPv4, IPv6})...)
 	}
 	if n := len(o.Endpoints); n > maxSliceEndpoints {
 		errs = append(errs, tooMany(endpointsPath, n, maxSliceEndpoints)...)
@@ -62,6 +66,9 @@ func validateEndpoint(p path, endpoint *Endpoint, addressType string, kept set) 
 func validateSliceAddress(p path, address, addressType string, kept set) Errors {
 	switch addressType {
 	case IPv4, IPv6:
+		if isUsualAddress(address, addressType) {
+			return nil
+		}
 		errs := checkReachableIP(p, address, kept)
 		if family := familyOf(address); family != "" && family != addressType {
 			errs = append(errs, invalid(p, address, "must be an "+addressType+" address")...)
@@ -72,6 +79,16 @@ func validateSliceAddress(p path, address, addressType string, kept set) Errors 
 	}
 	// The type is refused already.
 	return nil
+}
+
+// isUsualAddress tells whether an address has the form and the range that nearly all have,
+// of which none of the rules says anything.
+func isUsualAddress(address, family string) bool {
+	addr, err := netip.ParseAddr(address)
+	if err != nil || !addr.IsGlobalUnicast() || addr.Zone() != "" || addr.Is4In6() {
+		return false
+	}
+	return addr.Is4() == (family == IPv4)
 }
 
 // validateFQDN wants at least two labels; a dot at the end is allowed.

@@ -116,31 +116,71 @@ func Join(lists ...Errors) Errors {
 	return all
 }
 
-// path is the place of a field in its object.
-type path string
+// A path is the place of a field in its object. It is put into words when there is something
+// to say about the field, which is seldom.
+type path struct {
+	base  string
+	steps [4]step // behind base
+	n     int     // how many of them there are
+}
 
-func (p path) child(name string) path { return p + "." + path(name) }
-func (p path) index(i int) path       { return p + "[" + path(strconv.Itoa(i)) + "]" }
-func (p path) key(key string) path    { return p + "[" + path(key) + "]" }
+// A step is a field, an index, or a key of a mapping.
+type step struct {
+	name  string // "" of an index
+	index int
+	key   bool
+}
+
+// root is the path of a field of the object itself, or of one further down.
+func root(name string) path { return path{base: name} }
+
+func (p path) child(name string) path { return p.with(step{name: name}) }
+func (p path) index(i int) path       { return p.with(step{index: i}) }
+func (p path) key(key string) path    { return p.with(step{name: key, key: true}) }
+
+func (p path) with(s step) path {
+	if p.n == len(p.steps) {
+		p = root(p.String())
+	}
+	p.steps[p.n] = s
+	p.n++
+	return p
+}
+
+// String is the path as Kubernetes writes it.
+func (p path) String() string {
+	text := p.base
+	for _, s := range p.steps[:p.n] {
+		switch {
+		case s.key:
+			text += "[" + s.name + "]"
+		case s.name != "":
+			text += "." + s.name
+		default:
+			text += "[" + strconv.Itoa(s.index) + "]"
+		}
+	}
+	return text
+}
 
 func required(p path, detail string) Errors {
-	return Errors{{Type: FieldValueRequired, Field: string(p), Value: "", Detail: detail}}
+	return Errors{{Type: FieldValueRequired, Field: p.String(), Value: "", Detail: detail}}
 }
 
 func forbidden(p path, detail string) Errors {
-	return Errors{{Type: FieldValueForbidden, Field: string(p), Value: "", Detail: detail}}
+	return Errors{{Type: FieldValueForbidden, Field: p.String(), Value: "", Detail: detail}}
 }
 
 func duplicate(p path, value any) Errors {
-	return Errors{{Type: FieldValueDuplicate, Field: string(p), Value: value}}
+	return Errors{{Type: FieldValueDuplicate, Field: p.String(), Value: value}}
 }
 
 func invalid(p path, value any, detail string) Errors {
-	return Errors{{Type: FieldValueInvalid, Field: string(p), Value: value, Detail: detail}}
+	return Errors{{Type: FieldValueInvalid, Field: p.String(), Value: value, Detail: detail}}
 }
 
 // invalidFor is one invalid for each of the problems.
-func invalidFor(p path, value any, problems []string) Errors {
+func invalidFor[T any](p path, value T, problems []string) Errors {
 	var errs Errors
 	for _, problem := range problems {
 		errs = append(errs, invalid(p, value, problem)...)
@@ -154,21 +194,21 @@ func notSupported(p path, value string, supported []string) Errors {
 		quoted[i] = strconv.Quote(s)
 	}
 	return Errors{{
-		Type: FieldValueNotSupported, Field: string(p), Value: value,
+		Type: FieldValueNotSupported, Field: p.String(), Value: value,
 		Detail: "supported values: " + strings.Join(quoted, ", "),
 	}}
 }
 
 func tooLong(p path, maxBytes int) Errors {
 	return Errors{{
-		Type: FieldValueTooLong, Field: string(p), Value: "<value omitted>",
+		Type: FieldValueTooLong, Field: p.String(), Value: "<value omitted>",
 		Detail: fmt.Sprintf("may not be more than %d bytes", maxBytes),
 	}}
 }
 
 func tooMany(p path, actual, most int) Errors {
 	return Errors{{
-		Type: FieldValueTooMany, Field: string(p), Value: actual,
+		Type: FieldValueTooMany, Field: p.String(), Value: actual,
 		Detail: fmt.Sprintf("must have at most %d items", most),
 	}}
 }

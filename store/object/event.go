@@ -129,7 +129,7 @@ func validateEvent(o *Event) Errors {
 		involved = defaultNamespace
 	}
 	if involved != o.Metadata.Namespace {
-		return invalid("involvedObject.namespace", o.InvolvedObject.Namespace,
+		return invalid(root("involvedObject.namespace"), o.InvolvedObject.Namespace,
 			fmt.Sprintf("does not match event.namespace %q", o.Metadata.Namespace))
 	}
 	return nil

@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-const (
-	clusterIPsPath   path = "spec.clusterIPs"
-	familiesPath     path = "spec.ipFamilies"
-	familyPolicyPath path = "spec.ipFamilyPolicy"
+var (
+	clusterIPsPath   = root("spec.clusterIPs")
+	familiesPath     = root("spec.ipFamilies")
+	familyPolicyPath = root("spec.ipFamilyPolicy")
 )
 
 // DefaultFamilies fills in clusterIPs from clusterIP, ipFamilyPolicy and ipFamilies

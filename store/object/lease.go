@@ -25,7 +25,7 @@ func (o *Lease) GetMeta() *ObjectMeta   { return &o.Metadata }
 func (o *Lease) DeepCopy() Object { return deepCopy(o) }
 
 func validateLease(o *Lease) Errors {
-	const at path = "spec"
+	at := specPath
 	var errs Errors
 	if seconds := o.Spec.LeaseDurationSeconds; seconds != nil && *seconds <= 0 {
 		errs = append(errs, invalid(at.child("leaseDurationSeconds"), *seconds, "must be greater than 0")...)

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-const metaPath path = "metadata"
+var metaPath = root("metadata")
 
 const immutableText = "field is immutable"
 
@@ -50,17 +50,24 @@ func validateMeta(m *ObjectMeta) Errors {
 // validateLabels is for labels and for all that is made of labels, as selectors.
 func validateLabels(p path, labels map[string]string) Errors {
 	var errs Errors
-	for _, key := range slices.Sorted(maps.Keys(labels)) {
+	for _, key := range sortedKeys(labels) {
 		errs = append(errs, invalidFor(p, key, labelKeyProblems(key))...)
 		errs = append(errs, invalidFor(p, labels[key], labelValueProblems(labels[key]))...)
 	}
 	return errs
 }
 
+// sortedKeys are the keys of a mapping in order.
+func sortedKeys(m map[string]string) []string {
+	keys := slices.AppendSeq(make([]string, 0, len(m)), maps.Keys(m))
+	slices.Sort(keys)
+	return keys
+}
+
 func validateAnnotations(p path, annotations map[string]string) Errors {
 	var errs Errors
 	size := 0
-	for _, key := range slices.Sorted(maps.Keys(annotations)) {
+	for _, key := range sortedKeys(annotations) {
 		// Case does not matter in the key of an annotation.
 		errs = append(errs, invalidFor(p, key, labelKeyProblems(strings.ToLower(key)))...)
 		size += len(key) + len(annotations[key])

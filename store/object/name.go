@@ -70,6 +70,16 @@ func isPlain(value string) bool {
 	return last >= 0
 }
 
+// isPlainSubdomain tells whether a name is made of plain ones, with dots between them.
+func isPlainSubdomain(value string) bool {
+	for label := range strings.SplitSeq(value, ".") {
+		if !isPlain(label) {
+			return false
+		}
+	}
+	return true
+}
+
 func maxBytesText(n int) string { return fmt.Sprintf("must be no more than %d bytes", n) }
 
 func dns1123LabelProblems(value string) []string {
@@ -81,6 +91,9 @@ func dns1123LabelProblems(value string) []string {
 }
 
 func dns1123SubdomainProblems(value string) []string {
+	if len(value) <= maxSubdomain && isPlainSubdomain(value) {
+		return nil
+	}
 	return matchProblems(value, maxSubdomain, dns1123SubdomainRE, dns1123SubdomainText)
 }
 

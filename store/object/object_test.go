@@ -142,21 +142,21 @@ func TestErrorText(t *testing.T) {
 		err  Errors
 		want string
 	}{
-		{invalid("spec.ports[0].port", int32(0), "must be between 1 and 65535, inclusive"), `spec.ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive`},
-		{invalid("a", "1\"0", "bad"), `a: Invalid value: "1\"0": bad`},
-		{invalid("a", []string{"x", "y"}, "bad"), `a: Invalid value: ["x","y"]: bad`},
-		{invalid("a", (*string)(nil), "bad"), `a: Invalid value: null: bad`},
-		{invalid("a", new("x"), "bad"), `a: Invalid value: "x": bad`},
-		{invalid("a", func() {}, "bad"), ``},
-		{required("a", ""), `a: Required value`},
-		{required("a", "because"), `a: Required value: because`},
-		{duplicate("a", int32(30007)), `a: Duplicate value: 30007`},
-		{duplicate("a", protocolPort{Protocol: "TCP", Port: 80}), `a: Duplicate value: {"Name":"","Protocol":"TCP","AppProtocol":null,"Port":80,"TargetPort":0,"NodePort":0}`},
-		{notSupported("a", "x", []string{"b", "c"}), `a: Unsupported value: "x": supported values: "b", "c"`},
-		{forbidden("a", "may not"), `a: Forbidden: may not`},
-		{tooMany("a", 9, 8), `a: Too many: 9: must have at most 8 items`},
-		{tooLong("a", 5), `a: Too long: may not be more than 5 bytes`},
-		{append(required("a", ""), append(required("b", ""), required("a", "")...)...), `[a: Required value, b: Required value]`},
+		{invalid(root("spec.ports[0].port"), int32(0), "must be between 1 and 65535, inclusive"), `spec.ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive`},
+		{invalid(root("a"), "1\"0", "bad"), `a: Invalid value: "1\"0": bad`},
+		{invalid(root("a"), []string{"x", "y"}, "bad"), `a: Invalid value: ["x","y"]: bad`},
+		{invalid(root("a"), (*string)(nil), "bad"), `a: Invalid value: null: bad`},
+		{invalid(root("a"), new("x"), "bad"), `a: Invalid value: "x": bad`},
+		{invalid(root("a"), func() {}, "bad"), ``},
+		{required(root("a"), ""), `a: Required value`},
+		{required(root("a"), "because"), `a: Required value: because`},
+		{duplicate(root("a"), int32(30007)), `a: Duplicate value: 30007`},
+		{duplicate(root("a"), protocolPort{Protocol: "TCP", Port: 80}), `a: Duplicate value: {"Name":"","Protocol":"TCP","AppProtocol":null,"Port":80,"TargetPort":0,"NodePort":0}`},
+		{notSupported(root("a"), "x", []string{"b", "c"}), `a: Unsupported value: "x": supported values: "b", "c"`},
+		{forbidden(root("a"), "may not"), `a: Forbidden: may not`},
+		{tooMany(root("a"), 9, 8), `a: Too many: 9: must have at most 8 items`},
+		{tooLong(root("a"), 5), `a: Too long: may not be more than 5 bytes`},
+		{append(required(root("a"), ""), append(required(root("b"), ""), required(root("a"), "")...)...), `[a: Required value, b: Required value]`},
 	} {
 		got := tc.err.Error()
 		if tc.want == "" { // a value that JSON cannot say must still give a text

@@ -189,9 +189,9 @@ func (o *Pod) DeepCopy() Object {
 	return &c
 }
 
-const (
-	podSpecPath   path = "spec"
-	podStatusPath path = "status"
+var (
+	podSpecPath   = root("spec")
+	podStatusPath = root("status")
 )
 
 func validatePod(o, old *Pod) Errors {

@@ -65,7 +65,7 @@ func addressNameProblems(name string) []string {
 // validateServiceCIDR wants one CIDR, or one of each family (ValidateServiceCIDR of
 // pkg/apis/networking/validation).
 func validateServiceCIDR(o *ServiceCIDR) Errors {
-	const at path = "spec.cidrs"
+	at := specPath.child("cidrs")
 	var errs Errors
 	var families []string
 	switch n := len(o.Spec.CIDRs); {
@@ -94,7 +94,7 @@ func validateServiceCIDR(o *ServiceCIDR) Errors {
 }
 
 func validateIPAddress(o *IPAddress) Errors {
-	const at path = "spec.parentRef"
+	at := specPath.child("parentRef")
 	if o.Spec.ParentRef == nil {
 		return required(at, "")
 	}

@@ -121,9 +121,9 @@ func validateAccessReview(o *SelfSubjectAccessReview) Errors {
 	spec := &o.Spec
 	switch {
 	case spec.ResourceAttributes != nil && spec.NonResourceAttributes != nil:
-		return invalid("spec.nonResourceAttributes", spec.NonResourceAttributes, "cannot be specified in combination with resourceAttributes")
+		return invalid(specPath.child("nonResourceAttributes"), spec.NonResourceAttributes, "cannot be specified in combination with resourceAttributes")
 	case spec.ResourceAttributes == nil && spec.NonResourceAttributes == nil:
-		return invalid("spec.resourceAttributes", spec.NonResourceAttributes, "exactly one of nonResourceAttributes or resourceAttributes must be specified")
+		return invalid(specPath.child("resourceAttributes"), spec.NonResourceAttributes, "exactly one of nonResourceAttributes or resourceAttributes must be specified")
 	}
 	return nil
 }

@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-const (
-	specPath  path = "spec"
-	portsPath path = "spec.ports"
-
-	onlyLoadBalancerText = "may only be used when `type` is 'LoadBalancer'"
+var (
+	specPath  = root("spec")
+	portsPath = root("spec.ports")
 )
+
+const onlyLoadBalancerText = "may only be used when `type` is 'LoadBalancer'"
 
 // validateService is pkg/apis/core/validation ValidateService, in its order; old is
 // nil for a new Service.
@@ -311,7 +311,7 @@ func checkTrafficPolicies(s *Service) Errors {
 
 // checkIngress is ValidateLoadBalancerStatus.
 func checkIngress(s, old *Service) Errors {
-	p := path("status.loadBalancer.ingress")
+	p := root("status.loadBalancer.ingress")
 	ingress := s.Status.LoadBalancer.Ingress
 	if s.Spec.Type != TypeLoadBalancer {
 		if len(ingress) > 0 {

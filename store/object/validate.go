@@ -34,7 +34,7 @@ func Validate(o Object, opts Options) Errors {
 // addresses and prefixes in forms that are not accepted any more.
 func ValidateUpdate(updated, old Object, opts Options) Errors {
 	if updated.GetTypeMeta().Kind != old.GetTypeMeta().Kind {
-		return Join(invalid("kind", updated.GetTypeMeta().Kind, immutableText), Validate(updated, opts))
+		return Join(invalid(root("kind"), updated.GetTypeMeta().Kind, immutableText), Validate(updated, opts))
 	}
 	errs := validateMetaUpdate(updated.GetMeta(), old.GetMeta())
 	switch o := updated.(type) {
@@ -44,7 +44,7 @@ func ValidateUpdate(updated, old Object, opts Options) Errors {
 		}
 	case *EndpointSlice:
 		if before, ok := old.(*EndpointSlice); ok && o.AddressType != before.AddressType {
-			errs = append(errs, invalid("addressType", o.AddressType, immutableText)...)
+			errs = append(errs, invalid(addressTypePath, o.AddressType, immutableText)...)
 		}
 	}
 	return Join(errs, validateContent(updated, old))

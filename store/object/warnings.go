@@ -124,6 +124,9 @@ func sourceRangeWarnings(s *Service) []string {
 // ipWarnings is GetWarningsForIP of apimachinery: what the address should look like.
 // What is no address gets none.
 func ipWarnings(p path, value string) []string {
+	if addr, err := netip.ParseAddr(value); err == nil && addr.Is4() {
+		return nil
+	}
 	legacy, ok := parseLegacyIP(value)
 	if !ok {
 		return nil
