@@ -117,12 +117,10 @@ func (p *compiledPort) endpointsInBothPools() []netip.AddrPort {
 //	meta l4proto tcp dnat ip to ip saddr map @affinity/default/web
 //	goto pick-3
 func (p *compiledPort) recallChain(f *fragment, fe *Frontend, pool Pool) Chain {
-	pick := pickChain(fe, pool, len(p.slots[pool]))
-	f.shared = append(f.shared, pick, chainRefuse)
 	return Chain{Name: p.recall(fe, pool), Rules: []Rule{
 		// Every packet here is of this protocol; nft has to read it to take the port.
 		{MatchProto{p.Protocol}, DNAT{Key: []Field{Saddr}, Map: p.affinityMap(pool).Name}},
-		{GotoChain(pick)},
+		{f.pick(fe, pool, len(p.slots[pool]))},
 	}}
 }
 

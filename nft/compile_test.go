@@ -82,6 +82,23 @@ func TestReplacingAnEndpointTouchesItsSlotOnly(t *testing.T) {
 	}
 }
 
+// TestAnEndpointMoreFindsItsChain: a chain that looks into a map is dear where the map is
+// large, so those for few endpoints are made with the map, and stay.
+func TestAnEndpointMoreFindsItsChain(t *testing.T) {
+	endpoints := []string{"10.1.0.1:80"}
+	c := NewCompiler()
+	c.Load(State{Box: testBox(), Services: map[string][]ServicePort{"default/web": {webPort(endpoints...)}}})
+	for len(endpoints) < 8 {
+		endpoints = append(endpoints, fmt.Sprintf("10.1.0.%d:80", len(endpoints)+1))
+		if tr := c.Update(nil, map[string][]ServicePort{"default/web": {webPort(endpoints...)}}); elementOps(tr.Apply) >= 1000 || !tr.Cleanup.Empty() {
+			t.Errorf("%d endpoints take more than elements: %+v", len(endpoints), tr)
+		}
+	}
+	if tr := c.Update(nil, map[string][]ServicePort{"default/web": {webPort()}}); tr.Cleanup.Empty() {
+		t.Errorf("pick chains are left without endpoints: %+v", tr)
+	}
+}
+
 // randomState is a small world in which things collide often.
 func randomState(r *rand.Rand) State {
 	s := State{Box: testBox(), Services: map[string][]ServicePort{}}

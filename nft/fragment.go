@@ -139,25 +139,28 @@ func (p *compiledPort) addSlots(f *fragment, fe *Frontend, key Key, pool Pool) {
 // verdict is where the dispatch sends a frontend's clients.
 func (p *compiledPort) verdict(f *fragment, fe *Frontend, r Route) string {
 	n := len(p.slots[r.Pool])
-	chain := chainRefuse
 	switch {
 	case n == 0 && r.Otherwise == Blackhole:
 		return Verdict{Kind: Drop}.String()
-	case n > 0 && p.Affinity > 0:
+	case n == 0:
+		f.shared = append(f.shared, chainRefuse)
+		return GotoChain(chainRefuse).String()
+	case p.Affinity > 0:
 		return GotoChain(p.recall(fe, r.Pool)).String() // the port's own chain
-	case n > 0:
-		chain = pickChain(fe, r.Pool, n)
-		f.shared = append(f.shared, chain)
 	}
-	f.shared = append(f.shared, chainRefuse) // where pick chains end, too
-	return GotoChain(chain).String()
+	return f.pick(fe, r.Pool, n).String()
 }
 
-func pickChain(fe *Frontend, pool Pool, slots int) string {
-	if fe.Addr.IsValid() {
-		return pools[pool].pick + strconv.Itoa(slots)
+// pick goes to the chain that picks one of so many slots. That one goes on to the chain for
+// one slot, and that to the refusal.
+func (f *fragment) pick(fe *Frontend, pool Pool, slots int) Verdict {
+	prefix := pools[pool].pick
+	if !fe.Addr.IsValid() {
+		prefix = pools[pool].npPick
 	}
-	return pools[pool].npPick + strconv.Itoa(slots)
+	chain := prefix + strconv.Itoa(slots)
+	f.shared = append(f.shared, chain, prefix+"1", chainRefuse)
+	return GotoChain(chain)
 }
 
 // masquerade is the chain that a class of frontends goes to in postrouting, "" for none.

@@ -194,30 +194,42 @@ func outsideClients(f Family, box *Box) Rule {
 	return rule
 }
 
+// preparedPicks is how many pick chains are there as soon as `backends` is. The kernel looks
+// at every element of a map when a chain that looks into it is new, so a Service that gets
+// one endpoint more should find the chain for it. While the map is empty that costs nothing.
+const preparedPicks = 8
+
+// preparedPick names them, for n from 0.
+func preparedPick(n int) string { return prefixPick + strconv.Itoa(n+1) }
+
 // pickRules choose a slot and go to its endpoint. A packet looks its frontend up in one
 // map and its slot in another, and a change may come between the two: the slot may be
 // gone then, while the first one is there as long as the frontend has any. And if it has
 // none any more, the client is refused.
 //
-//	dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 5 map @backends
-//	dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 1 map @backends
-//	goto refuse
+//	chain pick-5 {
+//		dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 5 map @backends
+//		goto pick-1
+//	}
+//	chain pick-1 {
+//		dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 1 map @backends
+//		goto refuse
+//	}
 func pickRules(name string) []Rule {
 	for _, p := range pools {
 		n, byNodePort := strings.CutPrefix(name, p.npPick)
-		key, backends := nodePort, p.npBackends
+		key, backends, first := nodePort, p.npBackends, p.npPick+"1"
 		if !byNodePort {
 			var byVIP bool
 			if n, byVIP = strings.CutPrefix(name, p.pick); !byVIP {
 				continue
 			}
-			key, backends = frontend, p.backends
+			key, backends, first = frontend, p.backends, p.pick+"1"
 		}
-		rules := []Rule{{DNAT{Key: with(key, numgenOf(n)), Map: backends}}}
-		if n != "1" {
-			rules = append(rules, Rule{DNAT{Key: with(key, Numgen(1)), Map: backends}})
+		if name == first {
+			first = chainRefuse
 		}
-		return append(rules, Rule{GotoChain(chainRefuse)})
+		return []Rule{{DNAT{Key: with(key, numgenOf(n)), Map: backends}}, {GotoChain(first)}}
 	}
 	panic("nft: no shared chain is called " + name)
 }

@@ -266,6 +266,7 @@ func (t *tableState) finish(f Family, box *Box, tr *Transition) {
 		}
 	}
 	t.setStaticChains(f, box)
+	t.preparePicks(f, box)
 	if tr != nil {
 		t.emit(f, tr)
 	}
@@ -289,6 +290,19 @@ func (t *tableState) setStaticChains(f Family, box *Box) {
 		case ok:
 			t.setChain(c)
 		case t.Chains[name] != nil && t.shared[name] == 0:
+			t.dropChain(name)
+		}
+	}
+}
+
+// preparePicks keeps the pick chains that are there before somebody uses them.
+func (t *tableState) preparePicks(f Family, box *Box) {
+	for n := range preparedPicks {
+		name := preparedPick(n)
+		switch is := t.Chains[name] != nil; {
+		case !is && t.has(setBackends):
+			t.setChain(sharedChain(name, f, box))
+		case is && !t.has(setBackends):
 			t.dropChain(name)
 		}
 	}

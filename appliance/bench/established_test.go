@@ -35,9 +35,9 @@ func (w *way) establish(b *testing.B, n int) [][]byte {
 // followingTurn measures the packets behind the first one.
 func (w *way) followingTurn(b *testing.B) {
 	b.Helper()
-	packets := w.establish(b, warmup+measured)
-	w.router.inject(b, w.router.in, packets[:warmup])
-	w.took = append(w.took, w.router.inject(b, w.router.in, packets[warmup:]))
+	packets := w.establish(b, seldom+measured)
+	w.router.inject(b, w.router.in, packets[:seldom])
+	w.took = append(w.took, w.router.inject(b, w.router.in, packets[seldom:]))
 	w.router.out.drain(b)
 	w.router.forgetFlows(b)
 }
@@ -56,11 +56,13 @@ func BenchmarkEstablished(b *testing.B) {
 	ways := []*way{
 		byHand(b, lab, "plain routing, tracked", conntracked, endpoint),
 		byHand(b, lab, "one hand-written DNAT rule: routed past it", oneRule, endpoint),
+		byHand(b, lab, "one hand-written filter rule, `ct state invalid`", "table ip t { "+strayRule+" }", endpoint),
+		byHand(b, lab, "both hand-written rules: routed past them", "table ip t { "+natRule+strayRule+" }", endpoint),
 		full("10,000 Services, every feature on: routed past them", endpoint),
 		byHand(b, lab, "one hand-written DNAT rule: through it", oneRule, vip),
 		full("10,000 Services, every feature on: to a Service", standbys(10_000)...),
 	}
-	against := []int{0, 0, 0, 3, 3} // whom each is compared with
+	against := []int{0, 0, 0, 0, 0, 5, 5} // whom each is compared with
 	for range *rounds {
 		for _, w := range ways {
 			w.followingTurn(b)
