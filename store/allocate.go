@@ -65,18 +65,18 @@ var allocation = [...]func(*change, *ledger) error{
 func (t *transaction) attempt(changes []*change) (again bool) {
 	l := t.s.ledger
 	l.back(t.base)
-	var services []*change
+	services := make([]*change, 0, len(changes))
 	for _, c := range changes {
 		switch {
 		case c.stays:
 			c.next = nil
 		case c.ref.Kind == object.KindService && (c.wanted != nil || c.remove):
-			c.restart()
 			services = append(services, c)
 		default:
 			c.next = c.wanted
 		}
 	}
+	together(len(services), func(i int) { services[i].restart() })
 	for _, c := range services {
 		c.release(l)
 	}
@@ -134,6 +134,9 @@ func (c *change) held() values {
 
 // release gives back what the new version does without.
 func (c *change) release(l *ledger) {
+	if !c.holds() {
+		return
+	}
 	owner, before := c.ref.Key(), c.held()
 	var now values
 	if !c.remove {

@@ -18,8 +18,6 @@ const NamespacesController = "namespaces"
 // afterwards.
 func (c *change) admit(w *Write) error {
 	switch {
-	case w.Create && c.old != nil:
-		return ErrExists
 	case c.old == nil && (w.Delete || w.Status || w.Version != "" || w.UID != ""):
 		return ErrNotFound
 	case c.old == nil:
@@ -46,6 +44,17 @@ func (c *change) admit(w *Write) error {
 	}
 	c.owner = owner
 	return nil
+}
+
+// taken is why an object cannot be made under a name that there is: what is wrong with the
+// object itself comes first, as in Kubernetes.
+func (t *transaction) taken(ref object.Ref, w *Write) error {
+	c, next := &change{ref: ref, by: &w.By}, w.Object.DeepCopy()
+	c.keepStatus(next)
+	if errs := c.accept(t.s, next); len(errs) > 0 {
+		return errs
+	}
+	return ErrExists
 }
 
 // ask makes what a client asks for what is wanted, and gives the warnings about it.
@@ -102,6 +111,9 @@ func (c *change) askVersion(t *transaction, next object.Object) ([]string, error
 	c.ownMetadata(meta)
 	c.keepStatus(next)
 	errs := c.accept(t.s, next)
+	if svc, isService := next.(*object.Service); isService {
+		errs = append(errs, t.s.checkExternalIPs(svc, c.oldService())...)
+	}
 	if len(errs) == 0 {
 		errs = append(t.checkExternalPorts(c), c.checkNodePorts(t.s)...)
 	}

@@ -117,7 +117,7 @@ func sortedOnce(keys []string) []string {
 func (s *Store) Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.index.services[key], s.index.slices[key], s.index.endpoints[key]
+	return s.index.service(key)
 }
 
 // Services are the "namespace/name" of all Services that may be programmed, as of the
@@ -139,9 +139,7 @@ func (s *Store) Services() iter.Seq2[string, *object.Service] {
 // Services that are not there, or withheld, while something is there for them.
 func (s *Store) ServiceKeys() []string {
 	s.mu.RLock()
-	keys := slices.Collect(maps.Keys(s.index.services))
-	keys = slices.AppendSeq(keys, maps.Keys(s.index.slices))
-	keys = slices.AppendSeq(keys, maps.Keys(s.index.endpoints))
+	keys := s.index.keys()
 	s.mu.RUnlock()
 	return sortedOnce(keys)
 }

@@ -115,6 +115,16 @@ func (t *transaction) readFiles(files map[string]*manifest.File) []object.Ref {
 
 // readFile adds the objects to touched for which one file says something else than before.
 func (t *transaction) readFile(path string, old, file *manifest.File, touched map[object.Ref]struct{}) {
+	if t.sameNames(path, old, file) {
+		for i := range file.Documents {
+			if o := file.Documents[i].Object; o != old.Documents[i].Object {
+				ref := refInFile(object.RefOf(o))
+				t.setClaim(ref, path, &claim{path: path, document: i, object: o})
+				touched[ref] = struct{}{}
+			}
+		}
+		return
+	}
 	before, _ := claimsOf(old)
 	now, duplicates := claimsOf(file)
 	t.duplicates[path] = duplicates
@@ -139,6 +149,22 @@ func (t *transaction) readFile(path string, old, file *manifest.File, touched ma
 			touched[ref] = struct{}{}
 		}
 	}
+}
+
+// sameNames tells whether nothing has come or gone in a file that has no problems, as in most
+// changes: then what is in it need not be looked at as a whole.
+func (t *transaction) sameNames(path string, old, file *manifest.File) bool {
+	if old == nil || file == nil || len(old.Documents) != len(file.Documents) || len(old.Problems)+len(file.Problems) > 0 ||
+		old.Err != nil || file.Err != nil || len(t.s.duplicates[path]) > 0 {
+		return false
+	}
+	for i := range file.Documents {
+		was, is := old.Documents[i].Object, file.Documents[i].Object
+		if was != is && object.RefOf(was) != object.RefOf(is) {
+			return false
+		}
+	}
+	return true
 }
 
 // setClaim puts a path's claim in the place of its old one; nil removes it.

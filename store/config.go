@@ -49,9 +49,10 @@ type Config struct {
 	Objects object.Options
 	// LegacyIPs accepts addresses with leading zeros in files and reads them as decimal.
 	LegacyIPs bool
-	// ExternalIP says why an address may not be an externalIP of a Service; nil allows
-	// all. Addresses that a Service has already are not asked about again.
-	ExternalIP func(netip.Addr) error
+	// ExternalIP says why a client of the API may not have an address as an externalIP; nil
+	// allows all. Addresses that a Service has already are not asked about again, nor are those
+	// that files ask for.
+	ExternalIP func(svc *object.Service, addr netip.Addr) error
 	// NodePort says why a client of the API may not have a node port that it asks for, as when
 	// a program of the host listens there; nil allows all. Ports that a Service has already
 	// are not asked about again, nor are those that files ask for.

@@ -51,11 +51,14 @@ func (x externals) remove(key string, svc *object.Service) {
 // another Service has.
 func (t *transaction) checkExternalPorts(c *change) object.Errors {
 	svc, isService := c.wanted.(*object.Service)
-	if !isService || len(externalIPs(svc)) == 0 {
+	if !isService {
 		return nil
 	}
 	before := c.oldService()
-	var errs object.Errors
+	errs := t.checkClusterIPs(svc, before)
+	if len(externalIPs(svc)) == 0 {
+		return errs
+	}
 	for i, text := range svc.Spec.ExternalIPs {
 		addr, err := netip.ParseAddr(text)
 		if err != nil {
@@ -76,6 +79,27 @@ func (t *transaction) checkExternalPorts(c *change) object.Errors {
 	return errs
 }
 
+// checkClusterIPs refuses cluster IPs that a client asks for and that are external IPs of
+// another Service with the same port.
+func (t *transaction) checkClusterIPs(svc, before *object.Service) object.Errors {
+	var errs object.Errors
+	for i, text := range svc.Spec.ClusterIPs {
+		addr, err := netip.ParseAddr(text)
+		if err != nil || before != nil && slices.Contains(before.Spec.ClusterIPs, text) {
+			continue
+		}
+		for _, port := range portsOf(svc) {
+			if holder := t.onExternal(addr, port, object.RefOf(svc).Key()); holder != "" {
+				errs = append(errs, object.Error{
+					Type: object.FieldValueInvalid, Field: fmt.Sprintf("spec.clusterIPs[%d]", i), Value: text,
+					Detail: fmt.Sprintf("%s on it is already served by Service %s", port, holder),
+				})
+			}
+		}
+	}
+	return errs
+}
+
 func portsOf(svc *object.Service) []alloc.Port {
 	ports := make([]alloc.Port, len(svc.Spec.Ports))
 	for i, port := range svc.Spec.Ports {
@@ -88,7 +112,6 @@ func portsOf(svc *object.Service) []alloc.Port {
 // of what is settled; "" when there is none. One whose cluster IP or load balancer IP
 // it is comes first.
 func (t *transaction) externalHolder(addr netip.Addr, port alloc.Port, except string) string {
-	holder := ""
 	if owner, held := t.s.ledger.owner(addr); held && owner != except {
 		namespace, name, _ := strings.Cut(owner, "/")
 		r := t.record(object.Ref{Kind: object.KindService, Namespace: namespace, Name: name})
@@ -101,6 +124,13 @@ func (t *transaction) externalHolder(addr netip.Addr, port alloc.Port, except st
 			return claim.Owner
 		}
 	}
+	return t.onExternal(addr, port, except)
+}
+
+// onExternal is the first Service by name that has an address among its external IPs, and a
+// port.
+func (t *transaction) onExternal(addr netip.Addr, port alloc.Port, except string) string {
+	holder := ""
 	for _, all := range []externals{t.s.index.externals, t.externals} {
 		for key, svc := range all[addr] {
 			r := t.record(object.RefOf(svc))

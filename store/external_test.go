@@ -29,6 +29,21 @@ func TestExternalIPsThatAreAllocated(t *testing.T) {
 	}
 }
 
+// A client cannot have a cluster IP that is an external IP of somebody for the same port.
+func TestClusterIPsThatAreExternal(t *testing.T) {
+	b := newBox(t)
+	b.apply("a.yaml", "web {externalIPs: [172.30.0.9]}")
+	want := `spec.clusterIPs[0]: Invalid value: "172.30.0.9": TCP port 80 on it is already served by Service default/web`
+	if got := b.ask(write(refine(document(t, "other {clusterIP: 172.30.0.9}")))); got.Err == nil || got.Err.Error() != want {
+		t.Errorf("%v, want %s", got.Err, want)
+	}
+	b.must(write(refine(document(t, "other {clusterIP: 172.30.0.9, ports: [{port: 81}]}"))))
+	// Who has it may be edited.
+	b.apply("b.yaml", "more {externalIPs: [172.30.0.9], ports: [{port: 81}]}")
+	b.must(changed(b, ref("other"), func(svc *object.Service) { svc.Metadata.Labels = map[string]string{"a": "b"} }))
+	b.check()
+}
+
 // Node ports that a client asks for are asked about, and those that it has, or is given, are not.
 func TestNodePortsThatAreRefused(t *testing.T) {
 	asked := 0

@@ -332,15 +332,18 @@ func apply(tx *bbolt.Tx, t Transaction) error {
 	}
 	// In the order of their keys each new pair comes behind the last one. In any other it
 	// moves those behind it, which takes long when a transaction has many.
-	puts := slices.SortedFunc(slices.Values(t.Puts), func(a, b Pair) int { return strings.Compare(a.Key, b.Key) })
+	puts := slices.Clone(t.Puts)
+	slices.SortFunc(puts, func(a, b Pair) int { return strings.Compare(a.Key, b.Key) })
 	if len(puts) > manyPuts {
 		pairs.FillPercent = 1
 	}
-	for _, pair := range puts {
-		entry := encodeEntry(pair)
-		digest.toggleEntry(pairs.Get([]byte(pair.Key)))
+	entries := make([][]byte, len(puts))
+	together(len(puts), func(i int) { entries[i] = encodeEntry(puts[i]) })
+	for i, entry := range entries {
+		key := []byte(puts[i].Key)
+		digest.toggleEntry(pairs.Get(key))
 		digest.toggleEntry(entry)
-		if err := pairs.Put([]byte(pair.Key), entry); err != nil {
+		if err := pairs.Put(key, entry); err != nil {
 			return err
 		}
 	}

@@ -49,14 +49,19 @@ func readDataFile(path string) ([]byte, error) {
 	case !ownedByUs(info):
 		return nil, errors.New("it belongs to another user: give it to the one that svcctl runs as, or move it away")
 	}
-	return io.ReadAll(file)
+	data := make([]byte, info.Size())
+	n, err := io.ReadFull(file, data)
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		err = nil // it has become shorter, and is as damaged as it looks
+	}
+	return data[:n], err
 }
 
 // checkFile reads all of a bbolt file and says what is wrong with its structure, so
 // that a damaged file is refused here: bbolt itself trusts its pages, and would crash,
 // loop or overwrite live data. Values have their own checksums.
 func checkFile(data []byte) error {
-	c := &fileCheck{data: data, seen: map[uint64]bool{}}
+	c := &fileCheck{data: data}
 	return c.run()
 }
 
@@ -65,8 +70,9 @@ type fileCheck struct {
 	pageSize uint64
 	// pages is the high water mark: pages from there on are not in use.
 	pages uint64
-	// seen are the pages that are accounted for.
-	seen map[uint64]bool
+	// seen says which pages are accounted for, found how many they are.
+	seen  []bool
+	found uint64
 }
 
 // A metaBlock is one of the two alternating heads of the file.
@@ -94,17 +100,29 @@ func (c *fileCheck) run() error {
 	if c.pages > uint64(len(c.data))/c.pageSize {
 		return errors.New("it is cut short")
 	}
-	c.seen[0], c.seen[1] = true, true
+	c.seen = make([]bool, max(c.pages, 2))
+	c.account(0)
+	c.account(1)
 	if err := c.tree(newest.root, nil, nil); err != nil {
 		return err
 	}
 	if err := c.freelist(newest.freelist); err != nil {
 		return err
 	}
-	if uint64(len(c.seen)) != c.pages {
-		return fmt.Errorf("%d of its %d pages are accounted for", len(c.seen), c.pages)
+	if c.found != c.pages {
+		return fmt.Errorf("%d of its %d pages are accounted for", c.found, c.pages)
 	}
 	return nil
+}
+
+// account notes what a page is for. It gives false when it is for something else, too.
+func (c *fileCheck) account(id uint64) bool {
+	first := !c.seen[id]
+	if first {
+		c.seen[id] = true
+		c.found++
+	}
+	return first
 }
 
 func readMeta(data []byte, at uint64) (metaBlock, error) {
@@ -149,10 +167,9 @@ func (c *fileCheck) page(id uint64, kinds ...uint16) (data []byte, kind uint16, 
 		return nil, 0, 0, fmt.Errorf("the header of page %d is wrong", id)
 	}
 	for n := id; n <= id+overflow; n++ {
-		if c.seen[n] {
+		if !c.account(n) {
 			return nil, 0, 0, fmt.Errorf("page %d is used twice", n)
 		}
-		c.seen[n] = true
 	}
 	return c.data[id*c.pageSize : (id+overflow+1)*c.pageSize], kind, count, nil
 }
@@ -259,10 +276,9 @@ func (c *fileCheck) freelist(id uint64) error {
 	}
 	for i := range count {
 		free := le64(ids, int(i)*8)
-		if free < 2 || free >= c.pages || c.seen[free] {
+		if free < 2 || free >= c.pages || !c.account(free) {
 			return fmt.Errorf("page %d is in the list of free pages", free)
 		}
-		c.seen[free] = true
 	}
 	return nil
 }

@@ -158,10 +158,11 @@ func (h *history) add(e *entry) {
 // revision of the store.
 func (h *history) load(pairs []Pair, revision uint64) {
 	h.reset(revision)
+	decoded, errs := make([]*entry, len(pairs)), make([]error, len(pairs))
+	together(len(pairs), func(i int) { decoded[i], errs[i] = decodeJournal(pairs[i]) })
 	var entries []*entry
-	for i := len(pairs) - 1; i >= 0; i-- {
-		e, err := decodeJournal(pairs[i])
-		if err != nil || e.revision != h.since {
+	for i, e := range slices.Backward(decoded) {
+		if errs[i] != nil || e.revision != h.since {
 			// A version of this program wrote here that keeps no journal, or another one.
 			for _, pair := range pairs[:i+1] {
 				h.stale = append(h.stale, pair.Key)

@@ -40,6 +40,21 @@ func newIndex() index {
 	}
 }
 
+// service is the Service of a key and what belongs to it.
+func (x index) service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
+	return x.services[key], x.slices[key], x.endpoints[key]
+}
+
+// keys are those that service has something for; some are there several times.
+func (x index) keys() []string {
+	keys := slices.AppendSeq(make([]string, 0, len(x.services)+len(x.slices)+len(x.endpoints)), maps.Keys(x.services))
+	keys = slices.AppendSeq(keys, maps.Keys(x.slices))
+	return slices.AppendSeq(keys, maps.Keys(x.endpoints))
+}
+
+// isEmpty tells whether service has nothing for any key.
+func (x index) isEmpty() bool { return len(x.services)+len(x.slices)+len(x.endpoints) == 0 }
+
 func (x index) add(r *record) {
 	key := serviceKeyOf(r.object)
 	switch o := r.object.(type) {

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"reflect"
 	"strconv"
 	"time"
@@ -8,32 +9,48 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// prepare numbers a new version and encodes it. A version that says the same as the old
-// one is dropped.
-func (t *transaction) prepare(c *change) error {
-	switch {
-	case c.remove:
-		t.number(c)
-		return nil
-	case c.next == nil:
-		return nil
+// prepare numbers new versions and encodes them. Those that say the same as the old ones are
+// dropped.
+func (t *transaction) prepare(changes ...*change) error {
+	errs := make([]error, len(changes))
+	together(len(changes), func(i int) { errs[i] = t.compare(changes[i]) })
+	if err := errors.Join(errs...); err != nil {
+		return err
 	}
-	if c.before() != nil && !c.old.withheld {
-		_, digest, err := encodeRecord(c.next, c.sameOwner())
-		if err != nil {
-			return err
+	for _, c := range changes {
+		if c.next != nil || c.remove {
+			t.number(c)
 		}
-		if digest == c.old.digest {
-			if !t.s.synced && c.by == nil && c.owner.File != "" { // what was read from the engine is in the file, too
-				c.record = &record{object: c.next, owner: c.owner, digest: digest}
-				c.same = true
-			}
-			c.next = nil
-			return nil
+		if c.next != nil {
+			t.stamp(c)
 		}
 	}
-	t.number(c)
-	t.stamp(c)
+	together(len(changes), func(i int) { errs[i] = changes[i].encode() })
+	return errors.Join(errs...)
+}
+
+// compare drops a version that says the same as the old one.
+func (t *transaction) compare(c *change) error {
+	if c.next == nil || c.before() == nil || c.old.withheld {
+		return nil
+	}
+	_, digest, err := encodeRecord(c.next, c.sameOwner())
+	if err != nil || digest != c.old.digest {
+		return err
+	}
+	if !t.s.synced && c.by == nil && c.owner.File != "" { // what was read from the engine is in the file, too
+		c.record = &record{object: c.next, owner: c.owner, digest: digest}
+		c.same = true
+	}
+	c.next = nil
+	return nil
+}
+
+// encode makes the record of a new version and its stored form.
+func (c *change) encode() error {
+	if c.next == nil {
+		return nil
+	}
 	value, digest, err := encodeRecord(c.next, c.owner)
 	if err != nil {
 		return err

@@ -2,7 +2,7 @@ package store
 
 import (
 	"fmt"
-	"path/filepath"
+	"maps"
 	"testing"
 
 	"svcctl.io/svcctl/store/manifest"
@@ -10,12 +10,21 @@ import (
 
 // fullFiles are n Services with five endpoints each, a hundred in a file.
 func fullFiles(n int) map[string]*manifest.File {
-	const each = 100
-	files := make(map[string]*manifest.File, n/each)
-	for first := 0; first < n; first += each {
-		var text []byte
-		for i := first; i < first+each; i++ {
-			text = fmt.Appendf(text, `---
+	files := make(map[string]*manifest.File, n/perFile)
+	for first := 0; first < n; first += perFile {
+		path := fmt.Sprintf("/manifests/%05d.yaml", first)
+		files[path] = manifest.Decode(path, fullText(first, 0), manifest.Limits{})
+	}
+	return files
+}
+
+// perFile is how many Services are in one of fullFiles.
+const perFile = 100
+
+// fullText is a file with the Services from first on; the last endpoint depends on the version.
+func fullText(first, version int) (text []byte) {
+	for i := first; i < first+perFile; i++ {
+		text = fmt.Appendf(text, `---
 apiVersion: v1
 kind: Service
 metadata:
@@ -38,14 +47,11 @@ ports:
     port: 8080
 endpoints:
 `, i)
-			for k := range 5 {
-				text = fmt.Appendf(text, "  - addresses: [10.%d.%d.%d]\n", 130+i>>16, i>>8&255, (i+k)&255)
-			}
+		for k := range 5 {
+			text = fmt.Appendf(text, "  - addresses: [10.%d.%d.%d]\n", 130+i>>16, i>>8&255, (i+k)&255)
 		}
-		path := fmt.Sprintf("/manifests/%05d.yaml", first)
-		files[path] = manifest.Decode(path, text, manifest.Limits{})
 	}
-	return files
+	return fmt.Appendf(text, "  - addresses: [10.129.0.%d]\n", version%250)
 }
 
 // BenchmarkStart is the first sync of many Services, and what a restart over them reads.
@@ -54,46 +60,80 @@ func BenchmarkStart(b *testing.B) {
 		files := fullFiles(n)
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			cfg := newBox(b, wideRange).cfg
-			root, dir := b.TempDir(), ""
-			open := func() (*File, *Store) {
-				engine := mustOpenFile(b, dir)
-				s, err := Open(engine, cfg)
+			start := func(dir string) *Store {
+				s, err := Open(mustOpenFile(b, dir), cfg)
 				if err != nil {
 					b.Fatal(err)
 				}
-				return engine, s
+				return s
 			}
+			stop := func(s *Store) { s.engine.Close() }
 			sync := func(s *Store, created int) {
 				if result, err := s.SyncFiles(files); err != nil || result.Created != created || result.Updated != 0 {
 					b.Fatal(result, err)
 				}
 			}
-			created := 0
+			filled := b.TempDir()
+			s := start(filled)
+			sync(s, 2*n)
+			stop(s)
 			b.Run("cold", func(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
-					dir = filepath.Join(root, fmt.Sprint(b.N, created))
-					created++
-					engine, s := open()
+					s := start(b.TempDir())
 					sync(s, 2*n)
-					engine.Close()
+					stop(s)
 				}
 			})
 			b.Run("open", func(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
-					engine, _ := open()
-					engine.Close()
+					stop(start(filled))
 				}
 			})
 			b.Run("again", func(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
-					engine, s := open()
+					s := start(filled)
 					sync(s, 0)
-					engine.Close()
+					stop(s)
 				}
 			})
 		})
 	}
+}
+
+// BenchmarkSyncOneOfMany is one endpoint changed in one of 100 files with 100 Services each:
+// what a watcher and a loop have to do for it.
+func BenchmarkSyncOneOfMany(b *testing.B) {
+	s, err := Open(mustOpenFile(b, b.TempDir()), newBox(b, wideRange).cfg)
+	if err != nil {
+		b.Fatal(err)
+	}
+	const changed = "/manifests/00700.yaml"
+	files := fullFiles(10_000)
+	texts := [][]byte{fullText(700, 1), fullText(700, 2)}
+	i := 0
+	step := func() {
+		files = maps.Clone(files)
+		files[changed] = files[changed].Update(texts[i%2], manifest.Limits{})
+		i++
+		if result, err := s.SyncFiles(files); err != nil || result.Created+result.Updated == 0 {
+			b.Fatal(result, err)
+		}
+	}
+	step()
+	b.Run("parse", func(b *testing.B) {
+		b.ReportAllocs()
+		file := files[changed]
+		for i := 0; b.Loop(); i++ {
+			file = file.Update(texts[i%2], manifest.Limits{})
+		}
+	})
+	b.Run("all", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			step()
+		}
+	})
 }

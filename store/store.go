@@ -107,14 +107,14 @@ func (s *Store) load() error {
 	}
 	s.revision = head[0].Revision
 	s.concerning = s.revision
-	records := make([]*record, 0, len(pairs))
-	for _, pair := range pairs {
-		r, err := decodeRecord(pair)
-		if err != nil {
-			return err
-		}
-		records = append(records, r)
+	records := make([]*record, len(pairs))
+	errs := make([]error, len(pairs))
+	together(len(pairs), func(i int) { records[i], errs[i] = decodeRecord(pairs[i]) })
+	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
+		return errs[i]
 	}
+	s.records = make(map[object.Ref]*record, len(records))
+	// The age decides who of two Services has a value.
 	slices.SortFunc(records, func(a, b *record) int {
 		if c := compareAge(a, b); c != 0 {
 			return c

@@ -3,6 +3,7 @@ package store
 import (
 	"fmt"
 	"slices"
+	"sync"
 
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
@@ -24,9 +25,16 @@ type SyncResult struct {
 // The error is that of the commit: nothing has changed then, and the call may be repeated.
 // The map is kept, and may not be changed.
 func (s *Store) SyncFiles(files map[string]*manifest.File) (SyncResult, error) {
+	return s.syncFiles(files, nil)
+}
+
+func (s *Store) syncFiles(files map[string]*manifest.File, ahead func(*Ahead)) (SyncResult, error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	t := s.begin()
+	if s.index.isEmpty() {
+		t.ahead = ahead
+	}
 	refs := t.readFiles(files)
 	if !s.synced {
 		for ref := range s.waiting {
@@ -37,11 +45,7 @@ func (s *Store) SyncFiles(files map[string]*manifest.File) (SyncResult, error) {
 		refs = append(refs, ref)
 	}
 	t.removes = true
-	for _, ref := range refs {
-		if t.changes[ref] == nil {
-			t.examine(ref)
-		}
-	}
+	t.examine(refs...)
 	held := t.hold()
 	t.removes = false // what is examined from here on was not decided upon
 	result, err := t.run()
@@ -70,10 +74,8 @@ func (t *transaction) run() (SyncResult, error) {
 // wait, and publishes it.
 func (t *transaction) commit(joint []*change) (SyncResult, error) {
 	s := t.s
-	for _, c := range joint {
-		if err := t.prepare(c); err != nil {
-			return SyncResult{}, err
-		}
+	if err := t.prepare(joint...); err != nil {
+		return SyncResult{}, err
 	}
 	changes := joint
 	if len(t.settled) > 0 {
@@ -96,6 +98,11 @@ func (t *transaction) commit(joint []*change) (SyncResult, error) {
 			return SyncResult{}, err
 		}
 		journal.addTo(&out)
+	}
+	if t.ahead != nil {
+		var beside sync.WaitGroup
+		beside.Go(func() { t.ahead(aheadOf(changes)) })
+		defer beside.Wait()
 	}
 	if err := s.write(out, revision); err != nil {
 		return SyncResult{}, err

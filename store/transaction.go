@@ -34,6 +34,8 @@ type transaction struct {
 	externals externals
 	// revision is the last one that was given to a change.
 	revision uint64
+	// ahead is told what comes of it, while it is being written; see SyncFilesAhead.
+	ahead func(*Ahead)
 	// dry says that what is settled is taken back.
 	dry bool
 }
@@ -123,11 +125,19 @@ func (t *transaction) record(ref object.Ref) *record {
 	}
 }
 
-// examine decides what an object becomes, by its claims.
-func (t *transaction) examine(ref object.Ref) {
+// examine decides what objects become. No decision depends on another one.
+func (t *transaction) examine(refs ...object.Ref) {
+	changes := make([]*change, len(refs))
+	together(len(refs), func(i int) { changes[i] = t.judge(refs[i]) })
+	for i, ref := range refs {
+		t.changes[ref] = changes[i]
+	}
+}
+
+// judge decides what an object becomes, by its claims.
+func (t *transaction) judge(ref object.Ref) *change {
 	claims := t.claimsOn(ref)
 	c := &change{ref: ref, old: t.record(ref)}
-	t.changes[ref] = c
 	winner, verdict := t.decide(c.old, claims)
 	switch verdict {
 	case use:
@@ -145,6 +155,7 @@ func (t *transaction) examine(ref object.Ref) {
 	case keep:
 		c.stay(claims)
 	}
+	return c
 }
 
 // stay asks for nothing new; but what the object waits for may be there now.

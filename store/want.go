@@ -66,7 +66,6 @@ func (c *change) accept(s *Store, next object.Object) object.Errors {
 			object.PatchFromOld(svc, before)
 		}
 		errs = object.DefaultFamilies(svc, before, s.families)
-		errs = append(errs, s.checkExternalIPs(svc, before)...)
 	}
 	if before := c.before(); before != nil {
 		errs = object.Join(errs, object.ValidateUpdate(next, before.object, s.cfg.Objects))
@@ -132,7 +131,7 @@ func (c *change) ownStatus(svc, document *object.Service) {
 	}
 }
 
-// checkExternalIPs asks the policy about the external IPs that are new.
+// checkExternalIPs asks about the external IPs that a client asks for anew.
 func (s *Store) checkExternalIPs(svc, before *object.Service) object.Errors {
 	var errs object.Errors
 	if s.cfg.ExternalIP == nil {
@@ -143,7 +142,7 @@ func (s *Store) checkExternalIPs(svc, before *object.Service) object.Errors {
 		if err != nil || before != nil && slices.Contains(before.Spec.ExternalIPs, text) {
 			continue // Validate says what is wrong with the form
 		}
-		if err := s.cfg.ExternalIP(addr); err != nil {
+		if err := s.cfg.ExternalIP(svc, addr); err != nil {
 			errs = append(errs, object.Error{
 				Type: object.FieldValueInvalid, Field: fmt.Sprintf("spec.externalIPs[%d]", i), Value: text, Detail: err.Error(),
 			})

@@ -119,6 +119,9 @@ func (s *Store) Write(writes ...Write) ([]Written, error) {
 func (t *transaction) write(w *Write) Written {
 	ref := refInFile(w.Ref)
 	c := &change{ref: ref, old: t.record(ref), by: &w.By}
+	if w.Create && c.old != nil {
+		return Written{Err: t.taken(ref, w)}
+	}
 	if err := c.admit(w); err != nil {
 		return Written{Err: err}
 	}

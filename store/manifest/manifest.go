@@ -2,7 +2,7 @@ package manifest
 
 import (
 	"bytes"
-	"crypto/sha256"
+	"hash/maphash"
 	"path/filepath"
 	"strings"
 
@@ -58,10 +58,17 @@ type unit struct {
 	count     int // objects, the bad and the unserved ones included
 }
 
-// unitKey is the SHA-256 of a unit's text, with the column it starts in.
+// unitKey is two hashes of a unit's text, which nobody can foresee, with the column it starts
+// in.
 type unitKey struct {
-	hash   [sha256.Size]byte
+	hashes [2]uint64
 	column int
+}
+
+var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
+
+func keyOf(text []byte, column int) unitKey {
+	return unitKey{[2]uint64{maphash.Bytes(seeds[0], text), maphash.Bytes(seeds[1], text)}, column}
 }
 
 // Decode reads a file. path is for messages and, by its extension, for telling JSON;
@@ -144,7 +151,7 @@ func (r *reading) add(text []byte, line, column int, parse parser, as implied) *
 		r.pieces = append(r.pieces, piece{text, line, column, parse, as})
 		return nil
 	}
-	key := unitKey{sha256.Sum256(text), column}
+	key := keyOf(text, column)
 	u := r.units[key]
 	if u == nil {
 		u = r.old[key]
@@ -161,7 +168,8 @@ func (r *reading) add(text []byte, line, column int, parse parser, as implied) *
 		}
 	}
 	if r.units == nil {
-		r.units = make(map[unitKey]*unit)
+		r.units = make(map[unitKey]*unit, len(r.old))
+		r.documents = make([]Document, 0, len(r.old))
 	}
 	r.units[key] = u
 

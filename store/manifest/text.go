@@ -116,6 +116,19 @@ func countStructure(data []byte, limits Limits) *refusal {
 	return nil
 }
 
+// countDocuments refuses text with more documents than the limit before any is read.
+func countDocuments(data []byte, limits Limits) *refusal {
+	const shortest = len("---\n")
+	documents := 0
+	for at := 0; (limits.Documents-documents)*shortest < len(data)-at; at += nextMarker(data[at:]) {
+		if documents++; documents > limits.Documents {
+			line, column := lineColumn(data, at)
+			return refuse(line, column, ReasonLimit, "more than %d documents; split the file", limits.Documents)
+		}
+	}
+	return nil
+}
+
 // endsToken tells whether an indicator before offset i stands alone.
 func endsToken(data []byte, i int) bool {
 	if i >= len(data) {

@@ -29,9 +29,6 @@ func Values(text []byte, limits Limits) ([]Value, *Problem) {
 	if err == nil && len(text) > limits.Bytes {
 		err = refuse(0, 0, ReasonLimit, "the text has %d bytes, more than the limit of %d; split it", len(text), limits.Bytes)
 	}
-	if err == nil {
-		err = countStructure(text, limits)
-	}
 	var docs []parsed
 	if err == nil {
 		docs, err = (&reading{limits: limits}).parseYAML(text, 1)

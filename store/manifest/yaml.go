@@ -17,12 +17,12 @@ import (
 // readYAML cuts the text at the lines that start with --- and decodes each piece on
 // its own: YAML lets nothing, no anchor either, reach over that line.
 func (r *reading) readYAML(data []byte) *refusal {
-	if err := countStructure(data, r.limits); err != nil {
-		return err
-	}
 	if bytes.HasPrefix(data, []byte("%")) || bytes.Contains(data, []byte("\n%")) {
 		// A directive (%YAML 1.2) stands before the line that it belongs to.
 		return r.add(data, 1, 1, r.parseYAML, implied{})
+	}
+	if err := countDocuments(data, r.limits); err != nil {
+		return err
 	}
 	for line := 1; len(data) > 0; {
 		end := nextMarker(data)
@@ -40,6 +40,9 @@ func (r *reading) readYAML(data []byte) *refusal {
 
 // parseYAML is the parser of YAML documents.
 func (r *reading) parseYAML(text []byte, _ int) (docs []parsed, err *refusal) {
+	if err := countStructure(text, r.limits); err != nil {
+		return nil, err
+	}
 	if root, ok := r.plain.read(text, r.limits); ok {
 		return []parsed{{root: root}}, nil
 	}

@@ -1,0 +1,38 @@
+package store
+
+import (
+	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/object"
+)
+
+// Ahead is what a Store will say of its Services once the commit that is under way has
+// succeeded.
+type Ahead struct{ index index }
+
+// aheadOf is what the Services of an empty store become by some changes.
+func aheadOf(changes []*change) *Ahead {
+	a := &Ahead{newIndex()}
+	for _, c := range changes {
+		if c.record != nil {
+			a.index.add(c.record)
+		}
+	}
+	return a
+}
+
+// Service is Store.Service.
+func (a *Ahead) Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
+	return a.index.service(key)
+}
+
+// ServiceKeys is Store.ServiceKeys.
+func (a *Ahead) ServiceKeys() []string { return sortedOnce(a.index.keys()) }
+
+// SyncFilesAhead is SyncFiles for who has much to do with its outcome. If there are no
+// Services yet, nor anything for them, ahead is called while the commit is under way, and
+// SyncFilesAhead returns when both are over; otherwise it is not called. It may read from the
+// Store, which says nothing of this yet, and not write to it. After an error nothing of what
+// ahead was given has become true.
+func (s *Store) SyncFilesAhead(files map[string]*manifest.File, ahead func(*Ahead)) (SyncResult, error) {
+	return s.syncFiles(files, ahead)
+}
