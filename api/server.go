@@ -47,6 +47,12 @@ type Config struct {
 	Version string
 	// Panicked, when not nil, is called for every request whose handler panicked.
 	Panicked func()
+	// Observe, when not nil, is told of every request that was answered. It may be called
+	// concurrently, and has to be quick.
+	Observe func(Call)
+	// NameOf gives the Verb and the Resource of a request for objects, and "" for any other;
+	// nil: there are none.
+	NameOf func(*http.Request) (verb, resource string)
 	// Environment gives the variables that tell where the Services of a namespace are;
 	// when it is nil, nobody is told. It may be called concurrently.
 	Environment func(namespace string) []wire.Variable
@@ -168,5 +174,5 @@ func (s *Server) Handler() http.Handler {
 		}
 	}
 	reader("/", http.HandlerFunc(notFound))
-	return s.identify(s.admit(mux))
+	return s.observe(mux, s.identify(s.admit(mux)))
 }

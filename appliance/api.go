@@ -34,7 +34,7 @@ func (c *Config) openAPI(objects *store.Store, state *published, m *metrics.Metr
 	a := &access{objects: rest.New(rest.Config{Objects: objects, Log: log})}
 	cfg := api.Config{
 		Socket: c.Socket, SocketGroup: c.SocketGroup, SocketReaders: c.SocketReaders,
-		Version: c.Version, Panicked: m.APIPanicked,
+		Version: c.Version, Panicked: m.APIPanicked, Observe: m.APICalled, NameOf: rest.NameOf,
 		Environment: environment(objects), Objects: a.objects.Handler(), Journal: journal(objects),
 		Allocations: allocations(objects),
 	}
@@ -50,6 +50,7 @@ func (c *Config) openAPI(objects *store.Store, state *published, m *metrics.Metr
 		}
 	}
 	a.server = api.New(cfg, state, log)
+	m.APILoad(a.server.Load)
 	var err error
 	if a.socket, err = a.server.Listen(); err != nil {
 		return nil, err

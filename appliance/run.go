@@ -49,6 +49,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 		return rest.MergeFile(live, document, time.Now())
 	}
 	storeConfig.NodePort = newPortCheck(&cfg).check
+	storeConfig.ExternalIP = (&externalCheck{cfg: &cfg, read: node.Read}).check
 	objects, err := store.Open(engine, storeConfig)
 	if err != nil {
 		return err
@@ -68,6 +69,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 	}
 	a.state = newPublished(objects.Revisions, a.rescan, a.release, a.firstStatus())
 	a.events = newRecorder(objects, cfg.NodeName, log)
+	a.events.gives = len(cfg.LoadBalancerPools) > 0
 	access, err := cfg.openAPI(objects, a.state, m, log, &closers)
 	if err != nil {
 		return err

@@ -10,11 +10,11 @@
 // Sets of fields are trees in the form FieldsV1 of meta/v1: "f:name" a field, `k:{...}` an
 // item of a list told apart by keys, `v:...` a member of a set, "." the thing itself.
 //
-// Objects are as schema.Decode makes them: map[string]any, []any, json.Number, pruned by
-// their type, so without nulls and unknown fields. Objects of one kind are of one version:
+// Objects are as schema.Decode or FromObject make them: map[string]any, []any, json.Number,
+// pruned by their type, so without nulls and unknown fields. Objects of one kind are of one version:
 // entries that name another version of it are taken as if they named this one.
 //
-// Invariants: nothing that is given is changed; the same input has the same result; the
+// Invariants: nothing that is given is changed, though results may share parts with it; the same input has the same result; the
 // entries are sorted, appliers first, then by time; at most 10 of them are of managers
 // that did not apply, older ones are joined as ancient-changes; identity fields (name,
 // namespace, uid, resourceVersion and the like) belong to nobody.

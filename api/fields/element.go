@@ -26,10 +26,8 @@ func elementOf(item any, list *schema.Type) (string, error) {
 	}
 	keys := map[string]any{}
 	for _, key := range list.Keys {
-		if value, ok := o[key]; ok {
+		if value := keyOf(o, key, list); value != nil {
 			keys[key] = value
-		} else if f, ok := list.Elem.Field(key); ok && f.Default != nil {
-			keys[key] = f.Default
 		}
 	}
 	if len(keys) == 0 {
@@ -56,31 +54,37 @@ func items(list []any, t *schema.Type) (order []string, by map[string]any) {
 }
 
 // checkLists refuses an object with lists whose items cannot be told apart.
-func checkLists(value any, t *schema.Type, path string) error {
-	switch {
-	case t == nil:
-	case t.Form == schema.Structure || t.Form == schema.Map:
-		o, _ := value.(map[string]any)
-		for _, name := range slices.Sorted(maps.Keys(o)) {
-			if err := checkLists(o[name], t.Child(name), path+"."+name); err != nil {
-				return err
+func checkLists(value any, t *schema.Type, path []string) error {
+	switch content := value.(type) {
+	case map[string]any:
+		for _, f := range t.Fields {
+			if inner, ok := content[f.Name]; ok {
+				if err := checkLists(inner, f.Type, append(path, elementField+f.Name)); err != nil {
+					return err
+				}
 			}
 		}
-	case t.Form == schema.List && !t.Atomic:
-		list, _ := value.([]any)
-		seen := map[string]bool{}
-		for i, item := range list {
-			element, err := elementOf(item, t)
-			switch {
-			case err != nil:
-				return &InvalidError{fmt.Sprintf("%s: element %d: %v", path, i, err)}
-			case seen[element]:
-				return &InvalidError{fmt.Sprintf("%s: duplicate entries for key %s", path, elementText(element))}
-			}
-			seen[element] = true
-			if err := checkLists(item, t.Elem, path+elementText(element)); err != nil {
-				return err
-			}
+	case []any:
+		if t.Form == schema.List && !t.Atomic {
+			return checkItems(content, t, path)
+		}
+	}
+	return nil
+}
+
+func checkItems(list []any, t *schema.Type, path []string) error {
+	seen := make(map[string]bool, len(list))
+	for i, item := range list {
+		element, err := elementOf(item, t)
+		switch {
+		case err != nil:
+			return &InvalidError{fmt.Sprintf("%s: element %d: %v", pathText(path), i, err)}
+		case seen[element]:
+			return &InvalidError{fmt.Sprintf("%s: duplicate entries for key %s", pathText(path), elementText(element))}
+		}
+		seen[element] = true
+		if err := checkLists(item, t.Elem, append(path, element)); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -33,7 +33,7 @@ func unchangedSinceLastApplied(live map[string]any, by Writer) func(Conflict) bo
 	if err != nil || last["apiVersion"] != by.APIVersion {
 		return none
 	}
-	if checkLists(last, by.Type, "") != nil {
+	if checkLists(last, by.Type, nil) != nil {
 		return none
 	}
 	change := compare(last, live, by.Type)

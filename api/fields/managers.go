@@ -2,7 +2,6 @@ package fields
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -156,11 +155,7 @@ func entriesOf(o map[string]any) (entries []object.ManagedFieldsEntry, empty boo
 	if len(list) == 0 || len(list) == 1 && size(list[0]) == 0 {
 		return nil, true, nil
 	}
-	b, err := json.Marshal(list)
-	if err == nil {
-		err = json.Unmarshal(b, &entries)
-	}
-	if err != nil {
+	if entries, err = schema.ToEntries(list); err != nil {
 		return nil, false, fmt.Errorf("metadata.managedFields: %w", err)
 	}
 	return entries, false, nil
@@ -169,15 +164,11 @@ func entriesOf(o map[string]any) (entries []object.ManagedFieldsEntry, empty boo
 // withEntries is a copy of an object with other entries.
 func withEntries(o map[string]any, entries []object.ManagedFieldsEntry) map[string]any {
 	o = withoutEntries(o)
-	if len(entries) == 0 {
-		return o
+	length := 0
+	for _, e := range entries {
+		length += len(e.FieldsV1)
 	}
-	b, err := json.Marshal(entries)
-	if err != nil {
-		panic("fields: " + err.Error()) // they came out of JSON
-	}
-	list, _, err := schema.Parse(b)
-	if err != nil {
+	if len(entries) == 0 || length > schema.MaxBytes {
 		return o // more than an object may hold: it goes on without
 	}
 	metadata, _ := o["metadata"].(map[string]any)
@@ -185,7 +176,7 @@ func withEntries(o map[string]any, entries []object.ManagedFieldsEntry) map[stri
 	if metadata == nil {
 		metadata = map[string]any{}
 	}
-	metadata["managedFields"] = list
+	metadata["managedFields"] = schema.FromEntries(entries)
 	o["metadata"] = metadata
 	return o
 }

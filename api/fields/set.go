@@ -45,8 +45,11 @@ func (s *set) hasSelf() bool { return s != nil && s.self }
 
 // combine makes a set of two, element by element.
 func combine(a, b *set, self func(a, b bool) bool) *set {
-	if a.empty() && b.empty() {
-		return nil
+	switch {
+	case b.empty():
+		return onlyIf(self(true, false), a)
+	case a.empty():
+		return onlyIf(self(false, true), b)
 	}
 	c := &set{self: self(a.hasSelf(), b.hasSelf())}
 	add := func(elements map[string]*set) {
@@ -72,6 +75,13 @@ func combine(a, b *set, self func(a, b bool) bool) *set {
 		return nil
 	}
 	return c
+}
+
+func onlyIf(taken bool, s *set) *set {
+	if !taken || s.empty() {
+		return nil
+	}
+	return s
 }
 
 func union(a, b *set) *set        { return combine(a, b, func(a, b bool) bool { return a || b }) }
@@ -148,27 +158,50 @@ func (s *set) has(path []string) bool {
 }
 
 // encode writes a set as FieldsV1.
-func (s *set) encode() json.RawMessage {
-	b, err := json.Marshal(s.tree())
-	if err != nil {
-		panic("fields: " + err.Error()) // a tree of strings is always JSON
+func (s *set) encode() json.RawMessage { return s.append(nil) }
+
+// append appends what is under a set in JSON, its elements sorted.
+func (s *set) append(b []byte) []byte {
+	b = append(b, '{')
+	if s == nil {
+		return append(b, '}')
 	}
-	return b
+	if s.self && len(s.under) > 0 {
+		b = append(b, `".":{},`...)
+	}
+	for _, element := range sortedKeys(s.under) {
+		b = append(appendText(b, element), ':')
+		b = append(s.under[element].append(b), ',')
+	}
+	return append(bytes.TrimSuffix(b, []byte{','}), '}')
 }
 
-func (s *set) tree() map[string]any {
-	tree := map[string]any{}
-	if s == nil {
-		return tree
+// sortedKeys are the keys of a map, in a slice that is made once.
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for key := range m {
+		keys = append(keys, key)
 	}
-	for element, inner := range s.under {
-		under := inner.tree()
-		if inner.self && len(under) > 0 {
-			under[elementSelf] = struct{}{}
+	slices.Sort(keys)
+	return keys
+}
+
+// appendText appends a text in JSON, as package json writes it.
+func appendText(b []byte, text string) []byte {
+	from := len(b)
+	b = append(b, '"')
+	for i := range len(text) {
+		switch c := text[i]; {
+		case c == '"' || c == '\\':
+			b = append(b, '\\', c)
+		case c < ' ' || c == '<' || c == '>' || c == '&' || c >= 0x7f:
+			quoted, _ := json.Marshal(text) // of a text it cannot fail
+			return append(b[:from], quoted...)
+		default:
+			b = append(b, c)
 		}
-		tree[element] = under
 	}
-	return tree
+	return append(b, '"')
 }
 
 // decodeSet reads FieldsV1.
@@ -240,10 +273,25 @@ func canonical(element string) (string, error) {
 }
 
 // compact is a value in JSON, its keys sorted.
-func compact(value any) string {
-	var b bytes.Buffer
-	if err := json.NewEncoder(&b).Encode(value); err != nil {
+func compact(value any) string { return string(appendCompact(nil, value)) }
+
+func appendCompact(b []byte, value any) []byte {
+	switch value := value.(type) {
+	case string:
+		return appendText(b, value)
+	case json.Number:
+		return append(b, value...)
+	case map[string]any:
+		b = append(b, '{')
+		for _, key := range sortedKeys(value) {
+			b = append(appendText(b, key), ':')
+			b = append(appendCompact(b, value[key]), ',')
+		}
+		return append(bytes.TrimSuffix(b, []byte{','}), '}')
+	}
+	text, err := json.Marshal(value)
+	if err != nil {
 		panic("fields: " + err.Error()) // it was JSON before
 	}
-	return strings.TrimSuffix(b.String(), "\n")
+	return append(b, text...)
 }

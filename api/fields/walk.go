@@ -26,9 +26,10 @@ func setOf(value any, t *schema.Type) *set {
 	}
 	s := &set{under: map[string]*set{}}
 	if t.Form == schema.List {
-		_, by := items(value.([]any), t)
-		for element, item := range by {
-			s.under[element] = union(setOf(item, t.Elem), leaf)
+		for _, item := range value.([]any) {
+			if element, err := elementOf(item, t); err == nil && s.under[element] == nil {
+				s.under[element] = withSelf(setOf(item, t.Elem))
+			}
 		}
 		return s
 	}
@@ -39,12 +40,21 @@ func setOf(value any, t *schema.Type) *set {
 		}
 		under := setOf(inner, child)
 		if empty, ok := inner.(map[string]any); t.Form == schema.Map || ok && len(empty) == 0 || isNull(inner) {
-			under = union(under, leaf)
+			under = withSelf(under)
 		}
 		if !under.empty() {
 			s.under[elementField+name] = under
 		}
 	}
+	return s
+}
+
+// withSelf is a new set with the thing that it is about in it.
+func withSelf(s *set) *set {
+	if s == nil || s == leaf {
+		return leaf
+	}
+	s.self = true
 	return s
 }
 

@@ -74,8 +74,7 @@ func Update(live, written map[string]any, by Writer) map[string]any {
 		all = update(withoutEntries(live), o, all, by, by.owner(operationUpdate))
 		all.cap()
 	}
-	clone, _ := schema.Clone(withEntries(o, all.encode())).(map[string]any)
-	return clone
+	return withEntries(o, all.encode())
 }
 
 // startOf are the managers before a write.
@@ -137,13 +136,16 @@ func (e *InvalidError) Error() string { return e.text }
 // force is not set, and an *InvalidError for what cannot be applied at all.
 //
 // Nothing is defaulted. When the result is the live object but for the times of its
-// entries, the application changed nothing: see Same.
+// entries, the application changed nothing: see Same. Settled finds most of these sooner.
 func Apply(live, applied map[string]any, by Writer, force bool) (map[string]any, error) {
 	if entries, empty, err := entriesOf(applied); len(entries) > 0 || empty || err != nil {
 		return nil, &InvalidError{"metadata.managedFields must be nil"}
 	}
-	if err := checkLists(applied, by.Type, ""); err != nil {
+	if err := checkLists(applied, by.Type, nil); err != nil {
 		return nil, err
+	}
+	if len(live) == 0 {
+		return created(applied, by), nil
 	}
 	entries, _, err := entriesOf(live)
 	if err != nil {
@@ -157,9 +159,6 @@ func Apply(live, applied map[string]any, by Writer, force bool) (map[string]any,
 	if len(all) == 0 {
 		all = update(nil, before, all, by, owner{firstApply, operationUpdate, by.APIVersion, by.Subresource})
 		all.cap()
-	} else if settled(before, applied, all, by) {
-		clone, _ := schema.Clone(live).(map[string]any)
-		return clone, nil
 	}
 	merged, all, err := applyAs(before, applied, all, by, force)
 	if err != nil {
@@ -173,19 +172,17 @@ func Apply(live, applied map[string]any, by Writer, force bool) (map[string]any,
 	return clone, nil
 }
 
-// settled tells whether a manager applies what it owns already, and the object says so: the
-// usual case, in which nothing changes.
-func settled(live, applied map[string]any, all managers, by Writer) bool {
-	last, known := all[by.owner(operationApply)]
-	if !known || last.apiVersion != by.APIVersion || by.Manager == kubectl && annotationsOf(live)[lastApplied] != nil {
-		return false
+// created is what an object is applied to that is not there yet: itself, and all of it is
+// the writer's.
+func created(applied map[string]any, by Writer) map[string]any {
+	all := managers{}
+	if mine := difference(without(setOf(applied, by.Type), by.ignored()), nobodys); !mine.empty() {
+		all[by.owner(operationApply)] = holding{mine, by.APIVersion, by.now()}
 	}
-	mine := difference(without(setOf(applied, by.Type), by.ignored()), nobodys)
-	if !difference(mine, last.fields).empty() || !difference(last.fields, mine).empty() {
-		return false
+	if by.Manager == kubectl {
+		applied = renewLastApplied(applied, applied)
 	}
-	merged, _ := merge(live, applied, by.Type).(map[string]any)
-	return equal(live, merged, by.Type)
+	return withEntries(applied, all.encode())
 }
 
 // applyAs applies, and forces the conflicts that kubectl's own older way to apply makes.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"svcctl.io/svcctl/store/object"
 )
@@ -41,7 +42,10 @@ var (
 )
 
 // All is every kind that is served, the core group first, the others by their names.
-func All() []Kind {
+func All() []Kind { return slices.Clone(table()) }
+
+// table is All, for those who only look.
+var table = sync.OnceValue(func() []Kind {
 	return slices.Concat(
 		group("",
 			Kind{Name: object.KindConfigMap, Plural: "configmaps", ShortNames: []string{"cm"}, Namespaced: true},
@@ -74,7 +78,7 @@ func All() []Kind {
 			Kind{Name: object.KindServiceCIDR, Plural: "servicecidrs", HasStatus: true},
 		),
 	)
-}
+})
 
 // group fills in what is the same for the kinds of a group: all of one version, and
 // everything can be done with those that do not say what.
@@ -95,11 +99,11 @@ func ByResource(group, version, plural string) (Kind, bool) {
 
 // ByName is the kind that a document names: its apiVersion and kind.
 func ByName(apiVersion, name string) (Kind, bool) {
-	return find(func(k Kind) bool { return k.APIVersion() == apiVersion && k.Name == name })
+	return find(func(k Kind) bool { return k.Name == name && k.APIVersion() == apiVersion })
 }
 
 func find(is func(Kind) bool) (Kind, bool) {
-	all := All()
+	all := table()
 	i := slices.IndexFunc(all, is)
 	if i < 0 {
 		return Kind{}, false

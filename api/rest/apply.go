@@ -51,7 +51,7 @@ func (s *Server) applying(r *request, o *options, applied map[string]any, doubts
 	if err := checkName(applied, r); err != nil {
 		return nil, err
 	}
-	wr := &writing{request: r, options: o, verb: "apply", applies: true, mayCreate: r.subresource == ""}
+	wr := &writing{request: r, options: o, verb: "apply", applied: applied, mayCreate: r.subresource == ""}
 	wr.edit = func(live map[string]any) (map[string]any, error) {
 		by := wr.by(s.now(), live)
 		if live == nil {

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -158,6 +159,73 @@ func BenchmarkWatch(b *testing.B) {
 			cancel()
 			for range clients {
 				<-done
+			}
+		})
+	}
+}
+
+// BenchmarkApply is the server-side apply of a batch of objects, as it makes them and when
+// nothing has changed.
+func BenchmarkApply(b *testing.B) {
+	const count = 1000
+	var body strings.Builder
+	for i := range count {
+		fmt.Fprintf(&body, `{"apiVersion":"v1","kind":"Service","metadata":{"name":"s%[1]d"},"spec":{"ports":[{"name":"http","port":80,"protocol":"TCP","targetPort":8080}]}}
+{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice","metadata":{"name":"s%[1]d-1","labels":{"kubernetes.io/service-name":"s%[1]d"}},"addressType":"IPv4","ports":[{"name":"http","port":8080,"protocol":"TCP"}],"endpoints":[{"addresses":["10.0.0.1"]}]}
+`, i)
+	}
+	apply := func(w *world) {
+		r := httptest.NewRequest("POST", batchPath, strings.NewReader(body.String()))
+		r.Header.Set("Content-Type", typeLines)
+		c := newCounter()
+		if w.handler.ServeHTTP(c, r); c.lines.Load() != 2*count {
+			b.Fatal(c.lines.Load(), "answers")
+		}
+	}
+	b.Run("New", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			b.StopTimer()
+			w := newWorld(b)
+			b.StartTimer()
+			apply(w)
+		}
+	})
+	b.Run("Unchanged", func(b *testing.B) {
+		w := newWorld(b)
+		apply(w)
+		b.ReportAllocs()
+		for b.Loop() {
+			apply(w)
+		}
+	})
+}
+
+// BenchmarkOne is a request for one object.
+func BenchmarkOne(b *testing.B) {
+	w := newWorld(b)
+	w.many(100)
+	const path = "/api/v1/namespaces/default/services/web-00007"
+	for name, ask := range map[string]func(n int) *http.Request{
+		"Get": func(int) *http.Request { return httptest.NewRequest("GET", path, nil) },
+		"Patch": func(n int) *http.Request {
+			r := httptest.NewRequest("PATCH", path, strings.NewReader(fmt.Sprintf(`{"metadata":{"labels":{"n":"%d"}}}`, n)))
+			r.Header.Set("Content-Type", "application/merge-patch+json")
+			return r
+		},
+		"PatchUnchanged": func(int) *http.Request {
+			r := httptest.NewRequest("PATCH", path, strings.NewReader(`{"metadata":{"labels":{"app":"web-00007"}}}`))
+			r.Header.Set("Content-Type", "application/merge-patch+json")
+			return r
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for n := 0; b.Loop(); n++ {
+				c := newCounter()
+				if w.handler.ServeHTTP(c, ask(n)); c.bytes.Load() < 100 {
+					b.Fatal("no answer")
+				}
 			}
 		})
 	}

@@ -2,7 +2,6 @@ package rest
 
 import (
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -237,12 +236,8 @@ func textIn(content map[string]any, field string) string {
 
 // typed is a pruned object as its Go type.
 func typed(content map[string]any, k kind.Kind) (object.Object, error) {
-	text, err := json.Marshal(content)
-	if err != nil {
-		return nil, fmt.Errorf("encode a %s: %w", k.Name, err)
-	}
 	o := k.New()
-	if err := json.Unmarshal(text, o); err != nil {
+	if err := schema.Of(k).ToObject(content, o); err != nil {
 		// The schema and the type disagree about a value, as about a year of five digits.
 		return nil, cannotBe(k.Name, k.Version, k, err)
 	}
@@ -251,20 +246,4 @@ func typed(content map[string]any, k kind.Kind) (object.Object, error) {
 }
 
 // untyped is an object as packages fields and patch take it.
-func untyped(o object.Object, k kind.Kind) (map[string]any, error) {
-	text, err := json.Marshal(o)
-	if err != nil {
-		return nil, fmt.Errorf("encode %s: %w", object.RefOf(o), err)
-	}
-	return apart(text, object.RefOf(o), k)
-}
-
-// apart is untyped for the JSON of an object. It fails for objects that are longer, as they
-// are written here, than what anybody may send.
-func apart(text []byte, ref object.Ref, k kind.Kind) (map[string]any, error) {
-	content, _, err := schema.Decode(text, schema.Of(k))
-	if err != nil {
-		return nil, tooLarge(fmt.Sprintf("%s cannot be written as a whole: %v", ref, err))
-	}
-	return content, nil
-}
+func untyped(o object.Object, k kind.Kind) map[string]any { return schema.Of(k).FromObject(o) }

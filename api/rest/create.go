@@ -1,11 +1,11 @@
 package rest
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 
 	"svcctl.io/svcctl/api/kind"
+	"svcctl.io/svcctl/api/schema"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/object"
 )
@@ -95,7 +95,7 @@ func (s *Server) planCreation(wr *writing) (plan, error) {
 	meta.CreationTimestamp, meta.DeletionTimestamp = nil, nil
 	wr.options.dedupOwners(meta)
 	object.Default(o)
-	if !wr.applies {
+	if wr.applied == nil {
 		if err := manage(o, nil, r, wr.by(s.now(), nil)); err != nil {
 			return plan{}, err
 		}
@@ -160,16 +160,9 @@ func stowed(o object.Object) object.Object {
 
 // entriesOf are the managedFields of an object.
 func entriesOf(content map[string]any) ([]object.ManagedFieldsEntry, error) {
-	list, ok := metadataIn(content)["managedFields"]
-	if !ok {
-		return nil, nil
-	}
-	text, err := json.Marshal(list)
+	list, _ := metadataIn(content)["managedFields"].([]any)
+	entries, err := schema.ToEntries(list)
 	if err != nil {
-		return nil, fmt.Errorf("encode managedFields: %w", err)
-	}
-	var entries []object.ManagedFieldsEntry
-	if err := json.Unmarshal(text, &entries); err != nil {
 		return nil, fmt.Errorf("decode managedFields: %w", err)
 	}
 	return entries, nil

@@ -1,7 +1,6 @@
 package rest
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -64,10 +63,7 @@ func createdAt(o object.Object, otherwise time.Time) time.Time {
 // applyFile applies the document of a file to an object, as manager gitops and by force.
 // The status of a Service is the appliance's.
 func applyFile(live map[string]any, document object.Object, k kind.Kind, now time.Time) (map[string]any, error) {
-	applied, err := untyped(document, k)
-	if err != nil {
-		return nil, err
-	}
+	applied := untyped(document, k)
 	if k.Name == object.KindService {
 		delete(applied, "status")
 	}
@@ -87,11 +83,7 @@ func MergeFile(live, document object.Object, now time.Time) (object.Object, erro
 	if !ok {
 		return nil, fmt.Errorf("merge %s with its file: no such kind", object.RefOf(live))
 	}
-	content, err := untyped(live, k)
-	if err != nil {
-		return nil, err
-	}
-	merged, err := applyFile(content, document, k, now)
+	merged, err := applyFile(untyped(live, k), document, k, now)
 	if err != nil {
 		return nil, err
 	}
@@ -100,12 +92,8 @@ func MergeFile(live, document object.Object, now time.Time) (object.Object, erro
 		return nil, err
 	}
 	object.Default(o)
-	text, err := json.Marshal(live)
-	if err != nil {
-		return nil, fmt.Errorf("encode %s: %w", object.RefOf(live), err)
-	}
-	if same, err := (version{object: live, text: text}).same(o); err != nil || same {
-		return live.DeepCopy(), err
+	if (version{object: live}).same(o) {
+		return live.DeepCopy(), nil
 	}
 	return o, nil
 }
@@ -161,13 +149,9 @@ func (f fileClaim) check(r *request, live map[string]any, o object.Object, by fi
 	if len(f.entries) == 0 {
 		return nil
 	}
-	written, err := untyped(o, r.kind)
-	if err != nil {
-		return err
-	}
 	owned := copied(live)
 	owned["metadata"].(map[string]any)["managedFields"] = f.entries
-	taken := fields.Taken(owned, written, by, gitops)
+	taken := fields.Taken(owned, untyped(o, r.kind), by, gitops)
 	if len(taken) == 0 {
 		return nil
 	}

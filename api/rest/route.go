@@ -212,6 +212,28 @@ func (r *request) verbOf(watching bool) (string, error) {
 	return "", notSupported(r.kind, verb)
 }
 
+// NameOf is what a request for objects wants: its verb, as list, and its resource, as
+// services or services/status. Both are "" of any other request.
+func NameOf(req *http.Request) (verb, resource string) {
+	parts, err := partsOf(req.URL)
+	if err != nil || parts[0] != "api" && parts[0] != "apis" || isDiscovery(parts) {
+		return "", ""
+	}
+	r := &request{http: req, query: req.URL.Query()}
+	watching, err := r.read(parts)
+	if err != nil {
+		return "", ""
+	}
+	if verb, err = r.verbOf(watching); err != nil {
+		return "", ""
+	}
+	resource = r.kind.Plural
+	if r.subresource != "" {
+		resource += "/" + r.subresource
+	}
+	return verb, resource
+}
+
 // methods are those that can be used on the path of a request.
 func (r *request) methods(watching bool) []string {
 	var all []string

@@ -22,48 +22,34 @@ const firstApply = "before-first-apply"
 type version struct {
 	object  object.Object
 	content map[string]any
-	text    []byte // of the object in JSON
 	file    fileClaim
 }
 
 // before is the version that a live object is.
 func (s *Server) before(r *request, live object.Object, owner store.Owner) (version, error) {
-	v := version{object: live}
+	v := version{object: live, content: untyped(live, r.kind)}
 	var err error
-	if v.file, err = s.fileOf(r, owner, live); err != nil {
-		return version{}, err
+	if v.file, err = s.fileOf(r, owner, live); err == nil && v.file.claim(v.content) {
+		v.object, err = typed(v.content, r.kind)
 	}
-	if v.text, err = json.Marshal(live); err != nil {
-		return version{}, fmt.Errorf("encode %s: %w", r.ref(), err)
-	}
-	if v.content, err = apart(v.text, r.ref(), r.kind); err != nil {
-		return version{}, err
-	}
-	if !v.file.claim(v.content) {
-		return v, nil
-	}
-	if v.object, err = typed(v.content, r.kind); err != nil {
-		return version{}, err
-	}
-	v.text, err = json.Marshal(v.object)
 	return v, err
 }
 
 // same tells whether a new version differs in nothing but the times of who manages which
 // field.
-func (v version) same(o object.Object) (bool, error) {
+func (v version) same(o object.Object) bool {
 	meta := o.GetMeta()
 	entries := meta.ManagedFields
 	had := v.object.GetMeta().ManagedFields
 	meta.ManagedFields = had
-	text, err := json.Marshal(o)
+	same := sameObject(o, v.object)
 	meta.ManagedFields = entries
-	if err != nil || !bytes.Equal(text, v.text) {
-		return false, err
+	if !same {
+		return false
 	}
 	// To apply nothing to what nobody manages changes nothing.
 	nobodys := len(had) == 0 && len(entries) == 1 && entries[0].Manager == firstApply
-	return nobodys || sameEntries(entries, had), nil
+	return nobodys || sameEntries(entries, had)
 }
 
 // sameEntries is fields.Same, which is not asked about what is the same to the letter.
@@ -84,9 +70,11 @@ func storable(o object.Object, k kind.Kind) error {
 	// Shorter ones have not as many values as a body may have.
 	const doubtful = schema.MaxBytes / 8
 	if len(text) > doubtful {
-		_, err = apart(text, object.RefOf(o), k)
+		if _, _, err := schema.Decode(text, schema.Of(k)); err != nil {
+			return tooLarge(fmt.Sprintf("%s cannot be written as a whole: %v", object.RefOf(o), err))
+		}
 	}
-	return err
+	return nil
 }
 
 // sameObject tells whether two objects are the same in every way.

@@ -26,8 +26,8 @@ type writing struct {
 	// edit makes the new version of the live object, which it must not change, or ("create")
 	// of nothing, when live is nil.
 	edit func(live map[string]any) (map[string]any, error)
-	// applies says that edit has settled who manages which field.
-	applies bool
+	// applied is what is applied, when it is that: edit then settles who manages which field.
+	applied map[string]any
 	// mustCreate says that the object may not be there, mayCreate that it need not.
 	mustCreate, mayCreate bool
 	// replaces says that the new version is a whole one that the client sent: a uid in it is
@@ -178,6 +178,10 @@ func (s *Server) planUpdate(wr *writing, live object.Object, owner store.Owner) 
 	if err != nil {
 		return plan{}, err
 	}
+	by := wr.by(s.now(), before.content)
+	if wr.applied != nil && !going(live) && fields.Settled(before.content, wr.applied, by) {
+		return plan{unchanged: before.object}, nil
+	}
 	written, err := wr.edit(before.content)
 	if err != nil {
 		return plan{}, err
@@ -185,7 +189,6 @@ func (s *Server) planUpdate(wr *writing, live object.Object, owner store.Owner) 
 	if err := fits(written, live, wr); err != nil {
 		return plan{}, err
 	}
-	by := wr.by(s.now(), before.content)
 	o, err := s.newVersion(wr, before.content, written, by)
 	if err != nil {
 		return plan{}, err
@@ -198,11 +201,7 @@ func (s *Server) planUpdate(wr *writing, live object.Object, owner store.Owner) 
 	if err := before.file.check(r, before.content, o, by); err != nil {
 		return plan{}, err
 	}
-	same, err := before.same(o)
-	if err != nil {
-		return plan{}, err
-	}
-	if same && !going(live) {
+	if !going(live) && before.same(o) {
 		return plan{unchanged: before.object}, nil
 	}
 	if err := storable(o, r.kind); err != nil {
@@ -242,7 +241,7 @@ func (s *Server) newVersion(wr *writing, live, written map[string]any, by fields
 	}
 	wr.options.dedupOwners(o.GetMeta())
 	object.Default(o)
-	if wr.applies {
+	if wr.applied != nil {
 		return o, nil
 	}
 	return o, manage(o, live, wr.request, by)
@@ -251,11 +250,7 @@ func (s *Server) newVersion(wr *writing, live, written map[string]any, by fields
 // manage notes who manages which fields of an object that is written in any way but
 // server-side apply.
 func manage(o object.Object, live map[string]any, r *request, by fields.Writer) error {
-	written, err := untyped(o, r.kind)
-	if err != nil {
-		return err
-	}
-	entries, err := entriesOf(fields.Update(live, written, by))
+	entries, err := entriesOf(fields.Update(live, untyped(o, r.kind), by))
 	o.GetMeta().ManagedFields = entries
 	return err
 }

@@ -68,6 +68,11 @@ func TestCreate(t *testing.T) {
 	if status["reason"] != reasonAlreadyExists || status["message"] != `services "web" already exists` {
 		t.Error(status)
 	}
+	// What is wrong with the object itself comes first.
+	status = w.does(http.StatusUnprocessableEntity, "POST", servicesPath, strings.Replace(service("web", ""), `"port":80`, `"port":0`, 1))
+	if status["reason"] != reasonInvalid || !strings.Contains(fmt.Sprint(status["message"]), "spec.ports[0].port") {
+		t.Error(status)
+	}
 	// generateName
 	for range 2 {
 		o = w.does(http.StatusCreated, "POST", configMapsPath, `{"metadata":{"generateName":"my-"},"data":{"a":"b"}}`)

@@ -18,10 +18,15 @@ const metaHome = "io.k8s.apimachinery.pkg.apis.meta.v1"
 
 // A plan is every type that was made.
 type plan struct {
-	kinds         map[string]*Type // by apiVersion and kind
+	kinds         map[name]*Type
 	deleteOptions *Type
 	structures    map[structure]*Type
 }
+
+// A name tells kinds apart.
+type name struct{ group, version, kind string }
+
+func nameOf(k kind.Kind) name { return name{k.Group, k.Version, k.Name} }
 
 // A structure tells types apart that are made from the same Go type: those of two
 // groups, and open ones from others.
@@ -33,10 +38,10 @@ type structure struct {
 
 // all makes every type, once.
 var all = sync.OnceValue(func() *plan {
-	p := &plan{kinds: map[string]*Type{}, structures: map[structure]*Type{}}
+	p := &plan{kinds: map[name]*Type{}, structures: map[structure]*Type{}}
 	for _, k := range kind.All() {
 		of := reflect.TypeOf(k.New()).Elem()
-		p.kinds[k.APIVersion()+" "+k.Name] = p.structure(structure{of, homeOf(k), k.Open})
+		p.kinds[nameOf(k)] = p.structure(structure{of, homeOf(k), k.Open})
 	}
 	p.deleteOptions = p.structure(structure{reflect.TypeFor[object.DeleteOptions](), metaHome, false})
 	return p
@@ -44,7 +49,7 @@ var all = sync.OnceValue(func() *plan {
 
 // Of is the type of a kind's objects.
 func Of(k kind.Kind) *Type {
-	t, ok := all().kinds[k.APIVersion()+" "+k.Name]
+	t, ok := all().kinds[nameOf(k)]
 	if !ok {
 		panic(fmt.Sprintf("schema: no kind %s of %s", k.Name, k.APIVersion()))
 	}
@@ -103,6 +108,7 @@ func (p *plan) addFields(t *Type, s structure) {
 			Required: slices.Contains(required[t.Go], name),
 			OmitZero: strings.Contains(options, "omit") && f.Type.Kind() != reflect.Pointer,
 			Always:   f.Type.Kind() == reflect.Struct || !strings.Contains(options, "omit") && f.Type.Kind() != reflect.Pointer,
+			index:    f.Index,
 		}
 		t.Fields = append(t.Fields, made)
 		t.fields[name] = made

@@ -8,7 +8,8 @@
 //
 // Objects here are map[string]any, []any, string, bool and json.Number: numbers keep their
 // digits. A pruned object has only fields of its type, each in its form, and no nulls; it
-// can be put into its Go type through JSON without an error.
+// can be put into its Go type (ToObject), and comes back from there (FromObject), without a
+// way over JSON.
 //
 // Invariants: types are shared and never change; a body costs bounded time and memory,
 // whatever it says (MaxBytes, MaxDepth, a number of values); the texts about unknown and

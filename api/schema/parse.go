@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
-	"strings"
 	"unicode/utf8"
 )
 
@@ -38,23 +36,25 @@ func Parse(body []byte) (value any, duplicates []string, err error) {
 	if !utf8.Valid(body) {
 		return nil, nil, errors.New("the body is not valid UTF-8: send JSON in UTF-8")
 	}
+	if !json.Valid(body) {
+		return nil, nil, syntaxError(body)
+	}
+	p := &parser{text: body}
+	value, err = p.value(1)
+	return value, p.duplicates, err
+}
+
+// syntaxError says why a text is not JSON.
+func syntaxError(body []byte) error {
+	var raw json.RawMessage
 	decoder := json.NewDecoder(bytes.NewReader(body))
-	decoder.UseNumber()
-	p := &parser{decoder: decoder}
-	token, err := decoder.Token()
-	if err == nil {
-		value, err = p.value(token, 1)
-	}
-	switch {
+	switch err := decoder.Decode(&raw); {
 	case errors.Is(err, io.EOF):
-		return nil, nil, io.ErrUnexpectedEOF
+		return io.ErrUnexpectedEOF
 	case err != nil:
-		return nil, nil, err
+		return err
 	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, nil, fmt.Errorf("there is more after the end of the value, at byte %d: send one value", decoder.InputOffset())
-	}
-	return value, p.duplicates, nil
+	return fmt.Errorf("there is more after the end of the value, at byte %d: send one value", decoder.InputOffset())
 }
 
 // ParseObject is Parse for a body that has to be an object.
@@ -68,79 +68,6 @@ func ParseObject(body []byte) (o map[string]any, duplicates []string, err error)
 		return nil, nil, fmt.Errorf("the body is %s: send an object", describe(value))
 	}
 	return o, duplicates, nil
-}
-
-type parser struct {
-	decoder    *json.Decoder
-	values     int
-	path       []string // as it is printed: ".ports", "[0]", ".name"
-	duplicates []string
-}
-
-// in reads a value that stands at a step below the one that is being read.
-func (p *parser) in(step string, depth int) (any, error) {
-	p.path = append(p.path, step)
-	token, err := p.decoder.Token()
-	if err != nil {
-		return nil, err
-	}
-	value, err := p.value(token, depth)
-	p.path = p.path[:len(p.path)-1]
-	return value, err
-}
-
-// value is the value that begins with a token.
-func (p *parser) value(token json.Token, depth int) (any, error) {
-	if p.values++; p.values > maxValues {
-		return nil, fmt.Errorf("the body holds more than %d values: send less at once", maxValues)
-	}
-	delimiter, compound := token.(json.Delim)
-	if !compound {
-		return token, nil
-	}
-	if depth > MaxDepth {
-		return nil, fmt.Errorf("the body is nested deeper than %d levels, at byte %d", MaxDepth, p.decoder.InputOffset())
-	}
-	if delimiter == '[' {
-		return p.array(depth)
-	}
-	return p.object(depth)
-}
-
-func (p *parser) array(depth int) (any, error) {
-	items := []any{}
-	for p.decoder.More() {
-		item, err := p.in("["+strconv.Itoa(len(items))+"]", depth+1)
-		if err != nil {
-			return nil, err
-		}
-		items = append(items, item)
-	}
-	_, err := p.decoder.Token()
-	return items, err
-}
-
-func (p *parser) object(depth int) (any, error) {
-	o := map[string]any{}
-	for p.decoder.More() {
-		token, err := p.decoder.Token()
-		if err != nil {
-			return nil, err
-		}
-		key, ok := token.(string)
-		if !ok {
-			return nil, fmt.Errorf("%v where a key is expected, at byte %d", token, p.decoder.InputOffset())
-		}
-		if _, twice := o[key]; twice && len(p.duplicates) < maxStrict {
-			at := strings.TrimPrefix(strings.Join(p.path, "")+"."+key, ".")
-			p.duplicates = append(p.duplicates, fmt.Sprintf("duplicate field %q", at))
-		}
-		if o[key], err = p.in("."+key, depth+1); err != nil {
-			return nil, err
-		}
-	}
-	_, err := p.decoder.Token()
-	return o, err
 }
 
 // join is the path of a field.

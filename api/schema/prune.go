@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,101 +44,155 @@ func StrictError(doubts []string) error {
 // object is then of no use.
 func (t *Type) Prune(o map[string]any) (unknown []string, err error) {
 	p := &pruner{}
-	if _, err := p.structure(o, t, place{}); err != nil {
+	if _, err := p.structure(o, t); err != nil {
 		return nil, err
 	}
 	return p.unknown, nil
 }
 
-type pruner struct{ unknown []string }
-
-// A place is where a value stands.
-type place struct {
-	path   string // with indexes: spec.ports[0].port
-	dotted string // without: spec.ports.port
-	of     string // the structure it is a field of
+type pruner struct {
+	place   []part // of the value that is looked at
+	unknown []string
 }
 
-func (at place) field(of, name string) place {
-	return place{path: join(at.path, name), dotted: join(at.dotted, name), of: of}
+// A part of a place is a step into a value of some type.
+type part struct {
+	step
+	in *Type
+}
+
+// into makes a step.
+func (p *pruner) into(in *Type, s step) { p.place = append(p.place, part{s, in}) }
+
+// back takes the last step back.
+func (p *pruner) back() { p.place = p.place[:len(p.place)-1] }
+
+// path is the place with indexes: spec.ports[0].port
+func (p *pruner) path() string {
+	var b strings.Builder
+	for _, at := range p.place {
+		at.write(&b)
+	}
+	return strings.TrimPrefix(b.String(), ".")
+}
+
+// field is the field that a place is, or is in, as a field of structures: the structure,
+// and spec.ports.port.
+func (p *pruner) field() (of, dotted string) {
+	var names []string
+	for _, at := range p.place {
+		if at.in.Form == Structure {
+			of, names = at.in.Short, append(names, at.key)
+		}
+	}
+	return of, strings.Join(names, ".")
 }
 
 // mismatch is the error of encoding/json for a value that does not fit.
-func mismatch(what string, t *Type, at place) error {
-	if at.of == "" {
+func (p *pruner) mismatch(what string, t *Type) error {
+	if len(p.place) == 0 {
 		return fmt.Errorf("json: cannot unmarshal %s into Go value of type %s", what, t.goName())
 	}
-	return fmt.Errorf("json: cannot unmarshal %s into Go struct field %s.%s of type %s", what, at.of, at.dotted, t.goName())
+	of, dotted := p.field()
+	return fmt.Errorf("json: cannot unmarshal %s into Go struct field %s.%s of type %s", what, of, dotted, t.goName())
 }
 
 // value is a value as its type has it.
-func (p *pruner) value(v any, t *Type, at place) (any, error) {
+func (p *pruner) value(v any, t *Type) (any, error) {
 	switch t.Form {
 	case Structure:
-		return p.structure(v, t, at)
+		return p.structure(v, t)
 	case Map:
-		return p.textMap(v, t, at)
+		return p.textMap(v, t)
 	case List:
-		return p.list(v, t, at)
+		return p.list(v, t)
 	}
 	if v == nil {
 		return t.zero(), nil
 	}
-	return v, t.scalar(v, at)
+	return v, p.scalar(v, t)
 }
 
-func (p *pruner) structure(v any, t *Type, at place) (any, error) {
+func (p *pruner) structure(v any, t *Type) (any, error) {
 	if v == nil {
 		return map[string]any{}, nil
 	}
 	o, ok := v.(map[string]any)
 	if !ok {
-		return nil, mismatch(describe(v), t, at)
+		return nil, p.mismatch(describe(v), t)
 	}
-	for _, name := range slices.Sorted(maps.Keys(o)) {
-		in := at.field(t.Short, name)
-		f, known := t.fields[name]
+	p.drop(o, t)
+	for _, f := range t.Fields {
+		value, has := o[f.Name]
 		switch {
-		case known && o[name] != nil:
-			pruned, err := p.value(o[name], f.Type, in)
-			if err != nil {
-				return nil, err
-			}
-			o[name] = pruned
+		case !has:
 			continue
-		case !known && !t.Open && !slices.Contains(t.ignored, name) && len(p.unknown) < maxStrict:
-			p.unknown = append(p.unknown, fmt.Sprintf("unknown field %q", in.path))
+		case value == nil:
+			delete(o, f.Name)
+			continue
 		}
-		delete(o, name)
+		p.into(t, step{f.Name, -1})
+		pruned, err := p.value(value, f.Type)
+		if err != nil {
+			return nil, err
+		}
+		p.back()
+		o[f.Name] = pruned
 	}
 	return o, nil
 }
 
-func (p *pruner) textMap(v any, t *Type, at place) (any, error) {
+// drop takes out the fields that a structure does not have.
+func (p *pruner) drop(o map[string]any, t *Type) {
+	var unknown []string
+	for name := range o {
+		if _, known := t.fields[name]; !known {
+			delete(o, name)
+			unknown = append(unknown, name)
+		}
+	}
+	slices.Sort(unknown)
+	for _, name := range unknown {
+		if !t.Open && !slices.Contains(t.ignored, name) && len(p.unknown) < maxStrict {
+			p.unknown = append(p.unknown, fmt.Sprintf("unknown field %q", join(p.path(), name)))
+		}
+	}
+}
+
+func (p *pruner) textMap(v any, t *Type) (any, error) {
 	o, ok := v.(map[string]any)
 	if !ok {
-		return nil, mismatch(describe(v), t, at)
+		return nil, p.mismatch(describe(v), t)
 	}
-	for _, key := range slices.Sorted(maps.Keys(o)) {
-		pruned, err := p.value(o[key], t.Elem, place{path: join(at.path, key), dotted: at.dotted, of: at.of})
-		if err != nil {
-			return nil, err
+	var wrong error
+	first := "" // key that is wrong
+	for key, value := range o {
+		depth := len(p.place)
+		p.into(t, step{key, -1})
+		pruned, err := p.value(value, t.Elem)
+		p.place = p.place[:depth]
+		switch {
+		case err != nil && (wrong == nil || key < first):
+			wrong, first = err, key
+		case value == nil:
+			o[key] = pruned // what is no null stays what it is
 		}
-		o[key] = pruned
 	}
-	return o, nil
+	return o, wrong
 }
 
-func (p *pruner) list(v any, t *Type, at place) (any, error) {
+func (p *pruner) list(v any, t *Type) (any, error) {
 	items, ok := v.([]any)
 	if !ok {
-		return nil, mismatch(describe(v), t, at)
+		return nil, p.mismatch(describe(v), t)
 	}
 	for i := range items {
-		pruned, err := p.value(items[i], t.Elem, place{path: at.path + "[" + strconv.Itoa(i) + "]", dotted: at.dotted, of: at.of})
+		p.into(t, step{index: i})
+		pruned, err := p.value(items[i], t.Elem)
 		if err != nil {
 			return nil, err
 		}
+		p.back()
 		items[i] = pruned
 	}
 	return items, nil
@@ -159,7 +212,7 @@ func (t *Type) zero() any {
 }
 
 // scalar tells what is wrong with a value of a type without parts.
-func (t *Type) scalar(v any, at place) error {
+func (p *pruner) scalar(v any, t *Type) error {
 	text, isText := v.(string)
 	number, isNumber := v.(json.Number)
 	switch t.Form {
@@ -169,17 +222,18 @@ func (t *Type) scalar(v any, at place) error {
 		}
 	case Integer:
 		if isNumber {
-			return integer(number, t.Bits, t, at)
+			return p.integer(number, t)
 		}
 	case IntOrString:
 		if isNumber {
-			return integer(number, 32, &Type{Form: Integer, Bits: 32}, at)
+			return p.integer(number, int32Type)
 		}
 		if isText {
 			return nil
 		}
 	case FieldSet:
-		if _, ok := v.(map[string]any); ok {
+		switch v.(type) {
+		case map[string]any, json.RawMessage:
 			return nil
 		}
 	case Time, MicroTime:
@@ -197,12 +251,15 @@ func (t *Type) scalar(v any, at place) error {
 			return nil
 		}
 	}
-	return mismatch(describe(v), t, at)
+	return p.mismatch(describe(v), t)
 }
 
-func integer(n json.Number, bits int, t *Type, at place) error {
-	if _, err := strconv.ParseInt(n.String(), 10, bits); err != nil {
-		return mismatch("number "+n.String(), t, at)
+// int32Type is the number that an IntOrString may be.
+var int32Type = &Type{Form: Integer, Bits: 32}
+
+func (p *pruner) integer(n json.Number, t *Type) error {
+	if _, err := strconv.ParseInt(n.String(), 10, t.Bits); err != nil {
+		return p.mismatch("number "+n.String(), t)
 	}
 	return nil
 }

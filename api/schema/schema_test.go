@@ -1,11 +1,13 @@
 package schema
 
 import (
+	"bytes"
 	"encoding/json"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"svcctl.io/svcctl/api/kind"
 	"svcctl.io/svcctl/store/object"
@@ -144,6 +146,8 @@ func TestParse(t *testing.T) {
 	for _, test := range []struct{ body, want, err string }{
 		{`{"a":[1,2.50,"x",true,null,{}]}`, `{"a":[1,2.50,"x",true,null,{}]}`, ""},
 		{` "x" `, `"x"`, ""},
+		{"[ -1.5e+3 ,\t{ } ,\r\n[ ] , false ]", `[-1.5e+3,{},[],false]`, ""},
+		{`{"a\"\\b":"\u00e9\ud83d\ude00\n\/"}`, "{\"a\\\"\\\\b\":\"é😀\\n/\"}", ""},
 		{`12345678901234567890`, `12345678901234567890`, ""},
 		{strings.Repeat("[", MaxDepth) + strings.Repeat("]", MaxDepth), strings.Repeat("[", MaxDepth) + strings.Repeat("]", MaxDepth), ""},
 		{long, "", "the body is nested deeper than 64 levels"},
@@ -278,6 +282,26 @@ func TestClone(t *testing.T) {
 	}
 }
 
+// What is read is what package json reads, of what both of them take.
+func FuzzParse(f *testing.F) {
+	for _, body := range []string{`{"a":[1,2.50,"x",true,null,{}],"a":{"\u0041":-0}}`, ` [ "\\\"" , 1E9 ] `, `"\ud800"`, `{"a":1}{}`, `[1,]`, "\"\x7f\u2028\""} {
+		f.Add([]byte(body))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		got, _, err := Parse(body)
+		d := json.NewDecoder(bytes.NewReader(body))
+		d.UseNumber()
+		var want any
+		bad := !json.Valid(body) || d.Decode(&want) != nil
+		if err != nil && (bad || !utf8.Valid(body) || strings.Contains(err.Error(), "nested deeper") || strings.Contains(err.Error(), "more than")) {
+			return
+		}
+		if bad || err != nil || !reflect.DeepEqual(got, want) {
+			t.Fatalf("%q is %#v (%v), want %#v", body, got, err, want)
+		}
+	})
+}
+
 // Whatever is decoded can be put into its Go type, and is what it is when it is decoded
 // again.
 func FuzzDecode(f *testing.F) {
@@ -300,9 +324,14 @@ func FuzzDecode(f *testing.F) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := json.Unmarshal(b, k.New()); err != nil {
+			typed, same := k.New(), k.New()
+			if err := json.Unmarshal(b, typed); err != nil {
 				t.Fatalf("%s: %s: %v", k.Name, b, err)
 			}
+			if err := Of(k).ToObject(o, same); err != nil || !reflect.DeepEqual(same, typed) {
+				t.Fatalf("%s: %s is %#v, want %#v (%v)", k.Name, b, same, typed, err)
+			}
+			mustAgree(t, typed, k)
 			again, doubts, err := Decode(b, Of(k))
 			if err != nil || len(doubts) > 0 || !reflect.DeepEqual(again, o) {
 				t.Fatalf("%s: %s again is %v %q %v", k.Name, b, again, doubts, err)

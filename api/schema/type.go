@@ -66,6 +66,8 @@ type Field struct {
 	Always bool
 	// Default is what an absent field counts as where it is a key of a List; nil is none.
 	Default any
+
+	index []int // of the field in the Go type
 }
 
 // Field is the field of a name.

@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -186,6 +188,14 @@ func Test045_external_ip_of_the_box(t *testing.T) {
 		}
 		b.hasProblem(t, f.object("Service", "ssh"), "externalIPs", f.boxAddr())
 		b.hasProblem(t, f.object("Service", "gateway"), "externalIPs", f.pick("192.0.2.254", "2001:db8::fe"))
+		// Who asks through the API is told at once.
+		manifest := filepath.Join(t.TempDir(), "asked.yaml")
+		if err := os.WriteFile(manifest, []byte(f.service("asked", "externalIPs: ["+f.boxAddr()+"]", "ports: [{name: p80, port: 80}]")), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, stderr, code := b.svcctl.Svcctl("apply", "-f", manifest); code != 1 || !strings.Contains(stderr, "spec.externalIPs[0]: Invalid value") || !strings.Contains(stderr, "an address of this host") {
+			t.Errorf("svcctl apply: exit %d: %s", code, stderr)
+		}
 	})
 }
 

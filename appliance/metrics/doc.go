@@ -5,7 +5,8 @@
 //   - A registry of its own: nothing is registered globally, two appliances in one
 //     process (as in tests) do not meet.
 //   - No label takes a value from outside (no names of objects, files or addresses),
-//     so the number of series is fixed.
+//     so the number of series is bounded.
+//   - docs/metrics.md tells of each.
 //   - Recording is cheap and never fails or blocks.
 //
 // The package must not decide anything from its numbers, and never imports nft/kernel.

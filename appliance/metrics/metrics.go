@@ -36,7 +36,7 @@ type Metrics struct {
 	removalsHeld, refusedServices prometheus.Gauge
 
 	conntrackEntries, conntrackMax, conntrackFailed, conntrackDropped prometheus.Gauge
-	apiPanics                                                         prometheus.Counter
+	api                                                               apiMetrics
 }
 
 // The results of a sync, the values of the label result.
@@ -86,7 +86,7 @@ func New(version string) *Metrics {
 		conntrackMax:     gauge("svcctl_conntrack_entries_limit", "Entries that the connection tracking table takes (nf_conntrack_max)."),
 		conntrackFailed:  gauge("svcctl_conntrack_insert_failed", "Entries that could not be made, since the box started."),
 		conntrackDropped: gauge("svcctl_conntrack_drop", "Packets dropped because the connection tracking table was full, since the box started."),
-		apiPanics:        counter("svcctl_api_panics_total", "API requests that failed because their handler panicked."),
+		api:              newAPIMetrics(),
 	}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{Name: "svcctl_build_info", Help: "Always 1; the labels say what is running.",
 		ConstLabels: prometheus.Labels{"version": version, "goversion": runtime.Version()}})
@@ -97,7 +97,7 @@ func New(version string) *Metrics {
 	m.Problems(0, 0, 0)
 	m.registry.MustRegister(build, m.services, m.servicePorts, m.vips, m.frontends, m.endpoints, m.problems, m.fileProblems,
 		m.syncs, m.syncSeconds, m.changeSeconds, m.lastSuccess, m.accepted, m.programmed, m.operations, m.elements, m.foreignChanges, m.healSeconds, m.removalsHeld, m.refusedServices,
-		m.conntrackEntries, m.conntrackMax, m.conntrackFailed, m.conntrackDropped, m.apiPanics,
+		m.conntrackEntries, m.conntrackMax, m.conntrackFailed, m.conntrackDropped, m.api.panics, m.api.calls, m.api.seconds,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -193,9 +193,6 @@ func (m *Metrics) Held(removals, refused int) {
 // Healed records that what another program changed was undone, and how long after it
 // was noticed.
 func (m *Metrics) Healed(after time.Duration) { m.healSeconds.Observe(after.Seconds()) }
-
-// APIPanicked records that a handler of the API panicked.
-func (m *Metrics) APIPanicked() { m.apiPanics.Inc() }
 
 // Handler answers /metrics, /healthz, /livez and /readyz.
 func (m *Metrics) Handler(health api.Health) http.Handler {

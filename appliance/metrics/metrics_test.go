@@ -5,11 +5,15 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"svcctl.io/svcctl/api"
 )
 
 type health struct{ healthy, ready error }
@@ -37,6 +41,9 @@ func TestNumbers(t *testing.T) {
 	m.Revisions(1800000000000001, 1800000000000000)
 	m.ForeignChanged()
 	m.APIPanicked()
+	m.APICalled(api.Call{Verb: "list", Resource: "services", Code: 200, Took: 2 * time.Millisecond})
+	m.APICalled(api.Call{Verb: "watch", Resource: "services", Code: 200, Took: time.Hour, Endless: true})
+	m.APILoad(func() api.Load { return api.Load{Requests: 9, Watches: 10} })
 
 	text := scrape(t, m)
 	for _, want := range []string{
@@ -53,11 +60,41 @@ func TestNumbers(t *testing.T) {
 		"svcctl_transaction_operations_count 1\n", "svcctl_transaction_operations_sum 5\n", // nor count as a transaction
 		"svcctl_transaction_elements_total 40\n",
 		"svcctl_foreign_changes_total 1\n", "svcctl_api_panics_total 1\n",
+		`svcctl_api_requests_total{code="200",resource="services",verb="list"} 1`, `svcctl_api_requests_total{code="200",resource="services",verb="watch"} 1`,
+		`svcctl_api_request_duration_seconds_bucket{resource="services",verb="list",le="0.00125"} 0`,
+		`svcctl_api_request_duration_seconds_bucket{resource="services",verb="list",le="0.003125"} 1`,
+		"svcctl_api_requests_in_flight 9\n", "svcctl_api_watches 10\n",
 		"go_goroutines ", "process_open_fds ",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
+	}
+}
+
+// The manual tells of every number, and of no other.
+func TestManual(t *testing.T) {
+	m := New("v1.2.3")
+	m.APICalled(api.Call{Verb: "get", Resource: "/readyz", Code: 200})
+	m.APILoad(func() api.Load { return api.Load{} })
+	m.Connections(func() Connections { return Connections{} })
+	m.DNSAnswers([]string{"success"})("success")
+	page, err := os.ReadFile("../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := map[string]bool{}
+	for _, name := range regexp.MustCompile("`(svcctl_[a-z_]+)`").FindAllStringSubmatch(string(page), -1) {
+		told[name[1]] = true
+	}
+	for _, line := range regexp.MustCompile(`(?m)^# TYPE (svcctl_\w+)`).FindAllStringSubmatch(scrape(t, m), -1) {
+		if !told[line[1]] {
+			t.Errorf("the manual says nothing about %s", line[1])
+		}
+		delete(told, line[1])
+	}
+	for name := range told {
+		t.Errorf("the manual tells of %s, which is not there", name)
 	}
 }
 

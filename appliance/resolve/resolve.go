@@ -214,17 +214,17 @@ func (r *resolver) addresses() addresses {
 	return all
 }
 
-// annotationHostAddress lets a Service have an address of the host itself, for who
+// AnnotationHostAddress lets a Service have an address of the host itself, for who
 // knows that nothing else is to be reached there.
-const annotationHostAddress = "svcctl.io/allow-host-address"
+const AnnotationHostAddress = "svcctl.io/allow-host-address"
 
 // mayServe refuses addresses that are the host's own.
 func (r *resolver) mayServe(field string, a netip.Addr) bool {
 	what, is := r.facts.Host[a]
-	if !is || r.Service.Metadata.Annotations[annotationHostAddress] == "true" {
+	if !is || r.Service.Metadata.Annotations[AnnotationHostAddress] == "true" {
 		return true
 	}
-	r.refuse(field, "HostAddress", "%s is %s and is not served; choose another address, or annotate the Service with %s: \"true\"", a, what, annotationHostAddress)
+	r.refuse(field, "HostAddress", "%s is %s and is not served; choose another address, or annotate the Service with %s: \"true\"", a, what, AnnotationHostAddress)
 	return false
 }
 

@@ -205,7 +205,7 @@ func TestPortsThatProgramsHave(t *testing.T) {
 	}
 	hosts := func(s *object.Service) {
 		s.Spec.ExternalIPs = []string{"192.0.2.1"}
-		s.Metadata.Annotations = map[string]string{annotationHostAddress: "true"}
+		s.Metadata.Annotations = map[string]string{AnnotationHostAddress: "true"}
 	}
 	nodePort := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(netip.Addr{}, port) }
 	for _, c := range []struct {
@@ -296,7 +296,7 @@ func TestFrontends(t *testing.T) {
 		{"the host's address is not taken", func(s *object.Service) { s.Spec.ExternalIPs = []string{"192.0.2.1"} }, nil, []string{all[0], all[1], all[3]}},
 		{"unless told so", func(s *object.Service) {
 			s.Spec.ExternalIPs = []string{"192.0.2.1"}
-			s.Metadata.Annotations = map[string]string{annotationHostAddress: "true"}
+			s.Metadata.Annotations = map[string]string{AnnotationHostAddress: "true"}
 		}, nil, []string{all[0], all[1], "192.0.2.1:80 cluster/cluster snat-always", all[3]}},
 		{"external IP ranges", nil, func(f *Facts) { f.ExternalIPRanges = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")} }, []string{all[0], all[1], all[3]}},
 		{"headless", func(s *object.Service) { s.Spec.ClusterIPs = []string{"None"} }, nil, nil},
