@@ -34,6 +34,15 @@ func (l *loop) until() (wait time.Duration, needed bool) {
 	return wait, needed
 }
 
+// hearNews takes out what the store has to tell, which is looked at from here on: else what
+// the loop itself has stored would make it take another step.
+func (l *loop) hearNews() {
+	select {
+	case <-l.store.Changed():
+	default:
+	}
+}
+
 // noticed tells whether a change by somebody else concerns us, and says who it was.
 func (l *loop) noticed(c kernel.Change) bool {
 	switch {

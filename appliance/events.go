@@ -43,9 +43,11 @@ type happening struct {
 	object          object.Ref
 	reason, message string
 	place           string // where in which file; "" when there is none
+	// normal says that it is no problem: it is told once.
+	normal bool
 }
 
-// recorder makes Events of problems, so that who looks at an object with a client of the API
+// recorder makes Events of problems, and of addresses that were given, so that who looks at an object with a client of the API
 // is told. It works beside the loop, which never waits for it.
 type recorder struct {
 	store *store.Store
@@ -53,11 +55,14 @@ type recorder struct {
 	log   *slog.Logger
 	now   func() time.Time
 	wake  chan struct{}
+	// gives says that there are load balancer IPs to give, and to tell of.
+	gives bool
 
 	mu     sync.Mutex
 	active map[happening]time.Time // when it was told last; zero: not yet
 
 	// What only flush touches.
+	seen    uint64             // the revision up to which addresses were told of
 	written map[happening]bool // by this process
 	spent   map[object.Ref]spending
 }
@@ -70,7 +75,7 @@ type spending struct {
 
 func newRecorder(objects *store.Store, host string, log *slog.Logger) *recorder {
 	return &recorder{
-		store: objects, host: host, log: log, now: time.Now, wake: make(chan struct{}, 1),
+		store: objects, host: host, log: log, now: time.Now, wake: make(chan struct{}, 1), seen: objects.Revision(),
 		active: map[happening]time.Time{}, written: map[happening]bool{}, spent: map[object.Ref]spending{},
 	}
 }
@@ -89,7 +94,7 @@ func happeningOf(p manifest.Problem) (happening, bool) {
 
 // changed notes problems that are over and others that have come up.
 func (r *recorder) changed(over, new []manifest.Problem) {
-	if len(over)+len(new) == 0 {
+	if len(over)+len(new) == 0 && !r.gives {
 		return
 	}
 	r.mu.Lock()
@@ -134,7 +139,11 @@ func (r *recorder) run(ctx context.Context) error {
 
 // flush writes the Events that are due.
 func (r *recorder) flush() error {
-	due := r.due()
+	assigned, upTo, err := r.assigned()
+	if err != nil {
+		return err
+	}
+	due := append(r.due(), assigned...)
 	for len(due) > 0 {
 		batch := due[:min(eventBatch, len(due))]
 		due = due[len(batch):]
@@ -142,6 +151,7 @@ func (r *recorder) flush() error {
 			return err
 		}
 	}
+	r.seen = upTo
 	return nil
 }
 
@@ -245,10 +255,14 @@ func (r *recorder) event(h happening, now time.Time) *object.Event {
 		e.Count, e.LastTimestamp, e.Message, e.InvolvedObject = e.Count+1, &now, message, involved
 		return e
 	}
+	kind := object.EventWarning
+	if h.normal {
+		kind = object.EventNormal
+	}
 	return &object.Event{
 		TypeMeta:       object.TypeMeta{Kind: object.KindEvent, APIVersion: object.APIVersionCore},
 		Metadata:       object.ObjectMeta{Namespace: h.object.Namespace, Name: name},
-		InvolvedObject: involved, Reason: h.reason, Message: message, Type: object.EventWarning,
+		InvolvedObject: involved, Reason: h.reason, Message: message, Type: kind,
 		Source:         object.EventSource{Component: eventComponent, Host: r.host},
 		FirstTimestamp: &now, LastTimestamp: &now, Count: 1,
 		EventTime:          &object.MicroTime{Time: now}, // events.k8s.io/v1 requires it

@@ -192,7 +192,9 @@ func (l *loop) step() {
 // converge is one round of store, plan and commit.
 func (l *loop) converge() (committed, error) {
 	l.watchdog.steps.Add(1)
-	storeErr := errors.Join(l.syncFiles(), l.cluster.sync(l.facts))
+	storeErr := l.syncFiles()
+	l.hearNews()
+	storeErr = errors.Join(storeErr, l.cluster.sync(l.facts))
 	l.watchdog.steps.Add(1)
 	if why := l.waitsFor(); why != "" {
 		l.status.Ready, l.status.Reason = false, why

@@ -13,8 +13,13 @@ import (
 // entered after the first look; with a sender that never pauses it would stay for ever.
 const secondLook = time.Second
 
+// lookSlack is how much later a second look may be, so that it is one with those of other
+// changes: each wakes the process up.
+const lookSlack = 500 * time.Millisecond
+
 // agenda is which connections to look for, and when. It computes: the time is given.
 type agenda struct {
+	addresses [2][]netip.Addr // what the next two were made of: on which node ports answer, and all of the box
 	nodePorts map[netip.Addr]bool
 	local     map[nft.Family]netip.Addr // an address of the box, where there is one
 	items     map[Frontend]*item
@@ -36,16 +41,7 @@ type item struct {
 // add takes what a change leaves to do. What was to be done for the same frontends
 // before is corrected by it: an endpoint that is back loses no connection.
 func (a *agenda) add(w Work, now time.Time) {
-	a.nodePorts = make(map[netip.Addr]bool, len(w.NodePorts))
-	for _, addr := range w.NodePorts {
-		a.nodePorts[addr] = true
-	}
-	a.local = map[nft.Family]netip.Addr{}
-	for _, addr := range w.Local {
-		if f := familyOf(addr); !a.local[f].IsValid() && addr.IsGlobalUnicast() {
-			a.local[f] = addr
-		}
-	}
+	a.place(w.NodePorts, w.Local)
 	if len(w.Restored) > 0 {
 		a.away = newAway(w.Restored, now)
 	}
@@ -71,6 +67,23 @@ func (a *agenda) add(w Work, now time.Time) {
 	}
 }
 
+// place takes the addresses of the box, which change rarely.
+func (a *agenda) place(nodePorts, local []netip.Addr) {
+	if slices.Equal(nodePorts, a.addresses[0]) && slices.Equal(local, a.addresses[1]) {
+		return
+	}
+	a.addresses = [2][]netip.Addr{nodePorts, local}
+	a.nodePorts, a.local = map[netip.Addr]bool{}, map[nft.Family]netip.Addr{}
+	for _, addr := range nodePorts {
+		a.nodePorts[addr] = true
+	}
+	for _, addr := range local {
+		if f := familyOf(addr); !a.local[f].IsValid() && addr.IsGlobalUnicast() {
+			a.local[f] = addr
+		}
+	}
+}
+
 // tidy drops a frontend that nothing is left to do for.
 func (a *agenda) tidy(it *item) {
 	if len(it.looks) == 0 && len(it.open) == 0 {
@@ -78,17 +91,24 @@ func (a *agenda) tidy(it *item) {
 	}
 }
 
-// next is when the item is to be looked at.
-func (it *item) next() (next time.Time) {
+// next is from when on the item is to be looked at, and when at the latest.
+func (it *item) next() (from, latest time.Time) {
 	if len(it.looks) > 0 {
-		next = it.looks[0]
-	}
-	for _, since := range it.open {
-		if deadline := since.Add(it.flows.Drain.Timeout); next.IsZero() || deadline.Before(next) {
-			next = deadline
+		from, latest = it.looks[0], it.looks[0]
+		if from.After(it.since) {
+			latest = from.Add(lookSlack)
 		}
 	}
-	return next
+	for _, since := range it.open {
+		deadline := since.Add(it.flows.Drain.Timeout)
+		if from.IsZero() || deadline.Before(from) {
+			from = deadline
+		}
+		if latest.IsZero() || deadline.Before(latest) {
+			latest = deadline
+		}
+	}
+	return from, latest
 }
 
 // expect takes what a change that is being committed will leave to do. Its connections may
@@ -103,15 +123,15 @@ func (a *agenda) expect(w Work) {
 }
 
 // due are the frontends that are to be looked at by now, and when the next of the others
-// is (zero: none). What is left to look for after the rules were away has a time of its own.
+// is at the latest (zero: none). What is left to look for after the rules were away has a time of its own.
 func (a *agenda) due(now time.Time) (due []*item, next time.Time) {
 	next = a.away.next()
 	for _, it := range a.items {
-		switch at := it.next(); {
-		case !at.After(now):
+		switch from, latest := it.next(); {
+		case !from.After(now):
 			due = append(due, it)
-		case next.IsZero() || at.Before(next):
-			next = at
+		case next.IsZero() || latest.Before(next):
+			next = latest
 		}
 	}
 	return due, next

@@ -99,13 +99,13 @@ func TestAgendaLooksTwice(t *testing.T) {
 	now := time.Now()
 	a := newAgenda()
 	a.add(Work{Flows: []Flows{{Frontend: udp(vip, 53), Keep: to(l1), Look: true}, {Frontend: udp(vip2, 53), Keep: to(l1)}}}, now)
-	for _, want := range []time.Duration{0, secondLook} {
-		due, _ := a.due(now.Add(want))
-		_, before := a.due(now.Add(want - 1))
-		if len(due) != 1 || due[0].flows.Frontend != udp(vip, 53) || !before.Equal(now.Add(want)) {
-			t.Fatalf("after %s: due %v, announced for %s", want, due, before.Sub(now))
+	for _, want := range []struct{ from, latest time.Duration }{{0, 0}, {secondLook, secondLook + lookSlack}} {
+		due, _ := a.due(now.Add(want.from))
+		early, before := a.due(now.Add(want.from - 1))
+		if len(due) != 1 || due[0].flows.Frontend != udp(vip, 53) || len(early) != 0 || !before.Equal(now.Add(want.latest)) {
+			t.Fatalf("after %s: due %v and before %v, announced for %s", want.from, due, early, before.Sub(now))
 		}
-		a.look(now.Add(want))
+		a.look(now.Add(want.from))
 	}
 	if len(a.items) != 0 {
 		t.Errorf("%d frontends are left", len(a.items))

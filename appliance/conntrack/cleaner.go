@@ -84,6 +84,9 @@ func (c *Cleaner) Reconcile(w Work) {
 	c.mu.Lock()
 	c.agenda.add(w, time.Now())
 	c.mu.Unlock()
+	if len(w.Flows) == 0 && len(w.Restored) == 0 {
+		return
+	}
 	select {
 	case c.wake <- struct{}{}:
 	default:
@@ -129,8 +132,10 @@ func (c *Cleaner) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return c.table.close()
 		case <-c.wake:
-			timer.Reset(time.Until(earliest))
-			continue
+			if wait := time.Until(earliest); wait > 0 {
+				timer.Reset(wait)
+				continue
+			}
 		case <-timer.C:
 		}
 		start := time.Now()
@@ -143,6 +148,7 @@ func (c *Cleaner) Run(ctx context.Context) error {
 			retry = 0
 		}
 		earliest = time.Now().Add(rest)
+		timer.Stop()
 		if !next.IsZero() {
 			timer.Reset(max(time.Until(next), rest))
 		}

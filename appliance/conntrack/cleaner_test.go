@@ -117,7 +117,7 @@ func TestCleanerForgets(t *testing.T) {
 		}
 		// A packet that was under way.
 		table.with(func() { table.entries = append(table.entries, stale) })
-		time.Sleep(secondLook)
+		time.Sleep(secondLook + lookSlack)
 		synctest.Wait()
 		if table.has(stale) {
 			t.Error("what was entered during the change is left")

@@ -20,7 +20,7 @@
 //
 // A Ledger is told what is planned and says which frontends changed for connections; it
 // computes only. A Cleaner does the work in the background: Reconcile never waits. It
-// looks twice, at once and a second later, for packets that were under way during the
+// looks twice, at once and a second or two later, for packets that were under way during the
 // change. One look serves all changes that came before it, with a few queries that the
 // kernel filters, or else one reading of the protocol's entries as a stream.
 //

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"syscall"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -25,10 +24,10 @@ var errQuiet = errors.New("no answer")
 
 // socket is one netlink socket to ctnetlink. Everything on it is synchronous: when
 // sendmsg returns, the kernel has done the work and queued its answers, and a dump is
-// continued by reading. So reading never waits.
+// continued by reading. So reading never waits, and the runtime need not poll the socket:
+// each answer would wake a thread that has nothing to do.
 type socket struct {
-	conn     *netlink.Conn
-	raw      syscall.RawConn
+	fd       int
 	sequence uint32
 	datagram []byte
 }
@@ -40,19 +39,31 @@ func dial(netns int) (*socket, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &socket{conn: conn, datagram: make([]byte, datagramBuffer)}
+	s := &socket{datagram: make([]byte, datagramBuffer)}
 	_ = conn.SetOption(netlink.CapAcknowledge, true) // errors without the message they are about, kernel 4.2
 	err = errors.Join(conn.SetReadBuffer(receiveBuffer), conn.SetWriteBuffer(sendBuffer))
 	if err == nil {
-		s.raw, err = conn.SyscallConn()
+		s.fd, err = unpolled(conn)
 	}
-	if err != nil {
-		return nil, errors.Join(err, conn.Close())
+	if err = errors.Join(err, conn.Close()); err != nil {
+		return nil, err
 	}
 	return s, nil
 }
 
-func (s *socket) close() error { return s.conn.Close() }
+// unpolled is the socket of a connection under a descriptor that the runtime does not know.
+func unpolled(conn *netlink.Conn) (fd int, err error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	rawErr := raw.Control(func(polled uintptr) {
+		fd, err = unix.FcntlInt(polled, unix.F_DUPFD_CLOEXEC, 0)
+	})
+	return fd, errors.Join(rawErr, err)
+}
+
+func (s *socket) close() error { return unix.Close(s.fd) }
 
 // take reserves sequence numbers and gives the first of them.
 func (s *socket) take(n int) uint32 {
@@ -63,27 +74,15 @@ func (s *socket) take(n int) uint32 {
 
 // send hands whole messages to the kernel.
 func (s *socket) send(b []byte) error {
-	var err error
-	rawErr := s.raw.Write(func(fd uintptr) bool {
-		err = unix.Sendto(int(fd), b, unix.MSG_DONTWAIT, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
-		return true
-	})
-	return errors.Join(rawErr, err)
+	return unix.Sendto(s.fd, b, unix.MSG_DONTWAIT, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 }
 
 // receive gives the next datagram, errQuiet when there is none. It is valid until the
 // next call.
 func (s *socket) receive() ([]byte, error) {
 	for {
-		var n int
-		var err error
-		rawErr := s.raw.Read(func(fd uintptr) bool {
-			n, _, err = unix.Recvfrom(int(fd), s.datagram, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
-			return true
-		})
+		n, _, err := unix.Recvfrom(s.fd, s.datagram, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
 		switch {
-		case rawErr != nil:
-			return nil, rawErr
 		case errors.Is(err, unix.EINTR):
 			continue
 		case errors.Is(err, unix.EAGAIN):

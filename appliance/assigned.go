@@ -1,0 +1,57 @@
+package appliance
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/object"
+)
+
+const (
+	// reasonAssigned is the reason that other load balancers give.
+	reasonAssigned = "IPAllocated"
+	// assignedAtOnce is how many load balancer IPs are told of from one look to the next: when
+	// there are more, as at a first start, nobody reads so many Events, and the status has them.
+	assignedAtOnce = 100
+)
+
+// assigned are the load balancer IPs that were given and not told of yet, up to a revision.
+func (r *recorder) assigned() (told []happening, upTo uint64, err error) {
+	if !r.gives {
+		return nil, 0, nil
+	}
+	upTo = r.store.Revision()
+	events, err := r.store.EventsAbout(r.seen, 0, func(ref object.Ref) bool { return ref.Kind == object.KindService })
+	if err != nil && !errors.Is(err, store.ErrExpired) {
+		return nil, 0, fmt.Errorf("look for addresses that were given: %w", err)
+	}
+	for _, e := range events {
+		upTo = max(upTo, e.Revision)
+		svc, _ := e.New.(*object.Service)
+		if svc == nil || svc.Spec.LoadBalancerClass != nil && *svc.Spec.LoadBalancerClass != store.LoadBalancerClass {
+			continue // its status is another load balancer's
+		}
+		has := ingressOf(svc)
+		before, _ := e.Old.(*object.Service)
+		if len(has) == 0 || before != nil && slices.Equal(has, ingressOf(before)) || !r.spend(e.Ref, r.now()) {
+			continue
+		}
+		if told = append(told, happening{object: e.Ref, reason: reasonAssigned, message: fmt.Sprintf("Assigned IP %q", has), normal: true}); len(told) == assignedAtOnce {
+			break
+		}
+	}
+	return told, upTo, nil
+}
+
+// ingressOf are the load balancer IPs of a Service.
+func ingressOf(svc *object.Service) []string {
+	var ips []string
+	for _, ingress := range svc.Status.LoadBalancer.Ingress {
+		if ingress.IP != "" {
+			ips = append(ips, ingress.IP)
+		}
+	}
+	return ips
+}

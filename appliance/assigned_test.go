@@ -1,0 +1,104 @@
+package appliance
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/object"
+)
+
+func TestAssignedAddressesBecomeEvents(t *testing.T) {
+	engine := store.NewMemory()
+	open := func() (*store.Store, *recorder) {
+		objects, err := store.Open(engine, store.Config{
+			ClusterIPRanges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")},
+			Pools: []alloc.Pool{ // the first one is used up first
+				{First: netip.MustParseAddr("198.51.100.1"), Last: netip.MustParseAddr("198.51.100.1")},
+				{First: netip.MustParseAddr("203.0.113.1"), Last: netip.MustParseAddr("203.0.120.254")},
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec := newRecorder(objects, "gw1", slog.New(slog.DiscardHandler))
+		rec.gives = true
+		return objects, rec
+	}
+	objects, rec := open()
+	write := func(names ...string) {
+		t.Helper()
+		var writes []store.Write
+		for _, name := range names {
+			svc := &object.Service{
+				TypeMeta: object.TypeMeta{Kind: object.KindService, APIVersion: object.APIVersionCore},
+				Metadata: object.ObjectMeta{Name: name, Namespace: "default"},
+				Spec:     object.ServiceSpec{Type: object.TypeLoadBalancer, Ports: []object.ServicePort{{Port: 80, Protocol: object.ProtocolTCP}}},
+			}
+			switch name {
+			case "plain":
+				svc.Spec.Type = object.TypeClusterIP
+			case "foreign":
+				svc.Spec.LoadBalancerClass = new("example.com/lb")
+			}
+			writes = append(writes, store.Write{Ref: object.RefOf(svc), Object: svc})
+		}
+		if results, err := objects.Write(writes...); err != nil || results[0].Err != nil {
+			t.Fatal(err, results)
+		}
+	}
+	flushed := func() string {
+		t.Helper()
+		if err := rec.flush(); err != nil {
+			t.Fatal(err)
+		}
+		list, _, err := objects.List(object.KindEvent, "", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b strings.Builder
+		for _, o := range list {
+			e := o.(*object.Event)
+			fmt.Fprintf(&b, "%s %s %s: %s x%d\n", e.InvolvedObject.Name, e.Type, e.Reason, e.Message, e.Count)
+		}
+		return b.String()
+	}
+	write("plain", "foreign", "web")
+	const want = "web Normal IPAllocated: Assigned IP [\"198.51.100.1\"] x1\n"
+	engine.Inject(func(store.Transaction) store.Fault { return store.Refuse })
+	if rec.flush() == nil {
+		t.Error("no error")
+	}
+	engine.Inject(nil)
+	if got := flushed(); got != want {
+		t.Errorf("events:\n%s", got)
+	}
+	// It is told once, over restarts too.
+	engine = engine.Reopen()
+	objects, rec = open()
+	rec.now = func() time.Time { return time.Now().Add(time.Hour) }
+	if got := flushed(); got != want {
+		t.Errorf("after a restart:\n%s", got)
+	}
+	// A first start is no flood.
+	var many []string
+	for i := range 1000 {
+		many = append(many, fmt.Sprint("s", i))
+	}
+	write(many...)
+	flushed()
+	if n := strings.Count(flushed(), "\n"); n != 1+assignedAtOnce {
+		t.Errorf("%d events", n)
+	}
+	// Without addresses to give, nobody looks.
+	rec.gives = false
+	write("more")
+	if n := strings.Count(flushed(), "\n"); n != 1+assignedAtOnce {
+		t.Errorf("%d events", n)
+	}
+}
