@@ -33,15 +33,16 @@ func numbered(i, version int) ServicePort {
 	return p
 }
 
-var sizes = []int{100, 1_000, 10_000}
+var sizes = []int{100, 1_000, 10_000, 50_000}
 
-func BenchmarkCompile(b *testing.B) {
+// BenchmarkLoad compiles everything, as a start does.
+func BenchmarkLoad(b *testing.B) {
 	for _, n := range sizes {
 		s := manyServices(n)
 		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				Compile(s)
+				NewCompiler().Load(s)
 			}
 		})
 	}
@@ -64,14 +65,15 @@ func BenchmarkReplaceEndpoint(b *testing.B) {
 	}
 }
 
-// BenchmarkDiffFromNothing is what is computed after somebody flushed the ruleset.
-func BenchmarkDiffFromNothing(b *testing.B) {
+// BenchmarkFromNothing is what is computed after somebody flushed the ruleset.
+func BenchmarkFromNothing(b *testing.B) {
 	for _, n := range sizes {
-		want := Compile(manyServices(n))
+		c := NewCompiler()
+		c.Load(manyServices(n))
 		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if tr := Diff(nil, want); tr.Empty() {
+				if tr := c.From(nil); tr.Empty() {
 					b.Fatal("nothing to do")
 				}
 			}
@@ -79,13 +81,16 @@ func BenchmarkDiffFromNothing(b *testing.B) {
 	}
 }
 
-func BenchmarkDiffUnchanged(b *testing.B) {
+// BenchmarkFromTheSame is what is computed in a start over what is there.
+func BenchmarkFromTheSame(b *testing.B) {
 	for _, n := range sizes {
-		have, want := Compile(manyServices(n)), Compile(manyServices(n))
+		c := NewCompiler()
+		c.Load(manyServices(n))
+		have := Compile(manyServices(n))
 		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if tr := Diff(have, want); !tr.Empty() {
+				if tr := c.From(have); !tr.Empty() {
 					b.Fatal("equal rulesets differ")
 				}
 			}

@@ -12,7 +12,7 @@ func (t *tableState) setBoxElements(f Family, box *Box) {
 	var nodeAddrs []netip.Addr
 	if t.has(setNodePorts) {
 		for _, a := range box.NodePortAddresses {
-			if _, vip := t.vips[a]; familyOf(a) == f && !vip {
+			if familyOf(a) == f && t.addresses[a].frontends == 0 {
 				want[setNPAddresses][AddrKey(a)] = ""
 				nodeAddrs = append(nodeAddrs, a)
 			}
@@ -48,41 +48,27 @@ func (t *tableState) setBoxElements(f Family, box *Box) {
 // setNodeAddresses makes these the node-port addresses of the map in postrouting, which
 // holds VIPs too.
 func (t *tableState) setNodeAddresses(addrs []netip.Addr) {
-	for _, a := range t.nodeAddrs {
-		if t.original[a] == 0 && !slices.Contains(addrs, a) {
-			t.deleteElement(setOriginal, AddrKey(a))
+	for _, list := range [][]netip.Addr{t.nodeAddrs, addrs} {
+		for _, a := range list {
+			uses := t.touch(a)
+			uses.node = slices.Contains(addrs, a)
+			t.addresses[a] = uses
 		}
 	}
-	t.nodeAddrs = nil
-	verdict := GotoChain(chainNPSourceNAT).String()
-	for _, a := range addrs {
-		if t.original[a] > 0 {
-			continue // an address of the box with frontends of its own
-		}
-		if s := t.Sets[setOriginal]; s == nil || !holds(s.Elements, AddrKey(a), verdict) {
-			t.putElement(setOriginal, AddrKey(a), verdict)
-		}
-		t.nodeAddrs = append(t.nodeAddrs, a)
-	}
+	t.nodeAddrs = addrs
 }
 
-// setElements makes elements the content of a set.
-func (t *tableState) setElements(name string, elements Elements) {
-	if s := t.Sets[name]; s != nil {
-		for key := range s.Elements {
-			if _, ok := elements[key]; !ok {
-				t.deleteElement(name, key)
-			}
+// setElements makes elements the content of a set that describes the box.
+func (t *tableState) setElements(set string, elements Elements) {
+	for key := range t.box[set] {
+		if _, ok := elements[key]; !ok {
+			t.delete(placed{set: set, key: key})
 		}
 	}
-	for key, data := range elements {
-		if s := t.Sets[name]; s == nil || !holds(s.Elements, key, data) {
-			t.putElement(name, key, data)
+	for key := range elements {
+		if _, ok := t.box[set][key]; !ok {
+			t.put(placed{set: set, key: key})
 		}
 	}
-}
-
-func holds(e Elements, key, data string) bool {
-	have, ok := e[key]
-	return ok && have == data
+	t.box[set] = elements
 }

@@ -42,7 +42,7 @@ func (c *Compiler) Adopt(have Ruleset, s State) Transition {
 	}
 	c.adopted = have
 	c.load(s, nil)
-	tr := Diff(have, c.Ruleset())
+	tr := c.From(have)
 	remembers := changedRemembers(&tr.Apply)
 	for _, f := range Families {
 		held := func(s *Set) bool { return have[f] != nil && have[f].Sets[s.Name] != nil }
@@ -125,7 +125,7 @@ func (c *Compiler) update(box *Box, changes map[string][]ServicePort, tr *Transi
 		touched = names
 	}
 	for _, t := range c.tables {
-		t.begin()
+		t.begin(tr != nil)
 	}
 	var f fragment // used again and again
 	for _, name := range touched {
@@ -245,23 +245,20 @@ func (t *Table) slots(p *compiledPort, fe *Frontend, pool Pool) []netip.AddrPort
 	}
 }
 
-// Ruleset is the ruleset the compiler stands at. It shares its maps with the
-// compiler: it is valid until the next Update and must not be changed.
-func (c *Compiler) Ruleset() Ruleset {
-	rs := Ruleset{}
-	for _, f := range Families {
-		if t := c.tables[f]; t.exists {
-			rs[f] = &t.Table
-		}
-	}
-	return rs
-}
-
 // VIPs counts the addresses that Services are reached by.
 func (c *Compiler) VIPs() int {
 	n := 0
 	for _, t := range c.tables {
-		n += len(t.vips)
+		n += t.count(setVIPs)
 	}
 	return n
 }
+
+// Serves tells whether something is taken from the host: an address of its own and a port, or,
+// with the zero Addr, a node port.
+func (c *Compiler) Serves(f Family, proto Protocol, at netip.AddrPort) bool {
+	return c.tables[f].hosted[string(frontendKey(proto, at))] > 0
+}
+
+// HasSet tells whether there is a set or map of the name.
+func (c *Compiler) HasSet(f Family, name string) bool { return c.tables[f].set(name) != nil }

@@ -166,13 +166,17 @@ func TestUpdatesArriveAtTheRuleset(t *testing.T) {
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		c := NewCompiler()
-		k := fake.New()
+		k, restarted := fake.New(), fake.New()
 		mustCommit(t, k, c.Load(randomState(r)))
 		for step := range 6 {
 			s := randomState(r)
 			tr := c.Load(s)
 			mustCommit(t, k, tr)
 			want := text(t, Compile(s))
+			mustCommit(t, restarted, NewCompiler().Adopt(held(restarted), s))
+			if got := text(t, held(restarted)); withoutSlots(got) != withoutSlots(want) {
+				t.Fatalf("seed %d step %d: a start over what was there leads elsewhere\n got:\n%s\nwant:\n%s", seed, step, got, want)
+			}
 			// Slots depend on history, so compare with the slots sorted away.
 			if got := text(t, c.Ruleset()); withoutSlots(got) != withoutSlots(want) {
 				t.Fatalf("seed %d step %d: updated ruleset differs from a fresh one\n got:\n%s\nwant:\n%s", seed, step, got, want)

@@ -30,12 +30,33 @@ func (t *Transition) Empty() bool { return t.Apply.Empty() && t.Cleanup.Empty() 
 func Diff(have, want Ruleset) Transition {
 	var tr Transition
 	for _, f := range Families {
-		diffTable(f, have[f], want[f], &tr)
+		diffTable(f, have[f], want[f].content(), &tr)
 	}
 	return tr
 }
 
-func diffTable(f Family, have, want *Table, tr *Transition) {
+func (t *Table) content() *content {
+	if t == nil {
+		return nil
+	}
+	c := &content{sets: make(map[string]Set, len(t.Sets)), chains: t.Chains}
+	for name, s := range t.Sets {
+		c.sets[name] = s.Set
+	}
+	c.count = func(set string) int { return len(t.Sets[set].Elements) }
+	c.elements = func(yield func(string, Element) bool) {
+		for name, s := range t.Sets {
+			for key, data := range s.Elements {
+				if !s.Dynamic && !yield(name, Element{key, data}) {
+					return
+				}
+			}
+		}
+	}
+	return c
+}
+
+func diffTable(f Family, have *Table, want *content, tr *Transition) {
 	if want == nil {
 		if have != nil {
 			tr.Apply.Ops = append(tr.Apply.Ops, DeleteTable{f})
@@ -52,19 +73,20 @@ func diffTable(f Family, have, want *Table, tr *Transition) {
 	}
 	d := tableDiff{family: f}
 	for name, set := range have.Sets {
-		d.set(set, want.Sets[name])
-	}
-	for name, set := range want.Sets {
-		old := have.Sets[name]
-		if old == nil {
-			d.set(nil, set)
+		if _, ok := want.sets[name]; !ok {
+			d.set(&set.Set, nil)
 		}
-		d.elements(old, set)
 	}
+	for name, set := range want.sets {
+		if have.Sets[name] == nil {
+			d.set(nil, &set)
+		}
+	}
+	d.elements(have, want)
 	for name, chain := range have.Chains {
-		d.chain(chain, want.Chains[name])
+		d.chain(chain, want.chains[name])
 	}
-	for name, chain := range want.Chains {
+	for name, chain := range want.chains {
 		if have.Chains[name] == nil {
 			d.chain(nil, chain)
 		}
@@ -73,13 +95,13 @@ func diffTable(f Family, have, want *Table, tr *Transition) {
 }
 
 // compatible tells whether have can be changed into want without replacing it.
-func compatible(have, want *Table) bool {
-	for name, set := range want.Sets {
-		if old := have.Sets[name]; old != nil && !reflect.DeepEqual(old.Set, set.Set) {
+func compatible(have *Table, want *content) bool {
+	for name, set := range want.sets {
+		if old := have.Sets[name]; old != nil && !reflect.DeepEqual(old.Set, set) {
 			return false
 		}
 	}
-	for name, chain := range want.Chains {
+	for name, chain := range want.chains {
 		if old := have.Chains[name]; old != nil && (old.Hook != chain.Hook || old.Priority != chain.Priority || old.Filter != chain.Filter) {
 			return false
 		}
@@ -108,10 +130,10 @@ type elementChange struct {
 	sorted   bool // they are in an order that is the same each time
 }
 
-func (d *tableDiff) set(old, now *SetContent) {
+func (d *tableDiff) set(old, now *Set) {
 	switch {
 	case old == nil && now != nil:
-		d.newSets = append(d.newSets, now.Set)
+		d.newSets = append(d.newSets, *now)
 	case old != nil && now == nil:
 		d.goneSets = append(d.goneSets, old.Name)
 	}
@@ -138,47 +160,81 @@ func (d *tableDiff) sameRules(old, now *Chain) bool {
 	return slices.EqualFunc(old.Marks, now.Rules, func(mark uint64, r Rule) bool { return mark == r.Mark(d.family) })
 }
 
-func (d *tableDiff) elements(old, now *SetContent) {
-	if now.Dynamic {
+// elements compares the elements that are there with those that are wanted. Sets of which
+// nothing is there are filled at once, as after somebody flushed the ruleset, when every
+// millisecond counts.
+func (d *tableDiff) elements(have *Table, want *content) {
+	all := map[string]*elementChange{}
+	found := map[string]int{} // elements that are there, with whatever data
+	var set string            // the last one, and what there is of it
+	var there Elements
+	for name, e := range want.elements {
+		if name != set {
+			set, there = name, have.elements(name)
+		}
+		if len(there) == 0 {
+			if all[name] == nil {
+				all[name] = &elementChange{set: want.sets[name], sorted: want.sorted, elements: make([]Element, 0, want.count(name))}
+			}
+			all[name].elements = append(all[name].elements, e)
+			continue
+		}
+		data, is := there[e.Key]
+		if is {
+			found[name]++
+		}
+		if is && data != e.Data {
+			d.delete(want.sets[name], Element{e.Key, data})
+		}
+		if !is || data != e.Data {
+			d.add(want.sets[name], e)
+		}
+	}
+	for _, change := range all {
+		d.addAll(change)
+	}
+	d.superfluous(have, want, found)
+}
+
+// elements are those of a set, none if it is not there.
+func (t *Table) elements(set string) Elements {
+	if s := t.Sets[set]; s != nil {
+		return s.Elements
+	}
+	return nil
+}
+
+// superfluous deletes what is there and not wanted.
+func (d *tableDiff) superfluous(have *Table, want *content, found map[string]int) {
+	tooMany := map[string]map[string]bool{} // by set, the keys that are wanted
+	for name, old := range have.Sets {
+		if now, ok := want.sets[name]; ok && !now.Dynamic && len(old.Elements) > found[name] {
+			tooMany[name] = make(map[string]bool, found[name])
+		}
+	}
+	if len(tooMany) == 0 {
 		return
 	}
-	var have Elements
-	if old != nil {
-		have = old.Elements
-	}
-	if len(have) == 0 && len(now.Elements) > 0 {
-		// As after somebody flushed the ruleset, when every millisecond counts.
-		all := &elementChange{set: now.Set, elements: make([]Element, 0, len(now.Elements))}
-		for key, data := range now.Elements {
-			all.elements = append(all.elements, Element{key, data})
-		}
-		if d.adds == nil {
-			d.adds = map[string]*elementChange{}
-		}
-		d.adds[now.Name] = all
-		return
-	}
-	for key, data := range have {
-		if !holds(now.Elements, key, data) {
-			d.delete(now.Set, Element{key, data})
+	for name, e := range want.elements {
+		if wanted := tooMany[name]; wanted != nil {
+			wanted[e.Key] = true
 		}
 	}
-	for key, data := range now.Elements {
-		if !holds(have, key, data) {
-			d.add(now.Set, Element{key, data})
+	for name, wanted := range tooMany {
+		for key, data := range have.Sets[name].Elements {
+			if !wanted[key] {
+				d.delete(want.sets[name], Element{key, data})
+			}
 		}
 	}
 }
 
-// addAll adds the elements of a set in their order.
-func (d *tableDiff) addAll(s Set, list []Element) {
-	if len(list) == 0 {
-		return
-	}
+// addAll adds all elements of a set.
+func (d *tableDiff) addAll(all *elementChange) {
 	if d.adds == nil {
 		d.adds = map[string]*elementChange{}
 	}
-	d.adds[s.Name] = &elementChange{set: s, elements: list, sorted: true}
+	d.adds[all.set.Name] = all
 }
 
 func (d *tableDiff) delete(s Set, e Element) { d.deletes = record(d.deletes, s, e) }

@@ -4,18 +4,33 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // fragment is what one Service port brings into the table of its family.
 type fragment struct {
-	elements []placed          // elements that are its own
-	hairpin  []string          // keys of the hairpin set, shared with other ports
-	vips     []vipUse          // the VIPs it is reached by
-	original []netip.Addr      // addresses with an element in source-nat, one for each
-	chains   []Chain           // chains that are its own
-	shared   []string          // shared chains it goes to
-	sets     []Set             // maps that are its own
-	uses     map[Protocol]bool // protocols that postrouting or input must look at
+	elements  []placed          // elements that are its own
+	endpoints []netip.Addr      // for the hairpin set, shared with other ports
+	vips      []vipUse          // the VIPs it is reached by
+	original  []netip.Addr      // addresses with an element in source-nat, one for each
+	hosted    []string          // keys of frontends that it takes from the host
+	chains    []Chain           // chains that are its own
+	shared    []string          // shared chains it goes to
+	sets      []Set             // maps that are its own
+	uses      map[Protocol]bool // protocols that postrouting or input must look at
+	room      strings.Builder   // where keys and data are kept, many in one piece of memory
+}
+
+// keep makes a string of what is to stay.
+func (f *fragment) keep(k Key) string {
+	const piece = 1 << 10
+	if f.room.Cap()-f.room.Len() < len(k) {
+		f.room = strings.Builder{}
+		f.room.Grow(piece)
+	}
+	start := f.room.Len()
+	f.room.Write(k)
+	return f.room.String()[start:]
 }
 
 type placed struct{ set, key, data string }
@@ -36,8 +51,8 @@ type compiledPort struct {
 func (f *fragment) fill(p *compiledPort, box *Box) {
 	clear(f.uses)
 	*f = fragment{
-		elements: f.elements[:0], hairpin: f.hairpin[:0], vips: f.vips[:0], original: f.original[:0],
-		chains: f.chains[:0], shared: f.shared[:0], sets: f.sets[:0], uses: f.uses,
+		elements: f.elements[:0], endpoints: f.endpoints[:0], vips: f.vips[:0], original: f.original[:0], hosted: f.hosted[:0],
+		chains: f.chains[:0], shared: f.shared[:0], sets: f.sets[:0], uses: f.uses, room: f.room,
 	}
 	for i := range p.Frontends {
 		p.addFrontend(f, box, &p.Frontends[i])
@@ -50,7 +65,7 @@ func (f *fragment) fill(p *compiledPort, box *Box) {
 			continue // mostly
 		}
 		for _, ap := range p.slots[pool] {
-			f.hairpin = append(f.hairpin, PairKey(ap.Addr()))
+			f.endpoints = append(f.endpoints, ap.Addr())
 		}
 	}
 }
@@ -71,7 +86,7 @@ func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
 		maps = &nodePortMaps
 	}
 	key := p.key(fe)
-	frontend := string(key)
+	frontend := f.keep(key)
 	inside := p.verdict(f, fe, fe.Inside)
 	if fe.Outside == fe.Inside && fe.Sources == nil {
 		f.elements = append(f.elements, placed{maps.all, frontend, inside})
@@ -82,6 +97,9 @@ func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
 	}
 	if !fe.Addr.IsValid() {
 		f.elements = append(f.elements, placed{setOpenNodePorts, frontend, ""})
+	}
+	if !fe.Addr.IsValid() || fe.HostOwned {
+		f.hosted = append(f.hosted, frontend)
 	}
 	p.addSlots(f, fe, key, fe.Inside.Pool)
 	if fe.Outside != fe.Inside {
@@ -119,11 +137,7 @@ func (f *fragment) use(proto Protocol) {
 
 // key is the frontend's key in the dispatch maps.
 func (p *compiledPort) key(fe *Frontend) Key {
-	k := make(Key, 0, 32)
-	if fe.Addr.IsValid() {
-		k = k.Addr(fe.Addr)
-	}
-	return k.Proto(p.Protocol).Port(fe.Port)
+	return frontendKey(p.Protocol, netip.AddrPortFrom(fe.Addr, fe.Port))
 }
 
 func (p *compiledPort) addSlots(f *fragment, fe *Frontend, key Key, pool Pool) {
@@ -131,8 +145,10 @@ func (p *compiledPort) addSlots(f *fragment, fe *Frontend, key Key, pool Pool) {
 	if !fe.Addr.IsValid() {
 		set = pools[pool].npBackends
 	}
+	var room [20]byte
 	for i, ap := range p.slots[pool] {
-		f.elements = append(f.elements, placed{set, string(key.Slot(uint32(i))), AddrPortData(ap)})
+		data := Key(room[:0]).Addr(ap.Addr()).Port(ap.Port())
+		f.elements = append(f.elements, placed{set, f.keep(key.Slot(uint32(i))), f.keep(data)})
 	}
 }
 

@@ -8,14 +8,24 @@ func (rs Ruleset) Serves(f Family, proto Protocol, at netip.AddrPort) bool {
 	if rs[f] == nil {
 		return false
 	}
-	set, key := setNodePorts, Key(nil)
+	set := setNodePorts
 	if at.Addr().IsValid() {
-		set, key = setServices, key.Addr(at.Addr())
+		set = setServices
 	}
 	content := rs[f].Sets[set]
 	if content == nil {
 		return false
 	}
-	_, ok := content.Elements[string(key.Proto(proto).Port(at.Port()))]
+	_, ok := content.Elements[string(frontendKey(proto, at))]
 	return ok
+}
+
+// frontendKey is the key of a frontend in the dispatch maps: an address and port, or, with
+// the zero Addr, a node port.
+func frontendKey(proto Protocol, at netip.AddrPort) Key {
+	k := make(Key, 0, 32)
+	if at.Addr().IsValid() {
+		k = k.Addr(at.Addr())
+	}
+	return k.Proto(proto).Port(at.Port())
 }

@@ -57,8 +57,10 @@ func TestServes(t *testing.T) {
 	p.Frontends = append(p.Frontends,
 		Frontend{Port: 30080, SNAT: SNATAlways},
 		// One that asks who the client is.
-		Frontend{Addr: netip.MustParseAddr("198.51.100.4"), Port: 80, Outside: Route{Pool: PoolLocal}, SNAT: SNATSelf})
-	rs := Compile(State{Box: testBox(), Services: map[string][]ServicePort{"default/web": {p}}})
+		Frontend{Addr: netip.MustParseAddr("198.51.100.4"), Port: 80, HostOwned: true, Outside: Route{Pool: PoolLocal}, SNAT: SNATSelf})
+	c := NewCompiler()
+	c.Load(State{Box: testBox(), Services: map[string][]ServicePort{"default/web": {p}}})
+	rs := c.Ruleset()
 	nodePort := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(netip.Addr{}, port) }
 	for _, test := range []struct {
 		family Family
@@ -78,6 +80,15 @@ func TestServes(t *testing.T) {
 		if got := rs.Serves(test.family, test.proto, test.at); got != test.want {
 			t.Errorf("%s %s %s: %t, want %t", test.family, test.proto, test.at, got, test.want)
 		}
+		// The compiler is asked about what is taken from the host, which the VIP is not.
+		isVIP := test.at.Addr() == p.Frontends[0].Addr
+		if got := c.Serves(test.family, test.proto, test.at); got != (test.want && !isVIP) {
+			t.Errorf("%s %s %s: the compiler says %t", test.family, test.proto, test.at, got)
+		}
+	}
+	c.Update(nil, map[string][]ServicePort{"default/web": nil})
+	if c.Serves(IPv4, TCP, nodePort(30080)) {
+		t.Error("a node port is served that is gone")
 	}
 	if (Ruleset)(nil).Serves(IPv4, TCP, nodePort(30080)) {
 		t.Error("no ruleset serves a node port")

@@ -7,58 +7,45 @@ import (
 	"slices"
 )
 
-// tableState is the table of one family with what is needed to change it: how
-// often shared things are used, and what the change under way has touched.
+// tableState is the table of one family: the chains and sets that there are, how often
+// shared things are used, and what the change under way has touched. It holds no elements
+// but the few that describe the box: the others are what the Service ports bring, made
+// anew when somebody asks for all of them.
 type tableState struct {
-	Table
-	exists   bool                // whether the family needs a table at all
-	existed  bool                // the same, before the change under way
-	hairpin  map[string]int      // how many use an element of the hairpin set beside the first one
-	vips     map[netip.Addr]uses // by VIP
-	original map[netip.Addr]int  // addresses with elements in source-nat
-	// nodeAddrs are the node-port addresses in the map of original addresses.
-	nodeAddrs []netip.Addr
-	shared    map[string]int   // shared chains
-	protocols map[Protocol]int // protocols of frontends in the maps of postrouting and input
-
-	// The change under way. Where nothing was before it, only the order is kept in which
-	// elements came.
-	fresh   bool
-	order   map[string][]string // by set
-	before  map[placed]string   // elements as they were; data of placed is not used
-	created map[placed]bool     // touched elements that were not there
-	chains  map[string]*Chain   // chains as they were, nil if they were not there
-	sets    map[string]*SetContent
-	forget  []forgotten
-	caps    []CapTimeouts
+	sets      map[string]Set
+	chains    map[string]*Chain
+	exists    bool                       // whether the family needs a table at all
+	existed   bool                       // the same, before the change under way
+	tallies   map[string]*tally          // elements, by set
+	box       map[string]Elements        // the sets that describe the box
+	endpoints map[[16]byte]int32         // uses of an element of the hairpin set
+	addresses map[netip.Addr]addressUses // what is sent to
+	nodeAddrs []netip.Addr               // those of them that are node-port addresses in postrouting
+	hosted    map[string]int             // frontends that are taken from the host: node ports, and ports of its addresses
+	shared    map[string]int             // shared chains
+	protocols map[Protocol]int           // protocols of frontends in the maps of postrouting and input
+	change
 }
 
-type uses struct{ frontends, ready int }
-
-type forgotten struct {
-	set  Set
-	gone []netip.AddrPort
+// addressUses is who needs an address of a client's destination.
+type addressUses struct {
+	frontends, ready int32 // as a VIP; those that serve somebody
+	sourceNAT        int32 // frontends with an element in source-nat
+	node             bool  // a node-port address, for postrouting
 }
 
 func newTableState() *tableState {
 	return &tableState{
-		Table:     Table{Sets: map[string]*SetContent{}, Chains: map[string]*Chain{}},
-		hairpin:   map[string]int{},
-		vips:      map[netip.Addr]uses{},
-		original:  map[netip.Addr]int{},
+		sets:      map[string]Set{},
+		chains:    map[string]*Chain{},
+		tallies:   map[string]*tally{},
+		box:       map[string]Elements{},
+		endpoints: map[[16]byte]int32{},
+		addresses: map[netip.Addr]addressUses{},
+		hosted:    map[string]int{},
 		shared:    map[string]int{},
 		protocols: map[Protocol]int{},
 	}
-}
-
-func (t *tableState) begin() {
-	t.existed = t.exists
-	t.fresh, t.order = len(t.Sets)+len(t.Chains) == 0, map[string][]string{}
-	t.before = map[placed]string{}
-	t.created = map[placed]bool{}
-	t.chains = map[string]*Chain{}
-	t.sets = map[string]*SetContent{}
-	t.forget, t.caps = nil, nil
 }
 
 // companions are sets that rules name for the sake of another set's elements: they
@@ -74,102 +61,33 @@ func (t *tableState) has(set string) bool {
 	if of, ok := companions[set]; ok {
 		set = of
 	}
-	s := t.Sets[set]
-	return s != nil && len(s.Elements) > 0
-}
-
-// touch records an element as it was before the change.
-func (t *tableState) touch(set, key string) {
-	if t.fresh {
-		return
-	}
-	id := placed{set: set, key: key}
-	if _, ok := t.before[id]; ok || t.created[id] {
-		return
-	}
-	if s := t.Sets[set]; s != nil {
-		if data, ok := s.Elements[key]; ok {
-			t.before[id] = data
-			return
-		}
-	}
-	t.created[id] = true
-}
-
-func (t *tableState) putElement(set, key, data string) {
-	t.touch(set, key)
-	s := t.Sets[set]
-	if s == nil {
-		s = &SetContent{Set: staticSet[set], Elements: Elements{}}
-		t.keepSet(set)
-		t.Sets[set] = s
-	}
-	if t.fresh {
-		t.order[set] = append(t.order[set], key)
-	}
-	s.Elements[key] = data
-}
-
-func (t *tableState) deleteElement(set, key string) {
-	t.touch(set, key)
-	if s := t.Sets[set]; s != nil {
-		delete(s.Elements, key)
-	}
-}
-
-// keepSet and keepChain record a set or chain as it was before the change.
-func (t *tableState) keepSet(name string) {
-	if _, ok := t.sets[name]; !ok {
-		t.sets[name] = t.Sets[name]
-	}
-}
-
-func (t *tableState) keepChain(name string) {
-	if _, ok := t.chains[name]; !ok {
-		t.chains[name] = t.Chains[name]
-	}
+	return t.count(set) > 0
 }
 
 func (t *tableState) setChain(c Chain) {
 	t.keepChain(c.Name)
-	t.Chains[c.Name] = &c
+	t.chains[c.Name] = &c
 }
 
 func (t *tableState) add(f *fragment, family Family, box *Box) {
 	for _, s := range f.sets {
 		t.keepSet(s.Name)
-		t.Sets[s.Name] = &SetContent{Set: s, Elements: Elements{}}
+		t.sets[s.Name] = s
 	}
 	for _, e := range f.elements {
-		t.putElement(e.set, e.key, e.data)
+		t.put(e)
 	}
-	for _, key := range f.hairpin {
-		if s := t.Sets[setHairpin]; s != nil && holds(s.Elements, key, "") {
-			t.hairpin[key]++
-		} else {
-			t.putElement(setHairpin, key, "")
+	for _, a := range f.endpoints {
+		key := a.As16()
+		if t.endpoints[key]++; t.endpoints[key] == 1 {
+			t.put(placed{set: setHairpin, key: PairKey(a)})
 		}
 	}
-	for _, v := range f.vips {
-		u := t.vips[v.addr]
-		u.frontends++
-		if v.ready {
-			u.ready++
-		}
-		t.setVIP(v.addr, u)
-	}
-	for _, addr := range f.original {
-		if t.original[addr]++; t.original[addr] == 1 {
-			t.putElement(setOriginal, AddrKey(addr), GotoChain(chainSourceNAT).String())
-		}
-	}
+	t.use(f, 1)
 	for _, name := range f.shared {
 		if t.shared[name]++; t.shared[name] == 1 {
 			t.setChain(sharedChain(name, family, box))
 		}
-	}
-	for proto := range f.uses {
-		t.protocols[proto]++
 	}
 	for _, c := range f.chains {
 		t.setChain(c)
@@ -178,91 +96,75 @@ func (t *tableState) add(f *fragment, family Family, box *Box) {
 
 func (t *tableState) remove(f *fragment) {
 	for _, e := range f.elements {
-		t.deleteElement(e.set, e.key)
+		t.delete(e)
 	}
-	for _, key := range f.hairpin {
-		switch more := t.hairpin[key]; more {
-		case 0:
-			t.deleteElement(setHairpin, key)
-		case 1:
-			delete(t.hairpin, key)
-		default:
-			t.hairpin[key] = more - 1
+	for _, a := range f.endpoints {
+		key := a.As16()
+		if t.endpoints[key]--; t.endpoints[key] == 0 {
+			delete(t.endpoints, key)
+			t.delete(placed{set: setHairpin, key: PairKey(a)})
 		}
 	}
-	for _, v := range f.vips {
-		u := t.vips[v.addr]
-		u.frontends--
-		if v.ready {
-			u.ready--
-		}
-		t.setVIP(v.addr, u)
-	}
-	for _, addr := range f.original {
-		if t.original[addr]--; t.original[addr] == 0 {
-			delete(t.original, addr)
-			t.deleteElement(setOriginal, AddrKey(addr))
-		}
-	}
+	t.use(f, -1)
 	for _, name := range f.shared {
 		if t.shared[name]--; t.shared[name] == 0 {
 			delete(t.shared, name)
 			t.dropChain(name)
 		}
 	}
-	for proto := range f.uses {
-		t.protocols[proto]--
-	}
 	for _, s := range f.sets {
 		t.keepSet(s.Name)
-		delete(t.Sets, s.Name)
+		delete(t.sets, s.Name)
 	}
 	for _, c := range f.chains {
 		t.dropChain(c.Name)
 	}
 }
 
+// use counts what a fragment uses of the addresses, ports and protocols: once more, or once
+// less.
+func (t *tableState) use(f *fragment, by int32) {
+	for _, v := range f.vips {
+		u := t.touch(v.addr)
+		u.frontends += by
+		if v.ready {
+			u.ready += by
+		}
+		t.addresses[v.addr] = u
+	}
+	for _, a := range f.original {
+		u := t.touch(a)
+		u.sourceNAT += by
+		t.addresses[a] = u
+	}
+	for _, key := range f.hosted {
+		if t.hosted[key] += int(by); t.hosted[key] == 0 {
+			delete(t.hosted, key)
+		}
+	}
+	for proto := range f.uses {
+		t.protocols[proto] += int(by)
+	}
+}
+
 func (t *tableState) dropChain(name string) {
 	t.keepChain(name)
-	delete(t.Chains, name)
-}
-
-// setVIP counts the uses of a VIP and says whether anybody serves it.
-func (t *tableState) setVIP(addr netip.Addr, u uses) {
-	before := t.vips[addr]
-	t.vips[addr] = u
-	if u.frontends == 0 {
-		delete(t.vips, addr)
-	}
-	t.keep(setVIPs, addr, before.frontends > 0, u.frontends > 0)
-	t.keep(setIdleVIPs, addr, before.isIdle(), u.isIdle())
-}
-
-// isIdle tells whether nobody serves an address that there is.
-func (u uses) isIdle() bool { return u.frontends > 0 && u.ready == 0 }
-
-// keep puts an address into a set, or takes it out, if it was not, or was, in it before.
-func (t *tableState) keep(set string, addr netip.Addr, was, is bool) {
-	switch {
-	case is && !was:
-		t.putElement(set, AddrKey(addr), "")
-	case was && !is:
-		t.deleteElement(set, AddrKey(addr))
-	}
+	delete(t.chains, name)
 }
 
 // finish brings what depends on the whole table up to date and appends what the
 // change comes to, if somebody wants to know.
 func (t *tableState) finish(f Family, box *Box, tr *Transition) {
 	t.setBoxElements(f, box)
+	t.settleAddresses()
 	for _, s := range staticSets {
-		switch set := t.Sets[s.Name]; {
-		case set == nil && t.has(s.Name):
+		switch _, is := t.sets[s.Name]; {
+		case !is && t.has(s.Name):
 			t.keepSet(s.Name)
-			t.Sets[s.Name] = &SetContent{Set: s, Elements: Elements{}}
-		case set != nil && len(set.Elements) == 0 && !t.has(s.Name):
+			t.sets[s.Name] = s
+		case is && !t.has(s.Name):
 			t.keepSet(s.Name)
-			delete(t.Sets, s.Name)
+			delete(t.sets, s.Name)
 		}
 	}
 	t.setStaticChains(f, box)
@@ -270,14 +172,16 @@ func (t *tableState) finish(f Family, box *Box, tr *Transition) {
 	if tr != nil {
 		t.emit(f, tr)
 	}
-	// After a large change these are large.
-	t.order, t.before, t.created, t.chains, t.sets = nil, nil, nil, nil, nil
+	for _, n := range t.tallies {
+		n.all = nil
+	}
+	t.change = change{forget: t.forget, caps: t.caps} // the rest is large after a large one
 }
 
 // setStaticChains makes the chains that exist once. They are few and cheap to
 // build, so all are built and compared. Chains of elements keep theirs.
 func (t *tableState) setStaticChains(f Family, box *Box) {
-	t.exists = len(t.Sets) > 0 || slices.ContainsFunc(box.ServiceRanges, func(p netip.Prefix) bool { return familyOf(p.Addr()) == f })
+	t.exists = len(t.sets) > 0 || slices.ContainsFunc(box.ServiceRanges, func(p netip.Prefix) bool { return familyOf(p.Addr()) == f })
 	want := map[string]Chain{}
 	if t.exists {
 		for _, c := range t.staticChains(f, box) {
@@ -289,7 +193,7 @@ func (t *tableState) setStaticChains(f Family, box *Box) {
 		switch {
 		case ok:
 			t.setChain(c)
-		case t.Chains[name] != nil && t.shared[name] == 0:
+		case t.chains[name] != nil && t.shared[name] == 0:
 			t.dropChain(name)
 		}
 	}
@@ -299,7 +203,7 @@ func (t *tableState) setStaticChains(f Family, box *Box) {
 func (t *tableState) preparePicks(f Family, box *Box) {
 	for n := range preparedPicks {
 		name := preparedPick(n)
-		switch is := t.Chains[name] != nil; {
+		switch is := t.chains[name] != nil; {
 		case !is && t.has(setBackends):
 			t.setChain(sharedChain(name, f, box))
 		case is && !t.has(setBackends):
@@ -312,94 +216,6 @@ var staticChainNames = []string{
 	chainRefuse, chainVIP, chainByClient, chainNodePort, chainNPByClient,
 	chainSourceNAT, chainNPSourceNAT, chainSameInterf, chainHairpin,
 	chainPrerouting, chainOutput, chainPostrouting, chainInput, chainStray, chainInvalid,
-}
-
-// emit appends the difference between the table as it was and as it is.
-func (t *tableState) emit(f Family, tr *Transition) {
-	if !t.exists {
-		if t.existed {
-			tr.Apply.Ops = append(tr.Apply.Ops, DeleteTable{f})
-		}
-		return
-	}
-	if !t.existed {
-		tr.Apply.Ops = append(tr.Apply.Ops, AddTable{f})
-	}
-	d := tableDiff{family: f}
-	for name, old := range t.sets {
-		d.set(old, t.Sets[name])
-	}
-	for name, old := range t.chains {
-		d.chain(old, t.Chains[name])
-	}
-	t.emitElements(&d)
-	for _, x := range t.forget {
-		if old := t.sets[x.set.Name]; t.Sets[x.set.Name] != nil && old != nil {
-			d.forget = append(d.forget, x.op(f))
-		}
-	}
-	for _, c := range t.caps {
-		if t.Sets[c.Set.Name] != nil && t.sets[c.Set.Name] != nil {
-			d.caps = append(d.caps, c)
-		}
-	}
-	d.appendTo(tr)
-}
-
-func (t *tableState) emitElements(d *tableDiff) {
-	if t.fresh {
-		t.emitAll(d)
-		return
-	}
-	for id, old := range t.before {
-		s := t.Sets[id.set]
-		if s == nil {
-			continue // goes with its set
-		}
-		data, ok := s.Elements[id.key]
-		if ok && data == old {
-			continue
-		}
-		d.delete(s.Set, Element{id.key, old})
-		if ok {
-			d.add(s.Set, Element{id.key, data})
-		}
-	}
-	for id := range t.created {
-		if s := t.Sets[id.set]; s != nil {
-			if data, ok := s.Elements[id.key]; ok {
-				d.add(s.Set, Element{id.key, data})
-			}
-		}
-	}
-}
-
-// emitAll adds every element, in the order of the Services they belong to.
-func (t *tableState) emitAll(d *tableDiff) {
-	for _, name := range sortedKeys(t.order) {
-		s, keys := t.Sets[name], t.order[name]
-		if s == nil {
-			continue
-		}
-		if len(keys) > len(s.Elements) { // some were put several times, or are gone again
-			keys = slices.Compact(slices.Sorted(slices.Values(keys)))
-		}
-		list := make([]Element, 0, len(keys))
-		for _, key := range keys {
-			if data, ok := s.Elements[key]; ok {
-				list = append(list, Element{key, data})
-			}
-		}
-		d.addAll(s.Set, list)
-	}
-}
-
-func (x *forgotten) op(f Family) ForgetData {
-	op := ForgetData{Family: f, Set: x.set}
-	for _, ap := range x.gone {
-		op.Data = append(op.Data, AddrPortData(ap))
-	}
-	return op
 }
 
 // sortedKeys is for output that must not depend on the order of a map.

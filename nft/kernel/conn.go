@@ -113,7 +113,7 @@ func (c *Conn) use() (*socket, error) {
 	if err != nil {
 		return nil, openError(err)
 	}
-	c.socket, c.port = s, s.port()
+	c.socket, c.port = s, s.port
 	c.witness.owns(c.port)
 	return s, nil
 }

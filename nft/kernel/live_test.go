@@ -208,7 +208,7 @@ func TestLostOutcome(t *testing.T) {
 	n := newNamespace(t)
 	n.open() // takes the port that the kernel gives first
 	c := n.open()
-	if err := c.socket.conn.SetReadBuffer(1); err != nil { // the kernel makes it some 2 KiB
+	if err := unix.SetsockoptInt(c.socket.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1); err != nil { // the kernel makes it some 2 KiB
 		t.Fatal(err)
 	}
 	var w writer

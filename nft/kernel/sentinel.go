@@ -35,7 +35,7 @@ func (c *Conn) HoldSentinel() error {
 			return openError(err)
 		}
 		c.sentinel = s
-		c.witness.owns(s.port())
+		c.witness.owns(s.port)
 	}
 	if err := makeSentinel(c.sentinel, c.features.Owner); err != nil {
 		c.releaseSentinel()

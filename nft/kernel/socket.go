@@ -23,10 +23,11 @@ var errQuiet = errors.New("no answer")
 
 // socket is one netlink socket to nfnetlink. Everything on it is synchronous: when
 // sendmsg returns, the kernel has done the work and queued its answers, and a dump is
-// continued by reading. So reading never waits.
+// continued by reading. So reading never waits, and the runtime need not poll the socket:
+// each answer would wake a thread that has nothing to do.
 type socket struct {
-	conn     *netlink.Conn
-	raw      syscall.RawConn
+	fd       int
+	port     uint32 // which notifications of our own changes carry
 	sequence uint32
 	sendRoom int
 	datagram []byte
@@ -43,26 +44,33 @@ func dial(netns int, port uint32) (*socket, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &socket{conn: conn, datagram: make([]byte, datagramBuffer)}
+	s := &socket{port: conn.PID(), datagram: make([]byte, datagramBuffer)}
 	// Without these an error would carry the whole message back, and not say
 	// which attribute of it is wrong. Kernels before 4.12 lack the latter.
 	_ = conn.SetOption(netlink.CapAcknowledge, true)
 	_ = conn.SetOption(netlink.ExtendedAcknowledge, true)
-	if err := conn.SetReadBuffer(receiveBuffer); err != nil {
-		conn.Close()
-		return nil, err
+	if err = conn.SetReadBuffer(receiveBuffer); err == nil {
+		s.fd, err = unpolled(conn)
 	}
-	if s.raw, err = conn.SyscallConn(); err != nil {
-		conn.Close()
+	if err = errors.Join(err, conn.Close()); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-func (s *socket) close() error { return s.conn.Close() }
+// unpolled is the socket of a connection under a descriptor that the runtime does not know.
+func unpolled(conn *netlink.Conn) (fd int, err error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	rawErr := raw.Control(func(polled uintptr) {
+		fd, err = unix.FcntlInt(polled, unix.F_DUPFD_CLOEXEC, 0)
+	})
+	return fd, errors.Join(rawErr, err)
+}
 
-// port is the netlink port that notifications of our own changes carry.
-func (s *socket) port() uint32 { return s.conn.PID() }
+func (s *socket) close() error { return unix.Close(s.fd) }
 
 func (s *socket) nextSequence() uint32 {
 	s.sequence++
@@ -73,38 +81,33 @@ func (s *socket) nextSequence() uint32 {
 func (s *socket) send(b []byte) error {
 	if len(b) > s.sendRoom {
 		const overhead = 1 << 12 // what netlink_sendmsg keeps back, generously
-		if err := s.conn.SetWriteBuffer(len(b) + overhead); err != nil {
+		if err := s.setSendBuffer(len(b) + overhead); err != nil {
 			return err
 		}
 		s.sendRoom = len(b)
 	}
-	var err error
-	rawErr := s.raw.Write(func(fd uintptr) bool {
-		err = unix.Sendto(int(fd), b, unix.MSG_DONTWAIT, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
-		return true
-	})
-	if rawErr != nil {
-		return rawErr
-	}
+	err := unix.Sendto(s.fd, b, unix.MSG_DONTWAIT, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 	if errors.Is(err, unix.EMSGSIZE) {
 		return fmt.Errorf("%w (%d bytes)", ErrTooBig, len(b))
 	}
 	return err
 }
 
+// setSendBuffer sets the size of the send buffer: beyond the limit of the host
+// (net.core.wmem_max), which takes CAP_NET_ADMIN in the first user namespace, else within it.
+func (s *socket) setSendBuffer(size int) error {
+	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, size) == nil {
+		return nil
+	}
+	return unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, size)
+}
+
 // receive gives the next datagram, errQuiet when there is none. It is valid until the
 // next call.
 func (s *socket) receive() ([]byte, error) {
 	for {
-		var n int
-		var err error
-		rawErr := s.raw.Read(func(fd uintptr) bool {
-			n, _, err = unix.Recvfrom(int(fd), s.datagram, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
-			return true
-		})
+		n, _, err := unix.Recvfrom(s.fd, s.datagram, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
 		switch {
-		case rawErr != nil:
-			return nil, rawErr
 		case errors.Is(err, unix.EINTR):
 			continue
 		case errors.Is(err, unix.EAGAIN):

@@ -1,0 +1,224 @@
+package nft
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+)
+
+// change is what one Update does to a table. Whatever is taken away is taken away before
+// anything is added.
+type change struct {
+	unheard    bool               // nobody wants to know what it does
+	fresh      bool               // nothing was there before, so nothing goes
+	gone, come map[element]string // the data of elements that go, and that come
+	touched    map[netip.Addr]addressUses
+	oldChains  map[string]*Chain // chains as they were, nil if they were not there
+	oldSets    map[string]*Set
+	forget     []forgotten
+	caps       []CapTimeouts
+}
+
+// element names an element of a table.
+type element struct{ set, key string }
+
+type forgotten struct {
+	set  Set
+	gone []netip.AddrPort
+}
+
+func (t *tableState) begin(heard bool) {
+	t.existed = t.exists
+	t.change = change{
+		unheard: !heard,
+		fresh:   len(t.sets)+len(t.chains) == 0,
+		gone:    map[element]string{}, come: map[element]string{},
+		touched:   map[netip.Addr]addressUses{},
+		oldChains: map[string]*Chain{},
+		oldSets:   map[string]*Set{},
+	}
+}
+
+// tally counts the elements of a set.
+type tally struct {
+	count int
+	all   []Element // in a fresh table: they themselves, in their order
+}
+
+func (t *tableState) tally(set string) *tally {
+	n := t.tallies[set]
+	if n == nil {
+		n = &tally{}
+		t.tallies[set] = n
+	}
+	return n
+}
+
+func (t *tableState) count(set string) int {
+	if n := t.tallies[set]; n != nil {
+		return n.count
+	}
+	return 0
+}
+
+// put notes that an element comes. One that goes with the same data stays.
+func (t *tableState) put(e placed) {
+	n := t.tally(e.set)
+	n.count++
+	if t.unheard {
+		return
+	}
+	if t.fresh {
+		n.all = append(n.all, Element{e.key, e.data})
+		return
+	}
+	id := element{e.set, e.key}
+	if data, goes := t.gone[id]; goes && data == e.data {
+		delete(t.gone, id)
+		return
+	}
+	t.come[id] = e.data
+}
+
+// delete notes that an element goes, which must be there.
+func (t *tableState) delete(e placed) {
+	t.tally(e.set).count--
+	if t.unheard {
+		return
+	}
+	t.gone[element{e.set, e.key}] = e.data
+}
+
+// keepSet and keepChain record a set or chain as it was before the change.
+func (t *tableState) keepSet(name string) {
+	if _, ok := t.oldSets[name]; ok {
+		return
+	}
+	t.oldSets[name] = nil
+	if s, ok := t.sets[name]; ok {
+		t.oldSets[name] = &s
+	}
+}
+
+func (t *tableState) keepChain(name string) {
+	if _, ok := t.oldChains[name]; !ok {
+		t.oldChains[name] = t.chains[name]
+	}
+}
+
+// touch records the uses of an address as they were before the change, and gives those of
+// now.
+func (t *tableState) touch(a netip.Addr) addressUses {
+	uses := t.addresses[a]
+	if _, ok := t.touched[a]; !ok && !t.fresh {
+		t.touched[a] = uses
+	}
+	return uses
+}
+
+// settleAddresses takes the elements of touched addresses away, or adds them, as they are
+// used now.
+func (t *tableState) settleAddresses() {
+	among := t.touched
+	if t.fresh {
+		among = t.addresses
+	}
+	changed := slices.SortedFunc(maps.Keys(among), netip.Addr.Compare)
+	var room [3]placed
+	for _, a := range changed {
+		for _, e := range t.touched[a].elements(a, room[:0]) {
+			t.delete(e)
+		}
+	}
+	for _, a := range changed {
+		uses := t.addresses[a]
+		for _, e := range uses.elements(a, room[:0]) {
+			t.put(e)
+		}
+		if uses == (addressUses{}) {
+			delete(t.addresses, a)
+		}
+	}
+}
+
+// elements appends those that an address has because of its uses.
+func (u addressUses) elements(a netip.Addr, list []placed) []placed {
+	key := AddrKey(a)
+	if u.frontends > 0 {
+		list = append(list, placed{set: setVIPs, key: key})
+		if u.ready == 0 {
+			list = append(list, placed{set: setIdleVIPs, key: key})
+		}
+	}
+	switch {
+	case u.sourceNAT > 0:
+		return append(list, placed{setOriginal, key, GotoChain(chainSourceNAT).String()})
+	case u.node:
+		return append(list, placed{setOriginal, key, GotoChain(chainNPSourceNAT).String()})
+	}
+	return list
+}
+
+// emit appends the difference between the table as it was and as it is.
+func (t *tableState) emit(f Family, tr *Transition) {
+	if !t.exists {
+		if t.existed {
+			tr.Apply.Ops = append(tr.Apply.Ops, DeleteTable{f})
+		}
+		return
+	}
+	if !t.existed {
+		tr.Apply.Ops = append(tr.Apply.Ops, AddTable{f})
+	}
+	d := tableDiff{family: f}
+	for name, old := range t.oldSets {
+		d.set(old, t.set(name))
+	}
+	for name, old := range t.oldChains {
+		d.chain(old, t.chains[name])
+	}
+	t.emitElements(&d)
+	for _, x := range t.forget {
+		if t.set(x.set.Name) != nil && t.oldSets[x.set.Name] != nil {
+			d.forget = append(d.forget, x.op(f))
+		}
+	}
+	for _, c := range t.caps {
+		if t.set(c.Set.Name) != nil && t.oldSets[c.Set.Name] != nil {
+			d.caps = append(d.caps, c)
+		}
+	}
+	d.appendTo(tr)
+}
+
+// set is the definition of a set, nil if there is none of the name.
+func (t *tableState) set(name string) *Set {
+	if s, ok := t.sets[name]; ok {
+		return &s
+	}
+	return nil
+}
+
+func (t *tableState) emitElements(d *tableDiff) {
+	for name, n := range t.tallies {
+		if t.fresh && n.count > 0 {
+			d.addAll(&elementChange{set: t.sets[name], elements: n.all, sorted: true})
+		}
+	}
+	for id, data := range t.gone {
+		if s, ok := t.sets[id.set]; ok { // else they go with their set
+			d.delete(s, Element{id.key, data})
+		}
+	}
+	for id, data := range t.come {
+		d.add(t.sets[id.set], Element{id.key, data})
+	}
+}
+
+func (x *forgotten) op(f Family) ForgetData {
+	op := ForgetData{Family: f, Set: x.set}
+	for _, ap := range x.gone {
+		op.Data = append(op.Data, AddrPortData(ap))
+	}
+	return op
+}

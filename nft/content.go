@@ -1,0 +1,108 @@
+package nft
+
+import (
+	"bytes"
+	"iter"
+	"maps"
+	"net/netip"
+	"slices"
+)
+
+// content is a table that is wanted. Its elements are made one after the other, so that
+// nobody has to hold them all; each is there once.
+type content struct {
+	sets     map[string]Set
+	chains   map[string]*Chain
+	elements iter.Seq2[string, Element] // by set; not those that packets add
+	count    func(set string) int       // how many of them a set has
+	sorted   bool                       // those of a set come in an order that is the same each time
+}
+
+// Ruleset is the ruleset the compiler stands at, made from all that it compiles. The chains
+// are the compiler's: they must not be changed.
+func (c *Compiler) Ruleset() Ruleset {
+	rs := Ruleset{}
+	for _, f := range Families {
+		if want := c.content(f); want != nil {
+			rs[f] = want.table()
+		}
+	}
+	return rs
+}
+
+func (c *content) table() *Table {
+	t := &Table{Sets: make(map[string]*SetContent, len(c.sets)), Chains: maps.Clone(c.chains)}
+	for name, s := range c.sets {
+		t.Sets[name] = &SetContent{Set: s, Elements: make(Elements, c.count(name))}
+	}
+	for set, e := range c.elements {
+		t.Sets[set].Elements[e.Key] = e.Data
+	}
+	return t
+}
+
+// From is what turns the ruleset have, as it was read from the kernel, into the one the
+// compiler stands at; see Diff.
+func (c *Compiler) From(have Ruleset) Transition {
+	var tr Transition
+	for _, f := range Families {
+		diffTable(f, have[f], c.content(f), &tr)
+	}
+	return tr
+}
+
+// content is what the table of a family holds, nil if it needs none.
+func (c *Compiler) content(f Family) *content {
+	t := c.tables[f]
+	if !t.exists {
+		return nil
+	}
+	return &content{sets: t.sets, chains: t.chains, count: t.count, sorted: true, elements: func(yield func(string, Element) bool) {
+		_ = c.portElements(f, yield) && t.sharedElements(yield)
+	}}
+}
+
+// portElements gives the elements that Service ports have for themselves. It tells whether
+// more are wanted.
+func (c *Compiler) portElements(f Family, yield func(string, Element) bool) bool {
+	var brings fragment // used again and again
+	for _, name := range sortedKeys(c.services) {
+		for _, p := range c.services[name] {
+			if p.Family != f {
+				continue
+			}
+			brings.fill(p, &c.box)
+			for _, e := range brings.elements {
+				if !yield(e.set, Element{e.key, e.data}) {
+					return false
+				}
+			}
+		}
+	}
+	return true
+}
+
+// sharedElements gives all others.
+func (t *tableState) sharedElements(yield func(string, Element) bool) bool {
+	for _, key := range slices.SortedFunc(maps.Keys(t.endpoints), func(a, b [16]byte) int { return bytes.Compare(a[:], b[:]) }) {
+		if !yield(setHairpin, Element{Key: PairKey(netip.AddrFrom16(key).Unmap())}) {
+			return false
+		}
+	}
+	var room [3]placed
+	for _, a := range slices.SortedFunc(maps.Keys(t.addresses), netip.Addr.Compare) {
+		for _, e := range t.addresses[a].elements(a, room[:0]) {
+			if !yield(e.set, Element{e.key, e.data}) {
+				return false
+			}
+		}
+	}
+	for _, set := range sortedKeys(t.box) {
+		for _, key := range sortedKeys(t.box[set]) {
+			if !yield(set, Element{Key: key}) {
+				return false
+			}
+		}
+	}
+	return true
+}
