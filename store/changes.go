@@ -13,6 +13,10 @@ import (
 // at everything, which costs no more at that point.
 const maxLog = 100_000
 
+// maxLogged is how many changes of one transaction are remembered: after more of them, which
+// is a start or much of everything, all is to be looked at.
+const maxLogged = maxLog / 4
+
 // changeLog remembers which Services and Pods were touched by which revision.
 type changeLog struct {
 	// since is the last revision that is forgotten.
@@ -41,6 +45,9 @@ func (l *changeLog) addPod(revision uint64, key string) {
 }
 
 func (l *changeLog) add(entry logEntry) {
+	if entry.revision <= l.since {
+		return // forgotten before it is told
+	}
 	if len(l.entries) >= maxLog {
 		half := len(l.entries) / 2
 		l.since = l.entries[half-1].revision

@@ -80,7 +80,13 @@ func isUnreadable(file *manifest.File) bool {
 // what they claim now. It gives the objects whose claims have changed.
 func (t *transaction) readFiles(files map[string]*manifest.File) []object.Ref {
 	t.files = files
-	touched := map[object.Ref]struct{}{}
+	documents := 0
+	if !t.s.synced {
+		for _, file := range files {
+			documents += len(file.Documents)
+		}
+	}
+	touched := make(map[object.Ref]struct{}, documents)
 	known := 0
 	for path, file := range files {
 		old := t.s.files[path]
@@ -100,7 +106,7 @@ func (t *transaction) readFiles(files map[string]*manifest.File) []object.Ref {
 	}
 	if !t.s.synced {
 		// Files that went while nobody was looking.
-		for path := range t.s.owned {
+		for path := range t.s.unclaimed {
 			if files[path] == nil {
 				t.readFile(path, nil, nil, touched)
 			}
@@ -144,10 +150,8 @@ func (t *transaction) readFile(path string, old, file *manifest.File, touched ma
 			touched[ref] = struct{}{}
 		}
 	}
-	for ref := range t.s.owned[path] {
-		if _, claimed := now[ref]; !claimed {
-			touched[ref] = struct{}{}
-		}
+	for ref := range t.s.unclaimed[path] {
+		touched[ref] = struct{}{}
 	}
 }
 
@@ -155,7 +159,7 @@ func (t *transaction) readFile(path string, old, file *manifest.File, touched ma
 // changes: then what is in it need not be looked at as a whole.
 func (t *transaction) sameNames(path string, old, file *manifest.File) bool {
 	if old == nil || file == nil || len(old.Documents) != len(file.Documents) || len(old.Problems)+len(file.Problems) > 0 ||
-		old.Err != nil || file.Err != nil || len(t.s.duplicates[path]) > 0 {
+		old.Err != nil || file.Err != nil || len(t.s.duplicates[path])+len(t.s.unclaimed[path]) > 0 {
 		return false
 	}
 	for i := range file.Documents {

@@ -2,7 +2,6 @@ package store
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -197,6 +196,7 @@ func (f *File) Load(prefix string) (pairs []Pair, err error) {
 	}
 	defer f.guard(&err)()
 	err = f.db.View(func(tx *bbolt.Tx) error {
+		defer f.release(tx.Size())
 		if !f.verified {
 			if err := verify(tx); err != nil {
 				return damaged(f.path, err)
@@ -218,6 +218,13 @@ func (f *File) Load(prefix string) (pairs []Pair, err error) {
 		return nil, err
 	}
 	return pairs, nil
+}
+
+// release takes so many bytes of the file out of the memory that counts as ours: most of what
+// is read at a start is not read again, and what is comes from the kernel's cache.
+func (f *File) release(size int64) {
+	// When it fails, nothing is lost but that.
+	_, _, _ = syscall.Syscall(syscall.SYS_MADVISE, f.db.Info().Data, uintptr(size), syscall.MADV_DONTNEED)
 }
 
 // verify checks that the pairs are those that were last committed.
@@ -348,62 +355,4 @@ func apply(tx *bbolt.Tx, t Transaction) error {
 		}
 	}
 	return meta.Put(digestKey, digest[:])
-}
-
-// sum is a checksum of an entry, or the exclusive or of those of all entries.
-type sum [sha256.Size]byte
-
-func (s *sum) toggle(other sum) {
-	for i := range s {
-		s[i] ^= other[i]
-	}
-}
-
-// toggleEntry toggles the checksum of a stored entry; nil is none.
-func (s *sum) toggleEntry(entry []byte) {
-	if len(entry) >= entryHeader {
-		s.toggle(sum(entry[:sha256.Size]))
-	}
-}
-
-// entryHeader is the checksum and the revision in front of a stored value.
-const entryHeader = sha256.Size + 8
-
-func encodeEntry(pair Pair) []byte {
-	entry := make([]byte, entryHeader, entryHeader+len(pair.Value))
-	binary.BigEndian.PutUint64(entry[sha256.Size:], pair.Revision)
-	entry = append(entry, pair.Value...)
-	checksum := checksumOf(pair.Key, entry[sha256.Size:])
-	copy(entry, checksum[:])
-	return entry
-}
-
-// checkEntry is the checksum of a stored entry, if that is what it should be.
-func checkEntry(key, entry []byte) (sum, error) {
-	if len(entry) < entryHeader {
-		return sum{}, fmt.Errorf("entry %q is cut short", key)
-	}
-	checksum := sum(entry[:sha256.Size])
-	if checksumOf(string(key), entry[sha256.Size:]) != checksum {
-		return sum{}, fmt.Errorf("entry %q does not match its checksum", key)
-	}
-	return checksum, nil
-}
-
-// entryRevision is the revision of a stored entry; 0 when there is none.
-func entryRevision(entry []byte) uint64 {
-	if len(entry) < entryHeader {
-		return 0
-	}
-	return binary.BigEndian.Uint64(entry[sha256.Size:])
-}
-
-func checksumOf(key string, revisionAndValue []byte) sum {
-	hash := sha256.New()
-	var length [8]byte
-	binary.BigEndian.PutUint64(length[:], uint64(len(key)))
-	hash.Write(length[:]) // writes to a hash never fail
-	hash.Write([]byte(key))
-	hash.Write(revisionAndValue)
-	return sum(hash.Sum(nil))
 }

@@ -1,10 +1,10 @@
 package store
 
 import (
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"strings"
 
 	"svcctl.io/svcctl/store/object"
@@ -44,10 +44,20 @@ type record struct {
 	object object.Object
 	owner  Owner
 	// digest is of the stored form, to see that a new version is no other one.
-	digest [sha256.Size]byte
+	digest digest
 	// withheld says that the object holds values that belong to an older one: it is
 	// not shown to those who program Services.
 	withheld bool
+}
+
+// digest is two hashes of a text, which nobody can foresee. It means nothing outside of this
+// process.
+type digest [2]uint64
+
+var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
+
+func digestOf(text []byte) digest {
+	return digest{maphash.Bytes(seeds[0], text), maphash.Bytes(seeds[1], text)}
 }
 
 // stored is the value of an object in the engine.
@@ -60,12 +70,12 @@ func objectKey(ref object.Ref) string {
 	return objectPrefix + ref.Kind + "/" + ref.Namespace + "/" + ref.Name
 }
 
-func encodeRecord(o object.Object, owner Owner) ([]byte, [sha256.Size]byte, error) {
+func encodeRecord(o object.Object, owner Owner) ([]byte, digest, error) {
 	value, err := json.Marshal(stored{owner, o})
 	if err != nil {
-		return nil, [sha256.Size]byte{}, fmt.Errorf("encode %s: %w", object.RefOf(o), err)
+		return nil, digest{}, fmt.Errorf("encode %s: %w", object.RefOf(o), err)
 	}
-	return value, sha256.Sum256(value), nil
+	return value, digestOf(value), nil
 }
 
 func decodeRecord(pair Pair) (*record, error) {
@@ -81,7 +91,7 @@ func decodeRecord(pair Pair) (*record, error) {
 	if value.Object == nil || objectKey(object.RefOf(value.Object)) != pair.Key {
 		return nil, fmt.Errorf("read stored %s: %w", pair.Key, errors.New("it holds another object"))
 	}
-	return &record{object: value.Object, owner: value.Owner, digest: sha256.Sum256(pair.Value)}, nil
+	return &record{object: value.Object, owner: value.Owner, digest: digestOf(pair.Value)}, nil
 }
 
 // newOf is an empty object of a kind that is stored.

@@ -80,13 +80,18 @@ func (t *transaction) number(c *change) {
 
 // creation is the creation time of a new object: now, but never before that of an object
 // that is there, or a clock that was set back would make the newcomer the older one.
-func (s *Store) creation() time.Time {
-	now := s.now()
+//
+// Objects that come together share it.
+func (t *transaction) creation() *time.Time {
+	s, now := t.s, t.s.now()
 	if now.Before(s.newest) {
 		now = s.newest.Add(time.Second)
 	}
 	s.newest = now
-	return now
+	if t.created == nil || !t.created.Equal(now) {
+		t.created = &now
+	}
+	return t.created
 }
 
 // now is the time of day as objects have it.
@@ -99,8 +104,7 @@ func (t *transaction) stamp(c *change) {
 		meta.ResourceVersion = strconv.FormatUint(c.revision, 10)
 	}
 	if c.before() == nil {
-		now := t.s.creation()
-		meta.UID, meta.CreationTimestamp = t.s.cfg.NewUID(), &now
+		meta.UID, meta.CreationTimestamp = t.s.cfg.NewUID(), t.creation()
 		if hasGeneration(c.next) {
 			meta.Generation = 1
 		}

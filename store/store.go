@@ -26,7 +26,9 @@ type Store struct {
 	ledger *ledger
 	seed   uint64 // the least revision that the next change may have
 	synced bool   // SyncFiles has succeeded once
-	owned  map[string]map[object.Ref]struct{}
+	// unclaimed are the objects of files that have no document for them: since the file has
+	// not been read yet, or cannot be read, or because somebody holds them.
+	unclaimed map[string]map[object.Ref]struct{}
 	// population is how many objects keep each namespace.
 	population map[string]int
 	waiting    map[object.Ref]struct{} // objects whose change.waits is set
@@ -67,7 +69,7 @@ func Open(engine Engine, cfg Config) (*Store, error) {
 	s := &Store{
 		engine: engine, cfg: cfg, families: cfg.families(), ledger: ledger,
 		seed:       uint64(max(0, cfg.Clock().Unix())) << revisionShift,
-		owned:      map[string]map[object.Ref]struct{}{},
+		unclaimed:  map[string]map[object.Ref]struct{}{},
 		population: map[string]int{},
 		waiting:    map[object.Ref]struct{}{},
 		records:    map[object.Ref]*record{},
@@ -167,6 +169,7 @@ func (s *Store) reopen(r *record) {
 		}
 	}
 	s.setRecord(ref, r)
+	s.noteClaim(ref, Owner{})
 }
 
 // hold registers all that a stored Service has, or nothing.
@@ -203,10 +206,6 @@ func (s *Store) setRecord(ref object.Ref, r *record) {
 	s.census.move(ref, s.records[ref], r)
 	if old := s.records[ref]; old != nil {
 		s.index.remove(old)
-		delete(s.owned[old.owner.File], ref)
-		if len(s.owned[old.owner.File]) == 0 {
-			delete(s.owned, old.owner.File)
-		}
 	}
 	s.count(ref, r != nil)
 	if r == nil {
@@ -215,13 +214,25 @@ func (s *Store) setRecord(ref object.Ref, r *record) {
 	}
 	s.records[ref] = r
 	s.index.add(r)
-	if r.owner.File == "" {
+}
+
+// noteClaim keeps unclaimed, when an object that had an owner has another one, or other claims.
+func (s *Store) noteClaim(ref object.Ref, before Owner) {
+	if all := s.unclaimed[before.File]; all != nil {
+		if delete(all, ref); len(all) == 0 {
+			delete(s.unclaimed, before.File)
+		}
+	}
+	r := s.records[ref]
+	if r == nil || r.owner.File == "" || slices.ContainsFunc(s.claims[ref], func(c claim) bool { return c.path == r.owner.File }) {
 		return
 	}
-	if s.owned[r.owner.File] == nil {
-		s.owned[r.owner.File] = map[object.Ref]struct{}{}
+	all := s.unclaimed[r.owner.File]
+	if all == nil {
+		all = map[object.Ref]struct{}{}
+		s.unclaimed[r.owner.File] = all
 	}
-	s.owned[r.owner.File][ref] = struct{}{}
+	all[ref] = struct{}{}
 }
 
 // count keeps population when an object is about to be there, or not.

@@ -137,6 +137,12 @@ func (t *transaction) publish(changes []*change, revision uint64, journal journa
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t.publishFiles()
+	if len(s.records) == 0 {
+		s.records = make(map[object.Ref]*record, len(changes))
+	}
+	if t.revision-max(s.revision, s.seed) > maxLogged {
+		s.log.reset(revision)
+	}
 	programmed := false
 	for _, c := range changes {
 		result.count(c)
@@ -148,6 +154,11 @@ func (t *transaction) publish(changes []*change, revision uint64, journal journa
 			s.publishObject(c)
 			programmed = programmed || !isChatter(c.ref.Kind)
 		}
+		before := Owner{}
+		if c.old != nil {
+			before = c.old.owner
+		}
+		s.noteClaim(c.ref, before)
 	}
 	if revision != s.revision {
 		s.revision = revision
@@ -203,6 +214,9 @@ func (s *Store) publishNotes(c *change) {
 func (t *transaction) publishFiles() {
 	s := t.s
 	s.files = t.files
+	if len(s.claims) == 0 {
+		s.claims, t.claims = t.claims, nil
+	}
 	for ref, claims := range t.claims {
 		if len(claims) == 0 {
 			delete(s.claims, ref)

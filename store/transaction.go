@@ -32,8 +32,9 @@ type transaction struct {
 	base    mark
 	// externals are the settled Services with external IPs.
 	externals externals
-	// revision is the last one that was given to a change.
+	// revision is the last one that was given to a change, created the last creation time.
 	revision uint64
+	created  *time.Time
 	// ahead is told what comes of it, while it is being written; see SyncFilesAhead.
 	ahead func(*Ahead)
 	// dry says that what is settled is taken back.

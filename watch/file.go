@@ -53,6 +53,8 @@ type file struct {
 	goodHash [sha256.Size]byte
 	// taken is set when the file was dealt with once since the start.
 	taken bool
+	// aside is set while it is being read beside the loop.
+	aside bool
 	// change is not nil while there is something else to see than seen.
 	change *change
 }

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -139,19 +140,18 @@ func typeName(mode fs.FileMode) string {
 // read reads a file, and tells what it was when that was over. It never blocks: what is
 // not a regular file is not opened, and what becomes one meanwhile is opened so that it
 // does not wait.
-func (s *source) read(path string, seen sight, most int) ([]byte, sight, error) {
-	if s.root == nil {
+func read(root *os.Root, rel string, seen sight, most int) ([]byte, sight, error) {
+	if root == nil {
 		return nil, sight{}, fs.ErrNotExist
 	}
-	rel := s.rel(path)
-	info, err := s.root.Stat(rel)
+	info, err := root.Stat(rel)
 	if err != nil {
 		return nil, sight{}, err
 	}
 	if now := sightOf(info, seen.linked); now.kind != regular {
 		return nil, now, nil
 	}
-	f, err := s.root.OpenFile(rel, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	f, err := root.OpenFile(rel, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
 		return nil, sight{}, err
 	}
@@ -166,14 +166,15 @@ func (s *source) read(path string, seen sight, most int) ([]byte, sight, error) 
 	if info.Size() > int64(most) {
 		return nil, sight{}, fmt.Errorf("the file has %d bytes, more than the limit of %d; split it", info.Size(), most)
 	}
-	data, err := io.ReadAll(io.LimitReader(f, int64(most)+1))
-	if err != nil {
+	var data bytes.Buffer
+	data.Grow(int(info.Size()) + bytes.MinRead)
+	if _, err := data.ReadFrom(io.LimitReader(f, int64(most)+1)); err != nil {
 		return nil, sight{}, err
 	}
 	if info, err = f.Stat(); err != nil {
 		return nil, sight{}, err
 	}
-	return data, sightOf(info, seen.linked), nil
+	return data.Bytes(), sightOf(info, seen.linked), nil
 }
 
 func (s sight) identity() identity { return s.version.identity }

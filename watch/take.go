@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"os"
 	"runtime"
 	"slices"
 	"sync"
@@ -56,6 +57,9 @@ func (w *Watcher) settle(now time.Time) {
 	var ready []*file
 	vanishing := false
 	for _, f := range w.waiting {
+		if f.aside {
+			continue
+		}
 		if !f.change.ready(w.cfg).After(now) {
 			ready = append(ready, f)
 		} else if f.change.sight.kind != regular {
@@ -77,16 +81,13 @@ func (w *Watcher) settle(now time.Time) {
 	}
 	w.held = time.Time{}
 	slices.SortFunc(ready, func(a, b *file) int { return cmp.Compare(a.path, b.path) })
+	ready = w.setAside(ready)
 	for len(ready) > 0 {
 		n := atOnce(ready)
 		some := ready[:n]
 		ready = ready[n:]
-		contents := make([]content, len(some))
-		together(len(some), func(i int) {
-			if some[i].change.sight.kind == regular {
-				contents[i] = w.fetch(some[i])
-			}
-		})
+		contents, fetches := make([]content, len(some)), w.fetches(some)
+		together(len(some), func(i int) { contents[i] = fetches[i]() })
 		for i, f := range some {
 			w.take(f, contents[i], now)
 		}
@@ -135,6 +136,9 @@ func together(n int, do func(i int)) {
 func (w *Watcher) take(f *file, now content, at time.Time) {
 	switch f.change.sight.kind {
 	case gone:
+		if w.aside != nil {
+			return // what was in it may be in one that is being read
+		}
 		delete(w.files, f.path)
 		delete(w.waiting, f.path)
 		w.saver.put(f.path, nil)
@@ -175,10 +179,24 @@ type content struct {
 	err  error
 }
 
-// fetch reads a file. It changes nothing.
-func (w *Watcher) fetch(f *file) (c content) {
+// fetches are what reads some files as they are seen now. They may be called beside the loop,
+// and change nothing.
+func (w *Watcher) fetches(files []*file) []func() content {
+	all := make([]func() content, len(files))
+	for i, f := range files {
+		root, seen, before := f.source.root, f.change.sight, *f
+		all[i] = func() content { return w.fetch(root, seen, &before) }
+	}
+	return all
+}
+
+// fetch reads a file that was seen, under a directory.
+func (w *Watcher) fetch(root *os.Root, seen sight, f *file) (c content) {
+	if seen.kind != regular {
+		return c
+	}
 	w.reads.Add(1)
-	c.data, c.seen, c.err = f.source.read(f.path, f.change.sight, w.limits().Bytes)
+	c.data, c.seen, c.err = read(root, f.source.rel(f.path), seen, w.limits().Bytes)
 	if c.err != nil || c.data == nil {
 		return c
 	}
@@ -215,8 +233,8 @@ func (w *Watcher) read(f *file, now content, at time.Time) {
 		w.done(f)
 		return
 	}
-	if now.next.Err == nil && !c.complete && !last && lacks(now.next, f.good) {
-		c.lacking = true
+	if now.next.Err == nil && (w.aside != nil || !c.complete && !last) && lacks(now.next, f.good) {
+		c.lacking = !c.complete
 		return
 	}
 	f.hash, f.broken = now.hash, now.next.Err

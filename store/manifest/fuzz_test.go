@@ -46,7 +46,9 @@ func FuzzDecode(f *testing.F) {
 		for _, path := range []string{"a.yaml", "a.json"} {
 			file := Decode(path, data, small)
 			check(t, file, data)
-			updated := (&File{Path: path, units: before.units, limits: before.limits}).Update(data, small)
+			other := *before
+			other.Path = path
+			updated := other.Update(data, small)
 			if !reflect.DeepEqual(messages(file), messages(updated)) || len(file.Documents) != len(updated.Documents) {
 				t.Errorf("updated: %q\nfresh: %q", messages(updated), messages(file))
 			}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"hash/maphash"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"svcctl.io/svcctl/store/object"
@@ -21,7 +22,7 @@ type File struct {
 	Problems []Problem
 
 	limits Limits
-	units  map[unitKey]*unit
+	units  map[unitKey]placed
 }
 
 // A Document is one object of a file.
@@ -58,6 +59,14 @@ type unit struct {
 	count     int // objects, the bad and the unserved ones included
 }
 
+// placed is where the documents and problems of a unit are in those of a File.
+type placed struct {
+	line                int32 // where the text starts in the file, from 1
+	document, documents int32 // the first one, and how many
+	problem, problems   int32
+	count               int32 // as in unit
+}
+
 // unitKey is two hashes of a unit's text, which nobody can foresee, with the column it starts
 // in.
 type unitKey struct {
@@ -81,29 +90,30 @@ func Decode(path string, data []byte, limits Limits) *File {
 // documents whose text is the same keep their Object.
 func (f *File) Update(data []byte, limits Limits) *File {
 	limits = limits.orDefaults()
-	r := &reading{path: f.Path, limits: limits}
+	r := &reading{path: f.Path, limits: limits, units: make(map[unitKey]placed, len(f.units))}
 	if f.limits == limits {
-		r.old = f.units
+		r.old = f
 	}
 	err := r.read(data)
 	if err != nil {
 		return &File{Path: f.Path, Err: &Problem{File: f.Path, Line: err.line, Column: err.column,
 			Reason: err.reason, Message: err.message}}
 	}
-	return &File{Path: f.Path, Documents: r.documents, Problems: r.problems, limits: limits, units: r.units}
+	return &File{Path: f.Path, Documents: slices.Clone(r.documents), Problems: r.problems, limits: limits, units: r.units}
 }
 
 // A reading is the work of one Update.
 type reading struct {
 	path   string
 	limits Limits
-	old    map[unitKey]*unit
+	old    *File // nil when it was read under other limits
 	plain  plainReader
+	fresh  unit // the last one that was decoded
 	// apart says that the text is only to be taken apart, into pieces.
 	apart  bool
 	pieces []piece
 
-	units     map[unitKey]*unit
+	units     map[unitKey]placed
 	documents []Document
 	problems  []Problem
 	count     int // objects so far, the bad and the unserved ones included
@@ -126,7 +136,7 @@ func (r *reading) read(data []byte) *refusal {
 		if err := r.readJSON(data); err == nil || err.reason == ReasonLimit {
 			return err
 		}
-		*r = reading{path: r.path, limits: r.limits, old: r.old, apart: r.apart}
+		*r = reading{path: r.path, limits: r.limits, old: r.old, apart: r.apart, units: map[unitKey]placed{}}
 	}
 	return r.readYAML(data)
 }
@@ -152,40 +162,57 @@ func (r *reading) add(text []byte, line, column int, parse parser, as implied) *
 		return nil
 	}
 	key := keyOf(text, column)
-	u := r.units[key]
-	if u == nil {
-		u = r.old[key]
-	}
-	if u == nil {
+	documents, problems, at, known := r.known(key)
+	if !known {
 		docs, err := parse(text, column)
 		if err != nil {
 			err.line += line - 1
 			return err
 		}
-		u = &unit{}
+		u := &r.fresh
+		*u = unit{documents: u.documents[:0], problems: u.problems[:0]}
 		for _, doc := range docs {
 			u.decode(r.path, doc, as)
 		}
+		documents, problems, at = u.documents, u.problems, placed{line: 1, count: int32(u.count)}
 	}
-	if r.units == nil {
-		r.units = make(map[unitKey]*unit, len(r.old))
-		r.documents = make([]Document, 0, len(r.old))
+	below := line - int(at.line)
+	r.units[key] = placed{
+		line: int32(line), count: at.count,
+		document: int32(len(r.documents)), documents: int32(len(documents)),
+		problem: int32(len(r.problems)), problems: int32(len(problems)),
 	}
-	r.units[key] = u
-
-	r.count += u.count
+	r.count += int(at.count)
 	if r.count > r.limits.Documents {
 		return refuse(line, column, ReasonLimit, "more than %d documents; split the file", r.limits.Documents)
 	}
-	for _, d := range u.documents {
-		d.Line += line - 1
+	for _, d := range documents {
+		d.Line += below
 		r.documents = append(r.documents, d)
 	}
-	for _, p := range u.problems {
+	for _, p := range problems {
 		if p.Line > 0 {
-			p.Line += line - 1
+			p.Line += below
 		}
 		r.problems = append(r.problems, p)
 	}
 	return nil
 }
+
+// known is a unit that is in this text already, or was in the one before.
+func (r *reading) known(key unitKey) ([]Document, []Problem, placed, bool) {
+	if at, ok := r.units[key]; ok {
+		return at.documentsIn(r.documents), at.problemsIn(r.problems), at, true
+	}
+	if r.old == nil {
+		return nil, nil, placed{}, false
+	}
+	at, ok := r.old.units[key]
+	return at.documentsIn(r.old.Documents), at.problemsIn(r.old.Problems), at, ok
+}
+
+func (p placed) documentsIn(all []Document) []Document {
+	return all[p.document : p.document+p.documents]
+}
+
+func (p placed) problemsIn(all []Problem) []Problem { return all[p.problem : p.problem+p.problems] }

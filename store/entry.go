@@ -1,0 +1,63 @@
+package store
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+)
+
+// sum is a checksum of an entry, or the exclusive or of those of all entries.
+type sum [sha256.Size]byte
+
+func (s *sum) toggle(other sum) {
+	for i := range s {
+		s[i] ^= other[i]
+	}
+}
+
+// toggleEntry toggles the checksum of a stored entry; nil is none.
+func (s *sum) toggleEntry(entry []byte) {
+	if len(entry) >= entryHeader {
+		s.toggle(sum(entry[:sha256.Size]))
+	}
+}
+
+// entryHeader is the checksum and the revision in front of a stored value.
+const entryHeader = sha256.Size + 8
+
+func encodeEntry(pair Pair) []byte {
+	entry := make([]byte, entryHeader, entryHeader+len(pair.Value))
+	binary.BigEndian.PutUint64(entry[sha256.Size:], pair.Revision)
+	entry = append(entry, pair.Value...)
+	checksum := checksumOf([]byte(pair.Key), entry[sha256.Size:])
+	copy(entry, checksum[:])
+	return entry
+}
+
+// checkEntry is the checksum of a stored entry, if that is what it should be.
+func checkEntry(key, entry []byte) (sum, error) {
+	if len(entry) < entryHeader {
+		return sum{}, fmt.Errorf("entry %q is cut short", key)
+	}
+	checksum := sum(entry[:sha256.Size])
+	if checksumOf(key, entry[sha256.Size:]) != checksum {
+		return sum{}, fmt.Errorf("entry %q does not match its checksum", key)
+	}
+	return checksum, nil
+}
+
+// entryRevision is the revision of a stored entry; 0 when there is none.
+func entryRevision(entry []byte) uint64 {
+	if len(entry) < entryHeader {
+		return 0
+	}
+	return binary.BigEndian.Uint64(entry[sha256.Size:])
+}
+
+func checksumOf(key, revisionAndValue []byte) sum {
+	hash := sha256.New()
+	head := binary.BigEndian.AppendUint64(make([]byte, 0, 8+len(key)), uint64(len(key)))
+	hash.Write(append(head, key...)) // writes to a hash never fail
+	hash.Write(revisionAndValue)
+	return sum(hash.Sum(head[:0]))
+}

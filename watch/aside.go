@@ -1,0 +1,58 @@
+package watch
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"time"
+)
+
+// asideBytes is the size from which on a file is read beside the loop: reading one of 30 MB
+// takes several hundred milliseconds, in which nobody would hear of changes in others.
+const asideBytes = 1 << 20
+
+// An aside is files that are being read beside the loop: one that is large, and those that
+// settled together with it, for what was changed together is to be seen together.
+type aside struct {
+	files    []*file
+	kinds    []sightKind // of what was seen when reading began
+	contents []content
+}
+
+// setAside begins to read some files beside the loop if one of them is large. Before the first
+// snapshot there is nothing that could go ahead, and one large file after the other is enough:
+// it gives those that are to be read here.
+func (w *Watcher) setAside(ready []*file) []*file {
+	isLarge := func(f *file) bool { return f.change.sight.version.size >= w.large }
+	if w.previous == nil || !slices.ContainsFunc(ready, isLarge) {
+		return ready
+	}
+	if w.aside != nil {
+		return slices.DeleteFunc(ready, isLarge)
+	}
+	a := &aside{files: ready, contents: make([]content, len(ready))}
+	for _, f := range ready {
+		f.aside = true
+		a.kinds = append(a.kinds, f.change.sight.kind)
+	}
+	fetches := w.fetches(ready)
+	w.aside = a
+	go func() {
+		together(len(fetches), func(i int) { a.contents[i] = fetches[i]() })
+		w.asideRead <- struct{}{}
+	}()
+	return nil
+}
+
+// takeAside deals with the files that were read beside the loop. Those that are gone, or not
+// gone any more, or as they were before, or whose directory was lost, are left to settle.
+func (w *Watcher) takeAside(now time.Time) {
+	a := w.aside
+	w.aside = nil
+	for i, f := range a.files {
+		f.aside = false
+		if f.change != nil && f.change.sight.kind == a.kinds[i] && !errors.Is(a.contents[i].err, os.ErrClosed) {
+			w.take(f, a.contents[i], now)
+		}
+	}
+}
