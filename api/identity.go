@@ -124,7 +124,7 @@ func needs(role auth.Role, h http.Handler) http.Handler {
 		default:
 			spare(w, r)
 			fail(w, http.StatusForbidden, wire.ReasonForbidden, fmt.Sprintf(
-				"%s may only read, and this is for an %s: ask as root or as a member of the group that --socket-group names", user.Name, role))
+				"%s may only read, and this is for an %s: ask as root, as a member of the group that --socket-group names, or with a token that one of these made", user.Name, role))
 		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 	"time"
 )
@@ -13,20 +14,38 @@ import (
 // limitListener holds at most max connections. When one more arrives, it closes the
 // connection that has waited longest without a whole request; when all of them are
 // in the middle of one, it answers the new one 503 and closes it. So clients that
-// only hold connections open shut nobody out.
+// only hold connections open shut nobody out. Of a network, one address has at most its
+// share: clients that take their answers slowly, each in time, cannot have it all.
 type limitListener struct {
 	net.Listener
-	max int
+	max, share int
 	// refusing bounds how many are answered 503 at once; more are just closed.
 	refusing chan struct{}
 
 	mu      sync.Mutex
 	open    map[net.Conn]*list.Element // nil: in the middle of a request
 	waiting *list.List                 // of net.Conn, those that wait for a request, longest first
+	peers   map[netip.Prefix]int       // how many of open each has
 }
 
 func newLimitListener(ln net.Listener, max int) *limitListener {
-	return &limitListener{Listener: ln, max: max, refusing: make(chan struct{}, maxRefusing), open: map[net.Conn]*list.Element{}, waiting: list.New()}
+	return &limitListener{
+		Listener: ln, max: max, share: max * 3 / 4, refusing: make(chan struct{}, maxRefusing),
+		open: map[net.Conn]*list.Element{}, waiting: list.New(), peers: map[netip.Prefix]int{},
+	}
+}
+
+// peerOf is who is at the other end of a connection: an IPv4 address or the IPv6 segment
+// that a host has to itself; the zero Prefix on a unix socket, where all are one host.
+func peerOf(conn net.Conn) netip.Prefix {
+	addr, ok := conn.RemoteAddr().(*net.TCPAddr)
+	if !ok {
+		return netip.Prefix{}
+	}
+	const segment = 64
+	ip := addr.AddrPort().Addr().Unmap()
+	peer, _ := ip.Prefix(min(ip.BitLen(), segment)) // the length fits
+	return peer
 }
 
 const (
@@ -95,17 +114,34 @@ func refuse(conn net.Conn) {
 func (l *limitListener) admit(conn net.Conn) (evicted net.Conn, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.open) >= l.max {
+	peer := peerOf(conn)
+	crowded := peer.IsValid() && l.peers[peer] >= l.share
+	if crowded || len(l.open) >= l.max {
 		oldest := l.waiting.Front()
+		for oldest != nil && crowded && peerOf(oldest.Value.(net.Conn)) != peer {
+			oldest = oldest.Next()
+		}
 		if oldest == nil {
 			return nil, false
 		}
 		evicted = oldest.Value.(net.Conn)
-		l.waiting.Remove(oldest)
-		delete(l.open, evicted)
+		l.forget(evicted, oldest)
 	}
 	l.open[conn] = l.waiting.PushBack(conn)
+	l.peers[peer]++
 	return evicted, true
+}
+
+// forget counts a connection out; elem is where it waits, if it does.
+func (l *limitListener) forget(conn net.Conn, elem *list.Element) {
+	if elem != nil {
+		l.waiting.Remove(elem)
+	}
+	delete(l.open, conn)
+	peer := peerOf(conn)
+	if l.peers[peer]--; l.peers[peer] == 0 {
+		delete(l.peers, peer)
+	}
 }
 
 // state is the http.Server's ConnState hook: it follows which connections wait for
@@ -128,9 +164,6 @@ func (l *limitListener) state(conn net.Conn, state http.ConnState) {
 			l.open[conn] = l.waiting.PushBack(conn)
 		}
 	case http.StateClosed, http.StateHijacked:
-		if elem != nil {
-			l.waiting.Remove(elem)
-		}
-		delete(l.open, conn)
+		l.forget(conn, elem)
 	}
 }

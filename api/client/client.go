@@ -26,6 +26,8 @@ const (
 	callTimeout = 10 * time.Second
 	// idleConnection is how long a connection is kept for the next call.
 	idleConnection = 30 * time.Second
+	// keptConnections is how many connections are kept, for who makes so many calls at once.
+	keptConnections = 32
 	// waitGrace is how much later than the server the client gives up waiting.
 	waitGrace = 5 * time.Second
 	// dialPause is the time between two attempts to reach an appliance that starts.
@@ -63,8 +65,9 @@ func New(path string) *Client {
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				return dialer.DialContext(ctx, "unix", path)
 			},
-			IdleConnTimeout:    idleConnection,
-			DisableCompression: true, // between processes of one machine
+			IdleConnTimeout:     idleConnection,
+			MaxIdleConnsPerHost: keptConnections,
+			DisableCompression:  true, // between processes of one machine
 		},
 	}}
 }

@@ -44,7 +44,7 @@ func (s *Server) batch(w http.ResponseWriter, r *request) error {
 	if r.user.Role != auth.Admin {
 		return &statusError{
 			code: http.StatusForbidden, reason: reasonForbidden,
-			message: fmt.Sprintf("forbidden: User %q cannot apply objects", r.user.Name),
+			message: fmt.Sprintf("forbidden: User %q cannot apply objects", r.user.Name) + askAnAdmin,
 		}
 	}
 	mediaType, err := mediaTypeOf(r.http, []string{typeLines, typeJSON, typeYAML})

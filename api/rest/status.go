@@ -174,9 +174,13 @@ func forbidden(r *request) *statusError {
 	}
 	return &statusError{
 		code: http.StatusForbidden, reason: reasonForbidden, details: detailsOf(r.kind, r.name),
-		message: named + " is forbidden: " + why,
+		message: named + " is forbidden: " + why + askAnAdmin,
 	}
 }
+
+// askAnAdmin says what who may only read can do about it; Kubernetes has the reasons of an
+// authorizer in this place.
+const askAnAdmin = ": who may only read asks as root, as a member of the group that --socket-group names, or with a token that one of these made"
 
 // forbiddenPath is forbidden for somebody who may do nothing at all.
 func forbiddenPath(r *request) *statusError {

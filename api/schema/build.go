@@ -110,9 +110,21 @@ func (p *plan) addFields(t *Type, s structure) {
 			Always:   f.Type.Kind() == reflect.Struct || !strings.Contains(options, "omit") && f.Type.Kind() != reflect.Pointer,
 			index:    f.Index,
 		}
+		if values, few := enums[path]; few {
+			made.Type.setEnum(values)
+		}
 		t.Fields = append(t.Fields, made)
 		t.fields[name] = made
 	}
+	t.byName = slices.SortedFunc(slices.Values(t.Fields), func(a, b *Field) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// setEnum says which values a new type, or that of its items, has.
+func (t *Type) setEnum(values []string) {
+	if t.Elem != nil {
+		t = t.Elem
+	}
+	t.Enum = slices.Sorted(slices.Values(values))
 }
 
 func (p *plan) typeOf(of reflect.Type, in structure, is trait) *Type {

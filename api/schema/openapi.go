@@ -139,6 +139,9 @@ func (d dialect) value(t *Type) node {
 	case FieldSet:
 		return node{"type": "object"}
 	}
+	if t.Enum != nil && d == dialect3 { // as in Kubernetes: the other one is for older clients
+		return node{"type": "string", "enum": t.Enum}
+	}
 	return node{"type": "string"}
 }
 

@@ -88,6 +88,9 @@ func TestOpenAPI3OfPorts(t *testing.T) {
 		}
 	}
 	// The description of a field survives beside the reference to its type.
+	if got := encoded(at(t, schemas, "io.k8s.api.core.v1.ServiceSpec", "properties", "ipFamilies", "items", "enum")); got != `["IPv4","IPv6"]` {
+		t.Errorf("an IP family is one of %s", got)
+	}
 	config := at(t, schemas, "io.k8s.api.core.v1.ServiceSpec", "properties", "sessionAffinityConfig")
 	if got := encoded(at(t, config, "allOf")); got != `[{"$ref":"#/components/schemas/io.k8s.api.core.v1.SessionAffinityConfig"}]` {
 		t.Errorf("%s", got)

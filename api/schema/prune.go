@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -76,9 +77,9 @@ func (p *pruner) path() string {
 	return strings.TrimPrefix(b.String(), ".")
 }
 
-// field is the field that a place is, or is in, as a field of structures: the structure,
+// fieldOf is the field that a place is, or is in, as a field of structures: the structure,
 // and spec.ports.port.
-func (p *pruner) field() (of, dotted string) {
+func (p *pruner) fieldOf() (of, dotted string) {
 	var names []string
 	for _, at := range p.place {
 		if at.in.Form == Structure {
@@ -93,7 +94,7 @@ func (p *pruner) mismatch(what string, t *Type) error {
 	if len(p.place) == 0 {
 		return fmt.Errorf("json: cannot unmarshal %s into Go value of type %s", what, t.goName())
 	}
-	of, dotted := p.field()
+	of, dotted := p.fieldOf()
 	return fmt.Errorf("json: cannot unmarshal %s into Go struct field %s.%s of type %s", what, of, dotted, t.goName())
 }
 
@@ -121,42 +122,62 @@ func (p *pruner) structure(v any, t *Type) (any, error) {
 	if !ok {
 		return nil, p.mismatch(describe(v), t)
 	}
-	p.drop(o, t)
-	for _, f := range t.Fields {
-		value, has := o[f.Name]
-		switch {
-		case !has:
-			continue
-		case value == nil:
-			delete(o, f.Name)
-			continue
+	// What there is to say is said in the order of the names.
+	if !t.hasAll(o) {
+		return o, p.unfamiliar(o, t)
+	}
+	for _, f := range t.byName {
+		if value, has := o[f.Name]; has {
+			if err := p.field(o, t, f, value); err != nil {
+				return nil, err
+			}
 		}
-		p.into(t, step{f.Name, -1})
-		pruned, err := p.value(value, f.Type)
-		if err != nil {
-			return nil, err
-		}
-		p.back()
-		o[f.Name] = pruned
 	}
 	return o, nil
 }
 
-// drop takes out the fields that a structure does not have.
-func (p *pruner) drop(o map[string]any, t *Type) {
-	var unknown []string
+// hasAll tells whether a structure has all fields of an object.
+func (t *Type) hasAll(o map[string]any) bool {
 	for name := range o {
 		if _, known := t.fields[name]; !known {
-			delete(o, name)
-			unknown = append(unknown, name)
+			return false
 		}
 	}
-	slices.Sort(unknown)
-	for _, name := range unknown {
+	return true
+}
+
+// field prunes what is in a field.
+func (p *pruner) field(o map[string]any, t *Type, f *Field, value any) error {
+	if value == nil {
+		delete(o, f.Name)
+		return nil
+	}
+	p.into(t, step{f.Name, -1})
+	pruned, err := p.value(value, f.Type)
+	if err != nil {
+		return err
+	}
+	p.back()
+	o[f.Name] = pruned
+	return nil
+}
+
+// unfamiliar prunes an object with fields that its structure does not have.
+func (p *pruner) unfamiliar(o map[string]any, t *Type) error {
+	for _, name := range slices.Sorted(maps.Keys(o)) {
+		f, known := t.fields[name]
+		if known {
+			if err := p.field(o, t, f, o[name]); err != nil {
+				return err
+			}
+			continue
+		}
+		delete(o, name)
 		if !t.Open && !slices.Contains(t.ignored, name) && len(p.unknown) < maxStrict {
 			p.unknown = append(p.unknown, fmt.Sprintf("unknown field %q", join(p.path(), name)))
 		}
 	}
+	return nil
 }
 
 func (p *pruner) textMap(v any, t *Type) (any, error) {

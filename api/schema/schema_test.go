@@ -72,6 +72,11 @@ func TestTablesAreCurrent(t *testing.T) {
 			t.Errorf("defaults has %s, which does not exist", path)
 		}
 	}
+	for path := range enums {
+		if !exists(path) {
+			t.Errorf("enums has %s, which does not exist", path)
+		}
+	}
 	for of, names := range required {
 		for _, name := range names {
 			if !exists(of + "." + name) {

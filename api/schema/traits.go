@@ -1,5 +1,7 @@
 package schema
 
+import "svcctl.io/svcctl/store/object"
+
 // A trait is what Go's types do not say about a field that is a list or a map.
 type trait struct {
 	keys     []string // list type "map": the fields that tell its items apart
@@ -66,6 +68,24 @@ var required = map[string][]string{
 	"ResourceRule":              {"verbs"},
 	"NonResourceRule":           {"verbs"},
 }
+
+// enums are the values of fields that have a few (the types with the marker enum of
+// k8s.io/api, which its OpenAPI v3 documents show, too).
+var enums = map[string][]string{
+	"ServiceSpec.type":                  {object.TypeClusterIP, object.TypeExternalName, object.TypeLoadBalancer, object.TypeNodePort},
+	"ServiceSpec.ipFamilies":            {object.IPv4, object.IPv6},
+	"ServiceSpec.ipFamilyPolicy":        {object.SingleStack, object.PreferDualStack, object.RequireDualStack},
+	"ServiceSpec.sessionAffinity":       {object.AffinityClientIP, object.AffinityNone},
+	"ServiceSpec.externalTrafficPolicy": {object.PolicyCluster, object.PolicyLocal},
+	"ServiceSpec.internalTrafficPolicy": {object.PolicyCluster, object.PolicyLocal},
+	"ServicePort.protocol":              protocols,
+	"PortStatus.protocol":               protocols,
+	"EndpointPort.protocol":             protocols,
+	"ContainerPort.protocol":            protocols,
+	"EndpointSlice.addressType":         {object.IPv4, object.IPv6, object.FQDN},
+}
+
+var protocols = []string{object.ProtocolTCP, object.ProtocolUDP, object.ProtocolSCTP}
 
 // defaults are what absent fields count as where they tell items of a list apart.
 var defaults = map[string]any{

@@ -33,6 +33,8 @@ type Type struct {
 	Fields []*Field
 	// Open says that a Structure may have more fields, which are dropped.
 	Open bool
+	// Enum are the values that a Text may have, sorted; nil is any.
+	Enum []string
 	Bits int   // of an Integer: 32 or 64
 	Elem *Type // of a List or a Map
 
@@ -49,6 +51,7 @@ type Type struct {
 	MergeKey string
 
 	fields  map[string]*Field
+	byName  []*Field
 	ignored []string
 }
 

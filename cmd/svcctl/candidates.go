@@ -38,7 +38,7 @@ func (p *program) runComplete(ctx context.Context, _ *verb, words []string) erro
 		return errNothing
 	}
 	v := verbs[i]
-	before, current := words[1:len(words)-1], words[len(words)-1]
+	before, current := apart(words[1:])
 	args, awaits := v.read(before)
 	c := &completing{p: p, v: v}
 	ctx, cancel := context.WithTimeout(ctx, completePatience)
@@ -64,6 +64,27 @@ func (p *program) runComplete(ctx context.Context, _ *verb, words []string) erro
 		}
 	}
 	return nil
+}
+
+// apart gives the words before the one that is to be completed, and that one. A flag and its
+// value are two words: they may come as --flag=value and, from bash, as three.
+func apart(words []string) (before []string, current string) {
+	for i, word := range words {
+		flag, value, joined := strings.Cut(word, "=")
+		last := i == len(words)-1
+		switch {
+		case word == "=" && last:
+			return before, ""
+		case word == "=":
+		case last && joined && strings.HasPrefix(word, "--"):
+			return append(before, flag), value
+		case last:
+			return before, word
+		default:
+			before = append(before, word)
+		}
+	}
+	return before, current
 }
 
 // takesObjects tells whether a verb is followed by kinds and names.

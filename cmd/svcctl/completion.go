@@ -74,6 +74,12 @@ _svcctl_ask() {
 _svcctl() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb= words= ask= i
     COMPREPLY=()
+    # To bash, --flag=value is three words.
+    if [[ $cur == = ]]; then
+        cur=
+    elif [[ $prev == = ]]; then
+        prev=${COMP_WORDS[COMP_CWORD-2]}
+    fi
     for ((i = 1; i < COMP_CWORD; i++)); do
         [[ ${COMP_WORDS[i]} == -* ]] || { verb=${COMP_WORDS[i]}; break; }
     done
@@ -146,6 +152,7 @@ _svcctl() {
 %s  )
   if (( CURRENT == 2 )); then
     _describe verb verbs
+    [[ $words[2] == -* ]] && compadd -- --help --version
     return
   fi
   shift words
@@ -164,9 +171,13 @@ fi
 // zshOption is an option as _arguments takes it.
 func zshOption(o *option) string {
 	usage := strings.NewReplacer("[", `\[`, "]", `\]`, ":", `\:`, "`", "").Replace(o.usage)
-	value := ""
-	if o.arg != "" && !o.optional {
-		value = ":" + o.name + ":"
+	// What follows a name: "=" a value behind it or in the next word, "=-" only behind it.
+	follows, value := "", ""
+	if o.arg != "" {
+		follows, value = "=", ":"+o.name+":"
+		if o.optional {
+			follows, value = "=-", ":"+value
+		}
 		switch {
 		case len(o.words) > 0:
 			value += "(" + strings.Join(o.words, " ") + ")"
@@ -182,7 +193,10 @@ func zshOption(o *option) string {
 	}
 	var all []string
 	for _, name := range o.flags() {
-		all = append(all, shellQuote("*"+name+"["+usage+"]"+value))
+		if !strings.HasPrefix(name, "--") {
+			follows = ""
+		}
+		all = append(all, shellQuote("*"+name+follows+"["+usage+"]"+value))
 	}
 	return strings.Join(all, " ")
 }
@@ -223,7 +237,9 @@ complete -c svcctl -f
 				b.WriteString(" -s " + o.letter)
 			}
 			switch {
-			case o.arg == "" || o.optional:
+			case o.arg == "" || o.optional && len(o.words) == 0:
+			case o.optional:
+				b.WriteString(" -f -a " + shellQuote(strings.Join(o.words, " ")))
 			case len(o.words) > 0:
 				b.WriteString(" -x -a " + shellQuote(strings.Join(o.words, " ")))
 			case o.arg == argDir:

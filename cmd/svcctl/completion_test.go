@@ -24,6 +24,8 @@ func TestCompletionBash(t *testing.T) {
 		{"svcctl serve --vip-ping al", "always"},
 		{"svcctl status -o ", "table json yaml"},
 		{"svcctl wait --for r", "ready"},
+		{"svcctl wait --for = r", "ready"}, // to bash, --for=r is three words
+		{"svcctl wait --for =", "condition= create delete jsonpath= ready synced"},
 		{"svcctl completion ", "--help bash fish zsh"},
 		{"svcctl help pl", "plan"},
 		{"svcctl plan -f testdata/he", "testdata/help"},
@@ -52,6 +54,43 @@ COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _svcctl; printf '%s\n' "${COMPREPLY[@
 		slices.Sort(want)
 		if !slices.Equal(got, want) {
 			t.Errorf("%q completes to %q, want %q", tt.line, got, want)
+		}
+	}
+}
+
+// TestCompletionFish lets a fish complete command lines.
+func TestCompletionFish(t *testing.T) {
+	if _, err := exec.LookPath("fish"); err != nil {
+		t.Skip("no fish here")
+	}
+	b := newBench()
+	if code := b.run("completion", "fish"); code != exitDone {
+		t.Fatal(b.err.String())
+	}
+	for line, want := range map[string]string{
+		"svcctl get s":             "asked:get,s web",
+		"svcctl get svc -n ":       "asked:get,svc,-n, web",
+		"svcctl serve --snat ":     "auto never",
+		"svcctl apply --dry-run=s": "--dry-run=server",
+		"svcctl wait --for=r":      "--for=ready",
+		"svcctl help pl":           "plan",
+	} {
+		// What is asked comes in one word, of which fish shows what begins with the last one.
+		script := b.out.String() + `
+function svcctl; set -l words $argv[2..-1]; printf '%s\n' $argv[-1]"asked:"(string join , -- $words) $argv[-1]web; end
+complete -C ` + shellQuote(line)
+		out, err := exec.Command("fish", "--no-config", "-c", script).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", line, err, out)
+		}
+		var got []string
+		for line := range strings.Lines(string(out)) {
+			word, _, _ := strings.Cut(strings.TrimSpace(line), "\t")
+			got = append(got, strings.TrimPrefix(word, "s"))
+		}
+		slices.Sort(got)
+		if wanted := strings.Fields(want); !slices.Equal(got, wanted) {
+			t.Errorf("%q completes to %q, want %q", line, got, wanted)
 		}
 	}
 }

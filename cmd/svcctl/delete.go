@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,10 +10,12 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store/object"
 )
 
 func (p *program) deleteVerb() *verb {
@@ -88,10 +91,8 @@ func (p *program) runDelete(ctx context.Context, v *verb, args []string) error {
 			return err
 		}
 	}
-	for _, one := range victims {
-		if err := d.one(ctx, one); err != nil {
-			return err
-		}
+	if err := d.remove(ctx, victims); err != nil {
+		return err
 	}
 	if len(victims) == 0 && len(d.missing) == 0 && files == nil && !d.name {
 		fmt.Fprintln(p.stderr, "No resources found")
@@ -118,16 +119,7 @@ func (d *deleting) victims(ctx context.Context, args []string) (victims []victim
 			return nil
 		})
 		slices.Reverse(victims) // what came last may need what came first
-		// A Namespace takes along what is in it.
-		slices.SortStableFunc(victims, func(a, b victim) int {
-			switch {
-			case a.isNamespace() == b.isNamespace():
-				return 0
-			case a.isNamespace():
-				return 1
-			}
-			return -1
-		})
+		slices.SortStableFunc(victims, byTurn)
 		return victims, files, err
 	}
 	if len(args) == 0 {
@@ -162,8 +154,24 @@ func (d *deleting) victims(ctx context.Context, args []string) (victims []victim
 			return nil, nil, err
 		}
 	}
+	if !named {
+		slices.SortStableFunc(victims, byTurn)
+	}
 	return victims, nil, nil
 }
+
+// turn is in which turn an object goes: what takes others along goes after them.
+func (v *victim) turn() int {
+	switch v.kind.Name {
+	case object.KindNamespace:
+		return 2
+	case object.KindService:
+		return 1
+	}
+	return 0
+}
+
+func byTurn(a, b victim) int { return cmp.Compare(a.turn(), b.turn()) }
 
 // ask asks whether to go on.
 func (d *deleting) ask(victims []victim) (bool, error) {
@@ -194,15 +202,45 @@ func in(namespace string) string {
 	return " from " + namespace + " namespace"
 }
 
-// one removes an object. What is only its own trouble is noted.
-func (d *deleting) one(ctx context.Context, v victim) error {
+// deletesAtOnce is how many objects of one turn are removed at a time: the appliance
+// stores what comes together in one go.
+const deletesAtOnce = 32
+
+// remove removes objects, some at a time, and tells of each in their order.
+func (d *deleting) remove(ctx context.Context, victims []victim) error {
 	query := url.Values{}
-	suffix := ""
 	if d.dryRun {
 		query.Set("dryRun", "All")
-		suffix = " (server dry run)"
 	}
-	answer, err := d.c.Delete(ctx, v.path(), query, v.uid)
+	type outcome struct {
+		answer client.Object
+		err    error
+	}
+	for len(victims) > 0 {
+		n := 1
+		for n < min(len(victims), deletesAtOnce) && victims[n].turn() == victims[0].turn() {
+			n++
+		}
+		outcomes := make([]outcome, n)
+		var requests sync.WaitGroup
+		for i := range outcomes {
+			requests.Go(func() {
+				outcomes[i].answer, outcomes[i].err = d.c.Delete(ctx, victims[i].path(), query, victims[i].uid)
+			})
+		}
+		requests.Wait()
+		for i, o := range outcomes {
+			if err := d.told(ctx, victims[i], o.answer, o.err); err != nil {
+				return err
+			}
+		}
+		victims = victims[n:]
+	}
+	return nil
+}
+
+// told says what became of an object. What is only its own trouble is noted.
+func (d *deleting) told(ctx context.Context, v victim, answer client.Object, err error) error {
 	if f, is := errors.AsType[*wire.Failure](err); is {
 		if f.Code != 404 || !d.v.option("ignore-not-found").on() {
 			d.missing = append(d.missing, fmt.Errorf("%s%s", v.place, oneLine(f.Message)))
@@ -212,7 +250,10 @@ func (d *deleting) one(ctx context.Context, v victim) error {
 	if err != nil {
 		return err
 	}
-	line := v.String()
+	line, suffix := v.String(), ""
+	if d.dryRun {
+		suffix = " (server dry run)"
+	}
 	if !d.name {
 		word, _, _ := strings.Cut(fullName(v.kind, ""), "/")
 		line = fmt.Sprintf("%s %q deleted%s%s", word, v.name, in(v.namespace), suffix)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -113,7 +114,7 @@ func (r *reader) each(f func(*document) error) error {
 			names, err = appliance.ManifestFiles(path, r.flat)
 		}
 		if err != nil {
-			return err
+			return unreadable(err)
 		}
 		for _, name := range names {
 			if err := r.file(name, f); err != nil {
@@ -136,7 +137,7 @@ func (r *reader) file(name string, f func(*document) error) error {
 		data, err = os.ReadFile(name)
 	}
 	if err != nil {
-		return err
+		return unreadable(err)
 	}
 	err = manifest.Trees(name, data, limits, func(t *manifest.Tree) error {
 		d := r.document(name, t)
@@ -152,6 +153,22 @@ func (r *reader) file(name string, f func(*document) error) error {
 		return nil
 	}
 	return err
+}
+
+// unreadable says of an error of what -f names what to do about it.
+func unreadable(err error) error {
+	where, is := errors.AsType[*fs.PathError](err)
+	if !is {
+		return err
+	}
+	next := ""
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		next = ": -f takes a file, a directory, or - for stdin"
+	case errors.Is(err, fs.ErrPermission):
+		next = ": let yourself read it, or ask as who may"
+	}
+	return fmt.Errorf("read %s: %w%s", where.Path, where.Err, next)
 }
 
 // document reads one document; it is nil when that is not possible, which is told.

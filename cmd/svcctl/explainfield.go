@@ -35,6 +35,9 @@ func (p *program) explainField(v *verb, text string) error {
 		t, doc = f.Type, f.Doc
 		if i == len(path)-1 {
 			fmt.Fprintf(page, "FIELD: %s <%s>%s\n\n", name, typeText(t), required(f))
+			if values := enum(t); values != nil {
+				fmt.Fprintf(page, "ENUM:\n    %s\n\n", strings.Join(values, "\n    "))
+			}
 		}
 	}
 	page.WriteString("DESCRIPTION:\n" + wrap(doc, "    ", helpWidth))
@@ -90,6 +93,14 @@ func structure(t *schema.Type) *schema.Type {
 	return t
 }
 
+// enum are the values that a field, or each of its items, may have; nil is any.
+func enum(t *schema.Type) []string {
+	if t.Elem != nil {
+		t = t.Elem
+	}
+	return t.Enum
+}
+
 func required(f *schema.Field) string {
 	if f.Required {
 		return " -required-"
@@ -103,7 +114,11 @@ func fieldList(page *page, t *schema.Type) {
 		if i > 0 {
 			page.WriteString("\n")
 		}
-		fmt.Fprintf(page, "  %s <%s>%s\n%s", f.Name, typeText(f.Type), required(f), wrap(f.Doc, "    ", helpWidth))
+		fmt.Fprintf(page, "  %s <%s>%s\n", f.Name, typeText(f.Type), required(f))
+		if values := enum(f.Type); values != nil {
+			fmt.Fprintf(page, "  enum: %s\n", strings.Join(values, ", "))
+		}
+		page.WriteString(wrap(f.Doc, "    ", helpWidth))
 	}
 }
 

@@ -115,6 +115,8 @@ func TestCompleteNames(t *testing.T) {
 		"__complete get -n default svc ''",
 		"__complete describe endpointslice/",
 		"__complete get svc -n ''",
+		"__complete get svc --namespace=d",
+		"__complete get svc --namespace = d",
 		"__complete get svc -o ''",
 		"__complete plan ''",
 	)

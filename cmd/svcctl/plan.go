@@ -57,7 +57,7 @@ func (p *program) runPlan(_ context.Context, v *verb, _ []string) error {
 		}
 	}
 	if err != nil {
-		return err
+		return unreadable(err)
 	}
 	if err := out.Flush(); err != nil {
 		return fmt.Errorf("write to stdout: %w", err)
