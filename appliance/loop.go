@@ -60,7 +60,8 @@ type loop struct {
 
 	// What has been done.
 	adopted    bool
-	planned    uint64 // the store's revision that the planner stands at
+	ahead      *nft.Transition // what was planned while the manifests were stored; nil: nothing, or it is taken
+	planned    uint64          // the store's revision that the planner stands at
 	programmed uint64
 	result     store.SyncResult
 	status     wire.Status
@@ -209,7 +210,7 @@ func (l *loop) converge() (committed, error) {
 	var done committed
 	if !tr.Empty() || l.kernel.generation == 0 {
 		l.flows.Expect(l.planner.flows.Pending())
-		done, err = l.kernel.program(tr, l.planner.compiler.Ruleset())
+		done, err = l.kernel.program(tr, l.planner.compiler.From)
 		if _, refused := refusal(err); refused {
 			done, err = l.quarantine(err, tr.Forget)
 		}
@@ -249,11 +250,15 @@ func (l *loop) syncFiles() error {
 		return nil
 	}
 	l.brake.look(l.snapshot.Sources)
-	result, err := l.store.SyncFiles(l.snapshot.Files)
+	result, err := l.store.SyncFilesAhead(l.snapshot.Files, l.adoptAhead)
 	if err != nil {
+		l.dropAhead()
 		return err
 	}
 	l.result, l.unsynced = result, false
+	if l.ahead != nil {
+		l.adopted, l.moved, l.planned = true, false, result.Revision
+	}
 	return nil
 }
 
@@ -276,43 +281,26 @@ func (l *loop) plan() (nft.Transition, uint64, error) {
 		tr = l.planner.update(l.store, changed)
 	}
 	l.moved, l.again, l.planned = false, nil, changes.Revision
-	if tampered {
+	ahead := l.ahead
+	l.ahead = nil
+	if ahead != nil && tr.Empty() && !tampered {
+		return *ahead, changes.Revision, nil
+	}
+	if tampered || ahead != nil {
 		have, err := l.kernel.read()
 		if err != nil {
 			return tr, 0, err
 		}
 		forget := tr.Forget
-		tr = nft.Diff(have, l.planner.compiler.Ruleset())
+		if ahead != nil {
+			forget = slices.Concat(ahead.Forget, forget)
+		}
+		tr = l.planner.compiler.From(have)
 		tr.Forget = forget
 		l.tampered = false
 		l.planner.flows.Restored()
 	}
 	return tr, changes.Revision, nil
-}
-
-// adopt plans everything on top of what the kernel holds.
-func (l *loop) adopt() (nft.Transition, uint64, error) {
-	have, err := l.kernel.read()
-	if err != nil {
-		return nft.Transition{}, 0, err
-	}
-	changes := l.store.Changes(0)
-	l.hosted.place(l.cfg.nodePortAddresses(l.facts), l.cfg.loopbackAddresses(l.facts))
-	tr := l.planner.adopt(have, l.cfg.box(l.facts), l.cfg.resolveFacts(l.facts), l.store, l.allServices())
-	l.adopted, l.moved, l.tampered, l.planned = true, false, false, changes.Revision
-	if !tr.Empty() { // not all rules were there, and who knows for how long
-		l.planner.flows.Restored()
-	}
-	return tr, changes.Revision, nil
-}
-
-// allServices are the Services that are stored and those that are planned.
-func (l *loop) allServices() []string {
-	keys := l.planner.known()
-	for key := range l.store.Services() {
-		keys = append(keys, key)
-	}
-	return keys
 }
 
 // ready says once that everything is programmed.

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"svcctl.io/svcctl/appliance/resolve"
@@ -26,6 +27,7 @@ type occupied struct {
 	owner func(sockets.Socket) string
 	log   *slog.Logger
 
+	mu   sync.Mutex // Services are resolved several at once
 	list []sockets.Socket
 	// names are the programs of those that were asked about.
 	names map[sockets.Socket]string
@@ -81,7 +83,9 @@ func (o *occupied) describe(s sockets.Socket) string {
 // taken is resolve.Facts.Taken.
 func (p *planner) taken(f nft.Family, proto nft.Protocol, at netip.AddrPort) string {
 	o := p.occupied
-	if o.before.Serves(f, proto, at) || p.compiler.Ruleset().Serves(f, proto, at) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.before.Serves(f, proto, at) || p.compiler.Serves(f, proto, at) {
 		return ""
 	}
 	if s, is := o.at(proto, p.addresses(f, at.Addr()), at.Port()); is {
@@ -117,12 +121,11 @@ var protocolsOf = map[string]nft.Protocol{"tcp": nft.TCP, "udp": nft.UDP}
 func (p *planner) lookAgain() (waiting []string) {
 	o := p.occupied
 	o.known, o.late = false, nil
-	served := p.compiler.Ruleset()
 	for _, s := range o.sockets() {
 		proto := protocolsOf[s.Protocol]
 		for _, f := range nft.Families {
 			at := netip.AddrPortFrom(netip.Addr{}, s.Local.Port())
-			if !served.Serves(f, proto, at) || !slices.ContainsFunc(p.addresses(f, netip.Addr{}), func(a netip.Addr) bool {
+			if !p.compiler.Serves(f, proto, at) || !slices.ContainsFunc(p.addresses(f, netip.Addr{}), func(a netip.Addr) bool {
 				return s.Covers(netip.AddrPortFrom(a, s.Local.Port()))
 			}) {
 				continue

@@ -143,7 +143,7 @@ func (l *oracleLab) load(world *oracle.World) error {
 			return err
 		}
 		tr := l.planner.adopt(have, box, resolveFacts, objs, objs.keys())
-		_, err = l.programmer.program(tr, l.planner.compiler.Ruleset())
+		_, err = l.programmer.program(tr, l.planner.compiler.From)
 		return err
 	}
 	var tr nft.Transition
@@ -152,7 +152,7 @@ func (l *oracleLab) load(world *oracle.World) error {
 	} else {
 		tr = l.planner.relocate(box, resolveFacts, objs, append((*worldObjects)(before).keys(), objs.keys()...))
 	}
-	if _, err := l.programmer.program(tr, l.planner.compiler.Ruleset()); err != nil {
+	if _, err := l.programmer.program(tr, l.planner.compiler.From); err != nil {
 		return err
 	}
 	// The flows of another world would keep the endpoints that they had there.
@@ -166,7 +166,7 @@ func (l *oracleLab) verify() error {
 	if err != nil {
 		return err
 	}
-	if tr := nft.Diff(have, l.planner.compiler.Ruleset()); !tr.Empty() {
+	if tr := l.planner.compiler.From(have); !tr.Empty() {
 		return fmt.Errorf("the kernel does not hold what was planned: %+v is missing", tr)
 	}
 	l.loads++

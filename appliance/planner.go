@@ -3,7 +3,9 @@ package appliance
 import (
 	"cmp"
 	"maps"
+	"runtime"
 	"slices"
+	"sync"
 	"time"
 
 	"svcctl.io/svcctl/appliance/conntrack"
@@ -68,6 +70,13 @@ func newPlanner() *planner {
 	}
 }
 
+// anew is a planner that has planned nothing, in the same surroundings.
+func (p *planner) anew() *planner {
+	n := newPlanner()
+	n.served, n.occupied, n.progress = p.served, p.occupied, p.progress
+	return n
+}
+
 // adopt plans all Services on top of a ruleset that is in the kernel.
 func (p *planner) adopt(have nft.Ruleset, box nft.Box, facts resolve.Facts, objs objects, all []string) nft.Transition {
 	p.place(box, facts)
@@ -121,46 +130,97 @@ func (p *planner) resolve(objs objects, changed []string, box *nft.Box) map[stri
 	if p.occupied != nil {
 		p.occupied.known = false
 	}
-	outputs := make(map[string]planned, len(changed))
+	changed = sortedOnce(changed)
+	outputs := p.resolveAll(objs, changed)
 	affected := map[string]bool{}
-	for _, key := range changed {
-		p.progress()
-		out := p.resolveOne(objs, key)
-		outputs[key] = out
-		for _, other := range p.claims.Set(key, out.since, out.Ports) {
-			affected[other] = true
+	for i, key := range changed {
+		for _, other := range p.claims.Set(key, outputs[i].since, outputs[i].Ports) {
+			if _, is := slices.BinarySearch(changed, other); !is {
+				affected[other] = true
+			}
 		}
 	}
 	for key := range affected {
-		if _, ok := outputs[key]; !ok {
-			outputs[key] = p.resolveOne(objs, key)
-		}
+		changed = append(changed, key)
+		outputs = append(outputs, p.resolveOne(objs, key))
 	}
+	grants := make([]granting, len(outputs))
+	together(len(outputs), func(i int) { grants[i] = p.grant(changed[i], &outputs[i]) })
 	ports := make(map[string][]nft.ServicePort, len(outputs))
 	connections := make(map[string][]conntrack.Port, len(outputs))
-	for key, out := range outputs {
-		p.progress()
-		namespace, name, _ := cutKey(key)
-		granted, conflicts := p.claims.Grant(object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}, out.Ports)
-		ports[key] = granted
-		connections[key] = nil
-		for i := range granted {
-			connections[key] = append(connections[key], conntrack.PortOf(&granted[i], granted[i].Serving, out.drain))
-		}
+	for i, key := range changed {
+		out, granted := &outputs[i], &grants[i]
+		ports[key], connections[key] = granted.ports, granted.connections
 		if _, changedBefore := p.pending[key]; !changedBefore {
 			p.pending[key] = p.granted[key]
 		}
-		p.granted[key] = grant{granted, out.drain}
-		if len(granted) == 0 {
+		p.granted[key] = grant{granted.ports, out.drain}
+		if len(granted.ports) == 0 {
 			delete(p.granted, key)
 		}
-		p.record(key, granted, append(out.Problems, conflicts...))
+		p.record(key, granted.ports, append(out.Problems, granted.conflicts...))
 		if p.served != nil {
-			p.served(key, out.Health, granted)
+			p.served(key, out.Health, granted.ports)
 		}
 	}
 	p.flows.Update(box, connections)
 	return ports
+}
+
+// granting is what a Service gets of what it asks for.
+type granting struct {
+	ports       []nft.ServicePort
+	connections []conntrack.Port
+	conflicts   []resolve.Problem
+}
+
+// grant reads only, so that several may be granted at once.
+func (p *planner) grant(key string, out *planned) (g granting) {
+	p.progress()
+	namespace, name, _ := cutKey(key)
+	g.ports, g.conflicts = p.claims.Grant(object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}, out.Ports)
+	if len(g.ports) > 0 {
+		g.connections = make([]conntrack.Port, len(g.ports))
+	}
+	for i := range g.ports {
+		g.connections[i] = conntrack.PortOf(&g.ports[i], g.ports[i].Serving, out.drain)
+	}
+	return g
+}
+
+// resolveAll is resolveOne of each.
+func (p *planner) resolveAll(objs objects, keys []string) []planned {
+	outputs := make([]planned, len(keys))
+	together(len(keys), func(i int) {
+		p.progress()
+		outputs[i] = p.resolveOne(objs, keys[i])
+	})
+	return outputs
+}
+
+// minShare is how many Services are enough for another CPU.
+const minShare = 256
+
+// together calls do for 0 to n-1, on several CPUs when there are many.
+func together(n int, do func(i int)) {
+	var others sync.WaitGroup
+	part := max(minShare, (n+runtime.GOMAXPROCS(0)-1)/runtime.GOMAXPROCS(0))
+	for first := part; first < n; first += part {
+		others.Go(func() {
+			for i := first; i < min(first+part, n); i++ {
+				do(i)
+			}
+		})
+	}
+	for i := range min(part, n) {
+		do(i)
+	}
+	others.Wait()
+}
+
+func sortedOnce(keys []string) []string {
+	keys = slices.Sorted(slices.Values(keys))
+	return slices.Compact(keys)
 }
 
 func cutKey(key string) (namespace, name string, ok bool) {

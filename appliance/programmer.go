@@ -51,12 +51,12 @@ func (p *programmer) read() (nft.Ruleset, error) {
 	return have, nil
 }
 
-// program commits a transition that leads from what the kernel is known to hold to
-// want. When somebody else committed meanwhile, or the outcome of a commit is unknown,
+// program commits a transition that leads from what the kernel is known to hold to what is
+// wanted; from gives the one that leads there from anything else. When somebody else committed meanwhile, or the outcome of a commit is unknown,
 // it reads again and commits what is still missing; when the kernel refuses the change,
 // it replaces our tables as a whole, in one transaction. When it refuses that too, the
 // error is the *kernel.OpError.
-func (p *programmer) program(tr nft.Transition, want nft.Ruleset) (committed, error) {
+func (p *programmer) program(tr nft.Transition, from func(have nft.Ruleset) nft.Transition) (committed, error) {
 	var done committed
 	start := time.Now()
 	forget := tr.Forget
@@ -65,7 +65,7 @@ func (p *programmer) program(tr nft.Transition, want nft.Ruleset) (committed, er
 		if err != nil {
 			return done, err
 		}
-		tr = nft.Diff(have, want)
+		tr = from(have)
 	}
 	replaced := false
 	for attempt := 1; ; attempt++ {
@@ -84,9 +84,9 @@ func (p *programmer) program(tr nft.Transition, want nft.Ruleset) (committed, er
 			return done, errors.Join(err, readErr)
 		}
 		if isRefused {
-			tr, replaced = replacement(have, want), true
+			tr, replaced = replacement(have, from), true
 		} else {
-			tr = nft.Diff(have, want)
+			tr = from(have)
 		}
 	}
 	done.duration = time.Since(start)
@@ -94,9 +94,8 @@ func (p *programmer) program(tr nft.Transition, want nft.Ruleset) (committed, er
 	return done, p.sweep(forget)
 }
 
-// check asks the kernel whether it would take what leads from have to want.
-func (p *programmer) check(have, want nft.Ruleset) error {
-	tr := nft.Diff(have, want)
+// check asks the kernel whether it would take a transition.
+func (p *programmer) check(tr nft.Transition) error {
 	if tr.Apply.Empty() {
 		return nil
 	}
@@ -134,8 +133,8 @@ func (p *programmer) sweep(forget []nft.ForgetData) error {
 }
 
 // replacement deletes and makes every table anew.
-func replacement(have, want nft.Ruleset) nft.Transition {
-	tr := nft.Diff(nil, want)
+func replacement(have nft.Ruleset, from func(have nft.Ruleset) nft.Transition) nft.Transition {
+	tr := from(nil)
 	var deletes []nft.Op
 	for _, f := range nft.Families {
 		if have[f] != nil {

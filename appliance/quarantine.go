@@ -144,7 +144,7 @@ func (l *loop) quarantine(cause error, forget []nft.ForgetData) (committed, erro
 			delete(out, key)
 		}
 		l.planner.leave(l.store, out)
-		return l.kernel.check(have, l.planner.compiler.Ruleset())
+		return l.kernel.check(l.planner.compiler.From(have))
 	})
 	if err != nil {
 		l.planner.leave(l.store, nil)
@@ -156,14 +156,14 @@ func (l *loop) quarantine(cause error, forget []nft.ForgetData) (committed, erro
 		l.refusedWait = min(max(2*l.refusedWait, refusedFirst), refusedLast)
 		l.retryRefused = l.now().Add(l.refusedWait)
 	}
-	want := l.planner.compiler.Ruleset()
-	tr := nft.Diff(have, want)
+	compiler := l.planner.compiler
+	tr := compiler.From(have)
 	for _, f := range forget {
-		if t := want[f.Family]; t != nil && t.Sets[f.Set.Name] != nil {
+		if compiler.HasSet(f.Family, f.Set.Name) {
 			tr.Forget = append(tr.Forget, f)
 		}
 	}
-	return l.kernel.program(tr, want)
+	return l.kernel.program(tr, compiler.From)
 }
 
 // refused are the Services that were left out and are to be tried again now.

@@ -20,6 +20,7 @@ import (
 	"svcctl.io/svcctl/appliance/dns"
 	"svcctl.io/svcctl/appliance/metrics"
 	"svcctl.io/svcctl/appliance/node"
+	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/kernel"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/object"
@@ -306,7 +307,8 @@ func Down(context.Context) error {
 		return err
 	}
 	if len(have) > 0 {
-		if _, err := programmer.program(replacement(have, nil), nil); err != nil {
+		nothing := nft.NewCompiler().From
+		if _, err := programmer.program(replacement(have, nothing), nothing); err != nil {
 			return err
 		}
 	}

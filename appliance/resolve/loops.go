@@ -116,7 +116,14 @@ func without(list, other []netip.Addr) (rest []netip.Addr) {
 type served struct{ vips, backends []netip.Addr }
 
 func servedBy(ports []nft.ServicePort) served {
-	var s served
+	vips, backends := 0, 0
+	for i := range ports {
+		vips += len(ports[i].Frontends)
+		for _, pool := range ports[i].Pools {
+			backends += len(pool)
+		}
+	}
+	s := served{make([]netip.Addr, 0, vips), make([]netip.Addr, 0, backends)}
 	for i := range ports {
 		for j := range ports[i].Frontends {
 			if fe := &ports[i].Frontends[j]; fe.Addr.IsValid() && !fe.HostOwned {
@@ -141,16 +148,20 @@ func sortedOnce(addrs []netip.Addr) []netip.Addr {
 // problem for each of those addresses. The ports given are not changed.
 func (l *loops) cut(ref object.Ref, ports []nft.ServicePort) ([]nft.ServicePort, []Problem) {
 	var looping []netip.Addr
-	for _, addr := range servedBy(ports).backends {
-		if l.vips[addr.As16()] != nil {
-			looping = append(looping, addr)
+	for i := range ports {
+		for _, pool := range ports[i].Pools {
+			for _, endpoint := range pool {
+				if l.vips[endpoint.Addr().As16()] != nil {
+					looping = append(looping, endpoint.Addr())
+				}
+			}
 		}
 	}
 	if len(looping) == 0 {
 		return ports, nil
 	}
 	var problems []Problem
-	for _, addr := range looping {
+	for _, addr := range sortedOnce(looping) {
 		owner := l.vips.of(addr)[0]
 		problems = append(problems, Problem{ref, "", "BadEndpointAddress",
 			fmt.Sprintf("endpoint %s is left out: it is an address of Service %s, and connections would come back to the box", addr, owner), true})
