@@ -93,10 +93,7 @@ func (r *rig) write(path, text string) {
 	} else {
 		r.files[path] = manifest.Decode(path, []byte(text), manifest.DefaultLimits())
 	}
-	files := map[string]*manifest.File{}
-	for name, f := range r.files {
-		files[name] = f
-	}
+	files := manifest.FilesOf(r.files)
 	r.snapshot, r.unsynced = &watch.Snapshot{
 		Files: files, Sources: []watch.Source{{Dir: "manifests", State: watch.StateWatching, Files: len(files)}},
 	}, true

@@ -28,7 +28,7 @@ func Plan(cfg Config, paths []string, w io.Writer) ([]manifest.Problem, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := objects.SyncFiles(files); err != nil {
+	if _, err := objects.SyncFiles(manifest.FilesOf(files)); err != nil {
 		return nil, err
 	}
 	made := cfg.controllers(objects)

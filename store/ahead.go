@@ -33,6 +33,6 @@ func (a *Ahead) ServiceKeys() []string { return sortedOnce(a.index.keys()) }
 // SyncFilesAhead returns when both are over; otherwise it is not called. It may read from the
 // Store, which says nothing of this yet, and not write to it. After an error nothing of what
 // ahead was given has become true.
-func (s *Store) SyncFilesAhead(files map[string]*manifest.File, ahead func(*Ahead)) (SyncResult, error) {
+func (s *Store) SyncFilesAhead(files manifest.Files, ahead func(*Ahead)) (SyncResult, error) {
 	return s.syncFiles(files, ahead)
 }

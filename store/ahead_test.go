@@ -4,6 +4,8 @@ import (
 	"errors"
 	"slices"
 	"testing"
+
+	"svcctl.io/svcctl/store/manifest"
 )
 
 // Whoever asks for it sees what a first sync comes to while that is being written, and
@@ -18,7 +20,7 @@ func TestSyncFilesAhead(t *testing.T) {
 			return fault
 		})
 		var ahead *Ahead
-		result, err := b.s.SyncFilesAhead(b.files, func(a *Ahead) {
+		result, err := b.s.SyncFilesAhead(manifest.FilesOf(b.files), func(a *Ahead) {
 			ahead = a
 			if svc, _, _ := b.s.Service("default/web"); svc != nil {
 				t.Error("everybody sees it before it is written")
@@ -46,7 +48,7 @@ func TestSyncFilesAheadOfNothing(t *testing.T) {
 	b := newBox(t)
 	b.apply("a.yaml", "web {}")
 	b.write("b.yaml", "other {}")
-	if _, err := b.s.SyncFilesAhead(b.files, func(*Ahead) { t.Error("it is") }); err != nil {
+	if _, err := b.s.SyncFilesAhead(manifest.FilesOf(b.files), func(*Ahead) { t.Error("it is") }); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -2,7 +2,6 @@ package store
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"strings"
 	"testing"
@@ -100,7 +99,7 @@ func yamlOf(text string) string {
 
 func (b *box) sync() SyncResult {
 	b.t.Helper()
-	result, err := b.s.SyncFiles(maps.Clone(b.files))
+	result, err := b.s.SyncFiles(manifest.FilesOf(b.files))
 	if err != nil {
 		b.t.Fatal(err)
 	}

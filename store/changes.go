@@ -206,7 +206,7 @@ func (s *Store) Document(ref object.Ref) (o object.Object, path string, line int
 	}
 	for _, c := range s.claims[ref] {
 		if c.path == r.owner.File && c.document >= 0 {
-			return c.object, c.path, s.files[c.path].Documents[c.document].Line
+			return c.object, c.path, s.files.Get(c.path).Documents[c.document].Line
 		}
 	}
 	return nil, r.owner.File, 0

@@ -78,7 +78,7 @@ func isUnreadable(file *manifest.File) bool {
 
 // readFiles compares the files with those of the previous call, by pointer, and notes
 // what they claim now. It gives the objects whose claims have changed.
-func (t *transaction) readFiles(files map[string]*manifest.File) []object.Ref {
+func (t *transaction) readFiles(files manifest.Files) []object.Ref {
 	t.files = files
 	documents := 0
 	if !t.s.synced {
@@ -87,27 +87,17 @@ func (t *transaction) readFiles(files map[string]*manifest.File) []object.Ref {
 		}
 	}
 	touched := make(map[object.Ref]struct{}, documents)
-	known := 0
-	for path, file := range files {
-		old := t.s.files[path]
-		if old != nil {
-			known++
+	files.Changes(t.s.files, func(was, is *manifest.File) {
+		if is == nil {
+			t.readFile(was.Path, was, nil, touched)
+		} else {
+			t.readFile(is.Path, was, is, touched)
 		}
-		if old != file {
-			t.readFile(path, old, file, touched)
-		}
-	}
-	if known < len(t.s.files) {
-		for path, old := range t.s.files {
-			if files[path] == nil {
-				t.readFile(path, old, nil, touched)
-			}
-		}
-	}
+	})
 	if !t.s.synced {
 		// Files that went while nobody was looking.
 		for path := range t.s.unclaimed {
-			if files[path] == nil {
+			if files.Get(path) == nil {
 				t.readFile(path, nil, nil, touched)
 			}
 		}
@@ -219,7 +209,7 @@ func (t *transaction) decide(old *record, claims []claim) (claim, verdict) {
 				return c, use
 			}
 		}
-		if isUnreadable(t.files[old.owner.File]) {
+		if isUnreadable(t.files.Get(old.owner.File)) {
 			return claim{}, keep
 		}
 	}

@@ -25,13 +25,12 @@ func (s *sum) toggleEntry(entry []byte) {
 // entryHeader is the checksum and the revision in front of a stored value.
 const entryHeader = sha256.Size + 8
 
-func encodeEntry(pair Pair) []byte {
-	entry := make([]byte, entryHeader, entryHeader+len(pair.Value))
+// encodeEntry writes the stored form of a pair, of which entry has the length.
+func encodeEntry(entry []byte, pair Pair) {
 	binary.BigEndian.PutUint64(entry[sha256.Size:], pair.Revision)
-	entry = append(entry, pair.Value...)
+	copy(entry[entryHeader:], pair.Value)
 	checksum := checksumOf([]byte(pair.Key), entry[sha256.Size:])
 	copy(entry, checksum[:])
-	return entry
 }
 
 // checkEntry is the checksum of a stored entry, if that is what it should be.

@@ -31,6 +31,9 @@ const (
 	mappedBytes = 256 << 20
 	// growBytes is by how much more than is needed the file grows: each time takes an fsync.
 	growBytes = 256 << 10
+	// keptBuffer is how much memory is kept for the next commit: those of a few changes are
+	// alike, and what each of them would allocate anew is much of all that they do.
+	keptBuffer = 256 << 10
 )
 
 // The buckets of the file and the keys of metaBucket.
@@ -56,6 +59,7 @@ type File struct {
 	// verified says that all pairs have been held against the digest.
 	verified bool
 	commit   func(*bbolt.Tx) error // (*bbolt.Tx).Commit; tests make it fail
+	buffer   []byte                // see room
 }
 
 // OpenFile opens the data directory, which is made (mode 0700) if it does not exist,
@@ -220,6 +224,27 @@ func (f *File) Load(prefix string) (pairs []Pair, err error) {
 	return pairs, nil
 }
 
+// room is memory for the entries of some pairs, until the next call.
+func (f *File) room(puts []Pair) [][]byte {
+	size := 0
+	for _, pair := range puts {
+		size += entryHeader + len(pair.Value)
+	}
+	buffer := f.buffer[:cap(f.buffer)]
+	if size > cap(buffer) {
+		buffer = make([]byte, size)
+	}
+	if size <= keptBuffer {
+		f.buffer = buffer
+	}
+	entries := make([][]byte, len(puts))
+	for i, pair := range puts {
+		n := entryHeader + len(pair.Value)
+		entries[i], buffer = buffer[:n:n], buffer[n:]
+	}
+	return entries
+}
+
 // release takes so many bytes of the file out of the memory that counts as ours: most of what
 // is read at a start is not read again, and what is comes from the kernel's cache.
 func (f *File) release(size int64) {
@@ -260,7 +285,7 @@ func (f *File) Commit(t Transaction) (err error) {
 		return f.fail(err)
 	}
 	defer tx.Rollback() // after a commit it does nothing
-	if err := apply(tx, t); err != nil {
+	if err := f.apply(tx, t); err != nil {
 		if errors.Is(err, ErrConflict) {
 			return err
 		}
@@ -324,7 +349,7 @@ func (f *File) Close() error {
 const manyPuts = 1_000
 
 // apply puts a transaction into a bbolt transaction.
-func apply(tx *bbolt.Tx, t Transaction) error {
+func (f *File) apply(tx *bbolt.Tx, t Transaction) error {
 	pairs, meta := tx.Bucket(pairsBucket), tx.Bucket(metaBucket)
 	if entryRevision(pairs.Get([]byte(t.CompareKey))) != t.CompareRevision {
 		return ErrConflict
@@ -344,8 +369,8 @@ func apply(tx *bbolt.Tx, t Transaction) error {
 	if len(puts) > manyPuts {
 		pairs.FillPercent = 1
 	}
-	entries := make([][]byte, len(puts))
-	together(len(puts), func(i int) { entries[i] = encodeEntry(puts[i]) })
+	entries := f.room(puts)
+	together(len(puts), func(i int) { encodeEntry(entries[i], puts[i]) })
 	for i, entry := range entries {
 		key := []byte(puts[i].Key)
 		digest.toggleEntry(pairs.Get(key))

@@ -345,7 +345,7 @@ func (b *box) live(all *model, acks *acknowledged, seed uint64) []*model {
 				return
 			default:
 			}
-			if _, err := b.s.SyncFiles(randomFiles(r)); dead(err) {
+			if _, err := b.s.SyncFiles(manifest.FilesOf(randomFiles(r))); dead(err) {
 				return
 			}
 		}

@@ -150,7 +150,7 @@ func BenchmarkSelecting(b *testing.B) {
 		text.WriteString(podYAML(fmt.Sprintf("p%d", i), fmt.Sprintf("all: everything, app: s%d", i%1000)))
 	}
 	files["pods.yaml"] = manifest.Decode("pods.yaml", []byte(text.String()), manifest.DefaultLimits())
-	if _, err := bx.s.SyncFiles(files); err != nil {
+	if _, err := bx.s.SyncFiles(manifest.FilesOf(files)); err != nil {
 		b.Fatal(err)
 	}
 	b.ReportAllocs()

@@ -55,7 +55,7 @@ func (s *Store) Problems() []manifest.Problem {
 	defer s.mu.RUnlock()
 	var problems []manifest.Problem
 	for path := range s.troubled {
-		if file := s.files[path]; file != nil {
+		if file := s.files.Get(path); file != nil {
 			if file.Err != nil {
 				problems = append(problems, *file.Err)
 			}
@@ -86,7 +86,7 @@ func compareProblems(a, b manifest.Problem) int {
 func (s *Store) position(ref object.Ref, path, field string) (line, column int) {
 	for _, c := range s.claims[ref] {
 		if c.path == path && c.document >= 0 {
-			return s.files[path].Documents[c.document].Position(fieldInFile(c.object, field))
+			return s.files.Get(path).Documents[c.document].Position(fieldInFile(c.object, field))
 		}
 	}
 	return 0, 0

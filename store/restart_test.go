@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -14,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -80,7 +80,7 @@ func (b *box) crash(fault Fault) {
 	b.t.Helper()
 	before, problems, revision := objects(b.s), b.problems(), b.s.Revision()
 	b.engine.Inject(func(Transaction) Fault { return fault })
-	if _, err := b.s.SyncFiles(b.files); !errors.Is(err, ErrInjected) {
+	if _, err := b.s.SyncFiles(manifest.FilesOf(b.files)); !errors.Is(err, ErrInjected) {
 		b.t.Fatalf("got %v", err)
 	}
 	b.engine.Inject(nil)
@@ -353,7 +353,7 @@ func TestRandomStories(t *testing.T) {
 			case 1:
 				before := objects(b.s)
 				b.engine.Inject(func(Transaction) Fault { return Refuse })
-				if _, err := b.s.SyncFiles(maps.Clone(b.files)); objects(b.s) != before {
+				if _, err := b.s.SyncFiles(manifest.FilesOf(b.files)); objects(b.s) != before {
 					t.Fatalf("a commit that failed was published: %v", err)
 				}
 				b.engine.Inject(nil)

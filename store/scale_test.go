@@ -2,7 +2,6 @@ package store
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"sync"
 	"testing"
@@ -44,7 +43,7 @@ func wideRange(c *Config) {
 func TestReadersBesideWriters(t *testing.T) {
 	b := newBox(t, wideRange)
 	files := manyFiles(20)
-	if _, err := b.s.SyncFiles(maps.Clone(files)); err != nil {
+	if _, err := b.s.SyncFiles(manifest.FilesOf(files)); err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan struct{})
@@ -77,7 +76,7 @@ func TestReadersBesideWriters(t *testing.T) {
 			path := fmt.Sprintf("svc-%d.yaml", (version+i)%20)
 			files[path] = fileOf(path, (version+i)%20, version)
 		}
-		if _, err := b.s.SyncFiles(maps.Clone(files)); err != nil {
+		if _, err := b.s.SyncFiles(manifest.FilesOf(files)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -100,13 +99,14 @@ func BenchmarkSyncOneFile(b *testing.B) {
 				bx.s = s
 			}
 			files := manyFiles(n)
-			if _, err := bx.s.SyncFiles(maps.Clone(files)); err != nil {
+			if _, err := bx.s.SyncFiles(manifest.FilesOf(files)); err != nil {
 				b.Fatal(err)
 			}
-			// What a watcher hands out: a new map, with one new file.
-			snapshots := []map[string]*manifest.File{maps.Clone(files), maps.Clone(files)}
+			// What a watcher hands out: new files, with one that is another.
+			snapshots := []manifest.Files{manifest.FilesOf(files), manifest.FilesOf(files)}
 			for i := range snapshots {
-				snapshots[i]["svc-7.yaml"] = fileOf("svc-7.yaml", 7, 10+i)
+				changed, _ := snapshots[i].Find("svc-7.yaml")
+				snapshots[i][changed] = fileOf("svc-7.yaml", 7, 10+i)
 			}
 			b.ReportAllocs()
 			i := 0
@@ -129,7 +129,7 @@ func BenchmarkSyncAll(b *testing.B) {
 	b.Run("new", func(b *testing.B) {
 		for b.Loop() {
 			filled = newBox(b, wideRange)
-			if _, err := filled.s.SyncFiles(files); err != nil {
+			if _, err := filled.s.SyncFiles(manifest.FilesOf(files)); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -138,7 +138,7 @@ func BenchmarkSyncAll(b *testing.B) {
 		for b.Loop() {
 			filled.engine = filled.engine.Reopen()
 			filled.open()
-			result, err := filled.s.SyncFiles(files)
+			result, err := filled.s.SyncFiles(manifest.FilesOf(files))
 			if err != nil || result.Created+result.Updated+result.Deleted != 0 {
 				b.Fatal(result, err)
 			}

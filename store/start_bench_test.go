@@ -2,18 +2,17 @@ package store
 
 import (
 	"fmt"
-	"maps"
+	"slices"
 	"testing"
 
 	"svcctl.io/svcctl/store/manifest"
 )
 
 // fullFiles are n Services with five endpoints each, a hundred in a file.
-func fullFiles(n int) map[string]*manifest.File {
-	files := make(map[string]*manifest.File, n/perFile)
+func fullFiles(n int) (files manifest.Files) {
 	for first := 0; first < n; first += perFile {
 		path := fmt.Sprintf("/manifests/%05d.yaml", first)
-		files[path] = manifest.Decode(path, fullText(first, 0), manifest.Limits{})
+		files = append(files, manifest.Decode(path, fullText(first, 0), manifest.Limits{}))
 	}
 	return files
 }
@@ -115,8 +114,9 @@ func BenchmarkSyncOneOfMany(b *testing.B) {
 	texts := [][]byte{fullText(700, 1), fullText(700, 2)}
 	i := 0
 	step := func() {
-		files = maps.Clone(files)
-		files[changed] = files[changed].Update(texts[i%2], manifest.Limits{})
+		files = slices.Clone(files)
+		at, _ := files.Find(changed)
+		files[at] = files[at].Update(texts[i%2], manifest.Limits{})
 		i++
 		if result, err := s.SyncFiles(files); err != nil || result.Created+result.Updated == 0 {
 			b.Fatal(result, err)
@@ -125,7 +125,7 @@ func BenchmarkSyncOneOfMany(b *testing.B) {
 	step()
 	b.Run("parse", func(b *testing.B) {
 		b.ReportAllocs()
-		file := files[changed]
+		file := files.Get(changed)
 		for i := 0; b.Loop(); i++ {
 			file = file.Update(texts[i%2], manifest.Limits{})
 		}

@@ -48,7 +48,7 @@ type Store struct {
 	concerning uint64 // the last revision that is not chatter alone
 	lists      lists
 	published  chan struct{} // see Published
-	files      map[string]*manifest.File
+	files      manifest.Files
 	claims     map[object.Ref][]claim
 	notes      map[object.Ref][]note
 	duplicates map[string][]manifest.Problem
@@ -74,7 +74,6 @@ func Open(engine Engine, cfg Config) (*Store, error) {
 		waiting:    map[object.Ref]struct{}{},
 		records:    map[object.Ref]*record{},
 		index:      newIndex(),
-		files:      map[string]*manifest.File{},
 		claims:     map[object.Ref][]claim{},
 		notes:      map[object.Ref][]note{},
 		duplicates: map[string][]manifest.Problem{},
@@ -117,12 +116,7 @@ func (s *Store) load() error {
 	}
 	s.records = make(map[object.Ref]*record, len(records))
 	// The age decides who of two Services has a value.
-	slices.SortFunc(records, func(a, b *record) int {
-		if c := compareAge(a, b); c != 0 {
-			return c
-		}
-		return compareRefs(object.RefOf(a.object), object.RefOf(b.object))
-	})
+	sortByAge(records, func(r *record) (object.Ref, *record) { return object.RefOf(r.object), r })
 	for _, r := range records {
 		s.reopen(r)
 	}

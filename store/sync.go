@@ -23,12 +23,12 @@ type SyncResult struct {
 // that wait for something that was released. All it changes is one commit; what cannot be
 // accepted is among Problems afterwards, and does not keep the rest from being accepted.
 // The error is that of the commit: nothing has changed then, and the call may be repeated.
-// The map is kept, and may not be changed.
-func (s *Store) SyncFiles(files map[string]*manifest.File) (SyncResult, error) {
+// The files are kept, and may not be changed.
+func (s *Store) SyncFiles(files manifest.Files) (SyncResult, error) {
 	return s.syncFiles(files, nil)
 }
 
-func (s *Store) syncFiles(files map[string]*manifest.File, ahead func(*Ahead)) (SyncResult, error) {
+func (s *Store) syncFiles(files manifest.Files, ahead func(*Ahead)) (SyncResult, error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	t := s.begin()
@@ -88,7 +88,7 @@ func (t *transaction) commit(joint []*change) (SyncResult, error) {
 	changes = append(changes, ends...)
 	before := max(s.revision, s.seed)
 	out := Transaction{CompareKey: headKey, CompareRevision: s.revision}
-	out.addObjects(changes, t.revision)
+	out.addObjects(changes, t.revision, len(changes) > len(joint))
 	revision := s.revision
 	var journal journalUpdate
 	if t.revision != before {
@@ -110,9 +110,11 @@ func (t *transaction) commit(joint []*change) (SyncResult, error) {
 	return t.publish(changes, revision, journal), nil
 }
 
-// addObjects adds what becomes of each object in the end.
-func (out *Transaction) addObjects(changes []*change, revision uint64) {
-	seen := make(map[object.Ref]struct{}, len(changes))
+// addObjects adds what becomes of each object in the end; repeated says that an object may be
+// among the changes more than once.
+func (out *Transaction) addObjects(changes []*change, revision uint64, repeated bool) {
+	out.Puts = slices.Grow(out.Puts, len(changes)+1)
+	seen := map[object.Ref]struct{}{}
 	for _, c := range slices.Backward(changes) {
 		if c.revision == 0 {
 			continue
@@ -120,7 +122,9 @@ func (out *Transaction) addObjects(changes []*change, revision uint64) {
 		if _, later := seen[c.ref]; later {
 			continue
 		}
-		seen[c.ref] = struct{}{}
+		if repeated {
+			seen[c.ref] = struct{}{}
+		}
 		if c.remove {
 			out.Deletes = append(out.Deletes, objectKey(c.ref))
 		} else {
@@ -231,7 +235,7 @@ func (t *transaction) publishFiles() {
 			s.duplicates[path] = duplicates
 			s.troubled[path] = struct{}{}
 		}
-		if file := t.files[path]; file != nil && (file.Err != nil || len(file.Problems) > 0) {
+		if file := t.files.Get(path); file != nil && (file.Err != nil || len(file.Problems) > 0) {
 			s.troubled[path] = struct{}{}
 		}
 	}

@@ -3,6 +3,7 @@ package store
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -18,7 +19,7 @@ import (
 type transaction struct {
 	s *Store
 	// files and claims are as of this transaction; claims has only those that differ.
-	files      map[string]*manifest.File
+	files      manifest.Files
 	claims     map[object.Ref][]claim
 	duplicates map[string][]manifest.Problem
 	changes    map[object.Ref]*change
@@ -181,23 +182,35 @@ func (t *transaction) sorted() []*change {
 	for _, c := range t.changes {
 		changes = append(changes, c)
 	}
-	slices.SortFunc(changes, func(a, b *change) int {
-		return cmp.Or(compareAge(a.old, b.old), compareRefs(a.ref, b.ref))
-	})
+	sortByAge(changes, func(c *change) (object.Ref, *record) { return c.ref, c.old })
 	return changes
 }
 
-// compareAge puts older objects first, and those that are not there yet last.
-func compareAge(a, b *record) int {
-	switch {
-	case a == nil && b == nil:
-		return 0
-	case a == nil:
-		return 1
-	case b == nil:
-		return -1
+// sortByAge puts the oldest objects first, those of one age in the order of their names, and
+// last those that are not there yet.
+func sortByAge[T any](all []T, of func(T) (object.Ref, *record)) {
+	type aged struct {
+		since int64 // seconds, which is what creation times have
+		ref   object.Ref
+		one   T
 	}
-	return createdAt(a.object).Compare(createdAt(b.object))
+	keyed := make([]aged, len(all))
+	for i, one := range all {
+		ref, r := of(one)
+		keyed[i] = aged{math.MaxInt64, ref, one}
+		if r != nil {
+			keyed[i].since = createdAt(r.object).Unix()
+		}
+	}
+	slices.SortFunc(keyed, func(a, b aged) int {
+		if a.since != b.since {
+			return cmp.Compare(a.since, b.since)
+		}
+		return compareRefs(a.ref, b.ref)
+	})
+	for i := range keyed {
+		all[i] = keyed[i].one
+	}
 }
 
 func createdAt(o object.Object) time.Time {
@@ -208,5 +221,11 @@ func createdAt(o object.Object) time.Time {
 }
 
 func compareRefs(a, b object.Ref) int {
-	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), strings.Compare(a.Kind, b.Kind))
+	if a.Namespace != b.Namespace {
+		return strings.Compare(a.Namespace, b.Namespace)
+	}
+	if a.Name != b.Name {
+		return strings.Compare(a.Name, b.Name)
+	}
+	return strings.Compare(a.Kind, b.Kind)
 }

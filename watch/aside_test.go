@@ -40,7 +40,7 @@ func TestLargeFileIsReadAside(t *testing.T) {
 		t.Helper()
 		var got []string
 		for _, name := range []string{"large", "together", "other", "lacking", "gone"} {
-			if file := w.snapshot().Files[filepath.Join(dir, name+".yaml")]; file != nil {
+			if file := w.snapshot().Files.Get(filepath.Join(dir, name+".yaml")); file != nil {
 				got = append(got, file.Documents[0].Object.GetMeta().Name)
 			}
 		}
@@ -68,13 +68,13 @@ func TestLargeFileIsReadAside(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, "gone.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	before := w.previous.Files[filepath.Join(dir, "other.yaml")]
+	before := w.previous.Files.Get(filepath.Join(dir, "other.yaml"))
 	look()
 	if w.aside == nil || len(w.aside.files) != 2 {
 		t.Fatal("the large file, and the one that settled with it, are not read aside")
 	}
 	want("a1 b1 c d1 e1")
-	if w.snapshot().Files[filepath.Join(dir, "other.yaml")] == before {
+	if w.snapshot().Files.Get(filepath.Join(dir, "other.yaml")) == before {
 		t.Error("another file waits for the large one")
 	}
 	<-w.asideRead

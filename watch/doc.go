@@ -19,6 +19,10 @@
 // two. All links that a ..data switch turns (as ConfigMaps are mounted) are in one
 // snapshot.
 //
+// A file of a megabyte or more that has changed is read beside the loop, together with those
+// that settled when it did. Changes of other files do not wait for it; but until it is read no
+// object vanishes, for it may have moved there.
+//
 // # What is read
 //
 // *.yaml, *.yml and *.json, recursively; no dotfiles and no editors' temporary files.

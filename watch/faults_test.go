@@ -172,7 +172,7 @@ func TestUnavailable(t *testing.T) {
 				back := away(h)
 				s := h.within(0, 1200*time.Millisecond)
 				h.problem(s, dir, "the directory is unavailable", "what its one file said last stays in force")
-				if s.Sources[0].State != StateUnavailable || s.Sources[0].Err == nil || s.Files[h.path("a.yaml")] != first.Files[h.path("a.yaml")] {
+				if s.Sources[0].State != StateUnavailable || s.Sources[0].Err == nil || s.Files.Get(h.path("a.yaml")) != first.Files.Get(h.path("a.yaml")) {
 					t.Errorf("%+v; %s", s.Sources, show(s))
 				}
 				h.none(30 * time.Second)
@@ -392,7 +392,7 @@ func TestFileBecomesUnusable(t *testing.T) {
 		h.problem(s, "a FIFO", "its last good content stays in force")
 		must(h.T, os.Remove(h.path("a.yaml")))
 		h.write("a.yaml", services("a"))
-		if s = h.next(); len(s.Problems) > 0 || s.Files[h.path("a.yaml")] != first.Files[h.path("a.yaml")] {
+		if s = h.next(); len(s.Problems) > 0 || s.Files.Get(h.path("a.yaml")) != first.Files.Get(h.path("a.yaml")) {
 			h.Errorf("%s; %v", show(s), s.Problems)
 		}
 	})

@@ -117,7 +117,7 @@ func (w *Watcher) observe(s *source, path string, seen sight, h hint, now time.T
 		f.change = nil
 		delete(w.waiting, path)
 		if seen.kind == gone {
-			delete(w.files, path)
+			w.forget(f)
 		}
 		return
 	}

@@ -163,9 +163,9 @@ func (h *harness) is(s *Snapshot, want string) {
 
 func show(s *Snapshot) string {
 	var files []string
-	for _, path := range slices.Sorted(maps.Keys(s.Files)) {
-		text := filepath.Base(path) + ":"
-		for _, d := range s.Files[path].Documents {
+	for _, f := range s.Files {
+		text := filepath.Base(f.Path) + ":"
+		for _, d := range f.Documents {
 			text += " " + d.Object.GetMeta().Name
 		}
 		files = append(files, text)

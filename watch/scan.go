@@ -67,7 +67,7 @@ func (w *Watcher) scan(s *source, hints map[string]hint, now time.Time) {
 		return
 	}
 	switch {
-	case len(wk.sights) > 0 || !w.hasFiles(s):
+	case len(wk.sights) > 0 || s.good == 0:
 		s.trusted = true
 	case !s.trusted:
 		w.lose(s, errEmpty, now)
@@ -101,16 +101,6 @@ func (w *Watcher) compare(s *source, wk *walk, hints map[string]hint, now time.T
 	if problems := wk.problems(); !slices.Equal(s.problems, problems) {
 		s.problems, w.changed = problems, true
 	}
-}
-
-// hasFiles tells whether anything of a source is in force.
-func (w *Watcher) hasFiles(s *source) bool {
-	for _, f := range w.files {
-		if f.source == s && f.good != nil {
-			return true
-		}
-	}
-	return false
 }
 
 // lose notes that a directory cannot be read. Its files stay as they are.

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -161,7 +162,7 @@ func TestTouches(t *testing.T) {
 		h.write("b.yaml", services("x"))
 		s := h.within(90*time.Millisecond, 120*time.Millisecond)
 		h.is(s, "a.yaml: web, b.yaml: x")
-		if s.Files[h.path("a.yaml")] != first.Files[h.path("a.yaml")] {
+		if s.Files.Get(h.path("a.yaml")) != first.Files.Get(h.path("a.yaml")) {
 			h.Error("the touched file is another one")
 		}
 	})
@@ -192,12 +193,12 @@ func TestOnlyWhatChangedIsRead(t *testing.T) {
 		if after.Reads-before.Reads > 2 || after.Scans != before.Scans {
 			h.Errorf("%d readings, %d scans", after.Reads-before.Reads, after.Scans-before.Scans)
 		}
-		for path, f := range second.Files {
-			if same := f == first.Files[path]; same == (path == h.path("f07.yaml")) {
-				h.Errorf("%s: same %t", path, same)
+		for _, f := range second.Files {
+			if same := f == first.Files.Get(f.Path); same == (f.Path == h.path("f07.yaml")) {
+				h.Errorf("%s: same %t", f.Path, same)
 			}
 		}
-		if first.Files[h.path("f07.yaml")].Documents[0].Object != second.Files[h.path("f07.yaml")].Documents[0].Object {
+		if first.Files.Get(h.path("f07.yaml")).Documents[0].Object != second.Files.Get(h.path("f07.yaml")).Documents[0].Object {
 			h.Error("an unchanged document of a changed file is another object")
 		}
 		h.none(time.Minute)
@@ -212,12 +213,12 @@ func TestBrokenFileKeepsItsLastGoodContent(t *testing.T) {
 		s := h.next()
 		h.is(s, "a.yaml: web, b.yaml: x y")
 		h.problem(s, "a.yaml:9:5", "could not be parsed", "its last good content stays in force")
-		if s.Files[h.path("a.yaml")] != first.Files[h.path("a.yaml")] {
+		if s.Files.Get(h.path("a.yaml")) != first.Files.Get(h.path("a.yaml")) {
 			h.Error("the last good file is another one")
 		}
 		h.write("a.yaml", services("web"))
 		s = h.next()
-		if len(s.Problems) > 0 || s.Files[h.path("a.yaml")] != first.Files[h.path("a.yaml")] {
+		if len(s.Problems) > 0 || s.Files.Get(h.path("a.yaml")) != first.Files.Get(h.path("a.yaml")) {
 			h.Errorf("after the repair: %v", s.Problems)
 		}
 		h.write("c.yaml", "[")
@@ -234,8 +235,8 @@ func TestBadDocument(t *testing.T) {
 		h.write("a.yaml", services("web")+strings.Replace(services("db"), "port:", "prot:", 1))
 		s := h.within(90*time.Millisecond, 120*time.Millisecond)
 		h.is(s, "a.yaml: web")
-		if len(s.Problems) != 0 || len(s.Files[h.path("a.yaml")].Problems) != 1 {
-			h.Errorf("problems %v, of the file %v", s.Problems, s.Files[h.path("a.yaml")].Problems)
+		if len(s.Problems) != 0 || len(s.Files.Get(h.path("a.yaml")).Problems) != 1 {
+			h.Errorf("problems %v, of the file %v", s.Problems, s.Files.Get(h.path("a.yaml")).Problems)
 		}
 	})
 }
@@ -359,5 +360,33 @@ func TestNoticed(t *testing.T) {
 		if s := h.next(); s.Noticed.Before(second) || s.Noticed.After(time.Now()) {
 			h.Errorf("noticed %v after the second change", s.Noticed.Sub(second))
 		}
+	})
+}
+
+// Who asks for what is there now does not wait for a writer that never pauses: what was
+// written when it was asked is in force when a file that is never quiet is, at the latest.
+func TestRescanBesideAWriterThatNeverPauses(t *testing.T) {
+	bubble(t, map[string]string{"a.yaml": services("web")}, func(h *harness) {
+		h.next()
+		stop, stopped := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(stopped)
+			for n := 1; ; n++ {
+				h.write("noise.yaml", strings.Repeat("#\n", n%100)+services("noise"))
+				select {
+				case <-stop:
+					return
+				case <-time.After(3 * time.Millisecond):
+				}
+			}
+		}()
+		time.Sleep(time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*defaultSettleCap)
+		defer cancel()
+		if err := h.w.Rescan(ctx); err != nil {
+			h.Errorf("rescan: %v", err)
+		}
+		close(stop)
+		<-stopped
 	})
 }

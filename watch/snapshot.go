@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -22,9 +21,9 @@ const (
 
 // A Snapshot is what all directories said at one moment. It is immutable.
 type Snapshot struct {
-	// Files are by absolute path, each with its last good content: Err is nil in all of
+	// Files are those of absolute paths, each with its last good content: Err is nil in all of
 	// them. The same pointer as in an earlier snapshot means the same content.
-	Files map[string]*manifest.File
+	Files manifest.Files
 	// Problems are those of whole files and of directories, sorted by path. Those of
 	// single documents are in Files.
 	Problems []manifest.Problem
@@ -99,24 +98,45 @@ func (w *Watcher) readOnce() bool {
 	return true
 }
 
+// note brings what snapshots are made of up to date with a file.
+func (w *Watcher) note(f *file) {
+	i, found := w.good.Find(f.path)
+	switch {
+	case f.good == nil:
+	case found:
+		w.good[i] = f.good
+	default:
+		w.good = slices.Insert(w.good, i, f.good)
+		f.source.good++
+	}
+	if f.problem() != nil {
+		w.bad[f.path] = f
+	} else {
+		delete(w.bad, f.path)
+	}
+}
+
+// forget drops a file that is gone.
+func (w *Watcher) forget(f *file) {
+	delete(w.files, f.path)
+	delete(w.bad, f.path)
+	if i, found := w.good.Find(f.path); found {
+		w.good = slices.Delete(w.good, i, i+1)
+		f.source.good--
+	}
+}
+
 func (w *Watcher) snapshot() *Snapshot {
-	out := &Snapshot{Files: make(map[string]*manifest.File, len(w.files))}
-	count := map[*source]int{}
-	for path, f := range w.files {
-		if f.good != nil {
-			out.Files[path] = f.good
-			count[f.source]++
-		}
-		if p := f.problem(); p != nil {
-			out.Problems = append(out.Problems, *p)
-		}
+	out := &Snapshot{Files: slices.Clone(w.good)}
+	for _, f := range w.bad {
+		out.Problems = append(out.Problems, *f.problem())
 	}
 	for _, s := range w.sources {
-		src := Source{Dir: s.dir, State: s.state, Files: count[s]}
+		src := Source{Dir: s.dir, State: s.state, Files: s.good}
 		if s.state == StateUnavailable {
 			src.Err = s.err
 			out.Problems = append(out.Problems, manifest.Problem{File: s.dir, Reason: ReasonUnavailable,
-				Message: fmt.Sprintf("the directory is unavailable: %v; %s", s.err, remembered(count[s]))})
+				Message: fmt.Sprintf("the directory is unavailable: %v; %s", s.err, remembered(s.good))})
 		} else if w.noWatch != nil {
 			src.State, src.Err = StatePolling, w.noWatch
 			out.Problems = append(out.Problems, manifest.Problem{File: s.dir, Reason: ReasonPolling, Warning: true,
@@ -136,7 +156,7 @@ func (w *Watcher) snapshot() *Snapshot {
 }
 
 func (s *Snapshot) equal(other *Snapshot) bool {
-	return maps.Equal(s.Files, other.Files) && slices.Equal(s.Problems, other.Problems) &&
+	return slices.Equal(s.Files, other.Files) && slices.Equal(s.Problems, other.Problems) &&
 		slices.EqualFunc(s.Sources, other.Sources, func(a, b Source) bool {
 			sameErr := errors.Is(a.Err, b.Err) || a.Err != nil && b.Err != nil && a.Err.Error() == b.Err.Error()
 			return a.Dir == b.Dir && a.State == b.State && a.Files == b.Files && sameErr

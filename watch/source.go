@@ -1,7 +1,6 @@
 package watch
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -29,6 +28,7 @@ type source struct {
 	// trusted: files were seen in this very directory, so that it may be empty later.
 	trusted bool
 
+	good  int       // how many files of it are in force
 	state State     // "" before the first reading
 	err   error     // why it is unavailable
 	lost  time.Time // since when it is; zero: it is not
@@ -166,15 +166,23 @@ func read(root *os.Root, rel string, seen sight, most int) ([]byte, sight, error
 	if info.Size() > int64(most) {
 		return nil, sight{}, fmt.Errorf("the file has %d bytes, more than the limit of %d; split it", info.Size(), most)
 	}
-	var data bytes.Buffer
-	data.Grow(int(info.Size()) + bytes.MinRead)
-	if _, err := data.ReadFrom(io.LimitReader(f, int64(most)+1)); err != nil {
+	data := make([]byte, info.Size()+1)
+	n, err := io.ReadFull(f, data)
+	switch {
+	case err == nil: // it has grown
+		var more []byte
+		more, err = io.ReadAll(io.LimitReader(f, int64(most-n)+1))
+		data = append(data, more...)
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		data, err = data[:n], nil
+	}
+	if err != nil {
 		return nil, sight{}, err
 	}
 	if info, err = f.Stat(); err != nil {
 		return nil, sight{}, err
 	}
-	return data.Bytes(), sightOf(info, seen.linked), nil
+	return data, sightOf(info, seen.linked), nil
 }
 
 func (s sight) identity() identity { return s.version.identity }

@@ -24,7 +24,7 @@ func (w *Watcher) load() error {
 	if err != nil {
 		return fmt.Errorf("watch: load the last good contents: %w", err)
 	}
-	paths := slices.Collect(maps.Keys(contents))
+	paths := slices.Sorted(maps.Keys(contents))
 	loaded := make([]*file, len(paths))
 	together(len(paths), func(i int) {
 		path, content := paths[i], contents[paths[i]]
@@ -46,6 +46,7 @@ func (w *Watcher) load() error {
 			w.saver.put(path, nil) // of a directory that is not watched any more
 		} else {
 			w.files[path] = loaded[i]
+			w.note(loaded[i])
 		}
 	}
 	return nil
@@ -139,7 +140,7 @@ func (w *Watcher) take(f *file, now content, at time.Time) {
 		if w.aside != nil {
 			return // what was in it may be in one that is being read
 		}
-		delete(w.files, f.path)
+		w.forget(f)
 		delete(w.waiting, f.path)
 		w.saver.put(f.path, nil)
 		w.change(f.change.first)
@@ -167,6 +168,7 @@ func (w *Watcher) done(f *file) {
 	}
 	f.seen, f.taken = f.change.sight, true
 	f.change = nil
+	w.note(f)
 	delete(w.waiting, f.path)
 }
 
@@ -263,9 +265,16 @@ func (w *Watcher) limits() manifest.Limits {
 	return limits
 }
 
+// sameObjects tells whether two files have the same objects in the same order.
+func sameObjects(a, b *manifest.File) bool {
+	return slices.EqualFunc(a.Documents, b.Documents, func(a, b manifest.Document) bool {
+		return a.Object == b.Object || object.RefOf(a.Object) == object.RefOf(b.Object)
+	})
+}
+
 // lacks tells whether an object of before is not in next, be it good or bad.
 func lacks(next, before *manifest.File) bool {
-	if before == nil || len(before.Documents) == 0 {
+	if before == nil || sameObjects(next, before) {
 		return false
 	}
 	have := make(map[object.Ref]bool, len(next.Documents))

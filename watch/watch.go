@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -112,6 +114,8 @@ type Watcher struct {
 	// What follows belongs to Run.
 	sources []*source
 	files   map[string]*file
+	good    manifest.Files   // what is in force of them
+	bad     map[string]*file // those of them with a problem
 	waiting map[string]*file // those of files with a change that has not settled
 	saver   *saver
 	notify  notifier // nil when there is none
@@ -131,9 +135,9 @@ type Watcher struct {
 	aside     *aside        // files that are being read beside the loop; nil: none
 	asideRead chan struct{} // has a value when they are read
 
-	asked    []chan struct{} // requests that are not answered yet
-	changed  bool            // since the last snapshot
-	began    time.Time       // when the oldest change of a file that is in none was noticed
+	asked    []request // that are not answered yet
+	changed  bool      // since the last snapshot
+	began    time.Time // when the oldest change of a file that is in none was noticed
 	previous *Snapshot
 	nextShot time.Time
 
@@ -163,6 +167,7 @@ func New(cfg Config) (*Watcher, error) {
 		asideRead: make(chan struct{}, 1),
 		requests:  make(chan chan struct{}),
 		files:     map[string]*file{},
+		bad:       map[string]*file{},
 		waiting:   map[string]*file{},
 		armed:     map[string]identity{},
 		dirty:     map[string]hint{},
@@ -237,8 +242,8 @@ func (w *Watcher) Run(ctx context.Context) error {
 		case <-w.asideRead:
 			w.takeAside(time.Now())
 		case done := <-w.requests:
-			w.asked = append(w.asked, done)
 			w.rescan(time.Now())
+			w.ask(done)
 		case <-timer.C:
 		}
 		w.work(time.Now())
@@ -263,15 +268,34 @@ func (w *Watcher) Rescan(ctx context.Context) error {
 	}
 }
 
-// answer ends the requests when nothing that was seen waits for anything.
+// A request is somebody who waits for what the directories held at a moment.
+type request struct {
+	done  chan struct{}
+	waits map[*file]*change // that had not settled by then
+}
+
+// ask notes a request; all directories have just been read.
+func (w *Watcher) ask(done chan struct{}) {
+	r := request{done, make(map[*file]*change, len(w.waiting))}
+	for _, f := range w.waiting {
+		r.waits[f] = f.change
+	}
+	w.asked = append(w.asked, r)
+}
+
+// answer ends the requests whose changes are all in a snapshot, whatever has changed since.
 func (w *Watcher) answer() {
-	if w.changed || len(w.waiting) > 0 || !w.dirtySince.IsZero() {
+	if w.changed {
 		return
 	}
-	for _, done := range w.asked {
-		close(done)
-	}
-	w.asked = nil
+	w.asked = slices.DeleteFunc(w.asked, func(r request) bool {
+		maps.DeleteFunc(r.waits, func(f *file, c *change) bool { return f.change != c })
+		if len(r.waits) > 0 {
+			return false
+		}
+		close(r.done)
+		return true
+	})
 }
 
 // work does what is due.

@@ -127,7 +127,7 @@ func (w *world) files(texts map[string]string) {
 	for path, text := range texts {
 		files[path] = manifest.Decode(path, []byte(text), manifest.DefaultLimits())
 	}
-	if _, err := w.store.SyncFiles(files); err != nil {
+	if _, err := w.store.SyncFiles(manifest.FilesOf(files)); err != nil {
 		w.Fatal(err)
 	}
 }

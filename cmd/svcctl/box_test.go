@@ -120,7 +120,7 @@ func (b *box) file(name, content string) {
 func (b *box) declares(path, content string) {
 	b.t.Helper()
 	files := map[string]*manifest.File{path: manifest.Decode(path, []byte(content), manifest.DefaultLimits())}
-	if _, err := b.store.SyncFiles(files); err != nil {
+	if _, err := b.store.SyncFiles(manifest.FilesOf(files)); err != nil {
 		b.t.Fatal(err)
 	}
 }

@@ -90,7 +90,7 @@ func Decode(path string, data []byte, limits Limits) *File {
 // documents whose text is the same keep their Object.
 func (f *File) Update(data []byte, limits Limits) *File {
 	limits = limits.orDefaults()
-	r := &reading{path: f.Path, limits: limits, units: make(map[unitKey]placed, len(f.units))}
+	r := &reading{path: f.Path, limits: limits, units: make(map[unitKey]placed, len(f.units)), documents: make([]Document, 0, len(f.Documents))}
 	if f.limits == limits {
 		r.old = f
 	}
@@ -99,7 +99,10 @@ func (f *File) Update(data []byte, limits Limits) *File {
 		return &File{Path: f.Path, Err: &Problem{File: f.Path, Line: err.line, Column: err.column,
 			Reason: err.reason, Message: err.message}}
 	}
-	return &File{Path: f.Path, Documents: slices.Clone(r.documents), Problems: r.problems, limits: limits, units: r.units}
+	if cap(r.documents) > len(r.documents)+len(r.documents)/8 { // they are kept for long
+		r.documents = slices.Clone(r.documents)
+	}
+	return &File{Path: f.Path, Documents: r.documents, Problems: r.problems, limits: limits, units: r.units}
 }
 
 // A reading is the work of one Update.
