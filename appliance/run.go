@@ -33,6 +33,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
+	memory := newMemory()
 	closers := closers{}
 	defer func() { err = errors.Join(err, closers.close()) }()
 
@@ -62,7 +63,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 	closers.add(k.Close)
 
 	m := metrics.New(cfg.Version)
-	a := &assembly{cfg: cfg, log: log, store: objects, kernel: k, metrics: m, brake: brake, barriers: make(chan chan struct{}), releases: make(chan chan int)}
+	a := &assembly{cfg: cfg, log: log, store: objects, kernel: k, metrics: m, brake: brake, memory: memory, barriers: make(chan chan struct{}), releases: make(chan chan int)}
 	if len(cfg.Manifests) > 0 {
 		if a.watcher, err = watch.New(watch.Config{Dirs: cfg.Manifests, LastGood: objects.LastGood(), Log: log}); err != nil {
 			return err
@@ -133,6 +134,7 @@ type assembly struct {
 	state    *published
 	events   *recorder
 	brake    *brake
+	memory   *memory // nil: it is not ours
 	barriers chan chan struct{}
 	releases chan chan int
 }
@@ -157,6 +159,7 @@ func (a *assembly) serve(ctx context.Context, access *access, scrape net.Listene
 		tasks.Go(func() error { return a.watcher.Run(ctx) })
 	}
 	l := a.loop()
+	l.kernel.readEarly()
 	if cleaner, err := conntrack.New(conntrack.Options{Log: a.log}); err != nil {
 		l.flows = untracked{err}
 	} else {
@@ -216,7 +219,7 @@ func (a *assembly) loop() *loop {
 		watchdog:    dog,
 		onReady: func() {
 			a.notify(daemon.SdNotifyReady)
-			go settleMemory()
+			go a.memory.settle()
 		},
 	}
 }

@@ -9,12 +9,13 @@ import (
 )
 
 const (
-	// watchdogTick is how often it is looked whether the loop lives.
-	watchdogTick = time.Second
+	// watchdogTick is how often it is looked whether the loop lives: not so often that an idle
+	// process is woken up for it.
+	watchdogTick = 5 * time.Second
 	// stuckTicks is how many times in a row it must not have moved to count as stuck.
 	// Ticks and not time: a process that was stopped for a minute (SIGSTOP, a suspended
 	// machine) has missed ticks, and is not stuck.
-	stuckTicks = 30
+	stuckTicks = 6
 	// maxDump bounds the goroutine dump, in bytes.
 	maxDump = 1 << 20
 )
@@ -32,10 +33,14 @@ type watchdog struct {
 }
 
 func (w *watchdog) run(ctx context.Context) error {
-	tick := time.NewTicker(watchdogTick)
+	every := watchdogTick
+	if w.every > 0 {
+		every = min(every, w.every)
+	}
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	var told time.Time
-	missed, seen := 0, uint64(0)
+	missed, most, seen := 0, int(stuckTicks*watchdogTick/every), uint64(0)
 	for {
 		select {
 		case <-ctx.Done():
@@ -51,7 +56,7 @@ func (w *watchdog) run(ctx context.Context) error {
 		steps := w.steps.Load()
 		if alive = alive || steps != seen; alive {
 			missed, seen = 0, steps
-		} else if missed++; missed == stuckTicks {
+		} else if missed++; missed == most {
 			w.bark()
 			return nil
 		}
