@@ -56,7 +56,7 @@ type Config struct {
 	// Environment gives the variables that tell where the Services of a namespace are;
 	// when it is nil, nobody is told. It may be called concurrently.
 	Environment func(namespace string) []wire.Variable
-	// Objects answers what is below /api, /apis and /openapi, and /svcctl/v1/apply, for users
+	// Objects answers /, what is below /api, /apis and /openapi, and /svcctl/v1/apply, for users
 	// that may at least read; when it is nil, nothing is there.
 	Objects http.Handler
 	// Journal gives the newest changes of objects, at most limit of them, the oldest first;
@@ -169,7 +169,7 @@ func (s *Server) Handler() http.Handler {
 	reader("/svcctl/v1/token", http.HandlerFunc(s.token))
 	reader(profilePath, profiles())
 	if s.cfg.Objects != nil {
-		for _, path := range []string{"/api", "/api/", "/apis", "/apis/", "/openapi/", "/svcctl/v1/apply"} {
+		for _, path := range []string{"/{$}", "/api", "/api/", "/apis", "/apis/", "/openapi/", "/svcctl/v1/apply"} {
 			reader(path, s.unhurried(s.cfg.Objects))
 		}
 	}

@@ -17,6 +17,9 @@ func (l *loop) adopt() (nft.Transition, uint64, error) {
 }
 
 func (l *loop) adoptOf(objs objects, services []string) (nft.Transition, error) {
+	if l.tampered {
+		l.kernel.early = nil // it may be from before
+	}
 	have, err := l.kernel.read()
 	if err != nil {
 		return nft.Transition{}, err

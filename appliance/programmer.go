@@ -28,7 +28,8 @@ const maxAttempts = 5
 type programmer struct {
 	kernel     table
 	log        *slog.Logger
-	generation uint32 // of the ruleset that our last reading or commit left; 0: not known
+	generation uint32         // of the ruleset that our last reading or commit left; 0: not known
+	early      <-chan reading // has what readEarly found; nil: it was taken
 }
 
 // committed is what a change took.
@@ -40,15 +41,39 @@ type committed struct {
 	elements     int
 }
 
-// read gives what the kernel holds of ours now.
+// reading is what the kernel held.
+type reading struct {
+	have       nft.Ruleset
+	generation uint32
+	err        error
+}
+
+// readEarly begins to read what the kernel holds, for the next call of read: that takes long
+// when it is much, and there is more to do meanwhile. Changes must be watched already.
+func (p *programmer) readEarly() {
+	early := make(chan reading, 1)
+	p.early = early
+	go func() {
+		var r reading
+		r.have, r.generation, r.err = p.kernel.Read()
+		early <- r
+	}()
+}
+
+// read gives what the kernel holds of ours now, or held when readEarly was called.
 func (p *programmer) read() (nft.Ruleset, error) {
-	have, generation, err := p.kernel.Read()
-	if err != nil {
-		p.generation = 0
-		return nil, fmt.Errorf("read our tables: %w", err)
+	var r reading
+	if p.early != nil {
+		r, p.early = <-p.early, nil
+	} else {
+		r.have, r.generation, r.err = p.kernel.Read()
 	}
-	p.generation = generation
-	return have, nil
+	if r.err != nil {
+		p.generation = 0
+		return nil, fmt.Errorf("read our tables: %w", r.err)
+	}
+	p.generation = r.generation
+	return r.have, nil
 }
 
 // program commits a transition that leads from what the kernel is known to hold to what is

@@ -17,6 +17,7 @@ type change struct {
 	oldSets    map[string]*Set
 	forget     []forgotten
 	caps       []CapTimeouts
+	keeper
 }
 
 // element names an element of a table.

@@ -84,8 +84,9 @@ func (c *Compiler) portElements(f Family, yield func(string, Element) bool) bool
 
 // sharedElements gives all others.
 func (t *tableState) sharedElements(yield func(string, Element) bool) bool {
+	var keys keeper
 	for _, key := range slices.SortedFunc(maps.Keys(t.endpoints), func(a, b [16]byte) int { return bytes.Compare(a[:], b[:]) }) {
-		if !yield(setHairpin, Element{Key: PairKey(netip.AddrFrom16(key).Unmap())}) {
+		if !yield(setHairpin, Element{Key: keys.pairKey(netip.AddrFrom16(key).Unmap())}) {
 			return false
 		}
 	}

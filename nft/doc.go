@@ -3,14 +3,17 @@
 // A State says in domain words what the box must do: frontends, the backends
 // behind them, and the facts of the box they depend on. A Compiler turns it into
 // a Ruleset (tables, chains, rules, sets and their elements) and keeps it current
-// at a cost proportional to each change; Diff tells what separates two rulesets;
-// both answer with a Batch, which package nft/kernel commits as one transaction.
+// at a cost proportional to each change; From tells what separates a ruleset that was
+// read from it. Both answer with Batches, which package nft/kernel commits as one
+// transaction each. A Compiler holds no elements: they are made of the Services again when
+// somebody asks for all of them.
 //
 // Invariants:
 //
 //   - The number of chains and rules does not depend on the number of Services,
 //     VIPs or endpoints: objects are elements. Only pick-N chains (one for each
-//     number of slots in use) and the affinity chains of a Service port are added.
+//     number of slots in use, and those for few in any case) and the affinity chains of
+//     a Service port are added.
 //   - The same State gives the same Ruleset, byte for byte, except for the slot an
 //     endpoint stands in: endpoints keep their slot while they live, so that
 //     replacing one endpoint is two element operations.

@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 )
 
 // fragment is what one Service port brings into the table of its family.
@@ -18,19 +17,7 @@ type fragment struct {
 	shared    []string          // shared chains it goes to
 	sets      []Set             // maps that are its own
 	uses      map[Protocol]bool // protocols that postrouting or input must look at
-	room      strings.Builder   // where keys and data are kept, many in one piece of memory
-}
-
-// keep makes a string of what is to stay.
-func (f *fragment) keep(k Key) string {
-	const piece = 1 << 10
-	if f.room.Cap()-f.room.Len() < len(k) {
-		f.room = strings.Builder{}
-		f.room.Grow(piece)
-	}
-	start := f.room.Len()
-	f.room.Write(k)
-	return f.room.String()[start:]
+	keeper
 }
 
 type placed struct{ set, key, data string }
@@ -50,10 +37,8 @@ type compiledPort struct {
 // the box, so that what was brought can be taken away again.
 func (f *fragment) fill(p *compiledPort, box *Box) {
 	clear(f.uses)
-	*f = fragment{
-		elements: f.elements[:0], endpoints: f.endpoints[:0], vips: f.vips[:0], original: f.original[:0], hosted: f.hosted[:0],
-		chains: f.chains[:0], shared: f.shared[:0], sets: f.sets[:0], uses: f.uses, room: f.room,
-	}
+	f.elements, f.endpoints, f.vips, f.original, f.hosted = f.elements[:0], f.endpoints[:0], f.vips[:0], f.original[:0], f.hosted[:0]
+	f.chains, f.shared, f.sets = f.chains[:0], f.shared[:0], f.sets[:0]
 	for i := range p.Frontends {
 		p.addFrontend(f, box, &p.Frontends[i])
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"strconv"
+	"strings"
 )
 
 // Key builds the bytes of a concatenation, a field at a time: each is padded with
@@ -38,16 +39,30 @@ func (k Key) Slot(n uint32) Key { return binary.NativeEndian.AppendUint32(k, n) 
 // Iface adds the index of a network interface.
 func (k Key) Iface(index uint32) Key { return binary.NativeEndian.AppendUint32(k, index) }
 
+// keeper makes strings of keys and data that are to stay, many in one piece of memory.
+type keeper struct{ room strings.Builder }
+
+func (p *keeper) keep(k Key) string {
+	const piece = 512
+	if p.room.Cap()-p.room.Len() < len(k) {
+		p.room = strings.Builder{}
+		p.room.Grow(piece)
+	}
+	start := p.room.Len()
+	p.room.Write(k)
+	return p.room.String()[start:]
+}
+
 // AddrKey is the key of a set of addresses.
 func AddrKey(a netip.Addr) string {
 	var room [16]byte
 	return string(Key(room[:0]).Addr(a))
 }
 
-// PairKey is the key of a set of pairs of addresses, for an address with itself.
-func PairKey(a netip.Addr) string {
+// pairKey is the key of a set of pairs of addresses, for an address with itself.
+func (p *keeper) pairKey(a netip.Addr) string {
 	var room [32]byte
-	return string(Key(room[:0]).Addr(a).Addr(a))
+	return p.keep(Key(room[:0]).Addr(a).Addr(a))
 }
 
 // AddrPortData is the data of a map to endpoints.

@@ -80,7 +80,7 @@ func (t *tableState) add(f *fragment, family Family, box *Box) {
 	for _, a := range f.endpoints {
 		key := a.As16()
 		if t.endpoints[key]++; t.endpoints[key] == 1 {
-			t.put(placed{set: setHairpin, key: PairKey(a)})
+			t.put(placed{set: setHairpin, key: t.pairKey(a)})
 		}
 	}
 	t.use(f, 1)
@@ -102,7 +102,7 @@ func (t *tableState) remove(f *fragment) {
 		key := a.As16()
 		if t.endpoints[key]--; t.endpoints[key] == 0 {
 			delete(t.endpoints, key)
-			t.delete(placed{set: setHairpin, key: PairKey(a)})
+			t.delete(placed{set: setHairpin, key: t.pairKey(a)})
 		}
 	}
 	t.use(f, -1)

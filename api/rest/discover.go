@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"svcctl.io/svcctl/api/discovery"
+	"svcctl.io/svcctl/api/kind"
 )
 
 // discover answers what there is: /api, /api/v1, /apis, /apis/GROUP, /apis/GROUP/VERSION.
@@ -30,6 +31,24 @@ func (s *Server) discover(w http.ResponseWriter, r *request, parts []string) err
 		return noResource()
 	}
 	return s.respondDocument(w, r, document)
+}
+
+// root answers /: which paths there are.
+func (s *Server) root(w http.ResponseWriter, r *request) error {
+	if err := readOnly(w, r); err != nil {
+		return err
+	}
+	paths := []string{"/api", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"}
+	for _, k := range kind.All() {
+		paths = append(paths, k.GroupPath())
+		if k.Group != "" {
+			paths = append(paths, "/apis/"+k.Group)
+		}
+	}
+	slices.Sort(paths)
+	return s.respondDocument(w, r, struct {
+		Paths []string `json:"paths"`
+	}{slices.Compact(paths)})
 }
 
 // discoverAll answers /api and /apis: all kinds at once for those who ask for that, or else

@@ -18,6 +18,7 @@ func TestDiscovery(t *testing.T) {
 	const v2beta1 = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList"
 	for _, test := range []struct{ path, accept, contentType, beginning string }{
 		{"/api", "", "application/json", `{"kind":"APIVersions","versions":["v1"],"serverAddressByClientCIDRs":[{"clientCIDR":"0.0.0.0/0","serverAddress":"example.com"}]}`},
+		{"/", "", "application/json", `{"paths":["/api","/api/v1","/apis","/apis/authentication.k8s.io","/apis/authentication.k8s.io/v1",`},
 		{"/api/", "application/json", "application/json", `{"kind":"APIVersions"`},
 		{"/apis", "application/json", "application/json", `{"kind":"APIGroupList","apiVersion":"v1","groups":[{"name":"authentication.k8s.io"`},
 		{"/apis/discovery.k8s.io", "", "application/json", `{"kind":"APIGroup","apiVersion":"v1","name":"discovery.k8s.io"`},

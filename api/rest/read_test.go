@@ -22,7 +22,7 @@ func TestRefusals(t *testing.T) {
 		{"GET /api/v1/namespaces/default/services/none", 404, "NotFound", `services "none" not found`},
 		{"GET /apis/discovery.k8s.io/v1/namespaces/default/endpointslices/none", 404, "NotFound", `endpointslices.discovery.k8s.io "none" not found`},
 		{"GET /api/v1/namespaces/other/services/web", 404, "NotFound", `services "web" not found`},
-		{"GET /", 404, "NotFound", "the server could not find the requested resource"},
+		{"GET /nothing", 404, "NotFound", "the server could not find the requested resource"},
 		{"GET /api/v2", 404, "NotFound", "the server could not find"},
 		{"GET /api/v1/pizzas", 404, "NotFound", "the server could not find"},
 		{"GET /apis/v1", 404, "NotFound", "the server could not find"},

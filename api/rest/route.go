@@ -36,6 +36,8 @@ func (s *Server) route(w http.ResponseWriter, r *request) error {
 		return forbiddenPath(r)
 	}
 	switch {
+	case len(parts) == 1 && parts[0] == "":
+		return s.root(w, r)
 	case parts[0] == "svcctl":
 		return s.batch(w, r)
 	case parts[0] == "openapi":

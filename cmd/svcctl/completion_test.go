@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -79,7 +80,9 @@ func TestCompletionFish(t *testing.T) {
 		script := b.out.String() + `
 function svcctl; set -l words $argv[2..-1]; printf '%s\n' $argv[-1]"asked:"(string join , -- $words) $argv[-1]web; end
 complete -C ` + shellQuote(line)
-		out, err := exec.Command("fish", "--no-config", "-c", script).CombinedOutput()
+		cmd := exec.Command("fish", "-c", script)
+		cmd.Env = append(os.Environ(), "HOME="+t.TempDir()) // without anybody's settings
+		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Fatalf("%s: %v\n%s", line, err, out)
 		}

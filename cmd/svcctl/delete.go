@@ -208,35 +208,40 @@ const deletesAtOnce = 32
 
 // remove removes objects, some at a time, and tells of each in their order.
 func (d *deleting) remove(ctx context.Context, victims []victim) error {
-	query := url.Values{}
-	if d.dryRun {
-		query.Set("dryRun", "All")
-	}
-	type outcome struct {
-		answer client.Object
-		err    error
-	}
 	for len(victims) > 0 {
 		n := 1
 		for n < min(len(victims), deletesAtOnce) && victims[n].turn() == victims[0].turn() {
 			n++
 		}
-		outcomes := make([]outcome, n)
-		var requests sync.WaitGroup
-		for i := range outcomes {
-			requests.Go(func() {
-				outcomes[i].answer, outcomes[i].err = d.c.Delete(ctx, victims[i].path(), query, victims[i].uid)
-			})
-		}
-		requests.Wait()
-		for i, o := range outcomes {
-			if err := d.told(ctx, victims[i], o.answer, o.err); err != nil {
+		for i, r := range removeAtOnce(ctx, d.c, d.dryRun, victims[:n]) {
+			if err := d.told(ctx, victims[i], r.answer, r.err); err != nil {
 				return err
 			}
 		}
 		victims = victims[n:]
 	}
 	return nil
+}
+
+// removal is what became of an object that was to go.
+type removal struct {
+	answer client.Object
+	err    error
+}
+
+// removeAtOnce asks for the removal of objects, all at the same time.
+func removeAtOnce(ctx context.Context, c *client.Client, dryRun bool, victims []victim) []removal {
+	query := url.Values{}
+	if dryRun {
+		query.Set("dryRun", "All")
+	}
+	removals := make([]removal, len(victims))
+	var requests sync.WaitGroup
+	for i, v := range victims {
+		requests.Go(func() { removals[i].answer, removals[i].err = c.Delete(ctx, v.path(), query, v.uid) })
+	}
+	requests.Wait()
+	return removals
 }
 
 // told says what became of an object. What is only its own trouble is noted.

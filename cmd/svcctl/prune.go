@@ -47,8 +47,7 @@ func (a *applying) prune(ctx context.Context, labels string) error {
 		query.Set("labelSelector", joined(labels, setLabel+"="+a.set))
 	}
 	for _, k := range prunable() {
-		var gone []target
-		var uids []string
+		var gone []victim
 		_, err := a.c.Each(ctx, collectionPath(k, ""), query, func(raw json.RawMessage) error {
 			o, err := decodeObject(raw)
 			if err != nil {
@@ -56,7 +55,7 @@ func (a *applying) prune(ctx context.Context, labels string) error {
 			}
 			t := target{kind: k, namespace: namespaceOf(o), name: nameOf(o)}
 			if a.isLeftOver(t, o) {
-				gone, uids = append(gone, t), append(uids, textField(o, "metadata", "uid"))
+				gone = append(gone, victim{target: t, uid: textField(o, "metadata", "uid")}) // if it still is the one that was seen
 			}
 			return nil
 		})
@@ -66,9 +65,11 @@ func (a *applying) prune(ctx context.Context, labels string) error {
 		if err != nil {
 			return fmt.Errorf("prune: %w", err)
 		}
-		for i, t := range gone {
-			if err := a.remove(ctx, t, uids[i]); err != nil {
-				return err
+		for some := range slices.Chunk(gone, deletesAtOnce) {
+			for i, r := range removeAtOnce(ctx, a.c, a.options.DryRun, some) {
+				if err := a.pruned(some[i].target, r.err); err != nil {
+					return err
+				}
 			}
 		}
 	}
@@ -103,13 +104,8 @@ func appliedBy(o client.Object, manager string) bool {
 	return applied
 }
 
-// remove removes an object if it is still the one that was seen.
-func (a *applying) remove(ctx context.Context, t target, uid string) error {
-	query := url.Values{}
-	if a.options.DryRun {
-		query.Set("dryRun", "All")
-	}
-	_, err := a.c.Delete(ctx, t.path(), query, uid)
+// pruned tells what became of an object that was to go.
+func (a *applying) pruned(t target, err error) error {
 	if f, is := errors.AsType[*wire.Failure](err); is {
 		if f.Code != 404 {
 			a.refused++

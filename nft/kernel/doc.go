@@ -24,9 +24,9 @@
 //	conn, err := kernel.Open(kernel.Options{})
 //	...
 //	have, generation, err := conn.Read()
-//	change := nft.Diff(have, want)
+//	change := compiler.From(have)
 //	generation, err = conn.Commit(&change.Apply, generation)
 //	if errors.Is(err, kernel.ErrStale) || errors.Is(err, kernel.ErrOutcomeUnknown) {
-//		// read, diff and commit again
+//		// read and commit again
 //	}
 package kernel
