@@ -26,10 +26,11 @@ var edges = map[string][]string{
 	"store":          {"store/alloc", "store/manifest", "store/object"},
 	"watch":          {"store/manifest", "store/object"},
 
-	"nft":        {},
-	"nft/fake":   {"nft", "nft/kernel"}, // for tests only
-	"nft/kernel": {"nft"},
-	"nft/sim":    {"nft"},
+	"nft":           {},
+	"nft/fake":      {"nft", "nft/kernel"}, // for tests only
+	"nft/kernel":    {"nft", "nft/nfnetlink"},
+	"nft/nfnetlink": {},
+	"nft/sim":       {"nft"},
 
 	"api":        {"api/auth", "api/wire"},
 	"api/auth":   {},
@@ -51,7 +52,7 @@ var edges = map[string][]string{
 	"api/selector": {"api/kind", "store/object"},
 	"api/table":    {"api/kind", "store/object"},
 
-	"appliance/conntrack":  {"nft"},
+	"appliance/conntrack":  {"nft", "nft/nfnetlink"},
 	"appliance/dns":        {"appliance/resolve", "store/object"},
 	"appliance/endpoints":  {"store/object"},
 	"appliance/env":        {"store/object"},
@@ -103,7 +104,7 @@ var libraries = map[string][]string{
 	"google.golang.org/protobuf":          {"api/protobuf", "api/schema"},
 	"github.com/fsnotify/fsnotify":        {"watch"},
 	"github.com/google/nftables":          {"nft/kernel"},
-	"github.com/mdlayher/netlink":         {"appliance/conntrack", "nft/kernel"},
+	"github.com/mdlayher/netlink":         {"nft/kernel", "nft/nfnetlink"},
 	"github.com/miekg/dns":                {"appliance/dns"},
 	"github.com/prometheus/client_golang": {"appliance/metrics"},
 	"github.com/urfave/cli":               {"cmd/svcctl"},
@@ -111,7 +112,7 @@ var libraries = map[string][]string{
 	"go.etcd.io/bbolt":                    {"store"},
 	"golang.org/x/net":                    {"nft/kernel"},
 	"golang.org/x/sync":                   {"appliance"},
-	"golang.org/x/sys":                    {"api", "api/auth", "appliance/conntrack", "appliance/netlab", "appliance/node", "appliance/sockets", "cmd/svcctl", "nft/fake", "nft/kernel", "watch"},
+	"golang.org/x/sys":                    {"api", "api/auth", "appliance/conntrack", "appliance/netlab", "appliance/node", "appliance/sockets", "cmd/svcctl", "nft/fake", "nft/kernel", "nft/nfnetlink", "watch"},
 	"gopkg.in/yaml.v3":                    {"cmd/svcctl", "store/manifest"},
 }
 

@@ -12,6 +12,7 @@ import (
 	"svcctl.io/svcctl/appliance/netlab"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/kernel"
+	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
 // box is the standard network with a ruleset on GW1 and a Cleaner that follows it.
@@ -164,14 +165,14 @@ func (b *box) tracked() map[string]string {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	defer s.close()
+	defer s.Close()
 	all := map[string]string{}
 	for _, family := range nft.Families {
 		for _, protocol := range []nft.Protocol{nft.TCP, nft.UDP, nft.SCTP} {
 			err := s.dump(query{family: family, protocol: protocol}, func(datagram []byte, _ uint32) error {
-				for m := range messages(datagram) {
+				for m := range nfnetlink.Messages(datagram) {
 					var e entry
-					if m.kind == messageNew && e.decode(m.body) {
+					if m.Kind == messageNew && e.decode(m.Body) {
 						all[fmt.Sprintf("%s %s>%s, %s answers %s", e.protocol, e.from, e.to, e.replyFrom, e.replyTo)] = fmt.Sprintf("%x", e.id)
 					}
 				}
@@ -219,7 +220,7 @@ func TestCount(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.close()
+	defer s.Close()
 	for _, want := range []uint32{0, 3} {
 		if want > 0 {
 			insert(t, h, int(want), func(n int, e *entry) {

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 
 	"golang.org/x/sys/unix"
+
+	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
 // change is a number of messages that are sent as one, and what each of them does.
@@ -25,7 +27,7 @@ const (
 )
 
 func (c *change) begin(first uint32) {
-	*c = change{writer: writer{buf: c.buf[:0]}, first: first, kinds: c.kinds[:0]}
+	*c = change{writer: writer{nfnetlink.Writer{Buf: c.Buf[:0]}}, first: first, kinds: c.kinds[:0]}
 }
 
 func (c *change) next(kind changeKind) (sequence uint32) {
@@ -52,17 +54,17 @@ func (c *change) answers(s *socket) (tally, error) {
 	done := c.done
 	var failed error
 	for {
-		datagram, err := s.receive()
-		if errors.Is(err, errQuiet) {
+		datagram, err := s.Receive()
+		if errors.Is(err, nfnetlink.ErrQuiet) {
 			return done, failed
 		}
 		if err != nil {
 			return tally{}, fmt.Errorf("hear whether entries were deleted: %w", err)
 		}
-		for m := range messages(datagram) {
-			index := m.sequence - c.first
-			errno := m.errno()
-			if m.kind != unix.NLMSG_ERROR || index >= uint32(len(c.kinds)) || errno == 0 {
+		for m := range nfnetlink.Messages(datagram) {
+			index := m.Sequence - c.first
+			errno := m.Errno()
+			if m.Kind != unix.NLMSG_ERROR || index >= uint32(len(c.kinds)) || errno == 0 {
 				continue
 			}
 			switch kind := c.kinds[index]; {

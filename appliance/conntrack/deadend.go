@@ -58,14 +58,14 @@ func (w *writer) deadEnd(e *entry, from, to netip.AddrPort, box netip.Addr, at p
 		w.addr(ctaNATIPv4Min, ctaNATIPv6Min, box)
 		w.addr(ctaNATIPv4Max, ctaNATIPv6Max, box)
 		w.nest(ctaNATProto, func() {
-			w.uint16(ctaNATPortMin, at.first)
-			w.uint16(ctaNATPortMax, at.last)
+			w.Uint16(ctaNATPortMin, at.first)
+			w.Uint16(ctaNATPortMax, at.last)
 		})
 	})
 	// Only confirmed, as every entry is: one without a reply is deleted by the first
 	// reset, and makes room when the table is full.
 	const liberal = 0x08 // IP_CT_TCP_FLAG_BE_LIBERAL: any sequence number will do
-	w.uint32(ctaStatus, statusConfirmed)
+	w.Uint32(ctaStatus, statusConfirmed)
 	w.nest(ctaProtoInfo, func() {
 		w.nest(ctaProtoInfoTCP, func() {
 			w.attribute(ctaTCPState, byte(tcpEstablished))
@@ -73,9 +73,9 @@ func (w *writer) deadEnd(e *entry, from, to netip.AddrPort, box netip.Addr, at p
 			w.attribute(ctaTCPFlagsReply, liberal, liberal)
 		})
 	})
-	w.uint32(ctaTimeout, min(e.timeout, uint32(deadEndLife/time.Second)))
+	w.Uint32(ctaTimeout, min(e.timeout, uint32(deadEndLife/time.Second)))
 	if e.zone != nil {
 		w.attribute(ctaZone, e.zone...)
 	}
-	w.end()
+	w.End()
 }

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
 // entry is a connection as the kernel tracks it.
@@ -50,12 +51,12 @@ func (e *entry) isEnding() bool {
 // decode reads an entry of a protocol that services have; ok is false for others, and
 // for what cannot be an entry. The entry refers to the message.
 func (e *entry) decode(body []byte) (ok bool) {
-	if len(body) < genHeaderLen {
+	if len(body) < nfnetlink.GenHeaderLen {
 		return false
 	}
 	*e = entry{}
 	var original, reply tuple
-	for kind, value := range attributes(body[genHeaderLen:]) {
+	for kind, value := range nfnetlink.Attributes(body[nfnetlink.GenHeaderLen:]) {
 		switch kind {
 		case ctaTupleOrig:
 			if !original.decode(value) {
@@ -101,7 +102,7 @@ type tuple struct {
 func (t *tuple) decode(b []byte) (ok bool) {
 	var from, to netip.Addr
 	var fromPort, toPort uint16
-	for kind, value := range attributes(b) {
+	for kind, value := range nfnetlink.Attributes(b) {
 		switch kind {
 		case ctaTupleIP:
 			from, to = decodeAddrs(value)
@@ -121,7 +122,7 @@ func (t *tuple) decode(b []byte) (ok bool) {
 }
 
 func decodeAddrs(b []byte) (from, to netip.Addr) {
-	for kind, value := range attributes(b) {
+	for kind, value := range nfnetlink.Attributes(b) {
 		addr, _ := netip.AddrFromSlice(value)
 		switch kind {
 		case ctaIPv4Src, ctaIPv6Src:
@@ -134,7 +135,7 @@ func decodeAddrs(b []byte) (from, to netip.Addr) {
 }
 
 func decodePorts(b []byte) (protocol nft.Protocol, from, to uint16) {
-	for kind, value := range attributes(b) {
+	for kind, value := range nfnetlink.Attributes(b) {
 		switch {
 		case kind == ctaProtoNum && len(value) == 1:
 			protocol = nft.Protocol(value[0])
@@ -148,11 +149,11 @@ func decodePorts(b []byte) (protocol nft.Protocol, from, to uint16) {
 }
 
 func decodeTCPState(b []byte) (state tcpState) {
-	for kind, info := range attributes(b) {
+	for kind, info := range nfnetlink.Attributes(b) {
 		if kind != ctaProtoInfoTCP {
 			continue
 		}
-		for kind, value := range attributes(info) {
+		for kind, value := range nfnetlink.Attributes(info) {
 			if kind == ctaTCPState && len(value) == 1 {
 				state = tcpState(value[0])
 			}
@@ -164,12 +165,12 @@ func decodeTCPState(b []byte) (state tcpState) {
 // delete writes the message that deletes the entry, and no other that took its place.
 func (w *writer) delete(e *entry, sequence uint32) {
 	w.begin(messageDelete, 0, sequence, familyNumber(e.family))
-	w.nest(ctaTupleOrig, func() { w.buf = append(w.buf, e.tuple...) })
+	w.nest(ctaTupleOrig, func() { w.Buf = append(w.Buf, e.tuple...) })
 	if e.zone != nil {
 		w.attribute(ctaZone, e.zone...)
 	}
 	w.attribute(ctaID, e.id...)
-	w.end()
+	w.End()
 }
 
 // tuple writes one direction of a connection.
@@ -181,8 +182,8 @@ func (w *writer) tuple(kind uint16, protocol nft.Protocol, from, to netip.AddrPo
 		})
 		w.nest(ctaTupleProto, func() {
 			w.attribute(ctaProtoNum, byte(protocol))
-			w.uint16(ctaProtoSrcPort, from.Port())
-			w.uint16(ctaProtoDstPort, to.Port())
+			w.Uint16(ctaProtoSrcPort, from.Port())
+			w.Uint16(ctaProtoDstPort, to.Port())
 		})
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
 // body is a message about an entry, without its netlink header, as the kernel writes it.
@@ -17,13 +18,13 @@ func body(e *entry) []byte {
 	w.nest(ctaProtoInfo, func() {
 		w.nest(ctaProtoInfoTCP, func() { w.attribute(ctaTCPState, byte(e.state)) })
 	})
-	w.uint32(ctaTimeout, e.timeout)
+	w.Uint32(ctaTimeout, e.timeout)
 	if e.zone != nil {
 		w.attribute(ctaZone, e.zone...)
 	}
 	w.attribute(ctaID, e.id...)
-	w.end()
-	return w.buf[headerLen:]
+	w.End()
+	return w.Buf[nfnetlink.HeaderLen:]
 }
 
 func entries() []entry {
@@ -75,7 +76,7 @@ func FuzzDecode(f *testing.F) {
 		w.delete(&e, 1)
 		w.deadEnds(&e, host, 2)
 		n := 0
-		for range messages(w.buf) {
+		for range nfnetlink.Messages(w.Buf) {
 			n++
 		}
 		if n != 1+deadEndMessages {

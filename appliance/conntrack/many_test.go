@@ -15,6 +15,7 @@ import (
 
 	"svcctl.io/svcctl/appliance/netlab"
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
 // manyEntries is how many entries are in the table that none of ours is among.
@@ -58,34 +59,34 @@ func insert(tb testing.TB, h *netlab.Host, n int, fill func(n int, e *entry)) {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	defer s.close()
+	defer s.Close()
 	var w writer
 	for i := range n {
 		var e entry
 		fill(i, &e)
-		w.begin(messageNew, unix.NLM_F_CREATE|unix.NLM_F_EXCL, s.take(1), familyNumber(familyOf(e.to.Addr())))
+		w.begin(messageNew, unix.NLM_F_CREATE|unix.NLM_F_EXCL, s.Sequence(1), familyNumber(familyOf(e.to.Addr())))
 		w.tuple(ctaTupleOrig, e.protocol, e.from, e.to)
 		w.tuple(ctaTupleReply, e.protocol, e.replyFrom, e.replyTo)
-		w.uint32(ctaTimeout, e.timeout)
-		w.uint32(ctaStatus, 1<<3) // confirmed
+		w.Uint32(ctaTimeout, e.timeout)
+		w.Uint32(ctaStatus, 1<<3) // confirmed
 		if e.zone != nil {
 			w.attribute(ctaZone, e.zone...)
 		}
-		w.end()
-		if len(w.buf) < 1<<16 && i < n-1 {
+		w.End()
+		if len(w.Buf) < 1<<16 && i < n-1 {
 			continue
 		}
-		if err := s.send(w.buf); err != nil {
+		if err := s.Send(w.Buf); err != nil {
 			tb.Fatal(err)
 		}
-		w.buf = w.buf[:0]
+		w.Buf = w.Buf[:0]
 		for {
-			datagram, err := s.receive()
+			datagram, err := s.Receive()
 			if err != nil {
 				break
 			}
-			for m := range messages(datagram) {
-				if errno := m.errno(); errno != 0 {
+			for m := range nfnetlink.Messages(datagram) {
+				if errno := m.Errno(); errno != 0 {
 					tb.Fatalf("make entry %d: %v", i, errno)
 				}
 			}

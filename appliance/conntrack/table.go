@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
 // table is a connection tracking table.
@@ -54,7 +55,7 @@ func (t *kernelTable) open() error {
 	}
 	changer, err := dial(t.netns)
 	if err != nil {
-		return errors.Join(err, reader.close())
+		return errors.Join(err, reader.Close())
 	}
 	t.reader, t.changer = reader, changer
 	return nil
@@ -64,7 +65,7 @@ func (t *kernelTable) close() error {
 	if t.reader == nil {
 		return nil
 	}
-	err := errors.Join(t.reader.close(), t.changer.close())
+	err := errors.Join(t.reader.Close(), t.changer.Close())
 	t.reader, t.changer = nil, nil
 	return err
 }
@@ -91,12 +92,12 @@ func (t *kernelTable) clean(q query, judge judge) (tally, error) {
 	}
 	err := t.reader.dump(q, func(datagram []byte, sequence uint32) error {
 		t.entries = t.entries[:0]
-		for m := range messages(datagram) {
-			if m.kind != messageNew || m.sequence != sequence {
+		for m := range nfnetlink.Messages(datagram) {
+			if m.Kind != messageNew || m.Sequence != sequence {
 				continue
 			}
 			t.entries = append(t.entries, entry{})
-			if !t.entries[len(t.entries)-1].decode(m.body) {
+			if !t.entries[len(t.entries)-1].decode(m.Body) {
 				t.entries = t.entries[:len(t.entries)-1]
 			}
 		}
@@ -115,7 +116,7 @@ func (t *kernelTable) clean(q query, judge judge) (tally, error) {
 
 // carryOut does to the entries what the verdicts say.
 func (t *kernelTable) carryOut(box map[nft.Family]netip.Addr) (tally, error) {
-	t.change.begin(t.changer.sequence + 1)
+	t.change.begin(t.changer.Sequence(0))
 	for i, v := range t.verdicts {
 		switch e := &t.entries[i]; {
 		case v == forget, v == reset && (e.zoned || !box[e.family].IsValid()):
@@ -128,8 +129,8 @@ func (t *kernelTable) carryOut(box map[nft.Family]netip.Addr) (tally, error) {
 	if len(t.change.kinds) == 0 {
 		return seen, nil
 	}
-	t.changer.take(len(t.change.kinds))
-	if err := t.changer.send(t.change.buf); err != nil {
+	t.changer.Sequence(len(t.change.kinds))
+	if err := t.changer.Send(t.change.Buf); err != nil {
 		return seen, fmt.Errorf("delete entries: %w", err)
 	}
 	done, err := t.change.answers(t.changer)

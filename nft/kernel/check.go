@@ -29,8 +29,8 @@ func (c *Conn) check(b *nft.Batch, generation uint32) error {
 	t.op = len(b.Ops)
 	bound := len(t.parts)
 	t.message(unix.NFT_MSG_DELTABLE, 0, nft.IPv4)
-	t.text(unix.NFTA_TABLE_NAME, probeTable+"-absent")
-	t.end()
+	t.Text(unix.NFTA_TABLE_NAME, probeTable+"-absent")
+	t.End()
 	o, err := t.send()
 	if _, failed := o.refused[bound]; failed {
 		delete(o.refused, bound)

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
 // Options say where a Conn works. The zero value is the current network namespace.
@@ -89,10 +90,10 @@ func (c *Conn) Close() error {
 	c.closed = true
 	var err error
 	if c.socket != nil {
-		err = c.socket.close()
+		err = c.socket.Close()
 	}
 	if c.sentinel != nil {
-		err = errors.Join(err, c.sentinel.close())
+		err = errors.Join(err, c.sentinel.Close())
 	}
 	c.socket, c.sentinel = nil, nil
 	return err
@@ -113,7 +114,7 @@ func (c *Conn) use() (*socket, error) {
 	if err != nil {
 		return nil, openError(err)
 	}
-	c.socket, c.port = s, s.port
+	c.socket, c.port = s, s.Port()
 	c.witness.owns(c.port)
 	return s, nil
 }
@@ -122,7 +123,7 @@ func (c *Conn) use() (*socket, error) {
 // request that nobody waits for.
 func (c *Conn) drop() {
 	if c.socket != nil {
-		c.socket.close()
+		c.socket.Close()
 		c.socket = nil
 	}
 }
@@ -131,14 +132,14 @@ func (c *Conn) drop() {
 // It is never 0.
 func readGeneration(s *socket) (generation uint32, err error) {
 	err = s.request(unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil, func(m message) {
-		for kind, value := range m.attributes() {
+		for kind, value := range m.Attributes() {
 			if kind == unix.NFTA_GEN_ID {
-				generation = uint32(number(value))
+				generation = uint32(nfnetlink.Number(value))
 			}
 		}
 	})
 	if err == nil && generation == 0 {
-		err = errQuiet
+		err = nfnetlink.ErrQuiet
 	}
 	return generation, err
 }
@@ -207,7 +208,7 @@ func (c *Conn) commit(b *nft.Batch, generation uint32) (next uint32, err error) 
 	if err != nil || t.empty() {
 		return generation, err
 	}
-	if len(t.buf) > quietSize {
+	if len(t.Buf) > quietSize {
 		restore := c.deafen(t.socket)
 		defer func() { restore(err) }()
 	}

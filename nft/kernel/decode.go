@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
 // foreignHook is the Hook of a base chain that this product could not have made: of
@@ -37,30 +38,30 @@ const foreignFlag = 1 << 31
 func decodeSet(m *message, f nft.Family) definition {
 	var flags, keyCode, dataCode, keyLen, dataLen uint32
 	set, count := nft.Set{}, -1
-	for kind, value := range m.attributes() {
+	for kind, value := range m.Attributes() {
 		switch kind {
 		case unix.NFTA_SET_NAME:
-			set.Name = text(value)
+			set.Name = nfnetlink.Text(value)
 		case unix.NFTA_SET_FLAGS:
-			flags = uint32(number(value))
+			flags = uint32(nfnetlink.Number(value))
 		case unix.NFTA_SET_KEY_TYPE:
-			keyCode = uint32(number(value))
+			keyCode = uint32(nfnetlink.Number(value))
 		case unix.NFTA_SET_KEY_LEN:
-			keyLen = uint32(number(value))
+			keyLen = uint32(nfnetlink.Number(value))
 		case unix.NFTA_SET_DATA_TYPE:
-			dataCode = uint32(number(value))
+			dataCode = uint32(nfnetlink.Number(value))
 		case unix.NFTA_SET_DATA_LEN:
-			dataLen = uint32(number(value))
+			dataLen = uint32(nfnetlink.Number(value))
 		case unix.NFTA_SET_TIMEOUT:
-			set.Timeout = time.Duration(number(value)) * time.Millisecond
+			set.Timeout = time.Duration(nfnetlink.Number(value)) * time.Millisecond
 		case attrSetExpr, attrSetExpressions:
 			flags |= foreignFlag
 		case attrSetCount:
-			count = int(number(value))
+			count = int(nfnetlink.Number(value))
 		case unix.NFTA_SET_DESC:
-			for kind, value := range attributes(value) {
+			for kind, value := range nfnetlink.Attributes(value) {
 				if kind == unix.NFTA_SET_DESC_SIZE {
-					set.Size = uint32(number(value))
+					set.Size = uint32(nfnetlink.Number(value))
 				}
 			}
 		}
@@ -116,26 +117,26 @@ func decodeChain(m *message) (chain nft.Chain, table string, anonymous bool) {
 	var kindName string
 	var hook, policy uint64
 	base := false
-	for kind, value := range m.attributes() {
+	for kind, value := range m.Attributes() {
 		switch kind {
 		case unix.NFTA_CHAIN_TABLE:
-			table = text(value)
+			table = nfnetlink.Text(value)
 		case unix.NFTA_CHAIN_NAME:
-			chain.Name = text(value)
+			chain.Name = nfnetlink.Text(value)
 		case unix.NFTA_CHAIN_TYPE:
-			kindName = text(value)
+			kindName = nfnetlink.Text(value)
 		case unix.NFTA_CHAIN_POLICY:
-			policy = number(value)
+			policy = nfnetlink.Number(value)
 		case attrChainFlags:
-			anonymous = number(value)&chainBinding != 0
+			anonymous = nfnetlink.Number(value)&chainBinding != 0
 		case unix.NFTA_CHAIN_HOOK:
 			base = true
-			for kind, value := range attributes(value) {
+			for kind, value := range nfnetlink.Attributes(value) {
 				switch kind {
 				case unix.NFTA_HOOK_HOOKNUM:
-					hook = number(value)
+					hook = nfnetlink.Number(value)
 				case unix.NFTA_HOOK_PRIORITY:
-					chain.Priority = int(int32(number(value)))
+					chain.Priority = int(int32(nfnetlink.Number(value)))
 				}
 			}
 		}
@@ -175,7 +176,7 @@ type elementDecoder struct {
 
 func (d *elementDecoder) decode(b []byte) element {
 	e := element{ours: true}
-	for kind, value := range attributes(b) {
+	for kind, value := range nfnetlink.Attributes(b) {
 		switch kind {
 		case unix.NFTA_SET_ELEM_KEY:
 			e.key = dataValue(value)
@@ -184,9 +185,9 @@ func (d *elementDecoder) decode(b []byte) element {
 		case unix.NFTA_SET_ELEM_DATA:
 			e.data = d.dataOf(value)
 		case unix.NFTA_SET_ELEM_FLAGS:
-			e.end = number(value)&unix.NFT_SET_ELEM_INTERVAL_END != 0
+			e.end = nfnetlink.Number(value)&unix.NFT_SET_ELEM_INTERVAL_END != 0
 		case unix.NFTA_SET_ELEM_EXPIRATION:
-			e.left = time.Duration(number(value)) * time.Millisecond
+			e.left = time.Duration(nfnetlink.Number(value)) * time.Millisecond
 		}
 	}
 	concatenated := d.set.Interval && len(d.set.Key) > 1
@@ -208,7 +209,7 @@ func (d *elementDecoder) decode(b []byte) element {
 }
 
 func dataValue(b []byte) string {
-	for kind, value := range attributes(b) {
+	for kind, value := range nfnetlink.Attributes(b) {
 		if kind == unix.NFTA_DATA_VALUE {
 			return string(value)
 		}
@@ -218,7 +219,7 @@ func dataValue(b []byte) string {
 
 // dataOf is a map element's data; "" for a verdict that we do not have.
 func (d *elementDecoder) dataOf(b []byte) string {
-	for kind, value := range attributes(b) {
+	for kind, value := range nfnetlink.Attributes(b) {
 		switch kind {
 		case unix.NFTA_DATA_VALUE:
 			return string(value)
@@ -237,12 +238,12 @@ func (d *elementDecoder) dataOf(b []byte) string {
 func decodeVerdict(b []byte) string {
 	var code int32
 	chain, found := "", false
-	for kind, value := range attributes(b) {
+	for kind, value := range nfnetlink.Attributes(b) {
 		switch kind {
 		case unix.NFTA_VERDICT_CODE:
-			code, found = int32(number(value)), true
+			code, found = int32(nfnetlink.Number(value)), true
 		case unix.NFTA_VERDICT_CHAIN:
-			chain = text(value)
+			chain = nfnetlink.Text(value)
 		}
 	}
 	for word, c := range verdictCodes {

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
 // Table flags that package unix has no names for.
@@ -43,20 +44,20 @@ const (
 // addTable is `add table ip svcctl`: no error when it exists.
 func (t *transaction) addTable(f nft.Family, flags uint32) {
 	t.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, f)
-	t.text(unix.NFTA_TABLE_NAME, t.table)
-	t.uint32(unix.NFTA_TABLE_FLAGS, flags)
-	t.end()
+	t.Text(unix.NFTA_TABLE_NAME, t.table)
+	t.Uint32(unix.NFTA_TABLE_FLAGS, flags)
+	t.End()
 }
 
 // deleteTable is `add table ip svcctl; delete table ip svcctl`, so that it is no
 // error when there is none.
 func (t *transaction) deleteTable(f nft.Family) {
 	t.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, f) // no flags: those of one that exists stay
-	t.text(unix.NFTA_TABLE_NAME, t.table)
-	t.end()
+	t.Text(unix.NFTA_TABLE_NAME, t.table)
+	t.End()
 	t.message(unix.NFT_MSG_DELTABLE, 0, f)
-	t.text(unix.NFTA_TABLE_NAME, t.table)
-	t.end()
+	t.Text(unix.NFTA_TABLE_NAME, t.table)
+	t.End()
 }
 
 // hookNumbers are the kernel's numbers of the hooks (enum nf_inet_hooks).
@@ -71,38 +72,38 @@ var hookNumbers = map[nft.Hook]uint32{
 // dstnat; policy accept; }`, the braces for base chains only.
 func (t *transaction) addChain(f nft.Family, c nft.Chain) {
 	t.message(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, f)
-	t.text(unix.NFTA_CHAIN_TABLE, t.table)
-	t.text(unix.NFTA_CHAIN_NAME, c.Name)
+	t.Text(unix.NFTA_CHAIN_TABLE, t.table)
+	t.Text(unix.NFTA_CHAIN_NAME, c.Name)
 	if c.Hook != nft.HookNone {
-		hook := t.nest(unix.NFTA_CHAIN_HOOK)
-		t.uint32(unix.NFTA_HOOK_HOOKNUM, hookNumbers[c.Hook])
-		t.uint32(unix.NFTA_HOOK_PRIORITY, uint32(int32(c.Priority)))
-		t.endNest(hook)
-		t.uint32(unix.NFTA_CHAIN_POLICY, nfAccept)
+		hook := t.Nest(unix.NFTA_CHAIN_HOOK)
+		t.Uint32(unix.NFTA_HOOK_HOOKNUM, hookNumbers[c.Hook])
+		t.Uint32(unix.NFTA_HOOK_PRIORITY, uint32(int32(c.Priority)))
+		t.EndNest(hook)
+		t.Uint32(unix.NFTA_CHAIN_POLICY, nfAccept)
 		kind := chainNAT
 		if c.Filter {
 			kind = chainFilter
 		}
-		t.text(unix.NFTA_CHAIN_TYPE, kind)
+		t.Text(unix.NFTA_CHAIN_TYPE, kind)
 	}
-	t.end()
+	t.End()
 }
 
 // deleteChain is `delete chain ip svcctl pick-5`, with its rules.
 func (t *transaction) deleteChain(f nft.Family, name string) {
 	t.message(unix.NFT_MSG_DELCHAIN, 0, f)
-	t.text(unix.NFTA_CHAIN_TABLE, t.table)
-	t.text(unix.NFTA_CHAIN_NAME, name)
-	t.end()
+	t.Text(unix.NFTA_CHAIN_TABLE, t.table)
+	t.Text(unix.NFTA_CHAIN_NAME, name)
+	t.End()
 }
 
 // setRules is `flush chain ip svcctl pick-5` and an `add rule ip svcctl pick-5 …` for
 // each rule.
 func (t *transaction) setRules(f nft.Family, chain string, rules []nft.Rule) {
 	t.message(unix.NFT_MSG_DELRULE, 0, f)
-	t.text(unix.NFTA_RULE_TABLE, t.table)
-	t.text(unix.NFTA_RULE_CHAIN, chain)
-	t.end()
+	t.Text(unix.NFTA_RULE_TABLE, t.table)
+	t.Text(unix.NFTA_RULE_CHAIN, chain)
+	t.End()
 	for _, r := range rules {
 		t.addRule(f, chain, r)
 	}
@@ -110,9 +111,9 @@ func (t *transaction) setRules(f nft.Family, chain string, rules []nft.Rule) {
 
 func (t *transaction) addRule(f nft.Family, chain string, r nft.Rule) {
 	t.message(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, f)
-	t.text(unix.NFTA_RULE_TABLE, t.table)
-	t.text(unix.NFTA_RULE_CHAIN, chain)
-	list := t.nest(unix.NFTA_RULE_EXPRESSIONS)
+	t.Text(unix.NFTA_RULE_TABLE, t.table)
+	t.Text(unix.NFTA_RULE_CHAIN, chain)
+	list := t.Nest(unix.NFTA_RULE_EXPRESSIONS)
 	ranges := func(set string) bool { return t.ranges[setName{f, set}] }
 	for _, e := range expressions(f, r, ranges) {
 		b, err := expr.Marshal(protocolFamily(f), e)
@@ -120,13 +121,13 @@ func (t *transaction) addRule(f nft.Family, chain string, r nft.Rule) {
 			t.fail(fmt.Errorf("encode rule `%s`: %w", r.Text(f), err))
 			break
 		}
-		t.bytes(unix.NLA_F_NESTED|unix.NFTA_LIST_ELEM, b)
+		t.Bytes(unix.NLA_F_NESTED|unix.NFTA_LIST_ELEM, b)
 	}
-	if !t.endNest(list) {
+	if !t.EndNest(list) {
 		t.fail(fmt.Errorf("encode rule `%s`: %w", r.Text(f), ErrTooBig))
 	}
-	t.bytes(unix.NFTA_RULE_USERDATA, markData(r.Mark(f)))
-	t.end()
+	t.Bytes(unix.NFTA_RULE_USERDATA, markData(r.Mark(f)))
+	t.End()
 }
 
 // markData is a rule's userdata: a type, a length and the mark.
@@ -142,7 +143,7 @@ func markOf(userdata []byte) uint64 {
 			break
 		}
 		if userdata[0] == markType && n == 2+8 {
-			return number(userdata[2:n])
+			return nfnetlink.Number(userdata[2:n])
 		}
 		userdata = userdata[n:]
 	}

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
 // register is the number of a 4-byte register. The fields of a concatenation stand in
@@ -330,7 +331,7 @@ func nextBlock(r register) register {
 }
 
 // registers is how many registers take that many bytes.
-func registers(bytes int) uint32 { return uint32(align(bytes) / 4) }
+func registers(bytes int) uint32 { return uint32(nfnetlink.Align(bytes) / 4) }
 
 func (e *encoder) field(field nft.Field, r register) expr.Any {
 	v6 := e.Family == nft.IPv6

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
 // nft's numbers of the datatypes (enum datatypes in its datatype.h), which the kernel
@@ -62,7 +63,7 @@ func length(types []nft.Type, f nft.Family) (n int) {
 		return types[0].Len(f)
 	}
 	for _, t := range types {
-		n += align(t.Len(f))
+		n += nfnetlink.Align(t.Len(f))
 	}
 	return n
 }
@@ -95,27 +96,27 @@ func setFlags(s *nft.Set) (flags uint32) {
 func (t *transaction) addSet(f nft.Family, s *nft.Set) {
 	t.setID++
 	t.message(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE|unix.NLM_F_EXCL, f)
-	t.text(unix.NFTA_SET_TABLE, t.table)
-	t.text(unix.NFTA_SET_NAME, s.Name)
-	t.uint32(unix.NFTA_SET_FLAGS, setFlags(s))
-	t.uint32(unix.NFTA_SET_KEY_TYPE, concatCode(s.Key, f))
-	t.uint32(unix.NFTA_SET_KEY_LEN, uint32(length(s.Key, f)))
+	t.Text(unix.NFTA_SET_TABLE, t.table)
+	t.Text(unix.NFTA_SET_NAME, s.Name)
+	t.Uint32(unix.NFTA_SET_FLAGS, setFlags(s))
+	t.Uint32(unix.NFTA_SET_KEY_TYPE, concatCode(s.Key, f))
+	t.Uint32(unix.NFTA_SET_KEY_LEN, uint32(length(s.Key, f)))
 	switch {
 	case isVerdictMap(s):
-		t.uint32(unix.NFTA_SET_DATA_TYPE, unix.NFT_DATA_VERDICT)
+		t.Uint32(unix.NFTA_SET_DATA_TYPE, unix.NFT_DATA_VERDICT)
 	case s.Data != nil:
-		t.uint32(unix.NFTA_SET_DATA_TYPE, concatCode(s.Data, f))
-		t.uint32(unix.NFTA_SET_DATA_LEN, uint32(length(s.Data, f)))
+		t.Uint32(unix.NFTA_SET_DATA_TYPE, concatCode(s.Data, f))
+		t.Uint32(unix.NFTA_SET_DATA_LEN, uint32(length(s.Data, f)))
 	}
-	t.uint32(unix.NFTA_SET_ID, t.setID)
+	t.Uint32(unix.NFTA_SET_ID, t.setID)
 	if s.Timeout != 0 {
-		t.uint64(unix.NFTA_SET_TIMEOUT, uint64(s.Timeout/time.Millisecond))
+		t.Uint64(unix.NFTA_SET_TIMEOUT, uint64(s.Timeout/time.Millisecond))
 	}
 	t.setDescription(f, s)
 	if userdata := typeofData(f, s); userdata != nil {
-		t.bytes(unix.NFTA_SET_USERDATA, userdata)
+		t.Bytes(unix.NFTA_SET_USERDATA, userdata)
 	}
-	t.end()
+	t.End()
 }
 
 // setDescription tells the kernel the size and, for ranges of concatenations, where
@@ -125,32 +126,32 @@ func (t *transaction) setDescription(f nft.Family, s *nft.Set) {
 	if s.Size == 0 && !concatenated {
 		return
 	}
-	description := t.nest(unix.NFTA_SET_DESC)
+	description := t.Nest(unix.NFTA_SET_DESC)
 	if s.Size != 0 {
-		t.uint32(unix.NFTA_SET_DESC_SIZE, s.Size)
+		t.Uint32(unix.NFTA_SET_DESC_SIZE, s.Size)
 	}
 	if concatenated {
-		fields := t.nest(attrSetDescConcat)
+		fields := t.Nest(attrSetDescConcat)
 		for _, k := range s.Key {
-			field := t.nest(unix.NFTA_LIST_ELEM)
-			t.uint32(attrSetFieldLen, uint32(align(k.Len(f))))
-			t.endNest(field)
+			field := t.Nest(unix.NFTA_LIST_ELEM)
+			t.Uint32(attrSetFieldLen, uint32(nfnetlink.Align(k.Len(f))))
+			t.EndNest(field)
 		}
-		t.endNest(fields)
+		t.EndNest(fields)
 	}
-	t.endNest(description)
+	t.EndNest(description)
 }
 
 // deleteSet is `delete set ip svcctl services`, with its elements.
 func (t *transaction) deleteSet(f nft.Family, name string) {
 	t.message(unix.NFT_MSG_DELSET, 0, f)
-	t.text(unix.NFTA_SET_TABLE, t.table)
-	t.text(unix.NFTA_SET_NAME, name)
-	t.end()
+	t.Text(unix.NFTA_SET_TABLE, t.table)
+	t.Text(unix.NFTA_SET_NAME, name)
+	t.End()
 }
 
 // elementsLimit is the length of a list of elements that starts another message; an
-// element is far smaller than what is left to maxAttr.
+// element is far smaller than what is left to nfnetlink.MaxAttr.
 const elementsLimit = 60_000
 
 // elements is `add element ip svcctl backends { key : data, … }`, or delete or
@@ -159,10 +160,10 @@ func (t *transaction) elements(kind, flags uint16, f nft.Family, s *nft.Set, ele
 	for next := 0; next < len(elements); {
 		t.message(kind, flags, f)
 		t.parts[len(t.parts)-1].element = next
-		t.text(unix.NFTA_SET_ELEM_LIST_TABLE, t.table)
-		t.text(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
-		list := t.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
-		for next < len(elements) && len(t.buf)-list < elementsLimit {
+		t.Text(unix.NFTA_SET_ELEM_LIST_TABLE, t.table)
+		t.Text(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
+		list := t.Nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+		for next < len(elements) && len(t.Buf)-list < elementsLimit {
 			e := elements[next]
 			if kind != unix.NFT_MSG_NEWSETELEM {
 				e.Data = ""
@@ -174,8 +175,8 @@ func (t *transaction) elements(kind, flags uint16, f nft.Family, s *nft.Set, ele
 			}
 			next++
 		}
-		t.endNest(list)
-		t.end()
+		t.EndNest(list)
+		t.End()
 	}
 }
 
@@ -226,7 +227,7 @@ func turnKey(s *nft.Set, f nft.Family, key string) string {
 		if isHostOrder(t) {
 			binary.BigEndian.PutUint32(b[offset:], binary.NativeEndian.Uint32(b[offset:]))
 		}
-		offset += align(t.Len(f))
+		offset += nfnetlink.Align(t.Len(f))
 	}
 	return string(b)
 }
@@ -235,16 +236,16 @@ func turnKey(s *nft.Set, f nft.Family, key string) string {
 const attrElementKeyEnd = 10
 
 func (t *transaction) oneElement(s *nft.Set, key, keyEnd, data string, flags uint32) error {
-	element := t.nest(unix.NFTA_LIST_ELEM)
+	element := t.Nest(unix.NFTA_LIST_ELEM)
 	t.value(unix.NFTA_SET_ELEM_KEY, key)
 	if keyEnd != "" {
 		t.value(attrElementKeyEnd, keyEnd)
 	}
 	if flags != 0 {
-		t.uint32(unix.NFTA_SET_ELEM_FLAGS, flags)
+		t.Uint32(unix.NFTA_SET_ELEM_FLAGS, flags)
 	}
 	if t.life != 0 {
-		t.uint64(unix.NFTA_SET_ELEM_TIMEOUT, uint64(t.life/time.Millisecond))
+		t.Uint64(unix.NFTA_SET_ELEM_TIMEOUT, uint64(t.life/time.Millisecond))
 	}
 	switch {
 	case data == "":
@@ -255,14 +256,14 @@ func (t *transaction) oneElement(s *nft.Set, key, keyEnd, data string, flags uin
 	default:
 		t.value(unix.NFTA_SET_ELEM_DATA, data)
 	}
-	t.endNest(element)
+	t.EndNest(element)
 	return nil
 }
 
 func (t *transaction) value(kind uint16, bytes string) {
-	outer := t.nest(kind)
-	t.raw(unix.NFTA_DATA_VALUE, bytes)
-	t.endNest(outer)
+	outer := t.Nest(kind)
+	t.Raw(unix.NFTA_DATA_VALUE, bytes)
+	t.EndNest(outer)
 }
 
 // verdictCodes are the kernel's numbers of verdicts (enum nft_verdicts, NF_ACCEPT and
@@ -281,14 +282,14 @@ func (t *transaction) verdict(data string) error {
 	if !ok || hasChain != (code == unix.NFT_GOTO || code == unix.NFT_JUMP) {
 		return fmt.Errorf("%q is no verdict", data)
 	}
-	outer := t.nest(unix.NFTA_SET_ELEM_DATA)
-	verdict := t.nest(unix.NFTA_DATA_VERDICT)
-	t.uint32(unix.NFTA_VERDICT_CODE, uint32(code))
+	outer := t.Nest(unix.NFTA_SET_ELEM_DATA)
+	verdict := t.Nest(unix.NFTA_DATA_VERDICT)
+	t.Uint32(unix.NFTA_VERDICT_CODE, uint32(code))
 	if hasChain {
-		t.text(unix.NFTA_VERDICT_CHAIN, chain)
+		t.Text(unix.NFTA_VERDICT_CHAIN, chain)
 	}
-	t.endNest(verdict)
-	t.endNest(outer)
+	t.EndNest(verdict)
+	t.EndNest(outer)
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
 // BaseChain is a chain, of anybody, that the kernel shows packets to.
@@ -61,26 +62,26 @@ func (c *Conn) BaseChains() ([]BaseChain, error) {
 }
 
 func decodeBaseChain(m *message) (c BaseChain, ok bool) {
-	c.Family = ipFamilies[m.family()]
-	for kind, value := range m.attributes() {
+	c.Family = ipFamilies[m.Family()]
+	for kind, value := range m.Attributes() {
 		switch kind {
 		case unix.NFTA_CHAIN_TABLE:
-			c.Table = text(value)
+			c.Table = nfnetlink.Text(value)
 		case unix.NFTA_CHAIN_NAME:
-			c.Name = text(value)
+			c.Name = nfnetlink.Text(value)
 		case unix.NFTA_CHAIN_TYPE:
-			c.Type = text(value)
+			c.Type = nfnetlink.Text(value)
 		case unix.NFTA_CHAIN_POLICY:
-			c.Drops = number(value) == nfDrop
+			c.Drops = nfnetlink.Number(value) == nfDrop
 		case unix.NFTA_CHAIN_HOOK:
-			for kind, value := range attributes(value) {
+			for kind, value := range nfnetlink.Attributes(value) {
 				switch kind {
 				case unix.NFTA_HOOK_HOOKNUM:
-					if n := number(value); n < uint64(len(ipHooks)) {
+					if n := nfnetlink.Number(value); n < uint64(len(ipHooks)) {
 						c.Hook = ipHooks[n]
 					}
 				case unix.NFTA_HOOK_PRIORITY:
-					c.Priority = int(int32(number(value)))
+					c.Priority = int(int32(nfnetlink.Number(value)))
 				}
 			}
 		}

@@ -414,7 +414,7 @@ func TestTypeofIsWhatNftWrites(t *testing.T) {
 			var userdata []byte
 			err := c.socket.dump(unix.NFT_MSG_GETSET, protocolFamily(f), nil, func(m message) {
 				set := decodeSet(&m, f)
-				for kind, value := range m.attributes() {
+				for kind, value := range m.Attributes() {
 					if kind == unix.NFTA_SET_USERDATA && set.Name == s.Name {
 						userdata = slices.Clone(value)
 					}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
 func TestOpenWithoutPrivilege(t *testing.T) {
@@ -82,15 +83,15 @@ func TestJudgeNamesWhatIsMissing(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			var features Features
 			attempts := trials(&features)
-			parts, refused := []part{}, map[int]failure{}
+			parts, refused := []part{}, map[int]nfnetlink.Failure{}
 			for i, a := range attempts {
 				parts = append(parts, part{op: i})
 				if test.lacks(a) {
-					refused[i] = failure{errno: test.errno}
+					refused[i] = nfnetlink.Failure{Errno: test.errno}
 				}
 			}
 			parts = append(parts, part{op: len(attempts)}) // the operation that is meant to fail
-			refused[len(attempts)] = failure{errno: unix.ENOENT}
+			refused[len(attempts)] = nfnetlink.Failure{Errno: unix.ENOENT}
 			err := judge(parts, attempts, refused)
 			if got := fmt.Sprint(err); got != test.want && (err != nil || test.want != "") {
 				t.Errorf("judge says %v\nwant %s", err, test.want)
@@ -208,14 +209,14 @@ func TestLostOutcome(t *testing.T) {
 	n := newNamespace(t)
 	n.open() // takes the port that the kernel gives first
 	c := n.open()
-	if err := unix.SetsockoptInt(c.socket.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1); err != nil { // the kernel makes it some 2 KiB
+	if err := unix.SetsockoptInt(c.socket.FD(), unix.SOL_SOCKET, unix.SO_RCVBUF, 1); err != nil { // the kernel makes it some 2 KiB
 		t.Fatal(err)
 	}
 	var w writer
-	w.begin(nftMessage(unix.NFT_MSG_GETGEN), 0, c.socket.nextSequence(), unix.NFPROTO_UNSPEC, 0)
-	w.end()
+	w.Begin(nftMessage(unix.NFT_MSG_GETGEN), 0, c.socket.Sequence(1), unix.NFPROTO_UNSPEC, 0)
+	w.End()
 	for range 20 { // answers that nobody reads leave no room for another one
-		if err := c.socket.send(w.buf); err != nil {
+		if err := c.socket.send(w.Buf); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -244,7 +245,7 @@ func TestTableOfAnotherProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer other.close()
+	defer other.Close()
 	tr := newTransaction(other, nft.TableName, 0)
 	tr.addTable(nft.IPv4, tableOwner)
 	if err := tr.commit(sentinelText); err != nil {

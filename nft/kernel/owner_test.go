@@ -70,14 +70,14 @@ func TestOwnedTables(t *testing.T) {
 	// It outlives its owner, and belongs to nobody then: whoever wants can change or
 	// flush it, or own it.
 	before := generation()
-	s.close()
+	s.Close()
 	if !there() || generation() != before || !n.loads("add rule ip svcctl x accept") {
 		t.Error("without its owner it is gone, or cannot be changed")
 	}
 	if s, err = n.owner(c, lasting); err != nil || n.loads("add rule ip svcctl x accept") {
 		t.Errorf("a table that lost its owner cannot be had by another one: %v", err)
 	}
-	s.close()
+	s.Close()
 	for _, flags := range []uint32{0, tableOwner} {
 		if _, err := n.owner(c, flags); !isErrno(err, unix.EOPNOTSUPP) {
 			t.Errorf("the flags of a table can be changed to %d: %v", flags, err)

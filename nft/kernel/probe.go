@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
 // Features is what this kernel can do beyond what the product cannot work without.
@@ -79,14 +80,14 @@ func probe(s *socket) (Features, error) {
 	}
 	t.op = len(attempts)
 	t.message(unix.NFT_MSG_DELTABLE, 0, nft.IPv4)
-	t.text(unix.NFTA_TABLE_NAME, probeTable+"-absent")
-	t.end()
+	t.Text(unix.NFTA_TABLE_NAME, probeTable+"-absent")
+	t.End()
 	o, err := t.send()
 	switch {
 	case err != nil:
 		return features, err
-	case o.whole.errno != 0:
-		return features, o.whole.errno
+	case o.whole.Errno != 0:
+		return features, o.whole.Errno
 	case o.lost != nil:
 		return features, o.lost
 	case len(o.refused) == 0:
@@ -96,7 +97,7 @@ func probe(s *socket) (Features, error) {
 }
 
 // judge writes what was found and names what is missing.
-func judge(parts []part, attempts []trial, refused map[int]failure) error {
+func judge(parts []part, attempts []trial, refused map[int]nfnetlink.Failure) error {
 	var names []string
 	baseless := false
 	for i, p := range parts {
@@ -104,15 +105,15 @@ func judge(parts []part, attempts []trial, refused map[int]failure) error {
 		if !failed || p.op >= len(attempts) || baseless {
 			continue
 		}
-		if f.errno == unix.EPERM {
-			return f.errno
+		if f.Errno == unix.EPERM {
+			return f.Errno
 		}
 		a := attempts[p.op]
 		switch {
 		case a.found != nil:
 			*a.found = false
 		default:
-			if name := fmt.Sprintf("%s (it answers: %v)", a.needs, f.errno); !slices.Contains(names, name) {
+			if name := fmt.Sprintf("%s (it answers: %v)", a.needs, f.Errno); !slices.Contains(names, name) {
 				names = append(names, name)
 			}
 		}

@@ -65,8 +65,8 @@ func isRanges(s *socket, set setName, ops []nft.Op) (interval bool, err error) {
 	}
 	err = s.request(unix.NFT_MSG_GETSET, 0, protocolFamily(set.family),
 		func(w *writer) {
-			w.text(unix.NFTA_SET_TABLE, nft.TableName)
-			w.text(unix.NFTA_SET_NAME, set.name)
+			w.Text(unix.NFTA_SET_TABLE, nft.TableName)
+			w.Text(unix.NFTA_SET_NAME, set.name)
 		},
 		func(m message) { interval = decodeSet(&m, set.family).Interval })
 	if isErrno(err, unix.ENOENT) {

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
 // readAttempts bounds how often a reading is begun again because somebody committed
@@ -114,12 +115,12 @@ func unhook(t *nft.Table) {
 // tableFlags tells whether a table exists.
 func tableFlags(s *socket, name string, f nft.Family) (flags uint32, exists bool, err error) {
 	err = s.request(unix.NFT_MSG_GETTABLE, 0, protocolFamily(f),
-		func(w *writer) { w.text(unix.NFTA_TABLE_NAME, name) },
+		func(w *writer) { w.Text(unix.NFTA_TABLE_NAME, name) },
 		func(m message) {
 			exists = true
-			for kind, value := range m.attributes() {
+			for kind, value := range m.Attributes() {
 				if kind == unix.NFTA_TABLE_FLAGS {
-					flags = uint32(number(value))
+					flags = uint32(nfnetlink.Number(value))
 				}
 			}
 		})
@@ -132,7 +133,7 @@ func tableFlags(s *socket, name string, f nft.Family) (flags uint32, exists bool
 func readSets(s *socket, f nft.Family, sets map[string]*nft.SetContent) error {
 	counts := map[string]int{}
 	err := s.dump(unix.NFT_MSG_GETSET, protocolFamily(f),
-		func(w *writer) { w.text(unix.NFTA_SET_TABLE, nft.TableName) },
+		func(w *writer) { w.Text(unix.NFTA_SET_TABLE, nft.TableName) },
 		func(m message) {
 			d := decodeSet(&m, f)
 			if !d.anonymous {
@@ -235,15 +236,15 @@ func readElements(s *socket, table string, f nft.Family, set *nft.Set, each func
 	}
 	return s.dump(unix.NFT_MSG_GETSETELEM, protocolFamily(f),
 		func(w *writer) {
-			w.text(unix.NFTA_SET_ELEM_LIST_TABLE, table)
-			w.text(unix.NFTA_SET_ELEM_LIST_SET, set.Name)
+			w.Text(unix.NFTA_SET_ELEM_LIST_TABLE, table)
+			w.Text(unix.NFTA_SET_ELEM_LIST_SET, set.Name)
 		},
 		func(m message) {
-			for kind, list := range m.attributes() {
+			for kind, list := range m.Attributes() {
 				if kind != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
 					continue
 				}
-				for _, b := range attributes(list) {
+				for _, b := range nfnetlink.Attributes(list) {
 					each(d.decode(b))
 				}
 			}
@@ -260,16 +261,16 @@ func readChains(s *socket, f nft.Family, chains map[string]*nft.Chain) error {
 
 func readMarks(s *socket, f nft.Family, chains map[string]*nft.Chain) error {
 	return s.dump(unix.NFT_MSG_GETRULE, protocolFamily(f),
-		func(w *writer) { w.text(unix.NFTA_RULE_TABLE, nft.TableName) },
+		func(w *writer) { w.Text(unix.NFTA_RULE_TABLE, nft.TableName) },
 		func(m message) {
 			var table, chain string
 			var mark uint64
-			for kind, value := range m.attributes() {
+			for kind, value := range m.Attributes() {
 				switch kind {
 				case unix.NFTA_RULE_TABLE:
-					table = text(value)
+					table = nfnetlink.Text(value)
 				case unix.NFTA_RULE_CHAIN:
-					chain = text(value)
+					chain = nfnetlink.Text(value)
 				case unix.NFTA_RULE_USERDATA:
 					mark = markOf(value)
 				}

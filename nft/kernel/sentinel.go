@@ -35,7 +35,7 @@ func (c *Conn) HoldSentinel() error {
 			return openError(err)
 		}
 		c.sentinel = s
-		c.witness.owns(s.port)
+		c.witness.owns(s.Port())
 	}
 	if err := makeSentinel(c.sentinel, c.features.Owner); err != nil {
 		c.releaseSentinel()
@@ -69,7 +69,7 @@ func (c *Conn) DropSentinel() error {
 
 func (c *Conn) releaseSentinel() {
 	if c.sentinel != nil {
-		c.sentinel.close()
+		c.sentinel.Close()
 		c.sentinel = nil
 	}
 }

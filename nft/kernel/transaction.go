@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
 // transaction is a batch as nfnetlink takes it: NFNL_MSG_BATCH_BEGIN, messages,
@@ -46,20 +47,20 @@ type part struct {
 // newTransaction starts a transaction that the kernel refuses unless its generation
 // is the given one; 0 lets it pass at any.
 func newTransaction(s *socket, table string, generation uint32) *transaction {
-	t := &transaction{socket: s, table: table, begun: s.nextSequence()}
-	t.buf, s.spare = s.spare[:0], nil // there is one transaction at a time
-	t.begin(unix.NFNL_MSG_BATCH_BEGIN, 0, t.begun, unix.NFPROTO_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
+	t := &transaction{socket: s, table: table, begun: s.Sequence(1)}
+	t.Buf, s.spare = s.spare[:0], nil // there is one transaction at a time
+	t.Begin(unix.NFNL_MSG_BATCH_BEGIN, 0, t.begun, unix.NFPROTO_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
 	if generation != 0 {
-		t.uint32(unix.NFNL_BATCH_GENID, generation)
+		t.Uint32(unix.NFNL_BATCH_GENID, generation)
 	}
-	t.end()
+	t.End()
 	return t
 }
 
 // message starts a message of the transaction; end completes it.
 func (t *transaction) message(kind, flags uint16, f nft.Family) {
-	t.parts = append(t.parts, part{op: t.op, start: len(t.buf)})
-	t.begin(nftMessage(kind), flags, t.socket.nextSequence(), protocolFamily(f), 0)
+	t.parts = append(t.parts, part{op: t.op, start: len(t.Buf)})
+	t.Begin(nftMessage(kind), flags, t.socket.Sequence(1), protocolFamily(f), 0)
 }
 
 func (t *transaction) fail(err error) {
@@ -75,13 +76,13 @@ func (t *transaction) empty() bool { return len(t.parts) == 0 }
 // acknowledgement: errors are told unasked, and an acknowledgement for each message
 // would overflow the receive buffer of a large batch.
 func (t *transaction) finish() error {
-	last := t.buf[t.parts[len(t.parts)-1].start:]
+	last := t.Buf[t.parts[len(t.parts)-1].start:]
 	flags := binary.NativeEndian.Uint16(last[6:])
 	binary.NativeEndian.PutUint16(last[6:], flags|unix.NLM_F_ACK)
-	t.begin(unix.NFNL_MSG_BATCH_END, 0, t.socket.nextSequence(), unix.NFPROTO_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
-	t.end()
-	if t.err == nil && len(t.buf) > math.MaxInt32/2 { // half of the largest SO_SNDBUF
-		t.err = fmt.Errorf("%w (%d bytes)", ErrTooBig, len(t.buf))
+	t.Begin(unix.NFNL_MSG_BATCH_END, 0, t.socket.Sequence(1), unix.NFPROTO_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
+	t.End()
+	if t.err == nil && len(t.Buf) > math.MaxInt32/2 { // half of the largest SO_SNDBUF
+		t.err = fmt.Errorf("%w (%d bytes)", ErrTooBig, len(t.Buf))
 	}
 	return t.err
 }
@@ -89,27 +90,27 @@ func (t *transaction) finish() error {
 // outcome is everything the kernel said about a transaction.
 type outcome struct {
 	acknowledged bool
-	lost         error           // not nil: there may have been more answers
-	whole        failure         // the transaction as such was refused
-	refused      map[int]failure // by index in parts
+	lost         error                     // not nil: there may have been more answers
+	whole        nfnetlink.Failure         // the transaction as such was refused
+	refused      map[int]nfnetlink.Failure // by index in parts
 }
 
 // send commits the transaction. An error means that the kernel has not seen it.
 func (t *transaction) send() (outcome, error) {
-	o := outcome{refused: map[int]failure{}}
+	o := outcome{refused: map[int]nfnetlink.Failure{}}
 	if err := t.finish(); err != nil {
 		return o, err
 	}
-	if err := t.socket.send(t.buf); err != nil {
+	if err := t.socket.send(t.Buf); err != nil {
 		return o, err
 	}
-	if cap(t.buf) <= mostSpare {
-		t.socket.spare = t.buf // for the next one; until then it is read
+	if cap(t.Buf) <= mostSpare {
+		t.socket.spare = t.Buf // for the next one; until then it is read
 	}
 	for {
-		datagram, err := t.socket.receive()
+		datagram, err := t.socket.Receive()
 		switch {
-		case errors.Is(err, errQuiet):
+		case errors.Is(err, nfnetlink.ErrQuiet):
 			return o, nil
 		case errors.Is(err, unix.ENOBUFS):
 			o.lost = err // the rest of the queue is still there
@@ -118,15 +119,15 @@ func (t *transaction) send() (outcome, error) {
 			o.lost = err
 			return o, nil
 		}
-		for m := range messages(datagram) {
-			index := int(int32(m.sequence-t.begun)) - 1
-			if m.kind != unix.NLMSG_ERROR || index < -1 || index >= len(t.parts) {
+		for m := range nfnetlink.Messages(datagram) {
+			index := int(int32(m.Sequence-t.begun)) - 1
+			if m.Kind != unix.NLMSG_ERROR || index < -1 || index >= len(t.parts) {
 				continue
 			}
-			switch f := m.failure(); {
+			switch f := m.Failure(); {
 			case index == -1:
 				o.whole = f
-			case f.errno != 0:
+			case f.Errno != 0:
 				o.refused[index] = f
 			case index == len(t.parts)-1:
 				o.acknowledged = true
@@ -147,8 +148,8 @@ func (t *transaction) judge(o outcome, err error, text func(op, element int) str
 	switch {
 	case err != nil:
 		return commitError(err)
-	case o.whole.errno != 0:
-		return commitError(o.whole.errno)
+	case o.whole.Errno != 0:
+		return commitError(o.whole.Errno)
 	case len(o.refused) > 0:
 		return t.opError(o.refused, text)
 	case o.lost != nil:
@@ -172,37 +173,37 @@ func commitError(err error) error {
 }
 
 // opError is about the first message that was refused.
-func (t *transaction) opError(refused map[int]failure, text func(op, element int) string) error {
+func (t *transaction) opError(refused map[int]nfnetlink.Failure, text func(op, element int) string) error {
 	first := len(t.parts)
 	for i := range refused {
 		first = min(first, i)
 	}
 	p, f := t.parts[first], refused[first]
 	element := -1
-	if n, ok := t.elementAt(p.start, f.offset); ok {
+	if n, ok := t.elementAt(p.start, f.Offset); ok {
 		element = p.element + n
 	}
-	return &OpError{Op: p.op, Text: text(p.op, element), Errno: f.errno, Hint: f.hint}
+	return &OpError{Op: p.op, Text: text(p.op, element), Errno: f.Errno, Hint: f.Hint}
 }
 
 // elementAt finds which element of a message is meant by the offset of an attribute.
 // An interval of a set with a single field is two elements, of which the second is
 // marked as an end.
 func (t *transaction) elementAt(start, offset int) (n int, ok bool) {
-	m := t.buf[start:]
+	m := t.Buf[start:]
 	kind := binary.NativeEndian.Uint16(m[4:])
 	if kind != nftMessage(unix.NFT_MSG_NEWSETELEM) && kind != nftMessage(unix.NFT_MSG_DELSETELEM) {
 		return 0, false
 	}
 	m = m[:binary.NativeEndian.Uint32(m)]
 	// All slices below share one array, so their capacities tell their places in m.
-	position := func(value []byte) int { return cap(m) - cap(value) - attrLen }
-	for kind, list := range attributes(m[headerLen+genHeaderLen:]) {
+	position := func(value []byte) int { return cap(m) - cap(value) - unix.SizeofNlAttr }
+	for kind, list := range nfnetlink.Attributes(m[nfnetlink.HeaderLen+nfnetlink.GenHeaderLen:]) {
 		if kind != unix.NFTA_SET_ELEM_LIST_ELEMENTS || offset <= position(list) {
 			continue
 		}
 		n = -1
-		for _, element := range attributes(list) {
+		for _, element := range nfnetlink.Attributes(list) {
 			if position(element) > offset {
 				break
 			}
@@ -216,9 +217,9 @@ func (t *transaction) elementAt(start, offset int) (n int, ok bool) {
 }
 
 func isIntervalEnd(element []byte) bool {
-	for kind, value := range attributes(element) {
+	for kind, value := range nfnetlink.Attributes(element) {
 		if kind == unix.NFTA_SET_ELEM_FLAGS {
-			return number(value)&unix.NFT_SET_ELEM_INTERVAL_END != 0
+			return nfnetlink.Number(value)&unix.NFT_SET_ELEM_INTERVAL_END != 0
 		}
 	}
 	return false

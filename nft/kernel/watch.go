@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
 // Change is one transaction that somebody else committed in this network namespace.
@@ -157,7 +158,7 @@ func (c *Conn) follow(w *watch) {
 		}
 		for _, m := range received {
 			change, done := next.note(message{
-				kind: uint16(m.Header.Type), port: m.Header.PID, body: m.Data,
+				Kind: uint16(m.Header.Type), Port: m.Header.PID, Body: m.Data,
 			})
 			next = change
 			if !done {
@@ -187,21 +188,21 @@ func (c *Conn) unwatch(w *watch) {
 
 // note takes one notification in; done means that it was the last one of a transaction.
 func (c Change) note(m message) (change Change, done bool) {
-	if m.kind>>8 != unix.NFNL_SUBSYS_NFTABLES {
+	if m.Kind>>8 != unix.NFNL_SUBSYS_NFTABLES {
 		return c, false
 	}
-	if m.kind != nftMessage(unix.NFT_MSG_NEWGEN) {
+	if m.Kind != nftMessage(unix.NFT_MSG_NEWGEN) {
 		c.Ours = c.Ours || isOurs(&m)
 		return c, false
 	}
-	for kind, value := range m.attributes() {
+	for kind, value := range m.Attributes() {
 		switch kind {
 		case unix.NFTA_GEN_ID:
-			c.Generation = uint32(number(value))
+			c.Generation = uint32(nfnetlink.Number(value))
 		case unix.NFTA_GEN_PROC_PID:
-			c.PID = uint32(number(value))
+			c.PID = uint32(nfnetlink.Number(value))
 		case unix.NFTA_GEN_PROC_NAME:
-			c.Comm = text(value)
+			c.Comm = nfnetlink.Text(value)
 		}
 	}
 	return c, true
@@ -210,12 +211,12 @@ func (c Change) note(m message) (change Change, done bool) {
 // isOurs tells whether a notification is about our table of either family. Every kind
 // of message has the table's name as its first attribute.
 func isOurs(m *message) bool {
-	if f := m.family(); f != unix.NFPROTO_IPV4 && f != unix.NFPROTO_IPV6 {
+	if f := m.Family(); f != unix.NFPROTO_IPV4 && f != unix.NFPROTO_IPV6 {
 		return false
 	}
-	for kind, value := range m.attributes() {
+	for kind, value := range m.Attributes() {
 		if kind == unix.NFTA_TABLE_NAME {
-			return text(value) == nft.TableName
+			return nfnetlink.Text(value) == nft.TableName
 		}
 	}
 	return false

@@ -1,7 +1,6 @@
 package kernel
 
 import (
-	"bytes"
 	"encoding/binary"
 	"encoding/hex"
 	"reflect"
@@ -11,14 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
 // written is what a function writes to a transaction, without NFNL_MSG_BATCH_BEGIN.
 func written(write func(*transaction)) []byte {
-	t := newTransaction(&socket{}, nft.TableName, 0)
-	start := len(t.buf)
+	t := newTransaction(&socket{Socket: &nfnetlink.Socket{}}, nft.TableName, 0)
+	start := len(t.Buf)
 	write(t)
-	return t.buf[start:]
+	return t.Buf[start:]
 }
 
 // The bytes of messages, taken apart as the kernel does. All are for a little-endian
@@ -105,12 +105,12 @@ func decodeAll(b []byte, f nft.Family, set *nft.Set) (nft.Elements, bool) {
 		d.data = length(set.Data, f)
 	}
 	bounds, elements, ours := intervals{set: set, family: f}, nft.Elements{}, true
-	for m := range messages(b) {
-		for kind, list := range m.attributes() {
+	for m := range nfnetlink.Messages(b) {
+		for kind, list := range m.Attributes() {
 			if kind != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
 				continue
 			}
-			for _, value := range attributes(list) {
+			for _, value := range nfnetlink.Attributes(list) {
 				e := d.decode(value)
 				ours = ours && e.ours
 				if set.Interval && len(set.Key) == 1 {
@@ -149,7 +149,7 @@ func TestElementsDecodeToWhatWasEncoded(t *testing.T) {
 func TestDefinitionsDecodeToWhatWasEncoded(t *testing.T) {
 	for _, f := range nft.Families {
 		for _, s := range everySet(f) {
-			for m := range messages(written(func(tr *transaction) { tr.addSet(f, &s.Set) })) {
+			for m := range nfnetlink.Messages(written(func(tr *transaction) { tr.addSet(f, &s.Set) })) {
 				if got := decodeSet(&m, f); !reflect.DeepEqual(got.Set, s.Set) || got.anonymous {
 					t.Errorf("%s %s decodes to %+v", f, s.Name, got)
 				}
@@ -157,7 +157,7 @@ func TestDefinitionsDecodeToWhatWasEncoded(t *testing.T) {
 		}
 		for _, c := range everyChain(f) {
 			c.Rules = nil
-			for m := range messages(written(func(tr *transaction) { tr.addChain(f, c) })) {
+			for m := range nfnetlink.Messages(written(func(tr *transaction) { tr.addChain(f, c) })) {
 				if got, table, _ := decodeChain(&m); !reflect.DeepEqual(got, c) || table != nft.TableName {
 					t.Errorf("%s %s decodes to %+v", f, c.Name, got)
 				}
@@ -208,42 +208,10 @@ func TestElementsThatCannotBeEncoded(t *testing.T) {
 		{sources, nft.Element{Key: "\x0a\x00\x00\x00"}, "is not 8 bytes long"},
 		{sources, nft.Element{Key: "\x0a\x00\x00\x01\x0a\x00\x00\x00"}, "ends before it starts"},
 	} {
-		tr := newTransaction(&socket{}, nft.TableName, 0)
+		tr := newTransaction(&socket{Socket: &nfnetlink.Socket{}}, nft.TableName, 0)
 		tr.elements(unix.NFT_MSG_NEWSETELEM, 0, nft.IPv4, &test.set, []nft.Element{test.element})
 		if tr.err == nil || !strings.Contains(tr.err.Error(), test.want) {
 			t.Errorf("%q: %v, want %q", test.element, tr.err, test.want)
-		}
-	}
-}
-
-func TestFailure(t *testing.T) {
-	attribute := func(kind uint16, value string) []byte {
-		w := writer{}
-		w.raw(kind, value)
-		return w.buf
-	}
-	body := func(errno int32, echoed int) []byte {
-		b := binary.NativeEndian.AppendUint32(nil, uint32(errno))
-		b = binary.NativeEndian.AppendUint32(b, uint32(headerLen+echoed))
-		return append(b, make([]byte, headerLen-4+echoed)...)
-	}
-	offset := attribute(unix.NLMSGERR_ATTR_OFFS, string(binary.NativeEndian.AppendUint32(nil, 40)))
-	hint := attribute(unix.NLMSGERR_ATTR_MSG, "no\x00")
-	for _, test := range []struct {
-		name string
-		m    message
-		want failure
-	}{
-		{"acknowledgement", message{flags: unix.NLM_F_CAPPED, body: body(0, 0)}, failure{}},
-		{"bare", message{flags: unix.NLM_F_CAPPED, body: body(-17, 0)}, failure{errno: unix.EEXIST}},
-		{"capped", message{flags: unix.NLM_F_CAPPED | unix.NLM_F_ACK_TLVS, body: bytes.Join([][]byte{body(-2, 0), hint, offset}, nil)},
-			failure{errno: unix.ENOENT, offset: 40, hint: "no"}},
-		{"whole", message{flags: unix.NLM_F_ACK_TLVS, body: bytes.Join([][]byte{body(-2, 24), offset}, nil)},
-			failure{errno: unix.ENOENT, offset: 40}},
-		{"cut off", message{body: []byte{1, 2}}, failure{errno: unix.EBADMSG}},
-	} {
-		if got := test.m.failure(); got != test.want {
-			t.Errorf("%s: %+v, want %+v", test.name, got, test.want)
 		}
 	}
 }
@@ -260,12 +228,12 @@ func FuzzDecode(f *testing.F) {
 	}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var change Change
-		for m := range messages(b) {
-			m.failure()
-			m.end(false)
+		for m := range nfnetlink.Messages(b) {
+			m.Failure()
+			endOf(&m, false)
 			change, _ = change.note(m)
 			decodeChain(&m)
-			for _, value := range m.attributes() {
+			for _, value := range m.Attributes() {
 				markOf(value)
 			}
 			for _, family := range nft.Families {

@@ -1,0 +1,134 @@
+package nfnetlink
+
+import (
+	"encoding/binary"
+	"iter"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// attrTypeMask leaves out NLA_F_NESTED and NLA_F_NET_BYTEORDER.
+const attrTypeMask = ^uint16(unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
+
+// A Message was received.
+type Message struct {
+	Kind, Flags    uint16
+	Sequence, Port uint32
+	Body           []byte // what follows the netlink header
+}
+
+// Messages walks the messages of a datagram.
+func Messages(b []byte) iter.Seq[Message] {
+	return func(yield func(Message) bool) {
+		for len(b) >= HeaderLen {
+			n := int(binary.NativeEndian.Uint32(b))
+			if n < HeaderLen || n > len(b) {
+				return
+			}
+			m := Message{
+				Kind:     binary.NativeEndian.Uint16(b[4:]),
+				Flags:    binary.NativeEndian.Uint16(b[6:]),
+				Sequence: binary.NativeEndian.Uint32(b[8:]),
+				Port:     binary.NativeEndian.Uint32(b[12:]),
+				Body:     b[HeaderLen:n],
+			}
+			if !yield(m) {
+				return
+			}
+			b = b[min(Align(n), len(b)):]
+		}
+	}
+}
+
+// Attributes walks the attributes in b and stops at the first one that is cut off.
+func Attributes(b []byte) iter.Seq2[uint16, []byte] {
+	return func(yield func(uint16, []byte) bool) {
+		for len(b) >= attrLen {
+			n := int(binary.NativeEndian.Uint16(b))
+			if n < attrLen || n > len(b) {
+				return
+			}
+			if !yield(binary.NativeEndian.Uint16(b[2:])&attrTypeMask, b[attrLen:n]) {
+				return
+			}
+			b = b[min(Align(n), len(b)):]
+		}
+	}
+}
+
+// Align is the next place where an attribute or message may begin.
+func Align(n int) int { return (n + unix.NLA_ALIGNTO - 1) &^ (unix.NLA_ALIGNTO - 1) }
+
+// Attributes of a message, behind its nfgenmsg.
+func (m *Message) Attributes() iter.Seq2[uint16, []byte] {
+	return Attributes(m.Body[min(GenHeaderLen, len(m.Body)):])
+}
+
+// Family is the one of its nfgenmsg (NFPROTO_*).
+func (m *Message) Family() uint8 {
+	if len(m.Body) == 0 {
+		return unix.NFPROTO_UNSPEC
+	}
+	return m.Body[0]
+}
+
+// Errno is the error that an NLMSG_ERROR or NLMSG_DONE message carries, 0 for none.
+func (m *Message) Errno() syscall.Errno {
+	if len(m.Body) < 4 {
+		return 0
+	}
+	return syscall.Errno(-int32(binary.NativeEndian.Uint32(m.Body)))
+}
+
+// A Failure is the content of an NLMSG_ERROR message.
+type Failure struct {
+	Errno  syscall.Errno // 0: an acknowledgement
+	Offset int           // of the attribute that is wrong, in the message; 0: not told
+	Hint   string        // the kernel's own words
+}
+
+// Failure reads an NLMSG_ERROR message.
+func (m *Message) Failure() Failure {
+	if len(m.Body) < unix.SizeofNlMsgerr {
+		return Failure{Errno: unix.EBADMSG}
+	}
+	f := Failure{Errno: m.Errno()}
+	details := unix.SizeofNlMsgerr
+	if m.Flags&unix.NLM_F_CAPPED == 0 && f.Errno != 0 { // the whole message is in between
+		original := int(binary.NativeEndian.Uint32(m.Body[4:]))
+		details += max(0, Align(original)-HeaderLen)
+	}
+	if m.Flags&unix.NLM_F_ACK_TLVS == 0 || details > len(m.Body) {
+		return f
+	}
+	for kind, value := range Attributes(m.Body[details:]) {
+		switch kind {
+		case unix.NLMSGERR_ATTR_MSG:
+			f.Hint = Text(value)
+		case unix.NLMSGERR_ATTR_OFFS:
+			if len(value) == 4 {
+				f.Offset = int(binary.NativeEndian.Uint32(value))
+			}
+		}
+	}
+	return f
+}
+
+// Number reads an attribute of up to 8 bytes in network byte order.
+func Number(b []byte) (n uint64) {
+	for _, c := range b[:min(len(b), 8)] {
+		n = n<<8 | uint64(c)
+	}
+	return n
+}
+
+// Text reads a string without the NUL that ends it.
+func Text(b []byte) string {
+	for i, c := range b {
+		if c == 0 {
+			return string(b[:i])
+		}
+	}
+	return string(b)
+}
