@@ -15,7 +15,7 @@ const asideBytes = 1 << 20
 // settled together with it, for what was changed together is to be seen together.
 type aside struct {
 	files    []*file
-	kinds    []sightKind // of what was seen when reading began
+	sights   []sight // what was seen when reading began
 	contents []content
 }
 
@@ -30,12 +30,13 @@ func (w *Watcher) setAside(ready []*file) []*file {
 	if w.aside != nil {
 		return slices.DeleteFunc(ready, isLarge)
 	}
-	a := &aside{files: ready, contents: make([]content, len(ready))}
-	for _, f := range ready {
+	some := ready[:atOnce(ready, len(ready))] // the others wait for these
+	a := &aside{files: some, contents: make([]content, len(some))}
+	for _, f := range some {
 		f.aside = true
-		a.kinds = append(a.kinds, f.change.sight.kind)
+		a.sights = append(a.sights, f.change.sight)
 	}
-	fetches := w.fetches(ready)
+	fetches := w.fetches(some)
 	w.aside = a
 	go func() {
 		together(len(fetches), func(i int) { a.contents[i] = fetches[i]() })
@@ -44,15 +45,22 @@ func (w *Watcher) setAside(ready []*file) []*file {
 	return nil
 }
 
-// takeAside deals with the files that were read beside the loop. Those that are gone, or not
-// gone any more, or as they were before, or whose directory was lost, are left to settle.
+// takeAside deals with the files that were read beside the loop, as what was seen of them when
+// reading began; what was seen since comes after it. Those that are gone, or not gone any
+// more, or as they were before, or whose directory was lost, are left to settle.
 func (w *Watcher) takeAside(now time.Time) {
 	a := w.aside
 	w.aside = nil
 	for i, f := range a.files {
 		f.aside = false
-		if f.change != nil && f.change.sight.kind == a.kinds[i] && !errors.Is(a.contents[i].err, os.ErrClosed) {
-			w.take(f, a.contents[i], now)
+		if f.change == nil || f.change.sight.kind != a.sights[i].kind || errors.Is(a.contents[i].err, os.ErrClosed) {
+			continue
+		}
+		newer := f.change.sight
+		f.change.sight = a.sights[i]
+		w.take(f, a.contents[i], now)
+		if !newer.same(a.sights[i]) { // it was seen while it was read: that is what comes next
+			w.observe(f.source, f.path, newer, hint{}, now)
 		}
 	}
 }

@@ -84,7 +84,7 @@ func (w *Watcher) settle(now time.Time) {
 	slices.SortFunc(ready, func(a, b *file) int { return cmp.Compare(a.path, b.path) })
 	ready = w.setAside(ready)
 	for len(ready) > 0 {
-		n := atOnce(ready)
+		n := atOnce(ready, chunkFiles)
 		some := ready[:n]
 		ready = ready[n:]
 		contents, fetches := make([]content, len(some)), w.fetches(some)
@@ -103,10 +103,10 @@ const (
 )
 
 // atOnce is how many of some files, of which there is one at least, are read at once: the
-// first ones. One that is longer than that is read alone.
-func atOnce(files []*file) int {
+// first ones, and not more than most. One that is longer than that is read alone.
+func atOnce(files []*file, most int) int {
 	n, size := 0, int64(0)
-	for n < min(len(files), chunkFiles) {
+	for n < min(len(files), most) {
 		if size += files[n].change.sight.version.size; n > 0 && size > chunkBytes {
 			break
 		}

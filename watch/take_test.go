@@ -19,7 +19,7 @@ func TestAtOnce(t *testing.T) {
 		for _, size := range c.sizes {
 			files = append(files, &file{change: &change{sight: sight{kind: regular, version: version{size: size}}}})
 		}
-		if got := atOnce(files); got != c.want {
+		if got := atOnce(files, chunkFiles); got != c.want {
 			t.Errorf("files of %v bytes: %d at once, want %d", c.sizes, got, c.want)
 		}
 	}
