@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -136,14 +137,14 @@ func TestK21_changesOfTheHostAreTold(t *testing.T) {
 func TestProgress(t *testing.T) {
 	r := newRig(t)
 	r.host()
-	planned := 0
-	r.planner.progress = func() { planned++ }
+	var planned atomic.Int64 // on all CPUs
+	r.planner.progress = func() { planned.Add(1) }
 	for i := range 50 {
 		name := fmt.Sprintf("web%d", i)
 		r.write(name+".yaml", web(name, fmt.Sprintf("10.96.1.%d", i+1), "10.1.2.3"))
 	}
 	r.step()
-	if planned < 50 {
+	if planned := planned.Load(); planned < 50 {
 		t.Errorf("planning 50 Services is %d steps", planned)
 	}
 }

@@ -10,7 +10,7 @@ import (
 // LastGood keeps the last content of each file that could be read, for those that
 // cannot be read later, also after a restart. What is put goes with the next commit,
 // which as a rule is that of the objects in it, and so costs none of its own; unless it
-// is much, which waits for Flush, so that objects do not wait for it.
+// is much: that waits for Flush, so that the objects in it do not wait for it.
 type LastGood struct{ s *Store }
 
 // rideAlong is how much may go with a commit of objects, in bytes.

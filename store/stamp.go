@@ -79,17 +79,15 @@ func (t *transaction) number(c *change) {
 }
 
 // creation is the creation time of a new object: now, but never before that of an object
-// that is there, or a clock that was set back would make the newcomer the older one.
-//
-// Objects that come together share it.
+// that is there, or a clock that was set back would make the newcomer the older one. What
+// comes in one transaction shares it.
 func (t *transaction) creation() *time.Time {
-	s, now := t.s, t.s.now()
-	if now.Before(s.newest) {
-		now = s.newest.Add(time.Second)
-	}
-	s.newest = now
-	if t.created == nil || !t.created.Equal(now) {
-		t.created = &now
+	if t.created == nil {
+		s, now := t.s, t.s.now()
+		if now.Before(s.newest) {
+			now = s.newest.Add(time.Second)
+		}
+		s.newest, t.created = now, &now
 	}
 	return t.created
 }

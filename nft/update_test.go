@@ -1,0 +1,77 @@
+package nft_test
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+
+	. "svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/fake"
+)
+
+// After any number of updates, of Services that take frontends from each other and of the
+// box, the compiler says what a new one says of the same State, its operations have led
+// there, and they lead there from what somebody else made of the tables too.
+func TestUpdatesComeToWhatCompileSays(t *testing.T) {
+	const services, steps = 6, 12
+	for seed := range uint64(40) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		c, k, state := NewCompiler(), fake.New(), randomState(r)
+		mustCommit(t, k, c.Load(state))
+		addresses := []int{0, 1, 2, 3, 4, 5} // which ones a Service has
+		for step := range steps {
+			changes := map[string][]ServicePort{}
+			change := func(i int) {
+				name := fmt.Sprintf("default/s%d", i)
+				delete(state.Services, name)
+				changes[name] = nil
+				for _, f := range Families {
+					if r.IntN(3) != 0 {
+						changes[name] = append(changes[name], randomPort(r, name, addresses[i], f))
+						state.Services[name] = changes[name]
+					}
+				}
+			}
+			for i := range services {
+				switch r.IntN(4) {
+				case 0:
+					change(i)
+				case 1:
+					other := r.IntN(services)
+					addresses[i], addresses[other] = addresses[other], addresses[i]
+					change(i)
+					change(other)
+				}
+			}
+			var box *Box
+			other := randomState(r)
+			if r.IntN(4) == 0 {
+				state.Box = other.Box
+				for i := range byte(8) { // more sources that are internal: sets that grow and shrink
+					state.Box.InternalSources = append(state.Box.InternalSources, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 2*i + 1}), 16))
+				}
+				box = &state.Box
+			}
+			mustCommit(t, k, c.Update(box, maps.Clone(changes)))
+
+			said := text(t, c.Ruleset())
+			if fresh := text(t, Compile(state)); withoutSlots(said) != withoutSlots(fresh) {
+				t.Fatalf("seed %d, step %d: the compiler says\n%s\nand a new one\n%s", seed, step, said, fresh)
+			}
+			if got := text(t, held(k)); got != said {
+				t.Fatalf("seed %d, step %d: the operations lead to\n%s\nwant\n%s", seed, step, got, said)
+			}
+			if tr := c.From(held(k)); !tr.Empty() {
+				t.Fatalf("seed %d, step %d: there is nothing to do, and From does %+v", seed, step, tr)
+			}
+			strange := fake.New()
+			mustCommit(t, strange, NewCompiler().Load(other))
+			mustCommit(t, strange, c.From(held(strange)))
+			if got := text(t, held(strange)); got != said {
+				t.Fatalf("seed %d, step %d: from somebody else's tables From leads to\n%s\nwant\n%s", seed, step, got, said)
+			}
+		}
+	}
+}
