@@ -46,7 +46,7 @@ func (l *loop) adoptAhead(objs *store.Ahead) {
 
 // dropAhead forgets what was planned ahead, as it was not stored.
 func (l *loop) dropAhead() {
-	if l.ahead == nil {
+	if l.ahead == nil || l.adopted {
 		return
 	}
 	for _, key := range l.planner.known() {

@@ -1,9 +1,12 @@
 package appliance
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/kernel"
 	"svcctl.io/svcctl/store"
 )
 
@@ -37,5 +40,58 @@ func TestFirstTransactionHasWhatFollowsFromTheManifests(t *testing.T) {
 	r.want("10.96.1.1 . tcp . 80 . 0 : 10.1.0.1 . 8080", "10.96.1.2 . tcp . 80 . 0 : 10.1.0.2 . 8080")
 	if commits != 1 {
 		t.Errorf("%d transactions", commits)
+	}
+}
+
+// What was read early is not believed when somebody has changed our tables since.
+func TestEarlyReadingThatIsOutdated(t *testing.T) {
+	for _, noticed := range []bool{true, false} {
+		r := newRig(t)
+		r.host()
+		r.write("web.yaml", web("a", "10.96.1.1", "10.1.0.1"))
+		r.step()
+		before := r.text()
+		files := r.snapshot
+		r.start()
+		r.loop.kernel.readEarly()
+		early := <-r.loop.kernel.early
+		passed := make(chan reading, 1)
+		passed <- early
+		r.loop.kernel.early = passed
+		r.kernel.Tamper(func(rs nft.Ruleset) { clear(rs[nft.IPv4].Sets["services"].Elements) })
+		if noticed {
+			r.noticed(kernel.Change{Ours: true, PID: 4711, Comm: "nft"})
+		}
+		r.host()
+		r.snapshot, r.unsynced = files, true
+		r.step()
+		if !noticed { // it is a little later
+			r.noticed(kernel.Change{Ours: true, PID: 4711, Comm: "nft"})
+			r.step()
+		}
+		if got := r.text(); got != before {
+			t.Errorf("noticed %v: the ruleset is\n%s\nwant\n%s", noticed, got, before)
+		}
+	}
+}
+
+// Many Services are planned on several CPUs, with the same outcome as a few at a time.
+func TestManyAtOnceAreAsAFewAtATime(t *testing.T) {
+	atOnce, inSteps := newRig(t), newRig(t)
+	atOnce.host()
+	inSteps.host()
+	for file := range 6 {
+		var text strings.Builder
+		for i := range minShare / 2 {
+			text.WriteString(web(fmt.Sprintf("web%d-%d", file, i), fmt.Sprintf("10.96.%d.%d", file+1, i+1), fmt.Sprintf("10.1.%d.%d", file, i+1)) + "---\n")
+		}
+		for _, r := range []*rig{atOnce, inSteps} {
+			r.write(fmt.Sprintf("%d.yaml", file), text.String())
+		}
+		inSteps.step()
+	}
+	atOnce.step()
+	if got, want := atOnce.text(), inSteps.text(); got != want || len(atOnce.planner.sizes) != 3*minShare {
+		t.Errorf("%d Services; at once the ruleset is\n%s\nwant\n%s", len(atOnce.planner.sizes), got, want)
 	}
 }

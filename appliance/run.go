@@ -34,6 +34,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 		return err
 	}
 	memory := newMemory()
+	calmMonitor()
 	closers := closers{}
 	defer func() { err = errors.Join(err, closers.close()) }()
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/object"
 )
 
 // manyFiles are n files, each with a Service and an EndpointSlice of five endpoints.
@@ -82,6 +83,56 @@ func TestReadersBesideWriters(t *testing.T) {
 	}
 	close(done)
 	readers.Wait()
+}
+
+// What many CPUs do at once comes to what one would have done, also after a restart.
+func TestManyObjectsAtOnce(t *testing.T) {
+	const n = 10 * share
+	b := newBox(t, wideRange)
+	files := manyFiles(n)
+	for restarted, want := range []int{2 * n, 0} {
+		result, err := b.s.SyncFiles(manifest.FilesOf(files))
+		if err != nil || result.Created != want || result.Updated+result.Deleted+result.Refused != 0 {
+			t.Fatalf("restarted %d times: %+v, %v", restarted, result, err)
+		}
+		b.restart()
+	}
+	holders := map[string]string{}
+	for i := range n {
+		name := fmt.Sprint("svc-", i)
+		svc, slices, _ := b.s.Service(key(name))
+		if svc == nil || len(slices) != 1 || slices[0].Metadata.Labels[object.LabelServiceName] != name {
+			t.Fatalf("%s is %+v with %v", name, svc, slices)
+		}
+		if other, held := holders[svc.Spec.ClusterIP]; held {
+			t.Errorf("%s and %s have %s", other, name, svc.Spec.ClusterIP)
+		}
+		holders[svc.Spec.ClusterIP] = name
+	}
+}
+
+// After a change of much of everything all is to be looked at, and after the next one only
+// what that has changed.
+func TestChangesForgetsWhatIsMuch(t *testing.T) {
+	b := newBox(t, wideRange)
+	b.apply("first.yaml", "first {}")
+	before := b.s.Revision()
+	files := manyFiles(maxLogged/2 + 1)
+	files["first.yaml"] = b.files["first.yaml"]
+	if _, err := b.s.SyncFiles(manifest.FilesOf(files)); err != nil {
+		t.Fatal(err)
+	}
+	if set := b.s.Changes(before); !set.All {
+		t.Errorf("%d Services are said to have changed", len(set.Services))
+	}
+	before = b.s.Revision()
+	files["svc-7.yaml"] = fileOf("svc-7.yaml", 7, 9)
+	if _, err := b.s.SyncFiles(manifest.FilesOf(files)); err != nil {
+		t.Fatal(err)
+	}
+	if set := b.s.Changes(before); set.All || len(set.Services) != 1 {
+		t.Errorf("a change of one is %+v", set)
+	}
 }
 
 // BenchmarkSyncOneFile is one endpoint changed in one of 10,000 files, without the

@@ -73,6 +73,9 @@ func (w *Watcher) publish(now time.Time) {
 	pace := min(paceMost, max(paceLeast, restFor*time.Since(began)))
 	w.previous, w.nextShot = next, now.Add(pace)
 	w.published.Add(1)
+	if len(w.waiting) == 0 { // a map keeps its room, all of which is walked again and again
+		w.waiting = map[string]*file{}
+	}
 	select { // Only this goroutine sends: after taking an unread one there is room.
 	case unread := <-w.snapshots:
 		if !unread.Noticed.IsZero() {

@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -23,6 +24,7 @@ type agenda struct {
 	nodePorts map[netip.Addr]bool
 	local     map[nft.Family]netip.Addr // an address of the box, where there is one
 	items     map[Frontend]*item
+	most      int   // items since the map was made
 	away      *away // nil: the rules were not away
 }
 
@@ -53,6 +55,7 @@ func (a *agenda) add(w Work, now time.Time) {
 			}
 			it = &item{open: map[netip.AddrPort]time.Time{}}
 			a.items[flows.Frontend] = it
+			a.most = max(a.most, len(a.items))
 		}
 		it.flows = flows
 		if flows.Look {
@@ -223,6 +226,17 @@ func (a *agenda) done(looked []*item, at time.Time) {
 		if a.items[it.flows.Frontend] == it {
 			a.tidy(it)
 		}
+	}
+	a.shrink()
+}
+
+// shrink makes a map anew that has become much too large: it keeps its room, and each look
+// walks all of it.
+func (a *agenda) shrink() {
+	if len(a.items) < a.most/8 {
+		items := make(map[Frontend]*item, len(a.items))
+		maps.Copy(items, a.items)
+		a.items, a.most = items, len(items)
 	}
 }
 

@@ -187,7 +187,7 @@ func (l *Ledger) Pending() Work {
 func (l *Ledger) Take() Work {
 	work := Work{NodePorts: l.nodePorts, Local: l.local}
 	work.Flows = slices.SortedFunc(maps.Values(l.work), func(a, b Flows) int { return a.Frontend.compare(b.Frontend) })
-	clear(l.work)
+	l.work = map[Frontend]Flows{} // one that was cleared keeps its room, which Pending and Take walk
 	if l.restored {
 		work.Restored = l.frontends()
 	}

@@ -53,7 +53,8 @@ func (u *unit) decode(file string, doc parsed, as implied) {
 	if doc.root.kind == kindNull && len(doc.flaws) == 0 {
 		return
 	}
-	d := &decoding{file: file}
+	d := &decoding{file: file, path: u.path[:0]}
+	defer func() { u.path = d.path }()
 	kind, apiVersion := textOf(doc.root, "kind"), textOf(doc.root, "apiVersion")
 	if as, ok := listOf(kind, apiVersion); ok {
 		u.decodeItems(d, doc, as)
@@ -113,7 +114,7 @@ func (u *unit) decodeObject(d *decoding, doc parsed, as implied) {
 		return
 	}
 	o.GetTypeMeta().Kind, o.GetTypeMeta().APIVersion = served.kind, served.apiVersion
-	u.documents = append(u.documents, Document{Object: o, Line: root.line, layout: layoutOf(root)})
+	u.documents = append(u.documents, Document{Object: o, Line: root.line, layout: u.places.of(root)})
 }
 
 // served finds out which kind a document is of.

@@ -27,8 +27,11 @@ const (
 
 // layoutOf records the places of a node's fields. Those of mapping entries are the
 // keys', not the values'.
-func layoutOf(root *node) layout {
-	w := layoutWriter{packed: make([]byte, 0, 8*root.size), line: root.line}
+func layoutOf(root *node) layout { return new(layoutWriter).of(root) }
+
+// of is layoutOf in the memory of the one before.
+func (w *layoutWriter) of(root *node) layout {
+	w.packed, w.line = w.packed[:0], root.line
 	w.item(root)
 	return layout{unique.Make(string(w.packed))}
 }

@@ -57,6 +57,10 @@ type unit struct {
 	documents []Document
 	problems  []Problem
 	count     int // objects, the bad and the unserved ones included
+
+	// What the next one begins with, too: memory.
+	path   path
+	places layoutWriter
 }
 
 // placed is where the documents and problems of a unit are in those of a File.
@@ -173,7 +177,7 @@ func (r *reading) add(text []byte, line, column int, parse parser, as implied) *
 			return err
 		}
 		u := &r.fresh
-		*u = unit{documents: u.documents[:0], problems: u.problems[:0]}
+		*u = unit{documents: u.documents[:0], problems: u.problems[:0], path: u.path, places: u.places}
 		for _, doc := range docs {
 			u.decode(r.path, doc, as)
 		}
