@@ -193,6 +193,13 @@ func TestRenameIsNotWaitedFor(t *testing.T) {
 	if h.is(h.next(), "a.yaml: a, b.yaml: b2, c.yaml: b2"); time.Since(began) < gather {
 		t.Error("a file that came by other means was not waited for")
 	}
+	began = time.Now()
+	elsewhere := filepath.Join(t.TempDir(), "d.yaml")
+	must(t, os.WriteFile(elsewhere, []byte(services("d")), 0o644))
+	must(t, os.Rename(elsewhere, h.path("d.yaml")))
+	if h.is(h.next(), "a.yaml: a, b.yaml: b2, c.yaml: b2, d.yaml: d"); time.Since(began) > gather+long/2 {
+		t.Error("a file that was renamed from elsewhere was waited for until it had settled")
+	}
 }
 
 // The directory itself may be a link that is turned.

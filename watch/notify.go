@@ -54,6 +54,7 @@ type hint struct {
 	created bool // appeared, by whatever means
 	moved   bool // was renamed to this name inside of the watched directories
 	written bool // was written to, or its mode or times were changed, since
+	quiet   bool // and that is all: there were no more events for a moment
 	// switched is no event: a link on the way to it leads elsewhere than before.
 	switched bool
 }
@@ -162,6 +163,7 @@ func (w *Watcher) gathered() time.Time {
 
 // check looks at the paths that events were about.
 func (w *Watcher) check(now time.Time) {
+	quiet := !now.Before(w.dirtyLast.Add(w.gather))
 	dirty := w.takeDirty(now)
 	whole := map[*source]bool{}
 	for path, h := range dirty {
@@ -174,6 +176,7 @@ func (w *Watcher) check(now time.Time) {
 		case !ok:
 			whole[s] = true
 		case isManifest(filepath.Base(path)):
+			h.quiet = quiet
 			w.observe(s, path, seen, h, now)
 		}
 	}

@@ -282,7 +282,14 @@ func TestArrival(t *testing.T) {
 
 		must(h.T, os.WriteFile(h.path("new.yaml"), []byte(services("new")), 0o644))
 		h.send("new.yaml", fsnotify.Create)
+		h.send("new.yaml", fsnotify.Write)
 		h.is(h.within(100*time.Millisecond, 120*time.Millisecond), "moved.yaml: moved, new.yaml: new")
+
+		// Within one tick of the clock, as programs do it.
+		must(h.T, os.WriteFile(outside, []byte(services("soon")), 0o644))
+		must(h.T, os.Rename(outside, h.path("soon.yaml")))
+		h.send("soon.yaml", fsnotify.Create)
+		h.is(h.within(10*time.Millisecond, 60*time.Millisecond), "moved.yaml: moved, new.yaml: new, soon.yaml: soon")
 	})
 }
 
