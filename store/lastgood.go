@@ -5,16 +5,23 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 )
 
 // LastGood keeps the last content of each file that could be read, for those that
 // cannot be read later, also after a restart. What is put goes with the next commit,
 // which as a rule is that of the objects in it, and so costs none of its own; unless it
-// is much: that waits for Flush, so that the objects in it do not wait for it.
+// is much, or others have just gone: that waits for Flush, so that a commit of objects is
+// not much larger than they are.
 type LastGood struct{ s *Store }
 
-// rideAlong is how much may go with a commit of objects, in bytes.
-const rideAlong = 64 << 10
+const (
+	// rideAlong is how much may go with a commit of objects, in bytes.
+	rideAlong = 64 << 10
+	// rideEvery is how often. A copy has its whole file, and the page that it is written
+	// with has the copies of other files too.
+	rideEvery = 500 * time.Millisecond
+)
 
 // LastGood is where the copies of files are kept.
 func (s *Store) LastGood() LastGood { return LastGood{s} }
@@ -25,6 +32,7 @@ type copies struct {
 	mu      sync.Mutex
 	pending map[string]fileCopy // what waits for a commit, by path
 	size    int                 // of the contents in pending, in bytes
+	rode    time.Time           // when copies went with objects
 	writing map[string]fileCopy // what goes with the commit under way
 	// written are the hashes of what is in the engine; nil until it was loaded.
 	written map[string][sha256.Size]byte
@@ -109,8 +117,8 @@ func (s *Store) write(t Transaction, revision uint64) error {
 func (c *copies) addTo(t *Transaction, revision uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.writing == nil && c.size <= rideAlong {
-		c.writing, c.pending, c.size = c.pending, nil, 0
+	if now := time.Now(); c.writing == nil && len(c.pending) > 0 && c.size <= rideAlong && now.Sub(c.rode) >= rideEvery {
+		c.writing, c.pending, c.size, c.rode = c.pending, nil, 0, now
 	}
 	for path, file := range c.writing {
 		hash, has := c.written[path]

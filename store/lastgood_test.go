@@ -143,3 +143,30 @@ func TestLastGoodLargeCopiesWaitForFlush(t *testing.T) {
 		}
 	}
 }
+
+// In a stream of changes the objects of most go alone, and the last content is kept all the
+// same.
+func TestLastGoodInAStream(t *testing.T) {
+	b := newBox(t)
+	with := 0
+	b.engine.Inject(func(t Transaction) Fault {
+		for _, pair := range t.Puts {
+			if pair.Key == filePrefix+"a.yaml" {
+				with++
+			}
+		}
+		return NoFault
+	})
+	const n = 20
+	for i := range n {
+		b.s.LastGood().Put("a.yaml", fmt.Append(nil, i))
+		b.apply("a.yaml", fmt.Sprintf("a%d {}", i))
+	}
+	if with == 0 || with > n/2 {
+		t.Errorf("copies went with %d of %d changes", with, n)
+	}
+	if err := b.s.LastGood().Flush(); err != nil {
+		t.Fatal(err)
+	}
+	b.wantCopies(fmt.Sprintf("a.yaml=%d ", n-1))
+}
