@@ -48,7 +48,7 @@ test-unit: ## the tests that need no rights and no programs
 	go test ./...
 
 # docs/performance.md says what the table means and has the last one.
-bench: deps ## one table of what everything costs, in a quarter of an hour (root or sudo)
+bench: deps ## one table of what everything costs, in some minutes (root or sudo)
 	go test -count=1 -timeout 30m -run '^$$' -bench . -benchtime 1x $(if $(SUDO),-exec "$(AS_ROOT)") ./appliance/bench
 
 # What docs/reliability.md promises. Each is a variable: make soak SVCCTL_SOAK_KILLS=1000
