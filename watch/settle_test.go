@@ -397,3 +397,18 @@ func TestRescanBesideAWriterThatNeverPauses(t *testing.T) {
 		<-stopped
 	})
 }
+
+// Who asks while a file has gone is answered when that is in a snapshot.
+func TestRescanWhileAFileHasGone(t *testing.T) {
+	bubble(t, map[string]string{"a.yaml": services("web"), "b.yaml": services("db")}, func(h *harness) {
+		h.next()
+		h.remove("b.yaml")
+		time.Sleep(20 * time.Millisecond) // it was seen, and is not believed yet
+		ctx, cancel := context.WithTimeout(context.Background(), 2*defaultSettleCap)
+		defer cancel()
+		if err := h.w.Rescan(ctx); err != nil {
+			h.Errorf("who asks is not answered: %v", err)
+		}
+		h.is(h.next(), "a.yaml: web")
+	})
+}

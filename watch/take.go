@@ -144,6 +144,7 @@ func (w *Watcher) take(f *file, now content, at time.Time) {
 		delete(w.waiting, f.path)
 		w.saver.put(f.path, nil)
 		w.change(f.change.first)
+		f.change = nil // who waits for it has it
 	case unusable:
 		w.log.Warn("manifest cannot be read", "file", f.path, "reason", f.change.sight.why)
 		w.done(f)
