@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -217,7 +218,7 @@ func (b *description) pairs(name string, pairs map[string]string) {
 		b.line(name, "<none>")
 		return
 	}
-	for _, key := range sortedKeys(pairs) {
+	for _, key := range slices.Sorted(maps.Keys(pairs)) {
 		b.line(name, "%s", printable(key+"="+pairs[key]))
 		name = ""
 	}
@@ -245,7 +246,7 @@ func (b *description) generic(o client.Object, k kind.Kind) {
 	if created := textField(o, "metadata", "creationTimestamp"); created != "" {
 		b.line("Created", "%s", created)
 	}
-	for _, key := range sortedKeys(o) {
+	for _, key := range slices.Sorted(maps.Keys(o)) {
 		switch key {
 		case "metadata", "apiVersion", "kind":
 		default:
@@ -276,7 +277,7 @@ func oneLiner(v any) (string, bool) {
 // secrets writes how long secret values are.
 func (b *description) secrets(data any) {
 	b.heading("Data")
-	for _, key := range sortedKeys(textMap(data)) {
+	for _, key := range slices.Sorted(maps.Keys(textMap(data))) {
 		fmt.Fprintf(b, "  %s: %s\n", printable(key), count(len(textMap(data)[key])*3/4, "byte"))
 	}
 }
@@ -292,7 +293,7 @@ func (b *description) tree(name string, value any, t *schema.Type, depth int) {
 	switch v := value.(type) {
 	case map[string]any:
 		fmt.Fprintf(b, "%s%s:\n", indent, name)
-		for _, key := range sortedKeys(v) {
+		for _, key := range slices.Sorted(maps.Keys(v)) {
 			b.tree(keyTitle(t, key), v[key], childType(t, key), depth+1)
 		}
 	case []any:
@@ -328,7 +329,7 @@ func (b *description) item(item any, t *schema.Type, indent string) {
 		return
 	}
 	mark := "- "
-	for _, key := range sortedKeys(m) {
+	for _, key := range slices.Sorted(maps.Keys(m)) {
 		var inner description
 		inner.tree(keyTitle(t, key), m[key], childType(t, key), 0)
 		text := indented(inner.String(), indent+"  ")
@@ -395,14 +396,4 @@ func textMap(v any) map[string]string {
 		texts[key] = fmt.Sprint(value)
 	}
 	return texts
-}
-
-// sortedKeys are the keys of a map in their order.
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for key := range m {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
 }

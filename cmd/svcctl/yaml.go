@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -55,7 +57,7 @@ func (w *yamlWriter) block(v any, indent string, inline bool) {
 		return
 	}
 	m := v.(map[string]any)
-	for _, key := range sortedKeys(m) {
+	for _, key := range slices.Sorted(maps.Keys(m)) {
 		begin()
 		w.WriteString(w.key(key) + ":")
 		switch value := m[key].(type) {
