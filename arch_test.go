@@ -23,8 +23,10 @@ var edges = map[string][]string{
 	"store/object":   {},
 	"store/manifest": {"store/object"},
 	"store/alloc":    {},
-	"store":          {"store/alloc", "store/manifest", "store/object"},
-	"watch":          {"store/manifest", "store/object"},
+	"store/engine":   {"store/parallel"},
+	"store/parallel": {},
+	"store":          {"store/alloc", "store/engine", "store/manifest", "store/object", "store/parallel"},
+	"watch":          {"store/manifest", "store/object", "store/parallel"},
 
 	"nft":           {},
 	"nft/fake":      {"nft", "nft/kernel"}, // for tests only
@@ -47,7 +49,7 @@ var edges = map[string][]string{
 	"api/schema":    {"api/kind", "store/object"},
 	"api/rest": {
 		"api/auth", "api/discovery", "api/fields", "api/kind", "api/patch", "api/protobuf", "api/schema", "api/selector", "api/table",
-		"api/wire", "store", "store/alloc", "store/manifest", "store/object",
+		"api/wire", "store", "store/alloc", "store/engine", "store/manifest", "store/object",
 	},
 	"api/selector": {"api/kind", "store/object"},
 	"api/table":    {"api/kind", "store/object"},
@@ -65,7 +67,7 @@ var edges = map[string][]string{
 	"appliance/sockets":    {},
 	"appliance": {
 		"api", "api/auth", "api/rest", "api/wire", "appliance/checkup", "appliance/conntrack", "appliance/dns", "appliance/endpoints", "appliance/env", "appliance/healthport", "appliance/metrics", "appliance/node", "appliance/relay", "appliance/resolve", "appliance/sockets",
-		"nft", "nft/kernel", "store", "store/alloc", "store/manifest", "store/object", "watch",
+		"nft", "nft/kernel", "store", "store/alloc", "store/engine", "store/manifest", "store/object", "store/parallel", "watch",
 	},
 	"appliance/bench":  {},               // benchmarks only
 	"appliance/e2e":    {},               // tests only
@@ -92,7 +94,7 @@ var moreTestEdges = map[string][]string{
 	"api/protobuf":        {"api/kind"},
 	"appliance/bench":     {"nft", "nft/kernel"},
 	"appliance/conntrack": {"nft/kernel"},
-	"cmd/svcctl":          {"api", "api/auth", "api/rest", "store", "store/alloc"},
+	"cmd/svcctl":          {"api", "api/auth", "api/rest", "store", "store/alloc", "store/engine"},
 	"examples":            {"appliance"},
 }
 
@@ -109,7 +111,7 @@ var libraries = map[string][]string{
 	"github.com/prometheus/client_golang": {"appliance/metrics"},
 	"github.com/urfave/cli":               {"cmd/svcctl"},
 	"github.com/vishvananda/netlink":      {"appliance/netlab", "appliance/node", "appliance/sockets"},
-	"go.etcd.io/bbolt":                    {"store"},
+	"go.etcd.io/bbolt":                    {"store/engine"},
 	"golang.org/x/net":                    {"nft/kernel"},
 	"golang.org/x/sync":                   {"appliance"},
 	"golang.org/x/sys":                    {"api", "api/auth", "appliance/conntrack", "appliance/netlab", "appliance/node", "appliance/sockets", "cmd/svcctl", "nft/fake", "nft/kernel", "nft/nfnetlink", "watch"},

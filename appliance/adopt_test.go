@@ -7,14 +7,14 @@ import (
 
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/kernel"
-	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/engine"
 )
 
 // What was planned while the manifests were stored is dropped when they could not be.
 func TestWhatWasPlannedAheadAndNotStored(t *testing.T) {
 	r := newRig(t)
 	r.host()
-	r.engine.Inject(func(store.Transaction) store.Fault { return store.Refuse })
+	r.engine.Inject(func(engine.Transaction) engine.Fault { return engine.Refuse })
 	r.write("a.yaml", web("a", "10.96.1.1", "10.1.0.1"))
 	r.step()
 	if known := r.planner.known(); r.adopted || len(known) > 0 || r.wait == 0 {

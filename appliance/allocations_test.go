@@ -8,13 +8,14 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/object"
 )
 
 // TestAllocationsHoldNobodyUp: however many ask who holds what, who writes waits for one of
 // them at most.
 func TestAllocationsHoldNobodyUp(t *testing.T) {
-	objects, err := store.Open(store.NewMemory(), store.Config{ClusterIPRanges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}})
+	objects, err := store.Open(engine.NewMemory(), store.Config{ClusterIPRanges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}})
 	if err != nil {
 		t.Fatal(err)
 	}

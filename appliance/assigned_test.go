@@ -10,13 +10,14 @@ import (
 
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/object"
 )
 
 func TestAssignedAddressesBecomeEvents(t *testing.T) {
-	engine := store.NewMemory()
+	memory := engine.NewMemory()
 	open := func() (*store.Store, *recorder) {
-		objects, err := store.Open(engine, store.Config{
+		objects, err := store.Open(memory, store.Config{
 			ClusterIPRanges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")},
 			Pools: []alloc.Pool{ // the first one is used up first
 				{First: netip.MustParseAddr("198.51.100.1"), Last: netip.MustParseAddr("198.51.100.1")},
@@ -70,16 +71,16 @@ func TestAssignedAddressesBecomeEvents(t *testing.T) {
 	}
 	write("plain", "foreign", "web")
 	const want = "web Normal IPAllocated: Assigned IP [\"198.51.100.1\"] x1\n"
-	engine.Inject(func(store.Transaction) store.Fault { return store.Refuse })
+	memory.Inject(func(engine.Transaction) engine.Fault { return engine.Refuse })
 	if rec.flush() == nil {
 		t.Error("no error")
 	}
-	engine.Inject(nil)
+	memory.Inject(nil)
 	if got := flushed(); got != want {
 		t.Errorf("events:\n%s", got)
 	}
 	// It is told once, over restarts too.
-	engine = engine.Reopen()
+	memory = memory.Reopen()
 	objects, rec = open()
 	rec.now = func() time.Time { return time.Now().Add(time.Hour) }
 	if got := flushed(); got != want {

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
@@ -133,11 +133,11 @@ func TestEndpointsThatCannotBeWritten(t *testing.T) {
 	r.write("pods.yaml", server("a", "web", "10.1.0.1", ""))
 	r.step()
 	commits := 0
-	r.engine.Inject(func(store.Transaction) store.Fault {
+	r.engine.Inject(func(engine.Transaction) engine.Fault {
 		if commits++; commits == 1 {
-			return store.NoFault // the files are
+			return engine.NoFault // the files are
 		}
-		return store.Refuse
+		return engine.Refuse
 	})
 	r.write("pods.yaml", server("a", "web", "10.1.0.2", ""))
 	r.step()

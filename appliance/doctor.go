@@ -10,7 +10,7 @@ import (
 
 	"svcctl.io/svcctl/appliance/checkup"
 	"svcctl.io/svcctl/nft/kernel"
-	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/engine"
 )
 
 // Finding is the result of one check of Doctor.
@@ -109,16 +109,16 @@ func otherRules(k *kernel.Conn) Finding {
 
 func dataFinding(dir string, serving bool) Finding {
 	const check = "data"
-	state, err := store.Inspect(dir)
+	state, err := engine.Inspect(dir)
 	switch {
 	case err != nil:
 		return checkup.Fault(check, err.Error(), "nothing can be allocated until then")
-	case state == store.DirectoryInUse && !serving:
+	case state == engine.DirectoryInUse && !serving:
 		return checkup.Doubt(check, "data directory "+dir+" is in use, and nobody answers on the socket",
 			"give the --socket of the svcctl that uses it, or wait if it is just starting")
-	case state == store.DirectoryAbsent && serving:
+	case state == engine.DirectoryAbsent && serving:
 		return checkup.Doubt(check, "data directory "+dir+" does not exist, but an svcctl serves", "give its --data-dir or its --config")
-	case state == store.DirectoryAbsent:
+	case state == engine.DirectoryAbsent:
 		return checkup.Well(check, "data directory "+dir+" is not there yet: the first start makes it")
 	}
 	return checkup.Well(check, "data directory "+dir+" is "+string(state))

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
@@ -185,7 +185,7 @@ func TestEventsThatCannotBeWritten(t *testing.T) {
 	r.host()
 	r.write("web.yaml", pending)
 	r.step()
-	r.engine.Inject(func(store.Transaction) store.Fault { return store.Refuse })
+	r.engine.Inject(func(engine.Transaction) engine.Fault { return engine.Refuse })
 	if rec.flush() == nil {
 		t.Error("no error")
 	}

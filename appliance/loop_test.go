@@ -18,6 +18,7 @@ import (
 	"svcctl.io/svcctl/nft/fake"
 	"svcctl.io/svcctl/nft/kernel"
 	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/watch"
 )
@@ -28,7 +29,7 @@ type rig struct {
 	*loop
 	t      testing.TB
 	kernel *fake.Kernel
-	engine *store.Memory
+	engine *engine.Memory
 	files  map[string]*manifest.File
 	ready  int
 	held   int // how often the sentinel was held
@@ -37,7 +38,7 @@ type rig struct {
 }
 
 func newRig(t testing.TB) *rig {
-	r := &rig{t: t, kernel: fake.New(), engine: store.NewMemory(), files: map[string]*manifest.File{}}
+	r := &rig{t: t, kernel: fake.New(), engine: engine.NewMemory(), files: map[string]*manifest.File{}}
 	r.clock = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	r.start()
 	return r
@@ -320,7 +321,7 @@ func TestStoreThatCannotBeWritten(t *testing.T) {
 	r.host()
 	r.write("a.yaml", web("web", "10.96.0.10", "10.1.0.1"))
 	r.step()
-	r.engine.Inject(func(store.Transaction) store.Fault { return store.Refuse })
+	r.engine.Inject(func(engine.Transaction) engine.Fault { return engine.Refuse })
 	r.write("a.yaml", web("web", "10.96.0.10", "10.1.0.2"))
 	r.step()
 	r.want("10.96.0.10 . tcp . 80 . 0 : 10.1.0.1 . 8080")

@@ -11,6 +11,7 @@ import (
 
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 )
 
@@ -24,7 +25,7 @@ func Plan(cfg Config, paths []string, w io.Writer) ([]manifest.Problem, error) {
 	if err != nil {
 		return nil, err
 	}
-	objects, err := store.Open(store.NewMemory(), cfg.storeConfig())
+	objects, err := store.Open(engine.NewMemory(), cfg.storeConfig())
 	if err != nil {
 		return nil, err
 	}

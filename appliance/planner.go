@@ -3,15 +3,14 @@ package appliance
 import (
 	"cmp"
 	"maps"
-	"runtime"
 	"slices"
-	"sync"
 	"time"
 
 	"svcctl.io/svcctl/appliance/conntrack"
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/parallel"
 )
 
 // objects is what the planner reads of the store. What it returns is never changed
@@ -145,7 +144,7 @@ func (p *planner) resolve(objs objects, changed []string, box *nft.Box) map[stri
 		outputs = append(outputs, p.resolveOne(objs, key))
 	}
 	grants := make([]granting, len(outputs))
-	together(len(outputs), func(i int) { grants[i] = p.grant(changed[i], &outputs[i]) })
+	parallel.Do(len(outputs), minShare, func(i int) { grants[i] = p.grant(changed[i], &outputs[i]) })
 	ports := make(map[string][]nft.ServicePort, len(outputs))
 	connections := make(map[string][]conntrack.Port, len(outputs))
 	for i, key := range changed {
@@ -191,7 +190,7 @@ func (p *planner) grant(key string, out *planned) (g granting) {
 // resolveAll is resolveOne of each.
 func (p *planner) resolveAll(objs objects, keys []string) []planned {
 	outputs := make([]planned, len(keys))
-	together(len(keys), func(i int) {
+	parallel.Do(len(keys), minShare, func(i int) {
 		p.progress()
 		outputs[i] = p.resolveOne(objs, keys[i])
 	})
@@ -200,23 +199,6 @@ func (p *planner) resolveAll(objs objects, keys []string) []planned {
 
 // minShare is how many Services are enough for another CPU.
 const minShare = 256
-
-// together calls do for 0 to n-1, on several CPUs when there are many.
-func together(n int, do func(i int)) {
-	var others sync.WaitGroup
-	part := max(minShare, (n+runtime.GOMAXPROCS(0)-1)/runtime.GOMAXPROCS(0))
-	for first := part; first < n; first += part {
-		others.Go(func() {
-			for i := first; i < min(first+part, n); i++ {
-				do(i)
-			}
-		})
-	}
-	for i := range min(part, n) {
-		do(i)
-	}
-	others.Wait()
-}
 
 func sortedOnce(keys []string) []string {
 	keys = slices.Sorted(slices.Values(keys))

@@ -23,6 +23,7 @@ import (
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/kernel"
 	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/watch"
 )
@@ -40,7 +41,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 
 	// The data directory first: its lock tells a second instance from the first
 	// before anything is touched.
-	engine, err := store.OpenFile(cfg.DataDir)
+	engine, err := engine.OpenFile(cfg.DataDir)
 	if err != nil {
 		return err
 	}

@@ -5,17 +5,18 @@ import (
 	"slices"
 	"testing"
 
+	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 )
 
 // Whoever asks for it sees what a first sync comes to while that is being written, and
 // nobody else does.
 func TestSyncFilesAhead(t *testing.T) {
-	for _, fault := range []Fault{NoFault, Refuse} {
+	for _, fault := range []engine.Fault{engine.NoFault, engine.Refuse} {
 		b := newBox(t)
 		b.write("a.yaml", "web {type: NodePort}")
 		called := make(chan struct{})
-		b.engine.Inject(func(Transaction) Fault {
+		b.engine.Inject(func(engine.Transaction) engine.Fault {
 			<-called
 			return fault
 		})
@@ -35,9 +36,9 @@ func TestSyncFilesAhead(t *testing.T) {
 		switch {
 		case seen == nil || seen.Spec.Ports[0].NodePort == 0:
 			t.Errorf("ahead sees %+v", seen)
-		case fault == NoFault && (err != nil || result.Created != 1 || stored != seen):
+		case fault == engine.NoFault && (err != nil || result.Created != 1 || stored != seen):
 			t.Errorf("%+v, %v: stored is %+v", result, err, stored)
-		case fault == Refuse && (!errors.Is(err, ErrInjected) || stored != nil):
+		case fault == engine.Refuse && (!errors.Is(err, engine.ErrInjected) || stored != nil):
 			t.Errorf("after a failure: %v, stored is %+v", err, stored)
 		}
 	}

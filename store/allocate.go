@@ -9,6 +9,7 @@ import (
 
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/parallel"
 )
 
 // maxRounds bounds how often allocation begins anew because a holder could not move.
@@ -76,7 +77,7 @@ func (t *transaction) attempt(changes []*change) (again bool) {
 			c.next = c.wanted
 		}
 	}
-	together(len(services), func(i int) { services[i].restart() })
+	parallel.Do(len(services), parallel.Share, func(i int) { services[i].restart() })
 	for _, c := range services {
 		c.release(l)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
@@ -15,7 +16,7 @@ import (
 // box is a store over a memory engine, with files to write to.
 type box struct {
 	t      testing.TB
-	engine *Memory
+	engine *engine.Memory
 	cfg    Config
 	now    time.Time
 	uids   int
@@ -25,7 +26,7 @@ type box struct {
 
 func newBox(t testing.TB, change ...func(*Config)) *box {
 	t.Helper()
-	b := &box{t: t, engine: NewMemory(), now: time.Unix(1_700_000_000, 0), files: map[string]*manifest.File{}}
+	b := &box{t: t, engine: engine.NewMemory(), now: time.Unix(1_700_000_000, 0), files: map[string]*manifest.File{}}
 	b.cfg = Config{
 		ClusterIPRanges: []netip.Prefix{netip.MustParsePrefix("172.30.0.0/24"), netip.MustParsePrefix("fd00:172:30::/112")},
 		Pools:           []alloc.Pool{pool("198.51.100.0", "198.51.100.15")},
@@ -290,4 +291,14 @@ func (b *box) ask(w Write) Written {
 		return Written{Err: err}
 	}
 	return results[0]
+}
+
+func mustOpenFile(t testing.TB, dir string) *engine.File {
+	t.Helper()
+	f, err := engine.OpenFile(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
 }

@@ -27,7 +27,7 @@
 // The package must not watch files, speak to the kernel or know what a ruleset is; it
 // logs nothing: problems are data.
 //
-//	engine, err := store.OpenFile("/var/lib/svcctl")
+//	engine, err := engine.OpenFile("/var/lib/svcctl")
 //	s, err := store.Open(engine, store.Config{ClusterIPRanges: ranges})
 //	_, err = s.SyncFiles(snapshot.Files)
 //	changes := s.Changes(programmed)

@@ -7,7 +7,9 @@ import (
 	"slices"
 	"time"
 
+	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/parallel"
 )
 
 // ErrExpired says that the history does not reach back so far, or not so far ahead: a client
@@ -40,7 +42,7 @@ type history struct {
 
 // journalUpdate is what a commit does to the journal.
 type journalUpdate struct {
-	puts    []Pair
+	puts    []engine.Pair
 	deletes []string
 	entries []*entry // that come
 	drop    int      // how many go, the oldest ones
@@ -49,7 +51,7 @@ type journalUpdate struct {
 	revision uint64
 }
 
-func (u *journalUpdate) addTo(t *Transaction) {
+func (u *journalUpdate) addTo(t *engine.Transaction) {
 	t.Puts = append(t.Puts, u.puts...)
 	t.Deletes = append(t.Deletes, u.deletes...)
 }
@@ -80,7 +82,7 @@ func (h *history) plan(changes []*change, previous uint64, at time.Time) (journa
 		previous = c.revision
 		size += e.size
 		u.entries = append(u.entries, e)
-		u.puts = append(u.puts, Pair{Key: journalKey(e.revision), Value: value, Revision: e.revision})
+		u.puts = append(u.puts, engine.Pair{Key: journalKey(e.revision), Value: value, Revision: e.revision})
 	}
 	if size > h.bounds.bytes {
 		return h.begin(u), nil
@@ -156,10 +158,10 @@ func (h *history) add(e *entry) {
 
 // load makes what is stored the history, as far as it goes back without a gap from the
 // revision of the store.
-func (h *history) load(pairs []Pair, revision uint64) {
+func (h *history) load(pairs []engine.Pair, revision uint64) {
 	h.reset(revision)
 	decoded, errs := make([]*entry, len(pairs)), make([]error, len(pairs))
-	together(len(pairs), func(i int) { decoded[i], errs[i] = decodeJournal(pairs[i]) })
+	parallel.Do(len(pairs), parallel.Share, func(i int) { decoded[i], errs[i] = decodeJournal(pairs[i]) })
 	var entries []*entry
 	for i, e := range slices.Backward(decoded) {
 		if errs[i] != nil || e.revision != h.since {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -222,32 +223,32 @@ func TestLargeChangeEndsTheHistory(t *testing.T) {
 
 // What this program did not write in one go is no history.
 func TestStrangeJournals(t *testing.T) {
-	for name, spoil := range map[string]func(*Memory){
-		"none": func(m *Memory) {
-			for key := range m.pairs {
+	for name, spoil := range map[string]func(pairs map[string]engine.Pair){
+		"none": func(pairs map[string]engine.Pair) {
+			for key := range pairs {
 				if strings.HasPrefix(key, journalPrefix) {
-					delete(m.pairs, key)
+					delete(pairs, key)
 				}
 			}
 		},
-		"a version without a journal has written": func(m *Memory) {
-			head := m.pairs[headKey]
+		"a version without a journal has written": func(pairs map[string]engine.Pair) {
+			head := pairs[headKey]
 			head.Revision += 5
-			m.pairs[headKey] = head
+			pairs[headKey] = head
 		},
-		"an entry that cannot be read": func(m *Memory) {
-			m.pairs[journalPrefix+"x"] = Pair{Key: journalPrefix + "x", Value: []byte("x")}
+		"an entry that cannot be read": func(pairs map[string]engine.Pair) {
+			pairs[journalPrefix+"x"] = engine.Pair{Key: journalPrefix + "x", Value: []byte("x")}
 		},
-		"the last entry is of another form": func(m *Memory) {
-			key := journalKey(m.pairs[headKey].Revision)
-			m.pairs[key] = Pair{Key: key, Value: []byte(`{"kind":"Gadget","name":"x"}` + "\n")}
+		"the last entry is of another form": func(pairs map[string]engine.Pair) {
+			key := journalKey(pairs[headKey].Revision)
+			pairs[key] = engine.Pair{Key: key, Value: []byte(`{"kind":"Gadget","name":"x"}` + "\n")}
 		},
 	} {
 		b := newBox(t)
 		start := b.s.Revision()
 		b.must(write(configMap("a", "1")))
 		b.must(write(configMap("a", "2")))
-		spoil(b.engine)
+		b.engine.Tamper(spoil)
 		b.restart()
 		now := b.s.Revision()
 		if got := b.told(start); !strings.Contains(got, ErrExpired.Error()) {
@@ -271,7 +272,7 @@ func TestStrangeJournals(t *testing.T) {
 		b.must(write(configMap("a", fmt.Sprint(i))))
 		revisions = append(revisions, b.s.Revision())
 	}
-	delete(b.engine.pairs, journalKey(revisions[1]))
+	b.engine.Tamper(func(pairs map[string]engine.Pair) { delete(pairs, journalKey(revisions[1])) })
 	b.restart()
 	if got := b.told(revisions[1]); got != "a 1>2 the API ; a 2>3 the API " {
 		t.Errorf("behind a gap: %s", got)
@@ -288,9 +289,11 @@ func TestUnreadableVersion(t *testing.T) {
 	b.must(write(configMap("a", "1")))
 	b.must(write(configMap("a", "2")))
 	key := journalKey(b.s.Revision())
-	pair := b.engine.pairs[key]
-	pair.Value = []byte(strings.Replace(string(pair.Value), `"value":"1"`, `"value":[1]`, 1))
-	b.engine.pairs[key] = pair
+	b.engine.Tamper(func(pairs map[string]engine.Pair) {
+		pair := pairs[key]
+		pair.Value = []byte(strings.Replace(string(pair.Value), `"value":"1"`, `"value":[1]`, 1))
+		pairs[key] = pair
+	})
 	b.restart()
 	if got := b.told(start); !strings.Contains(got, "read the journal of ConfigMap default/a") {
 		t.Errorf("got %s", got)
@@ -313,7 +316,7 @@ func FuzzDecodeJournal(f *testing.F) {
 	f.Add(journalKey(5), value[:len(value)/2])
 	f.Add(journalPrefix+"zz", []byte("\n"))
 	f.Fuzz(func(t *testing.T, key string, value []byte) {
-		e, err := decodeJournal(Pair{Key: key, Value: value})
+		e, err := decodeJournal(engine.Pair{Key: key, Value: value})
 		if err != nil {
 			return
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -89,7 +90,7 @@ func entryOf(c *change, previous uint64, at time.Time) (*entry, []byte, error) {
 }
 
 // decodeJournal reads a stored entry. The version in it is looked at when somebody asks for it.
-func decodeJournal(pair Pair) (*entry, error) {
+func decodeJournal(pair engine.Pair) (*entry, error) {
 	text, found := strings.CutPrefix(pair.Key, journalPrefix)
 	revision, err := strconv.ParseUint(text, 16, 64)
 	if !found || err != nil || pair.Key != journalKey(revision) {

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"svcctl.io/svcctl/store/engine"
 )
 
 // LastGood keeps the last content of each file that could be read, for those that
@@ -88,7 +90,7 @@ func (l LastGood) Flush() error {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	s.copies.take()
-	if err := s.write(Transaction{CompareKey: headKey, CompareRevision: s.revision}, s.revision); err != nil {
+	if err := s.write(engine.Transaction{CompareKey: headKey, CompareRevision: s.revision}, s.revision); err != nil {
 		return fmt.Errorf("keep copies of files: %w", err)
 	}
 	return nil
@@ -103,7 +105,7 @@ func (c *copies) take() {
 
 // write commits a transaction together with the copies that were taken or are small;
 // nothing at all if both are empty. The writer must be held.
-func (s *Store) write(t Transaction, revision uint64) error {
+func (s *Store) write(t engine.Transaction, revision uint64) error {
 	s.copies.addTo(&t, revision)
 	var err error
 	if len(t.Puts)+len(t.Deletes) != 0 {
@@ -114,7 +116,7 @@ func (s *Store) write(t Transaction, revision uint64) error {
 }
 
 // addTo adds the copies that are not what is in the engine already.
-func (c *copies) addTo(t *Transaction, revision uint64) {
+func (c *copies) addTo(t *engine.Transaction, revision uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if now := time.Now(); c.writing == nil && len(c.pending) > 0 && c.size <= rideAlong && now.Sub(c.rode) >= rideEvery {
@@ -132,7 +134,7 @@ func (c *copies) addTo(t *Transaction, revision uint64) {
 			t.Deletes = append(t.Deletes, filePrefix+path)
 		default:
 			c.writing[path] = file
-			t.Puts = append(t.Puts, Pair{Key: filePrefix + path, Value: file.content, Revision: revision})
+			t.Puts = append(t.Puts, engine.Pair{Key: filePrefix + path, Value: file.content, Revision: revision})
 		}
 	}
 }

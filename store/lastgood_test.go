@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+
+	"svcctl.io/svcctl/store/engine"
 )
 
 func (b *box) save(path, content string) {
@@ -63,10 +65,10 @@ func TestLastGoodCopies(t *testing.T) {
 
 func TestLastGoodOfAFailingEngine(t *testing.T) {
 	b := newBox(t)
-	b.engine.Inject(func(Transaction) Fault { return Refuse })
+	b.engine.Inject(func(engine.Transaction) engine.Fault { return engine.Refuse })
 	b.s.LastGood().Put("a.yaml", []byte("1"))
 	for range 2 {
-		if err := b.s.LastGood().Flush(); !errors.Is(err, ErrInjected) {
+		if err := b.s.LastGood().Flush(); !errors.Is(err, engine.ErrInjected) {
 			t.Errorf("got %v", err)
 		}
 	}
@@ -79,12 +81,12 @@ func TestLastGoodOfAFailingEngine(t *testing.T) {
 // What is put while a commit is under way shares the next one, and the newest wins, also when
 // that commit fails.
 func TestLastGoodWhileACommitIsUnderWay(t *testing.T) {
-	for _, fault := range []Fault{NoFault, Refuse} {
+	for _, fault := range []engine.Fault{engine.NoFault, engine.Refuse} {
 		b := newBox(t)
 		before := b.engine.Commits()
 		b.s.LastGood().Put("a.yaml", []byte("1"))
 		b.s.LastGood().Put("dir/c.yaml", []byte("3"))
-		b.engine.Inject(func(Transaction) Fault {
+		b.engine.Inject(func(engine.Transaction) engine.Fault {
 			b.s.LastGood().Put("a.yaml", []byte("2"))
 			b.s.LastGood().Put("b.yaml", []byte("2"))
 			return fault
@@ -94,7 +96,7 @@ func TestLastGoodWhileACommitIsUnderWay(t *testing.T) {
 		if err := b.s.LastGood().Flush(); err != nil {
 			t.Fatal(err)
 		}
-		if commits := b.engine.Commits() - before; fault == NoFault && commits != 2 {
+		if commits := b.engine.Commits() - before; fault == engine.NoFault && commits != 2 {
 			t.Errorf("%d commits", commits)
 		}
 		b.wantCopies("a.yaml=2 b.yaml=2 dir/c.yaml=3 ")
@@ -122,13 +124,13 @@ func TestLastGoodLargeCopiesWaitForFlush(t *testing.T) {
 	for round, want := range []int{1, 1 + rideAlong} {
 		b.s.LastGood().Put("a.yaml", bytes.Repeat([]byte("#"), 1+rideAlong*round))
 		with := 0
-		b.engine.Inject(func(t Transaction) Fault {
+		b.engine.Inject(func(t engine.Transaction) engine.Fault {
 			for _, pair := range t.Puts {
 				if pair.Key == filePrefix+"a.yaml" {
 					with = len(pair.Value)
 				}
 			}
-			return NoFault
+			return engine.NoFault
 		})
 		b.apply("a.yaml", fmt.Sprintf("a%d {}", round))
 		if got := with; (got != 0) != (round == 0) {
@@ -149,13 +151,13 @@ func TestLastGoodLargeCopiesWaitForFlush(t *testing.T) {
 func TestLastGoodInAStream(t *testing.T) {
 	b := newBox(t)
 	with := 0
-	b.engine.Inject(func(t Transaction) Fault {
+	b.engine.Inject(func(t engine.Transaction) engine.Fault {
 		for _, pair := range t.Puts {
 			if pair.Key == filePrefix+"a.yaml" {
 				with++
 			}
 		}
-		return NoFault
+		return engine.NoFault
 	})
 	const n = 20
 	for i := range n {

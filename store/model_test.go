@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
@@ -249,13 +250,13 @@ func runModel(t *testing.T, seed uint64, most bounds) (missed int) {
 	var others []*model
 	for life := range modelLives {
 		b.s.history.bounds = most
-		fault := []Fault{CrashBefore, CrashAfter}[r.IntN(2)]
+		fault := []engine.Fault{engine.CrashBefore, engine.CrashAfter}[r.IntN(2)]
 		commit, commits := 50+r.IntN(250), 0
-		b.engine.Inject(func(Transaction) Fault {
+		b.engine.Inject(func(engine.Transaction) engine.Fault {
 			if commits++; commits >= commit {
 				return fault
 			}
-			return NoFault
+			return engine.NoFault
 		})
 		others = append(others, b.live(all, acks, seed*100+uint64(life))...)
 		checkInvariants(t, b.s)
@@ -314,7 +315,7 @@ func (b *box) live(all *model, acks *acknowledged, seed uint64) []*model {
 	done := make(chan struct{})
 	var writers, readers sync.WaitGroup
 	dead := func(err error) bool {
-		if err != nil && !errors.Is(err, ErrInjected) {
+		if err != nil && !errors.Is(err, engine.ErrInjected) {
 			t.Error(err)
 		}
 		return err != nil

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -160,11 +161,11 @@ func TestPutWithAFailingEngine(t *testing.T) {
 		t.Fatal(err)
 	}
 	state := objects(b.s)
-	b.engine.Inject(func(Transaction) Fault { return Refuse })
-	if _, err := b.put(document(t, "web {type: NodePort}")); !errors.Is(err, ErrInjected) {
+	b.engine.Inject(func(engine.Transaction) engine.Fault { return engine.Refuse })
+	if _, err := b.put(document(t, "web {type: NodePort}")); !errors.Is(err, engine.ErrInjected) {
 		t.Errorf("put: %v", err)
 	}
-	if err := b.remove("b"); !errors.Is(err, ErrInjected) {
+	if err := b.remove("b"); !errors.Is(err, engine.ErrInjected) {
 		t.Errorf("delete: %v", err)
 	}
 	b.check()

@@ -7,6 +7,7 @@ import (
 	"hash/maphash"
 	"strings"
 
+	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -78,7 +79,7 @@ func encodeRecord(o object.Object, owner Owner) ([]byte, digest, error) {
 	return value, digestOf(value), nil
 }
 
-func decodeRecord(pair Pair) (*record, error) {
+func decodeRecord(pair engine.Pair) (*record, error) {
 	kind, _, _ := strings.Cut(strings.TrimPrefix(pair.Key, objectPrefix), "/")
 	o, known := newOf(kind)
 	if !known {

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
@@ -53,7 +54,7 @@ func TestCrashInEveryCommit(t *testing.T) {
 		reference.sync()
 		states = append(states, objects(reference.s))
 	}
-	for _, fault := range []Fault{Refuse, CrashBefore, CrashAfter} {
+	for _, fault := range []engine.Fault{engine.Refuse, engine.CrashBefore, engine.CrashAfter} {
 		for crash := range story {
 			t.Run(fmt.Sprint("fault ", fault, " in step ", crash), func(t *testing.T) {
 				b := newBox(t)
@@ -76,11 +77,11 @@ func TestCrashInEveryCommit(t *testing.T) {
 
 // crash fails the next commit, checks that nothing has changed, and starts anew where
 // the process would have died.
-func (b *box) crash(fault Fault) {
+func (b *box) crash(fault engine.Fault) {
 	b.t.Helper()
 	before, problems, revision := objects(b.s), b.problems(), b.s.Revision()
-	b.engine.Inject(func(Transaction) Fault { return fault })
-	if _, err := b.s.SyncFiles(manifest.FilesOf(b.files)); !errors.Is(err, ErrInjected) {
+	b.engine.Inject(func(engine.Transaction) engine.Fault { return fault })
+	if _, err := b.s.SyncFiles(manifest.FilesOf(b.files)); !errors.Is(err, engine.ErrInjected) {
 		b.t.Fatalf("got %v", err)
 	}
 	b.engine.Inject(nil)
@@ -88,7 +89,7 @@ func (b *box) crash(fault Fault) {
 	if objects(b.s) != before || b.problems() != problems || b.s.Revision() != revision {
 		b.t.Error("a failed commit has changed something")
 	}
-	if fault != Refuse {
+	if fault != engine.Refuse {
 		b.restart()
 	}
 }
@@ -125,7 +126,7 @@ func TestRevisionsNeverGoBack(t *testing.T) {
 		t.Errorf("revision %d is before the clock", last)
 	}
 	// Nothing is left: the clock puts the first revision after all that were seen.
-	b.engine = NewMemory()
+	b.engine = engine.NewMemory()
 	b.now = b.now.Add(time.Minute)
 	b.open()
 	step("lost")
@@ -263,7 +264,7 @@ func doubled(t *testing.T, spec string) *box {
 		t.Fatal(err)
 	}
 	pairs[0].Value = []byte(strings.Replace(string(pairs[0].Value), `"resourceVersion":"`, `"resourceVersion":"9`, 1))
-	if err := b.engine.Commit(Transaction{CompareKey: headKey, CompareRevision: b.s.Revision(), Puts: pairs}); err != nil {
+	if err := b.engine.Commit(engine.Transaction{CompareKey: headKey, CompareRevision: b.s.Revision(), Puts: pairs}); err != nil {
 		t.Fatal(err)
 	}
 	b.restart()
@@ -284,14 +285,14 @@ func TestRepairOfLoadBalancerIPAtStart(t *testing.T) {
 }
 
 func TestDataOfAnotherKindIsRefused(t *testing.T) {
-	for _, pair := range []Pair{
+	for _, pair := range []engine.Pair{
 		{Key: "object/Gateway/default/x", Value: []byte("{}")},
 		{Key: "object/Service/default/x", Value: []byte("{")},
 		{Key: "object/Service/default/x", Value: []byte(`{"owner":{},"object":{"kind":"Service","apiVersion":"v1","metadata":{"name":"y","namespace":"default"}}}`)},
 		{Key: "object/Service/default/x", Value: []byte(`{"owner":{},"object":null}`)},
 	} {
 		b := newBox(t)
-		if err := b.engine.Commit(Transaction{CompareKey: headKey, CompareRevision: b.s.Revision(), Puts: []Pair{pair}}); err != nil {
+		if err := b.engine.Commit(engine.Transaction{CompareKey: headKey, CompareRevision: b.s.Revision(), Puts: []engine.Pair{pair}}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := Open(b.engine, b.cfg); err == nil {
@@ -317,7 +318,7 @@ func TestReopenCopiedFile(t *testing.T) {
 			b.write(path, text)
 		}
 		b.sync()
-		data, err := os.ReadFile(filepath.Join(dir, fileName))
+		data, err := os.ReadFile(filepath.Join(dir, "state.db"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -325,7 +326,7 @@ func TestReopenCopiedFile(t *testing.T) {
 		if err := os.Mkdir(at, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(at, fileName), data, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(at, "state.db"), data, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		again := open(at)
@@ -352,7 +353,7 @@ func TestRandomStories(t *testing.T) {
 				b.restart()
 			case 1:
 				before := objects(b.s)
-				b.engine.Inject(func(Transaction) Fault { return Refuse })
+				b.engine.Inject(func(engine.Transaction) engine.Fault { return engine.Refuse })
 				if _, err := b.s.SyncFiles(manifest.FilesOf(b.files)); objects(b.s) != before {
 					t.Fatalf("a commit that failed was published: %v", err)
 				}

@@ -8,6 +8,7 @@ import (
 
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/parallel"
 )
 
 // manyFiles are n files, each with a Service and an EndpointSlice of five endpoints.
@@ -87,7 +88,7 @@ func TestReadersBesideWriters(t *testing.T) {
 
 // What many CPUs do at once comes to what one would have done, also after a restart.
 func TestManyObjectsAtOnce(t *testing.T) {
-	const n = 10 * share
+	const n = 10 * parallel.Share
 	b := newBox(t, wideRange)
 	files := manyFiles(n)
 	for restarted, want := range []int{2 * n, 0} {

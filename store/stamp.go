@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/parallel"
 )
 
 // prepare numbers new versions and encodes them. Those that say the same as the old ones are
 // dropped.
 func (t *transaction) prepare(changes ...*change) error {
 	errs := make([]error, len(changes))
-	together(len(changes), func(i int) { errs[i] = t.compare(changes[i]) })
+	parallel.Do(len(changes), parallel.Share, func(i int) { errs[i] = t.compare(changes[i]) })
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
@@ -25,7 +26,7 @@ func (t *transaction) prepare(changes ...*change) error {
 			t.stamp(c)
 		}
 	}
-	together(len(changes), func(i int) { errs[i] = changes[i].encode() })
+	parallel.Do(len(changes), parallel.Share, func(i int) { errs[i] = changes[i].encode() })
 	return errors.Join(errs...)
 }
 

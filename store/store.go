@@ -6,8 +6,10 @@ import (
 	"sync"
 	"time"
 
+	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/parallel"
 )
 
 // revisionShift turns the seconds of the clock into a first revision: a million changes
@@ -16,7 +18,7 @@ const revisionShift = 20
 
 // Store holds the accepted objects. Its methods are safe for concurrent use.
 type Store struct {
-	engine   Engine
+	engine   engine.Engine
 	cfg      Config
 	families []string
 
@@ -60,7 +62,7 @@ type Store struct {
 // Open reads what the engine holds. Values that two objects hold stay with the older
 // one; the younger is withheld from Service and Services until it gives them up or they
 // become free. The Store does not close the engine.
-func Open(engine Engine, cfg Config) (*Store, error) {
+func Open(engine engine.Engine, cfg Config) (*Store, error) {
 	cfg = cfg.withDefaults()
 	ledger, err := cfg.ledger()
 	if err != nil {
@@ -110,7 +112,7 @@ func (s *Store) load() error {
 	s.concerning = s.revision
 	records := make([]*record, len(pairs))
 	errs := make([]error, len(pairs))
-	together(len(pairs), func(i int) { records[i], errs[i] = decodeRecord(pairs[i]) })
+	parallel.Do(len(pairs), parallel.Share, func(i int) { records[i], errs[i] = decodeRecord(pairs[i]) })
 	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
 		return errs[i]
 	}
@@ -130,9 +132,9 @@ func (s *Store) load() error {
 }
 
 func (s *Store) writeHead(revision uint64) error {
-	err := s.engine.Commit(Transaction{
+	err := s.engine.Commit(engine.Transaction{
 		CompareKey: headKey, CompareRevision: s.revision,
-		Puts: []Pair{{Key: headKey, Revision: revision}},
+		Puts: []engine.Pair{{Key: headKey, Revision: revision}},
 	})
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -315,7 +316,7 @@ func TestLegacyIPs(t *testing.T) {
 }
 
 func TestConfigProblemsAllAtOnce(t *testing.T) {
-	_, err := Open(NewMemory(), Config{
+	_, err := Open(engine.NewMemory(), Config{
 		ClusterIPRanges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16"), netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/48")},
 		NodePorts:       PortRange{9, 8},
 		Pools:           []alloc.Pool{{}},
@@ -325,7 +326,7 @@ func TestConfigProblemsAllAtOnce(t *testing.T) {
 			t.Errorf("%q is missing in %v", want, err)
 		}
 	}
-	if _, err := Open(NewMemory(), Config{}); err == nil {
+	if _, err := Open(engine.NewMemory(), Config{}); err == nil {
 		t.Error("no range of cluster IPs was accepted")
 	}
 }

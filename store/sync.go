@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 
+	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
@@ -87,13 +88,13 @@ func (t *transaction) commit(joint []*change) (SyncResult, error) {
 	}
 	changes = append(changes, ends...)
 	before := max(s.revision, s.seed)
-	out := Transaction{CompareKey: headKey, CompareRevision: s.revision}
-	out.addObjects(changes, t.revision, len(changes) > len(joint))
+	out := engine.Transaction{CompareKey: headKey, CompareRevision: s.revision}
+	addObjects(&out, changes, t.revision, len(changes) > len(joint))
 	revision := s.revision
 	var journal journalUpdate
 	if t.revision != before {
 		revision = t.revision
-		out.Puts = append(out.Puts, Pair{Key: headKey, Revision: revision})
+		out.Puts = append(out.Puts, engine.Pair{Key: headKey, Revision: revision})
 		if journal, err = s.history.plan(changes, s.revision, s.cfg.Clock()); err != nil {
 			return SyncResult{}, err
 		}
@@ -110,9 +111,9 @@ func (t *transaction) commit(joint []*change) (SyncResult, error) {
 	return t.publish(changes, revision, journal), nil
 }
 
-// addObjects adds what becomes of each object in the end; repeated says that an object may be
+// addObjects adds to a transaction what becomes of each object in the end; repeated says that an object may be
 // among the changes more than once.
-func (out *Transaction) addObjects(changes []*change, revision uint64, repeated bool) {
+func addObjects(out *engine.Transaction, changes []*change, revision uint64, repeated bool) {
 	out.Puts = slices.Grow(out.Puts, len(changes)+1)
 	seen := map[object.Ref]struct{}{}
 	for _, c := range slices.Backward(changes) {
@@ -128,7 +129,7 @@ func (out *Transaction) addObjects(changes []*change, revision uint64, repeated 
 		if c.remove {
 			out.Deletes = append(out.Deletes, objectKey(c.ref))
 		} else {
-			out.Puts = append(out.Puts, Pair{Key: objectKey(c.ref), Value: c.encoded, Revision: revision})
+			out.Puts = append(out.Puts, engine.Pair{Key: objectKey(c.ref), Value: c.encoded, Revision: revision})
 		}
 	}
 }

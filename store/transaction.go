@@ -12,6 +12,7 @@ import (
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/parallel"
 )
 
 // transaction is the work of one call: what shall change, decided and allocated before
@@ -130,7 +131,7 @@ func (t *transaction) record(ref object.Ref) *record {
 // examine decides what objects become. No decision depends on another one.
 func (t *transaction) examine(refs ...object.Ref) {
 	changes := make([]*change, len(refs))
-	together(len(refs), func(i int) { changes[i] = t.judge(refs[i]) })
+	parallel.Do(len(refs), parallel.Share, func(i int) { changes[i] = t.judge(refs[i]) })
 	for i, ref := range refs {
 		t.changes[ref] = changes[i]
 	}

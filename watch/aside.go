@@ -5,6 +5,8 @@ import (
 	"os"
 	"slices"
 	"time"
+
+	"svcctl.io/svcctl/store/parallel"
 )
 
 // asideBytes is the size from which on a file is read beside the loop: reading one of 30 MB
@@ -39,7 +41,7 @@ func (w *Watcher) setAside(ready []*file) []*file {
 	fetches := w.fetches(some)
 	w.aside = a
 	go func() {
-		together(len(fetches), func(i int) { a.contents[i] = fetches[i]() })
+		parallel.Do(len(fetches), 1, func(i int) { a.contents[i] = fetches[i]() })
 		w.asideRead <- struct{}{}
 	}()
 	return nil

@@ -8,14 +8,12 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"runtime"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/parallel"
 )
 
 // load takes the last good contents over from the run before.
@@ -26,7 +24,7 @@ func (w *Watcher) load() error {
 	}
 	paths := slices.Sorted(maps.Keys(contents))
 	loaded := make([]*file, len(paths))
-	together(len(paths), func(i int) {
+	parallel.Do(len(paths), 1, func(i int) {
 		path, content := paths[i], contents[paths[i]]
 		s := w.sourceOf(path)
 		if s == nil {
@@ -88,7 +86,7 @@ func (w *Watcher) settle(now time.Time) {
 		some := ready[:n]
 		ready = ready[n:]
 		contents, fetches := make([]content, len(some)), w.fetches(some)
-		together(len(some), func(i int) { contents[i] = fetches[i]() })
+		parallel.Do(len(some), 1, func(i int) { contents[i] = fetches[i]() })
 		for i, f := range some {
 			w.take(f, contents[i], now)
 		}
@@ -113,23 +111,6 @@ func atOnce(files []*file, most int) int {
 		n++
 	}
 	return n
-}
-
-// together calls do for 0 to n-1, in as many goroutines as there are CPUs: parsing is most
-// of what a start takes.
-func together(n int, do func(i int)) {
-	var next atomic.Int64
-	work := func() {
-		for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
-			do(i)
-		}
-	}
-	var others sync.WaitGroup
-	for range min(n, runtime.GOMAXPROCS(0)) - 1 {
-		others.Go(work)
-	}
-	work()
-	others.Wait()
 }
 
 // take deals with a change that settled; what the file has now is its content, if it is

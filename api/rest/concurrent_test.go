@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/engine"
 )
 
 // Patches that name no version all get through, each once; those that fail say so.
@@ -87,7 +87,7 @@ func TestConcurrentCreation(t *testing.T) {
 func TestBrokenEngine(t *testing.T) {
 	w := newWorld(t)
 	w.does(http.StatusCreated, "POST", configMapsPath, `{"metadata":{"name":"cm"}}`)
-	w.engine.Inject(func(store.Transaction) store.Fault { return store.Refuse })
+	w.engine.Inject(func(engine.Transaction) engine.Fault { return engine.Refuse })
 	before := w.store.Revision()
 	for _, c := range [][3]string{
 		{"POST", configMapsPath, `{"metadata":{"name":"other"}}`},

@@ -7,6 +7,7 @@ import (
 
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -46,7 +47,7 @@ func statusOf(err error, r *request) *statusError {
 		return tooLarge(fmt.Sprintf("limit is %d", tooLong.Limit))
 	case errors.Is(err, alloc.ErrFull):
 		return internalError(err)
-	case errors.Is(err, store.ErrNoSpace):
+	case errors.Is(err, engine.ErrNoSpace):
 		return unavailable("nothing was changed: "+err.Error()+": make room on the disk of the data directory", busyRetry)
 	}
 	return internalError(err)

@@ -10,6 +10,7 @@ import (
 	"svcctl.io/svcctl/api/fields"
 	"svcctl.io/svcctl/api/schema"
 	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -121,7 +122,7 @@ func (s *Server) try(wr *writing) (o object.Object, created bool, err error) {
 func (s *Server) commit(writes ...store.Write) ([]store.Written, error) {
 	results, err := s.store.Write(writes...)
 	switch {
-	case errors.Is(err, store.ErrNoSpace):
+	case errors.Is(err, engine.ErrNoSpace):
 		return nil, err
 	case err != nil:
 		s.log.Error("write failed", "err", err)

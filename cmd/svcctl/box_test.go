@@ -16,6 +16,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
@@ -55,7 +56,7 @@ func newBox(t testing.TB) *box {
 	b := &box{fake: &fake{status: wellStatus()}, bench: newBench(), t: t, dir: t.TempDir(), home: home}
 	b.status.NodeName = "gw1"
 	uids := 0
-	b.store, err = store.Open(store.NewMemory(), store.Config{
+	b.store, err = store.Open(engine.NewMemory(), store.Config{
 		ClusterIPRanges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:10:96::/112")},
 		Pools:           []alloc.Pool{{First: netip.MustParseAddr("198.51.100.0"), Last: netip.MustParseAddr("198.51.100.7")}},
 		Clock:           func() time.Time { return noon },

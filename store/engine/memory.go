@@ -1,4 +1,4 @@
-package store
+package engine
 
 import (
 	"errors"
@@ -43,6 +43,13 @@ func (m *Memory) Inject(fault func(Transaction) Fault) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.inject = fault
+}
+
+// Tamper lets a test change the pairs behind the back of whoever has the engine open.
+func (m *Memory) Tamper(change func(pairs map[string]Pair)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	change(m.pairs)
 }
 
 // Reopen is an engine with what a new process would find after this one died. Commits

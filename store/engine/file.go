@@ -1,4 +1,4 @@
-package store
+package engine
 
 import (
 	"crypto/sha256"
@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+
+	"svcctl.io/svcctl/store/parallel"
 )
 
 const (
@@ -370,7 +372,7 @@ func (f *File) apply(tx *bbolt.Tx, t Transaction) error {
 		pairs.FillPercent = 1
 	}
 	entries := f.room(puts)
-	together(len(puts), func(i int) { encodeEntry(entries[i], puts[i]) })
+	parallel.Do(len(puts), parallel.Share, func(i int) { encodeEntry(entries[i], puts[i]) })
 	for i, entry := range entries {
 		key := []byte(puts[i].Key)
 		digest.toggleEntry(pairs.Get(key))

@@ -1,4 +1,4 @@
-package store
+package engine
 
 import (
 	"bytes"
@@ -64,7 +64,7 @@ func TestUnaccountedPagesAreFound(t *testing.T) {
 func TestDamageOfAnOpenFileIsFound(t *testing.T) {
 	dir := t.TempDir()
 	f := mustOpenFile(t, dir)
-	if err := f.Commit(Transaction{CompareKey: headKey, Puts: []Pair{{Key: "object/a", Value: []byte("needle")}, {Key: "other/a"}}}); err != nil {
+	if err := f.Commit(Transaction{CompareKey: "head", Puts: []Pair{{Key: "object/a", Value: []byte("needle")}, {Key: "other/a"}}}); err != nil {
 		t.Fatal(err)
 	}
 	dump(t, f)

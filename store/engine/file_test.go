@@ -1,4 +1,4 @@
-package store
+package engine
 
 import (
 	"errors"
@@ -19,7 +19,7 @@ import (
 func fill(t testing.TB, f *File, commits, pairs int) {
 	t.Helper()
 	for revision := range uint64(commits) {
-		tx := Transaction{CompareKey: headKey, CompareRevision: revision, Puts: []Pair{{Key: headKey, Revision: revision + 1}}}
+		tx := Transaction{CompareKey: "head", CompareRevision: revision, Puts: []Pair{{Key: "head", Revision: revision + 1}}}
 		for i := range pairs {
 			tx.Puts = append(tx.Puts, Pair{
 				Key: fmt.Sprintf("object/Service/default/svc-%d", i), Revision: revision + 1,
@@ -161,7 +161,7 @@ func TestLostHeadIsFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	for revision := uint64(2); revision < 4; revision++ {
-		if err := f.Commit(Transaction{CompareKey: headKey, CompareRevision: revision, Puts: []Pair{{Key: headKey, Revision: revision + 1}}}); err != nil {
+		if err := f.Commit(Transaction{CompareKey: "head", CompareRevision: revision, Puts: []Pair{{Key: "head", Revision: revision + 1}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -192,7 +192,7 @@ func TestLostHeadIsFound(t *testing.T) {
 func TestFailedSyncIsFinal(t *testing.T) {
 	f := mustOpenFile(t, t.TempDir())
 	fill(t, f, 1, 1)
-	next := Transaction{CompareKey: headKey, CompareRevision: 1, Puts: []Pair{{Key: headKey, Revision: 2}}}
+	next := Transaction{CompareKey: "head", CompareRevision: 1, Puts: []Pair{{Key: "head", Revision: 2}}}
 	f.commit = func(*bbolt.Tx) error { return syscall.EIO }
 	first := f.Commit(next)
 	if !errors.Is(first, syscall.EIO) || !strings.Contains(first.Error(), "restart") {
@@ -210,7 +210,7 @@ func TestFailedSyncIsFinal(t *testing.T) {
 func TestFullDiskIsNotFinal(t *testing.T) {
 	f := mustOpenFile(t, t.TempDir())
 	fill(t, f, 1, 1)
-	next := Transaction{CompareKey: headKey, CompareRevision: 1, Puts: []Pair{{Key: headKey, Revision: 2}}}
+	next := Transaction{CompareKey: "head", CompareRevision: 1, Puts: []Pair{{Key: "head", Revision: 2}}}
 	f.commit = func(*bbolt.Tx) error { return &fs.PathError{Op: "write", Path: f.path, Err: syscall.ENOSPC} }
 	if err := f.Commit(next); !errors.Is(err, ErrNoSpace) {
 		t.Fatalf("got %v", err)
@@ -225,7 +225,7 @@ func TestFullDiskIsNotFinal(t *testing.T) {
 func TestFullDiskInSyncIsFinal(t *testing.T) {
 	f := mustOpenFile(t, t.TempDir())
 	f.commit = func(*bbolt.Tx) error { return syscall.ENOSPC }
-	next := Transaction{CompareKey: headKey, Puts: []Pair{{Key: headKey, Revision: 1}}}
+	next := Transaction{CompareKey: "head", Puts: []Pair{{Key: "head", Revision: 1}}}
 	if err := f.Commit(next); errors.Is(err, ErrNoSpace) {
 		t.Fatalf("got %v", err)
 	}
@@ -238,7 +238,7 @@ func TestFullDiskInSyncIsFinal(t *testing.T) {
 func TestPanicOfTheDatabaseIsAnError(t *testing.T) {
 	f := mustOpenFile(t, t.TempDir())
 	f.commit = func(*bbolt.Tx) error { panic("page 7 already freed") }
-	next := Transaction{CompareKey: headKey, Puts: []Pair{{Key: headKey, Revision: 1}}}
+	next := Transaction{CompareKey: "head", Puts: []Pair{{Key: "head", Revision: 1}}}
 	if err := f.Commit(next); err == nil || !strings.Contains(err.Error(), "page 7 already freed") {
 		t.Errorf("got %v", err)
 	}
@@ -368,7 +368,7 @@ func TestRealFullAndReadOnlyDisk(t *testing.T) {
 	}
 	f := mustOpenFile(t, dir)
 	fill(t, f, 1, 1)
-	big := Transaction{CompareKey: headKey, CompareRevision: 1, Puts: []Pair{{Key: headKey, Revision: 2}, {Key: "big", Value: make([]byte, 1<<20)}}}
+	big := Transaction{CompareKey: "head", CompareRevision: 1, Puts: []Pair{{Key: "head", Revision: 2}, {Key: "big", Value: make([]byte, 1<<20)}}}
 	if err := f.Commit(big); !errors.Is(err, ErrNoSpace) {
 		t.Fatalf("a full disk: %v", err)
 	}
@@ -385,7 +385,7 @@ func TestRealFullAndReadOnlyDisk(t *testing.T) {
 	if got := dump(t, f); got != want {
 		t.Errorf("read-only: got\n%s\nwant\n%s", got, want)
 	}
-	if err := f.Commit(Transaction{CompareKey: headKey, CompareRevision: 2}); err == nil || !strings.Contains(err.Error(), "read-only") {
+	if err := f.Commit(Transaction{CompareKey: "head", CompareRevision: 2}); err == nil || !strings.Contains(err.Error(), "read-only") {
 		t.Errorf("a commit to a read-only disk: %v", err)
 	}
 }
