@@ -55,6 +55,7 @@ var edges = map[string][]string{
 	"api/table":    {"api/kind", "store/object"},
 
 	"appliance/conntrack":  {"nft", "nft/nfnetlink"},
+	"appliance/control":    {"api/wire", "appliance/endpoints", "appliance/node", "appliance/resolve", "store", "store/manifest", "store/object"},
 	"appliance/dns":        {"appliance/resolve", "store/object"},
 	"appliance/endpoints":  {"store/object"},
 	"appliance/env":        {"store/object"},
@@ -66,7 +67,7 @@ var edges = map[string][]string{
 	"appliance/resolve":    {"nft", "store/object"},
 	"appliance/sockets":    {},
 	"appliance": {
-		"api", "api/auth", "api/rest", "api/wire", "appliance/checkup", "appliance/conntrack", "appliance/dns", "appliance/endpoints", "appliance/env", "appliance/healthport", "appliance/metrics", "appliance/node", "appliance/relay", "appliance/resolve", "appliance/sockets",
+		"api", "api/auth", "api/rest", "api/wire", "appliance/checkup", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/endpoints", "appliance/env", "appliance/healthport", "appliance/metrics", "appliance/node", "appliance/relay", "appliance/resolve", "appliance/sockets",
 		"nft", "nft/kernel", "store", "store/alloc", "store/engine", "store/manifest", "store/object", "store/parallel", "watch",
 	},
 	"appliance/bench":  {},               // benchmarks only
@@ -94,6 +95,7 @@ var moreTestEdges = map[string][]string{
 	"api/protobuf":        {"api/kind"},
 	"appliance/bench":     {"nft", "nft/kernel"},
 	"appliance/conntrack": {"nft/kernel"},
+	"appliance/control":   {"store/alloc", "store/engine"},
 	"cmd/svcctl":          {"api", "api/auth", "api/rest", "store", "store/alloc", "store/engine"},
 	"examples":            {"appliance"},
 }

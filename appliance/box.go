@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"svcctl.io/svcctl/appliance/control"
+	"svcctl.io/svcctl/appliance/endpoints"
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/nft"
@@ -103,6 +105,16 @@ func (c *Config) resolveFacts(facts *node.Facts) resolve.Facts {
 		f.Host[g] = "a gateway of this host"
 	}
 	return f
+}
+
+// clusterConfig is the configuration of control.ClusterObjects.
+func (c *Config) clusterConfig() control.ClusterConfig {
+	return control.ClusterConfig{NodeName: c.NodeName, Zone: c.Zone, Version: c.Version, ServiceRanges: c.ServiceClusterIPRanges}
+}
+
+// endpointsFacts is the configuration of control.Endpoints.
+func (c *Config) endpointsFacts() endpoints.Facts {
+	return endpoints.Facts{NodeName: c.NodeName, Zone: c.Zone, ServiceRanges: c.ServiceClusterIPRanges}
 }
 
 // storeConfig is what the store is told.

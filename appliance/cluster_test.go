@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/object"
@@ -25,7 +26,7 @@ func (r *rig) namespaces() string {
 	var names []string
 	for _, o := range list {
 		name := o.GetMeta().Name
-		if _, owner := r.store.Get(object.RefOf(o)); owner.Controller != namespacesOwner {
+		if _, owner := r.store.Get(object.RefOf(o)); owner.Controller != control.NamespacesOwner {
 			name += "*"
 		}
 		names = append(names, name)
@@ -174,7 +175,7 @@ func TestThisNode(t *testing.T) {
 	get := func() *object.Node {
 		t.Helper()
 		o, owner := r.store.Get(ref)
-		if o == nil || owner.Controller != nodeOwner {
+		if o == nil || owner.Controller != control.NodeOwner {
 			t.Fatalf("the Node is %v, of %s", o, owner)
 		}
 		return o.(*object.Node)
@@ -219,7 +220,7 @@ func TestAnotherNodeName(t *testing.T) {
 		Metadata: object.ObjectMeta{Name: "gw2"},
 	}, Create: true})
 	r.start()
-	r.cluster.cfg.NodeName = "gw3"
+	r.rename("gw3")
 	r.host()
 	r.step()
 	nodes, _, err := r.store.List(object.KindNode, "", 0)
@@ -232,17 +233,17 @@ func TestAnotherNodeName(t *testing.T) {
 func TestLongNodeName(t *testing.T) {
 	r := newRig(t)
 	r.host()
-	r.cluster.cfg.NodeName = strings.Repeat("gw1.", 20) + "example"
+	r.rename(strings.Repeat("gw1.", 20) + "example")
 	r.write("web.yaml", web("web", "10.96.0.10", "10.1.0.1"))
 	r.step()
 	if err := r.state.Ready(); err != nil {
 		t.Errorf("not ready: %v", err)
 	}
-	o, _ := r.store.Get(object.Ref{Kind: object.KindNode, Name: r.cluster.cfg.NodeName})
+	o, _ := r.store.Get(object.Ref{Kind: object.KindNode, Name: r.cfg.NodeName})
 	if o == nil {
 		t.Fatal("there is no Node")
 	}
-	if labels := o.GetMeta().Labels; labels[labelHostname] != "" || labels[labelOS] == "" {
+	if labels := o.GetMeta().Labels; labels["kubernetes.io/hostname"] != "" || labels["kubernetes.io/os"] == "" {
 		t.Errorf("labels %v", labels)
 	}
 }
@@ -253,7 +254,7 @@ func TestTheRanges(t *testing.T) {
 	r.write("web.yaml", web("web", "10.96.0.10", "10.1.0.1"))
 	r.step()
 	o, owner := r.store.Get(object.Ref{Kind: object.KindServiceCIDR, Name: "kubernetes"})
-	if o == nil || owner.Controller != poolsOwner {
+	if o == nil || owner.Controller != control.ServiceCIDROwner {
 		t.Fatalf("the ServiceCIDR is %v, of %s", o, owner)
 	}
 	if got := o.(*object.ServiceCIDR).Spec.CIDRs; !slices.Equal(got, []string{"10.96.0.0/16", "fd00:10:96::/112"}) {
@@ -309,8 +310,22 @@ func BenchmarkCluster(b *testing.B) {
 	}
 	r.step()
 	for b.Loop() {
-		if err := r.cluster.sync(r.facts); err != nil {
+		if err := r.cluster.Sync(r.facts); err != nil {
 			b.Fatal(err)
 		}
 	}
+}
+
+func namespaceObject(name string) object.Object {
+	return &object.Namespace{
+		TypeMeta: object.TypeMeta{Kind: object.KindNamespace, APIVersion: object.APIVersionCore},
+		Metadata: object.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/metadata.name": name}},
+		Status:   object.NamespaceStatus{Phase: object.NamespaceActive},
+	}
+}
+
+// rename gives the host another name before it is read for the first time.
+func (r *rig) rename(name string) {
+	r.cfg.NodeName = name
+	r.cluster = control.NewClusterObjects(r.cfg.clusterConfig(), r.store)
 }

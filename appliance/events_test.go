@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
@@ -28,19 +29,30 @@ func (r *rig) events() string {
 }
 
 // recorder gives the loop one that a test flushes.
-func (r *rig) recorder() *recorder {
-	rec := newRecorder(r.store, "gw1", slog.New(slog.NewTextHandler(&r.logged, nil)))
-	rec.now = func() time.Time { return r.clock }
+func (r *rig) recorder() *control.Recorder {
+	rec := control.NewRecorder(r.store, control.RecorderConfig{
+		Host: "gw1", Log: slog.New(slog.NewTextHandler(&r.logged, nil)), Clock: func() time.Time { return r.clock },
+	})
 	r.reporter.events = rec
 	return rec
 }
 
-func (r *rig) flush(rec *recorder) {
+func (r *rig) flush(rec *control.Recorder) {
 	r.t.Helper()
-	if err := rec.flush(); err != nil {
+	if err := rec.Flush(); err != nil {
 		r.t.Fatal(err)
 	}
 }
+
+// The bounds of control.Recorder.
+const (
+	eventRefresh     = 30 * time.Minute
+	eventBatch       = 100
+	eventsAtOnce     = 500
+	maxHappenings    = 1000
+	objectEvents     = 10
+	objectEventEvery = time.Minute
+)
 
 // pending is a load balancer that there is no IP for.
 const pending = `
@@ -148,7 +160,7 @@ func TestEventsAreBounded(t *testing.T) {
 	}
 	// An object whose problem is another one all the time.
 	for i := range 1000 {
-		rec.changed([]manifest.Problem{problem(ref, i-1)}, []manifest.Problem{problem(ref, i)})
+		rec.Report([]manifest.Problem{problem(ref, i-1)}, []manifest.Problem{problem(ref, i)})
 		r.flush(rec)
 	}
 	if n := strings.Count(r.events(), "\n"); n != objectEvents {
@@ -165,7 +177,7 @@ func TestEventsAreBounded(t *testing.T) {
 	for i := range 10_000 {
 		all = append(all, problem(object.Ref{Kind: object.KindService, Namespace: "default", Name: fmt.Sprint("s", i)}, i))
 	}
-	rec.changed(nil, all)
+	rec.Report(nil, all)
 	commits := r.engine.Commits()
 	r.flush(rec)
 	if n := r.engine.Commits() - commits; n != eventsAtOnce/eventBatch {
@@ -186,7 +198,7 @@ func TestEventsThatCannotBeWritten(t *testing.T) {
 	r.write("web.yaml", pending)
 	r.step()
 	r.engine.Inject(func(engine.Transaction) engine.Fault { return engine.Refuse })
-	if rec.flush() == nil {
+	if rec.Flush() == nil {
 		t.Error("no error")
 	}
 	r.engine.Inject(nil)

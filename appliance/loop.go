@@ -9,6 +9,7 @@ import (
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/checkup"
+	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/appliance/metrics"
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/nft"
@@ -30,8 +31,8 @@ type loop struct {
 	cfg         Config
 	log         *slog.Logger
 	store       *store.Store
-	controllers *controllers
-	cluster     *cluster
+	controllers *control.Endpoints
+	cluster     *control.ClusterObjects
 	planner     *planner
 	kernel      *programmer
 	metrics     *metrics.Metrics
@@ -195,13 +196,13 @@ func (l *loop) converge() (committed, error) {
 	l.watchdog.steps.Add(1)
 	storeErr := l.syncFiles()
 	l.hearNews()
-	storeErr = errors.Join(storeErr, l.cluster.sync(l.facts))
+	storeErr = errors.Join(storeErr, l.cluster.Sync(l.facts))
 	l.watchdog.steps.Add(1)
 	if why := l.waitsFor(); why != "" {
 		l.status.Ready, l.status.Reason = false, why
 		return committed{}, storeErr
 	}
-	storeErr = errors.Join(storeErr, l.controllers.sync())
+	storeErr = errors.Join(storeErr, l.controllers.Sync())
 	tr, revision, err := l.plan()
 	if err != nil {
 		return committed{}, errors.Join(storeErr, err)
@@ -331,7 +332,7 @@ func (l *loop) report(start time.Time, done committed, err error) {
 		l.log.Debug("committed", "rev", l.programmed, "txn", l.kernel.generation, "operations", done.operations, "elements", done.elements, "dur", done.duration)
 	}
 	l.status.Sources = sources(l.cfg.Manifests, l.snapshot)
-	l.status.Problems = l.reporter.report(l.fileProblems(), l.store.Problems(), slices.Concat(l.controllers.problems(), l.planner.allProblems(), l.hosted.problems(), l.flowProblems()))
+	l.status.Problems = l.reporter.report(l.fileProblems(), l.store.Problems(), slices.Concat(l.controllers.Problems(), l.planner.allProblems(), l.hosted.problems(), l.flowProblems()))
 	l.measure(start, done, err)
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/appliance/metrics"
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/nft"
@@ -64,8 +65,8 @@ func (r *rig) start() {
 	r.loop = &loop{
 		cfg: cfg, log: log, store: objects, metrics: metrics.New("test"),
 		state:       newPublished(objects.Revisions, func(context.Context) error { return nil }, nil, wire.Status{Reason: "starting"}),
-		controllers: cfg.controllers(objects),
-		cluster:     cfg.cluster(objects),
+		controllers: control.NewEndpoints(cfg.endpointsFacts(), objects),
+		cluster:     control.NewClusterObjects(cfg.clusterConfig(), objects),
 		planner:     planner,
 		hosted:      hosted,
 		flows:       untracked{},

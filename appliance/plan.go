@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/engine"
@@ -32,8 +33,8 @@ func Plan(cfg Config, paths []string, w io.Writer) ([]manifest.Problem, error) {
 	if _, err := objects.SyncFiles(manifest.FilesOf(files)); err != nil {
 		return nil, err
 	}
-	made := cfg.controllers(objects)
-	if err := made.sync(); err != nil {
+	made := control.NewEndpoints(cfg.endpointsFacts(), objects)
+	if err := made.Sync(); err != nil {
 		return nil, err
 	}
 	p := newPlanner()
@@ -47,7 +48,7 @@ func Plan(cfg Config, paths []string, w io.Writer) ([]manifest.Problem, error) {
 	}
 	reporter := reporter{where: objects.Location}
 	problems := objects.Problems()
-	for _, q := range append(made.problems(), p.allProblems()...) {
+	for _, q := range append(made.Problems(), p.allProblems()...) {
 		problems = append(problems, reporter.inFile(q))
 	}
 	return problems, nil

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
@@ -17,7 +18,7 @@ import (
 type reporter struct {
 	log    *slog.Logger
 	where  func(object.Ref) (file string, line int) // where an object was declared
-	events *recorder                                // nil: nobody makes Events of them
+	events *control.Recorder                        // nil: nobody makes Events of them
 	before map[wire.Problem]manifest.Problem
 }
 
@@ -69,7 +70,7 @@ func (r *reporter) tell(list []wire.Problem, now map[wire.Problem]manifest.Probl
 	}
 	r.before = now
 	if r.events != nil {
-		r.events.changed(over, new)
+		r.events.Report(over, new)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/checkup"
 	"svcctl.io/svcctl/appliance/conntrack"
+	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/appliance/dns"
 	"svcctl.io/svcctl/appliance/metrics"
 	"svcctl.io/svcctl/appliance/node"
@@ -72,8 +73,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 		}
 	}
 	a.state = newPublished(objects.Revisions, a.rescan, a.release, a.firstStatus())
-	a.events = newRecorder(objects, cfg.NodeName, log)
-	a.events.gives = len(cfg.LoadBalancerPools) > 0
+	a.events = control.NewRecorder(objects, control.RecorderConfig{Host: cfg.NodeName, Assigns: len(cfg.LoadBalancerPools) > 0, Log: log})
 	access, err := cfg.openAPI(objects, a.state, m, log, &closers)
 	if err != nil {
 		return err
@@ -134,7 +134,7 @@ type assembly struct {
 	dns      *dns.Server    // nil when it is off
 	metrics  *metrics.Metrics
 	state    *published
-	events   *recorder
+	events   *control.Recorder
 	brake    *brake
 	memory   *memory // nil: it is not ours
 	barriers chan chan struct{}
@@ -181,7 +181,7 @@ func (a *assembly) serve(ctx context.Context, access *access, scrape net.Listene
 	}
 	tasks.Go(func() error { return l.run(ctx, in) })
 	access.serve(ctx, tasks, a.log)
-	tasks.Go(func() error { return a.events.run(ctx) })
+	tasks.Go(func() error { return a.events.Run(ctx) })
 	if scrape != nil {
 		tasks.Go(func() error { return api.Serve(ctx, scrape, a.metrics.Handler(a.state), a.log, a.metrics.APIPanicked) })
 	}
@@ -208,8 +208,8 @@ func (a *assembly) loop() *loop {
 	planner.progress = func() { dog.steps.Add(1) }
 	return &loop{
 		cfg: a.cfg, log: a.log, store: a.store, metrics: a.metrics, state: a.state,
-		controllers: a.cfg.controllers(a.store),
-		cluster:     a.cfg.cluster(a.store),
+		controllers: control.NewEndpoints(a.cfg.endpointsFacts(), a.store),
+		cluster:     control.NewClusterObjects(a.cfg.clusterConfig(), a.store),
 		planner:     planner,
 		hosted:      hosted,
 		kernel:      &programmer{kernel: a.kernel, log: a.log},

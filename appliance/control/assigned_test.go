@@ -1,4 +1,4 @@
-package appliance
+package control
 
 import (
 	"fmt"
@@ -16,7 +16,7 @@ import (
 
 func TestAssignedAddressesBecomeEvents(t *testing.T) {
 	memory := engine.NewMemory()
-	open := func() (*store.Store, *recorder) {
+	open := func() (*store.Store, *Recorder) {
 		objects, err := store.Open(memory, store.Config{
 			ClusterIPRanges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")},
 			Pools: []alloc.Pool{ // the first one is used up first
@@ -27,8 +27,7 @@ func TestAssignedAddressesBecomeEvents(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		rec := newRecorder(objects, "gw1", slog.New(slog.DiscardHandler))
-		rec.gives = true
+		rec := NewRecorder(objects, RecorderConfig{Host: "gw1", Assigns: true, Log: slog.New(slog.DiscardHandler)})
 		return objects, rec
 	}
 	objects, rec := open()
@@ -55,7 +54,7 @@ func TestAssignedAddressesBecomeEvents(t *testing.T) {
 	}
 	flushed := func() string {
 		t.Helper()
-		if err := rec.flush(); err != nil {
+		if err := rec.Flush(); err != nil {
 			t.Fatal(err)
 		}
 		list, _, err := objects.List(object.KindEvent, "", 0)
@@ -72,7 +71,7 @@ func TestAssignedAddressesBecomeEvents(t *testing.T) {
 	write("plain", "foreign", "web")
 	const want = "web Normal IPAllocated: Assigned IP [\"198.51.100.1\"] x1\n"
 	memory.Inject(func(engine.Transaction) engine.Fault { return engine.Refuse })
-	if rec.flush() == nil {
+	if rec.Flush() == nil {
 		t.Error("no error")
 	}
 	memory.Inject(nil)
@@ -97,7 +96,7 @@ func TestAssignedAddressesBecomeEvents(t *testing.T) {
 		t.Errorf("%d events", n)
 	}
 	// Without addresses to give, nobody looks.
-	rec.gives = false
+	rec.assigns = false
 	write("more")
 	if n := strings.Count(flushed(), "\n"); n != 1+assignedAtOnce {
 		t.Errorf("%d events", n)

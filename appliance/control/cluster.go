@@ -1,4 +1,4 @@
-package appliance
+package control
 
 import (
 	"cmp"
@@ -14,11 +14,11 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Whose the objects are in the store that tell clients of the API about this box.
+// The owners (store.Owner.Controller) of the objects that ClusterObjects writes.
 const (
-	namespacesOwner = store.NamespacesController
-	nodeOwner       = "node"
-	poolsOwner      = "pools"
+	NamespacesOwner  = store.NamespacesController
+	NodeOwner        = "node"
+	ServiceCIDROwner = "pools" // the name that data directories have had from the start
 )
 
 // The Namespaces that Kubernetes always has, as far as clients ask for them.
@@ -27,8 +27,8 @@ const (
 	namespaceSystem  = "kube-system"
 )
 
-// poolsName is what Kubernetes calls the ServiceCIDR of its configured ranges.
-const poolsName = "kubernetes"
+// serviceCIDRName is the name that Kubernetes gives to the ServiceCIDR of its configured ranges.
+const serviceCIDRName = "kubernetes"
 
 // The labels of a Node that say what it is (k8s.io/api/core/v1, well_known_labels.go). A
 // label with a namespace's name is on every Namespace, for selectors.
@@ -44,35 +44,46 @@ const (
 // longer.
 const maxLabelValue = 63
 
-// cluster keeps in the store what clients of the API expect of a cluster: Namespaces, the
-// Node that this box is, and the ServiceCIDR of the configured ranges.
-type cluster struct {
-	cfg   *Config
+// ClusterConfig is the part of the configuration that the cluster's objects show.
+type ClusterConfig struct {
+	NodeName, Zone string
+	// Version is the version of the program; the Node shows it as kubeletVersion.
+	Version string
+	// ServiceRanges are the prefixes of the ServiceCIDR, the primary family first.
+	ServiceRanges []netip.Prefix
+}
+
+// ClusterObjects keeps in the store what clients of the API expect of a cluster: Namespaces, the
+// Node that this host is, and the ServiceCIDR of the configured ranges.
+type ClusterObjects struct {
+	cfg   ClusterConfig
 	store *store.Store
 	host  object.NodeSystemInfo
 
-	census uint64        // the state of the store's census that the Namespaces stand at
-	facts  *node.Facts   // that the Node stands at
-	node   object.Object // as it was stored last; likewise the ServiceCIDR
-	pools  object.Object
+	census      uint64        // the state of the store's census that the Namespaces are synced to
+	facts       *node.Facts   // that the Node is synced to
+	node        object.Object // as it was stored last; likewise the ServiceCIDR
+	serviceCIDR object.Object
 }
 
-func (c *Config) cluster(objects *store.Store) *cluster {
+// NewClusterObjects reads the host's system information (os-release(5), uname(2)) once.
+func NewClusterObjects(cfg ClusterConfig, objects *store.Store) *ClusterObjects {
 	host := hostInfo()
-	host.KubeletVersion = c.Version
-	return &cluster{cfg: c, store: objects, host: host}
+	host.KubeletVersion = cfg.Version
+	return &ClusterObjects{cfg: cfg, store: objects, host: host}
 }
 
-// sync brings these objects up to date; when nothing has changed it costs nothing and writes
-// nothing. What somebody else has made in their places is left to them.
-func (c *cluster) sync(facts *node.Facts) error {
-	return errors.Join(c.syncNamespaces(), c.syncNode(facts), c.syncPools())
+// Sync brings these objects up to date. Without a change it writes nothing. An object that a file
+// or a client has put in the place of one of them is left alone. Without facts the Node is left as
+// it is.
+func (c *ClusterObjects) Sync(facts *node.Facts) error {
+	return errors.Join(c.syncNamespaces(), c.syncNode(facts), c.syncServiceCIDR())
 }
 
 // syncNamespaces keeps a Namespace for each namespace that files have objects in; clients
 // cannot do without one anyway. One that nobody uses any more goes; those that clients have
 // made, or changed, are theirs.
-func (c *cluster) syncNamespaces() error {
+func (c *ClusterObjects) syncNamespaces() error {
 	census, changed := c.store.Namespaces(c.census)
 	if !changed {
 		return nil
@@ -94,12 +105,12 @@ func (c *cluster) syncNamespaces() error {
 	for _, o := range all {
 		ref := object.RefOf(o)
 		_, owner := c.store.Get(ref)
-		if _, found := slices.BinarySearch(used, ref.Name); !found && owner.Controller == namespacesOwner {
+		if _, found := slices.BinarySearch(used, ref.Name); !found && owner.Controller == NamespacesOwner {
 			deletes = append(deletes, ref)
 		}
 	}
 	if len(puts)+len(deletes) > 0 {
-		if _, err := c.store.Generate(namespacesOwner, puts, deletes); err != nil && !isOwned(err) {
+		if _, err := c.store.Generate(NamespacesOwner, puts, deletes); err != nil && !isOwned(err) {
 			return fmt.Errorf("keep the Namespaces: %w", err)
 		}
 	}
@@ -116,13 +127,13 @@ func namespaceObject(name string) object.Object {
 }
 
 // syncNode keeps the Node that this box is.
-func (c *cluster) syncNode(facts *node.Facts) error {
+func (c *ClusterObjects) syncNode(facts *node.Facts) error {
 	ref := object.Ref{Kind: object.KindNode, Name: c.cfg.NodeName}
 	have, _ := c.store.Get(ref)
 	if facts == nil || facts == c.facts && have != nil && have == c.node {
 		return nil
 	}
-	err := c.keep(nodeOwner, c.nodeObject(facts, have))
+	err := c.keep(NodeOwner, c.nodeObject(facts, have))
 	if err == nil && c.facts == nil {
 		err = c.dropFormerNodes()
 	}
@@ -135,7 +146,7 @@ func (c *cluster) syncNode(facts *node.Facts) error {
 }
 
 // dropFormerNodes removes what this box was before it got another name.
-func (c *cluster) dropFormerNodes() error {
+func (c *ClusterObjects) dropFormerNodes() error {
 	all, _, err := c.store.List(object.KindNode, "", 0)
 	if err != nil {
 		return err
@@ -143,19 +154,19 @@ func (c *cluster) dropFormerNodes() error {
 	var former []object.Ref
 	for _, o := range all {
 		ref := object.RefOf(o)
-		if _, owner := c.store.Get(ref); owner.Controller == nodeOwner && ref.Name != c.cfg.NodeName {
+		if _, owner := c.store.Get(ref); owner.Controller == NodeOwner && ref.Name != c.cfg.NodeName {
 			former = append(former, ref)
 		}
 	}
 	if len(former) == 0 {
 		return nil
 	}
-	_, err = c.store.Generate(nodeOwner, nil, former)
+	_, err = c.store.Generate(NodeOwner, nil, former)
 	return err
 }
 
 // nodeObject is the Node as it should be; have is as it is.
-func (c *cluster) nodeObject(facts *node.Facts, have object.Object) object.Object {
+func (c *ClusterObjects) nodeObject(facts *node.Facts, have object.Object) object.Object {
 	n := &object.Node{
 		TypeMeta: object.TypeMeta{Kind: object.KindNode, APIVersion: object.APIVersionCore},
 		Metadata: object.ObjectMeta{Name: c.cfg.NodeName, Labels: map[string]string{labelOS: runtime.GOOS, labelArch: runtime.GOARCH}},
@@ -211,27 +222,27 @@ func nodeAddresses(facts *node.Facts) []netip.Addr {
 // maxNodeAddresses bounds the addresses of a Node: nobody asks for more than the first.
 const maxNodeAddresses = 32
 
-// syncPools keeps the ServiceCIDR of the configured ranges.
-func (c *cluster) syncPools() error {
-	ref := object.Ref{Kind: object.KindServiceCIDR, Name: poolsName}
+// syncServiceCIDR keeps the ServiceCIDR of the configured ranges.
+func (c *ClusterObjects) syncServiceCIDR() error {
+	ref := object.Ref{Kind: object.KindServiceCIDR, Name: serviceCIDRName}
 	have, _ := c.store.Get(ref)
-	if have != nil && have == c.pools {
+	if have != nil && have == c.serviceCIDR {
 		return nil
 	}
-	if err := c.keep(poolsOwner, c.poolsObject(have)); err != nil {
+	if err := c.keep(ServiceCIDROwner, c.serviceCIDRObject(have)); err != nil {
 		return fmt.Errorf("keep the ServiceCIDR of the ranges: %w", err)
 	}
-	c.pools, _ = c.store.Get(ref)
+	c.serviceCIDR, _ = c.store.Get(ref)
 	return nil
 }
 
-// poolsObject is the ServiceCIDR as it should be; have is as it is.
-func (c *cluster) poolsObject(have object.Object) object.Object {
+// serviceCIDRObject is the ServiceCIDR as it should be; have is as it is.
+func (c *ClusterObjects) serviceCIDRObject(have object.Object) object.Object {
 	s := &object.ServiceCIDR{
 		TypeMeta: object.TypeMeta{Kind: object.KindServiceCIDR, APIVersion: object.APIVersionNetworking},
-		Metadata: object.ObjectMeta{Name: poolsName},
+		Metadata: object.ObjectMeta{Name: serviceCIDRName},
 	}
-	for _, p := range c.cfg.ServiceClusterIPRanges {
+	for _, p := range c.cfg.ServiceRanges {
 		s.Spec.CIDRs = append(s.Spec.CIDRs, p.Masked().String())
 	}
 	since := time.Now().UTC().Truncate(time.Second)
@@ -246,7 +257,7 @@ func (c *cluster) poolsObject(have object.Object) object.Object {
 }
 
 // keep stores an object of a controller, unless somebody else has made one in its place.
-func (c *cluster) keep(owner string, want object.Object) error {
+func (c *ClusterObjects) keep(owner string, want object.Object) error {
 	_, err := c.store.Generate(owner, []object.Object{want}, nil)
 	if isOwned(err) {
 		return nil

@@ -1,4 +1,4 @@
-package appliance
+package control
 
 import (
 	"errors"
@@ -18,8 +18,8 @@ const (
 )
 
 // assigned are the load balancer IPs that were given and not told of yet, up to a revision.
-func (r *recorder) assigned() (told []happening, upTo uint64, err error) {
-	if !r.gives {
+func (r *Recorder) assigned() (told []happening, upTo uint64, err error) {
+	if !r.assigns {
 		return nil, 0, nil
 	}
 	upTo = r.store.Revision()

@@ -1,4 +1,4 @@
-package appliance
+package control
 
 import (
 	"fmt"
@@ -9,27 +9,24 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// endpointsOwner is whose the objects are in the store that the endpoints controllers
-// generate.
-const endpointsOwner = "endpoints"
+// EndpointsOwner owns the EndpointSlices and Endpoints that Endpoints writes (store.Owner.Controller).
+const EndpointsOwner = "endpoints"
 
-// controllers keep in the store what is made of other objects: the EndpointSlices and
+// Endpoints keeps in the store what is generated from other objects: the EndpointSlices and
 // Endpoints of Services with a selector, and the mirrors of Endpoints.
-type controllers struct {
+type Endpoints struct {
 	core  *endpoints.Controller
 	store *store.Store
-	seen  uint64 // the store's revision that they stand at
+	seen  uint64 // the revision of the store that the objects are synced to
 }
 
-func (c *Config) controllers(objects *store.Store) *controllers {
-	return &controllers{store: objects, core: endpoints.New(endpoints.Facts{
-		NodeName: c.NodeName, Zone: c.Zone, ServiceRanges: c.ServiceClusterIPRanges,
-	})}
+func NewEndpoints(facts endpoints.Facts, objects *store.Store) *Endpoints {
+	return &Endpoints{store: objects, core: endpoints.New(facts)}
 }
 
-// sync brings what is made of Services and Pods up to the store's newest revision, in one
-// commit; when nothing changed there is none.
-func (c *controllers) sync() error {
+// Sync brings the generated objects up to the store's newest revision, in one commit; without a
+// change there is none.
+func (c *Endpoints) Sync() error {
 	changes := c.store.Changes(c.seen)
 	looked := endpoints.Changes{Services: changes.Services, Pods: changes.Pods}
 	if changes.All {
@@ -42,15 +39,15 @@ func (c *controllers) sync() error {
 	if batch.Empty() {
 		return nil
 	}
-	if _, err := c.store.Generate(endpointsOwner, batch.Puts, batch.Deletes); err != nil {
+	if _, err := c.store.Generate(EndpointsOwner, batch.Puts, batch.Deletes); err != nil {
 		c.core.Forget(batch)
 		return fmt.Errorf("endpoints of Services: %w", err)
 	}
 	return nil
 }
 
-// problems are those of Pods, selectors and Endpoints.
-func (c *controllers) problems() []resolve.Problem {
+// Problems are those of Pods, selectors and Endpoints.
+func (c *Endpoints) Problems() []resolve.Problem {
 	found := c.core.Problems()
 	all := make([]resolve.Problem, len(found))
 	for i, p := range found {
@@ -59,7 +56,7 @@ func (c *controllers) problems() []resolve.Problem {
 	return all
 }
 
-// stored is the store as the controllers read it.
+// stored is the store as the endpoints controller reads it.
 type stored struct{ *store.Store }
 
 // Holder implements endpoints.Objects.
@@ -67,7 +64,7 @@ func (s stored) Holder(ref object.Ref) endpoints.Holder {
 	switch o, owner := s.Get(ref); {
 	case o == nil:
 		return endpoints.Nobody
-	case owner == store.Owner{Controller: endpointsOwner}:
+	case owner == store.Owner{Controller: EndpointsOwner}:
 		return endpoints.Ours
 	}
 	return endpoints.Others

@@ -1,4 +1,4 @@
-package appliance
+package control
 
 import (
 	"context"
@@ -47,22 +47,22 @@ type happening struct {
 	normal bool
 }
 
-// recorder makes Events of problems, and of addresses that were given, so that who looks at an object with a client of the API
-// is told. It works beside the loop, which never waits for it.
-type recorder struct {
+// Recorder makes Events of problems, and of load balancer IPs that were assigned, for clients of
+// the API that look at an object. It runs beside the reconcile loop, which never waits for it.
+type Recorder struct {
 	store *store.Store
 	host  string
 	log   *slog.Logger
 	now   func() time.Time
 	wake  chan struct{}
-	// gives says that there are load balancer IPs to give, and to tell of.
-	gives bool
+	// assigns says that there are pools to assign load balancer IPs from.
+	assigns bool
 
 	mu     sync.Mutex
-	active map[happening]time.Time // when it was told last; zero: not yet
+	active map[happening]time.Time // when it was written last; zero: not yet
 
-	// What only flush touches.
-	seen    uint64             // the revision up to which addresses were told of
+	// Only Flush uses what follows.
+	seen    uint64             // the revision up to which assigned addresses have Events
 	written map[happening]bool // by this process
 	spent   map[object.Ref]spending
 }
@@ -73,9 +73,23 @@ type spending struct {
 	at     time.Time
 }
 
-func newRecorder(objects *store.Store, host string, log *slog.Logger) *recorder {
-	return &recorder{
-		store: objects, host: host, log: log, now: time.Now, wake: make(chan struct{}, 1), seen: objects.Revision(),
+// RecorderConfig is the configuration of a Recorder.
+type RecorderConfig struct {
+	// Host is the source that Events name.
+	Host string
+	// Assigns says that the store assigns load balancer IPs.
+	Assigns bool
+	// Clock tells the time of Events; nil: time.Now.
+	Clock func() time.Time
+	Log   *slog.Logger
+}
+
+func NewRecorder(objects *store.Store, cfg RecorderConfig) *Recorder {
+	if cfg.Clock == nil {
+		cfg.Clock = time.Now
+	}
+	return &Recorder{
+		store: objects, host: cfg.Host, assigns: cfg.Assigns, log: cfg.Log, now: cfg.Clock, wake: make(chan struct{}, 1), seen: objects.Revision(),
 		active: map[happening]time.Time{}, written: map[happening]bool{}, spent: map[object.Ref]spending{},
 	}
 }
@@ -92,9 +106,9 @@ func happeningOf(p manifest.Problem) (happening, bool) {
 	return h, true
 }
 
-// changed notes problems that are over and others that have come up.
-func (r *recorder) changed(over, new []manifest.Problem) {
-	if len(over)+len(new) == 0 && !r.gives {
+// Report takes the problems that are over and those that have come up since the last call.
+func (r *Recorder) Report(over, new []manifest.Problem) {
+	if len(over)+len(new) == 0 && !r.assigns {
 		return
 	}
 	r.mu.Lock()
@@ -115,8 +129,8 @@ func (r *recorder) changed(over, new []manifest.Problem) {
 	}
 }
 
-// run writes Events until ctx is done.
-func (r *recorder) run(ctx context.Context) error {
+// Run writes Events until ctx is done.
+func (r *Recorder) Run(ctx context.Context) error {
 	look := time.NewTicker(eventLook)
 	defer look.Stop()
 	for {
@@ -131,14 +145,14 @@ func (r *recorder) run(ctx context.Context) error {
 			case <-time.After(eventGather):
 			}
 		}
-		if err := r.flush(); err != nil {
+		if err := r.Flush(); err != nil {
 			r.log.Warn("events cannot be written", "err", err)
 		}
 	}
 }
 
-// flush writes the Events that are due.
-func (r *recorder) flush() error {
+// Flush writes the Events that are due.
+func (r *Recorder) Flush() error {
 	assigned, upTo, err := r.assigned()
 	if err != nil {
 		return err
@@ -156,7 +170,7 @@ func (r *recorder) flush() error {
 }
 
 // due are the happenings to tell now.
-func (r *recorder) due() []happening {
+func (r *Recorder) due() []happening {
 	now := r.now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -178,7 +192,7 @@ func (r *recorder) due() []happening {
 }
 
 // spend takes one Event off an object's share; false when that is used up.
-func (r *recorder) spend(ref object.Ref, now time.Time) bool {
+func (r *Recorder) spend(ref object.Ref, now time.Time) bool {
 	s := r.spent[ref]
 	if !s.at.IsZero() {
 		s.events = max(0, s.events-now.Sub(s.at).Seconds()/objectEventEvery.Seconds())
@@ -191,7 +205,7 @@ func (r *recorder) spend(ref object.Ref, now time.Time) bool {
 }
 
 // write stores Events in one commit.
-func (r *recorder) write(batch []happening) error {
+func (r *Recorder) write(batch []happening) error {
 	now := r.now().UTC().Truncate(time.Second)
 	var writes []store.Write
 	for _, h := range batch {
@@ -228,7 +242,7 @@ func (r *recorder) write(batch []happening) error {
 // event is the Event that tells of something: the one that is stored counted up, or a new
 // one. It is nil when nothing is to be written: an earlier process has told already, or the
 // object is in a namespace that does not exist.
-func (r *recorder) event(h happening, now time.Time) *object.Event {
+func (r *Recorder) event(h happening, now time.Time) *object.Event {
 	involved := object.ObjectReference{Kind: h.object.Kind, Namespace: h.object.Namespace, Name: h.object.Name, APIVersion: object.APIVersionCore}
 	if h.object.Kind == object.KindEndpointSlice {
 		involved.APIVersion = object.APIVersionDiscovery
