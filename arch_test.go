@@ -66,9 +66,21 @@ var edges = map[string][]string{
 	"appliance/relay":      {},
 	"appliance/resolve":    {"nft", "store/object"},
 	"appliance/sockets":    {},
+	"appliance/config": {
+		"appliance/control", "appliance/dns", "appliance/endpoints", "appliance/node", "appliance/resolve", "nft", "store", "store/alloc", "store/object",
+	},
+	"appliance/parts": {
+		"appliance/conntrack", "appliance/dns", "appliance/healthport", "appliance/node", "appliance/reconcile", "appliance/relay", "appliance/resolve",
+		"nft", "store", "store/object", "store/parallel",
+	},
+	"appliance/reconcile": {
+		"api/wire", "appliance/checkup", "appliance/conntrack", "appliance/metrics", "appliance/node", "appliance/resolve", "appliance/sockets",
+		"nft", "nft/kernel", "store", "store/manifest", "store/object", "store/parallel", "watch",
+	},
+	"appliance/task": {},
 	"appliance": {
-		"api", "api/auth", "api/rest", "api/wire", "appliance/checkup", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/endpoints", "appliance/env", "appliance/healthport", "appliance/metrics", "appliance/node", "appliance/relay", "appliance/resolve", "appliance/sockets",
-		"nft", "nft/kernel", "store", "store/alloc", "store/engine", "store/manifest", "store/object", "store/parallel", "watch",
+		"api", "api/auth", "api/rest", "api/wire", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/env", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/reconcile", "appliance/resolve", "appliance/sockets", "appliance/task",
+		"nft/kernel", "store", "store/engine", "store/manifest", "store/object", "watch",
 	},
 	"appliance/bench":  {},               // benchmarks only
 	"appliance/e2e":    {},               // tests only
@@ -77,7 +89,7 @@ var edges = map[string][]string{
 	"appliance/soak":   {},               // tests only
 
 	"cmd/svcctl": {
-		"api/client", "api/diagnose", "api/jsonpath", "api/kind", "api/schema", "api/selector", "api/wire", "appliance", "store/manifest", "store/object",
+		"api/client", "api/diagnose", "api/jsonpath", "api/kind", "api/schema", "api/selector", "api/wire", "appliance", "appliance/config", "store/manifest", "store/object",
 	},
 	"examples/demo": {},
 	".ci/report":    {},
@@ -96,8 +108,10 @@ var moreTestEdges = map[string][]string{
 	"appliance/bench":     {"nft", "nft/kernel"},
 	"appliance/conntrack": {"nft/kernel"},
 	"appliance/control":   {"store/alloc", "store/engine"},
+	"appliance/parts":     {"store/engine"},
+	"appliance/reconcile": {"appliance/config", "appliance/control", "appliance/endpoints", "appliance/task", "store/engine"},
 	"cmd/svcctl":          {"api", "api/auth", "api/rest", "store", "store/alloc", "store/engine"},
-	"examples":            {"appliance"},
+	"examples":            {"appliance", "appliance/config"},
 }
 
 // libraries are the packages that may use a library of others. A library that is not
@@ -115,7 +129,7 @@ var libraries = map[string][]string{
 	"github.com/vishvananda/netlink":      {"appliance/netlab", "appliance/node", "appliance/sockets"},
 	"go.etcd.io/bbolt":                    {"store/engine"},
 	"golang.org/x/net":                    {"nft/kernel"},
-	"golang.org/x/sync":                   {"appliance"},
+	"golang.org/x/sync":                   {"appliance/parts", "appliance/task"},
 	"golang.org/x/sys":                    {"api", "api/auth", "appliance/conntrack", "appliance/netlab", "appliance/node", "appliance/sockets", "cmd/svcctl", "nft/fake", "nft/kernel", "nft/nfnetlink", "watch"},
 	"gopkg.in/yaml.v3":                    {"cmd/svcctl", "store/manifest"},
 }

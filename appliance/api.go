@@ -9,12 +9,13 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sync/errgroup"
-
 	"svcctl.io/svcctl/api"
 	"svcctl.io/svcctl/api/auth"
 	"svcctl.io/svcctl/api/rest"
+	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/metrics"
+	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/store"
 )
 
@@ -30,7 +31,7 @@ type access struct {
 }
 
 // openAPI takes the socket and the port of the API.
-func (c *Config) openAPI(objects *store.Store, state *published, m *metrics.Metrics, log *slog.Logger, closers *closers) (*access, error) {
+func openAPI(c *config.Config, objects *store.Store, board *reconcile.Board, m *metrics.Metrics, log *slog.Logger, closers *closers) (*access, error) {
 	a := &access{objects: rest.New(rest.Config{Objects: objects, Log: log})}
 	cfg := api.Config{
 		Socket: c.Socket, SocketGroup: c.SocketGroup, SocketReaders: c.SocketReaders,
@@ -45,11 +46,11 @@ func (c *Config) openAPI(objects *store.Store, state *published, m *metrics.Metr
 		}
 		closers.add(ignoreClosed(ln.Close))
 		a.secure = ln
-		if cfg.TLS, err = c.openTLS(ln.Addr().String(), log); err != nil {
+		if cfg.TLS, err = openTLS(c, ln.Addr().String(), log); err != nil {
 			return nil, err
 		}
 	}
-	a.server = api.New(cfg, state, log)
+	a.server = api.New(cfg, board, log)
 	m.APILoad(a.server.Load)
 	var err error
 	if a.socket, err = a.server.Listen(); err != nil {
@@ -60,7 +61,7 @@ func (c *Config) openAPI(objects *store.Store, state *published, m *metrics.Metr
 }
 
 // openTLS reads the keys of the API, or makes them.
-func (c *Config) openTLS(address string, log *slog.Logger) (*api.TLS, error) {
+func openTLS(c *config.Config, address string, log *slog.Logger) (*api.TLS, error) {
 	keys := filepath.Join(c.DataDir, keysName)
 	tokens, err := auth.OpenTokens(keys)
 	if err != nil {
@@ -75,7 +76,7 @@ func (c *Config) openTLS(address string, log *slog.Logger) (*api.TLS, error) {
 		t.Certificate = files.Certificate
 		return t, nil
 	}
-	authority, err := auth.OpenAuthority(keys, c.serverNames(), log)
+	authority, err := auth.OpenAuthority(keys, serverNames(c), log)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +85,7 @@ func (c *Config) openTLS(address string, log *slog.Logger) (*api.TLS, error) {
 }
 
 // serverNames are what clients may call this box; its addresses are added as they are used.
-func (c *Config) serverNames() []string {
+func serverNames(c *config.Config) []string {
 	names := []string{c.NodeName}
 	if host, err := os.Hostname(); err == nil {
 		names = append(names, strings.ToLower(host))
@@ -95,12 +96,15 @@ func (c *Config) serverNames() []string {
 	return names
 }
 
-// serve serves the API, and tidies up behind it, until ctx is done.
-func (a *access) serve(ctx context.Context, tasks *errgroup.Group, log *slog.Logger) {
-	tasks.Go(func() error { return a.server.Serve(ctx, a.socket) })
-	tasks.Go(func() error { a.objects.Run(ctx); return nil })
+// tasks serve the API, and tidy up behind it.
+func (a *access) tasks(log *slog.Logger) []task.Task {
+	tasks := []task.Task{
+		{Name: "API on the socket", Run: func(ctx context.Context) error { return a.server.Serve(ctx, a.socket) }},
+		{Name: "API objects", Run: func(ctx context.Context) error { a.objects.Run(ctx); return nil }},
+	}
 	if a.secure != nil {
 		log.Info("the API is served over TLS", "address", a.secure.Addr().String())
-		tasks.Go(func() error { return a.server.ServeTLS(ctx, a.secure) })
+		tasks = append(tasks, task.Task{Name: "API over TLS", Run: func(ctx context.Context) error { return a.server.ServeTLS(ctx, a.secure) }})
 	}
+	return tasks
 }

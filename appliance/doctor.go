@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"svcctl.io/svcctl/appliance/checkup"
+	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/nft/kernel"
 	"svcctl.io/svcctl/store/engine"
 )
@@ -18,7 +19,7 @@ type Finding = checkup.Finding
 
 // Doctor examines everything on this host that the appliance depends on, and changes
 // nothing. serving tells whether an appliance answers on cfg.Socket.
-func Doctor(_ context.Context, cfg Config, serving bool) []Finding {
+func Doctor(_ context.Context, cfg config.Config, serving bool) []Finding {
 	findings := kernelFindings(serving)
 	facts, err := checkup.Read(procPath)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/store/object"
@@ -16,7 +17,7 @@ import (
 // the answer is where they look first. Those of files, and addresses that the box gets later,
 // become problems. It may be used by several at a time.
 type externalCheck struct {
-	cfg  *Config
+	cfg  *config.Config
 	read func() (node.Facts, error)
 
 	mu    sync.Mutex
@@ -45,7 +46,7 @@ func (c *externalCheck) host() map[netip.Addr]string {
 	if time.Since(c.at) > portCheckEvery {
 		c.facts = resolve.Facts{}
 		if facts, err := c.read(); err == nil {
-			c.facts = c.cfg.resolveFacts(&facts)
+			c.facts = c.cfg.ResolveFacts(&facts)
 		}
 		c.at = time.Now()
 	}

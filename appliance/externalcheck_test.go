@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/store/object"
@@ -14,7 +15,7 @@ import (
 
 func TestExternalCheck(t *testing.T) {
 	reads, failing := 0, error(nil)
-	cfg := &Config{}
+	cfg := &config.Config{}
 	check := &externalCheck{cfg: cfg, read: func() (node.Facts, error) {
 		reads++
 		return node.Facts{

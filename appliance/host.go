@@ -6,11 +6,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/appliance/checkup"
-	"svcctl.io/svcctl/store/manifest"
 )
-
-// reasonHost is the reason of problems that the host has rather than an object.
-const reasonHost = "Host"
 
 // procPath is where the kernel tells about itself.
 const procPath = "/proc"
@@ -47,14 +43,4 @@ func (a *assembly) watchHost(ctx context.Context, out chan<- []checkup.Finding) 
 		case <-tick.C:
 		}
 	}
-}
-
-// hostProblems are the findings as the status tells them. What is accepted is in force all
-// the same, so none of them is an error.
-func hostProblems(findings []checkup.Finding) []manifest.Problem {
-	var problems []manifest.Problem
-	for _, f := range findings {
-		problems = append(problems, manifest.Problem{Reason: reasonHost, Message: f.String(), Warning: true})
-	}
-	return problems
 }

@@ -2,26 +2,52 @@ package appliance
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 
+	"svcctl.io/svcctl/appliance/control"
+	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/object"
 )
 
 func TestJournal(t *testing.T) {
-	r := newRig(t)
-	r.step()
-	r.host()
-	r.write("web.yaml", web("web", "10.96.0.10", "10.1.0.1"))
-	r.step()
-	r.client(store.Write{Object: configMap("default", "mine"), Create: true})
-	r.write("web.yaml", web("web", "10.96.0.10", "10.1.0.2"))
-	r.step()
-	r.write("web.yaml", "")
-	r.step()
+	objects, err := store.Open(engine.NewMemory(), store.Config{ClusterIPRanges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster := control.NewClusterObjects(control.ClusterConfig{NodeName: "gw1", ServiceRanges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}}, objects)
+	files := map[string]*manifest.File{}
+	step := func(text string) {
+		t.Helper()
+		if delete(files, "web.yaml"); text != "" {
+			files["web.yaml"] = manifest.Decode("web.yaml", []byte(text), manifest.DefaultLimits())
+		}
+		if _, err := objects.SyncFiles(manifest.FilesOf(files)); err != nil {
+			t.Fatal(err)
+		}
+		if err := cluster.Sync(&node.Facts{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	step("")
+	step(web("10.1.0.1"))
+	mine := &object.ConfigMap{
+		TypeMeta: object.TypeMeta{Kind: object.KindConfigMap, APIVersion: object.APIVersionCore},
+		Metadata: object.ObjectMeta{Namespace: "default", Name: "mine"},
+	}
+	results, err := objects.Write(store.Write{Ref: object.RefOf(mine), Object: mine, Create: true, By: store.Caller{User: "root", Verb: "test"}})
+	if err != nil || results[0].Err != nil {
+		t.Fatal(err, results)
+	}
+	step(web("10.1.0.2"))
+	step("")
 	read := func(limit int) string {
 		t.Helper()
-		entries, err := journal(r.store)(limit)
+		entries, err := journal(objects)(limit)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,9 +66,9 @@ delete Service default/web by web.yaml`
 	want := `create Namespace /default by namespaces
 create Namespace /kube-system by namespaces
 create ServiceCIDR /kubernetes by pools
+create Node /gw1 by node
 create EndpointSlice default/web-1 by web.yaml
 create Service default/web by web.yaml
-create Node /gw1 by node
 test ConfigMap default/mine by root
 ` + last
 	if got := sortedWithin(read(1000), want); got != want {
@@ -63,4 +89,21 @@ func sortedWithin(text, want string) string {
 		}
 	}
 	return strings.Join(lines, "\n")
+}
+
+// web is a Service with one endpoint.
+func web(endpoint string) string {
+	return `
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {clusterIP: 10.96.0.10, ports: [{port: 80, targetPort: 8080}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{port: 8080}]
+endpoints: [{addresses: [` + endpoint + `]}]
+`
 }

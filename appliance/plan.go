@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 
+	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/control"
-	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
@@ -21,35 +21,34 @@ import (
 // needs no privileges, no kernel and no running appliance, so the addresses of the box
 // are not known: node ports answer on the single addresses that cfg.NodePortAddresses
 // names.
-func Plan(cfg Config, paths []string, w io.Writer) ([]manifest.Problem, error) {
+func Plan(cfg config.Config, paths []string, w io.Writer) ([]manifest.Problem, error) {
 	files, err := readManifests(paths)
 	if err != nil {
 		return nil, err
 	}
-	objects, err := store.Open(engine.NewMemory(), cfg.storeConfig())
+	objects, err := store.Open(engine.NewMemory(), cfg.Store())
 	if err != nil {
 		return nil, err
 	}
 	if _, err := objects.SyncFiles(manifest.FilesOf(files)); err != nil {
 		return nil, err
 	}
-	made := control.NewEndpoints(cfg.endpointsFacts(), objects)
+	made := control.NewEndpoints(cfg.EndpointsFacts(), objects)
 	if err := made.Sync(); err != nil {
 		return nil, err
 	}
-	p := newPlanner()
 	var services []string
 	for key := range objects.Services() {
 		services = append(services, key)
 	}
-	p.adopt(nil, cfg.offlineBox(), cfg.resolveFacts(nil), objects, services)
-	if err := p.compiler.Ruleset().WriteText(w); err != nil {
+	ruleset, found := reconcile.Plan(reconcile.Host{Box: cfg.OfflineBox(), Resolve: cfg.ResolveFacts(nil)}, objects, services)
+	if err := ruleset.WriteText(w); err != nil {
 		return nil, fmt.Errorf("write the plan: %w", err)
 	}
-	reporter := reporter{where: objects.Location}
+	reporter := reconcile.Reporter{Where: objects.Location}
 	problems := objects.Problems()
-	for _, q := range append(made.Problems(), p.allProblems()...) {
-		problems = append(problems, reporter.inFile(q))
+	for _, q := range append(made.Problems(), found...) {
+		problems = append(problems, reporter.InFile(q))
 	}
 	return problems, nil
 }
@@ -96,16 +95,4 @@ func ManifestFiles(path string, flat bool) ([]string, error) {
 		err = fmt.Errorf("%s has no *.yaml, *.yml or *.json file", path)
 	}
 	return names, err
-}
-
-// offlineBox is the box as far as the configuration alone tells.
-func (c *Config) offlineBox() nft.Box {
-	box := c.box(nil)
-	for _, p := range c.NodePortAddresses.Prefixes {
-		if p.IsSingleIP() {
-			box.NodePortAddresses = append(box.NodePortAddresses, p.Addr())
-		}
-	}
-	slices.SortFunc(box.NodePortAddresses, netip.Addr.Compare)
-	return box
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/sockets"
 )
@@ -31,10 +32,10 @@ type portCheck struct {
 	on      []netip.Addr
 }
 
-func newPortCheck(cfg *Config) *portCheck {
+func newPortCheck(cfg *config.Config) *portCheck {
 	return &portCheck{read: sockets.Listening, owner: sockets.Owner, addrs: func() ([]netip.Addr, error) {
 		facts, err := node.Read()
-		return cfg.nodePortAddresses(&facts), err
+		return cfg.HostNodePortAddresses(&facts), err
 	}}
 }
 

@@ -50,3 +50,14 @@ func TestPortCheck(t *testing.T) {
 		t.Errorf("refused without knowing: %v", err)
 	}
 }
+
+// programs are what listens on the host of a test.
+type programs struct {
+	list  []sockets.Socket
+	err   error
+	reads int
+}
+
+func (p *programs) listen(protocol, local string) {
+	p.list = append(p.list, sockets.Socket{Protocol: protocol, Local: netip.MustParseAddrPort(local)})
+}

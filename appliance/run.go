@@ -10,18 +10,20 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
-	"golang.org/x/sync/errgroup"
 
 	"svcctl.io/svcctl/api"
 	"svcctl.io/svcctl/api/rest"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/checkup"
+	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/conntrack"
 	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/appliance/dns"
 	"svcctl.io/svcctl/appliance/metrics"
 	"svcctl.io/svcctl/appliance/node"
-	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/appliance/parts"
+	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/nft/kernel"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/engine"
@@ -31,7 +33,7 @@ import (
 
 // Run serves until ctx is done and returns nil then. The rules stay in the kernel: see
 // Down. An error says why it could not start, or what it cannot go on without.
-func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
+func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
@@ -47,9 +49,9 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 		return err
 	}
 	closers.add(engine.Close)
-	brake := &brake{off: cfg.AllowMassRemoval}
-	storeConfig := cfg.storeConfig()
-	storeConfig.Hold = func(r store.Removals) bool { return brake.hold(r, time.Now()) }
+	removals := reconcile.NewRemovalGuard(cfg.AllowMassRemoval)
+	storeConfig := cfg.Store()
+	storeConfig.Hold = func(r store.Removals) bool { return removals.Hold(r, time.Now()) }
 	storeConfig.Merge = func(live, document object.Object) (object.Object, error) {
 		return rest.MergeFile(live, document, time.Now())
 	}
@@ -66,15 +68,15 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 	closers.add(k.Close)
 
 	m := metrics.New(cfg.Version)
-	a := &assembly{cfg: cfg, log: log, store: objects, kernel: k, metrics: m, brake: brake, memory: memory, barriers: make(chan chan struct{}), releases: make(chan chan int)}
+	a := &assembly{cfg: cfg, log: log, store: objects, kernel: k, metrics: m, removals: removals, memory: memory, barriers: make(chan chan struct{}), releases: make(chan chan int)}
 	if len(cfg.Manifests) > 0 {
 		if a.watcher, err = watch.New(watch.Config{Dirs: cfg.Manifests, LastGood: objects.LastGood(), Log: log}); err != nil {
 			return err
 		}
 	}
-	a.state = newPublished(objects.Revisions, a.rescan, a.release, a.firstStatus())
+	a.board = reconcile.NewBoard(objects.Revisions, a.rescan, a.release, a.firstStatus())
 	a.events = control.NewRecorder(objects, control.RecorderConfig{Host: cfg.NodeName, Assigns: len(cfg.LoadBalancerPools) > 0, Log: log})
-	access, err := cfg.openAPI(objects, a.state, m, log, &closers)
+	access, err := openAPI(&cfg, objects, a.board, m, log, &closers)
 	if err != nil {
 		return err
 	}
@@ -86,7 +88,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 		closers.add(ignoreClosed(scrape.Close))
 	}
 	if len(cfg.DNSListen) > 0 {
-		names := cfg.dnsConfig()
+		names := cfg.DNS()
 		names.Count = m.DNSAnswers(dns.Results)
 		if a.dns, err = dns.Listen(names, log); err != nil {
 			return err
@@ -124,74 +126,74 @@ func ignoreClosed(f func() error) func() error {
 	}
 }
 
-// assembly is the running appliance: the parts that its tasks share.
+// assembly is the running appliance: what its tasks share.
 type assembly struct {
-	cfg      Config
+	cfg      config.Config
 	log      *slog.Logger
 	store    *store.Store
 	kernel   *kernel.Conn
 	watcher  *watch.Watcher // nil when there is nothing to watch
 	dns      *dns.Server    // nil when it is off
 	metrics  *metrics.Metrics
-	state    *published
+	board    *reconcile.Board
 	events   *control.Recorder
-	brake    *brake
+	removals *reconcile.RemovalGuard
 	memory   *memory // nil: it is not ours
 	barriers chan chan struct{}
 	releases chan chan int
 }
 
-// serve runs the tasks. The first one that fails ends all; a panic ends the process.
+// serve runs the tasks until ctx is done or the first one fails.
 func (a *assembly) serve(ctx context.Context, access *access, scrape net.Listener) error {
-	tasks, ctx := errgroup.WithContext(ctx)
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	facts, err := node.Watch(ctx, a.log)
 	if err != nil {
 		return err
 	}
-	changes, err := follow(ctx, a.kernel.Watch, a.log)
+	monitor, err := newMonitor(ctx, a.kernel.Watch, a.log)
 	if err != nil {
 		return err
 	}
-	in := inputs{facts: facts, changes: changes, accepted: a.store.Changed(), barriers: a.barriers, releases: a.releases}
-	recheck := time.NewTicker(occupiedEvery)
-	defer recheck.Stop()
-	in.recheck = recheck.C
-	if a.watcher != nil {
-		in.snapshots = a.watcher.Snapshots()
-		tasks.Go(func() error { return a.watcher.Run(ctx) })
+	findings := make(chan []checkup.Finding)
+	in := reconcile.Inputs{Facts: facts, Changes: monitor.changes, Barriers: a.barriers, Releases: a.releases, Findings: findings}
+	flows := parts.NewConntrack(a.log)
+	if stats := flows.Stats(); stats != nil {
+		a.metrics.Connections(func() metrics.Connections { return connectionMetrics(stats()) })
 	}
-	l := a.loop()
-	l.kernel.readEarly()
-	if cleaner, err := conntrack.New(conntrack.Options{Log: a.log}); err != nil {
-		l.flows = untracked{err}
-	} else {
-		l.flows = cleaner
-		a.metrics.Connections(func() metrics.Connections { return numbers(cleaner.Stats()) })
-		tasks.Go(func() error { return cleaner.Run(ctx) })
-	}
-	host := make(chan []checkup.Finding)
-	in.host, in.beats = host, l.watchdog.beats
-	tasks.Go(func() error { return a.watchHost(ctx, host) })
-	tasks.Go(func() error { return l.watchdog.run(ctx) })
-	in.hosted = l.hosted.changed
-	tasks.Go(func() error { return l.hosted.run(ctx) })
+	// What follows the Services. A new one is a line here.
+	follows := []reconcile.Part{flows, parts.NewRelay(a.log), parts.NewHealthPorts(a.log)}
 	if a.dns != nil {
-		l.names = &names{server: a.dns, store: a.store}
-		tasks.Go(func() error { return a.dns.Run(ctx) })
+		follows = append(follows, parts.NewDNS(a.dns, a.store))
 	}
-	tasks.Go(func() error { return l.run(ctx, in) })
-	access.serve(ctx, tasks, a.log)
-	tasks.Go(func() error { return a.events.Run(ctx) })
+	dog := a.watchdog()
+	loop := a.loop(dog, follows)
+	tasks := []task.Task{
+		{Name: "reconcile", Run: func(ctx context.Context) error { return loop.Run(ctx, in) }},
+		{Name: "nf_tables monitor", Run: monitor.Run},
+		{Name: "watchdog", Run: dog.run},
+		{Name: "host settings", Run: func(ctx context.Context) error { return a.watchHost(ctx, findings) }},
+		{Name: "events", Run: a.events.Run},
+		{Name: "notify systemd of the end", Run: func(ctx context.Context) error {
+			<-ctx.Done()
+			a.notify(daemon.SdNotifyStopping)
+			return nil
+		}},
+	}
+	for _, p := range follows {
+		tasks = append(tasks, task.Task{Name: p.Name(), Run: func(ctx context.Context) error { return p.Run(ctx, loop.Wake) }})
+	}
+	tasks = append(tasks, access.tasks(a.log)...)
+	if a.watcher != nil {
+		in.Snapshots = a.watcher.Snapshots()
+		tasks = append(tasks, task.Task{Name: "manifests", Run: a.watcher.Run})
+	}
 	if scrape != nil {
-		tasks.Go(func() error { return api.Serve(ctx, scrape, a.metrics.Handler(a.state), a.log, a.metrics.APIPanicked) })
+		tasks = append(tasks, task.Task{Name: "metrics", Run: func(ctx context.Context) error {
+			return api.Serve(ctx, scrape, a.metrics.Handler(a.board), a.log, a.metrics.APIPanicked)
+		}})
 	}
-	tasks.Go(func() error {
-		<-ctx.Done()
-		a.notify(daemon.SdNotifyStopping)
-		return nil
-	})
-	err = tasks.Wait()
-	if err != nil {
+	if err := task.Run(ctx, a.log, tasks...); err != nil {
 		a.log.Error("stopped; the rules stay in force", "err", err)
 		return err
 	}
@@ -199,31 +201,40 @@ func (a *assembly) serve(ctx context.Context, access *access, scrape net.Listene
 	return nil
 }
 
-func (a *assembly) loop() *loop {
-	hosted := newListeners(a.log)
-	planner := newPlanner()
-	planner.served = hosted.record
-	planner.occupied = newOccupied(a.log)
-	dog := a.watchdog()
-	planner.progress = func() { dog.steps.Add(1) }
-	return &loop{
-		cfg: a.cfg, log: a.log, store: a.store, metrics: a.metrics, state: a.state,
-		controllers: control.NewEndpoints(a.cfg.endpointsFacts(), a.store),
-		cluster:     control.NewClusterObjects(a.cfg.clusterConfig(), a.store),
-		planner:     planner,
-		hosted:      hosted,
-		kernel:      &programmer{kernel: a.kernel, log: a.log},
-		reporter:    &reporter{log: a.log, where: a.store.Location, events: a.events},
-		status:      a.firstStatus(),
-		brake:       a.brake,
-		now:         time.Now,
-		sentinel:    a.kernel.HoldSentinel,
-		watchdog:    dog,
-		onReady: func() {
+// loop makes the reconcile loop.
+func (a *assembly) loop(dog *watchdog, follows []reconcile.Part) *reconcile.Loop {
+	return reconcile.New(reconcile.Options{
+		Store: a.store, Kernel: a.kernel, Log: a.log,
+		Host:      func(facts *node.Facts) reconcile.Host { return hostOf(&a.cfg, facts) },
+		Watching:  a.watcher != nil,
+		Cluster:   control.NewClusterObjects(a.cfg.ClusterObjects(), a.store),
+		Endpoints: control.NewEndpoints(a.cfg.EndpointsFacts(), a.store),
+		Parts:     follows,
+		Removals:  a.removals,
+		Publisher: &reconcile.Publisher{
+			Board: a.board, Metrics: a.metrics, Dirs: a.cfg.Manifests, Status: a.firstStatus(),
+			Reporter: &reconcile.Reporter{Log: a.log, Where: a.store.Location, Events: a.events},
+		},
+		Watchdog:     dog,
+		HoldSentinel: a.kernel.HoldSentinel,
+		OnReady: func() {
 			a.notify(daemon.SdNotifyReady)
 			go a.memory.settle()
 		},
+	})
+}
+
+// connectionMetrics are the numbers of the conntrack cleaner as metrics.
+func connectionMetrics(s conntrack.Stats) metrics.Connections {
+	return metrics.Connections{
+		Looks: s.Looks, Entries: s.Entries, Forgotten: s.Forgotten,
+		Reset: s.Reset, Failures: s.Failures, Draining: s.Draining,
 	}
+}
+
+// hostOf derives from the facts of the host what the loop plans for.
+func hostOf(cfg *config.Config, facts *node.Facts) reconcile.Host {
+	return reconcile.Host{Facts: facts, Box: cfg.Box(facts), Resolve: cfg.ResolveFacts(facts), Loopback: cfg.LoopbackAddresses(facts)}
 }
 
 // watchdog tells systemd that we live, three times in the period that it wants that in.
@@ -254,7 +265,7 @@ func (a *assembly) firstStatus() wire.Status {
 	features := a.kernel.Probe()
 	s := wire.Status{
 		Version: a.cfg.Version, NodeName: a.cfg.NodeName, Started: time.Now().UTC(),
-		Reason: "starting", Problems: []wire.Problem{}, Sources: sources(a.cfg.Manifests, nil),
+		Reason: "starting", Problems: []wire.Problem{}, Sources: reconcile.Sources(a.cfg.Manifests, nil),
 	}
 	s.Kernel = wire.Kernel{Release: features.Release, Features: features.Present(), Missing: features.Missing()}
 	return s
@@ -306,16 +317,8 @@ func Down(context.Context) error {
 		return err
 	}
 	defer k.Close()
-	programmer := &programmer{kernel: k, log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
-	have, err := programmer.read()
-	if err != nil {
+	if err := reconcile.RemoveTables(k, slog.New(slog.NewTextHandler(os.Stderr, nil))); err != nil {
 		return err
-	}
-	if len(have) > 0 {
-		nothing := nft.NewCompiler().From
-		if _, err := programmer.program(replacement(have, nothing), nothing); err != nil {
-			return err
-		}
 	}
 	return k.DropSentinel()
 }

@@ -75,3 +75,9 @@ func (w *watchdog) bark() {
 		"for", stuckTicks*watchdogTick, "goroutines", string(dump))
 	w.exit()
 }
+
+// Progress implements reconcile.Watchdog.
+func (w *watchdog) Progress() { w.steps.Add(1) }
+
+// Beats implements reconcile.Watchdog.
+func (w *watchdog) Beats() <-chan struct{} { return w.beats }

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"svcctl.io/svcctl/appliance"
+	"svcctl.io/svcctl/appliance/config"
 )
 
 var update = flag.Bool("update", false, "write the goldens anew")
@@ -31,7 +32,7 @@ func TestPlans(t *testing.T) {
 	for _, dir := range examples(t) {
 		t.Run(dir, func(t *testing.T) {
 			var plan, complaints bytes.Buffer
-			problems, err := appliance.Plan(config(t, dir), []string{dir}, &plan)
+			problems, err := appliance.Plan(configOf(t, dir), []string{dir}, &plan)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -110,8 +111,8 @@ func examples(t *testing.T) []string {
 // command is the line of a README that plans an example.
 var command = regexp.MustCompile(`(?m)^    svcctl plan -f examples/(\S+)(.*)$`)
 
-// config is what the command in the example's README configures.
-func config(t *testing.T, dir string) appliance.Config {
+// configOf is what the command in the example's README configures.
+func configOf(t *testing.T, dir string) config.Config {
 	t.Helper()
 	readme := filepath.Join(dir, "README.md")
 	if strings.HasPrefix(dir, "seeds/") {
@@ -128,7 +129,7 @@ func config(t *testing.T, dir string) appliance.Config {
 	if first := string(line[1]); first != dir && !strings.HasPrefix(dir, "seeds/") {
 		t.Fatalf("%s plans %s, not %s", readme, first, dir)
 	}
-	cfg := appliance.DefaultConfig()
+	cfg := config.Default()
 	cfg.NodeName = "gw1"
 	words := strings.Fields(string(line[2]))
 	if len(words)%2 != 0 {
@@ -138,9 +139,9 @@ func config(t *testing.T, dir string) appliance.Config {
 		value := strings.Split(words[i+1], ",")
 		switch words[i] {
 		case "--load-balancer-pool":
-			cfg.LoadBalancerPools, err = appliance.ParseAddrRanges(value)
+			cfg.LoadBalancerPools, err = config.ParseAddrRanges(value)
 		case "--service-cluster-ip-range":
-			cfg.ServiceClusterIPRanges, err = appliance.ParsePrefixes(value)
+			cfg.ServiceClusterIPRanges, err = config.ParsePrefixes(value)
 		default:
 			err = fmt.Errorf("this test does not know the flag %s", words[i])
 		}

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"svcctl.io/svcctl/appliance"
+	"svcctl.io/svcctl/appliance/config"
 )
 
 // given is what a setting was given, and where.
@@ -17,8 +17,8 @@ type given struct {
 // says, else its environment variable, else the file, else the default. What is
 // given for a list replaces the list, it is not added. The error is a usageError
 // with everything that is wrong; settings that the verb does not have are not judged.
-func (p *program) config(v *verb) (appliance.Config, error) {
-	cfg := appliance.DefaultConfig()
+func (p *program) config(v *verb) (config.Config, error) {
+	cfg := config.Default()
 	cfg.Version = p.version
 	file, problems := p.configFile(v)
 	sources := map[string]string{}
@@ -38,7 +38,7 @@ func (p *program) config(v *verb) (appliance.Config, error) {
 		}
 	}
 	for _, err := range flatten(cfg.Validate()) {
-		e, ok := errors.AsType[*appliance.ConfigError](err)
+		e, ok := errors.AsType[*config.Error](err)
 		switch {
 		case ok && !v.has(e.Flag):
 		case ok && sources[e.Flag] != "":

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/appliance"
+	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/store/manifest"
 )
 
@@ -29,14 +30,14 @@ type program struct {
 	exec                       func(path string, args, env []string) error // syscall.Exec
 	now                        func() time.Time
 
-	serve func(ctx context.Context, cfg appliance.Config, log *slog.Logger) error
-	plan  func(cfg appliance.Config, paths []string, w io.Writer) ([]manifest.Problem, error)
+	serve func(ctx context.Context, cfg config.Config, log *slog.Logger) error
+	plan  func(cfg config.Config, paths []string, w io.Writer) ([]manifest.Problem, error)
 	down  func(ctx context.Context) error
 
 	// edit has the user change a file with the command of an editor.
 	edit func(ctx context.Context, editor, path string) error
 
-	doctor func(ctx context.Context, cfg appliance.Config, serving bool) []appliance.Finding
+	doctor func(ctx context.Context, cfg config.Config, serving bool) []appliance.Finding
 }
 
 func main() {

@@ -18,6 +18,7 @@ import (
 	"svcctl.io/svcctl/api"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance"
+	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/store/manifest"
 )
 
@@ -28,8 +29,8 @@ type bench struct {
 	*program
 	out, err bytes.Buffer
 	env      map[string]string
-	served   *appliance.Config // what serve was called with
-	planned  []string          // the paths plan was called with
+	served   *config.Config // what serve was called with
+	planned  []string       // the paths plan was called with
 	downs    int
 	findings []appliance.Finding // what doctor finds
 }
@@ -46,17 +47,17 @@ func newBench() *bench {
 			return v, ok
 		},
 		now: func() time.Time { return time.Date(2025, 11, 20, 9, 30, 15, 0, time.UTC) },
-		serve: func(_ context.Context, cfg appliance.Config, _ *slog.Logger) error {
+		serve: func(_ context.Context, cfg config.Config, _ *slog.Logger) error {
 			b.served = &cfg
 			return nil
 		},
-		plan: func(_ appliance.Config, paths []string, w io.Writer) ([]manifest.Problem, error) {
+		plan: func(_ config.Config, paths []string, w io.Writer) ([]manifest.Problem, error) {
 			b.planned = paths
 			_, err := io.WriteString(w, "table ip svcctl {\n}\n")
 			return nil, err
 		},
 		down:   func(context.Context) error { b.downs++; return nil },
-		doctor: func(context.Context, appliance.Config, bool) []appliance.Finding { return b.findings },
+		doctor: func(context.Context, config.Config, bool) []appliance.Finding { return b.findings },
 	}
 	return b
 }
@@ -376,7 +377,7 @@ func TestPlan(t *testing.T) {
 	warning := manifest.Problem{File: "a.yaml", Line: 3, Message: "kind Pod is not served here", Warning: true}
 	refusal := manifest.Problem{File: "b.yaml", Line: 12, Column: 9, Field: "spec.ports[0].port", Message: "must be between 1 and 65535, inclusive"}
 	var problems []manifest.Problem
-	b.program.plan = func(_ appliance.Config, _ []string, w io.Writer) ([]manifest.Problem, error) {
+	b.program.plan = func(_ config.Config, _ []string, w io.Writer) ([]manifest.Problem, error) {
 		_, err := io.WriteString(w, "table ip svcctl {\n}\n")
 		return problems, err
 	}

@@ -7,7 +7,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"svcctl.io/svcctl/appliance"
+	"svcctl.io/svcctl/appliance/config"
 )
 
 func (p *program) serveVerb() *verb {
@@ -44,7 +44,7 @@ func (p *program) runServe(ctx context.Context, v *verb, _ []string) error {
 	}
 	opts := &slog.HandlerOptions{Level: cfg.LogLevel}
 	var handler slog.Handler = slog.NewTextHandler(p.stderr, opts)
-	if cfg.LogFormat == appliance.LogJSON {
+	if cfg.LogFormat == config.LogJSON {
 		handler = slog.NewJSONHandler(p.stderr, opts)
 	}
 	log := slog.New(handler)

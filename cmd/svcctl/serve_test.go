@@ -11,12 +11,12 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"svcctl.io/svcctl/appliance"
+	"svcctl.io/svcctl/appliance/config"
 )
 
 func TestServe(t *testing.T) {
 	b := newBench()
-	b.program.serve = func(ctx context.Context, cfg appliance.Config, log *slog.Logger) error {
+	b.program.serve = func(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 		log.Debug("details")
 		log.Info("programmed", "rev", 7)
 		return errors.New("open nf_tables: operation not permitted: run as root")
@@ -40,7 +40,7 @@ func TestServe(t *testing.T) {
 // TestServeStops sends a real signal to the program that serves.
 func TestServeStops(t *testing.T) {
 	b := newBench()
-	b.program.serve = func(ctx context.Context, _ appliance.Config, _ *slog.Logger) error {
+	b.program.serve = func(ctx context.Context, _ config.Config, _ *slog.Logger) error {
 		if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
 			return err
 		}

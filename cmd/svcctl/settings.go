@@ -8,21 +8,21 @@ import (
 	"strconv"
 	"strings"
 
-	"svcctl.io/svcctl/appliance"
+	"svcctl.io/svcctl/appliance/config"
 )
 
-// setting is one field of appliance.Config: a flag, an environment variable and a
+// setting is one field of config.Config: a flag, an environment variable and a
 // key of the configuration file.
 type setting struct {
 	name  string // of the flag
 	arg   string // what stands for the value in help; "" for a switch
 	usage string
-	def   string // the default; says the same as appliance.DefaultConfig
+	def   string // the default; says the same as config.Default
 	shown string // what help shows as the default instead of def
 	group string
 	words []string // the values it takes, when they are few
 	// set reads the values given, one for a setting that is no list.
-	set func(c *appliance.Config, texts []string) error
+	set func(c *config.Config, texts []string) error
 	// list settings take several values, parted by commas or given one by one.
 	list bool
 	// serveOnly settings mean nothing to `svcctl plan`.
@@ -48,34 +48,34 @@ func placeSettings() []setting {
 	return []setting{
 		{name: "manifests", arg: argDir, list: true, group: groupPlaces,
 			usage: "directory of manifests (*.yaml, *.yml, *.json), read recursively and watched; repeatable",
-			set:   texts(func(c *appliance.Config) *[]string { return &c.Manifests })},
-		{name: "data-dir", arg: argDir, def: appliance.DefaultDataDir, group: groupPlaces, serveOnly: true,
+			set:   texts(func(c *config.Config) *[]string { return &c.Manifests })},
+		{name: "data-dir", arg: argDir, def: config.DefaultDataDir, group: groupPlaces, serveOnly: true,
 			usage: "objects, allocations and the last good copy of every manifest",
-			set:   text(func(c *appliance.Config) *string { return &c.DataDir })},
-		{name: "socket", arg: argPath, def: appliance.DefaultSocket, group: groupPlaces, serveOnly: true,
+			set:   text(func(c *config.Config) *string { return &c.DataDir })},
+		{name: "socket", arg: argPath, def: config.DefaultSocket, group: groupPlaces, serveOnly: true,
 			usage: "unix socket of the API; root may do everything there, who else can open it may read",
-			set:   text(func(c *appliance.Config) *string { return &c.Socket })},
+			set:   text(func(c *config.Config) *string { return &c.Socket })},
 		{name: "socket-group", arg: "GROUP", shown: "none", group: groupPlaces, serveOnly: true,
 			usage: "group whose members may do everything over the socket, as root",
-			set:   text(func(c *appliance.Config) *string { return &c.SocketGroup })},
+			set:   text(func(c *config.Config) *string { return &c.SocketGroup })},
 		{name: "socket-readers", group: groupPlaces, shown: "false", serveOnly: true,
 			usage: "let every user of this box read over the socket",
-			set:   onOff(func(c *appliance.Config) *bool { return &c.SocketReaders })},
+			set:   onOff(func(c *config.Config) *bool { return &c.SocketReaders })},
 		{name: "listen", arg: "HOST:PORT", shown: "off", group: groupPlaces, serveOnly: true,
 			usage: "serve the API there too, over TLS, for kubectl and other clients; see `svcctl kubeconfig`",
-			set:   text(func(c *appliance.Config) *string { return &c.Listen })},
+			set:   text(func(c *config.Config) *string { return &c.Listen })},
 		{name: "tls-cert", arg: argFile, shown: "made by svcctl", group: groupPlaces, serveOnly: true,
 			usage: "certificate for --listen, PEM, with those of its issuers after it; read again when it is replaced",
-			set:   text(func(c *appliance.Config) *string { return &c.TLSCert })},
+			set:   text(func(c *config.Config) *string { return &c.TLSCert })},
 		{name: "tls-key", arg: argFile, shown: "made by svcctl", group: groupPlaces, serveOnly: true,
 			usage: "key of --tls-cert, PEM",
-			set:   text(func(c *appliance.Config) *string { return &c.TLSKey })},
+			set:   text(func(c *config.Config) *string { return &c.TLSKey })},
 		{name: "allow-mass-removal", group: groupPlaces, shown: "false", serveOnly: true,
 			usage: "let Services go at once that vanish from the manifests, however many; see `svcctl release`",
-			set:   onOff(func(c *appliance.Config) *bool { return &c.AllowMassRemoval })},
+			set:   onOff(func(c *config.Config) *bool { return &c.AllowMassRemoval })},
 		{name: "metrics-listen", arg: "HOST:PORT", shown: "off", group: groupPlaces, serveOnly: true,
 			usage: "serve Prometheus /metrics, /healthz and /readyz there, in plain HTTP",
-			set:   text(func(c *appliance.Config) *string { return &c.MetricsListen })},
+			set:   text(func(c *config.Config) *string { return &c.MetricsListen })},
 	}
 }
 
@@ -83,14 +83,14 @@ func boxSettings() []setting {
 	return []setting{
 		{name: "node-name", arg: "NAME", shown: "the host name", group: groupBox,
 			usage: "endpoints with this nodeName are local",
-			set:   text(func(c *appliance.Config) *string { return &c.NodeName })},
+			set:   text(func(c *config.Config) *string { return &c.NodeName })},
 		{name: "zone", arg: "NAME", shown: "none", group: groupBox,
 			usage: "topology zone of this box, for endpoints with zone hints",
-			set:   text(func(c *appliance.Config) *string { return &c.Zone })},
+			set:   text(func(c *config.Config) *string { return &c.Zone })},
 		{name: "nodeport-addresses", arg: "LIST", list: true, group: groupBox,
 			shown: "every local one, but loopback and VIPs",
 			usage: "addresses that node ports answer on: CIDRs, or `primary` for the one the default route uses",
-			set:   parsed(appliance.ParseNodePortAddresses, func(c *appliance.Config) *appliance.NodePortAddresses { return &c.NodePortAddresses })},
+			set:   parsed(config.ParseNodePortAddresses, func(c *config.Config) *config.NodePortAddresses { return &c.NodePortAddresses })},
 	}
 }
 
@@ -98,20 +98,20 @@ func rangeSettings() []setting {
 	return []setting{
 		{name: "service-cluster-ip-range", arg: "CIDR[,CIDR]", list: true, def: "10.96.0.0/16,fd00:10:96::/112", group: groupRanges,
 			usage: "where cluster IPs come from, at most one for each family, the primary family first",
-			set:   prefixes(func(c *appliance.Config) *[]netip.Prefix { return &c.ServiceClusterIPRanges })},
+			set:   prefixes(func(c *config.Config) *[]netip.Prefix { return &c.ServiceClusterIPRanges })},
 		{name: "service-node-port-range", arg: "A-B", def: "30000-32767", group: groupRanges,
 			usage: "where node ports come from",
-			set:   single(appliance.ParsePortRange, func(c *appliance.Config) *appliance.PortRange { return &c.ServiceNodePortRange })},
+			set:   single(config.ParsePortRange, func(c *config.Config) *config.PortRange { return &c.ServiceNodePortRange })},
 		{name: "cluster-cidr", arg: "CIDR[,CIDR]", list: true, shown: "none", group: groupRanges,
 			usage: "internal sources: never masqueraded towards VIPs, exempt from the policy Local",
-			set:   prefixes(func(c *appliance.Config) *[]netip.Prefix { return &c.ClusterCIDRs })},
+			set:   prefixes(func(c *config.Config) *[]netip.Prefix { return &c.ClusterCIDRs })},
 		{name: "load-balancer-pool", arg: "CIDR|A-B", list: true, shown: "none", group: groupRanges,
 			usage: "addresses to give to Services of type LoadBalancer; repeatable",
-			set:   list(appliance.ParseAddrRanges, func(c *appliance.Config) *[]appliance.AddrRange { return &c.LoadBalancerPools })},
+			set:   list(config.ParseAddrRanges, func(c *config.Config) *[]config.AddrRange { return &c.LoadBalancerPools })},
 		{name: "external-ip-range", arg: "CIDR", list: true, group: groupRanges,
 			shown: "any but the host's and a gateway's",
 			usage: "externalIPs that are accepted; repeatable",
-			set:   prefixes(func(c *appliance.Config) *[]netip.Prefix { return &c.ExternalIPRanges })},
+			set:   prefixes(func(c *config.Config) *[]netip.Prefix { return &c.ExternalIPRanges })},
 	}
 }
 
@@ -119,28 +119,28 @@ func serviceSettings() []setting {
 	return []setting{
 		{name: "nodeless-endpoints", arg: "local|remote", def: "local", words: []string{"local", "remote"}, group: groupServices,
 			usage: "what an endpoint without nodeName is for the policy Local",
-			set:   word(func(c *appliance.Config) *appliance.NodelessEndpoints { return &c.NodelessEndpoints })},
+			set:   word(func(c *config.Config) *config.NodelessEndpoints { return &c.NodelessEndpoints })},
 		{name: "snat", arg: "auto|never", def: "auto", words: []string{"auto", "never"}, group: groupServices,
 			usage: "which clients are masqueraded: auto, as Kubernetes does and those whose replies would bypass this box",
-			set:   word(func(c *appliance.Config) *appliance.SNATMode { return &c.SNAT })},
+			set:   word(func(c *config.Config) *config.SNATMode { return &c.SNAT })},
 		{name: "masquerade-all", group: groupServices, shown: "false",
 			usage: "masquerade every client of a cluster IP",
-			set:   onOff(func(c *appliance.Config) *bool { return &c.MasqueradeAll })},
+			set:   onOff(func(c *config.Config) *bool { return &c.MasqueradeAll })},
 		{name: "vip-ping", arg: "when-ready|always|never", def: "when-ready", words: []string{"when-ready", "always", "never"}, group: groupServices,
 			usage: "whether a VIP answers ping: when-ready with usable endpoints only, else host unreachable",
-			set:   word(func(c *appliance.Config) *appliance.VIPPing { return &c.VIPPing })},
+			set:   word(func(c *config.Config) *config.VIPPing { return &c.VIPPing })},
 		{name: "source-ranges-apply", arg: "load-balancer|all", def: "load-balancer", words: []string{"load-balancer", "all"}, group: groupServices,
 			usage: "where loadBalancerSourceRanges hold: on load balancer IPs, or on node ports and external IPs too",
-			set:   word(func(c *appliance.Config) *appliance.SourceRangesApply { return &c.SourceRangesApply })},
+			set:   word(func(c *config.Config) *config.SourceRangesApply { return &c.SourceRangesApply })},
 		{name: "service-names", arg: "rfc1035|rfc1123", def: "rfc1035", words: []string{"rfc1035", "rfc1123"}, group: groupServices,
 			usage: "the rule for names of Services: rfc1035 wants a letter first, rfc1123 takes a digit too",
-			set:   word(func(c *appliance.Config) *appliance.ServiceNames { return &c.ServiceNames })},
+			set:   word(func(c *config.Config) *config.ServiceNames { return &c.ServiceNames })},
 		{name: "node-port-space", arg: "per-protocol|shared", def: "per-protocol", words: []string{"per-protocol", "shared"}, group: groupServices,
 			usage: "whether two Services may hold one node port for different protocols; shared, as Kubernetes, says no",
-			set:   word(func(c *appliance.Config) *appliance.NodePortSpace { return &c.NodePortSpace })},
+			set:   word(func(c *config.Config) *config.NodePortSpace { return &c.NodePortSpace })},
 		{name: "legacy-ip", arg: "refuse|accept", def: "refuse", words: []string{"refuse", "accept"}, group: groupServices,
 			usage: "addresses with leading zeros, as 172.30.0.041: accept reads them as decimal",
-			set:   word(func(c *appliance.Config) *appliance.LegacyIP { return &c.LegacyIP })},
+			set:   word(func(c *config.Config) *config.LegacyIP { return &c.LegacyIP })},
 	}
 }
 
@@ -148,16 +148,16 @@ func dnsSettings() []setting {
 	return []setting{
 		{name: "dns-listen", arg: "HOST:PORT", list: true, shown: "off", group: groupDNS, serveOnly: true,
 			usage: "answer the names of Services there, over UDP and TCP; repeatable",
-			set:   texts(func(c *appliance.Config) *[]string { return &c.DNSListen })},
-		{name: "cluster-domain", arg: "DOMAIN", def: appliance.DefaultClusterDomain, group: groupDNS, serveOnly: true,
+			set:   texts(func(c *config.Config) *[]string { return &c.DNSListen })},
+		{name: "cluster-domain", arg: "DOMAIN", def: config.DefaultClusterDomain, group: groupDNS, serveOnly: true,
 			usage: "the domain of these names: SERVICE.NAMESPACE.svc.DOMAIN",
-			set:   text(func(c *appliance.Config) *string { return &c.ClusterDomain })},
+			set:   text(func(c *config.Config) *string { return &c.ClusterDomain })},
 		{name: "dns-upstream", arg: "ADDR:PORT", list: true, shown: "none", group: groupDNS, serveOnly: true,
 			usage: "resolver for other names, for clients on this box and in --cluster-cidr; repeatable, the best one first",
-			set:   list(appliance.ParseAddrPorts, func(c *appliance.Config) *[]netip.AddrPort { return &c.DNSUpstreams })},
+			set:   list(config.ParseAddrPorts, func(c *config.Config) *[]netip.AddrPort { return &c.DNSUpstreams })},
 		{name: "dns-client-namespaces", arg: "CIDR=NAMESPACE", list: true, shown: "none", group: groupDNS, serveOnly: true,
 			usage: "clients that find the Services of a namespace by their name alone; repeatable",
-			set:   list(appliance.ParseClientNamespaces, func(c *appliance.Config) *[]appliance.ClientNamespace { return &c.DNSClientNamespaces })},
+			set:   list(config.ParseClientNamespaces, func(c *config.Config) *[]config.ClientNamespace { return &c.DNSClientNamespaces })},
 	}
 }
 
@@ -165,10 +165,10 @@ func logSettings() []setting {
 	return []setting{
 		{name: "log-level", arg: "LEVEL", def: "info", words: logLevels, group: groupLog, serveOnly: true,
 			usage: "the least that is logged: debug, info, warn or error",
-			set:   single(parseLogLevel, func(c *appliance.Config) *slog.Level { return &c.LogLevel })},
+			set:   single(parseLogLevel, func(c *config.Config) *slog.Level { return &c.LogLevel })},
 		{name: "log-format", arg: "text|json", def: "text", words: []string{"text", "json"}, group: groupLog, serveOnly: true,
 			usage: "the form of a log line on stderr",
-			set:   word(func(c *appliance.Config) *appliance.LogFormat { return &c.LogFormat })},
+			set:   word(func(c *config.Config) *config.LogFormat { return &c.LogFormat })},
 	}
 }
 
@@ -220,25 +220,25 @@ func (s *setting) split(text string) []string {
 
 // The ways a setting's text gets into its field.
 
-func text(field func(*appliance.Config) *string) func(*appliance.Config, []string) error {
+func text(field func(*config.Config) *string) func(*config.Config, []string) error {
 	return word(field)
 }
 
-func word[T ~string](field func(*appliance.Config) *T) func(*appliance.Config, []string) error {
-	return func(c *appliance.Config, texts []string) error {
+func word[T ~string](field func(*config.Config) *T) func(*config.Config, []string) error {
+	return func(c *config.Config, texts []string) error {
 		*field(c) = T(texts[len(texts)-1])
 		return nil
 	}
 }
 
-func texts(field func(*appliance.Config) *[]string) func(*appliance.Config, []string) error {
-	return func(c *appliance.Config, texts []string) error {
+func texts(field func(*config.Config) *[]string) func(*config.Config, []string) error {
+	return func(c *config.Config, texts []string) error {
 		*field(c) = texts
 		return nil
 	}
 }
 
-func onOff(field func(*appliance.Config) *bool) func(*appliance.Config, []string) error {
+func onOff(field func(*config.Config) *bool) func(*config.Config, []string) error {
 	return single(func(text string) (bool, error) {
 		on, err := strconv.ParseBool(text)
 		if err != nil {
@@ -248,13 +248,13 @@ func onOff(field func(*appliance.Config) *bool) func(*appliance.Config, []string
 	}, field)
 }
 
-func prefixes(field func(*appliance.Config) *[]netip.Prefix) func(*appliance.Config, []string) error {
-	return list(appliance.ParsePrefixes, field)
+func prefixes(field func(*config.Config) *[]netip.Prefix) func(*config.Config, []string) error {
+	return list(config.ParsePrefixes, field)
 }
 
 // list keeps the good entries of a list that has bad ones, so that they are judged too.
-func list[T any](parse func([]string) ([]T, error), field func(*appliance.Config) *[]T) func(*appliance.Config, []string) error {
-	return func(c *appliance.Config, texts []string) error {
+func list[T any](parse func([]string) ([]T, error), field func(*config.Config) *[]T) func(*config.Config, []string) error {
+	return func(c *config.Config, texts []string) error {
 		v, err := parse(texts)
 		if err == nil || len(v) > 0 {
 			*field(c) = v
@@ -263,8 +263,8 @@ func list[T any](parse func([]string) ([]T, error), field func(*appliance.Config
 	}
 }
 
-func parsed[T any](parse func([]string) (T, error), field func(*appliance.Config) *T) func(*appliance.Config, []string) error {
-	return func(c *appliance.Config, texts []string) error {
+func parsed[T any](parse func([]string) (T, error), field func(*config.Config) *T) func(*config.Config, []string) error {
+	return func(c *config.Config, texts []string) error {
 		v, err := parse(texts)
 		if err == nil {
 			*field(c) = v
@@ -273,7 +273,7 @@ func parsed[T any](parse func([]string) (T, error), field func(*appliance.Config
 	}
 }
 
-func single[T any](parse func(string) (T, error), field func(*appliance.Config) *T) func(*appliance.Config, []string) error {
+func single[T any](parse func(string) (T, error), field func(*config.Config) *T) func(*config.Config, []string) error {
 	return parsed(func(texts []string) (T, error) { return parse(texts[len(texts)-1]) }, field)
 }
 

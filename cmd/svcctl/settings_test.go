@@ -15,7 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"svcctl.io/svcctl/appliance"
+	"svcctl.io/svcctl/appliance/config"
 )
 
 // samples are three values for each setting, all different from its default.
@@ -55,7 +55,7 @@ var samples = map[string][3]string{
 }
 
 // changed are the names of the fields in which two configurations differ.
-func changed(a, b appliance.Config) []string {
+func changed(a, b config.Config) []string {
 	var names []string
 	va, vb := reflect.ValueOf(a), reflect.ValueOf(b)
 	for i := range va.NumField() {
@@ -67,9 +67,9 @@ func changed(a, b appliance.Config) []string {
 }
 
 // set is the default configuration with one setting set to a text.
-func set(t *testing.T, s setting, text string) appliance.Config {
+func set(t *testing.T, s setting, text string) config.Config {
 	t.Helper()
-	cfg := appliance.DefaultConfig()
+	cfg := config.Default()
 	if err := s.set(&cfg, s.split(text)); err != nil {
 		t.Fatalf("--%s %q: %v", s.name, text, err)
 	}
@@ -85,7 +85,7 @@ func TestEveryFieldHasASetting(t *testing.T) {
 	help := b.out.String()
 	for _, s := range settings() {
 		for _, sample := range samples[s.name] {
-			fields := changed(appliance.DefaultConfig(), set(t, s, sample))
+			fields := changed(config.Default(), set(t, s, sample))
 			if len(fields) != 1 {
 				t.Errorf("--%s %s changes the fields %q, want one", s.name, sample, fields)
 				continue
@@ -102,7 +102,7 @@ func TestEveryFieldHasASetting(t *testing.T) {
 			t.Errorf("--%s: key %s, variable %s", s.name, s.key(), s.env())
 		}
 	}
-	for field := range reflect.TypeFor[appliance.Config]().Fields() {
+	for field := range reflect.TypeFor[config.Config]().Fields() {
 		if owner[field.Name] == "" {
 			t.Errorf("Config.%s has no setting", field.Name)
 		}
@@ -118,11 +118,11 @@ func TestDefaults(t *testing.T) {
 			}
 			continue
 		}
-		if fields := changed(appliance.DefaultConfig(), set(t, s, s.def)); len(fields) > 0 {
+		if fields := changed(config.Default(), set(t, s, s.def)); len(fields) > 0 {
 			t.Errorf("--%s %s is not the default: %q differ", s.name, s.def, fields)
 		}
 	}
-	if cfg := appliance.DefaultConfig(); cfg.Validate() != nil && cfg.NodeName != "" {
+	if cfg := config.Default(); cfg.Validate() != nil && cfg.NodeName != "" {
 		t.Errorf("the default configuration is refused: %v", cfg.Validate())
 	}
 }
@@ -168,7 +168,7 @@ func TestPrecedence(t *testing.T) {
 		for mask := range 8 {
 			b := newBench()
 			args := []string{"serve"}
-			want := appliance.DefaultConfig()
+			want := config.Default()
 			if mask&1 != 0 {
 				args = append(args, "--config", path)
 				want = set(t, s, values[0])
@@ -210,24 +210,24 @@ func TestSettingForms(t *testing.T) {
 	for _, tt := range []struct {
 		args, file string
 		env        map[string]string
-		want       func(*appliance.Config) bool
+		want       func(*config.Config) bool
 	}{
-		{args: "--manifests a --manifests b,c", want: func(c *appliance.Config) bool { return slices.Equal(c.Manifests, []string{"a", "b", "c"}) }},
-		{file: "manifests: [a, \"b,c\"]", want: func(c *appliance.Config) bool { return slices.Equal(c.Manifests, []string{"a", "b,c"}) }},
-		{file: "manifests: a, b", want: func(c *appliance.Config) bool { return slices.Equal(c.Manifests, []string{"a", "b"}) }},
-		{file: "manifests: [a]", args: "--manifests=", want: func(c *appliance.Config) bool { return len(c.Manifests) == 0 }},
-		{file: "manifests: []", want: func(c *appliance.Config) bool { return len(c.Manifests) == 0 }},
-		{file: "zone:\nmanifests:", want: func(c *appliance.Config) bool { return c.Zone == "" }},
-		{file: "# nothing", want: func(c *appliance.Config) bool { return c.Zone == "" }},
-		{file: "zone: 1", want: func(c *appliance.Config) bool { return c.Zone == "1" }},
-		{file: "zone: a", env: map[string]string{"SVCCTL_ZONE": ""}, want: func(c *appliance.Config) bool { return c.Zone == "a" }},
-		{args: "--masquerade-all", want: func(c *appliance.Config) bool { return c.MasqueradeAll }},
-		{args: "--masquerade-all=false", file: "masqueradeAll: true", want: func(c *appliance.Config) bool { return !c.MasqueradeAll }},
-		{args: "--zone a --zone b", want: func(c *appliance.Config) bool { return c.Zone == "b" }},
-		{args: "--service-cluster-ip-range 10.1.2.3/16", want: func(c *appliance.Config) bool {
+		{args: "--manifests a --manifests b,c", want: func(c *config.Config) bool { return slices.Equal(c.Manifests, []string{"a", "b", "c"}) }},
+		{file: "manifests: [a, \"b,c\"]", want: func(c *config.Config) bool { return slices.Equal(c.Manifests, []string{"a", "b,c"}) }},
+		{file: "manifests: a, b", want: func(c *config.Config) bool { return slices.Equal(c.Manifests, []string{"a", "b"}) }},
+		{file: "manifests: [a]", args: "--manifests=", want: func(c *config.Config) bool { return len(c.Manifests) == 0 }},
+		{file: "manifests: []", want: func(c *config.Config) bool { return len(c.Manifests) == 0 }},
+		{file: "zone:\nmanifests:", want: func(c *config.Config) bool { return c.Zone == "" }},
+		{file: "# nothing", want: func(c *config.Config) bool { return c.Zone == "" }},
+		{file: "zone: 1", want: func(c *config.Config) bool { return c.Zone == "1" }},
+		{file: "zone: a", env: map[string]string{"SVCCTL_ZONE": ""}, want: func(c *config.Config) bool { return c.Zone == "a" }},
+		{args: "--masquerade-all", want: func(c *config.Config) bool { return c.MasqueradeAll }},
+		{args: "--masquerade-all=false", file: "masqueradeAll: true", want: func(c *config.Config) bool { return !c.MasqueradeAll }},
+		{args: "--zone a --zone b", want: func(c *config.Config) bool { return c.Zone == "b" }},
+		{args: "--service-cluster-ip-range 10.1.2.3/16", want: func(c *config.Config) bool {
 			return c.ServiceClusterIPRanges[0] == netip.MustParsePrefix("10.1.0.0/16")
 		}},
-		{args: "--load-balancer-pool 198.51.100.0/30", want: func(c *appliance.Config) bool {
+		{args: "--load-balancer-pool 198.51.100.0/30", want: func(c *config.Config) bool {
 			return c.LoadBalancerPools[0].String() == "198.51.100.0-198.51.100.3"
 		}},
 	} {
@@ -312,10 +312,10 @@ func TestExampleIsComplete(t *testing.T) {
 	if err := os.WriteFile(all, everything, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var cfg [2]appliance.Config
+	var cfg [2]config.Config
 	for i, name := range []string{path, all} {
 		b := newBench()
-		b.program.serve = func(_ context.Context, c appliance.Config, _ *slog.Logger) error { cfg[i] = c; return nil }
+		b.program.serve = func(_ context.Context, c config.Config, _ *slog.Logger) error { cfg[i] = c; return nil }
 		if code := b.run("serve", "--config", name, "--node-name", "gw1"); code != exitDone {
 			t.Fatalf("%s: exit %d: %s", name, code, b.err.String())
 		}
@@ -328,7 +328,7 @@ func TestExampleIsComplete(t *testing.T) {
 }
 
 // emptied makes empty lists nil: they mean the same.
-func emptied(c *appliance.Config) {
+func emptied(c *config.Config) {
 	v := reflect.ValueOf(c).Elem()
 	for i := range v.NumField() {
 		if f := v.Field(i); f.Kind() == reflect.Slice && f.Len() == 0 {

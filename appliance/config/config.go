@@ -1,0 +1,199 @@
+package config
+
+import (
+	"log/slog"
+	"net/netip"
+	"os"
+	"strings"
+)
+
+// Config is everything the appliance can be told. Its fields are the flags of
+// `svcctl serve`; Default gives their defaults, Validate says what is wrong.
+// A Config is not changed once the appliance runs.
+type Config struct {
+	// Version is the version of the program, as v0.1.0. It is not a flag.
+	Version string
+
+	// Manifests are the directories that are watched, read recursively (--manifests).
+	Manifests []string
+	// DataDir is where objects, allocations and last good copies are kept (--data-dir).
+	DataDir string
+	// Socket is the path of the API's unix socket (--socket).
+	Socket string
+	// SocketGroup is the group whose members may do everything over the socket, by name or
+	// number; empty: none (--socket-group).
+	SocketGroup string
+	// SocketReaders lets every user of the box read over the socket (--socket-readers).
+	SocketReaders bool
+	// Listen is where the API is served over TLS, host:port; empty: nowhere (--listen).
+	Listen string
+	// TLSCert and TLSKey are the files of the certificate for Listen and of its key, PEM;
+	// empty: the appliance makes a CA and a certificate itself (--tls-cert, --tls-key).
+	TLSCert, TLSKey string
+	// MetricsListen is where /metrics, /healthz and /readyz are served in plain
+	// HTTP, host:port; empty: nowhere (--metrics-listen).
+	MetricsListen string
+
+	// NodeName is who "local" is: the endpoints of this nodeName are on this box (--node-name).
+	NodeName string
+	// Zone is the box's topology zone; empty: none (--zone).
+	Zone string
+
+	// ServiceClusterIPRanges are where cluster IPs come from: one prefix, or one for each
+	// family, the primary family first (--service-cluster-ip-range).
+	ServiceClusterIPRanges []netip.Prefix
+	// ServiceNodePortRange is where node ports come from (--service-node-port-range).
+	ServiceNodePortRange PortRange
+	// NodePortAddresses are the box's addresses that node ports answer on (--nodeport-addresses).
+	NodePortAddresses NodePortAddresses
+	// ClusterCIDRs are the internal sources: clients that are never masqueraded
+	// towards VIPs and are exempt from the policy Local; empty: none (--cluster-cidr).
+	ClusterCIDRs []netip.Prefix
+	// LoadBalancerPools are where load balancer IPs come from; empty: none are
+	// given (--load-balancer-pool).
+	LoadBalancerPools []AddrRange
+	// ExternalIPRanges are the externalIPs that are accepted; empty: any address that is
+	// not the box's or a gateway's (--external-ip-range).
+	ExternalIPRanges []netip.Prefix
+
+	// NodelessEndpoints says what an endpoint without nodeName is for the policy
+	// Local (--nodeless-endpoints).
+	NodelessEndpoints NodelessEndpoints
+	// SNAT says which clients are masqueraded (--snat).
+	SNAT SNATMode
+	// MasqueradeAll masquerades every client of a cluster IP (--masquerade-all).
+	MasqueradeAll bool
+	// VIPPing says who answers a ping of a VIP (--vip-ping).
+	VIPPing VIPPing
+	// SourceRangesApply says where loadBalancerSourceRanges hold (--source-ranges-apply).
+	SourceRangesApply SourceRangesApply
+	// ServiceNames is the rule for names of Services (--service-names).
+	ServiceNames ServiceNames
+	// NodePortSpace says whether protocols share one space of node ports (--node-port-space).
+	NodePortSpace NodePortSpace
+	// LegacyIP says what becomes of addresses with leading zeros (--legacy-ip).
+	LegacyIP LegacyIP
+
+	// DNSListen are where names of Services are answered, over UDP and TCP, each as
+	// host:port; empty: nowhere (--dns-listen).
+	DNSListen []string
+	// ClusterDomain is the domain that names of Services are in, without a dot at the
+	// end (--cluster-domain).
+	ClusterDomain string
+	// DNSUpstreams are the resolvers for all other names; empty: they are refused
+	// (--dns-upstream).
+	DNSUpstreams []netip.AddrPort
+	// DNSClientNamespaces says in which namespace DNS clients are (--dns-client-namespaces).
+	DNSClientNamespaces []ClientNamespace
+
+	// AllowMassRemoval lets go at once what vanishes from the manifests, however much that
+	// is (--allow-mass-removal).
+	AllowMassRemoval bool
+
+	// LogLevel is the least severe level that is logged (--log-level).
+	LogLevel slog.Level
+	// LogFormat is the form of a log line (--log-format).
+	LogFormat LogFormat
+}
+
+// NodelessEndpoints is what an endpoint without nodeName counts as.
+type NodelessEndpoints string
+
+const (
+	NodelessLocal  NodelessEndpoints = "local"
+	NodelessRemote NodelessEndpoints = "remote" // as kube-proxy
+)
+
+// SNATMode says which clients are masqueraded beyond what is always needed (hairpin).
+type SNATMode string
+
+const (
+	// SNATAuto follows Kubernetes' rules, and masquerades clients on an endpoint's own
+	// segment too, whose replies would bypass the box.
+	SNATAuto SNATMode = "auto"
+	// SNATNever leaves those clients' addresses as they are.
+	SNATNever SNATMode = "never"
+)
+
+// VIPPing is the answer to an ICMP echo request to a VIP.
+type VIPPing string
+
+const (
+	VIPPingWhenReady VIPPing = "when-ready" // echo reply with usable endpoints, else host unreachable
+	VIPPingAlways    VIPPing = "always"     // echo reply
+	VIPPingNever     VIPPing = "never"      // none
+)
+
+// SourceRangesApply is where a Service's loadBalancerSourceRanges hold.
+type SourceRangesApply string
+
+const (
+	SourceRangesLoadBalancer SourceRangesApply = "load-balancer" // on its load balancer IPs, as Kubernetes
+	SourceRangesAll          SourceRangesApply = "all"           // on its node ports and external IPs too
+)
+
+// ServiceNames is the rule that names of Services follow.
+type ServiceNames string
+
+const (
+	ServiceNamesRFC1035 ServiceNames = "rfc1035" // a letter first
+	ServiceNamesRFC1123 ServiceNames = "rfc1123" // a letter or a digit first
+)
+
+// NodePortSpace says who may hold the same node port.
+type NodePortSpace string
+
+const (
+	NodePortPerProtocol NodePortSpace = "per-protocol" // 30053/TCP and 30053/UDP may belong to two Services
+	NodePortShared      NodePortSpace = "shared"       // to one Service only, as Kubernetes
+)
+
+// LegacyIP is what becomes of addresses with leading zeros, as 172.30.0.041.
+type LegacyIP string
+
+const (
+	LegacyIPRefuse LegacyIP = "refuse"
+	LegacyIPAccept LegacyIP = "accept" // read as decimal
+)
+
+// LogFormat is the form of a log line.
+type LogFormat string
+
+const (
+	LogText LogFormat = "text"
+	LogJSON LogFormat = "json"
+)
+
+// Where things are when nothing else is said.
+const (
+	DefaultDataDir = "/var/lib/svcctl"
+	DefaultSocket  = "/run/svcctl/svcctl.sock"
+	// DefaultClusterDomain is the domain of most Kubernetes clusters.
+	DefaultClusterDomain = "cluster.local"
+)
+
+// Default is the Config of `svcctl serve` without flags. NodeName is the
+// host's name in lower case; it is empty, which Validate refuses, when the host has none.
+func Default() Config {
+	host, _ := os.Hostname() // the error has no more to say than the empty name
+	return Config{
+		DataDir:  DefaultDataDir,
+		Socket:   DefaultSocket,
+		NodeName: strings.ToLower(host),
+		ServiceClusterIPRanges: []netip.Prefix{
+			netip.MustParsePrefix("10.96.0.0/16"),
+			netip.MustParsePrefix("fd00:10:96::/112"),
+		},
+		ServiceNodePortRange: PortRange{First: 30000, Last: 32767},
+		NodelessEndpoints:    NodelessLocal,
+		SNAT:                 SNATAuto,
+		VIPPing:              VIPPingWhenReady,
+		SourceRangesApply:    SourceRangesLoadBalancer,
+		ServiceNames:         ServiceNamesRFC1035,
+		NodePortSpace:        NodePortPerProtocol,
+		LegacyIP:             LegacyIPRefuse,
+		ClusterDomain:        DefaultClusterDomain,
+		LogLevel:             slog.LevelInfo,
+		LogFormat:            LogText,
+	}
+}

@@ -1,0 +1,70 @@
+package config
+
+import (
+	"net"
+	"net/netip"
+	"regexp"
+	"strconv"
+
+	"svcctl.io/svcctl/appliance/dns"
+)
+
+// ClientNamespace says that the DNS clients in a prefix are in a namespace.
+type ClientNamespace = dns.ClientNamespace
+
+// namespacePattern is a DNS label (RFC 1123), which Kubernetes' namespaces are.
+var namespacePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+
+// validateDNS looks at everything about names.
+func (c *Config) validateDNS(v *validation) {
+	for _, address := range c.DNSListen {
+		_, port, err := net.SplitHostPort(address)
+		if err == nil {
+			_, err = strconv.ParseUint(port, 10, 16)
+		}
+		if err != nil {
+			v.add("dns-listen", address, "not a host and port: write it as 192.0.2.1:53, or :53 for every address")
+		}
+	}
+	if domain := c.ClusterDomain; len(domain) > dns.MaxDomain || !nodeNamePattern.MatchString(domain) {
+		v.add("cluster-domain", domain, "not a domain that names can be in: use lower case letters, digits, '-' and '.', at most %d, as %s",
+			dns.MaxDomain, DefaultClusterDomain)
+	}
+	for _, upstream := range c.DNSUpstreams {
+		for _, address := range c.DNSListen {
+			if listensAt(address, upstream) {
+				v.add("dns-upstream", upstream.String(), "is --dns-listen %s itself: give the resolver that knows other names", address)
+			}
+		}
+	}
+	seen := map[netip.Prefix]bool{}
+	for _, n := range c.DNSClientNamespaces {
+		text := n.Prefix.String() + "=" + n.Namespace
+		if !namespacePattern.MatchString(n.Namespace) {
+			v.add("dns-client-namespaces", text, "%q is not a namespace: use lower case letters, digits and '-', at most 63", n.Namespace)
+		}
+		if seen[n.Prefix] {
+			v.add("dns-client-namespaces", text, "the prefix has a namespace already: clients are in one")
+		}
+		seen[n.Prefix] = true
+	}
+}
+
+// listensAt tells whether what is sent to an address comes to a listener, as far as that
+// can be told by its name.
+func listensAt(listener string, to netip.AddrPort) bool {
+	host, port, err := net.SplitHostPort(listener)
+	if err != nil || port != strconv.Itoa(int(to.Port())) {
+		return false
+	}
+	addr, err := netip.ParseAddr(host)
+	return to.Addr().IsLoopback() && (host == "" || err == nil && addr.IsUnspecified()) || err == nil && addr == to.Addr()
+}
+
+// DNS is what the DNS server is told.
+func (c *Config) DNS() dns.Config {
+	return dns.Config{
+		Addresses: c.DNSListen, Domain: c.ClusterDomain, Upstreams: c.DNSUpstreams,
+		Internal: c.ClusterCIDRs, ServiceRanges: c.ServiceClusterIPRanges, Namespaces: c.DNSClientNamespaces,
+	}
+}

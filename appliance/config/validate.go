@@ -1,0 +1,242 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+const (
+	// maxSocketPath is the longest path of a unix socket on Linux, in bytes
+	// (struct sockaddr_un has 108 with the closing NUL).
+	maxSocketPath = 107
+	// minServiceRange is the smallest range for cluster IPs, in addresses, that
+	// kube-apiserver accepts.
+	minServiceRange = 8
+	// minServiceBits6 is the length of the shortest IPv6 prefix for cluster IPs
+	// that kube-apiserver accepts.
+	minServiceBits6 = 64
+	// maxNodeName is the longest DNS subdomain (RFC 1123), in bytes.
+	maxNodeName = 253
+)
+
+var (
+	// nodeNamePattern is a DNS subdomain (RFC 1123), which Kubernetes' node names are.
+	nodeNamePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+	// zonePattern is the value of a Kubernetes label, which zones are.
+	zonePattern = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)
+)
+
+// Error is one thing that is wrong with a Config.
+type Error struct {
+	Flag    string // without the dashes
+	Value   string // as it would be given to the flag
+	Problem string // what is wrong and what to do
+}
+
+// Error is "--zone "a b": what is wrong: what to do".
+func (e *Error) Error() string { return fmt.Sprintf("--%s %q: %s", e.Flag, e.Value, e.Problem) }
+
+// Validate returns every problem at once, joined; each is a *Error.
+func (c *Config) Validate() error {
+	var v validation
+	c.validatePlaces(&v)
+	c.validateNames(&v)
+	c.validateRanges(&v)
+	c.validateModes(&v)
+	c.validateDNS(&v)
+	return errors.Join(v...)
+}
+
+// validation gathers problems.
+type validation []error
+
+func (v *validation) add(flag, value, format string, args ...any) {
+	*v = append(*v, &Error{Flag: flag, Value: value, Problem: fmt.Sprintf(format, args...)})
+}
+
+// validatePlaces looks at paths and listeners, without touching them.
+func (c *Config) validatePlaces(v *validation) {
+	for i, dir := range c.Manifests {
+		if dir == "" {
+			v.add("manifests", dir, "no directory is named: leave it out, or name one")
+			continue
+		}
+		for _, other := range c.Manifests[:i] {
+			if other != "" && (inside(dir, other) || inside(other, dir)) {
+				v.add("manifests", dir, "every file of %s would be read twice: directories are read recursively, give the outer one only", other)
+			}
+		}
+	}
+	if c.DataDir == "" {
+		v.add("data-dir", c.DataDir, "objects and allocations must be kept somewhere: name a directory, as %s", DefaultDataDir)
+	}
+	switch {
+	case c.Socket == "":
+		v.add("socket", c.Socket, "the API needs a socket: name a path, as %s", DefaultSocket)
+	case len(c.Socket) > maxSocketPath:
+		v.add("socket", c.Socket, "the path has %d bytes, the kernel takes %d: give a shorter one", len(c.Socket), maxSocketPath)
+	}
+	if c.MetricsListen != "" && !isHostPort(c.MetricsListen) {
+		v.add("metrics-listen", c.MetricsListen, "not a host and port: write it as 127.0.0.1:9753, or :9753 for every address")
+	}
+	c.validateTLS(v)
+}
+
+// isHostPort tells whether an address has a host, which may be empty, and the number of a port.
+func isHostPort(address string) bool {
+	_, port, err := net.SplitHostPort(address)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	return err == nil
+}
+
+// validateTLS looks at how the API is served over TLS.
+func (c *Config) validateTLS(v *validation) {
+	if c.Listen != "" && !isHostPort(c.Listen) {
+		v.add("listen", c.Listen, "not a host and port: write it as 127.0.0.1:6443, or :6443 for every address")
+	}
+	if c.Listen != "" && c.Listen == c.MetricsListen {
+		v.add("listen", c.Listen, "is --metrics-listen too: give each a port of its own")
+	}
+	switch {
+	case c.TLSCert == "" && c.TLSKey != "":
+		v.add("tls-key", c.TLSKey, "is the key of no certificate: give --tls-cert too, or leave it out and one is made")
+	case c.TLSCert != "" && c.TLSKey == "":
+		v.add("tls-cert", c.TLSCert, "has no key: give --tls-key too, or leave it out and one is made")
+	case c.TLSCert != "" && c.Listen == "":
+		v.add("tls-cert", c.TLSCert, "is shown nowhere: give --listen too, as 127.0.0.1:6443")
+	}
+}
+
+// inside tells whether path is dir or lies in it, by their names.
+func inside(path, dir string) bool {
+	rel, err := filepath.Rel(filepath.Clean(dir), filepath.Clean(path))
+	return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
+}
+
+// validateNames looks at the node name and the zone.
+func (c *Config) validateNames(v *validation) {
+	switch {
+	case c.NodeName == "":
+		v.add("node-name", c.NodeName, "the host has no name: give the nodeName that local endpoints carry")
+	case len(c.NodeName) > maxNodeName || !nodeNamePattern.MatchString(c.NodeName):
+		v.add("node-name", c.NodeName, "not a name that a nodeName can have: use lower case letters, digits, '-' and '.', at most %d", maxNodeName)
+	}
+	if c.Zone != "" && !zonePattern.MatchString(c.Zone) {
+		v.add("zone", c.Zone, "not a name that a zone can have: use letters, digits, '-', '_' and '.', at most 63")
+	}
+}
+
+// validateRanges looks at ranges and pools, and how they lie to each other.
+func (c *Config) validateRanges(v *validation) {
+	c.validateServiceRanges(v)
+	if r := c.ServiceNodePortRange; r.First == 0 || r.First > r.Last {
+		v.add("service-node-port-range", r.String(), "not a range of ports from 1 to 65535: write the lower one first, as 30000-32767")
+	}
+	if c.NodePortAddresses.Primary && len(c.NodePortAddresses.Prefixes) > 0 {
+		v.add("nodeport-addresses", primaryAddresses, "does not go with CIDRs: give the one or the other")
+	}
+	for i, pool := range c.LoadBalancerPools {
+		const flag = "load-balancer-pool"
+		if !pool.First.IsValid() || pool.First.BitLen() != pool.Last.BitLen() || pool.First.Compare(pool.Last) > 0 {
+			v.add(flag, pool.String(), "not a range: write the lower address first, as 198.51.100.10-198.51.100.20")
+			continue
+		}
+		if why := notUnicast(pool.First, pool.Last); why != "" {
+			v.add(flag, pool.String(), "%s cannot be load balancer IPs: give a range of unicast addresses", why)
+		}
+		for _, p := range c.ServiceClusterIPRanges {
+			if p.IsValid() && pool.Overlaps(AddrRange{p.Masked().Addr(), lastAddr(p.Masked())}) {
+				v.add(flag, pool.String(), "overlaps the range of cluster IPs, %s: give another pool, or another --service-cluster-ip-range", p)
+			}
+		}
+		for _, other := range c.LoadBalancerPools[:i] {
+			if other.First.IsValid() && pool.Overlaps(other) {
+				v.add(flag, pool.String(), "overlaps the pool %s: give every address once", other)
+			}
+		}
+	}
+}
+
+// validateServiceRanges looks at the ranges for cluster IPs.
+func (c *Config) validateServiceRanges(v *validation) {
+	const flag = "service-cluster-ip-range"
+	if len(c.ServiceClusterIPRanges) == 0 {
+		v.add(flag, "", "cluster IPs must come from somewhere: give a CIDR, or one for each family, as 10.96.0.0/16,fd00:10:96::/112")
+	}
+	seen := map[int]netip.Prefix{}
+	for _, p := range c.ServiceClusterIPRanges {
+		if !p.IsValid() {
+			v.add(flag, p.String(), "not a CIDR: write it as 10.96.0.0/16")
+			continue
+		}
+		if other, ok := seen[p.Addr().BitLen()]; ok {
+			v.add(flag, p.String(), "there is already one of this family, %s: give at most one for each", other)
+		}
+		seen[p.Addr().BitLen()] = p
+		if hostBits := p.Addr().BitLen() - p.Bits(); hostBits < 63 && 1<<hostBits < minServiceRange {
+			v.add(flag, p.String(), "holds %d addresses, at least %d are needed: give a shorter prefix, as /%d",
+				1<<hostBits, minServiceRange, p.Addr().BitLen()-3)
+		}
+		if p.Addr().Is6() && p.Bits() < minServiceBits6 {
+			v.add(flag, p.String(), "is larger than can be allocated from: give a longer prefix, as /%d", minServiceBits6)
+		}
+		if why := notUnicast(p.Masked().Addr(), lastAddr(p.Masked())); why != "" {
+			v.add(flag, p.String(), "%s cannot be cluster IPs: give a range of unicast addresses", why)
+		}
+	}
+}
+
+// notUnicast names the kind of addresses between first and last that no other
+// host could reach as a VIP; "" when there are none.
+func notUnicast(first, last netip.Addr) string {
+	span := AddrRange{First: first, Last: last}
+	for _, kind := range []struct{ prefix, name string }{
+		{"0.0.0.0/8", "addresses of this network"},
+		{"127.0.0.0/8", "loopback addresses"},
+		{"169.254.0.0/16", "link-local addresses"},
+		{"224.0.0.0/3", "multicast and reserved addresses"},
+		{"::/127", "the unspecified and the loopback address"},
+		{"::ffff:0:0/96", "IPv4-mapped addresses"},
+		{"fe80::/10", "link-local addresses"},
+		{"ff00::/8", "multicast addresses"},
+	} {
+		p := netip.MustParsePrefix(kind.prefix)
+		if span.Overlaps(AddrRange{p.Addr(), lastAddr(p)}) {
+			return kind.name
+		}
+	}
+	return ""
+}
+
+// validateModes looks at the fields that take one of a few words.
+func (c *Config) validateModes(v *validation) {
+	oneOf(v, "nodeless-endpoints", c.NodelessEndpoints, NodelessLocal, NodelessRemote)
+	oneOf(v, "snat", c.SNAT, SNATAuto, SNATNever)
+	oneOf(v, "vip-ping", c.VIPPing, VIPPingWhenReady, VIPPingAlways, VIPPingNever)
+	oneOf(v, "source-ranges-apply", c.SourceRangesApply, SourceRangesLoadBalancer, SourceRangesAll)
+	oneOf(v, "service-names", c.ServiceNames, ServiceNamesRFC1035, ServiceNamesRFC1123)
+	oneOf(v, "node-port-space", c.NodePortSpace, NodePortPerProtocol, NodePortShared)
+	oneOf(v, "legacy-ip", c.LegacyIP, LegacyIPRefuse, LegacyIPAccept)
+	oneOf(v, "log-format", c.LogFormat, LogText, LogJSON)
+}
+
+// oneOf adds a problem when value is not one of words.
+func oneOf[T ~string](v *validation, flag string, value T, words ...T) {
+	if slices.Contains(words, value) {
+		return
+	}
+	quoted := make([]string, len(words))
+	for i, w := range words {
+		quoted[i] = string(w)
+	}
+	v.add(flag, string(value), "not a choice: give one of %s", strings.Join(quoted, ", "))
+}

@@ -1,0 +1,63 @@
+package appliance
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"svcctl.io/svcctl/nft/kernel"
+)
+
+func TestK13_watchIsBegunAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var given chan kernel.Change
+		broken := 0
+		watch := func(context.Context) (<-chan kernel.Change, error) {
+			if broken > 0 {
+				broken--
+				return nil, errors.New("no buffer space")
+			}
+			given = make(chan kernel.Change)
+			return given, nil
+		}
+		m, err := newMonitor(ctx, watch, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		changes := m.changes
+		go func() { _ = m.Run(ctx) }()
+		one := kernel.Change{Generation: 1}
+		given <- one
+		if got := <-changes; got != one {
+			t.Errorf("got %+v", got)
+		}
+		broken = 3
+		close(given)
+		began := time.Now()
+		if got := <-changes; !got.Lost {
+			t.Errorf("after the watch ended comes %+v, want lost changes", got)
+		}
+		if took := time.Since(began); took != (1+2+4+8)*monitorRetryFirst {
+			t.Errorf("begun anew after %v", took)
+		}
+		given <- one
+		if got := <-changes; got != one {
+			t.Errorf("then comes %+v", got)
+		}
+		cancel()
+		close(given)
+		synctest.Wait()
+	})
+}
+
+func TestK13_watchThatCannotBegin(t *testing.T) {
+	_, err := newMonitor(t.Context(), func(context.Context) (<-chan kernel.Change, error) { return nil, errors.New("no") }, slog.New(slog.DiscardHandler))
+	if err == nil {
+		t.Error("a watch that cannot begin is no error")
+	}
+}

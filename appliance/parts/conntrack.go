@@ -1,0 +1,113 @@
+package parts
+
+import (
+	"context"
+	"log/slog"
+
+	"svcctl.io/svcctl/appliance/conntrack"
+	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store/parallel"
+)
+
+// Conntrack ends the connections that a change leaves without their endpoint. It never keeps the
+// loop waiting.
+type Conntrack struct {
+	reconcile.NopPart
+	ledger  *conntrack.Ledger
+	cleaner *conntrack.Cleaner // nil: the connection tracking table cannot be reached
+	err     error              // why
+}
+
+// NewConntrack opens the connection tracking table. When it cannot be reached, Problems says so.
+func NewConntrack(log *slog.Logger) *Conntrack {
+	c := &Conntrack{ledger: conntrack.NewLedger()}
+	c.cleaner, c.err = conntrack.New(conntrack.Options{Log: log})
+	return c
+}
+
+// Stats are nil when the connection tracking table cannot be reached.
+func (c *Conntrack) Stats() func() conntrack.Stats {
+	if c.cleaner == nil {
+		return nil
+	}
+	return c.cleaner.Stats
+}
+
+// Name implements reconcile.Part.
+func (c *Conntrack) Name() string { return "conntrack" }
+
+// Run implements reconcile.Part.
+func (c *Conntrack) Run(ctx context.Context, changed func()) error {
+	if c.cleaner == nil {
+		return c.NopPart.Run(ctx, changed)
+	}
+	return c.cleaner.Run(ctx)
+}
+
+// Adopt implements reconcile.Part.
+func (c *Conntrack) Adopt(have nft.Ruleset) { c.ledger.Adopt(have) }
+
+// minShare is how many Services are worth another CPU.
+const minShare = 256
+
+// Planned implements reconcile.Part.
+func (c *Conntrack) Planned(host *reconcile.Host, services []reconcile.Service) {
+	ports := make([][]conntrack.Port, len(services))
+	parallel.Do(len(services), minShare, func(i int) {
+		svc := &services[i]
+		if len(svc.Ports) == 0 {
+			return
+		}
+		ports[i] = make([]conntrack.Port, len(svc.Ports))
+		for j := range svc.Ports {
+			ports[i][j] = conntrack.PortOf(&svc.Ports[j], svc.Ports[j].Serving, svc.Drain)
+		}
+	})
+	changes := make(map[string][]conntrack.Port, len(services))
+	for i := range services {
+		changes[services[i].Key] = ports[i]
+	}
+	var box *nft.Box
+	if host != nil {
+		box = &host.Box
+	}
+	c.ledger.Update(box, changes)
+}
+
+// Applying implements reconcile.Part.
+func (c *Conntrack) Applying(restored bool) {
+	if restored {
+		c.ledger.Restored()
+	}
+	if c.cleaner != nil {
+		c.cleaner.Expect(c.ledger.Pending())
+	}
+}
+
+// Stepped implements reconcile.Part.
+func (c *Conntrack) Stepped(step reconcile.Step) {
+	if !step.Applied {
+		return
+	}
+	if work := c.ledger.Take(); c.cleaner != nil {
+		c.cleaner.Reconcile(work)
+	}
+}
+
+// Problems implements reconcile.Part.
+func (c *Conntrack) Problems() []resolve.Problem {
+	err := c.err
+	if c.cleaner != nil {
+		err = c.cleaner.Err()
+	}
+	if err == nil {
+		return nil
+	}
+	return []resolve.Problem{{
+		Reason:  "StaleConnections",
+		Message: "connections to endpoints that are gone may live on: " + err.Error(),
+		Warning: true,
+	}}
+}

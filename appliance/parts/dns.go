@@ -1,0 +1,67 @@
+package parts
+
+import (
+	"context"
+	"net/netip"
+
+	"svcctl.io/svcctl/appliance/dns"
+	"svcctl.io/svcctl/appliance/node"
+	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/store"
+)
+
+// DNS keeps the names of Services up to date.
+type DNS struct {
+	reconcile.NopPart
+	server *dns.Server
+	store  *store.Store
+
+	seen  uint64      // the store's revision that the server stands at
+	facts *node.Facts // that the server knows
+}
+
+func NewDNS(server *dns.Server, objects *store.Store) *DNS {
+	return &DNS{server: server, store: objects}
+}
+
+// Name implements reconcile.Part.
+func (d *DNS) Name() string { return "DNS" }
+
+// Run implements reconcile.Part.
+func (d *DNS) Run(ctx context.Context, _ func()) error { return d.server.Run(ctx) }
+
+// Stepped implements reconcile.Part. It gives the server what changed since the last step: after the
+// kernel had it, so that a name does not lead to an address before that is served, and also
+// when the kernel refused it, as the names are right all the same. Objects that were stored before
+// a restart are given at once, as their rules are still in force.
+func (d *DNS) Stepped(step reconcile.Step) {
+	if step.Synced {
+		defer d.server.Complete()
+	}
+	if step.Facts != nil && step.Facts != d.facts {
+		addrs := make([]netip.Addr, 0, len(step.Facts.Addresses))
+		for _, a := range step.Facts.Addresses {
+			addrs = append(addrs, a.Prefix.Addr())
+		}
+		d.server.SetLocal(addrs)
+		d.facts = step.Facts
+	}
+	changes := d.store.Changes(d.seen)
+	if changes.All {
+		changes.Services = d.server.Services()
+		for key := range d.store.Services() {
+			changes.Services = append(changes.Services, key)
+		}
+	}
+	if changes.Revision == d.seen && !changes.All {
+		return
+	}
+	changed := make(map[string]resolve.Input, len(changes.Services))
+	for _, key := range changes.Services {
+		svc, slices, _ := d.store.Service(key)
+		changed[key] = resolve.Input{Service: svc, Slices: slices}
+	}
+	d.server.Update(changed)
+	d.seen = changes.Revision
+}

@@ -1,0 +1,427 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"time"
+
+	"svcctl.io/svcctl/appliance/checkup"
+	"svcctl.io/svcctl/appliance/node"
+	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/kernel"
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/watch"
+)
+
+// How long the loop waits before it tries again what failed: the wait doubles from
+// the first to the last.
+const (
+	retryFirst = 500 * time.Millisecond
+	retryLast  = 30 * time.Second
+)
+
+// Options are what a Loop is made of.
+type Options struct {
+	Store  *store.Store
+	Kernel Kernel
+	Log    *slog.Logger
+	// Clock tells the time; nil: time.Now.
+	Clock func() time.Time
+	// Host derives from the facts of the host what to plan for.
+	Host func(*node.Facts) Host
+	// Watching says that there are manifest directories: nothing is applied before they were read.
+	Watching bool
+
+	// Controllers run in each step. Cluster runs as soon as anything is known, Endpoints once
+	// everything was read.
+	Cluster   interface{ Sync(*node.Facts) error }
+	Endpoints Endpoints
+	Parts     []Part
+	Removals  *RemovalGuard
+	Publisher *Publisher
+	Watchdog  Watchdog
+
+	// HoldSentinel keeps established connections translated through a foreign flush
+	// (kernel.Conn.HoldSentinel).
+	HoldSentinel func() error
+	// OnReady is called once, when the first step has succeeded.
+	OnReady func()
+}
+
+// Watchdog looks after the loop.
+type Watchdog interface {
+	// Progress notes that the loop moves. It may be called from several goroutines.
+	Progress()
+	// Beats are taken by the loop when it has nothing else to do.
+	Beats() <-chan struct{}
+}
+
+// Endpoints is the controller of generated EndpointSlices.
+type Endpoints interface {
+	Sync() error
+	Problems() []resolve.Problem
+}
+
+// Inputs are the channels the loop listens to.
+type Inputs struct {
+	Snapshots <-chan *watch.Snapshot
+	Facts     <-chan node.Facts
+	Changes   <-chan kernel.Change
+	Barriers  <-chan chan struct{} // closed once all snapshots before it are in the store
+	Releases  <-chan chan int      // get how many held Services were let go
+	Findings  <-chan []checkup.Finding
+}
+
+// observed is what the inputs have told.
+type observed struct {
+	snapshot *watch.Snapshot
+	unsynced bool      // the snapshot is not in the store yet
+	since    time.Time // when the oldest change of a manifest was noticed that is not applied yet
+	facts    *node.Facts
+	moved    bool // the facts changed since the last plan
+	tampered bool // a foreign program touched our tables
+	findings []checkup.Finding
+}
+
+// Loop is the one owner of our tables. Everything that happens wakes it; a step then takes
+// the newest state of everything and makes the kernel equal to it.
+type Loop struct {
+	opts     Options
+	log      *slog.Logger
+	observed observed
+	planner  *planner
+	applier  *applier
+	tamper   tamperGuard
+	wake     chan struct{} // a Part has problems, or Services to plan again
+
+	adopted bool          // the first plan was made
+	planned uint64        // the store's revision that the planner stands at
+	applied uint64        // the store's revision that the kernel stands at
+	wait    time.Duration // until a failed step is tried again; 0: it did not fail
+}
+
+// New makes a Loop. It begins to read our tables: changes of nf_tables must be watched already.
+func New(opts Options) *Loop {
+	if opts.Clock == nil {
+		opts.Clock = time.Now
+	}
+	l := &Loop{
+		opts: opts, log: opts.Log, planner: newPlanner(), wake: make(chan struct{}, 1),
+		applier: &applier{kernel: opts.Kernel, log: opts.Log},
+	}
+	l.planner.progress = opts.Watchdog.Progress
+	l.planner.occupied = newOccupied(opts.Log)
+	l.applier.readEarly()
+	return l
+}
+
+// Wake makes the loop take a step. It never waits.
+func (l *Loop) Wake() {
+	select {
+	case l.wake <- struct{}{}:
+	default: // it is awake already
+	}
+}
+
+// Run steps until ctx is done. Its error is one that no retry can mend.
+func (l *Loop) Run(ctx context.Context, in Inputs) error {
+	retry := time.NewTimer(retryLast)
+	retry.Stop()
+	recheck := time.NewTicker(occupiedEvery)
+	defer recheck.Stop()
+	for {
+		var barrier chan struct{}
+		var release chan int
+		select {
+		case <-ctx.Done():
+			return nil
+		case s := <-in.Snapshots:
+			l.take(s)
+		case f := <-in.Facts:
+			l.observed.facts, l.observed.moved = &f, true
+		case c := <-in.Changes:
+			if !l.noticed(c) {
+				continue
+			}
+		case <-l.opts.Store.Changed():
+		case <-l.wake:
+		case <-recheck.C:
+			if !l.recheck() {
+				continue
+			}
+		case <-retry.C:
+		case barrier = <-in.Barriers:
+		case release = <-in.Releases:
+		case l.observed.findings = <-in.Findings:
+		case <-l.opts.Watchdog.Beats():
+			continue
+		}
+		l.drain(in)
+		if barrier != nil {
+			l.syncFiles()
+			close(barrier)
+		}
+		released := 0
+		if release != nil {
+			released = l.release()
+		}
+		l.step()
+		if release != nil {
+			release <- released
+		}
+		retry.Stop()
+		if wait, needed := l.until(); needed {
+			retry.Reset(wait)
+		}
+	}
+}
+
+// take notes a newer snapshot.
+func (l *Loop) take(s *watch.Snapshot) {
+	l.observed.snapshot, l.observed.unsynced = s, true
+	if l.observed.since.IsZero() {
+		l.observed.since = s.Noticed
+	}
+}
+
+// drain takes all inputs that wait, so that one step serves them.
+func (l *Loop) drain(in Inputs) {
+	for {
+		select {
+		case s := <-in.Snapshots:
+			l.take(s)
+		case f := <-in.Facts:
+			l.observed.facts, l.observed.moved = &f, true
+		case c := <-in.Changes:
+			l.noticed(c)
+		case <-l.opts.Store.Changed():
+		case <-l.wake:
+		default:
+			return
+		}
+	}
+}
+
+// step makes the kernel equal to what is accepted, as far as it can, and publishes
+// how far that was.
+func (l *Loop) step() {
+	start := time.Now()
+	done, err := l.converge()
+	switch {
+	case err == nil:
+		l.wait = 0
+	case l.wait == 0:
+		l.wait = retryFirst
+	default:
+		l.wait = min(2*l.wait, retryLast)
+	}
+	if err != nil {
+		l.log.Error("not everything is programmed", "err", err, "retry", l.wait)
+	}
+	for _, p := range l.opts.Parts {
+		p.Stepped(Step{Facts: l.observed.facts, Applied: done.applied, Synced: err == nil && l.adopted})
+	}
+	l.publish(start, done, err)
+}
+
+// converge is one round of store, plan and commit.
+func (l *Loop) converge() (committed, error) {
+	l.opts.Watchdog.Progress()
+	storeErr := l.syncFiles()
+	l.clearStoreSignal()
+	storeErr = errors.Join(storeErr, l.opts.Cluster.Sync(l.observed.facts))
+	l.opts.Watchdog.Progress()
+	if l.waitsFor() != "" {
+		return committed{}, storeErr
+	}
+	storeErr = errors.Join(storeErr, l.opts.Endpoints.Sync())
+	tr, restored, revision, err := l.plan()
+	if err != nil {
+		return committed{}, errors.Join(storeErr, err)
+	}
+	l.opts.Watchdog.Progress()
+	done, err := l.apply(tr, restored)
+	if err == nil {
+		l.healed(done)
+		l.applied = revision
+		if storeErr == nil {
+			l.becomeReady(done)
+		}
+	}
+	return done, errors.Join(storeErr, err)
+}
+
+// apply commits what was planned, with the Parts told before.
+func (l *Loop) apply(tr nft.Transition, restored bool) (committed, error) {
+	l.tellParts()
+	if tr.Empty() && l.applier.certain() {
+		if restored {
+			l.applying(restored)
+		}
+		l.planner.quarantine.settled()
+		return committed{applied: true}, nil
+	}
+	l.applying(restored)
+	done, err := l.applier.apply(tr, l.planner.compiler.From)
+	if _, refused := refusal(err); refused {
+		done, err = l.isolate(err, tr.Forget)
+		l.tellParts()
+	}
+	if err == nil {
+		l.planner.quarantine.settled()
+		done.applied = true
+	}
+	return done, err
+}
+
+// tellParts hands on what was planned since the last call.
+func (l *Loop) tellParts() {
+	host, services := l.planner.take()
+	if host == nil && len(services) == 0 {
+		return
+	}
+	for _, p := range l.opts.Parts {
+		p.Planned(host, services)
+	}
+}
+
+func (l *Loop) applying(restored bool) {
+	for _, p := range l.opts.Parts {
+		p.Applying(restored)
+	}
+}
+
+// waitsFor names what has to be read before anything may be applied: what is not known yet must
+// not look like nothing. It is empty when everything was read.
+func (l *Loop) waitsFor() string {
+	switch {
+	case l.observed.facts == nil:
+		return "the addresses of this host are not read yet"
+	case l.observed.snapshot == nil && l.opts.Watching:
+		return "the manifests are not read yet"
+	case l.observed.unsynced:
+		return "the manifests could not be stored yet"
+	}
+	return ""
+}
+
+// syncFiles makes the store's objects those of the newest snapshot.
+func (l *Loop) syncFiles() error {
+	if at, due := l.opts.Removals.until(); due && !l.opts.Clock().Before(at) {
+		l.observed.unsynced = true
+	}
+	if !l.observed.unsynced {
+		return nil
+	}
+	l.opts.Removals.look(l.observed.snapshot.Sources)
+	if _, err := l.opts.Store.SyncFiles(l.observed.snapshot.Files); err != nil {
+		return err
+	}
+	l.observed.unsynced = false
+	return nil
+}
+
+// plan brings the planner to the store's newest revision. restored reports that rules of ours were
+// missing in the kernel for a while.
+func (l *Loop) plan() (tr nft.Transition, restored bool, revision uint64, err error) {
+	if !l.adopted {
+		return l.adopt()
+	}
+	tampered := l.observed.tampered && l.tamper.mayHeal(l.opts.Clock())
+	changes := l.opts.Store.Changes(l.planned)
+	changed := slices.Concat(changes.Services, l.planner.quarantine.due(l.opts.Clock()), l.retries())
+	if changes.All || l.observed.moved {
+		changed = append(changed, l.allServices()...)
+	}
+	if l.observed.moved {
+		tr = l.planner.relocate(l.opts.Host(l.observed.facts), l.opts.Store, changed)
+	} else {
+		tr = l.planner.update(l.opts.Store, changed)
+	}
+	l.observed.moved, l.planned = false, changes.Revision
+	if tampered {
+		have, err := l.applier.read()
+		if err != nil {
+			return tr, false, 0, err
+		}
+		forget := tr.Forget
+		tr = l.planner.compiler.From(have)
+		tr.Forget = forget
+		l.observed.tampered = false
+	}
+	return tr, tampered, changes.Revision, nil
+}
+
+// adopt plans all Services on top of what the kernel holds.
+func (l *Loop) adopt() (tr nft.Transition, restored bool, revision uint64, err error) {
+	changes := l.opts.Store.Changes(0)
+	if l.observed.tampered {
+		l.applier.early = nil // it may be from before
+	}
+	have, err := l.applier.read()
+	if err != nil {
+		return tr, false, 0, err
+	}
+	for _, p := range l.opts.Parts {
+		p.Adopt(have)
+	}
+	tr = l.planner.adopt(have, l.opts.Host(l.observed.facts), l.opts.Store, l.allServices())
+	l.adopted, l.observed.moved, l.observed.tampered, l.planned = true, false, false, changes.Revision
+	// When not all rules were there, nobody knows for how long.
+	return tr, !tr.Empty(), changes.Revision, nil
+}
+
+// allServices are the Services that are stored and those that are planned.
+func (l *Loop) allServices() []string {
+	keys := l.planner.known()
+	for key := range l.opts.Store.Services() {
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+// retries are the Services that Parts want planned again.
+func (l *Loop) retries() []string {
+	keys := l.planner.again
+	l.planner.again = nil
+	for _, p := range l.opts.Parts {
+		keys = append(keys, p.Retry()...)
+	}
+	return keys
+}
+
+// until is how long the next step may wait for something to happen, if it may not wait
+// for ever.
+func (l *Loop) until() (wait time.Duration, needed bool) {
+	now := l.opts.Clock()
+	at := func(d time.Duration) {
+		if d = max(d, time.Millisecond); !needed || d < wait {
+			wait, needed = d, true
+		}
+	}
+	if l.wait > 0 {
+		at(l.wait)
+	}
+	if len(l.planner.quarantine.left) > 0 {
+		at(l.planner.quarantine.retryAt.Sub(now))
+	}
+	if when, due := l.tamper.until(); due {
+		at(when.Sub(now))
+	}
+	if when, due := l.opts.Removals.until(); due {
+		at(when.Sub(now))
+	}
+	return wait, needed
+}
+
+// clearStoreSignal clears the store's change signal before planning, so that the loop's own writes
+// do not wake it.
+func (l *Loop) clearStoreSignal() {
+	select {
+	case <-l.opts.Store.Changed():
+	default:
+	}
+}

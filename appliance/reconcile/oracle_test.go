@@ -1,0 +1,223 @@
+package reconcile
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"svcctl.io/svcctl/appliance/oracle"
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/sim"
+	"svcctl.io/svcctl/store/object"
+)
+
+// Another seed tries other worlds; one that failed is tried alone with
+// -oracle.seed N -oracle.histories 1.
+var (
+	oracleSeed      = flag.Uint64("oracle.seed", 1, "the first seed of the tests against package oracle")
+	oracleHistories = flag.Int("oracle.histories", 2000, "how many histories of three worlds TestOracle makes")
+)
+
+// packetsPerWorld are tried on each of the three worlds of a history, which makes
+// 120,000 in all.
+const packetsPerWorld = 20
+
+// TestOracle plans random worlds as the appliance does: one from nothing, then one with
+// changed objects, then one on a changed box. It runs packets through the rulesets and
+// compares what becomes of them to what package oracle says that should.
+func TestOracle(t *testing.T) {
+	t.Parallel()
+	met := map[string]int{}
+	for seed := *oracleSeed; seed < *oracleSeed+uint64(*oracleHistories); seed++ {
+		r := rand.New(rand.NewPCG(seed, 0))
+		first := oracle.Generate(r)
+		history := []*oracle.World{first, first.Next(r), oracle.Generate(r)}
+		p := newPlanner()
+		for i, world := range history {
+			planStep(p, history[:i+1])
+			ruleset := p.compiler.Ruleset()
+			for _, packet := range world.Packets(r, packetsPerWorld) {
+				if disagreement(world, ruleset, packet) != "" {
+					reportDisagreement(t, seed, history[:i+1], packet)
+					return
+				}
+				for _, outcome := range world.Decide(packet) {
+					met[string(outcome.Kind)+string(outcome.Source)]++
+				}
+			}
+		}
+	}
+	// The worlds are of use only while everything happens in them.
+	for _, outcome := range []string{
+		"deliveredplain", "deliveredmasqueraded", "deliveredeither source", "refused", "unreachable", "dropped", "answered", "untouched",
+	} {
+		if met[outcome] < *oracleHistories/10 {
+			t.Errorf("%q only %d times: the generated worlds have become too tame", outcome, met[outcome])
+		}
+	}
+	t.Logf("%d outcomes of packets: %v", sum(met), met)
+}
+
+func sum(counts map[string]int) (n int) {
+	for _, count := range counts {
+		n += count
+	}
+	return n
+}
+
+// planStep brings a planner from the worlds before to the last one, by the way that the
+// appliance takes for such a change.
+func planStep(p *planner, history []*oracle.World) nft.Transition {
+	world := history[len(history)-1]
+	cfg, facts := configOf(&world.Box), factsOf(&world.Box)
+	host := Host{Facts: &facts, Box: cfg.Box(&facts), Resolve: cfg.ResolveFacts(&facts)}
+	objs := (*worldObjects)(world)
+	if len(history) == 1 {
+		return p.adopt(nil, host, objs, objs.keys())
+	}
+	before := history[len(history)-2]
+	if !reflect.DeepEqual(before.Box, objs.Box) {
+		return p.relocate(host, objs, append((*worldObjects)(before).keys(), objs.keys()...))
+	}
+	return p.update(objs, changedServices(before, world))
+}
+
+// changedServices are the Services that anything changed about.
+func changedServices(before, after *oracle.World) []string {
+	a, b := (*worldObjects)(before), (*worldObjects)(after)
+	return slices.DeleteFunc(append(a.keys(), b.keys()...), func(key string) bool {
+		service, parts, endpoints := a.Service(key)
+		otherService, otherParts, otherEndpoints := b.Service(key)
+		return service == otherService && slices.Equal(parts, otherParts) && endpoints == otherEndpoints
+	})
+}
+
+// planWorlds plans a history from its beginning.
+func planWorlds(history ...*oracle.World) nft.Ruleset {
+	p := newPlanner()
+	for i := range history {
+		planStep(p, history[:i+1])
+	}
+	return p.compiler.Ruleset()
+}
+
+// reportDisagreement shows the smallest history that still disagrees about the packet:
+// one world if that is enough, else the last change.
+func reportDisagreement(t *testing.T, seed uint64, history []*oracle.World, packet oracle.Packet) {
+	t.Helper()
+	fails := func(history ...*oracle.World) bool {
+		return disagreement(history[len(history)-1], planWorlds(history...), packet) != ""
+	}
+	for length := 1; length <= len(history); length++ {
+		shortest := slices.Clone(history[len(history)-length:])
+		if !fails(shortest...) {
+			continue
+		}
+		var text strings.Builder
+		for i := range shortest {
+			shortest[i] = shortest[i].Shrink(func(w *oracle.World) bool {
+				trial := slices.Clone(shortest)
+				trial[i] = w
+				return fails(trial...)
+			})
+			fmt.Fprintf(&text, "world %d of %d:\n%s", i+1, length, shortest[i])
+		}
+		t.Fatalf("seed %d: %v\n%s\n%s", seed, packet,
+			disagreement(shortest[length-1], planWorlds(shortest...), packet), &text)
+	}
+	t.Fatalf("seed %d: %v: the disagreement cannot be repeated", seed, packet)
+}
+
+// disagreement says how a ruleset treats a packet otherwise than the oracle wants.
+func disagreement(world *oracle.World, ruleset nft.Ruleset, packet oracle.Packet) string {
+	host := hostOf(&world.Box, ruleset, packet.To.Addr().Is4())
+	return compareOutcomes(host, packet, world.Decide(packet), host.Outcomes(simPacket(&world.Box, packet)))
+}
+
+// compareOutcomes says what is wanted and does not happen, and what happens and is not
+// wanted.
+func compareOutcomes(host *sim.Host, packet oracle.Packet, want []oracle.Outcome, got []sim.Result) string {
+	var missing, surplus []string
+	for _, w := range want {
+		if !slices.ContainsFunc(got, func(g sim.Result) bool { return allows(w, host, packet, g) }) {
+			missing = append(missing, w.String())
+		}
+	}
+	for _, g := range got {
+		if !slices.ContainsFunc(want, func(w oracle.Outcome) bool { return allows(w, host, packet, g) }) {
+			surplus = append(surplus, g.String()+"\n\t\t"+strings.Join(g.Trace, "\n\t\t"))
+		}
+	}
+	if len(missing)+len(surplus) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("the oracle wants %v\n\tmissing: %v\n\tsurplus: %s", want, missing, strings.Join(surplus, "\n\t"))
+}
+
+// allows tells whether a result of the simulator is an outcome of the oracle.
+func allows(want oracle.Outcome, host *sim.Host, packet oracle.Packet, got sim.Result) bool {
+	switch want.Kind {
+	case oracle.Delivered:
+		oif, _ := host.Route(want.To.Addr())
+		plain, masqueraded := got.Src == packet.From.Addr(), got.Src == host.MasqueradeAddr(oif)
+		return got.Kind == sim.Delivered && got.Dst == want.To &&
+			(plain && want.Source != oracle.Masqueraded || masqueraded && want.Source != oracle.Plain)
+	case oracle.Refused:
+		with := nft.RejectPortUnreachable
+		if packet.Protocol == oracle.TCP {
+			with = nft.RejectTCPReset
+		}
+		return got.Kind == sim.Rejected && got.RejectWith == with
+	case oracle.Unreachable:
+		return got.Kind == sim.Rejected && got.RejectWith == nft.RejectHostUnreachable
+	case oracle.Dropped:
+		return got.Kind == sim.Dropped
+	case oracle.Answered:
+		_, local := host.Route(got.Dst.Addr())
+		return got.Kind == sim.Delivered && local && !got.SNATed
+	}
+	return got.Kind == sim.Delivered && !got.DNATed && !got.SNATed
+}
+
+// worldObjects gives the planner the objects of a world, as the store would.
+type worldObjects oracle.World
+
+func (w *worldObjects) keys() []string {
+	var keys []string
+	for _, service := range w.Services {
+		keys = append(keys, object.RefOf(service).Key())
+	}
+	return keys
+}
+
+// Service gives the mirrors of Endpoints too, which the endpoints controllers make.
+func (w *worldObjects) Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
+	service, parts, legacy := w.stored(key)
+	return service, append(parts, w.generated(key)...), legacy
+}
+
+func (w *worldObjects) stored(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
+	var service *object.Service
+	var parts []*object.EndpointSlice
+	var endpoints *object.Endpoints
+	for _, o := range w.Services {
+		if object.RefOf(o).Key() == key {
+			service = o
+		}
+	}
+	for _, o := range w.Slices {
+		if o.Metadata.Namespace+"/"+o.Metadata.Labels[object.LabelServiceName] == key {
+			parts = append(parts, o)
+		}
+	}
+	for _, o := range w.Endpoints {
+		if object.RefOf(o).Key() == key {
+			endpoints = o
+		}
+	}
+	return service, parts, endpoints
+}

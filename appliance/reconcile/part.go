@@ -1,0 +1,81 @@
+package reconcile
+
+import (
+	"context"
+	"net/netip"
+
+	"svcctl.io/svcctl/appliance/conntrack"
+	"svcctl.io/svcctl/appliance/node"
+	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/nft"
+)
+
+// Part follows the loop. The loop calls its methods, but for Run, one at a time and from one
+// goroutine; none of them may wait for anything. Embed NopPart for the methods that a Part
+// has no use for.
+type Part interface {
+	// Name names the Part in the log.
+	Name() string
+	// Run works until ctx is done. It calls changed, which never waits, when Problems or Retry
+	// have other results than before. An error ends the appliance.
+	Run(ctx context.Context, changed func()) error
+
+	// Adopt takes the tables that the kernel held at the start, before the first Planned.
+	Adopt(have nft.Ruleset)
+	// Planned takes the Services whose plan changed, each with all it has. host is nil unless the
+	// host changed; then, and at the first call, all Services are among them.
+	Planned(host *Host, services []Service)
+	// Applying announces a transaction with what was Planned. restored reports that rules of ours
+	// were missing in the kernel for a while.
+	Applying(restored bool)
+	// Stepped ends each step of the loop.
+	Stepped(Step)
+
+	// Problems are shown in the status.
+	Problems() []resolve.Problem
+	// Retry names the Services, "namespace/name", to plan again though no object changed. Each
+	// is named once.
+	Retry() []string
+}
+
+// Host is this host as the loop plans for it.
+type Host struct {
+	Facts *node.Facts
+	Box   nft.Box
+	// Resolve is what Services are resolved against.
+	Resolve resolve.Facts
+	// Loopback are the loopback addresses that node ports answer on.
+	Loopback []netip.Addr
+}
+
+// Service is what one Service came to.
+type Service struct {
+	// Key is "namespace/name".
+	Key string
+	// Ports are served; none: the Service is gone, or has nothing that can be served.
+	Ports []nft.ServicePort
+	// Health is set when the Service has a health-check node port.
+	Health *resolve.Health
+	Drain  conntrack.Drain
+}
+
+// Step is the outcome of one step of the loop.
+type Step struct {
+	// Facts are nil until they were read for the first time.
+	Facts *node.Facts
+	// Applied reports that the kernel holds all that was Planned.
+	Applied bool
+	// Synced reports that nothing waits to be read, stored or applied.
+	Synced bool
+}
+
+// NopPart is a Part that does nothing.
+type NopPart struct{}
+
+func (NopPart) Run(ctx context.Context, _ func()) error { <-ctx.Done(); return nil }
+func (NopPart) Adopt(nft.Ruleset)                       {}
+func (NopPart) Planned(*Host, []Service)                {}
+func (NopPart) Applying(bool)                           {}
+func (NopPart) Stepped(Step)                            {}
+func (NopPart) Problems() []resolve.Problem             { return nil }
+func (NopPart) Retry() []string                         { return nil }

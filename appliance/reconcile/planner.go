@@ -1,0 +1,255 @@
+package reconcile
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"svcctl.io/svcctl/appliance/conntrack"
+	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/parallel"
+)
+
+// Objects is what the planner reads of the store. What it returns is never changed
+// afterwards.
+type Objects interface {
+	Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints)
+}
+
+// planner turns objects and the facts of the host into the ruleset they ask for. It decides and
+// does nothing. Its work for a change is proportional to the Services that the change touches.
+type planner struct {
+	host     Host
+	claims   resolve.Claims
+	compiler *nft.Compiler
+	problems map[string][]resolve.Problem // by Service
+	sizes    map[string]size              // by Service
+	total    size
+	again    []string  // Services that wait for a port that a program has
+	occupied *occupied // nil: nobody else listens on this host
+	// progress is called for every Service: planning many takes long on a busy machine.
+	progress func()
+
+	// planned are the Services whose plan changed since Parts were told, with the host if that did.
+	planned     map[string]Service
+	hostChanged bool
+
+	quarantine quarantine
+}
+
+// size counts what is served.
+type size struct{ ports, frontends, endpoints int }
+
+func (s size) plus(o size, sign int) size {
+	return size{s.ports + sign*o.ports, s.frontends + sign*o.frontends, s.endpoints + sign*o.endpoints}
+}
+
+func newPlanner() *planner {
+	return &planner{
+		progress:   func() {},
+		compiler:   nft.NewCompiler(),
+		problems:   map[string][]resolve.Problem{},
+		sizes:      map[string]size{},
+		planned:    map[string]Service{},
+		quarantine: newQuarantine(),
+	}
+}
+
+// adopt plans all Services on top of a ruleset that is in the kernel.
+func (p *planner) adopt(have nft.Ruleset, host Host, objs Objects, all []string) nft.Transition {
+	p.place(host)
+	if p.occupied != nil {
+		p.occupied.before = have
+		defer func() { p.occupied.before = nil }()
+	}
+	return p.compiler.Adopt(have, nft.State{Box: host.Box, Services: p.resolve(objs, all)})
+}
+
+// place sets the host that is planned for from now on.
+func (p *planner) place(host Host) {
+	p.host, p.hostChanged = host, true
+	if p.occupied != nil {
+		p.host.Resolve.Taken = p.taken
+	}
+}
+
+// update plans the Services that changed.
+func (p *planner) update(objs Objects, changed []string) nft.Transition {
+	p.retry(changed)
+	return p.compiler.Update(nil, p.resolve(objs, changed))
+}
+
+// relocate plans all Services for a host that changed.
+func (p *planner) relocate(host Host, objs Objects, all []string) nft.Transition {
+	p.place(host)
+	p.retry(all)
+	return p.compiler.Update(&host.Box, p.resolve(objs, all))
+}
+
+// retry plans Services that the kernel refused as their objects ask.
+func (p *planner) retry(services []string) {
+	for _, key := range services {
+		delete(p.quarantine.left, key)
+	}
+}
+
+// planned is what one Service comes to.
+type planned struct {
+	resolve.Output
+	since time.Time // its creation
+	drain conntrack.Drain
+}
+
+// resolve gives the ports of the Services that changed and of those that gain or lose a frontend
+// by that; a Service that is gone has none.
+func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.ServicePort {
+	if p.occupied != nil {
+		p.occupied.known = false
+	}
+	changed = sortedOnce(changed)
+	outputs := p.resolveAll(objs, changed)
+	affected := map[string]bool{}
+	for i, key := range changed {
+		for _, other := range p.claims.Set(key, outputs[i].since, outputs[i].Ports) {
+			if _, is := slices.BinarySearch(changed, other); !is {
+				affected[other] = true
+			}
+		}
+	}
+	for key := range affected {
+		changed = append(changed, key)
+		outputs = append(outputs, p.resolveOne(objs, key))
+	}
+	granted := make([][]nft.ServicePort, len(outputs))
+	conflicts := make([][]resolve.Problem, len(outputs))
+	parallel.Do(len(outputs), minShare, func(i int) {
+		p.progress()
+		namespace, name, _ := cutKey(changed[i])
+		granted[i], conflicts[i] = p.claims.Grant(object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}, outputs[i].Ports)
+	})
+	ports := make(map[string][]nft.ServicePort, len(outputs))
+	for i, key := range changed {
+		out := &outputs[i]
+		ports[key] = granted[i]
+		svc := Service{Key: key, Ports: granted[i], Health: out.Health, Drain: out.drain}
+		p.planned[key] = svc
+		p.quarantine.granted(svc)
+		p.record(key, granted[i], append(out.Problems, conflicts[i]...))
+	}
+	return ports
+}
+
+// take gives what Parts are to be told: the Services whose plan changed since the last call, by
+// key, and the host if it did.
+func (p *planner) take() (host *Host, services []Service) {
+	if p.hostChanged {
+		host = &p.host
+	}
+	services = make([]Service, 0, len(p.planned))
+	for _, key := range slices.Sorted(maps.Keys(p.planned)) {
+		services = append(services, p.planned[key])
+	}
+	p.hostChanged = false
+	p.planned = map[string]Service{}
+	return host, services
+}
+
+// resolveAll is resolveOne for each key.
+func (p *planner) resolveAll(objs Objects, keys []string) []planned {
+	outputs := make([]planned, len(keys))
+	parallel.Do(len(keys), minShare, func(i int) {
+		p.progress()
+		outputs[i] = p.resolveOne(objs, keys[i])
+	})
+	return outputs
+}
+
+// minShare is how many Services are enough for another CPU.
+const minShare = 256
+
+func sortedOnce(keys []string) []string {
+	keys = slices.Sorted(slices.Values(keys))
+	return slices.Compact(keys)
+}
+
+func cutKey(key string) (namespace, name string, ok bool) {
+	for i := range len(key) {
+		if key[i] == '/' {
+			return key[:i], key[i+1:], true
+		}
+	}
+	return "", key, false
+}
+
+func (p *planner) resolveOne(objs Objects, key string) planned {
+	var out planned
+	svc, slices, _ := objs.Service(key)
+	if svc != nil && svc.Metadata.CreationTimestamp != nil {
+		out.since = *svc.Metadata.CreationTimestamp
+	}
+	if left, is := p.quarantine.left[key]; is {
+		namespace, name, _ := cutKey(key)
+		out.Ports, out.drain = left.Ports, left.Drain
+		out.Problems = []resolve.Problem{left.problem(object.Ref{Kind: object.KindService, Namespace: namespace, Name: name})}
+		return out
+	}
+	if svc == nil {
+		return out
+	}
+	out.Output = resolve.Service(resolve.Input{Service: svc, Slices: slices}, &p.host.Resolve)
+	var err error
+	if out.drain, err = conntrack.ParseDrain(svc.Metadata.Annotations); err != nil {
+		out.Problems = append(out.Problems, resolve.Problem{
+			Object: object.RefOf(svc), Field: "metadata.annotations", Reason: "InvalidAnnotation", Message: err.Error(), Warning: true,
+		})
+	}
+	return out
+}
+
+// record keeps the problems and the sizes of a Service.
+func (p *planner) record(key string, ports []nft.ServicePort, problems []resolve.Problem) {
+	if len(problems) > 0 {
+		p.problems[key] = problems
+	} else {
+		delete(p.problems, key)
+	}
+	p.total = p.total.plus(p.sizes[key], -1)
+	var now size
+	for i := range ports {
+		now = now.plus(size{1, len(ports[i].Frontends), len(ports[i].Pools[nft.PoolCluster])}, 1)
+	}
+	p.total = p.total.plus(now, 1)
+	if now == (size{}) {
+		delete(p.sizes, key)
+		return
+	}
+	p.sizes[key] = now
+}
+
+// known are the Services that something is planned or reported for.
+func (p *planner) known() []string {
+	return slices.AppendSeq(slices.Collect(maps.Keys(p.sizes)), maps.Keys(p.problems))
+}
+
+// allProblems lists the problems of all Services by Service.
+func (p *planner) allProblems() []resolve.Problem {
+	var all []resolve.Problem
+	for _, key := range slices.Sorted(maps.Keys(p.problems)) {
+		all = append(all, p.problems[key]...)
+	}
+	if p.occupied != nil {
+		all = append(all, p.occupied.late...)
+	}
+	slices.SortStableFunc(all, func(a, b resolve.Problem) int { return cmp.Compare(a.Object.String(), b.Object.String()) })
+	return all
+}
+
+// Plan compiles the ruleset of all Services for a host, from nothing, and their problems.
+func Plan(host Host, objs Objects, services []string) (nft.Ruleset, []resolve.Problem) {
+	p := newPlanner()
+	p.adopt(nil, host, objs, services)
+	return p.compiler.Ruleset(), p.allProblems()
+}

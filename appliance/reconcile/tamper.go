@@ -1,0 +1,159 @@
+package reconcile
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"svcctl.io/svcctl/nft/kernel"
+	"svcctl.io/svcctl/store/manifest"
+)
+
+// reasonInterference is the reason of the problem that another program keeps changing
+// our tables.
+const reasonInterference = "ForeignInterference"
+
+const (
+	// More than fightHeals heals within fightWindow are a fight.
+	fightHeals  = 5
+	fightWindow = 10 * time.Second
+	// In a fight the time between two heals doubles from the first pause to the last.
+	pauseFirst = time.Second
+	pauseLast  = 30 * time.Second
+	// A fight is over when nobody changed anything for this long.
+	fightPeace = time.Minute
+)
+
+// tamperGuard decides how often our tables are put right. One program that changes
+// them once is answered at once; with one that does so again and again nobody wins, so
+// the answers become rare and somebody is called.
+type tamperGuard struct {
+	heals   []time.Time   // of the last fightWindow
+	pause   time.Duration // between heals; 0: there is no fight
+	next    time.Time     // no heal before this
+	last    time.Time     // the last change by others
+	since   time.Time     // the first one that is not put right yet; zero: there is none
+	culprit string        // in the words of the problem
+}
+
+// noticed notes a change by somebody else.
+func (i *tamperGuard) noticed(c kernel.Change, now time.Time) {
+	i.last = now
+	if i.since.IsZero() {
+		i.since = now
+	}
+	if i.pause == 0 {
+		i.culprit = "another program"
+		if c.Comm != "" {
+			i.culprit = fmt.Sprintf("%s (process %d)", c.Comm, c.PID)
+		}
+	}
+}
+
+// mayHeal tells whether a heal is due.
+func (i *tamperGuard) mayHeal(now time.Time) bool { return i.pause == 0 || !now.Before(i.next) }
+
+// healed notes that everything is as it should be, and how long it was not. A reading
+// that found nothing to mend is not counted as a heal.
+func (i *tamperGuard) healed(now time.Time, mended bool) (took time.Duration) {
+	if !i.since.IsZero() {
+		took = now.Sub(i.since)
+	}
+	i.since = time.Time{}
+	if !mended {
+		return took
+	}
+	recent := i.heals[:0]
+	for _, at := range i.heals {
+		if now.Sub(at) < fightWindow {
+			recent = append(recent, at)
+		}
+	}
+	i.heals = append(recent, now)
+	switch {
+	case i.pause > 0:
+		i.pause = min(2*i.pause, pauseLast)
+	case len(i.heals) > fightHeals:
+		i.pause = pauseFirst
+	}
+	i.next = now.Add(i.pause)
+	return took
+}
+
+// calm ends a fight that is over.
+func (i *tamperGuard) calm(now time.Time) {
+	if i.pause > 0 && i.since.IsZero() && now.Sub(i.last) >= fightPeace {
+		*i = tamperGuard{}
+	}
+}
+
+// until is when something is to be done about it, if anything is.
+func (i *tamperGuard) until() (at time.Time, needed bool) {
+	switch {
+	case i.pause == 0:
+		return time.Time{}, false
+	case !i.since.IsZero():
+		return i.next, true
+	}
+	return i.last.Add(fightPeace), true
+}
+
+// away says that the rules are not in force as they should be, and when they will be. It is
+// for when a change by others is known and waits to be put right.
+func (i *tamperGuard) away() error {
+	return fmt.Errorf("the rules are not in force: %s changed the tables of svcctl and keeps doing so, and they are put right at %s UTC",
+		i.culprit, i.next.UTC().Format(time.TimeOnly))
+}
+
+// problem is what the status says during a fight.
+func (i *tamperGuard) problem() (p manifest.Problem, fight bool) {
+	if i.pause == 0 {
+		return p, false
+	}
+	return manifest.Problem{Reason: reasonInterference, Message: fmt.Sprintf(
+		"%s keeps changing the tables of svcctl, more than %d times in %v; they are put right, but ever more rarely, up to every %v: "+
+			"stop that program, or keep it off the tables ip svcctl and ip6 svcctl", i.culprit, fightHeals, fightWindow, pauseLast)}, true
+}
+
+// noticed notes a change of nf_tables and reports whether it concerns our tables.
+func (l *Loop) noticed(c kernel.Change) bool {
+	switch {
+	case c.Lost:
+		l.log.Warn("changes to nf_tables were missed; our tables are read again")
+	case c.Ours:
+		l.opts.Publisher.foreign++
+		l.opts.Publisher.Metrics.ForeignChanged()
+		if l.tamper.pause == 0 { // while it goes on, the problem says so
+			l.log.Warn("our tables were changed by another program; they are put right", "pid", c.PID, "comm", c.Comm, "generation", c.Generation)
+		}
+		l.tamper.noticed(c, l.opts.Clock())
+	default:
+		return false
+	}
+	l.observed.tampered = true
+	return true
+}
+
+// healed notes that what a foreign program did is undone, if it is.
+func (l *Loop) healed(done committed) {
+	now := l.opts.Clock()
+	defer l.tamper.calm(now)
+	if l.observed.tampered || l.tamper.since.IsZero() {
+		return
+	}
+	mended := done.transactions > 0
+	took := l.tamper.healed(now, mended)
+	if mended {
+		l.opts.Publisher.Metrics.Healed(took)
+		level := slog.LevelInfo
+		if l.tamper.pause > 0 { // while it goes on, the problem says so
+			level = slog.LevelDebug
+		}
+		l.log.Log(context.Background(), level, "our tables are put right", "dur", took.Round(time.Microsecond), "operations", done.operations)
+	}
+	// A flush takes a sentinel that belongs to nobody (kernels before 5.12) with it.
+	if err := l.opts.HoldSentinel(); err != nil {
+		l.log.Warn("established connections are not protected from a foreign flush of the ruleset", "err", err)
+	}
+}

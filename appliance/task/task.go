@@ -1,0 +1,54 @@
+package task
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Task is one of the things that a program does all the time.
+type Task struct {
+	// Name names the Task in the log and in errors.
+	Name string
+	// Run works until ctx is done and returns nil then. An error ends all Tasks.
+	Run func(ctx context.Context) error
+}
+
+// overdue is how long after its end a Task may still run before the log names it.
+const overdue = 10 * time.Second
+
+// Run runs all Tasks until ctx is done or one of them fails, and returns when all have
+// returned. The error names the Task that failed first. A panic of a Task ends the process.
+func Run(ctx context.Context, log *slog.Logger, tasks ...Task) error {
+	group, ctx := errgroup.WithContext(ctx)
+	var mu sync.Mutex
+	running := map[string]bool{}
+	for _, t := range tasks {
+		running[t.Name] = true
+		group.Go(func() error {
+			err := t.Run(ctx)
+			mu.Lock()
+			delete(running, t.Name)
+			mu.Unlock()
+			if err != nil {
+				return fmt.Errorf("%s: %w", t.Name, err)
+			}
+			return nil
+		})
+	}
+	stop := context.AfterFunc(ctx, func() {
+		time.AfterFunc(overdue, func() {
+			mu.Lock()
+			defer mu.Unlock()
+			for name := range running {
+				log.Warn("the process waits for a task to end", "task", name)
+			}
+		})
+	})
+	defer stop()
+	return group.Wait()
+}
