@@ -43,6 +43,11 @@ const (
 	// there, and pingTimeout how long it may take to say so.
 	pingAfter   = 30 * time.Second
 	pingTimeout = 15 * time.Second
+	// maxUnread is how much of its requests' bodies a HTTP/2 connection may send before
+	// anybody reads them; net/http's own value is 1 MiB.
+	maxUnread = 128 << 10
+	// maxFrame is the least that HTTP/2 lets a frame be: each connection keeps room for one.
+	maxFrame = 16 << 10
 	// shutdownTimeout is how long requests under way may take to finish at the end.
 	// Under the 2 s in which the whole program has stopped.
 	shutdownTimeout = 1500 * time.Millisecond
@@ -70,6 +75,7 @@ func (l limits) serve(ctx context.Context, ln net.Listener, h http.Handler, log 
 		MaxHeaderBytes:    maxHeaderBytes,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: maxStreams, SendPingTimeout: pingAfter, PingTimeout: pingTimeout, WriteByteTimeout: l.write,
+			MaxReceiveBufferPerConnection: maxUnread, MaxReceiveBufferPerStream: maxUnread / 2, MaxReadFrameSize: maxFrame,
 		},
 		BaseContext: func(net.Listener) context.Context { return requests },
 		ConnContext: withPeer,

@@ -5,12 +5,22 @@ import (
 	"slices"
 )
 
-// Session affinity of a Service port: a map of clients, a chain that recalls a
-// client before an endpoint is picked, and chains that remember it where the
-// packet already carries its endpoint. The cost is one lookup for any number of
-// endpoints. Where clients get different pools each pool has a map, since an endpoint
-// of the one may not serve the other; a client whose endpoint serves both is
-// remembered in both, so that it meets the same one by every address.
+// Session affinity of a Service port: a map of clients, a chain that recalls a client
+// before an endpoint is picked, and chains that remember it where the endpoint's first
+// answer passes. The cost is one lookup for any number of endpoints. Where clients get
+// different pools each pool has a map, since an endpoint of the one may not serve the
+// other; a client whose endpoint serves both is remembered in both, so that it meets the
+// same one by every address.
+//
+// Only an answer makes an endpoint worth coming back to: a client that was remembered with
+// its first packet would go on to an endpoint that is down for as long as it tries. Until
+// the answer comes, the connections that a new client makes at the same time go to one
+// endpoint all the same: a newcomer's first packet puts its endpoint into the map of the
+// unanswered, where it stays for newcomerLife and is not prolonged by others. A refusal
+// ends that at once.
+//
+// Newcomers are those whom no affinity map had when they came. Only they pay for an element
+// in the map of the unanswered: those who are remembered look into one small set instead.
 
 func (p *compiledPort) affinityMap(pool Pool) Set {
 	return Set{
@@ -18,6 +28,17 @@ func (p *compiledPort) affinityMap(pool Pool) Set {
 		Key:     []Type{TypeAddr},
 		Data:    dataEndpoint,
 		Timeout: affinityLife,
+		Dynamic: true,
+		Size:    affinitySize,
+	}
+}
+
+func (p *compiledPort) unansweredMap(pool Pool) Set {
+	return Set{
+		Name:    "unanswered" + pools[pool].qualifier + "/" + p.ID,
+		Key:     []Type{TypeAddr},
+		Data:    dataEndpoint,
+		Timeout: newcomerLife,
 		Dynamic: true,
 		Size:    affinitySize,
 	}
@@ -37,26 +58,36 @@ func (p *compiledPort) recall(fe *Frontend, pool Pool) string {
 	return name + pools[pool].qualifier + "/" + p.ID
 }
 
-// remember names the chain in which a frontend's clients are remembered: frontends
-// differ in the pools they use and in what comes after.
-func (p *compiledPort) remember(fe *Frontend) string {
-	name := prefixRemember
-	switch {
-	case fe.Inside.Pool != fe.Outside.Pool:
-		name += "-both"
-	case fe.Inside.Pool == PoolLocal:
-		name += "-local"
-	}
-	return name + [...]string{SNATNever: "", SNATOutside: "-outside", SNATSelf: "-self", SNATAlways: "-always"}[fe.SNAT] + "/" + p.ID
+// newcomer names the chain in which a frontend's newcomers are noted: frontends differ in
+// the pools they use and in what comes after.
+func (p *compiledPort) newcomer(fe *Frontend) string {
+	snat := [...]string{SNATNever: "", SNATOutside: "-outside", SNATSelf: "-self", SNATAlways: "-always"}[fe.SNAT]
+	return prefixNewcomer + fe.poolsText() + snat + "/" + p.ID
 }
 
-// addAffinity adds the port's maps and chains: for each pool in use a map, for each
-// kind of frontend its recall and remember chains.
+// remember names the chain in which a frontend's clients are remembered.
+func (p *compiledPort) remember(fe *Frontend) string {
+	return prefixRemember + fe.poolsText() + "/" + p.ID
+}
+
+// poolsText says in a chain's name which pools the frontend's clients get.
+func (fe *Frontend) poolsText() string {
+	switch {
+	case fe.Inside.Pool != fe.Outside.Pool:
+		return "-both"
+	case fe.Inside.Pool == PoolLocal:
+		return "-local"
+	}
+	return ""
+}
+
+// addAffinity adds the port's maps and chains: for each pool in use two maps, for each
+// kind of frontend its recall, newcomer and remember chains.
 func (p *compiledPort) addAffinity(f *fragment, box *Box) {
 	used := p.usedPools()
 	for pool := range NumPools {
 		if used[pool] {
-			f.sets = append(f.sets, p.affinityMap(pool))
+			f.sets = append(f.sets, p.affinityMap(pool), p.unansweredMap(pool))
 		}
 	}
 	both := p.endpointsInBothPools()
@@ -67,7 +98,9 @@ func (p *compiledPort) addAffinity(f *fragment, box *Box) {
 		f.elements = append(f.elements, placed{p.inBothPools().Name, AddrPortData(ap), ""})
 	}
 	done := map[string]bool{}
-	local := p.hasLocalEndpoint(box)
+	if p.hasLocalEndpoint(box) {
+		f.answersHere++
+	}
 	for i := range p.Frontends {
 		fe := &p.Frontends[i]
 		if !p.serves(fe) {
@@ -79,13 +112,21 @@ func (p *compiledPort) addAffinity(f *fragment, box *Box) {
 				f.chains = append(f.chains, p.recallChain(f, fe, pool))
 			}
 		}
+		if name := p.newcomer(fe); !done[name] {
+			done[name] = true
+			f.chains = append(f.chains, p.newcomerChain(f, box, fe))
+		}
 		if name := p.remember(fe); !done[name] {
 			done[name] = true
-			f.chains = append(f.chains, p.rememberChain(f, box, fe, name))
+			end := Verdict{Kind: Accept}
+			f.chains = append(f.chains, Chain{Name: name, Rules: p.note(box, fe, byAnswer, end)})
 		}
-		if local {
-			p.addRememberInput(f, box, fe, done)
+		maps := &vipMaps
+		if !fe.Addr.IsValid() {
+			maps = &nodePortMaps
 		}
+		f.elements = append(f.elements, placed{maps.answers, string(p.key(fe)), GotoChain(p.remember(fe)).String()})
+		f.use(p.Protocol)
 	}
 }
 
@@ -111,24 +152,30 @@ func (p *compiledPort) endpointsInBothPools() []netip.AddrPort {
 	return slices.DeleteFunc(slices.Clone(p.slots[PoolLocal]), func(ap netip.AddrPort) bool { return !inCluster[ap] })
 }
 
-// recallChain sends a client that is remembered where it went before and lets the
-// others pick.
+// recallChain sends a client that is remembered where it went before, or that is waiting for
+// its first answer where it went just now, and lets the others pick.
 //
 //	meta l4proto tcp dnat ip to ip saddr map @affinity/default/web
+//	meta l4proto tcp ip saddr @newcomers dnat ip to ip saddr map @unanswered/default/web
+//	add @newcomers { ip saddr timeout 1s }
 //	goto pick-3
 func (p *compiledPort) recallChain(f *fragment, fe *Frontend, pool Pool) Chain {
+	// Every packet here is of this protocol; nft has to read it to take the port.
+	proto, client := MatchProto{p.Protocol}, []Field{Saddr}
 	return Chain{Name: p.recall(fe, pool), Rules: []Rule{
-		// Every packet here is of this protocol; nft has to read it to take the port.
-		{MatchProto{p.Protocol}, DNAT{Key: []Field{Saddr}, Map: p.affinityMap(pool).Name}},
+		{proto, DNAT{Key: client, Map: p.affinityMap(pool).Name}},
+		{proto, MatchSet{Key: client, Set: setNewcomers}, DNAT{Key: client, Map: p.unansweredMap(pool).Name}},
+		{Update{Map: setNewcomers, Key: client, Timeout: newcomerLife, Add: true}},
 		{f.pick(fe, pool, len(p.slots[pool]))},
 	}}
 }
 
-// rememberChain records the client's endpoint and goes on to source NAT.
+// newcomerChain notes a newcomer's endpoint and goes on to source NAT.
 //
-//	update @affinity/default/web { ip saddr timeout 3h : ip daddr . th dport }
+//	ip saddr != @newcomers goto masquerade-outside
+//	add @unanswered/default/web { ip saddr timeout 1s : ip daddr . th dport }
 //	goto masquerade-outside
-func (p *compiledPort) rememberChain(f *fragment, box *Box, fe *Frontend, name string) Chain {
+func (p *compiledPort) newcomerChain(f *fragment, box *Box, fe *Frontend) Chain {
 	next := p.masquerade(fe.SNAT, box)
 	if next == "" {
 		next = chainSameInterf
@@ -136,61 +183,94 @@ func (p *compiledPort) rememberChain(f *fragment, box *Box, fe *Frontend, name s
 		f.shared = append(f.shared, next)
 	}
 	end := GotoChain(next)
-	return Chain{Name: name, Rules: append(p.updates(box, fe, end), Rule{end})}
+	rules := []Rule{{MatchSet{Key: []Field{Saddr}, Set: setNewcomers, Negate: true}, end}}
+	rules = append(rules, p.note(box, fe, byNewcomer, end)...)
+	return Chain{Name: p.newcomer(fe), Rules: append(rules, Rule{end})}
 }
 
-// updates are the rules that record a client of the frontend, for the pool that it was
-// sent to and, when its endpoint is in the other pool too, for that one. end is where a
-// client goes on for which that is all.
+// noting is by which packet a client and its endpoint are noted.
+type noting uint8
+
+const (
+	byNewcomer noting = iota // the client's, in the map of the unanswered
+	byAnswer                 // the endpoint's, in the affinity map
+)
+
+// note gives the rules that note a client of the frontend and its endpoint, for the pool
+// that it was sent to and, when its endpoint is in the other pool too, for that one. end is
+// where a packet goes on for which that is all.
 //
-//	ip daddr . th dport @both-pools/default/web update @affinity-local/default/web { ... }
-//	update @affinity/default/web { ... }
-func (p *compiledPort) updates(box *Box, fe *Frontend, end Verdict) []Rule {
-	inside, outside := p.update(fe.Inside.Pool), p.update(fe.Outside.Pool)
+//	ip saddr . th sport @both-pools/default/web update @affinity-local/default/web { ... }
+//	update @affinity/default/web { ip daddr timeout 3h : ip saddr . th sport }
+func (p *compiledPort) note(box *Box, fe *Frontend, by noting, end Verdict) []Rule {
+	inside, outside := p.update(fe.Inside.Pool, by), p.update(fe.Outside.Pool, by)
 	var rules []Rule
 	if len(p.endpointsInBothPools()) > 0 {
-		both := MatchSet{Key: []Field{Daddr, Dport}, Set: p.inBothPools().Name}
+		both := MatchSet{Key: inside.Data, Set: p.inBothPools().Name}
 		rules = append(rules,
-			Rule{both, p.update(PoolCluster)},
-			Rule{both, p.update(PoolLocal), end})
+			Rule{both, p.update(PoolCluster, by)},
+			Rule{both, p.update(PoolLocal, by), end})
 	}
 	if fe.Inside.Pool == fe.Outside.Pool {
 		return append(rules, Rule{inside})
 	}
-	rules = append(rules, Rule{MatchLocalSource{}, inside, end})
-	for _, client := range insideClients(p.Family, box) {
-		rules = append(rules, Rule{client, inside, end})
+	client, local := Saddr, Statement(MatchLocalSource{})
+	if by == byAnswer {
+		client, local = Daddr, MatchLocalDest{}
+	}
+	rules = append(rules, Rule{local, inside, end})
+	for _, match := range insideClients(p.Family, box, client) {
+		rules = append(rules, Rule{match, inside, end})
 	}
 	return append(rules, Rule{outside})
 }
 
-func (p *compiledPort) update(pool Pool) Update {
-	return Update{
-		Map:     p.affinityMap(pool).Name,
-		Key:     []Field{Saddr},
-		Data:    []Field{Daddr, Dport},
-		Timeout: p.Affinity,
+func (p *compiledPort) update(pool Pool, by noting) Update {
+	if by == byAnswer {
+		return Update{Map: p.affinityMap(pool).Name, Key: []Field{Daddr}, Data: []Field{Saddr, Sport}, Timeout: p.Affinity}
 	}
+	return Update{Map: p.unansweredMap(pool).Name, Key: []Field{Saddr}, Data: []Field{Daddr, Dport}, Timeout: newcomerLife, Add: true}
 }
 
-// addRememberInput adds the twin of a remember chain for endpoints that are the box
-// itself. Nothing is masqueraded on the way in.
-func (p *compiledPort) addRememberInput(f *fragment, box *Box, fe *Frontend, done map[string]bool) {
-	name := prefixRemember + "-input/" + p.ID
-	if fe.Inside.Pool != fe.Outside.Pool {
-		name = prefixRemember + "-input-both/" + p.ID
-	} else if fe.Inside.Pool == PoolLocal {
-		name = prefixRemember + "-input-local/" + p.ID
+// answerChains are where the first packets of endpoints pass, while there is a Service port
+// with affinity. A packet from a client is the first of its connection, or the one that
+// makes it assured; a reply is the SYN-ACK, or an answer of UDP in the first 2 seconds.
+// Established connections do not come here (see strayChains).
+//
+// A reset or an ICMP error is no answer. Its client is no newcomer any more, so that it
+// picks anew when it tries again.
+func (t *tableState) answerChains() []Chain {
+	if !t.hasAffinity() {
+		return nil
 	}
-	maps := &vipMaps
-	if !fe.Addr.IsValid() {
-		maps = &nodePortMaps
+	answer := []Rule{{MatchNotDNAT{}, Verdict{Kind: Return}}}
+	for _, proto := range [...]Protocol{TCP, UDP, SCTP} {
+		if t.protocols[proto] == 0 {
+			continue
+		}
+		accepts := map[Protocol]Statement{TCP: MatchSYN{}, UDP: MatchProto{UDP}, SCTP: MatchInitAck{}}[proto]
+		if t.has(setAnswers) {
+			answer = append(answer, Rule{accepts, VerdictMap{Key: originalFrontend, Map: setAnswers}})
+		}
+		if t.has(setNPAnswers) {
+			answer = append(answer, Rule{
+				accepts, MatchSet{Key: []Field{OriginalDaddr}, Set: setNPAddresses}, VerdictMap{Key: originalNodePort, Map: setNPAnswers},
+			})
+		}
 	}
-	f.elements = append(f.elements, placed{maps.rememberInput, string(p.key(fe)), GotoChain(name).String()})
-	f.use(p.Protocol)
-	if done[name] {
-		return
+	answer = append(answer, Rule{MatchRST{}, GotoChain(chainRefused)}, Rule{MatchICMP{}, GotoChain(chainRefused)})
+	chains := []Chain{
+		{Name: chainRefused, Rules: []Rule{{Delete{Set: setNewcomers, Key: []Field{Daddr}}}}},
+		{Name: chainAnswer, Rules: answer},
 	}
-	done[name] = true
-	f.chains = append(f.chains, Chain{Name: name, Rules: p.updates(box, fe, Verdict{Kind: Accept})})
+	if t.answersHere > 0 {
+		chains = append(chains, Chain{Name: chainOwnAnswers, Hook: HookOutput, Priority: PriorityStray, Filter: true, Rules: answerRules})
+	}
+	return chains
 }
+
+// answerRules lead first answers to their chain.
+var answerRules = []Rule{{MatchAssured{}, Verdict{Kind: Accept}}, {MatchReply{}, GotoChain(chainAnswer)}}
+
+// hasAffinity reports whether clients of any Service port are remembered.
+func (t *tableState) hasAffinity() bool { return t.count(setAnswers)+t.count(setNPAnswers) > 0 }

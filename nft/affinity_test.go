@@ -30,10 +30,12 @@ func stickyPort(cluster, local []netip.AddrPort) ServicePort {
 type sticky struct {
 	*testing.T
 	host sim.Host
+	now  time.Time
 }
 
 func newSticky(t *testing.T, p ServicePort) *sticky {
 	s := &sticky{T: t}
+	s.now = time.Unix(0, 0)
 	s.host.Ruleset = Compile(State{Box: testBox(), Services: map[string][]ServicePort{"default/web": {p}}})
 	s.host.IsLocal = func(a netip.Addr) bool { return a == netip.MustParseAddr("192.0.2.1") }
 	s.host.Route = func(dst netip.Addr) (uint32, bool) { return 2, s.host.IsLocal(dst) }
@@ -41,15 +43,57 @@ func newSticky(t *testing.T, p ServicePort) *sticky {
 	return s
 }
 
+// connect has a client make a connection that is answered, some time after the last one.
 func (s *sticky) connect(client, to string) netip.AddrPort {
+	s.Helper()
+	s.now = s.now.Add(time.Minute)
+	p, r := s.try(client, to, 0)
+	s.host.Answer(p, r)
+	return r.Dst
+}
+
+// try has a client send the first packet of a connection. Of several endpoints a new client
+// gets the one in the slot.
+func (s *sticky) try(client, to string, slot uint32) (sim.Packet, sim.Result) {
 	s.Helper()
 	dst := netip.MustParseAddrPort(to)
 	p := sim.Packet{Saddr: netip.MustParseAddr(client), Daddr: dst.Addr(), Proto: TCP, Sport: 40000, Dport: dst.Port(), Iif: 7}
-	r := s.host.Send(p, time.Unix(0, 0), func(uint32) uint32 { return 0 })
+	r := s.host.Send(p, s.now, func(slots uint32) uint32 { return min(slot, slots-1) })
 	if r.Kind != sim.Delivered {
 		s.Fatalf("%v: %v", p, r)
 	}
-	return r.Dst
+	return p, r
+}
+
+// TestAffinityNeedsAnAnswer: an endpoint that does not answer is come back to for a moment
+// only, however often its client tries; the one that answers is remembered.
+func TestAffinityNeedsAnAnswer(t *testing.T) {
+	const client, vip, dead, alive = "203.0.113.2", "198.51.100.4:80", "10.180.0.1:80", "10.181.0.2:80"
+	p := stickyPort(addrPorts(dead, alive), nil)
+	p.Frontends[1].Outside.Pool, p.Frontends[2].Outside.Pool = PoolCluster, PoolCluster
+	s := newSticky(t, p)
+	goes := func(after time.Duration, to string, slot uint32, want string) (sim.Packet, sim.Result) {
+		t.Helper()
+		s.now = s.now.Add(after)
+		packet, r := s.try(client, to, slot)
+		if r.Dst.String() != want {
+			t.Errorf("at %s to %s: went to %s, want %s", s.now, to, r.Dst, want)
+		}
+		return packet, r
+	}
+	goes(0, vip, 0, dead)
+	for range 9 {
+		goes(100*time.Millisecond, vip, 1, dead) // connections at the same time go together
+	}
+	late, lateResult := goes(100*time.Millisecond, vip, 1, alive) // and nobody prolongs that
+	goes(2*time.Second, vip, 0, dead)
+	s.host.Answer(late, lateResult) // late, while another one waits
+	for range 3 {
+		goes(100*time.Millisecond, vip, 0, alive)
+		goes(15*time.Minute, "192.0.2.1:30080", 0, alive)
+	}
+	// It was remembered by an answer, and tries that nobody answers do not prolong that.
+	goes(2*time.Hour, vip, 0, dead)
 }
 
 func TestAffinityKeepsToThePool(t *testing.T) {
@@ -107,7 +151,9 @@ func TestAffinityForgetsAnEmptiedPool(t *testing.T) {
 		}
 	}
 	slices.Sort(forgotten)
-	if want := []string{"affinity-local/default/web", "affinity/default/web"}; !slices.Equal(forgotten, want) {
+	if want := []string{
+		"affinity-local/default/web", "affinity/default/web", "unanswered-local/default/web", "unanswered/default/web",
+	}; !slices.Equal(forgotten, want) {
 		t.Errorf("the endpoint is forgotten in %q, want %q", forgotten, want)
 	}
 }

@@ -172,7 +172,7 @@ func (c *Compiler) setService(name string, ports []ServicePort) {
 			}
 			if left := gone(before, p.slots[pool]); len(left) > 0 && sp.Affinity > 0 {
 				t := c.tables[p.Family]
-				t.forget = append(t.forget, forgotten{p.affinityMap(pool), left})
+				t.forget = append(t.forget, forgotten{p.affinityMap(pool), left}, forgotten{p.unansweredMap(pool), left})
 			}
 		}
 		now[i] = p

@@ -21,11 +21,8 @@ func (t *tableState) staticChains(f Family, box *Box) []Chain {
 		chains = append(chains, Chain{Name: chainNPByClient, Rules: t.byClient(f, box, nodePort, &nodePortMaps)})
 	}
 	chains = append(chains, t.strayChains()...)
-	chains = append(chains, t.sourceChains(f, box)...)
-	if rules := t.input(); rules != nil {
-		chains = append(chains, Chain{Name: chainInput, Hook: HookInput, Priority: PrioritySrcNAT, Rules: rules})
-	}
-	return chains
+	chains = append(chains, t.answerChains()...)
+	return append(chains, t.sourceChains(f, box)...)
 }
 
 // dispatch is what a connection's first packet meets in prerouting and output. A
@@ -150,23 +147,6 @@ func (t *tableState) hairpinChains() []Chain {
 		hairpin.Rules = append(hairpin.Rules, Rule{MatchSet{Key: []Field{Iif, Saddr}, Set: setOnLink}, Masquerade{}})
 	}
 	return []Chain{hairpin}
-}
-
-// input remembers the clients of endpoints that are the box itself.
-func (t *tableState) input() []Rule {
-	if !t.has(setRememberInput) && !t.has(setNPRememberInput) {
-		return nil
-	}
-	rules := []Rule{{MatchNotDNAT{}, Verdict{Kind: Return}}}
-	if t.has(setRememberInput) {
-		rules = append(rules, t.perProtocol(setRememberInput, originalFrontend)...)
-	}
-	if t.has(setNPRememberInput) {
-		for _, r := range t.perProtocol(setNPRememberInput, originalNodePort) {
-			rules = append(rules, append(Rule{MatchSet{Key: []Field{OriginalDaddr}, Set: setNPAddresses}}, r...))
-		}
-	}
-	return rules
 }
 
 // perProtocol looks a key with `ct original proto-dst` up, in one rule a protocol:

@@ -16,7 +16,9 @@ type fragment struct {
 	chains    []Chain           // chains that are its own
 	shared    []string          // shared chains it goes to
 	sets      []Set             // maps that are its own
-	uses      map[Protocol]bool // protocols that postrouting or input must look at
+	uses      map[Protocol]bool // protocols that postrouting or answer must look at
+	// answersHere is 1 when clients of endpoints that are the box itself are remembered.
+	answersHere int
 	keeper
 }
 
@@ -37,6 +39,7 @@ type compiledPort struct {
 // the box, so that what was brought can be taken away again.
 func (f *fragment) fill(p *compiledPort, box *Box) {
 	clear(f.uses)
+	f.answersHere = 0
 	f.elements, f.endpoints, f.vips, f.original, f.hosted = f.elements[:0], f.endpoints[:0], f.vips[:0], f.original[:0], f.hosted[:0]
 	f.chains, f.shared, f.sets = f.chains[:0], f.shared[:0], f.sets[:0]
 	for i := range p.Frontends {
@@ -56,13 +59,13 @@ func (f *fragment) fill(p *compiledPort, box *Box) {
 }
 
 // maps are the maps a frontend's elements stand in.
-type frontendMaps struct{ all, byClient, inside, outside, sourceNAT, rememberInput, restricted, allowed string }
+type frontendMaps struct{ all, byClient, inside, outside, sourceNAT, answers, restricted, allowed string }
 
 var (
 	vipMaps = frontendMaps{setServices, chainByClient, setInsideServices, setOutsideServices,
-		setSourceNAT, setRememberInput, setRestricted, setAllowed}
+		setSourceNAT, setAnswers, setRestricted, setAllowed}
 	nodePortMaps = frontendMaps{setNodePorts, chainNPByClient, setInsideNodePorts, setOutsideNodePorts,
-		setNPSourceNAT, setNPRememberInput, setNPRestricted, setNPAllowed}
+		setNPSourceNAT, setNPAnswers, setNPRestricted, setNPAllowed}
 )
 
 func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
@@ -177,7 +180,7 @@ func (p *compiledPort) masquerade(class SNAT, box *Box) string {
 	return ""
 }
 
-// sourceNAT is the frontend's verdict in postrouting: remember the client first, if the
+// sourceNAT is the frontend's verdict in postrouting: note newcomers first, if the
 // port is sticky, then masquerade it or not. What the rules for cluster IPs do anyway
 // needs none.
 func (p *compiledPort) sourceNAT(f *fragment, box *Box, fe *Frontend) (string, bool) {
@@ -185,7 +188,7 @@ func (p *compiledPort) sourceNAT(f *fragment, box *Box, fe *Frontend) (string, b
 		return "", false
 	}
 	if p.Affinity > 0 {
-		return GotoChain(p.remember(fe)).String(), true
+		return GotoChain(p.newcomer(fe)).String(), true
 	}
 	chain := p.masquerade(fe.SNAT, box)
 	byRange := chainMasqOutside // what becomes of a client where there is no element
@@ -207,8 +210,8 @@ func (p *compiledPort) serves(fe *Frontend) bool {
 	return len(p.slots[fe.Inside.Pool])+len(p.slots[fe.Outside.Pool]) > 0
 }
 
-// hasLocalEndpoint tells whether an endpoint is the box itself: such connections
-// end in input instead of postrouting.
+// hasLocalEndpoint tells whether an endpoint is the box itself: its answers come from
+// output instead of prerouting.
 func (p *compiledPort) hasLocalEndpoint(box *Box) bool {
 	for pool := range NumPools {
 		for _, ap := range p.slots[pool] {

@@ -27,8 +27,9 @@ const (
 	setOriginal         = "original-addresses"       // original address : verdict in postrouting
 	setSourceNAT        = "source-nat"               // original frontend : verdict in postrouting
 	setNPSourceNAT      = "nodeport-source-nat"      // original node port : verdict in postrouting
-	setRememberInput    = "remember-input"           // original frontend : verdict in input
-	setNPRememberInput  = "nodeport-remember-input"  // original node port : verdict in input
+	setAnswers          = "answers"                  // original frontend : verdict for an endpoint's first answer
+	setNPAnswers        = "nodeport-answers"         // original node port : verdict for an endpoint's first answer
+	setNewcomers        = "newcomers"                // clients that no affinity map had, for a moment
 	setHairpin          = "hairpin"                  // endpoint . the same endpoint
 	setSameInterface    = "same-interface"           // interface . the same interface
 	setOnLink           = "on-link"                  // interface . addresses of its segment
@@ -55,18 +56,26 @@ const (
 	chainPrerouting   = "prerouting"
 	chainOutput       = "output"
 	chainPostrouting  = "postrouting"
-	chainInput        = "input"
+	chainAnswer       = "answer"
+	chainOwnAnswers   = "own-answers"
+	chainRefused      = "refused"
 	prefixPick        = "pick-"
 	prefixLocalPick   = "local-pick-"
 	prefixNPPick      = "nodeport-pick-"
 	prefixLocalNPPick = "local-nodeport-pick-"
 	prefixRemember    = "remember"
+	prefixNewcomer    = "newcomer"
 )
 
 // affinityLife is the default life of an affinity entry: Kubernetes' maximum of
 // sessionAffinityConfig.clientIP.timeoutSeconds. The entries that packets make
 // carry the Service's own timeout, so a change of it needs no new map.
 const affinityLife = 24 * time.Hour
+
+// newcomerLife is for how long a client that is not remembered comes back to an endpoint
+// that has not answered: longer than an answer takes, and as short as a client's first
+// repetition of a SYN (RFC 6298), so that the next try of a client that gave up is a new pick.
+const newcomerLife = time.Second
 
 // affinitySize bounds the clients remembered for a Service port. When the map is
 // full new clients are still balanced, they are only not remembered.
@@ -109,8 +118,9 @@ var staticSets = []Set{
 	{Name: setOriginal, Key: []Type{TypeAddr}, Data: dataVerdict},
 	{Name: setSourceNAT, Key: keyFrontend, Data: dataVerdict},
 	{Name: setNPSourceNAT, Key: keyNodePort, Data: dataVerdict},
-	{Name: setRememberInput, Key: keyFrontend, Data: dataVerdict},
-	{Name: setNPRememberInput, Key: keyNodePort, Data: dataVerdict},
+	{Name: setAnswers, Key: keyFrontend, Data: dataVerdict},
+	{Name: setNPAnswers, Key: keyNodePort, Data: dataVerdict},
+	{Name: setNewcomers, Key: []Type{TypeAddr}, Timeout: newcomerLife, Dynamic: true, Size: affinitySize},
 	{Name: setHairpin, Key: []Type{TypeAddr, TypeAddr}},
 	{Name: setSameInterface, Key: []Type{TypeIface, TypeIface}},
 	{Name: setOnLink, Key: []Type{TypeIface, TypeAddr}, Interval: true},
@@ -169,13 +179,14 @@ func sharedChain(name string, f Family, box *Box) Chain {
 const fewInternalSources = 3
 
 // insideClients are matches of which one holds for each client that is an internal source.
-func insideClients(f Family, box *Box) (matches []Statement) {
+// client is Saddr, or Daddr of what is sent to the client.
+func insideClients(f Family, box *Box, client Field) (matches []Statement) {
 	prefixes := mergedPrefixes(box.InternalSources, f)
 	if len(prefixes) > fewInternalSources {
-		return []Statement{MatchSet{Key: []Field{Saddr}, Set: setInternalSources}}
+		return []Statement{MatchSet{Key: []Field{client}, Set: setInternalSources}}
 	}
 	for _, p := range prefixes {
-		matches = append(matches, MatchPrefix{Field: Saddr, Prefix: p})
+		matches = append(matches, MatchPrefix{Field: client, Prefix: p})
 	}
 	return matches
 }

@@ -23,6 +23,7 @@ const (
 	FieldDport                              // th dport
 	FieldOriginalDaddr                      // ct original ip daddr (NFT_CT_DST_IP, kernel 4.17)
 	FieldOriginalDport                      // ct original proto-dst
+	FieldSport                              // th sport
 	FieldNumgen                             // numgen random mod Mod
 	FieldIif                                // iif
 	FieldOif                                // oif
@@ -34,6 +35,7 @@ var (
 	Daddr         = Field{Kind: FieldDaddr}
 	L4Proto       = Field{Kind: FieldL4Proto}
 	Dport         = Field{Kind: FieldDport}
+	Sport         = Field{Kind: FieldSport}
 	OriginalDaddr = Field{Kind: FieldOriginalDaddr}
 	OriginalDport = Field{Kind: FieldOriginalDport}
 	Iif           = Field{Kind: FieldIif}
@@ -50,7 +52,7 @@ func (f Field) Type() Type {
 		return TypeAddr
 	case FieldL4Proto:
 		return TypeProto
-	case FieldDport, FieldOriginalDport:
+	case FieldDport, FieldOriginalDport, FieldSport:
 		return TypeService
 	case FieldNumgen:
 		return TypeSlot
@@ -87,19 +89,31 @@ type (
 	MatchNotDNAT struct{}
 	// MatchLocalSource is `fib saddr type local`: the box itself is the sender.
 	MatchLocalSource struct{}
+	// MatchLocalDest is `fib daddr type local`: the box itself is the receiver.
+	MatchLocalDest struct{}
 	// MatchReply is `ct direction reply`. In a NAT chain that is the reset which
 	// answers a refused connection: all other replies were decided about before.
 	MatchReply struct{}
+	// MatchAssured is `ct status assured`: both ends take part in the connection. Of TCP
+	// that is so from the client's first acknowledgment on, of UDP after 2 s with answers.
+	MatchAssured struct{}
 	// MatchInvalid is `ct state invalid`: the packet belongs to no connection that it could
 	// belong to, so nothing translates it.
 	MatchInvalid struct{}
 	// MatchNoSYN is `tcp flags ! syn`: a TCP segment that neither opens a connection nor
 	// answers one that does.
 	MatchNoSYN struct{}
+	// MatchSYN is `tcp flags syn`, MatchRST `tcp flags rst`.
+	MatchSYN struct{}
+	MatchRST struct{}
+	// MatchInitAck is `meta l4proto sctp @th,96,8 0x2`: the first chunk is INIT ACK
+	// (RFC 9260, section 3.2), which accepts an association.
+	MatchInitAck struct{}
 	// MatchEchoRequest is `icmp type echo-request` (icmpv6 in table ip6).
 	MatchEchoRequest struct{}
-	// MatchNotICMP is `meta l4proto != icmp` (ipv6-icmp in table ip6).
+	// MatchNotICMP is `meta l4proto != icmp` (ipv6-icmp in table ip6), MatchICMP the opposite.
 	MatchNotICMP struct{}
+	MatchICMP    struct{}
 	// VerdictMap is `key vmap @map`; a key that is not in the map matches nothing
 	// and the next rule follows.
 	VerdictMap struct {
@@ -113,12 +127,20 @@ type (
 		Map string
 	}
 	// Update is `update @map { key timeout T : data }`: remember data under key
-	// for the time of Timeout. A full map is left as it is and the rule does not match.
+	// for the time of Timeout. A key that is there keeps its data and gets the time anew.
+	// With Add it is `add @map { ... }`, and such a key keeps its time too. A full map is
+	// left as it is and the rule does not match.
 	Update struct {
 		Map     string
 		Key     []Field
-		Data    []Field
+		Data    []Field // nil: Map is a set
 		Timeout time.Duration
+		Add     bool
+	}
+	// Delete is `delete @set { key }`; it matches when the key was there.
+	Delete struct {
+		Set string
+		Key []Field
 	}
 	// Masquerade is `masquerade`: the source becomes the outgoing interface's address.
 	Masquerade struct{}
@@ -138,7 +160,14 @@ func (MatchPrefix) statement()      {}
 func (MatchSet) statement()         {}
 func (MatchNotDNAT) statement()     {}
 func (MatchLocalSource) statement() {}
+func (MatchLocalDest) statement()   {}
 func (MatchReply) statement()       {}
+func (MatchAssured) statement()     {}
+func (MatchSYN) statement()         {}
+func (MatchRST) statement()         {}
+func (MatchInitAck) statement()     {}
+func (MatchICMP) statement()        {}
+func (Delete) statement()           {}
 func (MatchInvalid) statement()     {}
 func (MatchNoSYN) statement()       {}
 func (MatchEchoRequest) statement() {}

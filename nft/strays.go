@@ -9,7 +9,8 @@ package nft
 // are dropped where they touch a Service, and only there.
 //
 // This is the one chain that sees every packet, and all that it asks of one is its
-// conntrack state.
+// conntrack state. With affinity it also finds first answers: there the first question is
+// whether the connection is assured, which is all that is asked of established ones.
 
 const (
 	setOpenNodePorts = "open-nodeports" // the node ports
@@ -41,8 +42,12 @@ func (t *tableState) strayChains() []Chain {
 	if rules == nil {
 		return nil
 	}
+	base := []Rule{{MatchInvalid{}, GotoChain(chainStray)}}
+	if t.hasAffinity() {
+		base = []Rule{answerRules[0], base[0], answerRules[1]}
+	}
 	return []Chain{
 		{Name: chainStray, Rules: rules},
-		{Name: chainInvalid, Hook: HookPrerouting, Priority: PriorityStray, Filter: true, Rules: []Rule{{MatchInvalid{}, GotoChain(chainStray)}}},
+		{Name: chainInvalid, Hook: HookPrerouting, Priority: PriorityStray, Filter: true, Rules: base},
 	}
 }

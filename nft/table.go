@@ -23,7 +23,9 @@ type tableState struct {
 	nodeAddrs []netip.Addr               // those of them that are node-port addresses in postrouting
 	hosted    map[string]int             // frontends that are taken from the host: node ports, and ports of its addresses
 	shared    map[string]int             // shared chains
-	protocols map[Protocol]int           // protocols of frontends in the maps of postrouting and input
+	protocols map[Protocol]int           // protocols of frontends in the maps of postrouting and answer
+	// answersHere counts the Service ports whose clients are remembered by answers of the box.
+	answersHere int
 	change
 }
 
@@ -58,6 +60,9 @@ var companions = map[string]string{
 
 // has tells whether a set is to be there: it has elements, or its companion has.
 func (t *tableState) has(set string) bool {
+	if set == setNewcomers {
+		return t.hasAffinity()
+	}
 	if of, ok := companions[set]; ok {
 		set = of
 	}
@@ -142,6 +147,7 @@ func (t *tableState) use(f *fragment, by int32) {
 			delete(t.hosted, key)
 		}
 	}
+	t.answersHere += int(by) * f.answersHere
 	for proto := range f.uses {
 		t.protocols[proto] += int(by)
 	}
@@ -215,7 +221,7 @@ func (t *tableState) preparePicks(f Family, box *Box) {
 var staticChainNames = []string{
 	chainRefuse, chainVIP, chainByClient, chainNodePort, chainNPByClient,
 	chainSourceNAT, chainNPSourceNAT, chainSameInterf, chainHairpin,
-	chainPrerouting, chainOutput, chainPostrouting, chainInput, chainStray, chainInvalid,
+	chainPrerouting, chainOutput, chainPostrouting, chainStray, chainInvalid, chainRefused, chainAnswer, chainOwnAnswers,
 }
 
 // sortedKeys is for output that must not depend on the order of a map.

@@ -104,6 +104,16 @@ func (t *ruleText) statement(s Statement) {
 		t.say("ct status ! dnat")
 	case MatchLocalSource:
 		t.say("fib saddr type local")
+	case MatchLocalDest:
+		t.say("fib daddr type local")
+	case MatchAssured:
+		t.say("ct status assured")
+	case MatchSYN:
+		t.say("tcp flags syn")
+	case MatchRST:
+		t.say("tcp flags rst")
+	case MatchInitAck:
+		t.say("meta l4proto sctp @th,96,8 0x2")
 	case MatchReply:
 		t.say("ct direction reply")
 	case MatchInvalid:
@@ -113,7 +123,9 @@ func (t *ruleText) statement(s Statement) {
 	case MatchEchoRequest:
 		t.say(t.icmp(), " type echo-request")
 	case MatchNotICMP:
-		t.say("meta l4proto != ", map[Family]string{IPv4: "icmp", IPv6: "ipv6-icmp"}[t.Family])
+		t.say("meta l4proto != ", t.icmpProtocol())
+	case MatchICMP:
+		t.say("meta l4proto ", t.icmpProtocol())
 	case VerdictMap:
 		t.fields(s.Key)
 		t.say(" vmap @", s.Map)
@@ -123,6 +135,10 @@ func (t *ruleText) statement(s Statement) {
 		t.say(" map @", s.Map)
 	case Update:
 		t.update(s)
+	case Delete:
+		t.say("delete @", s.Set, " { ")
+		t.fields(s.Key)
+		t.say(" }")
 	case Masquerade:
 		t.say("masquerade")
 	case Redirect:
@@ -141,6 +157,13 @@ func equal(negate bool) string {
 		return " != "
 	}
 	return " "
+}
+
+func (t *ruleText) icmpProtocol() string {
+	if t.Family == IPv6 {
+		return "ipv6-icmp"
+	}
+	return "icmp"
 }
 
 func (t *ruleText) icmp() string {
@@ -173,6 +196,8 @@ func (t *ruleText) field(field Field) {
 		} else {
 			t.say("th dport")
 		}
+	case FieldSport:
+		t.say("th sport")
 	case FieldOriginalDaddr:
 		t.say("ct original ", t.String(), " daddr")
 	case FieldOriginalDport:
@@ -199,7 +224,11 @@ func (t *ruleText) prefix(m MatchPrefix) {
 }
 
 func (t *ruleText) update(u Update) {
-	t.say("update @", u.Map, " { ")
+	operation := "update @"
+	if u.Add {
+		operation = "add @"
+	}
+	t.say(operation, u.Map, " { ")
 	t.fields(u.Key)
 	if u.Timeout > 0 {
 		t.say(" timeout ")

@@ -30,6 +30,18 @@ func TestRuleText(t *testing.T) {
 		{Rule{MatchNoSYN{}, MatchSet{Key: []Field{Saddr, Saddr}, Set: "hairpin"}, Verdict{Kind: Drop}},
 			"tcp flags ! syn ip saddr . ip saddr @hairpin drop", "tcp flags ! syn ip6 saddr . ip6 saddr @hairpin drop"},
 		{Rule{MatchLocalSource{}, Masquerade{}}, "fib saddr type local masquerade", ""},
+		{Rule{MatchLocalDest{}, Verdict{Kind: Accept}}, "fib daddr type local accept", ""},
+		{Rule{MatchAssured{}, Verdict{Kind: Accept}}, "ct status assured accept", ""},
+		{Rule{MatchReply{}, GotoChain("answer")}, "ct direction reply goto answer", ""},
+		{Rule{MatchSYN{}, GotoChain("answer")}, "tcp flags syn goto answer", ""},
+		{Rule{MatchRST{}, GotoChain("refused")}, "tcp flags rst goto refused", ""},
+		{Rule{MatchInitAck{}, GotoChain("answer")}, "meta l4proto sctp @th,96,8 0x2 goto answer", ""},
+		{Rule{MatchICMP{}, GotoChain("refused")}, "meta l4proto icmp goto refused", "meta l4proto ipv6-icmp goto refused"},
+		{Rule{Delete{Set: "newcomers", Key: []Field{Daddr}}}, "delete @newcomers { ip daddr }", "delete @newcomers { ip6 daddr }"},
+		{Rule{Update{Map: "newcomers", Key: []Field{Saddr}, Timeout: time.Second, Add: true}},
+			"add @newcomers { ip saddr timeout 1s }", "add @newcomers { ip6 saddr timeout 1s }"},
+		{Rule{Update{Map: "affinity", Key: []Field{Daddr}, Data: []Field{Saddr, Sport}, Timeout: time.Second}},
+			"update @affinity { ip daddr timeout 1s : ip saddr . th sport }", "update @affinity { ip6 daddr timeout 1s : ip6 saddr . th sport }"},
 		{Rule{MatchProto{SCTP}, Verdict{Kind: Drop}}, "meta l4proto sctp drop", ""},
 
 		// Refusals.

@@ -4,7 +4,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"mime"
 	"net/http"
 	"slices"
@@ -20,15 +19,21 @@ import (
 // bodyTypes are the media types of bodies that hold an object; no type is the first.
 var bodyTypes = []string{typeJSON, typeYAML, protobuf.MediaType}
 
-// decodeBody reads the object in the body of a request: one of the kind, and in the
-// namespace, of the path, in JSON, YAML or protobuf. What is doubtful about it is refused,
-// told in headers or passed over as the query parameter fieldValidation says.
-func decodeBody(w http.ResponseWriter, r *request) (object.Object, error) {
+// decodeReview reads the object in the body of a review.
+func (s *Server) decodeReview(w http.ResponseWriter, r *request) (object.Object, error) {
 	o, err := optionsOf(r, "CreateOptions")
 	if err != nil {
 		return nil, err
 	}
-	content, err := o.decodeBody(r)
+	mediaType, err := mediaTypeOf(r.http, bodyTypes)
+	if err != nil {
+		return nil, err
+	}
+	body, err := s.readSmallBody(w, r)
+	if err != nil {
+		return nil, err
+	}
+	content, err := o.decode(body, mediaType, r)
 	if err != nil {
 		return nil, err
 	}
@@ -36,16 +41,22 @@ func decodeBody(w http.ResponseWriter, r *request) (object.Object, error) {
 	return typed(content, r.kind)
 }
 
-// decodeBody is decodeBody without turning the object into its type.
-func (o *options) decodeBody(r *request) (map[string]any, error) {
+// decodeBody reads the object in the body of a request: one of the kind, and in the
+// namespace, of the path, in JSON, YAML or protobuf. What is doubtful about it is refused,
+// told in headers or passed over as the query parameter fieldValidation says.
+func (s *Server) decodeBody(r *request, o *options) (map[string]any, error) {
 	mediaType, err := mediaTypeOf(r.http, bodyTypes)
 	if err != nil {
 		return nil, err
 	}
-	body, err := readBody(r.http, schema.MaxBytes)
+	body, err := s.readBody(r, schema.MaxBytes)
 	if err != nil {
 		return nil, err
 	}
+	return o.decode(body, mediaType, r)
+}
+
+func (o *options) decode(body []byte, mediaType string, r *request) (map[string]any, error) {
 	content, doubts, err := decode(body, mediaType, r.kind)
 	if err != nil {
 		return nil, err
@@ -78,25 +89,6 @@ func mediaTypeOf(r *http.Request, accepted []string) (string, error) {
 		return "", unsupportedMedia(accepted...)
 	}
 	return mediaType, nil
-}
-
-// readBody reads the body of a request up to a length in bytes.
-func readBody(r *http.Request, most int64) ([]byte, error) {
-	limit := fmt.Sprintf("limit is %d", most)
-	if r.ContentLength > most {
-		return nil, tooLarge(limit)
-	}
-	body, err := io.ReadAll(io.LimitReader(r.Body, most+1))
-	var tooLong *http.MaxBytesError
-	switch {
-	case errors.As(err, &tooLong):
-		return nil, err
-	case err != nil:
-		return nil, badRequest("the body of the request could not be read to its end: %v", err)
-	case int64(len(body)) > most:
-		return nil, tooLarge(limit)
-	}
-	return body, nil
 }
 
 // decode reads an object of a kind, and what is doubtful about it: unknown fields and

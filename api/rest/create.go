@@ -20,7 +20,7 @@ func (s *Server) create(w http.ResponseWriter, r *request) error {
 	if err != nil {
 		return err
 	}
-	content, err := o.decodeBody(r)
+	content, err := s.decodeBody(r, o)
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ import (
 
 // delete answers a DELETE of an object.
 func (s *Server) delete(w http.ResponseWriter, r *request) error {
-	d, err := deletionOf(r)
+	d, err := s.deletionOf(w, r)
 	if err != nil {
 		return err
 	}
@@ -118,8 +118,8 @@ type deletion struct {
 
 // deletionOf reads the DeleteOptions in the body of a request, or in its query when it has no
 // body. What an object owns stays, but for what goes with a Service (removeDependents).
-func deletionOf(r *request) (deletion, error) {
-	body, err := readBody(r.http, schema.MaxBytes)
+func (s *Server) deletionOf(w http.ResponseWriter, r *request) (deletion, error) {
+	body, err := s.readSmallBody(w, r)
 	if err != nil {
 		return deletion{}, err
 	}
@@ -208,7 +208,7 @@ func deleteErrors(asked object.DeleteOptions) object.Errors {
 // deleteCollection answers a DELETE of all objects of a kind that selectors select, and
 // tells which these were. When one of them may not be removed, none is.
 func (s *Server) deleteCollection(w http.ResponseWriter, r *request) error {
-	d, err := deletionOf(r)
+	d, err := s.deletionOf(w, r)
 	if err != nil {
 		return err
 	}

@@ -33,7 +33,7 @@ func (s *Server) patch(w http.ResponseWriter, r *request) error {
 	if err := o.checkPatch(mediaType); err != nil {
 		return err
 	}
-	body, err := readBody(r.http, schema.MaxBytes)
+	body, err := s.readBody(r, schema.MaxBytes)
 	if err != nil {
 		return err
 	}

@@ -19,7 +19,8 @@ type request struct {
 	subresource string // "status", or ""
 	query       url.Values
 	user        auth.User
-	form        form // of the answer
+	form        form  // of the answer
+	held        int64 // bytes that count in Server.bodies until the answer is out
 }
 
 // ref names the object that is asked for.

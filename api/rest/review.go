@@ -12,7 +12,7 @@ import (
 
 // review answers a SelfSubject review: the question, with the answer in its status.
 func (s *Server) review(w http.ResponseWriter, r *request) error {
-	o, err := decodeBody(w, r)
+	o, err := s.decodeReview(w, r)
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 // serve answers one request.
 func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
 	r := &request{http: req, user: auth.From(req.Context())}
+	defer func() { s.bodies.held.Add(-r.held) }()
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	if err := s.route(w, r); err != nil {
 		s.fail(w, r, err)

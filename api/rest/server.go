@@ -35,6 +35,7 @@ type Server struct {
 	views   chan struct{} // holds one for each list or watch of what is computed
 	encoded *encodings
 	guards  guards // of writes
+	bodies  bodies
 }
 
 // New is a Server.

@@ -14,15 +14,7 @@ func (w *way) establish(b *testing.B, n int) [][]byte {
 	b.Helper()
 	f := flow{netip.AddrPortFrom(netip.AddrFrom4([4]byte{100, 67, byte(w.next >> 8), byte(w.next)}), 5000), w.to[w.next%len(w.to)]}
 	w.next++
-	w.router.out.drain(b)
-	w.router.inject(b, w.router.in, [][]byte{f.packet()})
-	client, server, sent := w.router.out.next(b)
-	if !sent {
-		b.Fatalf("%s: the first packet was not forwarded", w.name)
-	}
-	w.router.in.drain(b) // there is room for one packet, and the kernel announces itself there
-	w.router.inject(b, w.router.out, [][]byte{flow{server, client}.packet()})
-	if from, to, sent := w.router.in.next(b); !sent || from != f.to || to != f.from {
+	if from, to := w.exchange(b, f.packet()); from != f.to || to != f.from {
 		b.Fatalf("%s: the answer came from %v to %v", w.name, from, to)
 	}
 	packets := make([][]byte, n)
@@ -30,6 +22,25 @@ func (w *way) establish(b *testing.B, n int) [][]byte {
 		packets[i] = f.packet()
 	}
 	return packets
+}
+
+// exchange sends a client's packet and the endpoint's answer, and tells where the client sees
+// that come from and go to.
+func (w *way) exchange(b *testing.B, packet []byte) (from, to netip.AddrPort) {
+	b.Helper()
+	w.router.out.drain(b)
+	w.router.inject(b, w.router.in, [][]byte{packet})
+	client, server, sent := w.router.out.next(b)
+	if !sent {
+		b.Fatalf("%s: the first packet was not forwarded", w.name)
+	}
+	w.router.in.drain(b) // there is room for one packet, and the kernel announces itself there
+	w.router.inject(b, w.router.out, [][]byte{flow{server, client}.packet()})
+	from, to, sent = w.router.in.next(b)
+	if !sent {
+		b.Fatalf("%s: the answer was not forwarded", w.name)
+	}
+	return from, to
 }
 
 // followingTurn measures the packets behind the first one.

@@ -40,6 +40,10 @@ type item struct {
 	open map[netip.AddrPort]time.Time
 }
 
+// shutOut stands in item.open for the clients that may not connect any more, whatever their
+// endpoints: connections of TCP that the Service drains.
+var shutOut netip.AddrPort
+
 // add takes what a change leaves to do. What was to be done for the same frontends
 // before is corrected by it: an endpoint that is back loses no connection.
 func (a *agenda) add(w Work, now time.Time) {
@@ -56,6 +60,9 @@ func (a *agenda) add(w Work, now time.Time) {
 			it = &item{open: map[netip.AddrPort]time.Time{}}
 			a.items[flows.Frontend] = it
 			a.most = max(a.most, len(a.items))
+		}
+		if !it.flows.Sources.equal(flows.Sources) {
+			delete(it.open, shutOut) // others are shut out now: their time begins
 		}
 		it.flows = flows
 		if flows.Look {
@@ -116,11 +123,12 @@ func (it *item) next() (from, latest time.Time) {
 
 // expect takes what a change that is being committed will leave to do. Its connections may
 // be there before add is told of them: an endpoint that serves before it or after it keeps
-// them.
+// them, and so does a client that may connect before it or after it.
 func (a *agenda) expect(w Work) {
 	for _, flows := range w.Flows {
 		if it := a.items[flows.Frontend]; it != nil {
 			it.flows.Keep = union([][]netip.AddrPort{it.flows.Keep, flows.Keep})
+			it.flows.Sources = it.flows.Sources.either(flows.Sources)
 		}
 	}
 }
@@ -160,8 +168,9 @@ func (a *agenda) judge(e *entry, now time.Time) verdict {
 		return leave
 	}
 	flows, endpoint := &it.flows, e.replyFrom
+	admitted := flows.Sources.admit(e.from.Addr())
 	switch {
-	case contains(flows.Keep, endpoint):
+	case admitted && contains(flows.Keep, endpoint):
 		return leave
 	case endpoint == e.to: // it was never translated
 		if flows.Gone || e.protocol == nft.TCP {
@@ -170,11 +179,16 @@ func (a *agenda) judge(e *entry, now time.Time) verdict {
 		return forget
 	case e.isDeadEnd(), e.isEnding():
 		return leave
+	case !admitted && e.protocol != nft.TCP:
+		return forget
 	case !flows.Drain.On:
 		if e.protocol == nft.TCP {
 			return leave
 		}
 		return forget
+	}
+	if !admitted {
+		endpoint = shutOut
 	}
 	since, known := it.open[endpoint]
 	if !known {

@@ -29,6 +29,80 @@ func inState(e entry, s tcpState) entry {
 	return e
 }
 
+// Who may connect: the client of these tests is one of ours.
+var (
+	admitted = sources{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("203.0.113.0/25")}
+	theirs   = sources{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("203.0.113.128/25")}
+)
+
+// A client that is shut out has the time of draining from then on, whatever else changes.
+func TestShutOut(t *testing.T) {
+	start := time.Now()
+	fe := tcp(vip, 80)
+	a := newAgenda()
+	change := func(after time.Duration, who sources, keep ...netip.AddrPort) {
+		w := Work{Flows: []Flows{{Frontend: fe, Keep: keep, Sources: who, Drain: oneMinute, Look: true}}}
+		a.expect(w)
+		a.add(w, start.Add(after))
+	}
+	is := func(after time.Duration, endpoint netip.AddrPort, want verdict) {
+		t.Helper()
+		now := start.Add(after)
+		due, _ := a.due(now)
+		e := sent(fe, endpoint)
+		if got := a.judge(&e, now); got != want {
+			t.Errorf("after %s: %d, want %d", after, got, want)
+		}
+		a.done(due, now)
+	}
+	change(0, theirs, l1, l2)
+	is(0, l1, leave)
+	change(30*time.Second, theirs, l1) // another endpoint goes
+	is(30*time.Second, l1, leave)
+	change(40*time.Second, admitted, l1)
+	is(40*time.Second, l1, leave)
+	change(50*time.Second, theirs, l1) // shut out once more
+	is(70*time.Second, l1, leave)
+	change(80*time.Second, theirs, l1, l2)
+	is(109*time.Second, l1, leave)
+	is(110*time.Second, l1, reset)
+}
+
+// Between a commit and what is told after it, a client keeps its connections that may connect
+// before it or after it.
+func TestSourcesOfAChangeUnderWay(t *testing.T) {
+	a := newAgenda()
+	fe := udp(vip, 53)
+	a.add(Work{Flows: []Flows{{Frontend: fe, Keep: to(l1), Sources: theirs, Look: true}}}, time.Now())
+	a.expect(Work{Flows: []Flows{{Frontend: fe, Keep: to(l1), Sources: admitted}}})
+	e := sent(fe, l1)
+	if got := a.judge(&e, time.Now()); got != leave {
+		t.Errorf("got %d", got)
+	}
+}
+
+func TestSourcesOf(t *testing.T) {
+	var list []netip.Prefix
+	for _, cidr := range []string{"203.0.113.64/26", "10.1.0.0/16", "10.9.8.7/8", "2001:db8::/32", "10.1.0.0/16", "10.255.0.0/16", "203.0.113.0/32"} {
+		list = append(list, netip.MustParsePrefix(cidr))
+	}
+	for client, want := range map[string]bool{
+		"10.0.0.0": true, "10.255.255.255": true, "11.0.0.0": false, "9.255.255.255": false, "203.0.113.0": true,
+		"203.0.113.1": false, "203.0.113.64": true, "203.0.113.127": true, "203.0.113.128": false, "255.0.0.0": false,
+	} {
+		if got := sourcesOf(list, true).admit(netip.MustParseAddr(client)); got != want {
+			t.Errorf("%s: %v", client, got)
+		}
+	}
+	v6 := sourcesOf(list, false)
+	if !v6.admit(netip.MustParseAddr("2001:db8:ffff::1")) || v6.admit(netip.MustParseAddr("2001:db9::")) {
+		t.Errorf("of IPv6: %v", v6)
+	}
+	if sourcesOf(nil, true) != nil || sourcesOf([]netip.Prefix{}, true).admit(client.Addr()) {
+		t.Error("nil is everybody, an empty list is nobody")
+	}
+}
+
 func TestJudge(t *testing.T) {
 	at := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(host, port) }
 	work := Work{NodePorts: []netip.Addr{host}, Flows: []Flows{
@@ -38,6 +112,13 @@ func TestJudge(t *testing.T) {
 		{Frontend: udp(vip, 54), Gone: true, Look: true},
 		{Frontend: tcp(vip, 80), Keep: to(l1), Drain: Drain{true, 0}, Look: true},
 		{Frontend: udp(vip, 80), Keep: to(l1), Drain: oneMinute, Look: true},
+		{Frontend: udp(vip, 1), Keep: to(l1), Sources: theirs, Look: true},
+		{Frontend: udp(vip, 2), Keep: to(l1), Sources: admitted, Look: true},
+		{Frontend: udp(vip, 3), Keep: to(l1), Sources: sources{}, Drain: oneMinute, Look: true},
+		{Frontend: tcp(vip, 1), Keep: to(l1), Sources: theirs, Look: true},
+		{Frontend: tcp(vip, 2), Keep: to(l1), Sources: theirs, Drain: Drain{true, 0}, Look: true},
+		{Frontend: tcp(vip, 3), Keep: to(l1), Sources: theirs, Drain: oneMinute, Look: true},
+		{Frontend: tcp(vip, 4), Keep: to(l1), Sources: admitted, Drain: Drain{true, 0}, Look: true},
 	}}
 	web := tcp(vip, 80)
 	tests := []struct {
@@ -70,6 +151,15 @@ func TestJudge(t *testing.T) {
 		{"TCP, drained, all but over", inState(sent(web, r1), tcpLastAck), leave},
 		{"TCP, a dead end", sent(web, at(0)), leave},
 		{"TCP, not translated", plain(web), leave},
+		{"UDP of a client that is shut out", sent(udp(vip, 1), l1), forget},
+		{"UDP of a client that may connect", sent(udp(vip, 2), l1), leave},
+		{"UDP of a client that may connect, to an endpoint that is gone", sent(udp(vip, 2), l2), forget},
+		{"UDP that is drained, of a client that is shut out", sent(udp(vip, 3), l1), forget},
+		{"TCP of a client that is shut out", sent(tcp(vip, 1), l1), leave},
+		{"TCP of a client that is shut out, drained", sent(tcp(vip, 2), l1), reset},
+		{"TCP of a client that is shut out, no answer yet, drained", inState(sent(tcp(vip, 2), l1), 1), forget},
+		{"TCP of a client that is shut out, drained later", sent(tcp(vip, 3), l1), leave},
+		{"TCP of a client that may connect, drained", sent(tcp(vip, 4), l1), leave},
 		{"UDP that is drained later", sent(udp(vip, 80), r1), leave},
 		{"UDP that is drained later, never translated", plain(udp(vip, 80)), forget},
 	}

@@ -13,6 +13,7 @@
 //   - TCP: not at all, as in Kubernetes, unless the Service asks for draining (ParseDrain).
 //     Then connections of any protocol live that long; after it, whichever end of a TCP
 //     connection speaks next is answered by a reset.
+//   - Of clients that source ranges shut out: UDP and SCTP at once, TCP when it is drained.
 //   - Of any protocol, when rules were away for a while: those that were begun meanwhile and
 //     that nobody answered. What their client sends once more is translated (see away.go).
 //
@@ -28,7 +29,8 @@
 //
 //   - An entry is deleted when its client sent to a frontend that the Ledger was told of
 //     (a node port counts on the box's node-port addresses alone) and its endpoint is
-//     not among those that may keep connections, or it has none because the rules were away.
+//     not among those that may keep connections, or its client may not connect any more, or
+//     it has no endpoint because the rules were away.
 //     Nothing else is touched.
 //   - Between a commit and its Reconcile the endpoints of before and after it are known: no
 //     connection is judged by one of them alone.

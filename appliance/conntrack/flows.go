@@ -31,6 +31,17 @@ type Port struct {
 	// ones and those that do not any more and still serve.
 	Keep  []netip.AddrPort
 	Drain Drain
+	// Sources are, for each of Frontends, who may connect; nil: to all of them everybody.
+	Sources []sources
+}
+
+// flows says what is to become of the connections of a frontend.
+func (p *Port) flows(frontend int) Flows {
+	flows := Flows{Frontend: p.Frontends[frontend], Keep: p.Keep, Drain: p.Drain}
+	if p.Sources != nil {
+		flows.Sources = p.Sources[frontend]
+	}
+	return flows
 }
 
 // PortOf is the Port of a resolved Service port. serving are the endpoints that may keep
@@ -41,6 +52,12 @@ func PortOf(p *nft.ServicePort, serving []netip.AddrPort, drain Drain) Port {
 	for i := range p.Frontends {
 		fe := &p.Frontends[i]
 		port.Frontends[i] = Frontend{fe.Addr, p.Family, p.Protocol, fe.Port}
+		if fe.Sources != nil && port.Sources == nil {
+			port.Sources = make([]sources, len(p.Frontends))
+		}
+		if fe.Sources != nil {
+			port.Sources[i] = sourcesOf(fe.Sources, p.Family == nft.IPv4)
+		}
 	}
 	port.Keep = union(append(p.Pools[:len(p.Pools):len(p.Pools)], serving))
 	return port
@@ -85,6 +102,7 @@ type Flows struct {
 	Frontend Frontend
 	Keep     []netip.AddrPort // in order: connections to any other endpoint are stale
 	Drain    Drain            // how long a stale connection may live
+	Sources  sources          // who may connect: connections of others are stale
 	// Gone: nobody serves the frontend any more. A connection to it that was never
 	// translated is none of ours then.
 	Gone bool

@@ -54,19 +54,20 @@ func (l *Ledger) Update(box *nft.Box, changes map[string][]Port) {
 	if box != nil {
 		l.local = box.LocalAddresses
 	}
-	before := map[Frontend]*Port{}
+	before := map[Frontend]Flows{}
 	for name := range changes {
 		for i := range l.services[name] {
 			p := &l.services[name][i]
-			for _, fe := range p.Frontends {
-				before[fe] = p
+			for j, fe := range p.Frontends {
+				before[fe] = p.flows(j)
 			}
 		}
 	}
 	for name, ports := range changes {
 		for i := range ports {
-			for _, fe := range ports[i].Frontends {
-				l.changed(fe, before[fe], &ports[i])
+			for j, fe := range ports[i].Frontends {
+				was, known := before[fe]
+				l.changed(was, known && !l.adopting, ports[i].flows(j))
 				delete(before, fe)
 			}
 		}
@@ -76,17 +77,16 @@ func (l *Ledger) Update(box *nft.Box, changes map[string][]Port) {
 			delete(l.services, name)
 		}
 	}
-	for fe, p := range before {
-		l.gone(fe, p.Drain)
+	for fe, was := range before {
+		l.gone(fe, was.Drain)
 	}
 	l.adopting = false
 }
 
-// changed notes what a frontend is like now. before is nil when it is new.
-func (l *Ledger) changed(fe Frontend, before, now *Port) {
-	flows := Flows{Frontend: fe, Keep: now.Keep, Drain: now.Drain}
-	switch known := before != nil && !l.adopting; {
-	case known && slices.Equal(before.Keep, now.Keep) && before.Drain == now.Drain:
+// changed notes what a frontend is like now. known says that it was there before.
+func (l *Ledger) changed(before Flows, known bool, flows Flows) {
+	switch {
+	case known && slices.Equal(before.Keep, flows.Keep) && before.Drain == flows.Drain && before.Sources.equal(flows.Sources):
 		return
 	case !flows.concerned():
 		// No connection is stale, but some may be waited for since they were drained.
@@ -96,8 +96,8 @@ func (l *Ledger) changed(fe Frontend, before, now *Port) {
 	case !known:
 		flows.Look = true
 	default:
-		flows.Look = before.Drain != now.Drain ||
-			slices.ContainsFunc(before.Keep, func(a netip.AddrPort) bool { return !contains(now.Keep, a) })
+		flows.Look = before.Drain != flows.Drain || flows.Sources != nil && !before.Sources.equal(flows.Sources) ||
+			slices.ContainsFunc(before.Keep, func(a netip.AddrPort) bool { return !contains(flows.Keep, a) })
 	}
 	l.note(flows)
 }
@@ -147,12 +147,15 @@ func (l *Ledger) move(from []netip.Addr, before map[Frontend]*Port) {
 	added := len(without(l.nodePorts, from)) > 0
 	for _, ports := range l.services {
 		for i := range ports {
-			for _, fe := range ports[i].Frontends {
+			for j, fe := range ports[i].Frontends {
 				if flows, ok := l.work[fe]; ok && flows.Gone {
 					// A VIP of this port is served at that address.
-					l.note(Flows{Frontend: fe, Keep: ports[i].Keep, Drain: ports[i].Drain, Look: true})
+					flows := ports[i].flows(j)
+					flows.Look = true
+					l.note(flows)
 				} else if added && !fe.Addr.IsValid() {
-					flows := Flows{Frontend: fe, Keep: ports[i].Keep, Drain: ports[i].Drain, Look: true}
+					flows := ports[i].flows(j)
+					flows.Look = true
 					if flows.concerned() {
 						l.note(flows)
 					}

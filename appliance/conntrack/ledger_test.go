@@ -2,6 +2,7 @@ package conntrack
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -12,13 +13,16 @@ import (
 
 // Names of the world that the tests of this package use.
 var (
-	vip, vip2     = netip.MustParseAddr("172.30.0.41"), netip.MustParseAddr("172.30.0.42")
-	vip6          = netip.MustParseAddr("fd00:172:30::41")
-	host, host2   = netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.3.1")
-	host6         = netip.MustParseAddr("2001:db8::1")
-	l1, l2, r1    = netip.MustParseAddrPort("10.180.0.1:53"), netip.MustParseAddrPort("10.180.0.2:53"), netip.MustParseAddrPort("10.181.1.1:53")
-	oneMinute     = Drain{true, time.Minute}
-	compareAddrs  = cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
+	vip, vip2    = netip.MustParseAddr("172.30.0.41"), netip.MustParseAddr("172.30.0.42")
+	vip6         = netip.MustParseAddr("fd00:172:30::41")
+	host, host2  = netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.3.1")
+	host6        = netip.MustParseAddr("2001:db8::1")
+	l1, l2, r1   = netip.MustParseAddrPort("10.180.0.1:53"), netip.MustParseAddrPort("10.180.0.2:53"), netip.MustParseAddrPort("10.181.1.1:53")
+	oneMinute    = Drain{true, time.Minute}
+	compareAddrs = cmp.Options{
+		cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+		cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
+	}
 	compareAddrPs = cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })
 )
 
@@ -113,6 +117,40 @@ func TestLedger(t *testing.T) {
 			want: []Flows{{Frontend: tcp(vip, 80), Keep: to(r1)}},
 		},
 	}
+	narrow := func(drain Drain, who sources, fe Frontend) []Port {
+		p := port(drain, to(l1), fe)
+		p[0].Sources = []sources{who}
+		return p
+	}
+	tests = append(tests, []struct {
+		name          string
+		before, after services
+		want          []Flows
+	}{
+		{
+			name: "clients are shut out", before: services{"a": port(none, to(l1), udp(vip, 53))}, after: services{"a": narrow(none, theirs, udp(vip, 53))},
+			want: []Flows{{Frontend: udp(vip, 53), Keep: to(l1), Sources: theirs, Look: true}},
+		},
+		{
+			name: "all clients are shut out", before: services{"a": narrow(none, admitted, sctp(vip, 53))}, after: services{"a": narrow(none, sources{}, sctp(vip, 53))},
+			want: []Flows{{Frontend: sctp(vip, 53), Keep: to(l1), Sources: sources{}, Look: true}},
+		},
+		{
+			name: "the same clients", before: services{"a": narrow(none, admitted, udp(vip, 53))}, after: services{"a": narrow(none, slices.Clone(admitted), udp(vip, 53))},
+		},
+		{
+			name: "everybody may connect again", before: services{"a": narrow(none, admitted, udp(vip, 53))}, after: services{"a": port(none, to(l1), udp(vip, 53))},
+			want: []Flows{{Frontend: udp(vip, 53), Keep: to(l1)}},
+		},
+		{
+			name: "clients of TCP are shut out", before: services{"a": narrow(none, admitted, tcp(vip, 80)), "b": narrow(oneMinute, admitted, tcp(vip2, 80))},
+			after: services{"a": narrow(none, theirs, tcp(vip, 80)), "b": narrow(oneMinute, theirs, tcp(vip2, 80))},
+			want: []Flows{
+				{Frontend: tcp(vip, 80), Keep: to(l1), Sources: theirs},
+				{Frontend: tcp(vip2, 80), Keep: to(l1), Drain: oneMinute, Sources: theirs, Look: true},
+			},
+		},
+	}...)
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			l := NewLedger()

@@ -105,6 +105,77 @@ func Test076_affinity(t *testing.T) {
 	})
 }
 
+// A client is not bound to an endpoint that has never answered: it gets another pick with its
+// next tries, comes back to the endpoint that answered, and needs no process for that.
+func Test076_affinity_needs_an_answer(t *testing.T) {
+	const nobodys = 8099 // a port without a server
+	b := newBox(t, nil)
+	b.R1.LoadNft("table inet silent {\n chain input {\n type filter hook input priority filter\n meta l4proto { tcp, udp, sctp } th dport { 80, 53 } drop\n }\n }\n")
+	b.GW1.Serve("tcp", 80)
+	b.GW1.Serve("udp", 53)
+	dead := map[string]func(f family) string{ // a slice of the Service
+		"silent":   func(f family) string { return "p80: 80, udp: 53/UDP, sctp: 53/SCTP" },
+		"refusing": func(f family) string { return fmt.Sprintf("p80: %d, udp: %[1]d/UDP, sctp: %[1]d/SCTP", nobodys) },
+	}
+	hosts := map[string]*netlab.Host{"silent": b.R1, "refusing": b.R2}
+	type try struct {
+		kind string
+		live *netlab.Host
+		n    int // of the cluster IP
+	}
+	tries := []try{{"silent", b.L1, 51}, {"refusing", b.L1, 52}, {"silent", b.GW1, 53}, {"refusing", b.GW1, 54}}
+	b.write("web.yaml", func(f family) (docs []string) {
+		for _, try := range tries {
+			name := fmt.Sprint("web", try.n)
+			docs = append(docs,
+				f.service(name, "clusterIP: "+f.vip(try.n), "sessionAffinity: ClientIP", "ports:",
+					"- {name: p80, port: 80}", "- {name: udp, port: 53, protocol: UDP}", "- {name: sctp, port: 53, protocol: SCTP}"),
+				f.namedSlice(name+"-live", name, "p80: 80, udp: 53/UDP, sctp: 53/SCTP", try.live),
+				f.namedSlice(name+"-dead", name, dead[try.kind](f), hosts[try.kind]))
+		}
+		return docs
+	})
+	b.svcctl.Start()
+	b.svcctl.Stop()
+	b.each(t, func(t *testing.T, b *box, f family) {
+		for _, try := range tries {
+			for network, port := range map[string]uint16{"tcp": 80, "udp": 53, "sctp": 53} {
+				if network == "sctp" && try.live.Name == b.GW1.Name {
+					continue // the box has no server of it
+				}
+				t.Run(fmt.Sprintf("%s %s besides %s", try.kind, network, try.live.Name), func(t *testing.T) {
+					b := b.in(t)
+					b.answersEachClient(t, f, network, f.at(f.vip(try.n), port), try.live.Name)
+				})
+			}
+		}
+	})
+}
+
+// answersEachClient asserts that each of some new clients is answered by a host in the end, and
+// from then on always.
+func (b *box) answersEachClient(t *testing.T, f family, network string, to netip.AddrPort, server string) {
+	t.Helper()
+	failed := netlab.AskEach(16, func(i int) (reply netlab.Reply, err error) {
+		// 30 picks of one of two endpoints, no two of them within the second in which a
+		// client goes on to one that is silent.
+		for range 30 {
+			if reply, err = b.EXT.Ask(network, to, netlab.From(f.client(i)), netlab.Within(1100*time.Millisecond)); err == nil {
+				break
+			}
+		}
+		for range 5 {
+			if err == nil {
+				reply, err = b.EXT.Ask(network, to, netlab.From(f.client(i)), patiently)
+			}
+		}
+		return reply, err
+	})
+	if len(failed.Failures) > 0 || len(failed.Servers) != 1 || failed.Servers[server] == 0 {
+		t.Errorf("%s", failed)
+	}
+}
+
 func Test077_affinity_of_all_addresses(t *testing.T) {
 	b := sticky(t, 10800, l1r1)
 	b.each(t, func(t *testing.T, b *box, f family) {

@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -217,5 +218,102 @@ func Test039_tighter_source_ranges(t *testing.T) {
 		if err := open[f].Echo("and still", patiently); err != nil {
 			t.Errorf("the connection from before: %v", err)
 		}
+	}
+}
+
+// tight is the Service everywhere with L1 behind it and source ranges, "" for none.
+func tight(b *box, ranges string, annotations ...string) func(f family) []string {
+	return func(f family) []string {
+		documents := everywhere(53, b.L1)(f)
+		if ranges != "" {
+			documents[0] += "  " + f.ranges(ranges) + "\n"
+		}
+		for i := 0; i < len(annotations); i += 2 {
+			documents[0] = annotated(documents[0], annotations[i], annotations[i+1])
+		}
+		return documents
+	}
+}
+
+// Flows that are open end when their client is shut out, and no others do: those of clients
+// that may connect, and those of the same client to addresses that are not restricted.
+func Test039_tighter_source_ranges_end_flows(t *testing.T) {
+	for _, down := range []bool{false, true} {
+		t.Run(fmt.Sprintf("while the process is down: %v", down), func(t *testing.T) {
+			b := newBox(t, metered)
+			b.write("any.yaml", tight(b, ""))
+			b.svcctl.Start()
+			b.remember()
+			b.looked(t)
+			var out, stay []flow
+			for _, network := range []string{"udp", "sctp"} {
+				for i, fl := range b.flows(network, 11000) {
+					stay = append(stay, fl)
+					fl.from, fl.port = b.BLK, uint16(12000+i)
+					if fl.to.Addr() == fl.at(fl.lb(4), 53).Addr() {
+						out = append(out, fl)
+					} else {
+						stay = append(stay, fl)
+					}
+				}
+			}
+			lead(t, slices.Concat(out, stay), b.L1, 53)
+			kept := b.entriesOf(t, stay...)
+			if down {
+				b.svcctl.Stop()
+				b.write("any.yaml", tight(b, extOnly))
+				b.svcctl.Start()
+			} else {
+				b.rewrite("any.yaml", tight(b, extOnly))
+			}
+			for _, fl := range out {
+				eventually(t, syncTimeout, func() error {
+					if reply, err := fl.ask(shortly); netlab.RefusalOf(err) != netlab.Timeout {
+						return fmt.Errorf("%s: got %v, %v; want silence", fl, reply, err)
+					}
+					return nil
+				})
+			}
+			b.untouched(t, kept)
+			b.rewrite("any.yaml", tight(b, everyone))
+			lead(t, out, b.L1, 53)
+			b.untouched(t, kept)
+		})
+	}
+}
+
+// Open connections of TCP end, too, when their Service drains.
+func Test039_tighter_source_ranges_drain(t *testing.T) {
+	const drain = "svcctl.io/drain-timeout"
+	b := newBox(t, nil)
+	b.write("any.yaml", tight(b, "", drain, "0s"))
+	b.svcctl.Start()
+	open := map[*netlab.Conn]bool{} // whether it ends
+	for _, f := range families {
+		for _, from := range []*netlab.Host{b.EXT, b.BLK} {
+			for _, to := range []netip.AddrPort{f.at(f.lb(4), 80), f.at(f.vip(41), 80)} {
+				c, err := from.Dial(to, patiently)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				open[c] = from == b.BLK && to.Addr() == netip.MustParseAddr(f.lb(4))
+			}
+		}
+	}
+	b.rewrite("any.yaml", tight(b, extOnly, drain, "0s"))
+	for c, ends := range open {
+		if !ends {
+			if err := c.Echo("still here", patiently); err != nil {
+				t.Errorf("%s to %s: %v", c.Local, c.Reply.At, err)
+			}
+			continue
+		}
+		eventually(t, syncTimeout, func() error {
+			if err := c.Echo("still here", patiently); netlab.RefusalOf(err) != netlab.Reset {
+				return fmt.Errorf("%s to %s: %v, want a reset", c.Local, c.Reply.At, err)
+			}
+			return nil
+		})
 	}
 }

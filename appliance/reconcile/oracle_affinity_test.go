@@ -65,6 +65,7 @@ func newStickyHistory(seed uint64) *stickyHistory {
 func (h *stickyHistory) run() (failure string) {
 	r := rand.New(rand.NewPCG(h.seed, 2))
 	p := newPlanner()
+	clock := time.Unix(0, 0)
 	hosts := map[bool]*sim.Host{true: {}, false: {}}
 	var memory oracle.Memory
 	for i, world := range h.worlds {
@@ -82,10 +83,15 @@ func (h *stickyHistory) run() (failure string) {
 		for _, packet := range h.packets[i] {
 			host := hosts[packet.To.Addr().Is4()]
 			want := memory.Decide(world, packet)
-			got := host.Send(simPacket(&world.Box, packet), time.Unix(0, 0), r.Uint32N)
+			sent := simPacket(&world.Box, packet)
+			clock = clock.Add(2 * time.Second) // a newcomer is none any more
+			got := host.Send(sent, clock, r.Uint32N)
 			if !slices.ContainsFunc(want, func(w oracle.Outcome) bool { return allows(w, host, packet, got) }) {
 				return fmt.Sprintf("world %d: %v\nthe oracle wants one of %v\ngot %v\n\t%s\n%v",
 					i, packet, want, got, strings.Join(got.Trace, "\n\t"), h)
+			}
+			if got.Kind == sim.Delivered {
+				host.Answer(sent, got)
 			}
 			if want[0].Kind == oracle.Delivered {
 				memory.Note(world, packet, got.Dst)

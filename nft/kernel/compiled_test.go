@@ -66,7 +66,7 @@ func TestCompiledRuleset(t *testing.T) {
 				t.Errorf("what was committed is not what was wanted: %+v", tr)
 			}
 			// What nft prints and cannot load: see notLoadable.
-			listing := regexp.MustCompile(`(?m)^.*update .* \{ ip6 saddr .*$`).ReplaceAllString(n.nft("list", "ruleset"), "")
+			listing := regexp.MustCompile(`(?m)^.*(update|add) @.* \{ ip6 [sd]addr .* : .*$`).ReplaceAllString(n.nft("list", "ruleset"), "")
 			n.nft("flush", "ruleset")
 			n.nftScript(listing)
 			// Its rules have lost their marks, which is all.

@@ -24,13 +24,21 @@ const (
 	offsetIPv4Daddr = 16
 	offsetIPv6Saddr = 8
 	offsetIPv6Daddr = 24
+	offsetSport     = 0
 	offsetDport     = 2
 	offsetTCPFlags  = 13
 	offsetICMPType  = 0
+	offsetSCTPChunk = 12
 )
 
-// flagSYN is the SYN bit of a TCP header's flags (RFC 9293).
-const flagSYN = 0x02
+// The SYN and the RST bit of a TCP header's flags (RFC 9293).
+const (
+	flagSYN = 0x02
+	flagRST = 0x04
+)
+
+// chunkInitAck is the type of a chunk of SCTP (RFC 9260).
+const chunkInitAck = 2
 
 // ICMP types of an echo request (RFC 792, 4443).
 const (
@@ -49,8 +57,11 @@ const (
 // stateInvalid is NF_CT_STATE_INVALID_BIT, what nft calls `ct state invalid`.
 const stateInvalid = 1 << 0
 
-// statusDNAT is IPS_DST_NAT, what nft calls `ct status dnat`.
-const statusDNAT = 1 << 5
+// IPS_ASSURED and IPS_DST_NAT, what nft calls `ct status assured` and `ct status dnat`.
+const (
+	statusAssured = 1 << 2
+	statusDNAT    = 1 << 5
+)
 
 // expressions is a rule as nf_tables evaluates it. ranges tells whether a set of that
 // name is one of ranges.
@@ -82,13 +93,26 @@ func (e *encoder) statement(s nft.Statement) {
 	case nft.MatchNotDNAT:
 		e.matchNotDNAT()
 	case nft.MatchLocalSource:
-		e.matchLocalSource()
+		e.matchLocal(expr.Fib{FlagSADDR: true})
+	case nft.MatchLocalDest:
+		e.matchLocal(expr.Fib{FlagDADDR: true})
+	case nft.MatchAssured:
+		e.matchBit(&expr.Ct{Key: expr.CtKeySTATUS, Register: firstRegister}, statusAssured)
+	case nft.MatchSYN:
+		e.matchTCPFlag(flagSYN, expr.CmpOpNeq)
+	case nft.MatchRST:
+		e.matchTCPFlag(flagRST, expr.CmpOpNeq)
+	case nft.MatchInitAck:
+		e.matchProto(unix.IPPROTO_SCTP)
+		e.add(payload(expr.PayloadBaseTransportHeader, offsetSCTPChunk, 1, firstRegister), equals([]byte{chunkInitAck}))
+	case nft.MatchICMP:
+		e.matchProto(e.icmp())
 	case nft.MatchReply:
 		e.matchReply()
 	case nft.MatchInvalid:
-		e.matchInvalid()
+		e.matchBit(&expr.Ct{Key: expr.CtKeySTATE, Register: firstRegister}, stateInvalid)
 	case nft.MatchNoSYN:
-		e.matchNoSYN()
+		e.matchTCPFlag(flagSYN, expr.CmpOpEq)
 	case nft.MatchEchoRequest:
 		e.matchEchoRequest()
 	case nft.MatchNotICMP:
@@ -99,6 +123,9 @@ func (e *encoder) statement(s nft.Statement) {
 		e.dnat(s)
 	case nft.Update:
 		e.update(s)
+	case nft.Delete:
+		e.loadKey(s.Key, s.Set)
+		e.add(&expr.Dynset{SrcRegKey: firstRegister, SetName: s.Set, Operation: dynsetDelete})
 	case nft.Masquerade:
 		e.add(&expr.Masq{}) // masquerade
 	case nft.Redirect:
@@ -167,28 +194,29 @@ func (e *encoder) matchNotDNAT() {
 	)
 }
 
-// matchInvalid is `ct state invalid`.
-func (e *encoder) matchInvalid() {
+// matchBit is `ct state invalid` or `ct status assured`.
+func (e *encoder) matchBit(load *expr.Ct, bit uint32) {
 	e.add(
-		&expr.Ct{Key: expr.CtKeySTATE, Register: firstRegister},
+		load,
 		&expr.Bitwise{
 			SourceRegister: firstRegister, DestRegister: firstRegister, Len: 4,
-			Mask: hostOrder(stateInvalid), Xor: hostOrder(0),
+			Mask: hostOrder(bit), Xor: hostOrder(0),
 		},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: firstRegister, Data: hostOrder(0)},
 	)
 }
 
-// matchNoSYN is `tcp flags & syn == 0`, which nft prints as `tcp flags ! syn`.
-func (e *encoder) matchNoSYN() {
+// matchTCPFlag is `tcp flags & syn == 0`, which nft prints as `tcp flags ! syn`, or with !=,
+// which is `tcp flags syn`.
+func (e *encoder) matchTCPFlag(flag byte, compare expr.CmpOp) {
 	e.matchProto(unix.IPPROTO_TCP)
 	e.add(
 		payload(expr.PayloadBaseTransportHeader, offsetTCPFlags, 1, firstRegister),
 		&expr.Bitwise{
 			SourceRegister: firstRegister, DestRegister: firstRegister, Len: 1,
-			Mask: []byte{flagSYN}, Xor: []byte{0},
+			Mask: []byte{flag}, Xor: []byte{0},
 		},
-		equals([]byte{0}),
+		&expr.Cmp{Op: compare, Register: firstRegister, Data: []byte{0}},
 	)
 }
 
@@ -197,12 +225,10 @@ func (e *encoder) matchReply() {
 	e.add(&expr.Ct{Key: expr.CtKeyDIRECTION, Register: firstRegister}, equals([]byte{expr.CtDirReply}))
 }
 
-// matchLocalSource is `fib saddr type local`.
-func (e *encoder) matchLocalSource() {
-	e.add(
-		&expr.Fib{Register: firstRegister, FlagSADDR: true, ResultADDRTYPE: true},
-		equals(hostOrder(unix.RTN_LOCAL)),
-	)
+// matchLocal is `fib saddr type local`, or of the other address.
+func (e *encoder) matchLocal(which expr.Fib) {
+	which.Register, which.ResultADDRTYPE = firstRegister, true
+	e.add(&which, equals(hostOrder(unix.RTN_LOCAL)))
 }
 
 // matchEchoRequest is `icmp type echo-request`; nft leaves out the protocol, which the
@@ -252,11 +278,17 @@ func (e *encoder) dnat(d nft.DNAT) {
 	)
 }
 
-// update is `update @affinity-1 { ip saddr timeout 3h : ip daddr . th dport }`.
+// dynsetDelete is NFT_DYNSET_OP_DELETE (linux/netfilter/nf_tables.h), since kernel 5.4.
+const dynsetDelete = 2
+
+// update is `update @affinity-1 { ip saddr timeout 3h : ip daddr . th dport }`, or with add.
 func (e *encoder) update(u nft.Update) {
 	dynset := &expr.Dynset{
 		SrcRegKey: firstRegister, SetName: u.Map,
 		Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: u.Timeout,
+	}
+	if u.Add {
+		dynset.Operation = unix.NFT_DYNSET_OP_ADD
 	}
 	next := e.load(u.Key, firstRegister)
 	if len(u.Data) > 0 {
@@ -348,6 +380,8 @@ func (e *encoder) field(field nft.Field, r register) expr.Any {
 		return payload(expr.PayloadBaseNetworkHeader, offsetIPv4Daddr, 4, r)
 	case nft.FieldL4Proto: // meta l4proto
 		return &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: r}
+	case nft.FieldSport: // th sport
+		return payload(expr.PayloadBaseTransportHeader, offsetSport, 2, r)
 	case nft.FieldDport: // th dport
 		return payload(expr.PayloadBaseTransportHeader, offsetDport, 2, r)
 	case nft.FieldOriginalDaddr: // ct original ip daddr; the key without a family cannot be listed

@@ -132,6 +132,12 @@ func everyRule(f nft.Family) []nft.Rule {
 		{nft.MatchPrefix{Field: nft.OriginalDaddr, Prefix: prefix(0)}, nft.GotoChain("pick-5")},
 		{nft.MatchNotICMP{}, nft.GotoChain("pick-5")},
 		{nft.MatchReply{}, nft.Verdict{Kind: nft.Accept}},
+		{nft.MatchLocalDest{}, nft.Verdict{Kind: nft.Accept}},
+		{nft.MatchAssured{}, nft.Verdict{Kind: nft.Accept}},
+		{nft.MatchSYN{}, nft.Verdict{Kind: nft.Accept}},
+		{nft.MatchRST{}, nft.GotoChain("pick-5")},
+		{nft.MatchInitAck{}, nft.Verdict{Kind: nft.Accept}},
+		{nft.MatchICMP{}, nft.GotoChain("pick-5")},
 		{nft.MatchInvalid{}, nft.GotoChain("pick-5")},
 		{nft.MatchNoSYN{}, nft.Verdict{Kind: nft.Drop}},
 		{nft.MatchEchoRequest{}, nft.Verdict{Kind: nft.Accept}},
@@ -142,6 +148,7 @@ func everyRule(f nft.Family) []nft.Rule {
 		{nft.MatchSet{Key: []nft.Field{nft.Saddr, nft.Daddr}, Set: "hairpin"}, nft.Verdict{Kind: nft.Accept}},
 		{nft.Update{Map: "affinity", Key: []nft.Field{nft.Saddr}, Data: []nft.Field{nft.Daddr, nft.Dport}, Timeout: 3 * time.Hour}},
 		{nft.Update{Map: "affinity", Key: []nft.Field{nft.Saddr}, Data: []nft.Field{nft.Daddr, nft.Dport}, Timeout: 5 * time.Second}},
+		{nft.Update{Map: "affinity", Key: []nft.Field{nft.Daddr}, Data: []nft.Field{nft.Saddr, nft.Sport}, Timeout: time.Second, Add: true}},
 	}
 }
 

@@ -32,6 +32,7 @@ type flow struct {
 	dnated   bool // it became another one
 	snated   bool
 	isReset  bool // the packet is the TCP reset that refuses the connection
+	isAnswer bool // the packet is the first one from the endpoint
 	learnt   []lesson
 	trace    []string
 }

@@ -115,6 +115,26 @@ func (h *Host) Send(p Packet, now time.Time, choose func(mod uint32) uint32) Res
 	return r
 }
 
+// Answer runs the first answer of the endpoint to which Send delivered a packet through the
+// ruleset, at the time of the last Send. Its NAT is decided already, so only chains of type
+// filter see it. What it makes the ruleset learn stays.
+func (h *Host) Answer(p Packet, r Result) {
+	f := h.newFlow(p, nil)
+	f.isAnswer, f.dnated, f.dnatDone, f.snatDone = true, r.DNATed, true, true
+	f.packet.Saddr, f.packet.Sport = r.Dst.Addr(), r.Dst.Port()
+	f.packet.Daddr, f.packet.Dport = p.Saddr, p.Sport
+	hook := nft.HookPrerouting
+	if h.IsLocal != nil && h.IsLocal(r.Dst.Addr()) {
+		hook = nft.HookOutput
+	}
+	for _, c := range f.baseChains(hook) {
+		if c.Filter {
+			f.chain(c, 0)
+		}
+	}
+	h.remember(f.learnt)
+}
+
 // Outcomes is everything that may become of a packet, over all that numgen may draw,
 // at the time of the last Send. It learns nothing. The results are sorted and differ
 // in more than their Trace.

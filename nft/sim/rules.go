@@ -100,10 +100,20 @@ func (f *flow) statement(s nft.Statement) (v verdict, element string) {
 		return match(!f.dnated), ""
 	case nft.MatchLocalSource:
 		return match(f.host.IsLocal(f.packet.Saddr)), ""
-	case nft.MatchInvalid, nft.MatchNoSYN: // the first packet of a connection is neither
+	case nft.MatchLocalDest:
+		return match(f.host.IsLocal(f.packet.Daddr)), ""
+	case nft.MatchInvalid, nft.MatchNoSYN, nft.MatchAssured: // first packets and first answers are neither
 		return match(false), ""
 	case nft.MatchReply:
+		return match(f.isReset || f.isAnswer), ""
+	case nft.MatchSYN:
+		return match(f.packet.Proto == nft.TCP && !f.isReset), ""
+	case nft.MatchRST:
 		return match(f.isReset), ""
+	case nft.MatchInitAck:
+		return match(f.packet.Proto == nft.SCTP && f.isAnswer), ""
+	case nft.MatchICMP:
+		return match(f.packet.ICMPEcho), ""
 	case nft.MatchEchoRequest:
 		return match(f.packet.ICMPEcho), ""
 	case nft.MatchNotICMP:
@@ -126,6 +136,8 @@ func (f *flow) statement(s nft.Statement) (v verdict, element string) {
 		return verdict{kind: accepted}, e.text
 	case nft.Update:
 		return match(f.learn(s)), ""
+	case nft.Delete:
+		return match(f.unlearn(s)), ""
 	case nft.Masquerade:
 		return f.masquerade(), ""
 	case nft.Redirect:
@@ -195,6 +207,8 @@ func (f *flow) read(field nft.Field) nft.Value {
 		v.Addr = f.original.Addr()
 	case nft.FieldL4Proto:
 		v.Num = f.protocol()
+	case nft.FieldSport:
+		v.Num = uint32(f.packet.Sport)
 	case nft.FieldDport:
 		v.Num = uint32(f.packet.Dport)
 	case nft.FieldOriginalDport:

@@ -126,7 +126,7 @@ func within(values, first, last []nft.Value) bool {
 func (f *flow) recall(set setID, key string) (memory, bool) {
 	for _, l := range slices.Backward(f.learnt) {
 		if l.set == set && l.key == key {
-			return l.memory, true
+			return l.memory, l.live(f.host.clock)
 		}
 	}
 	m, ok := f.host.learnt[set][key]
@@ -141,7 +141,9 @@ func (f *flow) learn(u nft.Update) bool {
 	if _, ok := s.Elements[key]; ok {
 		return true
 	}
-	if old, ok := f.recall(id, key); ok {
+	if old, ok := f.recall(id, key); ok && u.Add {
+		return true
+	} else if ok {
 		data = old.data
 	} else if f.full(s, id) {
 		return false
@@ -152,6 +154,17 @@ func (f *flow) learn(u nft.Update) bool {
 	}
 	f.learnt = append(f.learnt, lesson{id, key, m})
 	return true
+}
+
+// unlearn forgets an element. It is false when there is none.
+func (f *flow) unlearn(d nft.Delete) bool {
+	key, id := f.key(d.Key), setID{f.family, d.Set}
+	_, ok := f.recall(id, key)
+	f.learnt = slices.DeleteFunc(f.learnt, func(l lesson) bool { return l.set == id && l.key == key })
+	if _, known := f.host.learnt[id][key]; known {
+		f.learnt = append(f.learnt, lesson{id, key, memory{expires: f.host.clock}}) // not live any more
+	}
+	return ok
 }
 
 // full tells whether a set has no room. The kernel counts expired elements too until

@@ -135,6 +135,12 @@ func sendCases() []sendCase {
 		{"no incoming interface of the box's own", own, host(output(nft.Rule{balance}), postrouting(nft.Rule{set("same", nft.Iif, nft.Oif), drop})), "dropped"},
 		{"not an echo request", syn, host(prerouting(nft.Rule{nft.MatchEchoRequest{}, drop})), plain},
 		{"source is not local", syn, host(prerouting(nft.Rule{nft.MatchLocalSource{}, drop})), plain},
+		{"destination is not local", syn, host(prerouting(nft.Rule{nft.MatchLocalDest{}, drop})), plain},
+		{"a first packet is not assured", syn, host(prerouting(nft.Rule{nft.MatchAssured{}, drop})), plain},
+		{"a SYN", syn, host(prerouting(nft.Rule{nft.MatchSYN{}, drop})), "dropped"},
+		{"a SYN is no reset", syn, host(prerouting(nft.Rule{nft.MatchRST{}, drop})), plain},
+		{"a datagram is no SYN", udp, host(prerouting(nft.Rule{nft.MatchSYN{}, drop})), plain},
+		{"a SYN is no ICMP", syn, host(prerouting(nft.Rule{nft.MatchICMP{}, drop})), plain},
 		{"source is local", own, host(output(nft.Rule{nft.MatchLocalSource{}, drop})), "dropped"},
 
 		// Maps and DNAT.
