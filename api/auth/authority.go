@@ -209,7 +209,7 @@ func (a *Authority) Certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, e
 // renewal is when the certificate is to be replaced.
 func (a *Authority) renewal() time.Time { return a.leaf.Leaf.NotAfter.Add(-renewBefore) }
 
-// addAddress adds an address to those that the certificate is for, and tells whether it
+// addAddress adds an address to those that the certificate is for, and reports whether it
 // is a new one. Of too many the oldest goes, but for the first ones, which were asked for.
 func (a *Authority) addAddress(addr netip.Addr) bool {
 	addr = addr.Unmap().WithZone("")

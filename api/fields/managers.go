@@ -193,7 +193,7 @@ func withoutEntries(o map[string]any) map[string]any {
 	return o
 }
 
-// Same tells whether two objects have the same entries but for the times: a write that
+// Same reports whether two objects have the same entries but for the times: a write that
 // changes nothing else either is none, and keeps the old times.
 func Same(a, b []object.ManagedFieldsEntry) bool {
 	return slices.EqualFunc(sorted(a), sorted(b), func(a, b object.ManagedFieldsEntry) bool {

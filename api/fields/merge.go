@@ -121,7 +121,7 @@ func removeItems(list []any, s *set, t *schema.Type) any {
 	return left
 }
 
-// isNull tells whether nothing is left of an object or list.
+// isNull reports whether nothing is left of an object or list.
 func isNull(value any) bool {
 	switch value := value.(type) {
 	case map[string]any:

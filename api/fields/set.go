@@ -149,7 +149,7 @@ func (s *set) paths(above []string, each func(path []string)) {
 	}
 }
 
-// has tells whether a path is in a set.
+// has reports whether a path is in a set.
 func (s *set) has(path []string) bool {
 	for _, element := range path {
 		s = s.at(element)

@@ -7,7 +7,7 @@ import (
 	"svcctl.io/svcctl/api/schema"
 )
 
-// Settled tells whether a manager applies what it owns already, and the object says so: the
+// Settled reports whether a manager applies what it owns already, and the object says so: the
 // usual case, in which nothing changes. It may miss one; Apply then comes to the same.
 func Settled(live, applied map[string]any, by Writer) bool {
 	last := lastOf(live, by)
@@ -41,7 +41,7 @@ func hasEntries(o map[string]any) bool {
 	return has
 }
 
-// holds tells whether a value stays as it is when another one is applied to it.
+// holds reports whether a value stays as it is when another one is applied to it.
 func holds(live, applied any, t *schema.Type) bool {
 	switch {
 	case applied == nil:
@@ -76,7 +76,7 @@ func holdsItems(live, applied []any, t *schema.Type) bool {
 	return true
 }
 
-// sameItem tells whether two items of a list are one, in two versions.
+// sameItem reports whether two items of a list are one, in two versions.
 func sameItem(a, b any, list *schema.Type) bool {
 	if list.Set {
 		return equal(a, b, list.Elem)

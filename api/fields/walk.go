@@ -7,7 +7,7 @@ import (
 	"svcctl.io/svcctl/api/schema"
 )
 
-// isLeaf tells whether values of a type belong to one manager as a whole.
+// isLeaf reports whether values of a type belong to one manager as a whole.
 func isLeaf(t *schema.Type) bool {
 	switch t.Form {
 	case schema.Structure, schema.Map, schema.List:
@@ -169,7 +169,7 @@ func size(value any) int {
 	return -1
 }
 
-// equal tells whether two values are the same. nil is no value.
+// equal reports whether two values are the same. nil is no value.
 func equal(a, b any, t *schema.Type) bool {
 	switch a := a.(type) {
 	case map[string]any:

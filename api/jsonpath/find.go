@@ -197,7 +197,7 @@ func (s sliceStep) of(list []any) []any {
 	return to
 }
 
-// passes tells whether a value passes a filter: without an operator when the left side
+// passes reports whether a value passes a filter: without an operator when the left side
 // is there, else when any value on the left compares so with one on the right.
 func (e *evaluation) passes(f filterStep, here any) bool {
 	left := e.values(f.left, here)

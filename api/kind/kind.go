@@ -131,7 +131,7 @@ func (k Kind) GroupResource() string {
 	return k.Plural + "." + k.Group
 }
 
-// Stored tells whether objects of the kind are kept; questions are not.
+// Stored reports whether objects of the kind are kept; questions are not.
 func (k Kind) Stored() bool { return slices.Contains(k.Verbs, "get") }
 
 // New is an empty object of the kind, with its TypeMeta set.

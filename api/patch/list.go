@@ -8,7 +8,7 @@ import (
 	"svcctl.io/svcctl/api/schema"
 )
 
-// isScalar tells whether a value can be compared.
+// isScalar reports whether a value can be compared.
 func isScalar(value any) bool {
 	switch value.(type) {
 	case map[string]any, []any:

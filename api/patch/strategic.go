@@ -90,7 +90,7 @@ func childOf(t *schema.Type, name string) *schema.Type {
 	return t.Child(name)
 }
 
-// isDirective tells whether a key is none of a field.
+// isDirective reports whether a key is none of a field.
 func isDirective(key string) bool {
 	return key == directive || key == retainKeys ||
 		strings.HasPrefix(key, strings.TrimSuffix(setOrder, "/")) || strings.HasPrefix(key, strings.TrimSuffix(deleteFrom, "/"))

@@ -98,7 +98,7 @@ func writtenZero(t *schema.Type, f *schema.Field) bool {
 	return (f.Name == "name" || f.Name == "protocol") && messageName(t) == "core.v1.EndpointPort"
 }
 
-// isZero tells whether a value is what a field has that was not set. Of a number or a name
+// isZero reports whether a value is what a field has that was not set. Of a number or a name
 // that is the number.
 func isZero(v any, t *schema.Type) bool {
 	switch v := v.(type) {

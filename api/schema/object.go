@@ -50,7 +50,7 @@ func (t *Type) fromStructure(v reflect.Value) map[string]any {
 	return o
 }
 
-// isEmpty tells whether a value is written as no field where its tag says omitempty or
+// isEmpty reports whether a value is written as no field where its tag says omitempty or
 // omitzero.
 func isEmpty(v reflect.Value) bool {
 	switch v.Kind() {

@@ -136,7 +136,7 @@ func (p *pruner) structure(v any, t *Type) (any, error) {
 	return o, nil
 }
 
-// hasAll tells whether a structure has all fields of an object.
+// hasAll reports whether a structure has all fields of an object.
 func (t *Type) hasAll(o map[string]any) bool {
 	for name := range o {
 		if _, known := t.fields[name]; !known {

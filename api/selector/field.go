@@ -20,7 +20,7 @@ type term struct {
 	value string
 }
 
-// Empty tells whether the selector selects everything.
+// Empty reports whether the selector selects everything.
 func (f Fields) Empty() bool { return len(f.terms) == 0 }
 
 // Exact is the one value of a field that the selector allows, if it allows one only: who
@@ -34,7 +34,7 @@ func (f Fields) Exact(field string) (string, bool) {
 	return "", false
 }
 
-// Matches tells whether the selector selects an object, which has to be of its kind.
+// Matches reports whether the selector selects an object, which has to be of its kind.
 func (f Fields) Matches(o object.Object) bool {
 	for _, t := range f.terms {
 		if (fieldOf(o, t.field) == t.value) == t.not {

@@ -33,10 +33,10 @@ type requirement struct {
 	values   []string // sorted
 }
 
-// Empty tells whether the selector selects everything.
+// Empty reports whether the selector selects everything.
 func (l Labels) Empty() bool { return len(l.requirements) == 0 }
 
-// Matches tells whether the selector selects an object with these labels.
+// Matches reports whether the selector selects an object with these labels.
 func (l Labels) Matches(labels map[string]string) bool {
 	for _, r := range l.requirements {
 		if !r.matches(labels) {

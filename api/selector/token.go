@@ -10,7 +10,7 @@ type token struct {
 
 func (t token) is(symbol string) bool { return !t.word && t.text == symbol }
 
-// isEnd tells whether there is nothing more.
+// isEnd reports whether there is nothing more.
 func (t token) isEnd() bool { return t == token{} }
 
 const (

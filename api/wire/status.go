@@ -16,13 +16,13 @@ type Status struct {
 	NodeName string `json:"nodeName"`
 	// Started is when the appliance started, in UTC.
 	Started time.Time `json:"started"`
-	// Ready tells whether every source has been read once and what was accepted
+	// Ready reports whether every source has been read once and what was accepted
 	// then is in the kernel.
 	Ready bool `json:"ready"`
 	// Reason says why it is not ready or not synced, where there is more to say than that
 	// a change is under way.
 	Reason string `json:"reason,omitempty"`
-	// Synced tells whether everything accepted so far is in the kernel, and was not changed
+	// Synced reports whether everything accepted so far is in the kernel, and was not changed
 	// there by somebody else.
 	Synced   bool     `json:"synced"`
 	Revision Revision `json:"revision"`

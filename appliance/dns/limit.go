@@ -33,7 +33,7 @@ type limiter struct {
 
 func newLimiter() *limiter { return &limiter{seed: maphash.MakeSeed()} }
 
-// allow tells whether another answer may be sent to a client now, and counts it then.
+// allow reports whether another answer may be sent to a client now, and counts it then.
 func (l *limiter) allow(client netip.Addr, now time.Duration) bool {
 	bits := network4
 	if client.Is6() {

@@ -99,7 +99,7 @@ func (s *Servers) SetAddresses(addresses []netip.Addr) {
 	signal(s.dirty)
 }
 
-// SetSynced tells whether the rules in the kernel are current. They are not at first.
+// SetSynced sets whether the rules in the kernel are current. The initial value is false.
 func (s *Servers) SetSynced(synced bool) {
 	s.mu.Lock()
 	s.synced = synced
@@ -167,7 +167,7 @@ func (p place) String() string {
 	return fmt.Sprintf(":%d", p.port)
 }
 
-// converge makes the listeners those that are wanted, and tells whether one is missing.
+// converge makes the listeners those that are wanted, and reports whether one is missing.
 func (s *Servers) converge(ctx context.Context, open map[place]*server) (missing bool) {
 	s.mu.RLock()
 	services, addresses, problems := s.services, s.addresses, slices.Clone(s.conflicts)
@@ -276,7 +276,7 @@ func (s *Servers) serve(ctx context.Context, at place) (*server, error) {
 	return srv, nil
 }
 
-// failed tells whether nobody serves although nobody closed the server.
+// failed reports whether nobody serves although nobody closed the server.
 func (s *server) failed() bool {
 	select {
 	case <-s.done:

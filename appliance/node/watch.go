@@ -59,7 +59,7 @@ func Watch(ctx context.Context, log *slog.Logger) (<-chan Facts, error) {
 	return w.out, nil
 }
 
-// isPassing tells whether the kernel may give another answer to the same question soon:
+// isPassing reports whether the kernel may give another answer to the same question soon:
 // it was interrupted, or had no room.
 func isPassing(err error) bool {
 	return errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM)

@@ -75,7 +75,7 @@ func (w *World) fromSlices(f frontend) []backend {
 	return all
 }
 
-// matchPort tells whether a port of a slice or of Endpoints is the one of the
+// matchPort reports whether a port of a slice or of Endpoints is the one of the
 // frontend: of the same name, absent being "", and protocol. One without a number is
 // ignored (behaviour 105).
 func matchPort(port object.EndpointPort, f frontend) (uint16, bool) {
@@ -141,7 +141,7 @@ func distribute(f frontend, b backend) backend {
 	return b
 }
 
-// isLocalNode tells whether an endpoint with that nodeName is on the box; one without
+// isLocalNode reports whether an endpoint with that nodeName is on the box; one without
 // is what --nodeless-endpoints says (behaviour 59).
 func (w *World) isLocalNode(nodeName string) bool {
 	if nodeName == "" {

@@ -83,7 +83,7 @@ func (w *World) serve(f frontend, p Packet) []Outcome {
 	return outcomes
 }
 
-// mayConnect tells whether source ranges let a client in. They hold on load balancer
+// mayConnect reports whether source ranges let a client in. They hold on load balancer
 // IPs, with --source-ranges-apply all on external IPs and node ports too (behaviour
 // 34), never on cluster IPs (behaviour 39), and make no exception for internal sources
 // (behaviour 33). A family that is not listed is closed (behaviour 37).
@@ -109,7 +109,7 @@ func (w *World) mayConnect(f frontend, client netip.Addr) bool {
 	return len(ranges) == 0
 }
 
-// localOnly tells whether a policy Local binds this client to the box's own backends.
+// localOnly reports whether a policy Local binds this client to the box's own backends.
 func (w *World) localOnly(f frontend, p Packet) bool {
 	if f.place == atClusterIP {
 		// Behaviour 55: for everybody, the box and internal sources included.
@@ -168,7 +168,7 @@ func (w *World) isInternal(client netip.Addr) bool {
 	return anyContains(w.Box.InternalSources, client)
 }
 
-// sameSegment tells whether both are neighbours on the interface, so that the endpoint
+// sameSegment reports whether both are neighbours on the interface, so that the endpoint
 // would answer the client directly.
 func (w *World) sameSegment(name string, client, endpoint netip.Addr) bool {
 	for _, i := range w.Box.Interfaces {
@@ -203,7 +203,7 @@ func (w *World) decidePing(addr netip.Addr) []Outcome {
 	return []Outcome{{Kind: Unreachable}}
 }
 
-// servesAnybody tells whether some client may reach a backend by the frontend. By a
+// servesAnybody reports whether some client may reach a backend by the frontend. By a
 // cluster IP with policy Local nobody gets the backends of other boxes; everywhere
 // else the box itself gets all.
 func (w *World) servesAnybody(f frontend) bool {
@@ -214,7 +214,7 @@ func (w *World) servesAnybody(f frontend) bool {
 	return len(w.everywhere(all)) > 0
 }
 
-// isFirst tells whether the frontend at that place of the list is the one that has
+// isFirst reports whether the frontend at that place of the list is the one that has
 // what it asks for (behaviour 44).
 func (w *World) isFirst(i int) bool {
 	all := w.frontends()

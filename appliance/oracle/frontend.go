@@ -109,7 +109,7 @@ func (w *World) vipsOf(service *object.Service) []vip {
 	return all
 }
 
-// mayServe tells whether the box lets the Service have the address.
+// mayServe reports whether the box lets the Service have the address.
 func (w *World) mayServe(service *object.Service, at place, addr netip.Addr) bool {
 	// --external-ip-range: "which externalIPs are accepted".
 	if at == atExternalIP && len(w.Box.ExternalIPRanges) > 0 && !anyContains(w.Box.ExternalIPRanges, addr) {
@@ -119,7 +119,7 @@ func (w *World) mayServe(service *object.Service, at place, addr netip.Addr) boo
 	return service.Metadata.Annotations[allowHostAddress] == "true" || !w.isHosts(addr)
 }
 
-// isHosts tells whether the address is how the host, or a gateway, is reached for
+// isHosts reports whether the address is how the host, or a gateway, is reached for
 // other things than Services.
 func (w *World) isHosts(addr netip.Addr) bool {
 	for _, i := range w.Box.Interfaces {
@@ -133,7 +133,7 @@ func (w *World) isHosts(addr netip.Addr) bool {
 	return slices.Contains(w.Box.Gateways, addr)
 }
 
-// isVIP tells whether some Service has the address for its own. One of the host's,
+// isVIP reports whether some Service has the address for its own. One of the host's,
 // where a Service may have it, stays the host's but for the Service's ports: the
 // host's own services there, as SSH, are what behaviour 45 protects.
 func (w *World) isVIP(addr netip.Addr) bool {
@@ -148,7 +148,7 @@ func (w *World) isVIP(addr netip.Addr) bool {
 	return false
 }
 
-// isNodePortAddress tells whether node ports answer on the address: one of the box's
+// isNodePortAddress reports whether node ports answer on the address: one of the box's
 // that is no loopback address and no VIP (behaviours 20, 28), and that
 // --nodeport-addresses selects. A family without a prefix in the list is not
 // restricted (behaviour 22).
@@ -168,7 +168,7 @@ func (w *World) isNodePortAddress(addr netip.Addr) bool {
 	return !restricted || anyContains(w.Box.NodePortAddresses, addr)
 }
 
-// isLocal tells whether the address is one of the box's.
+// isLocal reports whether the address is one of the box's.
 func (w *World) isLocal(addr netip.Addr) bool {
 	for _, i := range w.Box.Interfaces {
 		for _, p := range i.Addresses {

@@ -53,7 +53,7 @@ func serviceOf(slice *object.EndpointSlice) string {
 	return slice.Metadata.Namespace + "/" + slice.Metadata.Labels[object.LabelServiceName]
 }
 
-// clash tells whether two Services hold the same cluster IP, load balancer IP or node
+// clash reports whether two Services hold the same cluster IP, load balancer IP or node
 // port, which no allocator gives twice.
 func clash(a, b *object.Service) bool {
 	for _, ip := range a.Spec.ClusterIPs {

@@ -118,7 +118,7 @@ func (o Outcome) String() string {
 	return string(o.Kind)
 }
 
-// Allows tells whether what was observed is the outcome.
+// Allows reports whether what was observed is the outcome.
 func (o Outcome) Allows(observed Outcome) bool {
 	if o.Source == EitherSource {
 		observed.Source = EitherSource

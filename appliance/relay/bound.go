@@ -36,7 +36,7 @@ type complaint struct {
 	times int
 }
 
-// due counts one more, and tells whether it is time to log them and how many they are.
+// due counts one more, and reports whether it is time to log them and how many they are.
 func (c *complaint) due() (times int, is bool) {
 	c.times++
 	if now := time.Now(); c.last.IsZero() || now.Sub(c.last) >= c.every {

@@ -30,7 +30,7 @@ func newChoice(p Port, most int) *choice {
 	return c
 }
 
-// set takes the endpoints and the affinity of p, and tells whether they are others.
+// set takes the endpoints and the affinity of p, and reports whether they are others.
 func (c *choice) set(p Port) (changed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

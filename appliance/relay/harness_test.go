@@ -313,5 +313,5 @@ func answer(t *testing.T, c *net.UDPConn, text string) (fields []string) {
 	return strings.Fields(got)
 }
 
-// noAnswer tells whether an error is that of silence.
+// noAnswer reports whether an error is that of silence.
 func noAnswer(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }

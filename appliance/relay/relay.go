@@ -167,7 +167,7 @@ type listener interface {
 	close()
 }
 
-// converge makes the listeners those that are wanted, and tells whether one could not
+// converge makes the listeners those that are wanted, and reports whether one could not
 // be opened that may be later.
 func (r *Relay) converge(ctx context.Context, open map[key]listener) (retry bool) {
 	r.mu.Lock()

@@ -118,7 +118,7 @@ func (l *udpListener) forward(data []byte, client netip.AddrPort, crowded *compl
 	return nil
 }
 
-// isPassing tells whether a datagram is lost to congestion or its size alone.
+// isPassing reports whether a datagram is lost to congestion or its size alone.
 func isPassing(err error) bool {
 	return errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ENOBUFS) || errors.Is(err, syscall.EMSGSIZE)
 }

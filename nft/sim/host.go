@@ -19,7 +19,7 @@ type Host struct {
 	// Route is where a packet to dst goes: out of an interface, to the box itself (oif
 	// is the loopback interface then), or, with neither, nowhere.
 	Route func(dst netip.Addr) (oif uint32, local bool)
-	// IsLocal tells whether an address is the box's own.
+	// IsLocal reports whether an address is the box's own.
 	IsLocal func(netip.Addr) bool
 	// MasqueradeAddr is the address of an interface that Masquerade takes, and to which
 	// Redirect sends what came in there. The zero Addr: it has none.

@@ -173,7 +173,7 @@ func observed(seen []sighting, id uint16, sender netip.Addr) outcome {
 // them learn, which nobody can see from outside.
 type suspects []*Host
 
-// agree tells whether a packet may end in one of them as it did in the kernel. Those
+// agree reports whether a packet may end in one of them as it did in the kernel. Those
 // where it may not are out of question from then on.
 func (s *suspects) agree(p Packet, real outcome) bool {
 	var left suspects

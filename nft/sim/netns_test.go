@@ -235,7 +235,7 @@ func saw(seen []sighting, id uint16) bool {
 	return slices.ContainsFunc(seen, func(s sighting) bool { return s.id == id })
 }
 
-// poll tells whether something leaves by an interface within some milliseconds.
+// poll reports whether something leaves by an interface within some milliseconds.
 func (b *box) poll(iface uint32, timeout int) bool {
 	b.t.Helper()
 	n, err := unix.Poll([]unix.PollFd{{Fd: int32(b.inject[iface]), Events: unix.POLLIN}}, timeout)

@@ -154,7 +154,7 @@ func (f *flow) learn(u nft.Update) bool {
 	return true
 }
 
-// full tells whether a set has no room. The kernel counts expired elements too until
+// full reports whether a set has no room. The kernel counts expired elements too until
 // it collects them, a moment later.
 func (f *flow) full(s *nft.SetContent, id setID) bool {
 	size := int(s.Size)

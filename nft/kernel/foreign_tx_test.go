@@ -76,7 +76,7 @@ func TestLargeCommitIsQuiet(t *testing.T) {
 	}
 
 	c.mu.Lock()
-	restore := c.deafen(c.socket)
+	restore := c.muteNotifications(c.socket)
 	n.nft("delete", "table", "ip", "other")
 	restore(nil)
 	c.mu.Unlock()
@@ -84,7 +84,7 @@ func TestLargeCommitIsQuiet(t *testing.T) {
 		t.Errorf("a transaction that was ours, or not: %+v", change)
 	}
 	c.mu.Lock()
-	restore = c.deafen(c.socket)
+	restore = c.muteNotifications(c.socket)
 	n.nftScript("table ip other { }")
 	n.nftScript("delete table ip other")
 	restore(nil)
@@ -95,9 +95,9 @@ func TestLargeCommitIsQuiet(t *testing.T) {
 }
 
 func TestWitness(t *testing.T) {
-	w := newWitness()
+	w := newForeignTxLog()
 	for _, c := range []Change{{Generation: 11}, {Generation: 12}, {Generation: 14, Ours: true}, {Generation: 16}, {Generation: 1}} {
-		w.heard(c)
+		w.record(c)
 	}
 	for _, test := range []struct {
 		from, to uint32
@@ -105,20 +105,20 @@ func TestWitness(t *testing.T) {
 	}{
 		{10, 10, true}, {10, 11, true}, {10, 12, true}, {11, 12, true},
 		{10, 13, false}, {12, 14, false}, {13, 14, false}, {15, 16, true}, {14, 16, false},
-		{^uint32(0), 1, true}, {12, 10, false}, {0, witnessed + 1, false},
+		{^uint32(0), 1, true}, {12, 10, false}, {0, maxForeignTx + 1, false},
 	} {
-		if got := w.untouched(test.from, test.to); got != test.want {
+		if got := w.ownTablesUntouched(test.from, test.to); got != test.want {
 			t.Errorf("behind %d up to %d: %t, want %t", test.from, test.to, got, test.want)
 		}
 	}
-	go w.heard(Change{Generation: 17})
-	if !w.untouched(16, 17) {
+	go w.record(Change{Generation: 17})
+	if !w.ownTablesUntouched(16, 17) {
 		t.Error("what is under way is not waited for")
 	}
-	for i := range uint32(2 * witnessed) {
-		w.heard(Change{Generation: 100 + i})
+	for i := range uint32(2 * maxForeignTx) {
+		w.record(Change{Generation: 100 + i})
 	}
-	if len(w.seen) > witnessed {
+	if len(w.seen) > maxForeignTx {
 		t.Errorf("%d transactions are remembered", len(w.seen))
 	}
 }
