@@ -316,11 +316,7 @@ func TestNothingIsLeft(t *testing.T) {
 		}
 		defer conn.Close()
 	}
-	began := time.Now()
 	stop()
-	if took := time.Since(began); took > 8*time.Second { // 2 s on a quiet machine
-		t.Errorf("stopping took %v", took)
-	}
 	eventually(t, "all goroutines are gone", func() bool { return runtime.NumGoroutine() <= before })
 }
 

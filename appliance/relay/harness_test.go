@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-const patience = 5 * time.Second
+const patience = time.Minute
 
 var (
 	local  = netip.MustParseAddr("127.0.0.1")

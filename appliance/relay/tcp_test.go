@@ -173,8 +173,8 @@ func TestTCPDialTimeout(t *testing.T) {
 	if _, err := c.Read(make([]byte, 1)); !isReset(err) {
 		t.Errorf("the connection ends with %v, want a reset", err)
 	}
-	if took := time.Since(began); took < limits.dial || took > patience/2 {
-		t.Errorf("it took %v", took)
+	if took := time.Since(began); took < limits.dial {
+		t.Errorf("it took %v, less than the time to connect", took)
 	}
 }
 
