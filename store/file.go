@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 const (
@@ -101,7 +102,7 @@ func (f *File) open() error {
 		f.broken = fmt.Errorf("%s lies on a read-only file system: mount it for writing and restart", f.path)
 		f.db, err = openBolt(f.path, true)
 	}
-	if errors.Is(err, bbolt.ErrTimeout) {
+	if errors.Is(err, bolterrors.ErrTimeout) {
 		return fmt.Errorf("%s is open in another program: close that one first", f.path)
 	}
 	if err != nil {

@@ -44,21 +44,6 @@ func (f Fields) Matches(o object.Object) bool {
 	return true
 }
 
-// String is the selector as it is written.
-func (f Fields) String() string {
-	texts := make([]string, len(f.terms))
-	for i, t := range f.terms {
-		operator := "="
-		if t.not {
-			operator = "!="
-		}
-		texts[i] = t.field + operator + escaper.Replace(t.value)
-	}
-	return strings.Join(texts, ",")
-}
-
-var escaper = strings.NewReplacer(`\`, `\\`, `,`, `\,`, `=`, `\=`)
-
 // ParseFields reads a field selector for objects of a kind. A field that the kind cannot be
 // selected by is an error.
 func ParseFields(k kind.Kind, s string) (Fields, error) {

@@ -46,16 +46,6 @@ func (l Labels) Matches(labels map[string]string) bool {
 	return true
 }
 
-// Exact is the one value of a label that the selector allows, if it allows one only.
-func (l Labels) Exact(key string) (string, bool) {
-	for _, r := range l.requirements {
-		if r.key == key && len(r.values) == 1 && (r.operator == opIn || r.operator == opEqual || r.operator == opSame) {
-			return r.values[0], true
-		}
-	}
-	return "", false
-}
-
 func (r requirement) matches(labels map[string]string) bool {
 	value, there := labels[r.key]
 	switch r.operator {
@@ -71,28 +61,6 @@ func (r requirement) matches(labels map[string]string) bool {
 		return there && err == nil && (r.operator == opGreater && n > limit || r.operator == opLess && n < limit)
 	}
 	return there && slices.Contains(r.values, value)
-}
-
-// String is the selector as it is written, its requirements sorted by their keys.
-func (l Labels) String() string {
-	texts := make([]string, len(l.requirements))
-	for i, r := range l.requirements {
-		texts[i] = r.String()
-	}
-	return strings.Join(texts, ",")
-}
-
-func (r requirement) String() string {
-	values := strings.Join(r.values, ",")
-	switch r.operator {
-	case opExists:
-		return r.key
-	case opAbsent:
-		return "!" + r.key
-	case opIn, opNotIn:
-		return r.key + " " + r.operator + " (" + values + ")"
-	}
-	return r.key + r.operator + values
 }
 
 // ParseLabels reads a label selector.

@@ -76,18 +76,6 @@ func TestLabelRefusals(t *testing.T) {
 	}
 }
 
-func TestExactLabels(t *testing.T) {
-	l, err := ParseLabels("kubernetes.io/service-name=web,a in (b,c),d in (e),f!=g")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for key, want := range map[string]string{"kubernetes.io/service-name": "web", "d": "e", "a": "", "f": "", "x": ""} {
-		if got, ok := l.Exact(key); got != want || ok != (want != "") {
-			t.Errorf("%s: %q %t", key, got, ok)
-		}
-	}
-}
-
 func kindOf(t testing.TB, apiVersion, name string) kind.Kind {
 	t.Helper()
 	k, ok := kind.ByName(apiVersion, name)

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -33,7 +34,7 @@ func (b *box) metric(t *testing.T, name string) int {
 	}
 	client := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
-		Dial:              func(string, string) (net.Conn, error) { return conn, nil },
+		DialContext:       func(context.Context, string, string) (net.Conn, error) { return conn, nil },
 	}}
 	response, err := client.Get("http://" + metricsAddr + "/metrics")
 	if err != nil {
