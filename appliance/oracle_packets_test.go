@@ -202,7 +202,7 @@ func (l *oracleLab) bind(world *oracle.World) {
 // come back.
 func (l *oracleLab) sendable(world *oracle.World, p oracle.Packet) bool {
 	to := p.To.Addr()
-	if !p.From.Addr().IsValid() || p.Interface != "" && neighbours(world, p.Interface, p.From.Addr(), to) {
+	if !p.From.Addr().IsValid() || p.Interface != "" && neighbors(world, p.Interface, p.From.Addr(), to) {
 		return false
 	}
 	if slices.Contains(world.Box.Gateways, to) && (p.Interface == "ext0" || p.Interface == "alt0") {
@@ -218,17 +218,17 @@ func (l *oracleLab) sendable(world *oracle.World, p oracle.Packet) bool {
 		if p.Protocol == oracle.SCTP && o.To.Port() != 5353 {
 			return false // endpoints do not serve it
 		}
-		// Behaviour 14, --snat never: the endpoint answers its neighbour past the box.
-		if o.Source == oracle.Plain && p.Interface != "" && neighbours(world, p.Interface, p.From.Addr(), o.To.Addr()) {
+		// Behavior 14, --snat never: the endpoint answers its neighbor past the box.
+		if o.Source == oracle.Plain && p.Interface != "" && neighbors(world, p.Interface, p.From.Addr(), o.To.Addr()) {
 			return false
 		}
 	}
 	return true
 }
 
-// neighbours tells whether two addresses are of the box's segment behind an interface,
+// neighbors tells whether two addresses are of the box's segment behind an interface,
 // or the second one is while the first is behind its router, and none is the box's.
-func neighbours(world *oracle.World, name string, client, other netip.Addr) bool {
+func neighbors(world *oracle.World, name string, client, other netip.Addr) bool {
 	for _, i := range world.Box.Interfaces {
 		for _, p := range i.Addresses {
 			if p.Addr() == other {

@@ -109,9 +109,9 @@ func TestApplierOwnsWhatItNames(t *testing.T) {
 	wantOwners(t, o, `gitops Apply 0 {"f:metadata":{"f:labels":{"f:app":{}}},"f:spec":{"f:ports":{"k:{\"port\":80,\"protocol\":\"TCP\"}":{".":{},"f:port":{},"f:targetPort":{}}},"f:selector":{}}}`)
 
 	// Labels and annotations that it does not mention are free.
-	labelled := parse(t, web)
-	labelled["metadata"].(map[string]any)["labels"] = map[string]any{"app": "web", "team": "a"}
-	o = Update(o, labelled, writer(t, "kubectl-label", clock.Add(time.Second)))
+	labeled := parse(t, web)
+	labeled["metadata"].(map[string]any)["labels"] = map[string]any{"app": "web", "team": "a"}
+	o = Update(o, labeled, writer(t, "kubectl-label", clock.Add(time.Second)))
 	wantOwners(t, o,
 		`gitops Apply 0 {"f:metadata":{"f:labels":{"f:app":{}}},"f:spec":{"f:ports":{"k:{\"port\":80,\"protocol\":\"TCP\"}":{".":{},"f:port":{},"f:targetPort":{}}},"f:selector":{}}}`,
 		`kubectl-label Update 1 {"f:metadata":{"f:labels":{"f:team":{}}}}`)

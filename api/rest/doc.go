@@ -16,7 +16,7 @@
 // patch.go, apply.go), defaulted, told who manages which of its fields (api/fields), compared
 // with what a manifest file declares about it (owner.go), and handed to the store, which
 // allocates and validates. What changes nothing is not written, and an application that says
-// what it said the last time is recognised before any of that. /svcctl/v1/apply applies a whole
+// what it said the last time is recognized before any of that. /svcctl/v1/apply applies a whole
 // stream of objects in a few commits (batch.go).
 //
 // Invariants: what is refused has changed nothing; what a file declares is changed by nobody else,

@@ -55,7 +55,7 @@ const (
 	// then was not asked for in a long while.
 	seldom   = 200
 	measured = 4000 // packets that are measured in a turn
-	stride   = 7919 // a prime, so that Services that follow each other are not neighbours
+	stride   = 7919 // a prime, so that Services that follow each other are not neighbors
 )
 
 // alone is the same way once more, when nobody was asked for in a long while.

@@ -102,7 +102,7 @@ func (f *Facts) routeLocalnet() Finding {
 		return Well("route_localnet", "loopback addresses are reachable from the box alone")
 	}
 	return Fault("route_localnet", "net.ipv4.conf.*.route_localnet is 1 for "+strings.Join(open, ", ")+
-		": neighbours can reach what listens on 127.0.0.1 only", "set it to 0; svcctl does not need it")
+		": neighbors can reach what listens on 127.0.0.1 only", "set it to 0; svcctl does not need it")
 }
 
 func (f *Facts) conntrack() Finding {

@@ -114,13 +114,13 @@ func (s *Servers) Problems() []Problem {
 	return slices.Clone(s.problems)
 }
 
-// Changed is signalled after Problems has changed.
+// Changed is signaled after Problems has changed.
 func (s *Servers) Changed() <-chan struct{} { return s.changed }
 
 func signal(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
-	default: // it is signalled already
+	default: // it is signaled already
 	}
 }
 

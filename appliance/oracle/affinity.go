@@ -17,7 +17,7 @@ type Memory struct {
 }
 
 // sticky is what affinity goes by: the client's address and the Service port, however
-// the client reached it (behaviour 77).
+// the client reached it (behavior 77).
 type sticky struct {
 	service, port string
 	protocol      Protocol
@@ -25,7 +25,7 @@ type sticky struct {
 }
 
 // Decide is World.Decide for a client that is known: who may go to an endpoint that it
-// was given before goes to one of these (behaviours 76 and 77). A client has several
+// was given before goes to one of these (behaviors 76 and 77). A client has several
 // when policies did not let it have the same everywhere.
 func (m *Memory) Decide(w *World, p Packet) []Outcome {
 	all := w.Decide(p)

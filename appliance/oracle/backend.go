@@ -7,7 +7,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// labelSkipMirror keeps an Endpoints object from being mirrored (behaviour 116).
+// labelSkipMirror keeps an Endpoints object from being mirrored (behavior 116).
 const labelSkipMirror = "endpointslice.kubernetes.io/skip-mirror"
 
 // backend is one endpoint of a Service port.
@@ -22,11 +22,11 @@ type backend struct {
 }
 
 // backendsOf are all backends of a frontend, usable or not, each address and port
-// once (behaviour 101).
+// once (behavior 101).
 func (w *World) backendsOf(f frontend) []backend {
 	var all []backend
 	for _, candidate := range append(w.fromSlices(f), w.fromEndpoints(f)...) {
-		// Behaviour 108: an endpoint that is somebody's cluster IP is not used. ("The endpoint
+		// Behavior 108: an endpoint that is somebody's cluster IP is not used. ("The endpoint
 		// IP addresses cannot be the cluster IPs of other Kubernetes Services", Service page.)
 		// The manual says so of the whole service range: nothing else can be there.
 		if addr := candidate.address.Addr(); w.isClusterIP(addr) || anyContains(w.Box.ServiceRanges, addr) {
@@ -37,7 +37,7 @@ func (w *World) backendsOf(f frontend) []backend {
 		case i < 0:
 			all = append(all, candidate)
 		case better(candidate, all[i]):
-			// While an endpoint moves between slices there is no moment without it (behaviour
+			// While an endpoint moves between slices there is no moment without it (behavior
 			// 101): the copy that can be used counts.
 			all[i] = candidate
 		}
@@ -53,12 +53,12 @@ func (w *World) fromSlices(f frontend) []backend {
 	var all []backend
 	for _, slice := range w.Slices {
 		// The label ties a slice to the Service of its namespace (EndpointSlice page); a slice
-		// without it has no effect (behaviour 106).
+		// without it has no effect (behavior 106).
 		if slice.Metadata.Namespace != f.service.Metadata.Namespace ||
 			slice.Metadata.Labels[object.LabelServiceName] != f.service.Metadata.Name {
 			continue
 		}
-		// Behaviour 104: a slice feeds VIPs of its own family; FQDN is ignored.
+		// Behavior 104: a slice feeds VIPs of its own family; FQDN is ignored.
 		if slice.AddressType != f.family {
 			continue
 		}
@@ -77,7 +77,7 @@ func (w *World) fromSlices(f frontend) []backend {
 
 // matchPort reports whether a port of a slice or of Endpoints is the one of the
 // frontend: of the same name, absent being "", and protocol. One without a number is
-// ignored (behaviour 105).
+// ignored (behavior 105).
 func matchPort(port object.EndpointPort, f frontend) (uint16, bool) {
 	name, protocol := "", object.ProtocolTCP
 	if port.Name != nil {
@@ -102,7 +102,7 @@ func (w *World) fromEndpoint(f frontend, endpoint object.Endpoint, port uint16) 
 	}
 	conditions := endpoint.Conditions
 	b := backend{
-		// Only the first address is used (behaviour 105).
+		// Only the first address is used (behavior 105).
 		address: netip.AddrPortFrom(netip.MustParseAddr(endpoint.Addresses[0]), port),
 		ready:   isTrue(conditions.Ready, true),
 	}
@@ -126,7 +126,7 @@ func (w *World) fromEndpoint(f frontend, endpoint object.Endpoint, port uint16) 
 }
 
 // distribute adds the hints that trafficDistribution asks for: a ready endpoint's own
-// zone, and with PreferSameNode its own node too (behaviour 75).
+// zone, and with PreferSameNode its own node too (behavior 75).
 func distribute(f frontend, b backend) backend {
 	distribution := f.service.Spec.TrafficDistribution
 	if distribution == nil || !b.ready {
@@ -142,7 +142,7 @@ func distribute(f frontend, b backend) backend {
 }
 
 // isLocalNode reports whether an endpoint with that nodeName is on the box; one without
-// is what --nodeless-endpoints says (behaviour 59).
+// is what --nodeless-endpoints says (behavior 59).
 func (w *World) isLocalNode(nodeName string) bool {
 	if nodeName == "" {
 		return !w.Box.NodelessRemote
@@ -151,7 +151,7 @@ func (w *World) isLocalNode(nodeName string) bool {
 }
 
 // fromEndpoints mirrors the Endpoints object of the Service's name, when the Service
-// has no selector (behaviour 116).
+// has no selector (behavior 116).
 func (w *World) fromEndpoints(f frontend) []backend {
 	var all []backend
 	for _, endpoints := range w.Endpoints {
@@ -204,19 +204,19 @@ func (w *World) isClusterIP(addr netip.Addr) bool {
 }
 
 // everywhere are the backends for who is not bound to the box's own: the ready ones,
-// near the box if hints say so; with none ready, those that drain (behaviour 65).
-// One that is neither is never used (behaviour 66).
+// near the box if hints say so; with none ready, those that drain (behavior 65).
+// One that is neither is never used (behavior 66).
 func (w *World) everywhere(all []backend) []backend {
 	ready := keep(all, func(b backend) bool { return b.ready })
 	if len(ready) == 0 {
 		return keep(all, func(b backend) bool { return b.draining })
 	}
-	// Behaviour 73: all ready ones have node hints, and one is for this node.
+	// Behavior 73: all ready ones have node hints, and one is for this node.
 	forNode := keep(ready, func(b backend) bool { return slices.Contains(b.forNodes, w.Box.NodeName) })
 	if !slices.ContainsFunc(ready, func(b backend) bool { return len(b.forNodes) == 0 }) && len(forNode) > 0 {
 		return forNode
 	}
-	// Behaviours 70 and 72: the same for the zone, of a box that has one.
+	// Behaviors 70 and 72: the same for the zone, of a box that has one.
 	forZone := keep(ready, func(b backend) bool { return w.Box.Zone != "" && slices.Contains(b.forZones, w.Box.Zone) })
 	if !slices.ContainsFunc(ready, func(b backend) bool { return len(b.forZones) == 0 }) && len(forZone) > 0 {
 		return forZone
@@ -225,7 +225,7 @@ func (w *World) everywhere(all []backend) []backend {
 }
 
 // onBox are the backends of the box for a policy Local: the ready ones, else those
-// that drain (behaviour 61). Hints do not matter to it.
+// that drain (behavior 61). Hints do not matter to it.
 func onBox(all []backend) []backend {
 	local := keep(all, func(b backend) bool { return b.local })
 	if ready := keep(local, func(b backend) bool { return b.ready }); len(ready) > 0 {

@@ -11,7 +11,7 @@ import (
 const annotationSourceRanges = object.AnnotationSourceRanges
 
 // annotationNoLocal is the Service's answer where a policy Local leaves no endpoint
-// (behaviour 53).
+// (behavior 53).
 const annotationNoLocal = "svcctl.io/no-local-endpoints"
 
 // Decide is everything that may become of a packet: one outcome, or one for each
@@ -26,11 +26,11 @@ func (w *World) Decide(p Packet) []Outcome {
 	}
 	switch {
 	case w.isVIP(addr):
-		// Behaviours 5, 27, 28 and 43: a port that no Service has there, node ports included,
+		// Behaviors 5, 27, 28 and 43: a port that no Service has there, node ports included,
 		// is refused, whoever may be listening on the host.
 		return []Outcome{{Kind: Refused}}
 	case anyContains(w.Box.ServiceRanges, addr):
-		// Behaviour 6: an address of the service range that nobody has.
+		// Behavior 6: an address of the service range that nobody has.
 		return []Outcome{{Kind: Dropped}}
 	}
 	return []Outcome{{Kind: Untouched}}
@@ -59,16 +59,16 @@ func (w *World) frontendFor(p Packet) (frontend, bool) {
 // serve is what a packet to a frontend gets.
 func (w *World) serve(f frontend, p Packet) []Outcome {
 	if !w.mayConnect(f, p.From.Addr()) {
-		return []Outcome{{Kind: Dropped}} // behaviours 32, 33 and 37
+		return []Outcome{{Kind: Dropped}} // behaviors 32, 33 and 37
 	}
 	all := w.backendsOf(f)
 	chosen := w.everywhere(all)
 	if len(chosen) == 0 {
-		return []Outcome{{Kind: Refused}} // behaviours 16, 26, 42, 54, 56 and 64
+		return []Outcome{{Kind: Refused}} // behaviors 16, 26, 42, 54, 56 and 64
 	}
 	if w.localOnly(f, p) {
 		if chosen = onBox(all); len(chosen) == 0 {
-			// Behaviours 53 and 56: others have some, so there is no answer, or the one that the
+			// Behaviors 53 and 56: others have some, so there is no answer, or the one that the
 			// Service asks for.
 			if f.service.Metadata.Annotations[annotationNoLocal] == "reject" {
 				return []Outcome{{Kind: Refused}}
@@ -84,9 +84,9 @@ func (w *World) serve(f frontend, p Packet) []Outcome {
 }
 
 // mayConnect reports whether source ranges let a client in. They hold on load balancer
-// IPs, with --source-ranges-apply all on external IPs and node ports too (behaviour
-// 34), never on cluster IPs (behaviour 39), and make no exception for internal sources
-// (behaviour 33). A family that is not listed is closed (behaviour 37).
+// IPs, with --source-ranges-apply all on external IPs and node ports too (behavior
+// 34), never on cluster IPs (behavior 39), and make no exception for internal sources
+// (behavior 33). A family that is not listed is closed (behavior 37).
 func (w *World) mayConnect(f frontend, client netip.Addr) bool {
 	if f.service.Spec.Type != object.TypeLoadBalancer || f.place == atClusterIP {
 		return true
@@ -101,7 +101,7 @@ func (w *World) mayConnect(f frontend, client netip.Addr) bool {
 		}
 	}
 	for _, text := range ranges {
-		// Behaviour 32: blanks around a range do not matter.
+		// Behavior 32: blanks around a range do not matter.
 		if netip.MustParsePrefix(strings.TrimSpace(text)).Contains(client) {
 			return true
 		}
@@ -112,11 +112,11 @@ func (w *World) mayConnect(f frontend, client netip.Addr) bool {
 // localOnly reports whether a policy Local binds this client to the box's own backends.
 func (w *World) localOnly(f frontend, p Packet) bool {
 	if f.place == atClusterIP {
-		// Behaviour 55: for everybody, the box and internal sources included.
+		// Behavior 55: for everybody, the box and internal sources included.
 		policy := f.service.Spec.InternalTrafficPolicy
 		return policy != nil && *policy == object.PolicyLocal
 	}
-	// Behaviours 48, 49 and 53: internal sources and the box itself are exempt.
+	// Behaviors 48, 49 and 53: internal sources and the box itself are exempt.
 	return f.service.Spec.ExternalTrafficPolicy == object.PolicyLocal && !w.isInternal(p.From.Addr()) && !p.bySelf()
 }
 
@@ -133,29 +133,29 @@ func (w *World) source(f frontend, p Packet, endpoint netip.Addr) Source {
 	client := p.From.Addr()
 	switch {
 	case client == endpoint:
-		return Masqueraded // behaviours 8 and 9
+		return Masqueraded // behaviors 8 and 9
 	case !p.bySelf() && !w.Box.SNATNever && w.sameSegment(p.Interface, client, endpoint):
-		return Masqueraded // behaviour 14
+		return Masqueraded // behavior 14
 	case f.place == atClusterIP:
 		return w.clusterIPSource(p)
 	case f.service.Spec.ExternalTrafficPolicy != object.PolicyLocal:
-		return Masqueraded // behaviours 20, 25, 31, 41 and 47
+		return Masqueraded // behaviors 20, 25, 31, 41 and 47
 	case p.bySelf() && w.isInternal(client):
-		// An internal source is not masqueraded (behaviour 49), the box's own connections are
+		// An internal source is not masqueraded (behavior 49), the box's own connections are
 		// (docs): where the box is both, no text decides, and the endpoint sees the box.
 		return EitherSource
 	case p.bySelf():
 		return Masqueraded // docs: the box may have taken the VIP for its address
 	}
-	return Plain // behaviours 48 and 49; --masquerade-all does not matter (behaviour 13)
+	return Plain // behaviors 48 and 49; --masquerade-all does not matter (behavior 13)
 }
 
 func (w *World) clusterIPSource(p Packet) Source {
 	if w.Box.MasqueradeAll {
-		return Masqueraded // behaviour 13
+		return Masqueraded // behavior 13
 	}
 	for _, internal := range w.Box.InternalSources {
-		// Behaviours 10 and 11; behaviour 12: without internal sources, of the family,
+		// Behaviors 10 and 11; behavior 12: without internal sources, of the family,
 		// nobody counts as outside.
 		if internal.Addr().Is4() == p.From.Addr().Is4() && !w.isInternal(p.From.Addr()) {
 			return Masqueraded
@@ -168,7 +168,7 @@ func (w *World) isInternal(client netip.Addr) bool {
 	return anyContains(w.Box.InternalSources, client)
 }
 
-// sameSegment reports whether both are neighbours on the interface, so that the endpoint
+// sameSegment reports whether both are neighbors on the interface, so that the endpoint
 // would answer the client directly.
 func (w *World) sameSegment(name string, client, endpoint netip.Addr) bool {
 	for _, i := range w.Box.Interfaces {
@@ -181,11 +181,11 @@ func (w *World) sameSegment(name string, client, endpoint netip.Addr) bool {
 	return false
 }
 
-// decidePing is the answer to an ICMP echo request (behaviour 17).
+// decidePing is the answer to an ICMP echo request (behavior 17).
 func (w *World) decidePing(addr netip.Addr) []Outcome {
 	if !w.isVIP(addr) {
 		if anyContains(w.Box.ServiceRanges, addr) {
-			return []Outcome{{Kind: Dropped}} // behaviour 6
+			return []Outcome{{Kind: Dropped}} // behavior 6
 		}
 		return []Outcome{{Kind: Untouched}}
 	}
@@ -215,7 +215,7 @@ func (w *World) servesAnybody(f frontend) bool {
 }
 
 // isFirst reports whether the frontend at that place of the list is the one that has
-// what it asks for (behaviour 44).
+// what it asks for (behavior 44).
 func (w *World) isFirst(i int) bool {
 	all := w.frontends()
 	for _, earlier := range all[:i] {

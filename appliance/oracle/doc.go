@@ -10,8 +10,8 @@
 //
 // Invariants: linear scans only, no index, no cache, nothing shared with the product
 // but the types of store/object. A rule that is not obvious says in its comment which
-// documented behaviour it is: "behaviour 48" is item 48 of the list of observable
-// behaviours, "docs" is the manual in docs/, "Service page" and "EndpointSlice page"
+// documented behavior it is: "behavior 48" is item 48 of the list of observable
+// behaviors, "docs" is the manual in docs/, "Service page" and "EndpointSlice page"
 // are the Kubernetes documentation of these kinds.
 //
 // It must not import the packages it judges (appliance/resolve, nft), not borrow from

@@ -35,7 +35,7 @@ type frontend struct {
 }
 
 // frontends are all that the Services ask for, who has a claim first: the older
-// Service, then the one whose namespace/name sorts first (behaviour 44). Where two ask
+// Service, then the one whose namespace/name sorts first (behavior 44). Where two ask
 // for the same, the later one is in the list too; who wants the winner takes the first.
 func (w *World) frontends() []frontend {
 	services := slices.Clone(w.Services)
@@ -44,7 +44,7 @@ func (w *World) frontends() []frontend {
 	for _, service := range services {
 		// "No proxying of any kind is set up" for ExternalName; "there is no load balancing
 		// or proxying done by the platform" for headless Services (Service page), and no
-		// rule for the external IPs of either (behaviour 41).
+		// rule for the external IPs of either (behavior 41).
 		if service.Spec.Type == object.TypeExternalName || isHeadless(service) {
 			continue
 		}
@@ -64,7 +64,7 @@ func (w *World) frontendsOf(service *object.Service, port object.ServicePort) []
 		add(vip.place, vip.address, familyOf(vip.address), port.Port)
 	}
 	// "Each node proxies that port (the same port number on every Node) into your
-	// Service" (Service page), in the families of the Service (behaviour 21).
+	// Service" (Service page), in the families of the Service (behavior 21).
 	if port.NodePort != 0 {
 		for _, family := range familiesOf(service) {
 			add(atNodePort, netip.Addr{}, family, port.NodePort)
@@ -89,7 +89,7 @@ func (w *World) vipsOf(service *object.Service) []vip {
 	families := familiesOf(service)
 	accept := func(at place, text string) {
 		addr := netip.MustParseAddr(text)
-		// Each family uses only its own VIPs (behaviour 136).
+		// Each family uses only its own VIPs (behavior 136).
 		if slices.Contains(families, familyOf(addr)) && w.mayServe(service, at, addr) {
 			all = append(all, vip{at, addr})
 		}
@@ -115,7 +115,7 @@ func (w *World) mayServe(service *object.Service, at place, addr netip.Addr) boo
 	if at == atExternalIP && len(w.Box.ExternalIPRanges) > 0 && !anyContains(w.Box.ExternalIPRanges, addr) {
 		return false
 	}
-	// Behaviour 45: an address of the host, or of a gateway, is refused unless annotated.
+	// Behavior 45: an address of the host, or of a gateway, is refused unless annotated.
 	return service.Metadata.Annotations[allowHostAddress] == "true" || !w.isHosts(addr)
 }
 
@@ -135,7 +135,7 @@ func (w *World) isHosts(addr netip.Addr) bool {
 
 // isVIP reports whether some Service has the address for its own. One of the host's,
 // where a Service may have it, stays the host's but for the Service's ports: the
-// host's own services there, as SSH, are what behaviour 45 protects.
+// host's own services there, as SSH, are what behavior 45 protects.
 func (w *World) isVIP(addr netip.Addr) bool {
 	if w.isHosts(addr) {
 		return false
@@ -149,9 +149,9 @@ func (w *World) isVIP(addr netip.Addr) bool {
 }
 
 // isNodePortAddress reports whether node ports answer on the address: one of the box's
-// that is no loopback address and no VIP (behaviours 20, 28), and that
+// that is no loopback address and no VIP (behaviors 20, 28), and that
 // --nodeport-addresses selects. A family without a prefix in the list is not
-// restricted (behaviour 22).
+// restricted (behavior 22).
 func (w *World) isNodePortAddress(addr netip.Addr) bool {
 	if !w.isLocal(addr) || addr.IsLoopback() || w.isVIP(addr) {
 		return false

@@ -10,7 +10,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// The places of every generated world: the network of the list of behaviours, section
+// The places of every generated world: the network of the list of behaviors, section
 // 0, in both families, as package netlab builds it. Index 0 is IPv4, 1 is IPv6.
 var (
 	families = []string{object.IPv4, object.IPv6}
@@ -45,7 +45,7 @@ var (
 		addrs("10.180.0.1", "10.180.0.2", "10.181.1.1", "10.181.1.2", "10.0.0.2", "10.180.255.254", "172.30.0.3"),
 		addrs("fd00:10:180::1", "fd00:10:180::2", "fd00:10:181::1", "fd00:10:181::2", "fd00:10::2", "fd00:10:180::ffff", "fd00:172:30::3"),
 	}
-	// clients are who may send: IN, the external ones, neighbours of every segment, endpoints.
+	// clients are who may send: IN, the external ones, neighbors of every segment, endpoints.
 	clients = []client{
 		{"int2", addrs("10.0.0.2", "fd00:10::2")},
 		{"ext0", addrs("203.0.113.2", "2001:db8:203::2")},
@@ -348,7 +348,7 @@ func (g *generator) policies(service *object.Service) {
 }
 
 // strays are slices that belong to nobody: without the label, or of a Service that
-// does not exist (behaviour 106).
+// does not exist (behavior 106).
 func (g *generator) strays() {
 	if oneIn(g.Rand, 2) {
 		slice := g.slice(g.world.Services[0], 0, "stray")

@@ -4,7 +4,7 @@
 // The tables in the kernel cannot: a packet to 127.0.0.0/8 that is translated to an
 // endpoint elsewhere leaves with a loopback source and is dropped as a martian, unless
 // net.ipv4.conf.*.route_localnet is set, which opens the box's loopback services to its
-// neighbours (CVE-2020-8558). So route_localnet stays 0, and a listener in user space
+// neighbors (CVE-2020-8558). So route_localnet stays 0, and a listener in user space
 // stands there instead, with a connection of its own to an endpoint.
 //
 // Invariants:

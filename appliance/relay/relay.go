@@ -115,13 +115,13 @@ func (r *Relay) Problems() []Problem {
 	return slices.Clone(r.problems)
 }
 
-// Changed is signalled after Problems has changed.
+// Changed is signaled after Problems has changed.
 func (r *Relay) Changed() <-chan struct{} { return r.changed }
 
 func signal(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
-	default: // it is signalled already
+	default: // it is signaled already
 	}
 }
 

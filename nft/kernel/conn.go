@@ -193,7 +193,7 @@ func (c *Conn) rebase(err error, generation uint32) (now uint32, still bool) {
 }
 
 // isAnswer reports whether an error is what the kernel said to a batch, or what kept the
-// batch from it. After any other one the socket may hold the rest of a dialogue.
+// batch from it. After any other one the socket may hold the rest of a dialog.
 func isAnswer(err error) bool {
 	var refused *OpError
 	return errors.As(err, &refused) || errors.Is(err, ErrStale) || errors.Is(err, ErrPermission) || errors.Is(err, ErrTooBig)
@@ -228,7 +228,7 @@ func (c *Conn) write(b *nft.Batch, generation uint32) (*transaction, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Before the transaction, for these are dialogues of their own.
+	// Before the transaction, for these are dialogs of their own.
 	entries, err := readEntries(s, b.Ops)
 	if err != nil {
 		return nil, err

@@ -10,8 +10,8 @@
 //		fmt.Println(r.Kind, r.Dst)
 //	}
 //
-// Only first packets are modelled, because NAT chains see no others; every packet is
-// taken for one. Ports that NAT must change because they are taken are not modelled,
+// Only first packets are modeled, because NAT chains see no others; every packet is
+// taken for one. Ports that NAT must change because they are taken are not modeled,
 // nor is anything that is not in the ruleset: reverse path filters, sysctls, other
 // tables. The kernel runs NAT chains only while connections are tracked, which takes a
 // rule that reads or changes one in some table of the family; here they always run.

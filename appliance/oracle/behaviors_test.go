@@ -11,7 +11,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// The clients, endpoints and VIPs of the list of behaviours, section 0.
+// The clients, endpoints and VIPs of the list of behaviors, section 0.
 var names = map[string]string{
 	"IN": "10.0.0.2 int2", "EXT": "203.0.113.2 ext0", "BLK": "203.0.113.130 ext0", "SELF": "192.0.2.1", "NEAR": "10.180.0.77 int0",
 	"L1": "10.180.0.1 int0", "L2": "10.180.0.2 int0", "R1": "10.181.1.1 int1",
@@ -108,10 +108,10 @@ func second(w *World) {
 	w.Services = slices.Insert(w.Services, 0, other)
 }
 
-// TestBehaviours holds the oracle to the list of behaviours, whose numbers lead the
+// TestBehaviors holds the oracle to the list of behaviors, whose numbers lead the
 // cases. A packet is "client destination:port protocol"; an outcome is an endpoint with
 // its source, or a kind.
-func TestBehaviours(t *testing.T) {
+func TestBehaviors(t *testing.T) {
 	all := []string{"L1", "R1"}
 	for _, test := range []struct {
 		name      string
