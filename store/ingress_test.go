@@ -109,7 +109,7 @@ func TestSharedLoadBalancerIP(t *testing.T) {
 	}
 }
 
-// MetalLB gave one IP to two Services after a restart, because Services that waited were
+// In MetalLB one IP went to two Services after a restart, because Services that waited were
 // served before those that had one (#1774, #2443, #2479).
 func TestHoldersKeepTheirsBesidePendingOnesOverARestart(t *testing.T) {
 	b := newBox(t, smallPool)

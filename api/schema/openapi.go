@@ -181,7 +181,7 @@ func (d dialect) list(k kind.Kind, t *Type) node {
 // A parameter is one of a query.
 type parameter struct{ name, form, doc string }
 
-// parameters of the query of a method of HTTP.
+// parametersOf returns the query parameters of an HTTP method.
 func parametersOf(method string) []parameter {
 	dryRun := parameter{"dryRun", "string", "All: do everything but keep the result."}
 	manager := parameter{"fieldManager", "string", "Who makes the change, for metadata.managedFields."}

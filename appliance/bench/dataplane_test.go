@@ -91,7 +91,7 @@ func (w *way) turn(b *testing.B) {
 	w.router.forgetFlows(b)
 }
 
-// by hand is a router with a hand-written ruleset.
+// byHand is a router with a hand-written ruleset.
 func byHand(b *testing.B, lab *netlab.Lab, name, ruleset string, to ...netip.AddrPort) *way {
 	b.Helper()
 	r := newRouter(b, lab, "hand")

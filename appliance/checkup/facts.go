@@ -15,7 +15,7 @@ import (
 
 // Facts are what was read of a host. They are of the network namespace of the reader.
 type Facts struct {
-	// Forward4 and Forward6 tell whether packets are forwarded (net.ipv4.ip_forward,
+	// Forward4 and Forward6 are the settings that forward packets (net.ipv4.ip_forward,
 	// net.ipv6.conf.all.forwarding); Has6 whether an interface has a global IPv6 address.
 	Forward4, Forward6, Has6 bool
 	// Interfaces are the settings of each, those of "all" among them, by name.

@@ -241,8 +241,8 @@ func wantsBool(field []string) bool {
 	return false
 }
 
-// failed is the error for documents that were refused, which is told already; nil when
-// there were none.
+// refusedError returns the error for n refused documents, which were reported already; nil
+// if n is 0.
 func refusedError(n int) error {
 	if n == 0 {
 		return nil

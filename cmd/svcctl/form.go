@@ -49,7 +49,7 @@ func formOption(def string, forms ...string) *option {
 		usage: "form of the output: " + strings.Join(shown, ", ")}
 }
 
-// parseForm reads -o. The error is a usageError.
+// form reads -o. The error is a usageError.
 func (v *verb) form() (form, error) {
 	o := v.option("output")
 	text := o.text()

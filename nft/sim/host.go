@@ -80,8 +80,8 @@ type Result struct {
 	RejectWith nft.RejectWith // when Rejected
 	Dst        netip.AddrPort // after DNAT; port 0 for a ping
 	Src        netip.Addr     // after SNAT
-	// DNATed and SNATed tell whether an address or port became another one:
-	// translating an address to itself leaves them false (IPS_DST_NAT, IPS_SRC_NAT).
+	// DNATed and SNATed are true if an address or port was changed. Translation of an
+	// address to itself leaves them false (IPS_DST_NAT, IPS_SRC_NAT).
 	DNATed, SNATed bool
 	// Trace is the rules that matched in their order: the chain, the rule, and the
 	// element when it looked one up.
