@@ -5,9 +5,9 @@ import (
 	"slices"
 
 	"svcctl.io/svcctl/appliance/node"
-	"svcctl.io/svcctl/appliance/oracle"
+	"svcctl.io/svcctl/appliance/test/oracle"
 	"svcctl.io/svcctl/nft"
-	"svcctl.io/svcctl/nft/sim"
+	"svcctl.io/svcctl/nft/nfttest/sim"
 )
 
 // configOf is how an appliance is told to be that box.

@@ -17,7 +17,7 @@ import (
 
 	"svcctl.io/svcctl/appliance/netlab"
 	"svcctl.io/svcctl/appliance/node"
-	"svcctl.io/svcctl/appliance/oracle"
+	"svcctl.io/svcctl/appliance/test/oracle"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/kernel"
 )

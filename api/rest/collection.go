@@ -1,8 +1,8 @@
 package rest
 
 import (
-	"svcctl.io/svcctl/api/kind"
 	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/object"
 )
 

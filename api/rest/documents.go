@@ -11,8 +11,8 @@ import (
 	"net/http"
 	"strings"
 
-	"svcctl.io/svcctl/api/schema"
 	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/schema"
 )
 
 // yamlLimit is how long a YAML document of a stream may be, in bytes.

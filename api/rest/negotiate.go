@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"svcctl.io/svcctl/api/table"
+	"svcctl.io/svcctl/api/kube/table"
 )
 
 const (

@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"svcctl.io/svcctl/api/auth"
-	"svcctl.io/svcctl/api/kind"
+	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/object"
 )
 

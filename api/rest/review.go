@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"svcctl.io/svcctl/api/auth"
-	"svcctl.io/svcctl/api/kind"
+	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/object"
 )
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"svcctl.io/svcctl/api/auth"
-	"svcctl.io/svcctl/api/kind"
+	"svcctl.io/svcctl/store/kind"
 )
 
 // serve answers one request.

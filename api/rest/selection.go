@@ -1,7 +1,7 @@
 package rest
 
 import (
-	"svcctl.io/svcctl/api/selector"
+	"svcctl.io/svcctl/api/kube/selector"
 	"svcctl.io/svcctl/store/object"
 )
 

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"slices"
 
-	"svcctl.io/svcctl/api/fields"
-	"svcctl.io/svcctl/api/kind"
-	"svcctl.io/svcctl/api/schema"
 	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/kind"
+	fields "svcctl.io/svcctl/store/managedfields"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/schema"
 )
 
 // firstApply is the manager of what an object had before anybody applied to it, if nobody

@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/api/auth"
-	"svcctl.io/svcctl/api/kind"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )

@@ -7,10 +7,10 @@ import (
 	"slices"
 	"time"
 
-	"svcctl.io/svcctl/api/fields"
-	"svcctl.io/svcctl/api/schema"
 	"svcctl.io/svcctl/store"
+	fields "svcctl.io/svcctl/store/managedfields"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/schema"
 )
 
 // maxTries is how often a change that names no version is made anew because somebody

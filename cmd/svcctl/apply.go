@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/api/client"
-	"svcctl.io/svcctl/api/selector"
+	"svcctl.io/svcctl/api/kube/selector"
 	"svcctl.io/svcctl/api/wire"
 )
 

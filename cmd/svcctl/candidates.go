@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/api/client"
-	"svcctl.io/svcctl/api/kind"
+	"svcctl.io/svcctl/store/kind"
 )
 
 // completeName is the verb that completion scripts ask for what is not known to them.

@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/api/client"
-	"svcctl.io/svcctl/api/kind"
-	"svcctl.io/svcctl/api/schema"
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/schema"
 )
 
 func (p *program) describeVerb() *verb {

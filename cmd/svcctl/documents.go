@@ -11,11 +11,11 @@ import (
 	"strings"
 
 	"svcctl.io/svcctl/api/client"
-	"svcctl.io/svcctl/api/kind"
-	"svcctl.io/svcctl/api/schema"
 	"svcctl.io/svcctl/appliance"
+	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/schema"
 )
 
 // document is an object that a file names.

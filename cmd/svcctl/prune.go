@@ -9,8 +9,8 @@ import (
 	"slices"
 
 	"svcctl.io/svcctl/api/client"
-	"svcctl.io/svcctl/api/kind"
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/object"
 )
 
