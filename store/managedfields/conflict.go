@@ -41,7 +41,7 @@ func (e *ConflictError) Error() string {
 	return fmt.Sprintf("Apply failed with %d conflicts: %s", len(e.Conflicts), strings.Join(lines, "\n"))
 }
 
-func conflictsOf(o owner, h holding, contested *set) []Conflict {
+func conflictsOf(o owner, h ownership, contested *set) []Conflict {
 	name := strconv.Quote(o.manager)
 	if o.subresource != "" {
 		name += " with subresource " + strconv.Quote(o.subresource)

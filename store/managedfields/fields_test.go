@@ -17,13 +17,13 @@ import (
 // clock is the time of the first write of a test.
 var clock = time.Date(2026, 1, 2, 3, 4, 5, 600, time.UTC)
 
-func writer(t testing.TB, manager string, at time.Time) Writer {
+func writer(t testing.TB, manager string, child time.Time) Writer {
 	t.Helper()
 	k, ok := kind.ByName("v1", "Service")
 	if !ok {
 		t.Fatal("no Service")
 	}
-	return Writer{Manager: manager, APIVersion: "v1", Type: schema.Of(k), Now: at}
+	return Writer{Manager: manager, APIVersion: "v1", Type: schema.Of(k), Now: child}
 }
 
 func parse(t testing.TB, body string) map[string]any {
@@ -73,9 +73,9 @@ func wantOwners(t testing.TB, o map[string]any, want ...string) {
 // content is an object without its entries.
 func content(t testing.TB, o map[string]any) string { return text(t, withoutEntries(o)) }
 
-func applied(t testing.TB, live map[string]any, manager, body string, at int) map[string]any {
+func applied(t testing.TB, live map[string]any, manager, body string, child int) map[string]any {
 	t.Helper()
-	o, err := Apply(live, parse(t, body), writer(t, manager, clock.Add(time.Duration(at)*time.Second)), false)
+	o, err := Apply(live, parse(t, body), writer(t, manager, clock.Add(time.Duration(child)*time.Second)), false)
 	if err != nil {
 		t.Fatalf("apply as %s: %v", manager, err)
 	}

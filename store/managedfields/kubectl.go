@@ -38,7 +38,7 @@ func unchangedSinceLastApplied(live map[string]any, by Writer) func(Conflict) bo
 	}
 	change := compare(last, live, by.Type)
 	same := difference(setOf(last, by.Type), union(union(change.added, change.changed), change.removed))
-	return func(c Conflict) bool { return same.has(c.path) }
+	return func(c Conflict) bool { return same.contains(c.path) }
 }
 
 // renewLastApplied is an object whose record of what kubectl applied, if it has one, says
@@ -71,7 +71,7 @@ func recordOf(applied map[string]any) string {
 	}
 	b, err := json.Marshal(applied)
 	if err != nil {
-		panic("fields: " + err.Error()) // it was JSON before
+		panic("store/managedfields: " + err.Error()) // it was JSON before
 	}
 	return string(b) + "\n"
 }

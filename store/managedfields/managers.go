@@ -45,7 +45,7 @@ func compareOwners(a, b owner) int {
 }
 
 // A holding is what an owner owns.
-type holding struct {
+type ownership struct {
 	fields     *set
 	apiVersion string
 	time       *time.Time
@@ -53,7 +53,7 @@ type holding struct {
 
 // managers are the holdings of all owners of an object. An applier is one owner whatever
 // version it applied in.
-type managers map[owner]holding
+type managers map[owner]ownership
 
 func ownerOf(e object.ManagedFieldsEntry) owner {
 	o := owner{e.Manager, e.Operation, e.APIVersion, e.Subresource}
@@ -81,7 +81,7 @@ func decode(entries []object.ManagedFieldsEntry) (managers, error) {
 		if err != nil {
 			return nil, fmt.Errorf("metadata.managedFields[%d]: %w", i, err)
 		}
-		all[ownerOf(e)] = holding{s, e.APIVersion, e.Time}
+		all[ownerOf(e)] = ownership{s, e.APIVersion, e.Time}
 	}
 	return all, nil
 }
@@ -138,7 +138,7 @@ func (m managers) cap() {
 			m[bucket] = m[oldest]
 			delete(m, oldest)
 		}
-		m[bucket] = holding{union(m[bucket].fields, m[o].fields), version, m[o].time}
+		m[bucket] = ownership{union(m[bucket].fields, m[o].fields), version, m[o].time}
 		delete(m, o)
 		left--
 	}

@@ -75,7 +75,7 @@ func mergeItems(live, applied []any, t *schema.Type) []any {
 // remove is a value without what a set names. An object or list of which nothing is left
 // is a nil one: it is still there, as the place where something was, until tidy.
 func remove(value any, s *set, t *schema.Type) any {
-	if s == nil || len(s.under) == 0 || t == nil {
+	if s == nil || len(s.children) == 0 || t == nil {
 		return value
 	}
 	switch value := value.(type) {
@@ -87,14 +87,14 @@ func remove(value any, s *set, t *schema.Type) any {
 		}
 		var left map[string]any
 		for name, inner := range value {
-			under := s.at(elementField + name)
-			if under.hasSelf() {
+			children := s.child(elementField + name)
+			if children.isMember() {
 				continue
 			}
 			if left == nil {
 				left = make(map[string]any, len(value))
 			}
-			left[name] = remove(inner, under, t.Child(name))
+			left[name] = remove(inner, children, t.Child(name))
 		}
 		return left
 	}
@@ -108,12 +108,12 @@ func removeItems(list []any, s *set, t *schema.Type) any {
 	}
 	for _, item := range list {
 		element, err := elementOf(item, t)
-		inner := s.at(element)
+		inner := s.child(element)
 		switch {
 		case err != nil || inner == nil:
 			left = append(left, item)
 		case !inner.self:
-			if rest := remove(item, inner, t.Elem); !isNull(rest) {
+			if rest := remove(item, inner, t.Elem); !isEmptied(rest) {
 				left = append(left, rest)
 			}
 		}
@@ -121,8 +121,8 @@ func removeItems(list []any, s *set, t *schema.Type) any {
 	return left
 }
 
-// isNull reports whether nothing is left of an object or list.
-func isNull(value any) bool {
+// isEmptied reports whether nothing is left of an object or list.
+func isEmptied(value any) bool {
 	switch value := value.(type) {
 	case map[string]any:
 		return value == nil
@@ -132,20 +132,20 @@ func isNull(value any) bool {
 	return false
 }
 
-// tidy takes the places where something was out of an object, in place.
-func tidy(o map[string]any) {
+// dropEmptied takes the places where something was out of an object, in place.
+func dropEmptied(o map[string]any) {
 	for name, value := range o {
 		switch inner := value.(type) {
 		case map[string]any:
-			tidy(inner)
+			dropEmptied(inner)
 		case []any:
 			for _, item := range inner {
 				if item, ok := item.(map[string]any); ok {
-					tidy(item)
+					dropEmptied(item)
 				}
 			}
 		}
-		if isNull(value) {
+		if isEmptied(value) {
 			delete(o, name)
 		}
 	}

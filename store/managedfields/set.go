@@ -15,8 +15,8 @@ import (
 // elements as FieldsV1 writes them. Sets do not change once they are made, and share
 // parts. No set under another one is empty; nil is an empty set.
 type set struct {
-	self  bool
-	under map[string]*set
+	self     bool
+	children map[string]*set
 }
 
 // leaf is the set of the thing itself.
@@ -31,17 +31,17 @@ const (
 	elementSelf  = "."
 )
 
-func (s *set) empty() bool { return s == nil || !s.self && len(s.under) == 0 }
+func (s *set) empty() bool { return s == nil || !s.self && len(s.children) == 0 }
 
-// at is what a set says about what is under an element.
-func (s *set) at(element string) *set {
+// child is what a set says about what is under an element.
+func (s *set) child(element string) *set {
 	if s == nil {
 		return nil
 	}
-	return s.under[element]
+	return s.children[element]
 }
 
-func (s *set) hasSelf() bool { return s != nil && s.self }
+func (s *set) isMember() bool { return s != nil && s.self }
 
 // combine makes a set of two, element by element.
 func combine(a, b *set, self func(a, b bool) bool) *set {
@@ -51,25 +51,25 @@ func combine(a, b *set, self func(a, b bool) bool) *set {
 	case a.empty():
 		return onlyIf(self(false, true), b)
 	}
-	c := &set{self: self(a.hasSelf(), b.hasSelf())}
+	c := &set{self: self(a.isMember(), b.isMember())}
 	add := func(elements map[string]*set) {
 		for element := range elements {
-			if _, done := c.under[element]; done {
+			if _, done := c.children[element]; done {
 				continue
 			}
-			if inner := combine(a.at(element), b.at(element), self); !inner.empty() {
-				if c.under == nil {
-					c.under = map[string]*set{}
+			if inner := combine(a.child(element), b.child(element), self); !inner.empty() {
+				if c.children == nil {
+					c.children = map[string]*set{}
 				}
-				c.under[element] = inner
+				c.children[element] = inner
 			}
 		}
 	}
 	if a != nil {
-		add(a.under)
+		add(a.children)
 	}
 	if b != nil {
-		add(b.under)
+		add(b.children)
 	}
 	if c.empty() {
 		return nil
@@ -93,9 +93,9 @@ func without(s *set, elements []string) *set {
 	if s == nil || len(elements) == 0 {
 		return s
 	}
-	left := &set{self: s.self, under: maps.Clone(s.under)}
+	left := &set{self: s.self, children: maps.Clone(s.children)}
 	for _, element := range elements {
-		delete(left.under, element)
+		delete(left.children, element)
 	}
 	return left
 }
@@ -103,18 +103,18 @@ func without(s *set, elements []string) *set {
 // withNamed is a set with every field of a structure that has something under it: a field
 // with a fixed name is there when anything in it is.
 func withNamed(s *set, t *schema.Type) *set {
-	if s == nil || len(s.under) == 0 {
+	if s == nil || len(s.children) == 0 {
 		return s
 	}
-	named := &set{self: s.self, under: make(map[string]*set, len(s.under))}
-	for element, inner := range s.under {
+	named := &set{self: s.self, children: make(map[string]*set, len(s.children))}
+	for element, inner := range s.children {
 		made := withNamed(inner, typeAt(t, element))
 		if name, ok := strings.CutPrefix(element, elementField); ok && t != nil && t.Form == schema.Structure && !made.self {
 			if _, ok := t.Field(name); ok {
-				made = &set{self: true, under: made.under}
+				made = &set{self: true, children: made.children}
 			}
 		}
-		named.under[element] = made
+		named.children[element] = made
 	}
 	return named
 }
@@ -138,23 +138,23 @@ func (s *set) paths(above []string, each func(path []string)) {
 	if s == nil {
 		return
 	}
-	elements := slices.Sorted(maps.Keys(s.under))
+	elements := slices.Sorted(maps.Keys(s.children))
 	for _, element := range elements {
-		if s.under[element].self {
+		if s.children[element].self {
 			each(append(above, element))
 		}
 	}
 	for _, element := range elements {
-		s.under[element].paths(append(above, element), each)
+		s.children[element].paths(append(above, element), each)
 	}
 }
 
-// has reports whether a path is in a set.
-func (s *set) has(path []string) bool {
+// contains reports whether a path is in a set.
+func (s *set) contains(path []string) bool {
 	for _, element := range path {
-		s = s.at(element)
+		s = s.child(element)
 	}
-	return s.hasSelf()
+	return s.isMember()
 }
 
 // encode writes a set as FieldsV1.
@@ -166,12 +166,12 @@ func (s *set) append(b []byte) []byte {
 	if s == nil {
 		return append(b, '}')
 	}
-	if s.self && len(s.under) > 0 {
+	if s.self && len(s.children) > 0 {
 		b = append(b, `".":{},`...)
 	}
-	for _, element := range sortedKeys(s.under) {
+	for _, element := range sortedKeys(s.children) {
 		b = append(appendText(b, element), ':')
-		b = append(s.under[element].append(b), ',')
+		b = append(s.children[element].append(b), ',')
 	}
 	return append(bytes.TrimSuffix(b, []byte{','}), '}')
 }
@@ -238,14 +238,14 @@ func setOfTree(tree map[string]any) (*set, error) {
 		if err != nil {
 			return nil, err
 		}
-		under, err := setOfTree(inner)
+		children, err := setOfTree(inner)
 		if err != nil {
 			return nil, err
 		}
-		if s.under == nil {
-			s.under = map[string]*set{}
+		if s.children == nil {
+			s.children = map[string]*set{}
 		}
-		s.under[element] = union(s.under[element], under)
+		s.children[element] = union(s.children[element], children)
 	}
 	return s, nil
 }
@@ -291,7 +291,7 @@ func appendCompact(b []byte, value any) []byte {
 	}
 	text, err := json.Marshal(value)
 	if err != nil {
-		panic("fields: " + err.Error()) // it was JSON before
+		panic("store/managedfields: " + err.Error()) // it was JSON before
 	}
 	return append(b, text...)
 }

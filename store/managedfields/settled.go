@@ -10,17 +10,17 @@ import (
 // Settled reports whether a manager applies what it owns already, and the object says so: the
 // usual case, in which nothing changes. It may miss one; Apply then comes to the same.
 func Settled(live, applied map[string]any, by Writer) bool {
-	last := lastOf(live, by)
+	last := lastAppliedFields(live, by)
 	if last == nil || hasEntries(applied) || by.Manager == kubectl && annotationsOf(live)[lastApplied] != nil {
 		return false
 	}
-	mine := difference(without(setOf(applied, by.Type), by.ignored()), nobodys)
-	return bytes.Equal(mine.encode(), last) && holds(live, applied, by.Type)
+	mine := difference(without(setOf(applied, by.Type), by.ignored()), unmanaged)
+	return bytes.Equal(mine.encode(), last) && unchangedBy(live, applied, by.Type)
 }
 
-// lastOf is what a writer owns by what it applied last; nil when it has not, or in another
+// lastAppliedFields is what a writer owns by what it applied last; nil when it has not, or in another
 // version.
-func lastOf(live map[string]any, by Writer) json.RawMessage {
+func lastAppliedFields(live map[string]any, by Writer) json.RawMessage {
 	metadata, _ := live["metadata"].(map[string]any)
 	list, _ := metadata["managedFields"].([]any)
 	self := by.owner(operationApply)
@@ -37,38 +37,38 @@ func lastOf(live map[string]any, by Writer) json.RawMessage {
 
 func hasEntries(o map[string]any) bool {
 	metadata, _ := o["metadata"].(map[string]any)
-	_, has := metadata["managedFields"]
-	return has
+	_, contains := metadata["managedFields"]
+	return contains
 }
 
-// holds reports whether a value stays as it is when another one is applied to it.
-func holds(live, applied any, t *schema.Type) bool {
+// unchangedBy reports whether a value stays as it is when another one is applied to it.
+func unchangedBy(live, applied any, t *schema.Type) bool {
 	switch {
 	case applied == nil:
 		return true
 	case live == nil || isLeaf(t) || size(live) == 0 || size(applied) == 0:
 		return equal(live, applied, t)
 	case t.Form == schema.List:
-		return holdsItems(live.([]any), applied.([]any), t)
+		return itemsUnchangedBy(live.([]any), applied.([]any), t)
 	}
 	had, _ := live.(map[string]any)
 	fields, _ := applied.(map[string]any)
 	for name, value := range fields {
-		if child := t.Child(name); child != nil && !holds(had[name], value, child) {
+		if child := t.Child(name); child != nil && !unchangedBy(had[name], value, child) {
 			return false
 		}
 	}
 	return true
 }
 
-// holdsItems is holds for lists: the items that are applied are there, in the same order.
-func holdsItems(live, applied []any, t *schema.Type) bool {
+// itemsUnchangedBy is holds for lists: the items that are applied are there, in the same order.
+func itemsUnchangedBy(live, applied []any, t *schema.Type) bool {
 	next := 0 // in live
 	for _, item := range applied {
 		for next < len(live) && !sameItem(live[next], item, t) {
 			next++
 		}
-		if next == len(live) || !holds(live[next], item, t.Elem) {
+		if next == len(live) || !unchangedBy(live[next], item, t.Elem) {
 			return false
 		}
 		next++

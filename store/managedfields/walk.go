@@ -24,11 +24,11 @@ func setOf(value any, t *schema.Type) *set {
 	if isLeaf(t) {
 		return leaf
 	}
-	s := &set{under: map[string]*set{}}
+	s := &set{children: map[string]*set{}}
 	if t.Form == schema.List {
 		for _, item := range value.([]any) {
-			if element, err := elementOf(item, t); err == nil && s.under[element] == nil {
-				s.under[element] = withSelf(setOf(item, t.Elem))
+			if element, err := elementOf(item, t); err == nil && s.children[element] == nil {
+				s.children[element] = withSelf(setOf(item, t.Elem))
 			}
 		}
 		return s
@@ -38,12 +38,12 @@ func setOf(value any, t *schema.Type) *set {
 		if child == nil {
 			continue
 		}
-		under := setOf(inner, child)
-		if empty, ok := inner.(map[string]any); t.Form == schema.Map || ok && len(empty) == 0 || isNull(inner) {
-			under = withSelf(under)
+		children := setOf(inner, child)
+		if empty, ok := inner.(map[string]any); t.Form == schema.Map || ok && len(empty) == 0 || isEmptied(inner) {
+			children = withSelf(children)
 		}
-		if !under.empty() {
-			s.under[elementField+name] = under
+		if !children.empty() {
+			s.children[elementField+name] = children
 		}
 	}
 	return s
@@ -79,12 +79,12 @@ func compare(before, after any, t *schema.Type) comparison {
 		}
 		return comparison{}
 	}
-	added, changed, removed := &set{under: map[string]*set{}}, &set{under: map[string]*set{}}, &set{under: map[string]*set{}}
+	added, changed, removed := &set{children: map[string]*set{}}, &set{children: map[string]*set{}}, &set{children: map[string]*set{}}
 	each := func(element string, before, after any, t *schema.Type) {
 		inner := compare(before, after, t)
 		for _, part := range []struct{ to, from *set }{{added, inner.added}, {changed, inner.changed}, {removed, inner.removed}} {
 			if !part.from.empty() {
-				part.to.under[element] = part.from
+				part.to.children[element] = part.from
 			}
 		}
 	}

@@ -50,25 +50,25 @@ func (w Writer) ignored() []string {
 	return elements
 }
 
-// nobodys are the fields that no manager owns: who an object is.
-var nobodys = func() *set {
-	metadata := &set{self: true, under: map[string]*set{}}
+// unmanaged are the fields that no manager owns: who an object is.
+var unmanaged = func() *set {
+	metadata := &set{self: true, children: map[string]*set{}}
 	for _, name := range []string{"name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "managedFields"} {
-		metadata.under[elementField+name] = leaf
+		metadata.children[elementField+name] = leaf
 	}
-	return &set{under: map[string]*set{
+	return &set{children: map[string]*set{
 		elementField + "apiVersion": leaf, elementField + "kind": leaf, elementField + "metadata": metadata,
 	}}
 }()
 
 // Update is an object as it is written in any way but server-side apply, with
 // metadata.managedFields as it is then: the writer owns what differs from live. A creation
-// has no live object: live is nil.
+// contains no live object: live is nil.
 //
 // The written object may bring managedFields of its own, to change them: an empty list
 // takes all of them away, nonsense is taken as none. Through a subresource it may not.
 func Update(live, written map[string]any, by Writer) map[string]any {
-	all := startOf(live, written, by.Subresource != "")
+	all := managersBefore(live, written, by.Subresource != "")
 	o := withoutEntries(written)
 	if len(all) > 0 || uidOf(live) == "" {
 		all = update(withoutEntries(live), o, all, by, by.owner(operationUpdate))
@@ -77,8 +77,8 @@ func Update(live, written map[string]any, by Writer) map[string]any {
 	return withEntries(o, all.encode())
 }
 
-// startOf are the managers before a write.
-func startOf(live, written map[string]any, keep bool) managers {
+// managersBefore are the managers before a write.
+func managersBefore(live, written map[string]any, keep bool) managers {
 	if !keep {
 		entries, reset, err := entriesOf(written)
 		if reset {
@@ -104,7 +104,7 @@ func uidOf(o map[string]any) string {
 
 // update gives what a write changes to its owner.
 func update(live, written map[string]any, all managers, by Writer, self owner) managers {
-	change := compare(start(live), written, by.Type).without(by.ignored())
+	change := compare(orEmpty(live), written, by.Type).without(by.ignored())
 	lost := union(union(change.added, change.changed), change.removed)
 	left := managers{}
 	for o, h := range all {
@@ -112,14 +112,14 @@ func update(live, written map[string]any, all managers, by Writer, self owner) m
 			left[o] = h
 		}
 	}
-	if mine := difference(union(change.added, change.changed), nobodys); !mine.empty() {
-		left[self] = holding{union(left[self].fields, mine), by.APIVersion, by.now()}
+	if mine := difference(union(change.added, change.changed), unmanaged); !mine.empty() {
+		left[self] = ownership{union(left[self].fields, mine), by.APIVersion, by.now()}
 	}
 	return left
 }
 
-// start is the object before its first write, when there is none.
-func start(live map[string]any) map[string]any {
+// orEmpty returns live, or an empty object if it is nil.
+func orEmpty(live map[string]any) map[string]any {
 	if live == nil {
 		return map[string]any{}
 	}
@@ -168,7 +168,7 @@ func Apply(live, applied map[string]any, by Writer, force bool) (map[string]any,
 		merged = renewLastApplied(merged, applied)
 	}
 	clone, _ := schema.Clone(withEntries(merged, all.encode())).(map[string]any)
-	tidy(clone)
+	dropEmptied(clone)
 	return clone, nil
 }
 
@@ -176,8 +176,8 @@ func Apply(live, applied map[string]any, by Writer, force bool) (map[string]any,
 // the writer's.
 func created(applied map[string]any, by Writer) map[string]any {
 	all := managers{}
-	if mine := difference(without(setOf(applied, by.Type), by.ignored()), nobodys); !mine.empty() {
-		all[by.owner(operationApply)] = holding{mine, by.APIVersion, by.now()}
+	if mine := difference(without(setOf(applied, by.Type), by.ignored()), unmanaged); !mine.empty() {
+		all[by.owner(operationApply)] = ownership{mine, by.APIVersion, by.now()}
 	}
 	if by.Manager == kubectl {
 		applied = renewLastApplied(applied, applied)
@@ -205,21 +205,21 @@ func apply(live, applied map[string]any, all managers, by Writer, force bool) (m
 	self := by.owner(operationApply)
 	last := all[self]
 	mine := without(setOf(applied, by.Type), by.ignored())
-	all[self] = holding{mine, by.APIVersion, last.time}
+	all[self] = ownership{mine, by.APIVersion, last.time}
 
-	combined, _ := merge(start(live), applied, by.Type).(map[string]any)
+	combined, _ := merge(orEmpty(live), applied, by.Type).(map[string]any)
 	merged := prune(combined, all, last.fields, by.Type)
 
-	change := compare(start(live), merged, by.Type).without(by.ignored())
-	conflicts, all := settle(all, self, change)
+	change := compare(orEmpty(live), merged, by.Type).without(by.ignored())
+	conflicts, all := takeFields(all, self, change)
 	if len(conflicts) > 0 && !force {
 		return nil, nil, conflicts
 	}
-	if fields := difference(all[self].fields, nobodys); fields.empty() {
+	if fields := difference(all[self].fields, unmanaged); fields.empty() {
 		delete(all, self)
 	} else {
 		h := all[self]
-		if h.fields = fields; !equal(start(live), merged, by.Type) {
+		if h.fields = fields; !equal(orEmpty(live), merged, by.Type) {
 			h.time = by.now()
 		}
 		all[self] = h
@@ -227,9 +227,9 @@ func apply(live, applied map[string]any, all managers, by Writer, force bool) (m
 	return merged, all, nil
 }
 
-// settle takes from everybody but one owner what a change changes, and says from whom it
+// takeFields takes from everybody but one owner what a change changes, and says from whom it
 // took what.
-func settle(all managers, self owner, change comparison) ([]Conflict, managers) {
+func takeFields(all managers, self owner, change comparison) ([]Conflict, managers) {
 	var conflicts []Conflict
 	left := managers{}
 	touched := union(change.added, change.changed)
@@ -257,7 +257,7 @@ func prune(merged map[string]any, all managers, last *set, t *schema.Type) map[s
 	whole := withNamed(setOf(merged, t), t)
 	object := func(s *set) map[string]any {
 		left, _ := remove(merged, s, t).(map[string]any)
-		return start(left)
+		return orEmpty(left)
 	}
 	var owned *set
 	for _, h := range all {
