@@ -9,7 +9,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// A Kind is a kind of object that the API serves.
+// Kind describes a kind of object that the API serves.
 type Kind struct {
 	Group      string // "" is the core group
 	Version    string // v1
@@ -19,32 +19,32 @@ type Kind struct {
 	Namespaced bool
 	// InAll puts the kind into `kubectl get all`.
 	InAll bool
-	// HasStatus says that the status is written at a path of its own.
+	// HasStatus means that the kind has a status subresource.
 	HasStatus bool
-	// Open says that only a part of the kind is kept: fields that Kubernetes has and
-	// this product does not read are accepted, and dropped.
+	// Open means that unknown fields of Kubernetes are accepted and dropped, because only
+	// part of the kind is stored.
 	Open bool
-	// Verbs are what can be done with objects of the kind, sorted.
+	// Verbs are the verbs of the kind, sorted.
 	Verbs []string
 }
 
 var (
-	// everything is what can be done with objects that are kept.
+	// everything has the verbs of stored objects.
 	everything = []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
-	// oneByOne is what can be done with objects that others hang on: not all at once.
+	// oneByOne lacks deletecollection: other objects depend on these.
 	oneByOne = []string{"create", "delete", "get", "list", "patch", "update", "watch"}
-	// looking is what can be done with objects that are computed from other ones.
+	// looking has the verbs of objects that are computed from others.
 	looking = []string{"get", "list", "watch"}
-	// asking is what can be done with a question.
+	// asking has the verb of requests that are not stored (reviews).
 	asking = []string{"create"}
-	// StatusVerbs are what can be done with a status at a path of its own.
+	// StatusVerbs are the verbs of a status subresource.
 	StatusVerbs = []string{"get", "patch", "update"}
 )
 
-// All is every kind that is served, the core group first, the others by their names.
+// All returns all kinds: the core group first, the other groups by name.
 func All() []Kind { return slices.Clone(table()) }
 
-// table is All, for those who only look.
+// table is All without a copy; callers must not modify it.
 var table = sync.OnceValue(func() []Kind {
 	return slices.Concat(
 		group("",
@@ -80,8 +80,7 @@ var table = sync.OnceValue(func() []Kind {
 	)
 })
 
-// group fills in what is the same for the kinds of a group: all of one version, and
-// everything can be done with those that do not say what.
+// group sets the group and version of kinds, and all verbs for those without any.
 func group(name string, kinds ...Kind) []Kind {
 	for i := range kinds {
 		kinds[i].Group, kinds[i].Version = name, "v1"
@@ -92,12 +91,12 @@ func group(name string, kinds ...Kind) []Kind {
 	return kinds
 }
 
-// ByResource is the kind at a path: /apis/GROUP/VERSION/PLURAL.
+// ByResource returns the kind of a path: /apis/GROUP/VERSION/PLURAL.
 func ByResource(group, version, plural string) (Kind, bool) {
 	return find(func(k Kind) bool { return k.Group == group && k.Version == version && k.Plural == plural })
 }
 
-// ByName is the kind that a document names: its apiVersion and kind.
+// ByName returns the kind of a document, by apiVersion and kind.
 func ByName(apiVersion, name string) (Kind, bool) {
 	return find(func(k Kind) bool { return k.Name == name && k.APIVersion() == apiVersion })
 }
@@ -111,7 +110,7 @@ func find(is func(Kind) bool) (Kind, bool) {
 	return all[i], true
 }
 
-// APIVersion is "v1", or "discovery.k8s.io/v1".
+// APIVersion returns "v1", or "discovery.k8s.io/v1".
 func (k Kind) APIVersion() string {
 	if k.Group == "" {
 		return k.Version
@@ -119,11 +118,11 @@ func (k Kind) APIVersion() string {
 	return k.Group + "/" + k.Version
 }
 
-// Singular is the name in lower case, as in `kubectl get service`.
+// Singular returns the name in lower case, as in `kubectl get service`.
 func (k Kind) Singular() string { return strings.ToLower(k.Name) }
 
-// GroupResource is "services", or "endpointslices.discovery.k8s.io": how messages name
-// the kind.
+// GroupResource returns "services", or "endpointslices.discovery.k8s.io", the name of the
+// kind in messages.
 func (k Kind) GroupResource() string {
 	if k.Group == "" {
 		return k.Plural
@@ -131,10 +130,10 @@ func (k Kind) GroupResource() string {
 	return k.Plural + "." + k.Group
 }
 
-// Stored reports whether objects of the kind are kept; questions are not.
+// Stored reports whether objects of the kind are stored; reviews are not.
 func (k Kind) Stored() bool { return slices.Contains(k.Verbs, "get") }
 
-// New is an empty object of the kind, with its TypeMeta set.
+// New returns an empty object of the kind with its TypeMeta set.
 func (k Kind) New() object.Object {
 	o, ok := object.New(k.APIVersion(), k.Name)
 	if !ok {
@@ -143,7 +142,7 @@ func (k Kind) New() object.Object {
 	return o
 }
 
-// GroupPath is "/api/v1", or "/apis/discovery.k8s.io/v1".
+// GroupPath returns "/api/v1", or "/apis/discovery.k8s.io/v1".
 func (k Kind) GroupPath() string {
 	if k.Group == "" {
 		return "/api/" + k.Version
@@ -151,8 +150,8 @@ func (k Kind) GroupPath() string {
 	return "/apis/" + k.Group + "/" + k.Version
 }
 
-// CollectionPath is the path of all objects of one namespace, {namespace} standing for
-// its name, or of all objects of a kind without namespaces.
+// CollectionPath returns the path of the objects of a namespace, with the placeholder
+// {namespace}, or of all objects of a cluster-scoped kind.
 func (k Kind) CollectionPath() string {
 	if !k.Namespaced {
 		return k.GroupPath() + "/" + k.Plural
@@ -160,5 +159,5 @@ func (k Kind) CollectionPath() string {
 	return k.GroupPath() + "/namespaces/{namespace}/" + k.Plural
 }
 
-// ObjectPath is the path of one object, {name} standing for its name.
+// ObjectPath returns the path of one object, with the placeholder {name}.
 func (k Kind) ObjectPath() string { return k.CollectionPath() + "/{name}" }

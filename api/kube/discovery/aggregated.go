@@ -5,11 +5,11 @@ import "svcctl.io/svcctl/store/kind"
 // aggregatedGroup is the group of the aggregated form.
 const aggregatedGroup = "apidiscovery.k8s.io"
 
-// AggregatedVersions are the versions of the aggregated form, which differ in name only,
-// the preferred one first. kubectl before 1.30 asks for v2beta1.
+// AggregatedVersions are the versions of the aggregated form, which differ only in name,
+// the preferred one first. kubectl before 1.30 requests v2beta1.
 var AggregatedVersions = []string{"v2", "v2beta1"}
 
-// AggregatedType is the media type of the aggregated form in one of its versions.
+// AggregatedType returns the media type of a version of the aggregated form.
 func AggregatedType(version string) string {
 	return "application/json;g=" + aggregatedGroup + ";v=" + version + ";as=APIGroupDiscoveryList"
 }
@@ -63,7 +63,7 @@ type ResponseKind struct {
 	Kind    string `json:"kind"`
 }
 
-// Aggregated is the core group, or all others, in a version of the aggregated form.
+// Aggregated returns the aggregated document of the core group, or of all others.
 func Aggregated(version string, core bool) AggregatedList {
 	list := AggregatedList{Kind: "APIGroupDiscoveryList", APIVersion: aggregatedGroup + "/" + version, Items: []AggregatedGroup{}}
 	for _, name := range groupNames() {

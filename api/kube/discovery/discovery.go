@@ -49,7 +49,7 @@ type ResourceList struct {
 	Resources    []Resource `json:"resources"`
 }
 
-// Resource is meta/v1 APIResource: a kind, or the status of one.
+// Resource is meta/v1 APIResource: a kind or its status.
 type Resource struct {
 	Name         string   `json:"name"`
 	SingularName string   `json:"singularName"`
@@ -60,10 +60,10 @@ type Resource struct {
 	Categories   []string `json:"categories,omitempty"`
 }
 
-// status is the one subresource that kinds have.
+// status is the only subresource of kinds.
 const status = "status"
 
-// Versions are those of the core group, at an address for all clients.
+// Versions returns the versions of the core group, with an address for all clients.
 func Versions(serverAddress string) VersionList {
 	return VersionList{
 		Kind: "APIVersions", Versions: versions(""),
@@ -71,7 +71,7 @@ func Versions(serverAddress string) VersionList {
 	}
 }
 
-// Groups are all groups but the core one.
+// Groups returns all groups but the core group.
 func Groups() GroupList {
 	list := GroupList{Kind: "APIGroupList", APIVersion: "v1", Groups: []Group{}}
 	for _, name := range groupNames() {
@@ -82,7 +82,7 @@ func Groups() GroupList {
 	return list
 }
 
-// GroupOf is a group by its name; false for the core group and those that do not exist.
+// GroupOf returns a group by name; false for the core group and unknown ones.
 func GroupOf(name string) (Group, bool) {
 	if name == "" || !slices.Contains(groupNames(), name) {
 		return Group{}, false
@@ -92,8 +92,8 @@ func GroupOf(name string) (Group, bool) {
 	return g, true
 }
 
-// ResourcesOf are the kinds of a group version ("v1", "discovery.k8s.io/v1"); false when
-// there is no such one.
+// ResourcesOf returns the resources of a group version ("v1", "discovery.k8s.io/v1");
+// false for an unknown one.
 func ResourcesOf(apiVersion string) (ResourceList, bool) {
 	list := ResourceList{Kind: "APIResourceList", APIVersion: "v1", GroupVersion: apiVersion}
 	for _, k := range kind.All() {
@@ -120,7 +120,7 @@ func categories(k kind.Kind) []string {
 	return nil
 }
 
-// groupNames are the names of all groups, in the order of the table.
+// groupNames returns the names of all groups in the order of the table.
 func groupNames() []string {
 	var names []string
 	for _, k := range kind.All() {

@@ -8,7 +8,7 @@ import (
 	"svcctl.io/svcctl/store/schema"
 )
 
-// isScalar reports whether a value can be compared.
+// isScalar reports whether a value is comparable.
 func isScalar(value any) bool {
 	switch value.(type) {
 	case map[string]any, []any:
@@ -17,8 +17,8 @@ func isScalar(value any) bool {
 	return true
 }
 
-// identity is what tells an item of a merged list from the others: the item itself, or
-// the value of its merge key.
+// identity returns the key of an item of a merged list: the item itself, or the value of
+// its merge key.
 func identity(item any, mergeKey string) (any, error) {
 	o, isObject := item.(map[string]any)
 	switch {
@@ -41,7 +41,8 @@ func identity(item any, mergeKey string) (any, error) {
 	return id, nil
 }
 
-// places are the positions of the items of a list, of equal ones the first.
+// places returns the indexes of the items of a list by identity, the first one of
+// duplicates.
 func places(list []any, mergeKey string) (map[any]int, error) {
 	at := make(map[any]int, len(list))
 	for i, item := range list {
@@ -56,7 +57,7 @@ func places(list []any, mergeKey string) (map[any]int, error) {
 	return at, nil
 }
 
-// mergeList merges the items of a patch into those of a list, and puts them in order.
+// mergeList merges the items of a patch into a list and orders the result.
 func mergeList(live, patch []any, t *schema.Type) ([]any, error) {
 	if len(live) == 0 && len(patch) == 0 {
 		return live, nil
@@ -76,7 +77,7 @@ func mergeList(live, patch []any, t *schema.Type) ([]any, error) {
 	return order(merged, plain, left, t.MergeKey)
 }
 
-// mergeItems is the items of a list and of a patch, which has no directives, each once.
+// mergeItems merges the items of a list and of a patch without directives by identity.
 func mergeItems(live, patch []any, t *schema.Type) ([]any, error) {
 	merged := slices.Clone(live)
 	at, err := places(merged, t.MergeKey)
@@ -106,8 +107,8 @@ func mergeItems(live, patch []any, t *schema.Type) ([]any, error) {
 	return merged, nil
 }
 
-// followDirectives takes the items with a directive out of a patch, and what they delete
-// out of the list.
+// followDirectives removes the items with a directive from a patch, and the items that
+// they delete from the list.
 func followDirectives(live, patch []any, mergeKey string) (left, plain []any, swapped bool, err error) {
 	left, plain = []any{}, []any{}
 	gone := map[any]bool{}
@@ -143,7 +144,7 @@ func followDirectives(live, patch []any, mergeKey string) (left, plain []any, sw
 	return left, plain, swapped, nil
 }
 
-// mergeOrdered merges the list of a field that comes with its order.
+// mergeOrdered merges a list field for which the patch sets the element order.
 func mergeOrdered(live, patch map[string]any, name string, t *schema.Type) error {
 	wanted, ok := patch[setOrder+name].([]any)
 	if !ok {
@@ -192,7 +193,8 @@ func mergeOrdered(live, patch map[string]any, name string, t *schema.Type) error
 	return nil
 }
 
-// checkOrder refuses a patch with items that are not in the order it wants, or in another.
+// checkOrder returns an error if the items of a patch are missing from its element order
+// or contradict it.
 func checkOrder(patch, wanted []any, mergeKey string) error {
 	if len(patch) == 0 || len(wanted) == 0 {
 		return nil
@@ -221,9 +223,9 @@ func checkOrder(patch, wanted []any, mergeKey string) error {
 	return nil
 }
 
-// order puts the items of a merged list in order: those in wanted as they are there, the
-// others as they were in the list before; each of these goes before the first item after
-// its predecessors that it stood before, too.
+// order sorts a merged list: items in wanted in that order, others in their old order.
+// Each of the others goes before the first item after its predecessors that it preceded
+// before.
 func order(merged, wanted, before []any, mergeKey string) ([]any, error) {
 	rank, err := places(wanted, mergeKey)
 	if err != nil {

@@ -13,11 +13,12 @@ import (
 
 // The kinds of errors, for errors.Is.
 var (
-	// ErrMalformed: the patch is none (HTTP 400).
+	// ErrMalformed: the body is not a valid patch (HTTP 400).
 	ErrMalformed = errors.New("malformed patch")
-	// ErrNotApplicable: the patch is one, but cannot be applied to this object (HTTP 422).
+	// ErrNotApplicable: the patch is valid but cannot be applied to this object (HTTP
+	// 422).
 	ErrNotApplicable = errors.New("the patch does not fit the object")
-	// ErrTooLarge: the patch asks for too much (HTTP 413).
+	// ErrTooLarge: the patch exceeds a limit (HTTP 413).
 	ErrTooLarge = errors.New("the patch is too large")
 )
 
@@ -25,11 +26,11 @@ const (
 	// maxOperations of a JSON patch (maxJSONPatchOperations of the API server of
 	// Kubernetes).
 	maxOperations = 10000
-	// maxCopied is how many bytes the copy operations of one JSON patch may add.
+	// maxCopied bounds the bytes that the copy operations of one JSON patch add.
 	maxCopied = schema.MaxBytes
 )
 
-// A refusal is an error of one of the kinds, whose text is Kubernetes' own.
+// refusal is an error of one of the kinds above, with the text of Kubernetes.
 type refusal struct {
 	kind error
 	text string
@@ -42,8 +43,8 @@ func malformed(format string, args ...any) error {
 	return &refusal{ErrMalformed, fmt.Sprintf(format, args...)}
 }
 
-// Merge applies a merge patch (RFC 7386): objects are merged, null removes, and all else
-// replaces.
+// Merge applies a merge patch (RFC 7386): it merges objects, deletes fields for null, and
+// replaces other values.
 func Merge(live, patch map[string]any) map[string]any {
 	merged := maps.Clone(live)
 	if merged == nil {
@@ -56,7 +57,7 @@ func Merge(live, patch map[string]any) map[string]any {
 	return merged
 }
 
-// mergeInto merges a patch into an object that is the caller's own.
+// mergeInto merges a patch into an object in place.
 func mergeInto(o, patch map[string]any) {
 	for key, value := range patch {
 		inner, isObject := value.(map[string]any)
@@ -77,8 +78,7 @@ func mergeInto(o, patch map[string]any) {
 	}
 }
 
-// JSON applies a JSON patch (RFC 6902), which is a list of operations in JSON. The texts
-// in duplicates are those of schema.Parse.
+// JSON applies a JSON patch (RFC 6902). duplicates are texts as in schema.Parse.
 func JSON(live map[string]any, patch []byte) (patched map[string]any, duplicates []string, err error) {
 	parsed, duplicates, err := schema.Parse(patch)
 	if err != nil {
@@ -112,7 +112,7 @@ func JSON(live map[string]any, patch []byte) (patched map[string]any, duplicates
 	return patched, duplicates, nil
 }
 
-// applyTo applies operations. The library panics on some that lack what they need, as a test
+// applyTo applies operations. The library panics on some incomplete ones, such as a test
 // of the whole object without a value.
 func applyTo(before []byte, operations jsonpatch.Patch, options *jsonpatch.ApplyOptions) (after []byte, err error) {
 	defer func() {

@@ -8,32 +8,31 @@ import (
 	"svcctl.io/svcctl/store/schema"
 )
 
-// The directives of a strategic merge patch: keys that are no fields.
+// The directives of a strategic merge patch: keys that are not fields.
 const (
-	directive       = "$patch" // what to do with the object it is in
+	directive       = "$patch" // how to treat the object that contains it
 	directiveDelete = "delete"
 	directiveMerge  = "merge"
 	directiveSwap   = "replace"
 
-	retainKeys = "$retainKeys"               // the fields to keep, and no others
-	setOrder   = "$setElementOrder/"         // before the name of a list: its order
-	deleteFrom = "$deleteFromPrimitiveList/" // before the name of a list: what to take out
+	retainKeys = "$retainKeys"               // the only fields to keep
+	setOrder   = "$setElementOrder/"         // followed by the name of a list: its element order
+	deleteFrom = "$deleteFromPrimitiveList/" // followed by the name of a list: the values to delete
 )
 
-// Strategic applies a strategic merge patch to an object of a type: like Merge, but lists
-// that the type has merged are merged item by item, told apart by their merge key, and
-// directives say what a merge cannot.
+// Strategic applies a strategic merge patch: like Merge, but lists with a merge strategy
+// are merged item by item by their merge key, and directives delete, replace or order.
 //
-// In a merged list whose order the patch does not set, the items of the patch come first,
-// then those it does not name; among those that stood there before, the order stays.
+// In a merged list without an element order, the items of the patch come first, then the
+// others. Items that existed before keep their order.
 func Strategic(live, patch map[string]any, t *schema.Type) (map[string]any, error) {
 	o, _ := schema.Clone(live).(map[string]any)
 	p, _ := schema.Clone(patch).(map[string]any)
 	return mergeObject(o, p, t)
 }
 
-// mergeObject merges a patch into an object. Both are the function's to change. The type
-// is nil for what no type is known of.
+// mergeObject merges a patch into an object; it may modify both. The type is nil if it is
+// unknown.
 func mergeObject(live, patch map[string]any, t *schema.Type) (map[string]any, error) {
 	if what, ok := patch[directive]; ok {
 		switch what {
@@ -90,13 +89,13 @@ func childOf(t *schema.Type, name string) *schema.Type {
 	return t.Child(name)
 }
 
-// isDirective reports whether a key is none of a field.
+// isDirective reports whether a key is a directive.
 func isDirective(key string) bool {
 	return key == directive || key == retainKeys ||
 		strings.HasPrefix(key, strings.TrimSuffix(setOrder, "/")) || strings.HasPrefix(key, strings.TrimSuffix(deleteFrom, "/"))
 }
 
-// checkDirective refuses directives for a list that do not name one.
+// checkDirective returns an error for a list directive without the name of a list.
 func checkDirective(key string) error {
 	switch key {
 	case strings.TrimSuffix(setOrder, "/"):
@@ -107,8 +106,8 @@ func checkDirective(key string) error {
 	return nil
 }
 
-// retain follows $retainKeys: fields that it does not name go. What the patch sets has to
-// be among those it names.
+// retain follows $retainKeys: it deletes all other fields. The patch may set only fields
+// that it names.
 func retain(live, patch map[string]any) error {
 	value, ok := patch[retainKeys]
 	if !ok {
@@ -134,7 +133,7 @@ func retain(live, patch map[string]any) error {
 	return nil
 }
 
-// mergeField merges the value that a patch has for a field.
+// mergeField merges the patch's value of a field.
 func mergeField(live map[string]any, key string, value any, t *schema.Type) error {
 	if value == nil {
 		delete(live, key)
@@ -169,7 +168,7 @@ func mergeField(live map[string]any, key string, value any, t *schema.Type) erro
 	return nil
 }
 
-// setField sets a field to a value that meets nothing of its form.
+// setField sets a field that has no value of the same form to merge with.
 func setField(live map[string]any, key string, value any) error {
 	plain, keep := strip(value)
 	if keep {
@@ -180,8 +179,8 @@ func setField(live map[string]any, key string, value any) error {
 	return nil
 }
 
-// strip takes directives and nulls out of what becomes a part of the object as it is.
-// An object with a directive of its own is not kept.
+// strip removes directives and nulls from a value that becomes part of the object, and
+// objects with a $patch directive as a whole.
 func strip(value any) (plain any, keep bool) {
 	switch value := value.(type) {
 	case map[string]any:
@@ -206,7 +205,7 @@ func strip(value any) (plain any, keep bool) {
 	return value, true
 }
 
-// deleteItems takes values out of a list of scalars.
+// deleteItems removes values from a list of scalars.
 func deleteItems(live map[string]any, name string, values any) error {
 	out, ok := values.([]any)
 	if !ok {

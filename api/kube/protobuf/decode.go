@@ -15,11 +15,11 @@ import (
 	"svcctl.io/svcctl/store/schema"
 )
 
-// maxValues is how many values a body may hold: an empty message takes two bytes of it,
-// and much more memory.
+// maxValues bounds the values of a body: an empty message takes two bytes of it but much
+// more memory.
 const maxValues = 1 << 18
 
-// value is what stands in a field: a number, or bytes.
+// value is the value of a field: a number or bytes.
 type value struct {
 	wire   protowire.Type
 	number uint64
@@ -60,8 +60,8 @@ func fields(message []byte, each func(protowire.Number, value) error) error {
 
 type decoder struct{ values int }
 
-// message reads a message into an object, which may have fields already: a message that
-// comes in parts is merged. It goes as deep as the type does: no type holds itself.
+// message decodes a message into an object, which may have fields from an earlier part of
+// the same message. The depth is bounded by the type: no type contains itself.
 func (d *decoder) message(b []byte, t *schema.Type, o map[string]any) error {
 	names := numbers[messageName(t)]
 	err := fields(b, func(n protowire.Number, v value) error {
@@ -85,21 +85,20 @@ func (d *decoder) message(b []byte, t *schema.Type, o map[string]any) error {
 	return nil
 }
 
-// messageName is "core.v1.ServiceSpec" for io.k8s.api.core.v1.ServiceSpec.
+// messageName returns "core.v1.ServiceSpec" for io.k8s.api.core.v1.ServiceSpec.
 func messageName(t *schema.Type) string {
 	parts := strings.Split(t.Name, ".")
 	return strings.Join(parts[max(0, len(parts)-3):], ".")
 }
 
-// writtenZero tells of a field that is a pointer here and none in Kubernetes, which
-// therefore writes it when it is not there. Ports of Endpoints share their type with those
-// of EndpointSlices here.
+// writtenZero reports whether a field is a pointer here but not in Kubernetes, which
+// therefore writes its zero value. Ports of Endpoints share their type with those of
+// EndpointSlices here.
 func writtenZero(t *schema.Type, f *schema.Field) bool {
 	return (f.Name == "name" || f.Name == "protocol") && messageName(t) == "core.v1.EndpointPort"
 }
 
-// isZero reports whether a value is what a field has that was not set. Of a number or a name
-// that is the number.
+// isZero reports whether a value is the zero value of its field.
 func isZero(v any, t *schema.Type) bool {
 	switch v := v.(type) {
 	case string:
@@ -114,7 +113,7 @@ func isZero(v any, t *schema.Type) bool {
 	return v == nil
 }
 
-// field reads one field of a message, which occurs as often as it has values.
+// field decodes one field of a message, with all its values.
 func (d *decoder) field(v value, f *schema.Field, o map[string]any) error {
 	if d.values++; d.values > maxValues {
 		return fmt.Errorf("the body holds more than %d values: send less at once", maxValues)
@@ -148,7 +147,7 @@ func (d *decoder) field(v value, f *schema.Field, o map[string]any) error {
 	return nil
 }
 
-// entry reads an entry of a map: a message of a key and a value.
+// entry decodes an entry of a map: a message with a key and a value.
 func (d *decoder) entry(v value, t *schema.Type, entries map[string]any) error {
 	if err := want(v, protowire.BytesType); err != nil {
 		return err
@@ -217,7 +216,7 @@ func text(v value) (string, error) {
 	return string(v.bytes), want(v, protowire.BytesType)
 }
 
-// integer reads int32 and int64, which are written as 64 bits with their sign.
+// integer decodes int32 and int64, which are sign-extended to 64 bits.
 func integer(v value, bits int) (json.Number, error) {
 	n := int64(v.number)
 	if bits == 32 {
@@ -226,7 +225,7 @@ func integer(v value, bits int) (json.Number, error) {
 	return json.Number(strconv.FormatInt(n, 10)), want(v, protowire.VarintType)
 }
 
-// timeOf reads meta/v1 Timestamp: seconds since 1970 and nanoseconds. Zero is no time.
+// timeOf decodes meta/v1 Timestamp: seconds since 1970 and nanoseconds. Zero is no time.
 func timeOf(b []byte, layout string) (any, error) {
 	const seconds, nanos protowire.Number = 1, 2
 	var s, n int64
@@ -252,7 +251,7 @@ func timeOf(b []byte, layout string) (any, error) {
 	return t.Format(layout), nil
 }
 
-// intOrString reads util/intstr IntOrString.
+// intOrString decodes util/intstr IntOrString.
 func intOrString(b []byte) (any, error) {
 	const kind, number, name protowire.Number = 1, 2, 3
 	var isText bool
@@ -275,7 +274,7 @@ func intOrString(b []byte) (any, error) {
 	return n, err
 }
 
-// fieldSet reads meta/v1 FieldsV1, which holds JSON.
+// fieldSet decodes meta/v1 FieldsV1, which contains JSON.
 func fieldSet(b []byte) (any, error) {
 	const raw protowire.Number = 1
 	var content []byte

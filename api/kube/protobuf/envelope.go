@@ -10,10 +10,10 @@ import (
 	"svcctl.io/svcctl/store/schema"
 )
 
-// MediaType is what such a body is sent as.
+// MediaType is the Content-Type of such a body.
 const MediaType = "application/vnd.kubernetes.protobuf"
 
-// magic is how a body begins.
+// magic is the prefix of a body.
 var magic = []byte{'k', '8', 's', 0}
 
 // The fields of runtime.Unknown, and of the TypeMeta in it.
@@ -26,13 +26,13 @@ const (
 	typeMetaKind       protowire.Number = 2
 )
 
-// An Envelope says what is in it.
+// Envelope is the runtime.Unknown around an object.
 type Envelope struct {
 	APIVersion, Kind string
 	raw              []byte
 }
 
-// Open reads the envelope of a body.
+// Open decodes the envelope of a body.
 func Open(body []byte) (Envelope, error) {
 	if len(body) > schema.MaxBytes {
 		return Envelope{}, fmt.Errorf("the body is %d bytes long: send at most %d", len(body), schema.MaxBytes)
@@ -69,8 +69,8 @@ func Open(body []byte) (Envelope, error) {
 	return e, nil
 }
 
-// Object is the object in the envelope, of a type that the caller found by APIVersion and
-// Kind.
+// Object decodes the object in the envelope. The caller looks up its type by APIVersion
+// and Kind.
 func (e Envelope) Object(t *schema.Type) (map[string]any, error) {
 	d := &decoder{}
 	o := map[string]any{}

@@ -13,7 +13,7 @@ import (
 // Fields selects objects of one kind by their fields. The zero value selects everything.
 type Fields struct{ terms []term }
 
-// A term is what a selector wants of one field.
+// term is one requirement of a field selector.
 type term struct {
 	field string
 	not   bool
@@ -23,8 +23,8 @@ type term struct {
 // Empty reports whether the selector selects everything.
 func (f Fields) Empty() bool { return len(f.terms) == 0 }
 
-// Exact is the one value of a field that the selector allows, if it allows one only: who
-// asks for metadata.name=web wants one object.
+// Exact returns the value that the selector requires of a field, if it requires one:
+// metadata.name=web selects a single object.
 func (f Fields) Exact(field string) (string, bool) {
 	for _, t := range f.terms {
 		if t.field == field && !t.not {
@@ -34,7 +34,7 @@ func (f Fields) Exact(field string) (string, bool) {
 	return "", false
 }
 
-// Matches reports whether the selector selects an object, which has to be of its kind.
+// Matches reports whether the selector selects an object of its kind.
 func (f Fields) Matches(o object.Object) bool {
 	for _, t := range f.terms {
 		if (fieldOf(o, t.field) == t.value) == t.not {
@@ -44,8 +44,8 @@ func (f Fields) Matches(o object.Object) bool {
 	return true
 }
 
-// ParseFields reads a field selector for objects of a kind. A field that the kind cannot be
-// selected by is an error.
+// ParseFields parses a field selector for objects of a kind. A field that is not
+// selectable is an error.
 func ParseFields(k kind.Kind, s string) (Fields, error) {
 	var f Fields
 	parts := split(s)
@@ -74,7 +74,7 @@ func ParseFields(k kind.Kind, s string) (Fields, error) {
 	return f, nil
 }
 
-// split takes a selector apart at its commas, but not at those after a backslash.
+// split splits a selector at its commas, except those after a backslash.
 func split(s string) []string {
 	var parts []string
 	start := 0
@@ -90,7 +90,7 @@ func split(s string) []string {
 	return append(parts, s[start:])
 }
 
-// cutTerm takes a part apart at its first operator. What is before it has no escapes.
+// cutTerm splits a part at its first operator. The part before it has no escapes.
 func cutTerm(part string) (term, bool) {
 	i := strings.IndexByte(part, '=')
 	switch {
@@ -132,9 +132,9 @@ const (
 	fieldNamespace = "metadata.namespace"
 )
 
-// selectable are the fields besides the name and the namespace that objects can be
-// selected by, of the kinds that have some. A kind with an entry refuses others in other
-// words than one without (the conversions of field labels in pkg/apis of Kubernetes).
+// selectable are the fields besides name and namespace that objects can be selected by. A
+// kind with an entry has another error text than one without (the conversions of field
+// labels in pkg/apis of Kubernetes).
 var selectable = map[string][]string{
 	"v1 Service":   {"spec.clusterIP", "spec.type"},
 	"v1 Pod":       {"spec.nodeName", "spec.hostNetwork", "status.phase", "status.podIP"},
@@ -153,7 +153,7 @@ var selectable = map[string][]string{
 	},
 }
 
-// known is the field that a label of a selector means.
+// known returns the field that a field label stands for.
 func known(k kind.Kind, label string) (string, error) {
 	own, has := selectable[k.APIVersion()+" "+k.Name]
 	switch {
@@ -173,7 +173,7 @@ func known(k kind.Kind, label string) (string, error) {
 	return label, nil
 }
 
-// fieldOf is the value of a selectable field.
+// fieldOf returns the value of a selectable field.
 func fieldOf(o object.Object, field string) string {
 	switch field {
 	case fieldName:

@@ -26,7 +26,7 @@ const (
 	opLess    = "<"
 )
 
-// A requirement is what a selector wants of one label.
+// requirement is one requirement of a label selector.
 type requirement struct {
 	key      string
 	operator string
@@ -63,7 +63,7 @@ func (r requirement) matches(labels map[string]string) bool {
 	return there && slices.Contains(r.values, value)
 }
 
-// ParseLabels reads a label selector.
+// ParseLabels parses a label selector.
 func ParseLabels(s string) (Labels, error) {
 	p := &parser{tokens: tokens(s)}
 	var all []requirement
@@ -136,7 +136,7 @@ func (p *parser) requirement() (requirement, error) {
 	return r, r.check()
 }
 
-// list reads the values in parentheses. A value may be empty: "(,a)", "()".
+// list parses the values in parentheses. A value may be empty: "(,a)", "()".
 func (p *parser) list() ([]string, error) {
 	if open := p.take(); !open.is("(") {
 		return nil, fmt.Errorf("found '%s' expected: '('", open.text)
@@ -168,7 +168,7 @@ func (p *parser) list() ([]string, error) {
 	}
 }
 
-// one reads the one value of an operator; it may be empty.
+// one parses the single value of an operator; it may be empty.
 func (p *parser) one() ([]string, error) {
 	if next := p.peek(); next.isEnd() || next.is(",") {
 		return []string{""}, nil
@@ -180,7 +180,7 @@ func (p *parser) one() ([]string, error) {
 	return []string{value.text}, nil
 }
 
-// check says everything that is wrong with the values.
+// check returns all errors of the values.
 func (r requirement) check() error {
 	var errs []string
 	if r.operator == opGreater || r.operator == opLess {

@@ -2,7 +2,7 @@ package selector
 
 import "strings"
 
-// A token is a part of a label selector: a symbol, a word, or the end, whose text is "".
+// token is a part of a label selector: a symbol, a word, or the end, whose text is "".
 type token struct {
 	text string
 	word bool
@@ -10,7 +10,7 @@ type token struct {
 
 func (t token) is(symbol string) bool { return !t.word && t.text == symbol }
 
-// isEnd reports whether there is nothing more.
+// isEnd reports whether the token is the end of the selector.
 func (t token) isEnd() bool { return t == token{} }
 
 const (
@@ -18,7 +18,7 @@ const (
 	symbols = "=!(),><"
 )
 
-// tokens takes a label selector apart. The last token is the end.
+// tokens splits a label selector into tokens. The last one is the end.
 func tokens(s string) []token {
 	var all []token
 	for {

@@ -10,8 +10,8 @@ const (
 	year = 365 * day
 )
 
-// age is how long ago something was, as kubectl shows it: exact when it is recent, and the
-// rougher the longer ago (HumanDuration of apimachinery).
+// age returns the time since an event as kubectl shows it: exact if recent, then ever
+// rougher (HumanDuration of apimachinery).
 func age(t *time.Time, now time.Time) string {
 	if t == nil || t.IsZero() {
 		return unknown
@@ -42,8 +42,7 @@ func age(t *time.Time, now time.Time) string {
 	return units(d, year, "y", 0, "")
 }
 
-// units is a duration in one unit, and what is left over in another one, if there is one
-// and anything is left.
+// units formats a duration in one unit, and the rest in another one if there is any.
 func units(d, large time.Duration, largeName string, small time.Duration, smallName string) string {
 	text := fmt.Sprintf("%d%s", d/large, largeName)
 	if small == 0 || d%large < small {

@@ -19,10 +19,10 @@ const (
 	unknown = "<unknown>"
 )
 
-// shown is how many items of a list a cell shows.
+// shown is the number of list items that a cell shows.
 const shown = 3
 
-// cells are those of an object's row, in the order of Columns.
+// cells returns the cells of an object's row in the order of Columns.
 func cells(o object.Object, now time.Time) []any {
 	meta := o.GetMeta()
 	name, age := meta.Name, age(meta.CreationTimestamp, now)
@@ -139,7 +139,7 @@ func endpointsText(o *object.Endpoints) string {
 	return listText(all, count)
 }
 
-// listText shows the first items of a list, and how many more there are.
+// listText joins the first items of a list and the number of the others.
 func listText(items []string, count int) string {
 	text := strings.Join(items[:min(len(items), shown)], ",")
 	if count > shown {
@@ -240,7 +240,7 @@ func nodeCells(o *object.Node, age string) []any {
 	}
 }
 
-// nodeRoles are what the labels say that a box is for.
+// nodeRoles returns the roles in the labels of a Node.
 func nodeRoles(labels map[string]string) string {
 	var roles []string
 	for key, value := range labels {

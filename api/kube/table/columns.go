@@ -5,7 +5,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// text is a column of text, described as the field that it shows.
+// text is a string column, described as the field that it shows.
 func text(name, field string) Column {
 	return Column{Name: name, Type: "string", Description: object.Doc(field)}
 }
@@ -24,7 +24,8 @@ func nameColumn() Column {
 
 func ageColumn() Column { return text("Age", "ObjectMeta.creationTimestamp") }
 
-// Columns are the columns of a kind. Kinds that are not kept have a name and an age.
+// Columns returns the columns of a kind. Kinds that are not stored have a name and an
+// age.
 func Columns(k kind.Kind) []Column {
 	name, age := nameColumn(), ageColumn()
 	switch k.Name {

@@ -25,7 +25,7 @@ type ListMeta struct {
 	RemainingItemCount *int64 `json:"remainingItemCount,omitempty"`
 }
 
-// Table is meta/v1 Table. In a watch only the first one says what its columns are.
+// Table is meta/v1 Table. In a watch only the first one has column definitions.
 type Table struct {
 	Kind              string   `json:"kind"`
 	APIVersion        string   `json:"apiVersion"`
@@ -40,7 +40,7 @@ type Column struct {
 	Type        string `json:"type"`
 	Format      string `json:"format"`
 	Description string `json:"description"`
-	Priority    int32  `json:"priority"` // 0 is always shown, 1 in wide output only
+	Priority    int32  `json:"priority"` // 0: always shown, 1: in wide output only
 }
 
 // Row is meta/v1 TableRow.
@@ -63,7 +63,8 @@ type MetadataList struct {
 	Items    []Metadata `json:"items"`
 }
 
-// Include is how much of its object a row holds: the value of includeObject in a query.
+// Include is the part of its object that a row contains: the value of includeObject in a
+// query.
 type Include string
 
 // The values of Include.
@@ -73,7 +74,7 @@ const (
 	IncludeObject   Include = "Object"
 )
 
-// ParseInclude reads the value of includeObject; "" means Metadata.
+// ParseInclude parses the value of includeObject; "" means Metadata.
 func ParseInclude(s string) (Include, error) {
 	switch include := Include(s); include {
 	case "":
@@ -84,12 +85,12 @@ func ParseInclude(s string) (Include, error) {
 	return "", fmt.Errorf("unrecognized includeObject value: %q", s)
 }
 
-// New is a table for objects of a kind, without rows.
+// New returns an empty table for objects of a kind.
 func New(k kind.Kind, meta ListMeta) *Table {
 	return &Table{Kind: KindTable, APIVersion: APIVersion, Metadata: meta, ColumnDefinitions: Columns(k), Rows: []Row{}}
 }
 
-// RowOf is the row of an object.
+// RowOf returns the row of an object.
 func RowOf(o object.Object, include Include, now time.Time) Row {
 	row := Row{Cells: cells(o, now)}
 	switch include {
@@ -101,7 +102,7 @@ func RowOf(o object.Object, include Include, now time.Time) Row {
 	return row
 }
 
-// MetadataOf is the metadata of an object as an object of its own.
+// MetadataOf returns the metadata of an object as a PartialObjectMetadata.
 func MetadataOf(o object.Object) Metadata {
 	return Metadata{TypeMeta: object.TypeMeta{Kind: KindMetadata, APIVersion: APIVersion}, Metadata: *o.GetMeta()}
 }
