@@ -13,30 +13,30 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// metaHome is where the structures that all groups share are at home in OpenAPI.
+// metaHome is the OpenAPI namespace of the structures that all groups share.
 const metaHome = "io.k8s.apimachinery.pkg.apis.meta.v1"
 
-// A plan is every type that was made.
+// plan collects all types.
 type plan struct {
 	kinds         map[name]*Type
 	deleteOptions *Type
 	structures    map[structure]*Type
 }
 
-// A name tells kinds apart.
+// name identifies a kind.
 type name struct{ group, version, kind string }
 
 func nameOf(k kind.Kind) name { return name{k.Group, k.Version, k.Name} }
 
-// A structure tells types apart that are made from the same Go type: those of two
-// groups, and open ones from others.
+// structure identifies a type made from a Go type: those of two groups differ, and open
+// ones differ from closed ones.
 type structure struct {
 	of   reflect.Type
 	home string
 	open bool
 }
 
-// all makes every type, once.
+// all makes every type once.
 var all = sync.OnceValue(func() *plan {
 	p := &plan{kinds: map[name]*Type{}, structures: map[structure]*Type{}}
 	for _, k := range kind.All() {
@@ -47,7 +47,7 @@ var all = sync.OnceValue(func() *plan {
 	return p
 })
 
-// Of is the type of a kind's objects.
+// Of returns the type of a kind's objects.
 func Of(k kind.Kind) *Type {
 	t, ok := all().kinds[nameOf(k)]
 	if !ok {
@@ -59,7 +59,7 @@ func Of(k kind.Kind) *Type {
 // DeleteOptions is the type of the body of a DELETE.
 func DeleteOptions() *Type { return all().deleteOptions }
 
-// homeOf is where the structures of a kind are at home: "io.k8s.api.core.v1".
+// homeOf returns the OpenAPI namespace of a kind's structures: "io.k8s.api.core.v1".
 func homeOf(k kind.Kind) string {
 	group, _, _ := strings.Cut(k.Group, ".")
 	if group == "" {
@@ -119,7 +119,7 @@ func (p *plan) addFields(t *Type, s structure) {
 	t.byName = slices.SortedFunc(slices.Values(t.Fields), func(a, b *Field) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// setEnum says which values a new type, or that of its items, has.
+// setEnum sets the allowed values of a new type, or of its items.
 func (t *Type) setEnum(values []string) {
 	if t.Elem != nil {
 		t = t.Elem

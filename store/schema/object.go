@@ -13,24 +13,24 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// FromObject is an object of a type as Decode makes it of its JSON, but that sets of
-// fields stay the text that they are: json.RawMessage.
+// FromObject converts an object to the form that Decode makes from its JSON, except that
+// field sets stay json.RawMessage.
 func (t *Type) FromObject(o object.Object) map[string]any {
 	return t.fromStructure(reflect.ValueOf(o).Elem())
 }
 
-// entryList is the type of metadata.managedFields, which is the same in every kind.
+// entryList is the type of metadata.managedFields, the same in every kind.
 var entryList = sync.OnceValue(func() *Type {
 	return Of(kind.All()[0]).Child("metadata").Child("managedFields")
 })
 
-// FromEntries is metadata.managedFields as FromObject has it; nil for none.
+// FromEntries returns metadata.managedFields in the form of FromObject; nil for none.
 func FromEntries(entries []object.ManagedFieldsEntry) []any {
 	list, _ := entryList().fromValue(reflect.ValueOf(entries)).([]any)
 	return list
 }
 
-// ToEntries are the entries in metadata.managedFields.
+// ToEntries converts the entries of metadata.managedFields.
 func ToEntries(list []any) (entries []object.ManagedFieldsEntry, err error) {
 	err = entryList().toList(list, reflect.ValueOf(&entries).Elem())
 	return entries, err
@@ -50,8 +50,7 @@ func (t *Type) fromStructure(v reflect.Value) map[string]any {
 	return o
 }
 
-// isEmpty reports whether a value is written as no field where its tag says omitempty or
-// omitzero.
+// isEmpty reports whether omitempty or omitzero omits a value.
 func isEmpty(v reflect.Value) bool {
 	switch v.Kind() {
 	case reflect.Map, reflect.Slice:
@@ -60,7 +59,7 @@ func isEmpty(v reflect.Value) bool {
 	return v.IsZero()
 }
 
-// fromValue is a value as JSON has it; nil for null.
+// fromValue converts a value to its JSON form; nil for null.
 func (t *Type) fromValue(v reflect.Value) any {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -98,7 +97,7 @@ func (t *Type) fromValue(v reflect.Value) any {
 	return fromSpecial(v.Interface())
 }
 
-// fromItem is a value in a list or a map, where null has a meaning.
+// fromItem converts a value in a list or a map, where null is not the same as absent.
 func (t *Type) fromItem(v reflect.Value) any {
 	if made := t.fromValue(v); made != nil {
 		return made
@@ -106,7 +105,7 @@ func (t *Type) fromItem(v reflect.Value) any {
 	return t.zero()
 }
 
-// fromSpecial is a value of a type that has a form of its own in JSON.
+// fromSpecial converts a value of a type with its own JSON form.
 func fromSpecial(v any) any {
 	switch v := v.(type) {
 	case time.Time:
@@ -130,8 +129,8 @@ func fromSpecial(v any) any {
 	panic(fmt.Sprintf("schema: no form for a %T", v))
 }
 
-// ToObject sets an object of a type, which is new, from what Prune has left. It fails for
-// what Prune lets pass and the Go type cannot hold, as a year of five digits.
+// ToObject fills a new object of a type from a pruned one. It fails for a value that
+// Prune accepts and the Go type cannot hold, such as a year of five digits.
 func (t *Type) ToObject(content map[string]any, o object.Object) error {
 	return t.toStructure(content, reflect.ValueOf(o).Elem())
 }
@@ -192,7 +191,7 @@ func (t *Type) toValue(value any, v reflect.Value) error {
 	return t.misfit(value)
 }
 
-// isNull tells of a value without parts whether it is null.
+// isNull reports whether a value without parts is null.
 func isNull(value any) bool {
 	switch value := value.(type) {
 	case nil:

@@ -9,15 +9,15 @@ import (
 	"svcctl.io/svcctl/store/kind"
 )
 
-// A node is an object of an OpenAPI document. It is written with its keys sorted, so
-// that the same types make the same document.
+// node is an object of an OpenAPI document. Its keys are written sorted, so that equal
+// types make equal documents.
 type node map[string]any
 
-// A dialect is a version of OpenAPI.
+// dialect is a version of OpenAPI.
 type dialect struct {
-	refs string // where references lead
-	// wrapped says that a reference cannot stand beside a description and has to be
-	// wrapped. Without it they are left out.
+	refs string // prefix of references
+	// wrapped means that a reference with a description is wrapped in allOf. Otherwise
+	// the description is left out.
 	wrapped bool
 }
 
@@ -34,8 +34,7 @@ const (
 	extensionMapType = "x-kubernetes-map-type"
 )
 
-// schemas are the schemas of kinds, of the lists of them, and of all that is in them, by
-// their names.
+// schemas returns the schemas of kinds, of their lists and of all types in them, by name.
 func (d dialect) schemas(kinds []kind.Kind) node {
 	all := node{}
 	for _, k := range kinds {
@@ -85,7 +84,7 @@ func (d dialect) add(all node, t *Type) {
 	}
 }
 
-// property is the schema of a field.
+// property returns the schema of a field.
 func (d dialect) property(f *Field) node {
 	s := d.value(f.Type)
 	if _, bare := s["$ref"]; bare {
@@ -104,8 +103,7 @@ func (d dialect) property(f *Field) node {
 	return s
 }
 
-// needs says that a structure has fields that it cannot be without: none of them is not a
-// value of it.
+// needs reports whether a structure has required fields, so that an empty one is invalid.
 func (t *Type) needs() bool {
 	return slices.ContainsFunc(t.Fields, func(f *Field) bool { return f.Required })
 }
@@ -159,7 +157,7 @@ func (d dialect) array(t *Type) node {
 	return s
 }
 
-// list is the schema of the list of a kind.
+// list returns the schema of the list of a kind.
 func (d dialect) list(k kind.Kind, t *Type) node {
 	text := func(description string) node { return node{"type": "string", "description": description} }
 	return node{
@@ -178,7 +176,7 @@ func (d dialect) list(k kind.Kind, t *Type) node {
 	}
 }
 
-// A parameter is one of a query.
+// parameter is a query parameter.
 type parameter struct{ name, form, doc string }
 
 // parametersOf returns the query parameters of an HTTP method.
@@ -204,22 +202,22 @@ var patchTypes = []string{
 	"application/merge-patch+json", "application/strategic-merge-patch+json",
 }
 
-// An operation is a method at a path.
+// operation is a method of a path.
 type operation struct {
 	method, action string
 	kind           kind.Kind
-	answer         string // the name of the schema of the answer
-	body           string // the name of the schema of the body; "" without one
+	answer         string // the name of the response schema
+	body           string // the name of the body schema; "" without a body
 }
 
-// A route is a path and what can be done there.
+// route is a path and its operations.
 type route struct {
 	path       string
-	names      []string // those in braces
+	names      []string // path parameters
 	operations []operation
 }
 
-// routesOf are the paths of a kind.
+// routesOf returns the paths of a kind.
 func routesOf(k kind.Kind) []route {
 	t := Of(k)
 	var names []string
@@ -248,7 +246,7 @@ func routesOf(k kind.Kind) []route {
 	return routes
 }
 
-// routes are the paths of all kinds of a group version, sorted; of all when it is "".
+// routes returns the sorted paths of a group version, or of all with "".
 func routes(apiVersion string) []route {
 	var all []route
 	for _, k := range kindsOf(apiVersion) {
@@ -262,7 +260,7 @@ func kindsOf(apiVersion string) []kind.Kind {
 	return slices.DeleteFunc(kind.All(), func(k kind.Kind) bool { return apiVersion != "" && k.APIVersion() != apiVersion })
 }
 
-// encode writes a document. It cannot fail: a node holds nothing that JSON does not have.
+// encode encodes a document. It cannot fail, because a node contains only JSON values.
 func encode(document node) []byte {
 	b, err := json.Marshal(document)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// version2 is the version of OpenAPI that documents of version 2 follow.
+// version2 is the version of the OpenAPI v2 documents.
 const version2 = "2.0"
 
 // OpenAPI v2 is sent to kubectl in protobuf, as the messages of package openapi.v2 of gnostic
@@ -80,10 +80,10 @@ const (
 	anyYAML protowire.Number = 2
 )
 
-// itemMethods are the fields of a PathItem.
+// itemMethods are the field numbers of the methods of a PathItem.
 var itemMethods = map[string]protowire.Number{"get": 2, "put": 3, "post": 4, "delete": 5, "patch": 8}
 
-// title is what the documents are called.
+// title is the title of the documents.
 const title = "svcctl"
 
 // The media types of OpenAPI v2 in protobuf: clients ask for the one and get the other,
@@ -93,7 +93,7 @@ const (
 	OpenAPI2Type  = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 )
 
-// OpenAPI2 is the OpenAPI v2 document of everything, in protobuf.
+// OpenAPI2 returns the OpenAPI v2 document of all kinds in protobuf.
 var OpenAPI2 = sync.OnceValue(func() []byte {
 	var b message
 	b = b.text(documentSwagger, version2)
@@ -111,7 +111,7 @@ var OpenAPI2 = sync.OnceValue(func() []byte {
 	return b.message(documentDefinitions, definitions)
 })
 
-// A message is an encoded protobuf message.
+// message is an encoded protobuf message.
 type message []byte
 
 func (m message) message(n protowire.Number, value message) message {
@@ -170,7 +170,7 @@ func operation2(o operation) message {
 	return m.message(operationExtension, extension2(extensionGVK, gvkOf(o.kind, o.kind.Name)))
 }
 
-// extension2 is a NamedAny whose value is in YAML. JSON is YAML.
+// extension2 is a NamedAny whose value is YAML. JSON is YAML.
 func extension2(name string, value any) message { return named(name, any2(value)) }
 
 func any2(value any) message {

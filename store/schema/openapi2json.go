@@ -2,8 +2,8 @@ package schema
 
 import "sync"
 
-// OpenAPI2JSON is the OpenAPI v2 document of everything in JSON, for clients that are not
-// kubectl: Terraform, and programs that show the documentation of kinds.
+// OpenAPI2JSON returns the OpenAPI v2 document of all kinds in JSON, for clients other
+// than kubectl, such as Terraform and documentation viewers.
 var OpenAPI2JSON = sync.OnceValue(func() []byte {
 	paths := node{}
 	for _, r := range routes("") {

@@ -8,20 +8,20 @@ import (
 	"sync"
 )
 
-// version3 is the version of OpenAPI that documents of version 3 follow.
+// version3 is the version of the OpenAPI v3 documents.
 const version3 = "3.0.0"
 
-// A Document is an OpenAPI v3 document.
+// Document is an OpenAPI v3 document.
 type Document struct {
-	// Path is what it is listed as: "api/v1", "apis/discovery.k8s.io/v1".
+	// Path is its path in the index: "api/v1", "apis/discovery.k8s.io/v1".
 	Path string
 	JSON []byte
-	// Hash changes with the content. Who asks with the right one may keep the document
-	// for ever.
+	// Hash changes with the content. A client may cache the document under this hash
+	// forever.
 	Hash string
 }
 
-// documents3 are the OpenAPI v3 documents, by their paths.
+// documents3 are the OpenAPI v3 documents by path.
 var documents3 = sync.OnceValue(func() []Document {
 	var all []Document
 	for _, k := range kindsOf("") {
@@ -36,7 +36,8 @@ var documents3 = sync.OnceValue(func() []Document {
 	return all
 })
 
-// OpenAPI3 is the OpenAPI v3 document of a path: "api/v1", "apis/discovery.k8s.io/v1".
+// OpenAPI3 returns the OpenAPI v3 document of a path: "api/v1",
+// "apis/discovery.k8s.io/v1".
 func OpenAPI3(path string) (Document, bool) {
 	all := documents3()
 	i := slices.IndexFunc(all, func(d Document) bool { return d.Path == path })
@@ -46,7 +47,7 @@ func OpenAPI3(path string) (Document, bool) {
 	return all[i], true
 }
 
-// OpenAPI3Index is what /openapi/v3 answers: where the documents are.
+// OpenAPI3Index returns the answer to /openapi/v3: the paths of the documents.
 func OpenAPI3Index() []byte {
 	paths := node{}
 	for _, d := range documents3() {
@@ -55,7 +56,7 @@ func OpenAPI3Index() []byte {
 	return encode(node{"paths": paths})
 }
 
-// document3 is the document of one group version.
+// document3 makes the document of one group version.
 func document3(apiVersion string) node {
 	paths := node{}
 	for _, r := range routes(apiVersion) {

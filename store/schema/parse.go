@@ -10,25 +10,24 @@ import (
 	"unicode/utf8"
 )
 
-// Limits of one body.
+// Limits of a body.
 const (
-	// MaxBytes is the longest body that is read (MaxRequestBodyBytes of the API server
-	// of Kubernetes).
+	// MaxBytes bounds the length of a body in bytes (MaxRequestBodyBytes of the API
+	// server of Kubernetes).
 	MaxBytes = 3 << 20
-	// MaxDepth is how deep a value may be nested; the deepest that means anything are
-	// trees of field names, of about 10.
+	// MaxDepth bounds the nesting of values. The deepest useful ones are field sets of
+	// about 10 levels.
 	MaxDepth = 64
-	// maxValues is how many values a body may hold: it bounds the memory that a small
-	// body of many small values costs.
+	// maxValues bounds the values of a body, and so the memory of many small values.
 	maxValues = 1 << 18
-	// maxStrict is how many doubts of one body are told.
+	// maxStrict bounds the reported warnings of a body.
 	maxStrict = 50
 )
 
-// Parse reads one JSON value (RFC 8259) of any shape: objects as map[string]any, arrays
-// as []any, numbers as json.Number. Of a key that occurs twice the last one counts, and a
-// text in duplicates says where: `duplicate field "spec.type"`. It refuses what is too
-// long, too deep, too large, or not UTF-8.
+// Parse parses one JSON value (RFC 8259): objects as map[string]any, arrays as []any,
+// numbers as json.Number. The last of duplicate keys counts, and duplicates names them:
+// `duplicate field "spec.type"`. It refuses input that is too long, too deep, too large,
+// or not UTF-8.
 func Parse(body []byte) (value any, duplicates []string, err error) {
 	if len(body) > MaxBytes {
 		return nil, nil, fmt.Errorf("the body is %d bytes long: send at most %d", len(body), MaxBytes)
@@ -44,7 +43,7 @@ func Parse(body []byte) (value any, duplicates []string, err error) {
 	return value, p.duplicates, err
 }
 
-// syntaxError says why a text is not JSON.
+// syntaxError describes a JSON syntax error.
 func syntaxError(body []byte) error {
 	var raw json.RawMessage
 	decoder := json.NewDecoder(bytes.NewReader(body))
@@ -57,7 +56,7 @@ func syntaxError(body []byte) error {
 	return fmt.Errorf("there is more after the end of the value, at byte %d: send one value", decoder.InputOffset())
 }
 
-// ParseObject is Parse for a body that has to be an object.
+// ParseObject is Parse for a body that must be an object.
 func ParseObject(body []byte) (o map[string]any, duplicates []string, err error) {
 	value, duplicates, err := Parse(body)
 	if err != nil {
@@ -70,7 +69,7 @@ func ParseObject(body []byte) (o map[string]any, duplicates []string, err error)
 	return o, duplicates, nil
 }
 
-// join is the path of a field.
+// join appends a key to the path of a field.
 func join(path, name string) string {
 	if path == "" {
 		return name
@@ -78,7 +77,7 @@ func join(path, name string) string {
 	return path + "." + name
 }
 
-// describe is what a value is, in words of JSON.
+// describe names the JSON type of a value.
 func describe(value any) string {
 	switch value.(type) {
 	case nil:
@@ -95,7 +94,7 @@ func describe(value any) string {
 	return "number"
 }
 
-// Clone is a copy of a value as Parse makes them that shares nothing with it.
+// Clone returns a deep copy of a parsed value.
 func Clone(value any) any {
 	switch value := value.(type) {
 	case map[string]any:

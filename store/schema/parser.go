@@ -10,7 +10,7 @@ import (
 	"svcctl.io/svcctl/store/kind"
 )
 
-// A parser takes apart a text that is known to be one JSON value.
+// parser parses a text that is known to be one valid JSON value.
 type parser struct {
 	text       []byte
 	at         int
@@ -19,13 +19,13 @@ type parser struct {
 	duplicates []string
 }
 
-// A step leads from a value to one in it: to a key, or to an index.
+// step is one element of a path: a key or an index.
 type step struct {
 	key   string
-	index int // -1 for a key
+	index int // -1: a key
 }
 
-// write appends a step to a path, which begins with a dot then.
+// write appends a step to a path.
 func (s step) write(b *strings.Builder) {
 	if s.index >= 0 {
 		b.WriteString("[" + strconv.Itoa(s.index) + "]")
@@ -34,7 +34,7 @@ func (s step) write(b *strings.Builder) {
 	}
 }
 
-// next skips white space and what stands between values, and gives what comes then.
+// next skips white space and separators, and returns the next byte.
 func (p *parser) next() byte {
 	for {
 		switch c := p.text[p.at]; c {
@@ -117,7 +117,7 @@ func (p *parser) object(depth int) (any, error) {
 	return o, nil
 }
 
-// string is the text that comes next.
+// string parses a string.
 func (p *parser) string() any {
 	from := p.at
 	escaped := false
@@ -140,7 +140,7 @@ func (p *parser) string() any {
 	return string(raw)
 }
 
-// where is the place of the value that is being read: spec.ports[1].port
+// where returns the path of the value being parsed: spec.ports[1].port
 func (p *parser) where() string {
 	var b strings.Builder
 	for _, s := range p.path {
@@ -149,8 +149,7 @@ func (p *parser) where() string {
 	return strings.TrimPrefix(b.String(), ".")
 }
 
-// words are the texts that most bodies have, which then all share: kinds, their versions
-// and the names of fields.
+// words interns strings that most bodies contain: kinds, versions and field names.
 var words = sync.OnceValue(func() map[string]any {
 	w := map[string]any{}
 	for _, k := range kind.All() {

@@ -11,9 +11,8 @@ import (
 	"time"
 )
 
-// Decode reads an object of a type from JSON: Parse, then Prune. The texts in doubts are
-// those of both.
-func Decode(body []byte, t *Type) (o map[string]any, doubts []string, err error) {
+// Decode parses an object of a type: Parse, then Prune. The warnings are those of both.
+func Decode(body []byte, t *Type) (o map[string]any, warnings []string, err error) {
 	value, duplicates, err := Parse(body)
 	if err != nil {
 		return nil, nil, err
@@ -29,20 +28,19 @@ func Decode(body []byte, t *Type) (o map[string]any, doubts []string, err error)
 	return o, append(duplicates, unknown...), nil
 }
 
-// StrictError is the refusal of an object for the doubts about it, under the strict field
-// validation; nil when there are none.
-func StrictError(doubts []string) error {
-	if len(doubts) == 0 {
+// StrictError returns the error for the warnings of an object under strict field
+// validation; nil if there are none.
+func StrictError(warnings []string) error {
+	if len(warnings) == 0 {
 		return nil
 	}
-	return fmt.Errorf("strict decoding error: %s", strings.Join(doubts, ", "))
+	return fmt.Errorf("strict decoding error: %s", strings.Join(warnings, ", "))
 }
 
-// Prune takes out of an object what its type does not have, in place: fields that do not
-// exist, and nulls, which are the same as no field. A text in unknown says where a field
-// was that should not be there: `unknown field "spec.ports[0].bogus"`. It fails with the
-// text that Kubernetes has for it when a value is of another form than its type; the
-// object is then of no use.
+// Prune deletes unknown fields and nulls from an object, in place. unknown has a text for
+// each field that should not be there: `unknown field "spec.ports[0].bogus"`. It fails
+// with Kubernetes' error text if a value does not have the form of its type; the object
+// is then unusable.
 func (t *Type) Prune(o map[string]any) (unknown []string, err error) {
 	p := &pruner{}
 	if _, err := p.structure(o, t); err != nil {
@@ -62,13 +60,13 @@ type part struct {
 	in *Type
 }
 
-// into makes a step.
+// into descends into a value.
 func (p *pruner) into(in *Type, s step) { p.place = append(p.place, part{s, in}) }
 
-// back takes the last step back.
+// back ascends to the parent.
 func (p *pruner) back() { p.place = p.place[:len(p.place)-1] }
 
-// path is the place with indexes: spec.ports[0].port
+// path returns the current path with indexes: spec.ports[0].port
 func (p *pruner) path() string {
 	var b strings.Builder
 	for _, at := range p.place {
@@ -77,8 +75,8 @@ func (p *pruner) path() string {
 	return strings.TrimPrefix(b.String(), ".")
 }
 
-// fieldOf is the field that a place is, or is in, as a field of structures: the structure,
-// and spec.ports.port.
+// fieldOf returns the structure and the path of the enclosing field without indexes:
+// spec.ports.port.
 func (p *pruner) fieldOf() (of, dotted string) {
 	var names []string
 	for _, at := range p.place {
@@ -89,7 +87,7 @@ func (p *pruner) fieldOf() (of, dotted string) {
 	return of, strings.Join(names, ".")
 }
 
-// mismatch is the error of encoding/json for a value that does not fit.
+// mismatch returns the error of encoding/json for a value of another type.
 func (p *pruner) mismatch(what string, t *Type) error {
 	if len(p.place) == 0 {
 		return fmt.Errorf("json: cannot unmarshal %s into Go value of type %s", what, t.goName())
@@ -136,7 +134,7 @@ func (p *pruner) structure(v any, t *Type) (any, error) {
 	return o, nil
 }
 
-// hasAll reports whether a structure has all fields of an object.
+// hasAll reports whether a structure knows all fields of an object.
 func (t *Type) hasAll(o map[string]any) bool {
 	for name := range o {
 		if _, known := t.fields[name]; !known {
@@ -146,7 +144,7 @@ func (t *Type) hasAll(o map[string]any) bool {
 	return true
 }
 
-// field prunes what is in a field.
+// field prunes the value of a field.
 func (p *pruner) field(o map[string]any, t *Type, f *Field, value any) error {
 	if value == nil {
 		delete(o, f.Name)
@@ -162,7 +160,7 @@ func (p *pruner) field(o map[string]any, t *Type, f *Field, value any) error {
 	return nil
 }
 
-// unfamiliar prunes an object with fields that its structure does not have.
+// unfamiliar prunes an object with unknown fields.
 func (p *pruner) unfamiliar(o map[string]any, t *Type) error {
 	for _, name := range slices.Sorted(maps.Keys(o)) {
 		f, known := t.fields[name]
@@ -202,6 +200,7 @@ func (p *pruner) textMap(v any, t *Type) (any, error) {
 	return o, wrong
 }
 
+// list returns the schema of the list of a kind.
 func (p *pruner) list(v any, t *Type) (any, error) {
 	items, ok := v.([]any)
 	if !ok {
@@ -219,7 +218,7 @@ func (p *pruner) list(v any, t *Type) (any, error) {
 	return items, nil
 }
 
-// zero is what null means in a list or a map.
+// zero returns the value of null in a list or a map.
 func (t *Type) zero() any {
 	switch t.Form {
 	case Integer, IntOrString:
@@ -232,7 +231,7 @@ func (t *Type) zero() any {
 	return ""
 }
 
-// scalar tells what is wrong with a value of a type without parts.
+// scalar returns the error of a value without parts.
 func (p *pruner) scalar(v any, t *Type) error {
 	text, isText := v.(string)
 	number, isNumber := v.(json.Number)
@@ -275,7 +274,7 @@ func (p *pruner) scalar(v any, t *Type) error {
 	return p.mismatch(describe(v), t)
 }
 
-// int32Type is the number that an IntOrString may be.
+// int32Type is the number type of an IntOrString.
 var int32Type = &Type{Form: Integer, Bits: 32}
 
 func (p *pruner) integer(n json.Number, t *Type) error {
@@ -285,7 +284,7 @@ func (p *pruner) integer(n json.Number, t *Type) error {
 	return nil
 }
 
-// goName is what Kubernetes' messages call a type.
+// goName returns the name of a type in Kubernetes' messages.
 func (t *Type) goName() string {
 	switch t.Form {
 	case Structure:

@@ -202,7 +202,7 @@ func TestParseTellsDuplicates(t *testing.T) {
 }
 
 func TestDecode(t *testing.T) {
-	for _, test := range []struct{ name, kind, body, want, doubts string }{
+	for _, test := range []struct{ name, kind, body, want, warnings string }{
 		{"plain", "Service", `{"kind":"Service","spec":{"ports":[{"port":80,"targetPort":"web"}]}}`, `{"kind":"Service","spec":{"ports":[{"port":80,"targetPort":"web"}]}}`, ""},
 		{"unknown", "Service", `{"spec":{"bogus":1,"ports":[{"port":80},{"port":81,"wrong":{"a":1}}]},"more":[]}`, `{"spec":{"ports":[{"port":80},{"port":81}]}}`,
 			`strict decoding error: unknown field "more", unknown field "spec.bogus", unknown field "spec.ports[1].wrong"`},
@@ -221,7 +221,7 @@ func TestDecode(t *testing.T) {
 		{"times", "Event", `{"eventTime":"2026-01-02T03:04:05.000006Z","firstTimestamp":"2026-01-02T03:04:05Z"}`, `{"eventTime":"2026-01-02T03:04:05.000006Z","firstTimestamp":"2026-01-02T03:04:05Z"}`, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			o, doubts, err := Decode([]byte(test.body), typeOf(t, "v1", test.kind))
+			o, warnings, err := Decode([]byte(test.body), typeOf(t, "v1", test.kind))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -229,11 +229,11 @@ func TestDecode(t *testing.T) {
 				t.Errorf("got  %s\nwant %s", got, test.want)
 			}
 			text := ""
-			if strict := StrictError(doubts); strict != nil {
+			if strict := StrictError(warnings); strict != nil {
 				text = strict.Error()
 			}
-			if text != test.doubts {
-				t.Errorf("got  %s\nwant %s", text, test.doubts)
+			if text != test.warnings {
+				t.Errorf("got  %s\nwant %s", text, test.warnings)
 			}
 		})
 	}
@@ -269,9 +269,9 @@ func TestDoubtsAreBounded(t *testing.T) {
 	for i := range 1000 {
 		b.WriteString(strings.Repeat("x", i+1) + `":1,"`)
 	}
-	_, doubts, err := Decode([]byte(`{"`+b.String()+`":1}`), typeOf(t, "v1", "Service"))
-	if err != nil || len(doubts) != maxStrict {
-		t.Errorf("%d doubts, %v", len(doubts), err)
+	_, warnings, err := Decode([]byte(`{"`+b.String()+`":1}`), typeOf(t, "v1", "Service"))
+	if err != nil || len(warnings) != maxStrict {
+		t.Errorf("%d doubts, %v", len(warnings), err)
 	}
 }
 
@@ -337,9 +337,9 @@ func FuzzDecode(f *testing.F) {
 				t.Fatalf("%s: %s is %#v, want %#v (%v)", k.Name, b, same, typed, err)
 			}
 			mustAgree(t, typed, k)
-			again, doubts, err := Decode(b, Of(k))
-			if err != nil || len(doubts) > 0 || !reflect.DeepEqual(again, o) {
-				t.Fatalf("%s: %s again is %v %q %v", k.Name, b, again, doubts, err)
+			again, warnings, err := Decode(b, Of(k))
+			if err != nil || len(warnings) > 0 || !reflect.DeepEqual(again, o) {
+				t.Fatalf("%s: %s again is %v %q %v", k.Name, b, again, warnings, err)
 			}
 		}
 	})

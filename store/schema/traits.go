@@ -2,16 +2,16 @@ package schema
 
 import "svcctl.io/svcctl/store/object"
 
-// A trait is what Go's types do not say about a field that is a list or a map.
+// trait has the properties of a list or map field that its Go type does not express.
 type trait struct {
-	keys     []string // list type "map": the fields that tell its items apart
+	keys     []string // x-kubernetes-list-map-keys
 	set      bool     // list type "set"
 	atomic   bool     // of a map; a list is, unless it has keys or is a set
-	merge    bool     // a strategic merge patch merges it
-	mergeKey string   // by this field of its items
+	merge    bool     // patch strategy "merge"
+	mergeKey string   // patch merge key
 }
 
-// byType is for lists of conditions.
+// byType is the trait of lists of conditions.
 var byType = trait{keys: []string{"type"}, merge: true, mergeKey: "type"}
 
 // traits are those of the API of Kubernetes 1.36 (the struct tags patchStrategy and
@@ -37,10 +37,10 @@ var traits = map[string]trait{
 	"ServiceCIDRStatus.conditions": byType,
 }
 
-// atomicTypes are structures that have one owner as a whole (mapType atomic).
+// atomicTypes are structures with mapType atomic.
 var atomicTypes = []string{"ObjectReference", "OwnerReference"}
 
-// required are the fields that validation asks for, by structure.
+// required are the fields that validation requires, by structure.
 var required = map[string][]string{
 	"OwnerReference":            {"apiVersion", "kind", "name", "uid"},
 	"Condition":                 {"type", "status", "lastTransitionTime", "reason", "message"},
@@ -87,25 +87,25 @@ var enums = map[string][]string{
 
 var protocols = []string{object.ProtocolTCP, object.ProtocolUDP, object.ProtocolSCTP}
 
-// defaults are what absent fields count as where they tell items of a list apart.
+// defaults are the values of absent fields in the keys of list items.
 var defaults = map[string]any{
 	"ServicePort.protocol":   "TCP",
 	"ContainerPort.protocol": "TCP",
 }
 
-// ignored are fields that Kubernetes has, clients may send, and nobody reads here: they
-// are no mistake, and are dropped.
+// ignored are fields of Kubernetes that clients may send and the product does not read.
+// They are dropped without a warning.
 var ignored = map[string][]string{
 	"ObjectMeta":         {"selfLink", "deletionGracePeriodSeconds"},
 	"DeleteOptions":      {"ignoreStoreReadErrorWithClusterBreakingPotential"},
 	"ResourceAttributes": {"fieldSelector", "labelSelector"},
 }
 
-// renamed are the structures that two groups call the same.
+// renamed are the structures with the same name in two groups.
 var renamed = map[string]string{"EventView": "Event"}
 
 // metaTypes are the structures that all groups share.
 var metaTypes = []string{"ObjectMeta", "OwnerReference", "ManagedFieldsEntry", "Condition", "DeleteOptions", "Preconditions"}
 
-// coreTypes are the structures of the core group that others use too.
+// coreTypes are the structures of the core group that other groups use.
 var coreTypes = []string{"ObjectReference", "EventSource"}

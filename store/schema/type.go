@@ -1,13 +1,13 @@
 package schema
 
-// A Form is what values of a Type look like in JSON.
+// Form is the JSON form of the values of a Type.
 type Form int
 
 // The forms.
 const (
-	Structure   Form = iota // an object with fields of fixed names
-	Map                     // an object with any keys; the values are of type Elem
-	List                    // an array; the items are of type Elem
+	Structure   Form = iota // an object with fixed field names
+	Map                     // an object with arbitrary keys and values of type Elem
+	List                    // an array with items of type Elem
 	Text                    // a string
 	Integer                 // a number without a fraction, of Bits bits
 	Boolean                 // true or false
@@ -18,36 +18,36 @@ const (
 	FieldSet                // an object in the form FieldsV1
 )
 
-// A Type is the shape of a value. Types are shared and never change.
+// Type describes the values of a field. Types are shared and immutable.
 type Type struct {
 	Form Form
-	// Name is what a Structure is called in OpenAPI: "io.k8s.api.core.v1.ServiceSpec".
+	// Name is the OpenAPI name of a Structure: "io.k8s.api.core.v1.ServiceSpec".
 	Name string
-	// Short is what a Structure is called in messages: "ServiceSpec".
+	// Short is the name of a Structure in messages: "ServiceSpec".
 	Short string
-	// Go is what the Structure is called in store/object; it is Short but for types that
-	// two groups call the same.
+	// Go is the name of the Structure in store/object. It differs from Short for types of
+	// the same name in two groups.
 	Go  string
 	Doc string
-	// Fields are those of a Structure, in the order in which they are written.
+	// Fields are the fields of a Structure in the order of serialization.
 	Fields []*Field
-	// Open says that a Structure may have more fields, which are dropped.
+	// Open means that unknown fields of a Structure are dropped without a warning.
 	Open bool
-	// Enum are the values that a Text may have, sorted; nil is any.
+	// Enum are the allowed values of a Text, sorted; nil allows any.
 	Enum []string
 	Bits int   // of an Integer: 32 or 64
 	Elem *Type // of a List or a Map
 
-	// Atomic says that a List, Map or Structure is one value to server-side apply: one
-	// manager owns all of it. A List is atomic, or Set, or has Keys.
+	// Atomic means that server-side apply treats a List, Map or Structure as one value
+	// with one owner. A List is atomic, or Set, or has Keys.
 	Atomic bool
-	// Set says that the items of a List are scalars that each occur once.
+	// Set means that the items of a List are unique scalars.
 	Set bool
-	// Keys are the fields of its items that tell them apart in a List, sorted.
+	// Keys are the key fields of the items of a List, sorted.
 	Keys []string
-	// Merge says that a strategic merge patch merges a List item by item.
+	// Merge means that a strategic merge patch merges a List item by item.
 	Merge bool
-	// MergeKey is the field by which items are then told apart; "" for scalars.
+	// MergeKey is the field that identifies items for it; "" for scalars.
 	MergeKey string
 
 	fields  map[string]*Field
@@ -55,32 +55,32 @@ type Type struct {
 	ignored []string
 }
 
-// A Field is one of a Structure.
+// Field is a field of a Structure.
 type Field struct {
 	Name string
 	Doc  string
 	Type *Type
-	// Required says that an object without the field is refused by validation.
+	// Required means that validation refuses an object without the field.
 	Required bool
-	// OmitZero says that the zero value is written as no field at all.
+	// OmitZero means that the zero value is not serialized.
 	OmitZero bool
-	// Always says that there is no difference between no field and one with the zero
-	// value: Kubernetes writes the field in any case.
+	// Always means that an absent field equals the zero value: Kubernetes always
+	// serializes the field.
 	Always bool
-	// Default is what an absent field counts as where it is a key of a List; nil is none.
+	// Default is the value of an absent field in a list key; nil: none.
 	Default any
 
 	index []int // of the field in the Go type
 }
 
-// Field is the field of a name.
+// Field returns the field with a name.
 func (t *Type) Field(name string) (*Field, bool) {
 	f, ok := t.fields[name]
 	return f, ok
 }
 
-// Child is the type of what stands under a name: of a field of a Structure, or of any
-// value of a Map. It is nil for what does not exist.
+// Child returns the type of a field of a Structure, or of the values of a Map; nil if
+// there is none.
 func (t *Type) Child(name string) *Type {
 	switch t.Form {
 	case Structure:
@@ -93,7 +93,7 @@ func (t *Type) Child(name string) *Type {
 	return nil
 }
 
-// ListType is how server-side apply takes a List: "atomic", "set" or "map".
+// ListType returns the x-kubernetes-list-type of a List: "atomic", "set" or "map".
 func (t *Type) ListType() string {
 	switch {
 	case t.Set:
