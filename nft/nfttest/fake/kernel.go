@@ -13,7 +13,7 @@ import (
 	"svcctl.io/svcctl/nft/kernel"
 )
 
-// Kernel holds our tables in memory. It is safe for concurrent use.
+// Kernel keeps tables in memory. It is safe for concurrent use.
 type Kernel struct {
 	mu         sync.Mutex
 	tables     nft.Ruleset
@@ -24,32 +24,32 @@ type Kernel struct {
 	forgotten  []nft.ForgetData
 }
 
-// New is an empty kernel.
+// New returns a Kernel without tables.
 func New() *Kernel { return &Kernel{tables: nft.Ruleset{}, generation: 1} }
 
-// Inject asks fault about every later commit, whose error it then returns. An error
-// that is kernel.ErrOutcomeUnknown is returned after the commit was carried out.
+// Inject calls fault for every later commit, which fails with its error. After
+// kernel.ErrOutcomeUnknown the commit is applied nevertheless.
 func (k *Kernel) Inject(fault func(b *nft.Batch) error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.fault = fault
 }
 
-// InjectRead asks fault about every later reading, whose error it then returns.
+// InjectRead calls fault for every later Read, which fails with its error.
 func (k *Kernel) InjectRead(fault func() error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.readFault = fault
 }
 
-// Commits counts the transactions that were carried out.
+// Commits returns the number of applied transactions.
 func (k *Kernel) Commits() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.commits
 }
 
-// Forgotten lists the ForgetData operations that were carried out.
+// Forgotten returns the applied ForgetData operations.
 func (k *Kernel) Forgotten() []nft.ForgetData {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -65,7 +65,7 @@ func (k *Kernel) Tamper(change func(nft.Ruleset)) {
 	k.generation++
 }
 
-// Read is kernel.Conn.Read. What it returns may be changed.
+// Read is kernel.Conn.Read. The caller may modify the result.
 func (k *Kernel) Read() (nft.Ruleset, uint32, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -114,8 +114,8 @@ func (k *Kernel) Commit(b *nft.Batch, generation uint32) (uint32, error) {
 	return k.generation, nil
 }
 
-// Check is kernel.Conn.Check. Injected faults are refusals here too, unless the outcome
-// of a commit would be unknown.
+// Check is kernel.Conn.Check. Injected faults fail it too, except
+// kernel.ErrOutcomeUnknown.
 func (k *Kernel) Check(b *nft.Batch, generation uint32) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -131,7 +131,7 @@ func (k *Kernel) Check(b *nft.Batch, generation uint32) error {
 	return err
 }
 
-// Forget is kernel.Conn.Forget. There are no packets, so nobody is remembered.
+// Forget is kernel.Conn.Forget. There are no packets, so there is nothing to delete.
 func (k *Kernel) Forget(f nft.ForgetData, generation uint32) (uint32, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -139,7 +139,7 @@ func (k *Kernel) Forget(f nft.ForgetData, generation uint32) (uint32, error) {
 	return generation, nil
 }
 
-// carryOut gives the tables behind a batch.
+// carryOut returns the tables after a batch.
 func (k *Kernel) carryOut(b *nft.Batch) (nft.Ruleset, error) {
 	next := clone(k.tables)
 	for i, op := range b.Ops {
@@ -172,7 +172,7 @@ func clone(rs nft.Ruleset) nft.Ruleset {
 	return out
 }
 
-// apply carries out one operation. Errors wrap the kernel's error number.
+// apply applies one operation. Errors wrap the kernel's error number.
 func apply(rs nft.Ruleset, op nft.Op) error {
 	switch op := op.(type) {
 	case nft.AddTable:

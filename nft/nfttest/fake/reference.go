@@ -7,7 +7,7 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// reference is what a rule needs to be there.
+// reference is a set or chain that a rule refers to.
 type reference struct {
 	name  string
 	chain bool // a chain, not a set
@@ -34,7 +34,7 @@ func references(r nft.Rule) []reference {
 	return refs
 }
 
-// target is the chain that a verdict map's data goes to.
+// target returns the chain in the data of a verdict map.
 func target(data string) (chain string, ok bool) {
 	for _, word := range []string{"goto ", "jump "} {
 		if chain, ok = strings.CutPrefix(data, word); ok {
@@ -46,7 +46,7 @@ func target(data string) (chain string, ok bool) {
 
 func isVerdictMap(s *nft.SetContent) bool { return slices.Equal(s.Data, []nft.Type{nft.TypeVerdict}) }
 
-// userOf names what refers to a set or chain, "" when nothing does.
+// userOf names a user of a set or chain, "" if there is none.
 func userOf(t *nft.Table, ref reference) string {
 	for _, c := range t.Chains {
 		for _, r := range c.Rules {

@@ -8,8 +8,8 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// Protocol numbers of pings (IANA), and what conntrack takes for the destination port
-// of one: type and code of the ICMP message (RFC 792, RFC 4443).
+// Protocol numbers of ICMP (IANA), and the destination port that conntrack assigns to an
+// echo request: type and code of the message (RFC 792, RFC 4443).
 const (
 	protoICMP   = 1
 	protoICMPv6 = 58
@@ -17,21 +17,21 @@ const (
 	echo6       = 128 << 8
 )
 
-// flow is one packet on its way.
+// flow is the state of one packet on its path.
 type flow struct {
 	host     *Host
 	family   nft.Family
-	table    *nft.Table // nil: none of its family
+	table    *nft.Table // nil: no table of its family
 	choose   func(mod uint32) uint32
-	packet   Packet         // as it is now
-	original netip.AddrPort // the destination it was sent to
-	oif      uint32         // 0 before it is routed
+	packet   Packet         // its current headers
+	original netip.AddrPort // the destination before NAT
+	oif      uint32         // 0 before routing
 	hook     nft.Hook
-	dnatDone bool // the connection's destination is decided, also to be left alone
+	dnatDone bool // the decision about DNAT is made, possibly for none
 	snatDone bool
-	dnated   bool // it became another one
+	dnated   bool // DNAT changed the destination
 	snated   bool
-	isReset  bool // the packet is the TCP reset that refuses the connection
+	isReset  bool // the packet is the TCP reset of a refused connection
 	learnt   []lesson
 	trace    []string
 }
@@ -92,8 +92,8 @@ func (f *flow) run() Result {
 	return f.result(Delivered)
 }
 
-// visit runs the base chains of a hook in the order of their priorities, until one of
-// them decides about the connection's NAT or stops the packet.
+// visit runs the base chains of a hook by priority, until one decides about the
+// connection's NAT or stops the packet.
 func (f *flow) visit(hook nft.Hook) (Result, bool) {
 	f.hook = hook
 	done := &f.dnatDone
@@ -118,9 +118,9 @@ func (f *flow) visit(hook nft.Hook) (Result, bool) {
 	return Result{}, false
 }
 
-// rejected is the result for a packet whose sender is told. A TCP reset belongs to the
-// connection, so it passes the chains that have not decided about its NAT yet, which
-// may stop it; an ICMP message belongs to none and passes no chain.
+// rejected returns the result of a refused packet. A TCP reset belongs to the connection,
+// so it passes the NAT chains that are still undecided, which may stop it. An ICMP error
+// belongs to no connection and passes no NAT chain.
 func (f *flow) rejected(with nft.RejectWith) Result {
 	if f.isReset {
 		return f.result(Dropped)
@@ -166,8 +166,8 @@ func (f *flow) result(k Kind) Result {
 	}
 }
 
-// dnat decides the connection's destination. A ping has no port to change; a reset comes
-// from that destination, and goes where it must whatever is decided.
+// dnat sets the connection's destination. An echo request has no port to change; a TCP
+// reset comes from that destination and keeps its own addresses.
 func (f *flow) dnat(to netip.AddrPort) {
 	from := netip.AddrPortFrom(f.packet.Daddr, f.packet.Dport)
 	if f.isReset {
@@ -182,8 +182,8 @@ func (f *flow) dnat(to netip.AddrPort) {
 	}
 }
 
-// masquerade decides the connection's source; without an address to give it, the
-// packet is dropped (nf_nat_masquerade_ipv4).
+// masquerade sets the connection's source. If the interface has no address, the packet is
+// dropped (nf_nat_masquerade_ipv4).
 func (f *flow) masquerade() verdict {
 	addr := f.host.MasqueradeAddr(f.oif)
 	if !addr.IsValid() {
@@ -197,8 +197,8 @@ func (f *flow) masquerade() verdict {
 	return verdict{kind: accepted}
 }
 
-// redirect sends the packet to the box: what came in, to the address of its interface;
-// what the box sends, to the loopback address (nf_nat_redirect_ipv4).
+// redirect sends the packet to the host: an incoming one to the address of its interface,
+// an outgoing one to the loopback address (nf_nat_redirect_ipv4).
 func (f *flow) redirect() verdict {
 	var addr netip.Addr
 	switch {

@@ -11,18 +11,17 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// Host is a box: its ruleset and what its rules ask of the rest of the network stack.
-// Only Ruleset and Route are needed by every packet. A Host must not be used by two
-// goroutines at a time.
+// Host is a host with a ruleset and the parts of the network stack that rules refer to.
+// Every packet needs Ruleset and Route. It is not safe for concurrent use.
 type Host struct {
 	Ruleset nft.Ruleset
-	// Route is where a packet to dst goes: out of an interface, to the box itself (oif
-	// is the loopback interface then), or, with neither, nowhere.
+	// Route returns the outgoing interface of a packet to dst, and whether dst is local
+	// (oif is then the loopback interface). With neither, the packet is dropped.
 	Route func(dst netip.Addr) (oif uint32, local bool)
-	// IsLocal reports whether an address is the box's own.
+	// IsLocal reports whether an address belongs to the host.
 	IsLocal func(netip.Addr) bool
-	// MasqueradeAddr is the address of an interface that Masquerade takes, and to which
-	// Redirect sends what came in there. The zero Addr: it has none.
+	// MasqueradeAddr returns the address of an interface for Masquerade, and for Redirect
+	// of packets that came in there. The zero Addr means none.
 	MasqueradeAddr func(iface uint32) netip.Addr
 
 	learnt map[setID]map[string]memory
@@ -33,12 +32,13 @@ type Host struct {
 type Packet struct {
 	Saddr, Daddr netip.Addr
 	Proto        nft.Protocol // 0 with ICMPEcho
-	ICMPEcho     bool         // a ping
+	ICMPEcho     bool         // an echo request
 	Sport, Dport uint16
-	Iif          uint32 // the interface it came in by; 0: the box sends it
+	Iif          uint32 // the incoming interface; 0: sent by the host
 }
 
-// String is the packet as `tcp 192.0.2.10:20000 -> 10.96.0.1:80 from interface 2`.
+// String returns the packet as in `tcp 192.0.2.10:20000 -> 10.96.0.1:80 from interface
+// 2`.
 func (p Packet) String() string {
 	what, src, dst := "ping", p.Saddr.String(), p.Daddr.String()
 	if !p.ICMPEcho {
@@ -52,16 +52,16 @@ func (p Packet) String() string {
 	return what + " " + src + " -> " + dst + " " + from
 }
 
-// Kind is what became of a packet.
+// Kind is the fate of a packet.
 type Kind uint8
 
 const (
-	Delivered Kind = iota + 1 // to Dst, on the box or beyond
-	Dropped                   // the sender hears nothing
-	Rejected                  // the sender is told RejectWith
+	Delivered Kind = iota + 1 // to Dst, local or remote
+	Dropped                   // the sender gets no answer
+	Rejected                  // the sender gets RejectWith
 )
 
-// String is the kind in a word.
+// String returns the kind as a word.
 func (k Kind) String() string {
 	switch k {
 	case Delivered:
@@ -74,21 +74,21 @@ func (k Kind) String() string {
 	return "unknown"
 }
 
-// Result is what became of a packet, and why.
+// Result is the fate of a packet, with its trace.
 type Result struct {
 	Kind       Kind
-	RejectWith nft.RejectWith // when Rejected
-	Dst        netip.AddrPort // after DNAT; port 0 for a ping
+	RejectWith nft.RejectWith // if Rejected
+	Dst        netip.AddrPort // after DNAT; port 0 for an echo request
 	Src        netip.Addr     // after SNAT
 	// DNATed and SNATed are true if an address or port was changed. Translation of an
 	// address to itself leaves them false (IPS_DST_NAT, IPS_SRC_NAT).
 	DNATed, SNATed bool
-	// Trace is the rules that matched in their order: the chain, the rule, and the
-	// element when it looked one up.
+	// Trace lists the rules that matched in order: chain, rule and, for a lookup, the
+	// element.
 	Trace []string
 }
 
-// String is the result in a line, without its Trace.
+// String returns the result on one line, without its Trace.
 func (r Result) String() string {
 	switch r.Kind {
 	case Delivered:
@@ -104,8 +104,8 @@ func (r Result) String() string {
 	return r.Kind.String()
 }
 
-// Send runs a packet through the ruleset at a time. What the packet makes the ruleset
-// learn stays: time must not run backwards from one Send to the next. choose draws a
+// Send runs a packet through the ruleset at the given time, which must not precede that
+// of an earlier Send. Elements that the packet adds to dynamic sets stay. choose draws a
 // number in [0, mod) for every numgen.
 func (h *Host) Send(p Packet, now time.Time, choose func(mod uint32) uint32) Result {
 	h.clock = now
@@ -115,9 +115,9 @@ func (h *Host) Send(p Packet, now time.Time, choose func(mod uint32) uint32) Res
 	return r
 }
 
-// Outcomes is everything that may become of a packet, over all that numgen may draw,
-// at the time of the last Send. It learns nothing. The results are sorted and differ
-// in more than their Trace.
+// Outcomes returns all possible results of a packet, over all draws of numgen, at the
+// time of the last Send. It changes no dynamic set. The results are sorted and differ in
+// more than their Trace.
 func (h *Host) Outcomes(p Packet) []Result {
 	var results []Result
 	for _, r := range h.runs(p) {
@@ -127,9 +127,9 @@ func (h *Host) Outcomes(p Packet) []Result {
 	return slices.CompactFunc(results, func(a, b Result) bool { return compareResults(a, b) == 0 })
 }
 
-// runs runs a packet once for each sequence of numbers that numgen may draw. The draws
-// of a run are the digits of a number, of which only those are known that the run came
-// to; counting it up leads to the next run.
+// runs runs a packet once for each sequence of draws. The draws are the digits of a
+// number, of which only those are known that a run has used; incrementing it gives the
+// next run.
 func (h *Host) runs(p Packet) iter.Seq2[*flow, Result] {
 	type draw struct{ value, mod uint32 }
 	return func(yield func(*flow, Result) bool) {
@@ -157,7 +157,7 @@ func (h *Host) runs(p Packet) iter.Seq2[*flow, Result] {
 	}
 }
 
-// compareResults orders results by everything but their Trace.
+// compareResults orders results by all fields but Trace.
 func compareResults(a, b Result) int {
 	bit := func(b bool) int {
 		if b {

@@ -8,7 +8,7 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// verdict is what a statement, a rule or a chain says about a packet.
+// verdict is the effect of a statement, a rule or a chain on a packet.
 type verdict struct {
 	kind  verdictKind
 	chain string         // toChain, callChain
@@ -18,21 +18,21 @@ type verdict struct {
 type verdictKind uint8
 
 const (
-	goesOn    verdictKind = iota // to the next statement, the next rule, the caller
-	noMatch                      // the rest of the rule does not apply
-	returned                     // the rest of the chain does not apply
-	accepted                     // the base chain is through
-	dropped                      // the packet is gone
-	rejected                     // and its sender is told
+	goesOn    verdictKind = iota // continue with the next statement, the next rule, the caller
+	noMatch                      // skip the rest of the rule
+	returned                     // skip the rest of the chain
+	accepted                     // end of the base chain
+	dropped                      // the packet is dropped
+	rejected                     // the packet is dropped and its sender informed
 	toChain                      // goto
 	callChain                    // jump
 )
 
-// maxDepth is how deep chains may nest, by jump or goto (NFT_JUMP_STACK_SIZE).
+// maxDepth bounds the nesting of chains by jump or goto (NFT_JUMP_STACK_SIZE).
 const maxDepth = 16
 
-// chain runs a chain's rules. A chain that ends goes on in its caller, which a goto
-// replaces: the end of a chain reached by goto is the end of the one it left.
+// chain runs the rules of a chain. At its end evaluation continues in its caller. A goto
+// replaces the chain: the end of the target is the end of the chain it left.
 func (f *flow) chain(c *nft.Chain, depth int) verdict {
 	if depth > maxDepth {
 		panic("sim: chains nest too deep at " + c.Name)
@@ -64,7 +64,7 @@ func (f *flow) chainNamed(name string) *nft.Chain {
 	return c
 }
 
-// rule runs a rule's statements until one does not match or gives a verdict.
+// rule runs the statements of a rule until one does not match or gives a verdict.
 func (f *flow) rule(c *nft.Chain, r nft.Rule) verdict {
 	var elements strings.Builder
 	for _, s := range r {
@@ -88,8 +88,7 @@ func (f *flow) matched(c *nft.Chain, r nft.Rule, elements string) {
 	f.trace = append(f.trace, c.Name+": "+r.Text(f.family)+elements)
 }
 
-// statement says what a statement makes of the packet, and the element it found if it
-// looks one up.
+// statement runs a statement and returns its verdict, and the element of a lookup.
 func (f *flow) statement(s nft.Statement) (v verdict, element string) {
 	switch s := s.(type) {
 	case nft.MatchProto:
@@ -145,7 +144,7 @@ func match(ok bool) verdict {
 	return verdict{kind: noMatch}
 }
 
-// reject refuses the packet. `reject with tcp reset` says `meta l4proto tcp` as well.
+// reject refuses the packet. `reject with tcp reset` implies `meta l4proto tcp`.
 func (f *flow) reject(with nft.RejectWith) verdict {
 	if with == nft.RejectTCPReset && f.packet.Proto != nft.TCP {
 		return verdict{kind: noMatch}
@@ -153,7 +152,7 @@ func (f *flow) reject(with nft.RejectWith) verdict {
 	return verdict{kind: rejected, with: with}
 }
 
-// parseVerdict reads a verdict in nft syntax, as a verdict map holds it.
+// parseVerdict parses a verdict in nft syntax, as a verdict map contains it.
 func parseVerdict(text string) verdict {
 	word, chain, _ := strings.Cut(text, " ")
 	switch word {
@@ -171,7 +170,7 @@ func parseVerdict(text string) verdict {
 	panic("sim: unknown verdict " + text)
 }
 
-// protocol is what `meta l4proto` gives.
+// protocol returns the value of `meta l4proto`.
 func (f *flow) protocol() uint32 {
 	switch {
 	case !f.packet.ICMPEcho:
@@ -182,8 +181,8 @@ func (f *flow) protocol() uint32 {
 	return protoICMP
 }
 
-// read is the value of a field now. The port of a ping is whatever its header has in
-// that place (a checksum); here, the packet's Dport.
+// read returns the current value of a field. The port of an echo request is what its
+// header has at that offset (a checksum); here it is the packet's Dport.
 func (f *flow) read(field nft.Field) nft.Value {
 	v := nft.Value{Type: field.Type()}
 	switch field.Kind {

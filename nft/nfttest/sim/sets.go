@@ -18,7 +18,7 @@ type setID struct {
 	name   string
 }
 
-// memory is an element that a packet added.
+// memory is an element that a packet added to a dynamic set.
 type memory struct {
 	data    string
 	expires time.Time // zero: never
@@ -26,7 +26,7 @@ type memory struct {
 
 func (m memory) live(now time.Time) bool { return m.expires.IsZero() || now.Before(m.expires) }
 
-// lesson is a memory in the making: it is kept when the packet's run is over.
+// lesson is an element to be added when the packet's run is over.
 type lesson struct {
 	set setID
 	key string
@@ -45,7 +45,7 @@ func (h *Host) remember(lessons []lesson) {
 	}
 }
 
-// Learnt is the elements that packets have added to a set and that have not expired
+// Learnt returns the elements that packets have added to a set and that have not expired
 // at the time of the last Send.
 func (h *Host) Learnt(family nft.Family, set string) nft.Elements {
 	elements := make(nft.Elements)
@@ -57,7 +57,7 @@ func (h *Host) Learnt(family nft.Family, set string) nft.Elements {
 	return elements
 }
 
-// Forget does to what packets have added what the operation does to the kernel's set.
+// Forget applies the operation to the elements that packets have added.
 func (h *Host) Forget(op nft.ForgetData) {
 	for key, m := range h.learnt[setID{op.Family, op.Set.Name}] {
 		if slices.Contains(op.Data, m.data) {
@@ -77,7 +77,7 @@ func (f *flow) set(name string) *nft.SetContent {
 // found is an element that a lookup found.
 type found struct{ data, text string }
 
-// lookup finds the element for the values that fields have now.
+// lookup finds the element for the current values of fields.
 func (f *flow) lookup(name string, fields []nft.Field) (found, bool) {
 	s, key := f.set(name), f.key(fields)
 	e, ok := f.element(s, key)
@@ -122,7 +122,7 @@ func within(values, first, last []nft.Value) bool {
 	return true
 }
 
-// recall finds what a packet added: this one, or one before it.
+// recall finds an element that this packet or an earlier one added.
 func (f *flow) recall(set setID, key string) (memory, bool) {
 	for _, l := range slices.Backward(f.learnt) {
 		if l.set == set && l.key == key {
@@ -133,8 +133,8 @@ func (f *flow) recall(set setID, key string) (memory, bool) {
 	return m, ok && m.live(f.host.clock)
 }
 
-// learn adds an element, or gives one that exists a new life; its data stays as it was
-// (nft_rhash_update). It is false when the set is full.
+// learn adds an element, or restarts the timeout of an existing one, whose data stays as
+// it was (nft_rhash_update). It returns false if the set is full.
 func (f *flow) learn(u nft.Update) bool {
 	s, key, id := f.set(u.Map), f.key(u.Key), setID{f.family, u.Map}
 	data := f.key(u.Data)
@@ -154,7 +154,7 @@ func (f *flow) learn(u nft.Update) bool {
 	return true
 }
 
-// full reports whether a set has no room. The kernel counts expired elements too until
+// full reports whether a set has no room. The kernel also counts expired elements until
 // it collects them, a moment later.
 func (f *flow) full(s *nft.SetContent, id setID) bool {
 	size := int(s.Size)
