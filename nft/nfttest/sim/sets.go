@@ -100,7 +100,8 @@ func (f *flow) element(s *nft.SetContent, key string) (nft.Element, bool) {
 	return nft.Element{}, false
 }
 
-// rangeWith finds the range a key is in: every field between those of both ends.
+// rangeWith finds the interval that contains a key: every field lies between those of
+// both ends.
 func (f *flow) rangeWith(s *nft.SetContent, key string) (nft.Element, bool) {
 	values := nft.SplitKey(s.Key, f.family, key)
 	for ends, data := range s.Elements {
