@@ -7,26 +7,26 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Memory is which endpoints the clients of Services with session affinity were given.
-// No time passes in it: nothing is forgotten. The zero Memory is empty.
+// Memory records the endpoints of clients of Services with session affinity. Its entries
+// never expire. The zero Memory is empty.
 type Memory struct {
 	given map[sticky][]netip.AddrPort
-	// excused are those that were given before the Service changed: a client may still go
-	// there, and need not.
+	// excused are endpoints from before a change of the Service: a client may still go
+	// there, but need not.
 	excused map[sticky][]netip.AddrPort
 }
 
-// sticky is what affinity goes by: the client's address and the Service port, however
-// the client reached it (behavior 77).
+// sticky is the key of affinity: the client's address and the Service port, by whatever
+// address the client reached it (behavior 77).
 type sticky struct {
 	service, port string
 	protocol      Protocol
 	client        netip.Addr
 }
 
-// Decide is World.Decide for a client that is known: who may go to an endpoint that it
-// was given before goes to one of these (behaviors 76 and 77). A client has several
-// when policies did not let it have the same everywhere.
+// Decide is World.Decide for a known client: if it may go to an endpoint that it was
+// given before, it goes to one of these (behaviors 76 and 77). It has several if policies
+// did not allow the same one everywhere.
 func (m *Memory) Decide(w *World, p Packet) []Outcome {
 	all := w.Decide(p)
 	key, ok := stickyOf(w, p)
@@ -48,7 +48,7 @@ func (m *Memory) Decide(w *World, p Packet) []Outcome {
 	return known
 }
 
-// Excuse tells that the objects of a Service changed, "namespace/name".
+// Excuse records that the objects of a Service, "namespace/name", changed.
 func (m *Memory) Excuse(service string) {
 	for key, given := range m.given {
 		if key.service != service {
@@ -62,7 +62,7 @@ func (m *Memory) Excuse(service string) {
 	}
 }
 
-// Note remembers to which endpoint a packet was delivered.
+// Note records the endpoint to which a packet was delivered.
 func (m *Memory) Note(w *World, p Packet, endpoint netip.AddrPort) {
 	key, ok := stickyOf(w, p)
 	if !ok {

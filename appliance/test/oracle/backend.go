@@ -21,7 +21,7 @@ type backend struct {
 	nodeName, zone     string
 }
 
-// backendsOf are all backends of a frontend, usable or not, each address and port
+// backendsOf returns all backends of a frontend, usable or not, each address and port
 // once (behavior 101).
 func (w *World) backendsOf(f frontend) []backend {
 	var all []backend
@@ -75,9 +75,8 @@ func (w *World) fromSlices(f frontend) []backend {
 	return all
 }
 
-// matchPort reports whether a port of a slice or of Endpoints is the one of the
-// frontend: of the same name, absent being "", and protocol. One without a number is
-// ignored (behavior 105).
+// matchPort reports whether a port of a slice or of Endpoints is the frontend's: the same
+// name, absent being "", and protocol. A port without a number is ignored (behavior 105).
 func matchPort(port object.EndpointPort, f frontend) (uint16, bool) {
 	name, protocol := "", object.ProtocolTCP
 	if port.Name != nil {
@@ -125,8 +124,8 @@ func (w *World) fromEndpoint(f frontend, endpoint object.Endpoint, port uint16) 
 	return distribute(f, b)
 }
 
-// distribute adds the hints that trafficDistribution asks for: a ready endpoint's own
-// zone, and with PreferSameNode its own node too (behavior 75).
+// distribute adds the hints of trafficDistribution: a ready endpoint's own zone, and with
+// PreferSameNode its own node too (behavior 75).
 func distribute(f frontend, b backend) backend {
 	distribution := f.service.Spec.TrafficDistribution
 	if distribution == nil || !b.ready {
@@ -141,8 +140,8 @@ func distribute(f frontend, b backend) backend {
 	return b
 }
 
-// isLocalNode reports whether an endpoint with that nodeName is on the box; one without
-// is what --nodeless-endpoints says (behavior 59).
+// isLocalNode reports whether an endpoint with that nodeName is on the host;
+// --nodeless-endpoints decides about one without (behavior 59).
 func (w *World) isLocalNode(nodeName string) bool {
 	if nodeName == "" {
 		return !w.Box.NodelessRemote
@@ -150,8 +149,8 @@ func (w *World) isLocalNode(nodeName string) bool {
 	return nodeName == w.Box.NodeName
 }
 
-// fromEndpoints mirrors the Endpoints object of the Service's name, when the Service
-// has no selector (behavior 116).
+// fromEndpoints mirrors the Endpoints object of the Service if the Service has no
+// selector (behavior 116).
 func (w *World) fromEndpoints(f frontend) []backend {
 	var all []backend
 	for _, endpoints := range w.Endpoints {
@@ -203,9 +202,9 @@ func (w *World) isClusterIP(addr netip.Addr) bool {
 	return false
 }
 
-// everywhere are the backends for who is not bound to the box's own: the ready ones,
-// near the box if hints say so; with none ready, those that drain (behavior 65).
-// One that is neither is never used (behavior 66).
+// everywhere returns the backends for traffic policy Cluster: the ready ones, limited by
+// hints; if none is ready, the draining ones (behavior 65). Others are never used
+// (behavior 66).
 func (w *World) everywhere(all []backend) []backend {
 	ready := keep(all, func(b backend) bool { return b.ready })
 	if len(ready) == 0 {
@@ -224,8 +223,8 @@ func (w *World) everywhere(all []backend) []backend {
 	return ready
 }
 
-// onBox are the backends of the box for a policy Local: the ready ones, else those
-// that drain (behavior 61). Hints do not matter to it.
+// onBox returns the backends for traffic policy Local: the ready ones of the host, else
+// its draining ones (behavior 61). Hints do not matter.
 func onBox(all []backend) []backend {
 	local := keep(all, func(b backend) bool { return b.local })
 	if ready := keep(local, func(b backend) bool { return b.ready }); len(ready) > 0 {

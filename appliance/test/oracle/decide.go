@@ -7,15 +7,16 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// annotationSourceRanges is the old place of loadBalancerSourceRanges; the field wins.
+// annotationSourceRanges is the deprecated annotation for loadBalancerSourceRanges; the
+// field takes precedence.
 const annotationSourceRanges = object.AnnotationSourceRanges
 
-// annotationNoLocal is the Service's answer where a policy Local leaves no endpoint
+// annotationNoLocal is the response of a Service with policy Local and no local endpoint
 // (behavior 53).
 const annotationNoLocal = "svcctl.io/no-local-endpoints"
 
-// Decide is everything that may become of a packet: one outcome, or one for each
-// endpoint that may get it.
+// Decide returns the possible outcomes of a packet: a single one, or one for each
+// endpoint.
 func (w *World) Decide(p Packet) []Outcome {
 	addr := p.To.Addr()
 	if p.Protocol == Ping {
@@ -36,8 +37,8 @@ func (w *World) Decide(p Packet) []Outcome {
 	return []Outcome{{Kind: Untouched}}
 }
 
-// frontendFor finds the frontend that a packet is for: of a Service that has the
-// address, else, on an address of the box, of one that has the node port.
+// frontendFor finds the frontend of a packet: of the Service with the address, else, on
+// an address of the host, of the one with the node port.
 func (w *World) frontendFor(p Packet) (frontend, bool) {
 	addr, all := p.To.Addr(), w.frontends()
 	for _, f := range all {
@@ -56,7 +57,7 @@ func (w *World) frontendFor(p Packet) (frontend, bool) {
 	return frontend{}, false
 }
 
-// serve is what a packet to a frontend gets.
+// serve returns the outcomes of a packet to a frontend.
 func (w *World) serve(f frontend, p Packet) []Outcome {
 	if !w.mayConnect(f, p.From.Addr()) {
 		return []Outcome{{Kind: Dropped}} // behaviors 32, 33 and 37
@@ -83,10 +84,10 @@ func (w *World) serve(f frontend, p Packet) []Outcome {
 	return outcomes
 }
 
-// mayConnect reports whether source ranges let a client in. They hold on load balancer
-// IPs, with --source-ranges-apply all on external IPs and node ports too (behavior
-// 34), never on cluster IPs (behavior 39), and make no exception for internal sources
-// (behavior 33). A family that is not listed is closed (behavior 37).
+// mayConnect reports whether source ranges allow a client. They apply to load balancer
+// IPs, with --source-ranges-apply all also to external IPs and node ports (behavior 34),
+// never to cluster IPs (behavior 39), and to internal sources too (behavior 33). A family
+// that is not listed is denied (behavior 37).
 func (w *World) mayConnect(f frontend, client netip.Addr) bool {
 	if f.service.Spec.Type != object.TypeLoadBalancer || f.place == atClusterIP {
 		return true
@@ -109,7 +110,7 @@ func (w *World) mayConnect(f frontend, client netip.Addr) bool {
 	return len(ranges) == 0
 }
 
-// localOnly reports whether a policy Local binds this client to the box's own backends.
+// localOnly reports whether policy Local limits this client to local backends.
 func (w *World) localOnly(f frontend, p Packet) bool {
 	if f.place == atClusterIP {
 		// Behavior 55: for everybody, the box and internal sources included.
@@ -120,7 +121,7 @@ func (w *World) localOnly(f frontend, p Packet) bool {
 	return f.service.Spec.ExternalTrafficPolicy == object.PolicyLocal && !w.isInternal(p.From.Addr()) && !p.bySelf()
 }
 
-// source is the client's address that an endpoint sees.
+// source returns the client address that an endpoint sees.
 func (w *World) source(f frontend, p Packet, endpoint netip.Addr) Source {
 	if w.isLocal(endpoint) {
 		// What ends on the box is not routed out of it: nothing is masqueraded, and replies
@@ -181,7 +182,7 @@ func (w *World) sameSegment(name string, client, endpoint netip.Addr) bool {
 	return false
 }
 
-// decidePing is the answer to an ICMP echo request (behavior 17).
+// decidePing returns the outcome of an ICMP echo request (behavior 17).
 func (w *World) decidePing(addr netip.Addr) []Outcome {
 	if !w.isVIP(addr) {
 		if anyContains(w.Box.ServiceRanges, addr) {
@@ -203,9 +204,9 @@ func (w *World) decidePing(addr netip.Addr) []Outcome {
 	return []Outcome{{Kind: Unreachable}}
 }
 
-// servesAnybody reports whether some client may reach a backend by the frontend. By a
-// cluster IP with policy Local nobody gets the backends of other boxes; everywhere
-// else the box itself gets all.
+// servesAnybody reports whether any client can reach a backend through the frontend. With
+// policy Local, a cluster IP gives no client the backends of other nodes; elsewhere the
+// host itself gets all.
 func (w *World) servesAnybody(f frontend) bool {
 	all := w.backendsOf(f)
 	if w.localOnly(f, Packet{}) {
@@ -214,8 +215,8 @@ func (w *World) servesAnybody(f frontend) bool {
 	return len(w.everywhere(all)) > 0
 }
 
-// isFirst reports whether the frontend at that place of the list is the one that has
-// what it asks for (behavior 44).
+// isFirst reports whether the frontend at index i is the first claimant of its address
+// and port (behavior 44).
 func (w *World) isFirst(i int) bool {
 	all := w.frontends()
 	for _, earlier := range all[:i] {

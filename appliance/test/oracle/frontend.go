@@ -8,7 +8,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// place is the kind of address that a frontend is at.
+// place is the kind of a frontend's address.
 type place string
 
 const (
@@ -18,12 +18,12 @@ const (
 	atNodePort     place = "node port"
 )
 
-// allowHostAddress lets a Service have a VIP that is an address of the host (docs,
-// services: Addresses that stay the box's).
+// allowHostAddress is the annotation that allows a VIP that is an address of the host
+// (docs, services: Addresses that stay the box's).
 const allowHostAddress = "svcctl.io/allow-host-address"
 
-// frontend is one port of one Service at one address. At a node port the address is
-// not valid: it is any of the box's that node ports answer on.
+// frontend is one port of one Service at one address. For a node port the address is
+// invalid: it stands for every node port address of the host.
 type frontend struct {
 	service  *object.Service
 	port     object.ServicePort
@@ -34,9 +34,9 @@ type frontend struct {
 	protocol Protocol
 }
 
-// frontends are all that the Services ask for, who has a claim first: the older
-// Service, then the one whose namespace/name sorts first (behavior 44). Where two ask
-// for the same, the later one is in the list too; who wants the winner takes the first.
+// frontends returns all frontends that Services request, by precedence: older Services
+// first, then by namespace/name (behavior 44). If two request the same, both are in the
+// list, and the first one wins.
 func (w *World) frontends() []frontend {
 	services := slices.Clone(w.Services)
 	slices.SortStableFunc(services, byAge)
@@ -79,8 +79,8 @@ type vip struct {
 	address netip.Addr
 }
 
-// vipsOf are the addresses that a Service may have, the strictest use first: an
-// address that is in two fields is one that source ranges hold for.
+// vipsOf returns the addresses of a Service, the strictest use first: source ranges apply
+// to an address that is in two fields.
 func (w *World) vipsOf(service *object.Service) []vip {
 	var all []vip
 	for _, text := range service.Spec.ClusterIPs {
@@ -109,7 +109,7 @@ func (w *World) vipsOf(service *object.Service) []vip {
 	return all
 }
 
-// mayServe reports whether the box lets the Service have the address.
+// mayServe reports whether the host allows the Service to have the address.
 func (w *World) mayServe(service *object.Service, at place, addr netip.Addr) bool {
 	// --external-ip-range: "which externalIPs are accepted".
 	if at == atExternalIP && len(w.Box.ExternalIPRanges) > 0 && !anyContains(w.Box.ExternalIPRanges, addr) {
@@ -119,8 +119,8 @@ func (w *World) mayServe(service *object.Service, at place, addr netip.Addr) boo
 	return service.Metadata.Annotations[allowHostAddress] == "true" || !w.isHosts(addr)
 }
 
-// isHosts reports whether the address is how the host, or a gateway, is reached for
-// other things than Services.
+// isHosts reports whether the address is the host's, or a gateway's, for purposes other
+// than Services.
 func (w *World) isHosts(addr netip.Addr) bool {
 	for _, i := range w.Box.Interfaces {
 		for _, p := range i.Addresses {
@@ -133,9 +133,9 @@ func (w *World) isHosts(addr netip.Addr) bool {
 	return slices.Contains(w.Box.Gateways, addr)
 }
 
-// isVIP reports whether some Service has the address for its own. One of the host's,
-// where a Service may have it, stays the host's but for the Service's ports: the
-// host's own services there, as SSH, are what behavior 45 protects.
+// isVIP reports whether an address belongs to a Service alone. An address of the host
+// that a Service may have stays the host's for other ports: behavior 45 protects the
+// host's own services, such as SSH.
 func (w *World) isVIP(addr netip.Addr) bool {
 	if w.isHosts(addr) {
 		return false
@@ -148,10 +148,10 @@ func (w *World) isVIP(addr netip.Addr) bool {
 	return false
 }
 
-// isNodePortAddress reports whether node ports answer on the address: one of the box's
-// that is no loopback address and no VIP (behaviors 20, 28), and that
-// --nodeport-addresses selects. A family without a prefix in the list is not
-// restricted (behavior 22).
+// isNodePortAddress reports whether node ports answer on the address: one of the host's
+// that is neither a loopback address nor a VIP (behaviors 20, 28), and that
+// --nodeport-addresses selects. A family without a prefix in the list is not restricted
+// (behavior 22).
 func (w *World) isNodePortAddress(addr netip.Addr) bool {
 	if !w.isLocal(addr) || addr.IsLoopback() || w.isVIP(addr) {
 		return false
@@ -168,7 +168,7 @@ func (w *World) isNodePortAddress(addr netip.Addr) bool {
 	return !restricted || anyContains(w.Box.NodePortAddresses, addr)
 }
 
-// isLocal reports whether the address is one of the box's.
+// isLocal reports whether the address is the host's.
 func (w *World) isLocal(addr netip.Addr) bool {
 	for _, i := range w.Box.Interfaces {
 		for _, p := range i.Addresses {
@@ -194,7 +194,7 @@ func isHeadless(service *object.Service) bool {
 	return slices.Contains(service.Spec.ClusterIPs, object.ClusterIPNone)
 }
 
-// familiesOf are the families that a Service has a cluster IP of.
+// familiesOf returns the families of a Service's cluster IPs.
 func familiesOf(service *object.Service) []string {
 	var families []string
 	for _, text := range service.Spec.ClusterIPs {

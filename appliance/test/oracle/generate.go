@@ -98,7 +98,7 @@ func prefixes(texts ...string) []netip.Prefix {
 	return all
 }
 
-// generator makes one world.
+// generator generates a random World.
 type generator struct {
 	*rand.Rand
 	world     *World
@@ -108,8 +108,8 @@ type generator struct {
 	plain     bool // the endpoints of this Service have neither zones nor hints
 }
 
-// Generate makes a random world whose few Services, addresses and ports collide. Its
-// objects are defaulted, and valid as a store would hold them.
+// Generate returns a random World whose few Services, addresses and ports collide. Its
+// objects are defaulted and valid.
 func Generate(r *rand.Rand) *World {
 	g := newGenerator(r, generateBox(r))
 	g.fill()
@@ -117,8 +117,8 @@ func Generate(r *rand.Rand) *World {
 	return g.world
 }
 
-// Next makes a random world on the same box: some Services stay as they are, some get
-// other endpoints, some go, and others come.
+// Next returns a random World on the same host: some Services stay the same, some get
+// other endpoints, some are removed and some added.
 func (w *World) Next(r *rand.Rand) *World {
 	g := newGenerator(r, w.Box)
 	g.fill()
@@ -148,7 +148,7 @@ func newGenerator(r *rand.Rand, box Box) *generator {
 	return g
 }
 
-// fill makes the objects.
+// fill generates the objects.
 func (g *generator) fill() {
 	for i := range 1 + g.IntN(5) {
 		service := g.service(i)
@@ -347,8 +347,8 @@ func (g *generator) policies(service *object.Service) {
 	spec.LoadBalancerSourceRanges = splitRanges(ranges)
 }
 
-// strays are slices that belong to nobody: without the label, or of a Service that
-// does not exist (behavior 106).
+// strays adds slices without a Service: without the label, or with one of a missing
+// Service (behavior 106).
 func (g *generator) strays() {
 	if oneIn(g.Rand, 2) {
 		slice := g.slice(g.world.Services[0], 0, "stray")
@@ -362,7 +362,7 @@ func (g *generator) strays() {
 	}
 }
 
-// bindVIPs puts some VIPs on an interface, as a host prefix.
+// bindVIPs assigns some VIPs to an interface, as host prefixes.
 func (w *World) bindVIPs(r *rand.Rand) {
 	bound := Interface{Name: boundVIPs}
 	for _, f := range w.frontends() {

@@ -11,8 +11,7 @@ import (
 
 func splitRanges(text string) []string { return strings.Split(text, ",") }
 
-// endpointsOf gives a Service slices of both families and, at times, an Endpoints
-// object.
+// endpointsOf gives a Service slices of both families and sometimes an Endpoints object.
 func (g *generator) endpointsOf(service *object.Service) {
 	// Endpoints cannot say what slices can. Where both name an endpoint they would say
 	// different things of it, which no text decides: then the slices say no more either.
@@ -103,7 +102,7 @@ func (g *generator) endpoint(service *object.Service, family int) object.Endpoin
 	return endpoint
 }
 
-// nodeOf is where the endpoint of that index is, for the Service.
+// nodeOf returns the node of the endpoint with that index.
 func nodeOf(service *object.Service, index int) *string {
 	node := nodeNames[(index+int(service.Metadata.Name[0]))%len(nodeNames)]
 	if node == "" {
@@ -131,7 +130,7 @@ func (g *generator) conditions() object.EndpointConditions {
 	return object.EndpointConditions{}
 }
 
-// hintsOf are hints that depend on the endpoint alone.
+// hintsOf returns hints that depend on the endpoint alone.
 func hintsOf(endpoint object.Endpoint, index int) *object.EndpointHints {
 	hints := &object.EndpointHints{}
 	if endpoint.Zone != nil {
@@ -175,8 +174,8 @@ func (g *generator) endpointAddresses(service *object.Service, n int) []object.E
 	return all
 }
 
-// Packets are n random first packets to places where the world has something, or
-// might have.
+// Packets returns n random first packets to addresses and ports of the World, or close to
+// them.
 func (w *World) Packets(r randSource, n int) []Packet {
 	var all []Packet
 	for range n {
@@ -212,7 +211,7 @@ func (w *World) packet(r randSource) Packet {
 	return p
 }
 
-// randSource is what packets are drawn with.
+// randSource is the source of random numbers for packets.
 type randSource interface{ IntN(n int) int }
 
 func (w *World) anyPort(r randSource) uint16 {
@@ -228,7 +227,7 @@ func (w *World) anyAddress(r randSource, family int) netip.Addr {
 	return all[r.IntN(len(all))]
 }
 
-// anyLocal is one of the box's addresses that other hosts can send to.
+// anyLocal returns an address of the host that other hosts can send to.
 func (w *World) anyLocal(r randSource, family int) netip.Addr {
 	var all []netip.Addr
 	for _, i := range w.Box.Interfaces {

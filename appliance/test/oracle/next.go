@@ -7,9 +7,9 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// take makes a Service the world's, without endpoints, and drops those in its way: of
-// the same name, or with something that no allocator gives twice. It is false for a
-// Service that would leave too few others.
+// take adds a Service without endpoints, and drops Services in conflict with it: with the
+// same name, or a value that no allocator gives twice. It returns false if too few others
+// would remain.
 func (w *World) take(service *object.Service) bool {
 	key := object.RefOf(service).Key()
 	var gone []string
@@ -28,7 +28,7 @@ func (w *World) take(service *object.Service) bool {
 	return true
 }
 
-// takeEndpoints makes what names endpoints for a Service in another world this one's.
+// takeEndpoints copies the endpoint objects of a Service from another World.
 func (w *World) takeEndpoints(from *World, service *object.Service) {
 	key := object.RefOf(service).Key()
 	for _, slice := range from.Slices {
@@ -78,9 +78,8 @@ func clash(a, b *object.Service) bool {
 	return false
 }
 
-// unbind takes the cluster IPs that are gone from the box's interface. What the host
-// does with an address of the service range that it has for itself is no question of
-// Services.
+// unbind removes cluster IPs that no longer exist from the host's interface. Addresses of
+// the service range that the host has for itself are out of scope.
 func (w *World) unbind() {
 	gone := func(p netip.Prefix) bool { return anyContains(w.Box.ServiceRanges, p.Addr()) && !w.isVIP(p.Addr()) }
 	w.Box.Interfaces = slices.Clone(w.Box.Interfaces)

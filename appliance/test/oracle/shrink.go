@@ -6,9 +6,9 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Shrink drops from a world what is not needed for it to fail: Services, slices,
-// Endpoints, their parts, settings of the box. The result fails, and whatever one more
-// step of this kind leaves out of it does not. The world itself stays as it is.
+// Shrink removes from a copy of a failing World what is not needed for the failure:
+// Services, slices, Endpoints, their parts, settings of the host. The result fails, and
+// no single further removal does.
 func (w *World) Shrink(fails func(*World) bool) *World {
 	smallest := w.clone()
 	for {
@@ -21,7 +21,7 @@ func (w *World) Shrink(fails func(*World) bool) *World {
 	}
 }
 
-// simpler are the worlds that are one step smaller.
+// simpler returns the Worlds that are one removal smaller.
 func (w *World) simpler() []*World {
 	var all []*World
 	try := func(change func(*World)) {

@@ -8,8 +8,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// String describes a world to people: the settings of the box that are not the
-// default, and each object in a line of JSON.
+// String describes a World: the settings of the host that are not the default, and each
+// object as a line of JSON.
 func (w *World) String() string {
 	if w == nil {
 		return "nothing"
@@ -38,7 +38,8 @@ func line(b *strings.Builder, o object.Object, what map[string]any) {
 	fmt.Fprintf(b, "%s %s\n", object.RefOf(o), content)
 }
 
-// String is the node, the zone, the interface of bound VIPs and the flags that are given.
+// String returns the node, the zone, the interface of bound VIPs and the flags that are
+// set.
 func (b Box) String() string {
 	words := []string{b.NodeName}
 	flag := func(given bool, text string) {

@@ -7,8 +7,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// World is everything that decides what becomes of a packet. Its objects are as the
-// store keeps them: defaulted, with cluster IPs, node ports and load balancer IPs.
+// World has all inputs that decide the fate of a packet. Its objects are as stored:
+// defaulted, with cluster IPs, node ports and load balancer IPs.
 type World struct {
 	Box       Box
 	Services  []*object.Service
@@ -16,7 +16,7 @@ type World struct {
 	Endpoints []*object.Endpoints
 }
 
-// Box is the appliance's host and how the appliance was told to behave.
+// Box describes the appliance's host and flags.
 type Box struct {
 	NodeName, Zone string
 	Interfaces     []Interface
@@ -36,7 +36,7 @@ type Box struct {
 	Ping                 PingPolicy
 }
 
-// Interface is a network interface of the box, with its addresses and their lengths.
+// Interface is a network interface of the host, with its addresses and prefix lengths.
 type Interface struct {
 	Name      string
 	Addresses []netip.Prefix
@@ -61,14 +61,14 @@ const (
 	Ping Protocol = "ping"
 )
 
-// Packet is the first packet of a connection. Ports mean nothing in a ping.
+// Packet is the first packet of a connection. Ports are ignored for ICMPEcho.
 type Packet struct {
 	Interface string // where it arrives; empty: the box itself sends it
 	Protocol  Protocol
 	From, To  netip.AddrPort
 }
 
-// String is "TCP 203.0.113.2:40000 -> 172.30.0.1:80 from ext0".
+// String returns "TCP 203.0.113.2:40000 -> 172.30.0.1:80 from ext0".
 func (p Packet) String() string {
 	from := "from " + p.Interface
 	if p.bySelf() {
@@ -82,7 +82,7 @@ func (p Packet) String() string {
 
 func (p Packet) bySelf() bool { return p.Interface == "" }
 
-// Kind is what becomes of a packet.
+// Kind is the fate of a packet.
 type Kind string
 
 const (
@@ -103,14 +103,14 @@ const (
 	EitherSource Source = "either source"
 )
 
-// Outcome is one thing that may become of a packet.
+// Outcome is a possible fate of a packet.
 type Outcome struct {
 	Kind   Kind
 	To     netip.AddrPort // of Delivered
 	Source Source         // of Delivered
 }
 
-// String is "delivered to 10.180.0.1:8080, plain".
+// String returns "delivered to 10.180.0.1:8080, plain".
 func (o Outcome) String() string {
 	if o.Kind == Delivered {
 		return fmt.Sprintf("delivered to %v, %s", o.To, o.Source)
@@ -118,7 +118,7 @@ func (o Outcome) String() string {
 	return string(o.Kind)
 }
 
-// Allows reports whether what was observed is the outcome.
+// Allows reports whether the observed outcome conforms to this one.
 func (o Outcome) Allows(observed Outcome) bool {
 	if o.Source == EitherSource {
 		observed.Source = EitherSource
