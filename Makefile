@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build deps lint test test-unit conformance bench soak kernels fuzz demo golden clean
+.PHONY: help build deps lint test test-unit race conformance bench soak kernels fuzz demo golden clean
 
 # The system programs live where an ordinary user's PATH may not look.
 export PATH := $(PATH):/usr/sbin:/sbin
@@ -28,9 +28,15 @@ build: ## bin/svcctl, a static program
 deps: ## install the programs that tests and the demo use (apt-get)
 	@.ci/deps
 
-lint: ## gofmt and go vet
+# The tools are pinned in a module of their own: the product requires none of them.
+TOOL = go tool -modfile=.ci/tools/go.mod
+# Words of test data that are spelled otherwise on purpose.
+SPELLED ?= mainfests,signalling
+lint: ## gofmt, go vet, staticcheck and US spelling
 	@bad=$$(gofmt -l .); [ -z "$$bad" ] || { echo "not as gofmt writes it: $$bad" >&2; exit 1; }
 	go vet ./...
+	$(TOOL) staticcheck ./...
+	@git ls-files -- ':!:**/testdata/**' | xargs $(TOOL) misspell -error -locale US -i $(SPELLED)
 
 test: deps lint ## everything, with real packets in network namespaces (root or sudo)
 	go test ./.ci/report
@@ -46,6 +52,11 @@ conformance: deps ## kubectl, client-go and CoreDNS against the API (root or sud
 
 test-unit: ## the tests that need no rights and no programs
 	go test ./...
+
+# Left out: packages whose tests run the built program, which the detector does not see.
+RACE_WITHOUT = /appliance/(bench|e2e|soak)$$|/\.ci/
+race: deps ## the tests under the race detector (root or sudo, gcc)
+	CGO_ENABLED=1 SVCCTL_REQUIRE_PRIVILEGED=1 go test -race -p 1 -count=1 -timeout 30m $(if $(SUDO),-exec "$(AS_ROOT)") $$(go list ./... | grep -vE '$(RACE_WITHOUT)')
 
 # docs/performance.md says what the table means and has the last one.
 bench: deps ## one table of what everything costs, in some minutes (root or sudo)

@@ -57,11 +57,11 @@ func (s *Server) admit(h http.Handler) http.Handler {
 	})
 }
 
-// isEndless tells whether a request is for an answer that may be long in coming, or never
+// isEndless reports whether a request is for an answer that may be long in coming, or never
 // ends.
 func isEndless(r *http.Request) bool { return isWatch(r) || r.URL.Path == waitPath }
 
-// isWatch tells whether a request is for an answer without end: any value of watch is true
+// isWatch reports whether a request is for an answer without end: any value of watch is true
 // but these two, as Kubernetes reads it. The old paths have it in front of the resource.
 func isWatch(r *http.Request) bool {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {

@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -58,7 +59,10 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run())
 	}
 	client := http.Client{Transport: &http.Transport{
-		Dial: func(string, string) (net.Conn, error) { return net.Dial("unix", os.Getenv(askSocket)) },
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", os.Getenv(askSocket))
+		},
 	}}
 	req, err := http.NewRequest(os.Getenv(askMethod), "http://svcctl"+os.Getenv(askPath), os.Stdin)
 	if err != nil {

@@ -101,7 +101,7 @@ func bearerToken(r *http.Request) (string, error) {
 	return token, nil
 }
 
-// impersonates tells whether a request is to be served as if somebody else had made it, and
+// impersonates reports whether a request is to be served as if somebody else had made it, and
 // who. To serve it for who has made it would do more than was asked for.
 func impersonates(r *http.Request) (asks bool, who string) {
 	for name := range r.Header {
@@ -147,7 +147,7 @@ func spare(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// isOperator tells whether a request came by a unix socket from root or from the user
+// isOperator reports whether a request came by a unix socket from root or from the user
 // that the appliance runs as.
 func isOperator(r *http.Request) bool {
 	peer, ok := peerFrom(r.Context())

@@ -18,7 +18,7 @@ import (
 type Finding = checkup.Finding
 
 // Doctor examines everything on this host that the appliance depends on, and changes
-// nothing. serving tells whether an appliance answers on cfg.Socket.
+// nothing. serving reports whether an appliance answers on cfg.Socket.
 func Doctor(_ context.Context, cfg config.Config, serving bool) []Finding {
 	findings := kernelFindings(serving)
 	facts, err := checkup.Read(procPath)

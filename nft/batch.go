@@ -6,7 +6,7 @@ import "time"
 // transaction: all of them or none.
 type Batch struct{ Ops []Op }
 
-// Empty tells whether there is nothing to do.
+// Empty reports whether there is nothing to do.
 func (b *Batch) Empty() bool { return len(b.Ops) == 0 }
 
 // Op is one operation. The set of operations is closed.

@@ -254,11 +254,11 @@ func (c *Compiler) VIPs() int {
 	return n
 }
 
-// Serves tells whether something is taken from the host: an address of its own and a port, or,
+// Serves reports whether something is taken from the host: an address of its own and a port, or,
 // with the zero Addr, a node port.
 func (c *Compiler) Serves(f Family, proto Protocol, at netip.AddrPort) bool {
 	return c.tables[f].hosted[string(frontendKey(proto, at))] > 0
 }
 
-// HasSet tells whether there is a set or map of the name.
+// HasSet reports whether there is a set or map of the name.
 func (c *Compiler) HasSet(f Family, name string) bool { return c.tables[f].set(name) != nil }

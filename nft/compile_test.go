@@ -10,7 +10,7 @@ import (
 	"time"
 
 	. "svcctl.io/svcctl/nft"
-	"svcctl.io/svcctl/nft/fake"
+	"svcctl.io/svcctl/nft/nfttest/fake"
 )
 
 func addrPorts(s ...string) []netip.AddrPort {

@@ -62,7 +62,7 @@ func (c *Compiler) content(f Family) *content {
 	}}
 }
 
-// portElements gives the elements that Service ports have for themselves. It tells whether
+// portElements gives the elements that Service ports have for themselves. It reports whether
 // more are wanted.
 func (c *Compiler) portElements(f Family, yield func(string, Element) bool) bool {
 	var brings fragment // used again and again

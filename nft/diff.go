@@ -21,7 +21,7 @@ type Transition struct {
 	Forget []ForgetData
 }
 
-// Empty tells whether nothing has to be done.
+// Empty reports whether nothing has to be done.
 func (t *Transition) Empty() bool { return t.Apply.Empty() && t.Cleanup.Empty() }
 
 // Diff is what turns the ruleset have, as it was read from the kernel, into want.
@@ -94,7 +94,7 @@ func diffTable(f Family, have *Table, want *content, tr *Transition) {
 	d.appendTo(tr)
 }
 
-// compatible tells whether have can be changed into want without replacing it.
+// compatible reports whether have can be changed into want without replacing it.
 func compatible(have *Table, want *content) bool {
 	for name, set := range want.sets {
 		if old := have.Sets[name]; old != nil && !reflect.DeepEqual(old.Set, set) {

@@ -205,12 +205,12 @@ func (p *compiledPort) sourceNAT(f *fragment, box *Box, fe *Frontend) (string, b
 	return GotoChain(chain).String(), true
 }
 
-// serves tells whether any connection to the frontend reaches an endpoint.
+// serves reports whether any connection to the frontend reaches an endpoint.
 func (p *compiledPort) serves(fe *Frontend) bool {
 	return len(p.slots[fe.Inside.Pool])+len(p.slots[fe.Outside.Pool]) > 0
 }
 
-// hasLocalEndpoint tells whether an endpoint is the box itself: its answers come from
+// hasLocalEndpoint reports whether an endpoint is the box itself: its answers come from
 // output instead of prerouting.
 func (p *compiledPort) hasLocalEndpoint(box *Box) bool {
 	for pool := range NumPools {

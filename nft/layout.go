@@ -130,14 +130,6 @@ var staticSets = []Set{
 	{Name: setNPAllowed, Key: with(keyNodePort, TypeAddr), Interval: true},
 }
 
-var staticSet = func() map[string]Set {
-	m := make(map[string]Set, len(staticSets))
-	for _, s := range staticSets {
-		m[s.Name] = s
-	}
-	return m
-}()
-
 // poolNames are the maps and pick chains of a pool.
 type poolNames struct{ backends, npBackends, pick, npPick, qualifier string }
 

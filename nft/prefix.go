@@ -17,7 +17,7 @@ func familyOf(a netip.Addr) Family {
 type addrRange struct{ first, last netip.Addr }
 
 // mergePrefixes is the prefixes of a family as ranges, in order, without overlaps
-// and without neighbours that touch: the kernel refuses overlapping ranges.
+// and without neighbors that touch: the kernel refuses overlapping ranges.
 func mergePrefixes(prefixes []netip.Prefix, f Family) []addrRange {
 	var ranges []addrRange
 	for _, p := range prefixes {

@@ -2,7 +2,7 @@ package nft
 
 import "net/netip"
 
-// Serves tells whether a ruleset has a frontend: an address and port, or, with the zero
+// Serves reports whether a ruleset has a frontend: an address and port, or, with the zero
 // Addr, a node port.
 func (rs Ruleset) Serves(f Family, proto Protocol, at netip.AddrPort) bool {
 	if rs[f] == nil {

@@ -35,7 +35,7 @@ func (b *Batch) elements() (n int) {
 	return n
 }
 
-// isBeginning tells whether every table that a batch is about is made by it, from nothing.
+// isBeginning reports whether every table that a batch is about is made by it, from nothing.
 func (b *Batch) isBeginning() bool {
 	made := map[Family]bool{}
 	for _, op := range b.Ops {

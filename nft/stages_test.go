@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	. "svcctl.io/svcctl/nft"
-	"svcctl.io/svcctl/nft/fake"
+	"svcctl.io/svcctl/nft/nfttest/fake"
 )
 
 // A large table from nothing comes in several transactions, and no packet sees anything of

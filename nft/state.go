@@ -34,13 +34,13 @@ type Box struct {
 	Ping Ping
 }
 
-// hasInternalSources tells whether anybody counts as inside in a family. Where
+// hasInternalSources reports whether anybody counts as inside in a family. Where
 // nobody does, nobody counts as outside for SNATOutside either.
 func (b *Box) hasInternalSources(f Family) bool {
 	return slices.ContainsFunc(b.InternalSources, func(p netip.Prefix) bool { return familyOf(p.Addr()) == f })
 }
 
-// inServiceRange tells whether an address is one that cluster IPs come from. The zero
+// inServiceRange reports whether an address is one that cluster IPs come from. The zero
 // Addr is not.
 func (b *Box) inServiceRange(a netip.Addr) bool {
 	return slices.ContainsFunc(b.ServiceRanges, func(p netip.Prefix) bool { return p.Contains(a) })

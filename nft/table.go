@@ -58,7 +58,7 @@ var companions = map[string]string{
 	setNPAllowed:   setNPRestricted,
 }
 
-// has tells whether a set is to be there: it has elements, or its companion has.
+// has reports whether a set is to be there: it has elements, or its companion has.
 func (t *tableState) has(set string) bool {
 	if set == setNewcomers {
 		return t.hasAffinity()

@@ -47,7 +47,7 @@ func (r Rule) appendText(b []byte, f Family) []byte {
 	return t.buf
 }
 
-// implied tells whether nft drops the match, because one of the statements that
+// implied reports whether nft drops the match, because one of the statements that
 // follow it cannot be written without the protocol's name.
 func (m MatchProto) implied(rest Rule) bool {
 	for _, s := range rest {

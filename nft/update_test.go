@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	. "svcctl.io/svcctl/nft"
-	"svcctl.io/svcctl/nft/fake"
+	"svcctl.io/svcctl/nft/nfttest/fake"
 )
 
 // After any number of updates, of Services that take frontends from each other and of the

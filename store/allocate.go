@@ -47,7 +47,7 @@ func stopMoves(changes []*change) {
 	}
 }
 
-// gives tells whether the new version does without something that the old one has.
+// gives reports whether the new version does without something that the old one has.
 func (c *change) gives() bool {
 	c.restart()
 	before, now := c.held(), valuesOf(c.service())
@@ -122,7 +122,7 @@ func (c *change) fail(err error) {
 
 func (c *change) service() *object.Service { return c.next.(*object.Service) }
 
-// holds tells whether the stored version has its values.
+// holds reports whether the stored version has its values.
 func (c *change) holds() bool { return c.old != nil && !c.old.withheld }
 
 // held is what the stored version has.

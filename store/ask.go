@@ -97,7 +97,7 @@ func (c *change) askRemoval(t *transaction) {
 	c.wanted = next
 }
 
-// isKept tells whether an object that is deleted stays for now: a finalizer holds it, or it
+// isKept reports whether an object that is deleted stays for now: a finalizer holds it, or it
 // is a Namespace with objects in it.
 func (t *transaction) isKept(ref object.Ref, meta *object.ObjectMeta) bool {
 	return len(meta.Finalizers) > 0 || ref.Kind == object.KindNamespace && t.isPopulated(ref.Name)

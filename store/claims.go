@@ -28,7 +28,7 @@ func refInFile(ref object.Ref) object.Ref {
 	return ref
 }
 
-// namespaced tells whether objects of a kind that is stored are in a namespace.
+// namespaced reports whether objects of a kind that is stored are in a namespace.
 func namespaced(kind string) bool {
 	switch kind {
 	case object.KindNamespace, object.KindNode, object.KindServiceCIDR:
@@ -65,7 +65,7 @@ func claimsOf(file *manifest.File) (map[object.Ref]claim, []manifest.Problem) {
 
 func isNamed(ref object.Ref) bool { return ref.Kind != "" && ref.Name != "" }
 
-// isUnreadable tells whether a file may hold objects that nobody can name: then what it
+// isUnreadable reports whether a file may hold objects that nobody can name: then what it
 // owned and does not mention any more stays.
 func isUnreadable(file *manifest.File) bool {
 	if file == nil {
@@ -145,7 +145,7 @@ func (t *transaction) readFile(path string, old, file *manifest.File, touched ma
 	}
 }
 
-// sameNames tells whether nothing has come or gone in a file that has no problems, as in most
+// sameNames reports whether nothing has come or gone in a file that has no problems, as in most
 // changes: then what is in it need not be looked at as a whole.
 func (t *transaction) sameNames(path string, old, file *manifest.File) bool {
 	if old == nil || file == nil || len(old.Documents) != len(file.Documents) || len(old.Problems)+len(file.Problems) > 0 ||

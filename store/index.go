@@ -52,7 +52,7 @@ func (x index) keys() []string {
 	return slices.AppendSeq(keys, maps.Keys(x.endpoints))
 }
 
-// isEmpty tells whether service has nothing for any key.
+// isEmpty reports whether service has nothing for any key.
 func (x index) isEmpty() bool { return len(x.services)+len(x.slices)+len(x.endpoints) == 0 }
 
 func (x index) add(r *record) {
@@ -172,7 +172,7 @@ func (x index) selecting(namespace string, labels map[string]string) []string {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// matches tells whether labels has all that a selector asks for.
+// matches reports whether labels has all that a selector asks for.
 func matches(selector, labels map[string]string) bool {
 	for name, value := range selector {
 		if have, has := labels[name]; !has || have != value {

@@ -63,7 +63,7 @@ func wantedIngress(svc *object.Service) int {
 	return n
 }
 
-// keepsIngress tells whether a load balancer IP that the Service has is still what its
+// keepsIngress reports whether a load balancer IP that the Service has is still what its
 // new version asks for. Of those of a family of which it asks for none it keeps one.
 func (c *change) keepsIngress(addr netip.Addr) bool {
 	svc, family := c.service(), familyOf(addr)
@@ -77,7 +77,7 @@ func (c *change) keepsIngress(addr netip.Addr) bool {
 	return has[slices.IndexFunc(has, func(other netip.Addr) bool { return familyOf(other) == family })] == addr
 }
 
-// asks tells whether the Service names IPs of a family.
+// asks reports whether the Service names IPs of a family.
 func (c *change) asks(family string) bool {
 	return slices.ContainsFunc(c.claim.Requested, func(addr netip.Addr) bool { return familyOf(addr) == family })
 }

@@ -85,7 +85,7 @@ func TestSharedLoadBalancerIP(t *testing.T) {
 	if b.ingress("k1") != b.ingress("k2") || b.ingress("k1") == b.ingress("k3") {
 		t.Errorf("keys: %s, %s, %s", b.ingress("k1"), b.ingress("k2"), b.ingress("k3"))
 	}
-	// A port that a neighbour has is refused, and everything stays as it is.
+	// A port that a neighbor has is refused, and everything stays as it is.
 	b.apply("b.yaml", "")
 	b.apply("a.yaml", strings.Join([]string{
 		"web {type: LoadBalancer, loadBalancerIP: 198.51.100.4, ports: [{name: a, port: 80}, {name: b, port: 443}]}",
@@ -101,7 +101,7 @@ func TestSharedLoadBalancerIP(t *testing.T) {
 	if b.ingress("k1") == b.ingress("k2") || b.ingress("k2") == "" {
 		t.Errorf("keys: %s, %s", b.ingress("k1"), b.ingress("k2"))
 	}
-	// When the neighbour goes, there is room.
+	// When the neighbor goes, there is room.
 	b.apply("a.yaml", "web {type: LoadBalancer, loadBalancerIP: 198.51.100.4, ports: [{name: a, port: 80}, {name: b, port: 443}]}")
 	b.wantProblems()
 	if len(b.service("web").Spec.Ports) != 2 {
@@ -109,7 +109,7 @@ func TestSharedLoadBalancerIP(t *testing.T) {
 	}
 }
 
-// MetalLB gave one IP to two Services after a restart, because Services that waited were
+// In MetalLB one IP went to two Services after a restart, because Services that waited were
 // served before those that had one (#1774, #2443, #2479).
 func TestHoldersKeepTheirsBesidePendingOnesOverARestart(t *testing.T) {
 	b := newBox(t, smallPool)

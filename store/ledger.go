@@ -14,7 +14,7 @@ type ledger struct {
 	pools     *alloc.Pools
 
 	undo []func()
-	// released tells whether anything became free since begin.
+	// released reports whether anything became free since begin.
 	released bool
 }
 
@@ -235,7 +235,7 @@ func valuesOf(svc *object.Service) values {
 	return v
 }
 
-// isOurLoadBalancer tells whether load balancer IPs of the Service are for us to give.
+// isOurLoadBalancer reports whether load balancer IPs of the Service are for us to give.
 func isOurLoadBalancer(svc *object.Service) bool {
 	class := svc.Spec.LoadBalancerClass
 	return svc.Spec.Type == object.TypeLoadBalancer && (class == nil || *class == LoadBalancerClass)

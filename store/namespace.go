@@ -13,7 +13,7 @@ func keepsNamespace(ref object.Ref) bool { return ref.Kind != object.KindEvent }
 
 func namespaceRef(name string) object.Ref { return object.Ref{Kind: object.KindNamespace, Name: name} }
 
-// isGoing tells whether nothing but its content keeps a Namespace.
+// isGoing reports whether nothing but its content keeps a Namespace.
 func isGoing(r *record) bool {
 	if r == nil || r.owner.File != "" {
 		return false
@@ -22,7 +22,7 @@ func isGoing(r *record) bool {
 	return meta.DeletionTimestamp != nil && len(meta.Finalizers) == 0
 }
 
-// isPopulated tells whether there are objects in a namespace after what is settled.
+// isPopulated reports whether there are objects in a namespace after what is settled.
 func (t *transaction) isPopulated(namespace string) bool {
 	left := t.s.population[namespace]
 	for ref := range t.last {

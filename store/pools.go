@@ -231,7 +231,7 @@ func (c *poolCheck) unheld() {
 	}
 }
 
-// ownedBy tells whether somebody holds a value.
+// ownedBy reports whether somebody holds a value.
 func ownedBy[V any](ownerOf func(V) (string, bool), value V, owner string) bool {
 	holder, held := ownerOf(value)
 	return held && holder == owner

@@ -114,7 +114,7 @@ func (t *transaction) stamp(c *change) {
 	}
 }
 
-// hasGeneration tells whether versions of an object are counted: those of what is wanted
+// hasGeneration reports whether versions of an object are counted: those of what is wanted
 // of Services and of who serves them.
 func hasGeneration(o object.Object) bool {
 	switch o.(type) {
@@ -124,7 +124,7 @@ func hasGeneration(o object.Object) bool {
 	return false
 }
 
-// sameSpec tells whether two versions with a generation differ in metadata and status alone.
+// sameSpec reports whether two versions with a generation differ in metadata and status alone.
 func sameSpec(a, b object.Object) bool {
 	switch a := a.(type) {
 	case *object.Service:

@@ -168,7 +168,7 @@ func (t *transaction) publish(changes []*change, revision uint64, journal journa
 	return result
 }
 
-// isChatter tells whether objects of a kind are only for clients to talk to each other.
+// isChatter reports whether objects of a kind are only for clients to talk to each other.
 func isChatter(kind string) bool { return kind == object.KindEvent || kind == object.KindLease }
 
 func (s *Store) publishObject(c *change) {

@@ -86,7 +86,7 @@ func (c *change) oldService() *object.Service {
 	return c.old.object.(*object.Service)
 }
 
-// takesOver tells whether a file's document takes the place of what a controller made.
+// takesOver reports whether a file's document takes the place of what a controller made.
 func (c *change) takesOver() bool {
 	return c.old != nil && c.old.owner.Controller != "" && c.owner.File != ""
 }

@@ -145,7 +145,7 @@ func age(s sight, now time.Time) time.Duration {
 	return max(0, now.Sub(time.Unix(0, s.version.ctime)))
 }
 
-// isComplete tells whether what is seen came there in one piece.
+// isComplete reports whether what is seen came there in one piece.
 func (f *file) isComplete(seen sight, h hint) bool {
 	another := seen.version.identity != f.seen.version.identity
 	switch seen.kind {

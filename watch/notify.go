@@ -249,7 +249,7 @@ func (w *Watcher) openNotify() {
 }
 
 // arm makes the watched directories those that are read: dirs of s, and what the other
-// sources have. It tells whether there is a watch that was not there before.
+// sources have. It reports whether there is a watch that was not there before.
 //
 // Old watches go first: the kernel has one watch for an inode, and fsnotify one name
 // for it, so that a directory that was renamed cannot be watched under its new name

@@ -86,7 +86,7 @@ func (w *Watcher) publish(now time.Time) {
 	w.snapshots <- next
 }
 
-// readOnce tells whether every directory, and every file that was there, was read.
+// readOnce reports whether every directory, and every file that was there, was read.
 func (w *Watcher) readOnce() bool {
 	for _, s := range w.sources {
 		if s.state == "" {

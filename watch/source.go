@@ -67,7 +67,7 @@ func (s *source) open() error {
 	return nil
 }
 
-// moved tells whether dir leads elsewhere than to root.
+// moved reports whether dir leads elsewhere than to root.
 func (s *source) moved() bool {
 	info, err := os.Stat(s.dir)
 	return err != nil || versionOf(info).identity != s.id

@@ -247,14 +247,14 @@ func (w *Watcher) limits() manifest.Limits {
 	return limits
 }
 
-// sameObjects tells whether two files have the same objects in the same order.
+// sameObjects reports whether two files have the same objects in the same order.
 func sameObjects(a, b *manifest.File) bool {
 	return slices.EqualFunc(a.Documents, b.Documents, func(a, b manifest.Document) bool {
 		return a.Object == b.Object || object.RefOf(a.Object) == object.RefOf(b.Object)
 	})
 }
 
-// lacks tells whether an object of before is not in next, be it good or bad.
+// lacks reports whether an object of before is not in next, be it good or bad.
 func lacks(next, before *manifest.File) bool {
 	if before == nil || sameObjects(next, before) {
 		return false

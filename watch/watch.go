@@ -87,7 +87,7 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// within tells whether path is dir or inside of it. Both are clean.
+// within reports whether path is dir or inside of it. Both are clean.
 func within(dir, path string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }

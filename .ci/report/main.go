@@ -44,7 +44,7 @@ type results struct {
 	packages, wrong int
 }
 
-// report prints the report and tells whether all is well.
+// report prints the report and reports whether all tests passed.
 func report(in io.Reader, out io.Writer) (ok bool, err error) {
 	r := &results{out: out, said: map[test]string{}}
 	lines := bufio.NewReader(in)

@@ -22,33 +22,35 @@ import (
 )
 
 const (
-	// authorityName is the file of the CA, its certificate and its key, in the directory of
-	// the keys. One file, so that no crash leaves the one without the other.
+	// authorityName is the file in the key directory with the certificate and the key of
+	// the CA. It is one file, so that a crash cannot leave one without the other.
 	authorityName = "ca.pem"
 
 	authorityLife = 10 * 365 * 24 * time.Hour
 	leafLife      = 365 * 24 * time.Hour
-	// renewBefore is how long before its end a certificate is replaced.
+	// renewBefore is the remaining lifetime at which a certificate is replaced.
 	renewBefore = 30 * 24 * time.Hour
-	// leafBackdate is for clients whose clocks are behind ours.
+	// leafBackdate is subtracted from the start of a certificate, for clients with slow
+	// clocks.
 	leafBackdate = 24 * time.Hour
-	// maxAddresses bounds the addresses in a certificate that clients have come by.
+	// maxAddresses bounds the addresses in a certificate that were added for clients.
 	maxAddresses = 100
 
 	pemCertificate = "CERTIFICATE"
 	pemKey         = "PRIVATE KEY"
 )
 
-// authorityBegin is when the CA is valid from: before the clock of any box that forgets the
-// time when it is off.
+// authorityBegin is the start of the CA's validity. It precedes the clock of a host that
+// loses the time when it is off.
 var authorityBegin = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// serialBits is the size of a serial number: RFC 5280, section 4.1.2.2 takes 20 octets.
+// serialBits is the length of a serial number in bits: RFC 5280, section 4.1.2.2 allows
+// 20 octets.
 const serialBits = 128
 
-// Authority shows the clients of a TLS listener a certificate that its own CA has signed.
-// The CA is kept in a file; the certificate is made anew with each start, and before it
-// expires. Its methods are safe for concurrent use.
+// Authority provides the server certificate of a TLS listener, signed by its own CA. The
+// CA is kept in a file; the certificate is created at each start and before it expires.
+// It is safe for concurrent use.
 type Authority struct {
 	path string
 	log  *slog.Logger
@@ -58,12 +60,12 @@ type Authority struct {
 	ca        *x509.Certificate
 	caKey     *ecdsa.PrivateKey
 	leaf      *tls.Certificate
-	names     []string     // that the certificate is for
-	addresses []netip.Addr // likewise, those that clients came by last
+	names     []string     // subject alternative names of the certificate
+	addresses []netip.Addr // the same for addresses; the last ones were added for clients
 }
 
-// OpenAuthority reads the CA from a directory, or makes both. names are what clients call
-// the server: names and addresses. The addresses that clients come by are added by and by.
+// OpenAuthority reads the CA from a directory, or creates both. names are the names and
+// addresses of the server. Addresses that clients connect to are added later.
 func OpenAuthority(dir string, names []string, log *slog.Logger) (*Authority, error) {
 	a := &Authority{path: filepath.Join(dir, authorityName), log: log, now: time.Now}
 	for _, name := range append([]string{"localhost", "127.0.0.1", "::1"}, names...) {
@@ -81,7 +83,7 @@ func OpenAuthority(dir string, names []string, log *slog.Logger) (*Authority, er
 	return a, a.renewAuthority()
 }
 
-// load reads the CA, if there is one.
+// load reads the CA if the file exists.
 func (a *Authority) load() error {
 	data, err := readKeyFile(a.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -120,7 +122,7 @@ func parseAuthority(data []byte) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	return cert, key, nil
 }
 
-// renewAuthority makes a CA when there is none that lasts for another certificate.
+// renewAuthority creates a CA if there is none that outlives another certificate.
 func (a *Authority) renewAuthority() error {
 	now := a.now()
 	if a.ca != nil && now.Add(renewBefore).Before(a.ca.NotAfter) {
@@ -174,15 +176,15 @@ func serial() *big.Int {
 	return new(big.Int).SetBytes(b[:])
 }
 
-// CA is the certificate of the CA, in PEM.
+// CA returns the certificate of the CA in PEM.
 func (a *Authority) CA() []byte {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return encodePEM(pemCertificate, a.ca.Raw)
 }
 
-// Certificate implements tls.Config.GetCertificate: a certificate that is valid now, also
-// for the address that the client came by.
+// Certificate implements tls.Config.GetCertificate. The certificate is valid now and for
+// the address that the client connected to.
 func (a *Authority) Certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -206,11 +208,11 @@ func (a *Authority) Certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, e
 	return a.leaf, nil
 }
 
-// renewal is when the certificate is to be replaced.
+// renewal returns the time at which the certificate must be replaced.
 func (a *Authority) renewal() time.Time { return a.leaf.Leaf.NotAfter.Add(-renewBefore) }
 
-// addAddress adds an address to those that the certificate is for, and tells whether it
-// is a new one. Of too many the oldest goes, but for the first ones, which were asked for.
+// addAddress adds an address to the certificate's and reports whether it is new. Beyond
+// maxAddresses it drops the oldest added address; configured ones stay.
 func (a *Authority) addAddress(addr netip.Addr) bool {
 	addr = addr.Unmap().WithZone("")
 	if addr.IsUnspecified() || slices.Contains(a.addresses, addr) {
@@ -223,7 +225,7 @@ func (a *Authority) addAddress(addr netip.Addr) bool {
 	return true
 }
 
-// renewLeaf makes a certificate of the server.
+// renewLeaf creates a server certificate.
 func (a *Authority) renewLeaf(now time.Time) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

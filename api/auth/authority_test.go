@@ -236,19 +236,19 @@ func TestFiles(t *testing.T) {
 	shows(first)
 	second := write(clock.Add(time.Second))
 	shows(first) // it is not looked at for each client
-	clock = clock.Add(lookAgain)
+	clock = clock.Add(reloadInterval)
 	shows(second)
 	if err := os.WriteFile(keyPath, []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	clock = clock.Add(lookAgain)
+	clock = clock.Add(reloadInterval)
 	shows(second)
 	if err := os.Remove(certPath); err != nil {
 		t.Fatal(err)
 	}
-	clock = clock.Add(lookAgain)
+	clock = clock.Add(reloadInterval)
 	shows(second)
 	third := write(clock)
-	clock = clock.Add(lookAgain)
+	clock = clock.Add(reloadInterval)
 	shows(third)
 }

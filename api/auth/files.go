@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// lookAgain is how often files are looked at for a new certificate.
-const lookAgain = 10 * time.Second
+// reloadInterval is the time between checks of the files for a new certificate.
+const reloadInterval = 10 * time.Second
 
-// Files shows the clients of a TLS listener a certificate that the operator gave, and its
-// successor when the files are replaced. Its methods are safe for concurrent use.
+// Files provides the operator's certificate to a TLS listener, and reloads it when the
+// files are replaced. It is safe for concurrent use.
 type Files struct {
 	certPath, keyPath string
 	log               *slog.Logger
@@ -23,10 +23,11 @@ type Files struct {
 	mu       sync.Mutex
 	cert     *tls.Certificate
 	looked   time.Time
-	modified [2]time.Time // of both files, as of the last look
+	modified [2]time.Time // modification times of both files at the last check
 }
 
-// OpenFiles reads a certificate, with those of its issuers after it, and its key, both PEM.
+// OpenFiles reads a certificate, followed by those of its issuers, and its key, both in
+// PEM.
 func OpenFiles(certPath, keyPath string, log *slog.Logger) (*Files, error) {
 	f := &Files{certPath: certPath, keyPath: keyPath, log: log, now: time.Now}
 	f.looked, f.modified = f.now(), f.times()
@@ -53,7 +54,7 @@ func (f *Files) load() error {
 	return nil
 }
 
-// times are when the files were written last; zero for one that is not there.
+// times returns the modification times of the files; zero for a missing one.
 func (f *Files) times() (at [2]time.Time) {
 	for i, path := range []string{f.certPath, f.keyPath} {
 		if info, err := os.Stat(path); err == nil {
@@ -63,13 +64,13 @@ func (f *Files) times() (at [2]time.Time) {
 	return at
 }
 
-// Certificate implements tls.Config.GetCertificate. A new certificate that cannot be read
-// leaves the old one in use.
+// Certificate implements tls.Config.GetCertificate. If a new certificate cannot be read,
+// the old one stays in use.
 func (f *Files) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := f.now()
-	if now.Sub(f.looked) < lookAgain {
+	if now.Sub(f.looked) < reloadInterval {
 		return f.cert, nil
 	}
 	f.looked = now

@@ -13,12 +13,12 @@ import (
 const (
 	keyDirMode  = 0o700
 	keyFileMode = 0o600
-	// maxKeyFile bounds what is read of a key file, in bytes.
+	// maxKeyFile bounds the size of a key file in bytes.
 	maxKeyFile = 64 << 10
 )
 
-// readKeyFile reads a file with a key; fs.ErrNotExist is wrapped when there is none. A
-// file that others can read is refused: what it holds is no secret any more.
+// readKeyFile reads a key file; it wraps fs.ErrNotExist if there is none. It refuses a
+// file that other users can read, because its content is no secret any more.
 func readKeyFile(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -38,9 +38,8 @@ func readKeyFile(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxKeyFile))
 }
 
-// writeKeyFile puts data into a file that only we can read, in a directory that is made
-// when it is missing. When it returns, the file holds data, also after a power cut; when it
-// fails, the file is what it was.
+// writeKeyFile writes a file that only its owner can read, and creates its directory if
+// needed. The write is atomic and durable: after an error the file is unchanged.
 func writeKeyFile(path string, data []byte) (err error) {
 	dir := filepath.Dir(path)
 	if err := makeKeyDir(dir); err != nil {
@@ -65,7 +64,7 @@ func writeKeyFile(path string, data []byte) (err error) {
 	return syncDir(dir)
 }
 
-// makeKeyDir makes a directory, in one that is there, and makes it durable.
+// makeKeyDir creates a directory below an existing one and makes it durable.
 func makeKeyDir(dir string) error {
 	err := os.Mkdir(dir, keyDirMode)
 	if errors.Is(err, fs.ErrExist) {

@@ -13,15 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Peer is who is at the other end of a unix socket, as the kernel tells: as of when it
-// connected, whatever became of the process since.
+// Peer identifies the process at the other end of a unix socket, as of when it connected
+// (SO_PEERCRED).
 type Peer struct {
 	PID      int32
 	UID, GID uint32
 	Groups   []uint32 // supplementary ones (SO_PEERGROUPS, Linux 4.13)
 }
 
-// PeerOf asks the kernel; false when the connection is no unix socket.
+// PeerOf asks the kernel for the peer; false if the connection is no unix socket.
 func PeerOf(conn net.Conn) (Peer, bool) {
 	uc, ok := conn.(*net.UnixConn)
 	if !ok {
@@ -45,11 +45,12 @@ func PeerOf(conn net.Conn) (Peer, bool) {
 	return Peer{PID: cred.Pid, UID: cred.Uid, GID: cred.Gid, Groups: groups}, true
 }
 
-// maxGroups is how many supplementary groups a process can have (NGROUPS_MAX).
+// maxGroups is the largest number of supplementary groups of a process (NGROUPS_MAX).
 const maxGroups = 65536
 
-// peerGroups are the supplementary groups of the peer of a unix socket; none when the kernel
-// does not tell. /proc would tell those of whoever has the process id by now.
+// peerGroups returns the supplementary groups of the peer of a unix socket; none if the
+// kernel does not support SO_PEERGROUPS. /proc would give those of any process that has
+// the process ID by now.
 func peerGroups(fd int) []uint32 {
 	for n := 64; n <= maxGroups; {
 		groups := make([]uint32, n)
@@ -69,18 +70,18 @@ func peerGroups(fd int) []uint32 {
 	return nil
 }
 
-// Local tells what the users of this box may do over the unix socket. The zero Local
-// knows no group: root and the user that the appliance runs as may do everything, and whom
-// the mode of the socket lets in besides may read.
+// Local authorizes local users on the unix socket. Root and the appliance's own user are
+// admins; any other user that the mode of the socket lets in is a reader. The zero Local
+// has no admin group.
 type Local struct {
 	group   uint32
 	grouped bool
 }
 
-// LocalGroup is a Local with a group whose members may do everything.
+// LocalGroup returns a Local with a group whose members are admins.
 func LocalGroup(gid uint32) Local { return Local{group: gid, grouped: true} }
 
-// LookupGroup is the number of a group of this box, given by its name or its number.
+// LookupGroup returns the ID of a group of this host, given by name or ID.
 func LookupGroup(name string) (uint32, error) {
 	text := name
 	if g, err := user.LookupGroup(name); err == nil {
@@ -93,10 +94,10 @@ func LookupGroup(name string) (uint32, error) {
 	return uint32(gid), nil
 }
 
-// noGroup is what chown(2) takes for "leave it".
+// noGroup is chown(2)'s value for "leave unchanged".
 const noGroup = 1<<32 - 1
 
-// User is who is at the other end of a socket, and what they may do.
+// User returns the user and role of the peer of a socket.
 func (l Local) User(p Peer) User {
 	name := "uid:" + strconv.FormatUint(uint64(p.UID), 10)
 	if p.UID == 0 {

@@ -16,33 +16,33 @@ import (
 )
 
 const (
-	// tokenPrefix begins every token, so that a person, or a scanner for leaked secrets,
-	// knows one. The number is that of the form of what follows.
+	// tokenPrefix begins every token, so that people and secret scanners recognize one.
+	// The number is the version of the format.
 	tokenPrefix = "svcctl1."
-	// tokenKeyName is the file of the key, in the directory of the keys.
+	// tokenKeyName is the file of the signing key in the key directory.
 	tokenKeyName = "token.key"
-	// tokenKeyBytes is the size of the key: that of the hash (RFC 2104, section 3).
+	// tokenKeyBytes is the size of the key in bytes: that of the hash (RFC 2104, section
+	// 3).
 	tokenKeyBytes = sha256.Size
-	// maxToken bounds a token in bytes.
+	// maxToken bounds the length of a token in bytes.
 	maxToken = 1 << 10
-	// maxTokenName is how long the name of a token may be, in bytes.
+	// maxTokenName bounds the length of a token's name in bytes.
 	maxTokenName = 64
 	// clockSkew is how far in the future a token may have been issued: the clock may have
 	// been set back a little since.
 	clockSkew = time.Minute
 
-	// DefaultTokenLife is how long a token is valid when nothing else is asked for.
+	// DefaultTokenLife is the default lifetime of a token.
 	DefaultTokenLife = time.Hour
-	// MaxTokenLife is the longest that a token can be valid.
+	// MaxTokenLife is the longest lifetime of a token.
 	MaxTokenLife = 30 * 24 * time.Hour
 )
 
-// ErrToken says that a token is none of ours, or not valid any more.
+// ErrToken means that a token is invalid, expired or revoked.
 var ErrToken = errors.New("the token is not valid")
 
-// Tokens issues bearer tokens and knows them again. A token says itself who it is for,
-// what they may do and until when, under a signature (HMAC-SHA256, RFC 2104). Its
-// methods are safe for concurrent use.
+// Tokens issues and verifies bearer tokens. A token contains its user, role and expiry,
+// signed with HMAC-SHA256 (RFC 2104). It is safe for concurrent use.
 type Tokens struct {
 	path string
 	now  func() time.Time
@@ -52,7 +52,7 @@ type Tokens struct {
 	revoked chan struct{} // closed when key is replaced
 }
 
-// OpenTokens reads the key from a directory, or makes both.
+// OpenTokens reads the signing key from a directory, or creates both.
 func OpenTokens(dir string) (*Tokens, error) {
 	t := &Tokens{path: filepath.Join(dir, tokenKeyName), now: time.Now, revoked: make(chan struct{})}
 	key, err := readKeyFile(t.path)
@@ -69,8 +69,8 @@ func OpenTokens(dir string) (*Tokens, error) {
 	return t, nil
 }
 
-// RevokeAll replaces the key: no token that was issued before is valid any more. After an
-// error they are valid still.
+// RevokeAll replaces the key, which invalidates all tokens issued before. After an error
+// they are still valid.
 func (t *Tokens) RevokeAll() error {
 	key := make([]byte, tokenKeyBytes)
 	rand.Read(key) // never fails
@@ -85,14 +85,14 @@ func (t *Tokens) RevokeAll() error {
 	return nil
 }
 
-// Revoked is closed when the tokens are revoked that are valid now.
+// Revoked returns a channel that is closed when the current tokens are revoked.
 func (t *Tokens) Revoked() <-chan struct{} {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return t.revoked
 }
 
-// claims is what a token says.
+// claims is the content of a token.
 type claims struct {
 	Name    string `json:"n"`
 	Role    string `json:"r"`
@@ -100,8 +100,8 @@ type claims struct {
 	Expires int64  `json:"e"`
 }
 
-// Issue makes a token for a user that is valid for so long, in whole seconds; and when it
-// ends.
+// Issue returns a token for a user with the given lifetime, truncated to seconds, and its
+// expiry.
 func (t *Tokens) Issue(u User, life time.Duration) (text string, expires time.Time, err error) {
 	switch {
 	case u.Role != Reader && u.Role != Admin:
@@ -130,8 +130,8 @@ func (t *Tokens) sign(text string) []byte {
 	return mac.Sum(nil)
 }
 
-// Verify is who a token is for, and until when it is valid. The error wraps ErrToken, and
-// says to its holder why; it tells nothing to who has no valid signature.
+// Verify returns the user and the expiry of a token. The error wraps ErrToken and states
+// the reason, but only to a client with a valid signature.
 func (t *Tokens) Verify(text string) (User, time.Time, error) {
 	c, err := t.read(text)
 	if err != nil {
@@ -151,7 +151,7 @@ func (t *Tokens) Verify(text string) (User, time.Time, error) {
 	return newUser(c.Name, role), expires, nil
 }
 
-// read is what a token says, once its signature was checked.
+// read decodes a token whose signature was verified.
 func (t *Tokens) read(text string) (c claims, err error) {
 	cut := strings.LastIndexByte(text, '.')
 	if len(text) > maxToken || cut < 0 || !strings.HasPrefix(text, tokenPrefix) {
@@ -172,12 +172,12 @@ func (t *Tokens) read(text string) (c claims, err error) {
 	return c, nil
 }
 
-// ErrRole says that somebody asks for more than they may do themselves.
+// ErrRole means that a user requests more than their own role.
 var ErrRole = errors.New("nobody can give more than they may do")
 
-// Delegate is the user that a token is for which somebody asks for: with at most their own
-// role (else ErrRole is wrapped), and their own name in front of that of the token, or of a
-// role that is less than theirs.
+// Delegate returns the user of a token that another user requests. Its role is at most
+// the requester's (else ErrRole is wrapped). Its name is the requester's, followed by the
+// token's name or by a lesser role.
 func Delegate(by User, role Role, name string) (User, error) {
 	if role > by.Role {
 		return User{}, fmt.Errorf("%w: %s is a %s, and the token is for the role %s: ask for --role %s, or as root", ErrRole, by.Name, by.Role, role, by.Role)

@@ -5,13 +5,13 @@ import (
 	"fmt"
 )
 
-// Role is what somebody may do.
+// Role is a set of permissions.
 type Role int
 
 const (
-	Nobody Role = iota // nothing
+	Nobody Role = iota // no permission
 	Reader             // get, list, watch
-	Admin              // everything
+	Admin              // all requests
 )
 
 // The names of the roles, as tokens and flags have them.
@@ -21,7 +21,7 @@ const (
 	nameAdmin  = "admin"
 )
 
-// String is "reader" or "admin".
+// String returns "reader" or "admin".
 func (r Role) String() string {
 	switch r {
 	case Reader:
@@ -32,7 +32,7 @@ func (r Role) String() string {
 	return nameNobody
 }
 
-// ParseRole reads the name of a role that somebody can be given.
+// ParseRole parses the name of a role that can be granted.
 func ParseRole(name string) (Role, error) {
 	switch name {
 	case nameReader:
@@ -51,17 +51,17 @@ const (
 	GroupReaders         = "svcctl:readers"
 )
 
-// Anonymous is the name of who does not say who they are.
+// Anonymous is the name of a user without credentials.
 const Anonymous = "system:anonymous"
 
-// User is who makes a request.
+// User is the authenticated user of a request.
 type User struct {
 	Name   string   // "root", "uid:1000", "root:ci" for a token that root has named ci
 	Groups []string // as SelfSubjectReview tells them
 	Role   Role
 }
 
-// newUser is a user of a role, with the groups that go with it.
+// newUser returns a user with a role and the groups that belong to it.
 func newUser(name string, role Role) User {
 	u := User{Name: name, Role: role, Groups: []string{GroupAuthenticated}}
 	switch role {
@@ -73,17 +73,17 @@ func newUser(name string, role Role) User {
 	return u
 }
 
-// Nameless is the user of a request that shows no token.
+// Nameless is the user of a request without a token.
 func Nameless() User {
 	return User{Name: Anonymous, Groups: []string{GroupUnauthenticated}}
 }
 
 type userKey struct{}
 
-// With is a context in which a request of a user is served.
+// With returns a context that carries the user of a request.
 func With(ctx context.Context, u User) context.Context { return context.WithValue(ctx, userKey{}, u) }
 
-// From is the user of a request's context; the zero User when nobody is known.
+// From returns the user of a request's context, or the zero User.
 func From(ctx context.Context) User {
 	u, _ := ctx.Value(userKey{}).(User)
 	return u

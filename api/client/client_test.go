@@ -128,7 +128,6 @@ func TestContext(t *testing.T) {
 	socket := serve(t, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	began := time.Now()
 	if _, err := client.New(socket).Wait(ctx, client.Synced, time.Minute); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Wait: %v", err)
 	}
@@ -136,8 +135,5 @@ func TestContext(t *testing.T) {
 	defer cancel()
 	if _, err := client.New(filepath.Join(t.TempDir(), "none")).Wait(ctx, client.Synced, time.Minute); err == nil {
 		t.Errorf("Wait for nobody: %v", err)
-	}
-	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("it took %s to give up", took)
 	}
 }

@@ -54,15 +54,6 @@ func (c *Client) Each(ctx context.Context, path string, query url.Values, f func
 	return meta.Metadata, err
 }
 
-// Create makes an object in the collection at a path.
-func (c *Client) Create(ctx context.Context, path string, query url.Values, o Object) (Object, error) {
-	body, err := json.Marshal(o)
-	if err != nil {
-		return nil, err
-	}
-	return c.send(ctx, request{method: http.MethodPost, path: path, query: query, form: jsonType, body: body})
-}
-
 // Patch changes the object at a path; form is the media type of the patch.
 func (c *Client) Patch(ctx context.Context, path string, query url.Values, form string, patch []byte) (Object, error) {
 	return c.send(ctx, request{method: http.MethodPatch, path: path, query: query, form: form, body: patch})

@@ -155,12 +155,8 @@ func TestWatchEnds(t *testing.T) {
 	})))
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	began := time.Now()
 	if err := c.Watch(ctx, "/w", nil, func(client.Change) error { return nil }); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v", err)
-	}
-	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("it took %s", took)
 	}
 }
 

@@ -106,7 +106,7 @@ func (d *diagnosis) place(q Question) {
 	}
 }
 
-// inRange tells whether an address lies in 10.0.0.0/8 or 10.0.0.1-10.0.0.9.
+// inRange reports whether an address lies in 10.0.0.0/8 or 10.0.0.1-10.0.0.9.
 func inRange(addr netip.Addr, text string) bool {
 	if prefix, err := netip.ParsePrefix(text); err == nil {
 		return prefix.Contains(addr)

@@ -142,7 +142,7 @@ func (d *diagnosis) exists() bool {
 	return false
 }
 
-// isSource tells whether a path is a watched directory, which is told by itself.
+// isSource reports whether a path is a watched directory, which is told by itself.
 func (d *diagnosis) isSource(path string) bool {
 	return slices.ContainsFunc(d.Status.Sources, func(s wire.Source) bool { return s.Dir == path })
 }
@@ -294,7 +294,7 @@ func (d *diagnosis) ports() []object.ServicePort {
 	return ports
 }
 
-// asksNodePort tells whether a port of the box is asked for: one without an address, or at
+// asksNodePort reports whether a port of the box is asked for: one without an address, or at
 // an address that is not the Service's.
 func (d *diagnosis) asksNodePort() bool {
 	q := d.Question

@@ -95,7 +95,7 @@ func (d *diagnosis) tally(port object.ServicePort) (t tally, others []string) {
 	return t, slices.Compact(others)
 }
 
-// wantsFamily tells whether endpoints of an address type matter for what is asked for.
+// wantsFamily reports whether endpoints of an address type matter for what is asked for.
 func (d *diagnosis) wantsFamily(addressType string) bool {
 	if a := d.Question.Address; a.IsValid() {
 		return addressType == map[bool]string{true: object.IPv4, false: object.IPv6}[a.Is4()]
@@ -193,7 +193,7 @@ func pairs(m map[string]string) string {
 	return strings.Join(all, ",")
 }
 
-// isLocal tells whether an endpoint is on this box.
+// isLocal reports whether an endpoint is on this box.
 func (d *diagnosis) isLocal(node *string) bool {
 	if deref(node) == "" {
 		return d.NodelessLocal
@@ -227,7 +227,7 @@ func (d *diagnosis) policies() {
 	}
 }
 
-// external tells whether what is asked for may be an address outside of the cluster range.
+// external reports whether what is asked for may be an address outside of the cluster range.
 func (d *diagnosis) external() bool {
 	if d.Question.Address.IsValid() {
 		return !d.isClusterIP(d.Question.Address)

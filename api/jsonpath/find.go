@@ -21,7 +21,7 @@ func (t *Template) Execute(w io.Writer, object any) error {
 	return err
 }
 
-// Find is the values that the template's expressions find in an object.
+// Find returns the values that the template's expressions find in an object.
 func (t *Template) Find(object any) []any {
 	e := &evaluation{root: object}
 	var found []any
@@ -33,7 +33,7 @@ func (t *Template) Find(object any) []any {
 	return found
 }
 
-// evaluation looks into one object.
+// evaluation evaluates paths in one object.
 type evaluation struct{ root any }
 
 func (e *evaluation) write(b *strings.Builder, nodes []node, here any) error {
@@ -63,7 +63,7 @@ func (e *evaluation) write(b *strings.Builder, nodes []node, here any) error {
 	return nil
 }
 
-// Text is how a value is written: scalars as they are, the rest as JSON.
+// Text formats a value: scalars as text, others as JSON.
 func Text(value any) (string, error) {
 	switch v := value.(type) {
 	case nil:
@@ -80,7 +80,7 @@ func Text(value any) (string, error) {
 	return fmt.Sprint(value), nil
 }
 
-// find follows a path.
+// find evaluates a path.
 func (e *evaluation) find(path pathNode, here any) []any {
 	found := []any{here}
 	for _, s := range path {
@@ -134,7 +134,8 @@ func (e *evaluation) step(s step, from []any) []any {
 	return to
 }
 
-// children are what stands in a list, or in a mapping in the order of its keys.
+// children returns the items of a list, or the values of a mapping in the order of its
+// keys.
 func children(v any) []any {
 	switch v := v.(type) {
 	case []any:
@@ -149,7 +150,7 @@ func children(v any) []any {
 	return nil
 }
 
-// items are what a filter chooses from: those of a list, or a single value.
+// items returns the candidates of a filter: the items of a list, or a single value.
 func items(v any) []any {
 	if list, is := v.([]any); is {
 		return list
@@ -157,7 +158,7 @@ func items(v any) []any {
 	return []any{v}
 }
 
-// below appends a value and all below it.
+// below appends a value and all its descendants.
 func below(to []any, v any) []any {
 	to = append(to, v)
 	for _, child := range children(v) {
@@ -166,7 +167,8 @@ func below(to []any, v any) []any {
 	return to
 }
 
-// of is what a slice or an index takes from a list; negative numbers count from its end.
+// of returns the items of a list that a slice or an index selects; negative numbers count
+// from the end.
 func (s sliceStep) of(list []any) []any {
 	from := func(n int) int {
 		if n < 0 {
@@ -197,8 +199,8 @@ func (s sliceStep) of(list []any) []any {
 	return to
 }
 
-// passes tells whether a value passes a filter: without an operator when the left side
-// is there, else when any value on the left compares so with one on the right.
+// passes reports whether a value passes a filter. Without an operator the left side must
+// exist; otherwise any value on the left must compare with any on the right.
 func (e *evaluation) passes(f filterStep, here any) bool {
 	left := e.values(f.left, here)
 	if f.op == "" {
@@ -238,8 +240,8 @@ func compares(left any, op string, right any) bool {
 	return comparable && c >= 0 // >=
 }
 
-// Compare compares two scalars: numbers by value, texts by their bytes, false before
-// true. Values of different forms cannot be compared.
+// Compare compares two scalars: numbers by value, strings by their bytes, false before
+// true. Values of different types are not comparable.
 func Compare(a, b any) (c int, comparable bool) {
 	if x, ok := number(a); ok {
 		if y, ok := number(b); ok {

@@ -8,31 +8,31 @@ import (
 )
 
 const (
-	// maxTemplate is the longest template in bytes: one fits on a command line.
+	// maxTemplate bounds the length of a template in bytes: one fits on a command line.
 	maxTemplate = 64 << 10
-	// maxDepth is how deep ranges and filters may stand in each other.
+	// maxDepth bounds the nesting of ranges and filters.
 	maxDepth = 32
 )
 
-// A Template is a text with expressions.
+// Template is a parsed template: text with expressions.
 type Template struct{ nodes []node }
 
 // node is a part of a template.
 type node interface{}
 
 type (
-	// textNode is written as it is.
+	// textNode is literal text.
 	textNode string
-	// pathNode is written as the values it finds.
+	// pathNode is replaced by the values that it finds.
 	pathNode []step
-	// rangeNode is written once for each value that its path finds.
+	// rangeNode is repeated for each value that its path finds.
 	rangeNode struct {
 		path pathNode
 		body []node
 	}
 )
 
-// step goes from values to values below them.
+// step maps values to their descendants.
 type step interface{}
 
 type (
@@ -51,14 +51,14 @@ type (
 	}
 )
 
-// operand is a path, or a value.
+// operand is a path or a literal.
 type operand struct {
 	path  pathNode
 	value any // string, float64, bool or nil
 }
 
-// Parse reads a template. Text without braces is one expression: "metadata.name" and
-// ".metadata.name" are "{.metadata.name}".
+// Parse parses a template. Text without braces is one expression: "metadata.name" and
+// ".metadata.name" mean "{.metadata.name}".
 func Parse(text string) (*Template, error) {
 	if len(text) > maxTemplate {
 		return nil, fmt.Errorf("a template of %d bytes, more than %d", len(text), maxTemplate)
@@ -77,7 +77,7 @@ func Parse(text string) (*Template, error) {
 	return &Template{nodes}, nil
 }
 
-// ParseExpression reads a single expression, with or without braces, and refuses text
+// ParseExpression parses a single expression, with or without braces, and refuses text
 // around it.
 func ParseExpression(text string) (*Template, error) {
 	t, err := Parse(text)
@@ -92,16 +92,16 @@ func ParseExpression(text string) (*Template, error) {
 	return nil, errors.New("want one expression, such as {.metadata.name}")
 }
 
-// parser stands at a byte of a template.
+// parser is a position in a template.
 type parser struct {
 	text string
 	at   int
 }
 
-// rest is what is not read yet.
+// rest returns the unread text.
 func (p *parser) rest() string { return p.text[p.at:] }
 
-// skip goes over a text if it is next.
+// skip skips a text if it comes next, and reports whether it did.
 func (p *parser) skip(text string) bool {
 	if !strings.HasPrefix(p.rest(), text) {
 		return false
@@ -116,7 +116,7 @@ func (p *parser) blanks() {
 	}
 }
 
-// nodes reads parts up to the end, or up to {end} inside of a range.
+// nodes parses nodes up to the end, or inside a range up to {end}.
 func (p *parser) nodes(depth int, inside bool) ([]node, error) {
 	if depth > maxDepth {
 		return nil, fmt.Errorf("ranges more than %d deep", maxDepth)
@@ -159,7 +159,7 @@ func (p *parser) nodes(depth int, inside bool) ([]node, error) {
 	return nodes, nil
 }
 
-// word goes over a word that a blank or a brace ends.
+// word skips a word that ends at a blank or a brace, and reports whether it did.
 func (p *parser) word(word string) bool {
 	after := strings.TrimPrefix(p.rest(), word)
 	if len(after) == len(p.rest()) || after != "" && !strings.ContainsAny(after[:1], " \t\n}") {
@@ -190,7 +190,7 @@ func (p *parser) ranged(depth int) (rangeNode, error) {
 	return rangeNode{path, body}, err
 }
 
-// expressions are texts in quotes and paths up to the closing brace.
+// expressions parses strings and paths up to the closing brace.
 func (p *parser) expressions(depth int) ([]node, error) {
 	var nodes []node
 	for {
@@ -216,7 +216,7 @@ func (p *parser) expressions(depth int) ([]node, error) {
 	}
 }
 
-// quoted reads a text in quotes, with the escapes of Go and JSON.
+// quoted parses a quoted string with the escapes of Go and JSON.
 func (p *parser) quoted() (string, error) {
 	quote := p.text[p.at]
 	for i := p.at + 1; i < len(p.text); i++ {
@@ -239,7 +239,7 @@ func (p *parser) quoted() (string, error) {
 	return "", fmt.Errorf("a closing %c is missing", quote)
 }
 
-// path reads a path; it ends before a blank, a brace, a parenthesis or an operator.
+// path parses a path; it ends before a blank, a brace, a parenthesis or an operator.
 func (p *parser) path(depth int) (pathNode, error) {
 	path := pathNode{}
 	start := p.at
@@ -284,7 +284,7 @@ func (p *parser) path(depth int) (pathNode, error) {
 	return path, nil
 }
 
-// name reads the name of a field. A backslash takes away the meaning of the next byte.
+// name parses the name of a field. A backslash escapes the next byte.
 func (p *parser) name() (step, error) {
 	if p.skip("*") {
 		return wildcardStep{}, nil
@@ -303,7 +303,7 @@ func (p *parser) name() (step, error) {
 	return fieldStep(b.String()), nil
 }
 
-// bracket reads what stands between [ and ].
+// bracket parses the text between [ and ].
 func (p *parser) bracket(depth int) (step, error) {
 	p.blanks()
 	if p.skip("?(") {
@@ -331,7 +331,7 @@ func (p *parser) bracket(depth int) (step, error) {
 	}
 }
 
-// subscript is '*', a name in quotes, an index or a slice.
+// subscript parses '*', a quoted name, an index or a slice.
 func (p *parser) subscript() (step, error) {
 	if p.at < len(p.text) && (p.text[p.at] == '\'' || p.text[p.at] == '"') {
 		name, err := p.quoted()
@@ -367,10 +367,10 @@ func (p *parser) subscript() (step, error) {
 	return sliceStep{numbers[0], numbers[1], numbers[2], len(parts) == 1}, nil
 }
 
-// operators are those of filters, the longer ones first.
+// operators are the operators of filters, longer ones first.
 var operators = []string{"==", "!=", "<=", ">=", "<", ">"}
 
-// filter reads what stands between [?( and )].
+// filter parses the text between [?( and )].
 func (p *parser) filter(depth int) (step, error) {
 	if depth > maxDepth {
 		return nil, fmt.Errorf("filters more than %d deep", maxDepth)

@@ -44,7 +44,7 @@ func parseAccept(header []string) []clause {
 // wildcards is how little a clause says: 0 for a type, 1 for type/*, 2 for */*.
 func (c clause) wildcards() int { return strings.Count(c.mediaType, "*") }
 
-// takes tells whether a media type without parameters is one that the clause means.
+// takes reports whether a media type without parameters is one that the clause means.
 func (c clause) takes(mediaType string) bool {
 	if c.mediaType == mediaType || c.mediaType == "*/*" {
 		return true
@@ -53,13 +53,13 @@ func (c clause) takes(mediaType string) bool {
 	return isRange && strings.HasPrefix(mediaType, kind+"/")
 }
 
-// accepts tells whether a header accepts a media type without parameters; no header
+// accepts reports whether a header accepts a media type without parameters; no header
 // accepts everything.
 func accepts(header []string, mediaType string) bool {
 	return len(header) == 0 || slices.ContainsFunc(parseAccept(header), func(c clause) bool { return c.takes(mediaType) })
 }
 
-// asksFor tells whether a list of encodings, as in Accept-Encoding, has one of a name.
+// asksFor reports whether a list of encodings, as in Accept-Encoding, has one of a name.
 func asksFor(header []string, encoding string) bool {
 	return slices.ContainsFunc(strings.Split(strings.Join(header, ","), ","), func(text string) bool {
 		name, quality, _ := strings.Cut(text, ";")

@@ -7,8 +7,8 @@ import (
 	"net/http"
 	"slices"
 
-	"svcctl.io/svcctl/api/fields"
-	"svcctl.io/svcctl/api/schema"
+	fields "svcctl.io/svcctl/store/managedfields"
+	"svcctl.io/svcctl/store/schema"
 )
 
 // apply answers a server-side apply (PATCH with application/apply-patch+yaml) of an

@@ -15,10 +15,6 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-func contextFor(d time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), d)
-}
-
 // many puts so many Services into a world.
 func (w *world) many(count int) {
 	w.Helper()

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"svcctl.io/svcctl/api/auth"
-	"svcctl.io/svcctl/api/schema"
+	"svcctl.io/svcctl/store/schema"
 )
 
 // endless is a body of which a number of bytes come, and then nothing until the end of the test.

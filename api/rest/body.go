@@ -9,11 +9,11 @@ import (
 	"slices"
 	"strings"
 
-	"svcctl.io/svcctl/api/kind"
-	"svcctl.io/svcctl/api/protobuf"
-	"svcctl.io/svcctl/api/schema"
+	"svcctl.io/svcctl/api/kube/protobuf"
+	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/schema"
 )
 
 // bodyTypes are the media types of bodies that hold an object; no type is the first.

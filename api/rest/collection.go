@@ -1,8 +1,8 @@
 package rest
 
 import (
-	"svcctl.io/svcctl/api/kind"
 	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -71,7 +71,7 @@ func (c stored) follow(namespace string, _ uint64) (follower, error) {
 	}, nil
 }
 
-// isIn tells whether an object is in a namespace, "" being any.
+// isIn reports whether an object is in a namespace, "" being any.
 func isIn(ref object.Ref, namespace string) bool {
 	return namespace == "" || ref.Namespace == namespace
 }

@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"net/http"
 
-	"svcctl.io/svcctl/api/kind"
-	"svcctl.io/svcctl/api/schema"
 	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/schema"
 )
 
 // maxNameTries is how many names are tried for an object that leaves its name to the

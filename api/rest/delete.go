@@ -8,11 +8,11 @@ import (
 	"slices"
 	"strconv"
 
-	"svcctl.io/svcctl/api/protobuf"
-	"svcctl.io/svcctl/api/schema"
-	"svcctl.io/svcctl/api/table"
+	"svcctl.io/svcctl/api/kube/protobuf"
+	"svcctl.io/svcctl/api/kube/table"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/schema"
 )
 
 // delete answers a DELETE of an object.

@@ -51,7 +51,7 @@ func (s *Server) removeDependents(writes []store.Write, results []store.Written)
 	}
 }
 
-// ownedBy tells whether an object belongs to one other, and to nothing else.
+// ownedBy reports whether an object belongs to one other, and to nothing else.
 func ownedBy(o object.Object, uid string) bool {
 	owners := o.GetMeta().OwnerReferences
 	return len(owners) > 0 && !slices.ContainsFunc(owners, func(owner object.OwnerReference) bool { return owner.UID != uid })

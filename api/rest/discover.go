@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"svcctl.io/svcctl/api/discovery"
-	"svcctl.io/svcctl/api/kind"
+	"svcctl.io/svcctl/api/kube/discovery"
+	"svcctl.io/svcctl/store/kind"
 )
 
 // discover answers what there is: /api, /api/v1, /apis, /apis/GROUP, /apis/GROUP/VERSION.

@@ -13,10 +13,10 @@
 //
 // A write (write.go) is planned on what is stored, committed on the condition that this still
 // stands, and planned again when it does not: the object is read (body.go), changed (update.go,
-// patch.go, apply.go), defaulted, told who manages which of its fields (api/fields), compared
+// patch.go, apply.go), defaulted, told who manages which of its fields (store/managedfields), compared
 // with what a manifest file declares about it (owner.go), and handed to the store, which
 // allocates and validates. What changes nothing is not written, and an application that says
-// what it said the last time is recognised before any of that. /svcctl/v1/apply applies a whole
+// what it said the last time is recognized before any of that. /svcctl/v1/apply applies a whole
 // stream of objects in a few commits (batch.go).
 //
 // Invariants: what is refused has changed nothing; what a file declares is changed by nobody else,

@@ -11,8 +11,8 @@ import (
 	"net/http"
 	"strings"
 
-	"svcctl.io/svcctl/api/schema"
 	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/schema"
 )
 
 // yamlLimit is how long a YAML document of a stream may be, in bytes.
@@ -52,7 +52,7 @@ func unreadable(err error) error {
 	return badRequest("error decoding patch: %v", err)
 }
 
-// looksLikeJSON tells whether the first thing in a text is an object or an array.
+// looksLikeJSON reports whether the first thing in a text is an object or an array.
 func looksLikeJSON(r *bufio.Reader) bool {
 	for n := 1; n <= r.Size(); n++ {
 		head, err := r.Peek(n)
@@ -170,7 +170,7 @@ func yamlText(r *bufio.Reader) ([]byte, error) {
 	}
 }
 
-// beginsDocument tells whether a line that starts with these bytes is the marker ---.
+// beginsDocument reports whether a line that starts with these bytes is the marker ---.
 func beginsDocument(line []byte) bool {
 	return bytes.HasPrefix(line, []byte("---")) && (len(line) == 3 || strings.IndexByte(" \t\r\n", line[3]) >= 0)
 }

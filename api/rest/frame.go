@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"time"
 
-	"svcctl.io/svcctl/api/table"
+	"svcctl.io/svcctl/api/kube/table"
 	"svcctl.io/svcctl/store/object"
 )
 

@@ -7,7 +7,7 @@ import (
 	"sort"
 	"strconv"
 
-	"svcctl.io/svcctl/api/table"
+	"svcctl.io/svcctl/api/kube/table"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/object"
 )

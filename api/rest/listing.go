@@ -8,7 +8,7 @@ import (
 	"iter"
 	"net/http"
 
-	"svcctl.io/svcctl/api/table"
+	"svcctl.io/svcctl/api/kube/table"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )

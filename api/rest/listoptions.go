@@ -74,7 +74,7 @@ func intIn(r *request, key string) (int64, error) {
 	return n, nil
 }
 
-// boolIn tells whether a query parameter is there and is not 0 or false, in which clients
+// boolIn reports whether a query parameter is there and is not 0 or false, in which clients
 // differ: some send True.
 func boolIn(r *request, key string) bool {
 	values := r.query[key]

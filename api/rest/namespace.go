@@ -7,8 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"svcctl.io/svcctl/api/kind"
 	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/object"
 )
 

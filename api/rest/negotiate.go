@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"svcctl.io/svcctl/api/table"
+	"svcctl.io/svcctl/api/kube/table"
 )
 
 const (
@@ -102,7 +102,7 @@ func formOf(c clause, verb string) (form, bool) {
 	return f, true
 }
 
-// wantsPretty tells whether the answer is for the eyes of somebody.
+// wantsPretty reports whether the answer is for the eyes of somebody.
 func wantsPretty(r *http.Request, query url.Values) bool {
 	if text := query.Get("pretty"); text != "" {
 		pretty, _ := strconv.ParseBool(text)

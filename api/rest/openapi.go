@@ -4,7 +4,7 @@ import (
 	"net/http"
 	"strings"
 
-	"svcctl.io/svcctl/api/schema"
+	"svcctl.io/svcctl/store/schema"
 )
 
 // openapi answers with the OpenAPI documents: /openapi/v2, /openapi/v3, and below it one

@@ -7,11 +7,11 @@ import (
 	"strings"
 	"time"
 
-	"svcctl.io/svcctl/api/fields"
-	"svcctl.io/svcctl/api/kind"
-	"svcctl.io/svcctl/api/schema"
 	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/kind"
+	fields "svcctl.io/svcctl/store/managedfields"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/schema"
 )
 
 const (

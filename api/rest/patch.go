@@ -4,9 +4,9 @@ import (
 	"errors"
 	"net/http"
 
-	"svcctl.io/svcctl/api/patch"
-	"svcctl.io/svcctl/api/schema"
+	"svcctl.io/svcctl/api/kube/patch"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/schema"
 )
 
 // The media types of patches.

@@ -4,14 +4,14 @@ import (
 	"slices"
 
 	"svcctl.io/svcctl/api/auth"
-	"svcctl.io/svcctl/api/kind"
+	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/object"
 )
 
 // reading are the verbs that change nothing.
 var reading = []string{"get", "list", "watch"}
 
-// may tells whether somebody may do something with objects of a kind. Who may only read
+// may reports whether somebody may do something with objects of a kind. Who may only read
 // may not read Secrets, as with the role "view" of Kubernetes, and may ask about himself.
 func may(role auth.Role, verb string, k kind.Kind) bool {
 	switch {

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"net/http"
 
-	"svcctl.io/svcctl/api/table"
+	"svcctl.io/svcctl/api/kube/table"
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"

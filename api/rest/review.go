@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"svcctl.io/svcctl/api/auth"
-	"svcctl.io/svcctl/api/kind"
+	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -32,7 +32,7 @@ func (s *Server) review(w http.ResponseWriter, r *request) error {
 
 const anything = "*"
 
-// accessOf tells whether somebody may do something.
+// accessOf reports whether somebody may do something.
 func accessOf(user auth.User, spec *object.SelfSubjectAccessReviewSpec) object.SubjectAccessReviewStatus {
 	allowed := user.Role == auth.Admin
 	if !allowed && spec.NonResourceAttributes != nil {
@@ -47,7 +47,7 @@ func accessOf(user auth.User, spec *object.SelfSubjectAccessReviewSpec) object.S
 	return object.SubjectAccessReviewStatus{Reason: "the role of " + user.Name + " is to read only"}
 }
 
-// mayDo tells whether somebody may do something with objects; "*" means each kind or
+// mayDo reports whether somebody may do something with objects; "*" means each kind or
 // verb that there is.
 func mayDo(role auth.Role, a *object.ResourceAttributes) bool {
 	asked := false

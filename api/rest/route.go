@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"svcctl.io/svcctl/api/auth"
-	"svcctl.io/svcctl/api/kind"
+	"svcctl.io/svcctl/store/kind"
 )
 
 // serve answers one request.
@@ -65,7 +65,7 @@ func partsOf(u *url.URL) ([]string, error) {
 	return parts, nil
 }
 
-// isDiscovery tells whether a path is that of a group version, or above.
+// isDiscovery reports whether a path is that of a group version, or above.
 func isDiscovery(parts []string) bool {
 	return parts[0] == "api" && len(parts) <= 2 || parts[0] == "apis" && len(parts) <= 3
 }
@@ -112,7 +112,7 @@ func (s *Server) verb(w http.ResponseWriter, r *request) error {
 	return s.deleteCollection(w, r)
 }
 
-// read takes the path of objects apart, and tells whether it is one of those old ones that
+// read takes the path of objects apart, and reports whether it is one of those old ones that
 // begin with /watch:
 //
 //	/api/v1/services

@@ -1,7 +1,7 @@
 package rest
 
 import (
-	"svcctl.io/svcctl/api/selector"
+	"svcctl.io/svcctl/api/kube/selector"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -38,10 +38,10 @@ func selectionOf(r *request) (selection, error) {
 	return s, nil
 }
 
-// everything tells whether nothing is left out.
+// everything reports whether nothing is left out.
 func (s selection) everything() bool { return s.labels.Empty() && s.fields.Empty() && s.name == "" }
 
-// selects tells whether an object is among them; nil is not.
+// selects reports whether an object is among them; nil is not.
 func (s selection) selects(o object.Object) bool {
 	return o != nil && (s.name == "" || s.name == o.GetMeta().Name) && s.labels.Matches(o.GetMeta().Labels) && s.fields.Matches(o)
 }

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"svcctl.io/svcctl/api/kind"
+	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/object"
 )
 

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"slices"
 
-	"svcctl.io/svcctl/api/fields"
-	"svcctl.io/svcctl/api/kind"
-	"svcctl.io/svcctl/api/schema"
 	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/kind"
+	fields "svcctl.io/svcctl/store/managedfields"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/schema"
 )
 
 // firstApply is the manager of what an object had before anybody applied to it, if nobody
@@ -35,7 +35,7 @@ func (s *Server) before(r *request, live object.Object, owner store.Owner) (vers
 	return v, err
 }
 
-// same tells whether a new version differs in nothing but the times of who manages which
+// same reports whether a new version differs in nothing but the times of who manages which
 // field.
 func (v version) same(o object.Object) bool {
 	meta := o.GetMeta()
@@ -77,7 +77,7 @@ func storable(o object.Object, k kind.Kind) error {
 	return nil
 }
 
-// sameObject tells whether two objects are the same in every way.
+// sameObject reports whether two objects are the same in every way.
 func sameObject(a, b object.Object) bool {
 	x, err1 := json.Marshal(a)
 	y, err2 := json.Marshal(b)

@@ -136,7 +136,7 @@ func (l *lookout) begin() error {
 	return nil
 }
 
-// wantsInitial tells whether the watch begins with what is there already: when it is told to,
+// wantsInitial reports whether the watch begins with what is there already: when it is told to,
 // or when it is told nothing.
 func (l *lookout) wantsInitial() bool {
 	if o := l.options; o.initial != nil {

@@ -14,10 +14,10 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/api/auth"
-	"svcctl.io/svcctl/api/kind"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )

@@ -7,11 +7,11 @@ import (
 	"slices"
 	"time"
 
-	"svcctl.io/svcctl/api/fields"
-	"svcctl.io/svcctl/api/schema"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/engine"
+	fields "svcctl.io/svcctl/store/managedfields"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/schema"
 )
 
 // maxTries is how often a change that names no version is made anew because somebody
@@ -214,7 +214,7 @@ func (s *Server) planUpdate(wr *writing, live object.Object, owner store.Owner) 
 	}}, nil
 }
 
-// going tells whether an object has to be written although nothing about it changes: it
+// going reports whether an object has to be written although nothing about it changes: it
 // goes when its last finalizer is gone.
 func going(live object.Object) bool {
 	meta := live.GetMeta()
@@ -265,7 +265,7 @@ func replace(content map[string]any, name string, value any) {
 	}
 }
 
-// fits tells whether what is written is the object of the path, and the version of it that
+// fits reports whether what is written is the object of the path, and the version of it that
 // is there.
 func fits(written map[string]any, live object.Object, wr *writing) error {
 	r, meta := wr.request, live.GetMeta()

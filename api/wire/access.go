@@ -8,7 +8,7 @@ const (
 	ReasonTooLarge        = "RequestEntityTooLarge"
 )
 
-// TokenRequest asks for a token: the body of POST /svcctl/v1/token.
+// TokenRequest is the body of POST /svcctl/v1/token.
 type TokenRequest struct {
 	Role     string   `json:"role,omitempty"`     // admin or reader; empty: the role of who asks
 	Duration Duration `json:"duration,omitempty"` // how long it is to be valid; 0 is an hour
@@ -23,21 +23,21 @@ type Token struct {
 	Expires time.Time `json:"expires"` // in UTC
 }
 
-// Revoked is the answer to DELETE /svcctl/v1/token: no token is valid any more.
+// Revoked is the answer to DELETE /svcctl/v1/token: all earlier tokens are invalid.
 type Revoked struct {
 	Revoked bool `json:"revoked"`
 }
 
-// Endpoint is where the API is served over TLS: the answer of /svcctl/v1/endpoint.
+// Endpoint is the TLS endpoint of the API: the answer to /svcctl/v1/endpoint.
 type Endpoint struct {
-	// Server is the URL for clients on this box.
+	// Server is the URL for clients on this host.
 	Server string `json:"server"`
-	// CertificateAuthority is the certificate of the server's CA, PEM; empty for a
-	// certificate that the operator gave.
+	// CertificateAuthority is the certificate of the server's own CA in PEM; empty if the
+	// operator provides the server's certificate.
 	CertificateAuthority string `json:"certificateAuthority,omitempty"`
 }
 
-// JournalEntry is one change of one object: a line of the answer of /svcctl/v1/journal.
+// JournalEntry is one change of an object: a line of the answer to /svcctl/v1/journal.
 type JournalEntry struct {
 	Revision  uint64    `json:"revision"`
 	Time      time.Time `json:"time"` // in UTC
@@ -45,7 +45,7 @@ type JournalEntry struct {
 	Kind      string    `json:"kind"`
 	Namespace string    `json:"namespace,omitempty"`
 	Name      string    `json:"name"`
-	// Who made it: a user of the API with field manager and User-Agent, a file, or a
+	// The author: a user of the API with field manager and User-Agent, a file, or a
 	// controller of the appliance.
 	User       string `json:"user,omitempty"`
 	Manager    string `json:"manager,omitempty"`

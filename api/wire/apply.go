@@ -8,13 +8,14 @@ const (
 	Refused    = "refused"
 )
 
-// Applied is what became of one object of a batch: one line of the answer to
+// Applied is the result of applying one object of a batch: a line of the answer to
 // /svcctl/v1/apply.
 type Applied struct {
 	Result string `json:"result"` // created, configured, unchanged or refused
-	// Object is what is stored, or would be; left out when it is refused.
+	// Object is the stored object, or with a dry run the object that would be stored;
+	// absent if it is refused.
 	Object map[string]any `json:"object,omitempty"`
-	// Status says why it is refused.
+	// Status is the reason of a refusal.
 	Status   *Failure `json:"status,omitempty"`
 	Warnings []string `json:"warnings,omitempty"`
 }

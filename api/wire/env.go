@@ -1,13 +1,13 @@
 package wire
 
-// Environment are the variables that tell a program where the Services of a namespace
-// are, the answer of /svcctl/v1/env.
+// Environment are the environment variables for the Services of a namespace: the answer
+// to /svcctl/v1/env.
 type Environment struct {
 	Namespace string     `json:"namespace"`
 	Variables []Variable `json:"variables"` // by Service; no name comes twice
 }
 
-// Variable is a variable of the environment.
+// Variable is an environment variable.
 type Variable struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`

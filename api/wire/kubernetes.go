@@ -1,6 +1,6 @@
 package wire
 
-// Failure is a meta/v1 Status with status Failure, which every error is answered with.
+// Failure is a meta/v1 Status with status Failure: the body of every error.
 type Failure struct {
 	Kind       string   `json:"kind"`
 	APIVersion string   `json:"apiVersion"`
@@ -9,7 +9,7 @@ type Failure struct {
 	Message    string   `json:"message"`
 	Reason     string   `json:"reason"`
 	Code       int      `json:"code"` // the HTTP status
-	// Details say what it is about; nil when there is nothing more to say.
+	// Details are further details; nil if there are none.
 	Details *FailureDetails `json:"details,omitempty"`
 }
 
@@ -20,11 +20,11 @@ type FailureDetails struct {
 	Kind   string         `json:"kind,omitempty"` // the plural, or the kind
 	UID    string         `json:"uid,omitempty"`
 	Causes []FailureCause `json:"causes,omitempty"`
-	// RetryAfterSeconds is when to try again; 0 is not said.
+	// RetryAfterSeconds is the time to wait before trying again; 0: unspecified.
 	RetryAfterSeconds int `json:"retryAfterSeconds,omitempty"`
 }
 
-// FailureCause is meta/v1 StatusCause: one of several things that are wrong.
+// FailureCause is meta/v1 StatusCause: one of several errors.
 type FailureCause struct {
 	Reason  string `json:"reason,omitempty"` // FieldValueInvalid, FieldManagerConflict
 	Message string `json:"message,omitempty"`
@@ -45,7 +45,7 @@ const (
 	ReasonUnauthorized       = "Unauthorized"
 )
 
-// NewFailure is the Failure that goes with an HTTP status code.
+// NewFailure returns the Failure for an HTTP status code.
 func NewFailure(code int, reason, message string) *Failure {
 	return &Failure{
 		Kind: "Status", APIVersion: "v1", Status: "Failure",
@@ -53,11 +53,11 @@ func NewFailure(code int, reason, message string) *Failure {
 	}
 }
 
-// Error is the message, for people.
+// Error returns the message.
 func (f *Failure) Error() string { return f.Message }
 
-// Version is version.Info of Kubernetes. Major, Minor and the start of GitVersion
-// name the Kubernetes release whose API is spoken: kubectl compares it with its own.
+// Version is version.Info of Kubernetes. Major, Minor and the start of GitVersion name
+// the Kubernetes release of the API: kubectl compares it with its own.
 type Version struct {
 	Major        string `json:"major"`
 	Minor        string `json:"minor"`

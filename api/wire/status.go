@@ -8,42 +8,42 @@ import (
 	"unicode"
 )
 
-// Status is what the appliance says about itself.
+// Status is the status of the appliance.
 type Status struct {
-	// Version is the version of the program that serves.
+	// Version is the version of the serving program.
 	Version string `json:"version"`
-	// NodeName is who "local" is.
+	// NodeName is the node whose endpoints are local.
 	NodeName string `json:"nodeName"`
-	// Started is when the appliance started, in UTC.
+	// Started is the start of the appliance, in UTC.
 	Started time.Time `json:"started"`
-	// Ready tells whether every source has been read once and what was accepted
-	// then is in the kernel.
+	// Ready means that every source has been read once and what was accepted then is in
+	// the kernel.
 	Ready bool `json:"ready"`
-	// Reason says why it is not ready or not synced, where there is more to say than that
-	// a change is under way.
+	// Reason explains why the appliance is not ready or not synced, unless a change is
+	// just being applied.
 	Reason string `json:"reason,omitempty"`
-	// Synced tells whether everything accepted so far is in the kernel, and was not changed
-	// there by somebody else.
+	// Synced means that everything accepted so far is in the kernel, unchanged by other
+	// programs.
 	Synced   bool     `json:"synced"`
 	Revision Revision `json:"revision"`
-	// Sources are the watched directories, in the order they were given.
+	// Sources are the watched directories in the order of the flags.
 	Sources []Source `json:"sources"`
 	Counts  Counts   `json:"counts"`
-	// LastTransaction is the newest one that the kernel took; nil before the first.
+	// LastTransaction is the newest committed one; nil before the first.
 	LastTransaction *Transaction `json:"lastTransaction,omitempty"`
-	// Problems are what was refused or deserves a look, sorted by file, line and object.
+	// Problems are refused or doubtful objects, sorted by file, line and object.
 	Problems []Problem `json:"problems"`
 	Kernel   Kernel    `json:"kernel"`
-	// ForeignChanges counts the transactions of other programs that touched our
-	// tables since the start.
+	// ForeignChanges counts the transactions of other programs that touched our tables
+	// since the start.
 	ForeignChanges uint64 `json:"foreignChanges"`
-	// HeldRemovals is how many Services vanished from the manifests in such numbers that
-	// they stay in force until that is confirmed.
+	// HeldRemovals is the number of Services whose removal waits for confirmation,
+	// because too many vanished from the manifests at once.
 	HeldRemovals int `json:"heldRemovals,omitempty"`
 }
 
-// Revision counts accepted changes. It grows over restarts too, and stays below
-// 2^53, so that every JSON reader keeps it exact.
+// Revision counts accepted changes. It also grows over restarts, and stays below 2^53, so
+// that every JSON reader keeps it exact.
 type Revision struct {
 	Accepted   uint64 `json:"accepted"`   // the newest change accepted
 	Programmed uint64 `json:"programmed"` // the newest change that is in the kernel
@@ -64,7 +64,7 @@ type Source struct {
 	Error string `json:"error,omitempty"` // why it is unavailable
 }
 
-// Counts are the sizes of what is served.
+// Counts are numbers of objects and endpoints.
 type Counts struct {
 	Services     int `json:"services"`
 	ServicePorts int `json:"servicePorts"`
@@ -88,7 +88,7 @@ const (
 	SeverityWarning = "warning" // it is in force, but deserves a look
 )
 
-// Problem is something refused, or in force but doubtful.
+// Problem is a refused object, or one that is in force but doubtful.
 type Problem struct {
 	Object   string `json:"object,omitempty"` // "Service default/web"; empty: the file as a whole
 	File     string `json:"file,omitempty"`
@@ -100,8 +100,9 @@ type Problem struct {
 	Severity string `json:"severity"` // error or warning
 }
 
-// String is the problem in one line: "web.yaml:12:9: Service default/web: spec.ports[0].port: message".
-// What is not printable is escaped: names and values come from files.
+// String returns the problem on one line: "web.yaml:12:9: Service default/web:
+// spec.ports[0].port: message". It escapes unprintable characters, because names and
+// values come from files.
 func (p Problem) String() string {
 	var parts []string
 	place := p.File
@@ -127,7 +128,7 @@ func (p Problem) String() string {
 	return printable(strings.Join(parts, ": "))
 }
 
-// printable escapes what would break a line or a terminal.
+// printable escapes characters that would break a line or a terminal.
 func printable(s string) string {
 	if strings.IndexFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
 		return s
@@ -136,7 +137,7 @@ func printable(s string) string {
 	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
 }
 
-// Kernel is what the kernel of the box can do.
+// Kernel are the release and the features of the host's kernel.
 type Kernel struct {
 	Release  string   `json:"release"`            // uname -r
 	Features []string `json:"features,omitempty"` // optional ones that are used, sorted
@@ -148,7 +149,7 @@ type Released struct {
 	Services int `json:"services"` // how many were let go
 }
 
-// Errors is the number of problems of severity error.
+// Errors returns the number of problems with severity error.
 func (s *Status) Errors() int {
 	n := 0
 	for _, p := range s.Problems {
@@ -159,10 +160,10 @@ func (s *Status) Errors() int {
 	return n
 }
 
-// Duration is a time.Duration that JSON writes as Go does: "1.25ms".
+// Duration is a time.Duration in Go's syntax in JSON: "1.25ms".
 type Duration time.Duration
 
-// String is the duration as Go writes it.
+// String returns the duration in Go's syntax.
 func (d Duration) String() string { return time.Duration(d).String() }
 
 // MarshalJSON implements json.Marshaler.

@@ -55,7 +55,7 @@ const (
 	// then was not asked for in a long while.
 	seldom   = 200
 	measured = 4000 // packets that are measured in a turn
-	stride   = 7919 // a prime, so that Services that follow each other are not neighbours
+	stride   = 7919 // a prime, so that Services that follow each other are not neighbors
 )
 
 // acquaint has each of the known clients answered once: only then is it remembered.
@@ -101,7 +101,7 @@ func (w *way) turn(b *testing.B) {
 	w.router.forgetFlows(b)
 }
 
-// by hand is a router with a hand-written ruleset.
+// byHand is a router with a hand-written ruleset.
 func byHand(b *testing.B, lab *netlab.Lab, name, ruleset string, to ...netip.AddrPort) *way {
 	b.Helper()
 	r := newRouter(b, lab, "hand")

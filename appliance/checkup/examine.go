@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Level is how bad a Finding is.
+// Level is the severity of a Finding.
 type Level string
 
 // The levels of a Finding.
@@ -23,16 +23,16 @@ type Finding struct {
 	Advice  string `json:"advice,omitempty"` // what to do; empty when all is well
 }
 
-// Well is a finding that all is well.
+// Well returns a finding without a fault.
 func Well(check, message string) Finding { return Finding{Check: check, Level: OK, Message: message} }
 
-// Doubt is a finding of level Warning.
+// Doubt returns a finding of level Warning.
 func Doubt(check, message, advice string) Finding { return Finding{check, Warning, message, advice} }
 
-// Fault is a finding of level Error.
+// Fault returns a finding of level Error.
 func Fault(check, message, advice string) Finding { return Finding{check, Error, message, advice} }
 
-// String is the finding in one line.
+// String returns the finding on one line.
 func (f Finding) String() string {
 	if f.Advice == "" {
 		return f.Message
@@ -40,11 +40,11 @@ func (f Finding) String() string {
 	return f.Message + ": " + f.Advice
 }
 
-// conntrackAlarm is the part of the connection tracking table, in percent, from which on
-// it is too full.
+// conntrackAlarm is the fill level of the conntrack table, in percent, above which
+// Examine warns.
 const conntrackAlarm = 80
 
-// Examine judges facts. There is a finding for every check, whether it is well or not.
+// Examine checks facts and returns a finding for every check, good or bad.
 func Examine(f *Facts) []Finding {
 	return []Finding{f.forwarding(), f.rpFilter(), f.routeLocalnet(), f.conntrack(), f.legacyNAT()}
 }
@@ -69,8 +69,8 @@ func (f *Facts) forwarding() Finding {
 		"run `sysctl -w "+strings.Join(off, "=1 ")+"=1`, and put it into /etc/sysctl.d")
 }
 
-// rpFilter: the strictest of the settings of an interface and of "all" counts, except
-// that loose (2) goes before strict (1), see ip-sysctl of the kernel.
+// rpFilter checks reverse path filters. The effective setting is the maximum of the
+// interface's and "all", and loose (2) is the larger value (ip-sysctl of the kernel).
 func (f *Facts) rpFilter() Finding {
 	all := 0
 	for _, i := range f.Interfaces {
@@ -102,7 +102,7 @@ func (f *Facts) routeLocalnet() Finding {
 		return Well("route_localnet", "loopback addresses are reachable from the box alone")
 	}
 	return Fault("route_localnet", "net.ipv4.conf.*.route_localnet is 1 for "+strings.Join(open, ", ")+
-		": neighbours can reach what listens on 127.0.0.1 only", "set it to 0; svcctl does not need it")
+		": neighbors can reach what listens on 127.0.0.1 only", "set it to 0; svcctl does not need it")
 }
 
 func (f *Facts) conntrack() Finding {

@@ -15,13 +15,13 @@ import (
 
 // Facts are what was read of a host. They are of the network namespace of the reader.
 type Facts struct {
-	// Forward4 and Forward6 tell whether packets are forwarded (net.ipv4.ip_forward,
+	// Forward4 and Forward6 are the settings that forward packets (net.ipv4.ip_forward,
 	// net.ipv6.conf.all.forwarding); Has6 whether an interface has a global IPv6 address.
 	Forward4, Forward6, Has6 bool
 	// Interfaces are the settings of each, those of "all" among them, by name.
 	Interfaces []Interface
 	Conntrack  Conntrack
-	// LegacyNAT tells whether rules of the old iptables are in use for NAT. LegacyHidden
+	// LegacyNAT reports whether rules of the old iptables are in use for NAT. LegacyHidden
 	// says that this is not known: the kernel tells root alone.
 	LegacyNAT, LegacyHidden bool
 }
@@ -102,7 +102,7 @@ func (r *reader) number(path string) uint64 {
 	return n
 }
 
-// legacyNAT tells whether the old iptables has a NAT table, or that this is hidden.
+// legacyNAT reports whether the old iptables has a NAT table, or that this is hidden.
 func (r *reader) legacyNAT() (has, hidden bool) {
 	for _, name := range []string{"net/ip_tables_names", "net/ip6_tables_names"} {
 		content, err := os.ReadFile(filepath.Join(r.proc, name))
@@ -116,7 +116,7 @@ func (r *reader) legacyNAT() (has, hidden bool) {
 	return has, hidden && !has
 }
 
-// hasGlobal6 tells whether an interface has an IPv6 address of global scope (the fourth
+// hasGlobal6 reports whether an interface has an IPv6 address of global scope (the fourth
 // column of if_inet6, which is 00 then).
 func (r *reader) hasGlobal6() bool {
 	for line := range strings.Lines(r.text("net/if_inet6")) {

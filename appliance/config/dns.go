@@ -50,7 +50,7 @@ func (c *Config) validateDNS(v *validation) {
 	}
 }
 
-// listensAt tells whether what is sent to an address comes to a listener, as far as that
+// listensAt reports whether what is sent to an address comes to a listener, as far as that
 // can be told by its name.
 func listensAt(listener string, to netip.AddrPort) bool {
 	host, port, err := net.SplitHostPort(listener)

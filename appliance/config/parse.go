@@ -14,7 +14,7 @@ type PortRange struct{ First, Last uint16 }
 // String is "30000-32767".
 func (r PortRange) String() string { return fmt.Sprintf("%d-%d", r.First, r.Last) }
 
-// Contains tells whether port is in the range.
+// Contains reports whether port is in the range.
 func (r PortRange) Contains(port uint16) bool { return r.First <= port && port <= r.Last }
 
 // AddrRange is a range of addresses of one family; both ends belong to it.
@@ -23,12 +23,12 @@ type AddrRange struct{ First, Last netip.Addr }
 // String is "198.51.100.10-198.51.100.20".
 func (r AddrRange) String() string { return r.First.String() + "-" + r.Last.String() }
 
-// Contains tells whether a is in the range.
+// Contains reports whether a is in the range.
 func (r AddrRange) Contains(a netip.Addr) bool {
 	return a.BitLen() == r.First.BitLen() && r.First.Compare(a) <= 0 && a.Compare(r.Last) <= 0
 }
 
-// Overlaps tells whether the two have an address in common.
+// Overlaps reports whether the two have an address in common.
 func (r AddrRange) Overlaps(o AddrRange) bool { return r.Contains(o.First) || o.Contains(r.First) }
 
 // NodePortAddresses says on which of the box's addresses node ports answer. A VIP

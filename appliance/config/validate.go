@@ -89,7 +89,7 @@ func (c *Config) validatePlaces(v *validation) {
 	c.validateTLS(v)
 }
 
-// isHostPort tells whether an address has a host, which may be empty, and the number of a port.
+// isHostPort reports whether an address has a host, which may be empty, and the number of a port.
 func isHostPort(address string) bool {
 	_, port, err := net.SplitHostPort(address)
 	if err == nil {
@@ -116,7 +116,7 @@ func (c *Config) validateTLS(v *validation) {
 	}
 }
 
-// inside tells whether path is dir or lies in it, by their names.
+// inside reports whether path is dir or lies in it, by their names.
 func inside(path, dir string) bool {
 	rel, err := filepath.Rel(filepath.Clean(dir), filepath.Clean(path))
 	return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")

@@ -36,7 +36,7 @@ func (w *away) next() time.Time {
 	return w.looks[0]
 }
 
-// due tells whether it is time to look.
+// due reports whether it is time to look.
 func (w *away) due(now time.Time) bool {
 	next := w.next()
 	return !next.IsZero() && !next.After(now)
@@ -53,7 +53,7 @@ func (w *away) queries() (queries []query) {
 	return queries
 }
 
-// concerns tells whether an entry is of a connection that was begun while the rules were
+// concerns reports whether an entry is of a connection that was begun while the rules were
 // away. nodePorts are the addresses on which node ports answer.
 func (w *away) concerns(e *entry, nodePorts map[netip.Addr]bool) bool {
 	if w == nil || e.answered || e.replyFrom != e.to || e.protocol == nft.TCP && e.state != tcpSynSent {

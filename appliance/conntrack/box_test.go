@@ -186,7 +186,7 @@ func (b *box) tracked() map[string]string {
 	return all
 }
 
-// hasEntry tells whether an entry is of a client's connection to a frontend.
+// hasEntry reports whether an entry is of a client's connection to a frontend.
 func (b *box) hasEntry(protocol nft.Protocol, to netip.AddrPort, clientPort uint16) (string, bool) {
 	b.t.Helper()
 	for e := range b.tracked() {

@@ -55,7 +55,7 @@ func (c *change) answers(s *socket) (tally, error) {
 	var failed error
 	for {
 		datagram, err := s.Receive()
-		if errors.Is(err, nfnetlink.ErrQuiet) {
+		if errors.Is(err, nfnetlink.ErrNoMessage) {
 			return done, failed
 		}
 		if err != nil {

@@ -186,7 +186,7 @@ func TestCleanerDrains(t *testing.T) {
 		if !table.has(open) || c.Stats().Draining != 1 {
 			t.Fatalf("not draining: %+v", c.Stats())
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if table.has(open) || !table.has(other) || table.resets() != 1 || c.Stats().Draining != 0 {
 			t.Errorf("%d connections were reset, want one, and not the other: %+v", table.resets(), c.Stats())

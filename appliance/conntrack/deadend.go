@@ -30,7 +30,7 @@ const deadEndPort = 0
 // the two hours after which keep-alives are sent (RFC 9293, section 3.8.4).
 const deadEndLife = 2*time.Hour + 15*time.Minute
 
-// isDeadEnd tells whether the entry is what a client's connection was made of.
+// isDeadEnd reports whether the entry is what a client's connection was made of.
 func (e *entry) isDeadEnd() bool {
 	return e.protocol == nft.TCP && e.replyFrom.Port() == deadEndPort
 }

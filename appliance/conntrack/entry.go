@@ -38,12 +38,12 @@ const (
 	tcpClose       tcpState = 8
 )
 
-// isEstablished tells whether both ends take part in a TCP connection, or one still does.
+// isEstablished reports whether both ends take part in a TCP connection, or one still does.
 func (e *entry) isEstablished() bool {
 	return e.protocol == nft.TCP && tcpSynReceived <= e.state && e.state <= tcpCloseWait
 }
 
-// isEnding tells whether both ends have closed a TCP connection.
+// isEnding reports whether both ends have closed a TCP connection.
 func (e *entry) isEnding() bool {
 	return e.protocol == nft.TCP && tcpLastAck <= e.state && e.state <= tcpClose
 }

@@ -111,7 +111,7 @@ type Flows struct {
 	Look bool
 }
 
-// concerned tells whether connections of the frontend can be stale at all: those of TCP
+// concerned reports whether connections of the frontend can be stale at all: those of TCP
 // are left alone unless they are drained.
 func (f *Flows) concerned() bool { return f.Frontend.Protocol != nft.TCP || f.Drain.On }
 

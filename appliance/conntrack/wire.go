@@ -11,7 +11,7 @@ import (
 // Messages of ctnetlink and their attributes (linux/netfilter/nfnetlink_conntrack.h).
 const (
 	subsystem     = unix.NFNL_SUBSYS_CTNETLINK << 8
-	messageNew    = subsystem | 0
+	messageNew    = subsystem
 	messageGet    = subsystem | 1
 	messageDelete = subsystem | 2
 	messageStats  = subsystem | 5 // kernel 3.6

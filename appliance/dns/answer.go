@@ -9,13 +9,13 @@ import (
 )
 
 const (
-	// ttl is how long, in seconds, answers may be kept, positive and negative ones
-	// (RFC 2308, section 5): what CoreDNS gives by default.
+	// ttl is the TTL of answers in seconds, positive and negative (RFC 2308, section 5):
+	// the default of CoreDNS.
 	ttl = 5
-	// maxAliases is how many ExternalName Services in a row are followed.
+	// maxAliases bounds the chain of ExternalName Services that is followed.
 	maxAliases = 8
-	// minRecord is the least that a record takes in a message, in bytes: a compressed
-	// name, the fixed part and an IPv4 address.
+	// minRecord is the minimum size of a record in a message in bytes: a compressed name,
+	// the fixed part and an IPv4 address.
 	minRecord = 2 + 10 + 4
 )
 
@@ -27,7 +27,7 @@ const (
 	soaExpire  = 86400
 )
 
-// reply is what becomes of a question.
+// reply is the result of a question.
 type reply struct {
 	rcode         int
 	authoritative bool
@@ -35,23 +35,22 @@ type reply struct {
 	answer        []dns.RR
 	authority     []dns.RR
 	additional    []dns.RR
-	// outside says that the name is none of ours, and the rest says nothing.
+	// outside means that the name is in none of our zones; the other fields are unset.
 	outside bool
-	// next is a name outside that the last alias of the answer leads to.
+	// next is a name in another zone to which the last alias of the answer leads.
 	next string
 }
 
-// inquiry is a question with what else the answer depends on.
+// inquiry is a question with the properties of the client that its answer depends on.
 type inquiry struct {
 	dns.Question
-	// namespace is the client's, "" when it is in none.
+	// namespace is the client's namespace, "" for none.
 	namespace string
-	// limit is the most records that may fit into the answer.
+	// limit is the number of records that fit into the answer.
 	limit int
 }
 
-// answer answers what can be answered from the index. While that is not complete there is
-// no negative answer.
+// answer answers from the index. Until the index is complete it gives no negative answer.
 func (x *index) answer(q inquiry) reply {
 	r := x.lookup(q)
 	if r.authoritative && (r.rcode == dns.RcodeNameError || len(r.answer) == 0) && !x.complete.Load() {
@@ -74,7 +73,7 @@ func (x *index) lookup(q inquiry) reply {
 	return reply{outside: true}
 }
 
-// inside cuts the domain off a name of the zone.
+// inside removes the domain from a name of the zone.
 func (x *index) inside(labels []string) ([]string, bool) {
 	n := len(labels) - len(x.labels)
 	if n < 0 {
@@ -89,9 +88,8 @@ func (x *index) inside(labels []string) ([]string, bool) {
 }
 
 // answerInNamespace answers a single label from a client in a namespace: the Service of
-// that name, as if its full name had been asked for. The answer is under the name that
-// was asked for, without an alias, as clients take only what they asked for. What is no
-// Service is not ours.
+// that name. The answer has the requested name, without an alias, because clients accept
+// only that. A name that is not a Service's is in none of our zones.
 func (x *index) answerInNamespace(q inquiry, label string) reply {
 	n := x.findService([]string{label, q.namespace})
 	if n == nil && x.complete.Load() {
@@ -100,9 +98,9 @@ func (x *index) answerInNamespace(q inquiry, label string) reply {
 	return x.answerNode(q, n, nil)
 }
 
-// answerNode answers what is at a name, nil when there is no such name, and follows
-// aliases to other names of the zone. The soa, if any, comes with a negative answer
-// (RFC 2308, section 3).
+// answerNode answers with the records of a name, nil if the name does not exist, and
+// follows aliases within the zone. The soa, if any, goes into a negative answer (RFC
+// 2308, section 3).
 func (x *index) answerNode(q inquiry, n *node, soa dns.RR) reply {
 	r := reply{authoritative: true}
 	for n != nil && n.alias != "" && q.Qtype != dns.TypeCNAME {
@@ -131,7 +129,7 @@ func (x *index) answerNode(q inquiry, n *node, soa dns.RR) reply {
 	return r
 }
 
-// at are the records of a type at a node of a zone.
+// at returns the records of a type at a node of a zone.
 func (x *index) at(q inquiry, n *node, zone string) []dns.RR {
 	switch q.Qtype {
 	case dns.TypeA:
@@ -163,7 +161,7 @@ func (x *index) at(q inquiry, n *node, zone string) []dns.RR {
 	return nil
 }
 
-// additional are the addresses that come with SRV and NS records.
+// additional returns the address records for SRV and NS records.
 func (x *index) additional(q inquiry, n *node) []dns.RR {
 	var rrs []dns.RR
 	add := func(name string, at *node) {
@@ -193,8 +191,8 @@ func header(name string, kind uint16) dns.RR_Header {
 	return dns.RR_Header{Name: name, Rrtype: kind, Class: dns.ClassINET, Ttl: ttl}
 }
 
-// addresses are at most limit address records, beginning anywhere: clients that take the
-// first one spread, and so do those that get an answer that was cut off.
+// addresses returns at most limit address records from a random start: this distributes
+// clients that take the first one, and clients with truncated answers.
 func addresses(name string, kind uint16, ips []net.IP, limit int) []dns.RR {
 	if len(ips) == 0 {
 		return nil
@@ -217,7 +215,7 @@ func addresses(name string, kind uint16, ips []net.IP, limit int) []dns.RR {
 	return rrs
 }
 
-// targets are at most limit SRV records, beginning anywhere, all of one priority and
+// targets returns at most limit SRV records from a random start, all of one priority and
 // weight (RFC 2782).
 func targets(name string, list []target, limit int) []dns.RR {
 	if len(list) == 0 {
@@ -232,10 +230,10 @@ func targets(name string, list []target, limit int) []dns.RR {
 	return rrs
 }
 
-// serverName is the name in the zone's NS record.
+// serverName returns the name in the zone's NS record.
 func (x *index) serverName() string { return "ns.dns." + x.domain }
 
-// soa is the SOA record of a zone. Its minimum is how long negative answers hold.
+// soa returns the SOA record of a zone. Its minimum is the TTL of negative answers.
 func (x *index) soa(zone string) dns.RR {
 	return &dns.SOA{
 		Hdr: header(zone, dns.TypeSOA), Ns: x.serverName(), Mbox: "hostmaster." + x.domain,

@@ -5,18 +5,18 @@ import (
 	"net/netip"
 )
 
-// client is who asks.
+// client describes the sender of a question.
 type client struct {
 	addr netip.Addr
 	udp  bool
-	// local says that it is on this box: nobody else can send from its address.
+	// local means that it is on this host: no other host can send from its address.
 	local bool
-	// trusted says that upstreams are asked for it.
+	// trusted means that its questions may go to upstreams.
 	trusted   bool
 	namespace string // "" when it is in none
 }
 
-// client tells who asks by where a question came from.
+// client classifies the sender of a question by its address.
 func (s *Server) client(from net.Addr) client {
 	addr, udp := addressOf(from)
 	c := client{addr: addr, udp: udp, local: addr.IsLoopback()}
@@ -36,7 +36,7 @@ func (s *Server) client(from net.Addr) client {
 	return c
 }
 
-// addressOf is the address of a UDP or TCP peer; the zero Addr for any other.
+// addressOf returns the address of a UDP or TCP peer; the zero Addr for any other.
 func addressOf(peer net.Addr) (addr netip.Addr, udp bool) {
 	switch a := peer.(type) {
 	case *net.UDPAddr:

@@ -26,7 +26,7 @@ func (s *Server) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 	}
 }
 
-// respond makes the message that answers another one.
+// respond returns the response to a message.
 func (s *Server) respond(from net.Addr, q *dns.Msg) *dns.Msg {
 	c := s.client(from)
 	m := new(dns.Msg).SetReply(q)
@@ -61,7 +61,7 @@ func (s *Server) respond(from net.Addr, q *dns.Msg) *dns.Msg {
 	return m
 }
 
-// resultOf is the result that a code stands for.
+// resultOf returns the result for a response code.
 func resultOf(rcode int) string {
 	switch rcode {
 	case dns.RcodeSuccess:
@@ -86,8 +86,8 @@ func countEdns0(m *dns.Msg) int {
 	return n
 }
 
-// fit makes a message fit into size bytes. Additional records are left out without a
-// word, the others leave the mark that the message is cut off (RFC 2181, section 9).
+// fit truncates a message to size bytes. Dropping additional records is silent; dropping
+// others sets the TC bit (RFC 2181, section 9).
 func fit(m *dns.Msg, size int) {
 	opt := m.IsEdns0()
 	if len(m.Extra) > 0 && m.Len() > size {
@@ -102,8 +102,7 @@ func fit(m *dns.Msg, size int) {
 	m.Truncate(size)
 }
 
-// reply answers the question of a message: from the index, or from upstream where that
-// is allowed.
+// reply answers a question from the index, or from upstreams where that is allowed.
 func (s *Server) reply(c client, m *dns.Msg, do bool, limit int) reply {
 	q := m.Question[0]
 	switch {
@@ -126,7 +125,7 @@ func (s *Server) reply(c client, m *dns.Msg, do bool, limit int) reply {
 	return r
 }
 
-// ask is the reply of the upstreams.
+// ask asks the upstreams.
 func (s *Server) ask(q dns.Question, checkingDisabled, do bool) reply {
 	r, err := s.upstreams.ask(s.ctx, q, checkingDisabled, do)
 	if err != nil {

@@ -13,13 +13,13 @@ import (
 	"svcctl.io/svcctl/appliance/resolve"
 )
 
-// index is everything that is answered from. Its maps are read without locks: what they
-// hold is replaced as a whole and never changed.
+// index contains all answers. Its maps are read without locks: values are immutable and
+// replaced as a whole.
 type index struct {
 	domain string // ends with a dot
 	labels []string
 	facts  *resolve.Facts
-	// server is the node of the name that the zone's NS record leads to.
+	// server is the node of the name in the zone's NS record.
 	server *node
 
 	complete   atomic.Bool   // what is not in the index is not there
@@ -42,8 +42,8 @@ func newIndex(cfg *Config) *index {
 	}
 }
 
-// update replaces the entries of Services by "namespace/name"; one without a Service is
-// gone. It is called by one goroutine at a time.
+// update replaces the entries of Services by "namespace/name"; an input without a Service
+// deletes them. It must not be called concurrently.
 func (x *index) update(changed map[string]resolve.Input, now time.Time) {
 	moved := map[netip.Addr]bool{}
 	for key, in := range changed {
@@ -83,7 +83,7 @@ func (x *index) replace(key serviceKey, in resolve.Input, moved map[netip.Addr]b
 	}
 }
 
-// move changes what addresses are called, and notes which of them are concerned.
+// move replaces the names of addresses, and records the addresses affected.
 func (x *index) move(old, now map[netip.Addr][]string, moved map[netip.Addr]bool) {
 	for addr, names := range old {
 		if slices.Equal(names, now[addr]) {
@@ -129,7 +129,7 @@ func (x *index) populate(namespace string, change int) {
 	x.namespaces.Delete(namespace)
 }
 
-// known are the "namespace/name" of all Services.
+// known returns the "namespace/name" of all Services.
 func (x *index) known() []string {
 	var keys []string
 	x.services.Range(func(key, _ any) bool {
@@ -150,8 +150,8 @@ var (
 // schemaVersion is the version of the specification, the text of dns-version.
 const schemaVersion = "1.1.0"
 
-// find gives what a name of the zone holds, nil when there is no such name. The labels
-// are those before the domain, in lower case.
+// find returns the node of a name of the zone, nil if there is none. labels precede the
+// domain, in lower case.
 func (x *index) find(labels []string) *node {
 	n := len(labels)
 	if n == 0 {
@@ -170,7 +170,7 @@ func (x *index) find(labels []string) *node {
 	return nil
 }
 
-// findService gives what a name under svc holds.
+// findService returns the node of a name under svc.
 func (x *index) findService(labels []string) *node {
 	n := len(labels)
 	switch n {
@@ -201,7 +201,7 @@ func (x *index) findService(labels []string) *node {
 	return nil
 }
 
-// names are what an address is called.
+// names returns the names of an address.
 func (x *index) names(addr netip.Addr) []string {
 	if value, ok := x.pointers.Load(addr); ok {
 		return value.([]string)

@@ -19,13 +19,13 @@ const (
 	network6         = 56
 )
 
-// buckets is a power of two: 128 KiB, whatever the number of clients. Networks that fall
-// into one bucket share its rate; which ones do nobody can foresee.
+// buckets is the number of token buckets, a power of two: 128 KiB for any number of
+// clients. Networks in the same bucket share its rate; the hash is unpredictable.
 const buckets = 1 << 14
 
-// limiter is a token bucket for each network. Its buckets hold when, on the Server's
-// clock, the answers given so far would have been due (the virtual scheduling of ITU-T
-// I.371): one number, so that no lock is needed.
+// limiter is a token bucket for each network. A bucket holds the time, on the Server's
+// clock, at which its answers so far would have been due (the virtual scheduling of ITU-T
+// I.371): a single number, which needs no lock.
 type limiter struct {
 	seed maphash.Seed
 	due  [buckets]atomic.Int64 // in nanoseconds
@@ -33,7 +33,7 @@ type limiter struct {
 
 func newLimiter() *limiter { return &limiter{seed: maphash.MakeSeed()} }
 
-// allow tells whether another answer may be sent to a client now, and counts it then.
+// allow reports whether another answer may be sent to a client now, and counts it.
 func (l *limiter) allow(client netip.Addr, now time.Duration) bool {
 	bits := network4
 	if client.Is6() {
@@ -60,7 +60,7 @@ const (
 	maxConnectionsEach = 32
 )
 
-// gate is a listener that closes the connections that are too many as soon as they come.
+// gate is a listener that closes connections beyond a limit at once.
 type gate struct {
 	net.Listener
 

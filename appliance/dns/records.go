@@ -12,8 +12,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// node is what a name holds. One without anything is a name that only has names below
-// it. Nodes are not changed once they are in the index.
+// node has the records of a name. An empty one is a name that only has names below it.
+// Nodes in the index are immutable.
 type node struct {
 	addrs   [2][]net.IP // of A and of AAAA
 	alias   string      // what the name is another name of: CNAME, with a dot at the end
@@ -38,7 +38,7 @@ type records struct {
 	pointers  map[netip.Addr][]string
 }
 
-// newRecords are the names of a Service in a domain, which ends with a dot.
+// newRecords returns the names of a Service in a domain, which ends with a dot.
 func newRecords(in resolve.Input, domain string, facts *resolve.Facts) *records {
 	svc := in.Service
 	r := &records{
@@ -57,7 +57,7 @@ func newRecords(in resolve.Input, domain string, facts *resolve.Facts) *records 
 	return r
 }
 
-// addClusterIPs makes the records of a Service with cluster IPs (specification, 2.3).
+// addClusterIPs adds the records of a Service with cluster IPs (specification, 2.3).
 func (r *records) addClusterIPs(name string, spec *object.ServiceSpec) {
 	r.service = &node{}
 	for _, text := range spec.ClusterIPs {
@@ -74,8 +74,8 @@ func (r *records) addClusterIPs(name string, spec *object.ServiceSpec) {
 	}
 }
 
-// addMembers makes the records of a headless Service (specification, 2.4). Without a
-// ready endpoint it has none, not even its own name.
+// addMembers adds the records of a headless Service (specification, 2.4). Without a ready
+// endpoint it has none, not even its own name.
 func (r *records) addMembers(name string, members []resolve.Member, all bool) {
 	seen := map[endpointPort]bool{}
 	for i := range members {
@@ -113,8 +113,8 @@ type endpointPort struct {
 	port     resolve.MemberPort
 }
 
-// hostnameOf is the name of an endpoint that was given none: its address, which no other
-// endpoint of the Service has. IPv6 is written out, as "::" would be no label.
+// hostnameOf returns the label of an endpoint without a hostname: its address, unique
+// within the Service. IPv6 addresses are expanded, because "::" is no label.
 func hostnameOf(addr netip.Addr) string {
 	if addr.Is4() {
 		return strings.ReplaceAll(addr.String(), ".", "-")
@@ -135,12 +135,12 @@ func (r *records) addPort(name, protocol string, t target) {
 	n.targets = append(n.targets, t)
 }
 
-// point has an address lead to a name.
+// point makes an address resolve to a name.
 func (r *records) point(addr netip.Addr, name string) {
 	r.pointers[addr] = append(r.pointers[addr], name)
 }
 
-// add adds an address, once.
+// add adds an address once.
 func (n *node) add(addr netip.Addr) {
 	family := 0
 	if addr.Is6() {
@@ -152,7 +152,7 @@ func (n *node) add(addr netip.Addr) {
 	}
 }
 
-// names are the names that addresses lead to; a Service that is not there has none.
+// names returns the names of addresses; a missing Service has none.
 func (r *records) names() map[netip.Addr][]string {
 	if r == nil {
 		return nil

@@ -8,8 +8,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// parseReverse reads a name of the reverse trees, in-addr.arpa (RFC 1035, section 3.5)
-// and ip6.arpa (RFC 3596, section 2.5): the addresses below it, or the one it stands for.
+// parseReverse parses a name of the reverse trees, in-addr.arpa (RFC 1035, section 3.5)
+// and ip6.arpa (RFC 3596, section 2.5), as the prefix of the addresses below it.
 func parseReverse(labels []string) (netip.Prefix, bool) {
 	n := len(labels) - 2
 	if n < 0 || labels[n+1] != "arpa" {
@@ -57,9 +57,9 @@ func parseNibbles(labels []string) (netip.Prefix, bool) {
 	return netip.PrefixFrom(netip.AddrFrom16(raw), 4*n), true
 }
 
-// answerReverse answers a name of the reverse trees: those of addresses that have a name,
-// and those of the service ranges, which are zones of ours. All others are not ours, as
-// other addresses of the networks of endpoints are somebody else's.
+// answerReverse answers for addresses with a name and for the service ranges, whose
+// reverse zones are ours. Other addresses, also in the networks of endpoints, are in none
+// of our zones.
 func (x *index) answerReverse(q inquiry, labels []string, prefix netip.Prefix) reply {
 	zone, depth := x.reverseZone(labels, prefix)
 	var names []string
@@ -92,9 +92,8 @@ func (x *index) answerReverse(q inquiry, labels []string, prefix netip.Prefix) r
 	return r
 }
 
-// reverseZone is the zone of ours that a reverse name is in, and how many labels it is
-// below the top; "" when it is in none. Zones end at octets and nibbles: a service range
-// that does not is several zones.
+// reverseZone returns our zone of a reverse name and the number of labels below it; "" if
+// there is none. Zones end at octets and nibbles: other service ranges are several zones.
 func (x *index) reverseZone(labels []string, prefix netip.Prefix) (zone string, depth int) {
 	step := 8
 	if prefix.Addr().Is6() {

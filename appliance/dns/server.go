@@ -17,17 +17,16 @@ import (
 )
 
 const (
-	// idleTimeout is how long a TCP connection may say nothing (RFC 7766, section 6.2.3,
-	// asks for a few seconds).
+	// idleTimeout closes an idle TCP connection (RFC 7766, section 6.2.3, asks for a few
+	// seconds).
 	idleTimeout = 5 * time.Second
-	// stopTimeout is how long questions that are being answered may take when the server
-	// ends.
+	// stopTimeout bounds the wait for running answers when the server stops.
 	stopTimeout = time.Second
-	// received is the largest question over UDP that is read, in bytes.
+	// received is the size in bytes of the largest UDP question that is read.
 	received = 4096
 )
 
-// Server answers the names of Services.
+// Server is a DNS server for the names of Services.
 type Server struct {
 	cfg        Config
 	log        *slog.Logger
@@ -43,14 +42,13 @@ type Server struct {
 	stop    context.CancelFunc
 }
 
-// socket is one address over one protocol.
+// socket is one address with one protocol.
 type socket struct {
 	server *dns.Server
 	close  func() error
 }
 
-// Listen opens the addresses. It fails at once when one is in use; nothing is answered
-// before Run.
+// Listen opens the addresses, and fails if one is in use. Nothing is answered before Run.
 func Listen(cfg Config, log *slog.Logger) (*Server, error) {
 	s := newServer(cfg, log)
 	for _, address := range cfg.Addresses {
@@ -74,7 +72,7 @@ func newServer(cfg Config, log *slog.Logger) *Server {
 	return s
 }
 
-// listen opens one address. With port 0 UDP gets the port that TCP was given.
+// listen opens one address. With port 0, UDP gets the port of TCP.
 func (s *Server) listen(address string) error {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -108,7 +106,7 @@ func (s *Server) serverOn(server *dns.Server) *dns.Server {
 	return server
 }
 
-// accept judges a message by its header: questions only.
+// accept filters messages by their header: only questions pass.
 func accept(h dns.Header) dns.MsgAcceptAction {
 	const opcodes = 0xf << 11
 	action := dns.DefaultMsgAcceptFunc(h)
@@ -118,7 +116,7 @@ func accept(h dns.Header) dns.MsgAcceptAction {
 	return action
 }
 
-// Addresses are where the server answers over UDP.
+// Addresses returns the UDP addresses of the server.
 func (s *Server) Addresses() []netip.AddrPort {
 	var all []netip.AddrPort
 	for _, socket := range s.sockets {
@@ -129,19 +127,18 @@ func (s *Server) Addresses() []netip.AddrPort {
 	return all
 }
 
-// Update tells what has become of Services, by "namespace/name"; one that is gone has no
-// Service in its input. Only one goroutine may call it at a time; it does not wait for
-// anybody, and nobody waits for it.
+// Update replaces Services by "namespace/name"; an input without a Service deletes one.
+// It must not be called concurrently. It waits for nothing and blocks no answers.
 func (s *Server) Update(changed map[string]resolve.Input) { s.index.update(changed, time.Now()) }
 
-// Complete tells that there are no other Services than those that Update told of. Until
-// then names that are not known get no answer instead of a negative one.
+// Complete means that Update has passed all Services. Until then unknown names get no
+// answer instead of a negative one.
 func (s *Server) Complete() { s.index.complete.Store(true) }
 
-// Services are the "namespace/name" of the Services that the server knows.
+// Services returns the "namespace/name" of the known Services.
 func (s *Server) Services() []string { return s.index.known() }
 
-// SetLocal tells the addresses of this box.
+// SetLocal sets the addresses of this host.
 func (s *Server) SetLocal(addrs []netip.Addr) {
 	local := make(map[netip.Addr]bool, len(addrs))
 	for _, a := range addrs {
@@ -150,8 +147,8 @@ func (s *Server) SetLocal(addrs []netip.Addr) {
 	s.local.Store(&local)
 }
 
-// Run answers until ctx is done and returns nil then. An error says which address it
-// could not go on with.
+// Run answers until ctx is done and then returns nil. An error names the address that
+// failed.
 func (s *Server) Run(ctx context.Context) error {
 	ended := make(chan error, len(s.sockets))
 	for _, socket := range s.sockets {

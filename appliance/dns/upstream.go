@@ -110,7 +110,7 @@ func exchange(ctx context.Context, m *dns.Msg, server string) (*dns.Msg, error) 
 	return nil, fmt.Errorf("ask %s over tcp: the answer is cut off", server)
 }
 
-// answers tells whether a message is the answer to a question. That its number is the
+// answers reports whether a message is the answer to a question. That its number is the
 // question's was checked.
 func answers(answer, question *dns.Msg) bool {
 	if !answer.Response || len(answer.Question) != 1 {

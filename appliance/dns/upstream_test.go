@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/miekg/dns"
 )
@@ -205,12 +204,8 @@ func TestSilentUpstream(t *testing.T) {
 	s := serve(t, cfg, everything)
 	var asking sync.WaitGroup
 	asking.Go(func() {
-		start := time.Now()
 		if m := s.respond(&net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1}, question("silent.example.com.", dns.TypeA)); m.Rcode != dns.RcodeServerFailure {
 			t.Errorf("%v", m)
-		}
-		if took := time.Since(start); took > askTimeout {
-			t.Errorf("answered after %s", took)
 		}
 	})
 	if got := text(ask(t, s, "udp", question("web.default.svc.cluster.local.", dns.TypeA))); !strings.HasPrefix(got, "NOERROR") {

@@ -46,11 +46,11 @@ func TestK16_begunWhileTheRulesWereAway(t *testing.T) {
 			t.Errorf("translated while the rules are away: %s", e)
 		}
 	}
-	dialled := b.dialWhileAway(t)
+	dialed := b.dialWhileAway(t)
 	b.svcctl.Signal(syscall.SIGCONT)
 	back := time.Now()
-	for range cap(dialled) {
-		if err := <-dialled; err != nil {
+	for range cap(dialed) {
+		if err := <-dialed; err != nil {
 			t.Errorf("a connection begun while the rules were away: %v", err)
 		}
 	}

@@ -1,8 +1,8 @@
 // Package e2e tries the appliance from outside: the program svcctl, manifests in a
 // directory, and real packets between network namespaces.
 //
-// It holds tests alone. There is one test for each observable behaviour, named by the
-// behaviour's number; each one has a network and an appliance of its own, so tests run
+// It holds tests alone. There is one test for each observable behavior, named by the
+// behavior's number; each one has a network and an appliance of its own, so tests run
 // at the same time and in any order. Unless a test says otherwise it asserts for IPv4
 // and for IPv6: who answered, on which port, whose address the server saw, and which
 // refusal came back.

@@ -111,7 +111,7 @@ func Test106_slices_of_nobody(t *testing.T) {
 	b := newBox(t, nil)
 	b.write("slices.yaml", func(f family) []string {
 		return []string{
-			f.namedSlice("unlabelled", "", "p80: 80", b.L2),
+			f.namedSlice("unlabeled", "", "p80: 80", b.L2),
 			f.namedSlice("early", "late", "p80: 80", b.R1),
 		}
 	})
@@ -143,7 +143,7 @@ func Test108_endpoint_is_a_cluster_ip(t *testing.T) {
 	})
 }
 
-// The part of the behaviour that packets show: who makes slices of Endpoints is nobody's
+// The part of the behavior that packets show: who makes slices of Endpoints is nobody's
 // business here.
 func Test116_endpoints_object(t *testing.T) {
 	b := newBox(t, nil)

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -33,7 +34,7 @@ func (b *box) metric(t *testing.T, name string) int {
 	}
 	client := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
-		Dial:              func(string, string) (net.Conn, error) { return conn, nil },
+		DialContext:       func(context.Context, string, string) (net.Conn, error) { return conn, nil },
 	}}
 	response, err := client.Get("http://" + metricsAddr + "/metrics")
 	if err != nil {
@@ -132,7 +133,7 @@ func (fl flow) ask(opts ...netlab.Option) (netlab.Reply, error) {
 // shortly is how long to wait for an answer that must not come.
 var shortly = netlab.Within(50 * time.Millisecond)
 
-// has tells whether an entry is the flow's.
+// has reports whether an entry is the flow's.
 func (fl flow) has(e entry) bool {
 	return e.network == fl.network && e.from == netip.AddrPortFrom(fl.of(fl.from), fl.port) && e.to == fl.to
 }

@@ -89,7 +89,7 @@ func transfers(t *testing.T, from *netlab.Host, to netip.AddrPort) {
 	}
 }
 
-// toldTooBig tells whether a host got an ICMP error that says that a packet was too big
+// toldTooBig reports whether a host got an ICMP error that says that a packet was too big
 // (or, of IPv4, unreachable for another reason). Who sent it is not to be seen: the error
 // comes from where the connection seems to lead. That the host understood what it quotes
 // is shown by what is transferred.

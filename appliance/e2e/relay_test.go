@@ -53,8 +53,8 @@ func Test024_node_port_on_loopback(t *testing.T) {
 	})
 }
 
-// A neighbour that routes loopback addresses to the box gets nothing from there.
-func Test024_loopback_is_not_for_neighbours(t *testing.T) {
+// A neighbor that routes loopback addresses to the box gets nothing from there.
+func Test024_loopback_is_not_for_neighbors(t *testing.T) {
 	b := looped(t, l1)
 	b.eventuallyReaches(t, b.GW1, "tcp", ipv4.local(), masq, ipv4.on(80, b.L1)...)
 	b.RTR.RemoveAddr("lo", "127.0.0.1/8")
@@ -66,11 +66,11 @@ func Test024_loopback_is_not_for_neighbours(t *testing.T) {
 		from := netip.MustParseAddr(f.pick("192.0.2.254", "2001:db8::fe"))
 		sent := b.RTR.Capture("box")
 		if reply, err := b.RTR.Ask("tcp", f.local(), netlab.From(from)); netlab.RefusalOf(err) != netlab.Timeout {
-			t.Errorf("a neighbour to %s: %v, %v, want silence", f.local(), reply, err)
+			t.Errorf("a neighbor to %s: %v, %v, want silence", f.local(), reply, err)
 		}
 		asked := sent.Packets(func(p netlab.Packet) bool { return p.Outgoing && p.To == f.local() })
 		if f == ipv4 && len(asked) == 0 {
-			t.Error("the neighbour's question did not leave it: nothing was tried")
+			t.Error("the neighbor's question did not leave it: nothing was tried")
 		}
 	})
 	for _, of := range []string{"all", "default", "lo", "ext0", "alt0", "int0", "int1", "int2"} {

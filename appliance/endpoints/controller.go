@@ -57,7 +57,7 @@ type Batch struct {
 	services []string // whose objects these are
 }
 
-// Empty tells whether there is nothing to write.
+// Empty reports whether there is nothing to write.
 func (b *Batch) Empty() bool { return len(b.Puts)+len(b.Deletes) == 0 }
 
 // Problem is something about an object that keeps it from working as written.

@@ -10,7 +10,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Behaviour 109.
+// Behavior 109.
 func TestWhichPodsAreEndpoints(t *testing.T) {
 	w := newWorld(t)
 	w.service("web")
@@ -31,7 +31,7 @@ func TestWhichPodsAreEndpoints(t *testing.T) {
 	w.problems()
 	w.restart()
 
-	// Behaviour 67.
+	// Behavior 67.
 	w.service("web", func(svc *object.Service) { svc.Spec.PublishNotReadyAddresses = true })
 	w.update()
 	w.want("web", "IPv4 p80/TCP/8080: 10.0.0.2 10.0.0.3 10.0.0.6 10.0.0.9")
@@ -66,7 +66,7 @@ func TestWhatAnEndpointSays(t *testing.T) {
 	}
 }
 
-// Behaviour 110.
+// Behavior 110.
 func TestNamedPorts(t *testing.T) {
 	w := newWorld(t)
 	w.service("web", target("http"))
@@ -89,7 +89,7 @@ func TestNamedPorts(t *testing.T) {
 	w.problems()
 }
 
-// Behaviour 111.
+// Behavior 111.
 func TestSlicesAreFilled(t *testing.T) {
 	w := newWorld(t)
 	w.service("web")
@@ -177,7 +177,7 @@ func TestObjectsAreNotChanged(t *testing.T) {
 	}
 }
 
-// Behaviours 112 and 113.
+// Behaviors 112 and 113.
 func TestMetadata(t *testing.T) {
 	w := newWorld(t)
 	w.service("web", headless, func(svc *object.Service) {
@@ -276,7 +276,7 @@ func TestHeadlessWithoutPorts(t *testing.T) {
 	}
 }
 
-// Behaviour 75.
+// Behavior 75.
 func TestHints(t *testing.T) {
 	w := newWorld(t)
 	w.pod("web", 1, on("gw1"))
@@ -317,7 +317,7 @@ func TestHints(t *testing.T) {
 	}
 }
 
-// Behaviour 112: what belongs to others stays as it is.
+// Behavior 112: what belongs to others stays as it is.
 func TestForeignObjects(t *testing.T) {
 	w := newWorld(t)
 	w.service("web")

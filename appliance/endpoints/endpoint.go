@@ -139,12 +139,12 @@ func (c *Controller) placesOf(svc *object.Service, pod *object.Pod) (places [len
 	return places, lacking, problem
 }
 
-// isEndpoint tells whether a Pod is one of a Service's endpoints, ready or not.
+// isEndpoint reports whether a Pod is one of a Service's endpoints, ready or not.
 func isEndpoint(svc *object.Service, pod *object.Pod) bool {
 	return pod != nil && !pod.Terminal() && matches(svc.Spec.Selector, pod.Metadata.Labels)
 }
 
-// matches tells whether labels has all that a selector asks for.
+// matches reports whether labels has all that a selector asks for.
 func matches(selector, labels map[string]string) bool {
 	for name, value := range selector {
 		if have, has := labels[name]; !has || have != value {

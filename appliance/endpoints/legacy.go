@@ -130,7 +130,7 @@ func compareAddresses(a, b object.EndpointAddress) int {
 	return strings.Compare(a.TargetRef.Name, b.TargetRef.Name)
 }
 
-// sameEndpoints tells whether two versions of an Endpoints object say the same; nil is
+// sameEndpoints reports whether two versions of an Endpoints object say the same; nil is
 // none.
 func sameEndpoints(a, b *object.Endpoints) bool {
 	if a == nil || b == nil || a == b {

@@ -29,7 +29,7 @@ func (w *world) handmade(name string, ready, unready []string, changes ...func(*
 	w.put(o, false)
 }
 
-// Behaviour 116.
+// Behavior 116.
 func TestMirror(t *testing.T) {
 	w := newWorld(t)
 	w.service("web", selectorless)
@@ -152,7 +152,7 @@ func TestMirrorLeavesOutWhatLoops(t *testing.T) {
 	w.problems("Endpoints default/web: NotMirrored: endpoint 172.30.0.7 is left out: it lies in the service range")
 }
 
-// Behaviour 114.
+// Behavior 114.
 func TestOverCapacity(t *testing.T) {
 	for _, tc := range []struct {
 		ready, unready         int

@@ -163,7 +163,7 @@ func podOf(_ *slice, e *object.Endpoint) string {
 	return e.TargetRef.Name
 }
 
-// isStill tells whether the store has all that there was, as it was left or given away
+// isStill reports whether the store has all that there was, as it was left or given away
 // to be stored.
 func (s *service) isStill(now *stored) bool {
 	if s.object != now.object || s.foreign != now.foreign || s.managedBy != now.managedBy ||
@@ -313,7 +313,7 @@ func (s *service) labels(of map[string]string) map[string]string {
 	return labels
 }
 
-// sameSlice tells whether two versions of a slice say the same.
+// sameSlice reports whether two versions of a slice say the same.
 func sameSlice(a, b *object.EndpointSlice) bool {
 	if a == b {
 		return true

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -371,12 +370,4 @@ func (w *world) placesOf(service string) map[string]string {
 		}
 	}
 	return places
-}
-
-func names(refs []object.Ref) string {
-	set := map[string]bool{}
-	for _, ref := range refs {
-		set[ref.Name] = true
-	}
-	return strings.Join(slices.Sorted(maps.Keys(set)), " ")
 }

@@ -9,12 +9,12 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Variable is a variable of the environment.
+// Variable is an environment variable.
 type Variable struct{ Name, Value string }
 
-// Of are the variables of Services of one namespace (pkg/kubelet/envvars of Kubernetes).
-// Where two Services make a variable of the same name, as web-port-80-tcp and web may, the
-// one that is later by name has it.
+// Of returns the variables of the Services of one namespace (pkg/kubelet/envvars of
+// Kubernetes). If two Services make the same variable, as web-port-80-tcp and web may,
+// the later one by name wins.
 func Of(services []*object.Service) []Variable {
 	services = slices.Clone(services)
 	slices.SortFunc(services, func(a, b *object.Service) int { return cmp.Compare(a.Metadata.Name, b.Metadata.Name) })
@@ -35,8 +35,8 @@ func Of(services []*object.Service) []Variable {
 	return kept
 }
 
-// ofService are the variables of one Service: where it is, and the older ones of Docker's
-// container links.
+// ofService returns the variables of one Service: its address, and the older ones of
+// Docker's container links.
 func ofService(svc *object.Service) []Variable {
 	host, ports := svc.Spec.ClusterIP, svc.Spec.Ports
 	if svc.Spec.Type == object.TypeExternalName || svc.Headless() || host == "" || len(ports) == 0 {
@@ -64,7 +64,7 @@ func ofService(svc *object.Service) []Variable {
 	return all
 }
 
-// inURL is an address as it stands in front of a port (RFC 3986 section 3.2.2).
+// inURL formats an address for use in front of a port (RFC 3986 section 3.2.2).
 func inURL(host string) string {
 	if strings.Contains(host, ":") {
 		return "[" + host + "]"
@@ -72,7 +72,7 @@ func inURL(host string) string {
 	return host
 }
 
-// nameOf is a name in the form of a variable's.
+// nameOf converts a name to that of a variable.
 func nameOf(name string) string { return strings.ToUpper(strings.ReplaceAll(name, "-", "_")) }
 
 func number(port int32) string { return strconv.Itoa(int(port)) }

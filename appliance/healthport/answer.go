@@ -6,7 +6,7 @@ import (
 	"strconv"
 )
 
-// answer is the body of an answer, with the fields and the order of kube-proxy's.
+// answer is the body of an answer. Its fields and their order are kube-proxy's.
 type answer struct {
 	Service struct {
 		Namespace string `json:"namespace"`
@@ -16,7 +16,7 @@ type answer struct {
 	ServiceProxyHealthy bool `json:"serviceProxyHealthy"`
 }
 
-// handler answers for the Service that has the port at the time, on any path.
+// handler answers on any path, for the Service that has the port at the time of the request.
 func (s *Servers) handler(port uint16) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
@@ -28,7 +28,7 @@ func (s *Servers) handler(port uint16) http.Handler {
 		svc, there := s.services[port]
 		synced := s.synced
 		s.mu.RUnlock()
-		if !there { // its listener is about to be closed
+		if !there { // Run is about to close the listener
 			http.Error(w, "no Service has this health-check node port any more", http.StatusServiceUnavailable)
 			return
 		}
@@ -47,10 +47,10 @@ func (svc Service) answer(w http.ResponseWriter, synced bool) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("X-Content-Type-Options", "nosniff")
-	// Weighted load balancers share out connections by it.
+	// Weighted load balancers distribute connections by it.
 	h.Set("X-Load-Balancing-Endpoint-Weight", strconv.Itoa(svc.LocalEndpoints))
 	if svc.LocalEndpoints <= 0 || !synced {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
-	_, _ = w.Write(body) // a client that is gone needs no answer
+	_, _ = w.Write(body) // the client may be gone
 }

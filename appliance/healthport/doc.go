@@ -1,9 +1,9 @@
-// Package healthport answers on the health-check node ports of Services: the HTTP
-// servers by which a load balancer in front of several boxes learns which of them have
-// endpoints of their own (spec.healthCheckNodePort, for externalTrafficPolicy Local).
+// Package healthport serves HTTP on the health-check node ports of Services
+// (spec.healthCheckNodePort, for externalTrafficPolicy Local). A load balancer in front of
+// several hosts asks them which hosts have local endpoints.
 //
-// An answer is 200 when the Service has a local endpoint and the rules in the kernel
-// are current, else 503; its body and headers have the fields of kube-proxy's:
+// An answer is 200 if the Service has a local endpoint and the rules in the kernel are
+// current, else 503. Its headers and body are kube-proxy's:
 //
 //	HTTP/1.1 200 OK
 //	Content-Type: application/json
@@ -14,12 +14,12 @@
 //
 // Invariants:
 //
-//   - An answer is what Set and SetSynced said last; no listener is reopened for it.
-//   - A listener is there as long as a Service needs it. One that cannot be opened is a
-//     Problem, is tried again, and disturbs no other.
-//   - Clients are bounded in number and time, on each listener, as api.Serve bounds them.
+//   - An answer reflects the last Set and SetSynced; changing it reopens no listener.
+//   - A listener is open as long as a Service needs it. One that cannot be opened is a
+//     Problem, is retried, and affects no other.
+//   - api.Serve bounds the number and the time of clients on each listener.
 //
-// It must not count endpoints or judge the kernel itself: it is told.
+// It must not count endpoints or read the state of the kernel: its caller does.
 //
 //	s := healthport.New(log)
 //	go s.Run(ctx)

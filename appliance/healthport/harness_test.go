@@ -14,9 +14,11 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"svcctl.io/svcctl/appliance/listen"
 )
 
-const patience = 5 * time.Second
+const patience = time.Minute
 
 var (
 	local = netip.MustParseAddr("127.0.0.1")
@@ -28,6 +30,7 @@ func start(t *testing.T) (s *Servers, stop func()) {
 	t.Helper()
 	s = New(slog.New(slog.DiscardHandler))
 	s.retry = 20 * time.Millisecond
+	s.listeners = listen.NewReconciler[Problem](s.retry)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()

@@ -3,7 +3,6 @@ package healthport
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -11,23 +10,23 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"svcctl.io/svcctl/api"
+	"svcctl.io/svcctl/appliance/listen"
 )
 
-// retryInterval is how long it takes to try again to open a listener.
+// retryInterval is the time between attempts to open a listener.
 const retryInterval = 5 * time.Second
 
 // Service is a Service with a health-check node port.
 type Service struct {
 	Namespace, Name string
 	Port            uint16 // spec.healthCheckNodePort; 0: none
-	LocalEndpoints  int    // ready endpoint addresses on this box: its ports do not multiply them
+	LocalEndpoints  int    // ready endpoint addresses on this host, each counted once for all ports
 }
 
-// Problem is a health-check node port that does not answer, or not on all addresses.
+// Problem is a health-check node port without a listener on some address.
 type Problem struct {
 	Namespace, Name string
 	Reason          string // one of the Reason constants
@@ -36,7 +35,7 @@ type Problem struct {
 
 // The reasons of Problems.
 const (
-	// ReasonListen is the reason of the event that kube-proxy reports for it.
+	// ReasonListen: the listener cannot be opened. It is the reason of kube-proxy's event.
 	ReasonListen = "FailedToStartServiceHealthcheck"
 	// ReasonConflict: another Service has the port.
 	ReasonConflict = "Conflict"
@@ -44,28 +43,26 @@ const (
 
 // Servers answers for Services. All methods may be called concurrently.
 type Servers struct {
-	log     *slog.Logger
-	retry   time.Duration
-	dirty   chan struct{} // there are other ports or addresses
-	changed chan struct{}
-	tasks   sync.WaitGroup
+	log       *slog.Logger
+	retry     time.Duration
+	listeners *listen.Reconciler[Problem]
+	tasks     sync.WaitGroup
 
 	mu        sync.RWMutex
 	services  map[uint16]Service // by port
 	conflicts []Problem
 	addresses []netip.Addr // empty: all of the host
 	synced    bool
-	problems  []Problem
 }
 
-// New is Servers that answer nowhere yet.
+// New returns Servers without any Service.
 func New(log *slog.Logger) *Servers {
-	return &Servers{log: log, retry: retryInterval, dirty: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
+	return &Servers{log: log, retry: retryInterval, listeners: listen.NewReconciler[Problem](retryInterval)}
 }
 
-// Set has exactly these Services answered for, and returns at once: numbers hold from
-// now on, listeners as soon as Run gets to it. Of two Services with one port, which
-// allocation prevents, the first by name has it.
+// Set replaces the Services and returns at once. Answers have the new numbers from now
+// on; Run opens and closes listeners soon. If two Services have the same port, which
+// allocation prevents, the first by namespace and name gets it.
 func (s *Servers) Set(services []Service) {
 	ordered := slices.Clone(services)
 	slices.SortFunc(ordered, func(a, b Service) int {
@@ -87,42 +84,31 @@ func (s *Servers) Set(services []Service) {
 	s.mu.Lock()
 	s.services, s.conflicts = byPort, conflicts
 	s.mu.Unlock()
-	signal(s.dirty)
+	s.listeners.Trigger()
 }
 
-// SetAddresses has the ports answer on these addresses of the host, those of node
-// ports. None: on all that it has, also those that come later.
+// SetAddresses replaces the addresses to listen on: those of node ports. Without any, the
+// servers listen on all addresses of the host, later ones included.
 func (s *Servers) SetAddresses(addresses []netip.Addr) {
 	s.mu.Lock()
 	s.addresses = slices.Clone(addresses)
 	s.mu.Unlock()
-	signal(s.dirty)
+	s.listeners.Trigger()
 }
 
-// SetSynced tells whether the rules in the kernel are current. They are not at first.
+// SetSynced sets whether the rules in the kernel are current. The initial value is false.
 func (s *Servers) SetSynced(synced bool) {
 	s.mu.Lock()
 	s.synced = synced
 	s.mu.Unlock()
 }
 
-// Problems are the ports that do not answer, sorted by Service. They are as of the last
-// time Run got to it: see Changed.
-func (s *Servers) Problems() []Problem {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return slices.Clone(s.problems)
-}
+// Problems returns the ports that do not answer, sorted by Service, as of the last time
+// that Run opened and closed listeners: see Changed.
+func (s *Servers) Problems() []Problem { return s.listeners.Problems() }
 
-// Changed is signalled after Problems has changed.
-func (s *Servers) Changed() <-chan struct{} { return s.changed }
-
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default: // it is signalled already
-	}
-}
+// Changed is signaled after Problems has changed.
+func (s *Servers) Changed() <-chan struct{} { return s.listeners.Changed() }
 
 func (svc Service) problem(reason, message string) Problem {
 	return Problem{
@@ -131,57 +117,46 @@ func (svc Service) problem(reason, message string) Problem {
 	}
 }
 
-// Run does what the setters say until ctx is done. It then closes all listeners and
-// connections and returns nil. It may be called once. The sockets are made in the
-// network namespace of the process.
+// Run opens and closes listeners until ctx is done. It then closes all listeners and
+// connections and returns nil. It may be called once. It opens sockets in the network
+// namespace of the process.
 func (s *Servers) Run(ctx context.Context) error {
-	open := map[place]*server{}
-	defer s.tasks.Wait() // ctx is done, and so are the servers soon
-	retry := time.NewTimer(0)
-	retry.Stop()
-	for {
-		if s.converge(ctx, open) {
-			retry.Reset(s.retry)
-		} else {
-			retry.Stop()
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-s.dirty:
-		case <-retry.C:
-		}
-	}
+	open := map[listenAddr]*server{}
+	defer s.tasks.Wait() // the end of ctx ends the servers
+	s.listeners.Run(ctx, func() ([]Problem, bool) { return s.reconcile(ctx, open) })
+	return nil
 }
 
-// place is where a server listens. The zero Addr stands for all addresses of the host.
-type place struct {
+// listenAddr is the address of a listener. The zero Addr means all addresses of the host.
+type listenAddr struct {
 	addr netip.Addr
 	port uint16
 }
 
-func (p place) String() string {
+func (p listenAddr) String() string {
 	if p.addr.IsValid() {
 		return netip.AddrPortFrom(p.addr, p.port).String()
 	}
 	return fmt.Sprintf(":%d", p.port)
 }
 
-// converge makes the listeners those that are wanted, and tells whether one is missing.
-func (s *Servers) converge(ctx context.Context, open map[place]*server) (missing bool) {
+// reconcile opens missing listeners and closes superfluous ones. missing means that one
+// could not be opened.
+func (s *Servers) reconcile(ctx context.Context, open map[listenAddr]*server) (problems []Problem, missing bool) {
 	s.mu.RLock()
-	services, addresses, problems := s.services, s.addresses, slices.Clone(s.conflicts)
+	services, addresses := s.services, s.addresses
+	problems = slices.Clone(s.conflicts)
 	s.mu.RUnlock()
 	if len(addresses) == 0 {
 		addresses = []netip.Addr{{}}
 	}
-	wanted := make(map[place]Service, len(services)*len(addresses))
+	wanted := make(map[listenAddr]Service, len(services)*len(addresses))
 	for _, svc := range services {
 		for _, addr := range addresses {
-			wanted[place{addr.Unmap(), svc.Port}] = svc
+			wanted[listenAddr{addr.Unmap(), svc.Port}] = svc
 		}
 	}
-	// Closing comes first: a port on one address and on all excludes itself.
+	// Close first: the same port cannot be open on one address and on all.
 	for at, srv := range open {
 		if _, is := wanted[at]; !is || srv.failed() {
 			srv.close()
@@ -194,52 +169,27 @@ func (s *Servers) converge(ctx context.Context, open map[place]*server) (missing
 		}
 		srv, err := s.serve(ctx, at)
 		if err != nil {
-			problems = append(problems, svc.problem(ReasonListen, fmt.Sprintf("%v: %s", err, advice(at, err))))
+			problems = append(problems, svc.problem(ReasonListen, fmt.Sprintf("%v: %s", err,
+				listen.Advice(err, at.port, "t", "another healthCheckNodePort"))))
 			missing = true
 			continue
 		}
 		open[at] = srv
 	}
-	s.publish(problems)
-	return missing
-}
-
-func (s *Servers) publish(problems []Problem) {
 	slices.SortFunc(problems, func(a, b Problem) int {
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name), strings.Compare(a.Message, b.Message))
 	})
-	s.mu.Lock()
-	same := slices.Equal(problems, s.problems)
-	s.problems = problems
-	s.mu.Unlock()
-	if !same {
-		signal(s.changed)
-	}
+	return problems, missing
 }
 
-// advice is what to do about a failure to listen.
-func advice(at place, err error) string {
-	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Sprintf("stop the program that has it (`ss -tlnp sport = :%d` names it), or give the Service another healthCheckNodePort", at.port)
-	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return "give this host the address, or leave it out of --nodeport-addresses"
-	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
-		return "raise the limit of open files (LimitNOFILE)"
-	case errors.Is(err, syscall.EACCES):
-		return "let the program bind low ports (CAP_NET_BIND_SERVICE), or give the Service another healthCheckNodePort"
-	}
-	return "it is tried again every few seconds"
-}
-
-// server is one listener and those who serve its clients.
+// server serves the clients of one listener.
 type server struct {
 	listener *listener
 	cancel   context.CancelFunc
-	done     chan struct{} // closed when nobody serves any more
+	done     chan struct{} // closed when api.Serve has returned
 }
 
-// listener tells when it is closed.
+// listener is a net.Listener with a channel that is closed by Close.
 type listener struct {
 	net.Listener
 	once   sync.Once
@@ -253,7 +203,7 @@ func (l *listener) Close() error {
 	return err
 }
 
-func (s *Servers) serve(ctx context.Context, at place) (*server, error) {
+func (s *Servers) serve(ctx context.Context, at listenAddr) (*server, error) {
 	var lc net.ListenConfig
 	socket, err := lc.Listen(ctx, "tcp", at.String())
 	if err != nil {
@@ -269,14 +219,14 @@ func (s *Servers) serve(ctx context.Context, at place) (*server, error) {
 			select {
 			case <-ctx.Done():
 			case <-time.After(s.retry):
-				signal(s.dirty)
+				s.listeners.Trigger()
 			}
 		}
 	})
 	return srv, nil
 }
 
-// failed tells whether nobody serves although nobody closed the server.
+// failed reports whether the server has ended without close.
 func (s *server) failed() bool {
 	select {
 	case <-s.done:
@@ -286,7 +236,7 @@ func (s *server) failed() bool {
 	}
 }
 
-// close returns when the listener is closed. Connections are closed soon after.
+// close closes the listener and returns; connections end soon after.
 func (s *server) close() {
 	s.cancel()
 	select {

@@ -277,12 +277,11 @@ func TestFailedListenerIsOpenedAgain(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	port := freePort(t)
-	s.SetAddresses([]netip.Addr{local})
-	s.Set([]Service{{"default", "web", port, 1}})
-	open := map[place]*server{}
-	s.converge(ctx, open)
-	<-s.dirty
-	srv := open[place{local, port}]
+	s.addresses = []netip.Addr{local} // Set would leave a Trigger pending
+	s.services = map[uint16]Service{port: {"default", "web", port, 1}}
+	open := map[listenAddr]*server{}
+	s.reconcile(ctx, open)
+	srv := open[listenAddr{local, port}]
 	if srv == nil || !answers(local, port) {
 		t.Fatal("the port is not open")
 	}
@@ -290,13 +289,9 @@ func TestFailedListenerIsOpenedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-srv.done
-	select {
-	case <-s.dirty:
-	case <-time.After(patience):
-		t.Fatal("Run is not told")
-	}
-	s.converge(ctx, open)
-	if open[place{local, port}] == srv || !answers(local, port) {
+	eventually(t, "Run is triggered", s.listeners.Pending)
+	s.reconcile(ctx, open)
+	if open[listenAddr{local, port}] == srv || !answers(local, port) {
 		t.Error("the port is not open again")
 	}
 	cancel()
@@ -316,11 +311,7 @@ func TestNothingIsLeft(t *testing.T) {
 		}
 		defer conn.Close()
 	}
-	began := time.Now()
 	stop()
-	if took := time.Since(began); took > 8*time.Second { // 2 s on a quiet machine
-		t.Errorf("stopping took %v", took)
-	}
 	eventually(t, "all goroutines are gone", func() bool { return runtime.NumGoroutine() <= before })
 }
 

@@ -133,7 +133,7 @@ func (a *Appliance) Start() {
 	}
 }
 
-// Running tells whether svcctl was started and has not ended.
+// Running reports whether svcctl was started and has not ended.
 func (a *Appliance) Running() bool {
 	if a.cmd == nil {
 		return false
@@ -180,7 +180,7 @@ func (a *Appliance) Signal(s os.Signal) {
 // PID is the process that was started last.
 func (a *Appliance) PID() int { return a.cmd.Process.Pid }
 
-// Ready tells whether svcctl said, since it was started last, that everything is
+// Ready reports whether svcctl said, since it was started last, that everything is
 // programmed.
 func (a *Appliance) Ready() bool { return a.log.has(readyLine) }
 

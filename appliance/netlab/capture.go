@@ -15,7 +15,7 @@ type Packet struct {
 	Outgoing bool // sent by the Host
 	Protocol uint8
 	From, To netip.AddrPort
-	// Fragment tells whether it is a part of an IPv4 packet; From and To have ports
+	// Fragment reports whether it is a part of an IPv4 packet; From and To have ports
 	// when it is the first one.
 	Fragment bool
 	// ICMPType is the type of an ICMP or ICMPv6 packet (RFC 792, RFC 4443).
@@ -114,7 +114,7 @@ func (c *Capture) Packets(match func(Packet) bool) []Packet {
 	return matching
 }
 
-// isFragment tells whether an IPv4 packet has more fragments or an offset (RFC 791).
+// isFragment reports whether an IPv4 packet has more fragments or an offset (RFC 791).
 func isFragment(packet []byte) bool {
 	const moreFragments, offset = 0x2000, 0x1fff
 	return packet[0]>>4 == 4 && binary.BigEndian.Uint16(packet[6:])&(moreFragments|offset) != 0

@@ -47,7 +47,7 @@ func (f *Failure) Error() string {
 
 func (f *Failure) Unwrap() error { return f.Err }
 
-// PortUnreachable tells whether the refusal is "port unreachable": ICMP 3/3, ICMPv6 1/4.
+// PortUnreachable reports whether the refusal is "port unreachable": ICMP 3/3, ICMPv6 1/4.
 func (f *Failure) PortUnreachable() bool {
 	if f.Refusal != Unreachable {
 		return false

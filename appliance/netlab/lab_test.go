@@ -55,7 +55,7 @@ func newProved(t *testing.T) *Standard {
 	return s
 }
 
-// vip is the address with the last digit n in both families.
+// vips returns the addresses with the last digit n, one of each family.
 func vips(n string) []netip.Addr {
 	return []netip.Addr{netip.MustParseAddr("198.51.100." + n), netip.MustParseAddr("2001:db8:198::" + n)}
 }

@@ -2,7 +2,7 @@ package netlab
 
 import "testing"
 
-// Standard is the network that behaviours are described in:
+// Standard is the network that behaviors are described in:
 //
 //	IN ──────────── int2 ┐     ┌ int0 ── L1, L2, Near   (10.180.0.0/16)
 //	                     gw1 ──┤
@@ -123,7 +123,7 @@ func (s *Standard) route() {
 			client.Own(prefix)
 		}
 	}
-	// Neighbour discovery answers for addresses on interfaces alone, ARP for all.
+	// Neighbor discovery answers for addresses on interfaces alone, ARP for all.
 	s.RTR.Route("2001:db8:203::/65", "2001:db8:203::2")
 	s.RTR.Route("2001:db8:203:0:8000::/80", "2001:db8:203:0:8000::2")
 }

@@ -13,28 +13,28 @@ import (
 )
 
 const (
-	// quiet is how long no change must have been heard of before the facts are read:
-	// bringing an interface up is a burst of changes.
+	// quiet is the time without events after which the facts are read: bringing an
+	// interface up causes a burst.
 	quiet = 10 * time.Millisecond
-	// atMost bounds that wait while changes keep coming.
+	// atMost bounds that wait while events keep coming.
 	atMost = 50 * time.Millisecond
-	// reread finds changes whose events were lost.
+	// reread is the interval of readings that find changes whose events were lost.
 	reread = 30 * time.Second
-	// A reading that fails is repeated at once, a few times, and then after retry.
+	// A failed reading is repeated at once a few times, and then after retry.
 	readAttempts = 5
 	retry        = 2 * time.Second
 )
 
-// groups are the changes to hear of: links, addresses and routes.
+// groups are the rtnetlink multicast groups of links, addresses and routes.
 var groups = []uint{
 	unix.RTNLGRP_LINK,
 	unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
 	unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE,
 }
 
-// Watch reads the facts at once and then whenever the host changes. The channel always
-// gives the newest facts that differ from the last ones; it is never closed. It must be
-// called on a thread of the network namespace that is meant.
+// Watch reads the facts at once and then whenever the host changes. The channel gives the
+// newest facts that differ from the previous ones; it is never closed. The calling thread
+// must be in the network namespace to watch.
 func Watch(ctx context.Context, log *slog.Logger) (<-chan Facts, error) {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -59,13 +59,13 @@ func Watch(ctx context.Context, log *slog.Logger) (<-chan Facts, error) {
 	return w.out, nil
 }
 
-// isPassing tells whether the kernel may give another answer to the same question soon:
-// it was interrupted, or had no room.
+// isPassing reports whether an error is transient: the kernel was interrupted or out of
+// memory.
 func isPassing(err error) bool {
 	return errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM)
 }
 
-// readAgain is read, repeated when it fails by chance.
+// readAgain is read with retries after transient errors.
 func readAgain(h *netlink.Handle) (facts Facts, err error) {
 	for range readAttempts {
 		if facts, err = read(h); !isPassing(err) && !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -83,9 +83,9 @@ type watcher struct {
 	last   Facts
 }
 
-// listen takes an event only for the news that something changed: what, is read
-// afterwards. So an overrun of the socket (ENOBUFS), which is what a flood of routes
-// ends in, is as good as an event.
+// listen uses an event only as a signal that something changed; the facts are read
+// afterwards. So an overrun of the socket (ENOBUFS), after a flood of routes, counts as
+// an event.
 func (w *watcher) listen(ctx context.Context, events *nl.NetlinkSocket) {
 	stop := context.AfterFunc(ctx, events.Close) // ends the reading
 	defer stop()
@@ -137,7 +137,7 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-// settle waits until a burst of changes is over.
+// settle waits for the end of a burst of changes.
 func (w *watcher) settle(ctx context.Context) {
 	end := time.After(atMost)
 	for {
@@ -153,7 +153,7 @@ func (w *watcher) settle(ctx context.Context) {
 	}
 }
 
-// give replaces facts that nobody has taken yet.
+// give sends facts, and replaces facts that are not yet received.
 func (w *watcher) give(f Facts) {
 	for {
 		select {

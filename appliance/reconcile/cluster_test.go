@@ -86,9 +86,9 @@ func TestNamespaces(t *testing.T) {
 	want("default kube-system shop")
 	r.client(store.Write{Ref: object.RefOf(configMap("shop", "mine")), Delete: true})
 	want("default kube-system")
-	labelled := namespaceObject("default").(*object.Namespace)
-	labelled.Metadata.Labels["mine"] = "yes"
-	r.client(store.Write{Object: labelled})
+	labeled := namespaceObject("default").(*object.Namespace)
+	labeled.Metadata.Labels["mine"] = "yes"
+	r.client(store.Write{Object: labeled})
 	r.client(store.Write{Object: namespaceObject("theirs"), Create: true})
 	want("default* kube-system theirs*")
 	r.write("theirs.yaml", inNamespace("theirs", web("web", "10.96.0.12", "10.1.0.3")))

@@ -49,7 +49,7 @@ type passage struct {
 	services int
 }
 
-// massRemoval tells whether the loss of so many of so many Services looks like an accident.
+// massRemoval reports whether the loss of so many of so many Services looks like an accident.
 func massRemoval(gone, of int) bool { return gone > fewRemovals && 2*gone > of }
 
 // Hold is store.Config.Hold.

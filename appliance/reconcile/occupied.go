@@ -102,7 +102,7 @@ func (p *planner) addresses(f nft.Family, addr netip.Addr) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(p.host.Box.NodePortAddresses), func(a netip.Addr) bool { return a.Is4() != (f == nft.IPv4) })
 }
 
-// recheck looks again which programs listen on this host, and tells whether that is news.
+// recheck looks again which programs listen on this host, and reports whether that is news.
 func (l *Loop) recheck() bool {
 	o := l.planner.occupied
 	if o == nil || !l.adopted {

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"svcctl.io/svcctl/appliance/oracle"
+	"svcctl.io/svcctl/appliance/test/oracle"
 	"svcctl.io/svcctl/nft"
-	"svcctl.io/svcctl/nft/sim"
+	"svcctl.io/svcctl/nft/nfttest/sim"
 	"svcctl.io/svcctl/store/object"
 )
 

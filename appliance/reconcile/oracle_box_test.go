@@ -6,9 +6,9 @@ import (
 
 	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/node"
-	"svcctl.io/svcctl/appliance/oracle"
+	"svcctl.io/svcctl/appliance/test/oracle"
 	"svcctl.io/svcctl/nft"
-	"svcctl.io/svcctl/nft/sim"
+	"svcctl.io/svcctl/nft/nfttest/sim"
 )
 
 // configOf is how an appliance is told to be that box.

@@ -17,7 +17,7 @@ import (
 
 	"svcctl.io/svcctl/appliance/netlab"
 	"svcctl.io/svcctl/appliance/node"
-	"svcctl.io/svcctl/appliance/oracle"
+	"svcctl.io/svcctl/appliance/test/oracle"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/kernel"
 )
@@ -198,11 +198,11 @@ func (l *oracleLab) bind(world *oracle.World) {
 	l.bound = slices.Clone(want)
 }
 
-// sendable tells whether a packet comes by the box at all, and whether its answer can
+// sendable reports whether a packet comes by the box at all, and whether its answer can
 // come back.
 func (l *oracleLab) sendable(world *oracle.World, p oracle.Packet) bool {
 	to := p.To.Addr()
-	if !p.From.Addr().IsValid() || p.Interface != "" && neighbours(world, p.Interface, p.From.Addr(), to) {
+	if !p.From.Addr().IsValid() || p.Interface != "" && neighbors(world, p.Interface, p.From.Addr(), to) {
 		return false
 	}
 	if slices.Contains(world.Box.Gateways, to) && (p.Interface == "ext0" || p.Interface == "alt0") {
@@ -218,17 +218,17 @@ func (l *oracleLab) sendable(world *oracle.World, p oracle.Packet) bool {
 		if p.Protocol == oracle.SCTP && o.To.Port() != 5353 {
 			return false // endpoints do not serve it
 		}
-		// Behaviour 14, --snat never: the endpoint answers its neighbour past the box.
-		if o.Source == oracle.Plain && p.Interface != "" && neighbours(world, p.Interface, p.From.Addr(), o.To.Addr()) {
+		// Behavior 14, --snat never: the endpoint answers its neighbor past the box.
+		if o.Source == oracle.Plain && p.Interface != "" && neighbors(world, p.Interface, p.From.Addr(), o.To.Addr()) {
 			return false
 		}
 	}
 	return true
 }
 
-// neighbours tells whether two addresses are of the box's segment behind an interface,
+// neighbors reports whether two addresses are of the box's segment behind an interface,
 // or the second one is while the first is behind its router, and none is the box's.
-func neighbours(world *oracle.World, name string, client, other netip.Addr) bool {
+func neighbors(world *oracle.World, name string, client, other netip.Addr) bool {
 	for _, i := range world.Box.Interfaces {
 		for _, p := range i.Addresses {
 			if p.Addr() == other {
@@ -311,7 +311,7 @@ func (l *oracleLab) send(world *oracle.World, p oracle.Packet) string {
 	return fmt.Sprintf("the oracle wants %v, the client got an answer: %v", want, reply)
 }
 
-// met tells whether an answer, or its lack, is what the outcome means in this network.
+// met reports whether an answer, or its lack, is what the outcome means in this network.
 func (l *oracleLab) met(world *oracle.World, want oracle.Outcome, p oracle.Packet, reply netlab.Reply, err error) bool {
 	var failure *netlab.Failure
 	errors.As(err, &failure)
@@ -340,7 +340,7 @@ func (l *oracleLab) met(world *oracle.World, want oracle.Outcome, p oracle.Packe
 	return l.metHost(world, p, reply, failure)
 }
 
-// metHost tells whether an answer is that of a host the packet was sent to: the box, the
+// metHost reports whether an answer is that of a host the packet was sent to: the box, the
 // router, an endpoint. What nobody has goes back and forth between the box and the
 // router until its time is over, which not every client is told.
 func (l *oracleLab) metHost(world *oracle.World, p oracle.Packet, reply netlab.Reply, failure *netlab.Failure) bool {
@@ -355,14 +355,14 @@ func (l *oracleLab) metHost(world *oracle.World, p oracle.Packet, reply netlab.R
 	return isICMP(failure, exceeded) || failure != nil && failure.Refusal == netlab.Timeout
 }
 
-// servesAll tells whether the address is of a host that answers on every port that
+// servesAll reports whether the address is of a host that answers on every port that
 // packets are sent to: the box, the router, IN.
 func (l *oracleLab) servesAll(world *oracle.World, addr netip.Addr) bool {
 	return towards(world, addr) == addr || slices.Contains(l.bound, netip.PrefixFrom(addr, addr.BitLen())) ||
 		l.hosts[addr] == l.RTR || l.hosts[addr] == l.IN
 }
 
-// isSomebodys tells whether a host of the lab has the address.
+// isSomebodys reports whether a host of the lab has the address.
 func (l *oracleLab) isSomebodys(world *oracle.World, addr netip.Addr) bool {
 	return towards(world, addr).IsValid() || slices.Contains(l.bound, netip.PrefixFrom(addr, addr.BitLen()))
 }

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"svcctl.io/svcctl/appliance/oracle"
+	"svcctl.io/svcctl/appliance/test/oracle"
 	"svcctl.io/svcctl/nft"
-	"svcctl.io/svcctl/nft/sim"
+	"svcctl.io/svcctl/nft/nfttest/sim"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -158,7 +158,7 @@ func compareOutcomes(host *sim.Host, packet oracle.Packet, want []oracle.Outcome
 	return fmt.Sprintf("the oracle wants %v\n\tmissing: %v\n\tsurplus: %s", want, missing, strings.Join(surplus, "\n\t"))
 }
 
-// allows tells whether a result of the simulator is an outcome of the oracle.
+// allows reports whether a result of the simulator is an outcome of the oracle.
 func allows(want oracle.Outcome, host *sim.Host, packet oracle.Packet, got sim.Result) bool {
 	switch want.Kind {
 	case oracle.Delivered:

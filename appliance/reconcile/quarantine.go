@@ -38,7 +38,7 @@ func refusal(err error) (*kernel.OpError, bool) {
 	return refused, true
 }
 
-// isExhausted tells whether the kernel had no room just then.
+// isExhausted reports whether the kernel had no room just then.
 func isExhausted(refused *kernel.OpError) bool {
 	return slices.Contains([]syscall.Errno{syscall.ENOMEM, syscall.ENOBUFS, syscall.EINTR, syscall.EAGAIN}, refused.Errno)
 }

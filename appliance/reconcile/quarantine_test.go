@@ -204,7 +204,7 @@ func TestK08_whatIsNobodysFault(t *testing.T) {
 	}
 }
 
-// culprits finds exactly those that are bad, whichever they are, with few questions.
+// TestCulprits: culprits finds exactly those that are bad, whichever they are, with few questions.
 func TestCulprits(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for round := range 300 {

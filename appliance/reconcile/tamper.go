@@ -51,7 +51,7 @@ func (i *tamperGuard) noticed(c kernel.Change, now time.Time) {
 	}
 }
 
-// mayHeal tells whether a heal is due.
+// mayHeal reports whether a heal is due.
 func (i *tamperGuard) mayHeal(now time.Time) bool { return i.pause == 0 || !now.Before(i.next) }
 
 // healed notes that everything is as it should be, and how long it was not. A reading

@@ -18,7 +18,7 @@ func (r *rig) hasProblem(reason string) bool {
 	return false
 }
 
-// tamper empties the tables as another program would, which is noticed, and takes a step.
+// meddle empties the tables as another program would, which is noticed, and takes a step.
 func (r *rig) meddle(pid uint32) (healed bool) {
 	r.kernel.Tamper(func(rs nft.Ruleset) { clear(rs) })
 	r.noticed(kernel.Change{Ours: true, PID: pid, Comm: "firewall"})

@@ -17,7 +17,7 @@ func endpointsOf(n int) (list []netip.AddrPort) {
 
 func TestChoiceIsEven(t *testing.T) {
 	const endpoints, picks = 4, 4000
-	c := newChoice(Port{Endpoints: endpointsOf(endpoints)}, 10)
+	c := newBalancer(Port{Endpoints: endpointsOf(endpoints)}, 10)
 	seen := map[netip.AddrPort]int{}
 	for range picks {
 		seen[c.pick(local)]++
@@ -35,41 +35,41 @@ func TestChoiceWithAffinity(t *testing.T) {
 	other := netip.MustParseAddr("127.0.0.2")
 	for _, test := range []struct {
 		name string
-		do   func(c *choice)
+		do   func(c *balancer)
 		same bool // the endpoint of the client afterwards
 	}{
-		{"at once", func(*choice) {}, true},
-		{"just in time", func(*choice) { time.Sleep(10*time.Second - 1) }, true},
-		{"too late", func(*choice) { time.Sleep(10 * time.Second) }, false},
-		{"each connection counts anew", func(c *choice) {
+		{"at once", func(*balancer) {}, true},
+		{"just in time", func(*balancer) { time.Sleep(10*time.Second - 1) }, true},
+		{"too late", func(*balancer) { time.Sleep(10 * time.Second) }, false},
+		{"each connection counts anew", func(c *balancer) {
 			for range 5 {
 				time.Sleep(9 * time.Second)
 				c.pick(local)
 			}
 			time.Sleep(9 * time.Second)
 		}, true},
-		{"endpoints in another order", func(c *choice) {
+		{"endpoints in another order", func(c *balancer) {
 			list := slices.Clone(many)
 			slices.Reverse(list)
 			c.set(Port{Endpoints: list, Affinity: 10 * time.Second})
 		}, true},
-		{"shorter affinity holds from the next connection", func(c *choice) {
+		{"shorter affinity holds from the next connection", func(c *balancer) {
 			c.set(Port{Endpoints: many, Affinity: time.Second})
 			c.pick(local)
 			time.Sleep(2 * time.Second)
 		}, false},
-		{"no affinity in between", func(c *choice) {
+		{"no affinity in between", func(c *balancer) {
 			c.set(Port{Endpoints: many})
 			c.set(Port{Endpoints: many, Affinity: 10 * time.Second})
 		}, false},
-		{"another client", func(c *choice) { c.pick(other) }, true},
-		{"too many clients", func(c *choice) {
+		{"another client", func(c *balancer) { c.pick(other) }, true},
+		{"too many clients", func(c *balancer) {
 			time.Sleep(5 * time.Second)
 			for i := range 50 {
 				c.pick(netip.AddrFrom4([4]byte{127, 1, 0, byte(i)}))
 			}
-			if len(c.clients) > c.most {
-				t.Errorf("%d clients are remembered, want at most %d", len(c.clients), c.most)
+			if len(c.clients) > c.maxClients {
+				t.Errorf("%d clients are remembered, want at most %d", len(c.clients), c.maxClients)
 			}
 			time.Sleep(5 * time.Second)
 		}, false},
@@ -79,7 +79,7 @@ func TestChoiceWithAffinity(t *testing.T) {
 				same := 0
 				const rounds = 5 // 1 of 200 chances to be the same anyway, each
 				for range rounds {
-					c := newChoice(Port{Endpoints: many, Affinity: 10 * time.Second}, 20)
+					c := newBalancer(Port{Endpoints: many, Affinity: 10 * time.Second}, 20)
 					first := c.pick(local)
 					test.do(c)
 					if c.pick(local) == first {
@@ -98,7 +98,7 @@ func TestChoiceWithAffinity(t *testing.T) {
 func TestChoiceForgetsTheRightClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		many := endpointsOf(200)
-		c := newChoice(Port{Endpoints: many, Affinity: 10 * time.Second}, 20)
+		c := newBalancer(Port{Endpoints: many, Affinity: 10 * time.Second}, 20)
 		for i := range 19 {
 			c.pick(netip.AddrFrom4([4]byte{127, 1, 0, byte(i)}))
 		}
@@ -117,7 +117,7 @@ func TestChoiceForgetsTheRightClients(t *testing.T) {
 
 func TestChoiceWithoutTheEndpoint(t *testing.T) {
 	many := endpointsOf(2)
-	c := newChoice(Port{Endpoints: many, Affinity: time.Hour}, 20)
+	c := newBalancer(Port{Endpoints: many, Affinity: time.Hour}, 20)
 	c.pick(local)
 	for _, e := range many {
 		c.set(Port{Endpoints: []netip.AddrPort{e}, Affinity: time.Hour})

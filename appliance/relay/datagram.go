@@ -6,11 +6,11 @@ import (
 	"syscall"
 )
 
-// maxDatagram is more than any UDP datagram holds, in bytes: its length is 16 bits.
+// maxDatagram exceeds the length of any UDP datagram in bytes, which is a 16-bit number.
 const maxDatagram = 1 << 16
 
-// receive waits for one datagram and hands it to use, which must not keep it. A buffer
-// is taken only once there is one: thousands of idle sockets need none.
+// receive waits for one datagram and calls use, which must not retain data. It takes a
+// buffer only when a datagram has arrived: thousands of idle sockets need none.
 func (r *Relay) receive(raw syscall.RawConn, use func(data []byte, from netip.AddrPort)) error {
 	var result error
 	err := raw.Read(func(fd uintptr) (done bool) {
@@ -23,7 +23,7 @@ func (r *Relay) receive(raw syscall.RawConn, use func(data []byte, from netip.Ad
 		case err != nil:
 			result = os.NewSyscallError("recvfrom", err)
 		default:
-			use(buf[:n], addrPort(from))
+			use(buf[:n], addrPortOf(from))
 		}
 		return true
 	})
@@ -33,8 +33,8 @@ func (r *Relay) receive(raw syscall.RawConn, use func(data []byte, from netip.Ad
 	return result
 }
 
-// send sends a datagram on a connected socket or fails with EAGAIN: a client whose
-// endpoint cannot take more must not stop the others.
+// send sends a datagram on a connected socket without waiting. It fails with EAGAIN if the
+// send buffer is full, so that one slow endpoint does not stop the other clients.
 func send(raw syscall.RawConn, data []byte) error {
 	var result error
 	err := raw.Write(func(fd uintptr) (done bool) {
@@ -48,7 +48,7 @@ func send(raw syscall.RawConn, data []byte) error {
 	return result
 }
 
-func addrPort(from syscall.Sockaddr) netip.AddrPort {
+func addrPortOf(from syscall.Sockaddr) netip.AddrPort {
 	switch from := from.(type) {
 	case *syscall.SockaddrInet4:
 		return netip.AddrPortFrom(netip.AddrFrom4(from.Addr), uint16(from.Port))

@@ -1,27 +1,26 @@
-// Package relay serves node ports on the loopback addresses of the box, for the box
-// itself.
+// Package relay is a user-space proxy that serves node ports on the loopback addresses of
+// the host, for the host itself.
 //
-// The tables in the kernel cannot: a packet to 127.0.0.0/8 that is translated to an
-// endpoint elsewhere leaves with a loopback source and is dropped as a martian, unless
-// net.ipv4.conf.*.route_localnet is set, which opens the box's loopback services to its
-// neighbours (CVE-2020-8558). So route_localnet stays 0, and a listener in user space
-// stands there instead, with a connection of its own to an endpoint.
+// nf_tables cannot do that: a packet to 127.0.0.0/8 that is translated to a remote
+// endpoint leaves with a loopback source and is dropped as a martian, unless
+// net.ipv4.conf.*.route_localnet is set, which opens the host's loopback services to its
+// neighbors (CVE-2020-8558). So route_localnet stays 0, and the relay accepts connections
+// and makes its own connections to endpoints.
 //
 // Invariants:
 //
 //   - It listens on loopback addresses only; anything else is a Problem.
 //   - A port without endpoints has no listener: the kernel refuses its clients, as the
-//     tables do on other addresses.
-//   - A change of endpoints closes nothing. A TCP connection, once made, lasts until one
-//     of its ends or the appliance ends it, also when its port or its endpoint is gone.
-//     A UDP client is forgotten with its endpoint or port, as the tables do.
-//   - A TCP connection ends as it was ended: a FIN is passed on as a FIN in its
-//     direction, a reset or a failed connection to the endpoint as a reset.
-//   - What is open at once is bounded, for a port and for all ports together.
+//     rules do on other addresses.
+//   - A change of endpoints closes no TCP connection: it lasts until the client, the
+//     endpoint or the appliance ends it, even if its port or endpoint is removed. A UDP
+//     client loses its flow with its endpoint or port, as conntrack entries are deleted.
+//   - A FIN is passed on as a FIN in its direction; a reset, or a failed connection to the
+//     endpoint, as a reset.
+//   - The number of connections is bounded, for a port and for all ports together.
 //
-// It chooses endpoints at random and knows nothing of their health: which endpoints
-// there are is decided elsewhere. There is no SCTP: a program has no SCTP sockets
-// without a kernel module that the box does not need otherwise.
+// It picks endpoints at random; its caller decides which are healthy. SCTP is not relayed:
+// SCTP sockets need a kernel module that the host does not need otherwise.
 //
 // It must not listen beyond loopback, set sysctls, or touch nf_tables.
 //

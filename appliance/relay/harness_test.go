@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-const patience = 5 * time.Second
+const patience = time.Minute
 
 var (
 	local  = netip.MustParseAddr("127.0.0.1")
@@ -28,7 +28,7 @@ var (
 // quick are the defaults with short times.
 func quick() limits {
 	l := defaults()
-	l.retry, l.pause = 20*time.Millisecond, time.Millisecond
+	l.retry, l.backoff = 20*time.Millisecond, time.Millisecond
 	return l
 }
 
@@ -86,10 +86,10 @@ func (l *logged) count(what string) int {
 func (l *lab) set(ports ...Port) {
 	l.t.Helper()
 	l.Set(ports)
-	// Run has got to it once a later signal is taken too.
-	eventually(l.t, "the ports are set", func() bool { return len(l.dirty) == 0 })
-	signal(l.dirty)
-	eventually(l.t, "the ports are set", func() bool { return len(l.dirty) == 0 })
+	// Run has opened the listeners once it takes up a second Trigger.
+	eventually(l.t, "the ports are set", func() bool { return !l.listeners.Pending() })
+	l.listeners.Trigger()
+	eventually(l.t, "the ports are set", func() bool { return !l.listeners.Pending() })
 }
 
 // eventually waits until cond holds.
@@ -313,5 +313,5 @@ func answer(t *testing.T, c *net.UDPConn, text string) (fields []string) {
 	return strings.Fields(got)
 }
 
-// noAnswer tells whether an error is that of silence.
+// noAnswer reports whether an error is that of silence.
 func noAnswer(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }

@@ -40,15 +40,15 @@ func help(endpoint netip.AddrPort) error {
 }
 
 // The box itself is served on its loopback address, from an address of its own. A
-// neighbour that sends packets for 127.0.0.1 to the box gets nothing, as long as
+// neighbor that sends packets for 127.0.0.1 to the box gets nothing, as long as
 // route_localnet is 0; it would otherwise (CVE-2020-8558), which shows that the packets
 // do arrive.
 func TestOnlyForTheBox(t *testing.T) {
 	lab := netlab.New(t)
-	box, neighbour, server := lab.Host("box"), lab.Host("neighbour"), lab.Host("server")
+	box, neighbor, server := lab.Host("box"), lab.Host("neighbor"), lab.Host("server")
 	lab.Segment("lan").
 		Attach(box, "lan0", "10.9.0.1/24").
-		Attach(neighbour, "eth0", "10.9.0.2/24").
+		Attach(neighbor, "eth0", "10.9.0.2/24").
 		Attach(server, "eth0", "10.9.0.3/24")
 	server.Serve("tcp", 80)
 	server.Serve("udp", 80)
@@ -72,18 +72,18 @@ func TestOnlyForTheBox(t *testing.T) {
 		}
 	}
 
-	// The neighbour gives up its own 127.0.0.1, to reach the box's.
-	neighbour.Sysctl("net.ipv4.conf.all.route_localnet", "1")
-	neighbour.RemoveAddr("lo", "127.0.0.1/8")
-	neighbour.Route("127.0.0.1/32", "10.9.0.1")
+	// The neighbor gives up its own 127.0.0.1, to reach the box's.
+	neighbor.Sysctl("net.ipv4.conf.all.route_localnet", "1")
+	neighbor.RemoveAddr("lo", "127.0.0.1/8")
+	neighbor.Route("127.0.0.1/32", "10.9.0.1")
 	for _, network := range []string{TCP, UDP} {
-		reply, err := neighbour.Ask(network, helperAt, netlab.Within(500*time.Millisecond))
+		reply, err := neighbor.Ask(network, helperAt, netlab.Within(500*time.Millisecond))
 		if netlab.RefusalOf(err) != netlab.Timeout {
-			t.Errorf("%s: the neighbour gets %v, %v; want silence", network, reply, err)
+			t.Errorf("%s: the neighbor gets %v, %v; want silence", network, reply, err)
 		}
 	}
 	box.Sysctl("net.ipv4.conf.all.route_localnet", "1")
-	if _, err := neighbour.Ask(TCP, helperAt); err != nil {
-		t.Errorf("the neighbour's packets do not even arrive: %v", err)
+	if _, err := neighbor.Ask(TCP, helperAt); err != nil {
+		t.Errorf("the neighbor's packets do not even arrive: %v", err)
 	}
 }

@@ -3,36 +3,36 @@ package relay
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
+
+	"svcctl.io/svcctl/appliance/listen"
 )
 
 // The protocols of a Port.
 const (
 	TCP  = "tcp"
 	UDP  = "udp"
-	SCTP = "sctp" // is not relayed: a Problem says so
+	SCTP = "sctp" // not relayed: reported as a Problem
 )
 
 // Port is a node port on one loopback address.
 type Port struct {
-	ID        string           // "namespace/name/port": names it in problems and in the log
+	ID        string           // "namespace/name/port", for problems and the log
 	Listen    netip.AddrPort   // a loopback address and the node port
 	Protocol  string           // TCP or UDP
-	Endpoints []netip.AddrPort // empty: nobody listens
-	// Affinity is how long a client keeps its endpoint after its last new connection;
-	// 0: no affinity. Clients are told apart by address: Service spec.sessionAffinity.
+	Endpoints []netip.AddrPort // empty: no listener
+	// Affinity is the time that a client keeps its endpoint after its last new connection;
+	// 0: no affinity. A client is an address (spec.sessionAffinity: ClientIP).
 	Affinity time.Duration
 }
 
-// Problem is a Port that is not served.
+// Problem is a Port without a listener.
 type Problem struct {
 	ID      string
 	Listen  netip.AddrPort
@@ -42,22 +42,22 @@ type Problem struct {
 
 // The reasons of Problems.
 const (
-	ReasonListen      = "LoopbackListenFailed" // tried again every few seconds
+	ReasonListen      = "LoopbackListenFailed" // retried every few seconds
 	ReasonNotLoopback = "NotLoopback"          // the address to listen on is no loopback address
 	ReasonProtocol    = "ProtocolNotRelayed"   // neither TCP nor UDP
 )
 
-// limits are the bounds and times of a Relay.
+// limits are the limits and timeouts of a Relay.
 type limits struct {
-	port      int64         // connections, or UDP clients, of a port at once
-	total     int64         // the same of all ports together
-	clients   int           // with affinity that a port remembers
-	dial      time.Duration // to connect to an endpoint
-	unreplied time.Duration // until a UDP client without an answer is forgotten
-	replied   time.Duration // until a UDP client with one is
-	retry     time.Duration // between attempts to listen where it failed
-	pause     time.Duration // of accepting and receiving when the box is out of resources
-	complain  time.Duration // at least, between equal lines in the log
+	port        int64         // concurrent connections, or UDP clients, of a port
+	total       int64         // the same of all ports together
+	clients     int           // affinity entries of a port
+	dial        time.Duration // timeout of connecting to an endpoint
+	unreplied   time.Duration // idle timeout of a UDP client without an answer
+	replied     time.Duration // idle timeout of a UDP client with an answer
+	retry       time.Duration // between attempts to open a listener
+	backoff     time.Duration // after a failure to accept or receive
+	logInterval time.Duration // between repetitions of a log line
 }
 
 // defaults bound descriptors: a TCP connection has two sockets and, while bytes flow,
@@ -68,66 +68,53 @@ func defaults() limits {
 	return limits{
 		port: 1024, total: 8192, clients: 4096,
 		dial: 5 * time.Second, unreplied: 30 * time.Second, replied: 120 * time.Second,
-		retry: 5 * time.Second, pause: 100 * time.Millisecond, complain: time.Minute,
+		retry: 5 * time.Second, backoff: 100 * time.Millisecond, logInterval: time.Minute,
 	}
 }
 
-// Relay listens where it is told to. All methods may be called concurrently.
+// Relay serves Ports. All methods may be called concurrently.
 type Relay struct {
-	log     *slog.Logger
-	limits  limits
-	total   room
-	buffers sync.Pool
-	dirty   chan struct{} // there is something to set
-	changed chan struct{}
-	tasks   sync.WaitGroup
+	log       *slog.Logger
+	limits    limits
+	total     quota
+	buffers   sync.Pool
+	listeners *listen.Reconciler[Problem]
+	tasks     sync.WaitGroup
 
-	mu       sync.Mutex
-	want     []Port
-	problems []Problem
+	mu      sync.Mutex
+	desired []Port
 }
 
-// New is a Relay that listens nowhere yet.
+// New returns a Relay without Ports.
 func New(log *slog.Logger) *Relay { return newRelay(log, defaults()) }
 
 func newRelay(log *slog.Logger, l limits) *Relay {
 	return &Relay{
-		log: log, limits: l, total: room{limit: l.total},
-		buffers: sync.Pool{New: func() any { return new([maxDatagram]byte) }},
-		dirty:   make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		log: log, limits: l, total: quota{limit: l.total},
+		buffers:   sync.Pool{New: func() any { return new([maxDatagram]byte) }},
+		listeners: listen.NewReconciler[Problem](l.retry),
 	}
 }
 
-// Set has the relay listen for exactly these ports, as soon as Run gets to it, and
-// returns at once. The slices must not be changed any more.
+// Set replaces the Ports and returns at once; Run opens and closes listeners soon. The
+// caller must not modify the slices afterwards.
 func (r *Relay) Set(ports []Port) {
 	r.mu.Lock()
-	r.want = ports
+	r.desired = ports
 	r.mu.Unlock()
-	signal(r.dirty)
+	r.listeners.Trigger()
 }
 
-// Problems are the ports that are not served, sorted by ID and address. They are as of
-// the last time Run got to it: see Changed.
-func (r *Relay) Problems() []Problem {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Clone(r.problems)
-}
+// Problems returns the ports without a listener, sorted by ID and address, as of the last
+// time that Run opened and closed listeners: see Changed.
+func (r *Relay) Problems() []Problem { return r.listeners.Problems() }
 
-// Changed is signalled after Problems has changed.
-func (r *Relay) Changed() <-chan struct{} { return r.changed }
+// Changed is signaled after Problems has changed.
+func (r *Relay) Changed() <-chan struct{} { return r.listeners.Changed() }
 
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default: // it is signalled already
-	}
-}
-
-// Run does what Set says until ctx is done. It then stops listening, cuts the
-// connections, waits for everything it has started and returns nil. It may be called
-// once. The sockets are made in the network namespace of the process.
+// Run opens and closes listeners until ctx is done. It then closes all listeners and
+// connections, waits for its goroutines and returns nil. It may be called once. It opens
+// sockets in the network namespace of the process.
 func (r *Relay) Run(ctx context.Context) error {
 	open := map[key]listener{}
 	defer r.tasks.Wait()
@@ -136,24 +123,11 @@ func (r *Relay) Run(ctx context.Context) error {
 			l.close()
 		}
 	}()
-	retry := time.NewTimer(0)
-	retry.Stop()
-	for {
-		if r.converge(ctx, open) {
-			retry.Reset(r.limits.retry)
-		} else {
-			retry.Stop()
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-r.dirty:
-		case <-retry.C:
-		}
-	}
+	r.listeners.Run(ctx, func() ([]Problem, bool) { return r.reconcile(ctx, open) })
+	return nil
 }
 
-// key is what a listener cannot change.
+// key identifies a listener: a change of it takes a new one.
 type key struct {
 	id, protocol string
 	listen       netip.AddrPort
@@ -161,34 +135,33 @@ type key struct {
 
 // listener serves one Port.
 type listener interface {
-	// update takes the endpoints and the affinity of the Port from now on.
+	// update replaces the endpoints and the affinity.
 	update(Port)
-	// close stops listening before it returns.
+	// close closes the listening socket before it returns.
 	close()
 }
 
-// converge makes the listeners those that are wanted, and tells whether one could not
-// be opened that may be later.
-func (r *Relay) converge(ctx context.Context, open map[key]listener) (retry bool) {
+// reconcile opens missing listeners, updates open ones and closes superfluous ones. retry
+// means that one could not be opened but may be later.
+func (r *Relay) reconcile(ctx context.Context, open map[key]listener) (problems []Problem, retry bool) {
 	r.mu.Lock()
-	want := r.want
+	desired := r.desired
 	r.mu.Unlock()
 
-	wanted := make(map[key]bool, len(want))
-	for _, p := range want {
+	wanted := make(map[key]bool, len(desired))
+	for _, p := range desired {
 		if len(p.Endpoints) > 0 {
 			wanted[key{p.ID, p.Protocol, p.Listen}] = true
 		}
 	}
-	// Closing comes first: another port may want the place.
+	// Close first: another port may need the same address.
 	for k, l := range open {
 		if !wanted[k] {
 			l.close()
 			delete(open, k)
 		}
 	}
-	var problems []Problem
-	for _, p := range want {
+	for _, p := range desired {
 		k := key{p.ID, p.Protocol, p.Listen}
 		if !wanted[k] {
 			continue
@@ -205,21 +178,10 @@ func (r *Relay) converge(ctx context.Context, open map[key]listener) (retry bool
 		}
 		open[k] = l
 	}
-	r.publish(problems)
-	return retry
-}
-
-func (r *Relay) publish(problems []Problem) {
 	slices.SortFunc(problems, func(a, b Problem) int {
 		return cmp.Or(strings.Compare(a.ID, b.ID), a.Listen.Compare(b.Listen), strings.Compare(a.Message, b.Message))
 	})
-	r.mu.Lock()
-	same := slices.Equal(problems, r.problems)
-	r.problems = problems
-	r.mu.Unlock()
-	if !same {
-		signal(r.changed)
-	}
+	return problems, retry
 }
 
 // listen opens the listener of a Port with endpoints.
@@ -242,27 +204,12 @@ func (r *Relay) listen(ctx context.Context, p Port) (listener, *Problem) {
 		return nil, problem(ReasonProtocol, "only TCP and UDP are relayed on loopback: use another address of this host")
 	}
 	if err != nil {
-		return nil, problem(ReasonListen, "%v: %s", err, advice(p, err))
+		return nil, problem(ReasonListen, "%v: %s", err, listen.Advice(err, p.Listen.Port(), "tu", "another node port"))
 	}
 	return l, nil
 }
 
-// advice is what to do about a failure to listen.
-func advice(p Port, err error) string {
-	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Sprintf("stop the program that has it (`ss -tulnp sport = :%d` names it), or give the Service another node port", p.Listen.Port())
-	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return "give this host the address, or leave it out of --nodeport-addresses"
-	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
-		return "raise the limit of open files (LimitNOFILE)"
-	case errors.Is(err, syscall.EACCES):
-		return "let the program bind low ports (CAP_NET_BIND_SERVICE), or give the Service another node port"
-	}
-	return "it is tried again every few seconds"
-}
-
-// network is p's protocol for package net, with the family: "tcp4".
+// network returns the network name of the port for package net, as in "tcp4".
 func (p Port) network() string {
 	if p.Listen.Addr().Is4() {
 		return p.Protocol + "4"

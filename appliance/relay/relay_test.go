@@ -14,12 +14,12 @@ import (
 func TestProblems(t *testing.T) {
 	l := start(t, quick())
 	endpoints := []netip.AddrPort{namedTCP(t, local, "a")}
-	taken, err := net.Listen("tcp", freePort(t, local).String())
+	used, err := net.Listen("tcp", freePort(t, local).String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer taken.Close()
-	occupied := taken.Addr().(*net.TCPAddr).AddrPort()
+	defer used.Close()
+	occupied := used.Addr().(*net.TCPAddr).AddrPort()
 	fine := freePort(t, local)
 	l.set(
 		Port{ID: "default/web/0-taken", Listen: occupied, Protocol: TCP, Endpoints: endpoints},
@@ -36,7 +36,7 @@ func TestProblems(t *testing.T) {
 		t.Fatal("nobody is told of the problems")
 	}
 	got := l.Problems()
-	want := []struct{ id, reason, message string }{
+	desired := []struct{ id, reason, message string }{
 		{"default/web/0-taken", ReasonListen, fmt.Sprintf(
 			"node port %[1]d/TCP does not answer on 127.0.0.1: listen tcp4 %[2]s: bind: address already in use: "+
 				"stop the program that has it (`ss -tulnp sport = :%[1]d` names it), or give the Service another node port", occupied.Port(), occupied)},
@@ -45,10 +45,10 @@ func TestProblems(t *testing.T) {
 		{"default/web/4-mapped", ReasonNotLoopback, "only loopback"},
 		{"default/web/5-zero", ReasonNotLoopback, "only loopback"},
 	}
-	if len(got) != len(want) {
+	if len(got) != len(desired) {
 		t.Fatalf("problems: %+v", got)
 	}
-	for i, w := range want {
+	for i, w := range desired {
 		if p := got[i]; p.ID != w.id || p.Reason != w.reason || !strings.Contains(p.Message, w.message) {
 			t.Errorf("problem is %+v\nwant       %+v", p, w)
 		}
@@ -58,10 +58,10 @@ func TestProblems(t *testing.T) {
 	}
 
 	// It is tried again without another Set.
-	if err := taken.Close(); err != nil {
+	if err := used.Close(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the problem is over", func() bool { return len(l.Problems()) == len(want)-1 })
+	eventually(t, "the problem is over", func() bool { return len(l.Problems()) == len(desired)-1 })
 	select {
 	case <-l.Changed():
 	case <-time.After(patience):
@@ -154,8 +154,8 @@ func TestNothingIsLeft(t *testing.T) {
 	if !refuses(at) {
 		t.Error("the port is open after the end")
 	}
-	if taken := l.total.taken.Load(); taken != 0 {
-		t.Errorf("%d connections are counted after the end", taken)
+	if used := l.total.used.Load(); used != 0 {
+		t.Errorf("%d connections are counted after the end", used)
 	}
 	eventually(t, "all goroutines are gone", func() bool { return runtime.NumGoroutine() <= before })
 }
@@ -215,8 +215,8 @@ func TestConcurrentUse(t *testing.T) {
 				t.Errorf("%d and %d questions were answered, want %d each", served, other, enough)
 			}
 			l.stop()
-			if taken := l.total.taken.Load(); taken != 0 {
-				t.Errorf("%d connections are counted after the end", taken)
+			if used := l.total.used.Load(); used != 0 {
+				t.Errorf("%d connections are counted after the end", used)
 			}
 			return
 		case <-time.After(3 * time.Millisecond):

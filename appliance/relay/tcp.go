@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// tcpListener serves a Port of TCP.
+// tcpListener serves a TCP Port.
 type tcpListener struct {
 	relay     *Relay
 	log       *slog.Logger
 	socket    *net.TCPListener
-	endpoints *choice
-	room      room
+	endpoints *balancer
+	quota     quota
 }
 
 // listenTCP opens a listener whose connections last until ctx is done.
@@ -28,8 +28,8 @@ func (r *Relay) listenTCP(ctx context.Context, p Port) (*tcpListener, error) {
 	}
 	l := &tcpListener{
 		relay: r, log: r.logOf(p), socket: socket,
-		endpoints: newChoice(p, r.limits.clients),
-		room:      room{limit: r.limits.port, within: &r.total},
+		endpoints: newBalancer(p, r.limits.clients),
+		quota:     quota{limit: r.limits.port, parent: &r.total},
 	}
 	r.tasks.Go(func() { l.accept(ctx) })
 	return l, nil
@@ -47,29 +47,29 @@ func (l *tcpListener) close() {
 	}
 }
 
-// accept starts to serve every client, until the listener is closed.
+// accept serves clients until the listener is closed.
 func (l *tcpListener) accept(ctx context.Context) {
-	refused := complaint{every: l.relay.limits.complain}
-	failed := complaint{every: l.relay.limits.complain}
+	refused := logLimiter{every: l.relay.limits.logInterval}
+	failed := logLimiter{every: l.relay.limits.logInterval}
 	for {
 		client, err := l.socket.AcceptTCP()
 		switch {
 		case errors.Is(err, net.ErrClosed):
 			return
-		case err != nil: // out of descriptors, as a rule: clients wait in the backlog
+		case err != nil: // usually EMFILE: clients wait in the backlog
 			if times, due := failed.due(); due {
 				l.log.Warn("connections to a node port on loopback cannot be accepted: look at the limit of open files", "times", times, "err", err)
 			}
-			sleep(ctx, l.relay.limits.pause)
-		case !l.room.enter():
+			sleep(ctx, l.relay.limits.backoff)
+		case !l.quota.acquire():
 			if times, due := refused.due(); due {
 				l.log.Warn("connections to a node port on loopback are refused: there are too many at once",
-					"refused", times, "limit", l.room.limit, "limitOfAllPorts", l.room.within.limit)
+					"refused", times, "limit", l.quota.limit, "limitOfAllPorts", l.quota.parent.limit)
 			}
 			reset(client)
 		default:
 			l.relay.tasks.Go(func() {
-				defer l.room.leave()
+				defer l.quota.releaseSlot()
 				l.serve(ctx, client)
 			})
 		}
@@ -84,7 +84,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// serve joins a client with an endpoint until both have ended, or ctx has.
+// serve connects a client with an endpoint until both directions or ctx have ended.
 func (l *tcpListener) serve(ctx context.Context, client *net.TCPConn) {
 	from := client.RemoteAddr().(*net.TCPAddr).AddrPort()
 	to := l.endpoints.pick(from.Addr())
@@ -95,7 +95,7 @@ func (l *tcpListener) serve(ctx context.Context, client *net.TCPConn) {
 		reset(client)
 		return
 	}
-	// A FIN would look like the end of what the other side had to say.
+	// A FIN would look like a complete transfer.
 	stop := context.AfterFunc(ctx, func() {
 		reset(client)
 		reset(endpoint)
@@ -104,20 +104,19 @@ func (l *tcpListener) serve(ctx context.Context, client *net.TCPConn) {
 	join(client, endpoint)
 }
 
-// join passes on what each of two connections sends to the other, and its end. Both
-// are closed when it returns.
+// join copies both directions between two connections and closes both.
 func join(a, b *net.TCPConn) {
 	var back sync.WaitGroup
 	back.Go(func() { pass(a, b) })
 	pass(b, a)
 	back.Wait()
-	// Both directions have ended, so there is nothing that closing could lose.
+	// Both directions have ended, so closing loses no data.
 	_ = a.Close()
 	_ = b.Close()
 }
 
-// pass copies one direction, with splice(2), and then its end: a FIN as a FIN; anything
-// else resets both.
+// pass copies one direction with splice(2). It passes on a FIN as a FIN; after an error it
+// resets both connections.
 func pass(to, from *net.TCPConn) {
 	_, err := io.Copy(to, from)
 	if err == nil {
@@ -129,7 +128,7 @@ func pass(to, from *net.TCPConn) {
 	}
 }
 
-// reset closes a connection with RST. On one that is closed already it does nothing.
+// reset closes a connection with RST. On a closed connection it does nothing.
 func reset(c *net.TCPConn) {
 	_ = c.SetLinger(0)
 	_ = c.Close()

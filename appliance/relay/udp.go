@@ -14,22 +14,23 @@ import (
 	"time"
 )
 
-// udpListener serves a Port of UDP. Each client has a flow, with a socket of its own
-// to an endpoint, until it has been idle for long enough, or longest of too many.
+// udpListener serves a UDP Port. Each client has a flow, with its own socket to an
+// endpoint, until the flow times out, or is the longest idle one when the quota is
+// exceeded.
 type udpListener struct {
 	relay     *Relay
 	log       *slog.Logger
 	socket    *net.UDPConn
-	endpoints *choice
-	room      room
+	endpoints *balancer
+	quota     quota
 
 	mu     sync.Mutex
 	closed bool
 	flows  map[netip.AddrPort]*flow // by client
-	order  list.List                // of *flow, the one that has been idle longest first
+	order  list.List                // of *flow, longest idle first
 }
 
-// flow is one client of a udpListener, which guards its fields.
+// flow is one client of a udpListener, whose mutex guards its fields.
 type flow struct {
 	client, endpoint netip.AddrPort
 	socket           *net.UDPConn // connected to the endpoint
@@ -39,8 +40,9 @@ type flow struct {
 	replied          bool
 }
 
-// errNoRoom is why a new client's datagram is dropped when no other can be forgotten.
-var errNoRoom = errors.New("too many connections at once through node ports on loopback")
+// errQuotaExceeded means that a datagram of a new client was dropped, because no other flow
+// of the port can be ended.
+var errQuotaExceeded = errors.New("too many connections at once through node ports on loopback")
 
 func (r *Relay) listenUDP(p Port) (*udpListener, error) {
 	socket, err := net.ListenUDP(p.network(), net.UDPAddrFromAddrPort(p.Listen))
@@ -53,15 +55,15 @@ func (r *Relay) listenUDP(p Port) (*udpListener, error) {
 	}
 	l := &udpListener{
 		relay: r, log: r.logOf(p), socket: socket,
-		endpoints: newChoice(p, r.limits.clients),
-		room:      room{limit: r.limits.port, within: &r.total},
+		endpoints: newBalancer(p, r.limits.clients),
+		quota:     quota{limit: r.limits.port, parent: &r.total},
 		flows:     map[netip.AddrPort]*flow{},
 	}
 	r.tasks.Go(func() { l.receive(raw) })
 	return l, nil
 }
 
-// update forgets the clients whose endpoints are gone, as conntrack is made to.
+// update ends the flows of removed endpoints, as conntrack entries are deleted.
 func (l *udpListener) update(p Port) {
 	if !l.endpoints.set(p) {
 		return
@@ -79,13 +81,13 @@ func (l *udpListener) close() {
 	l.endWhere(func(*flow) bool { return true })
 }
 
-// receive passes on what clients send, until the listener is closed.
+// receive forwards the datagrams of clients until the listener is closed.
 func (l *udpListener) receive(raw syscall.RawConn) {
-	failed := complaint{every: l.relay.limits.complain}
-	crowded := complaint{every: l.relay.limits.complain}
+	failed := logLimiter{every: l.relay.limits.logInterval}
+	overflow := logLimiter{every: l.relay.limits.logInterval}
 	for {
 		err := l.relay.receive(raw, func(data []byte, client netip.AddrPort) {
-			if err := l.forward(data, client, &crowded); err != nil {
+			if err := l.forward(data, client, &overflow); err != nil {
 				l.log.Debug("a datagram to a node port on loopback is dropped", "client", client, "err", err)
 			}
 		})
@@ -96,15 +98,15 @@ func (l *udpListener) receive(raw syscall.RawConn) {
 			if times, due := failed.due(); due {
 				l.log.Warn("datagrams to a node port on loopback cannot be received", "times", times, "err", err)
 			}
-			time.Sleep(l.relay.limits.pause)
+			time.Sleep(l.relay.limits.backoff)
 		}
 	}
 }
 
-// forward sends a datagram on its client's flow. A flow that turns out to be dead (its
-// endpoint refused an earlier datagram) ends: the client's next datagram begins anew.
-func (l *udpListener) forward(data []byte, client netip.AddrPort, crowded *complaint) error {
-	f, err := l.flowOf(client, crowded)
+// forward sends a datagram on its client's flow. A flow whose endpoint refused an earlier
+// datagram ends, and the client's next datagram starts a new one.
+func (l *udpListener) forward(data []byte, client netip.AddrPort, overflow *logLimiter) error {
+	f, err := l.flowOf(client, overflow)
 	if err != nil {
 		return err
 	}
@@ -118,40 +120,39 @@ func (l *udpListener) forward(data []byte, client netip.AddrPort, crowded *compl
 	return nil
 }
 
-// isPassing tells whether a datagram is lost to congestion or its size alone.
+// isPassing reports whether an error affects only this datagram: congestion or size.
 func isPassing(err error) bool {
 	return errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ENOBUFS) || errors.Is(err, syscall.EMSGSIZE)
 }
 
-// flowOf is the client's flow, begun now if there is none. Only receive's goroutine
-// calls it.
-func (l *udpListener) flowOf(client netip.AddrPort, crowded *complaint) (*flow, error) {
+// flowOf returns the client's flow, or starts one. Only receive's goroutine calls it.
+func (l *udpListener) flowOf(client netip.AddrPort, overflow *logLimiter) (*flow, error) {
 	l.mu.Lock()
 	f := l.flows[client]
 	l.mu.Unlock()
 	if f != nil {
 		return f, nil
 	}
-	for !l.room.enter() {
-		if times, due := crowded.due(); due {
+	for !l.quota.acquire() {
+		if times, due := overflow.due(); due {
 			l.log.Warn("clients of a node port on loopback are forgotten early: there are too many at once",
-				"forgotten", times, "limit", l.room.limit, "limitOfAllPorts", l.room.within.limit)
+				"forgotten", times, "limit", l.quota.limit, "limitOfAllPorts", l.quota.parent.limit)
 		}
 		if !l.endOldest() {
-			return nil, errNoRoom
+			return nil, errQuotaExceeded
 		}
 	}
 	f, err := l.begin(client)
 	if err != nil {
-		l.room.leave()
+		l.quota.releaseSlot()
 		return nil, err
 	}
 	l.relay.tasks.Go(func() { l.reply(f) })
 	return f, nil
 }
 
-// begin makes a flow. The endpoint is picked under the lock: so update, which changes
-// the endpoints first and then looks at the flows, misses none.
+// begin starts a flow. It picks the endpoint under the lock, so that update, which changes
+// the endpoints before it looks at the flows, misses none.
 func (l *udpListener) begin(client netip.AddrPort) (*flow, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -161,7 +162,7 @@ func (l *udpListener) begin(client netip.AddrPort) (*flow, error) {
 	f := &flow{client: client, endpoint: l.endpoints.pick(client.Addr()), seen: time.Now()}
 	var dialer net.Dialer
 	var err error
-	// Connecting a UDP socket waits for nobody, so the context is never asked.
+	// Connecting a UDP socket never waits, so the context does not matter.
 	if f.socket, err = dialer.DialUDP(context.Background(), "udp", netip.AddrPort{}, f.endpoint); err != nil {
 		return nil, err
 	}
@@ -173,8 +174,7 @@ func (l *udpListener) begin(client netip.AddrPort) (*flow, error) {
 	return f, nil
 }
 
-// reply passes on what the endpoint of a flow sends, until the flow has ended or has
-// been idle for too long.
+// reply forwards the datagrams of a flow's endpoint until the flow ends or times out.
 func (l *udpListener) reply(f *flow) {
 	defer l.end(f)
 	for {
@@ -192,7 +192,7 @@ func (l *udpListener) reply(f *flow) {
 			}
 		})
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-			return // ended, or refused by the endpoint: the next datagram begins anew
+			return // the flow ended, or the endpoint refused a datagram
 		}
 	}
 }
@@ -206,7 +206,7 @@ func (l *udpListener) expiry(f *flow) time.Time {
 	return f.seen.Add(l.relay.limits.unreplied)
 }
 
-// touch notes a datagram of a flow.
+// touch records a datagram of a flow.
 func (l *udpListener) touch(f *flow, reply bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -217,8 +217,8 @@ func (l *udpListener) touch(f *flow, reply bool) {
 	}
 }
 
-// end forgets a flow, once. The socket is closed without the lock: closing waits for
-// whoever uses it, and they may wait for the lock.
+// end ends a flow once. It closes the socket without the lock, because closing waits for
+// users of the socket, and they may wait for the lock.
 func (l *udpListener) end(f *flow) {
 	l.mu.Lock()
 	ended := l.remove(f)
@@ -228,7 +228,8 @@ func (l *udpListener) end(f *flow) {
 	}
 }
 
-// remove takes a flow out of the table, under the lock. False: it is out already.
+// remove deletes a flow from the table and reports whether it was there. The caller holds
+// the lock.
 func (l *udpListener) remove(f *flow) bool {
 	if f.place == nil {
 		return false
@@ -241,7 +242,7 @@ func (l *udpListener) remove(f *flow) bool {
 
 func (l *udpListener) release(f *flow) {
 	_ = f.socket.Close() // nothing is buffered that could be lost
-	l.room.leave()
+	l.quota.releaseSlot()
 }
 
 func (l *udpListener) endWhere(gone func(*flow) bool) {
@@ -258,7 +259,7 @@ func (l *udpListener) endWhere(gone func(*flow) bool) {
 	}
 }
 
-// endOldest forgets the flow that has been idle longest. False: there is none.
+// endOldest ends the longest idle flow and reports whether there was one.
 func (l *udpListener) endOldest() bool {
 	l.mu.Lock()
 	oldest := l.order.Front()

@@ -32,7 +32,7 @@ func facts() *Facts {
 
 func ptr[T any](v T) *T { return &v }
 
-// endpointSpec is "addr[@node][/zone][ flags]"; flags: t terminating, s serving, n not
+// slice parses endpoints: "addr[@node][/zone][ flags]"; flags: t terminating, s serving, n not
 // ready, z=a,b zone hints, h=x node hints.
 func slice(port int32, specs ...string) *object.EndpointSlice {
 	s := &object.EndpointSlice{

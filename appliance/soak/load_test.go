@@ -248,7 +248,7 @@ func (l *load) stop(t *testing.T) {
 	}
 }
 
-// isExcused tells whether a connection was begun while it was allowed to fail.
+// isExcused reports whether a connection was begun while it was allowed to fail.
 func (l *load) isExcused(f failure) bool {
 	for _, w := range l.windows {
 		if !f.to.Before(w.from) && !f.from.After(w.to) {

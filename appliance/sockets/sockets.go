@@ -26,7 +26,7 @@ type Socket struct {
 // String is "tcp 0.0.0.0:80".
 func (s Socket) String() string { return s.Protocol + " " + s.Local.String() }
 
-// Covers tells whether what is sent to an address and port of the box comes to the socket.
+// Covers reports whether what is sent to an address and port of the box comes to the socket.
 func (s Socket) Covers(at netip.AddrPort) bool {
 	local := s.Local.Addr()
 	switch {

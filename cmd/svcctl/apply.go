@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/api/client"
-	"svcctl.io/svcctl/api/selector"
+	"svcctl.io/svcctl/api/kube/selector"
 	"svcctl.io/svcctl/api/wire"
 )
 
@@ -70,7 +70,7 @@ func dryRunOption(usage string) *option {
 	return &option{name: "dry-run", arg: "none|server", optional: true, words: []string{"none", "server"}, group: groupHow, usage: usage}
 }
 
-// dryRun tells whether --dry-run was given.
+// dryRun reports whether --dry-run was given.
 func (v *verb) dryRun() (bool, error) {
 	switch o := v.option("dry-run"); o.text() {
 	case "", "none", "false":

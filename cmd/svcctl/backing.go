@@ -46,11 +46,11 @@ func slicesOf(ctx context.Context, c *client.Client, namespace, name string) ([]
 	return typedList[object.EndpointSlice](ctx, c, collectionPath(k, namespace), url.Values{"labelSelector": {serviceLabel + "=" + name}})
 }
 
-// isReady tells whether an endpoint takes new connections: that is so where nothing is said
+// isReady reports whether an endpoint takes new connections: that is so where nothing is said
 // (discovery/v1 EndpointConditions).
 func isReady(e *object.Endpoint) bool { return e.Conditions.Ready == nil || *e.Conditions.Ready }
 
-// hasReady tells whether a slice has an endpoint that is ready.
+// hasReady reports whether a slice has an endpoint that is ready.
 func hasReady(s *object.EndpointSlice) bool {
 	return slices.ContainsFunc(s.Endpoints, func(e object.Endpoint) bool { return isReady(&e) })
 }

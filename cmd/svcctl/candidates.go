@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/api/client"
-	"svcctl.io/svcctl/api/kind"
+	"svcctl.io/svcctl/store/kind"
 )
 
 // completeName is the verb that completion scripts ask for what is not known to them.
@@ -87,7 +87,7 @@ func apart(words []string) (before []string, current string) {
 	return before, current
 }
 
-// takesObjects tells whether a verb is followed by kinds and names.
+// takesObjects reports whether a verb is followed by kinds and names.
 func takesObjects(v *verb) bool {
 	return slices.Contains([]string{"get", "describe", "delete", "edit", "wait", "explain"}, v.name)
 }

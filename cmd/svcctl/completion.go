@@ -120,7 +120,7 @@ func bashValues(b *strings.Builder, v *verb, o *option) {
 	fmt.Fprintf(b, "        %s) %sreturn ;;\n", strings.Join(patterns, "|"), reply)
 }
 
-// isPath tells whether the value of an option is the path of a file.
+// isPath reports whether the value of an option is the path of a file.
 func (o *option) isPath() bool { return o.arg == argFile || o.arg == argPath || o.arg == "FILE|DIR" }
 
 // zshCompletion is a script for zsh's compsys.

@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/api/client"
-	"svcctl.io/svcctl/api/kind"
-	"svcctl.io/svcctl/api/schema"
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/schema"
 )
 
 func (p *program) describeVerb() *verb {
@@ -310,7 +310,7 @@ func (b *description) tree(name string, value any, t *schema.Type, depth int) {
 	}
 }
 
-// isEmpty tells whether there is nothing to write of a value.
+// isEmpty reports whether there is nothing to write of a value.
 func isEmpty(value any) bool {
 	switch v := value.(type) {
 	case map[string]any:

@@ -244,7 +244,7 @@ func endpointPlace(e *object.Endpoint) string {
 	return printable(strings.Join(all, ", "))
 }
 
-// inKernel tells whether the version of a Service is in the kernel.
+// inKernel reports whether the version of a Service is in the kernel.
 func (d *describing) inKernel(svc *object.Service) string {
 	version, err := strconv.ParseUint(svc.Metadata.ResourceVersion, 10, 64)
 	programmed := d.status.Revision.Programmed

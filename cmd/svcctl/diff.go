@@ -159,7 +159,7 @@ func (d *differing) compare(ctx context.Context, doc *document, merged client.Ob
 		return nil
 	}
 	d.differ = true
-	if d.p.colour {
+	if d.p.color {
 		text = paintDiff(text)
 	}
 	return d.p.print(text)

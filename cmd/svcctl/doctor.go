@@ -58,7 +58,7 @@ func (p *program) runDoctor(ctx context.Context, v *verb, _ []string) error {
 	}
 	_, err = client.New(cfg.Socket).Version(ctx)
 	d := diagnosis{Findings: p.doctor(ctx, cfg, err == nil)}
-	if err := p.output(v, d, func() string { return doctorPage(d.Findings, p.colour) }); err != nil {
+	if err := p.output(v, d, func() string { return doctorPage(d.Findings, p.color) }); err != nil {
 		return err
 	}
 	wrong := 0
@@ -74,8 +74,8 @@ func (p *program) runDoctor(ctx context.Context, v *verb, _ []string) error {
 }
 
 // doctorPage is the findings for people: what was found, and what to do below it.
-func doctorPage(findings []appliance.Finding, colour bool) string {
-	p := &page{colour: colour}
+func doctorPage(findings []appliance.Finding, color bool) string {
+	p := &page{color: color}
 	level, check := 0, 0 // the widths of the columns
 	for _, f := range findings {
 		level, check = max(level, len(f.Level)), max(check, len(f.Check))

@@ -11,11 +11,11 @@ import (
 	"strings"
 
 	"svcctl.io/svcctl/api/client"
-	"svcctl.io/svcctl/api/kind"
-	"svcctl.io/svcctl/api/schema"
 	"svcctl.io/svcctl/appliance"
+	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/schema"
 )
 
 // document is an object that a file names.
@@ -32,7 +32,7 @@ func (d *document) where(field string) string {
 	return fmt.Sprintf("%s:%d:%d", d.file, line, column)
 }
 
-// isNamespace tells whether the object is a Namespace, which others need to be there.
+// isNamespace reports whether the object is a Namespace, which others need to be there.
 func (t target) isNamespace() bool { return t.kind.Name == object.KindNamespace }
 
 // placeIn is where a document goes in a batch: Namespaces before what may be in them, in
@@ -53,7 +53,7 @@ type batch struct {
 	bytes     int // of raws
 }
 
-// hasRoom tells whether another document may go in; one always may.
+// hasRoom reports whether another document may go in; one always may.
 func (b *batch) hasRoom(raw json.RawMessage) bool {
 	return len(b.documents) == 0 || b.bytes+len(raw) <= batchBytes
 }
@@ -222,7 +222,7 @@ func (r *reader) document(name string, t *manifest.Tree) *document {
 	return d
 }
 
-// wantsBool tells whether a field of a document is a bool in every kind that has it.
+// wantsBool reports whether a field of a document is a bool in every kind that has it.
 func wantsBool(field []string) bool {
 	for _, k := range kind.All() {
 		t := schema.Of(k)
@@ -241,8 +241,8 @@ func wantsBool(field []string) bool {
 	return false
 }
 
-// failed is the error for documents that were refused, which is told already; nil when
-// there were none.
+// refusedError returns the error for n refused documents, which were reported already; nil
+// if n is 0.
 func refusedError(n int) error {
 	if n == 0 {
 		return nil

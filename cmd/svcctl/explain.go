@@ -231,7 +231,7 @@ func (p *program) explainFacts(ctx context.Context, c *client.Client, f diagnose
 
 // tell prints findings, and says no when one is bad.
 func (p *program) tell(title string, findings []diagnose.Finding) error {
-	page := &page{colour: p.colour}
+	page := &page{color: p.color}
 	page.WriteString(page.paint(bold, printable(title)) + "\n")
 	marks := map[diagnose.Level][2]string{diagnose.Good: {green, "✓"}, diagnose.Doubt: {yellow, "!"}, diagnose.Bad: {red, "✗"}}
 	for _, f := range findings {

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"strings"
 
-	"svcctl.io/svcctl/api/kind"
-	"svcctl.io/svcctl/api/schema"
+	"svcctl.io/svcctl/store/kind"
+	"svcctl.io/svcctl/store/schema"
 )
 
 // explainField tells what a kind, or a field of one, means.

@@ -49,7 +49,7 @@ func formOption(def string, forms ...string) *option {
 		usage: "form of the output: " + strings.Join(shown, ", ")}
 }
 
-// parseForm reads -o. The error is a usageError.
+// form reads -o. The error is a usageError.
 func (v *verb) form() (form, error) {
 	o := v.option("output")
 	text := o.text()
@@ -95,7 +95,7 @@ func (f *form) parseColumns(text string) error {
 	return nil
 }
 
-// isTable tells whether the server lays out what is printed.
+// isTable reports whether the server lays out what is printed.
 func (f form) isTable() bool { return f.name == formTable || f.name == formWide }
 
 // row is an object in the columns of the user.

@@ -11,9 +11,9 @@ import (
 
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/jsonpath"
-	"svcctl.io/svcctl/api/kind"
-	"svcctl.io/svcctl/api/selector"
+	"svcctl.io/svcctl/api/kube/selector"
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store/kind"
 )
 
 func (p *program) getVerb() *verb {

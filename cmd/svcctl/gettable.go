@@ -117,7 +117,7 @@ func (s *sheet) print(rows []client.Row) error {
 	return s.g.p.print(s.grid.text(lines...))
 }
 
-// shown tells whether a column is printed.
+// shown reports whether a column is printed.
 func (s *sheet) shown(c client.Column) bool { return c.Priority == 0 || s.g.form.name == formWide }
 
 func (s *sheet) withNamespace() bool { return s.g.all && s.target.kind.Namespaced }

@@ -9,8 +9,8 @@ import (
 	"sync"
 
 	"svcctl.io/svcctl/api/client"
-	"svcctl.io/svcctl/api/kind"
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store/kind"
 )
 
 // watch prints objects and then every change of them, of several kinds at once.

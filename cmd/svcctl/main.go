@@ -22,13 +22,13 @@ type program struct {
 	version        string
 	stdin          io.Reader
 	stdout, stderr io.Writer
-	// asks tells whether somebody can answer a question on stdin; shows whether
-	// somebody watches stderr, and lists stdout; colour whether stdout takes colours.
-	asks, shows, lists, colour bool
-	lookupEnv                  func(string) (string, bool)
-	environ                    func() []string
-	exec                       func(path string, args, env []string) error // syscall.Exec
-	now                        func() time.Time
+	// asks reports whether somebody can answer a question on stdin; shows whether
+	// somebody watches stderr, and lists stdout; color whether stdout takes colors.
+	asks, shows, lists, color bool
+	lookupEnv                 func(string) (string, bool)
+	environ                   func() []string
+	exec                      func(path string, args, env []string) error // syscall.Exec
+	now                       func() time.Time
 
 	serve func(ctx context.Context, cfg config.Config, log *slog.Logger) error
 	plan  func(cfg config.Config, paths []string, w io.Writer) ([]manifest.Problem, error)
@@ -41,7 +41,7 @@ type program struct {
 }
 
 func main() {
-	_, noColour := os.LookupEnv("NO_COLOR") // no-color.org: whatever its value
+	_, noColor := os.LookupEnv("NO_COLOR") // no-color.org: whatever its value
 	p := &program{
 		version:   buildVersion(),
 		stdin:     os.Stdin,
@@ -50,7 +50,7 @@ func main() {
 		asks:      isTerminal(os.Stdin),
 		shows:     isTerminal(os.Stderr),
 		lists:     isTerminal(os.Stdout),
-		colour:    isTerminal(os.Stdout) && !noColour && os.Getenv("TERM") != "dumb",
+		color:     isTerminal(os.Stdout) && !noColor && os.Getenv("TERM") != "dumb",
 		lookupEnv: os.LookupEnv,
 		environ:   os.Environ,
 		exec:      syscall.Exec,

@@ -31,7 +31,7 @@ const (
 	argPath = "PATH"
 )
 
-// isSet tells whether the flag was given.
+// isSet reports whether the flag was given.
 func (o *option) isSet() bool { return o.texts != nil }
 
 // text is the value given last, else the default.
@@ -42,7 +42,7 @@ func (o *option) text() string {
 	return o.texts[len(o.texts)-1]
 }
 
-// on tells whether a switch was given, and not as --switch=false.
+// on reports whether a switch was given, and not as --switch=false.
 func (o *option) on() bool { return o.isSet() && o.text() == "true" }
 
 // names are the long name and the letter.

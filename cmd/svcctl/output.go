@@ -73,7 +73,7 @@ func blockStyle(n *yaml.Node) {
 	}
 }
 
-// isTerminal tells whether f is a terminal.
+// isTerminal reports whether f is a terminal.
 func isTerminal(f *os.File) bool {
 	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
 	return err == nil

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"svcctl.io/svcctl/api/client"
-	"svcctl.io/svcctl/api/kind"
+	"svcctl.io/svcctl/store/kind"
 )
 
 // printer prints objects one after the other in a form that is not the server's table.

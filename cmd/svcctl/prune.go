@@ -9,8 +9,8 @@ import (
 	"slices"
 
 	"svcctl.io/svcctl/api/client"
-	"svcctl.io/svcctl/api/kind"
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -76,7 +76,7 @@ func (a *applying) prune(ctx context.Context, labels string) error {
 	return nil
 }
 
-// isLeftOver tells whether an object of the set is to go.
+// isLeftOver reports whether an object of the set is to go.
 func (a *applying) isLeftOver(t target, o client.Object) bool {
 	if a.done[keyOf(t)] || !appliedBy(o, a.options.Manager) {
 		return false
@@ -85,7 +85,7 @@ func (a *applying) isLeftOver(t target, o client.Object) bool {
 	return a.set != "" || t.namespace == "" || a.spaces[t.namespace]
 }
 
-// appliedBy tells whether an object was brought by applies of a manager, and no file of
+// appliedBy reports whether an object was brought by applies of a manager, and no file of
 // the appliance declares it.
 func appliedBy(o client.Object, manager string) bool {
 	entries, _ := field(o, "metadata", "managedFields").([]any)

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"svcctl.io/svcctl/api/kind"
+	"svcctl.io/svcctl/store/kind"
 )
 
 // target is an object, or all objects of a kind, that a command line names.

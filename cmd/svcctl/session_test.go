@@ -288,8 +288,8 @@ func TestDiff(t *testing.T) {
 		"diff -f bad.yaml",
 		"diff",
 	)
-	b.colour = true
-	b.session("diff-colour", "diff -f changed.yaml")
+	b.color = true
+	b.session("diff-color", "diff -f changed.yaml")
 }
 
 func TestWaitForObjects(t *testing.T) {

@@ -58,7 +58,7 @@ func (p *program) runStatus(ctx context.Context, v *verb, _ []string) error {
 	if err != nil {
 		return err
 	}
-	page := func() string { return statusPage(s, p.now(), p.colour) }
+	page := func() string { return statusPage(s, p.now(), p.color) }
 	if err := p.output(v, s, page); err != nil {
 		return err
 	}

@@ -47,7 +47,7 @@ func TestStatusPage(t *testing.T) {
 	rich := richStatus()
 	b := newBench()
 	golden(t, "status/rich.txt", statusPage(&rich, b.now(), false))
-	golden(t, "status/rich.colour.txt", statusPage(&rich, b.now(), true))
+	golden(t, "status/rich.color.txt", statusPage(&rich, b.now(), true))
 	fresh := wire.Status{Version: "v0.1.0", NodeName: "gw1", Started: b.now().Add(-1500 * time.Millisecond), Reason: "the manifests are not read yet",
 		Synced: true, Kernel: wire.Kernel{Release: "6.1.0"}}
 	golden(t, "status/fresh.txt", statusPage(&fresh, b.now(), false))

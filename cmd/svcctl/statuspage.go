@@ -9,7 +9,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// The colours of the status page (ECMA-48, select graphic rendition).
+// The colors of the status page (ECMA-48, select graphic rendition).
 const (
 	red    = "31"
 	green  = "32"
@@ -20,12 +20,12 @@ const (
 // page builds the text of the status page.
 type page struct {
 	strings.Builder
-	colour bool
+	color bool
 }
 
-// paint is text in a colour, when colours are wanted.
+// paint is text in a color, when colors are wanted.
 func (p *page) paint(code, text string) string {
-	if !p.colour {
+	if !p.color {
 		return text
 	}
 	return "\x1b[" + code + "m" + text + "\x1b[0m"
@@ -42,8 +42,8 @@ func (p *page) heading(format string, args ...any) {
 }
 
 // statusPage is the status for people.
-func statusPage(s *wire.Status, now time.Time, colour bool) string {
-	p := &page{colour: colour}
+func statusPage(s *wire.Status, now time.Time, color bool) string {
+	p := &page{color: color}
 	p.line("Node", "%s", s.NodeName)
 	p.line("Version", "%s, up %s, since %s", s.Version, span(now.Sub(s.Started)), stamp(s.Started))
 	p.line("Ready", "%s", p.answer(s.Ready, s.Reason))
@@ -94,7 +94,7 @@ func (p *page) sources(sources []wire.Source) {
 		p.WriteString("none\n")
 		return
 	}
-	// Colours have no width and tabwriter does not know: so none in here.
+	// Colors have no width and tabwriter does not know: so none in here.
 	w := tabwriter.NewWriter(p, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(w, "DIRECTORY\tSTATE\tFILES")
 	for _, s := range sources {
@@ -117,10 +117,10 @@ func (p *page) problems(s *wire.Status) {
 	}
 	p.heading("Problems: %s, %s", count(errors, "error"), count(warnings, "warning"))
 	for _, severity := range []string{wire.SeverityError, wire.SeverityWarning} {
-		colour := map[string]string{wire.SeverityError: red, wire.SeverityWarning: yellow}[severity]
+		color := map[string]string{wire.SeverityError: red, wire.SeverityWarning: yellow}[severity]
 		for _, problem := range s.Problems {
 			if problem.Severity == severity {
-				fmt.Fprintln(p, p.paint(colour, problem.String()))
+				fmt.Fprintln(p, p.paint(color, problem.String()))
 			}
 		}
 	}

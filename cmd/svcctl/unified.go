@@ -140,7 +140,7 @@ func hunkRange(start, count int) string {
 	return fmt.Sprintf("%d,%d", start, count)
 }
 
-// paintDiff colours the lines of a unified diff.
+// paintDiff colors the lines of a unified diff.
 func paintDiff(text string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {

@@ -36,7 +36,7 @@ func (v *verb) option(name string) *option {
 	panic(fmt.Sprintf("svcctl: verb %s has no option %s", v.name, name))
 }
 
-// has tells whether the verb has an option of that name.
+// has reports whether the verb has an option of that name.
 func (v *verb) has(name string) bool {
 	for _, o := range v.options {
 		if o.name == name {

@@ -74,7 +74,7 @@ func (q question) ask(ctx context.Context, out io.Writer) error {
 	return t.verdict(q.expect)
 }
 
-// take tells whether there is one more request to send.
+// take reports whether there is one more request to send.
 func (t *tally) take() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -26,9 +26,9 @@ func BenchmarkReplaceEndpoint(b *testing.B) {
 			n := newNamespace(b)
 			c := n.open()
 			elements := servicesOf(services)
-			generation := commit(b, c, 0, nft.AddTable{Family: nft.IPv4}, nft.AddSet{Family: nft.IPv4, Set: backends},
+			commit(b, c, 0, nft.AddTable{Family: nft.IPv4}, nft.AddSet{Family: nft.IPv4, Set: backends},
 				nft.AddElements{Family: nft.IPv4, Set: backends, Elements: elements})
-			_, generation = read(b, c)
+			_, generation := read(b, c)
 			i := 0
 			for b.Loop() {
 				one := elements[i%len(elements) : i%len(elements)+1]

@@ -16,7 +16,7 @@ func (c *Conn) Check(b *nft.Batch, generation uint32) error {
 	defer c.mu.Unlock()
 	err := c.check(b, generation)
 	if err != nil && !isAnswer(err) {
-		c.drop()
+		c.closeSocket()
 	}
 	return err
 }
@@ -36,5 +36,5 @@ func (c *Conn) check(b *nft.Batch, generation uint32) error {
 		delete(o.refused, bound)
 		o.acknowledged = true // as it would be without that operation
 	}
-	return t.judge(o, err, func(op, element int) string { return opText(b.Ops, op, element) })
+	return t.result(o, err, func(op, element int) string { return opText(b.Ops, op, element) })
 }

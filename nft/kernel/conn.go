@@ -24,12 +24,12 @@ type Conn struct {
 	options  Options
 	features Features
 
-	witness *witness
+	foreignTx *foreignTxLog
 
 	mu       sync.Mutex
 	socket   *socket // nil after a failure, until the next use
 	port     uint32  // the netlink port of socket, if possible the same when it is opened anew
-	sentinel *socket // owns the sentinel tables; nil: not held
+	sentinel *socket // addOwnPort the sentinel tables; nil: not held
 	watches  map[*watch]struct{}
 	closed   bool
 }
@@ -41,13 +41,13 @@ var errClosed = errors.New("nft/kernel: the connection is closed")
 // ErrPermission without CAP_NET_ADMIN, and with ErrUnsupported, naming what is
 // missing, on a kernel that the product cannot work with.
 func Open(options Options) (*Conn, error) {
-	c := &Conn{options: options, witness: newWitness(), watches: map[*watch]struct{}{}}
+	c := &Conn{options: options, foreignTx: newForeignTxLog(), watches: map[*watch]struct{}{}}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var err error
 	for range openAttempts {
 		var s *socket
-		if s, err = c.use(); err != nil {
+		if s, err = c.ensureSocket(); err != nil {
 			return nil, err
 		}
 		if _, err = readGeneration(s); err == nil {
@@ -56,7 +56,7 @@ func Open(options Options) (*Conn, error) {
 		if err == nil {
 			return c, nil
 		}
-		c.drop()
+		c.closeSocket()
 		if !isErrno(err, unix.EINTR, unix.EAGAIN, unix.ENOBUFS, unix.ENOMEM) {
 			break
 		}
@@ -82,7 +82,7 @@ func openError(err error) error {
 	return fmt.Errorf("open nf_tables: %w", err)
 }
 
-// Close gives the sockets back. The ruleset stays; sentinel tables that this Conn owns
+// Close gives the sockets back. The ruleset stays; sentinel tables that this Conn addOwnPort
 // go away.
 func (c *Conn) Close() error {
 	c.mu.Lock()
@@ -99,8 +99,8 @@ func (c *Conn) Close() error {
 	return err
 }
 
-// use gives the socket, opened anew after a failure.
-func (c *Conn) use() (*socket, error) {
+// ensureSocket gives the socket, opened anew after a failure.
+func (c *Conn) ensureSocket() (*socket, error) {
 	switch {
 	case c.closed:
 		return nil, errClosed
@@ -115,13 +115,13 @@ func (c *Conn) use() (*socket, error) {
 		return nil, openError(err)
 	}
 	c.socket, c.port = s, s.Port()
-	c.witness.owns(c.port)
+	c.foreignTx.addOwnPort(c.port)
 	return s, nil
 }
 
-// drop closes the socket after a failure: what is still queued on it belongs to a
+// closeSocket closes the socket after a failure: what is still queued on it belongs to a
 // request that nobody waits for.
-func (c *Conn) drop() {
+func (c *Conn) closeSocket() {
 	if c.socket != nil {
 		c.socket.Close()
 		c.socket = nil
@@ -139,7 +139,7 @@ func readGeneration(s *socket) (generation uint32, err error) {
 		}
 	})
 	if err == nil && generation == 0 {
-		err = nfnetlink.ErrQuiet
+		err = nfnetlink.ErrNoMessage
 	}
 	return generation, err
 }
@@ -162,54 +162,54 @@ func (c *Conn) Commit(b *nft.Batch, generation uint32) (uint32, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	next, err := c.commit(b, generation)
-	for range overtakings {
-		now, still := c.overtaken(err, generation)
+	for range maxRebases {
+		now, still := c.rebase(err, generation)
 		if !still {
 			break
 		}
 		generation = now
 		next, err = c.commit(b, generation)
 	}
-	if expired(b, err) {
+	if entryExpired(b, err) {
 		next, err = c.commit(b, generation)
 	}
 	if err != nil && !isAnswer(err) {
-		c.drop()
+		c.closeSocket()
 	}
 	return next, err
 }
 
-// overtakings bounds how often a transaction is tried again because others were faster.
-const overtakings = 5
+// maxRebases bounds how often a transaction is tried again because others were faster.
+const maxRebases = 5
 
-// overtaken gives the generation of now, if the only thing wrong with another one is that
+// rebase gives the generation of now, if the only thing wrong with another one is that
 // others have changed since what is not ours.
-func (c *Conn) overtaken(err error, generation uint32) (now uint32, still bool) {
+func (c *Conn) rebase(err error, generation uint32) (now uint32, still bool) {
 	if !errors.Is(err, ErrStale) || len(c.watches) == 0 {
 		return 0, false
 	}
 	now, err = readGeneration(c.socket)
-	return now, err == nil && c.witness.untouched(generation, now)
+	return now, err == nil && c.foreignTx.ownTablesUntouched(generation, now)
 }
 
-// isAnswer tells whether an error is what the kernel said to a batch, or what kept the
-// batch from it. After any other one the socket may hold the rest of a dialogue.
+// isAnswer reports whether an error is what the kernel said to a batch, or what kept the
+// batch from it. After any other one the socket may hold the rest of a dialog.
 func isAnswer(err error) bool {
 	var refused *OpError
 	return errors.As(err, &refused) || errors.Is(err, ErrStale) || errors.Is(err, ErrPermission) || errors.Is(err, ErrTooBig)
 }
 
-// quietSize is the size of a transaction, in bytes, from which on it is worth to spare the
+// muteSize is the size of a transaction, in bytes, from which on it is worth to spare the
 // kernel the notifications: some 1,000 elements, whose notifications take a millisecond.
-const quietSize = 64 << 10
+const muteSize = 64 << 10
 
 func (c *Conn) commit(b *nft.Batch, generation uint32) (next uint32, err error) {
 	t, err := c.write(b, generation)
 	if err != nil || t.empty() {
 		return generation, err
 	}
-	if len(t.Buf) > quietSize {
-		restore := c.deafen(t.socket)
+	if len(t.Buf) > muteSize {
+		restore := c.muteNotifications(t.socket)
 		defer func() { restore(err) }()
 	}
 	err = t.commit(func(op, element int) string { return opText(b.Ops, op, element) })
@@ -224,16 +224,16 @@ func (c *Conn) commit(b *nft.Batch, generation uint32) (next uint32, err error) 
 
 // write makes a transaction of a batch.
 func (c *Conn) write(b *nft.Batch, generation uint32) (*transaction, error) {
-	s, err := c.use()
+	s, err := c.ensureSocket()
 	if err != nil {
 		return nil, err
 	}
-	// Before the transaction, for these are dialogues of their own.
+	// Before the transaction, for these are dialogs of their own.
 	entries, err := readEntries(s, b.Ops)
 	if err != nil {
 		return nil, err
 	}
-	ranges, err := findRanges(s, b.Ops)
+	ranges, err := findIntervalSets(s, b.Ops)
 	if err != nil {
 		return nil, err
 	}
@@ -280,15 +280,15 @@ func (t *transaction) operation(op nft.Op, entries []nft.Element, destroy bool) 
 		t.forget(op.Family, &op.Set, entries, destroy)
 	case nft.CapTimeouts:
 		t.forget(op.Family, &op.Set, entries, destroy)
-		t.remember(op, entries)
+		t.addCapped(op, entries)
 	default:
 		panic("nft/kernel: operation of no kind")
 	}
 }
 
-// expired tells whether a batch was refused because an entry of a dynamic map expired
-// between its reading and its deletion.
-func expired(b *nft.Batch, err error) bool {
+// entryExpired reports whether a batch was refused because an entry of a dynamic map entryExpired
+// lookup its reading and its deletion.
+func entryExpired(b *nft.Batch, err error) bool {
 	var refused *OpError
 	if !errors.As(err, &refused) || refused.Errno != unix.ENOENT {
 		return false

@@ -16,8 +16,8 @@ import (
 // another type, hook or policy.
 const foreignHook nft.Hook = 0xff
 
-// definition is a set as the kernel lists it.
-type definition struct {
+// setDefinition is a set as the kernel lists it.
+type setDefinition struct {
 	nft.Set
 	anonymous bool
 	count     int // of its elements; -1: not told
@@ -33,9 +33,9 @@ const (
 // foreignFlag is a flag that neither the kernel nor setFlags has.
 const foreignFlag = 1 << 31
 
-// decodeSet reads a set's definition. One that this product could not have made has
+// decodeSet reads the definition of a set. One that this product could not have made has
 // only its name.
-func decodeSet(m *message, f nft.Family) definition {
+func decodeSet(m *message, f nft.Family) setDefinition {
 	var flags, keyCode, dataCode, keyLen, dataLen uint32
 	set, count := nft.Set{}, -1
 	for kind, value := range m.Attributes() {
@@ -79,7 +79,7 @@ func decodeSet(m *message, f nft.Family) definition {
 	if set.Key == nil || setFlags(&set) != flags {
 		set = nft.Set{Name: set.Name}
 	}
-	return definition{Set: set, anonymous: flags&unix.NFT_SET_ANONYMOUS != 0, count: count}
+	return setDefinition{Set: set, anonymous: flags&unix.NFT_SET_ANONYMOUS != 0, count: count}
 }
 
 // decodeTypes takes a concatenation's code apart; nil when it is none of ours or does
@@ -164,7 +164,7 @@ type element struct {
 	key, keyEnd, data string
 	end               bool          // it only ends an interval
 	ours              bool          // this product could have made it
-	left              time.Duration // until it expires; 0 when it never does
+	expiresIn         time.Duration // until it expires; 0 when it never does
 }
 
 // elementDecoder reads the elements of one set.
@@ -187,7 +187,7 @@ func (d *elementDecoder) decode(b []byte) element {
 		case unix.NFTA_SET_ELEM_FLAGS:
 			e.end = nfnetlink.Number(value)&unix.NFT_SET_ELEM_INTERVAL_END != 0
 		case unix.NFTA_SET_ELEM_EXPIRATION:
-			e.left = time.Duration(nfnetlink.Number(value)) * time.Millisecond
+			e.expiresIn = time.Duration(nfnetlink.Number(value)) * time.Millisecond
 		}
 	}
 	concatenated := d.set.Interval && len(d.set.Key) > 1
@@ -282,7 +282,7 @@ func (v *intervals) join(into nft.Elements) {
 		if i+1 < len(v.bounds) {
 			last = predecessor(v.bounds[i+1].key)
 		}
-		into[turnKey(v.set, v.family, e.key)+turnKey(v.set, v.family, last)] = e.data
+		into[swapHostOrder(v.set, v.family, e.key)+swapHostOrder(v.set, v.family, last)] = e.data
 	}
 }
 

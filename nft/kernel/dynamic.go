@@ -10,7 +10,7 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// isDynamic tells whether an operation is about the entries that packets made in a
+// isDynamic reports whether an operation is about the entries that packets made in a
 // dynamic map, and which it is about has to be read first.
 func isDynamic(op nft.Op) bool {
 	switch op.(type) {
@@ -21,7 +21,7 @@ func isDynamic(op nft.Op) bool {
 }
 
 // readEntries finds the entries that dynamic operations are about, by the index of the
-// operation. An entry that is forgotten in the same batch is not given another life.
+// operation. An entry that is forgotten in the same batch is not given another timeout.
 func readEntries(s *socket, ops []nft.Op) (map[int][]nft.Element, error) {
 	entries := map[int][]nft.Element{}
 	for i, op := range ops {
@@ -33,7 +33,7 @@ func readEntries(s *socket, ops []nft.Op) (map[int][]nft.Element, error) {
 			})
 		case nft.CapTimeouts:
 			entries[i], err = readMap(s, op.Family, &op.Set, func(e element) bool {
-				return e.left > op.Timeout && !isForgotten(ops, op, e.data)
+				return e.expiresIn > op.Timeout && !isForgotten(ops, op, e.data)
 			})
 		}
 		if err != nil {
@@ -80,10 +80,10 @@ func (t *transaction) forget(f nft.Family, set *nft.Set, entries []nft.Element, 
 	t.elements(kind, 0, f, set, entries)
 }
 
-// remember is `add element ip svcctl affinity-1 { ip saddr timeout 10m : … }` for entries
-// that were deleted before: only kernel 6.12 changes the life of one that is there.
-func (t *transaction) remember(c nft.CapTimeouts, entries []nft.Element) {
-	t.life = c.Timeout
+// addCapped is `add element ip svcctl affinity-1 { ip saddr timeout 10m : … }` for entries
+// that were deleted before: only kernel 6.12 changes the timeout of one that is there.
+func (t *transaction) addCapped(c nft.CapTimeouts, entries []nft.Element) {
+	t.timeout = c.Timeout
 	t.elements(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, c.Family, &c.Set, entries)
-	t.life = 0
+	t.timeout = 0
 }

@@ -88,7 +88,7 @@ func TestCapTimeouts(t *testing.T) {
 					}
 				}
 				if now := commit(t, c, generation, limit); now != generation {
-					t.Error("nothing has a longer life, and yet there is a transaction")
+					t.Error("nothing has a longer timeout, and yet there is a transaction")
 				}
 			})
 		}
@@ -108,7 +108,7 @@ func TestExpired(t *testing.T) {
 		{&OpError{Op: 1, Errno: unix.ENOENT}, true},
 		{&OpError{Op: 2, Errno: unix.ENOENT}, true},
 	} {
-		if got := expired(b, test.err); got != test.want {
+		if got := entryExpired(b, test.err); got != test.want {
 			t.Errorf("%v: %v", test.err, got)
 		}
 	}

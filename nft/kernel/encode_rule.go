@@ -63,7 +63,7 @@ const (
 	statusDNAT    = 1 << 5
 )
 
-// expressions is a rule as nf_tables evaluates it. ranges tells whether a set of that
+// expressions is a rule as nf_tables evaluates it. ranges reports whether a set of that
 // name is one of ranges.
 func expressions(f nft.Family, r nft.Rule, ranges func(set string) bool) []expr.Any {
 	e := encoder{Family: f, ranges: ranges}
@@ -342,7 +342,7 @@ func (e *encoder) load(fields []nft.Field, r register) (next register) {
 }
 
 // loadKey loads the key of a lookup. Ranges are compared byte by byte, so that a number
-// that is held in host byte order must be turned around; see turnKey.
+// that is held in host byte order must be turned around; see swapHostOrder.
 func (e *encoder) loadKey(fields []nft.Field, set string) {
 	r := firstRegister
 	for _, field := range fields {

@@ -68,7 +68,7 @@ func length(types []nft.Type, f nft.Family) (n int) {
 	return n
 }
 
-// isVerdictMap tells whether a set's data are verdicts.
+// isVerdictMap reports whether a set's data are verdicts.
 func isVerdictMap(s *nft.Set) bool { return len(s.Data) == 1 && s.Data[0] == nft.TypeVerdict }
 
 // setFlags are the kernel's flags of a set.
@@ -194,7 +194,7 @@ func (t *transaction) element(f nft.Family, s *nft.Set, e nft.Element) error {
 	if !s.Interval {
 		return t.oneElement(s, e.Key, "", e.Data, 0)
 	}
-	first, last := turnKey(s, f, e.Key[:n]), turnKey(s, f, e.Key[n:])
+	first, last := swapHostOrder(s, f, e.Key[:n]), swapHostOrder(s, f, e.Key[n:])
 	if first > last {
 		return fmt.Errorf("range %x ends before it starts", e.Key)
 	}
@@ -211,13 +211,13 @@ func (t *transaction) element(f nft.Family, s *nft.Set, e nft.Element) error {
 	return t.oneElement(s, end, "", "", unix.NFT_SET_ELEM_INTERVAL_END)
 }
 
-// isHostOrder tells whether values of a type are held in host byte order.
+// isHostOrder reports whether values of a type are held in host byte order.
 func isHostOrder(t nft.Type) bool { return t == nft.TypeSlot || t == nft.TypeIface }
 
-// turnKey turns the numbers in the key of an interval set from host into network byte
+// swapHostOrder turns the numbers in the key of an interval set from host into network byte
 // order, and back: ranges are compared byte by byte, so the kernel must hold them the
 // way nft does, which turns the packet's number around too (`byteorder hton`).
-func turnKey(s *nft.Set, f nft.Family, key string) string {
+func swapHostOrder(s *nft.Set, f nft.Family, key string) string {
 	if !s.Interval || !slices.ContainsFunc(s.Key, isHostOrder) || len(key) != length(s.Key, f) {
 		return key
 	}
@@ -244,8 +244,8 @@ func (t *transaction) oneElement(s *nft.Set, key, keyEnd, data string, flags uin
 	if flags != 0 {
 		t.Uint32(unix.NFTA_SET_ELEM_FLAGS, flags)
 	}
-	if t.life != 0 {
-		t.Uint64(unix.NFTA_SET_ELEM_TIMEOUT, uint64(t.life/time.Millisecond))
+	if t.timeout != 0 {
+		t.Uint64(unix.NFTA_SET_ELEM_TIMEOUT, uint64(t.timeout/time.Millisecond))
 	}
 	switch {
 	case data == "":

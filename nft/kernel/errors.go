@@ -16,7 +16,7 @@ var (
 	// committed as a whole, or not at all. Read before the next Commit.
 	ErrOutcomeUnknown = errors.New("the kernel's answer was lost, so nf_tables must be read again")
 	// ErrPermission means that the process may not change nf_tables, or that another
-	// process owns the table.
+	// process addOwnPort the table.
 	ErrPermission = errors.New("no permission to change nf_tables: run as root or with CAP_NET_ADMIN")
 	// ErrTooBig means that the batch, or a single rule in it, is larger than a
 	// netlink message can be. Nothing was changed: commit it in parts.

@@ -25,7 +25,7 @@ func (c BaseChain) String() string {
 	return fmt.Sprintf("table %s %s, chain %s (%s hook %s priority %d)", c.Family, c.Table, c.Name, c.Type, c.Hook, c.Priority)
 }
 
-// Ours tells whether the chain is in a table of this product.
+// Ours reports whether the chain is in a table of this product.
 func (c BaseChain) Ours() bool { return c.Table == nft.TableName || c.Table == SentinelName }
 
 // The names of the families whose base chains see IP packets, and of their hooks.
@@ -38,7 +38,7 @@ var (
 func (c *Conn) BaseChains() ([]BaseChain, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s, err := c.use()
+	s, err := c.ensureSocket()
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +49,7 @@ func (c *Conn) BaseChains() ([]BaseChain, error) {
 		}
 	})
 	if err != nil {
-		c.drop()
+		c.closeSocket()
 		return nil, fmt.Errorf("list the base chains: %w", err)
 	}
 	slices.SortFunc(chains, func(a, b BaseChain) int {
@@ -89,11 +89,11 @@ func decodeBaseChain(m *message) (c BaseChain, ok bool) {
 	return c, c.Family != "" && c.Hook != ""
 }
 
-// SentinelHeld tells whether a process holds the sentinel tables, this one included.
+// SentinelHeld reports whether a process holds the sentinel tables, this one included.
 func (c *Conn) SentinelHeld() (bool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s, err := c.use()
+	s, err := c.ensureSocket()
 	if err != nil {
 		return false, err
 	}

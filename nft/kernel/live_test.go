@@ -74,7 +74,7 @@ func TestJudgeNamesWhatIsMissing(t *testing.T) {
 		destroy bool
 	}{
 		{"nothing", func(trial) bool { return false }, 0, "", true},
-		{"destroy", func(a trial) bool { return a.needs == "" && !a.basis }, unix.EINVAL, "", false},
+		{"destroy", func(a trial) bool { return a.needs == "" && !a.prerequisite }, unix.EINVAL, "", false},
 		{"expressions", func(a trial) bool { return strings.Contains(a.needs, "FIB") || strings.Contains(a.needs, "MASQ") }, unix.ENOENT,
 			"this kernel cannot run svcctl: it lacks CONFIG_NFT_FIB_IPV4 and CONFIG_NFT_FIB_IPV6 (it answers: no such file or directory), CONFIG_NFT_MASQ (it answers: no such file or directory)", true},
 		{"a family", all, unix.EAFNOSUPPORT, "this kernel cannot run svcctl: it lacks CONFIG_NF_TABLES_IPV4 and CONFIG_NF_TABLES_IPV6 (it answers: address family not supported by protocol)", true},
@@ -92,9 +92,9 @@ func TestJudgeNamesWhatIsMissing(t *testing.T) {
 			}
 			parts = append(parts, part{op: len(attempts)}) // the operation that is meant to fail
 			refused[len(attempts)] = nfnetlink.Failure{Errno: unix.ENOENT}
-			err := judge(parts, attempts, refused)
+			err := evaluateTrials(parts, attempts, refused)
 			if got := fmt.Sprint(err); got != test.want && (err != nil || test.want != "") {
-				t.Errorf("judge says %v\nwant %s", err, test.want)
+				t.Errorf("evaluateTrials says %v\nwant %s", err, test.want)
 			}
 			if features.Destroy != test.destroy {
 				t.Errorf("features are %+v", features)
@@ -120,14 +120,14 @@ func TestWatch(t *testing.T) {
 			return Change{}, false
 		}
 	}
-	// Our own commits are not told, the sentinel's among them.
-	generation := commit(t, c, 0, everything(nft.IPv4)...)
+	// Our own commits are not reported, those of the sentinel included.
+	commit(t, c, 0, everything(nft.IPv4)...)
 	if err := c.HoldSentinel(); err != nil {
 		t.Fatal(err)
 	}
 	n.nftScript("table ip other { chain x { }; }")
 	change, ok := next()
-	_, generation = read(t, c)
+	_, generation := read(t, c)
 	if want := (Change{Generation: generation, PID: change.PID, Comm: "nft"}); !ok || change != want || change.PID == 0 {
 		t.Errorf("a foreign table gives %+v, want %+v", change, want)
 	}

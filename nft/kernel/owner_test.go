@@ -25,7 +25,7 @@ func (n *namespace) owner(c *Conn, flags uint32, more ...func(*transaction)) (*s
 	return s, tr.commit(sentinelText)
 }
 
-// loads tells whether nft takes a script.
+// loads reports whether nft takes a script.
 func (n *namespace) loads(script string) (ok bool) {
 	n.inside(func() {
 		cmd := exec.Command("nft", "-f", "-")
@@ -101,7 +101,7 @@ func TestOwnedTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := n.owner(c, lasting); !isErrno(err, unix.EOPNOTSUPP) {
-		t.Errorf("a table that nobody owns can be had: %v", err)
+		t.Errorf("a table that nobody addOwnPort can be had: %v", err)
 	}
 
 	// What belongs to a process without persist goes with it, which is no transaction.

@@ -64,7 +64,7 @@ func (p *path) program(t *testing.T) {
 }
 
 // Packets go where the committed rules say, and the clients they make the kernel
-// remember stay with their endpoint.
+// addCapped stay with their endpoint.
 func TestPacketsFollowWhatIsCommitted(t *testing.T) {
 	p := newPath(t)
 	for f, vip := range p.vips {

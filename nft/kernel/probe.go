@@ -52,10 +52,10 @@ const probeTable = "svcctl-probe"
 
 // trial is something that the kernel may lack.
 type trial struct {
-	needs string // the kernel option that gives it; "" when there is a way without it
-	found *bool  // where the answer goes when there is a way without it
-	basis bool   // without it nothing that stands behind it can be tried
-	try   func(t *transaction, f nft.Family)
+	needs        string // the kernel option that gives it; "" when there is a way without it
+	found        *bool  // where the answer goes when there is a way without it
+	prerequisite bool   // without it nothing that stands behind it can be tried
+	try          func(t *transaction, f nft.Family)
 }
 
 // probe tries everything in one transaction that cannot succeed, for its last operation
@@ -93,16 +93,16 @@ func probe(s *socket) (Features, error) {
 	case len(o.refused) == 0:
 		return features, errors.New("the kernel did not answer a probe")
 	}
-	return features, judge(t.parts, attempts, o.refused)
+	return features, evaluateTrials(t.parts, attempts, o.refused)
 }
 
-// judge writes what was found and names what is missing.
-func judge(parts []part, attempts []trial, refused map[int]nfnetlink.Failure) error {
+// evaluateTrials writes what was found and names what is missing.
+func evaluateTrials(parts []part, attempts []trial, refused map[int]nfnetlink.Failure) error {
 	var names []string
-	baseless := false
+	prerequisiteMissing := false
 	for i, p := range parts {
 		f, failed := refused[i]
-		if !failed || p.op >= len(attempts) || baseless {
+		if !failed || p.op >= len(attempts) || prerequisiteMissing {
 			continue
 		}
 		if f.Errno == unix.EPERM {
@@ -117,7 +117,7 @@ func judge(parts []part, attempts []trial, refused map[int]nfnetlink.Failure) er
 				names = append(names, name)
 			}
 		}
-		baseless = a.basis
+		prerequisiteMissing = a.prerequisite
 	}
 	if names != nil {
 		return fmt.Errorf("%w: it lacks %s", ErrUnsupported, strings.Join(names, ", "))
@@ -144,10 +144,10 @@ func trials(features *Features) []trial {
 		return func(t *transaction, f nft.Family) { t.addRule(f, "prerouting", statements) }
 	}
 	return []trial{
-		{needs: "CONFIG_NF_TABLES_IPV4 and CONFIG_NF_TABLES_IPV6", basis: true, try: func(t *transaction, f nft.Family) {
+		{needs: "CONFIG_NF_TABLES_IPV4 and CONFIG_NF_TABLES_IPV6", prerequisite: true, try: func(t *transaction, f nft.Family) {
 			t.addTable(f, unix.NFT_TABLE_F_DORMANT)
 		}},
-		{needs: "CONFIG_NF_NAT and CONFIG_NFT_NAT", basis: true, try: func(t *transaction, f nft.Family) {
+		{needs: "CONFIG_NF_NAT and CONFIG_NFT_NAT", prerequisite: true, try: func(t *transaction, f nft.Family) {
 			t.addChain(f, nft.Chain{Name: "prerouting", Hook: nft.HookPrerouting, Priority: nft.PriorityDstNAT})
 		}},
 		{needs: "maps of concatenations (kernel 4.1)", try: set(slots)},

@@ -9,22 +9,22 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// findRanges finds the interval sets in which rules look numbers of host byte order up:
+// findIntervalSets finds the interval sets in which rules look numbers of host byte order up:
 // the interface of a packet. A rule does not say what kind of set it looks into, and must
 // treat those otherwise. The set is one of the batch, or it is in the kernel.
-func findRanges(s *socket, ops []nft.Op) (map[setName]bool, error) {
+func findIntervalSets(s *socket, ops []nft.Op) (map[setName]bool, error) {
 	ranges := map[setName]bool{}
 	for _, op := range ops {
 		rules, ok := op.(nft.SetRules)
 		if !ok {
 			continue
 		}
-		for _, name := range numberSets(rules.Rules) {
+		for _, name := range hostOrderSets(rules.Rules) {
 			set := setName{rules.Family, name}
 			if _, known := ranges[set]; known {
 				continue
 			}
-			interval, err := isRanges(s, set, ops)
+			interval, err := isIntervalSet(s, set, ops)
 			if err != nil {
 				return nil, fmt.Errorf("look at set %s %s: %w", set.family, set.name, err)
 			}
@@ -34,8 +34,8 @@ func findRanges(s *socket, ops []nft.Op) (map[setName]bool, error) {
 	return ranges, nil
 }
 
-// numberSets names the sets that rules look a number of host byte order up in.
-func numberSets(rules []nft.Rule) (names []string) {
+// hostOrderSets names the sets that rules look a number of host byte order up in.
+func hostOrderSets(rules []nft.Rule) (names []string) {
 	for _, r := range rules {
 		for _, s := range r {
 			var key []nft.Field
@@ -57,7 +57,7 @@ func numberSets(rules []nft.Rule) (names []string) {
 	return names
 }
 
-func isRanges(s *socket, set setName, ops []nft.Op) (interval bool, err error) {
+func isIntervalSet(s *socket, set setName, ops []nft.Op) (interval bool, err error) {
 	for _, op := range ops {
 		if add, ok := op.(nft.AddSet); ok && add.Family == set.family && add.Set.Name == set.name {
 			return add.Set.Interval, nil

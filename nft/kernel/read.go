@@ -11,7 +11,7 @@ import (
 	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
-// readAttempts bounds how often a reading is begun again because somebody committed
+// readAttempts bounds how often a reading is firstSequence again because somebody committed
 // meanwhile. One is a fraction of a second, so this is somebody who never stops.
 const readAttempts = 10
 
@@ -28,11 +28,11 @@ func (c *Conn) Read() (nft.Ruleset, uint32, error) {
 	defer c.mu.Unlock()
 	var last error
 	for range readAttempts {
-		s, err := c.use()
+		s, err := c.ensureSocket()
 		if err != nil {
 			return nil, 0, err
 		}
-		ruleset, generation, err := readBracketed(s)
+		ruleset, generation, err := readConsistent(s)
 		if err == nil {
 			return ruleset, generation, nil
 		}
@@ -41,7 +41,7 @@ func (c *Conn) Read() (nft.Ruleset, uint32, error) {
 		}
 		passing := isErrno(err, unix.ENOBUFS, unix.ENOMEM, unix.EINTR, unix.EAGAIN)
 		if !errors.Is(err, ErrChanging) {
-			c.drop()
+			c.closeSocket()
 			if !passing {
 				return nil, 0, fmt.Errorf("read nf_tables: %w", err)
 			}
@@ -51,9 +51,9 @@ func (c *Conn) Read() (nft.Ruleset, uint32, error) {
 	return nil, 0, fmt.Errorf("read nf_tables: %w", last)
 }
 
-// readBracketed reads everything between two readings of the generation. Unequal ones
+// readConsistent reads everything between two readings of the generation. Unequal ones
 // mean that dumps may be short or repeat themselves, which the kernel does not tell.
-func readBracketed(s *socket) (nft.Ruleset, uint32, error) {
+func readConsistent(s *socket) (nft.Ruleset, uint32, error) {
 	before, err := readGeneration(s)
 	if err != nil {
 		return nil, 0, err
@@ -99,20 +99,20 @@ func readTable(s *socket, f nft.Family) (*nft.Table, error) {
 		return nil, fmt.Errorf("rules of table %s: %w", f, err)
 	}
 	if flags&unix.NFT_TABLE_F_DORMANT != 0 {
-		unhook(t)
+		markUnhooked(t)
 	}
 	return t, nil
 }
 
-// unhook makes a table one that has to be replaced: it has a chain of the name of every
+// markUnhooked makes a table one that has to be replaced: it has a chain of the name of every
 // hook, which is not the wanted one.
-func unhook(t *nft.Table) {
+func markUnhooked(t *nft.Table) {
 	for hook := range hookNumbers {
 		t.Chains[hook.String()] = &nft.Chain{Name: hook.String(), Hook: foreignHook}
 	}
 }
 
-// tableFlags tells whether a table exists.
+// tableFlags reports whether a table exists.
 func tableFlags(s *socket, name string, f nft.Family) (flags uint32, exists bool, err error) {
 	err = s.request(unix.NFT_MSG_GETTABLE, 0, protocolFamily(f),
 		func(w *writer) { w.Text(unix.NFTA_TABLE_NAME, name) },
@@ -161,7 +161,7 @@ func readContent(s *socket, f nft.Family, set *nft.SetContent, count int) error 
 	bounds := intervals{set: &set.Set, family: f}
 	foreign := false
 	err := readAll(s, nft.TableName, f, &set.Set, count, func(e element) bool {
-		key := turnKey(&set.Set, f, e.key) + turnKey(&set.Set, f, e.keyEnd)
+		key := swapHostOrder(&set.Set, f, e.key) + swapHostOrder(&set.Set, f, e.keyEnd)
 		_, known := set.Elements[key]
 		switch {
 		case !e.ours:
@@ -184,7 +184,7 @@ func readContent(s *socket, f nft.Family, set *nft.SetContent, count int) error 
 // elementAttempts bounds how often a set is read that never seems complete.
 const elementAttempts = 20
 
-// readAll reads a set until every element was seen; each tells whether one is new.
+// readAll reads a set until every element was seen; each reports whether one is new.
 //
 // A set of no fixed size is a hash table that the kernel resizes in the background, at
 // any time after many elements came or went, and a dump meanwhile misses some and

@@ -35,7 +35,7 @@ func (c *Conn) HoldSentinel() error {
 			return openError(err)
 		}
 		c.sentinel = s
-		c.witness.owns(s.Port())
+		c.foreignTx.addOwnPort(s.Port())
 	}
 	if err := makeSentinel(c.sentinel, c.features.Owner); err != nil {
 		c.releaseSentinel()
@@ -50,7 +50,7 @@ func (c *Conn) DropSentinel() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.releaseSentinel()
-	s, err := c.use()
+	s, err := c.ensureSocket()
 	if err != nil {
 		return err
 	}

@@ -15,8 +15,8 @@ type socket struct {
 	spare []byte // the buffer of the last transaction
 }
 
-// mostSpare is the size of the largest buffer that is kept for the next transaction.
-const mostSpare = 1 << 20
+// maxSpare is the size of the largest buffer that is kept for the next transaction.
+const maxSpare = 1 << 20
 
 // dial opens a socket in the network namespace of the file descriptor (0: the current
 // one). port is the netlink port to bind, 0 for any.
@@ -50,13 +50,13 @@ func (s *socket) request(kind, flags uint16, family uint8, attributes func(*writ
 	if err := s.send(w.Buf); err != nil {
 		return err
 	}
-	interrupted, result := false, nfnetlink.ErrQuiet
+	interrupted, result := false, nfnetlink.ErrNoMessage
 	if flags&unix.NLM_F_DUMP != unix.NLM_F_DUMP {
 		result = nil // a single answer has no end mark
 	}
 	for {
 		datagram, err := s.Receive()
-		if errors.Is(err, nfnetlink.ErrQuiet) {
+		if errors.Is(err, nfnetlink.ErrNoMessage) {
 			return result
 		}
 		if err != nil {

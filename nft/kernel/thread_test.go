@@ -30,7 +30,7 @@ func TestK23_everyConnKeepsItsNamespace(t *testing.T) {
 					t.Errorf("namespace %d, round %d: %v", i, round, err)
 				}
 				c.mu.Lock()
-				c.drop() // the next one opens a socket anew, from whatever thread it is on
+				c.closeSocket() // the next one opens a socket anew, from whatever thread it is on
 				c.mu.Unlock()
 				ruleset, _, err := c.Read()
 				if err != nil {

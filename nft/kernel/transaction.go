@@ -20,15 +20,15 @@ import (
 // NFNL_MSG_BATCH_END, all sent with one sendmsg.
 type transaction struct {
 	writer
-	socket *socket
-	table  string // the table that all messages are about
-	begun  uint32 // sequence number of NFNL_MSG_BATCH_BEGIN
-	parts  []part // the messages behind it; the sequence numbers count on
-	op     int    // index of the operation that is being written
-	setID  uint32
-	life   time.Duration    // of the elements being added; 0: as the set says
-	ranges map[setName]bool // the interval sets that rules look numbers up in
-	err    error            // the first thing that cannot be written
+	socket        *socket
+	table         string // the table that all messages are about
+	firstSequence uint32 // sequence number of NFNL_MSG_BATCH_BEGIN
+	parts         []part // the messages behind it; the sequence numbers count on
+	op            int    // index of the operation that is being written
+	setID         uint32
+	timeout       time.Duration    // of the elements being added; 0: as the set says
+	ranges        map[setName]bool // the interval sets that rules look numbers up in
+	err           error            // the first thing that cannot be written
 }
 
 // setName is a set of our table.
@@ -47,9 +47,9 @@ type part struct {
 // newTransaction starts a transaction that the kernel refuses unless its generation
 // is the given one; 0 lets it pass at any.
 func newTransaction(s *socket, table string, generation uint32) *transaction {
-	t := &transaction{socket: s, table: table, begun: s.Sequence(1)}
+	t := &transaction{socket: s, table: table, firstSequence: s.Sequence(1)}
 	t.Buf, s.spare = s.spare[:0], nil // there is one transaction at a time
-	t.Begin(unix.NFNL_MSG_BATCH_BEGIN, 0, t.begun, unix.NFPROTO_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
+	t.Begin(unix.NFNL_MSG_BATCH_BEGIN, 0, t.firstSequence, unix.NFPROTO_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
 	if generation != 0 {
 		t.Uint32(unix.NFNL_BATCH_GENID, generation)
 	}
@@ -69,7 +69,7 @@ func (t *transaction) fail(err error) {
 	}
 }
 
-// empty tells whether there is nothing to commit.
+// empty reports whether there is nothing to commit.
 func (t *transaction) empty() bool { return len(t.parts) == 0 }
 
 // finish completes the transaction. Only its last message asks for an
@@ -104,13 +104,13 @@ func (t *transaction) send() (outcome, error) {
 	if err := t.socket.send(t.Buf); err != nil {
 		return o, err
 	}
-	if cap(t.Buf) <= mostSpare {
+	if cap(t.Buf) <= maxSpare {
 		t.socket.spare = t.Buf // for the next one; until then it is read
 	}
 	for {
 		datagram, err := t.socket.Receive()
 		switch {
-		case errors.Is(err, nfnetlink.ErrQuiet):
+		case errors.Is(err, nfnetlink.ErrNoMessage):
 			return o, nil
 		case errors.Is(err, unix.ENOBUFS):
 			o.lost = err // the rest of the queue is still there
@@ -120,7 +120,7 @@ func (t *transaction) send() (outcome, error) {
 			return o, nil
 		}
 		for m := range nfnetlink.Messages(datagram) {
-			index := int(int32(m.Sequence-t.begun)) - 1
+			index := int(int32(m.Sequence-t.firstSequence)) - 1
 			if m.Kind != unix.NLMSG_ERROR || index < -1 || index >= len(t.parts) {
 				continue
 			}
@@ -140,11 +140,11 @@ func (t *transaction) send() (outcome, error) {
 // what an element, or with -1 the whole operation, of a refused part is.
 func (t *transaction) commit(text func(op, element int) string) error {
 	o, err := t.send()
-	return t.judge(o, err, text)
+	return t.result(o, err, text)
 }
 
-// judge gives the error that the kernel's answers come to; err is one of sending.
-func (t *transaction) judge(o outcome, err error, text func(op, element int) string) error {
+// result gives the error that the kernel's answers come to; err is one of sending.
+func (t *transaction) result(o outcome, err error, text func(op, element int) string) error {
 	switch {
 	case err != nil:
 		return commitError(err)
@@ -250,7 +250,7 @@ func opText(ops []nft.Op, op, element int) string {
 	return line
 }
 
-// isErrno tells whether the kernel answered with one of these.
+// isErrno reports whether the kernel answered with one of these.
 func isErrno(err error, numbers ...syscall.Errno) bool {
 	var errno syscall.Errno
 	return errors.As(err, &errno) && slices.Contains(numbers, errno)

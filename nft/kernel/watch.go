@@ -37,7 +37,7 @@ const watchBuffer = 32 << 20
 func (c *Conn) Watch(ctx context.Context) (<-chan Change, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, err := c.use(); err != nil {
+	if _, err := c.ensureSocket(); err != nil {
 		return nil, err
 	}
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: c.options.NetNS})
@@ -49,29 +49,29 @@ func (c *Conn) Watch(ctx context.Context) (<-chan Change, error) {
 		conn.Close()
 		return nil, fmt.Errorf("watch nf_tables: %w", err)
 	}
-	w := &watch{conn: conn, changes: make(chan Change, unread)}
+	w := &watch{conn: conn, changes: make(chan Change, changeBacklog)}
 	w.ctx, w.end = context.WithCancel(ctx)
 	c.watches[w] = struct{}{}
 	go c.follow(w)
 	return w.changes, nil
 }
 
-// unread is how many changes wait for a reader who is busy. Of more than that, those that
+// changeBacklog is how many changes wait for a reader who is busy. Of more than that, those that
 // do not concern our tables are left out.
-const unread = 1024
+const changeBacklog = 1024
 
 // watch is one Watch that is under way.
 type watch struct {
-	conn    *netlink.Conn
-	changes chan Change
-	ctx     context.Context
-	end     context.CancelFunc
-	losing  sync.WaitGroup // those who are telling that something was lost
+	conn        *netlink.Conn
+	changes     chan Change
+	ctx         context.Context
+	end         context.CancelFunc
+	lossReports sync.WaitGroup // those who are telling that something was lost
 }
 
-// lose tells the reader that something may have been missed.
-func (w *watch) lose() {
-	w.losing.Go(func() { w.send(Change{Lost: true}) })
+// reportLoss tells the reader that something may have been missed.
+func (w *watch) reportLoss() {
+	w.lossReports.Go(func() { w.send(Change{Lost: true}) })
 }
 
 func (w *watch) send(change Change) bool {
@@ -86,18 +86,18 @@ func (w *watch) send(change Change) bool {
 	}
 }
 
-// deafen keeps the kernel from writing notifications of a large transaction of ours, one
+// muteNotifications keeps the kernel from writing notifications of a large transaction of ours, one
 // for each element: for us nobody would read them, and the kernel takes as long to write
 // them as for the transaction itself. What is returned ends that; committed says what
 // became of the transaction.
-func (c *Conn) deafen(s *socket) (restore func(committed error)) {
+func (c *Conn) muteNotifications(s *socket) (restore func(committed error)) {
 	before, err := readGeneration(s)
 	if err != nil || len(c.watches) == 0 {
 		return func(error) {}
 	}
-	deaf := true
+	muted := true
 	for w := range c.watches {
-		deaf = w.conn.LeaveGroup(unix.NFNLGRP_NFTABLES) == nil && deaf
+		muted = w.conn.LeaveGroup(unix.NFNLGRP_NFTABLES) == nil && muted
 	}
 	return func(committed error) {
 		want := before
@@ -110,9 +110,9 @@ func (c *Conn) deafen(s *socket) (restore func(committed error)) {
 			}
 		}
 		// In between nobody else may have committed.
-		if after, err := readGeneration(s); deaf && (err != nil || after != want) {
+		if after, err := readGeneration(s); muted && (err != nil || after != want) {
 			for w := range c.watches {
-				w.lose()
+				w.reportLoss()
 			}
 		}
 	}
@@ -157,15 +157,15 @@ func (c *Conn) follow(w *watch) {
 			continue
 		}
 		for _, m := range received {
-			change, done := next.note(message{
+			change, done := next.merge(message{
 				Kind: uint16(m.Header.Type), Port: m.Header.PID, Body: m.Data,
 			})
 			next = change
 			if !done {
 				continue
 			}
-			if !c.witness.isOwn(m.Header.PID) {
-				c.witness.heard(next)
+			if !c.foreignTx.isOwnPort(m.Header.PID) {
+				c.foreignTx.record(next)
 				if !w.send(next) {
 					return
 				}
@@ -182,12 +182,12 @@ func (c *Conn) unwatch(w *watch) {
 	c.mu.Unlock()
 	w.end()
 	w.conn.Close()
-	w.losing.Wait()
+	w.lossReports.Wait()
 	close(w.changes)
 }
 
-// note takes one notification in; done means that it was the last one of a transaction.
-func (c Change) note(m message) (change Change, done bool) {
+// merge takes one notification in; done means that it was the last one of a transaction.
+func (c Change) merge(m message) (change Change, done bool) {
 	if m.Kind>>8 != unix.NFNL_SUBSYS_NFTABLES {
 		return c, false
 	}
@@ -208,7 +208,7 @@ func (c Change) note(m message) (change Change, done bool) {
 	return c, true
 }
 
-// isOurs tells whether a notification is about our table of either family. Every kind
+// isOurs reports whether a notification is about our table of either family. Every kind
 // of message has the table's name as its first attribute.
 func isOurs(m *message) bool {
 	if f := m.Family(); f != unix.NFPROTO_IPV4 && f != unix.NFPROTO_IPV6 {

@@ -116,7 +116,7 @@ func decodeAll(b []byte, f nft.Family, set *nft.Set) (nft.Elements, bool) {
 				if set.Interval && len(set.Key) == 1 {
 					bounds.add(e)
 				} else {
-					elements[turnKey(set, f, e.key)+turnKey(set, f, e.keyEnd)] = e.data
+					elements[swapHostOrder(set, f, e.key)+swapHostOrder(set, f, e.keyEnd)] = e.data
 				}
 			}
 		}
@@ -231,7 +231,7 @@ func FuzzDecode(f *testing.F) {
 		for m := range nfnetlink.Messages(b) {
 			m.Failure()
 			endOf(&m, false)
-			change, _ = change.note(m)
+			change, _ = change.merge(m)
 			decodeChain(&m)
 			for _, value := range m.Attributes() {
 				markOf(value)

@@ -16,8 +16,8 @@ const receiveBuffer = 4 << 20
 // datagramBuffer holds the longest datagram, in bytes: a dump comes in some of up to 32 KiB.
 const datagramBuffer = 1 << 17
 
-// ErrQuiet means that the kernel has nothing (more) to say.
-var ErrQuiet = errors.New("no answer")
+// ErrNoMessage means that the kernel has nothing (more) to say.
+var ErrNoMessage = errors.New("no answer")
 
 // Socket is a netlink socket to nfnetlink. Everything on it is synchronous: when sendmsg
 // returns, the kernel has done the work and queued its answers, and a dump is continued
@@ -49,7 +49,7 @@ func Dial(o Options) (*Socket, error) {
 	_ = conn.SetOption(netlink.CapAcknowledge, true)
 	_ = conn.SetOption(netlink.ExtendedAcknowledge, true)
 	if err = conn.SetReadBuffer(receiveBuffer); err == nil {
-		s.fd, err = unpolled(conn)
+		s.fd, err = dupBlocking(conn)
 	}
 	if err = errors.Join(err, conn.Close()); err != nil {
 		return nil, err
@@ -57,8 +57,8 @@ func Dial(o Options) (*Socket, error) {
 	return s, nil
 }
 
-// unpolled is the socket of a connection under a descriptor that the runtime does not know.
-func unpolled(conn *netlink.Conn) (fd int, err error) {
+// dupBlocking is the socket of a connection under a descriptor that the runtime does not know.
+func dupBlocking(conn *netlink.Conn) (fd int, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return 0, err
@@ -117,7 +117,7 @@ func (s *Socket) Receive() ([]byte, error) {
 		case errors.Is(err, unix.EINTR):
 			continue
 		case errors.Is(err, unix.EAGAIN):
-			return nil, ErrQuiet
+			return nil, ErrNoMessage
 		case err != nil:
 			return nil, err
 		case n > len(s.datagram):

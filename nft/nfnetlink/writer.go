@@ -99,7 +99,7 @@ func (w *Writer) Nest(kind uint16) (start int) {
 	return start
 }
 
-// EndNest tells whether the attribute is short enough for its 16-bit length.
+// EndNest reports whether the attribute is short enough for its 16-bit length.
 func (w *Writer) EndNest(start int) (fits bool) {
 	n := len(w.Buf) - start
 	binary.NativeEndian.PutUint16(w.Buf[start:], uint16(n))

@@ -75,7 +75,7 @@ func addressBand(highest uint64) uint64 {
 // Prefix is the range.
 func (a *Addresses) Prefix() netip.Prefix { return a.prefix }
 
-// Contains tells whether an address may be given.
+// Contains reports whether an address may be given.
 func (a *Addresses) Contains(addr netip.Addr) bool {
 	if !a.prefix.Contains(addr) {
 		return false

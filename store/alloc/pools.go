@@ -11,7 +11,7 @@ import (
 // Pool is a range of load balancer IPs of one family, both ends included.
 type Pool struct{ First, Last netip.Addr }
 
-// Contains tells whether an address lies in the pool.
+// Contains reports whether an address lies in the pool.
 func (p Pool) Contains(addr netip.Addr) bool {
 	return addr.BitLen() == p.First.BitLen() && !addr.Less(p.First) && !p.Last.Less(addr)
 }
@@ -53,7 +53,7 @@ type Claim struct {
 	Ports []Port
 }
 
-// Equal tells whether two claims ask for the same.
+// Equal reports whether two claims ask for the same.
 func (c Claim) Equal(other Claim) bool {
 	return c.Owner == other.Owner && c.SharingKey == other.SharingKey &&
 		slices.Equal(c.Requested, other.Requested) && slices.Equal(c.Ports, other.Ports)
@@ -106,10 +106,10 @@ func NewPools(pools []Pool) (*Pools, error) {
 	return p, nil
 }
 
-// Contains tells whether an address lies in a pool.
+// Contains reports whether an address lies in a pool.
 func (p *Pools) Contains(addr netip.Addr) bool { return p.of(addr) != nil }
 
-// Serves tells whether there is a pool of IPv4 (or else IPv6) addresses.
+// Serves reports whether there is a pool of IPv4 (or else IPv6) addresses.
 func (p *Pools) Serves(ipv4 bool) bool {
 	return slices.ContainsFunc(p.pools, func(pool *poolState) bool { return pool.First.Is4() == ipv4 })
 }

@@ -69,7 +69,7 @@ func portBand(size uint64) uint64 {
 // Range is "first-last".
 func (p *Ports) Range() string { return fmt.Sprintf("%d-%d", p.first, p.last) }
 
-// Contains tells whether a port may be given.
+// Contains reports whether a port may be given.
 func (p *Ports) Contains(number uint16) bool {
 	return uint64(number) >= p.first && uint64(number) <= p.last
 }

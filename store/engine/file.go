@@ -17,6 +17,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	bolterrors "go.etcd.io/bbolt/errors"
 	"svcctl.io/svcctl/store/parallel"
 )
 
@@ -103,7 +104,7 @@ func (f *File) open() error {
 		f.broken = fmt.Errorf("%s lies on a read-only file system: mount it for writing and restart", f.path)
 		f.db, err = openBolt(f.path, true)
 	}
-	if errors.Is(err, bbolt.ErrTimeout) {
+	if errors.Is(err, bolterrors.ErrTimeout) {
 		return fmt.Errorf("%s is open in another program: close that one first", f.path)
 	}
 	if err != nil {
@@ -302,7 +303,7 @@ func (f *File) Commit(t Transaction) (err error) {
 	return nil
 }
 
-// isNoSpace tells whether a commit failed in a write that precedes all syncs, so that
+// isNoSpace reports whether a commit failed in a write that precedes all syncs, so that
 // the file still is what it was. When it is a sync that reports it, the pages are lost
 // and nobody knows which.
 func isNoSpace(err error) bool {

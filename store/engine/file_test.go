@@ -92,7 +92,7 @@ func patch(t *testing.T, path string, at int, value byte) {
 	}
 }
 
-// survives tells whether a file with another byte in it opens; then it must hold what
+// survives reports whether a file with another byte in it opens; then it must hold what
 // is wanted.
 func survives(t *testing.T, dir string, at int, value byte, want string) bool {
 	t.Helper()

@@ -9,7 +9,7 @@
 //     no Documents.
 //   - A document that can be read but is no good object (an unknown field, a wrong
 //     type, a missing name) is a Problem of that document alone; every problem of it
-//     is reported at once, and its neighbours live.
+//     is reported at once, and its neighbors live.
 //   - A document of a kind that is not served here is a warning and is left out.
 //
 // YAML means here what it means to kubectl, which reads it with YAML 1.1 rules and

@@ -25,7 +25,7 @@ var servedKinds = []servedKind{
 // implied is what the items of a typed List need not say.
 type implied struct{ kind, apiVersion string }
 
-// listOf tells whether a kind is a List that is taken apart, and what its items are:
+// listOf reports whether a kind is a List that is taken apart, and what its items are:
 // a v1 List of anything, or the List of a served kind.
 func listOf(kind, apiVersion string) (implied, bool) {
 	if kind == "List" && apiVersion == "v1" {

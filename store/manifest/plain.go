@@ -74,7 +74,7 @@ func (r *plainReader) advance() {
 	r.some, r.text, r.indent = false, nil, 0
 }
 
-// isItem tells whether the line is an item of a list.
+// isItem reports whether the line is an item of a list.
 func (r *plainReader) isItem() bool {
 	return r.some && r.text[0] == '-' && (len(r.text) == 1 || r.text[1] == ' ')
 }

@@ -48,7 +48,7 @@ func (f *plainFlow) value(depth int) *node {
 	return out
 }
 
-// goesOn tells whether a text without quotes has the next byte, too.
+// goesOn reports whether a text without quotes has the next byte, too.
 func (f *plainFlow) goesOn(rest []byte) bool {
 	if rest[0] == ':' {
 		return len(rest) > 1 && (rest[1] == ':' || plainClass[rest[1]]&inFlow != 0)

@@ -89,7 +89,7 @@ func oneLine(s string) string {
 
 // excerpt is text from a file, quoted, short enough for a message.
 func excerpt(s string) string {
-	const most = 40 // bytes; enough to recognise a value by
+	const most = 40 // bytes; enough to recognize a value by
 	if len(s) > most {
 		s = strings.ToValidUTF8(s[:most], "") + "..."
 	}

@@ -129,7 +129,7 @@ func countDocuments(data []byte, limits Limits) *refusal {
 	return nil
 }
 
-// endsToken tells whether an indicator before offset i stands alone.
+// endsToken reports whether an indicator before offset i stands alone.
 func endsToken(data []byte, i int) bool {
 	if i >= len(data) {
 		return true
@@ -141,7 +141,7 @@ func endsToken(data []byte, i int) bool {
 	return false
 }
 
-// isMarker tells whether a line starts with the document marker "---".
+// isMarker reports whether a line starts with the document marker "---".
 func isMarker(line []byte) bool {
 	if !bytes.HasPrefix(line, []byte("---")) {
 		return false

@@ -335,7 +335,7 @@ func planOf(t reflect.Type, plans map[reflect.Type]*plan) {
 	slices.Sort(p.names)
 }
 
-// nearest is the field that a misspelt one may have been meant as, or "".
+// nearest is the field that a misspelled one may have been meant as, or "".
 func (p *plan) nearest(key string) string {
 	const most = 2 // edits that still look like a slip
 	best, distance := "", most+1

@@ -81,7 +81,7 @@ func validateSliceAddress(p path, address, addressType string, kept set) Errors 
 	return nil
 }
 
-// isUsualAddress tells whether an address has the form and the range that nearly all have,
+// isUsualAddress reports whether an address has the form and the range that nearly all have,
 // of which none of the rules says anything.
 func isUsualAddress(address, family string) bool {
 	addr, err := netip.ParseAddr(address)

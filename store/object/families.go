@@ -66,7 +66,7 @@ func syncClusterIPs(svc, old *Service) {
 	}
 }
 
-// keepsPreferredFamilies tells whether this is an update of a Service that prefers
+// keepsPreferredFamilies reports whether this is an update of a Service that prefers
 // dual stack, and leaves all of that alone.
 func keepsPreferredFamilies(svc, old *Service) bool {
 	return old != nil && old.Spec.Type == svc.Spec.Type &&

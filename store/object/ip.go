@@ -47,7 +47,7 @@ func withoutLeadingZeros(value string) string {
 	return value[:start] + strings.Join(octets, ".")
 }
 
-// hasLeadingZero tells whether a digit comes behind a zero that is the first of its number.
+// hasLeadingZero reports whether a digit comes behind a zero that is the first of its number.
 func hasLeadingZero(value string) bool {
 	isDigit := func(i int) bool { return i >= 0 && i < len(value) && value[i] >= '0' && value[i] <= '9' }
 	for i := range len(value) {

@@ -56,7 +56,7 @@ func matchProblems(value string, longest int, re *regexp.Regexp, text string) []
 	return problems
 }
 
-// isPlain tells whether a value is of the form that nearly all have, which every pattern
+// isPlain reports whether a value is of the form that nearly all have, which every pattern
 // above matches: a start would spend more time in them than in anything else here.
 func isPlain(value string) bool {
 	last := len(value) - 1
@@ -70,7 +70,7 @@ func isPlain(value string) bool {
 	return last >= 0
 }
 
-// isPlainSubdomain tells whether a name is made of plain ones, with dots between them.
+// isPlainSubdomain reports whether a name is made of plain ones, with dots between them.
 func isPlainSubdomain(value string) bool {
 	for label := range strings.SplitSeq(value, ".") {
 		if !isPlain(label) {

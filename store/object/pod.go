@@ -77,15 +77,15 @@ const (
 func (o *Pod) GetTypeMeta() *TypeMeta { return &o.TypeMeta }
 func (o *Pod) GetMeta() *ObjectMeta   { return &o.Metadata }
 
-// Terminal tells whether the Pod has ended for good, so that it is nobody's endpoint.
+// Terminal reports whether the Pod has ended for good, so that it is nobody's endpoint.
 func (o *Pod) Terminal() bool {
 	return o.Status.Phase == PodSucceeded || o.Status.Phase == PodFailed
 }
 
-// Terminating tells whether the Pod is being taken away.
+// Terminating reports whether the Pod is being taken away.
 func (o *Pod) Terminating() bool { return o.Metadata.DeletionTimestamp != nil }
 
-// Ready tells whether the Pod says that it may be sent traffic: by its Ready condition,
+// Ready reports whether the Pod says that it may be sent traffic: by its Ready condition,
 // without any conditions by a phase of Running, and without a phase either, yes.
 // Kubernetes' Pods always have both; who writes none of them down means a server that
 // is there.

@@ -55,7 +55,7 @@ func newOfAPI(meta TypeMeta) (Object, bool) {
 	return nil, false
 }
 
-// Namespaced tells whether objects of its kind are in a namespace.
+// Namespaced reports whether objects of its kind are in a namespace.
 func Namespaced(o Object) bool {
 	switch o.(type) {
 	case *Namespace, *Node, *ServiceCIDR, *IPAddress:
@@ -64,7 +64,7 @@ func Namespaced(o Object) bool {
 	return !review(o)
 }
 
-// review tells whether an object is a question, which has no name.
+// review reports whether an object is a question, which has no name.
 func review(o Object) bool {
 	switch o.(type) {
 	case *SelfSubjectAccessReview, *SelfSubjectRulesReview, *SelfSubjectReview:

@@ -268,7 +268,7 @@ func FromInt(n int32) IntOrString { return IntOrString{Int: n} }
 // FromString is the IntOrString of a name.
 func FromString(s string) IntOrString { return IntOrString{Name: s, IsString: true} }
 
-// IsZero tells whether the field is absent.
+// IsZero reports whether the field is absent.
 func (v IntOrString) IsZero() bool { return v == IntOrString{} }
 
 // String is the number or the name.

@@ -87,27 +87,27 @@ const (
 	maxAffinitySeconds     = 86400 // core.MaxClientIPServiceAffinitySeconds
 )
 
-// Headless tells whether the Service asked for no cluster IP at all.
+// Headless reports whether the Service asked for no cluster IP at all.
 func (o *Service) Headless() bool {
 	ips := o.clusterIPs()
 	return len(ips) == 1 && ips[0] == ClusterIPNone
 }
 
-// NeedsClusterIP tells whether clusterIP means something for the Service ("None"
+// NeedsClusterIP reports whether clusterIP means something for the Service ("None"
 // included).
 func (o *Service) NeedsClusterIP() bool { return o.Spec.Type != TypeExternalName }
 
-// NeedsNodePort tells whether ports of the Service may have node ports.
+// NeedsNodePort reports whether ports of the Service may have node ports.
 func (o *Service) NeedsNodePort() bool {
 	return o.Spec.Type == TypeNodePort || o.Spec.Type == TypeLoadBalancer
 }
 
-// NeedsHealthCheckNodePort tells whether the Service needs a health-check port.
+// NeedsHealthCheckNodePort reports whether the Service needs a health-check port.
 func (o *Service) NeedsHealthCheckNodePort() bool {
 	return o.Spec.Type == TypeLoadBalancer && o.Spec.ExternalTrafficPolicy == PolicyLocal
 }
 
-// ExternallyAccessible tells whether the Service is reachable by more than its
+// ExternallyAccessible reports whether the Service is reachable by more than its
 // cluster IP, which is when externalTrafficPolicy has a meaning.
 func (o *Service) ExternallyAccessible() bool {
 	return o.NeedsNodePort() || o.Spec.Type == TypeClusterIP && len(o.Spec.ExternalIPs) > 0
@@ -130,7 +130,7 @@ func deref[T any](p *T) T {
 	return *p
 }
 
-// samePointee tells whether both are nil or point to equal values.
+// samePointee reports whether both are nil or point to equal values.
 func samePointee[T comparable](a, b *T) bool {
 	return (a == nil) == (b == nil) && deref(a) == deref(b)
 }

@@ -1,0 +1,17 @@
+// Package listen keeps listeners in line with a desired state: a Reconciler runs one
+// function after each change, again after a while as long as a listener cannot be opened,
+// and publishes the problems that the function returns.
+//
+// Invariants:
+//
+//   - The function never runs twice at a time, and runs again if the desired state changed
+//     meanwhile.
+//   - Changed is signaled only when the problems differ from those before.
+//   - Nothing runs while nothing changes and no listener is missing.
+//
+// The package must not open sockets itself and must not log.
+//
+//	r := listen.NewReconciler[Problem](5 * time.Second)
+//	go r.Run(ctx, func() (problems []Problem, retry bool) { ... })
+//	r.Trigger()
+package listen

@@ -1,0 +1,244 @@
+package oracle
+
+import (
+	"net/netip"
+	"slices"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// labelSkipMirror keeps an Endpoints object from being mirrored (behavior 116).
+const labelSkipMirror = "endpointslice.kubernetes.io/skip-mirror"
+
+// backend is one endpoint of a Service port.
+type backend struct {
+	address netip.AddrPort
+	ready   bool
+	// draining is serving and terminating, and not ready.
+	draining           bool
+	local              bool
+	forNodes, forZones []string
+	nodeName, zone     string
+}
+
+// backendsOf returns all backends of a frontend, usable or not, each address and port
+// once (behavior 101).
+func (w *World) backendsOf(f frontend) []backend {
+	var all []backend
+	for _, candidate := range append(w.fromSlices(f), w.fromEndpoints(f)...) {
+		// Behavior 108: an endpoint that is somebody's cluster IP is not used. ("The endpoint
+		// IP addresses cannot be the cluster IPs of other Kubernetes Services", Service page.)
+		// The manual says so of the whole service range: nothing else can be there.
+		if addr := candidate.address.Addr(); w.isClusterIP(addr) || anyContains(w.Box.ServiceRanges, addr) {
+			continue
+		}
+		i := slices.IndexFunc(all, func(b backend) bool { return b.address == candidate.address })
+		switch {
+		case i < 0:
+			all = append(all, candidate)
+		case better(candidate, all[i]):
+			// While an endpoint moves between slices there is no moment without it (behavior
+			// 101): the copy that can be used counts.
+			all[i] = candidate
+		}
+	}
+	return all
+}
+
+func better(a, b backend) bool {
+	return a.ready && !b.ready || a.draining && !b.ready && !b.draining
+}
+
+func (w *World) fromSlices(f frontend) []backend {
+	var all []backend
+	for _, slice := range w.Slices {
+		// The label ties a slice to the Service of its namespace (EndpointSlice page); a slice
+		// without it has no effect (behavior 106).
+		if slice.Metadata.Namespace != f.service.Metadata.Namespace ||
+			slice.Metadata.Labels[object.LabelServiceName] != f.service.Metadata.Name {
+			continue
+		}
+		// Behavior 104: a slice feeds VIPs of its own family; FQDN is ignored.
+		if slice.AddressType != f.family {
+			continue
+		}
+		for _, port := range slice.Ports {
+			number, matches := matchPort(port, f)
+			if !matches {
+				continue
+			}
+			for _, endpoint := range slice.Endpoints {
+				all = append(all, w.fromEndpoint(f, endpoint, number))
+			}
+		}
+	}
+	return all
+}
+
+// matchPort reports whether a port of a slice or of Endpoints is the frontend's: the same
+// name, absent being "", and protocol. A port without a number is ignored (behavior 105).
+func matchPort(port object.EndpointPort, f frontend) (uint16, bool) {
+	name, protocol := "", object.ProtocolTCP
+	if port.Name != nil {
+		name = *port.Name
+	}
+	if port.Protocol != nil {
+		protocol = *port.Protocol
+	}
+	if port.Port == nil || *port.Port == 0 {
+		return 0, false
+	}
+	return uint16(*port.Port), name == f.port.Name && protocol == f.port.Protocol
+}
+
+func (w *World) fromEndpoint(f frontend, endpoint object.Endpoint, port uint16) backend {
+	// Section 5: absent ready and serving are true, absent terminating is false.
+	isTrue := func(p *bool, absent bool) bool {
+		if p == nil {
+			return absent
+		}
+		return *p
+	}
+	conditions := endpoint.Conditions
+	b := backend{
+		// Only the first address is used (behavior 105).
+		address: netip.AddrPortFrom(netip.MustParseAddr(endpoint.Addresses[0]), port),
+		ready:   isTrue(conditions.Ready, true),
+	}
+	b.draining = !b.ready && isTrue(conditions.Serving, true) && isTrue(conditions.Terminating, false)
+	if endpoint.NodeName != nil {
+		b.nodeName = *endpoint.NodeName
+	}
+	if endpoint.Zone != nil {
+		b.zone = *endpoint.Zone
+	}
+	b.local = w.isLocalNode(b.nodeName)
+	if endpoint.Hints != nil {
+		for _, node := range endpoint.Hints.ForNodes {
+			b.forNodes = append(b.forNodes, node.Name)
+		}
+		for _, zone := range endpoint.Hints.ForZones {
+			b.forZones = append(b.forZones, zone.Name)
+		}
+	}
+	return distribute(f, b)
+}
+
+// distribute adds the hints of trafficDistribution: a ready endpoint's own zone, and with
+// PreferSameNode its own node too (behavior 75).
+func distribute(f frontend, b backend) backend {
+	distribution := f.service.Spec.TrafficDistribution
+	if distribution == nil || !b.ready {
+		return b
+	}
+	if b.zone != "" {
+		b.forZones = []string{b.zone}
+	}
+	if *distribution == object.PreferSameNode && b.nodeName != "" {
+		b.forNodes = []string{b.nodeName}
+	}
+	return b
+}
+
+// isLocalNode reports whether an endpoint with that nodeName is on the host;
+// --nodeless-endpoints decides about one without (behavior 59).
+func (w *World) isLocalNode(nodeName string) bool {
+	if nodeName == "" {
+		return !w.Box.NodelessRemote
+	}
+	return nodeName == w.Box.NodeName
+}
+
+// fromEndpoints mirrors the Endpoints object of the Service if the Service has no
+// selector (behavior 116).
+func (w *World) fromEndpoints(f frontend) []backend {
+	var all []backend
+	for _, endpoints := range w.Endpoints {
+		if len(f.service.Spec.Selector) > 0 ||
+			endpoints.Metadata.Namespace != f.service.Metadata.Namespace ||
+			endpoints.Metadata.Name != f.service.Metadata.Name ||
+			endpoints.Metadata.Labels[labelSkipMirror] == "true" {
+			continue
+		}
+		for _, subset := range endpoints.Subsets {
+			for _, port := range subset.Ports {
+				number, matches := matchPort(port, f)
+				if !matches {
+					continue
+				}
+				for _, address := range subset.Addresses {
+					all = append(all, w.fromAddress(f, address, number, true)...)
+				}
+				for _, address := range subset.NotReadyAddresses {
+					all = append(all, w.fromAddress(f, address, number, false)...)
+				}
+			}
+		}
+	}
+	return all
+}
+
+func (w *World) fromAddress(f frontend, address object.EndpointAddress, port uint16, ready bool) []backend {
+	addr := netip.MustParseAddr(address.IP)
+	if familyOf(addr) != f.family {
+		return nil
+	}
+	b := backend{address: netip.AddrPortFrom(addr, port), ready: ready}
+	if address.NodeName != nil {
+		b.nodeName = *address.NodeName
+	}
+	b.local = w.isLocalNode(b.nodeName)
+	return []backend{distribute(f, b)}
+}
+
+func (w *World) isClusterIP(addr netip.Addr) bool {
+	for _, service := range w.Services {
+		for _, text := range service.Spec.ClusterIPs {
+			if text == addr.String() {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// everywhere returns the backends for traffic policy Cluster: the ready ones, limited by
+// hints; if none is ready, the draining ones (behavior 65). Others are never used
+// (behavior 66).
+func (w *World) everywhere(all []backend) []backend {
+	ready := keep(all, func(b backend) bool { return b.ready })
+	if len(ready) == 0 {
+		return keep(all, func(b backend) bool { return b.draining })
+	}
+	// Behavior 73: all ready ones have node hints, and one is for this node.
+	forNode := keep(ready, func(b backend) bool { return slices.Contains(b.forNodes, w.Box.NodeName) })
+	if !slices.ContainsFunc(ready, func(b backend) bool { return len(b.forNodes) == 0 }) && len(forNode) > 0 {
+		return forNode
+	}
+	// Behaviors 70 and 72: the same for the zone, of a box that has one.
+	forZone := keep(ready, func(b backend) bool { return w.Box.Zone != "" && slices.Contains(b.forZones, w.Box.Zone) })
+	if !slices.ContainsFunc(ready, func(b backend) bool { return len(b.forZones) == 0 }) && len(forZone) > 0 {
+		return forZone
+	}
+	return ready
+}
+
+// onBox returns the backends for traffic policy Local: the ready ones of the host, else
+// its draining ones (behavior 61). Hints do not matter.
+func onBox(all []backend) []backend {
+	local := keep(all, func(b backend) bool { return b.local })
+	if ready := keep(local, func(b backend) bool { return b.ready }); len(ready) > 0 {
+		return ready
+	}
+	return keep(local, func(b backend) bool { return b.draining })
+}
+
+func keep(all []backend, want func(backend) bool) []backend {
+	var kept []backend
+	for _, b := range all {
+		if want(b) {
+			kept = append(kept, b)
+		}
+	}
+	return kept
+}

@@ -1,0 +1,220 @@
+package oracle
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// place is the kind of a frontend's address.
+type place string
+
+const (
+	atClusterIP    place = "cluster IP"
+	atLoadBalancer place = "load balancer IP"
+	atExternalIP   place = "external IP"
+	atNodePort     place = "node port"
+)
+
+// allowHostAddress is the annotation that allows a VIP that is an address of the host
+// (docs, services: Addresses that stay the box's).
+const allowHostAddress = "svcctl.io/allow-host-address"
+
+// frontend is one port of one Service at one address. For a node port the address is
+// invalid: it stands for every node port address of the host.
+type frontend struct {
+	service  *object.Service
+	port     object.ServicePort
+	place    place
+	family   string // object.IPv4 or IPv6
+	address  netip.Addr
+	number   uint16 // port, or node port
+	protocol Protocol
+}
+
+// frontends returns all frontends that Services request, by precedence: older Services
+// first, then by namespace/name (behavior 44). If two request the same, both are in the
+// list, and the first one wins.
+func (w *World) frontends() []frontend {
+	services := slices.Clone(w.Services)
+	slices.SortStableFunc(services, byAge)
+	var all []frontend
+	for _, service := range services {
+		// "No proxying of any kind is set up" for ExternalName; "there is no load balancing
+		// or proxying done by the platform" for headless Services (Service page), and no
+		// rule for the external IPs of either (behavior 41).
+		if service.Spec.Type == object.TypeExternalName || isHeadless(service) {
+			continue
+		}
+		for _, port := range service.Spec.Ports {
+			all = append(all, w.frontendsOf(service, port)...)
+		}
+	}
+	return all
+}
+
+func (w *World) frontendsOf(service *object.Service, port object.ServicePort) []frontend {
+	var all []frontend
+	add := func(at place, addr netip.Addr, family string, number int32) {
+		all = append(all, frontend{service, port, at, family, addr, uint16(number), Protocol(port.Protocol)})
+	}
+	for _, vip := range w.vipsOf(service) {
+		add(vip.place, vip.address, familyOf(vip.address), port.Port)
+	}
+	// "Each node proxies that port (the same port number on every Node) into your
+	// Service" (Service page), in the families of the Service (behavior 21).
+	if port.NodePort != 0 {
+		for _, family := range familiesOf(service) {
+			add(atNodePort, netip.Addr{}, family, port.NodePort)
+		}
+	}
+	return all
+}
+
+// vip is an address of a Service.
+type vip struct {
+	place   place
+	address netip.Addr
+}
+
+// vipsOf returns the addresses of a Service, the strictest use first: source ranges apply
+// to an address that is in two fields.
+func (w *World) vipsOf(service *object.Service) []vip {
+	var all []vip
+	for _, text := range service.Spec.ClusterIPs {
+		all = append(all, vip{atClusterIP, netip.MustParseAddr(text)})
+	}
+	families := familiesOf(service)
+	accept := func(at place, text string) {
+		addr := netip.MustParseAddr(text)
+		// Each family uses only its own VIPs (behavior 136).
+		if slices.Contains(families, familyOf(addr)) && w.mayServe(service, at, addr) {
+			all = append(all, vip{at, addr})
+		}
+	}
+	if service.Spec.Type == object.TypeLoadBalancer {
+		for _, ingress := range service.Status.LoadBalancer.Ingress {
+			// Mode Proxy: the load balancer talks to the node port or the endpoint; its IP is
+			// not to be served by the node (LoadBalancerIngress.ipMode).
+			if ingress.IP != "" && (ingress.IPMode == nil || *ingress.IPMode == object.IPModeVIP) {
+				accept(atLoadBalancer, ingress.IP)
+			}
+		}
+	}
+	for _, text := range service.Spec.ExternalIPs {
+		accept(atExternalIP, text)
+	}
+	return all
+}
+
+// mayServe reports whether the host allows the Service to have the address.
+func (w *World) mayServe(service *object.Service, at place, addr netip.Addr) bool {
+	// --external-ip-range: "which externalIPs are accepted".
+	if at == atExternalIP && len(w.Box.ExternalIPRanges) > 0 && !anyContains(w.Box.ExternalIPRanges, addr) {
+		return false
+	}
+	// Behavior 45: an address of the host, or of a gateway, is refused unless annotated.
+	return service.Metadata.Annotations[allowHostAddress] == "true" || !w.isHosts(addr)
+}
+
+// isHosts reports whether the address is the host's, or a gateway's, for purposes other
+// than Services.
+func (w *World) isHosts(addr netip.Addr) bool {
+	for _, i := range w.Box.Interfaces {
+		for _, p := range i.Addresses {
+			// A host prefix (/32, /128) is how a VIP is bound to an interface.
+			if p.Addr() == addr && !p.IsSingleIP() {
+				return true
+			}
+		}
+	}
+	return slices.Contains(w.Box.Gateways, addr)
+}
+
+// isVIP reports whether an address belongs to a Service alone. An address of the host
+// that a Service may have stays the host's for other ports: behavior 45 protects the
+// host's own services, such as SSH.
+func (w *World) isVIP(addr netip.Addr) bool {
+	if w.isHosts(addr) {
+		return false
+	}
+	for _, f := range w.frontends() {
+		if f.place != atNodePort && f.address == addr {
+			return true
+		}
+	}
+	return false
+}
+
+// isNodePortAddress reports whether node ports answer on the address: one of the host's
+// that is neither a loopback address nor a VIP (behaviors 20, 28), and that
+// --nodeport-addresses selects. A family without a prefix in the list is not restricted
+// (behavior 22).
+func (w *World) isNodePortAddress(addr netip.Addr) bool {
+	if !w.isLocal(addr) || addr.IsLoopback() || w.isVIP(addr) {
+		return false
+	}
+	if w.Box.NodePortPrimary {
+		return slices.Contains(w.Box.Primary, addr)
+	}
+	restricted := false
+	for _, p := range w.Box.NodePortAddresses {
+		if p.Addr().Is4() == addr.Is4() {
+			restricted = true
+		}
+	}
+	return !restricted || anyContains(w.Box.NodePortAddresses, addr)
+}
+
+// isLocal reports whether the address is the host's.
+func (w *World) isLocal(addr netip.Addr) bool {
+	for _, i := range w.Box.Interfaces {
+		for _, p := range i.Addresses {
+			if p.Addr() == addr {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func byAge(a, b *object.Service) int {
+	if order := a.Metadata.CreationTimestamp.Compare(*b.Metadata.CreationTimestamp); order != 0 {
+		return order
+	}
+	if order := strings.Compare(a.Metadata.Namespace, b.Metadata.Namespace); order != 0 {
+		return order
+	}
+	return strings.Compare(a.Metadata.Name, b.Metadata.Name)
+}
+
+func isHeadless(service *object.Service) bool {
+	return slices.Contains(service.Spec.ClusterIPs, object.ClusterIPNone)
+}
+
+// familiesOf returns the families of a Service's cluster IPs.
+func familiesOf(service *object.Service) []string {
+	var families []string
+	for _, text := range service.Spec.ClusterIPs {
+		families = append(families, familyOf(netip.MustParseAddr(text)))
+	}
+	return families
+}
+
+func familyOf(addr netip.Addr) string {
+	if addr.Is4() {
+		return object.IPv4
+	}
+	return object.IPv6
+}
+
+func anyContains(prefixes []netip.Prefix, addr netip.Addr) bool {
+	for _, p := range prefixes {
+		if p.Contains(addr) {
+			return true
+		}
+	}
+	return false
+}

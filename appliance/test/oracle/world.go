@@ -1,0 +1,127 @@
+package oracle
+
+import (
+	"fmt"
+	"net/netip"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// World has all inputs that decide the fate of a packet. Its objects are as stored:
+// defaulted, with cluster IPs, node ports and load balancer IPs.
+type World struct {
+	Box       Box
+	Services  []*object.Service
+	Slices    []*object.EndpointSlice
+	Endpoints []*object.Endpoints
+}
+
+// Box describes the appliance's host and flags.
+type Box struct {
+	NodeName, Zone string
+	Interfaces     []Interface
+	Gateways       []netip.Addr
+	Primary        []netip.Addr // the address of each family that the default route uses
+
+	ServiceRanges     []netip.Prefix
+	InternalSources   []netip.Prefix // --cluster-cidr
+	ExternalIPRanges  []netip.Prefix // --external-ip-range
+	NodePortPrimary   bool           // --nodeport-addresses primary
+	NodePortAddresses []netip.Prefix // --nodeport-addresses CIDR,...
+
+	NodelessRemote       bool // --nodeless-endpoints remote
+	SNATNever            bool // --snat never
+	MasqueradeAll        bool // --masquerade-all
+	SourceRangesApplyAll bool // --source-ranges-apply all
+	Ping                 PingPolicy
+}
+
+// Interface is a network interface of the host, with its addresses and prefix lengths.
+type Interface struct {
+	Name      string
+	Addresses []netip.Prefix
+}
+
+// PingPolicy is --vip-ping.
+type PingPolicy string
+
+const (
+	PingWhenReady PingPolicy = "when-ready"
+	PingAlways    PingPolicy = "always"
+	PingNever     PingPolicy = "never"
+)
+
+// Protocol is the protocol of a packet: one of a Service's, or an ICMP echo request.
+type Protocol string
+
+const (
+	TCP  Protocol = object.ProtocolTCP
+	UDP  Protocol = object.ProtocolUDP
+	SCTP Protocol = object.ProtocolSCTP
+	Ping Protocol = "ping"
+)
+
+// Packet is the first packet of a connection. Ports are ignored for ICMPEcho.
+type Packet struct {
+	Interface string // where it arrives; empty: the box itself sends it
+	Protocol  Protocol
+	From, To  netip.AddrPort
+}
+
+// String returns "TCP 203.0.113.2:40000 -> 172.30.0.1:80 from ext0".
+func (p Packet) String() string {
+	from := "from " + p.Interface
+	if p.bySelf() {
+		from = "by the box itself"
+	}
+	if p.Protocol == Ping {
+		return fmt.Sprintf("ping %v -> %v %s", p.From.Addr(), p.To.Addr(), from)
+	}
+	return fmt.Sprintf("%s %v -> %v %s", p.Protocol, p.From, p.To, from)
+}
+
+func (p Packet) bySelf() bool { return p.Interface == "" }
+
+// Kind is the fate of a packet.
+type Kind string
+
+const (
+	Delivered   Kind = "delivered"   // to an endpoint of a Service
+	Refused     Kind = "refused"     // TCP: reset; UDP and SCTP: ICMP port unreachable
+	Unreachable Kind = "unreachable" // ICMP host unreachable, to a ping
+	Dropped     Kind = "dropped"     // no answer at all
+	Answered    Kind = "answered"    // the VIP answers a ping
+	Untouched   Kind = "untouched"   // what the host or its routes do without Services
+)
+
+// Source is the client's address that the endpoint sees.
+type Source string
+
+const (
+	Plain        Source = "plain"       // the client's own
+	Masqueraded  Source = "masqueraded" // one of the box's
+	EitherSource Source = "either source"
+)
+
+// Outcome is a possible fate of a packet.
+type Outcome struct {
+	Kind   Kind
+	To     netip.AddrPort // of Delivered
+	Source Source         // of Delivered
+}
+
+// String returns "delivered to 10.180.0.1:8080, plain".
+func (o Outcome) String() string {
+	if o.Kind == Delivered {
+		return fmt.Sprintf("delivered to %v, %s", o.To, o.Source)
+	}
+	return string(o.Kind)
+}
+
+// Allows reports whether the observed outcome conforms to this one.
+func (o Outcome) Allows(observed Outcome) bool {
+	if o.Source == EitherSource {
+		observed.Source = EitherSource
+	}
+	return o == observed
+}

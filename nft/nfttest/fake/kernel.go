@@ -1,0 +1,298 @@
+package fake
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/kernel"
+)
+
+// Kernel keeps tables in memory. It is safe for concurrent use.
+type Kernel struct {
+	mu         sync.Mutex
+	tables     nft.Ruleset
+	generation uint32
+	commits    int
+	fault      func(b *nft.Batch) error
+	readFault  func() error
+	forgotten  []nft.ForgetData
+}
+
+// New returns a Kernel without tables.
+func New() *Kernel { return &Kernel{tables: nft.Ruleset{}, generation: 1} }
+
+// Inject calls fault for every later commit, which fails with its error. After
+// kernel.ErrOutcomeUnknown the commit is applied nevertheless.
+func (k *Kernel) Inject(fault func(b *nft.Batch) error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.fault = fault
+}
+
+// InjectRead calls fault for every later Read, which fails with its error.
+func (k *Kernel) InjectRead(fault func() error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.readFault = fault
+}
+
+// Commits returns the number of applied transactions.
+func (k *Kernel) Commits() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.commits
+}
+
+// Forgotten returns the applied ForgetData operations.
+func (k *Kernel) Forgotten() []nft.ForgetData {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.forgotten
+}
+
+// Tamper changes the tables as another program would.
+func (k *Kernel) Tamper(change func(nft.Ruleset)) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.tables = clone(k.tables)
+	change(k.tables)
+	k.generation++
+}
+
+// Read is kernel.Conn.Read. The caller may modify the result.
+func (k *Kernel) Read() (nft.Ruleset, uint32, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.readFault != nil {
+		if err := k.readFault(); err != nil {
+			return nil, 0, err
+		}
+	}
+	return clone(k.tables), k.generation, nil
+}
+
+// Commit is kernel.Conn.Commit.
+func (k *Kernel) Commit(b *nft.Batch, generation uint32) (uint32, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if generation != 0 && generation != k.generation {
+		return generation, kernel.ErrStale
+	}
+	var fault error
+	if k.fault != nil {
+		fault = k.fault(b)
+	}
+	if fault != nil && !errors.Is(fault, kernel.ErrOutcomeUnknown) {
+		return generation, fault
+	}
+	next, err := k.carryOut(b)
+	if err != nil {
+		return generation, err
+	}
+	for _, op := range b.Ops {
+		if f, ok := op.(nft.ForgetData); ok {
+			k.forgotten = append(k.forgotten, f)
+		}
+	}
+	k.tables = next
+	if len(b.Ops) > 0 {
+		k.generation++
+		k.commits++
+	}
+	if fault != nil {
+		return generation, fault
+	}
+	if generation == 0 {
+		return 0, nil
+	}
+	return k.generation, nil
+}
+
+// Check is kernel.Conn.Check. Injected faults fail it too, except
+// kernel.ErrOutcomeUnknown.
+func (k *Kernel) Check(b *nft.Batch, generation uint32) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if generation != 0 && generation != k.generation {
+		return kernel.ErrStale
+	}
+	if k.fault != nil {
+		if err := k.fault(b); err != nil && !errors.Is(err, kernel.ErrOutcomeUnknown) {
+			return err
+		}
+	}
+	_, err := k.carryOut(b)
+	return err
+}
+
+// Forget is kernel.Conn.Forget. There are no packets, so there is nothing to delete.
+func (k *Kernel) Forget(f nft.ForgetData, generation uint32) (uint32, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.forgotten = append(k.forgotten, f)
+	return generation, nil
+}
+
+// carryOut returns the tables after a batch.
+func (k *Kernel) carryOut(b *nft.Batch) (nft.Ruleset, error) {
+	next := clone(k.tables)
+	for i, op := range b.Ops {
+		if err := apply(next, op); err != nil {
+			return nil, &kernel.OpError{Op: i, Text: fmt.Sprintf("%T: %v", op, err), Errno: errno(err)}
+		}
+	}
+	return next, nil
+}
+
+func errno(err error) unix.Errno {
+	var e unix.Errno
+	errors.As(err, &e)
+	return e
+}
+
+func clone(rs nft.Ruleset) nft.Ruleset {
+	out := nft.Ruleset{}
+	for f, t := range rs {
+		c := &nft.Table{Sets: map[string]*nft.SetContent{}, Chains: map[string]*nft.Chain{}}
+		for name, s := range t.Sets {
+			c.Sets[name] = &nft.SetContent{Set: s.Set, Elements: maps.Clone(s.Elements)}
+		}
+		for name, chain := range t.Chains {
+			copied := *chain
+			c.Chains[name] = &copied
+		}
+		out[f] = c
+	}
+	return out
+}
+
+// apply applies one operation. Errors wrap the kernel's error number.
+func apply(rs nft.Ruleset, op nft.Op) error {
+	switch op := op.(type) {
+	case nft.AddTable:
+		if rs[op.Family] == nil {
+			rs[op.Family] = &nft.Table{Sets: map[string]*nft.SetContent{}, Chains: map[string]*nft.Chain{}}
+		}
+		return nil
+	case nft.DeleteTable:
+		if rs[op.Family] == nil {
+			return fmt.Errorf("no table %s: %w", op.Family, unix.ENOENT)
+		}
+		delete(rs, op.Family)
+		return nil
+	}
+	t := rs[nft.Family(reflect.ValueOf(op).FieldByName("Family").Uint())]
+	if t == nil {
+		return fmt.Errorf("no table: %w", unix.ENOENT)
+	}
+	switch op := op.(type) {
+	case nft.AddSet:
+		if old := t.Sets[op.Set.Name]; old != nil {
+			return fmt.Errorf("set %s exists: %w", op.Set.Name, unix.EEXIST)
+		}
+		t.Sets[op.Set.Name] = &nft.SetContent{Set: op.Set, Elements: nft.Elements{}}
+	case nft.DeleteSet:
+		return deleteSet(t, op.Name)
+	case nft.AddChain:
+		if t.Chains[op.Chain.Name] != nil {
+			return fmt.Errorf("chain %s exists: %w", op.Chain.Name, unix.EEXIST)
+		}
+		c := op.Chain
+		c.Rules = nil
+		t.Chains[c.Name] = &c
+	case nft.SetRules:
+		return setRules(t, op)
+	case nft.DeleteChain:
+		return deleteChain(t, op.Name)
+	case nft.AddElements:
+		return addElements(t, op)
+	case nft.DeleteElements:
+		return deleteElements(t, op)
+	case nft.CapTimeouts:
+		if t.Sets[op.Set.Name] == nil {
+			return fmt.Errorf("no map %s: %w", op.Set.Name, unix.ENOENT)
+		}
+	case nft.ForgetData:
+		if t.Sets[op.Set.Name] == nil {
+			return fmt.Errorf("no map %s: %w", op.Set.Name, unix.ENOENT)
+		}
+	}
+	return nil
+}
+
+func setRules(t *nft.Table, op nft.SetRules) error {
+	old := t.Chains[op.Chain]
+	if old == nil {
+		return fmt.Errorf("no chain %s: %w", op.Chain, unix.ENOENT)
+	}
+	for _, r := range op.Rules {
+		for _, ref := range references(r) {
+			if ref.chain && t.Chains[ref.name] == nil || !ref.chain && t.Sets[ref.name] == nil {
+				return fmt.Errorf("a rule of chain %s refers to %s, which is not there: %w", op.Chain, ref.name, unix.ENOENT)
+			}
+		}
+	}
+	c := *old
+	c.Rules, c.Marks = op.Rules, nil
+	t.Chains[op.Chain] = &c
+	return nil
+}
+
+func addElements(t *nft.Table, op nft.AddElements) error {
+	s := t.Sets[op.Set.Name]
+	if s == nil {
+		return fmt.Errorf("no set %s: %w", op.Set.Name, unix.ENOENT)
+	}
+	for _, e := range op.Elements {
+		if data, ok := s.Elements[e.Key]; ok && data != e.Data {
+			return fmt.Errorf("set %s has that element with other data: %w", op.Set.Name, unix.EEXIST)
+		}
+		if chain, ok := target(e.Data); ok && isVerdictMap(s) && t.Chains[chain] == nil {
+			return fmt.Errorf("an element of %s goes to chain %s, which is not there: %w", op.Set.Name, chain, unix.ENOENT)
+		}
+		s.Elements[e.Key] = e.Data
+	}
+	return nil
+}
+
+func deleteElements(t *nft.Table, op nft.DeleteElements) error {
+	s := t.Sets[op.Set.Name]
+	if s == nil {
+		return fmt.Errorf("no set %s: %w", op.Set.Name, unix.ENOENT)
+	}
+	for _, e := range op.Elements {
+		if _, ok := s.Elements[e.Key]; !ok {
+			return fmt.Errorf("set %s has no such element: %w", op.Set.Name, unix.ENOENT)
+		}
+		delete(s.Elements, e.Key)
+	}
+	return nil
+}
+
+func deleteSet(t *nft.Table, name string) error {
+	if t.Sets[name] == nil {
+		return fmt.Errorf("no set %s: %w", name, unix.ENOENT)
+	}
+	if user := userOf(t, reference{name: name}); user != "" {
+		return fmt.Errorf("set %s is in use by %s: %w", name, user, unix.EBUSY)
+	}
+	delete(t.Sets, name)
+	return nil
+}
+
+func deleteChain(t *nft.Table, name string) error {
+	if t.Chains[name] == nil {
+		return fmt.Errorf("no chain %s: %w", name, unix.ENOENT)
+	}
+	if user := userOf(t, reference{name: name, chain: true}); user != "" {
+		return fmt.Errorf("chain %s is in use by %s: %w", name, user, unix.EBUSY)
+	}
+	delete(t.Chains, name)
+	return nil
+}

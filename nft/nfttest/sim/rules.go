@@ -1,0 +1,241 @@
+package sim
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"svcctl.io/svcctl/nft"
+)
+
+// verdict is the effect of a statement, a rule or a chain on a packet.
+type verdict struct {
+	kind  verdictKind
+	chain string         // toChain, callChain
+	with  nft.RejectWith // rejected
+}
+
+type verdictKind uint8
+
+const (
+	goesOn    verdictKind = iota // continue with the next statement, the next rule, the caller
+	noMatch                      // skip the rest of the rule
+	returned                     // skip the rest of the chain
+	accepted                     // end of the base chain
+	dropped                      // the packet is dropped
+	rejected                     // the packet is dropped and its sender informed
+	toChain                      // goto
+	callChain                    // jump
+)
+
+// maxDepth bounds the nesting of chains by jump or goto (NFT_JUMP_STACK_SIZE).
+const maxDepth = 16
+
+// chain runs the rules of a chain. At its end evaluation continues in its caller. A goto
+// replaces the chain: the end of the target is the end of the chain it left.
+func (f *flow) chain(c *nft.Chain, depth int) verdict {
+	if depth > maxDepth {
+		panic("sim: chains nest too deep at " + c.Name)
+	}
+	for _, r := range c.Rules {
+		v := f.rule(c, r)
+		switch v.kind {
+		case noMatch, goesOn:
+			continue
+		case returned:
+			return verdict{kind: goesOn}
+		case toChain:
+			return f.chain(f.chainNamed(v.chain), depth+1)
+		case callChain:
+			if v = f.chain(f.chainNamed(v.chain), depth+1); v.kind == goesOn {
+				continue
+			}
+		}
+		return v
+	}
+	return verdict{kind: goesOn}
+}
+
+func (f *flow) chainNamed(name string) *nft.Chain {
+	c := f.table.Chains[name]
+	if c == nil {
+		panic(fmt.Sprintf("sim: table %s has no chain %s", f.family, name))
+	}
+	return c
+}
+
+// rule runs the statements of a rule until one does not match or gives a verdict.
+func (f *flow) rule(c *nft.Chain, r nft.Rule) verdict {
+	var elements strings.Builder
+	for _, s := range r {
+		v, element := f.statement(s)
+		if v.kind == noMatch {
+			return v
+		}
+		if element != "" {
+			elements.WriteString(" { " + element + " }")
+		}
+		if v.kind != goesOn {
+			f.matched(c, r, elements.String())
+			return v
+		}
+	}
+	f.matched(c, r, elements.String())
+	return verdict{kind: goesOn}
+}
+
+func (f *flow) matched(c *nft.Chain, r nft.Rule, elements string) {
+	f.trace = append(f.trace, c.Name+": "+r.Text(f.family)+elements)
+}
+
+// statement runs a statement and returns its verdict, and the element of a lookup.
+func (f *flow) statement(s nft.Statement) (v verdict, element string) {
+	switch s := s.(type) {
+	case nft.MatchProto:
+		return match(f.protocol() == uint32(s.Proto)), ""
+	case nft.MatchPrefix:
+		return match(s.Prefix.Contains(f.read(s.Field).Addr) != s.Negate), ""
+	case nft.MatchNotDNAT:
+		return match(!f.dnated), ""
+	case nft.MatchLocalSource:
+		return match(f.host.IsLocal(f.packet.Saddr)), ""
+	case nft.MatchLocalDest:
+		return match(f.host.IsLocal(f.packet.Daddr)), ""
+	case nft.MatchInvalid, nft.MatchNoSYN, nft.MatchAssured: // first packets and first answers are neither
+		return match(false), ""
+	case nft.MatchReply:
+		return match(f.isReset || f.isAnswer), ""
+	case nft.MatchSYN:
+		return match(f.packet.Proto == nft.TCP && !f.isReset), ""
+	case nft.MatchRST:
+		return match(f.isReset), ""
+	case nft.MatchInitAck:
+		return match(f.packet.Proto == nft.SCTP && f.isAnswer), ""
+	case nft.MatchICMP:
+		return match(f.packet.ICMPEcho), ""
+	case nft.MatchEchoRequest:
+		return match(f.packet.ICMPEcho), ""
+	case nft.MatchNotICMP:
+		return match(!f.packet.ICMPEcho), ""
+	case nft.MatchSet:
+		e, found := f.lookup(s.Set, s.Key)
+		return match(found != s.Negate), e.text
+	case nft.VerdictMap:
+		e, found := f.lookup(s.Map, s.Key)
+		if !found {
+			return verdict{kind: noMatch}, ""
+		}
+		return parseVerdict(e.data), e.text
+	case nft.DNAT:
+		e, found := f.lookup(s.Map, s.Key)
+		if !found {
+			return verdict{kind: noMatch}, ""
+		}
+		f.dnat(f.endpoint(s.Map, e.data))
+		return verdict{kind: accepted}, e.text
+	case nft.Update:
+		return match(f.learn(s)), ""
+	case nft.Delete:
+		return match(f.unlearn(s)), ""
+	case nft.Masquerade:
+		return f.masquerade(), ""
+	case nft.Redirect:
+		return f.redirect(), ""
+	case nft.Reject:
+		return f.reject(s.With), ""
+	case nft.Verdict:
+		return parseVerdict(s.String()), ""
+	}
+	panic(fmt.Sprintf("sim: unknown statement %T", s))
+}
+
+func match(ok bool) verdict {
+	if ok {
+		return verdict{kind: goesOn}
+	}
+	return verdict{kind: noMatch}
+}
+
+// reject refuses the packet. `reject with tcp reset` implies `meta l4proto tcp`.
+func (f *flow) reject(with nft.RejectWith) verdict {
+	if with == nft.RejectTCPReset && f.packet.Proto != nft.TCP {
+		return verdict{kind: noMatch}
+	}
+	return verdict{kind: rejected, with: with}
+}
+
+// parseVerdict parses a verdict in nft syntax, as a verdict map contains it.
+func parseVerdict(text string) verdict {
+	word, chain, _ := strings.Cut(text, " ")
+	switch word {
+	case "accept":
+		return verdict{kind: accepted}
+	case "drop":
+		return verdict{kind: dropped}
+	case "return":
+		return verdict{kind: returned}
+	case "goto":
+		return verdict{kind: toChain, chain: chain}
+	case "jump":
+		return verdict{kind: callChain, chain: chain}
+	}
+	panic("sim: unknown verdict " + text)
+}
+
+// protocol returns the value of `meta l4proto`.
+func (f *flow) protocol() uint32 {
+	switch {
+	case !f.packet.ICMPEcho:
+		return uint32(f.packet.Proto)
+	case f.family == nft.IPv6:
+		return protoICMPv6
+	}
+	return protoICMP
+}
+
+// read returns the current value of a field. The port of an echo request is what its
+// header has at that offset (a checksum); here it is the packet's Dport.
+func (f *flow) read(field nft.Field) nft.Value {
+	v := nft.Value{Type: field.Type()}
+	switch field.Kind {
+	case nft.FieldSaddr:
+		v.Addr = f.packet.Saddr
+	case nft.FieldDaddr:
+		v.Addr = f.packet.Daddr
+	case nft.FieldOriginalDaddr:
+		v.Addr = f.original.Addr()
+	case nft.FieldL4Proto:
+		v.Num = f.protocol()
+	case nft.FieldSport:
+		v.Num = uint32(f.packet.Sport)
+	case nft.FieldDport:
+		v.Num = uint32(f.packet.Dport)
+	case nft.FieldOriginalDport:
+		v.Num = uint32(f.original.Port())
+	case nft.FieldNumgen:
+		v.Num = f.choose(field.Mod)
+	case nft.FieldIif:
+		v.Num = f.packet.Iif
+	case nft.FieldOif:
+		v.Num = f.oif
+	default:
+		panic("sim: field of no kind")
+	}
+	return v
+}
+
+func (f *flow) key(fields []nft.Field) string {
+	values := make([]nft.Value, len(fields))
+	for i, field := range fields {
+		values[i] = f.read(field)
+	}
+	return nft.JoinKey(values...)
+}
+
+func (f *flow) endpoint(set, data string) netip.AddrPort {
+	values := nft.SplitKey(f.set(set).Data, f.family, data)
+	if len(values) != 2 {
+		panic(fmt.Sprintf("sim: map %s does not give address . port", set))
+	}
+	return netip.AddrPortFrom(values[0].Addr, uint16(values[1].Num))
+}

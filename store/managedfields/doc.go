@@ -1,0 +1,30 @@
+// Package managedfields knows who owns which field of an object: it keeps metadata.managedFields,
+// and applies objects as server-side apply does.
+//
+// A manager is whoever writes an object. What a manager applies, it owns: the fields it
+// names, and no others. What it writes in any other way (a PUT, a patch), it owns as far
+// as the write changed it. Two managers that apply the same value own it together; who
+// applies another value than an owner's meets a conflict, and takes the field over only by
+// force. A field that a manager no longer applies goes, unless somebody else owns it.
+//
+// Sets of fields are trees in the form FieldsV1 of meta/v1: "f:name" a field, `k:{...}` an
+// item of a list told apart by keys, `v:...` a member of a set, "." the thing itself.
+//
+// Objects are as schema.Decode or FromObject make them: map[string]any, []any, json.Number,
+// pruned by their type, so without nulls and unknown fields. Objects of one kind are of one version:
+// entries that name another version of it are taken as if they named this one.
+//
+// Invariants: nothing that is given is changed, though results may share parts with it; the same input has the same result; the
+// entries are sorted, appliers first, then by time; at most 10 of them are of managers
+// that did not apply, older ones are joined as ancient-changes; identity fields (name,
+// namespace, uid, resourceVersion and the like) belong to nobody.
+//
+// The package must not know what kinds mean, nor do any I/O or read a clock: the caller
+// says what time it is, defaults and validates what comes out, and decides whether it is
+// a change at all (Same).
+//
+//	by := fields.Writer{Manager: "gitops", APIVersion: "v1", Type: schema.Of(k), Now: now}
+//	merged, err := fields.Apply(live, applied, by, false)
+//	var conflict *fields.ConflictError
+//	if errors.As(err, &conflict) { ... } // 409, with conflict.Conflicts as causes
+package managedfields

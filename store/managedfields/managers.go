@@ -1,0 +1,213 @@
+package managedfields
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/schema"
+)
+
+// The operations of an entry.
+const (
+	operationApply  = "Apply"
+	operationUpdate = "Update"
+)
+
+const (
+	// fieldsType is the only form of a set of fields.
+	fieldsType = "FieldsV1"
+	// maxUpdaters is how many managers that did not apply are kept apart
+	// (DefaultMaxUpdateManagers of apimachinery).
+	maxUpdaters = 10
+	// ancient is the manager that stands for the oldest when there are more.
+	ancient = "ancient-changes"
+	// firstApply is the manager of what an object had before anybody applied to it.
+	firstApply = "before-first-apply"
+	// unknown is the manager of who does not say.
+	unknown = "unknown"
+)
+
+// An owner is a manager as it appears in entries.
+type owner struct {
+	manager, operation, apiVersion, subresource string
+}
+
+// compareOwners is the order of owners where nothing else decides: by name; who writes an
+// object itself comes after who writes its subresources, as in Kubernetes.
+func compareOwners(a, b owner) int {
+	last := func(o owner) string { return cmp.Or(o.subresource, "~") }
+	return cmp.Or(cmp.Compare(a.manager, b.manager), cmp.Compare(a.operation, b.operation),
+		cmp.Compare(a.apiVersion, b.apiVersion), cmp.Compare(last(a), last(b)))
+}
+
+// A holding is what an owner owns.
+type ownership struct {
+	fields     *set
+	apiVersion string
+	time       *time.Time
+}
+
+// managers are the holdings of all owners of an object. An applier is one owner whatever
+// version it applied in.
+type managers map[owner]ownership
+
+func ownerOf(e object.ManagedFieldsEntry) owner {
+	o := owner{e.Manager, e.Operation, e.APIVersion, e.Subresource}
+	if e.Operation == operationApply {
+		o.apiVersion = ""
+	}
+	return o
+}
+
+// decode reads entries.
+func decode(entries []object.ManagedFieldsEntry) (managers, error) {
+	all := managers{}
+	for i, e := range entries {
+		switch {
+		case e.Operation != operationApply && e.Operation != operationUpdate:
+			return nil, fmt.Errorf("metadata.managedFields[%d]: operation must be `Apply` or `Update`", i)
+		case e.APIVersion == "":
+			return nil, fmt.Errorf("metadata.managedFields[%d]: apiVersion must not be empty", i)
+		case e.FieldsType == "":
+			return nil, fmt.Errorf("metadata.managedFields[%d]: missing fieldsType", i)
+		case e.FieldsType != fieldsType:
+			return nil, fmt.Errorf("metadata.managedFields[%d]: invalid fieldsType %q", i, e.FieldsType)
+		}
+		s, err := decodeSet(e.FieldsV1)
+		if err != nil {
+			return nil, fmt.Errorf("metadata.managedFields[%d]: %w", i, err)
+		}
+		all[ownerOf(e)] = ownership{s, e.APIVersion, e.Time}
+	}
+	return all, nil
+}
+
+// encode writes the entries: appliers first, then by time, then by names.
+func (m managers) encode() []object.ManagedFieldsEntry {
+	var entries []object.ManagedFieldsEntry
+	for o, h := range m {
+		entries = append(entries, object.ManagedFieldsEntry{
+			Manager: o.manager, Operation: o.operation, APIVersion: h.apiVersion, Time: h.time,
+			FieldsType: fieldsType, FieldsV1: h.fields.encode(), Subresource: o.subresource,
+		})
+	}
+	slices.SortFunc(entries, func(a, b object.ManagedFieldsEntry) int {
+		return cmp.Or(cmp.Compare(a.Operation, b.Operation), cmp.Compare(seconds(a.Time), seconds(b.Time)),
+			cmp.Compare(a.Manager, b.Manager), cmp.Compare(a.APIVersion, b.APIVersion), cmp.Compare(a.Subresource, b.Subresource))
+	})
+	return entries
+}
+
+func seconds(t *time.Time) int64 {
+	if t == nil {
+		return 0
+	}
+	return t.Unix()
+}
+
+// cap joins the oldest managers that did not apply, until there are few enough. Those of
+// different versions are not joined.
+func (m managers) cap() {
+	var updaters []owner
+	for o := range m {
+		if o.operation == operationUpdate {
+			updaters = append(updaters, o)
+		}
+	}
+	slices.SortFunc(updaters, func(a, b owner) int {
+		return cmp.Or(cmp.Compare(seconds(m[a].time), seconds(m[b].time)), compareOwners(a, b))
+	})
+	left := len(updaters)
+	first := map[string]owner{} // by version
+	for _, o := range updaters {
+		if left <= maxUpdaters {
+			return
+		}
+		version := m[o].apiVersion
+		oldest, seen := first[version]
+		if !seen {
+			first[version] = o
+			continue
+		}
+		bucket := owner{ancient, operationUpdate, version, ""}
+		if _, there := m[bucket]; !there {
+			m[bucket] = m[oldest]
+			delete(m, oldest)
+		}
+		m[bucket] = ownership{union(m[bucket].fields, m[o].fields), version, m[o].time}
+		delete(m, o)
+		left--
+	}
+}
+
+// entriesOf are the entries of an object. Empty tells that it has the field, but says with
+// it that nothing is to be managed: no entries, or one that says nothing.
+func entriesOf(o map[string]any) (entries []object.ManagedFieldsEntry, empty bool, err error) {
+	metadata, _ := o["metadata"].(map[string]any)
+	list, ok := metadata["managedFields"].([]any)
+	if !ok {
+		return nil, false, nil
+	}
+	if len(list) == 0 || len(list) == 1 && size(list[0]) == 0 {
+		return nil, true, nil
+	}
+	if entries, err = schema.ToEntries(list); err != nil {
+		return nil, false, fmt.Errorf("metadata.managedFields: %w", err)
+	}
+	return entries, false, nil
+}
+
+// withEntries is a copy of an object with other entries.
+func withEntries(o map[string]any, entries []object.ManagedFieldsEntry) map[string]any {
+	o = withoutEntries(o)
+	length := 0
+	for _, e := range entries {
+		length += len(e.FieldsV1)
+	}
+	if len(entries) == 0 || length > schema.MaxBytes {
+		return o // more than an object may hold: it goes on without
+	}
+	metadata, _ := o["metadata"].(map[string]any)
+	metadata = maps.Clone(metadata)
+	if metadata == nil {
+		metadata = map[string]any{}
+	}
+	metadata["managedFields"] = schema.FromEntries(entries)
+	o["metadata"] = metadata
+	return o
+}
+
+// withoutEntries is a copy of an object that says nothing about managers. It shares the
+// rest with the object.
+func withoutEntries(o map[string]any) map[string]any {
+	o = maps.Clone(o)
+	if metadata, ok := o["metadata"].(map[string]any); ok {
+		metadata = maps.Clone(metadata)
+		delete(metadata, "managedFields")
+		o["metadata"] = metadata
+	}
+	return o
+}
+
+// Same reports whether two objects have the same entries but for the times: a write that
+// changes nothing else either is none, and keeps the old times.
+func Same(a, b []object.ManagedFieldsEntry) bool {
+	return slices.EqualFunc(sorted(a), sorted(b), func(a, b object.ManagedFieldsEntry) bool {
+		if ownerOf(a) != ownerOf(b) || a.APIVersion != b.APIVersion {
+			return false
+		}
+		x, err1 := decodeSet(a.FieldsV1)
+		y, err2 := decodeSet(b.FieldsV1)
+		return err1 == nil && err2 == nil && difference(x, y).empty() && difference(y, x).empty()
+	})
+}
+
+func sorted(entries []object.ManagedFieldsEntry) []object.ManagedFieldsEntry {
+	return slices.SortedFunc(slices.Values(entries), func(a, b object.ManagedFieldsEntry) int {
+		return compareOwners(ownerOf(a), ownerOf(b))
+	})
+}

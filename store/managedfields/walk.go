@@ -1,0 +1,206 @@
+package managedfields
+
+import (
+	"encoding/json"
+	"maps"
+
+	"svcctl.io/svcctl/store/schema"
+)
+
+// isLeaf reports whether values of a type belong to one manager as a whole.
+func isLeaf(t *schema.Type) bool {
+	switch t.Form {
+	case schema.Structure, schema.Map, schema.List:
+		return t.Atomic
+	}
+	return true
+}
+
+// setOf is the set of all fields of a value, which an applier of it owns.
+func setOf(value any, t *schema.Type) *set {
+	if value == nil {
+		return nil
+	}
+	if isLeaf(t) {
+		return leaf
+	}
+	s := &set{children: map[string]*set{}}
+	if t.Form == schema.List {
+		for _, item := range value.([]any) {
+			if element, err := elementOf(item, t); err == nil && s.children[element] == nil {
+				s.children[element] = withSelf(setOf(item, t.Elem))
+			}
+		}
+		return s
+	}
+	for name, inner := range value.(map[string]any) {
+		child := t.Child(name)
+		if child == nil {
+			continue
+		}
+		children := setOf(inner, child)
+		if empty, ok := inner.(map[string]any); t.Form == schema.Map || ok && len(empty) == 0 || isEmptied(inner) {
+			children = withSelf(children)
+		}
+		if !children.empty() {
+			s.children[elementField+name] = children
+		}
+	}
+	return s
+}
+
+// withSelf is a new set with the thing that it is about in it.
+func withSelf(s *set) *set {
+	if s == nil || s == leaf {
+		return leaf
+	}
+	s.self = true
+	return s
+}
+
+// A comparison is what was done to a value.
+type comparison struct{ added, changed, removed *set }
+
+func (c comparison) without(elements []string) comparison {
+	return comparison{without(c.added, elements), without(c.changed, elements), without(c.removed, elements)}
+}
+
+// compare tells what has to be done to a value to make it another one. nil is no value.
+func compare(before, after any, t *schema.Type) comparison {
+	if isLeaf(t) || size(before) == 0 && size(after) == 0 {
+		switch {
+		case before == nil && after == nil:
+		case before == nil:
+			return comparison{added: leaf}
+		case after == nil:
+			return comparison{removed: leaf}
+		case !equal(before, after, t):
+			return comparison{changed: leaf}
+		}
+		return comparison{}
+	}
+	added, changed, removed := &set{children: map[string]*set{}}, &set{children: map[string]*set{}}, &set{children: map[string]*set{}}
+	each := func(element string, before, after any, t *schema.Type) {
+		inner := compare(before, after, t)
+		for _, part := range []struct{ to, from *set }{{added, inner.added}, {changed, inner.changed}, {removed, inner.removed}} {
+			if !part.from.empty() {
+				part.to.children[element] = part.from
+			}
+		}
+	}
+	if t.Form == schema.List {
+		compareItems(before, after, t, each)
+	} else {
+		compareFields(before, after, t, each)
+	}
+	added.self, removed.self = before == nil, after == nil
+	return comparison{added, changed, removed}
+}
+
+func compareItems(before, after any, t *schema.Type, each func(string, any, any, *schema.Type)) {
+	listBefore, _ := before.([]any)
+	listAfter, _ := after.([]any)
+	_, from := items(listBefore, t)
+	_, to := items(listAfter, t)
+	for element := range from {
+		each(element, from[element], to[element], t.Elem)
+	}
+	for element := range to {
+		if _, done := from[element]; !done {
+			each(element, nil, to[element], t.Elem)
+		}
+	}
+}
+
+func compareFields(before, after any, t *schema.Type, each func(string, any, any, *schema.Type)) {
+	from, _ := before.(map[string]any)
+	to, _ := after.(map[string]any)
+	names := maps.Clone(from)
+	if names == nil {
+		names = map[string]any{}
+	}
+	maps.Copy(names, to)
+	for name := range names {
+		if child := t.Child(name); child != nil {
+			each(elementField+name, fieldOf(from, name, t), fieldOf(to, name, t), child)
+		}
+	}
+}
+
+// fieldOf is the value of a field. One that is always there counts as zero when it is not,
+// unless the whole object is not there.
+func fieldOf(o map[string]any, name string, t *schema.Type) any {
+	value, ok := o[name]
+	if ok || o == nil {
+		return value
+	}
+	if f, known := t.Field(name); known && f.Always {
+		return zero(f.Type)
+	}
+	return nil
+}
+
+func zero(t *schema.Type) any {
+	switch t.Form {
+	case schema.Structure:
+		return map[string]any{}
+	case schema.List:
+		return []any(nil)
+	case schema.Text:
+		return ""
+	case schema.Integer, schema.IntOrString:
+		return json.Number("0")
+	case schema.Boolean:
+		return false
+	}
+	return nil
+}
+
+// size is the number of values in a list or an object; 0 for no value, -1 for a scalar.
+func size(value any) int {
+	switch value := value.(type) {
+	case nil:
+		return 0
+	case map[string]any:
+		return len(value)
+	case []any:
+		return len(value)
+	}
+	return -1
+}
+
+// equal reports whether two values are the same. nil is no value.
+func equal(a, b any, t *schema.Type) bool {
+	switch a := a.(type) {
+	case map[string]any:
+		b, ok := b.(map[string]any)
+		if !ok {
+			return false
+		}
+		for _, o := range []map[string]any{a, b} {
+			for name := range o {
+				child := t.Child(name)
+				if child == nil || !equal(fieldOf(a, name, t), fieldOf(b, name, t), child) {
+					return false
+				}
+			}
+		}
+		return true
+	case []any:
+		b, ok := b.([]any)
+		if !ok || len(a) != len(b) {
+			return false
+		}
+		for i := range a {
+			if !equal(a[i], b[i], t.Elem) {
+				return false
+			}
+		}
+		return true
+	}
+	switch b.(type) {
+	case map[string]any, []any:
+		return false
+	}
+	return a == b
+}

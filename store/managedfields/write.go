@@ -1,0 +1,271 @@
+package managedfields
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/store/schema"
+)
+
+// A Writer is who writes an object, and how.
+type Writer struct {
+	// Manager is the name of the manager; "" is taken as "unknown".
+	Manager string
+	// APIVersion is the version in which the object is written.
+	APIVersion string
+	// Subresource through which it is written: "status", or "".
+	Subresource string
+	// Ignored are the top-level fields that this way of writing has no effect on: "status"
+	// of the object itself, everything else of its status.
+	Ignored []string
+	// Type is the type of the object.
+	Type *schema.Type
+	// Now is the time of the write.
+	Now time.Time
+}
+
+func (w Writer) owner(operation string) owner {
+	// What is no UTF-8 would be another name once it was written as JSON and read again.
+	o := owner{cmp.Or(strings.ToValidUTF8(w.Manager, "?"), unknown), operation, w.APIVersion, w.Subresource}
+	if operation == operationApply {
+		o.apiVersion = ""
+	}
+	return o
+}
+
+func (w Writer) now() *time.Time {
+	t := w.Now.UTC().Truncate(time.Second)
+	return &t
+}
+
+func (w Writer) ignored() []string {
+	elements := make([]string, len(w.Ignored))
+	for i, name := range w.Ignored {
+		elements[i] = elementField + name
+	}
+	return elements
+}
+
+// unmanaged are the fields that no manager owns: who an object is.
+var unmanaged = func() *set {
+	metadata := &set{self: true, children: map[string]*set{}}
+	for _, name := range []string{"name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "managedFields"} {
+		metadata.children[elementField+name] = leaf
+	}
+	return &set{children: map[string]*set{
+		elementField + "apiVersion": leaf, elementField + "kind": leaf, elementField + "metadata": metadata,
+	}}
+}()
+
+// Update is an object as it is written in any way but server-side apply, with
+// metadata.managedFields as it is then: the writer owns what differs from live. A creation
+// contains no live object: live is nil.
+//
+// The written object may bring managedFields of its own, to change them: an empty list
+// takes all of them away, nonsense is taken as none. Through a subresource it may not.
+func Update(live, written map[string]any, by Writer) map[string]any {
+	all := managersBefore(live, written, by.Subresource != "")
+	o := withoutEntries(written)
+	if len(all) > 0 || uidOf(live) == "" {
+		all = update(withoutEntries(live), o, all, by, by.owner(operationUpdate))
+		all.cap()
+	}
+	return withEntries(o, all.encode())
+}
+
+// managersBefore are the managers before a write.
+func managersBefore(live, written map[string]any, keep bool) managers {
+	if !keep {
+		entries, reset, err := entriesOf(written)
+		if reset {
+			return managers{}
+		}
+		if all, bad := decode(entries); err == nil && bad == nil && len(all) > 0 {
+			return all
+		}
+	}
+	entries, _, err := entriesOf(live)
+	all, bad := decode(entries)
+	if err != nil || bad != nil {
+		return managers{}
+	}
+	return all
+}
+
+func uidOf(o map[string]any) string {
+	metadata, _ := o["metadata"].(map[string]any)
+	uid, _ := metadata["uid"].(string)
+	return uid
+}
+
+// update gives what a write changes to its owner.
+func update(live, written map[string]any, all managers, by Writer, self owner) managers {
+	change := compare(orEmpty(live), written, by.Type).without(by.ignored())
+	lost := union(union(change.added, change.changed), change.removed)
+	left := managers{}
+	for o, h := range all {
+		if h.fields = difference(h.fields, lost); !h.fields.empty() {
+			left[o] = h
+		}
+	}
+	if mine := difference(union(change.added, change.changed), unmanaged); !mine.empty() {
+		left[self] = ownership{union(left[self].fields, mine), by.APIVersion, by.now()}
+	}
+	return left
+}
+
+// orEmpty returns live, or an empty object if it is nil.
+func orEmpty(live map[string]any) map[string]any {
+	if live == nil {
+		return map[string]any{}
+	}
+	return live
+}
+
+// An InvalidError says why an object cannot be applied (HTTP 400).
+type InvalidError struct{ text string }
+
+func (e *InvalidError) Error() string { return e.text }
+
+// Apply is an object with another one applied to it, with metadata.managedFields as it is
+// then. It returns a *ConflictError when a value differs from that of another owner and
+// force is not set, and an *InvalidError for what cannot be applied at all.
+//
+// Nothing is defaulted. When the result is the live object but for the times of its
+// entries, the application changed nothing: see Same. Settled finds most of these sooner.
+func Apply(live, applied map[string]any, by Writer, force bool) (map[string]any, error) {
+	if entries, empty, err := entriesOf(applied); len(entries) > 0 || empty || err != nil {
+		return nil, &InvalidError{"metadata.managedFields must be nil"}
+	}
+	if err := checkLists(applied, by.Type, nil); err != nil {
+		return nil, err
+	}
+	if len(live) == 0 {
+		return created(applied, by), nil
+	}
+	entries, _, err := entriesOf(live)
+	if err != nil {
+		return nil, fmt.Errorf("failed to decode managed fields: %w", err)
+	}
+	all, err := decode(entries)
+	if err != nil {
+		return nil, fmt.Errorf("failed to decode managed fields: %w", err)
+	}
+	before := withoutEntries(live)
+	if len(all) == 0 {
+		all = update(nil, before, all, by, owner{firstApply, operationUpdate, by.APIVersion, by.Subresource})
+		all.cap()
+	}
+	merged, all, err := applyAs(before, applied, all, by, force)
+	if err != nil {
+		return nil, err
+	}
+	if by.Manager == kubectl {
+		merged = renewLastApplied(merged, applied)
+	}
+	clone, _ := schema.Clone(withEntries(merged, all.encode())).(map[string]any)
+	dropEmptied(clone)
+	return clone, nil
+}
+
+// created is what an object is applied to that is not there yet: itself, and all of it is
+// the writer's.
+func created(applied map[string]any, by Writer) map[string]any {
+	all := managers{}
+	if mine := difference(without(setOf(applied, by.Type), by.ignored()), unmanaged); !mine.empty() {
+		all[by.owner(operationApply)] = ownership{mine, by.APIVersion, by.now()}
+	}
+	if by.Manager == kubectl {
+		applied = renewLastApplied(applied, applied)
+	}
+	return withEntries(applied, all.encode())
+}
+
+// applyAs applies, and forces the conflicts that kubectl's own older way to apply makes.
+func applyAs(live, applied map[string]any, all managers, by Writer, force bool) (map[string]any, managers, error) {
+	merged, after, conflicts := apply(live, applied, maps.Clone(all), by, force)
+	if len(conflicts) > 0 && by.Manager == kubectl {
+		conflicts = slices.DeleteFunc(conflicts, unchangedSinceLastApplied(live, by))
+		if len(conflicts) == 0 {
+			merged, after, _ = apply(live, applied, maps.Clone(all), by, true)
+		}
+	}
+	if len(conflicts) > 0 {
+		return nil, nil, &ConflictError{conflicts}
+	}
+	return merged, after, nil
+}
+
+// apply applies. The managers are its own to change.
+func apply(live, applied map[string]any, all managers, by Writer, force bool) (map[string]any, managers, []Conflict) {
+	self := by.owner(operationApply)
+	last := all[self]
+	mine := without(setOf(applied, by.Type), by.ignored())
+	all[self] = ownership{mine, by.APIVersion, last.time}
+
+	combined, _ := merge(orEmpty(live), applied, by.Type).(map[string]any)
+	merged := prune(combined, all, last.fields, by.Type)
+
+	change := compare(orEmpty(live), merged, by.Type).without(by.ignored())
+	conflicts, all := takeFields(all, self, change)
+	if len(conflicts) > 0 && !force {
+		return nil, nil, conflicts
+	}
+	if fields := difference(all[self].fields, unmanaged); fields.empty() {
+		delete(all, self)
+	} else {
+		h := all[self]
+		if h.fields = fields; !equal(orEmpty(live), merged, by.Type) {
+			h.time = by.now()
+		}
+		all[self] = h
+	}
+	return merged, all, nil
+}
+
+// takeFields takes from everybody but one owner what a change changes, and says from whom it
+// took what.
+func takeFields(all managers, self owner, change comparison) ([]Conflict, managers) {
+	var conflicts []Conflict
+	left := managers{}
+	touched := union(change.added, change.changed)
+	for _, o := range slices.SortedFunc(maps.Keys(all), compareOwners) {
+		h := all[o]
+		if o != self {
+			contested := intersection(h.fields, touched)
+			conflicts = append(conflicts, conflictsOf(o, h, contested)...)
+			h.fields = difference(difference(h.fields, contested), change.removed)
+		}
+		if o == self || !h.fields.empty() {
+			left[o] = h
+		}
+	}
+	return conflicts, left
+}
+
+// prune takes out of a merged object what its writer applied last time, does not apply
+// this time, and nobody else owns.
+func prune(merged map[string]any, all managers, last *set, t *schema.Type) map[string]any {
+	if last.empty() {
+		return merged
+	}
+	last = withNamed(last, t)
+	whole := withNamed(setOf(merged, t), t)
+	object := func(s *set) map[string]any {
+		left, _ := remove(merged, s, t).(map[string]any)
+		return orEmpty(left)
+	}
+	var owned *set
+	for _, h := range all {
+		owned = union(owned, h.fields)
+	}
+	kept := withNamed(setOf(object(last), t), t)
+	// What others own comes back, with what it stands in.
+	kept = withNamed(setOf(object(difference(whole, union(kept, withNamed(owned, t)))), t), t)
+	// What goes with it, and was not the writer's, stays.
+	return object(intersection(difference(whole, kept), last))
+}
