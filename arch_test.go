@@ -20,11 +20,12 @@ const module = "svcctl.io/svcctl"
 // edges are the imports between our own packages that the architecture allows. A
 // package that is not listed is one nobody decided on. ARCHITECTURE.md draws them.
 var edges = map[string][]string{
-	"store/object":   {},
-	"store/manifest": {"store/object"},
-	"store/alloc":    {},
-	"store":          {"store/alloc", "store/manifest", "store/object"},
-	"watch":          {"store/manifest", "store/object"},
+	"store/object":          {},
+	"store/manifest":        {"store/object"},
+	"store/manifest/styles": {}, // for tests only
+	"store/alloc":           {},
+	"store":                 {"store/alloc", "store/manifest", "store/object"},
+	"watch":                 {"store/manifest", "store/object"},
 
 	"nft":           {},
 	"nft/fake":      {"nft", "nft/kernel"}, // for tests only
@@ -81,7 +82,7 @@ var edges = map[string][]string{
 }
 
 // testEdges are the packages that any test may use besides its package's own edges.
-var testEdges = []string{"appliance/netlab", "appliance/oracle", "nft/fake", "nft/sim", "store/manifest", "store/object"}
+var testEdges = []string{"appliance/netlab", "appliance/oracle", "nft/fake", "nft/sim", "store/manifest", "store/manifest/styles", "store/object"}
 
 // moreTestEdges are what the tests of single packages use besides: those that try
 // several rooms together.
@@ -124,7 +125,7 @@ var testLibraries = []string{
 // pure packages compute: same input, same output. What they need from the world is
 // handed to them.
 var pure = []string{
-	"store/object", "store/manifest", "store/alloc", "nft", "nft/sim", "appliance/endpoints", "appliance/env", "appliance/resolve",
+	"store/object", "store/manifest", "store/manifest/styles", "store/alloc", "nft", "nft/sim", "appliance/endpoints", "appliance/env", "appliance/resolve",
 	"api/diagnose", "api/discovery", "api/fields", "api/jsonpath", "api/kind", "api/patch", "api/protobuf", "api/schema", "api/selector", "api/table",
 }
 

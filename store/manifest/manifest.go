@@ -114,7 +114,7 @@ type reading struct {
 	path   string
 	limits Limits
 	old    *File // nil when it was read under other limits
-	plain  plainReader
+	yaml   yamlReader
 	fresh  unit // the last one that was decoded
 	// apart says that the text is only to be taken apart, into pieces.
 	apart  bool
