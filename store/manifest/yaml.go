@@ -49,11 +49,6 @@ func (r *reading) parseYAML(text []byte, _ int) (docs []parsed, err *refusal) {
 	return parseAnyYAML(text, r.limits)
 }
 
-// parseYAML reads YAML documents.
-func parseYAML(text []byte, column int, limits Limits) ([]parsed, *refusal) {
-	return (&reading{limits: limits}).parseYAML(text, column)
-}
-
 // parseAnyYAML reads documents in any YAML.
 func parseAnyYAML(text []byte, limits Limits) (docs []parsed, err *refusal) {
 	defer func() {
