@@ -220,9 +220,17 @@ func (a *assembly) loop() *loop {
 		watchdog:    dog,
 		onReady: func() {
 			a.notify(daemon.SdNotifyReady)
-			go a.memory.settle()
+			go a.settle()
 		},
 	}
+}
+
+// settle gives back what the start took, once the copies of files that it made are on disk.
+func (a *assembly) settle() {
+	if err := a.store.LastGood().Flush(); err != nil {
+		a.log.Debug("copies of files are not kept yet", "err", err) // the watcher tries again, and says so
+	}
+	a.memory.settle()
 }
 
 // watchdog tells systemd that we live, three times in the period that it wants that in.

@@ -23,6 +23,10 @@ type Pair struct {
 	Key      string
 	Value    []byte
 	Revision uint64
+
+	// entry, if it is not nil, ends in Value and has room in front of it for what File writes
+	// there, so that it need not copy the Value.
+	entry []byte
 }
 
 // Transaction is what is committed together, if the pair at CompareKey was last

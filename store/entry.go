@@ -28,7 +28,9 @@ const entryHeader = sha256.Size + 8
 // encodeEntry writes the stored form of a pair, of which entry has the length.
 func encodeEntry(entry []byte, pair Pair) {
 	binary.BigEndian.PutUint64(entry[sha256.Size:], pair.Revision)
-	copy(entry[entryHeader:], pair.Value)
+	if pair.entry == nil {
+		copy(entry[entryHeader:], pair.Value)
+	}
 	checksum := checksumOf([]byte(pair.Key), entry[sha256.Size:])
 	copy(entry, checksum[:])
 }

@@ -128,7 +128,7 @@ func (out *Transaction) addObjects(changes []*change, revision uint64, repeated 
 		if c.remove {
 			out.Deletes = append(out.Deletes, objectKey(c.ref))
 		} else {
-			out.Puts = append(out.Puts, Pair{Key: objectKey(c.ref), Value: c.encoded, Revision: revision})
+			out.Puts = append(out.Puts, Pair{Key: objectKey(c.ref), Value: c.encoded[entryHeader:], Revision: revision, entry: c.encoded})
 		}
 	}
 }
