@@ -30,6 +30,7 @@ var edges = map[string][]string{
 	"store/parallel":      {},
 	"store":               {"store/alloc", "store/engine", "store/manifest", "store/object", "store/parallel"},
 	"watch":               {"store/manifest", "store/object", "store/parallel"},
+	"store/manifest/styles": {}, // for tests only
 
 	"nft":              {},
 	"nft/kernel":       {"nft", "nft/nfnetlink"},
@@ -96,7 +97,7 @@ var edges = map[string][]string{
 }
 
 // testEdges are the packages that any test may use besides its package's own edges.
-var testEdges = []string{"appliance/netlab", "appliance/test/oracle", "nft/nfttest/fake", "nft/nfttest/sim", "store/manifest", "store/object"}
+var testEdges = []string{"appliance/netlab", "appliance/test/oracle", "nft/nfttest/fake", "nft/nfttest/sim", "store/manifest", "store/manifest/styles", "store/object"}
 
 // moreTestEdges are what the tests of single packages use besides: those that try
 // several rooms together.
@@ -142,7 +143,7 @@ var testLibraries = []string{
 // pure packages compute: same input, same output. What they need from the world is
 // handed to them.
 var pure = []string{
-	"store/object", "store/manifest", "store/alloc", "store/kind", "store/schema", "store/managedfields",
+	"store/object", "store/manifest", "store/manifest/styles", "store/alloc", "store/kind", "store/schema", "store/managedfields",
 	"nft", "nft/nfttest/sim", "appliance/endpoints", "appliance/env", "appliance/resolve",
 	"api/diagnose", "api/jsonpath", "api/kube/discovery", "api/kube/patch", "api/kube/protobuf", "api/kube/selector", "api/kube/table",
 }

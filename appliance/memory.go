@@ -75,6 +75,7 @@ func (m *memory) settle() {
 	m.mu.Lock()
 	m.allowed = steady
 	m.mu.Unlock()
+	runtime.GC() // what sync.Pools hold goes with the second collection
 	debug.FreeOSMemory()
 	m.adapt()
 }

@@ -219,7 +219,7 @@ func (a *assembly) loop(dog *watchdog, follows []reconcile.Part) *reconcile.Loop
 		HoldSentinel: a.kernel.HoldSentinel,
 		OnReady: func() {
 			a.notify(daemon.SdNotifyReady)
-			go a.memory.settle()
+			go a.settle()
 		},
 	})
 }
@@ -235,6 +235,14 @@ func connectionMetrics(s conntrack.Stats) metrics.Connections {
 // hostOf derives from the facts of the host what the loop plans for.
 func hostOf(cfg *config.Config, facts *node.Facts) reconcile.Host {
 	return reconcile.Host{Facts: facts, Box: cfg.Box(facts), Resolve: cfg.ResolveFacts(facts), Loopback: cfg.LoopbackAddresses(facts)}
+}
+
+// settle gives back what the start took, once the copies of files that it made are on disk.
+func (a *assembly) settle() {
+	if err := a.store.LastGood().Flush(); err != nil {
+		a.log.Debug("copies of files are not kept yet", "err", err) // the watcher tries again, and says so
+	}
+	a.memory.settle()
 }
 
 // watchdog tells systemd that we live, three times in the period that it wants that in.

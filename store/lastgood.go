@@ -3,6 +3,8 @@ package store
 import (
 	"crypto/sha256"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -23,6 +25,8 @@ const (
 	// rideEvery is how often. A copy has its whole file, and the page that it is written
 	// with has the copies of other files too.
 	rideEvery = 500 * time.Millisecond
+	// flushAtOnce is how much is written in one commit of copies alone, in bytes.
+	flushAtOnce = 4 << 20
 )
 
 // LastGood is where the copies of files are kept.
@@ -84,23 +88,46 @@ func (c *copies) put(path string, file fileCopy) {
 }
 
 // Flush returns when all that was put is durable. After an error it still waits for a
-// commit.
+// commit. Much is written in several commits: each takes memory for all that is in it, and
+// those of objects wait for it.
 func (l LastGood) Flush() error {
-	s := l.s
-	s.writer.Lock()
-	defer s.writer.Unlock()
-	s.copies.take()
-	if err := s.write(engine.Transaction{CompareKey: headKey, CompareRevision: s.revision}, s.revision); err != nil {
-		return fmt.Errorf("keep copies of files: %w", err)
+	for more := true; more; {
+		var err error
+		if more, err = l.flushSome(); err != nil {
+			return fmt.Errorf("keep copies of files: %w", err)
+		}
 	}
 	return nil
 }
 
-// take makes what waits part of the next commit.
-func (c *copies) take() {
+func (l LastGood) flushSome() (more bool, err error) {
+	s := l.s
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	more = s.copies.take()
+	return more, s.write(engine.Transaction{CompareKey: headKey, CompareRevision: s.revision}, s.revision)
+}
+
+// take makes what waits part of the next commit, and reports whether that is not all.
+func (c *copies) take() (more bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.writing, c.pending, c.size = c.pending, nil, 0
+	if c.size <= flushAtOnce {
+		c.writing, c.pending, c.size = c.pending, nil, 0
+		return false
+	}
+	c.writing = map[string]fileCopy{}
+	size := 0
+	for _, path := range slices.Sorted(maps.Keys(c.pending)) { // neighbors share pages
+		file := c.pending[path]
+		if size += len(file.content); size > flushAtOnce && len(c.writing) > 0 {
+			break
+		}
+		c.writing[path] = file
+		c.size -= len(file.content)
+		delete(c.pending, path)
+	}
+	return true
 }
 
 // write commits a transaction together with the copies that were taken or are small;

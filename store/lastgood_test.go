@@ -172,3 +172,34 @@ func TestLastGoodInAStream(t *testing.T) {
 	}
 	b.wantCopies(fmt.Sprintf("a.yaml=%d ", n-1))
 }
+
+// Many copies are written in several commits, none of which has much more than flushAtOnce: what
+// one commit takes in memory, and how long those of objects wait for it, is bounded.
+func TestManyCopiesAreWrittenInSeveralCommits(t *testing.T) {
+	b := newBox(t)
+	const files, size = 9, flushAtOnce / 3
+	before := b.engine.Commits()
+	for i := range files {
+		b.s.LastGood().Put(fmt.Sprintf("%d.yaml", i), bytes.Repeat([]byte{byte('a' + i)}, size))
+	}
+	b.engine.Inject(func(t engine.Transaction) engine.Fault {
+		written := 0
+		for _, pair := range t.Puts {
+			written += len(pair.Value)
+		}
+		if written > flushAtOnce {
+			b.t.Errorf("a commit has %d bytes", written)
+		}
+		return engine.NoFault
+	})
+	if err := b.s.LastGood().Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if n := b.engine.Commits() - before; n != files/3 {
+		t.Errorf("%d commits, want %d", n, files/3)
+	}
+	copies, err := b.s.LastGood().Load()
+	if err != nil || len(copies) != files {
+		t.Errorf("%d copies, %v", len(copies), err)
+	}
+}

@@ -1,11 +1,14 @@
 package store
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"slices"
 	"strings"
+	"sync"
 
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/object"
@@ -71,12 +74,34 @@ func objectKey(ref object.Ref) string {
 	return objectPrefix + ref.Kind + "/" + ref.Namespace + "/" + ref.Name
 }
 
-func encodeRecord(o object.Object, owner Owner) ([]byte, digest, error) {
-	value, err := json.Marshal(stored{owner, o})
-	if err != nil {
-		return nil, digest{}, fmt.Errorf("encode %s: %w", object.RefOf(o), err)
+// encodings are buffers for stored forms: most are only compared, or copied to their length.
+var encodings = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+// encodeRecord is the stored form of an object, behind room for the header of an entry.
+func encodeRecord(o object.Object, owner Owner) (entry []byte, digest digest, err error) {
+	err = encoded(o, owner, func(form []byte) {
+		entry, digest = slices.Clone(form), digestOf(form[engine.EntryHeader:])
+	})
+	return entry, digest, err
+}
+
+// digestRecord is the digest of the stored form alone.
+func digestRecord(o object.Object, owner Owner) (digest digest, err error) {
+	err = encoded(o, owner, func(form []byte) { digest = digestOf(form[engine.EntryHeader:]) })
+	return digest, err
+}
+
+// encoded calls use with what encodeRecord gives, which is good until use returns.
+func encoded(o object.Object, owner Owner, use func(form []byte)) error {
+	buffer := encodings.Get().(*bytes.Buffer)
+	defer encodings.Put(buffer)
+	buffer.Reset()
+	buffer.Write(make([]byte, engine.EntryHeader))
+	if err := json.NewEncoder(buffer).Encode(stored{owner, o}); err != nil {
+		return fmt.Errorf("encode %s: %w", object.RefOf(o), err)
 	}
-	return value, digestOf(value), nil
+	use(bytes.TrimSuffix(buffer.Bytes(), []byte("\n")))
+	return nil
 }
 
 func decodeRecord(pair engine.Pair) (*record, error) {

@@ -35,7 +35,7 @@ func (t *transaction) compare(c *change) error {
 	if c.next == nil || c.before() == nil || c.old.withheld {
 		return nil
 	}
-	_, digest, err := encodeRecord(c.next, c.sameOwner())
+	digest, err := digestRecord(c.next, c.sameOwner())
 	if err != nil || digest != c.old.digest {
 		return err
 	}

@@ -116,7 +116,7 @@ func addObjects(out *engine.Transaction, changes []*change, revision uint64, rep
 		if c.remove {
 			out.Deletes = append(out.Deletes, objectKey(c.ref))
 		} else {
-			out.Puts = append(out.Puts, engine.Pair{Key: objectKey(c.ref), Value: c.encoded, Revision: revision})
+			out.Puts = append(out.Puts, engine.Pair{Key: objectKey(c.ref), Value: c.encoded[engine.EntryHeader:], Revision: revision, Entry: c.encoded})
 		}
 	}
 }

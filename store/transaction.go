@@ -67,8 +67,8 @@ type change struct {
 	// waits says that the outcome may be better when others release something.
 	waits bool
 
-	// record and its stored form are what is written, nil when nothing is; revision is
-	// that of the record, or of its removal.
+	// record and its stored form (see encodeRecord) are what is written, nil when nothing is;
+	// revision is that of the record, or of its removal.
 	record   *record
 	encoded  []byte
 	revision uint64

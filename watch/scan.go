@@ -81,7 +81,7 @@ func (w *Watcher) scan(s *source, hints map[string]hint, now time.Time) {
 func (w *Watcher) compare(s *source, wk *walk, hints map[string]hint, now time.Time) {
 	for path, seen := range wk.sights {
 		h := hints[path]
-		h.switched = wk.switched[filepath.Dir(path)]
+		h.switched = len(wk.switched) > 0 && wk.switched[filepath.Dir(path)]
 		w.observe(s, path, seen, h, now)
 	}
 	for path, f := range w.files {
@@ -195,7 +195,7 @@ func (wk *walk) problems() (out []manifest.Problem) {
 
 func (s *source) walk() (*walk, error) {
 	s.parent = linkParent(s.dir)
-	wk := &walk{source: s, visited: map[identity]bool{}, files: map[identity]bool{}, sights: map[string]sight{},
+	wk := &walk{source: s, visited: map[identity]bool{}, files: make(map[identity]bool, s.good), sights: make(map[string]sight, s.good),
 		dirs: map[string]identity{}, linked: map[string]identity{}, switched: map[string]bool{}}
 	if err := wk.directory(".", s.parent != ""); err != nil {
 		return nil, err
@@ -253,34 +253,36 @@ func (wk *walk) directory(rel string, linked bool) error {
 	}
 	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	for _, entry := range entries {
-		wk.entry(filepath.Join(rel, entry.Name()), entry, linked)
+		wk.entry(rel, path, entry, linked)
 	}
 	return nil
 }
 
-func (wk *walk) entry(rel string, entry fs.DirEntry, linked bool) {
+// entry looks at an entry of a directory, whose relative and whole paths are given.
+func (wk *walk) entry(dir, path string, entry fs.DirEntry, linked bool) {
 	name := entry.Name()
 	switch {
 	case strings.HasPrefix(name, "."):
 	case entry.IsDir():
-		wk.below(rel, linked)
+		wk.below(filepath.Join(dir, name), linked)
 	case entry.Type()&fs.ModeSymlink != 0:
-		wk.links = append(wk.links, rel)
+		wk.links = append(wk.links, filepath.Join(dir, name))
 	case isManifest(name):
-		info, err := wk.source.root.Lstat(rel)
+		info, err := entry.Info() // what was seen when the directory was read
+		path = strings.TrimSuffix(path, "/") + "/" + name
 		if err == nil {
-			wk.file(rel, sightOf(info, false))
+			wk.file(path, sightOf(info, false))
 		} else if !errors.Is(err, fs.ErrNotExist) { // else it went while we looked
-			wk.file(rel, sight{kind: unusable, why: reason(err)})
+			wk.file(path, sight{kind: unusable, why: reason(err)})
 		}
 	}
 }
 
-func (wk *walk) file(rel string, seen sight) {
+func (wk *walk) file(path string, seen sight) {
 	if seen.kind == regular {
 		wk.files[seen.identity()] = true
 	}
-	wk.sights[wk.path(rel)] = seen
+	wk.sights[path] = seen
 }
 
 // below reads a directory inside of the source; if it cannot be read, that is a problem
@@ -302,7 +304,7 @@ func (wk *walk) follow(rel string) {
 	manifestName := isManifest(filepath.Base(rel))
 	switch {
 	case err != nil && manifestName:
-		wk.file(rel, sight{kind: unusable, linked: true, why: linkReason(err)})
+		wk.file(wk.path(rel), sight{kind: unusable, linked: true, why: linkReason(err)})
 	case err != nil:
 		// It may have led to a directory.
 		wk.unread = append(wk.unread, unread{path: wk.path(rel), why: linkReason(err)})
@@ -310,7 +312,7 @@ func (wk *walk) follow(rel string) {
 		wk.below(rel, true)
 	case manifestName:
 		if seen := sightOf(info, true); seen.kind != regular || !wk.files[seen.identity()] {
-			wk.file(rel, seen)
+			wk.file(wk.path(rel), seen)
 		}
 	}
 }

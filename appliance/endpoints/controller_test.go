@@ -368,6 +368,50 @@ func TestForeignObjects(t *testing.T) {
 	}
 }
 
+// The slices of others say what backs a Service whose selector matches no Pod: an empty slice
+// beside them, and an empty Endpoints object, would say that it has no endpoints.
+func TestNothingIsGeneratedBesideOthersSlices(t *testing.T) {
+	w := newWorld(t)
+	w.service("web")
+	foreign := &object.EndpointSlice{
+		TypeMeta: object.TypeMeta{Kind: object.KindEndpointSlice, APIVersion: object.APIVersionDiscovery},
+		Metadata: object.ObjectMeta{Name: "web-abcde", Namespace: "default", Labels: map[string]string{
+			object.LabelServiceName: "web", labelManagedBy: "endpointslice-controller.k8s.io"}},
+		AddressType: object.IPv4,
+		Endpoints:   []object.Endpoint{{Addresses: []string{"10.9.9.9"}}},
+	}
+	nothing := func(when string) {
+		t.Helper()
+		w.want("web", "IPv4 : 10.9.9.9!")
+		if _, _, endpoints := w.Service("default/web"); endpoints != nil {
+			t.Errorf("%s: Endpoints %+v", when, endpoints)
+		}
+	}
+	w.put(foreign, false)
+	if b := w.update(); !b.Empty() {
+		t.Errorf("both are new: %s", describe(b))
+	}
+	nothing("both are new")
+	w.problems()
+	w.pod("web", 1)
+	w.update()
+	w.want("web", "IPv4 : 10.9.9.9!", "IPv4 p80/TCP/8080: 10.0.0.2")
+	w.restart()
+	w.removePod("web", 1)
+	w.update()
+	nothing("the Pod is gone")
+	w.restart()
+	w.remove(object.RefOf(foreign))
+	w.update()
+	w.want("web", "IPv4 :")
+	if _, _, endpoints := w.Service("default/web"); endpoints == nil || len(endpoints.Subsets) != 0 {
+		t.Errorf("the slice is gone: Endpoints %+v", endpoints)
+	}
+	w.put(foreign, false)
+	w.update()
+	nothing("the slice is there again")
+}
+
 func TestForeignEndpointsOfASelector(t *testing.T) {
 	w := newWorld(t)
 	w.handmade("web", []string{"10.7.7.7"}, nil)

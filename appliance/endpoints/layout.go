@@ -29,7 +29,8 @@ type slice struct {
 }
 
 // layout is how the endpoints of a Service lie in slices. An endpoint has an id, and a
-// place for each family.
+// place for each family. The maps are made when something comes into them: of most Services
+// nothing does.
 type layout struct {
 	id      func(*slice, *object.Endpoint) string
 	slices  map[string]*slice // by name
@@ -44,12 +45,15 @@ type arrival struct {
 }
 
 func newLayout(id func(*slice, *object.Endpoint) string) *layout {
-	return &layout{
-		id:      id,
-		slices:  map[string]*slice{},
-		places:  map[string]*[len(families)]*slice{},
-		waiting: map[group][]arrival{},
+	return &layout{id: id}
+}
+
+// put sets a key of a map that may not be made yet.
+func put[K comparable, V any](m *map[K]V, key K, value V) {
+	if *m == nil {
+		*m = map[K]V{}
 	}
+	(*m)[key] = value
 }
 
 // adopt takes in a slice that is stored. Endpoints that are in another slice already, or
@@ -62,7 +66,7 @@ func (l *layout) adopt(o *object.EndpointSlice) {
 		ports: o.Ports, endpoints: o.Endpoints, object: o,
 	}
 	family := slices.Index(families[:], o.AddressType)
-	l.slices[s.name] = s
+	put(&l.slices, s.name, s)
 	var kept []object.Endpoint
 	for i := range o.Endpoints {
 		id := l.id(s, &o.Endpoints[i])
@@ -90,7 +94,7 @@ func (l *layout) place(id string, family int, s *slice) {
 	places := l.places[id]
 	if places == nil {
 		places = &[len(families)]*slice{}
-		l.places[id] = places
+		put(&l.places, id, places)
 	}
 	places[family] = s
 	if *places == [len(families)]*slice{} {
@@ -112,7 +116,7 @@ func (l *layout) set(id string, wanted [len(families)]*placed) {
 			l.place(id, family, nil)
 		}
 		if want != nil {
-			l.waiting[want.group] = append(l.waiting[want.group], arrival{id, *want})
+			put(&l.waiting, want.group, append(l.waiting[want.group], arrival{id, *want}))
 		}
 	}
 }
@@ -136,12 +140,12 @@ func (l *layout) settle(newName func(group) string) {
 			s := l.roomy(g, len(arrivals))
 			if s == nil {
 				s = &slice{name: newName(g), group: g, ports: arrivals[0].ports, own: true}
-				l.slices[s.name] = s
+				put(&l.slices, s.name, s)
 			}
 			arrivals = l.fill(s, arrivals)
 		}
 	}
-	clear(l.waiting)
+	l.waiting = nil
 }
 
 func compareGroups(a, b group) int {
@@ -214,7 +218,7 @@ func (l *layout) keep(served []string, newName func(group) string) (removed []st
 				empty = slices.Delete(empty, at, at+1)
 			} else {
 				s := &slice{name: newName(placeholder), group: placeholder, own: true, touched: true}
-				l.slices[s.name] = s
+				put(&l.slices, s.name, s)
 			}
 		}
 		for _, s := range empty {

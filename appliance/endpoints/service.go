@@ -106,7 +106,7 @@ type stored struct {
 // read reads a Service and what is generated for it.
 func read(objs Objects, key string) stored {
 	svc, all, endpoints := objs.Service(key)
-	now := stored{object: svc, slices: make(map[string]*object.EndpointSlice, len(all))}
+	now := stored{object: svc}
 	if endpoints != nil {
 		if objs.Holder(object.RefOf(endpoints)) == Ours {
 			now.endpoints = endpoints
@@ -128,7 +128,7 @@ func read(objs Objects, key string) stored {
 		case !ours:
 			now.others = true
 		case manager == now.managedBy:
-			now.slices[o.Metadata.Name] = o
+			put(&now.slices, o.Metadata.Name, o)
 		default:
 			now.leftovers = append(now.leftovers, o)
 		}
@@ -144,7 +144,7 @@ func read(objs Objects, key string) stored {
 func (now *stored) adopt(key string) *service {
 	s := &service{
 		key: key, object: now.object, foreign: now.foreign, others: now.others, endpoints: now.endpoints, managedBy: now.managedBy,
-		layout: newLayout(podOf), pods: map[string]struct{}{}, lacking: map[string][]string{},
+		layout: newLayout(podOf),
 	}
 	if s.managedBy == managedByMirror {
 		s.layout = newLayout(mirrored)
@@ -166,7 +166,7 @@ func podOf(_ *slice, e *object.Endpoint) string {
 // isStill reports whether the store has all that there was, as it was left or given away
 // to be stored.
 func (s *service) isStill(now *stored) bool {
-	if s.object != now.object || s.foreign != now.foreign || s.managedBy != now.managedBy ||
+	if s.object != now.object || s.foreign != now.foreign || s.managedBy != now.managedBy || s.others != now.others ||
 		len(now.leftovers) > 0 || len(s.layout.slices) != len(now.slices) || !sameEndpoints(s.endpoints, now.endpoints) {
 		return false
 	}
@@ -179,7 +179,7 @@ func (s *service) isStill(now *stored) bool {
 	for name, o := range now.slices {
 		s.layout.slices[name].object = o
 	}
-	s.endpoints, s.others = now.endpoints, now.others
+	s.endpoints = now.endpoints
 	return true
 }
 
@@ -196,7 +196,7 @@ func (c *Controller) setPods(w *work, s *service, names []string) {
 		is := s.managedBy == managedBySelector && isEndpoint(s.object, pod)
 		if is {
 			places, lacking, problem = c.placesOf(s.object, pod)
-			s.pods[name] = struct{}{}
+			put(&s.pods, name, struct{}{})
 		} else {
 			delete(s.pods, name)
 		}
@@ -204,7 +204,7 @@ func (c *Controller) setPods(w *work, s *service, names []string) {
 		c.member(key, s.key, is)
 		c.note("pod/"+s.key+"/"+name, problem)
 		if len(lacking) > 0 {
-			s.lacking[name] = lacking
+			put(&s.lacking, name, lacking)
 		} else {
 			delete(s.lacking, name)
 		}
@@ -217,12 +217,13 @@ func (c *Controller) finish(w *work, s *service, whole bool, batch *Batch) {
 	newName := func(g group) string { return s.newName(w.objs, g) }
 	s.layout.settle(newName)
 	var served []string
-	if s.managedBy == managedBySelector {
+	says := s.managedBy == managedBySelector && !s.leavesToOthers()
+	if says {
 		served = s.object.Spec.IPFamilies
 	}
-	namespace, _ := cutKey(s.key)
-	for _, name := range s.layout.keep(served, newName) {
-		ref := object.Ref{Kind: object.KindEndpointSlice, Namespace: namespace, Name: name}
+	namespace, name := cutKey(s.key)
+	for _, slice := range s.layout.keep(served, newName) {
+		ref := object.Ref{Kind: object.KindEndpointSlice, Namespace: namespace, Name: slice}
 		if w.objs.Holder(ref) == Ours {
 			batch.Deletes = append(batch.Deletes, ref)
 		}
@@ -237,13 +238,24 @@ func (c *Controller) finish(w *work, s *service, whole bool, batch *Batch) {
 		}
 		part.touched, part.own = false, false
 	}
-	if s.managedBy == managedBySelector && s.foreign == nil {
+	switch {
+	case says && s.foreign == nil:
 		if o := s.endpointsObject(); s.endpoints == nil || !sameEndpoints(s.endpoints, o) {
 			s.endpoints = o
 			batch.Puts = append(batch.Puts, o)
 		}
+	case s.managedBy == managedBySelector && s.endpoints != nil:
+		s.endpoints = nil
+		batch.Deletes = append(batch.Deletes, object.Ref{Kind: object.KindEndpoints, Namespace: namespace, Name: name})
 	}
 	c.noteService(s)
+}
+
+// leavesToOthers reports whether nothing is generated: the selector matches no Pod, and others
+// have written slices. So it is for the manifests of a cluster, whose Pods are not here: there
+// a generated slice and Endpoints object would say that a Service has no endpoints which it has.
+func (s *service) leavesToOthers() bool {
+	return s.others && len(s.pods) == 0 && len(s.layout.places) == 0
 }
 
 // newName is the name of a new slice of a group: the Service's name and a suffix that is

@@ -23,6 +23,10 @@ type Pair struct {
 	Key      string
 	Value    []byte
 	Revision uint64
+
+	// Entry, unless nil, ends in Value and has EntryHeader bytes of room in front of it, which
+	// spares File a copy of the Value.
+	Entry []byte
 }
 
 // Transaction is what is committed together, if the pair at CompareKey was last

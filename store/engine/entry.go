@@ -17,25 +17,27 @@ func (s *sum) toggle(other sum) {
 
 // toggleEntry toggles the checksum of a stored entry; nil is none.
 func (s *sum) toggleEntry(entry []byte) {
-	if len(entry) >= entryHeader {
+	if len(entry) >= EntryHeader {
 		s.toggle(sum(entry[:sha256.Size]))
 	}
 }
 
-// entryHeader is the checksum and the revision in front of a stored value.
-const entryHeader = sha256.Size + 8
+// EntryHeader is the size of the checksum and the revision in front of a stored value, in bytes.
+const EntryHeader = sha256.Size + 8
 
 // encodeEntry writes the stored form of a pair, of which entry has the length.
 func encodeEntry(entry []byte, pair Pair) {
 	binary.BigEndian.PutUint64(entry[sha256.Size:], pair.Revision)
-	copy(entry[entryHeader:], pair.Value)
+	if pair.Entry == nil {
+		copy(entry[EntryHeader:], pair.Value)
+	}
 	checksum := checksumOf([]byte(pair.Key), entry[sha256.Size:])
 	copy(entry, checksum[:])
 }
 
 // checkEntry is the checksum of a stored entry, if that is what it should be.
 func checkEntry(key, entry []byte) (sum, error) {
-	if len(entry) < entryHeader {
+	if len(entry) < EntryHeader {
 		return sum{}, fmt.Errorf("entry %q is cut short", key)
 	}
 	checksum := sum(entry[:sha256.Size])
@@ -47,7 +49,7 @@ func checkEntry(key, entry []byte) (sum, error) {
 
 // entryRevision is the revision of a stored entry; 0 when there is none.
 func entryRevision(entry []byte) uint64 {
-	if len(entry) < entryHeader {
+	if len(entry) < EntryHeader {
 		return 0
 	}
 	return binary.BigEndian.Uint64(entry[sha256.Size:])

@@ -92,12 +92,12 @@ func (f *File) open() error {
 	if err != nil {
 		return fmt.Errorf("open data file %s: %w", f.path, err)
 	}
-	data, err := readDataFile(f.path)
+	wrong, err := checkDataFile(f.path)
 	if err != nil {
 		return fmt.Errorf("open data file %s: %w", f.path, err)
 	}
-	if err := checkFile(data); err != nil {
-		return damaged(f.path, err)
+	if wrong != nil {
+		return damaged(f.path, wrong)
 	}
 	f.db, err = openBolt(f.path, false)
 	if errors.Is(err, syscall.EROFS) {
@@ -216,7 +216,7 @@ func (f *File) Load(prefix string) (pairs []Pair, err error) {
 				return damaged(f.path, err)
 			}
 			pairs = append(pairs, Pair{
-				Key: string(key), Revision: entryRevision(entry), Value: append([]byte(nil), entry[entryHeader:]...),
+				Key: string(key), Revision: entryRevision(entry), Value: append([]byte(nil), entry[EntryHeader:]...),
 			})
 		}
 		return nil
@@ -231,7 +231,9 @@ func (f *File) Load(prefix string) (pairs []Pair, err error) {
 func (f *File) room(puts []Pair) [][]byte {
 	size := 0
 	for _, pair := range puts {
-		size += entryHeader + len(pair.Value)
+		if pair.Entry == nil {
+			size += EntryHeader + len(pair.Value)
+		}
 	}
 	buffer := f.buffer[:cap(f.buffer)]
 	if size > cap(buffer) {
@@ -242,8 +244,10 @@ func (f *File) room(puts []Pair) [][]byte {
 	}
 	entries := make([][]byte, len(puts))
 	for i, pair := range puts {
-		n := entryHeader + len(pair.Value)
-		entries[i], buffer = buffer[:n:n], buffer[n:]
+		if entries[i] = pair.Entry; pair.Entry == nil {
+			n := EntryHeader + len(pair.Value)
+			entries[i], buffer = buffer[:n:n], buffer[n:]
+		}
 	}
 	return entries
 }

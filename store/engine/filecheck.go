@@ -6,8 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"io"
 	"os"
+	"runtime/debug"
 	"syscall"
 )
 
@@ -33,28 +33,49 @@ const (
 	minPageSize       = 512 // of any machine; bbolt takes the machine's
 )
 
-// readDataFile is the content of a file that is nobody's but ours.
-func readDataFile(path string) ([]byte, error) {
+// openDataFile opens a file that is nobody's but ours, and gives its size.
+func openDataFile(path string) (*os.File, int64, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, 0, err
+	}
+	info, err := file.Stat()
+	switch {
+	case err != nil:
+	case !info.Mode().IsRegular():
+		err = errors.New("it is not a regular file: move it away")
+	case !ownedByUs(info):
+		err = errors.New("it belongs to another user: give it to the one that svcctl runs as, or move it away")
+	default:
+		return file, info.Size(), nil
+	}
+	_ = file.Close()
+	return nil, 0, err
+}
+
+// checkDataFile is checkFile for a file that is looked at where the kernel has it: a copy of it
+// would be the largest thing in memory at a start. wrong is what is wrong with its structure.
+func checkDataFile(path string) (wrong, err error) {
+	file, size, err := openDataFile(path)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	info, err := file.Stat()
-	switch {
-	case err != nil:
-		return nil, err
-	case !info.Mode().IsRegular():
-		return nil, errors.New("it is not a regular file: move it away")
-	case !ownedByUs(info):
-		return nil, errors.New("it belongs to another user: give it to the one that svcctl runs as, or move it away")
+	if size == 0 {
+		return checkFile(nil), nil
 	}
-	data := make([]byte, info.Size())
-	n, err := io.ReadFull(file, data)
-	if errors.Is(err, io.ErrUnexpectedEOF) {
-		err = nil // it has become shorter, and is as damaged as it looks
+	data, err := syscall.Mmap(int(file.Fd()), 0, int(size), syscall.PROT_READ, syscall.MAP_SHARED)
+	if err != nil {
+		return nil, os.NewSyscallError("mmap", err)
 	}
-	return data[:n], err
+	defer func() { _ = syscall.Munmap(data) }() // it was mapped
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() { // a page that the disk cannot read, or that is cut off meanwhile
+		if reason := recover(); reason != nil {
+			err = fmt.Errorf("%v", reason)
+		}
+	}()
+	return checkFile(data), nil
 }
 
 // checkFile reads all of a bbolt file and says what is wrong with its structure, so

@@ -40,15 +40,15 @@ func Inspect(dir string) (DirectoryState, error) {
 		}
 	}
 	path := filepath.Join(dir, fileName)
-	data, err := readDataFile(path)
+	wrong, err := checkDataFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return DirectoryAbsent, nil
 	case err != nil:
 		return "", fmt.Errorf("open data file %s: %w", path, err)
 	}
-	if err := checkFile(data); err != nil {
-		return "", damaged(path, err)
+	if wrong != nil {
+		return "", damaged(path, wrong)
 	}
 	return DirectorySound, nil
 }

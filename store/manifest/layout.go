@@ -2,7 +2,6 @@ package manifest
 
 import (
 	"encoding/binary"
-	"slices"
 	"strconv"
 	"unique"
 )
@@ -36,6 +35,15 @@ func (w *layoutWriter) of(root *node) layout {
 	return layout{unique.Make(string(w.packed))}
 }
 
+// fieldNumbers are the places of fieldNames.
+var fieldNumbers = func() map[string]int {
+	numbers := make(map[string]int, len(fieldNames))
+	for i, name := range fieldNames {
+		numbers[name] = i
+	}
+	return numbers
+}()
+
 type layoutWriter struct {
 	packed []byte
 	line   int // of the place before
@@ -49,7 +57,7 @@ func (w *layoutWriter) item(n *node) {
 
 func (w *layoutWriter) field(f *field) {
 	w.place(f.line, f.column, placesIn(f.value))
-	if i, ok := slices.BinarySearch(fieldNames, f.key); ok {
+	if i, ok := fieldNumbers[f.key]; ok {
 		w.packed = binary.AppendUvarint(w.packed, uint64(firstName+i))
 	} else {
 		w.packed = binary.AppendUvarint(w.packed, ownPlace)

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"unique"
 
 	"svcctl.io/svcctl/store/object"
 )
@@ -21,8 +23,8 @@ type File struct {
 	// document is not among Documents, and warnings.
 	Problems []Problem
 
-	limits Limits
-	units  map[unitKey]placed
+	limits unique.Handle[Limits] // nearly all files have the same
+	units  []placed              // in the order of the text
 }
 
 // A Document is one object of a file.
@@ -65,6 +67,7 @@ type unit struct {
 
 // placed is where the documents and problems of a unit are in those of a File.
 type placed struct {
+	key                 unitKey
 	line                int32 // where the text starts in the file, from 1
 	document, documents int32 // the first one, and how many
 	problem, problems   int32
@@ -94,8 +97,11 @@ func Decode(path string, data []byte, limits Limits) *File {
 // documents whose text is the same keep their Object.
 func (f *File) Update(data []byte, limits Limits) *File {
 	limits = limits.orDefaults()
-	r := &reading{path: f.Path, limits: limits, units: make(map[unitKey]placed, len(f.units)), documents: make([]Document, 0, len(f.Documents))}
-	if f.limits == limits {
+	w := workspaces.Get().(*workspace)
+	defer w.free()
+	r := &reading{path: f.Path, limits: limits, workspace: w}
+	handle := unique.Make(limits)
+	if f.limits == handle {
 		r.old = f
 	}
 	err := r.read(data)
@@ -103,10 +109,8 @@ func (f *File) Update(data []byte, limits Limits) *File {
 		return &File{Path: f.Path, Err: &Problem{File: f.Path, Line: err.line, Column: err.column,
 			Reason: err.reason, Message: err.message}}
 	}
-	if cap(r.documents) > len(r.documents)+len(r.documents)/8 { // they are kept for long
-		r.documents = slices.Clone(r.documents)
-	}
-	return &File{Path: f.Path, Documents: r.documents, Problems: r.problems, limits: limits, units: r.units}
+	// Files are kept for long: what they hold is no longer than it needs to be.
+	return &File{Path: f.Path, Documents: slices.Clone(r.documents), Problems: slices.Clone(r.problems), limits: handle, units: slices.Clone(r.units)}
 }
 
 // A reading is the work of one Update.
@@ -114,16 +118,52 @@ type reading struct {
 	path   string
 	limits Limits
 	old    *File // nil when it was read under other limits
-	plain  plainReader
-	fresh  unit // the last one that was decoded
+	next   int   // the unit of old that is expected next
 	// apart says that the text is only to be taken apart, into pieces.
 	apart  bool
 	pieces []piece
+	count  int // objects so far, the bad and the unserved ones included
 
-	units     map[unitKey]placed
+	*workspace
+}
+
+// A workspace is memory for a reading.
+type workspace struct {
+	yaml      yamlReader
+	fresh     unit // the last one that was decoded
+	units     []placed
 	documents []Document
 	problems  []Problem
-	count     int // objects so far, the bad and the unserved ones included
+	// Where the units are in units, and those of the old file in its; the latter is made when
+	// they do not come in their order any more.
+	index, oldIndex map[unitKey]int
+}
+
+// workspaces are for the next reading: most files are small, and there are many at a start.
+var workspaces = sync.Pool{New: func() any { return &workspace{index: map[unitKey]int{}, oldIndex: map[unitKey]int{}} }}
+
+// largeWorkspace is from how many nodes on a workspace is not kept.
+const largeWorkspace = 20_000
+
+// free gives a workspace back, with nothing in it that is kept by this.
+func (w *workspace) free() {
+	if w.yaml.nodes.size() > largeWorkspace || len(w.units) > largeWorkspace {
+		return
+	}
+	w.clear()
+	clear(w.fresh.documents)
+	clear(w.fresh.problems)
+	w.yaml.text = ""
+	workspaces.Put(w)
+}
+
+// clear forgets what was read.
+func (w *workspace) clear() {
+	clear(w.documents)
+	clear(w.problems)
+	clear(w.index)
+	clear(w.oldIndex)
+	w.units, w.documents, w.problems = w.units[:0], w.documents[:0], w.problems[:0]
 }
 
 func (r *reading) read(data []byte) *refusal {
@@ -143,7 +183,8 @@ func (r *reading) read(data []byte) *refusal {
 		if err := r.readJSON(data); err == nil || err.reason == ReasonLimit {
 			return err
 		}
-		*r = reading{path: r.path, limits: r.limits, old: r.old, apart: r.apart, units: map[unitKey]placed{}}
+		r.clear()
+		*r = reading{path: r.path, limits: r.limits, old: r.old, apart: r.apart, workspace: r.workspace}
 	}
 	return r.readYAML(data)
 }
@@ -184,11 +225,12 @@ func (r *reading) add(text []byte, line, column int, parse parser, as implied) *
 		documents, problems, at = u.documents, u.problems, placed{line: 1, count: int32(u.count)}
 	}
 	below := line - int(at.line)
-	r.units[key] = placed{
-		line: int32(line), count: at.count,
+	r.index[key] = len(r.units)
+	r.units = append(r.units, placed{
+		key: key, line: int32(line), count: at.count,
 		document: int32(len(r.documents)), documents: int32(len(documents)),
 		problem: int32(len(r.problems)), problems: int32(len(problems)),
-	}
+	})
 	r.count += int(at.count)
 	if r.count > r.limits.Documents {
 		return refuse(line, column, ReasonLimit, "more than %d documents; split the file", r.limits.Documents)
@@ -208,14 +250,35 @@ func (r *reading) add(text []byte, line, column int, parse parser, as implied) *
 
 // known is a unit that is in this text already, or was in the one before.
 func (r *reading) known(key unitKey) ([]Document, []Problem, placed, bool) {
-	if at, ok := r.units[key]; ok {
+	if i, ok := r.index[key]; ok {
+		at := r.units[i]
 		return at.documentsIn(r.documents), at.problemsIn(r.problems), at, true
 	}
 	if r.old == nil {
 		return nil, nil, placed{}, false
 	}
-	at, ok := r.old.units[key]
+	at, ok := r.oldUnit(key)
 	return at.documentsIn(r.old.Documents), at.problemsIn(r.old.Problems), at, ok
+}
+
+// oldUnit is a unit of the old file. Most come in their order.
+func (r *reading) oldUnit(key unitKey) (placed, bool) {
+	units := r.old.units
+	i, ok := r.next, r.next < len(units) && units[r.next].key == key
+	if !ok {
+		if len(r.oldIndex) == 0 {
+			for i := range units {
+				r.oldIndex[units[i].key] = i
+			}
+		}
+		i, ok = r.oldIndex[key]
+	}
+	if !ok {
+		r.next++ // it may have taken the place of one
+		return placed{}, false
+	}
+	r.next = i + 1
+	return units[i], true
 }
 
 func (p placed) documentsIn(all []Document) []Document {

@@ -101,7 +101,7 @@ func refuse(line, column int, reason, format string, args ...any) *refusal {
 type keySet struct{ index map[string]int }
 
 // fewKeys is where a hash starts to pay.
-const fewKeys = 8
+const fewKeys = 24
 
 // find returns the place of key among fields, or -1. Call it before each append.
 func (s *keySet) find(fields []field, key string) int {
@@ -114,7 +114,7 @@ func (s *keySet) find(fields []field, key string) int {
 		return -1
 	}
 	if s.index == nil {
-		s.index = make(map[string]int, 4*fewKeys)
+		s.index = make(map[string]int, 2*fewKeys)
 	}
 	for i := len(s.index); i < len(fields); i++ {
 		s.index[fields[i].key] = i

@@ -24,7 +24,7 @@ type Tree struct {
 // Line and Position may be used. An error of f ends it, and so does a text that cannot be
 // taken apart, with a Problem.
 func Trees(path string, data []byte, limits Limits, f func(*Tree) error) error {
-	r := &reading{path: path, limits: limits.orDefaults(), apart: true}
+	r := &reading{path: path, limits: limits.orDefaults(), apart: true, workspace: new(workspace)}
 	refused := func(err *refusal) error {
 		return Problem{File: path, Line: err.line, Column: err.column, Reason: err.reason, Message: err.message}
 	}

@@ -149,22 +149,23 @@ func (d *decoding) textMap(n *node, v reflect.Value) {
 	for _, f := range n.fields {
 		d.path.pushKey(f.key)
 		if f.value.kind == kindNull {
-			m[f.key] = ""
+			m[shared(f.key)] = ""
 		} else if text, ok := d.text(f.value); ok {
-			m[f.key] = text
+			m[shared(f.key)] = text
 		}
 		d.path.pop()
 	}
 	v.Set(reflect.ValueOf(m))
 }
 
+// text is a copy of a text: the node's is a part of the document, which would be kept for it.
 func (d *decoding) text(n *node) (string, bool) {
 	switch n.kind {
 	case kindString:
 		if n.oldBool {
 			d.warning(n, ReasonAmbiguous, fmt.Sprintf("kubectl reads the unquoted %s as a bool; write %q", n.text, n.text))
 		}
-		return n.text, true
+		return shared(n.text), true
 	case kindBool, kindInt, kindFloat:
 		d.problem(n, ReasonWrongType, fmt.Sprintf("expected a text, got %s; quote it: %q", n.what(), n.text))
 	default:
@@ -278,6 +279,7 @@ func (d *decoding) warning(n *node, reason, message string) {
 }
 
 func (d *decoding) report(p Problem) {
+	p.Object.Kind, p.Object.Namespace, p.Object.Name = strings.Clone(p.Object.Kind), strings.Clone(p.Object.Namespace), strings.Clone(p.Object.Name)
 	d.failed = d.failed || !p.Warning
 	if len(d.problems) < maxProblems {
 		d.problems = append(d.problems, p)

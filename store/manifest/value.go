@@ -31,7 +31,7 @@ func Values(text []byte, limits Limits) ([]Value, *Problem) {
 	}
 	var docs []parsed
 	if err == nil {
-		docs, err = (&reading{limits: limits}).parseYAML(text, 1)
+		docs, err = (&reading{limits: limits, workspace: new(workspace)}).parseYAML(text, 1)
 	}
 	var values []Value
 	for i := 0; i < len(docs) && err == nil; i++ {

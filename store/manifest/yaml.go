@@ -43,7 +43,7 @@ func (r *reading) parseYAML(text []byte, _ int) (docs []parsed, err *refusal) {
 	if err := countStructure(text, r.limits); err != nil {
 		return nil, err
 	}
-	if root, ok := r.plain.read(text, r.limits); ok {
+	if root, ok := r.yaml.read(text, r.limits); ok {
 		return []parsed{{root: root}}, nil
 	}
 	return parseAnyYAML(text, r.limits)
