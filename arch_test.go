@@ -73,6 +73,8 @@ var edges = map[string][]string{
 	"appliance/oracle": {"store/object"}, // for tests only
 	"appliance/soak":   {},               // tests only
 
+	"appliance/test/script": {"nft"}, // for tests only
+
 	"cmd/svcctl": {
 		"api/client", "api/diagnose", "api/jsonpath", "api/kind", "api/schema", "api/selector", "api/wire", "appliance", "store/manifest", "store/object",
 	},
@@ -86,14 +88,16 @@ var testEdges = []string{"appliance/netlab", "appliance/oracle", "nft/fake", "nf
 // moreTestEdges are what the tests of single packages use besides: those that try
 // several rooms together.
 var moreTestEdges = map[string][]string{
-	"api/client":          {"api"},
-	"api/fields":          {"api/kind"},
-	"api/patch":           {"api/kind"},
-	"api/protobuf":        {"api/kind"},
-	"appliance/bench":     {"nft", "nft/kernel"},
-	"appliance/conntrack": {"nft/kernel"},
-	"cmd/svcctl":          {"api", "api/auth", "api/rest", "store", "store/alloc"},
-	"examples":            {"appliance"},
+	"api/client":            {"api"},
+	"api/fields":            {"api/kind"},
+	"api/patch":             {"api/kind"},
+	"api/protobuf":          {"api/kind"},
+	"appliance":             {"appliance/test/script"},
+	"appliance/bench":       {"nft", "nft/kernel"},
+	"appliance/conntrack":   {"nft/kernel"},
+	"appliance/test/script": {"nft/kernel"},
+	"cmd/svcctl":            {"api", "api/auth", "api/rest", "store", "store/alloc"},
+	"examples":              {"appliance"},
 }
 
 // libraries are the packages that may use a library of others. A library that is not
@@ -107,6 +111,7 @@ var libraries = map[string][]string{
 	"github.com/mdlayher/netlink":         {"nft/kernel", "nft/nfnetlink"},
 	"github.com/miekg/dns":                {"appliance/dns"},
 	"github.com/prometheus/client_golang": {"appliance/metrics"},
+	"github.com/rogpeppe/go-internal":     {"appliance/test/script"},
 	"github.com/urfave/cli":               {"cmd/svcctl"},
 	"github.com/vishvananda/netlink":      {"appliance/netlab", "appliance/node", "appliance/sockets"},
 	"go.etcd.io/bbolt":                    {"store"},

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"svcctl.io/svcctl/api/rest"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/metrics"
 	"svcctl.io/svcctl/appliance/node"
@@ -19,6 +20,7 @@ import (
 	"svcctl.io/svcctl/nft/kernel"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/watch"
 )
 
@@ -34,6 +36,8 @@ type rig struct {
 	held   int // how often the sentinel was held
 	clock  time.Time
 	logged strings.Builder
+	// configure, when it is there, changes the configuration before each start.
+	configure func(*Config)
 }
 
 func newRig(t testing.TB) *rig {
@@ -48,10 +52,16 @@ func (r *rig) start() {
 	r.t.Helper()
 	cfg := DefaultConfig()
 	cfg.NodeName, cfg.Manifests = "gw1", []string{"manifests"}
+	if r.configure != nil {
+		r.configure(&cfg)
+	}
 	r.engine = r.engine.Reopen()
 	brake := &brake{}
 	storeConfig := cfg.storeConfig()
 	storeConfig.Hold = func(removals store.Removals) bool { return brake.hold(removals, r.clock) }
+	storeConfig.Merge = func(live, document object.Object) (object.Object, error) {
+		return rest.MergeFile(live, document, r.clock)
+	}
 	objects, err := store.Open(r.engine, storeConfig)
 	if err != nil {
 		r.t.Fatal(err)
