@@ -20,7 +20,7 @@
 //     packets. It needs root. Each script has a network of its own, and as many run at a time
 //     as there are CPUs.
 //
-// Prefer both: then the fake kernel and the simulator are held to what the kernel does, and
+// A line of one mode alone begins with a condition: [wire] dns .... Prefer both: then the fake kernel and the simulator are held to what the kernel does, and
 // the expected sections are the same text.
 //
 // # The network

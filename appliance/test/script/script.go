@@ -62,6 +62,9 @@ type Mode struct {
 	Commands map[string]Command
 }
 
+// modes are the names of all modes; each is a condition too: [wire] COMMAND.
+var modes = []string{"memory", "wire"}
+
 // Session is a script that runs.
 type Session struct {
 	ts      *testscript.TestScript
@@ -93,6 +96,12 @@ func Run(t *testing.T, dir string, mode Mode) {
 	}
 	testscript.Run(t, testscript.Params{
 		Files: files, Cmds: commands, UpdateScripts: mode.Update, RequireUniqueNames: true,
+		Condition: func(condition string) (bool, error) {
+			if !slices.Contains(modes, condition) {
+				return false, fmt.Errorf("no condition %q", condition)
+			}
+			return condition == mode.Name, nil
+		},
 		Setup: func(env *testscript.Env) error {
 			tb, is := env.T().(testing.TB)
 			if !is {
@@ -136,8 +145,8 @@ func modesOf(content string) ([]string, error) {
 		switch {
 		case len(words) > 1 && words[0] == "runs":
 			for _, mode := range words[1:] {
-				if mode != "memory" && mode != "wire" {
-					return nil, fmt.Errorf("mode %q is none of memory, wire", mode)
+				if !slices.Contains(modes, mode) {
+					return nil, fmt.Errorf("mode %q is none of %q", mode, modes)
 				}
 			}
 			return words[1:], nil
