@@ -276,7 +276,8 @@ func (b *scriptBox) Outcomes(q script.Question, _ int) []script.Outcome {
 	if q.Clients > 1 {
 		return b.Ask(q, q.Clients)
 	}
-	host, packet := b.packet(q, 0)
+	host := b.host(q)
+	packet := b.packet(q, 0)
 	host.Send(packet, b.clock, b.random.Uint32N) // so that affinity is remembered
 	var outcomes []script.Outcome
 	for _, r := range host.Outcomes(packet) {
@@ -287,16 +288,16 @@ func (b *scriptBox) Outcomes(q script.Question, _ int) []script.Outcome {
 
 // Ask implements script.Box.
 func (b *scriptBox) Ask(q script.Question, n int) []script.Outcome {
+	host := b.host(q)
 	var outcomes []script.Outcome
 	for i := range n {
-		host, packet := b.packet(q, i)
-		outcomes = append(outcomes, b.outcome(q, host.Send(packet, b.clock, b.random.Uint32N)))
+		outcomes = append(outcomes, b.outcome(q, host.Send(b.packet(q, i), b.clock, b.random.Uint32N)))
 	}
 	return outcomes
 }
 
-// packet is the first packet of the i-th connection of a question, and who evaluates it.
-func (b *scriptBox) packet(q script.Question, i int) (*sim.Host, sim.Packet) {
+// host evaluates packets by what the kernel has now.
+func (b *scriptBox) host(q script.Question) *sim.Host {
 	ruleset, _, err := b.kernel.Read()
 	if err != nil {
 		b.t.Fatal(err)
@@ -308,19 +309,24 @@ func (b *scriptBox) packet(q script.Question, i int) (*sim.Host, sim.Packet) {
 		b.hosts[f.Family == nft.IPv4].Forget(f)
 		b.forgot++
 	}
+	return host
+}
+
+// packet is the first packet of the i-th connection of a question.
+func (b *scriptBox) packet(q script.Question, i int) sim.Packet {
 	p := oracle.Packet{Interface: q.Interface(), Protocol: oracle.Protocol(strings.ToUpper(q.Network)), To: q.To}
 	if q.Network == "ping" {
 		p.Protocol = oracle.Ping
 	}
 	source, port := q.SourceOf(i), q.Port
 	if !source.IsValid() {
-		source = b.network.Primary[map[bool]int{true: 0, false: 1}[is4]]
+		source = b.network.Primary[map[bool]int{true: 0, false: 1}[q.To.Addr().Is4()]]
 	}
 	if port == 0 {
 		port = uint16(40000 + i)
 	}
 	p.From = netip.AddrPortFrom(source, port)
-	return host, simPacket(&b.network, p)
+	return simPacket(&b.network, p)
 }
 
 // outcome is what the client of a question would see of a result.

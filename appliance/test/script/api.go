@@ -122,7 +122,7 @@ func (s *Session) api(args []string) error {
 	}
 	s.Printf("%s\n", answer)
 	if strconv.Itoa(response.StatusCode) != after[0] {
-		return fmt.Errorf("%s %s: %s, want %s\n%s", before[0], before[1], response.Status, after[0], answer)
+		return fmt.Errorf("%s %s: %s, want %s", before[0], before[1], response.Status, after[0])
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -163,7 +164,8 @@ func (w *wire) Ruleset() (nft.Ruleset, error) {
 // Transactions implements script.Box.
 func (w *wire) Transactions() (n int) {
 	for _, transaction := range w.monitor.Transactions() {
-		if transaction.Process == "svcctl" {
+		ours := func(c netlab.Change) bool { return c.Table == "ip svcctl" || c.Table == "ip6 svcctl" }
+		if transaction.Process == "svcctl" && slices.ContainsFunc(slices.Collect(maps.Keys(transaction.Changes)), ours) {
 			n++
 		}
 	}
@@ -210,11 +212,26 @@ func (w *wire) Outcomes(q script.Question, expected int) []script.Outcome {
 func (w *wire) Ask(q script.Question, n int) []script.Outcome {
 	outcomes := make([]script.Outcome, n)
 	netlab.AskEach(n, func(i int) (netlab.Reply, error) {
-		reply, err := w.host(q.From).Ask(q.Network, q.To, options(q, i)...)
+		reply, err := w.ask(q, i)
 		outcomes[i] = outcome(q, reply, err)
 		return reply, err
 	})
 	return outcomes
+}
+
+// ask asks once. Datagrams may get lost, as when two flows are masqueraded to one port at the
+// same time and the kernel drops the second, so clients of them try again.
+func (w *wire) ask(q script.Question, i int) (reply netlab.Reply, err error) {
+	tries := 3
+	if q.Network == "tcp" || q.Silent {
+		tries = 1
+	}
+	for range tries {
+		if reply, err = w.host(q.From).Ask(q.Network, q.To, options(q, i)...); netlab.RefusalOf(err) != netlab.Timeout {
+			break
+		}
+	}
+	return reply, err
 }
 
 func options(q script.Question, i int) []netlab.Option {
@@ -230,8 +247,11 @@ func options(q script.Question, i int) []netlab.Option {
 
 // within is how long an answer is waited for.
 func within(q script.Question) netlab.Option {
-	if q.Silent {
+	switch {
+	case q.Silent:
 		return netlab.Within(2 * time.Second)
+	case q.Network != "tcp":
+		return netlab.Within(7 * time.Second)
 	}
 	return patient
 }
