@@ -189,21 +189,9 @@ func flagNames(expression *regexp.Regexp, text []byte) []string {
 
 // TestReliabilityNamesTests: every test that docs/reliability.md names exists.
 func TestReliabilityNamesTests(t *testing.T) {
-	page, err := os.ReadFile("docs/reliability.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	there := map[string]bool{}
-	_, all := allSources(t)
-	for _, s := range all {
-		for _, decl := range s.file.Decls {
-			if f, is := decl.(*ast.FuncDecl); is && s.test {
-				there[f.Name.Name] = true
-			}
-		}
-	}
-	for _, match := range regexp.MustCompile("`((?:Test|Fuzz)\\w+)`").FindAllSubmatch(page, -1) {
-		if name := string(match[1]); !there[name] {
+	page, there := readText(t, "docs/reliability.md"), testNames(t)
+	for _, match := range regexp.MustCompile("`((?:Test|Fuzz)\\w+)`").FindAllStringSubmatch(page, -1) {
+		if name := match[1]; !there[name] {
 			t.Errorf("docs/reliability.md names %s, which does not exist", name)
 		}
 	}
@@ -265,4 +253,85 @@ func directories(t *testing.T, parent string) []string {
 func exists(name string) bool {
 	_, err := os.Stat(name)
 	return err == nil
+}
+
+// TestBehavioursAreListed: the numbers in names of tests are those of docs/behaviours.md, or
+// of the faults in docs/reliability.md; and what docs/behaviours.md names exists, every script
+// among it.
+func TestBehavioursAreListed(t *testing.T) {
+	const scripts = "appliance/test/script/testdata/"
+	page, faults := readText(t, "docs/behaviours.md"), readText(t, "docs/reliability.md")
+	tests := testNames(t)
+	number := regexp.MustCompile(`^Test([FKPS]?)(\d{2,3})(?:_(\d{3}))?_`)
+	for name := range tests {
+		match := number.FindStringSubmatch(name)
+		if match == nil {
+			continue
+		}
+		list, where := page, "docs/behaviours.md"
+		if match[1] != "" {
+			list, where = faults, "docs/reliability.md"
+		}
+		for _, n := range match[2:] {
+			if row := "\n| " + match[1] + strings.TrimLeft(n, "0") + " | "; n != "" && !strings.Contains(list, row) {
+				t.Errorf("%s: %s has no row %q", name, where, strings.TrimSpace(row))
+			}
+		}
+	}
+
+	named := map[string]bool{}
+	seen := map[string]bool{}
+	for _, row := range regexp.MustCompile(`(?m)^\| (\d+) \| .* \|$`).FindAllStringSubmatch(page, -1) {
+		if seen[row[1]] {
+			t.Errorf("docs/behaviours.md has number %s twice", row[1])
+		}
+		seen[row[1]] = true
+		cells := strings.Split(strings.Trim(row[0], "|"), " | ")
+		shown := regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cells[len(cells)-1], -1)
+		if len(shown) == 0 {
+			t.Errorf("docs/behaviours.md: nothing shows behavior %s", row[1])
+		}
+		for _, by := range shown {
+			named[by[1]] = true
+			if script := strings.HasSuffix(by[1], ".txtar"); script && !exists(scripts+by[1]) || !script && !tests[by[1]] {
+				t.Errorf("docs/behaviours.md: behavior %s is shown by %s, which does not exist", row[1], by[1])
+			}
+		}
+	}
+	if len(seen) == 0 {
+		t.Error("docs/behaviours.md has no rows")
+	}
+	entries, err := os.ReadDir(scripts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		if !named[entry.Name()] {
+			t.Errorf("docs/behaviours.md does not say which behavior %s%s shows", scripts, entry.Name())
+		}
+	}
+}
+
+// testNames are the names of all tests and fuzz targets.
+func testNames(t *testing.T) map[string]bool {
+	t.Helper()
+	names := map[string]bool{}
+	_, all := allSources(t)
+	for _, s := range all {
+		for _, decl := range s.file.Decls {
+			if f, is := decl.(*ast.FuncDecl); is && s.test {
+				names[f.Name.Name] = true
+			}
+		}
+	}
+	return names
+}
+
+func readText(t *testing.T, name string) string {
+	t.Helper()
+	content, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
 }
