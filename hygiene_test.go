@@ -279,6 +279,20 @@ func TestBehavioursAreListed(t *testing.T) {
 		}
 	}
 
+	cited := regexp.MustCompile(`\b[Bb]ehaviou?rs? (\d+(?:(?:,| and| to) \d+)*)`)
+	for _, name := range files(t) {
+		if path.Ext(name) != ".go" {
+			continue
+		}
+		for _, match := range cited.FindAllStringSubmatch(readText(t, name), -1) {
+			for _, n := range regexp.MustCompile(`\d+`).FindAllString(match[1], -1) {
+				if !strings.Contains(page, "\n| "+n+" | ") {
+					t.Errorf("%s: docs/behaviours.md has no row for behavior %s", name, n)
+				}
+			}
+		}
+	}
+
 	named := map[string]bool{}
 	seen := map[string]bool{}
 	for _, row := range regexp.MustCompile(`(?m)^\| (\d+) \| .* \|$`).FindAllStringSubmatch(page, -1) {
