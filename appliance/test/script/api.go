@@ -184,6 +184,9 @@ func (s *Session) problems(args []string) error {
 	}
 	var lines []string
 	for _, p := range status.Problems {
+		if p.Reason == "Polling" { // other programs of this machine have all inotify instances
+			continue
+		}
 		file := ""
 		if p.File != "" {
 			file = fmt.Sprintf(" %s:%d", path.Base(p.File), p.Line)

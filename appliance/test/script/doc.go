@@ -111,8 +111,9 @@
 //  3. Leave expected sections empty and run
 //     go test ./appliance -run TestScripts/^NAME$ -update
 //     and review what it writes like code. With mode wire, run
-//     go test ./appliance/test/script -run TestWire/^NAME$
-//     as root; both modes have to agree.
+//     go test -count=1 ./appliance/test/script -run TestWire/^NAME$
+//     as root; both modes have to agree. (-count=1 because go test knows nothing of the program
+//     that the test builds, and would tell an old result.)
 //  4. Break the product once and see the script fail.
 //  5. Name the script in docs/behaviours.md, at the behaviors that it shows; a hygiene test
 //     fails until it is there.

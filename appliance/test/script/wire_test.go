@@ -132,11 +132,19 @@ func (w *wire) host(name string) *netlab.Host {
 
 func (w *wire) Write(name, content string) { w.svcctl.Manifests.Write(name, content) }
 func (w *wire) Remove(name string)         { w.svcctl.Manifests.Remove(name) }
-func (w *wire) Start()                     { w.svcctl.Start() }
 func (w *wire) Stop()                      { w.svcctl.Stop() }
 func (w *wire) Kill()                      { w.svcctl.Kill() }
 func (w *wire) Socket() string             { return w.svcctl.Socket }
 func (w *wire) Flush()                     { w.GW1.Nft("flush", "ruleset") }
+
+// Start implements script.Box. The status is published after the log says that everything is
+// programmed.
+func (w *wire) Start() {
+	w.svcctl.Start()
+	if err := w.Sync(); err != nil {
+		w.t.Fatal(err)
+	}
+}
 
 // Sync implements script.Box.
 func (w *wire) Sync() error {
