@@ -20,16 +20,16 @@ const module = "svcctl.io/svcctl"
 // edges are the imports between our own packages that the architecture allows. A
 // package that is not listed is one nobody decided on. ARCHITECTURE.md draws them.
 var edges = map[string][]string{
-	"store/object":        {},
-	"store/manifest":      {"store/object"},
-	"store/alloc":         {},
-	"store/kind":          {"store/object"},
-	"store/schema":        {"store/kind", "store/object"},
-	"store/managedfields": {"store/object", "store/schema"},
-	"store/engine":        {"store/parallel"},
-	"store/parallel":      {},
-	"store":               {"store/alloc", "store/engine", "store/manifest", "store/object", "store/parallel"},
-	"watch":               {"store/manifest", "store/object", "store/parallel"},
+	"store/object":          {},
+	"store/manifest":        {"store/object"},
+	"store/alloc":           {},
+	"store/kind":            {"store/object"},
+	"store/schema":          {"store/kind", "store/object"},
+	"store/managedfields":   {"store/object", "store/schema"},
+	"store/engine":          {"store/parallel"},
+	"store/parallel":        {},
+	"store":                 {"store/alloc", "store/engine", "store/manifest", "store/object", "store/parallel"},
+	"watch":                 {"store/manifest", "store/object", "store/parallel"},
 	"store/manifest/styles": {}, // for tests only
 
 	"nft":              {},
@@ -67,6 +67,7 @@ var edges = map[string][]string{
 	"appliance/relay":      {"appliance/listen"},
 	"appliance/resolve":    {"nft", "store/object"},
 	"appliance/sockets":    {},
+	"appliance/apiserver":  {"api", "api/auth", "api/rest", "api/wire", "appliance/config", "appliance/env", "appliance/metrics", "appliance/task", "store", "store/object"},
 	"appliance/config": {
 		"appliance/control", "appliance/dns", "appliance/endpoints", "appliance/node", "appliance/resolve", "nft", "store", "store/alloc", "store/object",
 	},
@@ -80,7 +81,7 @@ var edges = map[string][]string{
 	},
 	"appliance/task": {},
 	"appliance": {
-		"api", "api/auth", "api/rest", "api/wire", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/env", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/reconcile", "appliance/resolve", "appliance/sockets", "appliance/task",
+		"api", "api/rest", "api/wire", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/reconcile", "appliance/resolve", "appliance/sockets", "appliance/task",
 		"nft/kernel", "store", "store/engine", "store/manifest", "store/object", "watch",
 	},
 	"appliance/bench":       {},               // benchmarks only
@@ -88,6 +89,8 @@ var edges = map[string][]string{
 	"appliance/netlab":      {},               // for tests only
 	"appliance/soak":        {},               // tests only
 	"appliance/test/oracle": {"store/object"}, // for tests only
+
+	"appliance/test/script": {"nft"}, // for tests only
 
 	"cmd/svcctl": {
 		"api/client", "api/diagnose", "api/jsonpath", "api/kube/selector", "api/wire", "appliance", "appliance/config", "store/kind", "store/manifest", "store/object", "store/schema",
@@ -102,17 +105,19 @@ var testEdges = []string{"appliance/netlab", "appliance/test/oracle", "nft/nftte
 // moreTestEdges are what the tests of single packages use besides: those that try
 // several rooms together.
 var moreTestEdges = map[string][]string{
-	"api/client":          {"api"},
-	"api/kube/patch":      {"store/kind"},
-	"api/kube/protobuf":   {"store/kind"},
-	"appliance/bench":     {"nft", "nft/kernel"},
-	"appliance/conntrack": {"nft/kernel"},
-	"appliance/control":   {"store/alloc", "store/engine"},
-	"appliance/parts":     {"store/engine"},
-	"appliance/reconcile": {"appliance/config", "appliance/control", "appliance/endpoints", "appliance/task", "store/engine"},
-	"cmd/svcctl":          {"api", "api/auth", "api/rest", "store", "store/alloc", "store/engine"},
-	"examples":            {"appliance", "appliance/config"},
-	"store/managedfields": {"store/kind"},
+	"api/client":            {"api"},
+	"api/kube/patch":        {"store/kind"},
+	"api/kube/protobuf":     {"store/kind"},
+	"appliance/apiserver":   {"appliance/control", "appliance/node", "store/engine"},
+	"appliance/bench":       {"nft", "nft/kernel"},
+	"appliance/conntrack":   {"nft/kernel"},
+	"appliance/control":     {"store/alloc", "store/engine"},
+	"appliance/parts":       {"store/engine"},
+	"appliance/reconcile":   {"appliance/config", "appliance/control", "appliance/apiserver", "appliance/endpoints", "appliance/task", "appliance/test/script", "api/rest", "store/engine"},
+	"cmd/svcctl":            {"api", "api/auth", "api/rest", "store", "store/alloc", "store/engine"},
+	"examples":              {"appliance", "appliance/config"},
+	"store/managedfields":   {"store/kind"},
+	"appliance/test/script": {"nft/kernel"},
 }
 
 // libraries are the packages that may use a library of others. A library that is not
@@ -126,6 +131,7 @@ var libraries = map[string][]string{
 	"github.com/mdlayher/netlink":         {"nft/kernel", "nft/nfnetlink"},
 	"github.com/miekg/dns":                {"appliance/dns"},
 	"github.com/prometheus/client_golang": {"appliance/metrics"},
+	"github.com/rogpeppe/go-internal":     {"appliance/test/script"},
 	"github.com/urfave/cli":               {"cmd/svcctl"},
 	"github.com/vishvananda/netlink":      {"appliance/netlab", "appliance/node", "appliance/sockets"},
 	"go.etcd.io/bbolt":                    {"store/engine"},

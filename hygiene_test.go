@@ -189,21 +189,9 @@ func flagNames(expression *regexp.Regexp, text []byte) []string {
 
 // TestReliabilityNamesTests: every test that docs/reliability.md names exists.
 func TestReliabilityNamesTests(t *testing.T) {
-	page, err := os.ReadFile("docs/reliability.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	there := map[string]bool{}
-	_, all := allSources(t)
-	for _, s := range all {
-		for _, decl := range s.file.Decls {
-			if f, is := decl.(*ast.FuncDecl); is && s.test {
-				there[f.Name.Name] = true
-			}
-		}
-	}
-	for _, match := range regexp.MustCompile("`((?:Test|Fuzz)\\w+)`").FindAllSubmatch(page, -1) {
-		if name := string(match[1]); !there[name] {
+	page, there := readText(t, "docs/reliability.md"), testNames(t)
+	for _, match := range regexp.MustCompile("`((?:Test|Fuzz)\\w+)`").FindAllStringSubmatch(page, -1) {
+		if name := match[1]; !there[name] {
 			t.Errorf("docs/reliability.md names %s, which does not exist", name)
 		}
 	}
@@ -267,26 +255,15 @@ func exists(name string) bool {
 	return err == nil
 }
 
-// oldWords are the directories whose comments may still say "tell" for "report": packages
-// leave the list as they are rewritten, and none is added.
-var oldWords = []string{
-	"api", "api/diagnose", "api/rest", "appliance", "appliance/conntrack", "appliance/e2e", "appliance/endpoints",
-	"appliance/soak", "appliance/sockets", "cmd/svcctl", "nft", "store", "store/alloc", "store/manifest", "store/object", "watch",
-}
-
 // TestComments holds doc comments to Go's conventions: a predicate "reports whether", and
 // the comment of a function begins with its own name, if it begins with a name.
 func TestComments(t *testing.T) {
 	fset, all := allSources(t)
 	tells := regexp.MustCompile(`\btells?\s+whether\b`)
-	found := map[string]bool{}
 	for _, s := range all {
 		for _, c := range s.file.Comments {
 			if tells.MatchString(c.Text()) {
-				found[s.pkg] = true
-				if !slices.Contains(oldWords, s.pkg) {
-					t.Errorf("%s: write \"reports whether\", or \"sets whether\": %s", fset.Position(c.Pos()), tells.FindString(c.Text()))
-				}
+				t.Errorf("%s: write \"reports whether\", or \"sets whether\": %s", fset.Position(c.Pos()), tells.FindString(c.Text()))
 			}
 		}
 		for _, decl := range s.file.Decls {
@@ -301,13 +278,32 @@ func TestComments(t *testing.T) {
 			}
 		}
 	}
-	for _, dir := range oldWords {
-		if !found[dir] {
-			t.Errorf("%s is clean: take it off oldWords", dir)
-		}
-	}
 }
 
 // isName matches a first word that can only be a name: a sentence begins with a capital
 // and goes on in small letters.
 var isName = regexp.MustCompile(`^([a-z]\w*|[A-Z]+[a-z0-9]+[A-Z]\w*)$`)
+
+// testNames are the names of all tests and fuzz targets.
+func testNames(t *testing.T) map[string]bool {
+	t.Helper()
+	names := map[string]bool{}
+	_, all := allSources(t)
+	for _, s := range all {
+		for _, decl := range s.file.Decls {
+			if f, is := decl.(*ast.FuncDecl); is && s.test {
+				names[f.Name.Name] = true
+			}
+		}
+	}
+	return names
+}
+
+func readText(t *testing.T, name string) string {
+	t.Helper()
+	content, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}

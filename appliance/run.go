@@ -14,6 +14,7 @@ import (
 	"svcctl.io/svcctl/api"
 	"svcctl.io/svcctl/api/rest"
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/apiserver"
 	"svcctl.io/svcctl/appliance/checkup"
 	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/conntrack"
@@ -76,10 +77,11 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 	}
 	a.board = reconcile.NewBoard(objects.Revisions, a.rescan, a.release, a.firstStatus())
 	a.events = control.NewRecorder(objects, control.RecorderConfig{Host: cfg.NodeName, Assigns: len(cfg.LoadBalancerPools) > 0, Log: log})
-	access, err := openAPI(&cfg, objects, a.board, m, log, &closers)
+	server, err := apiserver.Open(&cfg, objects, a.board, m, log)
 	if err != nil {
 		return err
 	}
+	closers.add(server.Close)
 	var scrape net.Listener
 	if cfg.MetricsListen != "" {
 		if scrape, err = metrics.Listen(cfg.MetricsListen); err != nil {
@@ -100,7 +102,7 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 	} else if err != nil {
 		log.Warn("established connections are not protected from a foreign flush of the ruleset", "err", err)
 	}
-	return a.serve(ctx, access, scrape)
+	return a.serve(ctx, server, scrape)
 }
 
 // closers close what was opened, last one first.
@@ -144,7 +146,7 @@ type assembly struct {
 }
 
 // serve runs the tasks until ctx is done or the first one fails.
-func (a *assembly) serve(ctx context.Context, access *access, scrape net.Listener) error {
+func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape net.Listener) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	facts, err := node.Watch(ctx, a.log)
@@ -183,7 +185,7 @@ func (a *assembly) serve(ctx context.Context, access *access, scrape net.Listene
 	for _, p := range follows {
 		tasks = append(tasks, task.Task{Name: p.Name(), Run: func(ctx context.Context) error { return p.Run(ctx, loop.Wake) }})
 	}
-	tasks = append(tasks, access.tasks(a.log)...)
+	tasks = append(tasks, server.Tasks(a.log)...)
 	if a.watcher != nil {
 		in.Snapshots = a.watcher.Snapshots()
 		tasks = append(tasks, task.Task{Name: "manifests", Run: a.watcher.Run})

@@ -114,7 +114,7 @@ func (s *Server) managed(r *request, o object.Object) object.Object {
 	return o
 }
 
-// claim adds what the file manages to an object, unless it says so already; it tells
+// claim adds what the file manages to an object, unless it says so already; it reports
 // whether it has.
 func (f fileClaim) claim(content map[string]any) bool {
 	metadata := metadataIn(content)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"svcctl.io/svcctl/api/rest"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/control"
@@ -23,6 +24,7 @@ import (
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/watch"
 )
 
@@ -43,6 +45,8 @@ type rig struct {
 	held     int // how often the sentinel was held
 	clock    time.Time
 	logged   strings.Builder
+	// configure, unless nil, changes the configuration before each start.
+	configure func(*config.Config)
 }
 
 func newRig(t testing.TB) *rig {
@@ -57,10 +61,16 @@ func (r *rig) start() {
 	r.t.Helper()
 	r.cfg = config.Default()
 	r.cfg.NodeName, r.cfg.Manifests = "gw1", []string{"manifests"}
+	if r.configure != nil {
+		r.configure(&r.cfg)
+	}
 	r.engine = r.engine.Reopen()
 	r.removals = NewRemovalGuard(false)
 	storeConfig := r.cfg.Store()
 	storeConfig.Hold = func(removals store.Removals) bool { return r.removals.Hold(removals, r.clock) }
+	storeConfig.Merge = func(live, document object.Object) (object.Object, error) {
+		return rest.MergeFile(live, document, r.clock)
+	}
 	objects, err := store.Open(r.engine, storeConfig)
 	if err != nil {
 		r.t.Fatal(err)

@@ -1,7 +1,8 @@
-package appliance
+package apiserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -14,7 +15,6 @@ import (
 	"svcctl.io/svcctl/api/rest"
 	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/metrics"
-	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/store"
 )
@@ -22,42 +22,55 @@ import (
 // keysName is where the keys of the API are, in the data directory.
 const keysName = "keys"
 
-// access is the API and the ways into it.
-type access struct {
-	server  *api.Server
+// Server is the API and the listeners it is served on.
+type Server struct {
+	api     *api.Server
 	objects *rest.Server
 	socket  net.Listener
 	secure  net.Listener // nil without --listen
 }
 
-// openAPI takes the socket and the port of the API.
-func openAPI(c *config.Config, objects *store.Store, board *reconcile.Board, m *metrics.Metrics, log *slog.Logger, closers *closers) (*access, error) {
-	a := &access{objects: rest.New(rest.Config{Objects: objects, Log: log})}
+// Open listens on the socket, and on --listen. What backend publishes and the store holds is
+// served by Tasks; Close ends listening.
+func Open(c *config.Config, objects *store.Store, backend api.Backend, m *metrics.Metrics, log *slog.Logger) (s *Server, err error) {
+	s = &Server{objects: rest.New(rest.Config{Objects: objects, Log: log})}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
 	cfg := api.Config{
 		Socket: c.Socket, SocketGroup: c.SocketGroup, SocketReaders: c.SocketReaders,
 		Version: c.Version, Panicked: m.APIPanicked, Observe: m.APICalled, NameOf: rest.NameOf,
-		Environment: environment(objects), Objects: a.objects.Handler(), Journal: journal(objects),
+		Environment: environment(objects), Objects: s.objects.Handler(), Journal: journal(objects),
 		Allocations: allocations(objects),
 	}
 	if c.Listen != "" {
-		ln, err := net.Listen("tcp", c.Listen)
-		if err != nil {
-			return nil, fmt.Errorf("listen for clients of the API: %w: give another --listen", err)
+		if s.secure, err = net.Listen("tcp", c.Listen); err != nil {
+			return s, fmt.Errorf("listen for clients of the API: %w: give another --listen", err)
 		}
-		closers.add(ignoreClosed(ln.Close))
-		a.secure = ln
-		if cfg.TLS, err = openTLS(c, ln.Addr().String(), log); err != nil {
-			return nil, err
+		if cfg.TLS, err = openTLS(c, s.secure.Addr().String(), log); err != nil {
+			return s, err
 		}
 	}
-	a.server = api.New(cfg, board, log)
-	m.APILoad(a.server.Load)
-	var err error
-	if a.socket, err = a.server.Listen(); err != nil {
-		return nil, err
+	s.api = api.New(cfg, backend, log)
+	m.APILoad(s.api.Load)
+	s.socket, err = s.api.Listen()
+	return s, err
+}
+
+// Close ends listening.
+func (s *Server) Close() error {
+	var errs []error
+	for _, ln := range []net.Listener{s.socket, s.secure} {
+		if ln == nil {
+			continue
+		}
+		if err := ln.Close(); !errors.Is(err, net.ErrClosed) { // serving closes it, too
+			errs = append(errs, err)
+		}
 	}
-	closers.add(ignoreClosed(a.socket.Close))
-	return a, nil
+	return errors.Join(errs...)
 }
 
 // openTLS reads the keys of the API, or makes them.
@@ -96,15 +109,15 @@ func serverNames(c *config.Config) []string {
 	return names
 }
 
-// tasks serve the API, and tidy up behind it.
-func (a *access) tasks(log *slog.Logger) []task.Task {
+// Tasks serve the API, and tidy up behind it.
+func (s *Server) Tasks(log *slog.Logger) []task.Task {
 	tasks := []task.Task{
-		{Name: "API on the socket", Run: func(ctx context.Context) error { return a.server.Serve(ctx, a.socket) }},
-		{Name: "API objects", Run: func(ctx context.Context) error { a.objects.Run(ctx); return nil }},
+		{Name: "API on the socket", Run: func(ctx context.Context) error { return s.api.Serve(ctx, s.socket) }},
+		{Name: "API objects", Run: func(ctx context.Context) error { s.objects.Run(ctx); return nil }},
 	}
-	if a.secure != nil {
-		log.Info("the API is served over TLS", "address", a.secure.Addr().String())
-		tasks = append(tasks, task.Task{Name: "API over TLS", Run: func(ctx context.Context) error { return a.server.ServeTLS(ctx, a.secure) }})
+	if s.secure != nil {
+		log.Info("the API is served over TLS", "address", s.secure.Addr().String())
+		tasks = append(tasks, task.Task{Name: "API over TLS", Run: func(ctx context.Context) error { return s.api.ServeTLS(ctx, s.secure) }})
 	}
 	return tasks
 }

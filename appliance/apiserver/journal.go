@@ -1,4 +1,4 @@
-package appliance
+package apiserver
 
 import (
 	"svcctl.io/svcctl/api/wire"

@@ -1,0 +1,455 @@
+package script_test
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"svcctl.io/svcctl/appliance/netlab"
+	"svcctl.io/svcctl/appliance/test/script"
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/kernel"
+)
+
+var update = flag.Bool("update", false, "rewrite the expected sections of scripts")
+
+// binary is the program under test, built once.
+var binary string
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	flag.Parse()
+	if os.Geteuid() != 0 {
+		return m.Run() // wire scripts skip, or fail when they must not
+	}
+	dir, err := os.MkdirTemp("", "svcctl-script-")
+	if err == nil {
+		defer os.RemoveAll(dir)
+		binary, err = netlab.Build(dir)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
+}
+
+// TestWire runs the scripts of mode wire: svcctl in a network namespace of its own, as many
+// at a time as there are CPUs.
+func TestWire(t *testing.T) {
+	script.Run(t, "testdata", script.Mode{
+		Name: "wire", New: newWire, Update: *update,
+		Commands: map[string]script.Command{
+			"svcctl":    svcctl,
+			"conntrack": conntrack,
+			"dial":      dial,
+			"echo":      echo,
+			"dns":       dns,
+			"http":      httpGet,
+			"on":        on,
+			"serve":     serve,
+			"mangle":    mangle,
+		},
+	})
+}
+
+// TestNetworksAgree: the scripts' picture of the network is what netlab makes.
+func TestNetworksAgree(t *testing.T) {
+	w := newWire(t, t.TempDir(), nil).(*wire)
+	for _, h := range script.Hosts {
+		made := w.host(h.Name)
+		if got := [2]netip.Addr{made.Addr4(), made.Addr6()}; got != h.Addresses {
+			t.Errorf("host %s has the addresses %v, scripts say %v", h.Name, got, h.Addresses)
+		}
+		for network, ports := range script.Ports {
+			for _, port := range ports {
+				if !h.Serves(network, port) && network != "tcp" {
+					continue // silence would have to be waited for
+				}
+				_, err := w.GW1.Ask(network, netip.AddrPortFrom(made.Addr4(), port), patient)
+				if got := err == nil; got != h.Serves(network, port) {
+					t.Errorf("host %s answers %s/%d: %t (%v), scripts say %t", h.Name, network, port, got, err, !got)
+				}
+			}
+		}
+	}
+}
+
+// wire is a script.Box of the program and real packets.
+type wire struct {
+	*netlab.Standard
+	t       testing.TB
+	svcctl  *netlab.Appliance
+	kernel  *kernel.Conn
+	monitor *netlab.Monitor
+	open    map[string]*netlab.Conn
+	began   time.Time // of the command that is tried again
+}
+
+// patient waits for answers that must come: a busy machine may take its time.
+var patient = netlab.Within(20 * time.Second)
+
+func newWire(t testing.TB, _ string, flags script.Flags) script.Box {
+	s := netlab.NewStandard(t)
+	k, err := kernel.Open(kernel.Options{NetNS: s.GW1.Namespace()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &wire{
+		Standard: s, t: t, svcctl: s.GW1.Appliance(binary, flags.Args()...), kernel: k,
+		monitor: s.GW1.Monitor(), open: map[string]*netlab.Conn{},
+	}
+	t.Cleanup(func() {
+		for _, c := range w.open {
+			c.Close()
+		}
+		if err := k.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+func (w *wire) host(name string) *netlab.Host {
+	for _, h := range []*netlab.Host{w.GW1, w.IN, w.EXT, w.BLK, w.Near, w.L1, w.L2, w.R1, w.R2} {
+		if h.Name == name {
+			return h
+		}
+	}
+	w.t.Fatalf("no host is called %q", name)
+	return nil
+}
+
+func (w *wire) Write(name, content string) { w.svcctl.Manifests.Write(name, content) }
+func (w *wire) Remove(name string)         { w.svcctl.Manifests.Remove(name) }
+func (w *wire) Stop()                      { w.svcctl.Stop() }
+func (w *wire) Kill()                      { w.svcctl.Kill() }
+func (w *wire) Socket() string             { return w.svcctl.Socket }
+func (w *wire) Flush()                     { w.GW1.Nft("flush", "ruleset") }
+
+// Start implements script.Box. The status is published after the log says that everything is
+// programmed.
+func (w *wire) Start() {
+	w.svcctl.Start()
+	if err := w.Sync(); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// Sync implements script.Box.
+func (w *wire) Sync() error {
+	if _, stderr, code := w.svcctl.Svcctl("wait", "--timeout", "25s"); code != 0 {
+		return fmt.Errorf("svcctl wait: exit code %d: %s", code, stderr)
+	}
+	return nil
+}
+
+// Again implements script.Box.
+func (w *wire) Again(attempt int) bool {
+	if attempt == 1 {
+		w.began = time.Now()
+	}
+	time.Sleep(20 * time.Millisecond)
+	return time.Since(w.began) < time.Minute
+}
+
+// Ruleset implements script.Box.
+func (w *wire) Ruleset() (nft.Ruleset, error) {
+	ruleset, _, err := w.kernel.Read()
+	return ruleset, err
+}
+
+// Transactions implements script.Box.
+func (w *wire) Transactions() (n int) {
+	for _, transaction := range w.monitor.Transactions() {
+		ours := func(c netlab.Change) bool { return c.Table == "ip svcctl" || c.Table == "ip6 svcctl" }
+		if transaction.Process == "svcctl" && slices.ContainsFunc(slices.Collect(maps.Keys(transaction.Changes)), ours) {
+			n++
+		}
+	}
+	w.monitor.Forget()
+	return n
+}
+
+// Empty implements script.Box.
+func (w *wire) Empty(family nft.Family, set string) {
+	kind := "map"
+	if ruleset, err := w.Ruleset(); err == nil && ruleset[family] != nil && ruleset[family].Sets[set] != nil && ruleset[family].Sets[set].Data == nil {
+		kind = "set"
+	}
+	w.GW1.Nft("flush", kind, family.String(), nft.TableName, set)
+}
+
+// Address implements script.Box.
+func (w *wire) Address(add bool, ifname, prefix string) {
+	if add {
+		w.GW1.AddAddr(ifname, prefix)
+	} else {
+		w.GW1.RemoveAddr(ifname, prefix)
+	}
+}
+
+// Outcomes implements script.Box: enough connections that an outcome which has an equal
+// share is missed with a chance of less than 1 in 10¹².
+func (w *wire) Outcomes(q script.Question, expected int) []script.Outcome {
+	if q.Network == "ping" {
+		return []script.Outcome{outcome(q, netlab.Reply{}, w.host(q.From).Ping(q.To.Addr(), within(q)))}
+	}
+	first := w.Ask(q, 1)
+	if first[0].Server == "" || q.Port != 0 { // many refusals, or the same flow, say no more
+		return first
+	}
+	n := 30 * max(1, expected)
+	if expected == 1 {
+		n = 20
+	}
+	return append(first, w.Ask(q, max(n, q.Clients))...)
+}
+
+// Ask implements script.Box.
+func (w *wire) Ask(q script.Question, n int) []script.Outcome {
+	outcomes := make([]script.Outcome, n)
+	netlab.AskEach(n, func(i int) (netlab.Reply, error) {
+		reply, err := w.ask(q, i)
+		outcomes[i] = outcome(q, reply, err)
+		return reply, err
+	})
+	return outcomes
+}
+
+// ask asks once. Datagrams may get lost, as when two flows are masqueraded to one port at the
+// same time and the kernel drops the second, so clients of them try again.
+func (w *wire) ask(q script.Question, i int) (reply netlab.Reply, err error) {
+	tries := 3
+	if q.Network == "tcp" || q.Silent {
+		tries = 1
+	}
+	for range tries {
+		if reply, err = w.host(q.From).Ask(q.Network, q.To, options(q, i)...); netlab.RefusalOf(err) != netlab.Timeout {
+			break
+		}
+	}
+	return reply, err
+}
+
+func options(q script.Question, i int) []netlab.Option {
+	options := []netlab.Option{within(q)}
+	if addr := q.SourceOf(i); addr.IsValid() && addr != q.SourceOf(0) || q.Clients > 0 || q.Source.IsValid() {
+		options = append(options, netlab.From(addr))
+	}
+	if q.Port != 0 {
+		options = append(options, netlab.FromPort(q.Port))
+	}
+	return options
+}
+
+// within is how long an answer is waited for.
+func within(q script.Question) netlab.Option {
+	switch {
+	case q.Silent:
+		return netlab.Within(2 * time.Second)
+	case q.Network != "tcp":
+		return netlab.Within(7 * time.Second)
+	}
+	return patient
+}
+
+// outcome is an answer, or why there is none, in the words of scripts.
+func outcome(q script.Question, reply netlab.Reply, err error) script.Outcome {
+	var f *netlab.Failure
+	switch {
+	case err == nil && q.Network == "ping":
+		return script.Outcome{Word: script.EchoReply}
+	case err == nil:
+		return script.Answered(q, reply.At, reply.Client.Addr())
+	case !errors.As(err, &f):
+		return script.Outcome{Word: err.Error()}
+	case f.Refusal == netlab.Refused:
+		return script.Outcome{Word: script.Refused}
+	case f.Refusal == netlab.Timeout:
+		return script.Outcome{Word: script.Timeout}
+	case f.PortUnreachable():
+		return script.Outcome{Word: script.PortUnreachable}
+	case f.Refusal == netlab.Unreachable && (f.From.Is4() && f.Type == 3 && f.Code == 1 || f.From.Is6() && f.Type == 1 && f.Code == 3):
+		return script.Outcome{Word: script.HostUnreachable}
+	}
+	return script.Outcome{Word: f.Error()}
+}
+
+// svcctl: svcctl VERB ARGS... runs the program against the appliance. Names of sections of
+// the script become paths.
+func svcctl(s *script.Session, args []string) error {
+	w := s.Box().(*wire)
+	for i, arg := range args {
+		if _, err := os.Stat(s.Path(arg)); err == nil && !strings.HasPrefix(arg, "-") {
+			args[i] = s.Path(arg)
+		}
+	}
+	stdout, stderr, code := "", "", 0
+	if offline := []string{"plan", "version"}; slices.Contains(offline, args[0]) {
+		out, errOut, err := w.GW1.Run(binary, args...)
+		if stdout, stderr = out, errOut; err != nil {
+			code = 1
+		}
+	} else {
+		stdout, stderr, code = w.svcctl.Svcctl(args[0], args[1:]...)
+	}
+	// Paths are of this run alone.
+	stdout = strings.ReplaceAll(stdout, w.svcctl.Manifests.Path+"/", "")
+	s.Printf("%s", stdout)
+	if code != 0 {
+		s.Printf("%s", stderr)
+		return fmt.Errorf("exit code %d: %s%s", code, stdout, stderr)
+	}
+	return nil
+}
+
+// conntrack: conntrack ARGS... -> N compares how many entries `conntrack -L ARGS...` lists.
+func conntrack(s *script.Session, args []string) error {
+	i := slices.Index(args, "->")
+	if i < 0 || i != len(args)-2 {
+		return errors.New("usage: conntrack ARGS... -> N")
+	}
+	want, err := strconv.Atoi(args[i+1])
+	if err != nil {
+		return err
+	}
+	text := strings.TrimSpace(s.Box().(*wire).GW1.Conntrack(append([]string{"-L"}, args[:i]...)...))
+	n := 0
+	if text != "" {
+		n = strings.Count(text, "\n") + 1
+	}
+	if n != want {
+		return fmt.Errorf("%d entries, want %d:\n%s", n, want, text)
+	}
+	return nil
+}
+
+// dial: dial NAME HOST ADDRESS:PORT -> EXPECTATION keeps a TCP connection open.
+func dial(s *script.Session, args []string) error {
+	if len(args) < 4 {
+		return errors.New("usage: dial NAME HOST ADDRESS:PORT -> EXPECTATION")
+	}
+	q, e, err := script.ParseAsk(args[1:])
+	if err != nil {
+		return err
+	}
+	w := s.Box().(*wire)
+	conn, err := w.host(q.From).Dial(q.To, options(q, 0)...)
+	var reply netlab.Reply
+	if err == nil {
+		reply, w.open[args[0]] = conn.Reply, conn
+	}
+	return e.Check([]script.Outcome{outcome(q, reply, err)})
+}
+
+// echo: echo NAME -> ok|reset|timeout sends a line over an open connection.
+func echo(s *script.Session, args []string) error {
+	conn := s.Box().(*wire).open[args[0]]
+	if conn == nil || len(args) != 3 || args[1] != "->" {
+		return errors.New("usage: echo NAME -> ok|reset|timeout, after dial")
+	}
+	wait := patient
+	if args[2] == "timeout" {
+		wait = netlab.Within(2 * time.Second)
+	}
+	got := "ok"
+	if err := conn.Echo("hello", wait); err != nil {
+		got = map[netlab.Refusal]string{netlab.Reset: "reset", netlab.Timeout: "timeout"}[netlab.RefusalOf(err)]
+		if got == "" {
+			got = err.Error()
+		}
+	}
+	if got != args[2] {
+		return fmt.Errorf("%s, want %s", got, args[2])
+	}
+	return nil
+}
+
+// dns: dns HOST SERVER NAME TYPE -> STATUS [DATA, ...] asks with dig; answers are sorted.
+func dns(s *script.Session, args []string) error {
+	if len(args) < 6 || args[4] != "->" {
+		return errors.New("usage: dns HOST SERVER NAME TYPE -> STATUS [DATA, ...]")
+	}
+	out, _, err := s.Box().(*wire).host(args[0]).Run("dig", "-r", "+time=10", "+tries=3", "+noall", "+comments", "+answer", "@"+args[1], args[2], args[3])
+	if err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
+	}
+	status := ""
+	var data []string
+	for line := range strings.Lines(out) {
+		if _, after, found := strings.Cut(line, "status: "); found {
+			status, _, _ = strings.Cut(after, ",")
+		}
+		if fields := strings.Fields(line); len(fields) > 4 && !strings.HasPrefix(line, ";") {
+			data = append(data, strings.Join(fields[4:], " "))
+		}
+	}
+	slices.Sort(data)
+	got, want := strings.TrimSpace(status+" "+strings.Join(data, ", ")), strings.Join(args[5:], " ")
+	if got != want {
+		return fmt.Errorf("got %s, want %s\n%s", got, want, out)
+	}
+	return nil
+}
+
+// httpGet: http HOST ADDRESS:PORT PATH -> CODE prints the body.
+func httpGet(s *script.Session, args []string) error {
+	if len(args) != 5 || args[3] != "->" {
+		return errors.New("usage: http HOST ADDRESS:PORT PATH -> CODE")
+	}
+	to, err := netip.ParseAddrPort(args[1])
+	if err != nil {
+		return err
+	}
+	answer, err := s.Box().(*wire).host(args[0]).Get(to, args[2])
+	if err != nil {
+		return err
+	}
+	s.Printf("%s\n", answer.Body)
+	if strconv.Itoa(answer.Status) != args[4] {
+		return fmt.Errorf("status %d, want %s: %s", answer.Status, args[4], answer.Body)
+	}
+	return nil
+}
+
+// on: on HOST PROGRAM ARGS... runs a program on a host.
+func on(s *script.Session, args []string) error {
+	if len(args) < 2 {
+		return errors.New("usage: on HOST PROGRAM ARGS...")
+	}
+	stdout, _, err := s.Box().(*wire).host(args[0]).Run(args[1], args[2:]...)
+	s.Printf("%s", stdout)
+	return err
+}
+
+// serve: serve HOST tcp|udp ADDRESS:PORT has a program listen there.
+func serve(s *script.Session, args []string) error {
+	if len(args) != 3 {
+		return errors.New("usage: serve HOST tcp|udp ADDRESS:PORT")
+	}
+	at, err := netip.ParseAddrPort(args[2])
+	if err == nil {
+		s.Box().(*wire).host(args[0]).ServeAt(args[1], at)
+	}
+	return err
+}
+
+// mangle: mangle SECTION NAME overwrites a manifest in place, as a careless program does.
+func mangle(s *script.Session, args []string) error {
+	if len(args) != 2 {
+		return errors.New("usage: mangle SECTION NAME")
+	}
+	s.Box().(*wire).svcctl.Manifests.WriteInPlace(filepath.Base(args[1]), s.File(args[0]))
+	return nil
+}
