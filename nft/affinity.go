@@ -44,6 +44,12 @@ func (p *compiledPort) unansweredMap(pool Pool) Set {
 	}
 }
 
+// members is the set of a pool's endpoints. One that has left may still answer connections
+// that were begun before, and nobody must be remembered for it then.
+func (p *compiledPort) members(pool Pool) Set {
+	return Set{Name: "members" + pools[pool].qualifier + "/" + p.ID, Key: dataEndpoint}
+}
+
 // inBothPools is the set of the endpoints that serve both pools. Neither pool holds the
 // other: hints and fallbacks choose for each by itself.
 func (p *compiledPort) inBothPools() Set { return Set{Name: "both-pools/" + p.ID, Key: dataEndpoint} }
@@ -87,7 +93,10 @@ func (p *compiledPort) addAffinity(f *fragment, box *Box) {
 	used := p.usedPools()
 	for pool := range NumPools {
 		if used[pool] {
-			f.sets = append(f.sets, p.affinityMap(pool), p.unansweredMap(pool))
+			f.sets = append(f.sets, p.affinityMap(pool), p.unansweredMap(pool), p.members(pool))
+			for _, ap := range p.slots[pool] {
+				f.elements = append(f.elements, placed{p.members(pool).Name, AddrPortData(ap), ""})
+			}
 		}
 	}
 	both := p.endpointsInBothPools()
@@ -201,7 +210,7 @@ const (
 // where a packet goes on for which that is all.
 //
 //	ip saddr . th sport @both-pools/default/web update @affinity-local/default/web { ... }
-//	update @affinity/default/web { ip daddr timeout 3h : ip saddr . th sport }
+//	ip saddr . th sport @members/default/web update @affinity/default/web { ip daddr timeout 3h : ip saddr . th sport }
 func (p *compiledPort) note(box *Box, fe *Frontend, by noting, end Verdict) []Rule {
 	inside, outside := p.update(fe.Inside.Pool, by), p.update(fe.Outside.Pool, by)
 	var rules []Rule
@@ -211,18 +220,22 @@ func (p *compiledPort) note(box *Box, fe *Frontend, by noting, end Verdict) []Ru
 			Rule{both, p.update(PoolCluster, by)},
 			Rule{both, p.update(PoolLocal, by), end})
 	}
-	if fe.Inside.Pool == fe.Outside.Pool {
-		return append(rules, Rule{inside})
-	}
 	client, local := Saddr, Statement(MatchLocalSource{})
+	var toInside, toOutside Rule // what must hold of an endpoint in either pool
 	if by == byAnswer {
 		client, local = Daddr, MatchLocalDest{}
+		toInside = Rule{MatchSet{Key: inside.Data, Set: p.members(fe.Inside.Pool).Name}}
+		toOutside = Rule{MatchSet{Key: outside.Data, Set: p.members(fe.Outside.Pool).Name}}
 	}
-	rules = append(rules, Rule{local, inside, end})
-	for _, match := range insideClients(p.Family, box, client) {
-		rules = append(rules, Rule{match, inside, end})
+	if fe.Inside.Pool != fe.Outside.Pool {
+		for _, match := range append([]Statement{local}, insideClients(p.Family, box, client)...) {
+			rules = append(rules, with(with(Rule{match}, toInside...), []Statement{inside, end}...))
+			if toInside != nil {
+				rules = append(rules, Rule{match, end})
+			}
+		}
 	}
-	return append(rules, Rule{outside})
+	return append(rules, with(toOutside, Statement(outside)))
 }
 
 func (p *compiledPort) update(pool Pool, by noting) Update {

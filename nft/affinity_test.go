@@ -123,6 +123,28 @@ func TestAffinityKeepsToThePool(t *testing.T) {
 	}
 }
 
+// TestAffinityOfAnEndpointThatLeft: its answer to what was begun before must not bind the
+// client to it.
+func TestAffinityOfAnEndpointThatLeft(t *testing.T) {
+	const client, left, stays = "203.0.113.2", "10.180.0.1:80", "10.181.0.2:80"
+	for name, to := range map[string]string{"the same pool for all": "10.96.0.10:80", "another pool for clients from outside": "198.51.100.4:80"} {
+		t.Run(name, func(t *testing.T) {
+			s := newSticky(t, stickyPort(addrPorts(left, stays), addrPorts(left, stays)))
+			p, r := s.try(client, to, 0)
+			if r.Dst.String() != left {
+				t.Fatalf("went to %s", r.Dst)
+			}
+			s.host.Ruleset = newSticky(t, stickyPort(addrPorts(stays), addrPorts(stays))).host.Ruleset
+			s.host.Answer(p, r)
+			for _, set := range []string{"affinity/default/web", "affinity-local/default/web"} {
+				if known := s.host.Learnt(IPv4, set); len(known) != 0 {
+					t.Errorf("%s has %q", set, known)
+				}
+			}
+		})
+	}
+}
+
 // TestAffinityOnTheHostsAddress: an address of the host, on which node ports answer, may
 // have a frontend too.
 func TestAffinityOnTheHostsAddress(t *testing.T) {
