@@ -58,13 +58,14 @@ var edges = map[string][]string{
 	"appliance/env":        {"store/object"},
 	"appliance/healthport": {"api"},
 	"appliance/checkup":    {},
+	"appliance/logqueue":   {},
 	"appliance/metrics":    {"api"},
 	"appliance/node":       {},
 	"appliance/relay":      {},
 	"appliance/resolve":    {"nft", "store/object"},
 	"appliance/sockets":    {},
 	"appliance": {
-		"api", "api/auth", "api/rest", "api/wire", "appliance/checkup", "appliance/conntrack", "appliance/dns", "appliance/endpoints", "appliance/env", "appliance/healthport", "appliance/metrics", "appliance/node", "appliance/relay", "appliance/resolve", "appliance/sockets",
+		"api", "api/auth", "api/rest", "api/wire", "appliance/checkup", "appliance/conntrack", "appliance/dns", "appliance/endpoints", "appliance/env", "appliance/healthport", "appliance/logqueue", "appliance/metrics", "appliance/node", "appliance/relay", "appliance/resolve", "appliance/sockets",
 		"nft", "nft/kernel", "store", "store/alloc", "store/manifest", "store/object", "watch",
 	},
 	"appliance/bench":  {},               // benchmarks only
@@ -74,7 +75,7 @@ var edges = map[string][]string{
 	"appliance/soak":   {},               // tests only
 
 	"cmd/svcctl": {
-		"api/client", "api/diagnose", "api/jsonpath", "api/kind", "api/schema", "api/selector", "api/wire", "appliance", "store/manifest", "store/object",
+		"api/client", "api/diagnose", "api/jsonpath", "api/kind", "api/schema", "api/selector", "api/wire", "appliance", "appliance/logqueue", "store/manifest", "store/object",
 	},
 	"examples/demo": {},
 	".ci/report":    {},

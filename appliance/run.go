@@ -64,6 +64,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 	closers.add(k.Close)
 
 	m := metrics.New(cfg.Version)
+	m.LogDropped(cfg.LogQueue.Dropped)
 	a := &assembly{cfg: cfg, log: log, store: objects, kernel: k, metrics: m, brake: brake, memory: memory, barriers: make(chan chan struct{}), releases: make(chan chan int)}
 	if len(cfg.Manifests) > 0 {
 		if a.watcher, err = watch.New(watch.Config{Dirs: cfg.Manifests, LastGood: objects.LastGood(), Log: log}); err != nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/appliance"
+	"svcctl.io/svcctl/appliance/logqueue"
 	"svcctl.io/svcctl/store/manifest"
 )
 
@@ -21,6 +22,7 @@ type program struct {
 	version        string
 	stdin          io.Reader
 	stdout, stderr io.Writer
+	log            *logqueue.Queue // in front of stderr while the appliance runs; nil before
 	// asks tells whether somebody can answer a question on stdin; shows whether
 	// somebody watches stderr, and lists stdout; colour whether stdout takes colours.
 	asks, shows, lists, colour bool
