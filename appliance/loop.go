@@ -83,7 +83,7 @@ type inputs struct {
 	barriers  <-chan chan struct{} // closed once all snapshots before it are in the store
 	releases  <-chan chan int      // get how many held Services were let go
 	host      <-chan []checkup.Finding
-	beats     <-chan struct{} // the watchdog's
+	asks      <-chan struct{} // the watchdog wants a turn
 }
 
 // run steps until ctx is done. Its error is one that no retry can mend.
@@ -91,6 +91,7 @@ func (l *loop) run(ctx context.Context, in inputs) error {
 	retry := time.NewTimer(retryLast)
 	retry.Stop()
 	for {
+		l.watchdog.moved()
 		var barrier chan struct{}
 		var release chan int
 		select {
@@ -114,7 +115,7 @@ func (l *loop) run(ctx context.Context, in inputs) error {
 		case barrier = <-in.barriers:
 		case release = <-in.releases:
 		case l.host = <-in.host:
-		case <-in.beats:
+		case <-in.asks:
 			continue
 		}
 		l.drain(in)
@@ -148,6 +149,7 @@ func (l *loop) take(s *watch.Snapshot) {
 // drain takes everything else that has been heard of already, so that one step serves all.
 func (l *loop) drain(in inputs) {
 	for {
+		l.watchdog.moved()
 		select {
 		case s := <-in.snapshots:
 			l.take(s)
@@ -192,11 +194,11 @@ func (l *loop) step() {
 
 // converge is one round of store, plan and commit.
 func (l *loop) converge() (committed, error) {
-	l.watchdog.steps.Add(1)
+	l.watchdog.moved()
 	storeErr := l.syncFiles()
 	l.hearNews()
 	storeErr = errors.Join(storeErr, l.cluster.sync(l.facts))
-	l.watchdog.steps.Add(1)
+	l.watchdog.moved()
 	if why := l.waitsFor(); why != "" {
 		l.status.Ready, l.status.Reason = false, why
 		return committed{}, storeErr
@@ -206,7 +208,7 @@ func (l *loop) converge() (committed, error) {
 	if err != nil {
 		return committed{}, errors.Join(storeErr, err)
 	}
-	l.watchdog.steps.Add(1)
+	l.watchdog.moved()
 	var done committed
 	if !tr.Empty() || l.kernel.generation == 0 {
 		l.flows.Expect(l.planner.flows.Pending())

@@ -135,7 +135,7 @@ func (l *loop) quarantine(cause error, forget []nft.ForgetData) (committed, erro
 	}
 	suspects := l.planner.suspects()
 	bad, err := culprits(suspects, func(included []string) error {
-		l.watchdog.steps.Add(1)
+		l.watchdog.moved()
 		out := make(map[string]error, len(suspects))
 		for _, key := range suspects {
 			out[key] = nil

@@ -53,7 +53,8 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 	}
 	storeConfig.NodePort = newPortCheck(&cfg).check
 	storeConfig.ExternalIP = (&externalCheck{cfg: &cfg, read: node.Read}).check
-	objects, err := store.Open(engine, storeConfig)
+	calls := &slow{}
+	objects, err := store.Open(slowEngine{engine, calls}, storeConfig)
 	if err != nil {
 		return err
 	}
@@ -65,7 +66,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 
 	m := metrics.New(cfg.Version)
 	m.LogDropped(cfg.LogQueue.Dropped)
-	a := &assembly{cfg: cfg, log: log, store: objects, kernel: k, metrics: m, brake: brake, memory: memory, barriers: make(chan chan struct{}), releases: make(chan chan int)}
+	a := &assembly{cfg: cfg, log: log, store: objects, kernel: k, metrics: m, brake: brake, memory: memory, calls: calls, barriers: make(chan chan struct{}), releases: make(chan chan int)}
 	if len(cfg.Manifests) > 0 {
 		if a.watcher, err = watch.New(watch.Config{Dirs: cfg.Manifests, LastGood: objects.LastGood(), Log: log}); err != nil {
 			return err
@@ -137,6 +138,7 @@ type assembly struct {
 	events   *recorder
 	brake    *brake
 	memory   *memory // nil: it is not ours
+	calls    *slow
 	barriers chan chan struct{}
 	releases chan chan int
 }
@@ -170,16 +172,21 @@ func (a *assembly) serve(ctx context.Context, access *access, scrape net.Listene
 		tasks.Go(func() error { return cleaner.Run(ctx) })
 	}
 	host := make(chan []checkup.Finding)
-	in.host, in.beats = host, l.watchdog.beats
+	in.host, in.asks = host, l.watchdog.asks
 	tasks.Go(func() error { return a.watchHost(ctx, host) })
-	tasks.Go(func() error { return l.watchdog.run(ctx) })
+	// The watchdog outlives ctx: the loop may be stuck when the process is to stop.
+	watched, ended := context.WithCancel(context.WithoutCancel(ctx))
+	tasks.Go(func() error { return l.watchdog.run(watched) })
 	in.hosted = l.hosted.changed
 	tasks.Go(func() error { return l.hosted.run(ctx) })
 	if a.dns != nil {
 		l.names = &names{server: a.dns, store: a.store}
 		tasks.Go(func() error { return a.dns.Run(ctx) })
 	}
-	tasks.Go(func() error { return l.run(ctx, in) })
+	tasks.Go(func() error {
+		defer ended()
+		return l.run(ctx, in)
+	})
 	access.serve(ctx, tasks, a.log)
 	tasks.Go(func() error { return a.events.run(ctx) })
 	if scrape != nil {
@@ -205,14 +212,14 @@ func (a *assembly) loop() *loop {
 	planner.served = hosted.record
 	planner.occupied = newOccupied(a.log)
 	dog := a.watchdog()
-	planner.progress = func() { dog.steps.Add(1) }
+	planner.progress = dog.moved
 	return &loop{
 		cfg: a.cfg, log: a.log, store: a.store, metrics: a.metrics, state: a.state,
 		controllers: a.cfg.controllers(a.store),
 		cluster:     a.cfg.cluster(a.store),
 		planner:     planner,
 		hosted:      hosted,
-		kernel:      &programmer{kernel: a.kernel, log: a.log},
+		kernel:      &programmer{kernel: slowTable{a.kernel, a.calls}, log: a.log},
 		reporter:    &reporter{log: a.log, where: a.store.Location, events: a.events},
 		status:      a.firstStatus(),
 		brake:       a.brake,
@@ -233,9 +240,14 @@ func (a *assembly) watchdog() *watchdog {
 		a.log.Warn("the watchdog of systemd is not served", "err", err)
 	}
 	return &watchdog{
-		beats: make(chan struct{}), every: period / 3, log: a.log,
+		asks: make(chan struct{}, 1), calls: a.calls, cpu: readCPUTimes,
+		patience: stuckAfter, every: period / 3, log: a.log,
 		tell: func() { a.notify(daemon.SdNotifyWatchdog) },
-		exit: func() { os.Exit(stuckExit) },
+		dump: func(goroutines []byte) (string, error) { return writeDump(a.cfg.DataDir, time.Now(), goroutines) },
+		exit: func() {
+			a.cfg.LogQueue.Flush(time.Second)
+			os.Exit(stuckExit)
+		},
 	}
 }
 
