@@ -78,7 +78,7 @@ type inputs struct {
 	facts     <-chan node.Facts
 	changes   <-chan kernel.Change
 	accepted  <-chan struct{}      // the store has news
-	recheck   <-chan time.Time     // look again which programs listen on this host
+	listening <-chan []listener    // which programs listen at ports that Services have or wait for
 	hosted    <-chan struct{}      // the problems of the listeners are others
 	barriers  <-chan chan struct{} // closed once all snapshots before it are in the store
 	releases  <-chan chan int      // get how many held Services were let go
@@ -107,10 +107,8 @@ func (l *loop) run(ctx context.Context, in inputs) error {
 			}
 		case <-in.accepted:
 		case <-in.hosted:
-		case <-in.recheck:
-			if !l.recheck() {
-				continue
-			}
+		case list := <-in.listening:
+			l.heard(list)
 		case <-retry.C:
 		case barrier = <-in.barriers:
 		case release = <-in.releases:

@@ -74,6 +74,9 @@ func newPlanner() *planner {
 func (p *planner) anew() *planner {
 	n := newPlanner()
 	n.served, n.occupied, n.progress = p.served, p.occupied, p.progress
+	if n.occupied != nil {
+		n.occupied.reset()
+	}
 	return n
 }
 
@@ -127,10 +130,8 @@ type planned struct {
 // lose a frontend by that; a Service that is gone has none. box is the box, if it
 // changed.
 func (p *planner) resolve(objs objects, changed []string, box *nft.Box) map[string][]nft.ServicePort {
-	if p.occupied != nil {
-		p.occupied.known = false
-	}
 	changed = sortedOnce(changed)
+	p.occupied.begin(changed)
 	outputs := p.resolveAll(objs, changed)
 	affected := map[string]bool{}
 	for i, key := range changed {
@@ -154,15 +155,18 @@ func (p *planner) resolve(objs objects, changed []string, box *nft.Box) map[stri
 		if _, changedBefore := p.pending[key]; !changedBefore {
 			p.pending[key] = p.granted[key]
 		}
+		problems := append(out.Problems, granted.conflicts...)
+		p.occupied.record(key, p.granted[key].ports, granted.ports, problems)
 		p.granted[key] = grant{granted.ports, out.drain}
 		if len(granted.ports) == 0 {
 			delete(p.granted, key)
 		}
-		p.record(key, granted.ports, append(out.Problems, granted.conflicts...))
+		p.record(key, granted.ports, problems)
 		if p.served != nil {
 			p.served(key, out.Health, granted.ports)
 		}
 	}
+	p.occupied.tell()
 	p.flows.Update(box, connections)
 	return ports
 }
@@ -288,9 +292,7 @@ func (p *planner) allProblems() []resolve.Problem {
 	for _, key := range slices.Sorted(maps.Keys(p.problems)) {
 		all = append(all, p.problems[key]...)
 	}
-	if p.occupied != nil {
-		all = append(all, p.occupied.late...)
-	}
+	all = append(all, p.late()...)
 	slices.SortStableFunc(all, func(a, b resolve.Problem) int { return cmp.Compare(a.Object.String(), b.Object.String()) })
 	return all
 }

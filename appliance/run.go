@@ -155,9 +155,6 @@ func (a *assembly) serve(ctx context.Context, access *access, scrape net.Listene
 		return err
 	}
 	in := inputs{facts: facts, changes: changes, accepted: a.store.Changed(), barriers: a.barriers, releases: a.releases}
-	recheck := time.NewTicker(occupiedEvery)
-	defer recheck.Stop()
-	in.recheck = recheck.C
 	if a.watcher != nil {
 		in.snapshots = a.watcher.Snapshots()
 		tasks.Go(func() error { return a.watcher.Run(ctx) })
@@ -177,6 +174,9 @@ func (a *assembly) serve(ctx context.Context, access *access, scrape net.Listene
 	// The watchdog outlives ctx: the loop may be stuck when the process is to stop.
 	watched, ended := context.WithCancel(context.WithoutCancel(ctx))
 	tasks.Go(func() error { return l.watchdog.run(watched) })
+	programs := l.planner.occupied.watch
+	in.listening = programs.found
+	tasks.Go(func() error { return programs.run(ctx) })
 	in.hosted = l.hosted.changed
 	tasks.Go(func() error { return l.hosted.run(ctx) })
 	if a.dns != nil {
@@ -210,7 +210,7 @@ func (a *assembly) loop() *loop {
 	hosted := newListeners(a.log)
 	planner := newPlanner()
 	planner.served = hosted.record
-	planner.occupied = newOccupied(a.log)
+	planner.occupied = newOccupied(a.cfg.ServiceNodePortRange, a.log)
 	dog := a.watchdog()
 	planner.progress = dog.moved
 	return &loop{
