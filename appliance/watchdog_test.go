@@ -27,7 +27,7 @@ import (
 // watched runs a watchdog over a loop that the test plays, in a bubble. It says how often systemd
 // was told, after how long the watchdog ended the process (0: it did not), and what it logged and
 // dumped.
-func watched(t *testing.T, cpu func() (cpuTimes, error), play func(ctx context.Context, w *watchdog)) (told int, ended time.Duration, log, dump string) {
+func watched(t *testing.T, prepare func(w *watchdog), play func(ctx context.Context, w *watchdog)) (told int, ended time.Duration, log, dump string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -38,8 +38,8 @@ func watched(t *testing.T, cpu func() (cpuTimes, error), play func(ctx context.C
 		w.tell = func() { told++ }
 		w.dump = func(text []byte) (string, error) { dump = string(text); return "/data/stuck.txt", nil }
 		w.exit = func() { ended = time.Since(began) }
-		if cpu != nil {
-			w.cpu = cpu
+		if prepare != nil {
+			prepare(w)
 		}
 		go func() { _ = w.run(ctx) }()
 		play(ctx, w)
@@ -199,7 +199,7 @@ func TestP08_patienceIsMeasuredInCPUTime(t *testing.T) {
 		{"not known", func() (cpuTimes, error) { return nil, errors.New("no /proc") }, 11 * time.Minute, 10 * time.Minute},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			_, ended, _, _ := watched(t, test.cpu, func(context.Context, *watchdog) { time.Sleep(min(test.within, never) + time.Second) })
+			_, ended, _, _ := watched(t, func(w *watchdog) { w.cpu = test.cpu }, func(context.Context, *watchdog) { time.Sleep(min(test.within, never) + time.Second) })
 			if ended != 0 && ended < test.alive || ended > test.within || ended == 0 && test.within < never {
 				t.Errorf("ended after %v, want it between %v and %v", ended, test.alive, test.within)
 			}
@@ -234,8 +234,7 @@ func TestP08_dumpThatCannotBeWritten(t *testing.T) {
 		"hangs": func([]byte) (string, error) { time.Sleep(time.Hour); return "", nil },
 		"fails": func([]byte) (string, error) { return "", errors.New("no space left on device") },
 	} {
-		_, ended, log, _ := watched(t, nil, func(_ context.Context, w *watchdog) {
-			w.dump = dump
+		_, ended, log, _ := watched(t, func(w *watchdog) { w.dump = dump }, func(context.Context, *watchdog) {
 			time.Sleep(3 * time.Hour)
 		})
 		if ended == 0 || ended > stuckAfter+2*watchdogTick+lastWords || !strings.Contains(log, "err=") ||
