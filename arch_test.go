@@ -61,6 +61,7 @@ var edges = map[string][]string{
 	"appliance/env":        {"store/object"},
 	"appliance/healthport": {"api", "appliance/listen"},
 	"appliance/checkup":    {},
+	"appliance/logqueue":   {},
 	"appliance/metrics":    {"api"},
 	"appliance/node":       {},
 	"appliance/listen":     {},
@@ -69,7 +70,7 @@ var edges = map[string][]string{
 	"appliance/sockets":    {},
 	"appliance/apiserver":  {"api", "api/auth", "api/rest", "api/wire", "appliance/config", "appliance/env", "appliance/metrics", "appliance/task", "store", "store/object"},
 	"appliance/config": {
-		"appliance/control", "appliance/dns", "appliance/endpoints", "appliance/node", "appliance/resolve", "nft", "store", "store/alloc", "store/object",
+		"appliance/control", "appliance/dns", "appliance/endpoints", "appliance/logqueue", "appliance/node", "appliance/resolve", "nft", "store", "store/alloc", "store/object",
 	},
 	"appliance/parts": {
 		"appliance/conntrack", "appliance/dns", "appliance/healthport", "appliance/node", "appliance/reconcile", "appliance/relay", "appliance/resolve",
@@ -77,7 +78,7 @@ var edges = map[string][]string{
 	},
 	"appliance/reconcile": {
 		"api/wire", "appliance/checkup", "appliance/conntrack", "appliance/metrics", "appliance/node", "appliance/resolve", "appliance/sockets",
-		"nft", "nft/kernel", "store", "store/manifest", "store/object", "store/parallel", "watch",
+		"nft", "nft/kernel", "store", "store/engine", "store/manifest", "store/object", "store/parallel", "watch",
 	},
 	"appliance/task": {},
 	"appliance": {
@@ -93,7 +94,7 @@ var edges = map[string][]string{
 	"appliance/test/script": {"nft"}, // for tests only
 
 	"cmd/svcctl": {
-		"api/client", "api/diagnose", "api/jsonpath", "api/kube/selector", "api/wire", "appliance", "appliance/config", "store/kind", "store/manifest", "store/object", "store/schema",
+		"api/client", "api/diagnose", "api/jsonpath", "api/kube/selector", "api/wire", "appliance", "appliance/config", "appliance/logqueue", "store/kind", "store/manifest", "store/object", "store/schema",
 	},
 	"examples/demo": {},
 	".ci/report":    {},
@@ -113,7 +114,7 @@ var moreTestEdges = map[string][]string{
 	"appliance/conntrack":   {"nft/kernel"},
 	"appliance/control":     {"store/alloc", "store/engine"},
 	"appliance/parts":       {"store/engine"},
-	"appliance/reconcile":   {"appliance/config", "appliance/control", "appliance/apiserver", "appliance/endpoints", "appliance/task", "appliance/test/script", "api/rest", "store/engine"},
+	"appliance/reconcile":   {"appliance/config", "appliance/control", "api/rest", "appliance/apiserver", "appliance/config", "appliance/control", "appliance/endpoints", "appliance/logqueue", "appliance/task", "appliance/test/script", "store/engine"},
 	"cmd/svcctl":            {"api", "api/auth", "api/rest", "store", "store/alloc", "store/engine"},
 	"examples":              {"appliance", "appliance/config"},
 	"store/managedfields":   {"store/kind"},

@@ -33,7 +33,12 @@ type portCheck struct {
 }
 
 func newPortCheck(cfg *config.Config) *portCheck {
-	return &portCheck{read: sockets.Listening, owner: sockets.Owner, addrs: func() ([]netip.Addr, error) {
+	var ports sockets.Ports
+	for _, protocol := range []string{"tcp", "udp"} {
+		ports.AddRange(protocol, cfg.ServiceNodePortRange.First, cfg.ServiceNodePortRange.Last)
+	}
+	view := sockets.NewView()
+	return &portCheck{read: func() ([]sockets.Socket, error) { return view.Listening(&ports) }, owner: sockets.Owner, addrs: func() ([]netip.Addr, error) {
 		facts, err := node.Read()
 		return cfg.HostNodePortAddresses(&facts), err
 	}}

@@ -58,7 +58,8 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 	}
 	storeConfig.NodePort = newPortCheck(&cfg).check
 	storeConfig.ExternalIP = (&externalCheck{cfg: &cfg, read: node.Read}).check
-	objects, err := store.Open(engine, storeConfig)
+	calls := &reconcile.SlowCalls{}
+	objects, err := store.Open(calls.Engine(engine), storeConfig)
 	if err != nil {
 		return err
 	}
@@ -69,7 +70,8 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 	closers.add(k.Close)
 
 	m := metrics.New(cfg.Version)
-	a := &assembly{cfg: cfg, log: log, store: objects, kernel: k, metrics: m, removals: removals, memory: memory, barriers: make(chan chan struct{}), releases: make(chan chan int)}
+	m.LogDropped(cfg.LogQueue.Dropped)
+	a := &assembly{cfg: cfg, log: log, store: objects, kernel: k, metrics: m, removals: removals, memory: memory, calls: calls, barriers: make(chan chan struct{}), releases: make(chan chan int)}
 	if len(cfg.Manifests) > 0 {
 		if a.watcher, err = watch.New(watch.Config{Dirs: cfg.Manifests, LastGood: objects.LastGood(), Log: log}); err != nil {
 			return err
@@ -141,6 +143,7 @@ type assembly struct {
 	events   *control.Recorder
 	removals *reconcile.RemovalGuard
 	memory   *memory // nil: it is not ours
+	calls    *reconcile.SlowCalls
 	barriers chan chan struct{}
 	releases chan chan int
 }
@@ -170,10 +173,16 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 	}
 	dog := a.watchdog()
 	loop := a.loop(dog, follows)
+	// The watchdog outlives ctx: the loop may be stuck when the process is to stop.
+	watched, ended := context.WithCancel(context.WithoutCancel(ctx))
 	tasks := []task.Task{
-		{Name: "reconcile", Run: func(ctx context.Context) error { return loop.Run(ctx, in) }},
+		{Name: "reconcile", Run: func(ctx context.Context) error {
+			defer ended()
+			return loop.Run(ctx, in)
+		}},
 		{Name: "nf_tables monitor", Run: monitor.Run},
-		{Name: "watchdog", Run: dog.run},
+		{Name: "watchdog", Run: func(context.Context) error { return dog.Run(watched) }},
+		{Name: "listening programs", Run: loop.WatchPorts},
 		{Name: "host settings", Run: func(ctx context.Context) error { return a.watchHost(ctx, findings) }},
 		{Name: "events", Run: a.events.Run},
 		{Name: "notify systemd of the end", Run: func(ctx context.Context) error {
@@ -204,9 +213,9 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 }
 
 // loop makes the reconcile loop.
-func (a *assembly) loop(dog *watchdog, follows []reconcile.Part) *reconcile.Loop {
+func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part) *reconcile.Loop {
 	return reconcile.New(reconcile.Options{
-		Store: a.store, Kernel: a.kernel, Log: a.log,
+		Store: a.store, Kernel: a.calls.Kernel(a.kernel), Log: a.log,
 		Host:      func(facts *node.Facts) reconcile.Host { return hostOf(&a.cfg, facts) },
 		Watching:  a.watcher != nil,
 		Cluster:   control.NewClusterObjects(a.cfg.ClusterObjects(), a.store),
@@ -218,6 +227,7 @@ func (a *assembly) loop(dog *watchdog, follows []reconcile.Part) *reconcile.Loop
 			Reporter: &reconcile.Reporter{Log: a.log, Where: a.store.Location, Events: a.events},
 		},
 		Watchdog:     dog,
+		NodePorts:    reconcile.PortRange(a.cfg.ServiceNodePortRange),
 		HoldSentinel: a.kernel.HoldSentinel,
 		OnReady: func() {
 			a.notify(daemon.SdNotifyReady)
@@ -248,16 +258,19 @@ func (a *assembly) settle() {
 }
 
 // watchdog tells systemd that we live, three times in the period that it wants that in.
-func (a *assembly) watchdog() *watchdog {
+func (a *assembly) watchdog() *reconcile.Watchdog {
 	period, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
 		a.log.Warn("the watchdog of systemd is not served", "err", err)
 	}
-	return &watchdog{
-		beats: make(chan struct{}), every: period / 3, log: a.log,
-		tell: func() { a.notify(daemon.SdNotifyWatchdog) },
-		exit: func() { os.Exit(stuckExit) },
-	}
+	return reconcile.NewWatchdog(reconcile.WatchdogOptions{
+		Calls: a.calls, DataDir: a.cfg.DataDir, Log: a.log,
+		Every: period / 3, Tell: func() { a.notify(daemon.SdNotifyWatchdog) },
+		Exit: func() {
+			a.cfg.LogQueue.Flush(time.Second)
+			os.Exit(stuckExit)
+		},
+	})
 }
 
 // stuckExit is the exit code of a process that its own watchdog ends.

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+
+	"svcctl.io/svcctl/appliance/logqueue"
 )
 
 // Config is everything the appliance can be told. Its fields are the flags of
@@ -13,6 +15,9 @@ import (
 type Config struct {
 	// Version is the version of the program, as v0.1.0. It is not a flag.
 	Version string
+	// LogQueue is what the log is written through: its losses are a metric, and it is flushed
+	// before the process ends itself. Nil: the log is written directly. It is not a flag.
+	LogQueue *logqueue.Queue
 
 	// Manifests are the directories that are watched, read recursively (--manifests).
 	Manifests []string

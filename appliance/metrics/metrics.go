@@ -183,6 +183,14 @@ func (m *Metrics) Conntrack(entries, limit, insertFailed, dropped uint64) {
 	m.conntrackDropped.Set(float64(dropped))
 }
 
+// LogDropped shows what read gives, the lines that the log had no room for, which is asked at
+// each scrape. It is called once.
+func (m *Metrics) LogDropped(read func() uint64) {
+	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "svcctl_log_dropped_total",
+		Help: "Lines of the log that were dropped because nobody read it, or because it could not be written."},
+		func() float64 { return float64(read()) }))
+}
+
 // Held records how many Services are kept although they vanished from the manifests, and
 // how many the kernel refuses.
 func (m *Metrics) Held(removals, refused int) {

@@ -79,6 +79,7 @@ func TestManual(t *testing.T) {
 	m.APILoad(func() api.Load { return api.Load{} })
 	m.Connections(func() Connections { return Connections{} })
 	m.DNSAnswers([]string{"success"})("success")
+	m.LogDropped(func() uint64 { return 0 })
 	page, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {
 		t.Fatal(err)

@@ -42,21 +42,15 @@ type Options struct {
 	Parts     []Part
 	Removals  *RemovalGuard
 	Publisher *Publisher
-	Watchdog  Watchdog
+	Watchdog  *Watchdog
+	// NodePorts is the range of node ports: programs that listen in it are looked at together.
+	NodePorts PortRange
 
 	// HoldSentinel keeps established connections translated through a foreign flush
 	// (kernel.Conn.HoldSentinel).
 	HoldSentinel func() error
 	// OnReady is called once, when the first step has succeeded.
 	OnReady func()
-}
-
-// Watchdog looks after the loop.
-type Watchdog interface {
-	// Progress notes that the loop moves. It may be called from several goroutines.
-	Progress()
-	// Beats are taken by the loop when it has nothing else to do.
-	Beats() <-chan struct{}
 }
 
 // Endpoints is the controller of generated EndpointSlices.
@@ -112,8 +106,8 @@ func New(opts Options) *Loop {
 		opts: opts, log: opts.Log, planner: newPlanner(), wake: make(chan struct{}, 1),
 		applier: &applier{kernel: opts.Kernel, log: opts.Log},
 	}
-	l.planner.progress = opts.Watchdog.Progress
-	l.planner.occupied = newOccupied(opts.Log)
+	l.planner.progress = opts.Watchdog.moved
+	l.planner.occupied = newOccupied(opts.NodePorts, opts.Log)
 	l.applier.readEarly()
 	return l
 }
@@ -130,9 +124,8 @@ func (l *Loop) Wake() {
 func (l *Loop) Run(ctx context.Context, in Inputs) error {
 	retry := time.NewTimer(retryLast)
 	retry.Stop()
-	recheck := time.NewTicker(occupiedEvery)
-	defer recheck.Stop()
 	for {
+		l.opts.Watchdog.moved()
 		var barrier chan struct{}
 		var release chan int
 		select {
@@ -148,15 +141,13 @@ func (l *Loop) Run(ctx context.Context, in Inputs) error {
 			}
 		case <-l.opts.Store.Changed():
 		case <-l.wake:
-		case <-recheck.C:
-			if !l.recheck() {
-				continue
-			}
+		case list := <-l.listening():
+			l.heard(list)
 		case <-retry.C:
 		case barrier = <-in.Barriers:
 		case release = <-in.Releases:
 		case l.observed.findings = <-in.Findings:
-		case <-l.opts.Watchdog.Beats():
+		case <-l.opts.Watchdog.asks:
 			continue
 		}
 		l.drain(in)
@@ -179,6 +170,17 @@ func (l *Loop) Run(ctx context.Context, in Inputs) error {
 	}
 }
 
+// listening gives the programs that listen at ports that Services have or wait for.
+func (l *Loop) listening() <-chan []listener {
+	if l.planner.occupied == nil || l.planner.occupied.watch == nil {
+		return nil
+	}
+	return l.planner.occupied.watch.found
+}
+
+// WatchPorts looks for such programs until ctx is done, beside the loop.
+func (l *Loop) WatchPorts(ctx context.Context) error { return l.planner.occupied.watch.run(ctx) }
+
 // take notes a newer snapshot.
 func (l *Loop) take(s *watch.Snapshot) {
 	l.observed.snapshot, l.observed.unsynced = s, true
@@ -190,6 +192,7 @@ func (l *Loop) take(s *watch.Snapshot) {
 // drain takes all inputs that wait, so that one step serves them.
 func (l *Loop) drain(in Inputs) {
 	for {
+		l.opts.Watchdog.moved()
 		select {
 		case s := <-in.Snapshots:
 			l.take(s)
@@ -229,11 +232,11 @@ func (l *Loop) step() {
 
 // converge is one round of store, plan and commit.
 func (l *Loop) converge() (committed, error) {
-	l.opts.Watchdog.Progress()
+	l.opts.Watchdog.moved()
 	storeErr := l.syncFiles()
 	l.clearStoreSignal()
 	storeErr = errors.Join(storeErr, l.opts.Cluster.Sync(l.observed.facts))
-	l.opts.Watchdog.Progress()
+	l.opts.Watchdog.moved()
 	if l.waitsFor() != "" {
 		return committed{}, storeErr
 	}
@@ -242,7 +245,7 @@ func (l *Loop) converge() (committed, error) {
 	if err != nil {
 		return committed{}, errors.Join(storeErr, err)
 	}
-	l.opts.Watchdog.Progress()
+	l.opts.Watchdog.moved()
 	done, err := l.apply(tr, restored)
 	if err == nil {
 		l.healed(done)

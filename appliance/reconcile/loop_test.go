@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -90,18 +89,18 @@ func (r *rig) start() {
 			Board: r.board, Metrics: r.metrics, Dirs: r.cfg.Manifests, Status: wire.Status{Reason: "starting"},
 			Reporter: &Reporter{Log: log, Where: objects.Location},
 		},
-		Watchdog:     &counting{},
+		Watchdog:     NewWatchdog(WatchdogOptions{Calls: &SlowCalls{}, Log: log}),
 		HoldSentinel: func() error { r.held++; return nil },
 		OnReady:      func() { r.ready++ },
 	})
 	r.planner.occupied = nil
 }
 
-// counting is a Watchdog that counts.
-type counting struct{ moves atomic.Int64 }
-
-func (c *counting) Progress()              { c.moves.Add(1) }
-func (c *counting) Beats() <-chan struct{} { return nil }
+// watch gives the loop another watchdog.
+func (r *rig) watch(w *Watchdog) {
+	r.opts.Watchdog = w
+	r.planner.progress = w.moved
+}
 
 func (r *rig) host() {
 	r.observed.facts, r.observed.moved = &node.Facts{

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"time"
 
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/appliance/sockets"
@@ -15,83 +14,186 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// occupiedEvery is how often it is looked who listens on this host: a Service that waits
-// for a port has it so long after it was given up.
-const occupiedEvery = 5 * time.Second
-
 // occupied knows which programs of the box listen where Services answer. Who was there
 // first stays: a Service does not get a port at which a program listens, and a program
-// that comes later gets no clients from outside; both are told.
+// that comes later gets no clients from outside; both are told. A Service that asks for a port
+// is answered by a look at that moment; everything else is the matter of portWatch, beside the loop.
 type occupied struct {
-	read  func() ([]sockets.Socket, error)
+	look  func(*sockets.Ports) ([]sockets.Socket, error)
 	owner func(sockets.Socket) string
 	log   *slog.Logger
+	// nodePorts are looked at together, so that many Services at once cost one look.
+	nodePorts PortRange
+	watch     *portWatch
 
-	mu   sync.Mutex // Services are resolved several at once
-	list []sockets.Socket
-	// names are the programs of those that were asked about.
-	names map[sockets.Socket]string
-	// known says that list is of the plan under way.
-	known bool
+	mu sync.Mutex // Services are resolved several at once
+	// looked are the ports that the plan under way has looked at, and list who listens there.
+	looked sockets.Ports
+	list   []sockets.Socket
+	names  map[sockets.Socket]string // the programs of those that were in a Service's way
 	// before is what the kernel held before the first plan.
 	before nft.Ruleset
-	// late are the problems of Services at whose ports programs listen that came later.
-	late []resolve.Problem
+
+	served  map[hostPort]int    // node ports, with how many frontends have them
+	waiting map[string]struct{} // Services that wait for a port that a program has
+	waited  map[hostPort]struct{}
+	ports   sockets.Ports // those of served
+	dirty   bool          // portWatch does not know of served and waited yet
+	present []listener    // what portWatch has found
 }
 
-func newOccupied(log *slog.Logger) *occupied {
-	return &occupied{read: sockets.Listening, owner: sockets.Owner, log: log, names: map[sockets.Socket]string{}}
+// maxNames bounds the programs that are remembered: finding one takes a look at all processes.
+const maxNames = 256
+
+// PortRange is a range of ports, both ends included.
+type PortRange struct{ First, Last uint16 }
+
+// hostPort is a port of the host.
+type hostPort struct {
+	protocol string // as in sockets.Socket
+	port     uint16
 }
 
-// sockets are those that listen now; they are read once for a plan.
-func (o *occupied) sockets() []sockets.Socket {
-	if !o.known {
-		list, err := o.read()
-		if err != nil {
-			o.log.Warn("it is not known which programs listen on this host; Services may take ports away from them", "err", err)
-		}
-		o.list, o.known = list, true
-		maps.DeleteFunc(o.names, func(s sockets.Socket, _ string) bool { return !slices.Contains(list, s) })
+// newOccupied is one that looks at this host.
+func newOccupied(nodePorts PortRange, log *slog.Logger) *occupied {
+	view := sockets.NewView()
+	o := &occupied{look: view.Listening, owner: sockets.Owner, log: log, nodePorts: nodePorts, watch: newPortWatch(view.Listening, sockets.Owner, log)}
+	o.reset()
+	return o
+}
+
+// reset forgets all Services.
+func (o *occupied) reset() {
+	o.served, o.waiting, o.waited = map[hostPort]int{}, map[string]struct{}{}, map[hostPort]struct{}{}
+	o.ports, o.present, o.dirty = sockets.Ports{}, nil, true
+	o.names = map[sockets.Socket]string{}
+}
+
+// begin is called before these Services, which are sorted, are planned.
+func (o *occupied) begin(changed []string) {
+	if o == nil {
+		return
 	}
-	return o.list
+	if !o.looked.Empty() {
+		o.looked, o.list = sockets.Ports{}, nil
+	}
+	for key := range o.waiting {
+		if _, planned := slices.BinarySearch(changed, key); !planned {
+			return
+		}
+	}
+	if len(o.waited) > 0 { // those that still wait for a port will say so
+		clear(o.waited)
+		o.dirty = true
+	}
+}
+
+// record notes what a Service had of the host's ports, has now, and does not get.
+func (o *occupied) record(key string, had, has []nft.ServicePort, problems []resolve.Problem) {
+	if o == nil {
+		return
+	}
+	count := func(ports []nft.ServicePort, by int) {
+		for i := range ports {
+			for j := range ports[i].Frontends {
+				if fe := &ports[i].Frontends[j]; !fe.Addr.IsValid() {
+					o.count(hostPort{ports[i].Protocol.String(), fe.Port}, by)
+				}
+			}
+		}
+	}
+	count(has, 1)
+	count(had, -1)
+	if slices.ContainsFunc(problems, func(p resolve.Problem) bool { return p.Reason == resolve.ReasonPortInUse }) {
+		o.waiting[key] = struct{}{}
+	} else {
+		delete(o.waiting, key)
+	}
+}
+
+func (o *occupied) count(p hostPort, by int) {
+	before := o.served[p]
+	now := before + by
+	switch {
+	case now == 0:
+		delete(o.served, p)
+		o.ports.Remove(p.protocol, p.port)
+	default:
+		o.served[p] = now
+		o.ports.Add(p.protocol, p.port)
+	}
+	o.dirty = o.dirty || now == 0 || before == 0
+}
+
+// tell lets portWatch know which ports matter, if they are others now.
+func (o *occupied) tell() {
+	if o == nil || !o.dirty {
+		return
+	}
+	o.dirty = false
+	if len(o.waiting) == 0 {
+		clear(o.waited)
+	}
+	if o.watch != nil {
+		o.watch.want(o.ports, slices.Collect(maps.Keys(o.waited)))
+	}
 }
 
 // at finds a socket that the box's own traffic to an address and port would come to.
-func (o *occupied) at(proto nft.Protocol, addrs []netip.Addr, port uint16) (sockets.Socket, bool) {
-	for _, s := range o.sockets() {
-		if s.Protocol != proto.String() || s.Local.Port() != port {
-			continue
+func (o *occupied) at(protocol string, addrs []netip.Addr, port uint16) (sockets.Socket, bool) {
+	if !o.looked.Has(protocol, port) {
+		var ports sockets.Ports
+		ports.Add(protocol, port)
+		if o.nodePorts.First <= port && port <= o.nodePorts.Last {
+			ports.AddRange(protocol, o.nodePorts.First, o.nodePorts.Last)
+			o.looked.AddRange(protocol, o.nodePorts.First, o.nodePorts.Last)
 		}
-		if slices.ContainsFunc(addrs, func(a netip.Addr) bool { return s.Covers(netip.AddrPortFrom(a, port)) }) {
+		o.looked.Add(protocol, port)
+		list, err := o.look(&ports)
+		if err != nil {
+			o.log.Warn("it is not known which programs listen on this host; Services may take ports away from them", "err", err)
+		}
+		o.list = append(o.list, list...)
+	}
+	for _, s := range o.list {
+		if (listener{Socket: s}).covers(protocol, addrs, port) {
 			return s, true
 		}
 	}
 	return sockets.Socket{}, false
 }
 
-func (o *occupied) describe(s sockets.Socket) string {
-	who, known := o.names[s]
-	if !known {
-		if who = o.owner(s); who == "" {
-			who = "another program"
-		}
-		o.names[s] = who
-	}
-	return fmt.Sprintf("%s listens on %s", who, s)
-}
-
 // taken is resolve.Facts.Taken.
 func (p *planner) taken(f nft.Family, proto nft.Protocol, at netip.AddrPort) string {
 	o := p.occupied
+	if _, known := protocolsOf[proto.String()]; !known {
+		return ""
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.before.Serves(f, proto, at) || p.compiler.Serves(f, proto, at) {
 		return ""
 	}
-	if s, is := o.at(proto, p.addresses(f, at.Addr()), at.Port()); is {
-		return o.describe(s)
+	addrs := p.addresses(f, at.Addr())
+	s, is := o.at(proto.String(), addrs, at.Port())
+	if !is { // newer than what portWatch has found
+		o.present = slices.DeleteFunc(slices.Clone(o.present), func(l listener) bool { return l.covers(proto.String(), addrs, at.Port()) })
+		return ""
 	}
-	return ""
+	port := hostPort{proto.String(), at.Port()}
+	if _, known := o.waited[port]; !known {
+		o.waited[port] = struct{}{}
+		o.dirty = true
+	}
+	who, known := o.names[s]
+	if !known {
+		if len(o.names) > maxNames {
+			clear(o.names)
+		}
+		who = o.owner(s)
+		o.names[s] = who
+	}
+	return listener{s, who}.String()
 }
 
 // addresses are those that a frontend answers on.
@@ -102,48 +204,37 @@ func (p *planner) addresses(f nft.Family, addr netip.Addr) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(p.host.Box.NodePortAddresses), func(a netip.Addr) bool { return a.Is4() != (f == nft.IPv4) })
 }
 
-// recheck looks again which programs listen on this host, and reports whether that is news.
-func (l *Loop) recheck() bool {
+// heard takes who listens at the ports that Services have or wait for. Those that wait are
+// planned again.
+func (l *Loop) heard(list []listener) {
 	o := l.planner.occupied
-	if o == nil || !l.adopted {
-		return false
-	}
-	before := o.late
-	l.planner.again = l.planner.lookAgain()
-	return len(l.planner.again) > 0 || !slices.Equal(before, o.late)
+	o.present = list
+	l.planner.again = slices.Sorted(maps.Keys(o.waiting))
 }
 
 // protocolsOf are the protocols that sockets are known of.
 var protocolsOf = map[string]nft.Protocol{"tcp": nft.TCP, "udp": nft.UDP}
 
-// lookAgain reads the sockets anew. It gives the Services that wait for a port, and notes
-// whose ports programs listen at without avail.
-func (p *planner) lookAgain() (waiting []string) {
-	o := p.occupied
-	o.known, o.late = false, nil
-	for _, s := range o.sockets() {
-		proto := protocolsOf[s.Protocol]
+// late are the problems of Services at whose node ports programs listen that came later.
+func (p *planner) late() []resolve.Problem {
+	if p.occupied == nil {
+		return nil
+	}
+	var problems []resolve.Problem
+	for _, s := range p.occupied.present {
+		proto, port := protocolsOf[s.Protocol], s.Local.Port()
 		for _, f := range nft.Families {
-			at := netip.AddrPortFrom(netip.Addr{}, s.Local.Port())
-			if !p.compiler.Serves(f, proto, at) || !slices.ContainsFunc(p.addresses(f, netip.Addr{}), func(a netip.Addr) bool {
-				return s.Covers(netip.AddrPortFrom(a, s.Local.Port()))
-			}) {
+			at := netip.AddrPortFrom(netip.Addr{}, port)
+			if !p.compiler.Serves(f, proto, at) || !s.covers(s.Protocol, p.addresses(f, netip.Addr{}), port) {
 				continue
 			}
 			namespace, name, _ := cutKey(p.claims.Owner(f, proto, at))
-			o.late = append(o.late, resolve.Problem{
+			problems = append(problems, resolve.Problem{
 				Object: object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}, Field: "spec.ports",
 				Reason: resolve.ReasonPortInUse, Warning: true,
-				Message: fmt.Sprintf("%s, which is node port %d/%s of this Service: connections to the host's addresses do not reach it",
-					o.describe(s), s.Local.Port(), proto),
+				Message: fmt.Sprintf("%s, which is node port %d/%s of this Service: connections to the host's addresses do not reach it", s, port, proto),
 			})
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(p.problems)) {
-		inUse := func(q resolve.Problem) bool { return q.Reason == resolve.ReasonPortInUse }
-		if slices.ContainsFunc(p.problems[key], inUse) {
-			waiting = append(waiting, key)
-		}
-	}
-	return waiting
+	return problems
 }

@@ -22,14 +22,27 @@ func (p *programs) listen(protocol, local string) {
 	p.list = append(p.list, sockets.Socket{Protocol: protocol, Local: netip.MustParseAddrPort(local)})
 }
 
-// occupy has a rig look at these programs.
+// occupy has a rig look at these programs. The test plays portWatch, see recheck.
 func (r *rig) occupy(p *programs) {
-	r.planner.occupied = &occupied{
-		read:  func() ([]sockets.Socket, error) { p.reads++; return slices.Clone(p.list), p.err },
-		owner: func(sockets.Socket) string { return "nginx (pid 812)" },
-		log:   slog.New(slog.NewTextHandler(&r.logged, nil)),
-		names: map[sockets.Socket]string{},
+	log := slog.New(slog.NewTextHandler(&r.logged, nil))
+	look := func(ports *sockets.Ports) ([]sockets.Socket, error) {
+		p.reads++
+		return slices.DeleteFunc(slices.Clone(p.list), func(s sockets.Socket) bool { return !ports.Has(s.Protocol, s.Local.Port()) }), p.err
 	}
+	owner := func(sockets.Socket) string { return "nginx (pid 812)" }
+	o := &occupied{look: look, owner: owner, log: log, nodePorts: PortRange{30000, 32767}, watch: newPortWatch(look, owner, log)}
+	o.reset()
+	r.planner.occupied = o
+}
+
+// recheck is what portWatch does now and then. It reports whether that is news for the loop.
+func (r *rig) recheck() bool {
+	ports, waited := r.planner.occupied.watch.wanted()
+	list, news := r.planner.occupied.watch.seen(&ports, waited)
+	if news {
+		r.heard(list)
+	}
+	return news
 }
 
 // onPort is a Service with a node port.
@@ -64,13 +77,17 @@ func TestPortThatAProgramHas(t *testing.T) {
 		t.Errorf("problems:\n%s\nwant\n%s", got, want)
 	}
 	// While nothing changes, nothing is done.
-	if !r.recheck() {
-		t.Error("a Service that waits for a port is not tried again")
+	r.recheck()
+	r.step()
+	if r.recheck() {
+		t.Error("the same programs are news")
 	}
 	r.step()
 	r.want("!tcp . 30080")
 	p.list = p.list[1:]
-	r.recheck()
+	if !r.recheck() {
+		t.Error("a Service that waits for a port is not tried again")
+	}
 	r.step()
 	r.want("tcp . 30080")
 	if got := r.messages(); got != "" {
@@ -78,6 +95,25 @@ func TestPortThatAProgramHas(t *testing.T) {
 	}
 	if r.recheck() {
 		t.Error("there is nothing to look at again")
+	}
+}
+
+// A program that ends while the news of it is on its way did not come later than the Service.
+func TestProgramThatEndsAsItIsSeen(t *testing.T) {
+	r := newRig(t)
+	p := &programs{}
+	p.listen("tcp", "192.0.2.1:30080")
+	r.occupy(p)
+	r.host()
+	r.write("a.yaml", onPort("a", "10.96.0.10", "30080"))
+	r.step()
+	r.want("!tcp . 30080")
+	r.recheck()
+	p.list = nil
+	r.step()
+	r.want("tcp . 30080")
+	if got := r.messages(); got != "" {
+		t.Errorf("problems: %s", got)
 	}
 }
 

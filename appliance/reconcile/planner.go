@@ -106,10 +106,8 @@ type planned struct {
 // resolve gives the ports of the Services that changed and of those that gain or lose a frontend
 // by that; a Service that is gone has none.
 func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.ServicePort {
-	if p.occupied != nil {
-		p.occupied.known = false
-	}
 	changed = sortedOnce(changed)
+	p.occupied.begin(changed)
 	outputs := p.resolveAll(objs, changed)
 	affected := map[string]bool{}
 	for i, key := range changed {
@@ -136,9 +134,12 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 		ports[key] = granted[i]
 		svc := Service{Key: key, Ports: granted[i], Health: out.Health, Drain: out.drain}
 		p.planned[key] = svc
+		problems := append(out.Problems, conflicts[i]...)
+		p.occupied.record(key, p.quarantine.now[key].Ports, granted[i], problems)
 		p.quarantine.granted(svc)
-		p.record(key, granted[i], append(out.Problems, conflicts[i]...))
+		p.record(key, granted[i], problems)
 	}
+	p.occupied.tell()
 	return ports
 }
 
@@ -240,9 +241,7 @@ func (p *planner) allProblems() []resolve.Problem {
 	for _, key := range slices.Sorted(maps.Keys(p.problems)) {
 		all = append(all, p.problems[key]...)
 	}
-	if p.occupied != nil {
-		all = append(all, p.occupied.late...)
-	}
+	all = append(all, p.late()...)
 	slices.SortStableFunc(all, func(a, b resolve.Problem) int { return cmp.Compare(a.Object.String(), b.Object.String()) })
 	return all
 }

@@ -6,7 +6,9 @@
 // of this process itself. TCP and UDP only: SCTP sockets are told by a kernel module that
 // may not be there.
 //
-//	list, err := sockets.Listening()
+//	var ports sockets.Ports
+//	ports.AddRange("tcp", 30000, 32767)
+//	list, err := sockets.NewView().Listening(&ports)
 //	for _, s := range list {
 //		fmt.Println(s, "belongs to", sockets.Owner(s))
 //	}

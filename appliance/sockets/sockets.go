@@ -1,11 +1,13 @@
 package sockets
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -20,7 +22,8 @@ type Socket struct {
 	// BothFamilies says that the unspecified IPv6 address stands for IPv4 too.
 	BothFamilies bool
 
-	inode uint32
+	inode  uint32
+	cookie uint64 // tells it from every other socket there ever was
 }
 
 // String is "tcp 0.0.0.0:80".
@@ -38,45 +41,93 @@ func (s Socket) Covers(at netip.AddrPort) bool {
 	return local == at.Addr()
 }
 
-// The kinds of sockets that listen: TCP's in state LISTEN, and UDP's that are bound and not
-// connected, which the kernel calls CLOSE.
-var kinds = []struct {
+// Compare orders sockets by where they listen, and those that listen at the same place, as workers of a
+// server do, in an order that does not change.
+func (s Socket) Compare(other Socket) int {
+	return cmp.Or(cmp.Compare(s.Protocol, other.Protocol), s.Local.Compare(other.Local), cmp.Compare(s.cookie, other.cookie))
+}
+
+// kind is a protocol, and the state that its sockets are in when they listen.
+type kind struct {
 	name            string
 	protocol, state uint8
-}{
+}
+
+// The kinds of sockets that listen: TCP's in state LISTEN, and UDP's that are bound and not
+// connected, which the kernel calls CLOSE.
+var kinds = [...]kind{
 	{"tcp", unix.IPPROTO_TCP, unix.BPF_TCP_LISTEN},
 	{"udp", unix.IPPROTO_UDP, unix.BPF_TCP_CLOSE},
 }
 
-// Listening lists the sockets of the calling thread's network namespace that listen,
-// without those of this process. Where the kernel cannot tell about a protocol, which
-// takes a module (tcp_diag, udp_diag), none of it are listed.
-func Listening() ([]Socket, error) {
-	all, err := listening()
+// maxJudged bounds what a View remembers.
+const maxJudged = 4096
+
+// View lists the sockets of other programs. It remembers which are this process's own, so that it
+// looks for those among its descriptors, of which there may be thousands, once for each socket. It
+// may be used by several at a time.
+type View struct {
+	mu     sync.Mutex
+	judged map[uint64]bool // whether the socket is our own, by its cookie
+}
+
+// NewView is a View that has seen nothing yet.
+func NewView() *View { return &View{judged: map[uint64]bool{}} }
+
+// Listening lists the sockets of the calling thread's network namespace that listen on one of these
+// ports, without those of this process. Where the kernel cannot tell about a protocol, which
+// takes a module (tcp_diag, udp_diag), none of it are listed. The kernel sends those between the
+// lowest and the highest port, so it is cheap on hosts with many sockets elsewhere.
+func (v *View) Listening(ports *Ports) ([]Socket, error) {
+	all, err := listening(ports)
 	if err != nil {
 		return nil, err
 	}
-	own, err := inodesOf("self")
-	if err != nil {
-		return nil, fmt.Errorf("list the sockets of this process: %w", err)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if err := v.judge(all); err != nil {
+		return nil, err
 	}
-	return slices.DeleteFunc(all, func(s Socket) bool { return slices.Contains(own, s.inode) }), nil
+	return slices.DeleteFunc(all, func(s Socket) bool { return v.judged[s.cookie] }), nil
 }
 
-func listening() ([]Socket, error) {
+// judge finds out which of the sockets are our own.
+func (v *View) judge(all []Socket) error {
+	known := func(s Socket) bool { _, known := v.judged[s.cookie]; return known }
+	if !slices.ContainsFunc(all, func(s Socket) bool { return !known(s) }) {
+		return nil
+	}
+	if len(v.judged) > maxJudged {
+		clear(v.judged)
+	}
+	own, err := inodesOf("self")
+	if err != nil {
+		return fmt.Errorf("list the sockets of this process: %w", err)
+	}
+	for _, s := range all {
+		if !known(s) {
+			v.judged[s.cookie] = slices.Contains(own, s.inode)
+		}
+	}
+	return nil
+}
+
+func listening(ports *Ports) ([]Socket, error) {
 	var all []Socket
-	for _, kind := range kinds {
+	for i, kind := range kinds {
+		first, last, ok := ports.bounds(i)
+		if !ok {
+			continue
+		}
 		for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-			request := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
-			request.AddData(diagRequest{family, kind.protocol, 1 << kind.state})
-			messages, err := request.Execute(unix.NETLINK_INET_DIAG, 0)
+			messages, err := request(kind, family, first, last)
 			switch {
 			case errors.Is(err, unix.ENOENT): // no such module
 			case err != nil && !errors.Is(err, netlink.ErrDumpInterrupted):
 				return nil, fmt.Errorf("list the %s sockets that listen: %w", kind.name, err)
 			}
 			for _, m := range messages {
-				if s, ok := parse(m); ok {
+				if s, ok := parse(m); ok && ports.has(i, s.Local.Port()) {
 					s.Protocol = kind.name
 					all = append(all, s)
 				}
@@ -84,6 +135,39 @@ func listening() ([]Socket, error) {
 		}
 	}
 	return all, nil
+}
+
+// request asks the kernel for the sockets of a kind and family with ports from first to last. Each
+// message is a struct inet_diag_msg with attributes.
+func request(kind kind, family uint8, first, last uint16) ([][]byte, error) {
+	r := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
+	r.AddData(diagRequest{family, kind.protocol, 1 << kind.state})
+	r.AddData(nl.NewRtAttr(attrBytecode, between(first, last)))
+	return r.Execute(unix.NETLINK_INET_DIAG, 0)
+}
+
+// attrBytecode is INET_DIAG_REQ_BYTECODE: a filter that the kernel applies to each socket.
+const attrBytecode = 1
+
+// between is the filter for local ports from first to last: two comparisons of struct
+// inet_diag_bc_op (linux/inet_diag.h), each with its operand in a second one. yes and no are
+// where to go on, in bytes; the end of the filter takes the socket, beyond it leaves it out.
+func between(first, last uint16) []byte {
+	const (
+		size         = 4 // of struct inet_diag_bc_op: code, yes, no
+		greaterEqual = 2 // INET_DIAG_BC_S_GE
+		lessEqual    = 3 // INET_DIAG_BC_S_LE
+	)
+	var b []byte
+	op := func(code, yes uint8, no uint16) {
+		b = append(b, code, yes)
+		b = binary.NativeEndian.AppendUint16(b, no)
+	}
+	op(greaterEqual, 2*size, 5*size)
+	op(0, 0, first)
+	op(lessEqual, 2*size, 3*size)
+	op(0, 0, last)
+	return b
 }
 
 // diagRequest is struct inet_diag_req_v2 (linux/inet_diag.h): all sockets of a family and
@@ -96,6 +180,7 @@ type diagRequest struct {
 const (
 	diagRequestSize = 56
 	diagMessageSize = 72 // struct inet_diag_msg, before its attributes
+	diagPort        = 4  // where the local port is in it
 )
 
 // Len implements nl.NetlinkRequestData.
@@ -114,7 +199,8 @@ func (r diagRequest) Serialize() []byte {
 const attrSKV6Only = 11
 
 // parse reads struct inet_diag_msg: family, state, timer and retransmissions, a byte each;
-// the local port; the remote port; both addresses, of 16 bytes; and further on the inode.
+// the local port; the remote port; both addresses, of 16 bytes; the interface; the cookie, in two
+// halves; and further on the inode.
 func parse(b []byte) (Socket, bool) {
 	if len(b) < diagMessageSize {
 		return Socket{}, false
@@ -124,8 +210,9 @@ func parse(b []byte) (Socket, bool) {
 		addr = netip.AddrFrom16([16]byte(b[8:24])).Unmap()
 	}
 	s := Socket{
-		Local: netip.AddrPortFrom(addr, binary.BigEndian.Uint16(b[4:])),
-		inode: binary.NativeEndian.Uint32(b[68:]),
+		Local:  netip.AddrPortFrom(addr, binary.BigEndian.Uint16(b[diagPort:])),
+		inode:  binary.NativeEndian.Uint32(b[68:]),
+		cookie: uint64(binary.NativeEndian.Uint32(b[48:]))<<32 | uint64(binary.NativeEndian.Uint32(b[44:])),
 	}
 	if addr.Is6() && addr.IsUnspecified() {
 		value, given := attribute(b[diagMessageSize:], attrSKV6Only)

@@ -25,9 +25,14 @@ const (
 // the exit code.
 func (p *program) main(ctx context.Context, args []string) int {
 	err := p.app().RunContext(ctx, append([]string{"svcctl"}, arrange(p.verbs(), args)...))
-	for _, line := range lines(err) {
-		fmt.Fprintf(p.stderr, "svcctl: %s\n", line)
+	out := p.stderr
+	if p.log != nil { // after serve: who does not read its log must not keep it from ending
+		out = p.log
 	}
+	for _, line := range lines(err) {
+		fmt.Fprintf(out, "svcctl: %s\n", line)
+	}
+	p.log.Flush(lastWords)
 	return exitCode(err)
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"svcctl.io/svcctl/appliance"
 	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/appliance/logqueue"
 	"svcctl.io/svcctl/store/manifest"
 )
 
@@ -22,6 +23,7 @@ type program struct {
 	version        string
 	stdin          io.Reader
 	stdout, stderr io.Writer
+	log            *logqueue.Queue // in front of stderr while the appliance runs; nil before
 	// asks reports whether somebody can answer a question on stdin; shows whether
 	// somebody watches stderr, and lists stdout; color whether stdout takes colors.
 	asks, shows, lists, color bool

@@ -6,9 +6,14 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/appliance/logqueue"
 )
+
+// lastWords is how long the end of the process waits for its log to be written.
+const lastWords = time.Second
 
 func (p *program) serveVerb() *verb {
 	return &verb{
@@ -42,21 +47,39 @@ func (p *program) runServe(ctx context.Context, v *verb, _ []string) error {
 	if err != nil {
 		return err
 	}
-	opts := &slog.HandlerOptions{Level: cfg.LogLevel}
-	var handler slog.Handler = slog.NewTextHandler(p.stderr, opts)
-	if cfg.LogFormat == config.LogJSON {
-		handler = slog.NewJSONHandler(p.stderr, opts)
-	}
-	log := slog.New(handler)
+	log := p.openLog(&cfg)
 	if len(cfg.Manifests) == 0 {
 		log.Warn("no directory of manifests is given: what is served is what clients of the API make; see --manifests")
 	}
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	defer signal.Stop(signals)
-	ctx, stop := stopOnSignal(ctx, signals, log, os.Exit)
+	ctx, stop := stopOnSignal(ctx, signals, log, func(code int) {
+		p.log.Flush(lastWords)
+		os.Exit(code)
+	})
 	defer stop()
 	return p.serve(ctx, cfg, log)
+}
+
+// openLog puts a queue in front of stderr, so that nothing waits for whoever reads the log, and
+// goes on without a log when nobody does any more: without SIGPIPE, writing to a pipe that is
+// closed is an error like any other. What libraries log goes the same way.
+func (p *program) openLog(cfg *config.Config) *slog.Logger {
+	signal.Ignore(syscall.SIGPIPE)
+	p.log = logqueue.New(p.stderr)
+	cfg.LogQueue = p.log
+	opts := &slog.HandlerOptions{Level: cfg.LogLevel}
+	var handler slog.Handler = slog.NewTextHandler(p.log, opts)
+	if cfg.LogFormat == config.LogJSON {
+		handler = slog.NewJSONHandler(p.log, opts)
+	}
+	log := slog.New(handler)
+	p.log.OnDrop(func(lines uint64) {
+		log.Warn("lines of this log were dropped: nobody read it, or it could not be written", "lines", lines, "total", p.log.Dropped())
+	})
+	slog.SetDefault(log)
+	return log
 }
 
 // stopOnSignal ends the context at the first SIGTERM or SIGINT; a second one exits

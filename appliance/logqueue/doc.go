@@ -1,0 +1,13 @@
+// Package logqueue puts a bounded queue between those who log and the file that the log goes
+// to, so that a log nobody reads holds nobody up: a full pipe, a stuck log driver, a terminal
+// that was paused. What finds no room is dropped and counted, and the log says so when it flows
+// again.
+//
+//	queue := logqueue.New(os.Stderr)
+//	log := slog.New(slog.NewTextHandler(queue, nil))
+//	queue.OnDrop(func(lines uint64) { log.Warn("log lines were dropped", "lines", lines) })
+//	defer queue.Flush(time.Second)
+//
+// What a crash leaves in the queue is lost. As long as the log is read, that is nothing: lines
+// are written as soon as they come.
+package logqueue

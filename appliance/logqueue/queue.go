@@ -1,0 +1,126 @@
+package logqueue
+
+import (
+	"bytes"
+	"io"
+	"sync"
+	"time"
+)
+
+// The queue takes so many lines, and so many bytes: the problems of a thousand broken files,
+// while the reader of the log waits for a CPU.
+const (
+	maxLines = 2048
+	maxBytes = 1 << 20
+)
+
+// Queue is an io.Writer that never blocks. Every call of Write is one line, and is written
+// whole or not at all. Its methods may be called concurrently. A nil Queue is empty and stays so.
+type Queue struct {
+	w io.Writer
+
+	mu      sync.Mutex
+	lines   [][]byte
+	bytes   int                // of lines, and of the one that is being written
+	dropped uint64             // lines, since the start
+	untold  uint64             // of these, those that onDrop was not told of
+	onDrop  func(lines uint64) // nil: nobody wants to know
+	idle    chan struct{}      // closed when the writing goroutine ends; nil: there is none
+}
+
+// New returns a Queue in front of w.
+func New(w io.Writer) *Queue { return &Queue{w: w} }
+
+// OnDrop has f called with the number of lines that were dropped since its last call, once w
+// takes lines again and most of the queue is written. What f writes to the Queue is in the log
+// after the lines that preceded the gap.
+func (q *Queue) OnDrop(f func(lines uint64)) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.onDrop = f
+}
+
+// Write queues a line, or drops it when there is no room. It never fails: whoever logs could
+// do nothing about it.
+func (q *Queue) Write(line []byte) (int, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.lines) >= maxLines || q.bytes+len(line) > maxBytes {
+		q.dropped++
+		q.untold++
+		return len(line), nil
+	}
+	q.lines = append(q.lines, bytes.Clone(line))
+	q.bytes += len(line)
+	if q.idle == nil {
+		q.idle = make(chan struct{})
+		go q.drain()
+	}
+	return len(line), nil
+}
+
+// drain writes what is queued, and ends when there is no more. A goroutine that lived on would
+// be one to stop.
+func (q *Queue) drain() {
+	flows := false
+	for {
+		q.mu.Lock()
+		if lines, tell := q.untold, q.onDrop; flows && lines > 0 && tell != nil && len(q.lines) <= maxLines/2 {
+			q.untold, flows = 0, false // the next line that is written shows whether it still flows
+			q.mu.Unlock()
+			tell(lines)
+			continue
+		}
+		if len(q.lines) == 0 {
+			close(q.idle)
+			q.lines, q.idle = nil, nil
+			q.mu.Unlock()
+			return
+		}
+		line := q.lines[0]
+		q.lines[0], q.lines = nil, q.lines[1:]
+		q.mu.Unlock()
+
+		_, err := q.w.Write(line)
+
+		q.mu.Lock()
+		q.bytes -= len(line)
+		if flows = err == nil; !flows { // nobody has the other end any more, or the disk is full
+			q.dropped++
+			q.untold++
+		}
+		q.mu.Unlock()
+	}
+}
+
+// Dropped returns how many lines were dropped since the start.
+func (q *Queue) Dropped() uint64 {
+	if q == nil {
+		return 0
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.dropped
+}
+
+// Flush waits until what is queued is written, but no longer than atMost, and reports whether
+// it is. What is left in the queue is still written while the process lives.
+func (q *Queue) Flush(atMost time.Duration) bool {
+	if q == nil {
+		return true
+	}
+	q.mu.Lock()
+	idle := q.idle
+	q.mu.Unlock()
+	if idle == nil {
+		return true
+	}
+	timer := time.NewTimer(atMost)
+	defer timer.Stop()
+	select {
+	case <-idle:
+		return true
+	case <-timer.C:
+		return false
+	}
+}

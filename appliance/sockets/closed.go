@@ -1,0 +1,114 @@
+package sockets
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// The multicast groups of NETLINK_SOCK_DIAG that tell of sockets that were destroyed (enum
+// sknetlink_groups, linux/sock_diag.h; kernel 4.4), by the index in kinds: of IPv4 and IPv6.
+var closedGroups = [len(kinds)][2]int{{1, 3}, {2, 4}}
+
+// Closed tells that a socket was closed. It is for the time in which somebody waits for that:
+// while there is one, the kernel makes a message of every TCP or UDP connection of the host that
+// ends.
+type Closed struct {
+	// C has a value when a socket with one of the ports was closed since one was taken from it.
+	C    chan struct{}
+	file *os.File
+}
+
+// WatchClosed watches sockets with one of these local ports, until Close. It takes CAP_NET_ADMIN.
+func WatchClosed(ports *Ports) (*Closed, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_INET_DIAG)
+	if err != nil {
+		return nil, fmt.Errorf("watch sockets that are closed: %w", err)
+	}
+	c := &Closed{C: make(chan struct{}, 1), file: os.NewFile(uintptr(fd), "sock_diag")}
+	if err := subscribe(fd, ports); err != nil {
+		return nil, errors.Join(fmt.Errorf("watch sockets that are closed: %w", err), c.file.Close())
+	}
+	wanted := *ports
+	go c.read(&wanted)
+	return c, nil
+}
+
+func subscribe(fd int, ports *Ports) error {
+	filter := portFilter(ports)
+	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}); err != nil {
+		return err
+	}
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return err
+	}
+	for i := range kinds {
+		if ports.n[i] == 0 {
+			continue
+		}
+		for _, group := range closedGroups[i] {
+			if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// portFilter keeps messages about ports that are surely not wanted out of the queue of the
+// socket: those below the lowest and above the highest.
+func portFilter(ports *Ports) []unix.SockFilter {
+	first, last := uint16(1<<16-1), uint16(0)
+	for i := range kinds {
+		if low, high, ok := ports.bounds(i); ok {
+			first, last = min(first, low), max(last, high)
+		}
+	}
+	return []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: unix.NLMSG_HDRLEN + diagPort},
+		{Code: unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K, K: uint32(first), Jf: 2},
+		{Code: unix.BPF_JMP | unix.BPF_JGT | unix.BPF_K, K: uint32(last), Jt: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 1<<32 - 1}, // all of it
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},         // nothing of it
+	}
+}
+
+// read reads messages until the socket is closed.
+func (c *Closed) read(ports *Ports) {
+	buf := make([]byte, 4096)
+	for {
+		n, err := c.file.Read(buf)
+		switch {
+		case errors.Is(err, unix.ENOBUFS): // messages were lost, so nobody knows
+		case err != nil:
+			return
+		case !concerns(buf[:n], ports):
+			continue
+		}
+		select {
+		case c.C <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// concerns reports whether a message, of struct nlmsghdr and struct inet_diag_msg, is about one of
+// the ports. It does not say of which protocol.
+func concerns(message []byte, ports *Ports) bool {
+	if len(message) < unix.NLMSG_HDRLEN+diagPort+2 {
+		return false
+	}
+	port := binary.BigEndian.Uint16(message[unix.NLMSG_HDRLEN+diagPort:])
+	for i := range kinds {
+		if ports.has(i, port) {
+			return true
+		}
+	}
+	return false
+}
+
+// Close ends the watch.
+func (c *Closed) Close() error { return c.file.Close() }
