@@ -10,8 +10,8 @@ import (
 	"svcctl.io/svcctl/store"
 )
 
-// What was planned while the manifests were stored is dropped when they could not be.
-func TestWhatWasPlannedAheadAndNotStored(t *testing.T) {
+// Nothing of manifests that could not be stored is planned.
+func TestManifestsThatCouldNotBeStored(t *testing.T) {
 	r := newRig(t)
 	r.host()
 	r.engine.Inject(func(store.Transaction) store.Fault { return store.Refuse })

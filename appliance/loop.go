@@ -60,8 +60,7 @@ type loop struct {
 
 	// What has been done.
 	adopted    bool
-	ahead      *nft.Transition // what was planned while the manifests were stored; nil: nothing, or it is taken
-	planned    uint64          // the store's revision that the planner stands at
+	planned    uint64 // the store's revision that the planner stands at
 	programmed uint64
 	result     store.SyncResult
 	status     wire.Status
@@ -250,15 +249,11 @@ func (l *loop) syncFiles() error {
 		return nil
 	}
 	l.brake.look(l.snapshot.Sources)
-	result, err := l.store.SyncFilesAhead(l.snapshot.Files, l.adoptAhead)
+	result, err := l.store.SyncFiles(l.snapshot.Files)
 	if err != nil {
-		l.dropAhead()
 		return err
 	}
 	l.result, l.unsynced = result, false
-	if l.ahead != nil {
-		l.adopted, l.moved, l.planned = true, false, result.Revision
-	}
 	return nil
 }
 
@@ -281,20 +276,12 @@ func (l *loop) plan() (nft.Transition, uint64, error) {
 		tr = l.planner.update(l.store, changed)
 	}
 	l.moved, l.again, l.planned = false, nil, changes.Revision
-	ahead := l.ahead
-	l.ahead = nil
-	if ahead != nil && tr.Empty() && !tampered {
-		return *ahead, changes.Revision, nil
-	}
-	if tampered || ahead != nil {
+	if tampered {
 		have, err := l.kernel.read()
 		if err != nil {
 			return tr, 0, err
 		}
 		forget := tr.Forget
-		if ahead != nil {
-			forget = slices.Concat(ahead.Forget, forget)
-		}
 		tr = l.planner.compiler.From(have)
 		tr.Forget = forget
 		l.tampered = false

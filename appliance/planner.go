@@ -70,13 +70,6 @@ func newPlanner() *planner {
 	}
 }
 
-// anew is a planner that has planned nothing, in the same surroundings.
-func (p *planner) anew() *planner {
-	n := newPlanner()
-	n.served, n.occupied, n.progress = p.served, p.occupied, p.progress
-	return n
-}
-
 // adopt plans all Services on top of a ruleset that is in the kernel.
 func (p *planner) adopt(have nft.Ruleset, box nft.Box, facts resolve.Facts, objs objects, all []string) nft.Transition {
 	p.place(box, facts)

@@ -3,7 +3,6 @@ package store
 import (
 	"fmt"
 	"slices"
-	"sync"
 
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
@@ -25,16 +24,9 @@ type SyncResult struct {
 // The error is that of the commit: nothing has changed then, and the call may be repeated.
 // The files are kept, and may not be changed.
 func (s *Store) SyncFiles(files manifest.Files) (SyncResult, error) {
-	return s.syncFiles(files, nil)
-}
-
-func (s *Store) syncFiles(files manifest.Files, ahead func(*Ahead)) (SyncResult, error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	t := s.begin()
-	if s.index.isEmpty() {
-		t.ahead = ahead
-	}
 	refs := t.readFiles(files)
 	if !s.synced {
 		for ref := range s.waiting {
@@ -98,11 +90,6 @@ func (t *transaction) commit(joint []*change) (SyncResult, error) {
 			return SyncResult{}, err
 		}
 		journal.addTo(&out)
-	}
-	if t.ahead != nil {
-		var beside sync.WaitGroup
-		beside.Go(func() { t.ahead(aheadOf(changes)) })
-		defer beside.Wait()
 	}
 	if err := s.write(out, revision); err != nil {
 		return SyncResult{}, err

@@ -36,8 +36,6 @@ type transaction struct {
 	// revision is the last one that was given to a change, created the last creation time.
 	revision uint64
 	created  *time.Time
-	// ahead is told what comes of it, while it is being written; see SyncFilesAhead.
-	ahead func(*Ahead)
 	// dry says that what is settled is taken back.
 	dry bool
 }
