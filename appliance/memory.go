@@ -15,15 +15,10 @@ type allowance struct {
 	least, most int
 }
 
-var (
-	// starting spares a start the collections while little is in use; later ones bring what
-	// it takes at most down.
-	starting = allowance{96 << 20, 100, 2400}
-	// steady is for the time after it. Go's own 100 per cent would keep twice the memory. A
-	// change makes less than 0.1 MiB of garbage, and a collection takes some 0.7 ms for each
-	// MiB in use: at 10,000 Services some 0.2 ms of collecting a change.
-	steady = allowance{24 << 20, 25, 100}
-)
+// steady is for the time after a start. Go's own 100 per cent, which is in force during a start,
+// would keep twice the memory. A change makes less than 0.1 MiB of garbage, and a collection
+// takes some 0.7 ms for each MiB in use: at 10,000 Services some 0.2 ms of collecting a change.
+var steady = allowance{24 << 20, 25, 100}
 
 // percent is what is allowed when so many bytes are in use.
 func (a allowance) percent(live uint64) int {
@@ -37,14 +32,12 @@ type memory struct {
 	now     int // per cent that are in force
 }
 
-// newMemory begins with the allowance of a start. Whoever sets GOGC is left alone: nil then.
+// newMemory leaves whoever sets GOGC alone: nil then.
 func newMemory() *memory {
 	if os.Getenv("GOGC") != "" {
 		return nil
 	}
-	m := &memory{allowed: starting}
-	m.follow()
-	return m
+	return &memory{allowed: steady}
 }
 
 // follow adapts the percentage now and after each collection.
@@ -67,15 +60,13 @@ func (m *memory) adapt() {
 }
 
 // settle gives back what the start took: reading, storing and planning everything at once
-// leaves more garbage than there is in use. It is called once everything is programmed.
+// leaves more garbage than there is in use. From here on the allowance is kept. It is called
+// once everything is programmed.
 func (m *memory) settle() {
 	if m == nil {
 		return
 	}
-	m.mu.Lock()
-	m.allowed = steady
-	m.mu.Unlock()
 	runtime.GC() // what sync.Pools hold goes with the second collection
 	debug.FreeOSMemory()
-	m.adapt()
+	m.follow()
 }

@@ -52,9 +52,6 @@ func (x index) keys() []string {
 	return slices.AppendSeq(keys, maps.Keys(x.endpoints))
 }
 
-// isEmpty reports whether service has nothing for any key.
-func (x index) isEmpty() bool { return len(x.services)+len(x.slices)+len(x.endpoints) == 0 }
-
 func (x index) add(r *record) {
 	key := serviceKeyOf(r.object)
 	switch o := r.object.(type) {

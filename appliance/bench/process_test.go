@@ -32,10 +32,16 @@ type box struct {
 // newBox prepares an appliance with Services that stand by; it is not started yet.
 func newBox(b *testing.B, lab *netlab.Lab, services int) *box {
 	b.Helper()
+	return newBoxOf(b, lab, func(d netlab.Dir) { writeServices(d, services) })
+}
+
+// newBoxOf prepares an appliance with manifests; it is not started yet.
+func newBoxOf(b *testing.B, lab *netlab.Lab, write func(netlab.Dir)) *box {
+	b.Helper()
 	h := newRouter(b, lab, "gw")
 	x := &box{Appliance: h.Appliance(*program, boxFlags...), host: h}
 	x.Patience = patience
-	writeServices(x.Manifests, services)
+	write(x.Manifests)
 	var err error
 	if x.kernel, err = kernel.Open(kernel.Options{NetNS: h.Namespace()}); err != nil {
 		b.Fatal(err)

@@ -16,26 +16,35 @@ import (
 // process holds and does afterwards.
 func BenchmarkStart(b *testing.B) {
 	for _, start := range starts {
-		services := start.services
-		x := newBox(b, netlab.New(b), services)
-		size := number(services) + " Services"
-		var cold, warm, bare []time.Duration
-		for range min(*rounds, start.rounds) {
-			x.empty(b)
-			began := time.Now()
-			x.Start()
-			cold = append(cold, time.Since(began))
-			x.Stop()
-			bare = append(bare, x.load(b))
-			began = time.Now()
-			x.Start()
-			warm = append(warm, time.Since(began))
-			x.Stop()
-		}
-		results.add("Start", "cold, "+size, ms(median(cold)), fmt.Sprintf("%.1fx the kernel's load of the same elements, %s", median(ratios(cold, bare)), ms(median(bare))))
-		results.add("Start", "over the same, "+size, ms(median(warm)), fmt.Sprintf("%d commits", x.adopts(b)))
+		x := newBox(b, netlab.New(b), start.services)
+		size := number(start.services) + " Services"
+		x.starts(b, size, start.rounds)
 		x.idle(b, size)
 	}
+}
+
+// starts measures cold starts and starts over what is there, at most so many of each.
+func (x *box) starts(b *testing.B, size string, most int) {
+	b.Helper()
+	var cold, warm, bare, coldCPU, warmCPU []time.Duration
+	start := func() (took, cpu time.Duration) {
+		began := time.Now()
+		x.Start()
+		took, cpu = time.Since(began), x.cpu(b)
+		x.Stop()
+		return took, cpu
+	}
+	for range min(*rounds, most) {
+		x.empty(b)
+		took, cpu := start()
+		cold, coldCPU = append(cold, took), append(coldCPU, cpu)
+		bare = append(bare, x.load(b))
+		took, cpu = start()
+		warm, warmCPU = append(warm, took), append(warmCPU, cpu)
+	}
+	results.add("Start", "cold, "+size, ms(median(cold)), fmt.Sprintf("%.1fx the kernel's load of the same elements, %s; CPU %s",
+		median(ratios(cold, bare)), ms(median(bare)), ms(median(coldCPU))))
+	results.add("Start", "over the same, "+size, ms(median(warm)), fmt.Sprintf("%d commits; CPU %s", x.adopts(b), ms(median(warmCPU))))
 }
 
 // empty takes everything away that a start finds.

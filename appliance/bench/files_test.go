@@ -1,0 +1,105 @@
+package bench
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"svcctl.io/svcctl/appliance/netlab"
+	"svcctl.io/svcctl/store/manifest/styles"
+)
+
+// fileSizes are the numbers of files with a Service each, and how often a start from them is
+// measured at most.
+var fileSizes = []struct{ files, rounds int }{{1_000, 7}, {10_000, 5}}
+
+// BenchmarkFiles is what boxes are made of in practice: a file for each Service with its slice,
+// as kubectl and kustomize write them, and as people do. It measures starts, memory, and how
+// long each of 1,000 changes takes that come within 10 seconds.
+func BenchmarkFiles(b *testing.B) {
+	for _, style := range styles.All {
+		for _, size := range fileSizes {
+			x := newBoxOf(b, netlab.New(b), func(d netlab.Dir) {
+				for i := range size.files {
+					writeFile(d, style, i, 0)
+				}
+			})
+			name := fmt.Sprintf("%s files of a Service each, %s", number(size.files), style.Name)
+			x.starts(b, name, size.rounds)
+			x.Stop()
+			x.restart(b)
+			now, peak := x.memory(b)
+			results.add("Memory", "after a cold start, "+name, fmt.Sprintf("%d MiB", now), fmt.Sprintf("at most %d MiB", peak))
+			x.watch(b)
+			took, cpu := x.changesInTurn(b, style, size.files)
+			results.add("Change: from the file to the kernel", "1,000 in 10 s, "+name, fmt.Sprintf("p50 %s, p99 %s", ms(median(took)), ms(quantile(took, 0.99))),
+				fmt.Sprintf("CPU of the process %s", ms(cpu)))
+			x.Stop()
+		}
+	}
+}
+
+// writeFile writes the file of the i-th Service, in versions that differ in an endpoint. Each
+// tenth one has managed fields.
+func writeFile(d netlab.Dir, style styles.Style, i, version int) {
+	s := styles.Service{Name: fmt.Sprintf("s%05d", i), ClusterIP: serviceAddr(i), Protocol: "UDP", Version: version, ManagedFields: i%10 == 0}
+	for e := range endpointsEach {
+		s.Endpoints = append(s.Endpoints, endpointAddr(i, e))
+	}
+	if version%2 == 1 {
+		s.Endpoints[2] = netip.AddrFrom4([4]byte{10, 129, byte(i >> 8), byte(i)})
+	}
+	d.Write(s.Name+".yaml", style.File(s))
+}
+
+// changesInTurn changes one file after the other, 1,000 in 10 seconds, and gives how long each
+// took until the transaction that has it, and the CPU time of all.
+func (x *box) changesInTurn(b *testing.B, style styles.Style, files int) (took []time.Duration, cpu time.Duration) {
+	const (
+		changes = 1_000
+		// least is how long a change is on its way: no transaction has one that was made later.
+		least = time.Millisecond
+	)
+	done := make(chan []time.Time)
+	stop := make(chan struct{})
+	go func() {
+		var commits []time.Time
+		for {
+			select {
+			case c := <-x.changes:
+				if c.Ours {
+					commits = append(commits, time.Now())
+				}
+			case <-stop:
+				done <- commits
+				return
+			}
+		}
+	}()
+	before := x.cpu(b)
+	tick := time.NewTicker(10 * time.Second / changes)
+	defer tick.Stop()
+	var written []time.Time
+	for n := range changes {
+		<-tick.C
+		i := n % min(files, 500)
+		written = append(written, time.Now())
+		writeFile(x.Manifests, style, i, n/min(files, 500)+1)
+	}
+	x.settle(b)
+	cpu = x.cpu(b) - before
+	time.Sleep(pause)
+	close(stop)
+	commits := <-done
+	for _, at := range written {
+		for len(commits) > 0 && commits[0].Before(at.Add(least)) {
+			commits = commits[1:]
+		}
+		if len(commits) == 0 {
+			b.Fatalf("a change is in no transaction\n%s", x.Log())
+		}
+		took = append(took, commits[0].Sub(at))
+	}
+	return took, cpu
+}
