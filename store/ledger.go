@@ -12,6 +12,9 @@ type ledger struct {
 	addresses map[bool]*alloc.Addresses // by whether they are IPv4
 	ports     *alloc.Ports
 	pools     *alloc.Pools
+	// reserved are held by reservedOwner; backing is transaction.backing of the one under way.
+	reserved reserved
+	backing  func(*object.Service) []netip.Addr
 
 	undo []func()
 	// released tells whether anything became free since begin.
@@ -46,6 +49,7 @@ func (l *ledger) takeAddress(addr netip.Addr, owner string) error {
 	if addresses == nil {
 		return &alloc.RangeError{Value: addr.String(), Range: l.addresses[!addr.Is4()].Prefix().String()}
 	}
+	l.cedeAddress(addr)
 	return l.address(addresses, (*alloc.Addresses).Take, addr, owner)
 }
 
@@ -105,6 +109,7 @@ func (l *ledger) releaseAddress(addr netip.Addr, owner string) {
 
 // takePort gives a port that was asked for. Errors: *alloc.RangeError, *alloc.HeldError.
 func (l *ledger) takePort(port alloc.Port, owner string) error {
+	l.cedePort(port)
 	return l.port((*alloc.Ports).Take, port, owner)
 }
 
@@ -149,6 +154,7 @@ func (l *ledger) releasePort(port alloc.Port, owner string) {
 // takeIngress gives a load balancer IP that was asked for, or replaces the owner's claim
 // on one that it has. Errors: *alloc.RangeError, *alloc.HeldError.
 func (l *ledger) takeIngress(addr netip.Addr, claim alloc.Claim) error {
+	l.cedeIngress(addr)
 	return l.claim((*alloc.Pools).Take, addr, claim)
 }
 

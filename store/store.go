@@ -53,6 +53,7 @@ type Store struct {
 	notes      map[object.Ref][]note
 	duplicates map[string][]manifest.Problem
 	troubled   map[string]struct{} // paths with problems of their own
+	reserves   bool                // see HasReserved
 
 	changed chan struct{}
 }
@@ -107,6 +108,11 @@ func (s *Store) load() error {
 		return s.writeHead(max(s.seed, 1))
 	}
 	s.revision = head[0].Revision
+	marks, err := s.engine.Load(reservedKey)
+	if err != nil {
+		return err
+	}
+	s.reserves = len(marks) > 0
 	s.concerning = s.revision
 	records := make([]*record, len(pairs))
 	errs := make([]error, len(pairs))
