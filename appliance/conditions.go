@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/nft/kernel"
 	"svcctl.io/svcctl/store/manifest"
 )
@@ -28,7 +29,7 @@ func (l *loop) until() (wait time.Duration, needed bool) {
 	if when, due := l.fight.until(); due {
 		at(when.Sub(now))
 	}
-	if when, due := l.brake.until(); due {
+	if when, due := l.guard.until(); due {
 		at(when.Sub(now))
 	}
 	return wait, needed
@@ -85,16 +86,34 @@ func (l *loop) healed(done committed) {
 	}
 }
 
-// release lets those Services go that vanished from the manifests and are kept in force,
-// and tells how many they were.
-func (l *loop) release() (services int) {
-	if !l.brake.engaged {
-		return 0
+// release lets go what is kept in force although no object declares it, or not any more, and
+// tells how much that was.
+func (l *loop) release() (r wire.Released) {
+	if l.guard.engaged() {
+		r.Services, r.Files = l.guard.held, l.guard.objects
+		l.guard.released, l.unsynced = true, true
+		l.log.Info("what vanished from the manifests is released", "services", r.Services, "files", r.Files)
 	}
-	services = l.brake.held
-	l.brake.released, l.unsynced = true, true
-	l.log.Info("what vanished from the manifests is released", "services", services)
-	return services
+	if o := l.planner.orphans; o != nil && l.adopted {
+		r.Frontends = o.release()
+		l.log.Info("what the kernel serves and no object declares is released", "frontends", r.Frontends)
+	}
+	return r
+}
+
+// settleOrphans ends the search for who declares what the kernel serves, once all of it is
+// declared or let go.
+func (l *loop) settleOrphans() error {
+	o := l.planner.orphans
+	if o == nil || !l.adopted || o.frontends() > 0 || len(o.changed) > 0 {
+		return nil
+	}
+	if err := l.store.Unreserve(); err != nil {
+		return err
+	}
+	l.planner.orphans = nil
+	l.unsynced = l.snapshot != nil // who waits for a value may have it now
+	return nil
 }
 
 // fileProblems are the problems of files, and of the box, rather than of objects.
@@ -107,7 +126,10 @@ func (l *loop) fileProblems() []manifest.Problem {
 	if p, fight := l.fight.problem(); fight {
 		problems = append(problems, p)
 	}
-	if p, engaged := l.brake.problem(); engaged {
+	if p, engaged := l.guard.problem(); engaged {
+		problems = append(problems, p)
+	}
+	if p, held := l.planner.orphans.problem(l.cfg.DataDir); held {
 		problems = append(problems, p)
 	}
 	return problems

@@ -55,7 +55,7 @@ type loop struct {
 	foreign  uint64
 	again    []string // Services that wait for a port that a program has
 	fight    interference
-	brake    *brake // decides in the store's name, see run.go
+	guard    *removalGuard // decides in the store's name, see run.go
 	host     []checkup.Finding
 
 	// What has been done.
@@ -77,11 +77,11 @@ type inputs struct {
 	snapshots <-chan *watch.Snapshot
 	facts     <-chan node.Facts
 	changes   <-chan kernel.Change
-	accepted  <-chan struct{}      // the store has news
-	recheck   <-chan time.Time     // look again which programs listen on this host
-	hosted    <-chan struct{}      // the problems of the listeners are others
-	barriers  <-chan chan struct{} // closed once all snapshots before it are in the store
-	releases  <-chan chan int      // get how many held Services were let go
+	accepted  <-chan struct{}           // the store has news
+	recheck   <-chan time.Time          // look again which programs listen on this host
+	hosted    <-chan struct{}           // the problems of the listeners are others
+	barriers  <-chan chan struct{}      // closed once all snapshots before it are in the store
+	releases  <-chan chan wire.Released // get what was held and was let go
 	host      <-chan []checkup.Finding
 	beats     <-chan struct{} // the watchdog's
 }
@@ -92,7 +92,7 @@ func (l *loop) run(ctx context.Context, in inputs) error {
 	retry.Stop()
 	for {
 		var barrier chan struct{}
-		var release chan int
+		var release chan wire.Released
 		select {
 		case <-ctx.Done():
 			return nil
@@ -122,7 +122,7 @@ func (l *loop) run(ctx context.Context, in inputs) error {
 			l.syncFiles()
 			close(barrier)
 		}
-		released := 0
+		var released wire.Released
 		if release != nil {
 			released = l.release()
 		}
@@ -220,6 +220,7 @@ func (l *loop) converge() (committed, error) {
 		l.flows.Reconcile(l.planner.flows.Take())
 		l.healed(done)
 		l.programmed = revision
+		storeErr = errors.Join(storeErr, l.settleOrphans())
 		if storeErr == nil {
 			l.ready(done)
 		}
@@ -243,16 +244,17 @@ func (l *loop) waitsFor() string {
 
 // syncFiles makes the store's objects those of the newest snapshot.
 func (l *loop) syncFiles() error {
-	if at, due := l.brake.until(); due && !l.now().Before(at) {
+	if at, due := l.guard.until(); due && !l.now().Before(at) {
 		l.unsynced = true
 	}
 	if !l.unsynced {
 		return nil
 	}
-	l.brake.look(l.snapshot.Sources)
+	l.guard.sources = l.snapshot.Sources
 	result, err := l.store.SyncFilesAhead(l.snapshot.Files, l.adoptAhead)
 	if err != nil {
 		l.dropAhead()
+		l.guard.failed()
 		return err
 	}
 	l.result, l.unsynced = result, false
@@ -322,7 +324,8 @@ func (l *loop) report(start time.Time, done committed, err error) {
 		Services: len(l.planner.sizes), ServicePorts: total.ports, Frontends: total.frontends,
 		Endpoints: total.endpoints, VIPs: l.planner.compiler.VIPs(),
 	}
-	l.status.ForeignChanges, l.status.HeldRemovals = l.foreign, l.brake.held
+	l.status.ForeignChanges, l.status.HeldRemovals, l.status.PendingRemovals = l.foreign, l.guard.held, l.guard.waiting
+	l.status.UnknownFrontends = l.planner.orphans.frontends()
 	if done.transactions > 0 {
 		l.status.LastTransaction = &wire.Transaction{
 			At: done.at.UTC(), Duration: wire.Duration(done.duration),
@@ -353,7 +356,7 @@ func (l *loop) measure(start time.Time, done committed, err error) {
 		files = len(l.snapshot.Problems)
 	}
 	l.metrics.Problems(errs, len(l.status.Problems)-errs, files)
-	l.metrics.Held(l.brake.held, len(l.planner.left))
+	l.metrics.Held(l.guard.held, len(l.planner.left))
 	accepted, concerning := l.store.Revisions()
 	l.metrics.Revisions(accepted, upTo(l.programmed, accepted, concerning))
 }

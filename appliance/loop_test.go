@@ -49,9 +49,9 @@ func (r *rig) start() {
 	cfg := DefaultConfig()
 	cfg.NodeName, cfg.Manifests = "gw1", []string{"manifests"}
 	r.engine = r.engine.Reopen()
-	brake := &brake{}
+	guard := &removalGuard{}
 	storeConfig := cfg.storeConfig()
-	storeConfig.Hold = func(removals store.Removals) bool { return brake.hold(removals, r.clock) }
+	storeConfig.Hold = func(removals store.Removals) func(string) store.Decision { return guard.hold(removals, r.clock) }
 	objects, err := store.Open(r.engine, storeConfig)
 	if err != nil {
 		r.t.Fatal(err)
@@ -60,6 +60,9 @@ func (r *rig) start() {
 	hosted := newListeners(log)
 	planner := newPlanner()
 	planner.served = hosted.record
+	if planner.orphans, err = cfg.findOrphans(objects, r.kernel.Read, log); err != nil {
+		r.t.Fatal(err)
+	}
 	r.loop = &loop{
 		cfg: cfg, log: log, store: objects, metrics: metrics.New("test"),
 		state:       newPublished(objects.Revisions, func(context.Context) error { return nil }, nil, wire.Status{Reason: "starting"}),
@@ -71,12 +74,13 @@ func (r *rig) start() {
 		kernel:      &programmer{kernel: r.kernel, log: log},
 		reporter:    &reporter{log: log, where: objects.Location},
 		status:      wire.Status{Reason: "starting"},
-		brake:       brake,
+		guard:       guard,
 		watchdog:    &watchdog{},
 		now:         func() time.Time { return r.clock },
 		sentinel:    func() error { r.held++; return nil },
 		onReady:     func() { r.ready++ },
 	}
+	r.loop.state.guard = guard
 }
 
 func (r *rig) host() {
@@ -95,7 +99,8 @@ func (r *rig) write(path, text string) {
 	}
 	files := manifest.FilesOf(r.files)
 	r.snapshot, r.unsynced = &watch.Snapshot{
-		Files: files, Sources: []watch.Source{{Dir: "manifests", State: watch.StateWatching, Files: len(files)}},
+		// Files without a directory are in one that is never empty.
+		Files: files, Sources: []watch.Source{{Dir: "manifests", State: watch.StateWatching, Files: len(files)}, {Dir: ".", State: watch.StateWatching, Files: 1}},
 	}, true
 }
 

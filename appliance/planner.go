@@ -33,6 +33,7 @@ type planner struct {
 	sizes    map[string]size              // by Service
 	total    size
 	occupied *occupied // nil: nobody else listens on this host
+	orphans  *orphans  // nil: the kernel serves nothing that no object declares
 	// served, when not nil, hears what every Service came to.
 	served func(key string, health *resolve.Health, ports []nft.ServicePort)
 	// progress is called for every Service: planning many takes long on a busy machine.
@@ -73,7 +74,7 @@ func newPlanner() *planner {
 // anew is a planner that has planned nothing, in the same surroundings.
 func (p *planner) anew() *planner {
 	n := newPlanner()
-	n.served, n.occupied, n.progress = p.served, p.occupied, p.progress
+	n.served, n.occupied, n.progress, n.orphans = p.served, p.occupied, p.progress, p.orphans
 	return n
 }
 
@@ -85,6 +86,9 @@ func (p *planner) adopt(have nft.Ruleset, box nft.Box, facts resolve.Facts, objs
 		defer func() { p.occupied.before = nil }()
 	}
 	p.flows.Adopt(have)
+	if p.orphans != nil {
+		p.orphans.adopt(have)
+	}
 	return p.compiler.Adopt(have, nft.State{Box: box, Services: p.resolve(objs, all, &box)})
 }
 
@@ -162,6 +166,12 @@ func (p *planner) resolve(objs objects, changed []string, box *nft.Box) map[stri
 		if p.served != nil {
 			p.served(key, out.Health, granted.ports)
 		}
+	}
+	if p.orphans != nil {
+		for key, granted := range ports {
+			p.orphans.cede(key, granted)
+		}
+		p.orphans.addTo(ports, connections)
 	}
 	p.flows.Update(box, connections)
 	return ports

@@ -45,9 +45,9 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 		return err
 	}
 	closers.add(engine.Close)
-	brake := &brake{off: cfg.AllowMassRemoval}
+	guard := &removalGuard{off: cfg.AllowMassRemoval}
 	storeConfig := cfg.storeConfig()
-	storeConfig.Hold = func(r store.Removals) bool { return brake.hold(r, time.Now()) }
+	storeConfig.Hold = func(r store.Removals) func(string) store.Decision { return guard.hold(r, time.Now()) }
 	storeConfig.Merge = func(live, document object.Object) (object.Object, error) {
 		return rest.MergeFile(live, document, time.Now())
 	}
@@ -62,15 +62,20 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 		return err
 	}
 	closers.add(k.Close)
+	orphans, err := cfg.findOrphans(objects, k.Read, log)
+	if err != nil {
+		return err
+	}
 
 	m := metrics.New(cfg.Version)
-	a := &assembly{cfg: cfg, log: log, store: objects, kernel: k, metrics: m, brake: brake, memory: memory, barriers: make(chan chan struct{}), releases: make(chan chan int)}
+	a := &assembly{cfg: cfg, log: log, store: objects, kernel: k, metrics: m, guard: guard, orphans: orphans, memory: memory, barriers: make(chan chan struct{}), releases: make(chan chan wire.Released)}
 	if len(cfg.Manifests) > 0 {
 		if a.watcher, err = watch.New(watch.Config{Dirs: cfg.Manifests, LastGood: objects.LastGood(), Log: log}); err != nil {
 			return err
 		}
 	}
 	a.state = newPublished(objects.Revisions, a.rescan, a.release, a.firstStatus())
+	a.state.guard = guard
 	a.events = newRecorder(objects, cfg.NodeName, log)
 	a.events.gives = len(cfg.LoadBalancerPools) > 0
 	access, err := cfg.openAPI(objects, a.state, m, log, &closers)
@@ -134,10 +139,11 @@ type assembly struct {
 	metrics  *metrics.Metrics
 	state    *published
 	events   *recorder
-	brake    *brake
-	memory   *memory // nil: it is not ours
+	guard    *removalGuard
+	orphans  *orphans // nil: there are none
+	memory   *memory  // nil: it is not ours
 	barriers chan chan struct{}
-	releases chan chan int
+	releases chan chan wire.Released
 }
 
 // serve runs the tasks. The first one that fails ends all; a panic ends the process.
@@ -203,6 +209,7 @@ func (a *assembly) loop() *loop {
 	planner := newPlanner()
 	planner.served = hosted.record
 	planner.occupied = newOccupied(a.log)
+	planner.orphans = a.orphans
 	dog := a.watchdog()
 	planner.progress = func() { dog.steps.Add(1) }
 	return &loop{
@@ -214,7 +221,7 @@ func (a *assembly) loop() *loop {
 		kernel:      &programmer{kernel: a.kernel, log: a.log},
 		reporter:    &reporter{log: a.log, where: a.store.Location, events: a.events},
 		status:      a.firstStatus(),
-		brake:       a.brake,
+		guard:       a.guard,
 		now:         time.Now,
 		sentinel:    a.kernel.HoldSentinel,
 		watchdog:    dog,
@@ -282,18 +289,18 @@ func (a *assembly) rescan(ctx context.Context) error {
 }
 
 // release has the loop let go what vanished from the manifests.
-func (a *assembly) release(ctx context.Context) (services int, err error) {
-	released := make(chan int, 1)
+func (a *assembly) release(ctx context.Context) (wire.Released, error) {
+	released := make(chan wire.Released, 1)
 	select {
 	case a.releases <- released:
 	case <-ctx.Done():
-		return 0, ctx.Err()
+		return wire.Released{}, ctx.Err()
 	}
 	select {
-	case services = <-released:
-		return services, nil
+	case what := <-released:
+		return what, nil
 	case <-ctx.Done():
-		return 0, ctx.Err()
+		return wire.Released{}, ctx.Err()
 	}
 }
 

@@ -15,6 +15,7 @@ type ledger struct {
 	// reserved are held by reservedOwner; backing is transaction.backing of the one under way.
 	reserved reserved
 	backing  func(*object.Service) []netip.Addr
+	vanished map[object.Ref]Decision // Store.held, as of the transaction under way
 
 	undo []func()
 	// released tells whether anything became free since begin.
@@ -68,7 +69,7 @@ func (l *ledger) address(in *alloc.Addresses, take func(*alloc.Addresses, netip.
 		return nil
 	}
 	if err := take(in, addr, owner); err != nil {
-		return err
+		return l.explain(err)
 	}
 	l.undo = append(l.undo, func() { in.Release(addr, owner) })
 	return nil
@@ -123,7 +124,7 @@ func (l *ledger) port(take func(*alloc.Ports, alloc.Port, string) error, port al
 		return nil
 	}
 	if err := take(l.ports, port, owner); err != nil {
-		return err
+		return l.explain(err)
 	}
 	l.undo = append(l.undo, func() { l.ports.Release(port, owner) })
 	return nil
@@ -166,7 +167,7 @@ func (l *ledger) holdIngress(addr netip.Addr, claim alloc.Claim) error {
 func (l *ledger) claim(take func(*alloc.Pools, netip.Addr, alloc.Claim) error, addr netip.Addr, claim alloc.Claim) error {
 	before, had := l.pools.ClaimOf(addr, claim.Owner)
 	if err := take(l.pools, addr, claim); err != nil {
-		return err
+		return l.explain(err)
 	}
 	l.undo = append(l.undo, func() {
 		l.pools.Release(addr, claim.Owner)

@@ -298,9 +298,11 @@ func addressesOf(o object.Object, selector map[string]string) (texts []string) {
 		}
 	case *object.Pod:
 		if matches(selector, o.Metadata.Labels) {
-			texts = append(texts, o.Status.PodIP)
 			for _, ip := range o.Status.PodIPs {
 				texts = append(texts, ip.IP)
+			}
+			if len(texts) == 0 && o.Status.PodIP != "" {
+				texts = []string{o.Status.PodIP}
 			}
 		}
 	}

@@ -32,7 +32,8 @@ type Store struct {
 	// population is how many objects keep each namespace.
 	population map[string]int
 	waiting    map[object.Ref]struct{} // objects whose change.waits is set
-	held       map[object.Ref]struct{} // objects that Config.Hold keeps
+	held       map[object.Ref]Decision // objects that Config.Hold keeps
+	declared   int                     // Services that belong to files
 	newest     time.Time               // the last creation
 	copies     copies
 	calls      calls // of Write, that wait for the writer
@@ -208,6 +209,14 @@ func (s *Store) setRecord(ref object.Ref, r *record) {
 		s.index.remove(old)
 	}
 	s.count(ref, r != nil)
+	if ref.Kind == object.KindService {
+		if old := s.records[ref]; old != nil && old.owner.File != "" {
+			s.declared--
+		}
+		if r != nil && r.owner.File != "" {
+			s.declared++
+		}
+	}
 	if r == nil {
 		delete(s.records, ref)
 		return

@@ -47,9 +47,11 @@ func (s *Store) syncFiles(files manifest.Files, ahead func(*Ahead)) (SyncResult,
 	t.removes = true
 	t.examine(refs...)
 	held := t.hold()
+	s.ledger.vanished = held
 	t.removes = false // what is examined from here on was not decided upon
 	result, err := t.run()
 	if err != nil {
+		s.ledger.vanished = s.held
 		return SyncResult{}, fmt.Errorf("sync files: %w", err)
 	}
 	s.synced, s.held = true, held
