@@ -9,6 +9,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/nft/kernel"
 	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/watch"
 )
 
 // until is how long the next step may wait for something to happen, if it may not wait
@@ -99,6 +100,13 @@ func (l *loop) release() (r wire.Released) {
 		l.log.Info("what the kernel serves and no object declares is released", "frontends", r.Frontends)
 	}
 	return r
+}
+
+// withoutDirectories lets the guard hear of objects of files when no directory is watched.
+func (l *loop) withoutDirectories() {
+	if len(l.cfg.Manifests) == 0 && l.store.HasUnclaimed() {
+		l.snapshot, l.unsynced = &watch.Snapshot{}, true
+	}
 }
 
 // settleOrphans ends the search for who declares what the kernel serves, once all of it is

@@ -212,7 +212,7 @@ func (a *assembly) loop() *loop {
 	planner.orphans = a.orphans
 	dog := a.watchdog()
 	planner.progress = func() { dog.steps.Add(1) }
-	return &loop{
+	l := &loop{
 		cfg: a.cfg, log: a.log, store: a.store, metrics: a.metrics, state: a.state,
 		controllers: a.cfg.controllers(a.store),
 		cluster:     a.cfg.cluster(a.store),
@@ -230,6 +230,8 @@ func (a *assembly) loop() *loop {
 			go a.memory.settle()
 		},
 	}
+	l.withoutDirectories()
+	return l
 }
 
 // watchdog tells systemd that we live, three times in the period that it wants that in.

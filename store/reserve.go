@@ -46,6 +46,14 @@ func (s *Store) Blank() bool {
 	return true
 }
 
+// HasUnclaimed reports whether there are objects of files that no file that was read has a
+// document for.
+func (s *Store) HasUnclaimed() bool {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	return len(s.unclaimed) > 0
+}
+
 // HasReserved reports whether values are reserved, or were before the last restart.
 func (s *Store) HasReserved() bool {
 	s.mu.RLock()
