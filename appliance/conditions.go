@@ -2,15 +2,21 @@ package appliance
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"time"
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/nft/kernel"
+	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/watch"
 )
+
+// reasonDiskFull is the reason of the problem that nothing can be stored.
+const reasonDiskFull = "DiskFull"
 
 // until is how long the next step may wait for something to happen, if it may not wait
 // for ever.
@@ -102,6 +108,36 @@ func (l *loop) release() (r wire.Released) {
 	return r
 }
 
+// noteFull keeps that the disk is full for the status, and says in place of the error what of
+// the files is not stored for that.
+func (l *loop) noteFull(err error) error {
+	l.full = nil
+	if !errors.Is(err, store.ErrNoSpace) {
+		return err
+	}
+	l.full = err
+	if !l.unsynced || l.snapshot == nil {
+		return fmt.Errorf("not everything is stored yet (disk full); what was in force stays in force: %w", err)
+	}
+	return unstoredError{l.store.CountUnstored(l.snapshot.Files), err}
+}
+
+// unstoredError says how many files are not stored as the disk is full.
+type unstoredError struct {
+	files int
+	error
+}
+
+func (e unstoredError) Error() string {
+	what := "1 file is"
+	if e.files != 1 {
+		what = fmt.Sprintf("%d files are", e.files)
+	}
+	return what + " not stored yet (disk full); what was in force stays in force"
+}
+
+func (e unstoredError) Unwrap() error { return e.error }
+
 // withoutDirectories lets the guard hear of objects of files when no directory is watched.
 func (l *loop) withoutDirectories() {
 	if len(l.cfg.Manifests) == 0 && l.store.HasUnclaimed() {
@@ -131,6 +167,10 @@ func (l *loop) fileProblems() []manifest.Problem {
 		problems = slices.Clone(l.snapshot.Problems)
 	}
 	problems = append(problems, hostProblems(l.host)...)
+	if l.full != nil {
+		problems = append(problems, manifest.Problem{Reason: reasonDiskFull, Message: fmt.Sprintf(
+			"the disk of %s is full: free space there. Tried again every %d s; nothing in force is lost", l.cfg.DataDir, int(retryLast.Seconds()))})
+	}
 	if p, fight := l.fight.problem(); fight {
 		problems = append(problems, p)
 	}

@@ -64,6 +64,7 @@ type loop struct {
 	planned    uint64          // the store's revision that the planner stands at
 	programmed uint64
 	result     store.SyncResult
+	full       error // why nothing can be stored, when the disk is full
 	status     wire.Status
 	wait       time.Duration // until a failed step is tried again; 0: it did not fail
 	// retryRefused is when the Services that the kernel refuses are tried again, which
@@ -179,6 +180,7 @@ func (l *loop) step() {
 	if err != nil {
 		l.log.Error("not everything is programmed", "err", err, "retry", l.wait)
 	}
+	err = l.noteFull(err)
 	l.hosted.tell(err == nil && l.adopted)
 	if l.names != nil {
 		l.names.tell(l.facts, err == nil && l.adopted)
@@ -236,7 +238,7 @@ func (l *loop) waitsFor() string {
 		return "the addresses of this host are not read yet"
 	case l.snapshot == nil && len(l.cfg.Manifests) > 0:
 		return "the manifests are not read yet"
-	case l.unsynced:
+	case l.unsynced && !l.adopted:
 		return "the manifests could not be stored yet"
 	}
 	return ""

@@ -337,6 +337,38 @@ func TestStoreThatCannotBeWritten(t *testing.T) {
 	r.want("10.96.0.10 . tcp . 80 . 0 : 10.1.0.2 . 8080")
 }
 
+// A full disk is told with what it keeps from being stored; what was in force stays, and is put
+// right when others change it.
+func TestFullDisk(t *testing.T) {
+	r := newRig(t)
+	r.host()
+	r.write("a.yaml", web("web", "10.96.0.10", "10.1.0.1"))
+	r.step()
+	r.engine.Inject(func(store.Transaction) store.Fault { return store.Full })
+	for i := range 30 {
+		r.write(fmt.Sprintf("%d.yaml", i), web(fmt.Sprintf("s%d", i), fmt.Sprintf("10.96.1.%d", i), "10.1.0.2"))
+	}
+	r.step()
+	s := r.state.Status()
+	if s.Synced || !s.Ready || s.Reason != "30 files are not stored yet (disk full); what was in force stays in force" {
+		t.Errorf("ready %v, synced %v: %s", s.Ready, s.Synced, s.Reason)
+	}
+	want := "the disk of " + r.cfg.DataDir + " is full: free space there. Tried again every 30 s; nothing in force is lost"
+	if !r.hasProblem(reasonDiskFull) || s.Errors() != 1 || s.Problems[0].Message != want {
+		t.Errorf("problems %v", s.Problems)
+	}
+	r.kernel.Tamper(func(rs nft.Ruleset) { clear(rs) })
+	r.noticed(kernel.Change{Ours: true, PID: 4711, Comm: "nft"})
+	r.step()
+	r.want("10.96.0.10 . tcp . 80 . 0 : 10.1.0.1 . 8080")
+	r.engine.Inject(nil)
+	r.step()
+	r.want("10.96.1.29 . tcp . 80 . 0 : 10.1.0.2 . 8080")
+	if s := r.state.Status(); !s.Synced || len(s.Problems) != 0 {
+		t.Errorf("synced %v, problems %v", s.Synced, s.Problems)
+	}
+}
+
 func TestProblemsAreLoggedOnceAndWhenTheyAreOver(t *testing.T) {
 	r := newRig(t)
 	r.host()

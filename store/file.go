@@ -293,12 +293,24 @@ func (f *File) Commit(t Transaction) (err error) {
 	}
 	if err := f.commit(tx); err != nil {
 		if isNoSpace(err) {
-			return fmt.Errorf("%w in %s: free some and the change is tried again: %v", ErrNoSpace, filepath.Dir(f.path), err)
+			return &noSpaceError{filepath.Dir(f.path), err}
 		}
 		return f.fail(err)
 	}
 	return nil
 }
+
+// noSpaceError is ErrNoSpace with what to do.
+type noSpaceError struct {
+	dir   string
+	cause error
+}
+
+func (e *noSpaceError) Error() string {
+	return fmt.Sprintf("the disk of %s is full: free space there; nothing in force is lost", e.dir)
+}
+
+func (e *noSpaceError) Unwrap() []error { return []error{ErrNoSpace, e.cause} }
 
 // isNoSpace tells whether a commit failed in a write that precedes all syncs, so that
 // the file still is what it was. When it is a sync that reports it, the pages are lost

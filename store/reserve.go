@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -44,6 +45,14 @@ func (s *Store) Blank() bool {
 		}
 	}
 	return true
+}
+
+// CountUnstored is how many files are not as they were in the last SyncFiles that succeeded.
+func (s *Store) CountUnstored(files manifest.Files) (n int) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	files.Changes(s.files, func(_, _ *manifest.File) { n++ })
+	return n
 }
 
 // HasUnclaimed reports whether there are objects of files that no file that was read has a

@@ -50,7 +50,7 @@ func (s *Store) syncFiles(files manifest.Files, ahead func(*Ahead)) (SyncResult,
 	held := t.hold()
 	s.ledger.vanished = held
 	t.base.released = !maps.Equal(held, s.held) // who waits for a value of theirs is told otherwise
-	t.removes = false // what is examined from here on was not decided upon
+	t.removes = false                           // what is examined from here on was not decided upon
 	result, err := t.run()
 	if err != nil {
 		s.ledger.vanished = s.held
