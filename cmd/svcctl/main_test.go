@@ -350,6 +350,17 @@ func TestRelease(t *testing.T) {
 	}
 }
 
+// The doctor knows what a serving appliance keeps in force.
+func TestDoctorTellsWhatIsHeld(t *testing.T) {
+	f := &fake{}
+	f.status.Problems = []wire.Problem{{Reason: "UnknownServicesHeld", Severity: wire.SeverityError,
+		Message: "data directory /d was new, but the kernel serves 3 addresses; they stay in force as they are: put it back"}}
+	b := newBench()
+	if code := b.run("doctor", "--socket", serveFake(t, f)); code != exitNo || !strings.Contains(b.out.String(), "/d was new") || !strings.Contains(b.out.String(), "-> put it back") {
+		t.Errorf("exit %d: %s%s", code, b.out.String(), b.err.String())
+	}
+}
+
 func TestDoctor(t *testing.T) {
 	b := newBench()
 	b.findings = []appliance.Finding{
