@@ -94,7 +94,13 @@ func TestF07_massRemovalIsHeldAndReleased(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 	}
 	b.hasReason(t, syncTimeout, "MassRemovalHeld", "svcctl release")
-	b.rewrite("web.yaml", b.webDocuments(b.R1)) // goes on
+	b.write("web.yaml", b.webDocuments(b.R1)) // goes on
+	if _, errOut, code := b.svcctl.Svcctl("wait", "--timeout", syncTimeout.String()); code != 1 || !strings.Contains(errOut, "are held") {
+		t.Errorf("svcctl wait: exit code %d: %s", code, errOut)
+	}
+	for _, f := range families {
+		b.reaches(t, b.IN, "tcp", f.at(f.vip(41), 80), plain, f.on(80, b.R1)...)
+	}
 	held := 0
 	for i := range 25 {
 		if ask(i) == nil {
@@ -134,6 +140,98 @@ func TestF07_emptiedDirectoryIsHeld(t *testing.T) {
 			t.Errorf("after the emptiness was confirmed: %v", err)
 		}
 	}
+}
+
+// A data directory that is not mounted, or was lost, takes nothing out of the kernel.
+func TestF18_lostDataDirectory(t *testing.T) {
+	for name, lose := range map[string]func(t *testing.T, data string){
+		"state.db is missing": func(t *testing.T, data string) {
+			if err := os.Remove(filepath.Join(data, "state.db")); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"the directory is away": func(t *testing.T, data string) {
+			if err := os.Rename(data, data+".away"); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := web(t, flags{"allow-mass-removal": {"false"}}, l1)
+			file := filepath.Join(t.TempDir(), "client.yaml")
+			client := strings.NewReplacer("name: web", "name: client", "172.30.0.41", "172.30.0.43", "fd00:172:30::41", "fd00:172:30::43")
+			if err := os.WriteFile(file, []byte(client.Replace(both(b.webDocuments(b.R1)))), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if out, errOut, code := b.svcctl.Svcctl("apply", "-f", file, "--wait"); code != 0 {
+				t.Fatalf("svcctl apply: exit code %d: %s%s", code, out, errOut)
+			}
+			client43 := func(when string) {
+				t.Helper()
+				for _, f := range families {
+					b.reaches(t, b.IN, "tcp", f.at(f.vip(43), 80), plain, f.on(80, b.R1)...)
+				}
+				b.serves(t, when)
+			}
+			client43("at first")
+			b.svcctl.Stop()
+			lose(t, b.svcctl.Data)
+			if out, _, code := b.svcctl.Svcctl("doctor", "--data-dir", b.svcctl.Data); code != 1 || !strings.Contains(out, "has no state.db, but the kernel serves") {
+				t.Errorf("svcctl doctor: exit code %d: %s", code, out)
+			}
+			for range 2 {
+				b.svcctl.Start()
+				b.hasReason(t, syncTimeout, "UnknownServicesHeld", "svcctl release", b.svcctl.Data)
+				client43("without the data")
+				b.rewrite("web.yaml", b.webDocuments(b.L2)) // goes on
+				b.rewrite("web.yaml", b.webDocuments(b.L1))
+				b.svcctl.Kill()
+			}
+			b.svcctl.Start()
+			if out, _, code := b.svcctl.Svcctl("doctor", "--data-dir", b.svcctl.Data); code != 1 || !strings.Contains(out, "no object declares") {
+				t.Errorf("svcctl doctor: exit code %d: %s", code, out)
+			}
+			if out, errOut, code := b.svcctl.Svcctl("release"); code != 0 || !strings.Contains(out, "2 addresses and ports let go") {
+				t.Errorf("svcctl release: exit code %d: %s%s", code, out, errOut)
+			}
+			b.hasReason(t, syncTimeout, "UnknownServicesHeld")
+			for _, f := range families {
+				if _, err := b.IN.Ask("tcp", f.at(f.vip(43), 80)); err == nil {
+					t.Errorf("%s: it still answers after the release", f)
+				}
+			}
+			b.serves(t, "in the end")
+
+			// After `svcctl down` a new data directory is a first start.
+			b.svcctl.Stop()
+			if _, errOut, code := b.svcctl.Svcctl("down", "--yes"); code != 0 {
+				t.Fatalf("svcctl down: exit code %d: %s", code, errOut)
+			}
+			if err := os.RemoveAll(b.svcctl.Data); err != nil {
+				t.Fatal(err)
+			}
+			b.svcctl.Start()
+			b.serves(t, "after a first start")
+			b.hasReason(t, syncTimeout, "UnknownServicesHeld")
+		})
+	}
+}
+
+// A directory that is not where --manifests says takes its Services nowhere.
+func TestF07_renamedDirectoryIsHeld(t *testing.T) {
+	b := web(t, flags{"allow-mass-removal": {"false"}}, l1)
+	b.svcctl.Stop()
+	path := b.svcctl.Manifests.Path
+	b.svcctl.Manifests.Path = path + "X" // a typing error
+	defer func() { b.svcctl.Manifests.Path = path }()
+	b.svcctl.Start()
+	b.hasReason(t, syncTimeout, "MassRemovalHeld", path+" is in no directory that is watched now", path+"X is unavailable", "--manifests")
+	b.serves(t, "with another directory")
+	b.svcctl.Stop()
+	b.svcctl.Manifests.Path = path
+	b.svcctl.Start()
+	b.hasReason(t, syncTimeout, "MassRemovalHeld")
+	b.serves(t, "in the end")
 }
 
 func TestS08_secondInstanceWithDirectoriesOfItsOwn(t *testing.T) {
