@@ -111,6 +111,12 @@ func (f *File) open() error {
 		f.db.Close()
 		return err
 	}
+	if f.broken != nil {
+		return nil
+	}
+	if err := f.compact(); err != nil {
+		return fmt.Errorf("open data file %s: %w", f.path, err)
+	}
 	return nil
 }
 
