@@ -16,11 +16,11 @@ func (s *Server) release(w http.ResponseWriter, r *http.Request) {
 			fmt.Sprintf("%s is not allowed on %s: use POST", r.Method, r.URL.Path))
 		return
 	}
-	services, err := s.backend.Release(r.Context())
+	released, err := s.backend.Release(r.Context())
 	if err != nil {
 		fail(w, http.StatusServiceUnavailable, wire.ReasonServiceUnavailable, "nothing is released: "+err.Error())
 		return
 	}
-	s.log.Info("release was asked for", "services", services, "user", auth.From(r.Context()).Name)
-	writeJSON(w, http.StatusOK, wire.Released{Services: services})
+	s.log.Info("release was asked for", "services", released.Services, "frontends", released.Frontends, "user", auth.From(r.Context()).Name)
+	writeJSON(w, http.StatusOK, released)
 }

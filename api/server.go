@@ -29,9 +29,9 @@ type Backend interface {
 	// revision 0 is everything accepted until the call. It waits until then, and
 	// returns an error when ctx is done first or it never will be.
 	Synced(ctx context.Context, revision uint64) error
-	// Release lets those Services go that vanished from the manifests and are kept in
-	// force (Status.HeldRemovals), and tells how many they were.
-	Release(ctx context.Context) (services int, err error)
+	// Release lets go what is kept in force although no object declares it, or not any more
+	// (Status.HeldRemovals, Status.UnknownFrontends), and tells how much that was.
+	Release(ctx context.Context) (wire.Released, error)
 }
 
 // Config is what a Server needs to know.

@@ -65,10 +65,10 @@ func (b *backend) Synced(ctx context.Context, revision uint64) error {
 func (b *backend) Healthy() error { b.mu.Lock(); defer b.mu.Unlock(); return b.healthy }
 func (b *backend) Ready() error   { b.mu.Lock(); defer b.mu.Unlock(); return b.ready }
 
-func (b *backend) Release(context.Context) (int, error) {
+func (b *backend) Release(context.Context) (wire.Released, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.held, b.healthy
+	return wire.Released{Services: b.held}, b.healthy
 }
 
 func (b *backend) set(f func(*backend)) { b.mu.Lock(); defer b.mu.Unlock(); f(b) }

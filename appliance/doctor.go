@@ -10,6 +10,7 @@ import (
 
 	"svcctl.io/svcctl/appliance/checkup"
 	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/kernel"
 	"svcctl.io/svcctl/store/engine"
 )
@@ -20,27 +21,28 @@ type Finding = checkup.Finding
 // Doctor examines everything on this host that the appliance depends on, and changes
 // nothing. serving reports whether an appliance answers on cfg.Socket.
 func Doctor(_ context.Context, cfg config.Config, serving bool) []Finding {
-	findings := kernelFindings(serving)
+	findings, served := kernelFindings(serving)
 	facts, err := checkup.Read(procPath)
 	if err != nil {
 		findings = append(findings, Finding{Check: "settings", Level: checkup.Warning, Message: err.Error(), Advice: "run it as root"})
 	}
 	findings = append(findings, checkup.Examine(&facts)...)
-	findings = append(findings, dataFinding(cfg.DataDir, serving))
+	findings = append(findings, dataFinding(cfg.DataDir, serving, served))
 	for _, dir := range cfg.Manifests {
 		findings = append(findings, manifestsFinding(dir))
 	}
 	return findings
 }
 
-// kernelFindings are about nf_tables and who else uses it.
-func kernelFindings(serving bool) []Finding {
+// kernelFindings are about nf_tables and who else uses it. served is how many addresses and ports
+// it serves of ours.
+func kernelFindings(serving bool) (findings []Finding, served int) {
 	k, err := kernel.Open(kernel.Options{})
 	switch {
 	case errors.Is(err, kernel.ErrPermission):
-		return []Finding{{Check: "kernel", Level: checkup.Error, Message: err.Error(), Advice: "run `sudo svcctl doctor`"}}
+		return []Finding{{Check: "kernel", Level: checkup.Error, Message: err.Error(), Advice: "run `sudo svcctl doctor`"}}, 0
 	case err != nil:
-		return []Finding{{Check: "kernel", Level: checkup.Error, Message: err.Error(), Advice: "load what is missing, or run a kernel that has it"}}
+		return []Finding{{Check: "kernel", Level: checkup.Error, Message: err.Error(), Advice: "load what is missing, or run a kernel that has it"}}, 0
 	}
 	defer k.Close()
 	features := k.Probe()
@@ -48,12 +50,15 @@ func kernelFindings(serving bool) []Finding {
 	if missing := features.Missing(); len(missing) > 0 {
 		message += "; it could do without, but lacks: " + strings.Join(missing, ", ")
 	}
-	findings := []Finding{{Check: "kernel", Level: checkup.OK, Message: message}}
+	findings = []Finding{{Check: "kernel", Level: checkup.OK, Message: message}}
 	if !features.Owner {
 		findings[0].Level = checkup.Warning
 		findings[0].Advice = "Linux 5.12 and later protect established connections when somebody flushes the ruleset"
 	}
-	return append(findings, otherInstance(k, serving), otherRules(k))
+	if have, _, err := k.Read(); err == nil { // what cannot be read is no evidence
+		served = nft.CountFrontends(have)
+	}
+	return append(findings, otherInstance(k, serving), otherRules(k)), served
 }
 
 // otherInstance looks for an svcctl that serves elsewhere.
@@ -108,7 +113,7 @@ func otherRules(k *kernel.Conn) Finding {
 	return checkup.Doubt(check, strings.Join(messages, "; "), strings.Join(advice, "; "))
 }
 
-func dataFinding(dir string, serving bool) Finding {
+func dataFinding(dir string, serving bool, served int) Finding {
 	const check = "data"
 	state, err := engine.Inspect(dir)
 	switch {
@@ -119,6 +124,10 @@ func dataFinding(dir string, serving bool) Finding {
 			"give the --socket of the svcctl that uses it, or wait if it is just starting")
 	case state == engine.DirectoryAbsent && serving:
 		return checkup.Doubt(check, "data directory "+dir+" does not exist, but an svcctl serves", "give its --data-dir or its --config")
+	case state == engine.DirectoryAbsent && served > 0:
+		return checkup.Fault(check, fmt.Sprintf("data directory %s has no state.db, but the kernel serves %d addresses and ports of svcctl", dir, served),
+			"if it is not mounted, or was moved, put it back before svcctl starts; if it is lost, start svcctl and apply the objects again: "+
+				"what the kernel serves stays in force until then, or until `svcctl release`; `svcctl down` is the way to begin anew")
 	case state == engine.DirectoryAbsent:
 		return checkup.Well(check, "data directory "+dir+" is not there yet: the first start makes it")
 	}

@@ -52,7 +52,7 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 	closers.add(engine.Close)
 	removals := reconcile.NewRemovalGuard(cfg.AllowMassRemoval)
 	storeConfig := cfg.Store()
-	storeConfig.Hold = func(r store.Removals) bool { return removals.Hold(r, time.Now()) }
+	storeConfig.Hold = func(r store.Removals) func(string) store.Decision { return removals.Hold(r, time.Now()) }
 	storeConfig.Merge = func(live, document object.Object) (object.Object, error) {
 		return rest.MergeFile(live, document, time.Now())
 	}
@@ -68,16 +68,20 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 		return err
 	}
 	closers.add(k.Close)
+	orphans, err := reconcile.FindOrphans(objects, k.Read, cfg.Box(nil), cfg.AllowMassRemoval, log)
+	if err != nil {
+		return err
+	}
 
 	m := metrics.New(cfg.Version)
 	m.LogDropped(cfg.LogQueue.Dropped)
-	a := &assembly{cfg: cfg, log: log, store: objects, kernel: k, metrics: m, removals: removals, memory: memory, calls: calls, barriers: make(chan chan struct{}), releases: make(chan chan int)}
+	a := &assembly{cfg: cfg, log: log, store: objects, kernel: k, metrics: m, removals: removals, orphans: orphans, memory: memory, calls: calls, barriers: make(chan chan struct{}), releases: make(chan chan wire.Released)}
 	if len(cfg.Manifests) > 0 {
 		if a.watcher, err = watch.New(watch.Config{Dirs: cfg.Manifests, LastGood: objects.LastGood(), Log: log}); err != nil {
 			return err
 		}
 	}
-	a.board = reconcile.NewBoard(objects.Revisions, a.rescan, a.release, a.firstStatus())
+	a.board = reconcile.NewBoard(objects.Revisions, a.rescan, a.release, removals, a.firstStatus())
 	a.events = control.NewRecorder(objects, control.RecorderConfig{Host: cfg.NodeName, Assigns: len(cfg.LoadBalancerPools) > 0, Log: log})
 	server, err := apiserver.Open(&cfg, objects, a.board, m, log)
 	if err != nil {
@@ -142,10 +146,11 @@ type assembly struct {
 	board    *reconcile.Board
 	events   *control.Recorder
 	removals *reconcile.RemovalGuard
-	memory   *memory // nil: it is not ours
+	orphans  *reconcile.Orphans // nil: there are none
+	memory   *memory            // nil: it is not ours
 	calls    *reconcile.SlowCalls
 	barriers chan chan struct{}
-	releases chan chan int
+	releases chan chan wire.Released
 }
 
 // serve runs the tasks until ctx is done or the first one fails.
@@ -222,6 +227,8 @@ func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part) *reco
 		Endpoints: control.NewEndpoints(a.cfg.EndpointsFacts(), a.store),
 		Parts:     follows,
 		Removals:  a.removals,
+		Orphans:   a.orphans,
+		DataDir:   a.cfg.DataDir,
 		Publisher: &reconcile.Publisher{
 			Board: a.board, Metrics: a.metrics, Dirs: a.cfg.Manifests, Status: a.firstStatus(),
 			Reporter: &reconcile.Reporter{Log: a.log, Where: a.store.Location, Events: a.events},
@@ -317,18 +324,18 @@ func (a *assembly) rescan(ctx context.Context) error {
 }
 
 // release has the loop let go what vanished from the manifests.
-func (a *assembly) release(ctx context.Context) (services int, err error) {
-	released := make(chan int, 1)
+func (a *assembly) release(ctx context.Context) (wire.Released, error) {
+	released := make(chan wire.Released, 1)
 	select {
 	case a.releases <- released:
 	case <-ctx.Done():
-		return 0, ctx.Err()
+		return wire.Released{}, ctx.Err()
 	}
 	select {
-	case services = <-released:
-		return services, nil
+	case what := <-released:
+		return what, nil
 	case <-ctx.Done():
-		return 0, ctx.Err()
+		return wire.Released{}, ctx.Err()
 	}
 }
 

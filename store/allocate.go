@@ -269,7 +269,13 @@ func (c *change) anyClusterIPs(l *ledger) error {
 		return nil
 	}
 	for _, family := range svc.Spec.IPFamilies[min(len(svc.Spec.ClusterIPs), len(svc.Spec.IPFamilies)):] {
-		addr, err := l.nextAddress(family == object.IPv4, c.ref.Key())
+		addr, was := c.formerAddress(l, family == object.IPv4)
+		var err error
+		if was {
+			err = l.takeAddress(addr, c.ref.Key())
+		} else {
+			addr, err = l.nextAddress(family == object.IPv4, c.ref.Key())
+		}
 		if err != nil {
 			return err
 		}
@@ -301,7 +307,7 @@ func (c *change) anyNodePorts(l *ledger) error {
 				protocols = append(protocols, twin.Protocol)
 			}
 		}
-		number, err := l.nextPort(protocols, owner, owner+"/"+strconv.Itoa(int(port.Port)))
+		number, err := c.anyPort(l, protocols, owner+"/"+strconv.Itoa(int(port.Port)))
 		if err != nil {
 			return err
 		}
@@ -312,6 +318,22 @@ func (c *change) anyNodePorts(l *ledger) error {
 		}
 	}
 	return nil
+}
+
+// anyPort takes a node port that the Service does not name, on some protocols: the one that it
+// seems to have had, or else a free one.
+func (c *change) anyPort(l *ledger, protocols []string, seed string) (uint16, error) {
+	owner := c.ref.Key()
+	number, was := c.formerPort(l, protocols, seed)
+	if !was {
+		return l.nextPort(protocols, owner, seed)
+	}
+	for _, protocol := range protocols {
+		if err := l.takePort(alloc.Port{Protocol: protocol, Number: number}, owner); err != nil {
+			return 0, err
+		}
+	}
+	return number, nil
 }
 
 // shareNodePort gives a port the node port of a twin on another protocol, if that is free.

@@ -57,10 +57,10 @@ type Config struct {
 	// a program of the host listens there; nil allows all. Ports that a Service has already
 	// are not asked about again, nor are those that files ask for.
 	NodePort func(protocol string, port uint16) error
-	// Hold is asked in every SyncFiles about the objects that it would remove, if any:
-	// true keeps all of them as they are for now, and they are asked about again in the
-	// next SyncFiles. nil keeps nothing.
-	Hold func(Removals) bool
+	// Hold is asked in every SyncFiles about the objects that it would remove, if any, and
+	// gives what becomes of those of each file. Those that are not removed stay as they are,
+	// and are asked about again in the next SyncFiles. nil removes all.
+	Hold func(Removals) func(file string) Decision
 	// Merge joins a file's document with the stored version of its object, to which clients of
 	// the API have written (it has managedFields): what they added stays, what the file
 	// says no more goes. Neither may be changed. nil means that the document replaces it all.

@@ -120,7 +120,7 @@ func (t *transaction) externalHolder(addr netip.Addr, port alloc.Port, except st
 		}
 	}
 	for _, claim := range t.s.ledger.pools.Sharing(addr) {
-		if claim.Owner != except && slices.Contains(claim.Ports, port) {
+		if claim.Owner != except && claim.Owner != reservedOwner && slices.Contains(claim.Ports, port) {
 			return claim.Owner
 		}
 	}

@@ -1,42 +1,172 @@
 package store
 
-import "svcctl.io/svcctl/store/object"
+import (
+	"errors"
+
+	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/object"
+)
 
 // Removals are the objects that a SyncFiles is about to remove, because no file has a
 // document for them any more.
 type Removals struct {
-	// Files are those that the objects came from.
-	Files map[string]struct{}
-	// Services is how many Services are among the objects; Total is how many there are
-	// now, those included.
-	Services, Total int
+	// Files are those that the objects came from, each with the Services ("namespace/name")
+	// that go with it: those that vanish, and those that stay and have no endpoint left.
+	Files map[string][]string
+	// Total is how many Services there are now, those included; Declared is how many of them
+	// belong to files.
+	Total, Declared int
+}
+
+// Decision is what becomes of an object that no file has a document for any more.
+type Decision uint8
+
+// The decisions about removals.
+const (
+	Remove Decision = iota
+	Wait            // it stays for a moment
+	Keep            // it stays until somebody confirms that it is to go
+)
+
+// vanishedError says that who holds a value vanished from the files, and is held.
+type vanishedError struct{ error }
+
+func (e vanishedError) Error() string {
+	return e.error.Error() + ", which vanished from the manifests and is held: see `svcctl release`"
+}
+
+func (e vanishedError) Unwrap() error { return e.error }
+
+// explain adds to a refusal of a value that its holder is held.
+func (l *ledger) explain(err error) error {
+	held, is := errors.AsType[*alloc.HeldError](err)
+	if !is {
+		return err
+	}
+	for ref := range l.vanished {
+		if ref.Kind == object.KindService && ref.Key() == held.Owner {
+			return vanishedError{err}
+		}
+	}
+	return err
 }
 
 // hold asks whether what was examined may be removed, and gives what may not.
-func (t *transaction) hold() map[object.Ref]struct{} {
+func (t *transaction) hold() map[object.Ref]Decision {
 	if t.s.cfg.Hold == nil {
 		return nil
 	}
-	removals := Removals{Files: map[string]struct{}{}, Total: len(t.s.index.services)}
+	removals := Removals{Files: map[string][]string{}, Total: len(t.s.index.services), Declared: t.s.declared}
 	var going []*change
 	for _, c := range t.changes {
 		if !c.remove {
 			continue
 		}
 		going = append(going, c)
-		removals.Files[c.old.owner.File] = struct{}{}
+		file := c.old.owner.File
+		services := removals.Files[file]
 		if c.ref.Kind == object.KindService {
-			removals.Services++
+			services = append(services, c.ref.Key())
+		}
+		removals.Files[file] = services
+	}
+	t.bereft(going, removals.Files)
+	decide := t.s.cfg.Hold(removals)
+	held := map[object.Ref]Decision{}
+	for _, c := range going {
+		if d := decide(c.old.owner.File); d != Remove {
+			c.remove = false
+			c.stay(nil)
+			held[c.ref] = d
 		}
 	}
-	if !t.s.cfg.Hold(removals) {
-		return nil
-	}
-	held := map[object.Ref]struct{}{}
-	for _, c := range going {
-		c.remove = false
-		c.stay(nil)
-		held[c.ref] = struct{}{}
-	}
 	return held
+}
+
+// bereft adds to each file the Services that have no endpoints left without its objects. What
+// controllers make of other objects does not count: it goes with them.
+func (t *transaction) bereft(going []*change, files map[string][]string) {
+	gone := map[object.Ref]bool{}
+	by := map[string]map[string]bool{} // the files of the endpoints that go, by Service
+	note := func(service, file string) {
+		if by[service] == nil {
+			by[service] = map[string]bool{}
+		}
+		by[service][file] = true
+	}
+	for _, c := range going {
+		gone[c.ref] = true
+		switch o := c.old.object.(type) {
+		case *object.EndpointSlice, *object.Endpoints:
+			if key := serviceKeyOf(o); key != "" && len(addressesOf(o, nil)) > 0 {
+				note(key, c.old.owner.File)
+			}
+		case *object.Pod:
+			for _, key := range t.s.index.selecting(o.Metadata.Namespace, o.Metadata.Labels) {
+				note(key, c.old.owner.File)
+			}
+		}
+	}
+	if len(by) == 0 {
+		return
+	}
+	coming := map[string][]object.Object{} // by Service, or namespace of Pods
+	for _, c := range t.changes {
+		if c.wanted == nil || c.old != nil && c.old.object == c.wanted {
+			continue
+		}
+		if pod, is := c.wanted.(*object.Pod); is {
+			coming[podsOf+pod.Metadata.Namespace] = append(coming[podsOf+pod.Metadata.Namespace], pod)
+		} else if key := serviceKeyOf(c.wanted); key != "" && c.ref.Kind != object.KindService {
+			coming[key] = append(coming[key], c.wanted)
+		}
+	}
+	for key, from := range by {
+		svc := t.s.index.services[key]
+		if svc == nil || gone[object.RefOf(svc)] || t.backed(svc, gone, coming) {
+			continue
+		}
+		for file := range from {
+			files[file] = append(files[file], key)
+		}
+	}
+}
+
+// backed reports whether a Service has an endpoint, or a Pod that it selects, that is not among
+// those that go.
+func (t *transaction) backed(svc *object.Service, gone map[object.Ref]bool, coming map[string][]object.Object) bool {
+	key, selector := serviceKeyOf(svc), svc.Spec.Selector
+	_, slices, endpoints := t.s.index.service(key)
+	stays := func(o object.Object) bool {
+		ref := object.RefOf(o)
+		r := t.s.records[ref]
+		return !gone[ref] && r != nil && r.owner.Controller == "" && len(addressesOf(o, selector)) > 0
+	}
+	for _, slice := range slices {
+		if stays(slice) {
+			return true
+		}
+	}
+	if endpoints != nil && stays(endpoints) {
+		return true
+	}
+	for _, o := range coming[key] {
+		if len(addressesOf(o, nil)) > 0 {
+			return true
+		}
+	}
+	if len(selector) == 0 {
+		return false
+	}
+	for _, pod := range t.s.index.selected(svc.Metadata.Namespace, selector) {
+		if stays(pod) {
+			return true
+		}
+	}
+	for _, pod := range coming[podsOf+svc.Metadata.Namespace] {
+		if len(addressesOf(pod, selector)) > 0 {
+			return true
+		}
+	}
+	return false
 }

@@ -147,6 +147,10 @@ func (c *change) takeAnyIngress(l *ledger) error {
 			continue
 		}
 		ipv4 := family == object.IPv4
+		if addr, was := c.formerIngress(l, ipv4); was && l.takeIngress(addr, c.claim) == nil {
+			c.ingress = append(c.ingress, addr)
+			continue
+		}
 		if addr, err := l.nextIngress(ipv4, c.claim); err == nil {
 			c.ingress = append(c.ingress, addr)
 			continue

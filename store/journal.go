@@ -36,7 +36,7 @@ type entry struct {
 	ref      object.Ref
 	owner    Owner
 	by       Caller
-	// old is the JSON of the version before; nil when there was none.
+	// old is the JSON of the version before, see packed; nil when there was none.
 	old []byte
 	// size is that of the stored form, in bytes.
 	size int
@@ -82,7 +82,7 @@ func entryOf(c *change, previous uint64, at time.Time) (*entry, []byte, error) {
 		if err != nil {
 			return nil, nil, fmt.Errorf("encode the journal of %s: %w", c.ref, err)
 		}
-		value = append(value, old...)
+		value = append(value, packed(old)...)
 		e.old, e.recent = value[header:], c.old.object
 	}
 	e.size = len(value)
@@ -120,6 +120,10 @@ func decodeJournal(pair engine.Pair) (*entry, error) {
 // decodeVersion is an object of which the JSON is kept.
 func decodeVersion(ref object.Ref, data []byte) (object.Object, error) {
 	o, _ := newOf(ref.Kind)
+	data, err := unpacked(data)
+	if err != nil {
+		return nil, fmt.Errorf("read the journal of %s: %w", ref, err)
+	}
 	if err := json.Unmarshal(data, o); err != nil {
 		return nil, fmt.Errorf("read the journal of %s: %w", ref, err)
 	}

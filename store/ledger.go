@@ -12,6 +12,10 @@ type ledger struct {
 	addresses map[bool]*alloc.Addresses // by whether they are IPv4
 	ports     *alloc.Ports
 	pools     *alloc.Pools
+	// reserved are held by reservedOwner; backing is transaction.backing of the one under way.
+	reserved reserved
+	backing  func(*object.Service) []netip.Addr
+	vanished map[object.Ref]Decision // Store.held, as of the transaction under way
 
 	undo []func()
 	// released reports whether anything became free since begin.
@@ -46,6 +50,7 @@ func (l *ledger) takeAddress(addr netip.Addr, owner string) error {
 	if addresses == nil {
 		return &alloc.RangeError{Value: addr.String(), Range: l.addresses[!addr.Is4()].Prefix().String()}
 	}
+	l.cedeAddress(addr)
 	return l.address(addresses, (*alloc.Addresses).Take, addr, owner)
 }
 
@@ -64,7 +69,7 @@ func (l *ledger) address(in *alloc.Addresses, take func(*alloc.Addresses, netip.
 		return nil
 	}
 	if err := take(in, addr, owner); err != nil {
-		return err
+		return l.explain(err)
 	}
 	l.undo = append(l.undo, func() { in.Release(addr, owner) })
 	return nil
@@ -105,6 +110,7 @@ func (l *ledger) releaseAddress(addr netip.Addr, owner string) {
 
 // takePort gives a port that was asked for. Errors: *alloc.RangeError, *alloc.HeldError.
 func (l *ledger) takePort(port alloc.Port, owner string) error {
+	l.cedePort(port)
 	return l.port((*alloc.Ports).Take, port, owner)
 }
 
@@ -118,7 +124,7 @@ func (l *ledger) port(take func(*alloc.Ports, alloc.Port, string) error, port al
 		return nil
 	}
 	if err := take(l.ports, port, owner); err != nil {
-		return err
+		return l.explain(err)
 	}
 	l.undo = append(l.undo, func() { l.ports.Release(port, owner) })
 	return nil
@@ -149,6 +155,7 @@ func (l *ledger) releasePort(port alloc.Port, owner string) {
 // takeIngress gives a load balancer IP that was asked for, or replaces the owner's claim
 // on one that it has. Errors: *alloc.RangeError, *alloc.HeldError.
 func (l *ledger) takeIngress(addr netip.Addr, claim alloc.Claim) error {
+	l.cedeIngress(addr)
 	return l.claim((*alloc.Pools).Take, addr, claim)
 }
 
@@ -160,7 +167,7 @@ func (l *ledger) holdIngress(addr netip.Addr, claim alloc.Claim) error {
 func (l *ledger) claim(take func(*alloc.Pools, netip.Addr, alloc.Claim) error, addr netip.Addr, claim alloc.Claim) error {
 	before, had := l.pools.ClaimOf(addr, claim.Owner)
 	if err := take(l.pools, addr, claim); err != nil {
-		return err
+		return l.explain(err)
 	}
 	l.undo = append(l.undo, func() {
 		l.pools.Release(addr, claim.Owner)

@@ -177,19 +177,19 @@ func (c *poolCheck) leaks() {
 			continue
 		}
 		for addr, owner := range a.Holders() {
-			if !slices.Contains(c.has[owner].clusterIPs, addr) {
+			if owner != reservedOwner && !slices.Contains(c.has[owner].clusterIPs, addr) {
 				note(PoolClusterIP, addr.String(), owner, func() { l.releaseAddress(addr, owner) })
 			}
 		}
 	}
 	for port, owner := range l.ports.Holders() {
-		if !slices.Contains(c.has[owner].ports, port) {
+		if owner != reservedOwner && !slices.Contains(c.has[owner].ports, port) {
 			note(PoolNodePort, fmt.Sprintf("%s %d", port.Protocol, port.Number), owner, func() { l.releasePort(port, owner) })
 		}
 	}
 	for addr, owners := range l.pools.Holders() {
 		for _, owner := range owners {
-			if !slices.Contains(c.has[owner].ingress, addr) {
+			if owner != reservedOwner && !slices.Contains(c.has[owner].ingress, addr) {
 				note(PoolLoadBalancer, addr.String(), owner, func() { l.releaseIngress(addr, owner) })
 			}
 		}

@@ -34,7 +34,8 @@ type Store struct {
 	// population is how many objects keep each namespace.
 	population map[string]int
 	waiting    map[object.Ref]struct{} // objects whose change.waits is set
-	held       map[object.Ref]struct{} // objects that Config.Hold keeps
+	held       map[object.Ref]Decision // objects that Config.Hold keeps
+	declared   int                     // Services that belong to files
 	newest     time.Time               // the last creation
 	copies     copies
 	calls      calls // of Write, that wait for the writer
@@ -55,6 +56,7 @@ type Store struct {
 	notes      map[object.Ref][]note
 	duplicates map[string][]manifest.Problem
 	troubled   map[string]struct{} // paths with problems of their own
+	reserves   bool                // see HasReserved
 
 	changed chan struct{}
 }
@@ -109,6 +111,11 @@ func (s *Store) load() error {
 		return s.writeHead(max(s.seed, 1))
 	}
 	s.revision = head[0].Revision
+	marks, err := s.engine.Load(reservedKey)
+	if err != nil {
+		return err
+	}
+	s.reserves = len(marks) > 0
 	s.concerning = s.revision
 	records := make([]*record, len(pairs))
 	errs := make([]error, len(pairs))
@@ -204,6 +211,14 @@ func (s *Store) setRecord(ref object.Ref, r *record) {
 		s.index.remove(old)
 	}
 	s.count(ref, r != nil)
+	if ref.Kind == object.KindService {
+		if old := s.records[ref]; old != nil && old.owner.File != "" {
+			s.declared--
+		}
+		if r != nil && r.owner.File != "" {
+			s.declared++
+		}
+	}
 	if r == nil {
 		delete(s.records, ref)
 		return

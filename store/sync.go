@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"svcctl.io/svcctl/store/engine"
@@ -40,9 +41,12 @@ func (s *Store) SyncFiles(files manifest.Files) (SyncResult, error) {
 	t.removes = true
 	t.examine(refs...)
 	held := t.hold()
-	t.removes = false // what is examined from here on was not decided upon
+	s.ledger.vanished = held
+	t.base.released = !maps.Equal(held, s.held) // who waits for a value of theirs is told otherwise
+	t.removes = false                           // what is examined from here on was not decided upon
 	result, err := t.run()
 	if err != nil {
+		s.ledger.vanished = s.held
 		return SyncResult{}, fmt.Errorf("sync files: %w", err)
 	}
 	s.synced, s.held = true, held

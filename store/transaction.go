@@ -39,6 +39,8 @@ type transaction struct {
 	created  *time.Time
 	// dry says that what is settled is taken back.
 	dry bool
+	// feeding are what changes has for each Service; see backing.
+	feeding map[string][]object.Object
 }
 
 // change is what becomes of one object.
@@ -80,7 +82,7 @@ type change struct {
 
 func (s *Store) begin() *transaction {
 	s.ledger.begin()
-	return &transaction{
+	t := &transaction{
 		s: s, files: s.files,
 		claims:     map[object.Ref][]claim{},
 		duplicates: map[string][]manifest.Problem{},
@@ -89,6 +91,8 @@ func (s *Store) begin() *transaction {
 		externals:  externals{},
 		revision:   max(s.revision, s.seed),
 	}
+	s.ledger.backing = t.backing
+	return t
 }
 
 // examineWaiting takes those in that wait for others to release something. It gives false

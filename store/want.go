@@ -27,10 +27,14 @@ func (c *change) want(s *Store, document object.Object) {
 	if svc, isService := next.(*object.Service); isService {
 		c.ownStatus(svc, document.(*object.Service))
 	}
-	if errs := c.accept(s, next); len(errs) > 0 {
+	if errs := c.explainClusterIPs(document, c.accept(s, next)); len(errs) > 0 {
 		c.err = errs
 		c.notes = append(c.notes, c.notesOf(errs, "")...)
 		return
+	}
+	if c.staysHeadless(document) {
+		c.note(c.owner.File, "spec.clusterIP", ReasonUnusual, "the file does not say `clusterIP: None` any more, and the Service stays headless all the same, "+
+			"as a cluster IP does not change: say it again, or for a Service with a cluster IP "+anew(c.ref), true)
 	}
 	c.unusual(next)
 }

@@ -30,6 +30,8 @@
 // absolute; a file or directory that is reachable twice is read once. What is no regular
 // file (a FIFO, a device) is never opened for reading.
 //
+// Nothing is read of a work tree while git has its index.lock: see gitlock.go.
+//
 // # Unavailable is not empty
 //
 // A directory that is gone, renamed, replaced or unreadable keeps its files, and is

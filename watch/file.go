@@ -133,6 +133,9 @@ func (w *Watcher) observe(s *source, path string, seen sight, h hint, now time.T
 		w.waiting[path] = f
 	}
 	c.sight, c.last, c.lacking = seen, last, false
+	if w.previous != nil {
+		s.active = now
+	}
 	c.complete = f.isComplete(seen, h)
 }
 

@@ -25,6 +25,7 @@ func (w *Watcher) rescan(now time.Time) {
 		w.scan(s, hints, now)
 	}
 	w.saver.retry()
+	w.gitSources(now) // a lock that was left behind may have gone
 	w.nextRescan = now.Add(w.cfg.Rescan)
 	if (before == nil) != (w.noWatch == nil) {
 		w.changed = true
@@ -98,6 +99,7 @@ func (w *Watcher) compare(s *source, wk *walk, hints map[string]hint, now time.T
 		w.observe(s, path, sight{kind: gone}, hint{switched: wk.switched[dir] || linked && !there}, now)
 	}
 	s.dirs, s.linked = wk.dirs, wk.linked
+	s.findGitLocks(wk.trees)
 	if problems := wk.problems(); !slices.Equal(s.problems, problems) {
 		s.problems, w.changed = problems, true
 	}
@@ -175,6 +177,7 @@ type walk struct {
 	switched map[string]bool     // those of them that are not what they were
 	links    []string            // relative paths, to be followed when all else is read
 	unread   []unread
+	trees    []string // directories that have an entry .git
 }
 
 // unread is a directory that could not be read: nothing is known of its files.
@@ -262,6 +265,8 @@ func (wk *walk) directory(rel string, linked bool) error {
 func (wk *walk) entry(dir, path string, entry fs.DirEntry, linked bool) {
 	name := entry.Name()
 	switch {
+	case name == ".git":
+		wk.trees = append(wk.trees, wk.path(dir))
 	case strings.HasPrefix(name, "."):
 	case entry.IsDir():
 		wk.below(filepath.Join(dir, name), linked)

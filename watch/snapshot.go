@@ -147,6 +147,7 @@ func (w *Watcher) snapshot() *Snapshot {
 		}
 		out.Sources = append(out.Sources, src)
 		out.Problems = append(out.Problems, s.problems...)
+		out.Problems = append(out.Problems, s.gitProblems()...)
 	}
 	if err := w.saver.err(); err != nil {
 		out.Problems = append(out.Problems, manifest.Problem{File: "last good copies", Reason: ReasonNotSaved, Warning: true,

@@ -55,8 +55,12 @@ func (w *Watcher) load() error {
 func (w *Watcher) settle(now time.Time) {
 	var ready []*file
 	vanishing := false
+	var git map[*source]bool
+	if len(w.waiting) > 0 {
+		git = w.gitSources(now)
+	}
 	for _, f := range w.waiting {
-		if f.aside {
+		if f.aside || git[f.source] {
 			continue
 		}
 		if !f.change.ready(w.cfg).After(now) {

@@ -334,6 +334,12 @@ func (w *Watcher) next(now time.Time) time.Time {
 		}
 	}
 	for _, s := range w.sources {
+		switch waits := len(w.waiting) > 0; {
+		case waits && s.locked:
+			earlier(now.Add(gitPoll))
+		case waits && s.unlocked.Add(w.cfg.Settle).After(now):
+			earlier(s.unlocked.Add(w.cfg.Settle))
+		}
 		if !s.lost.IsZero() && s.state != StateUnavailable {
 			earlier(s.lost.Add(w.cfg.Settle))
 		}

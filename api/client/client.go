@@ -123,12 +123,11 @@ func (c *Client) Version(ctx context.Context) (*wire.Version, error) {
 	return &v, nil
 }
 
-// Release lets those Services go that vanished from the manifests and are kept in force,
-// and tells how many they were.
-func (c *Client) Release(ctx context.Context) (services int, err error) {
-	var r wire.Released
+// Release lets go what is kept in force although no object declares it, or not any more, and
+// tells how much that was.
+func (c *Client) Release(ctx context.Context) (r wire.Released, err error) {
 	err = c.call(ctx, http.MethodPost, "/svcctl/v1/release", nil, callTimeout, &r)
-	return r.Services, err
+	return r, err
 }
 
 // Wait returns the status once the condition holds. It gives up after timeout:

@@ -21,8 +21,8 @@ type backend struct{}
 
 func (backend) Status() wire.Status { return wire.Status{NodeName: "gw1"} }
 func (backend) Healthy() error      { return nil }
-func (backend) Release(context.Context) (int, error) {
-	return 3, nil
+func (backend) Release(context.Context) (wire.Released, error) {
+	return wire.Released{Services: 3}, nil
 }
 func (backend) Ready() error { return nil }
 func (backend) Synced(ctx context.Context, _ uint64) error {
@@ -61,8 +61,8 @@ func TestCalls(t *testing.T) {
 	if s, err := c.Wait(t.Context(), client.Ready, time.Second); err != nil || s.NodeName != "gw1" {
 		t.Errorf("Wait for ready: %+v, %v", s, err)
 	}
-	if n, err := c.Release(t.Context()); err != nil || n != 3 {
-		t.Errorf("Release: %d, %v", n, err)
+	if r, err := c.Release(t.Context()); err != nil || r.Services != 3 {
+		t.Errorf("Release: %+v, %v", r, err)
 	}
 	_, err := c.Wait(t.Context(), client.Synced, 50*time.Millisecond)
 	if f, ok := errors.AsType[*wire.Failure](err); !ok || f.Reason != wire.ReasonTimeout {

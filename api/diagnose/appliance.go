@@ -34,6 +34,8 @@ func (d *diagnosis) programmed() {
 // answering, and what they mean.
 var boxReasons = map[string]string{
 	"MassRemovalHeld":     "what vanished from the manifests is kept in force",
+	"UnknownServicesHeld": "what the kernel serves and no object declares is kept in force",
+	"DiskFull":            "changes cannot be stored",
 	"ForeignInterference": "another program changes the tables",
 	"Host":                "a setting of the box",
 }
@@ -48,8 +50,13 @@ func (d *diagnosis) appliance() {
 		}
 		told++
 		next := "`svcctl doctor` tells more"
-		if p.Reason == "MassRemovalHeld" {
+		switch p.Reason {
+		case "MassRemovalHeld":
 			next = "put the files back, or let them go: `svcctl release`"
+		case "UnknownServicesHeld":
+			next = "put the data directory back, or apply the objects again, or let them go: `svcctl release`"
+		case "DiskFull":
+			next = "free space on that disk"
 		}
 		d.add(Doubt, next, "%s: %s", what, p.Message)
 	}

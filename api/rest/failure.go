@@ -48,7 +48,7 @@ func statusOf(err error, r *request) *statusError {
 	case errors.Is(err, alloc.ErrFull):
 		return internalError(err)
 	case errors.Is(err, engine.ErrNoSpace):
-		return unavailable("nothing was changed: "+err.Error()+": make room on the disk of the data directory", busyRetry)
+		return unavailable("nothing was changed: "+err.Error(), busyRetry)
 	}
 	return internalError(err)
 }

@@ -40,6 +40,12 @@ type Status struct {
 	// HeldRemovals is the number of Services whose removal waits for confirmation,
 	// because too many vanished from the manifests at once.
 	HeldRemovals int `json:"heldRemovals,omitempty"`
+	// PendingRemovals is how many Services vanished from the manifests and go within two
+	// seconds, unless more of them vanish or they come back.
+	PendingRemovals int `json:"pendingRemovals,omitempty"`
+	// UnknownFrontends is how many addresses with a port, and node ports, the kernel serves
+	// that no object declares; they stay in force until that is confirmed.
+	UnknownFrontends int `json:"unknownFrontends,omitempty"`
 }
 
 // Revision counts accepted changes. It also grows over restarts, and stays below 2^53, so
@@ -147,6 +153,11 @@ type Kernel struct {
 // Released is the answer to a release.
 type Released struct {
 	Services int `json:"services"` // how many were let go
+	// Files is how many files there were of which objects were let go.
+	Files int `json:"files,omitempty"`
+	// Frontends is how many addresses with a port, and node ports, of unknown Services were
+	// let go.
+	Frontends int `json:"frontends,omitempty"`
 }
 
 // Errors returns the number of problems with severity error.

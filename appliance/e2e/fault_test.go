@@ -74,68 +74,6 @@ func TestF06_directoryVanishes(t *testing.T) {
 	}
 }
 
-func TestF07_massRemovalIsHeldAndReleased(t *testing.T) {
-	b := newBox(t, flags{"allow-mass-removal": {"false"}})
-	b.write("web.yaml", b.webDocuments(b.L1))
-	for i := range 30 {
-		b.svcctl.Manifests.Write(fmt.Sprintf("%02d.yaml", i), strings.Join(b.many(ipv4, i, 1), "---\n"))
-	}
-	b.svcctl.Start()
-	ask := func(i int) error {
-		ip := b.clusterIPOf(t, ipv4, 1000+i)
-		if ip == "" {
-			return fmt.Errorf("Service %d has no address", i)
-		}
-		_, err := b.IN.Ask("tcp", ipv4.at(ip, uint16(1000+i)))
-		return err
-	}
-	for i := range 25 { // as rm does: one after the other
-		b.svcctl.Manifests.Remove(fmt.Sprintf("%02d.yaml", i))
-		time.Sleep(5 * time.Millisecond)
-	}
-	b.hasReason(t, syncTimeout, "MassRemovalHeld", "svcctl release")
-	b.rewrite("web.yaml", b.webDocuments(b.R1)) // goes on
-	held := 0
-	for i := range 25 {
-		if ask(i) == nil {
-			held++
-		}
-	}
-	if held < 15 { // the first few may be gone before it was a mass
-		t.Errorf("%d of 25 Services are kept, want at least 15", held)
-	}
-	if _, stderr, code := b.svcctl.Svcctl("status"); code != 1 || !strings.Contains(stderr, "problem") {
-		t.Errorf("svcctl status: exit code %d: %s", code, stderr)
-	}
-	b.svcctl.Kill()
-	b.svcctl.Start()
-	b.hasReason(t, syncTimeout, "MassRemovalHeld", "svcctl release")
-	out, stderr, code := b.svcctl.Svcctl("release")
-	if code != 0 || !strings.Contains(out, "let go") {
-		t.Fatalf("svcctl release: exit code %d: %s%s", code, out, stderr)
-	}
-	b.hasReason(t, syncTimeout, "MassRemovalHeld")
-	for i := range 25 {
-		if ip := b.clusterIPOf(t, ipv4, 1000+i); ip != "" {
-			t.Errorf("after the release Service %d still is at %s", i, ip)
-		}
-	}
-	b.serves(t, "in the end")
-}
-
-func TestF07_emptiedDirectoryIsHeld(t *testing.T) {
-	b := web(t, flags{"allow-mass-removal": {"false"}}, l1)
-	b.svcctl.Manifests.Remove("web.yaml")
-	b.hasReason(t, syncTimeout, "MassRemovalHeld", "no manifests any more")
-	b.serves(t, "with an emptied directory")
-	b.change(func() { b.svcctl.Manifests.Write("none.yaml", "# on purpose\n") })
-	for _, f := range families {
-		if err := b.notListed(t, f, f.at(f.vip(41), 0).Addr()); err != nil {
-			t.Errorf("after the emptiness was confirmed: %v", err)
-		}
-	}
-}
-
 func TestS08_secondInstanceWithDirectoriesOfItsOwn(t *testing.T) {
 	b := web(t, nil, l1)
 	second := b.GW1.Appliance(binary, b.flags.args()...)

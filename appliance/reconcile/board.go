@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 
 	"svcctl.io/svcctl/api/wire"
@@ -13,19 +14,21 @@ import (
 type Board struct {
 	accepted func() (accepted, concerning uint64) // store.Revisions
 	rescan   func(context.Context) error
-	release  func(context.Context) (services int, err error)
+	release  func(context.Context) (wire.Released, error)
+	guard    *RemovalGuard // nil: nothing is waited for or held
 
 	mu         sync.Mutex
 	status     wire.Status
 	failure    error         // why what was accepted is not in the kernel
 	programmed uint64        // every change up to this revision is in the kernel
+	settled    uint64        // all waits of guard up to this one are over, and what came of them is stored
 	changed    chan struct{} // closed when any of the above changes
 }
 
-// NewBoard shows first until the loop publishes. accepted is store.Revisions; rescan has the manifests read
-// once more, and release lets held Services go.
-func NewBoard(accepted func() (uint64, uint64), rescan func(context.Context) error, release func(context.Context) (int, error), first wire.Status) *Board {
-	return &Board{accepted: accepted, rescan: rescan, release: release, status: first, changed: make(chan struct{})}
+// NewBoard shows first until the loop publishes. accepted is store.Revisions; rescan has the
+// manifests read once more, release lets go what is held, and guard knows what is waited for.
+func NewBoard(accepted func() (uint64, uint64), rescan func(context.Context) error, release func(context.Context) (wire.Released, error), guard *RemovalGuard, first wire.Status) *Board {
+	return &Board{accepted: accepted, rescan: rescan, release: release, guard: guard, status: first, changed: make(chan struct{})}
 }
 
 // publish replaces the status.
@@ -33,6 +36,9 @@ func (b *Board) publish(s wire.Status, programmed uint64, failure error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.status, b.programmed, b.failure = s, programmed, failure
+	if b.guard != nil {
+		b.settled = b.guard.settled()
+	}
 	close(b.changed)
 	b.changed = make(chan struct{})
 }
@@ -45,9 +51,12 @@ func (b *Board) Status() wire.Status {
 	s := b.status
 	programmed := upTo(b.programmed, accepted, concerning)
 	s.Revision = wire.Revision{Accepted: max(accepted, programmed), Programmed: programmed}
-	s.Synced = s.Ready && b.failure == nil && programmed >= accepted
-	if b.failure != nil {
+	s.Synced = s.Ready && b.failure == nil && programmed >= accepted && s.PendingRemovals == 0
+	switch {
+	case b.failure != nil:
 		s.Reason = b.failure.Error()
+	case s.Ready && s.PendingRemovals > 0:
+		s.Reason = fmt.Sprintf("%d Services vanished from the manifests and go within %v, unless more vanish or they come back", s.PendingRemovals, removalMost)
 	}
 	return s
 }
@@ -77,19 +86,52 @@ func (b *Board) Ready() error {
 	return errors.New(b.status.Reason)
 }
 
+// heldError says that something is not as the manifests have it, until somebody confirms it.
+type heldError struct{ services int }
+
+func (e heldError) Error() string {
+	return fmt.Sprintf("everything else is in the kernel, but %d Services that vanished from the manifests are held: "+
+		"put the files back, or confirm with `svcctl release` that they are to go (`svcctl status` says why)", e.services)
+}
+
 // Synced implements api.Backend. For revision 0 the watched directories are looked at
-// once more first, so that what was written to them before the call counts as accepted.
+// once more first, so that what was written to them before the call counts as accepted. What
+// had vanished from them by then has gone when it returns; if it is held instead, that is an
+// error for revision 0.
 func (b *Board) Synced(ctx context.Context, revision uint64) error {
-	if revision == 0 {
+	files := revision == 0
+	if files {
 		if err := b.rescan(ctx); err != nil {
 			return err
 		}
+	}
+	if b.guard != nil {
+		if wait := b.guard.pending(); wait > 0 {
+			if err := b.until(ctx, func() bool { return b.settled >= wait }); err != nil {
+				return err
+			}
+		}
+	}
+	if files {
 		revision, _ = b.accepted()
 	}
-	for {
+	held := 0
+	err := b.until(ctx, func() bool {
 		accepted, concerning := b.accepted()
+		held = b.status.HeldRemovals
+		return b.status.Ready && b.failure == nil && upTo(b.programmed, accepted, concerning) >= revision
+	})
+	if err == nil && files && held > 0 {
+		return heldError{held}
+	}
+	return err
+}
+
+// until waits until something holds, which is looked at with the lock.
+func (b *Board) until(ctx context.Context, holds func() bool) error {
+	for {
 		b.mu.Lock()
-		done, changed := b.status.Ready && b.failure == nil && upTo(b.programmed, accepted, concerning) >= revision, b.changed
+		done, changed := holds(), b.changed
 		b.mu.Unlock()
 		if done {
 			return nil
@@ -103,7 +145,7 @@ func (b *Board) Synced(ctx context.Context, revision uint64) error {
 }
 
 // Release implements api.Backend.
-func (b *Board) Release(ctx context.Context) (services int, err error) { return b.release(ctx) }
+func (b *Board) Release(ctx context.Context) (wire.Released, error) { return b.release(ctx) }
 
 // why says what a caller waited for in vain.
 func (b *Board) why(ctx context.Context) error {
@@ -114,6 +156,8 @@ func (b *Board) why(ctx context.Context) error {
 		return b.failure
 	case !b.status.Ready:
 		return errors.New(b.status.Reason)
+	case b.status.PendingRemovals > 0:
+		return fmt.Errorf("%d Services that vanished from the manifests have not gone yet", b.status.PendingRemovals)
 	}
 	return ctx.Err()
 }

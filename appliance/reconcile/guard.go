@@ -1,9 +1,12 @@
 package reconcile
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"svcctl.io/svcctl/store"
@@ -11,37 +14,50 @@ import (
 	"svcctl.io/svcctl/watch"
 )
 
-// reasonMassRemoval is the reason of the problem that many Services vanished at once.
+// reasonMassRemoval is the reason of the problem that Services vanished in a way that looks
+// like an accident.
 const reasonMassRemoval = "MassRemovalHeld"
 
 const (
-	// Up to fewRemovals Services may vanish whatever their part is.
+	// Up to fewRemovals Services may vanish, unless they are all.
 	fewRemovals = 10
+	// Up to fewestRemovals Services may vanish even if they are all.
+	fewestRemovals = 2
 	// What vanishes within removalStep is one step: a directory is not deleted at once.
 	removalStep = 10 * time.Second
 	// When more than a few vanish, the rest of them is waited for as long as they keep
-	// vanishing: nothing more is seen for removalQuiet.
+	// vanishing: nothing more is seen for removalQuiet, at most removalMost.
 	removalQuiet = 500 * time.Millisecond
+	removalMost  = 2 * time.Second
 )
 
-// RemovalGuard keeps Services in force that vanish from the manifests in such numbers that it
-// looks like an accident: a directory emptied by a script, a checkout that failed, a volume
-// that was unmounted. What else changes goes on.
+// RemovalGuard keeps objects in force that vanish from the manifests when it looks like an
+// accident: most Services at once, or all of their endpoints; a directory that was emptied; a
+// directory that is unavailable, or not configured any more. What else changes goes on.
 type RemovalGuard struct {
-	off bool
+	off     bool // --allow-mass-removal
+	sources []watch.Source
 
-	passed   []passage // of the last removalStep
-	waiting  int       // Services that vanish but are not decided upon; 0: none
-	decides  time.Time // when they are
-	held     int       // Services that are kept in force, while the brake is engaged
-	engaged  bool
-	why      string   // while it is engaged
-	emptied  []string // directories without manifests
-	released bool     // the next decision is to let go
+	removalState
+	before  removalState  // the last decision
+	current atomic.Uint64 // batch, while it is waited; 0: nothing is. For who asks while the loop is busy
 }
 
-// NewRemovalGuard makes a guard; off lets everything go at once (--allow-mass-removal).
-func NewRemovalGuard(off bool) *RemovalGuard { return &RemovalGuard{off: off} }
+// removalState is what follows from the decisions so far.
+type removalState struct {
+	passed   []passage // of the last removalStep
+	batch    uint64    // how often it was waited
+	waiting  int       // Services that vanish but are not decided upon; 0: none
+	since    time.Time // when the first of them vanished
+	decides  time.Time // when they are decided upon
+	most     int       // the most Services that are held for their number; 0: none are
+	why      []string  // what is held; empty: nothing
+	held     int       // Services that are held
+	counted  int       // those of them that are for their number
+	ofTotal  int       // how many Services there were then
+	objects  int       // files of which objects are held
+	released bool      // the next decision is to let go
+}
 
 // passage is a removal that was let through.
 type passage struct {
@@ -52,85 +68,212 @@ type passage struct {
 // massRemoval reports whether the loss of so many of so many Services looks like an accident.
 func massRemoval(gone, of int) bool { return gone > fewRemovals && 2*gone > of }
 
-// Hold is store.Config.Hold.
-func (b *RemovalGuard) Hold(r store.Removals, now time.Time) bool {
-	recent := 0
-	kept := b.passed[:0]
-	for _, p := range b.passed {
-		if now.Sub(p.at) < removalStep {
-			kept = append(kept, p)
-			recent += p.services
-		}
-	}
-	b.passed = kept
-	gone, of := recent+r.Services, recent+r.Total
-	emptied := b.emptiedBy(r)
-	switch {
-	case len(r.Files) == 0, b.off, b.released:
-		return b.pass(r, now)
-	case emptied != "":
-		return b.engage(r, fmt.Sprintf("directory %s has no manifests any more", emptied))
-	case massRemoval(gone, of), b.engaged && r.Services > fewRemovals:
-		return b.engage(r, fmt.Sprintf("%d of %d Services are in no manifest any more", r.Services, r.Total))
-	case gone <= fewRemovals, b.waiting == r.Services && !now.Before(b.decides):
-		return b.pass(r, now)
-	}
-	if b.waiting != r.Services {
-		b.waiting, b.decides = r.Services, now.Add(removalQuiet)
-	}
-	b.held, b.engaged = 0, false
-	return true
+// group is what vanished for one reason.
+type group struct {
+	files    map[string]bool
+	services map[string]bool
 }
 
-func (b *RemovalGuard) pass(r store.Removals, now time.Time) bool {
-	if r.Services > 0 {
-		b.passed = append(b.passed, passage{now, r.Services})
+func (g *group) add(file string, services []string) {
+	if g.files == nil {
+		g.files, g.services = map[string]bool{}, map[string]bool{}
+	}
+	g.files[file] = true
+	for _, key := range services {
+		g.services[key] = true
+	}
+}
+
+// NewRemovalGuard makes a guard; off lets everything go at once (--allow-mass-removal).
+func NewRemovalGuard(off bool) *RemovalGuard { return &RemovalGuard{off: off} }
+
+// Hold is store.Config.Hold.
+func (b *RemovalGuard) Hold(r store.Removals, now time.Time) func(file string) store.Decision {
+	b.before = b.removalState
+	b.before.passed = slices.Clone(b.passed)
+	defer b.tell()
+	if len(r.Files) == 0 || b.off || b.released {
+		var all group
+		for file, services := range r.Files {
+			all.add(file, services)
+		}
+		b.why, b.held, b.objects, b.most, b.counted = nil, 0, 0, 0, 0
+		b.pass(len(all.services), now)
+		b.released = false
+		return func(string) store.Decision { return store.Remove }
+	}
+	places, rest, all := b.sort(r)
+	decision := b.count(r, &rest, len(all.services), now)
+	kept, files := map[string]bool{}, 0
+	b.why = nil
+	for _, why := range sortedKeys(places) {
+		for key := range places[why].services {
+			kept[key] = true
+		}
+		files += len(places[why].files)
+		b.why = append(b.why, fmt.Sprintf("%s (%d Services)", why, len(places[why].services)))
+	}
+	if decision == store.Keep {
+		for key := range rest.services {
+			kept[key] = true
+		}
+		files += len(rest.files)
+		if n := len(rest.services); n != b.counted { // others may come and go, and it stays the same problem
+			b.counted, b.ofTotal = n, r.Total
+		}
+		b.why = append(b.why, fmt.Sprintf("%d of %d Services are in no manifest any more, or none of their endpoints is", b.counted, b.ofTotal))
+	} else {
+		b.counted = 0
+	}
+	b.held, b.objects = len(kept), files
+	return func(file string) store.Decision {
+		if rest.files[file] {
+			return decision
+		}
+		return store.Keep
+	}
+}
+
+// sort finds the files that are held for the sake of their directories, by the reason, and
+// all others.
+func (b *RemovalGuard) sort(r store.Removals) (places map[string]*group, rest, all group) {
+	places = map[string]*group{}
+	for file, services := range r.Files {
+		all.add(file, services)
+		why := b.place(file)
+		if why == "" {
+			rest.add(file, services)
+			continue
+		}
+		if places[why] == nil {
+			places[why] = &group{}
+		}
+		places[why].add(file, services)
+	}
+	return places, rest, all
+}
+
+// place says why nothing is believed of what vanished from the directory of a file, if so.
+func (b *RemovalGuard) place(file string) string {
+	i := slices.IndexFunc(b.sources, func(s watch.Source) bool { return isBelow(file, s.Dir) })
+	if i < 0 {
+		why := fmt.Sprintf("%s is in no directory that is watched now", filepath.Dir(file))
+		for _, s := range b.sources {
+			if s.State == watch.StateUnavailable {
+				why += fmt.Sprintf(", and %s is unavailable", s.Dir)
+			}
+		}
+		return why
+	}
+	switch s := b.sources[i]; {
+	case s.State == watch.StateUnavailable:
+		return fmt.Sprintf("directory %s is unavailable", s.Dir)
+	case s.Files == 0:
+		return fmt.Sprintf("directory %s has no manifests any more", s.Dir)
+	}
+	return ""
+}
+
+// count decides upon what vanished from directories that are there, by its number.
+func (b *RemovalGuard) count(r store.Removals, rest *group, affected int, now time.Time) store.Decision {
+	b.passed = slices.DeleteFunc(b.passed, func(p passage) bool { return now.Sub(p.at) >= removalStep })
+	recent := 0
+	for _, p := range b.passed {
+		recent += p.services
+	}
+	n := len(rest.services)
+	gone, of := recent+n, recent+r.Total
+	allGone := n > 0 && affected >= r.Declared && gone > fewestRemovals
+	switch {
+	case massRemoval(gone, of), allGone, b.most > 0 && (n > fewRemovals || 2*n > b.most):
+		b.most = max(b.most, n)
+		b.over()
+		return store.Keep
+	case gone <= fewRemovals, b.waiting == n && !now.Before(b.decides), b.waiting > 0 && !now.Before(b.since.Add(removalMost)):
+		b.most = 0
+		b.pass(n, now)
+		return store.Remove
+	}
+	if b.waiting == 0 {
+		b.since = now
+		b.batch++
+	}
+	if b.waiting != n {
+		b.waiting, b.decides = n, now.Add(removalQuiet)
+		if last := b.since.Add(removalMost); last.Before(b.decides) {
+			b.decides = last
+		}
+	}
+	b.most = 0
+	return store.Wait
+}
+
+// pass notes that so many Services go.
+func (b *RemovalGuard) pass(services int, now time.Time) {
+	if services > 0 {
+		b.passed = append(b.passed, passage{now, services})
 	}
 	if b.released {
 		b.passed = nil // what comes next is another step
 	}
-	b.waiting, b.held, b.engaged, b.released = 0, 0, false, false
-	return false
+	b.over()
 }
 
-func (b *RemovalGuard) engage(r store.Removals, why string) bool {
-	if !b.engaged || b.held != r.Services { // others may come and go, and it stays the same problem
-		b.why = why
-	}
-	b.waiting, b.held, b.engaged = 0, r.Services, true
-	return true
+// over ends a wait.
+func (b *RemovalGuard) over() { b.waiting = 0 }
+
+// failed takes the last decision back: nothing came of it.
+func (b *RemovalGuard) failed() {
+	b.removalState = b.before
+	b.tell()
 }
 
-// look notes which of the watched directories hold no manifest.
-func (b *RemovalGuard) look(sources []watch.Source) {
-	b.emptied = b.emptied[:0]
-	for _, s := range sources {
-		if s.Files == 0 {
-			b.emptied = append(b.emptied, s.Dir)
-		}
+func (b *RemovalGuard) tell() {
+	b.current.Store(0)
+	if b.waiting > 0 {
+		b.current.Store(b.batch)
 	}
 }
 
-// emptiedBy is the directory that has no manifests left after a removal, if one has not.
-func (b *RemovalGuard) emptiedBy(r store.Removals) string {
-	for _, dir := range b.emptied {
-		for file := range r.Files {
-			if strings.HasPrefix(file, dir+string(filepath.Separator)) {
-				return dir
-			}
-		}
+// pending is the number of the wait that is under way, for who wants to know when it is over;
+// 0: none is. It may be called at any time.
+func (b *RemovalGuard) pending() uint64 { return b.current.Load() }
+
+// settled is the last wait that is over.
+func (b *RemovalGuard) settled() uint64 {
+	if b.waiting > 0 {
+		return b.batch - 1
 	}
-	return ""
+	return b.batch
 }
 
 // until is when a decision is due, if one is.
 func (b *RemovalGuard) until() (at time.Time, needed bool) { return b.decides, b.waiting > 0 }
 
-// problem is what the status says while the brake is engaged.
+// engaged reports whether something is held.
+func (b *RemovalGuard) engaged() bool { return len(b.why) > 0 }
+
+// problem is what the status says while something is held.
 func (b *RemovalGuard) problem() (p manifest.Problem, engaged bool) {
-	if !b.engaged {
+	if !b.engaged() {
 		return p, false
 	}
-	return manifest.Problem{Reason: reasonMassRemoval, Message: b.why + "; as that may be an accident, they stay in force: " +
-		"put the files back, or confirm with `svcctl release` that they are to go"}, true
+	return manifest.Problem{Reason: reasonMassRemoval, Message: strings.Join(b.why, "; ") + "; as that may be an accident, they stay in force: " +
+		"put the files back (or correct --manifests), or confirm with `svcctl release` that they are to go"}, true
+}
+
+// sortedKeys are the keys of a map in their order.
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
+	keys := make([]K, 0, len(m))
+	for key := range m {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// isBelow reports whether a file is in a directory or below it.
+func isBelow(file, dir string) bool {
+	rel, err := filepath.Rel(dir, file)
+	return err == nil && rel != ".." && !strings.HasPrefix(rel, ".."+string(filepath.Separator))
 }

@@ -2,7 +2,6 @@ package reconcile
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,38 +23,63 @@ func TestMassRemoval(t *testing.T) {
 	}
 }
 
+// filesWith are so many files with a Service each.
+func filesWith(services int) map[string][]string {
+	files := map[string][]string{}
+	for i := range services {
+		files[fmt.Sprintf("/m/%d.yaml", i)] = []string{fmt.Sprintf("default/s%d", i)}
+	}
+	return files
+}
+
 // A story is a sequence of decisions about removals.
-func TestBrakeDecides(t *testing.T) {
-	files := map[string]struct{}{"/m/a.yaml": {}}
+func TestGuardDecides(t *testing.T) {
 	type step struct {
 		after           time.Duration
 		services, total int
-		hold            bool
-		engaged         bool
+		want            store.Decision
 	}
+	const remove, wait, keep = store.Remove, store.Wait, store.Keep
 	for name, steps := range map[string][]step{
-		"few":                     {{0, 10, 10, false, false}},
-		"few, again and again":    {{0, 6, 100, false, false}, {20 * time.Second, 6, 94, false, false}, {20 * time.Second, 6, 88, false, false}},
-		"most":                    {{0, 60, 100, true, true}, {time.Hour, 60, 100, true, true}},
-		"most in several bites":   {{0, 8, 30, false, false}, {time.Second, 8, 22, true, true}},
-		"most in slow bites":      {{0, 8, 30, false, false}, {time.Minute, 8, 22, false, false}},
-		"many, but a part":        {{0, 40, 100, true, false}, {100 * time.Millisecond, 40, 100, true, false}, {removalQuiet, 40, 100, false, false}},
-		"many, growing to most":   {{0, 40, 100, true, false}, {removalQuiet / 2, 50, 100, true, false}, {removalQuiet / 2, 51, 100, true, true}},
-		"many, growing to a part": {{0, 20, 100, true, false}, {removalQuiet - 1, 30, 100, true, false}, {removalQuiet, 30, 100, false, false}},
-		"most come back":          {{0, 60, 100, true, true}, {time.Second, 30, 100, true, true}, {time.Second, 9, 100, false, false}},
-		"others are added":        {{0, 60, 100, true, true}, {time.Second, 60, 300, true, true}},
+		"few":                     {{0, 9, 10, remove}},
+		"few, again and again":    {{0, 6, 100, remove}, {20 * time.Second, 6, 94, remove}, {20 * time.Second, 6, 88, remove}},
+		"one, the only one":       {{0, 1, 1, remove}},
+		"two, all there are":      {{0, 2, 2, remove}},
+		"three, all there are":    {{0, 3, 3, keep}, {time.Hour, 3, 3, keep}},
+		"ten, all there are":      {{0, 10, 10, keep}, {time.Hour, 10, 10, keep}},
+		"all, one by one":         {{0, 1, 4, remove}, {time.Second, 1, 3, remove}, {time.Second, 1, 2, remove}, {time.Second, 1, 1, keep}, {time.Hour, 1, 1, keep}},
+		"all, slowly":             {{0, 1, 3, remove}, {time.Minute, 1, 2, remove}, {time.Minute, 1, 1, remove}},
+		"all, then one is added":  {{0, 5, 5, keep}, {time.Second, 5, 6, keep}, {time.Second, 2, 6, remove}},
+		"most":                    {{0, 60, 100, keep}, {time.Hour, 60, 100, keep}},
+		"most in several bites":   {{0, 8, 30, remove}, {time.Second, 8, 22, keep}},
+		"most in slow bites":      {{0, 8, 30, remove}, {time.Minute, 8, 22, remove}},
+		"many, but a part":        {{0, 40, 100, wait}, {100 * time.Millisecond, 40, 100, wait}, {removalQuiet, 40, 100, remove}},
+		"many, growing to most":   {{0, 40, 100, wait}, {removalQuiet / 2, 50, 100, wait}, {removalQuiet / 2, 51, 100, keep}},
+		"many, growing to a part": {{0, 20, 100, wait}, {removalQuiet - 1, 30, 100, wait}, {removalQuiet, 30, 100, remove}},
+		"most come back":          {{0, 60, 100, keep}, {time.Second, 30, 100, keep}, {time.Second, 9, 100, remove}},
+		"others are added":        {{0, 60, 100, keep}, {time.Second, 60, 300, keep}},
+		"never quiet": {{0, 11, 200, wait}, {removalMost / 4, 12, 200, wait}, {removalMost / 4, 13, 200, wait}, {removalMost / 4, 14, 200, wait},
+			{removalMost / 4, 15, 200, remove}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := &RemovalGuard{}
+			b := &RemovalGuard{sources: []watch.Source{{Dir: "/m", Files: 1}}}
 			now := time.Unix(1000, 0)
 			for i, s := range steps {
 				now = now.Add(s.after)
-				hold := b.Hold(store.Removals{Files: files, Services: s.services, Total: s.total}, now)
-				if hold != s.hold || b.engaged != s.engaged {
-					t.Fatalf("step %d: hold %v, engaged %v; want %v, %v", i, hold, b.engaged, s.hold, s.engaged)
+				removals := store.Removals{Files: filesWith(s.services), Total: s.total, Declared: s.total}
+				if s.want == remove { // nothing comes of it at first
+					b.Hold(removals, now)
+					b.failed()
 				}
-				if _, told := b.problem(); told != s.engaged {
-					t.Errorf("step %d: told %v, engaged %v", i, told, s.engaged)
+				got := b.Hold(removals, now)("/m/0.yaml")
+				if got != s.want || b.engaged() != (s.want == keep) || (b.pending() > 0) != (s.want == wait) {
+					t.Fatalf("step %d: decision %v, engaged %v, pending %d; want %v", i, got, b.engaged(), b.pending(), s.want)
+				}
+				if _, told := b.problem(); told != b.engaged() {
+					t.Errorf("step %d: told %v, engaged %v", i, told, b.engaged())
+				}
+				if at, due := b.until(); due && at.Sub(b.since) > removalMost {
+					t.Errorf("step %d: it is decided %v after the first one vanished", i, at.Sub(b.since))
 				}
 			}
 		})
@@ -107,7 +131,7 @@ func TestF07_massRemovalIsHeld(t *testing.T) {
 		t.Fatalf("after a restart %d Services, problems %v", r.services(), r.board.Status().Problems)
 	}
 
-	if n := r.release(); n != 20 {
+	if n := r.release().Services; n != 20 {
 		t.Errorf("%d released", n)
 	}
 	r.step()
@@ -115,7 +139,7 @@ func TestF07_massRemovalIsHeld(t *testing.T) {
 		t.Errorf("after the release %d Services, %d held, problems %v", r.services(), s.HeldRemovals, s.Problems)
 	}
 	r.want("!10.96.1.0 .", "10.96.1.25 . tcp")
-	if n := r.release(); n != 0 {
+	if n := r.release().Services; n != 0 {
 		t.Errorf("%d released once more", n)
 	}
 	// The release was for that step alone.
@@ -249,15 +273,29 @@ func TestF07_aPartIsLetGo(t *testing.T) {
 	}
 }
 
-func TestEmptiedBy(t *testing.T) {
-	b := &RemovalGuard{}
-	b.look([]watch.Source{{Dir: "/m/a", Files: 0}, {Dir: "/m/b", Files: 2}, {Dir: "/m/c", Files: 0}})
-	for file, want := range map[string]string{"/m/a/x.yaml": "/m/a", "/m/b/x.yaml": "", "/m/ab/x.yaml": "", "/m/c/d/x.yaml": "/m/c"} {
-		if got := b.emptiedBy(store.Removals{Files: map[string]struct{}{file: {}}}); got != want {
-			t.Errorf("%s is of %q, want %q", file, got, want)
-		}
+// What vanishes from a directory that is not as it should be stays, whatever its number; from
+// others it goes.
+func TestGuardLooksAtDirectories(t *testing.T) {
+	sources := []watch.Source{
+		{Dir: "/m/empty", State: watch.StateWatching}, {Dir: "/m/ok", State: watch.StateWatching, Files: 2},
+		{Dir: "/m/away", State: watch.StateUnavailable},
 	}
-	if !slices.Equal(b.emptied, []string{"/m/a", "/m/c"}) {
-		t.Errorf("emptied are %v", b.emptied)
+	for file, want := range map[string]string{
+		"/m/empty/x.yaml": "/m/empty has no manifests any more", "/m/empty/d/x.yaml": "/m/empty has no manifests any more",
+		"/m/ok/x.yaml": "", "/m/away/x.yaml": "/m/away is unavailable", "/m/okay/x.yaml": "/m/okay is in no directory that is watched now, and /m/away is unavailable",
+	} {
+		b := &RemovalGuard{sources: sources}
+		decide := b.Hold(store.Removals{Files: map[string][]string{file: {"default/a"}, "/m/ok/y.yaml": {"default/b"}}, Total: 9, Declared: 9}, time.Unix(1000, 0))
+		p, told := b.problem()
+		if kept := decide(file) == store.Keep; kept != (want != "") || told != kept || !strings.Contains(p.Message, want) {
+			t.Errorf("%s: kept %v, said %q; want %q", file, kept, p.Message, want)
+		}
+		if decide("/m/ok/y.yaml") != store.Remove {
+			t.Errorf("%s: a file of another directory is held, too", file)
+		}
+		b.released = true
+		if decide := b.Hold(store.Removals{Files: map[string][]string{file: {"default/a"}}}, time.Unix(1000, 0)); decide(file) != store.Remove || b.engaged() {
+			t.Errorf("%s: it is not released", file)
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/checkup"
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/resolve"
@@ -41,6 +42,9 @@ type Options struct {
 	Endpoints Endpoints
 	Parts     []Part
 	Removals  *RemovalGuard
+	Orphans   *Orphans // nil: there are none
+	// DataDir is named in problems.
+	DataDir   string
 	Publisher *Publisher
 	Watchdog  *Watchdog
 	// NodePorts is the range of node ports: programs that listen in it are looked at together.
@@ -64,8 +68,8 @@ type Inputs struct {
 	Snapshots <-chan *watch.Snapshot
 	Facts     <-chan node.Facts
 	Changes   <-chan kernel.Change
-	Barriers  <-chan chan struct{} // closed once all snapshots before it are in the store
-	Releases  <-chan chan int      // get how many held Services were let go
+	Barriers  <-chan chan struct{}      // closed once all snapshots before it are in the store
+	Releases  <-chan chan wire.Released // get what was held and was let go
 	Findings  <-chan []checkup.Finding
 }
 
@@ -78,6 +82,7 @@ type observed struct {
 	moved    bool // the facts changed since the last plan
 	tampered bool // a foreign program touched our tables
 	findings []checkup.Finding
+	full     error // why nothing can be stored, when the disk is full
 }
 
 // Loop is the one owner of our tables. Everything that happens wakes it; a step then takes
@@ -108,8 +113,17 @@ func New(opts Options) *Loop {
 	}
 	l.planner.progress = opts.Watchdog.moved
 	l.planner.occupied = newOccupied(opts.NodePorts, opts.Log)
+	l.planner.orphans = opts.Orphans
+	l.withoutDirectories()
 	l.applier.readEarly()
 	return l
+}
+
+// withoutDirectories has the guard decide on the objects of files when no directory is watched.
+func (l *Loop) withoutDirectories() {
+	if !l.opts.Watching && l.opts.Store.HasUnclaimed() {
+		l.observed.snapshot, l.observed.unsynced = &watch.Snapshot{}, true
+	}
 }
 
 // Wake makes the loop take a step. It never waits.
@@ -127,7 +141,7 @@ func (l *Loop) Run(ctx context.Context, in Inputs) error {
 	for {
 		l.opts.Watchdog.moved()
 		var barrier chan struct{}
-		var release chan int
+		var release chan wire.Released
 		select {
 		case <-ctx.Done():
 			return nil
@@ -155,7 +169,7 @@ func (l *Loop) Run(ctx context.Context, in Inputs) error {
 			l.syncFiles()
 			close(barrier)
 		}
-		released := 0
+		var released wire.Released
 		if release != nil {
 			released = l.release()
 		}
@@ -224,6 +238,7 @@ func (l *Loop) step() {
 	if err != nil {
 		l.log.Error("not everything is programmed", "err", err, "retry", l.wait)
 	}
+	err = l.noteFull(err)
 	for _, p := range l.opts.Parts {
 		p.Stepped(Step{Facts: l.observed.facts, Applied: done.applied, Synced: err == nil && l.adopted})
 	}
@@ -250,6 +265,7 @@ func (l *Loop) converge() (committed, error) {
 	if err == nil {
 		l.healed(done)
 		l.applied = revision
+		storeErr = errors.Join(storeErr, l.settleOrphans())
 		if storeErr == nil {
 			l.becomeReady(done)
 		}
@@ -305,7 +321,7 @@ func (l *Loop) waitsFor() string {
 		return "the addresses of this host are not read yet"
 	case l.observed.snapshot == nil && l.opts.Watching:
 		return "the manifests are not read yet"
-	case l.observed.unsynced:
+	case l.observed.unsynced && !l.adopted:
 		return "the manifests could not be stored yet"
 	}
 	return ""
@@ -319,8 +335,9 @@ func (l *Loop) syncFiles() error {
 	if !l.observed.unsynced {
 		return nil
 	}
-	l.opts.Removals.look(l.observed.snapshot.Sources)
+	l.opts.Removals.sources = l.observed.snapshot.Sources
 	if _, err := l.opts.Store.SyncFiles(l.observed.snapshot.Files); err != nil {
+		l.opts.Removals.failed()
 		return err
 	}
 	l.observed.unsynced = false

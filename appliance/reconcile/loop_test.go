@@ -66,7 +66,7 @@ func (r *rig) start() {
 	r.engine = r.engine.Reopen()
 	r.removals = NewRemovalGuard(false)
 	storeConfig := r.cfg.Store()
-	storeConfig.Hold = func(removals store.Removals) bool { return r.removals.Hold(removals, r.clock) }
+	storeConfig.Hold = func(removals store.Removals) func(string) store.Decision { return r.removals.Hold(removals, r.clock) }
 	storeConfig.Merge = func(live, document object.Object) (object.Object, error) {
 		return rest.MergeFile(live, document, r.clock)
 	}
@@ -76,7 +76,11 @@ func (r *rig) start() {
 	}
 	log := slog.New(slog.NewTextHandler(&r.logged, nil))
 	r.store, r.metrics = objects, metrics.New("test")
-	r.board = NewBoard(objects.Revisions, func(context.Context) error { return nil }, nil, wire.Status{Reason: "starting"})
+	r.board = NewBoard(objects.Revisions, func(context.Context) error { return nil }, nil, r.removals, wire.Status{Reason: "starting"})
+	orphans, err := FindOrphans(objects, r.kernel.Read, r.cfg.Box(nil), false, log)
+	if err != nil {
+		r.t.Fatal(err)
+	}
 	r.Loop = New(Options{
 		Store: objects, Kernel: r.kernel, Log: log, Clock: func() time.Time { return r.clock }, Watching: true,
 		Host: func(facts *node.Facts) Host {
@@ -85,6 +89,8 @@ func (r *rig) start() {
 		Cluster:   control.NewClusterObjects(r.cfg.ClusterObjects(), objects),
 		Endpoints: control.NewEndpoints(r.cfg.EndpointsFacts(), objects),
 		Removals:  r.removals,
+		Orphans:   orphans,
+		DataDir:   r.cfg.DataDir,
 		Publisher: &Publisher{
 			Board: r.board, Metrics: r.metrics, Dirs: r.cfg.Manifests, Status: wire.Status{Reason: "starting"},
 			Reporter: &Reporter{Log: log, Where: objects.Location},
@@ -118,7 +124,8 @@ func (r *rig) write(path, text string) {
 	}
 	files := manifest.FilesOf(r.files)
 	r.observed.snapshot, r.observed.unsynced = &watch.Snapshot{
-		Files: files, Sources: []watch.Source{{Dir: "manifests", State: watch.StateWatching, Files: len(files)}},
+		// Files without a directory are in one that is never empty.
+		Files: files, Sources: []watch.Source{{Dir: "manifests", State: watch.StateWatching, Files: len(files)}, {Dir: ".", State: watch.StateWatching, Files: 1}},
 	}, true
 }
 
@@ -353,6 +360,38 @@ func TestStoreThatCannotBeWritten(t *testing.T) {
 	r.engine.Inject(nil)
 	r.step()
 	r.want("10.96.0.10 . tcp . 80 . 0 : 10.1.0.2 . 8080")
+}
+
+// A full disk is told with what it keeps from being stored; what was in force stays, and is put
+// right when others change it.
+func TestFullDisk(t *testing.T) {
+	r := newRig(t)
+	r.host()
+	r.write("a.yaml", web("web", "10.96.0.10", "10.1.0.1"))
+	r.step()
+	r.engine.Inject(func(engine.Transaction) engine.Fault { return engine.Full })
+	for i := range 30 {
+		r.write(fmt.Sprintf("%d.yaml", i), web(fmt.Sprintf("s%d", i), fmt.Sprintf("10.96.1.%d", i), "10.1.0.2"))
+	}
+	r.step()
+	s := r.board.Status()
+	if s.Synced || !s.Ready || s.Reason != "30 files are not stored yet (disk full); what was in force stays in force" {
+		t.Errorf("ready %v, synced %v: %s", s.Ready, s.Synced, s.Reason)
+	}
+	want := "the disk of " + r.cfg.DataDir + " is full: free space there. Tried again every 30 s; nothing in force is lost"
+	if !r.hasProblem(reasonDiskFull) || s.Errors() != 1 || s.Problems[0].Message != want {
+		t.Errorf("problems %v", s.Problems)
+	}
+	r.kernel.Tamper(func(rs nft.Ruleset) { clear(rs) })
+	r.noticed(kernel.Change{Ours: true, PID: 4711, Comm: "nft"})
+	r.step()
+	r.want("10.96.0.10 . tcp . 80 . 0 : 10.1.0.1 . 8080")
+	r.engine.Inject(nil)
+	r.step()
+	r.want("10.96.1.29 . tcp . 80 . 0 : 10.1.0.2 . 8080")
+	if s := r.board.Status(); !s.Synced || len(s.Problems) != 0 {
+		t.Errorf("synced %v, problems %v", s.Synced, s.Problems)
+	}
 }
 
 func TestProblemsAreLoggedOnceAndWhenTheyAreOver(t *testing.T) {

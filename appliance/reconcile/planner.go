@@ -30,6 +30,7 @@ type planner struct {
 	total    size
 	again    []string  // Services that wait for a port that a program has
 	occupied *occupied // nil: nobody else listens on this host
+	orphans  *Orphans  // nil: the kernel serves nothing that no object declares
 	// progress is called for every Service: planning many takes long on a busy machine.
 	progress func()
 
@@ -64,6 +65,9 @@ func (p *planner) adopt(have nft.Ruleset, host Host, objs Objects, all []string)
 	if p.occupied != nil {
 		p.occupied.before = have
 		defer func() { p.occupied.before = nil }()
+	}
+	if p.orphans != nil {
+		p.orphans.adopt(have)
 	}
 	return p.compiler.Adopt(have, nft.State{Box: host.Box, Services: p.resolve(objs, all)})
 }
@@ -140,6 +144,14 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 		p.record(key, granted[i], problems)
 	}
 	p.occupied.tell()
+	if p.orphans != nil {
+		for key, has := range ports {
+			p.orphans.cede(key, has)
+		}
+		for _, svc := range p.orphans.take() {
+			ports[svc.Key], p.planned[svc.Key] = svc.Ports, svc
+		}
+	}
 	return ports
 }
 

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -39,7 +40,8 @@ func (l *Loop) publish(start time.Time, done committed, err error) {
 		Services: len(l.planner.sizes), ServicePorts: total.ports, Frontends: total.frontends,
 		Endpoints: total.endpoints, VIPs: l.planner.compiler.VIPs(),
 	}
-	pub.Status.ForeignChanges, pub.Status.HeldRemovals = pub.foreign, l.opts.Removals.held
+	pub.Status.ForeignChanges, pub.Status.HeldRemovals, pub.Status.PendingRemovals = pub.foreign, l.opts.Removals.held, l.opts.Removals.waiting
+	pub.Status.UnknownFrontends = l.planner.orphans.frontends()
 	if done.transactions > 0 {
 		pub.Status.LastTransaction = &wire.Transaction{
 			At: done.at.UTC(), Duration: wire.Duration(done.duration),
@@ -104,10 +106,17 @@ func (l *Loop) fileProblems() []manifest.Problem {
 		problems = slices.Clone(l.observed.snapshot.Problems)
 	}
 	problems = append(problems, hostProblems(l.observed.findings)...)
+	if l.observed.full != nil {
+		problems = append(problems, manifest.Problem{Reason: reasonDiskFull, Message: fmt.Sprintf(
+			"the disk of %s is full: free space there. Tried again every %d s; nothing in force is lost", l.opts.DataDir, int(retryLast.Seconds()))})
+	}
 	if p, fight := l.tamper.problem(); fight {
 		problems = append(problems, p)
 	}
 	if p, engaged := l.opts.Removals.problem(); engaged {
+		problems = append(problems, p)
+	}
+	if p, held := l.planner.orphans.problem(l.opts.DataDir); held {
 		problems = append(problems, p)
 	}
 	return problems
@@ -143,17 +152,4 @@ func Sources(dirs []string, s *watch.Snapshot) []wire.Source {
 		list = append(list, w)
 	}
 	return list
-}
-
-// release lets those Services go that vanished from the manifests and are kept in force. It
-// returns their number.
-func (l *Loop) release() (services int) {
-	guard := l.opts.Removals
-	if !guard.engaged {
-		return 0
-	}
-	services = guard.held
-	guard.released, l.observed.unsynced = true, true
-	l.log.Info("what vanished from the manifests is released", "services", services)
-	return services
 }

@@ -41,7 +41,9 @@ func (b *box) Status() wire.Status {
 	return s
 }
 
-func (b *box) Release(ctx context.Context) (int, error)          { return b.fake.Release(ctx) }
+func (b *box) Release(ctx context.Context) (wire.Released, error) {
+	return b.fake.Release(ctx)
+}
 func (b *box) Healthy() error                                    { return nil }
 func (b *box) Ready() error                                      { return nil }
 func (b *box) Synced(ctx context.Context, revision uint64) error { return b.fake.Synced(ctx, revision) }

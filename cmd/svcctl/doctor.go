@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance"
 )
 
@@ -56,8 +57,12 @@ func (p *program) runDoctor(ctx context.Context, v *verb, _ []string) error {
 	if err != nil {
 		return err
 	}
-	_, err = client.New(cfg.Socket).Version(ctx)
+	c := client.New(cfg.Socket)
+	_, err = c.Version(ctx)
 	d := diagnosis{Findings: p.doctor(ctx, cfg, err == nil)}
+	if status, err := c.Status(ctx); err == nil {
+		d.Findings = append(d.Findings, heldFindings(status)...)
+	}
 	if err := p.output(v, d, func() string { return doctorPage(d.Findings, p.color) }); err != nil {
 		return err
 	}
@@ -71,6 +76,22 @@ func (p *program) runDoctor(ctx context.Context, v *verb, _ []string) error {
 		return errors.New(count(wrong, "thing") + " wrong with this box")
 	}
 	return nil
+}
+
+// heldFindings are about what the appliance keeps in force although nothing declares it, or not
+// any more.
+func heldFindings(s *wire.Status) (findings []appliance.Finding) {
+	for _, p := range s.Problems {
+		switch p.Reason {
+		case "UnknownServicesHeld", "MassRemovalHeld":
+			message, advice, _ := strings.Cut(p.Message, "; they stay in force as they are: ")
+			if advice == "" {
+				message, advice, _ = strings.Cut(p.Message, "; as that may be an accident, they stay in force: ")
+			}
+			findings = append(findings, appliance.Finding{Check: "held", Level: "error", Message: message, Advice: advice})
+		}
+	}
+	return findings
 }
 
 // doctorPage is the findings for people: what was found, and what to do below it.

@@ -96,13 +96,13 @@ func golden(t testing.TB, name, got string) {
 type fake struct {
 	status wire.Status
 	behind error // what Synced and Ready say
-	held   int
+	held   wire.Released
 }
 
 func (f *fake) Status() wire.Status { return f.status }
-func (f *fake) Release(context.Context) (services int, err error) {
-	services, f.held = f.held, 0
-	return services, nil
+func (f *fake) Release(context.Context) (r wire.Released, err error) {
+	r, f.held = f.held, wire.Released{}
+	return r, nil
 }
 func (f *fake) Healthy() error { return nil }
 func (f *fake) Ready() error   { return f.behind }
@@ -333,13 +333,32 @@ func TestDownFails(t *testing.T) {
 }
 
 func TestRelease(t *testing.T) {
-	f := &fake{held: 12}
+	f := &fake{}
 	socket := serveFake(t, f)
 	b := newBench()
-	if code := b.run("release", "--socket", socket); code != exitDone || b.out.String() != "12 Services let go.\n" {
-		t.Errorf("exit %d: %s%s", code, b.out.String(), b.err.String())
+	for want, held := range map[string]wire.Released{
+		"12 Services let go.\n":                                                  {Services: 12, Files: 3},
+		"Objects of 3 files let go.\n":                                           {Files: 3},
+		"90 addresses and ports let go that no object declares.\n":               {Frontends: 90},
+		"1 Service let go.\n1 address or port let go that no object declares.\n": {Services: 1, Files: 1, Frontends: 1},
+	} {
+		f.held = held
+		if code := b.run("release", "--socket", socket); code != exitDone || b.out.String() != want {
+			t.Errorf("exit %d: %s%s", code, b.out.String(), b.err.String())
+		}
 	}
 	if code := b.run("release", "--socket", socket); code != exitDone || b.out.String() != "There was nothing to let go.\n" {
+		t.Errorf("exit %d: %s%s", code, b.out.String(), b.err.String())
+	}
+}
+
+// The doctor knows what a serving appliance keeps in force.
+func TestDoctorTellsWhatIsHeld(t *testing.T) {
+	f := &fake{}
+	f.status.Problems = []wire.Problem{{Reason: "UnknownServicesHeld", Severity: wire.SeverityError,
+		Message: "data directory /d was new, but the kernel serves 3 addresses; they stay in force as they are: put it back"}}
+	b := newBench()
+	if code := b.run("doctor", "--socket", serveFake(t, f)); code != exitNo || !strings.Contains(b.out.String(), "/d was new") || !strings.Contains(b.out.String(), "-> put it back") {
 		t.Errorf("exit %d: %s%s", code, b.out.String(), b.err.String())
 	}
 }

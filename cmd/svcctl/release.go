@@ -2,18 +2,20 @@ package main
 
 import (
 	"context"
+	"fmt"
 )
 
 func (p *program) releaseVerb() *verb {
 	return &verb{
 		name:    "release",
 		summary: "let Services go that vanished from the manifests",
-		about: `When more than half of the Services, and more than ten, vanish from the manifests at
-once, or a directory has no manifests any more, that may be an accident: a script
-that deleted too much, a checkout that failed. So ` + "`svcctl serve`" + ` keeps these
-Services in force, goes on with everything else, and says so in ` + "`svcctl status`" + `.
+		about: `Services that vanish from the manifests in a way that looks like an accident stay in
+force: most of them at once, or all; a directory that has no manifests any more, is
+unavailable, or is not watched any more; endpoints that go where Services stay. So do
+addresses and ports that the kernel serves for nobody known, when the data directory
+was lost or is not mounted. ` + "`svcctl status`" + ` says what is held.
 
-Putting the files back ends that. This verb ends it too: it says that they are to go.
+Putting things back ends that. This verb ends it too: it says that all of it is to go.
 It needs root.`,
 		options: connectOptions(),
 		examples: []example{
@@ -34,12 +36,25 @@ func (p *program) runRelease(ctx context.Context, v *verb, _ []string) error {
 	if err != nil {
 		return err
 	}
-	services, err := c.Release(ctx)
+	released, err := c.Release(ctx)
 	if err != nil {
 		return err
 	}
-	if services == 0 {
-		return p.print("There was nothing to let go.\n")
+	var text string
+	switch {
+	case released.Services > 0:
+		text = count(released.Services, "Service") + " let go.\n"
+	case released.Files > 0:
+		text = "Objects of " + count(released.Files, "file") + " let go.\n"
 	}
-	return p.print(count(services, "Service") + " let go.\n")
+	switch {
+	case released.Frontends == 1:
+		text += "1 address or port let go that no object declares.\n"
+	case released.Frontends > 1:
+		text += fmt.Sprintf("%d addresses and ports let go that no object declares.\n", released.Frontends)
+	}
+	if text == "" {
+		text = "There was nothing to let go.\n"
+	}
+	return p.print(text)
 }

@@ -31,7 +31,9 @@ meaning; what does not apply is left out:
                             severity (error, warning)
   kernel                    release, features[], missing[]
   foreignChanges            changes by other programs to the tables, repaired
-  heldRemovals              Services that vanished in a mass and stay in force`,
+  heldRemovals              Services that vanished in a mass and stay in force
+  pendingRemovals           Services that vanished and go within two seconds
+  unknownFrontends          addresses and ports served for nobody known`,
 		options: append([]*option{outputOption("table", "json", "yaml")}, connectOptions()...),
 		examples: []example{
 			{"Is everything in force?", "svcctl status > /dev/null && echo yes"},

@@ -62,6 +62,12 @@ func statusPage(s *wire.Status, now time.Time, color bool) string {
 	if s.HeldRemovals > 0 {
 		p.line("Held removals", "%s", p.paint(red, count(s.HeldRemovals, "Service")+" that vanished from the manifests; see `svcctl release`"))
 	}
+	if s.PendingRemovals > 0 {
+		p.line("Pending removals", "%s", count(s.PendingRemovals, "Service")+" that vanished from the manifests and go in a moment")
+	}
+	if s.UnknownFrontends > 0 {
+		p.line("Unknown", "%s", p.paint(red, fmt.Sprintf("%d addresses and ports in the kernel that no object declares; see `svcctl release`", s.UnknownFrontends)))
+	}
 	p.line("Kernel", "%s%s", s.Kernel.Release, join("; uses ", s.Kernel.Features)+join("; lacks ", s.Kernel.Missing))
 	p.sources(s.Sources)
 	p.problems(s)

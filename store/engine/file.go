@@ -18,6 +18,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	bolterrors "go.etcd.io/bbolt/errors"
+
 	"svcctl.io/svcctl/store/parallel"
 )
 
@@ -113,6 +114,12 @@ func (f *File) open() error {
 	if err := f.checkVersion(); err != nil {
 		f.db.Close()
 		return err
+	}
+	if f.broken != nil {
+		return nil
+	}
+	if err := f.compact(); err != nil {
+		return fmt.Errorf("open data file %s: %w", f.path, err)
 	}
 	return nil
 }
@@ -300,12 +307,24 @@ func (f *File) Commit(t Transaction) (err error) {
 	}
 	if err := f.commit(tx); err != nil {
 		if isNoSpace(err) {
-			return fmt.Errorf("%w in %s: free some and the change is tried again: %v", ErrNoSpace, filepath.Dir(f.path), err)
+			return &noSpaceError{filepath.Dir(f.path), err}
 		}
 		return f.fail(err)
 	}
 	return nil
 }
+
+// noSpaceError is ErrNoSpace with what to do.
+type noSpaceError struct {
+	dir   string
+	cause error
+}
+
+func (e *noSpaceError) Error() string {
+	return fmt.Sprintf("the disk of %s is full: free space there; nothing in force is lost", e.dir)
+}
+
+func (e *noSpaceError) Unwrap() []error { return []error{ErrNoSpace, e.cause} }
 
 // isNoSpace reports whether a commit failed in a write that precedes all syncs, so that
 // the file still is what it was. When it is a sync that reports it, the pages are lost

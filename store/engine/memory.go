@@ -16,6 +16,8 @@ const (
 	NoFault Fault = iota
 	// Refuse fails the commit and changes nothing; later ones may succeed.
 	Refuse
+	// Full fails the commit with ErrNoSpace.
+	Full
 	// CrashBefore is a crash before anything is written.
 	CrashBefore
 	// CrashAfter is a crash after everything is written and before the caller hears of it.
@@ -97,6 +99,8 @@ func (m *Memory) Commit(t Transaction) error {
 	switch fault {
 	case Refuse:
 		return ErrInjected
+	case Full:
+		return ErrNoSpace
 	case CrashBefore:
 		m.dead = ErrInjected
 		return ErrInjected

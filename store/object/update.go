@@ -156,7 +156,8 @@ func sameAffinityConfig(a, b *SessionAffinityConfig) bool {
 	return samePointee(deref(deref(a).ClientIP).TimeoutSeconds, deref(deref(b).ClientIP).TimeoutSeconds)
 }
 
-const onceSetText = "may not change once set"
+// OnceSet is the end of a refusal to change what does not change.
+const OnceSet = "may not change once set"
 
 // validateServiceChange says what an update may not do to a Service.
 func validateServiceChange(svc, old *Service) Errors {
@@ -164,7 +165,7 @@ func validateServiceChange(svc, old *Service) Errors {
 	errs = append(errs, checkFamiliesChange(svc, old)...)
 	if class := svc.Spec.LoadBalancerClass; svc.Spec.Type == TypeLoadBalancer && old.Spec.Type == TypeLoadBalancer &&
 		!samePointee(class, old.Spec.LoadBalancerClass) {
-		errs = append(errs, invalid(specPath.child("loadBalancerClass"), class, onceSetText)...)
+		errs = append(errs, invalid(specPath.child("loadBalancerClass"), class, OnceSet)...)
 	}
 	if svc.NeedsHealthCheckNodePort() && old.NeedsHealthCheckNodePort() && svc.Spec.HealthCheckNodePort != old.Spec.HealthCheckNodePort {
 		errs = append(errs, forbidden(specPath.child("healthCheckNodePort"), immutableText)...)
@@ -189,7 +190,7 @@ func checkClusterIPChange(svc, old *Service) Errors {
 	}
 	for i := range before[:min(compared, len(before))] {
 		if ips[i] != before[i] {
-			errs = append(errs, invalid(clusterIPsPath.index(i), ips, onceSetText)...)
+			errs = append(errs, invalid(clusterIPsPath.index(i), ips, OnceSet)...)
 		}
 	}
 	if len(ips) == 1 && len(before) > 1 && deref(svc.Spec.IPFamilyPolicy) != SingleStack {
@@ -214,7 +215,7 @@ func checkFamiliesChange(svc, old *Service) Errors {
 	}
 	var errs Errors
 	if families[0] != before[0] || len(families) == len(before) && !slices.Equal(families, before) {
-		errs = append(errs, invalid(p, families, onceSetText)...)
+		errs = append(errs, invalid(p, families, OnceSet)...)
 	}
 	if len(families) == 1 && len(before) > 1 && deref(svc.Spec.IPFamilyPolicy) != SingleStack {
 		errs = append(errs, invalid(familyPolicyPath, svc.Spec.IPFamilyPolicy, "must be set to 'SingleStack' when releasing the secondary ipFamily")...)

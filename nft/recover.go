@@ -1,0 +1,244 @@
+package nft
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Recover reads Service ports back from a ruleset that Compile made, so that compiling them
+// again on the same box gives the same elements. It is for a program that has lost the
+// objects while the kernel still serves them.
+//
+// The names of Services are not in the kernel, except in the chains of session affinity. So
+// each frontend is a Service port of its own, and those that share a map of remembered
+// clients are one port, as they were. What cannot be read is left out. ServicePort.Serving
+// is the union of the pools.
+func Recover(have Ruleset, box *Box) []ServicePort {
+	var ports []ServicePort
+	for _, f := range Families {
+		if have[f] != nil {
+			r := recovery{family: f, table: have[f], box: box, byID: map[string]int{}, timeouts: []time.Duration{defaultAffinity}}
+			r.frontends(setServices)
+			r.frontends(setNodePorts)
+			ports = append(ports, r.ports...)
+		}
+	}
+	return ports
+}
+
+// CountFrontends is how many addresses with a port, and node ports, a ruleset serves.
+func CountFrontends(have Ruleset) int {
+	n := 0
+	for _, t := range have {
+		if t != nil {
+			n += len(t.elements(setServices)) + len(t.elements(setNodePorts))
+		}
+	}
+	return n
+}
+
+// defaultAffinity is Kubernetes' default of sessionAffinityConfig.clientIP.timeoutSeconds.
+const defaultAffinity = 3 * time.Hour
+
+// recovery is the reading of one table.
+type recovery struct {
+	family   Family
+	table    *Table
+	box      *Box
+	ports    []ServicePort
+	byID     map[string]int  // ports with affinity, by ID
+	timeouts []time.Duration // of affinity, that were found so far
+}
+
+// frontends adds the frontends of one of the two dispatch maps, in the order of their keys.
+func (r *recovery) frontends(set string) {
+	elements := r.table.elements(set)
+	for _, key := range sortedKeys(elements) {
+		types := staticSet(set).Key
+		values := SplitKey(types, r.family, key)
+		if len(values) != len(types) {
+			continue // another version of this program defined the map otherwise
+		}
+		maps, fe, proto := &nodePortMaps, Frontend{}, values[len(values)-2]
+		if set == setServices {
+			maps, fe.Addr = &vipMaps, values[0].Addr
+			_, isVIP := r.table.elements(setVIPs)[AddrKey(fe.Addr)]
+			fe.HostOwned = !isVIP
+		}
+		fe.Port = uint16(values[len(values)-1].Num)
+		r.add(key, elements[key], maps, fe, Protocol(proto.Num))
+	}
+}
+
+// add adds one frontend.
+func (r *recovery) add(key, verdict string, maps *frontendMaps, fe Frontend, proto Protocol) {
+	inside, outside := verdict, verdict
+	if verdict == GotoChain(maps.byClient).String() {
+		inside = r.table.elements(maps.inside)[key]
+		outside = inside
+		if v, differs := r.table.elements(maps.outside)[key]; differs {
+			outside = v
+		}
+	}
+	p := compiledPort{ServicePort: &ServicePort{Family: r.family, Protocol: proto}}
+	for pool := range NumPools {
+		p.Pools[pool] = r.table.slots(&p, &fe, pool)
+	}
+	fe.Inside, fe.Outside = r.route(&p, inside), r.route(&p, outside)
+	if _, restricted := r.table.elements(maps.restricted)[key]; restricted {
+		fe.Sources = r.sources(maps.allowed, key)
+	}
+	id, remember := r.sourceNAT(maps, key, &fe)
+	if id != "" {
+		p.Affinity = r.timeout(remember, id, fe.Outside.Pool)
+		if i, known := r.byID[id]; known {
+			r.join(&r.ports[i], p.ServicePort, fe)
+			return
+		}
+		p.ID, r.byID[id] = id, len(r.ports)
+	}
+	p.Frontends = []Frontend{fe}
+	p.Serving = union(p.Pools[PoolCluster], p.Pools[PoolLocal])
+	r.ports = append(r.ports, *p.ServicePort)
+}
+
+// join makes a frontend one of a port that is known.
+func (r *recovery) join(to, from *ServicePort, fe Frontend) {
+	to.Frontends = append(to.Frontends, fe)
+	for pool := range NumPools {
+		if len(to.Pools[pool]) == 0 {
+			to.Pools[pool] = from.Pools[pool]
+		}
+	}
+	to.Serving = union(to.Serving, union(from.Pools[PoolCluster], from.Pools[PoolLocal]))
+}
+
+func union(a, b []netip.AddrPort) []netip.AddrPort {
+	all := slices.Clone(a)
+	for _, ap := range b {
+		if !slices.Contains(a, ap) {
+			all = append(all, ap)
+		}
+	}
+	return all
+}
+
+// route is where a verdict of the dispatch leads. Nobody is behind one that refuses, so its
+// pool is one without endpoints.
+func (r *recovery) route(p *compiledPort, verdict string) Route {
+	empty := PoolCluster
+	if len(p.Pools[PoolCluster]) > 0 {
+		empty = PoolLocal
+	}
+	chain, isGoto := strings.CutPrefix(verdict, "goto ")
+	switch {
+	case !isGoto:
+		return Route{Pool: empty, Otherwise: Blackhole}
+	case chain == chainRefuse:
+		return Route{Pool: empty}
+	}
+	name, _, _ := strings.Cut(chain, "/")
+	if strings.HasPrefix(name, prefixLocalPick) || strings.HasPrefix(name, prefixLocalNPPick) || strings.HasSuffix(name, pools[PoolLocal].qualifier) {
+		return Route{Pool: PoolLocal}
+	}
+	return Route{Pool: PoolCluster}
+}
+
+// sources are the prefixes that may connect to a frontend.
+func (r *recovery) sources(set, frontend string) []netip.Prefix {
+	prefixes := []netip.Prefix{}
+	n := r.family.AddrLen()
+	for key := range r.table.elements(set) {
+		if len(key) != 2*(len(frontend)+n) || !strings.HasPrefix(key, frontend) {
+			continue
+		}
+		first, _ := netip.AddrFromSlice([]byte(key[len(frontend) : len(frontend)+n]))
+		last, _ := netip.AddrFromSlice([]byte(key[len(key)-n:]))
+		prefixes = append(prefixes, prefixesOf(first, last)...)
+	}
+	slices.SortFunc(prefixes, netip.Prefix.Compare)
+	return prefixes
+}
+
+// prefixesOf are the fewest prefixes that make up a range of addresses.
+func prefixesOf(first, last netip.Addr) (prefixes []netip.Prefix) {
+	for first.IsValid() && first.Compare(last) <= 0 {
+		bits := first.BitLen()
+		for bits > 0 {
+			wider := netip.PrefixFrom(first, bits-1)
+			if _, end := prefixRange(wider); wider.Masked().Addr() != first || end.Compare(last) > 0 {
+				break
+			}
+			bits--
+		}
+		p := netip.PrefixFrom(first, bits)
+		prefixes = append(prefixes, p)
+		_, end := prefixRange(p)
+		first = end.Next()
+	}
+	return prefixes
+}
+
+// sourceNAT reads which clients of a frontend are masqueraded. id is of the Service port
+// with affinity that it belongs to, if that remembers anybody, in the chain remember.
+func (r *recovery) sourceNAT(maps *frontendMaps, key string, fe *Frontend) (id, remember string) {
+	verdict, is := r.table.elements(maps.sourceNAT)[key]
+	if !is {
+		if r.box.hasInternalSources(r.family) && r.box.inServiceRange(fe.Addr) {
+			fe.SNAT = SNATOutside // what the rule for the service range does
+		}
+		return "", ""
+	}
+	chain, _ := strings.CutPrefix(verdict, "goto ")
+	name, id, hasID := strings.Cut(chain, "/")
+	switch {
+	case name == chainMasqAlways || strings.HasSuffix(name, "-always"):
+		fe.SNAT = SNATAlways
+	case name == chainMasqOutside || strings.HasSuffix(name, "-outside"):
+		fe.SNAT = SNATOutside
+	case name == chainMasqSelf || strings.HasSuffix(name, "-self"):
+		fe.SNAT = SNATSelf
+	}
+	if !hasID {
+		return "", ""
+	}
+	remember, _ = strings.CutPrefix(r.table.elements(maps.answers)[key], "goto ")
+	return id, remember
+}
+
+// timeout finds how long clients are remembered. The kernel gives no rule back, only its
+// mark: so it is the one whose rule has a mark that is there.
+func (r *recovery) timeout(chain, id string, pool Pool) time.Duration {
+	var marks []uint64
+	if c := r.table.Chains[chain]; c != nil {
+		if marks = c.Marks; marks == nil {
+			for _, rule := range c.Rules {
+				marks = append(marks, rule.Mark(r.family))
+			}
+		}
+	}
+	is := func(d time.Duration) bool {
+		p := compiledPort{ServicePort: &ServicePort{ID: id, Family: r.family, Affinity: d}}
+		update := p.update(pool, byAnswer)
+		return slices.Contains(marks, Rule{MatchSet{Key: update.Data, Set: p.members(pool).Name}, update}.Mark(r.family))
+	}
+	for _, d := range r.timeouts {
+		if is(d) {
+			return d
+		}
+	}
+	for d := time.Second; d <= affinityLife && len(marks) > 0; d += time.Second {
+		if is(d) {
+			r.timeouts = append(r.timeouts, d)
+			return d
+		}
+	}
+	return defaultAffinity
+}
+
+// staticSet finds the definition of a set that is not a Service port's own.
+func staticSet(name string) Set {
+	return staticSets[slices.IndexFunc(staticSets, func(s Set) bool { return s.Name == name })]
+}

@@ -1,0 +1,81 @@
+package engine
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"go.etcd.io/bbolt"
+)
+
+// A bbolt file never becomes smaller: pages that are free are used again, and not given back.
+// So at the start a file that is mostly free is written anew.
+const (
+	// compactLeast is how much must be free in a file for that.
+	compactLeast = 8 << 20
+	// compactSpare is how much more than the new file needs must be free on the disk.
+	compactSpare = 16 << 20
+	// compactStep is how much is copied in one transaction.
+	compactStep = 16 << 20
+	// compactSuffix is that of the new file until it is whole.
+	compactSuffix = ".compact"
+)
+
+// compact writes the file anew if at least half of it, and compactLeast, is free, and the disk
+// has room for both. The new file takes the place of the old one in one step, when it is whole
+// and on disk: after a crash there is one or the other. An error leaves the file as it is,
+// unless it is returned.
+func (f *File) compact() error {
+	fresh := f.path + compactSuffix
+	_ = os.Remove(fresh) // of a crash
+	info, err := os.Stat(f.path)
+	if err != nil {
+		return nil // whoever reads it will say so
+	}
+	stats := f.db.Stats()
+	free := int64(stats.FreePageN+stats.PendingPageN) * int64(f.db.Info().PageSize)
+	if used := info.Size() - free; free < compactLeast || free < used || !hasRoom(filepath.Dir(f.path), used+compactSpare) {
+		return nil
+	}
+	if err := f.copyTo(fresh); err != nil {
+		_ = os.Remove(fresh)
+		return nil
+	}
+	if err := f.db.Close(); err != nil {
+		return err
+	}
+	if err := os.Rename(fresh, f.path); err != nil {
+		_ = os.Remove(fresh)
+	} else if err := syncDirectory(filepath.Dir(f.path)); err != nil {
+		return err
+	}
+	f.db, err = openBolt(f.path, false)
+	return err
+}
+
+// copyTo makes a copy without free pages, and checks it.
+func (f *File) copyTo(path string) error {
+	copied, err := openBolt(path, false)
+	if err != nil {
+		return err
+	}
+	defer copied.Close()
+	if err := bbolt.Compact(copied, f.db, compactStep); err != nil {
+		return err
+	}
+	if err := copied.Sync(); err != nil {
+		return err
+	}
+	if err := copied.View(verify); err != nil {
+		return err
+	}
+	wrong, err := checkDataFile(path)
+	return errors.Join(wrong, err)
+}
+
+// hasRoom reports whether a file system has so many bytes for us.
+func hasRoom(dir string, bytes int64) bool {
+	var s syscall.Statfs_t
+	return syscall.Statfs(dir, &s) == nil && int64(s.Bavail)*s.Bsize >= bytes
+}
