@@ -29,10 +29,15 @@ type tableState struct {
 
 // addressUses is who needs an address of a client's destination.
 type addressUses struct {
-	frontends, ready int32 // as a VIP; those that serve somebody
+	frontends, ready int32 // as a VIP that is wholly Services'; those that serve somebody
+	named            int32 // frontends that take their port alone
 	sourceNAT        int32 // frontends with an element in source-nat
 	node             bool  // a node-port address, for postrouting
 }
+
+// isVIP reports whether Services have the address, or ports of it. Node ports do not answer
+// there.
+func (u addressUses) isVIP() bool { return u.frontends+u.named > 0 }
 
 func newTableState() *tableState {
 	return &tableState{
@@ -126,9 +131,14 @@ func (t *tableState) remove(f *fragment) {
 func (t *tableState) use(f *fragment, by int32) {
 	for _, v := range f.vips {
 		u := t.touch(v.addr)
-		u.frontends += by
-		if v.ready {
-			u.ready += by
+		switch {
+		case v.named:
+			u.named += by
+		default:
+			u.frontends += by
+			if v.ready {
+				u.ready += by
+			}
 		}
 		t.addresses[v.addr] = u
 	}
