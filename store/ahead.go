@@ -7,14 +7,20 @@ import (
 
 // Ahead is what a Store will say of its Services once the commit that is under way has
 // succeeded.
-type Ahead struct{ index index }
+type Ahead struct {
+	index index
+	since map[string]Since // by Service
+}
 
 // aheadOf is what the Services of an empty store become by some changes.
 func aheadOf(changes []*change) *Ahead {
-	a := &Ahead{newIndex()}
+	a := &Ahead{newIndex(), map[string]Since{}}
 	for _, c := range changes {
 		if c.record != nil {
 			a.index.add(c.record)
+			if c.ref.Kind == object.KindService {
+				a.since[c.ref.Key()] = c.record.since()
+			}
 		}
 	}
 	return a
@@ -24,6 +30,9 @@ func aheadOf(changes []*change) *Ahead {
 func (a *Ahead) Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
 	return a.index.service(key)
 }
+
+// Since is Store.Since.
+func (a *Ahead) Since(key string) Since { return a.since[key] }
 
 // ServiceKeys is Store.ServiceKeys.
 func (a *Ahead) ServiceKeys() []string { return sortedOnce(a.index.keys()) }

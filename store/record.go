@@ -45,6 +45,10 @@ type record struct {
 	owner  Owner
 	// digest is of the stored form, to see that a new version is no other one.
 	digest digest
+	// created is the revision of its creation; 0 in what older versions have written. asked is
+	// what it asked for later, see Since.
+	created uint64
+	asked   map[string]uint64
 	// withheld says that the object holds values that belong to an older one: it is
 	// not shown to those who program Services.
 	withheld bool
@@ -62,16 +66,18 @@ func digestOf(text []byte) digest {
 
 // stored is the value of an object in the engine.
 type stored struct {
-	Owner  Owner         `json:"owner"`
-	Object object.Object `json:"object"`
+	Owner   Owner             `json:"owner"`
+	Created uint64            `json:"created,omitempty"`
+	Asked   map[string]uint64 `json:"asked,omitempty"`
+	Object  object.Object     `json:"object"`
 }
 
 func objectKey(ref object.Ref) string {
 	return objectPrefix + ref.Kind + "/" + ref.Namespace + "/" + ref.Name
 }
 
-func encodeRecord(o object.Object, owner Owner) ([]byte, digest, error) {
-	value, err := json.Marshal(stored{owner, o})
+func encodeRecord(o object.Object, owner Owner, created uint64, asked map[string]uint64) ([]byte, digest, error) {
+	value, err := json.Marshal(stored{owner, created, asked, o})
 	if err != nil {
 		return nil, digest{}, fmt.Errorf("encode %s: %w", object.RefOf(o), err)
 	}
@@ -91,7 +97,7 @@ func decodeRecord(pair Pair) (*record, error) {
 	if value.Object == nil || objectKey(object.RefOf(value.Object)) != pair.Key {
 		return nil, fmt.Errorf("read stored %s: %w", pair.Key, errors.New("it holds another object"))
 	}
-	return &record{object: value.Object, owner: value.Owner, digest: digestOf(pair.Value)}, nil
+	return &record{object: value.Object, owner: value.Owner, digest: digestOf(pair.Value), created: value.Created, asked: value.Asked}, nil
 }
 
 // newOf is an empty object of a kind that is stored.
