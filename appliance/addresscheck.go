@@ -12,42 +12,73 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// externalCheck refuses externalIPs that would not be served to clients that ask for them:
-// the answer is where they look first. Those of files, and addresses that the box gets later,
+// addressCheck refuses addresses that would not be served to clients that ask for them: the
+// answer is where they look first. Those of files, and addresses that the box gets later,
 // become problems. It may be used by several at a time.
-type externalCheck struct {
-	cfg  *Config
-	read func() (node.Facts, error)
+type addressCheck struct {
+	cfg   *Config
+	read  func() (node.Facts, error)
+	hosts *hostAddresses // nil: nobody brings VIPs to this host
 
-	mu    sync.Mutex
-	at    time.Time // of facts
-	facts resolve.Facts
+	mu        sync.Mutex
+	at        time.Time // of what follows
+	facts     resolve.Facts
+	resolvers map[netip.Addr]bool
 }
 
-// check is store.Config.ExternalIP. When the host cannot be seen, nothing of it is refused.
-func (c *externalCheck) check(svc *object.Service, addr netip.Addr) error {
-	what, isHost := c.host()[addr]
-	ranges := c.cfg.ExternalIPRanges
-	switch {
-	case isHost && svc.Metadata.Annotations[resolve.AnnotationHostAddress] != "true":
+// external is store.Config.ExternalIP. When the host cannot be seen, nothing of it is refused.
+func (c *addressCheck) external(svc *object.Service, addr netip.Addr) error {
+	facts, resolvers := c.look()
+	if what := reserved(facts, svc, addr); what != "" {
 		return fmt.Errorf("it is %s, which would not be reached any more: choose another one, or annotate the Service with %s: \"true\"",
 			what, resolve.AnnotationHostAddress)
-	case len(ranges) > 0 && !slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(addr) }):
-		return fmt.Errorf("it is in no --external-ip-range %v: choose one that is", ranges)
+	}
+	if _, why := facts.ExternalIPRefusal(addr); why != "" {
+		return fmt.Errorf("%s", why)
+	}
+	if resolvers[addr] && !c.cfg.isSetAside(addr) {
+		return fmt.Errorf("it is a resolver of this host, whose answers would come from the Service: choose another one, or set it aside with --external-ip-range")
 	}
 	return nil
 }
 
-// host are the addresses that must stay the host's, each with what it is.
-func (c *externalCheck) host() map[netip.Addr]string {
+// reserved is store.Config.Reserved.
+func (c *addressCheck) reserved(svc *object.Service, addr netip.Addr) string {
+	facts, _ := c.look()
+	return reserved(facts, svc, addr)
+}
+
+func reserved(facts *resolve.Facts, svc *object.Service, addr netip.Addr) string {
+	if svc != nil && svc.Metadata.Annotations[resolve.AnnotationHostAddress] == "true" {
+		return ""
+	}
+	if what := facts.Host[addr]; what != "" || svc != nil {
+		return what
+	}
+	if facts.Broadcast[addr] {
+		return "a broadcast address of this host"
+	}
+	return ""
+}
+
+// connected is store.Config.Avoid.
+func (c *addressCheck) connected(addr netip.Addr) bool {
+	facts, _ := c.look()
+	return slices.ContainsFunc(facts.Connected, func(p netip.Prefix) bool { return p.Contains(addr) })
+}
+
+// look gives the newest facts, which nobody changes.
+func (c *addressCheck) look() (*resolve.Facts, map[netip.Addr]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if time.Since(c.at) > portCheckEvery {
-		c.facts = resolve.Facts{}
-		if facts, err := c.read(); err == nil {
-			c.facts = c.cfg.resolveFacts(&facts)
+		facts, err := c.read()
+		if err != nil {
+			facts = node.Facts{}
 		}
+		c.facts, c.resolvers = c.cfg.resolveFacts(&facts, c.hosts), c.cfg.resolvers()
 		c.at = time.Now()
 	}
-	return c.facts.Host
+	facts := c.facts
+	return &facts, c.resolvers
 }

@@ -12,10 +12,10 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-func TestExternalCheck(t *testing.T) {
+func TestAddressCheck(t *testing.T) {
 	reads, failing := 0, error(nil)
 	cfg := &Config{}
-	check := &externalCheck{cfg: cfg, read: func() (node.Facts, error) {
+	check := &addressCheck{cfg: cfg, read: func() (node.Facts, error) {
 		reads++
 		return node.Facts{
 			Addresses: []node.Address{
@@ -41,9 +41,11 @@ func TestExternalCheck(t *testing.T) {
 		{"198.51.100.9", nil, inRange, "it is in no --external-ip-range [203.0.113.0/24]"},
 		{"192.0.2.1", purpose, inRange, "it is in no --external-ip-range"},
 	} {
-		cfg.ExternalIPRanges = c.ranges
+		if cfg.ExternalIPRanges.Prefixes = c.ranges; len(c.ranges) > 0 {
+			check.facts.ExternalIPRanges = c.ranges // as if it had been started with them
+		}
 		svc := &object.Service{Metadata: object.ObjectMeta{Annotations: c.annotations}}
-		err := check.check(svc, netip.MustParseAddr(c.addr))
+		err := check.external(svc, netip.MustParseAddr(c.addr))
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want)) {
 			t.Errorf("%s: %v, want %q", c.addr, err, c.want)
 		}
@@ -51,8 +53,8 @@ func TestExternalCheck(t *testing.T) {
 	if reads > 2 {
 		t.Errorf("looked %d times", reads)
 	}
-	cfg.ExternalIPRanges, failing, check.at = nil, errors.New("no netlink"), time.Time{}
-	if err := check.check(&object.Service{}, netip.MustParseAddr("192.0.2.1")); err != nil {
+	cfg.ExternalIPRanges.Prefixes, failing, check.at = nil, errors.New("no netlink"), time.Time{}
+	if err := check.external(&object.Service{}, netip.MustParseAddr("192.0.2.1")); err != nil {
 		t.Errorf("refused without knowing: %v", err)
 	}
 }

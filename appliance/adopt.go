@@ -25,7 +25,7 @@ func (l *loop) adoptOf(objs objects, services []string) (nft.Transition, error) 
 		return nft.Transition{}, err
 	}
 	l.hosted.place(l.cfg.nodePortAddresses(l.facts), l.cfg.loopbackAddresses(l.facts))
-	tr := l.planner.adopt(have, l.cfg.box(l.facts), l.cfg.resolveFacts(l.facts), objs, services)
+	tr := l.planner.adopt(have, l.cfg.box(l.facts), l.cfg.resolveFacts(l.facts, l.hosts), objs, services)
 	if !tr.Empty() { // not all rules were there, and who knows for how long
 		l.planner.flows.Restored()
 	}

@@ -50,6 +50,7 @@ type cluster struct {
 	cfg   *Config
 	store *store.Store
 	host  object.NodeSystemInfo
+	hosts *hostAddresses
 
 	census uint64        // the state of the store's census that the Namespaces stand at
 	facts  *node.Facts   // that the Node stands at
@@ -57,10 +58,10 @@ type cluster struct {
 	pools  object.Object
 }
 
-func (c *Config) cluster(objects *store.Store) *cluster {
+func (c *Config) cluster(objects *store.Store, hosts *hostAddresses) *cluster {
 	host := hostInfo()
 	host.KubeletVersion = c.Version
-	return &cluster{cfg: c, store: objects, host: host}
+	return &cluster{cfg: c, store: objects, host: host, hosts: hosts}
 }
 
 // sync brings these objects up to date; when nothing has changed it costs nothing and writes
@@ -167,7 +168,7 @@ func (c *cluster) nodeObject(facts *node.Facts, have object.Object) object.Objec
 	if c.cfg.Zone != "" {
 		n.Metadata.Labels[labelZone] = c.cfg.Zone
 	}
-	for _, addr := range nodeAddresses(facts) {
+	for _, addr := range nodeAddresses(facts, c.hosts.isVIP) {
 		n.Status.Addresses = append(n.Status.Addresses, object.NodeAddress{Type: object.NodeInternalIP, Address: addr.String()})
 	}
 	n.Status.Addresses = append(n.Status.Addresses, object.NodeAddress{Type: object.NodeHostname, Address: c.cfg.NodeName})
@@ -183,16 +184,16 @@ func (c *cluster) nodeObject(facts *node.Facts, have object.Object) object.Objec
 }
 
 // nodeAddresses are the addresses by which others reach the box, the primary one of each
-// family first. A host prefix is how a VIP is bound to an interface: it is left out when
-// there are others.
-func nodeAddresses(facts *node.Facts) []netip.Addr {
+// family first. A host prefix is how a VIP is bound to an interface: like other VIPs it is left
+// out when there are others.
+func nodeAddresses(facts *node.Facts, isVIP func(netip.Addr) bool) []netip.Addr {
 	addrs := slices.Clone(facts.Primary)
 	var single []netip.Addr
 	for _, a := range facts.Addresses {
 		addr := a.Prefix.Addr()
 		switch {
 		case addr.IsLoopback() || addr.IsLinkLocalUnicast() || slices.Contains(addrs, addr):
-		case a.Prefix.IsSingleIP():
+		case a.Prefix.IsSingleIP() || isVIP(addr):
 			single = append(single, addr)
 		default:
 			addrs = append(addrs, addr)

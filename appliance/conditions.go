@@ -104,6 +104,7 @@ func (l *loop) fileProblems() []manifest.Problem {
 		problems = slices.Clone(l.snapshot.Problems)
 	}
 	problems = append(problems, hostProblems(l.host)...)
+	problems = append(problems, l.cfg.overlapProblems(l.facts, l.hosts)...)
 	if p, fight := l.fight.problem(); fight {
 		problems = append(problems, p)
 	}

@@ -144,6 +144,9 @@ func (c *Config) validateRanges(v *validation) {
 	if c.NodePortAddresses.Primary && len(c.NodePortAddresses.Prefixes) > 0 {
 		v.add("nodeport-addresses", primaryAddresses, "does not go with CIDRs: give the one or the other")
 	}
+	if c.ExternalIPRanges.None && len(c.ExternalIPRanges.Prefixes) > 0 {
+		v.add("external-ip-range", noExternalIPs, "does not go with CIDRs: give the one or the other")
+	}
 	for i, pool := range c.LoadBalancerPools {
 		const flag = "load-balancer-pool"
 		if !pool.First.IsValid() || pool.First.BitLen() != pool.Last.BitLen() || pool.First.Compare(pool.Last) > 0 {

@@ -32,6 +32,7 @@ type loop struct {
 	store       *store.Store
 	controllers *controllers
 	cluster     *cluster
+	hosts       *hostAddresses
 	planner     *planner
 	kernel      *programmer
 	metrics     *metrics.Metrics
@@ -193,6 +194,9 @@ func (l *loop) step() {
 // converge is one round of store, plan and commit.
 func (l *loop) converge() (committed, error) {
 	l.watchdog.steps.Add(1)
+	if err := l.placeHost(); err != nil {
+		return committed{}, err
+	}
 	storeErr := l.syncFiles()
 	l.hearNews()
 	storeErr = errors.Join(storeErr, l.cluster.sync(l.facts))
@@ -276,7 +280,7 @@ func (l *loop) plan() (nft.Transition, uint64, error) {
 	var tr nft.Transition
 	if l.moved {
 		l.hosted.place(l.cfg.nodePortAddresses(l.facts), l.cfg.loopbackAddresses(l.facts))
-		tr = l.planner.relocate(l.cfg.box(l.facts), l.cfg.resolveFacts(l.facts), l.store, changed)
+		tr = l.planner.relocate(l.cfg.box(l.facts), l.cfg.resolveFacts(l.facts, l.hosts), l.store, changed)
 	} else {
 		tr = l.planner.update(l.store, changed)
 	}

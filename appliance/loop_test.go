@@ -60,11 +60,13 @@ func (r *rig) start() {
 	hosted := newListeners(log)
 	planner := newPlanner()
 	planner.served = hosted.record
+	hosts := cfg.newHostAddresses(objects)
 	r.loop = &loop{
 		cfg: cfg, log: log, store: objects, metrics: metrics.New("test"),
 		state:       newPublished(objects.Revisions, func(context.Context) error { return nil }, nil, wire.Status{Reason: "starting"}),
 		controllers: cfg.controllers(objects),
-		cluster:     cfg.cluster(objects),
+		cluster:     cfg.cluster(objects, hosts),
+		hosts:       hosts,
 		planner:     planner,
 		hosted:      hosted,
 		flows:       untracked{},

@@ -14,7 +14,10 @@ import (
 func configOf(box *oracle.Box) *Config {
 	cfg := DefaultConfig()
 	cfg.NodeName, cfg.Zone = box.NodeName, box.Zone
-	cfg.ServiceClusterIPRanges, cfg.ClusterCIDRs, cfg.ExternalIPRanges = box.ServiceRanges, box.InternalSources, box.ExternalIPRanges
+	cfg.ServiceClusterIPRanges, cfg.ClusterCIDRs, cfg.ExternalIPRanges.Prefixes = box.ServiceRanges, box.InternalSources, box.ExternalIPRanges
+	for _, p := range box.Pools {
+		cfg.LoadBalancerPools = append(cfg.LoadBalancerPools, AddrRange{First: p.Addr(), Last: lastAddr(p)})
+	}
 	cfg.NodePortAddresses = NodePortAddresses{Primary: box.NodePortPrimary, Prefixes: box.NodePortAddresses}
 	cfg.MasqueradeAll = box.MasqueradeAll
 	cfg.VIPPing = VIPPing(box.Ping)

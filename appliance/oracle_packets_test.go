@@ -134,7 +134,7 @@ func (l *oracleLab) load(world *oracle.World) error {
 		return err
 	}
 	cfg, objs := configOf(&world.Box), (*worldObjects)(world)
-	box, resolveFacts := cfg.box(&facts), cfg.resolveFacts(&facts)
+	box, resolveFacts := cfg.box(&facts), cfg.resolveFacts(&facts, nil)
 	before := l.loaded
 	l.loaded = world
 	if before == nil {

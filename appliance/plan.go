@@ -40,7 +40,7 @@ func Plan(cfg Config, paths []string, w io.Writer) ([]manifest.Problem, error) {
 	for key := range objects.Services() {
 		services = append(services, key)
 	}
-	p.adopt(nil, cfg.offlineBox(), cfg.resolveFacts(nil), objects, services)
+	p.adopt(nil, cfg.offlineBox(), cfg.resolveFacts(nil, nil), objects, services)
 	if err := p.compiler.Ruleset().WriteText(w); err != nil {
 		return nil, fmt.Errorf("write the plan: %w", err)
 	}

@@ -3,14 +3,16 @@ package appliance
 import (
 	"cmp"
 	"maps"
+	"net/netip"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
-	"time"
 
 	"svcctl.io/svcctl/appliance/conntrack"
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -18,6 +20,8 @@ import (
 // afterwards.
 type objects interface {
 	Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints)
+	// Since is the age of a Service.
+	Since(key string) store.Since
 }
 
 // planner turns objects and the facts of the box into the ruleset they ask for. It
@@ -33,6 +37,8 @@ type planner struct {
 	sizes    map[string]size              // by Service
 	total    size
 	occupied *occupied // nil: nobody else listens on this host
+	// inForce reports a frontend that the kernel had before the first plan, during that plan.
+	inForce func(f nft.Family, proto nft.Protocol, at netip.AddrPort) bool
 	// served, when not nil, hears what every Service came to.
 	served func(key string, health *resolve.Health, ports []nft.ServicePort)
 	// progress is called for every Service: planning many takes long on a busy machine.
@@ -84,6 +90,8 @@ func (p *planner) adopt(have nft.Ruleset, box nft.Box, facts resolve.Facts, objs
 		p.occupied.before = have
 		defer func() { p.occupied.before = nil }()
 	}
+	p.inForce = have.Serves
+	defer func() { p.inForce = nil }()
 	p.flows.Adopt(have)
 	return p.compiler.Adopt(have, nft.State{Box: box, Services: p.resolve(objs, all, &box)})
 }
@@ -119,7 +127,7 @@ func (p *planner) retry(services []string) {
 // planned is what one Service comes to.
 type planned struct {
 	resolve.Output
-	since time.Time // its creation
+	since store.Since
 	drain conntrack.Drain
 }
 
@@ -132,15 +140,14 @@ func (p *planner) resolve(objs objects, changed []string, box *nft.Box) map[stri
 	}
 	changed = sortedOnce(changed)
 	outputs := p.resolveAll(objs, changed)
-	affected := map[string]bool{}
+	claims := make([]resolve.Claim, len(changed))
 	for i, key := range changed {
-		for _, other := range p.claims.Set(key, outputs[i].since, outputs[i].Ports) {
-			if _, is := slices.BinarySearch(changed, other); !is {
-				affected[other] = true
-			}
-		}
+		out := &outputs[i]
+		claims[i] = resolve.Claim{Service: key, Ports: out.Ports, Unready: out.Unready, Since: func(proto nft.Protocol, at netip.AddrPort) uint64 {
+			return out.since.Of(strings.ToUpper(proto.String()), at)
+		}}
 	}
-	for key := range affected {
+	for _, key := range p.claims.Set(p.inForce, claims...) {
 		changed = append(changed, key)
 		outputs = append(outputs, p.resolveOne(objs, key))
 	}
@@ -235,9 +242,7 @@ func cutKey(key string) (namespace, name string, ok bool) {
 func (p *planner) resolveOne(objs objects, key string) planned {
 	var out planned
 	svc, slices, _ := objs.Service(key)
-	if svc != nil && svc.Metadata.CreationTimestamp != nil {
-		out.since = *svc.Metadata.CreationTimestamp
-	}
+	out.since = objs.Since(key)
 	if left, is := p.left[key]; is {
 		namespace, name, _ := cutKey(key)
 		out.Ports, out.drain = left.ports, left.drain

@@ -52,11 +52,13 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 		return rest.MergeFile(live, document, time.Now())
 	}
 	storeConfig.NodePort = newPortCheck(&cfg).check
-	storeConfig.ExternalIP = (&externalCheck{cfg: &cfg, read: node.Read}).check
+	addresses := &addressCheck{cfg: &cfg, read: node.Read}
+	storeConfig.ExternalIP, storeConfig.Reserved, storeConfig.Avoid = addresses.external, addresses.reserved, addresses.connected
 	objects, err := store.Open(engine, storeConfig)
 	if err != nil {
 		return err
 	}
+	addresses.hosts = cfg.newHostAddresses(objects)
 	k, err := kernel.Open(kernel.Options{})
 	if err != nil {
 		return err
@@ -64,7 +66,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 	closers.add(k.Close)
 
 	m := metrics.New(cfg.Version)
-	a := &assembly{cfg: cfg, log: log, store: objects, kernel: k, metrics: m, brake: brake, memory: memory, barriers: make(chan chan struct{}), releases: make(chan chan int)}
+	a := &assembly{cfg: cfg, log: log, store: objects, kernel: k, metrics: m, brake: brake, hosts: addresses.hosts, memory: memory, barriers: make(chan chan struct{}), releases: make(chan chan int)}
 	if len(cfg.Manifests) > 0 {
 		if a.watcher, err = watch.New(watch.Config{Dirs: cfg.Manifests, LastGood: objects.LastGood(), Log: log}); err != nil {
 			return err
@@ -135,6 +137,7 @@ type assembly struct {
 	state    *published
 	events   *recorder
 	brake    *brake
+	hosts    *hostAddresses
 	memory   *memory // nil: it is not ours
 	barriers chan chan struct{}
 	releases chan chan int
@@ -208,7 +211,8 @@ func (a *assembly) loop() *loop {
 	return &loop{
 		cfg: a.cfg, log: a.log, store: a.store, metrics: a.metrics, state: a.state,
 		controllers: a.cfg.controllers(a.store),
-		cluster:     a.cfg.cluster(a.store),
+		cluster:     a.cfg.cluster(a.store, a.hosts),
+		hosts:       a.hosts,
 		planner:     planner,
 		hosted:      hosted,
 		kernel:      &programmer{kernel: a.kernel, log: a.log},

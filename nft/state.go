@@ -102,6 +102,9 @@ type Frontend struct {
 	// HostOwned says that the address stays the host's in all other respects: only
 	// this port is taken from it.
 	HostOwned bool
+	// Kind is what the address is to the Service. The ruleset does not depend on it; who
+	// decides between Services does.
+	Kind FrontendKind
 	// NamedPortsOnly says that the Services have only the ports of their frontends on the
 	// address: packets to other ports, and pings, are left alone. HostOwned implies it.
 	NamedPortsOnly bool
@@ -109,6 +112,16 @@ type Frontend struct {
 	// Empty and not nil: nobody may.
 	Sources []netip.Prefix
 }
+
+// FrontendKind is where a Service has an address from.
+type FrontendKind uint8
+
+const (
+	ClusterIP FrontendKind = iota
+	LoadBalancerIP
+	ExternalIP
+	NodePort // any address of the box
+)
 
 // wholeAddress reports whether everything that is sent to the frontend's address is for
 // Services, so that what no frontend takes is refused.

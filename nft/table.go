@@ -29,10 +29,11 @@ type tableState struct {
 
 // addressUses is who needs an address of a client's destination.
 type addressUses struct {
-	frontends, ready int32 // as a VIP that is wholly Services'; those that serve somebody
-	named            int32 // frontends that take their port alone
-	sourceNAT        int32 // frontends with an element in source-nat
-	node             bool  // a node-port address, for postrouting
+	frontends int32 // as a VIP that is wholly Services'
+	named     int32 // frontends that take their port alone
+	ready     int32 // those of both that serve somebody
+	sourceNAT int32 // frontends with an element in source-nat
+	node      bool  // a node-port address, for postrouting
 }
 
 // isVIP reports whether Services have the address, or ports of it. Node ports do not answer
@@ -131,14 +132,13 @@ func (t *tableState) remove(f *fragment) {
 func (t *tableState) use(f *fragment, by int32) {
 	for _, v := range f.vips {
 		u := t.touch(v.addr)
-		switch {
-		case v.named:
+		if v.named {
 			u.named += by
-		default:
+		} else {
 			u.frontends += by
-			if v.ready {
-				u.ready += by
-			}
+		}
+		if v.ready {
+			u.ready += by
 		}
 		t.addresses[v.addr] = u
 	}
