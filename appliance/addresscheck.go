@@ -61,10 +61,17 @@ func reserved(facts *resolve.Facts, svc *object.Service, addr netip.Addr) string
 	return ""
 }
 
-// connected is store.Config.Avoid.
-func (c *addressCheck) connected(addr netip.Addr) bool {
+// onNetwork is store.Config.Avoid: cluster IPs are not given out of a network of the host in a
+// service range. Where the network is larger than the range, there are no others, and only the
+// hosts that are known are passed over.
+func (c *addressCheck) onNetwork(addr netip.Addr, isEndpoint func() bool) bool {
 	facts, _ := c.look()
-	return slices.ContainsFunc(facts.Connected, func(p netip.Prefix) bool { return p.Contains(addr) })
+	for _, p := range facts.Connected {
+		if p.Contains(addr) && (isEndpoint() || !slices.ContainsFunc(c.cfg.ServiceClusterIPRanges, func(r netip.Prefix) bool { return p.Bits() <= r.Bits() && p.Overlaps(r) })) {
+			return true
+		}
+	}
+	return false
 }
 
 // look gives the newest facts, which nobody changes.

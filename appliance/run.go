@@ -53,7 +53,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 	}
 	storeConfig.NodePort = newPortCheck(&cfg).check
 	addresses := &addressCheck{cfg: &cfg, read: node.Read}
-	storeConfig.ExternalIP, storeConfig.Reserved, storeConfig.Avoid = addresses.external, addresses.reserved, addresses.connected
+	storeConfig.ExternalIP, storeConfig.Reserved, storeConfig.Avoid = addresses.external, addresses.reserved, addresses.onNetwork
 	objects, err := store.Open(engine, storeConfig)
 	if err != nil {
 		return err

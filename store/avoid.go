@@ -39,7 +39,8 @@ func (t *transaction) otherUse(svc *object.Service, addr netip.Addr, claim alloc
 // avoidAddress reports cluster IPs that are of use to the host or on its networks.
 func (t *transaction) avoidAddress(addr netip.Addr) bool {
 	cfg := &t.s.cfg
-	return cfg.Reserved != nil && cfg.Reserved(nil, addr) != "" || cfg.Avoid != nil && cfg.Avoid(addr)
+	isEndpoint := func() bool { return len(t.s.index.hosts.of(t.s.index, addr)) > 0 }
+	return cfg.Reserved != nil && cfg.Reserved(nil, addr) != "" || cfg.Avoid != nil && cfg.Avoid(addr, isEndpoint)
 }
 
 // checkReserved refuses cluster IPs of the host that a client asks for anew.

@@ -59,8 +59,8 @@ type Config struct {
 	// refused; files are not.
 	Reserved func(svc *object.Service, addr netip.Addr) string
 	// Avoid reports addresses of the ranges for cluster IPs that nobody is given without asking
-	// for them; nil reports none.
-	Avoid func(addr netip.Addr) bool
+	// for them; isEndpoint reports whether the address is an endpoint's. Nil reports none.
+	Avoid func(addr netip.Addr, isEndpoint func() bool) bool
 	// NodePort says why a client of the API may not have a node port that it asks for, as when
 	// a program of the host listens there; nil allows all. Ports that a Service has already
 	// are not asked about again, nor are those that files ask for.
