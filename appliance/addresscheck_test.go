@@ -3,6 +3,7 @@ package appliance
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -56,5 +57,92 @@ func TestAddressCheck(t *testing.T) {
 	cfg.ExternalIPRanges.Prefixes, failing, check.at = nil, errors.New("no netlink"), time.Time{}
 	if err := check.external(&object.Service{}, netip.MustParseAddr("192.0.2.1")); err != nil {
 		t.Errorf("refused without knowing: %v", err)
+	}
+}
+
+// What the box's networks and its resolvers are is not taken by a client of the API either, nor
+// given to anybody.
+func TestAddressesThatAreNotGiven(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.DNSUpstreams = []netip.AddrPort{netip.MustParseAddrPort("192.0.2.53:53"), netip.MustParseAddrPort("198.51.100.53:53")}
+	cfg.ServiceClusterIPRanges = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("10.0.0.0/24")}
+	cfg.LoadBalancerPools = []AddrRange{{netip.MustParseAddr("198.51.100.50"), netip.MustParseAddr("198.51.100.60")}}
+	check := &addressCheck{cfg: &cfg, read: func() (node.Facts, error) {
+		return node.Facts{Addresses: []node.Address{
+			{Prefix: netip.MustParsePrefix("192.0.2.1/24"), Interface: "eth0"},
+			{Prefix: netip.MustParsePrefix("10.96.5.1/24"), Interface: "eth1"},
+			{Prefix: netip.MustParsePrefix("10.0.0.1/8"), Interface: "eth2"},
+			{Prefix: netip.MustParsePrefix("192.0.2.128/31"), Interface: "eth3"},
+		}, Connected: []netip.Prefix{netip.MustParsePrefix("10.96.7.0/24"), netip.MustParsePrefix("10.96.0.0/16")}}, nil
+	}}
+	for addr, want := range map[string]string{
+		"192.0.2.255":     "it is a multicast, broadcast or reserved address",
+		"239.1.2.3":       "it is a multicast, broadcast or reserved address",
+		"250.1.2.3":       "it is a multicast, broadcast or reserved address",
+		"192.0.2.129":     "", // of two addresses none is for broadcasts
+		"10.96.9.9":       "it lies in the service range 10.96.0.0/16",
+		"192.0.2.53":      "it is a resolver of this host",
+		"198.51.100.53":   "", // set aside
+		"203.0.113.53":    "",
+		"255.255.255.255": "it is a multicast, broadcast or reserved address",
+	} {
+		err := check.external(&object.Service{}, netip.MustParseAddr(addr))
+		if want == "" && err != nil || want != "" && (err == nil || !strings.HasPrefix(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", addr, err, want)
+		}
+	}
+	for addr, want := range map[string]string{
+		"192.0.2.255": "a broadcast address of this host", "192.0.2.1": "an address of this host, on eth0", "192.0.2.2": "",
+	} {
+		if got := check.reserved(nil, netip.MustParseAddr(addr)); got != want {
+			t.Errorf("%s is reserved: %q, want %q", addr, got, want)
+		}
+	}
+	endpoint := netip.MustParseAddr("10.0.0.9")
+	for addr, want := range map[string]bool{
+		"10.96.5.9": true, "10.96.7.9": true, "10.96.8.9": false, // the networks in the range, but not the one over it
+		"10.0.0.8": false, "10.0.0.9": true,
+	} {
+		a := netip.MustParseAddr(addr)
+		if got := check.onNetwork(a, func() bool { return a == endpoint }); got != want {
+			t.Errorf("%s is passed over: %v, want %v", addr, got, want)
+		}
+	}
+	facts, err := check.read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var problems []string
+	for _, p := range cfg.overlapProblems(&facts, nil) {
+		if p.Warning || p.Reason != reasonHost {
+			t.Errorf("%+v is no error of the host", p)
+		}
+		what, _, _ := strings.Cut(p.Message, ":")
+		problems = append(problems, what)
+	}
+	want := []string{
+		"the service range 10.96.0.0/16 overlaps 10.96.5.1/24 on eth1", "the service range 10.96.0.0/16 overlaps 10.0.0.1/8 on eth2",
+		"the service range 10.96.0.0/16 overlaps the connected network 10.96.7.0/24", "the service range 10.0.0.0/24 overlaps 10.0.0.1/8 on eth2",
+	}
+	if !slices.Equal(problems, want) {
+		t.Errorf("problems\n%s\nwant\n%s", strings.Join(problems, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestParseExternalIPRanges(t *testing.T) {
+	for _, test := range []struct {
+		list []string
+		want ExternalIPRanges
+		ok   bool
+	}{
+		{[]string{"none"}, ExternalIPRanges{None: true}, true},
+		{[]string{"203.0.113.0/24"}, ExternalIPRanges{Prefixes: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}}, true},
+		{[]string{"none", "203.0.113.0/24"}, ExternalIPRanges{}, false},
+		{[]string{"some"}, ExternalIPRanges{}, false},
+	} {
+		got, err := ParseExternalIPRanges(test.list)
+		if got.None != test.want.None || !slices.Equal(got.Prefixes, test.want.Prefixes) || (err == nil) != test.ok {
+			t.Errorf("%q: %+v, %v", test.list, got, err)
+		}
 	}
 }

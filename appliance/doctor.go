@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"svcctl.io/svcctl/appliance/checkup"
+	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/nft/kernel"
 	"svcctl.io/svcctl/store"
 )
@@ -25,11 +26,26 @@ func Doctor(_ context.Context, cfg Config, serving bool) []Finding {
 		findings = append(findings, Finding{Check: "settings", Level: checkup.Warning, Message: err.Error(), Advice: "run it as root"})
 	}
 	findings = append(findings, checkup.Examine(&facts)...)
+	findings = append(findings, cfg.rangeFinding())
 	findings = append(findings, dataFinding(cfg.DataDir, serving))
 	for _, dir := range cfg.Manifests {
 		findings = append(findings, manifestsFinding(dir))
 	}
 	return findings
+}
+
+// rangeFinding is about networks of this host in the service ranges.
+func (c *Config) rangeFinding() Finding {
+	const check = "service-range"
+	facts, err := node.Read()
+	if err != nil {
+		return checkup.Doubt(check, err.Error(), "run it as root")
+	}
+	if problems := c.overlapProblems(&facts, nil); len(problems) > 0 {
+		message, advice, _ := strings.Cut(problems[0].Message, "; ")
+		return checkup.Fault(check, message, advice)
+	}
+	return checkup.Well(check, "no network of this host is in a service range")
 }
 
 // kernelFindings are about nf_tables and who else uses it.

@@ -274,13 +274,18 @@ func (l *loop) plan() (nft.Transition, uint64, error) {
 	tampered := l.tampered && l.fight.mayHeal(l.now())
 	changes := l.store.Changes(l.planned)
 	changed := slices.Concat(changes.Services, l.refused(), l.again)
-	if changes.All || l.moved {
+	box, facts := l.planner.box, l.planner.facts
+	if l.moved {
+		l.hosted.place(l.cfg.nodePortAddresses(l.facts), l.cfg.loopbackAddresses(l.facts))
+		box, facts = l.cfg.box(l.facts), l.cfg.resolveFacts(l.facts, l.hosts)
+	}
+	elsewhere := l.moved && !l.planner.standsAt(box, facts)
+	if changes.All || elsewhere {
 		changed = append(changed, l.allServices()...)
 	}
 	var tr nft.Transition
-	if l.moved {
-		l.hosted.place(l.cfg.nodePortAddresses(l.facts), l.cfg.loopbackAddresses(l.facts))
-		tr = l.planner.relocate(l.cfg.box(l.facts), l.cfg.resolveFacts(l.facts, l.hosts), l.store, changed)
+	if elsewhere {
+		tr = l.planner.relocate(box, facts, l.store, changed)
 	} else {
 		tr = l.planner.update(l.store, changed)
 	}

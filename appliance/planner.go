@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"net/netip"
+	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -102,6 +103,14 @@ func (p *planner) place(box nft.Box, facts resolve.Facts) {
 	if p.occupied != nil {
 		p.facts.Taken = p.taken
 	}
+}
+
+// standsAt reports whether a box is the one that is planned for: routes come and go that no
+// Service depends on.
+func (p *planner) standsAt(box nft.Box, facts resolve.Facts) bool {
+	have := p.facts
+	have.Taken = nil
+	return reflect.DeepEqual(p.box, box) && reflect.DeepEqual(have, facts)
 }
 
 // update plans the Services that changed.
