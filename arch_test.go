@@ -70,7 +70,7 @@ var edges = map[string][]string{
 	"appliance/sockets":    {},
 	"appliance/apiserver":  {"api", "api/auth", "api/rest", "api/wire", "appliance/config", "appliance/env", "appliance/metrics", "appliance/task", "store", "store/object"},
 	"appliance/config": {
-		"appliance/control", "appliance/dns", "appliance/endpoints", "appliance/logqueue", "appliance/node", "appliance/resolve", "nft", "store", "store/alloc", "store/object",
+		"appliance/control", "appliance/dns", "appliance/endpoints", "appliance/logqueue", "appliance/node", "appliance/resolve", "nft", "store", "store/alloc", "store/manifest", "store/object",
 	},
 	"appliance/parts": {
 		"appliance/conntrack", "appliance/dns", "appliance/healthport", "appliance/node", "appliance/reconcile", "appliance/relay", "appliance/resolve",

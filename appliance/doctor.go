@@ -10,6 +10,7 @@ import (
 
 	"svcctl.io/svcctl/appliance/checkup"
 	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/kernel"
 	"svcctl.io/svcctl/store/engine"
@@ -27,11 +28,26 @@ func Doctor(_ context.Context, cfg config.Config, serving bool) []Finding {
 		findings = append(findings, Finding{Check: "settings", Level: checkup.Warning, Message: err.Error(), Advice: "run it as root"})
 	}
 	findings = append(findings, checkup.Examine(&facts)...)
+	findings = append(findings, rangeFinding(&cfg))
 	findings = append(findings, dataFinding(cfg.DataDir, serving, served))
 	for _, dir := range cfg.Manifests {
 		findings = append(findings, manifestsFinding(dir))
 	}
 	return findings
+}
+
+// rangeFinding is about networks of this host in the service ranges.
+func rangeFinding(c *config.Config) Finding {
+	const check = "service-range"
+	facts, err := node.Read()
+	if err != nil {
+		return checkup.Doubt(check, err.Error(), "run it as root")
+	}
+	if problems := c.OverlapProblems(&facts, nil); len(problems) > 0 {
+		message, advice, _ := strings.Cut(problems[0].Message, "; ")
+		return checkup.Fault(check, message, advice)
+	}
+	return checkup.Well(check, "no network of this host is in a service range")
 }
 
 // kernelFindings are about nf_tables and who else uses it. served is how many addresses and ports

@@ -41,7 +41,7 @@ func Plan(cfg config.Config, paths []string, w io.Writer) ([]manifest.Problem, e
 	for key := range objects.Services() {
 		services = append(services, key)
 	}
-	ruleset, found := reconcile.Plan(reconcile.Host{Box: cfg.OfflineBox(), Resolve: cfg.ResolveFacts(nil)}, objects, services)
+	ruleset, found := reconcile.Plan(reconcile.Host{Box: cfg.OfflineBox(), Resolve: cfg.ResolveFacts(nil, nil)}, objects, services)
 	if err := ruleset.WriteText(w); err != nil {
 		return nil, fmt.Errorf("write the plan: %w", err)
 	}

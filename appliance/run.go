@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"time"
 
@@ -28,6 +29,7 @@ import (
 	"svcctl.io/svcctl/nft/kernel"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/watch"
 )
@@ -57,12 +59,14 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 		return rest.MergeFile(live, document, time.Now())
 	}
 	storeConfig.NodePort = newPortCheck(&cfg).check
-	storeConfig.ExternalIP = (&externalCheck{cfg: &cfg, read: node.Read}).check
+	addresses := &addressCheck{cfg: &cfg, read: node.Read}
+	storeConfig.ExternalIP, storeConfig.Reserved, storeConfig.Avoid = addresses.external, addresses.reserved, addresses.onNetwork
 	calls := &reconcile.SlowCalls{}
 	objects, err := store.Open(calls.Engine(engine), storeConfig)
 	if err != nil {
 		return err
 	}
+	addresses.hosts = control.NewHostAddresses(cfg.IsSetAside, objects)
 	k, err := kernel.Open(kernel.Options{})
 	if err != nil {
 		return err
@@ -75,7 +79,7 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 
 	m := metrics.New(cfg.Version)
 	m.LogDropped(cfg.LogQueue.Dropped)
-	a := &assembly{cfg: cfg, log: log, store: objects, kernel: k, metrics: m, removals: removals, orphans: orphans, memory: memory, calls: calls, barriers: make(chan chan struct{}), releases: make(chan chan wire.Released)}
+	a := &assembly{cfg: cfg, log: log, store: objects, kernel: k, metrics: m, removals: removals, orphans: orphans, hosts: addresses.hosts, memory: memory, calls: calls, barriers: make(chan chan struct{}), releases: make(chan chan wire.Released)}
 	if len(cfg.Manifests) > 0 {
 		if a.watcher, err = watch.New(watch.Config{Dirs: cfg.Manifests, LastGood: objects.LastGood(), Log: log}); err != nil {
 			return err
@@ -147,7 +151,8 @@ type assembly struct {
 	events   *control.Recorder
 	removals *reconcile.RemovalGuard
 	orphans  *reconcile.Orphans // nil: there are none
-	memory   *memory            // nil: it is not ours
+	hosts    *control.HostAddresses
+	memory   *memory // nil: it is not ours
 	calls    *reconcile.SlowCalls
 	barriers chan chan struct{}
 	releases chan chan wire.Released
@@ -221,14 +226,16 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part) *reconcile.Loop {
 	return reconcile.New(reconcile.Options{
 		Store: a.store, Kernel: a.calls.Kernel(a.kernel), Log: a.log,
-		Host:      func(facts *node.Facts) reconcile.Host { return hostOf(&a.cfg, facts) },
-		Watching:  a.watcher != nil,
-		Cluster:   control.NewClusterObjects(a.cfg.ClusterObjects(), a.store),
-		Endpoints: control.NewEndpoints(a.cfg.EndpointsFacts(), a.store),
-		Parts:     follows,
-		Removals:  a.removals,
-		Orphans:   a.orphans,
-		DataDir:   a.cfg.DataDir,
+		Host:         func(facts *node.Facts) reconcile.Host { return hostOf(&a.cfg, facts, a.hosts.IsVIP) },
+		Watching:     a.watcher != nil,
+		Cluster:      control.NewClusterObjects(a.cfg.ClusterObjects(), a.store, a.hosts),
+		Endpoints:    control.NewEndpoints(a.cfg.EndpointsFacts(), a.store),
+		Parts:        follows,
+		Removals:     a.removals,
+		Orphans:      a.orphans,
+		Addresses:    a.hosts,
+		HostProblems: func(facts *node.Facts) []manifest.Problem { return a.cfg.OverlapProblems(facts, a.hosts.IsVIP) },
+		DataDir:      a.cfg.DataDir,
 		Publisher: &reconcile.Publisher{
 			Board: a.board, Metrics: a.metrics, Dirs: a.cfg.Manifests, Status: a.firstStatus(),
 			Reporter: &reconcile.Reporter{Log: a.log, Where: a.store.Location, Events: a.events},
@@ -252,8 +259,8 @@ func connectionMetrics(s conntrack.Stats) metrics.Connections {
 }
 
 // hostOf derives from the facts of the host what the loop plans for.
-func hostOf(cfg *config.Config, facts *node.Facts) reconcile.Host {
-	return reconcile.Host{Facts: facts, Box: cfg.Box(facts), Resolve: cfg.ResolveFacts(facts), Loopback: cfg.LoopbackAddresses(facts)}
+func hostOf(cfg *config.Config, facts *node.Facts, isVIP func(netip.Addr) bool) reconcile.Host {
+	return reconcile.Host{Facts: facts, Box: cfg.Box(facts), Resolve: cfg.ResolveFacts(facts, isVIP), Loopback: cfg.LoopbackAddresses(facts)}
 }
 
 // settle gives back what the start took, once the copies of files that it made are on disk.

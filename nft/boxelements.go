@@ -8,11 +8,11 @@ import (
 // setBoxElements makes the elements of the sets that describe the box. There are a
 // few of them for each address and interface, so they are simply all compared.
 func (t *tableState) setBoxElements(f Family, box *Box) {
-	want := map[string]Elements{setNPAddresses: {}, setInternalSources: {}, setSameInterface: {}, setOnLink: {}}
+	want := map[string]Elements{setNPAddresses: {}, setInternalSources: {}, setSameInterface: {}, setOnLink: {}, setConnected: {}}
 	var nodeAddrs []netip.Addr
 	if t.has(setNodePorts) {
 		for _, a := range box.NodePortAddresses {
-			if familyOf(a) == f && t.addresses[a].frontends == 0 {
+			if familyOf(a) == f && !t.addresses[a].isVIP() {
 				want[setNPAddresses][AddrKey(a)] = ""
 				nodeAddrs = append(nodeAddrs, a)
 			}
@@ -22,6 +22,9 @@ func (t *tableState) setBoxElements(f Family, box *Box) {
 		for _, r := range internal {
 			want[setInternalSources][AddrKey(r.first)+AddrKey(r.last)] = ""
 		}
+	}
+	for _, r := range mergePrefixes(connectedInRanges(box), f) {
+		want[setConnected][AddrKey(r.first)+AddrKey(r.last)] = ""
 	}
 	if t.has(setHairpin) {
 		for _, i := range box.Interfaces {
@@ -43,6 +46,24 @@ func (t *tableState) setBoxElements(f Family, box *Box) {
 		nodeAddrs = nil
 	}
 	t.setNodeAddresses(nodeAddrs)
+}
+
+// connectedInRanges are the parts of the service ranges that are networks, or addresses, of
+// the box.
+func connectedInRanges(box *Box) []netip.Prefix {
+	var all []netip.Prefix
+	for _, r := range box.ServiceRanges {
+		for _, c := range box.Connected {
+			switch {
+			case !r.Overlaps(c):
+			case c.Bits() > r.Bits():
+				all = append(all, c)
+			default:
+				all = append(all, r)
+			}
+		}
+	}
+	return all
 }
 
 // setNodeAddresses makes these the node-port addresses of the map in postrouting, which

@@ -44,7 +44,11 @@ func (t *tableState) dispatch(f Family, box *Box) []Rule {
 	}
 	for _, p := range box.ServiceRanges {
 		if familyOf(p.Addr()) == f {
-			rules = append(rules, Rule{MatchPrefix{Field: Daddr, Prefix: p.Masked()}, Verdict{Kind: Drop}})
+			rule := Rule{MatchPrefix{Field: Daddr, Prefix: p.Masked()}}
+			if t.has(setConnected) {
+				rule = append(rule, MatchSet{Key: []Field{Daddr}, Set: setConnected, Negate: true})
+			}
+			rules = append(rules, append(rule, Verdict{Kind: Drop}))
 		}
 	}
 	return rules

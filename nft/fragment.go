@@ -27,6 +27,7 @@ type placed struct{ set, key, data string }
 type vipUse struct {
 	addr  netip.Addr
 	ready bool // some client of it is served
+	named bool // only the ports of frontends are taken there
 }
 
 // compiledPort is a Service port with the slots of its endpoints.
@@ -85,6 +86,8 @@ func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
 	}
 	if !fe.Addr.IsValid() {
 		f.elements = append(f.elements, placed{setOpenNodePorts, frontend, ""})
+	} else if !fe.wholeAddress() {
+		f.elements = append(f.elements, placed{setOpenPorts, frontend, ""})
 	}
 	if !fe.Addr.IsValid() || fe.HostOwned {
 		f.hosted = append(f.hosted, frontend)
@@ -112,7 +115,7 @@ func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
 	}
 	if fe.Addr.IsValid() && !fe.HostOwned {
 		ready := len(p.slots[fe.Inside.Pool])+len(p.slots[fe.Outside.Pool]) > 0
-		f.vips = append(f.vips, vipUse{fe.Addr, ready})
+		f.vips = append(f.vips, vipUse{fe.Addr, ready, fe.NamedPortsOnly})
 	}
 }
 

@@ -20,6 +20,16 @@ func (rs Ruleset) Serves(f Family, proto Protocol, at netip.AddrPort) bool {
 	return ok
 }
 
+// HasVIP reports whether Services have an address as a whole.
+func (rs Ruleset) HasVIP(addr netip.Addr) bool {
+	table := rs[familyOf(addr)]
+	if table == nil || table.Sets[setVIPs] == nil {
+		return false
+	}
+	_, ok := table.Sets[setVIPs].Elements[AddrKey(addr)]
+	return ok
+}
+
 // frontendKey is the key of a frontend in the dispatch maps: an address and port, or, with
 // the zero Addr, a node port.
 func frontendKey(proto Protocol, at netip.AddrPort) Key {

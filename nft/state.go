@@ -18,8 +18,11 @@ type Box struct {
 	// VIPs may be among them: a VIP never answers node ports.
 	NodePortAddresses []netip.Addr
 	// ServiceRanges are the prefixes cluster IPs come from. What is not allocated
-	// in them is dropped.
+	// in them is dropped, unless it lies in Connected.
 	ServiceRanges []netip.Prefix
+	// Connected are the networks that the box is attached to. What is sent to them is
+	// never dropped, or a service range that overlaps one would cut the box off it.
+	Connected []netip.Prefix
 	// InternalSources are the prefixes of clients that count as inside.
 	InternalSources []netip.Prefix
 	// Interfaces are the box's interfaces, to tell a packet that leaves where it came in.
@@ -99,9 +102,31 @@ type Frontend struct {
 	// HostOwned says that the address stays the host's in all other respects: only
 	// this port is taken from it.
 	HostOwned bool
+	// Kind is what the address is to the Service. The ruleset does not depend on it; who
+	// decides between Services does.
+	Kind FrontendKind
+	// NamedPortsOnly says that the Services have only the ports of their frontends on the
+	// address: packets to other ports, and pings, are left alone. HostOwned implies it.
+	NamedPortsOnly bool
 	// Sources, when not nil, are the only prefixes that may connect.
 	// Empty and not nil: nobody may.
 	Sources []netip.Prefix
+}
+
+// FrontendKind is where a Service has an address from.
+type FrontendKind uint8
+
+const (
+	ClusterIP FrontendKind = iota
+	LoadBalancerIP
+	ExternalIP
+	NodePort // any address of the box
+)
+
+// wholeAddress reports whether everything that is sent to the frontend's address is for
+// Services, so that what no frontend takes is refused.
+func (fe *Frontend) wholeAddress() bool {
+	return fe.Addr.IsValid() && !fe.HostOwned && !fe.NamedPortsOnly
 }
 
 // Route is where a new connection goes.

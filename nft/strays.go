@@ -14,6 +14,7 @@ package nft
 
 const (
 	setOpenNodePorts = "open-nodeports" // the node ports
+	setOpenPorts     = "open-ports"     // frontends that take their port alone of an address
 
 	chainInvalid = "invalid"
 	chainStray   = "stray"
@@ -25,6 +26,9 @@ func (t *tableState) strayChains() []Chain {
 	drop := Verdict{Kind: Drop}
 	if t.has(setVIPs) {
 		rules = append(rules, Rule{MatchSet{Key: []Field{Daddr}, Set: setVIPs}, drop})
+	}
+	if t.has(setOpenPorts) {
+		rules = append(rules, Rule{MatchSet{Key: frontend, Set: setOpenPorts}, drop})
 	}
 	if t.has(setOpenNodePorts) {
 		rules = append(rules, Rule{

@@ -31,10 +31,16 @@ type tableState struct {
 
 // addressUses is who needs an address of a client's destination.
 type addressUses struct {
-	frontends, ready int32 // as a VIP; those that serve somebody
-	sourceNAT        int32 // frontends with an element in source-nat
-	node             bool  // a node-port address, for postrouting
+	frontends int32 // as a VIP that is wholly Services'
+	named     int32 // frontends that take their port alone
+	ready     int32 // those of both that serve somebody
+	sourceNAT int32 // frontends with an element in source-nat
+	node      bool  // a node-port address, for postrouting
 }
+
+// isVIP reports whether Services have the address, or ports of it. Node ports do not answer
+// there.
+func (u addressUses) isVIP() bool { return u.frontends+u.named > 0 }
 
 func newTableState() *tableState {
 	return &tableState{
@@ -131,7 +137,11 @@ func (t *tableState) remove(f *fragment) {
 func (t *tableState) use(f *fragment, by int32) {
 	for _, v := range f.vips {
 		u := t.touch(v.addr)
-		u.frontends += by
+		if v.named {
+			u.named += by
+		} else {
+			u.frontends += by
+		}
 		if v.ready {
 			u.ready += by
 		}

@@ -78,7 +78,11 @@ func (t *transaction) attempt(changes []*change) (again bool) {
 		}
 	}
 	parallel.Do(len(services), parallel.Share, func(i int) { services[i].restart() })
+	t.joint = externals{}
 	for _, c := range services {
+		if c.next != nil {
+			t.joint.add(c.ref.Key(), c.service())
+		}
 		c.release(l)
 	}
 	for _, step := range allocation {
@@ -143,6 +147,9 @@ func (c *change) release(l *ledger) {
 	if !c.remove {
 		now = valuesOf(c.service())
 	}
+	if c.leavesExternal() {
+		l.released = true // a load balancer may have waited for the address
+	}
 	for _, addr := range before.clusterIPs {
 		if !slices.Contains(now.clusterIPs, addr) {
 			l.releaseAddress(addr, owner)
@@ -158,6 +165,19 @@ func (c *change) release(l *ledger) {
 			l.releaseIngress(addr, owner)
 		}
 	}
+}
+
+// leavesExternal reports whether the new version does without an external IP, or a port there,
+// that the old one has.
+func (c *change) leavesExternal() bool {
+	before := externalIPs(c.oldService())
+	if len(before) == 0 || c.remove {
+		return len(before) > 0
+	}
+	svc := c.service()
+	missing := func(addr netip.Addr) bool { return !slices.Contains(externalIPs(svc), addr) }
+	return slices.ContainsFunc(before, missing) ||
+		slices.ContainsFunc(portsOf(c.oldService()), func(port alloc.Port) bool { return !slices.Contains(portsOf(svc), port) })
 }
 
 // giveBack releases what a newcomer got before it failed. After the failure of a

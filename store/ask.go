@@ -115,7 +115,7 @@ func (c *change) askVersion(t *transaction, next object.Object) ([]string, error
 		errs = append(errs, t.s.checkExternalIPs(svc, c.oldService())...)
 	}
 	if len(errs) == 0 {
-		errs = append(t.checkExternalPorts(c), c.checkNodePorts(t.s)...)
+		errs = slices.Concat(t.checkExternalPorts(c), c.checkReserved(t.s), c.checkNodePorts(t.s))
 	}
 	if len(errs) > 0 {
 		return nil, errs

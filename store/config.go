@@ -53,6 +53,14 @@ type Config struct {
 	// allows all. Addresses that a Service has already are not asked about again, nor are those
 	// that files ask for.
 	ExternalIP func(svc *object.Service, addr netip.Addr) error
+	// Reserved says what an address is that a Service may not have, as "a gateway of this
+	// host"; "" of all others, and nil reserves none. Nobody is given such an address, for which
+	// it is asked without a Service. A client of the API that asks for one as a cluster IP is
+	// refused; files are not.
+	Reserved func(svc *object.Service, addr netip.Addr) string
+	// Avoid reports addresses of the ranges for cluster IPs that nobody is given without asking
+	// for them; isEndpoint reports whether the address is an endpoint's. Nil reports none.
+	Avoid func(addr netip.Addr, isEndpoint func() bool) bool
 	// NodePort says why a client of the API may not have a node port that it asks for, as when
 	// a program of the host listens there; nil allows all. Ports that a Service has already
 	// are not asked about again, nor are those that files ask for.

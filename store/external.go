@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -18,7 +19,7 @@ type externals map[netip.Addr]map[string]*object.Service
 
 // externalIPs are the external IPs that a Service answers on.
 func externalIPs(svc *object.Service) []netip.Addr {
-	if len(svc.Spec.ExternalIPs) == 0 || svc.Headless() || !svc.NeedsClusterIP() {
+	if svc == nil || len(svc.Spec.ExternalIPs) == 0 || svc.Headless() || !svc.NeedsClusterIP() {
 		return nil
 	}
 	var addrs []netip.Addr
@@ -64,6 +65,15 @@ func (t *transaction) checkExternalPorts(c *change) object.Errors {
 		if err != nil {
 			continue // it is one of before the rules were as they are
 		}
+		if before == nil || !slices.Contains(externalIPs(before), addr) {
+			if use := t.usedAs(addr, c.ref.Key()); use != "" {
+				errs = append(errs, object.Error{
+					Type: object.FieldValueInvalid, Field: fmt.Sprintf("spec.externalIPs[%d]", i), Value: text,
+					Detail: fmt.Sprintf("it is %s, which stays: choose another one", use),
+				})
+				continue
+			}
+		}
 		for _, port := range portsOf(svc) {
 			if before != nil && slices.Contains(externalIPs(before), addr) && slices.Contains(portsOf(before), port) {
 				continue
@@ -100,6 +110,11 @@ func (t *transaction) checkClusterIPs(svc, before *object.Service) object.Errors
 	return errs
 }
 
+func serviceRef(key string) object.Ref {
+	namespace, name, _ := strings.Cut(key, "/")
+	return object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}
+}
+
 func portsOf(svc *object.Service) []alloc.Port {
 	ports := make([]alloc.Port, len(svc.Spec.Ports))
 	for i, port := range svc.Spec.Ports {
@@ -108,40 +123,70 @@ func portsOf(svc *object.Service) []alloc.Port {
 	return ports
 }
 
-// externalHolder is another Service, the first by name, that has a port on an external IP as
+// usedAs says what an address is to Services that would be cut off from it, or from each other,
+// if it became an external IP; "" when it is nothing.
+func (t *transaction) usedAs(addr netip.Addr, except string) string {
+	if keys := t.s.index.hosts.of(t.s.index, addr); len(keys) > 0 {
+		return "an endpoint of Service " + keys[0]
+	}
+	for _, claim := range t.s.ledger.pools.Sharing(addr) {
+		if claim.Owner != except {
+			return "a load balancer IP of Service " + claim.Owner
+		}
+	}
+	return ""
+}
+
+// externalHolder is another Service that has a port on an external IP as
 // of what is settled; "" when there is none. One whose cluster IP or load balancer IP
 // it is comes first.
 func (t *transaction) externalHolder(addr netip.Addr, port alloc.Port, except string) string {
 	if owner, held := t.s.ledger.owner(addr); held && owner != except {
-		namespace, name, _ := strings.Cut(owner, "/")
-		r := t.record(object.Ref{Kind: object.KindService, Namespace: namespace, Name: name})
+		r := t.record(serviceRef(owner))
 		if r != nil && slices.Contains(portsOf(r.object.(*object.Service)), port) {
 			return owner
-		}
-	}
-	for _, claim := range t.s.ledger.pools.Sharing(addr) {
-		if claim.Owner != except && claim.Owner != reservedOwner && slices.Contains(claim.Ports, port) {
-			return claim.Owner
 		}
 	}
 	return t.onExternal(addr, port, except)
 }
 
-// onExternal is the first Service by name that has an address among its external IPs, and a
-// port.
+// onExternal is another Service that has an address among its external IPs, and a port: the
+// one that asked for it first. "" is nobody.
 func (t *transaction) onExternal(addr netip.Addr, port alloc.Port, except string) string {
-	holder := ""
-	for _, all := range []externals{t.s.index.externals, t.externals} {
-		for key, svc := range all[addr] {
-			r := t.record(object.RefOf(svc))
-			if key == except || r == nil || holder != "" && holder < key {
+	holder, first := "", uint64(0)
+	for _, all := range []externals{t.s.index.externals, t.externals, t.joint} {
+		for key := range all[addr] {
+			if key == except {
 				continue
 			}
-			now := r.object.(*object.Service)
-			if slices.Contains(externalIPs(now), addr) && slices.Contains(portsOf(now), port) {
-				holder = key
+			now, since := t.version(key)
+			if now == nil || !slices.Contains(externalIPs(now), addr) || !slices.Contains(portsOf(now), port) {
+				continue
+			}
+			asked := since.Of(port.Protocol, netip.AddrPortFrom(addr, port.Number))
+			if holder == "" || asked < first || asked == first && key < holder {
+				holder, first = key, asked
 			}
 		}
 	}
 	return holder
+}
+
+// version is a Service as of this transaction, with the changes that are being allocated for
+// together; nil when there is none. What is not numbered yet is younger than all that is.
+func (t *transaction) version(key string) (*object.Service, Since) {
+	ref := serviceRef(key)
+	if c := t.changes[ref]; c != nil && (c.remove || c.next != nil) {
+		if c.remove {
+			return nil, Since{}
+		}
+		if c.before() == nil {
+			return c.service(), Since{created: math.MaxUint64}
+		}
+		return c.service(), c.old.since()
+	}
+	if r := t.record(ref); r != nil {
+		return r.object.(*object.Service), r.since()
+	}
+	return nil, Since{}
 }

@@ -23,6 +23,7 @@ type index struct {
 	selectors map[label]map[string]*object.Service
 
 	externals externals
+	hosts     *hostIndex
 }
 
 // label is a label of a Pod, or one that a selector asks for, in a namespace.
@@ -37,6 +38,7 @@ func newIndex() index {
 		podsWith:  map[label]map[string]*object.Pod{},
 		selectors: map[label]map[string]*object.Service{},
 		externals: externals{},
+		hosts:     &hostIndex{},
 	}
 }
 
@@ -76,6 +78,7 @@ func (x index) add(r *record) {
 		list := slices.Clone(x.slices[key])
 		i, _ := slices.BinarySearchFunc(list, o, compareSlices)
 		x.slices[key] = slices.Insert(list, i, o)
+		x.hosts.add(key, o)
 	}
 }
 
@@ -97,6 +100,7 @@ func (x index) remove(r *record) {
 			drop(x.podsWith, label{o.Metadata.Namespace, name, value}, key)
 		}
 	case *object.EndpointSlice:
+		x.hosts.remove(key, o)
 		var list []*object.EndpointSlice
 		for _, other := range x.slices[key] {
 			if other != o {

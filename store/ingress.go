@@ -92,6 +92,10 @@ func (c *change) takeAskedIngress(l *ledger) error {
 		if !c.keepsIngress(addr) {
 			continue
 		}
+		if l.loses != nil && l.loses(svc, c.old.since(), addr) {
+			l.releaseIngress(addr, c.claim.Owner)
+			continue
+		}
 		if l.takeIngress(addr, c.claim) == nil {
 			c.ingress = append(c.ingress, addr)
 		} else {
@@ -120,6 +124,12 @@ func (c *change) takeIngress(l *ledger, a asked) {
 	case !slices.Contains(families, familyOf(a.addr)):
 		c.wait(a.field, fmt.Sprintf("%s is not of the Service's family, %s: name an address of that family", a.addr, families))
 		return
+	}
+	if l.use != nil {
+		if use := l.use(c.service(), a.addr, c.claim); use != "" {
+			c.wait(a.field, fmt.Sprintf("%s cannot be given: %s; the Service waits for it", a.addr, use))
+			return
+		}
 	}
 	err := l.takeIngress(a.addr, c.claim)
 	var held *alloc.HeldError

@@ -17,6 +17,15 @@ type ledger struct {
 	backing  func(*object.Service) []netip.Addr
 	vanished map[object.Ref]Decision // Store.held, as of the transaction under way
 
+	// avoidIngress and avoidAddress report which free values nobody is given who does not ask
+	// for them. They may be nil.
+	avoidIngress func(addr netip.Addr, claim alloc.Claim) bool
+	avoidAddress func(netip.Addr) bool
+	// loses reports a load balancer IP that a Service is not served on any more.
+	loses func(svc *object.Service, since Since, addr netip.Addr) bool
+	// use says who has a use of an address that is in the way of a load balancer.
+	use func(svc *object.Service, addr netip.Addr, claim alloc.Claim) string
+
 	undo []func()
 	// released reports whether anything became free since begin.
 	released bool
@@ -88,7 +97,7 @@ func (l *ledger) nextAddress(ipv4 bool, owner string) (netip.Addr, error) {
 	if addresses == nil {
 		return netip.Addr{}, alloc.ErrFull
 	}
-	addr, err := addresses.Next(owner)
+	addr, err := addresses.Next(owner, l.avoidAddress)
 	if err == nil {
 		l.undo = append(l.undo, func() { addresses.Release(addr, owner) })
 	}
@@ -181,7 +190,11 @@ func (l *ledger) claim(take func(*alloc.Pools, netip.Addr, alloc.Claim) error, a
 }
 
 func (l *ledger) nextIngress(ipv4 bool, claim alloc.Claim) (netip.Addr, error) {
-	addr, err := l.pools.Next(ipv4, claim)
+	var avoid func(netip.Addr) bool
+	if l.avoidIngress != nil {
+		avoid = func(addr netip.Addr) bool { return l.avoidIngress(addr, claim) }
+	}
+	addr, err := l.pools.Next(ipv4, claim, avoid)
 	if err == nil {
 		l.undo = append(l.undo, func() { l.pools.Release(addr, claim.Owner) })
 	}

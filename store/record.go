@@ -49,6 +49,10 @@ type record struct {
 	owner  Owner
 	// digest is of the stored form, to see that a new version is no other one.
 	digest digest
+	// created is the revision of its creation; 0 in what older versions have written. asked is
+	// what it asked for later, see Since.
+	created uint64
+	asked   map[string]uint64
 	// withheld says that the object holds values that belong to an older one: it is
 	// not shown to those who program Services.
 	withheld bool
@@ -66,8 +70,10 @@ func digestOf(text []byte) digest {
 
 // stored is the value of an object in the engine.
 type stored struct {
-	Owner  Owner         `json:"owner"`
-	Object object.Object `json:"object"`
+	Owner   Owner             `json:"owner"`
+	Created uint64            `json:"created,omitempty"`
+	Asked   map[string]uint64 `json:"asked,omitempty"`
+	Object  object.Object     `json:"object"`
 }
 
 func objectKey(ref object.Ref) string {
@@ -77,28 +83,28 @@ func objectKey(ref object.Ref) string {
 // encodings are buffers for stored forms: most are only compared, or copied to their length.
 var encodings = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-// encodeRecord is the stored form of an object, behind room for the header of an entry.
-func encodeRecord(o object.Object, owner Owner) (entry []byte, digest digest, err error) {
-	err = encoded(o, owner, func(form []byte) {
+// encode is the stored form, behind room for the header of an entry, and its digest.
+func (v *stored) encode() (entry []byte, digest digest, err error) {
+	err = v.encoded(func(form []byte) {
 		entry, digest = slices.Clone(form), digestOf(form[engine.EntryHeader:])
 	})
 	return entry, digest, err
 }
 
-// digestRecord is the digest of the stored form alone.
-func digestRecord(o object.Object, owner Owner) (digest digest, err error) {
-	err = encoded(o, owner, func(form []byte) { digest = digestOf(form[engine.EntryHeader:]) })
+// digest is that of the stored form alone.
+func (v *stored) digest() (digest digest, err error) {
+	err = v.encoded(func(form []byte) { digest = digestOf(form[engine.EntryHeader:]) })
 	return digest, err
 }
 
-// encoded calls use with what encodeRecord gives, which is good until use returns.
-func encoded(o object.Object, owner Owner, use func(form []byte)) error {
+// encoded calls use with the stored form behind room for the header, which is good until use returns.
+func (v *stored) encoded(use func(form []byte)) error {
 	buffer := encodings.Get().(*bytes.Buffer)
 	defer encodings.Put(buffer)
 	buffer.Reset()
 	buffer.Write(make([]byte, engine.EntryHeader))
-	if err := json.NewEncoder(buffer).Encode(stored{owner, o}); err != nil {
-		return fmt.Errorf("encode %s: %w", object.RefOf(o), err)
+	if err := json.NewEncoder(buffer).Encode(v); err != nil {
+		return fmt.Errorf("encode %s: %w", object.RefOf(v.Object), err)
 	}
 	use(bytes.TrimSuffix(buffer.Bytes(), []byte("\n")))
 	return nil
@@ -117,7 +123,7 @@ func decodeRecord(pair engine.Pair) (*record, error) {
 	if value.Object == nil || objectKey(object.RefOf(value.Object)) != pair.Key {
 		return nil, fmt.Errorf("read stored %s: %w", pair.Key, errors.New("it holds another object"))
 	}
-	return &record{object: value.Object, owner: value.Owner, digest: digestOf(pair.Value)}, nil
+	return &record{object: value.Object, owner: value.Owner, digest: digestOf(pair.Value), created: value.Created, asked: value.Asked}, nil
 }
 
 // newOf is an empty object of a kind that is stored.

@@ -263,7 +263,7 @@ func doubled(t *testing.T, spec string) *box {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pairs[0].Value = []byte(strings.Replace(string(pairs[0].Value), `"resourceVersion":"`, `"resourceVersion":"9`, 1))
+	pairs[0].Value = []byte(strings.NewReplacer(`"resourceVersion":"`, `"resourceVersion":"9`, `"created":`, `"created":9`).Replace(string(pairs[0].Value)))
 	if err := b.engine.Commit(engine.Transaction{CompareKey: headKey, CompareRevision: b.s.Revision(), Puts: pairs}); err != nil {
 		t.Fatal(err)
 	}

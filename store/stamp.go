@@ -35,12 +35,12 @@ func (t *transaction) compare(c *change) error {
 	if c.next == nil || c.before() == nil || c.old.withheld {
 		return nil
 	}
-	digest, err := digestRecord(c.next, c.sameOwner())
+	digest, err := (&stored{c.sameOwner(), c.old.created, c.old.asked, c.next}).digest()
 	if err != nil || digest != c.old.digest {
 		return err
 	}
 	if !t.s.synced && c.by == nil && c.owner.File != "" { // what was read from the engine is in the file, too
-		c.record = &record{object: c.next, owner: c.owner, digest: digest}
+		c.record = &record{object: c.next, owner: c.owner, digest: digest, created: c.old.created, asked: c.old.asked}
 		c.same = true
 	}
 	c.next = nil
@@ -52,12 +52,13 @@ func (c *change) encode() error {
 	if c.next == nil {
 		return nil
 	}
-	value, digest, err := encodeRecord(c.next, c.owner)
+	since := c.sinceNow()
+	value, digest, err := (&stored{c.owner, since.created, since.asked, c.next}).encode()
 	if err != nil {
 		return err
 	}
 	c.encoded = value
-	c.record = &record{object: c.next, owner: c.owner, digest: digest}
+	c.record = &record{object: c.next, owner: c.owner, digest: digest, created: since.created, asked: since.asked}
 	return nil
 }
 

@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -129,6 +130,7 @@ func (s *Store) load() error {
 	for _, r := range records {
 		s.reopen(r)
 	}
+	s.waitForOthers()
 	s.log.reset(s.revision)
 	journal, err := s.engine.Load(journalPrefix)
 	if err != nil {
@@ -173,6 +175,21 @@ func (s *Store) reopen(r *record) {
 	}
 	s.setRecord(ref, r)
 	s.noteClaim(ref, Owner{})
+}
+
+// waitForOthers notes the load balancers that are not served on what they were given, since it
+// is somebody's external IP: they get another one.
+func (s *Store) waitForOthers() {
+	t := s.begin()
+	for ref, r := range s.records {
+		svc, isService := r.object.(*object.Service)
+		if !isService || r.withheld || !isOurLoadBalancer(svc) {
+			continue
+		}
+		if slices.ContainsFunc(valuesOf(svc).ingress, func(addr netip.Addr) bool { return t.losesIngress(svc, r.since(), addr) }) {
+			s.waiting[ref] = struct{}{}
+		}
+	}
 }
 
 // hold registers all that a stored Service has, or nothing.

@@ -34,6 +34,8 @@ type transaction struct {
 	base    mark
 	// externals are the settled Services with external IPs.
 	externals externals
+	// joint are those among the changes that are being allocated for together.
+	joint externals
 	// revision is the last one that was given to a change, created the last creation time.
 	revision uint64
 	created  *time.Time
@@ -92,6 +94,7 @@ func (s *Store) begin() *transaction {
 		revision:   max(s.revision, s.seed),
 	}
 	s.ledger.backing = t.backing
+	s.ledger.avoidIngress, s.ledger.avoidAddress, s.ledger.use, s.ledger.loses = t.avoidIngress, t.avoidAddress, t.otherUse, t.losesIngress
 	return t
 }
 
@@ -193,16 +196,16 @@ func (t *transaction) sorted() []*change {
 // last those that are not there yet.
 func sortByAge[T any](all []T, of func(T) (object.Ref, *record)) {
 	type aged struct {
-		since int64 // seconds, which is what creation times have
+		since uint64 // the revision of its creation
 		ref   object.Ref
 		one   T
 	}
 	keyed := make([]aged, len(all))
 	for i, one := range all {
 		ref, r := of(one)
-		keyed[i] = aged{math.MaxInt64, ref, one}
+		keyed[i] = aged{math.MaxUint64, ref, one}
 		if r != nil {
-			keyed[i].since = createdAt(r.object).Unix()
+			keyed[i].since = r.since().created
 		}
 	}
 	slices.SortFunc(keyed, func(a, b aged) int {

@@ -19,7 +19,7 @@ func TestJournal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cluster := control.NewClusterObjects(control.ClusterConfig{NodeName: "gw1", ServiceRanges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}}, objects)
+	cluster := control.NewClusterObjects(control.ClusterConfig{NodeName: "gw1", ServiceRanges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}}, objects, nil)
 	files := map[string]*manifest.File{}
 	step := func(text string) {
 		t.Helper()

@@ -57,9 +57,10 @@ type Config struct {
 	// LoadBalancerPools are where load balancer IPs come from; empty: none are
 	// given (--load-balancer-pool).
 	LoadBalancerPools []AddrRange
-	// ExternalIPRanges are the externalIPs that are accepted; empty: any address that is
-	// not the box's or a gateway's (--external-ip-range).
-	ExternalIPRanges []netip.Prefix
+	// ExternalIPRanges are the externalIPs that are accepted, and set aside for Services as a
+	// whole; empty: any address of which nothing else is known here, and only the ports that
+	// Services name (--external-ip-range).
+	ExternalIPRanges ExternalIPRanges
 
 	// NodelessEndpoints says what an endpoint without nodeName is for the policy
 	// Local (--nodeless-endpoints).

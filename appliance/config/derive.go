@@ -1,16 +1,19 @@
 package config
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
 	"svcctl.io/svcctl/appliance/control"
+	"svcctl.io/svcctl/appliance/dns"
 	"svcctl.io/svcctl/appliance/endpoints"
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -29,6 +32,9 @@ func (c *Config) Box(facts *node.Facts) nft.Box {
 	box.NodePortAddresses = c.HostNodePortAddresses(facts)
 	for _, a := range facts.Addresses {
 		box.LocalAddresses = append(box.LocalAddresses, a.Prefix.Addr())
+	}
+	for _, o := range c.overlaps(facts) {
+		box.Connected = append(box.Connected, o.network)
 	}
 	for _, i := range facts.Interfaces {
 		if i.Loopback {
@@ -91,8 +97,9 @@ func (n NodePortAddresses) accept(addr netip.Addr, facts *node.Facts) bool {
 	return !named
 }
 
-// ResolveFacts is what Services are resolved against.
-func (c *Config) ResolveFacts(facts *node.Facts) resolve.Facts {
+// ResolveFacts is what Services are resolved against. isVIP reports whether an address of the host was
+// brought to it as a VIP; nil: none is.
+func (c *Config) ResolveFacts(facts *node.Facts, isVIP func(netip.Addr) bool) resolve.Facts {
 	f := resolve.Facts{
 		NodeName:               c.NodeName,
 		Zone:                   c.Zone,
@@ -100,17 +107,34 @@ func (c *Config) ResolveFacts(facts *node.Facts) resolve.Facts {
 		MasqueradeAll:          c.MasqueradeAll,
 		SourceRangesApplyToAll: c.SourceRangesApply == SourceRangesAll,
 		ServiceRanges:          c.ServiceClusterIPRanges,
-		ExternalIPRanges:       c.ExternalIPRanges,
+		ExternalIPRanges:       c.ExternalIPRanges.Prefixes,
+		NoExternalIPs:          c.ExternalIPRanges.None,
 		Host:                   map[netip.Addr]string{},
+		Broadcast:              map[netip.Addr]bool{},
+	}
+	for _, r := range c.LoadBalancerPools {
+		f.Pools = append(f.Pools, resolve.Range(r))
 	}
 	if facts == nil {
 		return f
 	}
 	for _, a := range facts.Addresses {
+		addr := a.Prefix.Addr()
 		// A host prefix is how a VIP is bound to an interface; what comes with a
-		// segment is how the host itself is reached.
-		if !a.Prefix.IsSingleIP() {
-			f.Host[a.Prefix.Addr()] = "an address of this host, on " + a.Interface
+		// segment is how the host itself is reached, unless it is a VIP that was brought.
+		if a.Prefix.IsSingleIP() {
+			continue
+		}
+		if isVIP == nil || !isVIP(addr) {
+			f.Host[addr] = "an address of this host, on " + a.Interface
+		}
+		if addr.Is4() && a.Prefix.Bits() < 31 && !addr.IsLoopback() { // RFC 3021
+			f.Broadcast[LastAddr(a.Prefix.Masked())] = true
+		}
+	}
+	for _, o := range c.overlaps(facts) {
+		if !o.network.IsSingleIP() {
+			f.Connected = append(f.Connected, o.network)
 		}
 	}
 	for _, g := range facts.Gateways {
@@ -143,6 +167,53 @@ func (c *Config) LoopbackAddresses(facts *node.Facts) []netip.Addr {
 	return addrs
 }
 
+// overlap is a network, or an address, of this host that a service range has in it.
+type overlap struct {
+	network   netip.Prefix
+	serviceIn netip.Prefix // the range
+	what      string       // "192.0.2.1/24 on eth0"
+	address   netip.Addr   // of this host there; not valid for a route
+}
+
+// overlaps are all there are. A route counts when it is to a part of a range: one to all of it
+// is how the box's own packets to cluster IPs find their way.
+func (c *Config) overlaps(facts *node.Facts) []overlap {
+	var all []overlap
+	if facts == nil {
+		return nil
+	}
+	for _, r := range c.ServiceClusterIPRanges {
+		r = r.Masked()
+		for _, a := range facts.Addresses {
+			if p := a.Prefix.Masked(); p.Overlaps(r) {
+				all = append(all, overlap{p, r, a.Prefix.String() + " on " + a.Interface, a.Prefix.Addr()})
+			}
+		}
+		for _, p := range facts.Connected {
+			twice := slices.ContainsFunc(all, func(o overlap) bool { return o.network == p && o.serviceIn == r })
+			if p.Overlaps(r) && p.Bits() > r.Bits() && !twice {
+				all = append(all, overlap{network: p, serviceIn: r, what: "the connected network " + p.String()})
+			}
+		}
+	}
+	return all
+}
+
+// OverlapProblems tell of service ranges that lie over networks of this host. A VIP that is bound
+// to an interface is none.
+func (c *Config) OverlapProblems(facts *node.Facts, isVIP func(netip.Addr) bool) []manifest.Problem {
+	var problems []manifest.Problem
+	for _, o := range c.overlaps(facts) {
+		if o.network.IsSingleIP() || o.address.IsValid() && isVIP != nil && isVIP(o.address) {
+			continue
+		}
+		problems = append(problems, manifest.Problem{Reason: manifest.ReasonHost, Message: fmt.Sprintf(
+			"the service range %s overlaps %s: cluster IPs there would be hosts of that network, which are reached as if the range were elsewhere; "+
+				"give --service-cluster-ip-range a range that no network of this box uses", o.serviceIn, o.what)})
+	}
+	return problems
+}
+
 // Store is what the store is told.
 func (c *Config) Store() store.Config {
 	cfg := store.Config{
@@ -159,3 +230,24 @@ func (c *Config) Store() store.Config {
 	}
 	return cfg
 }
+
+// IsSetAside reports whether an address lies in a load balancer pool or an external IP range.
+func (c *Config) IsSetAside(addr netip.Addr) bool {
+	return slices.ContainsFunc(c.ExternalIPRanges.Prefixes, func(p netip.Prefix) bool { return p.Contains(addr) }) ||
+		slices.ContainsFunc(c.LoadBalancerPools, func(r AddrRange) bool { return r.Overlaps(AddrRange{addr, addr}) })
+}
+
+// Resolvers are the name servers that this host asks.
+func (c *Config) Resolvers() map[netip.Addr]bool {
+	addrs := map[netip.Addr]bool{}
+	for _, upstream := range c.DNSUpstreams {
+		addrs[upstream.Addr()] = true
+	}
+	for _, addr := range dns.Resolvers(resolvConf) {
+		addrs[addr] = true
+	}
+	return addrs
+}
+
+// resolvConf is resolv.conf(5).
+const resolvConf = "/etc/resolv.conf"

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -41,6 +42,18 @@ type NodePortAddresses struct {
 	// answers on all of its addresses.
 	Prefixes []netip.Prefix
 }
+
+// ExternalIPRanges says which externalIPs are accepted. The zero value means any address of
+// which nothing else is known here.
+type ExternalIPRanges struct {
+	// None means that no externalIPs are accepted. Prefixes is empty then.
+	None bool
+	// Prefixes are those that are accepted.
+	Prefixes []netip.Prefix
+}
+
+// noExternalIPs is the text of ExternalIPRanges.None.
+const noExternalIPs = "none"
 
 // primaryAddresses is the text of NodePortAddresses.Primary.
 const primaryAddresses = "primary"
@@ -97,7 +110,7 @@ func ParseAddrRange(s string) (AddrRange, error) {
 		if err != nil {
 			return AddrRange{}, err
 		}
-		return AddrRange{First: p.Addr(), Last: lastAddr(p)}, nil
+		return hostsOf(p), nil
 	}
 	first, last, found := strings.Cut(s, "-")
 	if !found {
@@ -114,6 +127,21 @@ func ParseAddrRange(s string) (AddrRange, error) {
 		return AddrRange{}, fmt.Errorf("%q ends before it starts: write %s-%s", s, b, a)
 	}
 	return AddrRange{First: a, Last: b}, nil
+}
+
+// hostsOf is the addresses of a network that hosts can have: all but the network address,
+// which in IPv6 is the subnet-router anycast address (RFC 4291, section 2.6.1), and in IPv4 the
+// broadcast address. Of two addresses, or one, all are (RFC 3021, RFC 6164).
+func hostsOf(p netip.Prefix) AddrRange {
+	r := AddrRange{First: p.Masked().Addr(), Last: LastAddr(p.Masked())}
+	if p.Addr().BitLen()-p.Bits() < 2 {
+		return r
+	}
+	r.First = r.First.Next()
+	if p.Addr().Is4() {
+		r.Last = r.Last.Prev()
+	}
+	return r
 }
 
 // ParseAddrRanges reads a list of pools. The error names every entry that is wrong.
@@ -143,6 +171,18 @@ func ParseNodePortAddresses(list []string) (NodePortAddresses, error) {
 	}
 	prefixes, err := ParsePrefixes(list)
 	return NodePortAddresses{Prefixes: prefixes}, err
+}
+
+// ParseExternalIPRanges reads "none" or a list of CIDRs.
+func ParseExternalIPRanges(list []string) (ExternalIPRanges, error) {
+	if slices.Contains(list, noExternalIPs) {
+		if len(list) > 1 {
+			return ExternalIPRanges{}, fmt.Errorf("%q does not go with CIDRs: give the one or the other", noExternalIPs)
+		}
+		return ExternalIPRanges{None: true}, nil
+	}
+	prefixes, err := ParsePrefixes(list)
+	return ExternalIPRanges{Prefixes: prefixes}, err
 }
 
 // ParseAddrPorts reads a list of addresses with ports. The error names every entry that
@@ -182,8 +222,8 @@ func ParseClientNamespaces(list []string) ([]ClientNamespace, error) {
 	return out, errors.Join(errs...)
 }
 
-// lastAddr is the highest address of a masked prefix.
-func lastAddr(p netip.Prefix) netip.Addr {
+// LastAddr is the highest address of a masked prefix.
+func LastAddr(p netip.Prefix) netip.Addr {
 	b := p.Addr().AsSlice()
 	for i := p.Bits(); i < len(b)*8; i++ {
 		b[i/8] |= 1 << (7 - i%8)

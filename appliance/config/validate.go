@@ -144,6 +144,9 @@ func (c *Config) validateRanges(v *validation) {
 	if c.NodePortAddresses.Primary && len(c.NodePortAddresses.Prefixes) > 0 {
 		v.add("nodeport-addresses", primaryAddresses, "does not go with CIDRs: give the one or the other")
 	}
+	if c.ExternalIPRanges.None && len(c.ExternalIPRanges.Prefixes) > 0 {
+		v.add("external-ip-range", noExternalIPs, "does not go with CIDRs: give the one or the other")
+	}
 	for i, pool := range c.LoadBalancerPools {
 		const flag = "load-balancer-pool"
 		if !pool.First.IsValid() || pool.First.BitLen() != pool.Last.BitLen() || pool.First.Compare(pool.Last) > 0 {
@@ -154,7 +157,7 @@ func (c *Config) validateRanges(v *validation) {
 			v.add(flag, pool.String(), "%s cannot be load balancer IPs: give a range of unicast addresses", why)
 		}
 		for _, p := range c.ServiceClusterIPRanges {
-			if p.IsValid() && pool.Overlaps(AddrRange{p.Masked().Addr(), lastAddr(p.Masked())}) {
+			if p.IsValid() && pool.Overlaps(AddrRange{p.Masked().Addr(), LastAddr(p.Masked())}) {
 				v.add(flag, pool.String(), "overlaps the range of cluster IPs, %s: give another pool, or another --service-cluster-ip-range", p)
 			}
 		}
@@ -189,7 +192,7 @@ func (c *Config) validateServiceRanges(v *validation) {
 		if p.Addr().Is6() && p.Bits() < minServiceBits6 {
 			v.add(flag, p.String(), "is larger than can be allocated from: give a longer prefix, as /%d", minServiceBits6)
 		}
-		if why := notUnicast(p.Masked().Addr(), lastAddr(p.Masked())); why != "" {
+		if why := notUnicast(p.Masked().Addr(), LastAddr(p.Masked())); why != "" {
 			v.add(flag, p.String(), "%s cannot be cluster IPs: give a range of unicast addresses", why)
 		}
 	}
@@ -210,7 +213,7 @@ func notUnicast(first, last netip.Addr) string {
 		{"ff00::/8", "multicast addresses"},
 	} {
 		p := netip.MustParsePrefix(kind.prefix)
-		if span.Overlaps(AddrRange{p.Addr(), lastAddr(p)}) {
+		if span.Overlaps(AddrRange{p.Addr(), LastAddr(p)}) {
 			return kind.name
 		}
 	}

@@ -59,6 +59,7 @@ type ClusterObjects struct {
 	cfg   ClusterConfig
 	store *store.Store
 	host  object.NodeSystemInfo
+	hosts *HostAddresses
 
 	census      uint64        // the state of the store's census that the Namespaces are synced to
 	facts       *node.Facts   // that the Node is synced to
@@ -66,11 +67,12 @@ type ClusterObjects struct {
 	serviceCIDR object.Object
 }
 
-// NewClusterObjects reads the host's system information (os-release(5), uname(2)) once.
-func NewClusterObjects(cfg ClusterConfig, objects *store.Store) *ClusterObjects {
+// NewClusterObjects reads the host's system information (os-release(5), uname(2)) once. hosts
+// knows which of its addresses are VIPs.
+func NewClusterObjects(cfg ClusterConfig, objects *store.Store, hosts *HostAddresses) *ClusterObjects {
 	host := hostInfo()
 	host.KubeletVersion = cfg.Version
-	return &ClusterObjects{cfg: cfg, store: objects, host: host}
+	return &ClusterObjects{cfg: cfg, store: objects, host: host, hosts: hosts}
 }
 
 // Sync brings these objects up to date. Without a change it writes nothing. An object that a file
@@ -178,7 +180,7 @@ func (c *ClusterObjects) nodeObject(facts *node.Facts, have object.Object) objec
 	if c.cfg.Zone != "" {
 		n.Metadata.Labels[labelZone] = c.cfg.Zone
 	}
-	for _, addr := range nodeAddresses(facts) {
+	for _, addr := range nodeAddresses(facts, c.hosts.IsVIP) {
 		n.Status.Addresses = append(n.Status.Addresses, object.NodeAddress{Type: object.NodeInternalIP, Address: addr.String()})
 	}
 	n.Status.Addresses = append(n.Status.Addresses, object.NodeAddress{Type: object.NodeHostname, Address: c.cfg.NodeName})
@@ -194,16 +196,16 @@ func (c *ClusterObjects) nodeObject(facts *node.Facts, have object.Object) objec
 }
 
 // nodeAddresses are the addresses by which others reach the box, the primary one of each
-// family first. A host prefix is how a VIP is bound to an interface: it is left out when
-// there are others.
-func nodeAddresses(facts *node.Facts) []netip.Addr {
+// family first. A host prefix is how a VIP is bound to an interface: like other VIPs it is left
+// out when there are others.
+func nodeAddresses(facts *node.Facts, isVIP func(netip.Addr) bool) []netip.Addr {
 	addrs := slices.Clone(facts.Primary)
 	var single []netip.Addr
 	for _, a := range facts.Addresses {
 		addr := a.Prefix.Addr()
 		switch {
 		case addr.IsLoopback() || addr.IsLinkLocalUnicast() || slices.Contains(addrs, addr):
-		case a.Prefix.IsSingleIP():
+		case a.Prefix.IsSingleIP() || isVIP(addr):
 			single = append(single, addr)
 		default:
 			addrs = append(addrs, addr)

@@ -37,6 +37,14 @@ func standardFlags() flags {
 	}
 }
 
+// setAside sets the external IPs of the tests aside for Services, which have all of their ports
+// then.
+func setAside(other flags) flags {
+	f := flags{"external-ip-range": {"198.51.100.96/28", "2001:db8:198::90/124"}}
+	maps.Copy(f, other)
+	return f
+}
+
 func (f flags) args() []string {
 	var args []string
 	for _, name := range slices.Sorted(maps.Keys(f)) {

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"svcctl.io/svcctl/appliance/netlab"
 )
@@ -58,7 +57,7 @@ func Test041_external_ip(t *testing.T) {
 // external has a Service with a load balancer IP and an external IP.
 func external(t *testing.T, hosts func(b *box) []*netlab.Host) *box {
 	t.Helper()
-	b := newBox(t, nil)
+	b := newBox(t, setAside(nil))
 	b.write("web.yaml", func(f family) []string {
 		return []string{
 			f.service("web", "type: LoadBalancer", "loadBalancerIP: "+f.lb(4), "externalIPs: ["+f.external(99)+"]",
@@ -142,8 +141,7 @@ func Test044_two_services_one_external_ip(t *testing.T) {
 	}
 	b.write("1.yaml", claim("second", b.L1))
 	b.svcctl.Start()
-	time.Sleep(1100 * time.Millisecond)       // who is older is told by seconds
-	b.rewrite("2.yaml", claim("first", b.R1)) // an earlier name, but a later Service
+	b.rewrite("2.yaml", claim("first", b.R1)) // an earlier name, but a later Service, mostly of the same second
 	owned("at first", b.L1, "first")
 	b.svcctl.Kill()
 	b.svcctl.Start()

@@ -177,7 +177,7 @@ func Test027_node_port_beside_cluster_ip(t *testing.T) {
 }
 
 func Test028_node_port_not_on_vips(t *testing.T) {
-	b := newBox(t, flags{"nodeport-addresses": {"0.0.0.0/0,::/0"}})
+	b := newBox(t, setAside(flags{"nodeport-addresses": {"0.0.0.0/0,::/0"}}))
 	b.write("web.yaml", func(f family) []string {
 		return []string{
 			f.service("web", "type: LoadBalancer", "clusterIP: "+f.vip(41), "loadBalancerIP: "+f.lb(4),

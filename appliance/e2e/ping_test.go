@@ -38,7 +38,7 @@ func (b *box) unreachable(t *testing.T, from *netlab.Host, vip netip.Addr) {
 // load balancer IPs on an interface of the box, as announcing them does.
 func pinged(t *testing.T, other flags) *box {
 	t.Helper()
-	b := newBox(t, other)
+	b := newBox(t, setAside(other))
 	b.write("web.yaml", func(f family) []string {
 		return append(policyDocuments(l1(b))(f),
 			f.service("idle", "type: LoadBalancer", "clusterIP: "+f.vip(42), "loadBalancerIP: "+f.lb(5), "ports: [{name: p80, port: 80}]"))

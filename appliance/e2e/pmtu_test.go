@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
 	"svcctl.io/svcctl/appliance/netlab"
 )
 

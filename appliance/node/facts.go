@@ -22,6 +22,9 @@ type Facts struct {
 	Primary []netip.Addr
 	// Gateways are the next hops of all routes.
 	Gateways []netip.Addr
+	// Connected are the destinations of routes without a next hop: networks whose hosts
+	// the box reaches directly. The default route is not among them.
+	Connected []netip.Prefix
 }
 
 // Address is an address of the host on an interface that is up: the host does not
@@ -30,6 +33,9 @@ type Address struct {
 	Prefix    netip.Prefix // the address with the length of its segment
 	Interface string
 	Index     uint32
+	// First says that the address is the oldest of its family, apart from link-local ones, on
+	// an interface that leads to other hosts: it came with the interface.
+	First bool
 }
 
 // Interface is a network interface that is up.
@@ -56,10 +62,12 @@ func read(h *netlink.Handle) (Facts, error) {
 		return f, fmt.Errorf("list the interfaces: %w", err)
 	}
 	up := map[int]string{}
+	outward := map[uint32]bool{} // interfaces that other hosts can be behind
 	for _, l := range links {
 		a := l.Attrs()
 		if a.Flags&net.FlagUp != 0 {
 			up[a.Index] = a.Name
+			outward[uint32(a.Index)] = a.Flags&net.FlagLoopback == 0 && l.Type() != "dummy"
 			f.Interfaces = append(f.Interfaces, Interface{uint32(a.Index), a.Name, a.Flags&net.FlagLoopback != 0})
 		}
 	}
@@ -70,9 +78,10 @@ func read(h *netlink.Handle) (Facts, error) {
 	for _, a := range addrs {
 		name, isUp := up[a.LinkIndex]
 		if p, ok := prefixOf(a.IPNet); ok && isUp && usable(a) {
-			f.Addresses = append(f.Addresses, Address{p, name, uint32(a.LinkIndex)})
+			f.Addresses = append(f.Addresses, Address{Prefix: p, Interface: name, Index: uint32(a.LinkIndex)})
 		}
 	}
+	f.markFirst(outward)
 	if err := f.readRoutes(h); err != nil {
 		return f, err
 	}
@@ -97,6 +106,7 @@ func (f *Facts) readRoutes(h *netlink.Handle) error {
 		best, found := netlink.Route{}, false
 		for _, r := range routes {
 			f.addGateways(r)
+			f.addConnected(r)
 			if isDefault(r) && (!found || r.Priority < best.Priority) {
 				best, found = r, true
 			}
@@ -126,6 +136,34 @@ func (f *Facts) addGateways(r netlink.Route) {
 	}
 }
 
+func (f *Facts) addConnected(r netlink.Route) {
+	if r.Type != unix.RTN_UNICAST || isDefault(r) || len(r.Gw) > 0 || r.Via != nil || len(r.MultiPath) > 0 || r.Encap != nil {
+		return
+	}
+	if p, ok := prefixOf(r.Dst); ok {
+		f.Connected = append(f.Connected, p.Masked())
+	}
+}
+
+// markFirst marks the oldest address of each family and interface. The kernel lists IPv4
+// addresses of one scope in the order in which they came, and IPv6 addresses the other way
+// round (inet_insert_ifa, ipv6_link_dev_addr).
+func (f *Facts) markFirst(outward map[uint32]bool) {
+	first := map[[2]int]int{} // by interface and address length
+	for i, a := range f.Addresses {
+		addr, key := a.Prefix.Addr(), [2]int{int(a.Index), a.Prefix.Addr().BitLen()}
+		if addr.IsLinkLocalUnicast() || addr.IsLoopback() || !outward[a.Index] {
+			continue
+		}
+		if _, found := first[key]; !found || addr.Is6() {
+			first[key] = i
+		}
+	}
+	for _, i := range first {
+		f.Addresses[i].First = true
+	}
+}
+
 // addPrimary finds the primary address of a family. Without a default route it is the
 // first address of the first interface that has one.
 func (f *Facts) addPrimary(family int, route netlink.Route, found bool) {
@@ -137,13 +175,16 @@ func (f *Facts) addPrimary(family int, route netlink.Route, found bool) {
 	if found && index == 0 && len(route.MultiPath) > 0 {
 		index = route.MultiPath[0].LinkIndex
 	}
-	for _, pass := range []bool{true, false} { // on the route's interface, then anywhere
+	onRoute := func(a Address) bool { return found && int(a.Index) == index }
+	for _, wanted := range []func(Address) bool{
+		func(a Address) bool { return onRoute(a) && a.First },
+		onRoute,
+		func(a Address) bool { return a.First },
+		func(Address) bool { return true },
+	} {
 		for _, a := range f.Addresses {
 			addr := a.Prefix.Addr()
-			if addr.Is4() != (family == netlink.FAMILY_V4) || addr.IsLoopback() || addr.IsLinkLocalUnicast() {
-				continue
-			}
-			if !pass || found && int(a.Index) == index {
+			if addr.Is4() == (family == netlink.FAMILY_V4) && !addr.IsLoopback() && !addr.IsLinkLocalUnicast() && wanted(a) {
 				f.Primary = append(f.Primary, addr)
 				return
 			}
@@ -159,11 +200,13 @@ func (f *Facts) sort() {
 	slices.SortFunc(f.Interfaces, func(a, b Interface) int { return cmp.Compare(a.Index, b.Index) })
 	slices.SortFunc(f.Gateways, netip.Addr.Compare)
 	f.Gateways = slices.Compact(f.Gateways)
+	slices.SortFunc(f.Connected, netip.Prefix.Compare)
+	f.Connected = slices.Compact(f.Connected)
 }
 
 func (f *Facts) equal(o *Facts) bool {
 	return slices.Equal(f.Addresses, o.Addresses) && slices.Equal(f.Interfaces, o.Interfaces) &&
-		slices.Equal(f.Primary, o.Primary) && slices.Equal(f.Gateways, o.Gateways)
+		slices.Equal(f.Primary, o.Primary) && slices.Equal(f.Gateways, o.Gateways) && slices.Equal(f.Connected, o.Connected)
 }
 
 // partial lets a dump pass that the kernel marked as interrupted by a change: the

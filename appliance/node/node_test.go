@@ -135,6 +135,50 @@ func TestRead(t *testing.T) {
 	})
 }
 
+// The oldest address of an interface came with it; networks without a next hop are connected.
+func TestFirstAndConnected(t *testing.T) {
+	inNamespace(t, func(t *testing.T, b *box) {
+		lo, err := b.LinkByName("lo")
+		b.must(err)
+		ext := b.addLink("ext0")
+		for _, prefix := range []string{"192.0.2.9/24", "192.0.2.1/24", "198.51.100.1/24", "2001:db8::9/64", "2001:db8::1/64"} {
+			b.addAddr(ext, prefix)
+		}
+		b.addAddr(lo, "198.51.100.2/24")
+		for _, link := range []netlink.Link{lo, ext} {
+			b.must(b.LinkSetUp(link))
+		}
+		b.addDefault(ext, "192.0.2.254", "")
+		_, onLink, _ := net.ParseCIDR("10.96.5.0/24")
+		b.must(b.RouteAdd(&netlink.Route{LinkIndex: ext.Attrs().Index, Dst: onLink, Scope: netlink.SCOPE_LINK}))
+		_, routed, _ := net.ParseCIDR("10.97.0.0/24")
+		b.must(b.RouteAdd(&netlink.Route{Dst: routed, Gw: net.ParseIP("192.0.2.254")}))
+		f, err := Read()
+		b.must(err)
+		var first []netip.Addr
+		for _, a := range f.Addresses {
+			if a.First {
+				first = append(first, a.Prefix.Addr())
+			}
+		}
+		if want := addrs("192.0.2.9", "2001:db8::9"); !reflect.DeepEqual(first, want) {
+			t.Errorf("first addresses are %v, want %v", first, want)
+		}
+		if want := addrs("192.0.2.9"); !reflect.DeepEqual(f.Primary[:1], want) {
+			t.Errorf("primary addresses are %v, want %v", f.Primary, want)
+		}
+		var connected []string
+		for _, p := range f.Connected {
+			if !p.Addr().IsLinkLocalUnicast() {
+				connected = append(connected, p.String())
+			}
+		}
+		if want := []string{"10.96.5.0/24", "192.0.2.0/24", "198.51.100.0/24", "2001:db8::/64"}; !reflect.DeepEqual(connected, want) {
+			t.Errorf("connected networks are %v, want %v", connected, want)
+		}
+	})
+}
+
 func TestPrimary(t *testing.T) {
 	for _, test := range []struct {
 		name   string

@@ -328,5 +328,5 @@ func namespaceObject(name string) object.Object {
 // rename gives the host another name before it is read for the first time.
 func (r *rig) rename(name string) {
 	r.cfg.NodeName = name
-	r.opts.Cluster = control.NewClusterObjects(r.cfg.ClusterObjects(), r.store)
+	r.opts.Cluster = control.NewClusterObjects(r.cfg.ClusterObjects(), r.store, r.hosts)
 }

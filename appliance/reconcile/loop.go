@@ -10,10 +10,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/checkup"
 	"svcctl.io/svcctl/appliance/node"
-	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/nft"
-	"svcctl.io/svcctl/nft/kernel"
-	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/watch"
 )
 
@@ -23,55 +20,6 @@ const (
 	retryFirst = 500 * time.Millisecond
 	retryLast  = 30 * time.Second
 )
-
-// Options are what a Loop is made of.
-type Options struct {
-	Store  *store.Store
-	Kernel Kernel
-	Log    *slog.Logger
-	// Clock tells the time; nil: time.Now.
-	Clock func() time.Time
-	// Host derives from the facts of the host what to plan for.
-	Host func(*node.Facts) Host
-	// Watching says that there are manifest directories: nothing is applied before they were read.
-	Watching bool
-
-	// Controllers run in each step. Cluster runs as soon as anything is known, Endpoints once
-	// everything was read.
-	Cluster   interface{ Sync(*node.Facts) error }
-	Endpoints Endpoints
-	Parts     []Part
-	Removals  *RemovalGuard
-	Orphans   *Orphans // nil: there are none
-	// DataDir is named in problems.
-	DataDir   string
-	Publisher *Publisher
-	Watchdog  *Watchdog
-	// NodePorts is the range of node ports: programs that listen in it are looked at together.
-	NodePorts PortRange
-
-	// HoldSentinel keeps established connections translated through a foreign flush
-	// (kernel.Conn.HoldSentinel).
-	HoldSentinel func() error
-	// OnReady is called once, when the first step has succeeded.
-	OnReady func()
-}
-
-// Endpoints is the controller of generated EndpointSlices.
-type Endpoints interface {
-	Sync() error
-	Problems() []resolve.Problem
-}
-
-// Inputs are the channels the loop listens to.
-type Inputs struct {
-	Snapshots <-chan *watch.Snapshot
-	Facts     <-chan node.Facts
-	Changes   <-chan kernel.Change
-	Barriers  <-chan chan struct{}      // closed once all snapshots before it are in the store
-	Releases  <-chan chan wire.Released // get what was held and was let go
-	Findings  <-chan []checkup.Finding
-}
 
 // observed is what the inputs have told.
 type observed struct {
@@ -248,6 +196,9 @@ func (l *Loop) step() {
 // converge is one round of store, plan and commit.
 func (l *Loop) converge() (committed, error) {
 	l.opts.Watchdog.moved()
+	if err := l.placeHost(); err != nil {
+		return committed{}, err
+	}
 	storeErr := l.syncFiles()
 	l.clearStoreSignal()
 	storeErr = errors.Join(storeErr, l.opts.Cluster.Sync(l.observed.facts))
@@ -353,11 +304,16 @@ func (l *Loop) plan() (tr nft.Transition, restored bool, revision uint64, err er
 	tampered := l.observed.tampered && l.tamper.mayHeal(l.opts.Clock())
 	changes := l.opts.Store.Changes(l.planned)
 	changed := slices.Concat(changes.Services, l.planner.quarantine.due(l.opts.Clock()), l.retries())
-	if changes.All || l.observed.moved {
+	host, relocated := l.planner.host, false
+	if l.observed.moved {
+		host = l.opts.Host(l.observed.facts)
+		relocated = !l.planner.standsAt(host)
+	}
+	if changes.All || relocated {
 		changed = append(changed, l.allServices()...)
 	}
-	if l.observed.moved {
-		tr = l.planner.relocate(l.opts.Host(l.observed.facts), l.opts.Store, changed)
+	if relocated {
+		tr = l.planner.relocate(host, l.opts.Store, changed)
 	} else {
 		tr = l.planner.update(l.opts.Store, changed)
 	}

@@ -15,7 +15,10 @@ import (
 func configOf(box *oracle.Box) *config.Config {
 	cfg := config.Default()
 	cfg.NodeName, cfg.Zone = box.NodeName, box.Zone
-	cfg.ServiceClusterIPRanges, cfg.ClusterCIDRs, cfg.ExternalIPRanges = box.ServiceRanges, box.InternalSources, box.ExternalIPRanges
+	cfg.ServiceClusterIPRanges, cfg.ClusterCIDRs, cfg.ExternalIPRanges.Prefixes = box.ServiceRanges, box.InternalSources, box.ExternalIPRanges
+	for _, p := range box.Pools {
+		cfg.LoadBalancerPools = append(cfg.LoadBalancerPools, config.AddrRange{First: p.Addr(), Last: config.LastAddr(p)})
+	}
 	cfg.NodePortAddresses = config.NodePortAddresses{Primary: box.NodePortPrimary, Prefixes: box.NodePortAddresses}
 	cfg.MasqueradeAll = box.MasqueradeAll
 	cfg.VIPPing = config.VIPPing(box.Ping)

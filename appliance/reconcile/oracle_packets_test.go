@@ -134,7 +134,7 @@ func (l *oracleLab) load(world *oracle.World) error {
 		return err
 	}
 	cfg, objs := configOf(&world.Box), (*worldObjects)(world)
-	host := Host{Facts: &facts, Box: cfg.Box(&facts), Resolve: cfg.ResolveFacts(&facts)}
+	host := Host{Facts: &facts, Box: cfg.Box(&facts), Resolve: cfg.ResolveFacts(&facts, nil)}
 	before := l.loaded
 	l.loaded = world
 	if before == nil {

@@ -12,6 +12,7 @@ import (
 	"svcctl.io/svcctl/appliance/test/oracle"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/nfttest/sim"
+	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -74,7 +75,7 @@ func sum(counts map[string]int) (n int) {
 func planStep(p *planner, history []*oracle.World) nft.Transition {
 	world := history[len(history)-1]
 	cfg, facts := configOf(&world.Box), factsOf(&world.Box)
-	host := Host{Facts: &facts, Box: cfg.Box(&facts), Resolve: cfg.ResolveFacts(&facts)}
+	host := Host{Facts: &facts, Box: cfg.Box(&facts), Resolve: cfg.ResolveFacts(&facts, nil)}
 	objs := (*worldObjects)(world)
 	if len(history) == 1 {
 		return p.adopt(nil, host, objs, objs.keys())
@@ -198,6 +199,16 @@ func (w *worldObjects) keys() []string {
 func (w *worldObjects) Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
 	service, parts, legacy := w.stored(key)
 	return service, append(parts, w.generated(key)...), legacy
+}
+
+// Since is by the second, so that Services of one second are in the order of their names.
+func (w *worldObjects) Since(key string) store.Since {
+	for _, o := range w.Services {
+		if object.RefOf(o).Key() == key {
+			return store.SinceCreation(uint64(o.Metadata.CreationTimestamp.Unix()))
+		}
+	}
+	return store.Since{}
 }
 
 func (w *worldObjects) stored(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {

@@ -3,12 +3,15 @@ package reconcile
 import (
 	"cmp"
 	"maps"
+	"net/netip"
+	"reflect"
 	"slices"
-	"time"
+	"strings"
 
 	"svcctl.io/svcctl/appliance/conntrack"
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/store/parallel"
 )
@@ -17,6 +20,8 @@ import (
 // afterwards.
 type Objects interface {
 	Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints)
+	// Since is the age of a Service.
+	Since(key string) store.Since
 }
 
 // planner turns objects and the facts of the host into the ruleset they ask for. It decides and
@@ -31,6 +36,8 @@ type planner struct {
 	again    []string  // Services that wait for a port that a program has
 	occupied *occupied // nil: nobody else listens on this host
 	orphans  *Orphans  // nil: the kernel serves nothing that no object declares
+	// inForce reports a frontend that the kernel had before the first plan, during that plan.
+	inForce func(f nft.Family, proto nft.Protocol, at netip.AddrPort) bool
 	// progress is called for every Service: planning many takes long on a busy machine.
 	progress func()
 
@@ -66,6 +73,8 @@ func (p *planner) adopt(have nft.Ruleset, host Host, objs Objects, all []string)
 		p.occupied.before = have
 		defer func() { p.occupied.before = nil }()
 	}
+	p.inForce = have.Serves
+	defer func() { p.inForce = nil }()
 	if p.orphans != nil {
 		p.orphans.adopt(have)
 	}
@@ -78,6 +87,14 @@ func (p *planner) place(host Host) {
 	if p.occupied != nil {
 		p.host.Resolve.Taken = p.taken
 	}
+}
+
+// standsAt reports whether a host is the one that is planned for: routes come and go that no
+// Service depends on.
+func (p *planner) standsAt(host Host) bool {
+	have := p.host.Resolve
+	have.Taken = nil
+	return reflect.DeepEqual(p.host.Box, host.Box) && reflect.DeepEqual(have, host.Resolve) && slices.Equal(p.host.Loopback, host.Loopback)
 }
 
 // update plans the Services that changed.
@@ -103,7 +120,7 @@ func (p *planner) retry(services []string) {
 // planned is what one Service comes to.
 type planned struct {
 	resolve.Output
-	since time.Time // its creation
+	since store.Since
 	drain conntrack.Drain
 }
 
@@ -113,15 +130,14 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 	changed = sortedOnce(changed)
 	p.occupied.begin(changed)
 	outputs := p.resolveAll(objs, changed)
-	affected := map[string]bool{}
+	claims := make([]resolve.Claim, len(changed))
 	for i, key := range changed {
-		for _, other := range p.claims.Set(key, outputs[i].since, outputs[i].Ports) {
-			if _, is := slices.BinarySearch(changed, other); !is {
-				affected[other] = true
-			}
-		}
+		out := &outputs[i]
+		claims[i] = resolve.Claim{Service: key, Ports: out.Ports, Unready: out.Unready, Since: func(proto nft.Protocol, at netip.AddrPort) uint64 {
+			return out.since.Of(strings.ToUpper(proto.String()), at)
+		}}
 	}
-	for key := range affected {
+	for _, key := range p.claims.Set(p.inForce, claims...) {
 		changed = append(changed, key)
 		outputs = append(outputs, p.resolveOne(objs, key))
 	}
@@ -200,9 +216,7 @@ func cutKey(key string) (namespace, name string, ok bool) {
 func (p *planner) resolveOne(objs Objects, key string) planned {
 	var out planned
 	svc, slices, _ := objs.Service(key)
-	if svc != nil && svc.Metadata.CreationTimestamp != nil {
-		out.since = *svc.Metadata.CreationTimestamp
-	}
+	out.since = objs.Since(key)
 	if left, is := p.quarantine.left[key]; is {
 		namespace, name, _ := cutKey(key)
 		out.Ports, out.drain = left.Ports, left.Drain

@@ -12,9 +12,6 @@ import (
 	"svcctl.io/svcctl/watch"
 )
 
-// reasonHost is the reason of problems that the host has rather than an object.
-const reasonHost = "Host"
-
 // Publisher shows where the loop stands: in the status, the metrics and the log.
 type Publisher struct {
 	Board   *Board
@@ -106,6 +103,7 @@ func (l *Loop) fileProblems() []manifest.Problem {
 		problems = slices.Clone(l.observed.snapshot.Problems)
 	}
 	problems = append(problems, hostProblems(l.observed.findings)...)
+	problems = append(problems, l.opts.HostProblems(l.observed.facts)...)
 	if l.observed.full != nil {
 		problems = append(problems, manifest.Problem{Reason: reasonDiskFull, Message: fmt.Sprintf(
 			"the disk of %s is full: free space there. Tried again every %d s; nothing in force is lost", l.opts.DataDir, int(retryLast.Seconds()))})
@@ -127,7 +125,7 @@ func (l *Loop) fileProblems() []manifest.Problem {
 func hostProblems(findings []checkup.Finding) []manifest.Problem {
 	var problems []manifest.Problem
 	for _, f := range findings {
-		problems = append(problems, manifest.Problem{Reason: reasonHost, Message: f.String(), Warning: true})
+		problems = append(problems, manifest.Problem{Reason: manifest.ReasonHost, Message: f.String(), Warning: true})
 	}
 	return problems
 }

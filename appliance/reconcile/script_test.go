@@ -109,7 +109,7 @@ func setFlag(cfg *config.Config, name string, values []string) (err error) {
 	case "load-balancer-pool":
 		cfg.LoadBalancerPools, err = config.ParseAddrRanges(list)
 	case "external-ip-range":
-		cfg.ExternalIPRanges, err = config.ParsePrefixes(list)
+		cfg.ExternalIPRanges, err = config.ParseExternalIPRanges(list)
 	case "nodeport-addresses":
 		cfg.NodePortAddresses, err = config.ParseNodePortAddresses(list)
 	case "masquerade-all":

@@ -5,22 +5,41 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store/object"
 )
 
-// Claims decides which Service has a frontend that several ask for: the oldest one,
-// by creationTimestamp, then by namespace/name. So the answer is the same after a
-// restart and in whatever order Services are looked at. The others keep their other
-// frontends and are told who has it.
+// Claims decides which Service has a frontend that several ask for: the one that asked first,
+// by revisions that outlive a restart. The others keep their other frontends and are told who
+// has it. An address stays with who had it first as a whole, too: an endpoint does not lose its
+// other Services to one that names it as its own address later, and a load balancer IP is not
+// shared with another Service's external IPs that come later.
 //
 // The zero value holds no claims. Not safe for concurrent use.
 type Claims struct {
 	byFrontend map[claimed][]claimant // in order: the first one has it
 	byService  map[string][]claimed
+	balancers  map[netip.Addr][]claimant // of load balancer IPs, in order
+	externals  addressIndex              // the Services with an external IP
 	loops      loops
+}
+
+// Claim is what one Service asks for; without ports it asks for nothing.
+type Claim struct {
+	Service string // "namespace/name"
+	Ports   []nft.ServicePort
+	Unready []netip.Addr // of endpoints that no port has for now
+	// Since gives the revision at which the Service first asked for an address and port, or,
+	// with the zero Addr, for a node port; nil means that all are equally old.
+	Since func(proto nft.Protocol, at netip.AddrPort) uint64
+}
+
+func (c *Claim) since(key claimed) uint64 {
+	if c.Since == nil {
+		return 0
+	}
+	return c.Since(key.proto, netip.AddrPortFrom(key.addr, key.port))
 }
 
 // claimed is a frontend as the dataplane tells them apart. Addr is the zero Addr for
@@ -34,20 +53,39 @@ type claimed struct {
 
 type claimant struct {
 	service string // "namespace/name"
-	since   time.Time
+	since   uint64
 }
 
 func (a claimant) compare(b claimant) int {
-	return cmp.Or(a.since.Compare(b.since), cmp.Compare(a.service, b.service))
+	return cmp.Or(cmp.Compare(a.since, b.since), cmp.Compare(a.service, b.service))
 }
 
-// Set replaces the claims of a Service by the frontends of its ports; without ports
-// it has none. It returns the other Services that gained or lost a frontend or an
-// endpoint by that.
-func (c *Claims) Set(service string, since time.Time, ports []nft.ServicePort) (affected []string) {
+// Set replaces what some Services ask for. It returns the other Services that gained or lost a
+// frontend or an endpoint by that.
+//
+// Endpoints and addresses that come in one call: the endpoint was first, unless inForce says of
+// a frontend at the address that the kernel has it. It may be nil.
+func (c *Claims) Set(inForce func(f nft.Family, proto nft.Protocol, at netip.AddrPort) bool, claims ...Claim) (affected []string) {
 	if c.byFrontend == nil {
 		c.byFrontend, c.byService = map[claimed][]claimant{}, map[string][]claimed{}
+		c.balancers, c.externals = map[netip.Addr][]claimant{}, addressIndex{}
 	}
+	for i := range claims {
+		affected = append(affected, c.set(&claims[i])...)
+	}
+	affected = append(affected, c.loops.set(inForce, claims)...)
+	slices.Sort(affected)
+	affected = slices.Compact(affected)
+	asked := make(map[string]bool, len(claims))
+	for i := range claims {
+		asked[claims[i].Service] = true
+	}
+	return slices.DeleteFunc(affected, func(key string) bool { return asked[key] })
+}
+
+// set replaces the frontends of a Service.
+func (c *Claims) set(claim *Claim) (affected []string) {
+	service := claim.Service
 	before := map[claimed]string{}
 	for _, key := range c.byService[service] {
 		before[key] = c.byFrontend[key][0].service
@@ -55,9 +93,9 @@ func (c *Claims) Set(service string, since time.Time, ports []nft.ServicePort) (
 	}
 	delete(c.byService, service)
 	var keys []claimed
-	for i := range ports {
-		for j := range ports[i].Frontends {
-			key := claimOf(&ports[i], &ports[i].Frontends[j])
+	for i := range claim.Ports {
+		for j := range claim.Ports[i].Frontends {
+			key := claimOf(&claim.Ports[i], &claim.Ports[i].Frontends[j])
 			if slices.Contains(keys, key) {
 				continue
 			}
@@ -65,29 +103,55 @@ func (c *Claims) Set(service string, since time.Time, ports []nft.ServicePort) (
 			if _, ok := before[key]; !ok && len(c.byFrontend[key]) > 0 {
 				before[key] = c.byFrontend[key][0].service
 			}
-			c.insert(key, claimant{service, since})
+			c.byFrontend[key] = insert(c.byFrontend[key], claimant{service, claim.since(key)})
 		}
 	}
 	if len(keys) > 0 {
 		c.byService[service] = keys
 	}
 	for key, owner := range before {
-		var now string
-		if list := c.byFrontend[key]; len(list) > 0 {
-			now = list[0].service
+		if now := c.holder(key); now != owner {
+			affected = append(affected, owner, now)
 		}
-		if now == owner {
-			continue
-		}
-		for _, name := range []string{owner, now} {
-			if name != service && name != "" && !slices.Contains(affected, name) {
-				affected = append(affected, name)
+	}
+	affected = slices.DeleteFunc(affected, func(key string) bool { return key == "" })
+	return append(affected, c.setBalancers(claim, keys)...)
+}
+
+// setBalancers replaces the load balancer IPs and external IPs of a Service. It returns who has
+// external IPs at load balancer IPs that came or went.
+func (c *Claims) setBalancers(claim *Claim, keys []claimed) (affected []string) {
+	known := c.loops.known[claim.Service]
+	balancersBefore := known.of(nft.LoadBalancerIP)
+	now := known
+	now.ports = claim.Ports
+	c.externals.replace(claim.Service, known.of(nft.ExternalIP), now.of(nft.ExternalIP))
+	balancersNow := now.of(nft.LoadBalancerIP)
+	oldest := map[netip.Addr]uint64{}
+	for _, key := range keys {
+		if slices.Contains(balancersNow, key.addr) {
+			since := claim.since(key)
+			if before, has := oldest[key.addr]; !has || since < before {
+				oldest[key.addr] = since
 			}
 		}
 	}
-	affected = append(affected, c.loops.set(service, ports)...)
-	slices.Sort(affected)
-	return slices.Compact(affected)
+	for _, addr := range balancersBefore {
+		if _, stays := oldest[addr]; !stays {
+			affected = append(affected, c.externals.of(addr)...)
+		}
+		c.balancers[addr] = slices.DeleteFunc(c.balancers[addr], func(w claimant) bool { return w.service == claim.Service })
+		if len(c.balancers[addr]) == 0 {
+			delete(c.balancers, addr)
+		}
+	}
+	for addr, since := range oldest {
+		c.balancers[addr] = insert(c.balancers[addr], claimant{claim.Service, since})
+		if !slices.Contains(balancersBefore, addr) {
+			affected = append(affected, c.externals.of(addr)...)
+		}
+	}
+	return affected
 }
 
 func claimOf(p *nft.ServicePort, fe *nft.Frontend) claimed {
@@ -97,16 +161,22 @@ func claimOf(p *nft.ServicePort, fe *nft.Frontend) claimed {
 // Owner is the Service, "namespace/name", that has a frontend: an address and port, or,
 // with the zero Addr, a node port; "" when nobody has it.
 func (c *Claims) Owner(f nft.Family, proto nft.Protocol, at netip.AddrPort) string {
-	if list := c.byFrontend[claimed{at.Addr(), f, proto, at.Port()}]; len(list) > 0 {
+	return c.holder(claimed{at.Addr(), f, proto, at.Port()})
+}
+
+// HasAddress reports whether a Service asks for an address that is not the host's.
+func (c *Claims) HasAddress(addr netip.Addr) bool { return c.loops.vips[addr.As16()] != nil }
+
+func (c *Claims) holder(key claimed) string {
+	if list := c.byFrontend[key]; len(list) > 0 {
 		return list[0].service
 	}
 	return ""
 }
 
-func (c *Claims) insert(key claimed, who claimant) {
-	list := c.byFrontend[key]
+func insert(list []claimant, who claimant) []claimant {
 	at, _ := slices.BinarySearchFunc(list, who, claimant.compare)
-	c.byFrontend[key] = slices.Insert(list, at, who)
+	return slices.Insert(list, at, who)
 }
 
 func (c *Claims) drop(key claimed, service string) {
@@ -126,31 +196,56 @@ func (c *Claims) Grant(ref object.Ref, ports []nft.ServicePort) ([]nft.ServicePo
 	granted := ports
 	for i := range ports {
 		p := &ports[i]
-		lost := func(fe nft.Frontend) bool { return c.byFrontend[claimOf(p, &fe)][0].service != ref.Key() }
-		if !slices.ContainsFunc(p.Frontends, lost) {
+		lost := func(fe *nft.Frontend) string { return c.refusal(ref.Key(), p, fe) }
+		if !slices.ContainsFunc(p.Frontends, func(fe nft.Frontend) bool { return lost(&fe) != "" }) {
 			continue
 		}
 		if &granted[0] == &ports[0] {
 			granted = slices.Clone(ports)
 		}
 		granted[i].Frontends = nil
-		for _, fe := range p.Frontends {
-			if lost(fe) {
-				owner := c.byFrontend[claimOf(p, &fe)][0].service
-				problems = append(problems, conflict(ref, p, &fe, owner))
+		for j := range p.Frontends {
+			fe := &p.Frontends[j]
+			if why := lost(fe); why != "" {
+				problems = append(problems, Problem{ref, "", "Conflict", why, false})
 				continue
 			}
-			granted[i].Frontends = append(granted[i].Frontends, fe)
+			granted[i].Frontends = append(granted[i].Frontends, *fe)
 		}
 	}
 	granted, looping := c.loops.cut(ref, granted)
 	return granted, append(problems, looping...)
 }
 
-func conflict(ref object.Ref, p *nft.ServicePort, fe *nft.Frontend, owner string) Problem {
+// refusal says why a Service does not have a frontend; "" when it has.
+func (c *Claims) refusal(service string, p *nft.ServicePort, fe *nft.Frontend) string {
+	key := claimOf(p, fe)
 	what := fmt.Sprintf("node port %d/%s", fe.Port, p.Protocol)
 	if fe.Addr.IsValid() {
 		what = fmt.Sprintf("%s port %d/%s", fe.Addr, fe.Port, p.Protocol)
+		if owner := c.loops.endpointOf(fe.Addr); owner != "" {
+			return fmt.Sprintf("%s is not served for this Service: %s was an endpoint of Service %s before, which stays; choose another address", what, fe.Addr, owner)
+		}
+		if owner := c.balancerBefore(service, fe, key); owner != "" {
+			return fmt.Sprintf("%s is not served for this Service: %s is a load balancer IP of Service %s; choose another address", what, fe.Addr, owner)
+		}
 	}
-	return Problem{ref, "", "Conflict", fmt.Sprintf("%s is not served for this Service: Service %s, which is older, has it", what, owner), false}
+	if owner := c.holder(key); owner != service {
+		return fmt.Sprintf("%s is not served for this Service: Service %s, which asked for it first, has it", what, owner)
+	}
+	return ""
+}
+
+// balancerBefore is another Service whose load balancer IP the address was before this Service
+// named it as an external IP.
+func (c *Claims) balancerBefore(service string, fe *nft.Frontend, key claimed) string {
+	list := c.balancers[key.addr]
+	if len(list) == 0 || fe.Kind != nft.ExternalIP {
+		return ""
+	}
+	at := slices.IndexFunc(c.byFrontend[key], func(w claimant) bool { return w.service == service })
+	if list[0].service == service || at >= 0 && c.byFrontend[key][at].compare(list[0]) < 0 {
+		return ""
+	}
+	return list[0].service
 }

@@ -150,10 +150,16 @@ func (r *resolver) endpointAddr(ref object.Ref, s string, family nft.Family) (ne
 	case addr.Is4In6(), addr.IsLoopback(), addr.IsLinkLocalUnicast(), addr.IsMulticast(), addr.IsUnspecified():
 		r.warn(ref, "", "BadEndpointAddress", "endpoint %s is left out: it may not be loopback, link-local, multicast, unspecified or IPv4-mapped", addr)
 		return addr, false
+	case r.facts.isNoHost(addr):
+		r.warn(ref, "", "BadEndpointAddress", "endpoint %s is left out: it is a broadcast or reserved address, which no single host has", addr)
+		return addr, false
+	case slices.ContainsFunc(r.facts.Connected, func(p netip.Prefix) bool { return p.Contains(addr) }):
+		return addr, true // a neighbor of the box, whatever the service range covers
 	}
 	for _, p := range r.facts.ServiceRanges {
 		if p.Contains(addr) {
-			r.warn(ref, "", "BadEndpointAddress", "endpoint %s is left out: it lies in the service range %s, and a cluster IP cannot be an endpoint", addr, p)
+			r.out.Problems = append(r.out.Problems, Problem{ref, "", "BadEndpointAddress", fmt.Sprintf(
+				"endpoint %s is left out: it lies in the service range %s, where only cluster IPs are; give --service-cluster-ip-range a range that no host is in", addr, p), false})
 			return addr, false
 		}
 	}
@@ -262,6 +268,19 @@ func (r *resolver) health(endpoints map[portKey][]endpoint) *Health {
 		}
 	}
 	return &Health{Port: uint16(spec.HealthCheckNodePort), LocalEndpoints: len(addrs)}
+}
+
+// unready are the addresses of endpoints that are not used in any state.
+func unready(endpoints map[portKey][]endpoint) []netip.Addr {
+	var addrs []netip.Addr
+	for _, list := range endpoints {
+		for i := range list {
+			if list[i].state == unfit {
+				addrs = append(addrs, list[i].addr.Addr())
+			}
+		}
+	}
+	return sortedOnce(addrs)
 }
 
 func pick(all []endpoint, use func(*endpoint) bool) []netip.AddrPort {

@@ -13,10 +13,15 @@ import (
 // loops finds endpoints that are an address of a Service: what is sent there comes back
 // to the box, again and again where a router sends it. Addresses of the host are no such
 // ones: what is sent to them stays.
+//
+// Of the two uses of an address the first one stays, except that a cluster IP is never an
+// endpoint.
 type loops struct {
 	vips     addressIndex // the Services that have an address
 	backends addressIndex // the Services that have an endpoint there
-	known    map[string][]nft.ServicePort
+	// hosts are the addresses of both kinds that were endpoints first: no Service has them.
+	hosts map[[16]byte]bool
+	known map[string]askedFor // by Service
 }
 
 // addressIndex finds Services by address, in the form that takes the least room: there is
@@ -64,24 +69,84 @@ func (x addressIndex) of(addr netip.Addr) []string {
 	}
 }
 
-// set replaces what is known of a Service. It returns the other Services that gained or
-// lost an endpoint by that.
-func (l *loops) set(service string, ports []nft.ServicePort) (affected []string) {
+// set replaces what is known of some Services. It returns the Services that gained or lost an
+// endpoint or an address by that.
+func (l *loops) set(inForce func(f nft.Family, proto nft.Protocol, at netip.AddrPort) bool, claims []Claim) (affected []string) {
 	if l.known == nil {
-		*l = loops{addressIndex{}, addressIndex{}, map[string][]nft.ServicePort{}}
+		*l = loops{addressIndex{}, addressIndex{}, map[[16]byte]bool{}, map[string]askedFor{}}
 	}
-	before, now := servedBy(l.known[service]), servedBy(ports)
-	changed := l.vips.replace(service, before.vips, now.vips)
-	l.backends.replace(service, before.backends, now.backends)
-	if len(ports) == 0 {
-		delete(l.known, service)
-	} else {
-		l.known[service] = ports
+	was := map[[16]byte]bool{} // whether an address was a Service's, of those that were touched
+	var touched []netip.Addr
+	for i := range claims {
+		service := claims[i].Service
+		asked := askedFor{claims[i].Ports, claims[i].Unready}
+		before, now := l.known[service].addresses(), asked.addresses()
+		for _, addr := range slices.Concat(without(before.vips, now.vips), without(now.vips, before.vips)) {
+			if _, seen := was[addr.As16()]; !seen {
+				was[addr.As16()] = l.vips[addr.As16()] != nil
+			}
+		}
+		touched = append(touched, l.vips.replace(service, before.vips, now.vips)...)
+		touched = append(touched, l.backends.replace(service, before.backends, now.backends)...)
+		if len(claims[i].Ports) == 0 {
+			delete(l.known, service)
+		} else {
+			l.known[service] = asked
+		}
 	}
-	for _, addr := range changed {
-		affected = append(affected, l.backends.of(addr)...)
+	for _, addr := range sortedOnce(touched) {
+		key := addr.As16()
+		both := l.vips[key] != nil && l.backends[key] != nil
+		hadVIP, changed := was[key]
+		if !changed {
+			hadVIP = l.vips[key] != nil
+		}
+		switch {
+		case l.hosts[key] && !both:
+			delete(l.hosts, key)
+			affected = append(affected, l.vips.of(addr)...)
+		case l.hosts[key]:
+		case both && !hadVIP && !l.isClusterIP(addr) && !(inForce != nil && l.isInForce(addr, claims, inForce)):
+			l.hosts[key] = true
+			affected = append(affected, l.vips.of(addr)...)
+		default:
+			affected = append(affected, l.backends.of(addr)...)
+		}
 	}
-	return slices.DeleteFunc(affected, func(key string) bool { return key == service })
+	return affected
+}
+
+// isClusterIP reports whether an address is a cluster IP of a Service that is known to have it.
+func (l *loops) isClusterIP(addr netip.Addr) bool {
+	return slices.ContainsFunc(l.vips.of(addr), func(service string) bool { return slices.Contains(l.known[service].of(nft.ClusterIP), addr) })
+}
+
+// isInForce reports whether the kernel has a frontend at an address that one of the claims is for.
+func (l *loops) isInForce(addr netip.Addr, claims []Claim, inForce func(f nft.Family, proto nft.Protocol, at netip.AddrPort) bool) bool {
+	holders := l.vips.of(addr)
+	for i := range claims {
+		if !slices.Contains(holders, claims[i].Service) {
+			continue
+		}
+		for j := range claims[i].Ports {
+			p := &claims[i].Ports[j]
+			if slices.ContainsFunc(p.Frontends, func(fe nft.Frontend) bool {
+				return fe.Addr == addr && inForce(p.Family, p.Protocol, netip.AddrPortFrom(addr, fe.Port))
+			}) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// endpointOf is a Service with an endpoint at an address that no Service can have; "" when
+// Services can.
+func (l *loops) endpointOf(addr netip.Addr) string {
+	if !l.hosts[addr.As16()] {
+		return ""
+	}
+	return l.backends.of(addr)[0]
 }
 
 // replace gives a Service other addresses, both sorted, and tells which came or went.
@@ -112,31 +177,62 @@ func without(list, other []netip.Addr) (rest []netip.Addr) {
 	return rest
 }
 
-// served are the addresses of a Service and of its endpoints.
+// askedFor is what a Service asks for.
+type askedFor struct {
+	ports   []nft.ServicePort
+	unready []netip.Addr
+}
+
+// of are the addresses of one kind, sorted.
+func (a askedFor) of(kind nft.FrontendKind) []netip.Addr {
+	var addrs []netip.Addr
+	for i := range a.ports {
+		for j := range a.ports[i].Frontends {
+			if fe := &a.ports[i].Frontends[j]; fe.Kind == kind && fe.Addr.IsValid() {
+				addrs = append(addrs, fe.Addr)
+			}
+		}
+	}
+	return sortedOnce(addrs)
+}
+
+// served are the addresses of a Service and of its endpoints, sorted.
 type served struct{ vips, backends []netip.Addr }
 
-func servedBy(ports []nft.ServicePort) served {
-	vips, backends := 0, 0
-	for i := range ports {
-		vips += len(ports[i].Frontends)
-		for _, pool := range ports[i].Pools {
+func (a askedFor) addresses() served {
+	vips, backends := 0, len(a.unready)
+	for i := range a.ports {
+		vips += len(a.ports[i].Frontends)
+		for _, pool := range endpointsOf(&a.ports[i]) {
 			backends += len(pool)
 		}
 	}
 	s := served{make([]netip.Addr, 0, vips), make([]netip.Addr, 0, backends)}
-	for i := range ports {
-		for j := range ports[i].Frontends {
-			if fe := &ports[i].Frontends[j]; fe.Addr.IsValid() && !fe.HostOwned {
+	for i := range a.ports {
+		for j := range a.ports[i].Frontends {
+			if fe := &a.ports[i].Frontends[j]; fe.Addr.IsValid() && !fe.HostOwned {
 				s.vips = append(s.vips, fe.Addr)
 			}
 		}
-		for _, pool := range ports[i].Pools {
+		for _, pool := range endpointsOf(&a.ports[i]) {
 			for _, endpoint := range pool {
 				s.backends = append(s.backends, endpoint.Addr())
 			}
 		}
 	}
+	s.backends = append(s.backends, a.unready...)
 	return served{sortedOnce(s.vips), sortedOnce(s.backends)}
+}
+
+// endpointsOf are the endpoints of a port, in lists that mostly are one and the same.
+func endpointsOf(p *nft.ServicePort) [][]netip.AddrPort {
+	lists := [][]netip.AddrPort{p.Serving}
+	for _, pool := range p.Pools {
+		if len(pool) > 0 && (len(pool) != len(p.Serving) || &pool[0] != &p.Serving[0]) {
+			lists = append(lists, pool)
+		}
+	}
+	return lists
 }
 
 func sortedOnce(addrs []netip.Addr) []netip.Addr {
@@ -151,7 +247,7 @@ func (l *loops) cut(ref object.Ref, ports []nft.ServicePort) ([]nft.ServicePort,
 	for i := range ports {
 		for _, pool := range ports[i].Pools {
 			for _, endpoint := range pool {
-				if l.vips[endpoint.Addr().As16()] != nil {
+				if key := endpoint.Addr().As16(); l.vips[key] != nil && !l.hosts[key] {
 					looping = append(looping, endpoint.Addr())
 				}
 			}

@@ -26,10 +26,19 @@ type Facts struct {
 	ServiceRanges []netip.Prefix
 	// ExternalIPRanges, when there are any, are the only ones externalIPs are served from.
 	ExternalIPRanges []netip.Prefix
+	// NoExternalIPs refuses all externalIPs.
+	NoExternalIPs bool
+	// Pools are where load balancer IPs come from.
+	Pools []Range
 	// Host holds the addresses that must stay the host's and its gateways', each
 	// with what it is, for messages: "an address of this host". A Service that took
 	// one would capture the box's management traffic.
 	Host map[netip.Addr]string
+	// Connected are networks of the host that overlap a service range: who lies in one is
+	// no cluster IP but a host.
+	Connected []netip.Prefix
+	// Broadcast are the broadcast addresses of the host's networks.
+	Broadcast map[netip.Addr]bool
 	// Taken says which program of the box listens where a frontend would take its
 	// clients away, as "nginx (pid 812) listens on tcp 0.0.0.0:30080"; "" when none does, or
 	// when the frontend was served before the program came. The zero Addr stands for
@@ -46,7 +55,9 @@ type Input struct {
 
 // Output is what a Service comes to.
 type Output struct {
-	Ports    []nft.ServicePort
+	Ports []nft.ServicePort
+	// Unready are the addresses of endpoints that no pool has for now.
+	Unready  []netip.Addr
 	Problems []Problem
 	// Health is what its health-check node port tells; nil when it has none.
 	Health *Health
@@ -111,6 +122,7 @@ func (r *resolver) resolve() {
 	r.noLocal = r.answerWithoutLocal()
 	endpoints := r.collect()
 	r.out.Health = r.health(endpoints)
+	r.out.Unready = unready(endpoints)
 	addrs := r.addresses()
 	for _, family := range nft.Families {
 		vips := addrs.of(family)
@@ -162,92 +174,6 @@ func (r *resolver) affinity() time.Duration {
 // defaultAffinitySeconds is core/v1 DefaultClientIPServiceAffinitySeconds.
 const defaultAffinitySeconds = 10800
 
-// vips are a Service's addresses in one family.
-type vips struct {
-	cluster  netip.Addr
-	balancer []netip.Addr
-	external []netip.Addr
-}
-
-type addresses map[nft.Family]*vips
-
-func (a addresses) of(f nft.Family) *vips {
-	if a[f] == nil {
-		a[f] = &vips{}
-	}
-	return a[f]
-}
-
-// addresses collects the Service's own addresses. A family is served where the
-// Service has a cluster IP of it.
-func (r *resolver) addresses() addresses {
-	all := addresses{}
-	for _, s := range r.Service.Spec.ClusterIPs {
-		if a, ok := parseAddr(s); ok {
-			all.of(familyOf(a)).cluster = a
-		}
-	}
-	if r.Service.Spec.Type == "LoadBalancer" {
-		for i, in := range r.Service.Status.LoadBalancer.Ingress {
-			a, ok := parseAddr(in.IP)
-			if ok && (in.IPMode == nil || *in.IPMode == "VIP") && r.mayServe(fmt.Sprintf("status.loadBalancer.ingress[%d].ip", i), a) {
-				v := all.of(familyOf(a))
-				v.balancer = append(v.balancer, a)
-			}
-		}
-	}
-	for i, s := range r.Service.Spec.ExternalIPs {
-		field := fmt.Sprintf("spec.externalIPs[%d]", i)
-		a, ok := parseAddr(s)
-		if !ok || !r.inExternalRange(field, a) || !r.mayServe(field, a) {
-			continue // what does not parse is refused by validation
-		}
-		v := all.of(familyOf(a))
-		if !v.cluster.IsValid() {
-			r.warn(r.ref, field, "FamilyNotServed",
-				"the Service has no cluster IP of the family of %s, so that address is not served; add the family to spec.ipFamilies", a)
-		}
-		if !slices.Contains(v.external, a) && !slices.Contains(v.balancer, a) {
-			v.external = append(v.external, a)
-		}
-	}
-	return all
-}
-
-// AnnotationHostAddress lets a Service have an address of the host itself, for who
-// knows that nothing else is to be reached there.
-const AnnotationHostAddress = "svcctl.io/allow-host-address"
-
-// mayServe refuses addresses that are the host's own.
-func (r *resolver) mayServe(field string, a netip.Addr) bool {
-	what, is := r.facts.Host[a]
-	if !is || r.Service.Metadata.Annotations[AnnotationHostAddress] == "true" {
-		return true
-	}
-	r.refuse(field, "HostAddress", "%s is %s and is not served; choose another address, or annotate the Service with %s: \"true\"", a, what, AnnotationHostAddress)
-	return false
-}
-
-func (r *resolver) inExternalRange(field string, a netip.Addr) bool {
-	if len(r.facts.ExternalIPRanges) == 0 || slices.ContainsFunc(r.facts.ExternalIPRanges, func(p netip.Prefix) bool { return p.Contains(a) }) {
-		return true
-	}
-	r.refuse(field, "OutsideExternalIPRange", "%s is in no --external-ip-range and is not served", a)
-	return false
-}
-
-func parseAddr(s string) (netip.Addr, bool) {
-	a, err := netip.ParseAddr(s)
-	return a, err == nil && a.Zone() == ""
-}
-
-func familyOf(a netip.Addr) nft.Family {
-	if a.Is4() {
-		return nft.IPv4
-	}
-	return nft.IPv6
-}
-
 // frontends lists where a port answers and what clients get there.
 func (r *resolver) frontends(port *object.ServicePort, v *vips, sel selection) []nft.Frontend {
 	inside := nft.Route{Pool: nft.PoolCluster}
@@ -258,7 +184,11 @@ func (r *resolver) frontends(port *object.ServicePort, v *vips, sel selection) [
 	if r.facts.MasqueradeAll {
 		clusterIP.SNAT = nft.SNATAlways
 	}
-	list := []nft.Frontend{clusterIP}
+	var list []nft.Frontend
+	if !v.withoutClusterIP {
+		_, clusterIP.HostOwned = r.facts.Host[v.cluster]
+		list = append(list, clusterIP)
+	}
 
 	// With externalTrafficPolicy Local, internal sources and the box itself still get
 	// every endpoint: they are not who the policy is about.
@@ -270,7 +200,7 @@ func (r *resolver) frontends(port *object.ServicePort, v *vips, sel selection) [
 	sources := r.sources(familyOf(v.cluster))
 	for _, a := range v.balancer {
 		fe := external
-		fe.Addr, fe.Sources = a, sources
+		fe.Addr, fe.Kind, fe.Sources = a, nft.LoadBalancerIP, sources
 		_, fe.HostOwned = r.facts.Host[a]
 		list = append(list, fe)
 	}
@@ -279,13 +209,13 @@ func (r *resolver) frontends(port *object.ServicePort, v *vips, sel selection) [
 	}
 	for _, a := range v.external {
 		fe := external
-		fe.Addr = a
+		fe.Addr, fe.Kind, fe.NamedPortsOnly = a, nft.ExternalIP, !r.facts.isSetAside(a)
 		_, fe.HostOwned = r.facts.Host[a]
 		list = append(list, fe)
 	}
 	if port.NodePort != 0 {
 		fe := external
-		fe.Port = uint16(port.NodePort)
+		fe.Port, fe.Kind = uint16(port.NodePort), nft.NodePort
 		list = append(list, fe)
 	}
 	return list

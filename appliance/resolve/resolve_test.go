@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store/object"
@@ -386,7 +385,9 @@ func TestClaims(t *testing.T) {
 		}
 		return []nft.ServicePort{p}
 	}
-	day := func(n int) time.Time { return time.Date(2026, 1, n, 0, 0, 0, 0, time.UTC) }
+	set := func(c *Claims, name string, since uint64, ports []nft.ServicePort) []string {
+		return c.Set(nil, Claim{Service: name, Ports: ports, Since: func(nft.Protocol, netip.AddrPort) uint64 { return since }})
+	}
 	served := func(c *Claims, name string, ports []nft.ServicePort) string {
 		granted, problems := c.Grant(ref(name), ports)
 		var out []string
@@ -400,10 +401,10 @@ func TestClaims(t *testing.T) {
 	}
 	const shared, own = "198.51.100.99", "198.51.100.1"
 	var c Claims
-	if got := c.Set("default/young", day(2), port(shared, own)); got != nil {
+	if got := set(&c, "default/young", 2, port(shared, own)); got != nil {
 		t.Errorf("first claim affects %v", got)
 	}
-	if got := c.Set("default/old", day(1), port(shared)); !slices.Equal(got, []string{"default/young"}) {
+	if got := set(&c, "default/old", 1, port(shared)); !slices.Equal(got, []string{"default/young"}) {
 		t.Errorf("an older claim affects %v, want the younger Service", got)
 	}
 	if got := served(&c, "young", port(shared, own)); got != own {
@@ -412,13 +413,13 @@ func TestClaims(t *testing.T) {
 	if got := served(&c, "old", port(shared)); got != shared {
 		t.Errorf("the older Service serves %q", got)
 	}
-	if got := c.Set("default/a-youngest", day(2), port(shared)); got != nil {
+	if got := set(&c, "default/a-youngest", 2, port(shared)); got != nil {
 		t.Errorf("a claim that loses affects %v", got)
 	}
-	if got := c.Set("default/old", day(1), nil); !slices.Equal(got, []string{"default/a-youngest"}) {
+	if got := set(&c, "default/old", 1, nil); !slices.Equal(got, []string{"default/a-youngest"}) {
 		t.Errorf("of two of one age the first by name follows; affected: %v", got)
 	}
-	if got := c.Set("default/a-youngest", day(2), nil); !slices.Equal(got, []string{"default/young"}) {
+	if got := set(&c, "default/a-youngest", 2, nil); !slices.Equal(got, []string{"default/young"}) {
 		t.Errorf("affected: %v", got)
 	}
 	if got := served(&c, "young", port(shared, own)); got != shared+" "+own {

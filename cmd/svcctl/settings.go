@@ -108,10 +108,10 @@ func rangeSettings() []setting {
 		{name: "load-balancer-pool", arg: "CIDR|A-B", list: true, shown: "none", group: groupRanges,
 			usage: "addresses to give to Services of type LoadBalancer; repeatable",
 			set:   list(config.ParseAddrRanges, func(c *config.Config) *[]config.AddrRange { return &c.LoadBalancerPools })},
-		{name: "external-ip-range", arg: "CIDR", list: true, group: groupRanges,
-			shown: "any but the host's and a gateway's",
-			usage: "externalIPs that are accepted; repeatable",
-			set:   prefixes(func(c *config.Config) *[]netip.Prefix { return &c.ExternalIPRanges })},
+		{name: "external-ip-range", arg: "CIDR|none", list: true, group: groupRanges,
+			shown: "any that is nobody's yet, and of it the named ports only",
+			usage: "externalIPs that are accepted, with all their ports, or `none`; repeatable",
+			set:   parsed(config.ParseExternalIPRanges, func(c *config.Config) *config.ExternalIPRanges { return &c.ExternalIPRanges })},
 	}
 }
 

@@ -37,7 +37,7 @@ var samples = map[string][3]string{
 	"service-node-port-range":  {"1-2", "31000-31999", "40000-40000"},
 	"cluster-cidr":             {"10.0.0.0/8", "fd00:10::/32,10.1.0.0/16", "10.2.0.0/16"},
 	"load-balancer-pool":       {"198.51.100.0/28", "198.51.100.4-198.51.100.5,2001:db8::/120", "203.0.113.1-203.0.113.9"},
-	"external-ip-range":        {"198.51.100.0/28", "0.0.0.0/0,::/0", "203.0.113.0/24"},
+	"external-ip-range":        {"198.51.100.0/28", "0.0.0.0/0,::/0", "none"},
 	"nodeless-endpoints":       {"remote", "remote", "remote"},
 	"snat":                     {"never", "never", "never"},
 	"masquerade-all":           {"true", "true", "true"},
@@ -228,7 +228,7 @@ func TestSettingForms(t *testing.T) {
 			return c.ServiceClusterIPRanges[0] == netip.MustParsePrefix("10.1.0.0/16")
 		}},
 		{args: "--load-balancer-pool 198.51.100.0/30", want: func(c *config.Config) bool {
-			return c.LoadBalancerPools[0].String() == "198.51.100.0-198.51.100.3"
+			return c.LoadBalancerPools[0].String() == "198.51.100.1-198.51.100.2"
 		}},
 	} {
 		b := newBench()

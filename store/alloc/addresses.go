@@ -107,9 +107,10 @@ func (a *Addresses) Hold(addr netip.Addr, owner string) error {
 }
 
 // Next gives the owner a free address: the first one from a point that depends on the
-// owner's name, in the upper band, then in the lower one. The only error is ErrFull.
-func (a *Addresses) Next(owner string) (netip.Addr, error) {
-	n, ok := pick(union{a.used}, 1, a.band, a.last, owner)
+// owner's name, in the upper band, then in the lower one. It passes over those that avoid
+// reports true of; nil avoids none. The only error is ErrFull.
+func (a *Addresses) Next(owner string, avoid func(netip.Addr) bool) (netip.Addr, error) {
+	n, ok := pickFree(a.used, a.prefix.Addr(), 1, a.band, a.last, owner, avoid)
 	if !ok {
 		return netip.Addr{}, ErrFull
 	}
@@ -156,6 +157,24 @@ func pick(used union, first, band, last uint64, seed string) (uint64, bool) {
 		return used.nextAbsentAround(first, high, startAt(seed, first, high))
 	}
 	return 0, false
+}
+
+// pickFree is pick of an offset from an address, passing over those to avoid.
+func pickFree(used *numberSet, base netip.Addr, first, band, last uint64, seed string, avoid func(netip.Addr) bool) (uint64, bool) {
+	var passed []uint64 // they look used meanwhile
+	defer func() {
+		for _, n := range passed {
+			used.remove(n)
+		}
+	}()
+	for {
+		n, ok := pick(union{used}, first, band, last, seed)
+		if !ok || avoid == nil || !avoid(plus(base, n)) {
+			return n, ok
+		}
+		used.add(n)
+		passed = append(passed, n)
+	}
 }
 
 // startAt is a number in [first, last] that depends on the seed alone.

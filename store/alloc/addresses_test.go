@@ -21,7 +21,7 @@ func drain(t *testing.T, a *Addresses) []netip.Addr {
 	t.Helper()
 	var all []netip.Addr
 	for i := 0; ; i++ {
-		addr, err := a.Next(fmt.Sprint("ns/svc-", i))
+		addr, err := a.Next(fmt.Sprint("ns/svc-", i), nil)
 		if errors.Is(err, ErrFull) {
 			return all
 		}
@@ -130,19 +130,19 @@ func TestHoldersOutsideTheRangeKeepTheirs(t *testing.T) {
 func TestSameServiceGetsTheSameAddressAgain(t *testing.T) {
 	a := mustAddresses(t, "10.96.0.0/16")
 	for i := range 1000 {
-		if _, err := a.Next(fmt.Sprint("ns/svc-", i)); err != nil {
+		if _, err := a.Next(fmt.Sprint("ns/svc-", i), nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	before, err := a.Next("default/web")
+	before, err := a.Next("default/web", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	a.Release(before, "default/web")
-	if _, err := a.Next("default/other"); err != nil {
+	if _, err := a.Next("default/other", nil); err != nil {
 		t.Fatal(err)
 	}
-	after, err := a.Next("default/web")
+	after, err := a.Next("default/web", nil)
 	if err != nil || after != before {
 		t.Errorf("got %s, %v; want %s", after, err, before)
 	}
@@ -169,7 +169,7 @@ func TestWholeIPv6SubnetIsCheap(t *testing.T) {
 	a.Release(last, "default/last")
 	low := netip.MustParseAddr("fd00:10:96::100")
 	for i := range 10_000 {
-		addr, err := a.Next(fmt.Sprint("ns/svc-", i))
+		addr, err := a.Next(fmt.Sprint("ns/svc-", i), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -183,7 +183,7 @@ func TestWholeIPv6SubnetIsCheap(t *testing.T) {
 func BenchmarkNextAddressNearlyFull(b *testing.B) {
 	a := mustAddresses(b, "10.96.0.0/16")
 	for {
-		if _, err := a.Next("filler/all"); err != nil {
+		if _, err := a.Next("filler/all", nil); err != nil {
 			break
 		}
 	}
@@ -191,7 +191,7 @@ func BenchmarkNextAddressNearlyFull(b *testing.B) {
 	a.Release(hole, "filler/all")
 	b.ReportAllocs()
 	for b.Loop() {
-		addr, err := a.Next("default/web")
+		addr, err := a.Next("default/web", nil)
 		if err != nil || addr != hole {
 			b.Fatal(addr, err)
 		}

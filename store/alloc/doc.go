@@ -20,5 +20,5 @@
 //
 //	addresses, err := alloc.NewAddresses(netip.MustParsePrefix("10.96.0.0/16"))
 //	err = addresses.Take(netip.MustParseAddr("10.96.0.10"), "kube-system/dns")
-//	ip, err := addresses.Next("default/web")
+//	ip, err := addresses.Next("default/web", nil)
 package alloc

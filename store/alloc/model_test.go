@@ -25,7 +25,7 @@ func TestAddressesAgainstModel(t *testing.T) {
 		addr := plus(netip.MustParseAddr("9.255.255.250"), random.Uint64N(270))
 		switch random.IntN(7) {
 		case 0, 1:
-			got, err := a.Next(owner)
+			got, err := a.Next(owner, nil)
 			checkNextAddress(t, a, model, got, err)
 			if err == nil {
 				model[got] = owner
@@ -188,7 +188,7 @@ func TestPoolsAgainstModel(t *testing.T) {
 		}
 		switch random.IntN(4) {
 		case 0:
-			got, err := p.Next(true, claim)
+			got, err := p.Next(true, claim, nil)
 			if err == nil {
 				modelClaim(t, model, got, claim)
 			}

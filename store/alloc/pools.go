@@ -150,10 +150,11 @@ func (p *Pools) Hold(addr netip.Addr, claim Claim) error {
 
 // Next gives a claim an address of a family: one that is held under the same sharing
 // key and has room, else the first free one from a point that depends on the owner's
-// name, in the first pool that has any. The only error is ErrFull.
-func (p *Pools) Next(ipv4 bool, claim Claim) (netip.Addr, error) {
+// name, in the first pool that has any. It passes over those that avoid reports true of; nil
+// avoids none. The only error is ErrFull.
+func (p *Pools) Next(ipv4 bool, claim Claim, avoid func(netip.Addr) bool) (netip.Addr, error) {
 	for _, addr := range p.keyed[claim.SharingKey] {
-		if addr.Is4() == ipv4 && p.Hold(addr, claim) == nil {
+		if addr.Is4() == ipv4 && (avoid == nil || !avoid(addr)) && p.Hold(addr, claim) == nil {
 			return addr, nil
 		}
 	}
@@ -161,7 +162,7 @@ func (p *Pools) Next(ipv4 bool, claim Claim) (netip.Addr, error) {
 		if pool.First.Is4() != ipv4 {
 			continue
 		}
-		if n, ok := pick(union{pool.used}, 0, 0, pool.offset(pool.Last), claim.Owner); ok {
+		if n, ok := pickFree(pool.used, pool.First, 0, 0, pool.offset(pool.Last), claim.Owner, avoid); ok {
 			addr := plus(pool.First, n)
 			p.put(addr, claim)
 			return addr, nil

@@ -33,7 +33,7 @@ func TestPoolGivesAllItsAddresses(t *testing.T) {
 		p := mustPools(t, test.pool)
 		var got []netip.Addr
 		for i := 0; ; i++ {
-			addr, err := p.Next(p.Serves(true), Claim{Owner: "ns/svc-" + string(rune('a'+i))})
+			addr, err := p.Next(p.Serves(true), Claim{Owner: "ns/svc-" + string(rune('a'+i))}, nil)
 			if err != nil {
 				break
 			}
@@ -54,7 +54,7 @@ func TestFirstPoolIsUsedUpFirst(t *testing.T) {
 	small := pool("203.0.113.4", "203.0.113.5")
 	p := mustPools(t, small, pool("198.51.100.0", "198.51.100.15"))
 	for i := range 4 {
-		addr, err := p.Next(true, Claim{Owner: "ns/svc-" + string(rune('a'+i))})
+		addr, err := p.Next(true, Claim{Owner: "ns/svc-" + string(rune('a'+i))}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -99,7 +99,7 @@ func TestPoolErrors(t *testing.T) {
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
-	if _, err := p.Next(false, Claim{Owner: "default/other"}); !errors.Is(err, ErrFull) {
+	if _, err := p.Next(false, Claim{Owner: "default/other"}, nil); !errors.Is(err, ErrFull) {
 		t.Errorf("no IPv6 pool: %v", err)
 	}
 }
@@ -148,9 +148,9 @@ func TestSharing(t *testing.T) {
 
 func TestKeySharesAddressesAutomatically(t *testing.T) {
 	p := mustPools(t, pool("198.51.100.0", "198.51.100.15"))
-	first, _ := p.Next(true, Claim{Owner: "default/a", SharingKey: "k", Ports: []Port{{"TCP", 80}}})
-	second, _ := p.Next(true, Claim{Owner: "default/b", SharingKey: "k", Ports: []Port{{"TCP", 443}}})
-	third, _ := p.Next(true, Claim{Owner: "default/c", SharingKey: "k", Ports: []Port{{"TCP", 80}}})
+	first, _ := p.Next(true, Claim{Owner: "default/a", SharingKey: "k", Ports: []Port{{"TCP", 80}}}, nil)
+	second, _ := p.Next(true, Claim{Owner: "default/b", SharingKey: "k", Ports: []Port{{"TCP", 443}}}, nil)
+	third, _ := p.Next(true, Claim{Owner: "default/c", SharingKey: "k", Ports: []Port{{"TCP", 80}}}, nil)
 	if first != second || third == first {
 		t.Errorf("got %s, %s, %s: the first two should share, the third clashes", first, second, third)
 	}

@@ -95,3 +95,6 @@ func excerpt(s string) string {
 	}
 	return strconv.Quote(s)
 }
+
+// ReasonHost is the reason of problems that the host has rather than an object or a file.
+const ReasonHost = "Host"

@@ -71,6 +71,7 @@ func worldOf(endpoints ...string) *World {
 		Box: Box{
 			NodeName: "gw1", Zone: "zone-a", Interfaces: slices.Clone(interfaces), Gateways: gateways, Primary: primary,
 			ServiceRanges: serviceRanges, InternalSources: prefixes("10.0.0.0/8", "fd00:10::/32"), Ping: PingWhenReady,
+			ExternalIPRanges: prefixes("198.51.100.0/24"),
 		},
 		Services: []*object.Service{service}, Slices: []*object.EndpointSlice{slice},
 	}
@@ -130,6 +131,7 @@ func TestBehaviors(t *testing.T) {
 		{"13", all, flag(func(b *Box) { b.MasqueradeAll = true }), []string{"IN V:80 TCP"}, "L1 masqueraded, R1 masqueraded"},
 		{"14 auto", all, nil, []string{"NEAR V:80 TCP"}, "L1 masqueraded, R1 plain"},
 		{"14 never", all, flag(func(b *Box) { b.SNATNever = true }), []string{"NEAR V:80 TCP"}, "L1 plain, R1 plain"},
+		{"5, not set aside", all, func(w *World) { w.Box.ExternalIPRanges = nil }, []string{"EXT XIP:81 SCTP", "EXT XIP:30080 TCP", "IN XIP:80 UDP"}, "untouched"},
 		{"16", nil, nil, []string{"IN V:80 TCP", "EXT LB:80 TCP", "SELF XIP:80 TCP", "EXT NODE:30080 TCP"}, "refused"},
 		{"17 ready", all, nil, []string{"IN V:0 ping", "EXT LB:0 ping"}, "answered"},
 		{"17 not ready", nil, nil, []string{"IN V:0 ping"}, "unreachable"},

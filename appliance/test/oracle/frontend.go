@@ -52,7 +52,12 @@ func (w *World) frontends() []frontend {
 			all = append(all, w.frontendsOf(service, port)...)
 		}
 	}
-	return all
+	// A load balancer IP of an older Service is nobody's external IP, whatever the port.
+	return slices.DeleteFunc(all, func(f frontend) bool {
+		return f.place == atExternalIP && slices.ContainsFunc(all, func(other frontend) bool {
+			return other.place == atLoadBalancer && other.address == f.address && byAge(other.service, f.service) < 0
+		})
+	})
 }
 
 func (w *World) frontendsOf(service *object.Service, port object.ServicePort) []frontend {
@@ -115,7 +120,12 @@ func (w *World) mayServe(service *object.Service, at place, addr netip.Addr) boo
 	if at == atExternalIP && len(w.Box.ExternalIPRanges) > 0 && !anyContains(w.Box.ExternalIPRanges, addr) {
 		return false
 	}
-	// Behavior 45: an address of the host, or of a gateway, is refused unless annotated.
+	// Nobody takes a cluster IP by naming it: "externalIPs ... in the service range" are refused
+	// (docs, services: Addresses that stay where they are).
+	if at == atExternalIP && anyContains(w.Box.ServiceRanges, addr) {
+		return false
+	}
+	// Behaviour 45: an address of the host, or of a gateway, is refused unless annotated.
 	return service.Metadata.Annotations[allowHostAddress] == "true" || !w.isHosts(addr)
 }
 
@@ -133,27 +143,39 @@ func (w *World) isHosts(addr netip.Addr) bool {
 	return slices.Contains(w.Box.Gateways, addr)
 }
 
-// isVIP reports whether an address belongs to a Service alone. An address of the host
-// that a Service may have stays the host's for other ports: behavior 45 protects the
-// host's own services, such as SSH.
+// isSetAside reports whether all ports of an external IP are for Services: it lies in a range or
+// pool that says so. Of the others they have the ports that they name.
+func (w *World) isSetAside(addr netip.Addr) bool {
+	return anyContains(w.Box.ExternalIPRanges, addr) || anyContains(w.Box.Pools, addr)
+}
+
+// isVIP reports whether some Service has the address for its own. One of the host's,
+// where a Service may have it, stays the host's but for the Service's ports: the
+// host's own services there, as SSH, are what behaviour 45 protects.
 func (w *World) isVIP(addr netip.Addr) bool {
 	if w.isHosts(addr) {
 		return false
 	}
-	for _, f := range w.frontends() {
-		if f.place != atNodePort && f.address == addr {
+	for i, f := range w.frontends() {
+		whole := f.place != atNodePort && (f.place != atExternalIP || w.isSetAside(addr))
+		if whole && f.address == addr && w.isFirst(i) {
 			return true
 		}
 	}
 	return false
 }
 
-// isNodePortAddress reports whether node ports answer on the address: one of the host's
-// that is neither a loopback address nor a VIP (behaviors 20, 28), and that
-// --nodeport-addresses selects. A family without a prefix in the list is not restricted
-// (behavior 22).
+// isNamed reports whether some Service has ports of an address that is not one of the host's.
+func (w *World) isNamed(addr netip.Addr) bool {
+	return !w.isHosts(addr) && slices.ContainsFunc(w.frontends(), func(f frontend) bool { return f.place != atNodePort && f.address == addr })
+}
+
+// isNodePortAddress reports whether node ports answer on the address: one of the box's
+// that is no loopback address and no VIP (behaviours 20, 28), and that
+// --nodeport-addresses selects. A family without a prefix in the list is not
+// restricted (behaviour 22).
 func (w *World) isNodePortAddress(addr netip.Addr) bool {
-	if !w.isLocal(addr) || addr.IsLoopback() || w.isVIP(addr) {
+	if !w.isLocal(addr) || addr.IsLoopback() || w.isNamed(addr) {
 		return false
 	}
 	if w.Box.NodePortPrimary {

@@ -196,6 +196,9 @@ func generateBox(r *rand.Rand) Box {
 			prefixes("198.51.100.0/24", "2001:db8:198::/64", "192.0.3.0/24"),
 		})
 	}
+	if oneIn(r, 2) {
+		box.Pools = prefixes("198.51.100.4/30", "2001:db8:198::4/126")
+	}
 	return box
 }
 

@@ -118,6 +118,7 @@ func simplerBoxes(box *Box) []func(*Box) {
 	add(box.Zone != "", func(b *Box) { b.Zone = "" })
 	add(len(box.InternalSources) > 0, func(b *Box) { b.InternalSources = nil })
 	add(len(box.ExternalIPRanges) > 0, func(b *Box) { b.ExternalIPRanges = nil })
+	add(len(box.Pools) > 0, func(b *Box) { b.Pools = nil })
 	add(box.NodePortPrimary, func(b *Box) { b.NodePortPrimary = false })
 	add(len(box.NodePortAddresses) > 0, func(b *Box) { b.NodePortAddresses = nil })
 	add(box.NodelessRemote, func(b *Box) { b.NodelessRemote = false })

@@ -50,6 +50,7 @@ func (b Box) String() string {
 	flag(b.Zone != "", "--zone "+b.Zone)
 	flag(len(b.InternalSources) > 0, fmt.Sprint("--cluster-cidr ", b.InternalSources))
 	flag(len(b.ExternalIPRanges) > 0, fmt.Sprint("--external-ip-range ", b.ExternalIPRanges))
+	flag(len(b.Pools) > 0, fmt.Sprint("--load-balancer-pool ", b.Pools))
 	flag(b.NodePortPrimary, "--nodeport-addresses primary")
 	flag(len(b.NodePortAddresses) > 0, fmt.Sprint("--nodeport-addresses ", b.NodePortAddresses))
 	flag(b.NodelessRemote, "--nodeless-endpoints remote")

@@ -26,6 +26,7 @@ type Box struct {
 	ServiceRanges     []netip.Prefix
 	InternalSources   []netip.Prefix // --cluster-cidr
 	ExternalIPRanges  []netip.Prefix // --external-ip-range
+	Pools             []netip.Prefix // --load-balancer-pool
 	NodePortPrimary   bool           // --nodeport-addresses primary
 	NodePortAddresses []netip.Prefix // --nodeport-addresses CIDR,...
 

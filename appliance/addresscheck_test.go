@@ -1,0 +1,132 @@
+package appliance
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/appliance/node"
+	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/object"
+)
+
+func TestAddressCheck(t *testing.T) {
+	reads, failing := 0, error(nil)
+	cfg := &config.Config{}
+	check := &addressCheck{cfg: cfg, read: func() (node.Facts, error) {
+		reads++
+		return node.Facts{
+			Addresses: []node.Address{
+				{Prefix: netip.MustParsePrefix("192.0.2.1/24"), Interface: "eth0"},
+				{Prefix: netip.MustParsePrefix("198.51.100.7/32"), Interface: "lo"},
+			},
+			Gateways: []netip.Addr{netip.MustParseAddr("192.0.2.254")},
+		}, failing
+	}}
+	purpose := map[string]string{resolve.AnnotationHostAddress: "true"}
+	inRange := []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}
+	for _, c := range []struct {
+		addr        string
+		annotations map[string]string
+		ranges      []netip.Prefix
+		want        string
+	}{
+		{"192.0.2.1", nil, nil, "it is an address of this host, on eth0"},
+		{"192.0.2.254", nil, nil, "it is a gateway of this host"},
+		{"192.0.2.1", purpose, nil, ""},
+		{"198.51.100.7", nil, nil, ""}, // that is how a VIP is bound
+		{"203.0.113.9", nil, inRange, ""},
+		{"198.51.100.9", nil, inRange, "it is in no --external-ip-range [203.0.113.0/24]"},
+		{"192.0.2.1", purpose, inRange, "it is in no --external-ip-range"},
+	} {
+		if cfg.ExternalIPRanges.Prefixes = c.ranges; len(c.ranges) > 0 {
+			check.facts.ExternalIPRanges = c.ranges // as if it had been started with them
+		}
+		svc := &object.Service{Metadata: object.ObjectMeta{Annotations: c.annotations}}
+		err := check.external(svc, netip.MustParseAddr(c.addr))
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want)) {
+			t.Errorf("%s: %v, want %q", c.addr, err, c.want)
+		}
+	}
+	if reads > 2 {
+		t.Errorf("looked %d times", reads)
+	}
+	cfg.ExternalIPRanges.Prefixes, failing, check.at = nil, errors.New("no netlink"), time.Time{}
+	if err := check.external(&object.Service{}, netip.MustParseAddr("192.0.2.1")); err != nil {
+		t.Errorf("refused without knowing: %v", err)
+	}
+}
+
+// What the box's networks and its resolvers are is not taken by a client of the API either, nor
+// given to anybody.
+func TestAddressesThatAreNotGiven(t *testing.T) {
+	cfg := config.Default()
+	cfg.DNSUpstreams = []netip.AddrPort{netip.MustParseAddrPort("192.0.2.53:53"), netip.MustParseAddrPort("198.51.100.53:53")}
+	cfg.ServiceClusterIPRanges = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("10.0.0.0/24")}
+	cfg.LoadBalancerPools = []config.AddrRange{{First: netip.MustParseAddr("198.51.100.50"), Last: netip.MustParseAddr("198.51.100.60")}}
+	check := &addressCheck{cfg: &cfg, read: func() (node.Facts, error) {
+		return node.Facts{Addresses: []node.Address{
+			{Prefix: netip.MustParsePrefix("192.0.2.1/24"), Interface: "eth0"},
+			{Prefix: netip.MustParsePrefix("10.96.5.1/24"), Interface: "eth1"},
+			{Prefix: netip.MustParsePrefix("10.0.0.1/8"), Interface: "eth2"},
+			{Prefix: netip.MustParsePrefix("192.0.2.128/31"), Interface: "eth3"},
+		}, Connected: []netip.Prefix{netip.MustParsePrefix("10.96.7.0/24"), netip.MustParsePrefix("10.96.0.0/16")}}, nil
+	}}
+	for addr, want := range map[string]string{
+		"192.0.2.255":     "it is a multicast, broadcast or reserved address",
+		"239.1.2.3":       "it is a multicast, broadcast or reserved address",
+		"250.1.2.3":       "it is a multicast, broadcast or reserved address",
+		"192.0.2.129":     "", // of two addresses none is for broadcasts
+		"10.96.9.9":       "it lies in the service range 10.96.0.0/16",
+		"192.0.2.53":      "it is a resolver of this host",
+		"198.51.100.53":   "", // set aside
+		"203.0.113.53":    "",
+		"255.255.255.255": "it is a multicast, broadcast or reserved address",
+	} {
+		err := check.external(&object.Service{}, netip.MustParseAddr(addr))
+		if want == "" && err != nil || want != "" && (err == nil || !strings.HasPrefix(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", addr, err, want)
+		}
+	}
+	for addr, want := range map[string]string{
+		"192.0.2.255": "a broadcast address of this host", "192.0.2.1": "an address of this host, on eth0", "192.0.2.2": "",
+	} {
+		if got := check.reserved(nil, netip.MustParseAddr(addr)); got != want {
+			t.Errorf("%s is reserved: %q, want %q", addr, got, want)
+		}
+	}
+	endpoint := netip.MustParseAddr("10.0.0.9")
+	for addr, want := range map[string]bool{
+		"10.96.5.9": true, "10.96.7.9": true, "10.96.8.9": false, // the networks in the range, but not the one over it
+		"10.0.0.8": false, "10.0.0.9": true,
+	} {
+		a := netip.MustParseAddr(addr)
+		if got := check.onNetwork(a, func() bool { return a == endpoint }); got != want {
+			t.Errorf("%s is passed over: %v, want %v", addr, got, want)
+		}
+	}
+	facts, err := check.read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var problems []string
+	for _, p := range cfg.OverlapProblems(&facts, nil) {
+		if p.Warning || p.Reason != manifest.ReasonHost {
+			t.Errorf("%+v is no error of the host", p)
+		}
+		what, _, _ := strings.Cut(p.Message, ":")
+		problems = append(problems, what)
+	}
+	want := []string{
+		"the service range 10.96.0.0/16 overlaps 10.96.5.1/24 on eth1", "the service range 10.96.0.0/16 overlaps 10.0.0.1/8 on eth2",
+		"the service range 10.96.0.0/16 overlaps the connected network 10.96.7.0/24", "the service range 10.0.0.0/24 overlaps 10.0.0.1/8 on eth2",
+	}
+	if !slices.Equal(problems, want) {
+		t.Errorf("problems\n%s\nwant\n%s", strings.Join(problems, "\n"), strings.Join(want, "\n"))
+	}
+}

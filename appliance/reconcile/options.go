@@ -1,0 +1,67 @@
+package reconcile
+
+import (
+	"log/slog"
+	"time"
+
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/checkup"
+	"svcctl.io/svcctl/appliance/node"
+	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/nft/kernel"
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/watch"
+)
+
+// Options are what a Loop is made of.
+type Options struct {
+	Store  *store.Store
+	Kernel Kernel
+	Log    *slog.Logger
+	// Clock tells the time; nil: time.Now.
+	Clock func() time.Time
+	// Host derives from the facts of the host what to plan for.
+	Host func(*node.Facts) Host
+	// Watching says that there are manifest directories: nothing is applied before they were read.
+	Watching bool
+
+	// Controllers run in each step. Cluster runs as soon as anything is known, Endpoints once
+	// everything was read.
+	Cluster   interface{ Sync(*node.Facts) error }
+	Endpoints Endpoints
+	Parts     []Part
+	Removals  *RemovalGuard
+	Orphans   *Orphans // nil: there are none
+	Addresses Addresses
+	// HostProblems are those of the host's networks with the configuration.
+	HostProblems func(*node.Facts) []manifest.Problem
+	// DataDir is named in problems.
+	DataDir   string
+	Publisher *Publisher
+	Watchdog  *Watchdog
+	// NodePorts is the range of node ports: programs that listen in it are looked at together.
+	NodePorts PortRange
+
+	// HoldSentinel keeps established connections translated through a foreign flush
+	// (kernel.Conn.HoldSentinel).
+	HoldSentinel func() error
+	// OnReady is called once, when the first step has succeeded.
+	OnReady func()
+}
+
+// Endpoints is the controller of generated EndpointSlices.
+type Endpoints interface {
+	Sync() error
+	Problems() []resolve.Problem
+}
+
+// Inputs are the channels the loop listens to.
+type Inputs struct {
+	Snapshots <-chan *watch.Snapshot
+	Facts     <-chan node.Facts
+	Changes   <-chan kernel.Change
+	Barriers  <-chan chan struct{}      // closed once all snapshots before it are in the store
+	Releases  <-chan chan wire.Released // get what was held and was let go
+	Findings  <-chan []checkup.Finding
+}

@@ -1,0 +1,106 @@
+package reconcile
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"svcctl.io/svcctl/api/rest"
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/appliance/control"
+	"svcctl.io/svcctl/appliance/metrics"
+	"svcctl.io/svcctl/appliance/node"
+	"svcctl.io/svcctl/nft/nfttest/fake"
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/object"
+)
+
+// rig is a loop on a store in memory and a kernel that is none; the test plays the
+// watcher and the host.
+type rig struct {
+	*Loop
+	t        testing.TB
+	cfg      config.Config
+	store    *store.Store
+	metrics  *metrics.Metrics
+	board    *Board
+	removals *RemovalGuard
+	hosts    *control.HostAddresses
+	kernel   *fake.Kernel
+	engine   *engine.Memory
+	files    map[string]*manifest.File
+	ready    int
+	held     int // how often the sentinel was held
+	clock    time.Time
+	logged   strings.Builder
+	// configure, unless nil, changes the configuration before each start.
+	configure func(*config.Config)
+}
+
+func newRig(t testing.TB) *rig {
+	r := &rig{t: t, kernel: fake.New(), engine: engine.NewMemory(), files: map[string]*manifest.File{}}
+	r.clock = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	r.start()
+	return r
+}
+
+// start is a new process on the same store and kernel.
+func (r *rig) start() {
+	r.t.Helper()
+	r.cfg = config.Default()
+	r.cfg.NodeName, r.cfg.Manifests = "gw1", []string{"manifests"}
+	if r.configure != nil {
+		r.configure(&r.cfg)
+	}
+	r.engine = r.engine.Reopen()
+	r.removals = NewRemovalGuard(false)
+	storeConfig := r.cfg.Store()
+	storeConfig.Hold = func(removals store.Removals) func(string) store.Decision { return r.removals.Hold(removals, r.clock) }
+	storeConfig.Merge = func(live, document object.Object) (object.Object, error) {
+		return rest.MergeFile(live, document, r.clock)
+	}
+	objects, err := store.Open(r.engine, storeConfig)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	log := slog.New(slog.NewTextHandler(&r.logged, nil))
+	r.store, r.metrics = objects, metrics.New("test")
+	r.board = NewBoard(objects.Revisions, func(context.Context) error { return nil }, nil, r.removals, wire.Status{Reason: "starting"})
+	orphans, err := FindOrphans(objects, r.kernel.Read, r.cfg.Box(nil), false, log)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.hosts = control.NewHostAddresses(r.cfg.IsSetAside, objects)
+	r.Loop = New(Options{
+		Store: objects, Kernel: r.kernel, Log: log, Clock: func() time.Time { return r.clock }, Watching: true,
+		Host: func(facts *node.Facts) Host {
+			return Host{Facts: facts, Box: r.cfg.Box(facts), Resolve: r.cfg.ResolveFacts(facts, r.hosts.IsVIP), Loopback: r.cfg.LoopbackAddresses(facts)}
+		},
+		Cluster:      control.NewClusterObjects(r.cfg.ClusterObjects(), objects, r.hosts),
+		Endpoints:    control.NewEndpoints(r.cfg.EndpointsFacts(), objects),
+		Removals:     r.removals,
+		Orphans:      orphans,
+		Addresses:    r.hosts,
+		HostProblems: func(facts *node.Facts) []manifest.Problem { return r.cfg.OverlapProblems(facts, r.hosts.IsVIP) },
+		DataDir:      r.cfg.DataDir,
+		Publisher: &Publisher{
+			Board: r.board, Metrics: r.metrics, Dirs: r.cfg.Manifests, Status: wire.Status{Reason: "starting"},
+			Reporter: &Reporter{Log: log, Where: objects.Location},
+		},
+		Watchdog:     NewWatchdog(WatchdogOptions{Calls: &SlowCalls{}, Log: log}),
+		HoldSentinel: func() error { r.held++; return nil },
+		OnReady:      func() { r.ready++ },
+	})
+	r.planner.occupied = nil
+}
+
+// watch gives the loop another watchdog.
+func (r *rig) watch(w *Watchdog) {
+	r.opts.Watchdog = w
+	r.planner.progress = w.moved
+}

@@ -1,0 +1,135 @@
+package resolve
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"svcctl.io/svcctl/nft"
+)
+
+// Range is the addresses from First to Last.
+type Range struct{ First, Last netip.Addr }
+
+// vips are a Service's addresses in one family.
+type vips struct {
+	cluster  netip.Addr
+	balancer []netip.Addr
+	external []netip.Addr
+	// withoutClusterIP says that the cluster IP is not served.
+	withoutClusterIP bool
+}
+
+type addresses map[nft.Family]*vips
+
+func (a addresses) of(f nft.Family) *vips {
+	if a[f] == nil {
+		a[f] = &vips{}
+	}
+	return a[f]
+}
+
+// addresses collects the Service's own addresses. A family is served where the
+// Service has a cluster IP of it.
+func (r *resolver) addresses() addresses {
+	all := addresses{}
+	for i, s := range r.Service.Spec.ClusterIPs {
+		if a, ok := parseAddr(s); ok {
+			v := all.of(familyOf(a))
+			v.cluster, v.withoutClusterIP = a, !r.mayServe(fmt.Sprintf("spec.clusterIPs[%d]", i), a)
+		}
+	}
+	if r.Service.Spec.Type == "LoadBalancer" {
+		for i, in := range r.Service.Status.LoadBalancer.Ingress {
+			a, ok := parseAddr(in.IP)
+			if ok && (in.IPMode == nil || *in.IPMode == "VIP") && r.mayServe(fmt.Sprintf("status.loadBalancer.ingress[%d].ip", i), a) {
+				v := all.of(familyOf(a))
+				v.balancer = append(v.balancer, a)
+			}
+		}
+	}
+	for i, s := range r.Service.Spec.ExternalIPs {
+		field := fmt.Sprintf("spec.externalIPs[%d]", i)
+		a, ok := parseAddr(s)
+		if !ok {
+			continue // refused by validation
+		}
+		if reason, why := r.facts.ExternalIPRefusal(a); reason != "" {
+			r.refuse(field, reason, "%s is not served: %s", a, why)
+			continue
+		}
+		if !r.mayServe(field, a) {
+			continue
+		}
+		v := all.of(familyOf(a))
+		if !v.cluster.IsValid() {
+			r.warn(r.ref, field, "FamilyNotServed",
+				"the Service has no cluster IP of the family of %s, so that address is not served; add the family to spec.ipFamilies", a)
+		}
+		if !slices.Contains(v.external, a) && !slices.Contains(v.balancer, a) {
+			v.external = append(v.external, a)
+		}
+	}
+	return all
+}
+
+// AnnotationHostAddress lets a Service have an address of the host itself, for who
+// knows that nothing else is to be reached there.
+const AnnotationHostAddress = "svcctl.io/allow-host-address"
+
+// mayServe refuses addresses that are the host's own.
+func (r *resolver) mayServe(field string, a netip.Addr) bool {
+	what, is := r.facts.Host[a]
+	if !is || r.Service.Metadata.Annotations[AnnotationHostAddress] == "true" {
+		return true
+	}
+	r.refuse(field, "HostAddress", "%s is %s and is not served; choose another address, or annotate the Service with %s: \"true\"", a, what, AnnotationHostAddress)
+	return false
+}
+
+// ExternalIPRefusal says why no Service may have an address as an external IP, as far as the
+// configuration and the host's networks decide it. The reason is one word; it is empty when
+// nothing speaks against the address.
+func (f *Facts) ExternalIPRefusal(a netip.Addr) (reason, why string) {
+	contains := func(p netip.Prefix) bool { return p.Contains(a) }
+	if f.NoExternalIPs {
+		return "OutsideExternalIPRange", "--external-ip-range is none, which allows no externalIPs: name the range that it lies in there"
+	}
+	if len(f.ExternalIPRanges) > 0 && !slices.ContainsFunc(f.ExternalIPRanges, contains) {
+		return "OutsideExternalIPRange", fmt.Sprintf("it is in no --external-ip-range %v: choose one that is", f.ExternalIPRanges)
+	}
+	if i := slices.IndexFunc(f.ServiceRanges, contains); i >= 0 {
+		return "ServiceRange", fmt.Sprintf("it lies in the service range %s, which is for cluster IPs: choose an address outside of it", f.ServiceRanges[i])
+	}
+	if f.isNoHost(a) {
+		return "NotUnicast", "it is a multicast, broadcast or reserved address: choose a unicast one"
+	}
+	return "", ""
+}
+
+// isSetAside reports whether the operator has set an address aside for Services, which then
+// have all of its ports.
+func (f *Facts) isSetAside(a netip.Addr) bool {
+	return slices.ContainsFunc(f.ExternalIPRanges, func(p netip.Prefix) bool { return p.Contains(a) }) ||
+		slices.ContainsFunc(f.Pools, func(r Range) bool { return r.First.BitLen() == a.BitLen() && !a.Less(r.First) && !r.Last.Less(a) })
+}
+
+// reserved4 is class E (RFC 1112, section 4) with the limited broadcast address.
+var reserved4 = netip.MustParsePrefix("240.0.0.0/4")
+
+// isNoHost reports whether an address is one that no single host can have.
+func (f *Facts) isNoHost(a netip.Addr) bool {
+	return a.IsMulticast() || reserved4.Contains(a) || f.Broadcast[a]
+}
+
+func parseAddr(s string) (netip.Addr, bool) {
+	a, err := netip.ParseAddr(s)
+	return a, err == nil && a.Zone() == ""
+}
+
+func familyOf(a netip.Addr) nft.Family {
+	if a.Is4() {
+		return nft.IPv4
+	}
+	return nft.IPv6
+}

@@ -1,0 +1,106 @@
+package store
+
+import (
+	"net/netip"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// Since says for how long a Service has been what it is, in revisions, which are never used
+// twice: whole seconds cannot tell apart what came within one.
+type Since struct {
+	created uint64
+	// asked has the ports on load balancer IPs and external IPs that the Service asked for
+	// later than at its creation, as "TCP 203.0.113.1:80".
+	asked map[string]uint64
+}
+
+// SinceCreation is the age of a Service that asked for everything when it was created.
+func SinceCreation(revision uint64) Since { return Since{created: revision} }
+
+// Of is the revision at which the Service first asked for a port on a load balancer IP or an
+// external IP. For everything else it is the revision of its creation.
+func (s Since) Of(protocol string, at netip.AddrPort) uint64 {
+	if s.asked != nil && at.Addr().IsValid() {
+		if revision, is := s.asked[askKey(protocol, at)]; is {
+			return revision
+		}
+	}
+	return s.created
+}
+
+func askKey(protocol string, at netip.AddrPort) string { return protocol + " " + at.String() }
+
+// Since gives the age of a Service, "namespace/name", and of what it asks for.
+func (s *Store) Since(key string) Since {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if r := s.records[serviceRef(key)]; r != nil {
+		return r.since()
+	}
+	return Since{}
+}
+
+// since is the age of a record. One that was written before revisions of creation were kept
+// has the creation time, as revisions are made of it.
+func (r *record) since() Since {
+	created := r.created
+	if at := createdAt(r.object); created == 0 && !at.IsZero() {
+		created = uint64(max(0, at.Unix())) << revisionShift
+	}
+	return Since{created, r.asked}
+}
+
+// sinceNow is the age of the version that a change makes.
+func (c *change) sinceNow() Since {
+	var before Since
+	had := map[string]bool{}
+	if old := c.before(); old != nil {
+		before = old.since()
+		if svc, isService := old.object.(*object.Service); isService {
+			for at, protocol := range asks(svc) {
+				had[askKey(protocol, at)] = true
+			}
+		}
+	} else {
+		before.created = c.revision
+	}
+	now := Since{created: before.created}
+	svc, isService := c.next.(*object.Service)
+	if !isService || c.before() == nil {
+		return now
+	}
+	for at, protocol := range asks(svc) {
+		key, revision := askKey(protocol, at), c.revision
+		if had[key] {
+			revision = before.Of(protocol, at)
+		}
+		if revision == now.created {
+			continue
+		}
+		if now.asked == nil {
+			now.asked = map[string]uint64{}
+		}
+		now.asked[key] = revision
+	}
+	return now
+}
+
+// asks goes through the ports that a Service asks for on load balancer IPs and external IPs.
+func asks(svc *object.Service) func(yield func(at netip.AddrPort, protocol string) bool) {
+	return func(yield func(netip.AddrPort, string) bool) {
+		addrs := externalIPs(svc)
+		for _, ingress := range svc.Status.LoadBalancer.Ingress {
+			if addr, err := netip.ParseAddr(ingress.IP); err == nil {
+				addrs = append(addrs, addr)
+			}
+		}
+		for _, addr := range addrs {
+			for _, port := range portsOf(svc) {
+				if !yield(netip.AddrPortFrom(addr, port.Number), port.Protocol) {
+					return
+				}
+			}
+		}
+	}
+}
