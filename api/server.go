@@ -59,9 +59,10 @@ type Config struct {
 	// Objects answers /, what is below /api, /apis and /openapi, and /svcctl/v1/apply, for users
 	// that may at least read; when it is nil, nothing is there.
 	Objects http.Handler
-	// Journal gives the newest changes of objects, at most limit of them, the oldest first;
-	// when it is nil, nobody is told. It may be called concurrently.
-	Journal func(limit int) ([]wire.JournalEntry, error)
+	// Journal gives the newest changes of objects, at most limit of them, the oldest first,
+	// those of Events left out unless they are wanted; when it is nil, nobody is told. It may be
+	// called concurrently.
+	Journal func(limit int, withEvents bool) ([]wire.JournalEntry, error)
 	// Allocations tells the ranges and who holds what of them, and puts right what does not
 	// agree with the Services if it is told to; when it is nil, nobody is told. It may be
 	// called concurrently.

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/object"
 )
 
 func TestJournal(t *testing.T) {
@@ -19,9 +20,17 @@ func TestJournal(t *testing.T) {
 	r.step()
 	r.write("web.yaml", "")
 	r.step()
+	// What is told about problems does not hide what was done.
+	for i := range 5 {
+		r.client(store.Write{Object: &object.Event{
+			TypeMeta:       object.TypeMeta{Kind: object.KindEvent, APIVersion: "v1"},
+			Metadata:       object.ObjectMeta{Name: fmt.Sprintf("web.%d", i), Namespace: "default"},
+			InvolvedObject: object.ObjectReference{Kind: "Service", Namespace: "default", Name: "web"},
+		}, Create: true})
+	}
 	read := func(limit int) string {
 		t.Helper()
-		entries, err := journal(r.store)(limit)
+		entries, err := journal(r.store)(limit, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -50,6 +59,9 @@ test ConfigMap default/mine by root
 	}
 	if got := sortedWithin(read(3), last); got != last {
 		t.Errorf("its last three entries are\n%s\nwant\n%s", got, last)
+	}
+	if entries, err := journal(r.store)(4, true); err != nil || len(entries) != 4 || entries[3].Kind != object.KindEvent || entries[3].Name != "web.4" {
+		t.Errorf("with Events, the last four are %+v, %v", entries, err)
 	}
 }
 

@@ -235,6 +235,10 @@ func failure(code int, body []byte) error {
 // Place is where the appliance is: the path of its socket, or its URL.
 func (c *Client) Place() string { return c.place }
 
+// Remote reports whether the appliance is reached over TLS rather than by its socket, so that
+// it may be on another machine.
+func (c *Client) Remote() bool { return strings.Contains(c.place, "://") }
+
 // Allocations asks for the ranges and who holds what of them.
 func (c *Client) Allocations(ctx context.Context) (*wire.Allocations, error) {
 	var a wire.Allocations

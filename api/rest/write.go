@@ -179,7 +179,7 @@ func (s *Server) planUpdate(wr *writing, live object.Object, owner store.Owner) 
 		return plan{}, err
 	}
 	by := wr.by(s.now(), before.content)
-	if wr.applied != nil && !going(live) && fields.Settled(before.content, wr.applied, by) {
+	if wr.applied != nil && !wr.options.asFile && !going(live) && fields.Settled(before.content, wr.applied, by) {
 		return plan{unchanged: before.object}, nil
 	}
 	written, err := wr.edit(before.content)
@@ -194,12 +194,22 @@ func (s *Server) planUpdate(wr *writing, live object.Object, owner store.Owner) 
 		return plan{}, err
 	}
 	keepSystemFields(o.GetMeta(), live.GetMeta())
-	before.file.keep(o.GetMeta(), before.object.GetMeta())
+	if !wr.options.asFile {
+		before.file.keep(o.GetMeta(), before.object.GetMeta())
+	}
+	if service, ok := o.(*object.Service); ok && wr.options.asFile {
+		old := live.(*object.Service)
+		if service.NeedsNodePort() && old.NeedsNodePort() {
+			object.KeepNodePorts(service, old) // as the store does for a file
+		}
+	}
 	if service, ok := o.(*object.Service); ok && r.subresource == "" {
 		object.PatchFromOld(service, live.(*object.Service))
 	}
-	if err := before.file.check(r, before.content, o, by); err != nil {
-		return plan{}, err
+	if !wr.options.asFile {
+		if err := before.file.check(r, before.content, o, by); err != nil {
+			return plan{}, err
+		}
 	}
 	if !going(live) && before.same(o) {
 		return plan{unchanged: before.object}, nil

@@ -76,7 +76,7 @@ func (d *document) labels() map[string]string {
 // filesOptions are -f and what belongs to it.
 func filesOptions(what string) []*option {
 	return []*option{
-		{name: "filename", letter: "f", arg: "FILE|DIR", group: groupWhich,
+		{name: "filename", letter: "f", arg: "FILE|DIR", group: groupWhich, repeats: true,
 			usage: what + ": YAML or JSON, the *.yaml, *.yml and *.json of a directory, or - for stdin; repeatable"},
 		{name: "recursive", letter: "R", group: groupWhich, def: "true", usage: "read the directories in a directory too"},
 	}

@@ -7,7 +7,7 @@ import (
 )
 
 func (p *program) planVerb() *verb {
-	files := &option{name: "filename", letter: "f", arg: "FILE|DIR", group: "What to plan",
+	files := &option{name: "filename", letter: "f", arg: "FILE|DIR", group: "What to plan", repeats: true,
 		usage: "manifest, directory of manifests, or - for stdin; repeatable. Without it: the directories of --manifests"}
 	return &verb{
 		name:    "plan",
