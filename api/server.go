@@ -67,6 +67,10 @@ type Config struct {
 	// agree with the Services if it is told to; when it is nil, nobody is told. It may be
 	// called concurrently.
 	Allocations func(repair bool) wire.Allocations
+	// Service tells what the appliance makes of a Service, and Setup where it has what is its
+	// own; when they are nil, nobody is told. They may be called concurrently.
+	Service func(namespace, name string) wire.ServiceState
+	Setup   func() wire.Setup
 	// TLS is how the API is served over TCP; nil: it is not.
 	TLS *TLS
 }
@@ -165,6 +169,12 @@ func (s *Server) Handler() http.Handler {
 	if s.cfg.Allocations != nil {
 		reader("/svcctl/v1/alloc", get(s.alloc))
 		admin("/svcctl/v1/alloc/repair", http.HandlerFunc(s.repair))
+	}
+	if s.cfg.Service != nil {
+		reader("/svcctl/v1/service", get(s.service))
+	}
+	if s.cfg.Setup != nil {
+		reader("/svcctl/v1/setup", get(s.setup))
 	}
 	reader("/svcctl/v1/endpoint", get(s.endpoint))
 	reader("/svcctl/v1/token", http.HandlerFunc(s.token))

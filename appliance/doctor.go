@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"svcctl.io/svcctl/appliance/checkup"
 	"svcctl.io/svcctl/nft/kernel"
@@ -25,6 +26,9 @@ func Doctor(_ context.Context, cfg Config, serving bool) []Finding {
 		findings = append(findings, Finding{Check: "settings", Level: checkup.Warning, Message: err.Error(), Advice: "run it as root"})
 	}
 	findings = append(findings, checkup.Examine(&facts)...)
+	if cfg.TLSCert != "" {
+		findings = append(findings, certificateOffline(cfg.TLSCert, cfg.TLSKey, time.Now()))
+	}
 	findings = append(findings, dataFinding(cfg.DataDir, serving))
 	for _, dir := range cfg.Manifests {
 		findings = append(findings, manifestsFinding(dir))

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"svcctl.io/svcctl/api/auth"
 	"svcctl.io/svcctl/appliance/checkup"
 	"svcctl.io/svcctl/store/manifest"
 )
@@ -20,7 +21,7 @@ const checkupEvery = 10 * time.Second
 
 // watchHost looks at the host again and again. What is wrong with it is sent when it
 // changes.
-func (a *assembly) watchHost(ctx context.Context, out chan<- []checkup.Finding) error {
+func (a *assembly) watchHost(ctx context.Context, out chan<- []checkup.Finding, validity func() auth.Validity) error {
 	tick := time.NewTicker(checkupEvery)
 	defer tick.Stop()
 	var before []checkup.Finding
@@ -33,7 +34,11 @@ func (a *assembly) watchHost(ctx context.Context, out chan<- []checkup.Finding) 
 		failed = err != nil
 		c := facts.Conntrack
 		a.metrics.Conntrack(c.Entries, c.Max, c.InsertFailed, c.Dropped)
-		now := slices.DeleteFunc(checkup.Examine(&facts), func(f checkup.Finding) bool { return f.Level == checkup.OK })
+		findings := checkup.Examine(&facts)
+		if validity != nil {
+			findings = append(findings, certificateFinding(validity(), time.Now()))
+		}
+		now := slices.DeleteFunc(findings, func(f checkup.Finding) bool { return f.Level == checkup.OK })
 		if !slices.Equal(now, before) {
 			before = now
 			select {
@@ -49,12 +54,19 @@ func (a *assembly) watchHost(ctx context.Context, out chan<- []checkup.Finding) 
 	}
 }
 
+// reasonCertificate is the reason of problems with the certificate of the API.
+const reasonCertificate = "Certificate"
+
 // hostProblems are the findings as the status tells them. What is accepted is in force all
-// the same, so none of them is an error.
+// the same, so none of the host's is an error; a certificate that clients refuse is one.
 func hostProblems(findings []checkup.Finding) []manifest.Problem {
 	var problems []manifest.Problem
 	for _, f := range findings {
-		problems = append(problems, manifest.Problem{Reason: reasonHost, Message: f.String(), Warning: true})
+		p := manifest.Problem{Reason: reasonHost, Message: f.String(), Warning: true}
+		if f.Check == checkCertificate {
+			p.Reason, p.Warning = reasonCertificate, f.Level != checkup.Error
+		}
+		problems = append(problems, p)
 	}
 	return problems
 }

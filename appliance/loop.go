@@ -14,6 +14,7 @@ import (
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/kernel"
 	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/watch"
 )
 
@@ -187,6 +188,8 @@ func (l *loop) step() {
 	if err == nil && l.tampered {
 		err = l.fight.away()
 	}
+	l.status.RulesAway = l.tampered
+	l.state.keep(l.unstored())
 	l.state.publish(l.status, l.programmed, err)
 }
 
@@ -260,6 +263,14 @@ func (l *loop) syncFiles() error {
 		l.adopted, l.moved, l.planned = true, false, result.Revision
 	}
 	return nil
+}
+
+// unstored is what the files say, while that could not be stored.
+func (l *loop) unstored() manifest.Files {
+	if !l.unsynced {
+		return nil
+	}
+	return l.snapshot.Files
 }
 
 // plan brings the planner to the store's newest revision.

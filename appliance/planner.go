@@ -39,7 +39,7 @@ type planner struct {
 	progress func()
 
 	// What the kernel refuses is found with these, see quarantine.go.
-	granted map[string]grant   // what every Service has in the compiler
+	grants  *grants            // what every Service has in the compiler
 	pending map[string]grant   // what those had that changed since all was in the kernel
 	left    map[string]leftOut // those that the kernel refuses
 }
@@ -64,7 +64,7 @@ func newPlanner() *planner {
 		flows:    conntrack.NewLedger(),
 		problems: map[string][]resolve.Problem{},
 		sizes:    map[string]size{},
-		granted:  map[string]grant{},
+		grants:   newGrants(),
 		pending:  map[string]grant{},
 		left:     map[string]leftOut{},
 	}
@@ -74,6 +74,8 @@ func newPlanner() *planner {
 func (p *planner) anew() *planner {
 	n := newPlanner()
 	n.served, n.occupied, n.progress = p.served, p.occupied, p.progress
+	n.grants = p.grants // who asks has it already
+	n.grants.clear()
 	return n
 }
 
@@ -91,6 +93,7 @@ func (p *planner) adopt(have nft.Ruleset, box nft.Box, facts resolve.Facts, objs
 // place notes the box that is planned for from now on.
 func (p *planner) place(box nft.Box, facts resolve.Facts) {
 	p.box, p.facts = box, facts
+	p.grants.place(box)
 	if p.occupied != nil {
 		p.facts.Taken = p.taken
 	}
@@ -152,12 +155,9 @@ func (p *planner) resolve(objs objects, changed []string, box *nft.Box) map[stri
 		out, granted := &outputs[i], &grants[i]
 		ports[key], connections[key] = granted.ports, granted.connections
 		if _, changedBefore := p.pending[key]; !changedBefore {
-			p.pending[key] = p.granted[key]
+			p.pending[key] = p.grants.get(key)
 		}
-		p.granted[key] = grant{granted.ports, out.drain}
-		if len(granted.ports) == 0 {
-			delete(p.granted, key)
-		}
+		p.grants.set(key, grant{granted.ports, out.drain})
 		p.record(key, granted.ports, append(out.Problems, granted.conflicts...))
 		if p.served != nil {
 			p.served(key, out.Health, granted.ports)

@@ -64,7 +64,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 	closers.add(k.Close)
 
 	m := metrics.New(cfg.Version)
-	a := &assembly{cfg: cfg, log: log, store: objects, kernel: k, metrics: m, brake: brake, memory: memory, barriers: make(chan chan struct{}), releases: make(chan chan int)}
+	a := &assembly{cfg: cfg, log: log, grants: newGrants(), store: objects, kernel: k, metrics: m, brake: brake, memory: memory, barriers: make(chan chan struct{}), releases: make(chan chan int)}
 	if len(cfg.Manifests) > 0 {
 		if a.watcher, err = watch.New(watch.Config{Dirs: cfg.Manifests, LastGood: objects.LastGood(), Log: log}); err != nil {
 			return err
@@ -73,7 +73,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 	a.state = newPublished(objects.Revisions, a.rescan, a.release, a.firstStatus())
 	a.events = newRecorder(objects, cfg.NodeName, log)
 	a.events.gives = len(cfg.LoadBalancerPools) > 0
-	access, err := cfg.openAPI(objects, a.state, m, log, &closers)
+	access, err := cfg.openAPI(objects, a.state, m, log, a.grants, &closers)
 	if err != nil {
 		return err
 	}
@@ -135,6 +135,7 @@ type assembly struct {
 	state    *published
 	events   *recorder
 	brake    *brake
+	grants   *grants
 	memory   *memory // nil: it is not ours
 	barriers chan chan struct{}
 	releases chan chan int
@@ -170,7 +171,7 @@ func (a *assembly) serve(ctx context.Context, access *access, scrape net.Listene
 	}
 	host := make(chan []checkup.Finding)
 	in.host, in.beats = host, l.watchdog.beats
-	tasks.Go(func() error { return a.watchHost(ctx, host) })
+	tasks.Go(func() error { return a.watchHost(ctx, host, access.validity) })
 	tasks.Go(func() error { return l.watchdog.run(ctx) })
 	in.hosted = l.hosted.changed
 	tasks.Go(func() error { return l.hosted.run(ctx) })
@@ -201,7 +202,7 @@ func (a *assembly) serve(ctx context.Context, access *access, scrape net.Listene
 func (a *assembly) loop() *loop {
 	hosted := newListeners(a.log)
 	planner := newPlanner()
-	planner.served = hosted.record
+	planner.served, planner.grants = hosted.record, a.grants
 	planner.occupied = newOccupied(a.log)
 	dog := a.watchdog()
 	planner.progress = func() { dog.steps.Add(1) }

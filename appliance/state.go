@@ -1,11 +1,14 @@
 package appliance
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/object"
 )
 
 // published is what the loop tells everybody else: the newest status, and which
@@ -17,9 +20,10 @@ type published struct {
 
 	mu         sync.Mutex
 	status     wire.Status
-	failure    error         // why what was accepted is not in the kernel
-	programmed uint64        // every change up to this revision is in the kernel
-	changed    chan struct{} // closed when any of the above changes
+	unstored   manifest.Files // what the files say that could not be stored; nil: all is
+	failure    error          // why what was accepted is not in the kernel
+	programmed uint64         // every change up to this revision is in the kernel
+	changed    chan struct{}  // closed when any of the above changes
 }
 
 func newPublished(accepted func() (uint64, uint64), rescan func(context.Context) error, release func(context.Context) (int, error), first wire.Status) *published {
@@ -33,6 +37,34 @@ func (p *published) publish(s wire.Status, programmed uint64, failure error) {
 	p.status, p.programmed, p.failure = s, programmed, failure
 	close(p.changed)
 	p.changed = make(chan struct{})
+}
+
+// keep notes what could not be stored of the files, for who asks about it.
+func (p *published) keep(unstored manifest.Files) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.unstored = unstored
+}
+
+// notStored is where a file declares an object that could not be stored, if one does.
+func (p *published) notStored(ref object.Ref) *wire.NotStored {
+	p.mu.Lock()
+	files, failure := p.unstored, p.failure
+	p.mu.Unlock()
+	if failure == nil {
+		return nil
+	}
+	for _, f := range files {
+		for i := range f.Documents {
+			d := &f.Documents[i]
+			declared := object.RefOf(d.Object)
+			declared.Namespace = cmp.Or(declared.Namespace, "default")
+			if declared == ref {
+				return &wire.NotStored{File: f.Path, Line: d.Line, Why: failure.Error()}
+			}
+		}
+	}
+	return nil
 }
 
 // Status implements api.Backend.

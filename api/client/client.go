@@ -235,6 +235,24 @@ func failure(code int, body []byte) error {
 // Place is where the appliance is: the path of its socket, or its URL.
 func (c *Client) Place() string { return c.place }
 
+// Service asks what the appliance makes of a Service.
+func (c *Client) Service(ctx context.Context, namespace, name string) (*wire.ServiceState, error) {
+	var s wire.ServiceState
+	if err := c.get(ctx, "/svcctl/v1/service", url.Values{"namespace": {namespace}, "name": {name}}, callTimeout, &s); err != nil {
+		return nil, err
+	}
+	return &s, nil
+}
+
+// Setup asks where the appliance has what is its own.
+func (c *Client) Setup(ctx context.Context) (*wire.Setup, error) {
+	var s wire.Setup
+	if err := c.get(ctx, "/svcctl/v1/setup", nil, callTimeout, &s); err != nil {
+		return nil, err
+	}
+	return &s, nil
+}
+
 // Remote reports whether the appliance is reached over TLS rather than by its socket, so that
 // it may be on another machine.
 func (c *Client) Remote() bool { return strings.Contains(c.place, "://") }

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance"
 )
 
@@ -80,6 +82,39 @@ func TestHostileSettings(t *testing.T) {
 				t.Errorf("--%s %s: exit %d: %s", name, path, code, b.err.String())
 			}
 		}
+	}
+}
+
+// doctor asks the appliance on the socket where its data is, and what it knows of its certificate
+// and of addresses that nobody answers for.
+func TestDoctorAsks(t *testing.T) {
+	b := newBox(t)
+	var with appliance.Config
+	b.program.doctor = func(_ context.Context, cfg appliance.Config, serving bool) []appliance.Finding {
+		with = cfg
+		if !serving {
+			t.Error("nobody serves")
+		}
+		return nil
+	}
+	b.setup = wire.Setup{
+		DataDir: "/srv/svcctl", Manifests: []string{"/srv/m"},
+		Certificate: &wire.Certificate{File: "c.pem", Expires: noon, Problem: "the new certificate cannot be used", Advice: "renew it", Bad: true},
+		Unanswered:  []wire.Unanswered{{Address: "192.0.2.50", Interface: "eth0", Network: "192.0.2.0/24", Services: []string{"default/web"}}},
+	}
+	if code := b.run("doctor"); code != exitNo {
+		t.Errorf("exit %d: %s", code, b.err.String())
+	}
+	if with.DataDir != "/srv/svcctl" || len(with.Manifests) != 1 || with.Manifests[0] != "/srv/m" {
+		t.Errorf("it examines %q and %q", with.DataDir, with.Manifests)
+	}
+	for _, want := range []string{"the new certificate cannot be used", "renew it", "192.0.2.50 lies in the network 192.0.2.0/24 of eth0", "ip address add 192.0.2.50/32 dev eth0"} {
+		if !strings.Contains(strings.Join(strings.Fields(b.out.String()), " "), want) {
+			t.Errorf("no %q in %s", want, b.out.String())
+		}
+	}
+	if b.run("doctor", "--data-dir", "/elsewhere"); with.DataDir != "/elsewhere" {
+		t.Errorf("it examines %q", with.DataDir)
 	}
 }
 
