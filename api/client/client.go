@@ -55,12 +55,14 @@ type Client struct {
 	base  string // what paths are appended to
 	token string // sent with every request, "" for none
 	http  *http.Client
+
+	stoppedAfter time.Duration
 }
 
 // New is a Client of the appliance that serves on the unix socket at path.
 func New(path string) *Client {
 	dialer := net.Dialer{Timeout: dialTimeout}
-	return &Client{place: path, base: "http://svcctl", http: &http.Client{
+	return &Client{place: path, base: "http://svcctl", stoppedAfter: stoppedAfter, http: &http.Client{
 		Transport: &http.Transport{
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				return dialer.DialContext(ctx, "unix", path)
@@ -77,6 +79,9 @@ type UnreachableError struct {
 	// Socket is the path of the socket, or the URL of a remote appliance.
 	Socket string
 	Err    error
+	// After is how long the answer was waited for; 0 when that is not why.
+	After time.Duration
+	peer  peer // who listens there; zero when it is not known
 }
 
 // Error says what to do about it.
@@ -89,6 +94,9 @@ func (e *UnreachableError) Error() string {
 	}
 	if errors.Is(e.Err, fs.ErrNotExist) || errors.Is(e.Err, syscall.ECONNREFUSED) {
 		return fmt.Sprintf("cannot reach the appliance at %s: is `svcctl serve` running? Another place is given with --socket", e.Socket)
+	}
+	if errors.Is(e.Err, context.DeadlineExceeded) {
+		return e.silence()
 	}
 	return fmt.Sprintf("no answer from the appliance at %s: %v: its log may say why", e.Socket, e.Err)
 }
@@ -212,6 +220,15 @@ func (c *Client) strange(path string, err error) error {
 
 func (c *Client) unreachable(err error) error {
 	return &UnreachableError{Socket: c.place, Err: cause(err)}
+}
+
+// silent is the error of a request that got no answer for so long.
+func (c *Client) silent(err error, after time.Duration) error {
+	e := &UnreachableError{Socket: c.place, Err: cause(err)}
+	if errors.Is(err, context.DeadlineExceeded) && !c.Remote() {
+		e.After, e.peer = after, peerOf(c.place)
+	}
+	return e
 }
 
 // cause takes the made-up URL out of an error of net/http.

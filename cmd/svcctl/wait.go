@@ -93,7 +93,7 @@ func (p *program) runWait(ctx context.Context, v *verb, args []string) error {
 	}
 	_, err = c.Wait(ctx, cond, timeout)
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("not %s after %s, and no answer from %s: its log may say why", cond, timeout, c.Place())
+		return fmt.Errorf("not %s: %w", cond, err)
 	}
 	return err
 }
