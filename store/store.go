@@ -51,6 +51,7 @@ type Store struct {
 	files      manifest.Files
 	claims     map[object.Ref][]claim
 	notes      map[object.Ref][]note
+	foreign    foreigners
 	duplicates map[string][]manifest.Problem
 	troubled   map[string]struct{} // paths with problems of their own
 
@@ -76,6 +77,7 @@ func Open(engine Engine, cfg Config) (*Store, error) {
 		index:      newIndex(),
 		claims:     map[object.Ref][]claim{},
 		notes:      map[object.Ref][]note{},
+		foreign:    foreigners{},
 		duplicates: map[string][]manifest.Problem{},
 		troubled:   map[string]struct{}{},
 		changed:    make(chan struct{}, 1),
@@ -198,6 +200,7 @@ func (s *Store) hold(svc *object.Service) error {
 func (s *Store) setRecord(ref object.Ref, r *record) {
 	s.lists.touch(ref)
 	s.census.move(ref, s.records[ref], r)
+	s.foreign.move(ref, s.records[ref], r)
 	if old := s.records[ref]; old != nil {
 		s.index.remove(old)
 	}

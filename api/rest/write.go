@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 	"slices"
 	"time"
 
@@ -241,6 +242,10 @@ func (s *Server) newVersion(wr *writing, live, written map[string]any, by fields
 		replace(metadataIn(written), "managedFields", entries)
 		replace(written, "status", status)
 	} else {
+		if k.Name == object.KindService && !wr.replaces && written["status"] != nil && !reflect.DeepEqual(written["status"], live["status"]) {
+			wr.options.warnings.add("status: nothing of it is changed here, as in Kubernetes: what a controller writes goes to the subresource status; " +
+				"the addresses are given by the appliance, ask for others with spec.loadBalancerIP")
+		}
 		for _, name := range kept(k) {
 			replace(written, name, live[name])
 		}
