@@ -27,9 +27,12 @@ func (c *Config) controllers(objects *store.Store) *controllers {
 	})}
 }
 
-// sync brings what is made of Services and Pods up to the store's newest revision, in one
-// commit; when nothing changed there is none.
+// sync removes what has lost its owners, and brings what is made of Services and Pods up to the
+// store's newest revision, in one commit; when nothing changed there is none.
 func (c *controllers) sync() error {
+	if err := c.store.CollectGarbage(); err != nil {
+		return err
+	}
 	changes := c.store.Changes(c.seen)
 	looked := endpoints.Changes{Services: changes.Services, Pods: changes.Pods}
 	if changes.All {

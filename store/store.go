@@ -52,6 +52,7 @@ type Store struct {
 	claims     map[object.Ref][]claim
 	notes      map[object.Ref][]note
 	foreign    foreigners
+	dependents dependents
 	duplicates map[string][]manifest.Problem
 	troubled   map[string]struct{} // paths with problems of their own
 
@@ -78,6 +79,7 @@ func Open(engine Engine, cfg Config) (*Store, error) {
 		claims:     map[object.Ref][]claim{},
 		notes:      map[object.Ref][]note{},
 		foreign:    foreigners{},
+		dependents: newDependents(),
 		duplicates: map[string][]manifest.Problem{},
 		troubled:   map[string]struct{}{},
 		changed:    make(chan struct{}, 1),
@@ -201,6 +203,7 @@ func (s *Store) setRecord(ref object.Ref, r *record) {
 	s.lists.touch(ref)
 	s.census.move(ref, s.records[ref], r)
 	s.foreign.move(ref, s.records[ref], r)
+	s.dependents.move(ref, s.records[ref], r)
 	if old := s.records[ref]; old != nil {
 		s.index.remove(old)
 	}
