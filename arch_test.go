@@ -68,7 +68,7 @@ var edges = map[string][]string{
 	"appliance/relay":      {"appliance/listen"},
 	"appliance/resolve":    {"nft", "store/object"},
 	"appliance/sockets":    {},
-	"appliance/apiserver":  {"api", "api/auth", "api/rest", "api/wire", "appliance/config", "appliance/env", "appliance/metrics", "appliance/task", "store", "store/object"},
+	"appliance/apiserver":  {"api", "api/auth", "api/rest", "api/wire", "appliance/checkup", "appliance/config", "appliance/env", "appliance/metrics", "appliance/task", "store", "store/object"},
 	"appliance/config": {
 		"appliance/control", "appliance/dns", "appliance/endpoints", "appliance/logqueue", "appliance/node", "appliance/resolve", "nft", "store", "store/alloc", "store/manifest", "store/object",
 	},
@@ -82,7 +82,7 @@ var edges = map[string][]string{
 	},
 	"appliance/task": {},
 	"appliance": {
-		"api", "api/rest", "api/wire", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/reconcile", "appliance/resolve", "appliance/sockets", "appliance/task",
+		"api", "api/auth", "api/rest", "api/wire", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/reconcile", "appliance/resolve", "appliance/sockets", "appliance/task",
 		"nft", "nft/kernel", "store", "store/engine", "store/manifest", "store/object", "watch",
 	},
 	"appliance/bench":       {},               // benchmarks only

@@ -27,7 +27,7 @@ func (s *Server) journal(w http.ResponseWriter, r *http.Request) {
 		}
 		limit = n
 	}
-	entries, err := s.cfg.Journal(limit)
+	entries, err := s.cfg.Journal(limit, r.URL.Query().Get("events") == "true")
 	if err != nil {
 		fail(w, http.StatusInternalServerError, wire.ReasonInternalError, "the journal cannot be read: "+err.Error())
 		return

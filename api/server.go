@@ -59,13 +59,18 @@ type Config struct {
 	// Objects answers /, what is below /api, /apis and /openapi, and /svcctl/v1/apply, for users
 	// that may at least read; when it is nil, nothing is there.
 	Objects http.Handler
-	// Journal gives the newest changes of objects, at most limit of them, the oldest first;
-	// when it is nil, nobody is told. It may be called concurrently.
-	Journal func(limit int) ([]wire.JournalEntry, error)
+	// Journal gives the newest changes of objects, at most limit of them, the oldest first,
+	// those of Events left out unless they are wanted; when it is nil, nobody is told. It may be
+	// called concurrently.
+	Journal func(limit int, withEvents bool) ([]wire.JournalEntry, error)
 	// Allocations tells the ranges and who holds what of them, and puts right what does not
 	// agree with the Services if it is told to; when it is nil, nobody is told. It may be
 	// called concurrently.
 	Allocations func(repair bool) wire.Allocations
+	// Service tells what the appliance makes of a Service, and Setup where it has what is its
+	// own; when they are nil, nobody is told. They may be called concurrently.
+	Service func(namespace, name string) wire.ServiceState
+	Setup   func() wire.Setup
 	// TLS is how the API is served over TCP; nil: it is not.
 	TLS *TLS
 }
@@ -164,6 +169,12 @@ func (s *Server) Handler() http.Handler {
 	if s.cfg.Allocations != nil {
 		reader("/svcctl/v1/alloc", get(s.alloc))
 		admin("/svcctl/v1/alloc/repair", http.HandlerFunc(s.repair))
+	}
+	if s.cfg.Service != nil {
+		reader("/svcctl/v1/service", get(s.service))
+	}
+	if s.cfg.Setup != nil {
+		reader("/svcctl/v1/setup", get(s.setup))
 	}
 	reader("/svcctl/v1/endpoint", get(s.endpoint))
 	reader("/svcctl/v1/token", http.HandlerFunc(s.token))

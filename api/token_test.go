@@ -104,7 +104,7 @@ func TestEndpoint(t *testing.T) {
 
 func TestJournal(t *testing.T) {
 	asked := 0
-	s := serve(t, newBackend(), api.Config{Journal: func(limit int) ([]wire.JournalEntry, error) {
+	s := serve(t, newBackend(), api.Config{Journal: func(limit int, _ bool) ([]wire.JournalEntry, error) {
 		asked = limit
 		return []wire.JournalEntry{{Revision: 1, Verb: "create", Kind: "Service", Namespace: "default", Name: "web", User: "root"}, {Revision: 2}}, nil
 	}})
@@ -126,7 +126,7 @@ func TestReadersOfTheSocket(t *testing.T) {
 	needRoot(t, what)
 	far := serveTLS(t, newBackend(), api.Config{Objects: whoami})
 	s := serve(t, newBackend(), api.Config{
-		SocketReaders: true, SocketGroup: "4321", Objects: whoami, Journal: func(int) ([]wire.JournalEntry, error) { return nil, nil },
+		SocketReaders: true, SocketGroup: "4321", Objects: whoami, Journal: func(int, bool) ([]wire.JournalEntry, error) { return nil, nil },
 		TLS: &api.TLS{Tokens: far.tokens, Address: far.address},
 	})
 	openTo(t, filepath.Dir(filepath.Dir(s.socket)))

@@ -7,7 +7,9 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
+	"svcctl.io/svcctl/appliance/apiserver"
 	"svcctl.io/svcctl/appliance/checkup"
 	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/node"
@@ -29,6 +31,9 @@ func Doctor(_ context.Context, cfg config.Config, serving bool) []Finding {
 	}
 	findings = append(findings, checkup.Examine(&facts)...)
 	findings = append(findings, rangeFinding(&cfg))
+	if cfg.TLSCert != "" {
+		findings = append(findings, apiserver.CertificateOffline(cfg.TLSCert, cfg.TLSKey, time.Now()))
+	}
 	findings = append(findings, dataFinding(cfg.DataDir, serving, served))
 	for _, dir := range cfg.Manifests {
 		findings = append(findings, manifestsFinding(dir))

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"svcctl.io/svcctl/api/auth"
+	"svcctl.io/svcctl/appliance/apiserver"
 	"svcctl.io/svcctl/appliance/checkup"
 )
 
@@ -16,7 +18,7 @@ const checkupEvery = 10 * time.Second
 
 // watchHost looks at the host again and again. What is wrong with it is sent when it
 // changes.
-func (a *assembly) watchHost(ctx context.Context, out chan<- []checkup.Finding) error {
+func (a *assembly) watchHost(ctx context.Context, out chan<- []checkup.Finding, validity func() auth.Validity) error {
 	tick := time.NewTicker(checkupEvery)
 	defer tick.Stop()
 	var before []checkup.Finding
@@ -29,7 +31,11 @@ func (a *assembly) watchHost(ctx context.Context, out chan<- []checkup.Finding) 
 		failed = err != nil
 		c := facts.Conntrack
 		a.metrics.Conntrack(c.Entries, c.Max, c.InsertFailed, c.Dropped)
-		now := slices.DeleteFunc(checkup.Examine(&facts), func(f checkup.Finding) bool { return f.Level == checkup.OK })
+		findings := checkup.Examine(&facts)
+		if validity != nil {
+			findings = append(findings, apiserver.CertificateFinding(validity(), time.Now()))
+		}
+		now := slices.DeleteFunc(findings, func(f checkup.Finding) bool { return f.Level == checkup.OK })
 		if !slices.Equal(now, before) {
 			before = now
 			select {

@@ -1,12 +1,9 @@
 package appliance
 
 import (
+	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"slices"
 
 	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/control"
@@ -14,15 +11,16 @@ import (
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/watch"
 )
 
 // Plan writes the ruleset that a fresh appliance would program for the manifests of
-// these files and directories, in nft syntax, and returns what is wrong with them. It
+// these files and directories, or of stdin for "-", in nft syntax, and returns what is wrong with them. It
 // needs no privileges, no kernel and no running appliance, so the addresses of the box
 // are not known: node ports answer on the single addresses that cfg.NodePortAddresses
 // names.
-func Plan(cfg config.Config, paths []string, w io.Writer) ([]manifest.Problem, error) {
-	files, err := readManifests(paths)
+func Plan(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) ([]manifest.Problem, error) {
+	files, err := readManifests(paths, stdin)
 	if err != nil {
 		return nil, err
 	}
@@ -53,46 +51,33 @@ func Plan(cfg config.Config, paths []string, w io.Writer) ([]manifest.Problem, e
 	return problems, nil
 }
 
-// readManifests decodes every manifest file under the paths.
-func readManifests(paths []string) (map[string]*manifest.File, error) {
+// readManifests decodes every manifest at the paths, as serve would read them.
+func readManifests(paths []string, stdin io.Reader) (map[string]*manifest.File, error) {
 	files := map[string]*manifest.File{}
-	for _, path := range paths {
-		names, err := ManifestFiles(path, false)
-		if err != nil {
-			return nil, fmt.Errorf("read manifests: %w", err)
-		}
-		for _, name := range names {
-			data, err := os.ReadFile(name)
-			if err != nil {
-				return nil, fmt.Errorf("read manifests: %w", err)
-			}
+	once := watch.Once{Stdin: stdin}
+	err := once.Each(paths, func(name string, data []byte, refused *manifest.Problem) error {
+		if refused != nil {
+			files[name] = &manifest.File{Path: name, Err: refused}
+		} else {
 			files[name] = manifest.Decode(name, data, manifest.DefaultLimits())
 		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read manifests: %w", err)
 	}
 	return files, nil
 }
 
-// ManifestFiles lists a file, or what Run would read of a directory; when it is flat, of
-// none below it. A directory without manifests is an error.
-func ManifestFiles(path string, flat bool) ([]string, error) {
-	info, err := os.Stat(path)
-	if err != nil || !info.IsDir() {
-		return []string{path}, err
+// Manifests reads manifests once, as serve would read them.
+type Manifests = watch.Once
+
+// ReadFile reads a file that an operator named, of at most so many bytes; it refuses what is
+// no regular file, and never blocks on it.
+func ReadFile(path string, most int) ([]byte, error) {
+	data, err := watch.ReadFile(path, most)
+	if refused, is := errors.AsType[*watch.RefusedError](err); is {
+		return nil, fmt.Errorf("%s: %w", path, refused)
 	}
-	var names []string
-	err = filepath.WalkDir(path, func(name string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && name != path && (flat || d.Name()[0] == '.'):
-			return filepath.SkipDir
-		case !d.IsDir() && d.Name()[0] != '.' && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)):
-			names = append(names, name)
-		}
-		return nil
-	})
-	if err == nil && len(names) == 0 {
-		err = fmt.Errorf("%s has no *.yaml, *.yml or *.json file", path)
-	}
-	return names, err
+	return data, err
 }

@@ -79,7 +79,7 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 
 	m := metrics.New(cfg.Version)
 	m.LogDropped(cfg.LogQueue.Dropped)
-	a := &assembly{cfg: cfg, log: log, store: objects, kernel: k, metrics: m, removals: removals, orphans: orphans, hosts: addresses.hosts, memory: memory, calls: calls, barriers: make(chan chan struct{}), releases: make(chan chan wire.Released)}
+	a := &assembly{cfg: cfg, log: log, grants: reconcile.NewGrants(), store: objects, kernel: k, metrics: m, removals: removals, orphans: orphans, hosts: addresses.hosts, memory: memory, calls: calls, barriers: make(chan chan struct{}), releases: make(chan chan wire.Released)}
 	if len(cfg.Manifests) > 0 {
 		if a.watcher, err = watch.New(watch.Config{Dirs: cfg.Manifests, LastGood: objects.LastGood(), Log: log}); err != nil {
 			return err
@@ -87,7 +87,7 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 	}
 	a.board = reconcile.NewBoard(objects.Revisions, a.rescan, a.release, removals, a.firstStatus())
 	a.events = control.NewRecorder(objects, control.RecorderConfig{Host: cfg.NodeName, Assigns: len(cfg.LoadBalancerPools) > 0, Log: log})
-	server, err := apiserver.Open(&cfg, objects, a.board, m, log)
+	server, err := apiserver.Open(&cfg, objects, a.board, a.grants, m, log)
 	if err != nil {
 		return err
 	}
@@ -152,6 +152,7 @@ type assembly struct {
 	removals *reconcile.RemovalGuard
 	orphans  *reconcile.Orphans // nil: there are none
 	hosts    *control.HostAddresses
+	grants   *reconcile.Grants
 	memory   *memory // nil: it is not ours
 	calls    *reconcile.SlowCalls
 	barriers chan chan struct{}
@@ -177,7 +178,7 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 		a.metrics.Connections(func() metrics.Connections { return connectionMetrics(stats()) })
 	}
 	// What follows the Services. A new one is a line here.
-	follows := []reconcile.Part{flows, parts.NewRelay(a.log), parts.NewHealthPorts(a.log)}
+	follows := []reconcile.Part{a.grants, flows, parts.NewRelay(a.log), parts.NewHealthPorts(a.log)}
 	if a.dns != nil {
 		follows = append(follows, parts.NewDNS(a.dns, a.store))
 	}
@@ -193,7 +194,7 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 		{Name: "nf_tables monitor", Run: monitor.Run},
 		{Name: "watchdog", Run: func(context.Context) error { return dog.Run(watched) }},
 		{Name: "listening programs", Run: loop.WatchPorts},
-		{Name: "host settings", Run: func(ctx context.Context) error { return a.watchHost(ctx, findings) }},
+		{Name: "host settings", Run: func(ctx context.Context) error { return a.watchHost(ctx, findings, server.Validity) }},
 		{Name: "events", Run: a.events.Run},
 		{Name: "notify systemd of the end", Run: func(ctx context.Context) error {
 			<-ctx.Done()

@@ -32,7 +32,7 @@ func TestPlans(t *testing.T) {
 	for _, dir := range examples(t) {
 		t.Run(dir, func(t *testing.T) {
 			var plan, complaints bytes.Buffer
-			problems, err := appliance.Plan(configOf(t, dir), []string{dir}, &plan)
+			problems, err := appliance.Plan(configOf(t, dir), []string{dir}, nil, &plan)
 			if err != nil {
 				t.Fatal(err)
 			}

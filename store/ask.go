@@ -124,7 +124,11 @@ func (c *change) askVersion(t *transaction, next object.Object) ([]string, error
 		c.wanted, c.remove = nil, true
 		return nil, nil
 	}
-	return object.Warnings(next), nil
+	warnings := object.Warnings(next)
+	for _, f := range object.Foreigners(next) {
+		warnings = append(warnings, f.String())
+	}
+	return warnings, nil
 }
 
 // checkNodePorts asks about the node ports that the client asks for anew.

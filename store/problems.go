@@ -70,6 +70,7 @@ func (s *Store) Problems() []manifest.Problem {
 			problems = append(problems, p)
 		}
 	}
+	problems = append(problems, s.foreignProblems()...)
 	slices.SortFunc(problems, compareProblems)
 	return slices.Compact(problems)
 }

@@ -1,13 +1,20 @@
 package store
 
-// Recent is the revision that the newest changes follow on, so many of them, or all that
-// are known: what Events is asked for then.
-func (s *Store) Recent(changes int) (after uint64) {
+import "svcctl.io/svcctl/store/object"
+
+// Recent is the revision that the newest changes follow on, so many of those that are about
+// some objects, or all that are known: what Events is asked for then. A nil about counts all.
+func (s *Store) Recent(changes int, about func(object.Ref) bool) (after uint64) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	entries := s.history.entries
-	if first := len(entries) - changes; first > 0 {
-		return entries[first-1].revision
+	for i := len(entries) - 1; i >= 0; i-- {
+		if about != nil && !about(entries[i].ref) {
+			continue
+		}
+		if changes--; changes < 0 {
+			return entries[i].revision
+		}
 	}
 	return s.history.since
 }

@@ -55,6 +55,8 @@ type Store struct {
 	files      manifest.Files
 	claims     map[object.Ref][]claim
 	notes      map[object.Ref][]note
+	foreign    foreigners
+	dependents dependents
 	duplicates map[string][]manifest.Problem
 	troubled   map[string]struct{} // paths with problems of their own
 	reserves   bool                // see HasReserved
@@ -81,6 +83,8 @@ func Open(engine engine.Engine, cfg Config) (*Store, error) {
 		index:      newIndex(),
 		claims:     map[object.Ref][]claim{},
 		notes:      map[object.Ref][]note{},
+		foreign:    foreigners{},
+		dependents: newDependents(),
 		duplicates: map[string][]manifest.Problem{},
 		troubled:   map[string]struct{}{},
 		changed:    make(chan struct{}, 1),
@@ -224,6 +228,8 @@ func (s *Store) hold(svc *object.Service) error {
 func (s *Store) setRecord(ref object.Ref, r *record) {
 	s.lists.touch(ref)
 	s.census.move(ref, s.records[ref], r)
+	s.foreign.move(ref, s.records[ref], r)
+	s.dependents.move(ref, s.records[ref], r)
 	if old := s.records[ref]; old != nil {
 		s.index.remove(old)
 	}

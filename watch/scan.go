@@ -178,6 +178,7 @@ type walk struct {
 	links    []string            // relative paths, to be followed when all else is read
 	unread   []unread
 	trees    []string // directories that have an entry .git
+	flat     bool     // leave out the directories inside
 }
 
 // unread is a directory that could not be read: nothing is known of its files.
@@ -196,9 +197,12 @@ func (wk *walk) problems() (out []manifest.Problem) {
 	return out
 }
 
-func (s *source) walk() (*walk, error) {
+func (s *source) walk() (*walk, error) { return s.walkDirs(false) }
+
+// walkDirs is walk, or when it is flat the same without the directories inside.
+func (s *source) walkDirs(flat bool) (*walk, error) {
 	s.parent = linkParent(s.dir)
-	wk := &walk{source: s, visited: map[identity]bool{}, files: make(map[identity]bool, s.good), sights: make(map[string]sight, s.good),
+	wk := &walk{source: s, flat: flat, visited: map[identity]bool{}, files: make(map[identity]bool, s.good), sights: make(map[string]sight, s.good),
 		dirs: map[string]identity{}, linked: map[string]identity{}, switched: map[string]bool{}}
 	if err := wk.directory(".", s.parent != ""); err != nil {
 		return nil, err
@@ -293,6 +297,9 @@ func (wk *walk) file(path string, seen sight) {
 // below reads a directory inside of the source; if it cannot be read, that is a problem
 // of it alone.
 func (wk *walk) below(rel string, linked bool) {
+	if wk.flat {
+		return
+	}
 	err := fmt.Errorf("more than %d directories inside each other", maxLevels)
 	if strings.Count(rel, string(filepath.Separator)) < maxLevels {
 		err = wk.directory(rel, linked)

@@ -156,12 +156,22 @@ func read(root *os.Root, rel string, seen sight, most int) ([]byte, sight, error
 	if now := sightOf(info, seen.linked); now.kind != regular {
 		return nil, now, nil
 	}
-	f, err := root.OpenFile(rel, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	f, err := root.OpenFile(rel, openFlags, 0)
 	if err != nil {
 		return nil, sight{}, err
 	}
 	defer f.Close()
-	if info, err = f.Stat(); err != nil {
+	return readOpen(f, seen, most)
+}
+
+// openFlags open a file that may have become something else since it was looked at: a FIFO
+// without a writer is not waited for, and a terminal does not become ours.
+const openFlags = os.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY
+
+// readOpen reads an open file if it is the one that was seen, at most so many bytes of it.
+func readOpen(f *os.File, seen sight, most int) ([]byte, sight, error) {
+	info, err := f.Stat()
+	if err != nil {
 		return nil, sight{}, err
 	}
 	now := sightOf(info, seen.linked)
@@ -169,7 +179,7 @@ func read(root *os.Root, rel string, seen sight, most int) ([]byte, sight, error
 		return nil, now, nil
 	}
 	if info.Size() > int64(most) {
-		return nil, sight{}, fmt.Errorf("the file has %d bytes, more than the limit of %d; split it", info.Size(), most)
+		return nil, sight{}, tooLarge(info.Size(), most)
 	}
 	data := make([]byte, info.Size()+1)
 	n, err := io.ReadFull(f, data)
@@ -188,6 +198,10 @@ func read(root *os.Root, rel string, seen sight, most int) ([]byte, sight, error
 		return nil, sight{}, err
 	}
 	return data, sightOf(info, seen.linked), nil
+}
+
+func tooLarge(size int64, most int) error {
+	return fmt.Errorf("the file has %d bytes, more than the limit of %d; split it", size, most)
 }
 
 func (s sight) identity() identity { return s.version.identity }

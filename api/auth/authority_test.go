@@ -243,6 +243,9 @@ func TestFiles(t *testing.T) {
 	}
 	clock = clock.Add(reloadInterval)
 	shows(second)
+	if v := f.Validity(); v.Refused == nil || v.File != certPath || v.Expires.IsZero() || !v.Begins.Before(v.Expires) {
+		t.Errorf("junk in place of the key: %+v", v)
+	}
 	if err := os.Remove(certPath); err != nil {
 		t.Fatal(err)
 	}
@@ -250,5 +253,8 @@ func TestFiles(t *testing.T) {
 	shows(second)
 	third := write(clock)
 	clock = clock.Add(reloadInterval)
+	if v := f.Validity(); v.Refused != nil { // without a client that asks
+		t.Errorf("mended: %+v", v)
+	}
 	shows(third)
 }

@@ -4,9 +4,11 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -23,7 +25,8 @@ type Files struct {
 	mu       sync.Mutex
 	cert     *tls.Certificate
 	looked   time.Time
-	modified [2]time.Time // modification times of both files at the last check
+	modified [2]time.Time // of both files, when cert was read
+	refused  error        // why what they are now is not used
 }
 
 // OpenFiles reads a certificate, followed by those of its issuers, and its key, both in
@@ -41,7 +44,15 @@ func OpenFiles(certPath, keyPath string, log *slog.Logger) (*Files, error) {
 }
 
 func (f *Files) load() error {
-	cert, err := tls.LoadX509KeyPair(f.certPath, f.keyPath)
+	certificate, err := readPEM(f.certPath)
+	var key []byte
+	if err == nil {
+		key, err = readPEM(f.keyPath)
+	}
+	var cert tls.Certificate
+	if err == nil {
+		cert, err = tls.X509KeyPair(certificate, key)
+	}
 	if err != nil {
 		return fmt.Errorf("read the certificate %s and its key %s: %w: give a certificate and its own key, both PEM", f.certPath, f.keyPath, err)
 	}
@@ -52,6 +63,28 @@ func (f *Files) load() error {
 	}
 	f.cert = &cert
 	return nil
+}
+
+// maxPEM is the most bytes of a file with certificates or a key.
+const maxPEM = 4 << 20
+
+// readPEM reads a file that the operator named, bounded, and without waiting for a writer of
+// what is no regular file.
+func readPEM(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	switch info, err := f.Stat(); {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is no regular file", path)
+	case info.Size() > maxPEM:
+		return nil, fmt.Errorf("%s has %d bytes, more than the limit of %d", path, info.Size(), maxPEM)
+	}
+	return io.ReadAll(io.LimitReader(f, maxPEM))
 }
 
 // times returns the modification times of the files; zero for a missing one.
@@ -69,19 +102,47 @@ func (f *Files) times() (at [2]time.Time) {
 func (f *Files) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.look()
+	return f.cert, nil
+}
+
+// Validity is how long a certificate in use is good.
+type Validity struct {
+	File            string
+	Begins, Expires time.Time
+	// Refused is why the files, which have changed since, are not used; nil when they are.
+	Refused error
+}
+
+// Validity looks at the files again, when that is due, and says how long the certificate in use
+// is good.
+func (f *Files) Validity() Validity {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.look()
+	return Validity{File: f.certPath, Begins: f.cert.Leaf.NotBefore, Expires: f.cert.Leaf.NotAfter, Refused: f.refused}
+}
+
+// look takes the certificate in the files if it is another one.
+func (f *Files) look() {
 	now := f.now()
 	if now.Sub(f.looked) < reloadInterval {
-		return f.cert, nil
+		return
 	}
 	f.looked = now
-	if at := f.times(); at != f.modified {
-		if err := f.load(); err != nil {
-			// Between the two files of a renewal they do not fit: the next look may find better.
-			f.log.Warn("the new certificate of the API is not used", "err", err)
-			return f.cert, nil
-		}
-		f.modified = at
-		f.log.Info("the API has a new certificate", "file", f.certPath, "expires", f.cert.Leaf.NotAfter)
+	at := f.times()
+	if at == f.modified {
+		f.refused = nil // it was put back
+		return
 	}
-	return f.cert, nil
+	if err := f.load(); err != nil {
+		// Between the two files of a renewal they do not fit: the next look may find better.
+		if f.refused == nil || f.refused.Error() != err.Error() {
+			f.log.Warn("the new certificate of the API is not used", "err", err)
+		}
+		f.refused = err
+		return
+	}
+	f.modified, f.refused = at, nil
+	f.log.Info("the API has a new certificate", "file", f.certPath, "expires", f.cert.Leaf.NotAfter)
 }

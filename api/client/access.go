@@ -48,10 +48,11 @@ func (c *Client) Endpoint(ctx context.Context) (*wire.Endpoint, error) {
 	return &e, nil
 }
 
-// Journal asks for the newest changes of objects, at most limit, the oldest first.
-func (c *Client) Journal(ctx context.Context, limit int) ([]wire.JournalEntry, error) {
+// Journal asks for the newest changes of objects, at most limit, the oldest first, those of
+// Events among them when they are wanted.
+func (c *Client) Journal(ctx context.Context, limit int, withEvents bool) ([]wire.JournalEntry, error) {
 	resp, err := c.do(ctx, request{method: http.MethodGet, path: journalPath,
-		query: url.Values{"limit": {strconv.Itoa(limit)}}, patience: callTimeout})
+		query: url.Values{"limit": {strconv.Itoa(limit)}, "events": {strconv.FormatBool(withEvents)}}, patience: callTimeout})
 	if err != nil {
 		return nil, err
 	}

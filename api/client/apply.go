@@ -28,6 +28,9 @@ type ApplyOptions struct {
 	Force bool
 	// DryRun decides and allocates, and changes nothing.
 	DryRun bool
+	// AsFile decides as if the file of the appliance that declares an object said so; it is for
+	// dry runs.
+	AsFile bool
 }
 
 // Apply applies objects, each in JSON, in one request, and calls f with what became of
@@ -37,6 +40,9 @@ func (c *Client) Apply(ctx context.Context, o ApplyOptions, objects []json.RawMe
 	query := url.Values{"fieldManager": {o.Manager}, "force": {strconv.FormatBool(o.Force)}, "fieldValidation": {"Strict"}}
 	if o.DryRun {
 		query.Set("dryRun", "All")
+	}
+	if o.AsFile {
+		query.Set("asFile", "true")
 	}
 	var body bytes.Buffer
 	for _, object := range objects {

@@ -55,12 +55,14 @@ type Client struct {
 	base  string // what paths are appended to
 	token string // sent with every request, "" for none
 	http  *http.Client
+
+	stoppedAfter time.Duration
 }
 
 // New is a Client of the appliance that serves on the unix socket at path.
 func New(path string) *Client {
 	dialer := net.Dialer{Timeout: dialTimeout}
-	return &Client{place: path, base: "http://svcctl", http: &http.Client{
+	return &Client{place: path, base: "http://svcctl", stoppedAfter: stoppedAfter, http: &http.Client{
 		Transport: &http.Transport{
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				return dialer.DialContext(ctx, "unix", path)
@@ -77,6 +79,9 @@ type UnreachableError struct {
 	// Socket is the path of the socket, or the URL of a remote appliance.
 	Socket string
 	Err    error
+	// After is how long the answer was waited for; 0 when that is not why.
+	After time.Duration
+	peer  peer // who listens there; zero when it is not known
 }
 
 // Error says what to do about it.
@@ -89,6 +94,9 @@ func (e *UnreachableError) Error() string {
 	}
 	if errors.Is(e.Err, fs.ErrNotExist) || errors.Is(e.Err, syscall.ECONNREFUSED) {
 		return fmt.Sprintf("cannot reach the appliance at %s: is `svcctl serve` running? Another place is given with --socket", e.Socket)
+	}
+	if errors.Is(e.Err, context.DeadlineExceeded) {
+		return e.silence()
 	}
 	return fmt.Sprintf("no answer from the appliance at %s: %v: its log may say why", e.Socket, e.Err)
 }
@@ -213,6 +221,15 @@ func (c *Client) unreachable(err error) error {
 	return &UnreachableError{Socket: c.place, Err: cause(err)}
 }
 
+// silent is the error of a request that got no answer for so long.
+func (c *Client) silent(err error, after time.Duration) error {
+	e := &UnreachableError{Socket: c.place, Err: cause(err)}
+	if errors.Is(err, context.DeadlineExceeded) && !c.Remote() {
+		e.After, e.peer = after, peerOf(c.place)
+	}
+	return e
+}
+
 // cause takes the made-up URL out of an error of net/http.
 func cause(err error) error {
 	if e, ok := errors.AsType[*url.Error](err); ok {
@@ -233,6 +250,28 @@ func failure(code int, body []byte) error {
 
 // Place is where the appliance is: the path of its socket, or its URL.
 func (c *Client) Place() string { return c.place }
+
+// Service asks what the appliance makes of a Service.
+func (c *Client) Service(ctx context.Context, namespace, name string) (*wire.ServiceState, error) {
+	var s wire.ServiceState
+	if err := c.get(ctx, "/svcctl/v1/service", url.Values{"namespace": {namespace}, "name": {name}}, callTimeout, &s); err != nil {
+		return nil, err
+	}
+	return &s, nil
+}
+
+// Setup asks where the appliance has what is its own.
+func (c *Client) Setup(ctx context.Context) (*wire.Setup, error) {
+	var s wire.Setup
+	if err := c.get(ctx, "/svcctl/v1/setup", nil, callTimeout, &s); err != nil {
+		return nil, err
+	}
+	return &s, nil
+}
+
+// Remote reports whether the appliance is reached over TLS rather than by its socket, so that
+// it may be on another machine.
+func (c *Client) Remote() bool { return strings.Contains(c.place, "://") }
 
 // Allocations asks for the ranges and who holds what of them.
 func (c *Client) Allocations(ctx context.Context) (*wire.Allocations, error) {

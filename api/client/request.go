@@ -86,10 +86,14 @@ func (c *Client) once(ctx context.Context, r request) (*answer, error) {
 	if c.token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.token)
 	}
+	end := c.watchStopped(cancel)
+	began := time.Now()
 	resp, err := c.http.Do(req)
+	end()
 	if err != nil {
+		err = patienceOr(ctx, err)
 		a.Close()
-		return nil, c.unreachable(patienceOr(ctx, err))
+		return nil, c.silent(err, time.Since(began))
 	}
 	a.body, a.context = resp.Body, ctx
 	c.warn(resp.Header)
@@ -118,7 +122,7 @@ const agent = "svcctl/v1"
 
 // patienceOr is what ended a request: the end of patience, or err.
 func patienceOr(ctx context.Context, err error) error {
-	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+	if why := context.Cause(ctx); errors.Is(why, context.DeadlineExceeded) || errors.Is(why, errStopped) {
 		return context.DeadlineExceeded
 	}
 	return err

@@ -1,9 +1,9 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
-	"strconv"
 	"strings"
 
 	"svcctl.io/svcctl/api/wire"
@@ -17,16 +17,24 @@ func (d *diagnosis) programmed() {
 			return
 		}
 	}
-	version, err := strconv.ParseUint(d.Service.Metadata.ResourceVersion, 10, 64)
 	programmed := d.Status.Revision.Programmed
+	wide := ""
+	if d.Wide {
+		wide = fmt.Sprintf(" (revision %d; all up to %d is programmed)", d.version(), programmed)
+	}
 	switch {
-	case err != nil:
 	case !d.Status.Ready:
 		d.add(Bad, "wait: `svcctl wait --for ready`", "the appliance is not ready: %s", d.Status.Reason)
-	case version > programmed:
-		d.add(Bad, "wait, and look at `svcctl status`: `svcctl wait --for synced`", "it is not in the kernel yet: it is revision %d, and %d is programmed", version, programmed)
+	case d.Status.RulesAway:
+		d.add(Bad, "stop the program that changes them: `svcctl status` names it", "its rules are not in the kernel: %s", cmp.Or(strings.TrimPrefix(d.Status.Reason, "the rules are not in force: "),
+			"another program has changed the tables of svcctl, and they are about to be put right"))
+	case d.State != nil && d.State.NotStored != nil:
+		at := d.State.NotStored
+		d.add(Bad, "`svcctl status` tells what keeps it; it is tried again by itself", "what %s says now is not stored yet, and an earlier version is in force: %s", at.File, at.Why)
+	case d.isNewer():
+		d.add(Bad, "wait, and look at `svcctl status`: `svcctl wait --for synced`", "its present version is not in the kernel yet%s", wide)
 	default:
-		d.good("it is in the kernel: revision %d, and all up to %d is programmed", version, programmed)
+		d.good("its present version is in the kernel%s", wide)
 	}
 }
 
@@ -36,7 +44,7 @@ var boxReasons = map[string]string{
 	"MassRemovalHeld":     "what vanished from the manifests is kept in force",
 	"UnknownServicesHeld": "what the kernel serves and no object declares is kept in force",
 	"DiskFull":            "changes cannot be stored",
-	"ForeignInterference": "another program changes the tables",
+	"ForeignInterference": "", // said in another way
 	"Host":                "a setting of the box",
 }
 
@@ -49,6 +57,11 @@ func (d *diagnosis) appliance() {
 			continue
 		}
 		told++
+		if p.Reason == "ForeignInterference" {
+			what, _, _ := strings.Cut(p.Message, ": stop that program")
+			d.add(Bad, "stop that program, or keep it off the tables ip svcctl and ip6 svcctl", "another program changes the tables again and again, and clients fail whenever it does: %s", what)
+			continue
+		}
 		next := "`svcctl doctor` tells more"
 		switch p.Reason {
 		case "MassRemovalHeld":
@@ -60,7 +73,7 @@ func (d *diagnosis) appliance() {
 		}
 		d.add(Doubt, next, "%s: %s", what, p.Message)
 	}
-	if !d.Status.Synced && d.Status.Ready && d.Status.Reason != "" {
+	if !d.Status.Synced && d.Status.Ready && d.Status.Reason != "" && !d.Status.RulesAway {
 		d.add(Doubt, "", "the appliance is behind: %s", d.Status.Reason)
 		return
 	}

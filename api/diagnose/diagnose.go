@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"svcctl.io/svcctl/api/wire"
@@ -47,6 +48,10 @@ type Facts struct {
 	Pods        []*object.Pod
 	Status      *wire.Status
 	Allocations *wire.Allocations // nil: not known
+	// State is what the appliance makes of the Service; nil: not known.
+	State *wire.ServiceState
+	// Wide tells revisions too.
+	Wide bool
 	// NodelessLocal says that endpoints without a node name are local; it is so by default.
 	NodelessLocal bool
 }
@@ -83,6 +88,8 @@ func (d *diagnosis) checks() {
 	}
 	d.allocated()
 	if d.asked() {
+		d.served()
+		d.neighbors()
 		d.endpoints()
 		d.policies()
 		d.clients()
@@ -118,6 +125,15 @@ func (d *diagnosis) exists() bool {
 	if d.Service != nil {
 		d.good("the Service exists%s", d.origin())
 		return true
+	}
+	if d.State != nil && d.State.NotStored != nil {
+		at := d.State.NotStored
+		place := at.File
+		if at.Line > 0 {
+			place += ":" + strconv.Itoa(at.Line)
+		}
+		d.add(Bad, "`svcctl status` tells what keeps it; it is tried again by itself", "%s declares it, but it is not stored yet: %s", place, at.Why)
+		return false
 	}
 	problems := d.problems()
 	if len(problems) > 0 {
@@ -184,8 +200,10 @@ const refusedByKernel = "RefusedByKernel"
 // accepted checks that nothing about it was refused.
 func (d *diagnosis) accepted() {
 	var bad, doubtful []string
-	for _, p := range d.problems() {
-		p.Object = ""
+	for _, p := range d.related() {
+		if p.Object == d.ref() {
+			p.Object = ""
+		}
 		severity := p.Severity
 		p.Severity = ""
 		switch {

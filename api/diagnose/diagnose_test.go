@@ -37,6 +37,13 @@ func facts(change func(*diagnose.Facts)) diagnose.Facts {
 	return f
 }
 
+// state is that of the Service of facts without endpoints.
+func state(frontends ...string) *wire.ServiceState {
+	return &wire.ServiceState{Ports: []wire.PortState{{
+		Name: "http", Protocol: object.ProtocolTCP, Family: object.IPv4, Frontends: frontends, Endpoints: []string{},
+	}}}
+}
+
 // text is findings as lines.
 func text(findings []diagnose.Finding) string {
 	var b strings.Builder
@@ -64,7 +71,7 @@ func TestService(t *testing.T) {
 		want   []string // lines that have to be there
 		not    []string
 	}{
-		"well":    {nil, diagnose.Good, []string{"+ port 80/TCP has 2 endpoints, all ready", "+ it is in the kernel"}, nil},
+		"well":    {nil, diagnose.Good, []string{"+ port 80/TCP has 2 endpoints, all ready", "+ its present version is in the kernel"}, nil},
 		"no such": {func(f *diagnose.Facts) { f.Service = nil }, diagnose.Bad, []string{"- there is no Service web in the namespace default"}, []string{"kernel"}},
 		"refused": {func(f *diagnose.Facts) {
 			f.Service = nil
@@ -135,7 +142,7 @@ func TestService(t *testing.T) {
 			f.Service.Spec.Type, f.Service.Spec.LoadBalancerSourceRanges = object.TypeLoadBalancer, []string{"203.0.113.0/24"}
 			f.Service.Status.LoadBalancer.Ingress = []object.LoadBalancerIngress{{IP: "198.51.100.1"}}
 		}, diagnose.Doubt, []string{"? its load balancer IP answers only clients from 203.0.113.0/24"}, nil},
-		"not programmed": {func(f *diagnose.Facts) { f.Service.Metadata.ResourceVersion = "12" }, diagnose.Bad, []string{"- it is not in the kernel yet: it is revision 12, and 9 is programmed"}, nil},
+		"not programmed": {func(f *diagnose.Facts) { f.Service.Metadata.ResourceVersion = "12" }, diagnose.Bad, []string{"- its present version is not in the kernel yet"}, nil},
 		"not ready":      {func(f *diagnose.Facts) { f.Status.Ready, f.Status.Reason = false, "reading" }, diagnose.Bad, []string{"- the appliance is not ready: reading"}, nil},
 		"quarantined": {func(f *diagnose.Facts) {
 			f.Status.Problems = []wire.Problem{{Object: "Service default/web", Reason: "RefusedByKernel", Message: "EINVAL", Severity: wire.SeverityError}}
@@ -143,6 +150,69 @@ func TestService(t *testing.T) {
 		"brake": {func(f *diagnose.Facts) {
 			f.Status.Problems = []wire.Problem{{Reason: "MassRemovalHeld", Message: "30 Services", Severity: wire.SeverityError}}
 		}, diagnose.Doubt, []string{"? what vanished from the manifests is kept in force: 30 Services"}, nil},
+		"all left out": {func(f *diagnose.Facts) {
+			f.State = state("10.96.0.10:80", ":30080")
+			f.Status.Problems = []wire.Problem{
+				{Object: "Service default/web", Message: "endpoint 10.1.2.11 is left out: it is an address of Service default/other", Severity: wire.SeverityWarning},
+				{Object: "EndpointSlice default/web-1", Message: "endpoint 10.1.2.12 is left out: it lies in the service range 10.1.0.0/16", Severity: wire.SeverityWarning},
+			}
+		}, diagnose.Bad, []string{"? 2 warnings about it", "- port 80/TCP has 2 endpoints, and none of them is used: clients are refused",
+			"    10.1.2.11 is left out: it is an address of Service default/other", "    10.1.2.12 is left out: it lies in the service range"}, []string{"all ready", "nothing in it was refused"}},
+		"some left out": {func(f *diagnose.Facts) {
+			f.State = state("10.96.0.10:80", ":30080")
+			f.State.Ports[0].Endpoints = []string{"10.1.2.11:8080"}
+			f.Slices[0].Endpoints[1].Addresses[0] = "224.0.0.9"
+			f.Status.Problems = []wire.Problem{{Object: "EndpointSlice default/web-1", Message: "endpoint 224.0.0.9 is left out: multicast", Severity: wire.SeverityWarning}}
+		}, diagnose.Doubt, []string{"? 1 warning about it", "? port 80/TCP has 2 endpoints, and uses 1 of them", "    224.0.0.9 is left out: multicast"}, []string{"all ready"}},
+		"all used": {func(f *diagnose.Facts) {
+			f.State = state("10.96.0.10:80", ":30080")
+			f.State.Ports[0].Endpoints = []string{"10.1.2.11:8080", "10.1.2.12:8080"}
+		}, diagnose.Good, []string{"+ port 80/TCP has 2 endpoints, all ready"}, nil},
+		"topology": {func(f *diagnose.Facts) {
+			f.State = state("10.96.0.10:80", ":30080")
+			f.State.Ports[0].Endpoints = []string{"10.1.2.11:8080"}
+			near := "PreferSameNode"
+			f.Service.Spec.TrafficDistribution = &near
+		}, diagnose.Good, []string{"+ port 80/TCP has 2 endpoints, and this box uses 1 of them", "    10.1.2.12 is not used by this box: topology hints"}, nil},
+		"one family": {func(f *diagnose.Facts) {
+			f.Service.Spec.ClusterIPs, f.Service.Spec.IPFamilies = []string{"10.96.0.10", "fd00::10"}, []string{object.IPv4, object.IPv6}
+			f.State = state("10.96.0.10:80", ":30080")
+			f.State.Ports[0].Endpoints = []string{"10.1.2.11:8080", "10.1.2.12:8080"}
+			six := f.State.Ports[0]
+			six.Family, six.Frontends, six.Endpoints = object.IPv6, []string{"[fd00::10]:80"}, []string{}
+			f.State.Ports = append(f.State.Ports, six)
+		}, diagnose.Doubt, []string{"? port 80/TCP has no IPv6 endpoint that is used"}, nil},
+		"frontend of somebody else": {func(f *diagnose.Facts) {
+			f.State = state(":30080")
+			f.State.Ports[0].Endpoints = []string{"10.1.2.11:8080", "10.1.2.12:8080"}
+		}, diagnose.Bad, []string{"- not served for this Service: 10.96.0.10:80/TCP"}, nil},
+		"local says the appliance": {func(f *diagnose.Facts) {
+			policy := object.PolicyLocal
+			f.Service.Spec.InternalTrafficPolicy = &policy
+			f.State = state("10.96.0.10:80", ":30080")
+			f.State.Ports[0].Endpoints = []string{"10.1.2.11:8080", "10.1.2.12:8080"}
+		}, diagnose.Bad, []string{"- internalTrafficPolicy is Local, and no usable endpoint of port 80/TCP is on this box"}, nil},
+		"rules away": {func(f *diagnose.Facts) {
+			f.Status.RulesAway, f.Status.Synced, f.Status.Reason = true, false, "nft (process 7) changed the tables"
+		}, diagnose.Bad, []string{"- its rules are not in the kernel: nft (process 7) changed the tables"}, []string{"its present version is in the kernel"}},
+		"a fight": {func(f *diagnose.Facts) {
+			f.Status.Problems = []wire.Problem{{Reason: "ForeignInterference", Message: "nft keeps changing the tables", Severity: wire.SeverityError}}
+		}, diagnose.Bad, []string{"- another program changes the tables again and again, and clients fail whenever it does: nft keeps"}, nil},
+		"not stored": {func(f *diagnose.Facts) {
+			f.Service, f.State = nil, &wire.ServiceState{NotStored: &wire.NotStored{File: "m/n30.yaml", Line: 2, Why: "the disk is full"}}
+		}, diagnose.Bad, []string{"- m/n30.yaml:2 declares it, but it is not stored yet: the disk is full"}, []string{"there is no Service"}},
+		"newer not stored": {func(f *diagnose.Facts) {
+			f.State = state("10.96.0.10:80", ":30080")
+			f.State.Ports[0].Endpoints = []string{"10.1.2.11:8080", "10.1.2.12:8080"}
+			f.State.NotStored = &wire.NotStored{File: "m/n30.yaml", Why: "the disk is full"}
+		}, diagnose.Bad, []string{"- what m/n30.yaml says now is not stored yet, and an earlier version is in force: the disk is full"}, nil},
+		"no ARP": {func(f *diagnose.Facts) {
+			f.State = state("10.96.0.10:80", ":30080")
+			f.State.Ports[0].Endpoints = []string{"10.1.2.11:8080", "10.1.2.12:8080"}
+			f.State.Unanswered = []wire.Unanswered{{Address: "10.96.0.10", Interface: "eth0", Network: "10.96.0.0/24"}}
+		}, diagnose.Doubt, []string{"? 10.96.0.10 lies in the network 10.96.0.0/24 of eth0, and no interface of the box has it: neighbors there get no answer to ARP"}, nil},
+		"a slice that is newer": {func(f *diagnose.Facts) { f.Slices[0].Metadata.ResourceVersion = "12" }, diagnose.Bad, []string{"- its present version is not in the kernel yet"}, nil},
+		"wide":                  {func(f *diagnose.Facts) { f.Wide = true }, diagnose.Good, []string{"+ its present version is in the kernel (revision 7; all up to 9 is programmed)"}, nil},
 		"host": {func(f *diagnose.Facts) {
 			f.Status.Problems = []wire.Problem{{Reason: "Host", Message: "ip_forward is 0", Severity: wire.SeverityWarning}}
 		}, diagnose.Doubt, []string{"? a setting of the box: ip_forward is 0"}, nil},

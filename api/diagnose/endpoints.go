@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -15,6 +16,9 @@ type tally struct {
 	ready, draining, unfit int
 	local                  int // of those that would be used
 	why                    []string
+	// usable are the addresses of the ready ones, or of the draining ones when none is ready.
+	usable []string
+	drains []string
 }
 
 // maxDetails is how many endpoints are named.
@@ -30,6 +34,10 @@ func (d *diagnosis) endpoints() {
 		name := fmt.Sprintf("port %d/%s", port.Port, port.Protocol)
 		t, others := d.tally(port)
 		total := t.ready + t.draining + t.unfit
+		d.oneSided(port, name)
+		if d.notUsed(port, name, t, total) {
+			continue
+		}
 		switch {
 		case t.ready > 0 && t.ready == total:
 			d.good("%s has %s, all ready", name, count(total, "endpoint"))
@@ -48,6 +56,47 @@ func (d *diagnosis) endpoints() {
 			d.add(Bad, d.makeReady(), "%s has no endpoints of the family of its addresses: clients are refused", name)
 		}
 	}
+}
+
+// oneSided tells of a port that has endpoints in one family only.
+func (d *diagnosis) oneSided(port object.ServicePort, name string) {
+	states := d.states(port)
+	if d.isNewer() || !slices.ContainsFunc(states, func(s wire.PortState) bool { return len(s.Endpoints) > 0 }) {
+		return
+	}
+	for _, s := range states {
+		if len(s.Endpoints) == 0 && len(s.Frontends) > 0 {
+			d.add(Doubt, "add endpoints of that family, or leave it out of spec.ipFamilies", "%s has no %s endpoint that is used: clients of its %s addresses are refused", name, s.Family, s.Family)
+		}
+	}
+}
+
+// notUsed tells of endpoints that the objects offer and the appliance does not use; it reports
+// whether there was something to tell.
+func (d *diagnosis) notUsed(port object.ServicePort, name string, t tally, total int) bool {
+	if d.State == nil || d.Service.Headless() || t.ready+t.draining == 0 || d.isNewer() {
+		return false
+	}
+	usable := t.usable
+	if t.ready == 0 {
+		usable = t.drains
+	}
+	lines, n := d.leftOut(port, usable)
+	if n == 0 {
+		return false
+	}
+	lines = append(lines, t.why...)
+	next := "correct the addresses, or the ports, of these endpoints where they are written"
+	switch used := len(usable) - n; {
+	case used == 0:
+		d.add(Bad, next, "%s has %s, and none of them is used: clients are refused", name, count(total, "endpoint"))
+	case d.hasTopology() && !slices.ContainsFunc(lines, func(line string) bool { return strings.Contains(line, "is left out") }):
+		d.good("%s has %s, and this box uses %d of them", name, count(total, "endpoint"), used)
+	default:
+		d.add(Doubt, next, "%s has %s, and uses %d of them", name, count(total, "endpoint"), used)
+	}
+	d.details(lines...)
+	return true
 }
 
 // these is "1 endpoint that is" or "2 endpoints that are".
@@ -118,8 +167,10 @@ func (d *diagnosis) count(t *tally, s *object.EndpointSlice, e *object.Endpoint)
 	switch {
 	case is(c.Ready, true):
 		t.ready++
+		t.usable = append(t.usable, e.Addresses[0])
 	case is(c.Serving, true) && is(c.Terminating, false):
 		t.draining++
+		t.drains = append(t.drains, e.Addresses[0])
 		state = "is terminating and still serves"
 	case is(c.Terminating, false):
 		used, state = false, "is terminating"
@@ -217,6 +268,9 @@ func (d *diagnosis) policies() {
 		which := "externalTrafficPolicy"
 		if !external {
 			which = "internalTrafficPolicy"
+		}
+		if d.State != nil && !d.isNewer() {
+			t.local = len(d.inUse(port, true)) // the appliance knows
 		}
 		if t.local > 0 {
 			d.good("%s is Local, and port %d/%s has %s on this box (%s)", which, port.Port, port.Protocol, count(t.local, "endpoint"), d.Status.NodeName)

@@ -52,6 +52,10 @@ func (s *Server) applying(r *request, o *options, applied map[string]any, doubts
 		return nil, err
 	}
 	wr := &writing{request: r, options: o, verb: "apply", applied: applied, mayCreate: r.subresource == ""}
+	if o.asFile {
+		wr.edit = func(live map[string]any) (map[string]any, error) { return s.editFile(wr, live) }
+		return wr, nil
+	}
 	wr.edit = func(live map[string]any) (map[string]any, error) {
 		by := wr.by(s.now(), live)
 		if live == nil {

@@ -62,7 +62,7 @@ func (s *Server) planCreation(wr *writing) (plan, error) {
 	if err := mayCreate(r); err != nil {
 		return plan{}, err
 	}
-	if !wr.options.founded {
+	if !wr.options.founded && !wr.options.asFile {
 		if err := s.hasNamespace(r); err != nil {
 			return plan{}, err
 		}

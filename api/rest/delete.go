@@ -91,6 +91,11 @@ func (s *Server) removal(r *request, d deletion) (store.Write, error) {
 	if err := preconditions(r, live, d.version, d.uid); err != nil {
 		return store.Write{}, err
 	}
+	if d.orphan && !d.options.dryRun {
+		if err := s.orphan(r, live.GetMeta().UID, d.options.caller(r, "update")); err != nil {
+			return store.Write{}, err
+		}
+	}
 	return store.Write{
 		Ref: r.ref(), Delete: true, Version: live.GetMeta().ResourceVersion, DryRun: d.options.dryRun, By: d.options.caller(r, "delete"),
 	}, nil
@@ -112,12 +117,15 @@ func preconditions(r *request, live object.Object, version, uid string) error {
 type deletion struct {
 	options      *options
 	version, uid string // preconditions; "" is any
+	// orphan says that what depends on the objects is to stay.
+	orphan bool
 	// foreground says that the client wants to know whether the object is gone already.
 	foreground bool
 }
 
 // deletionOf reads the DeleteOptions in the body of a request, or in its query when it has no
-// body. What an object owns stays, but for what goes with a Service (removeDependents).
+// body. In the background and in the foreground are the same: what depends on an object goes
+// right after it, before the answer (removeDependents).
 func (s *Server) deletionOf(w http.ResponseWriter, r *request) (deletion, error) {
 	body, err := s.readSmallBody(w, r)
 	if err != nil {
@@ -140,6 +148,7 @@ func (s *Server) deletionOf(w http.ResponseWriter, r *request) (deletion, error)
 	}
 	d := deletion{options: &options{dryRun: len(asked.DryRun) > 0, validation: warn}}
 	d.foreground = asked.OrphanDependents != nil && !*asked.OrphanDependents
+	d.orphan = isTrue(asked.OrphanDependents) || asked.PropagationPolicy != nil && *asked.PropagationPolicy == "Orphan"
 	if p := asked.Preconditions; p != nil {
 		if p.UID != nil {
 			d.uid = *p.UID

@@ -66,11 +66,12 @@ func TestDeleteServiceWithDependents(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			uid := at(w.does(http.StatusCreated, "POST", servicesPath, service("web", "")), "metadata", "uid")
+			cm := at(w.does(http.StatusCreated, "POST", configMapsPath, `{"metadata":{"name":"cm"}}`), "metadata", "uid")
 			w.does(http.StatusCreated, "POST", endpointsPath, `{"metadata":{"name":"web"},"subsets":[]}`)
 			w.does(http.StatusCreated, "POST", endpointsPath, `{"metadata":{"name":"other"},"subsets":[]}`)
 			for _, slice := range []struct{ name, owners string }{
 				{"owned", fmt.Sprintf(`[{"apiVersion":"v1","kind":"Service","name":"web","uid":%q}]`, uid)},
-				{"shared", fmt.Sprintf(`[{"apiVersion":"v1","kind":"Service","name":"web","uid":%q},{"apiVersion":"v1","kind":"ConfigMap","name":"cm","uid":"u"}]`, uid)},
+				{"shared", fmt.Sprintf(`[{"apiVersion":"v1","kind":"Service","name":"web","uid":%q},{"apiVersion":"v1","kind":"ConfigMap","name":"cm","uid":%q}]`, uid, cm)},
 				{"nobodys", `[]`},
 			} {
 				w.does(http.StatusCreated, "POST", slicesPath, fmt.Sprintf(
@@ -89,6 +90,74 @@ func TestDeleteServiceWithDependents(t *testing.T) {
 				t.Error("endpoints left:", got)
 			}
 		})
+	}
+}
+
+// Garbage collection: what has lost all its owners goes, whatever their kind, and what depends on
+// it in turn; an owner that is left alone keeps what depends on it, and orphans stay.
+func TestGarbageCollection(t *testing.T) {
+	for name, tt := range map[string]struct {
+		query, left string
+	}{
+		"background": {"", "free stranger"},
+		"foreground": {"?propagationPolicy=Foreground", "free stranger"},
+		"orphan":     {"?propagationPolicy=Orphan", "child free grandchild shared stranger"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			make := func(name string, owners ...string) string {
+				var refs []string
+				for _, owner := range owners {
+					owner, uid, _ := strings.Cut(owner, "=")
+					refs = append(refs, fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","name":%q,"uid":%q}`, owner, uid))
+				}
+				body := fmt.Sprintf(`{"metadata":{"name":%q,"ownerReferences":[%s]}}`, name, strings.Join(refs, ","))
+				return name + "=" + at(w.does(http.StatusCreated, "POST", configMapsPath, body), "metadata", "uid").(string)
+			}
+			owner, other := make("owner"), make("other")
+			child := make("child", owner)
+			make("grandchild", child)
+			make("shared", owner, other)
+			make("free")
+			make("stranger", "exported=00000000-0000-4000-8000-00000000aaaa")
+			w.does(http.StatusOK, "DELETE", configMapsPath+"/owner?dryRun=All", "")
+			if got := names(w.get(configMapsPath)); got != "child free grandchild other owner shared stranger" {
+				t.Fatal("a dry run has removed something: ", got)
+			}
+			w.does(http.StatusOK, "DELETE", configMapsPath+"/owner"+tt.query, "")
+			if tt.left == "free stranger" {
+				if got := names(w.get(configMapsPath)); got != "free other shared stranger" {
+					t.Error("with one of two owners left:", got)
+				}
+			}
+			w.does(http.StatusOK, "DELETE", configMapsPath+"/other"+tt.query, "")
+			if got := names(w.get(configMapsPath)); got != tt.left {
+				t.Error("left:", got)
+			}
+			if tt.query == "?propagationPolicy=Orphan" {
+				if refs := at(w.get(configMapsPath+"/child"), "metadata", "ownerReferences"); refs != nil {
+					t.Error("an orphan names its owner still:", refs)
+				}
+			}
+		})
+	}
+}
+
+// What a client has made for a Service of a file goes with that, and the next Service of that
+// name begins without it.
+func TestGarbageOfFiles(t *testing.T) {
+	const slicesPath = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+	w := newWorld(t)
+	w.files(map[string]string{"web.yaml": webFile})
+	uid := at(w.get(servicesPath+"/web"), "metadata", "uid")
+	w.does(http.StatusCreated, "POST", slicesPath, fmt.Sprintf(
+		`{"metadata":{"name":"mine","labels":{"kubernetes.io/service-name":"web"},"ownerReferences":[{"apiVersion":"v1","kind":"Service","name":"web","uid":%q}]},"addressType":"IPv4","endpoints":[]}`, uid))
+	w.files(nil)
+	if err := w.store.CollectGarbage(); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(w.get(slicesPath)); got != "" {
+		t.Error("left:", got)
 	}
 }
 

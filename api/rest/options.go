@@ -34,6 +34,9 @@ type options struct {
 	warnings   warnings
 	// founded says that the namespace of the object is one that the same dry run makes.
 	founded bool
+	// asFile says that a dry run applies as the file of the appliance that declares the object,
+	// whose word is not taken over but changed.
+	asFile bool
 }
 
 // optionsOf reads the query parameters. Their kind is how errors name them:
@@ -47,6 +50,11 @@ func optionsOf(r *request, kind string) (*options, error) {
 	errs := managerErrors(o.manager)
 	errs = append(errs, dryRunErrors(r.query["dryRun"])...)
 	o.dryRun = len(r.query["dryRun"]) > 0
+	if o.asFile = r.query.Get("asFile") == "true"; o.asFile && !o.dryRun {
+		errs = append(errs, object.Error{
+			Type: object.FieldValueInvalid, Field: "asFile", Value: true, Detail: "is for dry runs only: what a file says is changed in the file",
+		})
+	}
 	switch o.validation {
 	case "":
 		o.validation = warn

@@ -76,7 +76,7 @@ func TestRefusals(t *testing.T) {
 		{"GET /api/v1/watch/namespaces/default/services/web?fieldSelector=metadata.name=db", 400, "BadRequest", "fieldSelector metadata.name doesn't match requested name"},
 		{"GET /api/v1/services?resourceVersion=99999999999999999", 504, "Timeout", "Timeout: Too large resource version: 99999999999999999, current: "},
 		{"GET /api/v1/namespaces/default/services/web?resourceVersion=99999999999999999", 504, "Timeout", "Timeout: Too large resource version"},
-		{"GET /api/v1/services?watch=1&resourceVersion=99999999999999999", 410, "Expired", "too old resource version: 99999999999999999 ("},
+		{"GET /api/v1/services?watch=1&resourceVersion=99999999999999999", 410, "Expired", "too large resource version: 99999999999999999, and the newest is "},
 		{"GET /api/v1/services?watch=1&resourceVersion=1", 410, "Expired", "too old resource version: 1 ("},
 		{"GET /api/v1/services?resourceVersion=1&resourceVersionMatch=Exact", 410, "Expired", "The resourceVersion for the provided list is too old."},
 		{"GET /api/v1/services?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=99999999999999999", 504, "Timeout", "Timeout: Too large resource version"},

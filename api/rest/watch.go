@@ -162,6 +162,9 @@ func (l *lookout) resume(objects collection) (err error) {
 }
 
 func (l *lookout) expired() *statusError {
+	if now := l.server.store.Revision(); l.after > now {
+		return expired(fmt.Sprintf("too large resource version: %d, and the newest is %d: list again", l.after, now))
+	}
 	return expired(fmt.Sprintf("too old resource version: %d (%d): list again", l.after, l.server.store.Revision()))
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 	"slices"
 	"time"
 
@@ -180,7 +181,7 @@ func (s *Server) planUpdate(wr *writing, live object.Object, owner store.Owner) 
 		return plan{}, err
 	}
 	by := wr.by(s.now(), before.content)
-	if wr.applied != nil && !going(live) && fields.Settled(before.content, wr.applied, by) {
+	if wr.applied != nil && !wr.options.asFile && !going(live) && fields.Settled(before.content, wr.applied, by) {
 		return plan{unchanged: before.object}, nil
 	}
 	written, err := wr.edit(before.content)
@@ -195,12 +196,22 @@ func (s *Server) planUpdate(wr *writing, live object.Object, owner store.Owner) 
 		return plan{}, err
 	}
 	keepSystemFields(o.GetMeta(), live.GetMeta())
-	before.file.keep(o.GetMeta(), before.object.GetMeta())
+	if !wr.options.asFile {
+		before.file.keep(o.GetMeta(), before.object.GetMeta())
+	}
+	if service, ok := o.(*object.Service); ok && wr.options.asFile {
+		old := live.(*object.Service)
+		if service.NeedsNodePort() && old.NeedsNodePort() {
+			object.KeepNodePorts(service, old) // as the store does for a file
+		}
+	}
 	if service, ok := o.(*object.Service); ok && r.subresource == "" {
 		object.PatchFromOld(service, live.(*object.Service))
 	}
-	if err := before.file.check(r, before.content, o, by); err != nil {
-		return plan{}, err
+	if !wr.options.asFile {
+		if err := before.file.check(r, before.content, o, by); err != nil {
+			return plan{}, err
+		}
 	}
 	if !going(live) && before.same(o) {
 		return plan{unchanged: before.object}, nil
@@ -232,6 +243,10 @@ func (s *Server) newVersion(wr *writing, live, written map[string]any, by fields
 		replace(metadataIn(written), "managedFields", entries)
 		replace(written, "status", status)
 	} else {
+		if k.Name == object.KindService && !wr.replaces && written["status"] != nil && !reflect.DeepEqual(written["status"], live["status"]) {
+			wr.options.warnings.add("status: nothing of it is changed here, as in Kubernetes: what a controller writes goes to the subresource status; " +
+				"the addresses are given by the appliance, ask for others with spec.loadBalancerIP")
+		}
 		for _, name := range kept(k) {
 			replace(written, name, live[name])
 		}

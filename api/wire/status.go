@@ -37,8 +37,11 @@ type Status struct {
 	// ForeignChanges counts the transactions of other programs that touched our tables
 	// since the start.
 	ForeignChanges uint64 `json:"foreignChanges"`
-	// HeldRemovals is the number of Services whose removal waits for confirmation,
-	// because too many vanished from the manifests at once.
+	// RulesAway says that another program has changed our tables, and that they are not put
+	// right yet.
+	RulesAway bool `json:"rulesAway,omitempty"`
+	// HeldRemovals is how many Services vanished from the manifests in such numbers that
+	// they stay in force until that is confirmed.
 	HeldRemovals int `json:"heldRemovals,omitempty"`
 	// PendingRemovals is how many Services vanished from the manifests and go within two
 	// seconds, unless more of them vanish or they come back.

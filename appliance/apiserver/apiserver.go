@@ -9,14 +9,17 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"svcctl.io/svcctl/api"
 	"svcctl.io/svcctl/api/auth"
 	"svcctl.io/svcctl/api/rest"
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/metrics"
 	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/object"
 )
 
 // keysName is where the keys of the API are, in the data directory.
@@ -28,11 +31,28 @@ type Server struct {
 	objects *rest.Server
 	socket  net.Listener
 	secure  net.Listener // nil without --listen
+
+	// Validity is that of the certificate that the operator gave; nil: none was given.
+	Validity func() auth.Validity
+}
+
+// Backend is what the API asks the loop.
+type Backend interface {
+	api.Backend
+	// NotStored is where a file declares an object that could not be stored; nil if none does.
+	NotStored(object.Ref) *wire.NotStored
+}
+
+// Grants is what Services have of what they ask for.
+type Grants interface {
+	State(namespace, name string) wire.ServiceState
+	// Unanswered are addresses that neighbors get no answer for, at most so many, and how many more there are.
+	Unanswered(most int) (list []wire.Unanswered, more int)
 }
 
 // Open listens on the socket, and on --listen. What backend publishes and the store holds is
 // served by Tasks; Close ends listening.
-func Open(c *config.Config, objects *store.Store, backend api.Backend, m *metrics.Metrics, log *slog.Logger) (s *Server, err error) {
+func Open(c *config.Config, objects *store.Store, backend Backend, grants Grants, m *metrics.Metrics, log *slog.Logger) (s *Server, err error) {
 	s = &Server{objects: rest.New(rest.Config{Objects: objects, Log: log})}
 	defer func() {
 		if err != nil {
@@ -44,12 +64,18 @@ func Open(c *config.Config, objects *store.Store, backend api.Backend, m *metric
 		Version: c.Version, Panicked: m.APIPanicked, Observe: m.APICalled, NameOf: rest.NameOf,
 		Environment: environment(objects), Objects: s.objects.Handler(), Journal: journal(objects),
 		Allocations: allocations(objects),
+		Service: func(namespace, name string) wire.ServiceState {
+			state := grants.State(namespace, name)
+			state.NotStored = backend.NotStored(object.Ref{Kind: object.KindService, Namespace: namespace, Name: name})
+			return state
+		},
+		Setup: func() wire.Setup { return setup(c, grants, s.Validity) },
 	}
 	if c.Listen != "" {
 		if s.secure, err = net.Listen("tcp", c.Listen); err != nil {
 			return s, fmt.Errorf("listen for clients of the API: %w: give another --listen", err)
 		}
-		if cfg.TLS, err = openTLS(c, s.secure.Addr().String(), log); err != nil {
+		if cfg.TLS, s.Validity, err = openTLS(c, s.secure.Addr().String(), log); err != nil {
 			return s, err
 		}
 	}
@@ -74,27 +100,40 @@ func (s *Server) Close() error {
 }
 
 // openTLS reads the keys of the API, or makes them.
-func openTLS(c *config.Config, address string, log *slog.Logger) (*api.TLS, error) {
+func openTLS(c *config.Config, address string, log *slog.Logger) (*api.TLS, func() auth.Validity, error) {
 	keys := filepath.Join(c.DataDir, keysName)
 	tokens, err := auth.OpenTokens(keys)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	t := &api.TLS{Tokens: tokens, Address: address}
 	if c.TLSCert != "" {
 		files, err := auth.OpenFiles(c.TLSCert, c.TLSKey, log)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		t.Certificate = files.Certificate
-		return t, nil
+		return t, files.Validity, nil
 	}
 	authority, err := auth.OpenAuthority(keys, serverNames(c), log)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	t.Certificate, t.CA = authority.Certificate, authority.CA
-	return t, nil
+	return t, nil, nil
+}
+
+// maxUnanswered is how many addresses setup names.
+const maxUnanswered = 20
+
+// setup is where the appliance keeps its own things, for svcctl doctor.
+func setup(c *config.Config, grants Grants, validity func() auth.Validity) wire.Setup {
+	s := wire.Setup{DataDir: c.DataDir, Manifests: c.Manifests}
+	if validity != nil {
+		s.Certificate = certificate(validity(), time.Now())
+	}
+	s.Unanswered, s.MoreUnanswered = grants.Unanswered(maxUnanswered)
+	return s
 }
 
 // serverNames are what clients may call this box; its addresses are added as they are used.

@@ -1,17 +1,24 @@
 package apiserver
 
 import (
+	"slices"
+
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/object"
 )
 
-// journal tells the newest changes of objects.
-func journal(objects *store.Store) func(limit int) ([]wire.JournalEntry, error) {
-	return func(limit int) ([]wire.JournalEntry, error) {
-		events, err := objects.Events(objects.Recent(limit), limit)
+// journal lists the newest changes of objects, those of Events among them only when asked.
+func journal(objects *store.Store) func(limit int, withEvents bool) ([]wire.JournalEntry, error) {
+	return func(limit int, withEvents bool) ([]wire.JournalEntry, error) {
+		about := func(ref object.Ref) bool { return withEvents || ref.Kind != object.KindEvent }
+		events, err := objects.EventsAbout(objects.Recent(limit, about), 0, about)
 		if err != nil {
 			return nil, err
 		}
+		// Others may have come since.
+		events = slices.DeleteFunc(events, func(e store.Event) bool { return !about(e.Ref) })
+		events = events[max(0, len(events)-limit):]
 		entries := make([]wire.JournalEntry, len(events))
 		for i, e := range events {
 			entries[i] = wire.JournalEntry{

@@ -45,9 +45,21 @@ func TestJournal(t *testing.T) {
 	}
 	step(web("10.1.0.2"))
 	step("")
+	// Events of problems do not hide what was done.
+	for i := range 5 {
+		event := &object.Event{
+			TypeMeta:       object.TypeMeta{Kind: object.KindEvent, APIVersion: "v1"},
+			Metadata:       object.ObjectMeta{Name: fmt.Sprintf("web.%d", i), Namespace: "default"},
+			InvolvedObject: object.ObjectReference{Kind: "Service", Namespace: "default", Name: "web"},
+		}
+		results, err := objects.Write(store.Write{Ref: object.RefOf(event), Object: event, Create: true, By: store.Caller{User: "root", Verb: "test"}})
+		if err != nil || results[0].Err != nil {
+			t.Fatal(err, results)
+		}
+	}
 	read := func(limit int) string {
 		t.Helper()
-		entries, err := journal(objects)(limit)
+		entries, err := journal(objects)(limit, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,6 +88,9 @@ test ConfigMap default/mine by root
 	}
 	if got := sortedWithin(read(3), last); got != last {
 		t.Errorf("its last three entries are\n%s\nwant\n%s", got, last)
+	}
+	if entries, err := journal(objects)(4, true); err != nil || len(entries) != 4 || entries[3].Kind != object.KindEvent || entries[3].Name != "web.4" {
+		t.Errorf("with Events, the last four are %+v, %v", entries, err)
 	}
 }
 

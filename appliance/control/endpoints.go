@@ -24,9 +24,12 @@ func NewEndpoints(facts endpoints.Facts, objects *store.Store) *Endpoints {
 	return &Endpoints{store: objects, core: endpoints.New(facts)}
 }
 
-// Sync brings the generated objects up to the store's newest revision, in one commit; without a
-// change there is none.
+// Sync removes objects whose owners are gone, and brings the generated objects up to the store's
+// newest revision, in one commit; without a change there is none.
 func (c *Endpoints) Sync() error {
+	if err := c.store.CollectGarbage(); err != nil {
+		return err
+	}
 	changes := c.store.Changes(c.seen)
 	looked := endpoints.Changes{Services: changes.Services, Pods: changes.Pods}
 	if changes.All {

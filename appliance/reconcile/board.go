@@ -1,12 +1,15 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"sync"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/object"
 )
 
 // Board shows the newest status and which revision is in the kernel to other goroutines.
@@ -19,10 +22,11 @@ type Board struct {
 
 	mu         sync.Mutex
 	status     wire.Status
-	failure    error         // why what was accepted is not in the kernel
-	programmed uint64        // every change up to this revision is in the kernel
-	settled    uint64        // all waits of guard up to this one are over, and what came of them is stored
-	changed    chan struct{} // closed when any of the above changes
+	unstored   manifest.Files // documents of files that could not be stored; nil: all are
+	failure    error          // why what was accepted is not in the kernel
+	programmed uint64         // every change up to this revision is in the kernel
+	settled    uint64         // all waits of guard up to this one are over, and what came of them is stored
+	changed    chan struct{}  // closed when any of the above changes
 }
 
 // NewBoard shows first until the loop publishes. accepted is store.Revisions; rescan has the
@@ -41,6 +45,34 @@ func (b *Board) publish(s wire.Status, programmed uint64, failure error) {
 	}
 	close(b.changed)
 	b.changed = make(chan struct{})
+}
+
+// keep takes the files that could not be stored.
+func (b *Board) keep(unstored manifest.Files) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.unstored = unstored
+}
+
+// NotStored is where a file declares an object that could not be stored; nil if none does.
+func (b *Board) NotStored(ref object.Ref) *wire.NotStored {
+	b.mu.Lock()
+	files, failure := b.unstored, b.failure
+	b.mu.Unlock()
+	if failure == nil {
+		return nil
+	}
+	for _, f := range files {
+		for i := range f.Documents {
+			d := &f.Documents[i]
+			declared := object.RefOf(d.Object)
+			declared.Namespace = cmp.Or(declared.Namespace, "default")
+			if declared == ref {
+				return &wire.NotStored{File: f.Path, Line: d.Line, Why: failure.Error()}
+			}
+		}
+	}
+	return nil
 }
 
 // Status implements api.Backend.

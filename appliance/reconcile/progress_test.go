@@ -77,3 +77,11 @@ func TestProgress(t *testing.T) {
 		t.Errorf("planning 50 Services is %d steps", planned)
 	}
 }
+
+// A certificate that clients refuse is an error, and a setting of the host a warning.
+func TestHostProblems(t *testing.T) {
+	problems := hostProblems([]checkup.Finding{checkup.Fault(checkup.Certificate, "it ended", "renew it"), checkup.Fault("forwarding", "off", "on")})
+	if problems[0].Warning || problems[0].Reason != reasonCertificate || !problems[1].Warning {
+		t.Errorf("%+v", problems)
+	}
+}

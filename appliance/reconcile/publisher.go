@@ -12,6 +12,9 @@ import (
 	"svcctl.io/svcctl/watch"
 )
 
+// reasonCertificate is the reason of problems with the certificate of the API.
+const reasonCertificate = "Certificate"
+
 // Publisher shows where the loop stands: in the status, the metrics and the log.
 type Publisher struct {
 	Board   *Board
@@ -56,6 +59,12 @@ func (l *Loop) publish(start time.Time, done committed, err error) {
 	if err == nil && l.observed.tampered {
 		err = l.tamper.away()
 	}
+	pub.Status.RulesAway = l.observed.tampered
+	var unstored manifest.Files
+	if l.observed.unsynced && l.observed.snapshot != nil {
+		unstored = l.observed.snapshot.Files
+	}
+	pub.Board.keep(unstored)
 	pub.Board.publish(pub.Status, l.applied, err)
 }
 
@@ -125,7 +134,11 @@ func (l *Loop) fileProblems() []manifest.Problem {
 func hostProblems(findings []checkup.Finding) []manifest.Problem {
 	var problems []manifest.Problem
 	for _, f := range findings {
-		problems = append(problems, manifest.Problem{Reason: manifest.ReasonHost, Message: f.String(), Warning: true})
+		p := manifest.Problem{Reason: manifest.ReasonHost, Message: f.String(), Warning: true}
+		if f.Check == checkup.Certificate { // clients refuse a bad one
+			p.Reason, p.Warning = reasonCertificate, f.Level != checkup.Error
+		}
+		problems = append(problems, p)
 	}
 	return problems
 }

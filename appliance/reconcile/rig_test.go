@@ -31,6 +31,7 @@ type rig struct {
 	board    *Board
 	removals *RemovalGuard
 	hosts    *control.HostAddresses
+	grants   *Grants
 	kernel   *fake.Kernel
 	engine   *engine.Memory
 	files    map[string]*manifest.File
@@ -76,6 +77,7 @@ func (r *rig) start() {
 		r.t.Fatal(err)
 	}
 	r.hosts = control.NewHostAddresses(r.cfg.IsSetAside, objects)
+	r.grants = NewGrants()
 	r.Loop = New(Options{
 		Store: objects, Kernel: r.kernel, Log: log, Clock: func() time.Time { return r.clock }, Watching: true,
 		Host: func(facts *node.Facts) Host {
@@ -84,6 +86,7 @@ func (r *rig) start() {
 		Cluster:      control.NewClusterObjects(r.cfg.ClusterObjects(), objects, r.hosts),
 		Endpoints:    control.NewEndpoints(r.cfg.EndpointsFacts(), objects),
 		Removals:     r.removals,
+		Parts:        []Part{r.grants},
 		Orphans:      orphans,
 		Addresses:    r.hosts,
 		HostProblems: func(facts *node.Facts) []manifest.Problem { return r.cfg.OverlapProblems(facts, r.hosts.IsVIP) },

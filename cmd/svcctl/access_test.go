@@ -41,7 +41,7 @@ func serveAccess(t *testing.T) (socket string, tokens *auth.Tokens) {
 	srv := api.New(api.Config{
 		Socket:  socket,
 		TLS:     &api.TLS{Tokens: tokens, Certificate: authority.Certificate, CA: authority.CA, Address: "127.0.0.1:6443"},
-		Journal: func(limit int) ([]wire.JournalEntry, error) { return journal[max(0, len(journal)-limit):], nil },
+		Journal: func(limit int, _ bool) ([]wire.JournalEntry, error) { return journal[max(0, len(journal)-limit):], nil },
 	}, &fake{}, quiet)
 	ln, err := srv.Listen()
 	if err != nil {

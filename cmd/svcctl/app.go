@@ -61,6 +61,9 @@ func (p *program) app() *cli.App {
 			OnUsageError: p.usage(v),
 			Action: func(c *cli.Context) error {
 				args := c.Args().Slice()
+				if err := v.givenOnce(); err != nil {
+					return err
+				}
 				if v.args == "" && len(args) > 0 {
 					return usagef("%s takes no argument, and %q is one: run `svcctl %s --help`", v.name, args[0], v.name)
 				}

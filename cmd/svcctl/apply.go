@@ -47,7 +47,7 @@ object was refused, and never what was made in another way.`,
 		}, connectOptions()),
 		examples: []example{
 			{"One file, or a whole directory.", "svcctl apply -f web.yaml; svcctl apply -f manifests/"},
-			{"Which address would it get?", "svcctl apply -f web.yaml --dry-run -o jsonpath='{.spec.clusterIP}'"},
+			{"Which address would it get?", "svcctl apply -f web.yaml --dry-run -o jsonpath='{.items[0].spec.clusterIP}'"},
 			{"The directory is the truth for everything of the shop.", "svcctl apply -f shop/ --prune --applyset shop"},
 			{"From a pipe, and go on when the packets flow.", "generate | svcctl apply -f - --wait && echo live"},
 		},

@@ -33,6 +33,7 @@ type box struct {
 	home   string // the test's own
 	store  *store.Store
 	socket string
+	setup  wire.Setup
 }
 
 func (b *box) Status() wire.Status {
@@ -73,7 +74,8 @@ func newBox(t testing.TB) *box {
 	log := slog.New(slog.DiscardHandler)
 	objects := rest.New(rest.Config{Objects: b.store, Now: later, Log: log})
 	b.socket = filepath.Join(t.TempDir(), "s")
-	srv := api.New(api.Config{Socket: b.socket, Version: "v0.1.0", Objects: objects.Handler(), Allocations: b.allocations}, b, log)
+	srv := api.New(api.Config{Socket: b.socket, Version: "v0.1.0", Objects: objects.Handler(), Allocations: b.allocations,
+		Setup: func() wire.Setup { return b.setup }}, b, log)
 	ln, err := srv.Listen()
 	if err != nil {
 		t.Fatal(err)

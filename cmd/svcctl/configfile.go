@@ -5,9 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 
 	"gopkg.in/yaml.v3"
+
+	"svcctl.io/svcctl/appliance"
 )
 
 // configEnv is the environment variable that stands in for --config.
@@ -26,17 +27,9 @@ func (p *program) configFile(v *verb) (map[string]given, []error) {
 	if path == "" {
 		return nil, nil
 	}
-	f, err := os.Open(path)
+	data, err := appliance.ReadFile(path, maxConfigFile)
 	if err != nil {
 		return nil, []error{fmt.Errorf("read the configuration: %w", err)}
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxConfigFile+1))
-	switch {
-	case err != nil:
-		return nil, []error{fmt.Errorf("read the configuration: %w", err)}
-	case len(data) > maxConfigFile:
-		return nil, []error{fmt.Errorf("%s: larger than %d bytes: that is no configuration of svcctl", path, maxConfigFile)}
 	}
 	return parseConfig(path, data)
 }

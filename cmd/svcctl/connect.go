@@ -2,13 +2,19 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"strings"
 
 	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/appliance"
 )
 
 const groupConnect = "Which appliance"
+
+// The most bytes of files that an operator names: a token, and a bundle of certificates.
+const (
+	maxToken = 64 << 10
+	maxPEM   = 4 << 20
+)
 
 // socketOptions are how a verb finds the appliance of this box.
 func socketOptions() []*option {
@@ -96,7 +102,7 @@ func (p *program) connect(v *verb) (*client.Client, error) {
 	case tokenSource == "--token" || tokenSource != "" && fileSource != "--token-file":
 		server.Token = token
 	case file != "":
-		content, err := os.ReadFile(file)
+		content, err := appliance.ReadFile(file, maxToken)
 		if err != nil {
 			return nil, usagef("%s: %v", fileSource, err)
 		}
@@ -105,7 +111,7 @@ func (p *program) connect(v *verb) (*client.Client, error) {
 		}
 	}
 	if ca, caSource := p.given(v.option("ca")); ca != "" {
-		content, err := os.ReadFile(ca)
+		content, err := appliance.ReadFile(ca, maxPEM)
 		if err != nil {
 			return nil, usagef("%s: %v", caSource, err)
 		}

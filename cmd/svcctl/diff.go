@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -19,14 +20,19 @@ func (p *program) diffVerb() *verb {
 		about: `Compares the objects of the files, as they would be after ` + "`svcctl apply`" + `, with those
 that the appliance has, and prints the differences of each as diff -u does. The appliance
 decides as it would, and changes nothing: the address and ports that a new Service would
-get are shown. Who manages which field, and the version of the object, are left out.`,
+get are shown. Who manages which field, and the version of the object, are left out.
+
+Files in a directory that the appliance watches are compared as files: what would change
+when the appliance reads them as they are now. --field-manager gitops does the same for
+files elsewhere, such as a branch that is checked out beside the watched directory.`,
 		options: slices.Concat(filesOptions("what to compare"), []*option{
 			namespaceOption(),
 			{name: "force-conflicts", group: groupHow, usage: "as if fields that other managers set were taken over"},
-			{name: "field-manager", arg: "NAME", def: manager, group: groupHow, usage: "as if applied by this one"},
+			{name: "field-manager", arg: "NAME", def: manager, group: groupHow, usage: "as if applied by this one; gitops: as if a watched file said so"},
 		}, connectOptions()),
 		examples: []example{
 			{"What would happen?", "svcctl diff -f manifests/"},
+			{"What would this branch change on this box?", "svcctl diff -f checkout/manifests --field-manager gitops"},
 			{"Only when something would.", "svcctl diff -f web.yaml > /dev/null; [ $? = 1 ] && svcctl apply -f web.yaml"},
 		},
 		exits: `  0  nothing would change
@@ -43,6 +49,7 @@ type differing struct {
 	c       *client.Client
 	options client.ApplyOptions
 	batch   batch
+	watched []string // directories whose files are compared as files
 	total   int
 	differ  bool
 	refused int
@@ -81,6 +88,11 @@ func (p *program) runDiff(ctx context.Context, v *verb, args []string) error {
 	if d.c, err = p.client(v); err != nil {
 		return err
 	}
+	if d.options.AsFile = d.options.Manager == fileManager; !d.options.AsFile {
+		if d.watched, err = watchedDirs(ctx, d.c); err != nil {
+			return err
+		}
+	}
 	files := p.reader(v)
 	err = files.each(func(doc *document) error { return d.add(ctx, doc) })
 	if err == nil {
@@ -106,13 +118,51 @@ func (d *differing) add(ctx context.Context, doc *document) error {
 	if err != nil {
 		return err
 	}
-	if !d.batch.hasRoom(raw) {
+	asFile := d.options.Manager == fileManager || d.isWatched(doc.file)
+	if !d.batch.hasRoom(raw) || asFile != d.options.AsFile {
 		if err := d.flush(ctx); err != nil {
 			return err
 		}
 	}
+	d.options.AsFile = asFile
 	d.batch.add(doc, raw)
 	return nil
+}
+
+// fileManager is the field manager of what the files of the appliance declare.
+const fileManager = "gitops"
+
+// watchedDirs are the directories that an appliance on this machine watches, without links.
+func watchedDirs(ctx context.Context, c *client.Client) ([]string, error) {
+	if c.Remote() {
+		return nil, nil
+	}
+	status, err := c.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var dirs []string
+	for _, s := range status.Sources {
+		if dir, err := filepath.EvalSymlinks(s.Dir); err == nil {
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs, nil
+}
+
+// isWatched reports whether a file lies in a watched directory.
+func (d *differing) isWatched(file string) bool {
+	if len(d.watched) == 0 {
+		return false
+	}
+	path, err := filepath.Abs(file)
+	if err == nil {
+		path, err = filepath.EvalSymlinks(path)
+	}
+	return err == nil && slices.ContainsFunc(d.watched, func(dir string) bool {
+		rel, err := filepath.Rel(dir, path)
+		return err == nil && filepath.IsLocal(rel)
+	})
 }
 
 // flush compares a batch.
@@ -125,7 +175,11 @@ func (d *differing) flush(ctx context.Context) error {
 		switch {
 		case r.Status != nil:
 			d.refused++
-			fmt.Fprintln(d.p.stderr, refusal(d.batch.documents[i], r.Status))
+			text := refusal(d.batch.documents[i], r.Status)
+			if strings.Contains(text, `"`+fileManager+`"`) && !d.options.AsFile {
+				text += "; `svcctl diff --field-manager " + fileManager + "` shows what an edit of that file would change"
+			}
+			fmt.Fprintln(d.p.stderr, text)
 		case r.Result != wire.Unchanged:
 			return d.compare(ctx, d.batch.documents[i], r.Object)
 		}

@@ -3,9 +3,13 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/diagnose"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance"
 )
@@ -14,7 +18,7 @@ func (p *program) doctorVerb() *verb {
 	o := []*option{outputOption("table", "json", "yaml")}
 	o = append(o, socketOptions()...)
 	for _, s := range settings() {
-		if s.name == "data-dir" || s.name == "manifests" {
+		if slices.Contains([]string{"data-dir", "manifests", "listen", "tls-cert", "tls-key"}, s.name) {
 			setting := s.option()
 			setting.group = groupConnect
 			o = append(o, setting)
@@ -26,8 +30,10 @@ func (p *program) doctorVerb() *verb {
 		about: `Looks at everything on this box that the appliance depends on, and changes nothing:
 whether the kernel has what is needed, whether packets are forwarded, filters and
 limits that drop them, the fill of the connection tracking table, rules of other
-programs at the same hooks, a second svcctl, the data directory, the manifests. What
-is not well comes with what to do about it. It needs root.
+programs at the same hooks, a second svcctl, the data directory, the manifests, the
+certificate of the API, addresses that no neighbor gets an answer for. An appliance
+that answers on the socket says itself where its data and its manifests are. What is
+not well comes with what to do about it. It needs root.
 
 With -o json or yaml it prints one document: findings[] with check, level (ok,
 warning, error), message and advice.`,
@@ -59,7 +65,22 @@ func (p *program) runDoctor(ctx context.Context, v *verb, _ []string) error {
 	}
 	c := client.New(cfg.Socket)
 	_, err = c.Version(ctx)
-	d := diagnosis{Findings: p.doctor(ctx, cfg, err == nil)}
+	serving := err == nil
+	var more []appliance.Finding
+	if setup, err := c.Setup(ctx); err == nil {
+		more = setupFindings(setup)
+		// What the appliance itself says goes before defaults: it may run with other settings.
+		if !v.option("data-dir").isSet() {
+			cfg.DataDir = setup.DataDir
+		}
+		if !v.option("manifests").isSet() {
+			cfg.Manifests = setup.Manifests
+		}
+		if setup.Certificate != nil {
+			cfg.TLSCert = "" // told by the one who uses it
+		}
+	}
+	d := diagnosis{Findings: append(p.doctor(ctx, cfg, serving), more...)}
 	if status, err := c.Status(ctx); err == nil {
 		d.Findings = append(d.Findings, heldFindings(status)...)
 	}
@@ -90,6 +111,32 @@ func heldFindings(s *wire.Status) (findings []appliance.Finding) {
 			}
 			findings = append(findings, appliance.Finding{Check: "held", Level: "error", Message: message, Advice: advice})
 		}
+	}
+	return findings
+}
+
+// setupFindings are what the appliance knows of its certificate and of the addresses that
+// nobody answers for.
+func setupFindings(s *wire.Setup) (findings []appliance.Finding) {
+	if c := s.Certificate; c != nil {
+		f := appliance.Finding{Check: "certificate", Level: "ok", Message: fmt.Sprintf("the certificate of the API, %s, is valid until %s", c.File, c.Expires.UTC().Format(time.RFC3339))}
+		switch {
+		case c.Bad:
+			f.Level, f.Message, f.Advice = "error", c.Problem, c.Advice
+		case c.Problem != "":
+			f.Level, f.Message, f.Advice = "warning", c.Problem, c.Advice
+		}
+		findings = append(findings, f)
+	}
+	for i, u := range s.Unanswered {
+		f := appliance.Finding{Check: "neighbors", Level: "warning", Message: diagnose.UnansweredText(u), Advice: diagnose.AnswerAdvice(u)}
+		if len(u.Services) > 0 {
+			f.Message += " (Service " + strings.Join(u.Services, ", ") + ")"
+		}
+		if i == len(s.Unanswered)-1 && s.MoreUnanswered > 0 {
+			f.Message += fmt.Sprintf("; so do %d more addresses", s.MoreUnanswered)
+		}
+		findings = append(findings, f)
 	}
 	return findings
 }

@@ -4,9 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
 	"slices"
 	"strings"
 
@@ -75,13 +73,10 @@ func (d *document) labels() map[string]string {
 	return labels
 }
 
-// stdinName is the file that is standard input.
-const stdinName = "-"
-
 // filesOptions are -f and what belongs to it.
 func filesOptions(what string) []*option {
 	return []*option{
-		{name: "filename", letter: "f", arg: "FILE|DIR", group: groupWhich,
+		{name: "filename", letter: "f", arg: "FILE|DIR", group: groupWhich, repeats: true,
 			usage: what + ": YAML or JSON, the *.yaml, *.yml and *.json of a directory, or - for stdin; repeatable"},
 		{name: "recursive", letter: "R", group: groupWhich, def: "true", usage: "read the directories in a directory too"},
 	}
@@ -108,38 +103,26 @@ func (p *program) reader(v *verb) *reader {
 // each calls f for the documents in the order of the files' names and their lines. Errors
 // are those of f, and of files that cannot be read at all.
 func (r *reader) each(f func(*document) error) error {
-	for _, path := range r.paths {
-		names, err := []string{path}, error(nil)
-		if path != stdinName {
-			names, err = appliance.ManifestFiles(path, r.flat)
+	once := appliance.Manifests{Stdin: r.p.stdin, Flat: r.flat}
+	var failed error // of f
+	err := once.Each(r.paths, func(name string, data []byte, refused *manifest.Problem) error {
+		if refused != nil {
+			fmt.Fprintln(r.p.stderr, *refused)
+			r.refused++
+			return nil
 		}
-		if err != nil {
-			return unreadable(err)
-		}
-		for _, name := range names {
-			if err := r.file(name, f); err != nil {
-				return err
-			}
-		}
+		failed = r.file(name, data, f)
+		return failed
+	})
+	if failed != nil {
+		return failed
 	}
-	return nil
+	return unreadable(err)
 }
 
 // file reads one file.
-func (r *reader) file(name string, f func(*document) error) error {
-	var data []byte
-	var err error
-	limits := manifest.DefaultLimits()
-	if name == stdinName {
-		name = "stdin"
-		data, err = io.ReadAll(io.LimitReader(r.p.stdin, int64(limits.Bytes)+1))
-	} else {
-		data, err = os.ReadFile(name)
-	}
-	if err != nil {
-		return unreadable(err)
-	}
-	err = manifest.Trees(name, data, limits, func(t *manifest.Tree) error {
+func (r *reader) file(name string, data []byte, f func(*document) error) error {
+	err := manifest.Trees(name, data, manifest.DefaultLimits(), func(t *manifest.Tree) error {
 		d := r.document(name, t)
 		if d == nil {
 			r.refused++

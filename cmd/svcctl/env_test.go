@@ -114,7 +114,10 @@ func TestEnvRefuses(t *testing.T) {
 		{[]string{"-n", "Shop"}, exitNo, `namespace="Shop": want lower case letters`},
 		{[]string{"--socket", socket + "x"}, exitUnreachable, "is `svcctl serve` running?"},
 	} {
-		args := append([]string{"env", "--socket", socket}, tc.args...)
+		args := append([]string{"env"}, tc.args...)
+		if tc.args[0] != "--socket" {
+			args = append([]string{"env", "--socket", socket}, tc.args...)
+		}
 		if code := b.run(args...); code != tc.code || !strings.Contains(b.err.String(), tc.want) {
 			t.Errorf("%v: exit code %d, want %d: %s", tc.args, code, tc.code, &b.err)
 		}

@@ -35,6 +35,7 @@ Of a kind, or a field of one, it tells what it means here. That needs no applian
 		options: slices.Concat([]*option{
 			namespaceOption(),
 			{name: "recursive", group: groupOutput, usage: "of a kind: list the fields of fields too, without their meaning"},
+			{name: "output", letter: "o", arg: "FORM", words: []string{"wide"}, group: groupOutput, usage: "wide: of a Service, its revision and what is programmed too"},
 		}, connectOptions()),
 		examples: []example{
 			{"Why is there no answer?", "svcctl explain svc/web -n shop"},
@@ -56,6 +57,9 @@ func (p *program) runExplain(ctx context.Context, v *verb, args []string) error 
 		return usagef("explain what? Give a Service as svc/web, an address as 10.96.0.10:80, or a field as service.spec.type")
 	case len(args) > 2:
 		return usagef("explain takes one Service, one address or one field: run `svcctl explain --help`")
+	}
+	if form := v.option("output").text(); form != "" && form != "wide" {
+		return usagef("-o %q: want wide, or nothing", form)
 	}
 	q, isAddress, err := parseQuestion(args[0])
 	if err != nil {
@@ -126,7 +130,7 @@ func (p *program) explainService(ctx context.Context, v *verb, t target) error {
 	if err != nil {
 		return err
 	}
-	f := diagnose.Facts{Namespace: t.namespace, Name: t.name, NodelessLocal: true}
+	f := diagnose.Facts{Namespace: t.namespace, Name: t.name, NodelessLocal: true, Wide: v.option("output").text() == "wide"}
 	var svc object.Service
 	err = typed(ctx, c, t.path(), &svc)
 	if refused, is := errors.AsType[*wire.Failure](err); err == nil {
@@ -155,7 +159,7 @@ func (p *program) explainAddress(ctx context.Context, v *verb, q diagnose.Questi
 		if typed(ctx, c, target{kind: k, namespace: svc.Metadata.Namespace, name: svc.Metadata.Name}.path(), alone) == nil {
 			svc = alone
 		}
-		f := diagnose.Facts{Namespace: svc.Metadata.Namespace, Name: svc.Metadata.Name, Service: svc, Question: q, NodelessLocal: true}
+		f := diagnose.Facts{Namespace: svc.Metadata.Namespace, Name: svc.Metadata.Name, Service: svc, Question: q, NodelessLocal: true, Wide: v.option("output").text() == "wide"}
 		return p.explainFacts(ctx, c, f, fmt.Sprintf("%s is Service %s/%s", questionText(q), f.Namespace, f.Name))
 	}
 	f := diagnose.Facts{Question: q}
@@ -212,6 +216,12 @@ func questionText(q diagnose.Question) string {
 func (p *program) explainFacts(ctx context.Context, c *client.Client, f diagnose.Facts, title string) error {
 	var err error
 	if f.Status, err = c.Status(ctx); err != nil {
+		return err
+	}
+	f.State, err = c.Service(ctx, f.Namespace, f.Name)
+	if refused, is := errors.AsType[*wire.Failure](err); is && refused.Reason == wire.ReasonNotFound {
+		f.State = nil // an appliance of an earlier version
+	} else if err != nil {
 		return err
 	}
 	if f.Service != nil {

@@ -10,6 +10,7 @@ import (
 
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance"
 )
 
 const groupKubeconfig = "What is in it"
@@ -104,8 +105,8 @@ func (p *program) runKubeconfig(ctx context.Context, v *verb, _ []string) error 
 	if err != nil {
 		return err
 	}
-	appliance := client.New(socket)
-	where, err := appliance.Endpoint(ctx)
+	c := client.New(socket)
+	where, err := c.Endpoint(ctx)
 	if err != nil {
 		return err
 	}
@@ -117,7 +118,7 @@ func (p *program) runKubeconfig(ctx context.Context, v *verb, _ []string) error 
 		}
 	}
 	if o := v.option("ca"); o.isSet() {
-		if ca, err = os.ReadFile(o.text()); err != nil {
+		if ca, err = appliance.ReadFile(o.text(), maxPEM); err != nil {
 			return fmt.Errorf("read the CA: %w", err)
 		}
 	}
@@ -128,7 +129,7 @@ func (p *program) runKubeconfig(ctx context.Context, v *verb, _ []string) error 
 	k.Contexts[0].Context.Cluster, k.Contexts[0].Context.User = name, name
 	user := &k.Users[0].User
 	if life > 0 {
-		token, err := appliance.Token(ctx, wire.TokenRequest{Role: role, Duration: wire.Duration(life), Name: "kubeconfig"})
+		token, err := c.Token(ctx, wire.TokenRequest{Role: role, Duration: wire.Duration(life), Name: "kubeconfig"})
 		if err != nil {
 			return err
 		}

@@ -33,7 +33,7 @@ type program struct {
 	now                       func() time.Time
 
 	serve func(ctx context.Context, cfg config.Config, log *slog.Logger) error
-	plan  func(cfg config.Config, paths []string, w io.Writer) ([]manifest.Problem, error)
+	plan  func(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) ([]manifest.Problem, error)
 	down  func(ctx context.Context) error
 
 	// edit has the user change a file with the command of an editor.

@@ -52,7 +52,7 @@ func newBench() *bench {
 			b.served = &cfg
 			return nil
 		},
-		plan: func(_ config.Config, paths []string, w io.Writer) ([]manifest.Problem, error) {
+		plan: func(_ config.Config, paths []string, _ io.Reader, w io.Writer) ([]manifest.Problem, error) {
 			b.planned = paths
 			_, err := io.WriteString(w, "table ip svcctl {\n}\n")
 			return nil, err
@@ -397,7 +397,7 @@ func TestPlan(t *testing.T) {
 	warning := manifest.Problem{File: "a.yaml", Line: 3, Message: "kind Pod is not served here", Warning: true}
 	refusal := manifest.Problem{File: "b.yaml", Line: 12, Column: 9, Field: "spec.ports[0].port", Message: "must be between 1 and 65535, inclusive"}
 	var problems []manifest.Problem
-	b.program.plan = func(_ config.Config, _ []string, w io.Writer) ([]manifest.Problem, error) {
+	b.program.plan = func(_ config.Config, _ []string, _ io.Reader, w io.Writer) ([]manifest.Problem, error) {
 		_, err := io.WriteString(w, "table ip svcctl {\n}\n")
 		return problems, err
 	}

@@ -21,7 +21,9 @@ type option struct {
 	words  []string // the values it takes, when they are few
 	// optional says that it may stand without its value, as a switch.
 	optional bool
-	texts    []string // what it was given, in order
+	// repeats says that it may be given several times.
+	repeats bool
+	texts   []string // what it was given, in order
 }
 
 // What an option's value is, for completion.

@@ -7,8 +7,8 @@ import (
 )
 
 func (p *program) planVerb() *verb {
-	files := &option{name: "filename", letter: "f", arg: "FILE|DIR", group: "What to plan",
-		usage: "manifest, or directory of manifests; repeatable. Without it: the directories of --manifests"}
+	files := &option{name: "filename", letter: "f", arg: "FILE|DIR", group: "What to plan", repeats: true,
+		usage: "manifest, directory of manifests, or - for stdin; repeatable. Without it: the directories of --manifests"}
 	return &verb{
 		name:    "plan",
 		summary: "print the nftables ruleset that manifests would become",
@@ -48,7 +48,7 @@ func (p *program) runPlan(_ context.Context, v *verb, _ []string) error {
 		return usagef("plan of what? Give a file or a directory with -f")
 	}
 	out := bufio.NewWriter(p.stdout)
-	problems, err := p.plan(cfg, paths, out)
+	problems, err := p.plan(cfg, paths, p.stdin, out)
 	refused := 0
 	for _, problem := range problems {
 		fmt.Fprintln(p.stderr, problem) // file:line:column first, as compilers do

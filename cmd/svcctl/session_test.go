@@ -303,6 +303,7 @@ func TestWaitForObjects(t *testing.T) {
 		"wait svc/alone --for=ready --timeout 50ms",
 		"wait svc -l app=web --for=create",
 		"wait svc/nope --for=create --timeout 50ms",
+		"wait svc/nope --timeout 50ms",
 		"wait svc/nope --for=delete",
 		"wait svc/nope --for=ready",
 		"wait svc/web --for=delete --timeout 50ms",

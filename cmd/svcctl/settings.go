@@ -196,7 +196,7 @@ func (s *setting) key() string {
 
 // option is the flag of a setting.
 func (s *setting) option() *option {
-	o := &option{name: s.name, arg: s.arg, usage: s.usage, def: s.def, env: s.env(), key: s.key(), group: s.group, words: s.words}
+	o := &option{name: s.name, arg: s.arg, usage: s.usage, def: s.def, env: s.env(), key: s.key(), group: s.group, words: s.words, repeats: s.list}
 	if s.shown != "" {
 		o.def = s.shown
 	}

@@ -223,7 +223,6 @@ func TestSettingForms(t *testing.T) {
 		{file: "zone: a", env: map[string]string{"SVCCTL_ZONE": ""}, want: func(c *config.Config) bool { return c.Zone == "a" }},
 		{args: "--masquerade-all", want: func(c *config.Config) bool { return c.MasqueradeAll }},
 		{args: "--masquerade-all=false", file: "masqueradeAll: true", want: func(c *config.Config) bool { return !c.MasqueradeAll }},
-		{args: "--zone a --zone b", want: func(c *config.Config) bool { return c.Zone == "b" }},
 		{args: "--service-cluster-ip-range 10.1.2.3/16", want: func(c *config.Config) bool {
 			return c.ServiceClusterIPRanges[0] == netip.MustParsePrefix("10.1.0.0/16")
 		}},
@@ -338,5 +337,31 @@ func emptied(c *config.Config) {
 		if f := v.Field(i); f.Kind() == reflect.Slice && f.Len() == 0 {
 			f.SetZero()
 		}
+	}
+}
+
+// A flag that takes one value and is given twice is refused by every verb: which of the values
+// is meant nobody can know.
+func TestGivenTwice(t *testing.T) {
+	b := newBench()
+	for _, v := range b.program.verbs() {
+		for _, o := range v.options {
+			if v.name == "help" || v.name == "version" {
+				continue
+			}
+			value := ""
+			if o.arg != "" {
+				value = "=a"
+			}
+			args := []string{v.name, "--" + o.name + value, "--" + o.name + value}
+			code := b.run(args...)
+			if refused := code == exitUsage && strings.Contains(b.err.String(), "--"+o.name+" is given 2 times"); refused == o.repeats {
+				t.Errorf("%v: exit %d: %s", args, code, b.err.String())
+			}
+		}
+	}
+	if code := b.run("serve", "--listen", "127.0.0.1:1", "--listen", "127.0.0.1:2"); code != exitUsage ||
+		b.err.String() != "svcctl: --listen is given 2 times (127.0.0.1:1, 127.0.0.1:2), and takes one value: leave the others out\n" {
+		t.Errorf("exit %d: %s", code, b.err.String())
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -44,6 +45,25 @@ func (v *verb) has(name string) bool {
 		}
 	}
 	return false
+}
+
+// givenOnce refuses a flag that was given several times and takes one value: which one is meant
+// nobody can know.
+func (v *verb) givenOnce() error {
+	var problems []error
+	for _, o := range v.options {
+		switch {
+		case o.repeats || len(o.texts) < 2:
+		case o.arg == "" || o.optional && !slices.ContainsFunc(o.texts, func(text string) bool { return text != "true" }):
+			problems = append(problems, fmt.Errorf("--%s is given %d times: give it once", o.name, len(o.texts)))
+		default:
+			problems = append(problems, fmt.Errorf("--%s is given %d times (%s), and takes one value: leave the others out", o.name, len(o.texts), strings.Join(o.texts, ", ")))
+		}
+	}
+	if len(problems) > 0 {
+		return &usageError{problems: problems}
+	}
+	return nil
 }
 
 // flagNames are the long names of the verb's options.

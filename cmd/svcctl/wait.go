@@ -12,6 +12,7 @@ import (
 
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/jsonpath"
+	"svcctl.io/svcctl/api/wire"
 )
 
 func (p *program) waitVerb() *verb {
@@ -92,7 +93,7 @@ func (p *program) runWait(ctx context.Context, v *verb, args []string) error {
 	}
 	_, err = c.Wait(ctx, cond, timeout)
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("not %s after %s, and no answer from %s: its log may say why", cond, timeout, c.Place())
+		return fmt.Errorf("not %s: %w", cond, err)
 	}
 	return err
 }
@@ -215,7 +216,11 @@ func (p *program) waitForObjects(ctx context.Context, v *verb, args []string) er
 		err := p.waitForOne(ctx, c, t, a, max(time.Until(deadline), time.Millisecond))
 		switch {
 		case errors.Is(err, errNotInTime):
-			late = append(late, fmt.Errorf("%s: not %s after %s", t, a.state, timeout))
+			if why := absence(ctx, c, t, a); why != "" {
+				late = append(late, fmt.Errorf("%s: not %s after %s", why, a.state, timeout))
+			} else {
+				late = append(late, fmt.Errorf("%s: not %s after %s", t, a.state, timeout))
+			}
 		case err != nil:
 			return err
 		default:
@@ -225,6 +230,18 @@ func (p *program) waitForObjects(ctx context.Context, v *verb, args []string) er
 		}
 	}
 	return errors.Join(late...)
+}
+
+// absence says of an object that was waited for in vain that it is not there, if that is why.
+func absence(ctx context.Context, c *client.Client, t target, a awaited) string {
+	_, err := c.Get(ctx, t.path(), nil)
+	if f, is := errors.AsType[*wire.Failure](err); a.absent || !is || f.Reason != wire.ReasonNotFound {
+		return ""
+	}
+	if t.kind.Namespaced {
+		return fmt.Sprintf("there is no %s in the namespace %s", t, t.namespace)
+	}
+	return fmt.Sprintf("there is no %s", t)
 }
 
 // listed are the objects that selectors find.

@@ -95,6 +95,10 @@ func (u *unit) decodeObject(d *decoding, doc parsed, as implied) {
 	u.count++
 	defer func() { u.problems = append(u.problems, d.problems...) }()
 	root := doc.root
+	if root.kind == kindString && conflictMarker([]byte(root.text)) == 1 {
+		d.problem(root, ReasonSyntax, conflictMessage)
+		return
+	}
 	if root.kind != kindMap {
 		d.problem(root, ReasonWrongType, "expected an object with apiVersion and kind, got "+root.what())
 		return
@@ -146,6 +150,11 @@ func (d *decoding) served(root *node, as implied) (servedKind, bool) {
 				fmt.Sprintf("Unsupported value: %s: supported values: %q", excerpt(apiVersion), s.apiVersion))
 			return servedKind{}, false
 		}
+	}
+	if kind == object.KindNamespace && apiVersion == "v1" {
+		d.ref.Namespace = "" // it is in none
+		d.warning(root, ReasonNotServed, "not needed in files: namespaces come with the objects in them; the document is ignored")
+		return servedKind{}, false
 	}
 	what := kind
 	if strings.Contains(apiVersion, "/") {

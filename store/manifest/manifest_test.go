@@ -189,6 +189,7 @@ func TestProblems(t *testing.T) {
 		"lower case kind":      {"", "apiVersion: v1\nkind: service\n", []string{`a.yaml:2:1: kind: Unsupported value: "service": write "Service"`}},
 		"old version":          {"", "apiVersion: discovery.k8s.io/v1beta1\nkind: EndpointSlice\n", []string{`a.yaml:1:1: apiVersion: Unsupported value: "discovery.k8s.io/v1beta1": supported values: "discovery.k8s.io/v1"`}},
 		"slice in core":        {"", "apiVersion: v1\nkind: EndpointSlice\n", []string{`a.yaml:1:1: apiVersion: Unsupported value: "v1": supported values: "discovery.k8s.io/v1"`}},
+		"Namespace":            {"", "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n", []string{`a.yaml:1:1: warning: Namespace shop: not needed in files: namespaces come with the objects in them; the document is ignored`}},
 		"not served":           {"", "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\nspec: {replicas: yes, replicas: 2}\n", []string{`a.yaml:1:1: warning: Deployment default/x: kind Deployment of apps/v1 is not served here; the document is ignored`}},
 		"another Service":      {"", "apiVersion: serving.knative.dev/v1\nkind: Service\n", []string{`a.yaml:1:1: warning: kind Service of serving.knative.dev/v1 is not served here; the document is ignored`}},
 		"NodeList":             {"", "apiVersion: v1\nkind: NodeList\nitems: []\n", []string{`a.yaml:1:1: warning: kind NodeList is not served here; the document is ignored`}},
@@ -225,6 +226,26 @@ func TestProblems(t *testing.T) {
 				t.Errorf("%d documents", len(f.Documents))
 			}
 		})
+	}
+}
+
+// A merge that is not finished is told as such, at its first marker.
+func TestConflictMarkers(t *testing.T) {
+	for text, line := range map[string]int{
+		"apiVersion: v1\nkind: Service\n<<<<<<< HEAD\nmetadata: {name: a}\n=======\nmetadata: {name: b}\n>>>>>>> next\n": 3,
+		"<<<<<<< HEAD\napiVersion: v1\nkind: Service\n=======\n":                                                         1,
+		"apiVersion: v1\nkind: Service\nmetadata: {name: a}\n---\napiVersion: v1\nkind: Service\n=======\nkind: Pod\n":   7,
+		"<<<<<<< HEAD\n---\napiVersion: v1\nkind: Service\nmetadata: {name: a}\n":                                        1,
+	} {
+		want := fmt.Sprintf("a.yaml:%d:1: this line is a conflict marker of git: the merge is not finished; resolve it, and commit", line)
+		if got := messages(Decode("a.yaml", []byte(text), Limits{})); len(got) == 0 || got[0] != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+	for _, text := range []string{"kind: [\n", "a: |\n  =======\nb: [\n"} {
+		if got := messages(Decode("a.yaml", []byte(text), Limits{})); len(got) == 0 || strings.Contains(got[0], "git") {
+			t.Errorf("%q: %q", text, got)
+		}
 	}
 }
 

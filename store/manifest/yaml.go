@@ -313,6 +313,9 @@ var yamlLine = regexp.MustCompile(`^line (\d+): `)
 // parser names the line where the construct began that it could not finish, or none;
 // for those the place is how far it had to read before it gave up.
 func syntaxError(text []byte, err error) *refusal {
+	if line := conflictMarker(text); line > 0 {
+		return &refusal{line: line, column: 1, reason: ReasonSyntax, message: conflictMessage}
+	}
 	message := strings.TrimPrefix(err.Error(), "yaml: ")
 	line, column := 0, 0
 	if m := yamlLine.FindStringSubmatch(message); m != nil {
@@ -335,6 +338,21 @@ func syntaxError(text []byte, err error) *refusal {
 		message += "; a quote that starts here is not closed, or the file is cut off"
 	}
 	return &refusal{line: line, column: column, reason: reason, message: "could not be parsed: " + message}
+}
+
+const conflictMessage = "this line is a conflict marker of git: the merge is not finished; resolve it, and commit"
+
+// conflictMarker is the first line that git writes around what it could not merge, in a text that
+// is no YAML; 0 when there is none.
+func conflictMarker(text []byte) int {
+	number := 0
+	for line := range bytes.Lines(text) {
+		number++
+		if bytes.HasPrefix(line, []byte("<<<<<<< ")) || bytes.HasPrefix(line, []byte(">>>>>>> ")) || bytes.HasPrefix(line, []byte("||||||| ")) || string(bytes.TrimRight(line, "\r\n")) == "=======" {
+			return number
+		}
+	}
+	return 0
 }
 
 // readUntilError is the offset of the last visible character that the YAML parser

@@ -1,0 +1,202 @@
+package diagnose
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store/object"
+)
+
+// states are what the appliance has of a port, in the families that are asked for.
+func (d *diagnosis) states(port object.ServicePort) []wire.PortState {
+	if d.State == nil {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(d.State.Ports), func(s wire.PortState) bool {
+		return s.Name != port.Name || s.Protocol != port.Protocol || !d.wantsFamily(s.Family)
+	})
+}
+
+// inUse are the addresses of the endpoints that a port uses, of this box or of all.
+func (d *diagnosis) inUse(port object.ServicePort, local bool) map[string]bool {
+	addrs := map[string]bool{}
+	for _, s := range d.states(port) {
+		list := s.Endpoints
+		if local {
+			list = s.Local
+		}
+		for _, text := range list {
+			if at, err := netip.ParseAddrPort(text); err == nil {
+				addrs[at.Addr().String()] = true
+			}
+		}
+	}
+	return addrs
+}
+
+// leftOut are the endpoints of some that a port does not use, and how many there are.
+func (d *diagnosis) leftOut(port object.ServicePort, candidates []string) (lines []string, n int) {
+	used := d.inUse(port, false)
+	for _, text := range candidates {
+		if addr, err := netip.ParseAddr(text); err == nil && used[addr.String()] {
+			continue
+		}
+		n++
+		lines = append(lines, d.whyLeftOut(text))
+	}
+	if len(lines) > maxDetails {
+		lines = append(lines[:maxDetails], fmt.Sprintf("and %d more", len(lines)-maxDetails))
+	}
+	return lines, n
+}
+
+// whyLeftOut says why an endpoint is not used: the appliance has reported most reasons.
+func (d *diagnosis) whyLeftOut(addr string) string {
+	prefix := "endpoint " + addr + " is left out"
+	for _, p := range d.related() {
+		if strings.HasPrefix(p.Message, prefix) {
+			return strings.TrimPrefix(p.Message, "endpoint ")
+		}
+	}
+	if d.hasTopology() {
+		return addr + " is not used by this box: topology hints or spec.trafficDistribution choose others"
+	}
+	return addr + " is not used: its address, or its port, cannot be load balanced"
+}
+
+// hasTopology reports whether something chooses among endpoints that are ready.
+func (d *diagnosis) hasTopology() bool {
+	return deref(d.Service.Spec.TrafficDistribution) != "" || slices.ContainsFunc(d.Slices, func(s *object.EndpointSlice) bool {
+		return slices.ContainsFunc(s.Endpoints, func(e object.Endpoint) bool {
+			return e.Hints != nil && len(e.Hints.ForZones)+len(e.Hints.ForNodes) > 0
+		})
+	})
+}
+
+// related are the problems about the Service and about what names its endpoints.
+func (d *diagnosis) related() []wire.Problem {
+	about := map[string]bool{d.ref(): true}
+	about[object.Ref{Kind: object.KindEndpoints, Namespace: d.Namespace, Name: d.Name}.String()] = true
+	for _, s := range d.Slices {
+		about[object.Ref{Kind: object.KindEndpointSlice, Namespace: d.Namespace, Name: s.Metadata.Name}.String()] = true
+	}
+	var list []wire.Problem
+	for _, p := range d.Status.Problems {
+		if about[p.Object] {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// served checks that the addresses and ports that are asked for are those of this Service.
+func (d *diagnosis) served() {
+	if d.State == nil || d.isNewer() {
+		return // what is not programmed yet is told at the end
+	}
+	have := map[string]bool{}
+	for _, s := range d.State.Ports {
+		for _, f := range s.Frontends {
+			have[s.Protocol+" "+f] = true
+		}
+	}
+	var missing []string
+	for _, want := range d.frontends() {
+		if !have[want] {
+			protocol, at, _ := strings.Cut(want, " ")
+			missing = append(missing, at+"/"+protocol)
+		}
+	}
+	if len(missing) > 0 {
+		d.add(Bad, fmt.Sprintf("see the problems above, and who has it: `svcctl explain %s`", strings.ToLower(missing[0])),
+			"not served for this Service: %s: clients get no answer from it there", strings.Join(missing, ", "))
+	}
+}
+
+// frontends are the addresses and ports that the Service asks for, as far as the question
+// reaches.
+func (d *diagnosis) frontends() (list []string) {
+	q := d.Question
+	nodePorts := d.Service.Spec.Type == object.TypeNodePort || d.Service.Spec.Type == object.TypeLoadBalancer
+	for _, port := range d.ports() {
+		for _, addr := range d.addresses() {
+			if d.asksNodePort() || q.Address.IsValid() && addr != q.Address {
+				continue
+			}
+			list = append(list, port.Protocol+" "+netip.AddrPortFrom(addr, uint16(port.Port)).String())
+		}
+		if nodePorts && port.NodePort > 0 && (d.asksNodePort() || !q.Address.IsValid()) {
+			list = append(list, port.Protocol+" :"+strconv.Itoa(int(port.NodePort)))
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// addresses are those that the kernel is to serve: a load balancer IP of mode Proxy is not.
+func (d *diagnosis) addresses() []netip.Addr {
+	addrs := Addresses(d.Service)
+	for _, in := range d.Service.Status.LoadBalancer.Ingress {
+		if in.IPMode == nil || *in.IPMode == "VIP" {
+			continue
+		}
+		addrs = slices.DeleteFunc(addrs, func(a netip.Addr) bool { return a.String() == in.IP })
+	}
+	return addrs
+}
+
+// neighbors says for which addresses nobody on the segment gets an answer.
+func (d *diagnosis) neighbors() {
+	if d.State == nil {
+		return
+	}
+	for _, u := range d.State.Unanswered {
+		if d.Question.Address.IsValid() && u.Address != d.Question.Address.String() {
+			continue
+		}
+		d.add(Doubt, AnswerAdvice(u), "%s", UnansweredText(u))
+	}
+}
+
+// UnansweredText says what neighbors meet at an address that nobody answers for.
+func UnansweredText(u wire.Unanswered) string {
+	asks := "ARP"
+	if strings.Contains(u.Address, ":") {
+		asks = "NDP"
+	}
+	return fmt.Sprintf("%s lies in the network %s of %s, and no interface of the box has it: neighbors there get no answer to %s, only clients that route it here reach it",
+		u.Address, u.Network, u.Interface, asks)
+}
+
+// AnswerAdvice is what to do about it.
+func AnswerAdvice(u wire.Unanswered) string {
+	if strings.Contains(u.Address, ":") {
+		return fmt.Sprintf("give it to an interface: `ip -6 address add %s/128 dev %s`; or answer by proxy: `ip -6 neighbor add proxy %s dev %s` and the sysctl net.ipv6.conf.%s.proxy_ndp=1; or have the neighbors route it to this box",
+			u.Address, u.Interface, u.Address, u.Interface, u.Interface)
+	}
+	// A proxy entry, or proxy_arp, is not heeded for what leaves by the interface it came in by.
+	return fmt.Sprintf("give it to an interface: `ip address add %s/32 dev %s`; or make it local by a route: `ip route add local %s dev lo`; or have the neighbors route it to this box",
+		u.Address, u.Interface, u.Address)
+}
+
+// isNewer reports whether the Service, or what names its endpoints, has changed since the
+// kernel was told last.
+func (d *diagnosis) isNewer() bool { return d.version() > d.Status.Revision.Programmed }
+
+// version is the newest revision of the Service and of what names its endpoints.
+func (d *diagnosis) version() (newest uint64) {
+	metas := []string{d.Service.Metadata.ResourceVersion}
+	for _, s := range d.Slices {
+		metas = append(metas, s.Metadata.ResourceVersion)
+	}
+	for _, text := range metas {
+		if n, err := strconv.ParseUint(text, 10, 64); err == nil {
+			newest = max(newest, n)
+		}
+	}
+	return newest
+}

@@ -1,0 +1,28 @@
+package rest
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// A status that is written where it has no effect, and labels and annotations that have none,
+// are told of in a Warning header.
+func TestWarningsOfWhatHasNoEffect(t *testing.T) {
+	w := newWorld(t)
+	w.does(http.StatusCreated, "POST", servicesPath, service("web", ""))
+	for _, tt := range []struct{ path, header, body, want string }{
+		{"/web", asMerge, `{"status":{"loadBalancer":{"ingress":[{"ip":"1.2.3.4"}]}}}`, "status: nothing of it is changed here"},
+		{"/web", asStrategic, `{"status":{"loadBalancer":{"ingress":[{"ip":"1.2.3.4"}]}}}`, "status: nothing of it is changed here"},
+		{"/web", asMerge, `{"metadata":{"labels":{"a":"b"}}}`, ""},
+		{"/web", asMerge, `{"metadata":{"annotations":{"service.kubernetes.io/topology-mode":"Auto"}}}`,
+			"metadata.annotations[service.kubernetes.io/topology-mode]: has no effect here"},
+		{"/web", asMerge, `{"metadata":{"annotations":{"service.kubernetes.io/topology-mode":"Disabled"}}}`, ""},
+	} {
+		answer := w.sends("PATCH", servicesPath+tt.path, tt.body, tt.header)
+		got := strings.Join(answer.Header().Values("Warning"), "\n")
+		if answer.Code != http.StatusOK || tt.want == "" && got != "" || !strings.Contains(got, tt.want) {
+			t.Errorf("%s: %d, warnings %q, want %q", tt.body, answer.Code, got, tt.want)
+		}
+	}
+}

@@ -1,0 +1,69 @@
+package wire
+
+import "time"
+
+// ServiceState is what the appliance makes of one Service, as its own planner has it: the
+// answer of /svcctl/v1/service.
+type ServiceState struct {
+	// Ports are the Service's ports, once for each family that it is served in.
+	Ports []PortState `json:"ports"`
+	// Unanswered are addresses of the Service for which no neighbor gets an answer.
+	Unanswered []Unanswered `json:"unanswered,omitempty"`
+	// NotStored is where a file declares the Service that the appliance could not store yet.
+	NotStored *NotStored `json:"notStored,omitempty"`
+}
+
+// PortState is a port of a Service in one family.
+type PortState struct {
+	Name     string `json:"name,omitempty"`
+	Protocol string `json:"protocol"` // TCP, UDP or SCTP
+	Family   string `json:"family"`   // IPv4 or IPv6
+	// Frontends are the addresses and node ports that the Service has of those that it asks
+	// for: "10.96.0.10:80", ":30080".
+	Frontends []string `json:"frontends"`
+	// Endpoints are those that new connections go to, and Local those on this box, which a
+	// policy Local chooses from: "10.1.2.11:8080".
+	Endpoints []string `json:"endpoints"`
+	Local     []string `json:"local,omitempty"`
+}
+
+// Unanswered is an address in the network of an interface that no interface of the box has,
+// so that the neighbors who ask for it by ARP or NDP get no answer.
+type Unanswered struct {
+	Address   string   `json:"address"`
+	Interface string   `json:"interface"`
+	Network   string   `json:"network"` // 192.0.2.0/24
+	Services  []string `json:"services,omitempty"`
+}
+
+// NotStored is a document of a file that is read and not stored.
+type NotStored struct {
+	File string `json:"file"`
+	Line int    `json:"line,omitempty"`
+	Why  string `json:"why"`
+}
+
+// Setup is where an appliance has what is its own, and what of the box it has found wrong
+// with that: the answer of /svcctl/v1/setup, for svcctl doctor.
+type Setup struct {
+	DataDir   string   `json:"dataDir"`
+	Manifests []string `json:"manifests"`
+	// Certificate is the one in use at --listen; nil without.
+	Certificate *Certificate `json:"certificate,omitempty"`
+	// Unanswered are addresses of Services for which neighbors get no answer, the first of
+	// them, and MoreUnanswered how many there are besides.
+	Unanswered     []Unanswered `json:"unanswered,omitempty"`
+	MoreUnanswered int          `json:"moreUnanswered,omitempty"`
+}
+
+// Certificate is a certificate in use.
+type Certificate struct {
+	File    string    `json:"file,omitempty"` // "": made by the appliance
+	Expires time.Time `json:"expires"`
+	// Problem is why it should be looked at: it ends soon, or its successor cannot be used.
+	Problem string `json:"problem,omitempty"`
+	// Advice is what to do about it.
+	Advice string `json:"advice,omitempty"`
+	// Bad says that clients are refused, or that the next start will fail.
+	Bad bool `json:"bad,omitempty"`
+}

@@ -1,0 +1,126 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// garbageCollector is who removes what has lost its owners, in the journal.
+var garbageCollector = Caller{User: "system:svcctl", Manager: "garbage-collector", Verb: "delete"}
+
+// dependents finds the objects of clients that name an owner (metadata.ownerReferences), by the
+// uid of that. What files declare and what controllers make is theirs to remove.
+type dependents struct {
+	of map[string]map[object.Ref]struct{}
+	// orphaned are those of which an owner has gone, which nobody has looked at yet.
+	orphaned map[object.Ref]struct{}
+}
+
+func newDependents() dependents {
+	return dependents{of: map[string]map[object.Ref]struct{}{}, orphaned: map[object.Ref]struct{}{}}
+}
+
+// move notes that an object becomes another one; either may be nil.
+func (d dependents) move(ref object.Ref, before, after *record) {
+	if before != nil && before.owner == (Owner{}) {
+		for _, owner := range before.object.GetMeta().OwnerReferences {
+			if delete(d.of[owner.UID], ref); len(d.of[owner.UID]) == 0 {
+				delete(d.of, owner.UID)
+			}
+		}
+	}
+	if after != nil && after.owner == (Owner{}) {
+		for _, owner := range after.object.GetMeta().OwnerReferences {
+			if d.of[owner.UID] == nil {
+				d.of[owner.UID] = map[object.Ref]struct{}{}
+			}
+			d.of[owner.UID][ref] = struct{}{}
+		}
+	}
+	if before == nil || after != nil && after.object.GetMeta().UID == before.object.GetMeta().UID {
+		return
+	}
+	for dependent := range d.of[before.object.GetMeta().UID] {
+		d.orphaned[dependent] = struct{}{}
+	}
+}
+
+// Dependents are the objects of clients that name an owner by its uid.
+func (s *Store) Dependents(uid string) (list []object.Object) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for ref := range s.dependents.of[uid] {
+		if r := s.records[ref]; r != nil {
+			list = append(list, r.object)
+		}
+	}
+	slices.SortFunc(list, func(a, b object.Object) int {
+		return strings.Compare(object.RefOf(a).String(), object.RefOf(b).String())
+	})
+	return list
+}
+
+// CollectGarbage removes the objects of clients whose owners are all gone, and what depends on
+// them in turn. Only what has lost an owner since the start is looked at: what names one that
+// never was here, as a manifest that was exported from a cluster may, stays.
+func (s *Store) CollectGarbage() error {
+	for {
+		writes := s.garbage()
+		if len(writes) == 0 {
+			return nil
+		}
+		results, err := s.Write(writes...)
+		if err != nil {
+			s.mu.Lock()
+			for _, w := range writes {
+				s.dependents.orphaned[w.Ref] = struct{}{} // it is tried again
+			}
+			s.mu.Unlock()
+			return fmt.Errorf("remove what has lost its owners: %w", err)
+		}
+		var errs []error
+		for i := range results {
+			if e := results[i].Err; e != nil && !errors.Is(e, ErrNotFound) && !errors.Is(e, ErrStale) {
+				errs = append(errs, fmt.Errorf("remove %s, which has lost its owners: %w", writes[i].Ref, e))
+			}
+		}
+		if len(errs) > 0 {
+			return errors.Join(errs...)
+		}
+	}
+}
+
+// garbage takes out what has lost an owner, and gives the removals of what has none any more.
+func (s *Store) garbage() (writes []Write) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for ref := range s.dependents.orphaned {
+		delete(s.dependents.orphaned, ref)
+		r := s.records[ref]
+		if r == nil || r.owner != (Owner{}) {
+			continue
+		}
+		meta := r.object.GetMeta()
+		if meta.DeletionTimestamp == nil && len(meta.OwnerReferences) > 0 && !slices.ContainsFunc(meta.OwnerReferences, func(o object.OwnerReference) bool { return s.isThere(o, ref.Namespace) }) {
+			writes = append(writes, Write{Ref: ref, Delete: true, UID: meta.UID, By: garbageCollector})
+		}
+	}
+	slices.SortFunc(writes, func(a, b Write) int { return strings.Compare(a.Ref.String(), b.Ref.String()) })
+	return writes
+}
+
+// isThere reports whether an owner is there: of a namespaced object it is in the same namespace,
+// or in none.
+func (s *Store) isThere(o object.OwnerReference, namespace string) bool {
+	for _, in := range []string{namespace, ""} {
+		r := s.records[object.Ref{Kind: o.Kind, Namespace: in, Name: o.Name}]
+		if r != nil && r.object.GetMeta().UID == o.UID {
+			return true
+		}
+	}
+	return false
+}
