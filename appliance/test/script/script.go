@@ -73,7 +73,6 @@ type Session struct {
 	dir     string
 	flags   Flags
 	made    Box
-	started bool
 	watches map[string]*watch
 	healthy string // the ruleset before the last fault
 	out     strings.Builder
