@@ -12,7 +12,7 @@ func TestForeigners(t *testing.T) {
 		s.Metadata.Annotations = map[string]string{key: value, "example.com/team": "blue"}
 		return s
 	}
-	labelled := func(o Object, key string) Object {
+	labeled := func(o Object, key string) Object {
 		o.GetMeta().Labels = map[string]string{key: "x"}
 		return o
 	}
@@ -25,9 +25,9 @@ func TestForeigners(t *testing.T) {
 		"no topology":  {annotated("service.kubernetes.io/topology-mode", "Disabled"), ""},
 		"hints":        {annotated("service.kubernetes.io/topology-aware-hints", "auto"), "has no effect here"},
 		"unready":      {annotated("service.alpha.kubernetes.io/tolerate-unready-endpoints", "true"), "spec.publishNotReadyAddresses"},
-		"other proxy":  {labelled(goodService(), "service.kubernetes.io/service-proxy-name"), "metadata.labels[service.kubernetes.io/service-proxy-name]: leaves"},
-		"managed":      {labelled(goodSlice(), "endpointslice.kubernetes.io/managed-by"), "names a controller that does not run here"},
-		"of a Service": {labelled(goodService(), "endpointslice.kubernetes.io/managed-by"), ""},
+		"other proxy":  {labeled(goodService(), "service.kubernetes.io/service-proxy-name"), "metadata.labels[service.kubernetes.io/service-proxy-name]: leaves"},
+		"managed":      {labeled(goodSlice(), "endpointslice.kubernetes.io/managed-by"), "names a controller that does not run here"},
+		"of a Service": {labeled(goodService(), "endpointslice.kubernetes.io/managed-by"), ""},
 	} {
 		list := Foreigners(tt.o)
 		switch {

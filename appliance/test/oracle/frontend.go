@@ -125,7 +125,7 @@ func (w *World) mayServe(service *object.Service, at place, addr netip.Addr) boo
 	if at == atExternalIP && anyContains(w.Box.ServiceRanges, addr) {
 		return false
 	}
-	// Behaviour 45: an address of the host, or of a gateway, is refused unless annotated.
+	// Behavior 45: an address of the host, or of a gateway, is refused unless annotated.
 	return service.Metadata.Annotations[allowHostAddress] == "true" || !w.isHosts(addr)
 }
 
@@ -151,7 +151,7 @@ func (w *World) isSetAside(addr netip.Addr) bool {
 
 // isVIP reports whether some Service has the address for its own. One of the host's,
 // where a Service may have it, stays the host's but for the Service's ports: the
-// host's own services there, as SSH, are what behaviour 45 protects.
+// host's own services there, as SSH, are what behavior 45 protects.
 func (w *World) isVIP(addr netip.Addr) bool {
 	if w.isHosts(addr) {
 		return false
@@ -171,9 +171,9 @@ func (w *World) isNamed(addr netip.Addr) bool {
 }
 
 // isNodePortAddress reports whether node ports answer on the address: one of the box's
-// that is no loopback address and no VIP (behaviours 20, 28), and that
+// that is no loopback address and no VIP (behaviors 20, 28), and that
 // --nodeport-addresses selects. A family without a prefix in the list is not
-// restricted (behaviour 22).
+// restricted (behavior 22).
 func (w *World) isNodePortAddress(addr netip.Addr) bool {
 	if !w.isLocal(addr) || addr.IsLoopback() || w.isNamed(addr) {
 		return false
