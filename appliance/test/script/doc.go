@@ -109,7 +109,7 @@
 //  2. Say what must come of it as packets first, as objects second and as nft text last, and
 //     only the maps that the behavior is about.
 //  3. Leave expected sections empty and run
-//     go test ./appliance -run TestScripts/^NAME$ -update
+//     go test ./appliance/reconcile -run TestScripts/^NAME$ -update
 //     and review what it writes like code. With mode wire, run
 //     go test -count=1 ./appliance/test/script -run TestWire/^NAME$
 //     as root; both modes have to agree. (-count=1 because go test knows nothing of the program
