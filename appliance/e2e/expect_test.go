@@ -58,7 +58,7 @@ func (b *box) tryReaches(from *netlab.Host, network string, to netip.AddrPort, w
 
 // patiently waits for an answer that must come: a busy machine may stand still for a
 // second or two.
-var patiently = netlab.Within(8 * time.Second)
+var patiently = netlab.Within(time.Minute)
 
 // sample is how many questions show that n endpoints have equal shares ± 25 %, with a
 // chance of less than 1 in 10⁵ to miss by bad luck.
