@@ -14,6 +14,7 @@ func (s *Store) Generate(controller string, puts []object.Object, deletes []obje
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	t := s.begin()
+	defer t.end()
 	owner := Owner{Controller: controller}
 	for _, o := range puts {
 		ref := refInFile(object.RefOf(o))

@@ -58,6 +58,7 @@ func (s *Store) writeGroup(group []*call) {
 		c.done, c.err = true, errAbandoned
 	}
 	t := s.begin()
+	defer t.end()
 	finished := false
 	defer func() {
 		if !finished {

@@ -185,6 +185,7 @@ func (s *Store) reopen(r *record) {
 // is somebody's external IP: they get another one.
 func (s *Store) waitForOthers() {
 	t := s.begin()
+	defer t.end()
 	for ref, r := range s.records {
 		svc, isService := r.object.(*object.Service)
 		if !isService || r.withheld || !isOurLoadBalancer(svc) {

@@ -29,6 +29,7 @@ func (s *Store) SyncFiles(files manifest.Files) (SyncResult, error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	t := s.begin()
+	defer t.end()
 	refs := t.readFiles(files)
 	if !s.synced {
 		for ref := range s.waiting {

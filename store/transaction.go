@@ -98,6 +98,12 @@ func (s *Store) begin() *transaction {
 	return t
 }
 
+// end lets go of the transaction: what the ledger asks of it would keep all of its changes in memory.
+func (t *transaction) end() {
+	l := t.s.ledger
+	l.backing, l.avoidIngress, l.avoidAddress, l.use, l.loses = nil, nil, nil, nil, nil
+}
+
 // examineWaiting takes those in that wait for others to release something. It gives false
 // when there is nobody new.
 func (t *transaction) examineWaiting() bool {
