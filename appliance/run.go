@@ -138,7 +138,8 @@ func ignoreClosed(f func() error) func() error {
 	}
 }
 
-// assembly is the running appliance: what its tasks share.
+// assembly is the running appliance: what its tasks share. It has a field for each thing that is opened
+// before the tasks start.
 type assembly struct {
 	cfg      config.Config
 	log      *slog.Logger

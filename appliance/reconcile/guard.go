@@ -1,8 +1,8 @@
 package reconcile
 
 import (
-	"cmp"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -106,7 +106,7 @@ func (b *RemovalGuard) Hold(r store.Removals, now time.Time) func(file string) s
 	decision := b.count(r, &rest, len(all.services), now)
 	kept, files := map[string]bool{}, 0
 	b.why = nil
-	for _, why := range sortedKeys(places) {
+	for _, why := range slices.Sorted(maps.Keys(places)) {
 		for key := range places[why].services {
 			kept[key] = true
 		}
@@ -260,16 +260,6 @@ func (b *RemovalGuard) problem() (p manifest.Problem, engaged bool) {
 	}
 	return manifest.Problem{Reason: reasonMassRemoval, Message: strings.Join(b.why, "; ") + "; as that may be an accident, they stay in force: " +
 		"put the files back (or correct --manifests), or confirm with `svcctl release` that they are to go"}, true
-}
-
-// sortedKeys are the keys of a map in their order.
-func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
-	keys := make([]K, 0, len(m))
-	for key := range m {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
 }
 
 // isBelow reports whether a file is in a directory or below it.

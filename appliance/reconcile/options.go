@@ -14,7 +14,8 @@ import (
 	"svcctl.io/svcctl/watch"
 )
 
-// Options are what a Loop is made of.
+// Options are what a Loop is made of. There are many, as this is where its parts are wired: nothing but
+// New and the Loop reads them, and none changes afterwards.
 type Options struct {
 	Store  *store.Store
 	Kernel Kernel

@@ -102,7 +102,7 @@ func (o *Orphans) frontends() int {
 
 // reserved are the frontends as the store knows them.
 func (o *Orphans) reserved() (all []store.ReservedFrontend) {
-	for _, key := range sortedKeys(o.ports) {
+	for _, key := range slices.Sorted(maps.Keys(o.ports)) {
 		p := o.ports[key]
 		var endpoints []netip.Addr
 		for _, ap := range p.Serving {
@@ -180,7 +180,7 @@ func (o *Orphans) release() int {
 // take gives the orphans that have changed since the last call, as Services without a name; those
 // without ports are gone.
 func (o *Orphans) take() (changed []Service) {
-	for _, key := range sortedKeys(o.changed) {
+	for _, key := range slices.Sorted(maps.Keys(o.changed)) {
 		svc := Service{Key: key}
 		if p, is := o.ports[key]; is {
 			svc.Ports = []nft.ServicePort{p}
