@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -69,12 +70,25 @@ func newBox(t *testing.T, other flags) *box {
 // each runs a part of the test for both families, at the same time.
 func (b *box) each(t *testing.T, part func(t *testing.T, b *box, f family)) {
 	t.Helper()
+	parts := make(map[string]func(t *testing.T, b *box))
 	for _, f := range families {
-		t.Run(f.String(), func(t *testing.T) {
-			t.Parallel()
-			part(t, b.in(t), f)
+		parts[f.String()] = func(t *testing.T, b *box) { part(t, b, f) }
+	}
+	b.atOnce(t, parts)
+}
+
+// atOnce runs parts of the test at the same time, as subtests by name. t.Parallel is not used for
+// them: a test that waits for parallel subtests gives its turn to the next test, and the networks
+// of all tests would be there together, with more descriptors than the process may have.
+func (b *box) atOnce(t *testing.T, parts map[string]func(t *testing.T, b *box)) {
+	t.Helper()
+	var all sync.WaitGroup
+	for name, part := range parts {
+		all.Go(func() {
+			t.Run(name, func(t *testing.T) { part(t, b.in(t)) })
 		})
 	}
+	all.Wait()
 }
 
 // in is the box for a subtest.

@@ -104,17 +104,10 @@ func Test005_undefined_port_refused(t *testing.T) {
 func Test006_unallocated_address_dropped(t *testing.T) {
 	b := web(t, nil, l1)
 	b.each(t, func(t *testing.T, b *box, f family) {
-		for _, network := range []string{"tcp", "udp"} {
-			t.Run(network, func(t *testing.T) {
-				t.Parallel()
-				b := b.in(t)
-				b.drops(t, b.IN, network, f.at(f.vip(50), 80))
-			})
-		}
-		t.Run("own traffic", func(t *testing.T) {
-			t.Parallel()
-			b := b.in(t)
-			b.drops(t, b.GW1, "tcp", f.at(f.vip(51), 80))
+		b.atOnce(t, map[string]func(t *testing.T, b *box){
+			"tcp":         func(t *testing.T, b *box) { b.drops(t, b.IN, "tcp", f.at(f.vip(50), 80)) },
+			"udp":         func(t *testing.T, b *box) { b.drops(t, b.IN, "udp", f.at(f.vip(50), 80)) },
+			"own traffic": func(t *testing.T, b *box) { b.drops(t, b.GW1, "tcp", f.at(f.vip(51), 80)) },
 		})
 	})
 }
