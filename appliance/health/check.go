@@ -1,0 +1,90 @@
+package health
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Kind is the protocol of a Check.
+type Kind uint8
+
+// The kinds of checks.
+const (
+	TCP   Kind = iota + 1 // a SYN-ACK came
+	TLS                   // a handshake was done
+	HTTP                  // the status is in range
+	HTTPS                 // HTTP in TLS
+	GRPC                  // grpc.health.v1 says SERVING
+	DNS                   // an answer with NOERROR
+	UDP                   // the expected answer came, or no refusal
+	ICMP                  // an echo reply came
+)
+
+// Check says how an endpoint is asked, and how many answers count. It is comparable: endpoints
+// that are asked alike are asked once.
+type Check struct {
+	Kind Kind
+	// Path is requested by HTTP and HTTPS.
+	Path string
+	// Host is the HTTP header Host and the server name of TLS; "" for the address.
+	Host string
+	// Name is asked for by DNS, and the service name of GRPC.
+	Name string
+	// Status are the passing HTTP status codes, as "200-399" or "200,204,300-399".
+	Status string
+	// Send and Expect are what UDP sends, and what an answer (UDP, HTTP body) must contain.
+	Send, Expect string
+	// Headers are header lines of an HTTP request, each ended by "\n".
+	Headers string
+	// Verify makes a certificate that the system does not trust a failure.
+	Verify bool
+
+	Interval, Timeout time.Duration
+	// Rise and Fall are how many passes or failures in a row change the state.
+	Rise, Fall int
+}
+
+// Target is an address with how it is asked. The port is 0 for ICMP.
+type Target struct {
+	Addr  netip.AddrPort
+	Check Check
+}
+
+// State is what is known of a Target.
+type State uint8
+
+// The states.
+const (
+	New  State = iota // did not answer yet
+	Up                // answers
+	Down              // does not
+)
+
+// Outcome is what came of one probe.
+type Outcome uint8
+
+// The outcomes.
+const (
+	Pass    Outcome = iota
+	Refused         // an answer that says no: a refusal, a reset, a wrong status
+	Silent          // no answer within the timeout
+	Void            // not made, for a reason that lies on this host: it counts for nothing
+)
+
+// Result is what one probe found.
+type Result struct {
+	Outcome Outcome
+	// Why says it in words, without any byte that the server sent; "" for a pass.
+	Why  string
+	Took time.Duration
+}
+
+// Verdict is the state of a Target, with why.
+type Verdict struct {
+	State State
+	// Since is when the state began; zero when it was there before this process.
+	Since time.Time
+	Last  Result
+	// Failures and Passes are how many came in a row at last.
+	Failures, Passes int
+}
