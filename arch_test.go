@@ -81,9 +81,10 @@ var edges = map[string][]string{
 		"api/wire", "appliance/checkup", "appliance/conntrack", "appliance/metrics", "appliance/node", "appliance/resolve", "appliance/sockets",
 		"nft", "nft/kernel", "store", "store/alloc", "store/engine", "store/manifest", "store/object", "store/parallel", "watch",
 	},
-	"appliance/task": {},
+	"appliance/traffic": {"api/wire", "appliance/conntrack", "nft", "store/object"},
+	"appliance/task":    {},
 	"appliance": {
-		"api", "api/auth", "api/rest", "api/wire", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/reconcile", "appliance/resolve", "appliance/sockets", "appliance/task",
+		"api", "api/auth", "api/rest", "api/wire", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/reconcile", "appliance/resolve", "appliance/sockets", "appliance/task", "appliance/traffic",
 		"nft", "nft/kernel", "store", "store/engine", "store/manifest", "store/object", "watch",
 	},
 	"appliance/bench":       {},               // benchmarks only
@@ -139,7 +140,7 @@ var libraries = map[string][]string{
 	"go.etcd.io/bbolt":                    {"store/engine"},
 	"golang.org/x/net":                    {"nft/kernel"},
 	"golang.org/x/sync":                   {"appliance/parts", "appliance/task"},
-	"golang.org/x/sys":                    {"api", "api/auth", "appliance/conntrack", "appliance/netlab", "appliance/node", "appliance/sockets", "cmd/svcctl", "nft/kernel", "nft/nfnetlink", "nft/nfttest/fake", "watch"},
+	"golang.org/x/sys":                    {"api", "api/auth", "appliance/conntrack", "appliance/netlab", "appliance/node", "appliance/sockets", "appliance/traffic", "cmd/svcctl", "nft/kernel", "nft/nfnetlink", "nft/nfttest/fake", "watch"},
 	"gopkg.in/yaml.v3":                    {"cmd/svcctl", "store/manifest"},
 }
 

@@ -8,6 +8,10 @@
 //	/svcctl/v1/wait   ?for=synced|ready &timeout=30s &revision=N: answers when it is so
 //	/svcctl/v1/env    ?namespace=NS: wire.Environment
 //	/svcctl/v1/release POST, by an admin: lets go what vanished from the manifests in a mass
+//	/svcctl/v1/traffic ?namespace=NS &name=SERVICE &sort=open|rate|unanswered|name &limit=N
+//	  &endpoints=true &history=true: wire.Traffic
+//	/svcctl/v1/conns  ?namespace=NS &name=SERVICE &endpoint=ADDR[:PORT] &client=PREFIX &limit=N:
+//	  wire.Connections; POST to conns/kill?id=N, by an admin: ends one, a wire.Connection
 //	/svcctl/v1/journal ?limit=N, by an admin: a wire.JournalEntry a line, the newest N
 //	/svcctl/v1/alloc  wire.Allocations; POST to alloc/repair, by an admin: puts them right
 //	/svcctl/v1/endpoint wire.Endpoint: where the API is served over TLS

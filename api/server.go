@@ -71,6 +71,8 @@ type Config struct {
 	// own; when they are nil, nobody is told. They may be called concurrently.
 	Service func(namespace, name string) wire.ServiceState
 	Setup   func() wire.Setup
+	// Traffic tells which Services have connections; when it is nil, nobody is told.
+	Traffic Traffic
 	// TLS is how the API is served over TCP; nil: it is not.
 	TLS *TLS
 }
@@ -172,6 +174,11 @@ func (s *Server) Handler() http.Handler {
 	}
 	if s.cfg.Service != nil {
 		reader("/svcctl/v1/service", get(s.service))
+	}
+	if s.cfg.Traffic != nil {
+		reader("/svcctl/v1/traffic", get(s.traffic))
+		reader("/svcctl/v1/conns", get(s.conns))
+		admin("/svcctl/v1/conns/kill", http.HandlerFunc(s.kill))
 	}
 	if s.cfg.Setup != nil {
 		reader("/svcctl/v1/setup", get(s.setup))

@@ -26,6 +26,7 @@ import (
 	"svcctl.io/svcctl/appliance/parts"
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/task"
+	"svcctl.io/svcctl/appliance/traffic"
 	"svcctl.io/svcctl/nft/kernel"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/engine"
@@ -87,7 +88,7 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 	}
 	a.board = reconcile.NewBoard(objects.Revisions, a.rescan, a.release, removals, a.firstStatus())
 	a.events = control.NewRecorder(objects, control.RecorderConfig{Host: cfg.NodeName, Assigns: len(cfg.LoadBalancerPools) > 0, Log: log})
-	server, err := apiserver.Open(&cfg, objects, a.board, a.grants, m, log)
+	server, err := apiserver.Open(&cfg, objects, a.board, a.grants, traffic.NewAnswers(a.grants.Served), m, log)
 	if err != nil {
 		return err
 	}

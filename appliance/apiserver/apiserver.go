@@ -52,7 +52,7 @@ type Grants interface {
 
 // Open listens on the socket, and on --listen. What backend publishes and the store holds is
 // served by Tasks; Close ends listening.
-func Open(c *config.Config, objects *store.Store, backend Backend, grants Grants, m *metrics.Metrics, log *slog.Logger) (s *Server, err error) {
+func Open(c *config.Config, objects *store.Store, backend Backend, grants Grants, traffic api.Traffic, m *metrics.Metrics, log *slog.Logger) (s *Server, err error) {
 	s = &Server{objects: rest.New(rest.Config{Objects: objects, Log: log})}
 	defer func() {
 		if err != nil {
@@ -69,7 +69,8 @@ func Open(c *config.Config, objects *store.Store, backend Backend, grants Grants
 			state.NotStored = backend.NotStored(object.Ref{Kind: object.KindService, Namespace: namespace, Name: name})
 			return state
 		},
-		Setup: func() wire.Setup { return setup(c, grants, s.Validity) },
+		Setup:   func() wire.Setup { return setup(c, grants, s.Validity) },
+		Traffic: traffic,
 	}
 	if c.Listen != "" {
 		if s.secure, err = net.Listen("tcp", c.Listen); err != nil {

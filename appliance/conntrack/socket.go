@@ -57,10 +57,21 @@ func (s *socket) count() (entries uint32, err error) {
 // dump asks for the entries that match the query and hands each datagram of the answer
 // to take.
 func (s *socket) dump(q query, take func(datagram []byte, sequence uint32) error) error {
+	return s.request(familyNumber(q.family), func(w *writer) { w.filter(q) }, take)
+}
+
+// dumpAll asks for all entries. Nothing is filtered: for a filter that matches little the kernel
+// walks its table at one go, with softirqs held back.
+func (s *socket) dumpAll(take func(datagram []byte, sequence uint32) error) error {
+	return s.request(unix.AF_UNSPEC, func(*writer) {}, take)
+}
+
+// request asks for a dump and reads its answer.
+func (s *socket) request(family uint8, filter func(*writer), take func(datagram []byte, sequence uint32) error) error {
 	var w writer
 	sequence := s.Sequence(1)
-	w.begin(messageGet, unix.NLM_F_DUMP, sequence, familyNumber(q.family))
-	w.filter(q)
+	w.begin(messageGet, unix.NLM_F_DUMP, sequence, family)
+	filter(&w)
 	w.End()
 	if err := s.Send(w.Buf); err != nil {
 		return err

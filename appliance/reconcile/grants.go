@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"maps"
 	"net/netip"
 	"strings"
 	"sync"
@@ -38,6 +39,14 @@ func (g *Grants) Planned(host *Host, services []Service) {
 			g.of[svc.Key] = svc.Ports
 		}
 	}
+}
+
+// Served are the ports of all Services, "namespace/name", and the box they are served on. Neither is
+// to be changed.
+func (g *Grants) Served() (map[string][]nft.ServicePort, nft.Box) {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	return maps.Clone(g.of), g.box
 }
 
 // State is what a Service came to.

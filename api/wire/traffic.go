@@ -1,0 +1,107 @@
+package wire
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Traffic is which Services have connections, from one look through the connection tracking table:
+// the answer of /svcctl/v1/traffic. The busiest ports come first.
+type Traffic struct {
+	// At is when the table was read. Looks are shared, and made rarely where the table is large.
+	At time.Time `json:"at"`
+	// Seconds is the time to the look before, which rates are of; 0: there was none yet.
+	Seconds float64 `json:"seconds"`
+	// Tracked is how many entries the table has.
+	Tracked int           `json:"tracked"`
+	Ports   []PortTraffic `json:"ports"`
+	// More is how many ports were left out for the limit.
+	More int `json:"more,omitempty"`
+}
+
+// ConnectionCounts are those of a Service port or of one endpoint.
+type ConnectionCounts struct {
+	// Open are connections that were answered and that nobody has closed.
+	Open int `json:"open"`
+	// Unanswered are connections that the endpoint has not answered yet. Where they stay, it is
+	// dead though it is in the documents.
+	Unanswered int `json:"unanswered"`
+	// Rate is new connections a second; absent where there was no look before.
+	Rate *float64 `json:"rate,omitempty"`
+}
+
+// PortTraffic is a port of a Service, both families together.
+type PortTraffic struct {
+	Namespace string `json:"namespace"`
+	Service   string `json:"service"`
+	Port      string `json:"port,omitempty"`
+	Protocol  string `json:"protocol"`
+	ConnectionCounts
+	Endpoints []EndpointTraffic `json:"endpoints,omitempty"`
+	History   []TrafficSample   `json:"history,omitempty"`
+}
+
+// EndpointTraffic is an endpoint of a Service port.
+type EndpointTraffic struct {
+	Endpoint string `json:"endpoint"` // "10.1.2.11:8080"
+	ConnectionCounts
+	// Leaving reports that it gets no new connections any more.
+	Leaving bool `json:"leaving,omitempty"`
+}
+
+// TrafficSample is what an earlier look found.
+type TrafficSample struct {
+	At   time.Time `json:"at"`
+	Open int       `json:"open"`
+	Rate *float64  `json:"rate,omitempty"`
+}
+
+// Connections are tracked connections: the answer of /svcctl/v1/conns.
+type Connections struct {
+	At          time.Time    `json:"at"`
+	Connections []Connection `json:"connections"`
+	// More is how many were left out for the limit.
+	More int `json:"more,omitempty"`
+}
+
+// Connection is one tracked connection through a Service.
+type Connection struct {
+	ID        uint32 `json:"id"`
+	Namespace string `json:"namespace"`
+	Service   string `json:"service"`
+	Port      string `json:"port,omitempty"`
+	Protocol  string `json:"protocol"`
+	Client    string `json:"client"`   // "203.0.113.2:43882"
+	To        string `json:"to"`       // what the client connected to
+	Endpoint  string `json:"endpoint"` // who answers
+	// As is whom the endpoint takes for its client, where that is not the client.
+	As string `json:"as,omitempty"`
+	// State is that of TCP, as conntrack names it.
+	State    string `json:"state,omitempty"`
+	Answered bool   `json:"answered"`
+	// Expires is after how many seconds of silence it is forgotten.
+	Expires int `json:"expires"`
+}
+
+// TrafficQuery is what of the traffic is asked for.
+type TrafficQuery struct {
+	Namespace, Service string // "": all
+	// Sort is one of TrafficSorts.
+	Sort string
+	// Limit is the most ports.
+	Limit     int
+	Endpoints bool // tell of endpoints
+	History   bool // and of earlier looks
+}
+
+// TrafficSorts are what traffic is sorted by, the largest first; name is alphabetical.
+func TrafficSorts() []string { return []string{"open", "rate", "unanswered", "name"} }
+
+// ConnectionQuery is which connections are asked for.
+type ConnectionQuery struct {
+	Namespace, Service string // "": all
+	Endpoint           netip.AddrPort
+	EndpointAddr       netip.Addr
+	Client             netip.Prefix
+	Limit              int
+}

@@ -1,0 +1,139 @@
+package conntrack
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/nfnetlink"
+)
+
+// Connection is a tracked connection whose destination was translated.
+type Connection struct {
+	// ID tells the entry from others, older ones with the same addresses included, as
+	// `conntrack -o id` prints it.
+	ID       uint32
+	Family   nft.Family
+	Protocol nft.Protocol
+	// Client sent to To; Endpoint answers, and takes As for its client.
+	Client, To, Endpoint, As netip.AddrPort
+	// State is that of TCP, as conntrack names it; "" for other protocols.
+	State string
+	// Answered reports that the endpoint has sent something.
+	Answered bool
+	// Open reports that nobody has closed the connection, and Answered holds.
+	Open bool
+	// Expires is after how much silence the kernel forgets the entry.
+	Expires time.Duration
+}
+
+// tcpStates are the names of nf_conntrack_proto_tcp.c, by tcpState.
+var tcpStates = [...]string{
+	"NONE", "SYN_SENT", "SYN_RECV", "ESTABLISHED", "FIN_WAIT", "CLOSE_WAIT", "LAST_ACK", "TIME_WAIT", "CLOSE", "SYN_SENT2",
+}
+
+// Look reads the connection tracking table of a network namespace (its file descriptor, 0: the
+// current one) and hands each translated connection to each. It returns how many entries it
+// read, those of other protocols left out. An entry that comes or goes meanwhile may be missed.
+func Look(netns int, each func(*Connection)) (entries int, err error) {
+	s, err := dial(netns)
+	if err != nil {
+		return 0, explain(err)
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	if n, err := s.count(); err == nil && n == 0 {
+		return 0, nil
+	}
+	var e entry
+	var c Connection
+	err = s.dumpAll(func(datagram []byte, sequence uint32) error {
+		for m := range nfnetlink.Messages(datagram) {
+			if m.Kind != messageNew || m.Sequence != sequence || !e.decode(m.Body) {
+				continue
+			}
+			entries++
+			if !e.isThrough() {
+				continue
+			}
+			e.describe(&c)
+			each(&c)
+		}
+		return nil
+	})
+	if err != nil {
+		return entries, explain(err)
+	}
+	return entries, nil
+}
+
+// isThrough reports whether the entry is a connection that an endpoint was chosen for: translated,
+// and not what is left of one that was ended.
+func (e *entry) isThrough() bool { return e.to != e.replyFrom && !e.isDeadEnd() }
+
+func (e *entry) describe(c *Connection) {
+	*c = Connection{
+		ID: binary.BigEndian.Uint32(e.id), Family: e.family, Protocol: e.protocol,
+		Client: e.from, To: e.to, Endpoint: e.replyFrom, As: e.replyTo,
+		Answered: e.answered, Open: e.answered && !e.isEnding(),
+		Expires: time.Duration(e.timeout) * time.Second,
+	}
+	if e.protocol == nft.TCP && int(e.state) < len(tcpStates) {
+		c.State = tcpStates[e.state]
+	}
+}
+
+// ErrGone reports that a connection ended before it could be killed.
+var ErrGone = errors.New("there is no such connection any more")
+
+// Kill ends the connection of an ID, if may allows it: of TCP whichever end speaks next is
+// answered by a reset; other entries are forgotten, and their next packet begins anew. box are
+// this host's addresses that the resets come from, by family; without one the entry is
+// forgotten. The error is ErrGone when there is no such connection.
+func Kill(netns int, id uint32, box map[nft.Family]netip.Addr, may func(*Connection) bool) (err error) {
+	t := &kernelTable{netns: netns}
+	defer func() { err = errors.Join(err, t.close()) }()
+	if err := t.open(); err != nil {
+		return explain(err)
+	}
+	found := false
+	var c Connection
+	err = t.reader.dumpAll(func(datagram []byte, sequence uint32) error {
+		t.entries, t.verdicts = t.entries[:0], t.verdicts[:0]
+		for m := range nfnetlink.Messages(datagram) {
+			var e entry
+			if found || m.Kind != messageNew || m.Sequence != sequence || !e.decode(m.Body) ||
+				!e.isThrough() || binary.BigEndian.Uint32(e.id) != id {
+				continue
+			}
+			if e.describe(&c); !may(&c) {
+				continue
+			}
+			found = true
+			verdict := forget
+			if e.protocol == nft.TCP {
+				verdict = reset
+			}
+			t.entries, t.verdicts = append(t.entries, e), append(t.verdicts, verdict)
+		}
+		if len(t.entries) == 0 {
+			return nil
+		}
+		done, err := t.carryOut(box)
+		if err == nil && done.forgotten+done.reset == 0 {
+			return ErrGone
+		}
+		return err
+	})
+	switch {
+	case errors.Is(err, ErrGone):
+		return err
+	case err != nil:
+		return fmt.Errorf("end connection %d: %w", id, err)
+	case !found:
+		return ErrGone
+	}
+	return nil
+}

@@ -1,0 +1,100 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"testing"
+
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/netlab"
+)
+
+// conns are the connections through a Service that `svcctl conns` lists.
+func (v *verbs) conns(args ...string) []wire.Connection {
+	v.t.Helper()
+	var list wire.Connections
+	if err := json.Unmarshal([]byte(v.does(0, "conns", append(args, "-o", "json")...)), &list); err != nil {
+		v.t.Fatal(err)
+	}
+	return list.Connections
+}
+
+// `svcctl conns` lists what is connected through a Service and ends one connection of many, and
+// `svcctl top` counts them by endpoint, those that nobody answers apart.
+func Test330_connections_are_listed_counted_and_ended(t *testing.T) {
+	b := newBox(t, nil)
+	b.write("web.yaml", func(f family) []string {
+		return []string{f.service("web", "type: NodePort", "clusterIP: "+f.vip(41), nodePorts(f, 30080)), f.slice("web", "p80: 80", b.L1)}
+	})
+	b.svcctl.Start()
+	b.each(t, func(t *testing.T, b *box, f family) {
+		v := b.verbs(t)
+		service, endpoint := "svc/"+f.name("web"), f.on(80, b.L1)[0]
+		if list := v.conns(service); len(list) != 0 {
+			t.Fatalf("before there are any, %v", list)
+		}
+		dial := func(client *netlab.Host, to netip.AddrPort) *netlab.Conn {
+			conn, err := client.Dial(to, patiently)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(conn.Close)
+			return conn
+		}
+		stays, ends, nodePort := dial(b.IN, f.cluster()), dial(b.IN, f.cluster()), dial(b.EXT, f.at(f.pick(netlab.BoxAddr4, netlab.BoxAddr6), f.number(30080)))
+		list := v.conns(service)
+		if len(list) != 3 {
+			t.Fatalf("%d connections are listed, want 3: %v", len(list), list)
+		}
+		var id uint32
+		for _, c := range list {
+			if c.Endpoint != endpoint.String() || c.State != "ESTABLISHED" || !c.Answered || c.Service != f.name("web") {
+				t.Errorf("a connection is listed as %+v", c)
+			}
+			if c.Client == ends.Local.String() {
+				id = c.ID
+			}
+			if masqueraded := c.Client == nodePort.Local.String(); masqueraded != (c.As != "") {
+				t.Errorf("%s is seen as %q", c.Client, c.As)
+			}
+		}
+		if list := v.conns(service, "--client", f.of(b.EXT).String()); len(list) != 1 || list[0].Client != nodePort.Local.String() {
+			t.Errorf("of one client %v", list)
+		}
+		if list := v.conns(service, "--endpoint", f.on(80, b.R1)[0].Addr().String()); len(list) != 0 {
+			t.Errorf("of an endpoint of somebody else %v", list)
+		}
+
+		v.says(0, []string{fmt.Sprintf("connection %d ended", id)}, "conns", "--kill", strconv.FormatUint(uint64(id), 10))
+		v.says(1, []string{"no Service has a connection"}, "conns", "--kill", strconv.FormatUint(uint64(id), 10))
+		if err := ends.Echo("anybody?", patiently); netlab.RefusalOf(err) != netlab.Reset {
+			t.Errorf("the connection that was ended: %v, want a reset", err)
+		}
+		for _, conn := range []*netlab.Conn{stays, nodePort} {
+			if err := conn.Echo("still here", patiently); err != nil {
+				t.Errorf("a connection that was left alone: %v", err)
+			}
+		}
+
+		b.L1.LoadNft("table " + f.pick("ip", "ip6") + " quiet { chain input { type filter hook input priority 0; tcp dport 80 tcp flags syn / syn,ack drop; }; }")
+		begin(b.IN, f.of(b.IN), f.cluster(), 5)
+		eventually(t, syncTimeout, func() error {
+			var seen wire.Traffic
+			if err := json.Unmarshal([]byte(v.does(0, "top", service, "--once", "-o", "json")), &seen); err != nil {
+				return err
+			}
+			if len(seen.Ports) != 1 || len(seen.Ports[0].Endpoints) != 1 {
+				return fmt.Errorf("top tells %+v", seen)
+			}
+			p, e := seen.Ports[0], seen.Ports[0].Endpoints[0]
+			if p.Open != 2 || p.Unanswered != 5 || e.Open != 2 || e.Unanswered != 5 || e.Endpoint != endpoint.String() || p.Rate == nil {
+				return fmt.Errorf("top counts %+v, want 2 open and 5 unanswered of one endpoint", p)
+			}
+			return nil
+		})
+		b.L1.Nft("delete", "table", f.pick("ip", "ip6"), "quiet")
+		v.says(0, []string{"UNANSWERED", "default/" + f.name("web")}, "top", "-A", "--once", "--by", "unanswered")
+	})
+}

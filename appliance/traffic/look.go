@@ -1,0 +1,143 @@
+package traffic
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"svcctl.io/svcctl/appliance/conntrack"
+	"svcctl.io/svcctl/nft"
+)
+
+// A Port is a port of a Service, in one family, as connections are attributed to it.
+type Port struct {
+	Service   string // "namespace/name"
+	Name      string // "" for the only, unnamed port
+	Family    nft.Family
+	Protocol  nft.Protocol
+	Frontends []netip.AddrPort // the zero Addr for a node port
+	Endpoints []netip.AddrPort // that new connections go to
+}
+
+// Counts are what a look found of a Service port or an endpoint.
+type Counts struct {
+	// Open are connections that were answered and that nobody has closed.
+	Open int
+	// Unanswered are those that the endpoint has sent nothing to yet.
+	Unanswered int
+	// New are those that the look before did not find.
+	New int
+}
+
+func (c *Counts) add(conn *conntrack.Connection, isNew bool) {
+	switch {
+	case !conn.Answered:
+		c.Unanswered++
+	case conn.Open:
+		c.Open++
+	}
+	if isNew {
+		c.New++
+	}
+}
+
+// PortCounts are the counts of a Service port and its endpoints. Endpoints that have connections
+// and get no new ones any more are among them.
+type PortCounts struct {
+	Port *Port
+	Counts
+	Endpoints map[netip.AddrPort]*EndpointCounts
+}
+
+// EndpointCounts are those of an endpoint. Leaving reports that it gets no new connections.
+type EndpointCounts struct {
+	Counts
+	Leaving bool
+}
+
+// Look is what one look through the table found.
+type Look struct {
+	At time.Time
+	// Since is the time to the look before, that New counts; 0: there was none, and New is 0.
+	Since time.Duration
+	// Entries are all of the table, those of no Service included.
+	Entries int
+	Ports   []PortCounts
+}
+
+// frontend is what connections are attributed by.
+type frontend struct {
+	protocol nft.Protocol
+	at       netip.AddrPort // the unspecified address of the family for a node port
+}
+
+// index finds Service ports by what clients connect to.
+type index map[frontend]int
+
+// indexOf makes the index of ports, whose positions it gives.
+func indexOf(ports []Port) index {
+	found := make(index, 2*len(ports))
+	for i := range ports {
+		p := &ports[i]
+		for _, fe := range p.Frontends {
+			if !fe.Addr().IsValid() {
+				fe = netip.AddrPortFrom(unspecified(p.Family), fe.Port())
+			}
+			found[frontend{p.Protocol, fe}] = i
+		}
+	}
+	return found
+}
+
+func unspecified(f nft.Family) netip.Addr {
+	if f == nft.IPv6 {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}
+
+// of is the Service port that a connection goes through.
+func (x index) of(c *conntrack.Connection) (port int, ok bool) {
+	if port, ok = x[frontend{c.Protocol, c.To}]; !ok {
+		port, ok = x[frontend{c.Protocol, netip.AddrPortFrom(unspecified(c.Family), c.To.Port())}]
+	}
+	return port, ok
+}
+
+// count attributes connections to ports. known are the IDs of the look before, sorted; nil when
+// there was none. It returns those of this one, sorted.
+func count(ports []Port, known []uint32, read func(each func(*conntrack.Connection)) (entries int, err error)) (l *Look, ids []uint32, err error) {
+	l = &Look{Ports: make([]PortCounts, len(ports))}
+	for i := range ports {
+		l.Ports[i].Port = &ports[i]
+	}
+	found := indexOf(ports)
+	l.Entries, err = read(func(c *conntrack.Connection) {
+		i, ok := found.of(c)
+		if !ok {
+			return
+		}
+		ids = append(ids, c.ID)
+		isNew := false
+		if known != nil {
+			_, old := slices.BinarySearch(known, c.ID)
+			isNew = !old
+		}
+		p := &l.Ports[i]
+		p.add(c, isNew)
+		if p.Endpoints == nil {
+			p.Endpoints = map[netip.AddrPort]*EndpointCounts{}
+		}
+		e := p.Endpoints[c.Endpoint]
+		if e == nil {
+			e = &EndpointCounts{Leaving: !slices.Contains(p.Port.Endpoints, c.Endpoint)}
+			p.Endpoints[c.Endpoint] = e
+		}
+		e.add(c, isNew)
+	})
+	slices.Sort(ids)
+	if ids == nil {
+		ids = []uint32{}
+	}
+	return l, ids, err
+}

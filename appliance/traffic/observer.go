@@ -1,0 +1,164 @@
+package traffic
+
+import (
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"svcctl.io/svcctl/appliance/conntrack"
+)
+
+const (
+	// minPause is the least time between two looks.
+	minPause = time.Second
+	// maxShare is how many times the CPU time of a look passes before the next one: 2 % of a core.
+	maxShare = 50
+	// forgetAfter is how long after the last look its memory is kept.
+	forgetAfter = 15 * time.Minute
+	// Samples is how many looks a History tells of.
+	Samples = 120
+)
+
+// A Sample is what one look found of a Service port.
+type Sample struct {
+	At   time.Time
+	Open int
+	// Rate is new connections a second since the look before; -1 when there was none.
+	Rate float64
+}
+
+// Observer looks for whoever asks. The zero value is not usable; see New.
+type Observer struct {
+	read  func(each func(*conntrack.Connection)) (entries int, err error)
+	ports func() []Port
+	now   func() time.Time
+
+	looking sync.Mutex // one looks at a time
+	cost    time.Duration
+	ids     []uint32 // of the last look, sorted
+
+	mu      sync.Mutex
+	last    *Look
+	history map[string][]Sample // by Service port, of those that had connections
+	forget  *time.Timer
+}
+
+// New is an Observer that reads connections with read and attributes them to what ports gives.
+func New(read func(each func(*conntrack.Connection)) (int, error), ports func() []Port) *Observer {
+	return &Observer{read: read, ports: ports, now: time.Now, history: map[string][]Sample{}}
+}
+
+// Look returns the newest look, or makes one when that may be. Looks are not to be changed.
+func (o *Observer) Look() (*Look, error) {
+	o.looking.Lock()
+	defer o.looking.Unlock()
+	begin := o.now()
+	o.mu.Lock()
+	last := o.last
+	o.mu.Unlock()
+	if last != nil && begin.Sub(last.At) < max(minPause, maxShare*o.cost) {
+		return last, nil
+	}
+	var before []uint32
+	if last != nil {
+		before = o.ids
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	used := threadTime()
+	l, ids, err := count(o.ports(), before, o.read)
+	if err != nil {
+		return nil, err
+	}
+	o.cost = threadTime() - used
+	l.At = begin
+	if last != nil {
+		l.Since = begin.Sub(last.At)
+	}
+	o.ids = ids
+	o.remember(l)
+	return l, nil
+}
+
+// threadTime is the CPU time of this thread.
+func threadTime() time.Duration {
+	var r unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_THREAD, &r); err != nil {
+		return 0
+	}
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+}
+
+// remember keeps a look, and adds it to the history of the ports that have connections or had
+// some lately.
+func (o *Observer) remember(l *Look) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.last = l
+	seen := make(map[string]Sample, len(o.history))
+	for i := range l.Ports {
+		p := &l.Ports[i]
+		key := p.Port.Key()
+		if p.Open+p.Unanswered+p.New == 0 && o.history[key] == nil {
+			continue
+		}
+		s, twin := seen[key]
+		if !twin {
+			s = Sample{At: l.At, Rate: -1}
+		}
+		s.Open += p.Open
+		if l.Since > 0 {
+			s.Rate = max(s.Rate, 0) + float64(p.New)/l.Since.Seconds()
+		}
+		seen[key] = s
+	}
+	for key, s := range seen {
+		h := append(o.history[key], s)
+		if len(h) > Samples {
+			h = slices.Delete(h, 0, len(h)-Samples)
+		}
+		o.history[key] = h
+	}
+	for key, h := range o.history {
+		if _, has := seen[key]; !has || l.At.Sub(h[0].At) > 0 && idle(h) {
+			delete(o.history, key) // the Service is gone, or had nothing for as long as is told of
+		}
+	}
+	if o.forget == nil {
+		o.forget = time.AfterFunc(forgetAfter, o.drop)
+	} else {
+		o.forget.Reset(forgetAfter)
+	}
+}
+
+// idle reports whether a full history tells of no connection.
+func idle(h []Sample) bool {
+	return len(h) == Samples && !slices.ContainsFunc(h, func(s Sample) bool { return s.Open > 0 || s.Rate > 0 })
+}
+
+// drop forgets everything, when nobody has asked for long.
+func (o *Observer) drop() {
+	o.looking.Lock()
+	defer o.looking.Unlock()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.last, o.ids, o.history = nil, nil, map[string][]Sample{}
+}
+
+// History tells of a Service port (Port.Key) what the last looks found, the oldest first.
+func (o *Observer) History(key string) []Sample {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.history[key])
+}
+
+// Key names a port without its family: "namespace/name" or "namespace/name/port".
+func (p *Port) Key() string {
+	if p.Name == "" {
+		return p.Service
+	}
+	return p.Service + "/" + p.Name
+}

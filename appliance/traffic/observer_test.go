@@ -1,0 +1,178 @@
+package traffic
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"svcctl.io/svcctl/appliance/conntrack"
+	"svcctl.io/svcctl/nft"
+)
+
+func at(text string) netip.AddrPort { return netip.MustParseAddrPort(text) }
+
+// table is a connection tracking table, and a clock.
+type table struct {
+	entries []conntrack.Connection
+	err     error
+	reads   int
+	now     time.Time
+	ports   []Port
+}
+
+func (t *table) observer() *Observer {
+	o := New(func(each func(*conntrack.Connection)) (int, error) {
+		t.reads++
+		for _, c := range t.entries {
+			each(&c)
+		}
+		return len(t.entries), t.err
+	}, func() []Port { return t.ports })
+	t.now = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	o.now = func() time.Time { return t.now }
+	return o
+}
+
+var web = Port{
+	Service: "default/web", Name: "http", Family: nft.IPv4, Protocol: nft.TCP,
+	Frontends: []netip.AddrPort{at("10.96.0.10:80"), netip.AddrPortFrom(netip.Addr{}, 30080)},
+	Endpoints: []netip.AddrPort{at("10.1.2.11:8080"), at("10.1.2.12:8080")},
+}
+
+func connection(id uint32, to, endpoint string, answered, open bool) conntrack.Connection {
+	return conntrack.Connection{ID: id, Family: nft.IPv4, Protocol: nft.TCP, Client: at("203.0.113.2:4000"), To: at(to), Endpoint: at(endpoint), Answered: answered, Open: open}
+}
+
+func TestLook(t *testing.T) {
+	ports := []Port{web, {Service: "default/dns", Family: nft.IPv4, Protocol: nft.UDP, Frontends: []netip.AddrPort{at("10.96.0.10:80")}}}
+	table := &table{ports: ports, entries: []conntrack.Connection{
+		connection(1, "10.96.0.10:80", "10.1.2.11:8080", true, true),
+		connection(2, "10.1.2.1:30080", "10.1.2.11:8080", false, false), // a node port, on any address of the box
+		connection(3, "10.96.0.10:80", "10.1.2.99:8080", true, true),    // gone from the documents
+		connection(4, "10.96.0.10:80", "10.1.2.11:8080", true, false),   // closed
+		connection(5, "10.96.0.11:80", "10.1.2.11:8080", true, true),    // of somebody else
+	}}
+	o := table.observer()
+	first, err := o.Look()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := PortCounts{Port: &ports[0], Counts: Counts{Open: 2, Unanswered: 1}, Endpoints: map[netip.AddrPort]*EndpointCounts{
+		at("10.1.2.11:8080"): {Counts: Counts{Open: 1, Unanswered: 1}},
+		at("10.1.2.99:8080"): {Counts: Counts{Open: 1}, Leaving: true},
+	}}
+	equal := cmp.Options{cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })}
+	if diff := cmp.Diff(want, first.Ports[0], equal); diff != "" || first.Entries != 5 || first.Since != 0 {
+		t.Errorf("of %d entries since %s (-want +got):\n%s", first.Entries, first.Since, diff)
+	}
+	if got := first.Ports[1]; got.Open+got.Unanswered+got.New != 0 {
+		t.Errorf("the Service of another protocol has %+v", got.Counts)
+	}
+
+	table.entries = append(table.entries[1:], connection(6, "10.96.0.10:80", "10.1.2.12:8080", true, true), connection(7, "10.96.0.10:80", "10.1.2.12:8080", false, false))
+	table.now = table.now.Add(4 * time.Second)
+	second, err := o.Look()
+	if err != nil || second.Since != 4*time.Second || second.Ports[0].New != 2 || second.Ports[0].Endpoints[at("10.1.2.12:8080")].New != 2 {
+		t.Errorf("since %s: %+v, %v; want two new ones", second.Since, second.Ports[0].Counts, err)
+	}
+	history := o.History("default/web/http")
+	if len(history) != 2 || history[0].Rate != -1 || history[1].Rate != 0.5 || history[1].Open != 2 {
+		t.Errorf("the history is %+v", history)
+	}
+	if h := o.History("default/dns"); h != nil {
+		t.Errorf("a Service without connections has the history %v", h)
+	}
+}
+
+// Whoever asks shares a look; the next one waits for as long as the last one cost.
+func TestLooksAreShared(t *testing.T) {
+	table := &table{ports: []Port{web}}
+	o := table.observer()
+	look := func(after time.Duration, reads int) {
+		t.Helper()
+		table.now = table.now.Add(after)
+		if _, err := o.Look(); err != nil || table.reads != reads {
+			t.Errorf("after %s: %d reads, %v; want %d", after, table.reads, err, reads)
+		}
+	}
+	look(0, 1)
+	o.cost = 0
+	look(minPause-1, 1)
+	look(1, 2)
+	o.cost = 100 * time.Millisecond
+	look(2*time.Second, 2)
+	look(3*time.Second, 3)
+
+	table.now, table.err = table.now.Add(time.Hour), errors.New("no rights")
+	if _, err := o.Look(); err == nil {
+		t.Error("a look that failed has no error")
+	}
+	table.err = nil
+	look(0, 5)
+	o.drop()
+	l, err := o.Look()
+	if err != nil || l.Since != 0 {
+		t.Errorf("after it was dropped: since %s, %v", l.Since, err)
+	}
+}
+
+// The history is bounded, and ends when a Service is gone or idle for all of it.
+func TestHistoryIsBounded(t *testing.T) {
+	table := &table{ports: []Port{web}, entries: []conntrack.Connection{connection(1, "10.96.0.10:80", "10.1.2.11:8080", true, true)}}
+	o := table.observer()
+	look := func() {
+		t.Helper()
+		o.cost = 0
+		table.now = table.now.Add(minPause)
+		if _, err := o.Look(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range Samples + 10 {
+		look()
+	}
+	if h := o.History("default/web/http"); len(h) != Samples {
+		t.Errorf("%d samples, want %d", len(h), Samples)
+	}
+	table.entries = nil
+	for range Samples + 1 {
+		look()
+	}
+	if h := o.History("default/web/http"); h != nil {
+		t.Errorf("%d samples of an idle Service, want none", len(h))
+	}
+	table.entries = []conntrack.Connection{connection(1, "10.96.0.10:80", "10.1.2.11:8080", true, true)}
+	look()
+	table.ports = nil
+	look()
+	if h := o.History("default/web/http"); h != nil {
+		t.Errorf("%d samples of a Service that is gone, want none", len(h))
+	}
+}
+
+// 200,000 connections through 10,000 Services, half of them new.
+func BenchmarkLook(b *testing.B) {
+	table := &table{}
+	for i := range 10_000 {
+		addr := netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})
+		p := Port{Service: fmt.Sprintf("default/s%d", i), Family: nft.IPv4, Protocol: nft.TCP, Frontends: []netip.AddrPort{netip.AddrPortFrom(addr, 80)}}
+		table.ports = append(table.ports, p)
+		for j := range 20 {
+			c := connection(uint32(i*20+j)*2654435761, "1.1.1.1:1", "10.1.2.11:8080", true, true)
+			c.To = p.Frontends[0]
+			table.entries = append(table.entries, c)
+		}
+	}
+	o := table.observer()
+	b.ReportAllocs()
+	for b.Loop() {
+		table.now = table.now.Add(time.Hour)
+		if _, err := o.Look(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

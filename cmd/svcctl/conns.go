@@ -1,0 +1,194 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/api/wire"
+)
+
+func (p *program) connsVerb() *verb {
+	return &verb{
+		name:    "conns",
+		summary: "list the connections through a Service, or end one",
+		args:    "[svc/NAME] [FLAGS]",
+		about: `Lists the connections that the kernel tracks through a Service, or through all Services of
+a namespace: who the client is, which address it connected to, which endpoint answers,
+and whom that takes for its client (AS) where it is not the client. TCP connections stay
+listed for two minutes after their end, as TIME_WAIT.
+
+--kill ends one by its ID. Of a TCP connection both ends are told by a reset, as soon as
+they send something; any other is forgotten, and its next packet is balanced anew. It is
+for who may do everything.
+
+Connections to node ports on loopback addresses are relayed by the appliance, and are
+not listed.`,
+		options: append([]*option{
+			namespaceOption(),
+			{name: "all-namespaces", letter: "A", group: groupWhich, usage: "Services of all namespaces"},
+			{name: "endpoint", arg: "ADDRESS[:PORT]", group: groupWhich, usage: "connections that this endpoint answers"},
+			{name: "client", arg: "PREFIX", group: groupWhich, usage: "connections of these clients, as 203.0.113.7 or 203.0.113.0/24"},
+			{name: "limit", letter: "l", arg: "N", def: "1000", group: groupWhich, usage: "how many connections, at most 100000"},
+			{name: "kill", arg: "ID", group: groupHow, usage: "end the connection of this ID instead"},
+			outputOption("table", "wide", "json"),
+		}, connectOptions()...),
+		examples: []example{
+			{"Who is connected to an endpoint that is to be rebooted?", "svcctl conns svc/web --endpoint 10.1.2.11"},
+			{"End one of them.", "sudo svcctl conns --kill 2093418240"},
+			{"The clients with the most connections.", `svcctl conns svc/web -o json | jq -r '.connections[].client | sub(":[0-9]+$"; "")' | sort | uniq -c | sort -rn | head`},
+		},
+		exits: `  0  done
+  1  refused, or there is no such Service or connection
+  2  wrong usage or configuration
+  3  the appliance cannot be reached`,
+		run: p.runConns,
+	}
+}
+
+// runConns lists connections, or ends one.
+func (p *program) runConns(ctx context.Context, v *verb, args []string) error {
+	if err := checkOutput(v); err != nil {
+		return err
+	}
+	if o := v.option("kill"); o.isSet() {
+		return p.killConn(ctx, v, o.text(), args)
+	}
+	query, err := p.trafficQuery(v, args)
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{"endpoint", "client", "limit"} {
+		if text := v.option(name).text(); text != "" {
+			query.Set(name, text)
+		}
+	}
+	appliance, err := p.client(v)
+	if err != nil {
+		return err
+	}
+	list, err := appliance.Connections(ctx, query)
+	if err != nil {
+		return err
+	}
+	if v.option("output").text() == "json" {
+		text, err := json.MarshalIndent(list, "", "  ")
+		if err != nil {
+			return fmt.Errorf("encode as JSON: %w", err)
+		}
+		return p.print(string(text) + "\n")
+	}
+	if len(list.Connections) == 0 {
+		fmt.Fprintln(p.stderr, "No connections found.")
+		return nil
+	}
+	if list.More > 0 {
+		fmt.Fprintf(p.stderr, "%s more: raise --limit, or narrow it by --endpoint or --client\n", count(list.More, "connection"))
+	}
+	return p.print(connsTable(list, v.option("output").text() == "wide"))
+}
+
+// killConn ends a connection.
+func (p *program) killConn(ctx context.Context, v *verb, text string, args []string) error {
+	id, err := strconv.ParseUint(text, 10, 32)
+	if err != nil {
+		return usagef("--kill %q: want the ID that `svcctl conns` shows", text)
+	}
+	if len(args) > 0 || v.option("endpoint").isSet() || v.option("client").isSet() {
+		return usagef("--kill takes an ID and ends that one: leave out %s", strings.Join(append(args, "--endpoint and --client"), ", "))
+	}
+	appliance, err := p.client(v)
+	if err != nil {
+		return err
+	}
+	killed, err := appliance.Kill(ctx, uint32(id))
+	if err != nil {
+		return err
+	}
+	return p.print(fmt.Sprintf("connection %d ended: %s to %s, answered by %s, of Service %s/%s\n",
+		killed.ID, killed.Client, killed.To, killed.Endpoint, killed.Namespace, killed.Service))
+}
+
+// trafficQuery is which Services a verb is about: those of a namespace, of all, or one.
+func (p *program) trafficQuery(v *verb, args []string) (url.Values, error) {
+	query := url.Values{}
+	all := v.option("all-namespaces").on()
+	if len(args) == 0 {
+		if !all {
+			query.Set("namespace", p.namespace(v))
+		}
+		return query, nil
+	}
+	if len(args) == 1 && !strings.Contains(args[0], "/") {
+		args = []string{"svc/" + args[0]}
+	}
+	what, err := targets(args, p.namespace(v))
+	if err != nil {
+		return nil, err
+	}
+	if len(what) > 1 || what[0].kind.Plural != "services" || what[0].name == "" {
+		return nil, usagef("%s takes one Service, as svc/web, or none", v.name)
+	}
+	if all {
+		return nil, usagef("%s: a name is in one namespace: give -n NAMESPACE, not -A", what[0])
+	}
+	query.Set("namespace", what[0].namespace)
+	query.Set("name", what[0].name)
+	return query, nil
+}
+
+// connsTable is the connections for people.
+func connsTable(list *wire.Connections, wide bool) string {
+	header := []string{"ID", "SERVICE", "PROTO", "CLIENT", "TO", "ENDPOINT", "STATE"}
+	if wide {
+		header = append(header, "AS", "EXPIRES")
+	}
+	rows := [][]string{header}
+	for i := range list.Connections {
+		c := &list.Connections[i]
+		state := c.State
+		switch {
+		case !c.Answered:
+			state = strings.TrimSpace(state + " unanswered")
+		case state == "":
+			state = "answered"
+		}
+		row := []string{strconv.FormatUint(uint64(c.ID), 10), portKey(c.Namespace, c.Service, c.Port), c.Protocol, c.Client, c.To, c.Endpoint, state}
+		if wide {
+			row = append(row, dash(c.As), (time.Duration(c.Expires) * time.Second).String())
+		}
+		rows = append(rows, row)
+	}
+	return (&grid{}).text(rows...)
+}
+
+// portKey names a port of a Service: "shop/web", or "shop/web:http" where the port has a name.
+func portKey(namespace, service, port string) string {
+	if port != "" {
+		service += ":" + port
+	}
+	return namespace + "/" + service
+}
+
+// dash stands for nothing in a cell.
+func dash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}
+
+// sortNames are what traffic can be sorted by.
+var sortNames = []string{"open", "rate", "unanswered", "name"}
+
+func checkSort(text string) error {
+	if !slices.Contains(sortNames, text) {
+		return usagef("--by %q: want %s", text, strings.Join(sortNames, ", "))
+	}
+	return nil
+}

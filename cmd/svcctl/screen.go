@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// screen is a terminal of which a verb takes the whole, and gives it back as it was.
+type screen struct {
+	out    *os.File
+	in     *os.File
+	before *unix.Termios
+}
+
+// openScreen takes the terminal: no echo, keys at once, and a screen beside the one with what was
+// printed before.
+func openScreen(in, out *os.File) (*screen, error) {
+	before, err := unix.IoctlGetTermios(int(in.Fd()), unix.TCGETS)
+	if err != nil {
+		return nil, os.NewSyscallError("tcgetattr", err)
+	}
+	raw := *before
+	raw.Lflag &^= unix.ECHO | unix.ICANON | unix.ISIG
+	raw.Cc[unix.VMIN], raw.Cc[unix.VTIME] = 1, 0
+	if err := unix.IoctlSetTermios(int(in.Fd()), unix.TCSETS, &raw); err != nil {
+		return nil, os.NewSyscallError("tcsetattr", err)
+	}
+	s := &screen{out: out, in: in, before: before}
+	_, err = out.WriteString("\x1b[?1049h\x1b[?25l")
+	return s, err
+}
+
+// Close gives the terminal back.
+func (s *screen) Close() {
+	_, _ = s.out.WriteString("\x1b[?25h\x1b[?1049l")
+	_ = unix.IoctlSetTermios(int(s.in.Fd()), unix.TCSETS, s.before)
+}
+
+// size is that of the terminal now.
+func (s *screen) size() (lines, columns int) {
+	w, err := unix.IoctlGetWinsize(int(s.out.Fd()), unix.TIOCGWINSZ)
+	if err != nil || w.Row == 0 || w.Col == 0 {
+		return 24, 80
+	}
+	return int(w.Row), int(w.Col)
+}
+
+// draw replaces what is on the screen. Lines are drawn over, so that nothing flickers.
+func (s *screen) draw(text string) error {
+	b := []byte("\x1b[H")
+	for _, r := range []byte(text) {
+		if r == '\n' {
+			b = append(b, "\x1b[K\r\n"...)
+		} else {
+			b = append(b, r)
+		}
+	}
+	_, err := s.out.Write(append(b, "\x1b[K\x1b[J"...))
+	return err
+}
+
+// keys are the bytes that are typed. The channel is closed when the terminal is gone.
+func (s *screen) keys() <-chan byte {
+	typed := make(chan byte)
+	go func() {
+		defer close(typed)
+		b := make([]byte, 1)
+		for {
+			if n, err := s.in.Read(b); n == 0 || err != nil {
+				return
+			}
+			typed <- b[0]
+		}
+	}()
+	return typed
+}
+
+// topLive draws the table until the user quits.
+func (p *program) topLive(ctx context.Context, t *top) error {
+	if err := t.look(ctx); err != nil {
+		return err // what is said stays on the screen of before
+	}
+	in, isIn := p.stdin.(*os.File)
+	out, isOut := p.stdout.(*os.File)
+	if !isIn || !isOut {
+		return p.print(t.table(p.now(), 0, 0))
+	}
+	s, err := openScreen(in, out)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	typed := s.keys()
+	tick := time.NewTicker(topEvery)
+	defer tick.Stop()
+	for {
+		lines, columns := s.size()
+		if err := s.draw(t.table(p.now(), lines-1, columns) + t.bar()); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case key, open := <-typed:
+			if !open || t.key(key) {
+				return nil
+			}
+		case <-tick.C:
+		}
+		if err := t.look(ctx); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+	}
+}

@@ -1,0 +1,258 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/wire"
+)
+
+// topEvery is how often the table is drawn anew, and how long the first look is waited behind:
+// the server makes looks a second apart at the least.
+const topEvery = 2 * time.Second
+
+func (p *program) topVerb() *verb {
+	return &verb{
+		name:    "top",
+		summary: "show which Services and endpoints have traffic",
+		args:    "[svc/NAME] [FLAGS]",
+		about: `Shows ports of Services by their connections, the busiest first, and draws the table anew
+every two seconds. Of a Service that is named it shows the endpoints too.
+
+OPEN are connections that were answered and that nobody has closed. UNANSWERED are those
+to which the endpoint has sent nothing: where they stay, the endpoint is dead. NEW/S are
+new connections a second since the look before.
+
+On a terminal, o, r, u and n sort by open, rate, unanswered and name, e shows or hides
+endpoints, q quits. Anywhere else one table is printed; with -o json one document a look.
+
+The numbers come from the kernel's connection tracking, which is read only while somebody
+asks, and more rarely where it is large: at most 2 % of a core is used. Connections that
+were refused are not among them, nor those to node ports on loopback addresses.`,
+		options: append([]*option{
+			namespaceOption(),
+			{name: "all-namespaces", letter: "A", group: groupWhich, usage: "Services of all namespaces"},
+			{name: "limit", letter: "l", arg: "N", def: "100", group: groupWhich, usage: "how many ports, at most 10000"},
+			{name: "by", arg: strings.Join(sortNames, "|"), def: sortNames[0], words: sortNames, group: groupOutput, usage: "what to sort by"},
+			{name: "endpoints", group: groupOutput, usage: "show the endpoints of each port"},
+			{name: "once", group: groupOutput, usage: "print one table"},
+			outputOption("table", "json"),
+		}, connectOptions()...),
+		examples: []example{
+			{"What is going on?", "svcctl top -A"},
+			{"Which endpoints are in the documents and dead on the wire?", "svcctl top -A --once --endpoints --by unanswered"},
+		},
+		exits: `  0  done
+  1  refused
+  2  wrong usage or configuration
+  3  the appliance cannot be reached`,
+		run: p.runTop,
+	}
+}
+
+// runTop shows traffic once, or until it is interrupted.
+func (p *program) runTop(ctx context.Context, v *verb, args []string) error {
+	if err := checkOutput(v); err != nil {
+		return err
+	}
+	t := &top{by: v.option("by").text(), endpoints: v.option("endpoints").on(), color: p.color}
+	if err := checkSort(t.by); err != nil {
+		return err
+	}
+	var err error
+	if t.query, err = p.trafficQuery(v, args); err != nil {
+		return err
+	}
+	if t.query.Get("name") != "" {
+		t.endpoints = true
+	}
+	limit := v.option("limit").text()
+	if n, err := strconv.Atoi(limit); err != nil || n < 1 {
+		return usagef("--limit %q: want a number from 1 to 10000", limit)
+	}
+	t.query.Set("limit", limit)
+	if t.c, err = p.client(v); err != nil {
+		return err
+	}
+	once := v.option("once").on()
+	if v.option("output").text() == "json" {
+		return p.topJSON(ctx, t, once)
+	}
+	if once || !p.lists || !p.asks {
+		if err := t.second(ctx); err != nil {
+			return err
+		}
+		return p.print(t.table(p.now(), 0, 0))
+	}
+	return p.topLive(ctx, t)
+}
+
+// top is what a user looks at.
+type top struct {
+	c         *client.Client
+	query     url.Values
+	by        string
+	endpoints bool
+	color     bool
+	seen      *wire.Traffic
+}
+
+// look asks for the newest look.
+func (t *top) look(ctx context.Context) (err error) {
+	t.query.Set("sort", t.by)
+	t.query.Set("endpoints", strconv.FormatBool(t.endpoints))
+	t.seen, err = t.c.Traffic(ctx, t.query)
+	return err
+}
+
+// second looks until there are rates, which need two looks.
+func (t *top) second(ctx context.Context) error {
+	for {
+		if err := t.look(ctx); err != nil || t.seen.Seconds > 0 {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(topEvery):
+		}
+	}
+}
+
+// topJSON prints one document a look.
+func (p *program) topJSON(ctx context.Context, t *top, once bool) error {
+	var last time.Time
+	for {
+		err := t.look(ctx)
+		if once {
+			err = t.second(ctx)
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if t.seen.At.After(last) { // looks are shared, and may be rare
+			last = t.seen.At
+			text, err := json.Marshal(t.seen)
+			if err != nil {
+				return fmt.Errorf("encode as JSON: %w", err)
+			}
+			if err := p.print(string(text) + "\n"); err != nil {
+				return err
+			}
+		}
+		if once {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(topEvery):
+		}
+	}
+}
+
+// table is the last look for people, cut to a number of lines and columns; 0: to none.
+func (t *top) table(now time.Time, lines, columns int) string {
+	s := t.seen
+	var sum wire.ConnectionCounts
+	sum.Rate = new(float64)
+	for i := range s.Ports {
+		sum.Open += s.Ports[i].Open
+		sum.Unanswered += s.Ports[i].Unanswered
+		if r := s.Ports[i].Rate; r != nil {
+			*sum.Rate += *r
+		}
+	}
+	if s.Seconds == 0 {
+		sum.Rate = nil
+	}
+	head := fmt.Sprintf("%s, %d open, %d unanswered, %s new/s; %s tracked in all",
+		count(len(s.Ports), "port"), sum.Open, sum.Unanswered, rateText(sum.Rate), count(s.Tracked, "connection"))
+	if s.More > 0 {
+		head += fmt.Sprintf("; %d ports left out", s.More)
+	}
+	if age := now.Sub(s.At).Round(time.Second); age >= topEvery+time.Second {
+		head += fmt.Sprintf("; read %s ago", age)
+	}
+	rows := [][]string{{"SERVICE", "PROTO", "ENDPOINT", "OPEN", "UNANSWERED", "NEW/S"}}
+	if !t.endpoints {
+		rows[0] = []string{"SERVICE", "PROTO", "OPEN", "UNANSWERED", "NEW/S"}
+	}
+	row := func(service, protocol, endpoint string, c wire.ConnectionCounts) {
+		cells := []string{service, protocol}
+		if t.endpoints {
+			cells = append(cells, endpoint)
+		}
+		rows = append(rows, append(cells, strconv.Itoa(c.Open), strconv.Itoa(c.Unanswered), rateText(c.Rate)))
+	}
+	for i := range s.Ports {
+		port := &s.Ports[i]
+		key := portKey(port.Namespace, port.Service, port.Port)
+		row(key, port.Protocol, "", port.ConnectionCounts)
+		for _, e := range port.Endpoints {
+			name := e.Endpoint
+			if e.Leaving {
+				name += " (leaving)"
+			}
+			row("", "", name, e.ConnectionCounts)
+		}
+	}
+	text := strings.Split(strings.TrimSuffix((&grid{}).text(rows...), "\n"), "\n")
+	text = append([]string{head, ""}, text...)
+	if lines > 0 && len(text) > lines {
+		text = text[:lines]
+	}
+	for i := range text {
+		if runes := []rune(text[i]); columns > 0 && len(runes) > columns {
+			text[i] = string(runes[:columns])
+		}
+	}
+	if t.color && len(text) > 2 {
+		text[2] = "\x1b[1m" + text[2] + "\x1b[0m"
+	}
+	return strings.Join(text, "\n") + "\n"
+}
+
+// rateText is a rate for people; "-" where none is known yet.
+func rateText(r *float64) string {
+	if r == nil {
+		return "-"
+	}
+	precision := 0
+	if *r > 0 && *r < 10 {
+		precision = 1
+	}
+	return strconv.FormatFloat(*r, 'f', precision, 64)
+}
+
+// key acts on a key that was pressed, and reports whether the user is done.
+func (t *top) key(b byte) (quit bool) {
+	switch b {
+	case 'q', 'Q', 3, 4: // Ctrl-C, Ctrl-D
+		return true
+	case 'e':
+		t.endpoints = !t.endpoints
+	default:
+		for _, name := range sortNames {
+			if name[0] == b {
+				t.by = name
+			}
+		}
+	}
+	return false
+}
+
+// bar is the last line of the screen.
+func (t *top) bar() string {
+	return "by " + cmp.Or(t.by, "open") + "   o open  r rate  u unanswered  n name  e endpoints  q quit"
+}
