@@ -199,6 +199,9 @@ func (t *top) table(now time.Time, lines, columns int) string {
 		port := &s.Ports[i]
 		key := portKey(port.Namespace, port.Service, port.Port)
 		row(key, port.Protocol, "", port.ConnectionCounts)
+		if !t.endpoints {
+			continue
+		}
 		for _, e := range port.Endpoints {
 			name := e.Endpoint
 			if e.Leaving {

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"svcctl.io/svcctl/api/wire"
+)
+
+func TestTopTable(t *testing.T) {
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	rate := func(r float64) *float64 { return &r }
+	top := &top{by: "open", endpoints: true, seen: &wire.Traffic{
+		At: at, Seconds: 2, Tracked: 9, More: 3,
+		Ports: []wire.PortTraffic{
+			{Namespace: "shop", Service: "web", Port: "http", Protocol: "TCP", ConnectionCounts: wire.ConnectionCounts{Open: 120, Unanswered: 4, Rate: rate(31.6)},
+				Endpoints: []wire.EndpointTraffic{
+					{Endpoint: "10.1.2.11:8080", ConnectionCounts: wire.ConnectionCounts{Open: 119, Rate: rate(31.6)}},
+					{Endpoint: "10.1.2.12:8080", ConnectionCounts: wire.ConnectionCounts{Open: 1, Unanswered: 4, Rate: rate(0)}, Leaving: true},
+				}},
+			{Namespace: "default", Service: "dns", Protocol: "UDP", ConnectionCounts: wire.ConnectionCounts{Open: 1, Rate: rate(0.5)}},
+		},
+	}}
+	golden(t, "top/endpoints.txt", top.table(at.Add(30*time.Second), 0, 0))
+	top.endpoints, top.seen.Seconds, top.seen.More = false, 0, 0
+	for i := range top.seen.Ports {
+		top.seen.Ports[i].Rate = nil
+	}
+	golden(t, "top/first.txt", top.table(at, 0, 0))
+	small := strings.Split(strings.TrimSuffix(top.table(at, 4, 20), "\n"), "\n")
+	if len(small) != 4 || len([]rune(small[0])) != 20 {
+		t.Errorf("on a screen of 4 lines of 20 characters: %q", small)
+	}
+	for key, want := range map[byte]string{'r': "rate", 'u': "unanswered", 'n': "name", 'o': "open", 'x': "open"} {
+		if top.key(key) || top.by != want {
+			t.Errorf("after %c it is sorted by %s, want %s", key, top.by, want)
+		}
+	}
+	if top.key('e'); !top.endpoints || !top.key('q') {
+		t.Error("e does not show endpoints, or q does not quit")
+	}
+}
+
+// What is wrong on the command line is said before anybody is asked.
+func TestTopUsage(t *testing.T) {
+	b := newBench()
+	for line, says := range map[string]string{
+		"top --by beauty":                  "want open, rate, unanswered, name",
+		"top --limit 0":                    "want a number from 1 to 10000",
+		"top pod/web":                      "takes one Service",
+		"top svc/web -A":                   "give -n NAMESPACE, not -A",
+		"conns --kill seven":               "want the ID",
+		"conns svc/web --kill 7":           "leave out svc/web",
+		"conns --kill 7 --client 10.0.0.1": "leave out --endpoint and --client",
+	} {
+		if code := b.run(strings.Fields(line)...); code != exitUsage || !strings.Contains(b.err.String(), says) {
+			t.Errorf("%s: exit %d, %q; want %q", line, code, b.err.String(), says)
+		}
+	}
+}
