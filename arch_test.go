@@ -38,12 +38,13 @@ var edges = map[string][]string{
 	"nft/nfttest/fake": {"nft", "nft/kernel"}, // for tests only
 	"nft/nfttest/sim":  {"nft"},               // for tests only
 
-	"api":          {"api/auth", "api/wire"},
-	"api/auth":     {},
-	"api/client":   {"api/wire"},
-	"api/diagnose": {"api/wire", "store/object"},
-	"api/jsonpath": {},
-	"api/wire":     {},
+	"api":           {"api/auth", "api/wire"},
+	"api/auth":      {},
+	"api/client":    {"api/wire"},
+	"api/dashboard": {"api/wire"},
+	"api/diagnose":  {"api/wire", "store/object"},
+	"api/jsonpath":  {},
+	"api/wire":      {},
 	"api/rest": {
 		"api/auth", "api/kube/discovery", "api/kube/patch", "api/kube/protobuf", "api/kube/selector", "api/kube/table", "api/wire",
 		"store", "store/alloc", "store/engine", "store/kind", "store/managedfields", "store/manifest", "store/object", "store/schema",
@@ -69,7 +70,7 @@ var edges = map[string][]string{
 	"appliance/relay":      {"appliance/listen"},
 	"appliance/resolve":    {"nft", "store/object"},
 	"appliance/sockets":    {},
-	"appliance/apiserver":  {"api", "api/auth", "api/rest", "api/wire", "appliance/checkup", "appliance/config", "appliance/env", "appliance/metrics", "appliance/task", "store", "store/object"},
+	"appliance/apiserver":  {"api", "api/auth", "api/dashboard", "api/rest", "api/wire", "appliance/checkup", "appliance/config", "appliance/env", "appliance/metrics", "appliance/task", "store", "store/object"},
 	"appliance/config": {
 		"appliance/control", "appliance/dns", "appliance/endpoints", "appliance/logqueue", "appliance/node", "appliance/resolve", "nft", "store", "store/alloc", "store/manifest", "store/object",
 	},
@@ -88,7 +89,7 @@ var edges = map[string][]string{
 		"nft", "nft/kernel", "store", "store/engine", "store/manifest", "store/object", "watch",
 	},
 	"appliance/bench":       {},               // benchmarks only
-	"appliance/e2e":         {},               // tests only
+	"appliance/e2e":         {"api/wire", },               // tests only
 	"appliance/netlab":      {},               // for tests only
 	"appliance/soak":        {},               // tests only
 	"appliance/test/oracle": {"store/object"}, // for tests only

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	"svcctl.io/svcctl/api"
 	"svcctl.io/svcctl/api/auth"
+	"svcctl.io/svcctl/api/dashboard"
 	"svcctl.io/svcctl/api/rest"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/config"
@@ -71,6 +73,10 @@ func Open(c *config.Config, objects *store.Store, backend Backend, grants Grants
 		},
 		Setup:   func() wire.Setup { return setup(c, grants, s.Validity) },
 		Traffic: traffic,
+	}
+	if traffic != nil {
+		source := &pages{objects: objects, backend: backend, grants: grants, traffic: traffic, alloc: cfg.Allocations, journal: cfg.Journal}
+		cfg.Dashboard = dashboard.Handler(source, func(r *http.Request) bool { return auth.From(r.Context()).Role >= auth.Admin })
 	}
 	if c.Listen != "" {
 		if s.secure, err = net.Listen("tcp", c.Listen); err != nil {

@@ -1,0 +1,7 @@
+// Package dashboard shows the appliance as pages in a browser: what is wrong first, then Services,
+// one Service with its endpoints and the way of its packets, connections, addresses and the journal.
+//
+// Everything is rendered here, and works without scripts. One script of our own puts new numbers
+// into a page that is open. Pages load nothing from elsewhere, change nothing, and set no cookie:
+// the API they are served by says who may see them.
+package dashboard

@@ -1,0 +1,119 @@
+package dashboard
+
+import (
+	"cmp"
+	"fmt"
+	"html/template"
+	"strconv"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/api/wire"
+)
+
+// functions are what pages may call.
+var functions = template.FuncMap{
+	"rate":   rateText,
+	"ago":    ago,
+	"spark":  sparkline,
+	"join":   strings.Join,
+	"count":  countText,
+	"number": number,
+	"share":  share,
+	"who":    who,
+	"anchor": func(parts ...string) string { return strings.Join(parts, "|") },
+	"place": func(file string, line int) string {
+		if line > 0 {
+			return file + ":" + strconv.Itoa(line)
+		}
+		return file
+	},
+}
+
+// rateText is a rate a second; "–" where none is known yet.
+func rateText(r *float64) string {
+	switch {
+	case r == nil:
+		return "–"
+	case *r == 0 || *r >= 10:
+		return number(int(*r + 0.5))
+	}
+	return strconv.FormatFloat(*r, 'f', 1, 64)
+}
+
+// number groups digits: 12,345.
+func number(n int) string {
+	text := strconv.Itoa(n)
+	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
+}
+
+// countText is a number with its noun.
+func countText(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return number(n) + " " + noun + "s"
+}
+
+// ago is how long ago something was, roughly.
+func ago(now, then time.Time) string {
+	d := now.Sub(then)
+	switch {
+	case then.IsZero():
+		return "never"
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%d s ago", max(0, int(d/time.Second)))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%d min ago", int(d/time.Minute))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h ago", int(d/time.Hour))
+	}
+	return fmt.Sprintf("%d days ago", int(d/(24*time.Hour)))
+}
+
+// share is a part of a whole in percent.
+func share(part, whole uint64) string {
+	switch {
+	case whole == 0:
+		return "–"
+	case part > 0 && part*100 < whole:
+		return "below 1 %"
+	}
+	return strconv.FormatUint(part*100/whole, 10) + " %"
+}
+
+// who is the author of a change.
+func who(e wire.JournalEntry) string {
+	switch {
+	case e.Controller != "":
+		return "the " + e.Controller + " controller"
+	case e.User != "" && e.Manager != "":
+		return e.User + " (" + e.Manager + ")"
+	}
+	return cmp.Or(e.User, e.File, "svcctl")
+}
+
+// The size of a sparkline, in its own units.
+const sparkWidth, sparkHeight = 120, 24
+
+// sparkline draws open connections over the last looks, as the points of an SVG polyline.
+func sparkline(history []wire.TrafficSample) string {
+	if len(history) < 2 {
+		return ""
+	}
+	first, last, most := history[0].At, history[len(history)-1].At, 1
+	for _, s := range history {
+		most = max(most, s.Open)
+	}
+	span := max(last.Sub(first), time.Second).Seconds()
+	var b strings.Builder
+	for _, s := range history {
+		x := s.At.Sub(first).Seconds() / span * sparkWidth
+		y := sparkHeight - 1 - float64(s.Open)/float64(most)*(sparkHeight-2)
+		fmt.Fprintf(&b, "%.1f,%.1f ", x, y)
+	}
+	return strings.TrimSpace(b.String())
+}

@@ -1,0 +1,281 @@
+package dashboard
+
+import (
+	"bytes"
+	"embed"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/api/wire"
+)
+
+// Path is where the pages are.
+const Path = "/dashboard/"
+
+//go:embed pages static
+var files embed.FS
+
+// policy is the Content-Security-Policy of every page: nothing from elsewhere, nothing inline.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; " +
+	"base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+
+// Handler serves the pages below Path. MayAdmin reports whether who asks may see what is for admins.
+func Handler(source Source, mayAdmin func(*http.Request) bool) http.Handler {
+	h := &handler{source: source, mayAdmin: mayAdmin, pages: parse()}
+	static, err := fs.Sub(files, "static")
+	if err != nil {
+		panic(err) // embedded: a bug
+	}
+	mux := http.NewServeMux()
+	mux.Handle(Path+"static/", http.StripPrefix(Path+"static/", http.FileServerFS(static)))
+	mux.HandleFunc(Path+"{$}", h.overview)
+	mux.HandleFunc(Path+"services", h.services)
+	mux.HandleFunc(Path+"services/{namespace}/{name}", h.service)
+	mux.HandleFunc(Path+"connections", h.connections)
+	mux.HandleFunc(Path+"addresses", h.addresses)
+	mux.HandleFunc(Path+"journal", h.journal)
+	mux.HandleFunc(Path, func(w http.ResponseWriter, r *http.Request) {
+		h.fail(w, r, http.StatusNotFound, "There is no such page.")
+	})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		header := w.Header()
+		header.Set("Content-Security-Policy", policy)
+		header.Set("X-Content-Type-Options", "nosniff")
+		header.Set("Referrer-Policy", "no-referrer")
+		header.Set("Cache-Control", "no-store")
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			header.Set("Allow", "GET, HEAD")
+			h.fail(w, r, http.StatusMethodNotAllowed, "Pages are only read: nothing is changed here.")
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+type handler struct {
+	source   Source
+	mayAdmin func(*http.Request) bool
+	pages    map[string]*template.Template
+}
+
+// parse reads the pages, each with the layout around it.
+func parse() map[string]*template.Template {
+	layout := template.Must(template.New("layout.html").Funcs(functions).ParseFS(files, "pages/layout.html", "pages/parts.html"))
+	pages := map[string]*template.Template{}
+	for _, name := range []string{"overview", "services", "service", "connections", "addresses", "journal", "error"} {
+		page := template.Must(layout.Clone())
+		pages[name] = template.Must(page.ParseFS(files, "pages/"+name+".html"))
+	}
+	return pages
+}
+
+// page is what every page is given.
+type page struct {
+	Title  string
+	Here   string // the name of the page in the menu
+	Status *wire.Status
+	Admin  bool
+	Now    time.Time
+	Data   any
+}
+
+// show renders a page whole before anything of it is sent.
+func (h *handler) show(w http.ResponseWriter, r *http.Request, code int, name, title string, data any) {
+	var b bytes.Buffer
+	status := h.source.Status()
+	p := page{Title: title, Here: name, Status: &status, Admin: h.mayAdmin(r), Now: time.Now().UTC(), Data: data}
+	if err := h.pages[name].ExecuteTemplate(&b, "layout.html", p); err != nil {
+		panic(fmt.Sprintf("dashboard: page %s: %v", name, err)) // our own template: a bug
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Content-Length", strconv.Itoa(b.Len()))
+	w.WriteHeader(code)
+	_, _ = w.Write(b.Bytes())
+}
+
+func (h *handler) fail(w http.ResponseWriter, r *http.Request, code int, why string) {
+	h.show(w, r, code, "error", http.StatusText(code), why)
+}
+
+// busiest is how many Services the overview lists.
+const busiest = 10
+
+// mostProblems is how many problems the overview lists.
+const mostProblems = 50
+
+// overview is the first page.
+func (h *handler) overview(w http.ResponseWriter, r *http.Request) {
+	var data struct {
+		Problems         []wire.Problem
+		More             int
+		Busy, Unanswered []Row
+		NoTraffic        string
+	}
+	status := h.source.Status()
+	data.Problems = slices.Clone(status.Problems)
+	slices.SortStableFunc(data.Problems, func(a, b wire.Problem) int { return strings.Compare(a.Severity, b.Severity) }) // errors first
+	if len(data.Problems) > mostProblems {
+		data.Problems, data.More = data.Problems[:mostProblems], len(data.Problems)-mostProblems
+	}
+	for order, rows := range map[string]*[]Row{byOpen: &data.Busy, byUnanswered: &data.Unanswered} {
+		list, err := h.source.Services(Query{Sort: order, Page: 1})
+		if err != nil {
+			data.NoTraffic = err.Error()
+			break
+		}
+		for _, row := range list.Rows {
+			if len(*rows) < busiest && (order == byOpen && row.Open+row.Unanswered > 0 || order == byUnanswered && row.Unanswered > 0) {
+				*rows = append(*rows, row)
+			}
+		}
+	}
+	h.show(w, r, http.StatusOK, "overview", "Overview", data)
+}
+
+// services is the list of Services.
+func (h *handler) services(w http.ResponseWriter, r *http.Request) {
+	values := r.URL.Query()
+	q := Query{
+		Namespace: values.Get("namespace"), Search: strings.TrimSpace(values.Get("search")),
+		Problems: values.Get("problems") != "", Sort: values.Get("sort"), Page: 1,
+	}
+	if q.Sort == "" {
+		q.Sort = byName
+	}
+	if !slices.Contains(sorts, q.Sort) {
+		h.fail(w, r, http.StatusBadRequest, "Services are sorted by "+strings.Join(sorts, ", ")+".")
+		return
+	}
+	if text := values.Get("page"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > 1_000_000 {
+			h.fail(w, r, http.StatusBadRequest, "There is no such page of the list.")
+			return
+		}
+		q.Page = n
+	}
+	list, err := h.source.Services(q)
+	if err != nil {
+		h.fail(w, r, http.StatusServiceUnavailable, err.Error())
+		return
+	}
+	h.show(w, r, http.StatusOK, "services", "Services", struct {
+		*Services
+		Query Query
+		Links listLinks
+		First int
+		Last  int
+	}{list, q, linksOf(q, list.Total), (q.Page-1)*PageRows + 1, (q.Page-1)*PageRows + len(list.Rows)})
+}
+
+// listLinks are the ways from a page of the list to others.
+type listLinks struct {
+	Sort           map[string]string
+	Previous, Next string // "" where there is none
+}
+
+func linksOf(q Query, total int) listLinks {
+	link := func(sort string, page int) string {
+		v := url.Values{}
+		for name, value := range map[string]string{"namespace": q.Namespace, "search": q.Search, "sort": sort} {
+			if value != "" && (name != "sort" || value != byName) {
+				v.Set(name, value)
+			}
+		}
+		if q.Problems {
+			v.Set("problems", "on")
+		}
+		if page > 1 {
+			v.Set("page", strconv.Itoa(page))
+		}
+		return "?" + v.Encode()
+	}
+	links := listLinks{Sort: map[string]string{}}
+	for _, s := range sorts {
+		links.Sort[s] = link(s, 1)
+	}
+	if q.Page > 1 {
+		links.Previous = link(q.Sort, q.Page-1)
+	}
+	if q.Page*PageRows < total {
+		links.Next = link(q.Sort, q.Page+1)
+	}
+	return links
+}
+
+// service is the page of one Service.
+func (h *handler) service(w http.ResponseWriter, r *http.Request) {
+	namespace, name := r.PathValue("namespace"), r.PathValue("name")
+	svc, err := h.source.Service(namespace, name)
+	switch {
+	case err != nil:
+		h.fail(w, r, http.StatusServiceUnavailable, err.Error())
+	case svc == nil:
+		h.fail(w, r, http.StatusNotFound, "There is no Service "+namespace+"/"+name+".")
+	default:
+		h.show(w, r, http.StatusOK, "service", namespace+"/"+name, struct {
+			*Service
+			Paths []path
+		}{svc, pathsOf(svc)})
+	}
+}
+
+// mostConnections is how many connections a page lists.
+const mostConnections = 500
+
+// connections is the page of connections.
+func (h *handler) connections(w http.ResponseWriter, r *http.Request) {
+	values := r.URL.Query()
+	q := wire.ConnectionQuery{Namespace: values.Get("namespace"), Service: values.Get("name"), Limit: mostConnections}
+	if client := strings.TrimSpace(values.Get("client")); client != "" {
+		prefix, err := netip.ParsePrefix(client)
+		if addr, bad := netip.ParseAddr(client); bad == nil {
+			prefix, err = netip.PrefixFrom(addr, addr.BitLen()), nil
+		}
+		if err != nil {
+			h.fail(w, r, http.StatusBadRequest, "A client is an address or a prefix, as 203.0.113.0/24.")
+			return
+		}
+		q.Client = prefix
+	}
+	list, err := h.source.Connections(q)
+	if err != nil {
+		h.fail(w, r, http.StatusServiceUnavailable, err.Error())
+		return
+	}
+	h.show(w, r, http.StatusOK, "connections", "Connections", struct {
+		*wire.Connections
+		Namespace, Name, Client string
+	}{list, q.Namespace, q.Service, values.Get("client")})
+}
+
+// addresses is the page of pools and who holds what of them.
+func (h *handler) addresses(w http.ResponseWriter, r *http.Request) {
+	h.show(w, r, http.StatusOK, "addresses", "Addresses", h.source.Allocations())
+}
+
+// journalLines is how many changes the journal's page has.
+const journalLines = 200
+
+// journal is the page of changes, for admins.
+func (h *handler) journal(w http.ResponseWriter, r *http.Request) {
+	if !h.mayAdmin(r) {
+		h.fail(w, r, http.StatusForbidden, "The journal is for who may do everything.")
+		return
+	}
+	entries, err := h.source.Journal(journalLines)
+	if err != nil {
+		h.fail(w, r, http.StatusServiceUnavailable, "The journal cannot be read: "+err.Error())
+		return
+	}
+	slices.Reverse(entries)
+	h.show(w, r, http.StatusOK, "journal", "Journal", entries)
+}

@@ -1,0 +1,185 @@
+package dashboard
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"svcctl.io/svcctl/api/wire"
+)
+
+const hostile = `<script>alert(1)</script>"'&`
+
+// shown is a Source with one hostile Service and many others.
+type shown struct {
+	status   wire.Status
+	services int
+	query    Query
+	conns    wire.ConnectionQuery
+	err      error
+}
+
+func (s *shown) Status() wire.Status { return s.status }
+
+func (s *shown) row(i int) Row {
+	rate := float64(i)
+	return Row{
+		Namespace: "shop", Name: fmt.Sprintf("web-%d", i), Type: "ClusterIP", Addresses: []string{"10.96.0.10"}, Ports: []string{"80/TCP"},
+		Endpoints: i, ConnectionCounts: wire.ConnectionCounts{Open: 1000 * i, Unanswered: i % 2, Rate: &rate},
+		History: []wire.TrafficSample{{At: time.Unix(0, 0), Open: 1}, {At: time.Unix(5, 0), Open: 3}},
+	}
+}
+
+func (s *shown) Services(q Query) (*Services, error) {
+	s.query = q
+	list := &Services{Total: s.services, Namespaces: []string{"default", "shop"}}
+	for i := (q.Page - 1) * PageRows; i < min(q.Page*PageRows, s.services); i++ {
+		list.Rows = append(list.Rows, s.row(i))
+	}
+	return list, s.err
+}
+
+func (s *shown) Service(namespace, name string) (*Service, error) {
+	if namespace != "shop" {
+		return nil, s.err
+	}
+	return &Service{
+		Row: s.row(1), File: "/etc/web.yaml", Line: 7, Annotations: map[string]string{hostile: hostile},
+		Problems: []wire.Problem{{Object: "Service shop/web", Message: hostile, Severity: wire.SeverityError}},
+		State: wire.ServiceState{Ports: []wire.PortState{{
+			Name: "http", Protocol: "TCP", Family: "IPv4", Frontends: []string{"10.96.0.10:80", ":30080"},
+			Endpoints: []string{"10.1.2.11:8080", "10.1.2.12:8080"}, Local: []string{"10.1.2.12:8080"},
+		}}},
+		Ports: []wire.PortTraffic{{Port: "http", Protocol: "TCP", Endpoints: []wire.EndpointTraffic{
+			{Endpoint: "10.1.2.11:8080", ConnectionCounts: wire.ConnectionCounts{Open: 1234}},
+			{Endpoint: "10.1.2.12:8080", ConnectionCounts: wire.ConnectionCounts{Unanswered: 5}},
+		}}},
+	}, s.err
+}
+
+func (s *shown) Connections(q wire.ConnectionQuery) (*wire.Connections, error) {
+	s.conns = q
+	return &wire.Connections{Connections: []wire.Connection{{ID: 7, Namespace: "shop", Service: "web", Client: "203.0.113.7:1", To: "10.96.0.10:80", Endpoint: "10.1.2.11:8080"}}}, s.err
+}
+
+func (s *shown) Allocations() wire.Allocations {
+	return wire.Allocations{Pools: []wire.Pool{{Kind: "clusterIP", Family: "IPv4", Range: "10.96.0.0/16", Size: 65534, Used: 3, Holders: []wire.Holder{{Value: "10.96.0.10", Services: []string{"shop/web"}}}}}}
+}
+
+func (s *shown) Journal(int) ([]wire.JournalEntry, error) {
+	return []wire.JournalEntry{{Revision: 41, Verb: "create", Kind: "Service", Name: "old", User: "root", Manager: hostile}, {Revision: 42, Verb: "delete", Kind: "Service", Name: "new"}}, s.err
+}
+
+// visit asks for a page.
+func visit(t *testing.T, h http.Handler, method, path string, code int) string {
+	t.Helper()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(method, path, nil))
+	if w.Code != code {
+		t.Errorf("%s %s: %d, want %d", method, path, w.Code, code)
+	}
+	for name, want := range map[string]string{"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"} {
+		if got := w.Header().Get(name); got != want {
+			t.Errorf("%s: %s is %q, want %q", path, name, got, want)
+		}
+	}
+	return w.Body.String()
+}
+
+func says(t *testing.T, text string, wants ...string) {
+	t.Helper()
+	for _, want := range wants {
+		if !strings.Contains(text, want) {
+			t.Errorf("the page does not say %q:\n%s", want, text)
+		}
+	}
+}
+
+func everybody(*http.Request) bool { return true }
+
+func TestPages(t *testing.T) {
+	s := &shown{services: 250, status: wire.Status{NodeName: hostile, Ready: true, Synced: true, HeldRemovals: 9, Problems: []wire.Problem{
+		{Message: "a warning", Severity: wire.SeverityWarning}, {Object: hostile, File: "web.yaml", Line: 7, Message: hostile, Severity: wire.SeverityError},
+	}}}
+	h := Handler(s, everybody)
+	text := visit(t, h, http.MethodGet, "/dashboard/", http.StatusOK)
+	says(t, text, "✗ 1 error", "9 Services vanished", "<code>web.yaml:7</code>", "<polyline points=")
+	if strings.Index(text, "a warning") < strings.Index(text, "web.yaml:7") {
+		t.Error("a warning comes before an error")
+	}
+	says(t, visit(t, h, http.MethodGet, "/dashboard/services?namespace=shop&search=+web+&problems=on&sort=open&page=2", http.StatusOK),
+		"101 to 200 of 250 Services", "rel=\"prev\"", "rel=\"next\"", "page=3", `<option selected>shop`, "103,000", `aria-sort="descending"`)
+	if want := (Query{Namespace: "shop", Search: "web", Problems: true, Sort: "open", Page: 2}); s.query != want {
+		t.Errorf("asked for %+v, want %+v", s.query, want)
+	}
+	says(t, visit(t, h, http.MethodGet, "/dashboard/services/shop/web", http.StatusOK),
+		"/etc/web.yaml:7", "node port 30080", "1,234 open", "5 connections unanswered", "<svg class=\"path\"")
+	says(t, visit(t, h, http.MethodGet, "/dashboard/connections?client=203.0.113.7&name=web", http.StatusOK), "203.0.113.7:1", "✗ unanswered")
+	if s.conns.Client.String() != "203.0.113.7/32" || s.conns.Service != "web" {
+		t.Errorf("asked for %+v", s.conns)
+	}
+	says(t, visit(t, h, http.MethodGet, "/dashboard/addresses", http.StatusOK), "10.96.0.0/16", "below 1 %", "/dashboard/services/shop/web")
+	if journal := visit(t, h, http.MethodGet, "/dashboard/journal", http.StatusOK); strings.Index(journal, "old") < strings.Index(journal, "new") {
+		t.Error("the oldest change comes first")
+	}
+	for _, path := range []string{"style.css", "live.js", "icon.svg"} {
+		visit(t, h, http.MethodGet, "/dashboard/static/"+path, http.StatusOK)
+	}
+}
+
+// What somebody wrote into an object is text on every page.
+func TestHostileText(t *testing.T) {
+	s := &shown{services: 3, status: wire.Status{NodeName: hostile, Reason: hostile, Sources: []wire.Source{{Dir: hostile, Error: hostile}}, Problems: []wire.Problem{{Object: hostile, File: hostile, Field: hostile, Message: hostile}}}}
+	h := Handler(s, everybody)
+	for _, path := range []string{"", "services?search=%3Cscript%3Ealert(1)%3C/script%3E", "services/shop/web", "connections?name=%3Cscript%3E", "addresses", "journal"} {
+		text := visit(t, h, http.MethodGet, "/dashboard/"+path, http.StatusOK)
+		if strings.Contains(text, "<script>") || strings.Contains(text, "alert(1)<") && !strings.Contains(text, "alert(1)&lt;") {
+			t.Errorf("/dashboard/%s holds what somebody wrote:\n%s", path, text)
+		}
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	s := &shown{}
+	h := Handler(s, func(*http.Request) bool { return false })
+	says(t, visit(t, h, http.MethodGet, "/dashboard/journal", http.StatusForbidden), "for who may do everything")
+	if text := visit(t, h, http.MethodGet, "/dashboard/", http.StatusOK); strings.Contains(text, "Journal") {
+		t.Error("the menu leads a reader to the journal")
+	}
+	says(t, visit(t, h, http.MethodPost, "/dashboard/services", http.StatusMethodNotAllowed), "only read")
+	visit(t, h, http.MethodGet, "/dashboard/nowhere", http.StatusNotFound)
+	visit(t, h, http.MethodGet, "/dashboard/services/other/web", http.StatusNotFound)
+	visit(t, h, http.MethodGet, "/dashboard/services?sort=beauty", http.StatusBadRequest)
+	visit(t, h, http.MethodGet, "/dashboard/services?page=0", http.StatusBadRequest)
+	visit(t, h, http.MethodGet, "/dashboard/connections?client=me", http.StatusBadRequest)
+	s.err = errors.New("connection tracking cannot be read")
+	for _, path := range []string{"services", "services/shop/web", "connections"} {
+		says(t, visit(t, h, http.MethodGet, "/dashboard/"+path, http.StatusServiceUnavailable), "connection tracking cannot be read")
+	}
+	says(t, visit(t, h, http.MethodGet, "/dashboard/", http.StatusOK), "Connections cannot be counted")
+}
+
+func TestPicture(t *testing.T) {
+	svc := &Service{State: wire.ServiceState{Ports: []wire.PortState{{Protocol: "TCP", Frontends: []string{"a:1"}}}}}
+	for i := range 40 {
+		at := fmt.Sprintf("10.1.0.%d:80", i)
+		svc.State.Ports[0].Endpoints = append(svc.State.Ports[0].Endpoints, at)
+		svc.Ports = append(svc.Ports, wire.PortTraffic{Protocol: "TCP", Endpoints: []wire.EndpointTraffic{{Endpoint: at, ConnectionCounts: wire.ConnectionCounts{Open: i}}}})
+	}
+	p := pathsOf(svc)[0]
+	if len(p.Endpoints) != mostNodes || p.More != 40-mostNodes || p.Endpoints[0].Open != 39 {
+		t.Errorf("%d endpoints and %d more, the first with %d open", len(p.Endpoints), p.More, p.Endpoints[0].Open)
+	}
+	if p.Lines[0].Width != maxLine || p.Lines[len(p.Lines)-1].Width >= maxLine {
+		t.Errorf("lines as wide as %v", p.Lines)
+	}
+	for i := range p.Endpoints {
+		if y := p.Endpoints[i].Y; y <= 0 || y >= p.Height || i > 0 && y <= p.Endpoints[i-1].Y {
+			t.Errorf("endpoint %d is at %d of %d", i, y, p.Height)
+		}
+	}
+}

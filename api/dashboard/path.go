@@ -1,0 +1,114 @@
+package dashboard
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/api/wire"
+)
+
+// path is the way of packets through one port of a Service, in one family, as a picture has it.
+type path struct {
+	Port, Protocol, Family string
+	Frontends              []node
+	Endpoints              []node
+	Lines                  []line // from the middle to the endpoints
+	Left                   []line // from the frontends to the middle
+	Height, Middle         int
+	More                   int // endpoints that are left out
+}
+
+// node is a box of the picture.
+type node struct {
+	Text string
+	Y    int
+	// Word and Class say how it is: "open", "unanswered", "leaving" or "no traffic".
+	Word, Class string
+	Open        int
+}
+
+// line is a line of the picture.
+type line struct {
+	Y1, Y2 int
+	Width  float64
+	Class  string
+}
+
+const (
+	rowHeight = 34
+	// mostNodes is how many endpoints a picture has.
+	mostNodes = 24
+	maxLine   = 8.0
+)
+
+// pathsOf are the pictures of a Service.
+func pathsOf(svc *Service) []path {
+	counts := map[string]wire.EndpointTraffic{}
+	for _, p := range svc.Ports {
+		for _, e := range p.Endpoints {
+			counts[p.Port+"|"+p.Protocol+"|"+e.Endpoint] = e
+		}
+	}
+	var paths []path
+	for i := range svc.State.Ports {
+		port := &svc.State.Ports[i]
+		p := path{Port: port.Name, Protocol: port.Protocol, Family: port.Family}
+		endpoints := slices.Concat(port.Endpoints, port.Local)
+		slices.Sort(endpoints)
+		endpoints = slices.Compact(endpoints)
+		var nodes []node
+		most := 1
+		for _, at := range endpoints {
+			e := counts[port.Name+"|"+port.Protocol+"|"+at]
+			nodes = append(nodes, nodeOf(at, e))
+			most = max(most, e.Open)
+		}
+		if len(nodes) > mostNodes { // the busiest of them
+			slices.SortStableFunc(nodes, func(a, b node) int { return cmp.Compare(b.Open, a.Open) })
+			nodes, p.More = nodes[:mostNodes], len(nodes)-mostNodes
+		}
+		for _, at := range port.Frontends {
+			p.Frontends = append(p.Frontends, node{Text: frontendText(at)})
+		}
+		rows := max(len(p.Frontends), len(nodes), 1)
+		p.Height, p.Middle = rows*rowHeight, rows*rowHeight/2
+		spread(p.Frontends, p.Height)
+		spread(nodes, p.Height)
+		p.Endpoints = nodes
+		for _, f := range p.Frontends {
+			p.Left = append(p.Left, line{Y1: f.Y, Y2: p.Middle, Width: 1.5, Class: "way"})
+		}
+		for _, e := range nodes {
+			p.Lines = append(p.Lines, line{Y1: p.Middle, Y2: e.Y, Width: 1 + (maxLine-1)*float64(e.Open)/float64(most), Class: "way " + e.Class})
+		}
+		paths = append(paths, p)
+	}
+	return paths
+}
+
+func nodeOf(at string, e wire.EndpointTraffic) node {
+	n := node{Text: at, Word: "no traffic", Class: "idle", Open: e.Open}
+	switch {
+	case e.Unanswered > 0 && e.Open == 0:
+		n.Word, n.Class = countText(e.Unanswered, "connection")+" unanswered", "bad"
+	case e.Open > 0:
+		n.Word, n.Class = number(e.Open)+" open", "good"
+	}
+	return n
+}
+
+// frontendText names a frontend; that of a node port begins with its colon.
+func frontendText(at string) string {
+	if strings.HasPrefix(at, ":") {
+		return "node port " + at[1:]
+	}
+	return at
+}
+
+// spread puts boxes at equal distances.
+func spread(nodes []node, height int) {
+	for i := range nodes {
+		nodes[i].Y = (2*i + 1) * height / (2 * len(nodes))
+	}
+}

@@ -1,0 +1,74 @@
+package dashboard
+
+import "svcctl.io/svcctl/api/wire"
+
+// Source is where pages get what they show. Its methods may be called concurrently.
+type Source interface {
+	Status() wire.Status
+	// Services are those that a Query asks for.
+	Services(Query) (*Services, error)
+	// Service is nil when there is none of that name.
+	Service(namespace, name string) (*Service, error)
+	Connections(wire.ConnectionQuery) (*wire.Connections, error)
+	Allocations() wire.Allocations
+	// Journal gives the newest changes, the oldest first.
+	Journal(limit int) ([]wire.JournalEntry, error)
+}
+
+// Query is which Services a list has.
+type Query struct {
+	Namespace string
+	// Search is a part of a name or of an address; "" for all.
+	Search string
+	// Problems leaves out Services that nothing is wrong with.
+	Problems bool
+	Sort     string // one of sorts
+	Page     int    // from 1
+}
+
+// PageRows is how many Services a page has.
+const PageRows = 100
+
+// The orders of a list.
+const (
+	byName       = "name"
+	byOpen       = "open"
+	byRate       = "rate"
+	byUnanswered = "unanswered"
+)
+
+var sorts = []string{byName, byOpen, byRate, byUnanswered}
+
+// Services are a page of a list.
+type Services struct {
+	Rows       []Row
+	Total      int // that match
+	Namespaces []string
+}
+
+// Row is a Service in a list.
+type Row struct {
+	Namespace, Name, Type string
+	Addresses             []string // cluster IPs, external and load balancer IPs
+	Ports                 []string // "80/TCP", "80:30080/TCP"
+	// Endpoints are addresses that new connections go to; -1 where there are none to have.
+	Endpoints int
+	Errors    int
+	Warnings  int
+	wire.ConnectionCounts
+	History []wire.TrafficSample
+}
+
+// Service is all of one Service.
+type Service struct {
+	Row
+	State    wire.ServiceState
+	Ports    []wire.PortTraffic
+	Problems []wire.Problem
+	// File and Line are where it is declared; "" for a Service of the API.
+	File string
+	Line int
+	// Managers are who owns fields of it.
+	Managers    []string
+	Annotations map[string]string
+}

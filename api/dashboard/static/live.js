@@ -1,0 +1,35 @@
+// Puts new numbers into a page that is open. The page works without it.
+"use strict";
+(() => {
+  const every = 3000; // ms; looks are shared by all who watch
+  const main = document.querySelector("main[data-live]");
+  if (!main || !["overview", "services", "service", "connections"].includes(main.dataset.live)) return;
+  const keyed = (root, name) => new Map([...root.querySelectorAll(`[data-${name}]`)].map((e) => [e.dataset[name], e]));
+  const rows = (list) => [...list.querySelectorAll("[data-row]")].map((e) => e.dataset.row).join("\n");
+
+  // update takes what differs from a newer version of the page. What is focused or selected stays.
+  const update = (fresh) => {
+    const lists = keyed(document, "list");
+    for (const [name, list] of keyed(fresh, "list")) {
+      const old = lists.get(name);
+      if (old && rows(old) !== rows(list) && !old.contains(document.activeElement)) old.innerHTML = list.innerHTML;
+    }
+    const cells = keyed(fresh, "k");
+    for (const old of document.querySelectorAll("[data-k]")) {
+      const cell = cells.get(old.dataset.k);
+      if (!cell || old.innerHTML === cell.innerHTML) continue;
+      old.innerHTML = cell.innerHTML;
+      old.setAttribute("class", cell.getAttribute("class") || "");
+    }
+  };
+  const tick = async () => {
+    if (!document.hidden) {
+      try {
+        const answer = await fetch(location.href, { cache: "no-store" });
+        if (answer.ok) update(new DOMParser().parseFromString(await answer.text(), "text/html"));
+      } catch { /* the appliance restarts, perhaps: the next one asks again */ }
+    }
+    setTimeout(tick, every);
+  };
+  setTimeout(tick, every);
+})();

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// codeLife is how long the link that opens the dashboard is good for.
+const codeLife = time.Minute
+
+func (p *program) dashboardVerb() *verb {
+	return &verb{
+		name:    "dashboard",
+		summary: "show the appliance as pages in a browser",
+		about: `Opens a door to the pages of the appliance, on a port of 127.0.0.1, and prints its address:
+what is wrong first, Services with their connections, one Service with its endpoints and
+the way of its packets, addresses, connections, and for admins the journal. It ends with
+Ctrl-C.
+
+The address holds a code that is good once, and for a minute: the browser gets a session
+for it. Nobody else on this machine, and no other page in the browser, comes in. Pages are
+read with your own rights and change nothing.
+
+With --server it is the door to an appliance elsewhere.`,
+		options: append([]*option{
+			{name: "port", arg: "N", def: "0", group: groupHow, usage: "port of 127.0.0.1; 0 for one that is free"},
+			{name: "no-browser", group: groupHow, usage: "print the address and open no browser"},
+		}, connectOptions()...),
+		examples: []example{
+			{"Look at this box.", "sudo svcctl dashboard"},
+			{"Look at a box that you have a shell on.", "ssh -L 8790:127.0.0.1:8790 gw1 sudo svcctl dashboard --port 8790"},
+		},
+		exits: `  0  interrupted
+  1  refused
+  2  wrong usage or configuration
+  3  the appliance cannot be reached`,
+		run: p.runDashboard,
+	}
+}
+
+// runDashboard serves the door until it is interrupted.
+func (p *program) runDashboard(ctx context.Context, v *verb, _ []string) error {
+	port, err := strconv.ParseUint(v.option("port").text(), 10, 16)
+	if err != nil {
+		return usagef("--port %q: want a number from 0 to 65535", v.option("port").text())
+	}
+	c, err := p.client(v)
+	if err != nil {
+		return err
+	}
+	if _, err := c.Status(ctx); err != nil {
+		return err
+	}
+	ln, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.FormatUint(port, 10)))
+	if err != nil {
+		return fmt.Errorf("listen for the browser: %w: give another --port", err)
+	}
+	d := newDoor(ln.Addr().String(), c.Proxy(), p.now)
+	server := &http.Server{Handler: d, ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(ln) }()
+	if err := p.print("Open " + d.link() + " in a browser within a minute; Ctrl-C ends it.\n"); err != nil {
+		return errors.Join(err, server.Close())
+	}
+	if !v.option("no-browser").on() && p.lists && os.Getenv("DISPLAY")+os.Getenv("WAYLAND_DISPLAY") != "" {
+		_ = exec.CommandContext(ctx, "xdg-open", d.link()).Start() // the address is printed
+	}
+	select {
+	case <-ctx.Done():
+		return server.Close()
+	case err := <-served:
+		return fmt.Errorf("serve the browser: %w", err)
+	}
+}
+
+// door lets one browser of this machine in, to pages that are read.
+type door struct {
+	address string // host:port
+	inside  http.Handler
+	now     func() time.Time
+	code    string // opens it once
+	until   time.Time
+	used    atomic.Bool
+	session string
+}
+
+func newDoor(address string, inside http.Handler, now func() time.Time) *door {
+	return &door{address: address, inside: inside, now: now, code: rand.Text(), until: now().Add(codeLife), session: rand.Text()}
+}
+
+// link is the address that opens the door.
+func (d *door) link() string { return "http://" + d.address + "/open?code=" + d.code }
+
+// cookie is the name of the session's: cookies do not know ports.
+func (d *door) cookie() string {
+	_, port, _ := net.SplitHostPort(d.address)
+	return "svcctl-" + port
+}
+
+// ServeHTTP implements http.Handler.
+func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	refuse := func(why string) { http.Error(w, why, http.StatusForbidden) }
+	// A page elsewhere may have its name resolved to this address (DNS rebinding): the browser
+	// then sends that name. It may also send the user here: the browser says so.
+	_, port, _ := net.SplitHostPort(d.address)
+	if r.Host != d.address && r.Host != "localhost:"+port {
+		refuse("this door is only for http://" + d.address)
+		return
+	}
+	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "none" && site != "same-origin" {
+		refuse("a page of another site led here: open the address that svcctl dashboard prints")
+		return
+	}
+	if origin := r.Header.Get("Origin"); origin != "" && origin != "http://"+r.Host {
+		refuse("a page of another site asks")
+		return
+	}
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		w.Header().Set("Allow", "GET, HEAD")
+		http.Error(w, "pages are only read", http.StatusMethodNotAllowed)
+		return
+	}
+	if r.URL.Path == "/open" {
+		d.open(w, r)
+		return
+	}
+	cookie, err := r.Cookie(d.cookie())
+	if err != nil || !same(cookie.Value, d.session) {
+		refuse("this browser has no session: run svcctl dashboard again, and open the address that it prints")
+		return
+	}
+	switch {
+	case r.URL.Path == "/":
+		http.Redirect(w, r, "/dashboard/", http.StatusSeeOther)
+	case strings.HasPrefix(r.URL.Path, "/dashboard/"):
+		d.inside.ServeHTTP(w, r)
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+// open gives a session for the code.
+func (d *door) open(w http.ResponseWriter, r *http.Request) {
+	if !same(r.URL.Query().Get("code"), d.code) || d.now().After(d.until) || d.used.Swap(true) {
+		http.Error(w, "this address was good once and for a minute: run svcctl dashboard again", http.StatusForbidden)
+		return
+	}
+	http.SetCookie(w, &http.Cookie{Name: d.cookie(), Value: d.session, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
+	w.Header().Set("Referrer-Policy", "no-referrer")
+	w.Header().Set("Cache-Control", "no-store")
+	http.Redirect(w, r, "/dashboard/", http.StatusSeeOther)
+}
+
+// same compares secrets.
+func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
