@@ -89,7 +89,7 @@ var edges = map[string][]string{
 		"nft", "nft/kernel", "store", "store/engine", "store/manifest", "store/object", "watch",
 	},
 	"appliance/bench":       {},               // benchmarks only
-	"appliance/e2e":         {"api/wire"},     // tests only
+	"appliance/e2e":         {},               // tests only
 	"appliance/netlab":      {},               // for tests only
 	"appliance/soak":        {},               // tests only
 	"appliance/test/oracle": {"store/object"}, // for tests only

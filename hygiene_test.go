@@ -214,7 +214,7 @@ func TestExamplesAreComplete(t *testing.T) {
 		switch dir {
 		case "demo": // the program that shows quickstart
 			continue
-		case "systemd": // how to run it
+		case "systemd", "monitoring": // how to run it, and how to watch it
 			wanted = []string{"README.md"}
 		case "seeds": // a directory of examples
 			wanted = []string{"README.md"}

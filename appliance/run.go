@@ -86,9 +86,10 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 			return err
 		}
 	}
+	a.traffic = traffic.NewAnswers(a.grants.Served)
 	a.board = reconcile.NewBoard(objects.Revisions, a.rescan, a.release, removals, a.firstStatus())
 	a.events = control.NewRecorder(objects, control.RecorderConfig{Host: cfg.NodeName, Assigns: len(cfg.LoadBalancerPools) > 0, Log: log})
-	server, err := apiserver.Open(&cfg, objects, a.board, a.grants, traffic.NewAnswers(a.grants.Served), m, log)
+	server, err := apiserver.Open(&cfg, objects, a.board, a.grants, a.traffic, m, log)
 	if err != nil {
 		return err
 	}
@@ -148,6 +149,7 @@ type assembly struct {
 	kernel   *kernel.Conn
 	watcher  *watch.Watcher // nil when there is nothing to watch
 	dns      *dns.Server    // nil when it is off
+	traffic  *traffic.Answers
 	metrics  *metrics.Metrics
 	board    *reconcile.Board
 	events   *control.Recorder
@@ -214,7 +216,7 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 	}
 	if scrape != nil {
 		tasks = append(tasks, task.Task{Name: "metrics", Run: func(ctx context.Context) error {
-			return api.Serve(ctx, scrape, a.metrics.Handler(a.board), a.log, a.metrics.APIPanicked)
+			return api.Serve(ctx, scrape, a.metrics.Handler(a.board, a.traffic.Pages()), a.log, a.metrics.APIPanicked)
 		}})
 	}
 	if err := task.Run(ctx, a.log, tasks...); err != nil {

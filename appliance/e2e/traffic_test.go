@@ -7,14 +7,27 @@ import (
 	"strconv"
 	"testing"
 
-	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/netlab"
 )
 
+// connection is one that `svcctl conns` lists.
+type connection struct {
+	ID                            uint32
+	Service, Client, Endpoint, As string
+	State                         string
+	Answered                      bool
+}
+
+// counts are those of `svcctl top`.
+type counts struct {
+	Open, Unanswered int
+	Rate             *float64
+}
+
 // conns are the connections through a Service that `svcctl conns` lists.
-func (v *verbs) conns(args ...string) []wire.Connection {
+func (v *verbs) conns(args ...string) []connection {
 	v.t.Helper()
-	var list wire.Connections
+	var list struct{ Connections []connection }
 	if err := json.Unmarshal([]byte(v.does(0, "conns", append(args, "-o", "json")...)), &list); err != nil {
 		v.t.Fatal(err)
 	}
@@ -81,7 +94,15 @@ func Test330_connections_are_listed_counted_and_ended(t *testing.T) {
 		b.L1.LoadNft("table " + f.pick("ip", "ip6") + " quiet { chain input { type filter hook input priority 0; tcp dport 80 tcp flags syn / syn,ack drop; }; }")
 		begin(b.IN, f.of(b.IN), f.cluster(), 5)
 		eventually(t, syncTimeout, func() error {
-			var seen wire.Traffic
+			var seen struct {
+				Ports []struct {
+					counts
+					Endpoints []struct {
+						counts
+						Endpoint string
+					}
+				}
+			}
 			if err := json.Unmarshal([]byte(v.does(0, "top", service, "--once", "-o", "json")), &seen); err != nil {
 				return err
 			}

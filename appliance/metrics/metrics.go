@@ -202,10 +202,13 @@ func (m *Metrics) Held(removals, refused int) {
 // was noticed.
 func (m *Metrics) Healed(after time.Duration) { m.healSeconds.Observe(after.Seconds()) }
 
-// Handler answers /metrics, /healthz, /livez and /readyz.
-func (m *Metrics) Handler(health api.Health) http.Handler {
+// Handler answers /metrics, /healthz, /livez and /readyz, and further pages by path.
+func (m *Metrics) Handler(health api.Health, pages map[string]http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Registry: m.registry}))
+	for path, page := range pages {
+		mux.Handle(path, page)
+	}
 	checks := api.HealthHandler(health)
 	for _, path := range []string{"/healthz", "/livez", "/readyz"} {
 		mux.Handle(path, checks)

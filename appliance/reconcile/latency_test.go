@@ -20,7 +20,7 @@ func TestChangeLatency(t *testing.T) {
 	counted := func(quick, all string) {
 		t.Helper()
 		w := httptest.NewRecorder()
-		r.metrics.Handler(r.board).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		r.metrics.Handler(r.board, nil).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 		for bucket, want := range map[string]string{"4.096": quick, "+Inf": all} {
 			if line := `svcctl_change_duration_seconds_bucket{le="` + bucket + `"} ` + want + "\n"; !strings.Contains(w.Body.String(), line) {
 				t.Errorf("no %s in\n%s", line, w.Body)

@@ -1,0 +1,137 @@
+package traffic
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"svcctl.io/svcctl/api/wire"
+)
+
+// maxSeries is how many series an answer has at most; the busiest come first.
+const maxSeries = 100_000
+
+// Pages are the pages for Prometheus with labels that name objects, by path. They are apart from
+// /metrics, whose number of series is bounded: how often they are asked, and that they are
+// asked at all, is the choice of who scrapes.
+func (a *Answers) Pages() map[string]http.Handler {
+	return map[string]http.Handler{
+		"/metrics/services": http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			a.page(w, wire.TrafficQuery{Namespace: r.URL.Query().Get("namespace")})
+		}),
+		"/metrics/endpoints": http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			q := wire.TrafficQuery{Namespace: r.URL.Query().Get("namespace"), Service: r.URL.Query().Get("service"), Endpoints: true}
+			if q.Namespace == "" {
+				http.Error(w, "say which namespace: /metrics/endpoints?namespace=default", http.StatusBadRequest)
+				return
+			}
+			a.page(w, q)
+		}),
+	}
+}
+
+// page answers with what of the traffic q asks for.
+func (a *Answers) page(w http.ResponseWriter, q wire.TrafficQuery) {
+	q.Sort, q.Limit = "open", 1<<30
+	seen, err := a.Traffic(q)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	out := bufio.NewWriterSize(w, 64<<10)
+	if q.Endpoints {
+		endpointSeries(out, seen)
+	} else {
+		serviceSeries(out, seen)
+	}
+	_ = out.Flush() // a client that hung up is no error
+}
+
+// A family is a metric of which every labels has a sample.
+type family struct {
+	name, help string
+	value      func(*wire.ConnectionCounts) int
+}
+
+func families(of, what string) []family {
+	return []family{
+		{"svcctl_" + of + "_connections_open", "Connections of " + what + " that were answered and that nobody has closed.", func(c *wire.ConnectionCounts) int { return c.Open }},
+		{"svcctl_" + of + "_connections_unanswered", "Connections to which the endpoint has sent nothing yet, of " + what + ".", func(c *wire.ConnectionCounts) int { return c.Unanswered }},
+	}
+}
+
+// serviceSeries writes a sample for each port of a Service.
+func serviceSeries(out io.Writer, seen *wire.Traffic) {
+	all := families("service", "a port of a Service")
+	ports, left := seen.Ports, 0
+	if most := maxSeries / len(all); len(ports) > most {
+		ports, left = ports[:most], (len(ports)-most)*len(all)
+	}
+	for _, f := range all {
+		head(out, f)
+		for i := range ports {
+			sample(out, f.name, f.value(&ports[i].ConnectionCounts), labels(&ports[i], ""))
+		}
+	}
+	tail(out, seen, left)
+}
+
+// endpointSeries writes a sample for each endpoint.
+func endpointSeries(out io.Writer, seen *wire.Traffic) {
+	type row struct {
+		labels string
+		counts *wire.ConnectionCounts
+	}
+	all := families("endpoint", "an endpoint")
+	var rows []row
+	left := 0
+	for i := range seen.Ports {
+		p := &seen.Ports[i]
+		for j := range p.Endpoints {
+			if len(rows) == maxSeries/len(all) {
+				left += len(all)
+				continue
+			}
+			rows = append(rows, row{labels(p, p.Endpoints[j].Endpoint), &p.Endpoints[j].ConnectionCounts})
+		}
+	}
+	for _, f := range all {
+		head(out, f)
+		for _, r := range rows {
+			sample(out, f.name, f.value(r.counts), r.labels)
+		}
+	}
+	tail(out, seen, left)
+}
+
+func head(out io.Writer, f family) {
+	fmt.Fprintf(out, "# HELP %s %s\n# TYPE %s gauge\n", f.name, f.help, f.name)
+}
+
+func sample(out io.Writer, name string, value int, labels string) {
+	_, _ = io.WriteString(out, name+"{"+labels+"} "+strconv.Itoa(value)+"\n")
+}
+
+// labels are those of a port of a Service, and of an endpoint of it.
+func labels(p *wire.PortTraffic, endpoint string) string {
+	text := `namespace=` + quoted(p.Namespace) + `,service=` + quoted(p.Service) + `,port=` + quoted(p.Port) + `,protocol=` + quoted(p.Protocol)
+	if endpoint != "" {
+		text += `,endpoint=` + quoted(endpoint)
+	}
+	return text
+}
+
+// escape is what the text format escapes in a label value.
+var escape = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
+
+func quoted(value string) string { return `"` + escape.Replace(value) + `"` }
+
+// tail writes how much was left out, and when the table was read.
+func tail(out io.Writer, seen *wire.Traffic, left int) {
+	fmt.Fprintf(out, "# HELP svcctl_series_left_out Series that this answer has no room for.\n# TYPE svcctl_series_left_out gauge\nsvcctl_series_left_out %d\n", left)
+	fmt.Fprintf(out, "# HELP svcctl_traffic_timestamp_seconds When connection tracking was read for this answer, in Unix time.\n# TYPE svcctl_traffic_timestamp_seconds gauge\nsvcctl_traffic_timestamp_seconds %.3f\n", float64(seen.At.UnixMilli())/1000)
+}
