@@ -33,6 +33,7 @@ var edges = map[string][]string{
 	"store/manifest/styles": {}, // for tests only
 
 	"nft":              {},
+	"nft/trace":        {"nft", "nft/nfnetlink"},
 	"nft/kernel":       {"nft", "nft/nfnetlink"},
 	"nft/nfnetlink":    {},
 	"nft/nfttest/fake": {"nft", "nft/kernel"}, // for tests only
@@ -82,10 +83,11 @@ var edges = map[string][]string{
 		"api/wire", "appliance/checkup", "appliance/conntrack", "appliance/metrics", "appliance/node", "appliance/resolve", "appliance/sockets",
 		"nft", "nft/kernel", "store", "store/alloc", "store/engine", "store/manifest", "store/object", "store/parallel", "watch",
 	},
+	"appliance/story":   {"api/wire", "appliance/conntrack", "nft", "nft/trace"},
 	"appliance/traffic": {"api/wire", "appliance/conntrack", "nft", "store/object"},
 	"appliance/task":    {},
 	"appliance": {
-		"api", "api/auth", "api/rest", "api/wire", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/reconcile", "appliance/resolve", "appliance/sockets", "appliance/task", "appliance/traffic",
+		"api", "api/auth", "api/rest", "api/wire", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/reconcile", "appliance/resolve", "appliance/sockets", "appliance/story", "appliance/task", "appliance/traffic",
 		"nft", "nft/kernel", "store", "store/engine", "store/manifest", "store/object", "watch",
 	},
 	"appliance/bench":       {},               // benchmarks only
@@ -131,8 +133,8 @@ var libraries = map[string][]string{
 	"github.com/evanphx/json-patch":       {"api/kube/patch"},
 	"google.golang.org/protobuf":          {"api/kube/protobuf", "store/schema"},
 	"github.com/fsnotify/fsnotify":        {"watch"},
-	"github.com/google/nftables":          {"nft/kernel"},
-	"github.com/mdlayher/netlink":         {"nft/kernel", "nft/nfnetlink"},
+	"github.com/google/nftables":          {"nft/kernel", "nft/trace"},
+	"github.com/mdlayher/netlink":         {"nft/kernel", "nft/nfnetlink", "nft/trace"},
 	"github.com/miekg/dns":                {"appliance/dns"},
 	"github.com/prometheus/client_golang": {"appliance/metrics"},
 	"github.com/rogpeppe/go-internal":     {"appliance/test/script"},
@@ -141,7 +143,7 @@ var libraries = map[string][]string{
 	"go.etcd.io/bbolt":                    {"store/engine"},
 	"golang.org/x/net":                    {"nft/kernel"},
 	"golang.org/x/sync":                   {"appliance/parts", "appliance/task"},
-	"golang.org/x/sys":                    {"api", "api/auth", "appliance/conntrack", "appliance/netlab", "appliance/node", "appliance/sockets", "appliance/traffic", "cmd/svcctl", "nft/kernel", "nft/nfnetlink", "nft/nfttest/fake", "watch"},
+	"golang.org/x/sys":                    {"api", "api/auth", "appliance/conntrack", "appliance/netlab", "appliance/node", "appliance/sockets", "appliance/traffic", "cmd/svcctl", "nft/kernel", "nft/nfnetlink", "nft/nfttest/fake", "nft/trace", "watch"},
 	"gopkg.in/yaml.v3":                    {"cmd/svcctl", "store/manifest"},
 }
 

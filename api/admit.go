@@ -59,7 +59,9 @@ func (s *Server) admit(h http.Handler) http.Handler {
 
 // isEndless reports whether a request is for an answer that may be long in coming, or never
 // ends.
-func isEndless(r *http.Request) bool { return isWatch(r) || r.URL.Path == waitPath }
+func isEndless(r *http.Request) bool {
+	return isWatch(r) || r.URL.Path == waitPath || r.URL.Path == tracePath
+}
 
 // isWatch reports whether a request is for an answer without end: any value of watch is true
 // but these two, as Kubernetes reads it. The old paths have it in front of the resource.

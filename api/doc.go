@@ -12,6 +12,8 @@
 //	  &endpoints=true &history=true: wire.Traffic
 //	/svcctl/v1/conns  ?namespace=NS &name=SERVICE &endpoint=ADDR[:PORT] &client=PREFIX &limit=N:
 //	  wire.Connections; POST to conns/kill?id=N, by an admin: ends one, a wire.Connection
+//	/svcctl/v1/trace  ?from=PREFIX &to=ADDR &port=N &protocol=P &established=true &count=N
+//	  &seconds=N, by an admin: a wire.TracedPacket a line, as they come
 //	/svcctl/v1/journal ?limit=N, by an admin: a wire.JournalEntry a line, the newest N
 //	/svcctl/v1/alloc  wire.Allocations; POST to alloc/repair, by an admin: puts them right
 //	/svcctl/v1/endpoint wire.Endpoint: where the API is served over TLS

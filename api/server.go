@@ -73,6 +73,8 @@ type Config struct {
 	Setup   func() wire.Setup
 	// Traffic tells which Services have connections; when it is nil, nobody is told.
 	Traffic Traffic
+	// Trace follows packets; when it is nil, nobody may ask.
+	Trace Trace
 	// Dashboard answers /dashboard/ for users that may at least read; when it is nil, nothing is there.
 	Dashboard http.Handler
 	// TLS is how the API is served over TCP; nil: it is not.
@@ -181,6 +183,9 @@ func (s *Server) Handler() http.Handler {
 		reader("/svcctl/v1/traffic", get(s.traffic))
 		reader("/svcctl/v1/conns", get(s.conns))
 		admin("/svcctl/v1/conns/kill", http.HandlerFunc(s.kill))
+	}
+	if s.cfg.Trace != nil {
+		admin(tracePath, get(s.traceHandler()))
 	}
 	if s.cfg.Dashboard != nil {
 		reader("/dashboard/", s.cfg.Dashboard)

@@ -29,13 +29,9 @@ const (
 
 // limitOf reads the query's limit.
 func limitOf(r *http.Request, def, most int) (int, error) {
-	text := r.URL.Query().Get("limit")
-	if text == "" {
-		return def, nil
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 1 || n > most {
-		return 0, fmt.Errorf("limit=%q: want a number from 1 to %d", text, most)
+	n, err := boundedNumber(r.URL.Query().Get("limit"), def, most)
+	if err != nil {
+		return 0, fmt.Errorf("limit=%w", err)
 	}
 	return n, nil
 }

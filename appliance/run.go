@@ -25,6 +25,7 @@ import (
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/parts"
 	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/appliance/story"
 	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/appliance/traffic"
 	"svcctl.io/svcctl/nft/kernel"
@@ -89,7 +90,7 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 	a.traffic = traffic.NewAnswers(a.grants.Served)
 	a.board = reconcile.NewBoard(objects.Revisions, a.rescan, a.release, removals, a.firstStatus())
 	a.events = control.NewRecorder(objects, control.RecorderConfig{Host: cfg.NodeName, Assigns: len(cfg.LoadBalancerPools) > 0, Log: log})
-	server, err := apiserver.Open(&cfg, objects, a.board, a.grants, a.traffic, m, log)
+	server, err := apiserver.Open(&cfg, objects, a.board, a.grants, a.traffic, story.NewTeller(a.grants.Served).Trace, m, log)
 	if err != nil {
 		return err
 	}

@@ -54,7 +54,7 @@ type Grants interface {
 
 // Open listens on the socket, and on --listen. What backend publishes and the store holds is
 // served by Tasks; Close ends listening.
-func Open(c *config.Config, objects *store.Store, backend Backend, grants Grants, traffic api.Traffic, m *metrics.Metrics, log *slog.Logger) (s *Server, err error) {
+func Open(c *config.Config, objects *store.Store, backend Backend, grants Grants, traffic api.Traffic, trace api.Trace, m *metrics.Metrics, log *slog.Logger) (s *Server, err error) {
 	s = &Server{objects: rest.New(rest.Config{Objects: objects, Log: log})}
 	defer func() {
 		if err != nil {
@@ -72,7 +72,7 @@ func Open(c *config.Config, objects *store.Store, backend Backend, grants Grants
 			return state
 		},
 		Setup:   func() wire.Setup { return setup(c, grants, s.Validity) },
-		Traffic: traffic,
+		Traffic: traffic, Trace: trace,
 	}
 	if traffic != nil {
 		source := &pages{objects: objects, backend: backend, grants: grants, traffic: traffic, alloc: cfg.Allocations, journal: cfg.Journal}

@@ -1,0 +1,64 @@
+package api_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+
+	"svcctl.io/svcctl/api"
+	"svcctl.io/svcctl/api/auth"
+	"svcctl.io/svcctl/api/wire"
+)
+
+func TestTrace(t *testing.T) {
+	var asked wire.TraceQuery
+	var fails error
+	packets := 2
+	inside, leave := make(chan struct{}), make(chan struct{})
+	trace := func(ctx context.Context, q wire.TraceQuery, each func(wire.TracedPacket)) error {
+		asked = q
+		if q.Count == 7 {
+			inside <- struct{}{}
+			<-leave
+		}
+		for range packets {
+			each(wire.TracedPacket{What: "a packet"})
+		}
+		return fails
+	}
+	remote := serveTLS(t, &backend{}, api.Config{Trace: trace})
+	reader, admin := remote.token(t, auth.Reader), remote.token(t, auth.Admin)
+	asks := func(token, query string, code int, says string) {
+		t.Helper()
+		if got, body := remote.do(t, token, http.MethodGet, "/svcctl/v1/trace?"+query, ""); got != code || !strings.Contains(body, says) {
+			t.Errorf("%s: %d %s, want %d and %q", query, got, body, code, says)
+		}
+	}
+	asks(reader, "", http.StatusForbidden, "")
+	asks(admin, "", http.StatusOK, `{"what":"a packet"`)
+	if want := (wire.TraceQuery{Count: 5, Seconds: 30}); asked != want {
+		t.Errorf("asked for %+v, want %+v", asked, want)
+	}
+	asks(admin, "from=203.0.113.7&to=10.96.0.10&port=80&established=true&count=3&seconds=9", http.StatusOK, "a packet")
+	if asked.From.String() != "203.0.113.7/32" || asked.To.String() != "10.96.0.10" || asked.Port != 80 || asked.Protocol != "TCP" || !asked.Established || asked.Count != 3 || asked.Seconds != 9 {
+		t.Errorf("asked for %+v", asked)
+	}
+	for query, says := range map[string]string{
+		"from=me": "want an address or a prefix", "to=me": "want an address", "port=0": "from 1 to 65535", "protocol=ipx": "want TCP, UDP or SCTP",
+		"count=0": "from 1 to 1000", "seconds=61": "from 1 to 60", "from=::1&to=10.0.0.1": "the other IPv6", "to=::ffff:10.0.0.1": "write an IPv4 address as such",
+	} {
+		asks(admin, query, http.StatusBadRequest, says)
+	}
+	go func() {
+		<-inside
+		asks(admin, "", http.StatusConflict, "somebody traces already")
+		close(leave)
+	}()
+	asks(admin, "count=7", http.StatusOK, "a packet")
+	packets, fails = 0, errors.New("no rights")
+	asks(admin, "", http.StatusServiceUnavailable, "no rights")
+	fails = nil
+	asks(admin, "", http.StatusOK, "")
+}

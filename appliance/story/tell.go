@@ -1,0 +1,302 @@
+package story
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/conntrack"
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/trace"
+)
+
+// Facts are what a story is told with.
+type Facts struct {
+	// Served are the ports of all Services, "namespace/name".
+	Served map[string][]nft.ServicePort
+	Box    nft.Box
+	// Interface names an interface by its index.
+	Interface func(index int) string
+	// Connection is the tracked connection of the packet; nil when there is none.
+	Connection *conntrack.Connection
+}
+
+// Tell says what became of the packet of these steps, which are in order.
+func Tell(steps []trace.Step, facts *Facts) wire.TracedPacket {
+	t := &telling{facts: facts}
+	for i := range steps {
+		t.step(&steps[i])
+	}
+	t.end()
+	return t.packet
+}
+
+type telling struct {
+	facts  *Facts
+	packet wire.TracedPacket
+	first  *trace.Header // as it came
+	now    *trace.Header // as it is
+	in     int
+	out    int
+	over   bool // dropped or refused
+	said   map[string]bool
+}
+
+func (t *telling) say(state, where, format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if t.said == nil {
+		t.said = map[string]bool{}
+	}
+	if t.said[text] {
+		return
+	}
+	t.said[text] = true
+	t.packet.Lines = append(t.packet.Lines, wire.TraceLine{State: state, Text: text, Where: where})
+}
+
+// step tells of one decision.
+func (t *telling) step(s *trace.Step) {
+	t.packet.Steps = append(t.packet.Steps, wire.TraceStep{
+		Table: s.Family + " " + s.Table, Chain: s.Chain, Rule: s.Rule, Verdict: s.Verdict, Policy: s.Kind == trace.KindPolicy,
+	})
+	if s.In != 0 {
+		t.in = s.In
+	}
+	if s.Out != 0 {
+		t.out = s.Out
+	}
+	if s.Header != nil {
+		if t.first == nil {
+			t.first = s.Header
+			t.begin()
+		}
+		if t.now != nil && t.now.To != s.Header.To {
+			t.say(wire.TraceGood, "", "sent to endpoint %s", s.Header.To)
+		}
+		t.now = s.Header
+	}
+	if s.Table == nft.TableName {
+		t.ours(s)
+	} else {
+		t.others(s)
+	}
+}
+
+// begin tells which packet it is, and whose.
+func (t *telling) begin() {
+	h := t.first
+	t.packet.From, t.packet.To, t.packet.Protocol = addrText(h.From), addrText(h.To), protocolName(h.Protocol)
+	what := fmt.Sprintf("%s -> %s/%s", t.packet.From, t.packet.To, t.packet.Protocol)
+	if h.SYN {
+		what += ", SYN"
+	}
+	if t.in != 0 {
+		what += ", came in by " + t.facts.Interface(t.in)
+	} else {
+		what += ", sent by this host"
+	}
+	t.packet.What = what
+	if c := t.facts.Connection; c != nil && h.To != c.To {
+		t.known(c)
+		return
+	}
+	switch key, port, kind := t.whose(h); {
+	case key != "" && port != "":
+		t.say(wire.TraceGood, "", "is for Service %s, port %s%s", key, port, kind)
+	case key != "":
+		t.say(wire.TraceGood, "", "is for Service %s%s", key, kind)
+	case t.isVIP(h.To.Addr()):
+		t.say(wire.TraceBad, "", "%s is a Service's address, and nothing is served at %d/%s", h.To.Addr(), h.To.Port(), protocolName(h.Protocol))
+	default:
+		t.say(wire.TraceNote, "", "no Service has %s", t.packet.To)
+	}
+}
+
+// known tells of a packet that was translated before any rule of ours saw it, because its connection
+// is tracked.
+func (t *telling) known(c *conntrack.Connection) {
+	key, _, _ := t.whose(&trace.Header{Protocol: byte(c.Protocol), From: c.Client, To: c.To})
+	if key == "" {
+		t.say(wire.TraceNote, "", "belongs to a tracked connection of %s to %s, of no Service", c.Client, c.To)
+		return
+	}
+	t.say(wire.TraceGood, "", "belongs to a tracked connection of %s to %s: is for Service %s", c.Client, c.To, key)
+	if t.first.From == c.Endpoint {
+		t.say(wire.TraceGood, "", "is an answer of endpoint %s, and goes back as %s", c.Endpoint, c.To)
+	} else {
+		t.say(wire.TraceGood, "", "sent to endpoint %s, which was picked at its first packet", c.Endpoint)
+	}
+}
+
+// whose is the Service port that a packet is sent to.
+func (t *telling) whose(h *trace.Header) (key, port, kind string) {
+	for service, ports := range t.facts.Served {
+		for i := range ports {
+			p := &ports[i]
+			if p.Protocol != nft.Protocol(h.Protocol) || (p.Family == nft.IPv6) != h.To.Addr().Is6() {
+				continue
+			}
+			for _, fe := range p.Frontends {
+				if fe.Port != h.To.Port() {
+					continue
+				}
+				name := strings.TrimPrefix(strings.TrimPrefix(p.ID, service), "/")
+				switch {
+				case fe.Addr == h.To.Addr():
+					return service, name, ""
+				case !fe.Addr.IsValid() && t.isNodeAddress(h.To.Addr()):
+					key, port, kind = service, name, " (node port)"
+				}
+			}
+		}
+	}
+	return key, port, kind
+}
+
+func (t *telling) isNodeAddress(a netip.Addr) bool {
+	for _, own := range t.facts.Box.NodePortAddresses {
+		if own == a {
+			return true
+		}
+	}
+	return false
+}
+
+func (t *telling) isVIP(a netip.Addr) bool {
+	for _, ports := range t.facts.Served {
+		for i := range ports {
+			for _, fe := range ports[i].Frontends {
+				if fe.Addr == a {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// ours tells of a decision of our own tables, whose chains are named for what they do.
+func (t *telling) ours(s *trace.Step) {
+	where := s.Chain
+	verb, target, _ := strings.Cut(s.Verdict, " ")
+	word, _, _ := strings.Cut(target, "/") // recall/default/web
+	switch {
+	case verb == "drop":
+		t.over = true
+		switch {
+		case s.Chain == "refuse":
+			t.say(wire.TraceBad, where, "refused: %s", t.refusal())
+		case s.Chain == "stray":
+			t.say(wire.TraceBad, where, "dropped: it belongs to no connection that is tracked, and a Service's address must not get it")
+		case t.first != nil && t.inServiceRange(t.first.To.Addr()):
+			t.say(wire.TraceBad, where, "dropped: %s is in the service range, and no Service has it", t.first.To.Addr())
+		default:
+			t.say(wire.TraceBad, where, "dropped by our rule %d of chain %s", s.Rule, s.Chain)
+		}
+	case verb != "goto" && verb != "jump":
+	case strings.HasPrefix(word, "pick-"), strings.HasPrefix(word, "nodeport-pick-"), strings.HasPrefix(word, "local-pick-"):
+		n := word[strings.LastIndexByte(word, '-')+1:]
+		if !strings.HasPrefix(s.Chain, "pick-") { // the next smaller one is asked when a slot is empty
+			t.say(wire.TraceGood, where+" -> "+target, "%s", pickText(n))
+		}
+	case strings.HasPrefix(word, "hash-"), strings.HasPrefix(word, "source-") && word != "source-nat":
+		t.say(wire.TraceGood, where+" -> "+target, "the endpoint is picked by a hash of the client")
+	case strings.HasPrefix(word, "weigh-"):
+		t.say(wire.TraceGood, where+" -> "+target, "the endpoint is picked by weight")
+	case word == "round-robin":
+		t.say(wire.TraceGood, where+" -> "+target, "the next endpoint in turn is picked")
+	case strings.HasSuffix(word, "recall"):
+		t.say(wire.TraceGood, where+" -> "+target, "session affinity: a known client goes to its endpoint")
+	case word == "by-client":
+		t.say(wire.TraceGood, where+" -> "+target, "who the client is decides: source ranges, or policy Local")
+	case word == "source-nat", word == "masquerade":
+		t.say(wire.TraceNote, where+" -> "+target, "the client's address may be masqueraded")
+	}
+}
+
+func pickText(n string) string {
+	if n == "1" {
+		return "one endpoint"
+	}
+	return n + " endpoints, one is picked at random"
+}
+
+// refusal is why a packet came to the chain that refuses.
+func (t *telling) refusal() string {
+	if key, _, _ := t.whose(t.first); key != "" {
+		return fmt.Sprintf("Service %s has no endpoint for this client: `svcctl explain svc/NAME` says why", key)
+	}
+	return "nothing is served at this port"
+}
+
+func (t *telling) inServiceRange(a netip.Addr) bool {
+	for _, r := range t.facts.Box.ServiceRanges {
+		if r.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
+
+// others tells of what somebody else's table did to the packet.
+func (t *telling) others(s *trace.Step) {
+	table := strings.TrimSpace(s.Family + " " + s.Table)
+	switch {
+	case s.Verdict == "drop" && s.Kind == trace.KindPolicy:
+		t.over = true
+		t.say(wire.TraceBad, s.Chain, "dropped by the policy of table %s, chain %s: nothing there accepts it", table, s.Chain)
+	case s.Verdict == "drop":
+		t.over = true
+		t.say(wire.TraceBad, s.Chain, "dropped by table %s, chain %s, the rule with handle %d: `nft -a list chain %s %s` shows it", table, s.Chain, s.Rule, table, s.Chain)
+	case s.Verdict == "queue":
+		t.say(wire.TraceNote, s.Chain, "handed to a program by table %s, chain %s", table, s.Chain)
+	}
+}
+
+// end tells how the packet left.
+func (t *telling) end() {
+	c := t.facts.Connection
+	switch {
+	case t.over || t.first == nil:
+		return
+	case t.out == 0 && c == nil:
+		t.say(wire.TraceNote, "", "came to this host itself")
+	case c == nil:
+		t.say(wire.TraceNote, "", "left by %s", t.facts.Interface(t.out))
+	default:
+		if c.As != c.Client {
+			t.say(wire.TraceGood, "", "the endpoint sees %s: the client's address is masqueraded", c.As)
+		}
+		left := "went to this host itself"
+		if t.out != 0 {
+			left = "left by " + t.facts.Interface(t.out)
+		}
+		if c.Answered {
+			t.say(wire.TraceGood, "", "%s as %s -> %s, and the endpoint has answered", left, c.As, c.Endpoint)
+		} else {
+			t.say(wire.TraceWarn, "", "%s as %s -> %s, and the endpoint has not answered: see whether it listens, and whether its answers come back through this host", left, c.As, c.Endpoint)
+		}
+	}
+}
+
+func addrText(a netip.AddrPort) string {
+	if a.Port() == 0 {
+		return a.Addr().String()
+	}
+	return a.String()
+}
+
+func protocolName(p byte) string {
+	switch p {
+	case 1, 58:
+		return "ICMP"
+	case byte(nft.TCP):
+		return "TCP"
+	case byte(nft.UDP):
+		return "UDP"
+	case byte(nft.SCTP):
+		return "SCTP"
+	}
+	return fmt.Sprintf("protocol %d", p)
+}

@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/api/wire"
+)
+
+func (p *program) traceVerb() *verb {
+	return &verb{
+		name:    "trace",
+		summary: "tell what becomes of packets, as they pass",
+		args:    "[FROM] [TO[:PORT][/PROTOCOL]] [FLAGS]",
+		about: `Follows packets through the rules of this box, those of other programs included, and tells
+of each what became of it: which Service it was for, which endpoint was picked, who
+dropped or refused it, and how it left.
+
+FROM is an address or a prefix of clients, TO an address with a port that they want to
+reach. A word that is alone is TO, unless it is a prefix. First packets of connections
+are followed: those of connections that are tracked pass no rule that decides, and are
+followed with --established.
+
+It follows at most ten packets a second, by a table of its own (svcctl-trace) that the
+kernel removes with the trace, however it ends. It is for who may do everything.`,
+		options: append([]*option{
+			{name: "count", letter: "c", arg: "N", def: "5", group: groupWhich, usage: "how many packets, at most 1000"},
+			{name: "for", arg: "DURATION", def: "30s", group: groupWhich, usage: "how long to wait for them, at most 60s"},
+			{name: "established", group: groupWhich, usage: "packets of connections that are tracked already"},
+			{name: "steps", group: groupOutput, usage: "list every decision of the kernel too"},
+			outputOption("text", "json"),
+		}, connectOptions()...),
+		examples: []example{
+			{"A client says that the Service does not answer.", "sudo svcctl trace 203.0.113.7 10.96.0.10:80"},
+			{"Who drops DNS?", "sudo svcctl trace 10.96.0.53:53/udp --steps"},
+		},
+		exits: `  0  packets were followed
+  1  none came, or the trace was refused
+  2  wrong usage or configuration
+  3  the appliance cannot be reached`,
+		run: p.runTrace,
+	}
+}
+
+// runTrace follows packets.
+func (p *program) runTrace(ctx context.Context, v *verb, args []string) error {
+	if err := checkOutput(v); err != nil {
+		return err
+	}
+	query, err := traceQuery(v, args)
+	if err != nil {
+		return err
+	}
+	c, err := p.client(v)
+	if err != nil {
+		return err
+	}
+	asJSON := v.option("output").text() == "json"
+	if p.shows && !asJSON {
+		fmt.Fprintf(p.stderr, "Waiting for packets, %s s at most ...\n", query.Get("seconds"))
+	}
+	came := 0
+	err = c.Trace(ctx, query, func(packet wire.TracedPacket) error {
+		came++
+		if asJSON {
+			text, err := json.Marshal(packet)
+			if err != nil {
+				return fmt.Errorf("encode as JSON: %w", err)
+			}
+			return p.print(string(text) + "\n")
+		}
+		text := tracedText(&packet, v.option("steps").on())
+		if came > 1 {
+			text = "\n" + text
+		}
+		return p.print(text)
+	})
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case err != nil:
+		return err
+	case came == 0:
+		return fmt.Errorf("no such packet came in %s s: see whether it reaches this box (tcpdump), whether a rule before connection tracking drops it (`nft list ruleset`, priority raw), "+
+			"or, of a connection that is there already, give --established", query.Get("seconds"))
+	}
+	return nil
+}
+
+// traceQuery is the query of a command line.
+func traceQuery(v *verb, args []string) (url.Values, error) {
+	query := url.Values{}
+	var to string
+	switch {
+	case len(args) > 2:
+		return nil, usagef("trace takes clients and what they want to reach: run `svcctl trace --help`")
+	case len(args) == 2:
+		query.Set("from", args[0])
+		to = args[1]
+	case len(args) == 1:
+		if _, err := netip.ParsePrefix(args[0]); err == nil {
+			query.Set("from", args[0])
+		} else {
+			to = args[0]
+		}
+	}
+	if to != "" {
+		q, is, err := parseQuestion(to)
+		if err != nil {
+			return nil, err
+		}
+		if !is {
+			return nil, usagef("%q: want an address as 10.96.0.10:80, or 10.96.0.53:53/udp; `svcctl get svc` lists those of Services", to)
+		}
+		if q.Address.IsValid() {
+			query.Set("to", q.Address.String())
+		}
+		if q.Port != 0 {
+			query.Set("port", strconv.Itoa(int(q.Port)))
+		}
+		if q.Protocol != "" {
+			query.Set("protocol", q.Protocol)
+		}
+	}
+	count := v.option("count").text()
+	if n, err := strconv.Atoi(count); err != nil || n < 1 || n > 1000 {
+		return nil, usagef("--count %q: want a number from 1 to 1000", count)
+	}
+	query.Set("count", count)
+	wait := v.option("for").text()
+	d, err := time.ParseDuration(wait)
+	if err != nil || d < time.Second || d > time.Minute {
+		return nil, usagef("--for %q: want a time from 1s to 60s", wait)
+	}
+	query.Set("seconds", strconv.Itoa(int(d/time.Second)))
+	if v.option("established").on() {
+		query.Set("established", "true")
+	}
+	return query, nil
+}
+
+// signs are those of lines, as explain has them.
+var signs = map[string]string{wire.TraceGood: "✓", wire.TraceWarn: "!", wire.TraceBad: "✗", wire.TraceNote: "·"}
+
+// tracedText is the story of a packet.
+func tracedText(packet *wire.TracedPacket, steps bool) string {
+	var b strings.Builder
+	fmt.Fprintln(&b, printable(packet.What))
+	width := 0
+	for _, l := range packet.Lines {
+		if l.Where != "" {
+			width = max(width, len([]rune(l.Text)))
+		}
+	}
+	width = min(width, 60)
+	for _, l := range packet.Lines {
+		line := "  " + signs[l.State] + " " + l.Text
+		if l.Where != "" {
+			line += strings.Repeat(" ", max(0, width-len([]rune(l.Text)))) + "   " + l.Where
+		}
+		fmt.Fprintln(&b, printable(line))
+	}
+	if steps {
+		for _, s := range packet.Steps {
+			what := "rule " + strconv.FormatUint(s.Rule, 10)
+			switch {
+			case s.Policy:
+				what = "policy"
+			case s.Rule == 0:
+				what = "end"
+			}
+			fmt.Fprintf(&b, "    %s  %s  %s  %s\n", s.Table, s.Chain, what, s.Verdict)
+		}
+	}
+	return b.String()
+}
