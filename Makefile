@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build deps lint test test-unit race conformance bench soak kernels fuzz demo golden clean
+.PHONY: help build deps lint test test-unit race conformance bench soak kernels package package-test fuzz demo golden clean
 
 # The system programs live where an ordinary user's PATH may not look.
 export PATH := $(PATH):/usr/sbin:/sbin
@@ -20,7 +20,7 @@ AS_ROOT = sudo -E env PATH='$(PATH)' GOCACHE=/tmp/svcctl-root-cache GOMODCACHE=$
 PRIVILEGED = $(if $(SUDO),-exec "$(AS_ROOT)" $$(.ci/privileged),./...)
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 build: ## bin/svcctl, a static program
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/svcctl ./cmd/svcctl
@@ -82,6 +82,12 @@ KERNELS ?= linux-image-amd64
 kernels: deps ## tests on other kernels, in virtual machines: make kernels KERNELS='FILE.deb ...'
 	appliance/e2e/kernels/run.sh $(KERNELS)
 
+package: ## deb, rpm and tarball for amd64 and arm64, with checksums and SBOM, in dist/
+	.ci/package/build $(VERSION) dist
+
+package-test: ## install, upgrade over traffic, downgrade, remove and purge the deb in a bare Debian (root; five minutes)
+	.ci/package/test
+
 fuzz: ## every fuzz target for FUZZTIME (30s)
 	@for package in $$(go list ./...); do \
 		for target in $$(go test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
@@ -99,4 +105,4 @@ golden: ## write the plan.nft of every example anew; review the difference like 
 	go test ./examples -update
 
 clean: ## remove what was built
-	rm -rf bin
+	rm -rf bin dist

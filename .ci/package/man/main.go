@@ -1,0 +1,89 @@
+// Command man makes manual pages of the Markdown in docs/: man DOCS OUT.
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/cpuguy83/go-md2man/v2/md2man"
+)
+
+// Pages that are for who works on the program, not for who runs it.
+var left = map[string]bool{"behaviors.md": true, "performance.md": true, "samples.md": true}
+
+// title is the first line of a page: "# svcctl-apply(1)".
+var title = regexp.MustCompile(`\A# ([\w.-]+)\((\d)\)\n`)
+
+func main() {
+	if len(os.Args) != 3 {
+		fmt.Fprintln(os.Stderr, "usage: man DOCS OUT")
+		os.Exit(2)
+	}
+	if err := run(os.Args[1], os.Args[2]); err != nil {
+		fmt.Fprintln(os.Stderr, "man:", err)
+		os.Exit(1)
+	}
+}
+
+func run(docs, out string) error {
+	names, err := filepath.Glob(filepath.Join(docs, "*.md"))
+	if err != nil {
+		return err
+	}
+	text, page := map[string]string{}, map[string]string{} // by file; page is "svcctl-apply(1)"
+	for _, name := range names {
+		content, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		m := title.FindStringSubmatch(string(content))
+		if m == nil {
+			return fmt.Errorf("%s does not begin with \"# NAME(SECTION)\"", name)
+		}
+		text[filepath.Base(name)] = string(content)
+		page[filepath.Base(name)] = m[1] + "(" + m[2] + ")"
+	}
+	for name, content := range text {
+		if left[name] {
+			continue
+		}
+		m := title.FindStringSubmatch(content)
+		body := links(content[len(m[0]):], page)
+		roff := md2man.Render([]byte(fmt.Sprintf("%% %s %s\n%s", strings.ToUpper(m[1]), m[2], body)))
+		dir := filepath.Join(out, "man"+m[2])
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+		var packed bytes.Buffer
+		z, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression)
+		if _, err := z.Write(roff); err != nil {
+			return err
+		}
+		if err := z.Close(); err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, m[1]+"."+m[2]+".gz"), packed.Bytes(), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// link is a link of Markdown to a page of ours, or to any file.
+var link = regexp.MustCompile(`\[([^\]]+)\]\(([^)\s#]*)(#[^)]*)?\)`)
+
+// links makes names of manual pages of links to pages, and words of any other.
+func links(body string, page map[string]string) string {
+	return link.ReplaceAllStringFunc(body, func(text string) string {
+		m := link.FindStringSubmatch(text)
+		if to := page[m[2]]; to != "" {
+			return "**" + strings.TrimSuffix(to, to[strings.IndexByte(to, '('):]) + "**" + to[strings.IndexByte(to, '('):]
+		}
+		return m[1]
+	})
+}
