@@ -1,4 +1,3 @@
-// Command man makes manual pages of the Markdown in docs/: man DOCS OUT.
 package main
 
 import (

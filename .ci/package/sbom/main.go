@@ -1,4 +1,3 @@
-// Command sbom prints which modules a program was built of, as CycloneDX 1.5: sbom PROGRAM VERSION.
 package main
 
 import (

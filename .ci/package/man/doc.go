@@ -1,0 +1,2 @@
+// Command man makes manual pages of the Markdown in docs/: man DOCS OUT.
+package main
