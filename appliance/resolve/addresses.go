@@ -82,7 +82,9 @@ func (r *resolver) addresses() addresses {
 const AnnotationHostAddress = "svcctl.io/allow-host-address"
 
 // mayBe refuses addresses that are the host's own, or not as internal as the Service is.
-func (r *resolver) mayBe(field string, a netip.Addr) bool { return r.mayBeInternal(field, a) && r.mayServe(field, a) }
+func (r *resolver) mayBe(field string, a netip.Addr) bool {
+	return r.mayBeInternal(field, a) && r.mayServe(field, a)
+}
 
 // mayServe refuses addresses that are the host's own.
 func (r *resolver) mayServe(field string, a netip.Addr) bool {

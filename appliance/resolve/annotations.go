@@ -33,7 +33,7 @@ func (r *resolver) readAnnotations() {
 	var bad []annotation.Bad
 	r.internal = annotation.InternalOf(svc)
 	r.prefersZone, bad = annotation.PrefersZone(svc)
-	for _, b := range slices.Concat(r.internal.Bad, bad) {
+	for _, b := range slices.Concat(r.internal.Bad, bad, annotation.PortsWithoutTLS(svc)) {
 		r.warn(r.ref, annotation.Field(b.Key), reasonInvalidAnnotation, "%s", b.Text)
 	}
 	if svc.Spec.Type != object.TypeLoadBalancer {

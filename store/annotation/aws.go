@@ -31,7 +31,7 @@ var awsRows = []Row{
 	acting(ofAWS, aws+"private-ipv4-addresses", "addresses, with commas between them", "allocation", ipsText),
 	acting(ofAWS, aws+"ipv6-addresses", "addresses, with commas between them", "allocation", ipsText),
 	refused(ofAWS, awsCert, "the name of a certificate", noTLS, empty),
-	named(ofAWS, awsSSLPorts, "says which ports ask for TLS, all TCP ports by default, where there is a certificate: those are not served; without one it has no effect", empty),
+	acting(ofAWS, awsSSLPorts, "numbers and names of ports, with commas between them", "services", "says which ports ask for TLS where there is a certificate, all TCP ports without it: those are not served, the others are; without a certificate it asks for nothing, which a warning says"),
 	named(ofAWS, aws+"ssl-negotiation-policy", noTLSPart, empty),
 	named(ofAWS, aws+"alpn-policy", noTLSPart, anyOf("", "None")),
 	named(ofAWS, aws+"backend-protocol", noProtocol, anyOf("", "tcp")),

@@ -134,6 +134,15 @@ func tlsOfDigitalOcean(a map[string]string, port *object.ServicePort) string {
 	return ""
 }
 
+// PortsWithoutTLS tells of ports that are to have TLS, and of no certificate to do it with: then
+// nothing asks for TLS, as on AWS.
+func PortsWithoutTLS(svc *object.Service) []Bad {
+	if a := svc.Metadata.Annotations; svc.Spec.Type != object.TypeLoadBalancer || !has(a, awsSSLPorts) || has(a, awsCert) {
+		return nil
+	}
+	return []Bad{{awsSSLPorts, "no certificate is named, so these ports are passed through as they are, and nothing is encrypted here"}}
+}
+
 // has reports whether an annotation says anything.
 func has(a map[string]string, key string) bool { return strings.TrimSpace(a[key]) != "" }
 
