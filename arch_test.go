@@ -42,7 +42,7 @@ var edges = map[string][]string{
 	"api":          {"api/auth", "api/wire"},
 	"api/auth":     {},
 	"api/client":   {"api/wire"},
-	"api/diagnose": {"api/wire", "store/object"},
+	"api/diagnose": {"api/wire", "store/annotation", "store/object"},
 	"api/jsonpath": {},
 	"api/wire":     {},
 	"api/rest": {
