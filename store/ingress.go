@@ -72,7 +72,8 @@ func (c *change) keepsIngress(l *ledger, addr netip.Addr) bool {
 		return false
 	}
 	switch before := c.oldService(); {
-	case c.claim.Internal && !l.pools.IsInternal(addr):
+	case c.claim.Internal && l.pools.Contains(addr) && !l.pools.IsInternal(addr), // everybody reaches it
+		c.claim.Internal && !l.pools.Contains(addr) && l.pools.Serves(addr.Is4(), true): // it is of a pool that has gone
 		return false
 	case !c.claim.Internal && before != nil && annotation.InternalOf(before).Key != "" && l.pools.IsInternal(addr):
 		return slices.Contains(c.claim.Requested, addr) // it is internal no more
@@ -265,11 +266,11 @@ func (l *ledger) outside(svc *object.Service, owner Owner) []note {
 	return notes
 }
 
-// couldBeInternal reports whether an internal load balancer has an address that is none, and there
-// are pools by now that it could have one of.
+// couldBeInternal reports whether an internal load balancer has an address that everybody reaches,
+// or one of a pool that has gone while there is another one.
 func (l *ledger) couldBeInternal(svc *object.Service) bool {
 	return annotation.InternalOf(svc).Key != "" && slices.ContainsFunc(valuesOf(svc).ingress, func(addr netip.Addr) bool {
-		return !l.pools.IsInternal(addr) && l.pools.Serves(addr.Is4(), true)
+		return !l.pools.IsInternal(addr) && (l.pools.Contains(addr) || l.pools.Serves(addr.Is4(), true))
 	})
 }
 

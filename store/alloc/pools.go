@@ -151,10 +151,11 @@ func (p *Pools) text(of func(*poolState) bool) string {
 
 // Take gives an address of a pool to a claim, beside the claims it can share it with.
 // A claim of the same owner on that address is replaced. An internal claim gets internal
-// addresses alone. Errors: *RangeError, *HeldError.
+// addresses alone, or keeps what its owner has. Errors: *RangeError, *HeldError.
 func (p *Pools) Take(addr netip.Addr, claim Claim) error {
+	_, had := p.ClaimOf(addr, claim.Owner)
 	switch {
-	case claim.Internal && !p.IsInternal(addr):
+	case claim.Internal && !p.IsInternal(addr) && !had:
 		return &RangeError{Value: addr.String(), Range: p.Internal()}
 	case len(p.claims[addr]) == 0 && !p.Contains(addr):
 		return &RangeError{Value: addr.String(), Range: p.String()}
