@@ -19,8 +19,8 @@ import (
 func (p *program) explainVerb() *verb {
 	return &verb{
 		name:    "explain",
-		summary: "tell why a Service does not answer, or what a field or annotation means",
-		args:    "svc/NAME | ADDRESS[:PORT] | KIND[.FIELD] | annotations [NAME] [FLAGS]",
+		summary: "tell why a Service does not answer, or what a field means",
+		args:    "svc/NAME | ADDRESS[:PORT] | KIND[.FIELD] [FLAGS]",
 		about: `Of a Service, or of an address that somebody wants to reach, it goes from the object to
 the kernel, one check a line:
 
@@ -31,8 +31,8 @@ the kernel, one check a line:
 An address is a cluster IP, an external IP, a load balancer IP, or with a port in front of
 nothing (:30080) a node port. /udp or another protocol may follow.
 
-Of a kind, or a field of one, it tells what it means here, and of annotations what each one
-does. That needs no appliance.`,
+Of a kind, or a field of one, it tells what it means here, and of "annotations [NAME]" what
+each of them does. That needs no appliance.`,
 		options: slices.Concat([]*option{
 			namespaceOption(),
 			{name: "recursive", group: groupOutput, usage: "of a kind: list the fields of fields too, without their meaning"},

@@ -153,6 +153,8 @@ func TestWords(t *testing.T) {
 var companions = map[string]map[string]string{
 	"tls-cert": {"tls-key": "/k", "listen": ":6443"},
 	"tls-key":  {"tls-cert": "/c", "listen": ":6443"},
+
+	"load-balancer-internal-pool": {"cluster-cidr": "10.0.0.0/8"},
 }
 
 // TestPrecedence gives every setting by file, variable and flag, in every combination.
