@@ -23,12 +23,13 @@ var edges = map[string][]string{
 	"store/object":          {},
 	"store/manifest":        {"store/object"},
 	"store/alloc":           {},
+	"store/annotation":      {"store/object"},
 	"store/kind":            {"store/object"},
 	"store/schema":          {"store/kind", "store/object"},
 	"store/managedfields":   {"store/object", "store/schema"},
 	"store/engine":          {"store/parallel"},
 	"store/parallel":        {},
-	"store":                 {"store/alloc", "store/engine", "store/manifest", "store/object", "store/parallel"},
+	"store":                 {"store/alloc", "store/annotation", "store/engine", "store/manifest", "store/object", "store/parallel"},
 	"watch":                 {"store/manifest", "store/object", "store/parallel"},
 	"store/manifest/styles": {}, // for tests only
 
@@ -43,7 +44,7 @@ var edges = map[string][]string{
 	"api/auth":      {},
 	"api/client":    {"api/wire"},
 	"api/dashboard": {"api/wire"},
-	"api/diagnose":  {"api/wire", "store/object"},
+	"api/diagnose":  {"api/wire", "store/annotation", "store/object"},
 	"api/jsonpath":  {},
 	"api/wire":      {},
 	"api/rest": {
@@ -69,7 +70,7 @@ var edges = map[string][]string{
 	"appliance/node":       {},
 	"appliance/listen":     {},
 	"appliance/relay":      {"appliance/listen"},
-	"appliance/resolve":    {"nft", "store/object"},
+	"appliance/resolve":    {"nft", "store/annotation", "store/object"},
 	"appliance/sockets":    {},
 	"appliance/apiserver":  {"api", "api/auth", "api/dashboard", "api/rest", "api/wire", "appliance/checkup", "appliance/config", "appliance/env", "appliance/metrics", "appliance/task", "store", "store/object"},
 	"appliance/config": {
@@ -99,7 +100,7 @@ var edges = map[string][]string{
 	"appliance/test/script": {"nft"}, // for tests only
 
 	"cmd/svcctl": {
-		"api/client", "api/diagnose", "api/jsonpath", "api/kube/selector", "api/wire", "appliance", "appliance/config", "appliance/logqueue", "store/kind", "store/manifest", "store/object", "store/schema",
+		"api/client", "api/diagnose", "api/jsonpath", "api/kube/selector", "api/wire", "appliance", "appliance/config", "appliance/logqueue", "store/annotation", "store/kind", "store/manifest", "store/object", "store/schema",
 	},
 	"examples/demo": {},
 	".ci/report":    {},
@@ -155,7 +156,7 @@ var testLibraries = []string{
 // pure packages compute: same input, same output. What they need from the world is
 // handed to them.
 var pure = []string{
-	"store/object", "store/manifest", "store/manifest/styles", "store/alloc", "store/kind", "store/schema", "store/managedfields",
+	"store/object", "store/annotation", "store/manifest", "store/manifest/styles", "store/alloc", "store/kind", "store/schema", "store/managedfields",
 	"nft", "nft/nfttest/sim", "appliance/endpoints", "appliance/env", "appliance/resolve",
 	"api/diagnose", "api/jsonpath", "api/kube/discovery", "api/kube/patch", "api/kube/protobuf", "api/kube/selector", "api/kube/table",
 }

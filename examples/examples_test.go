@@ -140,6 +140,10 @@ func configOf(t *testing.T, dir string) config.Config {
 		switch words[i] {
 		case "--load-balancer-pool":
 			cfg.LoadBalancerPools, err = config.ParseAddrRanges(value)
+		case "--load-balancer-internal-pool":
+			cfg.LoadBalancerInternalPools, err = config.ParseAddrRanges(value)
+		case "--load-balancer-internal-from":
+			cfg.LoadBalancerInternalFrom, err = config.ParseInternalFrom(value)
 		case "--service-cluster-ip-range":
 			cfg.ServiceClusterIPRanges, err = config.ParsePrefixes(value)
 		default:

@@ -48,6 +48,24 @@ func (t *tableState) setBoxElements(f Family, box *Box) {
 	t.setNodeAddresses(nodeAddrs)
 }
 
+// setInsideElements makes the elements of the sets of clients inside, which are there while
+// something asks for them. Settled addresses say whether something does.
+func (t *tableState) setInsideElements(f Family, box *Box) {
+	sources, interfaces := Elements{}, Elements{}
+	if t.hasInsideOnly() {
+		for _, r := range mergePrefixes(slices.Concat(box.InternalSources, box.InsideSources), f) {
+			sources[AddrKey(r.first)+AddrKey(r.last)] = ""
+		}
+		for _, i := range box.Interfaces {
+			if i.Inside {
+				interfaces[string(Key(nil).Iface(i.Index))] = ""
+			}
+		}
+	}
+	t.setElements(setInsideSources, sources)
+	t.setElements(setInsideInterfaces, interfaces)
+}
+
 // connectedInRanges are the parts of the service ranges that are networks, or addresses, of
 // the box.
 func connectedInRanges(box *Box) []netip.Prefix {

@@ -125,7 +125,7 @@ func (t *tableState) settleAddresses() {
 		among = t.addresses
 	}
 	changed := slices.SortedFunc(maps.Keys(among), netip.Addr.Compare)
-	var room [3]placed
+	var room [4]placed
 	for _, a := range changed {
 		for _, e := range t.touched[a].elements(a, room[:0]) {
 			t.delete(e)
@@ -150,6 +150,9 @@ func (u addressUses) elements(a netip.Addr, list []placed) []placed {
 		if u.ready == 0 {
 			list = append(list, placed{set: setIdleVIPs, key: key})
 		}
+	}
+	if u.inside > 0 {
+		list = append(list, placed{set: setInsideOnly, key: key})
 	}
 	switch {
 	case u.sourceNAT > 0:

@@ -110,6 +110,10 @@ func randomState(r *rand.Rand) State {
 		s.Box.NodePortAddresses = append(s.Box.NodePortAddresses, netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::1"))
 	}
 	s.Box.LocalAddresses = s.Box.NodePortAddresses
+	if r.IntN(2) == 0 {
+		s.Box.InsideSources = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("fd00:5::/64")}
+	}
+	s.Box.Interfaces[0].Inside = r.IntN(2) == 0
 	for i := range 1 + r.IntN(6) {
 		name := fmt.Sprintf("default/s%d", i)
 		for _, f := range Families {
@@ -154,7 +158,9 @@ func randomPort(r *rand.Rand, name string, i int, f Family) ServicePort {
 	if r.IntN(3) == 0 {
 		outside.Sources = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/25"), netip.MustParsePrefix("203.0.113.0/24")}
 	}
+	outside.InsideOnly = r.IntN(4) == 0
 	p.Frontends = append(p.Frontends, outside)
+	outside.InsideOnly = r.IntN(4) == 0
 	outside.Addr, outside.Port = netip.Addr{}, uint16(30000+i)
 	p.Frontends = append(p.Frontends, outside)
 	return p

@@ -90,7 +90,7 @@ func (t *tableState) sharedElements(yield func(string, Element) bool) bool {
 			return false
 		}
 	}
-	var room [3]placed
+	var room [4]placed
 	for _, a := range slices.SortedFunc(maps.Keys(t.addresses), netip.Addr.Compare) {
 		for _, e := range t.addresses[a].elements(a, room[:0]) {
 			if !yield(e.set, Element{e.key, e.data}) {

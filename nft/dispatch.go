@@ -14,6 +14,9 @@ func (t *tableState) staticChains(f Family, box *Box) []Chain {
 	if t.has(setInsideServices) {
 		chains = append(chains, Chain{Name: chainByClient, Rules: t.byClient(f, box, frontend, &vipMaps)})
 	}
+	if t.has(setInsideSources) {
+		chains = append(chains, insideChain())
+	}
 	if t.has(setNodePorts) {
 		chains = append(chains, Chain{Name: chainNodePort, Rules: []Rule{{VerdictMap{Key: nodePort, Map: setNodePorts}}}})
 	}
@@ -54,10 +57,14 @@ func (t *tableState) dispatch(f Family, box *Box) []Rule {
 	return rules
 }
 
-// byClient is what those frontends go to that have source ranges, or another route for
-// outside clients. The box's own packets come here from output, and count as inside.
+// byClient is what those frontends go to that only clients inside reach, that have source
+// ranges, or another route for outside clients. The box's own packets come here from output,
+// and count as inside.
 func (t *tableState) byClient(f Family, box *Box, key []Field, m *frontendMaps) []Rule {
 	var rules []Rule
+	if t.has(m.insideOnly) {
+		rules = append(rules, Rule{MatchSet{Key: m.insideOnlyKey, Set: m.insideOnly}, Verdict{Kind: Jump, Chain: chainInside}})
+	}
 	if t.has(m.restricted) {
 		rules = append(rules, Rule{
 			MatchSet{Key: key, Set: m.restricted},
@@ -74,10 +81,25 @@ func (t *tableState) byClient(f Family, box *Box, key []Field, m *frontendMaps) 
 	return append(rules, Rule{inside})
 }
 
+// insideChain lets those through that may reach what only clients inside reach. The others
+// get no answer.
+func insideChain() Chain {
+	letIn := Verdict{Kind: Return}
+	return Chain{Name: chainInside, Rules: []Rule{
+		{MatchLocalSource{}, letIn},
+		{MatchSet{Key: []Field{Saddr}, Set: setInsideSources}, letIn},
+		{MatchSet{Key: []Field{Iif}, Set: setInsideInterfaces}, letIn},
+		{Verdict{Kind: Drop}},
+	}}
+}
+
 // vipChains are where a packet to a VIP ends that no frontend took: an echo
 // request is answered by the box itself, all else is refused.
 func (t *tableState) vipChains(f Family, box *Box) []Chain {
 	var rules []Rule
+	if t.has(setInsideOnly) {
+		rules = append(rules, Rule{MatchSet{Key: []Field{Daddr}, Set: setInsideOnly}, Verdict{Kind: Jump, Chain: chainInside}})
+	}
 	if box.Ping == PingWhenReady && t.has(setIdleVIPs) {
 		rules = append(rules, Rule{MatchEchoRequest{}, MatchSet{Key: []Field{Daddr}, Set: setIdleVIPs}, Reject{RejectHostUnreachable}})
 	}

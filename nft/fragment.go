@@ -8,15 +8,17 @@ import (
 
 // fragment is what one Service port brings into the table of its family.
 type fragment struct {
-	elements  []placed          // elements that are its own
-	endpoints []netip.Addr      // for the hairpin set, shared with other ports
-	vips      []vipUse          // the VIPs it is reached by
-	original  []netip.Addr      // addresses with an element in source-nat, one for each
-	hosted    []string          // keys of frontends that it takes from the host
-	chains    []Chain           // chains that are its own
-	shared    []string          // shared chains it goes to
-	sets      []Set             // maps that are its own
-	uses      map[Protocol]bool // protocols that postrouting or answer must look at
+	elements  []placed     // elements that are its own
+	endpoints []netip.Addr // for the hairpin set, shared with other ports
+	vips      []vipUse     // the VIPs it is reached by
+	original  []netip.Addr // addresses with an element in source-nat, one for each
+	// insideOnly are the addresses of frontends that only clients inside reach, one for each.
+	insideOnly []netip.Addr
+	hosted     []string          // keys of frontends that it takes from the host
+	chains     []Chain           // chains that are its own
+	shared     []string          // shared chains it goes to
+	sets       []Set             // maps that are its own
+	uses       map[Protocol]bool // protocols that postrouting or answer must look at
 	// answersHere is 1 when clients of endpoints that are the box itself are remembered.
 	answersHere int
 	keeper
@@ -42,6 +44,7 @@ func (f *fragment) fill(p *compiledPort, box *Box) {
 	clear(f.uses)
 	f.answersHere = 0
 	f.elements, f.endpoints, f.vips, f.original, f.hosted = f.elements[:0], f.endpoints[:0], f.vips[:0], f.original[:0], f.hosted[:0]
+	f.insideOnly = f.insideOnly[:0]
 	f.chains, f.shared, f.sets = f.chains[:0], f.shared[:0], f.sets[:0]
 	for i := range p.Frontends {
 		p.addFrontend(f, box, &p.Frontends[i])
@@ -60,13 +63,18 @@ func (f *fragment) fill(p *compiledPort, box *Box) {
 }
 
 // maps are the maps a frontend's elements stand in.
-type frontendMaps struct{ all, byClient, inside, outside, sourceNAT, answers, restricted, allowed string }
+type frontendMaps struct {
+	all, byClient, inside, outside, sourceNAT, answers, restricted, allowed string
+
+	insideOnly    string
+	insideOnlyKey []Field // what of a packet is looked up in it
+}
 
 var (
 	vipMaps = frontendMaps{setServices, chainByClient, setInsideServices, setOutsideServices,
-		setSourceNAT, setAnswers, setRestricted, setAllowed}
+		setSourceNAT, setAnswers, setRestricted, setAllowed, setInsideOnly, []Field{Daddr}}
 	nodePortMaps = frontendMaps{setNodePorts, chainNPByClient, setInsideNodePorts, setOutsideNodePorts,
-		setNPSourceNAT, setNPAnswers, setNPRestricted, setNPAllowed}
+		setNPSourceNAT, setNPAnswers, setNPRestricted, setNPAllowed, setNPInsideOnly, nodePort}
 )
 
 func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
@@ -77,7 +85,7 @@ func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
 	key := p.key(fe)
 	frontend := f.keep(key)
 	inside := p.verdict(f, fe, fe.Inside)
-	if fe.Outside == fe.Inside && fe.Sources == nil {
+	if fe.Outside == fe.Inside && fe.Sources == nil && !fe.InsideOnly {
 		f.elements = append(f.elements, placed{maps.all, frontend, inside})
 	} else {
 		f.elements = append(f.elements,
@@ -112,6 +120,12 @@ func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
 			first, last := frontend+AddrKey(r.first), frontend+AddrKey(r.last)
 			f.elements = append(f.elements, placed{maps.allowed, first + last, ""})
 		}
+	}
+	switch {
+	case fe.InsideOnly && fe.Addr.IsValid():
+		f.insideOnly = append(f.insideOnly, fe.Addr)
+	case fe.InsideOnly:
+		f.elements = append(f.elements, placed{maps.insideOnly, frontend, ""})
 	}
 	if fe.Addr.IsValid() && !fe.HostOwned {
 		ready := len(p.slots[fe.Inside.Pool])+len(p.slots[fe.Outside.Pool]) > 0

@@ -38,12 +38,17 @@ const (
 	setAllowed          = "allowed-sources"          // frontend . who may connect
 	setNPRestricted     = "restricted-nodeports"     // node ports with source ranges
 	setNPAllowed        = "allowed-nodeport-sources" // node port . who may connect
+	setInsideOnly       = "inside-only"              // addresses that only clients inside reach
+	setNPInsideOnly     = "inside-only-nodeports"    // node ports that only clients inside reach
+	setInsideSources    = "inside-sources"           // prefixes of these clients
+	setInsideInterfaces = "inside-interfaces"        // interfaces behind which they all are
 )
 
 // The chains that many elements or rules go to.
 const (
 	chainRefuse       = "refuse"
 	chainVIP          = "vip"
+	chainInside       = "inside"
 	chainNodePort     = "nodeport"
 	chainByClient     = "by-client"
 	chainNPByClient   = "nodeport-by-client"
@@ -131,6 +136,10 @@ var staticSets = []Set{
 	{Name: setAllowed, Key: with(keyFrontend, TypeAddr), Interval: true},
 	{Name: setNPRestricted, Key: keyNodePort},
 	{Name: setNPAllowed, Key: with(keyNodePort, TypeAddr), Interval: true},
+	{Name: setInsideOnly, Key: []Type{TypeAddr}},
+	{Name: setNPInsideOnly, Key: keyNodePort},
+	{Name: setInsideSources, Key: []Type{TypeAddr}, Interval: true},
+	{Name: setInsideInterfaces, Key: []Type{TypeIface}},
 }
 
 // poolNames are the maps and pick chains of a pool.

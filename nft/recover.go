@@ -90,6 +90,11 @@ func (r *recovery) add(key, verdict string, maps *frontendMaps, fe Frontend, pro
 	if _, restricted := r.table.elements(maps.restricted)[key]; restricted {
 		fe.Sources = r.sources(maps.allowed, key)
 	}
+	insideOnly := key
+	if fe.Addr.IsValid() {
+		insideOnly = AddrKey(fe.Addr)
+	}
+	_, fe.InsideOnly = r.table.elements(maps.insideOnly)[insideOnly]
 	id, remember := r.sourceNAT(maps, key, &fe)
 	if id != "" {
 		p.Affinity = r.timeout(remember, id, fe.Outside.Pool)

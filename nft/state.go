@@ -25,6 +25,9 @@ type Box struct {
 	Connected []netip.Prefix
 	// InternalSources are the prefixes of clients that count as inside.
 	InternalSources []netip.Prefix
+	// InsideSources are the prefixes of clients that reach frontends with InsideOnly, besides
+	// InternalSources and the interfaces that are Inside.
+	InsideSources []netip.Prefix
 	// Interfaces are the box's interfaces, to tell a packet that leaves where it came in.
 	Interfaces []Interface
 	// LocalAddresses are all addresses of the box: an endpoint among them is the
@@ -63,6 +66,7 @@ type Interface struct {
 	Index    uint32
 	Name     string
 	Prefixes []netip.Prefix // masked
+	Inside   bool           // who comes by it reaches frontends with InsideOnly
 }
 
 // ServicePort is one port of one Service in one family: the frontends that it is
@@ -111,6 +115,10 @@ type Frontend struct {
 	// Sources, when not nil, are the only prefixes that may connect.
 	// Empty and not nil: nobody may.
 	Sources []netip.Prefix
+	// InsideOnly says that only the box itself, internal sources and inside sources reach it, and
+	// everybody else gets no answer, at an address not by other ports and pings either. It is one
+	// for all frontends of an address.
+	InsideOnly bool
 }
 
 // FrontendKind is where a Service has an address from.

@@ -35,6 +35,7 @@ type addressUses struct {
 	named     int32 // frontends that take their port alone
 	ready     int32 // those of both that serve somebody
 	sourceNAT int32 // frontends with an element in source-nat
+	inside    int32 // frontends that only clients inside reach
 	node      bool  // a node-port address, for postrouting
 }
 
@@ -66,14 +67,20 @@ var companions = map[string]string{
 
 // has reports whether a set is to be there: it has elements, or its companion has.
 func (t *tableState) has(set string) bool {
-	if set == setNewcomers {
+	switch set {
+	case setNewcomers:
 		return t.hasAffinity()
+	case setInsideSources, setInsideInterfaces:
+		return t.hasInsideOnly()
 	}
 	if of, ok := companions[set]; ok {
 		set = of
 	}
 	return t.count(set) > 0
 }
+
+// hasInsideOnly reports whether anything is there that only clients inside reach.
+func (t *tableState) hasInsideOnly() bool { return t.count(setInsideOnly)+t.count(setNPInsideOnly) > 0 }
 
 func (t *tableState) setChain(c Chain) {
 	t.keepChain(c.Name)
@@ -152,6 +159,11 @@ func (t *tableState) use(f *fragment, by int32) {
 		u.sourceNAT += by
 		t.addresses[a] = u
 	}
+	for _, a := range f.insideOnly {
+		u := t.touch(a)
+		u.inside += by
+		t.addresses[a] = u
+	}
 	for _, key := range f.hosted {
 		if t.hosted[key] += int(by); t.hosted[key] == 0 {
 			delete(t.hosted, key)
@@ -173,6 +185,7 @@ func (t *tableState) dropChain(name string) {
 func (t *tableState) finish(f Family, box *Box, tr *Transition) {
 	t.setBoxElements(f, box)
 	t.settleAddresses()
+	t.setInsideElements(f, box)
 	for _, s := range staticSets {
 		switch _, is := t.sets[s.Name]; {
 		case !is && t.has(s.Name):
@@ -229,7 +242,7 @@ func (t *tableState) preparePicks(f Family, box *Box) {
 }
 
 var staticChainNames = []string{
-	chainRefuse, chainVIP, chainByClient, chainNodePort, chainNPByClient,
+	chainRefuse, chainVIP, chainInside, chainByClient, chainNodePort, chainNPByClient,
 	chainSourceNAT, chainNPSourceNAT, chainSameInterf, chainHairpin,
 	chainPrerouting, chainOutput, chainPostrouting, chainStray, chainInvalid, chainRefused, chainAnswer, chainOwnAnswers,
 }

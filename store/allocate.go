@@ -30,7 +30,7 @@ func (t *transaction) allocate() []*change {
 	}
 	for round := 1; t.attempt(changes); round++ {
 		if round == maxRounds {
-			stopMoves(changes)
+			stopMoves(changes, t.s.ledger)
 		}
 	}
 	return changes
@@ -38,9 +38,9 @@ func (t *transaction) allocate() []*change {
 
 // stopMoves keeps every holder where it is that would give something up: a chain of
 // moves so long is sorted out one part at a time.
-func stopMoves(changes []*change) {
+func stopMoves(changes []*change, l *ledger) {
 	for _, c := range changes {
-		if c.ref.Kind == object.KindService && c.wanted != nil && c.holds() && !c.stays && c.gives() {
+		if c.ref.Kind == object.KindService && c.wanted != nil && c.holds() && !c.stays && c.gives(l) {
 			c.restart()
 			c.fail(errTooManyMoves)
 		}
@@ -48,12 +48,12 @@ func stopMoves(changes []*change) {
 }
 
 // gives reports whether the new version does without something that the old one has.
-func (c *change) gives() bool {
+func (c *change) gives(l *ledger) bool {
 	c.restart()
 	before, now := c.held(), valuesOf(c.service())
 	return slices.ContainsFunc(before.clusterIPs, func(addr netip.Addr) bool { return !slices.Contains(now.clusterIPs, addr) }) ||
 		slices.ContainsFunc(before.ports, func(port alloc.Port) bool { return !slices.Contains(now.ports, port) }) ||
-		slices.ContainsFunc(before.ingress, func(addr netip.Addr) bool { return !c.keepsIngress(addr) })
+		slices.ContainsFunc(before.ingress, func(addr netip.Addr) bool { return !c.keepsIngress(l, addr) })
 }
 
 // allocation is how a Service that has given back what it does without gets its values.
@@ -161,7 +161,7 @@ func (c *change) release(l *ledger) {
 		}
 	}
 	for _, addr := range before.ingress {
-		if c.remove || !c.keepsIngress(addr) {
+		if c.remove || !c.keepsIngress(l, addr) {
 			l.releaseIngress(addr, owner)
 		}
 	}
@@ -227,7 +227,7 @@ func (c *change) takeAsked(l *ledger) error {
 		}
 	}
 	for _, asked := range askedIngress(svc) {
-		if !slices.Contains(before.ingress, asked.addr) || !c.keepsIngress(asked.addr) {
+		if !slices.Contains(before.ingress, asked.addr) || !c.keepsIngress(l, asked.addr) {
 			continue
 		}
 		if err := l.takeIngress(asked.addr, c.claim); err != nil {

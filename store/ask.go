@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -125,7 +126,7 @@ func (c *change) askVersion(t *transaction, next object.Object) ([]string, error
 		return nil, nil
 	}
 	warnings := object.Warnings(next)
-	for _, f := range object.Foreigners(next) {
+	for _, f := range annotation.Foreigners(next) {
 		warnings = append(warnings, f.String())
 	}
 	return warnings, nil

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -23,11 +24,11 @@ const LoadBalancerClass = "svcctl.io/load-balancer"
 
 // IngressAnnotation holds load balancer IPs that a Service asks for, beside the one in
 // spec.loadBalancerIP, with commas between them.
-const IngressAnnotation = "svcctl.io/load-balancer-ips"
+const IngressAnnotation = annotation.LoadBalancerIPs
 
 // SharingAnnotation holds a key: load balancers with equal keys may have one IP, as long
 // as no two of them serve the same port.
-const SharingAnnotation = "svcctl.io/allow-shared-ip"
+const SharingAnnotation = annotation.SharingKey
 
 // PortRange is the ports from First to Last.
 type PortRange struct{ First, Last uint16 }

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
@@ -15,7 +16,7 @@ const ReasonNoEffect = "NoEffect"
 // foreigners counts the objects with each label or annotation that asks for what does not happen
 // here. Manifests that were exported from a cluster have some on every object, and one line about
 // all of them says as much as ten thousand.
-type foreigners map[object.Foreign]*foreigner
+type foreigners map[annotation.Foreign]*foreigner
 
 type foreigner struct {
 	count   int
@@ -26,7 +27,7 @@ type foreigner struct {
 // itself means what it says.
 func (f foreigners) move(ref object.Ref, before, after *record) {
 	if before != nil && before.owner.Controller == "" {
-		for _, each := range object.Foreigners(before.object) {
+		for _, each := range annotation.Unserved(before.object) {
 			c := f[each]
 			if c == nil {
 				continue
@@ -39,7 +40,7 @@ func (f foreigners) move(ref object.Ref, before, after *record) {
 		}
 	}
 	if after != nil && after.owner.Controller == "" {
-		for _, each := range object.Foreigners(after.object) {
+		for _, each := range annotation.Unserved(after.object) {
 			c := f[each]
 			if c == nil {
 				c = &foreigner{}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -42,8 +43,8 @@ func askedIngress(svc *object.Service) []asked {
 		}
 	}
 	add("spec.loadBalancerIP", svc.Spec.LoadBalancerIP)
-	for text := range strings.SplitSeq(svc.Metadata.Annotations[IngressAnnotation], ",") {
-		add("metadata.annotations["+IngressAnnotation+"]", text)
+	for _, a := range annotation.Addresses(svc.Metadata.Annotations) {
+		add(annotation.Field(a.Key), a.Text)
 	}
 	return list
 }
@@ -65,10 +66,17 @@ func wantedIngress(svc *object.Service) int {
 
 // keepsIngress reports whether a load balancer IP that the Service has is still what its
 // new version asks for. Of those of a family of which it asks for none it keeps one.
-func (c *change) keepsIngress(addr netip.Addr) bool {
+func (c *change) keepsIngress(l *ledger, addr netip.Addr) bool {
 	svc, family := c.service(), familyOf(addr)
 	if !isOurLoadBalancer(svc) || !slices.Contains(svc.Spec.IPFamilies, family) {
 		return false
+	}
+	switch before := c.oldService(); {
+	case c.claim.Internal && l.pools.Contains(addr) && !l.pools.IsInternal(addr), // everybody reaches it
+		c.claim.Internal && !l.pools.Contains(addr) && l.pools.Serves(addr.Is4(), true): // it is of a pool that has gone
+		return false
+	case !c.claim.Internal && before != nil && annotation.InternalOf(before).Key != "" && l.pools.IsInternal(addr):
+		return slices.Contains(c.claim.Requested, addr) // it is internal no more
 	}
 	if c.asks(family) {
 		return slices.Contains(c.claim.Requested, addr)
@@ -89,7 +97,7 @@ func (c *change) takeAskedIngress(l *ledger) error {
 		return nil
 	}
 	for _, addr := range c.held().ingress {
-		if !c.keepsIngress(addr) {
+		if !c.keepsIngress(l, addr) {
 			continue
 		}
 		if l.loses != nil && l.loses(svc, c.old.since(), addr) {
@@ -138,6 +146,9 @@ func (c *change) takeIngress(l *ledger, a asked) {
 		c.ingress = append(c.ingress, a.addr)
 	case errors.As(err, &held):
 		c.wait(a.field, fmt.Sprintf("%s cannot be given: %v; the Service waits for it", a.addr, err))
+	case c.claim.Internal:
+		c.wait(a.field, fmt.Sprintf("%s lies in no internal load balancer pool (%s), and %s asks for an internal load balancer: name another address, or add a pool with --load-balancer-internal-pool",
+			a.addr, orNone(l.pools.Internal()), annotation.InternalOf(c.service()).Key))
 	default:
 		c.wait(a.field, fmt.Sprintf("%s lies in no load balancer pool (%s): name another address, or add a pool with --load-balancer-pool",
 			a.addr, poolsText(l.pools)))
@@ -165,13 +176,18 @@ func (c *change) takeAnyIngress(l *ledger) error {
 			c.ingress = append(c.ingress, addr)
 			continue
 		}
+		internal := c.claim.Internal
+		field, kind, flag, pools := "spec.type", "load balancer pool", "--load-balancer-pool", l.pools.External()
+		if internal {
+			field, kind, flag, pools = annotation.Field(annotation.InternalOf(svc).Key), "internal load balancer pool", "--load-balancer-internal-pool", l.pools.Internal()
+		}
 		switch {
-		case l.pools.Serves(ipv4):
-			c.wait("spec.type", fmt.Sprintf("every %s address of the load balancer pools (%s) is taken: the Service waits for one", family, poolsText(l.pools)))
-		case c.prefersFamilies() && len(svc.Spec.IPFamilies) > 1 && l.pools.Serves(!ipv4):
+		case l.pools.Serves(ipv4, internal):
+			c.wait(field, fmt.Sprintf("every %s address of the %ss (%s) is taken: the Service waits for one", family, kind, pools))
+		case c.prefersFamilies() && len(svc.Spec.IPFamilies) > 1 && l.pools.Serves(!ipv4, internal):
 			// It takes what there is.
 		default:
-			c.wait("spec.type", fmt.Sprintf("there is no load balancer pool of %s addresses: add one with --load-balancer-pool", family))
+			c.wait(field, fmt.Sprintf("there is no %s of %s addresses: add one with %s", kind, family, flag))
 		}
 	}
 	return nil
@@ -238,17 +254,31 @@ func (l *ledger) outside(svc *object.Service, owner Owner) []note {
 			add("spec.ports", "node %s lies outside of the range %s; the Service keeps it: set another one, or delete and create it", port, l.ports.Range())
 		}
 	}
+	internal := annotation.InternalOf(svc).Key
 	for _, addr := range v.ingress {
-		if !l.pools.Contains(addr) {
+		switch {
+		case internal != "" && !l.pools.IsInternal(addr):
+			add(annotation.Field(internal), "%s lies in no internal load balancer pool (%s) and is not served: add the pool with --load-balancer-internal-pool", addr, orNone(l.pools.Internal()))
+		case !l.pools.Contains(addr):
 			add("spec.loadBalancerIP", "%s lies in no load balancer pool (%s); the Service keeps it until it asks for another one", addr, poolsText(l.pools))
 		}
 	}
 	return notes
 }
 
-func poolsText(pools *alloc.Pools) string {
-	if text := pools.String(); text != "" {
-		return text
+// couldBeInternal reports whether an internal load balancer has an address that everybody reaches,
+// or one of a pool that has gone while there is another one.
+func (l *ledger) couldBeInternal(svc *object.Service) bool {
+	return annotation.InternalOf(svc).Key != "" && slices.ContainsFunc(valuesOf(svc).ingress, func(addr netip.Addr) bool {
+		return !l.pools.IsInternal(addr) && (l.pools.Contains(addr) || l.pools.Serves(addr.Is4(), true))
+	})
+}
+
+func poolsText(pools *alloc.Pools) string { return orNone(pools.String()) }
+
+func orNone(text string) string {
+	if text == "" {
+		return "there is none"
 	}
-	return "there is none"
+	return text
 }

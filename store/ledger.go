@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -265,7 +266,8 @@ func isOurLoadBalancer(svc *object.Service) bool {
 func claimOf(svc *object.Service) alloc.Claim {
 	claim := alloc.Claim{
 		Owner:      serviceKeyOf(svc),
-		SharingKey: svc.Metadata.Annotations[SharingAnnotation],
+		SharingKey: annotation.Sharing(svc.Metadata.Annotations),
+		Internal:   annotation.InternalOf(svc).Key != "",
 	}
 	for _, asked := range askedIngress(svc) {
 		if asked.addr.IsValid() {

@@ -24,6 +24,8 @@ type Pool struct {
 	Kind   string
 	Family string // IPv4, IPv6, or "" for ports
 	Range  string
+	// Internal load balancer IPs are reached from inside only.
+	Internal bool
 	// Size is how many values can be given, Used how many of them are held.
 	Size, Used uint64
 	Holders    []Holder
@@ -88,7 +90,7 @@ func ingressPools(pools *alloc.Pools, ranges []alloc.Pool) []Pool {
 	for i, r := range ranges {
 		// A pool has at most 2^64 addresses, so that the low halves are enough.
 		size := low64(r.Last) - low64(r.First)
-		all[i] = Pool{Kind: PoolLoadBalancer, Family: familyOf(r.First), Range: r.String(), Size: max(size, size+1)}
+		all[i] = Pool{Kind: PoolLoadBalancer, Family: familyOf(r.First), Range: r.String(), Internal: r.Internal, Size: max(size, size+1)}
 	}
 	holders := pools.Holders()
 	for _, addr := range slices.SortedFunc(maps.Keys(holders), netip.Addr.Compare) {

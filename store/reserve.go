@@ -199,7 +199,7 @@ func (c *change) formerIngress(l *ledger, ipv4 bool) (netip.Addr, bool) {
 	if len(l.reserved.addresses) == 0 {
 		return netip.Addr{}, false
 	}
-	addr, ok := l.pools.Home(ipv4, c.ref.Key())
+	addr, ok := l.pools.Home(ipv4, c.claim.Internal, c.ref.Key())
 	if _, held := l.pools.ClaimOf(addr, reservedOwner); !ok || !held {
 		return netip.Addr{}, false
 	}

@@ -173,7 +173,7 @@ func (s *Store) reopen(r *record) {
 		} else if notes := s.ledger.outside(svc, r.owner); len(notes) > 0 {
 			s.notes[ref] = notes
 		}
-		if isOurLoadBalancer(svc) && len(svc.Status.LoadBalancer.Ingress) < wantedIngress(svc) {
+		if isOurLoadBalancer(svc) && (len(svc.Status.LoadBalancer.Ingress) < wantedIngress(svc) || s.ledger.couldBeInternal(svc)) {
 			s.waiting[ref] = struct{}{}
 		}
 	}

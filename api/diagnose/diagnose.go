@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -258,6 +259,10 @@ func (d *diagnosis) allocated() {
 	}
 	if len(ips) > 0 {
 		d.good("it has the load balancer IP %s", strings.Join(ips, " and "))
+		return
+	}
+	if annotation.InternalOf(d.Service).Key != "" {
+		d.add(Bad, "give the appliance an internal pool with --load-balancer-internal-pool, or one that is larger: `svcctl alloc`; or take the annotation away", "it waits for an internal load balancer IP")
 		return
 	}
 	next := "give the appliance a pool with --load-balancer-pool, or one that is larger: `svcctl alloc`"

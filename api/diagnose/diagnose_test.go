@@ -138,6 +138,13 @@ func TestService(t *testing.T) {
 			f.Service.Spec.Type, f.Service.Spec.ExternalTrafficPolicy, f.Status.NodeName = object.TypeNodePort, object.PolicyLocal, "gw3"
 			f.Question = ask("10.96.0.10", 80)
 		}, diagnose.Good, nil, []string{"Local"}},
+		"pending internal": {func(f *diagnose.Facts) {
+			f.Service.Spec.Type, f.Service.Metadata.Annotations = object.TypeLoadBalancer, map[string]string{"networking.gke.io/load-balancer-type": "Internal"}
+		}, diagnose.Bad, []string{"- it waits for an internal load balancer IP"}, nil},
+		"internal": {func(f *diagnose.Facts) {
+			f.Service.Spec.Type, f.Service.Metadata.Annotations = object.TypeLoadBalancer, map[string]string{"networking.gke.io/load-balancer-type": "Internal"}
+			f.Service.Status.LoadBalancer.Ingress = []object.LoadBalancerIngress{{IP: "198.51.100.1"}}
+		}, diagnose.Doubt, []string{"? it is internal, as networking.gke.io/load-balancer-type asks"}, nil},
 		"source ranges": {func(f *diagnose.Facts) {
 			f.Service.Spec.Type, f.Service.Spec.LoadBalancerSourceRanges = object.TypeLoadBalancer, []string{"203.0.113.0/24"}
 			f.Service.Status.LoadBalancer.Ingress = []object.LoadBalancerIngress{{IP: "198.51.100.1"}}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -300,7 +301,14 @@ func (d *diagnosis) isClusterIP(addr netip.Addr) bool {
 
 // clients tells who may connect.
 func (d *diagnosis) clients() {
+	if internal := annotation.InternalOf(d.Service).Key; internal != "" && !d.isClusterIP(d.Question.Address) {
+		d.add(Doubt, "ask from inside, or add the client's network to --load-balancer-internal-from",
+			"it is internal, as %s asks: its load balancer IP and node ports answer only the box, --cluster-cidr and --load-balancer-internal-from", internal)
+	}
 	ranges := d.Service.Spec.LoadBalancerSourceRanges
+	if len(ranges) == 0 {
+		ranges, _ = annotation.SourceRanges(d.Service.Metadata.Annotations)
+	}
 	if len(ranges) == 0 || d.Service.Spec.Type != object.TypeLoadBalancer || d.isClusterIP(d.Question.Address) || d.asksNodePort() {
 		return
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -63,14 +64,15 @@ func (d *diagnosis) whyLeftOut(addr string) string {
 		}
 	}
 	if d.hasTopology() {
-		return addr + " is not used by this box: topology hints or spec.trafficDistribution choose others"
+		return addr + " is not used by this box: topology hints, spec.trafficDistribution or an annotation choose others"
 	}
 	return addr + " is not used: its address, or its port, cannot be load balanced"
 }
 
 // hasTopology reports whether something chooses among endpoints that are ready.
 func (d *diagnosis) hasTopology() bool {
-	return deref(d.Service.Spec.TrafficDistribution) != "" || slices.ContainsFunc(d.Slices, func(s *object.EndpointSlice) bool {
+	prefersZone, _ := annotation.PrefersZone(d.Service)
+	return deref(d.Service.Spec.TrafficDistribution) != "" || prefersZone || slices.ContainsFunc(d.Slices, func(s *object.EndpointSlice) bool {
 		return slices.ContainsFunc(s.Endpoints, func(e object.Endpoint) bool {
 			return e.Hints != nil && len(e.Hints.ForZones)+len(e.Hints.ForNodes) > 0
 		})

@@ -57,6 +57,12 @@ type Config struct {
 	// LoadBalancerPools are where load balancer IPs come from; empty: none are
 	// given (--load-balancer-pool).
 	LoadBalancerPools []AddrRange
+	// LoadBalancerInternalPools are where internal load balancers have their IPs from, which
+	// only clients inside reach; empty: none are given (--load-balancer-internal-pool).
+	LoadBalancerInternalPools []AddrRange
+	// LoadBalancerInternalFrom are the clients inside, besides ClusterCIDRs
+	// (--load-balancer-internal-from).
+	LoadBalancerInternalFrom InternalFrom
 	// ExternalIPRanges are the externalIPs that are accepted, and set aside for Services as a
 	// whole; empty: any address of which nothing else is known here, and only the ports that
 	// Services name (--external-ip-range).

@@ -120,6 +120,14 @@ func TestValidate(t *testing.T) {
 		{"primary and CIDRs", func(c *Config) {
 			c.NodePortAddresses = NodePortAddresses{Primary: true, Prefixes: prefixes("10.0.0.0/8")}
 		}, []string{`--nodeport-addresses "primary"`}},
+		{"internal pool", func(c *Config) {
+			c.LoadBalancerInternalPools, c.LoadBalancerInternalFrom.Interfaces = pool("10.20.0.0/28"), []string{"eth1"}
+		}, nil},
+		{"internal pool, nobody inside", func(c *Config) { c.LoadBalancerInternalPools = pool("10.20.0.0/28") },
+			[]string{`--load-balancer-internal-pool "10.20.0.1-10.20.0.14": nobody is inside`}},
+		{"internal pool in another", func(c *Config) {
+			c.LoadBalancerPools, c.LoadBalancerInternalPools, c.ClusterCIDRs = pool("10.20.0.0/24"), pool("10.20.0.16/28"), prefixes("10.0.0.0/8")
+		}, []string{`--load-balancer-internal-pool "10.20.0.17-10.20.0.30": overlaps the pool 10.20.0.1-10.20.0.254`}},
 		{"pools", func(c *Config) {
 			c.LoadBalancerPools = pool("198.51.100.0/28", "198.51.100.16-198.51.100.20", "2001:db8::/64")
 		}, nil},

@@ -23,6 +23,7 @@ func (c *Config) Box(facts *node.Facts) nft.Box {
 	box := nft.Box{
 		ServiceRanges:    c.ServiceClusterIPRanges,
 		InternalSources:  c.ClusterCIDRs,
+		InsideSources:    c.LoadBalancerInternalFrom.Prefixes,
 		MasqueradeOnLink: c.SNAT == SNATAuto,
 		Ping:             map[VIPPing]nft.Ping{VIPPingWhenReady: nft.PingWhenReady, VIPPingAlways: nft.PingAlways, VIPPingNever: nft.PingNever}[c.VIPPing],
 	}
@@ -40,7 +41,7 @@ func (c *Config) Box(facts *node.Facts) nft.Box {
 		if i.Loopback {
 			continue
 		}
-		iface := nft.Interface{Index: i.Index, Name: i.Name}
+		iface := nft.Interface{Index: i.Index, Name: i.Name, Inside: slices.Contains(c.LoadBalancerInternalFrom.Interfaces, i.Name)}
 		for _, a := range facts.Addresses {
 			// A link-local segment has no clients of a VIP, and a host prefix none at all.
 			if a.Index == i.Index && !a.Prefix.IsSingleIP() && !a.Prefix.Addr().IsLinkLocalUnicast() {
@@ -114,6 +115,10 @@ func (c *Config) ResolveFacts(facts *node.Facts, isVIP func(netip.Addr) bool) re
 	}
 	for _, r := range c.LoadBalancerPools {
 		f.Pools = append(f.Pools, resolve.Range(r))
+	}
+	for _, r := range c.LoadBalancerInternalPools {
+		f.Pools = append(f.Pools, resolve.Range(r))
+		f.InternalPools = append(f.InternalPools, resolve.Range(r))
 	}
 	if facts == nil {
 		return f
@@ -226,7 +231,10 @@ func (c *Config) Store() store.Config {
 		cfg.NodePortSpace = alloc.Shared
 	}
 	for _, r := range c.LoadBalancerPools {
-		cfg.Pools = append(cfg.Pools, alloc.Pool(r))
+		cfg.Pools = append(cfg.Pools, alloc.Pool{First: r.First, Last: r.Last})
+	}
+	for _, r := range c.LoadBalancerInternalPools {
+		cfg.Pools = append(cfg.Pools, alloc.Pool{First: r.First, Last: r.Last, Internal: true})
 	}
 	return cfg
 }
@@ -234,7 +242,7 @@ func (c *Config) Store() store.Config {
 // IsSetAside reports whether an address lies in a load balancer pool or an external IP range.
 func (c *Config) IsSetAside(addr netip.Addr) bool {
 	return slices.ContainsFunc(c.ExternalIPRanges.Prefixes, func(p netip.Prefix) bool { return p.Contains(addr) }) ||
-		slices.ContainsFunc(c.LoadBalancerPools, func(r AddrRange) bool { return r.Overlaps(AddrRange{addr, addr}) })
+		slices.ContainsFunc(slices.Concat(c.LoadBalancerPools, c.LoadBalancerInternalPools), func(r AddrRange) bool { return r.Overlaps(AddrRange{addr, addr}) })
 }
 
 // Resolvers are the name servers that this host asks.

@@ -43,6 +43,12 @@ type NodePortAddresses struct {
 	Prefixes []netip.Prefix
 }
 
+// InternalFrom is who reaches internal load balancers.
+type InternalFrom struct {
+	Prefixes   []netip.Prefix
+	Interfaces []string // who comes by one of them
+}
+
 // ExternalIPRanges says which externalIPs are accepted. The zero value means any address of
 // which nothing else is known here.
 type ExternalIPRanges struct {
@@ -157,6 +163,28 @@ func ParseAddrRanges(list []string) ([]AddrRange, error) {
 		out = append(out, r)
 	}
 	return out, errors.Join(errs...)
+}
+
+// maxInterfaceName is the longest name of a network interface (IFNAMSIZ without the closing NUL).
+const maxInterfaceName = 15
+
+// ParseInternalFrom reads a list of CIDRs and names of interfaces. The error names every entry
+// that is wrong.
+func ParseInternalFrom(list []string) (from InternalFrom, err error) {
+	var errs []error
+	for _, s := range list {
+		_, addrErr := netip.ParseAddr(s)
+		switch {
+		case strings.Contains(s, "/"):
+			p, err := ParsePrefixes([]string{s})
+			from.Prefixes, errs = append(from.Prefixes, p...), append(errs, err)
+		case s == "" || len(s) > maxInterfaceName || addrErr == nil || strings.ContainsAny(s, ": \t\n"):
+			errs = append(errs, fmt.Errorf("%q is neither a CIDR nor the name of an interface: write it as 10.0.0.0/8 or eth1", s))
+		default:
+			from.Interfaces = append(from.Interfaces, s)
+		}
+	}
+	return from, errors.Join(errs...)
 }
 
 // ParseNodePortAddresses reads "primary" or a list of CIDRs.

@@ -147,25 +147,41 @@ func (c *Config) validateRanges(v *validation) {
 	if c.ExternalIPRanges.None && len(c.ExternalIPRanges.Prefixes) > 0 {
 		v.add("external-ip-range", noExternalIPs, "does not go with CIDRs: give the one or the other")
 	}
-	for i, pool := range c.LoadBalancerPools {
-		const flag = "load-balancer-pool"
-		if !pool.First.IsValid() || pool.First.BitLen() != pool.Last.BitLen() || pool.First.Compare(pool.Last) > 0 {
-			v.add(flag, pool.String(), "not a range: write the lower address first, as 198.51.100.10-198.51.100.20")
-			continue
-		}
-		if why := notUnicast(pool.First, pool.Last); why != "" {
-			v.add(flag, pool.String(), "%s cannot be load balancer IPs: give a range of unicast addresses", why)
-		}
-		for _, p := range c.ServiceClusterIPRanges {
-			if p.IsValid() && pool.Overlaps(AddrRange{p.Masked().Addr(), LastAddr(p.Masked())}) {
-				v.add(flag, pool.String(), "overlaps the range of cluster IPs, %s: give another pool, or another --service-cluster-ip-range", p)
+	c.validatePools(v)
+}
+
+// validatePools looks at the pools of load balancer IPs.
+func (c *Config) validatePools(v *validation) {
+	var before []AddrRange
+	for _, pools := range []struct {
+		flag string
+		list []AddrRange
+	}{{"load-balancer-pool", c.LoadBalancerPools}, {"load-balancer-internal-pool", c.LoadBalancerInternalPools}} {
+		for _, pool := range pools.list {
+			if !pool.First.IsValid() || pool.First.BitLen() != pool.Last.BitLen() || pool.First.Compare(pool.Last) > 0 {
+				v.add(pools.flag, pool.String(), "not a range: write the lower address first, as 198.51.100.10-198.51.100.20")
+				continue
 			}
-		}
-		for _, other := range c.LoadBalancerPools[:i] {
-			if other.First.IsValid() && pool.Overlaps(other) {
-				v.add(flag, pool.String(), "overlaps the pool %s: give every address once", other)
+			if why := notUnicast(pool.First, pool.Last); why != "" {
+				v.add(pools.flag, pool.String(), "%s cannot be load balancer IPs: give a range of unicast addresses", why)
 			}
+			for _, p := range c.ServiceClusterIPRanges {
+				if p.IsValid() && pool.Overlaps(AddrRange{p.Masked().Addr(), LastAddr(p.Masked())}) {
+					v.add(pools.flag, pool.String(), "overlaps the range of cluster IPs, %s: give another pool, or another --service-cluster-ip-range", p)
+				}
+			}
+			for _, other := range before {
+				if pool.Overlaps(other) {
+					v.add(pools.flag, pool.String(), "overlaps the pool %s: give every address once", other)
+				}
+			}
+			before = append(before, pool)
 		}
+	}
+	from := c.LoadBalancerInternalFrom
+	if len(c.LoadBalancerInternalPools) > 0 && len(c.ClusterCIDRs)+len(from.Prefixes)+len(from.Interfaces) == 0 {
+		v.add("load-balancer-internal-pool", c.LoadBalancerInternalPools[0].String(),
+			"nobody is inside who could reach it: say who is with --load-balancer-internal-from, as 10.0.0.0/8 or eth1, or with --cluster-cidr")
 	}
 }
 

@@ -19,6 +19,10 @@ func configOf(box *oracle.Box) *config.Config {
 	for _, p := range box.Pools {
 		cfg.LoadBalancerPools = append(cfg.LoadBalancerPools, config.AddrRange{First: p.Addr(), Last: config.LastAddr(p)})
 	}
+	for _, p := range box.InternalPools {
+		cfg.LoadBalancerInternalPools = append(cfg.LoadBalancerInternalPools, config.AddrRange{First: p.Addr(), Last: config.LastAddr(p)})
+	}
+	cfg.LoadBalancerInternalFrom = config.InternalFrom{Prefixes: box.InsideSources, Interfaces: box.InsideInterfaces}
 	cfg.NodePortAddresses = config.NodePortAddresses{Primary: box.NodePortPrimary, Prefixes: box.NodePortAddresses}
 	cfg.MasqueradeAll = box.MasqueradeAll
 	cfg.VIPPing = config.VIPPing(box.Ping)

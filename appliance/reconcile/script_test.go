@@ -108,6 +108,10 @@ func setFlag(cfg *config.Config, name string, values []string) (err error) {
 		cfg.ClusterCIDRs, err = config.ParsePrefixes(list)
 	case "load-balancer-pool":
 		cfg.LoadBalancerPools, err = config.ParseAddrRanges(list)
+	case "load-balancer-internal-pool":
+		cfg.LoadBalancerInternalPools, err = config.ParseAddrRanges(list)
+	case "load-balancer-internal-from":
+		cfg.LoadBalancerInternalFrom, err = config.ParseInternalFrom(list)
 	case "external-ip-range":
 		cfg.ExternalIPRanges, err = config.ParseExternalIPRanges(list)
 	case "nodeport-addresses":

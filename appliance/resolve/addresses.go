@@ -11,6 +11,10 @@ import (
 // Range is the addresses from First to Last.
 type Range struct{ First, Last netip.Addr }
 
+func (r Range) contains(a netip.Addr) bool {
+	return r.First.BitLen() == a.BitLen() && !a.Less(r.First) && !r.Last.Less(a)
+}
+
 // vips are a Service's addresses in one family.
 type vips struct {
 	cluster  netip.Addr
@@ -42,7 +46,7 @@ func (r *resolver) addresses() addresses {
 	if r.Service.Spec.Type == "LoadBalancer" {
 		for i, in := range r.Service.Status.LoadBalancer.Ingress {
 			a, ok := parseAddr(in.IP)
-			if ok && (in.IPMode == nil || *in.IPMode == "VIP") && r.mayServe(fmt.Sprintf("status.loadBalancer.ingress[%d].ip", i), a) {
+			if ok && (in.IPMode == nil || *in.IPMode == "VIP") && r.mayBe(fmt.Sprintf("status.loadBalancer.ingress[%d].ip", i), a) {
 				v := all.of(familyOf(a))
 				v.balancer = append(v.balancer, a)
 			}
@@ -58,7 +62,7 @@ func (r *resolver) addresses() addresses {
 			r.refuse(field, reason, "%s is not served: %s", a, why)
 			continue
 		}
-		if !r.mayServe(field, a) {
+		if !r.mayBe(field, a) {
 			continue
 		}
 		v := all.of(familyOf(a))
@@ -76,6 +80,11 @@ func (r *resolver) addresses() addresses {
 // AnnotationHostAddress lets a Service have an address of the host itself, for who
 // knows that nothing else is to be reached there.
 const AnnotationHostAddress = "svcctl.io/allow-host-address"
+
+// mayBe refuses addresses that are the host's own, or not as internal as the Service is.
+func (r *resolver) mayBe(field string, a netip.Addr) bool {
+	return r.mayBeInternal(field, a) && r.mayServe(field, a)
+}
 
 // mayServe refuses addresses that are the host's own.
 func (r *resolver) mayServe(field string, a netip.Addr) bool {
@@ -111,7 +120,7 @@ func (f *Facts) ExternalIPRefusal(a netip.Addr) (reason, why string) {
 // have all of its ports.
 func (f *Facts) isSetAside(a netip.Addr) bool {
 	return slices.ContainsFunc(f.ExternalIPRanges, func(p netip.Prefix) bool { return p.Contains(a) }) ||
-		slices.ContainsFunc(f.Pools, func(r Range) bool { return r.First.BitLen() == a.BitLen() && !a.Less(r.First) && !r.Last.Less(a) })
+		slices.ContainsFunc(f.Pools, func(r Range) bool { return r.contains(a) })
 }
 
 // reserved4 is class E (RFC 1112, section 4) with the limited broadcast address.

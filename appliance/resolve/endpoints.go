@@ -301,7 +301,7 @@ func pick(all []endpoint, use func(*endpoint) bool) []netip.AddrPort {
 // nothing: they count only when every ready endpoint has some and one of them is for
 // this box, first by node, then by zone. Where nobody wrote hints, the Service's
 // trafficDistribution makes each endpoint's own zone and node its hint, as the
-// EndpointSlice controller does.
+// EndpointSlice controller does; and without one, an annotation that asks to stay in the zone.
 func (r *resolver) topology(all []endpoint) func(*endpoint) bool {
 	anywhere := func(*endpoint) bool { return true }
 	hints := written
@@ -312,7 +312,10 @@ func (r *resolver) topology(all []endpoint) func(*endpoint) bool {
 		case "PreferSameNode":
 			hints = ownZoneAndNode
 		default:
-			return anywhere
+			if !r.prefersZone {
+				return anywhere
+			}
+			hints = ownZone
 		}
 	}
 	for _, level := range []struct {

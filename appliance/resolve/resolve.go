@@ -30,6 +30,8 @@ type Facts struct {
 	NoExternalIPs bool
 	// Pools are where load balancer IPs come from.
 	Pools []Range
+	// InternalPools are those of them whose addresses only clients inside reach.
+	InternalPools []Range
 	// Host holds the addresses that must stay the host's and its gateways', each
 	// with what it is, for messages: "an address of this host". A Service that took
 	// one would capture the box's management traffic.
@@ -102,6 +104,7 @@ type resolver struct {
 	out   Output
 	// noLocal is what the Service answers where a policy Local leaves no endpoint.
 	noLocal nft.Refusal
+	asks
 }
 
 func (r *resolver) warn(ref object.Ref, field, reason, format string, args ...any) {
@@ -119,11 +122,16 @@ func (r *resolver) refuseExternalIPs(why string) {
 }
 
 func (r *resolver) resolve() {
+	r.readAnnotations()
 	r.noLocal = r.answerWithoutLocal()
 	endpoints := r.collect()
 	r.out.Health = r.health(endpoints)
 	r.out.Unready = unready(endpoints)
 	addrs := r.addresses()
+	encrypted := make([]bool, len(r.Service.Spec.Ports))
+	for i := range encrypted {
+		encrypted[i] = r.asksTLS(i)
+	}
 	for _, family := range nft.Families {
 		vips := addrs.of(family)
 		if !vips.cluster.IsValid() {
@@ -132,8 +140,8 @@ func (r *resolver) resolve() {
 		for i := range r.Service.Spec.Ports {
 			port := &r.Service.Spec.Ports[i]
 			proto, ok := protocols[port.Protocol]
-			if !ok {
-				continue // refused by validation
+			if !ok || encrypted[i] {
+				continue // refused by validation, or here
 			}
 			p := nft.ServicePort{
 				ID:       r.portID(port),
@@ -200,7 +208,7 @@ func (r *resolver) frontends(port *object.ServicePort, v *vips, sel selection) [
 	sources := r.sources(familyOf(v.cluster))
 	for _, a := range v.balancer {
 		fe := external
-		fe.Addr, fe.Kind, fe.Sources = a, nft.LoadBalancerIP, sources
+		fe.Addr, fe.Kind, fe.Sources, fe.InsideOnly = a, nft.LoadBalancerIP, sources, r.facts.isInternal(a)
 		_, fe.HostOwned = r.facts.Host[a]
 		list = append(list, fe)
 	}
@@ -209,13 +217,13 @@ func (r *resolver) frontends(port *object.ServicePort, v *vips, sel selection) [
 	}
 	for _, a := range v.external {
 		fe := external
-		fe.Addr, fe.Kind, fe.NamedPortsOnly = a, nft.ExternalIP, !r.facts.isSetAside(a)
+		fe.Addr, fe.Kind, fe.NamedPortsOnly, fe.InsideOnly = a, nft.ExternalIP, !r.facts.isSetAside(a), r.facts.isInternal(a)
 		_, fe.HostOwned = r.facts.Host[a]
 		list = append(list, fe)
 	}
 	if port.NodePort != 0 {
 		fe := external
-		fe.Port, fe.Kind = uint16(port.NodePort), nft.NodePort
+		fe.Port, fe.Kind, fe.InsideOnly = uint16(port.NodePort), nft.NodePort, r.internal.Key != ""
 		list = append(list, fe)
 	}
 	return list
@@ -249,28 +257,17 @@ func (r *resolver) free(port int, p *nft.ServicePort, frontends []nft.Frontend) 
 	})
 }
 
-// annotationSourceRanges is the older form of spec.loadBalancerSourceRanges,
-// core/v1 AnnotationLoadBalancerSourceRangesKey; the field wins.
-const annotationSourceRanges = "service.beta.kubernetes.io/load-balancer-source-ranges"
-
 // sources are the prefixes that may connect to a load balancer IP of a family: nil
 // for everybody. Where ranges are given, but none of this family, nobody may.
 func (r *resolver) sources(family nft.Family) []netip.Prefix {
-	ranges := r.Service.Spec.LoadBalancerSourceRanges
-	if r.Service.Spec.Type != "LoadBalancer" {
-		return nil
-	}
-	if text := strings.TrimSpace(r.Service.Metadata.Annotations[annotationSourceRanges]); len(ranges) == 0 && text != "" {
-		ranges = strings.Split(text, ",")
-	}
-	if len(ranges) == 0 {
+	if r.ranges == nil {
 		return nil
 	}
 	sources := []netip.Prefix{}
-	for _, s := range ranges {
+	for _, s := range r.ranges {
 		p, err := netip.ParsePrefix(strings.TrimSpace(s))
 		if err != nil || familyOf(p.Addr()) != family {
-			continue // malformed ones are refused by validation
+			continue // of malformed ones was told
 		}
 		if p.Bits() == 0 {
 			return nil

@@ -101,6 +101,11 @@ func service(change ...func(*object.Service)) *object.Service {
 
 func etpLocal(s *object.Service) { s.Spec.ExternalTrafficPolicy = "Local" }
 func itpLocal(s *object.Service) { s.Spec.InternalTrafficPolicy = ptr("Local") }
+func crossZone(how string) func(*object.Service) {
+	return func(s *object.Service) {
+		s.Metadata.Annotations = map[string]string{"service.beta.kubernetes.io/aws-load-balancer-cross-zone-load-balancing-enabled": how}
+	}
+}
 func distribute(how string) func(*object.Service) {
 	return func(s *object.Service) { s.Spec.TrafficDistribution = &how }
 }
@@ -134,6 +139,11 @@ func TestPools(t *testing.T) {
 		{"zone hints, one ready endpoint without", nil, []string{l1 + " z=zone-a", r1}, join(l1, r1), l1, nft.Blackhole},
 		{"zone hints, one unready endpoint without", nil, []string{l1 + " z=zone-a", r1 + " z=zone-b", r2 + " n"}, l1, l1, nft.Blackhole},
 		{"zone hints, none for this zone", nil, []string{l1 + " z=zone-c", r1 + " z=zone-b"}, join(l1, r1), l1, nft.Blackhole},
+		{"cross-zone off", crossZone("false"), []string{l1 + " zone=zone-a", r1 + " zone=zone-b"}, l1, l1, nft.Blackhole},
+		{"cross-zone on", crossZone("true"), []string{l1 + " zone=zone-a", r1 + " zone=zone-b"}, join(l1, r1), l1, nft.Blackhole},
+		{"cross-zone off, nobody in the zone", crossZone("false"), []string{l1 + " zone=zone-c", r1 + " zone=zone-b"}, join(l1, r1), l1, nft.Blackhole},
+		{"cross-zone off, hints win", crossZone("false"), []string{l1 + " zone=zone-a z=zone-b", r1 + " zone=zone-b z=zone-a"}, r1, l1, nft.Blackhole},
+		{"cross-zone off, trafficDistribution wins", func(s *object.Service) { crossZone("false")(s); distribute("PreferSameNode")(s) }, []string{l1 + " zone=zone-a", r1 + " zone=zone-a"}, l1, l1, nft.Blackhole},
 		{"node hints", nil, []string{l1 + " z=zone-a h=gw1", r1 + " z=zone-a h=other"}, l1, l1, nft.Blackhole},
 		{"node hints, none for this node: by zone", nil, []string{r1 + " z=zone-a h=n1", r2 + " z=zone-b h=n2"}, r1, "", nft.Blackhole},
 		{"node hints not on all: by zone", nil, []string{l1 + " z=zone-a h=gw1", r1 + " z=zone-a"}, join(l1, r1), l1, nft.Blackhole},

@@ -87,12 +87,20 @@ var poolNames = map[string]string{
 	wire.PoolClusterIP: "cluster IPs", wire.PoolNodePort: "node ports", wire.PoolLoadBalancer: "load balancer IPs",
 }
 
+// poolName is the kind of a pool for people.
+func poolName(pool wire.Pool) string {
+	if pool.Internal {
+		return "internal " + poolNames[pool.Kind]
+	}
+	return poolNames[pool.Kind]
+}
+
 // poolsText is the table of pools, and with wide everything that is held.
 func poolsText(pools []wire.Pool, wide bool) string {
 	rows := [][]string{{"KIND", "RANGE", "SIZE", "USED", "FREE", "FULL"}}
 	for _, pool := range pools {
 		rows = append(rows, []string{
-			poolNames[pool.Kind], pool.Range, fmt.Sprint(pool.Size), fmt.Sprint(pool.Used), fmt.Sprint(pool.Size - pool.Used), percent(pool),
+			poolName(pool), pool.Range, fmt.Sprint(pool.Size), fmt.Sprint(pool.Used), fmt.Sprint(pool.Size - pool.Used), percent(pool),
 		})
 	}
 	text := new(grid).text(rows...)
@@ -111,7 +119,7 @@ func poolsText(pools []wire.Pool, wide bool) string {
 			}
 			rows = append(rows, []string{h.Value, printable(strings.Join(h.Services, ",")), note})
 		}
-		text += fmt.Sprintf("\n%s %s\n%s", poolNames[pool.Kind], pool.Range, trimLines(new(grid).text(rows...)))
+		text += fmt.Sprintf("\n%s %s\n%s", poolName(pool), pool.Range, trimLines(new(grid).text(rows...)))
 	}
 	return text
 }

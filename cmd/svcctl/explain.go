@@ -31,7 +31,8 @@ the kernel, one check a line:
 An address is a cluster IP, an external IP, a load balancer IP, or with a port in front of
 nothing (:30080) a node port. /udp or another protocol may follow.
 
-Of a kind, or a field of one, it tells what it means here. That needs no appliance.`,
+Of a kind, or a field of one, it tells what it means here, and of "annotations [NAME]" what
+each of them does. That needs no appliance.`,
 		options: slices.Concat([]*option{
 			namespaceOption(),
 			{name: "recursive", group: groupOutput, usage: "of a kind: list the fields of fields too, without their meaning"},
@@ -41,9 +42,10 @@ Of a kind, or a field of one, it tells what it means here. That needs no applian
 			{"Why is there no answer?", "svcctl explain svc/web -n shop"},
 			{"The same, from the client's side.", "svcctl explain 10.96.0.10:80"},
 			{"What does this field do?", "svcctl explain service.spec.externalTrafficPolicy"},
+			{"What does this annotation do?", "svcctl explain annotations aws-load-balancer-internal"},
 		},
-		exits: `  0  it should answer; or the field is explained
-  1  it does not, or there is no such field
+		exits: `  0  it should answer; or the field or annotation is explained
+  1  it does not, or there is no such field or annotation
   2  wrong usage or configuration
   3  the appliance cannot be reached`,
 		run: p.runExplain,
@@ -55,6 +57,8 @@ func (p *program) runExplain(ctx context.Context, v *verb, args []string) error 
 	switch {
 	case len(args) == 0:
 		return usagef("explain what? Give a Service as svc/web, an address as 10.96.0.10:80, or a field as service.spec.type")
+	case args[0] == annotationsWord && len(args) <= 2:
+		return p.explainAnnotations(args[1:])
 	case len(args) > 2:
 		return usagef("explain takes one Service, one address or one field: run `svcctl explain --help`")
 	}

@@ -40,12 +40,14 @@ func state(affinity time.Duration) nft.State {
 					{Addr: vip, Port: 80, SNAT: nft.SNATOutside},
 					{Addr: address(f, 1<<17+n), Port: 80, Outside: local, SNAT: nft.SNATAlways,
 						Sources: []netip.Prefix{netip.PrefixFrom(address(f, 0), bits-8).Masked()}},
-					{Port: uint16(30000 + n), Outside: local, SNAT: nft.SNATSelf},
+					{Port: uint16(30000 + n), Outside: local, SNAT: nft.SNATSelf, InsideOnly: n == 0},
+					{Addr: address(f, 1<<18+n), Port: 80, SNAT: nft.SNATAlways, InsideOnly: true},
 				},
 				Pools: [nft.NumPools][]netip.AddrPort{endpoints(8), endpoints(2)},
 			}}
 		}
 	}
+	iface.Inside = true
 	s.Box.Interfaces = []nft.Interface{iface}
 	return s
 }

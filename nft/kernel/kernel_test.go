@@ -98,6 +98,7 @@ func everySet(f nft.Family) []*nft.SetContent {
 			fromTo(iface(1), address(f, 0), address(f, 255)): "", fromTo(iface(300), address(f, 0), address(f, 255)): ""}},
 		{Set: nft.Set{Name: "interfaces", Key: []nft.Type{nft.TypeIface}, Interval: true}, Elements: nft.Elements{
 			string(iface(1)) + string(iface(1)): "", string(iface(250)) + string(iface(300)): ""}},
+		{Set: nft.Set{Name: "single-interfaces", Key: []nft.Type{nft.TypeIface}}, Elements: nft.Elements{string(iface(1)): ""}},
 		{Set: nft.Set{Name: "allowed", Key: append(slices.Clone(frontendKey), nft.TypeAddr), Interval: true}, Elements: nft.Elements{
 			string(front(1)) + first + string(front(1)) + last: "", fromTo(front(2), address(f, 3), address(f, 9)): "",
 			fromTo(front(2), address(f, 10), address(f, 10)): ""}},

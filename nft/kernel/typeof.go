@@ -38,9 +38,13 @@ const (
 // typeofData is the userdata from which `nft list` prints the types of a set by
 // example: `typeof ip daddr . meta l4proto . th dport . numgen random mod 1 : ip daddr .
 // th dport`. Only keys with a slot need it: an integer has no length of its own, so nft
-// could neither print nor load it as a `type`. It is nil for every other set, where nft
-// finds all it needs in the type codes.
+// could neither print nor load it as a `type`. Of a set of interfaces it says the byte order
+// alone, without which nft prints their numbers turned around. It is nil for every other set,
+// where nft finds all it needs in the type codes.
 func typeofData(f nft.Family, s *nft.Set) []byte {
+	if len(s.Key) == 1 && s.Key[0] == nft.TypeIface && !s.Interval {
+		return appendNumber(nil, udataKeyByteOrder, byteOrder(s.Key))
+	}
 	if !slices.Contains(s.Key, nft.TypeSlot) {
 		return nil
 	}

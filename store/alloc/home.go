@@ -21,9 +21,9 @@ func (p *Ports) Home(seed string) (uint16, bool) {
 }
 
 // Home is what Next gives an owner without a sharing key when nothing is held.
-func (p *Pools) Home(ipv4 bool, owner string) (netip.Addr, bool) {
+func (p *Pools) Home(ipv4, internal bool, owner string) (netip.Addr, bool) {
 	for _, pool := range p.pools {
-		if pool.First.Is4() == ipv4 {
+		if pool.First.Is4() == ipv4 && pool.Internal == internal {
 			n, ok := pick(union{}, 0, 0, pool.offset(pool.Last), owner)
 			return plus(pool.First, n), ok
 		}

@@ -9,7 +9,12 @@ import (
 )
 
 // Pool is a range of load balancer IPs of one family, both ends included.
-type Pool struct{ First, Last netip.Addr }
+type Pool struct {
+	First, Last netip.Addr
+	// Internal addresses are reached from inside only. They are given to claims that are
+	// internal, and to those that request them.
+	Internal bool
+}
 
 // Contains reports whether an address lies in the pool.
 func (p Pool) Contains(addr netip.Addr) bool {
@@ -49,13 +54,15 @@ type Claim struct {
 	Requested []netip.Addr
 	// SharingKey lets Services with equal keys that are not empty hold one address.
 	SharingKey string
+	// Internal says that only internal addresses will do.
+	Internal bool
 	// Ports are what the Service serves on its address.
 	Ports []Port
 }
 
 // Equal reports whether two claims ask for the same.
 func (c Claim) Equal(other Claim) bool {
-	return c.Owner == other.Owner && c.SharingKey == other.SharingKey &&
+	return c.Owner == other.Owner && c.SharingKey == other.SharingKey && c.Internal == other.Internal &&
 		slices.Equal(c.Requested, other.Requested) && slices.Equal(c.Ports, other.Ports)
 }
 
@@ -109,24 +116,48 @@ func NewPools(pools []Pool) (*Pools, error) {
 // Contains reports whether an address lies in a pool.
 func (p *Pools) Contains(addr netip.Addr) bool { return p.of(addr) != nil }
 
-// Serves reports whether there is a pool of IPv4 (or else IPv6) addresses.
-func (p *Pools) Serves(ipv4 bool) bool {
-	return slices.ContainsFunc(p.pools, func(pool *poolState) bool { return pool.First.Is4() == ipv4 })
+// Serves reports whether there is a pool of IPv4 (or else IPv6) addresses, for internal claims or
+// else for all others.
+func (p *Pools) Serves(ipv4, internal bool) bool {
+	return slices.ContainsFunc(p.pools, func(pool *poolState) bool { return pool.First.Is4() == ipv4 && pool.Internal == internal })
+}
+
+// IsInternal reports whether an address lies in a pool of internal addresses.
+func (p *Pools) IsInternal(addr netip.Addr) bool {
+	pool := p.of(addr)
+	return pool != nil && pool.Internal
 }
 
 // String lists the pools.
-func (p *Pools) String() string {
-	texts := make([]string, len(p.pools))
-	for i, pool := range p.pools {
-		texts[i] = pool.String()
+func (p *Pools) String() string { return p.text(func(*poolState) bool { return true }) }
+
+// Internal lists the pools of internal addresses.
+func (p *Pools) Internal() string { return p.text(func(pool *poolState) bool { return pool.Internal }) }
+
+// External lists the pools of all other addresses.
+func (p *Pools) External() string {
+	return p.text(func(pool *poolState) bool { return !pool.Internal })
+}
+
+func (p *Pools) text(of func(*poolState) bool) string {
+	var texts []string
+	for _, pool := range p.pools {
+		if of(pool) {
+			texts = append(texts, pool.String())
+		}
 	}
 	return strings.Join(texts, ", ")
 }
 
 // Take gives an address of a pool to a claim, beside the claims it can share it with.
-// A claim of the same owner on that address is replaced. Errors: *RangeError, *HeldError.
+// A claim of the same owner on that address is replaced. An internal claim gets internal
+// addresses alone, or keeps what its owner has. Errors: *RangeError, *HeldError.
 func (p *Pools) Take(addr netip.Addr, claim Claim) error {
-	if len(p.claims[addr]) == 0 && !p.Contains(addr) {
+	_, had := p.ClaimOf(addr, claim.Owner)
+	switch {
+	case claim.Internal && !p.IsInternal(addr) && !had:
+		return &RangeError{Value: addr.String(), Range: p.Internal()}
+	case len(p.claims[addr]) == 0 && !p.Contains(addr):
 		return &RangeError{Value: addr.String(), Range: p.String()}
 	}
 	return p.Hold(addr, claim)
@@ -154,12 +185,12 @@ func (p *Pools) Hold(addr netip.Addr, claim Claim) error {
 // avoids none. The only error is ErrFull.
 func (p *Pools) Next(ipv4 bool, claim Claim, avoid func(netip.Addr) bool) (netip.Addr, error) {
 	for _, addr := range p.keyed[claim.SharingKey] {
-		if addr.Is4() == ipv4 && (avoid == nil || !avoid(addr)) && p.Hold(addr, claim) == nil {
+		if addr.Is4() == ipv4 && p.IsInternal(addr) == claim.Internal && (avoid == nil || !avoid(addr)) && p.Hold(addr, claim) == nil {
 			return addr, nil
 		}
 	}
 	for _, pool := range p.pools {
-		if pool.First.Is4() != ipv4 {
+		if pool.First.Is4() != ipv4 || pool.Internal != claim.Internal {
 			continue
 		}
 		if n, ok := pickFree(pool.used, pool.First, 0, 0, pool.offset(pool.Last), claim.Owner, avoid); ok {

@@ -33,7 +33,7 @@ func TestPoolGivesAllItsAddresses(t *testing.T) {
 		p := mustPools(t, test.pool)
 		var got []netip.Addr
 		for i := 0; ; i++ {
-			addr, err := p.Next(p.Serves(true), Claim{Owner: "ns/svc-" + string(rune('a'+i))}, nil)
+			addr, err := p.Next(p.Serves(true, false), Claim{Owner: "ns/svc-" + string(rune('a'+i))}, nil)
 			if err != nil {
 				break
 			}

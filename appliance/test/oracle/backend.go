@@ -128,6 +128,10 @@ func (w *World) fromEndpoint(f frontend, endpoint object.Endpoint, port uint16) 
 // PreferSameNode its own node too (behavior 75).
 func distribute(f frontend, b backend) backend {
 	distribution := f.service.Spec.TrafficDistribution
+	if distribution == nil && prefersZone(f.service) {
+		sameZone := object.PreferSameZone
+		distribution = &sameZone
+	}
 	if distribution == nil || !b.ready {
 		return b
 	}

@@ -20,12 +20,14 @@ const annotationNoLocal = "svcctl.io/no-local-endpoints"
 func (w *World) Decide(p Packet) []Outcome {
 	addr := p.To.Addr()
 	if p.Protocol == Ping {
-		return w.decidePing(addr)
+		return w.decidePing(p)
 	}
 	if f, ok := w.frontendFor(p); ok {
 		return w.serve(f, p)
 	}
 	switch {
+	case w.isVIP(addr) && w.isInternalAddress(addr) && !w.isInside(p):
+		return []Outcome{{Kind: Dropped}} // behavior 191
 	case w.isVIP(addr):
 		// Behaviors 5, 27, 28 and 43: a port that no Service has there, node ports included,
 		// is refused, whoever may be listening on the host.
@@ -59,8 +61,8 @@ func (w *World) frontendFor(p Packet) (frontend, bool) {
 
 // serve returns the outcomes of a packet to a frontend.
 func (w *World) serve(f frontend, p Packet) []Outcome {
-	if !w.mayConnect(f, p.From.Addr()) {
-		return []Outcome{{Kind: Dropped}} // behaviors 32, 33 and 37
+	if w.insideOnly(f) && !w.isInside(p) || !w.mayConnect(f, p.From.Addr()) {
+		return []Outcome{{Kind: Dropped}} // behaviors 32, 33, 37 and 190
 	}
 	all := w.backendsOf(f)
 	chosen := w.everywhere(all)
@@ -183,12 +185,16 @@ func (w *World) sameSegment(name string, client, endpoint netip.Addr) bool {
 }
 
 // decidePing returns the outcome of an ICMP echo request (behavior 17).
-func (w *World) decidePing(addr netip.Addr) []Outcome {
+func (w *World) decidePing(p Packet) []Outcome {
+	addr := p.To.Addr()
 	if !w.isVIP(addr) {
 		if anyContains(w.Box.ServiceRanges, addr) {
 			return []Outcome{{Kind: Dropped}} // behavior 6
 		}
 		return []Outcome{{Kind: Untouched}}
+	}
+	if w.isInternalAddress(addr) && !w.isInside(p) {
+		return []Outcome{{Kind: Dropped}} // behavior 191
 	}
 	switch w.Box.Ping {
 	case PingNever:

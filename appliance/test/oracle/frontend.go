@@ -49,6 +49,9 @@ func (w *World) frontends() []frontend {
 			continue
 		}
 		for _, port := range service.Spec.Ports {
+			if asksTLS(service, port) {
+				continue
+			}
 			all = append(all, w.frontendsOf(service, port)...)
 		}
 	}
@@ -120,6 +123,10 @@ func (w *World) mayServe(service *object.Service, at place, addr netip.Addr) boo
 	if at == atExternalIP && len(w.Box.ExternalIPRanges) > 0 && !anyContains(w.Box.ExternalIPRanges, addr) {
 		return false
 	}
+	// An internal load balancer has no address that everybody reaches (behavior 193).
+	if at != atClusterIP && asksInternal(service) && !w.isInternalAddress(addr) {
+		return false
+	}
 	// Nobody takes a cluster IP by naming it: "externalIPs ... in the service range" are refused
 	// (docs, services: Addresses that stay where they are).
 	if at == atExternalIP && anyContains(w.Box.ServiceRanges, addr) {
@@ -146,7 +153,7 @@ func (w *World) isHosts(addr netip.Addr) bool {
 // isSetAside reports whether all ports of an external IP are for Services: it lies in a range or
 // pool that says so. Of the others they have the ports that they name.
 func (w *World) isSetAside(addr netip.Addr) bool {
-	return anyContains(w.Box.ExternalIPRanges, addr) || anyContains(w.Box.Pools, addr)
+	return anyContains(w.Box.ExternalIPRanges, addr) || anyContains(w.Box.Pools, addr) || w.isInternalAddress(addr)
 }
 
 // isVIP reports whether some Service has the address for its own. One of the host's,

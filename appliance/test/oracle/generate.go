@@ -198,6 +198,13 @@ func generateBox(r *rand.Rand) Box {
 	}
 	if oneIn(r, 2) {
 		box.Pools = prefixes("198.51.100.4/30", "2001:db8:198::4/126")
+	} else if oneIn(r, 2) {
+		box.InternalPools = pick(r, [][]netip.Prefix{
+			prefixes("198.51.100.4/30", "2001:db8:198::4/126"),
+			prefixes("198.51.100.4/31", "198.51.100.98/32", "2001:db8:198::4/127"),
+		})
+		box.InsideSources = pick(r, [][]netip.Prefix{nil, prefixes("203.0.113.128/25", "2001:db8:203::/64")})
+		box.InsideInterfaces = pick(r, [][]string{nil, {"alt0"}, {"int0", "int2"}})
 	}
 	return box
 }
@@ -336,6 +343,7 @@ func (g *generator) policies(service *object.Service) {
 	if oneIn(g.Rand, 4) {
 		spec.SessionAffinity = object.AffinityClientIP
 	}
+	g.annotations(service)
 	if spec.Type != object.TypeLoadBalancer || !oneIn(g.Rand, 3) {
 		return
 	}

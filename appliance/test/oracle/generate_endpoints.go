@@ -15,7 +15,7 @@ func splitRanges(text string) []string { return strings.Split(text, ",") }
 func (g *generator) endpointsOf(service *object.Service) {
 	// Endpoints cannot say what slices can. Where both name an endpoint they would say
 	// different things of it, which no text decides: then the slices say no more either.
-	g.plain = service.Spec.TrafficDistribution == nil && oneIn(g.Rand, 3)
+	g.plain = service.Spec.TrafficDistribution == nil && !prefersZone(service) && oneIn(g.Rand, 3)
 	if g.plain && oneIn(g.Rand, 2) {
 		g.world.Endpoints = append(g.world.Endpoints, g.endpoints(service))
 	}
@@ -96,7 +96,7 @@ func (g *generator) endpoint(service *object.Service, family int) object.Endpoin
 		return endpoint
 	}
 	// Who asks for a distribution leaves the hints to it.
-	if service.Spec.TrafficDistribution == nil && seed%2 == 0 {
+	if service.Spec.TrafficDistribution == nil && !prefersZone(service) && seed%2 == 0 {
 		endpoint.Hints = hintsOf(endpoint, index)
 	}
 	return endpoint

@@ -51,6 +51,8 @@ func (b Box) String() string {
 	flag(len(b.InternalSources) > 0, fmt.Sprint("--cluster-cidr ", b.InternalSources))
 	flag(len(b.ExternalIPRanges) > 0, fmt.Sprint("--external-ip-range ", b.ExternalIPRanges))
 	flag(len(b.Pools) > 0, fmt.Sprint("--load-balancer-pool ", b.Pools))
+	flag(len(b.InternalPools) > 0, fmt.Sprint("--load-balancer-internal-pool ", b.InternalPools))
+	flag(len(b.InsideSources)+len(b.InsideInterfaces) > 0, fmt.Sprint("--load-balancer-internal-from ", b.InsideSources, b.InsideInterfaces))
 	flag(b.NodePortPrimary, "--nodeport-addresses primary")
 	flag(len(b.NodePortAddresses) > 0, fmt.Sprint("--nodeport-addresses ", b.NodePortAddresses))
 	flag(b.NodelessRemote, "--nodeless-endpoints remote")

@@ -27,6 +27,9 @@ type Box struct {
 	InternalSources   []netip.Prefix // --cluster-cidr
 	ExternalIPRanges  []netip.Prefix // --external-ip-range
 	Pools             []netip.Prefix // --load-balancer-pool
+	InternalPools     []netip.Prefix // --load-balancer-internal-pool
+	InsideSources     []netip.Prefix // --load-balancer-internal-from CIDR
+	InsideInterfaces  []string       // --load-balancer-internal-from INTERFACE
 	NodePortPrimary   bool           // --nodeport-addresses primary
 	NodePortAddresses []netip.Prefix // --nodeport-addresses CIDR,...
 

@@ -1,0 +1,93 @@
+package resolve
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/store/annotation"
+	"svcctl.io/svcctl/store/object"
+)
+
+// The reasons of problems about annotations.
+const (
+	reasonInvalidAnnotation = "InvalidAnnotation"
+	reasonNotInternal       = "NotInternal"
+	reasonTLSNotTerminated  = "TLSNotTerminated"
+	reasonUnreadableAccess  = "UnreadableAccess"
+)
+
+// asks is what annotations ask of a Service besides its fields.
+type asks struct {
+	internal    annotation.Internal
+	prefersZone bool
+	// ranges are the source ranges, of the field or of annotations; nil: everybody may connect.
+	ranges []string
+}
+
+// readAnnotations reads the annotations that this package follows, and tells what is wrong with
+// them.
+func (r *resolver) readAnnotations() {
+	svc := r.Service
+	var bad []annotation.Bad
+	r.internal = annotation.InternalOf(svc)
+	r.prefersZone, bad = annotation.PrefersZone(svc)
+	for _, b := range slices.Concat(r.internal.Bad, bad, annotation.PortsWithoutTLS(svc)) {
+		r.warn(r.ref, annotation.Field(b.Key), reasonInvalidAnnotation, "%s", b.Text)
+	}
+	if svc.Spec.Type != object.TypeLoadBalancer {
+		return
+	}
+	ranges := svc.Spec.LoadBalancerSourceRanges
+	if len(ranges) == 0 {
+		var key string
+		ranges, key = annotation.SourceRanges(svc.Metadata.Annotations)
+		for _, text := range ranges {
+			if _, err := netip.ParsePrefix(strings.TrimSpace(text)); err != nil {
+				r.warn(r.ref, annotation.Field(key), reasonInvalidAnnotation, "%q is no prefix and lets nobody in; write it as 192.0.2.0/24", strings.TrimSpace(text))
+			}
+		}
+	}
+	if len(ranges) == 0 {
+		ranges = r.internal.Sources
+	}
+	switch key := annotation.UnreadableAccess(svc); {
+	case key == "":
+	case len(ranges) > 0:
+		r.warn(r.ref, annotation.Field(key), reasonUnreadableAccess, "it names a list of who may connect that svcctl cannot read: the source ranges of the Service hold instead")
+	default:
+		r.refuse(annotation.Field(key), reasonUnreadableAccess,
+			"it names a list of who may connect that svcctl cannot read, so nobody is let in by load balancer IPs: write the prefixes in spec.loadBalancerSourceRanges")
+		ranges = []string{}
+	}
+	r.ranges = ranges
+}
+
+// mayBeInternal refuses addresses that everybody reaches to a Service that asks to be internal.
+func (r *resolver) mayBeInternal(field string, a netip.Addr) bool {
+	if r.internal.Key == "" || r.facts.isInternal(a) {
+		return true
+	}
+	r.refuse(field, reasonNotInternal, "%s is not served: the annotation %s asks for an internal load balancer, and the address lies in no internal pool; "+
+		"name that pool with --load-balancer-internal-pool, or leave the annotation out", a, r.internal.Key)
+	return false
+}
+
+// isInternal reports whether only clients inside reach an address, whoever has it.
+func (f *Facts) isInternal(a netip.Addr) bool {
+	return slices.ContainsFunc(f.InternalPools, func(p Range) bool { return p.contains(a) })
+}
+
+// asksTLS refuses a port that asks for TLS to be terminated, which would be passed through in
+// the clear.
+func (r *resolver) asksTLS(i int) bool {
+	port := &r.Service.Spec.Ports[i]
+	key := annotation.TLSKey(r.Service, port)
+	if key == "" {
+		return false
+	}
+	r.refuse(fmt.Sprintf("spec.ports[%d]", i), reasonTLSNotTerminated, "port %d is not served: the annotation %s asks for TLS, and svcctl terminates none, so that it would be passed through in the clear; "+
+		"terminate TLS in front of it or behind it (HAProxy, the server itself), and leave the annotation out", port.Port, key)
+	return true
+}

@@ -1,0 +1,78 @@
+package oracle
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// The annotations of the seeds that change what becomes of packets.
+const (
+	annotationInternal  = "service.beta.kubernetes.io/openstack-internal-load-balancer"
+	annotationCrossZone = "service.beta.kubernetes.io/aws-load-balancer-cross-zone-load-balancing-enabled"
+	annotationCert      = "service.beta.kubernetes.io/aws-load-balancer-ssl-cert"
+	annotationSSLPorts  = "service.beta.kubernetes.io/aws-load-balancer-ssl-ports"
+)
+
+// asksInternal reports whether a load balancer is to be reached from inside only.
+func asksInternal(service *object.Service) bool {
+	return service.Spec.Type == object.TypeLoadBalancer && service.Metadata.Annotations[annotationInternal] == "true"
+}
+
+// insideOnly reports whether only clients inside reach a frontend (behaviors 190 and 191): one
+// at an address of an internal pool, and a node port of an internal load balancer.
+func (w *World) insideOnly(f frontend) bool {
+	if f.place == atNodePort {
+		return asksInternal(f.service)
+	}
+	return w.isInternalAddress(f.address)
+}
+
+// isInternalAddress reports whether an address lies in an internal pool.
+func (w *World) isInternalAddress(addr netip.Addr) bool {
+	return anyContains(w.Box.InternalPools, addr)
+}
+
+// isInside reports whether the sender of a packet is inside.
+func (w *World) isInside(p Packet) bool {
+	from := p.From.Addr()
+	return p.bySelf() || w.isInternal(from) || anyContains(w.Box.InsideSources, from) || slices.Contains(w.Box.InsideInterfaces, p.Interface)
+}
+
+// asksTLS reports whether a port asks for TLS to be terminated: with a certificate, the TCP ports
+// that are listed by number or name, or all (behavior 195).
+func asksTLS(service *object.Service, port object.ServicePort) bool {
+	annotations := service.Metadata.Annotations
+	if service.Spec.Type != object.TypeLoadBalancer || port.Protocol != object.ProtocolTCP || annotations[annotationCert] == "" {
+		return false
+	}
+	list, has := annotations[annotationSSLPorts]
+	listed := strings.Split(list, ",")
+	return !has || slices.Contains(listed, strconv.Itoa(int(port.Port))) || slices.Contains(listed, port.Name) && port.Name != ""
+}
+
+// prefersZone reports whether cross-zone balancing is off and nothing else says where to go
+// (behavior 197).
+func prefersZone(service *object.Service) bool {
+	return service.Spec.Type == object.TypeLoadBalancer && service.Metadata.Annotations[annotationCrossZone] == "false"
+}
+
+// annotations adds those of the seeds that change what becomes of packets, on whatever type.
+func (g *generator) annotations(service *object.Service) {
+	annotations := service.Metadata.Annotations
+	if len(g.world.Box.InternalPools) > 0 && oneIn(g.Rand, 2) || oneIn(g.Rand, 20) {
+		annotations[annotationInternal] = pick(g.Rand, []string{"true", "true", "false"})
+	}
+	if oneIn(g.Rand, 5) {
+		annotations[annotationCrossZone] = pick(g.Rand, []string{"true", "false"})
+	}
+	if oneIn(g.Rand, 8) {
+		annotations[annotationCert] = "arn:aws:acm:x"
+		if oneIn(g.Rand, 2) {
+			annotations[annotationSSLPorts] = pick(g.Rand, []string{"443,8443", "a,53"})
+		}
+	}
+}

@@ -1,0 +1,87 @@
+package annotation
+
+const aws = "service.beta.kubernetes.io/aws-load-balancer-"
+
+// The annotations of AWS that this package reads.
+const (
+	awsCrossZone  = aws + "cross-zone-load-balancing-enabled"
+	awsAttributes = aws + "attributes"
+	awsCert       = aws + "ssl-cert"
+	awsSSLPorts   = aws + "ssl-ports"
+)
+
+// attributeCrossZone is the one of awsAttributes that acts.
+const attributeCrossZone = "load_balancing.cross_zone.enabled"
+
+// awsRows: the in-tree provider (kubernetes 1.26, aws.go) and the AWS Load Balancer Controller
+// (its guide of Service annotations).
+var awsRows = []Row{
+	acting(ofAWS, aws+"type", "nlb, nlb-ip, external", "services", "asks for a balancer of connections that keeps the client's address, which this is"),
+	acting(ofAWS, aws+"internal", "true, false, or a prefix of those who may connect", "services", internally),
+	acting(ofAWS, aws+"scheme", "internal, internet-facing", "services", internally),
+	acting(ofAWS, awsCrossZone, "true, false", "services", "`false` prefers endpoints of the box's zone, as spec.trafficDistribution: PreferSameZone does, which wins"),
+	{Key: awsAttributes, Of: ofAWS, Effect: Named, Values: attributeCrossZone + "=true|false", idle: onlyCrossZone,
+		Text: "has an effect by " + attributeCrossZone + " alone (false prefers endpoints of the box's zone): nothing else is done here that it asks for"},
+	acting(ofAWS, aws+"connection-draining-enabled", "true, false", "connections", "resets TCP connections to an endpoint that is gone when the time is over; svcctl.io/drain-timeout wins"),
+	acting(ofAWS, aws+"connection-draining-timeout", "seconds", "connections", "is that time"),
+	acting(ofAWS, aws+"connection-idle-timeout", "seconds", "connections", "ends connections over which nothing was sent for that time"),
+	acting(ofAWS, aws+"extra-security-groups", "names, with commas between them", "services", "lets in, or keeps out, the clients of these named sets"),
+	acting(ofAWS, aws+"healthcheck-*", "healthy-threshold, unhealthy-threshold, interval, timeout, protocol, port, path, success-codes", "health",
+		"has the box ask the endpoints whether they serve; svcctl.io/health-check wins"),
+	acting(ofAWS, aws+"private-ipv4-addresses", "addresses, with commas between them", "allocation", ipsText),
+	acting(ofAWS, aws+"ipv6-addresses", "addresses, with commas between them", "allocation", ipsText),
+	refused(ofAWS, awsCert, "the name of a certificate", noTLS, empty),
+	acting(ofAWS, awsSSLPorts, "numbers and names of ports, with commas between them", "services", "says which ports ask for TLS where there is a certificate, all TCP ports without it: those are not served, the others are; without a certificate it asks for nothing, which a warning says"),
+	named(ofAWS, aws+"ssl-negotiation-policy", noTLSPart, empty),
+	named(ofAWS, aws+"alpn-policy", noTLSPart, anyOf("", "None")),
+	named(ofAWS, aws+"backend-protocol", noProtocol, anyOf("", "tcp")),
+	named(ofAWS, aws+"proxy-protocol", noProxy, empty),
+	refused(ofAWS, aws+"security-groups", "names, with commas between them", noAccess, empty),
+	named(ofAWS, aws+"manage-backend-security-group-rules", noCloud, off),
+	named(ofAWS, aws+"access-log-enabled", noLog, off),
+	named(ofAWS, aws+"access-log-emit-interval", noLog, empty),
+	named(ofAWS, aws+"access-log-s3-bucket-name", noLog, empty),
+	named(ofAWS, aws+"access-log-s3-bucket-prefix", noLog, empty),
+	named(ofAWS, aws+"additional-resource-tags", "has no effect: nothing of a cloud is made that could carry tags; label the Service", empty),
+	named(ofAWS, aws+"eip-allocations", "has no effect: ask for an address with spec.loadBalancerIP or "+LoadBalancerIPs, empty),
+	named(ofAWS, aws+"subnets", "has no effect: addresses come from --load-balancer-pool; ask for one with spec.loadBalancerIP or "+LoadBalancerIPs, empty),
+	named(ofAWS, aws+"target-node-labels", "has no effect: endpoints are reached directly, and with externalTrafficPolicy: Local those whose nodeName is this box", empty),
+	named(ofAWS, aws+"nlb-target-type", "has no effect: endpoints are reached directly, as with ip", anyOf("", "ip")),
+	named(ofAWS, aws+"ip-address-type", "has no effect: set spec.ipFamilies and spec.ipFamilyPolicy", empty),
+	named(ofAWS, aws+"target-group-attributes", "has no effect: write svcctl.io/drain-timeout for deregistration_delay, spec.sessionAffinity for stickiness, spec.externalTrafficPolicy: Local for the client's address", empty),
+	named(ofAWS, aws+"name", noCloud, empty),
+	rest(ofAWS, aws),
+}
+
+var gcpRows = []Row{
+	acting(ofGCP, "cloud.google.com/load-balancer-type", "Internal, External", "services", internally),
+	acting(ofGCP, "networking.gke.io/load-balancer-type", "Internal, External", "services", internally),
+	named(ofGCP, "networking.gke.io/internal-load-balancer-allow-global-access", "has no effect: who is inside is said by --cluster-cidr and --load-balancer-internal-from", off),
+	named(ofGCP, "networking.gke.io/internal-load-balancer-subnet", noPools, empty),
+	named(ofGCP, "networking.gke.io/load-balancer-ip-addresses", "has no effect: it names addresses of the cloud; ask for one with spec.loadBalancerIP or "+LoadBalancerIPs, empty),
+	named(ofGCP, "networking.gke.io/weighted-load-balancing", noQoS, empty),
+	named(ofGCP, "cloud.google.com/network-tier", noCloud, empty),
+	named(ofGCP, "cloud.google.com/l4-rbs", noCloud, empty),
+	named(ofGCP, "cloud.google.com/app-protocols", noProtocol, empty),
+	named(ofGCP, "cloud.google.com/backend-config", "has no effect: there is no Ingress of Google Cloud here", empty),
+	named(ofGCP, "beta.cloud.google.com/backend-config", "has no effect: there is no Ingress of Google Cloud here", empty),
+	named(ofGCP, "cloud.google.com/neg", "has no effect: there is no Ingress of Google Cloud here", empty),
+	kept(ofGCP, "cloud.google.com/neg-status", "is written by Google Cloud's controllers"),
+	kept(ofGCP, "service.kubernetes.io/backend-service", "is written by Google Cloud's controllers"),
+	kept(ofGCP, "service.kubernetes.io/firewall-rule*", "is written by Google Cloud's controllers"),
+	kept(ofGCP, "service.kubernetes.io/healthcheck*", "is written by Google Cloud's controllers"),
+	kept(ofGCP, "service.kubernetes.io/tcp-forwarding-rule*", "is written by Google Cloud's controllers"),
+	kept(ofGCP, "service.kubernetes.io/udp-forwarding-rule*", "is written by Google Cloud's controllers"),
+	rest(ofGCP, "cloud.google.com/"),
+	rest(ofGCP, "networking.gke.io/"),
+}
+
+// onlyCrossZone reports whether attributes ask for nothing besides cross_zone.
+func onlyCrossZone(value string) bool {
+	for key := range pairs(value) {
+		if key != attributeCrossZone {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,103 @@
+package annotation
+
+import (
+	"strings"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+const hintsText = "has no effect here: nobody writes topology hints by it; set spec.trafficDistribution: PreferSameZone, or write hints at the endpoints"
+
+// hintsIdle are values of the topology annotations that ask for nothing; their case matters.
+func hintsIdle(value string) bool { return value == "" || value == "Disabled" || value == "disabled" }
+
+var (
+	ofEndpoints = []string{object.KindEndpoints, object.KindEndpointSlice}
+	ofSlices    = []string{object.KindEndpointSlice}
+)
+
+var kubernetesRows = []Row{
+	{Key: object.AnnotationSourceRanges, Of: ofKubernetes, Effect: Acts, Values: "prefixes, with commas between them", Page: "services",
+		Text: "lets these clients alone connect to the load balancer IPs; spec.loadBalancerSourceRanges wins"},
+	{Key: "service.kubernetes.io/topology-mode", Of: ofKubernetes, Effect: Named, idle: hintsIdle, Text: hintsText},
+	{Key: "service.kubernetes.io/topology-aware-hints", Of: ofKubernetes, Effect: Named, idle: hintsIdle, Text: hintsText},
+	{Key: "service.alpha.kubernetes.io/tolerate-unready-endpoints", Of: ofKubernetes, Effect: Named,
+		idle: func(value string) bool { return value == "" || value == "false" },
+		Text: "has no effect, as in Kubernetes since 1.24: set spec.publishNotReadyAddresses"},
+	{Key: "service.beta.kubernetes.io/external-traffic", Of: ofKubernetes, Effect: Named, idle: empty,
+		Text: "has no effect, as in Kubernetes since 1.7: set spec.externalTrafficPolicy"},
+	{Key: "service.beta.kubernetes.io/healthcheck-nodeport", Of: ofKubernetes, Effect: Named, idle: empty,
+		Text: "has no effect, as in Kubernetes since 1.7: set spec.healthCheckNodePort"},
+	{Key: "service.kubernetes.io/service-proxy-name", Of: ofKubernetes, Label: true, Kinds: []string{object.KindService, object.KindEndpoints}, Effect: Named,
+		Text: "leaves the Service to a proxy of that name in a cluster; it is served here all the same"},
+	{Key: "service.kubernetes.io/headless", Of: ofKubernetes, Label: true, Kinds: append([]string{object.KindService}, ofEndpoints...), Effect: Kept,
+		Text: "is written by controllers, at the endpoints of a headless Service"},
+	{Key: "kubernetes.io/service-name", Of: ofKubernetes, Label: true, Kinds: ofSlices, Effect: Acts, Values: "the name of a Service", Page: "endpoints",
+		Text: "makes the slice one of that Service"},
+	{Key: "endpointslice.kubernetes.io/managed-by", Of: ofKubernetes, Label: true, Kinds: ofSlices, Effect: Named,
+		Text: "names a controller that does not run here: the slice is served as it is written, and changes only when its writer changes it"},
+	{Key: "endpointslice.kubernetes.io/skip-mirror", Of: ofKubernetes, Label: true, Kinds: []string{object.KindEndpoints}, Effect: Acts, Values: "true", Page: "endpoints",
+		Text: "keeps Endpoints from being mirrored to slices"},
+	{Key: "endpoints.kubernetes.io/over-capacity", Of: ofKubernetes, Kinds: ofEndpoints, Effect: Acts, Values: "truncated", Page: "endpoints",
+		Text: "is written at Endpoints that have more than a thousand addresses; their slices have all"},
+	{Key: "endpoints.kubernetes.io/last-change-trigger-time", Of: ofKubernetes, Kinds: ofEndpoints, Effect: Kept,
+		Text: "says when the endpoints changed, for those who measure"},
+	{Key: "control-plane.alpha.kubernetes.io/leader", Of: ofKubernetes, Kinds: ofEndpoints, Effect: Kept,
+		Text: "is a lock of the clients that wrote it"},
+	{Key: "kubectl.kubernetes.io/last-applied-configuration", Of: ofKubernetes, Kinds: anyKind, Effect: Kept,
+		Text: "is what `kubectl apply` compares with; svcctl keeps who set which field itself"},
+	{Key: "kubernetes.io/description", Of: ofKubernetes, Kinds: anyKind, Effect: Kept, Text: "tells people what the object is for"},
+	{Key: "kubernetes.io/change-cause", Of: ofKubernetes, Kinds: anyKind, Effect: Kept, Text: "tells people why it changed"},
+	{Key: "app.kubernetes.io/*", Of: ofKubernetes, Label: true, Kinds: anyKind, Effect: Kept,
+		Text: "are labels of the author's own, which selectors may ask for"},
+	{Key: "service.beta.kubernetes.io/*", Of: ofKubernetes, Effect: Named,
+		Text: "has no effect here: no annotation of this name is known; `svcctl explain annotations` lists those that are"},
+	{Key: "service.kubernetes.io/*", Of: ofKubernetes, Effect: Named,
+		Text: "has no effect here: no annotation of this name is known; `svcctl explain annotations` lists those that are"},
+}
+
+// Texts that several clouds share.
+const (
+	noTLS      = "no port that asks for TLS is served: svcctl passes connections through and would do so in the clear; terminate TLS in front of it or behind it (HAProxy, the server itself), and leave the annotation out"
+	noProxy    = "has no effect: the header of the PROXY protocol is not added, and endpoints that wait for one answer nobody; they see the client's own address with externalTrafficPolicy: Local, or let a proxy in front add the header"
+	noProtocol = "has no effect: connections are passed through as they are, in whatever protocol, and nothing is encrypted, decrypted or added; for HTTP headers or TLS put a proxy (HAProxy) in front or behind"
+	noTLSPart  = "has no effect: svcctl ends no TLS; set it where TLS is terminated"
+	noCloud    = "has no effect: there is no load balancer of a cloud here to place, size or bill"
+	noLog      = "has no effect: no log of connections is written to the cloud; `conntrack -E` shows them on the box"
+	noAccess   = "is a list of who may connect that svcctl cannot read: its load balancer IPs let nobody in until spec.loadBalancerSourceRanges says who may; write the prefixes there"
+	noChecks   = "has no effect: endpoints are asked as svcctl.io/health-check says, or not at all"
+	noPools    = "has no effect: pools have no names here; ask for an address with spec.loadBalancerIP or " + LoadBalancerIPs
+	noQoS      = "has no effect: connections are balanced as they are, without a limit or a scheduler of the cloud's"
+	internally = "gives the load balancer an IP of a --load-balancer-internal-pool, which only clients inside reach; without such a pool it gets none"
+	ipsText    = "asks for these load balancer IPs, as " + LoadBalancerIPs + " does"
+	shareText  = "lets load balancers with the same text have one IP, as " + SharingKey + " does"
+)
+
+// acting is a row of an annotation that means the same as here.
+func acting(of, key, values, page, text string) Row {
+	return Row{Key: key, Of: of, Effect: Acts, Values: values, Page: page, Text: text}
+}
+
+// named is a row of an annotation without an effect; idle are values that ask for nothing.
+func named(of, key, text string, idle func(string) bool) Row {
+	return Row{Key: key, Of: of, Effect: Named, Text: text, idle: idle}
+}
+
+// kept is a row of an annotation that informs.
+func kept(of, key, text string) Row { return Row{Key: key, Of: of, Effect: Kept, Text: text} }
+
+// refused is a row of what a load balancer is not served with.
+func refused(of, key, values, text string, idle func(string) bool) Row {
+	return Row{Key: key, Of: of, Effect: Refused, Values: values, Page: "services", Text: text, idle: idle, balancer: true}
+}
+
+// rest is the row of all others of a cloud.
+func rest(of, prefix string) Row {
+	return named(of, prefix+"*", "has no effect here: it is about a load balancer of "+name(of)+", and none of its kind that svcctl knows; `svcctl explain annotations` lists those that are", nil)
+}
+
+// name is a cloud without what stands behind a comma.
+func name(of string) string {
+	name, _, _ := strings.Cut(of, ",")
+	return name
+}

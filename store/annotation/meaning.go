@@ -1,0 +1,186 @@
+package annotation
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// Bad is a value that an annotation cannot have, and what is made of it.
+type Bad struct {
+	Key  string
+	Text string // "“yes” is …; …"
+}
+
+// Field is the path of an annotation in an object.
+func Field(key string) string { return fmt.Sprintf("metadata.annotations[%s]", key) }
+
+// asksInternal are the annotations that ask for an internal load balancer. Any other value than
+// these asks for one too: an address that is reached by too many would be the worse mistake.
+var asksInternal = []struct {
+	key    string
+	yes    []string // nil: every value but "" is one
+	no     []string
+	prefix bool // a prefix is a yes, and says who may connect
+}{
+	{key: aws + "internal", yes: []string{"true"}, no: []string{"false"}, prefix: true},
+	{key: aws + "scheme", yes: []string{"internal"}, no: []string{"internet-facing"}},
+	{key: "cloud.google.com/load-balancer-type", yes: []string{"Internal"}, no: []string{"External"}},
+	{key: "networking.gke.io/load-balancer-type", yes: []string{"Internal"}, no: []string{"External"}},
+	{key: azure + "load-balancer-internal", yes: []string{"true"}, no: []string{"false"}},
+	{key: "service.beta.kubernetes.io/openstack-internal-load-balancer", yes: []string{"true"}, no: []string{"false"}},
+	{key: ibm + "ip-type", yes: []string{"private"}, no: []string{"public"}},
+	{key: oracle + "internal", yes: []string{"true"}, no: []string{"false"}},
+	{key: oracleNetwork + "internal", yes: []string{"true"}, no: []string{"false"}},
+	{key: alibaba + "address-type", yes: []string{"intranet"}, no: []string{"internet"}},
+	{key: alibabaOld + "address-type", yes: []string{"intranet"}, no: []string{"internet"}},
+	{key: tencent + "internal-subnetid"},
+	{key: baidu + "internal-vpc", yes: []string{"true"}, no: []string{"false"}},
+	{key: digitalOcean + "network", yes: []string{"INTERNAL"}, no: []string{"EXTERNAL"}},
+}
+
+// Internal is what a Service says about being reached from inside only.
+type Internal struct {
+	// Key is the annotation that asks for it; "": none does.
+	Key string
+	// Sources are prefixes that it names besides: who may connect where no source ranges say so.
+	// Nil: it names none.
+	Sources []string
+	Bad     []Bad
+}
+
+// InternalOf reads the annotations of a load balancer that ask for an internal one. Of other
+// Services they mean nothing.
+func InternalOf(svc *object.Service) (i Internal) {
+	if svc.Spec.Type != object.TypeLoadBalancer || len(svc.Metadata.Annotations) == 0 {
+		return i
+	}
+	for _, a := range asksInternal {
+		value := strings.TrimSpace(svc.Metadata.Annotations[a.key])
+		if value == "" || anyOf(a.no...)(value) {
+			continue
+		}
+		if i.Key == "" {
+			i.Key = a.key
+		}
+		if a.yes == nil || anyOf(a.yes...)(value) {
+			continue
+		}
+		prefix, err := netip.ParsePrefix(value)
+		switch {
+		case !a.prefix || err != nil:
+			want := fmt.Sprintf("%q nor %q", a.yes[0], a.no[0])
+			if a.prefix {
+				want += " nor a prefix"
+			}
+			i.Bad = append(i.Bad, Bad{a.key, fmt.Sprintf("%q is neither %s, so the Service is taken to be internal", value, want)})
+		case prefix.Bits() > 0:
+			i.Sources = append(i.Sources, prefix.Masked().String())
+		}
+	}
+	return i
+}
+
+// PrefersZone reports whether a load balancer asks to stay in its zone: cross-zone balancing of
+// AWS is off.
+func PrefersZone(svc *object.Service) (prefers bool, bad []Bad) {
+	if svc.Spec.Type != object.TypeLoadBalancer {
+		return false, nil
+	}
+	values := map[string]string{}
+	if value := strings.TrimSpace(svc.Metadata.Annotations[awsCrossZone]); value != "" {
+		values[awsCrossZone] = value
+	} else if value, has := pairs(svc.Metadata.Annotations[awsAttributes])[attributeCrossZone]; has {
+		values[awsAttributes] = value
+	}
+	for key, value := range values {
+		switch {
+		case strings.EqualFold(value, "false"):
+			prefers = true
+		case !strings.EqualFold(value, "true"):
+			bad = append(bad, Bad{key, fmt.Sprintf("%q is neither \"true\" nor \"false\", so endpoints of all zones are used", value)})
+		}
+	}
+	return prefers, bad
+}
+
+// pairs reads key=value, with commas between them.
+func pairs(text string) map[string]string {
+	values := map[string]string{}
+	for pair := range strings.SplitSeq(text, ",") {
+		if key, value, _ := strings.Cut(pair, "="); strings.TrimSpace(key) != "" {
+			values[strings.TrimSpace(key)] = strings.TrimSpace(value)
+		}
+	}
+	return values
+}
+
+// askedAddresses are the annotations that ask for load balancer IPs, ours first.
+var askedAddresses = []string{
+	LoadBalancerIPs, "metallb.io/loadBalancerIPs", "metallb.universe.tf/loadBalancerIPs", "lbipam.cilium.io/ips", "io.cilium/lb-ipam-ips",
+	"kube-vip.io/loadbalancerIPs", azure + "load-balancer-ipv4", azure + "load-balancer-ipv6", openStack + "load-balancer-address",
+	aws + "private-ipv4-addresses", aws + "ipv6-addresses",
+}
+
+// Asked is one load balancer IP that an annotation asks for, as it is written.
+type Asked struct{ Key, Text string }
+
+// Addresses are the load balancer IPs that annotations ask for, in the order of the annotations.
+func Addresses(annotations map[string]string) (list []Asked) {
+	if len(annotations) == 0 {
+		return nil
+	}
+	for _, key := range askedAddresses {
+		for text := range strings.SplitSeq(annotations[key], ",") {
+			if text = strings.TrimSpace(text); text != "" {
+				list = append(list, Asked{key, text})
+			}
+		}
+	}
+	return list
+}
+
+var sharingKeys = []string{SharingKey, "metallb.io/allow-shared-ip", "metallb.universe.tf/allow-shared-ip", "lbipam.cilium.io/sharing-key", "io.cilium/lb-ipam-sharing-key"}
+
+// Sharing is the text that load balancers with one IP have in common; "": it shares none.
+func Sharing(annotations map[string]string) string {
+	for _, key := range sharingKeys {
+		if text := annotations[key]; text != "" {
+			return text
+		}
+	}
+	return ""
+}
+
+// unreadable are the annotations that name lists of who may connect, which nobody can read here.
+var unreadable = []string{
+	aws + "security-groups", azure + "allowed-service-tags", "oci.oraclecloud.com/oci-network-security-groups", oracleNetwork + "oci-network-security-groups",
+	alibaba + "acl-id", tencentCloud + "security-groups", digitalOcean + "allow-rules", digitalOcean + "deny-rules",
+}
+
+// UnreadableAccess is the annotation of a load balancer that names a list of who may connect,
+// which nobody can read here; "": none does.
+func UnreadableAccess(svc *object.Service) string {
+	i := slices.IndexFunc(unreadable, func(key string) bool { return strings.TrimSpace(svc.Metadata.Annotations[key]) != "" })
+	if i < 0 || svc.Spec.Type != object.TypeLoadBalancer {
+		return ""
+	}
+	return unreadable[i]
+}
+
+// sourceRanges are other annotations that mean what object.AnnotationSourceRanges does.
+var sourceRanges = []string{azure + "allowed-ip-ranges"}
+
+// SourceRanges are the prefixes that annotations name where spec.loadBalancerSourceRanges has
+// none, and which annotation names them. Those of object.AnnotationSourceRanges are valid.
+func SourceRanges(annotations map[string]string) (ranges []string, key string) {
+	for _, key := range append([]string{object.AnnotationSourceRanges}, sourceRanges...) {
+		if text := strings.TrimSpace(annotations[key]); text != "" {
+			return strings.Split(text, ","), key
+		}
+	}
+	return nil, ""
+}

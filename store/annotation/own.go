@@ -1,0 +1,69 @@
+package annotation
+
+import "svcctl.io/svcctl/store/object"
+
+const domain = "svcctl.io/"
+
+// The annotations of svcctl that this package reads.
+const (
+	LoadBalancerIPs = domain + "load-balancer-ips"
+	SharingKey      = domain + "allow-shared-ip"
+)
+
+var slicesAndPods = []string{object.KindEndpointSlice, object.KindEndpoints, object.KindPod}
+
+var svcctlRows = []Row{
+	{Key: LoadBalancerIPs, Of: ofSvcctl, Effect: Acts, Values: "addresses, with commas between them", Page: "allocation",
+		Text: "asks for these load balancer IPs, besides spec.loadBalancerIP"},
+	{Key: SharingKey, Of: ofSvcctl, Effect: Acts, Values: "any text", Page: "allocation",
+		Text: "lets load balancers with the same text have one IP, as long as no port is in two of them"},
+	{Key: domain + "allow-host-address", Of: ofSvcctl, Effect: Acts, Values: "true", Page: "services",
+		Text: "lets the Service have an address of the box itself, of which it takes its own ports alone"},
+	{Key: domain + "no-local-endpoints", Of: ofSvcctl, Effect: Acts, Values: "drop, reject", Page: "services",
+		Text: "says what clients get where a policy Local leaves no endpoint"},
+	{Key: domain + "drain-timeout", Of: ofSvcctl, Effect: Acts, Values: "a time, as 60s", Page: "connections",
+		Text: "resets TCP connections to an endpoint that is gone when the time is over"},
+	{Key: domain + "connection-idle-timeout", Of: ofSvcctl, Effect: Acts, Values: "a time, as 60s", Page: "connections",
+		Text: "ends connections over which nothing was sent for that time"},
+	{Key: domain + "source-ranges-apply", Of: ofSvcctl, Effect: Acts, Values: "load-balancer, all", Page: "services",
+		Text: "says whether source ranges hold for the node ports and external IPs of this Service too"},
+	{Key: domain + "source-sets", Of: ofSvcctl, Effect: Acts, Values: "names, with commas between them", Page: "services",
+		Text: "lets in, or keeps out, the clients of these named sets"},
+	{Key: domain + "health-check", Of: ofSvcctl, Effect: Acts, Values: "a check, as http:8080/healthz", Page: "health",
+		Text: "has the box ask the endpoints whether they serve"},
+	{Key: domain + "health-check.*", Of: ofSvcctl, Effect: Acts, Values: "a check, or none", Page: "health",
+		Text: "the same for the port of that name"},
+	{Key: domain + "health-check-*", Of: ofSvcctl, Effect: Acts, Values: "interval, timeout, thresholds and others", Page: "health",
+		Text: "sets how it is asked, and what follows"},
+	{Key: domain + "out", Of: ofSvcctl, Effect: Acts, Values: "addresses of endpoints", Page: "health",
+		Text: "takes these endpoints out, as `svcctl out` does"},
+	{Key: domain + "balance", Of: ofSvcctl, Effect: Acts, Values: "random, round-robin, source-hash, maglev and others", Page: "balancing",
+		Text: "says how endpoints are picked"},
+	{Key: domain + "weights", Of: ofSvcctl, Effect: Acts, Values: "ADDRESS=WEIGHT, with commas between them", Page: "balancing",
+		Text: "gives endpoints larger or smaller shares"},
+	{Key: domain + "weight", Of: ofSvcctl, Kinds: slicesAndPods, Effect: Acts, Values: "0-65535", Page: "balancing",
+		Text: "gives the endpoints of the object a larger or smaller share"},
+	{Key: domain + "priority", Of: ofSvcctl, Kinds: slicesAndPods, Effect: Acts, Values: "0-9", Page: "balancing",
+		Text: "uses the endpoints while none of a lower number is usable"},
+	{Key: domain + "slow-start", Of: ofSvcctl, Effect: Acts, Values: "a time, as 30s", Page: "balancing",
+		Text: "gives a new endpoint its share little by little"},
+	{Key: domain + "retry-after", Of: ofSvcctl, Effect: Acts, Values: "a time, as 1s", Page: "balancing",
+		Text: "picks another endpoint for a client whose first one did not answer for that time"},
+	{Key: domain + "rate-limit", Of: ofSvcctl, Effect: Acts, Values: "as 100/s", Page: "balancing",
+		Text: "bounds the new connections of the Service"},
+	{Key: domain + "client-rate-limit", Of: ofSvcctl, Effect: Acts, Values: "as 100/s", Page: "balancing",
+		Text: "bounds the new connections of each client"},
+	{Key: domain + "client-connections", Of: ofSvcctl, Effect: Acts, Values: "1-65535", Page: "balancing",
+		Text: "bounds the connections that a client has at a time"},
+	{Key: domain + "endpoint-connections", Of: ofSvcctl, Effect: Acts, Values: "1-65535", Page: "balancing",
+		Text: "bounds the connections that an endpoint has at a time"},
+	{Key: domain + "port-ranges", Of: ofSvcctl, Effect: Acts, Page: "balancing",
+		Text: "serves ranges of ports besides those of spec.ports"},
+	{Key: domain + "applyset", Of: ofSvcctl, Label: true, Kinds: anyKind, Effect: Acts, Page: "apply",
+		Text: "names the set that `svcctl apply --prune` looks after"},
+	{Key: domain + "*", Of: ofSvcctl, Effect: Named,
+		Text: "is no annotation that svcctl knows: `svcctl explain annotations` lists them"},
+}
+
+// anyKind are the kinds that users write.
+var anyKind = []string{object.KindService, object.KindEndpointSlice, object.KindEndpoints, object.KindPod, object.KindNamespace}

@@ -1,0 +1,219 @@
+package annotation
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+var update = flag.Bool("update", false, "rewrite docs/annotations.md")
+
+// The page of the manual is printed from the table.
+func TestManual(t *testing.T) {
+	const page = "../../docs/annotations.md"
+	if *update {
+		if err := os.WriteFile(page, []byte(Manual()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	have, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(have) != Manual() {
+		t.Error("docs/annotations.md is not what the table says: run go test ./store/annotation -run TestManual -update")
+	}
+}
+
+// qualified finds names with a domain, as annotations are. One behind // is a URL.
+var qualified = regexp.MustCompile(`(?:^|[^\w./-])((?:[a-z0-9-]+\.)+[a-z]+/[A-Za-z0-9][\w.-]*\w)`)
+
+// seedKeys are the names with a domain in the pages that svcctl was written from, and what those
+// are that are no annotation or label: "" for the others.
+func seedKeys(t *testing.T) map[string]string {
+	t.Helper()
+	content, err := os.ReadFile("testdata/seeds.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := map[string]string{}
+	for line := range strings.Lines(string(content)) {
+		key, what, _ := strings.Cut(strings.TrimSpace(line), " is ")
+		if key != "" && !strings.HasPrefix(key, "#") {
+			keys[key] = what
+		}
+	}
+	return keys
+}
+
+// Every annotation and label in the pages that svcctl was written from has a row of its own.
+func TestTableCoversThePages(t *testing.T) {
+	keys := seedKeys(t)
+	if len(keys) < 30 {
+		t.Fatalf("only %d keys in testdata/seeds.txt", len(keys))
+	}
+	pages, err := filepath.Glob("../../../shared/seeds/*.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range pages {
+		content, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range qualified.FindAllStringSubmatch(string(content), -1) {
+			if _, listed := keys[match[1]]; !listed {
+				t.Errorf("%s has %s, which is not in testdata/seeds.txt", filepath.Base(page), match[1])
+			}
+		}
+	}
+	for key, what := range keys {
+		r := Find(key)
+		switch {
+		case what != "" && r != nil && !r.isPattern():
+			t.Errorf("%s has a row, and testdata/seeds.txt says that it is %s", key, what)
+		case what == "" && r == nil:
+			t.Errorf("%s has no row", key)
+		case what == "" && r.isPattern() && r.Effect == Named:
+			t.Errorf("%s has no row but that of all others, %s", key, r.Key)
+		}
+	}
+}
+
+// A Service with all annotations of the pages: each acts, or is named to its author.
+func TestServiceWithAllAnnotations(t *testing.T) {
+	values := map[string]string{
+		"aws-load-balancer-internal": "0.0.0.0/0", "backend-protocol": "(https|http|ssl|tcp)", "ssl-ports": "443,8443", "type": "nlb",
+		"healthcheck-healthy-threshold": "", "load-balancer-type": "Internal",
+	}
+	svc := &object.Service{
+		TypeMeta: object.TypeMeta{APIVersion: object.APIVersionCore, Kind: object.KindService},
+		Spec:     object.ServiceSpec{Type: object.TypeLoadBalancer, Ports: []object.ServicePort{{Port: 443, Protocol: object.ProtocolTCP}}},
+	}
+	svc.Metadata.Annotations = map[string]string{}
+	for key, what := range seedKeys(t) {
+		if r := Find(key); what != "" || r.Label || !slices.Contains(r.kinds(), object.KindService) {
+			continue
+		}
+		svc.Metadata.Annotations[key] = "true"
+		for name, value := range values {
+			if strings.HasSuffix(key, "-"+name) || strings.HasSuffix(key, "/"+name) {
+				svc.Metadata.Annotations[key] = value
+			}
+		}
+	}
+	if n := len(svc.Metadata.Annotations); n < 24 {
+		t.Fatalf("only %d annotations: %v", n, svc.Metadata.Annotations)
+	}
+	told := map[string]bool{}
+	for _, f := range Foreigners(svc) {
+		told[f.Field] = true
+	}
+	for key := range svc.Metadata.Annotations {
+		if acts := Find(key).Effect == Acts; acts == told[Field(key)] {
+			t.Errorf("%s: acts %v, named %v: want one of both", key, acts, told[Field(key)])
+		}
+	}
+}
+
+// Each row says enough, in the words of its effect, and is found by its key.
+func TestRows(t *testing.T) {
+	for i := range table {
+		r := &table[i]
+		if r.Of == "" || r.Text == "" || strings.HasSuffix(r.Text, ".") {
+			t.Errorf("%s: of %q, text %q", r.Key, r.Of, r.Text)
+		}
+		if !slices.Contains([]Effect{Acts, Kept, Named, Refused}, r.Effect) {
+			t.Errorf("%s: effect %q", r.Key, r.Effect)
+		}
+		if found := Find(strings.ReplaceAll(r.Key, "*", "some-thing-else")); found != r {
+			t.Errorf("%s: found by its key is %v", r.Key, found)
+		}
+	}
+	effect := func(want Effect, keys ...string) {
+		t.Helper()
+		for _, key := range keys {
+			if r := byKey[key]; r == nil || r.Effect != want {
+				t.Errorf("%s is read, and its row is %+v, want one that is %s", key, r, want)
+			}
+		}
+	}
+	for _, a := range asksInternal {
+		effect(Acts, a.key)
+	}
+	effect(Acts, askedAddresses...)
+	effect(Acts, sharingKeys...)
+	effect(Acts, sourceRanges...)
+	effect(Refused, unreadable...)
+}
+
+func annotated(values ...string) *object.Service {
+	svc := &object.Service{TypeMeta: object.TypeMeta{Kind: object.KindService}, Spec: object.ServiceSpec{Type: object.TypeLoadBalancer}}
+	svc.Metadata.Annotations = map[string]string{"example.com/team": "blue"}
+	for i := 0; i < len(values); i += 2 {
+		svc.Metadata.Annotations[values[i]] = values[i+1]
+	}
+	return svc
+}
+
+// What asks for something that does not happen here is told, and what asks for nothing is not.
+func TestForeigners(t *testing.T) {
+	labeled := func(o object.Object, key string) object.Object {
+		o.GetMeta().Labels = map[string]string{key: "x"}
+		return o
+	}
+	slice := func() *object.EndpointSlice {
+		return &object.EndpointSlice{TypeMeta: object.TypeMeta{Kind: object.KindEndpointSlice}}
+	}
+	clusterIP := annotated(awsCert, "arn:aws:acm:x")
+	clusterIP.Spec.Type = object.TypeClusterIP
+	for name, tt := range map[string]struct {
+		o    object.Object
+		want string // "" for none
+	}{
+		"nothing":      {annotated(), ""},
+		"topology":     {annotated("service.kubernetes.io/topology-mode", "Auto"), "metadata.annotations[service.kubernetes.io/topology-mode]: has no effect here"},
+		"no topology":  {annotated("service.kubernetes.io/topology-mode", "Disabled"), ""},
+		"hints":        {annotated("service.kubernetes.io/topology-aware-hints", "auto"), "has no effect here"},
+		"unready":      {annotated("service.alpha.kubernetes.io/tolerate-unready-endpoints", "true"), "spec.publishNotReadyAddresses"},
+		"other proxy":  {labeled(annotated(), "service.kubernetes.io/service-proxy-name"), "metadata.labels[service.kubernetes.io/service-proxy-name]: leaves"},
+		"managed":      {labeled(slice(), "endpointslice.kubernetes.io/managed-by"), "names a controller that does not run here"},
+		"of a Service": {labeled(annotated(), "endpointslice.kubernetes.io/managed-by"), ""},
+
+		"certificate":        {annotated(awsCert, "arn:aws:acm:x"), "terminate TLS in front of it or behind it"},
+		"no certificate":     {annotated(awsCert, " "), ""},
+		"not a balancer":     {clusterIP, ""},
+		"tcp":                {annotated(aws+"backend-protocol", "tcp"), ""},
+		"http":               {annotated(aws+"backend-protocol", "http"), "put a proxy (HAProxy) in front or behind"},
+		"PROXY":              {annotated(aws+"proxy-protocol", "*"), "let a proxy in front add the header"},
+		"acts":               {annotated(aws+"connection-draining-enabled", "true"), ""},
+		"kept":               {annotated("kubectl.kubernetes.io/last-applied-configuration", "{}"), ""},
+		"a cloud's":          {annotated(aws+"moon-phase", "full"), "load balancer of AWS"},
+		"misspelled":         {annotated("svcctl.io/drain-timeot", "1s"), "is no annotation that svcctl knows"},
+		"a port's check":     {annotated("svcctl.io/health-check.dns", "none"), ""},
+		"annotation, label":  {labeled(annotated(), aws+"proxy-protocol"), ""},
+		"only cross-zone":    {annotated(awsAttributes, attributeCrossZone+"=false"), ""},
+		"another attribute":  {annotated(awsAttributes, attributeCrossZone+"=false,deletion_protection.enabled=true"), "alone"},
+		"ports without TLS":  {annotated(alibaba+"protocol-port", "tcp:80,udp:53"), ""},
+		"ports with TLS":     {annotated(alibaba+"protocol-port", "tcp:80,https:443"), "no port that asks for TLS"},
+		"JSON without TLS":   {annotated(tencentCloud+"specify-protocol", `{"80":{"protocol":["TCP"]}}`), ""},
+		"JSON that is none":  {annotated(tencentCloud+"specify-protocol", `443: HTTPS`), "no port that asks for TLS"},
+		"unknown subsidiary": {annotated("service.beta.kubernetes.io/linode-loadbalancer-throttle", "4"), "no annotation of this name is known"},
+	} {
+		list := Foreigners(tt.o)
+		switch {
+		case tt.want == "" && len(list) > 0, tt.want != "" && (len(list) != 1 || !strings.Contains(list[0].String(), tt.want)):
+			t.Errorf("%s: %v, want %q", name, list, tt.want)
+		}
+	}
+	both := annotated(awsCert, "arn:aws:acm:x", aws+"proxy-protocol", "*")
+	if list := Unserved(both); len(list) != 1 || !strings.Contains(list[0].Field, "proxy-protocol") {
+		t.Errorf("named and not refused are %v", list)
+	}
+}
