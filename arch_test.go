@@ -59,7 +59,7 @@ var edges = map[string][]string{
 	"appliance/dns":        {"appliance/resolve", "store/object"},
 	"appliance/endpoints":  {"store/object"},
 	"appliance/env":        {"store/object"},
-	"appliance/health":     {},
+	"appliance/health":     {"store/object"},
 	"appliance/healthport": {"api", "appliance/listen"},
 	"appliance/checkup":    {},
 	"appliance/logqueue":   {},
