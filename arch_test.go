@@ -67,7 +67,7 @@ var edges = map[string][]string{
 	"appliance/node":       {},
 	"appliance/listen":     {},
 	"appliance/relay":      {"appliance/listen"},
-	"appliance/resolve":    {"nft", "store/object"},
+	"appliance/resolve":    {"appliance/health", "nft", "store/object"},
 	"appliance/sockets":    {},
 	"appliance/apiserver":  {"api", "api/auth", "api/rest", "api/wire", "appliance/checkup", "appliance/config", "appliance/env", "appliance/metrics", "appliance/task", "store", "store/object"},
 	"appliance/config": {

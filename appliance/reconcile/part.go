@@ -54,9 +54,9 @@ type Service struct {
 	Key string
 	// Ports are served; none: the Service is gone, or has nothing that can be served.
 	Ports []nft.ServicePort
-	// Health is set when the Service has a health-check node port.
-	Health *resolve.Health
-	Drain  conntrack.Drain
+	// LocalEndpoints is set when the Service has a health-check node port.
+	LocalEndpoints *resolve.LocalEndpoints
+	Drain          conntrack.Drain
 }
 
 // Step is the outcome of one step of the loop.

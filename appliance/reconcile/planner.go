@@ -152,7 +152,7 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 	for i, key := range changed {
 		out := &outputs[i]
 		ports[key] = granted[i]
-		svc := Service{Key: key, Ports: granted[i], Health: out.Health, Drain: out.drain}
+		svc := Service{Key: key, Ports: granted[i], LocalEndpoints: out.LocalEndpoints, Drain: out.drain}
 		p.planned[key] = svc
 		problems := append(out.Problems, conflicts[i]...)
 		p.occupied.record(key, p.quarantine.now[key].Ports, granted[i], problems)
