@@ -57,6 +57,10 @@ type Service struct {
 	// LocalEndpoints is set when the Service has a health-check node port.
 	LocalEndpoints *resolve.LocalEndpoints
 	Drain          conntrack.Drain
+	// Checked, Demoted and FailingOpen are of its endpoints' health (resolve.Output).
+	Checked     []resolve.Checked
+	Demoted     []resolve.Demoted
+	FailingOpen int
 }
 
 // Step is the outcome of one step of the loop.

@@ -45,6 +45,8 @@ type Demoted struct {
 	Port     string
 	Protocol string
 	Addr     netip.AddrPort
+	// Out reports that an annotation takes it out; else its check says that it is not up.
+	Out bool
 }
 
 // prepareChecks reads what the Service says of checks, before its endpoints are collected.
@@ -81,7 +83,7 @@ func (r *resolver) judge(endpoints map[portKey][]endpoint) {
 			}
 			for j := range endpoints[key] {
 				if e := &endpoints[key][j]; e.said == ready && e.state < draining || e.out {
-					r.out.Demoted = append(r.out.Demoted, Demoted{port.Name, port.Protocol, e.addr})
+					r.out.Demoted = append(r.out.Demoted, Demoted{port.Name, port.Protocol, e.addr, e.out})
 				}
 			}
 		}
@@ -208,6 +210,7 @@ func (r *resolver) failOpen(index int, list []endpoint, isNew bool, checked, up 
 	if !opened || isNew && left == 0 {
 		return // those that are new answer in a moment, or are down then
 	}
+	r.out.FailingOpen++
 	why := fmt.Sprintf("none of %d endpoints is up", checked)
 	if left > 0 {
 		why = fmt.Sprintf("%d of %s up, fewer than the %d %% that %s asks for", up, areEndpoints(checked), r.plan.MinHealthy, health.AnnotationCheck+"-min-healthy")

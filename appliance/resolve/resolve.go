@@ -73,6 +73,9 @@ type Output struct {
 	// Checked are the endpoints that are checked, and Demoted those that are not used for that.
 	Checked []Checked
 	Demoted []Demoted
+	// FailingOpen is how many ports, once for each family, use endpoints that are not up, as too
+	// few are.
+	FailingOpen int
 	// ResetDown ends TCP connections to an endpoint that is down.
 	ResetDown bool
 }
