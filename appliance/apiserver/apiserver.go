@@ -50,9 +50,14 @@ type Grants interface {
 	Unanswered(most int) (list []wire.Unanswered, more int)
 }
 
+// Health is what is known of the endpoints that are checked.
+type Health interface {
+	State(namespace, name string) []wire.EndpointHealth
+}
+
 // Open listens on the socket, and on --listen. What backend publishes and the store holds is
 // served by Tasks; Close ends listening.
-func Open(c *config.Config, objects *store.Store, backend Backend, grants Grants, m *metrics.Metrics, log *slog.Logger) (s *Server, err error) {
+func Open(c *config.Config, objects *store.Store, backend Backend, grants Grants, checks Health, m *metrics.Metrics, log *slog.Logger) (s *Server, err error) {
 	s = &Server{objects: rest.New(rest.Config{Objects: objects, Log: log})}
 	defer func() {
 		if err != nil {
@@ -66,10 +71,12 @@ func Open(c *config.Config, objects *store.Store, backend Backend, grants Grants
 		Allocations: allocations(objects),
 		Service: func(namespace, name string) wire.ServiceState {
 			state := grants.State(namespace, name)
+			state.Health = checks.State(namespace, name)
 			state.NotStored = backend.NotStored(object.Ref{Kind: object.KindService, Namespace: namespace, Name: name})
 			return state
 		},
-		Setup: func() wire.Setup { return setup(c, grants, s.Validity) },
+		Health: checks.State,
+		Setup:  func() wire.Setup { return setup(c, grants, s.Validity) },
 	}
 	if c.Listen != "" {
 		if s.secure, err = net.Listen("tcp", c.Listen); err != nil {

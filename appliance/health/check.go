@@ -81,6 +81,11 @@ const (
 	Void            // not made, for a reason that lies on this host: it counts for nothing
 )
 
+var outcomeNames = [...]string{Pass: "pass", Refused: "refused", Silent: "silent", Void: "void"}
+
+// String is the outcome as metrics have it.
+func (o Outcome) String() string { return outcomeNames[o] }
+
 // Result is what one probe found.
 type Result struct {
 	Outcome Outcome
