@@ -29,8 +29,9 @@ func askHTTP(c io.ReadWriter, t *target) health.Result {
 		return broken(err, check, "an HTTP answer")
 	}
 	limited := &io.LimitedReader{R: c, N: maxHeader}
+	source := &source{Reader: limited}
 	r := readers.Get().(*bufio.Reader)
-	r.Reset(limited)
+	r.Reset(source)
 	defer func() {
 		r.Reset(nil)
 		readers.Put(r)
@@ -39,6 +40,8 @@ func askHTTP(c io.ReadWriter, t *target) health.Result {
 	switch {
 	case err != nil && limited.N == 0:
 		return failed(health.Refused, fmt.Sprintf("the HTTP header is longer than %d KiB", maxHeader>>10))
+	case err != nil && source.err != nil:
+		return broken(source.err, check, "an HTTP answer")
 	case err != nil:
 		return broken(err, check, "an HTTP answer")
 	case !check.recipe.passes(response.StatusCode):
@@ -47,7 +50,24 @@ func askHTTP(c io.ReadWriter, t *target) health.Result {
 		return health.Result{}
 	}
 	limited.N = 4 * maxBody // with the sizes of chunks between
+	source.err = nil        // the end of the header may have been the limit
 	return expect(response.Body, check)
+}
+
+// source remembers the first error of a connection: bufio.Reader.ReadLine takes a line that breaks
+// off for a whole one, and drops it.
+type source struct {
+	io.Reader
+	err error
+}
+
+func (s *source) Read(b []byte) (int, error) {
+	if s.err != nil {
+		return 0, s.err
+	}
+	n, err := s.Reader.Read(b)
+	s.err = err
+	return n, err
 }
 
 // readResponse reads an answer to its body.
