@@ -179,10 +179,7 @@ func (h *Health) Before(port resolve.Port, at []netip.AddrPort) (had []netip.Add
 		}
 		return had, health.Down
 	}
-	id := port.Service
-	if port.Name != "" {
-		id += "/" + port.Name
-	}
+	id := resolve.PortID(port.Service, port.Name)
 	for i := range h.served[port.Service] {
 		if p := &h.served[port.Service][i]; p.ID == id && p.Family == port.Family {
 			return slices.Concat(p.Pools[nft.PoolCluster], p.Pools[nft.PoolLocal]), health.New

@@ -61,6 +61,7 @@ type Service struct {
 	Checked     []resolve.Checked
 	Demoted     []resolve.Demoted
 	FailingOpen int
+	ResetDown   bool
 }
 
 // Step is the outcome of one step of the loop.

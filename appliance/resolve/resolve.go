@@ -179,11 +179,15 @@ var protocols = map[string]nft.Protocol{"TCP": nft.TCP, "UDP": nft.UDP, "SCTP": 
 
 // portID names a Service port: "namespace/name" for the only, unnamed one.
 func (r *resolver) portID(port *object.ServicePort) string {
-	id := r.ref.Key()
-	if port.Name != "" {
-		id += "/" + port.Name
+	return PortID(r.ref.Key(), port.Name)
+}
+
+// PortID is nft.ServicePort.ID of a port by its name, "" for the only one.
+func PortID(service, port string) string {
+	if port == "" {
+		return service
 	}
-	return id
+	return service + "/" + port
 }
 
 func (r *resolver) affinity() time.Duration {
