@@ -217,7 +217,7 @@ func (p *Prober) take(a answer, now time.Duration) (flipped bool) {
 	if !p.schedule.done(t, a.serial, now) {
 		return false
 	}
-	if p.schedule.doubtful(t, a.result, now) {
+	if p.schedule.doubtful(t, a.result) {
 		a.result = health.Result{Outcome: health.Void, Why: "this host stood still meanwhile", Took: a.result.Took}
 	}
 	p.counts.add(t, a.result)

@@ -68,7 +68,9 @@ type schedule struct {
 	// tokens are the units that may begin now, as of filled.
 	tokens float64
 	filled time.Duration
-	// behind is how long the first one waits that could not begin for the limits; 0 if none waits.
+	// full is set while a target that is due may not begin, for the limits; behind is how long the
+	// first one waits.
+	full   bool
 	behind time.Duration
 	// next is when the loop is to wake, -1 for never. stood is the last moment at which this host
 	// stood still.
@@ -150,11 +152,11 @@ func (s *schedule) again(t *target, next, now time.Duration) {
 // take lists the probes that are to begin now.
 func (s *schedule) take(now time.Duration, batch []probe) []probe {
 	s.fill(now)
-	s.behind = 0
+	s.full, s.behind = false, 0
 	for len(s.due) > 0 && s.due[0].timing.at <= now {
 		t := s.due[0]
 		if s.underWay >= s.limit.underWay || s.tokens <= 0 {
-			s.behind = now - t.timing.at
+			s.full, s.behind = true, now-t.timing.at
 			break
 		}
 		heap.Pop(&s.due)
@@ -201,6 +203,7 @@ func burst(l limits) float64 { return max(float64(l.rate)/10, 1) }
 
 // expired lists the probes whose time is over.
 func (s *schedule) expired(now time.Duration, over []uint64) []uint64 {
+	s.look(now)
 	for len(s.deadlines) > 0 && s.deadlines[0].timing.at <= now {
 		t := heap.Pop(&s.deadlines).(*target)
 		over = append(over, t.timing.serial)
@@ -223,17 +226,17 @@ func (s *schedule) done(t *target, serial uint64, now time.Duration) bool {
 
 // doubtful reports whether a failure may be this host's own: it stood still while the probe was
 // under way. A refused TCP connection is the server's doing at any time.
-func (s *schedule) doubtful(t *target, r health.Result, now time.Duration) bool {
-	if t.timing.started > s.stood {
+func (s *schedule) doubtful(t *target, r health.Result) bool {
+	if t.timing.started >= s.stood {
 		return false
 	}
 	return r.Outcome == health.Silent || r.Outcome == health.Refused && t.check.Kind != health.TCP
 }
 
-// look notes when the loop should have woken and has not.
+// look notes when the loop should have woken and has not. Whoever wakes first looks.
 func (s *schedule) look(now time.Duration) {
 	if s.next >= 0 && now-s.next >= late {
-		s.stood = now
+		s.stood, s.next = now, now
 	}
 }
 
@@ -253,7 +256,7 @@ func (s *schedule) wakes(now time.Duration) time.Duration {
 	}
 	if len(s.due) > 0 {
 		at := s.due[0].timing.at
-		if s.behind > 0 && at <= now { // until there is room
+		if s.full { // look again when there may be room
 			at = (now/tick + 1) * tick
 		}
 		sooner(at)
@@ -269,7 +272,7 @@ func (s *schedule) wakes(now time.Duration) time.Duration {
 
 // early reports whether something is due, and may begin, before the loop would wake.
 func (s *schedule) early() bool {
-	return s.behind == 0 && len(s.due) > 0 && (s.next < 0 || s.due[0].timing.at < s.next)
+	return !s.full && len(s.due) > 0 && (s.next < 0 || s.due[0].timing.at < s.next)
 }
 
 // queue is a heap of targets by time.

@@ -4,8 +4,9 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"fmt"
+	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"time"
 
@@ -105,7 +106,7 @@ func tlsFailure(err error, c *check) health.Result {
 		invalid x509.CertificateInvalidError
 		name    x509.HostnameError
 		unknown x509.UnknownAuthorityError
-		alert   tls.AlertError
+		alert   *net.OpError
 		record  tls.RecordHeaderError
 	)
 	switch {
@@ -117,8 +118,8 @@ func tlsFailure(err error, c *check) health.Result {
 		return failed(health.Refused, "the certificate is for another name")
 	case errors.As(err, &unknown):
 		return failed(health.Refused, "the certificate is not signed by an authority that this host trusts")
-	case errors.As(err, &alert):
-		return failed(health.Refused, fmt.Sprintf("TLS alert %d", uint8(alert)))
+	case errors.As(err, &alert) && alert.Op == "remote error": // the number of an alert, in words of crypto/tls
+		return failed(health.Refused, "TLS alert of the server: "+strings.TrimPrefix(alert.Err.Error(), "tls: "))
 	case errors.As(err, &record):
 		return failed(health.Refused, "the answer is not TLS")
 	}
