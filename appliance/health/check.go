@@ -97,6 +97,8 @@ type Result struct {
 // Verdict is the state of a Target, with why.
 type Verdict struct {
 	State State
+	// Assumed reports that the Target began as up and did not pass since.
+	Assumed bool
 	// Since is when the state began; zero when it was there before this process.
 	Since time.Time
 	Last  Result

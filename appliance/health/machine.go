@@ -34,13 +34,15 @@ type Machine struct {
 	since, passing time.Duration
 	// falls are the latest falls from up to down, within flapWindow of the last of them.
 	falls []time.Duration
+	// assumed is set until the first pass of a Target that began as up.
+	assumed bool
 	// hold is how long the Target has to pass before it is up again.
 	hold time.Duration
 }
 
 // NewMachine starts at a state: New, or what was known of the Target before this process.
 func NewMachine(c Check, start State, now time.Duration) Machine {
-	m := Machine{check: c, state: start, since: -1}
+	m := Machine{check: c, state: start, since: -1, assumed: start == Up}
 	if start == New {
 		m.since = now
 	}
@@ -65,7 +67,7 @@ func (m *Machine) pass(now time.Duration) (next time.Duration, changed bool) {
 	if m.passes == 0 {
 		m.passing = now
 	}
-	m.passes, m.failures = m.passes+1, 0
+	m.passes, m.failures, m.assumed = m.passes+1, 0, false
 	switch {
 	case m.state == Up:
 		return m.check.Interval, false
@@ -123,6 +125,10 @@ func (m *Machine) within(d time.Duration) time.Duration { return min(d, m.check.
 // State is the state now.
 func (m *Machine) State() State { return m.state }
 
+// Assumed reports that the Target began as up, as it was before this process, and did not pass
+// since: nothing is known of it but its failures, if any.
+func (m *Machine) Assumed() bool { return m.assumed }
+
 // InTransition reports that the last result spoke against the state. The next probe then leaves
 // from an ephemeral port: a reset that got lost may have left the fixed one half open at the
 // server, which would fail again for no other reason.
@@ -132,7 +138,7 @@ func (m *Machine) InTransition() bool {
 
 // Verdict is the state with why. epoch is the moment that the times of Observe count from.
 func (m *Machine) Verdict(epoch time.Time) Verdict {
-	v := Verdict{State: m.state, Last: m.last, Failures: m.failures, Passes: m.passes}
+	v := Verdict{State: m.state, Assumed: m.assumed, Last: m.last, Failures: m.failures, Passes: m.passes}
 	if m.since >= 0 {
 		v.Since = epoch.Add(m.since)
 	}

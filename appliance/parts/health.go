@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -59,6 +60,8 @@ type Health struct {
 	mu       sync.RWMutex
 	services map[string]checkedService // with endpoints that are checked, or taken out
 	opened   int                       // ports that use endpoints that are not up
+	again    map[string]bool           // Services to plan again
+	wake     func()                    // has the loop ask for them; nil before Run
 	problems []resolve.Problem         // of this host
 }
 
@@ -67,6 +70,7 @@ type checkedService struct {
 	checked []resolve.Checked
 	demoted []resolve.Demoted
 	opened  int
+	waiting bool
 }
 
 // frontend is where clients connect to; the zero Addr stands for a node port.
@@ -78,7 +82,7 @@ type frontend struct {
 
 func NewHealth(p Prober, tell Teller, log *slog.Logger) *Health {
 	return &Health{
-		prober: p, tell: tell, log: log, served: map[string][]nft.ServicePort{}, services: map[string]checkedService{},
+		prober: p, tell: tell, log: log, served: map[string][]nft.ServicePort{}, services: map[string]checkedService{}, again: map[string]bool{},
 		kernel: func() map[frontend][]netip.AddrPort { return nil },
 	}
 }
@@ -94,10 +98,38 @@ func (h *Health) Run(ctx context.Context, changed func()) error {
 		defer close(done)
 		h.watch(watched, changed)
 	}()
-	err := h.prober.Run(ctx, changed)
+	h.mu.Lock()
+	h.wake = changed
+	h.mu.Unlock()
+	err := h.prober.Run(ctx, h.flipped)
 	stop()
 	<-done
 	return err
+}
+
+// flipped sorts out which Services a flip makes a difference to.
+func (h *Health) flipped() {
+	keys := h.prober.Flipped()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, key := range keys {
+		h.reconsider(key)
+	}
+}
+
+// reconsider has a Service planned again if it was planned with other verdicts than there are now.
+// The caller holds mu.
+func (h *Health) reconsider(key string) {
+	s := h.services[key]
+	if h.again[key] || !slices.ContainsFunc(s.checked, func(c resolve.Checked) bool {
+		v, known := h.prober.Verdict(c.Target)
+		return known && (v.State != c.State || s.waiting && v.Assumed != c.Assumed)
+	}) {
+		return
+	}
+	if h.again[key] = true; h.wake != nil {
+		h.wake()
+	}
 }
 
 // watch looks for problems of this host until ctx is done.
@@ -208,7 +240,7 @@ func (h *Health) Planned(_ *reconcile.Host, services []reconcile.Service) {
 		if !had && len(svc.Checked) == 0 && len(svc.Demoted) == 0 {
 			continue
 		}
-		now := checkedService{svc.Checked, svc.Demoted, svc.FailingOpen}
+		now := checkedService{svc.Checked, svc.Demoted, svc.FailingOpen, svc.Waiting}
 		h.mu.Lock()
 		h.opened += now.opened - before.opened
 		if h.services[svc.Key] = now; len(now.checked) == 0 && len(now.demoted) == 0 {
@@ -216,6 +248,9 @@ func (h *Health) Planned(_ *reconcile.Host, services []reconcile.Service) {
 		}
 		h.mu.Unlock()
 		h.prober.Set(svc.Key, requests(svc.Checked))
+		h.mu.Lock()
+		h.reconsider(svc.Key) // it may have flipped while it was planned
+		h.mu.Unlock()
 		h.report(svc.Key, before.checked, now.checked)
 	}
 	if !h.planned {
@@ -276,7 +311,13 @@ func (h *Health) Problems() []resolve.Problem {
 }
 
 // Retry implements reconcile.Part.
-func (h *Health) Retry() []string { return h.prober.Flipped() }
+func (h *Health) Retry() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	keys := slices.Sorted(maps.Keys(h.again))
+	clear(h.again)
+	return keys
+}
 
 // FailingOpen is how many ports use endpoints that are not up, as too few are.
 func (h *Health) FailingOpen() int {

@@ -127,7 +127,8 @@ func (p *Prober) Verdict(of health.Target) (health.Verdict, bool) {
 	return t.machine.Verdict(p.epoch), true
 }
 
-// Flipped lists the Services with a Target whose state changed since the last call, sorted.
+// Flipped lists the Services with a Target whose state changed since the last call, or was only
+// assumed until it passed; sorted.
 func (p *Prober) Flipped() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -231,15 +232,18 @@ func (p *Prober) take(a answer, now time.Duration) (flipped bool) {
 	if a.result.Outcome != health.Void {
 		t.answered = true
 	}
-	before := t.machine.State()
+	before, assumed := t.machine.State(), t.machine.Assumed()
 	next, changed := t.machine.Observe(now, a.result)
 	p.schedule.again(t, next, now)
 	if changed {
 		p.book.moved(t, before)
 		p.counts.transitions[t.machine.State()]++
+	}
+	known := assumed && !t.machine.Assumed()
+	if changed || known {
 		p.flip(t)
 	}
-	return changed
+	return changed || known
 }
 
 // flip notes that a Target has another state.

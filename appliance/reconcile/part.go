@@ -61,6 +61,7 @@ type Service struct {
 	Checked     []resolve.Checked
 	Demoted     []resolve.Demoted
 	FailingOpen int
+	Waiting     bool
 	ResetDown   bool
 }
 

@@ -36,6 +36,8 @@ type Checked struct {
 	Start health.State
 	// State is what was resolved with.
 	State health.State
+	// Assumed is health.Verdict.Assumed.
+	Assumed bool
 	// Text is the check as its author wrote it.
 	Text string
 }
@@ -108,6 +110,7 @@ func (r *resolver) ask(index int, key portKey, list []endpoint) {
 	var down []string
 	var isNew bool
 	var checked, up int
+	var tally assumptions
 	for i := range list {
 		e := &list[i]
 		if e.state == unfit {
@@ -127,7 +130,8 @@ func (r *resolver) ask(index int, key portKey, list []endpoint) {
 			}
 			c.Start = start(e)
 		}
-		c.State = c.Start
+		c.State, c.Assumed = c.Start, verdict.Assumed || !known && c.Start == health.Up
+		tally.add(&c, i)
 		r.out.Checked = append(r.out.Checked, c)
 		checked++
 		switch c.State {
@@ -142,8 +146,36 @@ func (r *resolver) ask(index int, key portKey, list []endpoint) {
 		e.state, e.notUp = failed, true
 	}
 	r.reportDown(index, down, checked)
+	if tally.undecided() {
+		// After a restart of a box that fails open each would go by itself, and come back with the last.
+		r.out.Waiting = true
+		for _, i := range tally.fallen {
+			list[i].state, list[i].notUp = list[i].said, false
+		}
+	}
 	r.failOpen(index, list, isNew, checked, up)
 }
+
+// assumptions are endpoints that were up before this process, as far as is known.
+type assumptions struct {
+	proven bool  // one is up, and passed
+	open   bool  // one is assumed to be up
+	fallen []int // were assumed to be up, and are down
+}
+
+func (a *assumptions) add(c *Checked, index int) {
+	switch {
+	case c.State == health.Up && c.Assumed:
+		a.open = true
+	case c.State == health.Up:
+		a.proven = true
+	case c.State == health.Down && c.Assumed:
+		a.fallen = append(a.fallen, index)
+	}
+}
+
+// undecided reports that it is not known yet whether anybody is up beside those that fell.
+func (a *assumptions) undecided() bool { return a.open && !a.proven && len(a.fallen) > 0 }
 
 // downText says which endpoint is down, and why.
 func downText(addr netip.AddrPort, v health.Verdict) string {

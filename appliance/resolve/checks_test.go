@@ -183,6 +183,32 @@ func TestStart(t *testing.T) {
 	}
 }
 
+// TestAssumed: after a restart who falls stays in use until it is known whether another is up.
+func TestAssumed(t *testing.T) {
+	for _, test := range []struct {
+		name        string
+		l1, r1      health.Verdict
+		want, tells string
+	}{
+		{"one fell, the other was not asked", health.Verdict{State: health.Down, Assumed: true}, health.Verdict{State: health.Up, Assumed: true}, l1 + " " + r1, "EndpointDown"},
+		{"one fell, the other is up", health.Verdict{State: health.Down, Assumed: true}, health.Verdict{State: health.Up}, r1, "EndpointDown"},
+		{"both fell", health.Verdict{State: health.Down, Assumed: true}, health.Verdict{State: health.Down, Assumed: true}, l1 + " " + r1, "EndpointDown FailingOpen"},
+		{"one was down before", health.Verdict{State: health.Down}, health.Verdict{State: health.Up, Assumed: true}, r1, "EndpointDown"},
+	} {
+		f := facts()
+		f.Verdict = func(target health.Target) (health.Verdict, bool) {
+			if target.Addr.Addr().String() == l1 {
+				return test.l1, true
+			}
+			return test.r1, true
+		}
+		out := Service(Input{Service: service(checked()), Slices: []*object.EndpointSlice{slice(80, l1, r1)}}, f)
+		if got := hosts(out.Ports[0].Pools[nft.PoolCluster]); got != test.want || reasons(out.Problems) != test.tells {
+			t.Errorf("%s: %s, %s; want %s, %s", test.name, got, reasons(out.Problems), test.want, test.tells)
+		}
+	}
+}
+
 // TestTarget: who is asked at which port.
 func TestTarget(t *testing.T) {
 	ends := slice(8080, l1)

@@ -76,6 +76,8 @@ type Output struct {
 	// FailingOpen is how many ports, once for each family, use endpoints that are not up, as too
 	// few are.
 	FailingOpen int
+	// Waiting reports that endpoints which are down are used until it is known whether others are up.
+	Waiting bool
 	// ResetDown ends TCP connections to an endpoint that is down.
 	ResetDown bool
 }
