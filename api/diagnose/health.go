@@ -60,21 +60,26 @@ func (d *diagnosis) healthOf(name string, checked, up, down, silent int) {
 	switch {
 	case checked == 0:
 	case up == checked:
-		d.good("%s has health checks, and all of %s up", name, areEndpoints(checked))
+		d.good("%s has health checks: %s up", name, of(up, checked))
 	case down == 0:
-		d.add(Doubt, "they are used as soon as they answer", "%s: %d of %s new and did not answer yet", name, checked-up, areEndpoints(checked))
+		d.add(Doubt, "they are used as soon as they answer", "%s: %s new and did not answer yet", name, of(checked-up, checked))
 	case up == 0:
 		d.add(Bad, next, "%s: none of its endpoints is up (%d), so all that are ready are used", name, checked)
 	default:
-		d.add(Doubt, next, "%s: %d of %s down and gets no new connections", name, down, areEndpoints(checked))
+		d.add(Doubt, next, "%s: %s down, without new connections", name, of(down, checked))
 	}
 }
 
-func areEndpoints(n int) string {
-	if n == 1 {
-		return "1 endpoint is"
+// of says how many endpoints of all are: "1 of 4 endpoints is", "2 of 4 endpoints are".
+func of(n, all int) string {
+	what, verb := "endpoints", "are"
+	if all == 1 {
+		what = "endpoint"
 	}
-	return fmt.Sprintf("%d endpoints are", n)
+	if n == 1 {
+		verb = "is"
+	}
+	return fmt.Sprintf("%d of %d %s %s", n, all, what, verb)
 }
 
 // verdictText says since when an endpoint is in its state, and why.

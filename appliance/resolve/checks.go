@@ -196,8 +196,8 @@ func (r *resolver) reportDown(index int, down []string, checked int) {
 	if more := len(down) - maxNamed; more > 0 {
 		named += fmt.Sprintf(" and %d more", more)
 	}
-	r.warn(r.ref, fmt.Sprintf("spec.ports[%d]", index), ReasonEndpointDown, "%s: %d of %s down: %s; `svcctl health svc/%s -n %s` says since when",
-		r.portText(index), len(down), areEndpoints(checked), named, r.ref.Name, r.ref.Namespace)
+	r.warn(r.ref, fmt.Sprintf("spec.ports[%d]", index), ReasonEndpointDown, "%s: %s down: %s; `svcctl health svc/%s -n %s` says since when",
+		r.portText(index), of(len(down), checked), named, r.ref.Name, r.ref.Namespace)
 }
 
 func (r *resolver) portText(index int) string {
@@ -208,11 +208,16 @@ func (r *resolver) portText(index int) string {
 	return fmt.Sprintf("port %d", port.Port)
 }
 
-func areEndpoints(n int) string {
-	if n == 1 {
-		return "1 endpoint is"
+// of says how many endpoints of all are: "1 of 4 endpoints is", "2 of 4 endpoints are".
+func of(n, all int) string {
+	what, verb := "endpoints", "are"
+	if all == 1 {
+		what = "endpoint"
 	}
-	return fmt.Sprintf("%d endpoints are", n)
+	if n == 1 {
+		verb = "is"
+	}
+	return fmt.Sprintf("%d of %d %s %s", n, all, what, verb)
 }
 
 // failOpen uses all that the documents offer when none is up, or fewer than the Service wants.
@@ -243,9 +248,9 @@ func (r *resolver) failOpen(index int, list []endpoint, isNew bool, checked, up 
 		return // those that are new answer in a moment, or are down then
 	}
 	r.out.FailingOpen++
-	why := fmt.Sprintf("none of %d endpoints is up", checked)
+	why := fmt.Sprintf("none of its endpoints is up (%d)", checked)
 	if left > 0 {
-		why = fmt.Sprintf("%d of %s up, fewer than the %d %% that %s asks for", up, areEndpoints(checked), r.plan.MinHealthy, health.AnnotationCheck+"-min-healthy")
+		why = fmt.Sprintf("%s up, fewer than the %d %% that %s asks for", of(up, checked), r.plan.MinHealthy, health.AnnotationCheck+"-min-healthy")
 	}
 	r.warn(r.ref, fmt.Sprintf("spec.ports[%d]", index), ReasonFailingOpen,
 		"%s: %s, so all that are ready are used; mend one of them, or the check", r.portText(index), why)
