@@ -385,7 +385,7 @@ func TestVoid(t *testing.T) {
 		if s := p.Stats(); s.NotMade != 10 || s.NotMadeWhy != "not asked: too many open files" || s.Targets[health.Up] != 10 {
 			t.Errorf("%+v", s)
 		}
-		if n := f.count(); n > 10*61 {
+		if n := f.count(); n > 10*80 {
 			t.Errorf("asked %d times in a minute", n)
 		}
 		p.Set("default/web", nil)

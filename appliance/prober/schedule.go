@@ -134,7 +134,8 @@ func (s *schedule) push(t *target, at time.Duration) {
 	heap.Push(&s.due, t)
 }
 
-// again puts a target back that was asked, to be asked after next.
+// again puts a target back that was asked, to be asked after next. What was not made is spread, so
+// that those who lack the same do not all try at the same moment.
 func (s *schedule) again(t *target, next, now time.Duration) {
 	if t.machine.InTransition() {
 		t.timing.retries++
@@ -142,7 +143,9 @@ func (s *schedule) again(t *target, next, now time.Duration) {
 		t.timing.retries = 0
 	}
 	from := now
-	if next >= t.check.Interval { // between the beginnings of probes
+	if t.void {
+		next = time.Duration(float64(next) * (0.5 + rand.Float64()))
+	} else if next >= t.check.Interval { // between the beginnings of probes
 		next = time.Duration(float64(next) * s.stretch() * (1 - jitter + 2*jitter*rand.Float64()))
 		from = t.timing.started
 	}
