@@ -44,7 +44,7 @@ func TestEnded(t *testing.T) {
 	port := func(keep []netip.AddrPort, ended ...netip.AddrPort) map[string][]Port {
 		return map[string][]Port{"default/web": {{Family: nft.IPv4, Protocol: nft.TCP, Frontends: []Frontend{fe}, Keep: keep, Ended: ended}}}
 	}
-	l.Update(&nft.Box{}, port([]netip.AddrPort{l1, l2}))
+	l.Update(&nft.Box{}, port([]netip.AddrPort{l2})) // l1 left before, and its connections live on
 	l.Take()
 	l.Update(nil, port([]netip.AddrPort{l2}, l1))
 	a := newAgenda()

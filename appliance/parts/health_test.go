@@ -57,14 +57,17 @@ func (l *told) Tell(about object.Ref, reason, message string, normal bool) {
 	*l = append(*l, fmt.Sprintf("%s %s %s %t", about, reason, message, normal))
 }
 
-// checkedAs is what a Service with one endpoint comes to.
+// checkedAs is what a Service with one endpoint, of two ports that are judged by one check, comes to.
 func checkedAs(state health.State) (reconcile.Service, health.Target) {
 	at := netip.MustParseAddrPort("10.1.2.12:8080")
 	target := health.Target{Addr: at, Check: health.Check{Kind: health.HTTP, Path: "/"}}
-	return reconcile.Service{Key: "shop/web", Checked: []resolve.Checked{{
+	one := resolve.Checked{
 		Port: resolve.Port{Service: "shop/web", Name: "http", Protocol: "TCP", Family: nft.IPv4}, Endpoint: at, Target: target,
 		Start: health.Up, State: state, Text: "http/",
-	}}}, target
+	}
+	other := one
+	other.Port.Name, other.Endpoint = "https", netip.MustParseAddrPort("10.1.2.12:8443")
+	return reconcile.Service{Key: "shop/web", Checked: []resolve.Checked{one, other}}, target
 }
 
 // TestHealthTellsFlips: a flip has its Service planned again once, a line and an Event.

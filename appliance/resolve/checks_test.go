@@ -209,6 +209,20 @@ func TestAssumed(t *testing.T) {
 	}
 }
 
+// TestAssumedBesideProven: as soon as one is known to be up, nobody waits for the others.
+func TestAssumedBesideProven(t *testing.T) {
+	f := facts()
+	f.Verdict = func(target health.Target) (health.Verdict, bool) {
+		return map[string]health.Verdict{
+			l1: {State: health.Down, Assumed: true}, r1: {State: health.Up}, r2: {State: health.Up, Assumed: true},
+		}[target.Addr.Addr().String()], true
+	}
+	out := Service(Input{Service: service(checked()), Slices: []*object.EndpointSlice{slice(80, l1, r1, r2)}}, f)
+	if got := hosts(out.Ports[0].Pools[nft.PoolCluster]); got != r1+" "+r2 || out.Waiting {
+		t.Errorf("%s, waiting %t; want %s %s", got, out.Waiting, r1, r2)
+	}
+}
+
 // TestTarget: who is asked at which port.
 func TestTarget(t *testing.T) {
 	ends := slice(8080, l1)
