@@ -112,7 +112,7 @@ var moreTestEdges = map[string][]string{
 	"api/kube/patch":        {"store/kind"},
 	"api/kube/protobuf":     {"store/kind"},
 	"appliance/apiserver":   {"appliance/control", "appliance/node", "store/engine"},
-	"appliance/bench":       {"nft", "nft/kernel"},
+	"appliance/bench":       {"appliance/health", "appliance/prober", "nft", "nft/kernel"},
 	"appliance/conntrack":   {"nft/kernel"},
 	"appliance/control":     {"store/alloc", "store/engine"},
 	"appliance/parts":       {"store/engine"},

@@ -88,14 +88,27 @@ func TestNothingIsLeft(t *testing.T) {
 		}
 	}
 	ports := map[netip.AddrPort]map[uint16]bool{}
+	const fin = 0x01
+	opened, acknowledged := 0, 0
 	for _, p := range capture.Packets(func(p netlab.Packet) bool { return p.To.Port() == 8080 }) {
 		if p.From.Addr() != netip.MustParseAddr("10.9.0.1") && p.From.Addr() != netip.MustParseAddr("fd09::1") {
 			t.Errorf("a probe from %s", p.From)
+		}
+		switch {
+		case p.TCPFlags&fin != 0:
+			t.Errorf("a connection ends with FIN: %s", p)
+		case p.TCPFlags == netlab.TCPSyn:
+			opened++
+		case p.TCPFlags&netlab.TCPRst == 0:
+			acknowledged++ // by a host that was late
 		}
 		if ports[p.To] == nil {
 			ports[p.To] = map[uint16]bool{}
 		}
 		ports[p.To][p.From.Port()] = true
+	}
+	if acknowledged > opened/4 {
+		t.Errorf("of %d connections %d were opened in full", opened, acknowledged)
 	}
 	for to, from := range ports {
 		for port := range from {
