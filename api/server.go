@@ -67,6 +67,9 @@ type Config struct {
 	// agree with the Services if it is told to; when it is nil, nobody is told. It may be
 	// called concurrently.
 	Allocations func(repair bool) wire.Allocations
+	// Health tells of the endpoints that are checked: of a Service, of a namespace, or of all when
+	// name, or both, are empty; when it is nil, nobody is told. It may be called concurrently.
+	Health func(namespace, name string) []wire.EndpointHealth
 	// Service tells what the appliance makes of a Service, and Setup where it has what is its
 	// own; when they are nil, nobody is told. They may be called concurrently.
 	Service func(namespace, name string) wire.ServiceState
@@ -189,6 +192,9 @@ func (s *Server) Handler() http.Handler {
 	}
 	if s.cfg.Dashboard != nil {
 		reader("/dashboard/", s.cfg.Dashboard)
+	}
+	if s.cfg.Health != nil {
+		reader("/svcctl/v1/health", get(s.health))
 	}
 	if s.cfg.Setup != nil {
 		reader("/svcctl/v1/setup", get(s.setup))

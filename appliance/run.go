@@ -24,6 +24,7 @@ import (
 	"svcctl.io/svcctl/appliance/metrics"
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/parts"
+	"svcctl.io/svcctl/appliance/prober"
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/story"
 	"svcctl.io/svcctl/appliance/task"
@@ -90,7 +91,11 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 	a.traffic = traffic.NewAnswers(a.grants.Served)
 	a.board = reconcile.NewBoard(objects.Revisions, a.rescan, a.release, removals, a.firstStatus())
 	a.events = control.NewRecorder(objects, control.RecorderConfig{Host: cfg.NodeName, Assigns: len(cfg.LoadBalancerPools) > 0, Log: log})
-	server, err := apiserver.Open(&cfg, objects, a.board, a.grants, a.traffic, story.NewTeller(a.grants.Served).Trace, m, log)
+	asks := prober.New(prober.Options{Log: log, SourcePorts: prober.Ports(cfg.HealthCheckSourcePorts)})
+	a.checks = parts.NewHealth(asks, a.events, log)
+	m.HealthChecks(func() metrics.HealthChecks { return healthMetrics(asks.Stats(), a.checks.FailingOpen()) })
+	views := apiserver.Views{Grants: a.grants, Checks: a.checks, Traffic: a.traffic, Trace: story.NewTeller(a.grants.Served).Trace}
+	server, err := apiserver.Open(&cfg, objects, a.board, views, m, log)
 	if err != nil {
 		return err
 	}
@@ -158,6 +163,7 @@ type assembly struct {
 	orphans  *reconcile.Orphans // nil: there are none
 	hosts    *control.HostAddresses
 	grants   *reconcile.Grants
+	checks   *parts.Health
 	memory   *memory // nil: it is not ours
 	calls    *reconcile.SlowCalls
 	barriers chan chan struct{}
@@ -183,7 +189,7 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 		a.metrics.Connections(func() metrics.Connections { return connectionMetrics(stats()) })
 	}
 	// What follows the Services. A new one is a line here.
-	follows := []reconcile.Part{a.grants, flows, parts.NewRelay(a.log), parts.NewHealthPorts(a.log)}
+	follows := []reconcile.Part{a.grants, a.checks, flows, parts.NewRelay(a.log), parts.NewHealthPorts(a.log)}
 	if a.dns != nil {
 		follows = append(follows, parts.NewDNS(a.dns, a.store))
 	}
@@ -239,6 +245,7 @@ func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part) *reco
 		Parts:        follows,
 		Removals:     a.removals,
 		Orphans:      a.orphans,
+		Checks:       a.checks,
 		Addresses:    a.hosts,
 		HostProblems: func(facts *node.Facts) []manifest.Problem { return a.cfg.OverlapProblems(facts, a.hosts.IsVIP) },
 		DataDir:      a.cfg.DataDir,
@@ -262,6 +269,33 @@ func connectionMetrics(s conntrack.Stats) metrics.Connections {
 		Looks: s.Looks, Entries: s.Entries, Forgotten: s.Forgotten,
 		Reset: s.Reset, Failures: s.Failures, Draining: s.Draining,
 	}
+}
+
+// healthMetrics are the numbers of the prober as metrics.
+func healthMetrics(s prober.Stats, failingOpen int) metrics.HealthChecks {
+	h := metrics.HealthChecks{
+		Targets: map[string]float64{}, Transitions: map[string]float64{}, Durations: map[string]metrics.Durations{},
+		FailingOpen: failingOpen, InFlight: s.UnderWay, Late: s.Late, Expiry: s.Expiry,
+	}
+	for state, n := range s.Targets {
+		h.Targets[state.String()] = float64(n)
+	}
+	for state, n := range s.Transitions {
+		h.Transitions[state.String()] = float64(n)
+	}
+	for kind, outcomes := range s.Checks {
+		for outcome, n := range outcomes {
+			h.Checks = append(h.Checks, metrics.CheckCount{Type: kind.String(), Result: outcome.String(), Count: float64(n)})
+		}
+	}
+	for kind, d := range s.Durations {
+		buckets := make(map[float64]uint64, len(prober.Bounds))
+		for i, bound := range prober.Bounds {
+			buckets[bound] = d.Buckets[i]
+		}
+		h.Durations[kind.String()] = metrics.Durations{Count: d.Count, Sum: d.Sum, Buckets: buckets}
+	}
+	return h
 }
 
 // hostOf derives from the facts of the host what the loop plans for.

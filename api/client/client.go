@@ -122,6 +122,16 @@ func (c *Client) Environment(ctx context.Context, namespace string) (*wire.Envir
 	return &e, nil
 }
 
+// Health asks for the endpoints that are checked: of a Service, of a namespace if name is empty, or
+// of all if that is empty too.
+func (c *Client) Health(ctx context.Context, namespace, name string) (*wire.Health, error) {
+	var h wire.Health
+	if err := c.get(ctx, "/svcctl/v1/health", url.Values{"namespace": {namespace}, "name": {name}}, callTimeout, &h); err != nil {
+		return nil, err
+	}
+	return &h, nil
+}
+
 // Version asks which API is spoken.
 func (c *Client) Version(ctx context.Context) (*wire.Version, error) {
 	var v wire.Version

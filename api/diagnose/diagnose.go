@@ -92,6 +92,7 @@ func (d *diagnosis) checks() {
 		d.served()
 		d.neighbors()
 		d.endpoints()
+		d.health()
 		d.policies()
 		d.clients()
 	}
@@ -237,6 +238,7 @@ func (d *diagnosis) reachable() bool {
 	case d.Service.Headless():
 		d.add(Doubt, "ask DNS for it, or set a cluster IP", "it is headless: it has no VIP, its name leads to its endpoints")
 		d.endpoints()
+		d.health()
 		return false
 	}
 	return true

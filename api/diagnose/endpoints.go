@@ -82,6 +82,7 @@ func (d *diagnosis) notUsed(port object.ServicePort, name string, t tally, total
 	if t.ready == 0 {
 		usable = t.drains
 	}
+	usable = slices.DeleteFunc(slices.Clone(usable), func(addr string) bool { return d.kept(port, addr) }) // health tells of them
 	lines, n := d.leftOut(port, usable)
 	if n == 0 {
 		return false

@@ -52,15 +52,30 @@ type Grants interface {
 	Unanswered(most int) (list []wire.Unanswered, more int)
 }
 
+// Health is what is known of the endpoints that are checked.
+type Health interface {
+	State(namespace, name string) []wire.EndpointHealth
+}
+
+// Views are what the API tells of besides objects.
+type Views struct {
+	Grants Grants
+	Checks Health
+	// Traffic and Trace are nil where they cannot be asked.
+	Traffic api.Traffic
+	Trace   api.Trace
+}
+
 // Open listens on the socket, and on --listen. What backend publishes and the store holds is
 // served by Tasks; Close ends listening.
-func Open(c *config.Config, objects *store.Store, backend Backend, grants Grants, traffic api.Traffic, trace api.Trace, m *metrics.Metrics, log *slog.Logger) (s *Server, err error) {
+func Open(c *config.Config, objects *store.Store, backend Backend, views Views, m *metrics.Metrics, log *slog.Logger) (s *Server, err error) {
 	s = &Server{objects: rest.New(rest.Config{Objects: objects, Log: log})}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
 		}
 	}()
+	grants := views.Grants
 	cfg := api.Config{
 		Socket: c.Socket, SocketGroup: c.SocketGroup, SocketReaders: c.SocketReaders,
 		Version: c.Version, Panicked: m.APIPanicked, Observe: m.APICalled, NameOf: rest.NameOf,
@@ -68,14 +83,16 @@ func Open(c *config.Config, objects *store.Store, backend Backend, grants Grants
 		Allocations: allocations(objects),
 		Service: func(namespace, name string) wire.ServiceState {
 			state := grants.State(namespace, name)
+			state.Health = views.Checks.State(namespace, name)
 			state.NotStored = backend.NotStored(object.Ref{Kind: object.KindService, Namespace: namespace, Name: name})
 			return state
 		},
+		Health:  views.Checks.State,
 		Setup:   func() wire.Setup { return setup(c, grants, s.Validity) },
-		Traffic: traffic, Trace: trace,
+		Traffic: views.Traffic, Trace: views.Trace,
 	}
-	if traffic != nil {
-		source := &pages{objects: objects, backend: backend, grants: grants, traffic: traffic, alloc: cfg.Allocations, journal: cfg.Journal}
+	if views.Traffic != nil {
+		source := &pages{objects: objects, backend: backend, grants: grants, traffic: views.Traffic, alloc: cfg.Allocations, journal: cfg.Journal}
 		cfg.Dashboard = dashboard.Handler(source, func(r *http.Request) bool { return auth.From(r.Context()).Role >= auth.Admin })
 	}
 	if c.Listen != "" {

@@ -98,6 +98,10 @@ type Config struct {
 	// DNSClientNamespaces says in which namespace DNS clients are (--dns-client-namespaces).
 	DNSClientNamespaces []ClientNamespace
 
+	// HealthCheckSourcePorts are what health checks leave from; the zero value leaves that to the
+	// kernel (--health-check-source-ports).
+	HealthCheckSourcePorts PortRange
+
 	// AllowMassRemoval lets go at once what vanishes from the manifests, however much that
 	// is (--allow-mass-removal).
 	AllowMassRemoval bool
@@ -197,15 +201,17 @@ func Default() Config {
 			netip.MustParsePrefix("fd00:10:96::/112"),
 		},
 		ServiceNodePortRange: PortRange{First: 30000, Last: 32767},
-		NodelessEndpoints:    NodelessLocal,
-		SNAT:                 SNATAuto,
-		VIPPing:              VIPPingWhenReady,
-		SourceRangesApply:    SourceRangesLoadBalancer,
-		ServiceNames:         ServiceNamesRFC1035,
-		NodePortSpace:        NodePortPerProtocol,
-		LegacyIP:             LegacyIPRefuse,
-		ClusterDomain:        DefaultClusterDomain,
-		LogLevel:             slog.LevelInfo,
-		LogFormat:            LogText,
+
+		HealthCheckSourcePorts: PortRange{First: 61000, Last: 61255},
+		NodelessEndpoints:      NodelessLocal,
+		SNAT:                   SNATAuto,
+		VIPPing:                VIPPingWhenReady,
+		SourceRangesApply:      SourceRangesLoadBalancer,
+		ServiceNames:           ServiceNamesRFC1035,
+		NodePortSpace:          NodePortPerProtocol,
+		LegacyIP:               LegacyIPRefuse,
+		ClusterDomain:          DefaultClusterDomain,
+		LogLevel:               slog.LevelInfo,
+		LogFormat:              LogText,
 	}
 }

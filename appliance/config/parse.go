@@ -95,6 +95,14 @@ func parsePrefix(s string) (netip.Prefix, error) {
 	return p.Masked(), nil
 }
 
+// ParseSourcePorts reads "61000-61255", or "ephemeral" as the zero range.
+func ParseSourcePorts(s string) (PortRange, error) {
+	if s == "ephemeral" {
+		return PortRange{}, nil
+	}
+	return ParsePortRange(s)
+}
+
 // ParsePortRange reads "A-B", or "A" for a single port.
 func ParsePortRange(s string) (PortRange, error) {
 	first, last, found := strings.Cut(s, "-")

@@ -138,6 +138,9 @@ func (c *Config) validateNames(v *validation) {
 // validateRanges looks at ranges and pools, and how they lie to each other.
 func (c *Config) validateRanges(v *validation) {
 	c.validateServiceRanges(v)
+	if r := c.HealthCheckSourcePorts; r != (PortRange{}) && (r.First == 0 || r.First > r.Last) {
+		v.add("health-check-source-ports", r.String(), "not a range of ports from 1 to 65535: write the lower one first, as 61000-61255, or ephemeral")
+	}
 	if r := c.ServiceNodePortRange; r.First == 0 || r.First > r.Last {
 		v.add("service-node-port-range", r.String(), "not a range of ports from 1 to 65535: write the lower one first, as 30000-32767")
 	}

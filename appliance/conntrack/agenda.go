@@ -181,6 +181,11 @@ func (a *agenda) judge(e *entry, now time.Time) verdict {
 		return leave
 	case !admitted && e.protocol != nft.TCP:
 		return forget
+	case contains(flows.Ended, endpoint):
+		if e.protocol == nft.TCP && e.isEstablished() {
+			return reset
+		}
+		return forget
 	case !flows.Drain.On:
 		if e.protocol == nft.TCP {
 			return leave

@@ -35,6 +35,36 @@ var (
 	theirs   = sources{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("203.0.113.128/25")}
 )
 
+// Connections to an endpoint that is down end at once where a Service asks for that; those to one that
+// goes in another way live on.
+func TestEnded(t *testing.T) {
+	now := time.Now()
+	fe := tcp(vip, 80)
+	l := NewLedger()
+	port := func(keep []netip.AddrPort, ended ...netip.AddrPort) map[string][]Port {
+		return map[string][]Port{"default/web": {{Family: nft.IPv4, Protocol: nft.TCP, Frontends: []Frontend{fe}, Keep: keep, Ended: ended}}}
+	}
+	l.Update(&nft.Box{}, port([]netip.AddrPort{l2})) // l1 left before, and its connections live on
+	l.Take()
+	l.Update(nil, port([]netip.AddrPort{l2}, l1))
+	a := newAgenda()
+	a.add(l.Take(), now)
+	if due, _ := a.due(now); len(due) != 1 {
+		t.Fatalf("%d frontends are looked at, want 1", len(due))
+	}
+	other := netip.MustParseAddrPort("10.1.9.9:80")
+	for endpoint, want := range map[netip.AddrPort]verdict{l1: reset, l2: leave, other: leave} {
+		e := sent(fe, endpoint)
+		if got := a.judge(&e, now); got != want {
+			t.Errorf("%s: %d, want %d", endpoint, got, want)
+		}
+	}
+	opening := inState(sent(fe, l1), 1) // SYN_SENT: the client's next SYN goes elsewhere
+	if got := a.judge(&opening, now); got != forget {
+		t.Errorf("a connection that was never answered: %d, want %d", got, forget)
+	}
+}
+
 // A client that is shut out has the time of draining from then on, whatever else changes.
 func TestShutOut(t *testing.T) {
 	start := time.Now()

@@ -31,13 +31,15 @@ type Port struct {
 	// ones and those that do not any more and still serve.
 	Keep  []netip.AddrPort
 	Drain Drain
+	// Ended are endpoints whose TCP connections end at once, in order; none of them is in Keep.
+	Ended []netip.AddrPort
 	// Sources are, for each of Frontends, who may connect; nil: to all of them everybody.
 	Sources []sources
 }
 
 // flows says what is to become of the connections of a frontend.
 func (p *Port) flows(frontend int) Flows {
-	flows := Flows{Frontend: p.Frontends[frontend], Keep: p.Keep, Drain: p.Drain}
+	flows := Flows{Frontend: p.Frontends[frontend], Keep: p.Keep, Drain: p.Drain, Ended: p.Ended}
 	if p.Sources != nil {
 		flows.Sources = p.Sources[frontend]
 	}
@@ -102,6 +104,7 @@ type Flows struct {
 	Frontend Frontend
 	Keep     []netip.AddrPort // in order: connections to any other endpoint are stale
 	Drain    Drain            // how long a stale connection may live
+	Ended    []netip.AddrPort // in order: stale TCP connections to these may not live at all
 	Sources  sources          // who may connect: connections of others are stale
 	// Gone: nobody serves the frontend any more. A connection to it that was never
 	// translated is none of ours then.
@@ -112,8 +115,10 @@ type Flows struct {
 }
 
 // concerned reports whether connections of the frontend can be stale at all: those of TCP
-// are left alone unless they are drained.
-func (f *Flows) concerned() bool { return f.Frontend.Protocol != nft.TCP || f.Drain.On }
+// are left alone unless they are drained or ended.
+func (f *Flows) concerned() bool {
+	return f.Frontend.Protocol != nft.TCP || f.Drain.On || len(f.Ended) > 0
+}
 
 // Work is what a change leaves to do in the connection tracking table.
 type Work struct {

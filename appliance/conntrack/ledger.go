@@ -86,7 +86,7 @@ func (l *Ledger) Update(box *nft.Box, changes map[string][]Port) {
 // changed notes what a frontend is like now. known says that it was there before.
 func (l *Ledger) changed(before Flows, known bool, flows Flows) {
 	switch {
-	case known && slices.Equal(before.Keep, flows.Keep) && before.Drain == flows.Drain && before.Sources.equal(flows.Sources):
+	case known && slices.Equal(before.Keep, flows.Keep) && before.Drain == flows.Drain && slices.Equal(before.Ended, flows.Ended) && before.Sources.equal(flows.Sources):
 		return
 	case !flows.concerned():
 		// No connection is stale, but some may be waited for since they were drained.
@@ -97,7 +97,8 @@ func (l *Ledger) changed(before Flows, known bool, flows Flows) {
 		flows.Look = true
 	default:
 		flows.Look = before.Drain != flows.Drain || flows.Sources != nil && !before.Sources.equal(flows.Sources) ||
-			slices.ContainsFunc(before.Keep, func(a netip.AddrPort) bool { return !contains(flows.Keep, a) })
+			slices.ContainsFunc(before.Keep, func(a netip.AddrPort) bool { return !contains(flows.Keep, a) }) ||
+			slices.ContainsFunc(flows.Ended, func(a netip.AddrPort) bool { return !contains(before.Ended, a) })
 	}
 	l.note(flows)
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
@@ -60,6 +61,7 @@ type Recorder struct {
 
 	mu     sync.Mutex
 	active map[happening]time.Time // when it was written last; zero: not yet
+	once   []happening             // not written yet, and told once
 
 	// Only Flush uses what follows.
 	seen    uint64             // the revision up to which assigned addresses have Events
@@ -96,14 +98,33 @@ func NewRecorder(objects *store.Store, cfg RecorderConfig) *Recorder {
 
 // happeningOf is what to tell about a problem; false when it is about no object.
 func happeningOf(p manifest.Problem) (happening, bool) {
-	if p.Object == (object.Ref{}) {
-		return happening{}, false
+	if p.Object == (object.Ref{}) || p.Reason == resolve.ReasonEndpointDown {
+		return happening{}, false // each endpoint that goes down has an Event of its own
 	}
 	h := happening{object: p.Object, reason: p.Reason, message: wire.Problem{Field: p.Field, Message: p.Message}.String()}
 	if p.File != "" {
 		h.place = wire.Problem{File: p.File, Line: p.Line, Column: p.Column}.String()
 	}
 	return h, true
+}
+
+// Tell tells of something that happened to an object, once. When too much happens at once, or to one
+// object, some of it is left out.
+func (r *Recorder) Tell(about object.Ref, reason, message string, normal bool) {
+	r.mu.Lock()
+	if len(r.once) < maxHappenings {
+		r.once = append(r.once, happening{object: about, reason: reason, message: message, normal: normal})
+	}
+	r.mu.Unlock()
+	r.awake()
+}
+
+// awake has Run look.
+func (r *Recorder) awake() {
+	select {
+	case r.wake <- struct{}{}:
+	default: // it is awake already
+	}
 }
 
 // Report takes the problems that are over and those that have come up since the last call.
@@ -123,10 +144,7 @@ func (r *Recorder) Report(over, new []manifest.Problem) {
 			r.active[h] = time.Time{}
 		}
 	}
-	select {
-	case r.wake <- struct{}{}:
-	default: // it is awake already
-	}
+	r.awake()
 }
 
 // Run writes Events until ctx is done.
@@ -183,6 +201,12 @@ func (r *Recorder) due() []happening {
 	if len(r.written) > 4*maxHappenings {
 		clear(r.written)
 	}
+	for _, h := range r.once {
+		if len(due) < eventsAtOnce && r.spend(h.object, now) {
+			due = append(due, h)
+		}
+	}
+	r.once = nil
 	for ref, s := range r.spent {
 		if now.Sub(s.at) > objectEvents*objectEventEvery {
 			delete(r.spent, ref)

@@ -20,6 +20,11 @@ const (
 	ICMP                  // an echo reply came
 )
 
+var kindNames = [...]string{"", TCP: "tcp", TLS: "tls", HTTP: "http", HTTPS: "https", GRPC: "grpc", DNS: "dns", UDP: "udp", ICMP: "icmp"}
+
+// String is the kind as users write it.
+func (k Kind) String() string { return kindNames[k] }
+
 // Check says how an endpoint is asked, and how many answers count. It is comparable: endpoints
 // that are asked alike are asked once.
 type Check struct {
@@ -60,6 +65,11 @@ const (
 	Down              // does not
 )
 
+var stateNames = [...]string{New: "new", Up: "up", Down: "down"}
+
+// String is the state as users see it.
+func (s State) String() string { return stateNames[s] }
+
 // Outcome is what came of one probe.
 type Outcome uint8
 
@@ -70,6 +80,11 @@ const (
 	Silent          // no answer within the timeout
 	Void            // not made, for a reason that lies on this host: it counts for nothing
 )
+
+var outcomeNames = [...]string{Pass: "pass", Refused: "refused", Silent: "silent", Void: "void"}
+
+// String is the outcome as metrics have it.
+func (o Outcome) String() string { return outcomeNames[o] }
 
 // Result is what one probe found.
 type Result struct {
@@ -82,9 +97,13 @@ type Result struct {
 // Verdict is the state of a Target, with why.
 type Verdict struct {
 	State State
+	// Assumed reports that the Target began as up and did not pass since.
+	Assumed bool
 	// Since is when the state began; zero when it was there before this process.
 	Since time.Time
 	Last  Result
 	// Failures and Passes are how many came in a row at last.
 	Failures, Passes int
+	// Held is how long a Target that is down and passes has to pass, as it fell too often; or 0.
+	Held time.Duration
 }

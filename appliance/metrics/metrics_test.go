@@ -80,6 +80,7 @@ func TestManual(t *testing.T) {
 	m.Connections(func() Connections { return Connections{} })
 	m.DNSAnswers([]string{"success"})("success")
 	m.LogDropped(func() uint64 { return 0 })
+	m.HealthChecks(func() HealthChecks { return someChecks })
 	page, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {
 		t.Fatal(err)

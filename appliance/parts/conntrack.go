@@ -3,6 +3,8 @@ package parts
 import (
 	"context"
 	"log/slog"
+	"net/netip"
+	"slices"
 
 	"svcctl.io/svcctl/appliance/conntrack"
 	"svcctl.io/svcctl/appliance/reconcile"
@@ -63,6 +65,7 @@ func (c *Conntrack) Planned(host *reconcile.Host, services []reconcile.Service) 
 		ports[i] = make([]conntrack.Port, len(svc.Ports))
 		for j := range svc.Ports {
 			ports[i][j] = conntrack.PortOf(&svc.Ports[j], svc.Ports[j].Serving, svc.Drain)
+			ports[i][j].Ended = ended(svc, &svc.Ports[j])
 		}
 	})
 	changes := make(map[string][]conntrack.Port, len(services))
@@ -74,6 +77,21 @@ func (c *Conntrack) Planned(host *reconcile.Host, services []reconcile.Service) 
 		box = &host.Box
 	}
 	c.ledger.Update(box, changes)
+}
+
+// ended are the endpoints of a port whose connections end because they are down, in order.
+func ended(svc *reconcile.Service, p *nft.ServicePort) []netip.AddrPort {
+	if !svc.ResetDown || p.Protocol != nft.TCP {
+		return nil
+	}
+	var list []netip.AddrPort
+	for _, d := range svc.Demoted {
+		if !d.Out && protocols[d.Protocol] == p.Protocol && resolve.PortID(svc.Key, d.Port) == p.ID && d.Addr.Addr().Is4() == (p.Family == nft.IPv4) {
+			list = append(list, d.Addr)
+		}
+	}
+	slices.SortFunc(list, netip.AddrPort.Compare)
+	return list
 }
 
 // Applying implements reconcile.Part.

@@ -2,7 +2,9 @@ package parts
 
 import (
 	"context"
+	"maps"
 	"net/netip"
+	"slices"
 
 	"svcctl.io/svcctl/appliance/dns"
 	"svcctl.io/svcctl/appliance/node"
@@ -17,12 +19,17 @@ type DNS struct {
 	server *dns.Server
 	store  *store.Store
 
+	// demoted are endpoints of Services that are not used, and moved the Services of which others are
+	// since the last step.
+	demoted map[string][]resolve.Demoted
+	moved   map[string]bool
+
 	seen  uint64      // the store's revision that the server stands at
 	facts *node.Facts // that the server knows
 }
 
 func NewDNS(server *dns.Server, objects *store.Store) *DNS {
-	return &DNS{server: server, store: objects}
+	return &DNS{server: server, store: objects, demoted: map[string][]resolve.Demoted{}, moved: map[string]bool{}}
 }
 
 // Name implements reconcile.Part.
@@ -30,6 +37,20 @@ func (d *DNS) Name() string { return "DNS" }
 
 // Run implements reconcile.Part.
 func (d *DNS) Run(ctx context.Context, _ func()) error { return d.server.Run(ctx) }
+
+// Planned implements reconcile.Part.
+func (d *DNS) Planned(_ *reconcile.Host, services []reconcile.Service) {
+	for i := range services {
+		svc := &services[i]
+		if slices.Equal(svc.Demoted, d.demoted[svc.Key]) {
+			continue
+		}
+		d.moved[svc.Key] = true
+		if d.demoted[svc.Key] = svc.Demoted; len(svc.Demoted) == 0 {
+			delete(d.demoted, svc.Key)
+		}
+	}
+}
 
 // Stepped implements reconcile.Part. It gives the server what changed since the last step: after the
 // kernel had it, so that a name does not lead to an address before that is served, and also
@@ -54,14 +75,15 @@ func (d *DNS) Stepped(step reconcile.Step) {
 			changes.Services = append(changes.Services, key)
 		}
 	}
-	if changes.Revision == d.seen && !changes.All {
+	if changes.Revision == d.seen && !changes.All && len(d.moved) == 0 {
 		return
 	}
-	changed := make(map[string]resolve.Input, len(changes.Services))
-	for _, key := range changes.Services {
+	changed := make(map[string]resolve.Input, len(changes.Services)+len(d.moved))
+	for _, key := range slices.AppendSeq(changes.Services, maps.Keys(d.moved)) {
 		svc, slices, _ := d.store.Service(key)
-		changed[key] = resolve.Input{Service: svc, Slices: slices}
+		changed[key] = resolve.Input{Service: svc, Slices: slices, Demoted: d.demoted[key]}
 	}
 	d.server.Update(changed)
 	d.seen = changes.Revision
+	clear(d.moved)
 }

@@ -131,13 +131,13 @@ func (h *HealthPorts) Planned(host *reconcile.Host, services []reconcile.Service
 		h.dirty = true
 	}
 	for _, svc := range services {
-		if _, was := h.services[svc.Key]; was || svc.Health != nil {
+		if _, was := h.services[svc.Key]; was || svc.LocalEndpoints != nil {
 			delete(h.services, svc.Key)
 			h.dirty = true
 		}
-		if svc.Health != nil {
+		if svc.LocalEndpoints != nil {
 			namespace, name, _ := strings.Cut(svc.Key, "/")
-			h.services[svc.Key] = healthport.Service{Namespace: namespace, Name: name, Port: svc.Health.Port, LocalEndpoints: svc.Health.LocalEndpoints}
+			h.services[svc.Key] = healthport.Service{Namespace: namespace, Name: name, Port: svc.LocalEndpoints.Port, LocalEndpoints: svc.LocalEndpoints.Count}
 		}
 	}
 }

@@ -2,10 +2,12 @@ package reconcile
 
 import (
 	"log/slog"
+	"net/netip"
 	"time"
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/checkup"
+	"svcctl.io/svcctl/appliance/health"
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/nft/kernel"
@@ -34,6 +36,7 @@ type Options struct {
 	Parts     []Part
 	Removals  *RemovalGuard
 	Orphans   *Orphans // nil: there are none
+	Checks    Checks   // nil: nobody is checked
 	Addresses Addresses
 	// HostProblems are those of the host's networks with the configuration.
 	HostProblems func(*node.Facts) []manifest.Problem
@@ -55,6 +58,13 @@ type Options struct {
 type Endpoints interface {
 	Sync() error
 	Problems() []resolve.Problem
+}
+
+// Checks is what is known of endpoints that are checked. Its methods are those of resolve.Facts; they
+// are called from several goroutines at once.
+type Checks interface {
+	Verdict(health.Target) (health.Verdict, bool)
+	Before(port resolve.Port, at []netip.AddrPort) (had []netip.AddrPort, missing health.State)
 }
 
 // Inputs are the channels the loop listens to.

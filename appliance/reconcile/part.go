@@ -54,9 +54,15 @@ type Service struct {
 	Key string
 	// Ports are served; none: the Service is gone, or has nothing that can be served.
 	Ports []nft.ServicePort
-	// Health is set when the Service has a health-check node port.
-	Health *resolve.Health
-	Drain  conntrack.Drain
+	// LocalEndpoints is set when the Service has a health-check node port.
+	LocalEndpoints *resolve.LocalEndpoints
+	Drain          conntrack.Drain
+	// Checked, Demoted and FailingOpen are of its endpoints' health (resolve.Output).
+	Checked     []resolve.Checked
+	Demoted     []resolve.Demoted
+	FailingOpen int
+	Waiting     bool
+	ResetDown   bool
 }
 
 // Step is the outcome of one step of the loop.

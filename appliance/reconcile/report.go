@@ -53,12 +53,15 @@ func (r *Reporter) tell(list []wire.Problem, now map[wire.Problem]manifest.Probl
 	var over, new []manifest.Problem
 	for _, p := range list {
 		if _, known := r.before[p]; !known {
+			new = append(new, now[p])
+			if p.Reason == resolve.ReasonEndpointDown {
+				continue // each endpoint that goes down has a line of its own
+			}
 			level := slog.LevelError
 			if p.Severity == wire.SeverityWarning {
 				level = slog.LevelWarn
 			}
 			r.Log.Log(context.Background(), level, "problem", problemAttrs(p)...)
-			new = append(new, now[p])
 		}
 	}
 	var gone []wire.Problem
@@ -70,6 +73,9 @@ func (r *Reporter) tell(list []wire.Problem, now map[wire.Problem]manifest.Probl
 	}
 	slices.SortFunc(gone, compareProblems)
 	for _, p := range gone {
+		if p.Reason == resolve.ReasonEndpointDown {
+			continue
+		}
 		r.Log.Info("problem is over", problemAttrs(p)...)
 	}
 	r.before = now

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/apiserver"
 	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/task"
@@ -172,10 +173,15 @@ func (b *scriptBox) Start() {
 	}
 }
 
+// noChecks knows of nobody who is checked.
+type noChecks struct{}
+
+func (noChecks) State(string, string) []wire.EndpointHealth { return nil }
+
 // serveAPI serves the API of the loop on the socket until Stop.
 func (b *scriptBox) serveAPI() {
 	log := slog.New(slog.DiscardHandler)
-	server, err := apiserver.Open(&b.cfg, b.store, b.board, b.grants, nil, nil, b.metrics, log)
+	server, err := apiserver.Open(&b.cfg, b.store, b.board, apiserver.Views{Grants: b.grants, Checks: noChecks{}}, b.metrics, log)
 	if err != nil {
 		b.t.Fatal(err)
 	}

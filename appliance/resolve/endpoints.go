@@ -12,8 +12,13 @@ import (
 // endpoint is one address and port behind a Service port, merged from all objects
 // that name it.
 type endpoint struct {
-	addr     netip.AddrPort
-	state    state
+	addr  netip.AddrPort
+	state state
+	// said is the state that its documents give it; health checks can only lower it. out is set when
+	// an annotation takes it out, notUp when its check says so.
+	said     state
+	out      bool
+	notUp    bool
 	local    bool
 	node     string
 	zone     string
@@ -27,6 +32,7 @@ type state uint8
 
 const (
 	unfit    state = iota // neither ready nor serving while terminating: never used
+	failed                // a health check says that it is not up: used when nothing is
 	draining              // serving and terminating: used when nothing is ready
 	ready
 )
@@ -61,6 +67,7 @@ func (r *resolver) collect() map[portKey][]endpoint {
 	for key, set := range found {
 		list := make([]endpoint, 0, len(set))
 		for _, ep := range set {
+			ep.said = ep.state
 			list = append(list, ep)
 		}
 		slices.SortFunc(list, func(a, b endpoint) int { return a.addr.Compare(b.addr) })
@@ -221,7 +228,7 @@ func (r *resolver) selectEndpoints(all []endpoint) selection {
 	if len(local) == 0 {
 		local = pick(all, func(e *endpoint) bool { return e.state == draining && e.local })
 	}
-	serving := pick(all, func(e *endpoint) bool { return e.state > unfit })
+	serving := pick(all, func(e *endpoint) bool { return e.state >= draining })
 	// Mostly they are the same, and then not held twice.
 	if len(local) == len(serving) {
 		local = serving
@@ -230,7 +237,7 @@ func (r *resolver) selectEndpoints(all []endpoint) selection {
 		cluster = serving
 	}
 	sel.pools[nft.PoolCluster], sel.pools[nft.PoolLocal], sel.serving = cluster, local, serving
-	if slices.ContainsFunc(all, func(e endpoint) bool { return e.state > unfit }) {
+	if slices.ContainsFunc(all, func(e endpoint) bool { return e.state >= draining }) {
 		sel.noLocal = r.noLocal
 	}
 	return sel
@@ -253,8 +260,8 @@ func (r *resolver) answerWithoutLocal() nft.Refusal {
 	return nft.Blackhole
 }
 
-// health counts the local endpoints of a Service with a health-check node port.
-func (r *resolver) health(endpoints map[portKey][]endpoint) *Health {
+// localEndpoints counts the local endpoints that are up of a Service with a health-check node port.
+func (r *resolver) localEndpoints(endpoints map[portKey][]endpoint) *LocalEndpoints {
 	spec := &r.Service.Spec
 	if spec.HealthCheckNodePort == 0 || spec.Type != "LoadBalancer" || spec.ExternalTrafficPolicy != "Local" {
 		return nil
@@ -262,12 +269,12 @@ func (r *resolver) health(endpoints map[portKey][]endpoint) *Health {
 	addrs := map[netip.Addr]bool{}
 	for _, list := range endpoints {
 		for _, e := range list {
-			if e.local && e.state == ready {
+			if e.local && e.state == ready && !e.notUp {
 				addrs[e.addr.Addr()] = true
 			}
 		}
 	}
-	return &Health{Port: uint16(spec.HealthCheckNodePort), LocalEndpoints: len(addrs)}
+	return &LocalEndpoints{Port: uint16(spec.HealthCheckNodePort), Count: len(addrs)}
 }
 
 // unready are the addresses of endpoints that are not used in any state.
@@ -275,7 +282,7 @@ func unready(endpoints map[portKey][]endpoint) []netip.Addr {
 	var addrs []netip.Addr
 	for _, list := range endpoints {
 		for i := range list {
-			if list[i].state == unfit {
+			if list[i].state < draining {
 				addrs = append(addrs, list[i].addr.Addr())
 			}
 		}
@@ -298,14 +305,14 @@ func pick(all []endpoint, use func(*endpoint) bool) []netip.AddrPort {
 }
 
 // topology tells which ready endpoints are near enough to be used. Hints hold all or
-// nothing: they count only when every ready endpoint has some and one of them is for
-// this box, first by node, then by zone. Where nobody wrote hints, the Service's
+// nothing: they count only when every ready endpoint has some, be it up or not, and one that is
+// up is for this box, first by node, then by zone. Where nobody wrote hints, the Service's
 // trafficDistribution makes each endpoint's own zone and node its hint, as the
 // EndpointSlice controller does; and without one, an annotation that asks to stay in the zone.
 func (r *resolver) topology(all []endpoint) func(*endpoint) bool {
 	anywhere := func(*endpoint) bool { return true }
 	hints := written
-	if !slices.ContainsFunc(all, func(e endpoint) bool { return e.state == ready && len(e.forZones)+len(e.forNodes) > 0 }) {
+	if !slices.ContainsFunc(all, func(e endpoint) bool { return e.said == ready && len(e.forZones)+len(e.forNodes) > 0 }) {
 		switch deref(r.Service.Spec.TrafficDistribution) {
 		case "PreferClose", "PreferSameZone":
 			hints = ownZone
@@ -330,10 +337,9 @@ func (r *resolver) topology(all []endpoint) func(*endpoint) bool {
 		}
 		complete, mine := true, false
 		for i := range all {
-			if e := &all[i]; e.state == ready {
-				complete = complete && len(level.of(e)) > 0
-				mine = mine || slices.Contains(level.of(e), level.me)
-			}
+			e := &all[i]
+			complete = complete && (e.said != ready || len(level.of(e)) > 0)
+			mine = mine || e.state == ready && slices.Contains(level.of(e), level.me)
 		}
 		if complete && mine {
 			return func(e *endpoint) bool { return slices.Contains(level.of(e), level.me) }

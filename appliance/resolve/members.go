@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"svcctl.io/svcctl/appliance/health"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -30,7 +31,7 @@ type MemberPort struct {
 // Members lists the addresses behind a Service, merged from all objects that name them,
 // in order of address and host name. It leaves out the addresses that Service leaves
 // out, and takes an endpoint for ready where Service does. Unlike Service it also lists
-// endpoints without a port.
+// endpoints without a port. One that is demoted on all its ports is not ready.
 func Members(in Input, facts *Facts) []Member {
 	r := &resolver{Input: in, facts: facts, ref: object.RefOf(in.Service)}
 	type key struct {
@@ -38,15 +39,20 @@ func Members(in Input, facts *Facts) []Member {
 		hostname string
 	}
 	found := map[key]*Member{}
+	taken, _ := health.Out(in.Service)
 	r.visit(func(addr netip.Addr, ep endpoint, hostname string, ports []object.EndpointPort) {
+		if taken[addr] {
+			return
+		}
 		m := found[key{addr, hostname}]
 		if m == nil {
 			m = &Member{Addr: addr, Hostname: hostname}
 			found[key{addr, hostname}] = m
 		}
-		m.Ready = m.Ready || ep.state == ready
-		for i := range ports {
-			if p, ok := r.memberPort(&ports[i]); ok && !slices.Contains(m.Ports, p) {
+		usable := r.usablePorts(addr, ports)
+		m.Ready = m.Ready || ep.state == ready && (len(usable) > 0 || len(ports) == 0)
+		for i := range usable {
+			if p, ok := r.memberPort(&usable[i]); ok && !slices.Contains(m.Ports, p) {
 				m.Ports = append(m.Ports, p)
 			}
 		}
@@ -62,6 +68,19 @@ func Members(in Input, facts *Facts) []Member {
 		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Hostname, b.Hostname))
 	})
 	return members
+}
+
+// usablePorts are the ports of an address that are not demoted.
+func (r *resolver) usablePorts(addr netip.Addr, ports []object.EndpointPort) []object.EndpointPort {
+	if len(r.Demoted) == 0 {
+		return ports
+	}
+	return slices.DeleteFunc(slices.Clone(ports), func(p object.EndpointPort) bool {
+		name, proto, ok := matches(&p)
+		return ok && slices.ContainsFunc(r.Demoted, func(d Demoted) bool {
+			return d.Port == name && protocols[d.Protocol] == proto && d.Addr == netip.AddrPortFrom(addr, uint16(*p.Port))
+		})
+	})
 }
 
 // memberPort is an endpoint's port that a named port of the Service stands for.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"svcctl.io/svcctl/appliance/health"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store/object"
 )
@@ -46,6 +47,12 @@ type Facts struct {
 	// when the frontend was served before the program came. The zero Addr stands for
 	// node ports. Nil: nobody listens.
 	Taken func(f nft.Family, proto nft.Protocol, at netip.AddrPort) string
+	// Verdict is what is known of an endpoint that is checked; false: nothing yet. Nil: nobody is
+	// checked.
+	Verdict func(health.Target) (health.Verdict, bool)
+	// Before gives the endpoints that a port had before a change, of which at tells the frontends,
+	// and the state of one that it did not have. Nil: there was nothing before.
+	Before func(port Port, at []netip.AddrPort) (had []netip.AddrPort, missing health.State)
 }
 
 // Input is one Service with everything that names endpoints for it. Endpoints objects are
@@ -53,6 +60,8 @@ type Facts struct {
 type Input struct {
 	Service *object.Service
 	Slices  []*object.EndpointSlice
+	// Demoted are endpoints that Members takes for not ready, whatever their slice says.
+	Demoted []Demoted
 }
 
 // Output is what a Service comes to.
@@ -62,14 +71,24 @@ type Output struct {
 	Unready  []netip.Addr
 	Problems []Problem
 	// Health is what its health-check node port tells; nil when it has none.
-	Health *Health
+	LocalEndpoints *LocalEndpoints
+	// Checked are the endpoints that are checked, and Demoted those that are not used for that.
+	Checked []Checked
+	Demoted []Demoted
+	// FailingOpen is how many ports, once for each family, use endpoints that are not up, as too
+	// few are.
+	FailingOpen int
+	// Waiting reports that endpoints which are down are used until it is known whether others are up.
+	Waiting bool
+	// ResetDown ends TCP connections to an endpoint that is down.
+	ResetDown bool
 }
 
-// Health is what a load balancer in front asks each box for, to send traffic only where
+// LocalEndpoints is what a load balancer in front asks each box for, to send traffic only where
 // local endpoints are (Kubernetes ServiceSpec.healthCheckNodePort).
-type Health struct {
-	Port           uint16
-	LocalEndpoints int // ready ones, by address: several ports do not count twice
+type LocalEndpoints struct {
+	Port  uint16
+	Count int // ready ones that are up, by address: several ports do not count twice
 }
 
 // Problem is something about an object that keeps it from working as written.
@@ -83,14 +102,15 @@ type Problem struct {
 
 // Service resolves one Service. Same input, same output, in the same order.
 func Service(in Input, facts *Facts) Output {
-	r := &resolver{Input: in, facts: facts, ref: object.RefOf(in.Service)}
+	r := &resolver{Input: in, facts: facts, ref: object.RefOf(in.Service), vips: addresses{}}
 	svc := in.Service
 	switch {
 	case svc.Spec.Type == "ExternalName":
 		r.refuseExternalIPs("an ExternalName Service has no addresses of its own: externalIPs are not served")
 	case len(svc.Spec.ClusterIPs) > 0 && svc.Spec.ClusterIPs[0] == "None":
 		r.refuseExternalIPs("a headless Service is not load balanced: externalIPs are not served")
-		r.collect() // for its problems: names lead to the endpoints, see Members
+		r.prepareChecks()
+		r.judge(r.collect()) // names lead to the endpoints, see Members
 	default:
 		r.resolve()
 	}
@@ -102,6 +122,12 @@ type resolver struct {
 	facts *Facts
 	ref   object.Ref
 	out   Output
+	vips  addresses
+	// plan is how endpoints are checked, nil if they are not; taken are those that an annotation
+	// takes out; byName are the ports of slices.
+	plan   *health.Plan
+	taken  map[netip.Addr]bool
+	byName map[portName]uint16
 	// noLocal is what the Service answers where a policy Local leaves no endpoint.
 	noLocal nft.Refusal
 	asks
@@ -124,16 +150,18 @@ func (r *resolver) refuseExternalIPs(why string) {
 func (r *resolver) resolve() {
 	r.readAnnotations()
 	r.noLocal = r.answerWithoutLocal()
+	r.vips = r.addresses()
 	endpoints := r.collect()
-	r.out.Health = r.health(endpoints)
+	r.prepareChecks()
+	r.judge(endpoints)
+	r.out.LocalEndpoints = r.localEndpoints(endpoints)
 	r.out.Unready = unready(endpoints)
-	addrs := r.addresses()
 	encrypted := make([]bool, len(r.Service.Spec.Ports))
 	for i := range encrypted {
 		encrypted[i] = r.asksTLS(i)
 	}
 	for _, family := range nft.Families {
-		vips := addrs.of(family)
+		vips := r.vips.of(family)
 		if !vips.cluster.IsValid() {
 			continue
 		}
@@ -161,11 +189,15 @@ var protocols = map[string]nft.Protocol{"TCP": nft.TCP, "UDP": nft.UDP, "SCTP": 
 
 // portID names a Service port: "namespace/name" for the only, unnamed one.
 func (r *resolver) portID(port *object.ServicePort) string {
-	id := r.ref.Key()
-	if port.Name != "" {
-		id += "/" + port.Name
+	return PortID(r.ref.Key(), port.Name)
+}
+
+// PortID is nft.ServicePort.ID of a port by its name, "" for the only one.
+func PortID(service, port string) string {
+	if port == "" {
+		return service
 	}
-	return id
+	return service + "/" + port
 }
 
 func (r *resolver) affinity() time.Duration {

@@ -352,11 +352,11 @@ func TestHealthCountsLocalReadyAddresses(t *testing.T) {
 	svc := service(etpLocal, func(s *object.Service) { s.Spec.HealthCheckNodePort = 32000 })
 	ends := slice(80, l1, l2, l3+" n t", r1)
 	ends.Ports = append(ends.Ports, object.EndpointPort{Name: ptr("b"), Port: ptr(int32(81))})
-	if h := Service(Input{Service: svc, Slices: []*object.EndpointSlice{ends}}, facts()).Health; h == nil || *h != (Health{32000, 2}) {
+	if h := Service(Input{Service: svc, Slices: []*object.EndpointSlice{ends}}, facts()).LocalEndpoints; h == nil || *h != (LocalEndpoints{32000, 2}) {
 		t.Errorf("health %+v, want port 32000 and 2 endpoints", h)
 	}
 	svc.Spec.ExternalTrafficPolicy = "Cluster"
-	if h := Service(Input{Service: svc}, facts()).Health; h != nil {
+	if h := Service(Input{Service: svc}, facts()).LocalEndpoints; h != nil {
 		t.Errorf("without the policy Local: %+v", h)
 	}
 }

@@ -89,7 +89,7 @@ func apart(words []string) (before []string, current string) {
 
 // takesObjects reports whether a verb is followed by kinds and names.
 func takesObjects(v *verb) bool {
-	return slices.Contains([]string{"get", "describe", "delete", "edit", "wait", "explain"}, v.name)
+	return slices.Contains([]string{"get", "describe", "delete", "edit", "wait", "explain", "health", "out", "in"}, v.name)
 }
 
 // read gives the options their values, and tells the other words, and which option the

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -45,9 +46,33 @@ func (d *describing) service(ctx context.Context, b *description, t target) erro
 	}
 	servicePolicies(b, &svc)
 	describeSlices(b, endpoints)
+	if err := d.health(ctx, b, t); err != nil {
+		return err
+	}
 	b.line("Kernel", "%s", d.inKernel(&svc))
 	for _, c := range svc.Status.Conditions {
 		b.line("Condition", "%s is %s: %s", c.Type, c.Status, strings.TrimSuffix(cmp.Or(c.Message, c.Reason), "\n"))
+	}
+	return nil
+}
+
+// health writes which of the endpoints that are checked are up.
+func (d *describing) health(ctx context.Context, b *description, t target) error {
+	h, err := d.c.Health(ctx, t.namespace, t.name)
+	if f, is := errors.AsType[*wire.Failure](err); is && f.Code == 404 {
+		return nil // an appliance of a version without checks
+	}
+	if err != nil || len(h.Endpoints) == 0 {
+		return err
+	}
+	b.heading("Health")
+	rows := [][]string{}
+	for _, row := range healthRows(h.Endpoints[:min(len(h.Endpoints), shownInSlice)], d.p.now(), true) {
+		rows = append(rows, row[1:])
+	}
+	b.WriteString(trimLines(indented(new(grid).text(rows...), "  ")))
+	if more := len(h.Endpoints) - shownInSlice; more > 0 {
+		fmt.Fprintf(b, "  and %d more\n", more)
 	}
 	return nil
 }

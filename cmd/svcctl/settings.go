@@ -123,6 +123,9 @@ func rangeSettings() []setting {
 
 func serviceSettings() []setting {
 	return []setting{
+		{name: "health-check-source-ports", arg: "A-B|ephemeral", def: "61000-61255", group: groupServices, serveOnly: true,
+			usage: "ports that health checks leave from, outside of net.ipv4.ip_local_port_range, or `ephemeral`",
+			set:   single(config.ParseSourcePorts, func(c *config.Config) *config.PortRange { return &c.HealthCheckSourcePorts })},
 		{name: "nodeless-endpoints", arg: "local|remote", def: "local", words: []string{"local", "remote"}, group: groupServices,
 			usage: "what an endpoint without nodeName is for the policy Local",
 			set:   word(func(c *config.Config) *config.NodelessEndpoints { return &c.NodelessEndpoints })},

@@ -34,6 +34,7 @@ var samples = map[string][3]string{
 	"zone":                        {"a", "b", "c"},
 	"nodeport-addresses":          {"primary", "192.0.2.0/24,2001:db8::/64", "127.0.0.0/8"},
 	"service-cluster-ip-range":    {"172.30.0.0/16", "fd00:172:30::/112,172.31.0.0/24", "10.0.0.0/24"},
+	"health-check-source-ports":   {"ephemeral", "1-2", "50000-50001"},
 	"service-node-port-range":     {"1-2", "31000-31999", "40000-40000"},
 	"cluster-cidr":                {"10.0.0.0/8", "fd00:10::/32,10.1.0.0/16", "10.2.0.0/16"},
 	"load-balancer-pool":          {"198.51.100.0/28", "198.51.100.4-198.51.100.5,2001:db8::/120", "203.0.113.1-203.0.113.9"},

@@ -1,0 +1,118 @@
+package diagnose
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store/object"
+)
+
+// health checks that the endpoints which are asked are up.
+func (d *diagnosis) health() {
+	if d.State == nil || d.isNewer() {
+		return
+	}
+	for _, port := range d.ports() {
+		var lines []string
+		var checked, up, down, silent int
+		for i := range d.State.Health {
+			e := &d.State.Health[i]
+			if !d.isOf(e, port) {
+				continue
+			}
+			switch e.State {
+			case wire.HealthOut:
+				lines = append(lines, e.Endpoint+" is taken out by the annotation svcctl.io/out: `svcctl in` lets it in again")
+				continue
+			case wire.HealthUp:
+				up++
+			case wire.HealthDown:
+				down++
+				if strings.HasPrefix(e.Why, "no answer") {
+					silent++
+				}
+			}
+			if checked++; e.State != wire.HealthUp {
+				lines = append(lines, verdictText(e))
+			}
+		}
+		d.healthOf(fmt.Sprintf("port %d/%s", port.Port, port.Protocol), checked, up, down, silent)
+		if len(lines) > maxDetails {
+			lines = append(lines[:maxDetails], fmt.Sprintf("and %d more", len(lines)-maxDetails))
+		}
+		if checked == 0 && len(lines) > 0 {
+			d.add(Doubt, "", "port %d/%s has endpoints that are taken out", port.Port, port.Protocol)
+		}
+		if len(lines) > 0 {
+			d.details(lines...)
+		}
+	}
+}
+
+// healthOf tells of one port.
+func (d *diagnosis) healthOf(name string, checked, up, down, silent int) {
+	next := "look at that server, or correct the check in the Service's annotations; `svcctl health svc/" + d.Name + " -n " + d.Namespace + "` follows it"
+	if silent > 0 && silent == down {
+		next = "see whether the server runs, and whether its firewall lets this box in: checks come from the address that the routing table gives"
+	}
+	switch {
+	case checked == 0:
+	case up == checked:
+		d.good("%s has health checks: %s up", name, of(up, checked))
+	case down == 0:
+		d.add(Doubt, "they are used as soon as they answer", "%s: %s new and did not answer yet", name, of(checked-up, checked))
+	case up == 0:
+		d.add(Bad, next, "%s: none of its endpoints is up (%d), so all that are ready are used", name, checked)
+	default:
+		d.add(Doubt, next, "%s: %s down, without new connections", name, of(down, checked))
+	}
+}
+
+// of says how many endpoints of all are: "1 of 4 endpoints is", "2 of 4 endpoints are".
+func of(n, all int) string {
+	what, verb := "endpoints", "are"
+	if all == 1 {
+		what = "endpoint"
+	}
+	if n == 1 {
+		verb = "is"
+	}
+	return fmt.Sprintf("%d of %d %s %s", n, all, what, verb)
+}
+
+// verdictText says since when an endpoint is in its state, and why.
+func verdictText(e *wire.EndpointHealth) string {
+	text := e.Endpoint + " is " + e.State
+	if e.Since != nil {
+		text += " since " + e.Since.Format("2006-01-02 15:04:05Z")
+	} else {
+		text += " since before the appliance started"
+	}
+	if e.Why != "" {
+		text += ": " + e.Why
+	}
+	return text + " (" + e.Check + ")"
+}
+
+// isOf reports whether an endpoint is one of a port, and of a family that is asked for.
+func (d *diagnosis) isOf(e *wire.EndpointHealth, port object.ServicePort) bool {
+	at, err := netip.ParseAddrPort(e.Endpoint)
+	family := object.IPv6
+	if at.Addr().Is4() {
+		family = object.IPv4
+	}
+	return err == nil && e.Port == port.Name && e.Protocol == port.Protocol && d.wantsFamily(family)
+}
+
+// kept reports whether an endpoint of a port gets no connections for its health, or by hand.
+func (d *diagnosis) kept(port object.ServicePort, addr string) bool {
+	for i := range d.State.Health {
+		e := &d.State.Health[i]
+		if at, err := netip.ParseAddrPort(e.Endpoint); err == nil && at.Addr().String() == addr && e.State != wire.HealthUp && d.isOf(e, port) {
+			return true
+		}
+	}
+	return false
+}

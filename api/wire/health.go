@@ -1,0 +1,38 @@
+package wire
+
+import "time"
+
+// States of EndpointHealth.
+const (
+	HealthUp       = "up"
+	HealthDown     = "down"
+	HealthNew      = "new"       // did not answer yet
+	HealthOut      = "out"       // taken out by an annotation
+	HealthNotAsked = "not asked" // there are more than can be checked
+)
+
+// Health is the answer of /svcctl/v1/health.
+type Health struct {
+	Endpoints []EndpointHealth `json:"endpoints"`
+}
+
+// EndpointHealth is what is known of an endpoint of a port of a Service.
+type EndpointHealth struct {
+	Service  string `json:"service"` // namespace/name
+	Port     string `json:"port,omitempty"`
+	Protocol string `json:"protocol"` // TCP, UDP or SCTP
+	Endpoint string `json:"endpoint"` // 10.1.2.11:8080
+	State    string `json:"state"`    // up, down, new, out or "not asked"
+	// Since is when the state began; absent: before this process did.
+	Since *time.Time `json:"since,omitempty"`
+	// Check is as the Service's annotation has it: http:8080/healthz.
+	Check string `json:"check,omitempty"`
+	// Took is how long the last check took, and Why what was wrong with it.
+	Took Duration `json:"took,omitempty"`
+	Why  string   `json:"why,omitempty"`
+	// Failures and Passes came in a row at last; one of them is 0.
+	Failures int `json:"failures,omitempty"`
+	Passes   int `json:"passes,omitempty"`
+	// Held is for how long an endpoint has to answer before it is up again, as it fell too often.
+	Held Duration `json:"held,omitempty"`
+}

@@ -1,0 +1,253 @@
+package health
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// The annotations of a Service.
+const (
+	// AnnotationCheck says how endpoints are checked; with ".PORT" behind it, those of the Service
+	// port of that name.
+	AnnotationCheck = "svcctl.io/health-check"
+	// AnnotationOut names addresses of endpoints that are not used, separated by commas.
+	AnnotationOut = "svcctl.io/out"
+
+	perPort  = AnnotationCheck + "."
+	settings = AnnotationCheck + "-"
+	aws      = "service.beta.kubernetes.io/aws-load-balancer-healthcheck-"
+)
+
+// Plan is how a Service has its endpoints checked.
+type Plan struct {
+	// Ports has a Spec for each of spec.ports; nil: the port is not checked.
+	Ports []*Spec
+	// MinHealthy is the percentage of the endpoints that has to be up: with fewer, all are used.
+	MinHealthy int
+	// Reset ends TCP connections to an endpoint that goes down.
+	Reset bool
+}
+
+// Spec is a CHECK of an annotation.
+type Spec struct {
+	Check Check
+	// Port is asked instead of the endpoint's own; PortName is the one of that name of its slice.
+	Port     uint16
+	PortName string
+	// Text is the CHECK as it is written in full, such as "http:8080/healthz".
+	Text string
+}
+
+// OfAddress reports whether the check is about the endpoint's address, not one of its ports: it
+// then holds for every port.
+func (s *Spec) OfAddress() bool { return s.Port != 0 || s.PortName != "" || s.Check.Kind == ICMP }
+
+// Refusal is why an annotation is not followed.
+type Refusal struct {
+	// Field is its path, as metadata.annotations[svcctl.io/health-check].
+	Field string
+	Text  string
+}
+
+// Parse reads the annotations of a Service. The Plan is nil when nothing is checked, and also when
+// something was refused: a Service is checked as written, or not at all.
+func Parse(svc *object.Service) (*Plan, []Refusal) {
+	if svc.Spec.PublishNotReadyAddresses {
+		return nil, nil // its author wants every endpoint used, whatever its state
+	}
+	p := parser{svc: svc, have: svc.Metadata.Annotations, checks: map[string]*Spec{}}
+	switch {
+	case p.asksOurs():
+		p.ours()
+	case svc.Spec.Type == object.TypeLoadBalancer && p.asksAWS():
+		p.ofAWS()
+	default:
+		return nil, nil
+	}
+	if len(p.refused) > 0 {
+		slices.SortFunc(p.refused, func(a, b Refusal) int {
+			return cmp.Or(cmp.Compare(a.Field, b.Field), cmp.Compare(a.Text, b.Text))
+		})
+		return nil, p.refused
+	}
+	if !slices.ContainsFunc(p.plan.Ports, func(s *Spec) bool { return s != nil }) {
+		return nil, nil // all of them are "none"
+	}
+	return &p.plan, nil
+}
+
+// parser reads the annotations of one Service.
+type parser struct {
+	svc     *object.Service
+	have    map[string]string
+	plan    Plan
+	refused []Refusal
+	// checks are the CHECKs by annotation.
+	checks map[string]*Spec
+}
+
+func (p *parser) refuse(annotation, format string, args ...any) {
+	p.refused = append(p.refused, Refusal{fmt.Sprintf("metadata.annotations[%s]", annotation), fmt.Sprintf(format, args...)})
+}
+
+func (p *parser) asks(prefixes ...string) bool {
+	for key := range p.have {
+		for _, prefix := range prefixes {
+			if strings.HasPrefix(key, prefix) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (p *parser) asksOurs() bool {
+	_, all := p.have[AnnotationCheck]
+	return all || p.asks(perPort, settings)
+}
+
+func (p *parser) asksAWS() bool { return p.asks(aws) }
+
+// ours reads our own annotations.
+func (p *parser) ours() {
+	for _, key := range slices.Sorted(maps.Keys(p.have)) {
+		if key == AnnotationCheck || strings.HasPrefix(key, perPort) {
+			p.check(key, p.have[key])
+		}
+	}
+	set := p.settings()
+	if len(p.checks) == 0 && len(p.refused) == 0 {
+		for _, key := range slices.Sorted(maps.Keys(p.have)) {
+			if strings.HasPrefix(key, settings) {
+				p.refuse(key, "there is no check that it is a setting of: add the annotation %s, as http:8080/healthz", AnnotationCheck)
+			}
+		}
+	}
+	for _, spec := range p.checks {
+		if spec != nil {
+			set.onto(&spec.Check)
+		}
+	}
+	p.assign()
+}
+
+// check reads the CHECK of an annotation.
+func (p *parser) check(key, text string) {
+	spec, err := ParseCheck(text)
+	if err != nil {
+		p.refuse(key, "%v", err)
+		return
+	}
+	p.checks[key] = spec
+}
+
+// assign gives each port its Spec.
+func (p *parser) assign() {
+	ports := p.svc.Spec.Ports
+	if len(ports) == 0 {
+		for key := range p.checks {
+			p.refuse(key, "the Service has no port that could be checked: add one to spec.ports")
+		}
+		return
+	}
+	p.plan.Ports = make([]*Spec, len(ports))
+	fits := map[string]bool{}
+	for i := range ports {
+		key := AnnotationCheck
+		if own := perPort + ports[i].Name; ports[i].Name != "" {
+			if _, has := p.checks[own]; has {
+				key = own
+			}
+		}
+		switch spec := p.checks[key]; {
+		case spec == nil:
+		case spec.OfAddress() || spec.Check.Kind.protocol() == ports[i].Protocol:
+			p.plan.Ports[i], fits[key] = spec, true
+		case key != AnnotationCheck:
+			fits[key] = true
+			p.unfit(key, spec, ports[i:i+1])
+		}
+	}
+	for key, spec := range p.checks {
+		name, ofPort := strings.CutPrefix(key, perPort)
+		switch {
+		case ofPort && !slices.ContainsFunc(ports, func(sp object.ServicePort) bool { return sp.Name == name && name != "" }):
+			p.refuse(key, "the Service has no port named %q: %s", name, portNames(ports))
+		case spec != nil && !fits[key] && !p.allOwn(ports):
+			p.unfit(key, spec, ports)
+		}
+	}
+}
+
+// allOwn reports whether each port has an annotation of its own.
+func (p *parser) allOwn(ports []object.ServicePort) bool {
+	return !slices.ContainsFunc(ports, func(sp object.ServicePort) bool {
+		_, has := p.checks[perPort+sp.Name]
+		return !has || sp.Name == ""
+	})
+}
+
+// unfit refuses a CHECK of another protocol than all of these ports.
+func (p *parser) unfit(key string, spec *Spec, ports []object.ServicePort) {
+	names := make([]string, len(ports))
+	sctp := true
+	for i := range ports {
+		names[i] = cmp.Or(ports[i].Name, fmt.Sprint(ports[i].Port))
+		sctp = sctp && ports[i].Protocol == object.ProtocolSCTP
+	}
+	what := "port " + strings.Join(names, ", ")
+	if sctp {
+		p.refuse(key, "%s: SCTP is not checked; name a TCP port of the server, as tcp:8080", what)
+		return
+	}
+	p.refuse(key, "%s: %s asks a %s port, and this is none; name the port of the server that answers, as %s:8080",
+		what, spec.Check.Kind, spec.Check.Kind.protocol(), spec.Check.Kind)
+}
+
+func portNames(ports []object.ServicePort) string {
+	var names []string
+	for i := range ports {
+		if ports[i].Name != "" {
+			names = append(names, ports[i].Name)
+		}
+	}
+	if len(names) == 0 {
+		return "its port has no name; write the annotation " + AnnotationCheck
+	}
+	return "it has " + strings.Join(names, ", ")
+}
+
+// protocol is that of the ports that a check without a port of its own asks.
+func (k Kind) protocol() string {
+	switch k {
+	case UDP, DNS:
+		return object.ProtocolUDP
+	case ICMP:
+		return ""
+	}
+	return object.ProtocolTCP
+}
+
+// Out are the addresses that the annotation AnnotationOut takes out.
+func Out(svc *object.Service) (map[netip.Addr]bool, *Refusal) {
+	text, has := svc.Metadata.Annotations[AnnotationOut]
+	if !has {
+		return nil, nil
+	}
+	out := map[netip.Addr]bool{}
+	for _, word := range strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' }) {
+		addr, err := netip.ParseAddr(word)
+		if err != nil {
+			return nil, &Refusal{fmt.Sprintf("metadata.annotations[%s]", AnnotationOut), fmt.Sprintf(
+				"%q is no address: write the addresses of endpoints, separated by commas; nothing is out until then", word)}
+		}
+		out[addr.Unmap()] = true
+	}
+	return out, nil
+}

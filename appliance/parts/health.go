@@ -1,0 +1,383 @@
+package parts
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/health"
+	"svcctl.io/svcctl/appliance/prober"
+	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store/object"
+)
+
+// Prober asks endpoints: prober.Prober.
+type Prober interface {
+	Run(ctx context.Context, flipped func()) error
+	Set(service string, targets []prober.Request)
+	Verdict(health.Target) (health.Verdict, bool)
+	Flipped() []string
+	Stats() prober.Stats
+}
+
+// Teller makes Events of what happens to an object.
+type Teller interface {
+	Tell(about object.Ref, reason, message string, normal bool)
+}
+
+// Reasons of the Events about an endpoint: Unhealthy is the kubelet's word.
+const (
+	reasonUnhealthy = "Unhealthy"
+	reasonHealthy   = "Healthy"
+)
+
+// lookEvery is how often it is looked whether checks can be made as they are to be.
+const lookEvery = 5 * time.Second
+
+// Health has endpoints checked, and a Service planned again when one of its endpoints goes down or
+// comes back.
+type Health struct {
+	reconcile.NopPart
+	prober Prober
+	tell   Teller
+	log    *slog.Logger
+
+	// Only the loop uses what follows.
+	served  map[string][]nft.ServicePort // of every Service, as planned last
+	planned bool                         // Planned was called
+	kernel  func() map[frontend][]netip.AddrPort
+
+	mu       sync.RWMutex
+	services map[string]checkedService // with endpoints that are checked, or taken out
+	opened   int                       // ports that use endpoints that are not up
+	again    map[string]bool           // Services to plan again
+	wake     func()                    // has the loop ask for them; nil before Run
+	problems []resolve.Problem         // of this host
+}
+
+// checkedService is what is known of a Service for those who ask.
+type checkedService struct {
+	checked []resolve.Checked
+	demoted []resolve.Demoted
+	opened  int
+	waiting bool
+}
+
+// frontend is where clients connect to; the zero Addr stands for a node port.
+type frontend struct {
+	family nft.Family
+	proto  nft.Protocol
+	at     netip.AddrPort
+}
+
+func NewHealth(p Prober, tell Teller, log *slog.Logger) *Health {
+	return &Health{
+		prober: p, tell: tell, log: log, served: map[string][]nft.ServicePort{}, services: map[string]checkedService{}, again: map[string]bool{},
+		kernel: func() map[frontend][]netip.AddrPort { return nil },
+	}
+}
+
+// Name implements reconcile.Part.
+func (h *Health) Name() string { return "health checks" }
+
+// Run implements reconcile.Part.
+func (h *Health) Run(ctx context.Context, changed func()) error {
+	watched, stop := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		h.watch(watched, changed)
+	}()
+	h.mu.Lock()
+	h.wake = changed
+	h.mu.Unlock()
+	err := h.prober.Run(ctx, h.flipped)
+	stop()
+	<-done
+	return err
+}
+
+// flipped sorts out which Services a flip makes a difference to.
+func (h *Health) flipped() {
+	keys := h.prober.Flipped()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, key := range keys {
+		h.reconsider(key)
+	}
+}
+
+// reconsider has a Service planned again if it was planned with other verdicts than there are now.
+// The caller holds mu.
+func (h *Health) reconsider(key string) {
+	s := h.services[key]
+	if h.again[key] || !slices.ContainsFunc(s.checked, func(c resolve.Checked) bool {
+		v, known := h.prober.Verdict(c.Target)
+		return known && (v.State != c.State || s.waiting && v.Assumed != c.Assumed)
+	}) {
+		return
+	}
+	if h.again[key] = true; h.wake != nil {
+		h.wake()
+	}
+}
+
+// watch looks for problems of this host until ctx is done.
+func (h *Health) watch(ctx context.Context, changed func()) {
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-look.C:
+			if h.look() {
+				changed()
+			}
+		}
+	}
+}
+
+// look brings the problems of this host up to date, and reports whether they changed.
+func (h *Health) look() bool {
+	now := hostProblems(h.prober.Stats())
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if slices.Equal(now, h.problems) {
+		return false
+	}
+	h.problems = now
+	return true
+}
+
+// lateBy is how much longer than asked for an interval is before that is a problem.
+const lateBy = 1.2
+
+// hostProblems are what keeps checks from being made as they are to be. Their texts change only
+// when the problem does.
+func hostProblems(s prober.Stats) []resolve.Problem {
+	var list []resolve.Problem
+	warn := func(reason, format string, args ...any) {
+		list = append(list, resolve.Problem{Reason: reason, Message: fmt.Sprintf(format, args...), Warning: true})
+	}
+	if s.NotMade > 0 {
+		warn("CheckNotMade", "endpoints cannot be checked for a reason of this host, and keep the state they had: %s", s.NotMadeWhy)
+	}
+	if s.Unasked > 0 {
+		warn("CheckNotMade", "more endpoints than can be checked: the others are used as their documents say; `svcctl health` lists them as not asked")
+	}
+	if s.Stretch >= lateBy {
+		warn("ChecksLate", "there are more checks than this host makes: every interval is about %.0f %% longer; make intervals longer, or checks simpler", 100*(s.Stretch-1))
+	}
+	return list
+}
+
+// Adopt implements reconcile.Part. The kernel remembers who was up: no file has to.
+func (h *Health) Adopt(have nft.Ruleset) {
+	h.kernel = sync.OnceValue(func() map[frontend][]netip.AddrPort {
+		endpoints := map[frontend][]netip.AddrPort{}
+		for _, p := range nft.Recover(have, &nft.Box{}) {
+			for i := range p.Frontends {
+				fe := &p.Frontends[i]
+				at := frontend{p.Family, p.Protocol, netip.AddrPortFrom(fe.Addr, fe.Port)}
+				endpoints[at] = append(endpoints[at], p.Serving...)
+			}
+		}
+		return endpoints
+	})
+}
+
+// Verdict implements reconcile.Checks.
+func (h *Health) Verdict(t health.Target) (health.Verdict, bool) { return h.prober.Verdict(t) }
+
+// protocols are as in YAML.
+var protocols = map[string]nft.Protocol{object.ProtocolTCP: nft.TCP, object.ProtocolUDP: nft.UDP, object.ProtocolSCTP: nft.SCTP}
+
+// Before implements reconcile.Checks: at first it is the kernel that knows, then the plan.
+func (h *Health) Before(port resolve.Port, at []netip.AddrPort) (had []netip.AddrPort, missing health.State) {
+	if !h.planned {
+		for _, a := range at {
+			had = append(had, h.kernel()[frontend{port.Family, protocols[port.Protocol], a}]...)
+		}
+		return had, health.Down
+	}
+	id := resolve.PortID(port.Service, port.Name)
+	for i := range h.served[port.Service] {
+		if p := &h.served[port.Service][i]; p.ID == id && p.Family == port.Family {
+			return slices.Concat(p.Pools[nft.PoolCluster], p.Pools[nft.PoolLocal]), health.New
+		}
+	}
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	for i := range h.services[port.Service].checked { // a headless Service is served by names only
+		if c := &h.services[port.Service].checked[i]; c.Port == port {
+			had = append(had, c.Endpoint)
+		}
+	}
+	return had, health.New
+}
+
+// Planned implements reconcile.Part.
+func (h *Health) Planned(_ *reconcile.Host, services []reconcile.Service) {
+	for i := range services {
+		svc := &services[i]
+		if h.served[svc.Key] = svc.Ports; len(svc.Ports) == 0 {
+			delete(h.served, svc.Key)
+		}
+		h.mu.RLock()
+		before, had := h.services[svc.Key]
+		h.mu.RUnlock()
+		if !had && len(svc.Checked) == 0 && len(svc.Demoted) == 0 {
+			continue
+		}
+		now := checkedService{svc.Checked, svc.Demoted, svc.FailingOpen, svc.Waiting}
+		h.mu.Lock()
+		h.opened += now.opened - before.opened
+		if h.services[svc.Key] = now; len(now.checked) == 0 && len(now.demoted) == 0 {
+			delete(h.services, svc.Key)
+		}
+		h.mu.Unlock()
+		h.prober.Set(svc.Key, requests(svc.Checked))
+		h.mu.Lock()
+		h.reconsider(svc.Key) // it may have flipped while it was planned
+		h.mu.Unlock()
+		h.report(svc.Key, before.checked, now.checked)
+	}
+	if !h.planned {
+		h.planned, h.kernel = true, nil
+	}
+}
+
+// requests are what the prober is asked for: each Target once.
+func requests(checked []resolve.Checked) []prober.Request {
+	list := make([]prober.Request, 0, len(checked))
+	seen := make(map[health.Target]bool, len(checked))
+	for i := range checked {
+		if c := &checked[i]; !seen[c.Target] {
+			seen[c.Target] = true
+			list = append(list, prober.Request{Target: c.Target, Start: c.Start})
+		}
+	}
+	return list
+}
+
+// report tells of endpoints that went down or came back: a line of the log and an Event each.
+func (h *Health) report(key string, before, now []resolve.Checked) {
+	type place struct {
+		port     resolve.Port
+		endpoint netip.AddrPort
+	}
+	was := make(map[place]health.State, len(before))
+	for i := range before {
+		was[place{before[i].Port, before[i].Endpoint}] = before[i].State
+	}
+	namespace, name, _ := strings.Cut(key, "/")
+	ref := object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}
+	told := map[health.Target]bool{} // one check may be of several ports
+	for i := range now {
+		c := &now[i]
+		old, known := was[place{c.Port, c.Endpoint}]
+		if !known || old == c.State || c.State == health.New || told[c.Target] {
+			continue
+		}
+		told[c.Target] = true
+		attrs := []any{"svc", key, "port", cmp.Or(c.Port.Name, "-"), "endpoint", c.Endpoint.String(), "check", c.Text}
+		verdict, _ := h.prober.Verdict(c.Target)
+		if c.State == health.Up {
+			h.log.Info("endpoint up", append(attrs, "passes", verdict.Passes)...)
+			h.tell.Tell(ref, reasonHealthy, fmt.Sprintf("%s is up: it answers %s", c.Endpoint, c.Text), true)
+			continue
+		}
+		h.log.Warn("endpoint down", append(attrs, "why", verdict.Last.Why, "failures", verdict.Failures)...)
+		h.tell.Tell(ref, reasonUnhealthy, fmt.Sprintf("%s is down: %s (%s)", c.Endpoint, cmp.Or(verdict.Last.Why, "it does not answer"), c.Text), false)
+	}
+}
+
+// Problems implements reconcile.Part.
+func (h *Health) Problems() []resolve.Problem {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return h.problems
+}
+
+// Retry implements reconcile.Part.
+func (h *Health) Retry() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	keys := slices.Sorted(maps.Keys(h.again))
+	clear(h.again)
+	return keys
+}
+
+// FailingOpen is how many ports use endpoints that are not up, as too few are.
+func (h *Health) FailingOpen() int {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return h.opened
+}
+
+// State is the health of the endpoints of a Service, or of all those of a namespace if name is
+// empty, or of all if that is empty too. It may be called from any goroutine.
+func (h *Health) State(namespace, name string) []wire.EndpointHealth {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	list := []wire.EndpointHealth{}
+	add := func(key string, s checkedService) {
+		for i := range s.checked {
+			list = append(list, h.endpoint(key, &s.checked[i]))
+		}
+		for _, d := range s.demoted {
+			if d.Out {
+				list = append(list, wire.EndpointHealth{Service: key, Port: d.Port, Protocol: d.Protocol, Endpoint: d.Addr.String(), State: wire.HealthOut})
+			}
+		}
+	}
+	if name != "" {
+		key := namespace + "/" + name
+		add(key, h.services[key])
+	} else {
+		for key, s := range h.services {
+			if in, _, _ := strings.Cut(key, "/"); namespace == "" || in == namespace {
+				add(key, s)
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b wire.EndpointHealth) int {
+		return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol), compareAddrs(a.Endpoint, b.Endpoint))
+	})
+	return list
+}
+
+func compareAddrs(a, b string) int {
+	x, _ := netip.ParseAddrPort(a)
+	y, _ := netip.ParseAddrPort(b)
+	return x.Compare(y)
+}
+
+// endpoint is what is known of one endpoint.
+func (h *Health) endpoint(key string, c *resolve.Checked) wire.EndpointHealth {
+	e := wire.EndpointHealth{Service: key, Port: c.Port.Name, Protocol: c.Port.Protocol, Endpoint: c.Endpoint.String(), Check: c.Text}
+	v, known := h.prober.Verdict(c.Target)
+	if !known {
+		e.State = wire.HealthNotAsked
+		return e
+	}
+	e.State, e.Why = v.State.String(), v.Last.Why
+	e.Failures, e.Passes, e.Took = v.Failures, v.Passes, wire.Duration(v.Last.Took)
+	e.Held = wire.Duration(v.Held)
+	if !v.Since.IsZero() {
+		since := v.Since.UTC().Truncate(time.Second)
+		e.Since = &since
+	}
+	return e
+}

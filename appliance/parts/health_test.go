@@ -1,0 +1,181 @@
+package parts
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"svcctl.io/svcctl/appliance/health"
+	"svcctl.io/svcctl/appliance/prober"
+	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store/object"
+)
+
+// fakeProber knows what it is told.
+type fakeProber struct {
+	set      map[string][]prober.Request
+	verdicts map[health.Target]health.Verdict
+	flips    []string
+	stats    prober.Stats
+}
+
+func (p *fakeProber) Run(ctx context.Context, _ func()) error { <-ctx.Done(); return nil }
+func (p *fakeProber) Stats() prober.Stats                     { return p.stats }
+
+func (p *fakeProber) Set(service string, requests []prober.Request) {
+	p.set[service] = requests
+	for _, r := range requests {
+		if _, known := p.verdicts[r.Target]; !known {
+			p.verdicts[r.Target] = health.Verdict{State: r.Start}
+		}
+	}
+}
+
+func (p *fakeProber) Verdict(t health.Target) (health.Verdict, bool) {
+	v, known := p.verdicts[t]
+	return v, known
+}
+
+func (p *fakeProber) Flipped() []string {
+	flips := p.flips
+	p.flips = nil
+	return flips
+}
+
+// told are Events as text.
+type told []string
+
+func (l *told) Tell(about object.Ref, reason, message string, normal bool) {
+	*l = append(*l, fmt.Sprintf("%s %s %s %t", about, reason, message, normal))
+}
+
+// checkedAs is what a Service with one endpoint, of two ports that are judged by one check, comes to.
+func checkedAs(state health.State) (reconcile.Service, health.Target) {
+	at := netip.MustParseAddrPort("10.1.2.12:8080")
+	target := health.Target{Addr: at, Check: health.Check{Kind: health.HTTP, Path: "/"}}
+	one := resolve.Checked{
+		Port: resolve.Port{Service: "shop/web", Name: "http", Protocol: "TCP", Family: nft.IPv4}, Endpoint: at, Target: target,
+		Start: health.Up, State: state, Text: "http/",
+	}
+	other := one
+	other.Port.Name, other.Endpoint = "https", netip.MustParseAddrPort("10.1.2.12:8443")
+	return reconcile.Service{Key: "shop/web", Checked: []resolve.Checked{one, other}}, target
+}
+
+// TestHealthTellsFlips: a flip has its Service planned again once, a line and an Event.
+func TestHealthTellsFlips(t *testing.T) {
+	asks := &fakeProber{set: map[string][]prober.Request{}, verdicts: map[health.Target]health.Verdict{}}
+	var events told
+	var log bytes.Buffer
+	part := NewHealth(asks, &events, slog.New(slog.NewTextHandler(&log, nil)))
+	svc, target := checkedAs(health.Up)
+	part.Planned(nil, []reconcile.Service{svc})
+	if got := asks.set["shop/web"]; len(got) != 1 || got[0].Target != target || got[0].Start != health.Up {
+		t.Fatalf("asked for %v", got)
+	}
+
+	flip := func(v health.Verdict) []string {
+		asks.verdicts[target], asks.flips = v, []string{"shop/web"}
+		part.flipped()
+		return part.Retry()
+	}
+	if got := flip(health.Verdict{State: health.Up, Passes: 1}); got != nil {
+		t.Errorf("nothing changed, and %v is planned again", got)
+	}
+	down := health.Verdict{State: health.Down, Failures: 3, Last: health.Result{Outcome: health.Refused, Why: "connection refused"}}
+	if got := flip(down); !slices.Equal(got, []string{"shop/web"}) {
+		t.Errorf("planned again: %v", got)
+	}
+	if got := part.Retry(); len(got) > 0 {
+		t.Errorf("planned again twice: %v", got)
+	}
+	svc, _ = checkedAs(health.Down)
+	part.Planned(nil, []reconcile.Service{svc})
+	flip(health.Verdict{State: health.Up, Passes: 2})
+	svc, _ = checkedAs(health.Up)
+	part.Planned(nil, []reconcile.Service{svc})
+	if want := (told{
+		"Service shop/web Unhealthy 10.1.2.12:8080 is down: connection refused (http/) false",
+		"Service shop/web Healthy 10.1.2.12:8080 is up: it answers http/ true",
+	}); !slices.Equal(events, want) {
+		t.Errorf("events %q, want %q", events, want)
+	}
+	for _, want := range []string{
+		`level=WARN msg="endpoint down" svc=shop/web port=http endpoint=10.1.2.12:8080 check=http/ why="connection refused" failures=3`,
+		`level=INFO msg="endpoint up" svc=shop/web port=http endpoint=10.1.2.12:8080 check=http/ passes=2`,
+	} {
+		if strings.Count(log.String(), want) != 1 {
+			t.Errorf("no line %q in\n%s", want, &log)
+		}
+	}
+
+	// A flip while the Service was planned is not lost.
+	svc, _ = checkedAs(health.Down)
+	part.Planned(nil, []reconcile.Service{svc})
+	if got := part.Retry(); !slices.Equal(got, []string{"shop/web"}) {
+		t.Errorf("planned as down, and up: planned again %v", got)
+	}
+
+	part.Planned(nil, []reconcile.Service{{Key: "shop/web"}})
+	if len(asks.set["shop/web"]) != 0 || len(part.State("", "")) != 0 {
+		t.Errorf("after it was removed: asked for %v, shown %v", asks.set, part.State("", ""))
+	}
+}
+
+// TestHealthBefore: who was used before is what the kernel has at first, then what was planned.
+func TestHealthBefore(t *testing.T) {
+	asks := &fakeProber{set: map[string][]prober.Request{}, verdicts: map[health.Target]health.Verdict{}}
+	part := NewHealth(asks, &told{}, slog.New(slog.DiscardHandler))
+	a, b := netip.MustParseAddrPort("10.1.2.11:8080"), netip.MustParseAddrPort("10.1.2.12:8080")
+	frontends := []netip.AddrPort{netip.MustParseAddrPort("10.96.0.10:80"), netip.AddrPortFrom(netip.Addr{}, 30080)}
+	port := func(endpoints ...netip.AddrPort) nft.ServicePort {
+		p := nft.ServicePort{ID: "shop/web/http", Family: nft.IPv4, Protocol: nft.TCP, Serving: endpoints, Frontends: []nft.Frontend{{Addr: frontends[0].Addr(), Port: 80}}}
+		p.Pools[nft.PoolCluster] = endpoints
+		return p
+	}
+	compiler := nft.NewCompiler()
+	compiler.Update(&nft.Box{}, map[string][]nft.ServicePort{"shop/web": {port(a)}})
+	part.Adopt(compiler.Ruleset())
+	name := resolve.Port{Service: "shop/web", Name: "http", Protocol: "TCP", Family: nft.IPv4}
+	if had, missing := part.Before(name, frontends); !slices.Equal(had, []netip.AddrPort{a}) || missing != health.Down {
+		t.Errorf("at the start %v, %s", had, missing)
+	}
+	if had, _ := part.Before(name, frontends[1:]); len(had) > 0 {
+		t.Errorf("at a node port that the kernel does not have: %v", had)
+	}
+	part.Planned(nil, []reconcile.Service{{Key: "shop/web", Ports: []nft.ServicePort{port(a, b)}}})
+	had, missing := part.Before(name, frontends)
+	set := map[netip.AddrPort]bool{}
+	for _, at := range had {
+		set[at] = true
+	}
+	if !maps.Equal(set, map[netip.AddrPort]bool{a: true, b: true}) || missing != health.New {
+		t.Errorf("after a plan %v, %s", had, missing)
+	}
+}
+
+// TestHealthHostProblems: what keeps checks from being made is a problem of the host, in words that
+// do not change with every number.
+func TestHealthHostProblems(t *testing.T) {
+	asks := &fakeProber{set: map[string][]prober.Request{}, stats: prober.Stats{Stretch: 1}}
+	part := NewHealth(asks, &told{}, slog.New(slog.DiscardHandler))
+	if part.look() || len(part.Problems()) != 0 {
+		t.Errorf("%v", part.Problems())
+	}
+	asks.stats = prober.Stats{Stretch: 1.5, NotMade: 3, NotMadeWhy: "too many open files", Unasked: 1}
+	if !part.look() || len(part.Problems()) != 3 {
+		t.Errorf("%v", part.Problems())
+	}
+	asks.stats.NotMade = 4
+	if part.look() {
+		t.Errorf("another problem: %v", part.Problems())
+	}
+}

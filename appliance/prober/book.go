@@ -1,0 +1,239 @@
+package prober
+
+import (
+	"encoding/binary"
+	"hash/fnv"
+	"math"
+	"net/netip"
+	"slices"
+	"time"
+
+	"svcctl.io/svcctl/appliance/health"
+)
+
+// target is one Target, asked for all Services that want the same.
+type target struct {
+	addr     netip.AddrPort
+	check    *check
+	machine  health.Machine
+	services []string
+	hash     uint32
+
+	// asked is false beyond the most Targets, answered before the first answer, void when the
+	// last probe was not made, gone when nobody wants it any more.
+	asked, answered, void, gone bool
+
+	timing timing
+	mark   uint64 // of the last Set that named it
+}
+
+// check is a health.Check, shared by the targets that are asked by it.
+type check struct {
+	health.Check
+	recipe  recipe
+	targets int
+}
+
+// key is a Target with its Check by identity.
+type key struct {
+	addr  netip.AddrPort
+	check *check
+}
+
+// book knows who is asked, for which Services.
+type book struct {
+	most     int
+	checks   map[health.Check]*check
+	targets  map[key]*target
+	services map[string][]*target
+	// excess are the targets beyond the most, which are not asked.
+	excess map[*target]struct{}
+	states [health.Down + 1]int
+	// notMade counts targets whose last probe was not made; notMadeWhy is the latest reason.
+	notMade    int
+	notMadeWhy string
+	expiry     map[*target]time.Time // ends of certificates
+	mark       uint64
+}
+
+func newBook(most int) book {
+	return book{
+		most: most, checks: map[health.Check]*check{}, targets: map[key]*target{},
+		services: map[string][]*target{}, excess: map[*target]struct{}{}, expiry: map[*target]time.Time{},
+	}
+}
+
+// bookkeeper is told what Set comes to.
+type bookkeeper struct{ asked, dropped, flipped func(*target) }
+
+func (b *book) find(of health.Target) *target {
+	c := b.checks[of.Check]
+	if c == nil {
+		return nil
+	}
+	return b.targets[key{of.Addr, c}]
+}
+
+// set replaces the targets of a Service.
+func (b *book) set(service string, requests []Request, now time.Duration, tell bookkeeper) {
+	b.mark += 2
+	before := b.services[service]
+	for _, t := range before {
+		t.mark = b.mark - 1
+	}
+	after := make([]*target, 0, len(requests))
+	for _, r := range requests {
+		t := b.find(r.Target)
+		if t == nil {
+			t = b.enter(r, now, tell)
+		} else {
+			b.correct(t, r, now, tell)
+		}
+		if t.mark == b.mark {
+			continue // named twice
+		}
+		if t.mark != b.mark-1 {
+			t.services = append(t.services, service)
+		}
+		t.mark = b.mark
+		after = append(after, t)
+	}
+	for _, t := range before {
+		if t.mark == b.mark-1 {
+			b.leave(t, service, tell)
+		}
+	}
+	if len(after) == 0 {
+		delete(b.services, service)
+	} else {
+		b.services[service] = after
+	}
+}
+
+// enter makes a target, and has it asked if there is room.
+func (b *book) enter(r Request, now time.Duration, tell bookkeeper) *target {
+	c := b.checks[r.Check]
+	if c == nil {
+		c = &check{Check: r.Check, recipe: newRecipe(r.Check)}
+		b.checks[r.Check] = c
+	}
+	c.targets++
+	t := &target{addr: r.Addr, check: c, machine: health.NewMachine(r.Check, r.Start, now), hash: hashOf(r.Target)}
+	t.timing.index = -1
+	b.targets[key{t.addr, c}] = t
+	b.admit(t, tell)
+	return t
+}
+
+func (b *book) admit(t *target, tell bookkeeper) {
+	if b.asked() >= b.most {
+		b.excess[t] = struct{}{}
+		return
+	}
+	delete(b.excess, t)
+	t.asked = true
+	b.states[t.machine.State()]++
+	tell.asked(t)
+}
+
+// asked counts the targets that are asked.
+func (b *book) asked() int {
+	n := 0
+	for _, of := range b.states {
+		n += of
+	}
+	return n
+}
+
+// correct lets a later Request say what is known of a target that was not asked yet: who says up
+// has it in use, and knows best.
+func (b *book) correct(t *target, r Request, now time.Duration, tell bookkeeper) {
+	known := func(s health.State) int { return slices.Index([]health.State{health.New, health.Down, health.Up}, s) }
+	before := t.machine.State()
+	if t.answered || known(r.Start) <= known(before) {
+		return
+	}
+	t.machine = health.NewMachine(r.Check, r.Start, now)
+	if t.asked {
+		b.moved(t, before)
+		tell.flipped(t)
+	}
+}
+
+// leave takes a Service from a target, which goes with the last one.
+func (b *book) leave(t *target, service string, tell bookkeeper) {
+	i := slices.Index(t.services, service)
+	t.services = slices.Delete(t.services, i, i+1)
+	if len(t.services) > 0 {
+		return
+	}
+	delete(b.targets, key{t.addr, t.check})
+	if t.check.targets--; t.check.targets == 0 {
+		delete(b.checks, t.check.Check)
+	}
+	t.gone = true
+	delete(b.expiry, t)
+	if !t.asked {
+		delete(b.excess, t)
+		return
+	}
+	b.void(t, health.Result{})
+	b.states[t.machine.State()]--
+	tell.dropped(t)
+	for next := range b.excess {
+		b.admit(next, tell)
+		tell.flipped(next)
+		break
+	}
+}
+
+// moved counts a target that left a state.
+func (b *book) moved(t *target, from health.State) {
+	b.states[from]--
+	b.states[t.machine.State()]++
+}
+
+// void counts targets whose last probe was not made.
+func (b *book) void(t *target, r health.Result) {
+	is := r.Outcome == health.Void
+	switch {
+	case is && !t.void:
+		b.notMade++
+	case !is && t.void:
+		b.notMade--
+	}
+	if t.void = is; is {
+		b.notMadeWhy = r.Why
+	}
+}
+
+// expires notes when the certificate of a target ends.
+func (b *book) expires(t *target, at time.Time) {
+	if !t.gone {
+		b.expiry[t] = at
+	}
+}
+
+// hashOf spreads targets over time and source ports. It is the same after a restart, so that a
+// target keeps its entry in conntrack.
+func hashOf(t health.Target) uint32 {
+	h := fnv.New32a()
+	addr := t.Addr.Addr().As16()
+	_, _ = h.Write(addr[:])
+	_, _ = h.Write(binary.BigEndian.AppendUint16(nil, t.Addr.Port()))
+	_, _ = h.Write([]byte{byte(t.Check.Kind)})
+	_, _ = h.Write([]byte(t.Check.Host + t.Check.Path + t.Check.Name))
+	return mix(h.Sum32())
+}
+
+// mix spreads what differs in few bits (the finalizer of MurmurHash3).
+func mix(h uint32) uint32 {
+	h ^= h >> 16
+	h *= 0x85ebca6b
+	h ^= h >> 13
+	h *= 0xc2b2ae35
+	return h ^ h>>16
+}
+
+// share is where a hash lies between 0 and 1.
+func share(hash uint32) float64 { return float64(hash) / math.MaxUint32 }

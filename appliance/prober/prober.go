@@ -1,0 +1,254 @@
+package prober
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"svcctl.io/svcctl/appliance/health"
+)
+
+// Options are what a Prober is told. The zero value of each is its default.
+type Options struct {
+	// Log gets what goes wrong on this host; none by default.
+	Log *slog.Logger
+	// SourcePorts are what probes in the steady state leave from.
+	SourcePorts Ports
+}
+
+// Ports are source ports, from First to Last. The zero value leaves the choice to the kernel.
+type Ports struct{ First, Last uint16 }
+
+// DefaultPorts lie above the kernel's own range (net.ipv4.ip_local_port_range).
+var DefaultPorts = Ports{61000, 61255}
+
+// Request asks for the verdict on a Target.
+type Request struct {
+	health.Target
+	// Start is what is known of the Target; it counts until the Target has been asked.
+	Start health.State
+}
+
+// limits bound the work of a Prober.
+type limits struct {
+	targets  int // that are asked
+	underWay int // probes
+	rate     int // units of work a second
+}
+
+var defaultLimits = limits{targets: 50_000, underWay: 4096, rate: 5000}
+
+// Prober asks Targets. Its methods may be called from any goroutine, before, during and after
+// Run, and wait for nothing.
+type Prober struct {
+	log   *slog.Logger
+	limit limits
+	epoch time.Time // times are counted from here
+	// open makes what asks, at the start of Run.
+	open func(done func([]answer)) (asker, error)
+	kick chan struct{} // wakes the loop early
+
+	mu       sync.Mutex
+	book     book
+	schedule schedule
+	counts   counts
+	// flips are the Services that a flip is told of, told that there are some.
+	flips map[string]struct{}
+	told  func()
+}
+
+// asker makes probes. The answer to each comes by the function it was opened with, once.
+type asker interface {
+	// begin starts probes and does not wait for them.
+	begin([]probe)
+	// expire ends those whose time is over.
+	expire([]uint64)
+	// close ends all, and waits until nothing of them is left.
+	close()
+}
+
+// New returns a Prober that asks nobody yet.
+func New(o Options) *Prober {
+	log := o.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return newProber(log, defaultLimits, func(done func([]answer)) (asker, error) {
+		return newNetwork(o.SourcePorts, done)
+	})
+}
+
+func newProber(log *slog.Logger, l limits, open func(func([]answer)) (asker, error)) *Prober {
+	return &Prober{
+		log: log, limit: l, epoch: time.Now(), open: open,
+		kick:     make(chan struct{}, 1),
+		book:     newBook(l.targets),
+		schedule: newSchedule(l),
+		flips:    map[string]struct{}{},
+		told:     func() {},
+	}
+}
+
+// now is the time since the epoch, by the monotonic clock.
+func (p *Prober) now() time.Duration { return time.Since(p.epoch) }
+
+// Set replaces the Targets of a Service; none takes it out. A Target that is asked already, for
+// this Service or another, keeps its state.
+func (p *Prober) Set(service string, requests []Request) {
+	p.mu.Lock()
+	now := p.now()
+	p.book.set(service, requests, now, bookkeeper{
+		asked:   func(t *target) { p.schedule.add(t, now) },
+		dropped: p.schedule.remove,
+		flipped: p.flip,
+	})
+	early := p.schedule.early()
+	flipped := len(p.flips) > 0
+	told := p.told
+	p.mu.Unlock()
+	p.wake(early)
+	if flipped {
+		told()
+	}
+}
+
+// Verdict is what is known of a Target. It reports false for one that is not asked: nobody has
+// Set it, or there are too many.
+func (p *Prober) Verdict(of health.Target) (health.Verdict, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.book.find(of)
+	if t == nil || !t.asked {
+		return health.Verdict{}, false
+	}
+	return t.machine.Verdict(p.epoch), true
+}
+
+// Flipped lists the Services with a Target whose state changed since the last call, or was only
+// assumed until it passed; sorted.
+func (p *Prober) Flipped() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := slices.Sorted(maps.Keys(p.flips))
+	clear(p.flips)
+	return all
+}
+
+// Run asks until the context ends. It calls flipped whenever Flipped has something new; flipped
+// must not wait. Run is called once.
+func (p *Prober) Run(ctx context.Context, flipped func()) error {
+	asks, err := p.open(p.record)
+	if err != nil {
+		return err
+	}
+	defer asks.close()
+	p.mu.Lock()
+	p.told = flipped
+	missed := len(p.flips) > 0
+	p.mu.Unlock()
+	if missed {
+		flipped()
+	}
+
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var batch []probe
+	var over []uint64
+	for {
+		p.mu.Lock()
+		over = p.schedule.expired(p.now(), over[:0])
+		batch = p.schedule.take(p.now(), batch[:0])
+		p.mu.Unlock()
+		asks.expire(over)
+		asks.begin(batch)
+		clear(batch) // it holds Targets, which may leave
+
+		p.mu.Lock()
+		sleep, planned := p.schedule.plan(p.now())
+		p.mu.Unlock()
+		timer.Stop()
+		var due <-chan time.Time // never, when nothing is planned
+		if planned {
+			timer.Reset(sleep)
+			due = timer.C
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-p.kick:
+		case <-due:
+		}
+	}
+}
+
+// wake has the loop look again, if it would sleep too long.
+func (p *Prober) wake(early bool) {
+	if !early {
+		return
+	}
+	select {
+	case p.kick <- struct{}{}:
+	default:
+	}
+}
+
+// record takes the answers to probes.
+func (p *Prober) record(answers []answer) {
+	p.mu.Lock()
+	now := p.now()
+	flipped := false
+	for _, a := range answers {
+		flipped = p.take(a, now) || flipped
+	}
+	early := p.schedule.early()
+	told := p.told
+	p.mu.Unlock()
+	p.wake(early)
+	if flipped {
+		told()
+	}
+}
+
+// take records one answer. It reports whether the state of the Target changed.
+func (p *Prober) take(a answer, now time.Duration) (flipped bool) {
+	t := a.target
+	if !p.schedule.done(t, a.serial, now) {
+		return false
+	}
+	if p.schedule.doubtful(t, a.result) {
+		a.result = health.Result{Outcome: health.Void, Why: "this host stood still meanwhile", Took: a.result.Took}
+	}
+	p.counts.add(t, a.result)
+	if a.expires != nil {
+		p.book.expires(t, *a.expires)
+	}
+	if a.result.Outcome == health.Void && !t.void {
+		p.log.Debug("check not made", "target", t.addr, "why", a.result.Why)
+	}
+	p.book.void(t, a.result)
+	if a.result.Outcome != health.Void {
+		t.answered = true
+	}
+	before, assumed := t.machine.State(), t.machine.Assumed()
+	next, changed := t.machine.Observe(now, a.result)
+	p.schedule.again(t, next, now)
+	if changed {
+		p.book.moved(t, before)
+		p.counts.transitions[t.machine.State()]++
+	}
+	known := assumed && !t.machine.Assumed()
+	if changed || known {
+		p.flip(t)
+	}
+	return changed || known
+}
+
+// flip notes that a Target has another state.
+func (p *Prober) flip(t *target) {
+	for _, service := range t.services {
+		p.flips[service] = struct{}{}
+	}
+}

@@ -1,0 +1,444 @@
+package prober
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"svcctl.io/svcctl/appliance/health"
+)
+
+// fake answers probes without a network.
+type fake struct {
+	done func([]answer)
+	// result says what comes of a probe, and after how long.
+	result func(probe) (health.Result, time.Duration)
+
+	mu    sync.Mutex
+	begun map[netip.AddrPort][]asked
+	most  int // under way at once
+	now   int
+	wg    sync.WaitGroup
+}
+
+type asked struct {
+	at        time.Time
+	ephemeral bool
+}
+
+func (f *fake) begin(probes []probe) {
+	for _, p := range probes {
+		f.mu.Lock()
+		f.begun[p.target.addr] = append(f.begun[p.target.addr], asked{time.Now(), p.ephemeral})
+		f.now++
+		f.most = max(f.most, f.now)
+		f.mu.Unlock()
+		f.wg.Go(func() {
+			r, took := f.result(p)
+			time.Sleep(took)
+			f.mu.Lock()
+			f.now--
+			f.mu.Unlock()
+			r.Took = took
+			f.done([]answer{{target: p.target, serial: p.serial, result: r}})
+		})
+	}
+}
+
+func (f *fake) expire([]uint64) {}
+func (f *fake) close()          { f.wg.Wait() }
+
+// gaps are the times between the probes of a target.
+func (f *fake) gaps(at netip.AddrPort) (all []time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i := 1; i < len(f.begun[at]); i++ {
+		all = append(all, f.begun[at][i].at.Sub(f.begun[at][i-1].at))
+	}
+	return all
+}
+
+func (f *fake) count() (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, of := range f.begun {
+		n += len(of)
+	}
+	return n
+}
+
+func passing(probe) (health.Result, time.Duration) { return health.Result{}, time.Millisecond }
+
+func refusing(probe) (health.Result, time.Duration) {
+	return failed(health.Refused, "connection refused"), time.Millisecond
+}
+
+func silent(p probe) (health.Result, time.Duration) {
+	return silence(p.target.check, ""), p.target.check.Timeout
+}
+
+// bubble runs a Prober with a fake in a bubble whose clock is its own.
+func bubble(t *testing.T, l limits, result func(probe) (health.Result, time.Duration), test func(t *testing.T, p *Prober, f *fake)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{result: result, begun: map[netip.AddrPort][]asked{}}
+		p := newProber(slog.New(slog.DiscardHandler), l, func(done func([]answer)) (asker, error) {
+			f.done = done
+			return f, nil
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			_ = p.Run(ctx, func() {})
+			close(ended)
+		}()
+		test(t, p, f)
+		cancel()
+		<-ended
+	})
+}
+
+func addrOf(i int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 8080)
+}
+
+var usual = health.Check{Kind: health.TCP, Interval: 5 * time.Second, Timeout: 2 * time.Second, Rise: 2, Fall: 3}
+
+func requests(n int, c health.Check, start health.State) (all []Request) {
+	for i := range n {
+		all = append(all, Request{health.Target{Addr: addrOf(i), Check: c}, start})
+	}
+	return all
+}
+
+// Targets are asked once an interval, give or take 5 % and a tick; not all at the same time.
+func TestInterval(t *testing.T) {
+	bubble(t, defaultLimits, passing, func(t *testing.T, p *Prober, f *fake) {
+		const n = 1000
+		p.Set("default/web", requests(n, usual, health.Up))
+		time.Sleep(time.Minute)
+		perTick := map[time.Duration]int{}
+		for i := range n {
+			gaps := f.gaps(addrOf(i))
+			if len(gaps) < 10 || slices.Min(gaps) < 4750*time.Millisecond-tick || slices.Max(gaps) > 5250*time.Millisecond+tick {
+				t.Fatalf("%s: asked after %v", addrOf(i), gaps)
+			}
+			perTick[f.begun[addrOf(i)][0].at.Sub(p.epoch)/(250*time.Millisecond)]++
+		}
+		for when, count := range perTick {
+			if count > 3*n/20 {
+				t.Errorf("%d of %d are first asked in the same quarter of a second, %d", count, n, when)
+			}
+		}
+		if s := p.Stats(); s.Targets[health.Up] != n || s.Stretch != 1 || s.Late != 0 || s.Transitions[health.Down] != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// While nothing is due, the loop sleeps: what wakes it is the next probe. With nobody to ask,
+// nothing wakes it.
+func TestSleeps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSchedule(defaultLimits)
+		if _, planned := s.plan(0); planned {
+			t.Error("with no target the loop would wake")
+		}
+		c := usual
+		c.Interval = time.Hour
+		x := &target{check: &check{Check: c}, machine: health.NewMachine(c, health.Up, 0), hash: 1 << 31}
+		s.add(x, 0)
+		if sleep, planned := s.plan(0); !planned || sleep < 30*time.Minute || sleep > 30*time.Minute+tick {
+			t.Errorf("half an interval before the first probe, the loop sleeps %v", sleep)
+		}
+	})
+}
+
+// A new target is asked at once, and up with its first pass.
+func TestNewIsAskedAtOnce(t *testing.T) {
+	bubble(t, defaultLimits, passing, func(t *testing.T, p *Prober, f *fake) {
+		p.Set("default/web", requests(1, usual, health.New))
+		time.Sleep(2 * tick)
+		target := requests(1, usual, health.New)[0].Target
+		if v, known := p.Verdict(target); !known || v.State != health.Up {
+			t.Errorf("%+v, %v; want up", v, known)
+		}
+		if got := p.Flipped(); !slices.Equal(got, []string{"default/web"}) {
+			t.Errorf("flipped: %v", got)
+		}
+		if got := p.Flipped(); len(got) > 0 {
+			t.Errorf("flipped again: %v", got)
+		}
+	})
+}
+
+// Whoever refuses is down within an interval and two short waits, whoever is silent within an
+// interval and three timeouts; each probe under doubt leaves from an ephemeral port, and of those
+// there are two at most.
+func TestDown(t *testing.T) {
+	for name, c := range map[string]struct {
+		result func(probe) (health.Result, time.Duration)
+		fall   int
+		within time.Duration
+		why    string
+	}{
+		"refused":        {refusing, 3, 5250*time.Millisecond + 2*(100*time.Millisecond+2*tick), "connection refused"},
+		"silent":         {silent, 3, 5250*time.Millisecond + 3*(2*time.Second+tick), "no answer in 2s"},
+		"silent, slowly": {silent, 10, 5250*time.Millisecond + 10*(2*time.Second+tick), "no answer in 2s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, defaultLimits, c.result, func(t *testing.T, p *Prober, f *fake) {
+				check := usual
+				check.Fall = c.fall
+				all := requests(20, check, health.Up)
+				p.Set("default/web", all)
+				time.Sleep(c.within + tick)
+				for _, r := range all {
+					v, _ := p.Verdict(r.Target)
+					if v.State != health.Down || v.Failures < c.fall || v.Last.Why != c.why {
+						t.Errorf("%s: %+v", r.Addr, v)
+					}
+					ephemeral := 0
+					for i, a := range f.begun[r.Addr] {
+						if a.ephemeral {
+							ephemeral++
+						}
+						if i == 0 && a.ephemeral {
+							t.Errorf("%s: the first probe left from an ephemeral port", r.Addr)
+						}
+					}
+					if ephemeral != 2 {
+						t.Errorf("%s: %d probes left from ephemeral ports, want 2", r.Addr, ephemeral)
+					}
+				}
+			})
+		})
+	}
+}
+
+// What is asked alike is asked once, and every Service that wants it hears of it.
+func TestShared(t *testing.T) {
+	var refuses sync.Map
+	bubble(t, defaultLimits, func(p probe) (health.Result, time.Duration) {
+		if _, is := refuses.Load(p.target.addr); is {
+			return refusing(p)
+		}
+		return passing(p)
+	}, func(t *testing.T, p *Prober, f *fake) {
+		one := requests(1, usual, health.Up)
+		p.Set("default/a", append(one, one...))
+		p.Set("default/b", one)
+		time.Sleep(50 * time.Second)
+		if n := f.count(); n < 8 || n > 11 {
+			t.Errorf("asked %d times in ten intervals", n)
+		}
+		refuses.Store(one[0].Addr, true)
+		time.Sleep(10 * time.Second)
+		if got := p.Flipped(); !slices.Equal(got, []string{"default/a", "default/b"}) {
+			t.Errorf("flipped: %v", got)
+		}
+		p.Set("default/a", nil)
+		if v, known := p.Verdict(one[0].Target); !known || v.State != health.Down {
+			t.Errorf("with one Service left: %+v, %v", v, known)
+		}
+		p.Set("default/b", nil)
+		if _, known := p.Verdict(one[0].Target); known {
+			t.Error("nobody wants it, and there is a verdict")
+		}
+		before := f.count()
+		time.Sleep(time.Minute)
+		if f.count() > before+1 {
+			t.Error("nobody wants it, and it is asked")
+		}
+		if s := p.Stats(); s.Services+s.Unasked+s.UnderWay+s.NotMade > 0 || s.Targets[health.Down] != 0 {
+			t.Errorf("left: %+v", s)
+		}
+		if len(p.book.checks)+len(p.book.targets)+len(p.book.services)+len(p.schedule.due)+len(p.schedule.deadlines) > 0 || p.schedule.demand != 0 {
+			t.Errorf("left: %+v %+v", p.book, p.schedule)
+		}
+	})
+}
+
+// A Service that has the target in use counts for more than one that does not know it, until it
+// has been asked; no flip is missed.
+func TestStartOfTwo(t *testing.T) {
+	bubble(t, defaultLimits, silent, func(t *testing.T, p *Prober, f *fake) {
+		p.Set("default/a", requests(1, usual, health.New))
+		p.Set("default/b", requests(1, usual, health.Up))
+		v, _ := p.Verdict(requests(1, usual, health.New)[0].Target)
+		if v.State != health.Up || !slices.Equal(p.Flipped(), []string{"default/a"}) {
+			t.Errorf("%+v, want up, and the first Service told", v)
+		}
+		time.Sleep(time.Minute)
+		p.Set("default/c", requests(1, usual, health.Up))
+		if v, _ := p.Verdict(requests(1, usual, health.New)[0].Target); v.State != health.Down {
+			t.Errorf("asked already, and a Service changed it: %+v", v)
+		}
+	})
+}
+
+// Work beyond the rate stretches the intervals of all alike, and none is forgotten.
+func TestStretch(t *testing.T) {
+	l := limits{targets: 1000, underWay: 1000, rate: 100}
+	bubble(t, l, passing, func(t *testing.T, p *Prober, f *fake) {
+		const n = 1000 // 200 a second
+		p.Set("default/web", requests(n, usual, health.Up))
+		time.Sleep(5 * time.Minute)
+		stretch := p.Stats().Stretch
+		if stretch < 2 || stretch > 2.3 {
+			t.Fatalf("stretched %.2f times", stretch)
+		}
+		if total := f.count(); total > 300*100+100 {
+			t.Errorf("%d probes in 300 s", total)
+		}
+		for i := range n {
+			if got := len(f.begun[addrOf(i)]); got < 20 || got > 33 {
+				t.Errorf("%s was asked %d times, others about 28 times", addrOf(i), got)
+			}
+		}
+	})
+}
+
+// Silent targets do not use more than the probes there may be, and Stats say how late others are.
+func TestUnderWay(t *testing.T) {
+	l := limits{targets: 1000, underWay: 50, rate: 5000}
+	bubble(t, l, silent, func(t *testing.T, p *Prober, f *fake) {
+		p.Set("default/web", requests(500, usual, health.Up))
+		time.Sleep(time.Minute)
+		if f.most != 50 {
+			t.Errorf("%d under way at once, want 50", f.most)
+		}
+		if s := p.Stats(); s.Late == 0 {
+			t.Errorf("not late: %+v", s)
+		}
+		for i := range 500 {
+			if len(f.begun[addrOf(i)]) == 0 {
+				t.Errorf("%s was never asked", addrOf(i))
+			}
+		}
+	})
+}
+
+// Beyond the most targets, there is no verdict; a place that gets free is taken.
+func TestMostTargets(t *testing.T) {
+	bubble(t, limits{targets: 10, underWay: 10, rate: 100}, passing, func(t *testing.T, p *Prober, f *fake) {
+		p.Set("default/a", requests(10, usual, health.Up))
+		late := health.Target{Addr: addrOf(99), Check: usual}
+		p.Set("default/b", []Request{{Target: late}})
+		if _, known := p.Verdict(late); known || p.Stats().Unasked != 1 {
+			t.Errorf("there is a verdict on too many: %+v", p.Stats())
+		}
+		p.Set("default/a", requests(9, usual, health.Up))
+		time.Sleep(time.Second)
+		if v, known := p.Verdict(late); !known || v.State != health.Up || p.Stats().Unasked != 0 {
+			t.Errorf("%+v, %v; want up", v, known)
+		}
+		if got := p.Flipped(); !slices.Contains(got, "default/b") {
+			t.Errorf("flipped: %v", got)
+		}
+	})
+}
+
+// UDP probes of one address are a second apart, however many ports are asked.
+func TestUDPTurns(t *testing.T) {
+	bubble(t, defaultLimits, passing, func(t *testing.T, p *Prober, f *fake) {
+		c := usual
+		c.Kind = health.UDP
+		var all []Request
+		for port := range uint16(20) {
+			all = append(all, Request{Target: health.Target{Addr: netip.AddrPortFrom(addrOf(1).Addr(), 1000+port), Check: c}})
+		}
+		p.Set("default/dns", all)
+		time.Sleep(3 * time.Minute)
+		var times []time.Time
+		for _, r := range all {
+			if got := len(f.begun[r.Addr]); got < 6 {
+				t.Errorf("%s was asked %d times", r.Addr, got)
+			}
+			for _, a := range f.begun[r.Addr] {
+				times = append(times, a.at)
+			}
+		}
+		slices.SortFunc(times, time.Time.Compare)
+		for i := 1; i < len(times); i++ {
+			if gap := times[i].Sub(times[i-1]); gap < time.Second-tick {
+				t.Fatalf("%v between two probes of an address", gap)
+			}
+		}
+	})
+}
+
+// What was not made is counted, named, and changes nothing.
+func TestVoid(t *testing.T) {
+	bubble(t, defaultLimits, func(probe) (health.Result, time.Duration) {
+		return failed(health.Void, "not asked: too many open files"), 0
+	}, func(t *testing.T, p *Prober, f *fake) {
+		all := requests(10, usual, health.Up)
+		p.Set("default/web", all)
+		time.Sleep(time.Minute)
+		if s := p.Stats(); s.NotMade != 10 || s.NotMadeWhy != "not asked: too many open files" || s.Targets[health.Up] != 10 {
+			t.Errorf("%+v", s)
+		}
+		if n := f.count(); n > 10*80 {
+			t.Errorf("asked %d times in a minute", n)
+		}
+		p.Set("default/web", nil)
+		if s := p.Stats(); s.NotMade != 0 {
+			t.Errorf("%d left", s.NotMade)
+		}
+	})
+}
+
+// A host that stood still judges nobody by what was under way then: silence of any kind, and what
+// a server said because it had to wait. A refused connection it believes.
+func TestStoodStill(t *testing.T) {
+	for _, c := range []struct {
+		kind    health.Kind
+		outcome health.Outcome
+		late    time.Duration
+		doubt   bool
+	}{
+		{health.TCP, health.Silent, 600 * time.Millisecond, true},
+		{health.TCP, health.Silent, 400 * time.Millisecond, false},
+		{health.TCP, health.Refused, 4 * time.Second, false},
+		{health.HTTP, health.Refused, 4 * time.Second, true},
+		{health.HTTP, health.Pass, 4 * time.Second, false},
+	} {
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			s := newSchedule(defaultLimits)
+			asked := usual
+			asked.Kind = c.kind
+			x := &target{check: &check{Check: asked}, machine: health.NewMachine(asked, health.New, 0)}
+			s.add(x, 0)
+			batch := s.take(0, nil)
+			if len(batch) != 1 {
+				t.Fatal("nothing was due")
+			}
+			sleep, _ := s.plan(0)
+			if sleep > beat {
+				t.Fatalf("with a probe under way the loop sleeps %v", sleep)
+			}
+			now := sleep + c.late
+			if !s.done(x, batch[0].serial, now) {
+				t.Fatal("the answer does not count")
+			}
+			if got := s.doubtful(x, health.Result{Outcome: c.outcome}); got != c.doubt {
+				t.Errorf("doubtful: %v", got)
+			}
+			// The next one begins after it.
+			s.again(x, 0, now)
+			batch = s.take(now+tick, nil)
+			s.plan(now + tick)
+			s.done(x, batch[0].serial, now+2*tick)
+			if s.doubtful(x, health.Result{Outcome: c.outcome}) {
+				t.Error("the next one is doubtful too")
+			}
+		})
+	}
+}

@@ -1,0 +1,127 @@
+package prober
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"svcctl.io/svcctl/appliance/health"
+)
+
+// sessions are resumed for some time: that takes a quarter of the CPU off a handshake. After it the
+// server's certificate is seen anew.
+type sessions struct {
+	mu    *sync.Mutex
+	known map[sessionKey]session
+}
+
+// sessionKey is who a session is with. What was not verified is no session of those who verify.
+type sessionKey struct {
+	addr   netip.AddrPort
+	host   string
+	verify bool
+}
+
+type session struct {
+	state *tls.ClientSessionState
+	until time.Time
+}
+
+const (
+	// maxSessions is how many are kept; each is some KiB. sessionLife is how long.
+	maxSessions = 2048
+	sessionLife = 10 * time.Minute
+)
+
+func newSessions() sessions { return sessions{new(sync.Mutex), map[sessionKey]session{}} }
+
+// cache is the tls.ClientSessionCache of one handshake.
+type cache struct {
+	sessions
+	key sessionKey
+}
+
+func (c cache) Get(string) (*tls.ClientSessionState, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s, there := c.known[c.key]
+	if there && time.Now().After(s.until) {
+		delete(c.known, c.key)
+		return nil, false
+	}
+	return s.state, there
+}
+
+func (c cache) Put(_ string, state *tls.ClientSessionState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if state == nil {
+		delete(c.known, c.key)
+		return
+	}
+	s := session{state, time.Now().Add(sessionLife)}
+	if before, there := c.known[c.key]; there {
+		s.until = before.until // a resumed session does not show the certificate
+	} else if len(c.known) >= maxSessions {
+		for one := range c.known {
+			delete(c.known, one)
+			break
+		}
+	}
+	c.known[c.key] = s
+}
+
+// handshake makes a TLS connection of a TCP one, and says when the server's certificate ends.
+func (s sessions) handshake(c *conn, t *target) (*tls.Conn, *time.Time, health.Result) {
+	name := t.check.Host
+	if name == "" {
+		name = t.addr.Addr().String() // to verify; an address is not sent (RFC 6066)
+	}
+	secured := tls.Client(c, &tls.Config{
+		ServerName:         name,
+		InsecureSkipVerify: !t.check.Verify,
+		MinVersion:         tls.VersionTLS12,
+		// The post-quantum exchange costs more than the rest, and a check has no secret.
+		CurvePreferences:   []tls.CurveID{tls.X25519, tls.CurveP256},
+		ClientSessionCache: cache{s, sessionKey{t.addr, t.check.Host, t.check.Verify}},
+	})
+	err := secured.Handshake()
+	if err != nil {
+		return nil, nil, tlsFailure(err, t.check)
+	}
+	if shown := secured.ConnectionState().PeerCertificates; len(shown) > 0 {
+		return secured, &shown[0].NotAfter, health.Result{}
+	}
+	return secured, nil, health.Result{}
+}
+
+// tlsFailure names what was wrong with a handshake, in words of ours.
+func tlsFailure(err error, c *check) health.Result {
+	var (
+		invalid x509.CertificateInvalidError
+		name    x509.HostnameError
+		unknown x509.UnknownAuthorityError
+		alert   *net.OpError
+		record  tls.RecordHeaderError
+	)
+	switch {
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return failed(health.Refused, "the certificate has expired or is not valid yet")
+	case errors.As(err, &invalid):
+		return failed(health.Refused, "the certificate is not valid")
+	case errors.As(err, &name):
+		return failed(health.Refused, "the certificate is for another name")
+	case errors.As(err, &unknown):
+		return failed(health.Refused, "the certificate is not signed by an authority that this host trusts")
+	case errors.As(err, &alert) && alert.Op == "remote error": // the number of an alert, in words of crypto/tls
+		return failed(health.Refused, "TLS alert of the server: "+strings.TrimPrefix(alert.Err.Error(), "tls: "))
+	case errors.As(err, &record):
+		return failed(health.Refused, "the answer is not TLS")
+	}
+	return broken(err, c, "a TLS handshake")
+}

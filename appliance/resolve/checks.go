@@ -1,0 +1,349 @@
+package resolve
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/appliance/health"
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store/object"
+)
+
+// Reasons of Problems about health checks.
+const (
+	ReasonInvalidAnnotation = "InvalidAnnotation"
+	ReasonEndpointDown      = "EndpointDown"
+	ReasonFailingOpen       = "FailingOpen"
+)
+
+// Port names a port of a Service in one family.
+type Port struct {
+	Service string // "namespace/name"
+	Name    string // "" for the only, unnamed one
+	// Protocol as in YAML: "TCP".
+	Protocol string
+	Family   nft.Family
+}
+
+// Checked is an endpoint that is checked, as part of one port.
+type Checked struct {
+	Port     Port
+	Endpoint netip.AddrPort
+	Target   health.Target
+	// Start is the state to begin with, if nothing is known of Target.
+	Start health.State
+	// State is what was resolved with.
+	State health.State
+	// Assumed is health.Verdict.Assumed.
+	Assumed bool
+	// Text is the check as its author wrote it.
+	Text string
+}
+
+// Demoted is an endpoint that is not used though its document calls it ready.
+type Demoted struct {
+	Port     string
+	Protocol string
+	Addr     netip.AddrPort
+	// Out reports that an annotation takes it out; else its check says that it is not up.
+	Out bool
+}
+
+// prepareChecks reads what the Service says of checks, before its endpoints are collected.
+func (r *resolver) prepareChecks() {
+	var refused []health.Refusal
+	if r.plan, refused = health.Parse(r.Service); r.plan != nil {
+		r.out.ResetDown = r.plan.Reset
+	}
+	var bad *health.Refusal
+	if r.taken, bad = health.Out(r.Service); bad != nil {
+		refused = append(refused, *bad)
+	}
+	for _, f := range refused {
+		r.warn(r.ref, f.Field, ReasonInvalidAnnotation, "%s", f.Text)
+	}
+}
+
+// judge lowers the state of endpoints that are taken out or not up. Where too few are left, all
+// are used, as if nobody had asked them.
+func (r *resolver) judge(endpoints map[portKey][]endpoint) {
+	if r.plan == nil && r.taken == nil {
+		return
+	}
+	for i := range r.Service.Spec.Ports {
+		for _, family := range nft.Families {
+			port := &r.Service.Spec.Ports[i]
+			key := portKey{port.Name, protocols[port.Protocol], family}
+			if len(endpoints[key]) == 0 {
+				continue
+			}
+			r.takeOut(endpoints[key])
+			if r.plan != nil && r.plan.Ports[i] != nil && r.facts.Verdict != nil {
+				r.ask(i, key, endpoints[key])
+			}
+			for j := range endpoints[key] {
+				if e := &endpoints[key][j]; e.said == ready && e.state < draining || e.out {
+					r.out.Demoted = append(r.out.Demoted, Demoted{port.Name, port.Protocol, e.addr, e.out})
+				}
+			}
+		}
+	}
+}
+
+// takeOut makes endpoints that an annotation takes out as if their document said so.
+func (r *resolver) takeOut(list []endpoint) {
+	for i := range list {
+		if e := &list[i]; r.taken[e.addr.Addr()] && e.state > unfit {
+			e.state, e.said, e.out = unfit, unfit, true
+		}
+	}
+}
+
+// ask looks up the verdicts on the endpoints of a port.
+func (r *resolver) ask(index int, key portKey, list []endpoint) {
+	port := &r.Service.Spec.Ports[index]
+	spec := r.plan.Ports[index]
+	name := Port{r.ref.Key(), port.Name, port.Protocol, key.family}
+	var start func(*endpoint) health.State
+	var down []string
+	var isNew bool
+	var checked, up int
+	var tally assumptions
+	for i := range list {
+		e := &list[i]
+		if e.state == unfit {
+			continue
+		}
+		target, ok := r.target(spec, e.addr)
+		if !ok {
+			r.warn(r.ref, fmt.Sprintf("spec.ports[%d]", index), ReasonInvalidAnnotation,
+				"endpoint %s is not checked: its EndpointSlice has no port named %q, which the check %s asks", e.addr, spec.PortName, spec.Text)
+			continue
+		}
+		verdict, known := r.facts.Verdict(target)
+		c := Checked{Port: name, Endpoint: e.addr, Target: target, Text: spec.Text, Start: verdict.State}
+		if !known {
+			if start == nil {
+				start = r.starts(name, port, slices.Clone(list))
+			}
+			c.Start = start(e)
+		}
+		c.State, c.Assumed = c.Start, verdict.Assumed || !known && c.Start == health.Up
+		tally.add(&c, i)
+		r.out.Checked = append(r.out.Checked, c)
+		checked++
+		switch c.State {
+		case health.Up:
+			up++
+			continue
+		case health.New:
+			isNew = true
+		case health.Down:
+			down = append(down, downText(e.addr, verdict))
+		}
+		e.state, e.notUp = failed, true
+	}
+	r.reportDown(index, down, checked)
+	if tally.undecided() {
+		// After a restart of a box that fails open each would go by itself, and come back with the last.
+		r.out.Waiting = true
+		for _, i := range tally.fallen {
+			list[i].state, list[i].notUp = list[i].said, false
+		}
+	}
+	r.failOpen(index, list, isNew, checked, up)
+}
+
+// assumptions are endpoints that were up before this process, as far as is known.
+type assumptions struct {
+	proven bool  // one is up, and passed
+	open   bool  // one is assumed to be up
+	fallen []int // were assumed to be up, and are down
+}
+
+func (a *assumptions) add(c *Checked, index int) {
+	switch {
+	case c.State == health.Up && c.Assumed:
+		a.open = true
+	case c.State == health.Up:
+		a.proven = true
+	case c.State == health.Down && c.Assumed:
+		a.fallen = append(a.fallen, index)
+	}
+}
+
+// undecided reports that it is not known yet whether anybody is up beside those that fell.
+func (a *assumptions) undecided() bool { return a.open && !a.proven && len(a.fallen) > 0 }
+
+// downText says which endpoint is down, and why.
+func downText(addr netip.AddrPort, v health.Verdict) string {
+	if v.Last.Why == "" {
+		return addr.String()
+	}
+	return fmt.Sprintf("%s (%s)", addr, v.Last.Why)
+}
+
+// maxNamed is how many endpoints a problem names.
+const maxNamed = 5
+
+func (r *resolver) reportDown(index int, down []string, checked int) {
+	if len(down) == 0 {
+		return
+	}
+	named := strings.Join(down[:min(len(down), maxNamed)], ", ")
+	if more := len(down) - maxNamed; more > 0 {
+		named += fmt.Sprintf(" and %d more", more)
+	}
+	r.warn(r.ref, fmt.Sprintf("spec.ports[%d]", index), ReasonEndpointDown, "%s: %s down: %s; `svcctl health svc/%s -n %s` says since when",
+		r.portText(index), of(len(down), checked), named, r.ref.Name, r.ref.Namespace)
+}
+
+func (r *resolver) portText(index int) string {
+	port := &r.Service.Spec.Ports[index]
+	if port.Name != "" {
+		return "port " + port.Name
+	}
+	return fmt.Sprintf("port %d", port.Port)
+}
+
+// of says how many endpoints of all are: "1 of 4 endpoints is", "2 of 4 endpoints are".
+func of(n, all int) string {
+	what, verb := "endpoints", "are"
+	if all == 1 {
+		what = "endpoint"
+	}
+	if n == 1 {
+		verb = "is"
+	}
+	return fmt.Sprintf("%d of %d %s %s", n, all, what, verb)
+}
+
+// failOpen uses all that the documents offer when none is up, or fewer than the Service wants.
+func (r *resolver) failOpen(index int, list []endpoint, isNew bool, checked, up int) {
+	var offered, fit, left int
+	for i := range list {
+		if list[i].said == ready {
+			offered++
+		}
+		if list[i].state == ready {
+			fit++
+		}
+		if list[i].state >= draining {
+			left++
+		}
+	}
+	few := offered > 0 && fit*100 < r.plan.MinHealthy*offered
+	if left > 0 && !few {
+		return
+	}
+	opened := false
+	for i := range list {
+		if list[i].state == failed {
+			list[i].state, opened = list[i].said, true
+		}
+	}
+	if !opened || isNew && left == 0 {
+		return // those that are new answer in a moment, or are down then
+	}
+	r.out.FailingOpen++
+	why := fmt.Sprintf("none of its endpoints is up (%d)", checked)
+	if left > 0 {
+		why = fmt.Sprintf("%s up, fewer than the %d %% that %s asks for", of(up, checked), r.plan.MinHealthy, health.AnnotationCheck+"-min-healthy")
+	}
+	r.warn(r.ref, fmt.Sprintf("spec.ports[%d]", index), ReasonFailingOpen,
+		"%s: %s, so all that are ready are used; mend one of them, or the check", r.portText(index), why)
+}
+
+// target is what is asked about an endpoint; false when its slice does not have the port.
+func (r *resolver) target(spec *health.Spec, addr netip.AddrPort) (health.Target, bool) {
+	at := addr
+	switch {
+	case spec.Check.Kind == health.ICMP:
+		at = netip.AddrPortFrom(addr.Addr(), 0)
+	case spec.Port != 0:
+		at = netip.AddrPortFrom(addr.Addr(), spec.Port)
+	case spec.PortName != "":
+		number, ok := r.named(spec.PortName, addr.Addr())
+		if !ok {
+			return health.Target{}, false
+		}
+		at = netip.AddrPortFrom(addr.Addr(), number)
+	}
+	return health.Target{Addr: at, Check: spec.Check}, true
+}
+
+// named finds a port of an address by its name in the slices.
+func (r *resolver) named(name string, addr netip.Addr) (uint16, bool) {
+	if r.byName == nil {
+		r.byName = map[portName]uint16{}
+		quiet := resolver{Input: r.Input, facts: r.facts} // its problems are told already
+		quiet.visit(func(addr netip.Addr, _ endpoint, _ string, ports []object.EndpointPort) {
+			for i := range ports {
+				if name, _, ok := matches(&ports[i]); ok {
+					r.byName[portName{name, addr}] = uint16(*ports[i].Port)
+				}
+			}
+		})
+	}
+	number, ok := r.byName[portName{name, addr}]
+	return number, ok
+}
+
+type portName struct {
+	name string
+	addr netip.Addr
+}
+
+// starts says what the endpoints of a port begin with as long as nothing is known of them: those
+// that were used before are up, others are not yet. Where nobody was used, all are up.
+func (r *resolver) starts(name Port, port *object.ServicePort, list []endpoint) func(*endpoint) health.State {
+	allUp := func(*endpoint) health.State { return health.Up }
+	if r.facts.Before == nil {
+		return allUp
+	}
+	before, missing := r.facts.Before(name, r.frontendAddrs(name.Family, port))
+	if len(before) == 0 {
+		return allUp
+	}
+	// Who would not be used if all were up was not down: topology or a policy passes it over.
+	states := map[netip.AddrPort]health.State{}
+	if missing == health.Down {
+		for i := range list {
+			states[list[i].addr] = health.Up
+			if list[i].state == failed {
+				list[i].state = list[i].said
+			}
+		}
+		sel := r.selectEndpoints(list)
+		for _, addr := range slices.Concat(sel.pools[nft.PoolCluster], sel.pools[nft.PoolLocal]) {
+			states[addr] = health.Down
+		}
+	}
+	for _, addr := range before {
+		states[addr] = health.Up
+	}
+	return func(e *endpoint) health.State {
+		if state, known := states[e.addr]; known {
+			return state
+		}
+		return missing
+	}
+}
+
+// frontendAddrs are the addresses and ports at which clients reach a port; the zero Addr stands
+// for its node port.
+func (r *resolver) frontendAddrs(family nft.Family, port *object.ServicePort) []netip.AddrPort {
+	v := r.vips.of(family)
+	var at []netip.AddrPort
+	for _, a := range slices.Concat([]netip.Addr{v.cluster}, v.balancer, v.external) {
+		if a.IsValid() {
+			at = append(at, netip.AddrPortFrom(a, uint16(port.Port)))
+		}
+	}
+	if port.NodePort != 0 {
+		at = append(at, netip.AddrPortFrom(netip.Addr{}, uint16(port.NodePort)))
+	}
+	return at
+}

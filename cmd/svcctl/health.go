@@ -1,0 +1,220 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/wire"
+)
+
+func (p *program) healthVerb() *verb {
+	return &verb{
+		name:    "health",
+		summary: "show which endpoints are up",
+		args:    "[svc/NAME] [FLAGS]",
+		about: `Shows the endpoints that are checked, of one Service or of all: since when each is up or
+down, and why. A Service has its endpoints checked by its annotation
+svcctl.io/health-check, as http:8080/healthz.
+
+  up         answers, and gets connections
+  down       does not, and gets none, unless none of its port does
+  new        did not answer yet
+  out        taken out by hand: see ` + "`svcctl in`" + `
+  not asked  there are more endpoints than can be checked
+
+SINCE is "start" for what was so when the appliance started. With -o json or yaml it prints
+a document with endpoints[]: service, port, protocol, endpoint, state, since, check, took,
+why, failures, passes, held.`,
+		options: slices.Concat([]*option{
+			namespaceOption(),
+			{name: "watch", letter: "w", group: groupHow, usage: "print an endpoint again when its state changes"},
+			outputOption(formTable, formYAML, formJSON),
+		}, connectOptions()),
+		examples: []example{
+			{"Who is down?", "svcctl health || echo somebody is"},
+			{"Of one Service.", "svcctl health svc/web -n shop"},
+			{"Follow it through a rolling restart.", "svcctl health svc/web -w"},
+		},
+		exits: `  0  none is down
+  1  at least one is
+  2  wrong usage or configuration
+  3  the appliance cannot be reached`,
+		run: p.runHealth,
+	}
+}
+
+// healthLook is how often -w looks.
+const healthLook = time.Second
+
+// runHealth prints the endpoints, and says no when one of them is down.
+func (p *program) runHealth(ctx context.Context, v *verb, args []string) error {
+	if err := checkOutput(v); err != nil {
+		return err
+	}
+	namespace, _ := p.given(v.option("namespace"))
+	name := ""
+	var t target
+	if len(args) > 1 {
+		return usagef("health takes one Service, as svc/web, or none")
+	}
+	if len(args) == 1 {
+		var err error
+		if t, err = p.oneService(v, args[0]); err != nil {
+			return err
+		}
+		namespace, name = t.namespace, t.name
+	}
+	c, err := p.client(v)
+	if err != nil {
+		return err
+	}
+	if name != "" { // one that does not exist has no health
+		if _, err := c.Get(ctx, t.path(), nil); err != nil {
+			return err
+		}
+	}
+	if v.option("watch").on() {
+		if form := v.option("output").text(); form != "" && form != formTable {
+			return usagef("--watch prints lines: leave out -o %s", form)
+		}
+		return p.watchHealth(ctx, c, namespace, name)
+	}
+	h, err := c.Health(ctx, namespace, name)
+	if err != nil {
+		return err
+	}
+	page := func() string {
+		if len(h.Endpoints) == 0 {
+			return "No endpoint is checked: a Service asks for it by its annotation svcctl.io/health-check.\n"
+		}
+		return new(grid).text(healthRows(h.Endpoints, p.now(), true)...)
+	}
+	if err := p.output(v, h, page); err != nil {
+		return err
+	}
+	down := 0
+	for i := range h.Endpoints {
+		if h.Endpoints[i].State == wire.HealthDown {
+			down++
+		}
+	}
+	if down > 0 {
+		return fmt.Errorf("%s down", areEndpoints(down))
+	}
+	return nil
+}
+
+// oneService reads svc/NAME.
+func (p *program) oneService(v *verb, arg string) (target, error) {
+	if !strings.Contains(arg, "/") {
+		return target{}, usagef("%q is no Service: write it as svc/%s", arg, arg)
+	}
+	what, err := targets([]string{arg}, p.namespace(v))
+	if err != nil {
+		return target{}, err
+	}
+	if what[0].kind.Plural != "services" {
+		return target{}, usagef("%s wants a Service, as svc/web", v.name)
+	}
+	return what[0], nil
+}
+
+func areEndpoints(n int) string {
+	if n == 1 {
+		return "1 endpoint is"
+	}
+	return fmt.Sprintf("%d endpoints are", n)
+}
+
+// healthRows is a table of endpoints.
+func healthRows(all []wire.EndpointHealth, now time.Time, heading bool) [][]string {
+	var rows [][]string
+	if heading {
+		rows = append(rows, []string{"SERVICE", "PORT", "ENDPOINT", "STATE", "SINCE", "CHECK", "LAST", "WHY"})
+	}
+	for i := range all {
+		e := &all[i]
+		since := "start"
+		switch {
+		case e.State == wire.HealthOut || e.State == wire.HealthNotAsked:
+			since = "-"
+		case e.Since != nil:
+			since = span(now.Sub(*e.Since))
+		}
+		took := "-"
+		if e.Took > 0 {
+			took = roughly(time.Duration(e.Took)).String()
+		}
+		rows = append(rows, []string{
+			e.Service, cmp.Or(e.Port, "-"), e.Endpoint, e.State, since, cmp.Or(e.Check, "-"), took, whyText(e),
+		})
+	}
+	return rows
+}
+
+// roughly rounds a time to three digits.
+func roughly(d time.Duration) time.Duration {
+	unit := time.Nanosecond
+	for d/unit >= 1000 {
+		unit *= 10
+	}
+	return d.Round(unit)
+}
+
+// whyText says what speaks against an endpoint, or for how long it has to answer.
+func whyText(e *wire.EndpointHealth) string {
+	var words []string
+	if e.Why != "" {
+		words = append(words, printable(e.Why))
+	}
+	if e.Failures > 1 {
+		words = append(words, fmt.Sprintf("%d times", e.Failures))
+	}
+	if e.Held > 0 {
+		words = append(words, fmt.Sprintf("fell often: has to answer for %s", time.Duration(e.Held)))
+	}
+	if e.State == wire.HealthOut {
+		words = append(words, "annotation svcctl.io/out")
+	}
+	return strings.Join(words, ", ")
+}
+
+// watchHealth prints endpoints whose state changed, until ctx ends.
+func (p *program) watchHealth(ctx context.Context, c *client.Client, namespace, name string) error {
+	before := map[string]string{}
+	look := time.NewTicker(healthLook)
+	defer look.Stop()
+	for first := true; ; first = false {
+		h, err := c.Health(ctx, namespace, name)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		var changed []wire.EndpointHealth
+		now := map[string]string{}
+		for _, e := range h.Endpoints {
+			key := strings.Join([]string{e.Service, e.Port, e.Protocol, e.Endpoint}, " ")
+			if now[key] = e.State; before[key] != e.State {
+				changed = append(changed, e)
+			}
+		}
+		before = now
+		if len(changed) > 0 {
+			if err := p.print(new(grid).text(healthRows(changed, p.now(), first)...)); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-look.C:
+		}
+	}
+}
