@@ -1,9 +1,7 @@
 package prober
 
 import (
-	"context"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"slices"
 	"sync"
@@ -13,96 +11,6 @@ import (
 
 	"svcctl.io/svcctl/appliance/health"
 )
-
-// fake answers probes without a network.
-type fake struct {
-	done func([]answer)
-	// result says what comes of a probe, and after how long.
-	result func(probe) (health.Result, time.Duration)
-
-	mu    sync.Mutex
-	begun map[netip.AddrPort][]asked
-	most  int // under way at once
-	now   int
-	wg    sync.WaitGroup
-}
-
-type asked struct {
-	at        time.Time
-	ephemeral bool
-}
-
-func (f *fake) begin(probes []probe) {
-	for _, p := range probes {
-		f.mu.Lock()
-		f.begun[p.target.addr] = append(f.begun[p.target.addr], asked{time.Now(), p.ephemeral})
-		f.now++
-		f.most = max(f.most, f.now)
-		f.mu.Unlock()
-		f.wg.Go(func() {
-			r, took := f.result(p)
-			time.Sleep(took)
-			f.mu.Lock()
-			f.now--
-			f.mu.Unlock()
-			r.Took = took
-			f.done([]answer{{target: p.target, serial: p.serial, result: r}})
-		})
-	}
-}
-
-func (f *fake) expire([]uint64) {}
-func (f *fake) close()          { f.wg.Wait() }
-
-// gaps are the times between the probes of a target.
-func (f *fake) gaps(at netip.AddrPort) (all []time.Duration) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for i := 1; i < len(f.begun[at]); i++ {
-		all = append(all, f.begun[at][i].at.Sub(f.begun[at][i-1].at))
-	}
-	return all
-}
-
-func (f *fake) count() (n int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, of := range f.begun {
-		n += len(of)
-	}
-	return n
-}
-
-func passing(probe) (health.Result, time.Duration) { return health.Result{}, time.Millisecond }
-
-func refusing(probe) (health.Result, time.Duration) {
-	return failed(health.Refused, "connection refused"), time.Millisecond
-}
-
-func silent(p probe) (health.Result, time.Duration) {
-	return silence(p.target.check, ""), p.target.check.Timeout
-}
-
-// bubble runs a Prober with a fake in a bubble whose clock is its own.
-func bubble(t *testing.T, l limits, result func(probe) (health.Result, time.Duration), test func(t *testing.T, p *Prober, f *fake)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		f := &fake{result: result, begun: map[netip.AddrPort][]asked{}}
-		p := newProber(slog.New(slog.DiscardHandler), l, func(done func([]answer)) (asker, error) {
-			f.done = done
-			return f, nil
-		})
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() {
-			_ = p.Run(ctx, func() {})
-			close(ended)
-		}()
-		test(t, p, f)
-		cancel()
-		<-ended
-	})
-}
 
 func addrOf(i int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 8080)
@@ -129,7 +37,7 @@ func TestInterval(t *testing.T) {
 			if len(gaps) < 10 || slices.Min(gaps) < 4750*time.Millisecond-tick || slices.Max(gaps) > 5250*time.Millisecond+tick {
 				t.Fatalf("%s: asked after %v", addrOf(i), gaps)
 			}
-			perTick[f.begun[addrOf(i)][0].at.Sub(p.epoch)/(250*time.Millisecond)]++
+			perTick[f.of(addrOf(i))[0].at.Sub(p.epoch)/(250*time.Millisecond)]++
 		}
 		for when, count := range perTick {
 			if count > 3*n/20 {
@@ -205,7 +113,7 @@ func TestDown(t *testing.T) {
 						t.Errorf("%s: %+v", r.Addr, v)
 					}
 					ephemeral := 0
-					for i, a := range f.begun[r.Addr] {
+					for i, a := range f.of(r.Addr) {
 						if a.ephemeral {
 							ephemeral++
 						}
@@ -298,7 +206,7 @@ func TestStretch(t *testing.T) {
 			t.Errorf("%d probes in 300 s", total)
 		}
 		for i := range n {
-			if got := len(f.begun[addrOf(i)]); got < 20 || got > 33 {
+			if got := len(f.of(addrOf(i))); got < 20 || got > 33 {
 				t.Errorf("%s was asked %d times, others about 28 times", addrOf(i), got)
 			}
 		}
@@ -311,14 +219,17 @@ func TestUnderWay(t *testing.T) {
 	bubble(t, l, silent, func(t *testing.T, p *Prober, f *fake) {
 		p.Set("default/web", requests(500, usual, health.Up))
 		time.Sleep(time.Minute)
-		if f.most != 50 {
-			t.Errorf("%d under way at once, want 50", f.most)
+		f.mu.Lock()
+		most := f.most
+		f.mu.Unlock()
+		if most != 50 {
+			t.Errorf("%d under way at once, want 50", most)
 		}
 		if s := p.Stats(); s.Late == 0 {
 			t.Errorf("not late: %+v", s)
 		}
 		for i := range 500 {
-			if len(f.begun[addrOf(i)]) == 0 {
+			if len(f.of(addrOf(i))) == 0 {
 				t.Errorf("%s was never asked", addrOf(i))
 			}
 		}
@@ -358,10 +269,10 @@ func TestUDPTurns(t *testing.T) {
 		time.Sleep(3 * time.Minute)
 		var times []time.Time
 		for _, r := range all {
-			if got := len(f.begun[r.Addr]); got < 6 {
+			if got := len(f.of(r.Addr)); got < 6 {
 				t.Errorf("%s was asked %d times", r.Addr, got)
 			}
-			for _, a := range f.begun[r.Addr] {
+			for _, a := range f.of(r.Addr) {
 				times = append(times, a.at)
 			}
 		}

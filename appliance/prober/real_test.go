@@ -81,7 +81,7 @@ func often(kind health.Kind) health.Check {
 	return health.Check{Kind: kind, Interval: 200 * time.Millisecond, Timeout: 10 * time.Second, Rise: 2, Fall: 2}
 }
 
-// nginx passes as its pages do, and its log has the checks by HTTP alone.
+// A server of nginx passes as its pages do, and its log has the checks by HTTP alone.
 func TestNginx(t *testing.T) {
 	dir, at := t.TempDir(), free(t)
 	log := filepath.Join(dir, "access.log")
@@ -118,7 +118,7 @@ http {
 	}
 }
 
-// haproxy in TCP and in HTTP mode; without a server behind it, it answers 503.
+// The frontends are in TCP and in HTTP mode; without a server behind it, it answers 503.
 func TestHAProxy(t *testing.T) {
 	dir, web, pass := t.TempDir(), free(t), free(t)
 	file := filepath.Join(dir, "haproxy.cfg")
@@ -151,8 +151,7 @@ backend none
 	become("after haproxy", health.Down, health.Down, health.Down)
 }
 
-// etcd is a server of grpc-go with grpc.health.v1: it serves "", and knows no service of another
-// name.
+// A server made with grpc-go, which etcd is, serves the empty name, and knows no service of another.
 func TestEtcd(t *testing.T) {
 	dir, at, peer := t.TempDir(), free(t), free(t)
 	unknown := often(health.GRPC)

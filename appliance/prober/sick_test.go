@@ -58,21 +58,19 @@ func TestStopped(t *testing.T) {
 	check := health.Check{Kind: health.HTTP, Interval: time.Second, Timeout: 3500 * time.Millisecond, Rise: 1, Fall: 1}
 	half := health.Check{Kind: health.TCP, Interval: time.Second, Timeout: time.Second, Rise: 1, Fall: 1}
 	c := do(t, nil, errand{Addrs: many(100, s.addr.Port()), Checks: []health.Check{check, half}, Start: health.Up})
-	for range 2 {
-		before := c.report()
-		eventually(t, "all were asked, and some are", func() bool {
-			r := c.report()
-			return r.count(health.Pass) > before.count(health.Pass)+300 && r.UnderWay > 20
-		})
-		if err := c.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(4 * time.Second)
-		if err := c.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, "what was under way is asked again", func() bool { return c.report().count(health.Void) > before.count(health.Void) })
+	before := c.report()
+	eventually(t, "all were asked, and some are", func() bool {
+		r := c.report()
+		return r.count(health.Pass) > before.count(health.Pass)+300 && r.UnderWay > 20
+	})
+	if err := c.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
 	}
+	time.Sleep(4 * time.Second)
+	if err := c.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "what was under way is asked again", func() bool { return c.report().count(health.Void) > before.count(health.Void) })
 	stopped := c.report()
 	eventually(t, "all were asked since", func() bool { return c.report().count(health.Pass) > stopped.count(health.Pass)+300 })
 	if r := c.report(); r.Transitions[health.Down] > 0 || r.Flips > 0 || r.Targets[health.Up] != 200 {
