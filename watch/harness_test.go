@@ -102,6 +102,12 @@ func start(t *testing.T, dir string, notify *silent, options ...option) *harness
 	if err != nil {
 		t.Fatal(err)
 	}
+	return run(t, w, dir, notify)
+}
+
+// run is start for a Watcher that is made already.
+func run(t *testing.T, w *Watcher, dir string, notify *silent) *harness {
+	t.Helper()
 	if notify != nil {
 		w.open = notify.open
 	}

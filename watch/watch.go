@@ -131,6 +131,12 @@ type Watcher struct {
 	nextRescan time.Time
 	held       time.Time // since when settled changes wait for vanished files
 
+	lost bool  // events were, since the directories were read last
+	look *look // a reading of the directories beside the loop; nil: none
+	// looked has a look that is done, and readDir reads a directory for it; tests have their own.
+	looked  chan *look
+	readDir func(*walk) (*walk, error)
+
 	large     int64         // asideBytes; tests have their own
 	aside     *aside        // files that are being read beside the loop; nil: none
 	asideRead chan struct{} // has a value when they are read
@@ -165,6 +171,8 @@ func New(cfg Config) (*Watcher, error) {
 		gather:    gather,
 		large:     asideBytes,
 		asideRead: make(chan struct{}, 1),
+		looked:    make(chan *look, 1),
+		readDir:   (*walk).run,
 		requests:  make(chan chan struct{}),
 		files:     map[string]*file{},
 		bad:       map[string]*file{},
@@ -241,6 +249,8 @@ func (w *Watcher) Run(ctx context.Context) error {
 			w.changed = true
 		case <-w.asideRead:
 			w.takeAside(time.Now())
+		case l := <-w.looked:
+			w.takeLook(l, time.Now())
 		case done := <-w.requests:
 			w.rescan(time.Now())
 			w.ask(done)
@@ -301,8 +311,10 @@ func (w *Watcher) answer() {
 // work does what is due.
 func (w *Watcher) work(now time.Time) {
 	if !now.Before(w.nextRescan) {
-		w.rescan(now)
-		return
+		if !w.lookBeside(now) {
+			w.rescan(now)
+			return
+		}
 	}
 	if !now.Before(w.nextPoll) {
 		w.pollSources(now)
