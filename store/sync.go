@@ -140,6 +140,9 @@ func (t *transaction) publish(changes []*change, revision uint64, journal journa
 	if t.revision-max(s.revision, s.seed) > maxLogged {
 		s.log.reset(revision)
 	}
+	for _, ref := range t.trusted {
+		s.noteClaim(ref, s.records[ref].owner)
+	}
 	programmed := false
 	for _, c := range changes {
 		result.count(c)

@@ -43,6 +43,8 @@ type transaction struct {
 	dry bool
 	// feeding are what changes has for each Service; see backing.
 	feeding map[string][]object.Object
+	// trusted are objects that are as their files say, see trust.
+	trusted []object.Ref
 }
 
 // change is what becomes of one object.
@@ -160,7 +162,7 @@ func (t *transaction) judge(ref object.Ref) *change {
 			c.note(c.owner.File, "", ReasonConflict, fmt.Sprintf(
 				"%s had made an object of this name, whose place this document takes", c.old.owner), true)
 		}
-		c.want(t.s, winner.object)
+		c.want(t.s, winner.wanted())
 		c.contest(claims, c.owner)
 	case remove:
 		if c.remove = t.removes; !c.remove {
