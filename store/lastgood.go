@@ -137,7 +137,7 @@ func (l LastGood) flushSome() (more bool, err error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	more = s.copies.take()
-	return more, s.write(engine.Transaction{CompareKey: headKey, CompareRevision: s.revision}, s.revision)
+	return more, s.write(engine.Transaction{}, s.revision)
 }
 
 // take makes what waits part of the next commit, and reports whether that is not all.
@@ -162,16 +162,25 @@ func (c *copies) take() (more bool) {
 	return true
 }
 
-// write commits a transaction together with the copies that were taken or are small;
-// nothing at all if both are empty. The writer must be held.
+// write commits a transaction, which must be the next one after head, together with the copies that were
+// taken or are small; nothing at all if both are empty. The writer must be held.
 func (s *Store) write(t engine.Transaction, revision uint64) error {
 	s.copies.addTo(&t, revision)
+	s.partial.addTo(&t)
+	t.CompareKey, t.CompareRevision = headKey, s.head
 	var err error
 	if len(t.Puts)+len(t.Deletes) != 0 {
 		err = s.engine.Commit(t)
 	}
 	s.copies.finish(err)
-	return err
+	if err != nil {
+		return err
+	}
+	s.partial = nil
+	if i := slices.IndexFunc(t.Puts, func(p engine.Pair) bool { return p.Key == headKey }); i >= 0 {
+		s.head = t.Puts[i].Revision
+	}
+	return nil
 }
 
 // addTo adds the copies that are not what is in the engine already.

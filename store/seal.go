@@ -64,7 +64,7 @@ func (l LastGood) sealSome() (more bool, err error) {
 	if by == "" || !s.synced {
 		return false, nil
 	}
-	out := engine.Transaction{CompareKey: headKey, CompareRevision: s.revision}
+	var out engine.Transaction
 	sealed := map[string]manifest.Hash{}
 	for _, file := range s.files {
 		hash, has := s.copies.sealable(file.Path)

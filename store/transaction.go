@@ -93,12 +93,15 @@ func (s *Store) begin() *transaction {
 		changes:    map[object.Ref]*change{},
 		last:       map[object.Ref]*change{},
 		externals:  externals{},
-		revision:   max(s.revision, s.seed),
+		revision:   s.latest(),
 	}
 	s.ledger.backing = t.backing
 	s.ledger.avoidIngress, s.ledger.avoidAddress, s.ledger.use, s.ledger.loses = t.avoidIngress, t.avoidAddress, t.otherUse, t.losesIngress
 	return t
 }
+
+// latest is the revision that the next one follows on.
+func (s *Store) latest() uint64 { return max(s.revision, s.seed, s.head) }
 
 // end lets go of the transaction: what the ledger asks of it would keep all of its changes in memory.
 func (t *transaction) end() {
