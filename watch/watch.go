@@ -92,14 +92,6 @@ func within(dir, path string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// Stats count what a Watcher did since it started.
-type Stats struct {
-	Scans     uint64 // full readings of a directory
-	Reads     uint64 // files read
-	Overflows uint64 // times the kernel dropped events
-	Snapshots uint64 // snapshots published
-}
-
 // A Watcher watches directories. Make it with New, start it with Run, once.
 type Watcher struct {
 	cfg       Config
@@ -198,11 +190,6 @@ func New(cfg Config) (*Watcher, error) {
 // The first comes when every directory was read, or found unavailable, once. The channel
 // is never closed.
 func (w *Watcher) Snapshots() <-chan *Snapshot { return w.snapshots }
-
-// Stats is safe to call at any time.
-func (w *Watcher) Stats() Stats {
-	return Stats{Scans: w.scans.Load(), Reads: w.reads.Load(), Overflows: w.overflows.Load(), Snapshots: w.published.Load()}
-}
 
 // Run watches until the context is done, and then returns nil once the last good
 // contents are saved. It returns an error only when those cannot be loaded.

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 
@@ -98,7 +99,7 @@ func (g *Grants) Unanswered(most int) (list []wire.Unanswered, more int) {
 	}
 	list = unanswered(&box, addrs)
 	for i := range list {
-		list[i].Services = sortedOnce(by[netip.MustParseAddr(list[i].Address)])
+		list[i].Services = slices.Compact(slices.Sorted(slices.Values(by[netip.MustParseAddr(list[i].Address)])))
 	}
 	return list, more
 }
