@@ -57,6 +57,7 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 	closers.add(engine.Close)
 	removals := reconcile.NewRemovalGuard(cfg.AllowMassRemoval)
 	storeConfig := cfg.Store()
+	storeConfig.Program = programID()
 	storeConfig.Hold = func(r store.Removals) func(string) store.Decision { return removals.Hold(r, time.Now()) }
 	storeConfig.Merge = func(live, document object.Object) (object.Object, error) {
 		return rest.MergeFile(live, document, time.Now())
@@ -226,7 +227,9 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 			return api.Serve(ctx, scrape, a.metrics.Handler(a.board, a.traffic.Pages()), a.log, a.metrics.APIPanicked)
 		}})
 	}
-	if err := task.Run(ctx, a.log, tasks...); err != nil {
+	err = task.Run(ctx, a.log, tasks...)
+	a.seal()
+	if err != nil {
 		a.log.Error("stopped; the rules stay in force", "err", err)
 		return err
 	}
@@ -308,7 +311,15 @@ func (a *assembly) settle() {
 	if err := a.store.LastGood().Flush(); err != nil {
 		a.log.Debug("copies of files are not kept yet", "err", err) // the watcher tries again, and says so
 	}
+	a.seal()
 	a.memory.settle()
+}
+
+// seal spares the next start the files that nothing is to be said about.
+func (a *assembly) seal() {
+	if err := a.store.LastGood().Seal(); err != nil {
+		a.log.Debug("the next start reads all files anew", "err", err)
+	}
 }
 
 // watchdog tells systemd that we live, three times in the period that it wants that in.

@@ -206,7 +206,9 @@ func (s *Store) Document(ref object.Ref) (o object.Object, path string, line int
 	}
 	for _, c := range s.claims[ref] {
 		if c.path == r.owner.File && c.document >= 0 {
-			return c.object, c.path, s.files.Get(c.path).Documents[c.document].Line
+			if d := s.files.Get(c.path).Document(c.document); d != nil {
+				return d.Object, c.path, d.Line
+			}
 		}
 	}
 	return nil, r.owner.File, 0

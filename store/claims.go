@@ -17,6 +17,19 @@ type claim struct {
 	// owned under that name stays as it was.
 	document int
 	object   object.Object
+	// sealed is the file while it is not decoded: then object is in it.
+	sealed *manifest.File
+}
+
+// wanted is what the document says; nil when that cannot be read.
+func (c claim) wanted() object.Object {
+	if c.sealed == nil {
+		return c.object
+	}
+	if d := c.sealed.Document(c.document); d != nil {
+		return d.Object
+	}
+	return nil
 }
 
 // refInFile is the name of an object as a document gives it, with the namespace that
@@ -41,6 +54,13 @@ func namespaced(kind string) bool {
 func claimsOf(file *manifest.File) (map[object.Ref]claim, []manifest.Problem) {
 	if file == nil {
 		return nil, nil
+	}
+	if names, sealed := file.Names(); sealed {
+		claims := make(map[object.Ref]claim, len(names))
+		for i, name := range names {
+			claims[refInFile(name)] = claim{path: file.Path, document: i, sealed: file}
+		}
+		return claims, nil // it has no problems
 	}
 	claims := make(map[object.Ref]claim, len(file.Documents))
 	var duplicates []manifest.Problem
@@ -111,6 +131,10 @@ func (t *transaction) readFiles(files manifest.Files) []object.Ref {
 
 // readFile adds the objects to touched for which one file says something else than before.
 func (t *transaction) readFile(path string, old, file *manifest.File, touched map[object.Ref]struct{}) {
+	if old == nil && !t.s.synced && t.settledBefore(file) {
+		t.trust(file, touched)
+		return
+	}
 	if t.sameNames(path, old, file) {
 		for i := range file.Documents {
 			if o := file.Documents[i].Object; o != old.Documents[i].Object {
@@ -130,7 +154,7 @@ func (t *transaction) readFile(path string, old, file *manifest.File, touched ma
 			continue
 		}
 		t.setClaim(ref, path, &c)
-		if !had || b.object != c.object {
+		if !had || b.object != c.object || b.sealed != c.sealed {
 			touched[ref] = struct{}{}
 		}
 	}
@@ -148,7 +172,7 @@ func (t *transaction) readFile(path string, old, file *manifest.File, touched ma
 // sameNames reports whether nothing has come or gone in a file that has no problems, as in most
 // changes: then what is in it need not be looked at as a whole.
 func (t *transaction) sameNames(path string, old, file *manifest.File) bool {
-	if old == nil || file == nil || len(old.Documents) != len(file.Documents) || len(old.Problems)+len(file.Problems) > 0 ||
+	if old == nil || file == nil || isSealed(old) || isSealed(file) || len(old.Documents) != len(file.Documents) || len(old.Problems)+len(file.Problems) > 0 ||
 		old.Err != nil || file.Err != nil || len(t.s.duplicates[path])+len(t.s.unclaimed[path]) > 0 {
 		return false
 	}
@@ -159,6 +183,11 @@ func (t *transaction) sameNames(path string, old, file *manifest.File) bool {
 		}
 	}
 	return true
+}
+
+func isSealed(file *manifest.File) bool {
+	_, sealed := file.Names()
+	return sealed
 }
 
 // setClaim puts a path's claim in the place of its old one; nil removes it.
@@ -202,7 +231,7 @@ func (t *transaction) decide(old *record, claims []claim) (claim, verdict) {
 	}
 	if old != nil {
 		for _, c := range claims {
-			if c.path == old.owner.File && c.object == nil {
+			if c.path == old.owner.File && c.wanted() == nil {
 				return c, keep
 			}
 			if c.path == old.owner.File {
@@ -214,7 +243,7 @@ func (t *transaction) decide(old *record, claims []claim) (claim, verdict) {
 		}
 	}
 	for _, c := range claims {
-		if c.object != nil {
+		if c.wanted() != nil {
 			return c, use
 		}
 	}
@@ -228,7 +257,7 @@ func (t *transaction) decide(old *record, claims []claim) (claim, verdict) {
 func (c *change) contest(claims []claim, holder Owner) {
 	mentioned := slices.ContainsFunc(claims, func(c claim) bool { return c.path == holder.File })
 	for _, loser := range claims {
-		if loser.path == holder.File || loser.object == nil {
+		if loser.path == holder.File || loser.wanted() == nil {
 			continue
 		}
 		c.note(loser.path, "", ReasonConflict, fmt.Sprintf(

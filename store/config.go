@@ -74,6 +74,9 @@ type Config struct {
 	// the API have written (it has managedFields): what they added stays, what the file
 	// says no more goes. Neither may be changed. nil means that the document replaces it all.
 	Merge func(live, document object.Object) (object.Object, error)
+	// Program names the version of the program to the last bit: what another one has found about a
+	// file is not believed. "" believes nothing (see LastGood.Seal).
+	Program string
 	// Clock is the time of day, for creation timestamps and the first revision; nil
 	// means time.Now. Nothing else depends on it.
 	Clock func() time.Time

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/parallel"
 )
 
 // LastGood keeps the last content of each file that could be read, for those that
@@ -40,34 +42,64 @@ type copies struct {
 	size    int                 // of the contents in pending, in bytes
 	rode    time.Time           // when copies went with objects
 	writing map[string]fileCopy // what goes with the commit under way
-	// written are the hashes of what is in the engine; nil until it was loaded.
-	written map[string][sha256.Size]byte
+	// written is what is in the engine; nil until it was loaded.
+	written map[string]writtenCopy
+}
+
+// writtenCopy is a copy that is in the engine.
+type writtenCopy struct {
+	hash   manifest.Hash
+	sealed bool // its seal is, too
 }
 
 // fileCopy is what is to be kept of a file.
 type fileCopy struct {
 	content []byte // nil: nothing
-	hash    [sha256.Size]byte
+	hash    manifest.Hash
 }
 
-// Load is the content of every file that was put and not removed, by path.
-func (l LastGood) Load() (map[string][]byte, error) {
+// Load is every file that was put and not removed, by path: of most what Seal has sealed, of the
+// others the content.
+func (l LastGood) Load() (contents map[string][]byte, sealed map[string]*manifest.File, err error) {
+	if contents, sealed, err = l.load(); err != nil {
+		err = fmt.Errorf("load last good copies of files: %w", err)
+	}
+	return contents, sealed, err
+}
+
+func (l LastGood) load() (map[string][]byte, map[string]*manifest.File, error) {
 	pairs, err := l.s.engine.Load(filePrefix)
 	if err != nil {
-		return nil, fmt.Errorf("load last good copies of files: %w", err)
+		return nil, nil, err
 	}
-	files := make(map[string][]byte, len(pairs))
-	written := make(map[string][sha256.Size]byte, len(pairs))
-	for _, pair := range pairs {
+	hashes := make([]manifest.Hash, len(pairs))
+	eachPair(pairs, func(i int, pair engine.Pair) { hashes[i] = sha256.Sum256(pair.Value) })
+	byPath := make(map[string]manifest.Hash, len(pairs))
+	for i, pair := range pairs {
+		byPath[strings.TrimPrefix(pair.Key, filePrefix)] = hashes[i]
+	}
+	sealed, err := l.loadSeals(byPath)
+	if err != nil {
+		return nil, nil, err
+	}
+	contents, written := map[string][]byte{}, make(map[string]writtenCopy, len(pairs))
+	for i, pair := range pairs {
 		path := strings.TrimPrefix(pair.Key, filePrefix)
-		files[path] = pair.Value
-		written[path] = sha256.Sum256(pair.Value)
+		if sealed[path] == nil {
+			contents[path] = pair.Value
+		}
+		written[path] = writtenCopy{hashes[i], sealed[path] != nil}
 	}
 	c := &l.s.copies
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.written = written
-	return files, nil
+	return contents, sealed, nil
+}
+
+// eachPair calls f for all pairs, on all CPUs.
+func eachPair(pairs []engine.Pair, f func(i int, pair engine.Pair)) {
+	parallel.Do(len(pairs), parallel.Share, func(i int) { f(i, pairs[i]) })
 }
 
 // Put says what is to be kept of a file from now on; nil is nothing. It does not wait: the
@@ -105,7 +137,7 @@ func (l LastGood) flushSome() (more bool, err error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	more = s.copies.take()
-	return more, s.write(engine.Transaction{CompareKey: headKey, CompareRevision: s.revision}, s.revision)
+	return more, s.write(engine.Transaction{}, s.revision)
 }
 
 // take makes what waits part of the next commit, and reports whether that is not all.
@@ -130,16 +162,25 @@ func (c *copies) take() (more bool) {
 	return true
 }
 
-// write commits a transaction together with the copies that were taken or are small;
-// nothing at all if both are empty. The writer must be held.
+// write commits a transaction, which must be the next one after head, together with the copies that were
+// taken or are small; nothing at all if both are empty. The writer must be held.
 func (s *Store) write(t engine.Transaction, revision uint64) error {
 	s.copies.addTo(&t, revision)
+	s.partial.addTo(&t)
+	t.CompareKey, t.CompareRevision = headKey, s.head
 	var err error
 	if len(t.Puts)+len(t.Deletes) != 0 {
 		err = s.engine.Commit(t)
 	}
 	s.copies.finish(err)
-	return err
+	if err != nil {
+		return err
+	}
+	s.partial = nil
+	if i := slices.IndexFunc(t.Puts, func(p engine.Pair) bool { return p.Key == headKey }); i >= 0 {
+		s.head = t.Puts[i].Revision
+	}
+	return nil
 }
 
 // addTo adds the copies that are not what is in the engine already.
@@ -150,15 +191,15 @@ func (c *copies) addTo(t *engine.Transaction, revision uint64) {
 		c.writing, c.pending, c.size, c.rode = c.pending, nil, 0, now
 	}
 	for path, file := range c.writing {
-		hash, has := c.written[path]
+		was, has := c.written[path]
 		if file.content != nil {
 			file.hash = sha256.Sum256(file.content)
 		}
 		switch {
-		case has && file.hash == hash, !has && file.content == nil && c.written != nil:
+		case has && file.hash == was.hash, !has && file.content == nil && c.written != nil:
 			delete(c.writing, path)
 		case file.content == nil:
-			t.Deletes = append(t.Deletes, filePrefix+path)
+			t.Deletes = append(t.Deletes, filePrefix+path, sealPrefix+path)
 		default:
 			c.writing[path] = file
 			t.Puts = append(t.Puts, engine.Pair{Key: filePrefix + path, Value: file.content, Revision: revision})
@@ -186,7 +227,7 @@ func (c *copies) finish(err error) {
 		case file.content == nil:
 			delete(c.written, path)
 		default:
-			c.written[path] = file.hash
+			c.written[path] = writtenCopy{hash: file.hash}
 		}
 	}
 	c.writing = nil

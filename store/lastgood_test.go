@@ -19,7 +19,7 @@ func (b *box) save(path, content string) {
 
 func (b *box) wantCopies(want string) {
 	b.t.Helper()
-	files, err := b.s.LastGood().Load()
+	files, _, err := b.s.LastGood().Load()
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -198,7 +198,7 @@ func TestManyCopiesAreWrittenInSeveralCommits(t *testing.T) {
 	if n := b.engine.Commits() - before; n != files/3 {
 		t.Errorf("%d commits, want %d", n, files/3)
 	}
-	copies, err := b.s.LastGood().Load()
+	copies, _, err := b.s.LastGood().Load()
 	if err != nil || len(copies) != files {
 		t.Errorf("%d copies, %v", len(copies), err)
 	}

@@ -87,7 +87,9 @@ func compareProblems(a, b manifest.Problem) int {
 func (s *Store) position(ref object.Ref, path, field string) (line, column int) {
 	for _, c := range s.claims[ref] {
 		if c.path == path && c.document >= 0 {
-			return s.files.Get(path).Documents[c.document].Position(fieldInFile(c.object, field))
+			if d := s.files.Get(path).Document(c.document); d != nil {
+				return d.Position(fieldInFile(d.Object, field))
+			}
 		}
 	}
 	return 0, 0

@@ -16,7 +16,7 @@ import (
 
 // The keys of the engine: the head, whose revision is the store's; objects under
 // object/KIND/NAMESPACE/NAME; last good copies under file/PATH; what was there before a
-// change under journal/REVISION.
+// change under journal/REVISION; seals of files under seal/PATH.
 const (
 	headKey       = "head"
 	objectPrefix  = "object/"

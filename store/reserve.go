@@ -82,10 +82,7 @@ func (s *Store) Reserve(frontends []ReservedFrontend) error {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	if !s.reserves {
-		err := s.write(engine.Transaction{
-			CompareKey: headKey, CompareRevision: s.revision,
-			Puts: []engine.Pair{{Key: reservedKey, Value: []byte("1"), Revision: s.revision}},
-		}, s.revision)
+		err := s.write(engine.Transaction{Puts: []engine.Pair{{Key: reservedKey, Value: []byte("1"), Revision: s.revision}}}, s.revision)
 		if err != nil {
 			return fmt.Errorf("remember that the kernel serves unknown Services: %w", err)
 		}
@@ -127,7 +124,7 @@ func (s *Store) Unreserve() error {
 	if !s.reserves {
 		return nil
 	}
-	err := s.write(engine.Transaction{CompareKey: headKey, CompareRevision: s.revision, Deletes: []string{reservedKey}}, s.revision)
+	err := s.write(engine.Transaction{Deletes: []string{reservedKey}}, s.revision)
 	if err != nil {
 		return fmt.Errorf("forget that the kernel serves unknown Services: %w", err)
 	}

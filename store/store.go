@@ -38,6 +38,9 @@ type Store struct {
 	held       map[object.Ref]Decision // objects that Config.Hold keeps
 	declared   int                     // Services that belong to files
 	newest     time.Time               // the last creation
+	head       uint64                  // the revision of what the engine has, as a rule that of the store
+	partial    partial
+	piece      int // see commitInPieces; tests have their own
 	copies     copies
 	calls      calls // of Write, that wait for the writer
 
@@ -74,7 +77,7 @@ func Open(engine engine.Engine, cfg Config) (*Store, error) {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
 	s := &Store{
-		engine: engine, cfg: cfg, families: cfg.families(), ledger: ledger,
+		engine: engine, piece: pieceObjects, cfg: cfg, families: cfg.families(), ledger: ledger,
 		seed:       uint64(max(0, cfg.Clock().Unix())) << revisionShift,
 		unclaimed:  map[string]map[object.Ref]struct{}{},
 		population: map[string]int{},
@@ -115,7 +118,7 @@ func (s *Store) load() error {
 		// A new store says so at once: revisions seen by others begin after the seed.
 		return s.writeHead(max(s.seed, 1))
 	}
-	s.revision = head[0].Revision
+	s.revision, s.head = head[0].Revision, head[0].Revision
 	marks, err := s.engine.Load(reservedKey)
 	if err != nil {
 		return err
@@ -145,10 +148,7 @@ func (s *Store) load() error {
 }
 
 func (s *Store) writeHead(revision uint64) error {
-	err := s.engine.Commit(engine.Transaction{
-		CompareKey: headKey, CompareRevision: s.revision,
-		Puts: []engine.Pair{{Key: headKey, Revision: revision}},
-	})
+	err := s.write(engine.Transaction{Puts: []engine.Pair{{Key: headKey, Revision: revision}}}, revision)
 	if err != nil {
 		return err
 	}

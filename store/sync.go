@@ -72,6 +72,9 @@ func (t *transaction) run() (SyncResult, error) {
 // wait, and publishes it.
 func (t *transaction) commit(joint []*change) (SyncResult, error) {
 	s := t.s
+	if t.isFresh(joint) {
+		return t.commitInPieces(joint)
+	}
 	if err := t.prepare(joint...); err != nil {
 		return SyncResult{}, err
 	}
@@ -84,8 +87,8 @@ func (t *transaction) commit(joint []*change) (SyncResult, error) {
 		return SyncResult{}, err
 	}
 	changes = append(changes, ends...)
-	before := max(s.revision, s.seed)
-	out := engine.Transaction{CompareKey: headKey, CompareRevision: s.revision}
+	before := s.latest()
+	var out engine.Transaction
 	addObjects(&out, changes, t.revision, len(changes) > len(joint))
 	revision := s.revision
 	var journal journalUpdate
@@ -139,6 +142,9 @@ func (t *transaction) publish(changes []*change, revision uint64, journal journa
 	}
 	if t.revision-max(s.revision, s.seed) > maxLogged {
 		s.log.reset(revision)
+	}
+	for _, ref := range t.trusted {
+		s.noteClaim(ref, s.records[ref].owner)
 	}
 	programmed := false
 	for _, c := range changes {

@@ -43,6 +43,8 @@ type transaction struct {
 	dry bool
 	// feeding are what changes has for each Service; see backing.
 	feeding map[string][]object.Object
+	// trusted are objects that are as their files say, see trust.
+	trusted []object.Ref
 }
 
 // change is what becomes of one object.
@@ -91,12 +93,15 @@ func (s *Store) begin() *transaction {
 		changes:    map[object.Ref]*change{},
 		last:       map[object.Ref]*change{},
 		externals:  externals{},
-		revision:   max(s.revision, s.seed),
+		revision:   s.latest(),
 	}
 	s.ledger.backing = t.backing
 	s.ledger.avoidIngress, s.ledger.avoidAddress, s.ledger.use, s.ledger.loses = t.avoidIngress, t.avoidAddress, t.otherUse, t.losesIngress
 	return t
 }
+
+// latest is the revision that the next one follows on.
+func (s *Store) latest() uint64 { return max(s.revision, s.seed, s.head) }
 
 // end lets go of the transaction: what the ledger asks of it would keep all of its changes in memory.
 func (t *transaction) end() {
@@ -160,7 +165,7 @@ func (t *transaction) judge(ref object.Ref) *change {
 			c.note(c.owner.File, "", ReasonConflict, fmt.Sprintf(
 				"%s had made an object of this name, whose place this document takes", c.old.owner), true)
 		}
-		c.want(t.s, winner.object)
+		c.want(t.s, winner.wanted())
 		c.contest(claims, c.owner)
 	case remove:
 		if c.remove = t.removes; !c.remove {

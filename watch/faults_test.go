@@ -15,6 +15,8 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
+
+	"svcctl.io/svcctl/store/manifest"
 )
 
 // This file is long because every fault that a directory can have is one test here.
@@ -39,7 +41,7 @@ func TestBrokenAtStart(t *testing.T) {
 			t.Errorf("problems %v", s.Problems)
 		}
 		h.stop()
-		if contents, _ := memory.Load(); len(contents) != 1 || string(contents[h.path("a.yaml")]) != text {
+		if contents, _, _ := memory.Load(); len(contents) != 1 || string(contents[h.path("a.yaml")]) != text {
 			t.Errorf("saved %q", contents)
 		}
 	})
@@ -109,7 +111,7 @@ func TestLastGoodCannotBeSaved(t *testing.T) {
 		if s := h.within(0, 10100*time.Millisecond); len(s.Problems) != 0 {
 			h.Errorf("problems %v", s.Problems)
 		}
-		if contents, _ := disk.Load(); len(contents) != 1 {
+		if contents, _, _ := disk.Load(); len(contents) != 1 {
 			h.Errorf("saved %q", contents)
 		}
 	}, lastGood(disk))
@@ -125,7 +127,9 @@ func TestLastGoodCannotBeLoaded(t *testing.T) {
 
 type badLoad struct{ *Memory }
 
-func (badLoad) Load() (map[string][]byte, error) { return nil, errors.New("torn") }
+func (badLoad) Load() (map[string][]byte, map[string]*manifest.File, error) {
+	return nil, nil, errors.New("torn")
+}
 
 // What was saved of a directory that is not watched any more is forgotten.
 func TestForgottenDirectory(t *testing.T) {
@@ -134,7 +138,7 @@ func TestForgottenDirectory(t *testing.T) {
 	bubble(t, nil, func(h *harness) {
 		h.is(h.next(), "")
 		h.stop()
-		if contents, _ := memory.Load(); len(contents) != 0 {
+		if contents, _, _ := memory.Load(); len(contents) != 0 {
 			h.Errorf("kept %q", contents)
 		}
 	}, lastGood(memory))

@@ -1,7 +1,6 @@
 package watch
 
 import (
-	"crypto/sha256"
 	"time"
 
 	"svcctl.io/svcctl/store/manifest"
@@ -46,11 +45,10 @@ type file struct {
 	seen sight
 	// hash is the SHA-256 of the content that was read last; broken is what is wrong
 	// with that content, nil when it is good.
-	hash   [sha256.Size]byte
+	hash   manifest.Hash
 	broken *manifest.Problem
-	// good is the last good content, which LastGood has too, and goodHash its hash.
-	good     *manifest.File
-	goodHash [sha256.Size]byte
+	// good is the last good content, which LastGood has too.
+	good *manifest.File
 	// taken is set when the file was dealt with once since the start.
 	taken bool
 	// aside is set while it is being read beside the loop.

@@ -102,6 +102,12 @@ func start(t *testing.T, dir string, notify *silent, options ...option) *harness
 	if err != nil {
 		t.Fatal(err)
 	}
+	return run(t, w, dir, notify)
+}
+
+// run is start for a Watcher that is made already.
+func run(t *testing.T, w *Watcher, dir string, notify *silent) *harness {
+	t.Helper()
 	if notify != nil {
 		w.open = notify.open
 	}
@@ -249,4 +255,17 @@ func (h *harness) problem(s *Snapshot, words ...string) manifest.Problem {
 		}
 	}
 	return s.Problems[0]
+}
+
+// Stats count what a Watcher did since it started.
+type Stats struct {
+	Scans     uint64 // full readings of a directory
+	Reads     uint64 // files read
+	Overflows uint64 // times the kernel dropped events
+	Snapshots uint64 // snapshots published
+}
+
+// Stats is safe to call at any time.
+func (w *Watcher) Stats() Stats {
+	return Stats{Scans: w.scans.Load(), Reads: w.reads.Load(), Overflows: w.overflows.Load(), Snapshots: w.published.Load()}
 }

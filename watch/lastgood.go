@@ -4,12 +4,16 @@ import (
 	"maps"
 	"sync"
 	"time"
+
+	"svcctl.io/svcctl/store/manifest"
 )
 
 // LastGood keeps the last good content of every file, so that a file that is broken when
 // the program starts still says what it said before. Paths are absolute.
 type LastGood interface {
-	Load() (map[string][]byte, error)
+	// Load is what was put: of files whose content is known already it gives the file, sealed and
+	// with its Hash, instead of the content.
+	Load() (contents map[string][]byte, sealed map[string]*manifest.File, err error)
 	// Put says what is to be kept of a path from now on; nil is nothing. It does not wait for
 	// a disk, so that an implementation can write the content together with what comes of it.
 	// The content is not changed afterwards.
@@ -30,10 +34,10 @@ type Memory struct {
 func NewMemory() *Memory { return &Memory{contents: map[string][]byte{}} }
 
 // Load is a copy of all contents.
-func (m *Memory) Load() (map[string][]byte, error) {
+func (m *Memory) Load() (contents map[string][]byte, sealed map[string]*manifest.File, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return maps.Clone(m.contents), nil
+	return maps.Clone(m.contents), nil, nil
 }
 
 // Put takes effect at once.

@@ -44,7 +44,7 @@ func TestFlushesAreCoalesced(t *testing.T) {
 		if to.flushes.Load() == before {
 			h.Errorf("the last change was not flushed")
 		}
-		saved, _ := to.Load()
+		saved, _, _ := to.Load()
 		if got := string(saved[h.path("a.yaml")]); got != services("web")+"---\n"+last {
 			h.Errorf("in the end %q is saved", got)
 		}
@@ -57,7 +57,7 @@ func TestContentsArePutBeforeTheSnapshot(t *testing.T) {
 	to := NewMemory()
 	bubble(t, map[string]string{"a.yaml": services("web")}, func(h *harness) {
 		h.is(h.next(), "a.yaml: web")
-		if saved, _ := to.Load(); string(saved[h.path("a.yaml")]) != services("web") {
+		if saved, _, _ := to.Load(); string(saved[h.path("a.yaml")]) != services("web") {
 			h.Errorf("%q is put", saved)
 		}
 	}, lastGood(to))

@@ -229,6 +229,7 @@ func (w *Watcher) died() {
 
 // rescanSoon leaves time for more of the same to happen.
 func (w *Watcher) rescanSoon() {
+	w.lost = true
 	if soon := time.Now().Add(w.cfg.Settle); soon.Before(w.nextRescan) {
 		w.nextRescan = soon
 	}

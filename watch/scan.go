@@ -18,6 +18,7 @@ import (
 func (w *Watcher) rescan(now time.Time) {
 	before := w.noWatch
 	w.openNotify()
+	w.lost, w.look = false, nil
 	w.nextPoll = now.Add(poll)
 	hints := w.dirty
 	w.dirty, w.dirtySince, w.unsure = map[string]hint{}, time.Time{}, false
@@ -50,6 +51,9 @@ func (w *Watcher) pollSources(now time.Time) {
 // scan reads a directory and observes what it has.
 func (w *Watcher) scan(s *source, hints map[string]hint, now time.Time) {
 	w.scans.Add(1)
+	if w.look != nil {
+		w.look.older[s] = true
+	}
 	if err := s.open(); err != nil {
 		w.lose(s, err, now)
 		return
@@ -168,9 +172,11 @@ const maxWalks = 3
 
 // A walk is one reading of a directory.
 type walk struct {
-	source   *source
-	visited  map[identity]bool // directories
-	files    map[identity]bool // regular files
+	dir      string
+	root     *os.Root            // dir, opened
+	before   map[string]identity // linked, of the reading before
+	visited  map[identity]bool   // directories
+	files    map[identity]bool   // regular files
 	sights   map[string]sight
 	dirs     map[string]identity
 	linked   map[string]identity // directories that are reached by a link
@@ -178,6 +184,7 @@ type walk struct {
 	links    []string            // relative paths, to be followed when all else is read
 	unread   []unread
 	trees    []string // directories that have an entry .git
+	byLink   bool     // dir is a link
 	flat     bool     // leave out the directories inside
 }
 
@@ -200,11 +207,19 @@ func (wk *walk) problems() (out []manifest.Problem) {
 func (s *source) walk() (*walk, error) { return s.walkDirs(false) }
 
 // walkDirs is walk, or when it is flat the same without the directories inside.
-func (s *source) walkDirs(flat bool) (*walk, error) {
+func (s *source) walkDirs(flat bool) (*walk, error) { return s.newWalk(flat).run() }
+
+// newWalk prepares a reading, which may run beside the loop.
+func (s *source) newWalk(flat bool) *walk {
 	s.parent = linkParent(s.dir)
-	wk := &walk{source: s, flat: flat, visited: map[identity]bool{}, files: make(map[identity]bool, s.good), sights: make(map[string]sight, s.good),
+	return &walk{dir: s.dir, root: s.root, before: s.linked, byLink: s.parent != "", flat: flat,
+		visited: map[identity]bool{}, files: make(map[identity]bool, s.good), sights: make(map[string]sight, s.good),
 		dirs: map[string]identity{}, linked: map[string]identity{}, switched: map[string]bool{}}
-	if err := wk.directory(".", s.parent != ""); err != nil {
+}
+
+// run reads it all.
+func (wk *walk) run() (*walk, error) {
+	if err := wk.directory(".", wk.byLink); err != nil {
 		return nil, err
 	}
 	// What is reachable twice belongs to its own place, not to a link's.
@@ -228,11 +243,11 @@ func linkParent(dir string) string {
 	return filepath.Dir(dir)
 }
 
-func (wk *walk) path(rel string) string { return filepath.Join(wk.source.dir, rel) }
+func (wk *walk) path(rel string) string { return filepath.Join(wk.dir, rel) }
 
 // directory reads one directory. Only its own error is returned, not one from below.
 func (wk *walk) directory(rel string, linked bool) error {
-	f, err := wk.source.root.Open(rel)
+	f, err := wk.root.Open(rel)
 	if err != nil {
 		return err
 	}
@@ -251,7 +266,7 @@ func (wk *walk) directory(rel string, linked bool) error {
 	if linked {
 		wk.linked[path] = id
 		// When the directory itself is a link, all is new at the start.
-		before, known := wk.source.linked[path]
+		before, known := wk.before[path]
 		wk.switched[path] = before != id && (known || rel != ".")
 	}
 	entries, err := f.ReadDir(-1)
@@ -312,7 +327,7 @@ func (wk *walk) below(rel string, linked bool) {
 
 // follow looks where a link leads.
 func (wk *walk) follow(rel string) {
-	info, err := wk.source.root.Stat(rel)
+	info, err := wk.root.Stat(rel)
 	manifestName := isManifest(filepath.Base(rel))
 	switch {
 	case err != nil && manifestName:

@@ -18,10 +18,20 @@ import (
 
 // load takes the last good contents over from the run before.
 func (w *Watcher) load() error {
-	contents, err := w.cfg.LastGood.Load()
+	contents, sealed, err := w.cfg.LastGood.Load()
 	if err != nil {
 		return fmt.Errorf("watch: load the last good contents: %w", err)
 	}
+	for path, f := range sealed {
+		if s := w.sourceOf(path); s != nil {
+			w.files[path] = &file{path: path, source: s, hash: f.Hash, good: f}
+			s.good++
+			w.good = append(w.good, f)
+		} else {
+			w.saver.put(path, nil)
+		}
+	}
+	slices.SortFunc(w.good, func(a, b *manifest.File) int { return cmp.Compare(a.Path, b.Path) })
 	paths := slices.Sorted(maps.Keys(contents))
 	loaded := make([]*file, len(paths))
 	parallel.Do(len(paths), 1, func(i int) {
@@ -32,7 +42,8 @@ func (w *Watcher) load() error {
 		}
 		f := &file{path: path, source: s, hash: sha256.Sum256(content)}
 		if parsed := manifest.Decode(path, content, w.cfg.Limits); parsed.Err == nil {
-			f.good, f.goodHash = parsed, f.hash
+			parsed.Hash = f.hash
+			f.good = parsed
 		} else {
 			f.broken = parsed.Err
 			w.log.Warn("last good content is no longer good", "problem", parsed.Err.String())
@@ -162,7 +173,7 @@ func (w *Watcher) done(f *file) {
 type content struct {
 	data []byte
 	seen sight
-	hash [sha256.Size]byte
+	hash manifest.Hash
 	next *manifest.File // nil when the content is one that is known
 	err  error
 }
@@ -189,8 +200,9 @@ func (w *Watcher) fetch(root *os.Root, seen sight, f *file) (c content) {
 		return c
 	}
 	c.hash = sha256.Sum256(c.data)
-	if c.hash != f.hash && (f.good == nil || c.hash != f.goodHash) {
+	if c.hash != f.hash && (f.good == nil || c.hash != f.good.Hash) {
 		c.next = w.parse(f, c.data)
+		c.next.Hash = c.hash
 	}
 	return c
 }
@@ -215,7 +227,7 @@ func (w *Watcher) read(f *file, now content, at time.Time) {
 	case now.hash == f.hash:
 		w.done(f)
 		return
-	case f.good != nil && now.hash == f.goodHash:
+	case f.good != nil && now.hash == f.good.Hash:
 		f.hash, f.broken = now.hash, nil
 		w.change(c.first)
 		w.done(f)
@@ -230,7 +242,7 @@ func (w *Watcher) read(f *file, now content, at time.Time) {
 	if now.next.Err != nil {
 		w.log.Warn("manifest refused", "problem", now.next.Err.String(), "last_good", f.good != nil)
 	} else {
-		f.good, f.goodHash = now.next, now.hash
+		f.good = now.next
 		w.saver.put(f.path, now.data)
 	}
 	w.done(f)
@@ -260,7 +272,10 @@ func sameObjects(a, b *manifest.File) bool {
 
 // lacks reports whether an object of before is not in next, be it good or bad.
 func lacks(next, before *manifest.File) bool {
-	if before == nil || sameObjects(next, before) {
+	if before == nil {
+		return false
+	}
+	if before = before.Opened(); sameObjects(next, before) {
 		return false
 	}
 	have := make(map[object.Ref]bool, len(next.Documents))

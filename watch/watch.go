@@ -92,14 +92,6 @@ func within(dir, path string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// Stats count what a Watcher did since it started.
-type Stats struct {
-	Scans     uint64 // full readings of a directory
-	Reads     uint64 // files read
-	Overflows uint64 // times the kernel dropped events
-	Snapshots uint64 // snapshots published
-}
-
 // A Watcher watches directories. Make it with New, start it with Run, once.
 type Watcher struct {
 	cfg       Config
@@ -130,6 +122,12 @@ type Watcher struct {
 	nextPoll   time.Time
 	nextRescan time.Time
 	held       time.Time // since when settled changes wait for vanished files
+
+	lost bool  // events were, since the directories were read last
+	look *look // a reading of the directories beside the loop; nil: none
+	// looked has a look that is done, and readDir reads a directory for it; tests have their own.
+	looked  chan *look
+	readDir func(*walk) (*walk, error)
 
 	large     int64         // asideBytes; tests have their own
 	aside     *aside        // files that are being read beside the loop; nil: none
@@ -165,6 +163,8 @@ func New(cfg Config) (*Watcher, error) {
 		gather:    gather,
 		large:     asideBytes,
 		asideRead: make(chan struct{}, 1),
+		looked:    make(chan *look, 1),
+		readDir:   (*walk).run,
 		requests:  make(chan chan struct{}),
 		files:     map[string]*file{},
 		bad:       map[string]*file{},
@@ -190,11 +190,6 @@ func New(cfg Config) (*Watcher, error) {
 // The first comes when every directory was read, or found unavailable, once. The channel
 // is never closed.
 func (w *Watcher) Snapshots() <-chan *Snapshot { return w.snapshots }
-
-// Stats is safe to call at any time.
-func (w *Watcher) Stats() Stats {
-	return Stats{Scans: w.scans.Load(), Reads: w.reads.Load(), Overflows: w.overflows.Load(), Snapshots: w.published.Load()}
-}
 
 // Run watches until the context is done, and then returns nil once the last good
 // contents are saved. It returns an error only when those cannot be loaded.
@@ -241,6 +236,8 @@ func (w *Watcher) Run(ctx context.Context) error {
 			w.changed = true
 		case <-w.asideRead:
 			w.takeAside(time.Now())
+		case l := <-w.looked:
+			w.takeLook(l, time.Now())
 		case done := <-w.requests:
 			w.rescan(time.Now())
 			w.ask(done)
@@ -301,8 +298,10 @@ func (w *Watcher) answer() {
 // work does what is due.
 func (w *Watcher) work(now time.Time) {
 	if !now.Before(w.nextRescan) {
-		w.rescan(now)
-		return
+		if !w.lookBeside(now) {
+			w.rescan(now)
+			return
+		}
 	}
 	if !now.Before(w.nextPoll) {
 		w.pollSources(now)

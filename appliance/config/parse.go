@@ -15,9 +15,6 @@ type PortRange struct{ First, Last uint16 }
 // String is "30000-32767".
 func (r PortRange) String() string { return fmt.Sprintf("%d-%d", r.First, r.Last) }
 
-// Contains reports whether port is in the range.
-func (r PortRange) Contains(port uint16) bool { return r.First <= port && port <= r.Last }
-
 // AddrRange is a range of addresses of one family; both ends belong to it.
 type AddrRange struct{ First, Last netip.Addr }
 

@@ -63,8 +63,12 @@ func (b *Board) NotStored(ref object.Ref) *wire.NotStored {
 		return nil
 	}
 	for _, f := range files {
-		for i := range f.Documents {
-			d := &f.Documents[i]
+		if !f.Declares(ref) {
+			continue
+		}
+		docs := f.Opened().Documents
+		for i := range docs {
+			d := &docs[i]
 			declared := object.RefOf(d.Object)
 			declared.Namespace = cmp.Or(declared.Namespace, "default")
 			if declared == ref {

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 
@@ -107,7 +108,7 @@ func (g *Grants) Unanswered(most int) (list []wire.Unanswered, more int) {
 	}
 	list = unanswered(&box, addrs)
 	for i := range list {
-		list[i].Services = sortedOnce(by[netip.MustParseAddr(list[i].Address)])
+		list[i].Services = slices.Compact(slices.Sorted(slices.Values(by[netip.MustParseAddr(list[i].Address)])))
 	}
 	return list, more
 }

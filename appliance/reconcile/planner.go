@@ -131,7 +131,7 @@ type planned struct {
 // resolve gives the ports of the Services that changed and of those that gain or lose a frontend
 // by that; a Service that is gone has none.
 func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.ServicePort {
-	changed = sortedOnce(changed)
+	changed = slices.Compact(slices.Sorted(slices.Values(changed)))
 	p.occupied.begin(changed)
 	outputs := p.resolveAll(objs, changed)
 	claims := make([]resolve.Claim, len(changed))
@@ -203,11 +203,6 @@ func (p *planner) resolveAll(objs Objects, keys []string) []planned {
 
 // minShare is how many Services are enough for another CPU.
 const minShare = 256
-
-func sortedOnce(keys []string) []string {
-	keys = slices.Sorted(slices.Values(keys))
-	return slices.Compact(keys)
-}
 
 func cutKey(key string) (namespace, name string, ok bool) {
 	for i := range len(key) {

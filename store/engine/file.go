@@ -260,7 +260,7 @@ func (f *File) room(puts []Pair) [][]byte {
 }
 
 // release takes so many bytes of the file out of the memory that counts as ours: most of what
-// is read at a start is not read again, and what is comes from the kernel's cache.
+// is read or written at a start is not read again, and what is comes from the kernel's cache.
 func (f *File) release(size int64) {
 	// When it fails, nothing is lost but that.
 	_, _, _ = syscall.Syscall(syscall.SYS_MADVISE, f.db.Info().Data, uintptr(size), syscall.MADV_DONTNEED)
@@ -305,11 +305,15 @@ func (f *File) Commit(t Transaction) (err error) {
 		}
 		return f.fail(err)
 	}
+	size := tx.Size()
 	if err := f.commit(tx); err != nil {
 		if isNoSpace(err) {
 			return &noSpaceError{filepath.Dir(f.path), err}
 		}
 		return f.fail(err)
+	}
+	if len(t.Puts) > manyPuts {
+		f.release(size)
 	}
 	return nil
 }

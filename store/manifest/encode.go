@@ -43,28 +43,6 @@ func EncodeYAML(o object.Object) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// EncodeJSON writes an object as indented JSON in the order of EncodeYAML. It ends with
-// a newline.
-func EncodeJSON(o object.Object) ([]byte, error) {
-	members, err := membersOf(o)
-	if err != nil {
-		return nil, err
-	}
-	var compact, b bytes.Buffer
-	separator := byte('{')
-	for _, m := range members {
-		compact.WriteByte(separator)
-		fmt.Fprintf(&compact, "%q:%s", m.key, m.raw)
-		separator = ','
-	}
-	compact.WriteByte('}')
-	if err := json.Indent(&b, compact.Bytes(), "", "  "); err != nil {
-		return nil, fmt.Errorf("encode %s as JSON: %w", refOf(o), err)
-	}
-	b.WriteByte('\n')
-	return b.Bytes(), nil
-}
-
 // A member is a top-level field of an object, its value in JSON.
 type member struct {
 	key string

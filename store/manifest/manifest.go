@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"hash/maphash"
 	"path/filepath"
 	"slices"
@@ -15,7 +16,10 @@ import (
 // A File is what the bytes of one file say. It is immutable.
 type File struct {
 	Path string
+	// Hash is of the text, for who compares files; it is set by who reads them.
+	Hash Hash
 	// Documents are the good objects, in the order of the text.
+	// They are those of Opened when the File is sealed.
 	Documents []Document
 	// Err is set when the file as a whole cannot be used; Documents is empty then.
 	Err *Problem
@@ -25,7 +29,11 @@ type File struct {
 
 	limits unique.Handle[Limits] // nearly all files have the same
 	units  []placed              // in the order of the text
+	seal   *seal                 // nil: it is decoded
 }
+
+// A Hash is the SHA-256 of a text.
+type Hash [sha256.Size]byte
 
 // A Document is one object of a file.
 type Document struct {
@@ -97,6 +105,7 @@ func Decode(path string, data []byte, limits Limits) *File {
 // documents whose text is the same keep their Object.
 func (f *File) Update(data []byte, limits Limits) *File {
 	limits = limits.orDefaults()
+	f = f.Opened()
 	w := workspaces.Get().(*workspace)
 	defer w.free()
 	r := &reading{path: f.Path, limits: limits, workspace: w}

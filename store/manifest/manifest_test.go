@@ -378,3 +378,22 @@ func TestFreeMappings(t *testing.T) {
 		}
 	}
 }
+
+// Labels that are selected, too, are held once; a copy has two of them.
+func TestSelectedLabelsAreHeldOnce(t *testing.T) {
+	const text = "apiVersion: v1\nkind: Service\nmetadata:\n  name: web\n  labels: {app: web}\nspec:\n  selector: {app: %s}\n  ports: [{port: 80}]\n"
+	for selected, once := range map[string]bool{"web": true, "other": false} {
+		svc := Decode("a.yaml", fmt.Appendf(nil, text, selected), DefaultLimits()).Documents[0].Object.(*object.Service)
+		if svc.Spec.Selector["app"] != selected || svc.Metadata.Labels["app"] != "web" {
+			t.Errorf("labels %v, selector %v", svc.Metadata.Labels, svc.Spec.Selector)
+		}
+		if same := reflect.ValueOf(svc.Spec.Selector).Pointer() == reflect.ValueOf(svc.Metadata.Labels).Pointer(); same != once {
+			t.Errorf("selector %v: held once %t", svc.Spec.Selector, same)
+		}
+		copied := svc.DeepCopy().(*object.Service)
+		copied.Spec.Selector["app"] = "changed"
+		if copied.Metadata.Labels["app"] != "web" || svc.Spec.Selector["app"] != selected {
+			t.Error("a copy shares its maps")
+		}
+	}
+}

@@ -1,0 +1,215 @@
+package store
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/object"
+)
+
+// A seal is kept beside the last good copy of a file. It says that the objects of exactly this text
+// were accepted as they are stored, by this program with these settings, and nothing was to be
+// said about them. A start need not decode such a file, nor compare its objects with what is
+// stored: it would come to the same.
+//
+// It is worth having for a box with many files. It is given to what depends on nothing else: to
+// files of few documents, all of them EndpointSlices or Services with no more than cluster IPs.
+type seal struct {
+	By      string       `json:"by"` // see sealedBy
+	Hash    []byte       `json:"hash"`
+	Objects []object.Ref `json:"objects"` // as the text has them, in its order
+}
+
+const (
+	sealPrefix = "seal/"
+	// sealMost is how many documents a sealed file may have: the first change of it has to
+	// decode all of them.
+	sealMost = 32
+	// sealAtOnce is how many seals are written in one commit.
+	sealAtOnce = 4_000
+)
+
+// sealedBy names the program and all settings by which documents are judged; "" when the program
+// has no name: then nothing is sealed.
+func (s *Store) sealedBy() string {
+	if s.cfg.Program == "" {
+		return ""
+	}
+	c := &s.cfg
+	return fmt.Sprintf("%x", sha256.Sum256(fmt.Append(nil, c.Program, c.ClusterIPRanges, c.NodePorts, c.NodePortSpace, c.Pools, c.Objects, c.LegacyIPs)))
+}
+
+// Seal writes the seals of files that have none. It is called when a start is over and at the
+// end: what changed in between is read anew after a crash.
+func (l LastGood) Seal() error {
+	for more := true; more; {
+		var err error
+		if more, err = l.sealSome(); err != nil {
+			return fmt.Errorf("seal copies of files: %w", err)
+		}
+	}
+	return nil
+}
+
+func (l LastGood) sealSome() (more bool, err error) {
+	s := l.s
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	by := s.sealedBy()
+	if by == "" || !s.synced {
+		return false, nil
+	}
+	var out engine.Transaction
+	sealed := map[string]manifest.Hash{}
+	for _, file := range s.files {
+		hash, has := s.copies.sealable(file.Path)
+		if !has || hash != file.Hash || isSealed(file) {
+			continue
+		}
+		names, settled := s.settled(file)
+		if !settled {
+			continue
+		}
+		value, err := json.Marshal(seal{by, hash[:], names})
+		if err != nil {
+			return false, err
+		}
+		sealed[file.Path] = hash
+		out.Puts = append(out.Puts, engine.Pair{Key: sealPrefix + file.Path, Value: value, Revision: s.revision})
+		if more = len(out.Puts) >= sealAtOnce; more {
+			break
+		}
+	}
+	if len(out.Puts) == 0 {
+		return false, nil
+	}
+	if err := s.write(out, s.revision); err != nil {
+		return false, err
+	}
+	s.copies.mu.Lock()
+	defer s.copies.mu.Unlock()
+	for path, hash := range sealed {
+		if f, has := s.copies.written[path]; has && f.hash == hash {
+			s.copies.written[path] = writtenCopy{hash, true}
+		}
+	}
+	return more, nil
+}
+
+// sealable is the hash of the copy of a file that is durable and has no seal.
+func (c *copies) sealable(path string) (hash manifest.Hash, has bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w, has := c.written[path]
+	return w.hash, has && !w.sealed
+}
+
+// settled reports whether all objects of a file are stored as it says and nothing is to be said
+// about them, and gives their names.
+func (s *Store) settled(file *manifest.File) (names []object.Ref, settled bool) {
+	if file.Err != nil || len(file.Problems) > 0 || len(file.Documents) > sealMost || len(s.duplicates[file.Path]) > 0 {
+		return nil, false
+	}
+	for i := range file.Documents {
+		name := object.RefOf(file.Documents[i].Object)
+		if !s.isSettled(refInFile(name), file.Path) {
+			return nil, false
+		}
+		names = append(names, name)
+	}
+	return names, true
+}
+
+// isSettled reports whether an object is the one that a file declares, as far as can be told without
+// the file.
+func (s *Store) isSettled(ref object.Ref, path string) bool {
+	r := s.records[ref]
+	if r == nil || r.owner != (Owner{File: path}) || r.withheld || len(s.notes[ref]) > 0 {
+		return false
+	}
+	if _, waits := s.waiting[ref]; waits {
+		return false
+	}
+	if _, held := s.held[ref]; held {
+		return false
+	}
+	meta := r.object.GetMeta()
+	if len(meta.ManagedFields) > 0 || len(meta.Finalizers) > 0 || meta.DeletionTimestamp != nil {
+		return false // clients have added to it
+	}
+	switch o := r.object.(type) {
+	case *object.EndpointSlice:
+		return true
+	case *object.Service:
+		return o.Spec.Type == object.TypeClusterIP && len(o.Spec.ExternalIPs) == 0 && len(o.Status.LoadBalancer.Ingress)+len(o.Status.Conditions) == 0
+	}
+	return false
+}
+
+// settledBefore reports whether a file is sealed and what its seal says is so.
+func (t *transaction) settledBefore(file *manifest.File) bool {
+	if file == nil {
+		return false
+	}
+	names, sealed := file.Names()
+	return sealed && !slices.ContainsFunc(names, func(name object.Ref) bool { return !t.s.isSettled(refInFile(name), file.Path) })
+}
+
+// trust notes what a sealed file claims. Objects that were the file's and are not in it are touched.
+func (t *transaction) trust(file *manifest.File, touched map[object.Ref]struct{}) {
+	claims, _ := claimsOf(file)
+	for ref, c := range claims {
+		t.setClaim(ref, file.Path, &c) // who claims it too touches it
+		t.trusted = append(t.trusted, ref)
+	}
+	for ref := range t.s.unclaimed[file.Path] {
+		if _, claimed := claims[ref]; !claimed {
+			touched[ref] = struct{}{}
+		}
+	}
+}
+
+// loadSeals gives the sealed files among copies, whose hashes are given.
+func (l LastGood) loadSeals(hashes map[string]manifest.Hash) (map[string]*manifest.File, error) {
+	by := l.s.sealedBy()
+	if by == "" {
+		return nil, nil
+	}
+	pairs, err := l.s.engine.Load(sealPrefix)
+	if err != nil {
+		return nil, err
+	}
+	files := make([]*manifest.File, len(pairs))
+	eachPair(pairs, func(i int, pair engine.Pair) {
+		path := strings.TrimPrefix(pair.Key, sealPrefix)
+		hash, has := hashes[path]
+		var one seal
+		if !has || json.Unmarshal(pair.Value, &one) != nil || one.By != by || string(one.Hash) != string(hash[:]) {
+			return // it is of another text, or another program judged it
+		}
+		files[i] = manifest.Sealed(path, hash, one.Objects, func() *manifest.File { return l.decode(path) })
+	})
+	sealed := make(map[string]*manifest.File, len(pairs))
+	for _, f := range files {
+		if f != nil {
+			sealed[f.Path] = f
+		}
+	}
+	return sealed, nil
+}
+
+// decode reads a file from its copy; nil when there is none that can be read.
+func (l LastGood) decode(path string) *manifest.File {
+	pairs, err := l.s.engine.Load(filePrefix + path)
+	if err != nil || len(pairs) == 0 || pairs[0].Key != filePrefix+path { // others may begin with its path
+		return nil
+	}
+	f := manifest.Decode(path, pairs[0].Value, manifest.DefaultLimits())
+	f.Hash = sha256.Sum256(pairs[0].Value)
+	return f
+}

@@ -1,0 +1,108 @@
+package watch
+
+import (
+	"maps"
+	"time"
+)
+
+// A look is a reading of all directories beside the loop, in case that events did not come: it
+// takes 5 µs for each file, in which nobody would hear of changes.
+type look struct {
+	walks []*walk          // of the sources, in their order; nil: the directory could not be read
+	older map[*source]bool // those that were read since it began
+}
+
+// lookBeside begins a look if nothing is known that needs more than that.
+func (w *Watcher) lookBeside(now time.Time) bool {
+	if w.lost || w.notify == nil || w.noWatch != nil {
+		return false
+	}
+	for _, s := range w.sources {
+		if s.root == nil || !s.trusted || s.state != StateWatching || !s.lost.IsZero() || len(s.problems) > 0 || s.moved() {
+			return false
+		}
+	}
+	w.nextRescan = now.Add(w.cfg.Rescan)
+	w.saver.retry()
+	l := &look{walks: make([]*walk, len(w.sources)), older: map[*source]bool{}}
+	for i, s := range w.sources {
+		w.scans.Add(1)
+		l.walks[i] = s.newWalk(false)
+	}
+	w.look = l
+	go func() {
+		for i, wk := range l.walks {
+			if _, err := w.readDir(wk); err != nil {
+				l.walks[i] = nil
+			}
+		}
+		w.looked <- l
+	}()
+	return true
+}
+
+// takeLook deals with what a look has seen. Files and directories went on to change meanwhile: a
+// difference is only a reason to look again.
+func (w *Watcher) takeLook(l *look, now time.Time) {
+	if w.look != l {
+		return // all directories were read since
+	}
+	w.look = nil
+	for i, s := range w.sources {
+		wk := l.walks[i]
+		if l.older[s] {
+			continue
+		}
+		if wk == nil || !w.sameDirs(s, wk) || w.arm(s, wk.dirs) || !w.takeDifferences(s, wk, now) {
+			w.scan(s, nil, now)
+			continue
+		}
+		s.findGitLocks(wk.trees)
+	}
+	w.gitSources(now) // a lock that was left behind may have gone
+}
+
+// sameDirs reports whether a look at a source found the directories that are known, and could
+// read all of them.
+func (w *Watcher) sameDirs(s *source, wk *walk) bool {
+	for _, switched := range wk.switched {
+		if switched {
+			return false
+		}
+	}
+	return len(wk.unread) == 0 && (len(wk.sights) > 0 || s.good == 0) && maps.Equal(wk.dirs, s.dirs) && maps.Equal(wk.linked, s.linked)
+}
+
+// takeDifferences looks again at the files that are not as they were dealt with, unless there
+// are events that say the same. It is false when that takes more than a look at each.
+func (w *Watcher) takeDifferences(s *source, wk *walk, now time.Time) bool {
+	again := func(path string) bool {
+		if _, told := w.dirty[path]; told {
+			return true
+		}
+		seen, ok := s.look(path)
+		if ok {
+			w.observe(s, path, seen, hint{}, now)
+		}
+		return ok
+	}
+	for path, seen := range wk.sights {
+		if f := w.files[path]; (f == nil || !f.latest().same(seen)) && !again(path) {
+			return false
+		}
+	}
+	for path, f := range w.files {
+		if _, there := wk.sights[path]; !there && f.source == s && f.latest().kind != gone && !again(path) {
+			return false
+		}
+	}
+	return true
+}
+
+// latest is what was seen last.
+func (f *file) latest() sight {
+	if f.change != nil {
+		return f.change.sight
+	}
+	return f.seen
+}

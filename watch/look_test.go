@@ -1,0 +1,86 @@
+package watch
+
+import (
+	"log/slog"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// lookBubble is bubble with a look that returns what it read when held is closed.
+func lookBubble(t *testing.T, files map[string]string, test func(h *harness, held chan struct{})) {
+	t.Helper()
+	dir := put(t, t.TempDir(), files)
+	synctest.Test(t, func(t *testing.T) {
+		w, err := New(Config{Dirs: []string{dir}, Log: slog.New(slog.DiscardHandler)})
+		must(t, err)
+		held := make(chan struct{})
+		w.readDir = func(wk *walk) (*walk, error) {
+			wk, err := wk.run()
+			<-held
+			return wk, err
+		}
+		h := run(t, w, dir, newSilent())
+		defer h.stop()
+		test(h, held)
+	})
+}
+
+// Changes are taken as soon as ever while all files are looked at, and what the look has seen
+// before them is not taken for news.
+func TestChangesDuringALook(t *testing.T) {
+	lookBubble(t, map[string]string{"a.yaml": services("a"), "b.yaml": services("b"), "gone.yaml": services("x")}, func(h *harness, held chan struct{}) {
+		h.is(h.next(), "a.yaml: a, b.yaml: b, gone.yaml: x")
+		time.Sleep(defaultRescan + time.Second)
+		if n := h.w.Stats().Scans; n < 2 {
+			h.Fatalf("no look after %v: %d scans", defaultRescan, n)
+		}
+		h.write("a.yaml", services("a", "more"))
+		h.is(h.within(90*time.Millisecond, 120*time.Millisecond), "a.yaml: a more, b.yaml: b, gone.yaml: x")
+		h.write("c.yaml", services("c"))
+		h.is(h.within(90*time.Millisecond, 120*time.Millisecond), "a.yaml: a more, b.yaml: b, c.yaml: c, gone.yaml: x")
+		h.remove("gone.yaml")
+		h.is(h.within(90*time.Millisecond, 120*time.Millisecond), "a.yaml: a more, b.yaml: b, c.yaml: c")
+		reads := h.w.Stats().Reads
+		close(held)
+		h.none(5 * time.Second)
+		if n := h.w.Stats().Reads - reads; n > 0 {
+			h.Errorf("%d files were read once more", n)
+		}
+		// What no event told of is found all the same.
+		must(h.T, os.WriteFile(h.path("b.yaml"), []byte(services("b", "late")), 0o644))
+		h.is(h.next(), "a.yaml: a more, b.yaml: b late, c.yaml: c")
+	})
+}
+
+// A look finds directories that came and went without events.
+func TestLookFindsDirectories(t *testing.T) {
+	bubble(t, map[string]string{"a.yaml": services("a"), "sub/b.yaml": services("b")}, func(h *harness) {
+		h.next()
+		must(h.T, os.RemoveAll(h.path("sub")))
+		put(h.T, h.dir, map[string]string{"new/c.yaml": services("c")})
+		h.is(h.within(9*time.Second, 10200*time.Millisecond), "a.yaml: a, c.yaml: c")
+		h.write("new/c.yaml", services("c", "more"))
+		h.is(h.within(90*time.Millisecond, 120*time.Millisecond), "a.yaml: a, c.yaml: c more")
+	})
+}
+
+// A look that began before all directories were read has nothing new to tell.
+func TestLookThatIsOvertaken(t *testing.T) {
+	lookBubble(t, map[string]string{"a.yaml": services("a"), "sub/b.yaml": services("b")}, func(h *harness, held chan struct{}) {
+		h.next()
+		time.Sleep(defaultRescan + time.Second)
+		must(h.T, os.Rename(h.path("sub"), h.path("other")))
+		h.send("other", fsnotify.Create)
+		h.is(h.next(), "a.yaml: a, b.yaml: b")
+		scans := h.w.Stats().Scans
+		close(held)
+		h.none(5 * time.Second)
+		if n := h.w.Stats().Scans - scans; n > 0 {
+			h.Errorf("%d readings of a directory that was read since", n)
+		}
+	})
+}
