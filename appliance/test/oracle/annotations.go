@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -75,4 +76,15 @@ func (g *generator) annotations(service *object.Service) {
 			annotations[annotationSSLPorts] = pick(g.Rand, []string{"443,8443", "a,53"})
 		}
 	}
+}
+
+// generateInternal gives a box internal pools, and who is inside.
+func generateInternal(box *Box, r *rand.Rand) {
+	box.InternalPools = pick(r, [][]netip.Prefix{
+		prefixes("198.51.100.4/30", "2001:db8:198::4/126"),
+		prefixes("198.51.100.4/31", "198.51.100.98/32", "2001:db8:198::4/127"),
+	})
+	box.InsideSources = pick(r, [][]netip.Prefix{nil, prefixes("203.0.113.128/25", "2001:db8:203::/64")})
+	// Not one of ext0 and alt0: behind both is the router, which sends by ext0 alone.
+	box.InsideInterfaces = pick(r, [][]string{nil, {"int1"}, {"int0", "int2"}})
 }

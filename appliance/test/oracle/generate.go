@@ -199,12 +199,7 @@ func generateBox(r *rand.Rand) Box {
 	if oneIn(r, 2) {
 		box.Pools = prefixes("198.51.100.4/30", "2001:db8:198::4/126")
 	} else if oneIn(r, 2) {
-		box.InternalPools = pick(r, [][]netip.Prefix{
-			prefixes("198.51.100.4/30", "2001:db8:198::4/126"),
-			prefixes("198.51.100.4/31", "198.51.100.98/32", "2001:db8:198::4/127"),
-		})
-		box.InsideSources = pick(r, [][]netip.Prefix{nil, prefixes("203.0.113.128/25", "2001:db8:203::/64")})
-		box.InsideInterfaces = pick(r, [][]string{nil, {"alt0"}, {"int0", "int2"}})
+		generateInternal(&box, r)
 	}
 	return box
 }
