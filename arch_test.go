@@ -54,6 +54,9 @@ var edges = map[string][]string{
 	"api/kube/selector":  {"store/kind", "store/object"},
 	"api/kube/table":     {"store/kind", "store/object"},
 
+	"appliance/announce/bfd": {},
+	"appliance/announce/bgp": {},
+
 	"appliance/conntrack":  {"nft", "nft/nfnetlink"},
 	"appliance/control":    {"api/wire", "appliance/endpoints", "appliance/node", "appliance/resolve", "store", "store/manifest", "store/object"},
 	"appliance/dns":        {"appliance/resolve", "store/object"},
@@ -132,14 +135,15 @@ var libraries = map[string][]string{
 	"github.com/google/nftables":          {"nft/kernel"},
 	"github.com/mdlayher/netlink":         {"nft/kernel", "nft/nfnetlink"},
 	"github.com/miekg/dns":                {"appliance/dns"},
+	"github.com/osrg/gobgp":               {"appliance/announce/bgp"},
 	"github.com/prometheus/client_golang": {"appliance/metrics"},
 	"github.com/rogpeppe/go-internal":     {"appliance/test/script"},
 	"github.com/urfave/cli":               {"cmd/svcctl"},
-	"github.com/vishvananda/netlink":      {"appliance/netlab", "appliance/node", "appliance/sockets"},
+	"github.com/vishvananda/netlink":      {"appliance/announce/bgp", "appliance/netlab", "appliance/node", "appliance/sockets"},
 	"go.etcd.io/bbolt":                    {"store/engine"},
 	"golang.org/x/net":                    {"nft/kernel"},
 	"golang.org/x/sync":                   {"appliance/parts", "appliance/task"},
-	"golang.org/x/sys":                    {"api", "api/auth", "appliance/conntrack", "appliance/netlab", "appliance/node", "appliance/sockets", "cmd/svcctl", "nft/kernel", "nft/nfnetlink", "nft/nfttest/fake", "watch"},
+	"golang.org/x/sys":                    {"api", "api/auth", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/conntrack", "appliance/netlab", "appliance/node", "appliance/sockets", "cmd/svcctl", "nft/kernel", "nft/nfnetlink", "nft/nfttest/fake", "watch"},
 	"gopkg.in/yaml.v3":                    {"cmd/svcctl", "store/manifest"},
 }
 
