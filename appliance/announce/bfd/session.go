@@ -21,7 +21,7 @@ type Config struct {
 	Passive bool
 	// MultiHop is a neighbor several hops away (RFC 5883).
 	MultiHop bool
-	// MinTTL is the least TTL of a multihop neighbor's packets; 0 is 254.
+	// MinTTL is the least TTL of a multihop neighbor's packets; 0 is 254. BIRD sends them with 64.
 	MinTTL int
 }
 
@@ -78,7 +78,7 @@ type Session struct {
 }
 
 // Session is a session that does nothing until Run. changed is called after each change of its
-// phase or Problem; it must not block, and may be nil.
+// phase or Problem, and when the first packet was dropped; it must not block, and may be nil.
 func (h *Hub) Session(c Config, changed func()) (*Session, error) {
 	c.Local, c.Peer = c.Local.Unmap(), c.Peer.Unmap()
 	if err := c.Check(); err != nil {
@@ -268,9 +268,14 @@ func (s *Session) poke() {
 
 func (s *Session) dropped(why error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.state.Dropped++
+	news := s.state.LastDropped == ""
 	s.state.LastDropped = why.Error()
+	s.mu.Unlock()
+	if news {
+		s.hub.log.Warn("BFD packet dropped", "peer", s.config.Peer.String(), "reason", why)
+		s.changed()
+	}
 }
 
 // send sends a packet. What goes wrong shows as silence.

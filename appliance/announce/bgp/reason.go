@@ -27,8 +27,8 @@ func explain(p Peer, phase Phase, err error) string {
 		return errStopped.Error()
 	case phase == Connect:
 		return explainDial(p, err)
-	case errors.Is(err, os.ErrDeadlineExceeded) && phase == OpenSent:
-		return "the peer took the connection and sent no OPEN"
+	case errors.Is(err, os.ErrDeadlineExceeded) && phase != Established:
+		return "the peer took the connection and then said nothing: it may want packets with TTL 255 (ttl security), or hang"
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return "the peer stopped in the middle of a message, or takes none"
 	case closed(err) && phase == OpenSent:
@@ -62,7 +62,7 @@ func explainDial(p Peer, err error) string {
 	case errors.As(err, &timeout) && timeout.Timeout():
 		words := "no answer from the peer: it is down, or a packet filter is in the way"
 		if p.Password != "" {
-			words += "; or it has another password or none (wrong signatures are dropped in silence)"
+			words += "; or no BGP speaker listens there, or it has another password or none (what is not signed with ours is dropped in silence)"
 		} else {
 			words += "; or it wants a password"
 		}

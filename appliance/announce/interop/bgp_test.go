@@ -2,6 +2,8 @@ package interop
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +16,7 @@ import (
 var routersWith = map[string]func(p *place, neighbor string){
 	"BIRD": func(p *place, neighbor string) { bird(p.t, p.router, birdPeer("box", neighbor, birdBoth)) },
 	"FRR": func(p *place, neighbor string) {
-		frr(p.t, p.router, false, fmt.Sprintf(`
+		frr(p.t, p.router, "", fmt.Sprintf(`
 router bgp %d
  no bgp ebgp-requires-policy
  no bgp default ipv4-unicast
@@ -102,26 +104,28 @@ func Test302_passwords(t *testing.T) {
 
 // Test303: with ttl security a peer that is farther away than it may be is not heard.
 func Test303_ttl_security(t *testing.T) {
-	for family, at := range map[string][2]string{"IPv4": {router4, box4}, "IPv6": {router6, box6}} {
+	for family, at := range map[string]struct{ router, box, far string }{
+		"IPv4": {router4, box4, "10.1.0.2"}, "IPv6": {router6, box6, "2001:db8:1::2"},
+	} {
 		t.Run(family, func(t *testing.T) {
 			t.Parallel()
 			p := newPlace(t)
-			birdc := bird(t, p.router, birdPeer("box", at[1], birdBoth+" ttl security on;"))
-			s := speaker(t, p.box, spec{Peer: peer(at[0]), Routes: vips()}) // sends with TTL 1
-			s.downBecause("no answer")
-			s.kill()
-			with := peer(at[0])
+			bird(t, p.router, birdPeer("box", at.box, birdBoth+" ttl security on;"))
+			with := peer(at.router)
 			with.TTLSecurity = 1
-			s = speaker(t, p.box, spec{Peer: with, Routes: vips()})
+			s := speaker(t, p.box, spec{Peer: with, Routes: vips()})
 			s.established(2)
 			p.routed(box4, box6)
-			s.kill()
 
-			// And the other way round: the router sends with less than 255.
-			birdc("down")
-			bird(t, p.router, birdPeer("box", at[1], birdBoth))
-			s = speaker(t, p.box, spec{Peer: with, Routes: vips()})
-			s.downBecause("TTL 255")
+			// Two hops away: its packets arrive with TTL 254.
+			bird(t, p.client, birdPeer("box", at.box, birdBoth+" multihop 2; ttl security on;"))
+			with = peer(at.far)
+			with.MultiHop, with.TTLSecurity = true, 1
+			far := speaker(t, p.box, spec{Peer: with, Routes: vips()})
+			far.downBecause("does not send with TTL 255")
+			far.kill()
+			with.TTLSecurity = 2
+			speaker(t, p.box, spec{Peer: with, Routes: vips()}).established(2)
 		})
 	}
 }
@@ -159,7 +163,7 @@ func Test305_graceful_restart(t *testing.T) {
 	for name, begin := range map[string]func(p *place){
 		"BIRD": func(p *place) { bird(p.t, p.router, birdPeer("box", box4, birdBoth+" graceful restart on;")) },
 		"FRR": func(p *place) {
-			frr(p.t, p.router, false, fmt.Sprintf(`
+			frr(p.t, p.router, "", fmt.Sprintf(`
 router bgp %d
  no bgp ebgp-requires-policy
  no bgp default ipv4-unicast
@@ -202,7 +206,7 @@ func Test306_leaving_loses_nothing(t *testing.T) {
 			bird(p.t, p.router, birdPeer("box", box4, birdBoth)+birdPeer("box2", "192.0.2.12", birdBoth))
 		},
 		"FRR": func(p *place) {
-			frr(p.t, p.router, false, fmt.Sprintf(`
+			frr(p.t, p.router, "", fmt.Sprintf(`
 router bgp %d
  no bgp ebgp-requires-policy
  no bgp default ipv4-unicast
@@ -272,7 +276,7 @@ func Test308_unnumbered(t *testing.T) {
 	p := newPlace(t)
 	p.router.RemoveAddr("eth0", router4+"/24")
 	p.box.RemoveAddr("eth0", box4+"/24")
-	frr(t, p.router, false, fmt.Sprintf(`
+	frr(t, p.router, "", fmt.Sprintf(`
 router bgp %d
  no bgp ebgp-requires-policy
  no bgp default ipv4-unicast
@@ -282,4 +286,108 @@ router bgp %d
 	with := bgp.Peer{Interface: "eth0", LocalAS: boxAS, RemoteAS: routerAS, IPv4: true, IPv6: true}
 	speaker(t, p.box, spec{Peer: with, Routes: vips()}).established(2)
 	p.routed("fe80::", "fe80::")
+}
+
+// Test309: OpenBGPD and ExaBGP take the routes of both families with their attributes, and their
+// withdrawal.
+func Test309_other_speakers(t *testing.T) {
+	for name, begin := range map[string]func(p *place) (seen func() string){
+		"OpenBGPD": func(p *place) func() string {
+			daemon, ctl := need(p.t, "bgpd", "openbgpd"), need(p.t, "bgpctl", "openbgpd")
+			// Where its parts lock themselves in; a unit of systemd would have it made.
+			if os.Mkdir("/run/openbgpd", 0o755) == nil {
+				p.t.Cleanup(func() { _ = os.Remove("/run/openbgpd") })
+			}
+			dir, err := os.MkdirTemp("", "openbgpd")
+			if err != nil {
+				p.t.Fatal(err)
+			}
+			p.t.Cleanup(func() { _ = os.RemoveAll(dir) })
+			socket := filepath.Join(dir, "sock")
+			file := write(p.t, dir, "bgpd.conf", fmt.Sprintf(`
+AS %d
+router-id 192.0.2.1
+fib-update no
+socket "%s"
+neighbor %s {
+	remote-as %d
+	passive
+	tcp md5sig password "secret"
+	announce IPv4 unicast
+	announce IPv6 unicast
+}
+allow from any
+`, routerAS, socket, box4, boxAS))
+			if err := os.Chmod(file, 0o600); err != nil {
+				p.t.Fatal(err)
+			}
+			start(p.t, p.router, nil, daemon, "-d", "-f", file)
+			return func() string {
+				out, _, err := p.router.Run(ctl, "-s", socket, "show", "rib", "detail")
+				return fmt.Sprint(out, err)
+			}
+		},
+		"ExaBGP": func(p *place) func() string {
+			daemon := need(p.t, "exabgp", "exabgp")
+			dir := p.t.TempDir()
+			log := filepath.Join(dir, "seen")
+			file := write(p.t, dir, "exabgp.conf", fmt.Sprintf(`
+process see {
+	run /bin/sh -c "cat > %s";
+	encoder text;
+}
+neighbor %s {
+	router-id 192.0.2.1;
+	local-address 192.0.2.1;
+	local-as %d;
+	peer-as %d;
+	passive true;
+	md5-password secret;
+	family { ipv4 unicast; ipv6 unicast; }
+	api { processes [ see ]; receive { parsed; update; } }
+}
+`, log, box4, routerAS, boxAS))
+			start(p.t, p.router, []string{
+				"exabgp.daemon.user=root", "exabgp.tcp.bind=192.0.2.1", "exabgp.tcp.port=179", "exabgp.api.ack=false", "exabgp.api.cli=false",
+			}, daemon, file)
+			return func() string {
+				text, err := os.ReadFile(log)
+				return fmt.Sprint(string(text), err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPlace(t)
+			seen := begin(p)
+			with := peer(router4)
+			with.Password = "secret"
+			s := speaker(t, p.box, spec{Peer: with, Routes: vips(), Attributes: &bgp.Attributes{MED: 70, Communities: []uint32{boxAS<<16 | 100}}})
+			s.established(2)
+			has := func(what ...string) {
+				t.Helper()
+				eventually(t, func() error {
+					got := seen()
+					for _, w := range what {
+						if !strings.Contains(got, w) {
+							return fmt.Errorf("%s has no %q:\n%s", name, w, got)
+						}
+					}
+					return nil
+				})
+			}
+			has(vip4+"/32", vip6+"/128", "64512:100", "70")
+			s.tell(order{Withdraw: prefixes(vip4 + "/32")})
+			if name == "ExaBGP" { // it prints what comes, and keeps nothing
+				has("withdraw")
+				return
+			}
+			eventually(t, func() error {
+				if got := seen(); strings.Contains(got, vip4+"/32") || !strings.Contains(got, vip6+"/128") {
+					return fmt.Errorf("after the withdrawal of %s:\n%s", vip4, got)
+				}
+				return nil
+			})
+		})
+	}
 }

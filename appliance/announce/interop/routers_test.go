@@ -69,23 +69,30 @@ func write(t *testing.T, dir, name, text string) string {
 // line.
 func bird(t *testing.T, h *netlab.Host, protocols string) (birdc func(command string) string) {
 	t.Helper()
+	birdc, _ = birdProcess(t, h, protocols)
+	return birdc
+}
+
+func birdProcess(t *testing.T, h *netlab.Host, protocols string) (birdc func(command string) string, process *program) {
+	t.Helper()
 	program, control := need(t, "bird", "bird2"), need(t, "birdc", "bird2")
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "ctl")
 	config := write(t, dir, "bird.conf", `
 router id 192.0.2.1;
 protocol device { scan time 1; }
+protocol direct { ipv4; ipv6; }
 protocol kernel { merge paths on; ipv4 { export where source = RTS_BGP; import none; }; }
 protocol kernel { merge paths on; ipv6 { export where source = RTS_BGP; import none; }; }
 `+protocols)
-	start(t, h, nil, program, "-f", "-c", config, "-s", socket)
+	process = start(t, h, nil, program, "-f", "-c", config, "-s", socket)
 	return func(command string) string {
 		out, _, err := h.Run(control, "-s", socket, command)
 		if err != nil {
 			return err.Error()
 		}
 		return out
-	}
+	}, process
 }
 
 // birdPeer is a BGP protocol of BIRD for the box.
@@ -103,10 +110,10 @@ protocol bgp %s {
 
 const birdBoth = "ipv4 { import all; export none; }; ipv6 { import all; export none; };"
 
-// frr starts zebra, bgpd and, if asked, bfdd on a Host, and gives vtysh.
-func frr(t *testing.T, h *netlab.Host, withBFD bool, config string) (vtysh func(command string) string) {
+// frr starts zebra, bgpd and, if it is configured, bfdd on a Host, and gives the last of them.
+func frr(t *testing.T, h *netlab.Host, bfd, config string) (process *program) {
 	t.Helper()
-	shell := need(t, "vtysh", "frr")
+	need(t, "vtysh", "frr")
 	dir, err := os.MkdirTemp("", "frr") // the paths of sockets are short
 	if err != nil {
 		t.Fatal(err)
@@ -122,12 +129,12 @@ func frr(t *testing.T, h *netlab.Host, withBFD bool, config string) (vtysh func(
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := write(t, dir, "frr.conf", "hostname router\nlog stdout informational\n"+config)
-	daemons := []string{"zebra", "bgpd"}
-	if withBFD {
-		daemons = append(daemons, "bfdd")
-	}
-	for _, daemon := range daemons {
+	configs := map[string]string{"bgpd": config, "bfdd": bfd}
+	for _, daemon := range []string{"zebra", "bgpd", "bfdd"} {
+		if daemon == "bfdd" && bfd == "" {
+			continue
+		}
+		file := write(t, dir, daemon+".conf", "hostname router\nlog stdout informational\n"+configs[daemon])
 		args := []string{
 			"-f", file, "-P", "0", "--vty_socket", dir, "-z", filepath.Join(dir, "zserv"),
 			"-i", filepath.Join(dir, daemon+".pid"), "--log", "stdout",
@@ -135,19 +142,13 @@ func frr(t *testing.T, h *netlab.Host, withBFD bool, config string) (vtysh func(
 		if daemon == "bfdd" {
 			args = append(args, "--bfdctl", filepath.Join(dir, "bfdd.sock"))
 		}
-		start(t, h, nil, filepath.Join("/usr/lib/frr", daemon), args...)
+		process = start(t, h, nil, filepath.Join("/usr/lib/frr", daemon), args...)
 		eventually(t, func() error {
 			_, err := os.Stat(filepath.Join(dir, daemon+".vty"))
 			return err
 		})
 	}
-	return func(command string) string {
-		out, _, err := h.Run(shell, "--vty_socket", dir, "-c", command)
-		if err != nil {
-			return err.Error()
-		}
-		return out
-	}
+	return process
 }
 
 // frrBoth has FRR take both families over the sessions that are named.

@@ -1,0 +1,147 @@
+package interop
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"svcctl.io/svcctl/appliance/announce/bfd"
+	"svcctl.io/svcctl/appliance/announce/bgp"
+)
+
+// Timers of these tests: a tenth of a second to send, and enough of them that a busy machine
+// takes no session down.
+var bfdTimers = bfd.Timers{Transmit: 100 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 50}
+
+const birdBFD = `
+protocol bfd {
+	interface "eth0" { min rx interval 100 ms; min tx interval 100 ms; idle tx interval 500 ms; multiplier 50; };
+	multihop { min rx interval 100 ms; min tx interval 100 ms; idle tx interval 500 ms; multiplier 50; };
+}
+`
+
+const frrBFD = `
+bfd
+ profile quick
+  detect-multiplier 50
+  receive-interval 100
+  transmit-interval 100
+`
+
+// frrPeer is the router of FRR that asks BFD about its neighbor, and has more options for it.
+func frrPeer(neighbor, options string) string {
+	return fmt.Sprintf(`
+router bgp %d
+ no bgp ebgp-requires-policy
+ no bgp default ipv4-unicast
+ bgp router-id 192.0.2.1
+ neighbor %[2]s remote-as %[3]d
+ neighbor %[2]s passive
+ neighbor %[2]s bfd
+ neighbor %[2]s bfd profile quick
+%[4]s
+%[5]s`, routerAS, neighbor, boxAS, options, frrBoth(neighbor))
+}
+
+// withBFD is a speaker with a BFD session beside it.
+func withBFD(at [2]string, edit func(*spec)) spec {
+	s := spec{Peer: peer(at[0]), Routes: vips(), BFD: &bfd.Config{
+		Local: netip.MustParseAddr(at[1]), Peer: netip.MustParseAddr(at[0]), Timers: bfdTimers,
+	}}
+	if edit != nil {
+		edit(&s)
+	}
+	return s
+}
+
+// bfdUp waits until BFD and BGP are up, and BFD was so since BGP is.
+func (p *program) bfdUp() report {
+	p.t.Helper()
+	return p.until("an Up session of BFD", func(r report) bool {
+		return r.BFD != nil && r.BFD.Phase == bfd.Up && r.BGP.Phase == bgp.Established
+	})
+}
+
+// Test320: BFD comes up with the routers over one hop and several, and both ends notice when
+// the other one is gone: the router drops the routes of a box that fell silent long before its
+// hold time, and the box ends the session with a router that did.
+func Test320_bfd(t *testing.T) {
+	v4, v6 := [2]string{router4, box4}, [2]string{router6, box6}
+	secured := func(s *spec) { s.Peer.TTLSecurity = 1 }
+	for name, c := range map[string]struct {
+		at    [2]string
+		edit  func(*spec)
+		begin func(p *place) (daemon *program)
+	}{
+		"BIRD over IPv4": {v4, nil, func(p *place) *program { return birdAs(p, birdPeer("box", box4, birdBoth+" bfd on;")+birdBFD) }},
+		"BIRD over IPv6": {v6, nil, func(p *place) *program { return birdAs(p, birdPeer("box", box6, birdBoth+" bfd on;")+birdBFD) }},
+		// BIRD sends to neighbors several hops away with TTL 64.
+		"BIRD multihop": {v4, func(s *spec) { s.BFD.MultiHop, s.BFD.MinTTL, s.Peer.MultiHop = true, 64, true }, func(p *place) *program {
+			return birdAs(p, birdPeer("box", box4, birdBoth+" multihop; source address "+router4+"; bfd on;")+birdBFD)
+		}},
+		"FRR over IPv4": {v4, nil, func(p *place) *program { return frrAs(p, frrPeer(box4, "")) }},
+		"FRR over IPv6": {v6, nil, func(p *place) *program { return frrAs(p, frrPeer(box6, "")) }},
+		// FRR speaks BFD over several hops then, on the other port.
+		"FRR with ttl security": {v4, secured, func(p *place) *program { return frrAs(p, frrPeer(box4, " neighbor "+box4+" ttl-security hops 1")) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPlace(t)
+			daemon := c.begin(p)
+			s := speaker(t, p.box, withBFD(c.at, c.edit))
+			s.bfdUp()
+			p.routed(box4, box6)
+
+			// The box is there and says nothing: hold time 90 s, BFD 5 s.
+			stop(t, s, syscall.SIGSTOP)
+			p.unrouted()
+			stop(t, s, syscall.SIGCONT)
+			s.bfdUp()
+			p.routed(box4, box6)
+
+			// And the router.
+			time.Sleep(2 * time.Second) // FRR starts BFD again after BGP
+			failures := s.bfdUp().BFD.Failures
+			stop(t, daemon, syscall.SIGSTOP)
+			s.until("a router that is gone", func(r report) bool {
+				return r.BFD.Failures > failures && r.BFD.Diagnostic == bfd.Expired
+			})
+			s.downBecause("BFD lost the peer")
+			stop(t, daemon, syscall.SIGCONT)
+			s.bfdUp()
+		})
+	}
+}
+
+func stop(t *testing.T, p *program, s syscall.Signal) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// birdAs starts BIRD and gives its process.
+func birdAs(p *place, config string) *program {
+	_, process := birdProcess(p.t, p.router, config)
+	return process
+}
+
+// frrAs starts FRR and gives its process for BFD.
+func frrAs(p *place, config string) *program { return frr(p.t, p.router, frrBFD, config) }
+
+// Test321: a BFD packet with a TTL below 255 is not taken.
+func Test321_bfd_wants_ttl_255(t *testing.T) {
+	p := newPlace(t)
+	birdc := bird(t, p.router, birdPeer("box", box4, birdBoth+" bfd on;")+birdBFD)
+	p.router.LoadNft("table ip t {\nchain c {\ntype filter hook output priority 0\nudp dport { 3784, 4784 } ip ttl set 254\n}\n}\n")
+	s := speaker(t, p.box, withBFD([2]string{router4, box4}, nil))
+	r := s.until("dropped packets", func(r report) bool { return r.BFD != nil && r.BFD.Dropped > 0 })
+	if !strings.Contains(r.BFD.LastDropped, "TTL 254") || r.BFD.Phase != bfd.Down || r.BFD.Received > 0 {
+		t.Errorf("%+v; BIRD says: %s", r.BFD, birdc("show bfd sessions"))
+	}
+	p.router.Nft("delete table ip t")
+	s.until("an Up session", func(r report) bool { return r.BFD.Phase == bfd.Up })
+}
