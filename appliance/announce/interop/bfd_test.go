@@ -14,19 +14,19 @@ import (
 
 // Timers of these tests: a tenth of a second to send, and enough of them that a busy machine
 // takes no session down.
-var bfdTimers = bfd.Timers{Transmit: 100 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 50}
+var bfdTimers = bfd.Timers{Transmit: 100 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 25}
 
 const birdBFD = `
 protocol bfd {
-	interface "eth0" { min rx interval 100 ms; min tx interval 100 ms; idle tx interval 500 ms; multiplier 50; };
-	multihop { min rx interval 100 ms; min tx interval 100 ms; idle tx interval 500 ms; multiplier 50; };
+	interface "eth0" { min rx interval 100 ms; min tx interval 100 ms; idle tx interval 500 ms; multiplier 25; };
+	multihop { min rx interval 100 ms; min tx interval 100 ms; idle tx interval 500 ms; multiplier 25; };
 }
 `
 
 const frrBFD = `
 bfd
  profile quick
-  detect-multiplier 50
+  detect-multiplier 25
   receive-interval 100
   transmit-interval 100
 `
@@ -95,7 +95,7 @@ func Test320_bfd(t *testing.T) {
 			s.bfdUp()
 			p.routed(box4, box6)
 
-			// The box is there and says nothing: hold time 90 s, BFD 5 s.
+			// The box is there and says nothing: hold time 90 s, BFD 2.5 s.
 			stop(t, s, syscall.SIGSTOP)
 			p.unrouted()
 			stop(t, s, syscall.SIGCONT)
@@ -144,4 +144,61 @@ func Test321_bfd_wants_ttl_255(t *testing.T) {
 	}
 	p.router.Nft("delete table ip t")
 	s.until("an Up session", func(r report) bool { return r.BFD.Phase == bfd.Up })
+}
+
+// Test322: of two boxes that announce the same addresses one dies, and the other one has its
+// packets as soon as BFD finds out, long before the hold time.
+func Test322_box_dies(t *testing.T) {
+	fast := bfd.Timers{Transmit: 100 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 3}
+	for name, begin := range map[string]func(p *place){
+		"BIRD": func(p *place) {
+			bird(p.t, p.router, birdPeer("box", box4, birdBoth+" bfd on;")+birdPeer("box2", "192.0.2.12", birdBoth)+birdBFD)
+		},
+		"FRR": func(p *place) {
+			frr(p.t, p.router, frrBFD, frrPeer(box4, " neighbor 192.0.2.12 remote-as 64512\n neighbor 192.0.2.12 passive")+frrBoth("192.0.2.12"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPlace(t)
+			other := p.second()
+			begin(p)
+			first := spec{Peer: peer(router4), Routes: vips(), Attributes: &bgp.Attributes{MED: 1}}
+			first.BFD = &bfd.Config{Local: netip.MustParseAddr(box4), Peer: netip.MustParseAddr(router4), Timers: fast}
+			s := speaker(t, p.box, first)
+			s.bfdUp()
+			speaker(t, other, spec{Peer: peer(router4), Routes: vips(), Attributes: &bgp.Attributes{MED: 2}}).established(2)
+			p.routed(box4, box6)
+			time.Sleep(2 * time.Second) // the routers take some time to be sure of BFD
+			stop := p.probe()
+			p.box.SetDown("eth0")
+			p.routed("192.0.2.12", "2001:db8:2::12")
+			time.Sleep(100 * time.Millisecond)
+			stop(-1)
+			p.answeredBy("other")
+		})
+	}
+}
+
+// Test323: a process that was stopped for longer than the detection time does not take its
+// neighbor for dead, whose packets wait to be read.
+func Test323_stopped_process(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	bird(t, p.router, birdPeer("box", box4, birdBoth+" bfd on;")+strings.ReplaceAll(birdBFD, "multiplier 25", "multiplier 10"))
+	patient := withBFD([2]string{router4, box4}, func(s *spec) { s.BFD.Timers.Multiplier = 250 })
+	s := speaker(t, p.box, patient)
+	if r := s.bfdUp(); r.BFD.Detection > 2*time.Second {
+		t.Fatalf("the detection time is %s", r.BFD.Detection)
+	}
+	for range 2 {
+		stop(t, s, syscall.SIGSTOP)
+		time.Sleep(3 * time.Second)
+		stop(t, s, syscall.SIGCONT)
+		time.Sleep(500 * time.Millisecond)
+	}
+	s.tell(order{Announce: prefixes("198.51.100.0/24")})
+	if r := s.established(3); r.BFD.Phase != bfd.Up || r.BFD.Failures != 0 || r.BGP.Counters.Established != 1 {
+		t.Errorf("after two stops: %+v", r)
+	}
 }

@@ -28,6 +28,7 @@ type place struct {
 	t                   *testing.T
 	lab                 *netlab.Lab
 	client, router, box *netlab.Host
+	other               *netlab.Host // see second
 	link                *netlab.Segment
 }
 
@@ -218,14 +219,31 @@ func (p *place) unrouted() {
 	}
 }
 
-// answered asks the box at both VIPs, from the client.
-func (p *place) answered() {
+// second is another box with the same addresses.
+func (p *place) second() *netlab.Host {
 	p.t.Helper()
-	server := p.box.Serve("tcp", 80)
+	other := p.lab.Router("other")
+	p.other = other
+	p.link.Attach(other, "eth0", "192.0.2.12/24", "2001:db8:2::12/64")
+	other.Route("10.1.0.0/24", router4)
+	other.Route("2001:db8:1::/64", router6)
+	other.AddAddr("lo", vip4+"/32")
+	other.AddAddr("lo", vip6+"/128")
+	return other
+}
+
+// answeredBy asks at both VIPs, from the client.
+func (p *place) answeredBy(name string) {
+	p.t.Helper()
+	host := p.box
+	if name != host.Name {
+		host = p.other
+	}
+	server := host.Serve("tcp", 80)
 	defer server.Close()
 	for _, vip := range []string{vip4, vip6} {
 		reply, err := p.client.Ask("tcp", netip.AddrPortFrom(netip.MustParseAddr(vip), 80))
-		if err != nil || reply.Server != "box" {
+		if err != nil || reply.Server != name || reply.Client.Addr() != p.client.Addr4() && reply.Client.Addr() != p.client.Addr6() {
 			p.t.Errorf("the client asked %s: %v, %v", vip, reply, err)
 		}
 	}

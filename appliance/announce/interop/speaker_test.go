@@ -26,7 +26,7 @@ import (
 const asSpeaker = "SVCCTL_TEST_SPEAKER"
 
 // patience is how long something that must come may take.
-const patience = 15 * time.Second
+const patience = time.Minute
 
 // spec is what a speaker process is told at its start.
 type spec struct {
