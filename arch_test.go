@@ -57,6 +57,8 @@ var edges = map[string][]string{
 	"appliance/announce/bfd": {},
 	"appliance/announce/bgp": {},
 
+	"appliance/announce/interop": {}, // tests only
+
 	"appliance/conntrack":  {"nft", "nft/nfnetlink"},
 	"appliance/control":    {"api/wire", "appliance/endpoints", "appliance/node", "appliance/resolve", "store", "store/manifest", "store/object"},
 	"appliance/dns":        {"appliance/resolve", "store/object"},
@@ -123,6 +125,8 @@ var moreTestEdges = map[string][]string{
 	"examples":              {"appliance", "appliance/config"},
 	"store/managedfields":   {"store/kind"},
 	"appliance/test/script": {"nft/kernel"},
+
+	"appliance/announce/interop": {"appliance/announce/bfd", "appliance/announce/bgp"},
 }
 
 // libraries are the packages that may use a library of others. A library that is not

@@ -243,6 +243,9 @@ func TestStoppedProcess(t *testing.T) {
 	}
 	w.run(time.Second)
 	w.phases(t, Up, Up)
+	if w.downs[0] != 0 {
+		t.Errorf("the neighbor was blamed %d times", w.downs[0])
+	}
 	w.stopped[0] = true
 	w.run(2 * time.Second)
 	w.stopped[0] = false

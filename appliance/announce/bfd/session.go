@@ -53,6 +53,9 @@ type State struct {
 	RemoteDiagnostic Diagnostic
 	// Detection is the silence after which the neighbor is dead; 0 while it is not heard.
 	Detection time.Duration
+	// Port is where our packets go: 3784, or 4784 over several hops, or where the neighbor
+	// was heard last.
+	Port uint16
 	// Failures is how often an Up session went down.
 	Failures uint64
 	// Received and Dropped count packets, LastDropped says why the last one was dropped.
@@ -114,6 +117,7 @@ func (s *Session) State() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.state
+	st.Port = s.port
 	if remote, heard := s.machine.Remote(); heard {
 		st.RemotePhase, st.RemoteDiagnostic, st.Detection = remote.Phase, remote.Diagnostic, s.machine.Detection()
 	}
@@ -203,15 +207,20 @@ func (s *Session) speak(ctx context.Context, l *listener) {
 		case <-timer.C:
 		case <-s.kick:
 		}
-		if s.due() {
-			l.drainAll() // what has arrived counts, however late it is read
-		}
-		if next := s.advance(nil); next.IsZero() {
+		if next := s.step(l); next.IsZero() {
 			timer.Stop()
 		} else {
 			timer.Reset(time.Until(next))
 		}
 	}
+}
+
+// step does what is due now. What has arrived counts, however late it is read.
+func (s *Session) step(l *listener) (next time.Time) {
+	if s.due() {
+		l.drainAll()
+	}
+	return s.advance(nil)
 }
 
 // due reports whether the detection time is over.
