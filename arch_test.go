@@ -57,6 +57,11 @@ var edges = map[string][]string{
 	"api/kube/selector":  {"store/kind", "store/object"},
 	"api/kube/table":     {"store/kind", "store/object"},
 
+	"appliance/announce/bfd": {},
+	"appliance/announce/bgp": {},
+
+	"appliance/announce/interop": {}, // tests only
+
 	"appliance/conntrack":  {"nft", "nft/nfnetlink"},
 	"appliance/control":    {"api/wire", "appliance/endpoints", "appliance/node", "appliance/resolve", "store", "store/manifest", "store/object"},
 	"appliance/dns":        {"appliance/resolve", "store/object"},
@@ -126,6 +131,8 @@ var moreTestEdges = map[string][]string{
 	"examples":              {"appliance", "appliance/config"},
 	"store/managedfields":   {"store/kind"},
 	"appliance/test/script": {"nft/kernel"},
+
+	"appliance/announce/interop": {"appliance/announce/bfd", "appliance/announce/bgp"},
 }
 
 // libraries are the packages that may use a library of others. A library that is not
@@ -138,14 +145,15 @@ var libraries = map[string][]string{
 	"github.com/google/nftables":          {"nft/kernel", "nft/trace"},
 	"github.com/mdlayher/netlink":         {"nft/kernel", "nft/nfnetlink", "nft/trace"},
 	"github.com/miekg/dns":                {"appliance/dns", "appliance/prober"},
+	"github.com/osrg/gobgp":               {"appliance/announce/bgp"},
 	"github.com/prometheus/client_golang": {"appliance/metrics"},
 	"github.com/rogpeppe/go-internal":     {"appliance/test/script"},
 	"github.com/urfave/cli":               {"cmd/svcctl"},
-	"github.com/vishvananda/netlink":      {"appliance/netlab", "appliance/node", "appliance/sockets"},
+	"github.com/vishvananda/netlink":      {"appliance/announce/bgp", "appliance/netlab", "appliance/node", "appliance/sockets"},
 	"go.etcd.io/bbolt":                    {"store/engine"},
 	"golang.org/x/net":                    {"appliance/prober", "nft/kernel"},
 	"golang.org/x/sync":                   {"appliance/parts", "appliance/task"},
-	"golang.org/x/sys":                    {"api", "api/auth", "appliance/conntrack", "appliance/netlab", "appliance/node", "appliance/prober", "appliance/sockets", "appliance/traffic", "cmd/svcctl", "nft/kernel", "nft/nfnetlink", "nft/nfttest/fake", "nft/trace", "watch"},
+	"golang.org/x/sys":                    {"api", "api/auth", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/conntrack", "appliance/netlab", "appliance/node", "appliance/prober", "appliance/sockets", "appliance/traffic", "cmd/svcctl", "nft/kernel", "nft/nfnetlink", "nft/nfttest/fake", "nft/trace", "watch"},
 	"gopkg.in/yaml.v3":                    {"cmd/svcctl", "store/manifest"},
 }
 

@@ -1,0 +1,265 @@
+package bfd
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The ports of control packets (RFC 5881, RFC 5883).
+const (
+	SingleHopPort = 3784
+	MultiHopPort  = 4784
+)
+
+const (
+	maxTTL = 255
+	// networkControl is the class that routing protocols are sent with (CS6, RFC 4594).
+	networkControl = 0xc0
+	// Source ports are to be of this range (RFC 5881, section 4).
+	firstSource, lastSource = 49152, 65535
+)
+
+// Hub shares the sockets of several sessions: one on each port of each local address. All
+// methods may be called concurrently.
+type Hub struct {
+	log *slog.Logger
+
+	mu        sync.Mutex
+	sessions  map[uint32]*Session // by our discriminator
+	listeners map[netip.Addr]*listener
+}
+
+// NewHub has no sockets yet. log may be nil.
+func NewHub(log *slog.Logger) *Hub {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Hub{log: log, sessions: map[uint32]*Session{}, listeners: map[netip.Addr]*listener{}}
+}
+
+// listener receives what comes to one local address, on both ports.
+type listener struct {
+	hub   *Hub
+	local netip.Addr
+	users int
+	conns [2]*net.UDPConn
+	raws  [2]syscall.RawConn
+
+	mu  sync.Mutex // held while packets are read and delivered
+	buf [64]byte   // more than a packet has
+	oob [128]byte
+}
+
+// open gives the listener of a local address, which close gives back.
+func (h *Hub) open(local netip.Addr) (*listener, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if l := h.listeners[local]; l != nil {
+		l.users++
+		return l, nil
+	}
+	l := &listener{hub: h, local: local, users: 1}
+	for i, port := range []uint16{SingleHopPort, MultiHopPort} {
+		conn, err := listen(netip.AddrPortFrom(local, port))
+		if err == nil {
+			l.conns[i] = conn
+			l.raws[i], err = conn.SyscallConn()
+		}
+		if err != nil {
+			l.shut()
+			return nil, err
+		}
+	}
+	for i, port := range []uint16{SingleHopPort, MultiHopPort} {
+		go l.serve(l.raws[i], port)
+	}
+	h.listeners[local] = l
+	return l, nil
+}
+
+func (h *Hub) close(l *listener) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if l.users--; l.users == 0 {
+		delete(h.listeners, l.local)
+		l.shut()
+	}
+}
+
+func (l *listener) shut() {
+	for _, c := range l.conns {
+		if c != nil {
+			_ = c.Close() // nothing is written to it
+		}
+	}
+}
+
+// listen opens a socket that tells the TTL of what arrives.
+func listen(at netip.AddrPort) (*net.UDPConn, error) {
+	return packetConn(at, func(fd int) error {
+		if at.Addr().Is4() {
+			return os.NewSyscallError("setsockopt IP_RECVTTL", unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_RECVTTL, 1))
+		}
+		return os.NewSyscallError("setsockopt IPV6_RECVHOPLIMIT", unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT, 1))
+	})
+}
+
+// sender opens a socket that sends with a TTL of 255, from a port that the RFC allows.
+func sender(local netip.Addr) (*net.UDPConn, error) {
+	const tries = 20
+	for try := 1; ; try++ {
+		port := uint16(firstSource + rand.IntN(lastSource-firstSource+1))
+		conn, err := packetConn(netip.AddrPortFrom(local, port), func(fd int) error {
+			level, ttl, class := unix.IPPROTO_IP, unix.IP_TTL, unix.IP_TOS
+			if local.Is6() {
+				level, ttl, class = unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, unix.IPV6_TCLASS
+			}
+			return errors.Join(
+				os.NewSyscallError("setsockopt TTL", unix.SetsockoptInt(fd, level, ttl, maxTTL)),
+				os.NewSyscallError("setsockopt traffic class", unix.SetsockoptInt(fd, level, class, networkControl)))
+		})
+		if err == nil || try == tries || !errors.Is(err, syscall.EADDRINUSE) {
+			return conn, err
+		}
+	}
+}
+
+func packetConn(at netip.AddrPort, prepare func(fd int) error) (*net.UDPConn, error) {
+	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		if e := c.Control(func(fd uintptr) { err = prepare(int(fd)) }); e != nil {
+			return e
+		}
+		return err
+	}}
+	network := "udp4"
+	if at.Addr().Is6() {
+		network = "udp6"
+	}
+	conn, err := config.ListenPacket(context.Background(), network, at.String())
+	if err != nil {
+		return nil, err
+	}
+	return conn.(*net.UDPConn), nil
+}
+
+// serve delivers packets until the socket is closed.
+func (l *listener) serve(raw syscall.RawConn, port uint16) {
+	_ = raw.Read(func(fd uintptr) bool { // it ends with the socket
+		l.drain(int(fd), port)
+		return false
+	})
+}
+
+// drainAll delivers what has arrived and was not read yet.
+func (l *listener) drainAll() {
+	for i, port := range []uint16{SingleHopPort, MultiHopPort} {
+		_ = l.raws[i].Control(func(fd uintptr) { l.drain(int(fd), port) }) // a closed socket has nothing
+	}
+}
+
+func (l *listener) drain(fd int, port uint16) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for {
+		n, oobn, _, from, err := unix.Recvmsg(fd, l.buf[:], l.oob[:], unix.MSG_DONTWAIT)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return // EAGAIN: all was read
+		}
+		l.hub.deliver(l.local, port, sourceOf(from, l.local.Zone()), ttlOf(l.oob[:oobn]), l.buf[:n])
+	}
+}
+
+func sourceOf(from unix.Sockaddr, zone string) netip.Addr {
+	switch from := from.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrFrom4(from.Addr)
+	case *unix.SockaddrInet6:
+		addr := netip.AddrFrom16(from.Addr)
+		if addr.IsLinkLocalUnicast() {
+			addr = addr.WithZone(zone)
+		}
+		return addr
+	}
+	return netip.Addr{}
+}
+
+// ttlOf finds the TTL or hop limit in the control messages; -1 if it is not there.
+func ttlOf(oob []byte) int {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return -1
+	}
+	for _, m := range messages {
+		is := m.Header.Level == unix.IPPROTO_IP && m.Header.Type == unix.IP_TTL ||
+			m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_HOPLIMIT
+		if is && len(m.Data) >= 4 {
+			return int(binary.NativeEndian.Uint32(m.Data))
+		}
+	}
+	return -1
+}
+
+// deliver gives a packet to the session that it is for. What is for none is dropped.
+func (h *Hub) deliver(local netip.Addr, port uint16, from netip.Addr, ttl int, b []byte) {
+	p, err := ParsePacket(b)
+	s := h.find(local, from, p.Yours)
+	if s == nil {
+		return
+	}
+	if err == nil && ttl < s.minTTL(port) {
+		err = fmt.Errorf("it came with TTL %d to port %d, and at least %d is wanted", ttl, port, s.minTTL(port))
+	}
+	if err != nil {
+		s.dropped(err)
+		return
+	}
+	s.receive(p, port, time.Now())
+}
+
+// find is the session of a packet: by its discriminator, or by addresses if it has none. The
+// neighbor must be the sender either way.
+func (h *Hub) find(local, from netip.Addr, yours uint32) *Session {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if s := h.sessions[yours]; s != nil && s.config.Peer == from && s.config.Local == local {
+		return s
+	}
+	for _, s := range h.sessions {
+		if s.config.Peer == from && s.config.Local == local {
+			return s
+		}
+	}
+	return nil
+}
+
+// register gives a session a discriminator that no other one has.
+func (h *Hub) register(s *Session) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for s.mine == 0 || h.sessions[s.mine] != nil {
+		s.mine = rand.Uint32()
+	}
+	h.sessions[s.mine] = s
+}
+
+func (h *Hub) forget(s *Session) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.sessions, s.mine)
+}

@@ -1,0 +1,311 @@
+package bfd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Config is a neighbor, and how to speak with it.
+type Config struct {
+	// Local and Peer are addresses of both ends, of one family; link-local ones have a zone.
+	Local, Peer netip.Addr
+	Timers      Timers
+	// Passive sends nothing before the neighbor does.
+	Passive bool
+	// MultiHop is a neighbor several hops away (RFC 5883).
+	MultiHop bool
+	// MinTTL is the least TTL of a multihop neighbor's packets; 0 is 254. BIRD sends them with 64.
+	MinTTL int
+}
+
+const (
+	defaultMinTTL = 254
+	// retry is when sockets are opened again that could not be.
+	retry = 2 * time.Second
+)
+
+// Check lists what is wrong with a Config.
+func (c Config) Check() error {
+	var all []error
+	if !c.Local.IsValid() || !c.Peer.IsValid() || c.Local.Is4() != c.Peer.Is4() || c.Local.IsUnspecified() {
+		all = append(all, fmt.Errorf("addresses %s and %s are not both ends of one family", c.Local, c.Peer))
+	}
+	if c.MinTTL < 0 || c.MinTTL > maxTTL {
+		all = append(all, fmt.Errorf("the minimum TTL %d is not from 0 to 255", c.MinTTL))
+	}
+	return errors.Join(append(all, c.Timers.Check())...)
+}
+
+// State is what there is to know of a session.
+type State struct {
+	Phase      Phase
+	Since      time.Time
+	Diagnostic Diagnostic
+	// RemotePhase and RemoteDiagnostic are what the neighbor says.
+	RemotePhase      Phase
+	RemoteDiagnostic Diagnostic
+	// Detection is the silence after which the neighbor is dead; 0 while it is not heard.
+	Detection time.Duration
+	// Port is where our packets go: 3784, or 4784 over several hops, or where the neighbor
+	// was heard last.
+	Port uint16
+	// Failures is how often an Up session went down.
+	Failures uint64
+	// Received and Dropped count packets, LastDropped says why the last one was dropped.
+	Received, Dropped uint64
+	LastDropped       string
+	// Problem says why there are no sockets; it is tried again.
+	Problem string
+}
+
+// Session is one neighbor. All methods may be called concurrently.
+type Session struct {
+	hub     *Hub
+	config  Config
+	changed func()
+	mine    uint32
+	kick    chan struct{} // capacity 1: the machine was told something
+
+	mu      sync.Mutex
+	machine *Machine
+	out     *net.UDPConn // nil without sockets
+	port    uint16       // where the neighbor listens
+	state   State
+}
+
+// Session is a session that does nothing until Run. changed is called after each change of its
+// phase or Problem, and when the first packet was dropped; it must not block, and may be nil.
+func (h *Hub) Session(c Config, changed func()) (*Session, error) {
+	c.Local, c.Peer = c.Local.Unmap(), c.Peer.Unmap()
+	if err := c.Check(); err != nil {
+		return nil, fmt.Errorf("BFD with %s: %w", c.Peer, err)
+	}
+	if c.MinTTL == 0 {
+		c.MinTTL = defaultMinTTL
+	}
+	if changed == nil {
+		changed = func() {}
+	}
+	s := &Session{hub: h, config: c, changed: changed, kick: make(chan struct{}, 1), port: SingleHopPort}
+	if c.MultiHop {
+		s.port = MultiHopPort
+	}
+	s.hub.register(s)
+	s.machine = NewMachine(s.mine, c.Timers, c.Passive, time.Now(), rand.Float64)
+	s.state = State{Phase: Down, Since: time.Now()}
+	return s, nil
+}
+
+// minTTL is the least TTL that a packet on a port must have. A neighbor that is one hop away and
+// speaks on the multihop port, as FRR does with ttl-security, is held to 255.
+func (s *Session) minTTL(port uint16) int {
+	if port == MultiHopPort && s.config.MultiHop {
+		return s.config.MinTTL
+	}
+	return maxTTL
+}
+
+// State is the state now.
+func (s *Session) State() State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.state
+	st.Port = s.port
+	if remote, heard := s.machine.Remote(); heard {
+		st.RemotePhase, st.RemoteDiagnostic, st.Detection = remote.Phase, remote.Diagnostic, s.machine.Detection()
+	}
+	return st
+}
+
+// SetTimers changes intervals and multiplier of a running session without taking it down.
+func (s *Session) SetTimers(t Timers) error {
+	if err := t.Check(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.machine.SetTimers(t, time.Now())
+	s.mu.Unlock()
+	s.poke()
+	return nil
+}
+
+// Run keeps the session until ctx ends; then the neighbor is told that it is administratively
+// down, which is no failure. It must be called once.
+func (s *Session) Run(ctx context.Context) {
+	defer s.hub.forget(s)
+	for {
+		l, out, err := s.open()
+		s.problem(err)
+		if err == nil {
+			s.speak(ctx, l)
+			_ = out.Close()
+			s.hub.close(l)
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(retry):
+		}
+	}
+}
+
+func (s *Session) open() (*listener, *net.UDPConn, error) {
+	l, err := s.hub.open(s.config.Local)
+	if err != nil {
+		return nil, nil, err
+	}
+	out, err := sender(s.config.Local)
+	if err != nil {
+		s.hub.close(l)
+		return nil, nil, err
+	}
+	s.mu.Lock()
+	s.out = out
+	s.mu.Unlock()
+	return l, out, nil
+}
+
+func (s *Session) problem(err error) {
+	words := ""
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		words = fmt.Sprintf("another program has the BFD ports of %s: stop its BFD, or leave BFD to it", s.config.Local)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		words = fmt.Sprintf("this box does not have the address %s", s.config.Local)
+	case err != nil:
+		words = err.Error()
+	}
+	s.mu.Lock()
+	changed := words != s.state.Problem
+	s.state.Problem = words
+	s.mu.Unlock()
+	if changed {
+		if words != "" {
+			s.hub.log.Warn("BFD session waits for its sockets", "peer", s.config.Peer.String(), "reason", words)
+		}
+		s.changed()
+	}
+}
+
+// speak sends what is due, and notices silence.
+func (s *Session) speak(ctx context.Context, l *listener) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			s.advance(func(now time.Time) { s.machine.SetAdmin(true, now) })
+			return
+		case <-timer.C:
+		case <-s.kick:
+		}
+		if next := s.step(l); next.IsZero() {
+			timer.Stop()
+		} else {
+			timer.Reset(time.Until(next))
+		}
+	}
+}
+
+// step does what is due now. What has arrived counts, however late it is read.
+func (s *Session) step(l *listener) (next time.Time) {
+	if s.due() {
+		l.drainAll()
+	}
+	return s.advance(nil)
+}
+
+// due reports whether the detection time is over.
+func (s *Session) due() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := s.machine.Expires()
+	return !at.IsZero() && !time.Now().Before(at)
+}
+
+// advance does what is due now, after first if it is given.
+func (s *Session) advance(first func(now time.Time)) (next time.Time) {
+	s.mu.Lock()
+	now := time.Now()
+	if first != nil {
+		first(now)
+	}
+	if p := s.machine.Advance(now); p != nil {
+		s.send(*p)
+	}
+	changed := s.note(now)
+	next = s.machine.Next()
+	s.mu.Unlock()
+	if changed {
+		s.changed()
+	}
+	return next
+}
+
+// receive takes a packet that was found good.
+func (s *Session) receive(p Packet, port uint16, now time.Time) {
+	s.mu.Lock()
+	s.state.Received++
+	if s.state.Phase != Up && !s.config.MultiHop {
+		s.port = port // where the neighbor speaks is where it listens
+	}
+	if answer := s.machine.Receive(p, now); answer != nil {
+		s.send(*answer)
+	}
+	changed := s.note(now)
+	s.mu.Unlock()
+	if changed {
+		s.changed()
+	}
+	s.poke()
+}
+
+func (s *Session) poke() {
+	select {
+	case s.kick <- struct{}{}:
+	default:
+	}
+}
+
+func (s *Session) dropped(why error) {
+	s.mu.Lock()
+	s.state.Dropped++
+	news := s.state.LastDropped == ""
+	s.state.LastDropped = why.Error()
+	s.mu.Unlock()
+	if news {
+		s.hub.log.Warn("BFD packet dropped", "peer", s.config.Peer.String(), "reason", why)
+		s.changed()
+	}
+}
+
+// send sends a packet. What goes wrong shows as silence.
+func (s *Session) send(p Packet) {
+	if s.out != nil {
+		_, _ = s.out.WriteToUDPAddrPort(p.Bytes(), netip.AddrPortFrom(s.config.Peer, s.port))
+	}
+}
+
+// note copies the phase of the machine, and reports whether it is another one.
+func (s *Session) note(now time.Time) bool {
+	phase, diagnostic := s.machine.Phase()
+	was := s.state.Phase
+	s.state.Diagnostic = diagnostic
+	if phase == was {
+		return false
+	}
+	s.state.Phase, s.state.Since = phase, now
+	if was == Up && phase == Down {
+		s.state.Failures++
+	}
+	s.hub.log.Info("BFD session changed", "peer", s.config.Peer.String(), "phase", phase.String(), "was", was.String(), "reason", diagnostic.String())
+	return true
+}

@@ -1,0 +1,288 @@
+package bgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
+)
+
+const (
+	// lastReading is how long a reader looks again when the hold time is over: a process
+	// that was stopped for a while reads what has arrived before it blames the peer.
+	lastReading = time.Second
+	// How long Leave waits for the peer: to move to other paths, and to forget ours.
+	shutdownNotice, withdrawNotice = 2 * time.Second, time.Second
+	// subBFDDown is the subcode of a Cease because BFD lost the peer (RFC 9384).
+	subBFDDown = 10
+)
+
+// read takes what the peer says of an established session, until it ends.
+func (s *session) read() error {
+	for {
+		// A message is to be there, whole, when the hold time ends.
+		s.patience(s.agreed.hold)
+		_, err := s.in.Peek(1)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			s.patience(lastReading)
+			_, err = s.in.Peek(1)
+		}
+		var h header
+		var body []byte
+		if err == nil {
+			h, body, err = s.next()
+		}
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return &notification{
+				code: bgp.BGP_ERROR_HOLD_TIMER_EXPIRED, detail: fmt.Sprintf("the peer was silent for the hold time of %s", s.agreed.hold),
+			}
+		case err != nil:
+			return err
+		}
+		switch h.kind {
+		case typeNotification:
+			return parseNotification(body)
+		case typeOpen:
+			return &notification{
+				code: bgp.BGP_ERROR_FSM_ERROR, subcode: bgp.BGP_ERROR_SUB_RECEIVE_UNEXPECTED_MESSAGE_IN_ESTABLISHED_STATE,
+				detail: "the peer sent a second OPEN",
+			}
+		case typeUpdate:
+			s.speaker.publish(func(st *State) { st.Counters.Dropped++ })
+		case typeRefresh:
+			s.wantAgain(body)
+		}
+	}
+}
+
+// wantAgain has the writer send a family again.
+func (s *session) wantAgain(body []byte) {
+	ipv4, ipv6 := parseRefresh(body)
+	if !ipv4 && !ipv6 {
+		return
+	}
+	select {
+	case s.refresh <- ipv6:
+	case <-time.After(lastWords): // the writer has many of them to do: this one comes too often
+	}
+}
+
+// write keeps the peer up to date until the session ends.
+func (s *session) write(ctx context.Context) error {
+	var keep <-chan time.Time
+	if s.agreed.keepalive > 0 {
+		ticker := time.NewTicker(s.agreed.keepalive)
+		defer ticker.Stop()
+		keep = ticker.C
+	}
+	err := s.begin()
+	for err == nil {
+		select {
+		case <-ctx.Done():
+			return errStopped
+		case ended := <-s.ended:
+			return ended
+		case words := <-s.speaker.reset:
+			return &notification{code: bgp.BGP_ERROR_CEASE, subcode: subBFDDown, detail: words}
+		case <-s.speaker.leave:
+			return s.farewell(ctx, keep)
+		case <-s.speaker.wake:
+			err = s.sendChanges(s.speaker.changes(false))
+		case ipv6 := <-s.refresh:
+			err = s.sendAgain(ipv6)
+		case <-keep:
+			err = s.say(keepalive())
+		}
+	}
+	return s.why(err)
+}
+
+// begin sends all routes and says that these are all.
+func (s *session) begin() error {
+	s.speaker.established(s)
+	if err := s.sendChanges(s.speaker.changes(true)); err != nil {
+		return err
+	}
+	for _, family := range []struct{ carried, ipv6 bool }{{s.agreed.ipv4, false}, {s.agreed.ipv6, true}} {
+		if !family.carried {
+			continue
+		}
+		if err := s.say(endOfRIB(family.ipv6)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// why prefers what the reader knows of the end to a write that failed.
+func (s *session) why(err error) error {
+	select {
+	case known := <-s.ended:
+		return known
+	case <-time.After(lastWords):
+		return err
+	}
+}
+
+// say sends a message of an established session. A peer that takes nothing for the hold time
+// is gone.
+func (s *session) say(message []byte) error {
+	var until time.Time
+	if s.agreed.hold > 0 {
+		until = time.Now().Add(s.agreed.hold)
+	}
+	_ = s.link.SetWriteDeadline(until)
+	return s.send(message)
+}
+
+// sendChanges brings the peer what changed; nil stands for a route that is no more. What is
+// new comes before what goes, so that a more general route takes over without a gap.
+func (s *session) sendChanges(changes map[netip.Prefix]*Attributes) error {
+	announce, withdraw := map[netip.Prefix]*Attributes{}, map[netip.Prefix]*Attributes{}
+	for prefix, a := range changes {
+		delete(s.withheld, prefix)
+		if a != nil {
+			if reason := s.cannot(prefix); reason != "" {
+				s.withheld[prefix] = reason
+				continue
+			}
+		}
+		old, had := s.sent[prefix]
+		switch {
+		case a == nil && had:
+			withdraw[prefix] = plain
+		case a != nil && (!had || !old.equal(a)):
+			announce[prefix] = a
+		}
+	}
+	if err := s.announce(announce); err != nil {
+		return err
+	}
+	return s.withdraw(withdraw)
+}
+
+// cannot says why a route cannot be sent in this session, if it cannot.
+func (s *session) cannot(prefix netip.Prefix) string {
+	switch ipv6 := prefix.Addr().Is6(); {
+	case ipv6 && !s.agreed.ipv6:
+		return "the session carries no IPv6 routes"
+	case !ipv6 && !s.agreed.ipv4:
+		return "the session carries no IPv4 routes"
+	case ipv6 && len(s.path.next6) == 0:
+		return "there is no IPv6 next hop: give the interface a global IPv6 address, or the peer a next hop"
+	case !ipv6 && len(s.path.next4) == 0:
+		return "there is no IPv4 next hop: give the interface an IPv4 address, or enable extended next hops (RFC 8950) on the peer"
+	}
+	return ""
+}
+
+func (s *session) announce(routes map[netip.Prefix]*Attributes) error {
+	for _, g := range grouped(routes) {
+		if err := s.sayAll(s.path.updates(g)); err != nil {
+			return err
+		}
+		for _, prefix := range g.prefixes {
+			s.sent[prefix] = g.attributes
+		}
+	}
+	s.account()
+	return nil
+}
+
+func (s *session) withdraw(routes map[netip.Prefix]*Attributes) error {
+	for _, g := range grouped(routes) {
+		if err := s.sayAll(withdrawals(g)); err != nil {
+			return err
+		}
+		for _, prefix := range g.prefixes {
+			delete(s.sent, prefix)
+		}
+	}
+	s.account()
+	return nil
+}
+
+func (s *session) sayAll(messages [][]byte) error {
+	for _, m := range messages {
+		if err := s.say(m); err != nil {
+			return err
+		}
+	}
+	s.speaker.publish(func(st *State) { st.Counters.Updates += uint64(len(messages)) })
+	return nil
+}
+
+// account publishes how many routes the peer has and lacks.
+func (s *session) account() {
+	reason := ""
+	for _, prefix := range slices.SortedFunc(maps.Keys(s.withheld), netip.Prefix.Compare) {
+		reason = s.withheld[prefix]
+		break
+	}
+	s.speaker.publish(func(st *State) {
+		st.Routes, st.Withheld, st.WithheldBecause = len(s.sent), len(s.withheld), reason
+		st.Pending = len(s.speaker.routes.dirty) > 0
+	})
+	s.speaker.changed()
+}
+
+// sendAgain repeats the routes of a family (route refresh, RFC 2918).
+func (s *session) sendAgain(ipv6 bool) error {
+	again := maps.Clone(s.sent)
+	maps.DeleteFunc(again, func(p netip.Prefix, _ *Attributes) bool { return p.Addr().Is6() != ipv6 })
+	return s.announce(again)
+}
+
+// farewell leaves without the loss of a packet: the peer is asked to prefer others (RFC 8326),
+// then to forget our routes, then told that we go.
+func (s *session) farewell(ctx context.Context, keep <-chan time.Time) error {
+	all := maps.Clone(s.sent)
+	if len(all) > 0 {
+		leaving, of := map[netip.Prefix]*Attributes{}, map[*Attributes]*Attributes{}
+		for prefix, a := range all {
+			if of[a] == nil {
+				of[a] = a.leaving()
+			}
+			leaving[prefix] = of[a]
+		}
+		for _, step := range []struct {
+			do   func(map[netip.Prefix]*Attributes) error
+			with map[netip.Prefix]*Attributes
+			wait time.Duration
+		}{{s.announce, leaving, shutdownNotice}, {s.withdraw, all, withdrawNotice}} {
+			if err := step.do(step.with); err != nil {
+				return s.why(err)
+			}
+			if err := s.pause(ctx, step.wait, keep); err != nil {
+				return err
+			}
+		}
+	}
+	return &notification{code: bgp.BGP_ERROR_CEASE, subcode: bgp.BGP_ERROR_SUB_ADMINISTRATIVE_SHUTDOWN, detail: "this speaker left"}
+}
+
+// pause waits while the session goes on.
+func (s *session) pause(ctx context.Context, d time.Duration, keep <-chan time.Time) error {
+	over := time.After(d)
+	for {
+		select {
+		case <-over:
+			return nil
+		case <-ctx.Done():
+			return errStopped
+		case err := <-s.ended:
+			return err
+		case <-keep:
+			if err := s.say(keepalive()); err != nil {
+				return s.why(err)
+			}
+		}
+	}
+}

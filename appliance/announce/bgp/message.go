@@ -1,0 +1,363 @@
+package bgp
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
+)
+
+// Sizes of RFC 4271.
+const (
+	headerLength = bgp.BGP_HEADER_LENGTH
+	maxMessage   = bgp.BGP_MAX_MESSAGE_LENGTH
+)
+
+// Types of messages.
+const (
+	typeOpen         = bgp.BGP_MSG_OPEN
+	typeUpdate       = bgp.BGP_MSG_UPDATE
+	typeNotification = bgp.BGP_MSG_NOTIFICATION
+	typeKeepalive    = bgp.BGP_MSG_KEEPALIVE
+	typeRefresh      = bgp.BGP_MSG_ROUTE_REFRESH
+)
+
+// minLength is the shortest message of each type.
+var minLength = map[uint8]int{
+	typeOpen: 29, typeUpdate: 23, typeNotification: 21, typeKeepalive: headerLength, typeRefresh: 23,
+}
+
+// header is the type and length of a message.
+type header struct {
+	kind   uint8
+	length int // with the header
+}
+
+// notification is an error that ends a session, sent or received (RFC 4271, section 4.5).
+type notification struct {
+	code, subcode uint8
+	data          []byte
+	received      bool
+	detail        string // of one that is sent: what is wrong, in words
+}
+
+func (n *notification) encode() []byte {
+	return serialize(bgp.NewBGPNotificationMessage(n.code, n.subcode, n.data))
+}
+
+// parseHeader refuses what is no header, with what the peer is told of it.
+func parseHeader(b []byte) (header, error) {
+	refuse := func(subcode uint8, data []byte, format string, args ...any) (header, error) {
+		return header{}, &notification{
+			code: bgp.BGP_ERROR_MESSAGE_HEADER_ERROR, subcode: subcode, data: data, detail: fmt.Sprintf(format, args...),
+		}
+	}
+	for _, marker := range b[:16] {
+		if marker != 0xff {
+			return refuse(bgp.BGP_ERROR_SUB_CONNECTION_NOT_SYNCHRONIZED, nil, "the peer sent what is no BGP message")
+		}
+	}
+	h := header{kind: b[18], length: int(binary.BigEndian.Uint16(b[16:]))}
+	least, known := minLength[h.kind]
+	switch {
+	case !known:
+		return refuse(bgp.BGP_ERROR_SUB_BAD_MESSAGE_TYPE, b[18:19], "the peer sent a message of unknown type %d", h.kind)
+	case h.length < least || h.length > maxMessage || h.kind == typeKeepalive && h.length != least:
+		return refuse(bgp.BGP_ERROR_SUB_BAD_MESSAGE_LENGTH, b[16:18], "the peer sent a message of type %d with the length %d", h.kind, h.length)
+	}
+	return h, nil
+}
+
+// open is what an OPEN says.
+type open struct {
+	as       uint32
+	fourAS   bool // the AS is of the four-octet capability
+	id       netip.Addr
+	hold     time.Duration
+	families bool // the sender says which families it speaks; else it is IPv4
+	ipv4     bool
+	ipv6     bool
+	refresh  bool
+	// nextHop6 reports whether IPv4 routes may have IPv6 next hops (RFC 8950).
+	nextHop6   bool
+	restarting bool
+	restart    *time.Duration // graceful restart (RFC 4724) and its time
+}
+
+// encode writes the OPEN of ours.
+func (o open) encode() []byte {
+	var caps []bgp.ParameterCapabilityInterface
+	var tuples []*bgp.CapGracefulRestartTuple
+	for _, f := range []struct {
+		is     bool
+		family bgp.Family
+	}{{o.ipv4, bgp.RF_IPv4_UC}, {o.ipv6, bgp.RF_IPv6_UC}} {
+		if f.is {
+			caps = append(caps, bgp.NewCapMultiProtocol(f.family))
+			// The forwarding state is preserved: what forwards is the kernel.
+			tuples = append(tuples, bgp.NewCapGracefulRestartTuple(f.family, true))
+		}
+	}
+	caps = append(caps, bgp.NewCapRouteRefresh())
+	if o.nextHop6 {
+		caps = append(caps, bgp.NewCapExtendedNexthop([]*bgp.CapExtendedNexthopTuple{
+			bgp.NewCapExtendedNexthopTuple(bgp.RF_IPv4_UC, bgp.AFI_IP6),
+		}))
+	}
+	if o.restart != nil {
+		caps = append(caps, bgp.NewCapGracefulRestart(o.restarting, false, uint16(*o.restart/time.Second), tuples))
+	}
+	caps = append(caps, bgp.NewCapFourOctetASNumber(o.as))
+	message, err := bgp.NewBGPOpenMessage(twoOctets(o.as), uint16(o.hold/time.Second), o.id,
+		[]bgp.OptionParameterInterface{bgp.NewOptionParameterCapability(caps)})
+	if err != nil {
+		panic("bgp: the router ID " + o.id.String() + " is no IPv4 address") // checked by openOf
+	}
+	return serialize(message)
+}
+
+func twoOctets(as uint32) uint16 {
+	if as > 0xffff {
+		return asTrans
+	}
+	return uint16(as)
+}
+
+// parseOpen reads the body of an OPEN. Its error is what the peer is told.
+func parseOpen(body []byte) (open, error) {
+	if body[0] != 4 {
+		return open{}, &notification{
+			code: bgp.BGP_ERROR_OPEN_MESSAGE_ERROR, subcode: bgp.BGP_ERROR_SUB_UNSUPPORTED_VERSION_NUMBER, data: []byte{0, 4},
+			detail: fmt.Sprintf("the peer speaks version %d of BGP, not 4", body[0]),
+		}
+	}
+	var m bgp.BGPOpen
+	if err := m.DecodeFromBytes(body); err != nil {
+		n := &notification{code: bgp.BGP_ERROR_OPEN_MESSAGE_ERROR, detail: "the peer sent a malformed OPEN: " + err.Error()}
+		var of *bgp.MessageError
+		if errors.As(err, &of) && of.TypeCode == bgp.BGP_ERROR_OPEN_MESSAGE_ERROR {
+			n.subcode = of.SubTypeCode
+		}
+		return open{}, n
+	}
+	o := open{as: uint32(m.MyAS), id: m.ID, hold: time.Duration(m.HoldTime) * time.Second}
+	for _, parameter := range m.OptParams {
+		capabilities, is := parameter.(*bgp.OptionParameterCapability)
+		if !is {
+			return open{}, &notification{
+				code: bgp.BGP_ERROR_OPEN_MESSAGE_ERROR, subcode: bgp.BGP_ERROR_SUB_UNSUPPORTED_OPTIONAL_PARAMETER,
+				detail: "the peer sent an OPEN with an optional parameter that is no capability",
+			}
+		}
+		for _, c := range capabilities.Capability {
+			o.take(c)
+		}
+	}
+	if !o.families {
+		o.ipv4 = true // RFC 4760: without the capability it is what BGP always carried
+	}
+	return o, nil
+}
+
+func (o *open) take(c bgp.ParameterCapabilityInterface) {
+	switch c := c.(type) {
+	case *bgp.CapMultiProtocol:
+		o.families = true
+		o.ipv4 = o.ipv4 || c.CapValue == bgp.RF_IPv4_UC
+		o.ipv6 = o.ipv6 || c.CapValue == bgp.RF_IPv6_UC
+	case *bgp.CapRouteRefresh:
+		o.refresh = true
+	case *bgp.CapFourOctetASNumber:
+		o.as, o.fourAS = c.CapValue, true
+	case *bgp.CapExtendedNexthop:
+		for _, t := range c.Tuples {
+			o.nextHop6 = o.nextHop6 || t.NLRIAFI == bgp.AFI_IP && t.NLRISAFI == bgp.SAFI_UNICAST && t.NexthopAFI == bgp.AFI_IP6
+		}
+	case *bgp.CapGracefulRestart:
+		seconds := time.Duration(c.Time) * time.Second
+		o.restart, o.restarting = &seconds, c.Flags&0x08 != 0
+	}
+}
+
+// parseNotification reads the body of a NOTIFICATION.
+func parseNotification(body []byte) *notification {
+	return &notification{code: body[0], subcode: body[1], data: body[2:], received: true}
+}
+
+// parseRefresh reads the body of a ROUTE-REFRESH (RFC 2918): which family the peer wants again.
+func parseRefresh(body []byte) (ipv4, ipv6 bool) {
+	var m bgp.BGPRouteRefresh
+	if m.DecodeFromBytes(body) != nil || m.SAFI != bgp.SAFI_UNICAST || m.Demarcation != 0 {
+		return false, false
+	}
+	return m.AFI == bgp.AFI_IP, m.AFI == bgp.AFI_IP6
+}
+
+func keepalive() []byte { return serialize(bgp.NewBGPKeepAliveMessage()) }
+
+// endOfRIB says that all routes of a family were sent (RFC 4724).
+func endOfRIB(ipv6 bool) []byte { return serialize(bgp.NewEndOfRib(familyOf(ipv6))) }
+
+func familyOf(ipv6 bool) bgp.Family {
+	if ipv6 {
+		return bgp.RF_IPv6_UC
+	}
+	return bgp.RF_IPv4_UC
+}
+
+// path is what the attributes of every route to a peer have in common.
+type path struct {
+	as, peerAS uint32
+	fourAS     bool         // the peer takes four octets
+	next4      []netip.Addr // of IPv4 routes; an IPv6 address where RFC 8950 was agreed
+	next6      []netip.Addr // of IPv6 routes: global, link-local, or both
+}
+
+// updates encodes the announcement of a group, in as many messages as it needs.
+func (p path) updates(g group) [][]byte {
+	next := p.next4
+	if g.ipv6 {
+		next = p.next6
+	}
+	attributes := p.attributes(g.attributes)
+	if !g.ipv6 && next[0].Is4() {
+		hop, err := bgp.NewPathAttributeNextHop(next[0])
+		if err != nil {
+			panic(err) // an address is always a next hop
+		}
+		attributes = inOrder(append(attributes, hop))
+		return chunked(g, room(attributes), func(nlri []bgp.PathNLRI) *bgp.BGPMessage {
+			return bgp.NewBGPUpdateMessage(nil, attributes, nlri)
+		})
+	}
+	const reach = 4 + 3 + 1 + 32 + 1 // the attribute's header, family, next hops, reserved
+	return chunked(g, room(attributes)-reach, func(nlri []bgp.PathNLRI) *bgp.BGPMessage {
+		mp, err := bgp.NewPathAttributeMpReachNLRI(familyOf(g.ipv6), nlri, next...)
+		if err != nil {
+			panic(err) // there is a prefix
+		}
+		return bgp.NewBGPUpdateMessage(nil, append([]bgp.PathAttributeInterface{mp}, attributes...), nil)
+	})
+}
+
+// withdrawals encodes that routes of one family are no more.
+func withdrawals(g group) [][]byte {
+	if !g.ipv6 {
+		return chunked(g, room(nil), func(nlri []bgp.PathNLRI) *bgp.BGPMessage {
+			return bgp.NewBGPUpdateMessage(nlri, nil, nil)
+		})
+	}
+	const unreach = 4 + 3
+	return chunked(g, room(nil)-unreach, func(nlri []bgp.PathNLRI) *bgp.BGPMessage {
+		mp, err := bgp.NewPathAttributeMpUnreachNLRI(bgp.RF_IPv6_UC, nlri)
+		if err != nil {
+			panic(err) // it has no way to fail
+		}
+		return bgp.NewBGPUpdateMessage(nil, []bgp.PathAttributeInterface{mp}, nil)
+	})
+}
+
+// room is how many bytes of prefixes a message with these attributes holds.
+func room(attributes []bgp.PathAttributeInterface) int {
+	return maxMessage - len(serialize(bgp.NewBGPUpdateMessage(nil, attributes, nil)))
+}
+
+func chunked(g group, room int, message func([]bgp.PathNLRI) *bgp.BGPMessage) [][]byte {
+	var all [][]byte
+	var nlri []bgp.PathNLRI
+	left := room
+	for _, prefix := range g.prefixes {
+		p, err := bgp.NewIPAddrPrefix(prefix)
+		if err != nil {
+			panic(err) // the rib takes no other prefixes
+		}
+		if p.Len() > left {
+			all = append(all, serialize(message(nlri)))
+			nlri, left = nil, room
+		}
+		nlri = append(nlri, bgp.PathNLRI{NLRI: p})
+		left -= p.Len()
+	}
+	return append(all, serialize(message(nlri)))
+}
+
+// attributes are those of a route but the next hop.
+func (p path) attributes(a *Attributes) []bgp.PathAttributeInterface {
+	internal := p.as == p.peerAS
+	var ases []uint32
+	if !internal {
+		for range 1 + a.Prepend {
+			ases = append(ases, p.as)
+		}
+	}
+	all := append([]bgp.PathAttributeInterface{bgp.NewPathAttributeOrigin(bgp.BGP_ORIGIN_ATTR_TYPE_IGP)}, asPath(ases, p.fourAS)...)
+	if a.MED != 0 {
+		all = append(all, bgp.NewPathAttributeMultiExitDisc(a.MED))
+	}
+	if internal {
+		preference := a.LocalPref
+		if preference == 0 {
+			preference = defaultLocalPref
+		}
+		for _, c := range a.Communities {
+			if c == gracefulShutdown {
+				preference = 0
+			}
+		}
+		all = append(all, bgp.NewPathAttributeLocalPref(preference))
+	}
+	if len(a.Communities) > 0 {
+		all = append(all, bgp.NewPathAttributeCommunities(a.Communities))
+	}
+	if len(a.Large) > 0 {
+		large := make([]*bgp.LargeCommunity, len(a.Large))
+		for i, c := range a.Large {
+			large[i] = bgp.NewLargeCommunity(c[0], c[1], c[2])
+		}
+		all = append(all, bgp.NewPathAttributeLargeCommunities(large))
+	}
+	return inOrder(all)
+}
+
+// inOrder sorts attributes by their types, as RFC 4271 recommends.
+func inOrder(all []bgp.PathAttributeInterface) []bgp.PathAttributeInterface {
+	slices.SortFunc(all, func(a, b bgp.PathAttributeInterface) int { return cmp.Compare(a.GetType(), b.GetType()) })
+	return all
+}
+
+// asPath is the path to us, for peers that know four octets, and for older ones (RFC 6793).
+func asPath(ases []uint32, fourAS bool) []bgp.PathAttributeInterface {
+	if len(ases) == 0 {
+		return []bgp.PathAttributeInterface{bgp.NewPathAttributeAsPath(nil)}
+	}
+	four := bgp.NewAs4PathParam(bgp.BGP_ASPATH_ATTR_TYPE_SEQ, ases)
+	if fourAS {
+		return []bgp.PathAttributeInterface{bgp.NewPathAttributeAsPath([]bgp.AsPathParamInterface{four})}
+	}
+	short := make([]uint16, len(ases))
+	for i, as := range ases {
+		short[i] = twoOctets(as)
+	}
+	all := []bgp.PathAttributeInterface{bgp.NewPathAttributeAsPath([]bgp.AsPathParamInterface{
+		bgp.NewAsPathParam(bgp.BGP_ASPATH_ATTR_TYPE_SEQ, short),
+	})}
+	if ases[0] > 0xffff {
+		all = append(all, bgp.NewPathAttributeAs4Path([]*bgp.As4PathParam{four}))
+	}
+	return all
+}
+
+// serialize encodes a message of ours. It cannot fail: parts were checked, and lengths kept.
+func serialize(m *bgp.BGPMessage) []byte {
+	m.Header.Len = 0
+	b, err := m.Serialize()
+	if err != nil {
+		panic(fmt.Sprintf("bgp: encode a message: %v", err))
+	}
+	return b
+}

@@ -1,0 +1,278 @@
+package bgp
+
+import (
+	"bufio"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
+)
+
+const (
+	// openPatience is how long a peer may take for its OPEN, and for the KEEPALIVE after
+	// it. RFC 4271 suggests a large value.
+	openPatience = time.Minute
+	// lastWords is how long the peer may take for a NOTIFICATION of ours.
+	lastWords = time.Second
+)
+
+// session is one connection with the peer.
+type session struct {
+	speaker *Speaker
+	link    link
+	in      *bufio.Reader
+	log     *slog.Logger
+
+	agreed agreement
+	path   path
+	sent   map[netip.Prefix]*Attributes
+	// withheld are routes that cannot be sent in this session, and why not.
+	withheld map[netip.Prefix]string
+	refresh  chan bool  // families that the peer wants again: true is IPv6
+	ended    chan error // why the reader ended
+}
+
+// agreement is what both OPENs come to.
+type agreement struct {
+	peer       open
+	ipv4, ipv6 bool
+	hold       time.Duration // 0: none
+	keepalive  time.Duration
+	restart    bool
+}
+
+func newSession(s *Speaker, l link) *session {
+	return &session{
+		speaker: s, link: l, in: bufio.NewReaderSize(l, 16<<10), log: s.log,
+		sent: map[netip.Prefix]*Attributes{}, withheld: map[netip.Prefix]string{},
+		refresh: make(chan bool, 2), ended: make(chan error, 1),
+	}
+}
+
+// run speaks until the session ends, and says why it did. connecting ends with ctx, and before
+// it when the speaker is to leave.
+func (s *session) run(ctx, connecting context.Context) error {
+	hangUp := context.AfterFunc(connecting, func() { _ = s.link.Close() })
+	err := s.open()
+	if !hangUp() {
+		return errStopped
+	}
+	defer s.link.Close() // which ends the reader
+	if err == nil {
+		go func() { s.ended <- s.read() }()
+		err = s.write(ctx)
+	}
+	s.sayLast(err)
+	return err
+}
+
+// sayLast tells the peer why the session ends, if it is to know.
+func (s *session) sayLast(err error) {
+	var n *notification
+	switch {
+	case errors.Is(err, errStopped) && s.agreed.restart:
+		return // the peer keeps the routes for our next start
+	case errors.Is(err, errStopped):
+		n = &notification{code: bgp.BGP_ERROR_CEASE, subcode: bgp.BGP_ERROR_SUB_ADMINISTRATIVE_SHUTDOWN}
+	case !errors.As(err, &n) || n.received:
+		return
+	}
+	_ = s.link.SetWriteDeadline(time.Now().Add(lastWords))
+	_ = s.send(n.encode()) // it goes either way
+}
+
+// openOf is the OPEN of ours on a connection.
+func openOf(p Peer, l link, restarting bool) open {
+	o := open{as: p.LocalAS, id: p.RouterID, hold: p.Timers.Hold, ipv4: p.IPv4, ipv6: p.IPv6, restarting: restarting}
+	if !o.id.IsValid() {
+		o.id = l.routerID()
+	}
+	o.nextHop6 = p.IPv4 && l.local.Is6()
+	if p.Timers.Restart > 0 {
+		o.restart = &p.Timers.Restart
+	}
+	return o
+}
+
+// routerID is an IPv4 address for a speaker without one: of its link, or made of its address.
+func (l link) routerID() netip.Addr {
+	for _, a := range []netip.Addr{l.local, l.next4} {
+		if a.Is4() && !a.IsUnspecified() {
+			return a
+		}
+	}
+	h := fnv.New32a()
+	_, _ = h.Write(l.local.AsSlice()) // it never fails
+	sum := h.Sum32() | 1
+	return netip.AddrFrom4([4]byte{byte(sum >> 24), byte(sum >> 16), byte(sum >> 8), byte(sum)})
+}
+
+// open exchanges OPEN and the first KEEPALIVE.
+func (s *session) open() error {
+	peer := s.speaker.peer
+	mine := openOf(peer, s.link, s.speaker.first())
+	_ = s.link.SetWriteDeadline(time.Now().Add(openPatience))
+	if err := s.send(mine.encode()); err != nil {
+		return err
+	}
+	s.speaker.enter(OpenSent)
+	s.patience(openPatience)
+	body, err := s.expect(typeOpen, bgp.BGP_ERROR_SUB_RECEIVE_UNEXPECTED_MESSAGE_IN_OPENSENT_STATE)
+	if err != nil {
+		return err
+	}
+	theirs, err := parseOpen(body)
+	if err != nil {
+		return err
+	}
+	if err := accept(peer, mine, theirs); err != nil {
+		return err
+	}
+	s.agreed = agree(peer, mine, theirs)
+	s.path = pathOf(peer, s.link, theirs)
+	if err := s.send(keepalive()); err != nil {
+		return err
+	}
+	s.speaker.enter(OpenConfirm)
+	s.patience(openPatience)
+	_, err = s.expect(typeKeepalive, bgp.BGP_ERROR_SUB_RECEIVE_UNEXPECTED_MESSAGE_IN_OPENCONFIRM_STATE)
+	return err
+}
+
+// accept checks the peer's OPEN against the configuration.
+func accept(p Peer, mine, theirs open) error {
+	refuse := func(subcode uint8, format string, args ...any) error {
+		return &notification{code: bgp.BGP_ERROR_OPEN_MESSAGE_ERROR, subcode: subcode, detail: fmt.Sprintf(format, args...)}
+	}
+	switch {
+	case p.RemoteAS != 0 && theirs.as != p.RemoteAS:
+		return refuse(bgp.BGP_ERROR_SUB_BAD_PEER_AS, "the peer is AS %d, and AS %d is configured", theirs.as, p.RemoteAS)
+	case p.Dynamic == Internal && !p.internal(theirs.as):
+		return refuse(bgp.BGP_ERROR_SUB_BAD_PEER_AS, "the peer is AS %d, and an internal peer would be AS %d", theirs.as, p.LocalAS)
+	case p.Dynamic == External && p.internal(theirs.as):
+		return refuse(bgp.BGP_ERROR_SUB_BAD_PEER_AS, "the peer is AS %d as we are, and an external one is configured", theirs.as)
+	case theirs.as == 0 || theirs.as == asTrans && !p.internal(asTrans) && theirs.fourAS:
+		return refuse(bgp.BGP_ERROR_SUB_BAD_PEER_AS, "the peer says that it is AS %d, which nobody is", theirs.as)
+	case theirs.id.IsUnspecified():
+		return refuse(bgp.BGP_ERROR_SUB_BAD_BGP_IDENTIFIER, "the peer has no router ID")
+	case theirs.id == mine.id && p.internal(theirs.as):
+		return refuse(bgp.BGP_ERROR_SUB_BAD_BGP_IDENTIFIER, "the peer has our router ID %s: give one of both another", theirs.id)
+	case theirs.hold != 0 && theirs.hold < minHold:
+		return refuse(bgp.BGP_ERROR_SUB_UNACCEPTABLE_HOLD_TIME, "the peer offers a hold time of %s; 3 s is the least", theirs.hold)
+	case !(mine.ipv4 && theirs.ipv4) && !(mine.ipv6 && theirs.ipv6):
+		return refuse(bgp.BGP_ERROR_SUB_UNSUPPORTED_CAPABILITY, "the peer takes no routes of a family that is configured here")
+	}
+	return nil
+}
+
+func agree(p Peer, mine, theirs open) agreement {
+	a := agreement{
+		peer: theirs, ipv4: mine.ipv4 && theirs.ipv4, ipv6: mine.ipv6 && theirs.ipv6,
+		hold: min(mine.hold, theirs.hold), restart: mine.restart != nil && theirs.restart != nil,
+	}
+	a.keepalive = a.hold / 3
+	if p.Timers.Keepalive > 0 && p.Timers.Keepalive < a.keepalive {
+		a.keepalive = p.Timers.Keepalive
+	}
+	return a
+}
+
+// pathOf says what routes to this peer have in common, and which next hops there are.
+func pathOf(p Peer, l link, theirs open) path {
+	at := path{as: p.LocalAS, peerAS: theirs.as, fourAS: theirs.fourAS}
+	add := func(to *[]netip.Addr, a netip.Addr) {
+		if a.IsValid() {
+			*to = append(*to, a.WithZone(""))
+		}
+	}
+	switch global := l.next6; {
+	case p.NextHop.IPv6.IsValid():
+		add(&at.next6, p.NextHop.IPv6)
+	case l.linkLocal.IsValid():
+		// Without a global address the link-local one is in both places, as others do.
+		if !global.IsValid() {
+			global = l.linkLocal
+		}
+		add(&at.next6, global)
+		add(&at.next6, l.linkLocal)
+	default:
+		add(&at.next6, global)
+	}
+	switch {
+	case p.NextHop.IPv4.IsValid():
+		add(&at.next4, p.NextHop.IPv4)
+	case l.local.Is4():
+		add(&at.next4, l.local)
+	case theirs.nextHop6 && len(at.next6) > 0:
+		at.next4 = at.next6
+	default:
+		add(&at.next4, l.next4)
+	}
+	return at
+}
+
+func (s *session) send(message []byte) error {
+	if s.log.Enabled(context.Background(), slog.LevelDebug) {
+		s.log.Debug("BGP message sent", "peer", s.speaker.peer.String(), "message", hex.EncodeToString(message))
+	}
+	_, err := s.link.Write(message)
+	return err
+}
+
+// patience ends reading after d, or never when it is 0.
+func (s *session) patience(d time.Duration) {
+	var until time.Time
+	if d > 0 {
+		until = time.Now().Add(d)
+	}
+	_ = s.link.SetReadDeadline(until)
+}
+
+// expect reads one message, which must be of a type.
+func (s *session) expect(kind, subcode uint8) ([]byte, error) {
+	h, body, err := s.next()
+	if err != nil {
+		return nil, err
+	}
+	switch h.kind {
+	case kind:
+		return body, nil
+	case typeNotification:
+		return nil, parseNotification(body)
+	}
+	return nil, &notification{
+		code: bgp.BGP_ERROR_FSM_ERROR, subcode: subcode,
+		detail: fmt.Sprintf("the peer sent a message of type %d before the session was up", h.kind),
+	}
+}
+
+// next reads a message. The body of an UPDATE is dropped: nothing is learned.
+func (s *session) next() (header, []byte, error) {
+	var head [headerLength]byte
+	if _, err := io.ReadFull(s.in, head[:]); err != nil {
+		return header{}, nil, err
+	}
+	h, err := parseHeader(head[:])
+	if err != nil {
+		return header{}, nil, err
+	}
+	if h.kind == typeUpdate {
+		_, err := s.in.Discard(h.length - headerLength)
+		return h, nil, err
+	}
+	body := make([]byte, h.length-headerLength)
+	if _, err := io.ReadFull(s.in, body); err != nil {
+		return header{}, nil, err
+	}
+	if s.log.Enabled(context.Background(), slog.LevelDebug) {
+		s.log.Debug("BGP message received", "peer", s.speaker.peer.String(), "message", hex.EncodeToString(append(head[:], body...)))
+	}
+	return h, body, nil
+}

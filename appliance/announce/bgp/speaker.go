@@ -1,0 +1,322 @@
+package bgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// Phase is a state of RFC 4271, section 8.
+type Phase string
+
+// The phases of a session. Idle waits for the next attempt.
+const (
+	Idle        Phase = "Idle"
+	Connect     Phase = "Connect"
+	OpenSent    Phase = "OpenSent"
+	OpenConfirm Phase = "OpenConfirm"
+	Established Phase = "Established"
+)
+
+// State is what there is to know of a session.
+type State struct {
+	Phase Phase
+	Since time.Time // of the phase
+	// Local and Remote are the session's addresses, Agreed what both sides came to; set
+	// while it is established.
+	Local, Remote netip.AddrPort
+	Agreed        Agreed
+	// Routes is how many the peer was sent and not withdrawn; Withheld how many cannot be
+	// sent in this session, and WithheldBecause why not.
+	Routes, Withheld int
+	WithheldBecause  string
+	// Pending reports whether there are changes that were not sent yet.
+	Pending bool
+	// LastDown says why the session ended, or could not begin, the last time, and DownAt
+	// when that was.
+	LastDown string
+	DownAt   time.Time
+	Counters Counters
+}
+
+// Agreed is what two OPENs came to.
+type Agreed struct {
+	RemoteAS        uint32
+	RemoteID        netip.Addr
+	IPv4, IPv6      bool
+	Hold, Keepalive time.Duration
+	GracefulRestart bool
+	RouteRefresh    bool
+}
+
+// Counters of a Speaker since it was made.
+type Counters struct {
+	Established uint64 // sessions
+	Updates     uint64 // UPDATE messages sent
+	Dropped     uint64 // UPDATE messages received, none of them read
+}
+
+// link is a connection with what is known of its local side.
+type link struct {
+	net.Conn
+	local netip.Addr // with the zone of a link-local one
+	// next4 and next6 are addresses of the local interface that can be next hops, and
+	// linkLocal the local address of an unnumbered session.
+	next4, next6, linkLocal netip.Addr
+}
+
+// addresses are both ends of the connection.
+func (l link) addresses() (local, remote netip.AddrPort) {
+	of := func(a net.Addr) netip.AddrPort {
+		if a, is := a.(*net.TCPAddr); is {
+			at := a.AddrPort()
+			return netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
+		}
+		return netip.AddrPort{}
+	}
+	return of(l.LocalAddr()), of(l.RemoteAddr())
+}
+
+// errStopped ends a session because the program ends.
+var errStopped = errors.New("this program ended the session")
+
+// firstRetry is the wait after the first failure. It doubles up to Timers.Connect.
+const firstRetry = time.Second
+
+// Speaker keeps a session with one peer. All methods may be called concurrently.
+type Speaker struct {
+	peer    Peer
+	dial    func(context.Context, Peer) (link, error)
+	log     *slog.Logger
+	changed func()
+
+	wake  chan struct{} // capacity 1: routes changed
+	reset chan string   // capacity 1: why an established session is to end
+	leave chan struct{} // closed by Leave
+	ended chan struct{} // closed when Run ended
+
+	mu      sync.Mutex
+	routes  rib
+	state   State
+	running bool
+	leaving sync.Once
+}
+
+// New is a Speaker that does nothing yet. changed is called after each change of its State but
+// counters; it must not block. Both log and changed may be nil.
+func New(p Peer, log *slog.Logger, changed func()) (*Speaker, error) {
+	if err := p.Check(); err != nil {
+		return nil, fmt.Errorf("BGP peer %s: %w", p, err)
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	if changed == nil {
+		changed = func() {}
+	}
+	return &Speaker{
+		peer: p.withDefaults(), dial: dial, log: log, changed: changed,
+		wake: make(chan struct{}, 1), reset: make(chan string, 1), leave: make(chan struct{}), ended: make(chan struct{}),
+		routes: newRIB(), state: State{Phase: Idle, Since: time.Now()},
+	}, nil
+}
+
+// Set makes routes all that the peer is to have; only differences are sent. It keeps no hold of
+// the map, but of the Attributes; nil stands for none. An error is about Attributes that fit
+// into no message; nothing is changed then.
+func (s *Speaker) Set(routes map[netip.Prefix]*Attributes) error {
+	if err := check(routes); err != nil {
+		return err
+	}
+	s.change(func(r *rib) { r.set(routes) })
+	return nil
+}
+
+// Update adds, changes and withdraws some routes, at a cost proportional to them.
+func (s *Speaker) Update(announce map[netip.Prefix]*Attributes, withdraw []netip.Prefix) error {
+	if err := check(announce); err != nil {
+		return err
+	}
+	s.change(func(r *rib) { r.update(announce, withdraw) })
+	return nil
+}
+
+func check(routes map[netip.Prefix]*Attributes) error {
+	var last *Attributes
+	for prefix, a := range routes {
+		if !prefix.IsValid() {
+			return errors.New("a route has no prefix")
+		}
+		if a == nil || a == last {
+			continue
+		}
+		if err := a.Check(); err != nil {
+			return fmt.Errorf("route %s: %w", prefix, err)
+		}
+		last = a
+	}
+	return nil
+}
+
+func (s *Speaker) change(do func(*rib)) {
+	s.mu.Lock()
+	do(&s.routes)
+	dirty := len(s.routes.dirty) > 0
+	s.state.Pending = dirty
+	s.mu.Unlock()
+	if !dirty {
+		return
+	}
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// changes takes what is to be sent: all for a new session, what changed for one that goes on.
+func (s *Speaker) changes(all bool) map[netip.Prefix]*Attributes {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if all {
+		return s.routes.takeAll()
+	}
+	return s.routes.take()
+}
+
+// State is the state now.
+func (s *Speaker) State() State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state
+}
+
+// Reset ends an established session because another protocol (BFD) lost the peer; it is dialed
+// again.
+func (s *Speaker) Reset(why string) {
+	select {
+	case s.reset <- why:
+	default:
+	}
+}
+
+// Leave ends the session such that no packet is lost where the peer has another path: it takes
+// 3 s with an established session that has routes. Run returns. The error is that of ctx.
+func (s *Speaker) Leave(ctx context.Context) error {
+	s.leaving.Do(func() { close(s.leave) })
+	s.mu.Lock()
+	running := s.running
+	s.mu.Unlock()
+	if !running {
+		return nil
+	}
+	select {
+	case <-s.ended:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Run dials the peer and keeps the session, again and again, until ctx ends or after Leave. It
+// must be called once.
+func (s *Speaker) Run(ctx context.Context) {
+	s.mu.Lock()
+	s.running = true
+	s.mu.Unlock()
+	defer close(s.ended)
+	connecting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-s.leave:
+			cancel()
+		case <-connecting.Done():
+		}
+	}()
+	if s.peer.Interface != "" {
+		advertised := make(chan struct{})
+		go func() { defer close(advertised); s.advertise(connecting) }()
+		defer func() { cancel(); <-advertised }()
+	}
+	wait := firstRetry
+	for {
+		began := time.Now()
+		err := s.attempt(ctx, connecting)
+		s.down(err)
+		if connecting.Err() != nil {
+			return
+		}
+		if time.Since(began) > 2*s.peer.Timers.Connect {
+			wait = firstRetry // it held for a while
+		}
+		wait = min(wait, s.peer.Timers.Connect)
+		select {
+		case <-connecting.Done():
+			return
+		case <-time.After(wait - time.Duration(rand.Int64N(int64(wait)/4+1))):
+		}
+		wait *= 2
+	}
+}
+
+// attempt dials, and speaks while the session lasts.
+func (s *Speaker) attempt(ctx, connecting context.Context) error {
+	s.enter(Connect)
+	l, err := s.dial(connecting, s.peer)
+	if err != nil {
+		return err
+	}
+	return newSession(s, l).run(ctx, connecting)
+}
+
+// first reports whether this process has had no session yet.
+func (s *Speaker) first() bool { return s.State().Counters.Established == 0 }
+
+func (s *Speaker) enter(p Phase) {
+	s.publish(func(st *State) { st.Phase, st.Since = p, time.Now() })
+	s.changed()
+}
+
+func (s *Speaker) established(by *session) {
+	select {
+	case <-s.reset: // it was about an earlier session
+	default:
+	}
+	a := by.agreed
+	s.publish(func(st *State) {
+		st.Local, st.Remote = by.link.addresses()
+		st.Counters.Established++
+		st.Agreed = Agreed{
+			RemoteAS: a.peer.as, RemoteID: a.peer.id, IPv4: a.ipv4, IPv6: a.ipv6,
+			Hold: a.hold, Keepalive: a.keepalive, GracefulRestart: a.restart, RouteRefresh: a.peer.refresh,
+		}
+	})
+	s.log.Info("BGP session established", "peer", s.peer.String(), "as", a.peer.as, "id", a.peer.id)
+	s.enter(Established)
+}
+
+// down notes why there is no session.
+func (s *Speaker) down(err error) {
+	words := explain(s.peer, s.State().Phase, err)
+	var was State
+	s.publish(func(st *State) {
+		was = *st
+		*st = State{Phase: Idle, Since: time.Now(), LastDown: words, DownAt: time.Now(), Counters: was.Counters, Pending: len(s.routes.wanted) > 0}
+	})
+	if was.Phase == Established || was.LastDown != words {
+		s.log.Warn("BGP session down", "peer", s.peer.String(), "phase", was.Phase, "reason", words)
+	}
+	s.changed()
+}
+
+func (s *Speaker) publish(do func(*State)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	do(&s.state)
+}

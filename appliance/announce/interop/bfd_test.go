@@ -1,0 +1,218 @@
+package interop
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"svcctl.io/svcctl/appliance/announce/bfd"
+	"svcctl.io/svcctl/appliance/announce/bgp"
+)
+
+// Timers of these tests: a tenth of a second to send, and enough of them that a busy machine
+// takes no session down.
+var bfdTimers = bfd.Timers{Transmit: 100 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 25}
+
+const birdBFD = `
+protocol bfd {
+	interface "eth0" { min rx interval 100 ms; min tx interval 100 ms; idle tx interval 500 ms; multiplier 25; };
+	multihop { min rx interval 100 ms; min tx interval 100 ms; idle tx interval 500 ms; multiplier 25; };
+}
+`
+
+const frrBFD = `
+bfd
+ profile quick
+  detect-multiplier 25
+  receive-interval 100
+  transmit-interval 100
+`
+
+// frrPeer is the router of FRR that asks BFD about its neighbor, and has more options for it.
+func frrPeer(neighbor, options string) string {
+	return fmt.Sprintf(`
+router bgp %d
+ no bgp ebgp-requires-policy
+ no bgp default ipv4-unicast
+ bgp router-id 192.0.2.1
+ neighbor %[2]s remote-as %[3]d
+ neighbor %[2]s passive
+ neighbor %[2]s bfd
+ neighbor %[2]s bfd profile quick
+%[4]s
+%[5]s`, routerAS, neighbor, boxAS, options, frrBoth(neighbor))
+}
+
+// withBFD is a speaker with a BFD session beside it.
+func withBFD(at [2]string, edit func(*spec)) spec {
+	s := spec{Peer: peer(at[0]), Routes: vips(), BFD: &bfd.Config{
+		Local: netip.MustParseAddr(at[1]), Peer: netip.MustParseAddr(at[0]), Timers: bfdTimers,
+	}}
+	if edit != nil {
+		edit(&s)
+	}
+	return s
+}
+
+// bfdUp waits until BFD and BGP are up, and BFD was so since BGP is.
+func (p *program) bfdUp() report {
+	p.t.Helper()
+	return p.until("an Up session of BFD", func(r report) bool {
+		return r.BFD != nil && r.BFD.Phase == bfd.Up && r.BGP.Phase == bgp.Established
+	})
+}
+
+// Test320: BFD comes up with the routers over one hop and several, and both ends notice when
+// the other one is gone: the router drops the routes of a box that fell silent long before its
+// hold time, and the box ends the session with a router that did.
+func Test320_bfd(t *testing.T) {
+	v4, v6 := [2]string{router4, box4}, [2]string{router6, box6}
+	secured := func(s *spec) { s.Peer.TTLSecurity = 1 }
+	for name, c := range map[string]struct {
+		at    [2]string
+		edit  func(*spec)
+		begin func(p *place) (daemon *program)
+	}{
+		"BIRD over IPv4": {v4, nil, func(p *place) *program { return birdAs(p, birdPeer("box", box4, birdBoth+" bfd on;")+birdBFD) }},
+		"BIRD over IPv6": {v6, nil, func(p *place) *program { return birdAs(p, birdPeer("box", box6, birdBoth+" bfd on;")+birdBFD) }},
+		// BIRD sends to neighbors several hops away with TTL 64.
+		"BIRD multihop": {v4, func(s *spec) { s.BFD.MultiHop, s.BFD.MinTTL, s.Peer.MultiHop = true, 64, true }, func(p *place) *program {
+			return birdAs(p, birdPeer("box", box4, birdBoth+" multihop; source address "+router4+"; bfd on;")+birdBFD)
+		}},
+		"FRR over IPv4": {v4, nil, func(p *place) *program { return frrAs(p, frrPeer(box4, "")) }},
+		"FRR over IPv6": {v6, nil, func(p *place) *program { return frrAs(p, frrPeer(box6, "")) }},
+		// FRR speaks BFD over several hops then, on the other port.
+		"FRR with ttl security": {v4, secured, func(p *place) *program { return frrAs(p, frrPeer(box4, " neighbor "+box4+" ttl-security hops 1")) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPlace(t)
+			daemon := c.begin(p)
+			s := speaker(t, p.box, withBFD(c.at, c.edit))
+			port := uint16(bfd.SingleHopPort)
+			if strings.Contains(name, "multihop") || strings.Contains(name, "ttl security") {
+				port = bfd.MultiHopPort
+			}
+			if r := s.bfdUp(); r.BFD.Port != port {
+				t.Errorf("packets go to port %d, want %d", r.BFD.Port, port)
+			}
+			p.routed(box4, box6)
+
+			// The box is there and says nothing: hold time 90 s, BFD 2.5 s.
+			stop(t, s, syscall.SIGSTOP)
+			p.unrouted()
+			stop(t, s, syscall.SIGCONT)
+			s.bfdUp()
+			p.routed(box4, box6)
+
+			// And the router.
+			time.Sleep(2 * time.Second) // FRR starts BFD again after BGP
+			failures := s.bfdUp().BFD.Failures
+			stop(t, daemon, syscall.SIGSTOP)
+			s.until("a router that is gone", func(r report) bool {
+				return r.BFD.Failures > failures && r.BFD.Diagnostic == bfd.Expired
+			})
+			s.downBecause("BFD lost the peer")
+			stop(t, daemon, syscall.SIGCONT)
+			s.bfdUp()
+		})
+	}
+}
+
+func stop(t *testing.T, p *program, s syscall.Signal) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// birdAs starts BIRD and gives its process.
+func birdAs(p *place, config string) *program {
+	_, process := birdProcess(p.t, p.router, config)
+	return process
+}
+
+// frrAs starts FRR and gives its process for BFD.
+func frrAs(p *place, config string) *program { return frr(p.t, p.router, frrBFD, config) }
+
+// Test321: a BFD packet with a TTL below 255 is not taken.
+func Test321_bfd_wants_ttl_255(t *testing.T) {
+	p := newPlace(t)
+	birdc := bird(t, p.router, birdPeer("box", box4, birdBoth+" bfd on;")+birdBFD)
+	p.router.LoadNft("table ip t {\nchain c {\ntype filter hook output priority 0\nudp dport { 3784, 4784 } ip ttl set 254\n}\n}\n")
+	s := speaker(t, p.box, withBFD([2]string{router4, box4}, nil))
+	r := s.until("dropped packets", func(r report) bool { return r.BFD != nil && r.BFD.Dropped > 0 })
+	if !strings.Contains(r.BFD.LastDropped, "TTL 254") || r.BFD.Phase != bfd.Down || r.BFD.Received > 0 {
+		t.Errorf("%+v; BIRD says: %s", r.BFD, birdc("show bfd sessions"))
+	}
+	p.router.Nft("delete table ip t")
+	s.until("an Up session", func(r report) bool { return r.BFD.Phase == bfd.Up })
+}
+
+// Test322: of two boxes that announce the same addresses one dies, and the other one has its
+// packets as soon as BFD finds out, long before the hold time.
+func Test322_box_dies(t *testing.T) {
+	fast := bfd.Timers{Transmit: 100 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 3}
+	for name, begin := range map[string]func(p *place){
+		"BIRD": func(p *place) {
+			bird(p.t, p.router, birdPeer("box", box4, birdBoth+" bfd on;")+birdPeer("box2", "192.0.2.12", birdBoth)+birdBFD)
+		},
+		"FRR": func(p *place) {
+			frr(p.t, p.router, frrBFD, frrPeer(box4, " neighbor 192.0.2.12 remote-as 64512\n neighbor 192.0.2.12 passive")+frrBoth("192.0.2.12"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPlace(t)
+			other := p.second()
+			begin(p)
+			first := spec{Peer: peer(router4), Routes: vips(), Attributes: &bgp.Attributes{MED: 1}}
+			first.BFD = &bfd.Config{Local: netip.MustParseAddr(box4), Peer: netip.MustParseAddr(router4), Timers: fast}
+			s := speaker(t, p.box, first)
+			s.bfdUp()
+			speaker(t, other, spec{Peer: peer(router4), Routes: vips(), Attributes: &bgp.Attributes{MED: 2}}).established(2)
+			p.routed(box4, box6)
+			time.Sleep(2 * time.Second) // the routers take some time to be sure of BFD
+			stop := p.probe()
+			p.box.SetDown("eth0")
+			p.routed("192.0.2.12", "2001:db8:2::12")
+			time.Sleep(100 * time.Millisecond)
+			stop(-1)
+			p.answeredBy("other")
+		})
+	}
+}
+
+// Test323: a process that was stopped for longer than the detection time does not take its
+// neighbor for dead, whose packets wait to be read.
+func Test323_stopped_process(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	bird(t, p.router, birdPeer("box", box4, birdBoth+" bfd on;")+strings.ReplaceAll(birdBFD, "multiplier 25", "multiplier 10"))
+	patient := withBFD([2]string{router4, box4}, func(s *spec) { s.BFD.Timers.Multiplier = 250 })
+	s := speaker(t, p.box, patient)
+	s.bfdUp()
+	routes := 2
+	for began := time.Now(); ; time.Sleep(100 * time.Millisecond) { // a report comes with a change
+		routes++
+		s.tell(order{Announce: prefixes(fmt.Sprintf("198.51.100.%d/32", routes))})
+		if r := s.established(routes); r.BFD.Detection == time.Second {
+			break
+		} else if time.Since(began) > patience {
+			t.Fatalf("the detection time is still %s", r.BFD.Detection)
+		}
+	}
+	for range 2 {
+		stop(t, s, syscall.SIGSTOP)
+		time.Sleep(3 * time.Second)
+		stop(t, s, syscall.SIGCONT)
+		time.Sleep(500 * time.Millisecond)
+	}
+	s.tell(order{Announce: prefixes("198.51.100.0/24")})
+	if r := s.established(routes + 1); r.BFD.Phase != bfd.Up || r.BFD.Failures != 0 || r.BGP.Counters.Established != 1 {
+		t.Errorf("after two stops: %+v", r)
+	}
+}
