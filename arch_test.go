@@ -69,12 +69,13 @@ var edges = map[string][]string{
 	"appliance/relay":      {"appliance/listen"},
 	"appliance/resolve":    {"nft", "store/object"},
 	"appliance/sockets":    {},
+	"appliance/sourceset":  {"watch"},
 	"appliance/apiserver":  {"api", "api/auth", "api/rest", "api/wire", "appliance/checkup", "appliance/config", "appliance/env", "appliance/metrics", "appliance/task", "store", "store/object"},
 	"appliance/config": {
 		"appliance/control", "appliance/dns", "appliance/endpoints", "appliance/logqueue", "appliance/node", "appliance/resolve", "nft", "store", "store/alloc", "store/manifest", "store/object",
 	},
 	"appliance/parts": {
-		"appliance/conntrack", "appliance/dns", "appliance/healthport", "appliance/node", "appliance/reconcile", "appliance/relay", "appliance/resolve",
+		"appliance/conntrack", "appliance/dns", "appliance/healthport", "appliance/node", "appliance/reconcile", "appliance/relay", "appliance/resolve", "appliance/sourceset",
 		"nft", "store", "store/object", "store/parallel",
 	},
 	"appliance/reconcile": {
@@ -83,7 +84,7 @@ var edges = map[string][]string{
 	},
 	"appliance/task": {},
 	"appliance": {
-		"api", "api/auth", "api/rest", "api/wire", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/reconcile", "appliance/resolve", "appliance/sockets", "appliance/task",
+		"api", "api/auth", "api/rest", "api/wire", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/reconcile", "appliance/resolve", "appliance/sockets", "appliance/sourceset", "appliance/task",
 		"nft", "nft/kernel", "store", "store/engine", "store/manifest", "store/object", "watch",
 	},
 	"appliance/bench":       {},               // benchmarks only
@@ -128,7 +129,7 @@ var libraries = map[string][]string{
 	"github.com/coreos/go-systemd":        {"appliance"},
 	"github.com/evanphx/json-patch":       {"api/kube/patch"},
 	"google.golang.org/protobuf":          {"api/kube/protobuf", "store/schema"},
-	"github.com/fsnotify/fsnotify":        {"watch"},
+	"github.com/fsnotify/fsnotify":        {"appliance/sourceset", "watch"},
 	"github.com/google/nftables":          {"nft/kernel"},
 	"github.com/mdlayher/netlink":         {"nft/kernel", "nft/nfnetlink"},
 	"github.com/miekg/dns":                {"appliance/dns"},

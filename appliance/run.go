@@ -25,6 +25,7 @@ import (
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/parts"
 	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/appliance/sourceset"
 	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/nft/kernel"
 	"svcctl.io/svcctl/store"
@@ -179,12 +180,13 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 		a.metrics.Connections(func() metrics.Connections { return connectionMetrics(stats()) })
 	}
 	// What follows the Services. A new one is a line here.
-	follows := []reconcile.Part{a.grants, flows, parts.NewRelay(a.log), parts.NewHealthPorts(a.log)}
+	sets := parts.NewSourceSets(sourceSetFiles(&a.cfg))
+	follows := []reconcile.Part{a.grants, sets, flows, parts.NewRelay(a.log), parts.NewHealthPorts(a.log)}
 	if a.dns != nil {
 		follows = append(follows, parts.NewDNS(a.dns, a.store))
 	}
 	dog := a.watchdog()
-	loop := a.loop(dog, follows)
+	loop := a.loop(dog, follows, sets)
 	// The watchdog outlives ctx: the loop may be stuck when the process is to stop.
 	watched, ended := context.WithCancel(context.WithoutCancel(ctx))
 	tasks := []task.Task{
@@ -225,7 +227,7 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 }
 
 // loop makes the reconcile loop.
-func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part) *reconcile.Loop {
+func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part, sets *parts.SourceSets) *reconcile.Loop {
 	return reconcile.New(reconcile.Options{
 		Store: a.store, Kernel: a.calls.Kernel(a.kernel), Log: a.log,
 		Host:         func(facts *node.Facts) reconcile.Host { return hostOf(&a.cfg, facts, a.hosts.IsVIP) },
@@ -233,6 +235,7 @@ func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part) *reco
 		Cluster:      control.NewClusterObjects(a.cfg.ClusterObjects(), a.store, a.hosts),
 		Endpoints:    control.NewEndpoints(a.cfg.EndpointsFacts(), a.store),
 		Parts:        follows,
+		SourceSet:    sets.Lookup,
 		Removals:     a.removals,
 		Orphans:      a.orphans,
 		Addresses:    a.hosts,
@@ -250,6 +253,14 @@ func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part) *reco
 			go a.settle()
 		},
 	})
+}
+
+// sourceSetFiles are the files of --source-set.
+func sourceSetFiles(cfg *config.Config) (files []sourceset.File) {
+	for _, s := range cfg.SourceSets {
+		files = append(files, sourceset.File{Name: s.Name, Path: s.File})
+	}
+	return files
 }
 
 // connectionMetrics are the numbers of the conntrack cleaner as metrics.

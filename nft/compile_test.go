@@ -154,6 +154,7 @@ func randomPort(r *rand.Rand, name string, i int, f Family) ServicePort {
 	if r.IntN(3) == 0 {
 		outside.Sources = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/25"), netip.MustParsePrefix("203.0.113.0/24")}
 	}
+	outside.Sets = randomSets(r)
 	p.Frontends = append(p.Frontends, outside)
 	outside.Addr, outside.Port = netip.Addr{}, uint16(30000+i)
 	p.Frontends = append(p.Frontends, outside)

@@ -58,7 +58,7 @@ func (c *Compiler) content(f Family) *content {
 		return nil
 	}
 	return &content{sets: t.sets, chains: t.chains, count: t.count, sorted: true, elements: func(yield func(string, Element) bool) {
-		_ = c.portElements(f, yield) && t.sharedElements(yield)
+		_ = c.portElements(f, yield) && t.sourceElements(f, yield) && t.sharedElements(yield)
 	}}
 }
 

@@ -237,6 +237,14 @@ func (d *tableDiff) addAll(all *elementChange) {
 	d.adds[all.set.Name] = all
 }
 
+// deleteAll deletes elements of a set of which no other goes.
+func (d *tableDiff) deleteAll(all *elementChange) {
+	if d.deletes == nil {
+		d.deletes = map[string]*elementChange{}
+	}
+	d.deletes[all.set.Name] = all
+}
+
 func (d *tableDiff) delete(s Set, e Element) { d.deletes = record(d.deletes, s, e) }
 func (d *tableDiff) add(s Set, e Element)    { d.adds = record(d.adds, s, e) }
 

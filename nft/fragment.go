@@ -17,6 +17,8 @@ type fragment struct {
 	shared    []string          // shared chains it goes to
 	sets      []Set             // maps that are its own
 	uses      map[Protocol]bool // protocols that postrouting or answer must look at
+	// sourceSets are those that its frontends look into, once for each frontend.
+	sourceSets []*SourceSet
 	// answersHere is 1 when clients of endpoints that are the box itself are remembered.
 	answersHere int
 	keeper
@@ -42,7 +44,7 @@ func (f *fragment) fill(p *compiledPort, box *Box) {
 	clear(f.uses)
 	f.answersHere = 0
 	f.elements, f.endpoints, f.vips, f.original, f.hosted = f.elements[:0], f.endpoints[:0], f.vips[:0], f.original[:0], f.hosted[:0]
-	f.chains, f.shared, f.sets = f.chains[:0], f.shared[:0], f.sets[:0]
+	f.chains, f.shared, f.sets, f.sourceSets = f.chains[:0], f.shared[:0], f.sets[:0], f.sourceSets[:0]
 	for i := range p.Frontends {
 		p.addFrontend(f, box, &p.Frontends[i])
 	}
@@ -77,11 +79,11 @@ func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
 	key := p.key(fe)
 	frontend := f.keep(key)
 	inside := p.verdict(f, fe, fe.Inside)
-	if fe.Outside == fe.Inside && fe.Sources == nil {
+	if fe.Outside == fe.Inside && fe.Sources == nil && fe.Sets == nil {
 		f.elements = append(f.elements, placed{maps.all, frontend, inside})
 	} else {
 		f.elements = append(f.elements,
-			placed{maps.all, frontend, GotoChain(maps.byClient).String()},
+			placed{maps.all, frontend, p.addClients(f, fe, maps, frontend).String()},
 			placed{maps.inside, frontend, inside})
 	}
 	if !fe.Addr.IsValid() {
@@ -106,17 +108,29 @@ func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
 			f.original = append(f.original, fe.Addr)
 		}
 	}
-	if fe.Sources != nil {
-		f.elements = append(f.elements, placed{maps.restricted, frontend, ""})
-		for _, r := range mergePrefixes(fe.Sources, p.Family) {
-			first, last := frontend+AddrKey(r.first), frontend+AddrKey(r.last)
-			f.elements = append(f.elements, placed{maps.allowed, first + last, ""})
-		}
-	}
 	if fe.Addr.IsValid() && !fe.HostOwned {
 		ready := len(p.slots[fe.Inside.Pool])+len(p.slots[fe.Outside.Pool]) > 0
 		f.vips = append(f.vips, vipUse{fe.Addr, ready, fe.NamedPortsOnly})
 	}
+}
+
+// addClients adds who may connect to a frontend, and gives the chain in which that is asked.
+func (p *compiledPort) addClients(f *fragment, fe *Frontend, maps *frontendMaps, frontend string) Verdict {
+	ranges := mergePrefixes(fe.Sources, p.Family)
+	for _, r := range ranges {
+		first, last := frontend+AddrKey(r.first), frontend+AddrKey(r.last)
+		f.elements = append(f.elements, placed{maps.allowed, first + last, ""})
+	}
+	if fe.Sets != nil && (len(ranges) > 0 || fe.Sources == nil || len(fe.Sets.Allow) > 0) {
+		f.sourceSets = append(append(f.sourceSets, fe.Sets.Allow...), fe.Sets.Deny...)
+		chain := admissionOf(fe, len(ranges) > 0).chain()
+		f.shared = append(f.shared, chain)
+		return GotoChain(chain)
+	}
+	if fe.Sources != nil { // nobody at all, with sets
+		f.elements = append(f.elements, placed{maps.restricted, frontend, ""})
+	}
+	return GotoChain(maps.byClient)
 }
 
 func (f *fragment) use(proto Protocol) {

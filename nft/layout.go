@@ -164,7 +164,11 @@ func sharedChain(name string, f Family, box *Box) Chain {
 	case chainMasqSelf:
 		c.Rules = []Rule{{MatchLocalSource{}, Masquerade{}}, {GotoChain(chainSameInterf)}}
 	default:
-		c.Rules = pickRules(name)
+		if a, is := parseAdmission(name); is {
+			c.Rules = a.rules()
+		} else {
+			c.Rules = pickRules(name)
+		}
 	}
 	return c
 }

@@ -111,6 +111,8 @@ type Frontend struct {
 	// Sources, when not nil, are the only prefixes that may connect.
 	// Empty and not nil: nobody may.
 	Sources []netip.Prefix
+	// Sets, when not nil, are named sets of clients that may connect, or may not.
+	Sets *SourceSets
 }
 
 // FrontendKind is where a Service has an address from.

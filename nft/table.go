@@ -26,6 +26,8 @@ type tableState struct {
 	protocols map[Protocol]int           // protocols of frontends in the maps of postrouting and answer
 	// answersHere counts the Service ports whose clients are remembered by answers of the box.
 	answersHere int
+	sourceUses  map[string]map[*SourceSet]int // frontends that look into a source set, by its name
+	sourceSets  map[string]*SourceSet         // the sets that are there
 	change
 }
 
@@ -53,6 +55,9 @@ func newTableState() *tableState {
 		hosted:    map[string]int{},
 		shared:    map[string]int{},
 		protocols: map[Protocol]int{},
+
+		sourceUses: map[string]map[*SourceSet]int{},
+		sourceSets: map[string]*SourceSet{},
 	}
 }
 
@@ -69,10 +74,7 @@ func (t *tableState) has(set string) bool {
 	if set == setNewcomers {
 		return t.hasAffinity()
 	}
-	if of, ok := companions[set]; ok {
-		set = of
-	}
-	return t.count(set) > 0
+	return t.count(set)+t.count(companions[set]) > 0
 }
 
 func (t *tableState) setChain(c Chain) {
@@ -158,6 +160,7 @@ func (t *tableState) use(f *fragment, by int32) {
 		}
 	}
 	t.answersHere += int(by) * f.answersHere
+	t.useSourceSets(f, int(by))
 	for proto := range f.uses {
 		t.protocols[proto] += int(by)
 	}
@@ -173,6 +176,7 @@ func (t *tableState) dropChain(name string) {
 func (t *tableState) finish(f Family, box *Box, tr *Transition) {
 	t.setBoxElements(f, box)
 	t.settleAddresses()
+	t.settleSourceSets(f)
 	for _, s := range staticSets {
 		switch _, is := t.sets[s.Name]; {
 		case !is && t.has(s.Name):

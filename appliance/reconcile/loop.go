@@ -61,7 +61,7 @@ func New(opts Options) *Loop {
 	}
 	l.planner.progress = opts.Watchdog.moved
 	l.planner.occupied = newOccupied(opts.NodePorts, opts.Log)
-	l.planner.orphans = opts.Orphans
+	l.planner.orphans, l.planner.sourceSet = opts.Orphans, opts.SourceSet
 	l.withoutDirectories()
 	l.applier.readEarly()
 	return l

@@ -77,6 +77,7 @@ func planStep(p *planner, history []*oracle.World) nft.Transition {
 	cfg, facts := configOf(&world.Box), factsOf(&world.Box)
 	host := Host{Facts: &facts, Box: cfg.Box(&facts), Resolve: cfg.ResolveFacts(&facts, nil)}
 	objs := (*worldObjects)(world)
+	p.sourceSet = sourceSetsOf(&world.Box, uint64(len(history)))
 	if len(history) == 1 {
 		return p.adopt(nil, host, objs, objs.keys())
 	}

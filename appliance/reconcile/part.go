@@ -57,6 +57,8 @@ type Service struct {
 	// Health is set when the Service has a health-check node port.
 	Health *resolve.Health
 	Drain  conntrack.Drain
+	// SourceSets are the names of the source sets that it names, known or not.
+	SourceSets []string
 }
 
 // Step is the outcome of one step of the loop.

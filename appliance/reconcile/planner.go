@@ -36,6 +36,8 @@ type planner struct {
 	again    []string  // Services that wait for a port that a program has
 	occupied *occupied // nil: nobody else listens on this host
 	orphans  *Orphans  // nil: the kernel serves nothing that no object declares
+	// sourceSet is resolve.Facts.SourceSet; nil: there are no sets.
+	sourceSet func(name string) (set *nft.SourceSet, known bool)
 	// inForce reports a frontend that the kernel had before the first plan, during that plan.
 	inForce func(f nft.Family, proto nft.Protocol, at netip.AddrPort) bool
 	// progress is called for every Service: planning many takes long on a busy machine.
@@ -87,13 +89,16 @@ func (p *planner) place(host Host) {
 	if p.occupied != nil {
 		p.host.Resolve.Taken = p.taken
 	}
+	if p.sourceSet != nil {
+		p.host.Resolve.SourceSet = p.sourceSet
+	}
 }
 
 // standsAt reports whether a host is the one that is planned for: routes come and go that no
 // Service depends on.
 func (p *planner) standsAt(host Host) bool {
 	have := p.host.Resolve
-	have.Taken = nil
+	have.Taken, have.SourceSet = nil, nil
 	return reflect.DeepEqual(p.host.Box, host.Box) && reflect.DeepEqual(have, host.Resolve) && slices.Equal(p.host.Loopback, host.Loopback)
 }
 
@@ -152,7 +157,7 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 	for i, key := range changed {
 		out := &outputs[i]
 		ports[key] = granted[i]
-		svc := Service{Key: key, Ports: granted[i], Health: out.Health, Drain: out.drain}
+		svc := Service{Key: key, Ports: granted[i], Health: out.Health, Drain: out.drain, SourceSets: out.SourceSets}
 		p.planned[key] = svc
 		problems := append(out.Problems, conflicts[i]...)
 		p.occupied.record(key, p.quarantine.now[key].Ports, granted[i], problems)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"svcctl.io/svcctl/nft"
@@ -20,8 +19,12 @@ type Facts struct {
 	// MasqueradeAll masquerades every client of a cluster IP.
 	MasqueradeAll bool
 	// SourceRangesApplyToAll makes loadBalancerSourceRanges hold for node ports and
-	// external IPs too, not only for load balancer IPs.
+	// external IPs too, not only for load balancer IPs, unless a Service says otherwise.
 	SourceRangesApplyToAll bool
+	// SourceSet gives the named set of client prefixes (--source-set) in its newest content.
+	// known is false when no set has the name; set is nil when its file could never be read. Nil:
+	// there are no sets.
+	SourceSet func(name string) (set *nft.SourceSet, known bool)
 	// ServiceRanges are where cluster IPs come from: no endpoint may lie in them.
 	ServiceRanges []netip.Prefix
 	// ExternalIPRanges, when there are any, are the only ones externalIPs are served from.
@@ -59,6 +62,8 @@ type Output struct {
 	// Unready are the addresses of endpoints that no pool has for now.
 	Unready  []netip.Addr
 	Problems []Problem
+	// SourceSets are the names of the source sets that it names, known or not.
+	SourceSets []string
 	// Health is what its health-check node port tells; nil when it has none.
 	Health *Health
 }
@@ -102,6 +107,7 @@ type resolver struct {
 	out   Output
 	// noLocal is what the Service answers where a policy Local leaves no endpoint.
 	noLocal nft.Refusal
+	clients clients
 }
 
 func (r *resolver) warn(ref object.Ref, field, reason, format string, args ...any) {
@@ -120,6 +126,7 @@ func (r *resolver) refuseExternalIPs(why string) {
 
 func (r *resolver) resolve() {
 	r.noLocal = r.answerWithoutLocal()
+	r.clients = r.readClients()
 	endpoints := r.collect()
 	r.out.Health = r.health(endpoints)
 	r.out.Unready = unready(endpoints)
@@ -197,15 +204,16 @@ func (r *resolver) frontends(port *object.ServicePort, v *vips, sel selection) [
 		external.Outside = nft.Route{Pool: nft.PoolLocal, Otherwise: sel.noLocal}
 		external.SNAT = nft.SNATSelf
 	}
-	sources := r.sources(familyOf(v.cluster))
+	family := familyOf(v.cluster)
 	for _, a := range v.balancer {
 		fe := external
-		fe.Addr, fe.Kind, fe.Sources = a, nft.LoadBalancerIP, sources
+		fe.Addr, fe.Kind = a, nft.LoadBalancerIP
+		fe.Sources, fe.Sets = r.clients.of(family)
 		_, fe.HostOwned = r.facts.Host[a]
 		list = append(list, fe)
 	}
-	if r.facts.SourceRangesApplyToAll {
-		external.Sources = sources
+	if r.clients.everywhere {
+		external.Sources, external.Sets = r.clients.of(family)
 	}
 	for _, a := range v.external {
 		fe := external
@@ -247,35 +255,4 @@ func (r *resolver) free(port int, p *nft.ServicePort, frontends []nft.Frontend) 
 		}
 		return true
 	})
-}
-
-// annotationSourceRanges is the older form of spec.loadBalancerSourceRanges,
-// core/v1 AnnotationLoadBalancerSourceRangesKey; the field wins.
-const annotationSourceRanges = "service.beta.kubernetes.io/load-balancer-source-ranges"
-
-// sources are the prefixes that may connect to a load balancer IP of a family: nil
-// for everybody. Where ranges are given, but none of this family, nobody may.
-func (r *resolver) sources(family nft.Family) []netip.Prefix {
-	ranges := r.Service.Spec.LoadBalancerSourceRanges
-	if r.Service.Spec.Type != "LoadBalancer" {
-		return nil
-	}
-	if text := strings.TrimSpace(r.Service.Metadata.Annotations[annotationSourceRanges]); len(ranges) == 0 && text != "" {
-		ranges = strings.Split(text, ",")
-	}
-	if len(ranges) == 0 {
-		return nil
-	}
-	sources := []netip.Prefix{}
-	for _, s := range ranges {
-		p, err := netip.ParsePrefix(strings.TrimSpace(s))
-		if err != nil || familyOf(p.Addr()) != family {
-			continue // malformed ones are refused by validation
-		}
-		if p.Bits() == 0 {
-			return nil
-		}
-		sources = append(sources, p.Masked())
-	}
-	return sources
 }

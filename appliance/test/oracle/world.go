@@ -35,6 +35,7 @@ type Box struct {
 	MasqueradeAll        bool // --masquerade-all
 	SourceRangesApplyAll bool // --source-ranges-apply all
 	Ping                 PingPolicy
+	SourceSets           map[string][]netip.Prefix // --source-set
 }
 
 // Interface is a network interface of the host, with its addresses and prefix lengths.
