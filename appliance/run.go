@@ -230,7 +230,11 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part, sets *parts.SourceSets) *reconcile.Loop {
 	return reconcile.New(reconcile.Options{
 		Store: a.store, Kernel: a.calls.Kernel(a.kernel), Log: a.log,
-		Host:         func(facts *node.Facts) reconcile.Host { return hostOf(&a.cfg, facts, a.hosts.IsVIP) },
+		Host: func(facts *node.Facts) reconcile.Host {
+			host := hostOf(&a.cfg, facts, a.hosts.IsVIP)
+			host.Resolve.NoTimeouts = !a.kernel.Probe().Timeout
+			return host
+		},
 		Watching:     a.watcher != nil,
 		Cluster:      control.NewClusterObjects(a.cfg.ClusterObjects(), a.store, a.hosts),
 		Endpoints:    control.NewEndpoints(a.cfg.EndpointsFacts(), a.store),

@@ -21,6 +21,7 @@ type change struct {
 	// become by that.
 	sourcesTouched map[string]bool
 	setChanges     []setChange
+	oldTimeouts    map[string]bool // whether a timeout was there
 	keeper
 }
 
@@ -43,6 +44,7 @@ func (t *tableState) begin(heard bool) {
 		oldSets:   map[string]*Set{},
 
 		sourcesTouched: map[string]bool{},
+		oldTimeouts:    map[string]bool{},
 	}
 }
 
@@ -186,6 +188,7 @@ func (t *tableState) emit(f Family, tr *Transition) {
 	}
 	t.emitElements(&d)
 	t.emitSourceSets(&d)
+	t.emitTimeouts(&d)
 	for _, x := range t.forget {
 		if t.set(x.set.Name) != nil && t.oldSets[x.set.Name] != nil {
 			d.forget = append(d.forget, x.op(f))

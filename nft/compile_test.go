@@ -133,6 +133,9 @@ func randomPort(r *rand.Rand, name string, i int, f Family) ServicePort {
 	if r.IntN(2) == 0 {
 		p.Affinity = 3600e9
 	}
+	if r.IntN(2) == 0 {
+		p.Idle = time.Duration(1+r.IntN(2)) * time.Minute
+	}
 	for n := range r.IntN(5) {
 		ep := netip.AddrPortFrom(addr("10.1.0.%d", "fd00:1::%d", 1+n+r.IntN(3)), 8080)
 		if !slices.Contains(p.Pools[PoolCluster], ep) {

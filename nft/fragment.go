@@ -19,6 +19,8 @@ type fragment struct {
 	uses      map[Protocol]bool // protocols that postrouting or answer must look at
 	// sourceSets are those that its frontends look into, once for each frontend.
 	sourceSets []*SourceSet
+	// timeouts are those of its frontends, once for each.
+	timeouts []Timeout
 	// answersHere is 1 when clients of endpoints that are the box itself are remembered.
 	answersHere int
 	keeper
@@ -45,6 +47,7 @@ func (f *fragment) fill(p *compiledPort, box *Box) {
 	f.answersHere = 0
 	f.elements, f.endpoints, f.vips, f.original, f.hosted = f.elements[:0], f.endpoints[:0], f.vips[:0], f.original[:0], f.hosted[:0]
 	f.chains, f.shared, f.sets, f.sourceSets = f.chains[:0], f.shared[:0], f.sets[:0], f.sourceSets[:0]
+	f.timeouts = f.timeouts[:0]
 	for i := range p.Frontends {
 		p.addFrontend(f, box, &p.Frontends[i])
 	}
@@ -101,6 +104,7 @@ func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
 			p.addSlots(f, fe, key, fe.Outside.Pool)
 		}
 	}
+	p.addIdle(f, box, fe)
 	if verdict, ok := p.sourceNAT(f, box, fe); ok {
 		f.elements = append(f.elements, placed{maps.sourceNAT, frontend, verdict})
 		f.use(p.Protocol)
@@ -167,9 +171,9 @@ func (p *compiledPort) verdict(f *fragment, fe *Frontend, r Route) string {
 		f.shared = append(f.shared, chainRefuse)
 		return GotoChain(chainRefuse).String()
 	case p.Affinity > 0:
-		return GotoChain(p.recall(fe, r.Pool)).String() // the port's own chain
+		return p.onlySYN(f, GotoChain(p.recall(fe, r.Pool))).String() // the port's own chain
 	}
-	return f.pick(fe, r.Pool, n).String()
+	return p.onlySYN(f, f.pick(fe, r.Pool, n)).String()
 }
 
 // pick goes to the chain that picks one of so many slots. That one goes on to the chain for
@@ -212,7 +216,15 @@ func (p *compiledPort) sourceNAT(f *fragment, box *Box, fe *Frontend) (string, b
 	if !box.hasInternalSources(p.Family) || !box.inServiceRange(fe.Addr) {
 		byRange = ""
 	}
+	timeout, idle := p.idle()
 	switch {
+	case idle && chain == "":
+		chain = chainSameInterf
+		f.shared = append(f.shared, idleChain(timeout, chain))
+		return GotoChain(idleChain(timeout, chain)).String(), true
+	case idle:
+		f.shared = append(f.shared, chain, idleChain(timeout, chain))
+		return GotoChain(idleChain(timeout, chain)).String(), true
 	case chain == byRange:
 		return "", false
 	case chain == "":

@@ -96,6 +96,7 @@ func (r *recovery) add(key, verdict string, maps *frontendMaps, fe Frontend, pro
 		fe.Sources = r.sources(maps.allowed, key)
 	}
 	id, remember := r.sourceNAT(maps, key, &fe)
+	p.Idle = recoverIdle(r.table.elements(maps.sourceNAT)[key])
 	if id != "" {
 		p.Affinity = r.timeout(remember, id, fe.Outside.Pool)
 		if i, known := r.byID[id]; known {
@@ -138,6 +139,7 @@ func (r *recovery) route(p *compiledPort, verdict string) Route {
 		empty = PoolLocal
 	}
 	chain, isGoto := strings.CutPrefix(verdict, "goto ")
+	chain = strings.TrimPrefix(chain, prefixOnlySYN)
 	switch {
 	case !isGoto:
 		return Route{Pool: empty, Otherwise: Blackhole}
@@ -198,6 +200,10 @@ func (r *recovery) sourceNAT(maps *frontendMaps, key string, fe *Frontend) (id, 
 	}
 	chain, _ := strings.CutPrefix(verdict, "goto ")
 	name, id, hasID := strings.Cut(chain, "/")
+	if _, isTimeout := parseTimeout(name); isTimeout {
+		name, id, hasID = id, "", false
+	}
+	name, _, _ = strings.Cut(name, qualifierIdle)
 	switch {
 	case name == chainMasqAlways || strings.HasSuffix(name, "-always"):
 		fe.SNAT = SNATAlways

@@ -80,6 +80,9 @@ type ServicePort struct {
 	// connections. The ruleset does not depend on them; who looks after open
 	// connections does.
 	Serving []netip.AddrPort
+	// Idle is after how much silence a connection of TCP or UDP is forgotten, in whole seconds;
+	// 0: when the host says.
+	Idle time.Duration
 }
 
 // Pool names a selection of a Service port's endpoints.

@@ -28,6 +28,8 @@ type tableState struct {
 	answersHere int
 	sourceUses  map[string]map[*SourceSet]int // frontends that look into a source set, by its name
 	sourceSets  map[string]*SourceSet         // the sets that are there
+	timeoutUses map[string]int                // frontends that use a timeout, by its name
+	timeouts    map[string]Timeout            // those that are there
 	change
 }
 
@@ -58,6 +60,9 @@ func newTableState() *tableState {
 
 		sourceUses: map[string]map[*SourceSet]int{},
 		sourceSets: map[string]*SourceSet{},
+
+		timeoutUses: map[string]int{},
+		timeouts:    map[string]Timeout{},
 	}
 }
 
@@ -161,6 +166,7 @@ func (t *tableState) use(f *fragment, by int32) {
 	}
 	t.answersHere += int(by) * f.answersHere
 	t.useSourceSets(f, int(by))
+	t.useTimeouts(f, int(by))
 	for proto := range f.uses {
 		t.protocols[proto] += int(by)
 	}
@@ -235,7 +241,7 @@ func (t *tableState) preparePicks(f Family, box *Box) {
 var staticChainNames = []string{
 	chainRefuse, chainVIP, chainByClient, chainNodePort, chainNPByClient,
 	chainSourceNAT, chainNPSourceNAT, chainSameInterf, chainHairpin,
-	chainPrerouting, chainOutput, chainPostrouting, chainStray, chainInvalid, chainRefused, chainAnswer, chainOwnAnswers,
+	chainPrerouting, chainOutput, chainPostrouting, chainStray, chainInvalid, chainRefused, chainAnswer, chainOwnAnswers, chainInput,
 }
 
 // sortedKeys is for output that must not depend on the order of a map.

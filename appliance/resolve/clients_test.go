@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store/object"
@@ -62,6 +63,44 @@ func TestWhoMayConnect(t *testing.T) {
 			sameProblem(t, out.Problems, tt.problem)
 		})
 	}
+}
+
+func TestIdleTimeout(t *testing.T) {
+	for _, tt := range []struct {
+		kind, key, value string
+		want             time.Duration
+		problem          string
+	}{
+		{"NodePort", AnnotationIdle, "60s", time.Minute, ""},
+		{"NodePort", AnnotationIdle, " 60 ", time.Minute, ""},
+		{"NodePort", AnnotationIdle, "168h", 168 * time.Hour, ""},
+		{"NodePort", AnnotationIdle, "169h", 0, `metadata.annotations[svcctl.io/idle-timeout] InvalidAnnotation "169h" is no time from 1s to 168h0m0s`},
+		{"NodePort", AnnotationIdle, "1500ms", 0, "InvalidAnnotation"},
+		{"NodePort", AnnotationIdle, "0", 0, "InvalidAnnotation"},
+		{"NodePort", AnnotationIdle, "-1s", 0, "InvalidAnnotation"},
+		{"NodePort", AnnotationIdle, "soon", 0, "InvalidAnnotation"},
+		{"LoadBalancer", AnnotationELBIdle, "4000", 4000 * time.Second, ""},
+		{"LoadBalancer", AnnotationELBIdle, "4001", 0, "write seconds, from 1 to 4000"},
+		{"LoadBalancer", AnnotationELBIdle, "60s", 0, "write seconds, from 1 to 4000"},
+		{"NodePort", AnnotationELBIdle, "60", 0, "NoEffect"},
+	} {
+		out := Service(Input{Service: exposed(tt.kind, map[string]string{tt.key: tt.value})}, &Facts{})
+		if got := out.Ports[0].Idle; got != tt.want {
+			t.Errorf("%s: %q is %v, want %v", tt.key, tt.value, got, tt.want)
+		}
+		sameProblem(t, out.Problems, tt.problem)
+	}
+	both := exposed("LoadBalancer", map[string]string{AnnotationELBIdle: "60", AnnotationIdle: "2m"})
+	if out := Service(Input{Service: both}, &Facts{}); out.Ports[0].Idle != 2*time.Minute {
+		t.Errorf("of both annotations %v is taken, want ours", out.Ports[0].Idle)
+	}
+	out := Service(Input{Service: both}, &Facts{NoTimeouts: true})
+	if out.Ports[0].Idle != 0 {
+		t.Error("a kernel without timeouts is asked for one")
+	}
+	sameProblem(t, out.Problems, "NotSupported")
+	both.Spec.Ports[0].Protocol = "SCTP"
+	sameProblem(t, Service(Input{Service: both}, &Facts{}).Problems, "NoEffect has no effect on ports of SCTP")
 }
 
 // exposed is a Service with an address of every kind that its type has.

@@ -42,6 +42,8 @@ type Facts struct {
 	Connected []netip.Prefix
 	// Broadcast are the broadcast addresses of the host's networks.
 	Broadcast map[netip.Addr]bool
+	// NoTimeouts says that the kernel has no timeouts of connection tracking for nf_tables.
+	NoTimeouts bool
 	// Taken says which program of the box listens where a frontend would take its
 	// clients away, as "nginx (pid 812) listens on tcp 0.0.0.0:30080"; "" when none does, or
 	// when the frontend was served before the program came. The zero Addr stands for
@@ -127,6 +129,7 @@ func (r *resolver) refuseExternalIPs(why string) {
 func (r *resolver) resolve() {
 	r.noLocal = r.answerWithoutLocal()
 	r.clients = r.readClients()
+	idle := r.idleTimeout()
 	endpoints := r.collect()
 	r.out.Health = r.health(endpoints)
 	r.out.Unready = unready(endpoints)
@@ -147,6 +150,7 @@ func (r *resolver) resolve() {
 				Family:   family,
 				Protocol: proto,
 				Affinity: r.affinity(),
+				Idle:     idle,
 			}
 			sel := r.selectEndpoints(endpoints[portKey{port.Name, proto, family}])
 			p.Pools, p.Serving = sel.pools, sel.serving

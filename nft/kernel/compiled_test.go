@@ -43,7 +43,7 @@ func state(affinity time.Duration) nft.State {
 			local := nft.Route{Pool: nft.PoolLocal, Otherwise: nft.Blackhole}
 			name := fmt.Sprintf("default/%s-%s", proto, f)
 			s.Services[name] = []nft.ServicePort{{
-				ID: name + "/p", Family: f, Protocol: proto, Affinity: affinity,
+				ID: name + "/p", Family: f, Protocol: proto, Affinity: affinity, Idle: time.Duration(n) * time.Hour,
 				Frontends: []nft.Frontend{
 					{Addr: vip, Port: 80, SNAT: nft.SNATOutside},
 					{Addr: address(f, 1<<17+n), Port: 80, Outside: local, SNAT: nft.SNATAlways,

@@ -78,7 +78,7 @@ func (w *World) serve(f frontend, p Packet) []Outcome {
 	}
 	var outcomes []Outcome
 	for _, b := range chosen {
-		outcomes = append(outcomes, Outcome{Kind: Delivered, To: b.address, Source: w.source(f, p, b.address.Addr())})
+		outcomes = append(outcomes, Outcome{Kind: Delivered, To: b.address, Source: w.source(f, p, b.address.Addr()), Idle: idleOf(f)})
 	}
 	return outcomes
 }

@@ -338,6 +338,7 @@ func (g *generator) policies(service *object.Service) {
 		spec.SessionAffinity = object.AffinityClientIP
 	}
 	g.clients(service)
+	g.idle(service)
 	if spec.Type != object.TypeLoadBalancer || !oneIn(g.Rand, 3) {
 		return
 	}
