@@ -79,11 +79,12 @@ var edges = map[string][]string{
 	"appliance/resolve":    {"appliance/health", "nft", "store/annotation", "store/object"},
 	"appliance/sockets":    {},
 	"appliance/apiserver":  {"api", "api/auth", "api/dashboard", "api/rest", "api/wire", "appliance/checkup", "appliance/config", "appliance/env", "appliance/metrics", "appliance/task", "store", "store/object"},
+	"appliance/sourceset":  {"watch"},
 	"appliance/config": {
 		"appliance/control", "appliance/dns", "appliance/endpoints", "appliance/logqueue", "appliance/node", "appliance/resolve", "nft", "store", "store/alloc", "store/manifest", "store/object",
 	},
 	"appliance/parts": {
-		"api/wire", "appliance/conntrack", "appliance/dns", "appliance/health", "appliance/healthport", "appliance/node", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/resolve",
+		"api/wire", "appliance/conntrack", "appliance/dns", "appliance/health", "appliance/healthport", "appliance/node", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/resolve", "appliance/sourceset",
 		"nft", "store", "store/object", "store/parallel",
 	},
 	"appliance/reconcile": {
@@ -94,7 +95,7 @@ var edges = map[string][]string{
 	"appliance/traffic": {"api/wire", "appliance/conntrack", "nft", "store/object"},
 	"appliance/task":    {},
 	"appliance": {
-		"api", "api/auth", "api/rest", "api/wire", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/prober", "appliance/reconcile", "appliance/resolve", "appliance/sockets", "appliance/story", "appliance/task", "appliance/traffic",
+		"api", "api/auth", "api/rest", "api/wire", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/prober", "appliance/reconcile", "appliance/resolve", "appliance/sockets", "appliance/sourceset", "appliance/story", "appliance/task", "appliance/traffic",
 		"nft", "nft/kernel", "store", "store/engine", "store/manifest", "store/object", "watch",
 	},
 	"appliance/bench":       {},               // benchmarks only
@@ -141,7 +142,7 @@ var libraries = map[string][]string{
 	"github.com/coreos/go-systemd":        {"appliance"},
 	"github.com/evanphx/json-patch":       {"api/kube/patch"},
 	"google.golang.org/protobuf":          {"api/kube/protobuf", "store/schema"},
-	"github.com/fsnotify/fsnotify":        {"watch"},
+	"github.com/fsnotify/fsnotify":        {"appliance/sourceset", "watch"},
 	"github.com/google/nftables":          {"nft/kernel", "nft/trace"},
 	"github.com/mdlayher/netlink":         {"nft/kernel", "nft/nfnetlink", "nft/trace"},
 	"github.com/miekg/dns":                {"appliance/dns", "appliance/prober"},

@@ -7,6 +7,7 @@ import (
 
 	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/control"
+	"svcctl.io/svcctl/appliance/parts"
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/engine"
@@ -39,7 +40,10 @@ func Plan(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) ([]ma
 	for key := range objects.Services() {
 		services = append(services, key)
 	}
-	ruleset, found := reconcile.Plan(reconcile.Host{Box: cfg.OfflineBox(), Resolve: cfg.ResolveFacts(nil, nil)}, objects, services)
+	sets := parts.NewSourceSets(sourceSetFiles(&cfg))
+	host := reconcile.Host{Box: cfg.OfflineBox(), Resolve: cfg.ResolveFacts(nil, nil)}
+	host.Resolve.SourceSet = sets.Lookup
+	ruleset, found := reconcile.Plan(host, objects, services)
 	if err := ruleset.WriteText(w); err != nil {
 		return nil, fmt.Errorf("write the plan: %w", err)
 	}
@@ -47,6 +51,9 @@ func Plan(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) ([]ma
 	problems := objects.Problems()
 	for _, q := range append(made.Problems(), found...) {
 		problems = append(problems, reporter.InFile(q))
+	}
+	for _, q := range sets.Problems() {
+		problems = append(problems, manifest.Problem{File: "--source-set", Reason: q.Reason, Message: q.Message})
 	}
 	return problems, nil
 }

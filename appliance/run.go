@@ -26,6 +26,7 @@ import (
 	"svcctl.io/svcctl/appliance/parts"
 	"svcctl.io/svcctl/appliance/prober"
 	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/appliance/sourceset"
 	"svcctl.io/svcctl/appliance/story"
 	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/appliance/traffic"
@@ -190,12 +191,13 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 		a.metrics.Connections(func() metrics.Connections { return connectionMetrics(stats()) })
 	}
 	// What follows the Services. A new one is a line here.
-	follows := []reconcile.Part{a.grants, a.checks, flows, parts.NewRelay(a.log), parts.NewHealthPorts(a.log)}
+	sets := parts.NewSourceSets(sourceSetFiles(&a.cfg))
+	follows := []reconcile.Part{a.grants, sets, a.checks, flows, parts.NewRelay(a.log), parts.NewHealthPorts(a.log)}
 	if a.dns != nil {
 		follows = append(follows, parts.NewDNS(a.dns, a.store))
 	}
 	dog := a.watchdog()
-	loop := a.loop(dog, follows)
+	loop := a.loop(dog, follows, sets)
 	// The watchdog outlives ctx: the loop may be stuck when the process is to stop.
 	watched, ended := context.WithCancel(context.WithoutCancel(ctx))
 	tasks := []task.Task{
@@ -238,14 +240,19 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 }
 
 // loop makes the reconcile loop.
-func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part) *reconcile.Loop {
+func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part, sets *parts.SourceSets) *reconcile.Loop {
 	return reconcile.New(reconcile.Options{
 		Store: a.store, Kernel: a.calls.Kernel(a.kernel), Log: a.log,
-		Host:         func(facts *node.Facts) reconcile.Host { return hostOf(&a.cfg, facts, a.hosts.IsVIP) },
+		Host: func(facts *node.Facts) reconcile.Host {
+			host := hostOf(&a.cfg, facts, a.hosts.IsVIP)
+			host.Resolve.NoTimeouts = !a.kernel.Probe().Timeout
+			return host
+		},
 		Watching:     a.watcher != nil,
 		Cluster:      control.NewClusterObjects(a.cfg.ClusterObjects(), a.store, a.hosts),
 		Endpoints:    control.NewEndpoints(a.cfg.EndpointsFacts(), a.store),
 		Parts:        follows,
+		SourceSet:    sets.Lookup,
 		Removals:     a.removals,
 		Orphans:      a.orphans,
 		Checks:       a.checks,
@@ -264,6 +271,14 @@ func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part) *reco
 			go a.settle()
 		},
 	})
+}
+
+// sourceSetFiles are the files of --source-set.
+func sourceSetFiles(cfg *config.Config) (files []sourceset.File) {
+	for _, s := range cfg.SourceSets {
+		files = append(files, sourceset.File{Name: s.Name, Path: s.File})
+	}
+	return files
 }
 
 // connectionMetrics are the numbers of the conntrack cleaner as metrics.

@@ -3,6 +3,7 @@ package nft
 import (
 	"net/netip"
 	"slices"
+	"strings"
 )
 
 // Session affinity of a Service port: a map of clients, a chain that recalls a client
@@ -68,6 +69,9 @@ func (p *compiledPort) recall(fe *Frontend, pool Pool) string {
 // the pools they use and in what comes after.
 func (p *compiledPort) newcomer(fe *Frontend) string {
 	snat := [...]string{SNATNever: "", SNATOutside: "-outside", SNATSelf: "-self", SNATAlways: "-always"}[fe.SNAT]
+	if t, idle := p.idle(); idle {
+		snat += strings.Replace(t.Name(), prefixIdle, qualifierIdle, 1)
+	}
 	return prefixNewcomer + fe.poolsText() + snat + "/" + p.ID
 }
 
@@ -192,7 +196,11 @@ func (p *compiledPort) newcomerChain(f *fragment, box *Box, fe *Frontend) Chain 
 		f.shared = append(f.shared, next)
 	}
 	end := GotoChain(next)
-	rules := []Rule{{MatchSet{Key: []Field{Saddr}, Set: setNewcomers, Negate: true}, end}}
+	var rules []Rule
+	if t, idle := p.idle(); idle {
+		rules = append(rules, Rule{SetTimeout{t}})
+	}
+	rules = append(rules, Rule{MatchSet{Key: []Field{Saddr}, Set: setNewcomers, Negate: true}, end})
 	rules = append(rules, p.note(box, fe, byNewcomer, end)...)
 	return Chain{Name: p.newcomer(fe), Rules: append(rules, Rule{end})}
 }

@@ -30,6 +30,17 @@ type (
 		Family Family
 		Name   string
 	}
+	// AddTimeout creates a timeout object of connection tracking.
+	AddTimeout struct {
+		Family  Family
+		Timeout Timeout
+	}
+	// DeleteTimeout deletes one that no rule names. Connections that have it get the times of
+	// the host for what is left of them.
+	DeleteTimeout struct {
+		Family Family
+		Name   string
+	}
 	// AddChain creates a chain without rules.
 	AddChain struct {
 		Family Family
@@ -80,6 +91,8 @@ func (AddTable) op()       {}
 func (DeleteTable) op()    {}
 func (AddSet) op()         {}
 func (DeleteSet) op()      {}
+func (AddTimeout) op()     {}
+func (DeleteTimeout) op()  {}
 func (AddChain) op()       {}
 func (SetRules) op()       {}
 func (DeleteChain) op()    {}

@@ -17,6 +17,11 @@ type change struct {
 	oldSets    map[string]*Set
 	forget     []forgotten
 	caps       []CapTimeouts
+	// sourcesTouched are the source sets that frontends came to or left, setChanges what they
+	// become by that.
+	sourcesTouched map[string]bool
+	setChanges     []setChange
+	oldTimeouts    map[string]bool // whether a timeout was there
 	keeper
 }
 
@@ -37,6 +42,9 @@ func (t *tableState) begin(heard bool) {
 		touched:   map[netip.Addr]addressUses{},
 		oldChains: map[string]*Chain{},
 		oldSets:   map[string]*Set{},
+
+		sourcesTouched: map[string]bool{},
+		oldTimeouts:    map[string]bool{},
 	}
 }
 
@@ -182,6 +190,8 @@ func (t *tableState) emit(f Family, tr *Transition) {
 		d.chain(old, t.chains[name])
 	}
 	t.emitElements(&d)
+	t.emitSourceSets(&d)
+	t.emitTimeouts(&d)
 	for _, x := range t.forget {
 		if t.set(x.set.Name) != nil && t.oldSets[x.set.Name] != nil {
 			d.forget = append(d.forget, x.op(f))
@@ -205,7 +215,7 @@ func (t *tableState) set(name string) *Set {
 
 func (t *tableState) emitElements(d *tableDiff) {
 	for name, n := range t.tallies {
-		if t.fresh && n.count > 0 {
+		if t.fresh && len(n.all) > 0 {
 			d.addAll(&elementChange{set: t.sets[name], elements: n.all, sorted: true})
 		}
 	}

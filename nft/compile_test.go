@@ -137,6 +137,9 @@ func randomPort(r *rand.Rand, name string, i int, f Family) ServicePort {
 	if r.IntN(2) == 0 {
 		p.Affinity = 3600e9
 	}
+	if r.IntN(2) == 0 {
+		p.Idle = time.Duration(1+r.IntN(2)) * time.Minute
+	}
 	for n := range r.IntN(5) {
 		ep := netip.AddrPortFrom(addr("10.1.0.%d", "fd00:1::%d", 1+n+r.IntN(3)), 8080)
 		if !slices.Contains(p.Pools[PoolCluster], ep) {
@@ -159,6 +162,7 @@ func randomPort(r *rand.Rand, name string, i int, f Family) ServicePort {
 		outside.Sources = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/25"), netip.MustParsePrefix("203.0.113.0/24")}
 	}
 	outside.InsideOnly = r.IntN(4) == 0
+	outside.Sets = randomSets(r)
 	p.Frontends = append(p.Frontends, outside)
 	outside.InsideOnly = r.IntN(4) == 0
 	outside.Addr, outside.Port = netip.Addr{}, uint16(30000+i)

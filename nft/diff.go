@@ -39,7 +39,7 @@ func (t *Table) content() *content {
 	if t == nil {
 		return nil
 	}
-	c := &content{sets: make(map[string]Set, len(t.Sets)), chains: t.Chains}
+	c := &content{sets: make(map[string]Set, len(t.Sets)), chains: t.Chains, timeouts: t.Timeouts}
 	for name, s := range t.Sets {
 		c.sets[name] = s.Set
 	}
@@ -83,6 +83,7 @@ func diffTable(f Family, have *Table, want *content, tr *Transition) {
 		}
 	}
 	d.elements(have, want)
+	d.timeouts(have, want)
 	for name, chain := range have.Chains {
 		d.chain(chain, want.chains[name])
 	}
@@ -101,6 +102,11 @@ func compatible(have *Table, want *content) bool {
 			return false
 		}
 	}
+	for name, timeout := range want.timeouts {
+		if old, there := have.Timeouts[name]; there && old != timeout {
+			return false
+		}
+	}
 	for name, chain := range want.chains {
 		if old := have.Chains[name]; old != nil && (old.Hook != chain.Hook || old.Priority != chain.Priority || old.Filter != chain.Filter) {
 			return false
@@ -112,9 +118,13 @@ func compatible(have *Table, want *content) bool {
 // tableDiff collects the difference between two states of a table, in any order,
 // and puts it into the order that the kernel can follow.
 type tableDiff struct {
-	family    Family
-	newSets   []Set
-	goneSets  []string
+	family   Family
+	newSets  []Set
+	goneSets []string
+
+	newTimeouts  []Timeout
+	goneTimeouts []string
+
 	newChains []Chain
 	rules     []Chain
 	gone      []string
@@ -237,6 +247,14 @@ func (d *tableDiff) addAll(all *elementChange) {
 	d.adds[all.set.Name] = all
 }
 
+// deleteAll deletes elements of a set of which no other goes.
+func (d *tableDiff) deleteAll(all *elementChange) {
+	if d.deletes == nil {
+		d.deletes = map[string]*elementChange{}
+	}
+	d.deletes[all.set.Name] = all
+}
+
 func (d *tableDiff) delete(s Set, e Element) { d.deletes = record(d.deletes, s, e) }
 func (d *tableDiff) add(s Set, e Element)    { d.adds = record(d.adds, s, e) }
 
@@ -258,6 +276,9 @@ func (d *tableDiff) appendTo(tr *Transition) {
 	ops := tr.Apply.Ops
 	for _, s := range d.newSets {
 		ops = append(ops, AddSet{d.family, s})
+	}
+	for _, t := range d.newTimeouts {
+		ops = append(ops, AddTimeout{d.family, t})
 	}
 	for _, c := range d.newChains {
 		ops = append(ops, AddChain{d.family, Chain{Name: c.Name, Hook: c.Hook, Priority: c.Priority, Filter: c.Filter}})
@@ -290,6 +311,9 @@ func (d *tableDiff) appendTo(tr *Transition) {
 	for _, name := range d.gone {
 		tr.Cleanup.Ops = append(tr.Cleanup.Ops, DeleteChain{d.family, name})
 	}
+	for _, name := range d.goneTimeouts {
+		tr.Cleanup.Ops = append(tr.Cleanup.Ops, DeleteTimeout{d.family, name})
+	}
 }
 
 func (d *tableDiff) sort() {
@@ -298,6 +322,8 @@ func (d *tableDiff) sort() {
 	slices.SortFunc(d.newChains, byName)
 	slices.SortFunc(d.rules, byName)
 	slices.Sort(d.goneSets)
+	slices.SortFunc(d.newTimeouts, func(a, b Timeout) int { return cmp.Compare(a.Name(), b.Name()) })
+	slices.Sort(d.goneTimeouts)
 	slices.Sort(d.gone)
 	slices.SortFunc(d.forget, func(a, b ForgetData) int { return cmp.Compare(a.Set.Name, b.Set.Name) })
 	slices.SortFunc(d.caps, func(a, b CapTimeouts) int { return cmp.Compare(a.Set.Name, b.Set.Name) })

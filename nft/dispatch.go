@@ -25,6 +25,7 @@ func (t *tableState) staticChains(f Family, box *Box) []Chain {
 	}
 	chains = append(chains, t.strayChains()...)
 	chains = append(chains, t.answerChains()...)
+	chains = append(chains, t.idleChains()...)
 	return append(chains, t.sourceChains(f, box)...)
 }
 

@@ -19,6 +19,10 @@ type fragment struct {
 	shared     []string          // shared chains it goes to
 	sets       []Set             // maps that are its own
 	uses       map[Protocol]bool // protocols that postrouting or answer must look at
+	// sourceSets are those that its frontends look into, once for each frontend.
+	sourceSets []*SourceSet
+	// timeouts are those of its frontends, once for each.
+	timeouts []Timeout
 	// answersHere is 1 when clients of endpoints that are the box itself are remembered.
 	answersHere int
 	keeper
@@ -45,7 +49,8 @@ func (f *fragment) fill(p *compiledPort, box *Box) {
 	f.answersHere = 0
 	f.elements, f.endpoints, f.vips, f.original, f.hosted = f.elements[:0], f.endpoints[:0], f.vips[:0], f.original[:0], f.hosted[:0]
 	f.insideOnly = f.insideOnly[:0]
-	f.chains, f.shared, f.sets = f.chains[:0], f.shared[:0], f.sets[:0]
+	f.chains, f.shared, f.sets, f.sourceSets = f.chains[:0], f.shared[:0], f.sets[:0], f.sourceSets[:0]
+	f.timeouts = f.timeouts[:0]
 	for i := range p.Frontends {
 		p.addFrontend(f, box, &p.Frontends[i])
 	}
@@ -85,11 +90,11 @@ func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
 	key := p.key(fe)
 	frontend := f.keep(key)
 	inside := p.verdict(f, fe, fe.Inside)
-	if fe.Outside == fe.Inside && fe.Sources == nil && !fe.InsideOnly {
+	if fe.Outside == fe.Inside && fe.Sources == nil && fe.Sets == nil && !fe.InsideOnly {
 		f.elements = append(f.elements, placed{maps.all, frontend, inside})
 	} else {
 		f.elements = append(f.elements,
-			placed{maps.all, frontend, GotoChain(maps.byClient).String()},
+			placed{maps.all, frontend, p.addClients(f, fe, maps, frontend).String()},
 			placed{maps.inside, frontend, inside})
 	}
 	if !fe.Addr.IsValid() {
@@ -107,18 +112,12 @@ func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
 			p.addSlots(f, fe, key, fe.Outside.Pool)
 		}
 	}
+	p.addIdle(f, box, fe)
 	if verdict, ok := p.sourceNAT(f, box, fe); ok {
 		f.elements = append(f.elements, placed{maps.sourceNAT, frontend, verdict})
 		f.use(p.Protocol)
 		if fe.Addr.IsValid() {
 			f.original = append(f.original, fe.Addr)
-		}
-	}
-	if fe.Sources != nil {
-		f.elements = append(f.elements, placed{maps.restricted, frontend, ""})
-		for _, r := range mergePrefixes(fe.Sources, p.Family) {
-			first, last := frontend+AddrKey(r.first), frontend+AddrKey(r.last)
-			f.elements = append(f.elements, placed{maps.allowed, first + last, ""})
 		}
 	}
 	switch {
@@ -131,6 +130,25 @@ func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
 		ready := len(p.slots[fe.Inside.Pool])+len(p.slots[fe.Outside.Pool]) > 0
 		f.vips = append(f.vips, vipUse{fe.Addr, ready, fe.NamedPortsOnly})
 	}
+}
+
+// addClients adds who may connect to a frontend, and gives the chain in which that is asked.
+func (p *compiledPort) addClients(f *fragment, fe *Frontend, maps *frontendMaps, frontend string) Verdict {
+	ranges := mergePrefixes(fe.Sources, p.Family)
+	for _, r := range ranges {
+		first, last := frontend+AddrKey(r.first), frontend+AddrKey(r.last)
+		f.elements = append(f.elements, placed{maps.allowed, first + last, ""})
+	}
+	if fe.Sets != nil && (len(ranges) > 0 || fe.Sources == nil || len(fe.Sets.Allow) > 0) {
+		f.sourceSets = append(append(f.sourceSets, fe.Sets.Allow...), fe.Sets.Deny...)
+		chain := admissionOf(fe, len(ranges) > 0).chain()
+		f.shared = append(f.shared, chain)
+		return GotoChain(chain)
+	}
+	if fe.Sources != nil { // nobody at all, with sets
+		f.elements = append(f.elements, placed{maps.restricted, frontend, ""})
+	}
+	return GotoChain(maps.byClient)
 }
 
 func (f *fragment) use(proto Protocol) {
@@ -167,9 +185,9 @@ func (p *compiledPort) verdict(f *fragment, fe *Frontend, r Route) string {
 		f.shared = append(f.shared, chainRefuse)
 		return GotoChain(chainRefuse).String()
 	case p.Affinity > 0:
-		return GotoChain(p.recall(fe, r.Pool)).String() // the port's own chain
+		return p.onlySYN(f, GotoChain(p.recall(fe, r.Pool))).String() // the port's own chain
 	}
-	return f.pick(fe, r.Pool, n).String()
+	return p.onlySYN(f, f.pick(fe, r.Pool, n)).String()
 }
 
 // pick goes to the chain that picks one of so many slots. That one goes on to the chain for
@@ -212,7 +230,15 @@ func (p *compiledPort) sourceNAT(f *fragment, box *Box, fe *Frontend) (string, b
 	if !box.hasInternalSources(p.Family) || !box.inServiceRange(fe.Addr) {
 		byRange = ""
 	}
+	timeout, idle := p.idle()
 	switch {
+	case idle && chain == "":
+		chain = chainSameInterf
+		f.shared = append(f.shared, idleChain(timeout, chain))
+		return GotoChain(idleChain(timeout, chain)).String(), true
+	case idle:
+		f.shared = append(f.shared, chain, idleChain(timeout, chain))
+		return GotoChain(idleChain(timeout, chain)).String(), true
 	case chain == byRange:
 		return "", false
 	case chain == "":

@@ -128,6 +128,8 @@ var staticSets = []Set{
 	{Name: setNPSourceNAT, Key: keyNodePort, Data: dataVerdict},
 	{Name: setAnswers, Key: keyFrontend, Data: dataVerdict},
 	{Name: setNPAnswers, Key: keyNodePort, Data: dataVerdict},
+	{Name: setOwnIdle, Key: keyFrontend, Data: dataVerdict},
+	{Name: setNPOwnIdle, Key: keyNodePort, Data: dataVerdict},
 	{Name: setNewcomers, Key: []Type{TypeAddr}, Timeout: newcomerLife, Dynamic: true, Size: affinitySize},
 	{Name: setHairpin, Key: []Type{TypeAddr, TypeAddr}},
 	{Name: setSameInterface, Key: []Type{TypeIface, TypeIface}},
@@ -173,7 +175,13 @@ func sharedChain(name string, f Family, box *Box) Chain {
 	case chainMasqSelf:
 		c.Rules = []Rule{{MatchLocalSource{}, Masquerade{}}, {GotoChain(chainSameInterf)}}
 	default:
-		c.Rules = pickRules(name)
+		if a, is := parseAdmission(name); is {
+			c.Rules = a.rules()
+		} else if rules, is := idleRules(name); is {
+			c.Rules = rules
+		} else {
+			c.Rules = pickRules(name)
+		}
 	}
 	return c
 }

@@ -19,7 +19,7 @@ func Recover(have Ruleset, box *Box) []ServicePort {
 	var ports []ServicePort
 	for _, f := range Families {
 		if have[f] != nil {
-			r := recovery{family: f, table: have[f], box: box, byID: map[string]int{}, timeouts: []time.Duration{defaultAffinity}}
+			r := recovery{family: f, table: have[f], box: box, byID: map[string]int{}, timeouts: []time.Duration{defaultAffinity}, sets: map[string]*SourceSet{}}
 			r.frontends(setServices)
 			r.frontends(setNodePorts)
 			ports = append(ports, r.ports...)
@@ -50,6 +50,7 @@ type recovery struct {
 	ports    []ServicePort
 	byID     map[string]int  // ports with affinity, by ID
 	timeouts []time.Duration // of affinity, that were found so far
+	sets     map[string]*SourceSet
 }
 
 // frontends adds the frontends of one of the two dispatch maps, in the order of their keys.
@@ -75,7 +76,8 @@ func (r *recovery) frontends(set string) {
 // add adds one frontend.
 func (r *recovery) add(key, verdict string, maps *frontendMaps, fe Frontend, proto Protocol) {
 	inside, outside := verdict, verdict
-	if verdict == GotoChain(maps.byClient).String() {
+	admitted, bySets := parseAdmission(strings.TrimPrefix(verdict, "goto "))
+	if bySets || verdict == GotoChain(maps.byClient).String() {
 		inside = r.table.elements(maps.inside)[key]
 		outside = inside
 		if v, differs := r.table.elements(maps.outside)[key]; differs {
@@ -87,7 +89,10 @@ func (r *recovery) add(key, verdict string, maps *frontendMaps, fe Frontend, pro
 		p.Pools[pool] = r.table.slots(&p, &fe, pool)
 	}
 	fe.Inside, fe.Outside = r.route(&p, inside), r.route(&p, outside)
-	if _, restricted := r.table.elements(maps.restricted)[key]; restricted {
+	if bySets {
+		fe.Sets = &SourceSets{r.sourceSets(admitted.allow), r.sourceSets(admitted.deny)}
+	}
+	if _, restricted := r.table.elements(maps.restricted)[key]; restricted || admitted.ranges {
 		fe.Sources = r.sources(maps.allowed, key)
 	}
 	insideOnly := key
@@ -96,6 +101,7 @@ func (r *recovery) add(key, verdict string, maps *frontendMaps, fe Frontend, pro
 	}
 	_, fe.InsideOnly = r.table.elements(maps.insideOnly)[insideOnly]
 	id, remember := r.sourceNAT(maps, key, &fe)
+	p.Idle = recoverIdle(r.table.elements(maps.sourceNAT)[key])
 	if id != "" {
 		p.Affinity = r.timeout(remember, id, fe.Outside.Pool)
 		if i, known := r.byID[id]; known {
@@ -138,6 +144,7 @@ func (r *recovery) route(p *compiledPort, verdict string) Route {
 		empty = PoolLocal
 	}
 	chain, isGoto := strings.CutPrefix(verdict, "goto ")
+	chain = strings.TrimPrefix(chain, prefixOnlySYN)
 	switch {
 	case !isGoto:
 		return Route{Pool: empty, Otherwise: Blackhole}
@@ -198,6 +205,10 @@ func (r *recovery) sourceNAT(maps *frontendMaps, key string, fe *Frontend) (id, 
 	}
 	chain, _ := strings.CutPrefix(verdict, "goto ")
 	name, id, hasID := strings.Cut(chain, "/")
+	if _, isTimeout := parseTimeout(name); isTimeout {
+		name, id, hasID = id, "", false
+	}
+	name, _, _ = strings.Cut(name, qualifierIdle)
 	switch {
 	case name == chainMasqAlways || strings.HasSuffix(name, "-always"):
 		fe.SNAT = SNATAlways

@@ -142,6 +142,9 @@ type (
 		Set string
 		Key []Field
 	}
+	// SetTimeout is `ct timeout set "idle-tcp-60"`: the connection lives as the object says,
+	// which is given by the rule's Timeout. Only a connection's first packet can do that.
+	SetTimeout struct{ Timeout Timeout }
 	// Masquerade is `masquerade`: the source becomes the outgoing interface's address.
 	Masquerade struct{}
 	// Redirect is `redirect`: the destination becomes an address of the box.
@@ -175,6 +178,7 @@ func (MatchNotICMP) statement()     {}
 func (VerdictMap) statement()       {}
 func (DNAT) statement()             {}
 func (Update) statement()           {}
+func (SetTimeout) statement()       {}
 func (Masquerade) statement()       {}
 func (Redirect) statement()         {}
 func (Reject) statement()           {}

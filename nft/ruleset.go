@@ -117,6 +117,9 @@ type Chain struct {
 type Table struct {
 	Sets   map[string]*SetContent
 	Chains map[string]*Chain
+	// Timeouts are the timeout objects, by name. One that was read and that this product could
+	// not have made is the zero Timeout.
+	Timeouts map[string]Timeout
 }
 
 // TableName is the name of our table in both families.

@@ -45,6 +45,8 @@ func (b *Batch) isBeginning() bool {
 			family, made[op.Family] = op.Family, true
 		case AddSet:
 			family = op.Family
+		case AddTimeout:
+			family = op.Family
 		case AddChain:
 			family = op.Family
 		case SetRules:

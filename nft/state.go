@@ -84,6 +84,9 @@ type ServicePort struct {
 	// connections. The ruleset does not depend on them; who looks after open
 	// connections does.
 	Serving []netip.AddrPort
+	// Idle is after how much silence a connection of TCP or UDP is forgotten, in whole seconds;
+	// 0: when the host says.
+	Idle time.Duration
 }
 
 // Pool names a selection of a Service port's endpoints.
@@ -119,6 +122,8 @@ type Frontend struct {
 	// everybody else gets no answer, at an address not by other ports and pings either. It is one
 	// for all frontends of an address.
 	InsideOnly bool
+	// Sets, when not nil, are named sets of clients that may connect, or may not.
+	Sets *SourceSets
 }
 
 // FrontendKind is where a Service has an address from.

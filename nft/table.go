@@ -26,6 +26,10 @@ type tableState struct {
 	protocols map[Protocol]int           // protocols of frontends in the maps of postrouting and answer
 	// answersHere counts the Service ports whose clients are remembered by answers of the box.
 	answersHere int
+	sourceUses  map[string]map[*SourceSet]int // frontends that look into a source set, by its name
+	sourceSets  map[string]*SourceSet         // the sets that are there
+	timeoutUses map[string]int                // frontends that use a timeout, by its name
+	timeouts    map[string]Timeout            // those that are there
 	change
 }
 
@@ -54,6 +58,12 @@ func newTableState() *tableState {
 		hosted:    map[string]int{},
 		shared:    map[string]int{},
 		protocols: map[Protocol]int{},
+
+		sourceUses: map[string]map[*SourceSet]int{},
+		sourceSets: map[string]*SourceSet{},
+
+		timeoutUses: map[string]int{},
+		timeouts:    map[string]Timeout{},
 	}
 }
 
@@ -73,10 +83,7 @@ func (t *tableState) has(set string) bool {
 	case setInsideSources, setInsideInterfaces:
 		return t.hasInsideOnly()
 	}
-	if of, ok := companions[set]; ok {
-		set = of
-	}
-	return t.count(set) > 0
+	return t.count(set)+t.count(companions[set]) > 0
 }
 
 // hasInsideOnly reports whether anything is there that only clients inside reach.
@@ -170,6 +177,8 @@ func (t *tableState) use(f *fragment, by int32) {
 		}
 	}
 	t.answersHere += int(by) * f.answersHere
+	t.useSourceSets(f, int(by))
+	t.useTimeouts(f, int(by))
 	for proto := range f.uses {
 		t.protocols[proto] += int(by)
 	}
@@ -186,6 +195,7 @@ func (t *tableState) finish(f Family, box *Box, tr *Transition) {
 	t.setBoxElements(f, box)
 	t.settleAddresses()
 	t.setInsideElements(f, box)
+	t.settleSourceSets(f)
 	for _, s := range staticSets {
 		switch _, is := t.sets[s.Name]; {
 		case !is && t.has(s.Name):
@@ -244,7 +254,7 @@ func (t *tableState) preparePicks(f Family, box *Box) {
 var staticChainNames = []string{
 	chainRefuse, chainVIP, chainInside, chainByClient, chainNodePort, chainNPByClient,
 	chainSourceNAT, chainNPSourceNAT, chainSameInterf, chainHairpin,
-	chainPrerouting, chainOutput, chainPostrouting, chainStray, chainInvalid, chainRefused, chainAnswer, chainOwnAnswers,
+	chainPrerouting, chainOutput, chainPostrouting, chainStray, chainInvalid, chainRefused, chainAnswer, chainOwnAnswers, chainInput,
 }
 
 // sortedKeys is for output that must not depend on the order of a map.

@@ -32,6 +32,11 @@ func (p Printer) op(out *bufio.Writer, op Op) {
 			"{", strings.Join(op.Set.definition(op.Family), "; ")+"; }")
 	case DeleteSet:
 		fmt.Fprintln(out, "delete set", op.Family, TableName, op.Name)
+	case AddTimeout:
+		fmt.Fprintln(out, "add ct timeout", op.Family, TableName, op.Timeout.Name(),
+			"{", strings.Join(op.Timeout.definition(op.Family), "; ")+"; }")
+	case DeleteTimeout:
+		fmt.Fprintln(out, "delete ct timeout", op.Family, TableName, op.Name)
 	case AddChain:
 		fmt.Fprint(out, "add chain ", op.Family, " ", TableName, " ", op.Chain.Name)
 		if op.Chain.Hook != HookNone {

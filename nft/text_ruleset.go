@@ -44,6 +44,10 @@ func (p Printer) Ruleset(w io.Writer, rs Ruleset) error {
 func (p Printer) table(out *bufio.Writer, f Family, t *Table) {
 	out.WriteString("table " + f.String() + " " + TableName + " {\n")
 	gap := ""
+	for _, name := range slices.SortedFunc(maps.Keys(t.Timeouts), compareNames) {
+		out.WriteString(gap + "\tct timeout " + name + " {\n\t\t" + strings.Join(t.Timeouts[name].definition(f), "\n\t\t") + "\n\t}\n")
+		gap = "\n"
+	}
 	for _, name := range slices.SortedFunc(maps.Keys(t.Sets), compareNames) {
 		out.WriteString(gap)
 		p.set(out, f, t.Sets[name])

@@ -149,6 +149,18 @@ func TestService(t *testing.T) {
 			f.Service.Spec.Type, f.Service.Spec.LoadBalancerSourceRanges = object.TypeLoadBalancer, []string{"203.0.113.0/24"}
 			f.Service.Status.LoadBalancer.Ingress = []object.LoadBalancerIngress{{IP: "198.51.100.1"}}
 		}, diagnose.Doubt, []string{"? its load balancer IP answers only clients from 203.0.113.0/24"}, nil},
+		"source ranges everywhere": {func(f *diagnose.Facts) {
+			f.Service.Spec.Type, f.Service.Spec.LoadBalancerSourceRanges = object.TypeLoadBalancer, []string{"203.0.113.0/24"}
+			f.Service.Metadata.Annotations = map[string]string{"svcctl.io/source-ranges-apply": "all"}
+			f.Service.Status.LoadBalancer.Ingress = []object.LoadBalancerIngress{{IP: "198.51.100.1"}}
+		}, diagnose.Doubt, []string{"? its addresses and node ports answer only clients from 203.0.113.0/24"}, nil},
+		"source sets": {func(f *diagnose.Facts) {
+			f.Service.Spec.Type, f.Service.Metadata.Annotations = object.TypeNodePort, map[string]string{"svcctl.io/source-sets": "office,!bots"}
+		}, diagnose.Doubt, []string{"? source sets say who of its clients may connect: office,!bots"}, nil},
+		"source sets, asked inside": {func(f *diagnose.Facts) {
+			f.Service.Spec.Type, f.Service.Metadata.Annotations = object.TypeNodePort, map[string]string{"svcctl.io/source-sets": "office"}
+			f.Question = ask("10.96.0.10", 80)
+		}, diagnose.Good, nil, []string{"source sets"}},
 		"not programmed": {func(f *diagnose.Facts) { f.Service.Metadata.ResourceVersion = "12" }, diagnose.Bad, []string{"- its present version is not in the kernel yet"}, nil},
 		"not ready":      {func(f *diagnose.Facts) { f.Status.Ready, f.Status.Reason = false, "reading" }, diagnose.Bad, []string{"- the appliance is not ready: reading"}, nil},
 		"quarantined": {func(f *diagnose.Facts) {

@@ -306,15 +306,44 @@ func (d *diagnosis) clients() {
 		d.add(Doubt, "ask from inside, or add the client's network to --load-balancer-internal-from",
 			"it is internal, as %s asks: its load balancer IP and node ports answer only the box, --cluster-cidr and --load-balancer-internal-from", internal)
 	}
-	ranges := d.Service.Spec.LoadBalancerSourceRanges
-	if len(ranges) == 0 {
-		ranges, _ = annotation.SourceRanges(d.Service.Metadata.Annotations)
-	}
-	if len(ranges) == 0 || d.Service.Spec.Type != object.TypeLoadBalancer || d.isClusterIP(d.Question.Address) || d.asksNodePort() {
+	annotations, balanced := d.Service.Metadata.Annotations, d.Service.Spec.Type == object.TypeLoadBalancer
+	apply := annotations[annotationRangesApply]
+	everywhere := apply != "" && apply != "load-balancer"
+	if d.isClusterIP(d.Question.Address) {
 		return
 	}
-	d.add(Doubt, "add the client's network to loadBalancerSourceRanges if it is not among them",
-		"its load balancer IP answers only clients from %s", strings.Join(ranges, ", "))
+	ranges := d.Service.Spec.LoadBalancerSourceRanges
+	if len(ranges) == 0 {
+		ranges, _ = annotation.SourceRanges(annotations)
+	}
+	if len(ranges) > 0 && balanced && (everywhere || !d.asksNodePort()) {
+		what := "its load balancer IP answers"
+		if everywhere {
+			what = "its addresses and node ports answer"
+		}
+		d.add(Doubt, "add the client's network to loadBalancerSourceRanges if it is not among them",
+			"%s only clients from %s", what, strings.Join(ranges, ", "))
+	}
+	for _, key := range annotationsOfSets {
+		names := annotations[key]
+		if names == "" || !balanced && key != annotationSourceSets || balanced && !everywhere && d.asksNodePort() {
+			continue
+		}
+		d.add(Doubt, "look whether the client is in the files that --source-set of the box names for them",
+			"source sets say who of its clients may connect: %s", names)
+	}
+}
+
+// Annotations that say who may connect, as the appliance reads them.
+const (
+	annotationRangesApply = "svcctl.io/source-ranges-apply"
+	annotationSourceSets  = "svcctl.io/source-sets"
+)
+
+var annotationsOfSets = []string{
+	annotationSourceSets,
+	"service.beta.kubernetes.io/aws-load-balancer-extra-security-groups",
+	"service.beta.kubernetes.io/aws-load-balancer-security-groups",
 }
 
 func deref(s *string) string {

@@ -79,6 +79,9 @@ type Config struct {
 	VIPPing VIPPing
 	// SourceRangesApply says where loadBalancerSourceRanges hold (--source-ranges-apply).
 	SourceRangesApply SourceRangesApply
+	// SourceSets are the named sets of client prefixes that Services may name, each with its
+	// file (--source-set).
+	SourceSets []SourceSet
 	// ServiceNames is the rule for names of Services (--service-names).
 	ServiceNames ServiceNames
 	// NodePortSpace says whether protocols share one space of node ports (--node-port-space).
@@ -147,6 +150,9 @@ const (
 	SourceRangesLoadBalancer SourceRangesApply = "load-balancer" // on its load balancer IPs, as Kubernetes
 	SourceRangesAll          SourceRangesApply = "all"           // on its node ports and external IPs too
 )
+
+// SourceSet is a named set of client prefixes and the file that has them, one a line.
+type SourceSet struct{ Name, File string }
 
 // ServiceNames is the rule that names of Services follow.
 type ServiceNames string

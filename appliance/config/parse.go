@@ -61,6 +61,21 @@ const noExternalIPs = "none"
 // primaryAddresses is the text of NodePortAddresses.Primary.
 const primaryAddresses = "primary"
 
+// ParseSourceSets reads a list of NAME=FILE. The error names every entry that is wrong.
+func ParseSourceSets(list []string) ([]SourceSet, error) {
+	var out []SourceSet
+	var errs []error
+	for _, s := range list {
+		name, file, ok := strings.Cut(s, "=")
+		if !ok {
+			errs = append(errs, fmt.Errorf("%q has no file: write NAME=FILE, as office=/etc/svcctl/office.txt", s))
+			continue
+		}
+		out = append(out, SourceSet{name, file})
+	}
+	return out, errors.Join(errs...)
+}
+
 // ParsePrefixes reads a list of CIDRs. Bits behind a prefix's length are cleared, as
 // Kubernetes does. The error names every entry that is wrong.
 func ParsePrefixes(list []string) ([]netip.Prefix, error) {

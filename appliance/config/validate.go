@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"svcctl.io/svcctl/nft"
 )
 
 const (
@@ -50,6 +52,7 @@ func (c *Config) Validate() error {
 	c.validateNames(&v)
 	c.validateRanges(&v)
 	c.validateModes(&v)
+	c.validateSourceSets(&v)
 	c.validateDNS(&v)
 	return errors.Join(v...)
 }
@@ -249,6 +252,24 @@ func (c *Config) validateModes(v *validation) {
 	oneOf(v, "node-port-space", c.NodePortSpace, NodePortPerProtocol, NodePortShared)
 	oneOf(v, "legacy-ip", c.LegacyIP, LegacyIPRefuse, LegacyIPAccept)
 	oneOf(v, "log-format", c.LogFormat, LogText, LogJSON)
+}
+
+// sourceSetPattern is what names of chains and sets of nft can have in them.
+var sourceSetPattern = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`)
+
+func (c *Config) validateSourceSets(v *validation) {
+	for i, s := range c.SourceSets {
+		text := s.Name + "=" + s.File
+		if len(s.Name) > nft.MaxSourceSetName || !sourceSetPattern.MatchString(s.Name) {
+			v.add("source-set", text, "a name has up to %d letters and digits, and between them -, _ and .: give another one", nft.MaxSourceSetName)
+		}
+		if s.File == "" {
+			v.add("source-set", text, "no file is named: write NAME=FILE")
+		}
+		if slices.ContainsFunc(c.SourceSets[:i], func(o SourceSet) bool { return o.Name == s.Name }) {
+			v.add("source-set", text, "the name is given twice: each set has one file")
+		}
+	}
 }
 
 // oneOf adds a problem when value is not one of words.

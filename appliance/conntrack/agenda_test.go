@@ -31,8 +31,8 @@ func inState(e entry, s tcpState) entry {
 
 // Who may connect: the client of these tests is one of ours.
 var (
-	admitted = sources{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("203.0.113.0/25")}
-	theirs   = sources{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("203.0.113.128/25")}
+	admitted = sourcesOf(from("192.0.2.0/24", "203.0.113.0/25"), true)
+	theirs   = sourcesOf(from("192.0.2.0/24", "203.0.113.128/25"), true)
 )
 
 // Connections to an endpoint that is down end at once where a Service asks for that; those to one that
@@ -111,11 +111,45 @@ func TestSourcesOfAChangeUnderWay(t *testing.T) {
 	}
 }
 
-func TestSourcesOf(t *testing.T) {
-	var list []netip.Prefix
-	for _, cidr := range []string{"203.0.113.64/26", "10.1.0.0/16", "10.9.8.7/8", "2001:db8::/32", "10.1.0.0/16", "10.255.0.0/16", "203.0.113.0/32"} {
-		list = append(list, netip.MustParsePrefix(cidr))
+// from is a frontend with source ranges.
+func from(cidrs ...string) *nft.Frontend {
+	fe := &nft.Frontend{Sources: []netip.Prefix{}}
+	for _, cidr := range cidrs {
+		fe.Sources = append(fe.Sources, netip.MustParsePrefix(cidr))
 	}
+	return fe
+}
+
+// TestSourceSetsAdmit proves that sets let in and shut out as the rules do.
+func TestSourceSetsAdmit(t *testing.T) {
+	set := func(cidr string) *nft.SourceSet {
+		return nft.NewSourceSet("a", 1, []netip.Prefix{netip.MustParsePrefix(cidr)})
+	}
+	office, scanners := set("192.0.2.0/24"), set("192.0.2.128/25")
+	ranges := from("198.51.100.0/24").Sources
+	for _, tt := range []struct {
+		fe             nft.Frontend
+		admits, refuse string
+	}{
+		{nft.Frontend{Sets: &nft.SourceSets{Allow: []*nft.SourceSet{office}}}, "192.0.2.200", "198.51.100.1"},
+		{nft.Frontend{Sets: &nft.SourceSets{Allow: []*nft.SourceSet{office}, Deny: []*nft.SourceSet{scanners}}}, "192.0.2.1", "192.0.2.200"},
+		{nft.Frontend{Sets: &nft.SourceSets{Deny: []*nft.SourceSet{scanners}}}, "198.51.100.1", "192.0.2.200"},
+		{nft.Frontend{Sources: ranges, Sets: &nft.SourceSets{Allow: []*nft.SourceSet{office}}}, "198.51.100.1", "203.0.113.1"},
+		{nft.Frontend{Sources: ranges, Sets: &nft.SourceSets{Allow: []*nft.SourceSet{office}}}, "192.0.2.1", "203.0.113.1"},
+		{nft.Frontend{Sources: ranges, Sets: &nft.SourceSets{Deny: []*nft.SourceSet{scanners}}}, "198.51.100.1", "192.0.2.1"},
+	} {
+		s := sourcesOf(&tt.fe, true)
+		if !s.admit(netip.MustParseAddr(tt.admits)) || s.admit(netip.MustParseAddr(tt.refuse)) {
+			t.Errorf("%+v: %s is not admitted, or %s is", tt.fe, tt.admits, tt.refuse)
+		}
+		if other := sourcesOf(&nft.Frontend{Sets: &nft.SourceSets{Allow: []*nft.SourceSet{set("192.0.2.0/24")}}}, true); s.equal(other) || !s.equal(s) {
+			t.Error("sets are not the same although one has another content")
+		}
+	}
+}
+
+func TestSourcesOf(t *testing.T) {
+	list := from("203.0.113.64/26", "10.1.0.0/16", "10.9.8.7/8", "2001:db8::/32", "10.1.0.0/16", "10.255.0.0/16", "203.0.113.0/32")
 	for client, want := range map[string]bool{
 		"10.0.0.0": true, "10.255.255.255": true, "11.0.0.0": false, "9.255.255.255": false, "203.0.113.0": true,
 		"203.0.113.1": false, "203.0.113.64": true, "203.0.113.127": true, "203.0.113.128": false, "255.0.0.0": false,
@@ -128,7 +162,7 @@ func TestSourcesOf(t *testing.T) {
 	if !v6.admit(netip.MustParseAddr("2001:db8:ffff::1")) || v6.admit(netip.MustParseAddr("2001:db9::")) {
 		t.Errorf("of IPv6: %v", v6)
 	}
-	if sourcesOf(nil, true) != nil || sourcesOf([]netip.Prefix{}, true).admit(client.Addr()) {
+	if sourcesOf(&nft.Frontend{}, true) != nil || sourcesOf(from(), true).admit(client.Addr()) {
 		t.Error("nil is everybody, an empty list is nobody")
 	}
 }

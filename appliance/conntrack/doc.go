@@ -17,6 +17,8 @@
 //   - Of any protocol, when rules were away for a while: those that were begun meanwhile and
 //     that nobody answered. What their client sends once more is translated (see away.go).
 //
+// Idle resets the endpoints of connections that the kernel forgot for their silence.
+//
 // # Parts
 //
 // A Ledger is told what is planned and says which frontends changed for connections; it

@@ -54,11 +54,12 @@ func PortOf(p *nft.ServicePort, serving []netip.AddrPort, drain Drain) Port {
 	for i := range p.Frontends {
 		fe := &p.Frontends[i]
 		port.Frontends[i] = Frontend{fe.Addr, p.Family, p.Protocol, fe.Port}
-		if fe.Sources != nil && port.Sources == nil {
+		from := sourcesOf(fe, p.Family == nft.IPv4)
+		if from != nil && port.Sources == nil {
 			port.Sources = make([]sources, len(p.Frontends))
 		}
-		if fe.Sources != nil {
-			port.Sources[i] = sourcesOf(fe.Sources, p.Family == nft.IPv4)
+		if from != nil {
+			port.Sources[i] = from
 		}
 	}
 	port.Keep = union(append(p.Pools[:len(p.Pools):len(p.Pools)], serving))

@@ -158,7 +158,7 @@ func TestLedger(t *testing.T) {
 			l.Take()
 			l.Update(nil, tt.after)
 			work := l.Take()
-			if diff := cmp.Diff(tt.want, work.Flows, compareAddrs, compareAddrPs); diff != "" {
+			if diff := cmp.Diff(tt.want, work.Flows, compareAddrs, compareAddrPs, cmp.Comparer(sources.equal)); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
 			if work = l.Take(); len(work.Flows) > 0 {
@@ -179,7 +179,7 @@ func TestLedgerKeepsWhatWasNotTaken(t *testing.T) {
 		{Frontend: udp(vip, 53), Keep: to(l2, r1), Look: true},
 		{Frontend: udp(vip2, 53), Keep: to(l1), Look: true},
 	}
-	if diff := cmp.Diff(want, l.Take().Flows, compareAddrs, compareAddrPs); diff != "" {
+	if diff := cmp.Diff(want, l.Take().Flows, compareAddrs, compareAddrPs, cmp.Comparer(sources.equal)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
@@ -230,7 +230,7 @@ func TestLedgerFollowsNodePortAddresses(t *testing.T) {
 		{Frontend: udp(host2, 30053), Keep: to(r1), Look: true},
 	}
 	work := l.Take()
-	if diff := cmp.Diff(want, work.Flows, compareAddrs, compareAddrPs); diff != "" {
+	if diff := cmp.Diff(want, work.Flows, compareAddrs, compareAddrPs, cmp.Comparer(sources.equal)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	if diff := cmp.Diff([]netip.Addr{host6}, work.NodePorts, compareAddrs); diff != "" {
@@ -271,7 +271,7 @@ func TestLedgerAdopts(t *testing.T) {
 		{Frontend: sixPort, Gone: true, Look: true},
 		{Frontend: sctp(vip6, 55), Gone: true, Look: true},
 	}
-	if diff := cmp.Diff(want, l.Take().Flows, compareAddrs, compareAddrPs); diff != "" {
+	if diff := cmp.Diff(want, l.Take().Flows, compareAddrs, compareAddrPs, cmp.Comparer(sources.equal)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	l.Update(nil, services{"default/new": port(Drain{}, to(l1, r1), udp(vip2, 53))})
@@ -287,7 +287,7 @@ func TestPortOf(t *testing.T) {
 	p.Pools[nft.PoolCluster], p.Pools[nft.PoolLocal] = to(l1, l2), to(l2)
 	got := PortOf(&p, to(r1, l2), oneMinute)
 	want := port(oneMinute, to(l1, l2, r1), udp(vip, 53), udp(nodePort, 30053))[0]
-	if diff := cmp.Diff(want, got, compareAddrs, compareAddrPs); diff != "" {
+	if diff := cmp.Diff(want, got, compareAddrs, compareAddrPs, cmp.Comparer(sources.equal)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	if diff := cmp.Diff(to(l1, l2), p.Pools[nft.PoolCluster], compareAddrPs); diff != "" {

@@ -4,19 +4,37 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+
+	"svcctl.io/svcctl/nft"
 )
 
-// sources are the prefixes of the only clients that may connect, in order and none within
-// another; nil: everybody may.
-type sources []netip.Prefix
+// sources are who may connect: whoever one of them admits; nil: everybody.
+type sources []admission
 
-// sourcesOf takes nft.Frontend.Sources, in which prefixes may overlap, and keeps those of
-// the family.
-func sourcesOf(prefixes []netip.Prefix, is4 bool) sources {
-	if prefixes == nil {
+// admission is who may connect to a frontend, as nft.Frontend has it.
+type admission struct {
+	// ranges are in order and none within another; ranged reports that there are any in one of
+	// the families, so that other clients may not connect.
+	ranges      []netip.Prefix
+	ranged      bool
+	allow, deny []*nft.SourceSet
+}
+
+// sourcesOf are those of a frontend.
+func sourcesOf(fe *nft.Frontend, is4 bool) sources {
+	if fe.Sources == nil && fe.Sets == nil {
 		return nil
 	}
-	all := make(sources, 0, len(prefixes))
+	a := admission{ranges: tidyPrefixes(fe.Sources, is4), ranged: fe.Sources != nil}
+	if fe.Sets != nil {
+		a.allow, a.deny = fe.Sets.Allow, fe.Sets.Deny
+	}
+	return sources{a}
+}
+
+// tidyPrefixes keeps the prefixes of a family that lie in no other one, in order.
+func tidyPrefixes(prefixes []netip.Prefix, is4 bool) []netip.Prefix {
+	all := make([]netip.Prefix, 0, len(prefixes))
 	for _, p := range prefixes {
 		if p.Addr().Is4() == is4 {
 			all = append(all, p.Masked())
@@ -34,18 +52,31 @@ func sourcesOf(prefixes []netip.Prefix, is4 bool) sources {
 	return kept
 }
 
-// admit reports whether a client may connect. Of prefixes that do not overlap, only the last
-// one that starts at or before an address can contain it.
+// admit reports whether a client may connect.
 func (s sources) admit(client netip.Addr) bool {
-	if s == nil {
+	return s == nil || slices.ContainsFunc(s, func(a admission) bool { return a.admit(client) })
+}
+
+func (a *admission) admit(client netip.Addr) bool {
+	has := func(s *nft.SourceSet) bool { return s.Contains(client) }
+	switch {
+	case slices.ContainsFunc(a.deny, has):
+		return false
+	case !a.ranged && len(a.allow) == 0, slices.ContainsFunc(a.allow, has):
 		return true
 	}
-	i, found := slices.BinarySearchFunc(s, client, func(p netip.Prefix, a netip.Addr) int { return p.Addr().Compare(a) })
-	return found || i > 0 && s[i-1].Contains(client)
+	// Of prefixes that do not overlap, only the last one that starts at or before an address can
+	// contain it.
+	i, found := slices.BinarySearchFunc(a.ranges, client, func(p netip.Prefix, a netip.Addr) int { return p.Addr().Compare(a) })
+	return found || i > 0 && a.ranges[i-1].Contains(client)
 }
 
 // equal reports whether the same clients may connect, in the same words.
-func (s sources) equal(o sources) bool { return (s == nil) == (o == nil) && slices.Equal(s, o) }
+func (s sources) equal(o sources) bool {
+	return (s == nil) == (o == nil) && slices.EqualFunc(s, o, func(a, b admission) bool {
+		return a.ranged == b.ranged && slices.Equal(a.ranges, b.ranges) && slices.Equal(a.allow, b.allow) && slices.Equal(a.deny, b.deny)
+	})
+}
 
 // either admits whom one of both does.
 func (s sources) either(o sources) sources {
@@ -55,6 +86,5 @@ func (s sources) either(o sources) sources {
 	if s.equal(o) {
 		return s
 	}
-	is4 := len(s) > 0 && s[0].Addr().Is4() || len(o) > 0 && o[0].Addr().Is4()
-	return sourcesOf(slices.Concat(s, o), is4)
+	return slices.Concat(s, o)
 }

@@ -58,6 +58,9 @@ const (
 	ctaStatsEntries = 1
 )
 
+// groupDestroy is the multicast group of entries that are gone.
+const groupDestroy = unix.NFNLGRP_CONNTRACK_DESTROY
+
 // Bits of an entry's status (linux/netfilter/nf_conntrack_common.h).
 const (
 	statusSeenReply = 1 << 1

@@ -2,6 +2,7 @@ package parts
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -18,13 +19,14 @@ import (
 type Conntrack struct {
 	reconcile.NopPart
 	ledger  *conntrack.Ledger
+	idle    *conntrack.Idle
 	cleaner *conntrack.Cleaner // nil: the connection tracking table cannot be reached
 	err     error              // why
 }
 
 // NewConntrack opens the connection tracking table. When it cannot be reached, Problems says so.
 func NewConntrack(log *slog.Logger) *Conntrack {
-	c := &Conntrack{ledger: conntrack.NewLedger()}
+	c := &Conntrack{ledger: conntrack.NewLedger(), idle: conntrack.NewIdle(conntrack.Options{Log: log})}
 	c.cleaner, c.err = conntrack.New(conntrack.Options{Log: log})
 	return c
 }
@@ -45,7 +47,10 @@ func (c *Conntrack) Run(ctx context.Context, changed func()) error {
 	if c.cleaner == nil {
 		return c.NopPart.Run(ctx, changed)
 	}
-	return c.cleaner.Run(ctx)
+	idle := make(chan error, 1)
+	go func() { idle <- c.idle.Run(ctx) }()
+	err := c.cleaner.Run(ctx)
+	return errors.Join(err, <-idle)
 }
 
 // Adopt implements reconcile.Part.
@@ -72,11 +77,16 @@ func (c *Conntrack) Planned(host *reconcile.Host, services []reconcile.Service) 
 	for i := range services {
 		changes[services[i].Key] = ports[i]
 	}
+	idle := make(map[string][]nft.ServicePort, len(services))
+	for i := range services {
+		idle[services[i].Key] = services[i].Ports
+	}
 	var box *nft.Box
 	if host != nil {
 		box = &host.Box
 	}
 	c.ledger.Update(box, changes)
+	c.idle.Update(box, idle)
 }
 
 // ended are the endpoints of a port whose connections end because they are down, in order.

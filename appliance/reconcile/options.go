@@ -10,6 +10,7 @@ import (
 	"svcctl.io/svcctl/appliance/health"
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/kernel"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/manifest"
@@ -46,6 +47,8 @@ type Options struct {
 	Watchdog  *Watchdog
 	// NodePorts is the range of node ports: programs that listen in it are looked at together.
 	NodePorts PortRange
+	// SourceSet gives a named set of client prefixes (resolve.Facts.SourceSet); nil: there are none.
+	SourceSet func(name string) (set *nft.SourceSet, known bool)
 
 	// HoldSentinel keeps established connections translated through a foreign flush
 	// (kernel.Conn.HoldSentinel).

@@ -81,7 +81,9 @@ type oracleLab struct {
 	applier *applier
 	loaded  *oracle.World
 	loads   int
-	bound   []netip.Prefix
+	// contents counts the contents of source sets.
+	contents int
+	bound    []netip.Prefix
 }
 
 const (
@@ -137,6 +139,8 @@ func (l *oracleLab) load(world *oracle.World) error {
 	host := Host{Facts: &facts, Box: cfg.Box(&facts), Resolve: cfg.ResolveFacts(&facts, nil)}
 	before := l.loaded
 	l.loaded = world
+	l.contents++
+	l.planner.sourceSet = sourceSetsOf(&world.Box, uint64(l.contents))
 	if before == nil {
 		have, err := l.applier.read()
 		if err != nil {

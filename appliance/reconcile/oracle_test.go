@@ -77,6 +77,7 @@ func planStep(p *planner, history []*oracle.World) nft.Transition {
 	cfg, facts := configOf(&world.Box), factsOf(&world.Box)
 	host := Host{Facts: &facts, Box: cfg.Box(&facts), Resolve: cfg.ResolveFacts(&facts, nil)}
 	objs := (*worldObjects)(world)
+	p.sourceSet = sourceSetsOf(&world.Box, uint64(len(history)))
 	if len(history) == 1 {
 		return p.adopt(nil, host, objs, objs.keys())
 	}
@@ -165,7 +166,7 @@ func allows(want oracle.Outcome, host *sim.Host, packet oracle.Packet, got sim.R
 	case oracle.Delivered:
 		oif, _ := host.Route(want.To.Addr())
 		plain, masqueraded := got.Src == packet.From.Addr(), got.Src == host.MasqueradeAddr(oif)
-		return got.Kind == sim.Delivered && got.Dst == want.To &&
+		return got.Kind == sim.Delivered && got.Dst == want.To && got.Timeout.Idle == want.Idle &&
 			(plain && want.Source != oracle.Masqueraded || masqueraded && want.Source != oracle.Plain)
 	case oracle.Refused:
 		with := nft.RejectPortUnreachable

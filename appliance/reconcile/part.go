@@ -57,6 +57,8 @@ type Service struct {
 	// LocalEndpoints is set when the Service has a health-check node port.
 	LocalEndpoints *resolve.LocalEndpoints
 	Drain          conntrack.Drain
+	// SourceSets are the names of the source sets that it names, known or not.
+	SourceSets []string
 	// Checked, Demoted and FailingOpen are of its endpoints' health (resolve.Output).
 	Checked     []resolve.Checked
 	Demoted     []resolve.Demoted

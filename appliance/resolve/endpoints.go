@@ -254,7 +254,7 @@ func (r *resolver) answerWithoutLocal() nft.Refusal {
 	case answer == "reject":
 		return nft.Refuse
 	case given && answer != "drop":
-		r.warn(r.ref, fmt.Sprintf("metadata.annotations[%s]", annotationNoLocal), "UnknownValue",
+		r.warn(r.ref, annotationField(annotationNoLocal), reasonUnknownValue,
 			"%q is no answer, so clients get none: write \"drop\" for no answer, or \"reject\"", answer)
 	}
 	return nft.Blackhole

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"svcctl.io/svcctl/appliance/health"
@@ -21,8 +20,12 @@ type Facts struct {
 	// MasqueradeAll masquerades every client of a cluster IP.
 	MasqueradeAll bool
 	// SourceRangesApplyToAll makes loadBalancerSourceRanges hold for node ports and
-	// external IPs too, not only for load balancer IPs.
+	// external IPs too, not only for load balancer IPs, unless a Service says otherwise.
 	SourceRangesApplyToAll bool
+	// SourceSet gives the named set of client prefixes (--source-set) in its newest content.
+	// known is false when no set has the name; set is nil when its file could never be read. Nil:
+	// there are no sets.
+	SourceSet func(name string) (set *nft.SourceSet, known bool)
 	// ServiceRanges are where cluster IPs come from: no endpoint may lie in them.
 	ServiceRanges []netip.Prefix
 	// ExternalIPRanges, when there are any, are the only ones externalIPs are served from.
@@ -42,6 +45,8 @@ type Facts struct {
 	Connected []netip.Prefix
 	// Broadcast are the broadcast addresses of the host's networks.
 	Broadcast map[netip.Addr]bool
+	// NoTimeouts says that the kernel has no timeouts of connection tracking for nf_tables.
+	NoTimeouts bool
 	// Taken says which program of the box listens where a frontend would take its
 	// clients away, as "nginx (pid 812) listens on tcp 0.0.0.0:30080"; "" when none does, or
 	// when the frontend was served before the program came. The zero Addr stands for
@@ -70,6 +75,8 @@ type Output struct {
 	// Unready are the addresses of endpoints that no pool has for now.
 	Unready  []netip.Addr
 	Problems []Problem
+	// SourceSets are the names of the source sets that it names, known or not.
+	SourceSets []string
 	// Health is what its health-check node port tells; nil when it has none.
 	LocalEndpoints *LocalEndpoints
 	// Checked are the endpoints that are checked, and Demoted those that are not used for that.
@@ -131,6 +138,7 @@ type resolver struct {
 	// noLocal is what the Service answers where a policy Local leaves no endpoint.
 	noLocal nft.Refusal
 	asks
+	clients clients
 }
 
 func (r *resolver) warn(ref object.Ref, field, reason, format string, args ...any) {
@@ -150,6 +158,8 @@ func (r *resolver) refuseExternalIPs(why string) {
 func (r *resolver) resolve() {
 	r.readAnnotations()
 	r.noLocal = r.answerWithoutLocal()
+	r.clients = r.readClients()
+	idle := r.idleTimeout()
 	r.vips = r.addresses()
 	endpoints := r.collect()
 	r.prepareChecks()
@@ -176,6 +186,7 @@ func (r *resolver) resolve() {
 				Family:   family,
 				Protocol: proto,
 				Affinity: r.affinity(),
+				Idle:     idle,
 			}
 			sel := r.selectEndpoints(endpoints[portKey{port.Name, proto, family}])
 			p.Pools, p.Serving = sel.pools, sel.serving
@@ -237,15 +248,16 @@ func (r *resolver) frontends(port *object.ServicePort, v *vips, sel selection) [
 		external.Outside = nft.Route{Pool: nft.PoolLocal, Otherwise: sel.noLocal}
 		external.SNAT = nft.SNATSelf
 	}
-	sources := r.sources(familyOf(v.cluster))
+	family := familyOf(v.cluster)
 	for _, a := range v.balancer {
 		fe := external
-		fe.Addr, fe.Kind, fe.Sources, fe.InsideOnly = a, nft.LoadBalancerIP, sources, r.facts.isInternal(a)
+		fe.Addr, fe.Kind, fe.InsideOnly = a, nft.LoadBalancerIP, r.facts.isInternal(a)
+		fe.Sources, fe.Sets = r.clients.of(family)
 		_, fe.HostOwned = r.facts.Host[a]
 		list = append(list, fe)
 	}
-	if r.facts.SourceRangesApplyToAll {
-		external.Sources = sources
+	if r.clients.everywhere {
+		external.Sources, external.Sets = r.clients.of(family)
 	}
 	for _, a := range v.external {
 		fe := external
@@ -287,24 +299,4 @@ func (r *resolver) free(port int, p *nft.ServicePort, frontends []nft.Frontend) 
 		}
 		return true
 	})
-}
-
-// sources are the prefixes that may connect to a load balancer IP of a family: nil
-// for everybody. Where ranges are given, but none of this family, nobody may.
-func (r *resolver) sources(family nft.Family) []netip.Prefix {
-	if r.ranges == nil {
-		return nil
-	}
-	sources := []netip.Prefix{}
-	for _, s := range r.ranges {
-		p, err := netip.ParsePrefix(strings.TrimSpace(s))
-		if err != nil || familyOf(p.Addr()) != family {
-			continue // of malformed ones was told
-		}
-		if p.Bits() == 0 {
-			return nil
-		}
-		sources = append(sources, p.Masked())
-	}
-	return sources
 }

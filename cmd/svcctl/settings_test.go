@@ -46,6 +46,7 @@ var samples = map[string][3]string{
 	"masquerade-all":              {"true", "true", "true"},
 	"vip-ping":                    {"always", "never", "always"},
 	"source-ranges-apply":         {"all", "all", "all"},
+	"source-set":                  {"a=/a", "a=/a,b=/b", "c=/c"},
 	"service-names":               {"rfc1123", "rfc1123", "rfc1123"},
 	"node-port-space":             {"shared", "shared", "shared"},
 	"legacy-ip":                   {"accept", "accept", "accept"},

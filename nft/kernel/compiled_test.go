@@ -10,6 +10,14 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
+// setsOf are source sets of every kind.
+func setsOf(f nft.Family) *nft.SourceSets {
+	set := func(name string, n int) *nft.SourceSet {
+		return nft.NewSourceSet(name, 1, []netip.Prefix{netip.PrefixFrom(address(f, n), f.AddrLen()*8-4)})
+	}
+	return &nft.SourceSets{Allow: []*nft.SourceSet{set("office", 0), set("sg-42.x_y", 64)}, Deny: []*nft.SourceSet{set("scanners", 8)}}
+}
+
 // state asks for everything that the compiler knows, in both families.
 func state(affinity time.Duration) nft.State {
 	s := nft.State{
@@ -35,13 +43,14 @@ func state(affinity time.Duration) nft.State {
 			local := nft.Route{Pool: nft.PoolLocal, Otherwise: nft.Blackhole}
 			name := fmt.Sprintf("default/%s-%s", proto, f)
 			s.Services[name] = []nft.ServicePort{{
-				ID: name + "/p", Family: f, Protocol: proto, Affinity: affinity,
+				ID: name + "/p", Family: f, Protocol: proto, Affinity: affinity, Idle: time.Duration(n) * time.Hour,
 				Frontends: []nft.Frontend{
 					{Addr: vip, Port: 80, SNAT: nft.SNATOutside},
 					{Addr: address(f, 1<<17+n), Port: 80, Outside: local, SNAT: nft.SNATAlways,
 						Sources: []netip.Prefix{netip.PrefixFrom(address(f, 0), bits-8).Masked()}},
 					{Port: uint16(30000 + n), Outside: local, SNAT: nft.SNATSelf, InsideOnly: n == 0},
-					{Addr: address(f, 1<<18+n), Port: 80, SNAT: nft.SNATAlways, InsideOnly: true},
+					{Addr: address(f, 1<<18+n), Port: 80, SNAT: nft.SNATAlways, InsideOnly: true, Sets: setsOf(f), Sources: []netip.Prefix{netip.PrefixFrom(address(f, 0), bits-8).Masked()}},
+					{Port: uint16(30100 + n), SNAT: nft.SNATAlways, Sets: &nft.SourceSets{Deny: setsOf(f).Deny}},
 				},
 				Pools: [nft.NumPools][]netip.AddrPort{endpoints(8), endpoints(2)},
 			}}

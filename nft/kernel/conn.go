@@ -266,6 +266,10 @@ func (t *transaction) operation(op nft.Op, entries []nft.Element, destroy bool) 
 		t.addSet(op.Family, &op.Set)
 	case nft.DeleteSet:
 		t.deleteSet(op.Family, op.Name)
+	case nft.AddTimeout:
+		t.addTimeout(op.Family, op.Timeout)
+	case nft.DeleteTimeout:
+		t.deleteTimeout(op.Family, op.Name)
 	case nft.AddChain:
 		t.addChain(op.Family, op.Chain)
 	case nft.SetRules:

@@ -128,6 +128,7 @@ func everyRule(f nft.Family) []nft.Rule {
 		{nft.MatchPrefix{Field: nft.Saddr, Prefix: prefix(f.AddrLen() * 8)}, nft.Verdict{Kind: nft.Return}},
 		{nft.MatchNotDNAT{}, nft.MatchPrefix{Field: nft.Daddr, Prefix: prefix(16)}, nft.Verdict{Kind: nft.Drop}},
 		{nft.MatchLocalSource{}, nft.Masquerade{}},
+		{nft.SetTimeout{Timeout: nft.Timeout{Protocol: nft.TCP, Idle: time.Minute}}},
 		{nft.MatchPrefix{Field: nft.OriginalDaddr, Prefix: prefix(16)}, nft.Verdict{Kind: nft.Drop}},
 		{nft.MatchPrefix{Field: nft.OriginalDaddr, Prefix: prefix(f.AddrLen() * 8), Negate: true}, nft.GotoChain("pick-5")},
 		{nft.MatchPrefix{Field: nft.OriginalDaddr, Prefix: prefix(0)}, nft.GotoChain("pick-5")},
@@ -158,6 +159,8 @@ func everything(f nft.Family) []nft.Op {
 	ops := []nft.Op{
 		nft.AddTable{Family: f},
 		nft.AddChain{Family: f, Chain: nft.Chain{Name: "pick-5"}},
+		nft.AddTimeout{Family: f, Timeout: nft.Timeout{Protocol: nft.TCP, Idle: time.Minute}},
+		nft.AddTimeout{Family: f, Timeout: nft.Timeout{Protocol: nft.UDP, Idle: 4000 * time.Second}},
 	}
 	for _, s := range everySet(f) {
 		ops = append(ops, nft.AddSet{Family: f, Set: s.Set})
@@ -196,7 +199,10 @@ func TestReadGivesWhatWasCommitted(t *testing.T) {
 	want := nft.Ruleset{}
 	for _, f := range nft.Families {
 		ops = append(ops, everything(f)...)
-		table := &nft.Table{Sets: map[string]*nft.SetContent{}, Chains: map[string]*nft.Chain{"pick-5": {Name: "pick-5"}}}
+		table := &nft.Table{Sets: map[string]*nft.SetContent{}, Chains: map[string]*nft.Chain{"pick-5": {Name: "pick-5"}}, Timeouts: map[string]nft.Timeout{
+			"idle-tcp-60":   {Protocol: nft.TCP, Idle: time.Minute},
+			"idle-udp-4000": {Protocol: nft.UDP, Idle: 4000 * time.Second},
+		}}
 		for _, s := range everySet(f) {
 			table.Sets[s.Name] = s
 		}

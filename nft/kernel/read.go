@@ -88,7 +88,10 @@ func readTable(s *socket, f nft.Family) (*nft.Table, error) {
 	if err != nil || !exists {
 		return nil, err
 	}
-	t := &nft.Table{Sets: map[string]*nft.SetContent{}, Chains: map[string]*nft.Chain{}}
+	t := &nft.Table{Sets: map[string]*nft.SetContent{}, Chains: map[string]*nft.Chain{}, Timeouts: map[string]nft.Timeout{}}
+	if err := readTimeouts(s, f, t.Timeouts); err != nil {
+		return nil, fmt.Errorf("timeouts of table %s: %w", f, err)
+	}
 	if err := readSets(s, f, t.Sets); err != nil {
 		return nil, fmt.Errorf("sets of table %s: %w", f, err)
 	}

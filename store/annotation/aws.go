@@ -36,7 +36,7 @@ var awsRows = []Row{
 	named(ofAWS, aws+"alpn-policy", noTLSPart, anyOf("", "None")),
 	named(ofAWS, aws+"backend-protocol", noProtocol, anyOf("", "tcp")),
 	named(ofAWS, aws+"proxy-protocol", noProxy, empty),
-	refused(ofAWS, aws+"security-groups", "names, with commas between them", noAccess, empty),
+	acting(ofAWS, aws+"security-groups", "names, with commas between them", "services", "lets in the clients of these named sets alone, instead of those of source ranges"),
 	named(ofAWS, aws+"manage-backend-security-group-rules", noCloud, off),
 	named(ofAWS, aws+"access-log-enabled", noLog, off),
 	named(ofAWS, aws+"access-log-emit-interval", noLog, empty),

@@ -157,7 +157,7 @@ func Sharing(annotations map[string]string) string {
 
 // unreadable are the annotations that name lists of who may connect, which nobody can read here.
 var unreadable = []string{
-	aws + "security-groups", azure + "allowed-service-tags", "oci.oraclecloud.com/oci-network-security-groups", oracleNetwork + "oci-network-security-groups",
+	azure + "allowed-service-tags", "oci.oraclecloud.com/oci-network-security-groups", oracleNetwork + "oci-network-security-groups",
 	alibaba + "acl-id", tencentCloud + "security-groups", digitalOcean + "allow-rules", digitalOcean + "deny-rules",
 }
 

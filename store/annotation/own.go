@@ -23,7 +23,7 @@ var svcctlRows = []Row{
 		Text: "says what clients get where a policy Local leaves no endpoint"},
 	{Key: domain + "drain-timeout", Of: ofSvcctl, Effect: Acts, Values: "a time, as 60s", Page: "connections",
 		Text: "resets TCP connections to an endpoint that is gone when the time is over"},
-	{Key: domain + "connection-idle-timeout", Of: ofSvcctl, Effect: Acts, Values: "a time, as 60s", Page: "connections",
+	{Key: domain + "idle-timeout", Of: ofSvcctl, Effect: Acts, Values: "a time, as 60s", Page: "connections",
 		Text: "ends connections over which nothing was sent for that time"},
 	{Key: domain + "source-ranges-apply", Of: ofSvcctl, Effect: Acts, Values: "load-balancer, all", Page: "services",
 		Text: "says whether source ranges hold for the node ports and external IPs of this Service too"},

@@ -2,7 +2,6 @@ package oracle
 
 import (
 	"net/netip"
-	"strings"
 
 	"svcctl.io/svcctl/store/object"
 )
@@ -81,35 +80,9 @@ func (w *World) serve(f frontend, p Packet) []Outcome {
 	}
 	var outcomes []Outcome
 	for _, b := range chosen {
-		outcomes = append(outcomes, Outcome{Kind: Delivered, To: b.address, Source: w.source(f, p, b.address.Addr())})
+		outcomes = append(outcomes, Outcome{Kind: Delivered, To: b.address, Source: w.source(f, p, b.address.Addr()), Idle: idleOf(f)})
 	}
 	return outcomes
-}
-
-// mayConnect reports whether source ranges allow a client. They apply to load balancer
-// IPs, with --source-ranges-apply all also to external IPs and node ports (behavior 34),
-// never to cluster IPs (behavior 39), and to internal sources too (behavior 33). A family
-// that is not listed is denied (behavior 37).
-func (w *World) mayConnect(f frontend, client netip.Addr) bool {
-	if f.service.Spec.Type != object.TypeLoadBalancer || f.place == atClusterIP {
-		return true
-	}
-	if f.place != atLoadBalancer && !w.Box.SourceRangesApplyAll {
-		return true
-	}
-	ranges := f.service.Spec.LoadBalancerSourceRanges
-	if len(ranges) == 0 {
-		if annotation := strings.TrimSpace(f.service.Metadata.Annotations[annotationSourceRanges]); annotation != "" {
-			ranges = strings.Split(annotation, ",")
-		}
-	}
-	for _, text := range ranges {
-		// Behavior 32: blanks around a range do not matter.
-		if netip.MustParsePrefix(strings.TrimSpace(text)).Contains(client) {
-			return true
-		}
-	}
-	return len(ranges) == 0
 }
 
 // localOnly reports whether policy Local limits this client to local backends.

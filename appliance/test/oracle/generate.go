@@ -181,6 +181,7 @@ func generateBox(r *rand.Rand) Box {
 		MasqueradeAll:        oneIn(r, 5),
 		SourceRangesApplyAll: oneIn(r, 3),
 		Ping:                 pick(r, []PingPolicy{PingWhenReady, PingWhenReady, PingAlways, PingNever}),
+		SourceSets:           pick(r, sourceSets),
 	}
 	if !box.NodePortPrimary && oneIn(r, 2) {
 		box.NodePortAddresses = pick(r, [][]netip.Prefix{
@@ -339,6 +340,8 @@ func (g *generator) policies(service *object.Service) {
 		spec.SessionAffinity = object.AffinityClientIP
 	}
 	g.annotations(service)
+	g.clients(service)
+	g.idle(service)
 	if spec.Type != object.TypeLoadBalancer || !oneIn(g.Rand, 3) {
 		return
 	}

@@ -59,6 +59,7 @@ func (b Box) String() string {
 	flag(b.SNATNever, "--snat never")
 	flag(b.MasqueradeAll, "--masquerade-all")
 	flag(b.SourceRangesApplyAll, "--source-ranges-apply all")
+	flag(len(b.SourceSets) > 0, fmt.Sprint("--source-set ", b.SourceSets))
 	flag(b.Ping != PingWhenReady, "--vip-ping "+string(b.Ping))
 	for _, i := range b.Interfaces {
 		flag(i.Name == boundVIPs && len(i.Addresses) > 0, fmt.Sprint("bound: ", i.Addresses))

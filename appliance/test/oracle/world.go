@@ -3,6 +3,7 @@ package oracle
 import (
 	"fmt"
 	"net/netip"
+	"time"
 
 	"svcctl.io/svcctl/store/object"
 )
@@ -38,6 +39,7 @@ type Box struct {
 	MasqueradeAll        bool // --masquerade-all
 	SourceRangesApplyAll bool // --source-ranges-apply all
 	Ping                 PingPolicy
+	SourceSets           map[string][]netip.Prefix // --source-set
 }
 
 // Interface is a network interface of the host, with its addresses and prefix lengths.
@@ -112,6 +114,7 @@ type Outcome struct {
 	Kind   Kind
 	To     netip.AddrPort // of Delivered
 	Source Source         // of Delivered
+	Idle   time.Duration  // of Delivered: after how much silence the connection is forgotten; 0: as the host says
 }
 
 // String returns "delivered to 10.180.0.1:8080, plain".
@@ -124,6 +127,7 @@ func (o Outcome) String() string {
 
 // Allows reports whether the observed outcome conforms to this one.
 func (o Outcome) Allows(observed Outcome) bool {
+	observed.Idle = o.Idle // nobody sees it in a packet
 	if o.Source == EitherSource {
 		observed.Source = EitherSource
 	}

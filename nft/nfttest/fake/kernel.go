@@ -159,7 +159,7 @@ func errno(err error) unix.Errno {
 func clone(rs nft.Ruleset) nft.Ruleset {
 	out := nft.Ruleset{}
 	for f, t := range rs {
-		c := &nft.Table{Sets: map[string]*nft.SetContent{}, Chains: map[string]*nft.Chain{}}
+		c := &nft.Table{Sets: map[string]*nft.SetContent{}, Chains: map[string]*nft.Chain{}, Timeouts: maps.Clone(t.Timeouts)}
 		for name, s := range t.Sets {
 			c.Sets[name] = &nft.SetContent{Set: s.Set, Elements: maps.Clone(s.Elements)}
 		}
@@ -177,7 +177,7 @@ func apply(rs nft.Ruleset, op nft.Op) error {
 	switch op := op.(type) {
 	case nft.AddTable:
 		if rs[op.Family] == nil {
-			rs[op.Family] = &nft.Table{Sets: map[string]*nft.SetContent{}, Chains: map[string]*nft.Chain{}}
+			rs[op.Family] = &nft.Table{Sets: map[string]*nft.SetContent{}, Chains: map[string]*nft.Chain{}, Timeouts: map[string]nft.Timeout{}}
 		}
 		return nil
 	case nft.DeleteTable:
@@ -199,6 +199,17 @@ func apply(rs nft.Ruleset, op nft.Op) error {
 		t.Sets[op.Set.Name] = &nft.SetContent{Set: op.Set, Elements: nft.Elements{}}
 	case nft.DeleteSet:
 		return deleteSet(t, op.Name)
+	case nft.AddTimeout:
+		name := op.Timeout.Name()
+		if _, there := t.Timeouts[name]; there {
+			return fmt.Errorf("timeout %s exists: %w", name, unix.EEXIST)
+		}
+		if t.Timeouts == nil { // of a table that a test made
+			t.Timeouts = map[string]nft.Timeout{}
+		}
+		t.Timeouts[name] = op.Timeout
+	case nft.DeleteTimeout:
+		return deleteTimeout(t, op.Name)
 	case nft.AddChain:
 		if t.Chains[op.Chain.Name] != nil {
 			return fmt.Errorf("chain %s exists: %w", op.Chain.Name, unix.EEXIST)
@@ -232,6 +243,9 @@ func setRules(t *nft.Table, op nft.SetRules) error {
 		return fmt.Errorf("no chain %s: %w", op.Chain, unix.ENOENT)
 	}
 	for _, r := range op.Rules {
+		if name, missing := missingTimeout(t, r); missing {
+			return fmt.Errorf("a rule of chain %s refers to timeout %s, which is not there: %w", op.Chain, name, unix.ENOENT)
+		}
 		for _, ref := range references(r) {
 			if ref.chain && t.Chains[ref.name] == nil || !ref.chain && t.Sets[ref.name] == nil {
 				return fmt.Errorf("a rule of chain %s refers to %s, which is not there: %w", op.Chain, ref.name, unix.ENOENT)

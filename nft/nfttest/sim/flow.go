@@ -33,6 +33,7 @@ type flow struct {
 	snated   bool
 	isReset  bool // the packet is the TCP reset of a refused connection
 	isAnswer bool // the packet is the first one from the endpoint
+	timeout  nft.Timeout
 	learnt   []lesson
 	trace    []string
 }
@@ -163,7 +164,9 @@ func (f *flow) result(k Kind) Result {
 		Src:    f.packet.Saddr,
 		DNATed: f.dnated,
 		SNATed: f.snated,
-		Trace:  f.trace,
+
+		Timeout: f.timeout,
+		Trace:   f.trace,
 	}
 }
 

@@ -83,6 +83,8 @@ type Result struct {
 	// DNATed and SNATed are true if an address or port was changed. Translation of an
 	// address to itself leaves them false (IPS_DST_NAT, IPS_SRC_NAT).
 	DNATed, SNATed bool
+	// Timeout is what the connection was given by `ct timeout set`; the zero one: nothing.
+	Timeout nft.Timeout
 	// Trace lists the rules that matched in order: chain, rule and, for a lookup, the
 	// element.
 	Trace []string
@@ -192,5 +194,6 @@ func compareResults(a, b Result) int {
 		a.Src.Compare(b.Src),
 		cmp.Compare(bit(a.DNATed), bit(b.DNATed)),
 		cmp.Compare(bit(a.SNATed), bit(b.SNATed)),
+		cmp.Compare(a.Timeout.Name(), b.Timeout.Name()),
 	)
 }

@@ -1,0 +1,212 @@
+package conntrack
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/nfnetlink"
+)
+
+// Idle makes the endpoints of connections that were forgotten for their silence hear of it. The
+// ruleset resets the client that speaks next by itself (see nft/idle.go). What the endpoint sends
+// would go out without translation, so a dead end is made for it, like those of draining: the box
+// answers with a reset.
+//
+// The kernel tells when it forgets a connection (ctnetlink's group of destroyed entries). It is
+// listened to only while there is a frontend with an idle timeout. The kernel looks for entries
+// that are over every second to minute; an endpoint that speaks in between is not reset by the
+// box, but by the client that it reaches, or by nobody. So it is with messages that are lost.
+type Idle struct {
+	options Options
+	wake    chan struct{} // holds one
+
+	mu        sync.Mutex
+	frontends map[Frontend]int
+	services  map[string][]Frontend
+	nodePorts []netip.Addr
+	local     []netip.Addr
+	resets    uint64
+}
+
+const (
+	// idleBuffer has room for some 8,000 messages of the kernel.
+	idleBuffer = 4 << 20
+	// idleRetry is how long to wait before the kernel is listened to again.
+	idleRetry = 5 * time.Second
+)
+
+// NewIdle begins without frontends.
+func NewIdle(options Options) *Idle {
+	if options.Log == nil {
+		options.Log = slog.Default()
+	}
+	return &Idle{options: options, wake: make(chan struct{}, 1), frontends: map[Frontend]int{}, services: map[string][]Frontend{}}
+}
+
+// Update takes the box, if it changed, and the ports of the Services that changed (none: the
+// Service is gone).
+func (x *Idle) Update(box *nft.Box, changes map[string][]nft.ServicePort) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if box != nil {
+		x.nodePorts, x.local = box.NodePortAddresses, box.LocalAddresses
+	}
+	before := len(x.frontends) > 0
+	for name, ports := range changes {
+		for _, fe := range x.services[name] {
+			if x.frontends[fe]--; x.frontends[fe] == 0 {
+				delete(x.frontends, fe)
+			}
+		}
+		delete(x.services, name)
+		for i := range ports {
+			if p := &ports[i]; p.Idle > 0 && p.Protocol == nft.TCP {
+				for j := range p.Frontends {
+					fe := Frontend{p.Frontends[j].Addr, p.Family, p.Protocol, p.Frontends[j].Port}
+					x.frontends[fe]++
+					x.services[name] = append(x.services[name], fe)
+				}
+			}
+		}
+	}
+	if len(x.frontends) > 0 != before {
+		select {
+		case x.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (x *Idle) wanted() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return len(x.frontends) > 0
+}
+
+// Resets counts the dead ends that were made.
+func (x *Idle) Resets() uint64 {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.resets
+}
+
+// Run works until ctx is done. What fails is tried again.
+func (x *Idle) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		if !x.wanted() {
+			select {
+			case <-ctx.Done():
+			case <-x.wake:
+			}
+			continue
+		}
+		if err := x.listen(ctx); err != nil {
+			x.options.Log.Warn("endpoints are not told of connections that end for their silence; it is tried again", "err", err, "retry", idleRetry)
+			select {
+			case <-ctx.Done():
+			case <-time.After(idleRetry):
+			}
+		}
+	}
+	return nil
+}
+
+// listen makes dead ends until ctx is done, or until there is no frontend any more.
+func (x *Idle) listen(ctx context.Context) error {
+	heard, err := nfnetlink.Listen(nfnetlink.Options{NetNS: x.options.NetNS}, groupDestroy, idleBuffer)
+	if err != nil {
+		return explain(err)
+	}
+	changer, err := dial(x.options.NetNS)
+	if err != nil {
+		return errors.Join(explain(err), heard.Close())
+	}
+	defer changer.Close()
+	ctx, end := context.WithCancel(ctx)
+	closed := make(chan error, 1)
+	go func() {
+		for ctx.Err() == nil && x.wanted() {
+			select {
+			case <-ctx.Done():
+			case <-x.wake:
+			}
+		}
+		end()
+		closed <- heard.Close() // ends Receive
+	}()
+	for {
+		messages, err := heard.Receive()
+		switch {
+		case errors.Is(err, unix.ENOBUFS):
+			x.options.Log.Debug("some endpoints are not told that a connection ended for its silence", "err", err)
+			continue
+		case ctx.Err() != nil:
+			return <-closed
+		case err != nil:
+			end()
+			return errors.Join(err, <-closed)
+		}
+		if err := x.bury(messages, changer); err != nil {
+			end()
+			return errors.Join(err, <-closed)
+		}
+	}
+}
+
+// bury makes a dead end for the endpoint of each connection of ours that was forgotten while it
+// was open.
+func (x *Idle) bury(messages []nfnetlink.Message, changer *socket) error {
+	var c change
+	c.begin(changer.Sequence(0))
+	for _, m := range messages {
+		var e entry
+		if m.Kind != messageDelete || !e.decode(m.Body) || !e.isEstablished() || e.isDeadEnd() || e.zoned || e.replyFrom == e.to {
+			continue
+		}
+		if box, ours := x.concerns(&e); ours {
+			e.timeout = uint32(deadEndLife / time.Second)
+			c.deadEnd(&e, e.replyFrom, e.replyTo, box, ports{1, 65535}, c.next(blocks))
+			c.done.reset++
+		}
+	}
+	if len(c.kinds) == 0 {
+		return nil
+	}
+	changer.Sequence(len(c.kinds))
+	if err := changer.Send(c.Buf); err != nil {
+		return err
+	}
+	done, err := c.answers(changer)
+	x.mu.Lock()
+	x.resets += uint64(done.reset)
+	x.mu.Unlock()
+	return err
+}
+
+// concerns reports whether an entry is of a frontend with an idle timeout, whose endpoint is
+// neither the box itself nor takes the box for its client: those the box resets anyhow. It gives
+// the address of the box that the dead end leads to.
+func (x *Idle) concerns(e *entry) (box netip.Addr, ours bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	fe := Frontend{e.to.Addr(), e.family, e.protocol, e.to.Port()}
+	if x.frontends[fe] == 0 && slices.Contains(x.nodePorts, fe.Addr) {
+		fe.Addr = netip.Addr{}
+	}
+	if x.frontends[fe] == 0 || slices.Contains(x.local, e.replyTo.Addr()) || slices.Contains(x.local, e.replyFrom.Addr()) {
+		return box, false
+	}
+	i := slices.IndexFunc(x.local, func(a netip.Addr) bool { return familyOf(a) == e.family && a.IsGlobalUnicast() })
+	if i < 0 {
+		return box, false
+	}
+	return x.local[i], true
+}

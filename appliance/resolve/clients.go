@@ -1,0 +1,183 @@
+package resolve
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/nft"
+)
+
+// Annotations that say who may connect to a Service from outside.
+const (
+	// AnnotationSourceRangesApply says for one Service what --source-ranges-apply says for all.
+	AnnotationSourceRangesApply = "svcctl.io/source-ranges-apply"
+	// AnnotationSourceSets names source sets: "office,vpn,!scanners", where ! shuts clients out.
+	AnnotationSourceSets = "svcctl.io/source-sets"
+	// AnnotationELBExtraGroups names sets whose clients may connect besides those of the source
+	// ranges, AnnotationELBGroups sets whose clients may connect instead of them.
+	AnnotationELBExtraGroups = "service.beta.kubernetes.io/aws-load-balancer-extra-security-groups"
+	AnnotationELBGroups      = "service.beta.kubernetes.io/aws-load-balancer-security-groups"
+)
+
+// Reasons of Problems about source ranges and source sets.
+const (
+	reasonUnknownValue     = "UnknownValue"
+	reasonUnknownSourceSet = "UnknownSourceSet"
+	reasonInvalidSets      = "InvalidSourceSets"
+	reasonNoEffect         = "NoEffect"
+)
+
+// clients are who may connect to a Service, but for its cluster IPs, which are always open.
+type clients struct {
+	// ranges are source ranges of both families; ranged reports that some are given.
+	ranges      []netip.Prefix
+	ranged      bool
+	allow, deny []*nft.SourceSet
+	// nobody reports that a set is not known, so that it cannot be said who may connect.
+	nobody bool
+	// everywhere reports that all this holds on node ports and external IPs too.
+	everywhere bool
+}
+
+// readClients reads spec.loadBalancerSourceRanges and the annotations.
+func (r *resolver) readClients() clients {
+	var c clients
+	balanced := r.Service.Spec.Type == "LoadBalancer"
+	if balanced {
+		c.ranges, c.ranged = r.sourceRanges()
+	}
+	names := r.sourceSetNames(&c, balanced)
+	c.everywhere = r.rangesApplyToAll()
+	if len(names) > 0 && !balanced {
+		c.everywhere = true // there is no load balancer IP that they could be meant for
+	}
+	for _, n := range names {
+		r.addSourceSet(&c, n)
+	}
+	field := annotationField(AnnotationSourceRangesApply)
+	if _, given := r.Service.Metadata.Annotations[AnnotationSourceRangesApply]; given && !c.ranged && len(names) == 0 && !c.nobody {
+		r.warn(r.ref, field, reasonNoEffect, "has no effect: the Service has neither spec.loadBalancerSourceRanges nor %s", AnnotationSourceSets)
+	}
+	return c
+}
+
+// of gives who may connect in a family, as nft.Frontend has it.
+func (c *clients) of(family nft.Family) (sources []netip.Prefix, sets *nft.SourceSets) {
+	if c.nobody {
+		return []netip.Prefix{}, nil
+	}
+	if c.ranged {
+		sources = []netip.Prefix{}
+	}
+	for _, p := range c.ranges {
+		switch {
+		case familyOf(p.Addr()) != family:
+		case p.Bits() == 0:
+			if len(c.deny) == 0 {
+				return nil, nil
+			}
+			return nil, &nft.SourceSets{Deny: c.deny}
+		default:
+			sources = append(sources, p)
+		}
+	}
+	if len(c.allow)+len(c.deny) == 0 {
+		return sources, nil
+	}
+	return sources, &nft.SourceSets{Allow: c.allow, Deny: c.deny}
+}
+
+// sourceRanges are the prefixes that the field, or else an annotation, lets in (readAnnotations).
+func (r *resolver) sourceRanges() (prefixes []netip.Prefix, given bool) {
+	for _, s := range r.ranges {
+		if p, err := netip.ParsePrefix(strings.TrimSpace(s)); err == nil { // of malformed ones was told
+			prefixes = append(prefixes, p.Masked())
+		}
+	}
+	return prefixes, r.ranges != nil
+}
+
+// rangesApplyToAll reads the annotation, and else takes what holds for all Services. What is
+// neither value is taken for the one that lets fewer in.
+func (r *resolver) rangesApplyToAll() bool {
+	value, given := r.Service.Metadata.Annotations[AnnotationSourceRangesApply]
+	switch {
+	case !given:
+		return r.facts.SourceRangesApplyToAll
+	case value == "all", value == "load-balancer":
+		return value == "all"
+	}
+	r.refuse(annotationField(AnnotationSourceRangesApply), reasonUnknownValue,
+		"%q is neither \"all\" nor \"load-balancer\"; source ranges hold on node ports and external IPs too until it is one of them", value)
+	return true
+}
+
+// setName is a source set as an annotation names it.
+type setName struct {
+	annotation, name string
+	deny             bool
+}
+
+// sourceSetNames are the sets that the annotations name, each once.
+func (r *resolver) sourceSetNames(c *clients, balanced bool) (names []setName) {
+	for _, annotation := range []string{AnnotationELBGroups, AnnotationELBExtraGroups, AnnotationSourceSets} {
+		text, given := r.Service.Metadata.Annotations[annotation]
+		if !given {
+			continue
+		}
+		if !balanced && annotation != AnnotationSourceSets {
+			r.warn(r.ref, annotationField(annotation), reasonNoEffect, "has no effect: the Service is not of type LoadBalancer; write %s", AnnotationSourceSets)
+			continue
+		}
+		for part := range strings.SplitSeq(text, ",") {
+			name, deny := strings.CutPrefix(strings.TrimSpace(part), "!")
+			n := setName{annotation, strings.TrimSpace(name), deny && annotation == AnnotationSourceSets}
+			if n.name == "" || deny && !n.deny {
+				r.refuse(annotationField(annotation), reasonInvalidSets,
+					"%q is no name of a source set, so nobody may connect where source ranges hold; write names with commas between them, like %q", part, "office,vpn")
+				c.nobody = true
+				continue
+			}
+			same := func(o setName) bool { return o.name == n.name && o.deny == n.deny }
+			if !slices.ContainsFunc(names, same) {
+				names = append(names, n)
+			}
+		}
+		if annotation == AnnotationELBGroups {
+			c.ranges, c.ranged = nil, false // these groups take the place of the one that the ranges are in
+		}
+	}
+	if len(names) > nft.MaxSourceSets {
+		r.refuse(annotationField(names[nft.MaxSourceSets].annotation), reasonInvalidSets,
+			"%d source sets are named, so nobody may connect where source ranges hold; at most %d are possible: merge some of their files", len(names), nft.MaxSourceSets)
+		c.nobody, names = true, names[:nft.MaxSourceSets]
+	}
+	return names
+}
+
+// addSourceSet adds a set that an annotation names. One that is not there lets nobody in.
+func (r *resolver) addSourceSet(c *clients, n setName) {
+	r.out.SourceSets = append(r.out.SourceSets, n.name)
+	var set *nft.SourceSet
+	known := false
+	if r.facts.SourceSet != nil {
+		set, known = r.facts.SourceSet(n.name)
+	}
+	switch field := annotationField(n.annotation); {
+	case set != nil && n.deny:
+		c.deny = append(c.deny, set)
+	case set != nil:
+		c.allow = append(c.allow, set)
+	case known:
+		r.refuse(field, reasonUnknownSourceSet, "the file of --source-set %s could not be read yet, so nobody may connect where source ranges hold; correct the file", n.name)
+		c.nobody = true
+	default:
+		r.refuse(field, reasonUnknownSourceSet, "there is no --source-set %s, so nobody may connect where source ranges hold; start svcctl serve with --source-set %s=FILE, or correct the name", n.name, n.name)
+		c.nobody = true
+	}
+}
+
+// annotationField is the path of an annotation.
+func annotationField(key string) string { return fmt.Sprintf("metadata.annotations[%s]", key) }

@@ -1,0 +1,203 @@
+package nft
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A Service port with an idle timeout has its connections forgotten after that much silence. The
+// kernel is told by a timeout object, which the first packet of a connection is given in
+// postrouting (or in input, where the endpoint is the box itself); established packets pay
+// nothing. One object serves all Service ports of a protocol and a timeout.
+//
+// Connection tracking takes what comes later for the middle of a connection that it has not
+// seen, and would have it begin anew, at whichever endpoint. So of TCP only a SYN gets to an
+// endpoint, and the client of a connection that is forgotten is answered by a reset.
+
+const (
+	setOwnIdle   = "idle-timeouts"          // original frontend : verdict, of endpoints that are the box itself
+	setNPOwnIdle = "nodeport-idle-timeouts" // the same of original node ports
+
+	chainInput    = "input"
+	prefixIdle    = "idle-"
+	prefixOnlySYN = "only-syn/"
+	qualifierIdle = "-idle-"
+	idleMap       = "/only" // behind a timeout: the chain that does nothing else
+)
+
+// Timeout is what connection tracking is told of connections of a protocol.
+type Timeout struct {
+	Protocol Protocol // TCP or UDP
+	Idle     time.Duration
+}
+
+// Name is the name of the object, "idle-tcp-60", with the time in seconds; "" of the zero Timeout.
+func (t Timeout) Name() string {
+	if t == (Timeout{}) {
+		return ""
+	}
+	return prefixIdle + t.Protocol.String() + "-" + strconv.FormatInt(int64(t.Idle/time.Second), 10)
+}
+
+// parseTimeout reads a name back.
+func parseTimeout(name string) (t Timeout, ok bool) {
+	text, ok := strings.CutPrefix(name, prefixIdle)
+	protocol, seconds, cut := strings.Cut(text, "-")
+	n, err := strconv.ParseUint(seconds, 10, 32)
+	t.Protocol, t.Idle = map[string]Protocol{"tcp": TCP, "udp": UDP}[protocol], time.Duration(n)*time.Second
+	return t, ok && cut && err == nil && t.Protocol != 0
+}
+
+// definition is the lines between the object's braces.
+func (t Timeout) definition(f Family) []string {
+	seconds := int64(t.Idle / time.Second)
+	policy := fmt.Sprintf("established : %d", seconds)
+	if t.Protocol == UDP {
+		policy = fmt.Sprintf("unreplied : %d, replied : %d", seconds, seconds)
+	}
+	return []string{"protocol " + t.Protocol.String(), "l3proto " + f.String(), "policy = { " + policy + " }"}
+}
+
+// idle is the port's timeout; ok is false when it has none.
+func (p *compiledPort) idle() (t Timeout, ok bool) {
+	return Timeout{p.Protocol, p.Idle}, p.Idle > 0 && p.Protocol != SCTP
+}
+
+// onlySYN is where the dispatch sends the clients of a frontend that go to a chain: of TCP with
+// an idle timeout, only those that begin a connection.
+func (p *compiledPort) onlySYN(f *fragment, to Verdict) Verdict {
+	if _, idle := p.idle(); !idle || p.Protocol != TCP {
+		return to
+	}
+	f.shared = append(f.shared, prefixOnlySYN+to.Chain, chainRefuse)
+	return GotoChain(prefixOnlySYN + to.Chain)
+}
+
+// idleChain names the chain that sets the timeout and goes on to another one.
+func idleChain(t Timeout, next string) string { return t.Name() + "/" + next }
+
+// idleRules are those of chains that are named by a timeout or by the rule for SYNs.
+//
+//	chain idle-tcp-60/masquerade-always {
+//		ct timeout set "idle-tcp-60"
+//		goto masquerade-always
+//	}
+//	chain only-syn/pick-3 {
+//		tcp flags ! syn goto refuse
+//		goto pick-3
+//	}
+func idleRules(chain string) (rules []Rule, is bool) {
+	if next, is := strings.CutPrefix(chain, prefixOnlySYN); is {
+		return []Rule{{MatchNoSYN{}, GotoChain(chainRefuse)}, {GotoChain(next)}}, true
+	}
+	name, next, _ := strings.Cut(chain, "/")
+	t, is := parseTimeout(name)
+	if !is {
+		return nil, false
+	}
+	rules = []Rule{{SetTimeout{t}}}
+	if "/"+next != idleMap {
+		rules = append(rules, Rule{GotoChain(next)})
+	}
+	return rules, true
+}
+
+// addIdle adds what a frontend with an idle timeout needs where its endpoints are the box itself.
+func (p *compiledPort) addIdle(f *fragment, box *Box, fe *Frontend) {
+	t, idle := p.idle()
+	if !idle || !p.serves(fe) {
+		return
+	}
+	f.timeouts = append(f.timeouts, t)
+	if !p.hasLocalEndpoint(box) {
+		return
+	}
+	set, chain := setOwnIdle, t.Name()+idleMap
+	if !fe.Addr.IsValid() {
+		set = setNPOwnIdle
+	}
+	f.elements = append(f.elements, placed{set, string(p.key(fe)), GotoChain(chain).String()})
+	f.shared = append(f.shared, chain)
+	f.use(p.Protocol)
+}
+
+// idleChains give connections to the box itself their timeout.
+//
+//	chain input {
+//		type nat hook input priority 100; policy accept;
+//		ct status ! dnat return
+//		meta l4proto tcp ct original ip daddr . meta l4proto . ct original proto-dst vmap @idle-timeouts
+//	}
+func (t *tableState) idleChains() []Chain {
+	var rules []Rule
+	if t.has(setOwnIdle) {
+		rules = t.perProtocol(setOwnIdle, originalFrontend)
+	}
+	if t.has(setNPOwnIdle) {
+		for _, r := range t.perProtocol(setNPOwnIdle, originalNodePort) {
+			address := MatchSet{Key: []Field{OriginalDaddr}, Set: setNPAddresses}
+			rules = append(rules, Rule{r[0], address, r[1]})
+		}
+	}
+	if rules == nil {
+		return nil
+	}
+	rules = append([]Rule{{MatchNotDNAT{}, Verdict{Kind: Return}}}, rules...)
+	return []Chain{{Name: chainInput, Hook: HookInput, Priority: PrioritySrcNAT, Rules: rules}}
+}
+
+// useTimeouts counts who uses the timeouts of a fragment: once more, or once less.
+func (t *tableState) useTimeouts(f *fragment, by int) {
+	for _, timeout := range f.timeouts {
+		name := timeout.Name()
+		if _, kept := t.oldTimeouts[name]; !kept {
+			t.oldTimeouts[name] = t.timeoutUses[name] > 0
+		}
+		t.timeouts[name] = timeout
+		if t.timeoutUses[name] += by; t.timeoutUses[name] == 0 {
+			delete(t.timeoutUses, name)
+			delete(t.timeouts, name)
+		}
+	}
+}
+
+// emitTimeouts notes the timeouts that came and went.
+func (t *tableState) emitTimeouts(d *tableDiff) {
+	for name, was := range t.oldTimeouts {
+		timeout, is := t.timeouts[name]
+		switch {
+		case is && !was:
+			d.newTimeouts = append(d.newTimeouts, timeout)
+		case was && !is:
+			d.goneTimeouts = append(d.goneTimeouts, name)
+		}
+	}
+}
+
+// timeouts compares the timeout objects of two tables.
+func (d *tableDiff) timeouts(have *Table, want *content) {
+	for name := range have.Timeouts {
+		if _, wanted := want.timeouts[name]; !wanted {
+			d.goneTimeouts = append(d.goneTimeouts, name)
+		}
+	}
+	for name, timeout := range want.timeouts {
+		if _, there := have.Timeouts[name]; !there {
+			d.newTimeouts = append(d.newTimeouts, timeout)
+		}
+	}
+}
+
+// recoverIdle reads the timeout of a frontend back from its verdict in postrouting: the chain
+// "idle-tcp-60/masquerade-always", or with affinity "newcomer-always-idle-tcp-60/default/web".
+func recoverIdle(verdict string) time.Duration {
+	chain := strings.TrimPrefix(verdict, "goto ")
+	name, _, _ := strings.Cut(chain, "/")
+	if _, rest, is := strings.Cut(name, qualifierIdle); is {
+		name = prefixIdle + rest
+	}
+	t, _ := parseTimeout(name)
+	return t.Idle
+}

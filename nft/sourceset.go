@@ -1,0 +1,292 @@
+package nft
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// SourceSet is a named set of client prefixes. It is one interval set in each table of which
+// a frontend names it, whatever their number, and is not changed once it is made.
+type SourceSet struct {
+	Name string
+	// Version tells contents of one name apart: the highest one that a frontend brings is in
+	// force for all of them.
+	Version uint64
+	ranges  map[Family][]addrRange // in order, disjoint, and no two of them touch
+}
+
+// NewSourceSet makes a set of prefixes in any order, which may overlap. The kernel refuses
+// ranges that do, so they are merged.
+func NewSourceSet(name string, version uint64, prefixes []netip.Prefix) *SourceSet {
+	s := &SourceSet{Name: name, Version: version, ranges: map[Family][]addrRange{}}
+	for _, f := range Families {
+		s.ranges[f] = slices.Clip(mergePrefixes(prefixes, f))
+	}
+	return s
+}
+
+// Len is the number of ranges of a family, which are its elements.
+func (s *SourceSet) Len(f Family) int { return len(s.ranges[f]) }
+
+// Equal reports whether two sets hold the same addresses.
+func (s *SourceSet) Equal(o *SourceSet) bool {
+	same := func(f Family) bool { return slices.Equal(s.ranges[f], o.ranges[f]) }
+	return same(IPv4) && same(IPv6)
+}
+
+// Contains reports whether an address is in the set.
+func (s *SourceSet) Contains(a netip.Addr) bool {
+	ranges := s.ranges[familyOf(a)]
+	i, found := slices.BinarySearchFunc(ranges, a, func(r addrRange, a netip.Addr) int { return r.first.Compare(a) })
+	return found || i > 0 && ranges[i-1].last.Compare(a) >= 0
+}
+
+// SourceSets are the source sets of a frontend: who is in one of Deny may not connect. With
+// Allow, who is in one of them may, besides those of Frontend.Sources, and nobody else.
+type SourceSets struct{ Allow, Deny []*SourceSet }
+
+// Limits of names that become names of chains and sets.
+const (
+	MaxSourceSetName = 24 // bytes of a name
+	MaxSourceSets    = 8  // sets that a Service may name
+)
+
+const (
+	prefixSourceSet   = "source-set/"
+	prefixAdmit       = "admit/"
+	prefixAdmitRanges = "admit-ranges/"
+	qualifierNodePort = "nodeport-"
+)
+
+func sourceSetName(name string) string { return prefixSourceSet + name }
+
+func (s *SourceSet) definition() Set {
+	return Set{Name: sourceSetName(s.Name), Key: []Type{TypeAddr}, Interval: true}
+}
+
+func (r addrRange) element() Element { return Element{Key: AddrKey(r.first) + AddrKey(r.last)} }
+
+func (s *SourceSet) elements(f Family) []Element {
+	list := make([]Element, len(s.ranges[f]))
+	for i, r := range s.ranges[f] {
+		list[i] = r.element()
+	}
+	return list
+}
+
+// difference is what turns the elements of a set into those of another one.
+func (s *SourceSet) difference(now *SourceSet, f Family) (deletes, adds []Element) {
+	old, wanted := s.ranges[f], now.ranges[f]
+	for len(old) > 0 || len(wanted) > 0 {
+		switch {
+		case len(old) > 0 && len(wanted) > 0 && old[0] == wanted[0]:
+			old, wanted = old[1:], wanted[1:]
+		case len(wanted) == 0 || len(old) > 0 && !wanted[0].first.Less(old[0].first):
+			deletes, old = append(deletes, old[0].element()), old[1:]
+		default:
+			adds, wanted = append(adds, wanted[0].element()), wanted[1:]
+		}
+	}
+	return deletes, adds
+}
+
+// setChange is what a source set's elements become in one table.
+type setChange struct {
+	set           Set
+	deletes, adds []Element
+}
+
+// useSourceSets counts the frontends of a fragment that look into a set: once more, or once less.
+func (t *tableState) useSourceSets(f *fragment, by int) {
+	for _, s := range f.sourceSets {
+		uses := t.sourceUses[s.Name]
+		if uses == nil {
+			uses = map[*SourceSet]int{}
+			t.sourceUses[s.Name] = uses
+		}
+		if uses[s] += by; uses[s] == 0 {
+			delete(uses, s)
+		}
+		t.sourcesTouched[s.Name] = true
+	}
+}
+
+// settleSourceSets makes the sets that frontends look into, and their elements, those of now.
+// The work is that of reading the sets of which the content changed.
+func (t *tableState) settleSourceSets(f Family) {
+	for name := range t.sourcesTouched {
+		var now *SourceSet
+		for s := range t.sourceUses[name] {
+			if now == nil || s.Version > now.Version {
+				now = s
+			}
+		}
+		was, set := t.sourceSets[name], sourceSetName(name)
+		switch {
+		case now == was:
+			continue
+		case now == nil:
+			t.keepSet(set)
+			delete(t.sets, set)
+			delete(t.tallies, set)
+			delete(t.sourceSets, name)
+			delete(t.sourceUses, name)
+			continue
+		case was == nil:
+			t.keepSet(set)
+			t.sets[set] = now.definition()
+			was = &SourceSet{}
+		}
+		t.sourceSets[name] = now
+		t.tally(set).count = now.Len(f)
+		if !t.unheard {
+			deletes, adds := was.difference(now, f)
+			t.setChanges = append(t.setChanges, setChange{now.definition(), deletes, adds})
+		}
+	}
+}
+
+// emitSourceSets appends what settleSourceSets found.
+func (t *tableState) emitSourceSets(d *tableDiff) {
+	for _, c := range t.setChanges {
+		if len(c.adds) > 0 {
+			d.addAll(&elementChange{set: c.set, elements: c.adds, sorted: true})
+		}
+		if len(c.deletes) > 0 {
+			d.deleteAll(&elementChange{set: c.set, elements: c.deletes, sorted: true})
+		}
+	}
+}
+
+// sourceElements gives the elements of all source sets.
+func (t *tableState) sourceElements(f Family, yield func(string, Element) bool) bool {
+	for _, name := range slices.Sorted(maps.Keys(t.sourceSets)) {
+		set := sourceSetName(name)
+		for _, e := range t.sourceSets[name].elements(f) {
+			if !yield(set, e) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// admission is which clients a frontend with source sets has: the chain that the dispatch goes
+// to before it goes to by-client. Frontends of the same sets share it.
+type admission struct {
+	nodePort    bool
+	ranges      bool // those of allowed-sources may connect too
+	allow, deny []string
+}
+
+// admissionOf is that of a frontend with source sets; ranges reports that it has elements in
+// allowed-sources.
+func admissionOf(fe *Frontend, ranges bool) admission {
+	names := func(sets []*SourceSet) (list []string) {
+		for _, s := range sets {
+			list = append(list, s.Name)
+		}
+		slices.Sort(list)
+		return slices.Compact(list)
+	}
+	return admission{!fe.Addr.IsValid(), ranges, names(fe.Sets.Allow), names(fe.Sets.Deny)}
+}
+
+// chain names it: "admit/office", "nodeport-admit-ranges/office/vpn//scanners", "admit///scanners".
+func (a admission) chain() string {
+	name := prefixAdmit
+	if a.ranges {
+		name = prefixAdmitRanges
+	}
+	if a.nodePort {
+		name = qualifierNodePort + name
+	}
+	name += strings.Join(a.allow, "/")
+	if len(a.deny) > 0 {
+		name += "//" + strings.Join(a.deny, "/")
+	}
+	return name
+}
+
+// parseAdmission reads the name of a chain back.
+func parseAdmission(chain string) (a admission, is bool) {
+	chain, a.nodePort = strings.CutPrefix(chain, qualifierNodePort)
+	names, is := strings.CutPrefix(chain, prefixAdmit)
+	if !is {
+		if names, is = strings.CutPrefix(chain, prefixAdmitRanges); !is {
+			return a, false
+		}
+		a.ranges = true
+	}
+	allow, deny, _ := strings.Cut(names, "//")
+	split := func(s string) []string {
+		return slices.DeleteFunc(strings.Split(s, "/"), func(name string) bool { return name == "" })
+	}
+	a.allow, a.deny = split(allow), split(deny)
+	return a, true
+}
+
+// rules let the clients of a frontend on to by-client, or not.
+//
+//	chain admit-ranges/office//scanners {
+//		ip saddr @source-set/scanners drop
+//		ip saddr @source-set/office goto by-client
+//		ip daddr . meta l4proto . th dport . ip saddr @allowed-sources goto by-client
+//		drop
+//	}
+func (a admission) rules() (rules []Rule) {
+	maps, key := &vipMaps, frontend
+	if a.nodePort {
+		maps, key = &nodePortMaps, nodePort
+	}
+	client, on := []Field{Saddr}, GotoChain(maps.byClient)
+	for _, name := range a.deny {
+		rules = append(rules, Rule{MatchSet{Key: client, Set: sourceSetName(name)}, Verdict{Kind: Drop}})
+	}
+	for _, name := range a.allow {
+		rules = append(rules, Rule{MatchSet{Key: client, Set: sourceSetName(name)}, on})
+	}
+	if a.ranges {
+		rules = append(rules, Rule{MatchSet{Key: with(key, Saddr), Set: maps.allowed}, on})
+	}
+	if a.ranges || len(a.allow) > 0 {
+		return append(rules, Rule{Verdict{Kind: Drop}})
+	}
+	return append(rules, Rule{on})
+}
+
+// sourceSets reads a source set of each name back, once.
+func (r *recovery) sourceSets(names []string) (sets []*SourceSet) {
+	for _, name := range names {
+		if r.sets[name] == nil {
+			r.sets[name] = RecoverSourceSet(Ruleset{r.family: r.table}, name)
+		}
+		if r.sets[name] != nil {
+			sets = append(sets, r.sets[name])
+		}
+	}
+	return sets
+}
+
+// RecoverSourceSet reads a source set back from a ruleset, with version 0; nil when no table has it.
+// A family in which no frontend named it is empty.
+func RecoverSourceSet(have Ruleset, name string) *SourceSet {
+	var s *SourceSet
+	for _, f := range Families {
+		if have[f] == nil || have[f].Sets[sourceSetName(name)] == nil {
+			continue
+		}
+		if s == nil {
+			s = NewSourceSet(name, 0, nil)
+		}
+		for key := range have[f].elements(sourceSetName(name)) {
+			if ends := SplitKey([]Type{TypeAddr}, f, key); len(ends) == 2 {
+				s.ranges[f] = append(s.ranges[f], addrRange{ends[0].Addr, ends[1].Addr})
+			}
+		}
+		slices.SortFunc(s.ranges[f], func(a, b addrRange) int { return a.first.Compare(b.first) })
+	}
+	return s
+}
