@@ -85,6 +85,7 @@ func (r *recovery) add(key, verdict string, maps *frontendMaps, fe Frontend, pro
 	p := compiledPort{ServicePort: &ServicePort{Family: r.family, Protocol: proto}}
 	for pool := range NumPools {
 		p.Pools[pool] = r.table.slots(&p, &fe, pool)
+		r.balance(&p, &fe, pool, inside, outside)
 	}
 	fe.Inside, fe.Outside = r.route(&p, inside), r.route(&p, outside)
 	if _, restricted := r.table.elements(maps.restricted)[key]; restricted {
@@ -93,11 +94,13 @@ func (r *recovery) add(key, verdict string, maps *frontendMaps, fe Frontend, pro
 	id, remember := r.sourceNAT(maps, key, &fe)
 	if id != "" {
 		p.Affinity = r.timeout(remember, id, fe.Outside.Pool)
+		p.ID = id
+		r.standbys(&p)
 		if i, known := r.byID[id]; known {
 			r.join(&r.ports[i], p.ServicePort, fe)
 			return
 		}
-		p.ID, r.byID[id] = id, len(r.ports)
+		r.byID[id] = len(r.ports)
 	}
 	p.Frontends = []Frontend{fe}
 	p.Serving = union(p.Pools[PoolCluster], p.Pools[PoolLocal])
@@ -109,8 +112,9 @@ func (r *recovery) join(to, from *ServicePort, fe Frontend) {
 	to.Frontends = append(to.Frontends, fe)
 	for pool := range NumPools {
 		if len(to.Pools[pool]) == 0 {
-			to.Pools[pool] = from.Pools[pool]
+			to.Pools[pool], to.Tables[pool] = from.Pools[pool], from.Tables[pool]
 		}
+		to.Balance = max(to.Balance, from.Balance)
 	}
 	to.Serving = union(to.Serving, union(from.Pools[PoolCluster], from.Pools[PoolLocal]))
 }
@@ -140,10 +144,73 @@ func (r *recovery) route(p *compiledPort, verdict string) Route {
 		return Route{Pool: empty}
 	}
 	name, _, _ := strings.Cut(chain, "/")
-	if strings.HasPrefix(name, prefixLocalPick) || strings.HasPrefix(name, prefixLocalNPPick) || strings.HasSuffix(name, pools[PoolLocal].qualifier) {
+	if strings.HasPrefix(name, pools[PoolLocal].vip.prefix) || strings.HasSuffix(name, pools[PoolLocal].qualifier) {
 		return Route{Pool: PoolLocal}
 	}
 	return Route{Pool: PoolCluster}
+}
+
+// balance reads the table of a pool, if a verdict leads to a chain that draws from one.
+func (r *recovery) balance(p *compiledPort, fe *Frontend, pool Pool, verdicts ...string) {
+	maps := pools[pool].of(fe)
+	for _, form := range tableForms {
+		kind, size := splitForm(form)
+		if !slices.ContainsFunc(verdicts, func(v string) bool { return r.leadsTo(v, maps.prefix+form) }) {
+			continue
+		}
+		slots := r.table.drawn(p, fe, pool, int(size))
+		if slots == nil {
+			continue // the chain of another pool's frontends has a like name
+		}
+		switch kind {
+		case chainHash:
+			p.Balance = Maglev
+		case chainSource:
+			p.Balance = SourceHash
+		case chainWeigh:
+			if slices.Contains(slots, netip.AddrPort{}) {
+				slots = r.table.drawn(p, fe, pool, int(2*size))
+			}
+		}
+		p.Tables[pool], p.Pools[pool] = slots, distinct(slots)
+		return
+	}
+}
+
+// leadsTo reports whether a verdict goes to a chain, at once or from a recall chain.
+func (r *recovery) leadsTo(verdict, chain string) bool {
+	to, _ := strings.CutPrefix(verdict, "goto ")
+	if to == chain {
+		return true
+	}
+	c := r.table.Chains[to]
+	if c == nil || !strings.Contains(to, "/") {
+		return false
+	}
+	goes := Rule{GotoChain(chain)}.Mark(r.family)
+	return slices.Contains(r.marks(c), goes)
+}
+
+// marks are those of a chain's rules.
+func (r *recovery) marks(c *Chain) []uint64 {
+	if c.Marks != nil {
+		return c.Marks
+	}
+	var marks []uint64
+	for _, rule := range c.Rules {
+		marks = append(marks, rule.Mark(r.family))
+	}
+	return marks
+}
+
+// standbys finds the endpoints of a port with affinity that no slot has: with
+// DestinationHash each frontend has one, and all of them are members.
+func (r *recovery) standbys(p *compiledPort) {
+	for pool := range NumPools {
+		if members := r.table.endpoints(p.members(pool).Name); len(members) > 1 && len(p.Pools[pool]) == 1 {
+			p.Balance, p.Pools[pool] = DestinationHash, members
+		}
+	}
 }
 
 // sources are the prefixes that may connect to a frontend.
@@ -213,11 +280,7 @@ func (r *recovery) sourceNAT(maps *frontendMaps, key string, fe *Frontend) (id, 
 func (r *recovery) timeout(chain, id string, pool Pool) time.Duration {
 	var marks []uint64
 	if c := r.table.Chains[chain]; c != nil {
-		if marks = c.Marks; marks == nil {
-			for _, rule := range c.Rules {
-				marks = append(marks, rule.Mark(r.family))
-			}
-		}
+		marks = r.marks(c)
 	}
 	is := func(d time.Duration) bool {
 		p := compiledPort{ServicePort: &ServicePort{ID: id, Family: r.family, Affinity: d}}

@@ -76,6 +76,14 @@ type ServicePort struct {
 	Frontends []Frontend
 	// Pools are the endpoints each pool holds; an address appears once in a pool.
 	Pools [NumPools][]netip.AddrPort
+	// Balance is how the endpoint of a new connection is chosen.
+	Balance Balance
+	// Weights are those of endpoints that differ from 1, 1 to 65535. Nil: all are alike.
+	Weights map[netip.AddrPort]uint16
+	// Tables, where not nil, say who stands in each slot of a pool's table (the zero
+	// AddrPort: nobody) in place of what Balance and Weights come to: what was read back
+	// from a kernel. Their length is that of a form of table.
+	Tables [NumPools][]netip.AddrPort
 	// Serving are all endpoints that serve, also those that no pool chose for new
 	// connections. The ruleset does not depend on them; who looks after open
 	// connections does.

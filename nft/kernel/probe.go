@@ -19,6 +19,7 @@ type Features struct {
 	Destroy bool   // `destroy element`: kernel 6.3
 	Owner   bool   // table flag owner: kernel 5.12
 	Persist bool   // table flag persist: kernel 6.9
+	Hash    bool   // jhash (CONFIG_NFT_HASH): hashes and weights need it
 }
 
 // Present names the features that the kernel has.
@@ -36,6 +37,7 @@ func (f Features) names(present bool) []string {
 		{"destroy element", f.Destroy},
 		{"table flag owner", f.Owner},
 		{"table flag persist", f.Persist},
+		{"jhash", f.Hash},
 	} {
 		if feature.has == present {
 			names = append(names, feature.name)
@@ -127,7 +129,7 @@ func evaluateTrials(parts []part, attempts []trial, refused map[int]nfnetlink.Fa
 
 // trials are everything to try in one family, each needing only what stands before it.
 func trials(features *Features) []trial {
-	features.Destroy, features.Owner, features.Persist = true, true, true
+	features.Destroy, features.Owner, features.Persist, features.Hash = true, true, true, true
 	frontend := []nft.Type{nft.TypeAddr, nft.TypeProto, nft.TypeService}
 	slots := nft.Set{Name: "slots", Key: append(frontend[:3:3], nft.TypeSlot), Data: []nft.Type{nft.TypeAddr, nft.TypeService}}
 	ranges := nft.Set{Name: "ranges", Key: append(frontend[:3:3], nft.TypeAddr), Interval: true}
@@ -172,6 +174,7 @@ func trials(features *Features) []trial {
 			key := string(make([]byte, length(slots.Key, f)))
 			t.elements(msgDestroySetElem, 0, f, &slots, []nft.Element{{Key: key}})
 		}},
+		{found: &features.Hash, try: rule(nft.DNAT{Key: append(fields[:3:3], nft.Field{Kind: nft.FieldHashFlow, Mod: 2}), Map: slots.Name})},
 		{found: &features.Owner, try: ownedTable(tableOwner)},
 		{found: &features.Persist, try: ownedTable(tableOwner | tablePersist)},
 	}

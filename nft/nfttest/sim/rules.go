@@ -213,7 +213,9 @@ func (f *flow) read(field nft.Field) nft.Value {
 	case nft.FieldOriginalDport:
 		v.Num = uint32(f.original.Port())
 	case nft.FieldNumgen:
-		v.Num = f.choose(field.Mod)
+		v.Num = f.choose(field.Mod) + field.Offset
+	case nft.FieldHashSource, nft.FieldHashFlow:
+		v.Num = nft.HashSlot(field.Kind, netip.AddrPortFrom(f.packet.Saddr, f.packet.Sport), field.Mod)
 	case nft.FieldIif:
 		v.Num = f.packet.Iif
 	case nft.FieldOif:
