@@ -50,8 +50,8 @@ type table struct {
 	slots []uint16
 }
 
-// weight is an endpoint's.
-func (sp *ServicePort) weight(ap netip.AddrPort) uint32 {
+// Weight is an endpoint's.
+func (sp *ServicePort) Weight(ap netip.AddrPort) uint32 {
 	if w, given := sp.Weights[ap]; given {
 		return uint32(w)
 	}
@@ -73,7 +73,7 @@ func (sp *ServicePort) tableOf(pool Pool) *table {
 	}
 	weights, alike := make([]uint32, len(endpoints)), true
 	for i, ap := range endpoints {
-		weights[i] = sp.weight(ap)
+		weights[i] = sp.Weight(ap)
 		alike = alike && weights[i] == weights[0]
 	}
 	if sp.Balance == Random && alike {
@@ -176,27 +176,30 @@ func preferred(endpoints []netip.AddrPort, fe *Frontend) netip.AddrPort {
 	return endpoints[best]
 }
 
-// Choose is the endpoint that a new connection of a client gets at a frontend, where that
-// does not depend on chance.
-func (sp *ServicePort) Choose(fe *Frontend, pool Pool, client netip.AddrPort) (netip.AddrPort, bool) {
+// Choice gives the endpoint that a new connection of a client gets at a frontend, where that
+// does not depend on chance. With Maglev it depends on the client's port.
+func (sp *ServicePort) Choice(fe *Frontend, pool Pool) func(client netip.AddrPort) (netip.AddrPort, bool) {
 	endpoints := sp.Pools[pool]
+	always := func(ap netip.AddrPort, ok bool) func(netip.AddrPort) (netip.AddrPort, bool) {
+		return func(netip.AddrPort) (netip.AddrPort, bool) { return ap, ok }
+	}
 	switch {
 	case len(endpoints) == 1:
-		return endpoints[0], true
+		return always(endpoints[0], true)
 	case len(endpoints) > 1 && sp.Balance == DestinationHash:
-		return preferred(endpoints, fe), true
-	case sp.Balance == Random:
-		return netip.AddrPort{}, false
+		return always(preferred(endpoints, fe), true)
 	}
 	t := sp.tableOf(pool)
-	if t == nil {
-		return netip.AddrPort{}, false
+	if t == nil || sp.Balance == Random {
+		return always(netip.AddrPort{}, false)
 	}
 	kind := FieldHashFlow
 	if sp.Balance == SourceHash {
 		kind = FieldHashSource
 	}
-	return endpoints[t.slots[HashSlot(kind, client, uint32(len(t.slots)))]], true
+	return func(client netip.AddrPort) (netip.AddrPort, bool) {
+		return endpoints[t.slots[HashSlot(kind, client, uint32(len(t.slots)))]], true
+	}
 }
 
 // sameTable reports whether a port has the table of another for a pool, so that it need

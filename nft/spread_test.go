@@ -96,7 +96,7 @@ func TestTablesOfVersion1(t *testing.T) {
 	sp.Pools[PoolCluster] = endpointsFor(5, 1)
 	var got []string
 	for _, fe := range []Frontend{{Addr: netip.MustParseAddr("10.96.0.10"), Port: 80}, {Addr: netip.MustParseAddr("10.96.0.11"), Port: 80}, {Port: 30080}} {
-		ap, _ := sp.Choose(&fe, PoolCluster, netip.AddrPort{})
+		ap, _ := sp.Choice(&fe, PoolCluster)(netip.AddrPort{})
 		got = append(got, ap.Addr().String())
 	}
 	if !slices.Equal(got, destinationVectors) {

@@ -43,6 +43,12 @@ func (b *Box) hasInternalSources(f Family) bool {
 	return slices.ContainsFunc(b.InternalSources, func(p netip.Prefix) bool { return familyOf(p.Addr()) == f })
 }
 
+// IsInside reports whether a client counts as inside: it is an internal source, or the box itself.
+func (b *Box) IsInside(client netip.Addr) bool {
+	return slices.Contains(b.LocalAddresses, client) ||
+		slices.ContainsFunc(b.InternalSources, func(p netip.Prefix) bool { return p.Contains(client) })
+}
+
 // inServiceRange reports whether an address is one that cluster IPs come from. The zero
 // Addr is not.
 func (b *Box) inServiceRange(a netip.Addr) bool {

@@ -91,6 +91,7 @@ func (d *diagnosis) checks() {
 		d.served()
 		d.neighbors()
 		d.endpoints()
+		d.balance()
 		d.policies()
 		d.clients()
 	}

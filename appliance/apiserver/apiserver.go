@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -45,7 +46,7 @@ type Backend interface {
 
 // Grants is what Services have of what they ask for.
 type Grants interface {
-	State(namespace, name string) wire.ServiceState
+	State(namespace, name string, client netip.AddrPort) wire.ServiceState
 	// Unanswered are addresses that neighbors get no answer for, at most so many, and how many more there are.
 	Unanswered(most int) (list []wire.Unanswered, more int)
 }
@@ -64,8 +65,8 @@ func Open(c *config.Config, objects *store.Store, backend Backend, grants Grants
 		Version: c.Version, Panicked: m.APIPanicked, Observe: m.APICalled, NameOf: rest.NameOf,
 		Environment: environment(objects), Objects: s.objects.Handler(), Journal: journal(objects),
 		Allocations: allocations(objects),
-		Service: func(namespace, name string) wire.ServiceState {
-			state := grants.State(namespace, name)
+		Service: func(namespace, name string, client netip.AddrPort) wire.ServiceState {
+			state := grants.State(namespace, name, client)
 			state.NotStored = backend.NotStored(object.Ref{Kind: object.KindService, Namespace: namespace, Name: name})
 			return state
 		},

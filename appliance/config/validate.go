@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"svcctl.io/svcctl/store/object"
 )
 
 const (
@@ -223,6 +225,9 @@ func notUnicast(first, last netip.Addr) string {
 // validateModes looks at the fields that take one of a few words.
 func (c *Config) validateModes(v *validation) {
 	oneOf(v, "nodeless-endpoints", c.NodelessEndpoints, NodelessLocal, NodelessRemote)
+	if _, err := object.ParseBalance(c.Balance); err != nil {
+		v.add("balance", c.Balance, "not a choice: %v", err)
+	}
 	oneOf(v, "snat", c.SNAT, SNATAuto, SNATNever)
 	oneOf(v, "vip-ping", c.VIPPing, VIPPingWhenReady, VIPPingAlways, VIPPingNever)
 	oneOf(v, "source-ranges-apply", c.SourceRangesApply, SourceRangesLoadBalancer, SourceRangesAll)

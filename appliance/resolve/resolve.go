@@ -15,6 +15,8 @@ import (
 type Facts struct {
 	NodeName string // endpoints with this nodeName are local
 	Zone     string // for topology hints; "" when the box has none
+	// Balance is the algorithm of Services that name none.
+	Balance nft.Balance
 	// NodelessLocal makes endpoints without a nodeName local ones.
 	NodelessLocal bool
 	// MasqueradeAll masquerades every client of a cluster IP.
@@ -88,6 +90,7 @@ func Service(in Input, facts *Facts) Output {
 		r.refuseExternalIPs("an ExternalName Service has no addresses of its own: externalIPs are not served")
 	case len(svc.Spec.ClusterIPs) > 0 && svc.Spec.ClusterIPs[0] == "None":
 		r.refuseExternalIPs("a headless Service is not load balanced: externalIPs are not served")
+		r.warnUnbalanced("a headless Service is not load balanced")
 		r.collect() // for its problems: names lead to the endpoints, see Members
 	default:
 		r.resolve()
@@ -100,6 +103,8 @@ type resolver struct {
 	facts *Facts
 	ref   object.Ref
 	out   Output
+	// weights are the Service's own, by address.
+	weights map[netip.Addr]uint16
 	// noLocal is what the Service answers where a policy Local leaves no endpoint.
 	noLocal nft.Refusal
 }
@@ -120,7 +125,9 @@ func (r *resolver) refuseExternalIPs(why string) {
 
 func (r *resolver) resolve() {
 	r.noLocal = r.answerWithoutLocal()
+	balance := r.readBalance()
 	endpoints := r.collect()
+	r.checkWeights(balance, endpoints)
 	r.out.Health = r.health(endpoints)
 	r.out.Unready = unready(endpoints)
 	addrs := r.addresses()
@@ -141,8 +148,10 @@ func (r *resolver) resolve() {
 				Protocol: proto,
 				Affinity: r.affinity(),
 			}
-			sel := r.selectEndpoints(endpoints[portKey{port.Name, proto, family}])
+			all := endpoints[portKey{port.Name, proto, family}]
+			sel := r.selectEndpoints(all)
 			p.Pools, p.Serving = sel.pools, sel.serving
+			r.balance(i, &p, balance, all)
 			p.Frontends = r.free(i, &p, r.frontends(port, vips, sel))
 			r.out.Ports = append(r.out.Ports, p)
 		}
