@@ -226,7 +226,7 @@ func notUnicast(first, last netip.Addr) string {
 func (c *Config) validateModes(v *validation) {
 	oneOf(v, "nodeless-endpoints", c.NodelessEndpoints, NodelessLocal, NodelessRemote)
 	if _, err := object.ParseBalance(c.Balance); err != nil {
-		v.add("balance", c.Balance, "not a choice: %v", err)
+		oneOf(v, "balance", c.Balance, object.BalanceNames()...)
 	}
 	oneOf(v, "snat", c.SNAT, SNATAuto, SNATNever)
 	oneOf(v, "vip-ping", c.VIPPing, VIPPingWhenReady, VIPPingAlways, VIPPingNever)

@@ -39,6 +39,7 @@ var samples = map[string][3]string{
 	"load-balancer-pool":       {"198.51.100.0/28", "198.51.100.4-198.51.100.5,2001:db8::/120", "203.0.113.1-203.0.113.9"},
 	"external-ip-range":        {"198.51.100.0/28", "0.0.0.0/0,::/0", "none"},
 	"nodeless-endpoints":       {"remote", "remote", "remote"},
+	"balance":                  {"maglev", "source-hash", "maglev"},
 	"snat":                     {"never", "never", "never"},
 	"masquerade-all":           {"true", "true", "true"},
 	"vip-ping":                 {"always", "never", "always"},
