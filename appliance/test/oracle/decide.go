@@ -78,8 +78,12 @@ func (w *World) serve(f frontend, p Packet) []Outcome {
 		}
 	}
 	var outcomes []Outcome
+	balance := f.service.Metadata.Annotations[annotationBalance]
 	for _, b := range chosen {
-		outcomes = append(outcomes, Outcome{Kind: Delivered, To: b.address, Source: w.source(f, p, b.address.Addr())})
+		outcomes = append(outcomes, Outcome{
+			Kind: Delivered, To: b.address, Source: w.source(f, p, b.address.Addr()),
+			Hashed: balance != "" && balance != object.BalanceRandom,
+		})
 	}
 	return outcomes
 }

@@ -109,6 +109,9 @@ type Outcome struct {
 	Kind   Kind
 	To     netip.AddrPort // of Delivered
 	Source Source         // of Delivered
+	// Hashed says of Delivered that a hash chooses one of the outcomes, the same each time
+	// (behaviors 221 and 228).
+	Hashed bool
 }
 
 // String returns "delivered to 10.180.0.1:8080, plain".
@@ -121,6 +124,7 @@ func (o Outcome) String() string {
 
 // Allows reports whether the observed outcome conforms to this one.
 func (o Outcome) Allows(observed Outcome) bool {
+	observed.Hashed = o.Hashed
 	if o.Source == EitherSource {
 		observed.Source = EitherSource
 	}
