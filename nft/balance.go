@@ -18,6 +18,8 @@ const (
 	Maglev
 	// SourceHash chooses by a hash of the client's address.
 	SourceHash
+	// RoundRobin gives the endpoints of the Service port turns, by weight.
+	RoundRobin
 	// DestinationHash gives each frontend the one endpoint that ranks highest for its
 	// address; weights do not count.
 	DestinationHash
@@ -67,6 +69,9 @@ func (sp *ServicePort) tableOf(pool Pool) *table {
 	}
 	if n := len(endpoints); n < 2 || n > MaxTableEndpoints || sp.Balance == DestinationHash {
 		return nil
+	}
+	if sp.Balance == RoundRobin {
+		return sp.turns(pool)
 	}
 	if sp.Tables[pool] != nil {
 		return sp.givenTable(pool)
@@ -190,7 +195,7 @@ func (sp *ServicePort) Choice(fe *Frontend, pool Pool) func(client netip.AddrPor
 		return always(preferred(endpoints, fe), true)
 	}
 	t := sp.tableOf(pool)
-	if t == nil || sp.Balance == Random {
+	if t == nil || sp.Balance == Random || sp.Balance == RoundRobin {
 		return always(netip.AddrPort{}, false)
 	}
 	kind := FieldHashFlow

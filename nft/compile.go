@@ -185,7 +185,9 @@ func (p *compiledPort) place(prev []*compiledPort, before []netip.AddrPort, pool
 			return
 		}
 	}
-	if p.tables[pool] = p.tableOf(pool); p.tables[pool] != nil {
+	t := p.tableOf(pool)
+	p.tables[pool] = t
+	if t != nil && !(t.form == formTurns && len(t.slots) == len(p.Pools[pool]) && p.Tables[pool] == nil) {
 		p.slots[pool] = p.Pools[pool]
 		return
 	}
@@ -228,6 +230,9 @@ func (c *Compiler) slotsBefore(prev []*compiledPort, p *compiledPort, pool Pool)
 	table := c.adopted[p.Family]
 	if table == nil {
 		return nil
+	}
+	if slots := table.turns(p, pool); slots != nil {
+		return slots
 	}
 	for i := range p.Frontends {
 		if slots := table.slots(p, &p.Frontends[i], pool); slots != nil && p.Balance != DestinationHash {

@@ -142,7 +142,7 @@ func randomPort(r *rand.Rand, name string, i int, f Family) ServicePort {
 			}
 		}
 	}
-	p.Balance = []Balance{Maglev, SourceHash, DestinationHash, Random, 15: Random}[r.IntN(16)]
+	p.Balance = []Balance{Maglev, SourceHash, DestinationHash, RoundRobin, RoundRobin, 15: Random}[r.IntN(16)]
 	if r.IntN(6) == 0 {
 		p.Weights = map[netip.AddrPort]uint16{}
 		for _, ep := range p.Pools[PoolCluster] {

@@ -46,6 +46,9 @@ func (f *fragment) fill(p *compiledPort, box *Box) {
 	for i := range p.Frontends {
 		p.addFrontend(f, box, &p.Frontends[i])
 	}
+	if p.Balance == RoundRobin {
+		p.addTurns(f)
+	}
 	if p.Affinity > 0 {
 		p.addAffinity(f, box)
 	}
@@ -136,7 +139,10 @@ func (p *compiledPort) key(fe *Frontend) Key {
 
 func (p *compiledPort) addSlots(f *fragment, fe *Frontend, key Key, pool Pool) {
 	maps := pools[pool].of(fe)
-	if t := p.tables[pool]; t != nil {
+	switch t := p.tables[pool]; {
+	case t != nil && t.form == formTurns:
+		return // those of all frontends are in the port's own map
+	case t != nil:
 		p.addTable(f, maps.tables, key, pool)
 		return
 	}
@@ -184,7 +190,11 @@ func (p *compiledPort) verdict(f *fragment, fe *Frontend, r Route) string {
 func (p *compiledPort) pick(f *fragment, fe *Frontend, pool Pool) Verdict {
 	maps := pools[pool].of(fe)
 	if t := p.tables[pool]; t != nil {
-		f.shared = append(f.shared, maps.firstPick(), chainRefuse)
+		f.shared = append(f.shared, chainRefuse)
+		if t.form == formTurns {
+			return GotoChain(p.turnsMap(pool).Name) // the chain has the map's name
+		}
+		f.shared = append(f.shared, maps.firstPick())
 		return GotoChain(maps.prefix + t.form) // which is there as long as the tables are
 	}
 	slots := len(p.slots[pool])

@@ -87,6 +87,8 @@ func (r *recovery) add(key, verdict string, maps *frontendMaps, fe Frontend, pro
 		p.Pools[pool] = r.table.slots(&p, &fe, pool)
 		r.balance(&p, &fe, pool, inside, outside)
 	}
+	p.ID = idOf(inside, outside)
+	r.turns(&p)
 	fe.Inside, fe.Outside = r.route(&p, inside), r.route(&p, outside)
 	if _, restricted := r.table.elements(maps.restricted)[key]; restricted {
 		fe.Sources = r.sources(maps.allowed, key)
@@ -94,13 +96,17 @@ func (r *recovery) add(key, verdict string, maps *frontendMaps, fe Frontend, pro
 	id, remember := r.sourceNAT(maps, key, &fe)
 	if id != "" {
 		p.Affinity = r.timeout(remember, id, fe.Outside.Pool)
-		p.ID = id
 		r.standbys(&p)
+	}
+	if id == "" && p.Balance == RoundRobin {
+		id = p.ID
+	}
+	if id != "" {
 		if i, known := r.byID[id]; known {
 			r.join(&r.ports[i], p.ServicePort, fe)
 			return
 		}
-		r.byID[id] = len(r.ports)
+		p.ID, r.byID[id] = id, len(r.ports)
 	}
 	p.Frontends = []Frontend{fe}
 	p.Serving = union(p.Pools[PoolCluster], p.Pools[PoolLocal])

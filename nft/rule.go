@@ -31,6 +31,7 @@ const (
 	FieldOif                                // oif
 	FieldHashSource                         // jhash ip saddr mod Mod seed HashSeed (CONFIG_NFT_HASH)
 	FieldHashFlow                           // jhash ip saddr . th sport mod Mod seed HashSeed
+	FieldTurn                               // numgen inc mod Mod: each rule counts for itself
 )
 
 // The fields without a parameter, for rules that read like the text they print.
@@ -58,7 +59,7 @@ func (f Field) Type() Type {
 		return TypeProto
 	case FieldDport, FieldOriginalDport, FieldSport:
 		return TypeService
-	case FieldNumgen, FieldHashSource, FieldHashFlow:
+	case FieldNumgen, FieldHashSource, FieldHashFlow, FieldTurn:
 		return TypeSlot
 	case FieldIif, FieldOif:
 		return TypeIface

@@ -209,6 +209,9 @@ func (t *ruleText) field(field Field) {
 			t.say(" offset ")
 			t.buf = strconv.AppendUint(t.buf, uint64(field.Offset), 10)
 		}
+	case FieldTurn:
+		t.say("numgen inc mod ")
+		t.buf = strconv.AppendUint(t.buf, uint64(field.Mod), 10)
 	case FieldHashSource, FieldHashFlow:
 		t.say("jhash ", t.String(), " saddr ")
 		if field.Kind == FieldHashFlow {

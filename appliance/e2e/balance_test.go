@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"strings"
 	"sync/atomic"
@@ -239,4 +240,81 @@ func Test224_loopback_by_weight(t *testing.T) {
 			t.Fatalf("source-hash sends one client to %s and to %s", first, at)
 		}
 	}
+}
+
+// turns asks one question after the other and gives who answered.
+func turns(t *testing.T, from *netlab.Host, network string, to netip.AddrPort, n int) (order []netip.AddrPort) {
+	t.Helper()
+	for range n {
+		order = append(order, answers(t, from, network, to).At)
+	}
+	return order
+}
+
+// inTurns asserts that an order repeats itself after a round, in which each endpoint has its
+// turns.
+func inTurns(t *testing.T, what string, order []netip.AddrPort, round map[netip.AddrPort]int) {
+	t.Helper()
+	sum := 0
+	for _, n := range round {
+		sum += n
+	}
+	first := map[netip.AddrPort]int{}
+	for i, at := range order {
+		if i < sum {
+			first[at]++
+		} else if at != order[i-sum] {
+			t.Errorf("%s: the order is not the same in each round: %v", what, order)
+			return
+		}
+	}
+	if !maps.Equal(first, round) {
+		t.Errorf("%s: a round is %v, want %v", what, first, round)
+	}
+}
+
+// Round robin is strict for each Service port, by weight, at every frontend together.
+func Test232_round_robin(t *testing.T) {
+	b := newBox(t, nil)
+	b.write("web.yaml", b.weighted("svcctl.io/balance: rr"))
+	b.svcctl.Start()
+	b.each(t, func(t *testing.T, b *box, f family) {
+		for network, port := range map[string]uint16{"tcp": 80, "udp": 53} {
+			what := f.String() + " " + network
+			all := weightsOf(f.on(port, b.L1, b.L2, b.R1), 3, 1, 2)
+			inTurns(t, what+" at the cluster IP", turns(t, b.IN, network, f.at(f.vip(41), port), 24), all)
+			inTurns(t, what+" at the node port", turns(t, b.IN, network, f.at(f.boxAddr(), f.everywherePort(network)), 24), all)
+			inTurns(t, what+" of this box", turns(t, b.EXT, network, f.at(f.lb(4), port), 12), weightsOf(f.on(port, b.L1, b.L2), 3, 1))
+			var both []netip.AddrPort
+			for range 6 {
+				both = append(both, turns(t, b.IN, network, f.at(f.vip(41), port), 1)...)
+				both = append(both, turns(t, b.IN, network, f.at(f.boxAddr(), f.everywherePort(network)), 1)...)
+			}
+			inTurns(t, what+" at both in turns", both, all)
+		}
+	})
+}
+
+// Services that are called in turns do not resonate: each has turns of its own.
+func Test233_round_robin_does_not_resonate(t *testing.T) {
+	b := newBox(t, nil)
+	b.write("web.yaml", func(f family) (docs []string) {
+		for i, name := range []string{"one", "two"} {
+			docs = append(docs,
+				withAnnotations(f.service(name, "clusterIP: "+f.vip(41+i), "ports: [{name: p80, port: 80}]"), "svcctl.io/balance: round-robin"),
+				f.slice(name, "p80: 80", b.L1, b.R1))
+		}
+		return docs
+	})
+	b.svcctl.Start()
+	b.each(t, func(t *testing.T, b *box, f family) {
+		var one, two []netip.AddrPort
+		for range 20 {
+			one = append(one, turns(t, b.IN, "tcp", f.at(f.vip(41), 80), 1)...)
+			two = append(two, turns(t, b.IN, "tcp", f.at(f.vip(42), 80), 1)...)
+		}
+		equal := weightsOf(f.on(80, b.L1, b.R1), 1, 1)
+		inTurns(t, f.String()+" one", one, equal)
+		inTurns(t, f.String()+" two", two, equal)
+	})
 }

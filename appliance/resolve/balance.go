@@ -13,6 +13,7 @@ import (
 var Balances = map[string]nft.Balance{
 	object.BalanceRandom:          nft.Random,
 	object.BalanceMaglev:          nft.Maglev,
+	object.BalanceRoundRobin:      nft.RoundRobin,
 	object.BalanceSourceHash:      nft.SourceHash,
 	object.BalanceDestinationHash: nft.DestinationHash,
 }
@@ -125,9 +126,9 @@ func (r *resolver) balance(port int, p *nft.ServicePort, balance nft.Balance, al
 		}
 	}
 	for _, pool := range p.Pools {
-		if n := len(pool); n > nft.MaxTableEndpoints && (p.Weights != nil || balance == nft.Maglev || balance == nft.SourceHash) {
+		if n := len(pool); n > nft.MaxTableEndpoints && (p.Weights != nil || balance != nft.Random && balance != nft.DestinationHash) {
 			r.warn(r.ref, fmt.Sprintf("spec.ports[%d]", port), "TooManyEndpoints",
-				"%d endpoints are more than the %d that weights and hashes reach: new connections go to all of them at random", n, nft.MaxTableEndpoints)
+				"%d endpoints are more than the %d that weights, hashes and round robin reach: new connections go to all of them at random", n, nft.MaxTableEndpoints)
 			p.Balance, p.Weights = nft.Random, nil
 			return
 		}

@@ -42,7 +42,7 @@ func TestBalanceOfAService(t *testing.T) {
 		{"Cilium's", []string{cilium, "maglev"}, nft.Maglev, ""},
 		{"ours before Cilium's", []string{ours, "random", cilium, "maglev"}, nft.Random, ""},
 		{"an unknown one of Cilium", []string{cilium, "least-request"}, nft.SourceHash, `UnknownValue metadata.annotations[service.cilium.io/lb-algorithm] Unsupported value: "least-request"`},
-		{"one of an older object", []string{ours, "rr"}, nft.SourceHash, `UnknownValue metadata.annotations[svcctl.io/balance] Invalid value: "rr": is not built yet`},
+		{"one of an older object", []string{ours, "lc"}, nft.SourceHash, `UnknownValue metadata.annotations[svcctl.io/balance] Invalid value: "lc": is not built yet`},
 	} {
 		f := facts()
 		f.Balance = nft.SourceHash

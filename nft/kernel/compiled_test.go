@@ -146,11 +146,11 @@ func countsElements(t *testing.T, c *Conn) (counts bool) {
 // What the compiler makes is committed, reads back as it was wanted, and prints and
 // loads with the nft program.
 func TestCompiledRuleset(t *testing.T) {
-	for i, affinity := range []time.Duration{0, 3 * time.Hour, 0, 3 * time.Hour} {
+	for i, affinity := range []time.Duration{0, 3 * time.Hour, 0, 3 * time.Hour, 0, 3 * time.Hour} {
 		t.Run(fmt.Sprintf("%d, affinity %v", i, affinity), func(t *testing.T) {
 			n := newNamespace(t)
 			c := n.open()
-			want := nft.Compile(state(affinity, everyBalance[:i/2*3]...))
+			want := nft.Compile(state(affinity, [][]nft.Balance{nil, everyBalance, {nft.RoundRobin}}[i/2]...))
 			have, generation := read(t, c)
 			tr := nft.Diff(have, want)
 			generation = commit(t, c, generation, tr.Apply.Ops...)

@@ -420,6 +420,8 @@ func (e *encoder) load1(field nft.Field, r register) expr.Any {
 		return &expr.Ct{Key: expr.CtKeyPROTODST, Direction: expr.CtDirOriginal, Register: r}
 	case nft.FieldNumgen: // numgen random mod 5
 		return &expr.Numgen{Register: r, Modulus: field.Mod, Type: unix.NFT_NG_RANDOM, Offset: field.Offset}
+	case nft.FieldTurn: // numgen inc mod 5
+		return &expr.Numgen{Register: r, Modulus: field.Mod, Type: unix.NFT_NG_INCREMENTAL}
 	case nft.FieldIif: // iif
 		return &expr.Meta{Key: expr.MetaKeyIIF, Register: r}
 	case nft.FieldOif: // oif

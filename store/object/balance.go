@@ -29,6 +29,7 @@ const (
 const (
 	BalanceRandom          = "random"
 	BalanceMaglev          = "maglev"
+	BalanceRoundRobin      = "round-robin"
 	BalanceSourceHash      = "source-hash"
 	BalanceDestinationHash = "destination-hash"
 )
@@ -41,17 +42,16 @@ const (
 
 // BalanceNames are the algorithms, sorted.
 func BalanceNames() []string {
-	return []string{BalanceDestinationHash, BalanceMaglev, BalanceRandom, BalanceSourceHash}
+	return []string{BalanceDestinationHash, BalanceMaglev, BalanceRandom, BalanceRoundRobin, BalanceSourceHash}
 }
 
 // balanceAliases are the names that IPVS and its users have for them.
 var balanceAliases = map[string]string{
-	"mh": BalanceMaglev, "sh": BalanceSourceHash, "dh": BalanceDestinationHash,
+	"rr": BalanceRoundRobin, "wrr": BalanceRoundRobin, "mh": BalanceMaglev, "sh": BalanceSourceHash, "dh": BalanceDestinationHash,
 }
 
 // unbuiltBalances are the names that are known and refused, with what to write instead.
 var unbuiltBalances = map[string]string{
-	"round-robin": BalanceRandom, "rr": BalanceRandom, "wrr": BalanceRandom,
 	"least-connection": BalanceRandom, "lc": BalanceRandom, "wlc": BalanceRandom, "sed": BalanceRandom, "nq": BalanceRandom, "twos": BalanceRandom,
 }
 

@@ -8,17 +8,17 @@ import (
 
 func TestParseBalance(t *testing.T) {
 	for value, want := range map[string]string{
-		"random": "random", "maglev": "maglev", "mh": "maglev", "sh": "source-hash", "destination-hash": "destination-hash", "dh": "destination-hash",
+		"random": "random", "maglev": "maglev", "mh": "maglev", "sh": "source-hash", "rr": "round-robin", "wrr": "round-robin", "destination-hash": "destination-hash", "dh": "destination-hash",
 	} {
 		if got, err := ParseBalance(value); got != want || err != nil {
 			t.Errorf("%q is %q, %v; want %q", value, got, err, want)
 		}
 	}
-	const known = `: supported values: "destination-hash", "maglev", "random", "source-hash"`
+	const known = `: supported values: "destination-hash", "maglev", "random", "round-robin", "source-hash"`
 	const unbuilt = `: is not built yet: write "random", which draws by weight, or leave the annotation out`
 	for value, want := range map[string]string{
 		"rond-robin": `Unsupported value: "rond-robin"` + known, "": `Unsupported value: ""` + known, "Maglev": `Unsupported value: "Maglev"` + known,
-		"rr": `Invalid value: "rr"` + unbuilt, "least-connection": `Invalid value: "least-connection"` + unbuilt,
+		"lc": `Invalid value: "lc"` + unbuilt, "least-connection": `Invalid value: "least-connection"` + unbuilt,
 	} {
 		if _, err := ParseBalance(value); err == nil || err.Error() != want {
 			t.Errorf("%q: %v, want %s", value, err, want)

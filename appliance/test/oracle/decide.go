@@ -82,7 +82,7 @@ func (w *World) serve(f frontend, p Packet) []Outcome {
 	for _, b := range chosen {
 		outcomes = append(outcomes, Outcome{
 			Kind: Delivered, To: b.address, Source: w.source(f, p, b.address.Addr()),
-			Hashed: balance != "" && balance != object.BalanceRandom,
+			Hashed: balance != "" && balance != object.BalanceRandom && balance != object.BalanceRoundRobin,
 		})
 	}
 	return outcomes

@@ -240,6 +240,7 @@ func (g *generator) frontActions(proto nft.Protocol) []nft.Rule {
 		{Kind: nft.FieldNumgen, Mod: 2, Offset: 1},
 		{Kind: nft.FieldHashSource, Mod: 1 + g.Uint32N(4)},
 		{Kind: nft.FieldHashFlow, Mod: 1 + g.Uint32N(4)},
+		{Kind: nft.FieldTurn, Mod: 1 + g.Uint32N(3)},
 	})
 	balance := nft.Rule{nft.DNAT{Key: append(frontend[:3:3], slot), Map: "backends"}}
 	return []nft.Rule{
