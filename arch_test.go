@@ -122,6 +122,7 @@ var moreTestEdges = map[string][]string{
 	"api/client":            {"api"},
 	"api/kube/patch":        {"store/kind"},
 	"api/kube/protobuf":     {"store/kind"},
+	"appliance/e2e":         {"nft"},
 	"appliance/apiserver":   {"appliance/control", "appliance/node", "store/engine"},
 	"appliance/bench":       {"appliance/health", "appliance/prober", "nft", "nft/kernel"},
 	"appliance/conntrack":   {"nft/kernel"},

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 
 	"svcctl.io/svcctl/api/auth"
 	"svcctl.io/svcctl/api/wire"
@@ -71,8 +72,9 @@ type Config struct {
 	// name, or both, are empty; when it is nil, nobody is told. It may be called concurrently.
 	Health func(namespace, name string) []wire.EndpointHealth
 	// Service tells what the appliance makes of a Service, and Setup where it has what is its
-	// own; when they are nil, nobody is told. They may be called concurrently.
-	Service func(namespace, name string) wire.ServiceState
+	// own; when they are nil, nobody is told. They may be called concurrently. A client is one
+	// whose endpoint is asked for; the zero AddrPort: nobody's, port 0: any.
+	Service func(namespace, name string, client netip.AddrPort) wire.ServiceState
 	Setup   func() wire.Setup
 	// Traffic tells which Services have connections; when it is nil, nobody is told.
 	Traffic Traffic

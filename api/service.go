@@ -1,7 +1,9 @@
 package api
 
 import (
+	"fmt"
 	"net/http"
+	"net/netip"
 
 	"svcctl.io/svcctl/api/wire"
 )
@@ -17,7 +19,26 @@ func (s *Server) service(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusBadRequest, wire.ReasonBadRequest, "name is missing: say which Service is meant")
 		return
 	}
-	writeJSON(w, http.StatusOK, s.cfg.Service(namespace, name))
+	client, err := parseClient(query.Get("client"))
+	if err != nil {
+		fail(w, http.StatusBadRequest, wire.ReasonBadRequest, err.Error())
+		return
+	}
+	writeJSON(w, http.StatusOK, s.cfg.Service(namespace, name, client))
+}
+
+// parseClient reads ADDRESS or ADDRESS:PORT.
+func parseClient(text string) (client netip.AddrPort, err error) {
+	if text == "" {
+		return client, nil
+	}
+	if addr, err := netip.ParseAddr(text); err == nil {
+		return netip.AddrPortFrom(addr.Unmap(), 0), nil
+	}
+	if client, err = netip.ParseAddrPort(text); err != nil {
+		return client, fmt.Errorf("client: %q is neither ADDRESS nor ADDRESS:PORT", text)
+	}
+	return netip.AddrPortFrom(client.Addr().Unmap(), client.Port()), nil
 }
 
 // setup answers /svcctl/v1/setup: where the appliance has what is its own.

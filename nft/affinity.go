@@ -179,7 +179,7 @@ func (p *compiledPort) recallChain(f *fragment, fe *Frontend, pool Pool) Chain {
 		{proto, DNAT{Key: client, Map: p.affinityMap(pool).Name}},
 		{proto, MatchSet{Key: client, Set: setNewcomers}, DNAT{Key: client, Map: p.unansweredMap(pool).Name}},
 		{Update{Map: setNewcomers, Key: client, Timeout: newcomerLife, Add: true}},
-		{f.pick(fe, pool, len(p.slots[pool]))},
+		{p.pick(f, fe, pool)},
 	}}
 }
 

@@ -166,10 +166,7 @@ func (c *Compiler) setService(name string, ports []ServicePort) {
 		c.capTimeouts(prev, p)
 		for pool := range NumPools {
 			before := c.slotsBefore(prev, p, pool)
-			p.slots[pool] = assignSlots(before, sp.Pools[pool])
-			if slices.Equal(p.slots[pool], p.slots[PoolCluster]) {
-				p.slots[pool] = p.slots[PoolCluster] // held once
-			}
+			p.place(prev, before, pool)
 			if left := gone(before, p.slots[pool]); len(left) > 0 && sp.Affinity > 0 {
 				t := c.tables[p.Family]
 				t.forget = append(t.forget, forgotten{p.affinityMap(pool), left}, forgotten{p.unansweredMap(pool), left})
@@ -178,6 +175,26 @@ func (c *Compiler) setService(name string, ports []ServicePort) {
 		now[i] = p
 	}
 	c.services[name] = now
+}
+
+// place gives the endpoints of a pool their slots. Those of a table have no history.
+func (p *compiledPort) place(prev []*compiledPort, before []netip.AddrPort, pool Pool) {
+	for _, old := range prev {
+		if old.ID == p.ID && old.Family == p.Family && old.tables[pool] != nil && sameTable(old.ServicePort, p.ServicePort, pool) {
+			p.slots[pool], p.tables[pool] = old.slots[pool], old.tables[pool]
+			return
+		}
+	}
+	t := p.tableOf(pool)
+	p.tables[pool] = t
+	if t != nil && !(t.form == formTurns && len(t.slots) == len(p.Pools[pool]) && p.Tables[pool] == nil) {
+		p.slots[pool] = p.Pools[pool]
+		return
+	}
+	p.slots[pool] = assignSlots(before, p.Pools[pool])
+	if slices.Equal(p.slots[pool], p.slots[PoolCluster]) {
+		p.slots[pool] = p.slots[PoolCluster] // held once
+	}
 }
 
 // capTimeouts notes that a Service port now remembers its clients for less long. What
@@ -214,35 +231,74 @@ func (c *Compiler) slotsBefore(prev []*compiledPort, p *compiledPort, pool Pool)
 	if table == nil {
 		return nil
 	}
+	if slots := table.turns(p, pool); slots != nil {
+		return slots
+	}
 	for i := range p.Frontends {
-		if slots := table.slots(p, &p.Frontends[i], pool); slots != nil {
+		if slots := table.slots(p, &p.Frontends[i], pool); slots != nil && p.Balance != DestinationHash {
 			return slots
 		}
 	}
-	return nil
+	// Tables have no history, and who may be remembered is a member.
+	return table.endpoints(p.members(pool).Name)
+}
+
+// endpoints are those of a set, in the order of their addresses.
+func (t *Table) endpoints(set string) []netip.AddrPort {
+	var all []netip.AddrPort
+	for key := range t.elements(set) {
+		f := IPv4
+		if len(key) == keyLen(dataEndpoint, IPv6) {
+			f = IPv6
+		}
+		if values := SplitKey(dataEndpoint, f, key); len(values) == len(dataEndpoint) {
+			all = append(all, netip.AddrPortFrom(values[0].Addr, uint16(values[1].Num)))
+		}
+	}
+	return distinct(all)
 }
 
 // slots reads the slots of a frontend's pool back from a table.
-func (t *Table) slots(p *compiledPort, fe *Frontend, pool Pool) []netip.AddrPort {
-	name := pools[pool].backends
-	if !fe.Addr.IsValid() {
-		name = pools[pool].npBackends
-	}
-	set := t.Sets[name]
-	if set == nil {
-		return nil
-	}
-	var slots []netip.AddrPort
-	key := p.key(fe)
-	for i := uint32(0); ; i++ {
-		data, ok := set.Elements[string(key.Slot(i))]
-		n := p.Family.AddrLen()
-		if !ok || len(data) < n+2 {
+func (t *Table) slots(p *compiledPort, fe *Frontend, pool Pool) (slots []netip.AddrPort) {
+	elements := t.elements(pools[pool].of(fe).backends)
+	for key := p.key(fe); ; {
+		ap, is := elements.endpoint(p.Family, key.Slot(uint32(len(slots))))
+		if !is {
 			return slots
 		}
-		addr, _ := netip.AddrFromSlice([]byte(data[:n]))
-		slots = append(slots, netip.AddrPortFrom(addr, uint16(data[n])<<8|uint16(data[n+1])))
+		slots = append(slots, ap)
 	}
+}
+
+// drawn reads the first slots of a frontend's table of a pool back, with the zero AddrPort
+// for holes. It is nil when there is none.
+func (t *Table) drawn(p *compiledPort, fe *Frontend, pool Pool, size int) []netip.AddrPort {
+	elements, key := t.elements(pools[pool].of(fe).tables), p.key(fe)
+	if _, is := elements.endpoint(p.Family, key.Slot(0)); !is {
+		return nil // the first slot is never a hole
+	}
+	slots := make([]netip.AddrPort, size)
+	for i := range slots {
+		slots[i], _ = elements.endpoint(p.Family, key.Slot(uint32(i)))
+	}
+	return slots
+}
+
+// endpoint reads a slot.
+func (e Elements) endpoint(f Family, key Key) (netip.AddrPort, bool) {
+	data, is := e[string(key)]
+	n := f.AddrLen()
+	if !is || len(data) < n+2 {
+		return netip.AddrPort{}, false
+	}
+	addr, _ := netip.AddrFromSlice([]byte(data[:n]))
+	return netip.AddrPortFrom(addr, uint16(data[n])<<8|uint16(data[n+1])), true
+}
+
+// distinct are the endpoints of a table, each once, in the order of their addresses.
+func distinct(slots []netip.AddrPort) []netip.AddrPort {
+	all := slices.SortedFunc(slices.Values(slots), netip.AddrPort.Compare)
+	return slices.DeleteFunc(slices.Compact(all), func(ap netip.AddrPort) bool { return !ap.IsValid() })
 }
 
 // VIPs counts the addresses that Services are reached by.

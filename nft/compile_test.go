@@ -149,6 +149,13 @@ func randomPort(r *rand.Rand, name string, i int, f Family) ServicePort {
 			}
 		}
 	}
+	p.Balance = []Balance{Maglev, SourceHash, DestinationHash, RoundRobin, RoundRobin, 15: Random}[r.IntN(16)]
+	if r.IntN(6) == 0 {
+		p.Weights = map[netip.AddrPort]uint16{}
+		for _, ep := range p.Pools[PoolCluster] {
+			p.Weights[ep] = uint16(1 + r.IntN(3))
+		}
+	}
 	if r.IntN(8) == 0 && f == IPv4 {
 		p.Pools[PoolCluster] = append(p.Pools[PoolCluster], netip.MustParseAddrPort("192.0.2.1:8080"))
 	}

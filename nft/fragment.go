@@ -3,7 +3,6 @@ package nft
 import (
 	"net/netip"
 	"slices"
-	"strconv"
 )
 
 // fragment is what one Service port brings into the table of its family.
@@ -39,7 +38,8 @@ type vipUse struct {
 // compiledPort is a Service port with the slots of its endpoints.
 type compiledPort struct {
 	*ServicePort
-	slots [NumPools][]netip.AddrPort
+	slots  [NumPools][]netip.AddrPort
+	tables [NumPools]*table // nil: an endpoint is picked from the slots, each as likely
 }
 
 // fill makes f what the port brings. That is a pure function of the port, its slots and
@@ -54,12 +54,18 @@ func (f *fragment) fill(p *compiledPort, box *Box) {
 	for i := range p.Frontends {
 		p.addFrontend(f, box, &p.Frontends[i])
 	}
+	if p.Balance == RoundRobin {
+		p.addTurns(f)
+	}
 	if p.Affinity > 0 {
 		p.addAffinity(f, box)
 	}
 	for pool := range NumPools {
 		if pool > 0 && slices.Equal(p.slots[pool], p.slots[pool-1]) {
 			continue // mostly
+		}
+		if p.Balance == DestinationHash {
+			continue // those that are chosen for a frontend
 		}
 		for _, ap := range p.slots[pool] {
 			f.endpoints = append(f.endpoints, ap.Addr())
@@ -164,14 +170,35 @@ func (p *compiledPort) key(fe *Frontend) Key {
 }
 
 func (p *compiledPort) addSlots(f *fragment, fe *Frontend, key Key, pool Pool) {
-	set := pools[pool].backends
-	if !fe.Addr.IsValid() {
-		set = pools[pool].npBackends
+	maps := pools[pool].of(fe)
+	switch t := p.tables[pool]; {
+	case t != nil && t.form == formTurns:
+		return // those of all frontends are in the port's own map
+	case t != nil:
+		p.addTable(f, maps.tables, key, pool)
+		return
 	}
+	chosen := p.chosen(fe, pool)
 	var room [20]byte
-	for i, ap := range p.slots[pool] {
+	for i, ap := range chosen {
 		data := Key(room[:0]).Addr(ap.Addr()).Port(ap.Port())
-		f.elements = append(f.elements, placed{set, f.keep(key.Slot(uint32(i))), f.keep(data)})
+		f.elements = append(f.elements, placed{maps.backends, f.keep(key.Slot(uint32(i))), f.keep(data)})
+		if p.Balance == DestinationHash {
+			f.endpoints = append(f.endpoints, ap.Addr())
+		}
+	}
+}
+
+// addTable adds the slots of a table that somebody stands in.
+func (p *compiledPort) addTable(f *fragment, set string, key Key, pool Pool) {
+	data := make([]string, len(p.slots[pool]))
+	for i, ap := range p.slots[pool] {
+		data[i] = AddrPortData(ap)
+	}
+	for i, endpoint := range p.tables[pool].slots {
+		if endpoint != hole {
+			f.elements = append(f.elements, placed{set, f.keep(key.Slot(uint32(i))), data[endpoint]})
+		}
 	}
 }
 
@@ -187,18 +214,27 @@ func (p *compiledPort) verdict(f *fragment, fe *Frontend, r Route) string {
 	case p.Affinity > 0:
 		return p.onlySYN(f, GotoChain(p.recall(fe, r.Pool))).String() // the port's own chain
 	}
-	return p.onlySYN(f, f.pick(fe, r.Pool, n)).String()
+	return p.onlySYN(f, p.pick(f, fe, r.Pool)).String()
 }
 
-// pick goes to the chain that picks one of so many slots. That one goes on to the chain for
-// one slot, and that to the refusal.
-func (f *fragment) pick(fe *Frontend, pool Pool, slots int) Verdict {
-	prefix := pools[pool].pick
-	if !fe.Addr.IsValid() {
-		prefix = pools[pool].npPick
+// pick goes to the chain that picks one of the pool's slots, or draws one of its table. That
+// one goes on to the chain for one slot, and that to the refusal.
+func (p *compiledPort) pick(f *fragment, fe *Frontend, pool Pool) Verdict {
+	maps := pools[pool].of(fe)
+	if t := p.tables[pool]; t != nil {
+		f.shared = append(f.shared, chainRefuse)
+		if t.form == formTurns {
+			return GotoChain(p.turnsMap(pool).Name) // the chain has the map's name
+		}
+		f.shared = append(f.shared, maps.firstPick())
+		return GotoChain(maps.prefix + t.form) // which is there as long as the tables are
 	}
-	chain := prefix + strconv.Itoa(slots)
-	f.shared = append(f.shared, chain, prefix+"1", chainRefuse)
+	slots := len(p.slots[pool])
+	if p.Balance == DestinationHash {
+		slots = 1
+	}
+	chain := maps.pick(slots)
+	f.shared = append(f.shared, chain, maps.firstPick(), chainRefuse)
 	return GotoChain(chain)
 }
 

@@ -42,35 +42,36 @@ const (
 	setNPInsideOnly     = "inside-only-nodeports"    // node ports that only clients inside reach
 	setInsideSources    = "inside-sources"           // prefixes of these clients
 	setInsideInterfaces = "inside-interfaces"        // interfaces behind which they all are
+	setTables           = "tables"                   // frontend . slot : endpoint, of weights and hashes, cluster pools
+	setLocalTables      = "local-tables"             // the same, local pools
+	setNPTables         = "nodeport-tables"          // node port . slot : endpoint, cluster pools
+	setLocalNPTables    = "local-nodeport-tables"    // the same, local pools
 )
 
 // The chains that many elements or rules go to.
 const (
-	chainRefuse       = "refuse"
-	chainVIP          = "vip"
-	chainInside       = "inside"
-	chainNodePort     = "nodeport"
-	chainByClient     = "by-client"
-	chainNPByClient   = "nodeport-by-client"
-	chainSourceNAT    = "source-nat"
-	chainNPSourceNAT  = "nodeport-source-nat"
-	chainSameInterf   = "same-interface"
-	chainHairpin      = "hairpin"
-	chainMasqAlways   = "masquerade-always"
-	chainMasqOutside  = "masquerade-outside"
-	chainMasqSelf     = "masquerade-self"
-	chainPrerouting   = "prerouting"
-	chainOutput       = "output"
-	chainPostrouting  = "postrouting"
-	chainAnswer       = "answer"
-	chainOwnAnswers   = "own-answers"
-	chainRefused      = "refused"
-	prefixPick        = "pick-"
-	prefixLocalPick   = "local-pick-"
-	prefixNPPick      = "nodeport-pick-"
-	prefixLocalNPPick = "local-nodeport-pick-"
-	prefixRemember    = "remember"
-	prefixNewcomer    = "newcomer"
+	chainRefuse      = "refuse"
+	chainVIP         = "vip"
+	chainInside      = "inside"
+	chainNodePort    = "nodeport"
+	chainByClient    = "by-client"
+	chainNPByClient  = "nodeport-by-client"
+	chainSourceNAT   = "source-nat"
+	chainNPSourceNAT = "nodeport-source-nat"
+	chainSameInterf  = "same-interface"
+	chainHairpin     = "hairpin"
+	chainMasqAlways  = "masquerade-always"
+	chainMasqOutside = "masquerade-outside"
+	chainMasqSelf    = "masquerade-self"
+	chainPrerouting  = "prerouting"
+	chainOutput      = "output"
+	chainPostrouting = "postrouting"
+	chainAnswer      = "answer"
+	chainOwnAnswers  = "own-answers"
+	chainRefused     = "refused"
+	chainPick        = "pick-"
+	prefixRemember   = "remember"
+	prefixNewcomer   = "newcomer"
 )
 
 // affinityLife is the default life of an affinity entry: Kubernetes' maximum of
@@ -116,6 +117,10 @@ var staticSets = []Set{
 	{Name: setOutsideNodePorts, Key: keyNodePort, Data: dataVerdict},
 	{Name: setNPBackends, Key: with(keyNodePort, TypeSlot), Data: dataEndpoint},
 	{Name: setLocalNPBackends, Key: with(keyNodePort, TypeSlot), Data: dataEndpoint},
+	{Name: setTables, Key: with(keyFrontend, TypeSlot), Data: dataEndpoint},
+	{Name: setLocalTables, Key: with(keyFrontend, TypeSlot), Data: dataEndpoint},
+	{Name: setNPTables, Key: with(keyNodePort, TypeSlot), Data: dataEndpoint},
+	{Name: setLocalNPTables, Key: with(keyNodePort, TypeSlot), Data: dataEndpoint},
 	{Name: setIdleVIPs, Key: []Type{TypeAddr}},
 	{Name: setNPAddresses, Key: []Type{TypeAddr}},
 	{Name: setVIPs, Key: []Type{TypeAddr}},
@@ -144,12 +149,45 @@ var staticSets = []Set{
 	{Name: setInsideInterfaces, Key: []Type{TypeIface}},
 }
 
-// poolNames are the maps and pick chains of a pool.
-type poolNames struct{ backends, npBackends, pick, npPick, qualifier string }
+// A slotMaps is where the endpoints stand that a pool has for frontends of a kind, and how
+// the names begin of the chains that pick from them.
+type slotMaps struct {
+	backends, tables string
+	prefix           string // of the chains pick-N, weigh-M, hash-M and source-M
+	key              []Field
+}
+
+// poolNames are the maps and chains of a pool.
+type poolNames struct {
+	vip, nodePort slotMaps
+	qualifier     string
+}
 
 var pools = [NumPools]poolNames{
-	PoolCluster: {setBackends, setNPBackends, prefixPick, prefixNPPick, ""},
-	PoolLocal:   {setLocalBackends, setLocalNPBackends, prefixLocalPick, prefixLocalNPPick, "-local"},
+	PoolCluster: {
+		slotMaps{setBackends, setTables, "", frontend},
+		slotMaps{setNPBackends, setNPTables, "nodeport-", nodePort}, "",
+	},
+	PoolLocal: {
+		slotMaps{setLocalBackends, setLocalTables, "local-", frontend},
+		slotMaps{setLocalNPBackends, setLocalNPTables, "local-nodeport-", nodePort}, "-local",
+	},
+}
+
+// of are those that a frontend's clients pick from.
+func (p *poolNames) of(fe *Frontend) *slotMaps {
+	if fe.Addr.IsValid() {
+		return &p.vip
+	}
+	return &p.nodePort
+}
+
+// allSlotMaps are those of all pools and kinds of frontends.
+func allSlotMaps() (all []*slotMaps) {
+	for pool := range NumPools {
+		all = append(all, &pools[pool].vip, &pools[pool].nodePort)
+	}
+	return all
 }
 
 // sharedChain builds a chain that elements go to and that depends on nothing but its
@@ -184,6 +222,17 @@ func sharedChain(name string, f Family, box *Box) Chain {
 		}
 	}
 	return c
+}
+
+// isFirstPick reports whether a chain is `pick-1` of some pool, which tableState makes:
+// what it asks depends on which maps there are.
+func isFirstPick(name string) bool {
+	for _, m := range allSlotMaps() {
+		if name == m.firstPick() {
+			return true
+		}
+	}
+	return false
 }
 
 // fewInternalSources is how many prefixes a rule names itself. Comparing a prefix costs
@@ -222,13 +271,15 @@ func outsideClients(f Family, box *Box) Rule {
 // one endpoint more should find the chain for it. While the map is empty that costs nothing.
 const preparedPicks = 8
 
-// preparedPick names them, for n from 0.
-func preparedPick(n int) string { return prefixPick + strconv.Itoa(n+1) }
+// pick is the chain that picks one of n slots, firstPick the one that has no other choice.
+func (m *slotMaps) pick(n int) string { return m.prefix + chainPick + strconv.Itoa(n) }
+func (m *slotMaps) firstPick() string { return m.pick(1) }
 
 // pickRules choose a slot and go to its endpoint. A packet looks its frontend up in one
 // map and its slot in another, and a change may come between the two: the slot may be
 // gone then, while the first one is there as long as the frontend has any. And if it has
-// none any more, the client is refused.
+// none any more, the client is refused. firstPickRules asks the tables as well, where there
+// are any, because a frontend may have changed between the two.
 //
 //	chain pick-5 {
 //		dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 5 map @backends
@@ -236,25 +287,26 @@ func preparedPick(n int) string { return prefixPick + strconv.Itoa(n+1) }
 //	}
 //	chain pick-1 {
 //		dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 1 map @backends
+//		dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 1 map @tables
 //		goto refuse
 //	}
 func pickRules(name string) []Rule {
-	for _, p := range pools {
-		n, byNodePort := strings.CutPrefix(name, p.npPick)
-		key, backends, first := nodePort, p.npBackends, p.npPick+"1"
-		if !byNodePort {
-			var byVIP bool
-			if n, byVIP = strings.CutPrefix(name, p.pick); !byVIP {
-				continue
-			}
-			key, backends, first = frontend, p.backends, p.pick+"1"
+	for _, m := range allSlotMaps() {
+		if n, is := strings.CutPrefix(name, m.prefix+chainPick); is {
+			return []Rule{{DNAT{Key: with(m.key, numgenOf(n)), Map: m.backends}}, {GotoChain(m.firstPick())}}
 		}
-		if name == first {
-			first = chainRefuse
-		}
-		return []Rule{{DNAT{Key: with(key, numgenOf(n)), Map: backends}}, {GotoChain(first)}}
 	}
 	panic("nft: no shared chain is called " + name)
+}
+
+// firstPickRules are those of `pick-1`.
+func (t *tableState) firstPickRules(m *slotMaps) (rules []Rule) {
+	for _, set := range []string{m.backends, m.tables} {
+		if t.has(set) {
+			rules = append(rules, Rule{DNAT{Key: with(m.key, Numgen(1)), Map: set}})
+		}
+	}
+	return append(rules, Rule{GotoChain(chainRefuse)})
 }
 
 func numgenOf(n string) Field {

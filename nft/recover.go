@@ -84,10 +84,15 @@ func (r *recovery) add(key, verdict string, maps *frontendMaps, fe Frontend, pro
 			outside = v
 		}
 	}
+	// In front of the chain of a port that ends idle connections is one that lets SYN through.
+	inside, outside = strings.Replace(inside, prefixOnlySYN, "", 1), strings.Replace(outside, prefixOnlySYN, "", 1)
 	p := compiledPort{ServicePort: &ServicePort{Family: r.family, Protocol: proto}}
 	for pool := range NumPools {
 		p.Pools[pool] = r.table.slots(&p, &fe, pool)
+		r.balance(&p, &fe, pool, inside, outside)
 	}
+	p.ID = idOf(inside, outside)
+	r.turns(&p)
 	fe.Inside, fe.Outside = r.route(&p, inside), r.route(&p, outside)
 	if bySets {
 		fe.Sets = &SourceSets{r.sourceSets(admitted.allow), r.sourceSets(admitted.deny)}
@@ -104,6 +109,12 @@ func (r *recovery) add(key, verdict string, maps *frontendMaps, fe Frontend, pro
 	p.Idle = recoverIdle(r.table.elements(maps.sourceNAT)[key])
 	if id != "" {
 		p.Affinity = r.timeout(remember, id, fe.Outside.Pool)
+		r.standbys(&p)
+	}
+	if id == "" && p.Balance == RoundRobin {
+		id = p.ID
+	}
+	if id != "" {
 		if i, known := r.byID[id]; known {
 			r.join(&r.ports[i], p.ServicePort, fe)
 			return
@@ -120,8 +131,9 @@ func (r *recovery) join(to, from *ServicePort, fe Frontend) {
 	to.Frontends = append(to.Frontends, fe)
 	for pool := range NumPools {
 		if len(to.Pools[pool]) == 0 {
-			to.Pools[pool] = from.Pools[pool]
+			to.Pools[pool], to.Tables[pool] = from.Pools[pool], from.Tables[pool]
 		}
+		to.Balance = max(to.Balance, from.Balance)
 	}
 	to.Serving = union(to.Serving, union(from.Pools[PoolCluster], from.Pools[PoolLocal]))
 }
@@ -144,7 +156,6 @@ func (r *recovery) route(p *compiledPort, verdict string) Route {
 		empty = PoolLocal
 	}
 	chain, isGoto := strings.CutPrefix(verdict, "goto ")
-	chain = strings.TrimPrefix(chain, prefixOnlySYN)
 	switch {
 	case !isGoto:
 		return Route{Pool: empty, Otherwise: Blackhole}
@@ -152,10 +163,73 @@ func (r *recovery) route(p *compiledPort, verdict string) Route {
 		return Route{Pool: empty}
 	}
 	name, _, _ := strings.Cut(chain, "/")
-	if strings.HasPrefix(name, prefixLocalPick) || strings.HasPrefix(name, prefixLocalNPPick) || strings.HasSuffix(name, pools[PoolLocal].qualifier) {
+	if strings.HasPrefix(name, pools[PoolLocal].vip.prefix) || strings.HasSuffix(name, pools[PoolLocal].qualifier) {
 		return Route{Pool: PoolLocal}
 	}
 	return Route{Pool: PoolCluster}
+}
+
+// balance reads the table of a pool, if a verdict leads to a chain that draws from one.
+func (r *recovery) balance(p *compiledPort, fe *Frontend, pool Pool, verdicts ...string) {
+	maps := pools[pool].of(fe)
+	for _, form := range tableForms {
+		kind, size := splitForm(form)
+		if !slices.ContainsFunc(verdicts, func(v string) bool { return r.leadsTo(v, maps.prefix+form) }) {
+			continue
+		}
+		slots := r.table.drawn(p, fe, pool, int(size))
+		if slots == nil {
+			continue // the chain of another pool's frontends has a like name
+		}
+		switch kind {
+		case chainHash:
+			p.Balance = Maglev
+		case chainSource:
+			p.Balance = SourceHash
+		case chainWeigh:
+			if slices.Contains(slots, netip.AddrPort{}) {
+				slots = r.table.drawn(p, fe, pool, int(2*size))
+			}
+		}
+		p.Tables[pool], p.Pools[pool] = slots, distinct(slots)
+		return
+	}
+}
+
+// leadsTo reports whether a verdict goes to a chain, at once or from a recall chain.
+func (r *recovery) leadsTo(verdict, chain string) bool {
+	to, _ := strings.CutPrefix(verdict, "goto ")
+	if to == chain {
+		return true
+	}
+	c := r.table.Chains[to]
+	if c == nil || !strings.Contains(to, "/") {
+		return false
+	}
+	goes := Rule{GotoChain(chain)}.Mark(r.family)
+	return slices.Contains(r.marks(c), goes)
+}
+
+// marks are those of a chain's rules.
+func (r *recovery) marks(c *Chain) []uint64 {
+	if c.Marks != nil {
+		return c.Marks
+	}
+	var marks []uint64
+	for _, rule := range c.Rules {
+		marks = append(marks, rule.Mark(r.family))
+	}
+	return marks
+}
+
+// standbys finds the endpoints of a port with affinity that no slot has: with
+// DestinationHash each frontend has one, and all of them are members.
+func (r *recovery) standbys(p *compiledPort) {
+	for pool := range NumPools {
+		if members := r.table.endpoints(p.members(pool).Name); len(members) > 1 && len(p.Pools[pool]) == 1 {
+			p.Balance, p.Pools[pool] = DestinationHash, members
+		}
+	}
 }
 
 // sources are the prefixes that may connect to a frontend.
@@ -229,11 +303,7 @@ func (r *recovery) sourceNAT(maps *frontendMaps, key string, fe *Frontend) (id, 
 func (r *recovery) timeout(chain, id string, pool Pool) time.Duration {
 	var marks []uint64
 	if c := r.table.Chains[chain]; c != nil {
-		if marks = c.Marks; marks == nil {
-			for _, rule := range c.Rules {
-				marks = append(marks, rule.Mark(r.family))
-			}
-		}
+		marks = r.marks(c)
 	}
 	is := func(d time.Duration) bool {
 		p := compiledPort{ServicePort: &ServicePort{ID: id, Family: r.family, Affinity: d}}

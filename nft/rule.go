@@ -9,7 +9,9 @@ import (
 // usually a part of a map key.
 type Field struct {
 	Kind FieldKind
-	Mod  uint32 // FieldNumgen: the number of slots; the value is in [0, Mod)
+	Mod  uint32 // FieldNumgen and hashes: the number of slots; the value is in [0, Mod)
+	// Offset is added to the value of FieldNumgen.
+	Offset uint32
 }
 
 // FieldKind names what a Field reads. The comment is its nft syntax in table ip;
@@ -27,6 +29,9 @@ const (
 	FieldNumgen                             // numgen random mod Mod
 	FieldIif                                // iif
 	FieldOif                                // oif
+	FieldHashSource                         // jhash ip saddr mod Mod seed HashSeed (CONFIG_NFT_HASH)
+	FieldHashFlow                           // jhash ip saddr . th sport mod Mod seed HashSeed
+	FieldTurn                               // numgen inc mod Mod: each rule counts for itself
 )
 
 // The fields without a parameter, for rules that read like the text they print.
@@ -54,7 +59,7 @@ func (f Field) Type() Type {
 		return TypeProto
 	case FieldDport, FieldOriginalDport, FieldSport:
 		return TypeService
-	case FieldNumgen:
+	case FieldNumgen, FieldHashSource, FieldHashFlow, FieldTurn:
 		return TypeSlot
 	case FieldIif, FieldOif:
 		return TypeIface

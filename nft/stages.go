@@ -93,6 +93,7 @@ func (b *Batch) split() []Batch {
 // before, so that elements that come early are not noticed.
 var secondary = map[string]bool{
 	setBackends: true, setLocalBackends: true, setNPBackends: true, setLocalNPBackends: true,
+	setTables: true, setLocalTables: true, setNPTables: true, setLocalNPTables: true,
 }
 
 // ahead cuts a batch that changes tables: elements of secondary maps come first, where

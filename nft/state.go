@@ -46,6 +46,12 @@ func (b *Box) hasInternalSources(f Family) bool {
 	return slices.ContainsFunc(b.InternalSources, func(p netip.Prefix) bool { return familyOf(p.Addr()) == f })
 }
 
+// IsInside reports whether a client counts as inside: it is an internal source, or the box itself.
+func (b *Box) IsInside(client netip.Addr) bool {
+	return slices.Contains(b.LocalAddresses, client) ||
+		slices.ContainsFunc(b.InternalSources, func(p netip.Prefix) bool { return p.Contains(client) })
+}
+
 // inServiceRange reports whether an address is one that cluster IPs come from. The zero
 // Addr is not.
 func (b *Box) inServiceRange(a netip.Addr) bool {
@@ -80,6 +86,14 @@ type ServicePort struct {
 	Frontends []Frontend
 	// Pools are the endpoints each pool holds; an address appears once in a pool.
 	Pools [NumPools][]netip.AddrPort
+	// Balance is how the endpoint of a new connection is chosen.
+	Balance Balance
+	// Weights are those of endpoints that differ from 1, 1 to 65535. Nil: all are alike.
+	Weights map[netip.AddrPort]uint16
+	// Tables, where not nil, say who stands in each slot of a pool's table (the zero
+	// AddrPort: nobody) in place of what Balance and Weights come to: what was read back
+	// from a kernel. Their length is that of a form of table.
+	Tables [NumPools][]netip.AddrPort
 	// Serving are all endpoints that serve, also those that no pool chose for new
 	// connections. The ruleset does not depend on them; who looks after open
 	// connections does.

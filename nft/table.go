@@ -110,7 +110,7 @@ func (t *tableState) add(f *fragment, family Family, box *Box) {
 	}
 	t.use(f, 1)
 	for _, name := range f.shared {
-		if t.shared[name]++; t.shared[name] == 1 {
+		if t.shared[name]++; t.shared[name] == 1 && !isFirstPick(name) {
 			t.setChain(sharedChain(name, family, box))
 		}
 	}
@@ -134,7 +134,9 @@ func (t *tableState) remove(f *fragment) {
 	for _, name := range f.shared {
 		if t.shared[name]--; t.shared[name] == 0 {
 			delete(t.shared, name)
-			t.dropChain(name)
+			if !isFirstPick(name) {
+				t.dropChain(name)
+			}
 		}
 	}
 	for _, s := range f.sets {
@@ -208,6 +210,7 @@ func (t *tableState) finish(f Family, box *Box, tr *Transition) {
 	}
 	t.setStaticChains(f, box)
 	t.preparePicks(f, box)
+	t.prepareDraws()
 	if tr != nil {
 		t.emit(f, tr)
 	}
@@ -240,13 +243,37 @@ func (t *tableState) setStaticChains(f Family, box *Box) {
 
 // preparePicks keeps the pick chains that are there before somebody uses them.
 func (t *tableState) preparePicks(f Family, box *Box) {
-	for n := range preparedPicks {
-		name := preparedPick(n)
+	for n := 2; n <= preparedPicks; n++ {
+		name := pools[PoolCluster].vip.pick(n)
 		switch is := t.chains[name] != nil; {
 		case !is && t.has(setBackends):
 			t.setChain(sharedChain(name, f, box))
 		case is && !t.has(setBackends):
 			t.dropChain(name)
+		}
+	}
+}
+
+// prepareDraws keeps the chains that depend on which maps of slots there are: `pick-1`, and,
+// while there is a table, those that draw a slot of one, of all sizes (see preparedPicks).
+func (t *tableState) prepareDraws() {
+	for _, m := range allSlotMaps() {
+		needed := t.shared[m.firstPick()] > 0 || m.backends == setBackends && t.has(setBackends)
+		switch is := t.chains[m.firstPick()] != nil; {
+		case needed:
+			t.setChain(Chain{Name: m.firstPick(), Rules: t.firstPickRules(m)})
+		case is:
+			t.dropChain(m.firstPick())
+		}
+		if t.has(m.tables) == (t.chains[m.prefix+tableForms[0]] != nil) {
+			continue // all forms are there, or none
+		}
+		for _, form := range tableForms {
+			if t.has(m.tables) {
+				t.setChain(Chain{Name: m.prefix + form, Rules: drawRules(form, m)})
+			} else {
+				t.dropChain(m.prefix + form)
+			}
 		}
 	}
 }

@@ -207,6 +207,22 @@ func (t *ruleText) field(field Field) {
 	case FieldNumgen:
 		t.say("numgen random mod ")
 		t.buf = strconv.AppendUint(t.buf, uint64(field.Mod), 10)
+		if field.Offset > 0 {
+			t.say(" offset ")
+			t.buf = strconv.AppendUint(t.buf, uint64(field.Offset), 10)
+		}
+	case FieldTurn:
+		t.say("numgen inc mod ")
+		t.buf = strconv.AppendUint(t.buf, uint64(field.Mod), 10)
+	case FieldHashSource, FieldHashFlow:
+		t.say("jhash ", t.String(), " saddr ")
+		if field.Kind == FieldHashFlow {
+			t.say(". th sport ")
+		}
+		t.say("mod ")
+		t.buf = strconv.AppendUint(t.buf, uint64(field.Mod), 10)
+		t.say(" seed 0x")
+		t.buf = strconv.AppendUint(t.buf, HashSeed, 16)
 	case FieldIif:
 		t.say("iif")
 	case FieldOif:

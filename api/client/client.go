@@ -261,10 +261,15 @@ func failure(code int, body []byte) error {
 // Place is where the appliance is: the path of its socket, or its URL.
 func (c *Client) Place() string { return c.place }
 
-// Service asks what the appliance makes of a Service.
-func (c *Client) Service(ctx context.Context, namespace, name string) (*wire.ServiceState, error) {
+// Service asks what the appliance makes of a Service, and which endpoint a client gets, given as
+// ADDRESS or ADDRESS:PORT; "": nobody.
+func (c *Client) Service(ctx context.Context, namespace, name, client string) (*wire.ServiceState, error) {
 	var s wire.ServiceState
-	if err := c.get(ctx, "/svcctl/v1/service", url.Values{"namespace": {namespace}, "name": {name}}, callTimeout, &s); err != nil {
+	query := url.Values{"namespace": {namespace}, "name": {name}}
+	if client != "" {
+		query.Set("client", client)
+	}
+	if err := c.get(ctx, "/svcctl/v1/service", query, callTimeout, &s); err != nil {
 		return nil, err
 	}
 	return &s, nil

@@ -93,6 +93,7 @@ func (d *diagnosis) checks() {
 		d.neighbors()
 		d.endpoints()
 		d.health()
+		d.balance()
 		d.policies()
 		d.clients()
 	}

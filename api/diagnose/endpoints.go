@@ -92,7 +92,7 @@ func (d *diagnosis) notUsed(port object.ServicePort, name string, t tally, total
 	switch used := len(usable) - n; {
 	case used == 0:
 		d.add(Bad, next, "%s has %s, and none of them is used: clients are refused", name, count(total, "endpoint"))
-	case d.hasTopology() && !slices.ContainsFunc(lines, func(line string) bool { return strings.Contains(line, "is left out") }):
+	case (d.hasTopology() || d.hasBalance()) && !slices.ContainsFunc(lines, func(line string) bool { return strings.Contains(line, "is left out") }):
 		d.good("%s has %s, and this box uses %d of them", name, count(total, "endpoint"), used)
 	default:
 		d.add(Doubt, next, "%s has %s, and uses %d of them", name, count(total, "endpoint"), used)

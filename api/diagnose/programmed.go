@@ -63,6 +63,9 @@ func (d *diagnosis) whyLeftOut(addr string) string {
 			return strings.TrimPrefix(p.Message, "endpoint ")
 		}
 	}
+	if why := d.standsBy(addr); why != "" {
+		return addr + " " + why
+	}
 	if d.hasTopology() {
 		return addr + " is not used by this box: topology hints, spec.trafficDistribution or an annotation choose others"
 	}

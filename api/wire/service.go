@@ -27,6 +27,20 @@ type PortState struct {
 	// policy Local chooses from: "10.1.2.11:8080".
 	Endpoints []string `json:"endpoints"`
 	Local     []string `json:"local,omitempty"`
+	// Balance is the algorithm, and Weights are those of endpoints that differ from 1.
+	Balance string            `json:"balance,omitempty"`
+	Weights map[string]uint16 `json:"weights,omitempty"`
+	// Client is who was asked about, and Chosen what that one gets at each frontend.
+	Client string   `json:"client,omitempty"`
+	Chosen []Chosen `json:"chosen,omitempty"`
+}
+
+// Chosen is the endpoint that a new connection of a client gets at a frontend, if the client
+// is not remembered by session affinity.
+type Chosen struct {
+	Frontend string `json:"frontend"`
+	// Endpoint is "" where that is left to chance, or depends on a port that was not told.
+	Endpoint string `json:"endpoint,omitempty"`
 }
 
 // Unanswered is an address in the network of an interface that no interface of the box has,

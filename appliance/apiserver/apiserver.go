@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -47,7 +48,7 @@ type Backend interface {
 
 // Grants is what Services have of what they ask for.
 type Grants interface {
-	State(namespace, name string) wire.ServiceState
+	State(namespace, name string, client netip.AddrPort) wire.ServiceState
 	// Unanswered are addresses that neighbors get no answer for, at most so many, and how many more there are.
 	Unanswered(most int) (list []wire.Unanswered, more int)
 }
@@ -81,8 +82,8 @@ func Open(c *config.Config, objects *store.Store, backend Backend, views Views, 
 		Version: c.Version, Panicked: m.APIPanicked, Observe: m.APICalled, NameOf: rest.NameOf,
 		Environment: environment(objects), Objects: s.objects.Handler(), Journal: journal(objects),
 		Allocations: allocations(objects),
-		Service: func(namespace, name string) wire.ServiceState {
-			state := grants.State(namespace, name)
+		Service: func(namespace, name string, client netip.AddrPort) wire.ServiceState {
+			state := grants.State(namespace, name, client)
 			state.Health = views.Checks.State(namespace, name)
 			state.NotStored = backend.NotStored(object.Ref{Kind: object.KindService, Namespace: namespace, Name: name})
 			return state

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -198,7 +199,7 @@ func (p *pages) row(f *found) dashboard.Row {
 		}
 		row.Ports = append(row.Ports, text+"/"+port.Protocol)
 	}
-	state := p.grants.State(row.Namespace, row.Name)
+	state := p.grants.State(row.Namespace, row.Name, netip.AddrPort{})
 	if len(state.Ports) > 0 {
 		row.Endpoints = 0
 	}
@@ -227,7 +228,7 @@ func (p *pages) Service(namespace, name string) (*dashboard.Service, error) {
 		return nil, err
 	}
 	f := found{key: key, svc: svc}
-	detail := &dashboard.Service{Ports: seen.Ports, State: p.grants.State(namespace, name), Annotations: svc.Metadata.Annotations}
+	detail := &dashboard.Service{Ports: seen.Ports, State: p.grants.State(namespace, name, netip.AddrPort{}), Annotations: svc.Metadata.Annotations}
 	for _, problem := range p.backend.Status().Problems {
 		if problem.Object != "Service "+key {
 			continue

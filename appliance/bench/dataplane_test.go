@@ -155,18 +155,18 @@ func BenchmarkNewConnection(b *testing.B) {
 		known.acquaint(b)
 		ways = append(ways, known, balanced(b, lab, name+"new clients", manifests, vip))
 	}
-	inTurns(b, "New connection: CPU of the first packet, all its way", ways)
+	inTurns(b, "New connection: CPU of the first packet, all its way", "one DNAT rule", ways)
 	var others []*way
 	for i, w := range ways {
 		if i == 0 || len(w.to) == 10_000 {
 			others = append(others, w.alone())
 		}
 	}
-	inTurns(b, "The same, to a Service that had none in a long while", others)
+	inTurns(b, "The same, to a Service that had none in a long while", "one DNAT rule", others)
 }
 
-// inTurns measures the ways and compares them with the first.
-func inTurns(b *testing.B, section string, ways []*way) {
+// inTurns measures the ways and compares them with the first, by that name.
+func inTurns(b *testing.B, section, first string, ways []*way) {
 	b.Helper()
 	for range *rounds {
 		for _, w := range ways {
@@ -174,6 +174,6 @@ func inTurns(b *testing.B, section string, ways []*way) {
 		}
 	}
 	for _, w := range ways {
-		results.add(section, w.name, ms(median(w.took)), fmt.Sprintf("%.2fx one DNAT rule", median(ratios(w.took, ways[0].took))))
+		results.add(section, w.name, ms(median(w.took)), fmt.Sprintf("%.2fx %s", median(ratios(w.took, ways[0].took)), first))
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"svcctl.io/svcctl/appliance/logqueue"
+	"svcctl.io/svcctl/store/object"
 )
 
 // Config is everything the appliance can be told. Its fields are the flags of
@@ -71,6 +72,9 @@ type Config struct {
 	// NodelessEndpoints says what an endpoint without nodeName is for the policy
 	// Local (--nodeless-endpoints).
 	NodelessEndpoints NodelessEndpoints
+	// Balance is the algorithm of Services that name none: a value of the annotation
+	// svcctl.io/balance (--balance).
+	Balance string
 	// SNAT says which clients are masqueraded (--snat).
 	SNAT SNATMode
 	// MasqueradeAll masquerades every client of a cluster IP (--masquerade-all).
@@ -210,6 +214,7 @@ func Default() Config {
 
 		HealthCheckSourcePorts: PortRange{First: 61000, Last: 61255},
 		NodelessEndpoints:      NodelessLocal,
+		Balance:                object.BalanceRandom,
 		SNAT:                   SNATAuto,
 		VIPPing:                VIPPingWhenReady,
 		SourceRangesApply:      SourceRangesLoadBalancer,

@@ -104,6 +104,7 @@ func (c *Config) ResolveFacts(facts *node.Facts, isVIP func(netip.Addr) bool) re
 	f := resolve.Facts{
 		NodeName:               c.NodeName,
 		Zone:                   c.Zone,
+		Balance:                resolve.ParsedBalance(c.Balance),
 		NodelessLocal:          c.NodelessEndpoints == NodelessLocal,
 		MasqueradeAll:          c.MasqueradeAll,
 		SourceRangesApplyToAll: c.SourceRangesApply == SourceRangesAll,

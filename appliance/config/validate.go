@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store/object"
 )
 
 const (
@@ -245,6 +246,9 @@ func notUnicast(first, last netip.Addr) string {
 // validateModes looks at the fields that take one of a few words.
 func (c *Config) validateModes(v *validation) {
 	oneOf(v, "nodeless-endpoints", c.NodelessEndpoints, NodelessLocal, NodelessRemote)
+	if _, err := object.ParseBalance(c.Balance); err != nil {
+		oneOf(v, "balance", c.Balance, object.BalanceNames()...)
+	}
 	oneOf(v, "snat", c.SNAT, SNATAuto, SNATNever)
 	oneOf(v, "vip-ping", c.VIPPing, VIPPingWhenReady, VIPPingAlways, VIPPingNever)
 	oneOf(v, "source-ranges-apply", c.SourceRangesApply, SourceRangesLoadBalancer, SourceRangesAll)

@@ -17,6 +17,26 @@ const labelZone = "topology.kubernetes.io/zone"
 type group struct {
 	family string
 	ports  string // textOfPorts
+	// weight and priority are the annotations of those names, "" where there are none.
+	weight, priority string
+}
+
+// shareOf are the weight and priority that an object's annotations give to its endpoints.
+func (g group) shareOf(meta *object.ObjectMeta) group {
+	g.weight, g.priority = meta.Annotations[object.AnnotationWeight], meta.Annotations[object.AnnotationPriority]
+	return g
+}
+
+// annotations are those of a slice of the group.
+func (g group) annotations() map[string]string {
+	var out map[string]string
+	if g.weight != "" {
+		put(&out, object.AnnotationWeight, g.weight)
+	}
+	if g.priority != "" {
+		put(&out, object.AnnotationPriority, g.priority)
+	}
+	return out
 }
 
 // placed is an endpoint with the group it belongs to.
@@ -132,7 +152,7 @@ func (c *Controller) placesOf(svc *object.Service, pod *object.Pod) (places [len
 			}
 			continue
 		}
-		place := &placed{group: group{family, text}, ports: ports, endpoint: endpoint}
+		place := &placed{group: group{family: family, ports: text}.shareOf(&pod.Metadata), ports: ports, endpoint: endpoint}
 		place.endpoint.Addresses = []string{addr.String()}
 		places[i] = place
 	}

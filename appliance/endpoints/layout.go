@@ -62,7 +62,7 @@ func (l *layout) adopt(o *object.EndpointSlice) {
 	ports := slices.Clone(o.Ports)
 	sortPorts(ports)
 	s := &slice{
-		name: o.Metadata.Name, group: group{o.AddressType, textOfPorts(ports)},
+		name: o.Metadata.Name, group: group{family: o.AddressType, ports: textOfPorts(ports)}.shareOf(&o.Metadata),
 		ports: o.Ports, endpoints: o.Endpoints, object: o,
 	}
 	family := slices.Index(families[:], o.AddressType)
@@ -149,7 +149,7 @@ func (l *layout) settle(newName func(group) string) {
 }
 
 func compareGroups(a, b group) int {
-	return cmp.Or(cmp.Compare(a.family, b.family), cmp.Compare(a.ports, b.ports))
+	return cmp.Or(cmp.Compare(a.family, b.family), cmp.Compare(a.ports, b.ports), cmp.Compare(a.weight, b.weight), cmp.Compare(a.priority, b.priority))
 }
 
 // fill puts as many of the arrivals into a slice as it has room for, and gives the rest.
@@ -210,7 +210,7 @@ func (l *layout) keep(served []string, newName func(group) string) (removed []st
 				empty = append(empty, s)
 			}
 		}
-		placeholder := group{family, ""}
+		placeholder := group{family: family}
 		if !filled && slices.Contains(served, family) {
 			slices.SortFunc(empty, compareFull)
 			at := slices.IndexFunc(empty, func(s *slice) bool { return s.group == placeholder })

@@ -38,7 +38,7 @@ func (s *service) endpointsObject() *object.Endpoints {
 		o.Metadata.Annotations = map[string]string{annotationOverCapacity: overCapacityTruncated}
 	}
 	for i, part := range parts {
-		if i == 0 || part.group != parts[i-1].group {
+		if i == 0 || part.group.ports != parts[i-1].group.ports {
 			o.Subsets = append(o.Subsets, object.EndpointSubset{Ports: subsetPorts(part.ports)})
 		}
 		subset := &o.Subsets[len(o.Subsets)-1]

@@ -53,7 +53,8 @@ func (c *Controller) setMirrored(s *service) {
 			if places[family] != nil && (!ready || isReady(&places[family].endpoint)) {
 				continue // an address that is there twice is ready when it is ready once
 			}
-			places[family] = &placed{group{families[family], text}, ports, mirroredEndpoint(a, ready)}
+			in := group{family: families[family], ports: text}.shareOf(&s.foreign.Metadata)
+			places[family] = &placed{in, ports, mirroredEndpoint(a, ready)}
 			wanted[a.IP+" "+text] = places
 		}
 		if more := len(addresses) - maxMirrored; more > 0 {

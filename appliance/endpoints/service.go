@@ -266,6 +266,9 @@ func (s *service) newName(objs Objects, g group) string {
 	for n := 0; ; n++ {
 		hash := fnv.New64a()
 		fmt.Fprintf(hash, "%s %s %s%d", s.managedBy, g.family, g.ports, n) // never fails
+		if g.weight != "" || g.priority != "" {
+			fmt.Fprintf(hash, " %s %s", g.weight, g.priority)
+		}
 		suffix := make([]byte, length)
 		for i, rest := 0, hash.Sum64(); i < length; i++ {
 			suffix[i] = alphabet[rest%uint64(len(alphabet))]
@@ -295,6 +298,7 @@ func (s *service) sliceObject(part *slice) *object.EndpointSlice {
 	if o.Ports == nil {
 		o.Ports = []object.EndpointPort{}
 	}
+	o.Metadata.Annotations = part.group.annotations()
 	meta := &s.object.Metadata
 	owner := object.OwnerReference{APIVersion: object.APIVersionCore, Kind: object.KindService, Name: name, UID: meta.UID}
 	if s.managedBy == managedByMirror {

@@ -67,10 +67,20 @@ func (r *Relay) add(key string, p *nft.ServicePort, fe *nft.Frontend) {
 		if a.Is4() != (p.Family == nft.IPv4) {
 			continue
 		}
-		r.ports[key] = append(r.ports[key], relay.Port{
+		port := relay.Port{
 			ID: p.ID, Listen: netip.AddrPortFrom(a, fe.Port), Protocol: p.Protocol.String(),
 			Endpoints: p.Pools[fe.Inside.Pool], Affinity: p.Affinity,
-		})
+		}
+		if p.Balance != nft.Random {
+			choice := p.Choice(fe, fe.Inside.Pool)
+			port.Choose = choice
+		}
+		if p.Weights != nil {
+			for _, ap := range port.Endpoints {
+				port.Weights = append(port.Weights, uint16(p.Weight(ap)))
+			}
+		}
+		r.ports[key] = append(r.ports[key], port)
 		r.dirty = true
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store/object"
 )
@@ -50,8 +51,9 @@ func (g *Grants) Served() (map[string][]nft.ServicePort, nft.Box) {
 	return maps.Clone(g.of), g.box
 }
 
-// State is what a Service came to.
-func (g *Grants) State(namespace, name string) wire.ServiceState {
+// State is what a Service came to. client is one whose endpoint is asked for; the zero
+// AddrPort: nobody's, port 0: any.
+func (g *Grants) State(namespace, name string, client netip.AddrPort) wire.ServiceState {
 	key := namespace + "/" + name
 	g.mu.RLock()
 	ports, box := g.of[key], g.box
@@ -61,18 +63,15 @@ func (g *Grants) State(namespace, name string) wire.ServiceState {
 	for i := range ports {
 		p := &ports[i]
 		state := wire.PortState{
-			Name:     strings.TrimPrefix(strings.TrimPrefix(p.ID, key), "/"),
-			Protocol: map[nft.Protocol]string{nft.TCP: object.ProtocolTCP, nft.UDP: object.ProtocolUDP, nft.SCTP: object.ProtocolSCTP}[p.Protocol],
-			Family:   map[nft.Family]string{nft.IPv4: object.IPv4, nft.IPv6: object.IPv6}[p.Family],
-			Frontends: texts(p.Frontends, func(f nft.Frontend) string {
-				if !f.Addr.IsValid() {
-					return portText(f.Port)
-				}
-				return netip.AddrPortFrom(f.Addr, f.Port).String()
-			}),
+			Name:      strings.TrimPrefix(strings.TrimPrefix(p.ID, key), "/"),
+			Protocol:  map[nft.Protocol]string{nft.TCP: object.ProtocolTCP, nft.UDP: object.ProtocolUDP, nft.SCTP: object.ProtocolSCTP}[p.Protocol],
+			Family:    map[nft.Family]string{nft.IPv4: object.IPv4, nft.IPv6: object.IPv6}[p.Family],
+			Frontends: texts(p.Frontends, frontendText),
+			Balance:   resolve.BalanceName(p.Balance),
 			Endpoints: texts(p.Pools[nft.PoolCluster], netip.AddrPort.String),
 			Local:     texts(p.Pools[nft.PoolLocal], netip.AddrPort.String),
 		}
+		balanceState(&state, p, &box, client)
 		s.Ports = append(s.Ports, state)
 		addrs = append(addrs, frontendAddrs(p)...)
 	}
@@ -111,4 +110,46 @@ func (g *Grants) Unanswered(most int) (list []wire.Unanswered, more int) {
 		list[i].Services = slices.Compact(slices.Sorted(slices.Values(by[netip.MustParseAddr(list[i].Address)])))
 	}
 	return list, more
+}
+
+func frontendText(f nft.Frontend) string {
+	if !f.Addr.IsValid() {
+		return portText(f.Port)
+	}
+	return netip.AddrPortFrom(f.Addr, f.Port).String()
+}
+
+// balanceState adds who gets the next connection of a port, and of a client of its family.
+func balanceState(s *wire.PortState, p *nft.ServicePort, box *nft.Box, client netip.AddrPort) {
+	for _, pool := range p.Pools {
+		for _, ap := range pool {
+			if w, differs := p.Weights[ap]; differs {
+				if s.Weights == nil {
+					s.Weights = map[string]uint16{}
+				}
+				s.Weights[ap.String()] = w
+			}
+		}
+	}
+	if !client.IsValid() || client.Addr().Is4() != (p.Family == nft.IPv4) {
+		return
+	}
+	s.Client = client.Addr().String()
+	if client.Port() != 0 {
+		s.Client = client.String()
+	}
+	inside := box.IsInside(client.Addr())
+	for i := range p.Frontends {
+		fe := &p.Frontends[i]
+		pool := fe.Outside.Pool
+		if inside {
+			pool = fe.Inside.Pool
+		}
+		chosen := wire.Chosen{Frontend: frontendText(*fe)}
+		known := p.Balance != nft.Maglev || client.Port() != 0 || len(p.Pools[pool]) == 1
+		if ap, ok := p.Choice(fe, pool)(client); ok && known {
+			chosen.Endpoint = ap.String()
+		}
+		s.Chosen = append(s.Chosen, chosen)
+	}
 }

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -15,7 +16,7 @@ func TestServiceState(t *testing.T) {
 	r.write("other.yaml", web("other", "10.96.0.20", "10.1.0.9"))
 	r.write("web.yaml", web("web", "10.96.0.10", "10.1.0.1", "10.96.0.30", "10.96.0.20"))
 	r.step()
-	s := r.grants.State("default", "web")
+	s := r.grants.State("default", "web", netip.AddrPort{})
 	if len(s.Ports) != 1 {
 		t.Fatalf("%+v", s)
 	}
@@ -26,12 +27,12 @@ func TestServiceState(t *testing.T) {
 	if p.Protocol != "TCP" || p.Family != "IPv4" || len(p.Frontends) != 1 || p.Frontends[0] != "10.96.0.10:80" {
 		t.Errorf("the port is %+v", p)
 	}
-	if s := r.grants.State("default", "none"); len(s.Ports) != 0 {
+	if s := r.grants.State("default", "none", netip.AddrPort{}); len(s.Ports) != 0 {
 		t.Errorf("of nobody: %+v", s)
 	}
 	r.write("web.yaml", "")
 	r.step()
-	if s := r.grants.State("default", "web"); len(s.Ports) != 0 {
+	if s := r.grants.State("default", "web", netip.AddrPort{}); len(s.Ports) != 0 {
 		t.Errorf("of one that is gone: %+v", s)
 	}
 }

@@ -125,6 +125,8 @@ func setFlag(cfg *config.Config, name string, values []string) (err error) {
 		cfg.SNAT = config.SNATMode(first)
 	case "nodeless-endpoints":
 		cfg.NodelessEndpoints = config.NodelessEndpoints(first)
+	case "balance":
+		cfg.Balance = first
 	case "source-ranges-apply":
 		cfg.SourceRangesApply = config.SourceRangesApply(first)
 	case "service-names":

@@ -20,7 +20,7 @@ func TestChoiceIsEven(t *testing.T) {
 	c := newBalancer(Port{Endpoints: endpointsOf(endpoints)}, 10)
 	seen := map[netip.AddrPort]int{}
 	for range picks {
-		seen[c.pick(local)]++
+		seen[c.pick(from(local))]++
 	}
 	for _, e := range endpointsOf(endpoints) {
 		// 1000 are expected; 200 away from it is 7 standard deviations.
@@ -44,7 +44,7 @@ func TestChoiceWithAffinity(t *testing.T) {
 		{"each connection counts anew", func(c *balancer) {
 			for range 5 {
 				time.Sleep(9 * time.Second)
-				c.pick(local)
+				c.pick(from(local))
 			}
 			time.Sleep(9 * time.Second)
 		}, true},
@@ -55,18 +55,18 @@ func TestChoiceWithAffinity(t *testing.T) {
 		}, true},
 		{"shorter affinity holds from the next connection", func(c *balancer) {
 			c.set(Port{Endpoints: many, Affinity: time.Second})
-			c.pick(local)
+			c.pick(from(local))
 			time.Sleep(2 * time.Second)
 		}, false},
 		{"no affinity in between", func(c *balancer) {
 			c.set(Port{Endpoints: many})
 			c.set(Port{Endpoints: many, Affinity: 10 * time.Second})
 		}, false},
-		{"another client", func(c *balancer) { c.pick(other) }, true},
+		{"another client", func(c *balancer) { c.pick(from(other)) }, true},
 		{"too many clients", func(c *balancer) {
 			time.Sleep(5 * time.Second)
 			for i := range 50 {
-				c.pick(netip.AddrFrom4([4]byte{127, 1, 0, byte(i)}))
+				c.pick(from(netip.AddrFrom4([4]byte{127, 1, 0, byte(i)})))
 			}
 			if len(c.clients) > c.maxClients {
 				t.Errorf("%d clients are remembered, want at most %d", len(c.clients), c.maxClients)
@@ -80,9 +80,9 @@ func TestChoiceWithAffinity(t *testing.T) {
 				const rounds = 5 // 1 of 200 chances to be the same anyway, each
 				for range rounds {
 					c := newBalancer(Port{Endpoints: many, Affinity: 10 * time.Second}, 20)
-					first := c.pick(local)
+					first := c.pick(from(local))
 					test.do(c)
-					if c.pick(local) == first {
+					if c.pick(from(local)) == first {
 						same++
 					}
 				}
@@ -100,16 +100,16 @@ func TestChoiceForgetsTheRightClients(t *testing.T) {
 		many := endpointsOf(200)
 		c := newBalancer(Port{Endpoints: many, Affinity: 10 * time.Second}, 20)
 		for i := range 19 {
-			c.pick(netip.AddrFrom4([4]byte{127, 1, 0, byte(i)}))
+			c.pick(from(netip.AddrFrom4([4]byte{127, 1, 0, byte(i)})))
 		}
 		time.Sleep(9 * time.Second)
-		first := c.pick(local)
+		first := c.pick(from(local))
 		time.Sleep(time.Second)
-		c.pick(netip.MustParseAddr("127.0.0.2"))
+		c.pick(from(netip.MustParseAddr("127.0.0.2")))
 		if len(c.clients) != 2 {
 			t.Errorf("%d clients are remembered, want 2", len(c.clients))
 		}
-		if got := c.pick(local); got != first {
+		if got := c.pick(from(local)); got != first {
 			t.Errorf("the client of %v goes to %v", first, got)
 		}
 	})
@@ -118,11 +118,42 @@ func TestChoiceForgetsTheRightClients(t *testing.T) {
 func TestChoiceWithoutTheEndpoint(t *testing.T) {
 	many := endpointsOf(2)
 	c := newBalancer(Port{Endpoints: many, Affinity: time.Hour}, 20)
-	c.pick(local)
+	c.pick(from(local))
 	for _, e := range many {
 		c.set(Port{Endpoints: []netip.AddrPort{e}, Affinity: time.Hour})
-		if got := c.pick(local); got != e {
+		if got := c.pick(from(local)); got != e {
 			t.Errorf("the client goes to %v, want %v", got, e)
+		}
+	}
+}
+
+// from is a client's connection.
+func from(client netip.Addr) netip.AddrPort { return netip.AddrPortFrom(client, 4711) }
+
+func TestChoiceByWeight(t *testing.T) {
+	const picks = 8000
+	weights := []uint16{5, 1, 2}
+	c := newBalancer(Port{Endpoints: endpointsOf(3), Weights: weights}, 10)
+	seen := map[netip.AddrPort]int{}
+	for range picks {
+		seen[c.pick(from(local))]++
+	}
+	for i, e := range endpointsOf(3) {
+		// 300 away from what is expected is 7 standard deviations.
+		if n, want := seen[e], picks*int(weights[i])/8; n < want-300 || n > want+300 {
+			t.Errorf("%v of weight %d was picked %d times of %d", e, weights[i], n, picks)
+		}
+	}
+}
+
+func TestChoiceIsMadeForTheClient(t *testing.T) {
+	all := endpointsOf(3)
+	c := newBalancer(Port{Endpoints: all, Choose: func(client netip.AddrPort) (netip.AddrPort, bool) {
+		return all[client.Port()%3], true
+	}}, 10)
+	for port := range uint16(30) {
+		if got, want := c.pick(netip.AddrPortFrom(local, port)), all[port%3]; got != want {
+			t.Errorf("port %d got %v, want %v", port, got, want)
 		}
 	}
 }

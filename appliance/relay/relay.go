@@ -27,6 +27,11 @@ type Port struct {
 	Listen    netip.AddrPort   // a loopback address and the node port
 	Protocol  string           // TCP or UDP
 	Endpoints []netip.AddrPort // empty: no listener
+	// Weights are those of the endpoints, in their order; nil: all are alike.
+	Weights []uint16
+	// Choose, when not nil, is the endpoint of a new connection of a client; not ok: one is
+	// drawn by weight.
+	Choose func(client netip.AddrPort) (endpoint netip.AddrPort, ok bool)
 	// Affinity is the time that a client keeps its endpoint after its last new connection;
 	// 0: no affinity. A client is an address (spec.sessionAffinity: ClientIP).
 	Affinity time.Duration

@@ -87,7 +87,7 @@ func sleep(ctx context.Context, d time.Duration) {
 // serve connects a client with an endpoint until both directions or ctx have ended.
 func (l *tcpListener) serve(ctx context.Context, client *net.TCPConn) {
 	from := client.RemoteAddr().(*net.TCPAddr).AddrPort()
-	to := l.endpoints.pick(from.Addr())
+	to := l.endpoints.pick(from)
 	dialer := net.Dialer{Timeout: l.relay.limits.dial}
 	endpoint, err := dialer.DialTCP(ctx, "tcp", netip.AddrPort{}, to)
 	if err != nil {

@@ -159,7 +159,7 @@ func (l *udpListener) begin(client netip.AddrPort) (*flow, error) {
 	if l.closed {
 		return nil, net.ErrClosed
 	}
-	f := &flow{client: client, endpoint: l.endpoints.pick(client.Addr()), seen: time.Now()}
+	f := &flow{client: client, endpoint: l.endpoints.pick(client), seen: time.Now()}
 	var dialer net.Dialer
 	var err error
 	// Connecting a UDP socket never waits, so the context does not matter.

@@ -1,7 +1,6 @@
 package resolve
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -178,6 +177,3 @@ func (r *resolver) addSourceSet(c *clients, n setName) {
 		c.nobody = true
 	}
 }
-
-// annotationField is the path of an annotation.
-func annotationField(key string) string { return fmt.Sprintf("metadata.annotations[%s]", key) }

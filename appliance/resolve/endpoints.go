@@ -24,6 +24,8 @@ type endpoint struct {
 	zone     string
 	forZones []string
 	forNodes []string
+	weight   uint16 // 0: open connections live, and there are no new ones
+	priority uint8  // the tier; the lowest with an endpoint gets all new connections
 }
 
 // state orders endpoints by how fit they are; where two objects differ about an
@@ -99,6 +101,7 @@ func (r *resolver) visitSlice(s *object.EndpointSlice, f visitor) {
 			continue
 		}
 		ep := endpoint{state: stateOf(e.Conditions), local: r.isLocal(e.NodeName), node: deref(e.NodeName), zone: deref(e.Zone)}
+		ep.weight, ep.priority = r.weight(addr, s), s.Metadata.PriorityOf()
 		if h := e.Hints; h != nil {
 			for _, z := range h.ForZones {
 				ep.forZones = append(ep.forZones, z.Name)
@@ -135,12 +138,11 @@ func (ep endpoint) add(found map[portKey]map[netip.AddrPort]endpoint, addr netip
 	}
 	ep.addr = netip.AddrPortFrom(addr, uint16(*port.Port))
 	if old, ok := found[key][ep.addr]; ok {
-		if old.state > ep.state {
-			old.local = old.local || ep.local
+		local := old.local || ep.local
+		if old.isBetter(&ep) {
 			ep = old
-		} else {
-			ep.local = ep.local || old.local
 		}
+		ep.local = local
 	}
 	found[key][ep.addr] = ep
 }
@@ -216,18 +218,12 @@ type selection struct {
 }
 
 // selectEndpoints picks the endpoints each pool uses: the ready ones, or, when none
-// is, those that still serve while they terminate. Each pool falls back by itself.
+// is, those that still serve while they terminate, of the lowest tier that has any, and
+// none of weight 0. Each pool falls back by itself.
 func (r *resolver) selectEndpoints(all []endpoint) selection {
 	var sel selection
-	near := r.topology(all)
-	cluster := pick(all, func(e *endpoint) bool { return e.state == ready && near(e) })
-	if len(cluster) == 0 {
-		cluster = pick(all, func(e *endpoint) bool { return e.state == draining })
-	}
-	local := pick(all, func(e *endpoint) bool { return e.state == ready && e.local })
-	if len(local) == 0 {
-		local = pick(all, func(e *endpoint) bool { return e.state == draining && e.local })
-	}
+	cluster := r.everywhere(all)
+	local := onBox(all)
 	serving := pick(all, func(e *endpoint) bool { return e.state >= draining })
 	// Mostly they are the same, and then not held twice.
 	if len(local) == len(serving) {
@@ -237,7 +233,7 @@ func (r *resolver) selectEndpoints(all []endpoint) selection {
 		cluster = serving
 	}
 	sel.pools[nft.PoolCluster], sel.pools[nft.PoolLocal], sel.serving = cluster, local, serving
-	if slices.ContainsFunc(all, func(e endpoint) bool { return e.state >= draining }) {
+	if slices.ContainsFunc(all, func(e endpoint) bool { return e.state >= draining && e.weight > 0 }) {
 		sel.noLocal = r.noLocal
 	}
 	return sel
@@ -269,7 +265,7 @@ func (r *resolver) localEndpoints(endpoints map[portKey][]endpoint) *LocalEndpoi
 	addrs := map[netip.Addr]bool{}
 	for _, list := range endpoints {
 		for _, e := range list {
-			if e.local && e.state == ready && !e.notUp {
+			if e.local && e.state == ready && !e.notUp && e.weight > 0 {
 				addrs[e.addr.Addr()] = true
 			}
 		}
@@ -304,7 +300,7 @@ func pick(all []endpoint, use func(*endpoint) bool) []netip.AddrPort {
 	return slices.Clip(out)
 }
 
-// topology tells which ready endpoints are near enough to be used. Hints hold all or
+// topology tells which of a tier's ready endpoints are near enough to be used. Hints hold all or
 // nothing: they count only when every ready endpoint has some, be it up or not, and one that is
 // up is for this box, first by node, then by zone. Where nobody wrote hints, the Service's
 // trafficDistribution makes each endpoint's own zone and node its hint, as the

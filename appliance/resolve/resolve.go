@@ -15,6 +15,8 @@ import (
 type Facts struct {
 	NodeName string // endpoints with this nodeName are local
 	Zone     string // for topology hints; "" when the box has none
+	// Balance is the algorithm of Services that name none.
+	Balance nft.Balance
 	// NodelessLocal makes endpoints without a nodeName local ones.
 	NodelessLocal bool
 	// MasqueradeAll masquerades every client of a cluster IP.
@@ -116,6 +118,7 @@ func Service(in Input, facts *Facts) Output {
 		r.refuseExternalIPs("an ExternalName Service has no addresses of its own: externalIPs are not served")
 	case len(svc.Spec.ClusterIPs) > 0 && svc.Spec.ClusterIPs[0] == "None":
 		r.refuseExternalIPs("a headless Service is not load balanced: externalIPs are not served")
+		r.warnUnbalanced("a headless Service is not load balanced")
 		r.prepareChecks()
 		r.judge(r.collect()) // names lead to the endpoints, see Members
 	default:
@@ -135,6 +138,8 @@ type resolver struct {
 	plan   *health.Plan
 	taken  map[netip.Addr]bool
 	byName map[portName]uint16
+	// weights are the Service's own, by address.
+	weights map[netip.Addr]uint16
 	// noLocal is what the Service answers where a policy Local leaves no endpoint.
 	noLocal nft.Refusal
 	asks
@@ -161,7 +166,9 @@ func (r *resolver) resolve() {
 	r.clients = r.readClients()
 	idle := r.idleTimeout()
 	r.vips = r.addresses()
+	balance := r.readBalance()
 	endpoints := r.collect()
+	r.checkWeights(balance, endpoints)
 	r.prepareChecks()
 	r.judge(endpoints)
 	r.out.LocalEndpoints = r.localEndpoints(endpoints)
@@ -188,8 +195,10 @@ func (r *resolver) resolve() {
 				Affinity: r.affinity(),
 				Idle:     idle,
 			}
-			sel := r.selectEndpoints(endpoints[portKey{port.Name, proto, family}])
+			all := endpoints[portKey{port.Name, proto, family}]
+			sel := r.selectEndpoints(all)
 			p.Pools, p.Serving = sel.pools, sel.serving
+			r.balance(i, &p, balance, all)
 			p.Frontends = r.free(i, &p, r.frontends(port, vips, sel))
 			r.out.Ports = append(r.out.Ports, p)
 		}

@@ -118,6 +118,14 @@ func servicePolicies(b *description, svc *object.Service) {
 	if affinity != "" {
 		b.line("Session Affinity", "%s", affinity)
 	}
+	for _, line := range [][2]string{{"Balance", object.AnnotationBalance}, {"Weights", object.AnnotationWeights}} {
+		if text, given := svc.Metadata.Annotations[line[1]]; given {
+			if name, err := object.ParseBalance(text); err == nil {
+				text = name
+			}
+			b.line(line[0], "%s", printable(text))
+		}
+	}
 	if spec.ExternalTrafficPolicy != "" {
 		b.line("External Traffic Policy", "%s", spec.ExternalTrafficPolicy)
 	}
@@ -212,7 +220,7 @@ func describeSlices(b *description, endpoints []*object.EndpointSlice) {
 			}
 			ports = append(ports, text)
 		}
-		fmt.Fprintf(b, "  %s, %s, ports %s\n", s.Metadata.Name, s.AddressType, commas(ports))
+		fmt.Fprintf(b, "  %s, %s, ports %s%s\n", s.Metadata.Name, s.AddressType, commas(ports), sliceShare(s))
 		rows := [][]string{}
 		for i := range s.Endpoints[:min(len(s.Endpoints), shownInSlice)] {
 			e := &s.Endpoints[i]
@@ -224,6 +232,17 @@ func describeSlices(b *description, endpoints []*object.EndpointSlice) {
 			fmt.Fprintf(b, "    and %d more\n", more)
 		}
 	}
+}
+
+// sliceShare is the weight and priority of a slice, where they are not the usual ones.
+func sliceShare(s *object.EndpointSlice) (text string) {
+	if w := s.Metadata.WeightOf(); w != 1 {
+		text += fmt.Sprintf(", weight %d", w)
+	}
+	if p := s.Metadata.PriorityOf(); p != 0 {
+		text += fmt.Sprintf(", priority %d", p)
+	}
+	return text
 }
 
 // trimLines takes blanks off the ends of lines.

@@ -35,12 +35,14 @@ Of a kind, or a field of one, it tells what it means here, and of "annotations [
 each of them does. That needs no appliance.`,
 		options: slices.Concat([]*option{
 			namespaceOption(),
+			{name: "client", arg: "ADDRESS[:PORT]", group: groupOutput, usage: "of a Service that hashes: tell which endpoint this client gets"},
 			{name: "recursive", group: groupOutput, usage: "of a kind: list the fields of fields too, without their meaning"},
 			{name: "output", letter: "o", arg: "FORM", words: []string{"wide"}, group: groupOutput, usage: "wide: of a Service, its revision and what is programmed too"},
 		}, connectOptions()),
 		examples: []example{
 			{"Why is there no answer?", "svcctl explain svc/web -n shop"},
 			{"The same, from the client's side.", "svcctl explain 10.96.0.10:80"},
+			{"Which endpoint does this client get?", "svcctl explain svc/web --client 192.0.2.10:40000"},
 			{"What does this field do?", "svcctl explain service.spec.externalTrafficPolicy"},
 			{"What does this annotation do?", "svcctl explain annotations aws-load-balancer-internal"},
 		},
@@ -142,7 +144,7 @@ func (p *program) explainService(ctx context.Context, v *verb, t target) error {
 	} else if !is || refused.Reason != wire.ReasonNotFound {
 		return err
 	}
-	return p.explainFacts(ctx, c, f, "Service "+t.namespace+"/"+t.name)
+	return p.explainFacts(ctx, v, c, f, "Service "+t.namespace+"/"+t.name)
 }
 
 // explainAddress explains what somebody wants to reach.
@@ -164,7 +166,7 @@ func (p *program) explainAddress(ctx context.Context, v *verb, q diagnose.Questi
 			svc = alone
 		}
 		f := diagnose.Facts{Namespace: svc.Metadata.Namespace, Name: svc.Metadata.Name, Service: svc, Question: q, NodelessLocal: true, Wide: v.option("output").text() == "wide"}
-		return p.explainFacts(ctx, c, f, fmt.Sprintf("%s is Service %s/%s", questionText(q), f.Namespace, f.Name))
+		return p.explainFacts(ctx, v, c, f, fmt.Sprintf("%s is Service %s/%s", questionText(q), f.Namespace, f.Name))
 	}
 	f := diagnose.Facts{Question: q}
 	if f.Status, err = c.Status(ctx); err != nil {
@@ -217,12 +219,13 @@ func questionText(q diagnose.Question) string {
 }
 
 // explainFacts collects what is known about a Service and tells what follows.
-func (p *program) explainFacts(ctx context.Context, c *client.Client, f diagnose.Facts, title string) error {
+func (p *program) explainFacts(ctx context.Context, v *verb, c *client.Client, f diagnose.Facts, title string) error {
+	client := v.option("client").text()
 	var err error
 	if f.Status, err = c.Status(ctx); err != nil {
 		return err
 	}
-	f.State, err = c.Service(ctx, f.Namespace, f.Name)
+	f.State, err = c.Service(ctx, f.Namespace, f.Name, client)
 	if refused, is := errors.AsType[*wire.Failure](err); is && refused.Reason == wire.ReasonNotFound {
 		f.State = nil // an appliance of an earlier version
 	} else if err != nil {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/store/object"
 )
 
 // setting is one field of config.Config: a flag, an environment variable and a
@@ -129,6 +130,9 @@ func serviceSettings() []setting {
 		{name: "nodeless-endpoints", arg: "local|remote", def: "local", words: []string{"local", "remote"}, group: groupServices,
 			usage: "what an endpoint without nodeName is for the policy Local",
 			set:   word(func(c *config.Config) *config.NodelessEndpoints { return &c.NodelessEndpoints })},
+		{name: "balance", arg: "ALGORITHM", def: object.BalanceRandom, words: object.BalanceNames(), group: groupServices,
+			usage: "who gets the next connection of a Service without the annotation svcctl.io/balance",
+			set:   text(func(c *config.Config) *string { return &c.Balance })},
 		{name: "snat", arg: "auto|never", def: "auto", words: []string{"auto", "never"}, group: groupServices,
 			usage: "which clients are masqueraded: auto, as Kubernetes does and those whose replies would bypass this box",
 			set:   word(func(c *config.Config) *config.SNATMode { return &c.SNAT })},

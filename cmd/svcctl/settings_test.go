@@ -42,6 +42,7 @@ var samples = map[string][3]string{
 	"load-balancer-internal-from": {"10.0.0.0/8", "eth1,fd00::/8", "eth2"},
 	"external-ip-range":           {"198.51.100.0/28", "0.0.0.0/0,::/0", "none"},
 	"nodeless-endpoints":          {"remote", "remote", "remote"},
+	"balance":                     {"maglev", "source-hash", "maglev"},
 	"snat":                        {"never", "never", "never"},
 	"masquerade-all":              {"true", "true", "true"},
 	"vip-ping":                    {"always", "never", "always"},

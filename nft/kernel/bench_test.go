@@ -2,6 +2,8 @@ package kernel
 
 import (
 	"fmt"
+	"math"
+	"net/netip"
 	"testing"
 
 	"svcctl.io/svcctl/nft"
@@ -66,6 +68,33 @@ func BenchmarkRead(b *testing.B) {
 			c := n.open()
 			commit(b, c, 0, nft.AddTable{Family: nft.IPv4}, nft.AddSet{Family: nft.IPv4, Set: backends},
 				nft.AddElements{Family: nft.IPv4, Set: backends, Elements: servicesOf(services)})
+			for b.Loop() {
+				read(b, c)
+			}
+		})
+	}
+}
+
+// BenchmarkReadTables reads 1,000 Services that hash, of 256 slots each, by dumps and by key.
+func BenchmarkReadTables(b *testing.B) {
+	s := nft.State{Services: map[string][]nft.ServicePort{}}
+	for i := range 1000 {
+		p := nft.ServicePort{ID: fmt.Sprint("default/s", i), Family: nft.IPv4, Protocol: nft.TCP, Balance: nft.Maglev}
+		p.Frontends = []nft.Frontend{{Addr: address(nft.IPv4, 1<<16+i), Port: 80}}
+		for e := range 5 {
+			p.Pools[nft.PoolCluster] = append(p.Pools[nft.PoolCluster], netip.AddrPortFrom(address(nft.IPv4, 5*i+e), 80))
+		}
+		s.Services[p.ID] = []nft.ServicePort{p}
+	}
+	n := newNamespace(b)
+	c := n.open()
+	batch := nft.Diff(nil, nft.Compile(s)).Apply
+	commit(b, c, 0, batch.Ops...)
+	for name, from := range map[string]int{"dump": math.MaxInt, "by key": byKeyFrom} {
+		b.Run(name, func(b *testing.B) {
+			was := byKeyFrom
+			byKeyFrom = from
+			defer func() { byKeyFrom = was }()
 			for b.Loop() {
 				read(b, c)
 			}

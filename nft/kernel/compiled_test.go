@@ -4,8 +4,11 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/nft"
 )
@@ -19,7 +22,7 @@ func setsOf(f nft.Family) *nft.SourceSets {
 }
 
 // state asks for everything that the compiler knows, in both families.
-func state(affinity time.Duration) nft.State {
+func state(affinity time.Duration, balances ...nft.Balance) nft.State {
 	s := nft.State{
 		Box:      nft.Box{MasqueradeOnLink: true, Ping: nft.PingWhenReady},
 		Services: map[string][]nft.ServicePort{},
@@ -54,6 +57,11 @@ func state(affinity time.Duration) nft.State {
 				},
 				Pools: [nft.NumPools][]netip.AddrPort{endpoints(8), endpoints(2)},
 			}}
+			if len(balances) > 0 {
+				p := &s.Services[name][0]
+				p.Balance = balances[n%len(balances)]
+				p.Weights = map[netip.AddrPort]uint16{endpoints(1)[0]: 70, endpoints(2)[1]: 20}
+			}
 		}
 	}
 	iface.Inside = true
@@ -61,14 +69,99 @@ func state(affinity time.Duration) nft.State {
 	return s
 }
 
+var everyBalance = []nft.Balance{nft.Random, nft.Maglev, nft.SourceHash}
+
+// Large maps of slots are asked for by key, and that is all of them; where it is not, a dump
+// has them.
+func TestSlotsAreReadByKey(t *testing.T) {
+	was := byKeyFrom
+	byKeyFrom = 1
+	defer func() { byKeyFrom = was }()
+	for _, affinity := range []time.Duration{0, time.Hour} {
+		n := newNamespace(t)
+		c := n.open()
+		want := nft.Compile(state(affinity, everyBalance...))
+		_, generation := read(t, c)
+		commit(t, c, generation, nft.Diff(nil, want).Apply.Ops...)
+		have, generation := read(t, c)
+		if tr := nft.Diff(have, want); !tr.Empty() {
+			t.Fatalf("what is read by key is not what was committed: %+v", tr)
+		}
+		if !c.features.Hash || !countsElements(t, c) {
+			t.Skip("SKIPPED: this kernel does not count elements (6.16)")
+		}
+		asked := 0
+		for _, f := range nft.Families {
+			for name, set := range have[f].Sets {
+				if nft.IsSlotMap(name) {
+					asked++
+					if !byKey(t, c, f, have[f], name) {
+						t.Errorf("%s of %s is not read by key", name, f)
+					}
+					// One element less, or one that nobody expects: only a dump tells.
+					for key := range set.Elements {
+						one := []nft.Element{{Key: key, Data: set.Elements[key]}}
+						generation = commit(t, c, generation, nft.DeleteElements{Family: f, Set: set.Set, Elements: one})
+						if now, _ := read(t, c); len(now[f].Sets[name].Elements) != len(set.Elements)-1 {
+							t.Errorf("%s of %s without an element is read with %d", name, f, len(now[f].Sets[name].Elements))
+						}
+						generation = commit(t, c, generation, nft.AddElements{Family: f, Set: set.Set, Elements: one})
+						break
+					}
+					stray := []nft.Element{{Key: strings.Repeat("\x01", length(set.Key, f)), Data: strings.Repeat("\x02", length(set.Data, f))}}
+					generation = commit(t, c, generation, nft.AddElements{Family: f, Set: set.Set, Elements: stray})
+					if now, _ := read(t, c); len(now[f].Sets[name].Elements) != len(set.Elements)+1 {
+						t.Errorf("%s of %s with a stray element is read with %d", name, f, len(now[f].Sets[name].Elements))
+					}
+					generation = commit(t, c, generation, nft.DeleteElements{Family: f, Set: set.Set, Elements: stray})
+				}
+			}
+		}
+		if asked < 8 {
+			t.Errorf("only %d maps of slots were tried", asked)
+		}
+	}
+}
+
+// byKey reports whether the slots of a map are all found by their keys.
+func byKey(t *testing.T, c *Conn, f nft.Family, table *nft.Table, name string) bool {
+	t.Helper()
+	set := &nft.SetContent{Set: table.Sets[name].Set, Elements: nft.Elements{}}
+	s, err := c.ensureSocket()
+	if err != nil {
+		t.Fatal(err)
+	}
+	complete, err := readSlots(s, f, table, set, len(table.Sets[name].Elements))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return complete
+}
+
+// countsElements reports whether the kernel tells how many elements a set has.
+func countsElements(t *testing.T, c *Conn) (counts bool) {
+	t.Helper()
+	s, err := c.ensureSocket()
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = s.dump(unix.NFT_MSG_GETSET, protocolFamily(nft.IPv4),
+		func(w *writer) { w.Text(unix.NFTA_SET_TABLE, nft.TableName) },
+		func(m message) { counts = counts || decodeSet(&m, nft.IPv4).count >= 0 })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return counts
+}
+
 // What the compiler makes is committed, reads back as it was wanted, and prints and
 // loads with the nft program.
 func TestCompiledRuleset(t *testing.T) {
-	for _, affinity := range []time.Duration{0, 3 * time.Hour} {
-		t.Run(fmt.Sprintf("affinity %v", affinity), func(t *testing.T) {
+	for i, affinity := range []time.Duration{0, 3 * time.Hour, 0, 3 * time.Hour, 0, 3 * time.Hour} {
+		t.Run(fmt.Sprintf("%d, affinity %v", i, affinity), func(t *testing.T) {
 			n := newNamespace(t)
 			c := n.open()
-			want := nft.Compile(state(affinity))
+			want := nft.Compile(state(affinity, [][]nft.Balance{nil, everyBalance, {nft.RoundRobin}}[i/2]...))
 			have, generation := read(t, c)
 			tr := nft.Diff(have, want)
 			generation = commit(t, c, generation, tr.Apply.Ops...)

@@ -174,6 +174,14 @@ type elementDecoder struct {
 	verdicts  map[string]string // one copy of each text
 }
 
+func decoderOf(set *nft.Set, f nft.Family) elementDecoder {
+	d := elementDecoder{set: set, key: length(set.Key, f), verdicts: map[string]string{}}
+	if set.Data != nil && !isVerdictMap(set) {
+		d.data = length(set.Data, f)
+	}
+	return d
+}
+
 func (d *elementDecoder) decode(b []byte) element {
 	e := element{ours: true}
 	for kind, value := range nfnetlink.Attributes(b) {

@@ -157,7 +157,7 @@ func equals(data []byte) *expr.Cmp {
 // bits compared under a mask, as nft does it: so it prints as a prefix. Of a connection's
 // address no part can be loaded, but the first bytes can be compared.
 func (e *encoder) matchPrefix(m nft.MatchPrefix) {
-	load := e.field(m.Field, firstRegister)
+	load := e.load1(m.Field, firstRegister)
 	value, bits := m.Prefix.Masked().Addr().AsSlice(), m.Prefix.Bits()
 	e.add(load)
 	if bits > 0 && bits%8 == 0 {
@@ -337,7 +337,7 @@ func (e *encoder) verdict(v nft.Verdict) {
 // and tells the next free one.
 func (e *encoder) load(fields []nft.Field, r register) (next register) {
 	for _, field := range fields {
-		e.add(e.field(field, r))
+		e.field(field, r)
 		r += registers(field.Type().Len(e.Family))
 	}
 	return r
@@ -367,7 +367,34 @@ func nextBlock(r register) register {
 // registers is how many registers take that many bytes.
 func registers(bytes int) uint32 { return uint32(nfnetlink.Align(bytes) / 4) }
 
-func (e *encoder) field(field nft.Field, r register) expr.Any {
+// field reads a field into registers from r on.
+func (e *encoder) field(field nft.Field, r register) {
+	switch field.Kind {
+	case nft.FieldHashSource: // jhash ip saddr mod 256 seed 0x73766363
+		e.hash(field, r, nft.Saddr)
+	case nft.FieldHashFlow: // jhash ip saddr . th sport mod 256 seed 0x73766363
+		e.hash(field, r, nft.Saddr, nft.Sport)
+	default:
+		e.add(e.load1(field, r))
+	}
+}
+
+// hashedBehind is how many registers behind a hash what is hashed begins.
+const hashedBehind = 5
+
+// hash reads what is hashed into registers behind the hash itself, those that nft takes: the
+// hash is the last field of every key.
+func (e *encoder) hash(field nft.Field, r register, of ...nft.Field) {
+	from := r + hashedBehind
+	end := e.load(of, from)
+	e.add(&expr.Hash{
+		SourceRegister: from, DestRegister: r, Length: (end - from) * 4,
+		Modulus: field.Mod, Seed: nft.HashSeed, Type: expr.HashTypeJenkins,
+	})
+}
+
+// load1 is the expression that reads a field which takes one.
+func (e *encoder) load1(field nft.Field, r register) expr.Any {
 	v6 := e.Family == nft.IPv6
 	switch field.Kind {
 	case nft.FieldSaddr: // ip saddr
@@ -394,7 +421,9 @@ func (e *encoder) field(field nft.Field, r register) expr.Any {
 	case nft.FieldOriginalDport: // ct original proto-dst
 		return &expr.Ct{Key: expr.CtKeyPROTODST, Direction: expr.CtDirOriginal, Register: r}
 	case nft.FieldNumgen: // numgen random mod 5
-		return &expr.Numgen{Register: r, Modulus: field.Mod, Type: unix.NFT_NG_RANDOM}
+		return &expr.Numgen{Register: r, Modulus: field.Mod, Type: unix.NFT_NG_RANDOM, Offset: field.Offset}
+	case nft.FieldTurn: // numgen inc mod 5
+		return &expr.Numgen{Register: r, Modulus: field.Mod, Type: unix.NFT_NG_INCREMENTAL}
 	case nft.FieldIif: // iif
 		return &expr.Meta{Key: expr.MetaKeyIIF, Register: r}
 	case nft.FieldOif: // oif

@@ -1,3 +1,5 @@
+// This file is long because it holds every statement of the ruleset against the kernel, one case each.
+
 package kernel
 
 import (
@@ -103,6 +105,8 @@ func everySet(f nft.Family) []*nft.SetContent {
 			string(front(1)) + first + string(front(1)) + last: "", fromTo(front(2), address(f, 3), address(f, 9)): "",
 			fromTo(front(2), address(f, 10), address(f, 10)): ""}},
 		{Set: nft.Set{Name: "affinity", Key: frontendKey[:1], Data: endpoint, Dynamic: true, Timeout: 24 * time.Hour, Size: 65535}, Elements: nft.Elements{}},
+		{Set: nft.Set{Name: "turns", Key: []nft.Type{nft.TypeSlot}, Data: endpoint}, Elements: nft.Elements{
+			nft.JoinKey(nft.Value{Type: nft.TypeSlot, Num: 2}): nft.AddrPortData(netip.AddrPortFrom(address(f, 3), 8080))}},
 		{Set: nft.Set{Name: "passing", Key: frontendKey[:1], Timeout: 90 * time.Second}, Elements: nft.Elements{a(1): ""}},
 	}
 }
@@ -118,6 +122,11 @@ func everyRule(f nft.Family) []nft.Rule {
 		{nft.MatchSet{Key: append(slices.Clone(frontend), nft.Saddr), Set: "allowed", Negate: true}, nft.Verdict{Kind: nft.Drop}},
 		{nft.DNAT{Key: append(slices.Clone(frontend), nft.Numgen(5)), Map: "backends"}},
 		{nft.DNAT{Key: []nft.Field{nft.L4Proto, nft.Dport, nft.Numgen(1000)}, Map: "nodeport-backends"}},
+		{nft.DNAT{Key: append(slices.Clone(frontend), nft.Field{Kind: nft.FieldNumgen, Mod: 64, Offset: 64}), Map: "backends"}},
+		{nft.DNAT{Key: append(slices.Clone(frontend), nft.Field{Kind: nft.FieldHashSource, Mod: 16384}), Map: "backends"}},
+		{nft.DNAT{Key: append(slices.Clone(frontend), nft.Field{Kind: nft.FieldHashFlow, Mod: 256}), Map: "backends"}},
+		{nft.DNAT{Key: []nft.Field{nft.L4Proto, nft.Dport, {Kind: nft.FieldHashFlow, Mod: 256}}, Map: "nodeport-backends"}},
+		{nft.MatchProto{Proto: nft.UDP}, nft.DNAT{Key: []nft.Field{{Kind: nft.FieldTurn, Mod: 3}}, Map: "turns"}},
 		{nft.MatchProto{Proto: nft.TCP}, nft.DNAT{Key: []nft.Field{nft.Saddr}, Map: "affinity"}},
 		{nft.MatchProto{Proto: nft.UDP}, nft.VerdictMap{Key: frontend, Map: "services"}},
 		{nft.MatchProto{Proto: nft.TCP}, nft.VerdictMap{Key: original, Map: "services"}},

@@ -20,6 +20,7 @@ type Features struct {
 	Owner   bool   // table flag owner: kernel 5.12
 	Persist bool   // table flag persist: kernel 6.9
 	Timeout bool   // timeouts of connection tracking: kernel 4.19, CONFIG_NF_CONNTRACK_TIMEOUT
+	Hash    bool   // jhash (CONFIG_NFT_HASH): hashes and weights need it
 }
 
 // Present names the features that the kernel has.
@@ -38,6 +39,7 @@ func (f Features) names(present bool) []string {
 		{"table flag owner", f.Owner},
 		{"table flag persist", f.Persist},
 		{"connection timeouts", f.Timeout},
+		{"jhash", f.Hash},
 	} {
 		if feature.has == present {
 			names = append(names, feature.name)
@@ -129,7 +131,7 @@ func evaluateTrials(parts []part, attempts []trial, refused map[int]nfnetlink.Fa
 
 // trials are everything to try in one family, each needing only what stands before it.
 func trials(features *Features) []trial {
-	features.Destroy, features.Owner, features.Persist, features.Timeout = true, true, true, true
+	features.Destroy, features.Owner, features.Persist, features.Timeout, features.Hash = true, true, true, true, true
 	frontend := []nft.Type{nft.TypeAddr, nft.TypeProto, nft.TypeService}
 	slots := nft.Set{Name: "slots", Key: append(frontend[:3:3], nft.TypeSlot), Data: []nft.Type{nft.TypeAddr, nft.TypeService}}
 	ranges := nft.Set{Name: "ranges", Key: append(frontend[:3:3], nft.TypeAddr), Interval: true}
@@ -177,6 +179,7 @@ func trials(features *Features) []trial {
 		{found: &features.Timeout, try: func(t *transaction, f nft.Family) {
 			t.addTimeout(f, nft.Timeout{Protocol: nft.TCP, Idle: time.Minute})
 		}},
+		{found: &features.Hash, try: rule(nft.DNAT{Key: append(fields[:3:3], nft.Field{Kind: nft.FieldHashFlow, Mod: 2}), Map: slots.Name})},
 		{found: &features.Owner, try: ownedTable(tableOwner)},
 		{found: &features.Persist, try: ownedTable(tableOwner | tablePersist)},
 	}

@@ -92,14 +92,14 @@ func readTable(s *socket, f nft.Family) (*nft.Table, error) {
 	if err := readTimeouts(s, f, t.Timeouts); err != nil {
 		return nil, fmt.Errorf("timeouts of table %s: %w", f, err)
 	}
-	if err := readSets(s, f, t.Sets); err != nil {
-		return nil, fmt.Errorf("sets of table %s: %w", f, err)
-	}
 	if err := readChains(s, f, t.Chains); err != nil {
 		return nil, fmt.Errorf("chains of table %s: %w", f, err)
 	}
 	if err := readMarks(s, f, t.Chains); err != nil {
 		return nil, fmt.Errorf("rules of table %s: %w", f, err)
+	}
+	if err := readSets(s, f, t); err != nil {
+		return nil, fmt.Errorf("sets of table %s: %w", f, err)
 	}
 	if flags&unix.NFT_TABLE_F_DORMANT != 0 {
 		markUnhooked(t)
@@ -133,8 +133,9 @@ func tableFlags(s *socket, name string, f nft.Family) (flags uint32, exists bool
 	return flags, exists, err
 }
 
-func readSets(s *socket, f nft.Family, sets map[string]*nft.SetContent) error {
-	counts := map[string]int{}
+// readSets reads all sets, those of slots last: the others say which slots there should be.
+func readSets(s *socket, f nft.Family, t *nft.Table) error {
+	sets, counts := t.Sets, map[string]int{}
 	err := s.dump(unix.NFT_MSG_GETSET, protocolFamily(f),
 		func(w *writer) { w.Text(unix.NFTA_SET_TABLE, nft.TableName) },
 		func(m message) {
@@ -147,12 +148,22 @@ func readSets(s *socket, f nft.Family, sets map[string]*nft.SetContent) error {
 	if err != nil {
 		return err
 	}
-	for set := range maps.Values(sets) {
-		if set.Dynamic || set.Key == nil {
-			continue
-		}
-		if err := readContent(s, f, set, counts[set.Name]); err != nil {
-			return fmt.Errorf("elements of %s: %w", set.Name, err)
+	for _, slots := range []bool{false, true} {
+		for set := range maps.Values(sets) {
+			if set.Dynamic || set.Key == nil || nft.IsSlotMap(set.Name) != slots {
+				continue
+			}
+			count := counts[set.Name]
+			if slots && count >= byKeyFrom {
+				complete, err := readSlots(s, f, t, set, count)
+				if err == nil && complete {
+					continue
+				}
+				clear(set.Elements) // a dump tells what differs, or what is wrong
+			}
+			if err := readContent(s, f, set, count); err != nil {
+				return fmt.Errorf("elements of %s: %w", set.Name, err)
+			}
 		}
 	}
 	return nil
@@ -233,10 +244,7 @@ func readAll(s *socket, table string, f nft.Family, set *nft.Set, count int, eac
 
 // readElements hands every element of one dump to each, in no order.
 func readElements(s *socket, table string, f nft.Family, set *nft.Set, each func(element)) error {
-	d := elementDecoder{set: set, key: length(set.Key, f), verdicts: map[string]string{}}
-	if set.Data != nil && !isVerdictMap(set) {
-		d.data = length(set.Data, f)
-	}
+	d := decoderOf(set, f)
 	return s.dump(unix.NFT_MSG_GETSETELEM, protocolFamily(f),
 		func(w *writer) {
 			w.Text(unix.NFTA_SET_ELEM_LIST_TABLE, table)

@@ -29,6 +29,7 @@ func validateService(s, old *Service) Errors {
 		checkLoadBalancerFields(s),
 		checkTrafficPolicies(s),
 		checkIngress(s, old),
+		checkServiceBalance(s, old),
 	)
 }
 

@@ -50,6 +50,17 @@ func ValidateUpdate(updated, old Object, opts Options) Errors {
 	return Join(errs, validateContent(updated, old))
 }
 
+// metaOf is the metadata of an object that may not be there.
+func metaOf[T any, P interface {
+	*T
+	Object
+}](o P) *ObjectMeta {
+	if o == nil {
+		return nil
+	}
+	return o.GetMeta()
+}
+
 // validateContent is all of the rules but those of the name; old is nil for a new
 // object.
 func validateContent(o, old Object) Errors {
@@ -61,12 +72,15 @@ func validateContent(o, old Object) Errors {
 	case *Endpoints:
 		before, _ := old.(*Endpoints)
 		errs = append(errs, validateEndpoints(o, before)...)
+		errs = append(errs, checkEndpointWeights(&o.Metadata, metaOf(before))...)
 	case *Pod:
 		before, _ := old.(*Pod)
 		errs = append(errs, validatePod(o, before)...)
+		errs = append(errs, checkEndpointWeights(&o.Metadata, metaOf(before))...)
 	case *EndpointSlice:
 		before, _ := old.(*EndpointSlice)
 		errs = append(errs, validateEndpointSlice(o, before)...)
+		errs = append(errs, checkEndpointWeights(&o.Metadata, metaOf(before))...)
 	default:
 		errs = append(errs, validateOfAPI(o, old)...)
 	}

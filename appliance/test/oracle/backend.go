@@ -3,6 +3,8 @@ package oracle
 import (
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 
 	"svcctl.io/svcctl/store/object"
 )
@@ -19,6 +21,44 @@ type backend struct {
 	local              bool
 	forNodes, forZones []string
 	nodeName, zone     string
+	// weight 0 gets no new connections (behavior 225), priority is its tier (behavior 226).
+	weight, priority int
+}
+
+// The annotations about weights (behaviors 220 to 230).
+const (
+	annotationBalance  = "svcctl.io/balance"
+	annotationWeight   = "svcctl.io/weight"
+	annotationWeights  = "svcctl.io/weights"
+	annotationPriority = "svcctl.io/priority"
+)
+
+// shareOf reads the weight and priority of an endpoint: the Service names addresses, and of
+// the rest the object that names the endpoint says it.
+func (b backend) shareOf(f frontend, annotations map[string]string) backend {
+	b.weight = 1
+	if text, given := annotations[annotationWeight]; given {
+		b.weight, _ = strconv.Atoi(text)
+	}
+	b.priority, _ = strconv.Atoi(annotations[annotationPriority])
+	for entry := range strings.SplitSeq(f.service.Metadata.Annotations[annotationWeights], ",") {
+		if addr, weight, ok := strings.Cut(strings.TrimSpace(entry), "="); ok && addr == b.address.Addr().String() {
+			b.weight, _ = strconv.Atoi(weight)
+		}
+	}
+	return b
+}
+
+// lowestTier keeps those that get new connections: of a weight, and of the lowest tier.
+func lowestTier(all []backend) []backend {
+	all = keep(all, func(b backend) bool { return b.weight > 0 })
+	lowest := 0
+	for i, b := range all {
+		if i == 0 || b.priority < lowest {
+			lowest = b.priority
+		}
+	}
+	return keep(all, func(b backend) bool { return b.priority == lowest })
 }
 
 // backendsOf returns all backends of a frontend, usable or not, each address and port
@@ -45,8 +85,18 @@ func (w *World) backendsOf(f frontend) []backend {
 	return all
 }
 
+// Of two copies in the same state the one of the lower tier counts, then the one of the larger
+// weight.
 func better(a, b backend) bool {
-	return a.ready && !b.ready || a.draining && !b.ready && !b.draining
+	switch {
+	case a.ready != b.ready:
+		return a.ready
+	case a.draining != b.draining:
+		return a.draining
+	case a.priority != b.priority:
+		return a.priority < b.priority
+	}
+	return a.weight > b.weight
 }
 
 func (w *World) fromSlices(f frontend) []backend {
@@ -68,7 +118,7 @@ func (w *World) fromSlices(f frontend) []backend {
 				continue
 			}
 			for _, endpoint := range slice.Endpoints {
-				all = append(all, w.fromEndpoint(f, endpoint, number))
+				all = append(all, w.fromEndpoint(f, endpoint, number).shareOf(f, slice.Metadata.Annotations))
 			}
 		}
 	}
@@ -171,10 +221,10 @@ func (w *World) fromEndpoints(f frontend) []backend {
 					continue
 				}
 				for _, address := range subset.Addresses {
-					all = append(all, w.fromAddress(f, address, number, true)...)
+					all = append(all, w.fromAddress(f, endpoints, address, number, true)...)
 				}
 				for _, address := range subset.NotReadyAddresses {
-					all = append(all, w.fromAddress(f, address, number, false)...)
+					all = append(all, w.fromAddress(f, endpoints, address, number, false)...)
 				}
 			}
 		}
@@ -182,7 +232,7 @@ func (w *World) fromEndpoints(f frontend) []backend {
 	return all
 }
 
-func (w *World) fromAddress(f frontend, address object.EndpointAddress, port uint16, ready bool) []backend {
+func (w *World) fromAddress(f frontend, of *object.Endpoints, address object.EndpointAddress, port uint16, ready bool) []backend {
 	addr := netip.MustParseAddr(address.IP)
 	if familyOf(addr) != f.family {
 		return nil
@@ -192,7 +242,7 @@ func (w *World) fromAddress(f frontend, address object.EndpointAddress, port uin
 		b.nodeName = *address.NodeName
 	}
 	b.local = w.isLocalNode(b.nodeName)
-	return []backend{distribute(f, b)}
+	return []backend{distribute(f, b).shareOf(f, of.Metadata.Annotations)}
 }
 
 func (w *World) isClusterIP(addr netip.Addr) bool {
@@ -210,9 +260,9 @@ func (w *World) isClusterIP(addr netip.Addr) bool {
 // hints; if none is ready, the draining ones (behavior 65). Others are never used
 // (behavior 66).
 func (w *World) everywhere(all []backend) []backend {
-	ready := keep(all, func(b backend) bool { return b.ready })
+	ready := lowestTier(keep(all, func(b backend) bool { return b.ready }))
 	if len(ready) == 0 {
-		return keep(all, func(b backend) bool { return b.draining })
+		return lowestTier(keep(all, func(b backend) bool { return b.draining }))
 	}
 	// Behavior 73: all ready ones have node hints, and one is for this node.
 	forNode := keep(ready, func(b backend) bool { return slices.Contains(b.forNodes, w.Box.NodeName) })
@@ -231,10 +281,10 @@ func (w *World) everywhere(all []backend) []backend {
 // its draining ones (behavior 61). Hints do not matter.
 func onBox(all []backend) []backend {
 	local := keep(all, func(b backend) bool { return b.local })
-	if ready := keep(local, func(b backend) bool { return b.ready }); len(ready) > 0 {
+	if ready := lowestTier(keep(local, func(b backend) bool { return b.ready })); len(ready) > 0 {
 		return ready
 	}
-	return keep(local, func(b backend) bool { return b.draining })
+	return lowestTier(keep(local, func(b backend) bool { return b.draining }))
 }
 
 func keep(all []backend, want func(backend) bool) []backend {

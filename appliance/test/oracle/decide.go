@@ -79,8 +79,12 @@ func (w *World) serve(f frontend, p Packet) []Outcome {
 		}
 	}
 	var outcomes []Outcome
+	balance := f.service.Metadata.Annotations[annotationBalance]
 	for _, b := range chosen {
-		outcomes = append(outcomes, Outcome{Kind: Delivered, To: b.address, Source: w.source(f, p, b.address.Addr()), Idle: idleOf(f)})
+		outcomes = append(outcomes, Outcome{
+			Kind: Delivered, To: b.address, Source: w.source(f, p, b.address.Addr()), Idle: idleOf(f),
+			Hashed: balance != "" && balance != object.BalanceRandom && balance != object.BalanceRoundRobin,
+		})
 	}
 	return outcomes
 }

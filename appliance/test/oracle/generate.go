@@ -329,6 +329,13 @@ func (g *generator) policies(service *object.Service) {
 	if service.ExternallyAccessible() && oneIn(g.Rand, 2) {
 		spec.ExternalTrafficPolicy = local
 	}
+	if oneIn(g.Rand, 4) {
+		service.Metadata.Annotations[annotationBalance] = pick(g.Rand, object.BalanceNames())
+	}
+	if oneIn(g.Rand, 8) {
+		addrs := pick(g.Rand, endpointIPs)
+		service.Metadata.Annotations[annotationWeights] = fmt.Sprintf("%s=%d, %s=3", addrs[0], g.IntN(3), addrs[1])
+	}
 	if oneIn(g.Rand, 6) {
 		service.Metadata.Annotations[annotationNoLocal] = pick(g.Rand, []string{"reject", "reject", "drop"})
 	}

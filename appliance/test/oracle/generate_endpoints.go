@@ -44,6 +44,7 @@ func (g *generator) slice(service *object.Service, family int, suffix string) *o
 		},
 		AddressType: families[family],
 	}
+	slice.Metadata.Annotations = g.share()
 	for _, port := range service.Spec.Ports {
 		if oneIn(g.Rand, 8) {
 			continue // this slice has nothing for that port
@@ -55,6 +56,18 @@ func (g *generator) slice(service *object.Service, family int, suffix string) *o
 	}
 	object.Default(slice)
 	return slice
+}
+
+// share is sometimes a weight, and sometimes a priority.
+func (g *generator) share() map[string]string {
+	annotations := map[string]string{}
+	if oneIn(g.Rand, 4) {
+		annotations[annotationWeight] = pick(g.Rand, []string{"0", "1", "5", "65535"})
+	}
+	if oneIn(g.Rand, 6) {
+		annotations[annotationPriority] = pick(g.Rand, []string{"0", "3", "9"})
+	}
+	return annotations
 }
 
 // slicePort is the port of a slice for one of the Service's, now and then one that
@@ -152,6 +165,7 @@ func (g *generator) endpoints(service *object.Service) *object.Endpoints {
 	if oneIn(g.Rand, 6) {
 		endpoints.Metadata.Labels = map[string]string{labelSkipMirror: "true"}
 	}
+	endpoints.Metadata.Annotations = g.share()
 	for range 1 + g.IntN(2) {
 		subset := object.EndpointSubset{Addresses: g.endpointAddresses(service, 1+g.IntN(2)), NotReadyAddresses: g.endpointAddresses(service, g.IntN(2))}
 		for _, port := range service.Spec.Ports {

@@ -115,6 +115,9 @@ type Outcome struct {
 	To     netip.AddrPort // of Delivered
 	Source Source         // of Delivered
 	Idle   time.Duration  // of Delivered: after how much silence the connection is forgotten; 0: as the host says
+	// Hashed says of Delivered that a hash chooses one of the outcomes, the same each time
+	// (behaviors 221 and 228).
+	Hashed bool
 }
 
 // String returns "delivered to 10.180.0.1:8080, plain".
@@ -128,6 +131,7 @@ func (o Outcome) String() string {
 // Allows reports whether the observed outcome conforms to this one.
 func (o Outcome) Allows(observed Outcome) bool {
 	observed.Idle = o.Idle // nobody sees it in a packet
+	observed.Hashed = o.Hashed
 	if o.Source == EitherSource {
 		observed.Source = EitherSource
 	}

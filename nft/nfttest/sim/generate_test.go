@@ -235,7 +235,14 @@ func (g *generator) dispatches(kind string, proto nft.Protocol) []nft.Rule {
 
 func (g *generator) frontActions(proto nft.Protocol) []nft.Rule {
 	only := nft.MatchProto{Proto: proto}
-	balance := nft.Rule{nft.DNAT{Key: append(frontend[:3:3], nft.Numgen(1+g.Uint32N(3))), Map: "backends"}}
+	slot := pick(g, []nft.Field{
+		nft.Numgen(1 + g.Uint32N(3)),
+		{Kind: nft.FieldNumgen, Mod: 2, Offset: 1},
+		{Kind: nft.FieldHashSource, Mod: 1 + g.Uint32N(4)},
+		{Kind: nft.FieldHashFlow, Mod: 1 + g.Uint32N(4)},
+		{Kind: nft.FieldTurn, Mod: 1 + g.Uint32N(3)},
+	})
+	balance := nft.Rule{nft.DNAT{Key: append(frontend[:3:3], slot), Map: "backends"}}
 	return []nft.Rule{
 		balance, balance, balance,
 		{only, nft.DNAT{Key: []nft.Field{nft.Saddr}, Map: "affinity"}},

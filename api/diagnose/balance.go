@@ -1,0 +1,111 @@
+package diagnose
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store/object"
+)
+
+// balance tells who gets the next connection, where that is not everybody alike.
+func (d *diagnosis) balance() {
+	for _, port := range d.ports() {
+		for _, s := range d.states(port) {
+			name := fmt.Sprintf("port %d/%s", port.Port, port.Protocol)
+			if len(s.Endpoints) == 0 || s.Balance == "" || s.Balance == object.BalanceRandom && len(s.Weights) == 0 && s.Client == "" {
+				continue
+			}
+			d.good("%s (%s) picks by %s%s", name, s.Family, s.Balance, weightsText(s))
+			d.details(d.chosen(s)...)
+		}
+	}
+}
+
+// weightsText is the weights of the endpoints that are used.
+func weightsText(s wire.PortState) string {
+	if len(s.Weights) == 0 {
+		return ""
+	}
+	var parts []string
+	for _, ap := range slices.Sorted(maps.Keys(s.Weights)) {
+		parts = append(parts, fmt.Sprintf("%s has %d", ap, s.Weights[ap]))
+	}
+	if len(parts) > maxDetails {
+		parts = append(parts[:maxDetails], fmt.Sprintf("and %d more", len(parts)-maxDetails))
+	}
+	return ", with weights: " + strings.Join(parts, ", ")
+}
+
+// chosen are lines about what the client in question gets.
+func (d *diagnosis) chosen(s wire.PortState) (lines []string) {
+	if s.Client == "" {
+		return nil
+	}
+	affinity := ""
+	if d.Service.Spec.SessionAffinity == object.AffinityClientIP {
+		affinity = ", unless session affinity remembers another"
+	}
+	for _, c := range s.Chosen {
+		switch {
+		case c.Endpoint != "":
+			lines = append(lines, fmt.Sprintf("%s gets %s at %s%s", s.Client, c.Endpoint, c.Frontend, affinity))
+		case s.Balance == object.BalanceRoundRobin:
+			lines = append(lines, fmt.Sprintf("what %s gets at %s depends on who came before it%s", s.Client, c.Frontend, affinity))
+		case s.Balance == object.BalanceMaglev:
+			lines = append(lines, fmt.Sprintf("what %s gets at %s depends on its port: ask with --client ADDRESS:PORT", s.Client, c.Frontend))
+		default:
+			lines = append(lines, fmt.Sprintf("what %s gets at %s is left to chance%s", s.Client, c.Frontend, affinity))
+		}
+	}
+	return lines
+}
+
+// standsBy says why weight or priority keep an endpoint from new connections, "" if they do
+// not.
+func (d *diagnosis) standsBy(address string) string {
+	addr, err := netip.ParseAddr(address)
+	if err != nil {
+		return ""
+	}
+	weight, priority, best := uint16(0), uint8(object.MaxPriority), uint8(object.MaxPriority)
+	for _, s := range d.Slices {
+		for i := range s.Endpoints {
+			w := d.weightIn(s, &s.Endpoints[i])
+			if w > 0 {
+				best = min(best, s.Metadata.PriorityOf())
+			}
+			if a := s.Endpoints[i].Addresses; len(a) > 0 && a[0] == addr.String() {
+				weight, priority = max(weight, w), min(priority, s.Metadata.PriorityOf())
+			}
+		}
+	}
+	switch {
+	case weight == 0:
+		return "gets no new connections: its weight is 0"
+	case priority > best:
+		return fmt.Sprintf("stands by: its priority is %d, and endpoints of a lower one serve", priority)
+	}
+	return ""
+}
+
+// weightIn is the weight of an endpoint of a slice.
+func (d *diagnosis) weightIn(s *object.EndpointSlice, e *object.Endpoint) uint16 {
+	list, _ := object.ParseWeights(d.Service.Metadata.Annotations[object.AnnotationWeights])
+	for _, w := range list {
+		if len(e.Addresses) > 0 && e.Addresses[0] == w.Addr.String() {
+			return w.Weight
+		}
+	}
+	return s.Metadata.WeightOf()
+}
+
+// hasBalance reports whether weights or priorities choose among endpoints that are ready.
+func (d *diagnosis) hasBalance() bool {
+	return slices.ContainsFunc(d.Slices, func(s *object.EndpointSlice) bool {
+		return s.Metadata.PriorityOf() > 0 || slices.ContainsFunc(s.Endpoints, func(e object.Endpoint) bool { return d.weightIn(s, &e) == 0 })
+	})
+}

@@ -1,0 +1,61 @@
+package diagnose_test
+
+import (
+	"strings"
+	"testing"
+
+	"svcctl.io/svcctl/api/diagnose"
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store/object"
+)
+
+func TestBalance(t *testing.T) {
+	balanced := func(change func(*wire.PortState)) func(*diagnose.Facts) {
+		return func(f *diagnose.Facts) {
+			f.State = state("10.96.0.10:80")
+			p := &f.State.Ports[0]
+			p.Endpoints, p.Balance = []string{"10.1.2.11:8080", "10.1.2.12:8080"}, object.BalanceRandom
+			change(p)
+		}
+	}
+	annotate := func(meta *object.ObjectMeta, key, value string) { meta.Annotations = map[string]string{key: value} }
+	for _, c := range []struct {
+		name   string
+		change func(*diagnose.Facts)
+		want   string // "!…": not there
+	}{
+		{"random", balanced(func(*wire.PortState) {}), "!picks by"},
+		{"weights", balanced(func(p *wire.PortState) { p.Weights = map[string]uint16{"10.1.2.11:8080": 5} }),
+			"+ port 80/TCP (IPv4) picks by random, with weights: 10.1.2.11:8080 has 5\n"},
+		{"a client", balanced(func(p *wire.PortState) {
+			p.Balance, p.Client, p.Chosen = "source-hash", "192.0.2.10", []wire.Chosen{{Frontend: "10.96.0.10:80", Endpoint: "10.1.2.12:8080"}}
+		}), "+ port 80/TCP (IPv4) picks by source-hash\n    192.0.2.10 gets 10.1.2.12:8080 at 10.96.0.10:80\n"},
+		{"a client without its port", balanced(func(p *wire.PortState) {
+			p.Balance, p.Client, p.Chosen = "maglev", "192.0.2.10", []wire.Chosen{{Frontend: "10.96.0.10:80"}}
+		}), "what 192.0.2.10 gets at 10.96.0.10:80 depends on its port: ask with --client ADDRESS:PORT"},
+		{"a client of chance", balanced(func(p *wire.PortState) {
+			p.Client, p.Chosen = "192.0.2.10", []wire.Chosen{{Frontend: "10.96.0.10:80"}}
+		}), "what 192.0.2.10 gets at 10.96.0.10:80 is left to chance\n"},
+		{"weight 0", func(f *diagnose.Facts) {
+			balanced(func(p *wire.PortState) { p.Endpoints = p.Endpoints[:1] })(f)
+			annotate(&f.Service.Metadata, object.AnnotationWeights, "10.1.2.12=0")
+		}, "10.1.2.12 gets no new connections: its weight is 0\n"},
+		{"a sorry server", func(f *diagnose.Facts) {
+			balanced(func(p *wire.PortState) { p.Endpoints = p.Endpoints[:1] })(f)
+			sorry := *f.Slices[0]
+			annotate(&sorry.Metadata, object.AnnotationPriority, "9")
+			first := *f.Slices[0]
+			sorry.Endpoints, first.Endpoints = sorry.Endpoints[1:], first.Endpoints[:1]
+			f.Slices = []*object.EndpointSlice{&first, &sorry}
+		}, "10.1.2.12 stands by: its priority is 9, and endpoints of a lower one serve\n"},
+	} {
+		findings := diagnose.Service(facts(c.change))
+		got := text(findings)
+		if not, is := strings.CutPrefix(c.want, "!"); is == strings.Contains(got, strings.TrimPrefix(c.want, "!")) {
+			t.Errorf("%s: want %q (%t) in\n%s", c.name, not, !is, got)
+		}
+		if worst := diagnose.Worst(findings); worst != diagnose.Good {
+			t.Errorf("%s: the worst is %d:\n%s", c.name, worst, got)
+		}
+	}
+}

@@ -1,0 +1,200 @@
+package resolve
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store/object"
+)
+
+// Balances are the algorithms by their names in objects and settings.
+var Balances = map[string]nft.Balance{
+	object.BalanceRandom:          nft.Random,
+	object.BalanceMaglev:          nft.Maglev,
+	object.BalanceRoundRobin:      nft.RoundRobin,
+	object.BalanceSourceHash:      nft.SourceHash,
+	object.BalanceDestinationHash: nft.DestinationHash,
+}
+
+// ParsedBalance is the algorithm of a value that was validated.
+func ParsedBalance(value string) nft.Balance {
+	name, _ := object.ParseBalance(value)
+	return Balances[name]
+}
+
+// BalanceName is the name of an algorithm.
+func BalanceName(b nft.Balance) string {
+	for name, is := range Balances {
+		if is == b {
+			return name
+		}
+	}
+	return ""
+}
+
+func annotationField(key string) string { return fmt.Sprintf("metadata.annotations[%s]", key) }
+
+// readBalance reads the Service's annotations about balancing: its algorithm, and its
+// weights into r.weights.
+func (r *resolver) readBalance() nft.Balance {
+	annotations := r.Service.Metadata.Annotations
+	if value, given := annotations[object.AnnotationWeights]; given {
+		list, err := object.ParseWeights(value)
+		if err != nil {
+			r.warn(r.ref, annotationField(object.AnnotationWeights), "UnknownValue", "%v: the annotation is left out of account", err)
+		}
+		r.weights = make(map[netip.Addr]uint16, len(list))
+		for _, w := range list {
+			r.weights[w.Addr] = w.Weight
+		}
+	}
+	key := object.AnnotationBalance
+	value, given := annotations[key]
+	if !given {
+		key = object.AnnotationCiliumBalance
+		value, given = annotations[key]
+	}
+	if !given {
+		return r.facts.Balance
+	}
+	name, err := object.ParseBalance(value)
+	if err != nil {
+		r.warn(r.ref, annotationField(key), "UnknownValue", "%v; until then it is %s", err, BalanceName(r.facts.Balance))
+		return r.facts.Balance
+	}
+	return Balances[name]
+}
+
+// warnUnbalanced warns about annotations that have no effect on a Service.
+func (r *resolver) warnUnbalanced(why string) {
+	for _, key := range []string{object.AnnotationBalance, object.AnnotationWeights} {
+		if _, given := r.Service.Metadata.Annotations[key]; given {
+			r.warn(r.ref, annotationField(key), "NotServed", "%s: the annotation has no effect", why)
+		}
+	}
+}
+
+// weight is that of an endpoint in a slice: the Service's word, then the slice's.
+func (r *resolver) weight(addr netip.Addr, s *object.EndpointSlice) uint16 {
+	if w, given := r.weights[addr]; given {
+		return w
+	}
+	return s.Metadata.WeightOf()
+}
+
+// checkWeights warns about what is said of weights and affinity in vain.
+func (r *resolver) checkWeights(balance nft.Balance, endpoints map[portKey][]endpoint) {
+	known, weighted := map[netip.Addr]bool{}, false
+	if len(r.weights) > 0 || balance == nft.DestinationHash {
+		for _, list := range endpoints {
+			for i := range list {
+				known[list[i].addr.Addr()] = true
+				weighted = weighted || list[i].weight > 1
+			}
+		}
+	}
+	var strangers []netip.Addr
+	for addr := range r.weights {
+		if !known[addr] {
+			strangers = append(strangers, addr)
+		}
+	}
+	for _, addr := range sortedOnce(strangers) {
+		r.warn(r.ref, annotationField(object.AnnotationWeights), "WeightOfNobody", "%s is no endpoint of the Service, so its weight has no effect", addr)
+	}
+	if balance == nft.DestinationHash && weighted {
+		r.warn(r.ref, annotationField(object.AnnotationBalance), "WeightsUnused",
+			"destination-hash gives each address of the Service one endpoint, whatever the weights are; only weight 0 counts")
+	}
+	if r.affinity() > 0 && (balance == nft.Maglev || balance == nft.SourceHash) {
+		r.warn(r.ref, "spec.sessionAffinity", "StickyTwice",
+			"with %s a client that is known is recalled, and a new one is hashed: sessionAffinity None leaves only the hash, which needs no memory", BalanceName(balance))
+	}
+}
+
+// balance gives a port the Service's algorithm, and the weights of its endpoints.
+func (r *resolver) balance(port int, p *nft.ServicePort, balance nft.Balance, all []endpoint) {
+	p.Balance = balance
+	for i := range all {
+		if e := &all[i]; e.weight > 1 && balance != nft.DestinationHash {
+			if p.Weights == nil {
+				p.Weights = map[netip.AddrPort]uint16{}
+			}
+			p.Weights[e.addr] = e.weight
+		}
+	}
+	for _, pool := range p.Pools {
+		if n := len(pool); n > nft.MaxTableEndpoints && (p.Weights != nil || balance != nft.Random && balance != nft.DestinationHash) {
+			r.warn(r.ref, fmt.Sprintf("spec.ports[%d]", port), "TooManyEndpoints",
+				"%d endpoints are more than the %d that weights, hashes and round robin reach: new connections go to all of them at random", n, nft.MaxTableEndpoints)
+			p.Balance, p.Weights = nft.Random, nil
+			return
+		}
+	}
+}
+
+// isBetter reports whether an endpoint is to be used as one object says and not as another
+// does: in the better state, of the lower tier, with the larger weight.
+func (e *endpoint) isBetter(than *endpoint) bool {
+	switch {
+	case e.state != than.state:
+		return e.state > than.state
+	case e.priority != than.priority:
+		return e.priority < than.priority
+	}
+	return e.weight > than.weight
+}
+
+// everywhere are the endpoints of the cluster pool.
+func (r *resolver) everywhere(all []endpoint) []netip.AddrPort {
+	near := func(*endpoint) bool { return true }
+	isReady := func(e *endpoint) bool { return e.state == ready }
+	tier, some := lowestTier(all, isReady)
+	if some {
+		near = r.topology(inTier(all, tier))
+	}
+	if picked := pick(all, func(e *endpoint) bool { return isReady(e) && e.takesNew(tier) && near(e) }); len(picked) > 0 {
+		return picked
+	}
+	return lowest(all, func(e *endpoint) bool { return e.state == draining })
+}
+
+// onBox are the endpoints of the local pool.
+func onBox(all []endpoint) []netip.AddrPort {
+	if picked := lowest(all, func(e *endpoint) bool { return e.state == ready && e.local }); len(picked) > 0 {
+		return picked
+	}
+	return lowest(all, func(e *endpoint) bool { return e.state == draining && e.local })
+}
+
+// lowest are the usable endpoints of the lowest tier that has any.
+func lowest(all []endpoint, usable func(*endpoint) bool) []netip.AddrPort {
+	tier, some := lowestTier(all, usable)
+	if !some {
+		return nil
+	}
+	return pick(all, func(e *endpoint) bool { return usable(e) && e.takesNew(tier) })
+}
+
+func lowestTier(all []endpoint, usable func(*endpoint) bool) (tier uint8, some bool) {
+	for i := range all {
+		if e := &all[i]; usable(e) && e.weight > 0 && (!some || e.priority < tier) {
+			tier, some = e.priority, true
+		}
+	}
+	return tier, some
+}
+
+// takesNew reports whether an endpoint takes new connections while a tier has them all.
+func (e *endpoint) takesNew(tier uint8) bool { return e.weight > 0 && e.priority == tier }
+
+// inTier are the endpoints that topology chooses from. Mostly that is all of them.
+func inTier(all []endpoint, tier uint8) []endpoint {
+	out := func(e endpoint) bool { return !e.takesNew(tier) }
+	if !slices.ContainsFunc(all, out) {
+		return all
+	}
+	return slices.DeleteFunc(slices.Clone(all), out)
+}

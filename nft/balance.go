@@ -1,0 +1,262 @@
+package nft
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Balance says how the endpoint of a new connection is chosen.
+type Balance uint8
+
+const (
+	// Random draws by weight.
+	Random Balance = iota
+	// Maglev chooses by a hash of the client's address and port.
+	Maglev
+	// SourceHash chooses by a hash of the client's address.
+	SourceHash
+	// RoundRobin gives the endpoints of the Service port turns, by weight.
+	RoundRobin
+	// DestinationHash gives each frontend the one endpoint that ranks highest for its
+	// address; weights do not count.
+	DestinationHash
+)
+
+// MaxTableEndpoints is how many endpoints a pool may have whose table is by weights or
+// hashes. Larger pools are picked from at random.
+const MaxTableEndpoints = 4096
+
+// tableSizes are the sizes of tables, for pools of so many endpoints.
+var tableSizes = [...]struct{ endpoints, weigh, hash int }{
+	{16, 64, 256},
+	{64, 256, 1024},
+	{256, 1024, 4096},
+	{MaxTableEndpoints, 4096, 16384},
+}
+
+// The names of chains that draw a slot of a table: behind the qualifier of the pool,
+// before the size.
+const (
+	chainWeigh  = "weigh-"
+	chainHash   = "hash-"
+	chainSource = "source-"
+)
+
+// table says who stands in which slot, by index in the pool. One by weights has two
+// levels: whoever draws a hole of the first half draws once more, from the second.
+type table struct {
+	form  string // weigh-64, hash-256
+	slots []uint16
+}
+
+// Weight is an endpoint's.
+func (sp *ServicePort) Weight(ap netip.AddrPort) uint32 {
+	if w, given := sp.Weights[ap]; given {
+		return uint32(w)
+	}
+	return 1
+}
+
+// tableOf makes the table of a pool, nil where `pick-N` does the same: where all
+// endpoints are alike and picked at random, and where there is one.
+func (sp *ServicePort) tableOf(pool Pool) *table {
+	endpoints := sp.Pools[pool]
+	if sp.Balance == Random && sp.Weights == nil && sp.Tables[pool] == nil {
+		return nil
+	}
+	if n := len(endpoints); n < 2 || n > MaxTableEndpoints || sp.Balance == DestinationHash {
+		return nil
+	}
+	if sp.Balance == RoundRobin {
+		return sp.turns(pool)
+	}
+	if sp.Tables[pool] != nil {
+		return sp.givenTable(pool)
+	}
+	weights, alike := make([]uint32, len(endpoints)), true
+	for i, ap := range endpoints {
+		weights[i] = sp.Weight(ap)
+		alike = alike && weights[i] == weights[0]
+	}
+	if sp.Balance == Random && alike {
+		return nil
+	}
+	ids := endpointIDs(endpoints)
+	for _, s := range tableSizes {
+		switch {
+		case len(endpoints) > s.endpoints:
+		case sp.Balance == Random:
+			return &table{chainWeigh + strconv.Itoa(s.weigh), weigh(weights, ids, s.weigh)}
+		default:
+			return &table{sp.hashChain() + strconv.Itoa(s.hash), spread(ids, quotas(weights, ids, s.hash), s.hash)}
+		}
+	}
+	panic("nft: no table is large enough")
+}
+
+func (sp *ServicePort) hashChain() string {
+	if sp.Balance == SourceHash {
+		return chainSource
+	}
+	return chainHash
+}
+
+// givenTable makes the table that the port names itself.
+func (sp *ServicePort) givenTable(pool Pool) *table {
+	index := make(map[netip.AddrPort]uint16, len(sp.Pools[pool]))
+	for i, ap := range sp.Pools[pool] {
+		index[ap] = uint16(i)
+	}
+	given := sp.Tables[pool]
+	slots := make([]uint16, len(given))
+	for i, ap := range given {
+		slots[i] = hole
+		if at, is := index[ap]; is {
+			slots[i] = at
+		}
+	}
+	for _, s := range tableSizes {
+		if sp.Balance == Random && (len(slots) == s.weigh || len(slots) == 2*s.weigh) {
+			return &table{chainWeigh + strconv.Itoa(s.weigh), slots}
+		}
+		if sp.Balance != Random && len(slots) == s.hash {
+			return &table{sp.hashChain() + strconv.Itoa(s.hash), slots}
+		}
+	}
+	return nil
+}
+
+// weigh makes the two levels of a table by weights. The first has size slots, of which
+// each stands for 1/size of the connections. What an endpoint has a right to beyond whole
+// slots stays a hole; the second level, of size slots too, is there if there are any, and
+// shares the holes out. So shares are right to 1/size² for each hole.
+//
+// The first slot is never a hole: it is where a packet goes that falls between two changes.
+func weigh(weights []uint32, ids []uint64, size int) []uint16 {
+	units := quotas(weights, ids, size*size)
+	whole, rests, holes := make([]int, len(units)), make([]uint32, len(units)), false
+	for i, u := range units {
+		whole[i], rests[i] = u/size, uint32(u%size)
+		holes = holes || rests[i] > 0
+	}
+	slots := spread(ids, whole, size)
+	if !holes {
+		return slots
+	}
+	if slots[0] == hole {
+		first := first(ids, whole, 0)
+		slots[slices.Index(slots, first)], slots[0] = hole, first
+	}
+	return append(slots, spread(ids, quotas(rests, ids, size), size)...)
+}
+
+// first is the endpoint with a quota that ranks highest at a place.
+func first(ids []uint64, quotas []int, place uint64) (best uint16) {
+	best = hole
+	for i, id := range ids {
+		if quotas[i] > 0 && (best == hole || rank(id, place) > rank(ids[best], place)) {
+			best = uint16(i)
+		}
+	}
+	return best
+}
+
+// preferred is the endpoint that ranks highest for a frontend's address, or the port of a
+// node port.
+func preferred(endpoints []netip.AddrPort, fe *Frontend) netip.AddrPort {
+	place := uint64(fe.Port)
+	if fe.Addr.IsValid() {
+		place = identity(fe.Addr.AsSlice())
+	}
+	ids := endpointIDs(endpoints)
+	best := 0
+	for i := range ids {
+		if rank(ids[i], place) > rank(ids[best], place) {
+			best = i
+		}
+	}
+	return endpoints[best]
+}
+
+// Choice gives the endpoint that a new connection of a client gets at a frontend, where that
+// does not depend on chance. With Maglev it depends on the client's port.
+func (sp *ServicePort) Choice(fe *Frontend, pool Pool) func(client netip.AddrPort) (netip.AddrPort, bool) {
+	endpoints := sp.Pools[pool]
+	always := func(ap netip.AddrPort, ok bool) func(netip.AddrPort) (netip.AddrPort, bool) {
+		return func(netip.AddrPort) (netip.AddrPort, bool) { return ap, ok }
+	}
+	switch {
+	case len(endpoints) == 1:
+		return always(endpoints[0], true)
+	case len(endpoints) > 1 && sp.Balance == DestinationHash:
+		return always(preferred(endpoints, fe), true)
+	}
+	t := sp.tableOf(pool)
+	if t == nil || sp.Balance == Random || sp.Balance == RoundRobin {
+		return always(netip.AddrPort{}, false)
+	}
+	kind := FieldHashFlow
+	if sp.Balance == SourceHash {
+		kind = FieldHashSource
+	}
+	return func(client netip.AddrPort) (netip.AddrPort, bool) {
+		return endpoints[t.slots[HashSlot(kind, client, uint32(len(t.slots)))]], true
+	}
+}
+
+// sameTable reports whether a port has the table of another for a pool, so that it need
+// not be made.
+func sameTable(a, b *ServicePort, pool Pool) bool {
+	return a.Balance == b.Balance && maps.Equal(a.Weights, b.Weights) &&
+		slices.Equal(a.Pools[pool], b.Pools[pool]) && slices.Equal(a.Tables[pool], b.Tables[pool])
+}
+
+// chosen are the endpoints that a frontend's clients pick from at random, each in a slot.
+func (p *compiledPort) chosen(fe *Frontend, pool Pool) []netip.AddrPort {
+	if p.Balance == DestinationHash && len(p.slots[pool]) > 1 {
+		return []netip.AddrPort{preferred(p.slots[pool], fe)}
+	}
+	return p.slots[pool]
+}
+
+// tableForms are the chains of all forms, without a pool's prefix.
+var tableForms = func() (forms []string) {
+	for _, s := range tableSizes {
+		forms = append(forms, chainWeigh+strconv.Itoa(s.weigh), chainHash+strconv.Itoa(s.hash), chainSource+strconv.Itoa(s.hash))
+	}
+	return forms
+}()
+
+// splitForm takes the name of a form apart.
+func splitForm(form string) (kind string, size uint32) {
+	at := strings.IndexByte(form, '-') + 1
+	return form[:at], numgenOf(form[at:]).Mod
+}
+
+// drawRules draw a slot of a table and go to the endpoint that stands there. A frontend
+// whose table is gone meanwhile has slots of another kind, which `pick-1` knows.
+//
+//	chain weigh-64 {
+//		dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 64 map @tables
+//		dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 64 offset 64 map @tables
+//		goto pick-1
+//	}
+//	chain hash-256 {
+//		dnat ip to ip daddr . meta l4proto . th dport . jhash ip saddr . th sport mod 256 seed 0x73766363 map @tables
+//		goto pick-1
+//	}
+func drawRules(form string, m *slotMaps) []Rule {
+	lookup := func(slot Field) Rule { return Rule{DNAT{Key: with(m.key, slot), Map: m.tables}} }
+	kind, mod := splitForm(form)
+	end := Rule{GotoChain(m.firstPick())}
+	switch kind {
+	case chainWeigh:
+		return []Rule{lookup(Numgen(mod)), lookup(Field{Kind: FieldNumgen, Mod: mod, Offset: mod}), end}
+	case chainSource:
+		return []Rule{lookup(Field{Kind: FieldHashSource, Mod: mod}), end}
+	}
+	return []Rule{lookup(Field{Kind: FieldHashFlow, Mod: mod}), end}
+}

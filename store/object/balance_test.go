@@ -1,0 +1,60 @@
+package object
+
+import (
+	"net/netip"
+	"reflect"
+	"testing"
+)
+
+func TestParseBalance(t *testing.T) {
+	for value, want := range map[string]string{
+		"random": "random", "maglev": "maglev", "mh": "maglev", "sh": "source-hash", "rr": "round-robin", "wrr": "round-robin", "destination-hash": "destination-hash", "dh": "destination-hash",
+	} {
+		if got, err := ParseBalance(value); got != want || err != nil {
+			t.Errorf("%q is %q, %v; want %q", value, got, err, want)
+		}
+	}
+	const known = `: supported values: "destination-hash", "maglev", "random", "round-robin", "source-hash"`
+	const unbuilt = `: is not built yet: write "random", which draws by weight, or leave the annotation out`
+	for value, want := range map[string]string{
+		"rond-robin": `Unsupported value: "rond-robin"` + known, "": `Unsupported value: ""` + known, "Maglev": `Unsupported value: "Maglev"` + known,
+		"lc": `Invalid value: "lc"` + unbuilt, "least-connection": `Invalid value: "least-connection"` + unbuilt,
+	} {
+		if _, err := ParseBalance(value); err == nil || err.Error() != want {
+			t.Errorf("%q: %v, want %s", value, err, want)
+		}
+	}
+}
+
+func TestParseWeights(t *testing.T) {
+	got, err := ParseWeights("10.1.2.3=5, 10.1.2.4=0,fd00::1 = 65535")
+	want := []AddressWeight{{netip.MustParseAddr("10.1.2.3"), 5}, {netip.MustParseAddr("10.1.2.4"), 0}, {netip.MustParseAddr("fd00::1"), 65535}}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, %v; want %v", got, err, want)
+	}
+	const form = ": must be ADDRESS=WEIGHT, separated by commas"
+	for value, want := range map[string]string{
+		"": `""` + form, "10.1.2.3": `"10.1.2.3"` + form, "10.1.2.3=5,": `""` + form, "a=5": `"a=5"` + form, "fe80::1%eth0=1": `"fe80::1%eth0=1"` + form,
+		"10.1.2.3=65536":         `"10.1.2.3=65536": the weight must be an integer from 0 to 65535`,
+		"10.1.2.3=-1":            `"10.1.2.3=-1": the weight must be an integer from 0 to 65535`,
+		"10.1.2.3=1, 10.1.2.3=2": `"10.1.2.3=2": names an address a second time`,
+	} {
+		if _, err := ParseWeights(value); err == nil || err.Error() != want {
+			t.Errorf("%q: %v, want %s", value, err, want)
+		}
+	}
+}
+
+// A value that stands there already, from before it was checked, keeps nobody from an update.
+func TestBalanceIsCheckedWhenItChanges(t *testing.T) {
+	slice := func(weight string) *EndpointSlice {
+		s := &EndpointSlice{TypeMeta: TypeMeta{Kind: KindEndpointSlice, APIVersion: APIVersionDiscovery}, AddressType: IPv4}
+		s.Metadata = ObjectMeta{Name: "web-1", Namespace: "default", Annotations: map[string]string{AnnotationWeight: weight}}
+		return s
+	}
+	const want = `metadata.annotations[svcctl.io/weight]: Invalid value: "-1": must be an integer from 0 to 65535`
+	wantTexts(t, Validate(slice("-1"), Options{}), want)
+	wantTexts(t, ValidateUpdate(slice("-1"), slice("3"), Options{}), want)
+	wantTexts(t, ValidateUpdate(slice("-1"), slice("-1"), Options{}))
+	wantTexts(t, ValidateUpdate(slice("3"), slice("-1"), Options{}))
+}
