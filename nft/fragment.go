@@ -109,7 +109,7 @@ func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
 	if fe.Sources != nil {
 		f.elements = append(f.elements, placed{maps.restricted, frontend, ""})
 		for _, r := range mergePrefixes(fe.Sources, p.Family) {
-			first, last := frontend+AddrKey(r.first), frontend+AddrKey(r.last)
+			first, last := frontend+AddrKey(r.First), frontend+AddrKey(r.Last)
 			f.elements = append(f.elements, placed{maps.allowed, first + last, ""})
 		}
 	}

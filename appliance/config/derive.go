@@ -26,15 +26,13 @@ func (c *Config) Box(facts *node.Facts) nft.Box {
 		MasqueradeOnLink: c.SNAT == SNATAuto,
 		Ping:             map[VIPPing]nft.Ping{VIPPingWhenReady: nft.PingWhenReady, VIPPingAlways: nft.PingAlways, VIPPingNever: nft.PingNever}[c.VIPPing],
 	}
+	box.Owned = c.owned(facts)
 	if facts == nil {
 		return box
 	}
 	box.NodePortAddresses = c.HostNodePortAddresses(facts)
 	for _, a := range facts.Addresses {
 		box.LocalAddresses = append(box.LocalAddresses, a.Prefix.Addr())
-	}
-	for _, o := range c.overlaps(facts) {
-		box.Connected = append(box.Connected, o.network)
 	}
 	for _, i := range facts.Interfaces {
 		if i.Loopback {
