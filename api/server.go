@@ -71,8 +71,22 @@ type Config struct {
 	// own; when they are nil, nobody is told. They may be called concurrently.
 	Service func(namespace, name string) wire.ServiceState
 	Setup   func() wire.Setup
+	// Announcements are the addresses that are announced; when it is nil, nobody is told.
+	Announcements Announcements
 	// TLS is how the API is served over TCP; nil: it is not.
 	TLS *TLS
+}
+
+// Announcements are the addresses that are announced. All methods may be called concurrently.
+type Announcements interface {
+	List() wire.Announcements
+	// Of are those of a Service, "namespace/name".
+	Of(service string) []wire.Announcement
+	// Watch calls send with all of them and then with what changes, until ctx is done or send
+	// fails; announces says that who watches announces them.
+	Watch(ctx context.Context, announces bool, send func(wire.AnnouncementsEvent) error) error
+	// Report takes what became of them.
+	Report(wire.AnnouncerReport)
 }
 
 // TLS is how the API is served over TCP.
@@ -172,6 +186,10 @@ func (s *Server) Handler() http.Handler {
 	}
 	if s.cfg.Service != nil {
 		reader("/svcctl/v1/service", get(s.service))
+	}
+	if s.cfg.Announcements != nil {
+		reader(announcementsPath, s.unhurried(get(s.announcements)))
+		reader(announcementsPath+"/report", http.HandlerFunc(s.announcerReport))
 	}
 	if s.cfg.Setup != nil {
 		reader("/svcctl/v1/setup", get(s.setup))

@@ -9,6 +9,8 @@ type ServiceState struct {
 	Ports []PortState `json:"ports"`
 	// Unanswered are addresses of the Service for which no neighbor gets an answer.
 	Unanswered []Unanswered `json:"unanswered,omitempty"`
+	// Announcements are its addresses that lie in a pool, and what became of them.
+	Announcements []Announcement `json:"announcements,omitempty"`
 	// NotStored is where a file declares the Service that the appliance could not store yet.
 	NotStored *NotStored `json:"notStored,omitempty"`
 }

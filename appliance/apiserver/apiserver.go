@@ -52,7 +52,7 @@ type Grants interface {
 
 // Open listens on the socket, and on --listen. What backend publishes and the store holds is
 // served by Tasks; Close ends listening.
-func Open(c *config.Config, objects *store.Store, backend Backend, grants Grants, m *metrics.Metrics, log *slog.Logger) (s *Server, err error) {
+func Open(c *config.Config, objects *store.Store, backend Backend, grants Grants, announced api.Announcements, m *metrics.Metrics, log *slog.Logger) (s *Server, err error) {
 	s = &Server{objects: rest.New(rest.Config{Objects: objects, Log: log})}
 	defer func() {
 		if err != nil {
@@ -63,9 +63,12 @@ func Open(c *config.Config, objects *store.Store, backend Backend, grants Grants
 		Socket: c.Socket, SocketGroup: c.SocketGroup, SocketReaders: c.SocketReaders,
 		Version: c.Version, Panicked: m.APIPanicked, Observe: m.APICalled, NameOf: rest.NameOf,
 		Environment: environment(objects), Objects: s.objects.Handler(), Journal: journal(objects),
-		Allocations: allocations(objects),
+		Allocations: allocations(objects), Announcements: announced,
 		Service: func(namespace, name string) wire.ServiceState {
 			state := grants.State(namespace, name)
+			if announced != nil {
+				state.Announcements = announced.Of(namespace + "/" + name)
+			}
 			state.NotStored = backend.NotStored(object.Ref{Kind: object.KindService, Namespace: namespace, Name: name})
 			return state
 		},

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"svcctl.io/svcctl/appliance/announcements"
 	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/appliance/dns"
 	"svcctl.io/svcctl/appliance/endpoints"
@@ -210,6 +211,15 @@ func (c *Config) OverlapProblems(facts *node.Facts, isVIP func(netip.Addr) bool)
 				"give --service-cluster-ip-range a range that no network of this box uses", o.serviceIn, o.what)})
 	}
 	return problems
+}
+
+// AnnouncedRanges are where addresses are that may be announced.
+func (c *Config) AnnouncedRanges() []announcements.Range {
+	ranges := make([]announcements.Range, 0, len(c.LoadBalancerPools))
+	for _, r := range c.LoadBalancerPools {
+		ranges = append(ranges, announcements.Range(r))
+	}
+	return ranges
 }
 
 // Store is what the store is told.

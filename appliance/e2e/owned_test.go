@@ -101,8 +101,8 @@ func Test261_pools_on_a_segment_keep_their_hosts(t *testing.T) {
 	}
 }
 
-// traceroute ends at the box for every VIP and protocol, and goes no further than it for an address
-// that nobody has.
+// A traceroute ends at the box for every VIP and protocol, and goes no further for an address that
+// nobody has.
 func Test262_traceroute_of_VIPs(t *testing.T) {
 	b := web(t, nil, l1)
 	b.each(t, func(t *testing.T, b *box, f family) {

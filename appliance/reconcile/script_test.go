@@ -171,7 +171,7 @@ func (b *scriptBox) Start() {
 // serveAPI serves the API of the loop on the socket until Stop.
 func (b *scriptBox) serveAPI() {
 	log := slog.New(slog.DiscardHandler)
-	server, err := apiserver.Open(&b.cfg, b.store, b.board, b.grants, b.metrics, log)
+	server, err := apiserver.Open(&b.cfg, b.store, b.board, b.grants, nil, b.metrics, log)
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -6,7 +6,7 @@ func (p *program) verbs() []*verb {
 	return []*verb{
 		p.serveVerb(), p.planVerb(), p.statusVerb(), p.waitVerb(),
 		p.applyVerb(), p.diffVerb(), p.getVerb(), p.describeVerb(), p.editVerb(), p.deleteVerb(),
-		p.explainVerb(), p.allocVerb(),
+		p.explainVerb(), p.allocVerb(), p.announceVerb(), p.announcementsVerb(),
 		p.kubeconfigVerb(), p.tokenVerb(), p.journalVerb(),
 		p.envVerb(), p.releaseVerb(), p.doctorVerb(), p.downVerb(), p.versionVerb(), p.completionVerb(), p.helpVerb(),
 	}
@@ -16,7 +16,7 @@ func (p *program) verbs() []*verb {
 func rootVerb(verbs []*verb) *verb {
 	list := ""
 	for _, v := range verbs {
-		list += "  " + pad(v.name, 12) + v.summary + "\n"
+		list += "  " + pad(v.name, 15) + v.summary + "\n"
 	}
 	return &verb{
 		name:    "svcctl",
