@@ -54,7 +54,8 @@ var edges = map[string][]string{
 	"api/kube/selector":  {"store/kind", "store/object"},
 	"api/kube/table":     {"store/kind", "store/object"},
 
-	"appliance/announce":          {"api/client", "api/wire", "appliance/announce/neighbor", "appliance/node"},
+	"appliance/announce":          {"api/client", "api/wire", "appliance/announce/neighbor", "appliance/announce/vrrp", "appliance/node"},
+	"appliance/announce/vrrp":     {},
 	"appliance/announce/neighbor": {},
 	"appliance/announcements":     {"api/wire", "nft"},
 	"appliance/conntrack":         {"nft", "nft/nfnetlink"},
@@ -98,7 +99,7 @@ var edges = map[string][]string{
 	"appliance/test/script": {"nft"}, // for tests only
 
 	"cmd/svcctl": {
-		"api/client", "api/diagnose", "api/jsonpath", "api/kube/selector", "api/wire", "appliance", "appliance/announce", "appliance/config", "appliance/logqueue", "store/kind", "store/manifest", "store/object", "store/schema",
+		"api/client", "api/diagnose", "api/jsonpath", "api/kube/selector", "api/wire", "appliance", "appliance/announce", "appliance/announce/vrrp", "appliance/config", "appliance/logqueue", "store/kind", "store/manifest", "store/object", "store/schema",
 	},
 	"examples/demo": {},
 	".ci/report":    {},
@@ -140,10 +141,10 @@ var libraries = map[string][]string{
 	"github.com/urfave/cli":               {"cmd/svcctl"},
 	"github.com/vishvananda/netlink":      {"appliance/netlab", "appliance/node", "appliance/sockets"},
 	"go.etcd.io/bbolt":                    {"store/engine"},
-	"github.com/mdlayher/packet":          {"appliance/announce/neighbor"},
+	"github.com/mdlayher/packet":          {"appliance/announce", "appliance/announce/neighbor"},
 	"golang.org/x/net":                    {"appliance/announce/neighbor", "nft/kernel"},
 	"golang.org/x/sync":                   {"appliance/announce", "appliance/announce/neighbor", "appliance/parts", "appliance/task"},
-	"golang.org/x/sys":                    {"api", "api/auth", "appliance/announce/neighbor", "appliance/conntrack", "appliance/netlab", "appliance/node", "appliance/sockets", "cmd/svcctl", "nft/kernel", "nft/nfnetlink", "nft/nfttest/fake", "watch"},
+	"golang.org/x/sys":                    {"api", "api/auth", "appliance/announce", "appliance/announce/neighbor", "appliance/conntrack", "appliance/netlab", "appliance/node", "appliance/sockets", "cmd/svcctl", "nft/kernel", "nft/nfnetlink", "nft/nfttest/fake", "watch"},
 	"gopkg.in/yaml.v3":                    {"cmd/svcctl", "store/manifest"},
 }
 
@@ -156,7 +157,7 @@ var testLibraries = []string{
 // handed to them.
 var pure = []string{
 	"store/object", "store/manifest", "store/manifest/styles", "store/alloc", "store/kind", "store/schema", "store/managedfields",
-	"nft", "nft/nfttest/sim", "appliance/endpoints", "appliance/env", "appliance/resolve",
+	"nft", "nft/nfttest/sim", "appliance/announce/vrrp", "appliance/endpoints", "appliance/env", "appliance/resolve",
 	"api/diagnose", "api/jsonpath", "api/kube/discovery", "api/kube/patch", "api/kube/protobuf", "api/kube/selector", "api/kube/table",
 }
 

@@ -21,7 +21,8 @@ type Place struct {
 	// State is probing, announced, conflict or standby; or host, when the address is the host's,
 	// which answers for it itself.
 	State string `json:"state"`
-	// With is the Ethernet address of the host that has it, in state conflict.
+	// With is the Ethernet address of the host that has it, in state conflict; the address of the box
+	// that answers, if it is known, in state standby.
 	With  string    `json:"with,omitempty"`
 	Since time.Time `json:"since"`
 }

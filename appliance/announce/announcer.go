@@ -15,6 +15,7 @@ import (
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/announce/neighbor"
+	"svcctl.io/svcctl/appliance/announce/vrrp"
 	"svcctl.io/svcctl/appliance/node"
 )
 
@@ -26,6 +27,10 @@ type Config struct {
 	StateDir string
 	// L2 are the interfaces to announce on, or Auto.
 	L2 []string
+	// Election, when not nil, decides between this box and others who answers.
+	Election *vrrp.Config
+	// Follow, when valid, is an address whose box answers: another program elects it.
+	Follow netip.Addr
 }
 
 // Pauses before the file is written and before serve is told, so that one of each serves a burst.
@@ -36,6 +41,10 @@ const (
 	countEvery = 15 * time.Second
 	// retryPorts is when an interface that could not be taken is tried again.
 	retryPorts = time.Second
+	// stale is how long serve may be away before another box should take over.
+	stale = 30 * time.Second
+	// handOver is how long a box that stops waits for its successor.
+	handOver = 2 * time.Second
 )
 
 // Run announces until ctx is done. The calling thread must be in the network namespace.
@@ -47,6 +56,10 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if err != nil {
 		log.Warn("what was announced before is not known", "err", err)
 	}
+	// What stops the process lets it hand over first; the tasks end after that.
+	stop := ctx.Done()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
 	tasks, ctx := errgroup.WithContext(ctx)
 	links, err := node.WatchLinks(ctx, log)
 	if err != nil {
@@ -59,9 +72,18 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		changed: make(chan int, 1), ended: make(chan ended), reported: make(chan error, 1),
 	}
 	a.recall(last)
+	if cfg.Election != nil {
+		a.election = newElection(*cfg.Election, log)
+		a.moved = a.election.moved
+		tasks.Go(func() error { return a.election.run(ctx) })
+	}
+	a.passive = cfg.Election != nil || cfg.Follow.IsValid()
 	f := &feed{client: a.client, log: log, events: make(chan *wire.AnnouncementsEvent)}
 	tasks.Go(func() error { return f.run(ctx) })
-	tasks.Go(func() error { return a.run(ctx, f.events, links) })
+	tasks.Go(func() error {
+		defer cancel()
+		return a.run(ctx, stop, f.events, links)
+	})
 	return tasks.Wait()
 }
 
@@ -80,6 +102,13 @@ type announcer struct {
 	ports  map[int]*port // by index of the interface
 	states map[netip.Addr]map[int]neighbor.Status
 	fresh  bool // serve is connected, and said everything
+
+	election *election // nil: there is none
+	moved    chan struct{}
+	passive  bool       // another box answers
+	master   netip.Addr // which one, if it is known
+	lost     time.Time  // since when serve is away
+	late     <-chan time.Time
 
 	changed  chan int   // ports with other states
 	ended    chan ended // ports that are gone
@@ -143,7 +172,7 @@ func (a *announcer) inRanges(addr netip.Addr) bool {
 	return slices.ContainsFunc(a.ranges, func(r Range) bool { return r.contains(addr) })
 }
 
-func (a *announcer) run(ctx context.Context, events <-chan *wire.AnnouncementsEvent, links <-chan []node.Link) error {
+func (a *announcer) run(ctx context.Context, stop <-chan struct{}, events <-chan *wire.AnnouncementsEvent, links <-chan []node.Link) error {
 	defer a.stopAll()
 	count := time.NewTicker(countEvery)
 	defer count.Stop()
@@ -151,6 +180,21 @@ func (a *announcer) run(ctx context.Context, events <-chan *wire.AnnouncementsEv
 		select {
 		case <-ctx.Done():
 			return a.end()
+		case <-stop:
+			stop = nil
+			if a.election == nil || a.passive {
+				return a.end()
+			}
+			a.election.leave(handOver)
+		case <-a.moved:
+			a.elected()
+			if stop == nil && a.passive {
+				return a.end()
+			}
+		case <-a.late:
+			a.late = nil
+			a.log.Warn("svcctl serve is away: another box should take over, if there is one", "since", a.lost)
+			a.judge()
 		case a.links = <-links:
 			if err := a.placeAll(ctx); err != nil {
 				return err
@@ -204,7 +248,7 @@ func (a *announcer) end() error {
 // take follows what serve says.
 func (a *announcer) take(ctx context.Context, e *wire.AnnouncementsEvent) error {
 	if e == nil {
-		a.fresh = false
+		a.fresh, a.lost, a.late = false, time.Now(), time.After(stale)
 		return nil
 	}
 	var touched []netip.Addr
@@ -226,7 +270,8 @@ func (a *announcer) take(ctx context.Context, e *wire.AnnouncementsEvent) error 
 		}
 	}
 	if e.All != nil {
-		a.fresh, a.all = true, true
+		a.fresh, a.all, a.lost, a.late = true, true, time.Time{}, nil
+		defer a.judge()
 		a.later(&a.report, reportPause)
 		before := slices.Clone(a.ranges)
 		a.setRanges(e.All.Ranges)
@@ -319,4 +364,40 @@ func (a *announcer) state() state {
 		}
 	}
 	return s
+}
+
+// judge tells the election how well this box is.
+func (a *announcer) judge() {
+	if a.election == nil {
+		return
+	}
+	unwell := len(missing(a.links, a.cfg.L2)) > 0 || !a.lost.IsZero() && time.Since(a.lost) >= stale
+	for _, l := range meant(a.links, a.cfg.L2, a.ranges) {
+		unwell = unwell || !l.Carrier
+	}
+	a.election.set(unwell, slices.SortedFunc(maps.Keys(a.wanted), netip.Addr.Compare))
+}
+
+// elected follows the election.
+func (a *announcer) elected() {
+	answers, master, assert := a.election.outcome()
+	if a.master != master {
+		a.master, a.all = master, true // it is told with each address
+		a.later(&a.report, reportPause)
+	}
+	a.setPassive(!answers)
+	if assert && answers {
+		for _, p := range a.ports {
+			p.Refresh()
+		}
+	}
+}
+
+// setPassive leaves all addresses to another box, or takes them.
+func (a *announcer) setPassive(passive bool) {
+	a.passive = passive
+	for _, p := range a.ports {
+		p.SetPassive(passive)
+	}
+	a.later(&a.save, savePause)
 }

@@ -42,15 +42,25 @@ func (r Range) prefix() netip.Prefix {
 	}
 }
 
-// meant are the links that addresses are announced on: those that are named, or all that are Ethernet.
-func meant(links []node.Link, l2 []string) map[int]node.Link {
+// meant are the links that addresses are announced on: those that are named, or all that are Ethernet and
+// have an address of the ranges in one of their networks.
+func meant(links []node.Link, l2 []string, ranges []Range) map[int]node.Link {
 	all := map[int]node.Link{}
 	for _, l := range links {
-		if l.MAC != nil && (slices.Contains(l2, Auto) || slices.Contains(l2, l.Name)) {
+		if l.MAC != nil && (slices.Contains(l2, l.Name) || slices.Contains(l2, Auto) && slices.ContainsFunc(ranges, l2Range(&l))) {
 			all[l.Index] = l
 		}
 	}
 	return all
+}
+
+// l2Range reports of a range whether an address of it lies in a network of a link.
+func l2Range(l *node.Link) func(Range) bool {
+	return func(r Range) bool {
+		return slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool {
+			return !p.IsSingleIP() && (p.Contains(r.First) || p.Contains(r.Last) || r.contains(p.Addr()))
+		})
+	}
 }
 
 // missing tells of links that are named and cannot be used.

@@ -49,11 +49,12 @@ func TestHostAnswers(t *testing.T) {
 }
 
 func TestMeant(t *testing.T) {
-	links := []node.Link{link(1, "lo"), link(2, "eth0"), link(3, "eth1"), link(4, "tun0")}
+	ranges := []Range{{netip.MustParseAddr("192.0.2.16"), netip.MustParseAddr("192.0.2.31")}}
+	links := []node.Link{link(1, "lo"), link(2, "eth0", "192.0.2.1/24"), link(3, "eth1", "192.0.2.17/29"), link(4, "tun0", "192.0.2.2/24"), link(5, "eth2", "10.0.0.1/8", "192.0.2.16/32")}
 	for l2, want := range map[string]string{
-		"auto": "eth0 eth1 / ", "eth1": "eth1 / ", "eth1 eth7": "eth1 / nothing is announced on eth7", "tun0": " / nothing is announced on tun0", "auto eth7": "eth0 eth1 / nothing is announced on eth7",
+		"auto": "eth0 eth1 / ", "eth1": "eth1 / ", "eth1 eth7": "eth1 / nothing is announced on eth7", "eth2": "eth2 / ", "tun0": " / nothing is announced on tun0", "auto eth7": "eth0 eth1 / nothing is announced on eth7",
 	} {
-		all := meant(links, strings.Fields(l2))
+		all := meant(links, strings.Fields(l2), ranges)
 		var names []string
 		for _, i := range slices.Sorted(maps.Keys(all)) {
 			names = append(names, all[i].Name)

@@ -14,10 +14,13 @@ import (
 
 // placeAll makes the ports those of the links, and places every address.
 func (a *announcer) placeAll(ctx context.Context) error {
-	links := meant(a.links, a.cfg.L2)
+	links := meant(a.links, a.cfg.L2, a.ranges)
 	var macs []neighbor.MAC
+	mine, follows := map[string]bool{}, false
 	for _, l := range a.links {
+		follows = follows || slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return p.Addr() == a.cfg.Follow })
 		if l.MAC != nil {
+			mine[l.MAC.String()] = true
 			macs = append(macs, neighbor.MAC(l.MAC))
 		}
 	}
@@ -34,6 +37,9 @@ func (a *announcer) placeAll(ctx context.Context) error {
 			p.Refresh()
 		}
 	}
+	if a.cfg.Follow.IsValid() {
+		a.setPassive(!follows)
+	}
 	for index, l := range links {
 		if a.ports[index] != nil || len(a.ranges) == 0 {
 			continue
@@ -46,6 +52,15 @@ func (a *announcer) placeAll(ctx context.Context) error {
 			continue
 		}
 		a.ports[index].SetMine(macs)
+		if a.election != nil || a.cfg.Follow.IsValid() {
+			a.ports[index].SetPassive(a.passive)
+		}
+	}
+	if a.election != nil {
+		a.judge()
+		if err := a.election.setLinks(ctx, links, mine); err != nil {
+			return err
+		}
 	}
 	for _, p := range a.ports {
 		for addr := range p.addrs {

@@ -75,6 +75,9 @@ func (a *announcer) placesOf(addr netip.Addr) []wire.Place {
 			if s.State == neighbor.Conflict {
 				place.With = s.Rival.String()
 			}
+			if s.State == neighbor.Standby && a.master.IsValid() {
+				place.With = a.master.String()
+			}
 			places = append(places, place)
 		} else if a.wanted[addr] && onLink(addr, &p.link) && hostAnswers(addr, &p.link, a.links) {
 			places = append(places, wire.Place{By: by, State: "host"})

@@ -3,15 +3,19 @@ package main
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/announce"
+	"svcctl.io/svcctl/appliance/announce/vrrp"
 )
 
 // defaultAnnounceDir is RuntimeDirectory= of svcctl-announce.service.
@@ -34,12 +38,21 @@ socket of serve.`,
 		options: slices.Concat([]*option{
 			{name: "l2", arg: "INTERFACE|auto", def: announce.Auto, repeats: true, group: groupHow,
 				usage: "interface to announce on; auto: every one on whose network an address lies; repeatable"},
+			{name: "vrid", arg: "NUMBER", group: groupElection,
+				usage: "take part in the election of this virtual router, 1 to 255, by VRRPv3 on these interfaces"},
+			{name: "priority", arg: "NUMBER", def: "100", group: groupElection, usage: "of this box, 2 to 254: the highest wins"},
+			{name: "interval", arg: "DURATION", def: "100ms", group: groupElection,
+				usage: "between advertisements, 10ms to 40s; a box that is not heard for three of them is gone"},
+			{name: "preempt", group: groupElection, usage: "take over from a box of lower priority that is well"},
+			{name: "follow", arg: "ADDRESS", group: groupElection,
+				usage: "no election: answer while an interface of this box has the address, as keepalived gives it"},
 			{name: "state-dir", arg: argDir, def: defaultAnnounceDir, group: groupPlaces,
 				usage: "what is announced, for the next start; it must not survive a boot"},
 		}, announceLogOptions(), socketOptions()),
 		examples: []example{
 			{"On every segment.", "sudo svcctl announce"},
 			{"On two interfaces alone.", "sudo svcctl announce --l2 eth0 --l2 eth1"},
+			{"One of two boxes.", "sudo svcctl announce --l2 eth0 --vrid 51 --priority 200"},
 		},
 		exits: `  0  stopped by a signal
   1  could not start, or cannot go on: stderr says why
@@ -74,6 +87,9 @@ func (p *program) runAnnounce(ctx context.Context, v *verb, _ []string) error {
 	if !filepath.IsAbs(a.StateDir) {
 		return usagef("--state-dir %q is no absolute path", a.StateDir)
 	}
+	if err := electionOf(v, &a); err != nil {
+		return err
+	}
 	log := p.openLog(&cfg)
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
@@ -84,6 +100,45 @@ func (p *program) runAnnounce(ctx context.Context, v *verb, _ []string) error {
 	})
 	defer stop()
 	return p.announce(ctx, a, log)
+}
+
+const groupElection = "Which of several boxes answers"
+
+// electionOf reads the flags of the election.
+func electionOf(v *verb, a *announce.Config) error {
+	if o := v.option("follow"); o.isSet() {
+		addr, err := netip.ParseAddr(o.text())
+		if err != nil || addr.Zone() != "" {
+			return usagef("--follow %q is no address", o.text())
+		}
+		a.Follow = addr
+	}
+	if !v.option("vrid").isSet() {
+		for _, name := range []string{"priority", "interval", "preempt"} {
+			if v.option(name).isSet() {
+				return usagef("--%s is about an election: give it a --vrid", name)
+			}
+		}
+		return nil
+	}
+	if a.Follow.IsValid() {
+		return usagef("--follow leaves the election to another program, and --vrid holds one: leave one of them out")
+	}
+	vrid, err := strconv.ParseUint(v.option("vrid").text(), 10, 8)
+	if err != nil || vrid == 0 {
+		return usagef("--vrid %q is no number from 1 to 255", v.option("vrid").text())
+	}
+	priority, err := strconv.ParseUint(v.option("priority").text(), 10, 8)
+	if err != nil || priority < 2 || priority > 254 {
+		return usagef("--priority %q is no number from 2 to 254", v.option("priority").text())
+	}
+	const step = 10 * time.Millisecond
+	interval, err := time.ParseDuration(v.option("interval").text())
+	if err != nil || interval < step || interval > vrrp.MaxInterval || interval%step != 0 {
+		return usagef("--interval %q is no duration from 10ms to 40.95s in steps of 10ms", v.option("interval").text())
+	}
+	a.Election = &vrrp.Config{VRID: uint8(vrid), Priority: uint8(priority), Interval: interval, Preempt: v.option("preempt").on()}
+	return nil
 }
 
 // maxInterfaceName is IFNAMSIZ: the room for a name and a closing NUL.
@@ -97,6 +152,7 @@ func (p *program) announcementsVerb() *verb {
 where it is announced and what became of it there:
 
   announced   neighbors who ask for it get an answer
+  standby     another box answers, see --vrid of announce
   probing     the neighbors are asked whether another host has it
   conflict    the host with that Ethernet address has it; asked again every 10 s
   host        an interface of this box has it: the kernel answers

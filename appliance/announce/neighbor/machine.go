@@ -57,6 +57,7 @@ type machine struct {
 	mine    map[MAC]bool // the box's other interfaces: what they say is no conflict
 	random  func(time.Duration) time.Duration
 	passive bool // another box answers
+	elected bool // an election decides who answers, and not who was first
 
 	entries map[netip.Addr]*entry
 	queue   queue
@@ -92,7 +93,7 @@ func (m *machine) add(now time.Time, a netip.Addr, known bool) {
 	switch {
 	case m.passive:
 		m.set(now, e, Standby)
-	case known:
+	case known || m.elected:
 		m.gain(now, e)
 	}
 	m.changed[a] = struct{}{}
@@ -119,8 +120,9 @@ func (m *machine) refresh(now time.Time) {
 	}
 }
 
-// setPassive leaves all addresses to another box, or takes them from it.
+// setPassive leaves all addresses to another box, or takes them from it: an election decides.
 func (m *machine) setPassive(now time.Time, passive bool) {
+	m.elected = true
 	if m.passive == passive {
 		return
 	}
@@ -235,6 +237,12 @@ func (m *machine) claimed(now time.Time, e *entry, rival MAC) [][]byte {
 		m.yield(now, e, rival, reprobe+m.random(reprobe/10))
 	case e.State == Conflict:
 		m.yield(now, e, rival, reprobe+m.random(reprobe/10))
+	case e.State == Announced && m.elected:
+		if now.Sub(e.defended) >= time.Second {
+			e.defended = now
+			m.Announcements++
+			return announcements(m.own, e.Addr)
+		}
 	case e.State == Announced && !e.defended.IsZero() && now.Sub(e.defended) < defend:
 		m.yield(now, e, rival, reprobe+m.random(reprobe/10))
 	case e.State == Announced:

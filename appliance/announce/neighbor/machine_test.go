@@ -212,6 +212,28 @@ func TestPassive(t *testing.T) {
 	}
 }
 
+// Of two boxes that an election gave an address, as after a split, none gives up by itself; and they do not
+// answer each other's announcements without end.
+func TestElectedDoesNotYield(t *testing.T) {
+	for _, a := range vips {
+		r := newRig(t)
+		r.setPassive(start, false)
+		r.add(start, a, false)
+		r.is(a, Announced)
+		defended := 0
+		for range 100 {
+			r.until(r.now.Sub(start) + 10*time.Millisecond)
+			if len(r.receive(r.now, claim(a))) > 0 {
+				defended++
+			}
+		}
+		r.is(a, Announced)
+		if defended != 1 {
+			t.Errorf("%s is defended %d times in a second", a, defended)
+		}
+	}
+}
+
 func TestOwnFramesAreNoConflict(t *testing.T) {
 	r := newRig(t)
 	r.mine[rival] = true // another interface of the box, on the same segment

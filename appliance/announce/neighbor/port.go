@@ -192,7 +192,8 @@ func (p *Port) Refresh() {
 	p.do(func(now time.Time) [][]byte { p.m.refresh(now); return nil })
 }
 
-// SetPassive leaves all addresses to another box, or takes them from it.
+// SetPassive leaves all addresses to another box, or takes them from it. From the first call on that
+// decides, and not who had an address first.
 func (p *Port) SetPassive(passive bool) {
 	p.do(func(now time.Time) [][]byte { p.m.setPassive(now, passive); return nil })
 }
