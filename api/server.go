@@ -82,8 +82,22 @@ type Config struct {
 	Trace Trace
 	// Dashboard answers /dashboard/ for users that may at least read; when it is nil, nothing is there.
 	Dashboard http.Handler
+	// Announcements are the addresses that are announced; when it is nil, nobody is told.
+	Announcements Announcements
 	// TLS is how the API is served over TCP; nil: it is not.
 	TLS *TLS
+}
+
+// Announcements are the addresses that are announced. All methods may be called concurrently.
+type Announcements interface {
+	List() wire.Announcements
+	// Of are those of a Service, "namespace/name".
+	Of(service string) []wire.Announcement
+	// Watch calls send with all of them and then with what changes, until ctx is done or send
+	// fails; announces says that who watches announces them.
+	Watch(ctx context.Context, announces bool, send func(wire.AnnouncementsEvent) error) error
+	// Report takes what became of them.
+	Report(wire.AnnouncerReport)
 }
 
 // TLS is how the API is served over TCP.
@@ -194,6 +208,10 @@ func (s *Server) Handler() http.Handler {
 	}
 	if s.cfg.Dashboard != nil {
 		reader("/dashboard/", s.cfg.Dashboard)
+	}
+	if s.cfg.Announcements != nil {
+		reader(announcementsPath, s.unhurried(get(s.announcements)))
+		reader(announcementsPath+"/report", http.HandlerFunc(s.announcerReport))
 	}
 	if s.cfg.Health != nil {
 		reader("/svcctl/v1/health", get(s.health))

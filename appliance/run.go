@@ -15,6 +15,7 @@ import (
 	"svcctl.io/svcctl/api"
 	"svcctl.io/svcctl/api/rest"
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/announcements"
 	"svcctl.io/svcctl/appliance/apiserver"
 	"svcctl.io/svcctl/appliance/checkup"
 	"svcctl.io/svcctl/appliance/config"
@@ -84,7 +85,9 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 
 	m := metrics.New(cfg.Version)
 	m.LogDropped(cfg.LogQueue.Dropped)
-	a := &assembly{cfg: cfg, log: log, grants: reconcile.NewGrants(), store: objects, kernel: k, metrics: m, removals: removals, orphans: orphans, hosts: addresses.hosts, memory: memory, calls: calls, barriers: make(chan chan struct{}), releases: make(chan chan wire.Released)}
+	announced := announcements.New(cfg.AnnouncedRanges())
+	m.Announcements(func() metrics.Announcements { return announcementMetrics(announced) })
+	a := &assembly{cfg: cfg, log: log, announced: announced, grants: reconcile.NewGrants(announced.IsAnnounced), store: objects, kernel: k, metrics: m, removals: removals, orphans: orphans, hosts: addresses.hosts, memory: memory, calls: calls, barriers: make(chan chan struct{}), releases: make(chan chan wire.Released)}
 	if len(cfg.Manifests) > 0 {
 		if a.watcher, err = watch.New(watch.Config{Dirs: cfg.Manifests, LastGood: objects.LastGood(), Log: log}); err != nil {
 			return err
@@ -96,7 +99,7 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 	asks := prober.New(prober.Options{Log: log, SourcePorts: prober.Ports(cfg.HealthCheckSourcePorts)})
 	a.checks = parts.NewHealth(asks, a.events, log)
 	m.HealthChecks(func() metrics.HealthChecks { return healthMetrics(asks.Stats(), a.checks.FailingOpen()) })
-	views := apiserver.Views{Grants: a.grants, Checks: a.checks, Traffic: a.traffic, Trace: story.NewTeller(a.grants.Served).Trace}
+	views := apiserver.Views{Grants: a.grants, Checks: a.checks, Traffic: a.traffic, Trace: story.NewTeller(a.grants.Served).Trace, Announced: a.announced}
 	server, err := apiserver.Open(&cfg, objects, a.board, views, m, log)
 	if err != nil {
 		return err
@@ -151,25 +154,26 @@ func ignoreClosed(f func() error) func() error {
 // assembly is the running appliance: what its tasks share. It has a field for each thing that is opened
 // before the tasks start.
 type assembly struct {
-	cfg      config.Config
-	log      *slog.Logger
-	store    *store.Store
-	kernel   *kernel.Conn
-	watcher  *watch.Watcher // nil when there is nothing to watch
-	dns      *dns.Server    // nil when it is off
-	traffic  *traffic.Answers
-	metrics  *metrics.Metrics
-	board    *reconcile.Board
-	events   *control.Recorder
-	removals *reconcile.RemovalGuard
-	orphans  *reconcile.Orphans // nil: there are none
-	hosts    *control.HostAddresses
-	grants   *reconcile.Grants
-	checks   *parts.Health
-	memory   *memory // nil: it is not ours
-	calls    *reconcile.SlowCalls
-	barriers chan chan struct{}
-	releases chan chan wire.Released
+	cfg       config.Config
+	log       *slog.Logger
+	store     *store.Store
+	kernel    *kernel.Conn
+	watcher   *watch.Watcher // nil when there is nothing to watch
+	dns       *dns.Server    // nil when it is off
+	traffic   *traffic.Answers
+	metrics   *metrics.Metrics
+	board     *reconcile.Board
+	events    *control.Recorder
+	removals  *reconcile.RemovalGuard
+	orphans   *reconcile.Orphans // nil: there are none
+	hosts     *control.HostAddresses
+	grants    *reconcile.Grants
+	checks    *parts.Health
+	announced *announcements.Book
+	memory    *memory // nil: it is not ours
+	calls     *reconcile.SlowCalls
+	barriers  chan chan struct{}
+	releases  chan chan wire.Released
 }
 
 // serve runs the tasks until ctx is done or the first one fails.
@@ -192,7 +196,9 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 	}
 	// What follows the Services. A new one is a line here.
 	sets := parts.NewSourceSets(sourceSetFiles(&a.cfg))
-	follows := []reconcile.Part{a.grants, sets, a.checks, flows, parts.NewRelay(a.log), parts.NewHealthPorts(a.log)}
+	follows := []reconcile.Part{
+		a.grants, sets, a.checks, flows, parts.NewRelay(a.log), parts.NewHealthPorts(a.log), parts.NewAnnouncements(a.announced),
+	}
 	if a.dns != nil {
 		follows = append(follows, parts.NewDNS(a.dns, a.store))
 	}
@@ -314,6 +320,15 @@ func healthMetrics(s prober.Stats, failingOpen int) metrics.HealthChecks {
 		h.Durations[kind.String()] = metrics.Durations{Count: d.Count, Sum: d.Sum, Buckets: buckets}
 	}
 	return h
+}
+
+// announcementMetrics are the numbers of announcements as metrics.
+func announcementMetrics(b *announcements.Book) metrics.Announcements {
+	c := b.Counts()
+	return metrics.Announcements{
+		Places: c.Places, Withheld: c.Withheld, Announcer: c.Announcer,
+		Answers: c.Reported.Answers, Sent: c.Reported.Announcements, Conflicts: c.Reported.Conflicts,
+	}
 }
 
 // hostOf derives from the facts of the host what the loop plans for.

@@ -8,7 +8,7 @@ import (
 // setBoxElements makes the elements of the sets that describe the box. There are a
 // few of them for each address and interface, so they are simply all compared.
 func (t *tableState) setBoxElements(f Family, box *Box) {
-	want := map[string]Elements{setNPAddresses: {}, setInternalSources: {}, setSameInterface: {}, setOnLink: {}, setConnected: {}}
+	want := map[string]Elements{setNPAddresses: {}, setInternalSources: {}, setSameInterface: {}, setOnLink: {}, setOwned: {}}
 	var nodeAddrs []netip.Addr
 	if t.has(setNodePorts) {
 		for _, a := range box.NodePortAddresses {
@@ -20,11 +20,11 @@ func (t *tableState) setBoxElements(f Family, box *Box) {
 	}
 	if internal := mergePrefixes(box.InternalSources, f); len(mergedPrefixes(box.InternalSources, f)) > fewInternalSources {
 		for _, r := range internal {
-			want[setInternalSources][AddrKey(r.first)+AddrKey(r.last)] = ""
+			want[setInternalSources][AddrKey(r.First)+AddrKey(r.Last)] = ""
 		}
 	}
-	for _, r := range mergePrefixes(connectedInRanges(box), f) {
-		want[setConnected][AddrKey(r.first)+AddrKey(r.last)] = ""
+	for _, r := range mergeRanges(box.Owned, f) {
+		want[setOwned][AddrKey(r.First)+AddrKey(r.Last)] = ""
 	}
 	if t.has(setHairpin) {
 		for _, i := range box.Interfaces {
@@ -34,8 +34,8 @@ func (t *tableState) setBoxElements(f Family, box *Box) {
 				continue
 			}
 			for _, r := range mergePrefixes(i.Prefixes, f) {
-				first := string(key.Addr(r.first))
-				want[setOnLink][first+string(key.Addr(r.last))] = ""
+				first := string(key.Addr(r.First))
+				want[setOnLink][first+string(key.Addr(r.Last))] = ""
 			}
 		}
 	}
@@ -54,7 +54,7 @@ func (t *tableState) setInsideElements(f Family, box *Box) {
 	sources, interfaces := Elements{}, Elements{}
 	if t.hasInsideOnly() {
 		for _, r := range mergePrefixes(slices.Concat(box.InternalSources, box.InsideSources), f) {
-			sources[AddrKey(r.first)+AddrKey(r.last)] = ""
+			sources[AddrKey(r.First)+AddrKey(r.Last)] = ""
 		}
 		for _, i := range box.Interfaces {
 			if i.Inside {
@@ -64,24 +64,6 @@ func (t *tableState) setInsideElements(f Family, box *Box) {
 	}
 	t.setElements(setInsideSources, sources)
 	t.setElements(setInsideInterfaces, interfaces)
-}
-
-// connectedInRanges are the parts of the service ranges that are networks, or addresses, of
-// the box.
-func connectedInRanges(box *Box) []netip.Prefix {
-	var all []netip.Prefix
-	for _, r := range box.ServiceRanges {
-		for _, c := range box.Connected {
-			switch {
-			case !r.Overlaps(c):
-			case c.Bits() > r.Bits():
-				all = append(all, c)
-			default:
-				all = append(all, r)
-			}
-		}
-	}
-	return all
 }
 
 // setNodeAddresses makes these the node-port addresses of the map in postrouting, which

@@ -29,6 +29,7 @@ func testBox() Box {
 	return Box{
 		NodePortAddresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
 		ServiceRanges:     []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")},
+		Owned:             []Range{{netip.MustParseAddr("10.96.0.0"), netip.MustParseAddr("10.96.255.255")}},
 		InternalSources:   []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
 		Interfaces:        []Interface{{Index: 2, Name: "int0", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.180.0.0/16")}}},
 		MasqueradeOnLink:  true,

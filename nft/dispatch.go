@@ -3,7 +3,7 @@ package nft
 // staticChains are the chains that exist once in a table: what they hold depends
 // on the box and on which sets have elements, never on how many.
 func (t *tableState) staticChains(f Family, box *Box) []Chain {
-	dispatch := t.dispatch(f, box)
+	dispatch := t.dispatch()
 	chains := []Chain{
 		{Name: chainPrerouting, Hook: HookPrerouting, Priority: PriorityDstNAT, Rules: dispatch},
 		{Name: chainOutput, Hook: HookOutput, Priority: PriorityDstNAT, Rules: dispatch},
@@ -29,13 +29,16 @@ func (t *tableState) staticChains(f Family, box *Box) []Chain {
 	return append(chains, t.sourceChains(f, box)...)
 }
 
+// dropOwned ends what is sent to an address of ours that no Service has.
+var dropOwned = Rule{MatchSet{Key: []Field{Daddr}, Set: setOwned}, Verdict{Kind: Drop}}
+
 // dispatch is what a connection's first packet meets in prerouting and output. A
 // frontend is found by one lookup, and only those that ask more about a packet make it
 // pay for more. What else is sent to an address of ours is found by sets: the kernel walks
 // every map of verdicts that a base chain leads to whenever one changes, in prerouting and
 // again in output. These are NAT chains, so a connection's other packets are not asked
 // anything here, and refusing is part of the dispatch.
-func (t *tableState) dispatch(f Family, box *Box) []Rule {
+func (t *tableState) dispatch() []Rule {
 	var rules []Rule
 	if t.has(setServices) {
 		rules = append(rules, Rule{VerdictMap{Key: frontend, Map: setServices}})
@@ -46,14 +49,8 @@ func (t *tableState) dispatch(f Family, box *Box) []Rule {
 	if t.has(setNodePorts) {
 		rules = append(rules, Rule{MatchSet{Key: []Field{Daddr}, Set: setNPAddresses}, GotoChain(chainNodePort)})
 	}
-	for _, p := range box.ServiceRanges {
-		if familyOf(p.Addr()) == f {
-			rule := Rule{MatchPrefix{Field: Daddr, Prefix: p.Masked()}}
-			if t.has(setConnected) {
-				rule = append(rule, MatchSet{Key: []Field{Daddr}, Set: setConnected, Negate: true})
-			}
-			rules = append(rules, append(rule, Verdict{Kind: Drop}))
-		}
+	if t.has(setOwned) {
+		rules = append(rules, dropOwned)
 	}
 	return rules
 }

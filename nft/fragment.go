@@ -142,7 +142,7 @@ func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
 func (p *compiledPort) addClients(f *fragment, fe *Frontend, maps *frontendMaps, frontend string) Verdict {
 	ranges := mergePrefixes(fe.Sources, p.Family)
 	for _, r := range ranges {
-		first, last := frontend+AddrKey(r.first), frontend+AddrKey(r.last)
+		first, last := frontend+AddrKey(r.First), frontend+AddrKey(r.Last)
 		f.elements = append(f.elements, placed{maps.allowed, first + last, ""})
 	}
 	if fe.Sets != nil && (len(ranges) > 0 || fe.Sources == nil || len(fe.Sets.Allow) > 0) {

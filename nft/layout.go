@@ -21,7 +21,7 @@ const (
 	setNPBackends       = "nodeport-backends"        // node port . slot : endpoint, cluster pools
 	setLocalNPBackends  = "local-nodeport-backends"  // node port . slot : endpoint, local pools
 	setVIPs             = "vips"                     // the addresses that Services are reached by
-	setConnected        = "connected"                // networks of the box that a service range overlaps
+	setOwned            = "owned"                    // ranges of addresses that are for Services alone
 	setIdleVIPs         = "idle-vips"                // those of them that nobody serves
 	setNPAddresses      = "nodeport-addresses"       // the addresses on which node ports answer
 	setInternalSources  = "internal-sources"         // prefixes of inside clients, where they are too many for a rule
@@ -126,7 +126,7 @@ var staticSets = []Set{
 	{Name: setVIPs, Key: []Type{TypeAddr}},
 	{Name: setOpenNodePorts, Key: keyNodePort},
 	{Name: setOpenPorts, Key: keyFrontend},
-	{Name: setConnected, Key: []Type{TypeAddr}, Interval: true},
+	{Name: setOwned, Key: []Type{TypeAddr}, Interval: true},
 	{Name: setInternalSources, Key: []Type{TypeAddr}, Interval: true},
 	{Name: setOriginal, Key: []Type{TypeAddr}, Data: dataVerdict},
 	{Name: setSourceNAT, Key: keyFrontend, Data: dataVerdict},

@@ -48,34 +48,31 @@ func TestNamedPortsOnly(t *testing.T) {
 	}
 }
 
-// A network of the box in the service range is never dropped.
-func TestConnectedNetworkInTheServiceRange(t *testing.T) {
+// What is sent to an address that is for Services alone is dropped, and nothing else.
+func TestOwnedRanges(t *testing.T) {
 	box := testBox()
+	box.Owned = nil
 	c := NewCompiler()
-	c.Load(State{Box: box})
-	if got := chain(t, c.Ruleset(), "prerouting"); !strings.Contains(got, "ip daddr 10.96.0.0/16 drop") {
-		t.Errorf("chain prerouting is\n%s", got)
+	if c.Load(State{Box: box}); strings.Contains(text(t, c.Ruleset()), "owned") {
+		t.Errorf("without ranges the ruleset is\n%s", text(t, c.Ruleset()))
 	}
-	for _, test := range []struct{ connected, elements string }{
-		{"10.96.5.0/24", "10.96.5.0/24"},
-		{"10.96.5.1/32", "10.96.5.1"},
-		{"10.0.0.0/8", "10.96.0.0/16"},
-	} {
-		box.Connected = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix(test.connected)}
-		c.Update(&box, nil)
-		got := text(t, c.Ruleset())
-		for _, name := range []string{"prerouting", "output"} {
-			if rules := chain(t, c.Ruleset(), name); !strings.Contains(rules, "ip daddr 10.96.0.0/16 ip daddr != @connected drop") {
-				t.Errorf("%s: chain %s is\n%s", test.connected, name, rules)
-			}
-		}
-		if !strings.Contains(got, "elements = { "+test.elements+" }") {
-			t.Errorf("%s: the ruleset is\n%s", test.connected, got)
-		}
+	addrRange := func(first, last string) Range {
+		return Range{netip.MustParseAddr(first), netip.MustParseAddr(last)}
 	}
-	box.Connected = nil
+	box.Owned = []Range{addrRange("10.96.6.0", "10.96.255.255"), addrRange("198.51.100.4", "198.51.100.4"), addrRange("10.96.0.0", "10.96.5.255")}
 	c.Update(&box, nil)
-	if got := text(t, c.Ruleset()); strings.Contains(got, "connected") {
+	for _, name := range []string{"prerouting", "output", "stray"} {
+		if rules := chain(t, c.Ruleset(), name); !strings.Contains(rules, "ip daddr @owned drop") {
+			t.Errorf("chain %s is\n%s", name, rules)
+		}
+	}
+	got := text(t, c.Ruleset())
+	if !strings.Contains(strings.Join(strings.Fields(got), " "), "elements = { 10.96.0.0/16, 198.51.100.4 }") || strings.Contains(got, "table ip6") {
+		t.Errorf("the ruleset is\n%s", got)
+	}
+	box.Owned = append(box.Owned, addrRange("fd00::", "fd00::5"))
+	c.Update(&box, nil)
+	if got := text(t, c.Ruleset()); !strings.Contains(got, "elements = { fd00::-fd00::5 }") {
 		t.Errorf("the ruleset is\n%s", got)
 	}
 }

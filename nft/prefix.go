@@ -13,27 +13,28 @@ func familyOf(a netip.Addr) Family {
 	return IPv6
 }
 
-// addrRange is a range of addresses, both ends inclusive.
-type addrRange struct{ first, last netip.Addr }
-
-// mergePrefixes is the prefixes of a family as ranges, in order, without overlaps
-// and without neighbors that touch: the kernel refuses overlapping ranges.
-func mergePrefixes(prefixes []netip.Prefix, f Family) []addrRange {
-	var ranges []addrRange
+// mergePrefixes is mergeRanges of prefixes.
+func mergePrefixes(prefixes []netip.Prefix, f Family) []Range {
+	ranges := make([]Range, 0, len(prefixes))
 	for _, p := range prefixes {
-		if familyOf(p.Addr()) == f {
-			first, last := prefixRange(p)
-			ranges = append(ranges, addrRange{first, last})
-		}
+		first, last := prefixRange(p)
+		ranges = append(ranges, Range{first, last})
 	}
-	slices.SortFunc(ranges, func(a, b addrRange) int { return a.first.Compare(b.first) })
+	return mergeRanges(ranges, f)
+}
+
+// mergeRanges is the ranges of a family in order, without overlaps and without neighbors
+// that touch: the kernel refuses overlapping ranges.
+func mergeRanges(all []Range, f Family) []Range {
+	ranges := slices.DeleteFunc(slices.Clone(all), func(r Range) bool { return familyOf(r.First) != f })
+	slices.SortFunc(ranges, func(a, b Range) int { return a.First.Compare(b.First) })
 	merged := ranges[:0]
 	for _, r := range ranges {
 		if n := len(merged); n > 0 {
 			prev := &merged[n-1]
-			if next := prev.last.Next(); !next.IsValid() || r.first.Compare(next) <= 0 {
-				if r.last.Compare(prev.last) > 0 {
-					prev.last = r.last
+			if next := prev.Last.Next(); !next.IsValid() || r.First.Compare(next) <= 0 {
+				if r.Last.Compare(prev.Last) > 0 {
+					prev.Last = r.Last
 				}
 				continue
 			}

@@ -14,13 +14,13 @@ type SourceSet struct {
 	// Version tells contents of one name apart: the highest one that a frontend brings is in
 	// force for all of them.
 	Version uint64
-	ranges  map[Family][]addrRange // in order, disjoint, and no two of them touch
+	ranges  map[Family][]Range // in order, disjoint, and no two of them touch
 }
 
 // NewSourceSet makes a set of prefixes in any order, which may overlap. The kernel refuses
 // ranges that do, so they are merged.
 func NewSourceSet(name string, version uint64, prefixes []netip.Prefix) *SourceSet {
-	s := &SourceSet{Name: name, Version: version, ranges: map[Family][]addrRange{}}
+	s := &SourceSet{Name: name, Version: version, ranges: map[Family][]Range{}}
 	for _, f := range Families {
 		s.ranges[f] = slices.Clip(mergePrefixes(prefixes, f))
 	}
@@ -39,8 +39,8 @@ func (s *SourceSet) Equal(o *SourceSet) bool {
 // Contains reports whether an address is in the set.
 func (s *SourceSet) Contains(a netip.Addr) bool {
 	ranges := s.ranges[familyOf(a)]
-	i, found := slices.BinarySearchFunc(ranges, a, func(r addrRange, a netip.Addr) int { return r.first.Compare(a) })
-	return found || i > 0 && ranges[i-1].last.Compare(a) >= 0
+	i, found := slices.BinarySearchFunc(ranges, a, func(r Range, a netip.Addr) int { return r.First.Compare(a) })
+	return found || i > 0 && ranges[i-1].Last.Compare(a) >= 0
 }
 
 // SourceSets are the source sets of a frontend: who is in one of Deny may not connect. With
@@ -66,7 +66,7 @@ func (s *SourceSet) definition() Set {
 	return Set{Name: sourceSetName(s.Name), Key: []Type{TypeAddr}, Interval: true}
 }
 
-func (r addrRange) element() Element { return Element{Key: AddrKey(r.first) + AddrKey(r.last)} }
+func (r Range) element() Element { return Element{Key: AddrKey(r.First) + AddrKey(r.Last)} }
 
 func (s *SourceSet) elements(f Family) []Element {
 	list := make([]Element, len(s.ranges[f]))
@@ -83,7 +83,7 @@ func (s *SourceSet) difference(now *SourceSet, f Family) (deletes, adds []Elemen
 		switch {
 		case len(old) > 0 && len(wanted) > 0 && old[0] == wanted[0]:
 			old, wanted = old[1:], wanted[1:]
-		case len(wanted) == 0 || len(old) > 0 && !wanted[0].first.Less(old[0].first):
+		case len(wanted) == 0 || len(old) > 0 && !wanted[0].First.Less(old[0].First):
 			deletes, old = append(deletes, old[0].element()), old[1:]
 		default:
 			adds, wanted = append(adds, wanted[0].element()), wanted[1:]
@@ -283,10 +283,10 @@ func RecoverSourceSet(have Ruleset, name string) *SourceSet {
 		}
 		for key := range have[f].elements(sourceSetName(name)) {
 			if ends := SplitKey([]Type{TypeAddr}, f, key); len(ends) == 2 {
-				s.ranges[f] = append(s.ranges[f], addrRange{ends[0].Addr, ends[1].Addr})
+				s.ranges[f] = append(s.ranges[f], Range{ends[0].Addr, ends[1].Addr})
 			}
 		}
-		slices.SortFunc(s.ranges[f], func(a, b addrRange) int { return a.first.Compare(b.first) })
+		slices.SortFunc(s.ranges[f], func(a, b Range) int { return a.First.Compare(b.First) })
 	}
 	return s
 }

@@ -123,7 +123,7 @@ add element ip svcctl source-set/office {
 	if tr := c.Update(nil, map[string][]ServicePort{"default/web": old["default/web"]}); !tr.Empty() {
 		t.Errorf("an older content of the set is a change: %+v", tr)
 	}
-	if tr := c.Update(nil, map[string][]ServicePort{"default/web": nil, "default/other": nil}); len(c.Ruleset()[IPv4].Sets) > 0 {
+	if tr := c.Update(nil, map[string][]ServicePort{"default/web": nil, "default/other": nil}); c.Ruleset()[IPv4].Sets["source-set/office"] != nil {
 		t.Errorf("the set outlives who named it: %+v", tr)
 	}
 }

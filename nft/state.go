@@ -17,12 +17,13 @@ type Box struct {
 	// NodePortAddresses are the box's addresses on which node ports answer.
 	// VIPs may be among them: a VIP never answers node ports.
 	NodePortAddresses []netip.Addr
-	// ServiceRanges are the prefixes cluster IPs come from. What is not allocated
-	// in them is dropped, unless it lies in Connected.
+	// ServiceRanges are the prefixes cluster IPs come from.
 	ServiceRanges []netip.Prefix
-	// Connected are the networks that the box is attached to. What is sent to them is
-	// never dropped, or a service range that overlaps one would cut the box off it.
-	Connected []netip.Prefix
+	// Owned are the ranges of addresses that are for Services alone: nobody else answers there.
+	// What is sent to an address of theirs that no Service has is dropped: the box would send it
+	// by its default route to a router that may send it back. No network of the box is in them,
+	// or the box would be cut off it.
+	Owned []Range
 	// InternalSources are the prefixes of clients that count as inside.
 	InternalSources []netip.Prefix
 	// InsideSources are the prefixes of clients that reach frontends with InsideOnly, besides
@@ -66,6 +67,9 @@ const (
 	PingAlways
 	PingNever // no answer
 )
+
+// Range is a range of addresses of one family; both ends belong to it.
+type Range struct{ First, Last netip.Addr }
 
 // Interface is a network interface with its connected prefixes.
 type Interface struct {

@@ -2,11 +2,11 @@ package nft
 
 // Strays are packets that conntrack calls invalid: they lie outside of their connection's
 // window, or belong to none. No connection means no translation. Sent to a VIP such a
-// packet would leave the box by its default route, and come back from a router that
-// routes the VIP here, again and again; or, where the box has the address itself, be
-// answered by a reset. Sent by an endpoint it would reach the client from an address
-// that it never talked to, and the client's reset would end the connection. So strays
-// are dropped where they touch a Service, and only there.
+// packet, or to an address that is set aside for Services, would leave the box by its
+// default route, and come back from a router that routes the address here, again and again;
+// or, where the box has the address itself, be answered by a reset. Sent by an endpoint it
+// would reach the client from an address that it never talked to, and the client's reset
+// would end the connection. So strays are dropped where they touch a Service, and only there.
 //
 // This is the one chain that sees every packet, and all that it asks of one is its
 // conntrack state. With affinity it also finds first answers: there the first question is
@@ -20,12 +20,15 @@ const (
 	chainStray   = "stray"
 )
 
-// strayChains are the chains about strays; none while there is no Service.
+// strayChains are the chains about strays; none while there are neither Services nor addresses for them.
 func (t *tableState) strayChains() []Chain {
 	var rules []Rule
 	drop := Verdict{Kind: Drop}
 	if t.has(setVIPs) {
 		rules = append(rules, Rule{MatchSet{Key: []Field{Daddr}, Set: setVIPs}, drop})
+	}
+	if t.has(setOwned) {
+		rules = append(rules, dropOwned)
 	}
 	if t.has(setOpenPorts) {
 		rules = append(rules, Rule{MatchSet{Key: frontend, Set: setOpenPorts}, drop})

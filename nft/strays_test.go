@@ -23,6 +23,7 @@ func TestStrays(t *testing.T) {
 	const (
 		invalid  = "type filter hook prerouting priority dstnat + 10; policy accept;\nct state invalid goto stray"
 		vips     = "ip daddr @vips drop"
+		owned    = "ip daddr @owned drop"
 		nodePort = "ip daddr @nodeport-addresses meta l4proto . th dport @open-nodeports drop"
 		backends = "tcp flags ! syn ip saddr . ip saddr @hairpin drop"
 	)
@@ -36,12 +37,16 @@ func TestStrays(t *testing.T) {
 		ports []ServicePort
 		want  []string
 	}{
-		{"a VIP and an endpoint", []ServicePort{web}, []string{vips, backends}},
-		{"a node port", []ServicePort{both}, []string{vips, nodePort, backends}},
-		{"no endpoint", []ServicePort{idle}, []string{vips}},
-		{"no Service", nil, nil},
+		{"a VIP and an endpoint", []ServicePort{web}, []string{vips, owned, backends}},
+		{"a node port", []ServicePort{both}, []string{vips, owned, nodePort, backends}},
+		{"no endpoint", []ServicePort{idle}, []string{vips, owned}},
+		{"no Service", nil, []string{owned}},
+		{"nothing", nil, nil},
 	} {
 		box := testBox()
+		if step.want == nil {
+			box.Owned = nil
+		}
 		c.Load(State{Box: box, Services: map[string][]ServicePort{"default/web": step.ports}})
 		if got, want := chain(t, c.Ruleset(), "stray"), strings.Join(step.want, "\n"); got != want {
 			t.Errorf("%s: chain stray is\n%s\nwant\n%s", step.name, got, want)

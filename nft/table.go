@@ -223,7 +223,7 @@ func (t *tableState) finish(f Family, box *Box, tr *Transition) {
 // setStaticChains makes the chains that exist once. They are few and cheap to
 // build, so all are built and compared. Chains of elements keep theirs.
 func (t *tableState) setStaticChains(f Family, box *Box) {
-	t.exists = len(t.sets) > 0 || slices.ContainsFunc(box.ServiceRanges, func(p netip.Prefix) bool { return familyOf(p.Addr()) == f })
+	t.exists = len(t.sets) > 0
 	want := map[string]Chain{}
 	if t.exists {
 		for _, c := range t.staticChains(f, box) {

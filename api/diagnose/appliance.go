@@ -116,7 +116,7 @@ func (d *diagnosis) place(q Question) {
 			if pool.Kind == wire.PoolClusterIP {
 				d.add(Doubt, "", "it lies in the range of cluster IPs %s and is nobody's: clients get no answer", pool.Range)
 			} else {
-				d.add(Doubt, "", "it lies in the pool of load balancer IPs %s and is nobody's: packets to it are not ours", pool.Range)
+				d.add(Doubt, "", "it lies in the pool of load balancer IPs %s and is nobody's: clients get no answer, unless it is on a network of the box", pool.Range)
 			}
 			return
 		}

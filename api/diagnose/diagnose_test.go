@@ -230,6 +230,18 @@ func TestService(t *testing.T) {
 			f.State.Ports[0].Endpoints = []string{"10.1.2.11:8080", "10.1.2.12:8080"}
 			f.State.Unanswered = []wire.Unanswered{{Address: "10.96.0.10", Interface: "eth0", Network: "10.96.0.0/24"}}
 		}, diagnose.Doubt, []string{"? 10.96.0.10 lies in the network 10.96.0.0/24 of eth0, and no interface of the box has it: neighbors there get no answer to ARP"}, nil},
+		"announcements": {func(f *diagnose.Facts) {
+			f.State = state("10.96.0.10:80", ":30080")
+			f.State.Ports[0].Endpoints = []string{"10.1.2.11:8080", "10.1.2.12:8080"}
+			f.State.Announcements = []wire.Announcement{
+				{Address: "192.0.2.50", Places: []wire.Place{{By: "l2 eth0", State: "announced"}, {By: "l2 eth1", State: "conflict", With: "02:00:00:00:00:01"}}},
+				{Address: "192.0.2.51", Withheld: "no ready endpoint"},
+			}
+		}, diagnose.Bad, []string{
+			"+ 192.0.2.50 is announced on eth0: neighbors there get answers",
+			"- 192.0.2.50 is not announced on eth1: the host with the Ethernet address 02:00:00:00:00:01 answers for it",
+			"? 192.0.2.51 is not announced to neighbors: no ready endpoint",
+		}, nil},
 		"a slice that is newer": {func(f *diagnose.Facts) { f.Slices[0].Metadata.ResourceVersion = "12" }, diagnose.Bad, []string{"- its present version is not in the kernel yet"}, nil},
 		"wide":                  {func(f *diagnose.Facts) { f.Wide = true }, diagnose.Good, []string{"+ its present version is in the kernel (revision 7; all up to 9 is programmed)"}, nil},
 		"host": {func(f *diagnose.Facts) {
@@ -267,7 +279,7 @@ func TestNobody(t *testing.T) {
 	for address, want := range map[string]string{
 		"10.96.0.11":   "? it lies in the range of cluster IPs 10.96.0.0/16 and is nobody's: clients get no answer\n",
 		"10.96.0.10":   "- it is held by default/web, which does not answer on it\n",
-		"198.51.100.5": "? it lies in the pool of load balancer IPs 198.51.100.4-198.51.100.9 and is nobody's: packets to it are not ours\n",
+		"198.51.100.5": "? it lies in the pool of load balancer IPs 198.51.100.4-198.51.100.9 and is nobody's: clients get no answer, unless it is on a network of the box\n",
 		"198.51.100.3": "? it lies in none of the appliance's ranges: packets to it are not ours\n",
 		"fd00::1":      "? it lies in none of the appliance's ranges: packets to it are not ours\n",
 	} {

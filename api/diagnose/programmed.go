@@ -159,11 +159,37 @@ func (d *diagnosis) neighbors() {
 	if d.State == nil {
 		return
 	}
+	d.announced()
 	for _, u := range d.State.Unanswered {
 		if d.Question.Address.IsValid() && u.Address != d.Question.Address.String() {
 			continue
 		}
 		d.add(Doubt, AnswerAdvice(u), "%s", UnansweredText(u))
+	}
+}
+
+// announced says where neighbors find the addresses, or why they are not announced.
+func (d *diagnosis) announced() {
+	for _, a := range d.State.Announcements {
+		if d.Question.Address.IsValid() && a.Address != d.Question.Address.String() {
+			continue
+		}
+		if a.Withheld != "" {
+			d.add(Doubt, "", "%s is not announced to neighbors: %s", a.Address, a.Withheld)
+		}
+		for _, p := range a.Places {
+			where := strings.TrimPrefix(p.By, "l2 ")
+			switch p.State {
+			case "announced":
+				d.good("%s is announced on %s: neighbors there get answers", a.Address, where)
+			case "conflict":
+				d.add(Bad, "take the address from that host, or choose another one", "%s is not announced on %s: the host with the Ethernet address %s answers for it", a.Address, where, p.With)
+			case "host":
+				d.good("%s is the host's own: the kernel answers neighbors on %s", a.Address, where)
+			default:
+				d.add(Doubt, "", "%s is not announced on %s yet: %s", a.Address, where, p.State)
+			}
+		}
 	}
 }
 
@@ -180,11 +206,11 @@ func UnansweredText(u wire.Unanswered) string {
 // AnswerAdvice is what to do about it.
 func AnswerAdvice(u wire.Unanswered) string {
 	if strings.Contains(u.Address, ":") {
-		return fmt.Sprintf("give it to an interface: `ip -6 address add %s/128 dev %s`; or answer by proxy: `ip -6 neighbor add proxy %s dev %s` and the sysctl net.ipv6.conf.%s.proxy_ndp=1; or have the neighbors route it to this box",
+		return fmt.Sprintf("run `svcctl announce`; or give it to an interface: `ip -6 address add %s/128 dev %s`; or answer by proxy: `ip -6 neighbor add proxy %s dev %s` and the sysctl net.ipv6.conf.%s.proxy_ndp=1; or have the neighbors route it to this box",
 			u.Address, u.Interface, u.Address, u.Interface, u.Interface)
 	}
 	// A proxy entry, or proxy_arp, is not heeded for what leaves by the interface it came in by.
-	return fmt.Sprintf("give it to an interface: `ip address add %s/32 dev %s`; or make it local by a route: `ip route add local %s dev lo`; or have the neighbors route it to this box",
+	return fmt.Sprintf("run `svcctl announce`; or give it to an interface: `ip address add %s/32 dev %s`; or make it local by a route: `ip route add local %s dev lo`; or have the neighbors route it to this box",
 		u.Address, u.Interface, u.Address)
 }
 

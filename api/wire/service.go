@@ -11,6 +11,8 @@ type ServiceState struct {
 	Unanswered []Unanswered `json:"unanswered,omitempty"`
 	// Health is of its endpoints that are checked, or taken out.
 	Health []EndpointHealth `json:"health,omitempty"`
+	// Announcements are its addresses that lie in a pool, and what became of them.
+	Announcements []Announcement `json:"announcements,omitempty"`
 	// NotStored is where a file declares the Service that the appliance could not store yet.
 	NotStored *NotStored `json:"notStored,omitempty"`
 }

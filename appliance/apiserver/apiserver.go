@@ -65,6 +65,8 @@ type Views struct {
 	// Traffic and Trace are nil where they cannot be asked.
 	Traffic api.Traffic
 	Trace   api.Trace
+	// Announced is nil where nothing is announced.
+	Announced api.Announcements
 }
 
 // Open listens on the socket, and on --listen. What backend publishes and the store holds is
@@ -81,10 +83,13 @@ func Open(c *config.Config, objects *store.Store, backend Backend, views Views, 
 		Socket: c.Socket, SocketGroup: c.SocketGroup, SocketReaders: c.SocketReaders,
 		Version: c.Version, Panicked: m.APIPanicked, Observe: m.APICalled, NameOf: rest.NameOf,
 		Environment: environment(objects), Objects: s.objects.Handler(), Journal: journal(objects),
-		Allocations: allocations(objects),
+		Allocations: allocations(objects), Announcements: views.Announced,
 		Service: func(namespace, name string, client netip.AddrPort) wire.ServiceState {
 			state := grants.State(namespace, name, client)
 			state.Health = views.Checks.State(namespace, name)
+			if views.Announced != nil {
+				state.Announcements = views.Announced.Of(namespace + "/" + name)
+			}
 			state.NotStored = backend.NotStored(object.Ref{Kind: object.KindService, Namespace: namespace, Name: name})
 			return state
 		},

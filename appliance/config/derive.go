@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"svcctl.io/svcctl/appliance/announcements"
 	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/appliance/dns"
 	"svcctl.io/svcctl/appliance/endpoints"
@@ -27,15 +28,13 @@ func (c *Config) Box(facts *node.Facts) nft.Box {
 		MasqueradeOnLink: c.SNAT == SNATAuto,
 		Ping:             map[VIPPing]nft.Ping{VIPPingWhenReady: nft.PingWhenReady, VIPPingAlways: nft.PingAlways, VIPPingNever: nft.PingNever}[c.VIPPing],
 	}
+	box.Owned = c.owned(facts)
 	if facts == nil {
 		return box
 	}
 	box.NodePortAddresses = c.HostNodePortAddresses(facts)
 	for _, a := range facts.Addresses {
 		box.LocalAddresses = append(box.LocalAddresses, a.Prefix.Addr())
-	}
-	for _, o := range c.overlaps(facts) {
-		box.Connected = append(box.Connected, o.network)
 	}
 	for _, i := range facts.Interfaces {
 		if i.Loopback {
@@ -218,6 +217,16 @@ func (c *Config) OverlapProblems(facts *node.Facts, isVIP func(netip.Addr) bool)
 				"give --service-cluster-ip-range a range that no network of this box uses", o.serviceIn, o.what)})
 	}
 	return problems
+}
+
+// AnnouncedRanges are where addresses are that may be announced.
+func (c *Config) AnnouncedRanges() []announcements.Range {
+	pools := slices.Concat(c.LoadBalancerPools, c.LoadBalancerInternalPools)
+	ranges := make([]announcements.Range, 0, len(pools))
+	for _, r := range pools {
+		ranges = append(ranges, announcements.Range(r))
+	}
+	return ranges
 }
 
 // Store is what the store is told.

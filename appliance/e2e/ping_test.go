@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"svcctl.io/svcctl/appliance/netlab"
@@ -48,6 +49,16 @@ func pinged(t *testing.T, other flags) *box {
 		for _, n := range []int{4, 5} {
 			b.GW1.AddAddr("lo", f.lb(n)+f.pick("/32", "/128"))
 		}
+	}
+	// A ping that is under way while the addresses come may get lost: the box itself sends from
+	// them as soon as it has them. That they were read is seen in what is for Services alone.
+	for _, f := range families {
+		eventually(t, syncTimeout, func() error {
+			if owned := b.GW1.Nft("list", "set", f.pick("ip", "ip6"), "svcctl", "owned"); strings.Contains(owned, f.pick("198.51.100.0/28", "2001:db8:198::/124")) {
+				return fmt.Errorf("the box has not read its addresses yet:\n%s", owned)
+			}
+			return nil
+		})
 	}
 	return b
 }

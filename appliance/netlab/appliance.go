@@ -50,6 +50,8 @@ type Appliance struct {
 	host   *Host
 	binary string
 	flags  []string
+	// announces says that it is an announcer: Data is its state, and it has no manifests.
+	announces bool
 	*process
 }
 
@@ -96,12 +98,34 @@ func (h *Host) Appliance(binary string, flags ...string) *Appliance {
 	return a
 }
 
+// Announcer prepares `svcctl announce` for an appliance, on the same Host. It is started by Launch: it
+// says nothing when it is ready.
+func (a *Appliance) Announcer(flags ...string) *Appliance {
+	a.t.Helper()
+	n := &Appliance{
+		Data: filepath.Join(a.t.TempDir(), "announce"), Socket: a.Socket,
+		t: a.t, host: a.host, binary: a.binary, flags: flags, announces: true,
+		process: &process{log: applianceLog{changed: make(chan struct{}, 1)}},
+	}
+	a.t.Cleanup(func() {
+		if n.Running() {
+			n.Kill()
+		}
+		if a.t.Failed() {
+			a.t.Logf("log of svcctl announce on %s:\n%s", n.host.Name, n.log.text())
+		}
+	})
+	return n
+}
+
 // Launch starts svcctl and does not wait for it.
 func (a *Appliance) Launch() {
 	a.t.Helper()
-	args := append([]string{
-		"serve", "--manifests", a.Manifests.Path, "--data-dir", a.Data, "--socket", a.Socket, "--log-format", "text",
-	}, a.flags...)
+	args := []string{"serve", "--manifests", a.Manifests.Path, "--data-dir", a.Data, "--socket", a.Socket, "--log-format", "text"}
+	if a.announces {
+		args = []string{"announce", "--state-dir", a.Data, "--socket", a.Socket, "--log-format", "text"}
+	}
+	args = append(args, a.flags...)
 	command := slices.Concat(a.Wrapper, []string{a.binary}, args)
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Stdout, cmd.Stderr = &a.log, &a.log

@@ -148,6 +148,24 @@ func (h *Host) Run(program string, args ...string) (stdout, stderr string, err e
 	return h.RunInput("", program, args...)
 }
 
+// Background starts a program and does not wait for it. stop ends it by SIGTERM and gives what it wrote.
+func (h *Host) Background(program string, args ...string) (stop func() string) {
+	h.t.Helper()
+	var out bytes.Buffer
+	cmd := exec.Command(program, args...)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := h.start(cmd); err != nil {
+		h.t.Fatalf("host %s: start %v: %v", h.Name, cmd.Args, err)
+	}
+	ended := sync.OnceValue(func() string {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		_ = cmd.Wait() // of the signal
+		return out.String()
+	})
+	h.onClose(func() { ended() })
+	return ended
+}
+
 // RunInput is Run with a text on the program's standard input.
 func (h *Host) RunInput(input, program string, args ...string) (stdout, stderr string, err error) {
 	var out, errOut bytes.Buffer

@@ -36,6 +36,11 @@ var groups = []uint{
 // newest facts that differ from the previous ones; it is never closed. The calling thread
 // must be in the network namespace to watch.
 func Watch(ctx context.Context, log *slog.Logger) (<-chan Facts, error) {
+	return watch(ctx, log, read, (*Facts).equal)
+}
+
+// watch is Watch of what read gives.
+func watch[T any](ctx context.Context, log *slog.Logger, read func(*netlink.Handle) (T, error), equal func(a, b *T) bool) (<-chan T, error) {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("open rtnetlink: %w", err)
@@ -46,13 +51,13 @@ func Watch(ctx context.Context, log *slog.Logger) (<-chan Facts, error) {
 		h.Close()
 		return nil, fmt.Errorf("watch the host's addresses and links: %w", err)
 	}
-	first, err := readAgain(h)
+	first, err := readAgain(h, read)
 	if err != nil {
 		h.Close()
 		events.Close()
 		return nil, err
 	}
-	w := &watcher{handle: h, log: log, out: make(chan Facts, 1), dirty: make(chan struct{}, 1), last: first}
+	w := &watcher[T]{read: read, equal: equal, handle: h, log: log, out: make(chan T, 1), dirty: make(chan struct{}, 1), last: first}
 	w.out <- first
 	go w.listen(ctx, events)
 	go w.run(ctx)
@@ -66,7 +71,7 @@ func isPassing(err error) bool {
 }
 
 // readAgain is read with retries after transient errors.
-func readAgain(h *netlink.Handle) (facts Facts, err error) {
+func readAgain[T any](h *netlink.Handle, read func(*netlink.Handle) (T, error)) (facts T, err error) {
 	for range readAttempts {
 		if facts, err = read(h); !isPassing(err) && !errors.Is(err, netlink.ErrDumpInterrupted) {
 			break
@@ -75,18 +80,20 @@ func readAgain(h *netlink.Handle) (facts Facts, err error) {
 	return facts, err
 }
 
-type watcher struct {
+type watcher[T any] struct {
+	read   func(*netlink.Handle) (T, error)
+	equal  func(a, b *T) bool
 	handle *netlink.Handle
 	log    *slog.Logger
-	out    chan Facts
+	out    chan T
 	dirty  chan struct{}
-	last   Facts
+	last   T
 }
 
 // listen uses an event only as a signal that something changed; the facts are read
 // afterwards. So an overrun of the socket (ENOBUFS), after a flood of routes, counts as
 // an event.
-func (w *watcher) listen(ctx context.Context, events *nl.NetlinkSocket) {
+func (w *watcher[T]) listen(ctx context.Context, events *nl.NetlinkSocket) {
 	stop := context.AfterFunc(ctx, events.Close) // ends the reading
 	defer stop()
 	for {
@@ -105,14 +112,14 @@ func (w *watcher) listen(ctx context.Context, events *nl.NetlinkSocket) {
 	}
 }
 
-func (w *watcher) touch() {
+func (w *watcher[T]) touch() {
 	select {
 	case w.dirty <- struct{}{}:
 	default:
 	}
 }
 
-func (w *watcher) run(ctx context.Context) {
+func (w *watcher[T]) run(ctx context.Context) {
 	defer w.handle.Close()
 	tick := time.NewTicker(reread)
 	defer tick.Stop()
@@ -124,13 +131,13 @@ func (w *watcher) run(ctx context.Context) {
 			w.settle(ctx)
 		case <-tick.C:
 		}
-		now, err := readAgain(w.handle)
+		now, err := readAgain(w.handle, w.read)
 		if err != nil {
 			w.log.Warn("the host's addresses cannot be read; the last known ones stay in force", "err", err, "retry", retry)
 			time.AfterFunc(retry, w.touch)
 			continue
 		}
-		if !now.equal(&w.last) {
+		if !w.equal(&now, &w.last) {
 			w.last = now
 			w.give(now)
 		}
@@ -138,7 +145,7 @@ func (w *watcher) run(ctx context.Context) {
 }
 
 // settle waits for the end of a burst of changes.
-func (w *watcher) settle(ctx context.Context) {
+func (w *watcher[T]) settle(ctx context.Context) {
 	end := time.After(atMost)
 	for {
 		select {
@@ -154,7 +161,7 @@ func (w *watcher) settle(ctx context.Context) {
 }
 
 // give sends facts, and replaces facts that are not yet received.
-func (w *watcher) give(f Facts) {
+func (w *watcher[T]) give(f T) {
 	for {
 		select {
 		case w.out <- f:

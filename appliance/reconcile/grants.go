@@ -20,9 +20,18 @@ type Grants struct {
 	mu  sync.RWMutex
 	of  map[string][]nft.ServicePort // by Service
 	box nft.Box
+
+	announced func(addr netip.Addr, ifname string) bool
 }
 
-func NewGrants() *Grants { return &Grants{of: map[string][]nft.ServicePort{}} }
+// NewGrants is without Services. announced reports whether the neighbors on an interface get answers for an
+// address from another process; nil: there is none.
+func NewGrants(announced func(addr netip.Addr, ifname string) bool) *Grants {
+	if announced == nil {
+		announced = func(netip.Addr, string) bool { return false }
+	}
+	return &Grants{of: map[string][]nft.ServicePort{}, announced: announced}
+}
 
 // Name implements Part.
 func (g *Grants) Name() string { return "grants" }
@@ -75,7 +84,7 @@ func (g *Grants) State(namespace, name string, client netip.AddrPort) wire.Servi
 		s.Ports = append(s.Ports, state)
 		addrs = append(addrs, frontendAddrs(p)...)
 	}
-	s.Unanswered = unanswered(&box, sortedAddrs(addrs))
+	s.Unanswered = g.unanswered(&box, sortedAddrs(addrs))
 	return s
 }
 
@@ -105,7 +114,7 @@ func (g *Grants) Unanswered(most int) (list []wire.Unanswered, more int) {
 	if len(addrs) > most {
 		addrs, more = addrs[:most], len(addrs)-most
 	}
-	list = unanswered(&box, addrs)
+	list = g.unanswered(&box, addrs)
 	for i := range list {
 		list[i].Services = slices.Compact(slices.Sorted(slices.Values(by[netip.MustParseAddr(list[i].Address)])))
 	}

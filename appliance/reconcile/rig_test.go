@@ -77,7 +77,7 @@ func (r *rig) start() {
 		r.t.Fatal(err)
 	}
 	r.hosts = control.NewHostAddresses(r.cfg.IsSetAside, objects)
-	r.grants = NewGrants()
+	r.grants = NewGrants(nil)
 	r.Loop = New(Options{
 		Store: objects, Kernel: r.kernel, Log: log, Clock: func() time.Time { return r.clock }, Watching: true,
 		Host: func(facts *node.Facts) Host {

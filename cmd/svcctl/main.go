@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/appliance"
+	"svcctl.io/svcctl/appliance/announce"
 	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/logqueue"
 	"svcctl.io/svcctl/store/manifest"
@@ -36,6 +37,8 @@ type program struct {
 	plan  func(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) ([]manifest.Problem, error)
 	down  func(ctx context.Context) error
 
+	announce func(ctx context.Context, cfg announce.Config, log *slog.Logger) error
+
 	// edit has the user change a file with the command of an editor.
 	edit func(ctx context.Context, editor, path string) error
 
@@ -60,6 +63,7 @@ func main() {
 		serve:     appliance.Run,
 		plan:      appliance.Plan,
 		down:      appliance.Down,
+		announce:  announce.Run,
 		edit:      runEditor,
 		doctor:    appliance.Doctor,
 	}

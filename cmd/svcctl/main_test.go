@@ -18,6 +18,7 @@ import (
 	"svcctl.io/svcctl/api"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance"
+	"svcctl.io/svcctl/appliance/announce"
 	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/store/manifest"
 )
@@ -57,8 +58,9 @@ func newBench() *bench {
 			_, err := io.WriteString(w, "table ip svcctl {\n}\n")
 			return nil, err
 		},
-		down:   func(context.Context) error { b.downs++; return nil },
-		doctor: func(context.Context, config.Config, bool) []appliance.Finding { return b.findings },
+		down:     func(context.Context) error { b.downs++; return nil },
+		announce: func(context.Context, announce.Config, *slog.Logger) error { return nil },
+		doctor:   func(context.Context, config.Config, bool) []appliance.Finding { return b.findings },
 	}
 	return b
 }

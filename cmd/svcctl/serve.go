@@ -54,7 +54,7 @@ func (p *program) runServe(ctx context.Context, v *verb, _ []string) error {
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	defer signal.Stop(signals)
-	ctx, stop := stopOnSignal(ctx, signals, log, func(code int) {
+	ctx, stop := stopOnSignal(ctx, signals, log, "what is programmed stays in force", func(code int) {
 		p.log.Flush(lastWords)
 		os.Exit(code)
 	})
@@ -82,10 +82,10 @@ func (p *program) openLog(cfg *config.Config) *slog.Logger {
 	return log
 }
 
-// stopOnSignal ends the context at the first SIGTERM or SIGINT; a second one exits
+// stopOnSignal ends the context at the first SIGTERM or SIGINT, and logs what comes of that; a second one exits
 // at once, with the code that shells give to a program killed by it. SIGHUP is
 // ignored: what is to be reloaded is watched.
-func stopOnSignal(ctx context.Context, signals <-chan os.Signal, log *slog.Logger, exit func(int)) (context.Context, context.CancelFunc) {
+func stopOnSignal(ctx context.Context, signals <-chan os.Signal, log *slog.Logger, last string, exit func(int)) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
@@ -103,7 +103,7 @@ func stopOnSignal(ctx context.Context, signals <-chan os.Signal, log *slog.Logge
 					log.Warn("stopped at once", "signal", s.String())
 					exit(128 + int(number))
 				default:
-					log.Info("stopping; what is programmed stays in force", "signal", s.String())
+					log.Info("stopping; "+last, "signal", s.String())
 					stopping = true
 					cancel()
 				}

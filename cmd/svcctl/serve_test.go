@@ -57,7 +57,7 @@ func TestSignals(t *testing.T) {
 		var out bytes.Buffer
 		signals := make(chan os.Signal, 1)
 		var exits []int
-		ctx, stop := stopOnSignal(t.Context(), signals, slog.New(slog.NewTextHandler(&out, nil)), func(code int) { exits = append(exits, code) })
+		ctx, stop := stopOnSignal(t.Context(), signals, slog.New(slog.NewTextHandler(&out, nil)), "what is programmed stays in force", func(code int) { exits = append(exits, code) })
 		defer stop()
 
 		signals <- syscall.SIGHUP

@@ -7,6 +7,7 @@ func (p *program) verbs() []*verb {
 		p.serveVerb(), p.planVerb(), p.statusVerb(), p.waitVerb(),
 		p.applyVerb(), p.diffVerb(), p.getVerb(), p.describeVerb(), p.editVerb(), p.deleteVerb(),
 		p.explainVerb(), p.traceVerb(), p.topVerb(), p.connsVerb(), p.dashboardVerb(), p.healthVerb(), p.outVerb(), p.inVerb(), p.allocVerb(),
+		p.announceVerb(), p.announcementsVerb(),
 		p.kubeconfigVerb(), p.tokenVerb(), p.journalVerb(),
 		p.envVerb(), p.releaseVerb(), p.doctorVerb(), p.downVerb(), p.versionVerb(), p.completionVerb(), p.helpVerb(),
 	}
@@ -16,7 +17,7 @@ func (p *program) verbs() []*verb {
 func rootVerb(verbs []*verb) *verb {
 	list := ""
 	for _, v := range verbs {
-		list += "  " + pad(v.name, 12) + v.summary + "\n"
+		list += "  " + pad(v.name, 15) + v.summary + "\n"
 	}
 	return &verb{
 		name:    "svcctl",

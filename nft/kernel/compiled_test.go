@@ -33,6 +33,7 @@ func state(affinity time.Duration, balances ...nft.Balance) nft.State {
 		s.Box.NodePortAddresses = append(s.Box.NodePortAddresses, address(f, 1<<20))
 		s.Box.LocalAddresses = append(s.Box.LocalAddresses, address(f, 1<<20), address(f, 7))
 		s.Box.ServiceRanges = append(s.Box.ServiceRanges, netip.PrefixFrom(address(f, 1<<16), bits-16).Masked())
+		s.Box.Owned = append(s.Box.Owned, nft.Range{First: address(f, 1<<16), Last: address(f, 1<<17-1)})
 		s.Box.InternalSources = append(s.Box.InternalSources, netip.PrefixFrom(address(f, 0), bits-24).Masked())
 		iface.Prefixes = append(iface.Prefixes, netip.PrefixFrom(address(f, 0), bits-8).Masked())
 		for n, proto := range []nft.Protocol{nft.TCP, nft.UDP, nft.SCTP} {

@@ -31,11 +31,24 @@ func (w *World) Decide(p Packet) []Outcome {
 		// Behaviors 5, 27, 28 and 43: a port that no Service has there, node ports included,
 		// is refused, whoever may be listening on the host.
 		return []Outcome{{Kind: Refused}}
-	case anyContains(w.Box.ServiceRanges, addr):
-		// Behavior 6: an address of the service range that nobody has.
+	case w.isOwned(addr):
+		// Behaviors 6 and 260: an address of the service range or of a pool that nobody has.
 		return []Outcome{{Kind: Dropped}}
 	}
 	return []Outcome{{Kind: Untouched}}
+}
+
+// isOwned reports whether nobody but a Service can have an address.
+func (w *World) isOwned(addr netip.Addr) bool {
+	if anyContains(w.Box.ServiceRanges, addr) {
+		return true
+	}
+	for _, i := range w.Box.Interfaces {
+		if anyContains(i.Addresses, addr) {
+			return false // on a segment
+		}
+	}
+	return anyContains(w.Box.Pools, addr)
 }
 
 // frontendFor finds the frontend of a packet: of the Service with the address, else, on
@@ -165,8 +178,8 @@ func (w *World) sameSegment(name string, client, endpoint netip.Addr) bool {
 func (w *World) decidePing(p Packet) []Outcome {
 	addr := p.To.Addr()
 	if !w.isVIP(addr) {
-		if anyContains(w.Box.ServiceRanges, addr) {
-			return []Outcome{{Kind: Dropped}} // behavior 6
+		if w.isOwned(addr) {
+			return []Outcome{{Kind: Dropped}} // behaviors 6 and 260
 		}
 		return []Outcome{{Kind: Untouched}}
 	}

@@ -1,0 +1,403 @@
+package announce
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/announce/neighbor"
+	"svcctl.io/svcctl/appliance/announce/vrrp"
+	"svcctl.io/svcctl/appliance/node"
+)
+
+// Config is everything that the announcer can be told.
+type Config struct {
+	// Socket is the socket of serve.
+	Socket string
+	// StateDir is where it keeps what it was told; it must not survive a boot.
+	StateDir string
+	// L2 are the interfaces to announce on, or Auto.
+	L2 []string
+	// Election, when not nil, decides between this box and others who answers.
+	Election *vrrp.Config
+	// Follow, when valid, is an address whose box answers: another program elects it.
+	Follow netip.Addr
+}
+
+// Pauses before the file is written and before serve is told, so that one of each serves a burst.
+const (
+	savePause   = 50 * time.Millisecond
+	reportPause = 50 * time.Millisecond
+	// countEvery is how often serve is told of counters alone.
+	countEvery = 15 * time.Second
+	// retryPorts is when an interface that could not be taken is tried again.
+	retryPorts = time.Second
+	// stale is how long serve may be away before another box should take over.
+	stale = 30 * time.Second
+	// handOver is how long a box that stops waits for its successor.
+	handOver = 2 * time.Second
+)
+
+// Run announces until ctx is done. The calling thread must be in the network namespace.
+func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
+	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
+		return fmt.Errorf("make the directory for what is announced: %w", err)
+	}
+	last, err := loadState(cfg.StateDir)
+	if err != nil {
+		log.Warn("what was announced before is not known", "err", err)
+	}
+	// What stops the process lets it hand over first; the tasks end after that.
+	stop := ctx.Done()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	tasks, ctx := errgroup.WithContext(ctx)
+	links, err := node.WatchLinks(ctx, log)
+	if err != nil {
+		return err
+	}
+	a := &announcer{
+		cfg: cfg, log: log, tasks: tasks, client: client.New(cfg.Socket),
+		wanted: map[netip.Addr]bool{}, known: map[netip.Addr]bool{}, ports: map[int]*port{},
+		states: map[netip.Addr]map[int]neighbor.Status{}, dirty: map[netip.Addr]struct{}{},
+		changed: make(chan int, 1), ended: make(chan ended), reported: make(chan error, 1),
+	}
+	a.recall(last)
+	if cfg.Election != nil {
+		a.election = newElection(*cfg.Election, log)
+		a.moved = a.election.moved
+		tasks.Go(func() error { return a.election.run(ctx) })
+	}
+	a.passive = cfg.Election != nil || cfg.Follow.IsValid()
+	f := &feed{client: a.client, log: log, events: make(chan *wire.AnnouncementsEvent)}
+	tasks.Go(func() error { return f.run(ctx) })
+	tasks.Go(func() error {
+		defer cancel()
+		return a.run(ctx, stop, f.events, links)
+	})
+	return tasks.Wait()
+}
+
+// announcer has everything. Only its goroutine touches it; it has a field for each thing that run
+// waits for, and what these are about.
+type announcer struct {
+	cfg    Config
+	log    *slog.Logger
+	tasks  *errgroup.Group
+	client *client.Client
+
+	ranges []Range
+	wanted map[netip.Addr]bool // to be announced
+	known  map[netip.Addr]bool // announced by our predecessor
+	links  []node.Link
+	ports  map[int]*port // by index of the interface
+	states map[netip.Addr]map[int]neighbor.Status
+	fresh  bool // serve is connected, and said everything
+
+	election *election // nil: there is none
+	moved    chan struct{}
+	passive  bool       // another box answers
+	master   netip.Addr // which one, if it is known
+	lost     time.Time  // since when serve is away
+	late     <-chan time.Time
+
+	changed  chan int   // ports with other states
+	ended    chan ended // ports that are gone
+	reported chan error // the report under way is made
+	dirty    map[netip.Addr]struct{}
+	all      bool // the next report has everything
+	busy     bool // a report is under way
+	save     <-chan time.Time
+	report   <-chan time.Time
+	retry    <-chan time.Time
+	counted  wire.AnnouncerCounters // that serve was told
+	past     wire.AnnouncerCounters // of ports that are gone
+}
+
+// port is an interface that addresses are announced on.
+type port struct {
+	*neighbor.Port
+	link  node.Link
+	addrs map[netip.Addr]bool
+	stop  context.CancelFunc
+	mark  chan struct{} // its states changed
+}
+
+type ended struct {
+	index int
+	p     *port
+	err   error
+}
+
+// recall goes on with what was announced before.
+func (a *announcer) recall(last state) {
+	a.setRanges(last.Ranges)
+	for _, text := range last.Wanted {
+		if addr, err := netip.ParseAddr(text); err == nil && a.inRanges(addr) {
+			a.wanted[addr] = true
+		}
+	}
+	if !last.Stopped.IsZero() && time.Since(last.Stopped) > trusted {
+		return
+	}
+	for _, text := range last.Announced {
+		if addr, err := netip.ParseAddr(text); err == nil {
+			a.known[addr] = true
+		}
+	}
+}
+
+func (a *announcer) setRanges(texts []string) {
+	a.ranges = nil
+	for _, text := range texts {
+		r, err := parseRange(text)
+		if err != nil {
+			a.log.Error("a range of serve is not understood: nothing in it is announced", "range", text, "err", err)
+			continue
+		}
+		a.ranges = append(a.ranges, r)
+	}
+}
+
+func (a *announcer) inRanges(addr netip.Addr) bool {
+	return slices.ContainsFunc(a.ranges, func(r Range) bool { return r.contains(addr) })
+}
+
+func (a *announcer) run(ctx context.Context, stop <-chan struct{}, events <-chan *wire.AnnouncementsEvent, links <-chan []node.Link) error {
+	defer a.stopAll()
+	count := time.NewTicker(countEvery)
+	defer count.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return a.end()
+		case <-stop:
+			stop = nil
+			if a.election == nil || a.passive {
+				return a.end()
+			}
+			a.election.leave(handOver)
+		case <-a.moved:
+			a.elected()
+			if stop == nil && a.passive {
+				return a.end()
+			}
+		case <-a.late:
+			a.late = nil
+			a.log.Warn("svcctl serve is away: another box should take over, if there is one", "since", a.lost)
+			a.judge()
+		case a.links = <-links:
+			if err := a.placeAll(ctx); err != nil {
+				return err
+			}
+			a.all = true // problems may be others
+			a.later(&a.report, reportPause)
+		case <-a.retry:
+			a.retry = nil
+			if err := a.placeAll(ctx); err != nil {
+				return err
+			}
+		case e := <-events:
+			if err := a.take(ctx, e); err != nil {
+				return err
+			}
+		case index := <-a.changed:
+			a.collect(index)
+		case end := <-a.ended:
+			a.gone(end)
+		case <-a.save:
+			a.save = nil
+			if err := a.state().save(a.cfg.StateDir); err != nil {
+				a.log.Error("what is announced could not be kept: a restart would not know it", "err", err)
+			}
+		case <-a.report:
+			a.report = nil
+			a.tell(ctx)
+		case err := <-a.reported:
+			a.told(err)
+		case <-count.C:
+			if a.counters() != a.counted {
+				a.later(&a.report, reportPause)
+			}
+		}
+	}
+}
+
+func (a *announcer) later(timer *<-chan time.Time, pause time.Duration) {
+	if *timer == nil {
+		*timer = time.After(pause)
+	}
+}
+
+// end keeps what a successor goes on with.
+func (a *announcer) end() error {
+	s := a.state()
+	s.Stopped = time.Now()
+	return s.save(a.cfg.StateDir)
+}
+
+// take follows what serve says.
+func (a *announcer) take(ctx context.Context, e *wire.AnnouncementsEvent) error {
+	if e == nil {
+		a.fresh, a.lost, a.late = false, time.Now(), time.After(stale)
+		return nil
+	}
+	var touched []netip.Addr
+	set := func(items []wire.Announcement) {
+		for _, item := range items {
+			addr, err := netip.ParseAddr(item.Address)
+			if err != nil || !a.inRanges(addr) {
+				a.log.Error("an address of serve is not announced: it lies in no range of serve", "address", item.Address)
+				continue
+			}
+			if now := item.Withheld == ""; now != a.wanted[addr] {
+				touched = append(touched, addr)
+				if now {
+					a.wanted[addr] = true
+				} else {
+					delete(a.wanted, addr)
+				}
+			}
+		}
+	}
+	if e.All != nil {
+		a.fresh, a.all, a.lost, a.late = true, true, time.Time{}, nil
+		defer a.judge()
+		a.later(&a.report, reportPause)
+		before := slices.Clone(a.ranges)
+		a.setRanges(e.All.Ranges)
+		if !slices.Equal(before, a.ranges) {
+			a.keepKnown()
+			a.stopAll() // their filters are for other ranges
+		}
+		there := map[string]bool{}
+		for _, item := range e.All.Items {
+			there[item.Address] = true
+		}
+		for addr := range a.wanted {
+			if !there[addr.String()] {
+				delete(a.wanted, addr)
+				touched = append(touched, addr)
+			}
+		}
+		set(e.All.Items)
+		if len(a.ports) == 0 {
+			a.later(&a.save, savePause)
+			return a.placeAll(ctx)
+		}
+	}
+	set(e.Set)
+	for _, text := range e.Gone {
+		if addr, err := netip.ParseAddr(text); err == nil && a.wanted[addr] {
+			delete(a.wanted, addr)
+			touched = append(touched, addr)
+		}
+	}
+	for _, addr := range touched {
+		a.place(addr)
+	}
+	if len(touched) > 0 {
+		a.later(&a.save, savePause)
+	}
+	return nil
+}
+
+// collect takes the states that changed on a port.
+func (a *announcer) collect(index int) {
+	p := a.ports[index]
+	if p == nil {
+		return
+	}
+	now, gone := p.Changed()
+	for _, s := range now {
+		if a.states[s.Addr] == nil {
+			a.states[s.Addr] = map[int]neighbor.Status{}
+		}
+		before := a.states[s.Addr][index].State
+		a.states[s.Addr][index] = s
+		a.mark(s.Addr)
+		switch {
+		case s.State == neighbor.Conflict:
+			a.log.Warn("another host has an address: it is not announced", "address", s.Addr, "interface", p.link.Name, "mac", s.Rival.String())
+		case s.State == neighbor.Announced && before == neighbor.Conflict:
+			a.log.Info("an address is announced again", "address", s.Addr, "interface", p.link.Name)
+		}
+	}
+	for _, addr := range gone {
+		delete(a.states[addr], index)
+		if len(a.states[addr]) == 0 {
+			delete(a.states, addr)
+		}
+		a.mark(addr)
+	}
+}
+
+// mark notes that an address is to be kept and reported.
+func (a *announcer) mark(addr netip.Addr) {
+	a.dirty[addr] = struct{}{}
+	a.later(&a.save, savePause)
+	a.later(&a.report, reportPause)
+}
+
+// state is what a restart would go on with.
+func (a *announcer) state() state {
+	var s state
+	for _, r := range a.ranges {
+		s.Ranges = append(s.Ranges, r.First.String()+"-"+r.Last.String())
+	}
+	for _, addr := range slices.SortedFunc(maps.Keys(a.wanted), netip.Addr.Compare) {
+		s.Wanted = append(s.Wanted, addr.String())
+		for _, status := range a.states[addr] {
+			if status.State == neighbor.Announced {
+				s.Announced = append(s.Announced, addr.String())
+				break
+			}
+		}
+	}
+	return s
+}
+
+// judge tells the election how well this box is.
+func (a *announcer) judge() {
+	if a.election == nil {
+		return
+	}
+	unwell := len(missing(a.links, a.cfg.L2)) > 0 || !a.lost.IsZero() && time.Since(a.lost) >= stale
+	for _, l := range meant(a.links, a.cfg.L2, a.ranges) {
+		unwell = unwell || !l.Carrier
+	}
+	a.election.set(unwell, slices.SortedFunc(maps.Keys(a.wanted), netip.Addr.Compare))
+}
+
+// elected follows the election.
+func (a *announcer) elected() {
+	answers, master, assert := a.election.outcome()
+	if a.master != master {
+		a.master, a.all = master, true // it is told with each address
+		a.later(&a.report, reportPause)
+	}
+	a.setPassive(!answers)
+	if assert && answers {
+		for _, p := range a.ports {
+			p.Refresh()
+		}
+	}
+}
+
+// setPassive leaves all addresses to another box, or takes them.
+func (a *announcer) setPassive(passive bool) {
+	a.passive = passive
+	for _, p := range a.ports {
+		p.SetPassive(passive)
+	}
+	a.later(&a.save, savePause)
+}

@@ -1,0 +1,20 @@
+// Package announce is the process `svcctl announce`: it leads clients to this box for the addresses that
+// `svcctl serve` has in force, by answering and announcing them on the segments that they lie on.
+//
+// It decides nothing: what is announced comes over the API, and is kept in a file, so that neither its own
+// restart nor the end of serve changes anything on the wire. The file lies where a boot forgets
+// it, because the rules are forgotten, too.
+//
+//   - announcer.go: the one goroutine that has everything, and what it waits for
+//   - ports.go: the interfaces, and what is announced on each
+//   - report.go: what became of it, for serve
+//   - plan.go: which address is announced on which link (pure)
+//   - feed.go: the watch of the API
+//   - state.go: the file
+//
+// Invariants:
+//
+//   - No address and no route is put on the box.
+//   - Addresses outside of the pools that serve named, and addresses of the box, are never announced.
+//   - Work is proportional to the addresses that changed; when links change, to all of them.
+package announce

@@ -1,0 +1,333 @@
+package announce
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/mdlayher/packet"
+	"golang.org/x/sys/unix"
+
+	"svcctl.io/svcctl/appliance/announce/vrrp"
+	"svcctl.io/svcctl/appliance/node"
+)
+
+// election is a virtual router on the links of the box: it is active on all of them or on none. A partner
+// is alive when it is heard on any.
+type election struct {
+	cfg   vrrp.Config
+	log   *slog.Logger
+	wake  chan struct{}
+	moved chan struct{} // the state is another one, or the box should announce itself anew
+
+	mu     sync.Mutex
+	m      *vrrp.Machine
+	links  map[int]*heartbeat
+	alone  bool            // no link carries frames
+	macs   map[string]bool // of this box: its own adverts are not heard
+	addrs  []netip.Addr
+	assert bool
+}
+
+// heartbeat is the adverts on one link.
+type heartbeat struct {
+	conn *packet.Conn
+	link node.Link
+	own  netip.Addr // what adverts are sent from
+	stop context.CancelFunc
+}
+
+// mostListed is how many addresses an advert lists, of those that the box would answer for.
+const mostListed = 20
+
+func newElection(cfg vrrp.Config, log *slog.Logger) *election {
+	return &election{
+		cfg: cfg, log: log, wake: make(chan struct{}, 1), moved: make(chan struct{}, 1),
+		m: vrrp.New(time.Now(), cfg), links: map[int]*heartbeat{}, alone: true,
+	}
+}
+
+// source is the address of a link that adverts come from: an IPv4 address with a network, else the
+// link-local one.
+func source(l *node.Link) netip.Addr {
+	for _, wanted := range []func(netip.Prefix) bool{
+		func(p netip.Prefix) bool { return p.Addr().Is4() && !p.IsSingleIP() },
+		func(p netip.Prefix) bool { return p.Addr().Is6() && p.Addr().IsLinkLocalUnicast() },
+	} {
+		if i := slices.IndexFunc(l.Addresses, wanted); i >= 0 {
+			return l.Addresses[i].Addr()
+		}
+	}
+	return netip.Addr{}
+}
+
+// setLinks has adverts sent and heard on these links. A box that had no carrier at all joins as backup:
+// what it believed meanwhile counts for nothing.
+func (e *election) setLinks(ctx context.Context, links map[int]node.Link, macs map[string]bool) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.macs = macs
+	for index, h := range e.links {
+		l, still := links[index]
+		if still && source(&l) == h.own && slices.Equal(l.MAC, h.link.MAC) {
+			h.link = l
+			continue
+		}
+		h.stop()
+		delete(e.links, index)
+	}
+	alone := true
+	for index, l := range links {
+		alone = alone && !l.Carrier
+		if e.links[index] != nil || !source(&l).IsValid() {
+			continue
+		}
+		if err := e.open(ctx, l); errors.Is(err, fs.ErrPermission) {
+			return err
+		} else if err != nil {
+			e.log.Warn("no election on an interface for now", "interface", l.Name, "err", err)
+		}
+	}
+	if state, _ := e.m.State(); e.alone && !alone && (state == vrrp.Active || state == vrrp.Backup) {
+		e.m = vrrp.New(time.Now(), e.cfg)
+		e.tell()
+	}
+	e.alone = alone
+	return nil
+}
+
+// open begins to hear adverts on a link.
+func (e *election) open(ctx context.Context, l node.Link) error {
+	h := &heartbeat{link: l, own: source(&l)}
+	ether, group := unix.ETH_P_IP, vrrp.Group4
+	if h.own.Is6() {
+		ether, group = unix.ETH_P_IPV6, vrrp.Group6
+	}
+	conn, err := packet.Listen(&net.Interface{Index: l.Index, Name: l.Name, HardwareAddr: l.MAC}, packet.Raw, ether, nil)
+	if err != nil {
+		return fmt.Errorf("listen for adverts on %s: %w", l.Name, err)
+	}
+	h.conn = conn
+	if err := joinGroup(conn, l.Index, groupMAC(group)); err != nil {
+		_ = conn.Close()
+		return fmt.Errorf("join the group of VRRP on %s: %w", l.Name, err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	h.stop = func() { cancel(); _ = conn.Close() }
+	e.links[l.Index] = h
+	go e.listen(ctx, h) // until the socket is closed
+	return nil
+}
+
+// joinGroup has the interface take frames for a multicast group (packet(7)).
+func joinGroup(conn *packet.Conn, index int, mac net.HardwareAddr) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	request := unix.PacketMreq{Ifindex: int32(index), Type: unix.PACKET_MR_MULTICAST, Alen: uint16(len(mac))}
+	copy(request.Address[:], mac)
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		failed = unix.SetsockoptPacketMreq(int(fd), unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, &request)
+	})
+	return errors.Join(err, failed)
+}
+
+// groupMAC is the Ethernet address of a group (RFC 1112, RFC 2464).
+func groupMAC(group netip.Addr) net.HardwareAddr {
+	b := group.AsSlice()
+	if group.Is4() {
+		return net.HardwareAddr{0x01, 0x00, 0x5e, b[1] & 0x7f, b[2], b[3]}
+	}
+	return net.HardwareAddr{0x33, 0x33, b[12], b[13], b[14], b[15]}
+}
+
+func (e *election) listen(ctx context.Context, h *heartbeat) {
+	buf := make([]byte, 2048)
+	for {
+		n, _, err := h.conn.ReadFrom(buf)
+		switch {
+		case ctx.Err() != nil || errors.Is(err, net.ErrClosed):
+			return
+		case err != nil:
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(100 * time.Millisecond):
+			}
+			continue
+		}
+		advert, ok := parseAdvert(buf[:n])
+		if !ok {
+			continue
+		}
+		e.do(func(now time.Time) []uint8 {
+			if e.macs[net.HardwareAddr(buf[6:12]).String()] {
+				return nil
+			}
+			out, assert := e.m.Receive(now, &advert, h.own)
+			e.assert = e.assert || assert
+			return out
+		})
+	}
+}
+
+// The lengths of headers.
+const (
+	etherLen = 14
+	ipv4Len  = 20
+	ipv6Len  = 40
+)
+
+// parseAdvert reads a frame; false when it is no advert that came straight from its sender.
+func parseAdvert(frame []byte) (a vrrp.Advert, ok bool) {
+	if len(frame) < etherLen+ipv4Len {
+		return a, false
+	}
+	p := frame[etherLen:]
+	var from, to netip.Addr
+	var payload []byte
+	switch binary.BigEndian.Uint16(frame[12:]) {
+	case unix.ETH_P_IP:
+		header, size := int(p[0]&0xf)*4, int(binary.BigEndian.Uint16(p[2:]))
+		if p[0]>>4 != 4 || p[9] != vrrp.Protocol || p[8] != vrrp.HopLimit || header < ipv4Len || size < header || len(p) < size || binary.BigEndian.Uint16(p[6:])&0x3fff != 0 {
+			return a, false
+		}
+		from, to = netip.AddrFrom4([4]byte(p[12:16])), netip.AddrFrom4([4]byte(p[16:20]))
+		payload = p[header:size]
+	case unix.ETH_P_IPV6:
+		if len(p) < ipv6Len || p[0]>>4 != 6 || p[6] != vrrp.Protocol || p[7] != vrrp.HopLimit {
+			return a, false
+		}
+		size := int(binary.BigEndian.Uint16(p[4:]))
+		if len(p) < ipv6Len+size {
+			return a, false
+		}
+		from, to = netip.AddrFrom16([16]byte(p[8:24])), netip.AddrFrom16([16]byte(p[24:40]))
+		payload = p[ipv6Len : ipv6Len+size]
+	default:
+		return a, false
+	}
+	a, err := vrrp.Parse(from, to, payload)
+	return a, err == nil
+}
+
+// advert is a frame with one.
+func advert(h *heartbeat, a vrrp.Advert) []byte {
+	a.Source, a.Destination = h.own, vrrp.Group4
+	ether := uint16(unix.ETH_P_IP)
+	if h.own.Is6() {
+		a.Destination, ether = vrrp.Group6, unix.ETH_P_IPV6
+	}
+	a.Addresses = slices.DeleteFunc(slices.Clone(a.Addresses), func(x netip.Addr) bool { return x.Is4() != h.own.Is4() })
+	if len(a.Addresses) == 0 {
+		a.Addresses = []netip.Addr{h.own} // there has to be one
+	}
+	payload := a.Marshal()
+	f := slices.Concat(groupMAC(a.Destination), h.link.MAC, binary.BigEndian.AppendUint16(nil, ether))
+	if h.own.Is6() {
+		f = append(f, 0x60, 0, 0, 0, byte(len(payload)>>8), byte(len(payload)), vrrp.Protocol, vrrp.HopLimit)
+		return slices.Concat(f, a.Source.AsSlice(), a.Destination.AsSlice(), payload)
+	}
+	size := ipv4Len + len(payload)
+	header := slices.Concat([]byte{0x45, 0xc0, byte(size >> 8), byte(size), 0, 0, 0, 0, vrrp.HopLimit, vrrp.Protocol, 0, 0}, a.Source.AsSlice(), a.Destination.AsSlice())
+	var sum uint32
+	for i := 0; i < len(header); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(header[i:]))
+	}
+	for sum>>16 != 0 {
+		sum = sum&0xffff + sum>>16
+	}
+	binary.BigEndian.PutUint16(header[10:], ^uint16(sum))
+	return slices.Concat(f, header, payload)
+}
+
+// do calls the machine, sends the adverts that it gives, and tells of what changed.
+func (e *election) do(f func(now time.Time) []uint8) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	before, _ := e.m.State()
+	master := e.m.Master()
+	for _, priority := range f(time.Now()) {
+		for _, h := range e.links {
+			frame := advert(h, vrrp.Advert{VRID: e.cfg.VRID, Priority: priority, Interval: e.cfg.Interval, Addresses: e.addrs})
+			_, _ = h.conn.WriteTo(frame, &packet.Addr{HardwareAddr: frame[:6]}) // a link that is down takes nothing
+		}
+	}
+	now, _ := e.m.State()
+	if now != before {
+		e.log.Info("the election has another outcome", "vrid", e.cfg.VRID, "state", now.String(), "master", e.m.Master())
+	}
+	if now != before || master != e.m.Master() || e.assert {
+		e.tell()
+	}
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (e *election) tell() {
+	select {
+	case e.moved <- struct{}{}:
+	default:
+	}
+}
+
+// run keeps the time until ctx is done.
+func (e *election) run(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			for _, h := range e.links {
+				h.stop()
+			}
+			return nil
+		case <-timer.C:
+			e.do(func(now time.Time) []uint8 { return e.m.Tick(now) })
+		case <-e.wake:
+		}
+		e.mu.Lock()
+		next := e.m.Next()
+		e.mu.Unlock()
+		timer.Stop()
+		if !next.IsZero() {
+			timer.Reset(time.Until(next))
+		}
+	}
+}
+
+// outcome is whether this box answers, who does else, and whether it should announce itself anew.
+func (e *election) outcome() (answers bool, master netip.Addr, assert bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	state, _ := e.m.State()
+	assert, e.assert = e.assert, false
+	return state.Answers(), e.m.Master(), assert
+}
+
+// set tells what the election depends on: whether others should take over, and what adverts list.
+func (e *election) set(unwell bool, addrs []netip.Addr) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.m.SetPriority(unwell)
+	e.addrs = addrs[:min(len(addrs), mostListed)]
+}
+
+// leave hands over to another box, if there is one, within a time.
+func (e *election) leave(patience time.Duration) {
+	e.do(func(now time.Time) []uint8 { return e.m.Leave(now, patience) })
+}

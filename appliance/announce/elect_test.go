@@ -1,0 +1,65 @@
+package announce
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"svcctl.io/svcctl/appliance/announce/vrrp"
+)
+
+// adverts are frames of both families.
+func adverts() map[string][]byte {
+	l := link(1, "eth0")
+	all := map[string][]byte{}
+	for name, own := range map[string]string{"IPv4": "192.0.2.1", "IPv6": "fe80::1"} {
+		h := &heartbeat{link: l, own: netip.MustParseAddr(own)}
+		all[name] = advert(h, vrrp.Advert{VRID: 51, Priority: 200, Interval: time.Second, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.50"), netip.MustParseAddr("2001:db8::50")}})
+	}
+	return all
+}
+
+func TestAdverts(t *testing.T) {
+	for name, frame := range adverts() {
+		a, ok := parseAdvert(frame)
+		if !ok || a.VRID != 51 || a.Priority != 200 || len(a.Addresses) != 1 || a.Addresses[0].Is4() != a.Source.Is4() {
+			t.Errorf("%s: %t %+v", name, ok, a)
+		}
+		for i := range frame {
+			if _, ok := parseAdvert(frame[:i]); ok {
+				t.Errorf("%s: %d bytes are an advert", name, i)
+			}
+		}
+		routed := append([]byte(nil), frame...)
+		routed[etherLen+map[string]int{"IPv4": 8, "IPv6": 7}[name]] = 254
+		if _, ok := parseAdvert(routed); ok {
+			t.Errorf("%s: an advert that a router passed on is heard", name)
+		}
+		if mac := net.HardwareAddr(frame[:6]).String(); mac != map[string]string{"IPv4": "01:00:5e:00:00:12", "IPv6": "33:33:00:00:00:12"}[name] {
+			t.Errorf("%s: it is sent to %s", name, mac)
+		}
+	}
+}
+
+func FuzzParseAdvert(f *testing.F) {
+	for _, frame := range adverts() {
+		f.Add(frame)
+	}
+	f.Fuzz(func(t *testing.T, frame []byte) {
+		if a, ok := parseAdvert(frame); ok && (!a.Source.IsValid() || a.Interval == 0) {
+			t.Errorf("%x is %+v", frame, a)
+		}
+	})
+}
+
+func TestSource(t *testing.T) {
+	for addrs, want := range map[[2]string]string{
+		{"192.0.2.1/24", "fe80::1/64"}: "192.0.2.1", {"192.0.2.9/32", "fe80::1/64"}: "fe80::1", {"192.0.2.9/32", "2001:db8::1/64"}: "invalid IP",
+	} {
+		l := link(1, "eth0", addrs[0], addrs[1])
+		if got := source(&l).String(); got != want {
+			t.Errorf("%v: %s, want %s", addrs, got, want)
+		}
+	}
+}

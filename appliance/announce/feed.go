@@ -1,0 +1,62 @@
+package announce
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/wire"
+)
+
+// How long the feed waits before it connects again.
+const (
+	reconnectFirst = 50 * time.Millisecond
+	reconnectLast  = time.Second
+)
+
+// feed connects to serve again and again, and gives what it says. lost tells when it ended, with nil events.
+type feed struct {
+	client *client.Client
+	log    *slog.Logger
+	events chan *wire.AnnouncementsEvent // nil: the connection is lost
+}
+
+func (f *feed) run(ctx context.Context) error {
+	wait, connected, told := reconnectFirst, false, false
+	for ctx.Err() == nil {
+		err := f.client.WatchAnnouncements(ctx, func(e wire.AnnouncementsEvent) error {
+			if !connected {
+				connected, told, wait = true, false, reconnectFirst
+				f.log.Info("connected to svcctl serve", "socket", f.client.Place())
+			}
+			return f.give(ctx, &e)
+		})
+		if ctx.Err() != nil {
+			break
+		}
+		if connected || !told {
+			f.log.Warn("svcctl serve does not say what is announced: what it said last stays so", "err", err)
+			told = true
+		}
+		if connected {
+			connected = false
+			_ = f.give(ctx, nil)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, reconnectLast)
+	}
+	return nil
+}
+
+func (f *feed) give(ctx context.Context, e *wire.AnnouncementsEvent) error {
+	select {
+	case f.events <- e:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

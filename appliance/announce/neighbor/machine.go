@@ -1,0 +1,278 @@
+package neighbor
+
+import (
+	"container/heap"
+	"net/netip"
+	"time"
+)
+
+// When what is sent. RFC 5227 (section 1.1) and RFC 4862 wait for a second and more between probes, for
+// networks that lose frames and hosts that boot; here a Service waits, and whoever answers later
+// than this is found by what comes after.
+const (
+	probeCount    = 3
+	probeInterval = 200 * time.Millisecond
+	// repeat is how often an announcement is made anew: bridges forget where an address is after 5 min.
+	repeat = 60 * time.Second
+	// reprobe is when an address that somebody else has is asked for again.
+	reprobe = 10 * time.Second
+	// contend is that for an address that another host wants at the same time, with a random part
+	// of twice the length, so that one of two is first.
+	contend = time.Second
+	// defend is for how long one more claim of another host ends our own (RFC 5227, section 2.4).
+	defend = 10 * time.Second
+)
+
+// bursts are when announcements follow a gain, beside the first one: who missed one hears another.
+var bursts = []time.Duration{time.Second, 2 * time.Second, 5 * time.Second}
+
+// State is what becomes of an address on an interface.
+type State uint8
+
+const (
+	Probing   State = iota // whether somebody else has it
+	Announced              // answered and announced
+	Conflict               // somebody else has it
+	Standby                // another box answers for it
+)
+
+// String is the state as `svcctl announcements` prints it.
+func (s State) String() string { return [...]string{"probing", "announced", "conflict", "standby"}[s] }
+
+// Status is the state of an address.
+type Status struct {
+	Addr  netip.Addr
+	State State
+	// Rival is who has it, in state Conflict.
+	Rival MAC
+	Since time.Time
+}
+
+// Counters count what was sent and heard.
+type Counters struct{ Answers, Announcements, Conflicts uint64 }
+
+// machine decides what is sent on one interface: same calls, same frames. It is told the time.
+type machine struct {
+	own     MAC
+	mine    map[MAC]bool // the box's other interfaces: what they say is no conflict
+	random  func(time.Duration) time.Duration
+	passive bool // another box answers
+	elected bool // an election decides who answers, and not who was first
+
+	entries map[netip.Addr]*entry
+	queue   queue
+	changed map[netip.Addr]struct{}
+	counters
+}
+
+type counters = Counters
+
+// entry is one address.
+type entry struct {
+	Status
+	sent     int       // probes, or announcements since the gain
+	gained   time.Time // when the announcements began
+	defended time.Time
+	next     time.Time // when there is something to do
+	index    int       // in the queue
+}
+
+func newMachine(own MAC, random func(time.Duration) time.Duration) *machine {
+	return &machine{own: own, random: random, mine: map[MAC]bool{own: true}, entries: map[netip.Addr]*entry{}, changed: map[netip.Addr]struct{}{}}
+}
+
+// add takes an address on; known says that it was ours a moment ago, or that an election gave it to
+// us, so that nobody is asked first.
+func (m *machine) add(now time.Time, a netip.Addr, known bool) {
+	if m.entries[a] != nil {
+		return
+	}
+	e := &entry{Status: Status{Addr: a, State: Probing, Since: now}, next: now}
+	m.entries[a] = e
+	heap.Push(&m.queue, e)
+	switch {
+	case m.passive:
+		m.set(now, e, Standby)
+	case known || m.elected:
+		m.gain(now, e)
+	}
+	m.changed[a] = struct{}{}
+}
+
+// remove lets an address go, in silence: there is no way to say so.
+func (m *machine) remove(a netip.Addr) {
+	if e := m.entries[a]; e != nil {
+		heap.Remove(&m.queue, e.index)
+		delete(m.entries, a)
+		m.changed[a] = struct{}{}
+	}
+}
+
+// refresh announces everything anew, as after the link came back, and asks again for what others had.
+func (m *machine) refresh(now time.Time) {
+	for _, e := range m.entries {
+		switch e.State {
+		case Announced:
+			m.gain(now, e)
+		case Conflict:
+			m.probe(now, e)
+		}
+	}
+}
+
+// setPassive leaves all addresses to another box, or takes them from it: an election decides.
+func (m *machine) setPassive(now time.Time, passive bool) {
+	m.elected = true
+	if m.passive == passive {
+		return
+	}
+	m.passive = passive
+	for _, e := range m.entries {
+		if passive {
+			m.set(now, e, Standby)
+		} else {
+			m.gain(now, e)
+		}
+	}
+}
+
+func (m *machine) set(now time.Time, e *entry, s State) {
+	if e.State != s {
+		e.State, e.Since = s, now
+		m.changed[e.Addr] = struct{}{}
+	}
+}
+
+// at schedules an address.
+func (m *machine) at(e *entry, when time.Time) {
+	e.next = when
+	heap.Fix(&m.queue, e.index)
+}
+
+func (m *machine) gain(now time.Time, e *entry) {
+	m.set(now, e, Announced)
+	e.sent, e.gained = 0, now
+	m.at(e, now)
+}
+
+func (m *machine) probe(now time.Time, e *entry) {
+	m.set(now, e, Probing)
+	e.sent = 0
+	m.at(e, now)
+}
+
+// yield leaves an address to somebody else, and asks for it again later.
+func (m *machine) yield(now time.Time, e *entry, rival MAC, later time.Duration) {
+	if e.State != Conflict || e.Rival != rival {
+		m.changed[e.Addr] = struct{}{}
+	}
+	if e.State != Conflict {
+		m.Conflicts++
+	}
+	e.Rival = rival
+	m.set(now, e, Conflict)
+	m.at(e, now.Add(later))
+}
+
+// tick does what is due, and tells when there is something again; the zero Time: never.
+func (m *machine) tick(now time.Time) (frames [][]byte, next time.Time) {
+	for len(m.queue) > 0 {
+		e := m.queue[0]
+		if e.next.After(now) {
+			return frames, e.next
+		}
+		switch e.State {
+		case Standby:
+			m.at(e, now.Add(time.Hour))
+		case Conflict:
+			m.probe(now, e)
+		case Probing:
+			if e.sent == probeCount {
+				m.gain(now, e)
+				continue
+			}
+			frames = append(frames, probe(m.own, e.Addr))
+			e.sent++
+			m.at(e, now.Add(probeInterval))
+		case Announced:
+			frames = append(frames, announcements(m.own, e.Addr)...)
+			m.Announcements++
+			if e.sent < len(bursts) {
+				m.at(e, e.gained.Add(bursts[e.sent]))
+			} else {
+				m.at(e, now.Add(repeat+m.random(repeat/10)))
+			}
+			e.sent++
+		}
+	}
+	return frames, time.Time{}
+}
+
+// receive takes a frame of the interface, and gives what is to be sent for it.
+func (m *machine) receive(now time.Time, frame []byte) [][]byte {
+	msg, ok := parse(frame)
+	if !ok || m.mine[msg.by] {
+		return nil
+	}
+	var out [][]byte
+	if e := m.entries[msg.claims]; e != nil {
+		out = m.claimed(now, e, msg.by)
+	}
+	e := m.entries[msg.asks]
+	switch {
+	case e == nil:
+	case e.State == Announced:
+		m.Answers++
+		out = append(out, answer(m.own, msg))
+	case e.State == Probing && !msg.from.IsValid():
+		m.yield(now, e, msg.by, contend+m.random(2*contend)) // another one wants it, too
+	}
+	return out
+}
+
+// claimed is called when somebody else says that an address is its own.
+func (m *machine) claimed(now time.Time, e *entry, rival MAC) [][]byte {
+	switch {
+	case e.State == Probing:
+		m.yield(now, e, rival, reprobe+m.random(reprobe/10))
+	case e.State == Conflict:
+		m.yield(now, e, rival, reprobe+m.random(reprobe/10))
+	case e.State == Announced && m.elected:
+		if now.Sub(e.defended) >= time.Second {
+			e.defended = now
+			m.Announcements++
+			return announcements(m.own, e.Addr)
+		}
+	case e.State == Announced && !e.defended.IsZero() && now.Sub(e.defended) < defend:
+		m.yield(now, e, rival, reprobe+m.random(reprobe/10))
+	case e.State == Announced:
+		e.defended = now
+		m.Announcements++
+		return announcements(m.own, e.Addr)
+	}
+	return nil
+}
+
+// queue is the addresses by when there is something to do.
+type queue []*entry
+
+func (q queue) Len() int           { return len(q) }
+func (q queue) Less(i, j int) bool { return q[i].next.Before(q[j].next) }
+func (q queue) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].index, q[j].index = i, j
+}
+
+// Push implements heap.Interface.
+func (q *queue) Push(x any) {
+	e := x.(*entry)
+	e.index = len(*q)
+	*q = append(*q, e)
+}
+
+// Pop implements heap.Interface.
+func (q *queue) Pop() any {
+	last := (*q)[len(*q)-1]
+	*q = (*q)[:len(*q)-1]
+	return last
+}

@@ -1,0 +1,231 @@
+package neighbor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/mdlayher/packet"
+	"golang.org/x/sync/errgroup"
+)
+
+// Port is an interface on which addresses are answered and announced. Its methods may be called
+// concurrently.
+type Port struct {
+	log  *slog.Logger
+	arp  *packet.Conn
+	ndp  *packet.Conn
+	wake chan struct{}
+	told func() // called after addresses changed their states
+
+	mu     sync.Mutex
+	m      *machine
+	groups *groups
+}
+
+// Open takes an interface of the calling thread's network namespace. Frames about addresses outside
+// of the prefixes are not looked at. changed, which must not wait, is called when an address
+// has another state.
+func Open(ifi *net.Interface, prefixes []netip.Prefix, log *slog.Logger, changed func()) (*Port, error) {
+	if len(ifi.HardwareAddr) != len(MAC{}) {
+		return nil, fmt.Errorf("interface %s is no Ethernet: it has no address of 6 bytes", ifi.Name)
+	}
+	p := &Port{
+		log: log, wake: make(chan struct{}, 1), told: changed,
+		m: newMachine(MAC(ifi.HardwareAddr), rand.N[time.Duration]), groups: newGroups(ifi.Index),
+	}
+	for _, each := range []struct {
+		conn  **packet.Conn
+		ether int
+		v6    bool
+	}{{&p.arp, etherARP, false}, {&p.ndp, etherIPv6, true}} {
+		program, err := filter(prefixes, each.v6)
+		if err == nil {
+			*each.conn, err = packet.Listen(ifi, packet.Raw, each.ether, &packet.Config{Filter: program})
+		}
+		if err != nil {
+			p.Close()
+			return nil, fmt.Errorf("listen on %s: %w (it needs CAP_NET_RAW)", ifi.Name, err)
+		}
+	}
+	return p, nil
+}
+
+// Close ends Run, and lets all groups go.
+func (p *Port) Close() {
+	for _, conn := range []*packet.Conn{p.arp, p.ndp} {
+		if conn != nil {
+			_ = conn.Close()
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.groups.close()
+}
+
+// Run answers and announces until ctx is done, or the interface is gone, which is an error.
+func (p *Port) Run(ctx context.Context) error {
+	tasks, ctx := errgroup.WithContext(ctx)
+	stop := context.AfterFunc(ctx, func() {
+		past := time.Unix(1, 0)
+		_ = p.arp.SetReadDeadline(past)
+		_ = p.ndp.SetReadDeadline(past)
+	})
+	defer stop()
+	tasks.Go(func() error { return p.listen(ctx, p.arp) })
+	tasks.Go(func() error { return p.listen(ctx, p.ndp) })
+	tasks.Go(func() error { p.keepTime(ctx); return nil })
+	return tasks.Wait()
+}
+
+// listen takes the frames of a socket.
+func (p *Port) listen(ctx context.Context, conn *packet.Conn) error {
+	buf := make([]byte, snapLen)
+	for {
+		n, _, err := conn.ReadFrom(buf)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return err
+		case err != nil: // ENETDOWN: the interface is down, and may come back
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(100 * time.Millisecond):
+			}
+			continue
+		}
+		p.do(func(now time.Time) [][]byte { return p.m.receive(now, buf[:n]) })
+	}
+}
+
+// keepTime does what is due.
+func (p *Port) keepTime(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.wake:
+		case <-timer.C:
+		}
+		var next time.Time
+		p.do(func(now time.Time) (frames [][]byte) {
+			frames, next = p.m.tick(now)
+			return frames
+		})
+		timer.Stop()
+		if !next.IsZero() {
+			timer.Reset(time.Until(next))
+		}
+	}
+}
+
+// do calls the machine, sends what it gives, and tells of what changed.
+func (p *Port) do(f func(now time.Time) [][]byte) {
+	p.mu.Lock()
+	before := p.next()
+	frames := f(time.Now())
+	next := p.next()
+	changed, sooner := len(p.m.changed) > 0, !next.IsZero() && (before.IsZero() || next.Before(before))
+	p.mu.Unlock()
+	for _, frame := range frames {
+		conn := p.arp
+		if frame[12] == etherIPv6>>8 {
+			conn = p.ndp
+		}
+		// A link that is down takes nothing; everything is announced anew when it comes back.
+		_, _ = conn.WriteTo(frame, &packet.Addr{HardwareAddr: frame[:6]})
+	}
+	if sooner {
+		select {
+		case p.wake <- struct{}{}:
+		default:
+		}
+	}
+	if changed {
+		p.told()
+	}
+}
+
+func (p *Port) next() time.Time {
+	if len(p.m.queue) == 0 {
+		return time.Time{}
+	}
+	return p.m.queue[0].next
+}
+
+// Add takes an address on. known says that it was ours a moment ago, so that nobody is asked first.
+func (p *Port) Add(a netip.Addr, known bool) {
+	p.do(func(now time.Time) [][]byte {
+		if p.m.entries[a] == nil && a.Is6() {
+			if err := p.groups.join(Group(a)); err != nil {
+				p.log.Warn("neighbors may not find an address", "address", a, "err", err)
+			}
+		}
+		p.m.add(now, a, known)
+		return nil
+	})
+}
+
+// Remove lets an address go.
+func (p *Port) Remove(a netip.Addr) {
+	p.do(func(time.Time) [][]byte {
+		if p.m.entries[a] != nil && a.Is6() {
+			p.groups.leave(Group(a))
+		}
+		p.m.remove(a)
+		return nil
+	})
+}
+
+// Refresh announces everything anew: the link came back.
+func (p *Port) Refresh() {
+	p.do(func(now time.Time) [][]byte { p.m.refresh(now); return nil })
+}
+
+// SetPassive leaves all addresses to another box, or takes them from it. From the first call on that
+// decides, and not who had an address first.
+func (p *Port) SetPassive(passive bool) {
+	p.do(func(now time.Time) [][]byte { p.m.setPassive(now, passive); return nil })
+}
+
+// SetMine names the Ethernet addresses of the box: what they say is no conflict.
+func (p *Port) SetMine(macs []MAC) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.m.mine = map[MAC]bool{p.m.own: true}
+	for _, mac := range macs {
+		p.m.mine[mac] = true
+	}
+}
+
+// Changed gives the addresses whose state changed since the last call; those that are gone have none.
+func (p *Port) Changed() (now []Status, gone []netip.Addr) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for a := range p.m.changed {
+		if e := p.m.entries[a]; e != nil {
+			now = append(now, e.Status)
+		} else {
+			gone = append(gone, a)
+		}
+	}
+	clear(p.m.changed)
+	return now, gone
+}
+
+// Counters are what was sent and heard so far.
+func (p *Port) Counters() Counters {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.m.counters
+}

@@ -1,0 +1,275 @@
+package vrrp
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"reflect"
+	"testing"
+	"time"
+)
+
+const interval = 100 * time.Millisecond
+
+var start = time.Unix(1_000_000, 0)
+
+func TestPackets(t *testing.T) {
+	for _, test := range []struct{ source, group, vip string }{
+		{"192.0.2.1", "224.0.0.18", "192.0.2.50"}, {"fe80::1", "ff02::12", "2001:db8::50"},
+	} {
+		a := Advert{VRID: 51, Priority: 200, Interval: interval, Addresses: []netip.Addr{netip.MustParseAddr(test.vip)},
+			Source: netip.MustParseAddr(test.source), Destination: netip.MustParseAddr(test.group)}
+		b := a.Marshal()
+		got, err := Parse(a.Source, a.Destination, append(b, 0, 0, 0)) // Ethernet pads
+		if err != nil || !reflect.DeepEqual(got, a) {
+			t.Errorf("%+v comes back as %+v: %v", a, got, err)
+		}
+		for i := range b {
+			if _, err := Parse(a.Source, a.Destination, b[:i]); err == nil {
+				t.Errorf("%d bytes are an advert", i)
+			}
+			bad := append([]byte(nil), b...)
+			bad[i] ^= 0x10
+			if _, err := Parse(a.Source, a.Destination, bad); err == nil {
+				t.Errorf("an advert with byte %d changed is one", i)
+			}
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	a := Advert{VRID: 1, Priority: 1, Interval: interval, Addresses: []netip.Addr{Group4}, Source: Group4, Destination: Group4}
+	f.Add(a.Marshal(), false)
+	f.Fuzz(func(t *testing.T, b []byte, v6 bool) {
+		at := Group4
+		if v6 {
+			at = Group6
+		}
+		got, err := Parse(at, at, b)
+		if err != nil {
+			return
+		}
+		if again, err := Parse(at, at, got.Marshal()); err != nil || !reflect.DeepEqual(got, again) {
+			t.Errorf("%+v comes back as %+v, %v", got, again, err)
+		}
+	})
+}
+
+// world is boxes on a segment, with a clock of its own.
+type world struct {
+	*testing.T
+	now    time.Time
+	boxes  []*box
+	flight []flight
+	random *rand.Rand
+	// loss is how many of 100 adverts are lost; some of the others come twice, or late.
+	loss  int
+	split bool // nobody hears anybody
+}
+
+type box struct {
+	*Machine
+	addr netip.Addr
+	dead bool
+}
+
+type flight struct {
+	at time.Time
+	to *box
+	a  Advert
+}
+
+func newWorld(t *testing.T, configs ...Config) *world {
+	w := &world{T: t, now: start, random: rand.New(rand.NewPCG(1, 2))}
+	for i, c := range configs {
+		w.boxes = append(w.boxes, &box{New(start, c), netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}), false})
+	}
+	return w
+}
+
+func (w *world) send(from *box, priorities []uint8) {
+	for _, p := range priorities {
+		for _, to := range w.boxes {
+			if to == from || w.split || w.random.IntN(100) < w.loss {
+				continue
+			}
+			a := Advert{VRID: from.cfg.VRID, Priority: p, Interval: from.cfg.Interval, Source: from.addr}
+			delay := time.Millisecond
+			if w.loss > 0 {
+				delay += time.Duration(w.random.IntN(150)) * time.Millisecond // more than an interval: out of order
+				if w.random.IntN(10) == 0 {
+					w.flight = append(w.flight, flight{w.now.Add(delay + 3*time.Millisecond), to, a})
+				}
+			}
+			w.flight = append(w.flight, flight{w.now.Add(delay), to, a})
+		}
+	}
+}
+
+// run lets time go on, a millisecond at a time, and calls each with it.
+func (w *world) run(d time.Duration, each func()) {
+	for end := w.now.Add(d); w.now.Before(end); w.now = w.now.Add(time.Millisecond) {
+		before := w.flight
+		w.flight = nil
+		for _, f := range before {
+			switch {
+			case f.at.After(w.now):
+				w.flight = append(w.flight, f)
+			case !f.to.dead:
+				out, _ := f.to.Receive(w.now, &f.a, f.to.addr)
+				w.send(f.to, out)
+			}
+		}
+		for _, b := range w.boxes {
+			if !b.dead {
+				w.send(b, b.Tick(w.now))
+			}
+		}
+		if each != nil {
+			each()
+		}
+	}
+}
+
+// is compares the states of the boxes, in their order.
+func (w *world) is(want string) {
+	w.Helper()
+	text := ""
+	for _, b := range w.boxes {
+		s, _ := b.State()
+		text += fmt.Sprintf("%s ", s)
+	}
+	if text != want+" " {
+		w.Fatalf("after %s: %swant %s", w.now.Sub(start), text, want)
+	}
+}
+
+func (w *world) answering() (n int) {
+	for _, b := range w.boxes {
+		if s, _ := b.State(); s.Answers() && !b.dead {
+			n++
+		}
+	}
+	return n
+}
+
+func config(priority uint8) Config { return Config{VRID: 51, Priority: priority, Interval: interval} }
+
+func TestElection(t *testing.T) {
+	w := newWorld(t, config(100), config(200))
+	w.run(time.Second, nil)
+	w.is("backup active")
+	if w.boxes[0].Master() != w.boxes[1].addr {
+		t.Errorf("the master is %s", w.boxes[0].Master())
+	}
+	// The active one dies: the other one takes over within 4 intervals, and is not preempted.
+	w.boxes[1].dead = true
+	died, took := w.now, time.Duration(0)
+	w.run(time.Second, func() {
+		if took == 0 && w.answering() > 0 {
+			took = w.now.Sub(died)
+		}
+	})
+	if took == 0 || took > 4*interval {
+		t.Errorf("taken over after %s", took)
+	}
+	w.boxes[1].Machine, w.boxes[1].dead = New(w.now, config(200)), false
+	w.run(time.Second, nil)
+	w.is("active backup")
+	// It says that it is not well.
+	w.boxes[0].SetPriority(true)
+	w.run(time.Second, func() {
+		if w.answering() == 0 {
+			t.Fatal("nobody answers")
+		}
+	})
+	w.is("backup active")
+}
+
+func TestPreemption(t *testing.T) {
+	first, second := config(100), config(200)
+	first.Preempt, second.Preempt = true, true
+	w := newWorld(t, first, second)
+	w.boxes[1].dead = true
+	w.run(time.Second, nil)
+	w.boxes[1].dead, w.boxes[1].Machine = false, New(w.now, second)
+	w.run(time.Second, nil)
+	w.is("backup active")
+}
+
+// One that leaves answers until its successor does.
+func TestLeave(t *testing.T) {
+	w := newWorld(t, config(100), config(200))
+	w.run(time.Second, nil)
+	w.send(w.boxes[1], w.boxes[1].Leave(w.now, time.Minute))
+	left, took := w.now, time.Duration(0)
+	w.run(2*time.Second, func() {
+		if w.answering() == 0 {
+			t.Fatal("nobody answers")
+		}
+		if s, _ := w.boxes[1].State(); took == 0 && s == Out {
+			took = w.now.Sub(left)
+		}
+	})
+	w.is("active out")
+	if took == 0 || took > interval {
+		t.Errorf("handed over after %s", took)
+	}
+	w.boxes[1].Join(w.now)
+	w.run(time.Second, nil)
+	w.is("active backup")
+	// With nobody there it gives up after its patience.
+	alone := newWorld(t, config(100))
+	alone.run(time.Second, nil)
+	alone.boxes[0].Leave(alone.now, time.Second)
+	alone.run(900*time.Millisecond, nil)
+	alone.is("leaving")
+	alone.run(200*time.Millisecond, nil)
+	alone.is("out")
+}
+
+func TestSplitHeals(t *testing.T) {
+	for _, priorities := range [][2]uint8{{100, 200}, {100, 100}} {
+		w := newWorld(t, config(priorities[0]), config(priorities[1]))
+		w.run(time.Second, nil)
+		w.split = true
+		w.run(1500*time.Millisecond, nil)
+		w.is("active active")
+		w.split = false
+		w.run(2*interval, nil)
+		w.is("backup active") // the higher priority, or the higher address
+	}
+}
+
+func TestOthersAreNotHeard(t *testing.T) {
+	other := config(250)
+	other.VRID = 52
+	w := newWorld(t, config(100), other)
+	w.run(time.Second, nil)
+	w.is("active active")
+}
+
+// With 20 of 100 adverts lost, some twice and out of order, somebody answers nearly always, two do for
+// moments, and it comes to rest when the segment does.
+func TestBadSegment(t *testing.T) {
+	w := newWorld(t, config(100), config(150), config(200))
+	w.run(time.Second, nil)
+	w.loss = 20
+	nobody, several := 0, 0
+	w.run(10*time.Minute, func() {
+		switch n := w.answering(); {
+		case n == 0:
+			nobody++
+		case n > 1:
+			several++
+		}
+	})
+	if nobody > 0 || several > 60_000 {
+		t.Errorf("of 600,000 ms nobody answers for %d and several do for %d", nobody, several)
+	}
+	w.loss = 0
+	w.run(2*time.Second, nil)
+	if w.answering() != 1 {
+		t.Errorf("%d answer in the end", w.answering())
+	}
+}

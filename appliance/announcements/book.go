@@ -1,0 +1,406 @@
+package announcements
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/nft"
+)
+
+// Range is a range of addresses; both ends belong to it.
+type Range struct{ First, Last netip.Addr }
+
+// Contains reports whether an address lies in the range.
+func (r Range) Contains(a netip.Addr) bool {
+	return a.BitLen() == r.First.BitLen() && r.First.Compare(a) <= 0 && a.Compare(r.Last) <= 0
+}
+
+// Book has what is planned and what is published. Its methods may be called concurrently.
+type Book struct {
+	ranges []Range
+
+	mu        sync.Mutex
+	of        map[string]map[netip.Addr]string // by Service: its addresses, and why not
+	holders   map[netip.Addr]map[string]string // the same by address
+	waiting   map[netip.Addr]struct{}          // published when their rules are in force
+	complete  bool                             // everything was programmed once
+	published map[netip.Addr]wire.Announcement // without places
+	places    map[netip.Addr][]wire.Place      // as reported
+	watchers  map[*watcher]struct{}
+	announcer *announcer // nil: none was here
+	reported  wire.AnnouncerCounters
+	problems  []string // of the announcer
+	changed   chan struct{}
+}
+
+// announcer is the process that announces, or did.
+type announcer struct {
+	since time.Time // when it came, or went
+	here  int       // its watches
+}
+
+// watcher is a watch with what it was not told yet.
+type watcher struct {
+	news map[netip.Addr]struct{}
+	wake chan struct{}
+}
+
+// New is a Book for the addresses of some ranges.
+func New(ranges []Range) *Book {
+	return &Book{
+		ranges: ranges,
+		of:     map[string]map[netip.Addr]string{}, holders: map[netip.Addr]map[string]string{},
+		waiting: map[netip.Addr]struct{}{}, published: map[netip.Addr]wire.Announcement{},
+		places: map[netip.Addr][]wire.Place{}, watchers: map[*watcher]struct{}{},
+		changed: make(chan struct{}, 1),
+	}
+}
+
+func (b *Book) inRanges(a netip.Addr) bool {
+	return slices.ContainsFunc(b.ranges, func(r Range) bool { return r.Contains(a) })
+}
+
+// Plan takes the ports that a Service is about to get; none: it goes. What is not to be announced any
+// more is published at once, the rest by Programmed.
+func (b *Book) Plan(service string, ports []nft.ServicePort) {
+	wanted := Wanted(ports, b.inRanges)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	before := b.of[service]
+	if maps.Equal(before, wanted) {
+		return
+	}
+	if wanted == nil {
+		delete(b.of, service)
+	} else {
+		b.of[service] = wanted
+	}
+	for a := range before {
+		if _, still := wanted[a]; !still {
+			delete(b.holders[a], service)
+			b.touched(a)
+		}
+	}
+	for a, why := range wanted {
+		if b.holders[a] == nil {
+			b.holders[a] = map[string]string{}
+		}
+		b.holders[a][service] = why
+		b.touched(a)
+	}
+}
+
+// touched publishes a withdrawal, and has everything else wait.
+func (b *Book) touched(a netip.Addr) {
+	b.waiting[a] = struct{}{}
+	now, there := b.planned(a)
+	if was, is := b.published[a]; is && was.Withheld == "" && (!there || now.Withheld != "") {
+		b.publish(a)
+	}
+}
+
+// planned is what is to be published of an address.
+func (b *Book) planned(a netip.Addr) (wire.Announcement, bool) {
+	holders := b.holders[a]
+	if len(holders) == 0 {
+		return wire.Announcement{}, false
+	}
+	item := wire.Announcement{Address: a.String(), Services: slices.Sorted(maps.Keys(holders))}
+	for i, service := range item.Services {
+		if why := holders[service]; why == "" || i == 0 {
+			item.Withheld = why
+		}
+		if item.Withheld == "" {
+			break
+		}
+	}
+	return item, true
+}
+
+// publish makes known what is planned of an address.
+func (b *Book) publish(a netip.Addr) {
+	delete(b.waiting, a)
+	item, there := b.planned(a)
+	if !there {
+		delete(b.holders, a)
+	}
+	was, is := b.published[a]
+	switch {
+	case there == is && item.Withheld == was.Withheld && slices.Equal(item.Services, was.Services):
+		return
+	case there:
+		b.published[a] = item
+	default:
+		delete(b.published, a)
+	}
+	for w := range b.watchers {
+		w.tell(a)
+	}
+}
+
+func (w *watcher) tell(a netip.Addr) {
+	w.news[a] = struct{}{}
+	w.signal()
+}
+
+func (w *watcher) signal() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Programmed says that the rules of everything planned are in force. synced says that nothing waits to
+// be read or stored either: the first time, watches begin to hear of what there is, because
+// an announcer that heard of less would withdraw the rest.
+func (b *Book) Programmed(synced bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for a := range b.waiting {
+		b.publish(a)
+	}
+	if synced && !b.complete {
+		b.complete = true
+		for w := range b.watchers {
+			w.signal()
+		}
+	}
+}
+
+// List is everything that is published, in the order of the addresses.
+func (b *Book) List() wire.Announcements {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.list(true)
+}
+
+func (b *Book) list(places bool) wire.Announcements {
+	all := wire.Announcements{Ranges: make([]string, len(b.ranges)), Items: make([]wire.Announcement, 0, len(b.published))}
+	for i, r := range b.ranges {
+		all.Ranges[i] = r.First.String() + "-" + r.Last.String()
+	}
+	for _, a := range slices.SortedFunc(maps.Keys(b.published), netip.Addr.Compare) {
+		item := b.published[a]
+		if places {
+			item.Places = b.places[a]
+		}
+		all.Items = append(all.Items, item)
+	}
+	if b.announcer != nil && b.announcer.here > 0 {
+		all.Announcer = &wire.Announcer{Since: b.announcer.since}
+	}
+	return all
+}
+
+// Watch calls send with everything, once it is complete, and then with what changes, until ctx is done
+// or send fails. announces says that who watches is the announcer.
+func (b *Book) Watch(ctx context.Context, announces bool, send func(wire.AnnouncementsEvent) error) error {
+	w := &watcher{news: map[netip.Addr]struct{}{}, wake: make(chan struct{}, 1)}
+	b.mu.Lock()
+	b.watchers[w] = struct{}{}
+	if announces {
+		b.came(1)
+	}
+	w.signal()
+	b.mu.Unlock()
+	defer func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.watchers, w)
+		if announces {
+			b.came(-1)
+		}
+	}()
+	for told := false; ; {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-w.wake:
+		}
+		event, ok := b.news(w, &told)
+		if !ok {
+			continue
+		}
+		if err := send(event); err != nil {
+			return err
+		}
+	}
+}
+
+// news takes what a watch was not told yet.
+func (b *Book) news(w *watcher, told *bool) (event wire.AnnouncementsEvent, ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.complete {
+		return event, false
+	}
+	if !*told {
+		*told = true
+		clear(w.news)
+		all := b.list(false)
+		return wire.AnnouncementsEvent{All: &all}, true
+	}
+	for a := range w.news {
+		if item, is := b.published[a]; is {
+			event.Set = append(event.Set, item)
+		} else {
+			event.Gone = append(event.Gone, a.String())
+		}
+	}
+	clear(w.news)
+	return event, len(event.Set)+len(event.Gone) > 0
+}
+
+// came counts an announcer that came, or went.
+func (b *Book) came(by int) {
+	if b.announcer == nil {
+		b.announcer = &announcer{}
+	}
+	before := b.announcer.here
+	b.announcer.here += by
+	if (before == 0) != (b.announcer.here == 0) {
+		b.announcer.since = time.Now()
+		b.signal()
+	}
+}
+
+// Report takes what the announcer says of its addresses.
+func (b *Book) Report(r wire.AnnouncerReport) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.reported = r.Counters
+	changed := !slices.Equal(b.problems, r.Problems)
+	b.problems = r.Problems
+	if r.All {
+		changed = changed || len(b.places) > 0
+		clear(b.places)
+	}
+	for _, item := range r.Items {
+		a, err := netip.ParseAddr(item.Address)
+		if err != nil || !b.inRanges(a) {
+			continue
+		}
+		changed = changed || hasConflict(b.places[a]) || hasConflict(item.Places)
+		if len(item.Places) == 0 {
+			delete(b.places, a)
+		} else {
+			b.places[a] = item.Places
+		}
+	}
+	if changed {
+		b.signal()
+	}
+}
+
+const conflict = "conflict"
+
+func hasConflict(places []wire.Place) bool {
+	return slices.ContainsFunc(places, func(p wire.Place) bool { return p.State == conflict })
+}
+
+// Conflict is an address that another host has.
+type Conflict struct {
+	Address  netip.Addr
+	Services []string
+	wire.Place
+}
+
+// Conflicts are the addresses that other hosts have.
+func (b *Book) Conflicts() (all []Conflict) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for a, places := range b.places {
+		item, is := b.published[a]
+		if !is || item.Withheld != "" {
+			continue
+		}
+		for _, p := range places {
+			if p.State == conflict {
+				all = append(all, Conflict{a, item.Services, p})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b Conflict) int { return a.Address.Compare(b.Address) })
+	return all
+}
+
+// Of are the addresses of a Service, in their order.
+func (b *Book) Of(service string) (all []wire.Announcement) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, a := range slices.SortedFunc(maps.Keys(b.of[service]), netip.Addr.Compare) {
+		if item, is := b.published[a]; is {
+			item.Places = b.places[a]
+			all = append(all, item)
+		}
+	}
+	return all
+}
+
+// IsAnnounced reports whether neighbors on an interface get answers for an address.
+func (b *Book) IsAnnounced(a netip.Addr, ifname string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.ContainsFunc(b.places[a], func(p wire.Place) bool { return p.State == "announced" && p.By == "l2 "+ifname })
+}
+
+// Problems are what the announcer says that keeps it from announcing.
+func (b *Book) Problems() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.announcer == nil || b.announcer.here == 0 {
+		return nil
+	}
+	return b.problems
+}
+
+// Missing is since when no announcer is connected, if one was, and there is something to announce.
+func (b *Book) Missing() (since time.Time, missing bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.announcer == nil || b.announcer.here > 0 || len(b.published) == 0 {
+		return time.Time{}, false
+	}
+	return b.announcer.since, true
+}
+
+// Counts are numbers for metrics.
+type Counts struct {
+	Places    map[[2]string]int // addresses by place and state
+	Withheld  int
+	Announcer bool // one is connected
+	Reported  wire.AnnouncerCounters
+}
+
+// Counts are how many addresses are announced where, and how many are withheld.
+func (b *Book) Counts() Counts {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c := Counts{Places: map[[2]string]int{}, Announcer: b.announcer != nil && b.announcer.here > 0, Reported: b.reported}
+	for _, all := range b.places {
+		for _, p := range all {
+			c.Places[[2]string{p.By, p.State}]++
+		}
+	}
+	for _, item := range b.published {
+		if item.Withheld != "" {
+			c.Withheld++
+		}
+	}
+	return c
+}
+
+// Changed signals that Conflicts, Problems or Missing have other results.
+func (b *Book) Changed() <-chan struct{} { return b.changed }
+
+func (b *Book) signal() {
+	select {
+	case b.changed <- struct{}{}:
+	default:
+	}
+}

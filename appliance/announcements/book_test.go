@@ -1,0 +1,222 @@
+package announcements
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/nft"
+)
+
+var (
+	pool   = []Range{{netip.MustParseAddr("198.51.100.0"), netip.MustParseAddr("198.51.100.15")}, {netip.MustParseAddr("2001:db8::"), netip.MustParseAddr("2001:db8::f")}}
+	backed = []netip.AddrPort{netip.MustParseAddrPort("10.1.0.1:80")}
+)
+
+// port is a port at some addresses, with endpoints anywhere and on this box.
+func port(cluster, local []netip.AddrPort, outside nft.Pool, addrs ...string) nft.ServicePort {
+	p := nft.ServicePort{Pools: [nft.NumPools][]netip.AddrPort{cluster, local}}
+	for _, a := range addrs {
+		p.Frontends = append(p.Frontends, nft.Frontend{Addr: netip.MustParseAddr(a), Port: 80, Kind: nft.LoadBalancerIP, Outside: nft.Route{Pool: outside}})
+	}
+	return p
+}
+
+func TestWanted(t *testing.T) {
+	cluster := port(backed, nil, nft.PoolCluster, "198.51.100.4")
+	host := port(backed, nil, nft.PoolCluster, "198.51.100.5")
+	host.Frontends[0].HostOwned = true
+	clusterIP := port(backed, nil, nft.PoolCluster, "198.51.100.6")
+	clusterIP.Frontends[0].Kind = nft.ClusterIP
+	nodePort := nft.ServicePort{Pools: cluster.Pools, Frontends: []nft.Frontend{{Port: 30080, Kind: nft.NodePort}}}
+	for name, test := range map[string]struct {
+		ports []nft.ServicePort
+		want  string
+	}{
+		"served":                        {[]nft.ServicePort{cluster}, "198.51.100.4:"},
+		"nobody":                        {[]nft.ServicePort{port(nil, nil, nft.PoolCluster, "198.51.100.4")}, "198.51.100.4:" + noEndpoint},
+		"nobody here":                   {[]nft.ServicePort{port(backed, nil, nft.PoolLocal, "198.51.100.4")}, "198.51.100.4:" + noLocalEndpoint},
+		"somebody here":                 {[]nft.ServicePort{port(backed, backed, nft.PoolLocal, "198.51.100.4")}, "198.51.100.4:"},
+		"one port of two":               {[]nft.ServicePort{port(nil, nil, nft.PoolCluster, "198.51.100.4"), cluster}, "198.51.100.4:"},
+		"the other port":                {[]nft.ServicePort{cluster, port(nil, nil, nft.PoolCluster, "198.51.100.4")}, "198.51.100.4:"},
+		"both families":                 {[]nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.4", "2001:db8::4")}, "198.51.100.4: 2001:db8::4:"},
+		"outside of the pools":          {[]nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.16", "192.0.2.1")}, ""},
+		"an address of the host":        {[]nft.ServicePort{host}, "198.51.100.5:" + hostAddress},
+		"cluster IPs and node ports":    {[]nft.ServicePort{clusterIP, nodePort}, ""},
+		"the reason that says the most": {[]nft.ServicePort{port(nil, nil, nft.PoolLocal, "198.51.100.4"), port(backed, nil, nft.PoolLocal, "198.51.100.4")}, "198.51.100.4:" + noLocalEndpoint},
+	} {
+		var got []string
+		for a, why := range Wanted(test.ports, New(pool).inRanges) {
+			got = append(got, a.String()+":"+why)
+		}
+		slices.Sort(got)
+		if strings.Join(got, " ") != test.want {
+			t.Errorf("%s: %q, want %q", name, got, test.want)
+		}
+	}
+}
+
+// watch collects what a watch is told, as "+ADDRESS", "-ADDRESS" for gone and "?ADDRESS" for withheld.
+type watch struct {
+	told chan string
+	end  context.CancelFunc
+}
+
+func (b *Book) watch(t *testing.T, announces bool) *watch {
+	ctx, cancel := context.WithCancel(t.Context())
+	w := &watch{make(chan string), cancel}
+	go func() {
+		defer close(w.told)
+		_ = b.Watch(ctx, announces, func(e wire.AnnouncementsEvent) error {
+			text, items := "", e.Set
+			if e.All != nil {
+				text, items = "all", e.All.Items
+			}
+			var words []string
+			for _, item := range items {
+				words = append(words, map[bool]string{true: "+", false: "?"}[item.Withheld == ""]+item.Address)
+			}
+			for _, a := range e.Gone {
+				words = append(words, "-"+a)
+			}
+			slices.Sort(words)
+			select {
+			case w.told <- strings.TrimSpace(text + " " + strings.Join(words, " ")):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+	}()
+	return w
+}
+
+func (w *watch) hears(t *testing.T, want string) {
+	t.Helper()
+	if got := <-w.told; got != want {
+		t.Fatalf("heard %q, want %q", got, want)
+	}
+}
+
+func TestOrder(t *testing.T) {
+	b := New(pool)
+	w := b.watch(t, true)
+	b.Plan("default/web", []nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.4", "2001:db8::4")})
+	b.Programmed(false) // programmed, and files wait to be read: nothing is told yet
+	b.Plan("default/dns", []nft.ServicePort{port(nil, nil, nft.PoolCluster, "198.51.100.5")})
+	b.Programmed(true)
+	w.hears(t, "all +198.51.100.4 +2001:db8::4 ?198.51.100.5")
+
+	// An announcement comes with the rules; a withdrawal before.
+	b.Plan("default/dns", []nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.5")})
+	b.Plan("default/web", []nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.4")})
+	w.hears(t, "-2001:db8::4")
+	b.Programmed(true)
+	w.hears(t, "+198.51.100.5")
+	b.Plan("default/web", []nft.ServicePort{port(nil, nil, nft.PoolCluster, "198.51.100.4")})
+	w.hears(t, "?198.51.100.4")
+	b.Programmed(true)
+
+	// Two Services share an address: it stays while one of them is served.
+	b.Plan("default/other", []nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.4")})
+	b.Programmed(true)
+	w.hears(t, "+198.51.100.4")
+	b.Plan("default/web", nil)
+	b.Programmed(true)
+	w.hears(t, "+198.51.100.4") // with one Service now
+	if all := b.List(); fmt.Sprint(all.Items[0].Services) != "[default/other]" || all.Announcer == nil {
+		t.Errorf("%+v", all)
+	}
+	b.Plan("default/other", nil)
+	w.hears(t, "-198.51.100.4")
+	// What changes nothing is told nobody.
+	b.Plan("default/dns", []nft.ServicePort{port(slices.Repeat(backed, 2), nil, nft.PoolCluster, "198.51.100.5")})
+	b.Programmed(true)
+	late := b.watch(t, false)
+	late.hears(t, "all +198.51.100.5")
+	select {
+	case extra := <-w.told:
+		t.Errorf("heard %q of nothing", extra)
+	default:
+	}
+}
+
+// What a slow watch missed it hears once, as it is.
+func TestSlowWatch(t *testing.T) {
+	b := New(pool)
+	b.Programmed(true)
+	w := b.watch(t, false)
+	w.hears(t, "all")
+	b.Plan("default/a", []nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.1")})
+	b.Programmed(true)
+	// Its goroutine may hold that by now; what follows is joined.
+	for range 100 {
+		b.Plan("default/b", []nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.2")})
+		b.Programmed(true)
+		b.Plan("default/b", nil)
+		b.Programmed(true)
+	}
+	b.Plan("default/c", []nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.3")})
+	b.Programmed(true)
+	var heard []string
+	for !strings.Contains(strings.Join(heard, " "), "+198.51.100.3") {
+		heard = append(heard, <-w.told)
+	}
+	if len(heard) > 10 {
+		t.Errorf("a slow watch heard %d times: %q", len(heard), heard)
+	}
+}
+
+// signaled takes a signal of changed problems, if there is one.
+func signaled(b *Book) bool {
+	select {
+	case <-b.Changed():
+		return true
+	default:
+		return false
+	}
+}
+
+func TestReports(t *testing.T) {
+	b := New(pool)
+	b.Plan("default/web", []nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.4")})
+	b.Programmed(true)
+	if _, missing := b.Missing(); missing {
+		t.Error("an announcer that never was is missing")
+	}
+	w := b.watch(t, true)
+	w.hears(t, "all +198.51.100.4")
+	report := func(address, state string) (changed bool) {
+		b.Report(wire.AnnouncerReport{Items: []wire.AnnouncedAddress{{Address: address, Places: []wire.Place{{By: "l2 eth0", State: state, With: "02:00:00:00:00:01"}}}}})
+		return signaled(b)
+	}
+	signaled(b) // the announcer came
+	if report("198.51.100.4", "announced") || len(b.Conflicts()) != 0 {
+		t.Error("announced is a conflict")
+	}
+	if got := b.List().Items[0].Places; len(got) != 1 || got[0].By != "l2 eth0" {
+		t.Errorf("places are %+v", got)
+	}
+	if !report("198.51.100.4", "conflict") || len(b.Conflicts()) != 1 || b.Conflicts()[0].Services[0] != "default/web" {
+		t.Errorf("conflicts are %+v", b.Conflicts())
+	}
+	if report("192.0.2.1", "conflict"); len(b.Conflicts()) != 1 {
+		t.Error("a report about an address outside of the pools is taken")
+	}
+	b.Report(wire.AnnouncerReport{All: true})
+	if !signaled(b) || len(b.Conflicts()) != 0 {
+		t.Error("a conflict outlives the report of all")
+	}
+	w.end()
+	for range w.told {
+	}
+	for {
+		if _, missing := b.Missing(); missing {
+			break
+		}
+	}
+}

@@ -1,0 +1,12 @@
+// Package announcements keeps which addresses of Services clients are to be led to this box for,
+// from the Service ports that are programmed, and tells who watches.
+//
+// It does not announce: the process that does is package announce, at the other end of the API.
+//
+// Invariants:
+//
+//   - An address is announced after the rules for it are in force, and withdrawn before they go.
+//   - Only addresses of the ranges that the operator gave are ever announced.
+//   - Who watches slowly holds up nobody: it hears the newest state of each address, once.
+//   - Work is proportional to the addresses that changed.
+package announcements

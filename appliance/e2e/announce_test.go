@@ -1,0 +1,301 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"svcctl.io/svcctl/appliance/netlab"
+)
+
+// segmentVIP is an address in a pool on the segment of the box and its router.
+func (f family) segmentVIP(n int) string {
+	return fmt.Sprintf(f.pick("192.0.2.1%02d", "2001:db8::1%02d"), n)
+}
+
+// announced has Services on the segment of RTR, on no segment, and without endpoints, and an announcer.
+func announced(t *testing.T) (b *box, announcer *netlab.Appliance) {
+	t.Helper()
+	b = newBox(t, flags{"load-balancer-pool": {"192.0.2.100-192.0.2.131", "2001:db8::100-2001:db8::131", "198.51.100.0/28", "2001:db8:198::/124"}})
+	b.write("web.yaml", b.announcedDocuments(b.L1))
+	b.svcctl.Start()
+	announcer = b.svcctl.Announcer()
+	return b, announcer
+}
+
+func (b *box) announcedDocuments(idle ...*netlab.Host) func(f family) []string {
+	return func(f family) []string {
+		balanced := func(name, ip string) string {
+			return f.service(name, "type: LoadBalancer", "loadBalancerIP: "+ip, "ports: [{name: p80, port: 80}]")
+		}
+		return []string{
+			balanced("web", f.segmentVIP(1)), f.slice("web", "p80: 80", b.R1),
+			balanced("idle", f.segmentVIP(2)), f.slice("idle", "p80: 80", idle...),
+			balanced("routed", f.lb(4)), f.slice("routed", "p80: 80", b.R1),
+		}
+	}
+}
+
+// macOf is the Ethernet address that a neighbor gets as the answer for an address; "" without one.
+func macOf(t *testing.T, from *netlab.Host, ifname string, f family, addr string) string {
+	t.Helper()
+	var out string
+	if f.v6 {
+		out, _, _ = from.Run("ndisc6", "-n", "-q", "-1", "-r", "2", "-w", "500", addr, ifname)
+	} else {
+		out, _, _ = from.Run("arping", "-c", "1", "-w", "2", "-I", ifname, addr)
+	}
+	return strings.ToLower(regexp.MustCompile(`(?i)([0-9a-f]{2}:){5}[0-9a-f]{2}`).FindString(out))
+}
+
+// announcements is `svcctl announcements -o json`.
+type announcements struct {
+	Items []struct {
+		Address, Withheld string
+		Services          []string
+		Places            []struct{ By, State, With string }
+	}
+	Announcer *struct{}
+}
+
+// announcement is what is told of an address: "l2 ext0 announced", or why it is withheld.
+func (b *box) announcement(addr string) (text string) {
+	b.t.Helper()
+	out, errOut, code := b.svcctl.Svcctl("announcements", "-o", "json")
+	var all announcements
+	if err := json.Unmarshal([]byte(out), &all); err != nil {
+		b.t.Fatalf("svcctl announcements: exit code %d, %v: %s%s", code, err, out, errOut)
+	}
+	for _, item := range all.Items {
+		if item.Address == addr {
+			words := []string{}
+			if item.Withheld != "" {
+				words = append(words, item.Withheld)
+			}
+			for _, p := range item.Places {
+				words = append(words, strings.TrimSpace(p.By+" "+p.State+" "+p.With))
+			}
+			return strings.Join(words, ", ")
+		}
+	}
+	return "nothing"
+}
+
+// becomes waits for what is told of an address.
+func (b *box) becomes(t *testing.T, addr, want string) {
+	t.Helper()
+	eventually(t, time.Minute, func() error {
+		if got := b.announcement(addr); got != want {
+			return fmt.Errorf("of %s is told %q, want %q", addr, got, want)
+		}
+		return nil
+	})
+}
+
+// Addresses of Services on a segment of the box are found by their neighbors while somebody serves
+// them, and nothing else is.
+func Test263_neighbors_find_addresses_on_their_segment(t *testing.T) {
+	b, announcer := announced(t)
+	b.rewrite("web.yaml", b.announcedDocuments())
+	b.each(t, func(t *testing.T, b *box, f family) {
+		if mac := macOf(t, b.RTR, "box", f, f.segmentVIP(1)); mac != "" {
+			t.Fatalf("%s answers for %s before there is an announcer", mac, f.segmentVIP(1))
+		}
+	})
+	before, _, _ := b.GW1.Run("ip", "-o", "addr")
+	announcer.Launch()
+	ours := macInside(t, b.GW1, "ext0")
+	b.each(t, func(t *testing.T, b *box, f family) {
+		b.becomes(t, f.segmentVIP(1), "l2 ext0 announced")
+		b.becomes(t, f.segmentVIP(2), "no ready endpoint")
+		b.becomes(t, f.lb(4), "")
+		if mac := macOf(t, b.RTR, "box", f, f.segmentVIP(1)); mac != ours {
+			t.Errorf("%q answers for %s, want %s", mac, f.segmentVIP(1), ours)
+		}
+		for what, addr := range map[string]string{"without endpoints": f.segmentVIP(2), "that nobody has": f.segmentVIP(9), "of another segment": f.lb(4)} {
+			if mac := macOf(t, b.RTR, "box", f, addr); mac != "" {
+				t.Errorf("%s answers for an address %s", mac, what)
+			}
+		}
+		b.reaches(t, b.EXT, "tcp", f.at(f.segmentVIP(1), 80), masq, f.on(80, b.R1)...)
+		b.pings(t, b.RTR, f.at(f.segmentVIP(1), 0).Addr())
+	})
+	if after, _, _ := b.GW1.Run("ip", "-o", "addr"); after != before {
+		t.Errorf("the addresses of the box changed:\n%s\n%s", before, after)
+	}
+	b.rewrite("web.yaml", b.announcedDocuments(b.L1))
+	b.each(t, func(t *testing.T, b *box, f family) {
+		b.becomes(t, f.segmentVIP(2), "l2 ext0 announced")
+		b.reaches(t, b.EXT, "tcp", f.at(f.segmentVIP(2), 80), masq, f.on(80, b.L1)...)
+	})
+	b.change(func() { b.svcctl.Manifests.Remove("web.yaml") })
+	b.each(t, func(t *testing.T, b *box, f family) {
+		b.becomes(t, f.segmentVIP(1), "nothing")
+		if mac := macOf(t, b.RTR, "box", f, f.segmentVIP(1)); mac != "" {
+			t.Errorf("%s answers for %s, which has gone", mac, f.segmentVIP(1))
+		}
+	})
+}
+
+// macInside is the Ethernet address of an interface of a host.
+func macInside(t *testing.T, h *netlab.Host, ifname string) string {
+	t.Helper()
+	out, _, err := h.Run("ip", "-o", "link", "show", "dev", ifname)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return regexp.MustCompile(`link/ether (\S+)`).FindStringSubmatch(out)[1]
+}
+
+// Killing serve 20 times changes nothing that is announced: no frame about an address of a
+// Service leaves the box but answers.
+func Test264_announcements_outlive_serve(t *testing.T) {
+	b, announcer := announced(t)
+	announcer.Launch()
+	for _, f := range families {
+		b.becomes(t, f.segmentVIP(1), "l2 ext0 announced")
+	}
+	box := macInside(t, b.GW1, "ext0")
+	began := time.Now()
+	stop := b.GW1.Background("tcpdump", "-n", "-e", "-l", "-i", "ext0", "-Q", "out", "arp or (icmp6 and ip6[40] >= 135 and ip6[40] <= 136)")
+	for range 20 {
+		b.svcctl.Kill()
+		for _, f := range families {
+			if mac := macOf(t, b.RTR, "box", f, f.segmentVIP(1)); mac != box {
+				t.Errorf("while serve is dead %q answers for %s", mac, f.segmentVIP(1))
+			}
+		}
+		b.svcctl.Start()
+	}
+	for _, f := range families {
+		b.becomes(t, f.segmentVIP(1), "l2 ext0 announced")
+		b.becomes(t, f.segmentVIP(2), "l2 ext0 announced")
+	}
+	// Of each address: the answers to the questions, and no more announcements than those that follow
+	// a gain and come once a minute. In IPv4 each is two frames.
+	var answers, announcements int
+	for line := range strings.Lines(stop()) {
+		if !strings.Contains(line, ipv4.segmentVIP(1)) && !strings.Contains(line, ipv6.segmentVIP(1)) {
+			continue
+		}
+		switch to := strings.Fields(line)[3]; {
+		case strings.Contains(line, "Probe") || strings.Contains(line, ":: > "):
+			t.Errorf("it asked whether others have it: %s", line)
+		case strings.HasPrefix(to, "Broadcast") || strings.HasPrefix(to, "ff:ff:") || strings.HasPrefix(to, "33:33:"):
+			announcements++
+		default:
+			answers++
+		}
+	}
+	if most := 3 * (4 + int(time.Since(began)/time.Minute)); answers < 40 || announcements > most {
+		t.Errorf("tcpdump saw %d answers, want 40, and %d frames of announcements, want at most %d", answers, announcements, most)
+	}
+}
+
+// An announcer that is killed goes on where it was, without serve, and without asking first.
+func Test265_announcer_goes_on_after_its_own_end(t *testing.T) {
+	b, announcer := announced(t)
+	announcer.Launch()
+	for _, f := range families {
+		b.becomes(t, f.segmentVIP(1), "l2 ext0 announced")
+	}
+	time.Sleep(time.Second) // what is announced is kept a moment later
+	b.svcctl.Stop()
+	box := macInside(t, b.GW1, "ext0")
+	for _, how := range []string{"killed", "stopped"} {
+		if how == "killed" {
+			announcer.Kill()
+		} else {
+			announcer.Stop()
+		}
+		for _, f := range families {
+			if mac := macOf(t, b.RTR, "box", f, f.segmentVIP(1)); mac != "" {
+				t.Errorf("%s: %s answers for nobody", how, mac)
+			}
+		}
+		stop := b.GW1.Background("tcpdump", "-n", "-l", "-i", "ext0", "-Q", "out", "arp or icmp6")
+		announcer.Launch()
+		for _, f := range families {
+			eventually(t, time.Minute, func() error {
+				if mac := macOf(t, b.RTR, "box", f, f.segmentVIP(1)); mac != box {
+					return fmt.Errorf("%s: %q answers for %s", how, mac, f.segmentVIP(1))
+				}
+				return nil
+			})
+		}
+		for line := range strings.Lines(stop()) {
+			if strings.Contains(line, "Probe") || strings.Contains(line, ":: > ff02::1:ff00:101") {
+				t.Errorf("%s: it asked first: %s", how, line)
+			}
+		}
+	}
+	out, errOut, err := b.GW1.Run("stat", "-c", "%a", announcer.Data+"/announcements.json")
+	if err != nil || strings.TrimSpace(out) != "600" {
+		t.Errorf("the file has mode %s: %v %s", out, err, errOut)
+	}
+}
+
+// An address that another host has is left to it, and taken when it is free.
+func Test266_address_conflict(t *testing.T) {
+	b, announcer := announced(t)
+	for _, f := range families {
+		b.RTR.AddAddr("box", f.segmentVIP(1)+f.pick("/24", "/64"))
+	}
+	announcer.Launch()
+	other, ours := macInside(t, b.RTR, "box"), macInside(t, b.GW1, "ext0")
+	b.each(t, func(t *testing.T, b *box, f family) {
+		b.becomes(t, f.segmentVIP(1), "l2 ext0 conflict "+other)
+		b.becomes(t, f.segmentVIP(2), "l2 ext0 announced")
+		b.hasProblem(t, f.object("Service", "web"), "AddressConflict", f.segmentVIP(1), other)
+	})
+	for _, f := range families {
+		b.RTR.RemoveAddr("box", f.segmentVIP(1)+f.pick("/24", "/64"))
+	}
+	b.each(t, func(t *testing.T, b *box, f family) {
+		b.becomes(t, f.segmentVIP(1), "l2 ext0 announced")
+		if mac := macOf(t, b.RTR, "box", f, f.segmentVIP(1)); mac != ours {
+			t.Errorf("%q answers for %s, want %s", mac, f.segmentVIP(1), ours)
+		}
+	})
+	eventually(t, time.Minute, func() error {
+		for _, p := range b.status().Problems {
+			if p.Reason == "AddressConflict" {
+				return fmt.Errorf("still a problem: %s", p)
+			}
+		}
+		return nil
+	})
+}
+
+// A link that comes back, and an address of a Service that the host gets itself.
+func Test267_links_and_addresses_that_come_and_go(t *testing.T) {
+	b, announcer := announced(t)
+	announcer.Launch()
+	for _, f := range families {
+		b.becomes(t, f.segmentVIP(1), "l2 ext0 announced")
+	}
+	b.GW1.SetDown("ext0")
+	b.becomes(t, ipv4.segmentVIP(1), "")
+	capture := b.RTR.Capture("box")
+	b.GW1.SetUp("ext0")
+	b.GW1.AddAddr("ext0", netlab.BoxAddr6+"/64") // goes with the link
+	for _, f := range families {
+		b.becomes(t, f.segmentVIP(1), "l2 ext0 announced")
+	}
+	const unsolicited = 136
+	vip := netip.MustParseAddr(ipv6.segmentVIP(1))
+	eventually(t, time.Minute, func() error {
+		if len(capture.Packets(func(p netlab.Packet) bool { return p.ICMPType == unsolicited && p.From.Addr() == vip })) == 0 {
+			return fmt.Errorf("%s is not announced anew", vip)
+		}
+		return nil
+	})
+	b.GW1.AddAddr("ext0", ipv4.segmentVIP(1)+"/32")
+	b.becomes(t, ipv4.segmentVIP(1), "l2 ext0 host")
+	b.GW1.RemoveAddr("ext0", ipv4.segmentVIP(1)+"/32")
+	b.becomes(t, ipv4.segmentVIP(1), "l2 ext0 announced")
+}

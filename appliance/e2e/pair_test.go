@@ -1,0 +1,189 @@
+package e2e
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"svcctl.io/svcctl/appliance/netlab"
+)
+
+// pair is two boxes between a segment with a client and one with a server. They have the same
+// manifests.
+type pair struct {
+	t          *testing.T
+	client     *netlab.Host
+	hosts      [2]*netlab.Host
+	boxes      [2]*netlab.Appliance
+	announcers [2]*netlab.Appliance
+}
+
+// The addresses of the pair: of the Service, and of both families of a flow.
+func (f family) pairVIP() netip.AddrPort { return f.at(f.pick("192.0.2.50", "2001:db8::50"), 80) }
+
+// newPair makes both boxes, with announcers that are told flags, and starts the boxes.
+func newPair(t *testing.T, announcer func(n int) []string) *pair {
+	t.Helper()
+	t.Parallel()
+	l := netlab.New(t)
+	p := &pair{t: t, client: l.Host("client")}
+	server := l.Host("server")
+	lan := l.Segment("lan").Attach(p.client, "eth0", "192.0.2.9/24", "2001:db8::9/64")
+	inside := l.Segment("inside").Attach(server, "eth0", "10.1.0.11/24", "fd00:10:1::11/64")
+	server.Serve("tcp", 80)
+	server.Serve("udp", 80)
+	for n := range p.hosts {
+		h := l.Router(fmt.Sprintf("box%d", n+1))
+		lan.Attach(h, "lan0", fmt.Sprintf("192.0.2.%d/24", n+1), fmt.Sprintf("2001:db8::%d/64", n+1))
+		inside.Attach(h, "int0", fmt.Sprintf("10.1.0.%d/24", n+1), fmt.Sprintf("fd00:10:1::%d/64", n+1))
+		box := h.Appliance(binary, "--node-name", h.Name, "--cluster-cidr", "10.0.0.0/8,fd00:10::/32",
+			"--load-balancer-pool", "192.0.2.50-192.0.2.59,2001:db8::50-2001:db8::59")
+		box.Manifests.Write("web.yaml", both(func(f family) []string {
+			return []string{
+				f.service("web", "type: LoadBalancer", "loadBalancerIP: "+f.pairVIP().Addr().String(),
+					"ports: [{name: t, port: 80}, {name: u, port: 80, protocol: UDP}]"),
+				f.slice("web", "t: 80, u: 80/UDP", server),
+			}
+		}))
+		box.Start()
+		p.hosts[n], p.boxes[n], p.announcers[n] = h, box, box.Announcer(announcer(n)...)
+	}
+	return p
+}
+
+// answersAs waits until neighbors get answers from one of the boxes, and asserts that the other one is silent.
+func (p *pair) answersAs(t *testing.T, n int) {
+	t.Helper()
+	want := macInside(t, p.hosts[n], "lan0")
+	for _, f := range families {
+		eventually(t, time.Minute, func() error {
+			if mac := macOf(t, p.client, "eth0", f, f.pairVIP().Addr().String()); mac != want {
+				return fmt.Errorf("%q answers for %s, want %s", mac, f.pairVIP().Addr(), want)
+			}
+			return nil
+		})
+	}
+}
+
+// asks asks by UDP, where nothing is sent twice, until the end is called, which gives how many were lost.
+func (p *pair) asks(t *testing.T, f family) (end func() (asked, lost int)) {
+	t.Helper()
+	stop, done := make(chan struct{}), make(chan [2]int)
+	go func() {
+		var n [2]int
+		for {
+			select {
+			case <-stop:
+				done <- n
+				return
+			default:
+			}
+			n[0]++
+			if _, err := p.client.Ask("udp", f.pairVIP()); err != nil {
+				n[1]++
+			}
+		}
+	}()
+	return func() (int, int) {
+		close(stop)
+		n := <-done
+		return n[0], n[1]
+	}
+}
+
+// election are flags of an election that the first box wins.
+func election(n int) []string {
+	return []string{"--l2", "lan0", "--vrid", "51", "--priority", fmt.Sprint(200 - n)}
+}
+
+// A planned hand-over loses nothing, and who was replaced does not take over again by itself.
+func Test268_planned_hand_over(t *testing.T) {
+	p := newPair(t, election)
+	p.announcers[0].Launch()
+	p.answersAs(t, 0)
+	p.announcers[1].Launch()
+	for _, f := range families {
+		if err := p.client.Ping(f.pairVIP().Addr(), patiently); err != nil {
+			t.Error(err)
+		}
+	}
+	eventually(t, time.Minute, func() error { return p.says(1, "l2 lan0 standby 192.0.2.1") })
+	p.answersAs(t, 0)
+	for turn := range 4 {
+		from, to := turn%2, (turn+1)%2
+		end4, end6 := p.asks(t, ipv4), p.asks(t, ipv6)
+		p.announcers[from].Stop()
+		p.answersAs(t, to)
+		for f, end := range map[family]func() (int, int){ipv4: end4, ipv6: end6} {
+			asked, lost := end()
+			if t.Logf("%s: %d asked, %d lost", f, asked, lost); lost > 0 {
+				t.Errorf("%s: %d of %d were lost in a planned hand-over", f, lost, asked)
+			}
+		}
+		p.announcers[from].Launch()
+		eventually(t, time.Minute, func() error { return p.says(from, "l2 lan0 standby "+fmt.Sprintf("192.0.2.%d", to+1)) })
+		p.answersAs(t, to)
+	}
+}
+
+// says compares what a box tells of the Service's IPv4 address.
+func (p *pair) says(n int, want string) error {
+	b := &box{svcctl: p.boxes[n], t: p.t}
+	if got := b.announcement(ipv4.pairVIP().Addr().String()); got != want {
+		return fmt.Errorf("box %d says %q, want %q", n+1, got, want)
+	}
+	return nil
+}
+
+// The other box takes over when one dies, or its announcer does; when the dead one is back, there is
+// one that answers.
+func Test269_box_dies(t *testing.T) {
+	p := newPair(t, election)
+	p.announcers[0].Launch()
+	p.answersAs(t, 0)
+	p.announcers[1].Launch()
+	eventually(t, time.Minute, func() error { return p.says(1, "l2 lan0 standby 192.0.2.1") })
+
+	adverts, _, err := p.client.Run("timeout", "60", "tcpdump", "-n", "-v", "-c", "2", "-i", "eth0", "ip proto 112")
+	if err != nil || !strings.Contains(adverts, "VRRPv3, Advertisement, vrid 51, prio 200, intvl 10cs") || !strings.Contains(adverts, "ttl 255") || strings.Contains(adverts, "bad") {
+		t.Errorf("tcpdump reads adverts as %s (%v)", adverts, err)
+	}
+	p.hosts[0].SetDown("lan0")
+	died := time.Now()
+	eventually(t, time.Minute, func() error {
+		_, err := p.client.Ask("udp", ipv4.pairVIP(), netlab.Within(20*time.Millisecond))
+		return err
+	})
+	t.Logf("served again after %s", time.Since(died).Round(time.Millisecond))
+	p.answersAs(t, 1)
+	p.hosts[0].SetUp("lan0")
+	p.hosts[0].AddAddr("lan0", "2001:db8::1/64") // goes with the link
+	eventually(t, time.Minute, func() error { return p.says(0, "l2 lan0 standby 192.0.2.2") })
+	p.answersAs(t, 1)
+
+	p.announcers[1].Kill()
+	p.answersAs(t, 0)
+	if _, err := p.client.Ask("tcp", ipv6.pairVIP(), patiently); err != nil {
+		t.Error(err)
+	}
+}
+
+// With --follow the box answers that has an address, whoever gave it.
+func Test270_follow_an_address(t *testing.T) {
+	p := newPair(t, func(int) []string { return []string{"--follow", "192.0.2.3"} })
+	for _, a := range p.announcers {
+		a.Launch()
+	}
+	eventually(t, time.Minute, func() error { return p.says(0, "l2 lan0 standby") })
+	for n := range p.hosts {
+		p.hosts[n].AddAddr("lan0", "192.0.2.3/24")
+		p.answersAs(t, n)
+		p.hosts[n].RemoveAddr("lan0", "192.0.2.3/24")
+		eventually(t, time.Minute, func() error { return p.says(n, "l2 lan0 standby") })
+	}
+	if mac := macOf(t, p.client, "eth0", ipv4, ipv4.pairVIP().Addr().String()); mac != "" {
+		t.Errorf("%s answers, and no box has the address", mac)
+	}
+}

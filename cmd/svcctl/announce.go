@@ -1,0 +1,231 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/announce"
+	"svcctl.io/svcctl/appliance/announce/vrrp"
+)
+
+// defaultAnnounceDir is RuntimeDirectory= of svcctl-announce.service.
+const defaultAnnounceDir = "/run/svcctl-announce"
+
+func (p *program) announceVerb() *verb {
+	return &verb{
+		name:    "announce",
+		summary: "lead clients on the box's segments to the addresses of Services",
+		about: `Answers ARP and NDP for the load balancer IPs and external IPs that lie in a pool
+(--load-balancer-pool of serve) and in a network that the box is attached to, and
+announces them to the neighbors. An address is announced once its rules are in force and
+while a Service on it has an endpoint; one that another host has is left to that host.
+No address is put on the box.
+
+It is a process of its own: ` + "`svcctl serve`" + ` can stop, start and be upgraded without any
+change on the wire. ` + "`svcctl announcements`" + ` shows what it does. It runs until SIGTERM or
+SIGINT, after which nobody answers. It needs CAP_NET_RAW and the right to open the
+socket of serve.`,
+		options: slices.Concat([]*option{
+			{name: "l2", arg: "INTERFACE|auto", def: announce.Auto, repeats: true, group: groupHow,
+				usage: "interface to announce on; auto: every one on whose network an address lies; repeatable"},
+			{name: "vrid", arg: "NUMBER", group: groupElection,
+				usage: "take part in the election of this virtual router, 1 to 255, by VRRPv3 on these interfaces"},
+			{name: "priority", arg: "NUMBER", def: "100", group: groupElection, usage: "of this box, 2 to 254: the highest wins"},
+			{name: "interval", arg: "DURATION", def: "100ms", group: groupElection,
+				usage: "between advertisements, 10ms to 40s; a box that is not heard for three of them is gone"},
+			{name: "preempt", group: groupElection, usage: "take over from a box of lower priority that is well"},
+			{name: "follow", arg: "ADDRESS", group: groupElection,
+				usage: "no election: answer while an interface of this box has the address, as keepalived gives it"},
+			{name: "state-dir", arg: argDir, def: defaultAnnounceDir, group: groupPlaces,
+				usage: "what is announced, for the next start; it must not survive a boot"},
+		}, announceLogOptions(), socketOptions()),
+		examples: []example{
+			{"On every segment.", "sudo svcctl announce"},
+			{"On two interfaces alone.", "sudo svcctl announce --l2 eth0 --l2 eth1"},
+			{"One of two boxes.", "sudo svcctl announce --l2 eth0 --vrid 51 --priority 200"},
+		},
+		exits: `  0  stopped by a signal
+  1  could not start, or cannot go on: stderr says why
+  2  wrong usage or configuration`,
+		run: p.runAnnounce,
+	}
+}
+
+// announceLogOptions are --log-level and --log-format.
+func announceLogOptions() (o []*option) {
+	for _, s := range logSettings() {
+		o = append(o, s.option())
+	}
+	return o
+}
+
+// runAnnounce announces until a signal stops it.
+func (p *program) runAnnounce(ctx context.Context, v *verb, _ []string) error {
+	cfg, err := p.config(v)
+	if err != nil {
+		return err
+	}
+	a := announce.Config{Socket: cfg.Socket, StateDir: v.option("state-dir").text(), L2: v.option("l2").texts}
+	if len(a.L2) == 0 {
+		a.L2 = []string{announce.Auto}
+	}
+	for _, name := range a.L2 {
+		if name == "" || len(name) >= maxInterfaceName || strings.ContainsAny(name, "/ \t\n") {
+			return usagef("--l2 %q is no name of an interface: give one as `ip link` lists them, or auto", name)
+		}
+	}
+	if !filepath.IsAbs(a.StateDir) {
+		return usagef("--state-dir %q is no absolute path", a.StateDir)
+	}
+	if err := electionOf(v, &a); err != nil {
+		return err
+	}
+	log := p.openLog(&cfg)
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	defer signal.Stop(signals)
+	ctx, stop := stopOnSignal(ctx, signals, log, "neighbors get no answer until it is started again", func(code int) {
+		p.log.Flush(lastWords)
+		os.Exit(code)
+	})
+	defer stop()
+	return p.announce(ctx, a, log)
+}
+
+const groupElection = "Which of several boxes answers"
+
+// electionOf reads the flags of the election.
+func electionOf(v *verb, a *announce.Config) error {
+	if o := v.option("follow"); o.isSet() {
+		addr, err := netip.ParseAddr(o.text())
+		if err != nil || addr.Zone() != "" {
+			return usagef("--follow %q is no address", o.text())
+		}
+		a.Follow = addr
+	}
+	if !v.option("vrid").isSet() {
+		for _, name := range []string{"priority", "interval", "preempt"} {
+			if v.option(name).isSet() {
+				return usagef("--%s is about an election: give it a --vrid", name)
+			}
+		}
+		return nil
+	}
+	if a.Follow.IsValid() {
+		return usagef("--follow leaves the election to another program, and --vrid holds one: leave one of them out")
+	}
+	vrid, err := strconv.ParseUint(v.option("vrid").text(), 10, 8)
+	if err != nil || vrid == 0 {
+		return usagef("--vrid %q is no number from 1 to 255", v.option("vrid").text())
+	}
+	priority, err := strconv.ParseUint(v.option("priority").text(), 10, 8)
+	if err != nil || priority < 2 || priority > 254 {
+		return usagef("--priority %q is no number from 2 to 254", v.option("priority").text())
+	}
+	const step = 10 * time.Millisecond
+	interval, err := time.ParseDuration(v.option("interval").text())
+	if err != nil || interval < step || interval > vrrp.MaxInterval || interval%step != 0 {
+		return usagef("--interval %q is no duration from 10ms to 40.95s in steps of 10ms", v.option("interval").text())
+	}
+	a.Election = &vrrp.Config{VRID: uint8(vrid), Priority: uint8(priority), Interval: interval, Preempt: v.option("preempt").on()}
+	return nil
+}
+
+// maxInterfaceName is IFNAMSIZ: the room for a name and a closing NUL.
+const maxInterfaceName = 16
+
+func (p *program) announcementsVerb() *verb {
+	return &verb{
+		name:    "announcements",
+		summary: "show which addresses are announced, where, and why not",
+		about: `Lists the load balancer IPs and external IPs that lie in a pool, each with its Services,
+where it is announced and what became of it there:
+
+  announced   neighbors who ask for it get an answer
+  standby     another box answers, see --vrid of announce
+  probing     the neighbors are asked whether another host has it
+  conflict    the host with that Ethernet address has it; asked again every 10 s
+  host        an interface of this box has it: the kernel answers
+  withheld    it is not announced, and why`,
+		options: slices.Concat([]*option{outputOption(formTable, formYAML, formJSON)}, connectOptions()),
+		examples: []example{
+			{"Who answers for which address?", "svcctl announcements"},
+			{"Addresses in conflict.", "svcctl announcements -o json | jq -r '.items[] | select(.places[]?.state == \"conflict\") | .address'"},
+		},
+		exits: `  0  done
+  2  wrong usage or configuration
+  3  the appliance cannot be reached`,
+		run: p.runAnnouncements,
+	}
+}
+
+// runAnnouncements prints what is announced.
+func (p *program) runAnnouncements(ctx context.Context, v *verb, _ []string) error {
+	if err := checkOutput(v); err != nil {
+		return err
+	}
+	c, err := p.client(v)
+	if err != nil {
+		return err
+	}
+	all, err := c.Announcements(ctx)
+	if err != nil {
+		return err
+	}
+	return p.output(v, all, func() string { return announcementsText(all) })
+}
+
+// announcementsText is the table.
+func announcementsText(all *wire.Announcements) string {
+	text := ""
+	if all.Announcer == nil {
+		text = "No announcer is connected: `svcctl announce` leads neighbors to these addresses.\n\n"
+	}
+	if len(all.Ranges) == 0 {
+		return "Nothing can be announced: give `svcctl serve` a --load-balancer-pool.\n"
+	}
+	if len(all.Items) == 0 {
+		return text + "No Service has an address in " + strings.Join(all.Ranges, ", ") + ".\n"
+	}
+	rows := [][]string{{"ADDRESS", "SERVICE", "BY", "STATE", "SINCE"}}
+	for _, item := range all.Items {
+		rows = append(rows, announcementRows(&item, all.Announcer != nil)...)
+	}
+	return text + (&grid{}).text(rows...)
+}
+
+// announcementRows are a row for each place of an address.
+func announcementRows(item *wire.Announcement, announcer bool) (rows [][]string) {
+	services := strings.Join(item.Services, ",")
+	if item.Withheld != "" {
+		return [][]string{{item.Address, services, "-", "withheld: " + item.Withheld, "-"}}
+	}
+	if len(item.Places) == 0 {
+		state := "not announced: no announcer is connected"
+		if announcer {
+			state = "not announced: it lies on no segment of the interfaces"
+		}
+		return [][]string{{item.Address, services, "-", state, "-"}}
+	}
+	for _, place := range item.Places {
+		state, since := place.State, "-"
+		if place.With != "" {
+			state = fmt.Sprintf("%s with %s", place.State, place.With)
+		}
+		if !place.Since.IsZero() {
+			since = place.Since.UTC().Format("2006-01-02T15:04:05Z")
+		}
+		rows = append(rows, []string{item.Address, services, place.By, state, since})
+	}
+	return rows
+}
