@@ -118,8 +118,10 @@ func Test094_sent_before_the_service_was_there(t *testing.T) {
 	}
 	b.write("other.yaml", other)
 	b.svcctl.Start()
-	// What is sent to an address of the service range is dropped until it is a VIP.
-	early := slices.DeleteFunc(b.flows("udp", 11000), func(fl flow) bool { return fl.to == fl.at(fl.vip(41), 53) })
+	// What is sent to an address of the service range, or of a pool, is dropped until it is a VIP.
+	early := slices.DeleteFunc(b.flows("udp", 11000), func(fl flow) bool {
+		return fl.to == fl.at(fl.vip(41), 53) || fl.to == fl.at(fl.lb(4), 53)
+	})
 	for e := range b.unanswered(t, early) {
 		if e.answer != e.to {
 			t.Errorf("translated before there is a Service: %s", e)
