@@ -3,6 +3,7 @@ package dashboard
 import (
 	"cmp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"svcctl.io/svcctl/api/wire"
@@ -17,6 +18,10 @@ type path struct {
 	Left                   []line // from the frontends to the middle
 	Height, Middle         int
 	More                   int // endpoints that are left out
+	// Balance is the algorithm; "" for random.
+	Balance string
+	// Absent are endpoints that get no new connections, because a check or an operator says so.
+	Absent []node
 }
 
 // node is a box of the picture.
@@ -26,6 +31,8 @@ type node struct {
 	// Word and Class say how it is: "open", "unanswered", "leaving" or "no traffic".
 	Word, Class string
 	Open        int
+	// Weight is that of its share, "" where all are equal; Health what its check says.
+	Weight, Health string
 }
 
 // line is a line of the picture.
@@ -50,10 +57,15 @@ func pathsOf(svc *Service) []path {
 			counts[p.Port+"|"+p.Protocol+"|"+e.Endpoint] = e
 		}
 	}
+	checks := map[string]*wire.EndpointHealth{}
+	for i := range svc.State.Health {
+		h := &svc.State.Health[i]
+		checks[h.Port+"|"+h.Protocol+"|"+h.Endpoint] = h
+	}
 	var paths []path
 	for i := range svc.State.Ports {
 		port := &svc.State.Ports[i]
-		p := path{Port: port.Name, Protocol: port.Protocol, Family: port.Family}
+		p := path{Port: port.Name, Protocol: port.Protocol, Family: port.Family, Balance: port.Balance}
 		endpoints := slices.Concat(port.Endpoints, port.Local)
 		slices.Sort(endpoints)
 		endpoints = slices.Compact(endpoints)
@@ -61,9 +73,15 @@ func pathsOf(svc *Service) []path {
 		most := 1
 		for _, at := range endpoints {
 			e := counts[port.Name+"|"+port.Protocol+"|"+at]
-			nodes = append(nodes, nodeOf(at, e))
+			n := nodeOf(at, e)
+			if w, has := port.Weights[at]; has {
+				n.Weight = strconv.Itoa(int(w))
+			}
+			n.Health, _ = healthText(checks[port.Name+"|"+port.Protocol+"|"+at])
+			nodes = append(nodes, n)
 			most = max(most, e.Open)
 		}
+		p.Absent = absent(svc.State.Health, port, endpoints)
 		if len(nodes) > mostNodes { // the busiest of them
 			slices.SortStableFunc(nodes, func(a, b node) int { return cmp.Compare(b.Open, a.Open) })
 			nodes, p.More = nodes[:mostNodes], len(nodes)-mostNodes
@@ -85,6 +103,39 @@ func pathsOf(svc *Service) []path {
 		paths = append(paths, p)
 	}
 	return paths
+}
+
+// absent are the checked endpoints of a port that get no new connections.
+func absent(checks []wire.EndpointHealth, port *wire.PortState, used []string) (nodes []node) {
+	for i := range checks {
+		h := &checks[i]
+		is6 := strings.HasPrefix(h.Endpoint, "[")
+		if h.Port != port.Name || h.Protocol != port.Protocol || is6 != (port.Family == "IPv6") || slices.Contains(used, h.Endpoint) {
+			continue
+		}
+		n := node{Text: h.Endpoint, Class: "bad"}
+		n.Word, n.Class = healthText(h)
+		nodes = append(nodes, n)
+	}
+	return nodes
+}
+
+// healthText says what a check says of an endpoint; "" where nobody asks.
+func healthText(h *wire.EndpointHealth) (text, class string) {
+	if h == nil {
+		return "", ""
+	}
+	text, class = h.State, "good"
+	if h.State != "up" {
+		class = "bad"
+	}
+	if h.Why != "" {
+		text += ": " + h.Why
+	}
+	if h.Failures > 1 {
+		text += ", " + number(h.Failures) + " times"
+	}
+	return text, class
 }
 
 func nodeOf(at string, e wire.EndpointTraffic) node {

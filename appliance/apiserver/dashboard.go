@@ -21,6 +21,7 @@ type pages struct {
 	backend Backend
 	grants  Grants
 	traffic api.Traffic
+	service func(namespace, name string, client netip.AddrPort) wire.ServiceState
 	alloc   func(repair bool) wire.Allocations
 	journal func(limit int, withEvents bool) ([]wire.JournalEntry, error)
 }
@@ -228,7 +229,7 @@ func (p *pages) Service(namespace, name string) (*dashboard.Service, error) {
 		return nil, err
 	}
 	f := found{key: key, svc: svc}
-	detail := &dashboard.Service{Ports: seen.Ports, State: p.grants.State(namespace, name, netip.AddrPort{}), Annotations: svc.Metadata.Annotations}
+	detail := &dashboard.Service{Ports: seen.Ports, State: p.service(namespace, name, netip.AddrPort{}), Annotations: svc.Metadata.Annotations}
 	for _, problem := range p.backend.Status().Problems {
 		if problem.Object != "Service "+key {
 			continue
@@ -249,7 +250,6 @@ func (p *pages) Service(namespace, name string) (*dashboard.Service, error) {
 	detail.History = sums[key].History
 	ref := object.RefOf(svc)
 	detail.File, detail.Line = p.objects.Location(ref)
-	detail.State.NotStored = p.backend.NotStored(ref)
 	for _, m := range svc.Metadata.ManagedFields {
 		if m.Subresource == "" && !slices.Contains(detail.Managers, m.Manager) {
 			detail.Managers = append(detail.Managers, m.Manager)
