@@ -313,17 +313,18 @@ func (h *Health) report(key string, before, now []resolve.Checked) {
 	type place struct {
 		port     resolve.Port
 		endpoint netip.AddrPort
+		check    string
 	}
 	was := make(map[place]health.State, len(before))
 	for i := range before {
-		was[place{before[i].Port, before[i].Endpoint}] = before[i].State
+		was[place{before[i].Port, before[i].Endpoint, before[i].Text}] = before[i].State
 	}
 	namespace, name, _ := strings.Cut(key, "/")
 	ref := object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}
 	told := map[health.Target]bool{} // one check may be of several ports
 	for i := range now {
 		c := &now[i]
-		old, known := was[place{c.Port, c.Endpoint}]
+		old, known := was[place{c.Port, c.Endpoint, c.Text}]
 		if !known || old == c.State || c.State == health.New || told[c.Target] {
 			continue
 		}

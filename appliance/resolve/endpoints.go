@@ -1,6 +1,7 @@
 package resolve
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -22,6 +23,7 @@ type endpoint struct {
 	local    bool
 	node     string
 	zone     string
+	pod      string // the name of the Pod that it is, "" for none
 	forZones []string
 	forNodes []string
 }
@@ -99,6 +101,9 @@ func (r *resolver) visitSlice(s *object.EndpointSlice, f visitor) {
 			continue
 		}
 		ep := endpoint{state: stateOf(e.Conditions), local: r.isLocal(e.NodeName), node: deref(e.NodeName), zone: deref(e.Zone)}
+		if t := e.TargetRef; t != nil && t.Kind == object.KindPod && (t.Namespace == "" || t.Namespace == s.Metadata.Namespace) {
+			ep.pod = t.Name
+		}
 		if h := e.Hints; h != nil {
 			for _, z := range h.ForZones {
 				ep.forZones = append(ep.forZones, z.Name)
@@ -136,10 +141,10 @@ func (ep endpoint) add(found map[portKey]map[netip.AddrPort]endpoint, addr netip
 	ep.addr = netip.AddrPortFrom(addr, uint16(*port.Port))
 	if old, ok := found[key][ep.addr]; ok {
 		if old.state > ep.state {
-			old.local = old.local || ep.local
+			old.local, old.pod = old.local || ep.local, cmp.Or(old.pod, ep.pod)
 			ep = old
 		} else {
-			ep.local = ep.local || old.local
+			ep.local, ep.pod = ep.local || old.local, cmp.Or(ep.pod, old.pod)
 		}
 	}
 	found[key][ep.addr] = ep

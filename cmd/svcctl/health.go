@@ -200,7 +200,7 @@ func (p *program) watchHealth(ctx context.Context, c *client.Client, namespace, 
 		var changed []wire.EndpointHealth
 		now := map[string]string{}
 		for _, e := range h.Endpoints {
-			key := strings.Join([]string{e.Service, e.Port, e.Protocol, e.Endpoint}, " ")
+			key := strings.Join([]string{e.Service, e.Port, e.Protocol, e.Endpoint, e.Check}, " ")
 			if now[key] = e.State; before[key] != e.State {
 				changed = append(changed, e)
 			}
