@@ -17,15 +17,26 @@ func (d *diagnosis) health() {
 	for _, port := range d.ports() {
 		var lines []string
 		var checked, up, down, silent int
+		worst := map[string]*wire.EndpointHealth{} // by endpoint: the probes of a Pod are several checks
 		for i := range d.State.Health {
 			e := &d.State.Health[i]
 			if !d.isOf(e, port) {
 				continue
 			}
-			switch e.State {
-			case wire.HealthOut:
+			if e.State == wire.HealthOut {
 				lines = append(lines, e.Endpoint+" is taken out by the annotation svcctl.io/out: `svcctl in` lets it in again")
 				continue
+			}
+			if e.State != wire.HealthUp {
+				lines = append(lines, verdictText(e))
+			}
+			if w := worst[e.Endpoint]; w == nil || w.State == wire.HealthUp || e.State == wire.HealthDown {
+				worst[e.Endpoint] = e
+			}
+		}
+		for _, e := range worst {
+			checked++
+			switch e.State {
 			case wire.HealthUp:
 				up++
 			case wire.HealthDown:
@@ -33,9 +44,6 @@ func (d *diagnosis) health() {
 				if strings.HasPrefix(e.Why, "no answer") {
 					silent++
 				}
-			}
-			if checked++; e.State != wire.HealthUp {
-				lines = append(lines, verdictText(e))
 			}
 		}
 		d.healthOf(fmt.Sprintf("port %d/%s", port.Port, port.Protocol), checked, up, down, silent)

@@ -25,7 +25,8 @@ type EndpointHealth struct {
 	State    string `json:"state"`    // up, down, new, out or "not asked"
 	// Since is when the state began; absent: before this process did.
 	Since *time.Time `json:"since,omitempty"`
-	// Check is as the Service's annotation has it: http:8080/healthz.
+	// Check is as the Service's annotation has it, http:8080/healthz, or as the one that does what a
+	// readiness probe says. An endpoint whose Pod has several probes is there for each.
 	Check string `json:"check,omitempty"`
 	// Took is how long the last check took, and Why what was wrong with it.
 	Took Duration `json:"took,omitempty"`

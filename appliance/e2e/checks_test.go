@@ -52,6 +52,7 @@ const (
 	hangs    = "hangs after accept"
 	trickles = "trickles its answer"
 	closes   = "closes at once"
+	lingers  = "answers after a second"
 )
 
 // healthAt serves a port of a host in both families.
@@ -81,7 +82,10 @@ func (s *healthServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case serves5:
 		w.WriteHeader(http.StatusInternalServerError)
 		return
-	case healthy:
+	case healthy, lingers:
+		if mode == lingers {
+			time.Sleep(time.Second)
+		}
 		if r.URL.Path == "/healthz" && r.Host != "" {
 			_, _ = io.WriteString(w, "ok")
 			return

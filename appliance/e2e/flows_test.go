@@ -24,13 +24,21 @@ const metricsAddr = "127.0.0.1:9753" // in the box's own namespace
 // metric is one number of the appliance, without labels, as a scraper sees it.
 func (b *box) metric(t *testing.T, name string) int {
 	t.Helper()
+	n, err := b.tryMetric(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func (b *box) tryMetric(name string) (int, error) {
 	var conn net.Conn
 	err := b.GW1.Do(func() (err error) {
 		conn, err = net.Dial("tcp", metricsAddr)
 		return err
 	})
 	if err != nil {
-		t.Fatal(err)
+		return 0, err
 	}
 	client := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
@@ -38,24 +46,20 @@ func (b *box) metric(t *testing.T, name string) int {
 	}}
 	response, err := client.Get("http://" + metricsAddr + "/metrics")
 	if err != nil {
-		t.Fatal(err)
+		return 0, err
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
 	if err != nil {
-		t.Fatal(err)
+		return 0, err
 	}
 	for line := range strings.Lines(string(text)) {
 		if value, ok := strings.CutPrefix(line, name+" "); ok {
 			n, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return int(n)
+			return int(n), err
 		}
 	}
-	t.Fatalf("no %s at /metrics", name)
-	return 0
+	return 0, fmt.Errorf("no %s at /metrics", name)
 }
 
 // Numbers of what became of connections to endpoints that were gone.

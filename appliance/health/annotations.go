@@ -40,13 +40,17 @@ type Spec struct {
 	// Port is asked instead of the endpoint's own; PortName is the one of that name of its slice.
 	Port     uint16
 	PortName string
+	// Probe asks as the readiness probes of the endpoint's Pod say; nothing else is set.
+	Probe bool
 	// Text is the CHECK as it is written in full, such as "http:8080/healthz".
 	Text string
 }
 
 // OfAddress reports whether the check is about the endpoint's address, not one of its ports: it
 // then holds for every port.
-func (s *Spec) OfAddress() bool { return s.Port != 0 || s.PortName != "" || s.Check.Kind == ICMP }
+func (s *Spec) OfAddress() bool {
+	return s.Probe || s.Port != 0 || s.PortName != "" || s.Check.Kind == ICMP
+}
 
 // Refusal is why an annotation is not followed.
 type Refusal struct {
@@ -130,7 +134,7 @@ func (p *parser) ours() {
 		}
 	}
 	for _, spec := range p.checks {
-		if spec != nil {
+		if spec != nil && !spec.Probe {
 			set.onto(&spec.Check)
 		}
 	}

@@ -38,8 +38,15 @@ func ParseCheck(text string) (*Spec, error) {
 	if word == "none" && rest == "" {
 		return nil, nil
 	}
+	if word == probeWord {
+		if rest != "" {
+			return nil, fmt.Errorf("%s: the port and the path are the probe's own; write probe", quote(text))
+		}
+		spec.Probe = true
+		return spec, nil
+	}
 	if spec.Check.Kind == 0 {
-		return nil, fmt.Errorf("%s is no check: write tcp, tls, http, https, grpc, dns, udp or icmp, with port and path, as http:8080/healthz", quote(text))
+		return nil, fmt.Errorf("%s is no check: write tcp, tls, http, https, grpc, dns, udp, icmp or probe, with port and path, as http:8080/healthz", quote(text))
 	}
 	port, path := rest, ""
 	if i := strings.IndexByte(rest, '/'); i >= 0 {

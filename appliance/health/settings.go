@@ -30,26 +30,29 @@ const (
 // setting is one annotation behind svcctl.io/health-check-.
 type setting struct {
 	name string
-	// kinds are the checks that it is a setting of; nil: all.
+	// kinds are the checks that it is a setting of; nil: all, and readiness probes too.
 	kinds []Kind
 	read  func(p *parser, c *Check, text string) error
 }
 
+// allKinds are those of the checks that have their times here, not in a probe.
+var allKinds = []Kind{TCP, TLS, HTTP, HTTPS, GRPC, DNS, UDP, ICMP}
+
 // allSettings are the settings, in the order of the manual.
 var allSettings = []setting{
-	{"interval", nil, func(_ *parser, c *Check, text string) (err error) {
+	{"interval", allKinds, func(_ *parser, c *Check, text string) (err error) {
 		c.Interval, err = duration(text, minInterval, maxInterval)
 		return err
 	}},
-	{"timeout", nil, func(_ *parser, c *Check, text string) (err error) {
+	{"timeout", allKinds, func(_ *parser, c *Check, text string) (err error) {
 		c.Timeout, err = duration(text, minTimeout, maxTimeout)
 		return err
 	}},
-	{"healthy-threshold", nil, func(_ *parser, c *Check, text string) (err error) {
+	{"healthy-threshold", allKinds, func(_ *parser, c *Check, text string) (err error) {
 		c.Rise, err = number(text, 1, maxThreshold, "")
 		return err
 	}},
-	{"unhealthy-threshold", nil, func(_ *parser, c *Check, text string) (err error) {
+	{"unhealthy-threshold", allKinds, func(_ *parser, c *Check, text string) (err error) {
 		c.Fall, err = number(text, 1, maxThreshold, "")
 		return err
 	}},
@@ -162,7 +165,24 @@ func (p *parser) used(key string, s *setting) {
 	for i, k := range s.kinds {
 		names[i] = k.String()
 	}
+	if len(s.kinds) == len(allKinds) {
+		if !p.probes() {
+			return // all are "none"
+		}
+		p.refuse(key, "readiness probes have their own: write it in the Pods, as periodSeconds, timeoutSeconds, successThreshold, failureThreshold")
+		return
+	}
 	p.refuse(key, "none of the Service's checks has this setting: it is one of %s", strings.Join(names, ", "))
+}
+
+// probes reports whether readiness probes are asked for.
+func (p *parser) probes() bool {
+	for _, spec := range p.checks {
+		if spec != nil && spec.Probe {
+			return true
+		}
+	}
+	return false
 }
 
 func settingNames() string {

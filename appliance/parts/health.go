@@ -23,7 +23,7 @@ import (
 
 // Prober asks endpoints: prober.Prober.
 type Prober interface {
-	Run(ctx context.Context, flipped func()) error
+	Run(ctx context.Context, flipped func())
 	Set(service string, targets []prober.Request)
 	Verdict(health.Target) (health.Verdict, bool)
 	Flipped() []string
@@ -45,7 +45,7 @@ const (
 const lookEvery = 5 * time.Second
 
 // Health has endpoints checked, and a Service planned again when one of its endpoints goes down or
-// comes back.
+// comes back. It has many fields as the loop, the prober and the API meet here.
 type Health struct {
 	reconcile.NopPart
 	prober Prober
@@ -57,8 +57,12 @@ type Health struct {
 	planned bool                         // Planned was called
 	kernel  func() map[frontend][]netip.AddrPort
 
+	first chan struct{} // there are endpoints to check, and watch does not look
+
 	mu       sync.RWMutex
 	services map[string]checkedService // with endpoints that are checked, or taken out
+	asked    int                       // Services with endpoints that are checked
+	watched  bool                      // watch looks for problems, or is told to
 	opened   int                       // ports that use endpoints that are not up
 	again    map[string]bool           // Services to plan again
 	wake     func()                    // has the loop ask for them; nil before Run
@@ -83,6 +87,7 @@ type frontend struct {
 func NewHealth(p Prober, tell Teller, log *slog.Logger) *Health {
 	return &Health{
 		prober: p, tell: tell, log: log, served: map[string][]nft.ServicePort{}, services: map[string]checkedService{}, again: map[string]bool{},
+		first:  make(chan struct{}, 1),
 		kernel: func() map[frontend][]netip.AddrPort { return nil },
 	}
 }
@@ -92,19 +97,17 @@ func (h *Health) Name() string { return "health checks" }
 
 // Run implements reconcile.Part.
 func (h *Health) Run(ctx context.Context, changed func()) error {
-	watched, stop := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		h.watch(watched, changed)
+		h.watch(ctx, changed)
 	}()
 	h.mu.Lock()
 	h.wake = changed
 	h.mu.Unlock()
-	err := h.prober.Run(ctx, h.flipped)
-	stop()
+	h.prober.Run(ctx, h.flipped)
 	<-done
-	return err
+	return nil
 }
 
 // flipped sorts out which Services a flip makes a difference to.
@@ -132,20 +135,38 @@ func (h *Health) reconsider(key string) {
 	}
 }
 
-// watch looks for problems of this host until ctx is done.
+// watch looks for problems of this host until ctx is done, while there are endpoints to check.
 func (h *Health) watch(ctx context.Context, changed func()) {
-	look := time.NewTicker(lookEvery)
-	defer look.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-look.C:
+		case <-h.first:
+		}
+		for look := time.NewTimer(lookEvery); ; look.Reset(lookEvery) {
+			select {
+			case <-ctx.Done():
+				look.Stop()
+				return
+			case <-look.C:
+			}
+			more := h.asks()
 			if h.look() {
 				changed()
 			}
+			if !more {
+				break
+			}
 		}
 	}
+}
+
+// asks reports whether there are endpoints to check. If not, the next first one is told of.
+func (h *Health) asks() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.watched = h.asked > 0
+	return h.watched
 }
 
 // look brings the problems of this host up to date, and reports whether they changed.
@@ -242,6 +263,7 @@ func (h *Health) Planned(_ *reconcile.Host, services []reconcile.Service) {
 		}
 		now := checkedService{svc.Checked, svc.Demoted, svc.FailingOpen, svc.Waiting}
 		h.mu.Lock()
+		h.count(before, now)
 		h.opened += now.opened - before.opened
 		if h.services[svc.Key] = now; len(now.checked) == 0 && len(now.demoted) == 0 {
 			delete(h.services, svc.Key)
@@ -255,6 +277,21 @@ func (h *Health) Planned(_ *reconcile.Host, services []reconcile.Service) {
 	}
 	if !h.planned {
 		h.planned, h.kernel = true, nil
+	}
+}
+
+// count keeps the number of Services with endpoints that are checked, and has watch begin with the
+// first one. The caller holds mu.
+func (h *Health) count(before, now checkedService) {
+	if len(before.checked) > 0 {
+		h.asked--
+	}
+	if len(now.checked) > 0 {
+		h.asked++
+	}
+	if h.asked > 0 && !h.watched {
+		h.watched = true
+		h.first <- struct{}{} // has room: watch took the last one before it cleared watched
 	}
 }
 
@@ -276,17 +313,18 @@ func (h *Health) report(key string, before, now []resolve.Checked) {
 	type place struct {
 		port     resolve.Port
 		endpoint netip.AddrPort
+		check    string
 	}
 	was := make(map[place]health.State, len(before))
 	for i := range before {
-		was[place{before[i].Port, before[i].Endpoint}] = before[i].State
+		was[place{before[i].Port, before[i].Endpoint, before[i].Text}] = before[i].State
 	}
 	namespace, name, _ := strings.Cut(key, "/")
 	ref := object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}
 	told := map[health.Target]bool{} // one check may be of several ports
 	for i := range now {
 		c := &now[i]
-		old, known := was[place{c.Port, c.Endpoint}]
+		old, known := was[place{c.Port, c.Endpoint, c.Text}]
 		if !known || old == c.State || c.State == health.New || told[c.Target] {
 			continue
 		}

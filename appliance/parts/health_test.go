@@ -9,7 +9,10 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"svcctl.io/svcctl/appliance/health"
 	"svcctl.io/svcctl/appliance/prober"
@@ -25,10 +28,11 @@ type fakeProber struct {
 	verdicts map[health.Target]health.Verdict
 	flips    []string
 	stats    prober.Stats
+	looks    atomic.Int64 // calls of Stats
 }
 
-func (p *fakeProber) Run(ctx context.Context, _ func()) error { <-ctx.Done(); return nil }
-func (p *fakeProber) Stats() prober.Stats                     { return p.stats }
+func (p *fakeProber) Run(ctx context.Context, _ func()) { <-ctx.Done() }
+func (p *fakeProber) Stats() prober.Stats               { p.looks.Add(1); return p.stats }
 
 func (p *fakeProber) Set(service string, requests []prober.Request) {
 	p.set[service] = requests
@@ -48,6 +52,52 @@ func (p *fakeProber) Flipped() []string {
 	flips := p.flips
 	p.flips = nil
 	return flips
+}
+
+// TestHealthRests: nobody looks at statistics while nothing is checked, and a problem of this host
+// goes with the last endpoint.
+func TestHealthRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asks := &fakeProber{set: map[string][]prober.Request{}, verdicts: map[health.Target]health.Verdict{}}
+		part := NewHealth(asks, new(told), slog.New(slog.DiscardHandler))
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		changes := 0
+		go func() { _ = part.Run(ctx, func() { changes++ }) }()
+		pass := func(d time.Duration) int64 {
+			before := asks.looks.Load()
+			time.Sleep(d)
+			synctest.Wait()
+			return asks.looks.Load() - before
+		}
+		svc, _ := checkedAs(health.Up)
+		other := svc
+		other.Key = "shop/other"
+		for round := range 3 {
+			part.Planned(nil, []reconcile.Service{{Key: "shop/web"}})
+			if looks := pass(time.Hour); looks != 0 {
+				t.Errorf("round %d: %d looks while nothing is checked", round, looks)
+			}
+			asks.stats = prober.Stats{NotMade: 1, NotMadeWhy: "no descriptors"}
+			part.Planned(nil, []reconcile.Service{svc, other})
+			if looks := pass(10*lookEvery + time.Second); looks != 10 || len(part.Problems()) != 1 {
+				t.Errorf("round %d: %d looks in ten times the period, %v", round, looks, part.Problems())
+			}
+			part.Planned(nil, []reconcile.Service{{Key: "shop/other"}})
+			part.Planned(nil, []reconcile.Service{svc}) // planned again, as it is
+			if looks := pass(10 * lookEvery); looks != 10 {
+				t.Errorf("round %d: %d looks with one Service left", round, looks)
+			}
+			asks.stats = prober.Stats{}
+			part.Planned(nil, []reconcile.Service{{Key: "shop/web"}})
+			if looks := pass(time.Hour); looks != 1 || part.Problems() != nil {
+				t.Errorf("round %d: %d looks after the last Service, and %v", round, looks, part.Problems())
+			}
+		}
+		if changes != 6 {
+			t.Errorf("problems changed 6 times, and %d were told of", changes)
+		}
+	})
 }
 
 // told are Events as text.

@@ -8,6 +8,7 @@
 //
 // Invariants:
 //
+//   - Without Targets nothing wakes, and nothing is open.
 //   - Bounded: 50,000 Targets, 4,096 probes under way, one for each Target, and 5,000 units of work a
 //     second (a TCP connection is 1, HTTP 2, TLS 10). Above that, intervals stretch for all alike.
 //   - A check of TCP opens half a connection: SYN, SYN-ACK, RST. The server's program sees nothing.

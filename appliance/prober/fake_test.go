@@ -21,6 +21,8 @@ type fake struct {
 
 	mu    sync.Mutex
 	begun map[netip.AddrPort][]asked
+	opens int // how often it was opened
+	open  bool
 	most  int // under way at once
 	now   int
 	wg    sync.WaitGroup
@@ -51,7 +53,7 @@ func (f *fake) begin(probes []probe) {
 }
 
 func (f *fake) expire([]uint64) {}
-func (f *fake) close()          { f.wg.Wait() }
+func (f *fake) close()          { f.wg.Wait(); f.open = false }
 
 // of are the probes of a target.
 func (f *fake) of(at netip.AddrPort) []asked {
@@ -94,13 +96,14 @@ func bubble(t *testing.T, l limits, result func(probe) (health.Result, time.Dura
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{result: result, begun: map[netip.AddrPort][]asked{}}
 		p := newProber(slog.New(slog.DiscardHandler), l, func(done func([]answer)) (asker, error) {
-			f.done = done
+			f.done, f.open = done, true
+			f.opens++
 			return f, nil
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {
-			_ = p.Run(ctx, func() {})
+			p.Run(ctx, func() {})
 			close(ended)
 		}()
 		test(t, p, f)

@@ -29,15 +29,15 @@ func eventually(t *testing.T, what string, is func() bool) {
 func run(t *testing.T, p *Prober) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- p.Run(ctx, func() {}) }()
+	ended := make(chan struct{})
+	go func() {
+		p.Run(ctx, func() {})
+		close(ended)
+	}()
 	t.Cleanup(func() {
 		cancel()
 		select {
-		case err := <-ended:
-			if err != nil {
-				t.Errorf("Run: %v", err)
-			}
+		case <-ended:
 		case <-time.After(patience):
 			t.Error("Run does not end")
 		}

@@ -47,7 +47,7 @@ type Prober struct {
 	log   *slog.Logger
 	limit limits
 	epoch time.Time // times are counted from here
-	// open makes what asks, at the start of Run.
+	// open makes what asks, with the first probe.
 	open func(done func([]answer)) (asker, error)
 	kick chan struct{} // wakes the loop early
 
@@ -138,12 +138,9 @@ func (p *Prober) Flipped() []string {
 }
 
 // Run asks until the context ends. It calls flipped whenever Flipped has something new; flipped
-// must not wait. Run is called once.
-func (p *Prober) Run(ctx context.Context, flipped func()) error {
-	asks, err := p.open(p.record)
-	if err != nil {
-		return err
-	}
+// must not wait. Run is called once. While there are no Targets it sleeps, and holds nothing open.
+func (p *Prober) Run(ctx context.Context, flipped func()) {
+	asks := &onDemand{open: p.open, done: p.record}
 	defer asks.close()
 	p.mu.Lock()
 	p.told = flipped
@@ -174,10 +171,12 @@ func (p *Prober) Run(ctx context.Context, flipped func()) error {
 		if planned {
 			timer.Reset(sleep)
 			due = timer.C
+		} else {
+			asks.close() // nobody is asked any more
 		}
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-p.kick:
 		case <-due:
 		}

@@ -2,9 +2,13 @@ package prober
 
 import (
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -352,4 +356,57 @@ func TestStoodStill(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Nothing is open and nothing wakes while there are no targets; the first one begins it, the last
+// one ends it, again and again.
+func TestRests(t *testing.T) {
+	bubble(t, defaultLimits, passing, func(t *testing.T, p *Prober, f *fake) {
+		for round := range 3 {
+			asked := f.count()
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			if f.opens != round || f.open || f.count() != asked || p.schedule.next != -1 {
+				t.Fatalf("round %d: without targets it was opened %d times, open: %t, woke for %s", round, f.opens, f.open, p.schedule.next)
+			}
+			p.Set("default/web", []Request{{health.Target{Addr: netip.MustParseAddrPort("10.0.0.1:80"), Check: checkOf(health.TCP)}, health.Up}})
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			if f.opens != round+1 || !f.open || f.count() < asked+5 {
+				t.Fatalf("round %d: opened %d times, open: %t, %d probes in an hour", round, f.opens, f.open, f.count()-asked)
+			}
+			p.Set("default/web", nil)
+		}
+	})
+}
+
+// While it cannot be opened no probe is made, each says why, and the state stays; then it goes on.
+func TestCannotOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var broken atomic.Bool
+		broken.Store(true)
+		f := &fake{result: passing, begun: map[netip.AddrPort][]asked{}}
+		p := newProber(slog.New(slog.DiscardHandler), defaultLimits, func(done func([]answer)) (asker, error) {
+			f.done = done
+			if broken.Load() {
+				return nil, syscall.EMFILE
+			}
+			return f, nil
+		})
+		run(t, p)
+		at := health.Target{Addr: netip.MustParseAddrPort("10.0.0.1:80"), Check: checkOf(health.TCP)}
+		p.Set("default/web", []Request{{at, health.Up}})
+		time.Sleep(2 * time.Hour)
+		synctest.Wait()
+		v, _ := p.Verdict(at)
+		if s := p.Stats(); s.NotMade != 1 || !strings.Contains(s.NotMadeWhy, "too many open files") || v.State != health.Up || s.UnderWay != 0 {
+			t.Errorf("while it cannot be opened: %+v, %+v", s, v)
+		}
+		broken.Store(false)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if s := p.Stats(); s.NotMade != 0 || f.count() == 0 {
+			t.Errorf("when it can: %+v", s)
+		}
+	})
 }

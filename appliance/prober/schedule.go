@@ -246,6 +246,7 @@ func (s *schedule) look(now time.Duration) {
 // plan says how long the loop may sleep. It reports false when nothing will be due.
 func (s *schedule) plan(now time.Duration) (sleep time.Duration, planned bool) {
 	s.look(now)
+	s.full = s.full && len(s.due) > 0 // what was due may be gone
 	s.next = s.wakes(now)
 	return max(s.next-now, 0), s.next >= 0
 }

@@ -206,6 +206,10 @@ func (w *worldObjects) Service(key string) (*object.Service, []*object.EndpointS
 	return service, append(parts, w.generated(key)...), legacy
 }
 
+// Pod and Selecting implement Objects: its slices name no Pods.
+func (w *worldObjects) Pod(string) *object.Pod                       { return nil }
+func (w *worldObjects) Selecting(string, map[string]string) []string { return nil }
+
 // Since is by the second, so that Services of one second are in the order of their names.
 func (w *worldObjects) Since(key string) store.Since {
 	for _, o := range w.Services {

@@ -22,6 +22,10 @@ type Objects interface {
 	Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints)
 	// Since is the age of a Service.
 	Since(key string) store.Since
+	// Pod is nil when there is none.
+	Pod(key string) *object.Pod
+	// Selecting are the Services whose selector finds Pods with these labels.
+	Selecting(namespace string, labels map[string]string) []string
 }
 
 // planner turns objects and the facts of the host into the ruleset they ask for. It decides and
@@ -39,6 +43,7 @@ type planner struct {
 	checks   Checks    // nil: nobody is checked
 	// sourceSet is resolve.Facts.SourceSet; nil: there are no sets.
 	sourceSet func(name string) (set *nft.SourceSet, known bool)
+	pods     podUsers
 	// inForce reports a frontend that the kernel had before the first plan, during that plan.
 	inForce func(f nft.Family, proto nft.Protocol, at netip.AddrPort) bool
 	// progress is called for every Service: planning many takes long on a busy machine.
@@ -66,6 +71,7 @@ func newPlanner() *planner {
 		sizes:      map[string]size{},
 		planned:    map[string]Service{},
 		quarantine: newQuarantine(),
+		pods:       newPodUsers(),
 	}
 }
 
@@ -167,6 +173,7 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 		problems := append(out.Problems, conflicts[i]...)
 		p.occupied.record(key, p.quarantine.now[key].Ports, granted[i], problems)
 		p.quarantine.granted(svc)
+		p.pods.set(key, &out.Output)
 		p.record(key, granted[i], problems)
 	}
 	p.occupied.tell()
@@ -231,7 +238,7 @@ func (p *planner) resolveOne(objs Objects, key string) planned {
 	if svc == nil {
 		return out
 	}
-	out.Output = resolve.Service(resolve.Input{Service: svc, Slices: slices}, &p.host.Resolve)
+	out.Output = resolve.Service(resolve.Input{Service: svc, Slices: slices, Pod: objs.Pod}, &p.host.Resolve)
 	var err error
 	if out.drain, err = conntrack.ParseDrain(svc.Metadata.Annotations); err != nil {
 		out.Problems = append(out.Problems, resolve.Problem{

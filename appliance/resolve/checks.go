@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 
 	"svcctl.io/svcctl/appliance/health"
 	"svcctl.io/svcctl/nft"
@@ -61,6 +62,10 @@ func (r *resolver) prepareChecks() {
 	if r.taken, bad = health.Out(r.Service); bad != nil {
 		refused = append(refused, *bad)
 	}
+	if r.plan == nil && r.Pod != nil && r.facts.Verdict != nil {
+		r.plan = health.Unasked(r.Service)
+		r.probes.unasked = r.plan != nil
+	}
 	for _, f := range refused {
 		r.warn(r.ref, f.Field, ReasonInvalidAnnotation, "%s", f.Text)
 	}
@@ -90,6 +95,7 @@ func (r *resolver) judge(endpoints map[portKey][]endpoint) {
 			}
 		}
 	}
+	r.reportProbes()
 }
 
 // takeOut makes endpoints that an annotation takes out as if their document said so.
@@ -106,7 +112,7 @@ func (r *resolver) ask(index int, key portKey, list []endpoint) {
 	port := &r.Service.Spec.Ports[index]
 	spec := r.plan.Ports[index]
 	name := Port{r.ref.Key(), port.Name, port.Protocol, key.family}
-	var start func(*endpoint) health.State
+	var start func() func(*endpoint) health.State
 	var down []string
 	var isNew bool
 	var checked, up int
@@ -116,34 +122,39 @@ func (r *resolver) ask(index int, key portKey, list []endpoint) {
 		if e.state == unfit {
 			continue
 		}
-		target, ok := r.target(spec, e.addr)
-		if !ok {
-			r.warn(r.ref, fmt.Sprintf("spec.ports[%d]", index), ReasonInvalidAnnotation,
-				"endpoint %s is not checked: its EndpointSlice has no port named %q, which the check %s asks", e.addr, spec.PortName, spec.Text)
+		questions := r.questions(index, spec, e)
+		if len(questions) == 0 {
 			continue
 		}
-		verdict, known := r.facts.Verdict(target)
-		c := Checked{Port: name, Endpoint: e.addr, Target: target, Text: spec.Text, Start: verdict.State}
-		if !known {
-			if start == nil {
-				start = r.starts(name, port, slices.Clone(list))
-			}
-			c.Start = start(e)
+		if start == nil {
+			start = sync.OnceValue(func() func(*endpoint) health.State { return r.starts(name, port, slices.Clone(list)) })
 		}
-		c.State, c.Assumed = c.Start, verdict.Assumed || !known && c.Start == health.Up
-		tally.add(&c, i)
-		r.out.Checked = append(r.out.Checked, c)
+		var all answers
+		for _, q := range questions {
+			verdict, known := r.facts.Verdict(q.target)
+			c := Checked{Port: name, Endpoint: e.addr, Target: q.target, Text: q.text, Start: verdict.State}
+			if !known {
+				c.Start = start()(e)
+			}
+			c.State, c.Assumed = c.Start, verdict.Assumed || !known && c.Start == health.Up
+			all.add(&c, verdict)
+			r.out.Checked = append(r.out.Checked, c)
+		}
+		tally.add(all.state, all.assumed, i)
 		checked++
-		switch c.State {
+		switch all.state {
 		case health.Up:
 			up++
 			continue
 		case health.New:
 			isNew = true
 		case health.Down:
-			down = append(down, downText(e.addr, verdict))
+			down = append(down, downText(e.addr, all.verdict))
 		}
 		e.state, e.notUp = failed, true
+	}
+	if checked == 0 {
+		return
 	}
 	r.reportDown(index, down, checked)
 	if tally.undecided() {
@@ -156,6 +167,24 @@ func (r *resolver) ask(index int, key portKey, list []endpoint) {
 	r.failOpen(index, list, isNew, checked, up)
 }
 
+// answers are what is known of one endpoint, by all checks that it has to pass.
+type answers struct {
+	state   health.State
+	assumed bool           // one of those that give the state is
+	verdict health.Verdict // that one of them which gives the state
+	any     bool
+}
+
+func (a *answers) add(c *Checked, v health.Verdict) {
+	rank := func(s health.State) int { return slices.Index([]health.State{health.Up, health.New, health.Down}, s) }
+	switch worse := rank(c.State) - rank(a.state); {
+	case !a.any || worse > 0:
+		*a = answers{c.State, c.Assumed, v, true}
+	case worse == 0:
+		a.assumed = a.assumed || c.Assumed
+	}
+}
+
 // assumptions are endpoints that were up before this process, as far as is known.
 type assumptions struct {
 	proven bool  // one is up, and passed
@@ -163,13 +192,13 @@ type assumptions struct {
 	fallen []int // were assumed to be up, and are down
 }
 
-func (a *assumptions) add(c *Checked, index int) {
+func (a *assumptions) add(state health.State, assumed bool, index int) {
 	switch {
-	case c.State == health.Up && c.Assumed:
+	case state == health.Up && assumed:
 		a.open = true
-	case c.State == health.Up:
+	case state == health.Up:
 		a.proven = true
-	case c.State == health.Down && c.Assumed:
+	case state == health.Down && assumed:
 		a.fallen = append(a.fallen, index)
 	}
 }

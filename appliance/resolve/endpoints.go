@@ -1,6 +1,7 @@
 package resolve
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -22,6 +23,7 @@ type endpoint struct {
 	local    bool
 	node     string
 	zone     string
+	pod      string // the name of the Pod that it is, "" for none
 	forZones []string
 	forNodes []string
 	weight   uint16 // 0: open connections live, and there are no new ones
@@ -102,6 +104,9 @@ func (r *resolver) visitSlice(s *object.EndpointSlice, f visitor) {
 		}
 		ep := endpoint{state: stateOf(e.Conditions), local: r.isLocal(e.NodeName), node: deref(e.NodeName), zone: deref(e.Zone)}
 		ep.weight, ep.priority = r.weight(addr, s), s.Metadata.PriorityOf()
+		if t := e.TargetRef; t != nil && t.Kind == object.KindPod && (t.Namespace == "" || t.Namespace == s.Metadata.Namespace) {
+			ep.pod = t.Name
+		}
 		if h := e.Hints; h != nil {
 			for _, z := range h.ForZones {
 				ep.forZones = append(ep.forZones, z.Name)
@@ -138,11 +143,11 @@ func (ep endpoint) add(found map[portKey]map[netip.AddrPort]endpoint, addr netip
 	}
 	ep.addr = netip.AddrPortFrom(addr, uint16(*port.Port))
 	if old, ok := found[key][ep.addr]; ok {
-		local := old.local || ep.local
+		local, pod := old.local || ep.local, cmp.Or(ep.pod, old.pod)
 		if old.isBetter(&ep) {
-			ep = old
+			ep, pod = old, cmp.Or(old.pod, ep.pod)
 		}
-		ep.local = local
+		ep.local, ep.pod = local, pod
 	}
 	found[key][ep.addr] = ep
 }

@@ -67,6 +67,9 @@ type Facts struct {
 type Input struct {
 	Service *object.Service
 	Slices  []*object.EndpointSlice
+	// Pod is the Pod of a "namespace/name", for its readiness probe, nil when there is none. Nil: Pods
+	// are not looked at.
+	Pod func(key string) *object.Pod
 	// Demoted are endpoints that Members takes for not ready, whatever their slice says.
 	Demoted []Demoted
 }
@@ -91,6 +94,11 @@ type Output struct {
 	Waiting bool
 	// ResetDown ends TCP connections to an endpoint that is down.
 	ResetDown bool
+	// Probed reports that Pods with a readiness probe are among the endpoints. The Service is to be
+	// resolved again when one of them changes, and when one of Pods does, "namespace/name": those
+	// that slices name and its selector does not find.
+	Probed bool
+	Pods   []string
 }
 
 // LocalEndpoints is what a load balancer in front asks each box for, to send traffic only where
@@ -119,8 +127,9 @@ func Service(in Input, facts *Facts) Output {
 	case len(svc.Spec.ClusterIPs) > 0 && svc.Spec.ClusterIPs[0] == "None":
 		r.refuseExternalIPs("a headless Service is not load balanced: externalIPs are not served")
 		r.warnUnbalanced("a headless Service is not load balanced")
+		endpoints := r.collect()
 		r.prepareChecks()
-		r.judge(r.collect()) // names lead to the endpoints, see Members
+		r.judge(endpoints) // names lead to the endpoints, see Members
 	default:
 		r.resolve()
 	}
@@ -140,6 +149,7 @@ type resolver struct {
 	byName map[portName]uint16
 	// weights are the Service's own, by address.
 	weights map[netip.Addr]uint16
+	probes probes
 	// noLocal is what the Service answers where a policy Local leaves no endpoint.
 	noLocal nft.Refusal
 	asks

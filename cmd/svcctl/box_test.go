@@ -34,6 +34,7 @@ type box struct {
 	store  *store.Store
 	socket string
 	setup  wire.Setup
+	health health
 }
 
 func (b *box) Status() wire.Status {
@@ -75,7 +76,7 @@ func newBox(t testing.TB) *box {
 	objects := rest.New(rest.Config{Objects: b.store, Now: later, Log: log})
 	b.socket = filepath.Join(t.TempDir(), "s")
 	srv := api.New(api.Config{Socket: b.socket, Version: "v0.1.0", Objects: objects.Handler(), Allocations: b.allocations,
-		Setup: func() wire.Setup { return b.setup }}, b, log)
+		Setup: func() wire.Setup { return b.setup }, Health: b.health.of}, b, log)
 	ln, err := srv.Listen()
 	if err != nil {
 		t.Fatal(err)

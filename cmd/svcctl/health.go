@@ -90,21 +90,21 @@ func (p *program) runHealth(ctx context.Context, v *verb, args []string) error {
 	}
 	page := func() string {
 		if len(h.Endpoints) == 0 {
-			return "No endpoint is checked: a Service asks for it by its annotation svcctl.io/health-check.\n"
+			return "No endpoint is checked: a Service asks for it by its annotation svcctl.io/health-check, and a Pod by its readinessProbe.\n"
 		}
 		return new(grid).text(healthRows(h.Endpoints, p.now(), true)...)
 	}
 	if err := p.output(v, h, page); err != nil {
 		return err
 	}
-	down := 0
+	down := map[string]bool{} // an endpoint may have several checks
 	for i := range h.Endpoints {
-		if h.Endpoints[i].State == wire.HealthDown {
-			down++
+		if e := &h.Endpoints[i]; e.State == wire.HealthDown {
+			down[strings.Join([]string{e.Service, e.Port, e.Protocol, e.Endpoint}, " ")] = true
 		}
 	}
-	if down > 0 {
-		return fmt.Errorf("%s down", areEndpoints(down))
+	if len(down) > 0 {
+		return fmt.Errorf("%s down", areEndpoints(len(down)))
 	}
 	return nil
 }
@@ -200,7 +200,7 @@ func (p *program) watchHealth(ctx context.Context, c *client.Client, namespace, 
 		var changed []wire.EndpointHealth
 		now := map[string]string{}
 		for _, e := range h.Endpoints {
-			key := strings.Join([]string{e.Service, e.Port, e.Protocol, e.Endpoint}, " ")
+			key := strings.Join([]string{e.Service, e.Port, e.Protocol, e.Endpoint, e.Check}, " ")
 			if now[key] = e.State; before[key] != e.State {
 				changed = append(changed, e)
 			}

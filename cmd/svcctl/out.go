@@ -103,7 +103,7 @@ func (p *program) changeOut(ctx context.Context, c *client.Client, t target, ask
 	}
 	before, err := addressesOf(strings.FieldsFunc(svc.Metadata.Annotations[outAnnotation], func(r rune) bool { return r == ',' || r == ' ' }))
 	if err != nil {
-		return fmt.Errorf("the annotation %s of %s cannot be read: %w", outAnnotation, t, err)
+		return fmt.Errorf("the annotation %s of %s cannot be read: %v", outAnnotation, t, err)
 	}
 	now := slices.Clone(before)
 	if out {

@@ -29,7 +29,7 @@ var svcctlRows = []Row{
 		Text: "says whether source ranges hold for the node ports and external IPs of this Service too"},
 	{Key: domain + "source-sets", Of: ofSvcctl, Effect: Acts, Values: "names, with commas between them", Page: "services",
 		Text: "lets in, or keeps out, the clients of these named sets"},
-	{Key: domain + "health-check", Of: ofSvcctl, Effect: Acts, Values: "a check, as http:8080/healthz", Page: "health",
+	{Key: domain + "health-check", Of: ofSvcctl, Effect: Acts, Values: "a check, as http:8080/healthz or probe", Page: "health",
 		Text: "has the box ask the endpoints whether they serve"},
 	{Key: domain + "health-check.*", Of: ofSvcctl, Effect: Acts, Values: "a check, or none", Page: "health",
 		Text: "the same for the port of that name"},

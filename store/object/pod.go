@@ -1,6 +1,10 @@
 package object
 
-import "net/netip"
+import (
+	"iter"
+	"net/netip"
+	"slices"
+)
 
 // Pod is what this product reads of core/v1 Pod: who it is, where it is, and whether
 // it may be sent traffic. It need not be a Pod at all: three lines (name, labels,
@@ -22,13 +26,15 @@ type PodSpec struct {
 	Containers     []Container `json:"containers,omitempty"`
 }
 
-// Container is what is read of core/v1 Container: the names of its ports.
+// Container is what is read of core/v1 Container: its ports, and how it is asked whether it is ready.
 type Container struct {
 	Name  string `json:"name,omitempty"`
 	Image string `json:"image,omitempty"`
 	// RestartPolicy Always makes an init container one that runs beside the others.
 	RestartPolicy *string         `json:"restartPolicy,omitempty"`
 	Ports         []ContainerPort `json:"ports,omitempty"`
+	// ReadinessProbe says how the box asks whether the Pod may be sent traffic.
+	ReadinessProbe *Probe `json:"readinessProbe,omitempty"`
 }
 
 // ContainerPort is what is read of core/v1 ContainerPort.
@@ -98,6 +104,38 @@ func (o *Pod) Ready() bool {
 	return len(o.Status.Conditions) == 0 && (o.Status.Phase == "" || o.Status.Phase == PodRunning)
 }
 
+// Judged reports whether somebody says of the Pod whether it is ready, as its kubelet does.
+func (o *Pod) Judged() bool {
+	return slices.ContainsFunc(o.Status.Conditions, func(c PodCondition) bool { return c.Type == podReady })
+}
+
+// Running are the containers that run as long as the Pod does, and their field: "spec.containers[0]".
+func (o *Pod) Running() iter.Seq2[string, *Container] {
+	return func(yield func(string, *Container) bool) {
+		for i := range o.Spec.InitContainers {
+			c := &o.Spec.InitContainers[i]
+			if deref(c.RestartPolicy) == restartAlways && !yield(podSpecPath.child("initContainers").index(i).String(), c) {
+				return
+			}
+		}
+		for i := range o.Spec.Containers {
+			if !yield(podSpecPath.child("containers").index(i).String(), &o.Spec.Containers[i]) {
+				return
+			}
+		}
+	}
+}
+
+// Probed reports whether a container of the Pod has a readinessProbe.
+func (o *Pod) Probed() bool {
+	for _, c := range o.Running() {
+		if c.ReadinessProbe != nil {
+			return true
+		}
+	}
+	return false
+}
+
 // Addr is the Pod's address of a family, IPv4 or IPv6; the zero Addr when it has none.
 func (o *Pod) Addr(family string) netip.Addr {
 	for _, ip := range o.ips() {
@@ -162,6 +200,9 @@ func defaultPod(pod *Pod) {
 					port.Protocol = ProtocolTCP
 				}
 			}
+			if probe := containers[i].ReadinessProbe; probe != nil {
+				defaultProbe(probe)
+			}
 		}
 	}
 	status := &pod.Status
@@ -180,6 +221,7 @@ func (o *Pod) DeepCopy() Object {
 	containers := func(container Container) Container {
 		container.RestartPolicy = clone(container.RestartPolicy)
 		container.Ports = cloneEach(container.Ports, func(p ContainerPort) ContainerPort { return p })
+		container.ReadinessProbe = container.ReadinessProbe.deepCopy()
 		return container
 	}
 	c.Spec.InitContainers = cloneEach(o.Spec.InitContainers, containers)
@@ -206,8 +248,8 @@ func validatePod(o, old *Pod) Errors {
 	if spec.Subdomain != "" {
 		errs = append(errs, invalidFor(podSpecPath.child("subdomain"), spec.Subdomain, dns1123LabelProblems(spec.Subdomain))...)
 	}
-	errs = append(errs, validateContainerPorts(podSpecPath.child("initContainers"), spec.InitContainers)...)
-	errs = append(errs, validateContainerPorts(podSpecPath.child("containers"), spec.Containers)...)
+	errs = append(errs, validateContainers(podSpecPath.child("initContainers"), spec.InitContainers)...)
+	errs = append(errs, validateContainers(podSpecPath.child("containers"), spec.Containers)...)
 	if phase := o.Status.Phase; phase != "" {
 		errs = append(errs, oneOf(podStatusPath.child("phase"), phase,
 			[]string{PodFailed, PodPending, PodRunning, PodSucceeded, PodUnknown})...)
@@ -215,9 +257,12 @@ func validatePod(o, old *Pod) Errors {
 	return append(errs, validatePodIPs(o, old)...)
 }
 
-func validateContainerPorts(p path, containers []Container) Errors {
+func validateContainers(p path, containers []Container) Errors {
 	var errs Errors
 	for i := range containers {
+		if probe := containers[i].ReadinessProbe; probe != nil {
+			errs = append(errs, validateProbe(p.index(i).child("readinessProbe"), probe)...)
+		}
 		for j := range containers[i].Ports {
 			portPath, port := p.index(i).child("ports").index(j), &containers[i].Ports[j]
 			if port.Name != "" {

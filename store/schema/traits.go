@@ -52,6 +52,10 @@ var required = map[string][]string{
 	"ForZone":                   {"name"},
 	"ForNode":                   {"name"},
 	"ContainerPort":             {"containerPort"},
+	"HTTPGetAction":             {"port"},
+	"HTTPHeader":                {"name", "value"},
+	"TCPSocketAction":           {"port"},
+	"GRPCAction":                {"port"},
 	"PodCondition":              {"type", "status"},
 	"PodIP":                     {"ip"},
 	"NamespaceCondition":        {"type", "status"},
@@ -82,6 +86,7 @@ var enums = map[string][]string{
 	"PortStatus.protocol":               protocols,
 	"EndpointPort.protocol":             protocols,
 	"ContainerPort.protocol":            protocols,
+	"HTTPGetAction.scheme":              {object.SchemeHTTP, object.SchemeHTTPS},
 	"EndpointSlice.addressType":         {object.IPv4, object.IPv6, object.FQDN},
 }
 

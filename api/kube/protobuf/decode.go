@@ -63,17 +63,7 @@ type decoder struct{ values int }
 // message decodes a message into an object, which may have fields from an earlier part of
 // the same message. The depth is bounded by the type: no type contains itself.
 func (d *decoder) message(b []byte, t *schema.Type, o map[string]any) error {
-	names := numbers[messageName(t)]
-	err := fields(b, func(n protowire.Number, v value) error {
-		f, known := t.Field(names[n])
-		if !known {
-			return nil
-		}
-		if err := d.field(v, f, o); err != nil {
-			return fmt.Errorf("%s: %w", f.Name, err)
-		}
-		return nil
-	})
+	err := d.part(b, messageName(t), t, o)
 	if err != nil {
 		return err
 	}
@@ -83,6 +73,26 @@ func (d *decoder) message(b []byte, t *schema.Type, o map[string]any) error {
 		}
 	}
 	return nil
+}
+
+// part decodes the fields of a message of this name.
+func (d *decoder) part(b []byte, name string, t *schema.Type, o map[string]any) error {
+	return fields(b, func(n protowire.Number, v value) error {
+		if inner, is := inline[name][n]; is {
+			if err := want(v, protowire.BytesType); err != nil {
+				return err
+			}
+			return d.part(v.bytes, inner, t, o)
+		}
+		f, known := t.Field(numbers[name][n])
+		if !known {
+			return nil
+		}
+		if err := d.field(v, f, o); err != nil {
+			return fmt.Errorf("%s: %w", f.Name, err)
+		}
+		return nil
+	})
 }
 
 // messageName returns "core.v1.ServiceSpec" for io.k8s.api.core.v1.ServiceSpec.

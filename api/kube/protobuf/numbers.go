@@ -31,9 +31,18 @@ var numbers = map[string]numbering{
 	"core.v1.ObjectReference": {
 		1: "kind", 2: "namespace", 3: "name", 4: "uid", 5: "apiVersion", 6: "resourceVersion", 7: "fieldPath",
 	},
-	"core.v1.Pod":                {1: "metadata", 2: "spec", 3: "status"},
-	"core.v1.PodSpec":            {2: "containers", 10: "nodeName", 11: "hostNetwork", 16: "hostname", 17: "subdomain", 20: "initContainers"},
-	"core.v1.Container":          {1: "name", 2: "image", 6: "ports", 24: "restartPolicy"},
+	"core.v1.Pod":       {1: "metadata", 2: "spec", 3: "status"},
+	"core.v1.PodSpec":   {2: "containers", 10: "nodeName", 11: "hostNetwork", 16: "hostname", 17: "subdomain", 20: "initContainers"},
+	"core.v1.Container": {1: "name", 2: "image", 6: "ports", 11: "readinessProbe", 24: "restartPolicy"},
+	"core.v1.Probe": {
+		2: "initialDelaySeconds", 3: "timeoutSeconds", 4: "periodSeconds", 5: "successThreshold", 6: "failureThreshold",
+	},
+	"core.v1.ProbeHandler":       {1: "exec", 2: "httpGet", 3: "tcpSocket", 4: "grpc"},
+	"core.v1.ExecAction":         {1: "command"},
+	"core.v1.HTTPGetAction":      {1: "path", 2: "port", 3: "host", 4: "scheme", 5: "httpHeaders"},
+	"core.v1.HTTPHeader":         {1: "name", 2: "value"},
+	"core.v1.TCPSocketAction":    {1: "port", 2: "host"},
+	"core.v1.GRPCAction":         {1: "port", 2: "service"},
 	"core.v1.ContainerPort":      {1: "name", 3: "containerPort", 4: "protocol"},
 	"core.v1.PodStatus":          {1: "phase", 2: "conditions", 6: "podIP", 12: "podIPs"},
 	"core.v1.PodCondition":       {1: "type", 2: "status"},
@@ -117,4 +126,10 @@ var numbers = map[string]numbering{
 		1: "gracePeriodSeconds", 2: "preconditions", 3: "orphanDependents", 4: "propagationPolicy", 5: "dryRun",
 	},
 	"meta.v1.Preconditions": {1: "uid", 2: "resourceVersion"},
+}
+
+// inline are the messages whose fields are those of the message around them in JSON, by that
+// message and their number in it.
+var inline = map[string]map[protowire.Number]string{
+	"core.v1.Probe": {1: "core.v1.ProbeHandler"},
 }

@@ -105,11 +105,18 @@ func TestNumbersAreComplete(t *testing.T) {
 		}
 		used[name] = true
 		numbered := map[string]bool{}
-		for _, field := range numbers[name] {
-			numbered[field] = true
-			if _, ok := of.Field(field); !ok {
-				t.Errorf("%s has no field %s", name, field)
+		number := func(name string) {
+			for _, field := range numbers[name] {
+				numbered[field] = true
+				if _, ok := of.Field(field); !ok {
+					t.Errorf("%s has no field %s", name, field)
+				}
 			}
+		}
+		number(name)
+		for _, inner := range inline[name] {
+			used[inner] = true
+			number(inner)
 		}
 		for _, f := range of.Fields {
 			isTypeMeta := f.Name == "kind" || f.Name == "apiVersion"
