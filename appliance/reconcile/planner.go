@@ -43,7 +43,7 @@ type planner struct {
 	checks   Checks    // nil: nobody is checked
 	// sourceSet is resolve.Facts.SourceSet; nil: there are no sets.
 	sourceSet func(name string) (set *nft.SourceSet, known bool)
-	pods     podUsers
+	pods      podUsers
 	// inForce reports a frontend that the kernel had before the first plan, during that plan.
 	inForce func(f nft.Family, proto nft.Protocol, at netip.AddrPort) bool
 	// progress is called for every Service: planning many takes long on a busy machine.

@@ -149,7 +149,7 @@ type resolver struct {
 	byName map[portName]uint16
 	// weights are the Service's own, by address.
 	weights map[netip.Addr]uint16
-	probes probes
+	probes  probes
 	// noLocal is what the Service answers where a policy Local leaves no endpoint.
 	noLocal nft.Refusal
 	asks
