@@ -67,9 +67,7 @@ func runs(t *testing.T, h *netlab.Host, path string, args ...string) *os.Process
 // bird makes RTR a peer of the box with BIRD, with more options for the session and more protocols.
 func (b *box) bird(t *testing.T, options, more string) *os.Process {
 	t.Helper()
-	dir := t.TempDir()
-	config := filepath.Join(dir, "bird.conf")
-	text := fmt.Sprintf(`
+	return b.birdOf(t, fmt.Sprintf(`
 router id 192.0.2.254;
 protocol device { scan time 1; }
 protocol kernel { ipv4 { export where source = RTS_BGP; import none; }; }
@@ -83,7 +81,14 @@ protocol bgp box {
 	ipv6 { import all; export none; };
 	%s
 }
-%s`, options, more)
+%s`, options, more))
+}
+
+// birdOf starts BIRD on RTR.
+func (b *box) birdOf(t *testing.T, text string) *os.Process {
+	t.Helper()
+	dir := t.TempDir()
+	config := filepath.Join(dir, "bird.conf")
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -92,6 +97,25 @@ protocol bgp box {
 
 // frr makes RTR a peer of the box with FRR.
 func (b *box) frr(t *testing.T) {
+	t.Helper()
+	b.frrOf(t, `
+router bgp 64513
+ no bgp ebgp-requires-policy
+ no bgp default ipv4-unicast
+ bgp router-id 192.0.2.254
+ neighbor 192.0.2.1 remote-as 64512
+ neighbor 192.0.2.1 passive
+ address-family ipv4 unicast
+  neighbor 192.0.2.1 activate
+ exit-address-family
+ address-family ipv6 unicast
+  neighbor 192.0.2.1 activate
+ exit-address-family
+`, "zebra", "bgpd")
+}
+
+// frrOf starts programs of FRR on RTR, each with what is its own of a configuration.
+func (b *box) frrOf(t *testing.T, text string, programs ...string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "frr") // the paths of its sockets are short
 	if err != nil {
@@ -107,28 +131,23 @@ func (b *box) frr(t *testing.T) {
 	if err != nil {
 		t.Fatalf("FRR (.ci/deps installs it): %v", err)
 	}
-	for _, program := range []struct{ name, config string }{{"zebra", ""}, {"bgpd", `
-router bgp 64513
- no bgp ebgp-requires-policy
- no bgp default ipv4-unicast
- bgp router-id 192.0.2.254
- neighbor 192.0.2.1 remote-as 64512
- neighbor 192.0.2.1 passive
- address-family ipv4 unicast
-  neighbor 192.0.2.1 activate
- exit-address-family
- address-family ipv6 unicast
-  neighbor 192.0.2.1 activate
- exit-address-family
-`}} {
-		config := filepath.Join(dir, program.name+".conf")
-		if err := os.WriteFile(config, []byte("hostname router\n"+program.config), 0o644); err != nil {
+	bfd, rest, _ := strings.Cut(text, "!\nip prefix-list")
+	configs := map[string]string{"zebra": "", "bgpd": text, "bfdd": bfd}
+	if rest != "" {
+		configs["bgpd"] = "ip prefix-list" + rest
+	}
+	for _, program := range programs {
+		config := filepath.Join(dir, program+".conf")
+		if err := os.WriteFile(config, []byte("hostname router\n"+configs[program]), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		runs(t, b.RTR, "/usr/lib/frr/"+program.name, "-f", config, "-P", "0", "--vty_socket", dir, "-z", filepath.Join(dir, "zserv"),
-			"-i", filepath.Join(dir, program.name+".pid"), "--log", "stdout")
+		args := []string{"-f", config, "-P", "0", "--vty_socket", dir, "-z", filepath.Join(dir, "zserv"), "-i", filepath.Join(dir, program+".pid"), "--log", "stdout"}
+		if program == "bfdd" {
+			args = append(args, "--bfdctl", filepath.Join(dir, "bfdd.sock"))
+		}
+		runs(t, b.RTR, "/usr/lib/frr/"+program, args...)
 		eventually(t, time.Minute, func() error {
-			_, err := os.Stat(filepath.Join(dir, program.name+".vty"))
+			_, err := os.Stat(filepath.Join(dir, program+".vty"))
 			return err
 		})
 	}
@@ -374,4 +393,44 @@ func Test329_segments_and_routers_together(t *testing.T) {
 		}
 		b.reaches(t, b.EXT, "tcp", f.at(f.segmentVIP(1), 80), masq, f.on(80, b.L1)...)
 	})
+}
+
+// The configurations of examples/bgp bring a router and a box together, with BFD, and take no route that lies
+// outside of the pools.
+func TestExampleBGP(t *testing.T) {
+	const example = "../../examples/bgp/"
+	at := strings.NewReplacer("192.0.2.11", netlab.BoxAddr4, "192.0.2.1", "192.0.2.254")
+	for name, router := range map[string]func(t *testing.T, b *box, config string){
+		"bird.conf": func(t *testing.T, b *box, config string) { b.birdOf(t, config) },
+		"frr.conf":  func(t *testing.T, b *box, config string) { b.frrOf(t, config, "zebra", "bgpd", "bfdd") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			text, err := os.ReadFile(example + name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := newBox(t, flags{"load-balancer-pool": {"198.51.100.0/28,2001:db8:198::/124,198.18.0.16/28,2001:db8:99::10/124"}})
+			b.write("web.yaml", func(f family) []string {
+				return append(b.toldDocuments(b.L1)(f), f.service("inside", "type: LoadBalancer", "loadBalancerIP: "+f.lb(4), "ports: [{name: p80, port: 80}]"),
+					f.slice("inside", "p80: 80", b.L2))
+			})
+			b.svcctl.Start()
+			router(t, b, strings.NewReplacer("300 ms", "100 ms", "multiplier 3", "multiplier 25", "interval 300", "interval 100").Replace(at.Replace(string(text))))
+			b.svcctl.Announcer("--asn", "64512", "--bfd", "100msx25", "--peer", "tor-1=64513@192.0.2.254").Launch()
+			b.each(t, func(t *testing.T, b *box, f family) {
+				b.leads(t, f, f.lb(4))
+				b.reaches(t, b.EXT, "tcp", f.at(f.lb(4), 80), masq, f.on(80, b.L2)...)
+				b.becomes(t, f.routedVIP(1), "bgp tor-1 announced")
+				if got := b.routeTo(t, f, f.routedVIP(1)); got != "" {
+					t.Errorf("the router took a route outside of the pools: %s", got)
+				}
+			})
+			eventually(t, time.Minute, func() error {
+				if out, _, _ := b.svcctl.Svcctl("announcements"); !strings.Contains(out, " Up ") {
+					return fmt.Errorf("BFD is not up:\n%s", out)
+				}
+				return nil
+			})
+		})
+	}
 }
