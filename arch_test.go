@@ -57,7 +57,7 @@ var edges = map[string][]string{
 	"api/kube/selector":  {"store/kind", "store/object"},
 	"api/kube/table":     {"store/kind", "store/object"},
 
-	"appliance/announce":          {"api/client", "api/wire", "appliance/announce/neighbor", "appliance/announce/vrrp", "appliance/node"},
+	"appliance/announce":          {"api/client", "api/wire", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/neighbor", "appliance/announce/vrrp", "appliance/node"},
 	"appliance/announce/vrrp":     {},
 	"appliance/announce/neighbor": {},
 	"appliance/announcements":     {"api/wire", "nft"},
@@ -111,7 +111,7 @@ var edges = map[string][]string{
 	"appliance/test/script": {"nft"}, // for tests only
 
 	"cmd/svcctl": {
-		"api/client", "api/diagnose", "api/jsonpath", "api/kube/selector", "api/wire", "appliance", "appliance/announce", "appliance/announce/vrrp", "appliance/config", "appliance/logqueue", "store/annotation", "store/kind", "store/manifest", "store/object", "store/schema",
+		"api/client", "api/diagnose", "api/jsonpath", "api/kube/selector", "api/wire", "appliance", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/vrrp", "appliance/config", "appliance/logqueue", "store/annotation", "store/kind", "store/manifest", "store/object", "store/schema",
 	},
 	"examples/demo": {},
 	".ci/report":    {},

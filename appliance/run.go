@@ -325,7 +325,12 @@ func healthMetrics(s prober.Stats, failingOpen int) metrics.HealthChecks {
 // announcementMetrics are the numbers of announcements as metrics.
 func announcementMetrics(b *announcements.Book) metrics.Announcements {
 	c := b.Counts()
+	peers := make([]metrics.Peer, len(c.Peers))
+	for i, p := range c.Peers {
+		peers[i] = metrics.Peer{Name: p.Name, Established: p.State == wire.Established, Routes: p.Routes, BFD: p.BFD != "", BFDUp: p.BFD == "Up"}
+	}
 	return metrics.Announcements{
+		Peers:  peers,
 		Places: c.Places, Withheld: c.Withheld, Announcer: c.Announcer,
 		Answers: c.Reported.Answers, Sent: c.Reported.Announcements, Conflicts: c.Reported.Conflicts,
 	}

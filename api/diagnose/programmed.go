@@ -178,7 +178,11 @@ func (d *diagnosis) announced() {
 			d.add(Doubt, "", "%s is not announced to neighbors: %s", a.Address, a.Withheld)
 		}
 		for _, p := range a.Places {
-			where := strings.TrimPrefix(p.By, "l2 ")
+			where, segment := strings.CutPrefix(p.By, "l2 ")
+			if !segment {
+				d.routed(a.Address, strings.TrimPrefix(p.By, "bgp "), &p)
+				continue
+			}
 			switch p.State {
 			case "announced":
 				d.good("%s is announced on %s: neighbors there get answers", a.Address, where)
@@ -190,6 +194,20 @@ func (d *diagnosis) announced() {
 				d.add(Doubt, "", "%s is not announced on %s yet: %s", a.Address, where, p.State)
 			}
 		}
+	}
+}
+
+// routed says whether a router has a route to an address.
+func (d *diagnosis) routed(address, peer string, p *wire.Place) {
+	switch p.State {
+	case "announced":
+		d.good("%s is announced to the BGP peer %s", address, peer)
+	case "unsent":
+		d.add(Doubt, "", "%s is not announced to the BGP peer %s: %s", address, peer, p.Why)
+	case "down":
+		d.add(Bad, "`svcctl announcements` says why", "%s is not announced to the BGP peer %s: there is no session", address, peer)
+	default:
+		d.add(Doubt, "", "%s is not announced to the BGP peer %s yet: %s", address, peer, p.State)
 	}
 }
 

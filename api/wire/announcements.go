@@ -16,16 +16,41 @@ type Announcement struct {
 
 // Place is what becomes of an address in one place where it can be announced.
 type Place struct {
-	// By is "l2 eth0".
+	// By is "l2 eth0", or "bgp tor-1".
 	By string `json:"by"`
 	// State is probing, announced, conflict or standby; or host, when the address is the host's,
-	// which answers for it itself.
+	// which answers for it itself. Of BGP it is announced; down without a session; sending before
+	// the session has all routes; or unsent, when the session takes no routes of the family.
 	State string `json:"state"`
 	// With is the Ethernet address of the host that has it, in state conflict; the address of the box
 	// that answers, if it is known, in state standby.
-	With  string    `json:"with,omitempty"`
+	With string `json:"with,omitempty"`
+	// Why is why not, in state unsent.
+	Why   string    `json:"why,omitempty"`
 	Since time.Time `json:"since"`
 }
+
+// Peer is a router that the announcer has a BGP session with, or should have.
+type Peer struct {
+	Name string `json:"name"`
+	// At is its address or interface, AS its number; 0: any that the flag allows.
+	At string `json:"at"`
+	AS uint32 `json:"as,omitempty"`
+	// State is one of RFC 4271, as "Established".
+	State string    `json:"state"`
+	Since time.Time `json:"since"`
+	// Routes is how many it was sent and not withdrawn.
+	Routes int `json:"routes"`
+	// BFD is the state of the BFD session (RFC 5880), as "Up"; empty without BFD, and before the first
+	// BGP session.
+	BFD string `json:"bfd,omitempty"`
+	// LastDown is why the session ended or could not begin the last time, and DownAt when.
+	LastDown string    `json:"lastDown,omitempty"`
+	DownAt   time.Time `json:"downAt,omitzero"`
+}
+
+// Established is the State of a Peer that routes are sent to.
+const Established = "Established"
 
 // Announcements are all of them: the answer of /svcctl/v1/announcements.
 type Announcements struct {
@@ -34,6 +59,8 @@ type Announcements struct {
 	Items  []Announcement `json:"items"`
 	// Announcer is the process that announces; nil: none is connected.
 	Announcer *Announcer `json:"announcer,omitempty"`
+	// Peers are those of the announcer, as it last said.
+	Peers []Peer `json:"peers,omitempty"`
 }
 
 // Announcer is the process that announces.
@@ -61,6 +88,7 @@ type AnnouncerReport struct {
 	Problems []string `json:"problems,omitempty"`
 	// Counters are since the announcer started.
 	Counters AnnouncerCounters `json:"counters"`
+	Peers    []Peer            `json:"peers,omitempty"`
 }
 
 // AnnouncerCounters count questions of neighbors that were answered, announcements that were made,

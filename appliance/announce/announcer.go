@@ -31,6 +31,8 @@ type Config struct {
 	Election *vrrp.Config
 	// Follow, when valid, is an address whose box answers: another program elects it.
 	Follow netip.Addr
+	// BGP, when not nil, are the routers that are told of every address, whoever answers on segments.
+	BGP *BGP
 }
 
 // Pauses before the file is written and before serve is told, so that one of each serves a burst.
@@ -78,6 +80,10 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		tasks.Go(func() error { return a.election.run(ctx) })
 	}
 	a.passive = cfg.Election != nil || cfg.Follow.IsValid()
+	if a.peers, err = newPeers(cfg.BGP, a.wanted, log); err != nil {
+		return err
+	}
+	a.peers.start(ctx, tasks)
 	f := &feed{client: a.client, log: log, events: make(chan *wire.AnnouncementsEvent)}
 	tasks.Go(func() error { return f.run(ctx) })
 	tasks.Go(func() error {
@@ -103,7 +109,9 @@ type announcer struct {
 	states map[netip.Addr]map[int]neighbor.Status
 	fresh  bool // serve is connected, and said everything
 
-	election *election // nil: there is none
+	peers    *peers
+	left     chan struct{} // closed when the peers were left
+	election *election     // nil: there is none
 	moved    chan struct{}
 	passive  bool       // another box answers
 	master   netip.Addr // which one, if it is known
@@ -176,21 +184,22 @@ func (a *announcer) run(ctx context.Context, stop <-chan struct{}, events <-chan
 	defer a.stopAll()
 	count := time.NewTicker(countEvery)
 	defer count.Stop()
-	for {
+	for leaving := false; !leaving || !a.hasLeft(); {
 		select {
 		case <-ctx.Done():
 			return a.end()
 		case <-stop:
-			stop = nil
-			if a.election == nil || a.passive {
-				return a.end()
+			stop, leaving = nil, true
+			a.leave(ctx)
+		case <-a.left:
+			a.left = nil
+		case <-a.peers.changed:
+			if a.peers.look() {
+				a.all = true // their state is told with each address
 			}
-			a.election.leave(handOver)
+			a.later(&a.report, reportPause)
 		case <-a.moved:
 			a.elected()
-			if stop == nil && a.passive {
-				return a.end()
-			}
 		case <-a.late:
 			a.late = nil
 			a.log.Warn("svcctl serve is away: another box should take over, if there is one", "since", a.lost)
@@ -230,6 +239,7 @@ func (a *announcer) run(ctx context.Context, stop <-chan struct{}, events <-chan
 			}
 		}
 	}
+	return a.end()
 }
 
 func (a *announcer) later(timer *<-chan time.Time, pause time.Duration) {
@@ -252,63 +262,71 @@ func (a *announcer) take(ctx context.Context, e *wire.AnnouncementsEvent) error 
 		return nil
 	}
 	var touched []netip.Addr
-	set := func(items []wire.Announcement) {
-		for _, item := range items {
-			addr, err := netip.ParseAddr(item.Address)
-			if err != nil || !a.inRanges(addr) {
-				a.log.Error("an address of serve is not announced: it lies in no range of serve", "address", item.Address)
-				continue
-			}
-			if now := item.Withheld == ""; now != a.wanted[addr] {
-				touched = append(touched, addr)
-				if now {
-					a.wanted[addr] = true
-				} else {
-					delete(a.wanted, addr)
-				}
-			}
-		}
-	}
 	if e.All != nil {
 		a.fresh, a.all, a.lost, a.late = true, true, time.Time{}, nil
 		defer a.judge()
 		a.later(&a.report, reportPause)
-		before := slices.Clone(a.ranges)
-		a.setRanges(e.All.Ranges)
-		if !slices.Equal(before, a.ranges) {
-			a.keepKnown()
-			a.stopAll() // their filters are for other ranges
-		}
-		there := map[string]bool{}
-		for _, item := range e.All.Items {
-			there[item.Address] = true
-		}
-		for addr := range a.wanted {
-			if !there[addr.String()] {
-				delete(a.wanted, addr)
-				touched = append(touched, addr)
-			}
-		}
-		set(e.All.Items)
-		if len(a.ports) == 0 {
-			a.later(&a.save, savePause)
-			return a.placeAll(ctx)
-		}
+		touched = a.takeAll(e.All)
 	}
-	set(e.Set)
+	touched = append(touched, a.set(e.Set)...)
 	for _, text := range e.Gone {
 		if addr, err := netip.ParseAddr(text); err == nil && a.wanted[addr] {
 			delete(a.wanted, addr)
 			touched = append(touched, addr)
 		}
 	}
+	if len(touched) > 0 || e.All != nil {
+		a.later(&a.save, savePause)
+	}
+	a.peers.update(touched, a.wanted)
+	if e.All != nil && len(a.ports) == 0 {
+		return a.placeAll(ctx)
+	}
 	for _, addr := range touched {
 		a.place(addr)
 	}
-	if len(touched) > 0 {
-		a.later(&a.save, savePause)
-	}
 	return nil
+}
+
+// takeAll follows everything that serve has to say, and returns the addresses that change.
+func (a *announcer) takeAll(all *wire.Announcements) (touched []netip.Addr) {
+	before := slices.Clone(a.ranges)
+	a.setRanges(all.Ranges)
+	if !slices.Equal(before, a.ranges) {
+		a.keepKnown()
+		a.stopAll() // their filters are for other ranges
+	}
+	there := map[string]bool{}
+	for _, item := range all.Items {
+		there[item.Address] = true
+	}
+	for addr := range a.wanted {
+		if !there[addr.String()] || !a.inRanges(addr) {
+			delete(a.wanted, addr)
+			touched = append(touched, addr)
+		}
+	}
+	return append(touched, a.set(all.Items)...)
+}
+
+// set follows what is said of some addresses, and returns those that change.
+func (a *announcer) set(items []wire.Announcement) (touched []netip.Addr) {
+	for _, item := range items {
+		addr, err := netip.ParseAddr(item.Address)
+		if err != nil || !a.inRanges(addr) {
+			a.log.Error("an address of serve is not announced: it lies in no range of serve", "address", item.Address)
+			continue
+		}
+		if now := item.Withheld == ""; now != a.wanted[addr] {
+			touched = append(touched, addr)
+			if now {
+				a.wanted[addr] = true
+			} else {
+				delete(a.wanted, addr)
+			}
+		}
+	}
+	return touched
 }
 
 // collect takes the states that changed on a port.
@@ -364,40 +382,4 @@ func (a *announcer) state() state {
 		}
 	}
 	return s
-}
-
-// judge tells the election how well this box is.
-func (a *announcer) judge() {
-	if a.election == nil {
-		return
-	}
-	unwell := len(missing(a.links, a.cfg.L2)) > 0 || !a.lost.IsZero() && time.Since(a.lost) >= stale
-	for _, l := range meant(a.links, a.cfg.L2, a.ranges) {
-		unwell = unwell || !l.Carrier
-	}
-	a.election.set(unwell, slices.SortedFunc(maps.Keys(a.wanted), netip.Addr.Compare))
-}
-
-// elected follows the election.
-func (a *announcer) elected() {
-	answers, master, assert := a.election.outcome()
-	if a.master != master {
-		a.master, a.all = master, true // it is told with each address
-		a.later(&a.report, reportPause)
-	}
-	a.setPassive(!answers)
-	if assert && answers {
-		for _, p := range a.ports {
-			p.Refresh()
-		}
-	}
-}
-
-// setPassive leaves all addresses to another box, or takes them.
-func (a *announcer) setPassive(passive bool) {
-	a.passive = passive
-	for _, p := range a.ports {
-		p.SetPassive(passive)
-	}
-	a.later(&a.save, savePause)
 }

@@ -1,12 +1,16 @@
 // Package announce is the process `svcctl announce`: it leads clients to this box for the addresses that
-// `svcctl serve` has in force, by answering and announcing them on the segments that they lie on.
+// `svcctl serve` has in force, by answering and announcing them on the segments that they lie on, and by
+// routes that it tells routers of.
 //
 // It decides nothing: what is announced comes over the API, and is kept in a file, so that neither its own
 // restart nor the end of serve changes anything on the wire. The file lies where a boot forgets
 // it, because the rules are forgotten, too.
 //
 //   - announcer.go: the one goroutine that has everything, and what it waits for
+//   - active.go: whether this box or another one answers
 //   - ports.go: the interfaces, and what is announced on each
+//   - peers.go: the routers that are told by BGP
+//   - peering.go: the session with one of them, and BFD beside it
 //   - report.go: what became of it, for serve
 //   - plan.go: which address is announced on which link (pure)
 //   - feed.go: the watch of the API

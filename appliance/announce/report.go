@@ -26,7 +26,10 @@ func (a *announcer) tell(ctx context.Context) {
 	if a.busy || !a.fresh {
 		return
 	}
-	r := wire.AnnouncerReport{All: a.all, Items: []wire.AnnouncedAddress{}, Problems: missing(a.links, a.cfg.L2), Counters: a.counters()}
+	r := wire.AnnouncerReport{
+		All: a.all, Items: []wire.AnnouncedAddress{}, Problems: append(missing(a.links, a.cfg.L2), a.peers.problems()...),
+		Counters: a.counters(), Peers: a.peers.states(),
+	}
 	addrs := a.dirty
 	if a.all {
 		addrs = map[netip.Addr]struct{}{}
@@ -82,6 +85,9 @@ func (a *announcer) placesOf(addr netip.Addr) []wire.Place {
 		} else if a.wanted[addr] && onLink(addr, &p.link) && hostAnswers(addr, &p.link, a.links) {
 			places = append(places, wire.Place{By: by, State: "host"})
 		}
+	}
+	if a.wanted[addr] {
+		places = append(places, a.peers.placesOf(addr)...)
 	}
 	return places
 }

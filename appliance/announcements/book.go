@@ -35,6 +35,7 @@ type Book struct {
 	announcer *announcer // nil: none was here
 	reported  wire.AnnouncerCounters
 	problems  []string // of the announcer
+	peers     []wire.Peer
 	changed   chan struct{}
 }
 
@@ -193,6 +194,7 @@ func (b *Book) list(places bool) wire.Announcements {
 	}
 	if b.announcer != nil && b.announcer.here > 0 {
 		all.Announcer = &wire.Announcer{Since: b.announcer.since}
+		all.Peers = b.peers
 	}
 	return all
 }
@@ -274,8 +276,9 @@ func (b *Book) Report(r wire.AnnouncerReport) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.reported = r.Counters
-	changed := !slices.Equal(b.problems, r.Problems)
-	b.problems = r.Problems
+	r.Peers = distinct(r.Peers)
+	changed := !slices.Equal(b.problems, r.Problems) || !slices.EqualFunc(b.peers, r.Peers, alike)
+	b.problems, b.peers = r.Problems, r.Peers
 	if r.All {
 		changed = changed || len(b.places) > 0
 		clear(b.places)
@@ -296,6 +299,27 @@ func (b *Book) Report(r wire.AnnouncerReport) {
 		b.signal()
 	}
 }
+
+// distinct are the peers with a name that none before them has: names are labels of metrics.
+func distinct(all []wire.Peer) (peers []wire.Peer) {
+	names := map[string]bool{}
+	for _, p := range all {
+		if !names[p.Name] {
+			names[p.Name] = true
+			peers = append(peers, p)
+		}
+	}
+	return peers
+}
+
+// alike reports whether two states of a peer make the same problem, or none.
+func alike(a, b wire.Peer) bool {
+	return a.Name == b.Name && a.At == b.At && isDown(a) == isDown(b) && (!isDown(a) || a.LastDown == b.LastDown)
+}
+
+// isDown reports whether a peer has no session, and it is known why. One that is tried for the first time
+// is not down.
+func isDown(p wire.Peer) bool { return p.State != wire.Established && p.LastDown != "" }
 
 const conflict = "conflict"
 
@@ -359,6 +383,21 @@ func (b *Book) Problems() []string {
 	return b.problems
 }
 
+// PeersDown are the peers of the announcer without a session.
+func (b *Book) PeersDown() (all []wire.Peer) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.announcer == nil || b.announcer.here == 0 {
+		return nil
+	}
+	for _, p := range b.peers {
+		if isDown(p) {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
 // Missing is since when no announcer is connected, if one was, and there is something to announce.
 func (b *Book) Missing() (since time.Time, missing bool) {
 	b.mu.Lock()
@@ -375,6 +414,7 @@ type Counts struct {
 	Withheld  int
 	Announcer bool // one is connected
 	Reported  wire.AnnouncerCounters
+	Peers     []wire.Peer // none without an announcer
 }
 
 // Counts are how many addresses are announced where, and how many are withheld.
@@ -382,6 +422,9 @@ func (b *Book) Counts() Counts {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	c := Counts{Places: map[[2]string]int{}, Announcer: b.announcer != nil && b.announcer.here > 0, Reported: b.reported}
+	if c.Announcer {
+		c.Peers = b.peers
+	}
 	for _, all := range b.places {
 		for _, p := range all {
 			c.Places[[2]string{p.By, p.State}]++
@@ -395,7 +438,7 @@ func (b *Book) Counts() Counts {
 	return c
 }
 
-// Changed signals that Conflicts, Problems or Missing have other results.
+// Changed signals that Conflicts, Problems, PeersDown or Missing have other results.
 func (b *Book) Changed() <-chan struct{} { return b.changed }
 
 func (b *Book) signal() {

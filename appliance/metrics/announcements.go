@@ -12,6 +12,16 @@ type Announcements struct {
 	Announcer bool
 	// Counts are what the announcer counted since it started.
 	Answers, Sent, Conflicts uint64
+	Peers                    []Peer
+}
+
+// Peer is a BGP peer of the announcer.
+type Peer struct {
+	Name        string
+	Established bool
+	Routes      int
+	BFD         bool // it is watched by BFD
+	BFDUp       bool
 }
 
 // Announcements shows what read gives, which is asked at each scrape. It is called once.
@@ -24,17 +34,21 @@ func (m *Metrics) Announcements(read func() Announcements) {
 		answers:  prometheus.NewDesc("svcctl_neighbor_answers_total", "Questions of neighbors (ARP, NDP) that svcctl announce answered since it started.", nil, nil),
 		sent:     prometheus.NewDesc("svcctl_neighbor_announcements_total", "Announcements to neighbors that svcctl announce made since it started.", nil, nil),
 		conflict: prometheus.NewDesc("svcctl_neighbor_conflicts_total", "Times that another host had an address, since svcctl announce started.", nil, nil),
+		session:  prometheus.NewDesc("svcctl_bgp_session_up", "1 while the BGP session with a peer is established.", []string{"peer"}, nil),
+		routes:   prometheus.NewDesc("svcctl_bgp_routes", "Routes that a BGP peer was sent and that were not withdrawn.", []string{"peer"}, nil),
+		bfd:      prometheus.NewDesc("svcctl_bfd_up", "1 while the BFD session with a BGP peer is up.", []string{"peer"}, nil),
 	})
 }
 
 type announcements struct {
 	read                                          func() Announcements
 	places, withheld, up, answers, sent, conflict *prometheus.Desc
+	session, routes, bfd                          *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
 func (a *announcements) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{a.places, a.withheld, a.up, a.answers, a.sent, a.conflict} {
+	for _, d := range []*prometheus.Desc{a.places, a.withheld, a.up, a.answers, a.sent, a.conflict, a.session, a.routes, a.bfd} {
 		descs <- d
 	}
 }
@@ -45,13 +59,23 @@ func (a *announcements) Collect(all chan<- prometheus.Metric) {
 	for place, n := range now.Places {
 		all <- prometheus.MustNewConstMetric(a.places, prometheus.GaugeValue, float64(n), place[0], place[1])
 	}
-	up := 0.0
-	if now.Announcer {
-		up = 1
+	for _, p := range now.Peers {
+		all <- prometheus.MustNewConstMetric(a.session, prometheus.GaugeValue, one(p.Established), p.Name)
+		all <- prometheus.MustNewConstMetric(a.routes, prometheus.GaugeValue, float64(p.Routes), p.Name)
+		if p.BFD {
+			all <- prometheus.MustNewConstMetric(a.bfd, prometheus.GaugeValue, one(p.BFDUp), p.Name)
+		}
 	}
 	all <- prometheus.MustNewConstMetric(a.withheld, prometheus.GaugeValue, float64(now.Withheld))
-	all <- prometheus.MustNewConstMetric(a.up, prometheus.GaugeValue, up)
+	all <- prometheus.MustNewConstMetric(a.up, prometheus.GaugeValue, one(now.Announcer))
 	for desc, n := range map[*prometheus.Desc]uint64{a.answers: now.Answers, a.sent: now.Sent, a.conflict: now.Conflicts} {
 		all <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n))
 	}
+}
+
+func one(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/announcements"
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/resolve"
@@ -71,6 +72,9 @@ func (a *Announcements) Problems() []resolve.Problem {
 			})
 		}
 	}
+	for _, p := range a.book.PeersDown() {
+		list = append(list, resolve.Problem{Reason: "PeerDown", Warning: true, Message: peerDown(&p)})
+	}
 	for _, text := range a.book.Problems() {
 		list = append(list, resolve.Problem{Reason: "Announcer", Message: text, Warning: true})
 	}
@@ -80,4 +84,14 @@ func (a *Announcements) Problems() []resolve.Problem {
 			since.UTC().Format(time.RFC3339))})
 	}
 	return list
+}
+
+// peerDown says why a router has no session with this box, and what to do.
+func peerDown(p *wire.Peer) string {
+	who := p.At
+	if p.Name != p.At {
+		who = fmt.Sprintf("%s (%s)", p.Name, p.At)
+	}
+	return fmt.Sprintf("no BGP session with %s, which gets no routes to addresses of Services: %s; compare the BGP settings of that router with the flags of `svcctl announce`: it is tried again every few seconds",
+		who, p.LastDown)
 }

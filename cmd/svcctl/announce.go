@@ -24,19 +24,22 @@ const defaultAnnounceDir = "/run/svcctl-announce"
 func (p *program) announceVerb() *verb {
 	return &verb{
 		name:    "announce",
-		summary: "lead clients on the box's segments to the addresses of Services",
+		summary: "lead clients to the addresses of Services, by ARP, NDP and BGP",
 		about: `Answers ARP and NDP for the load balancer IPs and external IPs that lie in a pool
 (--load-balancer-pool of serve) and in a network that the box is attached to, and
 announces them to the neighbors. An address is announced once its rules are in force and
 while a Service on it has an endpoint; one that another host has is left to that host.
 No address is put on the box.
 
+With --peer routers are told of the same addresses by BGP, as routes to this box, wherever
+the addresses lie. No route is learned, and nothing listens.
+
 It is a process of its own: ` + "`svcctl serve`" + ` can stop, start and be upgraded without any
 change on the wire. ` + "`svcctl announcements`" + ` shows what it does. It runs until SIGTERM or
-SIGINT, after which nobody answers. It needs CAP_NET_RAW and the right to open the
-socket of serve.`,
+SIGINT, after which nobody answers, and routes are withdrawn. It needs the right to open
+the socket of serve, and CAP_NET_RAW, but for BGP with addresses of peers alone.`,
 		options: slices.Concat([]*option{
-			{name: "l2", arg: "INTERFACE|auto", def: announce.Auto, repeats: true, group: groupHow,
+			{name: "l2", arg: "INTERFACE|auto", def: announce.Auto + " without --peer", repeats: true, group: groupHow,
 				usage: "interface to announce on; auto: every one on whose network an address lies; repeatable"},
 			{name: "vrid", arg: "NUMBER", group: groupElection,
 				usage: "take part in the election of this virtual router, 1 to 255, by VRRPv3 on these interfaces"},
@@ -48,11 +51,12 @@ socket of serve.`,
 				usage: "no election: answer while an interface of this box has the address, as keepalived gives it"},
 			{name: "state-dir", arg: argDir, def: defaultAnnounceDir, group: groupPlaces,
 				usage: "what is announced, for the next start; it must not survive a boot"},
-		}, announceLogOptions(), socketOptions()),
+		}, bgpOptions(), announceLogOptions(), socketOptions()),
 		examples: []example{
 			{"On every segment.", "sudo svcctl announce"},
 			{"On two interfaces alone.", "sudo svcctl announce --l2 eth0 --l2 eth1"},
 			{"One of two boxes.", "sudo svcctl announce --l2 eth0 --vrid 51 --priority 200"},
+			{"Routes to two routers, and nothing on segments.", "svcctl announce --asn 64512 --peer tor-1=64513@192.0.2.1 --peer tor-2=64513@192.0.2.2 --bfd 300ms"},
 		},
 		exits: `  0  stopped by a signal
   1  could not start, or cannot go on: stderr says why
@@ -76,7 +80,7 @@ func (p *program) runAnnounce(ctx context.Context, v *verb, _ []string) error {
 		return err
 	}
 	a := announce.Config{Socket: cfg.Socket, StateDir: v.option("state-dir").text(), L2: v.option("l2").texts}
-	if len(a.L2) == 0 {
+	if len(a.L2) == 0 && !v.option("peer").isSet() {
 		a.L2 = []string{announce.Auto}
 	}
 	for _, name := range a.L2 {
@@ -90,11 +94,17 @@ func (p *program) runAnnounce(ctx context.Context, v *verb, _ []string) error {
 	if err := electionOf(v, &a); err != nil {
 		return err
 	}
+	if len(a.L2) == 0 && (a.Election != nil || a.Follow.IsValid()) {
+		return usagef("--vrid and --follow are about answers on segments, and with --peer there are none by default: give the interfaces with --l2")
+	}
+	if a.BGP, err = bgpOf(v); err != nil {
+		return err
+	}
 	log := p.openLog(&cfg)
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	defer signal.Stop(signals)
-	ctx, stop := stopOnSignal(ctx, signals, log, "neighbors get no answer until it is started again", func(code int) {
+	ctx, stop := stopOnSignal(ctx, signals, log, "neighbors get no answer, and routers no route, until it is started again", func(code int) {
 		p.log.Flush(lastWords)
 		os.Exit(code)
 	})
@@ -156,7 +166,13 @@ where it is announced and what became of it there:
   probing     the neighbors are asked whether another host has it
   conflict    the host with that Ethernet address has it; asked again every 10 s
   host        an interface of this box has it: the kernel answers
-  withheld    it is not announced, and why`,
+  down        there is no BGP session with the router
+  sending     the BGP session has just begun
+  unsent      the BGP session takes no route to it, and why
+  withheld    it is not announced, and why
+
+With BGP a second table has the routers: the state of each session, the routes that were
+sent, and why it ended the last time.`,
 		options: slices.Concat([]*option{outputOption(formTable, formYAML, formJSON)}, connectOptions()),
 		examples: []example{
 			{"Who answers for which address?", "svcctl announcements"},
@@ -195,13 +211,13 @@ func announcementsText(all *wire.Announcements) string {
 		return "Nothing can be announced: give `svcctl serve` a --load-balancer-pool.\n"
 	}
 	if len(all.Items) == 0 {
-		return text + "No Service has an address in " + strings.Join(all.Ranges, ", ") + ".\n"
+		return text + "No Service has an address in " + strings.Join(all.Ranges, ", ") + ".\n" + peersText(all.Peers)
 	}
 	rows := [][]string{{"ADDRESS", "SERVICE", "BY", "STATE", "SINCE"}}
 	for _, item := range all.Items {
 		rows = append(rows, announcementRows(&item, all.Announcer != nil)...)
 	}
-	return text + (&grid{}).text(rows...)
+	return text + (&grid{}).text(rows...) + peersText(all.Peers)
 }
 
 // announcementRows are a row for each place of an address.
@@ -218,14 +234,43 @@ func announcementRows(item *wire.Announcement, announcer bool) (rows [][]string)
 		return [][]string{{item.Address, services, "-", state, "-"}}
 	}
 	for _, place := range item.Places {
-		state, since := place.State, "-"
+		state := place.State
 		if place.With != "" {
 			state = fmt.Sprintf("%s with %s", place.State, place.With)
 		}
-		if !place.Since.IsZero() {
-			since = place.Since.UTC().Format("2006-01-02T15:04:05Z")
+		if place.Why != "" {
+			state += ": " + place.Why
 		}
-		rows = append(rows, []string{item.Address, services, place.By, state, since})
+		rows = append(rows, []string{item.Address, services, place.By, state, sinceText(place.Since)})
 	}
 	return rows
+}
+
+func sinceText(at time.Time) string {
+	if at.IsZero() {
+		return "-"
+	}
+	return at.UTC().Format("2006-01-02T15:04:05Z")
+}
+
+// peersText is the table of routers; "" without any.
+func peersText(peers []wire.Peer) string {
+	if len(peers) == 0 {
+		return ""
+	}
+	rows := [][]string{{"PEER", "AT", "AS", "STATE", "SINCE", "ROUTES", "BFD", "LAST DOWN"}}
+	for _, p := range peers {
+		as, bfd, last := "-", "-", "-"
+		if p.AS != 0 {
+			as = strconv.FormatUint(uint64(p.AS), 10)
+		}
+		if p.BFD != "" {
+			bfd = p.BFD
+		}
+		if p.LastDown != "" {
+			last = sinceText(p.DownAt) + ": " + p.LastDown
+		}
+		rows = append(rows, []string{p.Name, p.At, as, p.State, sinceText(p.Since), strconv.Itoa(p.Routes), bfd, last})
+	}
+	return "\n" + (&grid{}).text(rows...)
 }

@@ -149,7 +149,7 @@ func (s *session) sendChanges(changes map[netip.Prefix]*Attributes) error {
 	for prefix, a := range changes {
 		delete(s.withheld, prefix)
 		if a != nil {
-			if reason := s.cannot(prefix); reason != "" {
+			if reason := s.cannot(prefix.Addr().Is6()); reason != "" {
 				s.withheld[prefix] = reason
 				continue
 			}
@@ -168,9 +168,9 @@ func (s *session) sendChanges(changes map[netip.Prefix]*Attributes) error {
 	return s.withdraw(withdraw)
 }
 
-// cannot says why a route cannot be sent in this session, if it cannot.
-func (s *session) cannot(prefix netip.Prefix) string {
-	switch ipv6 := prefix.Addr().Is6(); {
+// cannot says why routes of a family cannot be sent in this session, if they cannot.
+func (s *session) cannot(ipv6 bool) string {
+	switch {
 	case ipv6 && !s.agreed.ipv6:
 		return "the session carries no IPv6 routes"
 	case !ipv6 && !s.agreed.ipv4:

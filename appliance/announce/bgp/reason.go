@@ -54,7 +54,7 @@ func explainDial(p Peer, err error) string {
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
 		words := "there is no way to the peer: its address does not answer, or no route leads there"
 		if !p.MultiHop {
-			words += "; one that is more than a hop away needs ebgpMultiHop"
+			words += "; one that is more than a hop away needs multihop"
 		}
 		return words
 	case errors.Is(err, syscall.EADDRNOTAVAIL):

@@ -36,6 +36,8 @@ type State struct {
 	// sent in this session, and WithheldBecause why not.
 	Routes, Withheld int
 	WithheldBecause  string
+	// CannotIPv4 and CannotIPv6 say why no route of a family can be sent in this session; "": they can.
+	CannotIPv4, CannotIPv6 string
 	// Pending reports whether there are changes that were not sent yet.
 	Pending bool
 	// LastDown says why the session ended, or could not begin, the last time, and DownAt
@@ -291,6 +293,7 @@ func (s *Speaker) established(by *session) {
 	a := by.agreed
 	s.publish(func(st *State) {
 		st.Local, st.Remote = by.link.addresses()
+		st.CannotIPv4, st.CannotIPv6 = by.cannot(false), by.cannot(true)
 		st.Counters.Established++
 		st.Agreed = Agreed{
 			RemoteAS: a.peer.as, RemoteID: a.peer.id, IPv4: a.ipv4, IPv6: a.ipv6,

@@ -48,7 +48,7 @@ func (w *World) isOwned(addr netip.Addr) bool {
 			return false // on a segment
 		}
 	}
-	return anyContains(w.Box.Pools, addr)
+	return anyContains(w.Box.Pools, addr) || anyContains(w.Box.InternalPools, addr)
 }
 
 // frontendFor finds the frontend of a packet: of the Service with the address, else, on

@@ -1,0 +1,124 @@
+package announce
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	"svcctl.io/svcctl/appliance/announce/bfd"
+	"svcctl.io/svcctl/appliance/announce/bgp"
+)
+
+// settle is for how long BFD has to be Up beside a BGP session before it decides about it: some routers
+// start BFD again when the BGP session comes up.
+const settle = time.Second
+
+// peering is the BGP session with a router, and the BFD session that watches it.
+type peering struct {
+	Peer
+	speaker *bgp.Speaker
+	hub     *bfd.Hub
+	timers  *bfd.Timers // nil: no BFD
+	log     *slog.Logger
+	news    chan struct{} // capacity 1: one of both changed
+	changed chan struct{} // of all peers
+
+	// The announcer's, as it noted them last.
+	state   bgp.State
+	summary summary
+
+	mu      sync.Mutex
+	watched watched
+}
+
+// summary is what decides about what becomes of addresses with a peer.
+type summary struct {
+	established bool
+	sessions    uint64
+	sent        bool // all routes that there were when the session began
+	cannot4     string
+	cannot6     string
+}
+
+// watched is what there is to know of BFD.
+type watched struct{ phase, problem string }
+
+func (p *peering) bfdState() watched {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.watched
+}
+
+// watch follows the BGP session, and ends it when BFD loses the peer. BFD begins with the first BGP session,
+// which tells both addresses, and goes on after it.
+func (p *peering) watch(ctx context.Context) {
+	var (
+		session       *bfd.Session
+		stop          = func() {}
+		local, remote netip.Addr
+		g             guard
+	)
+	defer func() { stop() }()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.news:
+		}
+		now := p.speaker.State()
+		if p.timers != nil && now.Phase == bgp.Established && (now.Local.Addr() != local || now.Remote.Addr() != remote) {
+			stop()
+			local, remote, g = now.Local.Addr(), now.Remote.Addr(), guard{}
+			session, stop = p.watchOver(ctx, local, remote)
+		}
+		if session != nil {
+			state := session.State()
+			if g.lost(now, state) {
+				p.speaker.Reset("BFD lost the peer: " + state.Diagnostic.String())
+			}
+			p.mu.Lock()
+			p.watched = watched{state.Phase.String(), state.Problem}
+			p.mu.Unlock()
+		}
+		signal(p.changed)
+	}
+}
+
+// watchOver starts a BFD session between two addresses, until stop.
+func (p *peering) watchOver(ctx context.Context, local, remote netip.Addr) (session *bfd.Session, stop func()) {
+	session, err := p.hub.Session(bfd.Config{Local: local, Peer: remote, Timers: *p.timers, MultiHop: p.MultiHop}, func() { signal(p.news) })
+	if err != nil {
+		p.log.Error("BFD does not watch a peer", "peer", p.Name, "err", err)
+		p.mu.Lock()
+		p.watched = watched{problem: err.Error()}
+		p.mu.Unlock()
+		return nil, func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() { defer close(done); session.Run(ctx) }()
+	return session, func() { cancel(); <-done }
+}
+
+// guard decides when BFD ends a BGP session.
+type guard struct {
+	up       time.Time // since when BFD is Up; zero: it is not
+	failures uint64
+}
+
+// lost takes the states of both sessions after a change, and reports whether the peer was lost: BFD was Up
+// for a while beside the session, and is no more. A neighbor that took BFD down on purpose is not lost.
+func (g *guard) lost(session bgp.State, watch bfd.State) bool {
+	up, failed := g.up, watch.Failures > g.failures
+	g.up, g.failures = time.Time{}, watch.Failures
+	if watch.Phase == bfd.Up {
+		g.up = watch.Since
+	}
+	onPurpose := watch.Diagnostic == bfd.NeighborDown && watch.RemotePhase == bfd.AdminDown
+	if !failed || up.IsZero() || session.Phase != bgp.Established || onPurpose {
+		return false
+	}
+	return watch.Since.Sub(up) >= settle && watch.Since.Sub(session.Since) >= settle
+}

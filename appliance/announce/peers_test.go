@@ -1,0 +1,87 @@
+package announce
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"svcctl.io/svcctl/appliance/announce/bfd"
+	"svcctl.io/svcctl/appliance/announce/bgp"
+)
+
+// BFD ends a session when it was up for a second beside it, and when the neighbor did not want to.
+func TestGuard(t *testing.T) {
+	at := func(ms int) time.Time { return time.Unix(1000, 0).Add(time.Duration(ms) * time.Millisecond) }
+	up := func(ms int) bfd.State { return bfd.State{Phase: bfd.Up, Since: at(ms)} }
+	down := func(ms int, why bfd.Diagnostic, remote bfd.Phase) bfd.State {
+		return bfd.State{Phase: bfd.Down, Since: at(ms), Failures: 1, Diagnostic: why, RemotePhase: remote}
+	}
+	session := func(ms int) bgp.State { return bgp.State{Phase: bgp.Established, Since: at(ms)} }
+	for name, test := range map[string]struct {
+		session bgp.State
+		states  []bfd.State
+		want    bool
+	}{
+		"silence":                         {session(0), []bfd.State{up(10), down(1010, bfd.Expired, 0)}, true},
+		"the neighbor hears nothing":      {session(0), []bfd.State{up(10), down(1010, bfd.NeighborDown, bfd.Down)}, true},
+		"the neighbor's operator":         {session(0), []bfd.State{up(10), down(1010, bfd.NeighborDown, bfd.AdminDown)}, false},
+		"the session is young":            {session(500), []bfd.State{up(10), down(1499, bfd.Expired, 0)}, false},
+		"BFD is young":                    {session(0), []bfd.State{up(500), down(1499, bfd.Expired, 0)}, false},
+		"never up":                        {session(0), []bfd.State{{Phase: bfd.Down, Since: at(0)}, {Phase: bfd.Init, Since: at(2000)}}, false},
+		"no session":                      {bgp.State{Phase: bgp.Connect, Since: at(0)}, []bfd.State{up(10), down(5000, bfd.Expired, 0)}, false},
+		"up again before it was noticed":  {session(0), []bfd.State{up(10), {Phase: bfd.Up, Since: at(1500), Failures: 1}}, true},
+		"still up":                        {session(0), []bfd.State{up(10), up(10)}, false},
+		"down for long, told once":        {session(2000), []bfd.State{up(10), down(1010, bfd.Expired, 0), down(1010, bfd.Expired, 0)}, false},
+		"up since before the session was": {session(5000), []bfd.State{up(10), down(6000, bfd.Expired, 0)}, true},
+	} {
+		var g guard
+		got := false
+		for _, s := range test.states {
+			got = g.lost(test.session, s)
+		}
+		if got != test.want {
+			t.Errorf("%s: lost is %t, want %t", name, got, test.want)
+		}
+	}
+}
+
+// What was announced before are the routes that a session begins with, and later changes are told.
+func TestPeersKnowWhatIsWanted(t *testing.T) {
+	a, b := netip.MustParseAddr("192.0.2.50"), netip.MustParseAddr("2001:db8::50")
+	wanted := map[netip.Addr]bool{a: true}
+	tor := Peer{Name: "tor-1", Peer: bgp.Peer{Addr: netip.MustParseAddrPort("192.0.2.1:179"), LocalAS: 64512, RemoteAS: 64513, IPv4: true, IPv6: true}}
+	ps, err := newPeers(&BGP{Peers: []Peer{tor}}, wanted, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !ps.list[0].speaker.State().Pending || len(ps.since) != 1 {
+		t.Error("the session does not begin with what was announced")
+	}
+	for _, addr := range []netip.Addr{a, b} {
+		if got := ps.placesOf(addr); len(got) != 1 || got[0].By != "bgp tor-1" || got[0].State != "down" {
+			t.Errorf("of %s is told %+v", addr, got)
+		}
+	}
+	p := ps.list[0]
+	p.state = bgp.State{Phase: bgp.Established, CannotIPv6: "no"}
+	for _, test := range []struct {
+		sent  bool
+		addr  netip.Addr
+		state string
+	}{{false, a, "sending"}, {true, a, "announced"}, {true, b, "unsent"}, {false, b, "unsent"}} {
+		p.summary = summary{established: true, sent: test.sent}
+		if got := ps.placesOf(test.addr); got[0].State != test.state {
+			t.Errorf("sent %t: of %s is told %+v, want %s", test.sent, test.addr, got, test.state)
+		}
+	}
+	if ps.leave(t.Context()) == nil {
+		t.Error("there is nothing to leave")
+	}
+	none, err := newPeers(nil, wanted, nil)
+	if err != nil || none.leave(t.Context()) != nil || none.placesOf(a) != nil || none.states() != nil {
+		t.Errorf("without peers: %v", err)
+	}
+	if _, err := newPeers(&BGP{Peers: []Peer{{Name: "bad"}}}, wanted, nil); err == nil {
+		t.Error("a peer without anything is taken")
+	}
+}

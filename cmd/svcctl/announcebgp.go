@@ -1,0 +1,235 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/appliance/announce"
+	"svcctl.io/svcctl/appliance/announce/bfd"
+	"svcctl.io/svcctl/appliance/announce/bgp"
+)
+
+const groupBGP = "Routers that are told by BGP"
+
+// bgpOptions are the flags about BGP.
+func bgpOptions() []*option {
+	return []*option{
+		{name: "asn", arg: "NUMBER", group: groupBGP, usage: "the autonomous system of this box"},
+		{name: "peer", arg: "[NAME=]ASN@ADDRESS[%IF]", repeats: true, group: groupBGP,
+			usage: "router to announce to, with its AS, or internal, or external for any other; ASN@INTERFACE: the one router on that interface; repeatable"},
+		{name: "peer-password-file", arg: argFile, group: groupBGP, usage: "file with the password of TCP MD5 signatures (RFC 2385), for all peers"},
+		{name: "bfd", arg: "INTERVAL[xMULTIPLIER]", group: groupBGP,
+			usage: "watch the peers by BFD (RFC 5880), as 300ms or 100msx5: a peer that is silent for so many intervals, 3 by default, is gone"},
+		{name: "community", arg: "COMMUNITY", repeats: true, group: groupBGP,
+			usage: "community of every route, as 64512:100, 64512:1:2 (large), no-export or no-advertise; repeatable"},
+		{name: "local-pref", arg: "NUMBER", group: groupBGP, usage: "preference of every route to peers of our own AS (default: 100)"},
+		{name: "graceful-restart", arg: "DURATION", group: groupBGP,
+			usage: "have peers keep the routes for so long when this process dies, 1s to 4095s (RFC 4724)"},
+		{name: "ttl-security", group: groupBGP, usage: "take packets of peers that are one hop away alone (RFC 5082); they must send with a TTL of 255"},
+		{name: "multihop", group: groupBGP, usage: "peers may be several hops away"},
+	}
+}
+
+// bgpOf reads the flags about BGP; nil without a peer.
+func bgpOf(v *verb) (*announce.BGP, error) {
+	if !v.option("peer").isSet() {
+		for _, o := range bgpOptions() {
+			if v.option(o.name).isSet() {
+				return nil, usagef("--%s is about BGP: give it a --peer", o.name)
+			}
+		}
+		return nil, nil
+	}
+	asn, err := asNumber(v.option("asn").text())
+	if err != nil {
+		return nil, usagef("--asn %q: %w; --peer needs it", v.option("asn").text(), err)
+	}
+	all := bgp.Peer{LocalAS: asn, IPv4: true, IPv6: true, MultiHop: v.option("multihop").on()}
+	if v.option("ttl-security").on() {
+		if all.MultiHop {
+			return nil, usagef("--ttl-security is about peers one hop away, and --multihop about others: leave one of them out")
+		}
+		all.TTLSecurity = 1
+	}
+	if o := v.option("graceful-restart"); o.isSet() {
+		all.Timers.Restart, err = time.ParseDuration(o.text())
+		if err != nil || all.Timers.Restart < time.Second || all.Timers.Restart > 4095*time.Second || all.Timers.Restart%time.Second != 0 {
+			return nil, usagef("--graceful-restart %q is no duration from 1s to 4095s in whole seconds", o.text())
+		}
+	}
+	if o := v.option("peer-password-file"); o.isSet() {
+		if all.Password, err = passwordOf(o.text()); err != nil {
+			return nil, usagef("--peer-password-file: %w", err)
+		}
+	}
+	b := &announce.BGP{}
+	names := map[string]bool{}
+	for _, text := range v.option("peer").texts {
+		p, err := peerOf(text, all)
+		if err == nil {
+			err = p.Check()
+		}
+		if err != nil {
+			return nil, usagef("--peer %q: %w", text, err)
+		}
+		if names[p.Name] {
+			return nil, usagef("--peer %q: there are two of the name %s: give them others, as tor-1=%s", text, p.Name, text)
+		}
+		names[p.Name] = true
+		b.Peers = append(b.Peers, p)
+	}
+	if o := v.option("bfd"); o.isSet() {
+		if b.BFD, err = bfdOf(o.text()); err != nil {
+			return nil, usagef("--bfd %q: %w", o.text(), err)
+		}
+	}
+	return b, attributesOf(v, b)
+}
+
+func asNumber(text string) (uint32, error) {
+	n, err := strconv.ParseUint(text, 10, 32)
+	if err != nil || n == 0 || n == 1<<32-1 {
+		return 0, errors.New("an AS is a number from 1 to 4294967294")
+	}
+	return uint32(n), nil
+}
+
+// passwordOf reads a file with a password, which others must not read.
+func passwordOf(path string) (string, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", err
+	}
+	if info.Mode().Perm()&0o007 != 0 {
+		return "", fmt.Errorf("everybody may read %s: run `chmod 600 %s`", path, path)
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	password := strings.TrimRight(string(content), "\r\n")
+	if password == "" {
+		return "", fmt.Errorf("%s is empty", path)
+	}
+	return password, nil
+}
+
+var peerName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._:%-]*[A-Za-z0-9])?$`)
+
+// peerOf reads "[NAME=]ASN@ADDRESS[%IF]" or "[NAME=]ASN@INTERFACE".
+func peerOf(text string, all bgp.Peer) (announce.Peer, error) {
+	p := announce.Peer{Peer: all}
+	name, rest, named := strings.Cut(text, "=")
+	if !named {
+		rest = text
+	}
+	as, at, is := strings.Cut(rest, "@")
+	if !is || at == "" {
+		return p, errors.New("want ASN@ADDRESS or ASN@INTERFACE, as 64513@192.0.2.1")
+	}
+	switch as {
+	case string(bgp.Internal), string(bgp.External):
+		p.Dynamic = bgp.Dynamic(as)
+	default:
+		var err error
+		if p.RemoteAS, err = asNumber(as); err != nil {
+			return p, err
+		}
+	}
+	addr, err := netip.ParseAddr(at)
+	switch {
+	case err == nil && addr.Is6() && addr.IsLinkLocalUnicast() && addr.Zone() == "":
+		return p, fmt.Errorf("%s is on every interface: say which one, as %s%%eth0", addr, addr)
+	case err == nil && addr.Zone() != "" && !addr.IsLinkLocalUnicast():
+		return p, fmt.Errorf("%s is no link-local address: leave out the interface", addr.WithZone(""))
+	case err == nil && (addr.IsUnspecified() || addr.IsMulticast()):
+		return p, fmt.Errorf("%s is no address of a router", addr)
+	case err == nil:
+		p.Addr = netip.AddrPortFrom(addr.Unmap(), bgp.Port)
+	case strings.ContainsAny(at, ":/ \t\n%") || len(at) >= maxInterfaceName || looksLikeIPv4(at):
+		return p, fmt.Errorf("%q is neither an address nor a name of an interface", at)
+	default:
+		p.Interface = at
+	}
+	if p.Name = name; !named {
+		p.Name = p.Peer.String()
+	}
+	if !peerName.MatchString(p.Name) || len(p.Name) > 63 {
+		return p, fmt.Errorf("the name %q is not of letters, digits, and . - _ in between, 63 at most", p.Name)
+	}
+	return p, nil
+}
+
+// looksLikeIPv4 reports whether a text was meant as an address.
+func looksLikeIPv4(text string) bool { return strings.Trim(text, "0123456789.") == "" }
+
+// bfdOf reads "300ms" or "300msx3".
+func bfdOf(text string) (*bfd.Timers, error) {
+	interval, times, multiplied := strings.Cut(text, "x")
+	every, err := time.ParseDuration(interval)
+	if err != nil || every <= 0 {
+		return nil, errors.New("want an interval and how many of them, as 300ms or 100msx5")
+	}
+	t := &bfd.Timers{Transmit: every, Receive: every}
+	if multiplied {
+		if t.Multiplier, err = strconv.Atoi(times); err != nil || t.Multiplier < 1 {
+			return nil, fmt.Errorf("%q is no number from 1 to 255", times)
+		}
+	}
+	return t, t.Check()
+}
+
+// The communities that have names (RFC 1997, RFC 3765, RFC 7999).
+var namedCommunities = map[string]uint32{
+	"no-export": 0xffffff01, "no-advertise": 0xffffff02, "no-export-subconfed": 0xffffff03, "no-peer": 0xffffff04, "blackhole": 0xffff029a,
+}
+
+// attributesOf reads what every route has.
+func attributesOf(v *verb, b *announce.BGP) error {
+	for _, text := range v.option("community").texts {
+		if named, is := namedCommunities[text]; is {
+			b.Attributes.Communities = append(b.Attributes.Communities, named)
+			continue
+		}
+		parts := strings.Split(text, ":")
+		bits := map[int]int{2: 16, 3: 32}[len(parts)]
+		var numbers []uint32
+		for _, part := range parts {
+			if n, err := strconv.ParseUint(part, 10, max(bits, 1)); err == nil {
+				numbers = append(numbers, uint32(n))
+			}
+		}
+		switch {
+		case bits == 0 || len(numbers) != len(parts):
+			return usagef("--community %q: want 64512:100 with numbers up to 65535, 64512:1:2 with numbers up to 4294967295, no-export, no-advertise, no-peer or blackhole", text)
+		case len(parts) == 2:
+			b.Attributes.Communities = append(b.Attributes.Communities, numbers[0]<<16|numbers[1])
+		default:
+			b.Attributes.Large = append(b.Attributes.Large, bgp.LargeCommunity(numbers))
+		}
+	}
+	if err := b.Attributes.Check(); err != nil {
+		return usagef("--community: %w", err)
+	}
+	o := v.option("local-pref")
+	if !o.isSet() {
+		return nil
+	}
+	n, err := strconv.ParseUint(o.text(), 10, 32)
+	if err != nil || n == 0 {
+		return usagef("--local-pref %q is no number from 1 to 4294967295", o.text())
+	}
+	for _, p := range b.Peers {
+		if p.Dynamic == bgp.Internal || p.RemoteAS == p.LocalAS {
+			b.Attributes.LocalPref = uint32(n)
+			return nil
+		}
+	}
+	return usagef("--local-pref is sent to peers of our own AS alone, and no --peer is one: leave it out")
+}
