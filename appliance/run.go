@@ -291,7 +291,7 @@ func sourceSetFiles(cfg *config.Config) (files []sourceset.File) {
 func connectionMetrics(s conntrack.Stats) metrics.Connections {
 	return metrics.Connections{
 		Looks: s.Looks, Entries: s.Entries, Forgotten: s.Forgotten,
-		Reset: s.Reset, Failures: s.Failures, Draining: s.Draining,
+		Reset: s.Reset, Failures: s.Failures, Draining: s.Draining, Retried: s.Retried,
 	}
 }
 

@@ -23,6 +23,9 @@ func (d *diagnosis) balance() {
 			d.details(d.chosen(s)...)
 		}
 	}
+	if after, err := object.ParseRetryAfter(d.Service.Metadata.Annotations[object.AnnotationRetryAfter]); err == nil {
+		d.good("a SYN that gets no answer for %s is forgotten: the client's next one picks an endpoint anew", after)
+	}
 }
 
 // weightsText is the weights of the endpoints that are used.

@@ -27,6 +27,9 @@ func TestBalance(t *testing.T) {
 		{"random", balanced(func(*wire.PortState) {}), "!picks by"},
 		{"weights", balanced(func(p *wire.PortState) { p.Weights = map[string]uint16{"10.1.2.11:8080": 5} }),
 			"+ port 80/TCP (IPv4) picks by random, with weights: 10.1.2.11:8080 has 5\n"},
+		{"retry", func(f *diagnose.Facts) {
+			annotate(&f.Service.Metadata, object.AnnotationRetryAfter, "2s")
+		}, "+ a SYN that gets no answer for 2s is forgotten: the client's next one picks an endpoint anew\n"},
 		{"a client", balanced(func(p *wire.PortState) {
 			p.Balance, p.Client, p.Chosen = "source-hash", "192.0.2.10", []wire.Chosen{{Frontend: "10.96.0.10:80", Endpoint: "10.1.2.12:8080"}}
 		}), "+ port 80/TCP (IPv4) picks by source-hash\n    192.0.2.10 gets 10.1.2.12:8080 at 10.96.0.10:80\n"},

@@ -17,7 +17,8 @@
 //   - Of any protocol, when rules were away for a while: those that were begun meanwhile and
 //     that nobody answered. What their client sends once more is translated (see away.go).
 //
-// Idle resets the endpoints of connections that the kernel forgot for their silence.
+// Idle resets the endpoints of connections that the kernel forgot for their silence. Retry forgets
+// connections that an endpoint does not answer, so that the client's next SYN gets another one.
 //
 // # Parts
 //

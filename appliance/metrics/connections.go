@@ -5,8 +5,8 @@ import "github.com/prometheus/client_golang/prometheus"
 // Connections are the numbers of who ends connections to endpoints that are gone; see
 // conntrack.Stats. All but Draining are counted since the start.
 type Connections struct {
-	Looks, Entries, Forgotten, Reset, Failures uint64
-	Draining                                   int // endpoints
+	Looks, Entries, Forgotten, Reset, Failures, Retried uint64
+	Draining                                            int // endpoints
 }
 
 // Connections shows what read gives, which is asked at each scrape. It is called once,
@@ -26,6 +26,8 @@ func (m *Metrics) Connections(read func() Connections) {
 			func(c *Connections) uint64 { return c.Reset }),
 		counts("svcctl_conntrack_failures_total", "Looks through the connection tracking table that failed; they are repeated until one succeeds.",
 			func(c *Connections) uint64 { return c.Failures }),
+		counts("svcctl_conntrack_retried_total", "Connections without an answer that were forgotten, so that the client's next SYN picks an endpoint anew.",
+			func(c *Connections) uint64 { return c.Retried }),
 		{prometheus.NewDesc("svcctl_conntrack_draining", "Endpoints that are gone and whose connections are being drained.", nil, nil),
 			prometheus.GaugeValue, func(c *Connections) float64 { return float64(c.Draining) }},
 	}})

@@ -21,6 +21,7 @@ func TestConnections(t *testing.T) {
 		"svcctl_conntrack_reset_total":        {Reset: 4711},
 		"svcctl_conntrack_failures_total":     {Failures: 4711},
 		"svcctl_conntrack_draining":           {Draining: 4711},
+		"svcctl_conntrack_retried_total":      {Retried: 4711},
 	} {
 		now = value // each scrape reads anew
 		if text := scrape(t, m); !strings.Contains(text, name+" 4711\n") || strings.Count(text, " 4711\n") != 1 {

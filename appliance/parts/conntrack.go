@@ -20,14 +20,16 @@ type Conntrack struct {
 	reconcile.NopPart
 	ledger  *conntrack.Ledger
 	idle    *conntrack.Idle
+	retry   *conntrack.Retry
 	cleaner *conntrack.Cleaner // nil: the connection tracking table cannot be reached
 	err     error              // why
 }
 
 // NewConntrack opens the connection tracking table. When it cannot be reached, Problems says so.
 func NewConntrack(log *slog.Logger) *Conntrack {
-	c := &Conntrack{ledger: conntrack.NewLedger(), idle: conntrack.NewIdle(conntrack.Options{Log: log})}
-	c.cleaner, c.err = conntrack.New(conntrack.Options{Log: log})
+	options := conntrack.Options{Log: log}
+	c := &Conntrack{ledger: conntrack.NewLedger(), idle: conntrack.NewIdle(options), retry: conntrack.NewRetry(options)}
+	c.cleaner, c.err = conntrack.New(options)
 	return c
 }
 
@@ -36,7 +38,11 @@ func (c *Conntrack) Stats() func() conntrack.Stats {
 	if c.cleaner == nil {
 		return nil
 	}
-	return c.cleaner.Stats
+	return func() conntrack.Stats {
+		stats := c.cleaner.Stats()
+		stats.Retried = c.retry.Retried()
+		return stats
+	}
 }
 
 // Name implements reconcile.Part.
@@ -47,10 +53,11 @@ func (c *Conntrack) Run(ctx context.Context, changed func()) error {
 	if c.cleaner == nil {
 		return c.NopPart.Run(ctx, changed)
 	}
-	idle := make(chan error, 1)
-	go func() { idle <- c.idle.Run(ctx) }()
+	others := make(chan error, 2)
+	go func() { others <- c.idle.Run(ctx) }()
+	go func() { others <- c.retry.Run(ctx) }()
 	err := c.cleaner.Run(ctx)
-	return errors.Join(err, <-idle)
+	return errors.Join(err, <-others, <-others)
 }
 
 // Adopt implements reconcile.Part.
@@ -78,8 +85,10 @@ func (c *Conntrack) Planned(host *reconcile.Host, services []reconcile.Service) 
 		changes[services[i].Key] = ports[i]
 	}
 	idle := make(map[string][]nft.ServicePort, len(services))
+	retrying := make(map[string]conntrack.Retrying, len(services))
 	for i := range services {
 		idle[services[i].Key] = services[i].Ports
+		retrying[services[i].Key] = conntrack.Retrying{After: services[i].RetryAfter, Ports: services[i].Ports}
 	}
 	var box *nft.Box
 	if host != nil {
@@ -87,6 +96,7 @@ func (c *Conntrack) Planned(host *reconcile.Host, services []reconcile.Service) 
 	}
 	c.ledger.Update(box, changes)
 	c.idle.Update(box, idle)
+	c.retry.Update(box, retrying)
 }
 
 // ended are the endpoints of a port whose connections end because they are down, in order.
@@ -130,12 +140,20 @@ func (c *Conntrack) Problems() []resolve.Problem {
 	if c.cleaner != nil {
 		err = c.cleaner.Err()
 	}
-	if err == nil {
-		return nil
+	var problems []resolve.Problem
+	if err != nil {
+		problems = append(problems, resolve.Problem{
+			Reason:  "StaleConnections",
+			Message: "connections to endpoints that are gone may live on: " + err.Error(),
+			Warning: true,
+		})
 	}
-	return []resolve.Problem{{
-		Reason:  "StaleConnections",
-		Message: "connections to endpoints that are gone may live on: " + err.Error(),
-		Warning: true,
-	}}
+	if err := c.retry.Err(); err != nil {
+		problems = append(problems, resolve.Problem{
+			Reason:  "NoRetry",
+			Message: "clients stay with endpoints that do not answer, whatever svcctl.io/retry-after says: " + err.Error(),
+			Warning: true,
+		})
+	}
+	return problems
 }

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"net/netip"
+	"time"
 
 	"svcctl.io/svcctl/appliance/conntrack"
 	"svcctl.io/svcctl/appliance/node"
@@ -57,6 +58,8 @@ type Service struct {
 	// LocalEndpoints is set when the Service has a health-check node port.
 	LocalEndpoints *resolve.LocalEndpoints
 	Drain          conntrack.Drain
+	// RetryAfter is how long an endpoint may leave a SYN unanswered; 0: as long as the client likes.
+	RetryAfter time.Duration
 	// SourceSets are the names of the source sets that it names, known or not.
 	SourceSets []string
 	// Checked, Demoted and FailingOpen are of its endpoints' health (resolve.Output).

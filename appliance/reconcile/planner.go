@@ -167,7 +167,7 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 	for i, key := range changed {
 		out := &outputs[i]
 		ports[key] = granted[i]
-		svc := Service{Key: key, Ports: granted[i], LocalEndpoints: out.LocalEndpoints, Drain: out.drain, SourceSets: out.SourceSets,
+		svc := Service{Key: key, Ports: granted[i], LocalEndpoints: out.LocalEndpoints, Drain: out.drain, RetryAfter: out.RetryAfter, SourceSets: out.SourceSets,
 			Checked: out.Checked, Demoted: out.Demoted, FailingOpen: out.FailingOpen, Waiting: out.Waiting, ResetDown: out.ResetDown}
 		p.planned[key] = svc
 		problems := append(out.Problems, conflicts[i]...)
@@ -231,7 +231,7 @@ func (p *planner) resolveOne(objs Objects, key string) planned {
 	out.since = objs.Since(key)
 	if left, is := p.quarantine.left[key]; is {
 		namespace, name, _ := cutKey(key)
-		out.Ports, out.drain = left.Ports, left.Drain
+		out.Ports, out.drain, out.RetryAfter = left.Ports, left.Drain, left.RetryAfter
 		out.Problems = []resolve.Problem{left.problem(object.Ref{Kind: object.KindService, Namespace: namespace, Name: name})}
 		return out
 	}

@@ -69,7 +69,7 @@ func (r *resolver) readBalance() nft.Balance {
 
 // warnUnbalanced warns about annotations that have no effect on a Service.
 func (r *resolver) warnUnbalanced(why string) {
-	for _, key := range []string{object.AnnotationBalance, object.AnnotationWeights} {
+	for _, key := range []string{object.AnnotationBalance, object.AnnotationWeights, object.AnnotationRetryAfter} {
 		if _, given := r.Service.Metadata.Annotations[key]; given {
 			r.warn(r.ref, annotationField(key), "NotServed", "%s: the annotation has no effect", why)
 		}

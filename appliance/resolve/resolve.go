@@ -92,6 +92,8 @@ type Output struct {
 	FailingOpen int
 	// Waiting reports that endpoints which are down are used until it is known whether others are up.
 	Waiting bool
+	// RetryAfter is how long an endpoint may leave a SYN unanswered; 0: as long as the client likes.
+	RetryAfter time.Duration
 	// ResetDown ends TCP connections to an endpoint that is down.
 	ResetDown bool
 	// Probed reports that Pods with a readiness probe are among the endpoints. The Service is to be
@@ -179,6 +181,7 @@ func (r *resolver) resolve() {
 	balance := r.readBalance()
 	endpoints := r.collect()
 	r.checkWeights(balance, endpoints)
+	r.out.RetryAfter = r.retryAfter(balance)
 	r.prepareChecks()
 	r.judge(endpoints)
 	r.out.LocalEndpoints = r.localEndpoints(endpoints)

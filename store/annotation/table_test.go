@@ -2,6 +2,7 @@ package annotation
 
 import (
 	"flag"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -153,6 +154,38 @@ func TestRows(t *testing.T) {
 	effect(Refused, unreadable...)
 }
 
+// An annotation of svcctl that acts is read by some code of the product: its key stands there.
+func TestOwnRowsAreRead(t *testing.T) {
+	var sources strings.Builder
+	err := filepath.WalkDir("../..", func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && (strings.HasPrefix(entry.Name(), ".") && len(entry.Name()) > 2 || path == "../../appliance/test" || path == "../../store/annotation"):
+			return fs.SkipDir
+		case entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		content, err := os.ReadFile(path)
+		sources.Write(content)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	readHere := slices.Concat(askedAddresses, sharingKeys)
+	for i := range svcctlRows {
+		r := &svcctlRows[i]
+		key := `"` + strings.TrimRight(r.Key, "*.-")
+		if !r.isPattern() {
+			key += `"`
+		}
+		if r.Effect == Acts && !slices.Contains(readHere, r.Key) && !strings.Contains(sources.String(), key) {
+			t.Errorf("%s is said to act, and nobody reads it", r.Key)
+		}
+	}
+}
+
 func annotated(values ...string) *object.Service {
 	svc := &object.Service{TypeMeta: object.TypeMeta{Kind: object.KindService}, Spec: object.ServiceSpec{Type: object.TypeLoadBalancer}}
 	svc.Metadata.Annotations = map[string]string{"example.com/team": "blue"}
@@ -196,6 +229,7 @@ func TestForeigners(t *testing.T) {
 		"kept":               {annotated("kubectl.kubernetes.io/last-applied-configuration", "{}"), ""},
 		"a cloud's":          {annotated(aws+"moon-phase", "full"), "load balancer of AWS"},
 		"misspelled":         {annotated("svcctl.io/drain-timeot", "1s"), "is no annotation that svcctl knows"},
+		"not built yet":      {annotated("svcctl.io/port-ranges", "rtp=10000-20000/UDP"), "list each port in spec.ports"},
 		"a port's check":     {annotated("svcctl.io/health-check.dns", "none"), ""},
 		"annotation, label":  {labeled(annotated(), aws+"proxy-protocol"), ""},
 		"only cross-zone":    {annotated(awsAttributes, attributeCrossZone+"=false"), ""},

@@ -140,6 +140,7 @@ func checkServiceBalance(s, old *Service) Errors {
 		before = &old.Metadata
 	}
 	errs := checkAnnotation(&s.Metadata, before, AnnotationBalance, checkBalance)
+	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationRetryAfter, checkRetryAfter)...)
 	return append(errs, checkAnnotation(&s.Metadata, before, AnnotationWeights, func(p path, value string) Errors {
 		if _, err := ParseWeights(value); err != nil {
 			of := err.(*weightError)
