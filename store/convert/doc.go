@@ -1,5 +1,5 @@
 // Package convert writes manifests of virtual services that were described in another way: by
-// flags (`svcctl expose`), or by the configuration of keepalived, ipvsadm or HAProxy
+// flags (`svcctl expose`), or by the configuration of keepalived or ipvsadm
 // (`svcctl import`). It is pure: text in, text out.
 //
 // A source is read as a whole. What is understood and has no counterpart becomes a Loss, a
