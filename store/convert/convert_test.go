@@ -98,6 +98,8 @@ func TestNotUnderstood(t *testing.T) {
 		{IPVS, "-A -t web:http -s rr\n", `line 1: "web" is no address`},
 		{IPVS, "-A -t 192.0.2.1:80 -z\n", `line 1: "-z" is not understood`},
 		{IPVS, "-A -t 192.0.2.1:80\n-A -t 192.0.2.1:80\n", "line 2: the service -t 192.0.2.1:80 is there a second time"},
+		{Keepalived, strings.Replace(good, "10.1.2.11", "0.0.0.0", 1), "line 3: 0.0.0.0 cannot be the address"},
+		{IPVS, "-A -t 224.0.0.1:80 -s rr\n", "line 1: 224.0.0.1 cannot be the address"},
 		{IPVS, "-C\n", `line 1: "-C" is no line of`},
 		{IPVS, "-A -t\n", "line 1: -t needs a value"},
 	} {
@@ -105,6 +107,21 @@ func TestNotUnderstood(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), tt.want) || imported != nil {
 			t.Errorf("%q: %v, error %v; want %q", tt.text, imported, err, tt.want)
 		}
+	}
+}
+
+// TestServerOfTheBox: a server at a loopback address is told, and the others are imported.
+func TestServerOfTheBox(t *testing.T) {
+	imported, err := Keepalived("virtual_server 192.0.2.1 80 {\n lb_kind NAT\n sorry_server 127.0.0.1 80\n real_server 10.1.2.11 80 {\n }\n}\n", Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := false
+	for _, loss := range imported.AllLosses() {
+		told = told || loss.Line == 3 && strings.Contains(loss.Text, "127.0.0.1 is the box itself")
+	}
+	if servers := imported.Virtuals[0].Servers; !told || len(servers) != 1 || servers[0].Addr.String() != "10.1.2.11" {
+		t.Errorf("losses %v, servers %v", imported.AllLosses(), servers)
 	}
 }
 

@@ -3,6 +3,7 @@ package convert
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -32,6 +33,10 @@ var keepalivedChecks = map[string]string{
 func (k *keepalivedServer) server(s statement) {
 	if len(s.words) != 2 && len(s.words) != 3 {
 		k.fail(s.line, "write %s ADDRESS PORT", s.words[0])
+		return
+	}
+	if addr, err := netip.ParseAddr(s.words[1]); err == nil && addr.IsLoopback() {
+		k.lose(k.v, s.line, "%s %s is the box itself, which has no counterpart: write an address that the program listens at", s.words[0], addr)
 		return
 	}
 	server := Server{Weight: 1}

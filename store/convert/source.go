@@ -277,5 +277,9 @@ func parseAddr(text string) (netip.Addr, error) {
 	if err != nil || addr.Zone() != "" {
 		return netip.Addr{}, fmt.Errorf("%q is no address: write it as 192.0.2.1 or 2001:db8::1; names are not looked up", text)
 	}
-	return addr.Unmap(), nil
+	addr = addr.Unmap()
+	if addr.IsUnspecified() || addr.IsLoopback() || addr.IsMulticast() || addr.IsLinkLocalUnicast() {
+		return netip.Addr{}, fmt.Errorf("%s cannot be the address of a Service or of a server: it is unspecified, loopback, multicast or link-local", addr)
+	}
+	return addr, nil
 }
