@@ -24,6 +24,7 @@ var edges = map[string][]string{
 	"store/manifest":        {"store/object"},
 	"store/alloc":           {},
 	"store/annotation":      {"store/object"},
+	"store/convert":         {"store/manifest", "store/object"},
 	"store/kind":            {"store/object"},
 	"store/schema":          {"store/kind", "store/object"},
 	"store/managedfields":   {"store/object", "store/schema"},
@@ -111,7 +112,7 @@ var edges = map[string][]string{
 	"appliance/test/script": {"nft"}, // for tests only
 
 	"cmd/svcctl": {
-		"api/client", "api/diagnose", "api/jsonpath", "api/kube/selector", "api/wire", "appliance", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/vrrp", "appliance/config", "appliance/logqueue", "store/annotation", "store/kind", "store/manifest", "store/object", "store/schema",
+		"api/client", "api/diagnose", "api/jsonpath", "api/kube/selector", "api/wire", "appliance", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/vrrp", "appliance/config", "appliance/logqueue", "store/annotation", "store/convert", "store/kind", "store/manifest", "store/object", "store/schema",
 	},
 	"examples/demo": {},
 	".ci/report":    {},
@@ -172,7 +173,7 @@ var testLibraries = []string{
 // pure packages compute: same input, same output. What they need from the world is
 // handed to them.
 var pure = []string{
-	"appliance/announce/vrrp", "appliance/endpoints", "appliance/env", "appliance/resolve", "nft", "nft/nfttest/sim", "store/alloc", "store/annotation", "store/kind", "store/managedfields", "store/manifest", "store/manifest/styles", "store/object", "store/schema",
+	"appliance/announce/vrrp", "appliance/endpoints", "appliance/env", "appliance/resolve", "nft", "nft/nfttest/sim", "store/alloc", "store/annotation", "store/convert", "store/kind", "store/managedfields", "store/manifest", "store/manifest/styles", "store/object", "store/schema",
 	"api/diagnose", "api/jsonpath", "api/kube/discovery", "api/kube/patch", "api/kube/protobuf", "api/kube/selector", "api/kube/table",
 }
 

@@ -50,12 +50,27 @@ func Plan(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) ([]ma
 	reporter := reconcile.Reporter{Where: objects.Location}
 	problems := objects.Problems()
 	for _, q := range append(made.Problems(), found...) {
-		problems = append(problems, reporter.InFile(q))
+		problems = append(problems, atField(files, reporter.InFile(q)))
 	}
 	for _, q := range sets.Problems() {
 		problems = append(problems, manifest.Problem{File: "--source-set", Reason: q.Reason, Message: q.Message})
 	}
 	return problems, nil
+}
+
+// atField moves a problem from the line of its object to that of its field.
+func atField(files map[string]*manifest.File, q manifest.Problem) manifest.Problem {
+	file := files[q.File]
+	if file == nil || q.Field == "" {
+		return q
+	}
+	for i := range file.Documents {
+		if d := &file.Documents[i]; d.Line == q.Line && d.Object.GetTypeMeta().Kind == q.Object.Kind && d.Object.GetMeta().Name == q.Object.Name {
+			q.Line, q.Column = d.Position(q.Field)
+			break
+		}
+	}
+	return q
 }
 
 // readManifests decodes every manifest at the paths, as serve would read them.

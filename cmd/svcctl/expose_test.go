@@ -1,0 +1,80 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"svcctl.io/svcctl/appliance"
+)
+
+// TestExpose: flags become manifests that the product accepts.
+func TestExpose(t *testing.T) {
+	for name, line := range map[string]string{
+		"one":      "web --port 80 --to 10.1.2.11:8080 --to 10.1.2.12:8080",
+		"ports":    "web --port 80 --port 443:8443/tcp --port 443/udp --to 10.1.2.11 -n shop",
+		"families": "web --port 80 --to 10.1.2.11 --to 2001:db8::11 --type LoadBalancer --load-balancer-ip 203.0.113.80",
+		"six":      "web --port 80 --to [2001:db8::11]:8080 --type NodePort",
+		"weights":  "web --port 80 --to 10.1.2.11 --to 10.1.2.12:8080 --weight 10.1.2.11=3 --health-check http:8080/healthz",
+		"twice":    "web --port 80 --to 10.1.2.11:81 --to 10.1.2.11:82 --weight 10.1.2.11=0",
+	} {
+		b := newBench()
+		b.program.plan = appliance.Plan
+		if code := b.run(append([]string{"expose"}, strings.Fields(line)...)...); code != exitDone || b.err.Len() > 0 {
+			t.Errorf("expose %s: exit %d, stderr %q", line, code, b.err.String())
+		}
+		golden(t, "expose/"+name+".yaml", b.out.String())
+	}
+}
+
+// TestExposeRefuses: what is wrong is said, and nothing is printed.
+func TestExposeRefuses(t *testing.T) {
+	for _, tt := range []struct {
+		args string
+		code int
+		want string
+	}{
+		{"", exitUsage, "expose as what?"},
+		{"web", exitUsage, "at which port? Give --port"},
+		{"web --port 80", exitUsage, "who answers for web? Give a server with --to"},
+		{"web web2 --port 80 --to 10.1.2.11", exitUsage, `"web2" is a second name`},
+		{"web --port 0 --to 10.1.2.11", exitUsage, `--port "0": "0" is no port: want a number from 1 to 65535`},
+		{"web --port 80:http --to 10.1.2.11", exitUsage, `"http" is no port`},
+		{"web --port 80/icmp --to 10.1.2.11", exitUsage, `the protocol "icmp" is none of tcp, udp, sctp`},
+		{"web --port 80/ --to 10.1.2.11", exitUsage, `the protocol "" is none of`},
+		{"web --port 80 --to web.example.org", exitUsage, "names are not looked up"},
+		{"web --port 80 --to 2001:db8::1:80000", exitUsage, "want an address"},
+		{"web --port 80 --to 10.1.2.11 --to 10.1.2.11", exitUsage, "is given twice"},
+		{"web --port 80 --port 81 --to 10.1.2.11:8080", exitUsage, "write --port PORT:TARGET"},
+		{"web --port 80 --to 10.1.2.11 --weight 10.1.2.12=1", exitUsage, "no --to has the address 10.1.2.12"},
+		{"web --port 80 --to 10.1.2.11 --weight 10.1.2.11=x", exitUsage, "the weight must be an integer from 0 to 65535"},
+		{"web --port 80 --to 10.1.2.11 --load-balancer-ip 198.51.100.1", exitUsage, "add --type LoadBalancer"},
+		{"web --port 80 --to 10.1.2.11 --type ExternalName", exitUsage, "want one of ClusterIP, NodePort, LoadBalancer"},
+		{"Web --port 80 --to 10.1.2.11", exitNo, "a DNS-1035 label"},
+		{"web --port 80 --to 127.0.0.1", exitNo, "may not be in the loopback range"},
+		{"web --port 80 --port 80 --to 10.1.2.11", exitNo, "Duplicate value"},
+		{"web --port 80 --to 10.1.2.11 --health-check htp", exitNo, `"htp" is no check`},
+	} {
+		b := newBench()
+		b.program.plan = appliance.Plan
+		if code := b.run(append([]string{"expose"}, strings.Fields(tt.args)...)...); code != tt.code || !strings.Contains(b.err.String(), tt.want) || b.out.Len() > 0 {
+			t.Errorf("expose %s: exit %d, stdout %q, stderr %q, want %q", tt.args, code, b.out.String(), b.err.String(), tt.want)
+		}
+	}
+}
+
+// TestExposeApplies: --apply makes the objects, and says what became of each.
+func TestExposeApplies(t *testing.T) {
+	b := newBox(t)
+	b.program.plan = appliance.Plan
+	expose := func(want string) {
+		t.Helper()
+		if code := b.run("expose", "web", "--port", "80", "--to", "10.1.2.11:8080", "--apply"); code != exitDone || b.out.String() != want {
+			t.Errorf("exit %d, stdout %q, want %q, stderr %q", code, b.out.String(), want, b.err.String())
+		}
+	}
+	expose("service/web created\nendpointslice.discovery.k8s.io/web-ipv4 created\n")
+	expose("service/web unchanged\nendpointslice.discovery.k8s.io/web-ipv4 unchanged\n")
+	if b.run("get", "endpointslice", "web-ipv4", "-o", "jsonpath={.endpoints[0].addresses[0]}:{.ports[0].port}"); !strings.Contains(b.out.String(), "10.1.2.11:8080") {
+		t.Errorf("the slice has %q", b.out.String())
+	}
+}

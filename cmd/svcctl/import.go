@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/appliance"
+	"svcctl.io/svcctl/store/convert"
+)
+
+// maxSource is the most bytes of a configuration that is imported.
+const maxSource = 16 << 20
+
+func (p *program) importVerb() *verb {
+	return &verb{
+		name:    "import",
+		summary: "make manifests of a configuration of keepalived or IPVS",
+		args:    "keepalived|ipvs FILE|- [FLAGS]",
+		words:   slices.Sorted(maps.Keys(convert.Sources())),
+		about: `Reads a keepalived.conf, or what ` + "`ipvsadm -S -n`" + ` prints, and prints a Service and
+EndpointSlices for each virtual server. What has no counterpart is a comment in the YAML and a
+line on stderr: nothing is left out without a word. What is not understood is an error with its
+line, and nothing is printed.
+
+It needs no privilege and no appliance, and changes nothing.`,
+		options: []*option{namespaceOption()},
+		examples: []example{
+			{"What would keepalived's virtual servers be?", "svcctl import keepalived /etc/keepalived/keepalived.conf > edge.yaml"},
+			{"Those of the kernel, and would they be accepted?", "ipvsadm -S -n | svcctl import ipvs - | svcctl validate -"},
+		},
+		exits: `  0  done; stderr says what is lost
+  1  a line is not understood, or the file cannot be read
+  2  wrong usage`,
+		run: p.runImport,
+	}
+}
+
+// runImport prints the manifests of a configuration.
+func (p *program) runImport(_ context.Context, v *verb, args []string) error {
+	if len(args) != 2 {
+		return usagef("import takes a kind of file and a file, as `svcctl import keepalived /etc/keepalived/keepalived.conf`")
+	}
+	source, known := convert.Sources()[args[0]]
+	if !known {
+		return usagef("import from %q: want one of %s", args[0], strings.Join(v.words, ", "))
+	}
+	name := args[1]
+	text, err := p.source(name)
+	if err != nil {
+		return err
+	}
+	if name == "-" {
+		name = "stdin"
+	}
+	options := convert.Options{}
+	if namespace := p.namespace(v); namespace != v.option("namespace").def {
+		options.Namespace = namespace
+	}
+	imported, err := source(string(text), options)
+	if err != nil {
+		for _, err := range flatten(err) {
+			where := name
+			if at, is := errors.AsType[*convert.Error](err); is {
+				where, err = fmt.Sprintf("%s:%d", name, at.Line), errors.New(at.Text)
+			}
+			fmt.Fprintf(p.stderr, "%s: %s\n", where, oneLine(err.Error()))
+		}
+		return errors.New("nothing is imported: see above")
+	}
+	manifests, err := imported.YAML()
+	if err != nil {
+		return err
+	}
+	for _, loss := range imported.AllLosses() {
+		fmt.Fprintf(p.stderr, "%s:%d: warning: %s\n", name, loss.Line, oneLine(loss.Text))
+	}
+	if len(imported.Virtuals) == 0 {
+		return fmt.Errorf("%s describes no virtual server that has a counterpart", name)
+	}
+	return p.print(manifests)
+}
+
+// source is the content of a file, or of stdin for "-".
+func (p *program) source(name string) ([]byte, error) {
+	if name != "-" {
+		return appliance.ReadFile(name, maxSource)
+	}
+	text, err := io.ReadAll(io.LimitReader(p.stdin, maxSource+1))
+	if err == nil && len(text) > maxSource {
+		err = fmt.Errorf("stdin has more than %d bytes", maxSource)
+	}
+	return text, err
+}

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"svcctl.io/svcctl/appliance"
+)
+
+// TestImport: what is imported has the frontends of the source in the ruleset of its plan.
+func TestImport(t *testing.T) {
+	const dir = "../../store/convert/testdata/"
+	for _, tt := range []struct {
+		args string
+		want []string
+		loss string
+	}{
+		{"keepalived nat.keepalived.conf", []string{"192.168.200.100 . tcp . 443", "192.168.201.101 . 443"}, "nat.keepalived.conf:8: warning: vrrp_instance VI_1 (192.168.200.16, "},
+		{"keepalived group.keepalived.conf", []string{"10.0.0.1 . tcp . 8080 . 0 : 192.168.200.1 . 1358", "10.0.0.2 . tcp . 80 . 1 : 192.168.200.2 . 1358",
+			"10.10.200.5 . tcp . 80 . 0 : 192.168.200.1 . 1358", "10.10.10.2 . udp . 53 . 0 : 192.168.200.6 . 5353", "ae00::1 . tcp . 80 . 0 : ae00::10 . 25"},
+			"group.keepalived.conf:29: warning: the virtual_server of fwmark 1 has no counterpart"},
+		{"ipvs saved.ipvs", []string{"10.0.0.1 . tcp . 80 . 0 : 10.1.2.11 . 8080", "10.0.0.1 . udp . 53 . 0 : 10.1.2.21 . 53", "2001:db8::1 . tcp . 443"},
+			"saved.ipvs:9: warning: the service of firewall mark 1"},
+	} {
+		b := newBench()
+		b.program.plan = appliance.Plan
+		kind, file, _ := strings.Cut(tt.args, " ")
+		if code := b.run("import", kind, dir+file); code != exitDone || !strings.Contains(b.err.String(), tt.loss) {
+			t.Errorf("import %s: exit %d, stderr %s, want %q", tt.args, code, b.err.String(), tt.loss)
+		}
+		b.stdin = strings.NewReader(b.out.String())
+		if code := b.run("plan", "-f", "-"); code != exitDone {
+			t.Errorf("the plan of %s: exit %d, stderr %s", tt.args, code, b.err.String())
+		}
+		for _, want := range tt.want {
+			if !strings.Contains(b.out.String(), want) {
+				t.Errorf("the plan of %s has no %s:\n%s", tt.args, want, b.out.String())
+			}
+		}
+	}
+}
+
+// TestImportRefuses: what is not understood is told with its place, and nothing is printed.
+func TestImportRefuses(t *testing.T) {
+	for _, tt := range []struct {
+		args, stdin string
+		code        int
+		want        string
+	}{
+		{"", "", exitUsage, "import takes a kind of file and a file"},
+		{"haproxi -", "", exitUsage, `import from "haproxi": want one of ipvs, keepalived`},
+		{"ipvs no-such-file", "", exitNo, "no such file"},
+		{"ipvs -", "-A -t 192.0.2.1:80 -s rr\n-Z\n", exitNo, "stdin:2: \"-Z\" is no line"},
+		{"ipvs -", "-A -f 1 -s rr\n", exitNo, "stdin describes no virtual server that has a counterpart"},
+	} {
+		b := newBench()
+		b.stdin = strings.NewReader(tt.stdin)
+		if code := b.run(append([]string{"import"}, strings.Fields(tt.args)...)...); code != tt.code || !strings.Contains(b.err.String(), tt.want) || b.out.Len() > 0 {
+			t.Errorf("import %s: exit %d, stdout %q, stderr %q; want %q", tt.args, code, b.out.String(), b.err.String(), tt.want)
+		}
+	}
+}

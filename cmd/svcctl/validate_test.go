@@ -1,0 +1,120 @@
+package main
+
+import (
+	"encoding/json"
+	"encoding/xml"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"svcctl.io/svcctl/appliance"
+)
+
+const (
+	goodManifest = "apiVersion: v1\nkind: Service\nmetadata: {name: good}\nspec: {ports: [{port: 80}]}\n"
+	oddManifest  = "apiVersion: v1\nkind: Service\nmetadata:\n  name: odd\n  annotations: {svcctl.io/health-check: htp}\nspec: {ports: [{port: 80}]}\n"
+	badManifest  = "apiVersion: v1\nkind: Service\nmetadata: {name: bad}\nspec:\n  ports:\n  - port: 0\n    targetPort: 80\n---\n" +
+		"apiVersion: v1\nkind: Service\nmetadata: {name: worse}\nspec:\n  bogus: <1>\n  ports: [{port: 80}]\n"
+)
+
+// validator is a bench in a directory of manifests, with the real plan.
+func validator(t *testing.T, files map[string]string) *bench {
+	t.Chdir(t.TempDir())
+	for name, text := range files {
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := newBench()
+	b.program.plan = appliance.Plan
+	return b
+}
+
+// TestValidate: every problem with its place, and an exit code for hooks.
+func TestValidate(t *testing.T) {
+	b := validator(t, map[string]string{"m/good.yaml": goodManifest, "m/odd.yaml": oddManifest, "m/sub/b ad.yaml": badManifest})
+	const (
+		odd   = `m/odd.yaml:5:17: warning: Service default/odd: metadata.annotations[svcctl.io/health-check]: "htp" is no check`
+		bad   = `m/sub/b ad.yaml:6:5: Service default/bad: spec.ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive`
+		worse = `m/sub/b ad.yaml:13:3: Service default/worse: unknown field "spec.bogus"`
+	)
+	for _, tt := range []struct {
+		args string
+		code int
+		want []string
+		sum  string
+	}{
+		{"m/good.yaml", exitDone, nil, ""},
+		{"m/odd.yaml", exitDone, []string{odd}, ""},
+		{"--strict m/odd.yaml", exitNo, []string{odd}, "svcctl: 0 errors and 1 warning in 1 file\n"},
+		{"m", exitNo, []string{odd, bad, worse}, "svcctl: 2 errors and 1 warning in 3 files\n"},
+		{"m/sub m/odd.yaml", exitNo, []string{odd, bad, worse}, "svcctl: 2 errors and 1 warning in 2 files\n"},
+		{"--manifests m/sub", exitNo, []string{bad, worse}, "svcctl: 2 errors and 0 warnings in 1 file\n"},
+		{"m/none.yaml", exitNo, nil, "svcctl: read manifests: open m/none.yaml: no such file or directory\n"},
+		{"", exitUsage, nil, "svcctl: validate what? Give files or directories, or - for stdin\n"},
+		{"- -", exitUsage, nil, "svcctl: stdin can be read once, and - is given twice\n"},
+		{"-o xml m", exitUsage, nil, "svcctl: -o \"xml\": want one of text, json, junit, sarif\n"},
+	} {
+		code := b.run(append([]string{"validate"}, strings.Fields(tt.args)...)...)
+		got := strings.Split(strings.TrimSuffix(b.out.String(), "\n"), "\n")
+		if b.out.Len() == 0 {
+			got = nil
+		}
+		same := len(got) == len(tt.want)
+		for i := range got {
+			same = same && strings.HasPrefix(got[i], tt.want[i])
+		}
+		if code != tt.code || !same || b.err.String() != tt.sum {
+			t.Errorf("validate %s: exit %d, stdout\n%s\nstderr %q", tt.args, code, b.out.String(), b.err.String())
+		}
+	}
+	b.stdin = strings.NewReader(badManifest)
+	if code := b.run("validate", "-"); code != exitNo || !strings.HasPrefix(b.out.String(), "stdin:6:5: ") || !strings.HasSuffix(b.err.String(), "in 1 file\n") {
+		t.Errorf("of stdin: exit %d, %q %q", code, b.out.String(), b.err.String())
+	}
+}
+
+// TestValidateForms: the reports of machines have what the text has.
+func TestValidateForms(t *testing.T) {
+	b := validator(t, map[string]string{"m/good.yaml": goodManifest, "m/odd.yaml": oddManifest, "m/sub/b ad.yaml": badManifest})
+	forms := map[string]string{}
+	for _, form := range []string{"json", "junit", "sarif"} {
+		if code := b.run("validate", "m", "-o", form); code != exitNo {
+			t.Errorf("-o %s: exit %d, %s", form, code, b.err.String())
+		}
+		forms[form] = b.out.String()
+	}
+	var found report
+	if err := json.Unmarshal([]byte(forms["json"]), &found); err != nil || len(found.Files) != 3 || found.Errors != 2 || found.Warnings != 1 || len(found.Problems) != 3 {
+		t.Errorf("json: %v\n%s", err, forms["json"])
+	}
+	var suites junitSuites
+	if err := xml.Unmarshal([]byte(forms["junit"]), &suites); err != nil {
+		t.Fatal(err)
+	}
+	suite := suites.Suites[0]
+	if suite.Tests != 3 || suite.Failures != 1 || len(suite.Cases) != 3 {
+		t.Fatalf("junit: %+v", suite)
+	}
+	if suite.Cases[0].Failure != nil || !strings.Contains(suite.Cases[1].Out, "is no check") || suite.Cases[1].Failure != nil ||
+		suite.Cases[2].Name != "m/sub/b ad.yaml" || strings.Count(suite.Cases[2].Failure.Text, "\n") != 2 {
+		t.Errorf("junit:\n%s", forms["junit"])
+	}
+	var log sarifLog
+	if err := json.Unmarshal([]byte(forms["sarif"]), &log); err != nil {
+		t.Fatal(err)
+	}
+	results := log.Runs[0].Results
+	if log.Version != "2.1.0" || len(results) != 3 || len(log.Runs[0].Tool.Driver.Rules) != 3 {
+		t.Fatalf("sarif:\n%s", forms["sarif"])
+	}
+	place := results[1].Locations[0].Physical
+	if results[0].Level != "warning" || results[1].Level != "error" || place.Artifact.URI != "m/sub/b%20ad.yaml" ||
+		place.Region == nil || *place.Region != (sarifRegion{6, 5}) || !strings.HasPrefix(results[1].Message.Text, "Service default/bad: ") {
+		t.Errorf("sarif:\n%s", forms["sarif"])
+	}
+}

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"encoding/xml"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// The elements of a JUnit report that CI systems read: testsuites, testsuite, testcase, failure.
+type (
+	junitSuites struct {
+		XMLName xml.Name     `xml:"testsuites"`
+		Suites  []junitSuite `xml:"testsuite"`
+	}
+	junitSuite struct {
+		Name     string      `xml:"name,attr"`
+		Tests    int         `xml:"tests,attr"`
+		Failures int         `xml:"failures,attr"`
+		Cases    []junitCase `xml:"testcase"`
+	}
+	junitCase struct {
+		Class   string        `xml:"classname,attr"`
+		Name    string        `xml:"name,attr"`
+		Failure *junitFailure `xml:"failure"`
+		Out     string        `xml:"system-out,omitempty"` // warnings
+	}
+	junitFailure struct {
+		Message string `xml:"message,attr"` // the first error
+		Text    string `xml:",chardata"`    // all errors, one a line
+	}
+)
+
+// junit is the report with a test case for each file, which fails when the file has an error.
+func (r *report) junit() (string, error) {
+	suite := junitSuite{Name: "svcctl validate"}
+	for _, name := range r.places() {
+		c := junitCase{Class: "manifests", Name: name}
+		for _, f := range r.Problems {
+			switch {
+			case f.File != name:
+			case f.Level == levelWarning:
+				c.Out += f.text + "\n"
+			case c.Failure == nil:
+				c.Failure = &junitFailure{Message: f.text, Text: f.text + "\n"}
+				suite.Failures++
+			default:
+				c.Failure.Text += f.text + "\n"
+			}
+		}
+		suite.Cases = append(suite.Cases, c)
+	}
+	suite.Tests = len(suite.Cases)
+	body, err := xml.MarshalIndent(junitSuites{Suites: []junitSuite{suite}}, "", "  ")
+	if err != nil {
+		return "", fmt.Errorf("encode as XML: %w", err)
+	}
+	return xml.Header + string(body) + "\n", nil
+}
+
+// places are the files that were read, and what else has a problem, as --source-set.
+func (r *report) places() []string {
+	names := slices.Clone(r.Files)
+	for _, f := range r.Problems {
+		if !slices.Contains(names, f.File) {
+			names = append(names, f.File)
+		}
+	}
+	return names
+}
+
+// The parts of SARIF 2.1.0 (OASIS) that a problem of a file needs.
+type (
+	sarifLog struct {
+		Schema  string     `json:"$schema"`
+		Version string     `json:"version"`
+		Runs    []sarifRun `json:"runs"`
+	}
+	sarifRun struct {
+		Tool       sarifTool     `json:"tool"`
+		ColumnKind string        `json:"columnKind"`
+		Results    []sarifResult `json:"results"`
+	}
+	sarifTool struct {
+		Driver sarifDriver `json:"driver"`
+	}
+	sarifDriver struct {
+		Name    string      `json:"name"`
+		Version string      `json:"version"`
+		Rules   []sarifRule `json:"rules"`
+	}
+	sarifRule struct {
+		ID string `json:"id"`
+	}
+	sarifResult struct {
+		RuleID    string          `json:"ruleId"`
+		Level     string          `json:"level"`
+		Message   sarifText       `json:"message"`
+		Locations []sarifLocation `json:"locations,omitempty"`
+	}
+	sarifText struct {
+		Text string `json:"text"`
+	}
+	sarifLocation struct {
+		Physical sarifPhysical `json:"physicalLocation"`
+	}
+	sarifPhysical struct {
+		Artifact sarifArtifact `json:"artifactLocation"`
+		Region   *sarifRegion  `json:"region,omitempty"`
+	}
+	sarifArtifact struct {
+		URI string `json:"uri"`
+	}
+	sarifRegion struct {
+		StartLine   int `json:"startLine"`
+		StartColumn int `json:"startColumn,omitempty"`
+	}
+)
+
+// sarif is the report for code hosting sites; a rule for each reason. What is no file, as a
+// setting, has no location.
+func (r *report) sarif(version string) (string, error) {
+	run := sarifRun{ColumnKind: "unicodeCodePoints", Results: []sarifResult{}}
+	run.Tool.Driver = sarifDriver{Name: "svcctl", Version: version, Rules: []sarifRule{}}
+	for _, f := range r.Problems {
+		if rule := (sarifRule{f.Reason}); !slices.Contains(run.Tool.Driver.Rules, rule) {
+			run.Tool.Driver.Rules = append(run.Tool.Driver.Rules, rule)
+		}
+		result := sarifResult{RuleID: f.Reason, Level: f.Level, Message: sarifText{f.said()}}
+		if slices.Contains(r.Files, f.File) {
+			place := sarifPhysical{Artifact: sarifArtifact{fileURI(f.File)}}
+			if f.Line > 0 {
+				place.Region = &sarifRegion{f.Line, f.Column}
+			}
+			result.Locations = []sarifLocation{{place}}
+		}
+		run.Results = append(run.Results, result)
+	}
+	return asJSON(sarifLog{Schema: "https://json.schemastore.org/sarif-2.1.0.json", Version: "2.1.0", Runs: []sarifRun{run}})
+}
+
+// said is the line without its place: "Service shop/web: spec.ports[0].port: ...".
+func (f *finding) said() string {
+	text := strings.TrimPrefix(f.text, f.File)
+	if i := strings.Index(text, ": "); i >= 0 {
+		text = text[i+2:]
+	}
+	return strings.TrimPrefix(text, levelWarning+": ")
+}
+
+// fileURI is a path as a URI, relative when the path is.
+func fileURI(path string) string {
+	u := url.URL{Path: filepath.ToSlash(filepath.Clean(path))}
+	if filepath.IsAbs(path) {
+		u.Scheme = "file"
+	}
+	return u.String()
+}

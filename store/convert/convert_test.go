@@ -1,0 +1,151 @@
+package convert
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/object"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// TestSources: each configuration of testdata becomes the manifests beside it, which decode, are
+// valid, and name each loss in a comment.
+func TestSources(t *testing.T) {
+	for file, source := range map[string]Source{"nat.keepalived.conf": Keepalived, "group.keepalived.conf": Keepalived, "saved.ipvs": IPVS} {
+		text, err := os.ReadFile(filepath.Join("testdata", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		imported, err := source(string(text), Options{})
+		if err != nil {
+			t.Errorf("%s: %v", file, err)
+			continue
+		}
+		got, err := imported.YAML()
+		if err != nil {
+			t.Fatal(err)
+		}
+		golden := filepath.Join("testdata", file+".yaml")
+		if *update {
+			if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(golden)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), got); diff != "" {
+			t.Errorf("%s (-golden +now; -update writes it):\n%s", file, diff)
+		}
+		comments := strings.Join(strings.Fields(strings.ReplaceAll(got, "\n#  ", "\n")), " ")
+		for _, loss := range imported.AllLosses() {
+			if !strings.Contains(comments, strings.Join(strings.Fields(loss.String()), " ")) {
+				t.Errorf("%s: no comment says %q", file, loss)
+			}
+		}
+		wellFormed(t, file, got)
+	}
+}
+
+// wellFormed fails for manifests that are not decoded or not valid.
+func wellFormed(t *testing.T, name, text string) {
+	t.Helper()
+	f := manifest.Decode(name+".yaml", []byte(text), manifest.DefaultLimits())
+	if f.Err != nil || len(f.Problems) > 0 || len(f.Documents) == 0 {
+		t.Errorf("%s: %v %v, %d documents", name, f.Err, f.Problems, len(f.Documents))
+	}
+	for _, d := range f.Documents {
+		o := d.Object
+		object.Default(o)
+		errs := object.Errors{}
+		if svc, is := o.(*object.Service); is {
+			errs = object.DefaultFamilies(svc, nil, []string{object.IPv4, object.IPv6})
+		}
+		if errs = append(errs, object.Validate(o, object.Options{})...); len(errs) > 0 {
+			t.Errorf("%s:%d: %v", name, d.Line, errs)
+		}
+	}
+}
+
+// TestNotUnderstood: each is an error with its line, and nothing is imported.
+func TestNotUnderstood(t *testing.T) {
+	const good = "virtual_server 192.0.2.1 80 {\n lb_kind NAT\n real_server 10.1.2.11 80 {\n  weight 1\n }\n}\n"
+	for _, tt := range []struct {
+		source     Source
+		text, want string
+	}{
+		{Keepalived, good + "virtual_sever 192.0.2.2 80 {\n}\n", `line 7: "virtual_sever" is not understood`},
+		{Keepalived, good + "include /etc/keepalived/more.conf\n", "line 7: include: included files"},
+		{Keepalived, good + "$VIP=192.0.2.9\n", "line 7: $VIP=192.0.2.9: included files"},
+		{Keepalived, good + "}\n", "line 7: } closes no block"},
+		{Keepalived, good + "virtual_server 192.0.2.2 80 {\n", "line 7: the block of virtual_server is not closed"},
+		{Keepalived, strings.Replace(good, "weight 1", "wight 1", 1), `line 4: "wight" is not understood in real_server`},
+		{Keepalived, strings.Replace(good, "weight 1", "weight 70000", 1), "line 4: the weight 70000 is more than 65535"},
+		{Keepalived, strings.Replace(good, "NAT", "FAT", 1), `line 2: lb_kind "FAT" is none of NAT, DR, TUN`},
+		{Keepalived, strings.Replace(good, "10.1.2.11", "web1", 1), `line 3: "web1" is no address`},
+		{Keepalived, strings.Replace(good, "192.0.2.1 80", "group nobody", 1), "line 1: there is no virtual_server_group nobody"},
+		{Keepalived, strings.Replace(good, "weight 1", "TCP_CHECK {\n port 8 }", 1), `line 5: "port" is not understood in TCP_CHECK`},
+		{Keepalived, strings.Replace(good, "weight 1", `notify_up "/bin/x`, 1), "line 4: a quote is not closed"},
+		{IPVS, "-A -t 192.0.2.1:80 -s rr\n-a -t 192.0.2.2:80 -r 10.1.2.11:80 -m\n", "line 2: the service -t 192.0.2.2:80 of this server is not there"},
+		{IPVS, "-A -t web:http -s rr\n", `line 1: "web" is no address`},
+		{IPVS, "-A -t 192.0.2.1:80 -z\n", `line 1: "-z" is not understood`},
+		{IPVS, "-A -t 192.0.2.1:80\n-A -t 192.0.2.1:80\n", "line 2: the service -t 192.0.2.1:80 is there a second time"},
+		{Keepalived, strings.Replace(good, "10.1.2.11", "0.0.0.0", 1), "line 3: 0.0.0.0 cannot be the address"},
+		{IPVS, "-A -t 224.0.0.1:80 -s rr\n", "line 1: 224.0.0.1 cannot be the address"},
+		{IPVS, "-C\n", `line 1: "-C" is no line of`},
+		{IPVS, "-A -t\n", "line 1: -t needs a value"},
+	} {
+		imported, err := tt.source(tt.text, Options{})
+		if err == nil || !strings.Contains(err.Error(), tt.want) || imported != nil {
+			t.Errorf("%q: %v, error %v; want %q", tt.text, imported, err, tt.want)
+		}
+	}
+}
+
+// TestServerOfTheBox: a server at a loopback address is told, and the others are imported.
+func TestServerOfTheBox(t *testing.T) {
+	imported, err := Keepalived("virtual_server 192.0.2.1 80 {\n lb_kind NAT\n sorry_server 127.0.0.1 80\n real_server 10.1.2.11 80 {\n }\n}\n", Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := false
+	for _, loss := range imported.AllLosses() {
+		told = told || loss.Line == 3 && strings.Contains(loss.Text, "127.0.0.1 is the box itself")
+	}
+	if servers := imported.Virtuals[0].Servers; !told || len(servers) != 1 || servers[0].Addr.String() != "10.1.2.11" {
+		t.Errorf("losses %v, servers %v", imported.AllLosses(), servers)
+	}
+}
+
+// FuzzSources: no text makes a source fall over, and what is imported is a valid manifest.
+func FuzzSources(f *testing.F) {
+	files, _ := filepath.Glob("testdata/*.conf")
+	for _, file := range append(files, "testdata/saved.ipvs") {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(string(text))
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		for name, source := range Sources() {
+			imported, err := source(text, Options{})
+			if err != nil || len(imported.Virtuals) == 0 {
+				continue
+			}
+			manifests, err := imported.YAML()
+			if err != nil {
+				t.Fatal(err)
+			}
+			wellFormed(t, name, manifests)
+		}
+	})
+}

@@ -1,0 +1,216 @@
+package convert
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// directText is why servers that answered directly see the box's address.
+const directText = "direct routing and tunnels have no counterpart: packets are translated, servers see the box's address as the client and answer through it"
+
+// IPVS reads the output of `ipvsadm -S -n`.
+func IPVS(text string, options Options) (*Imported, error) {
+	r := &ipvs{reading: reading{options: options}, virtuals: map[string]*Virtual{}, lost: map[string]bool{}}
+	line := 0
+	for l := range strings.Lines(text) {
+		line++
+		words := strings.Fields(l)
+		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
+			continue
+		}
+		switch words[0] {
+		case "-A", "--add-service":
+			r.service(line, words[1:])
+		case "-a", "--add-server":
+			r.server(line, words[1:])
+		default:
+			r.fail(line, "%q is no line of `ipvsadm -S -n`: it begins with -A or -a", words[0])
+		}
+	}
+	for _, v := range r.order {
+		r.add(v)
+	}
+	return r.result()
+}
+
+type ipvs struct {
+	reading
+	virtuals map[string]*Virtual // by protocol and address as written
+	lost     map[string]bool     // those that have no counterpart
+	order    []*Virtual
+}
+
+// ipvsProtocols are the options that name a virtual service.
+var ipvsProtocols = map[string]string{
+	"-t": object.ProtocolTCP, "--tcp-service": object.ProtocolTCP, "-u": object.ProtocolUDP, "--udp-service": object.ProtocolUDP,
+	"--sctp-service": object.ProtocolSCTP, "-f": "", "--fwmark-service": "",
+}
+
+// take is the value behind the option words[*i].
+func (r *ipvs) take(line int, words []string, i *int) string {
+	if *i+1 >= len(words) {
+		r.fail(line, "%s needs a value", words[*i])
+		return ""
+	}
+	*i++
+	return words[*i]
+}
+
+func (r *ipvs) number(line int, option, text string) int64 {
+	n, err := strconv.ParseInt(text, 10, 32)
+	if err != nil || n < 0 {
+		r.fail(line, "%s %q is no number", option, text)
+	}
+	return n
+}
+
+// service reads a line -A.
+func (r *ipvs) service(line int, words []string) {
+	v := &Virtual{Line: line, Annotations: map[string]string{}, KeepsClient: true}
+	key, scheduler := "", "wlc"
+	for i := 0; i < len(words); i++ {
+		option := words[i]
+		if protocol, is := ipvsProtocols[option]; is {
+			value := r.take(line, words, &i)
+			key = option + " " + value
+			r.address(v, line, key, protocol, value)
+			continue
+		}
+		switch option {
+		case "-s", "--scheduler":
+			scheduler = r.take(line, words, &i)
+		case "-p", "--persistent":
+			seconds := int64(300) // ipvsadm(8)
+			if i+1 < len(words) && !strings.HasPrefix(words[i+1], "-") {
+				seconds = r.number(line, option, r.take(line, words, &i))
+			}
+			r.affinity(v, line, seconds)
+		case "-M", "--netmask", "--pe", "-b", "--sched-flags":
+			r.lose(v, line, "%s %s has no counterpart and is left out", option, r.take(line, words, &i))
+		case "-o", "--ops":
+			r.lose(v, line, "%s has no counterpart: a server is chosen once for each flow of UDP", option)
+		case "-6", "--ipv6":
+		default:
+			r.fail(line, "%q is not understood", option)
+		}
+	}
+	switch {
+	case key == "":
+		r.fail(line, "which service? -t, -u, --sctp-service and -f name one")
+	case r.virtuals[key] != nil || r.lost[key] && len(v.Ports) > 0:
+		r.fail(line, "the service %s is there a second time", key)
+	case len(v.Ports) > 0:
+		r.balance(v, line, scheduler)
+		r.virtuals[key] = v
+		r.order = append(r.order, v)
+	}
+}
+
+// address sets what clients connect to.
+func (r *ipvs) address(v *Virtual, line int, key, protocol, value string) {
+	if protocol == "" {
+		r.lost[key] = true
+		r.lose(nil, line, "the service of firewall mark %s has no counterpart: it is left out, with its servers", value)
+		return
+	}
+	i := strings.LastIndexByte(value, ':')
+	if i < 0 {
+		r.fail(line, "%q has no port: write ADDRESS:PORT", value)
+		return
+	}
+	addr, err := parseAddr(value[:i])
+	if err != nil {
+		r.fail(line, "%v; save with `ipvsadm -S -n`", err)
+		return
+	}
+	if value[i+1:] == "0" {
+		r.lost[key] = true
+		r.lose(nil, line, "the service of all ports of %s has no counterpart: it is left out, with its servers", addr)
+		return
+	}
+	port, err := parsePortNumber(value[i+1:])
+	if err != nil {
+		r.fail(line, "%v; save with `ipvsadm -S -n`", err)
+		return
+	}
+	v.Name = r.name(strings.ToLower("v-" + addr.String() + "-" + value[i+1:] + "-" + protocol))
+	v.ExternalIPs, v.Ports = append(v.ExternalIPs, addr), []Port{{Protocol: protocol, Port: port}}
+}
+
+// server reads a line -a.
+func (r *ipvs) server(line int, words []string) {
+	key, server, direct := "", Server{Weight: 1}, true // -g is the default, ipvsadm(8)
+	var losses []string
+	for i := 0; i < len(words); i++ {
+		option := words[i]
+		if _, is := ipvsProtocols[option]; is {
+			key = option + " " + r.take(line, words, &i)
+			continue
+		}
+		switch option {
+		case "-r", "--real-server":
+			if value := r.take(line, words, &i); !r.lost[key] {
+				server.Addr, server.Port = r.real(line, value)
+			}
+		case "-m", "--masquerading":
+			direct = false
+		case "-g", "--gatewaying", "-i", "--ipip":
+		case "-w", "--weight":
+			n := r.number(line, option, r.take(line, words, &i))
+			if n > object.MaxWeight {
+				r.fail(line, "the weight %d is more than %d", n, object.MaxWeight)
+			}
+			server.Weight = uint16(n)
+		case "-x", "--u-threshold", "-y", "--l-threshold":
+			if value := r.take(line, words, &i); value != "0" {
+				losses = append(losses, "the bound of connections "+option+" "+value+" has no counterpart")
+			}
+		case "--tun-type", "--tun-port":
+			losses = append(losses, option+" "+r.take(line, words, &i)+" has no counterpart")
+		case "--tun-nocsum", "--tun-csum", "--tun-remcsum":
+			losses = append(losses, option+" has no counterpart")
+		default:
+			r.fail(line, "%q is not understood", option)
+		}
+	}
+	if r.lost[key] {
+		return
+	}
+	v := r.virtuals[key]
+	switch {
+	case v == nil:
+		r.fail(line, "the service %s of this server is not there: its line -A comes first", key)
+		return
+	case !server.Addr.IsValid():
+		r.fail(line, "which server? -r names one")
+		return
+	}
+	if direct && v.KeepsClient {
+		v.KeepsClient = false
+		r.lose(v, line, "%s", directText)
+	}
+	for _, text := range losses {
+		r.lose(v, line, "%s: %s", server.Addr, text)
+	}
+	v.Servers = append(v.Servers, server)
+}
+
+// real reads ADDRESS:PORT of a server.
+func (r *ipvs) real(line int, value string) (a netip.Addr, port uint16) {
+	i := strings.LastIndexByte(value, ':')
+	if i < 0 {
+		r.fail(line, "%q has no port: write ADDRESS:PORT", value)
+		return a, 0
+	}
+	a, err := parseAddr(value[:i])
+	if err == nil {
+		port, err = parsePortNumber(value[i+1:])
+	}
+	if err != nil {
+		r.fail(line, "%v; save with `ipvsadm -S -n`", err)
+	}
+	return a, port
+}

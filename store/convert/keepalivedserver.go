@@ -1,0 +1,161 @@
+package convert
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// keepalivedServer reads the servers of one virtual server, with what it says for all of them.
+type keepalivedServer struct {
+	*keepalived
+	v         *Virtual
+	delay     time.Duration
+	delayLine int
+	host      string
+	retry     int64
+	hasRetry  bool
+	checks    []checked
+}
+
+// keepalivedChecks are the blocks of checks with the CHECK of each; "" has no counterpart.
+var keepalivedChecks = map[string]string{
+	"TCP_CHECK": "tcp", "HTTP_GET": "http", "SSL_GET": "https", "PING_CHECK": "icmp", "UDP_CHECK": "udp", "DNS_CHECK": "dns",
+	"MISC_CHECK": "", "SMTP_CHECK": "", "BFD_CHECK": "", "FILE_CHECK": "",
+}
+
+// server reads real_server or sorry_server.
+func (k *keepalivedServer) server(s statement) {
+	if len(s.words) != 2 && len(s.words) != 3 {
+		k.fail(s.line, "write %s ADDRESS PORT", s.words[0])
+		return
+	}
+	if addr, err := netip.ParseAddr(s.words[1]); err == nil && addr.IsLoopback() {
+		k.lose(k.v, s.line, "%s %s is the box itself, which has no counterpart: write an address that the program listens at", s.words[0], addr)
+		return
+	}
+	server := Server{Weight: 1}
+	var err error
+	if server.Addr, err = parseAddr(s.words[1]); err == nil && len(s.words) == 3 {
+		server.Port, err = parsePortNumber(s.words[2])
+	}
+	if err != nil {
+		k.fail(s.line, "%v", err)
+		return
+	}
+	if s.words[0] == "sorry_server" {
+		server.Priority = object.MaxPriority
+	}
+	var found check
+	for _, in := range s.block {
+		keyword := in.words[0]
+		kind, isCheck := keepalivedChecks[keyword]
+		switch {
+		case isCheck && kind == "":
+			k.lose(k.v, in.line, "%s of %s has no counterpart: the server is not checked by it", keyword, server.Addr)
+		case isCheck && found != nil:
+			k.lose(k.v, in.line, "%s of %s is a second check: a server is checked in one way", keyword, server.Addr)
+		case isCheck:
+			found = k.check(in, kind, server)
+		case keyword == "weight":
+			n := k.number(in)
+			if n > object.MaxWeight {
+				k.fail(in.line, "the weight %d is more than %d", n, object.MaxWeight)
+			}
+			server.Weight = uint16(n)
+		case keyword == "lb_kind" || keyword == "lvs_method":
+			k.method(k.v, in)
+		case keyword == "delay_loop":
+			k.lose(k.v, in.line, "delay_loop of a single server has no counterpart: that of the virtual_server holds")
+		case slices.Contains(keepalivedLost, keyword):
+			k.lose(k.v, in.line, "%s of %s has no counterpart and is left out", strings.Join(in.words, " "), server.Addr)
+		default:
+			k.fail(in.line, "%q is not understood in %s", keyword, s.words[0])
+		}
+	}
+	k.v.Servers = append(k.v.Servers, server)
+	k.checks = append(k.checks, checked{server, s.line, found})
+}
+
+// check reads the block of a check.
+func (k *keepalivedServer) check(s statement, kind string, server Server) check {
+	c, port, path := check{}, "", ""
+	if k.delayLine > 0 {
+		k.bounded(k.v, c, k.delayLine, "interval", k.delay, leastInterval, mostInterval)
+	}
+	isHTTP := kind == "http" || kind == "https"
+	if k.host != "" && isHTTP {
+		c["host"] = k.host
+	}
+	if k.hasRetry {
+		k.times(k.v, c, s.line, "unhealthy-threshold", k.retry+1)
+	}
+	urls := 0
+	for _, in := range s.block {
+		switch keyword := in.words[0]; {
+		case keyword == "connect_port":
+			n, err := parsePortNumber(in.arg())
+			if err != nil {
+				k.fail(in.line, "%v", err)
+			}
+			if n != server.Port {
+				port = fmt.Sprintf(":%d", n)
+			}
+		case keyword == "connect_timeout":
+			k.bounded(k.v, c, in.line, "timeout", k.seconds(in), leastTimeout, mostTimeout)
+		case keyword == "retry" || keyword == "nb_get_retry":
+			k.times(k.v, c, in.line, "unhealthy-threshold", k.number(in)+1)
+		case keyword == "virtualhost" && isHTTP:
+			c["host"] = in.arg()
+		case keyword == "name" && kind == "dns":
+			path = "/" + in.arg()
+		case keyword == "url" && isHTTP:
+			if urls++; urls > 1 {
+				k.lose(k.v, in.line, "only the first url of a check is asked")
+				continue
+			}
+			path = k.url(c, in)
+		case slices.Contains([]string{
+			"connect_ip", "bindto", "bind_if", "bind_port", "fwmark", "delay_before_retry", "warmup", "delay_loop", "alpha", "log_all_failures", "enable_sni", "type",
+			"http_protocol", "fast_recovery", "tls_compliant", "payload", "require_reply", "min_reply_length", "max_reply_length", "helo_name",
+		}, keyword):
+			k.lose(k.v, in.line, "%s of %s has no counterpart and is left out", strings.Join(in.words, " "), s.words[0])
+		default:
+			k.fail(in.line, "%q is not understood in %s", keyword, s.words[0])
+		}
+	}
+	if kind == "dns" {
+		path = cmp.Or(path, "/.") // keepalived.conf(5)
+	}
+	c[""] = kind + port + path
+	return c
+}
+
+// url reads the block url of HTTP_GET and SSL_GET, and gives its path.
+func (k *keepalivedServer) url(c check, s statement) (path string) {
+	for _, in := range s.block {
+		switch keyword := in.words[0]; keyword {
+		case "path":
+			if path = in.arg(); !strings.HasPrefix(path, "/") {
+				k.fail(in.line, "the path %q does not begin with /", path)
+			}
+		case "status_code":
+			c["status"] = strings.Join(in.words[1:], ",")
+		case "virtualhost":
+			c["host"] = in.arg()
+		case "digest", "regex", "regex_no_match", "regex_options", "regex_stack", "regex_min_offset", "regex_max_offset", "tls_compliant":
+			k.lose(k.v, in.line, "%s of a url has no counterpart: the body of the answer is not looked at", keyword)
+		default:
+			k.fail(in.line, "%q is not understood in url", keyword)
+		}
+	}
+	if path == "/" {
+		return "" // as without one
+	}
+	return path
+}

@@ -1,0 +1,285 @@
+package convert
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// An Imported is what a source describes.
+type Imported struct {
+	Virtuals []*Virtual
+	// Losses are those of no virtual service, in the order of the source.
+	Losses []Loss
+}
+
+// An Error is a place of a source that is not understood.
+type Error struct {
+	Line int // from 1
+	Text string
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("line %d: %s", e.Line, e.Text) }
+
+// A Source is a reader of a configuration. The error joins all Errors; nothing is imported then.
+type Source func(text string, options Options) (*Imported, error)
+
+// Options are what a source does not say itself.
+type Options struct {
+	// Namespace is that of the objects; empty: it is left out.
+	Namespace string
+}
+
+// Sources are the readers by name.
+func Sources() map[string]Source {
+	return map[string]Source{"keepalived": Keepalived, "ipvs": IPVS}
+}
+
+// YAML writes the manifests, with a comment for each Loss.
+func (m *Imported) YAML() (string, error) {
+	var b strings.Builder
+	for _, loss := range m.Losses {
+		b.WriteString(comment(loss.String()))
+	}
+	for i, v := range m.Virtuals {
+		text, err := v.YAML()
+		if err != nil {
+			return "", err
+		}
+		if i > 0 || len(m.Losses) > 0 {
+			b.WriteString("---\n")
+		}
+		b.WriteString(text)
+	}
+	return b.String(), nil
+}
+
+// AllLosses are all losses, in the order of the source's lines.
+func (m *Imported) AllLosses() []Loss {
+	all := slices.Clone(m.Losses)
+	for _, v := range m.Virtuals {
+		all = append(all, v.Losses...)
+	}
+	slices.SortStableFunc(all, func(a, b Loss) int { return a.Line - b.Line })
+	return slices.Compact(all) // services of one group lose the same
+}
+
+// reading is what all sources keep while they read.
+type reading struct {
+	out     Imported
+	options Options
+	errs    []error
+	names   map[string]int
+}
+
+func (r *reading) fail(line int, format string, args ...any) {
+	r.errs = append(r.errs, &Error{line, fmt.Sprintf(format, args...)})
+}
+
+// lose adds a loss to a virtual service, or to the head of the output when v is nil.
+func (r *reading) lose(v *Virtual, line int, format string, args ...any) {
+	loss := Loss{line, fmt.Sprintf(format, args...)}
+	if v == nil {
+		r.out.Losses = append(r.out.Losses, loss)
+	} else {
+		v.Losses = append(v.Losses, loss)
+	}
+}
+
+// result is what was read, or all errors.
+func (r *reading) result() (*Imported, error) {
+	if len(r.errs) > 0 {
+		return nil, errors.Join(r.errs...)
+	}
+	return &r.out, nil
+}
+
+// name makes a name of a Service (RFC 1035 label) of a text, another one each time.
+func (r *reading) name(text string) string {
+	const longest = 50 // leaves room for suffixes in the 63 of a label
+	text = strings.Map(func(c rune) rune {
+		if c >= 'a' && c <= 'z' || c >= '0' && c <= '9' {
+			return c
+		}
+		return '-'
+	}, strings.ToLower(text))
+	text = strings.Trim(text[:min(len(text), longest)], "-")
+	if text == "" || text[0] < 'a' {
+		text = strings.TrimRight("v-"+text, "-")
+	}
+	if r.names == nil {
+		r.names = map[string]int{}
+	}
+	for {
+		r.names[text]++
+		n := r.names[text]
+		if n == 1 {
+			return text
+		}
+		if other := text + "-" + strconv.Itoa(n); r.names[other] == 0 {
+			r.names[other]++
+			return other
+		}
+	}
+}
+
+// add takes a finished virtual service.
+func (r *reading) add(v *Virtual) {
+	v.Namespace = r.options.Namespace
+	is4, is6 := v.families()
+	for _, six := range []bool{false, true} {
+		has := slices.ContainsFunc(v.Servers, func(s Server) bool { return s.Addr.Is6() == six })
+		switch wanted := six && is6 || !six && is4; {
+		case wanted && !has:
+			r.lose(v, v.Line, "no server has an address of the family of %s: its clients are refused", v.addressOf(six))
+		case has && !wanted:
+			r.lose(v, v.Line, "servers of a family in which there is no address to connect to are not used")
+		}
+	}
+	r.out.Virtuals = append(r.out.Virtuals, v)
+}
+
+func (v *Virtual) addressOf(six bool) netip.Addr {
+	for _, addr := range v.ExternalIPs {
+		if addr.Is6() == six {
+			return addr
+		}
+	}
+	return netip.Addr{}
+}
+
+// schedulers are the schedulers of IPVS that have a counterpart.
+var schedulers = map[string]string{
+	"rr": object.BalanceRoundRobin, "wrr": object.BalanceRoundRobin,
+	"sh": object.BalanceSourceHash, "mh": object.BalanceMaglev, "dh": object.BalanceDestinationHash,
+}
+
+// balance sets the algorithm, or says what is done instead.
+func (r *reading) balance(v *Virtual, line int, name string) {
+	algorithm, known := schedulers[name]
+	switch {
+	case !known:
+		r.lose(v, line, "the scheduler %s has no counterpart: servers are drawn at random, by weight", name)
+	case algorithm != "":
+		v.Annotations[object.AnnotationBalance] = algorithm
+	}
+}
+
+// affinity sets how long a client keeps its server, in seconds.
+func (r *reading) affinity(v *Virtual, line int, seconds int64) {
+	const most = 86400 // spec.sessionAffinityConfig.clientIP.timeoutSeconds
+	if seconds > most {
+		r.lose(v, line, "clients keep their server for %d s at most, not for %d s", most, seconds)
+		seconds = most
+	}
+	v.AffinitySeconds = int32(seconds)
+}
+
+// The annotations of a check, behind svcctl.io/health-check; "" is the CHECK.
+type check map[string]string
+
+const annotationCheck = "svcctl.io/health-check"
+
+// A checked is a server with how it is checked; nil: not at all.
+type checked struct {
+	server Server
+	line   int
+	check  check
+}
+
+// check sets how the servers are checked: as the first one that is. The others are told.
+func (r *reading) check(v *Virtual, servers []checked) {
+	i := slices.IndexFunc(servers, func(s checked) bool { return s.check != nil })
+	if i < 0 {
+		return
+	}
+	all := maps.Clone(servers[i].check)
+	for _, s := range servers {
+		switch {
+		case s.server.Priority > 0 && s.check == nil: // a sorry server is checked along
+		case s.check == nil:
+			r.lose(v, s.line, "server %s is not checked there; here all servers of a Service are: svcctl.io/health-check", s.server.Addr)
+		case !maps.Equal(s.check, servers[i].check):
+			r.lose(v, s.line, "server %s is checked in another way (%s) than the first one; here all servers of a Service are checked alike", s.server.Addr, s.check[""])
+		}
+	}
+	// A check without a port asks the port of the Service, which has to be of its protocol.
+	kind, path, _ := strings.Cut(all[""], "/")
+	if v.Ports[0].Protocol != object.ProtocolTCP && kind != "udp" && kind != "icmp" && !strings.Contains(kind, ":") {
+		all[""] = fmt.Sprintf("%s:%d", kind, servers[i].server.port(v.Ports[0]))
+		if path != "" {
+			all[""] += "/" + path
+		}
+	}
+	for key, value := range all {
+		if key != "" {
+			key = "-" + key
+		}
+		v.Annotations[annotationCheck+key] = value
+	}
+}
+
+// bounded sets a time of a check between its bounds, and tells when it is another one.
+func (r *reading) bounded(v *Virtual, c check, line int, key string, is, least, most time.Duration) {
+	to := max(least, min(most, is))
+	if to != is {
+		r.lose(v, line, "the %s of checks is %s to %s: it is %s, not %s", key, short(least), short(most), short(to), short(is))
+	}
+	c[key] = short(to)
+}
+
+// times sets how many answers in a row count, and tells when the number is another one.
+func (r *reading) times(v *Virtual, c check, line int, key string, n int64) {
+	to := max(1, min(10, n))
+	if to != n {
+		r.lose(v, line, "the %s is 1 to 10: it is %d, not %d", key, to, n)
+	}
+	c[key] = strconv.FormatInt(to, 10)
+}
+
+// The bounds of svcctl.io/health-check-interval and -timeout.
+const (
+	leastInterval, mostInterval = 200 * time.Millisecond, time.Hour
+	leastTimeout, mostTimeout   = 50 * time.Millisecond, time.Minute
+)
+
+// short is a duration without parts that are zero: 1m, not 1m0s.
+func short(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}
+
+// parsePortNumber reads a port from 1 to 65535.
+func parsePortNumber(text string) (uint16, error) {
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err != nil || n == 0 {
+		return 0, fmt.Errorf("%q is no port: want a number from 1 to 65535", text)
+	}
+	return uint16(n), nil
+}
+
+// parseAddr reads an address without zone.
+func parseAddr(text string) (netip.Addr, error) {
+	addr, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(text, "["), "]"))
+	if err != nil || addr.Zone() != "" {
+		return netip.Addr{}, fmt.Errorf("%q is no address: write it as 192.0.2.1 or 2001:db8::1; names are not looked up", text)
+	}
+	addr = addr.Unmap()
+	if addr.IsUnspecified() || addr.IsLoopback() || addr.IsMulticast() || addr.IsLinkLocalUnicast() {
+		return netip.Addr{}, fmt.Errorf("%s cannot be the address of a Service or of a server: it is unspecified, loopback, multicast or link-local", addr)
+	}
+	return addr, nil
+}

@@ -1,0 +1,330 @@
+package convert
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/object"
+)
+
+// A Virtual is a virtual service: what clients connect to, and the servers behind it.
+type Virtual struct {
+	// Name and Namespace are the Service's; an empty Namespace is left out of the manifests.
+	Name, Namespace string
+	// Type is the Service's spec.type; empty is ClusterIP.
+	Type string
+	// ExternalIPs are addresses that are routed to the box.
+	ExternalIPs []netip.Addr
+	// LoadBalancerIPs are wanted of a pool of the appliance.
+	LoadBalancerIPs []netip.Addr
+	// KeepsClient has servers see the clients' own addresses: externalTrafficPolicy Local.
+	KeepsClient bool
+	// AffinitySeconds is how long a client keeps its server; 0 is no affinity.
+	AffinitySeconds int32
+	Ports           []Port
+	Servers         []Server
+	// Annotations are those of the Service besides the weights of Servers.
+	Annotations map[string]string
+	// Losses are comments above the Service.
+	Losses []Loss
+	// Line is where the source begins to describe it; 0 of no source.
+	Line int
+}
+
+// A Port is one that clients connect to.
+type Port struct {
+	Protocol string // TCP, UDP or SCTP
+	Port     uint16
+	Target   uint16 // of servers without a port of their own; 0: the same as Port
+}
+
+// A Server is an endpoint.
+type Server struct {
+	Addr     netip.Addr
+	Port     uint16 // 0: the Target of each Port
+	Weight   uint16 // 1 is the share of a server that says nothing
+	Priority uint8  // 0 is used first
+}
+
+// A Loss is something of the source that the manifests do not do.
+type Loss struct {
+	Line int    // in the source, from 1
+	Text string // what has no counterpart, and what happens instead
+}
+
+func (l Loss) String() string {
+	if l.Line == 0 {
+		return l.Text
+	}
+	return fmt.Sprintf("line %d: %s", l.Line, l.Text)
+}
+
+// Objects are the Service of v and its EndpointSlices: one for each IP family, and one more for
+// each set of servers that differ by port, by priority, or by a weight that no address has alone.
+func (v *Virtual) Objects() []object.Object {
+	svc := &object.Service{
+		TypeMeta: object.TypeMeta{Kind: object.KindService, APIVersion: "v1"},
+		Metadata: object.ObjectMeta{Name: v.Name, Namespace: v.Namespace, Annotations: maps.Clone(v.Annotations)},
+	}
+	if svc.Metadata.Annotations == nil {
+		svc.Metadata.Annotations = map[string]string{}
+	}
+	spec := &svc.Spec
+	if v.Type != object.TypeClusterIP {
+		spec.Type = v.Type
+	}
+	for _, p := range v.Ports {
+		spec.Ports = append(spec.Ports, v.servicePort(p))
+	}
+	for _, addr := range v.ExternalIPs {
+		spec.ExternalIPs = append(spec.ExternalIPs, addr.String())
+	}
+	if len(v.LoadBalancerIPs) == 1 {
+		spec.LoadBalancerIP = v.LoadBalancerIPs[0].String()
+	} else if len(v.LoadBalancerIPs) > 1 {
+		svc.Metadata.Annotations[annotationLoadBalancerIPs] = joined(v.LoadBalancerIPs)
+	}
+	if v.KeepsClient {
+		spec.ExternalTrafficPolicy = object.PolicyLocal
+	}
+	if v.AffinitySeconds > 0 {
+		seconds := v.AffinitySeconds
+		spec.SessionAffinity = object.AffinityClientIP
+		spec.SessionAffinityConfig = &object.SessionAffinityConfig{ClientIP: &object.ClientIPConfig{TimeoutSeconds: &seconds}}
+	}
+	switch is4, is6 := v.families(); {
+	case is4 && is6:
+		policy := object.PreferDualStack
+		spec.IPFamilyPolicy = &policy
+	case is6:
+		spec.IPFamilies = []string{object.IPv6}
+	}
+	perAddress := v.weightsByAddress()
+	if text := weightsText(perAddress); text != "" {
+		svc.Metadata.Annotations[object.AnnotationWeights] = text
+	}
+	objects := []object.Object{svc}
+	for _, slice := range v.slices(perAddress != nil) {
+		objects = append(objects, slice)
+	}
+	return objects
+}
+
+const annotationLoadBalancerIPs = "svcctl.io/load-balancer-ips"
+
+func joined(addrs []netip.Addr) string {
+	var texts []string
+	for _, addr := range addrs {
+		texts = append(texts, addr.String())
+	}
+	return strings.Join(texts, ",")
+}
+
+// families reports which families the Service has: those of its external IPs, or of its servers
+// where the appliance chooses addresses.
+func (v *Virtual) families() (is4, is6 bool) {
+	addrs := slices.Clone(v.ExternalIPs)
+	if len(addrs) == 0 {
+		addrs = append(addrs, v.LoadBalancerIPs...)
+		for _, s := range v.Servers {
+			addrs = append(addrs, s.Addr)
+		}
+	}
+	for _, addr := range addrs {
+		is4, is6 = is4 || addr.Is4(), is6 || addr.Is6()
+	}
+	return is4, is6
+}
+
+// servicePort is a port of the Service. Its target is for readers: the slices decide.
+func (v *Virtual) servicePort(p Port) object.ServicePort {
+	sp := object.ServicePort{Name: v.portName(p), Port: int32(p.Port)}
+	if p.Protocol != object.ProtocolTCP {
+		sp.Protocol = p.Protocol
+	}
+	targets := map[uint16]bool{}
+	for _, s := range v.Servers {
+		targets[s.port(p)] = true
+	}
+	if len(targets) == 1 && !targets[p.Port] {
+		for target := range targets {
+			sp.TargetPort = object.FromInt(int32(target))
+		}
+	}
+	return sp
+}
+
+// portName is the name that joins a port of the Service to one of the slices; a single port
+// needs none.
+func (v *Virtual) portName(p Port) string {
+	if len(v.Ports) == 1 {
+		return ""
+	}
+	return strings.ToLower(p.Protocol) + "-" + strconv.Itoa(int(p.Port))
+}
+
+// port is where the server listens for clients of p.
+func (s Server) port(p Port) uint16 { return cmp.Or(s.Port, p.Target, p.Port) }
+
+// weightsByAddress are the weights of servers by address; nil when an address has two of them.
+func (v *Virtual) weightsByAddress() map[netip.Addr]uint16 {
+	weights := map[netip.Addr]uint16{}
+	for _, s := range v.Servers {
+		if w, has := weights[s.Addr]; has && w != s.Weight {
+			return nil
+		}
+		weights[s.Addr] = s.Weight
+	}
+	return weights
+}
+
+// weightsText is the annotation of the weights; "" when all servers have the same share.
+func weightsText(weights map[netip.Addr]uint16) string {
+	same := true
+	var texts []string
+	first := true
+	var one uint16
+	for _, addr := range slices.SortedFunc(maps.Keys(weights), netip.Addr.Compare) {
+		w := weights[addr]
+		if first {
+			one, first = w, false
+		}
+		same = same && w == one
+		texts = append(texts, fmt.Sprintf("%s=%d", addr, w))
+	}
+	if same && one != 0 {
+		return ""
+	}
+	return strings.Join(texts, ",")
+}
+
+// A sliceKey is what the servers of a slice have in common.
+type sliceKey struct {
+	is6      bool
+	priority uint8
+	weight   uint16 // 0 where the Service has the weights
+	port     uint16
+}
+
+// slices are the EndpointSlices, those of IPv4 and of low priority first; weighed says that the
+// Service has the weights.
+func (v *Virtual) slices(weighed bool) []*object.EndpointSlice {
+	servers := map[sliceKey][]Server{}
+	for _, s := range v.Servers {
+		key := sliceKey{is6: s.Addr.Is6(), priority: s.Priority, port: s.Port}
+		if !weighed {
+			key.weight = s.Weight
+		}
+		if !slices.ContainsFunc(servers[key], func(o Server) bool { return o.Addr == s.Addr }) {
+			servers[key] = append(servers[key], s)
+		}
+	}
+	keys := slices.SortedFunc(maps.Keys(servers), func(a, b sliceKey) int {
+		return cmp.Or(compareBool(a.is6, b.is6), cmp.Compare(a.priority, b.priority), -cmp.Compare(a.weight, b.weight), cmp.Compare(a.port, b.port))
+	})
+	var list []*object.EndpointSlice
+	names := map[string]int{}
+	for _, key := range keys {
+		family := object.IPv4
+		if key.is6 {
+			family = object.IPv6
+		}
+		slice := &object.EndpointSlice{
+			TypeMeta: object.TypeMeta{Kind: object.KindEndpointSlice, APIVersion: "discovery.k8s.io/v1"},
+			Metadata: object.ObjectMeta{
+				Name: v.Name + "-" + strings.ToLower(family), Namespace: v.Namespace,
+				Labels:      map[string]string{object.LabelServiceName: v.Name},
+				Annotations: map[string]string{},
+			},
+			AddressType: family,
+		}
+		names[family]++
+		if n := names[family]; n > 1 {
+			slice.Metadata.Name += "-" + strconv.Itoa(n)
+		}
+		if key.priority > 0 {
+			slice.Metadata.Annotations[object.AnnotationPriority] = strconv.Itoa(int(key.priority))
+		}
+		if !weighed && key.weight != 1 {
+			slice.Metadata.Annotations[object.AnnotationWeight] = strconv.Itoa(int(key.weight))
+		}
+		for _, p := range v.Ports {
+			slice.Ports = append(slice.Ports, v.slicePort(p, servers[key][0]))
+		}
+		for _, s := range servers[key] {
+			slice.Endpoints = append(slice.Endpoints, object.Endpoint{Addresses: []string{s.Addr.String()}})
+		}
+		list = append(list, slice)
+	}
+	return list
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
+func (v *Virtual) slicePort(p Port, s Server) object.EndpointPort {
+	port := object.EndpointPort{}
+	number, protocol := int32(s.port(p)), p.Protocol
+	port.Port, port.Protocol = &number, &protocol
+	if name := v.portName(p); name != "" {
+		port.Name = &name
+	}
+	return port
+}
+
+// YAML writes the manifests of v, the losses as comments above the Service.
+func (v *Virtual) YAML() (string, error) {
+	var b strings.Builder
+	for i, o := range v.Objects() {
+		if i > 0 {
+			b.WriteString("---\n")
+		} else {
+			for _, loss := range v.Losses {
+				b.WriteString(comment(loss.String()))
+			}
+		}
+		text, err := manifest.EncodeYAML(o)
+		if err != nil {
+			return "", err
+		}
+		// A status is the appliance's to write.
+		b.WriteString(strings.TrimSuffix(string(text), "status:\n  loadBalancer: {}\n"))
+	}
+	return b.String(), nil
+}
+
+// commentWidth is the width that comments are broken at, in characters.
+const commentWidth = 100
+
+// comment is text as a YAML comment. What is not printable is escaped: it comes from files.
+func comment(text string) string {
+	var b strings.Builder
+	line := "#"
+	for word := range strings.FieldsSeq(printable(text)) {
+		if line != "#" && len(line)+1+len(word) > commentWidth {
+			b.WriteString(line + "\n")
+			line = "#  "
+		}
+		line += " " + word
+	}
+	return b.String() + line + "\n"
+}
+
+// printable is text with everything escaped that would break a line or a terminal.
+func printable(text string) string {
+	quoted := strconv.Quote(text)
+	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
+}
