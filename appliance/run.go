@@ -29,6 +29,7 @@ import (
 	"svcctl.io/svcctl/appliance/story"
 	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/appliance/traffic"
+	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/kernel"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/engine"
@@ -76,6 +77,10 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 		return err
 	}
 	closers.add(k.Close)
+	if cfg.Traffic == config.TrafficCounters && !k.Probe().Counters {
+		log.Warn("connections and refusals are not counted: the kernel lacks counters of elements, or CONFIG_NFT_OBJREF; say --traffic off to be spared this")
+		cfg.Traffic = config.TrafficOff
+	}
 	orphans, err := reconcile.FindOrphans(objects, k.Read, cfg.Box(nil), cfg.AllowMassRemoval, log)
 	if err != nil {
 		return err
@@ -89,7 +94,12 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 			return err
 		}
 	}
-	a.traffic = traffic.NewAnswers(a.grants.Served)
+	var counted func() (nft.Totals, error)
+	if cfg.Traffic == config.TrafficCounters {
+		counted = k.Counts
+		m.Refusals(k.Refusals)
+	}
+	a.traffic = traffic.NewAnswers(a.grants.Served, counted)
 	a.board = reconcile.NewBoard(objects.Revisions, a.rescan, a.release, removals, a.firstStatus())
 	a.events = control.NewRecorder(objects, control.RecorderConfig{Host: cfg.NodeName, Assigns: len(cfg.LoadBalancerPools) > 0, Log: log})
 	asks := prober.New(prober.Options{Log: log, SourcePorts: prober.Ports(cfg.HealthCheckSourcePorts)})

@@ -13,6 +13,7 @@ import (
 type content struct {
 	sets     map[string]Set
 	chains   map[string]*Chain
+	counters []string
 	elements iter.Seq2[string, Element] // by set; not those that packets add
 	count    func(set string) int       // how many of them a set has
 	sorted   bool                       // those of a set come in an order that is the same each time
@@ -31,7 +32,7 @@ func (c *Compiler) Ruleset() Ruleset {
 }
 
 func (c *content) table() *Table {
-	t := &Table{Sets: make(map[string]*SetContent, len(c.sets)), Chains: maps.Clone(c.chains)}
+	t := &Table{Sets: make(map[string]*SetContent, len(c.sets)), Chains: maps.Clone(c.chains), Counters: c.counters}
 	for name, s := range c.sets {
 		t.Sets[name] = &SetContent{Set: s, Elements: make(Elements, c.count(name))}
 	}
@@ -57,7 +58,7 @@ func (c *Compiler) content(f Family) *content {
 	if !t.exists {
 		return nil
 	}
-	return &content{sets: t.sets, chains: t.chains, count: t.count, sorted: true, elements: func(yield func(string, Element) bool) {
+	return &content{sets: t.sets, chains: t.chains, counters: t.counters, count: t.count, sorted: true, elements: func(yield func(string, Element) bool) {
 		_ = c.portElements(f, yield) && t.sharedElements(yield)
 	}}
 }

@@ -15,7 +15,7 @@ func (t *tableState) staticChains(f Family, box *Box) []Chain {
 		chains = append(chains, Chain{Name: chainByClient, Rules: t.byClient(f, box, frontend, &vipMaps)})
 	}
 	if t.has(setInsideSources) {
-		chains = append(chains, insideChain())
+		chains = append(chains, insideChain(box))
 	}
 	if t.has(setNodePorts) {
 		chains = append(chains, Chain{Name: chainNodePort, Rules: []Rule{{VerdictMap{Key: nodePort, Map: setNodePorts}}}})
@@ -23,7 +23,7 @@ func (t *tableState) staticChains(f Family, box *Box) []Chain {
 	if t.has(setInsideNodePorts) {
 		chains = append(chains, Chain{Name: chainNPByClient, Rules: t.byClient(f, box, nodePort, &nodePortMaps)})
 	}
-	chains = append(chains, t.strayChains()...)
+	chains = append(chains, t.strayChains(box)...)
 	chains = append(chains, t.answerChains()...)
 	return append(chains, t.sourceChains(f, box)...)
 }
@@ -51,7 +51,7 @@ func (t *tableState) dispatch(f Family, box *Box) []Rule {
 			if t.has(setConnected) {
 				rule = append(rule, MatchSet{Key: []Field{Daddr}, Set: setConnected, Negate: true})
 			}
-			rules = append(rules, append(rule, Verdict{Kind: Drop}))
+			rules = append(rules, append(rule, box.counted(RefusedNotAllocated, Verdict{Kind: Drop})...))
 		}
 	}
 	return rules
@@ -66,11 +66,11 @@ func (t *tableState) byClient(f Family, box *Box, key []Field, m *frontendMaps) 
 		rules = append(rules, Rule{MatchSet{Key: m.insideOnlyKey, Set: m.insideOnly}, Verdict{Kind: Jump, Chain: chainInside}})
 	}
 	if t.has(m.restricted) {
-		rules = append(rules, Rule{
+		restricted := Rule{
 			MatchSet{Key: key, Set: m.restricted},
 			MatchSet{Key: with(key, Saddr), Set: m.allowed, Negate: true},
-			Verdict{Kind: Drop},
-		})
+		}
+		rules = append(rules, append(restricted, box.counted(RefusedSourceRange, Verdict{Kind: Drop})...))
 	}
 	inside := VerdictMap{Key: key, Map: m.inside}
 	if t.has(m.outside) {
@@ -83,13 +83,13 @@ func (t *tableState) byClient(f Family, box *Box, key []Field, m *frontendMaps) 
 
 // insideChain lets those through that may reach what only clients inside reach. The others
 // get no answer.
-func insideChain() Chain {
+func insideChain(box *Box) Chain {
 	letIn := Verdict{Kind: Return}
 	return Chain{Name: chainInside, Rules: []Rule{
 		{MatchLocalSource{}, letIn},
 		{MatchSet{Key: []Field{Saddr}, Set: setInsideSources}, letIn},
 		{MatchSet{Key: []Field{Iif}, Set: setInsideInterfaces}, letIn},
-		{Verdict{Kind: Drop}},
+		box.counted(RefusedInsideOnly, Verdict{Kind: Drop}),
 	}}
 }
 
@@ -107,8 +107,14 @@ func (t *tableState) vipChains(f Family, box *Box) []Chain {
 	if box.Ping == PingNever {
 		answer = Rule{MatchEchoRequest{}, Verdict{Kind: Drop}}
 	}
-	rules = append(rules, answer, Rule{GotoChain(chainRefuse)})
-	return []Chain{sharedChain(chainRefuse, f, box), {Name: chainVIP, Rules: rules}}
+	chains := []Chain{sharedChain(chainRefuse, f, box)}
+	refuse := chainRefuse
+	if box.Counters {
+		refuse = chainRefusePort
+		chains = append(chains, sharedChain(refuse, f, box))
+	}
+	rules = append(rules, answer, Rule{GotoChain(refuse)})
+	return append(chains, Chain{Name: chainVIP, Rules: rules})
 }
 
 // sourceChains decide about the source of connections whose destination changed.

@@ -142,6 +142,8 @@ type (
 		Set string
 		Key []Field
 	}
+	// Counter is `counter name "no-endpoint"`: it counts the packets that reach it.
+	Counter struct{ Name string }
 	// Masquerade is `masquerade`: the source becomes the outgoing interface's address.
 	Masquerade struct{}
 	// Redirect is `redirect`: the destination becomes an address of the box.
@@ -175,6 +177,7 @@ func (MatchNotICMP) statement()     {}
 func (VerdictMap) statement()       {}
 func (DNAT) statement()             {}
 func (Update) statement()           {}
+func (Counter) statement()          {}
 func (Masquerade) statement()       {}
 func (Redirect) statement()         {}
 func (Reject) statement()           {}

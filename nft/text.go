@@ -139,6 +139,8 @@ func (t *ruleText) statement(s Statement) {
 		t.say("delete @", s.Set, " { ")
 		t.fields(s.Key)
 		t.say(" }")
+	case Counter:
+		t.say("counter name \"", s.Name, "\"")
 	case Masquerade:
 		t.say("masquerade")
 	case Redirect:

@@ -81,6 +81,7 @@ func TestManual(t *testing.T) {
 	m.DNSAnswers([]string{"success"})("success")
 	m.LogDropped(func() uint64 { return 0 })
 	m.HealthChecks(func() HealthChecks { return someChecks })
+	m.Refusals(func() (map[string]uint64, error) { return map[string]uint64{"stray": 1}, nil })
 	page, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {
 		t.Fatal(err)

@@ -211,9 +211,11 @@ func TestGRPC(t *testing.T) {
 		"unknown service": {handler: serves, service: "nobody", want: health.Refused, why: "gRPC status 5: the server does not know this service"},
 		"no health service": {handler: func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Grpc-Status", "12") },
 			want: health.Refused, why: "gRPC status 12: the server has no grpc.health.v1"},
-		"not gRPC":       {handler: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, secret) }, want: health.Refused, why: "the answer is not gRPC"},
-		"HTTP 404":       {handler: http.NotFound, want: health.Refused, why: "HTTP status 404"},
-		"redirect":       {handler: func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://169.254.169.254/", http.StatusTemporaryRedirect) }, want: health.Refused, why: "HTTP status 307"},
+		"not gRPC": {handler: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, secret) }, want: health.Refused, why: "the answer is not gRPC"},
+		"HTTP 404": {handler: http.NotFound, want: health.Refused, why: "HTTP status 404"},
+		"redirect": {handler: func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://169.254.169.254/", http.StatusTemporaryRedirect)
+		}, want: health.Refused, why: "HTTP status 307"},
 		"endless":        {handler: endless, want: health.Refused, why: "the answer is too long for a health check of gRPC"},
 		"endless header": {handler: bigHeader, want: health.Refused, why: "the answer is not a gRPC answer"},
 		"hangs": {handler: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, timeout: 500 * time.Millisecond,

@@ -126,6 +126,8 @@ func (e *encoder) statement(s nft.Statement) {
 	case nft.Delete:
 		e.loadKey(s.Key, s.Set)
 		e.add(&expr.Dynset{SrcRegKey: firstRegister, SetName: s.Set, Operation: dynsetDelete})
+	case nft.Counter:
+		e.add(&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: s.Name}) // counter name "stray"
 	case nft.Masquerade:
 		e.add(&expr.Masq{}) // masquerade
 	case nft.Redirect:

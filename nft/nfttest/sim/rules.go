@@ -137,6 +137,8 @@ func (f *flow) statement(s nft.Statement) (v verdict, element string) {
 		return match(f.learn(s)), ""
 	case nft.Delete:
 		return match(f.unlearn(s)), ""
+	case nft.Counter:
+		return match(true), ""
 	case nft.Masquerade:
 		return f.masquerade(), ""
 	case nft.Redirect:
