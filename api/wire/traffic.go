@@ -36,6 +36,18 @@ type ConnectionCounts struct {
 	Rate *float64 `json:"rate,omitempty"`
 }
 
+// TrafficTotals are what the kernel counted of a Service port since the appliance started. They are
+// absent where it does not count.
+type TrafficTotals struct {
+	// Connections are those that clients made since the appliance started, and Refused the packets
+	// that were refused or dropped because no endpoint was there: a client that tries again counts
+	// again. Neither goes back while the Service is there.
+	Connections *uint64 `json:"connections,omitempty"`
+	Refused     *uint64 `json:"refused,omitempty"`
+	// RefusedRate is refused packets a second; absent where there was no look before.
+	RefusedRate *float64 `json:"refusedRate,omitempty"`
+}
+
 // PortTraffic is a port of a Service, both families together.
 type PortTraffic struct {
 	Namespace string `json:"namespace"`
@@ -43,15 +55,9 @@ type PortTraffic struct {
 	Port      string `json:"port,omitempty"`
 	Protocol  string `json:"protocol"`
 	ConnectionCounts
-	// Connections are those that clients made since the appliance started, and Refused the packets
-	// that were refused or dropped because no endpoint was there: a client that tries again counts
-	// again. Neither goes back while the Service is there. Absent where they are not counted.
-	Connections *uint64 `json:"connections,omitempty"`
-	Refused     *uint64 `json:"refused,omitempty"`
-	// RefusedRate is refused packets a second; absent where there was no look before.
-	RefusedRate *float64          `json:"refusedRate,omitempty"`
-	Endpoints   []EndpointTraffic `json:"endpoints,omitempty"`
-	History     []TrafficSample   `json:"history,omitempty"`
+	TrafficTotals
+	Endpoints []EndpointTraffic `json:"endpoints,omitempty"`
+	History   []TrafficSample   `json:"history,omitempty"`
 }
 
 // EndpointTraffic is an endpoint of a Service port.
