@@ -20,6 +20,8 @@ type Traffic struct {
 	// Refusals are packets that were refused or dropped since the appliance started, by reason;
 	// absent where they are not counted.
 	Refusals map[string]uint64 `json:"refusals,omitempty"`
+	// RefusalRates are packets a second, of reasons with any; absent where there was no look before.
+	RefusalRates map[string]float64 `json:"refusalRates,omitempty"`
 	// More is how many ports were left out for the limit.
 	More int `json:"more,omitempty"`
 }

@@ -74,7 +74,7 @@ func (a *Answers) Traffic(q wire.TrafficQuery) (*wire.Traffic, error) {
 	if err != nil {
 		return nil, err
 	}
-	answer := &wire.Traffic{At: l.At, Seconds: l.Since.Seconds(), Tracked: l.Entries, Ports: []wire.PortTraffic{}, Counted: l.Counted, Refusals: l.Refusals}
+	answer := &wire.Traffic{At: l.At, Seconds: l.Since.Seconds(), Tracked: l.Entries, Ports: []wire.PortTraffic{}, Counted: l.Counted, Refusals: l.Refusals, RefusalRates: l.RefusalRates}
 	merged := map[string]*merging{}
 	for i := range l.Ports {
 		p := &l.Ports[i]

@@ -69,6 +69,8 @@ type Look struct {
 	// Counted reports that the kernel counts; Refusals are packets by reason since the start.
 	Counted  bool
 	Refusals map[string]uint64
+	// RefusalRates are packets a second since the look before, of reasons with any.
+	RefusalRates map[string]float64
 }
 
 // frontend is what connections are attributed by.
@@ -128,6 +130,14 @@ func (l *Look) total(ports []Port, counted nft.Totals, before *Look) {
 	}
 	if before == nil {
 		return
+	}
+	for reason, n := range counted.Refusals {
+		if was := before.Refusals[reason]; n > was && l.Since > 0 {
+			if l.RefusalRates == nil {
+				l.RefusalRates = map[string]float64{}
+			}
+			l.RefusalRates[reason] = float64(n-was) / l.Since.Seconds()
+		}
 	}
 	type id struct {
 		key    string

@@ -78,6 +78,10 @@ func (o *Observer) Look() (*Look, error) {
 	if err != nil {
 		return nil, err
 	}
+	l.At = begin
+	if last != nil {
+		l.Since = begin.Sub(last.At)
+	}
 	if o.totals != nil {
 		counted, err := o.totals()
 		if err != nil {
@@ -86,10 +90,6 @@ func (o *Observer) Look() (*Look, error) {
 		l.total(ports, counted, last)
 	}
 	o.cost = threadTime() - used
-	l.At = begin
-	if last != nil {
-		l.Since = begin.Sub(last.At)
-	}
 	o.ids = ids
 	o.remember(l)
 	return l, nil
