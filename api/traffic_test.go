@@ -54,7 +54,7 @@ func TestTraffic(t *testing.T) {
 	if want := (wire.TrafficQuery{Namespace: "shop", Service: "web", Sort: "unanswered", Limit: 3, Endpoints: true, History: true}); f.traffic != want {
 		t.Errorf("asked for %+v, want %+v", f.traffic, want)
 	}
-	asks(reader, http.MethodGet, "/svcctl/v1/traffic?sort=beauty", http.StatusBadRequest, "want open, rate, unanswered, name")
+	asks(reader, http.MethodGet, "/svcctl/v1/traffic?sort=beauty", http.StatusBadRequest, "want open, rate, unanswered, refused, name")
 	asks(reader, http.MethodGet, "/svcctl/v1/traffic?limit=0", http.StatusBadRequest, "from 1 to 10000")
 
 	asks(reader, http.MethodGet, "/svcctl/v1/conns?name=web&client=203.0.113.7&endpoint=10.1.2.11", http.StatusOK, `"connections":[]`)

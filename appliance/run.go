@@ -19,7 +19,6 @@ import (
 	"svcctl.io/svcctl/appliance/apiserver"
 	"svcctl.io/svcctl/appliance/checkup"
 	"svcctl.io/svcctl/appliance/config"
-	"svcctl.io/svcctl/appliance/conntrack"
 	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/appliance/dns"
 	"svcctl.io/svcctl/appliance/metrics"
@@ -31,6 +30,7 @@ import (
 	"svcctl.io/svcctl/appliance/story"
 	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/appliance/traffic"
+	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/kernel"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/engine"
@@ -78,6 +78,10 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 		return err
 	}
 	closers.add(k.Close)
+	if cfg.Traffic == config.TrafficCounters && !k.Probe().Counters {
+		log.Warn("connections and refusals are not counted: the kernel lacks counters of elements, or CONFIG_NFT_OBJREF; say --traffic off to be spared this")
+		cfg.Traffic = config.TrafficOff
+	}
 	orphans, err := reconcile.FindOrphans(objects, k.Read, cfg.Box(nil), cfg.AllowMassRemoval, log)
 	if err != nil {
 		return err
@@ -93,7 +97,12 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 			return err
 		}
 	}
-	a.traffic = traffic.NewAnswers(a.grants.Served)
+	var counted func() (nft.Totals, error)
+	if cfg.Traffic == config.TrafficCounters {
+		counted = k.Counts
+		m.Refusals(k.Refusals)
+	}
+	a.traffic = traffic.NewAnswers(a.grants.Served, counted)
 	a.board = reconcile.NewBoard(objects.Revisions, a.rescan, a.release, removals, a.firstStatus())
 	a.events = control.NewRecorder(objects, control.RecorderConfig{Host: cfg.NodeName, Assigns: len(cfg.LoadBalancerPools) > 0, Log: log})
 	asks := prober.New(prober.Options{Log: log, SourcePorts: prober.Ports(cfg.HealthCheckSourcePorts)})
@@ -285,55 +294,6 @@ func sourceSetFiles(cfg *config.Config) (files []sourceset.File) {
 		files = append(files, sourceset.File{Name: s.Name, Path: s.File})
 	}
 	return files
-}
-
-// connectionMetrics are the numbers of the conntrack cleaner as metrics.
-func connectionMetrics(s conntrack.Stats) metrics.Connections {
-	return metrics.Connections{
-		Looks: s.Looks, Entries: s.Entries, Forgotten: s.Forgotten,
-		Reset: s.Reset, Failures: s.Failures, Draining: s.Draining, Retried: s.Retried,
-	}
-}
-
-// healthMetrics are the numbers of the prober as metrics.
-func healthMetrics(s prober.Stats, failingOpen int) metrics.HealthChecks {
-	h := metrics.HealthChecks{
-		Targets: map[string]float64{}, Transitions: map[string]float64{}, Durations: map[string]metrics.Durations{},
-		FailingOpen: failingOpen, InFlight: s.UnderWay, Late: s.Late, Expiry: s.Expiry,
-	}
-	for state, n := range s.Targets {
-		h.Targets[state.String()] = float64(n)
-	}
-	for state, n := range s.Transitions {
-		h.Transitions[state.String()] = float64(n)
-	}
-	for kind, outcomes := range s.Checks {
-		for outcome, n := range outcomes {
-			h.Checks = append(h.Checks, metrics.CheckCount{Type: kind.String(), Result: outcome.String(), Count: float64(n)})
-		}
-	}
-	for kind, d := range s.Durations {
-		buckets := make(map[float64]uint64, len(prober.Bounds))
-		for i, bound := range prober.Bounds {
-			buckets[bound] = d.Buckets[i]
-		}
-		h.Durations[kind.String()] = metrics.Durations{Count: d.Count, Sum: d.Sum, Buckets: buckets}
-	}
-	return h
-}
-
-// announcementMetrics are the numbers of announcements as metrics.
-func announcementMetrics(b *announcements.Book) metrics.Announcements {
-	c := b.Counts()
-	peers := make([]metrics.Peer, len(c.Peers))
-	for i, p := range c.Peers {
-		peers[i] = metrics.Peer{Name: p.Name, Established: p.State == wire.Established, Routes: p.Routes, BFD: p.BFD != "", BFDUp: p.BFD == "Up"}
-	}
-	return metrics.Announcements{
-		Peers:  peers,
-		Places: c.Places, Withheld: c.Withheld, Announcer: c.Announcer,
-		Answers: c.Reported.Answers, Sent: c.Reported.Announcements, Conflicts: c.Reported.Conflicts,
-	}
 }
 
 // hostOf derives from the facts of the host what the loop plans for.

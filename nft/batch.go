@@ -20,6 +20,16 @@ type (
 	AddTable struct{ Family Family }
 	// DeleteTable deletes the table of a family with all in it.
 	DeleteTable struct{ Family Family }
+	// AddCounter creates a counter, at 0.
+	AddCounter struct {
+		Family Family
+		Name   string
+	}
+	// DeleteCounter deletes a counter that no rule names any more.
+	DeleteCounter struct {
+		Family Family
+		Name   string
+	}
 	// AddSet creates a set without elements.
 	AddSet struct {
 		Family Family
@@ -89,6 +99,8 @@ type (
 
 func (AddTable) op()       {}
 func (DeleteTable) op()    {}
+func (AddCounter) op()     {}
+func (DeleteCounter) op()  {}
 func (AddSet) op()         {}
 func (DeleteSet) op()      {}
 func (AddTimeout) op()     {}

@@ -9,14 +9,15 @@ import (
 // change is what one Update does to a table. Whatever is taken away is taken away before
 // anything is added.
 type change struct {
-	unheard    bool               // nobody wants to know what it does
-	fresh      bool               // nothing was there before, so nothing goes
-	gone, come map[element]string // the data of elements that go, and that come
-	touched    map[netip.Addr]addressUses
-	oldChains  map[string]*Chain // chains as they were, nil if they were not there
-	oldSets    map[string]*Set
-	forget     []forgotten
-	caps       []CapTimeouts
+	unheard     bool               // nobody wants to know what it does
+	fresh       bool               // nothing was there before, so nothing goes
+	gone, come  map[element]string // the data of elements that go, and that come
+	touched     map[netip.Addr]addressUses
+	oldChains   map[string]*Chain // chains as they were, nil if they were not there
+	oldSets     map[string]*Set
+	oldCounters []string
+	forget      []forgotten
+	caps        []CapTimeouts
 	// sourcesTouched are the source sets that frontends came to or left, setChanges what they
 	// become by that.
 	sourcesTouched map[string]bool
@@ -39,9 +40,10 @@ func (t *tableState) begin(heard bool) {
 		unheard: !heard,
 		fresh:   len(t.sets)+len(t.chains) == 0,
 		gone:    map[element]string{}, come: map[element]string{},
-		touched:   map[netip.Addr]addressUses{},
-		oldChains: map[string]*Chain{},
-		oldSets:   map[string]*Set{},
+		touched:     map[netip.Addr]addressUses{},
+		oldChains:   map[string]*Chain{},
+		oldSets:     map[string]*Set{},
+		oldCounters: t.counters,
 
 		sourcesTouched: map[string]bool{},
 		oldTimeouts:    map[string]bool{},
@@ -183,6 +185,7 @@ func (t *tableState) emit(f Family, tr *Transition) {
 		tr.Apply.Ops = append(tr.Apply.Ops, AddTable{f})
 	}
 	d := tableDiff{family: f}
+	d.counters(t.oldCounters, t.counters)
 	for name, old := range t.oldSets {
 		d.set(old, t.set(name))
 	}

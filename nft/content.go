@@ -14,6 +14,7 @@ type content struct {
 	sets     map[string]Set
 	chains   map[string]*Chain
 	timeouts map[string]Timeout
+	counters []string
 	elements iter.Seq2[string, Element] // by set; not those that packets add
 	count    func(set string) int       // how many of them a set has
 	sorted   bool                       // those of a set come in an order that is the same each time
@@ -32,7 +33,7 @@ func (c *Compiler) Ruleset() Ruleset {
 }
 
 func (c *content) table() *Table {
-	t := &Table{Sets: make(map[string]*SetContent, len(c.sets)), Chains: maps.Clone(c.chains), Timeouts: maps.Clone(c.timeouts)}
+	t := &Table{Sets: make(map[string]*SetContent, len(c.sets)), Chains: maps.Clone(c.chains), Timeouts: maps.Clone(c.timeouts), Counters: c.counters}
 	for name, s := range c.sets {
 		t.Sets[name] = &SetContent{Set: s, Elements: make(Elements, c.count(name))}
 	}
@@ -58,7 +59,7 @@ func (c *Compiler) content(f Family) *content {
 	if !t.exists {
 		return nil
 	}
-	return &content{sets: t.sets, chains: t.chains, timeouts: t.timeouts, count: t.count, sorted: true, elements: func(yield func(string, Element) bool) {
+	return &content{sets: t.sets, chains: t.chains, timeouts: t.timeouts, counters: t.counters, count: t.count, sorted: true, elements: func(yield func(string, Element) bool) {
 		_ = c.portElements(f, yield) && t.sourceElements(f, yield) && t.sharedElements(yield)
 	}}
 }

@@ -2,6 +2,7 @@ package nft
 
 import (
 	"cmp"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -39,7 +40,7 @@ func (t *Table) content() *content {
 	if t == nil {
 		return nil
 	}
-	c := &content{sets: make(map[string]Set, len(t.Sets)), chains: t.Chains, timeouts: t.Timeouts}
+	c := &content{sets: make(map[string]Set, len(t.Sets)), chains: t.Chains, timeouts: t.Timeouts, counters: t.Counters}
 	for name, s := range t.Sets {
 		c.sets[name] = s.Set
 	}
@@ -72,6 +73,8 @@ func diffTable(f Family, have *Table, want *content, tr *Transition) {
 		have = &Table{}
 	}
 	d := tableDiff{family: f}
+	have = d.remake(have, want)
+	d.counters(have.Counters, want.counters)
 	for name, set := range have.Sets {
 		if _, ok := want.sets[name]; !ok {
 			d.set(&set.Set, nil)
@@ -98,8 +101,11 @@ func diffTable(f Family, have *Table, want *content, tr *Transition) {
 // compatible reports whether have can be changed into want without replacing it.
 func compatible(have *Table, want *content) bool {
 	for name, set := range want.sets {
-		if old := have.Sets[name]; old != nil && !reflect.DeepEqual(old.Set, set) {
-			return false
+		if old := have.Sets[name]; old != nil {
+			set.Counted = old.Counted // see remake
+			if !reflect.DeepEqual(old.Set, set) {
+				return false
+			}
 		}
 	}
 	for name, timeout := range want.timeouts {
@@ -115,23 +121,72 @@ func compatible(have *Table, want *content) bool {
 	return true
 }
 
+// remake has maps made anew that are to count and do not, or the other way around: a map gets no
+// counter later. That takes the rules away that look into them, in the same transaction. It
+// returns what there is besides.
+func (d *tableDiff) remake(have *Table, want *content) *Table {
+	rest := *have
+	for _, name := range sortedKeys(want.sets) {
+		set := want.sets[name]
+		if old := have.Sets[name]; old == nil || old.Counted == set.Counted {
+			continue
+		}
+		if len(d.remade) == 0 {
+			rest.Sets = maps.Clone(have.Sets)
+		}
+		delete(rest.Sets, name)
+		d.remade = append(d.remade, name)
+		for _, chain := range sortedKeys(want.chains) {
+			if have.Chains[chain] != nil && !slices.Contains(d.emptied, chain) && want.chains[chain].looksInto(name) {
+				d.emptied = append(d.emptied, chain)
+			}
+		}
+	}
+	return &rest
+}
+
+// looksInto reports whether a rule is a dispatch by a map of verdicts.
+func (c *Chain) looksInto(set string) bool {
+	return slices.ContainsFunc(c.Rules, func(r Rule) bool {
+		return slices.ContainsFunc(r, func(s Statement) bool {
+			m, is := s.(VerdictMap)
+			return is && m.Map == set
+		})
+	})
+}
+
+// counters adds those that are missing and deletes those that are not wanted.
+func (d *tableDiff) counters(have, want []string) {
+	for _, name := range want {
+		if !slices.Contains(have, name) {
+			d.newCounters = append(d.newCounters, name)
+		}
+	}
+	for _, name := range have {
+		if !slices.Contains(want, name) {
+			d.goneCounters = append(d.goneCounters, name)
+		}
+	}
+}
+
 // tableDiff collects the difference between two states of a table, in any order,
 // and puts it into the order that the kernel can follow.
 type tableDiff struct {
-	family   Family
-	newSets  []Set
-	goneSets []string
-
-	newTimeouts  []Timeout
-	goneTimeouts []string
-
-	newChains []Chain
-	rules     []Chain
-	gone      []string
-	deletes   map[string]*elementChange
-	adds      map[string]*elementChange
-	forget    []ForgetData
-	caps      []CapTimeouts
+	family                    Family
+	newCounters, goneCounters []string
+	remade                    []string // sets that go and come again
+	emptied                   []string // chains that lose their rules first, for they look into those
+	newSets                   []Set
+	goneSets                  []string
+	newTimeouts               []Timeout
+	goneTimeouts              []string
+	newChains                 []Chain
+	rules                     []Chain
+	gone                      []string
+	deletes                   map[string]*elementChange
+	adds                      map[string]*elementChange
+	forget                    []ForgetData
+	caps                      []CapTimeouts
 }
 
 type elementChange struct {
@@ -157,7 +212,7 @@ func (d *tableDiff) chain(old, now *Chain) {
 	case old == nil:
 		d.newChains = append(d.newChains, *now)
 		d.rules = append(d.rules, *now)
-	case !d.sameRules(old, now):
+	case !d.sameRules(old, now), slices.Contains(d.emptied, now.Name):
 		d.rules = append(d.rules, *now)
 	}
 }
@@ -274,6 +329,15 @@ func record(m map[string]*elementChange, s Set, e Element) map[string]*elementCh
 func (d *tableDiff) appendTo(tr *Transition) {
 	d.sort()
 	ops := tr.Apply.Ops
+	for _, name := range d.newCounters {
+		ops = append(ops, AddCounter{d.family, name})
+	}
+	for _, name := range d.emptied {
+		ops = append(ops, SetRules{Family: d.family, Chain: name})
+	}
+	for _, name := range d.remade {
+		ops = append(ops, DeleteSet{d.family, name})
+	}
 	for _, s := range d.newSets {
 		ops = append(ops, AddSet{d.family, s})
 	}
@@ -313,6 +377,9 @@ func (d *tableDiff) appendTo(tr *Transition) {
 	}
 	for _, name := range d.goneTimeouts {
 		tr.Cleanup.Ops = append(tr.Cleanup.Ops, DeleteTimeout{d.family, name})
+	}
+	for _, name := range d.goneCounters {
+		tr.Cleanup.Ops = append(tr.Cleanup.Ops, DeleteCounter{d.family, name})
 	}
 }
 

@@ -3,7 +3,7 @@ package nft
 // staticChains are the chains that exist once in a table: what they hold depends
 // on the box and on which sets have elements, never on how many.
 func (t *tableState) staticChains(f Family, box *Box) []Chain {
-	dispatch := t.dispatch()
+	dispatch := t.dispatch(box)
 	chains := []Chain{
 		{Name: chainPrerouting, Hook: HookPrerouting, Priority: PriorityDstNAT, Rules: dispatch},
 		{Name: chainOutput, Hook: HookOutput, Priority: PriorityDstNAT, Rules: dispatch},
@@ -15,7 +15,7 @@ func (t *tableState) staticChains(f Family, box *Box) []Chain {
 		chains = append(chains, Chain{Name: chainByClient, Rules: t.byClient(f, box, frontend, &vipMaps)})
 	}
 	if t.has(setInsideSources) {
-		chains = append(chains, insideChain())
+		chains = append(chains, insideChain(box))
 	}
 	if t.has(setNodePorts) {
 		chains = append(chains, Chain{Name: chainNodePort, Rules: []Rule{{VerdictMap{Key: nodePort, Map: setNodePorts}}}})
@@ -23,14 +23,16 @@ func (t *tableState) staticChains(f Family, box *Box) []Chain {
 	if t.has(setInsideNodePorts) {
 		chains = append(chains, Chain{Name: chainNPByClient, Rules: t.byClient(f, box, nodePort, &nodePortMaps)})
 	}
-	chains = append(chains, t.strayChains()...)
+	chains = append(chains, t.strayChains(box)...)
 	chains = append(chains, t.answerChains()...)
 	chains = append(chains, t.idleChains()...)
 	return append(chains, t.sourceChains(f, box)...)
 }
 
 // dropOwned ends what is sent to an address of ours that no Service has.
-var dropOwned = Rule{MatchSet{Key: []Field{Daddr}, Set: setOwned}, Verdict{Kind: Drop}}
+func dropOwned(box *Box, reason string) Rule {
+	return append(Rule{MatchSet{Key: []Field{Daddr}, Set: setOwned}}, box.counted(reason, Verdict{Kind: Drop})...)
+}
 
 // dispatch is what a connection's first packet meets in prerouting and output. A
 // frontend is found by one lookup, and only those that ask more about a packet make it
@@ -38,7 +40,7 @@ var dropOwned = Rule{MatchSet{Key: []Field{Daddr}, Set: setOwned}, Verdict{Kind:
 // every map of verdicts that a base chain leads to whenever one changes, in prerouting and
 // again in output. These are NAT chains, so a connection's other packets are not asked
 // anything here, and refusing is part of the dispatch.
-func (t *tableState) dispatch() []Rule {
+func (t *tableState) dispatch(box *Box) []Rule {
 	var rules []Rule
 	if t.has(setServices) {
 		rules = append(rules, Rule{VerdictMap{Key: frontend, Map: setServices}})
@@ -50,7 +52,7 @@ func (t *tableState) dispatch() []Rule {
 		rules = append(rules, Rule{MatchSet{Key: []Field{Daddr}, Set: setNPAddresses}, GotoChain(chainNodePort)})
 	}
 	if t.has(setOwned) {
-		rules = append(rules, dropOwned)
+		rules = append(rules, dropOwned(box, RefusedNotAllocated))
 	}
 	return rules
 }
@@ -64,11 +66,11 @@ func (t *tableState) byClient(f Family, box *Box, key []Field, m *frontendMaps) 
 		rules = append(rules, Rule{MatchSet{Key: m.insideOnlyKey, Set: m.insideOnly}, Verdict{Kind: Jump, Chain: chainInside}})
 	}
 	if t.has(m.restricted) {
-		rules = append(rules, Rule{
+		restricted := Rule{
 			MatchSet{Key: key, Set: m.restricted},
 			MatchSet{Key: with(key, Saddr), Set: m.allowed, Negate: true},
-			Verdict{Kind: Drop},
-		})
+		}
+		rules = append(rules, append(restricted, box.counted(RefusedSourceRange, Verdict{Kind: Drop})...))
 	}
 	inside := VerdictMap{Key: key, Map: m.inside}
 	if t.has(m.outside) {
@@ -81,13 +83,13 @@ func (t *tableState) byClient(f Family, box *Box, key []Field, m *frontendMaps) 
 
 // insideChain lets those through that may reach what only clients inside reach. The others
 // get no answer.
-func insideChain() Chain {
+func insideChain(box *Box) Chain {
 	letIn := Verdict{Kind: Return}
 	return Chain{Name: chainInside, Rules: []Rule{
 		{MatchLocalSource{}, letIn},
 		{MatchSet{Key: []Field{Saddr}, Set: setInsideSources}, letIn},
 		{MatchSet{Key: []Field{Iif}, Set: setInsideInterfaces}, letIn},
-		{Verdict{Kind: Drop}},
+		box.counted(RefusedInsideOnly, Verdict{Kind: Drop}),
 	}}
 }
 
@@ -105,8 +107,14 @@ func (t *tableState) vipChains(f Family, box *Box) []Chain {
 	if box.Ping == PingNever {
 		answer = Rule{MatchEchoRequest{}, Verdict{Kind: Drop}}
 	}
-	rules = append(rules, answer, Rule{GotoChain(chainRefuse)})
-	return []Chain{sharedChain(chainRefuse, f, box), {Name: chainVIP, Rules: rules}}
+	chains := []Chain{sharedChain(chainRefuse, f, box)}
+	refuse := chainRefuse
+	if box.Counters {
+		refuse = chainRefusePort
+		chains = append(chains, sharedChain(refuse, f, box))
+	}
+	rules = append(rules, answer, Rule{GotoChain(refuse)})
+	return append(chains, Chain{Name: chainVIP, Rules: rules})
 }
 
 // sourceChains decide about the source of connections whose destination changed.

@@ -2,6 +2,7 @@ package nft
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -195,13 +196,16 @@ func allSlotMaps() (all []*slotMaps) {
 func sharedChain(name string, f Family, box *Box) Chain {
 	c := Chain{Name: name}
 	switch name {
-	case chainRefuse:
+	case chainRefuse, chainRefusePort:
 		// The reset passes the box's NAT chains itself and ends here when its
 		// destination is a VIP, as it is for a client on the box that is bound to one.
 		c.Rules = []Rule{
 			{MatchReply{}, Verdict{Kind: Accept}},
 			{MatchProto{TCP}, Reject{RejectTCPReset}},
 			{Reject{RejectPortUnreachable}},
+		}
+		if counts := box.counted(reasons[name]); counts != nil {
+			c.Rules = slices.Insert(c.Rules, 1, Rule(counts))
 		}
 	case chainMasqAlways:
 		c.Rules = []Rule{{Masquerade{}}}
@@ -214,7 +218,7 @@ func sharedChain(name string, f Family, box *Box) Chain {
 		c.Rules = []Rule{{MatchLocalSource{}, Masquerade{}}, {GotoChain(chainSameInterf)}}
 	default:
 		if a, is := parseAdmission(name); is {
-			c.Rules = a.rules()
+			c.Rules = a.rules(box)
 		} else if rules, is := idleRules(name); is {
 			c.Rules = rules
 		} else {

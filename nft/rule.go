@@ -150,6 +150,8 @@ type (
 	// SetTimeout is `ct timeout set "idle-tcp-60"`: the connection lives as the object says,
 	// which is given by the rule's Timeout. Only a connection's first packet can do that.
 	SetTimeout struct{ Timeout Timeout }
+	// Counter is `counter name "no-endpoint"`: it counts the packets that reach it.
+	Counter struct{ Name string }
 	// Masquerade is `masquerade`: the source becomes the outgoing interface's address.
 	Masquerade struct{}
 	// Redirect is `redirect`: the destination becomes an address of the box.
@@ -184,6 +186,7 @@ func (VerdictMap) statement()       {}
 func (DNAT) statement()             {}
 func (Update) statement()           {}
 func (SetTimeout) statement()       {}
+func (Counter) statement()          {}
 func (Masquerade) statement()       {}
 func (Redirect) statement()         {}
 func (Reject) statement()           {}

@@ -65,6 +65,7 @@ type Set struct {
 	Timeout  time.Duration // not 0: elements may expire, this is their default life
 	Dynamic  bool          // packets add the elements, so Diff leaves them alone
 	Size     uint32        // the most elements; 0: no limit
+	Counted  bool          // each element counts the packets that it was found for
 }
 
 // Elements are the elements of a set, as the kernel holds them: key bytes to data
@@ -120,6 +121,8 @@ type Table struct {
 	// Timeouts are the timeout objects, by name. One that was read and that this product could
 	// not have made is the zero Timeout.
 	Timeouts map[string]Timeout
+	// Counters are the names of the counters that rules use, sorted.
+	Counters []string
 }
 
 // TableName is the name of our table in both families.

@@ -236,14 +236,14 @@ func parseAdmission(chain string) (a admission, is bool) {
 //		ip daddr . meta l4proto . th dport . ip saddr @allowed-sources goto by-client
 //		drop
 //	}
-func (a admission) rules() (rules []Rule) {
+func (a admission) rules(box *Box) (rules []Rule) {
 	maps, key := &vipMaps, frontend
 	if a.nodePort {
 		maps, key = &nodePortMaps, nodePort
 	}
 	client, on := []Field{Saddr}, GotoChain(maps.byClient)
 	for _, name := range a.deny {
-		rules = append(rules, Rule{MatchSet{Key: client, Set: sourceSetName(name)}, Verdict{Kind: Drop}})
+		rules = append(rules, append(Rule{MatchSet{Key: client, Set: sourceSetName(name)}}, box.counted(RefusedSourceRange, Verdict{Kind: Drop})...))
 	}
 	for _, name := range a.allow {
 		rules = append(rules, Rule{MatchSet{Key: client, Set: sourceSetName(name)}, on})
@@ -252,7 +252,7 @@ func (a admission) rules() (rules []Rule) {
 		rules = append(rules, Rule{MatchSet{Key: with(key, Saddr), Set: maps.allowed}, on})
 	}
 	if a.ranges || len(a.allow) > 0 {
-		return append(rules, Rule{Verdict{Kind: Drop}})
+		return append(rules, box.counted(RefusedSourceRange, Verdict{Kind: Drop}))
 	}
 	return append(rules, Rule{on})
 }

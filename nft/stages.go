@@ -43,6 +43,8 @@ func (b *Batch) isBeginning() bool {
 		switch op := op.(type) {
 		case AddTable:
 			family, made[op.Family] = op.Family, true
+		case AddCounter:
+			family = op.Family
 		case AddSet:
 			family = op.Family
 		case AddTimeout:

@@ -39,6 +39,9 @@ type Box struct {
 	MasqueradeOnLink bool
 	// Ping is what a VIP does with an echo request.
 	Ping Ping
+	// Counters has the kernel count connections and refusals. It is the same for as long as a
+	// Compiler lives.
+	Counters bool
 }
 
 // hasInternalSources reports whether anybody counts as inside in a family. Where

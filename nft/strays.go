@@ -21,30 +21,31 @@ const (
 )
 
 // strayChains are the chains about strays; none while there are neither Services nor addresses for them.
-func (t *tableState) strayChains() []Chain {
+func (t *tableState) strayChains(box *Box) []Chain {
 	var rules []Rule
-	drop := Verdict{Kind: Drop}
+	drop := func(of ...Statement) {
+		rules = append(rules, append(of, box.counted(RefusedStray, Verdict{Kind: Drop})...))
+	}
 	if t.has(setVIPs) {
-		rules = append(rules, Rule{MatchSet{Key: []Field{Daddr}, Set: setVIPs}, drop})
+		drop(MatchSet{Key: []Field{Daddr}, Set: setVIPs})
 	}
 	if t.has(setOwned) {
-		rules = append(rules, dropOwned)
+		rules = append(rules, dropOwned(box, RefusedStray))
 	}
 	if t.has(setOpenPorts) {
-		rules = append(rules, Rule{MatchSet{Key: frontend, Set: setOpenPorts}, drop})
+		drop(MatchSet{Key: frontend, Set: setOpenPorts})
 	}
 	if t.has(setOpenNodePorts) {
-		rules = append(rules, Rule{
+		drop(
 			MatchSet{Key: []Field{Daddr}, Set: setNPAddresses},
 			MatchSet{Key: nodePort, Set: setOpenNodePorts},
-			drop,
-		})
+		)
 	}
 	if t.has(setHairpin) {
 		// The set of endpoints with themselves is a set of endpoints. A SYN-ACK passes: to a
 		// box that sees one direction alone of other connections of an endpoint, it belongs to
 		// nothing.
-		rules = append(rules, Rule{MatchNoSYN{}, MatchSet{Key: []Field{Saddr, Saddr}, Set: setHairpin}, drop})
+		drop(MatchNoSYN{}, MatchSet{Key: []Field{Saddr, Saddr}, Set: setHairpin})
 	}
 	if rules == nil {
 		return nil

@@ -14,6 +14,7 @@ import (
 type tableState struct {
 	sets      map[string]Set
 	chains    map[string]*Chain
+	counters  []string
 	exists    bool                       // whether the family needs a table at all
 	existed   bool                       // the same, before the change under way
 	tallies   map[string]*tally          // elements, by set
@@ -202,13 +203,14 @@ func (t *tableState) finish(f Family, box *Box, tr *Transition) {
 		switch _, is := t.sets[s.Name]; {
 		case !is && t.has(s.Name):
 			t.keepSet(s.Name)
-			t.sets[s.Name] = s
+			t.sets[s.Name] = s.on(box)
 		case is && !t.has(s.Name):
 			t.keepSet(s.Name)
 			delete(t.sets, s.Name)
 		}
 	}
 	t.setStaticChains(f, box)
+	t.setCounters(box)
 	t.preparePicks(f, box)
 	t.prepareDraws()
 	if tr != nil {
@@ -279,7 +281,7 @@ func (t *tableState) prepareDraws() {
 }
 
 var staticChainNames = []string{
-	chainRefuse, chainVIP, chainInside, chainByClient, chainNodePort, chainNPByClient,
+	chainRefuse, chainRefusePort, chainVIP, chainInside, chainByClient, chainNodePort, chainNPByClient,
 	chainSourceNAT, chainNPSourceNAT, chainSameInterf, chainHairpin,
 	chainPrerouting, chainOutput, chainPostrouting, chainStray, chainInvalid, chainRefused, chainAnswer, chainOwnAnswers, chainInput,
 }

@@ -141,6 +141,8 @@ func (t *ruleText) statement(s Statement) {
 		t.say(" }")
 	case SetTimeout:
 		t.say(`ct timeout set "`, s.Timeout.Name(), `"`)
+	case Counter:
+		t.say("counter name \"", s.Name, "\"")
 	case Masquerade:
 		t.say("masquerade")
 	case Redirect:

@@ -27,6 +27,10 @@ func (p Printer) op(out *bufio.Writer, op Op) {
 		fmt.Fprintln(out, "add table", op.Family, TableName)
 	case DeleteTable:
 		fmt.Fprintln(out, "delete table", op.Family, TableName)
+	case AddCounter:
+		fmt.Fprintln(out, "add counter", op.Family, TableName, op.Name)
+	case DeleteCounter:
+		fmt.Fprintln(out, "delete counter", op.Family, TableName, op.Name)
 	case AddSet:
 		fmt.Fprintln(out, "add", op.Set.keyword(), op.Family, TableName, op.Set.Name,
 			"{", strings.Join(op.Set.definition(op.Family), "; ")+"; }")

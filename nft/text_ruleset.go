@@ -17,7 +17,7 @@ import (
 // name and base chains in the order a packet meets them; names that differ in a
 // number by the number, and elements by address, protocol, port and slot. Interfaces
 // are indexes; a Printer knows names. The text loads with `nft -f`, which adds to a
-// table that exists; but nft 1.0.6 aborts on an Update with more than 16 bytes of data,
+// table that exists, and says nothing of counts; but nft 1.0.6 aborts on an Update with more than 16 bytes of data,
 // which is what affinity in table ip6 has. The only errors are those of w.
 func (rs Ruleset) WriteText(w io.Writer) error { return Printer{}.Ruleset(w, rs) }
 
@@ -46,6 +46,10 @@ func (p Printer) table(out *bufio.Writer, f Family, t *Table) {
 	gap := ""
 	for _, name := range slices.SortedFunc(maps.Keys(t.Timeouts), compareNames) {
 		out.WriteString(gap + "\tct timeout " + name + " {\n\t\t" + strings.Join(t.Timeouts[name].definition(f), "\n\t\t") + "\n\t}\n")
+		gap = "\n"
+	}
+	for _, name := range t.Counters {
+		out.WriteString(gap + "\tcounter " + name + " {\n\t\tpackets 0 bytes 0\n\t}\n")
 		gap = "\n"
 	}
 	for _, name := range slices.SortedFunc(maps.Keys(t.Sets), compareNames) {
@@ -106,6 +110,9 @@ func (s *Set) definition(f Family) []string {
 	}
 	if len(flags) > 0 {
 		lines = append(lines, "flags "+strings.Join(flags, ","))
+	}
+	if s.Counted {
+		lines = append(lines, "counter")
 	}
 	if s.Timeout > 0 {
 		lines = append(lines, "timeout "+string(appendDuration(nil, s.Timeout)))

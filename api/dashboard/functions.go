@@ -13,15 +13,17 @@ import (
 
 // functions are what pages may call.
 var functions = template.FuncMap{
-	"rate":   rateText,
-	"ago":    ago,
-	"spark":  sparkline,
-	"join":   strings.Join,
-	"count":  countText,
-	"number": number,
-	"share":  share,
-	"who":    who,
-	"anchor": func(parts ...string) string { return strings.Join(parts, "|") },
+	"rate":     rateText,
+	"ago":      ago,
+	"spark":    sparkline,
+	"join":     strings.Join,
+	"count":    countText,
+	"number":   number,
+	"total":    total,
+	"refusing": func(rate *float64) bool { return rate != nil && *rate > 0 },
+	"share":    share,
+	"who":      who,
+	"anchor":   func(parts ...string) string { return strings.Join(parts, "|") },
 	"place": func(file string, line int) string {
 		if line > 0 {
 			return file + ":" + strconv.Itoa(line)
@@ -48,6 +50,14 @@ func number(n int) string {
 		text = text[:i] + "," + text[i:]
 	}
 	return text
+}
+
+// total is a count that may not be made; "–" then.
+func total(n *uint64) string {
+	if n == nil {
+		return "–"
+	}
+	return number(int(*n))
 }
 
 // countText is a number with its noun.

@@ -114,10 +114,10 @@ const mostProblems = 50
 // overview is the first page.
 func (h *handler) overview(w http.ResponseWriter, r *http.Request) {
 	var data struct {
-		Problems         []wire.Problem
-		More             int
-		Busy, Unanswered []Row
-		NoTraffic        string
+		Problems                   []wire.Problem
+		More                       int
+		Busy, Unanswered, Refusing []Row
+		NoTraffic                  string
 	}
 	status := h.source.Status()
 	data.Problems = slices.Clone(status.Problems)
@@ -125,19 +125,30 @@ func (h *handler) overview(w http.ResponseWriter, r *http.Request) {
 	if len(data.Problems) > mostProblems {
 		data.Problems, data.More = data.Problems[:mostProblems], len(data.Problems)-mostProblems
 	}
-	for order, rows := range map[string]*[]Row{byOpen: &data.Busy, byUnanswered: &data.Unanswered} {
+	for order, rows := range map[string]*[]Row{byOpen: &data.Busy, byUnanswered: &data.Unanswered, byRefused: &data.Refusing} {
 		list, err := h.source.Services(Query{Sort: order, Page: 1})
 		if err != nil {
 			data.NoTraffic = err.Error()
 			break
 		}
 		for _, row := range list.Rows {
-			if len(*rows) < busiest && (order == byOpen && row.Open+row.Unanswered > 0 || order == byUnanswered && row.Unanswered > 0) {
+			if len(*rows) < busiest && isListed(order, &row) {
 				*rows = append(*rows, row)
 			}
 		}
 	}
 	h.show(w, r, http.StatusOK, "overview", "Overview", data)
+}
+
+// isListed reports whether a Service belongs to a list of the overview.
+func isListed(order string, row *Row) bool {
+	switch order {
+	case byUnanswered:
+		return row.Unanswered > 0
+	case byRefused:
+		return row.RefusedRate != nil && *row.RefusedRate > 0
+	}
+	return row.Open+row.Unanswered > 0
 }
 
 // services is the list of Services.

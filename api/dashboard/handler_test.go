@@ -26,11 +26,12 @@ type shown struct {
 func (s *shown) Status() wire.Status { return s.status }
 
 func (s *shown) row(i int) Row {
-	rate := float64(i)
+	rate, made, refused := float64(i), uint64(70_000*i), uint64(1_300*i)
 	return Row{
 		Namespace: "shop", Name: fmt.Sprintf("web-%d", i), Type: "ClusterIP", Addresses: []string{"10.96.0.10"}, Ports: []string{"80/TCP"},
 		Endpoints: i, ConnectionCounts: wire.ConnectionCounts{Open: 1000 * i, Unanswered: i % 2, Rate: &rate},
-		History: []wire.TrafficSample{{At: time.Unix(0, 0), Open: 1}, {At: time.Unix(5, 0), Open: 3}},
+		TrafficTotals: wire.TrafficTotals{Connections: &made, Refused: &refused, RefusedRate: &rate},
+		History:       []wire.TrafficSample{{At: time.Unix(0, 0), Open: 1}, {At: time.Unix(5, 0), Open: 3}},
 	}
 }
 
@@ -124,7 +125,7 @@ func TestPages(t *testing.T) {
 		t.Errorf("asked for %+v, want %+v", s.query, want)
 	}
 	says(t, visit(t, h, http.MethodGet, "/dashboard/services/shop/web", http.StatusOK),
-		"/etc/web.yaml:7", "node port 30080", "1,234 open", "5 connections unanswered", "<svg class=\"path\"",
+		"/etc/web.yaml:7", "node port 30080", "1,234 open", "5 connections unanswered", "70,000", "1,300", "<svg class=\"path\"",
 		", by maglev", ">up</td><td class=\"number\">5</td>", "10.1.2.13:8080", "gets no new ones", ", 5 times", "l2 eth0", "▲ withheld")
 	says(t, visit(t, h, http.MethodGet, "/dashboard/connections?client=203.0.113.7&name=web", http.StatusOK), "203.0.113.7:1", "✗ unanswered")
 	if s.conns.Client.String() != "203.0.113.7/32" || s.conns.Service != "web" {

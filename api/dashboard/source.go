@@ -35,9 +35,10 @@ const (
 	byOpen       = "open"
 	byRate       = "rate"
 	byUnanswered = "unanswered"
+	byRefused    = "refused"
 )
 
-var sorts = []string{byName, byOpen, byRate, byUnanswered}
+var sorts = []string{byName, byOpen, byRate, byUnanswered, byRefused}
 
 // Services are a page of a list.
 type Services struct {
@@ -56,6 +57,7 @@ type Row struct {
 	Errors    int
 	Warnings  int
 	wire.ConnectionCounts
+	wire.TrafficTotals
 	History []wire.TrafficSample
 }
 

@@ -51,6 +51,8 @@ type Facts struct {
 	Allocations *wire.Allocations // nil: not known
 	// State is what the appliance makes of the Service; nil: not known.
 	State *wire.ServiceState
+	// Traffic is what the kernel counted of the Service; nil: not known.
+	Traffic *wire.Traffic
 	// Wide tells revisions too.
 	Wide bool
 	// NodelessLocal says that endpoints without a node name are local; it is so by default.
@@ -96,6 +98,7 @@ func (d *diagnosis) checks() {
 		d.balance()
 		d.policies()
 		d.clients()
+		d.traffic()
 	}
 	d.programmed()
 	d.appliance()

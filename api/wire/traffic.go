@@ -15,6 +15,13 @@ type Traffic struct {
 	// Tracked is how many entries the table has.
 	Tracked int           `json:"tracked"`
 	Ports   []PortTraffic `json:"ports"`
+	// Counted reports that the kernel counts connections and refusals (--traffic counters).
+	Counted bool `json:"counted"`
+	// Refusals are packets that were refused or dropped since the appliance started, by reason;
+	// absent where they are not counted.
+	Refusals map[string]uint64 `json:"refusals,omitempty"`
+	// RefusalRates are packets a second, of reasons with any; absent where there was no look before.
+	RefusalRates map[string]float64 `json:"refusalRates,omitempty"`
 	// More is how many ports were left out for the limit.
 	More int `json:"more,omitempty"`
 }
@@ -26,8 +33,21 @@ type ConnectionCounts struct {
 	// Unanswered are connections that the endpoint has not answered yet. Where they stay, it is
 	// dead though it is in the documents.
 	Unanswered int `json:"unanswered"`
-	// Rate is new connections a second; absent where there was no look before.
+	// Rate is new connections a second, of a port as the kernel counted them, else those that
+	// lasted from one look to the next; absent where there was no look before.
 	Rate *float64 `json:"rate,omitempty"`
+}
+
+// TrafficTotals are what the kernel counted of a Service port since the appliance started. They are
+// absent where it does not count.
+type TrafficTotals struct {
+	// Connections are those that clients made since the appliance started, and Refused the packets
+	// that were refused or dropped because no endpoint was there: a client that tries again counts
+	// again. Neither goes back while the Service is there.
+	Connections *uint64 `json:"connections,omitempty"`
+	Refused     *uint64 `json:"refused,omitempty"`
+	// RefusedRate is refused packets a second; absent where there was no look before.
+	RefusedRate *float64 `json:"refusedRate,omitempty"`
 }
 
 // PortTraffic is a port of a Service, both families together.
@@ -37,6 +57,7 @@ type PortTraffic struct {
 	Port      string `json:"port,omitempty"`
 	Protocol  string `json:"protocol"`
 	ConnectionCounts
+	TrafficTotals
 	Endpoints []EndpointTraffic `json:"endpoints,omitempty"`
 	History   []TrafficSample   `json:"history,omitempty"`
 }
@@ -95,7 +116,7 @@ type TrafficQuery struct {
 }
 
 // TrafficSorts are what traffic is sorted by, the largest first; name is alphabetical.
-func TrafficSorts() []string { return []string{"open", "rate", "unanswered", "name"} }
+func TrafficSorts() []string { return []string{"open", "rate", "unanswered", "refused", "name"} }
 
 // ConnectionQuery is which connections are asked for.
 type ConnectionQuery struct {

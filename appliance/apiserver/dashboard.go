@@ -44,7 +44,7 @@ func (p *pages) Journal(limit int) ([]wire.JournalEntry, error) { return p.journ
 type found struct {
 	key      string
 	svc      *object.Service
-	counts   wire.ConnectionCounts
+	counts   wire.PortTraffic
 	errors   int
 	warnings int
 }
@@ -75,7 +75,7 @@ func (p *pages) Services(q dashboard.Query) (*dashboard.Services, error) {
 			q.Problems && n == [2]int{} || !matchesSearch(key, svc, strings.ToLower(q.Search)) {
 			continue
 		}
-		all = append(all, found{key, svc, counts[key].ConnectionCounts, n[0], n[1]})
+		all = append(all, found{key, svc, counts[key], n[0], n[1]})
 	}
 	list.Namespaces = slices.Sorted(maps.Keys(namespaces))
 	list.Total = len(all)
@@ -119,23 +119,32 @@ func addressesOf(svc *object.Service) []string {
 }
 
 // orderOf compares by one of the orders of a list, the largest first.
-func orderOf(by string, a, b *wire.ConnectionCounts) int {
+func orderOf(by string, a, b *wire.PortTraffic) int {
 	switch by {
 	case "open":
 		return cmp.Compare(b.Open, a.Open)
 	case "unanswered":
 		return cmp.Compare(b.Unanswered, a.Unanswered)
 	case "rate":
-		return cmp.Compare(rateOf(b), rateOf(a))
+		return cmp.Compare(rateOf(b.Rate), rateOf(a.Rate))
+	case "refused":
+		return cmp.Or(cmp.Compare(rateOf(b.RefusedRate), rateOf(a.RefusedRate)), cmp.Compare(countOf(b.Refused), countOf(a.Refused)))
 	}
 	return 0
 }
 
-func rateOf(c *wire.ConnectionCounts) float64 {
-	if c.Rate == nil {
+func rateOf(rate *float64) float64 {
+	if rate == nil {
 		return -1
 	}
-	return *c.Rate
+	return *rate
+}
+
+func countOf(n *uint64) uint64 {
+	if n == nil {
+		return 0
+	}
+	return *n
 }
 
 // counts are those of Services with all their ports together, by "namespace/name".
@@ -151,14 +160,25 @@ func (p *pages) counts(q wire.TrafficQuery) (map[string]wire.PortTraffic, error)
 		sum := sums[port.Namespace+"/"+port.Service]
 		sum.Open += port.Open
 		sum.Unanswered += port.Unanswered
-		if port.Rate != nil {
-			rate := max(rateOf(&sum.ConnectionCounts), 0) + *port.Rate
-			sum.Rate = &rate
+		sum.Rate = addRates(sum.Rate, port.Rate)
+		if port.Connections != nil {
+			made, refused := countOf(sum.Connections)+*port.Connections, countOf(sum.Refused)+*port.Refused
+			sum.Connections, sum.Refused = &made, &refused
+			sum.RefusedRate = addRates(sum.RefusedRate, port.RefusedRate)
 		}
 		sum.History = addHistory(sum.History, port.History)
 		sums[port.Namespace+"/"+port.Service] = sum
 	}
 	return sums, nil
+}
+
+// addRates adds rates, of which none may be known.
+func addRates(sum, more *float64) *float64 {
+	if more == nil {
+		return sum
+	}
+	rate := max(rateOf(sum), 0) + *more
+	return &rate
 }
 
 // histories are what the last looks found of Services that have connections.
@@ -191,7 +211,7 @@ func (p *pages) row(f *found) dashboard.Row {
 	svc := f.svc
 	row := dashboard.Row{
 		Namespace: svc.Metadata.Namespace, Name: svc.Metadata.Name, Type: svc.Spec.Type,
-		Addresses: addressesOf(svc), Endpoints: -1, Errors: f.errors, Warnings: f.warnings, ConnectionCounts: f.counts,
+		Addresses: addressesOf(svc), Endpoints: -1, Errors: f.errors, Warnings: f.warnings, ConnectionCounts: f.counts.ConnectionCounts, TrafficTotals: f.counts.TrafficTotals,
 	}
 	for _, port := range svc.Spec.Ports {
 		text := fmt.Sprint(port.Port)
@@ -245,7 +265,7 @@ func (p *pages) Service(namespace, name string) (*dashboard.Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.counts = sums[key].ConnectionCounts
+	f.counts = sums[key]
 	detail.Row = p.row(&f)
 	detail.History = sums[key].History
 	ref := object.RefOf(svc)

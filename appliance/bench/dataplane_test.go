@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -114,8 +115,14 @@ func byHand(b *testing.B, lab *netlab.Lab, name, ruleset string, to ...netip.Add
 // balanced is a router with an appliance.
 func balanced(b *testing.B, lab *netlab.Lab, name string, manifests func(netlab.Dir), to ...netip.AddrPort) *way {
 	b.Helper()
+	return balancedWith(b, lab, name, nil, manifests, to...)
+}
+
+// balancedWith is balanced with more flags.
+func balancedWith(b *testing.B, lab *netlab.Lab, name string, flags []string, manifests func(netlab.Dir), to ...netip.AddrPort) *way {
+	b.Helper()
 	r := newRouter(b, lab, "gw")
-	svcctl := r.Appliance(*program, boxFlags...)
+	svcctl := r.Appliance(*program, slices.Concat(boxFlags, flags)...)
 	manifests(svcctl.Manifests)
 	svcctl.Start()
 	svcctl.Stop() // the rules stay, and it takes no CPU from what is measured
@@ -175,5 +182,37 @@ func inTurns(b *testing.B, section, first string, ways []*way) {
 	}
 	for _, w := range ways {
 		results.add(section, w.name, ms(median(w.took)), fmt.Sprintf("%.2fx %s", median(ratios(w.took, ways[0].took)), first))
+	}
+}
+
+// busy is how many of 10,000 Services have all new connections of a box that most are idle on.
+const busy = 100
+
+// BenchmarkCounters is what counters of connections cost a first packet: with them against without, in
+// turns, on boxes that differ in nothing else. The same ruleset twice says how steady that is.
+func BenchmarkCounters(b *testing.B) {
+	lab := netlab.New(b)
+	all := standbys(10_000)
+	manifests := func(d netlab.Dir) { writeServices(d, len(all)) }
+	off := []string{"--traffic=off"}
+	without := balancedWith(b, lab, "--traffic off", off, manifests, all...)
+	again := balancedWith(b, lab, "--traffic off, another box", off, manifests, all...)
+	with := balancedWith(b, lab, "--traffic counters", nil, manifests, all...)
+	ways := []*way{without, again, with}
+	for _, load := range []struct {
+		what string
+		to   []netip.AddrPort
+	}{{"10,000 Services in turn", all}, {number(busy) + " busy ones of 10,000", all[:busy]}} {
+		for _, w := range ways {
+			w.to, w.took = load.to, nil
+		}
+		for range *rounds {
+			for _, w := range ways {
+				w.turn(b)
+			}
+		}
+		for _, w := range ways {
+			results.add("What counting costs a first packet", load.what+", "+w.name, ms(median(w.took)), fmt.Sprintf("%.3fx without", median(ratios(w.took, without.took))))
+		}
 	}
 }

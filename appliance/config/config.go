@@ -92,6 +92,8 @@ type Config struct {
 	NodePortSpace NodePortSpace
 	// LegacyIP says what becomes of addresses with leading zeros (--legacy-ip).
 	LegacyIP LegacyIP
+	// Traffic says whether the kernel counts connections and refusals (--traffic).
+	Traffic Traffic
 
 	// DNSListen are where names of Services are answered, over UDP and TCP, each as
 	// host:port; empty: nowhere (--dns-listen).
@@ -118,6 +120,14 @@ type Config struct {
 	// LogFormat is the form of a log line (--log-format).
 	LogFormat LogFormat
 }
+
+// Traffic is what the kernel counts of new connections.
+type Traffic string
+
+const (
+	TrafficCounters Traffic = "counters" // connections and refusals of each frontend, and refusals by reason
+	TrafficOff      Traffic = "off"      // nothing
+)
 
 // NodelessEndpoints is what an endpoint without nodeName counts as.
 type NodelessEndpoints string
@@ -221,6 +231,7 @@ func Default() Config {
 		ServiceNames:           ServiceNamesRFC1035,
 		NodePortSpace:          NodePortPerProtocol,
 		LegacyIP:               LegacyIPRefuse,
+		Traffic:                TrafficCounters,
 		ClusterDomain:          DefaultClusterDomain,
 		LogLevel:               slog.LevelInfo,
 		LogFormat:              LogText,

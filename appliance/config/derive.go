@@ -26,6 +26,7 @@ func (c *Config) Box(facts *node.Facts) nft.Box {
 		InternalSources:  c.ClusterCIDRs,
 		InsideSources:    c.LoadBalancerInternalFrom.Prefixes,
 		MasqueradeOnLink: c.SNAT == SNATAuto,
+		Counters:         c.Traffic == TrafficCounters,
 		Ping:             map[VIPPing]nft.Ping{VIPPingWhenReady: nft.PingWhenReady, VIPPingAlways: nft.PingAlways, VIPPingNever: nft.PingNever}[c.VIPPing],
 	}
 	box.Owned = c.owned(facts)

@@ -40,10 +40,10 @@ func TestK02_foreignEditIsUndone(t *testing.T) {
 		"flush table ip svcctl\nflush table ip6 svcctl",
 	} {
 		t.Run(edit, func(t *testing.T) {
-			before := b.GW1.Nft("list", "table", "ip", "svcctl") + b.GW1.Nft("list", "table", "ip6", "svcctl")
+			before := b.GW1.Nft("-s", "list", "table", "ip", "svcctl") + b.GW1.Nft("-s", "list", "table", "ip6", "svcctl")
 			b.GW1.LoadNft(edit)
 			eventually(t, syncTimeout, func() error {
-				after := b.GW1.Nft("list", "table", "ip", "svcctl") + b.GW1.Nft("list", "table", "ip6", "svcctl")
+				after := b.GW1.Nft("-s", "list", "table", "ip", "svcctl") + b.GW1.Nft("-s", "list", "table", "ip6", "svcctl")
 				if sortedLines(after) != sortedLines(before) {
 					return fmt.Errorf("the tables are\n%s\nwere\n%s", after, before)
 				}

@@ -185,7 +185,7 @@ func (t *telling) ours(s *trace.Step) {
 	case verb == "drop":
 		t.over = true
 		switch {
-		case s.Chain == "refuse":
+		case s.Chain == "refuse", s.Chain == "refuse-port":
 			t.say(wire.TraceBad, where, "refused: %s", t.refusal())
 		case s.Chain == "stray":
 			t.say(wire.TraceBad, where, "dropped: it belongs to no connection that is tracked, and a Service's address must not get it")

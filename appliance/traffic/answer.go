@@ -24,13 +24,13 @@ type Answers struct {
 }
 
 // NewAnswers tells of what served gives: the ports of all Services, "namespace/name", and the box
-// that they are served on.
-func NewAnswers(served func() (map[string][]nft.ServicePort, nft.Box)) *Answers {
+// that they are served on. totals are what the kernel counted since the start; nil: it does not count.
+func NewAnswers(served func() (map[string][]nft.ServicePort, nft.Box), totals func() (nft.Totals, error)) *Answers {
 	a := &Answers{served: served}
 	a.observer = New(look, func() []Port {
 		of, _ := served()
 		return portsOf(of, wire.ConnectionQuery{})
-	})
+	}, totals)
 	return a
 }
 
@@ -74,7 +74,7 @@ func (a *Answers) Traffic(q wire.TrafficQuery) (*wire.Traffic, error) {
 	if err != nil {
 		return nil, err
 	}
-	answer := &wire.Traffic{At: l.At, Seconds: l.Since.Seconds(), Tracked: l.Entries, Ports: []wire.PortTraffic{}}
+	answer := &wire.Traffic{At: l.At, Seconds: l.Since.Seconds(), Tracked: l.Entries, Ports: []wire.PortTraffic{}, Counted: l.Counted, Refusals: l.Refusals, RefusalRates: l.RefusalRates}
 	merged := map[string]*merging{}
 	for i := range l.Ports {
 		p := &l.Ports[i]
@@ -93,6 +93,9 @@ func (a *Answers) Traffic(q wire.TrafficQuery) (*wire.Traffic, error) {
 		m.Open += p.Open
 		m.Unanswered += p.Unanswered
 		m.fresh += p.New
+		m.made += p.Connections
+		m.refused += p.Refused
+		m.refusing += p.Refusing
 		m.parts = append(m.parts, p)
 	}
 	rows := make([]*merging, 0, len(merged))
@@ -105,6 +108,9 @@ func (a *Answers) Traffic(q wire.TrafficQuery) (*wire.Traffic, error) {
 	}
 	for _, m := range rows {
 		m.Rate = rate(m.fresh, l.Since)
+		if l.Counted {
+			m.Connections, m.Refused, m.RefusedRate = &m.made, &m.refused, rate(int(m.refusing), l.Since)
+		}
 		if q.Endpoints {
 			m.endpoints(l.Since)
 		}
@@ -127,7 +133,9 @@ type merging struct {
 	wire.PortTraffic
 	key   string
 	fresh int // new connections
-	parts []*PortCounts
+	// made and refused are since the start, refusing of refused since the look before.
+	made, refused, refusing uint64
+	parts                   []*PortCounts
 }
 
 // order compares by one of wire.TrafficSorts, the largest first.
@@ -137,6 +145,8 @@ func (m *merging) order(o *merging, by string) int {
 		return cmp.Or(cmp.Compare(o.Open, m.Open), cmp.Compare(o.fresh, m.fresh))
 	case "rate":
 		return cmp.Or(cmp.Compare(o.fresh, m.fresh), cmp.Compare(o.Open, m.Open))
+	case "refused":
+		return cmp.Or(cmp.Compare(o.refusing, m.refusing), cmp.Compare(o.refused, m.refused))
 	case "unanswered":
 		return cmp.Compare(o.Unanswered, m.Unanswered)
 	}

@@ -46,7 +46,10 @@ func (c *Counts) add(conn *conntrack.Connection, isNew bool) {
 type PortCounts struct {
 	Port *Port
 	Counts
-	Endpoints map[netip.AddrPort]*EndpointCounts
+	// Connections and Refused are what the kernel counted since the start, and Refusing what of
+	// Refused is new since the look before. Then New is of Connections too.
+	Connections, Refused, Refusing uint64
+	Endpoints                      map[netip.AddrPort]*EndpointCounts
 }
 
 // EndpointCounts are those of an endpoint. Leaving reports that it gets no new connections.
@@ -63,6 +66,11 @@ type Look struct {
 	// Entries are all of the table, those of no Service included.
 	Entries int
 	Ports   []PortCounts
+	// Counted reports that the kernel counts; Refusals are packets by reason since the start.
+	Counted  bool
+	Refusals map[string]uint64
+	// RefusalRates are packets a second since the look before, of reasons with any.
+	RefusalRates map[string]float64
 }
 
 // frontend is what connections are attributed by.
@@ -102,6 +110,54 @@ func (x index) of(c *conntrack.Connection) (port int, ok bool) {
 		port, ok = x[frontend{c.Protocol, netip.AddrPortFrom(unspecified(c.Family), c.To.Port())}]
 	}
 	return port, ok
+}
+
+// total adds what the kernel counted since the start to the ports that it belongs to. before is the
+// look before; nil when there was none.
+func (l *Look) total(ports []Port, counted nft.Totals, before *Look) {
+	l.Counted, l.Refusals = true, counted.Refusals
+	found := indexOf(ports)
+	for i := range counted.Frontends {
+		f := &counted.Frontends[i]
+		at := f.At
+		if !at.Addr().IsValid() {
+			at = netip.AddrPortFrom(unspecified(f.Family), at.Port())
+		}
+		if i, ok := found[frontend{f.Protocol, at}]; ok {
+			l.Ports[i].Connections += f.Connections
+			l.Ports[i].Refused += f.Refused
+		}
+	}
+	if before == nil {
+		return
+	}
+	for reason, n := range counted.Refusals {
+		if was := before.Refusals[reason]; n > was && l.Since > 0 {
+			if l.RefusalRates == nil {
+				l.RefusalRates = map[string]float64{}
+			}
+			l.RefusalRates[reason] = float64(n-was) / l.Since.Seconds()
+		}
+	}
+	type id struct {
+		key    string
+		family nft.Family
+	}
+	old := make(map[id]*PortCounts, len(before.Ports))
+	for i := range before.Ports {
+		if p := &before.Ports[i]; p.Connections+p.Refused > 0 {
+			old[id{p.Port.Key(), p.Port.Family}] = p
+		}
+	}
+	for i := range l.Ports {
+		p := &l.Ports[i]
+		was := old[id{p.Port.Key(), p.Port.Family}]
+		if was == nil {
+			was = &PortCounts{}
+		}
+		p.New = int(p.Connections - min(was.Connections, p.Connections))
+		p.Refusing = p.Refused - min(was.Refused, p.Refused)
+	}
 }
 
 // count attributes connections to ports. known are the IDs of the look before, sorted; nil when

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/appliance/conntrack"
+	"svcctl.io/svcctl/nft"
 )
 
 const (
@@ -34,7 +35,9 @@ type Sample struct {
 type Observer struct {
 	read  func(each func(*conntrack.Connection)) (entries int, err error)
 	ports func() []Port
-	now   func() time.Time
+	// totals are what the kernel counted since the start; nil: it does not count.
+	totals func() (nft.Totals, error)
+	now    func() time.Time
 
 	looking sync.Mutex // one looks at a time
 	cost    time.Duration
@@ -46,9 +49,10 @@ type Observer struct {
 	forget  *time.Timer
 }
 
-// New is an Observer that reads connections with read and attributes them to what ports gives.
-func New(read func(each func(*conntrack.Connection)) (int, error), ports func() []Port) *Observer {
-	return &Observer{read: read, ports: ports, now: time.Now, history: map[string][]Sample{}}
+// New is an Observer that reads connections with read, and what the kernel counted with totals, and
+// attributes them to what ports gives. totals is nil where the kernel does not count.
+func New(read func(each func(*conntrack.Connection)) (int, error), ports func() []Port, totals func() (nft.Totals, error)) *Observer {
+	return &Observer{read: read, ports: ports, totals: totals, now: time.Now, history: map[string][]Sample{}}
 }
 
 // Look returns the newest look, or makes one when that may be. Looks are not to be changed.
@@ -69,15 +73,23 @@ func (o *Observer) Look() (*Look, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	used := threadTime()
-	l, ids, err := count(o.ports(), before, o.read)
+	ports := o.ports()
+	l, ids, err := count(ports, before, o.read)
 	if err != nil {
 		return nil, err
 	}
-	o.cost = threadTime() - used
 	l.At = begin
 	if last != nil {
 		l.Since = begin.Sub(last.At)
 	}
+	if o.totals != nil {
+		counted, err := o.totals()
+		if err != nil {
+			return nil, err
+		}
+		l.total(ports, counted, last)
+	}
+	o.cost = threadTime() - used
 	o.ids = ids
 	o.remember(l)
 	return l, nil

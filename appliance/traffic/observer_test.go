@@ -22,16 +22,22 @@ type table struct {
 	reads   int
 	now     time.Time
 	ports   []Port
+	// counted is what the kernel counted; nil: it does not count.
+	counted *nft.Totals
 }
 
 func (t *table) observer() *Observer {
+	var totals func() (nft.Totals, error)
+	if t.counted != nil {
+		totals = func() (nft.Totals, error) { return *t.counted, nil }
+	}
 	o := New(func(each func(*conntrack.Connection)) (int, error) {
 		t.reads++
 		for _, c := range t.entries {
 			each(&c)
 		}
 		return len(t.entries), t.err
-	}, func() []Port { return t.ports })
+	}, func() []Port { return t.ports }, totals)
 	t.now = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	o.now = func() time.Time { return t.now }
 	return o
@@ -174,5 +180,45 @@ func BenchmarkLook(b *testing.B) {
 		if _, err := o.Look(); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// Connections are counted by the kernel where it counts, of all frontends of a port together, and
+// what went back is not new.
+func TestLookCounts(t *testing.T) {
+	dns := Port{Service: "default/dns", Family: nft.IPv4, Protocol: nft.UDP, Frontends: []netip.AddrPort{at("10.96.0.10:80")}}
+	frontend := func(p nft.Protocol, at netip.AddrPort, connections, refused uint64) nft.FrontendTotal {
+		return nft.FrontendTotal{Family: nft.IPv4, Protocol: p, At: at, Connections: connections, Refused: refused}
+	}
+	nodePort := netip.AddrPortFrom(netip.Addr{}, 30080)
+	table := &table{ports: []Port{web, dns}, counted: &nft.Totals{Frontends: []nft.FrontendTotal{
+		frontend(nft.TCP, at("10.96.0.10:80"), 5, 1), frontend(nft.TCP, nodePort, 2, 0), frontend(nft.UDP, at("10.96.0.10:80"), 9, 0),
+		frontend(nft.TCP, at("10.96.0.99:80"), 100, 100), // of a Service that is not planned any more
+	}, Refusals: map[string]uint64{nft.RefusedStray: 4}}}
+	o := table.observer()
+	look := func() *Look {
+		t.Helper()
+		table.now = table.now.Add(4 * time.Second)
+		l, err := o.Look()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	l := look()
+	if p := l.Ports[0]; p.Connections != 7 || p.Refused != 1 || p.New != 0 || p.Refusing != 0 || !l.Counted || l.Refusals[nft.RefusedStray] != 4 {
+		t.Errorf("the first look counts %+v", p)
+	}
+	if p := l.Ports[1]; p.Connections != 9 {
+		t.Errorf("the other protocol counts %+v", p)
+	}
+	table.counted.Frontends[0].Connections, table.counted.Frontends[0].Refused = 8, 7
+	table.counted.Frontends[2].Connections = 1
+	l = look()
+	if p := l.Ports[0]; p.New != 3 || p.Refusing != 6 {
+		t.Errorf("the second look counts %+v, want 3 new ones and 6 refused", p)
+	}
+	if p := l.Ports[1]; p.New != 0 || p.Connections != 1 {
+		t.Errorf("a Service that came again counts %+v", p)
 	}
 }

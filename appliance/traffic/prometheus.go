@@ -51,30 +51,43 @@ func (a *Answers) page(w http.ResponseWriter, q wire.TrafficQuery) {
 	_ = out.Flush() // a client that hung up is no error
 }
 
-// A family is a metric of which every labels has a sample.
-type family struct {
-	name, help string
-	value      func(*wire.ConnectionCounts) int
+// A family is a metric of which every labels has a sample, taken from a T.
+type family[T any] struct {
+	name, kind, help string
+	value            func(*T) uint64
 }
 
-func families(of, what string) []family {
-	return []family{
-		{"svcctl_" + of + "_connections_open", "Connections of " + what + " that were answered and that nobody has closed.", func(c *wire.ConnectionCounts) int { return c.Open }},
-		{"svcctl_" + of + "_connections_unanswered", "Connections to which the endpoint has sent nothing yet, of " + what + ".", func(c *wire.ConnectionCounts) int { return c.Unanswered }},
+func families(of, what string) []family[wire.ConnectionCounts] {
+	return []family[wire.ConnectionCounts]{
+		{"svcctl_" + of + "_connections_open", "gauge", "Connections of " + what + " that were answered and that nobody has closed.", func(c *wire.ConnectionCounts) uint64 { return uint64(c.Open) }},
+		{"svcctl_" + of + "_connections_unanswered", "gauge", "Connections to which the endpoint has sent nothing yet, of " + what + ".", func(c *wire.ConnectionCounts) uint64 { return uint64(c.Unanswered) }},
 	}
+}
+
+// portFamilies are those of ports of Services.
+func portFamilies(counted bool) (all []family[wire.PortTraffic]) {
+	for _, f := range families("service", "a port of a Service") {
+		all = append(all, family[wire.PortTraffic]{f.name, f.kind, f.help, func(p *wire.PortTraffic) uint64 { return f.value(&p.ConnectionCounts) }})
+	}
+	if !counted {
+		return all
+	}
+	return append(all,
+		family[wire.PortTraffic]{"svcctl_service_connections_total", "counter", "Connections that clients made to a port of a Service since the appliance started.", func(p *wire.PortTraffic) uint64 { return *p.Connections }},
+		family[wire.PortTraffic]{"svcctl_service_refused_total", "counter", "Packets to a port of a Service that were refused or dropped because no endpoint was there, since the appliance started.", func(p *wire.PortTraffic) uint64 { return *p.Refused }})
 }
 
 // serviceSeries writes a sample for each port of a Service.
 func serviceSeries(out io.Writer, seen *wire.Traffic) {
-	all := families("service", "a port of a Service")
+	all := portFamilies(seen.Counted)
 	ports, left := seen.Ports, 0
 	if most := maxSeries / len(all); len(ports) > most {
 		ports, left = ports[:most], (len(ports)-most)*len(all)
 	}
 	for _, f := range all {
-		head(out, f)
+		f.head(out)
 		for i := range ports {
-			sample(out, f.name, f.value(&ports[i].ConnectionCounts), labels(&ports[i], ""))
+			sample(out, f.name, f.value(&ports[i]), labels(&ports[i], ""))
 		}
 	}
 	tail(out, seen, left)
@@ -100,7 +113,7 @@ func endpointSeries(out io.Writer, seen *wire.Traffic) {
 		}
 	}
 	for _, f := range all {
-		head(out, f)
+		f.head(out)
 		for _, r := range rows {
 			sample(out, f.name, f.value(r.counts), r.labels)
 		}
@@ -108,12 +121,12 @@ func endpointSeries(out io.Writer, seen *wire.Traffic) {
 	tail(out, seen, left)
 }
 
-func head(out io.Writer, f family) {
-	fmt.Fprintf(out, "# HELP %s %s\n# TYPE %s gauge\n", f.name, f.help, f.name)
+func (f *family[T]) head(out io.Writer) {
+	fmt.Fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", f.name, f.help, f.name, f.kind)
 }
 
-func sample(out io.Writer, name string, value int, labels string) {
-	_, _ = io.WriteString(out, name+"{"+labels+"} "+strconv.Itoa(value)+"\n")
+func sample(out io.Writer, name string, value uint64, labels string) {
+	_, _ = io.WriteString(out, name+"{"+labels+"} "+strconv.FormatUint(value, 10)+"\n")
 }
 
 // labels are those of a port of a Service, and of an endpoint of it.

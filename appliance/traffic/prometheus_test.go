@@ -27,7 +27,7 @@ func answersOf(n int, table *table) *Answers {
 			Pools:     [2][]netip.AddrPort{nft.PoolCluster: {at443("10.1.2.11"), at443("10.1.2.12")}},
 		}}
 	}
-	a := NewAnswers(func() (map[string][]nft.ServicePort, nft.Box) { return served, nft.Box{} })
+	a := NewAnswers(func() (map[string][]nft.ServicePort, nft.Box) { return served, nft.Box{} }, nil)
 	o := table.observer()
 	o.ports = a.observer.ports
 	a.observer = o
@@ -51,13 +51,16 @@ func TestPages(t *testing.T) {
 	table := &table{entries: []conntrack.Connection{
 		connection(1, "10.96.0.1:80", "10.1.2.11:443", true, true),
 		connection(2, "10.96.0.1:80", "10.1.2.12:443", false, false),
-	}}
+	}, counted: &nft.Totals{Frontends: []nft.FrontendTotal{{Family: nft.IPv4, Protocol: nft.TCP, At: at("10.96.0.1:80"), Connections: 7, Refused: 3}}}}
 	a := answersOf(3, table)
 	services := scrape(t, a, "/metrics/services", http.StatusOK)
 	for _, want := range []string{
 		`svcctl_service_connections_open{namespace="shop",service="s1",port="http",protocol="TCP"} 1`,
 		`svcctl_service_connections_unanswered{namespace="shop",service="s1",port="http",protocol="TCP"} 1`,
 		`svcctl_service_connections_open{namespace="shop",service="s2",port="http",protocol="TCP"} 0`,
+		`svcctl_service_connections_total{namespace="shop",service="s1",port="http",protocol="TCP"} 7`,
+		`svcctl_service_refused_total{namespace="shop",service="s1",port="http",protocol="TCP"} 3`,
+		`svcctl_service_refused_total{namespace="shop",service="s2",port="http",protocol="TCP"} 0`,
 		"svcctl_series_left_out 0",
 	} {
 		if !strings.Contains(services, want+"\n") {
@@ -116,7 +119,7 @@ func TestManual(t *testing.T) {
 	for _, name := range regexp.MustCompile("`(svcctl_[a-z_]+)`").FindAllStringSubmatch(section, -1) {
 		told[name[1]] = true
 	}
-	a := answersOf(1, &table{})
+	a := answersOf(1, &table{counted: &nft.Totals{}})
 	served := scrape(t, a, "/metrics/services", http.StatusOK) + scrape(t, a, "/metrics/endpoints?namespace=shop", http.StatusOK)
 	for _, name := range regexp.MustCompile(`(?m)^# TYPE (svcctl_\w+)`).FindAllStringSubmatch(served, -1) {
 		if !told[name[1]] {

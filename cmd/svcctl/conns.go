@@ -184,7 +184,7 @@ func dash(text string) string {
 }
 
 // sortNames are what traffic can be sorted by.
-var sortNames = []string{"open", "rate", "unanswered", "name"}
+var sortNames = []string{"open", "rate", "unanswered", "refused", "name"}
 
 func checkSort(text string) error {
 	if !slices.Contains(sortNames, text) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -84,6 +86,9 @@ func (p *program) runDoctor(ctx context.Context, v *verb, _ []string) error {
 	if status, err := c.Status(ctx); err == nil {
 		d.Findings = append(d.Findings, heldFindings(status)...)
 	}
+	if seen, err := twoLooks(ctx, c); err == nil { // what cannot be counted is no finding
+		d.Findings = append(d.Findings, refusalFindings(seen)...)
+	}
 	if err := p.output(v, d, func() string { return doctorPage(d.Findings, p.color) }); err != nil {
 		return err
 	}
@@ -97,6 +102,65 @@ func (p *program) runDoctor(ctx context.Context, v *verb, _ []string) error {
 		return errors.New(count(wrong, "thing") + " wrong with this box")
 	}
 	return nil
+}
+
+// twoLooks asks which Services refuse the most, until there are rates.
+func twoLooks(ctx context.Context, c *client.Client) (*wire.Traffic, error) {
+	for {
+		seen, err := c.Traffic(ctx, url.Values{"sort": {"refused"}, "limit": {"3"}})
+		if err != nil || seen.Seconds > 0 || !seen.Counted {
+			return seen, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(lookPause):
+		}
+	}
+}
+
+// lookPause is more than looks of the appliance are apart at the least.
+const lookPause = 1100 * time.Millisecond
+
+// reasonAdvice says what to do about packets that are refused for a reason.
+var reasonAdvice = map[string]string{
+	"no-endpoint":   "`svcctl top -A --once --by refused` says of which Services, and `svcctl explain svc/NAME` why they have none",
+	"no-such-port":  "clients use a port that no Service has: `svcctl trace` shows who",
+	"not-allocated": "clients use an address of a Service that is gone, or look around: `svcctl trace` shows who",
+	"source-range":  "clients outside of loadBalancerSourceRanges try: `svcctl trace` shows who",
+	"inside-only":   "clients outside try an internal load balancer: `svcctl trace` shows who",
+	"stray":         "their connections were forgotten, or their packets go past this box one way: see whether routes lead both ways through it",
+}
+
+// refusalFindings are about clients that are refused now.
+func refusalFindings(seen *wire.Traffic) []appliance.Finding {
+	const check = "refusals"
+	if !seen.Counted {
+		return nil
+	}
+	var findings []appliance.Finding
+	for i := range seen.Ports {
+		p := &seen.Ports[i]
+		if p.RefusedRate != nil && *p.RefusedRate > 0 {
+			findings = append(findings, appliance.Finding{Check: check, Level: "warning",
+				Message: fmt.Sprintf("Service %s refuses %s packets a second for want of an endpoint", portKey(p.Namespace, p.Service, p.Port), rateText(p.RefusedRate)),
+				Advice:  fmt.Sprintf("`svcctl explain svc/%s -n %s` says why", p.Service, p.Namespace)})
+		}
+	}
+	var total uint64
+	for _, n := range seen.Refusals {
+		total += n
+	}
+	for _, reason := range slices.Sorted(maps.Keys(seen.RefusalRates)) {
+		if rate := seen.RefusalRates[reason]; rate >= 1 && reason != "no-endpoint" {
+			findings = append(findings, appliance.Finding{Check: check, Level: "warning",
+				Message: fmt.Sprintf("%s packets a second are refused or dropped: %s", rateText(&rate), reason), Advice: reasonAdvice[reason]})
+		}
+	}
+	if findings == nil {
+		findings = []appliance.Finding{{Check: check, Level: "ok", Message: fmt.Sprintf("clients are not being refused (%d packets were since the appliance started)", total)}}
+	}
+	return findings
 }
 
 // heldFindings are about what the appliance keeps in force although nothing declares it, or not

@@ -231,6 +231,13 @@ func (p *program) explainFacts(ctx context.Context, v *verb, c *client.Client, f
 	} else if err != nil {
 		return err
 	}
+	// Rates are of two looks: one of somebody who watches, and this one. It tells what it can.
+	f.Traffic, err = c.Traffic(ctx, url.Values{"namespace": {f.Namespace}, "name": {f.Name}})
+	if _, is := errors.AsType[*wire.Failure](err); is {
+		f.Traffic = nil // connections cannot be counted here
+	} else if err != nil {
+		return err
+	}
 	if f.Service != nil {
 		if f.Slices, err = slicesOf(ctx, c, f.Namespace, f.Name); err != nil {
 			return err

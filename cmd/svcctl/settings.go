@@ -157,6 +157,9 @@ func serviceSettings() []setting {
 		{name: "legacy-ip", arg: "refuse|accept", def: "refuse", words: []string{"refuse", "accept"}, group: groupServices,
 			usage: "addresses with leading zeros, as 172.30.0.041: accept reads them as decimal",
 			set:   word(func(c *config.Config) *config.LegacyIP { return &c.LegacyIP })},
+		{name: "traffic", arg: "counters|off", def: "counters", words: []string{"counters", "off"}, group: groupServices,
+			usage: "whether the kernel counts connections and refusals, for `svcctl top` and Prometheus",
+			set:   word(func(c *config.Config) *config.Traffic { return &c.Traffic })},
 	}
 }
 

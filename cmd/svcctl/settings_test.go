@@ -51,6 +51,7 @@ var samples = map[string][3]string{
 	"service-names":               {"rfc1123", "rfc1123", "rfc1123"},
 	"node-port-space":             {"shared", "shared", "shared"},
 	"legacy-ip":                   {"accept", "accept", "accept"},
+	"traffic":                     {"off", "off", "off"},
 	"dns-listen":                  {":53", "192.0.2.1:53,[2001:db8::1]:53", "127.0.0.1:5353"},
 	"cluster-domain":              {"a", "b.example", "c"},
 	"dns-upstream":                {"192.0.2.53:53", "[2001:db8::53]:53,192.0.2.54:53", "192.0.2.55:5353"},

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,14 +29,17 @@ every two seconds. Of a Service that is named it shows the endpoints too.
 
 OPEN are connections that were answered and that nobody has closed. UNANSWERED are those
 to which the endpoint has sent nothing: where they stay, the endpoint is dead. NEW/S are
-new connections a second since the look before.
+new connections a second since the look before. CONNS are all connections since the
+appliance started, and REFUSED the packets that were refused or dropped because no
+endpoint was there: both are counted by the kernel, which --traffic off of the appliance
+spares it.
 
-On a terminal, o, r, u and n sort by open, rate, unanswered and name, e shows or hides
-endpoints, q quits. Anywhere else one table is printed; with -o json one document a look.
+On a terminal, o, r, u, f and n sort by open, rate, unanswered, refused and name, e shows
+or hides endpoints, q quits. Anywhere else one table is printed; with -o json one document a look.
 
 The numbers come from the kernel's connection tracking, which is read only while somebody
-asks, and more rarely where it is large: at most 2 % of a core is used. Connections that
-were refused are not among them, nor those to node ports on loopback addresses.`,
+asks, and more rarely where it is large: at most 2 % of a core is used. Connections to
+node ports on loopback addresses are not among them.`,
 		options: append([]*option{
 			namespaceOption(),
 			{name: "all-namespaces", letter: "A", group: groupWhich, usage: "Services of all namespaces"},
@@ -184,21 +188,35 @@ func (t *top) table(now time.Time, lines, columns int) string {
 	if age := now.Sub(s.At).Round(time.Second); age >= topEvery+time.Second {
 		head += fmt.Sprintf("; read %s ago", age)
 	}
-	rows := [][]string{{"SERVICE", "PROTO", "ENDPOINT", "OPEN", "UNANSWERED", "NEW/S"}}
-	if !t.endpoints {
-		rows[0] = []string{"SERVICE", "PROTO", "OPEN", "UNANSWERED", "NEW/S"}
+	heads := []string{"SERVICE", "PROTO"}
+	if t.endpoints {
+		heads = append(heads, "ENDPOINT")
 	}
-	row := func(service, protocol, endpoint string, c wire.ConnectionCounts) {
+	heads = append(heads, "OPEN", "UNANSWERED", "NEW/S")
+	if s.Counted {
+		heads = append(heads, "CONNS", "REFUSED")
+	}
+	rows := [][]string{heads}
+	row := func(service, protocol, endpoint string, c wire.ConnectionCounts, totals ...*uint64) {
 		cells := []string{service, protocol}
 		if t.endpoints {
 			cells = append(cells, endpoint)
 		}
-		rows = append(rows, append(cells, strconv.Itoa(c.Open), strconv.Itoa(c.Unanswered), rateText(c.Rate)))
+		cells = append(cells, strconv.Itoa(c.Open), strconv.Itoa(c.Unanswered), rateText(c.Rate))
+		for _, n := range totals {
+			if n != nil {
+				cells = append(cells, strconv.FormatUint(*n, 10))
+			}
+		}
+		for len(cells) < len(heads) {
+			cells = append(cells, "")
+		}
+		rows = append(rows, cells)
 	}
 	for i := range s.Ports {
 		port := &s.Ports[i]
 		key := portKey(port.Namespace, port.Service, port.Port)
-		row(key, port.Protocol, "", port.ConnectionCounts)
+		row(key, port.Protocol, "", port.ConnectionCounts, port.Connections, port.Refused)
 		if !t.endpoints {
 			continue
 		}
@@ -216,6 +234,7 @@ func (t *top) table(now time.Time, lines, columns int) string {
 		text = text[:lines]
 	}
 	for i := range text {
+		text[i] = strings.TrimRight(text[i], " ")
 		if runes := []rune(text[i]); columns > 0 && len(runes) > columns {
 			text[i] = string(runes[:columns])
 		}
@@ -245,11 +264,11 @@ func (t *top) key(b byte) (quit bool) {
 		return true
 	case 'e':
 		t.endpoints = !t.endpoints
+	case 'f':
+		t.by = "refused"
 	default:
-		for _, name := range sortNames {
-			if name[0] == b {
-				t.by = name
-			}
+		if i := slices.IndexFunc(sortNames, func(name string) bool { return name[0] == b }); i >= 0 {
+			t.by = sortNames[i]
 		}
 	}
 	return false
@@ -257,5 +276,5 @@ func (t *top) key(b byte) (quit bool) {
 
 // bar is the last line of the screen.
 func (t *top) bar() string {
-	return "by " + cmp.Or(t.by, "open") + "   o open  r rate  u unanswered  n name  e endpoints  q quit"
+	return "by " + cmp.Or(t.by, "open") + "   o open  r rate  u unanswered  f refused  n name  e endpoints  q quit"
 }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,11 +30,21 @@ func TestTopTable(t *testing.T) {
 		top.seen.Ports[i].Rate = nil
 	}
 	golden(t, "top/first.txt", top.table(at, 0, 0))
+	n := func(n uint64) *uint64 { return &n }
+	counted := *top.seen
+	counted.Counted, counted.Ports = true, slices.Clone(top.seen.Ports)
+	counted.Ports[0].Connections, counted.Ports[0].Refused = n(123456), n(0)
+	counted.Ports[1].Connections, counted.Ports[1].Refused = n(9), n(77)
+	for _, endpoints := range []bool{false, true} {
+		top := *top
+		top.seen, top.endpoints = &counted, endpoints
+		golden(t, fmt.Sprintf("top/counted-%t.txt", endpoints), top.table(at, 0, 0))
+	}
 	small := strings.Split(strings.TrimSuffix(top.table(at, 4, 20), "\n"), "\n")
 	if len(small) != 4 || len([]rune(small[0])) != 20 {
 		t.Errorf("on a screen of 4 lines of 20 characters: %q", small)
 	}
-	for key, want := range map[byte]string{'r': "rate", 'u': "unanswered", 'n': "name", 'o': "open", 'x': "open"} {
+	for key, want := range map[byte]string{'r': "rate", 'u': "unanswered", 'n': "name", 'f': "refused", 'o': "open"} {
 		if top.key(key) || top.by != want {
 			t.Errorf("after %c it is sorted by %s, want %s", key, top.by, want)
 		}
@@ -46,7 +58,7 @@ func TestTopTable(t *testing.T) {
 func TestTopUsage(t *testing.T) {
 	b := newBench()
 	for line, says := range map[string]string{
-		"top --by beauty":                  "want open, rate, unanswered, name",
+		"top --by beauty":                  "want open, rate, unanswered, refused, name",
 		"top --limit 0":                    "want a number from 1 to 10000",
 		"top pod/web":                      "takes one Service",
 		"top svc/web -A":                   "give -n NAMESPACE, not -A",

@@ -24,7 +24,7 @@ func setsOf(f nft.Family) *nft.SourceSets {
 // state asks for everything that the compiler knows, in both families.
 func state(affinity time.Duration, balances ...nft.Balance) nft.State {
 	s := nft.State{
-		Box:      nft.Box{MasqueradeOnLink: true, Ping: nft.PingWhenReady},
+		Box:      nft.Box{MasqueradeOnLink: true, Ping: nft.PingWhenReady, Counters: affinity == 0},
 		Services: map[string][]nft.ServicePort{},
 	}
 	iface := nft.Interface{Index: 1, Name: "lo"}

@@ -25,6 +25,7 @@ type Conn struct {
 	features Features
 
 	foreignTx *foreignTxLog
+	counting  counting
 
 	mu       sync.Mutex
 	socket   *socket // nil after a failure, until the next use
@@ -88,9 +89,9 @@ func (c *Conn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
-	var err error
+	err := c.counting.close()
 	if c.socket != nil {
-		err = c.socket.Close()
+		err = errors.Join(err, c.socket.Close())
 	}
 	if c.sentinel != nil {
 		err = errors.Join(err, c.sentinel.Close())
@@ -212,7 +213,12 @@ func (c *Conn) commit(b *nft.Batch, generation uint32) (next uint32, err error) 
 		restore := c.muteNotifications(t.socket)
 		defer func() { restore(err) }()
 	}
-	err = t.commit(func(op, element int) string { return opText(b.Ops, op, element) })
+	text := func(op, element int) string { return opText(b.Ops, op, element) }
+	if b.Takes() {
+		err = c.commitCounts(t, b, text)
+	} else {
+		_, err = t.commit(text)
+	}
 	if err != nil {
 		return generation, err
 	}
@@ -220,6 +226,20 @@ func (c *Conn) commit(b *nft.Batch, generation uint32) (next uint32, err error) 
 		return 0, nil
 	}
 	return nextGeneration(generation), nil
+}
+
+// commitCounts commits a transaction that takes counts away, and keeps what they were.
+func (c *Conn) commitCounts(t *transaction, b *nft.Batch, text func(op, element int) string) error {
+	tally := &c.counting.tally
+	tally.Committing()
+	last, err := t.commit(text)
+	switch {
+	case err == nil:
+		tally.Committed(b, append(t.last, last...))
+	default:
+		tally.Committed(nil, nil)
+	}
+	return err
 }
 
 // write makes a transaction of a batch.
@@ -237,8 +257,12 @@ func (c *Conn) write(b *nft.Batch, generation uint32) (*transaction, error) {
 	if err != nil {
 		return nil, err
 	}
+	last, err := c.counting.before(s, b)
+	if err != nil {
+		return nil, err
+	}
 	t := newTransaction(s, nft.TableName, generation)
-	t.ranges = ranges
+	t.ranges, t.echo, t.last = ranges, last.echo, last.counts
 	for i, op := range b.Ops {
 		t.op = i
 		t.operation(op, entries[i], c.features.Destroy)
@@ -262,6 +286,10 @@ func (t *transaction) operation(op nft.Op, entries []nft.Element, destroy bool) 
 		t.addTable(op.Family, 0)
 	case nft.DeleteTable:
 		t.deleteTable(op.Family)
+	case nft.AddCounter:
+		t.addCounter(op.Family, op.Name)
+	case nft.DeleteCounter:
+		t.deleteCounter(op.Family, op.Name)
 	case nft.AddSet:
 		t.addSet(op.Family, &op.Set)
 	case nft.DeleteSet:
@@ -279,7 +307,11 @@ func (t *transaction) operation(op nft.Op, entries []nft.Element, destroy bool) 
 	case nft.AddElements:
 		t.elements(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, op.Family, &op.Set, op.Elements)
 	case nft.DeleteElements:
-		t.elements(unix.NFT_MSG_DELSETELEM, 0, op.Family, &op.Set, op.Elements)
+		flags := uint16(0)
+		if t.echo && op.Set.Counted {
+			flags = unix.NLM_F_ECHO
+		}
+		t.elements(unix.NFT_MSG_DELSETELEM, flags, op.Family, &op.Set, op.Elements)
 	case nft.ForgetData:
 		t.forget(op.Family, &op.Set, entries, destroy)
 	case nft.CapTimeouts:

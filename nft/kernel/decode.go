@@ -54,7 +54,11 @@ func decodeSet(m *message, f nft.Family) setDefinition {
 			dataLen = uint32(nfnetlink.Number(value))
 		case unix.NFTA_SET_TIMEOUT:
 			set.Timeout = time.Duration(nfnetlink.Number(value)) * time.Millisecond
-		case attrSetExpr, attrSetExpressions:
+		case attrSetExpr:
+			if set.Counted = expressionName(value) == counterName; !set.Counted {
+				flags |= foreignFlag
+			}
+		case attrSetExpressions:
 			flags |= foreignFlag
 		case attrSetCount:
 			count = int(nfnetlink.Number(value))
@@ -165,6 +169,7 @@ type element struct {
 	end               bool          // it only ends an interval
 	ours              bool          // this product could have made it
 	expiresIn         time.Duration // until it expires; 0 when it never does
+	packets           uint64        // that its counter counted
 }
 
 // elementDecoder reads the elements of one set.
@@ -194,6 +199,8 @@ func (d *elementDecoder) decode(b []byte) element {
 			e.data = d.dataOf(value)
 		case unix.NFTA_SET_ELEM_FLAGS:
 			e.end = nfnetlink.Number(value)&unix.NFT_SET_ELEM_INTERVAL_END != 0
+		case unix.NFTA_SET_ELEM_EXPR:
+			e.packets = expressionPackets(value)
 		case unix.NFTA_SET_ELEM_EXPIRATION:
 			e.expiresIn = time.Duration(nfnetlink.Number(value)) * time.Millisecond
 		}

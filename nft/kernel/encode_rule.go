@@ -128,6 +128,8 @@ func (e *encoder) statement(s nft.Statement) {
 		e.add(&expr.Dynset{SrcRegKey: firstRegister, SetName: s.Set, Operation: dynsetDelete})
 	case nft.SetTimeout:
 		e.setTimeout(s)
+	case nft.Counter:
+		e.add(&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: s.Name}) // counter name "stray"
 	case nft.Masquerade:
 		e.add(&expr.Masq{}) // masquerade
 	case nft.Redirect:

@@ -112,11 +112,22 @@ func (t *transaction) addSet(f nft.Family, s *nft.Set) {
 	if s.Timeout != 0 {
 		t.Uint64(unix.NFTA_SET_TIMEOUT, uint64(s.Timeout/time.Millisecond))
 	}
+	if s.Counted {
+		t.setCounter()
+	}
 	t.setDescription(f, s)
 	if userdata := typeofData(f, s); userdata != nil {
 		t.Bytes(unix.NFTA_SET_USERDATA, userdata)
 	}
 	t.End()
+}
+
+// setCounter gives each element of the set a counter.
+func (t *transaction) setCounter() {
+	counter := t.Nest(attrSetExpr)
+	t.Text(unix.NFTA_EXPR_NAME, counterName)
+	t.EndNest(t.Nest(unix.NFTA_EXPR_DATA))
+	t.EndNest(counter)
 }
 
 // setDescription tells the kernel the size and, for ranges of concatenations, where

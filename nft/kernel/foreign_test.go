@@ -23,7 +23,7 @@ func TestForeignThingsInOurTable(t *testing.T) {
 			set names { type ifname . ipv4_addr; flags interval; auto-merge; elements = { "eth0" . 10.0.0.0/8 }; }
 			set vague { type ipv4_addr; flags timeout; }
 			set unchanging { type ipv4_addr; flags constant; elements = { 1.1.1.1 }; }
-			set counted { type ipv4_addr; counter; elements = { 1.1.1.1 }; }
+			set limited { type ipv4_addr; limit rate 1/second; elements = { 1.1.1.1 }; }
 			map objects { type ipv4_addr : counter; elements = { 1.1.1.1 : "hits" }; }
 			set wide { type ipv6_addr . ipv6_addr . ipv6_addr; }
 			chain forward { type filter hook forward priority 0; policy drop; }
@@ -37,10 +37,13 @@ func TestForeignThingsInOurTable(t *testing.T) {
 	`)
 	ruleset, generation := read(t, c)
 	table := ruleset[nft.IPv4]
-	for _, name := range []string{"marks", "names", "vague", "unchanging", "counted", "objects", "wide"} {
+	for _, name := range []string{"marks", "names", "vague", "unchanging", "limited", "objects", "wide"} {
 		if s := table.Sets[name]; s == nil || s.Key != nil || s.Elements == nil {
 			t.Errorf("foreign set %s is %+v", name, s)
 		}
+	}
+	if !reflect.DeepEqual(table.Counters, []string{"hits"}) {
+		t.Errorf("counters are %v", table.Counters)
 	}
 	for _, name := range []string{"forward", "early"} {
 		if chain := table.Chains[name]; chain == nil || chain.Hook != foreignHook {
@@ -77,9 +80,10 @@ func TestForeignThingsInOurTable(t *testing.T) {
 	for _, name := range []string{"mine", "forward", "early"} {
 		ops = append(ops, nft.DeleteChain{Family: nft.IPv4, Name: name})
 	}
-	for _, name := range []string{"marks", "names", "vague", "unchanging", "counted", "objects", "wide"} {
+	for _, name := range []string{"marks", "names", "vague", "unchanging", "limited", "objects", "wide"} {
 		ops = append(ops, nft.DeleteSet{Family: nft.IPv4, Name: name})
 	}
+	ops = append(ops, nft.DeleteCounter{Family: nft.IPv4, Name: "hits"})
 	for name, key := range map[string]string{"empty": "\x0a\x63\x00\x01", "services": "\x0a\x63\x00\x01\x06\x00\x00\x00\x00\x01\x00\x00", "sources": "\x0a\x09\x09\x00\x0a\x09\x09\xff"} {
 		ops = append(ops, nft.DeleteElements{Family: nft.IPv4, Set: table.Sets[name].Set, Elements: []nft.Element{{Key: key}}})
 	}

@@ -48,7 +48,7 @@ func TestProbeLeavesNothingBehind(t *testing.T) {
 	}
 	features := c.Probe()
 	t.Logf("%+v", features)
-	if features.Release == "" || len(features.Present())+len(features.Missing()) != 5 {
+	if features.Release == "" || len(features.Present())+len(features.Missing()) != 6 {
 		t.Errorf("features are %v and %v on %q", features.Present(), features.Missing(), features.Release)
 	}
 }
@@ -248,7 +248,7 @@ func TestTableOfAnotherProcess(t *testing.T) {
 	defer other.Close()
 	tr := newTransaction(other, nft.TableName, 0)
 	tr.addTable(nft.IPv4, tableOwner)
-	if err := tr.commit(sentinelText); err != nil {
+	if _, err := tr.commit(sentinelText); err != nil {
 		t.Fatal(err)
 	}
 	_, err = c.Commit(&nft.Batch{Ops: []nft.Op{nft.AddChain{Family: nft.IPv4, Chain: nft.Chain{Name: "x"}}}}, 0)

@@ -22,7 +22,8 @@ func (n *namespace) owner(c *Conn, flags uint32, more ...func(*transaction)) (*s
 	for _, f := range more {
 		f(tr)
 	}
-	return s, tr.commit(sentinelText)
+	_, err = tr.commit(sentinelText)
+	return s, err
 }
 
 // loads reports whether nft takes a script.

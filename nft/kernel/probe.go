@@ -21,6 +21,9 @@ type Features struct {
 	Persist bool   // table flag persist: kernel 6.9
 	Timeout bool   // timeouts of connection tracking: kernel 4.19, CONFIG_NF_CONNTRACK_TIMEOUT
 	Hash    bool   // jhash (CONFIG_NFT_HASH): hashes and weights need it
+	// Counters are counters of elements that are added to a map, kernel 5.7, and named ones
+	// (CONFIG_NFT_COUNTER and CONFIG_NFT_OBJREF).
+	Counters bool
 }
 
 // Present names the features that the kernel has.
@@ -40,6 +43,7 @@ func (f Features) names(present bool) []string {
 		{"table flag persist", f.Persist},
 		{"connection timeouts", f.Timeout},
 		{"jhash", f.Hash},
+		{"counters of elements", f.Counters},
 	} {
 		if feature.has == present {
 			names = append(names, feature.name)
@@ -131,11 +135,12 @@ func evaluateTrials(parts []part, attempts []trial, refused map[int]nfnetlink.Fa
 
 // trials are everything to try in one family, each needing only what stands before it.
 func trials(features *Features) []trial {
-	features.Destroy, features.Owner, features.Persist, features.Timeout, features.Hash = true, true, true, true, true
+	*features = Features{Release: features.Release, Destroy: true, Owner: true, Persist: true, Timeout: true, Hash: true, Counters: true}
 	frontend := []nft.Type{nft.TypeAddr, nft.TypeProto, nft.TypeService}
 	slots := nft.Set{Name: "slots", Key: append(frontend[:3:3], nft.TypeSlot), Data: []nft.Type{nft.TypeAddr, nft.TypeService}}
 	ranges := nft.Set{Name: "ranges", Key: append(frontend[:3:3], nft.TypeAddr), Interval: true}
 	verdicts := nft.Set{Name: "verdicts", Key: frontend, Data: []nft.Type{nft.TypeVerdict}}
+	counted := nft.Set{Name: "counted", Key: frontend, Data: verdicts.Data, Counted: true}
 	memory := nft.Set{Name: "memory", Key: slots.Key[:1], Data: slots.Data, Dynamic: true, Timeout: time.Hour, Size: 1}
 	prefixes := nft.Set{Name: "prefixes", Key: slots.Key[:1], Interval: true}
 	fields := []nft.Field{nft.Daddr, nft.L4Proto, nft.Dport}
@@ -159,6 +164,9 @@ func trials(features *Features) []trial {
 		{needs: "sets that packets add to (CONFIG_NF_TABLES, kernel 4.1)", try: set(memory)},
 		{needs: "interval sets", try: set(prefixes)},
 		{needs: "interval sets of concatenations (kernel 5.6)", try: set(ranges)},
+		{found: &features.Counters, try: set(counted)},
+		{found: &features.Counters, try: func(t *transaction, f nft.Family) { t.addCounter(f, nft.RefusedStray) }},
+		{found: &features.Counters, try: rule(nft.Counter{Name: nft.RefusedStray})},
 		{needs: "CONFIG_NFT_NAT and CONFIG_NFT_NUMGEN", try: rule(nft.DNAT{Key: append(fields[:3:3], nft.Numgen(2)), Map: slots.Name})},
 		{needs: "CONFIG_NF_TABLES", try: rule(nft.VerdictMap{Key: fields, Map: verdicts.Name})},
 		{needs: "CONFIG_NFT_CT (kernel 4.17)", try: rule(nft.MatchNotDNAT{}, nft.VerdictMap{Key: original, Map: verdicts.Name})},

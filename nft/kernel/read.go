@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -32,8 +33,12 @@ func (c *Conn) Read() (nft.Ruleset, uint32, error) {
 		if err != nil {
 			return nil, 0, err
 		}
-		ruleset, generation, err := readConsistent(s)
+		r := reading{socket: s, count: !c.counting.tally.Started()}
+		ruleset, generation, err := r.consistent()
 		if err == nil {
+			if r.count {
+				c.counting.tally.Start(r.counts)
+			}
 			return ruleset, generation, nil
 		}
 		if isErrno(err, unix.EPERM) {
@@ -51,16 +56,24 @@ func (c *Conn) Read() (nft.Ruleset, uint32, error) {
 	return nil, 0, fmt.Errorf("read nf_tables: %w", last)
 }
 
-// readConsistent reads everything between two readings of the generation. Unequal ones
+// reading reads our tables once.
+type reading struct {
+	*socket
+	count  bool        // collect counts
+	counts []nft.Count // of elements and named counters that have counted something
+}
+
+// consistent reads everything between two readings of the generation. Unequal ones
 // mean that dumps may be short or repeat themselves, which the kernel does not tell.
-func readConsistent(s *socket) (nft.Ruleset, uint32, error) {
+func (r *reading) consistent() (nft.Ruleset, uint32, error) {
+	s := r.socket
 	before, err := readGeneration(s)
 	if err != nil {
 		return nil, 0, err
 	}
 	ruleset := nft.Ruleset{}
 	for _, f := range nft.Families {
-		t, err := readTable(s, f)
+		t, err := r.table(f)
 		if err != nil {
 			// What a dump misses because of another's commit may show as an error.
 			if after, again := readGeneration(s); again == nil && after != before {
@@ -82,8 +95,9 @@ func readConsistent(s *socket) (nft.Ruleset, uint32, error) {
 	return ruleset, after, nil
 }
 
-// readTable gives the table of one family, nil when there is none.
-func readTable(s *socket, f nft.Family) (*nft.Table, error) {
+// table gives the table of one family, nil when there is none.
+func (r *reading) table(f nft.Family) (*nft.Table, error) {
+	s := r.socket
 	flags, exists, err := tableFlags(s, nft.TableName, f)
 	if err != nil || !exists {
 		return nil, err
@@ -95,10 +109,18 @@ func readTable(s *socket, f nft.Family) (*nft.Table, error) {
 	if err := readChains(s, f, t.Chains); err != nil {
 		return nil, fmt.Errorf("chains of table %s: %w", f, err)
 	}
+	err = dumpCounters(s, f, func(name string, packets uint64) {
+		t.Counters = append(t.Counters, name)
+		r.counted(nft.Count{Family: f, Key: name, Packets: packets})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("counters of table %s: %w", f, err)
+	}
+	slices.Sort(t.Counters)
 	if err := readMarks(s, f, t.Chains); err != nil {
 		return nil, fmt.Errorf("rules of table %s: %w", f, err)
 	}
-	if err := readSets(s, f, t); err != nil {
+	if err := r.sets(f, t); err != nil {
 		return nil, fmt.Errorf("sets of table %s: %w", f, err)
 	}
 	if flags&unix.NFT_TABLE_F_DORMANT != 0 {
@@ -133,10 +155,10 @@ func tableFlags(s *socket, name string, f nft.Family) (flags uint32, exists bool
 	return flags, exists, err
 }
 
-// readSets reads all sets, those of slots last: the others say which slots there should be.
-func readSets(s *socket, f nft.Family, t *nft.Table) error {
+// sets reads all sets, those of slots last: the others say which slots there should be.
+func (r *reading) sets(f nft.Family, t *nft.Table) error {
 	sets, counts := t.Sets, map[string]int{}
-	err := s.dump(unix.NFT_MSG_GETSET, protocolFamily(f),
+	err := r.dump(unix.NFT_MSG_GETSET, protocolFamily(f),
 		func(w *writer) { w.Text(unix.NFTA_SET_TABLE, nft.TableName) },
 		func(m message) {
 			d := decodeSet(&m, f)
@@ -155,13 +177,13 @@ func readSets(s *socket, f nft.Family, t *nft.Table) error {
 			}
 			count := counts[set.Name]
 			if slots && count >= byKeyFrom {
-				complete, err := readSlots(s, f, t, set, count)
+				complete, err := readSlots(r.socket, f, t, set, count)
 				if err == nil && complete {
 					continue
 				}
 				clear(set.Elements) // a dump tells what differs, or what is wrong
 			}
-			if err := readContent(s, f, set, count); err != nil {
+			if err := r.content(f, set, count); err != nil {
 				return fmt.Errorf("elements of %s: %w", set.Name, err)
 			}
 		}
@@ -169,14 +191,24 @@ func readSets(s *socket, f nft.Family, t *nft.Table) error {
 	return nil
 }
 
-// readContent reads the elements of a set that only transactions change; count is how
+// counted collects what was counted.
+func (r *reading) counted(c nft.Count) {
+	if r.count && c.Packets > 0 {
+		r.counts = append(r.counts, c)
+	}
+}
+
+// content reads the elements of a set that only transactions change; count is how
 // many there are.
-func readContent(s *socket, f nft.Family, set *nft.SetContent, count int) error {
+func (r *reading) content(f nft.Family, set *nft.SetContent, count int) error {
 	bounds := intervals{set: &set.Set, family: f}
 	foreign := false
-	err := readAll(s, nft.TableName, f, &set.Set, count, func(e element) bool {
+	err := readAll(r.socket, nft.TableName, f, &set.Set, count, func(e element) bool {
 		key := swapHostOrder(&set.Set, f, e.key) + swapHostOrder(&set.Set, f, e.keyEnd)
 		_, known := set.Elements[key]
+		if set.Counted && e.ours {
+			r.counted(nft.Count{Family: f, Set: set.Name, Key: e.key, Verdict: e.data, Packets: e.packets})
+		}
 		switch {
 		case !e.ours:
 			foreign = true

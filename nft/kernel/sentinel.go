@@ -61,7 +61,7 @@ func (c *Conn) DropSentinel() error {
 	for _, f := range nft.Families {
 		t.deleteTable(f)
 	}
-	if err := t.commit(sentinelText); err != nil {
+	if _, err := t.commit(sentinelText); err != nil {
 		return fmt.Errorf("delete table %s: %w", SentinelName, err)
 	}
 	return nil
@@ -121,7 +121,8 @@ func makeSentinel(s *socket, owner bool) error {
 		t.addChain(f, nft.Chain{Name: "hold", Hook: nft.HookPostrouting, Priority: nft.PrioritySrcNAT})
 		t.addRule(f, "hold", nft.Rule{match, contrary, nft.Masquerade{}})
 	}
-	return t.commit(sentinelText)
+	_, err := t.commit(sentinelText)
+	return err
 }
 
 func sentinelText(int, int) string { return "table " + SentinelName }

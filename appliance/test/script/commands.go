@@ -148,6 +148,7 @@ func (s *Session) ruleset(names ...string) (string, error) {
 		for family, table := range all {
 			maps.DeleteFunc(table.Sets, func(name string, _ *nft.SetContent) bool { return !slices.Contains(names, name) })
 			maps.DeleteFunc(table.Chains, func(name string, _ *nft.Chain) bool { return !slices.Contains(names, name) })
+			table.Counters = nil
 			if len(table.Sets)+len(table.Chains) == 0 {
 				delete(all, family)
 			}

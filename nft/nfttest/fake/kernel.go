@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -163,6 +164,7 @@ func clone(rs nft.Ruleset) nft.Ruleset {
 		for name, s := range t.Sets {
 			c.Sets[name] = &nft.SetContent{Set: s.Set, Elements: maps.Clone(s.Elements)}
 		}
+		c.Counters = slices.Clone(t.Counters)
 		for name, chain := range t.Chains {
 			copied := *chain
 			c.Chains[name] = &copied
@@ -192,6 +194,14 @@ func apply(rs nft.Ruleset, op nft.Op) error {
 		return fmt.Errorf("no table: %w", unix.ENOENT)
 	}
 	switch op := op.(type) {
+	case nft.AddCounter:
+		i, is := slices.BinarySearch(t.Counters, op.Name)
+		if is {
+			return fmt.Errorf("counter %s exists: %w", op.Name, unix.EEXIST)
+		}
+		t.Counters = slices.Insert(t.Counters, i, op.Name)
+	case nft.DeleteCounter:
+		return deleteCounter(t, op.Name)
 	case nft.AddSet:
 		if old := t.Sets[op.Set.Name]; old != nil {
 			return fmt.Errorf("set %s exists: %w", op.Set.Name, unix.EEXIST)
@@ -247,7 +257,7 @@ func setRules(t *nft.Table, op nft.SetRules) error {
 			return fmt.Errorf("a rule of chain %s refers to timeout %s, which is not there: %w", op.Chain, name, unix.ENOENT)
 		}
 		for _, ref := range references(r) {
-			if ref.chain && t.Chains[ref.name] == nil || !ref.chain && t.Sets[ref.name] == nil {
+			if !ref.isIn(t) {
 				return fmt.Errorf("a rule of chain %s refers to %s, which is not there: %w", op.Chain, ref.name, unix.ENOENT)
 			}
 		}
@@ -297,6 +307,18 @@ func deleteSet(t *nft.Table, name string) error {
 		return fmt.Errorf("set %s is in use by %s: %w", name, user, unix.EBUSY)
 	}
 	delete(t.Sets, name)
+	return nil
+}
+
+func deleteCounter(t *nft.Table, name string) error {
+	i, is := slices.BinarySearch(t.Counters, name)
+	if !is {
+		return fmt.Errorf("no counter %s: %w", name, unix.ENOENT)
+	}
+	if user := userOf(t, reference{name: name, counter: true}); user != "" {
+		return fmt.Errorf("counter %s is in use by %s: %w", name, user, unix.EBUSY)
+	}
+	t.Counters = slices.Delete(t.Counters, i, i+1)
 	return nil
 }
 

@@ -7,10 +7,22 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// reference is a set or chain that a rule refers to.
+// reference is a set, chain or counter that a rule refers to.
 type reference struct {
-	name  string
-	chain bool // a chain, not a set
+	name    string
+	chain   bool // a chain, not a set
+	counter bool // a counter
+}
+
+// isIn reports whether a table has what is referred to.
+func (r reference) isIn(t *nft.Table) bool {
+	switch {
+	case r.chain:
+		return t.Chains[r.name] != nil
+	case r.counter:
+		return slices.Contains(t.Counters, r.name)
+	}
+	return t.Sets[r.name] != nil
 }
 
 func references(r nft.Rule) []reference {
@@ -21,6 +33,8 @@ func references(r nft.Rule) []reference {
 			refs = append(refs, reference{name: s.Set})
 		case nft.VerdictMap:
 			refs = append(refs, reference{name: s.Map})
+		case nft.Counter:
+			refs = append(refs, reference{name: s.Name, counter: true})
 		case nft.DNAT:
 			refs = append(refs, reference{name: s.Map})
 		case nft.Update:

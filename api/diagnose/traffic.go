@@ -1,0 +1,46 @@
+package diagnose
+
+import "fmt"
+
+// traffic tells of clients that are refused while others may be served, and of endpoints that do
+// not answer.
+func (d *diagnosis) traffic() {
+	if d.Traffic == nil {
+		return
+	}
+	for i := range d.Traffic.Ports {
+		p := &d.Traffic.Ports[i]
+		port := ""
+		if p.Port != "" {
+			port = " at port " + p.Port
+		}
+		if p.Unanswered > 0 && p.Unanswered > p.Open {
+			d.add(Doubt, "`svcctl top svc/"+d.Name+" -n "+d.Namespace+"` says which endpoint; see whether it listens, and whether its answers come back through this box",
+				"%s%s without an answer of the endpoint, more than the %d that were answered", connections(uint64(p.Unanswered)), port, p.Open)
+		}
+		switch {
+		case p.Refused == nil:
+		case p.RefusedRate != nil && *p.RefusedRate > 0:
+			d.add(Doubt, "look at its endpoints: `svcctl describe svc/"+d.Name+" -n "+d.Namespace+"`",
+				"clients are being refused%s for want of an endpoint: %.1f packets a second, %d since the appliance started", port, *p.RefusedRate, *p.Refused)
+		case *p.Refused > 0:
+			d.good("%s since the appliance started%s, none lately; %s", refusals(*p.Refused), port, connections(*p.Connections)+" made")
+		case d.Wide:
+			d.good("%s since the appliance started%s, and none refused", connections(*p.Connections), port)
+		}
+	}
+}
+
+func connections(n uint64) string {
+	if n == 1 {
+		return "1 connection"
+	}
+	return fmt.Sprintf("%d connections", n)
+}
+
+func refusals(n uint64) string {
+	if n == 1 {
+		return "1 packet was refused for want of an endpoint"
+	}
+	return fmt.Sprintf("%d packets were refused for want of an endpoint", n)
+}

@@ -1,0 +1,38 @@
+package diagnose_test
+
+import (
+	"strings"
+	"testing"
+
+	"svcctl.io/svcctl/api/diagnose"
+	"svcctl.io/svcctl/api/wire"
+)
+
+// Refusals that rise and endpoints that do not answer are told; what is over is no doubt.
+func TestTraffic(t *testing.T) {
+	some, none := 1.5, 0.0
+	made, refused, zero := uint64(100), uint64(7), uint64(0)
+	for name, tt := range map[string]struct {
+		port  wire.PortTraffic
+		level diagnose.Level
+		want  string
+	}{
+		"served":     {wire.PortTraffic{TrafficTotals: wire.TrafficTotals{Connections: &made, Refused: &zero, RefusedRate: &none}}, diagnose.Good, ""},
+		"rising":     {wire.PortTraffic{Port: "http", TrafficTotals: wire.TrafficTotals{Connections: &made, Refused: &refused, RefusedRate: &some}}, diagnose.Doubt, "clients are being refused at port http for want of an endpoint: 1.5 packets a second, 7 since"},
+		"over":       {wire.PortTraffic{TrafficTotals: wire.TrafficTotals{Connections: &made, Refused: &refused, RefusedRate: &none}}, diagnose.Good, "7 packets were refused for want of an endpoint since the appliance started, none lately; 100 connections made"},
+		"silent":     {wire.PortTraffic{ConnectionCounts: wire.ConnectionCounts{Open: 1, Unanswered: 4}}, diagnose.Doubt, "4 connections without an answer of the endpoint, more than the 1 that were answered"},
+		"not silent": {wire.PortTraffic{ConnectionCounts: wire.ConnectionCounts{Open: 40, Unanswered: 4}}, diagnose.Good, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			findings := diagnose.Service(facts(func(f *diagnose.Facts) {
+				f.State = state("10.96.0.10:80")
+				f.State.Ports[0].Endpoints = []string{"10.1.2.11:8080", "10.1.2.12:8080"}
+				f.Traffic = &wire.Traffic{Ports: []wire.PortTraffic{tt.port}}
+			}))
+			got := text(findings)
+			if diagnose.Worst(findings) != tt.level || !strings.Contains(got, tt.want) || tt.want == "" && (strings.Contains(got, "for want of") || strings.Contains(got, "without an answer")) {
+				t.Errorf("level %d, want %d and %q:\n%s", diagnose.Worst(findings), tt.level, tt.want, got)
+			}
+		})
+	}
+}

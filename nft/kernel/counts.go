@@ -1,0 +1,265 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/nfnetlink"
+)
+
+// counterName is the name of nf_tables' expression that counts.
+const counterName = "counter"
+
+// maxEchoes is how many deleted elements of one transaction the kernel is asked to tell the last
+// counts of: it answers before sendmsg returns, and an answer takes some 1.3 KB of the receive buffer.
+const maxEchoes = 1000
+
+const (
+	// countAttempts bounds how often counts are read again because a transaction of ours fell in.
+	countAttempts = 5
+	// countPause is how long the next attempt waits: longer than most transactions take.
+	countPause = 20 * time.Millisecond
+)
+
+// counting is what a Conn needs to count. Readings have a socket of their own: no transaction waits
+// for one.
+type counting struct {
+	tally  nft.Tally
+	mu     sync.Mutex // one reads at a time
+	socket *socket    // nil until it is used
+	closed bool
+}
+
+// Counts are what the kernel counted since the Conn read our tables for the first time, or, if it
+// never did, since the first call. No total ever goes back, but for a frontend that goes and comes
+// again. A reading that transactions of this Conn fall into again and again tells what the one before
+// it found.
+func (c *Conn) Counts() (nft.Totals, error) { return c.counts(readCounts) }
+
+// Refusals are the packets that were refused, by the name of the counter; see Counts. It reads
+// nothing but the named counters, which takes some microseconds.
+func (c *Conn) Refusals() (map[string]uint64, error) {
+	if !c.counting.tally.Started() { // or the other counts would start later
+		totals, err := c.Counts()
+		return totals.Refusals, err
+	}
+	totals, err := c.counts(readCounters)
+	return totals.Refusals, err
+}
+
+func (c *Conn) counts(read func(*socket) ([]nft.Count, error)) (nft.Totals, error) {
+	n := &c.counting
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return nft.Totals{}, errClosed
+	}
+	for attempt := range countAttempts {
+		if attempt > 0 {
+			time.Sleep(countPause)
+		}
+		if n.socket == nil {
+			s, err := dial(c.options.NetNS, 0)
+			if err != nil {
+				return nft.Totals{}, openError(err)
+			}
+			n.socket = s
+		}
+		before := n.tally.Before()
+		counts, err := read(n.socket)
+		if err != nil && !errors.Is(err, ErrChanging) { // what is missing keeps its last count
+			n.socket.Close()
+			n.socket = nil
+			return nft.Totals{}, fmt.Errorf("read the counters of nf_tables: %w", err)
+		}
+		if err != nil && !n.tally.Started() {
+			continue // what is missing would count as new
+		}
+		if n.tally.Read(counts, before) {
+			break
+		}
+	}
+	return n.tally.Totals(), nil
+}
+
+// close gives the socket back.
+func (n *counting) close() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.closed = true
+	if n.socket == nil {
+		return nil
+	}
+	err := n.socket.Close()
+	n.socket = nil
+	return err
+}
+
+// readCounts reads all that counted something. ErrChanging means that something may be missing.
+func readCounts(s *socket) ([]nft.Count, error) {
+	counts, changing := readCounters(s)
+	if changing != nil && !errors.Is(changing, ErrChanging) {
+		return nil, changing
+	}
+	for _, f := range nft.Families {
+		for _, set := range nft.CountedSets() {
+			err := readElements(s, nft.TableName, f, &set, func(e element) {
+				if e.ours && e.packets > 0 {
+					counts = append(counts, nft.Count{Family: f, Set: set.Name, Key: e.key, Verdict: e.data, Packets: e.packets})
+				}
+			})
+			switch {
+			case errors.Is(err, ErrChanging):
+				changing = err
+			case err != nil && !isErrno(err, unix.ENOENT): // a map that nobody needs
+				return nil, fmt.Errorf("elements of %s: %w", set.Name, err)
+			}
+		}
+	}
+	return counts, changing
+}
+
+// readCounters reads the named counters.
+func readCounters(s *socket) (counts []nft.Count, changing error) {
+	for _, f := range nft.Families {
+		err := dumpCounters(s, f, func(name string, packets uint64) {
+			counts = append(counts, nft.Count{Family: f, Key: name, Packets: packets})
+		})
+		switch {
+		case errors.Is(err, ErrChanging):
+			changing = err
+		case err != nil:
+			return nil, err
+		}
+	}
+	return counts, changing
+}
+
+// dumpCounters hands every named counter of our table to each.
+func dumpCounters(s *socket, f nft.Family, each func(name string, packets uint64)) error {
+	return s.dump(unix.NFT_MSG_GETOBJ, protocolFamily(f),
+		func(w *writer) {
+			w.Text(unix.NFTA_OBJ_TABLE, nft.TableName)
+			w.Uint32(unix.NFTA_OBJ_TYPE, unix.NFT_OBJECT_COUNTER)
+		},
+		func(m message) {
+			var table, name string
+			var kind, packets uint64
+			for attribute, value := range m.Attributes() {
+				switch attribute {
+				case unix.NFTA_OBJ_TABLE:
+					table = nfnetlink.Text(value)
+				case unix.NFTA_OBJ_NAME:
+					name = nfnetlink.Text(value)
+				case unix.NFTA_OBJ_TYPE:
+					kind = nfnetlink.Number(value)
+				case unix.NFTA_OBJ_DATA:
+					packets = packetsOf(value)
+				}
+			}
+			if table == nft.TableName && kind == unix.NFT_OBJECT_COUNTER {
+				each(name, packets)
+			}
+		})
+}
+
+// packetsOf is the number of packets in the data of a counter.
+func packetsOf(b []byte) (packets uint64) {
+	for kind, value := range nfnetlink.Attributes(b) {
+		if kind == unix.NFTA_COUNTER_PACKETS {
+			packets = nfnetlink.Number(value)
+		}
+	}
+	return packets
+}
+
+// expressionName is the name of an expression.
+func expressionName(b []byte) (name string) {
+	for kind, value := range nfnetlink.Attributes(b) {
+		if kind == unix.NFTA_EXPR_NAME {
+			name = nfnetlink.Text(value)
+		}
+	}
+	return name
+}
+
+// expressionPackets is what an expression that counts has counted.
+func expressionPackets(b []byte) (packets uint64) {
+	if expressionName(b) != counterName {
+		return 0
+	}
+	for kind, value := range nfnetlink.Attributes(b) {
+		if kind == unix.NFTA_EXPR_DATA {
+			packets = packetsOf(value)
+		}
+	}
+	return packets
+}
+
+// lastCounts is the way in which a transaction tells what its elements counted before it takes
+// them away.
+type lastCounts struct {
+	echo   bool        // the kernel tells, as it deletes them
+	counts []nft.Count // of elements that are too many for that, read before
+}
+
+// before prepares for a batch that takes counts away. Where more elements go than the kernel can
+// tell of, or sets as a whole, they are read first, and what is counted between that and the
+// transaction is not told.
+func (n *counting) before(s *socket, b *nft.Batch) (lastCounts, error) {
+	elements, whole := 0, false
+	for _, op := range b.Ops {
+		switch op := op.(type) {
+		case nft.DeleteElements:
+			if op.Set.Counted {
+				elements += len(op.Elements)
+			}
+		case nft.DeleteTable, nft.DeleteSet:
+			whole = whole || b.Takes()
+		}
+	}
+	if elements <= maxEchoes && !whole {
+		return lastCounts{echo: elements > 0}, nil
+	}
+	counts, err := readCounts(s)
+	if errors.Is(err, ErrChanging) {
+		err = nil // what is missing was read by somebody else, or counts anew
+	}
+	return lastCounts{counts: counts}, err
+}
+
+// echoed appends what the kernel says about elements as it deletes them.
+func echoed(m *message, counts []nft.Count) []nft.Count {
+	f := nft.IPv4
+	if m.Family() == unix.NFPROTO_IPV6 {
+		f = nft.IPv6
+	}
+	var set *nft.Set
+	for kind, value := range m.Attributes() {
+		switch kind {
+		case unix.NFTA_SET_ELEM_LIST_SET:
+			name := nfnetlink.Text(value)
+			for _, s := range nft.CountedSets() {
+				if s.Name == name {
+					set = &s
+				}
+			}
+		case unix.NFTA_SET_ELEM_LIST_ELEMENTS:
+			if set == nil {
+				continue
+			}
+			d := elementDecoder{set: set, key: length(set.Key, f), verdicts: map[string]string{}}
+			for _, b := range nfnetlink.Attributes(value) {
+				if e := d.decode(b); e.ours && e.packets > 0 {
+					counts = append(counts, nft.Count{Family: f, Set: set.Name, Key: e.key, Verdict: e.data, Packets: e.packets})
+				}
+			}
+		}
+	}
+	return counts
+}

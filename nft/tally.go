@@ -1,0 +1,296 @@
+package nft
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// A Count is what the kernel has counted: the packets of an element of a dispatch map, or, where Set is
+// "", of the named counter Key.
+type Count struct {
+	Family   Family
+	Set, Key string
+	Verdict  string // of the element
+	Packets  uint64
+}
+
+// A FrontendTotal is what a frontend has counted since the start.
+type FrontendTotal struct {
+	Family   Family
+	Protocol Protocol
+	At       netip.AddrPort // the zero Addr for a node port
+	// Connections were sent on to the Service's endpoints. Refused are packets that were refused or
+	// dropped for want of an endpoint: a client that tries again counts again.
+	Connections, Refused uint64
+}
+
+// Totals are what was counted since the start.
+type Totals struct {
+	Frontends []FrontendTotal   // of which anything was counted, in no order
+	Refusals  map[string]uint64 // packets, by the name of the counter, of both families
+}
+
+// Tally makes totals that never go back of counts that do: of an element that is deleted and added
+// again, as its verdict changes, and of a table that somebody flushed. It holds entries for what has
+// counted something. Its methods may be called concurrently; the zero value is ready to use.
+type Tally struct {
+	mu      sync.Mutex
+	begun   bool
+	changes uint64 // odd while a transaction is under way that takes counts away
+	entries map[countID]*tallied
+}
+
+type countID struct {
+	family   Family
+	set, key string
+}
+
+// tallied is an element that has counted something. A total is carried + last - start.
+type tallied struct {
+	carried     [numKinds]uint64 // by elements of this key that are gone
+	start, last uint64           // of the one in the kernel, when we started, and as it was read last
+	kind        countKind
+}
+
+// countKind is what an element counts, as its verdict says.
+type countKind uint8
+
+const (
+	countsConnections countKind = iota
+	countsRefusals
+	numKinds
+)
+
+// kind reports what an element of a verdict counts; false where another element counts the same
+// packet.
+func (c *Count) kind() (countKind, bool) {
+	switch chain, _ := strings.CutPrefix(c.Verdict, "goto "); {
+	case c.Set == "", chain == chainRefuse, c.Verdict == (Verdict{Kind: Drop}).String():
+		return countsRefusals, true
+	case chain == chainByClient, chain == chainNPByClient:
+		return 0, false
+	}
+	return countsConnections, true
+}
+
+// Start takes what the kernel has counted already; totals do not tell of it. Only the first call does
+// anything. Without one the first reading starts.
+func (t *Tally) Start(counts []Count) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.start(counts)
+}
+
+// Started reports whether the tally knows what there was at the start.
+func (t *Tally) Started() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.begun
+}
+
+func (t *Tally) start(counts []Count) {
+	if t.begun {
+		return
+	}
+	t.begun = true
+	for i := range counts {
+		if e := t.see(&counts[i]); e != nil {
+			e.start = e.last
+		}
+	}
+}
+
+// see takes one count and returns its entry, nil if there is nothing to remember.
+func (t *Tally) see(c *Count) *tallied {
+	kind, counts := c.kind()
+	if !counts {
+		return nil
+	}
+	id := countID{c.Family, c.Set, c.Key}
+	e := t.entries[id]
+	if e == nil {
+		if c.Packets == 0 {
+			return nil
+		}
+		if t.entries == nil {
+			t.entries = map[countID]*tallied{}
+		}
+		e = &tallied{kind: kind}
+		t.entries[id] = e
+	}
+	if c.Packets < e.last || kind != e.kind { // another element than was read last
+		e.carry()
+		e.kind = kind
+	}
+	e.last = c.Packets
+	return e
+}
+
+// carry keeps what an element counted that is gone.
+func (e *tallied) carry() {
+	e.carried[e.kind] += e.last - min(e.start, e.last)
+	e.start, e.last = 0, 0
+}
+
+// total is what was counted of a kind.
+func (e *tallied) total(kind countKind) uint64 {
+	n := e.carried[kind]
+	if kind == e.kind {
+		n += e.last - min(e.start, e.last)
+	}
+	return n
+}
+
+// Takes reports whether a batch takes counts away or begins new ones: it is to be told to Committing
+// and Committed.
+func (b *Batch) Takes() bool {
+	return slices.ContainsFunc(b.Ops, func(op Op) bool {
+		switch op := op.(type) {
+		case DeleteTable, AddCounter, DeleteCounter:
+			return true
+		case DeleteSet:
+			return isDispatch(op.Name)
+		case DeleteElements:
+			return op.Set.Counted
+		case AddElements:
+			return op.Set.Counted
+		}
+		return false
+	})
+}
+
+// Committing announces a transaction. Readings that it falls into are not used.
+func (t *Tally) Committing() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.changes++
+}
+
+// Committed ends what Committing began. b is nil when nothing was committed; last are the counts
+// that elements of it had when they were deleted, as far as they are known.
+func (t *Tally) Committed(b *Batch, last []Count) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.changes++
+	if b == nil {
+		return
+	}
+	for i := range last {
+		t.see(&last[i])
+	}
+	gone := map[countID]bool{}
+	for _, op := range b.Ops {
+		switch op := op.(type) {
+		case DeleteTable:
+			t.leave(gone, func(id countID) bool { return id.family == op.Family })
+		case DeleteSet:
+			t.leave(gone, func(id countID) bool { return id.family == op.Family && id.set == op.Name })
+		case DeleteElements:
+			for _, e := range op.Elements {
+				if id := (countID{op.Family, op.Set.Name, e.Key}); op.Set.Counted && t.entries[id] != nil {
+					t.entries[id].carry()
+					gone[id] = true
+				}
+			}
+		case AddElements:
+			for _, e := range op.Elements {
+				t.come(gone, countID{op.Family, op.Set.Name, e.Key}, op.Set.Counted)
+			}
+		case AddCounter:
+			t.come(gone, countID{op.Family, "", op.Name}, true)
+		case DeleteCounter:
+			gone[countID{op.Family, "", op.Name}] = true
+		}
+	}
+	for id := range gone {
+		delete(t.entries, id)
+	}
+}
+
+// leave keeps what elements counted that go with their set or table.
+func (t *Tally) leave(gone map[countID]bool, which func(countID) bool) {
+	for id, e := range t.entries {
+		if which(id) {
+			e.carry()
+			gone[id] = true
+		}
+	}
+}
+
+// come has an element begin at 0. One of its key that is still known went without us.
+func (t *Tally) come(gone map[countID]bool, id countID, counted bool) {
+	if !counted || t.entries[id] == nil {
+		return
+	}
+	t.entries[id].carry()
+	delete(gone, id)
+}
+
+// Before is to be called before counts are read, for Read.
+func (t *Tally) Before() (reading uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.changes
+}
+
+// Read takes counts that were read after a call of Before, which gave reading. It reports whether they
+// were used: not if a transaction fell into it. What is missing among them keeps its last count.
+func (t *Tally) Read(counts []Count, reading uint64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if reading != t.changes || reading%2 == 1 {
+		return false
+	}
+	if !t.begun {
+		t.start(counts)
+		return true
+	}
+	for i := range counts {
+		t.see(&counts[i])
+	}
+	return true
+}
+
+// Totals are those of all that was read.
+func (t *Tally) Totals() Totals {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	totals := Totals{Refusals: make(map[string]uint64, len(Refusals))}
+	for _, name := range Refusals {
+		totals.Refusals[name] = 0
+	}
+	for id, e := range t.entries {
+		if id.set == "" {
+			totals.Refusals[id.key] += e.total(countsRefusals)
+			continue
+		}
+		values := SplitKey(staticSet(id.set).Key, id.family, id.key)
+		if len(values) < 2 {
+			continue
+		}
+		f := FrontendTotal{
+			Family: id.family, Protocol: Protocol(values[len(values)-2].Num),
+			At:          netip.AddrPortFrom(values[0].Addr, uint16(values[len(values)-1].Num)),
+			Connections: e.total(countsConnections), Refused: e.total(countsRefusals),
+		}
+		if f.Connections+f.Refused > 0 {
+			totals.Frontends = append(totals.Frontends, f)
+		}
+	}
+	return totals
+}
+
+// CountedSets are the definitions of the maps that count.
+func CountedSets() []Set {
+	var sets []Set
+	for _, s := range staticSets {
+		if isDispatch(s.Name) {
+			sets = append(sets, s.on(&Box{Counters: true}))
+		}
+	}
+	slices.SortFunc(sets, func(a, b Set) int { return cmp.Compare(a.Name, b.Name) })
+	return sets
+}
