@@ -94,6 +94,7 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 	a.events = control.NewRecorder(objects, control.RecorderConfig{Host: cfg.NodeName, Assigns: len(cfg.LoadBalancerPools) > 0, Log: log})
 	asks := prober.New(prober.Options{Log: log, SourcePorts: prober.Ports(cfg.HealthCheckSourcePorts)})
 	a.checks = parts.NewHealth(asks, a.events, log)
+	a.relay = parts.NewRelay(log)
 	m.HealthChecks(func() metrics.HealthChecks { return healthMetrics(asks.Stats(), a.checks.FailingOpen()) })
 	views := apiserver.Views{Grants: a.grants, Checks: a.checks, Traffic: a.traffic, Trace: story.NewTeller(a.grants.Served).Trace}
 	server, err := apiserver.Open(&cfg, objects, a.board, views, m, log)
@@ -165,6 +166,7 @@ type assembly struct {
 	hosts    *control.HostAddresses
 	grants   *reconcile.Grants
 	checks   *parts.Health
+	relay    *parts.Relay
 	memory   *memory // nil: it is not ours
 	calls    *reconcile.SlowCalls
 	barriers chan chan struct{}
@@ -190,7 +192,7 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 		a.metrics.Connections(func() metrics.Connections { return connectionMetrics(stats()) })
 	}
 	// What follows the Services. A new one is a line here.
-	follows := []reconcile.Part{a.grants, a.checks, flows, parts.NewRelay(a.log), parts.NewHealthPorts(a.log)}
+	follows := []reconcile.Part{a.grants, a.checks, flows, a.relay, parts.NewHealthPorts(a.log)}
 	if a.dns != nil {
 		follows = append(follows, parts.NewDNS(a.dns, a.store))
 	}
@@ -249,6 +251,7 @@ func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part) *reco
 		Removals:     a.removals,
 		Orphans:      a.orphans,
 		Checks:       a.checks,
+		Relays:       a.relay,
 		Addresses:    a.hosts,
 		HostProblems: func(facts *node.Facts) []manifest.Problem { return a.cfg.OverlapProblems(facts, a.hosts.IsVIP) },
 		DataDir:      a.cfg.DataDir,

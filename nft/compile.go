@@ -166,7 +166,7 @@ func (c *Compiler) setService(name string, ports []ServicePort) {
 		c.capTimeouts(prev, p)
 		for pool := range NumPools {
 			before := c.slotsBefore(prev, p, pool)
-			p.slots[pool] = assignSlots(before, sp.Pools[pool])
+			p.slots[pool] = assignSlots(before, sp.targets(pool))
 			if slices.Equal(p.slots[pool], p.slots[PoolCluster]) {
 				p.slots[pool] = p.slots[PoolCluster] // held once
 			}

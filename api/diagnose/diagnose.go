@@ -92,6 +92,7 @@ func (d *diagnosis) checks() {
 		d.served()
 		d.neighbors()
 		d.endpoints()
+		d.relayed()
 		d.health()
 		d.policies()
 		d.clients()

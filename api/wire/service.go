@@ -27,6 +27,9 @@ type PortState struct {
 	// policy Local chooses from: "10.1.2.11:8080".
 	Endpoints []string `json:"endpoints"`
 	Local     []string `json:"local,omitempty"`
+	// Relay is the listener of the appliance that the kernel redirects clients to; "": the kernel
+	// translates them itself.
+	Relay string `json:"relay,omitempty"`
 }
 
 // Unanswered is an address in the network of an interface that no interface of the box has,

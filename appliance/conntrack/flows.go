@@ -61,7 +61,13 @@ func PortOf(p *nft.ServicePort, serving []netip.AddrPort, drain Drain) Port {
 			port.Sources[i] = sourcesOf(fe.Sources, p.Family == nft.IPv4)
 		}
 	}
-	port.Keep = union(append(p.Pools[:len(p.Pools):len(p.Pools)], serving))
+	keep := append(p.Pools[:len(p.Pools):len(p.Pools)], serving)
+	for pool := range p.Relay {
+		if p.Relay[pool].IsValid() {
+			keep = append(keep, p.Relay[pool:pool+1])
+		}
+	}
+	port.Keep = union(keep)
 	return port
 }
 

@@ -12,92 +12,9 @@ import (
 
 	"svcctl.io/svcctl/appliance/healthport"
 	"svcctl.io/svcctl/appliance/reconcile"
-	"svcctl.io/svcctl/appliance/relay"
 	"svcctl.io/svcctl/appliance/resolve"
-	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store/object"
 )
-
-// Relay serves node ports on loopback addresses in user space.
-type Relay struct {
-	reconcile.NopPart
-	relay    *relay.Relay
-	loopback []netip.Addr            // the loopback addresses that node ports answer on
-	ports    map[string][]relay.Port // by Service
-	dirty    bool
-}
-
-func NewRelay(log *slog.Logger) *Relay {
-	return &Relay{relay: relay.New(log), ports: map[string][]relay.Port{}, dirty: true}
-}
-
-// Name implements reconcile.Part.
-func (r *Relay) Name() string { return "relay" }
-
-// Run implements reconcile.Part.
-func (r *Relay) Run(ctx context.Context, changed func()) error {
-	return runSignaling(ctx, r.relay.Run, r.relay.Changed(), changed)
-}
-
-// Planned implements reconcile.Part.
-func (r *Relay) Planned(host *reconcile.Host, services []reconcile.Service) {
-	if host != nil {
-		r.loopback, r.dirty = host.Loopback, true
-	}
-	for _, svc := range services {
-		if _, was := r.ports[svc.Key]; was {
-			delete(r.ports, svc.Key)
-			r.dirty = true
-		}
-		for i := range svc.Ports {
-			p := &svc.Ports[i]
-			for j := range p.Frontends {
-				if fe := &p.Frontends[j]; !fe.Addr.IsValid() {
-					r.add(svc.Key, p, fe)
-				}
-			}
-		}
-	}
-}
-
-// add has a node port served on the loopback addresses of its family. A client there is the host
-// itself, which counts as internal.
-func (r *Relay) add(key string, p *nft.ServicePort, fe *nft.Frontend) {
-	for _, a := range r.loopback {
-		if a.Is4() != (p.Family == nft.IPv4) {
-			continue
-		}
-		r.ports[key] = append(r.ports[key], relay.Port{
-			ID: p.ID, Listen: netip.AddrPortFrom(a, fe.Port), Protocol: p.Protocol.String(),
-			Endpoints: p.Pools[fe.Inside.Pool], Affinity: p.Affinity,
-		})
-		r.dirty = true
-	}
-}
-
-// Stepped implements reconcile.Part.
-func (r *Relay) Stepped(reconcile.Step) {
-	if !r.dirty {
-		return
-	}
-	r.dirty = false
-	var ports []relay.Port
-	for _, key := range slices.Sorted(maps.Keys(r.ports)) {
-		ports = append(ports, r.ports[key]...)
-	}
-	r.relay.Set(ports)
-}
-
-// Problems implements reconcile.Part.
-func (r *Relay) Problems() []resolve.Problem {
-	var list []resolve.Problem
-	for _, p := range r.relay.Problems() {
-		key := strings.Split(p.ID, "/")
-		ref := object.Ref{Kind: object.KindService, Namespace: key[0], Name: key[1]}
-		list = append(list, resolve.Problem{Object: ref, Reason: p.Reason, Message: p.Message})
-	}
-	return list
-}
 
 // HealthPorts answers on the health-check node ports.
 type HealthPorts struct {

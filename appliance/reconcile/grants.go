@@ -73,6 +73,9 @@ func (g *Grants) State(namespace, name string) wire.ServiceState {
 			Endpoints: texts(p.Pools[nft.PoolCluster], netip.AddrPort.String),
 			Local:     texts(p.Pools[nft.PoolLocal], netip.AddrPort.String),
 		}
+		if p.Relayed() {
+			state.Relay = p.Relay[nft.PoolCluster].String()
+		}
 		s.Ports = append(s.Ports, state)
 		addrs = append(addrs, frontendAddrs(p)...)
 	}

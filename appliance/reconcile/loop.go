@@ -61,7 +61,7 @@ func New(opts Options) *Loop {
 	}
 	l.planner.progress = opts.Watchdog.moved
 	l.planner.occupied = newOccupied(opts.NodePorts, opts.Log)
-	l.planner.orphans, l.planner.checks = opts.Orphans, opts.Checks
+	l.planner.orphans, l.planner.checks, l.planner.relays = opts.Orphans, opts.Checks, opts.Relays
 	l.withoutDirectories()
 	l.applier.readEarly()
 	return l

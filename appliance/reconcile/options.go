@@ -10,6 +10,7 @@ import (
 	"svcctl.io/svcctl/appliance/health"
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/kernel"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/manifest"
@@ -37,6 +38,7 @@ type Options struct {
 	Removals  *RemovalGuard
 	Orphans   *Orphans // nil: there are none
 	Checks    Checks   // nil: nobody is checked
+	Relays    Relays   // nil: every listener of relayed ports is open
 	Addresses Addresses
 	// HostProblems are those of the host's networks with the configuration.
 	HostProblems func(*node.Facts) []manifest.Problem
@@ -65,6 +67,12 @@ type Endpoints interface {
 type Checks interface {
 	Verdict(health.Target) (health.Verdict, bool)
 	Before(port resolve.Port, at []netip.AddrPort) (had []netip.AddrPort, missing health.State)
+}
+
+// Relays opens the listeners of relayed ports before clients are sent to them. Its method is that of
+// resolve.Facts; it is called from several goroutines at once.
+type Relays interface {
+	Listens(service string, proto nft.Protocol, at netip.AddrPort) (why string)
 }
 
 // Inputs are the channels the loop listens to.

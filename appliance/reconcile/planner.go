@@ -37,6 +37,7 @@ type planner struct {
 	occupied *occupied // nil: nobody else listens on this host
 	orphans  *Orphans  // nil: the kernel serves nothing that no object declares
 	checks   Checks    // nil: nobody is checked
+	relays   Relays    // nil: every listener of relayed ports is open
 	// inForce reports a frontend that the kernel had before the first plan, during that plan.
 	inForce func(f nft.Family, proto nft.Protocol, at netip.AddrPort) bool
 	// progress is called for every Service: planning many takes long on a busy machine.
@@ -91,13 +92,16 @@ func (p *planner) place(host Host) {
 	if p.checks != nil {
 		p.host.Resolve.Verdict, p.host.Resolve.Before = p.checks.Verdict, p.checks.Before
 	}
+	if p.relays != nil {
+		p.host.Resolve.Listens = p.relays.Listens
+	}
 }
 
 // standsAt reports whether a host is the one that is planned for: routes come and go that no
 // Service depends on.
 func (p *planner) standsAt(host Host) bool {
 	have := p.host.Resolve
-	have.Taken, have.Verdict, have.Before = nil, nil, nil
+	have.Taken, have.Verdict, have.Before, have.Listens = nil, nil, nil, nil
 	return reflect.DeepEqual(p.host.Box, host.Box) && reflect.DeepEqual(have, host.Resolve) && slices.Equal(p.host.Loopback, host.Loopback)
 }
 
@@ -157,7 +161,7 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 		out := &outputs[i]
 		ports[key] = granted[i]
 		svc := Service{Key: key, Ports: granted[i], LocalEndpoints: out.LocalEndpoints, Drain: out.drain,
-			Checked: out.Checked, Demoted: out.Demoted, FailingOpen: out.FailingOpen, Waiting: out.Waiting, ResetDown: out.ResetDown}
+			Checked: out.Checked, Demoted: out.Demoted, FailingOpen: out.FailingOpen, Waiting: out.Waiting, ResetDown: out.ResetDown, Relay: out.Relay}
 		p.planned[key] = svc
 		problems := append(out.Problems, conflicts[i]...)
 		p.occupied.record(key, p.quarantine.now[key].Ports, granted[i], problems)

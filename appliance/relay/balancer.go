@@ -12,10 +12,13 @@ import (
 type balancer struct {
 	maxClients int // bounds clients
 
-	mu        sync.Mutex
-	endpoints []netip.AddrPort // never empty
-	affinity  time.Duration
-	clients   map[netip.Addr]affinityEntry
+	mu         sync.Mutex
+	endpoints  []netip.AddrPort // in order, if they take turns
+	roundRobin bool
+	last       netip.AddrPort // the one that had the last turn
+	affinity   time.Duration
+	clients    map[netip.Addr]affinityEntry
+	swept      time.Time // when expired entries were deleted
 }
 
 // affinityEntry is the endpoint of a client until a point in time.
@@ -34,39 +37,72 @@ func newBalancer(p Port, maxClients int) *balancer {
 func (c *balancer) set(p Port) (changed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	changed = c.affinity != p.Affinity || !slices.Equal(c.endpoints, p.Endpoints)
-	c.endpoints, c.affinity = p.Endpoints, p.Affinity
+	endpoints := p.Endpoints
+	if p.RoundRobin && !slices.IsSortedFunc(endpoints, netip.AddrPort.Compare) {
+		endpoints = slices.SortedFunc(slices.Values(endpoints), netip.AddrPort.Compare)
+	}
+	changed = c.affinity != p.Affinity || !slices.Equal(c.endpoints, endpoints)
+	c.endpoints, c.affinity, c.roundRobin = endpoints, p.Affinity, p.RoundRobin
 	if p.Affinity <= 0 {
 		c.clients = nil
 	}
 	return changed
 }
 
-// pick returns the endpoint for a new connection of a client: its last one, if its
-// affinity has not expired and the endpoint still exists, else a random one.
-func (c *balancer) pick(client netip.Addr) netip.AddrPort {
+// pick returns the endpoint for a new connection of a client: its last one, if its affinity has not
+// expired, the endpoint still exists and was not tried, else another one that was not tried. It
+// returns false if there is none.
+func (c *balancer) pick(client netip.Addr, tried ...netip.AddrPort) (netip.AddrPort, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.affinity <= 0 {
-		return c.any()
+		return c.any(tried)
 	}
 	now := time.Now()
 	v, known := c.clients[client]
-	if !known || !now.Before(v.until) || !slices.Contains(c.endpoints, v.endpoint) {
-		v.endpoint = c.any()
+	if !known || !now.Before(v.until) || !slices.Contains(c.endpoints, v.endpoint) || slices.Contains(tried, v.endpoint) {
+		var is bool
+		if v.endpoint, is = c.any(tried); !is {
+			return v.endpoint, false
+		}
 	}
 	if !known {
 		c.evict(now)
 	}
 	v.until = now.Add(c.affinity)
 	c.clients[client] = v
-	return v.endpoint
+	return v.endpoint, true
 }
 
-func (c *balancer) any() netip.AddrPort { return c.endpoints[rand.IntN(len(c.endpoints))] }
+// any returns an endpoint that was not tried: the next one in turn, or a random one.
+func (c *balancer) any(tried []netip.AddrPort) (netip.AddrPort, bool) {
+	n := len(c.endpoints)
+	if n == 0 {
+		return netip.AddrPort{}, false
+	}
+	first := 0
+	if c.roundRobin {
+		var had bool
+		if first, had = slices.BinarySearchFunc(c.endpoints, c.last, netip.AddrPort.Compare); had {
+			first++
+		}
+	} else {
+		first = rand.IntN(n)
+	}
+	for i := range n {
+		if e := c.endpoints[(first+i)%n]; !slices.Contains(tried, e) {
+			c.last = e
+			return e, true
+		}
+	}
+	return netip.AddrPort{}, false
+}
+
+// sweepInterval bounds how often all affinity entries are looked at.
+const sweepInterval = time.Second
 
 // evict makes room for one more affinity entry: it deletes expired ones and, if that is
-// not enough, arbitrary ones.
+// not enough, an arbitrary one.
 func (c *balancer) evict(now time.Time) {
 	if c.clients == nil {
 		c.clients = map[netip.Addr]affinityEntry{}
@@ -74,9 +110,12 @@ func (c *balancer) evict(now time.Time) {
 	if len(c.clients) < c.maxClients {
 		return
 	}
-	for client, v := range c.clients {
-		if !now.Before(v.until) {
-			delete(c.clients, client)
+	if now.Sub(c.swept) >= sweepInterval {
+		c.swept = now
+		for client, v := range c.clients {
+			if !now.Before(v.until) {
+				delete(c.clients, client)
+			}
 		}
 	}
 	for client := range c.clients {

@@ -47,6 +47,12 @@ type Facts struct {
 	// when the frontend was served before the program came. The zero Addr stands for
 	// node ports. Nil: nobody listens.
 	Taken func(f nft.Family, proto nft.Protocol, at netip.AddrPort) string
+	// Relays are the listeners of this box that relayed ports are sent to, by family; a family of
+	// which the box has no address has none.
+	Relays map[nft.Family][nft.NumPools]netip.AddrPort
+	// Listens has a listener opened for a Service, "namespace/name", unless it is open, and says why
+	// it cannot be; "": it is open. Nil: all are open.
+	Listens func(service string, proto nft.Protocol, at netip.AddrPort) (why string)
 	// Verdict is what is known of an endpoint that is checked; false: nothing yet. Nil: nobody is
 	// checked.
 	Verdict func(health.Target) (health.Verdict, bool)
@@ -82,6 +88,8 @@ type Output struct {
 	Waiting bool
 	// ResetDown ends TCP connections to an endpoint that is down.
 	ResetDown bool
+	// Relay says how the ports are relayed that have listeners for it; nil: none has.
+	Relay *Relay
 }
 
 // LocalEndpoints is what a load balancer in front asks each box for, to send traffic only where
@@ -107,8 +115,10 @@ func Service(in Input, facts *Facts) Output {
 	switch {
 	case svc.Spec.Type == "ExternalName":
 		r.refuseExternalIPs("an ExternalName Service has no addresses of its own: externalIPs are not served")
+		r.relaysNothing("an ExternalName Service")
 	case len(svc.Spec.ClusterIPs) > 0 && svc.Spec.ClusterIPs[0] == "None":
 		r.refuseExternalIPs("a headless Service is not load balanced: externalIPs are not served")
+		r.relaysNothing("a headless Service")
 		r.prepareChecks()
 		r.judge(r.collect()) // names lead to the endpoints, see Members
 	default:
@@ -180,6 +190,7 @@ func (r *resolver) resolve() {
 			sel := r.selectEndpoints(endpoints[portKey{port.Name, proto, family}])
 			p.Pools, p.Serving = sel.pools, sel.serving
 			p.Frontends = r.free(i, &p, r.frontends(port, vips, sel))
+			r.relay(i, &p)
 			r.out.Ports = append(r.out.Ports, p)
 		}
 	}
