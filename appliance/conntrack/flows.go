@@ -63,7 +63,7 @@ func PortOf(p *nft.ServicePort, serving []netip.AddrPort, drain Drain) Port {
 	}
 	keep := append(p.Pools[:len(p.Pools):len(p.Pools)], serving)
 	for pool := range p.Relay {
-		if p.Relay[pool].IsValid() {
+		if p.Relay[pool].IsValid() && len(p.Pools[pool]) > 0 {
 			keep = append(keep, p.Relay[pool:pool+1])
 		}
 	}
