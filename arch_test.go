@@ -138,6 +138,7 @@ var libraries = map[string][]string{
 	"github.com/google/nftables":          {"nft/kernel", "nft/trace"},
 	"github.com/mdlayher/netlink":         {"nft/kernel", "nft/nfnetlink", "nft/trace"},
 	"github.com/miekg/dns":                {"appliance/dns", "appliance/prober"},
+	"github.com/pires/go-proxyproto":      {"appliance/relay"},
 	"github.com/prometheus/client_golang": {"appliance/metrics"},
 	"github.com/rogpeppe/go-internal":     {"appliance/test/script"},
 	"github.com/urfave/cli":               {"cmd/svcctl"},

@@ -212,6 +212,7 @@ func relayedPort(svc *reconcile.Service, p *nft.ServicePort, pool nft.Pool) rela
 	}
 	if how := svc.Relay; how != nil {
 		port.Affinity, port.ConnectTimeout, port.Retries, port.IdleTimeout = how.Affinity, how.ConnectTimeout, how.ConnectRetries, how.IdleTimeout
+		port.ProxyProtocol = how.ProxyProtocol
 	}
 	return port
 }

@@ -207,12 +207,13 @@ func (r *Relay) newFront(key frontKey) (*front, error) {
 }
 
 // routeTCP finds the port of a client that the kernel has redirected.
-func (f *front) routeTCP(client *net.TCPConn) (*tcpPort, error) {
+func (f *front) routeTCP(client *net.TCPConn) (*tcpPort, netip.AddrPort, error) {
 	to, err := originalDestination(client)
 	if err != nil {
-		return nil, err
+		return nil, to, err
 	}
-	return find(f, f.tcpPorts, to)
+	port, err := find(f, f.tcpPorts, to)
+	return port, to, err
 }
 
 // find finds the port of a frontend: by its address and port, or as a node port.

@@ -275,7 +275,7 @@ func TestRedirectedLimits(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := r.Stats().Redirected
-		ports[tt.id].accepted(t.Context(), accepted)
+		ports[tt.id].accepted(t.Context(), accepted, netip.AddrPort{})
 		if took := r.Stats().Redirected > before; took != tt.took {
 			t.Errorf("connection %d, of %s: taken %t, want %t", i, tt.id, took, tt.took)
 		}

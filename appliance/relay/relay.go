@@ -51,6 +51,9 @@ type Port struct {
 	// ConnectTimeout; 0 of that: 5 s.
 	Retries        int
 	ConnectTimeout time.Duration
+	// ProxyProtocol is the version of the PROXY protocol whose header a TCP endpoint gets before what
+	// the client sends: 1 or 2; 0: none.
+	ProxyProtocol int
 	// IdleTimeout resets TCP connections over which nothing came for that time; 0: none.
 	IdleTimeout time.Duration
 }
@@ -289,7 +292,7 @@ func (r *Relay) listen(ctx context.Context, p Port) (listener, *Problem) {
 	case TCP:
 		port := r.newTCPPort(p, log)
 		var socket *tcpListener
-		socket, err = r.listenTCP(ctx, networkOf(p.Protocol, p.Listen.Addr()), p.Listen, log, func(*net.TCPConn) (*tcpPort, error) { return port, nil })
+		socket, err = r.listenTCP(ctx, networkOf(p.Protocol, p.Listen.Addr()), p.Listen, log, func(*net.TCPConn) (*tcpPort, netip.AddrPort, error) { return port, p.Listen, nil })
 		l = &loopbackTCP{socket, port}
 	case UDP:
 		port := r.newUDPPort(p, log)

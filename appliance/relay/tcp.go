@@ -17,12 +17,12 @@ type tcpListener struct {
 	relay  *Relay
 	log    *slog.Logger
 	socket *net.TCPListener
-	// route finds the port that a client asked for.
-	route func(*net.TCPConn) (*tcpPort, error)
+	// route finds the port that a client asked for, and what it had sent to.
+	route func(*net.TCPConn) (*tcpPort, netip.AddrPort, error)
 }
 
 // listenTCP opens a listener whose connections last until ctx is done.
-func (r *Relay) listenTCP(ctx context.Context, network string, at netip.AddrPort, log *slog.Logger, route func(*net.TCPConn) (*tcpPort, error)) (*tcpListener, error) {
+func (r *Relay) listenTCP(ctx context.Context, network string, at netip.AddrPort, log *slog.Logger, route func(*net.TCPConn) (*tcpPort, netip.AddrPort, error)) (*tcpListener, error) {
 	socket, err := net.ListenTCP(network, net.TCPAddrFromAddrPort(at))
 	if err != nil {
 		return nil, err
@@ -53,13 +53,13 @@ func (l *tcpListener) accept(ctx context.Context) {
 			sleep(ctx, l.relay.limits.backoff)
 			continue
 		}
-		port, err := l.route(client)
+		port, asked, err := l.route(client)
 		if err != nil {
 			l.log.Debug("a client is reset: it asked for nothing that is relayed", "client", client.RemoteAddr(), "err", err)
 			reset(client)
 			continue
 		}
-		port.accepted(ctx, client)
+		port.accepted(ctx, client, asked)
 	}
 }
 
@@ -96,7 +96,7 @@ func (r *Relay) newTCPPort(p Port, log *slog.Logger) *tcpPort {
 }
 
 // accepted serves a client, or resets it if there are too many.
-func (t *tcpPort) accepted(ctx context.Context, client *net.TCPConn) {
+func (t *tcpPort) accepted(ctx context.Context, client *net.TCPConn, asked netip.AddrPort) {
 	if !t.quota.acquire() {
 		if times, due := t.refused.due(); due {
 			t.log.Warn("connections to a relayed port are refused: there are too many at once",
@@ -107,17 +107,24 @@ func (t *tcpPort) accepted(ctx context.Context, client *net.TCPConn) {
 	}
 	t.relay.tasks.Go(func() {
 		defer t.quota.releaseSlot()
-		t.serve(ctx, client)
+		t.serve(ctx, client, asked)
 	})
 }
 
-// serve connects a client with an endpoint until both directions or ctx have ended.
-func (t *tcpPort) serve(ctx context.Context, client *net.TCPConn) {
+// serve connects a client, who had sent to asked, with an endpoint until both directions or ctx have
+// ended.
+func (t *tcpPort) serve(ctx context.Context, client *net.TCPConn, asked netip.AddrPort) {
 	from := client.RemoteAddr().(*net.TCPAddr).AddrPort()
 	endpoint, to, err := t.connect(ctx, from.Addr().Unmap())
 	if err != nil {
 		t.log.Debug("a client is reset: no endpoint accepted its connection", "client", from, "err", err)
 		reset(client)
+		return
+	}
+	if err := t.introduce(endpoint, from, asked); err != nil {
+		t.log.Debug("a client is reset: its endpoint took no header of the PROXY protocol", "client", from, "endpoint", to, "err", err)
+		reset(client)
+		reset(endpoint)
 		return
 	}
 	c := &relayed{client: client, endpoint: endpoint, to: to}

@@ -19,6 +19,8 @@ type Relay struct {
 	ConnectTimeout time.Duration
 	// ConnectRetries is how many other endpoints are tried after one that did not accept.
 	ConnectRetries int
+	// ProxyProtocol is the version of the PROXY protocol that endpoints get a header of; 0: none.
+	ProxyProtocol int
 	// IdleTimeout ends TCP connections over which nothing was sent for that time; 0: none ends.
 	IdleTimeout time.Duration
 }
@@ -40,10 +42,15 @@ func (r *resolver) relay(i int, p *nft.ServicePort) {
 		return
 	}
 	field := fmt.Sprintf("spec.ports[%d].protocol", i)
-	if p.Protocol == nft.SCTP {
-		r.warn(r.ref, field, ReasonNotRelayed, "%s asks for a relay, and SCTP is not relayed: port %d is served by the kernel, which picks at random and tries no other endpoint",
-			mode.Key, r.Service.Spec.Ports[i].Port)
+	switch port := r.Service.Spec.Ports[i].Port; {
+	case p.Protocol == nft.SCTP && mode.Userspace:
+		r.warn(r.ref, field, ReasonNotRelayed, "%s asks for a relay, and SCTP is not relayed: port %d is served by the kernel, which picks at random and tries no other endpoint", mode.Key, port)
 		return
+	case p.Protocol != nft.TCP && !mode.Userspace:
+		r.warn(r.ref, field, ReasonNotRelayed, "%s asks for headers of the PROXY protocol, and there are none over %s: port %d is served by the kernel, without", mode.Key, strings.ToUpper(p.Protocol.String()), port)
+		return
+	case p.Protocol != nft.TCP && mode.ProxyProtocol != 0:
+		r.warn(r.ref, field, ReasonNotRelayed, "headers of the PROXY protocol are asked for, and there are none over %s: port %d is relayed without", strings.ToUpper(p.Protocol.String()), port)
 	}
 	listeners, has := r.facts.Relays[p.Family]
 	why, family := "", map[nft.Family]string{nft.IPv4: object.IPv4, nft.IPv6: object.IPv6}[p.Family]
@@ -68,7 +75,8 @@ func (r *resolver) relay(i int, p *nft.ServicePort) {
 		p.Frontends[j].SNAT = nft.SNATNever // the client ends here
 	}
 	r.out.Relay = &Relay{
-		Affinity: r.affinity(), ConnectTimeout: mode.ConnectTimeout, ConnectRetries: mode.ConnectRetries, IdleTimeout: mode.IdleTimeout,
+		Affinity: r.affinity(), ConnectTimeout: mode.ConnectTimeout, ConnectRetries: mode.ConnectRetries,
+		ProxyProtocol: mode.ProxyProtocol, IdleTimeout: mode.IdleTimeout,
 	}
 }
 

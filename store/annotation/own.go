@@ -51,6 +51,8 @@ var svcctlRows = []Row{
 		Text: "picks another endpoint for a client whose first one did not answer for that time"},
 	{Key: ProxyMode, Of: ofSvcctl, Effect: Acts, Values: "userspace, kernel", Page: "relay",
 		Text: "`userspace` has the TCP and UDP ports relayed: endpoints in turn, and another one for a client whose first one does not accept"},
+	{Key: ProxyProtocol, Of: ofSvcctl, Effect: Acts, Values: "v1, v2, none", Page: "relay",
+		Text: "has the TCP ports relayed, and their endpoints told the client's address by a header of the PROXY protocol"},
 	{Key: ConnectTimeout, Of: ofSvcctl, Effect: Acts, Values: "10ms-1m, 2s by default", Page: "relay",
 		Text: "says how long an endpoint of a relayed port may take to accept a connection"},
 	{Key: ConnectRetries, Of: ofSvcctl, Effect: Acts, Values: "0-16, 3 by default", Page: "relay",

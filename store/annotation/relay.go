@@ -14,6 +14,8 @@ const (
 	ProxyMode      = domain + "proxy-mode"
 	ConnectTimeout = domain + "connect-timeout"
 	ConnectRetries = domain + "connect-retries"
+	ProxyProtocol  = domain + "proxy-protocol"
+	awsProxy       = aws + "proxy-protocol"
 	idleTimeout    = domain + "connection-idle-timeout"
 	awsIdleTimeout = aws + "connection-idle-timeout"
 )
@@ -32,7 +34,11 @@ const (
 // Relay is how a Service asks for its ports to be relayed.
 type Relay struct {
 	// Key is the annotation that asks for it; "": none does.
-	Key            string
+	Key string
+	// Userspace says that all ports are relayed that can be; else TCP ports alone, for ProxyProtocol.
+	Userspace bool
+	// ProxyProtocol is the version of the PROXY protocol that endpoints get a header of; 0: none.
+	ProxyProtocol  int
 	ConnectTimeout time.Duration
 	ConnectRetries int
 	IdleTimeout    time.Duration // 0: none
@@ -47,14 +53,15 @@ func RelayOf(svc *object.Service) (r Relay) {
 	}
 	switch mode, given := a[ProxyMode]; {
 	case strings.EqualFold(strings.TrimSpace(mode), "userspace"):
-		r.Key = ProxyMode
+		r.Key, r.Userspace = ProxyMode, true
 	case given && !anyOf("kernel", "nftables")(mode):
 		r.Bad = append(r.Bad, Bad{ProxyMode, fmt.Sprintf("%q is no mode, so the kernel serves the Service: write \"userspace\" to have it relayed, or \"kernel\"", mode)})
 	}
+	r.readProxyProtocol(svc)
 	if r.Key == "" {
 		for _, key := range []string{ConnectTimeout, ConnectRetries} {
 			if has(a, key) {
-				r.Bad = append(r.Bad, Bad{key, "has no effect: the kernel makes no connections of its own; write " + ProxyMode + ": userspace too"})
+				r.Bad = append(r.Bad, Bad{key, "has no effect: the kernel makes no connections of its own; write " + ProxyMode + ": userspace, or " + ProxyProtocol + ", too"})
 			}
 		}
 		return r
@@ -76,6 +83,32 @@ func RelayOf(svc *object.Service) (r Relay) {
 		}
 	}
 	return r
+}
+
+// readProxyProtocol reads which header endpoints get. That of AWS is about load balancers.
+func (r *Relay) readProxyProtocol(svc *object.Service) {
+	a, key := svc.Metadata.Annotations, ProxyProtocol
+	switch value := strings.ToLower(strings.TrimSpace(a[ProxyProtocol])); value {
+	case "v1", "1":
+		r.ProxyProtocol = 1
+	case "v2", "2":
+		r.ProxyProtocol = 2
+	case "none", "false":
+	case "":
+		if value = strings.TrimSpace(a[awsProxy]); value == "" || svc.Spec.Type != object.TypeLoadBalancer {
+			return
+		}
+		if key = awsProxy; value != "*" {
+			r.Bad = append(r.Bad, Bad{key, fmt.Sprintf("%q is not \"*\", so endpoints get no header; only all ports can have one", value)})
+			return
+		}
+		r.ProxyProtocol = 1
+	default:
+		r.Bad = append(r.Bad, Bad{key, fmt.Sprintf("%q is no version, so endpoints get no header: write v1 or v2, or none", a[key])})
+	}
+	if r.ProxyProtocol != 0 && r.Key == "" {
+		r.Key = key
+	}
 }
 
 // duration reads a time like "2s", or a number of seconds.

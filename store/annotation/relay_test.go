@@ -47,3 +47,31 @@ func TestRelayOf(t *testing.T) {
 		}
 	}
 }
+
+func TestProxyProtocol(t *testing.T) {
+	const balancer = object.TypeLoadBalancer
+	for name, tt := range map[string]struct {
+		kind        string
+		annotations map[string]string
+		want        int
+		key         string
+		bad         bool
+	}{
+		"ours":                     {"ClusterIP", map[string]string{ProxyProtocol: "v2"}, 2, ProxyProtocol, false},
+		"ours by number":           {"ClusterIP", map[string]string{ProxyProtocol: "1"}, 1, ProxyProtocol, false},
+		"none":                     {balancer, map[string]string{ProxyProtocol: "none", awsProxy: "*"}, 0, "", false},
+		"another version":          {balancer, map[string]string{ProxyProtocol: "v3", awsProxy: "*"}, 0, "", true},
+		"of AWS":                   {balancer, map[string]string{awsProxy: "*"}, 1, awsProxy, false},
+		"of AWS, some ports":       {balancer, map[string]string{awsProxy: "80"}, 0, "", true},
+		"of AWS, no load balancer": {"ClusterIP", map[string]string{awsProxy: "*"}, 0, "", false},
+		"ours before that of AWS":  {balancer, map[string]string{awsProxy: "*", ProxyProtocol: "v2"}, 2, ProxyProtocol, false},
+		"in userspace mode":        {balancer, map[string]string{awsProxy: "*", ProxyMode: "userspace"}, 1, ProxyMode, false},
+	} {
+		svc := &object.Service{Metadata: object.ObjectMeta{Annotations: tt.annotations}}
+		svc.Spec.Type = tt.kind
+		got := RelayOf(svc)
+		if got.ProxyProtocol != tt.want || got.Key != tt.key || (len(got.Bad) > 0) != tt.bad {
+			t.Errorf("%s: version %d by %q, %v; want version %d by %q, bad: %t", name, got.ProxyProtocol, got.Key, got.Bad, tt.want, tt.key, tt.bad)
+		}
+	}
+}
