@@ -65,8 +65,14 @@ func (r *resolver) relay(i int, p *nft.ServicePort) {
 		}
 	}
 	p.Relay = listeners
-	if why != "" {
+	switch {
+	case r.facts.Relays == nil:
+		r.warn(r.ref, fmt.Sprintf("spec.ports[%d]", i), ReasonNoRelay, "port %d/%s is relayed over %s by a listener at an address of the box, which is not known here: it is shown as one that refuses",
+			r.Service.Spec.Ports[i].Port, strings.ToUpper(p.Protocol.String()), family)
+	case why != "":
 		r.refuse(fmt.Sprintf("spec.ports[%d]", i), ReasonNoRelay, "clients of port %d/%s are refused over %s: %s", r.Service.Spec.Ports[i].Port, strings.ToUpper(p.Protocol.String()), family, why)
+	}
+	if why != "" {
 		p.Relay = [nft.NumPools]netip.AddrPort{}
 		p.Pools = [nft.NumPools][]netip.AddrPort{}
 	}

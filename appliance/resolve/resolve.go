@@ -48,7 +48,7 @@ type Facts struct {
 	// node ports. Nil: nobody listens.
 	Taken func(f nft.Family, proto nft.Protocol, at netip.AddrPort) string
 	// Relays are the listeners of this box that relayed ports are sent to, by family; a family of
-	// which the box has no address has none.
+	// which the box has no address has none. Nil: the box is not known.
 	Relays map[nft.Family][nft.NumPools]netip.AddrPort
 	// Listens has a listener opened for a Service, "namespace/name", unless it is open, and says why
 	// it cannot be; "": it is open. Nil: all are open.
