@@ -107,6 +107,7 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 	a.events = control.NewRecorder(objects, control.RecorderConfig{Host: cfg.NodeName, Assigns: len(cfg.LoadBalancerPools) > 0, Log: log})
 	asks := prober.New(prober.Options{Log: log, SourcePorts: prober.Ports(cfg.HealthCheckSourcePorts)})
 	a.checks = parts.NewHealth(asks, a.events, log)
+	a.relay = parts.NewRelay(log)
 	m.HealthChecks(func() metrics.HealthChecks { return healthMetrics(asks.Stats(), a.checks.FailingOpen()) })
 	views := apiserver.Views{Grants: a.grants, Checks: a.checks, Traffic: a.traffic, Trace: story.NewTeller(a.grants.Served).Trace, Announced: a.announced}
 	server, err := apiserver.Open(&cfg, objects, a.board, views, m, log)
@@ -178,6 +179,7 @@ type assembly struct {
 	hosts     *control.HostAddresses
 	grants    *reconcile.Grants
 	checks    *parts.Health
+	relay     *parts.Relay
 	announced *announcements.Book
 	memory    *memory // nil: it is not ours
 	calls     *reconcile.SlowCalls
@@ -206,7 +208,7 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 	// What follows the Services. A new one is a line here.
 	sets := parts.NewSourceSets(sourceSetFiles(&a.cfg))
 	follows := []reconcile.Part{
-		a.grants, sets, a.checks, flows, parts.NewRelay(a.log), parts.NewHealthPorts(a.log), parts.NewAnnouncements(a.announced),
+		a.grants, sets, a.checks, flows, a.relay, parts.NewHealthPorts(a.log), parts.NewAnnouncements(a.announced),
 	}
 	if a.dns != nil {
 		follows = append(follows, parts.NewDNS(a.dns, a.store))
@@ -271,6 +273,7 @@ func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part, sets 
 		Removals:     a.removals,
 		Orphans:      a.orphans,
 		Checks:       a.checks,
+		Relays:       a.relay,
 		Addresses:    a.hosts,
 		HostProblems: func(facts *node.Facts) []manifest.Problem { return a.cfg.OverlapProblems(facts, a.hosts.IsVIP) },
 		DataDir:      a.cfg.DataDir,

@@ -108,6 +108,20 @@ type ServicePort struct {
 	// Idle is after how much silence a connection of TCP or UDP is forgotten, in whole seconds;
 	// 0: when the host says.
 	Idle time.Duration
+	// Relay, where it is valid, is the listener on the box that clients of a pool are sent to
+	// while the pool has endpoints. It makes the connections to them.
+	Relay [NumPools]netip.AddrPort
+}
+
+// Relayed reports whether the port's clients are sent to listeners on the box.
+func (p *ServicePort) Relayed() bool { return p.Relay[PoolCluster].IsValid() }
+
+// targets are where the kernel sends the clients of a pool.
+func (p *ServicePort) targets(pool Pool) []netip.AddrPort {
+	if len(p.Pools[pool]) == 0 || !p.Relay[pool].IsValid() {
+		return p.Pools[pool]
+	}
+	return p.Relay[pool : pool+1 : pool+1]
 }
 
 // Pool names a selection of a Service port's endpoints.

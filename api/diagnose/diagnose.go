@@ -94,6 +94,7 @@ func (d *diagnosis) checks() {
 		d.served()
 		d.neighbors()
 		d.endpoints()
+		d.relayed()
 		d.health()
 		d.balance()
 		d.policies()

@@ -18,8 +18,8 @@ func TestWarningsOfWhatHasNoEffect(t *testing.T) {
 		{"/web", asMerge, `{"metadata":{"annotations":{"service.kubernetes.io/topology-mode":"Auto"}}}`,
 			"metadata.annotations[service.kubernetes.io/topology-mode]: has no effect here"},
 		{"/web", asMerge, `{"metadata":{"annotations":{"service.kubernetes.io/topology-mode":"Disabled"}}}`, ""},
-		{"/web", asMerge, `{"metadata":{"annotations":{"service.beta.kubernetes.io/aws-load-balancer-proxy-protocol":"*"}}}`,
-			"metadata.annotations[service.beta.kubernetes.io/aws-load-balancer-proxy-protocol]: has no effect: the header of the PROXY protocol is not added"},
+		{"/web", asMerge, `{"metadata":{"annotations":{"service.beta.kubernetes.io/aws-load-balancer-backend-protocol":"http"}}}`,
+			"metadata.annotations[service.beta.kubernetes.io/aws-load-balancer-backend-protocol]: has no effect: connections are passed through"},
 		{"/web", asMerge, `{"spec":{"type":"LoadBalancer"},"metadata":{"annotations":{"service.beta.kubernetes.io/aws-load-balancer-ssl-cert":"arn:x"}}}`,
 			"metadata.annotations[service.beta.kubernetes.io/aws-load-balancer-ssl-cert]: no port that asks for TLS is served"},
 	} {

@@ -32,6 +32,9 @@ type PortState struct {
 	// Balance is the algorithm, and Weights are those of endpoints that differ from 1.
 	Balance string            `json:"balance,omitempty"`
 	Weights map[string]uint16 `json:"weights,omitempty"`
+	// Relay is the listener of the appliance that the kernel redirects clients to; "": the kernel
+	// translates them itself.
+	Relay string `json:"relay,omitempty"`
 	// Client is who was asked about, and Chosen what that one gets at each frontend.
 	Client string   `json:"client,omitempty"`
 	Chosen []Chosen `json:"chosen,omitempty"`

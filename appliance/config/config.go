@@ -111,6 +111,10 @@ type Config struct {
 	// kernel (--health-check-source-ports).
 	HealthCheckSourcePorts PortRange
 
+	// RelayPorts are the two ports that relayed Services are redirected to on an address of the box: for
+	// all endpoints, and for those of the box that a policy Local wants (--relay-ports).
+	RelayPorts PortRange
+
 	// AllowMassRemoval lets go at once what vanishes from the manifests, however much that
 	// is (--allow-mass-removal).
 	AllowMassRemoval bool
@@ -223,6 +227,7 @@ func Default() Config {
 		ServiceNodePortRange: PortRange{First: 30000, Last: 32767},
 
 		HealthCheckSourcePorts: PortRange{First: 61000, Last: 61255},
+		RelayPorts:             PortRange{First: 10270, Last: 10271},
 		NodelessEndpoints:      NodelessLocal,
 		Balance:                object.BalanceRandom,
 		SNAT:                   SNATAuto,

@@ -28,7 +28,7 @@ func TestZeroConfig(t *testing.T) {
 	for _, err := range problems(t, &Config{}) {
 		flags = append(flags, err.Flag)
 	}
-	want := []string{"data-dir", "socket", "node-name", "service-cluster-ip-range", "service-node-port-range",
+	want := []string{"data-dir", "socket", "node-name", "service-cluster-ip-range", "relay-ports", "service-node-port-range",
 		"nodeless-endpoints", "balance", "snat", "vip-ping", "source-ranges-apply", "service-names", "node-port-space", "legacy-ip", "traffic", "log-format", "cluster-domain"}
 	if !slices.Equal(flags, want) {
 		t.Errorf("problems with %q, want %q", flags, want)
@@ -114,6 +114,8 @@ func TestValidate(t *testing.T) {
 			[]string{`--service-cluster-ip-range "127.0.0.0/16": loopback addresses cannot be cluster IPs`}},
 		{"invalid prefix", func(c *Config) { c.ServiceClusterIPRanges = []netip.Prefix{{}} },
 			[]string{`--service-cluster-ip-range "invalid Prefix": not a CIDR`}},
+		{"one relay port", func(c *Config) { c.RelayPorts = PortRange{10270, 10270} }, []string{`--relay-ports "10270-10270": not two ports`}},
+		{"three relay ports", func(c *Config) { c.RelayPorts = PortRange{10270, 10272} }, []string{`--relay-ports "10270-10272": not two ports`}},
 		{"one node port", func(c *Config) { c.ServiceNodePortRange = PortRange{1, 1} }, nil},
 		{"node ports backwards", func(c *Config) { c.ServiceNodePortRange = PortRange{2, 1} }, []string{`--service-node-port-range "2-1"`}},
 		{"node port 0", func(c *Config) { c.ServiceNodePortRange = PortRange{0, 1} }, []string{`--service-node-port-range "0-1"`}},

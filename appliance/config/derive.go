@@ -138,6 +138,7 @@ func (c *Config) ResolveFacts(facts *node.Facts, isVIP func(netip.Addr) bool) re
 			f.Broadcast[LastAddr(a.Prefix.Masked())] = true
 		}
 	}
+	f.Relays = c.relays(facts, isVIP)
 	for _, o := range c.overlaps(facts) {
 		if !o.network.IsSingleIP() {
 			f.Connected = append(f.Connected, o.network)
@@ -147,6 +148,32 @@ func (c *Config) ResolveFacts(facts *node.Facts, isVIP func(netip.Addr) bool) re
 		f.Host[g] = "a gateway of this host"
 	}
 	return f
+}
+
+// relays are the listeners of relayed ports: of each family at one address that came with an
+// interface, which a route that comes or goes does not change.
+func (c *Config) relays(facts *node.Facts, isVIP func(netip.Addr) bool) map[nft.Family][nft.NumPools]netip.AddrPort {
+	at := map[nft.Family]netip.Addr{}
+	for _, a := range facts.Addresses {
+		addr, family := a.Prefix.Addr(), nft.IPv4
+		if addr.Is6() {
+			family = nft.IPv6
+		}
+		if !a.First || addr.IsLoopback() || addr.IsLinkLocalUnicast() || isVIP != nil && isVIP(addr) {
+			continue
+		}
+		if have := at[family]; !have.IsValid() || addr.Less(have) {
+			at[family] = addr
+		}
+	}
+	relays := map[nft.Family][nft.NumPools]netip.AddrPort{}
+	for family, addr := range at {
+		relays[family] = [nft.NumPools]netip.AddrPort{
+			nft.PoolCluster: netip.AddrPortFrom(addr, c.RelayPorts.First),
+			nft.PoolLocal:   netip.AddrPortFrom(addr, c.RelayPorts.Last),
+		}
+	}
+	return relays
 }
 
 // ClusterObjects is the configuration of control.ClusterObjects.

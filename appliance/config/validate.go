@@ -145,6 +145,9 @@ func (c *Config) validateRanges(v *validation) {
 	if r := c.HealthCheckSourcePorts; r != (PortRange{}) && (r.First == 0 || r.First > r.Last) {
 		v.add("health-check-source-ports", r.String(), "not a range of ports from 1 to 65535: write the lower one first, as 61000-61255, or ephemeral")
 	}
+	if r := c.RelayPorts; r.First == 0 || uint32(r.First)+1 != uint32(r.Last) {
+		v.add("relay-ports", r.String(), "not two ports, one behind the other: write them as 10270-10271")
+	}
 	if r := c.ServiceNodePortRange; r.First == 0 || r.First > r.Last {
 		v.add("service-node-port-range", r.String(), "not a range of ports from 1 to 65535: write the lower one first, as 30000-32767")
 	}

@@ -62,7 +62,13 @@ func PortOf(p *nft.ServicePort, serving []netip.AddrPort, drain Drain) Port {
 			port.Sources[i] = from
 		}
 	}
-	port.Keep = union(append(p.Pools[:len(p.Pools):len(p.Pools)], serving))
+	keep := append(p.Pools[:len(p.Pools):len(p.Pools)], serving)
+	for pool := range p.Relay {
+		if p.Relay[pool].IsValid() && len(p.Pools[pool]) > 0 {
+			keep = append(keep, p.Relay[pool:pool+1])
+		}
+	}
+	port.Keep = union(keep)
 	return port
 }
 

@@ -81,6 +81,9 @@ func (g *Grants) State(namespace, name string, client netip.AddrPort) wire.Servi
 			Local:     texts(p.Pools[nft.PoolLocal], netip.AddrPort.String),
 		}
 		balanceState(&state, p, &box, client)
+		if p.Relayed() {
+			state.Relay = p.Relay[nft.PoolCluster].String()
+		}
 		s.Ports = append(s.Ports, state)
 		addrs = append(addrs, frontendAddrs(p)...)
 	}

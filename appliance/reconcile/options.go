@@ -38,6 +38,7 @@ type Options struct {
 	Removals  *RemovalGuard
 	Orphans   *Orphans // nil: there are none
 	Checks    Checks   // nil: nobody is checked
+	Relays    Relays   // nil: every listener of relayed ports is open
 	Addresses Addresses
 	// HostProblems are those of the host's networks with the configuration.
 	HostProblems func(*node.Facts) []manifest.Problem
@@ -68,6 +69,12 @@ type Endpoints interface {
 type Checks interface {
 	Verdict(health.Target) (health.Verdict, bool)
 	Before(port resolve.Port, at []netip.AddrPort) (had []netip.AddrPort, missing health.State)
+}
+
+// Relays opens the listeners of relayed ports before clients are sent to them. Its method is that of
+// resolve.Facts; it is called from several goroutines at once.
+type Relays interface {
+	Listens(service string, proto nft.Protocol, at netip.AddrPort) (why string)
 }
 
 // Inputs are the channels the loop listens to.

@@ -44,6 +44,7 @@ type planner struct {
 	// sourceSet is resolve.Facts.SourceSet; nil: there are no sets.
 	sourceSet func(name string) (set *nft.SourceSet, known bool)
 	pods      podUsers
+	relays    Relays // nil: every listener of relayed ports is open
 	// inForce reports a frontend that the kernel had before the first plan, during that plan.
 	inForce func(f nft.Family, proto nft.Protocol, at netip.AddrPort) bool
 	// progress is called for every Service: planning many takes long on a busy machine.
@@ -102,13 +103,16 @@ func (p *planner) place(host Host) {
 	if p.sourceSet != nil {
 		p.host.Resolve.SourceSet = p.sourceSet
 	}
+	if p.relays != nil {
+		p.host.Resolve.Listens = p.relays.Listens
+	}
 }
 
 // standsAt reports whether a host is the one that is planned for: routes come and go that no
 // Service depends on.
 func (p *planner) standsAt(host Host) bool {
 	have := p.host.Resolve
-	have.Taken, have.SourceSet, have.Verdict, have.Before = nil, nil, nil, nil
+	have.Taken, have.SourceSet, have.Verdict, have.Before, have.Listens = nil, nil, nil, nil, nil
 	return reflect.DeepEqual(p.host.Box, host.Box) && reflect.DeepEqual(have, host.Resolve) && slices.Equal(p.host.Loopback, host.Loopback)
 }
 
@@ -167,7 +171,7 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 	for i, key := range changed {
 		out := &outputs[i]
 		ports[key] = granted[i]
-		svc := Service{Key: key, Ports: granted[i], LocalEndpoints: out.LocalEndpoints, Drain: out.drain, RetryAfter: out.RetryAfter, SourceSets: out.SourceSets,
+		svc := Service{Key: key, Ports: granted[i], LocalEndpoints: out.LocalEndpoints, Drain: out.drain, RetryAfter: out.RetryAfter, SourceSets: out.SourceSets, Relay: out.Relay,
 			Checked: out.Checked, Demoted: out.Demoted, FailingOpen: out.FailingOpen, Waiting: out.Waiting, ResetDown: out.ResetDown}
 		p.planned[key] = svc
 		problems := append(out.Problems, conflicts[i]...)

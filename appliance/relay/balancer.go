@@ -12,12 +12,15 @@ import (
 type balancer struct {
 	maxClients int // bounds clients
 
-	mu        sync.Mutex
-	endpoints []netip.AddrPort // never empty
-	reach     []uint32         // up to which number each is drawn, nil: all are alike
-	choose    func(netip.AddrPort) (netip.AddrPort, bool)
-	affinity  time.Duration
-	clients   map[netip.Addr]affinityEntry
+	mu         sync.Mutex
+	endpoints  []netip.AddrPort // in order, if they take turns
+	weights    []uint16         // of the endpoints, in their order; nil: all are alike
+	choose     func(client netip.AddrPort) (endpoint netip.AddrPort, ok bool)
+	roundRobin bool
+	last       netip.AddrPort // the one that had the last turn
+	affinity   time.Duration
+	clients    map[netip.Addr]affinityEntry
+	swept      time.Time // when expired entries were deleted
 }
 
 // affinityEntry is the endpoint of a client until a point in time.
@@ -36,59 +39,106 @@ func newBalancer(p Port, maxClients int) *balancer {
 func (c *balancer) set(p Port) (changed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	changed = c.affinity != p.Affinity || !slices.Equal(c.endpoints, p.Endpoints)
-	c.endpoints, c.affinity, c.choose, c.reach = p.Endpoints, p.Affinity, p.Choose, nil
-	sum := uint32(0)
-	for _, w := range p.Weights {
-		sum += uint32(w)
-		c.reach = append(c.reach, sum)
+	endpoints := p.Endpoints
+	if p.RoundRobin && !slices.IsSortedFunc(endpoints, netip.AddrPort.Compare) {
+		endpoints = slices.SortedFunc(slices.Values(endpoints), netip.AddrPort.Compare)
 	}
+	changed = c.affinity != p.Affinity || !slices.Equal(c.endpoints, endpoints)
+	c.endpoints, c.affinity, c.roundRobin, c.choose, c.weights = endpoints, p.Affinity, p.RoundRobin, p.Choose, p.Weights
 	if p.Affinity <= 0 {
 		c.clients = nil
 	}
 	return changed
 }
 
-// pick returns the endpoint for a new connection of a client: its last one, if its
-// affinity has not expired and the endpoint still exists, else as fresh says.
-func (c *balancer) pick(from netip.AddrPort) netip.AddrPort {
+// pick returns the endpoint for a new connection of a client: its last one, if its affinity has not
+// expired, the endpoint still exists and was not tried, else another one that was not tried. It
+// returns false if there is none.
+func (c *balancer) pick(from netip.AddrPort, tried ...netip.AddrPort) (netip.AddrPort, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	client := from.Addr()
 	if c.affinity <= 0 {
-		return c.fresh(from)
+		return c.fresh(from, tried)
 	}
+	client := from.Addr()
 	now := time.Now()
 	v, known := c.clients[client]
-	if !known || !now.Before(v.until) || !slices.Contains(c.endpoints, v.endpoint) {
-		v.endpoint = c.fresh(from)
+	if !known || !now.Before(v.until) || !slices.Contains(c.endpoints, v.endpoint) || slices.Contains(tried, v.endpoint) {
+		var is bool
+		if v.endpoint, is = c.fresh(from, tried); !is {
+			return v.endpoint, false
+		}
 	}
 	if !known {
 		c.evict(now)
 	}
 	v.until = now.Add(c.affinity)
 	c.clients[client] = v
-	return v.endpoint
+	return v.endpoint, true
 }
 
-// fresh is the endpoint that a client gets which is not remembered: the chosen one, or one
-// drawn by weight.
-func (c *balancer) fresh(client netip.AddrPort) netip.AddrPort {
+// fresh returns an endpoint that was not tried, for a client that is not remembered: the chosen
+// one, the next one in turn, or one drawn by weight.
+func (c *balancer) fresh(client netip.AddrPort, tried []netip.AddrPort) (netip.AddrPort, bool) {
+	n := len(c.endpoints)
+	if n == 0 {
+		return netip.AddrPort{}, false
+	}
 	if c.choose != nil {
-		if endpoint, ok := c.choose(client); ok {
-			return endpoint
+		if e, ok := c.choose(client); ok && !slices.Contains(tried, e) {
+			return e, true
 		}
 	}
-	if c.reach == nil {
-		return c.endpoints[rand.IntN(len(c.endpoints))]
+	if c.weights != nil && !c.roundRobin {
+		return c.drawn(tried)
 	}
-	drawn := rand.Uint32N(c.reach[len(c.reach)-1])
-	at, _ := slices.BinarySearch(c.reach, drawn+1)
-	return c.endpoints[at]
+	first := 0
+	if c.roundRobin {
+		var had bool
+		if first, had = slices.BinarySearchFunc(c.endpoints, c.last, netip.AddrPort.Compare); had {
+			first++
+		}
+	} else {
+		first = rand.IntN(n)
+	}
+	for i := range n {
+		if e := c.endpoints[(first+i)%n]; !slices.Contains(tried, e) {
+			c.last = e
+			return e, true
+		}
+	}
+	return netip.AddrPort{}, false
 }
 
+// drawn draws an endpoint that was not tried by weight.
+func (c *balancer) drawn(tried []netip.AddrPort) (netip.AddrPort, bool) {
+	sum := uint32(0)
+	for i, e := range c.endpoints {
+		if !slices.Contains(tried, e) {
+			sum += uint32(c.weights[i])
+		}
+	}
+	if sum == 0 {
+		return netip.AddrPort{}, false
+	}
+	left := rand.Uint32N(sum)
+	for i, e := range c.endpoints {
+		if w := uint32(c.weights[i]); slices.Contains(tried, e) {
+			continue
+		} else if left < w {
+			return e, true
+		} else {
+			left -= w
+		}
+	}
+	return netip.AddrPort{}, false
+}
+
+// sweepInterval bounds how often all affinity entries are looked at.
+const sweepInterval = time.Second
+
 // evict makes room for one more affinity entry: it deletes expired ones and, if that is
-// not enough, arbitrary ones.
+// not enough, an arbitrary one.
 func (c *balancer) evict(now time.Time) {
 	if c.clients == nil {
 		c.clients = map[netip.Addr]affinityEntry{}
@@ -96,9 +146,12 @@ func (c *balancer) evict(now time.Time) {
 	if len(c.clients) < c.maxClients {
 		return
 	}
-	for client, v := range c.clients {
-		if !now.Before(v.until) {
-			delete(c.clients, client)
+	if now.Sub(c.swept) >= sweepInterval {
+		c.swept = now
+		for client, v := range c.clients {
+			if !now.Before(v.until) {
+				delete(c.clients, client)
+			}
 		}
 	}
 	for client := range c.clients {

@@ -1,7 +1,13 @@
-// Package relay is a user-space proxy that serves node ports on the loopback addresses of
-// the host, for the host itself.
+// Package relay is what accepts connections in user space and makes its own connections to endpoints:
+// for Services that ask for it, whose clients the kernel redirects to a listener of the relay, and for
+// node ports on the loopback addresses of the host, for the host itself.
 //
-// nf_tables cannot do that: a packet to 127.0.0.0/8 that is translated to a remote
+// A listener for redirected clients serves all ports of its protocol. Which one a client is for is
+// found by what it had sent to: of TCP by SO_ORIGINAL_DST, of UDP by Origin, once for each flow. Who
+// was not redirected from a frontend of a port gets nothing, so the listener opens no way around
+// what the kernel has decided: source ranges, traffic policies, readiness.
+//
+// Node ports on loopback: nf_tables cannot serve them: a packet to 127.0.0.0/8 that is translated to a remote
 // endpoint leaves with a loopback source and is dropped as a martian, unless
 // net.ipv4.conf.*.route_localnet is set, which opens the host's loopback services to its
 // neighbors (CVE-2020-8558). So route_localnet stays 0, and the relay accepts connections
@@ -9,22 +15,24 @@
 //
 // Invariants:
 //
-//   - It listens on loopback addresses only; anything else is a Problem.
-//   - A port without endpoints has no listener: the kernel refuses its clients, as the
+//   - Node ports are listened for on loopback addresses only; anything else is a Problem.
+//   - A node port without endpoints has no listener: the kernel refuses its clients, as the
 //     rules do on other addresses.
 //   - A change of endpoints closes no TCP connection: it lasts until the client, the
-//     endpoint or the appliance ends it, even if its port or endpoint is removed. A UDP
-//     client loses its flow with its endpoint or port, as conntrack entries are deleted.
+//     endpoint or the appliance ends it, even if its port or endpoint is removed, unless the
+//     Port drains. A UDP client loses its flow with its endpoint or port, as conntrack entries are deleted.
 //   - A FIN is passed on as a FIN in its direction; a reset, or a failed connection to the
 //     endpoint, as a reset.
-//   - The number of connections is bounded, for a port and for all ports together.
+//   - The number of connections is bounded, for a port and for all ports together. Who is too
+//     many is reset.
+//   - TCP bytes are spliced in the kernel, and never copied here.
 //
-// It picks endpoints at random; its caller decides which are healthy. SCTP is not relayed:
+// It picks endpoints at random or in turn; its caller decides which are healthy. SCTP is not relayed:
 // SCTP sockets need a kernel module that the host does not need otherwise.
 //
-// It must not listen beyond loopback, set sysctls, or touch nf_tables.
+// It must not set sysctls, or touch nf_tables.
 //
-//	r := relay.New(log)
+//	r := relay.New(log, nil)
 //	go r.Run(ctx)
 //	r.Set([]relay.Port{{
 //		ID: "default/web/http", Protocol: relay.TCP,

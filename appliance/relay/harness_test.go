@@ -43,7 +43,7 @@ type lab struct {
 func start(t *testing.T, l limits) *lab {
 	t.Helper()
 	log := &logged{}
-	r := newRelay(slog.New(slog.NewTextHandler(log, nil)), l)
+	r := newRelay(slog.New(slog.NewTextHandler(log, nil)), nil, l)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 func help(endpoint netip.AddrPort) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	r := newRelay(slog.New(slog.DiscardHandler), quick())
+	r := newRelay(slog.New(slog.DiscardHandler), nil, quick())
 	r.Set([]Port{
 		{ID: "default/web/tcp", Listen: helperAt, Protocol: TCP, Endpoints: []netip.AddrPort{endpoint}},
 		{ID: "default/web/udp", Listen: helperAt, Protocol: UDP, Endpoints: []netip.AddrPort{endpoint}},

@@ -5,10 +5,13 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"svcctl.io/svcctl/appliance/listen"
@@ -21,21 +24,55 @@ const (
 	SCTP = "sctp" // not relayed: reported as a Problem
 )
 
-// Port is a node port on one loopback address.
+// Port is what leads to one pool of endpoints: a node port on one loopback address, or frontends that
+// the kernel redirects to a listener of the relay.
 type Port struct {
-	ID        string           // "namespace/name/port", for problems and the log
-	Listen    netip.AddrPort   // a loopback address and the node port
-	Protocol  string           // TCP or UDP
-	Endpoints []netip.AddrPort // empty: no listener
+	ID       string         // "namespace/name/port", for problems and the log
+	Listen   netip.AddrPort // a loopback address and the node port, or the listener of the relay
+	Protocol string         // TCP or UDP
+	// Frontends are what clients sent to before the kernel redirected them to Listen; the zero Addr
+	// stands for any address. Nil: Listen is a node port on loopback.
+	Frontends []netip.AddrPort
+	// Endpoints get new connections. A node port on loopback without any has no listener.
+	Endpoints []netip.AddrPort
 	// Weights are those of the endpoints, in their order; nil: all are alike.
 	Weights []uint16
 	// Choose, when not nil, is the endpoint of a new connection of a client; not ok: one is
 	// drawn by weight.
 	Choose func(client netip.AddrPort) (endpoint netip.AddrPort, ok bool)
+	// Serving are endpoints that keep their connections besides.
+	Serving []netip.AddrPort
+	// Ended are endpoints whose TCP connections are reset.
+	Ended []netip.AddrPort
+	// Drain is after how long TCP connections of an endpoint are reset that is in neither; nil: never.
+	Drain *time.Duration
 	// Affinity is the time that a client keeps its endpoint after its last new connection;
 	// 0: no affinity. A client is an address (spec.sessionAffinity: ClientIP).
 	Affinity time.Duration
+	// RoundRobin has the endpoints take turns, in the order of their addresses; else they are picked
+	// at random.
+	RoundRobin bool
+	// Retries is how many other endpoints are tried for a connection that one did not accept within
+	// ConnectTimeout; 0 of that: 5 s.
+	Retries        int
+	ConnectTimeout time.Duration
+	// ProxyProtocol is the version of the PROXY protocol whose header a TCP endpoint gets before what
+	// the client sends: 1 or 2; 0: none.
+	ProxyProtocol int
+	// IdleTimeout resets TCP connections over which nothing came for that time; 0: none.
+	IdleTimeout time.Duration
 }
+
+// keeps reports whether connections to an endpoint live on.
+func (p *Port) keeps(endpoint netip.AddrPort) bool {
+	return slices.Contains(p.Endpoints, endpoint) || slices.Contains(p.Serving, endpoint)
+}
+
+// ends reports whether TCP connections to an endpoint are reset at once.
+func (p *Port) ends(endpoint netip.AddrPort) bool { return slices.Contains(p.Ended, endpoint) }
+
+// redirected reports whether the kernel sends clients to the port.
+func (p *Port) redirected() bool { return p.Frontends != nil }
 
 // Problem is a Port without a listener.
 type Problem struct {
@@ -54,54 +91,107 @@ const (
 
 // limits are the limits and timeouts of a Relay.
 type limits struct {
-	port        int64         // concurrent connections, or UDP clients, of a port
-	total       int64         // the same of all ports together
-	clients     int           // affinity entries of a port
-	dial        time.Duration // timeout of connecting to an endpoint
-	unreplied   time.Duration // idle timeout of a UDP client without an answer
-	replied     time.Duration // idle timeout of a UDP client with an answer
-	retry       time.Duration // between attempts to open a listener
-	backoff     time.Duration // after a failure to accept or receive
-	logInterval time.Duration // between repetitions of a log line
+	port          int64         // concurrent connections, or UDP clients, of a node port on loopback
+	total         int64         // the same of all of them together
+	redirected    int64         // concurrent connections, or UDP clients, of a port that the kernel redirects
+	redirectedAll int64         // the same of all of them together
+	clients       int           // affinity entries of a port
+	dial          time.Duration // timeout of connecting to an endpoint where the Port has none
+	unreplied     time.Duration // idle timeout of a UDP client without an answer
+	replied       time.Duration // idle timeout of a UDP client with an answer
+	retry         time.Duration // between attempts to open a listener
+	backoff       time.Duration // after a failure to accept or receive
+	logInterval   time.Duration // between repetitions of a log line
 }
 
-// defaults bound descriptors: a TCP connection has two sockets and, while bytes flow,
-// two pipes, a UDP client has one socket. 8192 connections stay well below the limit
-// that systemd gives (524288 descriptors). The times of UDP are those of conntrack:
-// net.netfilter.nf_conntrack_udp_timeout and nf_conntrack_udp_timeout_stream.
+// The connections of ports that the kernel redirects, unless the limit of open files is lower.
+const (
+	// MaxRedirected is how many there are at once.
+	MaxRedirected = 20000
+	// descriptorsEach is how many descriptors one may take: two sockets and, for splice(2), two pipes.
+	descriptorsEach = 6
+)
+
+// defaults bound descriptors. The connections through loopback stay well below the limit that
+// systemd gives (524288 descriptors); the others may take two thirds of the limit. The times of UDP are
+// a little shorter than those of conntrack (net.netfilter.nf_conntrack_udp_timeout, 30 s, and
+// nf_conntrack_udp_timeout_stream, 120 s): what a flow leads to never outlives the entry that said so.
 func defaults() limits {
-	return limits{
-		port: 1024, total: 8192, clients: 4096,
-		dial: 5 * time.Second, unreplied: 30 * time.Second, replied: 120 * time.Second,
+	l := limits{
+		port: 1024, total: 8192, redirectedAll: MaxRedirected, clients: 1 << 16,
+		dial: 5 * time.Second, unreplied: 28 * time.Second, replied: 115 * time.Second,
 		retry: 5 * time.Second, backoff: 100 * time.Millisecond, logInterval: time.Minute,
 	}
+	var files syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err == nil {
+		l.redirectedAll = min(l.redirectedAll, int64(files.Cur/3*2/descriptorsEach))
+	}
+	l.redirected = l.redirectedAll / 2 // one Service does not keep the others out
+	return l
+}
+
+// of is the limit of one Port.
+func (l *limits) of(p Port) int64 {
+	if p.redirected() {
+		return l.redirected
+	}
+	return l.port
 }
 
 // Relay serves Ports. All methods may be called concurrently.
 type Relay struct {
-	log       *slog.Logger
-	limits    limits
-	total     quota
-	buffers   sync.Pool
-	listeners *listen.Reconciler[Problem]
-	tasks     sync.WaitGroup
+	log            *slog.Logger
+	limits         limits
+	origin         Origin
+	total          quota // of node ports on loopback
+	all            quota // of ports that the kernel redirects
+	buffers        sync.Pool
+	listeners      *listen.Reconciler[Problem]
+	tasks          sync.WaitGroup
+	fronts         fronts
+	failedConnects atomic.Int64
 
 	mu      sync.Mutex
 	desired []Port
 }
 
-// New returns a Relay without Ports.
-func New(log *slog.Logger) *Relay { return newRelay(log, defaults()) }
+// Origin finds what a UDP client sent to before the kernel redirected it to one of the listeners.
+type Origin func(listener, client netip.AddrPort) (netip.AddrPort, error)
 
-func newRelay(log *slog.Logger, l limits) *Relay {
+// New returns a Relay without Ports. origin may be nil where the kernel redirects no UDP.
+func New(log *slog.Logger, origin Origin) *Relay { return newRelay(log, origin, defaults()) }
+
+func newRelay(log *slog.Logger, origin Origin, l limits) *Relay {
 	return &Relay{
-		log: log, limits: l, total: quota{limit: l.total},
+		log: log, limits: l, origin: origin, total: quota{limit: l.total}, all: quota{limit: l.redirectedAll},
 		buffers:   sync.Pool{New: func() any { return new([maxDatagram]byte) }},
 		listeners: listen.NewReconciler[Problem](l.retry),
+		fronts:    fronts{open: map[frontKey]*front{}, ports: map[string]map[key]*redirected{}},
 	}
 }
 
-// Set replaces the Ports and returns at once; Run opens and closes listeners soon. The
+// quotaOf is what a Port shares with others.
+func (r *Relay) quotaOf(p Port) *quota {
+	if p.redirected() {
+		return &r.all
+	}
+	return &r.total
+}
+
+// Stats are numbers of a Relay.
+type Stats struct {
+	// Loopback and Redirected are connections and UDP clients now, Limit that of the latter.
+	Loopback, Redirected, Limit int64
+	// FailedConnects are endpoints that did not accept a connection.
+	FailedConnects int64
+}
+
+// Stats returns the numbers as they are now.
+func (r *Relay) Stats() Stats {
+	return Stats{r.total.used.Load(), r.all.used.Load(), r.all.limit, r.failedConnects.Load()}
+}
+
+// Set replaces the Ports on loopback and returns at once; Run opens and closes listeners soon. The
 // caller must not modify the slices afterwards.
 func (r *Relay) Set(ports []Port) {
 	r.mu.Lock()
@@ -127,7 +217,9 @@ func (r *Relay) Run(ctx context.Context) error {
 		for _, l := range open {
 			l.close()
 		}
+		r.fronts.close()
 	}()
+	r.fronts.serve(ctx)
 	r.listeners.Run(ctx, func() ([]Problem, bool) { return r.reconcile(ctx, open) })
 	return nil
 }
@@ -200,11 +292,18 @@ func (r *Relay) listen(ctx context.Context, p Port) (listener, *Problem) {
 	}
 	var l listener
 	var err error
+	log := r.logOf(p)
 	switch p.Protocol {
 	case TCP:
-		l, err = r.listenTCP(ctx, p)
+		port := r.newTCPPort(p, log)
+		var socket *tcpListener
+		socket, err = r.listenTCP(ctx, networkOf(p.Protocol, p.Listen.Addr()), p.Listen, log, func(*net.TCPConn) (*tcpPort, netip.AddrPort, error) { return port, p.Listen, nil })
+		l = &loopbackTCP{socket, port}
 	case UDP:
-		l, err = r.listenUDP(p)
+		port := r.newUDPPort(p, log)
+		var socket *udpListener
+		socket, err = r.listenUDP(networkOf(p.Protocol, p.Listen.Addr()), p.Listen, log, func(netip.AddrPort) (*udpPort, error) { return port, nil })
+		l = &loopbackUDP{socket, port}
 	default:
 		return nil, problem(ReasonProtocol, "only TCP and UDP are relayed on loopback: use another address of this host")
 	}
@@ -214,10 +313,29 @@ func (r *Relay) listen(ctx context.Context, p Port) (listener, *Problem) {
 	return l, nil
 }
 
-// network returns the network name of the port for package net, as in "tcp4".
-func (p Port) network() string {
-	if p.Listen.Addr().Is4() {
-		return p.Protocol + "4"
-	}
-	return p.Protocol + "6"
+func (r *Relay) logOf(p Port) *slog.Logger {
+	return r.log.With("svc", p.ID, "ip", p.Listen.Addr(), "port", p.Listen.Port(), "protocol", p.Protocol)
 }
+
+// loopbackTCP is a TCP node port on a loopback address.
+type loopbackTCP struct {
+	socket *tcpListener
+	port   *tcpPort
+}
+
+func (l *loopbackTCP) update(p Port) { l.port.update(p) }
+
+func (l *loopbackTCP) close() {
+	l.socket.close()
+	l.port.retire()
+}
+
+// loopbackUDP is a UDP node port on a loopback address.
+type loopbackUDP struct {
+	socket *udpListener
+	port   *udpPort
+}
+
+func (l *loopbackUDP) update(p Port) { l.socket.update(l.port, p) }
+
+func (l *loopbackUDP) close() { l.socket.close() }

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -11,45 +12,34 @@ import (
 	"time"
 )
 
-// tcpListener serves a TCP Port.
+// tcpListener accepts connections at one address.
 type tcpListener struct {
-	relay     *Relay
-	log       *slog.Logger
-	socket    *net.TCPListener
-	endpoints *balancer
-	quota     quota
+	relay  *Relay
+	log    *slog.Logger
+	socket *net.TCPListener
+	// route finds the port that a client asked for, and what it had sent to.
+	route func(*net.TCPConn) (*tcpPort, netip.AddrPort, error)
 }
 
 // listenTCP opens a listener whose connections last until ctx is done.
-func (r *Relay) listenTCP(ctx context.Context, p Port) (*tcpListener, error) {
-	socket, err := net.ListenTCP(p.network(), net.TCPAddrFromAddrPort(p.Listen))
+func (r *Relay) listenTCP(ctx context.Context, network string, at netip.AddrPort, log *slog.Logger, route func(*net.TCPConn) (*tcpPort, netip.AddrPort, error)) (*tcpListener, error) {
+	socket, err := net.ListenTCP(network, net.TCPAddrFromAddrPort(at))
 	if err != nil {
 		return nil, err
 	}
-	l := &tcpListener{
-		relay: r, log: r.logOf(p), socket: socket,
-		endpoints: newBalancer(p, r.limits.clients),
-		quota:     quota{limit: r.limits.port, parent: &r.total},
-	}
+	l := &tcpListener{relay: r, log: log, socket: socket, route: route}
 	r.tasks.Go(func() { l.accept(ctx) })
 	return l, nil
 }
 
-func (r *Relay) logOf(p Port) *slog.Logger {
-	return r.log.With("svc", p.ID, "ip", p.Listen.Addr(), "port", p.Listen.Port(), "protocol", p.Protocol)
-}
-
-func (l *tcpListener) update(p Port) { l.endpoints.set(p) }
-
 func (l *tcpListener) close() {
 	if err := l.socket.Close(); err != nil {
-		l.log.Warn("a listener on loopback cannot be closed", "err", err)
+		l.log.Warn("a listener of the relay cannot be closed", "err", err)
 	}
 }
 
 // accept serves clients until the listener is closed.
 func (l *tcpListener) accept(ctx context.Context) {
-	refused := logLimiter{every: l.relay.limits.logInterval}
 	failed := logLimiter{every: l.relay.limits.logInterval}
 	for {
 		client, err := l.socket.AcceptTCP()
@@ -58,21 +48,18 @@ func (l *tcpListener) accept(ctx context.Context) {
 			return
 		case err != nil: // usually EMFILE: clients wait in the backlog
 			if times, due := failed.due(); due {
-				l.log.Warn("connections to a node port on loopback cannot be accepted: look at the limit of open files", "times", times, "err", err)
+				l.log.Warn("connections cannot be accepted: look at the limit of open files", "times", times, "err", err)
 			}
 			sleep(ctx, l.relay.limits.backoff)
-		case !l.quota.acquire():
-			if times, due := refused.due(); due {
-				l.log.Warn("connections to a node port on loopback are refused: there are too many at once",
-					"refused", times, "limit", l.quota.limit, "limitOfAllPorts", l.quota.parent.limit)
-			}
-			reset(client)
-		default:
-			l.relay.tasks.Go(func() {
-				defer l.quota.releaseSlot()
-				l.serve(ctx, client)
-			})
+			continue
 		}
+		port, asked, err := l.route(client)
+		if err != nil {
+			l.log.Debug("a client is reset: it asked for nothing that is relayed", "client", client.RemoteAddr(), "err", err)
+			reset(client)
+			continue
+		}
+		port.accepted(ctx, client, asked)
 	}
 }
 
@@ -84,35 +71,186 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// serve connects a client with an endpoint until both directions or ctx have ended.
-func (l *tcpListener) serve(ctx context.Context, client *net.TCPConn) {
-	from := client.RemoteAddr().(*net.TCPAddr).AddrPort()
-	to := l.endpoints.pick(from)
-	dialer := net.Dialer{Timeout: l.relay.limits.dial}
-	endpoint, err := dialer.DialTCP(ctx, "tcp", netip.AddrPort{}, to)
-	if err != nil {
-		l.log.Debug("a client on loopback is reset: its endpoint does not answer", "client", from, "endpoint", to, "err", err)
+// tcpPort is a TCP Port and its connections.
+type tcpPort struct {
+	relay     *Relay
+	log       *slog.Logger
+	endpoints *balancer
+	quota     quota
+	refused   logLimiter // of the accepting goroutine
+
+	mu    sync.Mutex
+	port  Port
+	gone  bool // nothing leads here any more; connections live on
+	conns map[*relayed]struct{}
+}
+
+func (r *Relay) newTCPPort(p Port, log *slog.Logger) *tcpPort {
+	return &tcpPort{
+		relay: r, log: log, port: p,
+		endpoints: newBalancer(p, r.limits.clients),
+		quota:     quota{limit: r.limits.of(p), parent: r.quotaOf(p)},
+		refused:   logLimiter{every: r.limits.logInterval},
+		conns:     map[*relayed]struct{}{},
+	}
+}
+
+// accepted serves a client, or resets it if there are too many.
+func (t *tcpPort) accepted(ctx context.Context, client *net.TCPConn, asked netip.AddrPort) {
+	if !t.quota.acquire() {
+		if times, due := t.refused.due(); due {
+			t.log.Warn("connections to a relayed port are refused: there are too many at once",
+				"refused", times, "limit", t.quota.limit, "limitOfAllPorts", t.quota.parent.limit)
+		}
 		reset(client)
 		return
 	}
-	// A FIN would look like a complete transfer.
-	stop := context.AfterFunc(ctx, func() {
-		reset(client)
-		reset(endpoint)
+	t.relay.tasks.Go(func() {
+		defer t.quota.releaseSlot()
+		t.serve(ctx, client, asked)
 	})
-	defer stop()
-	join(client, endpoint)
 }
 
-// join copies both directions between two connections and closes both.
-func join(a, b *net.TCPConn) {
+// serve connects a client, who had sent to asked, with an endpoint until both directions or ctx have
+// ended.
+func (t *tcpPort) serve(ctx context.Context, client *net.TCPConn, asked netip.AddrPort) {
+	from := client.RemoteAddr().(*net.TCPAddr).AddrPort()
+	endpoint, to, err := t.connect(ctx, netip.AddrPortFrom(from.Addr().Unmap(), from.Port()))
+	if err != nil {
+		t.log.Debug("a client is reset: no endpoint accepted its connection", "client", from, "err", err)
+		reset(client)
+		return
+	}
+	if err := t.introduce(endpoint, from, asked); err != nil {
+		t.log.Debug("a client is reset: its endpoint took no header of the PROXY protocol", "client", from, "endpoint", to, "err", err)
+		reset(client)
+		reset(endpoint)
+		return
+	}
+	c := &relayed{client: client, endpoint: endpoint, to: to}
+	// A FIN would look like a complete transfer.
+	stop := context.AfterFunc(ctx, c.reset)
+	defer stop()
+	t.begin(c)
+	defer t.end(c)
+	c.join()
+}
+
+// errNoEndpoint means that a Port has no endpoint.
+var errNoEndpoint = errors.New("there is no endpoint")
+
+// connect connects to an endpoint, and to another one if that refuses or does not answer in time: no
+// endpoint twice, and no more others than Port.Retries.
+func (t *tcpPort) connect(ctx context.Context, client netip.AddrPort) (*net.TCPConn, netip.AddrPort, error) {
+	t.mu.Lock()
+	retries, timeout := t.port.Retries, t.port.ConnectTimeout
+	t.mu.Unlock()
+	if timeout <= 0 {
+		timeout = t.relay.limits.dial
+	}
+	dialer := net.Dialer{Timeout: timeout}
+	var tried []netip.AddrPort
+	failed := errNoEndpoint
+	for len(tried) <= retries && ctx.Err() == nil {
+		to, is := t.endpoints.pick(client, tried...)
+		if !is {
+			break
+		}
+		endpoint, err := dialer.DialTCP(ctx, "tcp", netip.AddrPort{}, to)
+		if err == nil {
+			return endpoint, to, nil
+		}
+		t.relay.failedConnects.Add(1)
+		tried, failed = append(tried, to), err
+	}
+	return nil, netip.AddrPort{}, fmt.Errorf("%d endpoints tried: %w", len(tried), failed)
+}
+
+// begin notes a connection, and ends it if its endpoint went while it was made.
+func (t *tcpPort) begin(c *relayed) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.conns[c] = struct{}{}
+	if t.port.IdleTimeout > 0 {
+		t.watchIdle(c, t.port.IdleTimeout)
+	}
+	t.judge(c)
+}
+
+func (t *tcpPort) end(c *relayed) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.conns, c)
+	c.stopTimers()
+}
+
+// update replaces what the port leads to.
+func (t *tcpPort) update(p Port) {
+	t.endpoints.set(p)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.port = p
+	for c := range t.conns {
+		t.judge(c)
+	}
+}
+
+// retire notes that nothing leads to the port any more.
+func (t *tcpPort) retire() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.gone = true
+	for c := range t.conns {
+		t.judge(c)
+	}
+}
+
+// judge decides about a connection by what has become of its endpoint. The caller holds the lock.
+func (t *tcpPort) judge(c *relayed) {
+	switch {
+	case !t.gone && t.port.ends(c.to):
+		c.reset()
+	case !t.gone && t.port.keeps(c.to):
+		if c.drain != nil {
+			c.drain.Stop()
+			c.drain = nil
+		}
+	case t.port.Drain != nil && c.drain == nil:
+		c.drain = time.AfterFunc(*t.port.Drain, c.reset)
+	}
+}
+
+// relayed is a connection of a client and the one to its endpoint. The timers are guarded by the mutex
+// of its tcpPort.
+type relayed struct {
+	client, endpoint *net.TCPConn
+	to               netip.AddrPort
+	drain            *time.Timer // resets it; nil: its endpoint stays
+	idle             *time.Timer // nil: it may be idle
+}
+
+func (c *relayed) reset() {
+	reset(c.client)
+	reset(c.endpoint)
+}
+
+func (c *relayed) stopTimers() {
+	for _, timer := range []*time.Timer{c.drain, c.idle} {
+		if timer != nil {
+			timer.Stop()
+		}
+	}
+}
+
+// join copies both directions and closes both connections.
+func (c *relayed) join() {
 	var back sync.WaitGroup
-	back.Go(func() { pass(a, b) })
-	pass(b, a)
+	back.Go(func() { pass(c.client, c.endpoint) })
+	pass(c.endpoint, c.client)
 	back.Wait()
 	// Both directions have ended, so closing loses no data.
-	_ = a.Close()
-	_ = b.Close()
+	_ = c.client.Close()
+	_ = c.endpoint.Close()
 }
 
 // pass copies one direction with splice(2). It passes on a FIN as a FIN; after an error it

@@ -317,7 +317,7 @@ func TestTCPLimits(t *testing.T) {
 	}
 	must(other)
 	mustNot(other) // and now all ports together are
-	if got := l.log.count("connections to a node port on loopback are refused"); got != 2 {
+	if got := l.log.count("connections to a relayed port are refused"); got != 2 {
 		t.Errorf("%d lines in the log, want one for each port", got)
 	}
 	if got := l.log.count("svc=default/one/ ip=127.0.0.1"); got != 1 {

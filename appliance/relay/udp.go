@@ -8,30 +8,49 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
 )
 
-// udpListener serves a UDP Port. Each client has a flow, with its own socket to an
-// endpoint, until the flow times out, or is the longest idle one when the quota is
+// udpListener receives datagrams at one address. Each client has a flow, with its own socket to an
+// endpoint, until the flow times out, or is the longest idle one of its port when the quota is
 // exceeded.
 type udpListener struct {
-	relay     *Relay
-	log       *slog.Logger
-	socket    *net.UDPConn
-	endpoints *balancer
-	quota     quota
+	relay  *Relay
+	log    *slog.Logger
+	socket *net.UDPConn
+	// route finds the port that a client without a flow asks for.
+	route func(client netip.AddrPort) (*udpPort, error)
 
 	mu     sync.Mutex
 	closed bool
 	flows  map[netip.AddrPort]*flow // by client
-	order  list.List                // of *flow, longest idle first
+}
+
+// udpPort is a UDP Port. The mutex of its listener guards what is below it.
+type udpPort struct {
+	log       *slog.Logger
+	endpoints *balancer
+	quota     quota
+	overflow  logLimiter // of the receiving goroutine
+
+	port  Port
+	gone  bool      // nothing leads here any more
+	order list.List // of *flow, longest idle first
+}
+
+func (r *Relay) newUDPPort(p Port, log *slog.Logger) *udpPort {
+	return &udpPort{
+		log: log, port: p, endpoints: newBalancer(p, r.limits.clients),
+		quota:    quota{limit: r.limits.of(p), parent: r.quotaOf(p)},
+		overflow: logLimiter{every: r.limits.logInterval},
+	}
 }
 
 // flow is one client of a udpListener, whose mutex guards its fields.
 type flow struct {
+	port             *udpPort
 	client, endpoint netip.AddrPort
 	socket           *net.UDPConn // connected to the endpoint
 	raw              syscall.RawConn
@@ -42,10 +61,10 @@ type flow struct {
 
 // errQuotaExceeded means that a datagram of a new client was dropped, because no other flow
 // of the port can be ended.
-var errQuotaExceeded = errors.New("too many connections at once through node ports on loopback")
+var errQuotaExceeded = errors.New("too many clients of relayed ports at once")
 
-func (r *Relay) listenUDP(p Port) (*udpListener, error) {
-	socket, err := net.ListenUDP(p.network(), net.UDPAddrFromAddrPort(p.Listen))
+func (r *Relay) listenUDP(network string, at netip.AddrPort, log *slog.Logger, route func(netip.AddrPort) (*udpPort, error)) (*udpListener, error) {
+	socket, err := net.ListenUDP(network, net.UDPAddrFromAddrPort(at))
 	if err != nil {
 		return nil, err
 	}
@@ -53,42 +72,54 @@ func (r *Relay) listenUDP(p Port) (*udpListener, error) {
 	if err != nil {
 		return nil, errors.Join(err, socket.Close())
 	}
-	l := &udpListener{
-		relay: r, log: r.logOf(p), socket: socket,
-		endpoints: newBalancer(p, r.limits.clients),
-		quota:     quota{limit: r.limits.port, parent: &r.total},
-		flows:     map[netip.AddrPort]*flow{},
-	}
+	l := &udpListener{relay: r, log: log, socket: socket, route: route, flows: map[netip.AddrPort]*flow{}}
 	r.tasks.Go(func() { l.receive(raw) })
 	return l, nil
 }
 
-// update ends the flows of removed endpoints, as conntrack entries are deleted.
-func (l *udpListener) update(p Port) {
-	if !l.endpoints.set(p) {
-		return
-	}
-	l.endWhere(func(f *flow) bool { return !slices.Contains(p.Endpoints, f.endpoint) })
+// update ends the flows of endpoints that are gone, as conntrack entries are deleted.
+func (l *udpListener) update(u *udpPort, p Port) {
+	u.endpoints.set(p)
+	l.mu.Lock()
+	u.port = p
+	l.mu.Unlock()
+	l.endWhere(u, func(f *flow) bool { return !p.keeps(f.endpoint) })
 }
 
+// retire ends all flows of a port that nothing leads to any more.
+func (l *udpListener) retire(u *udpPort) {
+	l.mu.Lock()
+	u.gone = true
+	l.mu.Unlock()
+	l.endWhere(u, func(*flow) bool { return true })
+}
+
+// close closes the listening socket. The flows of its ports end with these.
 func (l *udpListener) close() {
 	l.mu.Lock()
 	l.closed = true
 	l.mu.Unlock()
 	if err := l.socket.Close(); err != nil {
-		l.log.Warn("a listener on loopback cannot be closed", "err", err)
+		l.log.Warn("a listener of the relay cannot be closed", "err", err)
 	}
-	l.endWhere(func(*flow) bool { return true })
+	l.mu.Lock()
+	var left []*flow
+	for _, f := range l.flows {
+		left = append(left, f)
+	}
+	l.mu.Unlock()
+	for _, f := range left {
+		l.end(f)
+	}
 }
 
 // receive forwards the datagrams of clients until the listener is closed.
 func (l *udpListener) receive(raw syscall.RawConn) {
 	failed := logLimiter{every: l.relay.limits.logInterval}
-	overflow := logLimiter{every: l.relay.limits.logInterval}
 	for {
 		err := l.relay.receive(raw, func(data []byte, client netip.AddrPort) {
-			if err := l.forward(data, client, &overflow); err != nil {
-				l.log.Debug("a datagram to a node port on loopback is dropped", "client", client, "err", err)
+			if err := l.forward(data, client); err != nil {
+				l.log.Debug("a datagram to a relayed port is dropped", "client", client, "err", err)
 			}
 		})
 		switch {
@@ -96,7 +127,7 @@ func (l *udpListener) receive(raw syscall.RawConn) {
 			return
 		case err != nil:
 			if times, due := failed.due(); due {
-				l.log.Warn("datagrams to a node port on loopback cannot be received", "times", times, "err", err)
+				l.log.Warn("datagrams to relayed ports cannot be received", "times", times, "err", err)
 			}
 			time.Sleep(l.relay.limits.backoff)
 		}
@@ -105,8 +136,8 @@ func (l *udpListener) receive(raw syscall.RawConn) {
 
 // forward sends a datagram on its client's flow. A flow whose endpoint refused an earlier
 // datagram ends, and the client's next datagram starts a new one.
-func (l *udpListener) forward(data []byte, client netip.AddrPort, overflow *logLimiter) error {
-	f, err := l.flowOf(client, overflow)
+func (l *udpListener) forward(data []byte, client netip.AddrPort) error {
+	f, err := l.flowOf(client)
 	if err != nil {
 		return err
 	}
@@ -126,25 +157,29 @@ func isPassing(err error) bool {
 }
 
 // flowOf returns the client's flow, or starts one. Only receive's goroutine calls it.
-func (l *udpListener) flowOf(client netip.AddrPort, overflow *logLimiter) (*flow, error) {
+func (l *udpListener) flowOf(client netip.AddrPort) (*flow, error) {
 	l.mu.Lock()
 	f := l.flows[client]
 	l.mu.Unlock()
 	if f != nil {
 		return f, nil
 	}
-	for !l.quota.acquire() {
-		if times, due := overflow.due(); due {
-			l.log.Warn("clients of a node port on loopback are forgotten early: there are too many at once",
-				"forgotten", times, "limit", l.quota.limit, "limitOfAllPorts", l.quota.parent.limit)
+	port, err := l.route(client)
+	if err != nil {
+		return nil, err
+	}
+	for !port.quota.acquire() {
+		if times, due := port.overflow.due(); due {
+			port.log.Warn("clients of a relayed port are forgotten early: there are too many at once",
+				"forgotten", times, "limit", port.quota.limit, "limitOfAllPorts", port.quota.parent.limit)
 		}
-		if !l.endOldest() {
+		if !l.endOldest(port) {
 			return nil, errQuotaExceeded
 		}
 	}
-	f, err := l.begin(client)
+	f, err = l.begin(port, client)
 	if err != nil {
-		l.quota.releaseSlot()
+		port.quota.releaseSlot()
 		return nil, err
 	}
 	l.relay.tasks.Go(func() { l.reply(f) })
@@ -153,13 +188,17 @@ func (l *udpListener) flowOf(client netip.AddrPort, overflow *logLimiter) (*flow
 
 // begin starts a flow. It picks the endpoint under the lock, so that update, which changes
 // the endpoints before it looks at the flows, misses none.
-func (l *udpListener) begin(client netip.AddrPort) (*flow, error) {
+func (l *udpListener) begin(port *udpPort, client netip.AddrPort) (*flow, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed {
+	if l.closed || port.gone {
 		return nil, net.ErrClosed
 	}
-	f := &flow{client: client, endpoint: l.endpoints.pick(client), seen: time.Now()}
+	endpoint, is := port.endpoints.pick(client)
+	if !is {
+		return nil, errNoEndpoint
+	}
+	f := &flow{port: port, client: client, endpoint: endpoint, seen: time.Now()}
 	var dialer net.Dialer
 	var err error
 	// Connecting a UDP socket never waits, so the context does not matter.
@@ -170,7 +209,7 @@ func (l *udpListener) begin(client netip.AddrPort) (*flow, error) {
 		return nil, errors.Join(err, f.socket.Close())
 	}
 	l.flows[client] = f
-	f.place = l.order.PushBack(f)
+	f.place = port.order.PushBack(f)
 	return f, nil
 }
 
@@ -188,7 +227,7 @@ func (l *udpListener) reply(f *flow) {
 		err := l.relay.receive(f.raw, func(data []byte, _ netip.AddrPort) {
 			l.touch(f, true)
 			if _, err := l.socket.WriteToUDPAddrPort(data, f.client); err != nil && !errors.Is(err, net.ErrClosed) {
-				l.log.Debug("an answer from a node port on loopback is dropped", "client", f.client, "err", err)
+				l.log.Debug("an answer from a relayed port is dropped", "client", f.client, "err", err)
 			}
 		})
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -213,7 +252,7 @@ func (l *udpListener) touch(f *flow, reply bool) {
 	f.seen = time.Now()
 	f.replied = f.replied || reply
 	if f.place != nil {
-		l.order.MoveToBack(f.place)
+		f.port.order.MoveToBack(f.place)
 	}
 }
 
@@ -234,7 +273,7 @@ func (l *udpListener) remove(f *flow) bool {
 	if f.place == nil {
 		return false
 	}
-	l.order.Remove(f.place)
+	f.port.order.Remove(f.place)
 	f.place = nil
 	delete(l.flows, f.client)
 	return true
@@ -242,14 +281,16 @@ func (l *udpListener) remove(f *flow) bool {
 
 func (l *udpListener) release(f *flow) {
 	_ = f.socket.Close() // nothing is buffered that could be lost
-	l.quota.releaseSlot()
+	f.port.quota.releaseSlot()
 }
 
-func (l *udpListener) endWhere(gone func(*flow) bool) {
+func (l *udpListener) endWhere(port *udpPort, gone func(*flow) bool) {
 	var ended []*flow
 	l.mu.Lock()
-	for _, f := range l.flows {
-		if gone(f) && l.remove(f) {
+	var next *list.Element
+	for place := port.order.Front(); place != nil; place = next {
+		next = place.Next()
+		if f := place.Value.(*flow); gone(f) && l.remove(f) {
 			ended = append(ended, f)
 		}
 	}
@@ -259,10 +300,10 @@ func (l *udpListener) endWhere(gone func(*flow) bool) {
 	}
 }
 
-// endOldest ends the longest idle flow and reports whether there was one.
-func (l *udpListener) endOldest() bool {
+// endOldest ends the longest idle flow of a port and reports whether there was one.
+func (l *udpListener) endOldest(port *udpPort) bool {
 	l.mu.Lock()
-	oldest := l.order.Front()
+	oldest := port.order.Front()
 	if oldest == nil {
 		l.mu.Unlock()
 		return false

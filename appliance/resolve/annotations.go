@@ -23,7 +23,8 @@ type asks struct {
 	internal    annotation.Internal
 	prefersZone bool
 	// ranges are the source ranges, of the field or of annotations; nil: everybody may connect.
-	ranges []string
+	ranges  []string
+	relayed annotation.Relay
 }
 
 // readAnnotations reads the annotations that this package follows, and tells what is wrong with
@@ -33,7 +34,8 @@ func (r *resolver) readAnnotations() {
 	var bad []annotation.Bad
 	r.internal = annotation.InternalOf(svc)
 	r.prefersZone, bad = annotation.PrefersZone(svc)
-	for _, b := range slices.Concat(r.internal.Bad, bad, annotation.PortsWithoutTLS(svc)) {
+	r.relayed = annotation.RelayOf(svc)
+	for _, b := range slices.Concat(r.internal.Bad, bad, r.relayed.Bad, annotation.PortsWithoutTLS(svc)) {
 		r.warn(r.ref, annotation.Field(b.Key), reasonInvalidAnnotation, "%s", b.Text)
 	}
 	if svc.Spec.Type != object.TypeLoadBalancer {

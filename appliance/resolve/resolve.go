@@ -54,6 +54,12 @@ type Facts struct {
 	// when the frontend was served before the program came. The zero Addr stands for
 	// node ports. Nil: nobody listens.
 	Taken func(f nft.Family, proto nft.Protocol, at netip.AddrPort) string
+	// Relays are the listeners of this box that relayed ports are sent to, by family; a family of
+	// which the box has no address has none. Nil: the box is not known.
+	Relays map[nft.Family][nft.NumPools]netip.AddrPort
+	// Listens has a listener opened for a Service, "namespace/name", unless it is open, and says why
+	// it cannot be; "": it is open. Nil: all are open.
+	Listens func(service string, proto nft.Protocol, at netip.AddrPort) (why string)
 	// Verdict is what is known of an endpoint that is checked; false: nothing yet. Nil: nobody is
 	// checked.
 	Verdict func(health.Target) (health.Verdict, bool)
@@ -101,6 +107,8 @@ type Output struct {
 	// that slices name and its selector does not find.
 	Probed bool
 	Pods   []string
+	// Relay says how the ports are relayed that have listeners for it; nil: none has.
+	Relay *Relay
 }
 
 // LocalEndpoints is what a load balancer in front asks each box for, to send traffic only where
@@ -126,9 +134,11 @@ func Service(in Input, facts *Facts) Output {
 	switch {
 	case svc.Spec.Type == "ExternalName":
 		r.refuseExternalIPs("an ExternalName Service has no addresses of its own: externalIPs are not served")
+		r.relaysNothing("an ExternalName Service")
 	case len(svc.Spec.ClusterIPs) > 0 && svc.Spec.ClusterIPs[0] == "None":
 		r.refuseExternalIPs("a headless Service is not load balanced: externalIPs are not served")
 		r.warnUnbalanced("a headless Service is not load balanced")
+		r.relaysNothing("a headless Service")
 		endpoints := r.collect()
 		r.prepareChecks()
 		r.judge(endpoints) // names lead to the endpoints, see Members
@@ -213,6 +223,7 @@ func (r *resolver) resolve() {
 			p.Pools, p.Serving = sel.pools, sel.serving
 			r.balance(i, &p, balance, all)
 			p.Frontends = r.free(i, &p, r.frontends(port, vips, sel))
+			r.relay(i, &p)
 			r.out.Ports = append(r.out.Ports, p)
 		}
 	}

@@ -64,6 +64,9 @@ func portsOf(of map[string][]nft.ServicePort, q wire.ConnectionQuery) []Port {
 // endpointsOf are the endpoints that new connections go to by any way.
 func endpointsOf(p *nft.ServicePort) []netip.AddrPort {
 	all := slices.Concat(p.Pools[nft.PoolCluster], p.Pools[nft.PoolLocal])
+	if p.Relayed() {
+		all = slices.Clone(p.Relay[:]) // clients' connections end there
+	}
 	slices.SortFunc(all, netip.AddrPort.Compare)
 	return slices.Compact(all)
 }

@@ -35,7 +35,7 @@ var awsRows = []Row{
 	named(ofAWS, aws+"ssl-negotiation-policy", noTLSPart, empty),
 	named(ofAWS, aws+"alpn-policy", noTLSPart, anyOf("", "None")),
 	named(ofAWS, aws+"backend-protocol", noProtocol, anyOf("", "tcp")),
-	named(ofAWS, aws+"proxy-protocol", noProxy, empty),
+	acting(ofAWS, awsProxy, "*", "relay", "has the TCP ports relayed, and their endpoints told the client's address by a header of the PROXY protocol, version 1; svcctl.io/proxy-protocol wins"),
 	acting(ofAWS, aws+"security-groups", "names, with commas between them", "services", "lets in the clients of these named sets alone, instead of those of source ranges"),
 	named(ofAWS, aws+"manage-backend-security-group-rules", noCloud, off),
 	named(ofAWS, aws+"access-log-enabled", noLog, off),

@@ -59,7 +59,7 @@ var kubernetesRows = []Row{
 // Texts that several clouds share.
 const (
 	noTLS      = "no port that asks for TLS is served: svcctl passes connections through and would do so in the clear; terminate TLS in front of it or behind it (HAProxy, the server itself), and leave the annotation out"
-	noProxy    = "has no effect: the header of the PROXY protocol is not added, and endpoints that wait for one answer nobody; they see the client's own address with externalTrafficPolicy: Local, or let a proxy in front add the header"
+	noProxy    = "has no effect: write svcctl.io/proxy-protocol: v1 or v2; without that endpoints get no header, and those that wait for one answer nobody"
 	noProtocol = "has no effect: connections are passed through as they are, in whatever protocol, and nothing is encrypted, decrypted or added; for HTTP headers or TLS put a proxy (HAProxy) in front or behind"
 	noTLSPart  = "has no effect: svcctl ends no TLS; set it where TLS is terminated"
 	noCloud    = "has no effect: there is no load balancer of a cloud here to place, size or bill"

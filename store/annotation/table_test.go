@@ -173,7 +173,7 @@ func TestOwnRowsAreRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	readHere := slices.Concat(askedAddresses, sharingKeys)
+	readHere := slices.Concat(askedAddresses, sharingKeys, []string{ProxyMode, ProxyProtocol, ConnectTimeout, ConnectRetries})
 	for i := range svcctlRows {
 		r := &svcctlRows[i]
 		key := `"` + strings.TrimRight(r.Key, "*.-")
@@ -224,7 +224,8 @@ func TestForeigners(t *testing.T) {
 		"not a balancer":     {clusterIP, ""},
 		"tcp":                {annotated(aws+"backend-protocol", "tcp"), ""},
 		"http":               {annotated(aws+"backend-protocol", "http"), "put a proxy (HAProxy) in front or behind"},
-		"PROXY":              {annotated(aws+"proxy-protocol", "*"), "let a proxy in front add the header"},
+		"PROXY":              {annotated(aws+"proxy-protocol", "*"), ""},
+		"PROXY elsewhere":    {annotated(openStack+"proxy-protocol", "true"), "write svcctl.io/proxy-protocol: v1 or v2"},
 		"acts":               {annotated(aws+"connection-draining-enabled", "true"), ""},
 		"kept":               {annotated("kubectl.kubernetes.io/last-applied-configuration", "{}"), ""},
 		"a cloud's":          {annotated(aws+"moon-phase", "full"), "load balancer of AWS"},
@@ -246,8 +247,8 @@ func TestForeigners(t *testing.T) {
 			t.Errorf("%s: %v, want %q", name, list, tt.want)
 		}
 	}
-	both := annotated(awsCert, "arn:aws:acm:x", aws+"proxy-protocol", "*")
-	if list := Unserved(both); len(list) != 1 || !strings.Contains(list[0].Field, "proxy-protocol") {
+	both := annotated(awsCert, "arn:aws:acm:x", aws+"alpn-policy", "HTTP2Only")
+	if list := Unserved(both); len(list) != 1 || !strings.Contains(list[0].Field, "alpn-policy") {
 		t.Errorf("named and not refused are %v", list)
 	}
 }

@@ -1,0 +1,140 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"svcctl.io/svcctl/appliance/netlab"
+)
+
+// Real servers that wait for a header say whom it named: nginx takes both versions, and so does haproxy.
+const (
+	nginxProxyConfig = `
+pid %[1]s/nginx.pid;
+error_log %[1]s/nginx.log;
+events {}
+http {
+	access_log off;
+	client_body_temp_path %[1]s/body; proxy_temp_path %[1]s/proxy; fastcgi_temp_path %[1]s/fastcgi;
+	uwsgi_temp_path %[1]s/uwsgi; scgi_temp_path %[1]s/scgi;
+	server {
+		listen %[2]s proxy_protocol;
+		listen %[3]s proxy_protocol;
+		location / { return 200 "nginx $proxy_protocol_addr $proxy_protocol_server_addr $proxy_protocol_server_port"; }
+	}
+}
+`
+	haproxyProxyConfig = `
+defaults
+	mode http
+	timeout client 1m
+	timeout connect 1m
+	timeout server 1m
+frontend all
+	bind %s accept-proxy
+	bind %s accept-proxy
+	http-request return status 200 content-type text/plain lf-string "haproxy %%[src] %%[dst] %%[dst_port]"
+`
+)
+
+// headered starts nginx on L1 and haproxy on R1, which wait for headers at port 9000.
+func (b *box) headered(t *testing.T) {
+	t.Helper()
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for _, p := range []*program{
+		{host: b.L1, pidFile: filepath.Join(dir, "nginx.pid"), start: []string{"nginx", "-e", filepath.Join(dir, "nginx.log"), "-c",
+			write("nginx.conf", fmt.Sprintf(nginxProxyConfig, dir, ipv4.on(9000, b.L1)[0], ipv6.on(9000, b.L1)[0]))}},
+		{host: b.R1, pidFile: filepath.Join(dir, "haproxy.pid"), start: []string{"haproxy", "-D", "-p", filepath.Join(dir, "haproxy.pid"), "-f",
+			write("haproxy.cfg", fmt.Sprintf(haproxyProxyConfig, ipv4.on(9000, b.R1)[0], ipv6.on(9000, b.R1)[0]))}},
+	} {
+		p.run(t)
+		t.Cleanup(func() { p.signal(t, unix.SIGCONT); p.stop(t) })
+	}
+}
+
+// get is the body of the answer to a request over HTTP.
+func get(t *testing.T, from *netlab.Host, to netip.AddrPort) string {
+	t.Helper()
+	c := dial(t, from, to)
+	defer c.Close()
+	if _, err := fmt.Fprintf(c, "GET / HTTP/1.0\r\nHost: a\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := io.ReadAll(c)
+	_, body, whole := strings.Cut(string(answer), "\r\n\r\n")
+	if err != nil || !whole {
+		t.Fatalf("%s to %s: %q, %v", from.Name, to, answer, err)
+	}
+	return body
+}
+
+func Test365_endpoints_get_the_client_by_the_PROXY_protocol(t *testing.T) {
+	b := newBox(t, nil)
+	b.headered(t)
+	versions := map[string]string{
+		"v1": "svcctl.io/proxy-protocol: v1", "v2": "svcctl.io/proxy-protocol: v2",
+		"aws": "service.beta.kubernetes.io/aws-load-balancer-proxy-protocol: \"*\"",
+	}
+	place := map[string]int{"v1": 1, "v2": 2, "aws": 3}
+	b.write("web.yaml", func(f family) (docs []string) {
+		for name, annotation := range versions {
+			n := place[name]
+			doc := f.service(name, "type: LoadBalancer", fmt.Sprintf("loadBalancerIP: %q", f.lb(n)), "clusterIP: "+f.vip(40+n),
+				fmt.Sprintf("ports: [{name: p, port: 80, nodePort: %d}]", 30080+2*n+map[bool]int{true: 1}[f.v6]))
+			docs = append(docs, strings.Replace(doc, "spec:\n", "  annotations: {"+annotation+"}\nspec:\n", 1), f.slice(name, "p: 9000", b.L1, b.R1))
+		}
+		return docs
+	})
+	b.svcctl.Start()
+	b.each(t, func(t *testing.T, b *box, f family) {
+		for name, n := range place {
+			port := uint16(30080 + 2*n + map[bool]int{true: 1}[f.v6])
+			for _, ask := range []struct {
+				from *netlab.Host
+				to   netip.AddrPort
+			}{{b.EXT, f.at(f.lb(n), 80)}, {b.EXT, f.at(f.boxAddr(), port)}, {b.IN, f.at(f.vip(40+n), 80)}, {b.L1, f.at(f.vip(40+n), 80)}} {
+				want := fmt.Sprintf(" %s %s %d", f.of(ask.from), ask.to.Addr(), ask.to.Port())
+				servers := map[string]bool{}
+				for range 4 {
+					body := get(t, ask.from, ask.to)
+					server, told, _ := strings.Cut(body, " ")
+					if servers[server] = true; " "+told != want {
+						t.Errorf("%s: %s to %s: the endpoint was told %q, want %q", name, ask.from.Name, ask.to, body, want)
+					}
+				}
+				if !servers["nginx"] || !servers["haproxy"] {
+					t.Errorf("%s: answers by %v, want both", name, servers)
+				}
+			}
+			b.noProblem(t, f.object("Service", name))
+		}
+	})
+}
+
+// UDP has no header: the kernel serves it, as it would without the annotation.
+func Test366_no_header_over_UDP(t *testing.T) {
+	b := newBox(t, nil)
+	b.write("web.yaml", func(f family) []string {
+		doc := f.service("web", "clusterIP: "+f.vip(41), "ports: [{name: udp, port: 53, protocol: UDP}]")
+		return []string{strings.Replace(doc, "spec:\n", "  annotations: {svcctl.io/proxy-protocol: v2}\nspec:\n", 1), f.slice("web", "udp: 53/UDP", b.L1)}
+	})
+	b.svcctl.Start()
+	b.each(t, func(t *testing.T, b *box, f family) {
+		b.hasProblem(t, f.object("Service", "web"), "NotRelayed", "spec.ports[0].protocol", "over UDP", "without")
+		b.reaches(t, b.IN, "udp", f.at(f.vip(41), 53), plain, f.on(53, b.L1)...)
+	})
+}

@@ -1,0 +1,99 @@
+package resolve
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store/annotation"
+	"svcctl.io/svcctl/store/object"
+)
+
+// Relay is how connections of a Service are relayed.
+type Relay struct {
+	// Affinity is for how long a client keeps its endpoint; 0: it does not.
+	Affinity time.Duration
+	// ConnectTimeout is for how long an endpoint may take to accept a connection.
+	ConnectTimeout time.Duration
+	// ConnectRetries is how many other endpoints are tried after one that did not accept.
+	ConnectRetries int
+	// ProxyProtocol is the version of the PROXY protocol that endpoints get a header of; 0: none.
+	ProxyProtocol int
+	// IdleTimeout ends TCP connections over which nothing was sent for that time; 0: none ends.
+	IdleTimeout time.Duration
+}
+
+// The reasons of problems about relayed ports.
+const (
+	// ReasonNotRelayed: a port is not relayed; its connections are translated by the kernel.
+	ReasonNotRelayed = "NotRelayed"
+	// ReasonNoRelay: a port is to be relayed and cannot be, so it is not served.
+	ReasonNoRelay = "NoRelay"
+)
+
+// relay has a port relayed, if its Service asks for it: the kernel decides who may connect and to which
+// pool, and sends the client to a listener of this box. Affinity is the relay's then, and so is the
+// address that endpoints see.
+func (r *resolver) relay(i int, p *nft.ServicePort) {
+	mode := r.relayed
+	if mode.Key == "" {
+		return
+	}
+	field := fmt.Sprintf("spec.ports[%d].protocol", i)
+	switch port := r.Service.Spec.Ports[i].Port; {
+	case p.Protocol == nft.SCTP && mode.Userspace:
+		r.warn(r.ref, field, ReasonNotRelayed, "%s asks for a relay, and SCTP is not relayed: port %d is served by the kernel, which picks at random and tries no other endpoint", mode.Key, port)
+		return
+	case p.Protocol != nft.TCP && !mode.Userspace:
+		r.warn(r.ref, field, ReasonNotRelayed, "%s asks for headers of the PROXY protocol, and there are none over %s: port %d is served by the kernel, without", mode.Key, strings.ToUpper(p.Protocol.String()), port)
+		return
+	case p.Protocol != nft.TCP && mode.ProxyProtocol != 0:
+		r.warn(r.ref, field, ReasonNotRelayed, "headers of the PROXY protocol are asked for, and there are none over %s: port %d is relayed without", strings.ToUpper(p.Protocol.String()), port)
+	}
+	listeners, has := r.facts.Relays[p.Family]
+	why, family := "", map[nft.Family]string{nft.IPv4: object.IPv4, nft.IPv6: object.IPv6}[p.Family]
+	switch {
+	case !has:
+		why = fmt.Sprintf("this box has no %s address for a relay to listen on: give an interface one", family)
+	case r.facts.Listens != nil:
+		for _, at := range listeners {
+			if why == "" {
+				why = r.facts.Listens(r.ref.Key(), p.Protocol, at)
+			}
+		}
+	}
+	p.Relay = listeners
+	switch {
+	case r.facts.Relays == nil:
+		r.warn(r.ref, fmt.Sprintf("spec.ports[%d]", i), ReasonNoRelay, "port %d/%s is relayed over %s by a listener at an address of the box, which is not known here: it is shown as one that refuses",
+			r.Service.Spec.Ports[i].Port, strings.ToUpper(p.Protocol.String()), family)
+	case why != "":
+		r.refuse(fmt.Sprintf("spec.ports[%d]", i), ReasonNoRelay, "clients of port %d/%s are refused over %s: %s", r.Service.Spec.Ports[i].Port, strings.ToUpper(p.Protocol.String()), family, why)
+	}
+	if why != "" {
+		p.Relay = [nft.NumPools]netip.AddrPort{}
+		p.Pools = [nft.NumPools][]netip.AddrPort{}
+	}
+	p.Affinity = 0
+	for j := range p.Frontends {
+		p.Frontends[j].SNAT = nft.SNATNever // the client ends here
+	}
+	r.out.Relay = &Relay{
+		Affinity: r.affinity(), ConnectTimeout: mode.ConnectTimeout, ConnectRetries: mode.ConnectRetries,
+		ProxyProtocol: mode.ProxyProtocol, IdleTimeout: p.Idle,
+	}
+	p.Idle = 0 // the relay ends idle connections
+	if p.Balance != nft.Random && p.Balance != nft.RoundRobin || p.Weights != nil {
+		r.warn(r.ref, annotation.Field(mode.Key), reasonNoEffect, "endpoints of a relayed port take turns: weights, and algorithms but round-robin, have no effect on port %d", r.Service.Spec.Ports[i].Port)
+	}
+	p.Balance, p.Weights = nft.Random, nil
+}
+
+// relaysNothing tells who asks for a relay where there is nothing to relay.
+func (r *resolver) relaysNothing(kind string) {
+	if mode := annotation.RelayOf(r.Service); mode.Key != "" {
+		r.warn(r.ref, annotation.Field(mode.Key), ReasonNotRelayed, "%s has no address that connections could be relayed from: leave it out", kind)
+	}
+}

@@ -1,0 +1,103 @@
+package resolve
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store/object"
+)
+
+// relayFacts are facts of a box with listeners for IPv4.
+func relayFacts(why string) *Facts {
+	f := facts()
+	f.Relays = map[nft.Family][nft.NumPools]netip.AddrPort{
+		nft.IPv4: {netip.MustParseAddrPort("192.0.2.1:10270"), netip.MustParseAddrPort("192.0.2.1:10271")},
+	}
+	f.Listens = func(service string, proto nft.Protocol, at netip.AddrPort) string {
+		if service != "default/web" || proto != nft.TCP || at.Addr() != netip.MustParseAddr("192.0.2.1") {
+			return "another listener than that of the port is asked for"
+		}
+		return why
+	}
+	return f
+}
+
+func annotated(pairs ...string) func(*object.Service) {
+	return func(s *object.Service) {
+		s.Metadata.Annotations = map[string]string{}
+		for i := 0; i < len(pairs); i += 2 {
+			s.Metadata.Annotations[pairs[i]] = pairs[i+1]
+		}
+	}
+}
+
+func TestRelay(t *testing.T) {
+	userspace := annotated("svcctl.io/proxy-mode", "userspace")
+	proxied := annotated("svcctl.io/proxy-protocol", "v2")
+	sticky := func(s *object.Service) { userspace(s); s.Spec.SessionAffinity = "ClientIP" }
+	protocol := func(p string, also func(*object.Service)) func(*object.Service) {
+		return func(s *object.Service) { also(s); s.Spec.Ports[0].Protocol = p }
+	}
+	noIPv4 := relayFacts("")
+	noIPv4.Relays = map[nft.Family][nft.NumPools]netip.AddrPort{}
+	for name, tt := range map[string]struct {
+		svc     func(*object.Service)
+		facts   *Facts
+		relayed bool
+		how     *Relay
+		problem string // "reason message" has all of it; "": none
+		refuses bool   // the port has no endpoints
+	}{
+		"kernel":    {func(*object.Service) {}, relayFacts(""), false, nil, "", false},
+		"userspace": {userspace, relayFacts(""), true, &Relay{ConnectTimeout: 2 * time.Second, ConnectRetries: 3}, "", false},
+		"affinity":  {sticky, relayFacts(""), true, &Relay{Affinity: 3 * time.Hour, ConnectTimeout: 2 * time.Second, ConnectRetries: 3}, "", false},
+		"PROXY":     {proxied, relayFacts(""), true, &Relay{ConnectTimeout: 2 * time.Second, ConnectRetries: 3, ProxyProtocol: 2}, "", false},
+		"hashed": {annotated("svcctl.io/proxy-mode", "userspace", "svcctl.io/balance", "maglev"), relayFacts(""), true, &Relay{ConnectTimeout: 2 * time.Second, ConnectRetries: 3},
+			"NoEffect metadata.annotations[svcctl.io/proxy-mode] endpoints of a relayed port take turns", false},
+		"idle": {annotated("svcctl.io/proxy-mode", "userspace", "svcctl.io/idle-timeout", "60s"), relayFacts(""), true,
+			&Relay{ConnectTimeout: 2 * time.Second, ConnectRetries: 3, IdleTimeout: time.Minute}, "", false},
+		"PROXY over UDP":      {protocol("UDP", proxied), relayFacts(""), false, nil, "NotRelayed spec.ports[0].protocol", false},
+		"SCTP":                {protocol("SCTP", userspace), relayFacts(""), false, nil, "NotRelayed spec.ports[0].protocol", false},
+		"listener not open":   {userspace, relayFacts("nginx has it"), false, nil, "NoRelay spec.ports[0] nginx has it", true},
+		"no address":          {userspace, noIPv4, false, nil, "NoRelay spec.ports[0] no IPv4 address", true},
+		"an unknown box":      {userspace, facts(), false, nil, "NoRelay spec.ports[0] not known here", true},
+		"another mode":        {annotated("svcctl.io/proxy-mode", "ipvs"), relayFacts(""), false, nil, "InvalidAnnotation metadata.annotations[svcctl.io/proxy-mode]", false},
+		"retries for nothing": {annotated("svcctl.io/connect-retries", "1"), relayFacts(""), false, nil, "InvalidAnnotation has no effect", false},
+		"headless":            {func(s *object.Service) { userspace(s); s.Spec.ClusterIPs = []string{"None"}; s.Spec.ExternalIPs = nil }, relayFacts(""), false, nil, "NotRelayed metadata.annotations[svcctl.io/proxy-mode]", false},
+	} {
+		svc := service(tt.svc)
+		s := slice(80, l1, r1)
+		s.Ports[0].Protocol = &svc.Spec.Ports[0].Protocol
+		out := Service(Input{Service: svc, Slices: []*object.EndpointSlice{s}}, tt.facts)
+		for i := range out.Ports {
+			p := &out.Ports[i]
+			if p.Relayed() != tt.relayed {
+				t.Errorf("%s: relayed: %t, want %t", name, p.Relayed(), tt.relayed)
+			}
+			if has := len(p.Pools[nft.PoolCluster]); has != 0 == tt.refuses {
+				t.Errorf("%s: %d endpoints", name, has)
+			}
+			if p.Affinity != 0 && tt.relayed {
+				t.Errorf("%s: the kernel is to remember clients", name)
+			}
+		}
+		if tt.how != nil && (out.Relay == nil || *out.Relay != *tt.how) {
+			t.Errorf("%s: %+v, want %+v", name, out.Relay, tt.how)
+		}
+		if tt.problem == "" && len(out.Problems) > 0 || tt.problem != "" && len(out.Problems) != 1 {
+			t.Errorf("%s: problems %v, want %q", name, out.Problems, tt.problem)
+			continue
+		}
+		reason, rest, _ := strings.Cut(tt.problem, " ")
+		field, text, isField := strings.Cut(rest, " ")
+		for _, p := range out.Problems {
+			said := p.Field + " " + p.Message
+			if p.Reason != reason || !strings.Contains(said, field) || isField && !strings.Contains(said, text) {
+				t.Errorf("%s: %v, want %q", name, p, tt.problem)
+			}
+		}
+	}
+}

@@ -1,0 +1,123 @@
+package annotation
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// The annotations about relayed ports.
+const (
+	ProxyMode      = domain + "proxy-mode"
+	ConnectTimeout = domain + "connect-timeout"
+	ConnectRetries = domain + "connect-retries"
+	ProxyProtocol  = domain + "proxy-protocol"
+	awsProxy       = aws + "proxy-protocol"
+)
+
+// Bounds of what the annotations may say, and what holds where they say nothing.
+const (
+	defaultConnectTimeout = 2 * time.Second
+	minConnectTimeout     = 10 * time.Millisecond
+	maxConnectTimeout     = time.Minute
+	defaultConnectRetries = 3
+	maxConnectRetries     = 16
+)
+
+// Relay is how a Service asks for its ports to be relayed.
+type Relay struct {
+	// Key is the annotation that asks for it; "": none does.
+	Key string
+	// Userspace says that all ports are relayed that can be; else TCP ports alone, for ProxyProtocol.
+	Userspace bool
+	// ProxyProtocol is the version of the PROXY protocol that endpoints get a header of; 0: none.
+	ProxyProtocol  int
+	ConnectTimeout time.Duration
+	ConnectRetries int
+	Bad            []Bad
+}
+
+// RelayOf reads the annotations of a Service about relaying.
+func RelayOf(svc *object.Service) (r Relay) {
+	a := svc.Metadata.Annotations
+	if len(a) == 0 {
+		return r
+	}
+	switch mode, given := a[ProxyMode]; {
+	case strings.EqualFold(strings.TrimSpace(mode), "userspace"):
+		r.Key, r.Userspace = ProxyMode, true
+	case given && !anyOf("kernel", "nftables")(mode):
+		r.Bad = append(r.Bad, Bad{ProxyMode, fmt.Sprintf("%q is no mode, so the kernel serves the Service: write \"userspace\" to have it relayed, or \"kernel\"", mode)})
+	}
+	r.readProxyProtocol(svc)
+	if r.Key == "" {
+		for _, key := range []string{ConnectTimeout, ConnectRetries} {
+			if has(a, key) {
+				r.Bad = append(r.Bad, Bad{key, "has no effect: the kernel makes no connections of its own; write " + ProxyMode + ": userspace, or " + ProxyProtocol + ", too"})
+			}
+		}
+		return r
+	}
+	r.ConnectTimeout = r.duration(a, ConnectTimeout, minConnectTimeout, maxConnectTimeout, defaultConnectTimeout)
+	r.ConnectRetries = defaultConnectRetries
+	if text, given := a[ConnectRetries]; given {
+		n, err := strconv.Atoi(strings.TrimSpace(text))
+		if err != nil || n < 0 || n > maxConnectRetries {
+			r.Bad = append(r.Bad, Bad{ConnectRetries, fmt.Sprintf("%q is no number from 0 to %d, so it is %d", text, maxConnectRetries, defaultConnectRetries)})
+		} else {
+			r.ConnectRetries = n
+		}
+	}
+	return r
+}
+
+// readProxyProtocol reads which header endpoints get. That of AWS is about load balancers.
+func (r *Relay) readProxyProtocol(svc *object.Service) {
+	a, key := svc.Metadata.Annotations, ProxyProtocol
+	switch value := strings.ToLower(strings.TrimSpace(a[ProxyProtocol])); value {
+	case "v1", "1":
+		r.ProxyProtocol = 1
+	case "v2", "2":
+		r.ProxyProtocol = 2
+	case "none", "false":
+	case "":
+		if value = strings.TrimSpace(a[awsProxy]); value == "" || svc.Spec.Type != object.TypeLoadBalancer {
+			return
+		}
+		if key = awsProxy; value != "*" {
+			r.Bad = append(r.Bad, Bad{key, fmt.Sprintf("%q is not \"*\", so endpoints get no header; only all ports can have one", value)})
+			return
+		}
+		r.ProxyProtocol = 1
+	default:
+		r.Bad = append(r.Bad, Bad{key, fmt.Sprintf("%q is no version, so endpoints get no header: write v1 or v2, or none", a[key])})
+	}
+	if r.ProxyProtocol != 0 && r.Key == "" {
+		r.Key = key
+	}
+}
+
+// duration reads a time like "2s", or a number of seconds.
+func (r *Relay) duration(a map[string]string, key string, least, most, otherwise time.Duration) time.Duration {
+	text, given := a[key]
+	if !given {
+		return otherwise
+	}
+	trimmed := strings.TrimSpace(text)
+	if _, err := strconv.ParseUint(trimmed, 10, 32); err == nil {
+		trimmed += "s"
+	}
+	d, err := time.ParseDuration(trimmed)
+	if err != nil || d < least || d > most {
+		instead := "there is none"
+		if otherwise > 0 {
+			instead = "it is " + otherwise.String()
+		}
+		r.Bad = append(r.Bad, Bad{key, fmt.Sprintf("%q is no time from %s to %s, so %s; write it like \"2s\", or in seconds", text, least, most, instead)})
+		return otherwise
+	}
+	return d
+}
