@@ -139,6 +139,7 @@ func (f *flow) statement(s nft.Statement) (v verdict, element string) {
 		return match(f.unlearn(s)), ""
 	case nft.SetTimeout:
 		f.timeout = s.Timeout
+		return match(true), ""
 	case nft.Counter:
 		return match(true), ""
 	case nft.Masquerade:
