@@ -142,30 +142,7 @@ func readCounters(s *socket) (counts []nft.Count, changing error) {
 
 // dumpCounters hands every named counter of our table to each.
 func dumpCounters(s *socket, f nft.Family, each func(name string, packets uint64)) error {
-	return s.dump(unix.NFT_MSG_GETOBJ, protocolFamily(f),
-		func(w *writer) {
-			w.Text(unix.NFTA_OBJ_TABLE, nft.TableName)
-			w.Uint32(unix.NFTA_OBJ_TYPE, unix.NFT_OBJECT_COUNTER)
-		},
-		func(m message) {
-			var table, name string
-			var kind, packets uint64
-			for attribute, value := range m.Attributes() {
-				switch attribute {
-				case unix.NFTA_OBJ_TABLE:
-					table = nfnetlink.Text(value)
-				case unix.NFTA_OBJ_NAME:
-					name = nfnetlink.Text(value)
-				case unix.NFTA_OBJ_TYPE:
-					kind = nfnetlink.Number(value)
-				case unix.NFTA_OBJ_DATA:
-					packets = packetsOf(value)
-				}
-			}
-			if table == nft.TableName && kind == unix.NFT_OBJECT_COUNTER {
-				each(name, packets)
-			}
-		})
+	return dumpObjects(s, f, unix.NFT_OBJECT_COUNTER, func(name string, data []byte) { each(name, packetsOf(data)) })
 }
 
 // packetsOf is the number of packets in the data of a counter.

@@ -99,22 +99,14 @@ func (t *transaction) deleteChain(f nft.Family, name string) {
 
 // addCounter is `create counter ip svcctl stray`.
 func (t *transaction) addCounter(f nft.Family, name string) {
-	t.counter(unix.NFT_MSG_NEWOBJ, unix.NLM_F_CREATE|unix.NLM_F_EXCL, f, name)
+	t.addObject(f, name, unix.NFT_OBJECT_COUNTER)
 	t.EndNest(t.Nest(unix.NFTA_OBJ_DATA))
 	t.End()
 }
 
 // deleteCounter is `delete counter ip svcctl stray`.
 func (t *transaction) deleteCounter(f nft.Family, name string) {
-	t.counter(unix.NFT_MSG_DELOBJ, 0, f, name)
-	t.End()
-}
-
-func (t *transaction) counter(kind, flags uint16, f nft.Family, name string) {
-	t.message(kind, flags, f)
-	t.Text(unix.NFTA_OBJ_TABLE, t.table)
-	t.Text(unix.NFTA_OBJ_NAME, name)
-	t.Uint32(unix.NFTA_OBJ_TYPE, unix.NFT_OBJECT_COUNTER)
+	t.deleteObject(f, name, unix.NFT_OBJECT_COUNTER)
 }
 
 // setRules is `flush chain ip svcctl pick-5` and an `add rule ip svcctl pick-5 …` for

@@ -28,10 +28,7 @@ const (
 // addTimeout is `create ct timeout ip svcctl idle-tcp-60 { protocol tcp; l3proto ip; policy = {
 // established : 60 }; }`. States that are not named have the times of the network namespace.
 func (t *transaction) addTimeout(f nft.Family, timeout nft.Timeout) {
-	t.message(unix.NFT_MSG_NEWOBJ, unix.NLM_F_CREATE|unix.NLM_F_EXCL, f)
-	t.Text(unix.NFTA_OBJ_TABLE, t.table)
-	t.Text(unix.NFTA_OBJ_NAME, timeout.Name())
-	t.Uint32(unix.NFTA_OBJ_TYPE, objectTimeout)
+	t.addObject(f, timeout.Name(), objectTimeout)
 	object := t.Nest(unix.NFTA_OBJ_DATA)
 	t.Uint16(attrTimeoutL3Proto, uint16(protocolFamily(f)))
 	t.Bytes(attrTimeoutL4Proto, []byte{byte(timeout.Protocol)})
@@ -54,11 +51,7 @@ func idleStates(p nft.Protocol) []uint16 {
 
 // deleteTimeout is `delete ct timeout ip svcctl idle-tcp-60`.
 func (t *transaction) deleteTimeout(f nft.Family, name string) {
-	t.message(unix.NFT_MSG_DELOBJ, 0, f)
-	t.Text(unix.NFTA_OBJ_TABLE, t.table)
-	t.Text(unix.NFTA_OBJ_NAME, name)
-	t.Uint32(unix.NFTA_OBJ_TYPE, objectTimeout)
-	t.End()
+	t.deleteObject(f, name, objectTimeout)
 }
 
 // setTimeout is `ct timeout set "idle-tcp-60"`.
@@ -68,31 +61,7 @@ func (e *encoder) setTimeout(s nft.SetTimeout) {
 
 // readTimeouts reads the timeout objects of our table.
 func readTimeouts(s *socket, f nft.Family, timeouts map[string]nft.Timeout) error {
-	return s.dump(unix.NFT_MSG_GETOBJ, protocolFamily(f),
-		func(w *writer) {
-			w.Text(unix.NFTA_OBJ_TABLE, nft.TableName)
-			w.Uint32(unix.NFTA_OBJ_TYPE, objectTimeout)
-		},
-		func(m message) {
-			var table, name string
-			var timeout nft.Timeout
-			kind := uint64(0)
-			for attr, value := range m.Attributes() {
-				switch attr {
-				case unix.NFTA_OBJ_TABLE:
-					table = nfnetlink.Text(value)
-				case unix.NFTA_OBJ_NAME:
-					name = nfnetlink.Text(value)
-				case unix.NFTA_OBJ_TYPE:
-					kind = nfnetlink.Number(value)
-				case unix.NFTA_OBJ_DATA:
-					timeout = decodeTimeout(value)
-				}
-			}
-			if table == nft.TableName && kind == objectTimeout {
-				timeouts[name] = timeout
-			}
-		})
+	return dumpObjects(s, f, objectTimeout, func(name string, data []byte) { timeouts[name] = decodeTimeout(data) })
 }
 
 // decodeTimeout reads an object. One with several times for what has one here is the zero one.
