@@ -6,7 +6,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/nft"
-	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
 // byKeyFrom is how many elements make asking for each by its key faster than a dump. The
@@ -116,17 +115,11 @@ func (a *asking) ask(keys []string) (answered int, err error) {
 			w.EndNest(list)
 		},
 		func(m message) {
-			for kind, list := range m.Attributes() {
-				if kind != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
-					continue
-				}
-				for _, b := range nfnetlink.Attributes(list) {
-					e := a.decoder.decode(b)
-					a.foreign = a.foreign || !e.ours
-					a.found[e.key] = e.data
-					answered++
-				}
-			}
+			a.decoder.elements(&m, func(e element) {
+				a.foreign = a.foreign || !e.ours
+				a.found[e.key] = e.data
+				answered++
+			})
 		})
 	return answered, err
 }

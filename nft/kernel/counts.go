@@ -108,11 +108,7 @@ func readCounts(s *socket) ([]nft.Count, error) {
 	}
 	for _, f := range nft.Families {
 		for _, set := range nft.CountedSets() {
-			err := readElements(s, nft.TableName, f, &set, func(e element) {
-				if e.ours && e.packets > 0 {
-					counts = append(counts, nft.Count{Family: f, Set: set.Name, Key: e.key, Verdict: e.data, Packets: e.packets})
-				}
-			})
+			err := readElements(s, nft.TableName, f, &set, func(e element) { counts = appendCount(counts, f, &set, e) })
 			switch {
 			case errors.Is(err, ErrChanging):
 				changing = err
@@ -122,6 +118,14 @@ func readCounts(s *socket) ([]nft.Count, error) {
 		}
 	}
 	return counts, changing
+}
+
+// appendCount appends what an element of ours has counted, if that is anything.
+func appendCount(counts []nft.Count, f nft.Family, set *nft.Set, e element) []nft.Count {
+	if !e.ours || e.packets == 0 {
+		return counts
+	}
+	return append(counts, nft.Count{Family: f, Set: set.Name, Key: e.key, Verdict: e.data, Packets: e.packets})
 }
 
 // readCounters reads the named counters.
@@ -216,26 +220,16 @@ func echoed(m *message, counts []nft.Count) []nft.Count {
 	if m.Family() == unix.NFPROTO_IPV6 {
 		f = nft.IPv6
 	}
-	var set *nft.Set
+	var name string
 	for kind, value := range m.Attributes() {
-		switch kind {
-		case unix.NFTA_SET_ELEM_LIST_SET:
-			name := nfnetlink.Text(value)
-			for _, s := range nft.CountedSets() {
-				if s.Name == name {
-					set = &s
-				}
-			}
-		case unix.NFTA_SET_ELEM_LIST_ELEMENTS:
-			if set == nil {
-				continue
-			}
-			d := elementDecoder{set: set, key: length(set.Key, f), verdicts: map[string]string{}}
-			for _, b := range nfnetlink.Attributes(value) {
-				if e := d.decode(b); e.ours && e.packets > 0 {
-					counts = append(counts, nft.Count{Family: f, Set: set.Name, Key: e.key, Verdict: e.data, Packets: e.packets})
-				}
-			}
+		if kind == unix.NFTA_SET_ELEM_LIST_SET {
+			name = nfnetlink.Text(value)
+		}
+	}
+	for _, set := range nft.CountedSets() {
+		if set.Name == name {
+			d := decoderOf(&set, f)
+			d.elements(m, func(e element) { counts = appendCount(counts, f, &set, e) })
 		}
 	}
 	return counts

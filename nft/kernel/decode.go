@@ -187,6 +187,18 @@ func decoderOf(set *nft.Set, f nft.Family) elementDecoder {
 	return d
 }
 
+// elements hands every element in a message to each.
+func (d *elementDecoder) elements(m *message, each func(element)) {
+	for kind, list := range m.Attributes() {
+		if kind != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
+			continue
+		}
+		for _, b := range nfnetlink.Attributes(list) {
+			each(d.decode(b))
+		}
+	}
+}
+
 func (d *elementDecoder) decode(b []byte) element {
 	e := element{ours: true}
 	for kind, value := range nfnetlink.Attributes(b) {

@@ -111,7 +111,9 @@ func (r *reading) table(f nft.Family) (*nft.Table, error) {
 	}
 	err = dumpCounters(s, f, func(name string, packets uint64) {
 		t.Counters = append(t.Counters, name)
-		r.counted(nft.Count{Family: f, Key: name, Packets: packets})
+		if r.count && packets > 0 {
+			r.counts = append(r.counts, nft.Count{Family: f, Key: name, Packets: packets})
+		}
 	})
 	if err != nil {
 		return nil, fmt.Errorf("counters of table %s: %w", f, err)
@@ -191,13 +193,6 @@ func (r *reading) sets(f nft.Family, t *nft.Table) error {
 	return nil
 }
 
-// counted collects what was counted.
-func (r *reading) counted(c nft.Count) {
-	if r.count && c.Packets > 0 {
-		r.counts = append(r.counts, c)
-	}
-}
-
 // content reads the elements of a set that only transactions change; count is how
 // many there are.
 func (r *reading) content(f nft.Family, set *nft.SetContent, count int) error {
@@ -206,8 +201,8 @@ func (r *reading) content(f nft.Family, set *nft.SetContent, count int) error {
 	err := readAll(r.socket, nft.TableName, f, &set.Set, count, func(e element) bool {
 		key := swapHostOrder(&set.Set, f, e.key) + swapHostOrder(&set.Set, f, e.keyEnd)
 		_, known := set.Elements[key]
-		if set.Counted && e.ours {
-			r.counted(nft.Count{Family: f, Set: set.Name, Key: e.key, Verdict: e.data, Packets: e.packets})
+		if r.count && set.Counted {
+			r.counts = appendCount(r.counts, f, &set.Set, e)
 		}
 		switch {
 		case !e.ours:
@@ -282,16 +277,7 @@ func readElements(s *socket, table string, f nft.Family, set *nft.Set, each func
 			w.Text(unix.NFTA_SET_ELEM_LIST_TABLE, table)
 			w.Text(unix.NFTA_SET_ELEM_LIST_SET, set.Name)
 		},
-		func(m message) {
-			for kind, list := range m.Attributes() {
-				if kind != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
-					continue
-				}
-				for _, b := range nfnetlink.Attributes(list) {
-					each(d.decode(b))
-				}
-			}
-		})
+		func(m message) { d.elements(&m, each) })
 }
 
 func readChains(s *socket, f nft.Family, chains map[string]*nft.Chain) error {
