@@ -217,7 +217,7 @@ func (c *Conn) commit(b *nft.Batch, generation uint32) (next uint32, err error) 
 	if b.Takes() {
 		err = c.commitCounts(t, b, text)
 	} else {
-		_, err = t.commit(text)
+		err = t.commit(text)
 	}
 	if err != nil {
 		return generation, err
@@ -232,14 +232,13 @@ func (c *Conn) commit(b *nft.Batch, generation uint32) (next uint32, err error) 
 func (c *Conn) commitCounts(t *transaction, b *nft.Batch, text func(op, element int) string) error {
 	tally := &c.counting.tally
 	tally.Committing()
-	last, err := t.commit(text)
-	switch {
-	case err == nil:
-		tally.Committed(b, append(t.last, last...))
-	default:
+	err := t.commit(text)
+	if err != nil {
 		tally.Committed(nil, nil)
+		return err
 	}
-	return err
+	tally.Committed(b, t.last)
+	return nil
 }
 
 // write makes a transaction of a batch.
@@ -257,12 +256,12 @@ func (c *Conn) write(b *nft.Batch, generation uint32) (*transaction, error) {
 	if err != nil {
 		return nil, err
 	}
-	last, err := c.counting.before(s, b)
+	echo, last, err := countsBefore(s, b)
 	if err != nil {
 		return nil, err
 	}
 	t := newTransaction(s, nft.TableName, generation)
-	t.ranges, t.echo, t.last = ranges, last.echo, last.counts
+	t.ranges, t.echo, t.last = ranges, echo, last
 	for i, op := range b.Ops {
 		t.op = i
 		t.operation(op, entries[i], c.features.Destroy)

@@ -182,17 +182,11 @@ func expressionPackets(b []byte) (packets uint64) {
 	return packets
 }
 
-// lastCounts is the way in which a transaction tells what its elements counted before it takes
-// them away.
-type lastCounts struct {
-	echo   bool        // the kernel tells, as it deletes them
-	counts []nft.Count // of elements that are too many for that, read before
-}
-
-// before prepares for a batch that takes counts away. Where more elements go than the kernel can
-// tell of, or sets as a whole, they are read first, and what is counted between that and the
+// countsBefore prepares for a batch that takes counts away. echo says that the kernel is to tell what
+// elements counted as it deletes them. Where more elements go than it can tell of, or sets as a whole,
+// they are read first: last are all counts then, and what is counted between that and the
 // transaction is not told.
-func (n *counting) before(s *socket, b *nft.Batch) (lastCounts, error) {
+func countsBefore(s *socket, b *nft.Batch) (echo bool, last []nft.Count, err error) {
 	elements, whole := 0, false
 	for _, op := range b.Ops {
 		switch op := op.(type) {
@@ -205,13 +199,13 @@ func (n *counting) before(s *socket, b *nft.Batch) (lastCounts, error) {
 		}
 	}
 	if elements <= maxEchoes && !whole {
-		return lastCounts{echo: elements > 0}, nil
+		return elements > 0, nil, nil
 	}
-	counts, err := readCounts(s)
+	last, err = readCounts(s)
 	if errors.Is(err, ErrChanging) {
 		err = nil // what is missing was read by somebody else, or counts anew
 	}
-	return lastCounts{counts: counts}, err
+	return false, last, err
 }
 
 // echoed appends what the kernel says about elements as it deletes them.

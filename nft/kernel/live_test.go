@@ -248,7 +248,7 @@ func TestTableOfAnotherProcess(t *testing.T) {
 	defer other.Close()
 	tr := newTransaction(other, nft.TableName, 0)
 	tr.addTable(nft.IPv4, tableOwner)
-	if _, err := tr.commit(sentinelText); err != nil {
+	if err := tr.commit(sentinelText); err != nil {
 		t.Fatal(err)
 	}
 	_, err = c.Commit(&nft.Batch{Ops: []nft.Op{nft.AddChain{Family: nft.IPv4, Chain: nft.Chain{Name: "x"}}}}, 0)

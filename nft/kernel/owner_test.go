@@ -22,8 +22,7 @@ func (n *namespace) owner(c *Conn, flags uint32, more ...func(*transaction)) (*s
 	for _, f := range more {
 		f(tr)
 	}
-	_, err = tr.commit(sentinelText)
-	return s, err
+	return s, tr.commit(sentinelText)
 }
 
 // loads reports whether nft takes a script.

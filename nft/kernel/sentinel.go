@@ -61,7 +61,7 @@ func (c *Conn) DropSentinel() error {
 	for _, f := range nft.Families {
 		t.deleteTable(f)
 	}
-	if _, err := t.commit(sentinelText); err != nil {
+	if err := t.commit(sentinelText); err != nil {
 		return fmt.Errorf("delete table %s: %w", SentinelName, err)
 	}
 	return nil
@@ -121,8 +121,7 @@ func makeSentinel(s *socket, owner bool) error {
 		t.addChain(f, nft.Chain{Name: "hold", Hook: nft.HookPostrouting, Priority: nft.PrioritySrcNAT})
 		t.addRule(f, "hold", nft.Rule{match, contrary, nft.Masquerade{}})
 	}
-	_, err := t.commit(sentinelText)
-	return err
+	return t.commit(sentinelText)
 }
 
 func sentinelText(int, int) string { return "table " + SentinelName }

@@ -29,7 +29,7 @@ type transaction struct {
 	timeout       time.Duration    // of the elements being added; 0: as the set says
 	ranges        map[setName]bool // the interval sets that rules look numbers up in
 	echo          bool             // the kernel tells what deleted elements counted
-	last          []nft.Count      // what elements had counted that it cannot tell of
+	last          []nft.Count      // what elements counted that go; complete when it is committed
 	err           error            // the first thing that cannot be written
 }
 
@@ -95,7 +95,6 @@ type outcome struct {
 	lost         error                     // not nil: there may have been more answers
 	whole        nfnetlink.Failure         // the transaction as such was refused
 	refused      map[int]nfnetlink.Failure // by index in parts
-	last         []nft.Count               // of elements that were deleted
 }
 
 // send commits the transaction. An error means that the kernel has not seen it.
@@ -125,7 +124,7 @@ func (t *transaction) send() (outcome, error) {
 		for m := range nfnetlink.Messages(datagram) {
 			index := int(int32(m.Sequence-t.firstSequence)) - 1
 			if m.Kind == nftMessage(unix.NFT_MSG_DELSETELEM) && t.echo {
-				o.last = echoed(&m, o.last)
+				t.last = echoed(&m, t.last)
 				continue
 			}
 			if m.Kind != unix.NLMSG_ERROR || index < -1 || index >= len(t.parts) {
@@ -144,11 +143,10 @@ func (t *transaction) send() (outcome, error) {
 }
 
 // commit sends the transaction and makes one error of the kernel's answers. text says
-// what an element, or with -1 the whole operation, of a refused part is. last are the counts of
-// elements as they were deleted.
-func (t *transaction) commit(text func(op, element int) string) (last []nft.Count, err error) {
+// what an element, or with -1 the whole operation, of a refused part is.
+func (t *transaction) commit(text func(op, element int) string) error {
 	o, err := t.send()
-	return o.last, t.result(o, err, text)
+	return t.result(o, err, text)
 }
 
 // result gives the error that the kernel's answers come to; err is one of sending.
