@@ -26,8 +26,8 @@ const chainRefusePort = "refuse-port"
 // reasons are those of the chains that refuse.
 var reasons = map[string]string{chainRefuse: RefusedNoEndpoint, chainRefusePort: RefusedNoSuchPort}
 
-// isDispatch reports whether a map says what becomes of a frontend's clients.
-func isDispatch(set string) bool {
+// IsDispatch reports whether a map says what becomes of a frontend's clients.
+func IsDispatch(set string) bool {
 	switch set {
 	case setServices, setInsideServices, setOutsideServices, setNodePorts, setInsideNodePorts, setOutsideNodePorts:
 		return true
@@ -37,7 +37,7 @@ func isDispatch(set string) bool {
 
 // on is the definition of a set on a box.
 func (s Set) on(box *Box) Set {
-	s.Counted = box.Counters && isDispatch(s.Name)
+	s.Counted = box.Counters && IsDispatch(s.Name)
 	return s
 }
 

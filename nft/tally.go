@@ -152,7 +152,7 @@ func (b *Batch) Takes() bool {
 		case DeleteTable, AddCounter, DeleteCounter:
 			return true
 		case DeleteSet:
-			return isDispatch(op.Name)
+			return IsDispatch(op.Name)
 		case DeleteElements:
 			return op.Set.Counted
 		case AddElements:
@@ -287,7 +287,7 @@ func (t *Tally) Totals() Totals {
 func CountedSets() []Set {
 	var sets []Set
 	for _, s := range staticSets {
-		if isDispatch(s.Name) {
+		if IsDispatch(s.Name) {
 			sets = append(sets, s.on(&Box{Counters: true}))
 		}
 	}

@@ -194,8 +194,10 @@ func countsBefore(s *socket, b *nft.Batch) (echo bool, last []nft.Count, err err
 			if op.Set.Counted {
 				elements += len(op.Elements)
 			}
-		case nft.DeleteTable, nft.DeleteSet:
-			whole = whole || b.Takes()
+		case nft.DeleteTable:
+			whole = true
+		case nft.DeleteSet:
+			whole = whole || nft.IsDispatch(op.Name)
 		}
 	}
 	if elements <= maxEchoes && !whole {
