@@ -179,26 +179,21 @@ func (c *Compiler) setService(name string, ports []ServicePort) {
 
 // place gives the endpoints of a pool their slots. Those of a table have no history.
 func (p *compiledPort) place(prev []*compiledPort, before []netip.AddrPort, pool Pool) {
-	if p.Relay[pool].IsValid() { // the relay picks
-		p.slots[pool] = assignSlots(before, p.targets(pool))
-		if slices.Equal(p.slots[pool], p.slots[PoolCluster]) {
-			p.slots[pool] = p.slots[PoolCluster]
+	if !p.Relay[pool].IsValid() { // else the relay picks
+		for _, old := range prev {
+			if old.ID == p.ID && old.Family == p.Family && old.tables[pool] != nil && sameTable(old.ServicePort, p.ServicePort, pool) {
+				p.slots[pool], p.tables[pool] = old.slots[pool], old.tables[pool]
+				return
+			}
 		}
-		return
-	}
-	for _, old := range prev {
-		if old.ID == p.ID && old.Family == p.Family && old.tables[pool] != nil && sameTable(old.ServicePort, p.ServicePort, pool) {
-			p.slots[pool], p.tables[pool] = old.slots[pool], old.tables[pool]
+		t := p.tableOf(pool)
+		p.tables[pool] = t
+		if t != nil && !(t.form == formTurns && len(t.slots) == len(p.Pools[pool]) && p.Tables[pool] == nil) {
+			p.slots[pool] = p.Pools[pool]
 			return
 		}
 	}
-	t := p.tableOf(pool)
-	p.tables[pool] = t
-	if t != nil && !(t.form == formTurns && len(t.slots) == len(p.Pools[pool]) && p.Tables[pool] == nil) {
-		p.slots[pool] = p.Pools[pool]
-		return
-	}
-	p.slots[pool] = assignSlots(before, p.Pools[pool])
+	p.slots[pool] = assignSlots(before, p.targets(pool))
 	if slices.Equal(p.slots[pool], p.slots[PoolCluster]) {
 		p.slots[pool] = p.slots[PoolCluster] // held once
 	}
