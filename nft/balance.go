@@ -104,20 +104,25 @@ func (sp *ServicePort) hashChain() string {
 	return chainHash
 }
 
-// givenTable makes the table that the port names itself.
-func (sp *ServicePort) givenTable(pool Pool) *table {
+// givenSlots are the slots of the table that the port names itself.
+func (sp *ServicePort) givenSlots(pool Pool) []uint16 {
 	index := make(map[netip.AddrPort]uint16, len(sp.Pools[pool]))
 	for i, ap := range sp.Pools[pool] {
 		index[ap] = uint16(i)
 	}
-	given := sp.Tables[pool]
-	slots := make([]uint16, len(given))
-	for i, ap := range given {
+	slots := make([]uint16, len(sp.Tables[pool]))
+	for i, ap := range sp.Tables[pool] {
 		slots[i] = hole
 		if at, is := index[ap]; is {
 			slots[i] = at
 		}
 	}
+	return slots
+}
+
+// givenTable makes the table that the port names itself.
+func (sp *ServicePort) givenTable(pool Pool) *table {
+	slots := sp.givenSlots(pool)
 	for _, s := range tableSizes {
 		if sp.Balance == Random && (len(slots) == s.weigh || len(slots) == 2*s.weigh) {
 			return &table{chainWeigh + strconv.Itoa(s.weigh), slots}

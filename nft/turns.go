@@ -26,15 +26,7 @@ func (p *compiledPort) turnsMap(pool Pool) Set {
 func (sp *ServicePort) turns(pool Pool) *table {
 	endpoints := sp.Pools[pool]
 	if sp.Tables[pool] != nil {
-		index := make(map[netip.AddrPort]uint16, len(endpoints))
-		for i, ap := range endpoints {
-			index[ap] = uint16(i)
-		}
-		t := &table{form: formTurns}
-		for _, ap := range sp.Tables[pool] {
-			t.slots = append(t.slots, index[ap])
-		}
-		return t
+		return &table{formTurns, sp.givenSlots(pool)}
 	}
 	weights, sum, divisor := make([]uint32, len(endpoints)), 0, 0
 	for i, ap := range endpoints {
