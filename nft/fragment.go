@@ -267,20 +267,18 @@ func (p *compiledPort) sourceNAT(f *fragment, box *Box, fe *Frontend) (string, b
 		byRange = ""
 	}
 	timeout, idle := p.idle()
-	switch {
-	case idle && chain == "":
-		chain = chainSameInterf
-		f.shared = append(f.shared, idleChain(timeout, chain))
-		return GotoChain(idleChain(timeout, chain)).String(), true
-	case idle:
-		f.shared = append(f.shared, chain, idleChain(timeout, chain))
-		return GotoChain(idleChain(timeout, chain)).String(), true
-	case chain == byRange:
+	if chain == byRange && !idle {
 		return "", false
-	case chain == "":
-		return GotoChain(chainSameInterf).String(), true
 	}
-	f.shared = append(f.shared, chain)
+	if chain == "" {
+		chain = chainSameInterf
+	} else {
+		f.shared = append(f.shared, chain)
+	}
+	if idle {
+		chain = idleChain(timeout, chain)
+		f.shared = append(f.shared, chain)
+	}
 	return GotoChain(chain).String(), true
 }
 
