@@ -201,14 +201,20 @@ func apply(rs nft.Ruleset, op nft.Op) error {
 		}
 		t.Counters = slices.Insert(t.Counters, i, op.Name)
 	case nft.DeleteCounter:
-		return deleteCounter(t, op.Name)
+		if err := (reference{aCounter, op.Name}).mayGo(t); err != nil {
+			return err
+		}
+		t.Counters = slices.DeleteFunc(t.Counters, func(name string) bool { return name == op.Name })
 	case nft.AddSet:
 		if old := t.Sets[op.Set.Name]; old != nil {
 			return fmt.Errorf("set %s exists: %w", op.Set.Name, unix.EEXIST)
 		}
 		t.Sets[op.Set.Name] = &nft.SetContent{Set: op.Set, Elements: nft.Elements{}}
 	case nft.DeleteSet:
-		return deleteSet(t, op.Name)
+		if err := (reference{aSet, op.Name}).mayGo(t); err != nil {
+			return err
+		}
+		delete(t.Sets, op.Name)
 	case nft.AddTimeout:
 		name := op.Timeout.Name()
 		if _, there := t.Timeouts[name]; there {
@@ -219,7 +225,10 @@ func apply(rs nft.Ruleset, op nft.Op) error {
 		}
 		t.Timeouts[name] = op.Timeout
 	case nft.DeleteTimeout:
-		return deleteTimeout(t, op.Name)
+		if err := (reference{aTimeout, op.Name}).mayGo(t); err != nil {
+			return err
+		}
+		delete(t.Timeouts, op.Name)
 	case nft.AddChain:
 		if t.Chains[op.Chain.Name] != nil {
 			return fmt.Errorf("chain %s exists: %w", op.Chain.Name, unix.EEXIST)
@@ -230,7 +239,10 @@ func apply(rs nft.Ruleset, op nft.Op) error {
 	case nft.SetRules:
 		return setRules(t, op)
 	case nft.DeleteChain:
-		return deleteChain(t, op.Name)
+		if err := (reference{aChain, op.Name}).mayGo(t); err != nil {
+			return err
+		}
+		delete(t.Chains, op.Name)
 	case nft.AddElements:
 		return addElements(t, op)
 	case nft.DeleteElements:
@@ -253,12 +265,9 @@ func setRules(t *nft.Table, op nft.SetRules) error {
 		return fmt.Errorf("no chain %s: %w", op.Chain, unix.ENOENT)
 	}
 	for _, r := range op.Rules {
-		if name, missing := missingTimeout(t, r); missing {
-			return fmt.Errorf("a rule of chain %s refers to timeout %s, which is not there: %w", op.Chain, name, unix.ENOENT)
-		}
 		for _, ref := range references(r) {
 			if !ref.isIn(t) {
-				return fmt.Errorf("a rule of chain %s refers to %s, which is not there: %w", op.Chain, ref.name, unix.ENOENT)
+				return fmt.Errorf("a rule of chain %s refers to %s %s, which is not there: %w", op.Chain, ref.kind, ref.name, unix.ENOENT)
 			}
 		}
 	}
@@ -296,39 +305,5 @@ func deleteElements(t *nft.Table, op nft.DeleteElements) error {
 		}
 		delete(s.Elements, e.Key)
 	}
-	return nil
-}
-
-func deleteSet(t *nft.Table, name string) error {
-	if t.Sets[name] == nil {
-		return fmt.Errorf("no set %s: %w", name, unix.ENOENT)
-	}
-	if user := userOf(t, reference{name: name}); user != "" {
-		return fmt.Errorf("set %s is in use by %s: %w", name, user, unix.EBUSY)
-	}
-	delete(t.Sets, name)
-	return nil
-}
-
-func deleteCounter(t *nft.Table, name string) error {
-	i, is := slices.BinarySearch(t.Counters, name)
-	if !is {
-		return fmt.Errorf("no counter %s: %w", name, unix.ENOENT)
-	}
-	if user := userOf(t, reference{name: name, counter: true}); user != "" {
-		return fmt.Errorf("counter %s is in use by %s: %w", name, user, unix.EBUSY)
-	}
-	t.Counters = slices.Delete(t.Counters, i, i+1)
-	return nil
-}
-
-func deleteChain(t *nft.Table, name string) error {
-	if t.Chains[name] == nil {
-		return fmt.Errorf("no chain %s: %w", name, unix.ENOENT)
-	}
-	if user := userOf(t, reference{name: name, chain: true}); user != "" {
-		return fmt.Errorf("chain %s is in use by %s: %w", name, user, unix.EBUSY)
-	}
-	delete(t.Chains, name)
 	return nil
 }

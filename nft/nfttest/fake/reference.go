@@ -1,28 +1,50 @@
 package fake
 
 import (
+	"fmt"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/nft"
 )
 
-// reference is a set, chain or counter that a rule refers to.
-type reference struct {
-	name    string
-	chain   bool // a chain, not a set
-	counter bool // a counter
-}
+// reference is something in a table that a rule refers to.
+type reference struct{ kind, name string }
+
+// The kinds of references.
+const (
+	aSet     = "set"
+	aChain   = "chain"
+	aCounter = "counter"
+	aTimeout = "timeout"
+)
 
 // isIn reports whether a table has what is referred to.
-func (r reference) isIn(t *nft.Table) bool {
-	switch {
-	case r.chain:
-		return t.Chains[r.name] != nil
-	case r.counter:
-		return slices.Contains(t.Counters, r.name)
+func (r reference) isIn(t *nft.Table) (is bool) {
+	switch r.kind {
+	case aSet:
+		is = t.Sets[r.name] != nil
+	case aChain:
+		is = t.Chains[r.name] != nil
+	case aCounter:
+		is = slices.Contains(t.Counters, r.name)
+	case aTimeout:
+		_, is = t.Timeouts[r.name]
 	}
-	return t.Sets[r.name] != nil
+	return is
+}
+
+// mayGo gives the error of deleting what is referred to, nil if that is possible.
+func (r reference) mayGo(t *nft.Table) error {
+	if !r.isIn(t) {
+		return fmt.Errorf("no %s %s: %w", r.kind, r.name, unix.ENOENT)
+	}
+	if user := userOf(t, r); user != "" {
+		return fmt.Errorf("%s %s is in use by %s: %w", r.kind, r.name, user, unix.EBUSY)
+	}
+	return nil
 }
 
 func references(r nft.Rule) []reference {
@@ -30,18 +52,20 @@ func references(r nft.Rule) []reference {
 	for _, s := range r {
 		switch s := s.(type) {
 		case nft.MatchSet:
-			refs = append(refs, reference{name: s.Set})
+			refs = append(refs, reference{aSet, s.Set})
 		case nft.VerdictMap:
-			refs = append(refs, reference{name: s.Map})
+			refs = append(refs, reference{aSet, s.Map})
 		case nft.Counter:
-			refs = append(refs, reference{name: s.Name, counter: true})
+			refs = append(refs, reference{aCounter, s.Name})
+		case nft.SetTimeout:
+			refs = append(refs, reference{aTimeout, s.Timeout.Name()})
 		case nft.DNAT:
-			refs = append(refs, reference{name: s.Map})
+			refs = append(refs, reference{aSet, s.Map})
 		case nft.Update:
-			refs = append(refs, reference{name: s.Map})
+			refs = append(refs, reference{aSet, s.Map})
 		case nft.Verdict:
 			if s.Chain != "" {
-				refs = append(refs, reference{name: s.Chain, chain: true})
+				refs = append(refs, reference{aChain, s.Chain})
 			}
 		}
 	}
@@ -60,7 +84,7 @@ func target(data string) (chain string, ok bool) {
 
 func isVerdictMap(s *nft.SetContent) bool { return slices.Equal(s.Data, []nft.Type{nft.TypeVerdict}) }
 
-// userOf names a user of a set or chain, "" if there is none.
+// userOf names a user of what is referred to, "" if there is none.
 func userOf(t *nft.Table, ref reference) string {
 	for _, c := range t.Chains {
 		for _, r := range c.Rules {
@@ -69,7 +93,7 @@ func userOf(t *nft.Table, ref reference) string {
 			}
 		}
 	}
-	if !ref.chain {
+	if ref.kind != aChain {
 		return ""
 	}
 	for _, s := range t.Sets {
