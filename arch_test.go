@@ -150,7 +150,7 @@ var libraries = map[string][]string{
 	"google.golang.org/protobuf":          {"api/kube/protobuf", "store/schema"},
 	"github.com/fsnotify/fsnotify":        {"appliance/sourceset", "watch"},
 	"github.com/google/nftables":          {"nft/kernel", "nft/trace"},
-	"github.com/mdlayher/netlink":         {"nft/kernel", "nft/nfnetlink", "nft/trace"},
+	"github.com/mdlayher/netlink":         {"nft/kernel", "nft/nfnetlink"},
 	"github.com/miekg/dns":                {"appliance/dns", "appliance/prober"},
 	"github.com/osrg/gobgp":               {"appliance/announce/bgp"},
 	"github.com/pires/go-proxyproto":      {"appliance/relay"},

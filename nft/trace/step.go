@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/nft"
@@ -53,18 +52,18 @@ var familyNames = map[byte]string{unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "i
 const traceConnectionID = 18
 
 // decode reads a message of NFNLGRP_NFTRACE.
-func decode(m *netlink.Message) (s Step, ok bool) {
-	if uint16(m.Header.Type) != unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_TRACE || len(m.Data) < nfnetlink.GenHeaderLen {
+func decode(m *nfnetlink.Message) (s Step, ok bool) {
+	if m.Kind != unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_TRACE {
 		return s, false
 	}
-	s.Family = familyNames[m.Data[0]]
+	s.Family = familyNames[m.Family()]
 	var network, transport, verdict, policy []byte
-	for kind, value := range nfnetlink.Attributes(m.Data[nfnetlink.GenHeaderLen:]) {
+	for kind, value := range m.Attributes() {
 		switch kind {
 		case unix.NFTA_TRACE_TABLE:
-			s.Table = text(value)
+			s.Table = nfnetlink.Text(value)
 		case unix.NFTA_TRACE_CHAIN:
-			s.Chain = text(value)
+			s.Chain = nfnetlink.Text(value)
 		case unix.NFTA_TRACE_RULE_HANDLE:
 			if len(value) == 8 {
 				s.Rule = binary.BigEndian.Uint64(value)
@@ -99,8 +98,6 @@ func decode(m *netlink.Message) (s Step, ok bool) {
 	return s, s.Table != "" && s.Packet != 0
 }
 
-func text(b []byte) string { return strings.TrimRight(string(b), "\x00") }
-
 func number(b []byte) uint32 {
 	if len(b) != 4 {
 		return 0
@@ -115,7 +112,7 @@ func verdictText(b []byte) string {
 		case unix.NFTA_VERDICT_CODE:
 			code = int32(number(value))
 		case unix.NFTA_VERDICT_CHAIN:
-			chain = text(value)
+			chain = nfnetlink.Text(value)
 		}
 	}
 	return strings.TrimSpace(codeText(code) + " " + chain)
@@ -124,9 +121,7 @@ func verdictText(b []byte) string {
 // codeText names a verdict of the kernel.
 func codeText(code int32) string {
 	switch code {
-	case unix.NFT_CONTINUE:
-		return "continue"
-	case unix.NFT_BREAK:
+	case unix.NFT_CONTINUE, unix.NFT_BREAK:
 		return "continue"
 	case unix.NFT_JUMP:
 		return "jump"

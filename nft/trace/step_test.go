@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/google/nftables/expr"
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/nft"
@@ -14,7 +13,7 @@ import (
 )
 
 // message is one of NFNLGRP_NFTRACE with attributes.
-func message(family byte, attributes map[uint16][]byte) *netlink.Message {
+func message(family byte, attributes map[uint16][]byte) *nfnetlink.Message {
 	b := make([]byte, nfnetlink.GenHeaderLen)
 	b[0] = family
 	for kind, value := range attributes {
@@ -25,7 +24,7 @@ func message(family byte, attributes map[uint16][]byte) *netlink.Message {
 			b = append(b, 0)
 		}
 	}
-	return &netlink.Message{Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_TRACE}, Data: b}
+	return &nfnetlink.Message{Kind: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_TRACE, Body: b}
 }
 
 func be32(n uint32) []byte { return binary.BigEndian.AppendUint32(nil, n) }
@@ -74,7 +73,7 @@ func TestDecode(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte{2, 0, 0, 0, 8, 0, 6, 0, 0, 0, 0, 7})
 	f.Fuzz(func(_ *testing.T, data []byte) {
-		decode(&netlink.Message{Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_TRACE}, Data: data})
+		decode(&nfnetlink.Message{Kind: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_TRACE, Body: data})
 	})
 }
 

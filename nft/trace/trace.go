@@ -4,15 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
 // TableName is the name of the table that chooses what is traced.
@@ -20,6 +21,9 @@ const TableName = "svcctl-trace"
 
 // perSecond is how many packets are traced in a second.
 const perSecond = 10
+
+// buffer is for how many bytes of steps there is room while nobody receives: no less than Linux gives by default.
+const buffer = 256 << 10
 
 // Filter chooses packets. What is zero is not asked.
 type Filter struct {
@@ -38,14 +42,11 @@ var ErrBusy = errors.New("somebody traces already: wait until that ends")
 // Run traces what the filters choose until ctx is done, and hands each Step to each. netns is a
 // file descriptor of the network namespace, 0: the current one.
 func Run(ctx context.Context, netns int, filters []Filter, each func(Step)) error {
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: netns})
+	heard, err := nfnetlink.Listen(nfnetlink.Options{NetNS: netns}, unix.NFNLGRP_NFTRACE, buffer)
 	if err != nil {
 		return fmt.Errorf("listen for traces: %w", err)
 	}
-	defer conn.Close()
-	if err := conn.JoinGroup(unix.NFNLGRP_NFTRACE); err != nil {
-		return fmt.Errorf("listen for traces: %w", err)
-	}
+	defer heard.Close()
 	rules, err := nftables.New(nftables.AsLasting(), nftables.WithNetNSFd(netns))
 	if err != nil {
 		return fmt.Errorf("open nf_tables: %w", err)
@@ -60,10 +61,10 @@ func Run(ctx context.Context, netns int, filters []Filter, each func(Step)) erro
 	} else if err != nil {
 		return err
 	}
-	ended := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	ended := context.AfterFunc(ctx, func() { _ = heard.Close() })
 	defer ended()
 	for {
-		messages, err := conn.Receive()
+		messages, err := heard.Receive()
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -144,7 +145,7 @@ func (f *Filter) expressions() (out []expr.Any) {
 	}
 	if f.From.IsValid() {
 		add(&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: source, Len: length},
-			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: length, Mask: maskOf(f.From), Xor: make([]byte, length)},
+			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: length, Mask: net.CIDRMask(f.From.Bits(), f.From.Addr().BitLen()), Xor: make([]byte, length)},
 			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: f.From.Masked().Addr().AsSlice()})
 	}
 	if f.To.IsValid() {
@@ -169,12 +170,4 @@ func (f *Filter) expressions() (out []expr.Any) {
 		&expr.Immediate{Register: 1, Data: []byte{1}},
 		&expr.Meta{Key: expr.MetaKeyNFTRACE, SourceRegister: true, Register: 1})
 	return out
-}
-
-func maskOf(p netip.Prefix) []byte {
-	mask := make([]byte, p.Addr().BitLen()/8)
-	for i := range p.Bits() {
-		mask[i/8] |= 0x80 >> (i % 8)
-	}
-	return mask
 }
