@@ -12,26 +12,31 @@ import (
 // but the few that describe the box: the others are what the Service ports bring, made
 // anew when somebody asks for all of them.
 type tableState struct {
-	sets      map[string]Set
-	chains    map[string]*Chain
-	counters  []string
-	exists    bool                       // whether the family needs a table at all
-	existed   bool                       // the same, before the change under way
-	tallies   map[string]*tally          // elements, by set
-	box       map[string]Elements        // the sets that describe the box
-	endpoints map[[16]byte]int32         // uses of an element of the hairpin set
+	sets       map[string]Set
+	chains     map[string]*Chain
+	counters   []string
+	exists     bool                  // whether the family needs a table at all
+	existed    bool                  // the same, before the change under way
+	tallies    map[string]*tally     // elements, by set
+	box        map[string]Elements   // the sets that describe the box
+	nodeAddrs  []netip.Addr          // node-port addresses in postrouting
+	sourceSets map[string]*SourceSet // those that are there
+	timeouts   map[string]Timeout    // those that are there
+	uses
+	change
+}
+
+// uses counts how often Service ports use what they share.
+type uses struct {
+	endpoints map[[16]byte]int32         // an element of the hairpin set
 	addresses map[netip.Addr]addressUses // what is sent to
-	nodeAddrs []netip.Addr               // those of them that are node-port addresses in postrouting
 	hosted    map[string]int             // frontends that are taken from the host: node ports, and ports of its addresses
 	shared    map[string]int             // shared chains
 	protocols map[Protocol]int           // protocols of frontends in the maps of postrouting and answer
 	// answersHere counts the Service ports whose clients are remembered by answers of the box.
 	answersHere int
 	sourceUses  map[string]map[*SourceSet]int // frontends that look into a source set, by its name
-	sourceSets  map[string]*SourceSet         // the sets that are there
 	timeoutUses map[string]int                // frontends that use a timeout, by its name
-	timeouts    map[string]Timeout            // those that are there
-	change
 }
 
 // addressUses is who needs an address of a client's destination.
@@ -50,21 +55,21 @@ func (u addressUses) isVIP() bool { return u.frontends+u.named > 0 }
 
 func newTableState() *tableState {
 	return &tableState{
-		sets:      map[string]Set{},
-		chains:    map[string]*Chain{},
-		tallies:   map[string]*tally{},
-		box:       map[string]Elements{},
-		endpoints: map[[16]byte]int32{},
-		addresses: map[netip.Addr]addressUses{},
-		hosted:    map[string]int{},
-		shared:    map[string]int{},
-		protocols: map[Protocol]int{},
-
-		sourceUses: map[string]map[*SourceSet]int{},
+		sets:       map[string]Set{},
+		chains:     map[string]*Chain{},
+		tallies:    map[string]*tally{},
+		box:        map[string]Elements{},
 		sourceSets: map[string]*SourceSet{},
-
-		timeoutUses: map[string]int{},
-		timeouts:    map[string]Timeout{},
+		timeouts:   map[string]Timeout{},
+		uses: uses{
+			endpoints:   map[[16]byte]int32{},
+			addresses:   map[netip.Addr]addressUses{},
+			hosted:      map[string]int{},
+			shared:      map[string]int{},
+			protocols:   map[Protocol]int{},
+			sourceUses:  map[string]map[*SourceSet]int{},
+			timeoutUses: map[string]int{},
+		},
 	}
 }
 

@@ -17,7 +17,7 @@ type World struct {
 	Endpoints []*object.Endpoints
 }
 
-// Box describes the appliance's host and flags.
+// Box describes the appliance's host and flags: a field for each flag, so more than 15.
 type Box struct {
 	NodeName, Zone string
 	Interfaces     []Interface

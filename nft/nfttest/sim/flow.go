@@ -17,7 +17,8 @@ const (
 	echo6       = 128 << 8
 )
 
-// flow is the state of one packet on its path.
+// flow is the state of one packet on its path. Rules read and change all of it, so it is one struct of
+// more than 15 fields.
 type flow struct {
 	host     *Host
 	family   nft.Family
