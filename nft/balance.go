@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Balance says how the endpoint of a new connection is chosen.
+// Balance is the algorithm by which the endpoint of a new connection is chosen.
 type Balance uint8
 
 const (
@@ -45,7 +45,7 @@ const (
 	chainSource = "source-"
 )
 
-// table says who stands in which slot, by index in the pool. One by weights has two
+// table maps each slot to an endpoint, by index in the pool. One by weights has two
 // levels: whoever draws a hole of the first half draws once more, from the second.
 type table struct {
 	form  string // weigh-64, hash-256

@@ -27,7 +27,7 @@ const (
 	idleMap       = "/only" // behind a timeout: the chain that does nothing else
 )
 
-// Timeout is what connection tracking is told of connections of a protocol.
+// Timeout is a timeout object of connection tracking, for connections of one protocol.
 type Timeout struct {
 	Protocol Protocol // TCP or UDP
 	Idle     time.Duration
@@ -65,8 +65,8 @@ func (p *compiledPort) idle() (t Timeout, ok bool) {
 	return Timeout{p.Protocol, p.Idle}, p.Idle > 0 && p.Protocol != SCTP
 }
 
-// onlySYN is where the dispatch sends the clients of a frontend that go to a chain: of TCP with
-// an idle timeout, only those that begin a connection.
+// onlySYN gives the verdict by which the dispatch sends clients to a chain. Of TCP with an idle
+// timeout, only packets that begin a connection get there.
 func (p *compiledPort) onlySYN(f *fragment, to Verdict) Verdict {
 	if _, idle := p.idle(); !idle || p.Protocol != TCP {
 		return to

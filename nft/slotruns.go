@@ -53,7 +53,7 @@ func (t *Table) SlotRuns(f Family, set string) []SlotRun {
 	return runs
 }
 
-// slotRun is what a verdict says of the slots in a map.
+// slotRun derives from a verdict which slots a map should have.
 func (r *recovery) slotRun(verdict string, maps *slotMaps, pool Pool, set string) (SlotRun, bool) {
 	chain, _ := strings.CutPrefix(verdict, "goto ")
 	name, id, own := strings.Cut(chain, "/")

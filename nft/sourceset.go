@@ -76,7 +76,7 @@ func (s *SourceSet) elements(f Family) []Element {
 	return list
 }
 
-// difference is what turns the elements of a set into those of another one.
+// difference gives the elements to delete and to add to make one set into another.
 func (s *SourceSet) difference(now *SourceSet, f Family) (deletes, adds []Element) {
 	old, wanted := s.ranges[f], now.ranges[f]
 	for len(old) > 0 || len(wanted) > 0 {
@@ -92,7 +92,7 @@ func (s *SourceSet) difference(now *SourceSet, f Family) (deletes, adds []Elemen
 	return deletes, adds
 }
 
-// setChange is what a source set's elements become in one table.
+// setChange lists the elements of a source set that go and come in one table.
 type setChange struct {
 	set           Set
 	deletes, adds []Element
@@ -173,15 +173,15 @@ func (t *tableState) sourceElements(f Family, yield func(string, Element) bool) 
 	return true
 }
 
-// admission is which clients a frontend with source sets has: the chain that the dispatch goes
-// to before it goes to by-client. Frontends of the same sets share it.
+// admission selects the clients of a frontend with source sets, in a chain that the dispatch goes
+// to before it goes to by-client. Frontends of the same sets share the chain.
 type admission struct {
 	nodePort    bool
 	ranges      bool // those of allowed-sources may connect too
 	allow, deny []string
 }
 
-// admissionOf is that of a frontend with source sets; ranges reports that it has elements in
+// admissionOf gives the admission of a frontend with source sets; ranges reports that it has elements in
 // allowed-sources.
 func admissionOf(fe *Frontend, ranges bool) admission {
 	names := func(sets []*SourceSet) (list []string) {

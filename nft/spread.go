@@ -21,7 +21,7 @@ const positions = 256
 // hole is a slot that nobody stands in.
 const hole = math.MaxUint16
 
-// spread says which of the endpoints, by index, stands in each slot of a table. Endpoint i
+// spread gives the endpoint, by index, in each slot of a table. Endpoint i
 // gets quotas[i] slots; the sum of them is at most size, and what is left over is holes.
 // ids are the endpoints' identities (see endpointIDs).
 //
@@ -59,7 +59,7 @@ func spread(ids []uint64, quotas []int, size int) []uint16 {
 	return slots
 }
 
-// ranking is how much an endpoint wants a place.
+// ranking is the rank that an endpoint gives a place; the highest of all is served first.
 type ranking struct {
 	rank            uint64
 	endpoint, place uint16
@@ -134,7 +134,7 @@ func identity(b []byte) uint64 {
 	return mix(h)
 }
 
-// rank is how much the endpoint with an identity wants a place.
+// rank is the hash by which endpoints compete for a place; the highest wins.
 func rank(id, place uint64) uint64 {
 	const golden = 0x9e3779b97f4a7c15
 	return mix(id ^ mix((place+1)*golden))

@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// A Count is what the kernel has counted: the packets of an element of a dispatch map, or, where Set is
+// A Count is one counter of the kernel: the packets of an element of a dispatch map, or, where Set is
 // "", of the named counter Key.
 type Count struct {
 	Family   Family
@@ -17,7 +17,7 @@ type Count struct {
 	Packets  uint64
 }
 
-// A FrontendTotal is what a frontend has counted since the start.
+// A FrontendTotal holds the connections and refusals of one frontend since the start.
 type FrontendTotal struct {
 	Family   Family
 	Protocol Protocol
@@ -27,7 +27,7 @@ type FrontendTotal struct {
 	Connections, Refused uint64
 }
 
-// Totals are what was counted since the start.
+// Totals hold everything counted since the start.
 type Totals struct {
 	Frontends []FrontendTotal   // of which anything was counted, in no order
 	Refusals  map[string]uint64 // packets, by the name of the counter, of both families
@@ -55,7 +55,7 @@ type tallied struct {
 	kind        countKind
 }
 
-// countKind is what an element counts, as its verdict says.
+// countKind says whether an element counts connections or refused packets. Its verdict decides.
 type countKind uint8
 
 const (
@@ -129,13 +129,13 @@ func (t *Tally) see(c *Count) *tallied {
 	return e
 }
 
-// carry keeps what an element counted that is gone.
+// carry keeps the count of an element that is gone.
 func (e *tallied) carry() {
 	e.carried[e.kind] += e.last - min(e.start, e.last)
 	e.start, e.last = 0, 0
 }
 
-// total is what was counted of a kind.
+// total gives the count of a kind.
 func (e *tallied) total(kind countKind) uint64 {
 	n := e.carried[kind]
 	if kind == e.kind {
@@ -210,7 +210,7 @@ func (t *Tally) Committed(b *Batch, last []Count) {
 	}
 }
 
-// leave keeps what elements counted that go with their set or table.
+// leave keeps the counts of elements that go with their set or table.
 func (t *Tally) leave(gone map[countID]bool, which func(countID) bool) {
 	for id, e := range t.entries {
 		if which(id) {

@@ -26,7 +26,7 @@ const (
 	countPause = 20 * time.Millisecond
 )
 
-// counting is what a Conn needs to count. Readings have a socket of their own: no transaction waits
+// counting holds the totals of a Conn and the socket that they are read by. Readings have a socket of their own: no transaction waits
 // for one.
 type counting struct {
 	tally  nft.Tally
@@ -35,7 +35,7 @@ type counting struct {
 	closed bool
 }
 
-// Counts are what the kernel counted since the Conn read our tables for the first time, or, if it
+// Counts reads what the kernel has counted since the Conn read our tables for the first time, or, if it
 // never did, since the first call. No total ever goes back, but for a frontend that goes and comes
 // again. A reading that transactions of this Conn fall into again and again tells what the one before
 // it found.

@@ -11,7 +11,7 @@ import (
 	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
-// Kind is what a Step is about.
+// Kind is the kind of decision in a Step.
 type Kind uint8
 
 // The kinds of steps (enum nft_trace_types).
@@ -39,7 +39,7 @@ type Step struct {
 	Connection uint32
 }
 
-// Header is what the packet's headers say.
+// Header holds the fields of a packet's IP and transport headers that a story needs.
 type Header struct {
 	Protocol byte
 	From, To netip.AddrPort // with port 0 for protocols without

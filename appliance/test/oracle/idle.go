@@ -13,7 +13,7 @@ const (
 	annotationELBIdle = "service.beta.kubernetes.io/aws-load-balancer-connection-idle-timeout"
 )
 
-// idleOf is after how much silence connections to a frontend are forgotten.
+// idleOf gives the idle timeout of connections to a frontend, 0 for none.
 func idleOf(f frontend) time.Duration {
 	annotations := f.service.Metadata.Annotations
 	if f.protocol == SCTP {
