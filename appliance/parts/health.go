@@ -221,14 +221,12 @@ func (h *Health) Adopt(have nft.Ruleset) {
 // Verdict implements reconcile.Checks.
 func (h *Health) Verdict(t health.Target) (health.Verdict, bool) { return h.prober.Verdict(t) }
 
-// protocols are as in YAML.
-var protocols = map[string]nft.Protocol{object.ProtocolTCP: nft.TCP, object.ProtocolUDP: nft.UDP, object.ProtocolSCTP: nft.SCTP}
-
 // Before implements reconcile.Checks: at first it is the kernel that knows, then the plan.
 func (h *Health) Before(port resolve.Port, at []netip.AddrPort) (had []netip.AddrPort, missing health.State) {
 	if !h.planned {
+		proto, _ := nft.ProtocolNamed(port.Protocol)
 		for _, a := range at {
-			had = append(had, h.kernel()[frontend{port.Family, protocols[port.Protocol], a}]...)
+			had = append(had, h.kernel()[frontend{port.Family, proto, a}]...)
 		}
 		return had, health.Down
 	}

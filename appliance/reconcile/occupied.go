@@ -201,7 +201,7 @@ func (p *planner) addresses(f nft.Family, addr netip.Addr) []netip.Addr {
 	if addr.IsValid() {
 		return []netip.Addr{addr}
 	}
-	return slices.DeleteFunc(slices.Clone(p.host.Box.NodePortAddresses), func(a netip.Addr) bool { return a.Is4() != (f == nft.IPv4) })
+	return slices.DeleteFunc(slices.Clone(p.host.Box.NodePortAddresses), func(a netip.Addr) bool { return nft.FamilyOf(a) != f })
 }
 
 // heard takes who listens at the ports that Services have or wait for. Those that wait are

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
-	"strings"
 
 	"svcctl.io/svcctl/appliance/conntrack"
 	"svcctl.io/svcctl/appliance/resolve"
@@ -153,7 +152,7 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 	for i, key := range changed {
 		out := &outputs[i]
 		claims[i] = resolve.Claim{Service: key, Ports: out.Ports, Unready: out.Unready, Since: func(proto nft.Protocol, at netip.AddrPort) uint64 {
-			return out.since.Of(strings.ToUpper(proto.String()), at)
+			return out.since.Of(proto.Name(), at)
 		}}
 	}
 	for _, key := range p.claims.Set(p.inForce, claims...) {

@@ -80,7 +80,8 @@ func (r *resolver) judge(endpoints map[portKey][]endpoint) {
 	for i := range r.Service.Spec.Ports {
 		for _, family := range nft.Families {
 			port := &r.Service.Spec.Ports[i]
-			key := portKey{port.Name, protocols[port.Protocol], family}
+			proto, _ := nft.ProtocolNamed(port.Protocol)
+			key := portKey{port.Name, proto, family}
 			if len(endpoints[key]) == 0 {
 				continue
 			}

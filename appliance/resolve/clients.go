@@ -72,7 +72,7 @@ func (c *clients) of(family nft.Family) (sources []netip.Prefix, sets *nft.Sourc
 	}
 	for _, p := range c.ranges {
 		switch {
-		case familyOf(p.Addr()) != family:
+		case nft.FamilyOf(p.Addr()) != family:
 		case p.Bits() == 0:
 			if len(c.deny) == 0 {
 				return nil, nil
