@@ -227,6 +227,9 @@ func (s *schedule) done(t *target, serial uint64, now time.Duration) bool {
 	return !t.gone
 }
 
+// stoodStill is why a doubtful failure counts for nothing.
+const stoodStill = "this host stood still meanwhile"
+
 // doubtful reports whether a failure may be this host's own: it stood still while the probe was
 // under way. A refused TCP connection is the server's doing at any time.
 func (s *schedule) doubtful(t *target, r health.Result) bool {
