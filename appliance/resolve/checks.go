@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 
 	"svcctl.io/svcctl/appliance/health"
 	"svcctl.io/svcctl/nft"
@@ -113,7 +112,7 @@ func (r *resolver) ask(index int, key portKey, list []endpoint) {
 	port := &r.Service.Spec.Ports[index]
 	spec := r.plan.Ports[index]
 	name := Port{r.ref.Key(), port.Name, port.Protocol, key.family}
-	var start func() func(*endpoint) health.State
+	var start func(*endpoint) health.State // made when it is first needed
 	var down []string
 	var isNew bool
 	var checked, up int
@@ -127,15 +126,15 @@ func (r *resolver) ask(index int, key portKey, list []endpoint) {
 		if len(questions) == 0 {
 			continue
 		}
-		if start == nil {
-			start = sync.OnceValue(func() func(*endpoint) health.State { return r.starts(name, port, slices.Clone(list)) })
-		}
 		var all answers
 		for _, q := range questions {
 			verdict, known := r.facts.Verdict(q.target)
 			c := Checked{Port: name, Endpoint: e.addr, Target: q.target, Text: q.text, Start: verdict.State}
 			if !known {
-				c.Start = start()(e)
+				if start == nil {
+					start = r.starts(name, port, slices.Clone(list))
+				}
+				c.Start = start(e)
 			}
 			c.State, c.Assumed = c.Start, verdict.Assumed || !known && c.Start == health.Up
 			all.add(&c, verdict)
