@@ -245,7 +245,7 @@ func (p *planner) resolveOne(objs Objects, key string) planned {
 	var err error
 	if out.drain, err = conntrack.ParseDrain(svc.Metadata.Annotations); err != nil {
 		out.Problems = append(out.Problems, resolve.Problem{
-			Object: object.RefOf(svc), Field: "metadata.annotations", Reason: "InvalidAnnotation", Message: err.Error(), Warning: true,
+			Object: object.RefOf(svc), Field: "metadata.annotations", Reason: resolve.ReasonInvalidAnnotation, Message: err.Error(), Warning: true,
 		})
 	}
 	return out
