@@ -46,11 +46,12 @@ func (d *diagnosis) leftOut(port object.ServicePort, candidates []string) (lines
 		if addr, err := netip.ParseAddr(text); err == nil && used[addr.String()] {
 			continue
 		}
-		n++
-		lines = append(lines, d.whyLeftOut(text))
+		if n++; n <= maxDetails { // a reason takes a look at all there is
+			lines = append(lines, d.whyLeftOut(text))
+		}
 	}
-	if len(lines) > maxDetails {
-		lines = append(lines[:maxDetails], fmt.Sprintf("and %d more", len(lines)-maxDetails))
+	if n > maxDetails {
+		lines = append(lines, fmt.Sprintf("and %d more", n-maxDetails))
 	}
 	return lines, n
 }
