@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/health"
 	"svcctl.io/svcctl/appliance/prober"
 	"svcctl.io/svcctl/appliance/reconcile"
@@ -360,60 +359,4 @@ func (h *Health) FailingOpen() int {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	return h.opened
-}
-
-// State is the health of the endpoints of a Service, or of all those of a namespace if name is
-// empty, or of all if that is empty too. It may be called from any goroutine.
-func (h *Health) State(namespace, name string) []wire.EndpointHealth {
-	h.mu.RLock()
-	defer h.mu.RUnlock()
-	list := []wire.EndpointHealth{}
-	add := func(key string, s checkedService) {
-		for i := range s.checked {
-			list = append(list, h.endpoint(key, &s.checked[i]))
-		}
-		for _, d := range s.demoted {
-			if d.Out {
-				list = append(list, wire.EndpointHealth{Service: key, Port: d.Port, Protocol: d.Protocol, Endpoint: d.Addr.String(), State: wire.HealthOut})
-			}
-		}
-	}
-	if name != "" {
-		key := namespace + "/" + name
-		add(key, h.services[key])
-	} else {
-		for key, s := range h.services {
-			if in, _, _ := strings.Cut(key, "/"); namespace == "" || in == namespace {
-				add(key, s)
-			}
-		}
-	}
-	slices.SortFunc(list, func(a, b wire.EndpointHealth) int {
-		return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol), compareAddrs(a.Endpoint, b.Endpoint))
-	})
-	return list
-}
-
-func compareAddrs(a, b string) int {
-	x, _ := netip.ParseAddrPort(a)
-	y, _ := netip.ParseAddrPort(b)
-	return x.Compare(y)
-}
-
-// endpoint is what is known of one endpoint.
-func (h *Health) endpoint(key string, c *resolve.Checked) wire.EndpointHealth {
-	e := wire.EndpointHealth{Service: key, Port: c.Port.Name, Protocol: c.Port.Protocol, Endpoint: c.Endpoint.String(), Check: c.Text}
-	v, known := h.prober.Verdict(c.Target)
-	if !known {
-		e.State = wire.HealthNotAsked
-		return e
-	}
-	e.State, e.Why = v.State.String(), v.Last.Why
-	e.Failures, e.Passes, e.Took = v.Failures, v.Passes, wire.Duration(v.Last.Took)
-	e.Held = wire.Duration(v.Held)
-	if !v.Since.IsZero() {
-		since := v.Since.UTC().Truncate(time.Second)
-		e.Since = &since
-	}
-	return e
 }
