@@ -18,6 +18,7 @@ import (
 // first stays: a Service does not get a port at which a program listens, and a program
 // that comes later gets no clients from outside; both are told. A Service that asks for a port
 // is answered by a look at that moment; everything else is the matter of portWatch, beside the loop.
+// It has many fields as three views meet here: of who listens, of what is served, and of who waits.
 type occupied struct {
 	look  func(*sockets.Ports) ([]sockets.Socket, error)
 	owner func(sockets.Socket) string
