@@ -68,7 +68,7 @@ type Health struct {
 	problems []resolve.Problem         // of this host
 }
 
-// checkedService is what is known of a Service for those who ask.
+// checkedService is the last plan of a Service, as far as it is about health.
 type checkedService struct {
 	checked []resolve.Checked
 	demoted []resolve.Demoted
@@ -76,7 +76,7 @@ type checkedService struct {
 	waiting bool
 }
 
-// frontend is where clients connect to; the zero Addr stands for a node port.
+// frontend is an address and port that clients connect to; the zero Addr stands for a node port.
 type frontend struct {
 	family nft.Family
 	proto  nft.Protocol

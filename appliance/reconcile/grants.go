@@ -59,7 +59,7 @@ func (g *Grants) Served() (map[string][]nft.ServicePort, nft.Box) {
 	return maps.Clone(g.of), g.box
 }
 
-// State is what a Service came to. client is one whose endpoint is asked for; the zero
+// State lists the ports that a Service has in the kernel. client is one whose endpoint is asked for; the zero
 // AddrPort: nobody's, port 0: any.
 func (g *Grants) State(namespace, name string, client netip.AddrPort) wire.ServiceState {
 	key := namespace + "/" + name

@@ -17,7 +17,7 @@ const (
 	reasonUnreadableAccess = "UnreadableAccess"
 )
 
-// asks is what annotations ask of a Service besides its fields.
+// asks holds what annotations ask for besides the fields of a Service.
 type asks struct {
 	internal    annotation.Internal
 	prefersZone bool

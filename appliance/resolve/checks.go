@@ -34,7 +34,7 @@ type Checked struct {
 	Target   health.Target
 	// Start is the state to begin with, if nothing is known of Target.
 	Start health.State
-	// State is what was resolved with.
+	// State is the one that the Service was resolved with.
 	State health.State
 	// Assumed is health.Verdict.Assumed.
 	Assumed bool
@@ -285,7 +285,7 @@ func (r *resolver) failOpen(index int, list []endpoint, isNew bool, checked, up 
 		"%s: %s, so all that are ready are used; mend one of them, or the check", r.portText(index), why)
 }
 
-// target is what is asked about an endpoint; false when its slice does not have the port.
+// target gives the address and the check for an endpoint; false when its slice does not have the port.
 func (r *resolver) target(spec *health.Spec, addr netip.AddrPort) (health.Target, bool) {
 	at := addr
 	switch {
