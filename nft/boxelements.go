@@ -12,7 +12,7 @@ func (t *tableState) setBoxElements(f Family, box *Box) {
 	var nodeAddrs []netip.Addr
 	if t.has(setNodePorts) {
 		for _, a := range box.NodePortAddresses {
-			if familyOf(a) == f && !t.addresses[a].isVIP() {
+			if FamilyOf(a) == f && !t.addresses[a].isVIP() {
 				want[setNPAddresses][AddrKey(a)] = ""
 				nodeAddrs = append(nodeAddrs, a)
 			}

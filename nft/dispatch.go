@@ -154,7 +154,7 @@ func clusterIPs(f Family, box *Box) (rules []Rule) {
 		return nil
 	}
 	for _, p := range box.ServiceRanges {
-		if familyOf(p.Addr()) == f {
+		if FamilyOf(p.Addr()) == f {
 			rules = append(rules, append(outsideClients(f, box), MatchNotICMP{}, MatchPrefix{Field: OriginalDaddr, Prefix: p.Masked()}, Masquerade{}))
 		}
 	}

@@ -6,13 +6,6 @@ import (
 	"slices"
 )
 
-func familyOf(a netip.Addr) Family {
-	if a.Is4() {
-		return IPv4
-	}
-	return IPv6
-}
-
 // mergePrefixes is mergeRanges of prefixes.
 func mergePrefixes(prefixes []netip.Prefix, f Family) []Range {
 	ranges := make([]Range, 0, len(prefixes))
@@ -26,7 +19,7 @@ func mergePrefixes(prefixes []netip.Prefix, f Family) []Range {
 // mergeRanges is the ranges of a family in order, without overlaps and without neighbors
 // that touch: the kernel refuses overlapping ranges.
 func mergeRanges(all []Range, f Family) []Range {
-	ranges := slices.DeleteFunc(slices.Clone(all), func(r Range) bool { return familyOf(r.First) != f })
+	ranges := slices.DeleteFunc(slices.Clone(all), func(r Range) bool { return FamilyOf(r.First) != f })
 	slices.SortFunc(ranges, func(a, b Range) int { return a.First.Compare(b.First) })
 	merged := ranges[:0]
 	for _, r := range ranges {
@@ -48,7 +41,7 @@ func mergeRanges(all []Range, f Family) []Range {
 func mergedPrefixes(prefixes []netip.Prefix, f Family) []netip.Prefix {
 	var merged []netip.Prefix
 	for _, p := range prefixes {
-		if familyOf(p.Addr()) == f {
+		if FamilyOf(p.Addr()) == f {
 			merged = append(merged, p.Masked())
 		}
 	}

@@ -241,6 +241,29 @@ const (
 	SCTP Protocol = 132
 )
 
+// Name is the protocol in Kubernetes (core/v1 Protocol); "" for one that no Service has.
+func (p Protocol) Name() string {
+	switch p {
+	case TCP:
+		return "TCP"
+	case UDP:
+		return "UDP"
+	case SCTP:
+		return "SCTP"
+	}
+	return ""
+}
+
+// ProtocolNamed is the protocol of a Name; false for one that no Service has.
+func ProtocolNamed(name string) (Protocol, bool) {
+	for _, p := range [...]Protocol{TCP, UDP, SCTP} {
+		if p.Name() == name {
+			return p, true
+		}
+	}
+	return 0, false
+}
+
 // String is the protocol in nft syntax.
 func (p Protocol) String() string {
 	switch p {

@@ -1,6 +1,9 @@
 package nft
 
-import "time"
+import (
+	"net/netip"
+	"time"
+)
 
 // Family is an IP version; each has a table of its own.
 type Family uint8
@@ -19,6 +22,22 @@ func (f Family) String() string {
 		return "ip6"
 	}
 	return "ip"
+}
+
+// Name is the family in Kubernetes (core/v1 IPFamily).
+func (f Family) Name() string {
+	if f == IPv6 {
+		return "IPv6"
+	}
+	return "IPv4"
+}
+
+// FamilyOf is the family of an address.
+func FamilyOf(a netip.Addr) Family {
+	if a.Is4() {
+		return IPv4
+	}
+	return IPv6
 }
 
 // AddrLen is the length of an address in bytes.

@@ -22,7 +22,7 @@ func (rs Ruleset) Serves(f Family, proto Protocol, at netip.AddrPort) bool {
 
 // HasVIP reports whether Services have an address as a whole.
 func (rs Ruleset) HasVIP(addr netip.Addr) bool {
-	table := rs[familyOf(addr)]
+	table := rs[FamilyOf(addr)]
 	if table == nil || table.Sets[setVIPs] == nil {
 		return false
 	}

@@ -38,7 +38,7 @@ func (s *SourceSet) Equal(o *SourceSet) bool {
 
 // Contains reports whether an address is in the set.
 func (s *SourceSet) Contains(a netip.Addr) bool {
-	ranges := s.ranges[familyOf(a)]
+	ranges := s.ranges[FamilyOf(a)]
 	i, found := slices.BinarySearchFunc(ranges, a, func(r Range, a netip.Addr) int { return r.First.Compare(a) })
 	return found || i > 0 && ranges[i-1].Last.Compare(a) >= 0
 }

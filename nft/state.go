@@ -47,7 +47,7 @@ type Box struct {
 // hasInternalSources reports whether anybody counts as inside in a family. Where
 // nobody does, nobody counts as outside for SNATOutside either.
 func (b *Box) hasInternalSources(f Family) bool {
-	return slices.ContainsFunc(b.InternalSources, func(p netip.Prefix) bool { return familyOf(p.Addr()) == f })
+	return slices.ContainsFunc(b.InternalSources, func(p netip.Prefix) bool { return FamilyOf(p.Addr()) == f })
 }
 
 // IsInside reports whether a client counts as inside: it is an internal source, or the box itself.

@@ -37,10 +37,7 @@ func weightsText(s wire.PortState) string {
 	for _, ap := range slices.Sorted(maps.Keys(s.Weights)) {
 		parts = append(parts, fmt.Sprintf("%s has %d", ap, s.Weights[ap]))
 	}
-	if len(parts) > maxDetails {
-		parts = append(parts[:maxDetails], fmt.Sprintf("and %d more", len(parts)-maxDetails))
-	}
-	return ", with weights: " + strings.Join(parts, ", ")
+	return ", with weights: " + strings.Join(shortened(parts), ", ")
 }
 
 // chosen are lines about what the client in question gets.
@@ -75,9 +72,10 @@ func (d *diagnosis) standsBy(address string) string {
 		return ""
 	}
 	weight, priority, best := uint16(0), uint8(object.MaxPriority), uint8(object.MaxPriority)
+	weights := d.weights()
 	for _, s := range d.Slices {
 		for i := range s.Endpoints {
-			w := d.weightIn(s, &s.Endpoints[i])
+			w := weights.in(s, &s.Endpoints[i])
 			if w > 0 {
 				best = min(best, s.Metadata.PriorityOf())
 			}
@@ -95,12 +93,23 @@ func (d *diagnosis) standsBy(address string) string {
 	return ""
 }
 
-// weightIn is the weight of an endpoint of a slice.
-func (d *diagnosis) weightIn(s *object.EndpointSlice, e *object.Endpoint) uint16 {
+// weights are the Service's own, by address.
+type weights map[string]uint16
+
+func (d *diagnosis) weights() weights {
 	list, _ := object.ParseWeights(d.Service.Metadata.Annotations[object.AnnotationWeights])
+	of := make(weights, len(list))
 	for _, w := range list {
-		if len(e.Addresses) > 0 && e.Addresses[0] == w.Addr.String() {
-			return w.Weight
+		of[w.Addr.String()] = w.Weight
+	}
+	return of
+}
+
+// in is the weight of an endpoint of a slice.
+func (w weights) in(s *object.EndpointSlice, e *object.Endpoint) uint16 {
+	if len(e.Addresses) > 0 {
+		if own, given := w[e.Addresses[0]]; given {
+			return own
 		}
 	}
 	return s.Metadata.WeightOf()
@@ -108,7 +117,8 @@ func (d *diagnosis) weightIn(s *object.EndpointSlice, e *object.Endpoint) uint16
 
 // hasBalance reports whether weights or priorities choose among endpoints that are ready.
 func (d *diagnosis) hasBalance() bool {
+	weights := d.weights()
 	return slices.ContainsFunc(d.Slices, func(s *object.EndpointSlice) bool {
-		return s.Metadata.PriorityOf() > 0 || slices.ContainsFunc(s.Endpoints, func(e object.Endpoint) bool { return d.weightIn(s, &e) == 0 })
+		return s.Metadata.PriorityOf() > 0 || slices.ContainsFunc(s.Endpoints, func(e object.Endpoint) bool { return weights.in(s, &e) == 0 })
 	})
 }

@@ -25,6 +25,14 @@ type tally struct {
 // maxDetails is how many endpoints are named.
 const maxDetails = 10
 
+// shortened is at most maxDetails lines of a list, and how many there are beside them.
+func shortened(lines []string) []string {
+	if len(lines) <= maxDetails {
+		return lines
+	}
+	return append(lines[:maxDetails], fmt.Sprintf("and %d more", len(lines)-maxDetails))
+}
+
 // endpoints checks for each port that is asked for that somebody is behind it.
 func (d *diagnosis) endpoints() {
 	if !slices.ContainsFunc(d.Slices, func(s *object.EndpointSlice) bool { return len(s.Endpoints) > 0 }) {
@@ -82,7 +90,8 @@ func (d *diagnosis) notUsed(port object.ServicePort, name string, t tally, total
 	if t.ready == 0 {
 		usable = t.drains
 	}
-	usable = slices.DeleteFunc(slices.Clone(usable), func(addr string) bool { return d.kept(port, addr) }) // health tells of them
+	kept := d.kept(port)
+	usable = slices.DeleteFunc(slices.Clone(usable), func(addr string) bool { return kept[addr] }) // health tells of them
 	lines, n := d.leftOut(port, usable)
 	if n == 0 {
 		return false
@@ -140,9 +149,7 @@ func (d *diagnosis) tally(port object.ServicePort) (t tally, others []string) {
 		others = nil
 	}
 	slices.Sort(others)
-	if len(t.why) > maxDetails {
-		t.why = append(t.why[:maxDetails], fmt.Sprintf("and %d more", len(t.why)-maxDetails))
-	}
+	t.why = shortened(t.why)
 	return t, slices.Compact(others)
 }
 

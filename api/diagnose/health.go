@@ -47,14 +47,11 @@ func (d *diagnosis) health() {
 			}
 		}
 		d.healthOf(fmt.Sprintf("port %d/%s", port.Port, port.Protocol), checked, up, down, silent)
-		if len(lines) > maxDetails {
-			lines = append(lines[:maxDetails], fmt.Sprintf("and %d more", len(lines)-maxDetails))
-		}
 		if checked == 0 && len(lines) > 0 {
 			d.add(Doubt, "", "port %d/%s has endpoints that are taken out", port.Port, port.Protocol)
 		}
 		if len(lines) > 0 {
-			d.details(lines...)
+			d.details(shortened(lines)...)
 		}
 	}
 }
@@ -80,14 +77,11 @@ func (d *diagnosis) healthOf(name string, checked, up, down, silent int) {
 
 // of says how many endpoints of all are: "1 of 4 endpoints is", "2 of 4 endpoints are".
 func of(n, all int) string {
-	what, verb := "endpoints", "are"
-	if all == 1 {
-		what = "endpoint"
-	}
+	verb := "are"
 	if n == 1 {
 		verb = "is"
 	}
-	return fmt.Sprintf("%d of %d %s %s", n, all, what, verb)
+	return fmt.Sprintf("%d of %s %s", n, count(all, "endpoint"), verb)
 }
 
 // verdictText says since when an endpoint is in its state, and why.
@@ -114,13 +108,18 @@ func (d *diagnosis) isOf(e *wire.EndpointHealth, port object.ServicePort) bool {
 	return err == nil && e.Port == port.Name && e.Protocol == port.Protocol && d.wantsFamily(family)
 }
 
-// kept reports whether an endpoint of a port gets no connections for its health, or by hand.
-func (d *diagnosis) kept(port object.ServicePort, addr string) bool {
+// kept are the addresses of the endpoints of a port that get no connections for their health, or
+// by hand.
+func (d *diagnosis) kept(port object.ServicePort) map[string]bool {
+	addrs := map[string]bool{}
 	for i := range d.State.Health {
 		e := &d.State.Health[i]
-		if at, err := netip.ParseAddrPort(e.Endpoint); err == nil && at.Addr().String() == addr && e.State != wire.HealthUp && d.isOf(e, port) {
-			return true
+		if e.State == wire.HealthUp || !d.isOf(e, port) {
+			continue
+		}
+		if at, err := netip.ParseAddrPort(e.Endpoint); err == nil {
+			addrs[at.Addr().String()] = true
 		}
 	}
-	return false
+	return addrs
 }

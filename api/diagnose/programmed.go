@@ -46,11 +46,12 @@ func (d *diagnosis) leftOut(port object.ServicePort, candidates []string) (lines
 		if addr, err := netip.ParseAddr(text); err == nil && used[addr.String()] {
 			continue
 		}
-		n++
-		lines = append(lines, d.whyLeftOut(text))
+		if n++; n <= maxDetails { // a reason takes a look at all there is
+			lines = append(lines, d.whyLeftOut(text))
+		}
 	}
-	if len(lines) > maxDetails {
-		lines = append(lines[:maxDetails], fmt.Sprintf("and %d more", len(lines)-maxDetails))
+	if n > maxDetails {
+		lines = append(lines, fmt.Sprintf("and %d more", n-maxDetails))
 	}
 	return lines, n
 }
@@ -197,7 +198,7 @@ func (d *diagnosis) announced() {
 	}
 }
 
-// routed says whether a router has a route to an address.
+// routed tells of the route to an address that a BGP peer has, or of why it has none.
 func (d *diagnosis) routed(address, peer string, p *wire.Place) {
 	switch p.State {
 	case "announced":
@@ -221,7 +222,7 @@ func UnansweredText(u wire.Unanswered) string {
 		u.Address, u.Network, u.Interface, asks)
 }
 
-// AnswerAdvice is what to do about it.
+// AnswerAdvice lists ways to have neighbors get an answer.
 func AnswerAdvice(u wire.Unanswered) string {
 	if strings.Contains(u.Address, ":") {
 		return fmt.Sprintf("run `svcctl announce`; or give it to an interface: `ip -6 address add %s/128 dev %s`; or answer by proxy: `ip -6 neighbor add proxy %s dev %s` and the sysctl net.ipv6.conf.%s.proxy_ndp=1; or have the neighbors route it to this box",

@@ -16,7 +16,7 @@ type Health struct {
 	Endpoints []EndpointHealth `json:"endpoints"`
 }
 
-// EndpointHealth is what is known of an endpoint of a port of a Service.
+// EndpointHealth is the state of one endpoint of a Service port, by one check.
 type EndpointHealth struct {
 	Service  string `json:"service"` // namespace/name
 	Port     string `json:"port,omitempty"`

@@ -155,10 +155,8 @@ func (c *Config) ResolveFacts(facts *node.Facts, isVIP func(netip.Addr) bool) re
 func (c *Config) relays(facts *node.Facts, isVIP func(netip.Addr) bool) map[nft.Family][nft.NumPools]netip.AddrPort {
 	at := map[nft.Family]netip.Addr{}
 	for _, a := range facts.Addresses {
-		addr, family := a.Prefix.Addr(), nft.IPv4
-		if addr.Is6() {
-			family = nft.IPv6
-		}
+		addr := a.Prefix.Addr()
+		family := nft.FamilyOf(addr)
 		if !a.First || addr.IsLoopback() || addr.IsLinkLocalUnicast() || isVIP != nil && isVIP(addr) {
 			continue
 		}

@@ -88,7 +88,7 @@ func (a *agenda) place(nodePorts, local []netip.Addr) {
 		a.nodePorts[addr] = true
 	}
 	for _, addr := range local {
-		if f := familyOf(addr); !a.local[f].IsValid() && addr.IsGlobalUnicast() {
+		if f := nft.FamilyOf(addr); !a.local[f].IsValid() && addr.IsGlobalUnicast() {
 			a.local[f] = addr
 		}
 	}

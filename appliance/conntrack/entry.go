@@ -86,7 +86,7 @@ func (e *entry) decode(body []byte) (ok bool) {
 	if e.tuple == nil || !reply.to.IsValid() || len(e.id) != 4 || original.protocol != reply.protocol {
 		return false
 	}
-	e.protocol, e.family = original.protocol, familyOf(original.to.Addr())
+	e.protocol, e.family = original.protocol, nft.FamilyOf(original.to.Addr())
 	e.from, e.to, e.replyFrom, e.replyTo = original.from, original.to, reply.from, reply.to
 	e.zoned = original.zoned || reply.zoned
 	return true

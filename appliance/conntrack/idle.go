@@ -204,7 +204,7 @@ func (x *Idle) concerns(e *entry) (box netip.Addr, ours bool) {
 	if x.frontends[fe] == 0 || slices.Contains(x.local, e.replyTo.Addr()) || slices.Contains(x.local, e.replyFrom.Addr()) {
 		return box, false
 	}
-	i := slices.IndexFunc(x.local, func(a netip.Addr) bool { return familyOf(a) == e.family && a.IsGlobalUnicast() })
+	i := slices.IndexFunc(x.local, func(a netip.Addr) bool { return nft.FamilyOf(a) == e.family && a.IsGlobalUnicast() })
 	if i < 0 {
 		return box, false
 	}

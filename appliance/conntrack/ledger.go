@@ -138,7 +138,7 @@ func (l *Ledger) move(from []netip.Addr, before map[Frontend]*Port) {
 	removed := without(from, l.nodePorts)
 	for fe, p := range before {
 		for _, addr := range removed {
-			if familyOf(addr) == fe.Family {
+			if nft.FamilyOf(addr) == fe.Family {
 				at := fe
 				at.Addr = addr
 				l.gone(at, p.Drain)
@@ -168,13 +168,6 @@ func (l *Ledger) move(from []netip.Addr, before map[Frontend]*Port) {
 
 func without(list, other []netip.Addr) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(list), func(a netip.Addr) bool { return slices.Contains(other, a) })
-}
-
-func familyOf(a netip.Addr) nft.Family {
-	if a.Is4() {
-		return nft.IPv4
-	}
-	return nft.IPv6
 }
 
 // Restored notes that rules were away, as after a foreign flush, and are back with what the

@@ -64,7 +64,7 @@ func insert(tb testing.TB, h *netlab.Host, n int, fill func(n int, e *entry)) {
 	for i := range n {
 		var e entry
 		fill(i, &e)
-		w.begin(messageNew, unix.NLM_F_CREATE|unix.NLM_F_EXCL, s.Sequence(1), familyNumber(familyOf(e.to.Addr())))
+		w.begin(messageNew, unix.NLM_F_CREATE|unix.NLM_F_EXCL, s.Sequence(1), familyNumber(nft.FamilyOf(e.to.Addr())))
 		w.tuple(ctaTupleOrig, e.protocol, e.from, e.to)
 		w.tuple(ctaTupleReply, e.protocol, e.replyFrom, e.replyTo)
 		w.Uint32(ctaTimeout, e.timeout)

@@ -47,7 +47,7 @@ func (o *Origins) Of(protocol nft.Protocol, at, client netip.AddrPort) (netip.Ad
 func (s *socket) origin(protocol nft.Protocol, at, client netip.AddrPort) (to netip.AddrPort, err error) {
 	var w writer
 	sequence := s.Sequence(1)
-	w.begin(messageGet, 0, sequence, familyNumber(familyOf(at.Addr())))
+	w.begin(messageGet, 0, sequence, familyNumber(nft.FamilyOf(at.Addr())))
 	w.tuple(ctaTupleReply, protocol, at, client)
 	w.End()
 	if err := s.Send(w.Buf); err != nil {

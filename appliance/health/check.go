@@ -55,7 +55,7 @@ type Target struct {
 	Check Check
 }
 
-// State is what is known of a Target.
+// State says whether a Target answers.
 type State uint8
 
 // The states.
@@ -70,7 +70,7 @@ var stateNames = [...]string{New: "new", Up: "up", Down: "down"}
 // String is the state as users see it.
 func (s State) String() string { return stateNames[s] }
 
-// Outcome is what came of one probe.
+// Outcome classifies the end of one probe.
 type Outcome uint8
 
 // The outcomes.
@@ -86,7 +86,7 @@ var outcomeNames = [...]string{Pass: "pass", Refused: "refused", Silent: "silent
 // String is the outcome as metrics have it.
 func (o Outcome) String() string { return outcomeNames[o] }
 
-// Result is what one probe found.
+// Result describes the end of one probe.
 type Result struct {
 	Outcome Outcome
 	// Why says it in words, without any byte that the server sent; "" for a pass.

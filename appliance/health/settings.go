@@ -95,7 +95,7 @@ var allSettings = []setting{
 	}},
 }
 
-// common is what the settings ask for, of checks of all kinds.
+// common holds the values of the settings, for checks of all kinds.
 type common struct{ Check }
 
 // onto gives a check the settings of its kind.

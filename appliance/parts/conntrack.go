@@ -106,7 +106,7 @@ func ended(svc *reconcile.Service, p *nft.ServicePort) []netip.AddrPort {
 	}
 	var list []netip.AddrPort
 	for _, d := range svc.Demoted {
-		if !d.Out && protocols[d.Protocol] == p.Protocol && resolve.PortID(svc.Key, d.Port) == p.ID && d.Addr.Addr().Is4() == (p.Family == nft.IPv4) {
+		if !d.Out && d.Protocol == p.Protocol.Name() && resolve.PortID(svc.Key, d.Port) == p.ID && nft.FamilyOf(d.Addr.Addr()) == p.Family {
 			list = append(list, d.Addr)
 		}
 	}

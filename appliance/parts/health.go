@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/health"
 	"svcctl.io/svcctl/appliance/prober"
 	"svcctl.io/svcctl/appliance/reconcile"
@@ -69,7 +68,7 @@ type Health struct {
 	problems []resolve.Problem         // of this host
 }
 
-// checkedService is what is known of a Service for those who ask.
+// checkedService is the last plan of a Service, as far as it is about health.
 type checkedService struct {
 	checked []resolve.Checked
 	demoted []resolve.Demoted
@@ -77,7 +76,7 @@ type checkedService struct {
 	waiting bool
 }
 
-// frontend is where clients connect to; the zero Addr stands for a node port.
+// frontend is an address and port that clients connect to; the zero Addr stands for a node port.
 type frontend struct {
 	family nft.Family
 	proto  nft.Protocol
@@ -221,14 +220,12 @@ func (h *Health) Adopt(have nft.Ruleset) {
 // Verdict implements reconcile.Checks.
 func (h *Health) Verdict(t health.Target) (health.Verdict, bool) { return h.prober.Verdict(t) }
 
-// protocols are as in YAML.
-var protocols = map[string]nft.Protocol{object.ProtocolTCP: nft.TCP, object.ProtocolUDP: nft.UDP, object.ProtocolSCTP: nft.SCTP}
-
 // Before implements reconcile.Checks: at first it is the kernel that knows, then the plan.
 func (h *Health) Before(port resolve.Port, at []netip.AddrPort) (had []netip.AddrPort, missing health.State) {
 	if !h.planned {
+		proto, _ := nft.ProtocolNamed(port.Protocol)
 		for _, a := range at {
-			had = append(had, h.kernel()[frontend{port.Family, protocols[port.Protocol], a}]...)
+			had = append(had, h.kernel()[frontend{port.Family, proto, a}]...)
 		}
 		return had, health.Down
 	}
@@ -362,60 +359,4 @@ func (h *Health) FailingOpen() int {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	return h.opened
-}
-
-// State is the health of the endpoints of a Service, or of all those of a namespace if name is
-// empty, or of all if that is empty too. It may be called from any goroutine.
-func (h *Health) State(namespace, name string) []wire.EndpointHealth {
-	h.mu.RLock()
-	defer h.mu.RUnlock()
-	list := []wire.EndpointHealth{}
-	add := func(key string, s checkedService) {
-		for i := range s.checked {
-			list = append(list, h.endpoint(key, &s.checked[i]))
-		}
-		for _, d := range s.demoted {
-			if d.Out {
-				list = append(list, wire.EndpointHealth{Service: key, Port: d.Port, Protocol: d.Protocol, Endpoint: d.Addr.String(), State: wire.HealthOut})
-			}
-		}
-	}
-	if name != "" {
-		key := namespace + "/" + name
-		add(key, h.services[key])
-	} else {
-		for key, s := range h.services {
-			if in, _, _ := strings.Cut(key, "/"); namespace == "" || in == namespace {
-				add(key, s)
-			}
-		}
-	}
-	slices.SortFunc(list, func(a, b wire.EndpointHealth) int {
-		return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol), compareAddrs(a.Endpoint, b.Endpoint))
-	})
-	return list
-}
-
-func compareAddrs(a, b string) int {
-	x, _ := netip.ParseAddrPort(a)
-	y, _ := netip.ParseAddrPort(b)
-	return x.Compare(y)
-}
-
-// endpoint is what is known of one endpoint.
-func (h *Health) endpoint(key string, c *resolve.Checked) wire.EndpointHealth {
-	e := wire.EndpointHealth{Service: key, Port: c.Port.Name, Protocol: c.Port.Protocol, Endpoint: c.Endpoint.String(), Check: c.Text}
-	v, known := h.prober.Verdict(c.Target)
-	if !known {
-		e.State = wire.HealthNotAsked
-		return e
-	}
-	e.State, e.Why = v.State.String(), v.Last.Why
-	e.Failures, e.Passes, e.Took = v.Failures, v.Passes, wire.Duration(v.Last.Took)
-	e.Held = wire.Duration(v.Held)
-	if !v.Since.IsZero() {
-		since := v.Since.UTC().Truncate(time.Second)
-		e.Since = &since
-	}
-	return e
 }

@@ -164,7 +164,7 @@ func (r *Relay) Planned(host *reconcile.Host, services []reconcile.Service) {
 // itself, which counts as internal.
 func (r *Relay) add(svc *reconcile.Service, p *nft.ServicePort, fe *nft.Frontend) {
 	for _, a := range r.loopback {
-		if a.Is4() != (p.Family == nft.IPv4) {
+		if nft.FamilyOf(a) != p.Family {
 			continue
 		}
 		port := relay.Port{ID: p.ID, Listen: netip.AddrPortFrom(a, fe.Port), Protocol: p.Protocol.String(), Endpoints: p.Pools[fe.Inside.Pool], Affinity: p.Affinity}

@@ -40,7 +40,7 @@ type key struct {
 	check *check
 }
 
-// book knows who is asked, for which Services.
+// book holds the targets, and the Services that want each of them.
 type book struct {
 	most     int
 	checks   map[health.Check]*check
@@ -235,5 +235,5 @@ func mix(h uint32) uint32 {
 	return h ^ h>>16
 }
 
-// share is where a hash lies between 0 and 1.
+// share maps a hash to a number from 0 to 1.
 func share(hash uint32) float64 { return float64(hash) / math.MaxUint32 }

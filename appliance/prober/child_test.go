@@ -21,7 +21,7 @@ import (
 // a process of its own is needed: in a namespace, with few descriptors, or to be stopped.
 const errandVar = "SVCCTL_PROBER_ERRAND"
 
-// errand is what a child process asks.
+// errand lists the probes that a child process makes.
 type errand struct {
 	// Addrs are asked by each of the Checks, and were in the state Start before.
 	Addrs  []netip.AddrPort
@@ -31,7 +31,7 @@ type errand struct {
 	Files uint64
 }
 
-// report is what a child says a few times a second, one line each.
+// report is one line of a child, which writes several a second.
 type report struct {
 	Stats
 }

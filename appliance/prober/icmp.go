@@ -61,15 +61,20 @@ func (p *pings) ask(t *target, deadline time.Time) health.Result {
 		return refusal(err)
 	}
 	defer forget()
+	var open bool
 	select {
-	case _, open := <-replied:
-		if !open {
-			return failed(health.Void, "not asked: the prober ends")
-		}
-		return health.Result{}
+	case _, open = <-replied:
 	case <-timer.C:
-		return silence(t.check, "")
+		select {
+		case _, open = <-replied: // both were there when this goroutine woke
+		default:
+			return silence(t.check, "")
+		}
 	}
+	if !open {
+		return failed(health.Void, "not asked: the prober ends")
+	}
+	return health.Result{}
 }
 
 // of is the pinger of an address's family, made when it is first needed.

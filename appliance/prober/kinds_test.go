@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/appliance/health"
 )
@@ -353,6 +354,26 @@ func TestDatagrams(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A datagram that did not leave before the timeout is no answer of the server.
+func TestDatagramNotSent(t *testing.T) {
+	for kind, ask := range map[health.Kind]func(*conn, *check) health.Result{health.UDP: askUDP, health.DNS: askDNS} {
+		addr := datagrams(t, "127.0.0.1", func(question []byte) [][]byte { return [][]byte{question} })
+		asked := &check{Check: checkOf(kind)}
+		asked.Name = "web.example"
+		n := &network{talking: map[uint64]*conn{}}
+		p := probe{target: &target{addr: addr, check: asked}}
+		fd, err := n.socket(p, unix.SOCK_DGRAM)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := n.adopt(p, fd, time.Now().Add(-time.Second))
+		if r := ask(c, asked); r.Outcome != health.Void {
+			t.Errorf("%s: outcome %s, %q; want %s", kind, r.Outcome, r.Why, health.Void)
+		}
+		n.release(p.serial, c)
 	}
 }
 

@@ -65,8 +65,8 @@ func (n *network) begin(probes []probe) {
 		}
 		switch p.target.check.Kind {
 		case health.UDP, health.DNS, health.ICMP:
-			began := time.Now()
 			n.wg.Go(func() {
+				began := time.Now() // of the timeout, however long this host took to come here
 				r := n.datagram(p, began.Add(p.target.check.Timeout))
 				n.done([]answer{n.answer(p, r, began)})
 			})

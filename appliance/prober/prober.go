@@ -218,7 +218,7 @@ func (p *Prober) take(a answer, now time.Duration) (flipped bool) {
 		return false
 	}
 	if p.schedule.doubtful(t, a.result) {
-		a.result = health.Result{Outcome: health.Void, Why: "this host stood still meanwhile", Took: a.result.Took}
+		a.result = health.Result{Outcome: health.Void, Why: stoodStill, Took: a.result.Took}
 	}
 	p.counts.add(t, a.result)
 	if a.expires != nil {

@@ -10,7 +10,7 @@ import (
 	"svcctl.io/svcctl/appliance/health"
 )
 
-// recipe is what a check needs that is the same for all its targets, made once.
+// recipe holds what all probes of a check have in common, made once.
 type recipe struct {
 	// err says why nobody can be asked so. Such a check is never made.
 	err    error
@@ -129,7 +129,7 @@ func (r *recipe) passes(code int) bool {
 	return false
 }
 
-// request is what HTTP sends to a target.
+// request composes the HTTP request to a target.
 func (r *recipe) request(host string, to netip.AddrPort) []byte {
 	if host == "" {
 		host = to.String()

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// tick is what times are rounded up to: a busy Prober wakes fifty times a second.
+	// tick is the step that times are rounded up to: a busy Prober wakes fifty times a second.
 	tick = 20 * time.Millisecond
 	// beat is how often the loop wakes at least while probes are under way, and late is how far
 	// behind it shows that this host stood still.
@@ -48,7 +48,7 @@ type probe struct {
 	ephemeral bool // the source port is the kernel's choice
 }
 
-// answer is what came of a probe.
+// answer is the result of a probe.
 type answer struct {
 	target  *target
 	serial  uint64
@@ -124,7 +124,7 @@ func demandOf(t *target) int64 {
 	return int64(units[t.check.Kind]) * 1e6 * int64(time.Second) / int64(max(t.check.Interval, tick))
 }
 
-// stretch is what intervals are multiplied by so that the work fits.
+// stretch is the factor that intervals take so that the work fits.
 func (s *schedule) stretch() float64 {
 	return max(1, float64(s.demand)/1e6/(float64(s.limit.rate)*room))
 }
@@ -226,6 +226,9 @@ func (s *schedule) done(t *target, serial uint64, now time.Duration) bool {
 	s.deadlines.remove(t)
 	return !t.gone
 }
+
+// stoodStill is why a doubtful failure counts for nothing.
+const stoodStill = "this host stood still meanwhile"
 
 // doubtful reports whether a failure may be this host's own: it stood still while the probe was
 // under way. A refused TCP connection is the server's doing at any time.

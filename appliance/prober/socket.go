@@ -120,6 +120,9 @@ var own = []error{
 
 // refusal is the Result of an error of the kernel before the server has said anything.
 func refusal(err error) health.Result {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return failed(health.Void, "not asked: this host had no time for it before the timeout")
+	}
 	var errno unix.Errno
 	if !errors.As(err, &errno) {
 		return failed(health.Refused, "no connection")

@@ -17,7 +17,7 @@ type Durations struct {
 	Buckets [len(Bounds)]uint64
 }
 
-// Stats is what a Prober does, at one moment. Counters begin with the Prober.
+// Stats are the numbers of a Prober at one moment. Counters begin with the Prober.
 type Stats struct {
 	// Services have Targets. Targets are those that are asked, by state; Unasked are beyond the
 	// most there may be, and have no verdict.
@@ -30,7 +30,7 @@ type Stats struct {
 	Transitions map[health.State]uint64
 	// UnderWay are probes that wait for their answer.
 	UnderWay int
-	// Stretch is what intervals are multiplied by, 1 if all fit. Late is how long the first probe
+	// Stretch is the factor that intervals take, 1 if all fit. Late is how long the first probe
 	// waits that was to begin and may not.
 	Stretch float64
 	Late    time.Duration
@@ -63,7 +63,7 @@ func (c *counts) add(t *target, r health.Result) {
 	}
 }
 
-// Stats is what the Prober does now.
+// Stats takes the numbers of this moment.
 func (p *Prober) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -20,7 +20,8 @@ type sessions struct {
 	known map[sessionKey]session
 }
 
-// sessionKey is who a session is with. What was not verified is no session of those who verify.
+// sessionKey names the server of a session. Checks that verify certificates do not resume the
+// sessions of those that do not.
 type sessionKey struct {
 	addr   netip.AddrPort
 	host   string

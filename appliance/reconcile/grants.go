@@ -10,7 +10,6 @@ import (
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/nft"
-	"svcctl.io/svcctl/store/object"
 )
 
 // Grants is the Part that keeps what every Service has of what it asks for, for requests of the API,
@@ -60,7 +59,7 @@ func (g *Grants) Served() (map[string][]nft.ServicePort, nft.Box) {
 	return maps.Clone(g.of), g.box
 }
 
-// State is what a Service came to. client is one whose endpoint is asked for; the zero
+// State lists the ports that a Service has in the kernel. client is one whose endpoint is asked for; the zero
 // AddrPort: nobody's, port 0: any.
 func (g *Grants) State(namespace, name string, client netip.AddrPort) wire.ServiceState {
 	key := namespace + "/" + name
@@ -73,8 +72,8 @@ func (g *Grants) State(namespace, name string, client netip.AddrPort) wire.Servi
 		p := &ports[i]
 		state := wire.PortState{
 			Name:      strings.TrimPrefix(strings.TrimPrefix(p.ID, key), "/"),
-			Protocol:  map[nft.Protocol]string{nft.TCP: object.ProtocolTCP, nft.UDP: object.ProtocolUDP, nft.SCTP: object.ProtocolSCTP}[p.Protocol],
-			Family:    map[nft.Family]string{nft.IPv4: object.IPv4, nft.IPv6: object.IPv6}[p.Family],
+			Protocol:  p.Protocol.Name(),
+			Family:    p.Family.Name(),
 			Frontends: texts(p.Frontends, frontendText),
 			Balance:   resolve.BalanceName(p.Balance),
 			Endpoints: texts(p.Pools[nft.PoolCluster], netip.AddrPort.String),
@@ -143,7 +142,7 @@ func balanceState(s *wire.PortState, p *nft.ServicePort, box *nft.Box, client ne
 			}
 		}
 	}
-	if !client.IsValid() || client.Addr().Is4() != (p.Family == nft.IPv4) {
+	if !client.IsValid() || nft.FamilyOf(client.Addr()) != p.Family {
 		return
 	}
 	s.Client = client.Addr().String()

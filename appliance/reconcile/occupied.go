@@ -18,6 +18,7 @@ import (
 // first stays: a Service does not get a port at which a program listens, and a program
 // that comes later gets no clients from outside; both are told. A Service that asks for a port
 // is answered by a look at that moment; everything else is the matter of portWatch, beside the loop.
+// It has many fields as three views meet here: of who listens, of what is served, and of who waits.
 type occupied struct {
 	look  func(*sockets.Ports) ([]sockets.Socket, error)
 	owner func(sockets.Socket) string
@@ -201,7 +202,7 @@ func (p *planner) addresses(f nft.Family, addr netip.Addr) []netip.Addr {
 	if addr.IsValid() {
 		return []netip.Addr{addr}
 	}
-	return slices.DeleteFunc(slices.Clone(p.host.Box.NodePortAddresses), func(a netip.Addr) bool { return a.Is4() != (f == nft.IPv4) })
+	return slices.DeleteFunc(slices.Clone(p.host.Box.NodePortAddresses), func(a netip.Addr) bool { return nft.FamilyOf(a) != f })
 }
 
 // heard takes who listens at the ports that Services have or wait for. Those that wait are

@@ -109,7 +109,7 @@ func (o *Orphans) reserved() (all []store.ReservedFrontend) {
 			endpoints = append(endpoints, ap.Addr())
 		}
 		for _, fe := range p.Frontends {
-			port := alloc.Port{Protocol: strings.ToUpper(p.Protocol.String()), Number: fe.Port}
+			port := alloc.Port{Protocol: p.Protocol.Name(), Number: fe.Port}
 			all = append(all, store.ReservedFrontend{Addr: fe.Addr, Port: port, Endpoints: endpoints})
 		}
 	}

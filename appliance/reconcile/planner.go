@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
-	"strings"
 
 	"svcctl.io/svcctl/appliance/conntrack"
 	"svcctl.io/svcctl/appliance/resolve"
@@ -34,17 +33,12 @@ type planner struct {
 	host     Host
 	claims   resolve.Claims
 	compiler *nft.Compiler
-	problems map[string][]resolve.Problem // by Service
-	sizes    map[string]size              // by Service
-	total    size
+	tally
 	again    []string  // Services that wait for a port that a program has
 	occupied *occupied // nil: nobody else listens on this host
 	orphans  *Orphans  // nil: the kernel serves nothing that no object declares
-	checks   Checks    // nil: nobody is checked
-	// sourceSet is resolve.Facts.SourceSet; nil: there are no sets.
-	sourceSet func(name string) (set *nft.SourceSet, known bool)
-	pods      podUsers
-	relays    Relays // nil: every listener of relayed ports is open
+	pods     podUsers
+	answers
 	// inForce reports a frontend that the kernel had before the first plan, during that plan.
 	inForce func(f nft.Family, proto nft.Protocol, at netip.AddrPort) bool
 	// progress is called for every Service: planning many takes long on a busy machine.
@@ -55,6 +49,21 @@ type planner struct {
 	hostChanged bool
 
 	quarantine quarantine
+}
+
+// answers are given by others while Services are resolved.
+type answers struct {
+	checks Checks // nil: nobody is checked
+	// sourceSet is resolve.Facts.SourceSet; nil: there are no sets.
+	sourceSet func(name string) (set *nft.SourceSet, known bool)
+	relays    Relays // nil: every listener of relayed ports is open
+}
+
+// tally is what Services came to, for the status.
+type tally struct {
+	problems map[string][]resolve.Problem // by Service
+	sizes    map[string]size              // by Service
+	total    size
 }
 
 // size counts what is served.
@@ -68,8 +77,7 @@ func newPlanner() *planner {
 	return &planner{
 		progress:   func() {},
 		compiler:   nft.NewCompiler(),
-		problems:   map[string][]resolve.Problem{},
-		sizes:      map[string]size{},
+		tally:      tally{problems: map[string][]resolve.Problem{}, sizes: map[string]size{}},
 		planned:    map[string]Service{},
 		quarantine: newQuarantine(),
 		pods:       newPodUsers(),
@@ -153,7 +161,7 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 	for i, key := range changed {
 		out := &outputs[i]
 		claims[i] = resolve.Claim{Service: key, Ports: out.Ports, Unready: out.Unready, Since: func(proto nft.Protocol, at netip.AddrPort) uint64 {
-			return out.since.Of(strings.ToUpper(proto.String()), at)
+			return out.since.Of(proto.Name(), at)
 		}}
 	}
 	for _, key := range p.claims.Set(p.inForce, claims...) {
@@ -246,35 +254,35 @@ func (p *planner) resolveOne(objs Objects, key string) planned {
 	var err error
 	if out.drain, err = conntrack.ParseDrain(svc.Metadata.Annotations); err != nil {
 		out.Problems = append(out.Problems, resolve.Problem{
-			Object: object.RefOf(svc), Field: "metadata.annotations", Reason: "InvalidAnnotation", Message: err.Error(), Warning: true,
+			Object: object.RefOf(svc), Field: "metadata.annotations", Reason: resolve.ReasonInvalidAnnotation, Message: err.Error(), Warning: true,
 		})
 	}
 	return out
 }
 
 // record keeps the problems and the sizes of a Service.
-func (p *planner) record(key string, ports []nft.ServicePort, problems []resolve.Problem) {
+func (t *tally) record(key string, ports []nft.ServicePort, problems []resolve.Problem) {
 	if len(problems) > 0 {
-		p.problems[key] = problems
+		t.problems[key] = problems
 	} else {
-		delete(p.problems, key)
+		delete(t.problems, key)
 	}
-	p.total = p.total.plus(p.sizes[key], -1)
+	t.total = t.total.plus(t.sizes[key], -1)
 	var now size
 	for i := range ports {
 		now = now.plus(size{1, len(ports[i].Frontends), len(ports[i].Pools[nft.PoolCluster])}, 1)
 	}
-	p.total = p.total.plus(now, 1)
+	t.total = t.total.plus(now, 1)
 	if now == (size{}) {
-		delete(p.sizes, key)
+		delete(t.sizes, key)
 		return
 	}
-	p.sizes[key] = now
+	t.sizes[key] = now
 }
 
 // known are the Services that something is planned or reported for.
-func (p *planner) known() []string {
-	return slices.AppendSeq(slices.Collect(maps.Keys(p.sizes)), maps.Keys(p.problems))
+func (t *tally) known() []string {
+	return slices.AppendSeq(slices.Collect(maps.Keys(t.sizes)), maps.Keys(t.problems))
 }
 
 // allProblems lists the problems of all Services by Service.

@@ -6,8 +6,8 @@ import (
 	"svcctl.io/svcctl/appliance/resolve"
 )
 
-// podUsers knows which Services to plan again when a Pod changes, though none of their slices does:
-// those that follow its readiness probe.
+// podUsers finds the Services that follow the readiness probe of a Pod. They are planned again when
+// the Pod changes, though none of their slices does.
 type podUsers struct {
 	// probed are the Services that have a Pod with a readiness probe.
 	probed map[string]bool

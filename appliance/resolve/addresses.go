@@ -39,7 +39,7 @@ func (r *resolver) addresses() addresses {
 	all := addresses{}
 	for i, s := range r.Service.Spec.ClusterIPs {
 		if a, ok := parseAddr(s); ok {
-			v := all.of(familyOf(a))
+			v := all.of(nft.FamilyOf(a))
 			v.cluster, v.withoutClusterIP = a, !r.mayServe(fmt.Sprintf("spec.clusterIPs[%d]", i), a)
 		}
 	}
@@ -47,7 +47,7 @@ func (r *resolver) addresses() addresses {
 		for i, in := range r.Service.Status.LoadBalancer.Ingress {
 			a, ok := parseAddr(in.IP)
 			if ok && (in.IPMode == nil || *in.IPMode == "VIP") && r.mayBe(fmt.Sprintf("status.loadBalancer.ingress[%d].ip", i), a) {
-				v := all.of(familyOf(a))
+				v := all.of(nft.FamilyOf(a))
 				v.balancer = append(v.balancer, a)
 			}
 		}
@@ -65,7 +65,7 @@ func (r *resolver) addresses() addresses {
 		if !r.mayBe(field, a) {
 			continue
 		}
-		v := all.of(familyOf(a))
+		v := all.of(nft.FamilyOf(a))
 		if !v.cluster.IsValid() {
 			r.warn(r.ref, field, "FamilyNotServed",
 				"the Service has no cluster IP of the family of %s, so that address is not served; add the family to spec.ipFamilies", a)
@@ -134,11 +134,4 @@ func (f *Facts) isNoHost(a netip.Addr) bool {
 func parseAddr(s string) (netip.Addr, bool) {
 	a, err := netip.ParseAddr(s)
 	return a, err == nil && a.Zone() == ""
-}
-
-func familyOf(a netip.Addr) nft.Family {
-	if a.Is4() {
-		return nft.IPv4
-	}
-	return nft.IPv6
 }

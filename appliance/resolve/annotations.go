@@ -12,13 +12,12 @@ import (
 
 // The reasons of problems about annotations.
 const (
-	reasonInvalidAnnotation = "InvalidAnnotation"
-	reasonNotInternal       = "NotInternal"
-	reasonTLSNotTerminated  = "TLSNotTerminated"
-	reasonUnreadableAccess  = "UnreadableAccess"
+	reasonNotInternal      = "NotInternal"
+	reasonTLSNotTerminated = "TLSNotTerminated"
+	reasonUnreadableAccess = "UnreadableAccess"
 )
 
-// asks is what annotations ask of a Service besides its fields.
+// asks holds what annotations ask for besides the fields of a Service.
 type asks struct {
 	internal    annotation.Internal
 	prefersZone bool
@@ -36,7 +35,7 @@ func (r *resolver) readAnnotations() {
 	r.prefersZone, bad = annotation.PrefersZone(svc)
 	r.relayed = annotation.RelayOf(svc)
 	for _, b := range slices.Concat(r.internal.Bad, bad, r.relayed.Bad, annotation.PortsWithoutTLS(svc)) {
-		r.warn(r.ref, annotation.Field(b.Key), reasonInvalidAnnotation, "%s", b.Text)
+		r.warn(r.ref, annotation.Field(b.Key), ReasonInvalidAnnotation, "%s", b.Text)
 	}
 	if svc.Spec.Type != object.TypeLoadBalancer {
 		return
@@ -47,7 +46,7 @@ func (r *resolver) readAnnotations() {
 		ranges, key = annotation.SourceRanges(svc.Metadata.Annotations)
 		for _, text := range ranges {
 			if _, err := netip.ParsePrefix(strings.TrimSpace(text)); err != nil {
-				r.warn(r.ref, annotation.Field(key), reasonInvalidAnnotation, "%q is no prefix and lets nobody in; write it as 192.0.2.0/24", strings.TrimSpace(text))
+				r.warn(r.ref, annotation.Field(key), ReasonInvalidAnnotation, "%q is no prefix and lets nobody in; write it as 192.0.2.0/24", strings.TrimSpace(text))
 			}
 		}
 	}

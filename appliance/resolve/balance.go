@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -34,8 +35,6 @@ func BalanceName(b nft.Balance) string {
 	return ""
 }
 
-func annotationField(key string) string { return fmt.Sprintf("metadata.annotations[%s]", key) }
-
 // readBalance reads the Service's annotations about balancing: its algorithm, and its
 // weights into r.weights.
 func (r *resolver) readBalance() nft.Balance {
@@ -43,7 +42,7 @@ func (r *resolver) readBalance() nft.Balance {
 	if value, given := annotations[object.AnnotationWeights]; given {
 		list, err := object.ParseWeights(value)
 		if err != nil {
-			r.warn(r.ref, annotationField(object.AnnotationWeights), "UnknownValue", "%v: the annotation is left out of account", err)
+			r.warn(r.ref, annotation.Field(object.AnnotationWeights), reasonUnknownValue, "%v: the annotation is left out of account", err)
 		}
 		r.weights = make(map[netip.Addr]uint16, len(list))
 		for _, w := range list {
@@ -61,7 +60,7 @@ func (r *resolver) readBalance() nft.Balance {
 	}
 	name, err := object.ParseBalance(value)
 	if err != nil {
-		r.warn(r.ref, annotationField(key), "UnknownValue", "%v; until then it is %s", err, BalanceName(r.facts.Balance))
+		r.warn(r.ref, annotation.Field(key), reasonUnknownValue, "%v; until then it is %s", err, BalanceName(r.facts.Balance))
 		return r.facts.Balance
 	}
 	return Balances[name]
@@ -71,7 +70,7 @@ func (r *resolver) readBalance() nft.Balance {
 func (r *resolver) warnUnbalanced(why string) {
 	for _, key := range []string{object.AnnotationBalance, object.AnnotationWeights, object.AnnotationRetryAfter} {
 		if _, given := r.Service.Metadata.Annotations[key]; given {
-			r.warn(r.ref, annotationField(key), "NotServed", "%s: the annotation has no effect", why)
+			r.warn(r.ref, annotation.Field(key), "NotServed", "%s: the annotation has no effect", why)
 		}
 	}
 }
@@ -102,10 +101,10 @@ func (r *resolver) checkWeights(balance nft.Balance, endpoints map[portKey][]end
 		}
 	}
 	for _, addr := range sortedOnce(strangers) {
-		r.warn(r.ref, annotationField(object.AnnotationWeights), "WeightOfNobody", "%s is no endpoint of the Service, so its weight has no effect", addr)
+		r.warn(r.ref, annotation.Field(object.AnnotationWeights), "WeightOfNobody", "%s is no endpoint of the Service, so its weight has no effect", addr)
 	}
 	if balance == nft.DestinationHash && weighted {
-		r.warn(r.ref, annotationField(object.AnnotationBalance), "WeightsUnused",
+		r.warn(r.ref, annotation.Field(object.AnnotationBalance), "WeightsUnused",
 			"destination-hash gives each address of the Service one endpoint, whatever the weights are; only weight 0 counts")
 	}
 	if r.affinity() > 0 && (balance == nft.Maglev || balance == nft.SourceHash) {

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 
 	"svcctl.io/svcctl/appliance/health"
 	"svcctl.io/svcctl/nft"
@@ -35,7 +34,7 @@ type Checked struct {
 	Target   health.Target
 	// Start is the state to begin with, if nothing is known of Target.
 	Start health.State
-	// State is what was resolved with.
+	// State is the one that the Service was resolved with.
 	State health.State
 	// Assumed is health.Verdict.Assumed.
 	Assumed bool
@@ -80,7 +79,8 @@ func (r *resolver) judge(endpoints map[portKey][]endpoint) {
 	for i := range r.Service.Spec.Ports {
 		for _, family := range nft.Families {
 			port := &r.Service.Spec.Ports[i]
-			key := portKey{port.Name, protocols[port.Protocol], family}
+			proto, _ := nft.ProtocolNamed(port.Protocol)
+			key := portKey{port.Name, proto, family}
 			if len(endpoints[key]) == 0 {
 				continue
 			}
@@ -112,7 +112,7 @@ func (r *resolver) ask(index int, key portKey, list []endpoint) {
 	port := &r.Service.Spec.Ports[index]
 	spec := r.plan.Ports[index]
 	name := Port{r.ref.Key(), port.Name, port.Protocol, key.family}
-	var start func() func(*endpoint) health.State
+	var start func(*endpoint) health.State // made when it is first needed
 	var down []string
 	var isNew bool
 	var checked, up int
@@ -126,15 +126,15 @@ func (r *resolver) ask(index int, key portKey, list []endpoint) {
 		if len(questions) == 0 {
 			continue
 		}
-		if start == nil {
-			start = sync.OnceValue(func() func(*endpoint) health.State { return r.starts(name, port, slices.Clone(list)) })
-		}
 		var all answers
 		for _, q := range questions {
 			verdict, known := r.facts.Verdict(q.target)
 			c := Checked{Port: name, Endpoint: e.addr, Target: q.target, Text: q.text, Start: verdict.State}
 			if !known {
-				c.Start = start()(e)
+				if start == nil {
+					start = r.starts(name, port, slices.Clone(list))
+				}
+				c.Start = start(e)
 			}
 			c.State, c.Assumed = c.Start, verdict.Assumed || !known && c.Start == health.Up
 			all.add(&c, verdict)
@@ -285,7 +285,7 @@ func (r *resolver) failOpen(index int, list []endpoint, isNew bool, checked, up 
 		"%s: %s, so all that are ready are used; mend one of them, or the check", r.portText(index), why)
 }
 
-// target is what is asked about an endpoint; false when its slice does not have the port.
+// target gives the address and the check for an endpoint; false when its slice does not have the port.
 func (r *resolver) target(spec *health.Spec, addr netip.AddrPort) (health.Target, bool) {
 	at := addr
 	switch {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store/annotation"
 )
 
 // Annotations that say who may connect to a Service from outside.
@@ -55,7 +56,7 @@ func (r *resolver) readClients() clients {
 	for _, n := range names {
 		r.addSourceSet(&c, n)
 	}
-	field := annotationField(AnnotationSourceRangesApply)
+	field := annotation.Field(AnnotationSourceRangesApply)
 	if _, given := r.Service.Metadata.Annotations[AnnotationSourceRangesApply]; given && !c.ranged && len(names) == 0 && !c.nobody {
 		r.warn(r.ref, field, reasonNoEffect, "has no effect: the Service has neither spec.loadBalancerSourceRanges nor %s", AnnotationSourceSets)
 	}
@@ -72,7 +73,7 @@ func (c *clients) of(family nft.Family) (sources []netip.Prefix, sets *nft.Sourc
 	}
 	for _, p := range c.ranges {
 		switch {
-		case familyOf(p.Addr()) != family:
+		case nft.FamilyOf(p.Addr()) != family:
 		case p.Bits() == 0:
 			if len(c.deny) == 0 {
 				return nil, nil
@@ -108,7 +109,7 @@ func (r *resolver) rangesApplyToAll() bool {
 	case value == "all", value == "load-balancer":
 		return value == "all"
 	}
-	r.refuse(annotationField(AnnotationSourceRangesApply), reasonUnknownValue,
+	r.refuse(annotation.Field(AnnotationSourceRangesApply), reasonUnknownValue,
 		"%q is neither \"all\" nor \"load-balancer\"; source ranges hold on node ports and external IPs too until it is one of them", value)
 	return true
 }
@@ -121,20 +122,20 @@ type setName struct {
 
 // sourceSetNames are the sets that the annotations name, each once.
 func (r *resolver) sourceSetNames(c *clients, balanced bool) (names []setName) {
-	for _, annotation := range []string{AnnotationELBGroups, AnnotationELBExtraGroups, AnnotationSourceSets} {
-		text, given := r.Service.Metadata.Annotations[annotation]
+	for _, key := range []string{AnnotationELBGroups, AnnotationELBExtraGroups, AnnotationSourceSets} {
+		text, given := r.Service.Metadata.Annotations[key]
 		if !given {
 			continue
 		}
-		if !balanced && annotation != AnnotationSourceSets {
-			r.warn(r.ref, annotationField(annotation), reasonNoEffect, "has no effect: the Service is not of type LoadBalancer; write %s", AnnotationSourceSets)
+		if !balanced && key != AnnotationSourceSets {
+			r.warn(r.ref, annotation.Field(key), reasonNoEffect, "has no effect: the Service is not of type LoadBalancer; write %s", AnnotationSourceSets)
 			continue
 		}
 		for part := range strings.SplitSeq(text, ",") {
 			name, deny := strings.CutPrefix(strings.TrimSpace(part), "!")
-			n := setName{annotation, strings.TrimSpace(name), deny && annotation == AnnotationSourceSets}
+			n := setName{key, strings.TrimSpace(name), deny && key == AnnotationSourceSets}
 			if n.name == "" || deny && !n.deny {
-				r.refuse(annotationField(annotation), reasonInvalidSets,
+				r.refuse(annotation.Field(key), reasonInvalidSets,
 					"%q is no name of a source set, so nobody may connect where source ranges hold; write names with commas between them, like %q", part, "office,vpn")
 				c.nobody = true
 				continue
@@ -144,12 +145,12 @@ func (r *resolver) sourceSetNames(c *clients, balanced bool) (names []setName) {
 				names = append(names, n)
 			}
 		}
-		if annotation == AnnotationELBGroups {
+		if key == AnnotationELBGroups {
 			c.ranges, c.ranged = nil, false // these groups take the place of the one that the ranges are in
 		}
 	}
 	if len(names) > nft.MaxSourceSets {
-		r.refuse(annotationField(names[nft.MaxSourceSets].annotation), reasonInvalidSets,
+		r.refuse(annotation.Field(names[nft.MaxSourceSets].annotation), reasonInvalidSets,
 			"%d source sets are named, so nobody may connect where source ranges hold; at most %d are possible: merge some of their files", len(names), nft.MaxSourceSets)
 		c.nobody, names = true, names[:nft.MaxSourceSets]
 	}
@@ -164,7 +165,7 @@ func (r *resolver) addSourceSet(c *clients, n setName) {
 	if r.facts.SourceSet != nil {
 		set, known = r.facts.SourceSet(n.name)
 	}
-	switch field := annotationField(n.annotation); {
+	switch field := annotation.Field(n.annotation); {
 	case set != nil && n.deny:
 		c.deny = append(c.deny, set)
 	case set != nil:

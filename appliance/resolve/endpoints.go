@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -123,7 +124,7 @@ func (r *resolver) visitSlice(s *object.EndpointSlice, f visitor) {
 func matches(port *object.EndpointPort) (name string, proto nft.Protocol, ok bool) {
 	proto, ok = nft.TCP, true
 	if port.Protocol != nil {
-		proto, ok = protocols[*port.Protocol]
+		proto, ok = nft.ProtocolNamed(*port.Protocol)
 	}
 	if !ok || port.Port == nil || *port.Port <= 0 || *port.Port > 65535 {
 		return "", 0, false // a slice port without a number means "all ports", which has no meaning here
@@ -137,7 +138,7 @@ func (ep endpoint) add(found map[portKey]map[netip.AddrPort]endpoint, addr netip
 	if !ok {
 		return
 	}
-	key := portKey{name, proto, familyOf(addr)}
+	key := portKey{name, proto, nft.FamilyOf(addr)}
 	if found[key] == nil {
 		found[key] = map[netip.AddrPort]endpoint{}
 	}
@@ -157,7 +158,7 @@ func (ep endpoint) add(found map[portKey]map[netip.AddrPort]endpoint, addr netip
 // or than the service range.
 func (r *resolver) endpointAddr(ref object.Ref, s string, family nft.Family) (netip.Addr, bool) {
 	addr, ok := parseAddr(s)
-	if !ok || familyOf(addr) != family {
+	if !ok || nft.FamilyOf(addr) != family {
 		return addr, false
 	}
 	switch {
@@ -255,7 +256,7 @@ func (r *resolver) answerWithoutLocal() nft.Refusal {
 	case answer == "reject":
 		return nft.Refuse
 	case given && answer != "drop":
-		r.warn(r.ref, annotationField(annotationNoLocal), reasonUnknownValue,
+		r.warn(r.ref, annotation.Field(annotationNoLocal), reasonUnknownValue,
 			"%q is no answer, so clients get none: write \"drop\" for no answer, or \"reject\"", answer)
 	}
 	return nft.Blackhole

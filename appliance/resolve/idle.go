@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -32,23 +33,23 @@ func (r *resolver) idleTimeout() time.Duration {
 			return 0
 		}
 		if r.Service.Spec.Type != object.TypeLoadBalancer {
-			r.warn(r.ref, annotationField(key), reasonNoEffect, "has no effect: the Service is not of type LoadBalancer; write %s", AnnotationIdle)
+			r.warn(r.ref, annotation.Field(key), reasonNoEffect, "has no effect: the Service is not of type LoadBalancer; write %s", AnnotationIdle)
 			return 0
 		}
 	}
 	idle, ok := parseIdle(strings.TrimSpace(text), key == AnnotationIdle)
 	switch {
 	case !ok || idle > most:
-		r.warn(r.ref, annotationField(key), reasonInvalidAnnotation,
+		r.warn(r.ref, annotation.Field(key), ReasonInvalidAnnotation,
 			"%q is no time from 1s to %s in whole seconds, so connections live as long as the settings of the host say: %s", text, most, unit)
 		return 0
 	case r.facts.NoTimeouts:
-		r.warn(r.ref, annotationField(key), "NotSupported",
+		r.warn(r.ref, annotation.Field(key), "NotSupported",
 			"has no effect: this kernel has no timeouts of connection tracking for nf_tables; it needs CONFIG_NF_CONNTRACK_TIMEOUT and kernel 4.19")
 		return 0
 	}
 	if slices.ContainsFunc(r.Service.Spec.Ports, func(p object.ServicePort) bool { return p.Protocol == object.ProtocolSCTP }) {
-		r.warn(r.ref, annotationField(key), reasonNoEffect, "has no effect on ports of SCTP")
+		r.warn(r.ref, annotation.Field(key), reasonNoEffect, "has no effect on ports of SCTP")
 	}
 	return idle
 }

@@ -78,7 +78,7 @@ func (r *resolver) usablePorts(addr netip.Addr, ports []object.EndpointPort) []o
 	return slices.DeleteFunc(slices.Clone(ports), func(p object.EndpointPort) bool {
 		name, proto, ok := matches(&p)
 		return ok && slices.ContainsFunc(r.Demoted, func(d Demoted) bool {
-			return d.Port == name && protocols[d.Protocol] == proto && d.Addr == netip.AddrPortFrom(addr, uint16(*p.Port))
+			return d.Port == name && d.Protocol == proto.Name() && d.Addr == netip.AddrPortFrom(addr, uint16(*p.Port))
 		})
 	})
 }
@@ -91,7 +91,7 @@ func (r *resolver) memberPort(port *object.EndpointPort) (MemberPort, bool) {
 	}
 	for i := range r.Service.Spec.Ports {
 		p := &r.Service.Spec.Ports[i]
-		if p.Name == name && protocols[p.Protocol] == proto {
+		if p.Name == name && p.Protocol == proto.Name() {
 			return MemberPort{Name: name, Protocol: p.Protocol, Port: uint16(*port.Port)}, true
 		}
 	}

@@ -3,12 +3,10 @@ package resolve
 import (
 	"fmt"
 	"net/netip"
-	"strings"
 	"time"
 
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store/annotation"
-	"svcctl.io/svcctl/store/object"
 )
 
 // Relay is how connections of a Service are relayed.
@@ -47,13 +45,13 @@ func (r *resolver) relay(i int, p *nft.ServicePort) {
 		r.warn(r.ref, field, ReasonNotRelayed, "%s asks for a relay, and SCTP is not relayed: port %d is served by the kernel, which picks at random and tries no other endpoint", mode.Key, port)
 		return
 	case p.Protocol != nft.TCP && !mode.Userspace:
-		r.warn(r.ref, field, ReasonNotRelayed, "%s asks for headers of the PROXY protocol, and there are none over %s: port %d is served by the kernel, without", mode.Key, strings.ToUpper(p.Protocol.String()), port)
+		r.warn(r.ref, field, ReasonNotRelayed, "%s asks for headers of the PROXY protocol, and there are none over %s: port %d is served by the kernel, without", mode.Key, p.Protocol.Name(), port)
 		return
 	case p.Protocol != nft.TCP && mode.ProxyProtocol != 0:
-		r.warn(r.ref, field, ReasonNotRelayed, "headers of the PROXY protocol are asked for, and there are none over %s: port %d is relayed without", strings.ToUpper(p.Protocol.String()), port)
+		r.warn(r.ref, field, ReasonNotRelayed, "headers of the PROXY protocol are asked for, and there are none over %s: port %d is relayed without", p.Protocol.Name(), port)
 	}
 	listeners, has := r.facts.Relays[p.Family]
-	why, family := "", map[nft.Family]string{nft.IPv4: object.IPv4, nft.IPv6: object.IPv6}[p.Family]
+	why, family := "", p.Family.Name()
 	switch {
 	case !has:
 		why = fmt.Sprintf("this box has no %s address for a relay to listen on: give an interface one", family)
@@ -68,9 +66,9 @@ func (r *resolver) relay(i int, p *nft.ServicePort) {
 	switch {
 	case r.facts.Relays == nil:
 		r.warn(r.ref, fmt.Sprintf("spec.ports[%d]", i), ReasonNoRelay, "port %d/%s is relayed over %s by a listener at an address of the box, which is not known here: it is shown as one that refuses",
-			r.Service.Spec.Ports[i].Port, strings.ToUpper(p.Protocol.String()), family)
+			r.Service.Spec.Ports[i].Port, p.Protocol.Name(), family)
 	case why != "":
-		r.refuse(fmt.Sprintf("spec.ports[%d]", i), ReasonNoRelay, "clients of port %d/%s are refused over %s: %s", r.Service.Spec.Ports[i].Port, strings.ToUpper(p.Protocol.String()), family, why)
+		r.refuse(fmt.Sprintf("spec.ports[%d]", i), ReasonNoRelay, "clients of port %d/%s are refused over %s: %s", r.Service.Spec.Ports[i].Port, p.Protocol.Name(), family, why)
 	}
 	if why != "" {
 		p.Relay = [nft.NumPools]netip.AddrPort{}

@@ -207,7 +207,7 @@ func (r *resolver) resolve() {
 		}
 		for i := range r.Service.Spec.Ports {
 			port := &r.Service.Spec.Ports[i]
-			proto, ok := protocols[port.Protocol]
+			proto, ok := nft.ProtocolNamed(port.Protocol)
 			if !ok || encrypted[i] {
 				continue // refused by validation, or here
 			}
@@ -228,8 +228,6 @@ func (r *resolver) resolve() {
 		}
 	}
 }
-
-var protocols = map[string]nft.Protocol{"TCP": nft.TCP, "UDP": nft.UDP, "SCTP": nft.SCTP}
 
 // portID names a Service port: "namespace/name" for the only, unnamed one.
 func (r *resolver) portID(port *object.ServicePort) string {
@@ -281,7 +279,7 @@ func (r *resolver) frontends(port *object.ServicePort, v *vips, sel selection) [
 		external.Outside = nft.Route{Pool: nft.PoolLocal, Otherwise: sel.noLocal}
 		external.SNAT = nft.SNATSelf
 	}
-	family := familyOf(v.cluster)
+	family := nft.FamilyOf(v.cluster)
 	for _, a := range v.balancer {
 		fe := external
 		fe.Addr, fe.Kind, fe.InsideOnly = a, nft.LoadBalancerIP, r.facts.isInternal(a)

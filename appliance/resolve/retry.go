@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -14,11 +15,11 @@ func (r *resolver) retryAfter(balance nft.Balance) time.Duration {
 	if !given {
 		return 0
 	}
-	field := annotationField(object.AnnotationRetryAfter)
+	field := annotation.Field(object.AnnotationRetryAfter)
 	after, err := object.ParseRetryAfter(value)
 	switch {
 	case err != nil:
-		r.warn(r.ref, field, "UnknownValue", "%v: clients stay with an endpoint that does not answer", err)
+		r.warn(r.ref, field, reasonUnknownValue, "%v: clients stay with an endpoint that does not answer", err)
 		return 0
 	case !slices.ContainsFunc(r.Service.Spec.Ports, func(p object.ServicePort) bool { return p.Protocol == object.ProtocolTCP }):
 		r.warn(r.ref, field, reasonNoEffect, "has no effect: the Service has no port of TCP")

@@ -1,6 +1,7 @@
 package story
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -291,12 +292,6 @@ func protocolName(p byte) string {
 	switch p {
 	case 1, 58:
 		return "ICMP"
-	case byte(nft.TCP):
-		return "TCP"
-	case byte(nft.UDP):
-		return "UDP"
-	case byte(nft.SCTP):
-		return "SCTP"
 	}
-	return fmt.Sprintf("protocol %d", p)
+	return cmp.Or(nft.Protocol(p).Name(), fmt.Sprintf("protocol %d", p))
 }

@@ -145,13 +145,13 @@ func interfaceName(index int) string {
 
 // filters are what q chooses, of each family that it may be about.
 func filters(q wire.TraceQuery) (list []trace.Filter) {
-	protocols := map[string]nft.Protocol{"TCP": nft.TCP, "UDP": nft.UDP, "SCTP": nft.SCTP}
+	protocol, _ := nft.ProtocolNamed(q.Protocol)
 	for _, family := range nft.Families {
 		if is6 := family == nft.IPv6; q.To.IsValid() && q.To.Is6() != is6 || q.From.IsValid() && q.From.Addr().Is6() != is6 {
 			continue
 		}
 		list = append(list, trace.Filter{
-			Family: family, From: q.From, To: q.To, Port: q.Port, Protocol: protocols[q.Protocol], Established: q.Established,
+			Family: family, From: q.From, To: q.To, Port: q.Port, Protocol: protocol, Established: q.Established,
 		})
 	}
 	return list

@@ -11,11 +11,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/conntrack"
 	"svcctl.io/svcctl/nft"
-	"svcctl.io/svcctl/store/object"
 )
-
-// protocolNames are those of Services.
-var protocolNames = map[nft.Protocol]string{nft.TCP: object.ProtocolTCP, nft.UDP: object.ProtocolUDP, nft.SCTP: object.ProtocolSCTP}
 
 // Answers tells the API about connections through Services. It is api.Traffic.
 type Answers struct {
@@ -89,7 +85,7 @@ func (a *Answers) Traffic(q wire.TrafficQuery) (*wire.Traffic, error) {
 		m := merged[key]
 		if m == nil {
 			m = &merging{key: key, PortTraffic: wire.PortTraffic{
-				Namespace: namespace, Service: name, Port: p.Port.Name, Protocol: protocolNames[p.Port.Protocol],
+				Namespace: namespace, Service: name, Port: p.Port.Name, Protocol: p.Port.Protocol.Name(),
 			}}
 			merged[key] = m
 		}
@@ -218,7 +214,7 @@ func (a *Answers) Connections(q wire.ConnectionQuery) (*wire.Connections, error)
 func connectionOf(p *Port, c *conntrack.Connection) wire.Connection {
 	namespace, name, _ := strings.Cut(p.Service, "/")
 	w := wire.Connection{
-		ID: c.ID, Namespace: namespace, Service: name, Port: p.Name, Protocol: protocolNames[c.Protocol],
+		ID: c.ID, Namespace: namespace, Service: name, Port: p.Name, Protocol: c.Protocol.Name(),
 		Client: c.Client.String(), To: c.To.String(), Endpoint: c.Endpoint.String(),
 		State: c.State, Answered: c.Answered, Expires: int(c.Expires / time.Second),
 	}
@@ -235,10 +231,7 @@ func (a *Answers) Kill(id uint32) (*wire.Connection, error) {
 	found := indexOf(ports)
 	reset := map[nft.Family]netip.Addr{}
 	for _, a := range box.LocalAddresses {
-		f := nft.IPv4
-		if a.Is6() {
-			f = nft.IPv6
-		}
+		f := nft.FamilyOf(a)
 		if !reset[f].IsValid() && a.IsGlobalUnicast() {
 			reset[f] = a
 		}
