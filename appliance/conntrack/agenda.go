@@ -22,7 +22,7 @@ const lookSlack = 500 * time.Millisecond
 type agenda struct {
 	addresses [2][]netip.Addr // what the next two were made of: on which node ports answer, and all of the box
 	nodePorts map[netip.Addr]bool
-	local     map[nft.Family]netip.Addr // an address of the box, where there is one
+	resetters map[nft.Family]netip.Addr
 	items     map[Frontend]*item
 	most      int   // items since the map was made
 	away      *away // nil: the rules were not away
@@ -83,14 +83,9 @@ func (a *agenda) place(nodePorts, local []netip.Addr) {
 		return
 	}
 	a.addresses = [2][]netip.Addr{nodePorts, local}
-	a.nodePorts, a.local = map[netip.Addr]bool{}, map[nft.Family]netip.Addr{}
+	a.nodePorts, a.resetters = map[netip.Addr]bool{}, resettersOf(local)
 	for _, addr := range nodePorts {
 		a.nodePorts[addr] = true
-	}
-	for _, addr := range local {
-		if f := familyOf(addr); !a.local[f].IsValid() && addr.IsGlobalUnicast() {
-			a.local[f] = addr
-		}
 	}
 }
 

@@ -33,6 +33,7 @@ type Idle struct {
 	services  map[string][]Frontend
 	nodePorts []netip.Addr
 	local     []netip.Addr
+	resetters map[nft.Family]netip.Addr
 	resets    uint64
 }
 
@@ -57,7 +58,7 @@ func (x *Idle) Update(box *nft.Box, changes map[string][]nft.ServicePort) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if box != nil {
-		x.nodePorts, x.local = box.NodePortAddresses, box.LocalAddresses
+		x.nodePorts, x.local, x.resetters = box.NodePortAddresses, box.LocalAddresses, resettersOf(box.LocalAddresses)
 	}
 	before := len(x.frontends) > 0
 	for name, ports := range changes {
@@ -204,9 +205,6 @@ func (x *Idle) concerns(e *entry) (box netip.Addr, ours bool) {
 	if x.frontends[fe] == 0 || slices.Contains(x.local, e.replyTo.Addr()) || slices.Contains(x.local, e.replyFrom.Addr()) {
 		return box, false
 	}
-	i := slices.IndexFunc(x.local, func(a netip.Addr) bool { return familyOf(a) == e.family && a.IsGlobalUnicast() })
-	if i < 0 {
-		return box, false
-	}
-	return x.local[i], true
+	box = x.resetters[e.family]
+	return box, box.IsValid()
 }
