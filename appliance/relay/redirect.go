@@ -33,6 +33,7 @@ type frontKey struct {
 // front is one listener, and which port a client is for by what it had sent to.
 type front struct {
 	socket listenSocket
+	inUse  int          // ports that it has
 	ready  bool         // it has had a port: until then clients wait
 	udp    *udpListener // the socket; nil: TCP
 
@@ -113,11 +114,13 @@ func (r *Relay) Redirect(service string, ports []Port, more bool) error {
 			continue // the relay has ended
 		}
 		have[k] = r.redirect(front, p)
+		front.inUse++
 		f.begin(front)
 	}
 	for k, l := range have {
 		if !wanted[k] && !more {
 			l.close()
+			l.front.inUse--
 			delete(have, k)
 		}
 	}
@@ -135,13 +138,13 @@ func (f *fronts) begin(front *front) {
 	front.ready = true
 }
 
-// Retain closes the listeners that are not used any more. Their connections live on.
-func (r *Relay) Retain(used func(protocol string, at netip.AddrPort) bool) {
+// CloseUnused closes the listeners that have no port. Their connections live on.
+func (r *Relay) CloseUnused() {
 	f := &r.fronts
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for key, front := range f.open {
-		if !f.closed && !used(key.protocol, key.at) {
+		if !f.closed && front.inUse == 0 {
 			front.socket.close()
 			delete(f.open, key)
 		}
