@@ -167,10 +167,10 @@ func TestRedirectedDatagrams(t *testing.T) {
 	})
 }
 
-// A flow that was not answered lives shorter than one that was, and both end.
+// A flow that was answered ends, and its client begins another one.
 func TestRedirectedFlowsExpire(t *testing.T) {
 	l := quick()
-	l.unreplied, l.replied = 50*time.Millisecond, 100*time.Millisecond
+	l.unreplied, l.replied = patience, 100*time.Millisecond
 	r := startUDP(t, local, l)
 	vip := netip.AddrPortFrom(local, 53)
 	err := r.Redirect("default/a", []Port{{ID: "default/a", Listen: r.at, Protocol: UDP, Frontends: []netip.AddrPort{vip}, Endpoints: []netip.AddrPort{answerUDP(t, local, "a")}}}, false)
