@@ -61,7 +61,7 @@ func newRetry(table table, log *slog.Logger) *Retry {
 	return &Retry{log: log, table: table, wake: make(chan struct{}, 1), asked: newTimed()}
 }
 
-// Retrying is after which time the connections to some ports are balanced anew; 0: never.
+// Retrying says after which time the connections to some ports are balanced anew; 0: never.
 type Retrying struct {
 	After time.Duration
 	Ports []nft.ServicePort
@@ -98,7 +98,7 @@ func (r *Retry) Retried() uint64 {
 	return r.retried
 }
 
-// Err is what keeps connections from being forgotten, nil when nothing does.
+// Err returns the error that keeps connections from being forgotten, nil when there is none.
 func (r *Retry) Err() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

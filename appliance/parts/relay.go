@@ -210,7 +210,7 @@ func (r *Relay) redirect(svc *reconcile.Service) (ports []relay.Port) {
 	return ports
 }
 
-// relayedPort is what the relay is to know of a pool of a port.
+// relayedPort describes a pool of a port to the relay.
 func relayedPort(svc *reconcile.Service, p *nft.ServicePort, pool nft.Pool) relay.Port {
 	port := relay.Port{
 		ID: p.ID, Listen: p.Relay[pool], Protocol: p.Protocol.String(),

@@ -137,7 +137,7 @@ func (s *SourceSets) Problems() (problems []resolve.Problem) {
 	return problems
 }
 
-// sourceSetProblem tells why the file of a set is not in force, and what is instead.
+// sourceSetProblem says why the file of a set is not in force, and what is instead.
 func sourceSetProblem(name, path string, err error, kept bool) resolve.Problem {
 	instead := "nobody may connect to the Services that name it"
 	if kept {
