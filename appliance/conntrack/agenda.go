@@ -22,7 +22,7 @@ const lookSlack = 500 * time.Millisecond
 type agenda struct {
 	addresses [2][]netip.Addr // what the next two were made of: on which node ports answer, and all of the box
 	nodePorts map[netip.Addr]bool
-	local     map[nft.Family]netip.Addr // an address of the box, where there is one
+	resetters map[nft.Family]netip.Addr
 	items     map[Frontend]*item
 	most      int   // items since the map was made
 	away      *away // nil: the rules were not away
@@ -83,15 +83,7 @@ func (a *agenda) place(nodePorts, local []netip.Addr) {
 		return
 	}
 	a.addresses = [2][]netip.Addr{nodePorts, local}
-	a.nodePorts, a.local = map[netip.Addr]bool{}, map[nft.Family]netip.Addr{}
-	for _, addr := range nodePorts {
-		a.nodePorts[addr] = true
-	}
-	for _, addr := range local {
-		if f := nft.FamilyOf(addr); !a.local[f].IsValid() && addr.IsGlobalUnicast() {
-			a.local[f] = addr
-		}
-	}
+	a.nodePorts, a.resetters = addressSet(nodePorts), resettersOf(local)
 }
 
 // tidy drops a frontend that nothing is left to do for.
@@ -163,8 +155,8 @@ func (a *agenda) judge(e *entry, now time.Time) verdict {
 	if a.away.concerns(e, a.nodePorts) {
 		return forget
 	}
-	it := a.itemOf(e)
-	if it == nil {
+	it, known := atFrontend(a.items, e, a.nodePorts)
+	if !known {
 		return leave
 	}
 	flows, endpoint := &it.flows, e.replyFrom
@@ -207,19 +199,6 @@ func (a *agenda) judge(e *entry, now time.Time) verdict {
 		return reset
 	}
 	return forget
-}
-
-// itemOf finds the frontend that an entry's client had sent to.
-func (a *agenda) itemOf(e *entry) *item {
-	fe := Frontend{e.to.Addr(), e.family, e.protocol, e.to.Port()}
-	if it := a.items[fe]; it != nil {
-		return it
-	}
-	if !a.nodePorts[fe.Addr] {
-		return nil
-	}
-	fe.Addr = netip.Addr{}
-	return a.items[fe]
 }
 
 // queries cover what is to be looked at: the frontends that are due, and what is left to

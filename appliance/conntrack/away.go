@@ -59,15 +59,7 @@ func (w *away) concerns(e *entry, nodePorts map[netip.Addr]bool) bool {
 	if w == nil || e.answered || e.replyFrom != e.to || e.protocol == nft.TCP && e.state != tcpSynSent {
 		return false
 	}
-	fe := Frontend{e.to.Addr(), e.family, e.protocol, e.to.Port()}
-	if _, served := w.frontends[fe]; served {
-		return true
-	}
-	if !nodePorts[fe.Addr] {
-		return false
-	}
-	fe.Addr = netip.Addr{}
-	_, served := w.frontends[fe]
+	_, served := atFrontend(w.frontends, e, nodePorts)
 	return served
 }
 

@@ -172,7 +172,7 @@ func (c *Cleaner) look(ctx context.Context, now time.Time) (next time.Time, err 
 		for i := range entries {
 			verdicts = append(verdicts, c.agenda.judge(&entries[i], now))
 		}
-		return verdicts, c.agenda.local
+		return verdicts, c.agenda.resetters
 	}
 	var total tally
 	for _, q := range queries {

@@ -30,6 +30,17 @@ const deadEndPort = 0
 // the two hours after which keep-alives are sent (RFC 9293, section 3.8.4).
 const deadEndLife = 2*time.Hour + 15*time.Minute
 
+// resettersOf chooses among the addresses of the box the one of each family that dead ends lead to.
+func resettersOf(local []netip.Addr) map[nft.Family]netip.Addr {
+	chosen := map[nft.Family]netip.Addr{}
+	for _, addr := range local {
+		if f := nft.FamilyOf(addr); !chosen[f].IsValid() && addr.IsGlobalUnicast() {
+			chosen[f] = addr
+		}
+	}
+	return chosen
+}
+
 // isDeadEnd reports whether the entry is what a client's connection was made of.
 func (e *entry) isDeadEnd() bool {
 	return e.protocol == nft.TCP && e.replyFrom.Port() == deadEndPort

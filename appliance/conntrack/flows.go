@@ -22,6 +22,36 @@ func (f Frontend) compare(o Frontend) int {
 		f.Addr.Compare(o.Addr), cmp.Compare(f.Port, o.Port))
 }
 
+// frontendsOfPort are the frontends of a Service port.
+func frontendsOfPort(p *nft.ServicePort) []Frontend {
+	list := make([]Frontend, len(p.Frontends))
+	for i := range p.Frontends {
+		list[i] = Frontend{p.Frontends[i].Addr, p.Family, p.Protocol, p.Frontends[i].Port}
+	}
+	return list
+}
+
+// atFrontend is what a map has for the frontend that an entry's client had sent to. nodePorts
+// are the addresses on which node ports answer.
+func atFrontend[V any](of map[Frontend]V, e *entry, nodePorts map[netip.Addr]bool) (v V, ok bool) {
+	fe := Frontend{e.to.Addr(), e.family, e.protocol, e.to.Port()}
+	if v, ok = of[fe]; ok || !nodePorts[fe.Addr] {
+		return v, ok
+	}
+	fe.Addr = netip.Addr{}
+	v, ok = of[fe]
+	return v, ok
+}
+
+// addressSet makes a set of addresses.
+func addressSet(list []netip.Addr) map[netip.Addr]bool {
+	set := make(map[netip.Addr]bool, len(list))
+	for _, addr := range list {
+		set[addr] = true
+	}
+	return set
+}
+
 // Port is a port of a Service, in one family, as its connections see it.
 type Port struct {
 	Family    nft.Family
@@ -50,11 +80,9 @@ func (p *Port) flows(frontend int) Flows {
 // their connections besides those in its pools: discovery/v1 conditions serving, be they
 // terminating, and those that topology or a traffic policy passes over.
 func PortOf(p *nft.ServicePort, serving []netip.AddrPort, drain Drain) Port {
-	port := Port{Family: p.Family, Protocol: p.Protocol, Drain: drain, Frontends: make([]Frontend, len(p.Frontends))}
+	port := Port{Family: p.Family, Protocol: p.Protocol, Drain: drain, Frontends: frontendsOfPort(p)}
 	for i := range p.Frontends {
-		fe := &p.Frontends[i]
-		port.Frontends[i] = Frontend{fe.Addr, p.Family, p.Protocol, fe.Port}
-		from := sourcesOf(fe, p.Family == nft.IPv4)
+		from := sourcesOf(&p.Frontends[i], p.Family == nft.IPv4)
 		if from != nil && port.Sources == nil {
 			port.Sources = make([]sources, len(p.Frontends))
 		}

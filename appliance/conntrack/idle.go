@@ -29,10 +29,9 @@ type Idle struct {
 	wake    chan struct{} // holds one
 
 	mu        sync.Mutex
-	frontends map[Frontend]int
-	services  map[string][]Frontend
-	nodePorts []netip.Addr
+	asked     timed
 	local     []netip.Addr
+	resetters map[nft.Family]netip.Addr
 	resets    uint64
 }
 
@@ -48,7 +47,7 @@ func NewIdle(options Options) *Idle {
 	if options.Log == nil {
 		options.Log = slog.Default()
 	}
-	return &Idle{options: options, wake: make(chan struct{}, 1), frontends: map[Frontend]int{}, services: map[string][]Frontend{}}
+	return &Idle{options: options, wake: make(chan struct{}, 1), asked: newTimed()}
 }
 
 // Update takes the box, if it changed, and the ports of the Services that changed (none: the
@@ -57,27 +56,19 @@ func (x *Idle) Update(box *nft.Box, changes map[string][]nft.ServicePort) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if box != nil {
-		x.nodePorts, x.local = box.NodePortAddresses, box.LocalAddresses
+		x.asked.nodePorts = addressSet(box.NodePortAddresses)
+		x.local, x.resetters = box.LocalAddresses, resettersOf(box.LocalAddresses)
 	}
-	before := len(x.frontends) > 0
+	before := x.asked.any()
+	for name := range changes {
+		x.asked.drop(name)
+	}
 	for name, ports := range changes {
-		for _, fe := range x.services[name] {
-			if x.frontends[fe]--; x.frontends[fe] == 0 {
-				delete(x.frontends, fe)
-			}
-		}
-		delete(x.services, name)
 		for i := range ports {
-			if p := &ports[i]; p.Idle > 0 && p.Protocol == nft.TCP {
-				for j := range p.Frontends {
-					fe := Frontend{p.Frontends[j].Addr, p.Family, p.Protocol, p.Frontends[j].Port}
-					x.frontends[fe]++
-					x.services[name] = append(x.services[name], fe)
-				}
-			}
+			x.asked.add(name, &ports[i], ports[i].Idle)
 		}
 	}
-	if len(x.frontends) > 0 != before {
+	if x.asked.any() != before {
 		select {
 		case x.wake <- struct{}{}:
 		default:
@@ -88,7 +79,7 @@ func (x *Idle) Update(box *nft.Box, changes map[string][]nft.ServicePort) {
 func (x *Idle) wanted() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return len(x.frontends) > 0
+	return x.asked.any()
 }
 
 // Resets counts the dead ends that were made.
@@ -197,16 +188,9 @@ func (x *Idle) bury(messages []nfnetlink.Message, changer *socket) error {
 func (x *Idle) concerns(e *entry) (box netip.Addr, ours bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	fe := Frontend{e.to.Addr(), e.family, e.protocol, e.to.Port()}
-	if x.frontends[fe] == 0 && slices.Contains(x.nodePorts, fe.Addr) {
-		fe.Addr = netip.Addr{}
-	}
-	if x.frontends[fe] == 0 || slices.Contains(x.local, e.replyTo.Addr()) || slices.Contains(x.local, e.replyFrom.Addr()) {
+	if x.asked.of(e) == 0 || slices.Contains(x.local, e.replyTo.Addr()) || slices.Contains(x.local, e.replyFrom.Addr()) {
 		return box, false
 	}
-	i := slices.IndexFunc(x.local, func(a netip.Addr) bool { return nft.FamilyOf(a) == e.family && a.IsGlobalUnicast() })
-	if i < 0 {
-		return box, false
-	}
-	return x.local[i], true
+	box = x.resetters[e.family]
+	return box, box.IsValid()
 }

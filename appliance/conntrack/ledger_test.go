@@ -297,4 +297,9 @@ func TestPortOf(t *testing.T) {
 	if diff := cmp.Diff(to(l1, r1), PortOf(&p, nil, Drain{}).Keep, compareAddrPs); diff != "" {
 		t.Errorf("of a pool in no order (-want +got)\n%s", diff)
 	}
+	// Clients of a relay stay with its listener for as long as the pool behind it has endpoints.
+	p.Relay = [nft.NumPools]netip.AddrPort{to(l2)[0], netip.MustParseAddrPort("192.0.2.1:10271")}
+	if diff := cmp.Diff(to(l1, l2, r1), PortOf(&p, nil, Drain{}).Keep, compareAddrPs); diff != "" {
+		t.Errorf("of a relayed port (-want +got)\n%s", diff)
+	}
 }

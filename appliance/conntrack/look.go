@@ -89,16 +89,17 @@ func (e *entry) describe(c *Connection) {
 var ErrGone = errors.New("there is no such connection any more")
 
 // Kill ends the connection of an ID, if may allows it: of TCP whichever end speaks next is
-// answered by a reset; other entries are forgotten, and their next packet begins anew. box are
-// this host's addresses that the resets come from, by family; without one the entry is
-// forgotten. The error is ErrGone when there is no such connection.
-func Kill(netns int, id uint32, box map[nft.Family]netip.Addr, may func(*Connection) bool) (err error) {
+// answered by a reset; other entries are forgotten, and their next packet begins anew. local are
+// the addresses of this host, which the resets come from; without one of its family
+// the entry is forgotten. The error is ErrGone when there is no such connection.
+func Kill(netns int, id uint32, local []netip.Addr, may func(*Connection) bool) (err error) {
 	t := &kernelTable{netns: netns}
 	defer func() { err = errors.Join(err, t.close()) }()
 	if err := t.open(); err != nil {
 		return explain(err)
 	}
 	found := false
+	box := resettersOf(local)
 	var c Connection
 	err = t.reader.dumpAll(func(datagram []byte, sequence uint32) error {
 		t.entries, t.verdicts = t.entries[:0], t.verdicts[:0]

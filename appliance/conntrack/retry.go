@@ -26,12 +26,10 @@ type Retry struct {
 	table table
 	wake  chan struct{} // holds one
 
-	mu        sync.Mutex
-	frontends map[Frontend]time.Duration
-	services  map[string][]Frontend
-	nodePorts map[netip.Addr]bool
-	retried   uint64
-	err       error
+	mu      sync.Mutex
+	asked   timed
+	retried uint64
+	err     error
 
 	// Of Run alone: when the entries that were there at the last look were seen first, and of the
 	// look that is under way.
@@ -60,10 +58,10 @@ func NewRetry(options Options) *Retry {
 }
 
 func newRetry(table table, log *slog.Logger) *Retry {
-	return &Retry{log: log, table: table, wake: make(chan struct{}, 1), frontends: map[Frontend]time.Duration{}, services: map[string][]Frontend{}}
+	return &Retry{log: log, table: table, wake: make(chan struct{}, 1), asked: newTimed()}
 }
 
-// Retrying is after which time the connections to some ports are balanced anew; 0: never.
+// Retrying says after which time the connections to some ports are balanced anew; 0: never.
 type Retrying struct {
 	After time.Duration
 	Ports []nft.ServicePort
@@ -74,33 +72,18 @@ func (r *Retry) Update(box *nft.Box, changes map[string]Retrying) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if box != nil {
-		r.nodePorts = make(map[netip.Addr]bool, len(box.NodePortAddresses))
-		for _, addr := range box.NodePortAddresses {
-			r.nodePorts[addr] = true
-		}
+		r.asked.nodePorts = addressSet(box.NodePortAddresses)
 	}
-	before := len(r.frontends) > 0
+	before := r.asked.any()
 	for name := range changes {
-		for _, fe := range r.services[name] {
-			delete(r.frontends, fe)
-		}
-		delete(r.services, name)
+		r.asked.drop(name)
 	}
 	for name, c := range changes {
-		if c.After == 0 {
-			continue
-		}
 		for i := range c.Ports {
-			p := &c.Ports[i]
-			for j := range p.Frontends {
-				if fe := (Frontend{p.Frontends[j].Addr, p.Family, p.Protocol, p.Frontends[j].Port}); p.Protocol == nft.TCP {
-					r.frontends[fe] = c.After
-					r.services[name] = append(r.services[name], fe)
-				}
-			}
+			r.asked.add(name, &c.Ports[i], c.After)
 		}
 	}
-	if len(r.frontends) > 0 != before {
+	if r.asked.any() != before {
 		select {
 		case r.wake <- struct{}{}:
 		default:
@@ -115,7 +98,7 @@ func (r *Retry) Retried() uint64 {
 	return r.retried
 }
 
-// Err is what keeps connections from being forgotten, nil when nothing does.
+// Err returns the error that keeps connections from being forgotten, nil when there is none.
 func (r *Retry) Err() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -158,7 +141,7 @@ func (r *Retry) queries() (queries []query, pause time.Duration) {
 	shortest := longestPause
 	whole := map[query]bool{}
 	single := map[query]bool{}
-	for fe, after := range r.frontends {
+	for fe, after := range r.asked.times {
 		shortest = min(shortest, after/2)
 		whole[query{family: fe.Family, protocol: fe.Protocol, unanswered: true}] = true
 		single[query{family: fe.Family, protocol: fe.Protocol, port: fe.Port, unanswered: true}] = true
@@ -219,7 +202,7 @@ func (r *Retry) judge(e *entry, now time.Time) verdict {
 	if e.protocol != nft.TCP || e.state != tcpSynSent || e.answered || e.replyFrom == e.to || e.isDeadEnd() {
 		return leave
 	}
-	after := r.after(e)
+	after := r.asked.of(e)
 	if after == 0 {
 		return leave
 	}
@@ -235,17 +218,4 @@ func (r *Retry) judge(e *entry, now time.Time) verdict {
 		r.seeing[key] = since
 	}
 	return leave
-}
-
-// after is when an entry is to be forgotten; 0: never.
-func (r *Retry) after(e *entry) time.Duration {
-	fe := Frontend{e.to.Addr(), e.family, e.protocol, e.to.Port()}
-	if after, ours := r.frontends[fe]; ours {
-		return after
-	}
-	if !r.nodePorts[fe.Addr] {
-		return 0
-	}
-	fe.Addr = netip.Addr{}
-	return r.frontends[fe]
 }

@@ -1,13 +1,16 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -66,10 +69,41 @@ func (b *box) headered(t *testing.T) {
 	}
 }
 
+// dial connects, for at most two minutes.
+func dial(t *testing.T, from *netlab.Host, to netip.AddrPort) net.Conn {
+	t.Helper()
+	return dialFrom(t, from, netip.Addr{}, to)
+}
+
+// dialFrom is dial from one of the host's addresses; the zero Addr: the kernel chooses.
+func dialFrom(t *testing.T, from *netlab.Host, source netip.Addr, to netip.AddrPort) (c net.Conn) {
+	t.Helper()
+	err := from.Do(func() (err error) {
+		dialer := net.Dialer{Timeout: time.Minute}
+		if source.IsValid() {
+			dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(source, 0))
+		}
+		if c, err = dialer.DialContext(context.Background(), "tcp", to.String()); err == nil {
+			err = c.SetDeadline(time.Now().Add(2 * time.Minute))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
 // get is the body of the answer to a request over HTTP.
 func get(t *testing.T, from *netlab.Host, to netip.AddrPort) string {
 	t.Helper()
-	c := dial(t, from, to)
+	return getFrom(t, from, netip.Addr{}, to)
+}
+
+// getFrom is get from one of the host's addresses.
+func getFrom(t *testing.T, from *netlab.Host, source netip.Addr, to netip.AddrPort) string {
+	t.Helper()
+	c := dialFrom(t, from, source, to)
 	defer c.Close()
 	if _, err := fmt.Fprintf(c, "GET / HTTP/1.0\r\nHost: a\r\n\r\n"); err != nil {
 		t.Fatal(err)
@@ -118,6 +152,16 @@ func Test365_endpoints_get_the_client_by_the_PROXY_protocol(t *testing.T) {
 				}
 				if !servers["nginx"] || !servers["haproxy"] {
 					t.Errorf("%s: answers by %v, want both", name, servers)
+				}
+			}
+			// The box itself keeps the address that it asks from.
+			for _, source := range []string{f.boxAddr(), f.altAddr()} {
+				for _, to := range []netip.AddrPort{f.at(f.vip(40+n), 80), f.at(f.lb(n), 80), f.at(f.boxAddr(), port)} {
+					want := fmt.Sprintf(" %s %s %d", source, to.Addr(), to.Port())
+					body := getFrom(t, b.GW1, netip.MustParseAddr(source), to)
+					if _, told, _ := strings.Cut(body, " "); " "+told != want {
+						t.Errorf("%s: the box at %s to %s: the endpoint was told %q, want %q", name, source, to, body, want)
+					}
 				}
 			}
 			b.noProblem(t, f.object("Service", name))

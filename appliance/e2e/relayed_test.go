@@ -199,7 +199,9 @@ func Test355_relayed_connections_when_an_endpoint_goes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := relayed(t, nil, tt.annotation, l1)
 			open := map[family]*netlab.Conn{}
+			const flow = 4711 // the port of a client of UDP that goes on asking
 			for _, f := range families {
+				answers(t, b.EXT, "udp", f.at(f.lb(4), 53), netlab.FromPort(flow), patiently)
 				c, err := b.EXT.Dial(f.at(f.lb(4), 80), patiently)
 				if err != nil {
 					t.Fatal(err)
@@ -232,6 +234,12 @@ func Test355_relayed_connections_when_an_endpoint_goes(t *testing.T) {
 				if reply, err := b.EXT.Ask("udp", f.at(f.lb(4), 53), patiently); netlab.RefusalOf(err) != netlab.Unreachable {
 					t.Errorf("without endpoints: %v, %v, want port unreachable", reply, err)
 				}
+				eventually(t, time.Minute, func() error {
+					if reply, err := b.EXT.Ask("udp", f.at(f.lb(4), 53), netlab.FromPort(flow)); netlab.RefusalOf(err) != netlab.Unreachable {
+						return fmt.Errorf("a client that had an endpoint: %v, %v, want port unreachable", reply, err)
+					}
+					return nil
+				})
 			})
 		})
 	}
@@ -332,22 +340,6 @@ func Test357_relayed_connections_that_idle_are_reset(t *testing.T) {
 			t.Errorf("a connection that idles: %q, %v, want the greeting of L1 and then a reset", greeting, err)
 		}
 	})
-}
-
-// dial connects, for at most two minutes.
-func dial(t *testing.T, from *netlab.Host, to netip.AddrPort) (c net.Conn) {
-	t.Helper()
-	err := from.Do(func() (err error) {
-		dialer := net.Dialer{Timeout: time.Minute}
-		if c, err = dialer.DialContext(context.Background(), "tcp", to.String()); err == nil {
-			err = c.SetDeadline(time.Now().Add(2 * time.Minute))
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
 }
 
 func Test358_relayed_ports_over_a_restart(t *testing.T) {

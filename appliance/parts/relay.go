@@ -210,7 +210,7 @@ func (r *Relay) redirect(svc *reconcile.Service) (ports []relay.Port) {
 	return ports
 }
 
-// relayedPort is what the relay is to know of a pool of a port.
+// relayedPort describes a pool of a port to the relay.
 func relayedPort(svc *reconcile.Service, p *nft.ServicePort, pool nft.Pool) relay.Port {
 	port := relay.Port{
 		ID: p.ID, Listen: p.Relay[pool], Protocol: p.Protocol.String(),
@@ -234,7 +234,7 @@ func (r *Relay) Stepped(step reconcile.Step) {
 	if step.Applied && len(r.changed) > 0 {
 		r.tell(false)
 		clear(r.changed)
-		r.relay.Retain(r.used())
+		r.relay.CloseUnused()
 	}
 	if !r.dirty {
 		return
@@ -255,17 +255,6 @@ func (r *Relay) tell(more bool) {
 			r.log.Error("clients of a relayed port are refused", "svc", key, "err", err)
 		}
 	}
-}
-
-// used reports the listeners that ports have.
-func (r *Relay) used() func(protocol string, at netip.AddrPort) bool {
-	used := map[listener]bool{}
-	for _, ports := range r.redirected {
-		for i := range ports {
-			used[listener{ports[i].Protocol, ports[i].Listen}] = true
-		}
-	}
-	return func(protocol string, at netip.AddrPort) bool { return used[listener{protocol, at}] }
 }
 
 // Problems implements reconcile.Part.

@@ -18,12 +18,12 @@ import (
 // the Services that name it are planned again.
 type SourceSets struct {
 	reconcile.NopPart
-	files  map[string]string // by set
-	reader *sourceset.Reader
+	files   map[string]string // by set
+	reader  *sourceset.Reader
+	version uint64 // of take alone
 
 	mu      sync.Mutex
 	sets    map[string]*nft.SourceSet // without those that were never read
-	version uint64
 	changed map[string]bool
 
 	// What the loop alone reads: which Services name a set, and which sets a Service names.
@@ -53,12 +53,13 @@ func (s *SourceSets) Lookup(name string) (set *nft.SourceSet, known bool) {
 	return s.sets[name], known
 }
 
-// take takes the new content of a set.
+// take takes the new content of a set. One goroutine calls it, the reader's. The loop, which looks
+// sets up, does not wait while a large one is put in order.
 func (s *SourceSets) take(name string, prefixes []netip.Prefix) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.version++
 	now := nft.NewSourceSet(name, s.version, prefixes)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if was := s.sets[name]; was == nil || !was.Equal(now) {
 		s.sets[name], s.changed[name] = now, true
 	}
@@ -136,7 +137,7 @@ func (s *SourceSets) Problems() (problems []resolve.Problem) {
 	return problems
 }
 
-// sourceSetProblem tells why the file of a set is not in force, and what is instead.
+// sourceSetProblem says why the file of a set is not in force, and what is instead.
 func sourceSetProblem(name, path string, err error, kept bool) resolve.Problem {
 	instead := "nobody may connect to the Services that name it"
 	if kept {

@@ -35,20 +35,18 @@ func newBalancer(p Port, maxClients int) *balancer {
 	return c
 }
 
-// set replaces the endpoints and the affinity, and reports whether they changed.
-func (c *balancer) set(p Port) (changed bool) {
+// set replaces the endpoints and how they are picked.
+func (c *balancer) set(p Port) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	endpoints := p.Endpoints
 	if p.RoundRobin && !slices.IsSortedFunc(endpoints, netip.AddrPort.Compare) {
 		endpoints = slices.SortedFunc(slices.Values(endpoints), netip.AddrPort.Compare)
 	}
-	changed = c.affinity != p.Affinity || !slices.Equal(c.endpoints, endpoints)
 	c.endpoints, c.affinity, c.roundRobin, c.choose, c.weights = endpoints, p.Affinity, p.RoundRobin, p.Choose, p.Weights
 	if p.Affinity <= 0 {
 		c.clients = nil
 	}
-	return changed
 }
 
 // pick returns the endpoint for a new connection of a client: its last one, if its affinity has not
@@ -80,29 +78,25 @@ func (c *balancer) pick(from netip.AddrPort, tried ...netip.AddrPort) (netip.Add
 // fresh returns an endpoint that was not tried, for a client that is not remembered: the chosen
 // one, the next one in turn, or one drawn by weight.
 func (c *balancer) fresh(client netip.AddrPort, tried []netip.AddrPort) (netip.AddrPort, bool) {
-	n := len(c.endpoints)
-	if n == 0 {
-		return netip.AddrPort{}, false
-	}
 	if c.choose != nil {
 		if e, ok := c.choose(client); ok && !slices.Contains(tried, e) {
 			return e, true
 		}
 	}
-	if c.weights != nil && !c.roundRobin {
-		return c.drawn(tried)
-	}
-	first := 0
 	if c.roundRobin {
-		var had bool
-		if first, had = slices.BinarySearchFunc(c.endpoints, c.last, netip.AddrPort.Compare); had {
-			first++
-		}
-	} else {
-		first = rand.IntN(n)
+		return c.next(tried)
 	}
-	for i := range n {
-		if e := c.endpoints[(first+i)%n]; !slices.Contains(tried, e) {
+	return c.drawn(tried)
+}
+
+// next gives the turn to the endpoint after the last one that was not tried.
+func (c *balancer) next(tried []netip.AddrPort) (netip.AddrPort, bool) {
+	first, had := slices.BinarySearchFunc(c.endpoints, c.last, netip.AddrPort.Compare)
+	if had {
+		first++
+	}
+	for i := range c.endpoints {
+		if e := c.endpoints[(first+i)%len(c.endpoints)]; !slices.Contains(tried, e) {
 			c.last = e
 			return e, true
 		}
@@ -110,28 +104,23 @@ func (c *balancer) fresh(client netip.AddrPort, tried []netip.AddrPort) (netip.A
 	return netip.AddrPort{}, false
 }
 
-// drawn draws an endpoint that was not tried by weight.
-func (c *balancer) drawn(tried []netip.AddrPort) (netip.AddrPort, bool) {
+// drawn draws an endpoint that was not tried by weight. Each one takes the place of those before it
+// with the chance of its share in the weight so far, so one pass is enough.
+func (c *balancer) drawn(tried []netip.AddrPort) (drawn netip.AddrPort, ok bool) {
 	sum := uint32(0)
 	for i, e := range c.endpoints {
-		if !slices.Contains(tried, e) {
-			sum += uint32(c.weights[i])
+		weight := uint32(1)
+		if c.weights != nil {
+			weight = uint32(c.weights[i])
 		}
-	}
-	if sum == 0 {
-		return netip.AddrPort{}, false
-	}
-	left := rand.Uint32N(sum)
-	for i, e := range c.endpoints {
-		if w := uint32(c.weights[i]); slices.Contains(tried, e) {
+		if weight == 0 || slices.Contains(tried, e) {
 			continue
-		} else if left < w {
-			return e, true
-		} else {
-			left -= w
+		}
+		if sum += weight; rand.Uint32N(sum) < weight {
+			drawn = e
 		}
 	}
-	return netip.AddrPort{}, false
+	return drawn, sum > 0
 }
 
 // sweepInterval bounds how often all affinity entries are looked at.

@@ -1,4 +1,4 @@
-// Package relay is what accepts connections in user space and makes its own connections to endpoints:
+// Package relay accepts connections in user space and makes its own connections to endpoints:
 // for Services that ask for it, whose clients the kernel redirects to a listener of the relay, and for
 // node ports on the loopback addresses of the host, for the host itself.
 //

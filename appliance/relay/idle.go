@@ -26,7 +26,7 @@ func (t *tcpPort) watchIdle(c *relayed, limit time.Duration) {
 	})
 }
 
-// silence is for how long an end has sent nothing; 0 when the connection is closed.
+// silence asks the kernel for how long an end has sent nothing; 0 when the connection is closed.
 func silence(c *net.TCPConn) (d time.Duration) {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -33,15 +32,20 @@ type frontKey struct {
 
 // front is one listener, and which port a client is for by what it had sent to.
 type front struct {
-	log    *slog.Logger
-	start  func(context.Context) // begins to accept
-	ready  bool                  // it has had a port: until then clients wait
-	finish func()                // closes the socket
-	udp    *udpListener          // nil: TCP
+	socket listenSocket
+	inUse  int          // ports that it has
+	ready  bool         // it has had a port: until then clients wait
+	udp    *udpListener // the socket; nil: TCP
 
 	mu       sync.RWMutex
 	tcpPorts map[netip.AddrPort]*tcpPort
 	udpPorts map[netip.AddrPort]*udpPort
+}
+
+// listenSocket is a tcpListener or a udpListener.
+type listenSocket interface {
+	start(context.Context) // begins to serve clients
+	close()
 }
 
 // errNotAsked means that a client came without having been redirected from a frontend of a port.
@@ -110,11 +114,13 @@ func (r *Relay) Redirect(service string, ports []Port, more bool) error {
 			continue // the relay has ended
 		}
 		have[k] = r.redirect(front, p)
+		front.inUse++
 		f.begin(front)
 	}
 	for k, l := range have {
 		if !wanted[k] && !more {
 			l.close()
+			l.front.inUse--
 			delete(have, k)
 		}
 	}
@@ -127,19 +133,19 @@ func (r *Relay) Redirect(service string, ports []Port, more bool) error {
 // begin has a front accept clients, once it has a port and Run runs.
 func (f *fronts) begin(front *front) {
 	if f.ctx != nil && !front.ready {
-		front.start(f.ctx)
+		front.socket.start(f.ctx)
 	}
 	front.ready = true
 }
 
-// Retain closes the listeners that are not used any more. Their connections live on.
-func (r *Relay) Retain(used func(protocol string, at netip.AddrPort) bool) {
+// CloseUnused closes the listeners that have no port. Their connections live on.
+func (r *Relay) CloseUnused() {
 	f := &r.fronts
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for key, front := range f.open {
-		if !f.closed && !used(key.protocol, key.at) {
-			front.finish()
+		if !f.closed && front.inUse == 0 {
+			front.socket.close()
 			delete(f.open, key)
 		}
 	}
@@ -152,7 +158,7 @@ func (f *fronts) serve(ctx context.Context) {
 	f.ctx = ctx
 	for _, front := range f.open {
 		if front.ready {
-			front.start(ctx)
+			front.socket.start(ctx)
 		}
 	}
 }
@@ -162,7 +168,7 @@ func (f *fronts) close() {
 	defer f.mu.Unlock()
 	f.closed = true
 	for _, front := range f.open {
-		front.finish()
+		front.socket.close()
 	}
 	for _, ports := range f.ports {
 		for _, l := range ports {
@@ -172,38 +178,22 @@ func (f *fronts) close() {
 }
 
 func (r *Relay) newFront(key frontKey) (*front, error) {
-	f := &front{
-		log:      r.log.With("ip", key.at.Addr(), "port", key.at.Port(), "protocol", key.protocol),
-		tcpPorts: map[netip.AddrPort]*tcpPort{}, udpPorts: map[netip.AddrPort]*udpPort{},
-	}
-	network := networkOf(key.protocol, key.at.Addr())
+	f := &front{tcpPorts: map[netip.AddrPort]*tcpPort{}, udpPorts: map[netip.AddrPort]*udpPort{}}
+	log := r.log.With("ip", key.at.Addr(), "port", key.at.Port(), "protocol", key.protocol)
+	var err error
 	if key.protocol == TCP {
-		socket, err := net.ListenTCP(network, net.TCPAddrFromAddrPort(key.at))
-		if err != nil {
-			return nil, err
-		}
-		l := &tcpListener{relay: r, log: f.log, socket: socket, route: f.routeTCP}
-		f.start, f.finish = func(ctx context.Context) { r.tasks.Go(func() { l.accept(ctx) }) }, l.close
-		return f, nil
+		f.socket, err = r.listenTCP(key.at, log, f.routeTCP)
+		return f, err
 	}
-	socket, err := net.ListenUDP(network, net.UDPAddrFromAddrPort(key.at))
-	if err != nil {
-		return nil, err
-	}
-	l := &udpListener{relay: r, log: f.log, socket: socket, flows: map[netip.AddrPort]*flow{}, route: func(client netip.AddrPort) (*udpPort, error) {
+	f.udp, err = r.listenUDP(key.at, log, func(client netip.AddrPort) (*udpPort, error) {
 		to, err := r.origin(key.at, client)
 		if err != nil {
 			return nil, err
 		}
 		return find(f, f.udpPorts, to)
-	}}
-	raw, err := socket.SyscallConn()
-	if err != nil {
-		return nil, errors.Join(err, socket.Close())
-	}
-	f.udp = l
-	f.start, f.finish = func(context.Context) { r.tasks.Go(func() { l.receive(raw) }) }, l.close
-	return f, nil
+	})
+	f.socket = f.udp
+	return f, err
 }
 
 // routeTCP finds the port of a client that the kernel has redirected.

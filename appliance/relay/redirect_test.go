@@ -167,10 +167,10 @@ func TestRedirectedDatagrams(t *testing.T) {
 	})
 }
 
-// A flow that was not answered lives shorter than one that was, and both end.
+// A flow that was answered ends, and its client begins another one.
 func TestRedirectedFlowsExpire(t *testing.T) {
 	l := quick()
-	l.unreplied, l.replied = 50*time.Millisecond, 100*time.Millisecond
+	l.unreplied, l.replied = patience, 100*time.Millisecond
 	r := startUDP(t, local, l)
 	vip := netip.AddrPortFrom(local, 53)
 	err := r.Redirect("default/a", []Port{{ID: "default/a", Listen: r.at, Protocol: UDP, Frontends: []netip.AddrPort{vip}, Endpoints: []netip.AddrPort{answerUDP(t, local, "a")}}}, false)
@@ -240,11 +240,22 @@ func TestListenersForRedirected(t *testing.T) {
 	if err := other.Open(TCP, at); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("a listener that another has: %v", err)
 	}
-	r.Retain(func(string, netip.AddrPort) bool { return false })
+	port := Port{ID: "default/a", Listen: at, Protocol: TCP, Frontends: []netip.AddrPort{netip.AddrPortFrom(local, 80)}}
+	if err := r.Redirect("default/a", []Port{port}, false); err != nil {
+		t.Fatal(err)
+	}
+	r.CloseUnused()
+	if err := other.Open(TCP, at); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("a listener that a port of another has: %v", err)
+	}
+	if err := r.Redirect("default/a", nil, false); err != nil {
+		t.Fatal(err)
+	}
+	r.CloseUnused()
 	if err := other.Open(TCP, at); err != nil {
 		t.Errorf("a listener that the other has closed: %v", err)
 	}
-	other.Retain(func(string, netip.AddrPort) bool { return false })
+	other.CloseUnused()
 }
 
 // Of too many connections those are refused that come last, for a port and for all.

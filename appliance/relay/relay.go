@@ -297,13 +297,17 @@ func (r *Relay) listen(ctx context.Context, p Port) (listener, *Problem) {
 	case TCP:
 		port := r.newTCPPort(p, log)
 		var socket *tcpListener
-		socket, err = r.listenTCP(ctx, networkOf(p.Protocol, p.Listen.Addr()), p.Listen, log, func(*net.TCPConn) (*tcpPort, netip.AddrPort, error) { return port, p.Listen, nil })
-		l = &loopbackTCP{socket, port}
+		if socket, err = r.listenTCP(p.Listen, log, func(*net.TCPConn) (*tcpPort, netip.AddrPort, error) { return port, p.Listen, nil }); err == nil {
+			socket.start(ctx)
+			l = &loopbackTCP{socket, port}
+		}
 	case UDP:
 		port := r.newUDPPort(p, log)
 		var socket *udpListener
-		socket, err = r.listenUDP(networkOf(p.Protocol, p.Listen.Addr()), p.Listen, log, func(netip.AddrPort) (*udpPort, error) { return port, nil })
-		l = &loopbackUDP{socket, port}
+		if socket, err = r.listenUDP(p.Listen, log, func(netip.AddrPort) (*udpPort, error) { return port, nil }); err == nil {
+			socket.start(ctx)
+			l = &loopbackUDP{socket, port}
+		}
 	default:
 		return nil, problem(ReasonProtocol, "only TCP and UDP are relayed on loopback: use another address of this host")
 	}

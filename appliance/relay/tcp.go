@@ -21,16 +21,17 @@ type tcpListener struct {
 	route func(*net.TCPConn) (*tcpPort, netip.AddrPort, error)
 }
 
-// listenTCP opens a listener whose connections last until ctx is done.
-func (r *Relay) listenTCP(ctx context.Context, network string, at netip.AddrPort, log *slog.Logger, route func(*net.TCPConn) (*tcpPort, netip.AddrPort, error)) (*tcpListener, error) {
-	socket, err := net.ListenTCP(network, net.TCPAddrFromAddrPort(at))
+// listenTCP opens a listener, whose clients wait until start.
+func (r *Relay) listenTCP(at netip.AddrPort, log *slog.Logger, route func(*net.TCPConn) (*tcpPort, netip.AddrPort, error)) (*tcpListener, error) {
+	socket, err := net.ListenTCP(networkOf(TCP, at.Addr()), net.TCPAddrFromAddrPort(at))
 	if err != nil {
 		return nil, err
 	}
-	l := &tcpListener{relay: r, log: log, socket: socket, route: route}
-	r.tasks.Go(func() { l.accept(ctx) })
-	return l, nil
+	return &tcpListener{relay: r, log: log, socket: socket, route: route}, nil
 }
+
+// start begins to serve clients, whose connections last until ctx is done.
+func (l *tcpListener) start(ctx context.Context) { l.relay.tasks.Go(func() { l.accept(ctx) }) }
 
 func (l *tcpListener) close() {
 	if err := l.socket.Close(); err != nil {

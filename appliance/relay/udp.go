@@ -20,6 +20,7 @@ type udpListener struct {
 	relay  *Relay
 	log    *slog.Logger
 	socket *net.UDPConn
+	raw    syscall.RawConn // of the socket
 	// route finds the port that a client without a flow asks for.
 	route func(client netip.AddrPort) (*udpPort, error)
 
@@ -63,8 +64,9 @@ type flow struct {
 // of the port can be ended.
 var errQuotaExceeded = errors.New("too many clients of relayed ports at once")
 
-func (r *Relay) listenUDP(network string, at netip.AddrPort, log *slog.Logger, route func(netip.AddrPort) (*udpPort, error)) (*udpListener, error) {
-	socket, err := net.ListenUDP(network, net.UDPAddrFromAddrPort(at))
+// listenUDP opens a listener, whose clients wait until start.
+func (r *Relay) listenUDP(at netip.AddrPort, log *slog.Logger, route func(netip.AddrPort) (*udpPort, error)) (*udpListener, error) {
+	socket, err := net.ListenUDP(networkOf(UDP, at.Addr()), net.UDPAddrFromAddrPort(at))
 	if err != nil {
 		return nil, err
 	}
@@ -72,10 +74,11 @@ func (r *Relay) listenUDP(network string, at netip.AddrPort, log *slog.Logger, r
 	if err != nil {
 		return nil, errors.Join(err, socket.Close())
 	}
-	l := &udpListener{relay: r, log: log, socket: socket, route: route, flows: map[netip.AddrPort]*flow{}}
-	r.tasks.Go(func() { l.receive(raw) })
-	return l, nil
+	return &udpListener{relay: r, log: log, socket: socket, raw: raw, route: route, flows: map[netip.AddrPort]*flow{}}, nil
 }
+
+// start begins to serve clients.
+func (l *udpListener) start(context.Context) { l.relay.tasks.Go(l.receive) }
 
 // update ends the flows of endpoints that are gone, as conntrack entries are deleted.
 func (l *udpListener) update(u *udpPort, p Port) {
@@ -114,10 +117,10 @@ func (l *udpListener) close() {
 }
 
 // receive forwards the datagrams of clients until the listener is closed.
-func (l *udpListener) receive(raw syscall.RawConn) {
+func (l *udpListener) receive() {
 	failed := logLimiter{every: l.relay.limits.logInterval}
 	for {
-		err := l.relay.receive(raw, func(data []byte, client netip.AddrPort) {
+		err := l.relay.receive(l.raw, func(data []byte, client netip.AddrPort) {
 			if err := l.forward(data, client); err != nil {
 				l.log.Debug("a datagram to a relayed port is dropped", "client", client, "err", err)
 			}

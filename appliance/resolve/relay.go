@@ -9,7 +9,7 @@ import (
 	"svcctl.io/svcctl/store/annotation"
 )
 
-// Relay is how connections of a Service are relayed.
+// Relay holds the settings by which connections of a Service are relayed.
 type Relay struct {
 	// Affinity is for how long a client keeps its endpoint; 0: it does not.
 	Affinity time.Duration
@@ -89,7 +89,7 @@ func (r *resolver) relay(i int, p *nft.ServicePort) {
 	p.Balance, p.Weights = nft.Random, nil
 }
 
-// relaysNothing tells who asks for a relay where there is nothing to relay.
+// relaysNothing warns about a relay that is asked for where there is nothing to relay.
 func (r *resolver) relaysNothing(kind string) {
 	if mode := annotation.RelayOf(r.Service); mode.Key != "" {
 		r.warn(r.ref, annotation.Field(mode.Key), ReasonNotRelayed, "%s has no address that connections could be relayed from: leave it out", kind)

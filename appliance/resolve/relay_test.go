@@ -83,6 +83,11 @@ func TestRelay(t *testing.T) {
 			if p.Affinity != 0 && tt.relayed {
 				t.Errorf("%s: the kernel is to remember clients", name)
 			}
+			for _, fe := range p.Frontends {
+				if tt.relayed && fe.SNAT != nft.SNATNever {
+					t.Errorf("%s: the relay is to see another client: %s", name, render(fe))
+				}
+			}
 		}
 		if tt.how != nil && (out.Relay == nil || *out.Relay != *tt.how) {
 			t.Errorf("%s: %+v, want %+v", name, out.Relay, tt.how)

@@ -3,6 +3,7 @@ package sourceset
 import (
 	"context"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -36,11 +37,10 @@ type Reader struct {
 
 type file struct {
 	File
-	seen   stamp
-	looked bool // seen is of a look, not of the beginning
+	seen stamp // when it was read; the zero value, which no file has: not yet
 }
 
-// stamp is what changes when a file does.
+// stamp has what the system says of a file that is not the same after a change of it.
 type stamp struct {
 	dev, ino     uint64
 	size         int64
@@ -61,11 +61,7 @@ func NewReader(files []File) *Reader {
 func (r *Reader) Broken() map[string]error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := make(map[string]error, len(r.broken))
-	for name, err := range r.broken {
-		all[name] = err
-	}
-	return all
+	return maps.Clone(r.broken)
 }
 
 // Scan reads the files that changed since they were looked at last. It reports whether what
@@ -74,16 +70,16 @@ func (r *Reader) Scan(take Take) (changed bool) {
 	for i := range r.files {
 		f := &r.files[i]
 		now := stampOf(f.Path)
-		if f.looked && now == f.seen {
+		if now == f.seen {
 			continue
 		}
 		prefixes, err := ReadFile(f.Path)
 		if err == nil && stampOf(f.Path) != now {
 			// It was written to meanwhile: an event, or the next look, finds it again.
-			f.seen, f.looked = stamp{}, true
+			f.seen = stamp{}
 			continue
 		}
-		f.seen, f.looked = now, true
+		f.seen = now
 		if err == nil {
 			take(f.Name, prefixes)
 		}

@@ -229,15 +229,8 @@ func (a *Answers) Kill(id uint32) (*wire.Connection, error) {
 	of, box := a.served()
 	ports := portsOf(of, wire.ConnectionQuery{})
 	found := indexOf(ports)
-	reset := map[nft.Family]netip.Addr{}
-	for _, a := range box.LocalAddresses {
-		f := nft.FamilyOf(a)
-		if !reset[f].IsValid() && a.IsGlobalUnicast() {
-			reset[f] = a
-		}
-	}
 	var killed wire.Connection
-	err := conntrack.Kill(0, id, reset, func(conn *conntrack.Connection) bool {
+	err := conntrack.Kill(0, id, box.LocalAddresses, func(conn *conntrack.Connection) bool {
 		i, ok := found.of(conn)
 		if ok {
 			killed = connectionOf(&ports[i], conn)

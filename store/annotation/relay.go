@@ -27,7 +27,7 @@ const (
 	maxConnectRetries     = 16
 )
 
-// Relay is how a Service asks for its ports to be relayed.
+// Relay holds what a Service asks for about the relaying of its ports.
 type Relay struct {
 	// Key is the annotation that asks for it; "": none does.
 	Key string
