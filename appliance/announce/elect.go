@@ -55,6 +55,14 @@ func newElection(cfg vrrp.Config, log *slog.Logger) *election {
 	}
 }
 
+// changes signals that outcome has another result; never without an election.
+func (e *election) changes() <-chan struct{} {
+	if e == nil {
+		return nil
+	}
+	return e.moved
+}
+
 // source is the address of a link that adverts come from: an IPv4 address with a network, else the
 // link-local one.
 func source(l *node.Link) netip.Addr {

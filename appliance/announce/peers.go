@@ -39,6 +39,7 @@ type peers struct {
 	list       []*peering
 	since      map[netip.Addr]time.Time // of the routes
 	changed    chan struct{}            // capacity 1: a session has another state
+	left       chan struct{}            // while they are left: closed when that is over
 }
 
 // newPeers has a session for each peer, which begins with the routes to the wanted addresses: a graceful
@@ -109,13 +110,13 @@ func (ps *peers) update(touched []netip.Addr, wanted map[netip.Addr]bool) {
 	}
 }
 
-// leave asks every peer to prefer other paths and to forget ours. The channel is closed when they did;
-// nil: there is nothing to wait for.
-func (ps *peers) leave(ctx context.Context) chan struct{} {
+// leave begins to ask every peer to prefer other paths and to forget ours; left is closed when they did.
+func (ps *peers) leave(ctx context.Context) {
 	if len(ps.list) == 0 {
-		return nil
+		return
 	}
 	left := make(chan struct{})
+	ps.left = left
 	go func() {
 		defer close(left)
 		ctx, cancel := context.WithTimeout(ctx, leaveAtMost)
@@ -126,7 +127,6 @@ func (ps *peers) leave(ctx context.Context) chan struct{} {
 		}
 		_ = all.Wait() // a peer that does not take our words notices the end
 	}()
-	return left
 }
 
 // look notes the sessions' states, and reports whether what becomes of addresses is another with any.
