@@ -105,8 +105,8 @@ func (e *election) setLinks(ctx context.Context, links map[int]node.Link, macs m
 		}
 	}
 	if state, _ := e.m.State(); e.alone && !alone && (state == vrrp.Active || state == vrrp.Backup) {
-		e.m = vrrp.New(time.Now(), e.cfg)
-		e.tell()
+		e.m.Join(time.Now())
+		signal(e.moved)
 	}
 	e.alone = alone
 	return nil
