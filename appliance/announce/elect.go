@@ -248,14 +248,7 @@ func advert(h *heartbeat, a vrrp.Advert) []byte {
 	}
 	size := ipv4Len + len(payload)
 	header := slices.Concat([]byte{0x45, 0xc0, byte(size >> 8), byte(size), 0, 0, 0, 0, vrrp.HopLimit, vrrp.Protocol, 0, 0}, a.Source.AsSlice(), a.Destination.AsSlice())
-	var sum uint32
-	for i := 0; i < len(header); i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(header[i:]))
-	}
-	for sum>>16 != 0 {
-		sum = sum&0xffff + sum>>16
-	}
-	binary.BigEndian.PutUint16(header[10:], ^uint16(sum))
+	binary.BigEndian.PutUint16(header[10:], vrrp.Checksum(netip.Addr{}, netip.Addr{}, header))
 	return slices.Concat(f, header, payload)
 }
 
@@ -276,19 +269,9 @@ func (e *election) do(f func(now time.Time) []uint8) {
 		e.log.Info("the election has another outcome", "vrid", e.cfg.VRID, "state", now.String(), "master", e.m.Master())
 	}
 	if now != before || master != e.m.Master() || e.assert {
-		e.tell()
+		signal(e.moved)
 	}
-	select {
-	case e.wake <- struct{}{}:
-	default:
-	}
-}
-
-func (e *election) tell() {
-	select {
-	case e.moved <- struct{}{}:
-	default:
-	}
+	signal(e.wake)
 }
 
 // run keeps the time until ctx is done.
