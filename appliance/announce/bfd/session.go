@@ -124,18 +124,6 @@ func (s *Session) State() State {
 	return st
 }
 
-// SetTimers changes intervals and multiplier of a running session without taking it down.
-func (s *Session) SetTimers(t Timers) error {
-	if err := t.Check(); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	s.machine.SetTimers(t, time.Now())
-	s.mu.Unlock()
-	s.poke()
-	return nil
-}
-
 // Run keeps the session until ctx ends; then the neighbor is told that it is administratively
 // down, which is no failure. It must be called once.
 func (s *Session) Run(ctx context.Context) {
