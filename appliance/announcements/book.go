@@ -12,17 +12,9 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// Range is a range of addresses; both ends belong to it.
-type Range struct{ First, Last netip.Addr }
-
-// Contains reports whether an address lies in the range.
-func (r Range) Contains(a netip.Addr) bool {
-	return a.BitLen() == r.First.BitLen() && r.First.Compare(a) <= 0 && a.Compare(r.Last) <= 0
-}
-
 // Book has what is planned and what is published. Its methods may be called concurrently.
 type Book struct {
-	ranges []Range
+	ranges []nft.Range
 
 	mu        sync.Mutex
 	of        map[string]map[netip.Addr]string // by Service: its addresses, and why not
@@ -52,7 +44,7 @@ type watcher struct {
 }
 
 // New is a Book for the addresses of some ranges.
-func New(ranges []Range) *Book {
+func New(ranges []nft.Range) *Book {
 	return &Book{
 		ranges: ranges,
 		of:     map[string]map[netip.Addr]string{}, holders: map[netip.Addr]map[string]string{},
@@ -63,7 +55,7 @@ func New(ranges []Range) *Book {
 }
 
 func (b *Book) inRanges(a netip.Addr) bool {
-	return slices.ContainsFunc(b.ranges, func(r Range) bool { return r.Contains(a) })
+	return slices.ContainsFunc(b.ranges, func(r nft.Range) bool { return r.Contains(a) })
 }
 
 // Plan takes the ports that a Service is about to get; none: it goes. What is not to be announced any
