@@ -299,7 +299,7 @@ func (a *announcer) mark(addr netip.Addr) {
 	a.reports.add(addr)
 }
 
-// state is what a restart would go on with.
+// state is the content that the file should have now.
 func (a *announcer) state() state {
 	var s state
 	for _, r := range a.ranges {

@@ -301,7 +301,8 @@ func (e *election) run(ctx context.Context) error {
 	}
 }
 
-// outcome is whether this box answers, who does else, and whether it should announce itself anew.
+// outcome reports whether this box answers, which box is master otherwise, and whether this one should announce
+// its addresses anew.
 func (e *election) outcome() (answers bool, master netip.Addr, assert bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

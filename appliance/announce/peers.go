@@ -14,7 +14,7 @@ import (
 	"svcctl.io/svcctl/appliance/announce/bgp"
 )
 
-// BGP is what routers are told, and how.
+// BGP configures the sessions with routers.
 type BGP struct {
 	Peers []Peer
 	// Attributes are those of every route.
@@ -74,7 +74,7 @@ func newPeers(cfg *BGP, wanted map[netip.Addr]bool, log *slog.Logger) (*peers, e
 // hostRoute is the prefix of an address alone.
 func hostRoute(addr netip.Addr) netip.Prefix { return netip.PrefixFrom(addr, addr.BitLen()) }
 
-// signal wakes who waits on a channel of capacity 1.
+// signal makes sure that the next receive from a channel of capacity 1 succeeds.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -144,7 +144,7 @@ func (ps *peers) look() (others bool) {
 	return others
 }
 
-// placesOf are what becomes of a wanted address with each peer.
+// placesOf gives the state of a wanted address with each peer.
 func (ps *peers) placesOf(addr netip.Addr) []wire.Place {
 	var places []wire.Place
 	for _, p := range ps.list {
@@ -181,7 +181,7 @@ func (ps *peers) states() []wire.Peer {
 	return all
 }
 
-// problems are what keeps BFD from running.
+// problems says why BFD does not run, for each peer where it should.
 func (ps *peers) problems() (all []string) {
 	for _, p := range ps.list {
 		if words := p.bfdState().problem; words != "" {

@@ -97,7 +97,7 @@ func (b *Book) touched(a netip.Addr) {
 	}
 }
 
-// planned is what is to be published of an address.
+// planned is the announcement to be published of an address; false: none.
 func (b *Book) planned(a netip.Addr) (wire.Announcement, bool) {
 	holders := b.holders[a]
 	if len(holders) == 0 {
@@ -365,7 +365,7 @@ func (b *Book) IsAnnounced(a netip.Addr, ifname string) bool {
 	return slices.ContainsFunc(b.places[a], func(p wire.Place) bool { return p.State == "announced" && p.By == "l2 "+ifname })
 }
 
-// Problems are what the announcer says that keeps it from announcing.
+// Problems are those that the announcer reported.
 func (b *Book) Problems() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

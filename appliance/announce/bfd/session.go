@@ -43,7 +43,7 @@ func (c Config) Check() error {
 	return errors.Join(append(all, c.Timers.Check())...)
 }
 
-// State is what there is to know of a session.
+// State describes a session at one time.
 type State struct {
 	Phase      Phase
 	Since      time.Time

@@ -39,7 +39,7 @@ type session struct {
 	ended    chan error // why the reader ended
 }
 
-// agreement is what both OPENs come to.
+// agreement has the parameters that follow from both OPENs.
 type agreement struct {
 	peer       open
 	ipv4, ipv6 bool

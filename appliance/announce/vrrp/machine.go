@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// State is what a box is.
+// State is the role of a box in the election.
 type State uint8
 
 const (
@@ -52,7 +52,7 @@ func New(now time.Time, cfg Config) *Machine {
 	return m
 }
 
-// State is what the box is now, and since when.
+// State is the role of the box, and since when it has it.
 func (m *Machine) State() (State, time.Time) { return m.state, m.since }
 
 // Master is the active box as far as heard; not valid: this one, or unknown.
