@@ -23,6 +23,7 @@ type Book struct {
 	complete  bool                             // everything was programmed once
 	published map[netip.Addr]wire.Announcement // without places
 	places    map[netip.Addr][]wire.Place      // as reported
+	conflicts map[netip.Addr]struct{}          // those of places with a conflict
 	watchers  map[*watcher]struct{}
 	announcer *announcer // nil: none was here
 	reported  wire.AnnouncerCounters
@@ -49,7 +50,7 @@ func New(ranges []nft.Range) *Book {
 		ranges: ranges,
 		of:     map[string]map[netip.Addr]string{}, holders: map[netip.Addr]map[string]string{},
 		waiting: map[netip.Addr]struct{}{}, published: map[netip.Addr]wire.Announcement{},
-		places: map[netip.Addr][]wire.Place{}, watchers: map[*watcher]struct{}{},
+		places: map[netip.Addr][]wire.Place{}, conflicts: map[netip.Addr]struct{}{}, watchers: map[*watcher]struct{}{},
 		changed: make(chan struct{}, 1),
 	}
 }
@@ -274,13 +275,21 @@ func (b *Book) Report(r wire.AnnouncerReport) {
 	if r.All {
 		changed = changed || len(b.places) > 0
 		clear(b.places)
+		clear(b.conflicts)
 	}
 	for _, item := range r.Items {
 		a, err := netip.ParseAddr(item.Address)
 		if err != nil || !b.inRanges(a) {
 			continue
 		}
-		changed = changed || hasConflict(b.places[a]) || hasConflict(item.Places)
+		_, had := b.conflicts[a]
+		has := hasConflict(item.Places)
+		changed = changed || had || has
+		if has {
+			b.conflicts[a] = struct{}{}
+		} else {
+			delete(b.conflicts, a)
+		}
 		if len(item.Places) == 0 {
 			delete(b.places, a)
 		} else {

@@ -20,12 +20,12 @@ type Conflict struct {
 func (b *Book) Conflicts() (all []Conflict) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for a, places := range b.places {
+	for a := range b.conflicts {
 		item, is := b.published[a]
 		if !is || item.Withheld != "" {
 			continue
 		}
-		for _, p := range places {
+		for _, p := range b.places[a] {
 			if p.State == conflict {
 				all = append(all, Conflict{a, item.Services, p})
 			}
