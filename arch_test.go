@@ -86,7 +86,7 @@ var edges = map[string][]string{
 	"appliance/apiserver":  {"api", "api/auth", "api/dashboard", "api/rest", "api/wire", "appliance/checkup", "appliance/config", "appliance/env", "appliance/metrics", "appliance/task", "store", "store/object"},
 	"appliance/sourceset":  {"watch"},
 	"appliance/config": {
-		"appliance/announcements", "appliance/control", "appliance/dns", "appliance/endpoints", "appliance/logqueue", "appliance/node", "appliance/resolve", "nft", "store", "store/alloc", "store/manifest", "store/object",
+		"appliance/control", "appliance/dns", "appliance/endpoints", "appliance/logqueue", "appliance/node", "appliance/resolve", "nft", "store", "store/alloc", "store/manifest", "store/object",
 	},
 	"appliance/parts": {
 		"api/wire", "appliance/announcements", "appliance/conntrack", "appliance/dns", "appliance/health", "appliance/healthport", "appliance/node", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/resolve", "appliance/sourceset",

@@ -14,7 +14,7 @@ type Announcement struct {
 	Places []Place `json:"places,omitempty"`
 }
 
-// Place is what becomes of an address in one place where it can be announced.
+// Place is the state of an address in one place where it can be announced.
 type Place struct {
 	// By is "l2 eth0", or "bgp tor-1".
 	By string `json:"by"`

@@ -14,7 +14,6 @@ import (
 
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
-	"svcctl.io/svcctl/appliance/announce/neighbor"
 	"svcctl.io/svcctl/appliance/announce/vrrp"
 	"svcctl.io/svcctl/appliance/node"
 )
@@ -67,16 +66,12 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	a := &announcer{
-		cfg: cfg, log: log, tasks: tasks, client: client.New(cfg.Socket),
-		wanted: map[netip.Addr]bool{}, known: map[netip.Addr]bool{}, ports: map[int]*port{},
-		states: map[netip.Addr]map[int]neighbor.Status{}, dirty: map[netip.Addr]struct{}{},
-		changed: make(chan int, 1), ended: make(chan ended), reported: make(chan error, 1),
-	}
+	serve := client.New(cfg.Socket)
+	a := &announcer{cfg: cfg, log: log, wanted: map[netip.Addr]bool{}, known: map[netip.Addr]bool{}, reports: newReports(serve, log, tasks)}
+	a.segments = newSegments(log, tasks, a.mark)
 	a.recall(last)
 	if cfg.Election != nil {
 		a.election = newElection(*cfg.Election, log)
-		a.moved = a.election.moved
 		tasks.Go(func() error { return a.election.run(ctx) })
 	}
 	a.passive = cfg.Election != nil || cfg.Follow.IsValid()
@@ -84,7 +79,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		return err
 	}
 	a.peers.start(ctx, tasks)
-	f := &feed{client: a.client, log: log, events: make(chan *wire.AnnouncementsEvent)}
+	f := &feed{client: serve, log: log, events: make(chan *wire.AnnouncementsEvent)}
 	tasks.Go(func() error { return f.run(ctx) })
 	tasks.Go(func() error {
 		defer cancel()
@@ -93,57 +88,26 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	return tasks.Wait()
 }
 
-// announcer has everything. Only its goroutine touches it; it has a field for each thing that run
-// waits for, and what these are about.
+// announcer decides what is announced. Only the goroutine of run touches it and its parts.
 type announcer struct {
-	cfg    Config
-	log    *slog.Logger
-	tasks  *errgroup.Group
-	client *client.Client
+	cfg Config
+	log *slog.Logger
 
 	ranges []Range
 	wanted map[netip.Addr]bool // to be announced
 	known  map[netip.Addr]bool // announced by our predecessor
-	links  []node.Link
-	ports  map[int]*port // by index of the interface
-	states map[netip.Addr]map[int]neighbor.Status
-	fresh  bool // serve is connected, and said everything
+	save   <-chan time.Time    // when the file is to be written
 
+	segments *segments
 	peers    *peers
-	left     chan struct{} // closed when the peers were left
-	election *election     // nil: there is none
-	moved    chan struct{}
+	reports  *reports
+
+	election *election  // nil: there is none
 	passive  bool       // another box answers
 	master   netip.Addr // which one, if it is known
-	lost     time.Time  // since when serve is away
-	late     <-chan time.Time
 
-	changed  chan int   // ports with other states
-	ended    chan ended // ports that are gone
-	reported chan error // the report under way is made
-	dirty    map[netip.Addr]struct{}
-	all      bool // the next report has everything
-	busy     bool // a report is under way
-	save     <-chan time.Time
-	report   <-chan time.Time
-	retry    <-chan time.Time
-	counted  wire.AnnouncerCounters // that serve was told
-	past     wire.AnnouncerCounters // of ports that are gone
-}
-
-// port is an interface that addresses are announced on.
-type port struct {
-	*neighbor.Port
-	link  node.Link
-	addrs map[netip.Addr]bool
-	stop  context.CancelFunc
-	mark  chan struct{} // its states changed
-}
-
-type ended struct {
-	index int
-	p     *port
-	err   error
+	lost time.Time        // since when serve is away
+	late <-chan time.Time // when it is away for too long
 }
 
 // recall goes on with what was announced before.
@@ -181,7 +145,7 @@ func (a *announcer) inRanges(addr netip.Addr) bool {
 }
 
 func (a *announcer) run(ctx context.Context, stop <-chan struct{}, events <-chan *wire.AnnouncementsEvent, links <-chan []node.Link) error {
-	defer a.stopAll()
+	defer a.segments.stopAll()
 	count := time.NewTicker(countEvery)
 	defer count.Stop()
 	for leaving := false; !leaving || !a.hasLeft(); {
@@ -191,27 +155,26 @@ func (a *announcer) run(ctx context.Context, stop <-chan struct{}, events <-chan
 		case <-stop:
 			stop, leaving = nil, true
 			a.leave(ctx)
-		case <-a.left:
-			a.left = nil
+		case <-a.peers.left:
+			a.peers.left = nil
 		case <-a.peers.changed:
 			if a.peers.look() {
-				a.all = true // their state is told with each address
+				a.reports.everything() // their state is told with each address
 			}
-			a.later(&a.report, reportPause)
-		case <-a.moved:
+			a.reports.soon()
+		case <-a.election.changes():
 			a.elected()
 		case <-a.late:
 			a.late = nil
 			a.log.Warn("svcctl serve is away: another box should take over, if there is one", "since", a.lost)
 			a.judge()
-		case a.links = <-links:
+		case a.segments.links = <-links:
 			if err := a.placeAll(ctx); err != nil {
 				return err
 			}
-			a.all = true // problems may be others
-			a.later(&a.report, reportPause)
-		case <-a.retry:
-			a.retry = nil
+			a.reports.everything() // problems may be others
+		case <-a.segments.retry:
+			a.segments.retry = nil
 			if err := a.placeAll(ctx); err != nil {
 				return err
 			}
@@ -219,30 +182,31 @@ func (a *announcer) run(ctx context.Context, stop <-chan struct{}, events <-chan
 			if err := a.take(ctx, e); err != nil {
 				return err
 			}
-		case index := <-a.changed:
-			a.collect(index)
-		case end := <-a.ended:
-			a.gone(end)
+		case index := <-a.segments.changed:
+			a.segments.collect(index)
+		case end := <-a.segments.ended:
+			a.segments.gone(end)
 		case <-a.save:
 			a.save = nil
 			if err := a.state().save(a.cfg.StateDir); err != nil {
 				a.log.Error("what is announced could not be kept: a restart would not know it", "err", err)
 			}
-		case <-a.report:
-			a.report = nil
+		case <-a.reports.due:
+			a.reports.due = nil
 			a.tell(ctx)
-		case err := <-a.reported:
-			a.told(err)
+		case err := <-a.reports.made:
+			a.reports.told(err)
 		case <-count.C:
-			if a.counters() != a.counted {
-				a.later(&a.report, reportPause)
+			if a.segments.counters() != a.reports.counted {
+				a.reports.soon()
 			}
 		}
 	}
 	return a.end()
 }
 
-func (a *announcer) later(timer *<-chan time.Time, pause time.Duration) {
+// later starts a timer, unless it runs.
+func later(timer *<-chan time.Time, pause time.Duration) {
 	if *timer == nil {
 		*timer = time.After(pause)
 	}
@@ -258,14 +222,14 @@ func (a *announcer) end() error {
 // take follows what serve says.
 func (a *announcer) take(ctx context.Context, e *wire.AnnouncementsEvent) error {
 	if e == nil {
-		a.fresh, a.lost, a.late = false, time.Now(), time.After(stale)
+		a.reports.connected, a.lost, a.late = false, time.Now(), time.After(stale)
 		return nil
 	}
 	var touched []netip.Addr
 	if e.All != nil {
-		a.fresh, a.all, a.lost, a.late = true, true, time.Time{}, nil
+		a.reports.connected, a.lost, a.late = true, time.Time{}, nil
 		defer a.judge()
-		a.later(&a.report, reportPause)
+		a.reports.everything()
 		touched = a.takeAll(e.All)
 	}
 	touched = append(touched, a.set(e.Set)...)
@@ -276,10 +240,10 @@ func (a *announcer) take(ctx context.Context, e *wire.AnnouncementsEvent) error 
 		}
 	}
 	if len(touched) > 0 || e.All != nil {
-		a.later(&a.save, savePause)
+		later(&a.save, savePause)
 	}
 	a.peers.update(touched, a.wanted)
-	if e.All != nil && len(a.ports) == 0 {
+	if e.All != nil && len(a.segments.ports) == 0 {
 		return a.placeAll(ctx)
 	}
 	for _, addr := range touched {
@@ -294,7 +258,7 @@ func (a *announcer) takeAll(all *wire.Announcements) (touched []netip.Addr) {
 	a.setRanges(all.Ranges)
 	if !slices.Equal(before, a.ranges) {
 		a.keepKnown()
-		a.stopAll() // their filters are for other ranges
+		a.segments.stopAll() // their filters are for other ranges
 	}
 	there := map[string]bool{}
 	for _, item := range all.Items {
@@ -329,44 +293,13 @@ func (a *announcer) set(items []wire.Announcement) (touched []netip.Addr) {
 	return touched
 }
 
-// collect takes the states that changed on a port.
-func (a *announcer) collect(index int) {
-	p := a.ports[index]
-	if p == nil {
-		return
-	}
-	now, gone := p.Changed()
-	for _, s := range now {
-		if a.states[s.Addr] == nil {
-			a.states[s.Addr] = map[int]neighbor.Status{}
-		}
-		before := a.states[s.Addr][index].State
-		a.states[s.Addr][index] = s
-		a.mark(s.Addr)
-		switch {
-		case s.State == neighbor.Conflict:
-			a.log.Warn("another host has an address: it is not announced", "address", s.Addr, "interface", p.link.Name, "mac", s.Rival.String())
-		case s.State == neighbor.Announced && before == neighbor.Conflict:
-			a.log.Info("an address is announced again", "address", s.Addr, "interface", p.link.Name)
-		}
-	}
-	for _, addr := range gone {
-		delete(a.states[addr], index)
-		if len(a.states[addr]) == 0 {
-			delete(a.states, addr)
-		}
-		a.mark(addr)
-	}
-}
-
 // mark notes that an address is to be kept and reported.
 func (a *announcer) mark(addr netip.Addr) {
-	a.dirty[addr] = struct{}{}
-	a.later(&a.save, savePause)
-	a.later(&a.report, reportPause)
+	later(&a.save, savePause)
+	a.reports.add(addr)
 }
 
-// state is what a restart would go on with.
+// state is the content that the file should have now.
 func (a *announcer) state() state {
 	var s state
 	for _, r := range a.ranges {
@@ -374,11 +307,8 @@ func (a *announcer) state() state {
 	}
 	for _, addr := range slices.SortedFunc(maps.Keys(a.wanted), netip.Addr.Compare) {
 		s.Wanted = append(s.Wanted, addr.String())
-		for _, status := range a.states[addr] {
-			if status.State == neighbor.Announced {
-				s.Announced = append(s.Announced, addr.String())
-				break
-			}
+		if a.segments.announces(addr) {
+			s.Announced = append(s.Announced, addr.String())
 		}
 	}
 	return s

@@ -6,12 +6,13 @@
 // restart nor the end of serve changes anything on the wire. The file lies where a boot forgets
 // it, because the rules are forgotten, too.
 //
-//   - announcer.go: the one goroutine that has everything, and what it waits for
+//   - announcer.go: the one goroutine that decides, and what it waits for
 //   - active.go: whether this box or another one answers
-//   - ports.go: the interfaces, and what is announced on each
+//   - place.go: every address on the interfaces where it is to be
+//   - segments.go: the interfaces, and what is announced on each
 //   - peers.go: the routers that are told by BGP
 //   - peering.go: the session with one of them, and BFD beside it
-//   - report.go: what became of it, for serve
+//   - report.go: what became of it, told to serve
 //   - plan.go: which address is announced on which link (pure)
 //   - feed.go: the watch of the API
 //   - state.go: the file

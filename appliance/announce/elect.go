@@ -55,6 +55,14 @@ func newElection(cfg vrrp.Config, log *slog.Logger) *election {
 	}
 }
 
+// changes signals that outcome has another result; never without an election.
+func (e *election) changes() <-chan struct{} {
+	if e == nil {
+		return nil
+	}
+	return e.moved
+}
+
 // source is the address of a link that adverts come from: an IPv4 address with a network, else the
 // link-local one.
 func source(l *node.Link) netip.Addr {
@@ -97,8 +105,8 @@ func (e *election) setLinks(ctx context.Context, links map[int]node.Link, macs m
 		}
 	}
 	if state, _ := e.m.State(); e.alone && !alone && (state == vrrp.Active || state == vrrp.Backup) {
-		e.m = vrrp.New(time.Now(), e.cfg)
-		e.tell()
+		e.m.Join(time.Now())
+		signal(e.moved)
 	}
 	e.alone = alone
 	return nil
@@ -240,14 +248,7 @@ func advert(h *heartbeat, a vrrp.Advert) []byte {
 	}
 	size := ipv4Len + len(payload)
 	header := slices.Concat([]byte{0x45, 0xc0, byte(size >> 8), byte(size), 0, 0, 0, 0, vrrp.HopLimit, vrrp.Protocol, 0, 0}, a.Source.AsSlice(), a.Destination.AsSlice())
-	var sum uint32
-	for i := 0; i < len(header); i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(header[i:]))
-	}
-	for sum>>16 != 0 {
-		sum = sum&0xffff + sum>>16
-	}
-	binary.BigEndian.PutUint16(header[10:], ^uint16(sum))
+	binary.BigEndian.PutUint16(header[10:], vrrp.Checksum(netip.Addr{}, netip.Addr{}, header))
 	return slices.Concat(f, header, payload)
 }
 
@@ -268,19 +269,9 @@ func (e *election) do(f func(now time.Time) []uint8) {
 		e.log.Info("the election has another outcome", "vrid", e.cfg.VRID, "state", now.String(), "master", e.m.Master())
 	}
 	if now != before || master != e.m.Master() || e.assert {
-		e.tell()
+		signal(e.moved)
 	}
-	select {
-	case e.wake <- struct{}{}:
-	default:
-	}
-}
-
-func (e *election) tell() {
-	select {
-	case e.moved <- struct{}{}:
-	default:
-	}
+	signal(e.wake)
 }
 
 // run keeps the time until ctx is done.
@@ -310,7 +301,8 @@ func (e *election) run(ctx context.Context) error {
 	}
 }
 
-// outcome is whether this box answers, who does else, and whether it should announce itself anew.
+// outcome reports whether this box answers, which box is master otherwise, and whether this one should announce
+// its addresses anew.
 func (e *election) outcome() (answers bool, master netip.Addr, assert bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -1,12 +1,14 @@
 package announce
 
 import (
+	"log/slog"
 	"net"
 	"net/netip"
 	"testing"
 	"time"
 
 	"svcctl.io/svcctl/appliance/announce/vrrp"
+	"svcctl.io/svcctl/appliance/node"
 )
 
 // adverts are frames of both families.
@@ -61,5 +63,21 @@ func TestSource(t *testing.T) {
 		if got := source(&l).String(); got != want {
 			t.Errorf("%v: %s, want %s", addrs, got, want)
 		}
+	}
+}
+
+// A box whose first carrier comes back joins as backup, and stays unwell if it was: another link may be missing.
+func TestCarrierComesBack(t *testing.T) {
+	e := newElection(vrrp.Config{VRID: 51, Priority: 200, Interval: time.Second}, slog.New(slog.DiscardHandler))
+	e.set(true, nil)
+	e.m.Tick(time.Now().Add(time.Hour)) // alone, it became active
+	if err := e.setLinks(t.Context(), map[int]node.Link{1: link(1, "eth0")}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if state, _ := e.m.State(); state != vrrp.Backup {
+		t.Errorf("it is %s, want backup", state)
+	}
+	if got := e.m.Tick(time.Now().Add(time.Hour)); len(got) != 1 || got[0] != 1 {
+		t.Errorf("its priority is %d, want 1, of a box that others should take over from", got)
 	}
 }

@@ -15,11 +15,11 @@ const (
 	reconnectLast  = time.Second
 )
 
-// feed connects to serve again and again, and gives what it says. lost tells when it ended, with nil events.
+// feed connects to serve again and again, and passes on what it says. A nil event means that the connection ended.
 type feed struct {
 	client *client.Client
 	log    *slog.Logger
-	events chan *wire.AnnouncementsEvent // nil: the connection is lost
+	events chan *wire.AnnouncementsEvent
 }
 
 func (f *feed) run(ctx context.Context) error {

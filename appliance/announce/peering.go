@@ -33,7 +33,7 @@ type peering struct {
 	watched watched
 }
 
-// summary is what decides about what becomes of addresses with a peer.
+// summary has those properties of a session that the states of addresses depend on.
 type summary struct {
 	established bool
 	sessions    uint64
@@ -42,7 +42,7 @@ type summary struct {
 	cannot6     string
 }
 
-// watched is what there is to know of BFD.
+// watched is the phase of the BFD session, and why it cannot run.
 type watched struct{ phase, problem string }
 
 func (p *peering) bfdState() watched {

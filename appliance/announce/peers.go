@@ -14,7 +14,7 @@ import (
 	"svcctl.io/svcctl/appliance/announce/bgp"
 )
 
-// BGP is what routers are told, and how.
+// BGP configures the sessions with routers.
 type BGP struct {
 	Peers []Peer
 	// Attributes are those of every route.
@@ -39,6 +39,7 @@ type peers struct {
 	list       []*peering
 	since      map[netip.Addr]time.Time // of the routes
 	changed    chan struct{}            // capacity 1: a session has another state
+	left       chan struct{}            // while they are left: closed when that is over
 }
 
 // newPeers has a session for each peer, which begins with the routes to the wanted addresses: a graceful
@@ -73,7 +74,7 @@ func newPeers(cfg *BGP, wanted map[netip.Addr]bool, log *slog.Logger) (*peers, e
 // hostRoute is the prefix of an address alone.
 func hostRoute(addr netip.Addr) netip.Prefix { return netip.PrefixFrom(addr, addr.BitLen()) }
 
-// signal wakes who waits on a channel of capacity 1.
+// signal makes sure that the next receive from a channel of capacity 1 succeeds.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -109,13 +110,13 @@ func (ps *peers) update(touched []netip.Addr, wanted map[netip.Addr]bool) {
 	}
 }
 
-// leave asks every peer to prefer other paths and to forget ours. The channel is closed when they did;
-// nil: there is nothing to wait for.
-func (ps *peers) leave(ctx context.Context) chan struct{} {
+// leave begins to ask every peer to prefer other paths and to forget ours; left is closed when they did.
+func (ps *peers) leave(ctx context.Context) {
 	if len(ps.list) == 0 {
-		return nil
+		return
 	}
 	left := make(chan struct{})
+	ps.left = left
 	go func() {
 		defer close(left)
 		ctx, cancel := context.WithTimeout(ctx, leaveAtMost)
@@ -126,7 +127,6 @@ func (ps *peers) leave(ctx context.Context) chan struct{} {
 		}
 		_ = all.Wait() // a peer that does not take our words notices the end
 	}()
-	return left
 }
 
 // look notes the sessions' states, and reports whether what becomes of addresses is another with any.
@@ -144,7 +144,7 @@ func (ps *peers) look() (others bool) {
 	return others
 }
 
-// placesOf are what becomes of a wanted address with each peer.
+// placesOf gives the state of a wanted address with each peer.
 func (ps *peers) placesOf(addr netip.Addr) []wire.Place {
 	var places []wire.Place
 	for _, p := range ps.list {
@@ -181,7 +181,7 @@ func (ps *peers) states() []wire.Peer {
 	return all
 }
 
-// problems are what keeps BFD from running.
+// problems says why BFD does not run, for each peer where it should.
 func (ps *peers) problems() (all []string) {
 	for _, p := range ps.list {
 		if words := p.bfdState().problem; words != "" {

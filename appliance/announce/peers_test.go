@@ -74,12 +74,15 @@ func TestPeersKnowWhatIsWanted(t *testing.T) {
 			t.Errorf("sent %t: of %s is told %+v, want %s", test.sent, test.addr, got, test.state)
 		}
 	}
-	if ps.leave(t.Context()) == nil {
+	if ps.leave(t.Context()); ps.left == nil {
 		t.Error("there is nothing to leave")
 	}
 	none, err := newPeers(nil, wanted, nil)
-	if err != nil || none.leave(t.Context()) != nil || none.placesOf(a) != nil || none.states() != nil {
-		t.Errorf("without peers: %v", err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if none.leave(t.Context()); none.left != nil || none.placesOf(a) != nil || none.states() != nil {
+		t.Error("without peers there is something to tell or to leave")
 	}
 	if _, err := newPeers(&BGP{Peers: []Peer{{Name: "bad"}}}, wanted, nil); err == nil {
 		t.Error("a peer without anything is taken")

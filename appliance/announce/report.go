@@ -2,49 +2,61 @@ package announce
 
 import (
 	"context"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
+	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/announce/neighbor"
 )
 
-// counters are those of all ports.
-func (a *announcer) counters() wire.AnnouncerCounters {
-	sum := a.past
-	for _, p := range a.ports {
-		c := p.Counters()
-		sum.Answers, sum.Announcements, sum.Conflicts = sum.Answers+c.Answers, sum.Announcements+c.Announcements, sum.Conflicts+c.Conflicts
-	}
-	return sum
+// reports tells serve what became of addresses, one report at a time: each has what changed since the last
+// one, or everything.
+type reports struct {
+	client *client.Client
+	log    *slog.Logger
+	tasks  *errgroup.Group
+
+	connected bool // serve is there, and said everything
+	dirty     map[netip.Addr]struct{}
+	all       bool // the next report has everything
+	due       <-chan time.Time
+	busy      bool       // a report is under way
+	made      chan error // it is made
+	counted   wire.AnnouncerCounters
 }
 
-// tell reports to serve, if it is there; one report at a time.
-func (a *announcer) tell(ctx context.Context) {
-	if a.busy || !a.fresh {
-		return
-	}
-	r := wire.AnnouncerReport{
-		All: a.all, Items: []wire.AnnouncedAddress{}, Problems: append(missing(a.links, a.cfg.L2), a.peers.problems()...),
-		Counters: a.counters(), Peers: a.peers.states(),
-	}
-	addrs := a.dirty
-	if a.all {
-		addrs = map[netip.Addr]struct{}{}
-		for addr := range a.wanted {
-			addrs[addr] = struct{}{}
-		}
-	}
-	for addr := range addrs {
-		r.Items = append(r.Items, wire.AnnouncedAddress{Address: addr.String(), Places: a.placesOf(addr)})
-	}
-	a.dirty, a.all, a.busy, a.counted = map[netip.Addr]struct{}{}, false, true, r.Counters
-	a.tasks.Go(func() error {
-		err := a.client.ReportAnnouncements(ctx, r)
+func newReports(serve *client.Client, log *slog.Logger, tasks *errgroup.Group) *reports {
+	return &reports{client: serve, log: log, tasks: tasks, dirty: map[netip.Addr]struct{}{}, made: make(chan error, 1)}
+}
+
+// soon has a report be made, with what else changes until then.
+func (r *reports) soon() { later(&r.due, reportPause) }
+
+// add has the next report tell of an address.
+func (r *reports) add(addr netip.Addr) {
+	r.dirty[addr] = struct{}{}
+	r.soon()
+}
+
+// everything has the next report tell of every address.
+func (r *reports) everything() {
+	r.all = true
+	r.soon()
+}
+
+// send makes a report, which has what was to be told so far.
+func (r *reports) send(ctx context.Context, report wire.AnnouncerReport) {
+	r.dirty, r.all, r.busy, r.counted = map[netip.Addr]struct{}{}, false, true, report.Counters
+	r.tasks.Go(func() error {
+		err := r.client.ReportAnnouncements(ctx, report)
 		select {
-		case a.reported <- err:
+		case r.made <- err:
 		case <-ctx.Done():
 		}
 		return nil
@@ -52,28 +64,47 @@ func (a *announcer) tell(ctx context.Context) {
 }
 
 // told goes on after a report: with what changed meanwhile, or with everything after a failure.
-func (a *announcer) told(err error) {
-	a.busy = false
+func (r *reports) told(err error) {
+	r.busy = false
 	if err != nil {
-		a.all = true // with the next connection
-		if a.fresh {
-			a.log.Warn("svcctl serve does not take what became of its announcements", "err", err)
-			a.later(&a.report, time.Second)
+		r.all = true // with the next connection
+		if r.connected {
+			r.log.Warn("svcctl serve does not take what became of its announcements", "err", err)
+			later(&r.due, time.Second)
 		}
 		return
 	}
-	if a.all || len(a.dirty) > 0 {
-		a.later(&a.report, reportPause)
+	if r.all || len(r.dirty) > 0 {
+		r.soon()
 	}
+}
+
+// tell reports to serve, if it is there.
+func (a *announcer) tell(ctx context.Context) {
+	if a.reports.busy || !a.reports.connected {
+		return
+	}
+	r := wire.AnnouncerReport{
+		All: a.reports.all, Items: []wire.AnnouncedAddress{}, Problems: append(missing(a.segments.links, a.cfg.L2), a.peers.problems()...),
+		Counters: a.segments.counters(), Peers: a.peers.states(),
+	}
+	addrs := maps.Keys(a.reports.dirty)
+	if r.All {
+		addrs = maps.Keys(a.wanted)
+	}
+	for addr := range addrs {
+		r.Items = append(r.Items, wire.AnnouncedAddress{Address: addr.String(), Places: a.placesOf(addr)})
+	}
+	a.reports.send(ctx, r)
 }
 
 // placesOf are the places where an address is announced, or should be.
 func (a *announcer) placesOf(addr netip.Addr) []wire.Place {
 	places := []wire.Place{}
-	for _, index := range slices.Sorted(maps.Keys(a.ports)) {
-		p := a.ports[index]
+	for _, index := range slices.Sorted(maps.Keys(a.segments.ports)) {
+		p := a.segments.ports[index]
 		by := "l2 " + p.link.Name
-		if s, is := a.states[addr][index]; is && p.addrs[addr] {
+		if s, is := a.segments.states[addr][index]; is && p.addrs[addr] {
 			place := wire.Place{By: by, State: s.State.String(), Since: s.Since.UTC()}
 			if s.State == neighbor.Conflict {
 				place.With = s.Rival.String()
@@ -82,7 +113,7 @@ func (a *announcer) placesOf(addr netip.Addr) []wire.Place {
 				place.With = a.master.String()
 			}
 			places = append(places, place)
-		} else if a.wanted[addr] && onLink(addr, &p.link) && hostAnswers(addr, &p.link, a.links) {
+		} else if a.wanted[addr] && onLink(addr, &p.link) && hostAnswers(addr, &p.link, a.segments.links) {
 			places = append(places, wire.Place{By: by, State: "host"})
 		}
 	}

@@ -17,7 +17,7 @@ const stateName = "announcements.json"
 // does not ask the neighbors first, and who stayed away for longer does.
 const trusted = 10 * time.Second
 
-// state is what a restart goes on with.
+// state is the content of the file, from which a restart goes on.
 type state struct {
 	// Ranges and Wanted are what serve said last.
 	Ranges []string `json:"ranges"`

@@ -12,17 +12,9 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// Range is a range of addresses; both ends belong to it.
-type Range struct{ First, Last netip.Addr }
-
-// Contains reports whether an address lies in the range.
-func (r Range) Contains(a netip.Addr) bool {
-	return a.BitLen() == r.First.BitLen() && r.First.Compare(a) <= 0 && a.Compare(r.Last) <= 0
-}
-
 // Book has what is planned and what is published. Its methods may be called concurrently.
 type Book struct {
-	ranges []Range
+	ranges []nft.Range
 
 	mu        sync.Mutex
 	of        map[string]map[netip.Addr]string // by Service: its addresses, and why not
@@ -31,6 +23,7 @@ type Book struct {
 	complete  bool                             // everything was programmed once
 	published map[netip.Addr]wire.Announcement // without places
 	places    map[netip.Addr][]wire.Place      // as reported
+	conflicts map[netip.Addr]struct{}          // those of places with a conflict
 	watchers  map[*watcher]struct{}
 	announcer *announcer // nil: none was here
 	reported  wire.AnnouncerCounters
@@ -52,18 +45,18 @@ type watcher struct {
 }
 
 // New is a Book for the addresses of some ranges.
-func New(ranges []Range) *Book {
+func New(ranges []nft.Range) *Book {
 	return &Book{
 		ranges: ranges,
 		of:     map[string]map[netip.Addr]string{}, holders: map[netip.Addr]map[string]string{},
 		waiting: map[netip.Addr]struct{}{}, published: map[netip.Addr]wire.Announcement{},
-		places: map[netip.Addr][]wire.Place{}, watchers: map[*watcher]struct{}{},
+		places: map[netip.Addr][]wire.Place{}, conflicts: map[netip.Addr]struct{}{}, watchers: map[*watcher]struct{}{},
 		changed: make(chan struct{}, 1),
 	}
 }
 
 func (b *Book) inRanges(a netip.Addr) bool {
-	return slices.ContainsFunc(b.ranges, func(r Range) bool { return r.Contains(a) })
+	return slices.ContainsFunc(b.ranges, func(r nft.Range) bool { return r.Contains(a) })
 }
 
 // Plan takes the ports that a Service is about to get; none: it goes. What is not to be announced any
@@ -105,7 +98,7 @@ func (b *Book) touched(a netip.Addr) {
 	}
 }
 
-// planned is what is to be published of an address.
+// planned is the announcement to be published of an address; false: none.
 func (b *Book) planned(a netip.Addr) (wire.Announcement, bool) {
 	holders := b.holders[a]
 	if len(holders) == 0 {
@@ -282,13 +275,21 @@ func (b *Book) Report(r wire.AnnouncerReport) {
 	if r.All {
 		changed = changed || len(b.places) > 0
 		clear(b.places)
+		clear(b.conflicts)
 	}
 	for _, item := range r.Items {
 		a, err := netip.ParseAddr(item.Address)
 		if err != nil || !b.inRanges(a) {
 			continue
 		}
-		changed = changed || hasConflict(b.places[a]) || hasConflict(item.Places)
+		_, had := b.conflicts[a]
+		has := hasConflict(item.Places)
+		changed = changed || had || has
+		if has {
+			b.conflicts[a] = struct{}{}
+		} else {
+			delete(b.conflicts, a)
+		}
 		if len(item.Places) == 0 {
 			delete(b.places, a)
 		} else {
@@ -325,117 +326,6 @@ const conflict = "conflict"
 
 func hasConflict(places []wire.Place) bool {
 	return slices.ContainsFunc(places, func(p wire.Place) bool { return p.State == conflict })
-}
-
-// Conflict is an address that another host has.
-type Conflict struct {
-	Address  netip.Addr
-	Services []string
-	wire.Place
-}
-
-// Conflicts are the addresses that other hosts have.
-func (b *Book) Conflicts() (all []Conflict) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for a, places := range b.places {
-		item, is := b.published[a]
-		if !is || item.Withheld != "" {
-			continue
-		}
-		for _, p := range places {
-			if p.State == conflict {
-				all = append(all, Conflict{a, item.Services, p})
-			}
-		}
-	}
-	slices.SortFunc(all, func(a, b Conflict) int { return a.Address.Compare(b.Address) })
-	return all
-}
-
-// Of are the addresses of a Service, in their order.
-func (b *Book) Of(service string) (all []wire.Announcement) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, a := range slices.SortedFunc(maps.Keys(b.of[service]), netip.Addr.Compare) {
-		if item, is := b.published[a]; is {
-			item.Places = b.places[a]
-			all = append(all, item)
-		}
-	}
-	return all
-}
-
-// IsAnnounced reports whether neighbors on an interface get answers for an address.
-func (b *Book) IsAnnounced(a netip.Addr, ifname string) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return slices.ContainsFunc(b.places[a], func(p wire.Place) bool { return p.State == "announced" && p.By == "l2 "+ifname })
-}
-
-// Problems are what the announcer says that keeps it from announcing.
-func (b *Book) Problems() []string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.announcer == nil || b.announcer.here == 0 {
-		return nil
-	}
-	return b.problems
-}
-
-// PeersDown are the peers of the announcer without a session.
-func (b *Book) PeersDown() (all []wire.Peer) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.announcer == nil || b.announcer.here == 0 {
-		return nil
-	}
-	for _, p := range b.peers {
-		if isDown(p) {
-			all = append(all, p)
-		}
-	}
-	return all
-}
-
-// Missing is since when no announcer is connected, if one was, and there is something to announce.
-func (b *Book) Missing() (since time.Time, missing bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.announcer == nil || b.announcer.here > 0 || len(b.published) == 0 {
-		return time.Time{}, false
-	}
-	return b.announcer.since, true
-}
-
-// Counts are numbers for metrics.
-type Counts struct {
-	Places    map[[2]string]int // addresses by place and state
-	Withheld  int
-	Announcer bool // one is connected
-	Reported  wire.AnnouncerCounters
-	Peers     []wire.Peer // none without an announcer
-}
-
-// Counts are how many addresses are announced where, and how many are withheld.
-func (b *Book) Counts() Counts {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	c := Counts{Places: map[[2]string]int{}, Announcer: b.announcer != nil && b.announcer.here > 0, Reported: b.reported}
-	if c.Announcer {
-		c.Peers = b.peers
-	}
-	for _, all := range b.places {
-		for _, p := range all {
-			c.Places[[2]string{p.By, p.State}]++
-		}
-	}
-	for _, item := range b.published {
-		if item.Withheld != "" {
-			c.Withheld++
-		}
-	}
-	return c
 }
 
 // Changed signals that Conflicts, Problems, PeersDown or Missing have other results.

@@ -13,7 +13,7 @@ import (
 )
 
 var (
-	pool   = []Range{{netip.MustParseAddr("198.51.100.0"), netip.MustParseAddr("198.51.100.15")}, {netip.MustParseAddr("2001:db8::"), netip.MustParseAddr("2001:db8::f")}}
+	pool   = []nft.Range{{First: netip.MustParseAddr("198.51.100.0"), Last: netip.MustParseAddr("198.51.100.15")}, {First: netip.MustParseAddr("2001:db8::"), Last: netip.MustParseAddr("2001:db8::f")}}
 	backed = []netip.AddrPort{netip.MustParseAddrPort("10.1.0.1:80")}
 )
 

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"svcctl.io/svcctl/appliance/announcements"
 	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/appliance/dns"
 	"svcctl.io/svcctl/appliance/endpoints"
@@ -115,11 +114,11 @@ func (c *Config) ResolveFacts(facts *node.Facts, isVIP func(netip.Addr) bool) re
 		Broadcast:              map[netip.Addr]bool{},
 	}
 	for _, r := range c.LoadBalancerPools {
-		f.Pools = append(f.Pools, resolve.Range(r))
+		f.Pools = append(f.Pools, nft.Range(r))
 	}
 	for _, r := range c.LoadBalancerInternalPools {
-		f.Pools = append(f.Pools, resolve.Range(r))
-		f.InternalPools = append(f.InternalPools, resolve.Range(r))
+		f.Pools = append(f.Pools, nft.Range(r))
+		f.InternalPools = append(f.InternalPools, nft.Range(r))
 	}
 	if facts == nil {
 		return f
@@ -246,11 +245,11 @@ func (c *Config) OverlapProblems(facts *node.Facts, isVIP func(netip.Addr) bool)
 }
 
 // AnnouncedRanges are where addresses are that may be announced.
-func (c *Config) AnnouncedRanges() []announcements.Range {
+func (c *Config) AnnouncedRanges() []nft.Range {
 	pools := slices.Concat(c.LoadBalancerPools, c.LoadBalancerInternalPools)
-	ranges := make([]announcements.Range, 0, len(pools))
+	ranges := make([]nft.Range, 0, len(pools))
 	for _, r := range pools {
-		ranges = append(ranges, announcements.Range(r))
+		ranges = append(ranges, nft.Range(r))
 	}
 	return ranges
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"svcctl.io/svcctl/nft"
 )
 
 // PortRange is a range of port numbers; both ends belong to it.
@@ -22,9 +24,7 @@ type AddrRange struct{ First, Last netip.Addr }
 func (r AddrRange) String() string { return r.First.String() + "-" + r.Last.String() }
 
 // Contains reports whether a is in the range.
-func (r AddrRange) Contains(a netip.Addr) bool {
-	return a.BitLen() == r.First.BitLen() && r.First.Compare(a) <= 0 && a.Compare(r.Last) <= 0
-}
+func (r AddrRange) Contains(a netip.Addr) bool { return nft.Range(r).Contains(a) }
 
 // Overlaps reports whether the two have an address in common.
 func (r AddrRange) Overlaps(o AddrRange) bool { return r.Contains(o.First) || o.Contains(r.First) }

@@ -388,9 +388,7 @@ func Test329_segments_and_routers_together(t *testing.T) {
 	b.each(t, func(t *testing.T, b *box, f family) {
 		b.becomes(t, f.segmentVIP(1), "l2 ext0 announced, bgp 192.0.2.254 announced")
 		b.leads(t, f, f.segmentVIP(1))
-		if mac := macOf(t, b.RTR, "box", f, f.segmentVIP(1)); mac != macInside(t, b.GW1, "ext0") {
-			t.Errorf("%q answers for %s", mac, f.segmentVIP(1))
-		}
+		b.isAnswered(t, "when it is announced", f, f.segmentVIP(1), macInside(t, b.GW1, "ext0"))
 		b.reaches(t, b.EXT, "tcp", f.at(f.segmentVIP(1), 80), masq, f.on(80, b.L1)...)
 	})
 }

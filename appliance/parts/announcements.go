@@ -16,7 +16,7 @@ import (
 // announcerPatience is how long an announcer may be away, as while it starts anew, before that is a problem.
 const announcerPatience = 30 * time.Second
 
-// Announcements tells who watches which addresses are to be announced.
+// Announcements keeps the Book of addresses that are to be announced up to date.
 type Announcements struct {
 	reconcile.NopPart
 	book *announcements.Book

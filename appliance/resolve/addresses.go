@@ -8,13 +8,6 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// Range is the addresses from First to Last.
-type Range struct{ First, Last netip.Addr }
-
-func (r Range) contains(a netip.Addr) bool {
-	return r.First.BitLen() == a.BitLen() && !a.Less(r.First) && !r.Last.Less(a)
-}
-
 // vips are a Service's addresses in one family.
 type vips struct {
 	cluster  netip.Addr
@@ -120,7 +113,7 @@ func (f *Facts) ExternalIPRefusal(a netip.Addr) (reason, why string) {
 // have all of its ports.
 func (f *Facts) isSetAside(a netip.Addr) bool {
 	return slices.ContainsFunc(f.ExternalIPRanges, func(p netip.Prefix) bool { return p.Contains(a) }) ||
-		slices.ContainsFunc(f.Pools, func(r Range) bool { return r.contains(a) })
+		slices.ContainsFunc(f.Pools, func(r nft.Range) bool { return r.Contains(a) })
 }
 
 // reserved4 is class E (RFC 1112, section 4) with the limited broadcast address.

@@ -46,10 +46,10 @@ func TestExternalIPs(t *testing.T) {
 	}{
 		{"nobody's", addr, func(*Facts) {}, "", true},
 		{"in a pool", addr, func(f *Facts) {
-			f.Pools = []Range{{netip.MustParseAddr("198.51.100.90"), netip.MustParseAddr("198.51.100.99")}}
+			f.Pools = []nft.Range{{First: netip.MustParseAddr("198.51.100.90"), Last: netip.MustParseAddr("198.51.100.99")}}
 		}, "", false},
 		{"beside a pool", addr, func(f *Facts) {
-			f.Pools = []Range{{netip.MustParseAddr("198.51.100.90"), netip.MustParseAddr("198.51.100.98")}}
+			f.Pools = []nft.Range{{First: netip.MustParseAddr("198.51.100.90"), Last: netip.MustParseAddr("198.51.100.98")}}
 		}, "", true},
 		{"in a range", addr, func(f *Facts) { f.ExternalIPRanges = []netip.Prefix{netip.MustParsePrefix(addr + "/32")} }, "", false},
 		{"outside of the ranges", addr, func(f *Facts) { f.ExternalIPRanges = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")} }, "OutsideExternalIPRange", false},

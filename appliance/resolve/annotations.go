@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
 )
@@ -77,7 +78,7 @@ func (r *resolver) mayBeInternal(field string, a netip.Addr) bool {
 
 // isInternal reports whether only clients inside reach an address, whoever has it.
 func (f *Facts) isInternal(a netip.Addr) bool {
-	return slices.ContainsFunc(f.InternalPools, func(p Range) bool { return p.contains(a) })
+	return slices.ContainsFunc(f.InternalPools, func(p nft.Range) bool { return p.Contains(a) })
 }
 
 // asksTLS refuses a port that asks for TLS to be terminated, which would be passed through in

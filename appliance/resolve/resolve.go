@@ -35,9 +35,9 @@ type Facts struct {
 	// NoExternalIPs refuses all externalIPs.
 	NoExternalIPs bool
 	// Pools are where load balancer IPs come from.
-	Pools []Range
+	Pools []nft.Range
 	// InternalPools are those of them whose addresses only clients inside reach.
-	InternalPools []Range
+	InternalPools []nft.Range
 	// Host holds the addresses that must stay the host's and its gateways', each
 	// with what it is, for messages: "an address of this host". A Service that took
 	// one would capture the box's management traffic.

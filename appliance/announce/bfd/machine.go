@@ -251,7 +251,7 @@ func (m *Machine) expired(now time.Time) {
 	}
 }
 
-// packet is what is said now.
+// packet is the control packet for the state now.
 func (m *Machine) packet() Packet {
 	p := Packet{
 		Diagnostic: m.diagnostic, Phase: m.phase, Poll: m.polling, Multiplier: uint8(m.timers.Multiplier),

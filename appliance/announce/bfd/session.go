@@ -43,7 +43,7 @@ func (c Config) Check() error {
 	return errors.Join(append(all, c.Timers.Check())...)
 }
 
-// State is what there is to know of a session.
+// State describes a session at one time.
 type State struct {
 	Phase      Phase
 	Since      time.Time
@@ -122,18 +122,6 @@ func (s *Session) State() State {
 		st.RemotePhase, st.RemoteDiagnostic, st.Detection = remote.Phase, remote.Diagnostic, s.machine.Detection()
 	}
 	return st
-}
-
-// SetTimers changes intervals and multiplier of a running session without taking it down.
-func (s *Session) SetTimers(t Timers) error {
-	if err := t.Check(); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	s.machine.SetTimers(t, time.Now())
-	s.mu.Unlock()
-	s.poke()
-	return nil
 }
 
 // Run keeps the session until ctx ends; then the neighbor is told that it is administratively

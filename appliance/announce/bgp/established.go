@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/netip"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
@@ -147,12 +146,11 @@ func (s *session) say(message []byte) error {
 func (s *session) sendChanges(changes map[netip.Prefix]*Attributes) error {
 	announce, withdraw := map[netip.Prefix]*Attributes{}, map[netip.Prefix]*Attributes{}
 	for prefix, a := range changes {
-		delete(s.withheld, prefix)
-		if a != nil {
-			if reason := s.cannot(prefix.Addr().Is6()); reason != "" {
-				s.withheld[prefix] = reason
-				continue
-			}
+		ipv6 := prefix.Addr().Is6()
+		delete(s.withheld[ipv6], prefix)
+		if a != nil && s.cannot(ipv6) != "" {
+			s.withheld[ipv6][prefix] = struct{}{}
+			continue
 		}
 		old, had := s.sent[prefix]
 		switch {
@@ -222,12 +220,14 @@ func (s *session) sayAll(messages [][]byte) error {
 // account publishes how many routes the peer has and lacks.
 func (s *session) account() {
 	reason := ""
-	for _, prefix := range slices.SortedFunc(maps.Keys(s.withheld), netip.Prefix.Compare) {
-		reason = s.withheld[prefix]
-		break
+	for _, ipv6 := range []bool{false, true} {
+		if len(s.withheld[ipv6]) > 0 {
+			reason = s.cannot(ipv6)
+			break
+		}
 	}
 	s.speaker.publish(func(st *State) {
-		st.Routes, st.Withheld, st.WithheldBecause = len(s.sent), len(s.withheld), reason
+		st.Routes, st.Withheld, st.WithheldBecause = len(s.sent), len(s.withheld[false])+len(s.withheld[true]), reason
 		st.Pending = len(s.speaker.routes.dirty) > 0
 	})
 	s.speaker.changed()

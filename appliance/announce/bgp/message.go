@@ -73,7 +73,7 @@ func parseHeader(b []byte) (header, error) {
 	return h, nil
 }
 
-// open is what an OPEN says.
+// open is the content of an OPEN.
 type open struct {
 	as       uint32
 	fourAS   bool // the AS is of the four-octet capability
@@ -210,7 +210,7 @@ func familyOf(ipv6 bool) bgp.Family {
 	return bgp.RF_IPv4_UC
 }
 
-// path is what the attributes of every route to a peer have in common.
+// path has the attributes that all routes to a peer share.
 type path struct {
 	as, peerAS uint32
 	fourAS     bool         // the peer takes four octets

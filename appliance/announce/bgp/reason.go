@@ -74,7 +74,7 @@ func explainDial(p Peer, err error) string {
 	return err.Error()
 }
 
-// words is what a NOTIFICATION of the peer means.
+// words explains a NOTIFICATION of the peer.
 func (n *notification) words(p Peer) string {
 	name := func(names ...string) string {
 		if int(n.subcode) < len(names) && names[n.subcode] != "" {
@@ -104,7 +104,7 @@ func (n *notification) words(p Peer) string {
 	return fmt.Sprintf("error %d, subcode %d", n.code, n.subcode)
 }
 
-// message is what its operator had the peer say (RFC 9003).
+// message is the text of the peer's operator (RFC 9003).
 func (n *notification) message() string {
 	withText := n.subcode == bgp.BGP_ERROR_SUB_ADMINISTRATIVE_SHUTDOWN || n.subcode == bgp.BGP_ERROR_SUB_ADMINISTRATIVE_RESET
 	if !withText || len(n.data) < 2 || int(n.data[0]) > len(n.data)-1 {

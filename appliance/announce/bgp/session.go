@@ -33,13 +33,13 @@ type session struct {
 	agreed agreement
 	path   path
 	sent   map[netip.Prefix]*Attributes
-	// withheld are routes that cannot be sent in this session, and why not.
-	withheld map[netip.Prefix]string
+	// withheld are routes that cannot be sent in this session, by whether they are IPv6: see cannot.
+	withheld map[bool]map[netip.Prefix]struct{}
 	refresh  chan bool  // families that the peer wants again: true is IPv6
 	ended    chan error // why the reader ended
 }
 
-// agreement is what both OPENs come to.
+// agreement has the parameters that follow from both OPENs.
 type agreement struct {
 	peer       open
 	ipv4, ipv6 bool
@@ -51,7 +51,7 @@ type agreement struct {
 func newSession(s *Speaker, l link) *session {
 	return &session{
 		speaker: s, link: l, in: bufio.NewReaderSize(l, 16<<10), log: s.log,
-		sent: map[netip.Prefix]*Attributes{}, withheld: map[netip.Prefix]string{},
+		sent: map[netip.Prefix]*Attributes{}, withheld: map[bool]map[netip.Prefix]struct{}{false: {}, true: {}},
 		refresh: make(chan bool, 2), ended: make(chan error, 1),
 	}
 }

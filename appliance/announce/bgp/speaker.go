@@ -24,7 +24,7 @@ const (
 	Established Phase = "Established"
 )
 
-// State is what there is to know of a session.
+// State describes a session at one time.
 type State struct {
 	Phase Phase
 	Since time.Time // of the phase
@@ -47,7 +47,7 @@ type State struct {
 	Counters Counters
 }
 
-// Agreed is what two OPENs came to.
+// Agreed has the parameters of a session, negotiated by both OPENs.
 type Agreed struct {
 	RemoteAS        uint32
 	RemoteID        netip.Addr

@@ -155,7 +155,6 @@ func Test321_bfd_wants_ttl_255(t *testing.T) {
 // Test322: of two boxes that announce the same addresses one dies, and the other one has its
 // packets as soon as BFD finds out, long before the hold time.
 func Test322_box_dies(t *testing.T) {
-	fast := bfd.Timers{Transmit: 100 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 3}
 	for name, begin := range map[string]func(p *place){
 		"BIRD": func(p *place) {
 			bird(p.t, p.router, birdPeer("box", box4, birdBoth+" bfd on;")+birdPeer("box2", "192.0.2.12", birdBoth)+birdBFD)
@@ -169,9 +168,7 @@ func Test322_box_dies(t *testing.T) {
 			p := newPlace(t)
 			other := p.second()
 			begin(p)
-			first := spec{Peer: peer(router4), Routes: vips(), Attributes: &bgp.Attributes{MED: 1}}
-			first.BFD = &bfd.Config{Local: netip.MustParseAddr(box4), Peer: netip.MustParseAddr(router4), Timers: fast}
-			s := speaker(t, p.box, first)
+			s := speaker(t, p.box, withBFD([2]string{router4, box4}, func(s *spec) { s.Attributes = &bgp.Attributes{MED: 1} }))
 			s.bfdUp()
 			speaker(t, other, spec{Peer: peer(router4), Routes: vips(), Attributes: &bgp.Attributes{MED: 2}}).established(2)
 			p.routed(box4, box6)
@@ -191,7 +188,8 @@ func Test322_box_dies(t *testing.T) {
 func Test323_stopped_process(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
-	bird(t, p.router, birdPeer("box", box4, birdBoth+" bfd on;")+strings.ReplaceAll(birdBFD, "multiplier 25", "multiplier 10"))
+	bird(t, p.router, birdPeer("box", box4, birdBoth+" bfd on;")+birdBFD)
+	const detection = 2500 * time.Millisecond // of the box, which BIRD's intervals make
 	patient := withBFD([2]string{router4, box4}, func(s *spec) { s.BFD.Timers.Multiplier = 250 })
 	s := speaker(t, p.box, patient)
 	s.bfdUp()
@@ -199,7 +197,7 @@ func Test323_stopped_process(t *testing.T) {
 	for began := time.Now(); ; time.Sleep(100 * time.Millisecond) { // a report comes with a change
 		routes++
 		s.tell(order{Announce: prefixes(fmt.Sprintf("198.51.100.%d/32", routes))})
-		if r := s.established(routes); r.BFD.Detection == time.Second {
+		if r := s.established(routes); r.BFD.Detection == detection {
 			break
 		} else if time.Since(began) > patience {
 			t.Fatalf("the detection time is still %s", r.BFD.Detection)
@@ -207,7 +205,7 @@ func Test323_stopped_process(t *testing.T) {
 	}
 	for range 2 {
 		stop(t, s, syscall.SIGSTOP)
-		time.Sleep(3 * time.Second)
+		time.Sleep(3 * detection)
 		stop(t, s, syscall.SIGCONT)
 		time.Sleep(500 * time.Millisecond)
 	}

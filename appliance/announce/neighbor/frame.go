@@ -50,7 +50,7 @@ const (
 	flagOverride  = 0x20
 )
 
-// message is what a frame says.
+// message is the content of a frame.
 type message struct {
 	// claims is an address that the sender says is its own, and by its Ethernet address; not
 	// valid: none.

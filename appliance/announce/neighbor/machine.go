@@ -26,7 +26,7 @@ const (
 // bursts are when announcements follow a gain, beside the first one: who missed one hears another.
 var bursts = []time.Duration{time.Second, 2 * time.Second, 5 * time.Second}
 
-// State is what becomes of an address on an interface.
+// State of an address on an interface.
 type State uint8
 
 const (

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// State is what a box is.
+// State is the role of a box in the election.
 type State uint8
 
 const (
@@ -47,12 +47,12 @@ type Machine struct {
 
 // New begins as Backup, and becomes active when it hears of nobody.
 func New(now time.Time, cfg Config) *Machine {
-	m := &Machine{cfg: cfg, priority: cfg.Priority, since: now, interval: cfg.Interval}
-	m.next = now.Add(m.down())
+	m := &Machine{cfg: cfg, priority: cfg.Priority, since: now}
+	m.Join(now)
 	return m
 }
 
-// State is what the box is now, and since when.
+// State is the role of the box, and since when it has it.
 func (m *Machine) State() (State, time.Time) { return m.state, m.since }
 
 // Master is the active box as far as heard; not valid: this one, or unknown.
@@ -167,10 +167,9 @@ func (m *Machine) Leave(now time.Time, patience time.Duration) (adverts []uint8)
 	return nil
 }
 
-// Join takes part again, as backup.
+// Join begins anew, as New does, with the priority that SetPriority gave: what was heard before counts for nothing.
 func (m *Machine) Join(now time.Time) {
-	if m.state == Leaving || m.state == Out {
-		m.become(now, Backup)
-		m.next = now.Add(m.down())
-	}
+	m.become(now, Backup)
+	m.master, m.interval = netip.Addr{}, m.cfg.Interval
+	m.next = now.Add(m.down())
 }

@@ -50,7 +50,7 @@ func (a *Advert) Marshal() []byte {
 	for _, addr := range addrs {
 		b = append(b, addr.AsSlice()...)
 	}
-	binary.BigEndian.PutUint16(b[6:], checksum(a.Source, a.Destination, b))
+	binary.BigEndian.PutUint16(b[6:], Checksum(a.Source, a.Destination, b))
 	return b
 }
 
@@ -76,7 +76,7 @@ func Parse(source, destination netip.Addr, b []byte) (a Advert, err error) {
 		return a, errShort
 	}
 	b = b[:headerLen+count*size]
-	if checksum(source, destination, b) != 0 && (source.Is6() || checksum(netip.Addr{}, netip.Addr{}, b) != 0) {
+	if Checksum(source, destination, b) != 0 && (source.Is6() || Checksum(netip.Addr{}, netip.Addr{}, b) != 0) {
 		return a, errChecksum
 	}
 	a = Advert{
@@ -93,8 +93,9 @@ func Parse(source, destination netip.Addr, b []byte) (a Advert, err error) {
 	return a, nil
 }
 
-// checksum is that of RFC 9568, section 5.2.8, with a pseudo-header if there are addresses.
-func checksum(source, destination netip.Addr, b []byte) uint16 {
+// Checksum is that of RFC 9568, section 5.2.8, with a pseudo-header if there are addresses, and without any that
+// of an IPv4 header (RFC 1071), too. b has an even length.
+func Checksum(source, destination netip.Addr, b []byte) uint16 {
 	var sum uint32
 	add := func(b []byte) {
 		for ; len(b) > 1; b = b[2:] {

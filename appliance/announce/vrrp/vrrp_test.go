@@ -228,6 +228,22 @@ func TestLeave(t *testing.T) {
 	alone.is("out")
 }
 
+// A box that begins anew is backup, has forgotten who was active, and is still unwell.
+func TestJoinUnwell(t *testing.T) {
+	w := newWorld(t, config(200))
+	m := w.boxes[0].Machine
+	m.SetPriority(true)
+	w.run(time.Second, nil)
+	w.is("active")
+	m.Join(w.now)
+	w.is("backup")
+	w.run(time.Second-interval, nil)
+	w.is("active")
+	if adverts := m.Tick(w.now.Add(interval)); len(adverts) != 1 || adverts[0] != unwell {
+		t.Errorf("it says that its priority is %d, want %d", adverts, unwell)
+	}
+}
+
 func TestSplitHeals(t *testing.T) {
 	for _, priorities := range [][2]uint8{{100, 200}, {100, 100}} {
 		w := newWorld(t, config(priorities[0]), config(priorities[1]))

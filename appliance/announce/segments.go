@@ -1,0 +1,173 @@
+package announce
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/announce/neighbor"
+	"svcctl.io/svcctl/appliance/node"
+)
+
+// segments are the interfaces of the box, and what is announced on them.
+type segments struct {
+	log   *slog.Logger
+	tasks *errgroup.Group
+	mark  func(netip.Addr) // called for each address that has another state somewhere
+
+	links   []node.Link
+	ports   map[int]*port // by index of the interface
+	states  map[netip.Addr]map[int]neighbor.Status
+	changed chan int   // ports with other states
+	ended   chan ended // ports that are gone
+	retry   <-chan time.Time
+	past    wire.AnnouncerCounters // of ports that are gone
+}
+
+// port is an interface that addresses are announced on.
+type port struct {
+	*neighbor.Port
+	link  node.Link
+	addrs map[netip.Addr]bool
+	stop  context.CancelFunc
+	mark  chan struct{} // its states changed
+}
+
+type ended struct {
+	index int
+	p     *port
+	err   error
+}
+
+func newSegments(log *slog.Logger, tasks *errgroup.Group, mark func(netip.Addr)) *segments {
+	return &segments{
+		log: log, tasks: tasks, mark: mark, ports: map[int]*port{}, states: map[netip.Addr]map[int]neighbor.Status{},
+		changed: make(chan int, 1), ended: make(chan ended),
+	}
+}
+
+// announces reports whether an address is announced on any interface.
+func (s *segments) announces(addr netip.Addr) bool {
+	for _, status := range s.states[addr] {
+		if status.State == neighbor.Announced {
+			return true
+		}
+	}
+	return false
+}
+
+// counters are those of all ports.
+func (s *segments) counters() wire.AnnouncerCounters {
+	sum := s.past
+	for _, p := range s.ports {
+		sum = plus(sum, p.Counters())
+	}
+	return sum
+}
+
+func plus(sum wire.AnnouncerCounters, c neighbor.Counters) wire.AnnouncerCounters {
+	return wire.AnnouncerCounters{Answers: sum.Answers + c.Answers, Announcements: sum.Announcements + c.Announcements, Conflicts: sum.Conflicts + c.Conflicts}
+}
+
+// open starts to announce on a link.
+func (s *segments) open(ctx context.Context, l node.Link, ranges []Range) error {
+	prefixes := make([]netip.Prefix, 0, len(ranges))
+	for _, r := range ranges {
+		prefixes = append(prefixes, r.prefix())
+	}
+	p := &port{link: l, addrs: map[netip.Addr]bool{}, mark: make(chan struct{}, 1)}
+	var err error
+	p.Port, err = neighbor.Open(&net.Interface{Index: l.Index, Name: l.Name, HardwareAddr: l.MAC}, prefixes, s.log, func() { signal(p.mark) })
+	if err != nil {
+		return err
+	}
+	ctx, p.stop = context.WithCancel(ctx)
+	s.ports[l.Index] = p
+	s.tasks.Go(func() error {
+		err := p.Run(ctx)
+		p.Close()
+		select {
+		case s.ended <- ended{l.Index, p, err}:
+		case <-ctx.Done():
+		}
+		return nil
+	})
+	s.tasks.Go(func() error {
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-p.mark:
+			}
+			select {
+			case <-ctx.Done():
+				return nil
+			case s.changed <- l.Index:
+			}
+		}
+	})
+	s.log.Info("announcing on an interface", "interface", l.Name, "mac", l.MAC)
+	return nil
+}
+
+// stop ends a port; what it announced is forgotten.
+func (s *segments) stop(index int) {
+	p := s.ports[index]
+	s.past = plus(s.past, p.Counters())
+	delete(s.ports, index)
+	p.stop()
+	for addr := range p.addrs {
+		delete(s.states[addr], index)
+		s.mark(addr)
+	}
+}
+
+func (s *segments) stopAll() {
+	for index := range s.ports {
+		s.stop(index)
+	}
+}
+
+// collect takes the states that changed on a port.
+func (s *segments) collect(index int) {
+	p := s.ports[index]
+	if p == nil {
+		return
+	}
+	now, gone := p.Changed()
+	for _, is := range now {
+		if s.states[is.Addr] == nil {
+			s.states[is.Addr] = map[int]neighbor.Status{}
+		}
+		before := s.states[is.Addr][index].State
+		s.states[is.Addr][index] = is
+		s.mark(is.Addr)
+		switch {
+		case is.State == neighbor.Conflict:
+			s.log.Warn("another host has an address: it is not announced", "address", is.Addr, "interface", p.link.Name, "mac", is.Rival.String())
+		case is.State == neighbor.Announced && before == neighbor.Conflict:
+			s.log.Info("an address is announced again", "address", is.Addr, "interface", p.link.Name)
+		}
+	}
+	for _, addr := range gone {
+		delete(s.states[addr], index)
+		if len(s.states[addr]) == 0 {
+			delete(s.states, addr)
+		}
+		s.mark(addr)
+	}
+}
+
+// gone is called for a port that ended by itself.
+func (s *segments) gone(end ended) {
+	if s.ports[end.index] == end.p {
+		s.log.Warn("nothing is announced on an interface any more", "interface", end.p.link.Name, "err", end.err)
+		s.stop(end.index)
+		later(&s.retry, retryPorts)
+	}
+}

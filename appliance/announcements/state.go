@@ -1,0 +1,121 @@
+package announcements
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"svcctl.io/svcctl/api/wire"
+)
+
+// Conflict is an address that another host has.
+type Conflict struct {
+	Address  netip.Addr
+	Services []string
+	wire.Place
+}
+
+// Conflicts are the addresses that other hosts have.
+func (b *Book) Conflicts() (all []Conflict) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for a := range b.conflicts {
+		item, is := b.published[a]
+		if !is || item.Withheld != "" {
+			continue
+		}
+		for _, p := range b.places[a] {
+			if p.State == conflict {
+				all = append(all, Conflict{a, item.Services, p})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b Conflict) int { return a.Address.Compare(b.Address) })
+	return all
+}
+
+// Of are the addresses of a Service, in their order.
+func (b *Book) Of(service string) (all []wire.Announcement) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, a := range slices.SortedFunc(maps.Keys(b.of[service]), netip.Addr.Compare) {
+		if item, is := b.published[a]; is {
+			item.Places = b.places[a]
+			all = append(all, item)
+		}
+	}
+	return all
+}
+
+// IsAnnounced reports whether neighbors on an interface get answers for an address.
+func (b *Book) IsAnnounced(a netip.Addr, ifname string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.ContainsFunc(b.places[a], func(p wire.Place) bool { return p.State == "announced" && p.By == "l2 "+ifname })
+}
+
+// Problems are those that the announcer reported.
+func (b *Book) Problems() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.announcer == nil || b.announcer.here == 0 {
+		return nil
+	}
+	return b.problems
+}
+
+// PeersDown are the peers of the announcer without a session.
+func (b *Book) PeersDown() (all []wire.Peer) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.announcer == nil || b.announcer.here == 0 {
+		return nil
+	}
+	for _, p := range b.peers {
+		if isDown(p) {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// Missing is since when no announcer is connected, if one was, and there is something to announce.
+func (b *Book) Missing() (since time.Time, missing bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.announcer == nil || b.announcer.here > 0 || len(b.published) == 0 {
+		return time.Time{}, false
+	}
+	return b.announcer.since, true
+}
+
+// Counts are numbers for metrics.
+type Counts struct {
+	Places    map[[2]string]int // addresses by place and state
+	Withheld  int
+	Announcer bool // one is connected
+	Reported  wire.AnnouncerCounters
+	Peers     []wire.Peer // none without an announcer
+}
+
+// Counts are how many addresses are announced where, and how many are withheld.
+func (b *Book) Counts() Counts {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c := Counts{Places: map[[2]string]int{}, Announcer: b.announcer != nil && b.announcer.here > 0, Reported: b.reported}
+	if c.Announcer {
+		c.Peers = b.peers
+	}
+	for _, all := range b.places {
+		for _, p := range all {
+			c.Places[[2]string{p.By, p.State}]++
+		}
+	}
+	for _, item := range b.published {
+		if item.Withheld != "" {
+			c.Withheld++
+		}
+	}
+	return c
+}
