@@ -191,6 +191,32 @@ func TestSealsThatDoNotHold(t *testing.T) {
 	}
 }
 
+// A seal says nothing of what was stored after it: of a file whose text is the sealed one again, and was
+// kept before its objects were stored, the objects are those of the text in between.
+func TestSealOfEarlierObjects(t *testing.T) {
+	for name, program := range map[string]string{"stored by the same program": "this one", "stored by another program": "next"} {
+		t.Run(name, func(t *testing.T) {
+			b := newSealBox(t)
+			b.change(map[string]string{"a.yaml": "web {}"})
+			sealed := []byte(yamlOf("web {}"))
+			b.seal()
+			b = b.again(program)
+			b.load()
+			b.change(map[string]string{"a.yaml": "web {publishNotReadyAddresses: true}"})
+			b.s.LastGood().Put("a.yaml", sealed)
+			if err := b.s.LastGood().Flush(); err != nil {
+				t.Fatal(err)
+			}
+			again := b.again("this one")
+			again.load()
+			again.sync()
+			if again.service("web").Spec.PublishNotReadyAddresses {
+				t.Error("the Service is not what its file says")
+			}
+		})
+	}
+}
+
 // sealTexts is what files say in TestSealedStartIsTheSame.
 var sealTexts = []string{
 	"", "{", "web {}", "web {clusterIP: 172.30.0.9}", "web {clusterIP: 172.30.0.9}\ndb {}", "db {type: NodePort}", "db {type: LoadBalancer}",
