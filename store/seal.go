@@ -44,7 +44,11 @@ func (s *Store) sealedBy() string {
 		return ""
 	}
 	c := &s.cfg
-	return fmt.Sprintf("%x", sha256.Sum256(fmt.Append(nil, c.Program, c.ClusterIPRanges, c.NodePorts, c.NodePortSpace, c.Pools, c.Objects, c.LegacyIPs)))
+	text, err := json.Marshal([]any{c.Program, c.ClusterIPRanges, c.NodePorts, c.NodePortSpace, c.Pools, c.Objects, c.LegacyIPs})
+	if err != nil {
+		return "" // a setting that JSON has no form for
+	}
+	return fmt.Sprintf("%x", sha256.Sum256(text))
 }
 
 // Seal writes the seals of files that have none. It is called when a start is over and at the
