@@ -68,7 +68,7 @@ func (o *Once) each(path string, f func(string, []byte, *manifest.Problem) error
 }
 
 func (o *Once) bytes() int {
-	return (&Watcher{cfg: Config{Limits: manifest.Limits{Bytes: o.Bytes}}}).limits().Bytes
+	return mostBytes(manifest.Limits{Bytes: o.Bytes})
 }
 
 // directory reads what a Watcher of the directory would read at its start.

@@ -195,7 +195,7 @@ func (w *Watcher) fetch(root *os.Root, seen sight, f *file) (c content) {
 		return c
 	}
 	w.reads.Add(1)
-	c.data, c.seen, c.err = read(root, f.source.rel(f.path), seen, w.limits().Bytes)
+	c.data, c.seen, c.err = read(root, f.source.rel(f.path), seen, mostBytes(w.cfg.Limits))
 	if c.err != nil || c.data == nil {
 		return c
 	}
@@ -256,11 +256,9 @@ func (w *Watcher) parse(f *file, data []byte) *manifest.File {
 	return f.good.Update(data, w.cfg.Limits)
 }
 
-// limits are the effective ones.
-func (w *Watcher) limits() manifest.Limits {
-	limits := w.cfg.Limits
-	limits.Bytes = cmp.Or(max(0, limits.Bytes), manifest.DefaultLimits().Bytes)
-	return limits
+// mostBytes is how many bytes a file may have.
+func mostBytes(limits manifest.Limits) int {
+	return cmp.Or(max(0, limits.Bytes), manifest.DefaultLimits().Bytes)
 }
 
 // sameObjects reports whether two files have the same objects in the same order.
