@@ -22,24 +22,20 @@ func (w *Watcher) load() error {
 	if err != nil {
 		return fmt.Errorf("watch: load the last good contents: %w", err)
 	}
-	for path, f := range sealed {
-		if s := w.sourceOf(path); s != nil {
-			w.files[path] = &file{path: path, source: s, hash: f.Hash, good: f}
-			s.good++
-			w.good = append(w.good, f)
-		} else {
-			w.saver.put(path, nil)
-		}
-	}
-	slices.SortFunc(w.good, func(a, b *manifest.File) int { return cmp.Compare(a.Path, b.Path) })
-	paths := slices.Sorted(maps.Keys(contents))
+	paths := slices.AppendSeq(slices.Collect(maps.Keys(contents)), maps.Keys(sealed))
+	slices.Sort(paths)
 	loaded := make([]*file, len(paths))
 	parallel.Do(len(paths), 1, func(i int) {
-		path, content := paths[i], contents[paths[i]]
+		path := paths[i]
 		s := w.sourceOf(path)
 		if s == nil {
 			return
 		}
+		if good := sealed[path]; good != nil {
+			loaded[i] = &file{path: path, source: s, hash: good.Hash, good: good}
+			return
+		}
+		content := contents[path]
 		f := &file{path: path, source: s, hash: sha256.Sum256(content)}
 		if parsed := manifest.Decode(path, content, w.cfg.Limits); parsed.Err == nil {
 			parsed.Hash = f.hash
