@@ -102,7 +102,7 @@ func (w *Watcher) takeDifferences(s *source, wk *walk, now time.Time) bool {
 	return true
 }
 
-// latest is what was seen last.
+// latest gives the last sight of the file, settled or not.
 func (f *file) latest() sight {
 	if f.change != nil {
 		return f.change.sight
