@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// programID is what the linker has named this program: a hash of all that went into it
+// programID is the build ID that the linker gave this program: a hash of all that went into it
 // (cmd/internal/buildid). It is "" when that cannot be read.
 func programID() string {
 	f, err := elf.Open("/proc/self/exe")

@@ -1,9 +1,6 @@
 package store
 
 import (
-	"maps"
-	"slices"
-
 	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
@@ -53,10 +50,9 @@ func (f foreigners) move(ref object.Ref, before, after *record) {
 	}
 }
 
-// foreignProblems is one warning for each.
+// foreignProblems is one warning for each, in no order.
 func (s *Store) foreignProblems() (problems []manifest.Problem) {
-	for _, each := range slices.Collect(maps.Keys(s.foreign)) {
-		c := s.foreign[each]
+	for each, c := range s.foreign {
 		p := manifest.Problem{Object: c.example, Field: each.Field, Reason: ReasonNoEffect, Message: each.Text, Warning: true}
 		if r := s.records[c.example]; r != nil {
 			p.File = r.owner.File

@@ -9,7 +9,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// garbageCollector is who removes what has lost its owners, in the journal.
+// garbageCollector names, in the journal, who removes objects that have lost their owners.
 var garbageCollector = Caller{User: "system:svcctl", Manager: "garbage-collector", Verb: "delete"}
 
 // dependents finds the objects of clients that name an owner (metadata.ownerReferences), by the

@@ -23,6 +23,9 @@ type seal struct {
 	By      string       `json:"by"` // see sealedBy
 	Hash    []byte       `json:"hash"`
 	Objects []object.Ref `json:"objects"` // as the text has them, in its order
+	// Versions are the resourceVersions of the objects as they are stored: those that were stored
+	// again may be what another text, program or setting made of them.
+	Versions []string `json:"versions"`
 }
 
 const (
@@ -41,7 +44,11 @@ func (s *Store) sealedBy() string {
 		return ""
 	}
 	c := &s.cfg
-	return fmt.Sprintf("%x", sha256.Sum256(fmt.Append(nil, c.Program, c.ClusterIPRanges, c.NodePorts, c.NodePortSpace, c.Pools, c.Objects, c.LegacyIPs)))
+	text, err := json.Marshal([]any{c.Program, c.ClusterIPRanges, c.NodePorts, c.NodePortSpace, c.Pools, c.Objects, c.LegacyIPs})
+	if err != nil {
+		return "" // a setting that JSON has no form for
+	}
+	return fmt.Sprintf("%x", sha256.Sum256(text))
 }
 
 // Seal writes the seals of files that have none. It is called when a start is over and at the
@@ -71,11 +78,11 @@ func (l LastGood) sealSome() (more bool, err error) {
 		if !has || hash != file.Hash || isSealed(file) {
 			continue
 		}
-		names, settled := s.settled(file)
+		names, versions, settled := s.settled(file)
 		if !settled {
 			continue
 		}
-		value, err := json.Marshal(seal{by, hash[:], names})
+		value, err := json.Marshal(seal{by, hash[:], names, versions})
 		if err != nil {
 			return false, err
 		}
@@ -110,19 +117,33 @@ func (c *copies) sealable(path string) (hash manifest.Hash, has bool) {
 }
 
 // settled reports whether all objects of a file are stored as it says and nothing is to be said
-// about them, and gives their names.
-func (s *Store) settled(file *manifest.File) (names []object.Ref, settled bool) {
+// about them, and gives their names and versions.
+func (s *Store) settled(file *manifest.File) (names []object.Ref, versions []string, settled bool) {
 	if file.Err != nil || len(file.Problems) > 0 || len(file.Documents) > sealMost || len(s.duplicates[file.Path]) > 0 {
-		return nil, false
+		return nil, nil, false
 	}
 	for i := range file.Documents {
 		name := object.RefOf(file.Documents[i].Object)
-		if !s.isSettled(refInFile(name), file.Path) {
-			return nil, false
+		ref := refInFile(name)
+		if !s.isSettled(ref, file.Path) {
+			return nil, nil, false
 		}
-		names = append(names, name)
+		names, versions = append(names, name), append(versions, s.records[ref].object.GetMeta().ResourceVersion)
 	}
-	return names, true
+	return names, versions, true
+}
+
+// areStored reports whether the objects of a seal are still those that were stored when it was made.
+func (s *Store) areStored(one *seal) bool {
+	if len(one.Versions) != len(one.Objects) {
+		return false
+	}
+	for i, name := range one.Objects {
+		if o, _ := s.Get(refInFile(name)); o == nil || o.GetMeta().ResourceVersion != one.Versions[i] {
+			return false
+		}
+	}
+	return true
 }
 
 // isSettled reports whether an object is the one that a file declares, as far as can be told without
@@ -189,8 +210,8 @@ func (l LastGood) loadSeals(hashes map[string]manifest.Hash) (map[string]*manife
 		path := strings.TrimPrefix(pair.Key, sealPrefix)
 		hash, has := hashes[path]
 		var one seal
-		if !has || json.Unmarshal(pair.Value, &one) != nil || one.By != by || string(one.Hash) != string(hash[:]) {
-			return // it is of another text, or another program judged it
+		if !has || json.Unmarshal(pair.Value, &one) != nil || one.By != by || string(one.Hash) != string(hash[:]) || !l.s.areStored(&one) {
+			return // it is of another text, another program judged it, or its objects were stored again
 		}
 		files[i] = manifest.Sealed(path, hash, one.Objects, func() *manifest.File { return l.decode(path) })
 	})

@@ -4,10 +4,12 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
 
+	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
@@ -186,6 +188,64 @@ func TestSealsThatDoNotHold(t *testing.T) {
 			}
 			if _, owner := again.s.Get(object.Ref{Kind: object.KindService, Namespace: "default", Name: "a"}); owner.File != "a.yaml" {
 				t.Errorf("the Service belongs to %s", owner)
+			}
+		})
+	}
+}
+
+// A seal is of all settings, those of validation and of pools too; what is asked of functions does
+// not decide about what is sealed.
+func TestSealedByAllSettings(t *testing.T) {
+	b := newSealBox(t, func(c *Config) { c.Pools = []alloc.Pool{pool("198.51.100.4", "198.51.100.9")} })
+	was := b.s.sealedBy()
+	untested := map[string]bool{}
+	for field := range reflect.TypeFor[Config]().Fields() {
+		if field.Type.Kind() != reflect.Func {
+			untested[field.Name] = true
+		}
+	}
+	for field, change := range map[string]func(*Config){
+		"Program":         func(c *Config) { c.Program = "next" },
+		"ClusterIPRanges": func(c *Config) { c.ClusterIPRanges = c.ClusterIPRanges[:1] },
+		"NodePorts":       func(c *Config) { c.NodePorts.Last++ },
+		"NodePortSpace":   func(c *Config) { c.NodePortSpace = alloc.Shared },
+		"Pools":           func(c *Config) { c.Pools = []alloc.Pool{internalPool("198.51.100.4", "198.51.100.9")} },
+		"Objects":         func(c *Config) { c.Objects.RelaxedServiceNames = true },
+		"LegacyIPs":       func(c *Config) { c.LegacyIPs = true },
+	} {
+		other := &Store{cfg: b.s.cfg}
+		change(&other.cfg)
+		if by := other.sealedBy(); by == was || by == "" {
+			t.Errorf("with another %s the seals of before are believed", field)
+		}
+		delete(untested, field)
+	}
+	if len(untested) > 0 {
+		t.Errorf("settings that are not tried: %v", untested)
+	}
+}
+
+// A seal says nothing of what was stored after it: of a file whose text is the sealed one again, and was
+// kept before its objects were stored, the objects are those of the text in between.
+func TestSealOfEarlierObjects(t *testing.T) {
+	for name, program := range map[string]string{"stored by the same program": "this one", "stored by another program": "next"} {
+		t.Run(name, func(t *testing.T) {
+			b := newSealBox(t)
+			b.change(map[string]string{"a.yaml": "web {}"})
+			sealed := []byte(yamlOf("web {}"))
+			b.seal()
+			b = b.again(program)
+			b.load()
+			b.change(map[string]string{"a.yaml": "web {publishNotReadyAddresses: true}"})
+			b.s.LastGood().Put("a.yaml", sealed)
+			if err := b.s.LastGood().Flush(); err != nil {
+				t.Fatal(err)
+			}
+			again := b.again("this one")
+			again.load()
+			again.sync()
+			if again.service("web").Spec.PublishNotReadyAddresses {
+				t.Error("the Service is not what its file says")
 			}
 		})
 	}

@@ -18,6 +18,7 @@ import (
 const revisionShift = 20
 
 // Store holds the accepted objects. Its methods are safe for concurrent use.
+// It has more than 15 fields: all that one transaction changes together, under two locks.
 type Store struct {
 	engine   engine.Engine
 	cfg      Config

@@ -12,7 +12,7 @@ type look struct {
 	older map[*source]bool // those that were read since it began
 }
 
-// lookBeside begins a look if nothing is known that needs more than that.
+// lookBeside begins a look, unless there is one, if nothing is known that needs more than that.
 func (w *Watcher) lookBeside(now time.Time) bool {
 	if w.lost || w.notify == nil || w.noWatch != nil {
 		return false
@@ -24,6 +24,9 @@ func (w *Watcher) lookBeside(now time.Time) bool {
 	}
 	w.nextRescan = now.Add(w.cfg.Rescan)
 	w.saver.retry()
+	if w.look != nil {
+		return true // it takes longer than this; others would only slow it down
+	}
 	l := &look{walks: make([]*walk, len(w.sources)), older: map[*source]bool{}}
 	for i, s := range w.sources {
 		w.scans.Add(1)
@@ -99,7 +102,7 @@ func (w *Watcher) takeDifferences(s *source, wk *walk, now time.Time) bool {
 	return true
 }
 
-// latest is what was seen last.
+// latest gives the last sight of the file, settled or not.
 func (f *file) latest() sight {
 	if f.change != nil {
 		return f.change.sight

@@ -56,6 +56,21 @@ func TestChangesDuringALook(t *testing.T) {
 	})
 }
 
+// A look that takes longer than the time between two is the only one, and what it has seen counts.
+func TestLookThatTakesLong(t *testing.T) {
+	lookBubble(t, map[string]string{"a.yaml": services("a")}, func(h *harness, held chan struct{}) {
+		h.is(h.next(), "a.yaml: a")
+		scans := h.w.Stats().Scans
+		must(h.T, os.WriteFile(h.path("a.yaml"), []byte(services("a", "late")), 0o644)) // no event tells of it
+		h.none(5*defaultRescan + time.Second)
+		if n := h.w.Stats().Scans - scans; n != 1 {
+			h.Errorf("%d readings of the directory at once", n)
+		}
+		close(held)
+		h.is(h.within(0, 120*time.Millisecond), "a.yaml: a late")
+	})
+}
+
 // A look finds directories that came and went without events.
 func TestLookFindsDirectories(t *testing.T) {
 	bubble(t, map[string]string{"a.yaml": services("a"), "sub/b.yaml": services("b")}, func(h *harness) {

@@ -17,7 +17,7 @@ import (
 // Stdin stands for standard input among the paths of Once.
 const Stdin = "-"
 
-// stdinName is what standard input is called in problems.
+// stdinName names standard input in problems.
 const stdinName = "stdin"
 
 // Once reads manifests a single time, as the Watcher reads them: the same files of a
@@ -68,7 +68,7 @@ func (o *Once) each(path string, f func(string, []byte, *manifest.Problem) error
 }
 
 func (o *Once) bytes() int {
-	return (&Watcher{cfg: Config{Limits: manifest.Limits{Bytes: o.Bytes}}}).limits().Bytes
+	return mostBytes(manifest.Limits{Bytes: o.Bytes})
 }
 
 // directory reads what a Watcher of the directory would read at its start.
@@ -132,7 +132,7 @@ func (s *source) readSeen(path string, seen sight, most int) ([]byte, sight, err
 	return nil, seen, errors.New("the file is replaced faster than it can be read; try again")
 }
 
-// RefusedError is why a file that is there is not read.
+// RefusedError says why a file that is there is not read.
 type RefusedError struct{ Why string }
 
 func (e *RefusedError) Error() string { return e.Why }

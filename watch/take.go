@@ -22,24 +22,20 @@ func (w *Watcher) load() error {
 	if err != nil {
 		return fmt.Errorf("watch: load the last good contents: %w", err)
 	}
-	for path, f := range sealed {
-		if s := w.sourceOf(path); s != nil {
-			w.files[path] = &file{path: path, source: s, hash: f.Hash, good: f}
-			s.good++
-			w.good = append(w.good, f)
-		} else {
-			w.saver.put(path, nil)
-		}
-	}
-	slices.SortFunc(w.good, func(a, b *manifest.File) int { return cmp.Compare(a.Path, b.Path) })
-	paths := slices.Sorted(maps.Keys(contents))
+	paths := slices.AppendSeq(slices.Collect(maps.Keys(contents)), maps.Keys(sealed))
+	slices.Sort(paths)
 	loaded := make([]*file, len(paths))
 	parallel.Do(len(paths), 1, func(i int) {
-		path, content := paths[i], contents[paths[i]]
+		path := paths[i]
 		s := w.sourceOf(path)
 		if s == nil {
 			return
 		}
+		if good := sealed[path]; good != nil {
+			loaded[i] = &file{path: path, source: s, hash: good.Hash, good: good}
+			return
+		}
+		content := contents[path]
 		f := &file{path: path, source: s, hash: sha256.Sum256(content)}
 		if parsed := manifest.Decode(path, content, w.cfg.Limits); parsed.Err == nil {
 			parsed.Hash = f.hash
@@ -195,7 +191,7 @@ func (w *Watcher) fetch(root *os.Root, seen sight, f *file) (c content) {
 		return c
 	}
 	w.reads.Add(1)
-	c.data, c.seen, c.err = read(root, f.source.rel(f.path), seen, w.limits().Bytes)
+	c.data, c.seen, c.err = read(root, f.source.rel(f.path), seen, mostBytes(w.cfg.Limits))
 	if c.err != nil || c.data == nil {
 		return c
 	}
@@ -256,11 +252,9 @@ func (w *Watcher) parse(f *file, data []byte) *manifest.File {
 	return f.good.Update(data, w.cfg.Limits)
 }
 
-// limits are the effective ones.
-func (w *Watcher) limits() manifest.Limits {
-	limits := w.cfg.Limits
-	limits.Bytes = cmp.Or(max(0, limits.Bytes), manifest.DefaultLimits().Bytes)
-	return limits
+// mostBytes is how many bytes a file may have.
+func mostBytes(limits manifest.Limits) int {
+	return cmp.Or(max(0, limits.Bytes), manifest.DefaultLimits().Bytes)
 }
 
 // sameObjects reports whether two files have the same objects in the same order.

@@ -93,6 +93,7 @@ func within(dir, path string) bool {
 }
 
 // A Watcher watches directories. Make it with New, start it with Run, once.
+// It has more than 15 fields: they are the state of one loop, and what tests replace of it.
 type Watcher struct {
 	cfg       Config
 	log       *slog.Logger

@@ -25,13 +25,13 @@ import (
 // checksVar makes this test program a process that asks endpoints, and nothing else.
 const checksVar = "SVCCTL_BENCH_CHECKS"
 
-// checks describes its work: endpoints of 10.200.0.0 and up, asked by one Check.
+// checks says which endpoints that process asks, from 10.200.0.0 up, and by which Check.
 type checks struct {
 	Endpoints int
 	Check     health.Check
 }
 
-// checksCost is its use of CPU and memory, and its number of checks, so far.
+// checksCost has the CPU time, memory and results of that process so far.
 type checksCost struct {
 	At       time.Time
 	CPU      time.Duration
@@ -83,7 +83,7 @@ func costOf(s prober.Stats, kind health.Kind) (c checksCost) {
 	return c
 }
 
-// BenchmarkHealth measures the cost of checks: the CPU time of the process that asks, with its part of the
+// BenchmarkHealth measures what checks cost: the CPU time of the process that asks, with its part of the
 // kernel's, as a share of a core, and its memory.
 func BenchmarkHealth(b *testing.B) {
 	const section = "Health checks"
@@ -117,7 +117,7 @@ func BenchmarkHealth(b *testing.B) {
 	}
 }
 
-// checkedFor gives the time in which checks are measured: some rounds.
+// checkedFor gives the time to measure checks for: some rounds.
 func checkedFor(c health.Check) time.Duration { return max(20*time.Second, c.Interval) }
 
 // checkedNetwork is a box that tracks its connections, and a server with the endpoints.

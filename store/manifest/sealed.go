@@ -7,7 +7,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// A seal is what is known of a File that was not decoded yet.
+// A seal has the names in a File that was not decoded yet, and the way to decode it.
 type seal struct {
 	names  []object.Ref
 	opened func() *File

@@ -140,7 +140,7 @@ func checkServiceBalance(s, old *Service) Errors {
 		before = &old.Metadata
 	}
 	errs := checkAnnotation(&s.Metadata, before, AnnotationBalance, checkBalance)
-	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationRetryAfter, checkRetryAfter)...)
+	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationRetryAfter, checkBy(ParseRetryAfter))...)
 	return append(errs, checkAnnotation(&s.Metadata, before, AnnotationWeights, func(p path, value string) Errors {
 		if _, err := ParseWeights(value); err != nil {
 			of := err.(*weightError)
@@ -153,22 +153,22 @@ func checkServiceBalance(s, old *Service) Errors {
 // checkEndpointWeights is about the annotations of an object that names endpoints; old is nil
 // for a new one.
 func checkEndpointWeights(meta, old *ObjectMeta) Errors {
-	weight := func(p path, value string) Errors {
-		if _, err := ParseWeight(value); err != nil {
-			return invalid(p, value, err.Error())
-		}
-		return nil
-	}
+	weight := checkBy(ParseWeight)
 	errs := checkAnnotation(meta, old, AnnotationWeight, weight)
 	if _, ours := meta.Annotations[AnnotationWeight]; !ours {
 		errs = append(errs, checkAnnotation(meta, old, AnnotationCiliumWeight, weight)...)
 	}
-	return append(errs, checkAnnotation(meta, old, AnnotationPriority, func(p path, value string) Errors {
-		if _, err := ParsePriority(value); err != nil {
+	return append(errs, checkAnnotation(meta, old, AnnotationPriority, checkBy(ParsePriority))...)
+}
+
+// checkBy makes a check of what reads a value.
+func checkBy[T any](parse func(string) (T, error)) func(path, string) Errors {
+	return func(p path, value string) Errors {
+		if _, err := parse(value); err != nil {
 			return invalid(p, value, err.Error())
 		}
 		return nil
-	})...)
+	}
 }
 
 // checkAnnotation checks an annotation that is there and new.

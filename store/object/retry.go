@@ -30,10 +30,3 @@ func ParseRetryAfter(value string) (time.Duration, error) {
 	}
 	return d, nil
 }
-
-func checkRetryAfter(p path, value string) Errors {
-	if _, err := ParseRetryAfter(value); err != nil {
-		return invalid(p, value, err.Error())
-	}
-	return nil
-}
