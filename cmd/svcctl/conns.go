@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/url"
 	"slices"
@@ -76,12 +75,12 @@ func (p *program) runConns(ctx context.Context, v *verb, args []string) error {
 	if err != nil {
 		return err
 	}
-	if v.option("output").text() == "json" {
-		text, err := json.MarshalIndent(list, "", "  ")
+	if v.option("output").text() == formJSON {
+		text, err := asJSON(list)
 		if err != nil {
-			return fmt.Errorf("encode as JSON: %w", err)
+			return err
 		}
-		return p.print(string(text) + "\n")
+		return p.print(text)
 	}
 	if len(list.Connections) == 0 {
 		fmt.Fprintln(p.stderr, "No connections found.")

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/url"
 	"slices"
@@ -86,7 +85,7 @@ func (p *program) runTop(ctx context.Context, v *verb, args []string) error {
 		return err
 	}
 	once := v.option("once").on()
-	if v.option("output").text() == "json" {
+	if v.option("output").text() == formJSON {
 		return p.topJSON(ctx, t, once)
 	}
 	if once || !p.lists || !p.asks {
@@ -146,11 +145,7 @@ func (p *program) topJSON(ctx context.Context, t *top, once bool) error {
 		}
 		if t.seen.At.After(last) { // looks are shared, and may be rare
 			last = t.seen.At
-			text, err := json.Marshal(t.seen)
-			if err != nil {
-				return fmt.Errorf("encode as JSON: %w", err)
-			}
-			if err := p.print(string(text) + "\n"); err != nil {
+			if err := p.printLine(t.seen); err != nil {
 				return err
 			}
 		}
