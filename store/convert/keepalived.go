@@ -295,7 +295,7 @@ func (r *keepalived) frontend(s statement, words []string) (list []netip.AddrPor
 		r.fail(s.line, "%v", err)
 		return nil
 	}
-	port, err := parsePortNumber(words[1])
+	port, err := ParsePort(words[1])
 	if err != nil {
 		r.fail(s.line, "%v", err)
 		return nil

@@ -262,8 +262,8 @@ func short(d time.Duration) string {
 	return text
 }
 
-// parsePortNumber reads a port from 1 to 65535.
-func parsePortNumber(text string) (uint16, error) {
+// ParsePort reads a port from 1 to 65535.
+func ParsePort(text string) (uint16, error) {
 	n, err := strconv.ParseUint(text, 10, 16)
 	if err != nil || n == 0 {
 		return 0, fmt.Errorf("%q is no port: want a number from 1 to 65535", text)
