@@ -164,12 +164,11 @@ var schedulers = map[string]string{
 // balance sets the algorithm, or says what is done instead.
 func (r *reading) balance(v *Virtual, line int, name string) {
 	algorithm, known := schedulers[name]
-	switch {
-	case !known:
+	if !known {
 		r.lose(v, line, "the scheduler %s has no counterpart: servers are drawn at random, by weight", name)
-	case algorithm != "":
-		v.Annotations[object.AnnotationBalance] = algorithm
+		return
 	}
+	v.Annotations[object.AnnotationBalance] = algorithm
 }
 
 // affinity sets how long a client keeps its server, in seconds.
