@@ -1,7 +1,6 @@
 package dashboard
 
 import (
-	"cmp"
 	"fmt"
 	"html/template"
 	"strconv"
@@ -22,7 +21,6 @@ var functions = template.FuncMap{
 	"total":    total,
 	"refusing": func(rate *float64) bool { return rate != nil && *rate > 0 },
 	"share":    share,
-	"who":      who,
 	"anchor":   func(parts ...string) string { return strings.Join(parts, "|") },
 	"place": func(file string, line int) string {
 		if line > 0 {
@@ -93,17 +91,6 @@ func share(part, whole uint64) string {
 		return "below 1 %"
 	}
 	return strconv.FormatUint(part*100/whole, 10) + " %"
-}
-
-// who is the author of a change.
-func who(e wire.JournalEntry) string {
-	switch {
-	case e.Controller != "":
-		return "the " + e.Controller + " controller"
-	case e.User != "" && e.Manager != "":
-		return e.User + " (" + e.Manager + ")"
-	}
-	return cmp.Or(e.User, e.File, "svcctl")
 }
 
 // The size of a sparkline, in its own units.

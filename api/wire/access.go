@@ -1,6 +1,9 @@
 package wire
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // The reasons of a Failure that are about who asks.
 const (
@@ -52,4 +55,15 @@ type JournalEntry struct {
 	Agent      string `json:"agent,omitempty"`
 	File       string `json:"file,omitempty"`
 	Controller string `json:"controller,omitempty"`
+}
+
+// Who names the author: "root (kubectl-edit)", a file, or "the endpoints controller".
+func (e *JournalEntry) Who() string {
+	switch {
+	case e.Controller != "":
+		return "the " + e.Controller + " controller"
+	case e.User != "" && e.Manager != "":
+		return e.User + " (" + e.Manager + ")"
+	}
+	return cmp.Or(e.User, e.File, "svcctl")
 }

@@ -246,7 +246,7 @@ func (c *Config) OverlapProblems(facts *node.Facts, isVIP func(netip.Addr) bool)
 
 // AnnouncedRanges are where addresses are that may be announced.
 func (c *Config) AnnouncedRanges() []nft.Range {
-	pools := slices.Concat(c.LoadBalancerPools, c.LoadBalancerInternalPools)
+	pools := c.pools()
 	ranges := make([]nft.Range, 0, len(pools))
 	for _, r := range pools {
 		ranges = append(ranges, nft.Range(r))
@@ -274,10 +274,15 @@ func (c *Config) Store() store.Config {
 	return cfg
 }
 
+// pools are where load balancers have their IPs from, internal ones last.
+func (c *Config) pools() []AddrRange {
+	return slices.Concat(c.LoadBalancerPools, c.LoadBalancerInternalPools)
+}
+
 // IsSetAside reports whether an address lies in a load balancer pool or an external IP range.
 func (c *Config) IsSetAside(addr netip.Addr) bool {
 	return slices.ContainsFunc(c.ExternalIPRanges.Prefixes, func(p netip.Prefix) bool { return p.Contains(addr) }) ||
-		slices.ContainsFunc(slices.Concat(c.LoadBalancerPools, c.LoadBalancerInternalPools), func(r AddrRange) bool { return r.Overlaps(AddrRange{addr, addr}) })
+		slices.ContainsFunc(c.pools(), func(r AddrRange) bool { return r.Overlaps(AddrRange{addr, addr}) })
 }
 
 // Resolvers are the name servers that this host asks.

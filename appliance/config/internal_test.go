@@ -38,3 +38,24 @@ func TestBoxKnowsWhoIsInside(t *testing.T) {
 		t.Errorf("the box is %+v", box)
 	}
 }
+
+// An internal pool is set aside, announced and owned as the others are.
+func TestInternalPoolsAreSetAside(t *testing.T) {
+	c := Default()
+	var err error
+	if c.LoadBalancerInternalPools, err = ParseAddrRanges([]string{"10.20.0.16-10.20.0.31"}); err != nil {
+		t.Fatal(err)
+	}
+	addr := netip.MustParseAddr("10.20.0.20")
+	announced := false
+	for _, r := range c.AnnouncedRanges() {
+		announced = announced || r.First.Compare(addr) <= 0 && addr.Compare(r.Last) <= 0
+	}
+	owned := false
+	for _, r := range c.Box(nil).Owned {
+		owned = owned || r.First.Compare(addr) <= 0 && addr.Compare(r.Last) <= 0
+	}
+	if !c.IsSetAside(addr) || !announced || !owned || c.IsSetAside(netip.MustParseAddr("10.20.0.40")) {
+		t.Errorf("set aside %t, announced %t, owned %t", c.IsSetAside(addr), announced, owned)
+	}
+}

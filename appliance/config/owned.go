@@ -2,7 +2,6 @@ package config
 
 import (
 	"net/netip"
-	"slices"
 
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/nft"
@@ -20,7 +19,7 @@ func (c *Config) owned(facts *node.Facts) []nft.Range {
 		all = without(all, rangeOf(o.network))
 	}
 	var pools []nft.Range
-	for _, r := range slices.Concat(c.LoadBalancerPools, c.LoadBalancerInternalPools) {
+	for _, r := range c.pools() {
 		pools = append(pools, wholePrefix(r))
 	}
 	if facts != nil {

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"svcctl.io/svcctl/store/object"
 )
 
 // Defaults of our own annotations.
@@ -195,11 +197,7 @@ func settingNames() string {
 
 // duration reads "5s", or seconds.
 func duration(text string, least, most time.Duration) (time.Duration, error) {
-	trimmed := strings.TrimSpace(text)
-	if _, err := strconv.ParseUint(trimmed, 10, 32); err == nil {
-		trimmed += "s"
-	}
-	d, err := time.ParseDuration(trimmed)
+	d, err := object.ParseSeconds(text)
 	if err != nil || d < least || d > most {
 		return 0, fmt.Errorf(`%s is not a time between %s and %s; write it like "5s", or in seconds`, quote(text), least, most)
 	}

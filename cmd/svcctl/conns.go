@@ -1,11 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -76,12 +75,12 @@ func (p *program) runConns(ctx context.Context, v *verb, args []string) error {
 	if err != nil {
 		return err
 	}
-	if v.option("output").text() == "json" {
-		text, err := json.MarshalIndent(list, "", "  ")
+	if v.option("output").text() == formJSON {
+		text, err := asJSON(list)
 		if err != nil {
-			return fmt.Errorf("encode as JSON: %w", err)
+			return err
 		}
-		return p.print(string(text) + "\n")
+		return p.print(text)
 	}
 	if len(list.Connections) == 0 {
 		fmt.Fprintln(p.stderr, "No connections found.")
@@ -160,7 +159,7 @@ func connsTable(list *wire.Connections, wide bool) string {
 		}
 		row := []string{strconv.FormatUint(uint64(c.ID), 10), portKey(c.Namespace, c.Service, c.Port), c.Protocol, c.Client, c.To, c.Endpoint, state}
 		if wide {
-			row = append(row, dash(c.As), (time.Duration(c.Expires) * time.Second).String())
+			row = append(row, cmp.Or(c.As, "-"), (time.Duration(c.Expires) * time.Second).String())
 		}
 		rows = append(rows, row)
 	}
@@ -173,22 +172,4 @@ func portKey(namespace, service, port string) string {
 		service += ":" + port
 	}
 	return namespace + "/" + service
-}
-
-// dash stands for nothing in a cell.
-func dash(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return text
-}
-
-// sortNames are what traffic can be sorted by.
-var sortNames = []string{"open", "rate", "unanswered", "refused", "name"}
-
-func checkSort(text string) error {
-	if !slices.Contains(sortNames, text) {
-		return usagef("--by %q: want %s", text, strings.Join(sortNames, ", "))
-	}
-	return nil
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os/exec"
 	"regexp"
@@ -110,11 +109,11 @@ func (p *program) printVariables(form string, variables []wire.Variable) error {
 		for _, variable := range variables {
 			all[variable.Name] = variable.Value
 		}
-		body, err := json.MarshalIndent(all, "", "  ")
+		text, err := asJSON(all)
 		if err != nil {
-			return fmt.Errorf("encode as JSON: %w", err)
+			return err
 		}
-		return p.print(string(body) + "\n")
+		return p.print(text)
 	}
 	var b, names strings.Builder
 	for _, variable := range variables {

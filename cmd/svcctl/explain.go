@@ -7,12 +7,12 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/diagnose"
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store/convert"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -112,11 +112,9 @@ func parseQuestion(text string) (q diagnose.Question, is bool, err error) {
 		return q, false, nil
 	}
 	if port != "" {
-		n, err := strconv.ParseUint(port, 10, 16)
-		if err != nil || n == 0 {
-			return q, true, usagef("%q: %q is no port: want a number from 1 to 65535", text, port)
+		if q.Port, err = convert.ParsePort(port); err != nil {
+			return q, true, usagef("%q: %w", text, err)
 		}
-		q.Port = uint16(n)
 	}
 	if slash {
 		q.Protocol = strings.ToUpper(protocol)

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"svcctl.io/svcctl/api/client"
@@ -177,8 +176,8 @@ func parsePort(text string) (port convert.Port, err error) {
 		return port, fmt.Errorf("the protocol %q is none of tcp, udp, sctp", protocol)
 	}
 	number, target, has := strings.Cut(numbers, ":")
-	if port.Port, err = portNumber(number); err == nil && has {
-		port.Target, err = portNumber(target)
+	if port.Port, err = convert.ParsePort(number); err == nil && has {
+		port.Target, err = convert.ParsePort(target)
 	}
 	return port, err
 }
@@ -200,16 +199,8 @@ func parseServer(text string) (convert.Server, error) {
 		return server, fmt.Errorf("want an address, as 10.1.2.11, 10.1.2.11:8080 or [2001:db8::11]:8080; names are not looked up")
 	}
 	server.Addr = addr.Unmap()
-	server.Port, err = portNumber(text[i+1:])
+	server.Port, err = convert.ParsePort(text[i+1:])
 	return server, err
-}
-
-func portNumber(text string) (uint16, error) {
-	n, err := strconv.ParseUint(text, 10, 16)
-	if err != nil || n == 0 {
-		return 0, fmt.Errorf("%q is no port: want a number from 1 to 65535", text)
-	}
-	return uint16(n), nil
 }
 
 // Ranges for judging a manifest without an appliance: those for benchmarks (RFC 2544, RFC 5180),

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -81,19 +80,8 @@ func journalTable(entries []wire.JournalEntry) string {
 		if e.Namespace != "" {
 			name = e.Namespace + "/" + e.Name
 		}
-		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s %s\n", e.Time.Format(time.RFC3339), e.Revision, printable(whoOf(e)), e.Verb, e.Kind, name)
+		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s %s\n", e.Time.Format(time.RFC3339), e.Revision, printable(e.Who()), e.Verb, e.Kind, name)
 	}
 	table.Flush() // writes to a strings.Builder never fail
 	return b.String()
-}
-
-// whoOf is who made a change: "root (kubectl-edit)", a file, or "the endpoints controller".
-func whoOf(e wire.JournalEntry) string {
-	switch {
-	case e.Controller != "":
-		return "the " + e.Controller + " controller"
-	case e.User != "" && e.Manager != "":
-		return e.User + " (" + e.Manager + ")"
-	}
-	return cmp.Or(e.User, e.File, "svcctl")
 }

@@ -19,13 +19,13 @@ func (p *program) output(vb *verb, v any, text func() string) error {
 		return err
 	}
 	switch vb.option("output").text() {
-	case "json":
-		body, err := json.MarshalIndent(v, "", "  ")
+	case formJSON:
+		body, err := asJSON(v)
 		if err != nil {
-			return fmt.Errorf("encode as JSON: %w", err)
+			return err
 		}
-		return p.print(string(body) + "\n")
-	case "yaml":
+		return p.print(body)
+	case formYAML:
 		body, err := toYAML(v)
 		if err != nil {
 			return fmt.Errorf("encode as YAML: %w", err)
@@ -33,6 +33,24 @@ func (p *program) output(vb *verb, v any, text func() string) error {
 		return p.print(body)
 	}
 	return p.print(text())
+}
+
+// asJSON is v in JSON, indented.
+func asJSON(v any) (string, error) {
+	body, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return "", fmt.Errorf("encode as JSON: %w", err)
+	}
+	return string(body) + "\n", nil
+}
+
+// printLine prints v as a line of JSON, for verbs that print one document after another.
+func (p *program) printLine(v any) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode as JSON: %w", err)
+	}
+	return p.print(string(body) + "\n")
 }
 
 // checkOutput judges the verb's -o.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -50,15 +51,7 @@ func (s *screen) size() (lines, columns int) {
 
 // draw replaces what is on the screen. Lines are drawn over, so that nothing flickers.
 func (s *screen) draw(text string) error {
-	b := []byte("\x1b[H")
-	for _, r := range []byte(text) {
-		if r == '\n' {
-			b = append(b, "\x1b[K\r\n"...)
-		} else {
-			b = append(b, r)
-		}
-	}
-	_, err := s.out.Write(append(b, "\x1b[K\x1b[J"...))
+	_, err := s.out.WriteString("\x1b[H" + strings.ReplaceAll(text, "\n", "\x1b[K\r\n") + "\x1b[K\x1b[J")
 	return err
 }
 

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/url"
 	"slices"
@@ -20,6 +18,7 @@ import (
 const topEvery = 2 * time.Second
 
 func (p *program) topVerb() *verb {
+	sorts := wire.TrafficSorts()
 	return &verb{
 		name:    "top",
 		summary: "show which Services and endpoints have traffic",
@@ -44,7 +43,7 @@ node ports on loopback addresses are not among them.`,
 			namespaceOption(),
 			{name: "all-namespaces", letter: "A", group: groupWhich, usage: "Services of all namespaces"},
 			{name: "limit", letter: "l", arg: "N", def: "100", group: groupWhich, usage: "how many ports, at most 10000"},
-			{name: "by", arg: strings.Join(sortNames, "|"), def: sortNames[0], words: sortNames, group: groupOutput, usage: "what to sort by"},
+			{name: "by", arg: strings.Join(sorts, "|"), def: sorts[0], words: sorts, group: groupOutput, usage: "what to sort by"},
 			{name: "endpoints", group: groupOutput, usage: "show the endpoints of each port"},
 			{name: "once", group: groupOutput, usage: "print one table"},
 			outputOption("table", "json"),
@@ -67,8 +66,8 @@ func (p *program) runTop(ctx context.Context, v *verb, args []string) error {
 		return err
 	}
 	t := &top{by: v.option("by").text(), endpoints: v.option("endpoints").on(), color: p.color}
-	if err := checkSort(t.by); err != nil {
-		return err
+	if sorts := wire.TrafficSorts(); !slices.Contains(sorts, t.by) {
+		return usagef("--by %q: want %s", t.by, strings.Join(sorts, ", "))
 	}
 	var err error
 	if t.query, err = p.trafficQuery(v, args); err != nil {
@@ -86,7 +85,7 @@ func (p *program) runTop(ctx context.Context, v *verb, args []string) error {
 		return err
 	}
 	once := v.option("once").on()
-	if v.option("output").text() == "json" {
+	if v.option("output").text() == formJSON {
 		return p.topJSON(ctx, t, once)
 	}
 	if once || !p.lists || !p.asks {
@@ -134,10 +133,11 @@ func (t *top) second(ctx context.Context) error {
 func (p *program) topJSON(ctx context.Context, t *top, once bool) error {
 	var last time.Time
 	for {
-		err := t.look(ctx)
+		look := t.look
 		if once {
-			err = t.second(ctx)
+			look = t.second
 		}
+		err := look(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -146,11 +146,7 @@ func (p *program) topJSON(ctx context.Context, t *top, once bool) error {
 		}
 		if t.seen.At.After(last) { // looks are shared, and may be rare
 			last = t.seen.At
-			text, err := json.Marshal(t.seen)
-			if err != nil {
-				return fmt.Errorf("encode as JSON: %w", err)
-			}
-			if err := p.print(string(text) + "\n"); err != nil {
+			if err := p.printLine(t.seen); err != nil {
 				return err
 			}
 		}
@@ -267,8 +263,9 @@ func (t *top) key(b byte) (quit bool) {
 	case 'f':
 		t.by = "refused"
 	default:
-		if i := slices.IndexFunc(sortNames, func(name string) bool { return name[0] == b }); i >= 0 {
-			t.by = sortNames[i]
+		sorts := wire.TrafficSorts()
+		if i := slices.IndexFunc(sorts, func(name string) bool { return name[0] == b }); i >= 0 {
+			t.by = sorts[i]
 		}
 	}
 	return false
@@ -276,5 +273,5 @@ func (t *top) key(b byte) (quit bool) {
 
 // bar is the last line of the screen.
 func (t *top) bar() string {
-	return "by " + cmp.Or(t.by, "open") + "   o open  r rate  u unanswered  f refused  n name  e endpoints  q quit"
+	return "by " + t.by + "   o open  r rate  u unanswered  f refused  n name  e endpoints  q quit"
 }

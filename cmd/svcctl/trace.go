@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"net/url"
@@ -61,19 +60,15 @@ func (p *program) runTrace(ctx context.Context, v *verb, args []string) error {
 	if err != nil {
 		return err
 	}
-	asJSON := v.option("output").text() == "json"
-	if p.shows && !asJSON {
+	inJSON := v.option("output").text() == formJSON
+	if p.shows && !inJSON {
 		fmt.Fprintf(p.stderr, "Waiting for packets, %s s at most ...\n", query.Get("seconds"))
 	}
 	came := 0
 	err = c.Trace(ctx, query, func(packet wire.TracedPacket) error {
 		came++
-		if asJSON {
-			text, err := json.Marshal(packet)
-			if err != nil {
-				return fmt.Errorf("encode as JSON: %w", err)
-			}
-			return p.print(string(text) + "\n")
+		if inJSON {
+			return p.printLine(packet)
 		}
 		text := tracedText(&packet, v.option("steps").on())
 		if came > 1 {

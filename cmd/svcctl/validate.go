@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -178,13 +177,4 @@ func (r *report) verdict(strict bool) error {
 		return fmt.Errorf("%s and %s in %s", count(r.Errors, "error"), count(r.Warnings, "warning"), count(len(r.Files), "file"))
 	}
 	return nil
-}
-
-// asJSON is v in JSON, indented.
-func asJSON(v any) (string, error) {
-	body, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return "", fmt.Errorf("encode as JSON: %w", err)
-	}
-	return string(body) + "\n", nil
 }

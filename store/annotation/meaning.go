@@ -90,21 +90,21 @@ func PrefersZone(svc *object.Service) (prefers bool, bad []Bad) {
 	if svc.Spec.Type != object.TypeLoadBalancer {
 		return false, nil
 	}
-	values := map[string]string{}
-	if value := strings.TrimSpace(svc.Metadata.Annotations[awsCrossZone]); value != "" {
-		values[awsCrossZone] = value
-	} else if value, has := pairs(svc.Metadata.Annotations[awsAttributes])[attributeCrossZone]; has {
-		values[awsAttributes] = value
-	}
-	for key, value := range values {
-		switch {
-		case strings.EqualFold(value, "false"):
-			prefers = true
-		case !strings.EqualFold(value, "true"):
-			bad = append(bad, Bad{key, fmt.Sprintf("%q is neither \"true\" nor \"false\", so endpoints of all zones are used", value)})
+	key, value := awsCrossZone, strings.TrimSpace(svc.Metadata.Annotations[awsCrossZone])
+	if value == "" {
+		attribute, given := pairs(svc.Metadata.Annotations[awsAttributes])[attributeCrossZone]
+		if !given {
+			return false, nil
 		}
+		key, value = awsAttributes, attribute
 	}
-	return prefers, bad
+	switch {
+	case strings.EqualFold(value, "false"):
+		return true, nil
+	case !strings.EqualFold(value, "true"):
+		bad = []Bad{{key, fmt.Sprintf("%q is neither \"true\" nor \"false\", so endpoints of all zones are used", value)}}
+	}
+	return false, bad
 }
 
 // pairs reads key=value, with commas between them.

@@ -61,7 +61,7 @@ func RelayOf(svc *object.Service) (r Relay) {
 		}
 		return r
 	}
-	r.ConnectTimeout = r.duration(a, ConnectTimeout, minConnectTimeout, maxConnectTimeout, defaultConnectTimeout)
+	r.ConnectTimeout = r.timeout(a)
 	r.ConnectRetries = defaultConnectRetries
 	if text, given := a[ConnectRetries]; given {
 		n, err := strconv.Atoi(strings.TrimSpace(text))
@@ -100,24 +100,17 @@ func (r *Relay) readProxyProtocol(svc *object.Service) {
 	}
 }
 
-// duration reads a time like "2s", or a number of seconds.
-func (r *Relay) duration(a map[string]string, key string, least, most, otherwise time.Duration) time.Duration {
-	text, given := a[key]
+// timeout reads how long an endpoint may take to accept a connection.
+func (r *Relay) timeout(a map[string]string) time.Duration {
+	text, given := a[ConnectTimeout]
 	if !given {
-		return otherwise
+		return defaultConnectTimeout
 	}
-	trimmed := strings.TrimSpace(text)
-	if _, err := strconv.ParseUint(trimmed, 10, 32); err == nil {
-		trimmed += "s"
-	}
-	d, err := time.ParseDuration(trimmed)
-	if err != nil || d < least || d > most {
-		instead := "there is none"
-		if otherwise > 0 {
-			instead = "it is " + otherwise.String()
-		}
-		r.Bad = append(r.Bad, Bad{key, fmt.Sprintf("%q is no time from %s to %s, so %s; write it like \"2s\", or in seconds", text, least, most, instead)})
-		return otherwise
+	d, err := object.ParseSeconds(text)
+	if err != nil || d < minConnectTimeout || d > maxConnectTimeout {
+		r.Bad = append(r.Bad, Bad{ConnectTimeout, fmt.Sprintf("%q is no time from %s to %s, so it is %s; write it like \"2s\", or in seconds",
+			text, minConnectTimeout, maxConnectTimeout, defaultConnectTimeout)})
+		return defaultConnectTimeout
 	}
 	return d
 }

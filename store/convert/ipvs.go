@@ -131,7 +131,7 @@ func (r *ipvs) address(v *Virtual, line int, key, protocol, value string) {
 		r.lose(nil, line, "the service of all ports of %s has no counterpart: it is left out, with its servers", addr)
 		return
 	}
-	port, err := parsePortNumber(value[i+1:])
+	port, err := ParsePort(value[i+1:])
 	if err != nil {
 		r.fail(line, "%v; save with `ipvsadm -S -n`", err)
 		return
@@ -207,7 +207,7 @@ func (r *ipvs) real(line int, value string) (a netip.Addr, port uint16) {
 	}
 	a, err := parseAddr(value[:i])
 	if err == nil {
-		port, err = parsePortNumber(value[i+1:])
+		port, err = ParsePort(value[i+1:])
 	}
 	if err != nil {
 		r.fail(line, "%v; save with `ipvsadm -S -n`", err)

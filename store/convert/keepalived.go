@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -166,7 +167,7 @@ func (r *keepalived) top(s statement) {
 // keepalivedLost are words of a virtual server, and of a real server, without a counterpart.
 var keepalivedLost = []string{
 	"alpha", "omega", "quorum", "hysteresis", "quorum_up", "quorum_down", "ha_suspend", "ops", "persistence_granularity", "persistence_engine",
-	"hashed", "flag-1", "flag-2", "flag-3", "sh-port", "sh-fallback", "mh-port", "mh-fallback", "warmup", "delay_before_retry", "retry", "lb_kind", "lvs_method",
+	"hashed", "flag-1", "flag-2", "flag-3", "sh-port", "sh-fallback", "mh-port", "mh-fallback", "warmup", "delay_before_retry", "retry",
 	"inhibit_on_failure", "sorry_server_inhibit", "smtp_alert", "no_smtp_alert", "notify_up", "notify_down", "uthreshold", "lthreshold", "snmp_name", "ip_family", "virtualhost",
 	"lvs_lower_threshold", "lvs_upper_threshold", "sorry_server_lvs_method", "log_all_failures",
 }
@@ -225,10 +226,7 @@ func (r *keepalived) virtual(s statement) {
 		one := *v
 		one.ExternalIPs, one.Ports = addrsAt(frontends, port), []Port{{Protocol: protocol, Port: port}}
 		one.Name = r.name("v-" + one.ExternalIPs[0].String() + "-" + strconv.Itoa(int(port)) + "-" + protocol)
-		one.Annotations, one.Losses = map[string]string{}, nil
-		for key, value := range v.Annotations {
-			one.Annotations[key] = value
-		}
+		one.Annotations, one.Losses = maps.Clone(v.Annotations), nil
 		if i == 0 {
 			one.Losses = v.Losses
 		}
@@ -295,7 +293,7 @@ func (r *keepalived) frontend(s statement, words []string) (list []netip.AddrPor
 		r.fail(s.line, "%v", err)
 		return nil
 	}
-	port, err := parsePortNumber(words[1])
+	port, err := ParsePort(words[1])
 	if err != nil {
 		r.fail(s.line, "%v", err)
 		return nil

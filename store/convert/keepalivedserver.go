@@ -42,7 +42,7 @@ func (k *keepalivedServer) server(s statement) {
 	server := Server{Weight: 1}
 	var err error
 	if server.Addr, err = parseAddr(s.words[1]); err == nil && len(s.words) == 3 {
-		server.Port, err = parsePortNumber(s.words[2])
+		server.Port, err = ParsePort(s.words[2])
 	}
 	if err != nil {
 		k.fail(s.line, "%v", err)
@@ -99,7 +99,7 @@ func (k *keepalivedServer) check(s statement, kind string, server Server) check 
 	for _, in := range s.block {
 		switch keyword := in.words[0]; {
 		case keyword == "connect_port":
-			n, err := parsePortNumber(in.arg())
+			n, err := ParsePort(in.arg())
 			if err != nil {
 				k.fail(in.line, "%v", err)
 			}

@@ -164,12 +164,11 @@ var schedulers = map[string]string{
 // balance sets the algorithm, or says what is done instead.
 func (r *reading) balance(v *Virtual, line int, name string) {
 	algorithm, known := schedulers[name]
-	switch {
-	case !known:
+	if !known {
 		r.lose(v, line, "the scheduler %s has no counterpart: servers are drawn at random, by weight", name)
-	case algorithm != "":
-		v.Annotations[object.AnnotationBalance] = algorithm
+		return
 	}
+	v.Annotations[object.AnnotationBalance] = algorithm
 }
 
 // affinity sets how long a client keeps its server, in seconds.
@@ -262,8 +261,8 @@ func short(d time.Duration) string {
 	return text
 }
 
-// parsePortNumber reads a port from 1 to 65535.
-func parsePortNumber(text string) (uint16, error) {
+// ParsePort reads a port from 1 to 65535.
+func ParsePort(text string) (uint16, error) {
 	n, err := strconv.ParseUint(text, 10, 16)
 	if err != nil || n == 0 {
 		return 0, fmt.Errorf("%q is no port: want a number from 1 to 65535", text)

@@ -184,21 +184,15 @@ func (v *Virtual) weightsByAddress() map[netip.Addr]uint16 {
 	return weights
 }
 
-// weightsText is the annotation of the weights; "" when all servers have the same share.
+// weightsText is the annotation of the weights; "" when all servers have the same share, more than 0.
 func weightsText(weights map[netip.Addr]uint16) string {
-	same := true
 	var texts []string
-	first := true
-	var one uint16
+	shares := map[uint16]bool{}
 	for _, addr := range slices.SortedFunc(maps.Keys(weights), netip.Addr.Compare) {
-		w := weights[addr]
-		if first {
-			one, first = w, false
-		}
-		same = same && w == one
-		texts = append(texts, fmt.Sprintf("%s=%d", addr, w))
+		shares[weights[addr]] = true
+		texts = append(texts, fmt.Sprintf("%s=%d", addr, weights[addr]))
 	}
-	if same && one != 0 {
+	if len(shares) == 1 && !shares[0] {
 		return ""
 	}
 	return strings.Join(texts, ",")
@@ -206,7 +200,7 @@ func weightsText(weights map[netip.Addr]uint16) string {
 
 // A sliceKey is what the servers of a slice have in common.
 type sliceKey struct {
-	is6      bool
+	family   string // object.IPv4 or object.IPv6
 	priority uint8
 	weight   uint16 // 0 where the Service has the weights
 	port     uint16
@@ -217,7 +211,10 @@ type sliceKey struct {
 func (v *Virtual) slices(weighed bool) []*object.EndpointSlice {
 	servers := map[sliceKey][]Server{}
 	for _, s := range v.Servers {
-		key := sliceKey{is6: s.Addr.Is6(), priority: s.Priority, port: s.Port}
+		key := sliceKey{family: object.IPv4, priority: s.Priority, port: s.Port}
+		if s.Addr.Is6() {
+			key.family = object.IPv6
+		}
 		if !weighed {
 			key.weight = s.Weight
 		}
@@ -226,26 +223,22 @@ func (v *Virtual) slices(weighed bool) []*object.EndpointSlice {
 		}
 	}
 	keys := slices.SortedFunc(maps.Keys(servers), func(a, b sliceKey) int {
-		return cmp.Or(compareBool(a.is6, b.is6), cmp.Compare(a.priority, b.priority), -cmp.Compare(a.weight, b.weight), cmp.Compare(a.port, b.port))
+		return cmp.Or(cmp.Compare(a.family, b.family), cmp.Compare(a.priority, b.priority), -cmp.Compare(a.weight, b.weight), cmp.Compare(a.port, b.port))
 	})
 	var list []*object.EndpointSlice
 	names := map[string]int{}
 	for _, key := range keys {
-		family := object.IPv4
-		if key.is6 {
-			family = object.IPv6
-		}
 		slice := &object.EndpointSlice{
 			TypeMeta: object.TypeMeta{Kind: object.KindEndpointSlice, APIVersion: "discovery.k8s.io/v1"},
 			Metadata: object.ObjectMeta{
-				Name: v.Name + "-" + strings.ToLower(family), Namespace: v.Namespace,
+				Name: v.Name + "-" + strings.ToLower(key.family), Namespace: v.Namespace,
 				Labels:      map[string]string{object.LabelServiceName: v.Name},
 				Annotations: map[string]string{},
 			},
-			AddressType: family,
+			AddressType: key.family,
 		}
-		names[family]++
-		if n := names[family]; n > 1 {
+		names[key.family]++
+		if n := names[key.family]; n > 1 {
 			slice.Metadata.Name += "-" + strconv.Itoa(n)
 		}
 		if key.priority > 0 {
@@ -263,16 +256,6 @@ func (v *Virtual) slices(weighed bool) []*object.EndpointSlice {
 		list = append(list, slice)
 	}
 	return list
-}
-
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	}
-	return 1
 }
 
 func (v *Virtual) slicePort(p Port, s Server) object.EndpointPort {

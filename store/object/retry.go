@@ -20,13 +20,18 @@ const (
 
 // ParseRetryAfter reads the value of AnnotationRetryAfter.
 func ParseRetryAfter(value string) (time.Duration, error) {
-	text := strings.TrimSpace(value)
-	if _, err := strconv.ParseUint(text, 10, 8); err == nil {
-		text += "s"
-	}
-	d, err := time.ParseDuration(text)
+	d, err := ParseSeconds(value)
 	if err != nil || d < MinRetryAfter || d > MaxRetryAfter {
 		return 0, fmt.Errorf("must be a time from %s to %s, as \"2s\"", MinRetryAfter, MaxRetryAfter)
 	}
 	return d, nil
+}
+
+// ParseSeconds reads a time as annotations have it: like "5s", or a number of seconds.
+func ParseSeconds(value string) (time.Duration, error) {
+	text := strings.TrimSpace(value)
+	if _, err := strconv.ParseUint(text, 10, 32); err == nil {
+		text += "s"
+	}
+	return time.ParseDuration(text)
 }
