@@ -214,17 +214,10 @@ func (p *pages) row(f found) dashboard.Row {
 	if len(state.Ports) > 0 {
 		row.Endpoints = 0
 	}
-	for _, port := range state.Ports {
-		row.Endpoints += len(endpointsOf(port))
+	for i := range state.Ports {
+		row.Endpoints += len(state.Ports[i].AllEndpoints())
 	}
 	return row
-}
-
-// endpointsOf are the endpoints of a port that new connections go to by any way.
-func endpointsOf(p wire.PortState) []string {
-	all := slices.Concat(p.Endpoints, p.Local)
-	slices.Sort(all)
-	return slices.Compact(all)
 }
 
 // Service implements dashboard.Source.
