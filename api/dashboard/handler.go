@@ -125,30 +125,22 @@ func (h *handler) overview(w http.ResponseWriter, r *http.Request) {
 	if len(data.Problems) > mostProblems {
 		data.Problems, data.More = data.Problems[:mostProblems], len(data.Problems)-mostProblems
 	}
-	for order, rows := range map[string]*[]Row{byOpen: &data.Busy, byUnanswered: &data.Unanswered, byRefused: &data.Refusing} {
-		list, err := h.source.Services(Query{Sort: order, Page: 1})
-		if err != nil {
+	for _, list := range []struct {
+		rows   *[]Row
+		order  string
+		listed func(*wire.ServiceTraffic) bool
+	}{
+		{&data.Busy, byOpen, func(t *wire.ServiceTraffic) bool { return t.Open+t.Unanswered > 0 }},
+		{&data.Unanswered, byUnanswered, func(t *wire.ServiceTraffic) bool { return t.Unanswered > 0 }},
+		{&data.Refusing, byRefused, func(t *wire.ServiceTraffic) bool { return t.RefusedRate != nil && *t.RefusedRate > 0 }},
+	} {
+		var err error
+		if *list.rows, err = h.source.Busiest(list.order, busiest, list.listed); err != nil {
 			data.NoTraffic = err.Error()
 			break
 		}
-		for _, row := range list.Rows {
-			if len(*rows) < busiest && isListed(order, &row) {
-				*rows = append(*rows, row)
-			}
-		}
 	}
 	h.show(w, r, http.StatusOK, "overview", "Overview", data)
-}
-
-// isListed reports whether a Service belongs to a list of the overview.
-func isListed(order string, row *Row) bool {
-	switch order {
-	case byUnanswered:
-		return row.Unanswered > 0
-	case byRefused:
-		return row.RefusedRate != nil && *row.RefusedRate > 0
-	}
-	return row.Open+row.Unanswered > 0
 }
 
 // services is the list of Services.

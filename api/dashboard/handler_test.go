@@ -29,9 +29,11 @@ func (s *shown) row(i int) Row {
 	rate, made, refused := float64(i), uint64(70_000*i), uint64(1_300*i)
 	return Row{
 		Namespace: "shop", Name: fmt.Sprintf("web-%d", i), Type: "ClusterIP", Addresses: []string{"10.96.0.10"}, Ports: []string{"80/TCP"},
-		Endpoints: i, ConnectionCounts: wire.ConnectionCounts{Open: 1000 * i, Unanswered: i % 2, Rate: &rate},
-		TrafficTotals: wire.TrafficTotals{Connections: &made, Refused: &refused, RefusedRate: &rate},
-		History:       []wire.TrafficSample{{At: time.Unix(0, 0), Open: 1}, {At: time.Unix(5, 0), Open: 3}},
+		Endpoints: i, ServiceTraffic: wire.ServiceTraffic{
+			ConnectionCounts: wire.ConnectionCounts{Open: 1000 * i, Unanswered: i % 2, Rate: &rate},
+			TrafficTotals:    wire.TrafficTotals{Connections: &made, Refused: &refused, RefusedRate: &rate},
+		},
+		History: []wire.TrafficSample{{At: time.Unix(0, 0), Open: 1}, {At: time.Unix(5, 0), Open: 3}},
 	}
 }
 
@@ -42,6 +44,15 @@ func (s *shown) Services(q Query) (*Services, error) {
 		list.Rows = append(list.Rows, s.row(i))
 	}
 	return list, s.err
+}
+
+func (s *shown) Busiest(_ string, most int, listed func(*wire.ServiceTraffic) bool) (rows []Row, err error) {
+	for i := range s.services {
+		if row := s.row(i); len(rows) < most && listed(&row.ServiceTraffic) {
+			rows = append(rows, row)
+		}
+	}
+	return rows, s.err
 }
 
 func (s *shown) Service(namespace, name string) (*Service, error) {

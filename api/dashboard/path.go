@@ -66,9 +66,7 @@ func pathsOf(svc *Service) []path {
 	for i := range svc.State.Ports {
 		port := &svc.State.Ports[i]
 		p := path{Port: port.Name, Protocol: port.Protocol, Family: port.Family, Balance: port.Balance}
-		endpoints := slices.Concat(port.Endpoints, port.Local)
-		slices.Sort(endpoints)
-		endpoints = slices.Compact(endpoints)
+		endpoints := port.AllEndpoints()
 		var nodes []node
 		most := 1
 		for _, at := range endpoints {

@@ -7,6 +7,9 @@ type Source interface {
 	Status() wire.Status
 	// Services are those that a Query asks for.
 	Services(Query) (*Services, error)
+	// Busiest are the first Services of an order (one of those of a list) among the listed, at most
+	// so many, with their History.
+	Busiest(order string, most int, listed func(*wire.ServiceTraffic) bool) ([]Row, error)
 	// Service is nil when there is none of that name.
 	Service(namespace, name string) (*Service, error)
 	Connections(wire.ConnectionQuery) (*wire.Connections, error)
@@ -56,8 +59,8 @@ type Row struct {
 	Endpoints int
 	Errors    int
 	Warnings  int
-	wire.ConnectionCounts
-	wire.TrafficTotals
+	wire.ServiceTraffic
+	// History is what the last looks found; lists do not have it.
 	History []wire.TrafficSample
 }
 

@@ -1,6 +1,9 @@
 package wire
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // ServiceState is what the appliance makes of one Service, as its own planner has it: the
 // answer of /svcctl/v1/service.
@@ -38,6 +41,13 @@ type PortState struct {
 	// Client is who was asked about, and Chosen what that one gets at each frontend.
 	Client string   `json:"client,omitempty"`
 	Chosen []Chosen `json:"chosen,omitempty"`
+}
+
+// AllEndpoints are Endpoints and Local, each once, sorted as text.
+func (p *PortState) AllEndpoints() []string {
+	all := slices.Concat(p.Endpoints, p.Local)
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // Chosen is the endpoint that a new connection of a client gets at a frontend, if the client

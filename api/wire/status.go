@@ -8,7 +8,8 @@ import (
 	"unicode"
 )
 
-// Status is the status of the appliance.
+// Status is the status of the appliance. Its fields are the keys of one JSON document, which clients
+// read: GET /svcctl/v1/status.
 type Status struct {
 	// Version is the version of the serving program.
 	Version string `json:"version"`

@@ -50,6 +50,12 @@ type TrafficTotals struct {
 	RefusedRate *float64 `json:"refusedRate,omitempty"`
 }
 
+// ServiceTraffic is that of all ports of a Service together.
+type ServiceTraffic struct {
+	ConnectionCounts
+	TrafficTotals
+}
+
 // PortTraffic is a port of a Service, both families together.
 type PortTraffic struct {
 	Namespace string `json:"namespace"`

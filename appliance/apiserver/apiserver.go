@@ -63,7 +63,7 @@ type Views struct {
 	Grants Grants
 	Checks Health
 	// Traffic and Trace are nil where they cannot be asked.
-	Traffic api.Traffic
+	Traffic Traffic
 	Trace   api.Trace
 	// Announced is nil where nothing is announced.
 	Announced api.Announcements

@@ -15,12 +15,21 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
+// Traffic tells which Services have connections.
+type Traffic interface {
+	api.Traffic
+	// Services are what the newest look found, by "namespace/name". It is not to be changed.
+	Services() (map[string]*wire.ServiceTraffic, error)
+	// Histories tell of Services, "namespace/name", what the last looks found, the oldest first.
+	Histories(services []string) map[string][]wire.TrafficSample
+}
+
 // pages is the dashboard.Source of what is stored and served.
 type pages struct {
 	objects *store.Store
 	backend Backend
 	grants  Grants
-	traffic api.Traffic
+	traffic Traffic
 	service func(namespace, name string, client netip.AddrPort) wire.ServiceState
 	alloc   func(repair bool) wire.Allocations
 	journal func(limit int, withEvents bool) ([]wire.JournalEntry, error)
@@ -40,31 +49,38 @@ func (p *pages) Allocations() wire.Allocations { return p.alloc(false) }
 // Journal implements dashboard.Source.
 func (p *pages) Journal(limit int) ([]wire.JournalEntry, error) { return p.journal(limit, false) }
 
-// found is a Service that a Query asks for.
+// found is a Service that somebody asks for.
 type found struct {
 	key      string
 	svc      *object.Service
-	counts   wire.PortTraffic
-	errors   int
-	warnings int
+	traffic  *wire.ServiceTraffic
+	problems problemCount
+}
+
+type problemCount struct{ errors, warnings int }
+
+// problems counts those of Services, "Service namespace/name".
+func (p *pages) problems() map[string]problemCount {
+	counts := map[string]problemCount{}
+	for _, problem := range p.backend.Status().Problems {
+		n := counts[problem.Object]
+		if problem.Severity == wire.SeverityError {
+			n.errors++
+		} else {
+			n.warnings++
+		}
+		counts[problem.Object] = n
+	}
+	return counts
 }
 
 // Services implements dashboard.Source. What costs is done for the rows of the page alone.
 func (p *pages) Services(q dashboard.Query) (*dashboard.Services, error) {
-	counts, err := p.counts(wire.TrafficQuery{Namespace: q.Namespace})
+	traffic, err := p.traffic.Services()
 	if err != nil {
 		return nil, err
 	}
-	problems := map[string][2]int{} // errors and warnings, by object
-	for _, problem := range p.backend.Status().Problems {
-		n := problems[problem.Object]
-		if problem.Severity == wire.SeverityError {
-			n[0]++
-		} else {
-			n[1]++
-		}
-		problems[problem.Object] = n
-	}
+	problems, search := p.problems(), strings.ToLower(q.Search)
 	list := &dashboard.Services{}
 	namespaces := map[string]struct{}{}
 	var all []found
@@ -72,30 +88,63 @@ func (p *pages) Services(q dashboard.Query) (*dashboard.Services, error) {
 		namespaces[svc.Metadata.Namespace] = struct{}{}
 		n := problems["Service "+key]
 		if q.Namespace != "" && svc.Metadata.Namespace != q.Namespace ||
-			q.Problems && n == [2]int{} || !matchesSearch(key, svc, strings.ToLower(q.Search)) {
+			q.Problems && n == (problemCount{}) || !matchesSearch(key, svc, search) {
 			continue
 		}
-		all = append(all, found{key, svc, counts[key], n[0], n[1]})
+		all = append(all, found{key, svc, trafficOf(traffic, key), n})
 	}
 	list.Namespaces = slices.Sorted(maps.Keys(namespaces))
 	list.Total = len(all)
 	slices.SortFunc(all, func(a, b found) int {
-		return cmp.Or(orderOf(q.Sort, &a.counts, &b.counts), strings.Compare(a.key, b.key))
+		return cmp.Or(orderOf(q.Sort, a.traffic, b.traffic), strings.Compare(a.key, b.key))
 	})
 	first := min((q.Page-1)*dashboard.PageRows, len(all))
-	shown := all[first:min(first+dashboard.PageRows, len(all))]
-	history := map[string][]wire.TrafficSample{}
-	for i := range shown {
-		row := p.row(&shown[i])
-		if row.Open+row.Unanswered > 0 && len(history) == 0 {
-			if history, err = p.histories(q.Namespace); err != nil {
-				return nil, err
-			}
-		}
-		row.History = history[shown[i].key]
-		list.Rows = append(list.Rows, row)
+	for _, f := range all[first:min(first+dashboard.PageRows, len(all))] {
+		list.Rows = append(list.Rows, p.row(f))
 	}
 	return list, nil
+}
+
+// Busiest implements dashboard.Source.
+func (p *pages) Busiest(order string, most int, listed func(*wire.ServiceTraffic) bool) ([]dashboard.Row, error) {
+	traffic, err := p.traffic.Services()
+	if err != nil {
+		return nil, err
+	}
+	var all []found
+	for key, t := range traffic {
+		if listed(t) {
+			all = append(all, found{key: key, traffic: t})
+		}
+	}
+	slices.SortFunc(all, func(a, b found) int {
+		return cmp.Or(orderOf(order, a.traffic, b.traffic), strings.Compare(a.key, b.key))
+	})
+	var rows []dashboard.Row
+	var keys []string
+	for _, f := range all {
+		if len(rows) == most {
+			break
+		}
+		if f.svc, _, _ = p.objects.Service(f.key); f.svc != nil {
+			rows, keys = append(rows, p.row(f)), append(keys, f.key)
+		}
+	}
+	histories := p.traffic.Histories(keys)
+	for i := range rows {
+		rows[i].History = histories[keys[i]]
+	}
+	return rows, nil
+}
+
+// noTraffic is that of a Service without ports that are served.
+var noTraffic wire.ServiceTraffic
+
+func trafficOf(traffic map[string]*wire.ServiceTraffic, key string) *wire.ServiceTraffic {
+	if t := traffic[key]; t != nil {
+		return t
+	}
+	return &noTraffic
 }
 
 // matchesSearch reports whether a Service has a text, in lower case, in its name or an address.
@@ -119,7 +168,7 @@ func addressesOf(svc *object.Service) []string {
 }
 
 // orderOf compares by one of the orders of a list, the largest first.
-func orderOf(by string, a, b *wire.PortTraffic) int {
+func orderOf(by string, a, b *wire.ServiceTraffic) int {
 	switch by {
 	case "open":
 		return cmp.Compare(b.Open, a.Open)
@@ -147,71 +196,12 @@ func countOf(n *uint64) uint64 {
 	return *n
 }
 
-// counts are those of Services with all their ports together, by "namespace/name".
-func (p *pages) counts(q wire.TrafficQuery) (map[string]wire.PortTraffic, error) {
-	q.Sort, q.Limit = "name", 1<<30
-	seen, err := p.traffic.Traffic(q)
-	if err != nil {
-		return nil, err
-	}
-	sums := make(map[string]wire.PortTraffic, len(seen.Ports))
-	for i := range seen.Ports {
-		port := &seen.Ports[i]
-		sum := sums[port.Namespace+"/"+port.Service]
-		sum.Open += port.Open
-		sum.Unanswered += port.Unanswered
-		sum.Rate = addRates(sum.Rate, port.Rate)
-		if port.Connections != nil {
-			made, refused := countOf(sum.Connections)+*port.Connections, countOf(sum.Refused)+*port.Refused
-			sum.Connections, sum.Refused = &made, &refused
-			sum.RefusedRate = addRates(sum.RefusedRate, port.RefusedRate)
-		}
-		sum.History = addHistory(sum.History, port.History)
-		sums[port.Namespace+"/"+port.Service] = sum
-	}
-	return sums, nil
-}
-
-// addRates adds rates, of which none may be known.
-func addRates(sum, more *float64) *float64 {
-	if more == nil {
-		return sum
-	}
-	rate := max(rateOf(sum), 0) + *more
-	return &rate
-}
-
-// histories are what the last looks found of Services that have connections.
-func (p *pages) histories(namespace string) (map[string][]wire.TrafficSample, error) {
-	sums, err := p.counts(wire.TrafficQuery{Namespace: namespace, History: true})
-	if err != nil {
-		return nil, err
-	}
-	histories := make(map[string][]wire.TrafficSample, len(sums))
-	for key, sum := range sums {
-		histories[key] = sum.History
-	}
-	return histories, nil
-}
-
-// addHistory adds the history of another port of a Service: both end with the same look.
-func addHistory(a, b []wire.TrafficSample) []wire.TrafficSample {
-	if len(a) < len(b) {
-		a, b = b, a
-	}
-	sum := slices.Clone(a)
-	for i := range b {
-		sum[len(sum)-len(b)+i].Open += b[i].Open
-	}
-	return sum
-}
-
 // row is a Service of a list.
-func (p *pages) row(f *found) dashboard.Row {
+func (p *pages) row(f found) dashboard.Row {
 	svc := f.svc
 	row := dashboard.Row{
 		Namespace: svc.Metadata.Namespace, Name: svc.Metadata.Name, Type: svc.Spec.Type,
-		Addresses: addressesOf(svc), Endpoints: -1, Errors: f.errors, Warnings: f.warnings, ConnectionCounts: f.counts.ConnectionCounts, TrafficTotals: f.counts.TrafficTotals,
+		Addresses: addressesOf(svc), Endpoints: -1, Errors: f.problems.errors, Warnings: f.problems.warnings, ServiceTraffic: *f.traffic,
 	}
 	for _, port := range svc.Spec.Ports {
 		text := fmt.Sprint(port.Port)
@@ -224,17 +214,10 @@ func (p *pages) row(f *found) dashboard.Row {
 	if len(state.Ports) > 0 {
 		row.Endpoints = 0
 	}
-	for _, port := range state.Ports {
-		row.Endpoints += len(endpointsOf(port))
+	for i := range state.Ports {
+		row.Endpoints += len(state.Ports[i].AllEndpoints())
 	}
 	return row
-}
-
-// endpointsOf are the endpoints of a port that new connections go to by any way.
-func endpointsOf(p wire.PortState) []string {
-	all := slices.Concat(p.Endpoints, p.Local)
-	slices.Sort(all)
-	return slices.Compact(all)
 }
 
 // Service implements dashboard.Source.
@@ -244,30 +227,22 @@ func (p *pages) Service(namespace, name string) (*dashboard.Service, error) {
 	if svc == nil {
 		return nil, nil
 	}
-	seen, err := p.traffic.Traffic(wire.TrafficQuery{Namespace: namespace, Service: name, Sort: "name", Limit: 1 << 30, Endpoints: true, History: true})
+	seen, err := p.traffic.Traffic(wire.TrafficQuery{Namespace: namespace, Service: name, Sort: "name", Limit: len(svc.Spec.Ports), Endpoints: true})
 	if err != nil {
 		return nil, err
 	}
-	f := found{key: key, svc: svc}
+	traffic, err := p.traffic.Services()
+	if err != nil {
+		return nil, err
+	}
 	detail := &dashboard.Service{Ports: seen.Ports, State: p.service(namespace, name, netip.AddrPort{}), Annotations: svc.Metadata.Annotations}
 	for _, problem := range p.backend.Status().Problems {
-		if problem.Object != "Service "+key {
-			continue
-		}
-		detail.Problems = append(detail.Problems, problem)
-		if problem.Severity == wire.SeverityError {
-			f.errors++
-		} else {
-			f.warnings++
+		if problem.Object == "Service "+key {
+			detail.Problems = append(detail.Problems, problem)
 		}
 	}
-	sums, err := p.counts(wire.TrafficQuery{Namespace: namespace, Service: name, History: true})
-	if err != nil {
-		return nil, err
-	}
-	f.counts = sums[key]
-	detail.Row = p.row(&f)
-	detail.History = sums[key].History
+	detail.Row = p.row(found{key: key, svc: svc, traffic: trafficOf(traffic, key)})
+	detail.History = p.traffic.Histories([]string{key})[key]
 	ref := object.RefOf(svc)
 	detail.File, detail.Line = p.objects.Location(ref)
 	for _, m := range svc.Metadata.ManagedFields {

@@ -14,7 +14,8 @@ import (
 	"svcctl.io/svcctl/api"
 )
 
-// Metrics are the appliance's numbers. All methods may be called concurrently.
+// Metrics are the appliance's numbers, one field for each that the loop sets. All methods may be
+// called concurrently.
 type Metrics struct {
 	registry *prometheus.Registry
 

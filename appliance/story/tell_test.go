@@ -100,3 +100,43 @@ func TestTellerSplitsPackets(t *testing.T) {
 		t.Errorf("the second packet: %+v", stories[1])
 	}
 }
+
+// What was heard before the following ended is in the story, whichever of both is noticed first.
+func TestTellerHearsAllAtTheEnd(t *testing.T) {
+	const steps = 20
+	for range 20 {
+		teller := &Teller{
+			served: func() (map[string][]nft.ServicePort, nft.Box) { return facts.Served, facts.Box },
+			follow: func(_ context.Context, _ []trace.Filter, each func(trace.Step)) error {
+				each(trace.Step{Packet: 1, Family: "ip", Table: nft.TableName, Chain: "prerouting", Verdict: "goto pick-3", Header: header("203.0.113.7:4000", "10.96.0.10:80")})
+				for range steps - 1 {
+					each(trace.Step{Packet: 1, Family: "inet", Table: "fw", Chain: "forward", Verdict: "continue"})
+				}
+				return nil
+			},
+			find: func(*trace.Header) *conntrack.Connection { return nil },
+		}
+		var stories []wire.TracedPacket
+		if err := teller.Trace(context.Background(), wire.TraceQuery{Count: 2, Seconds: 60}, func(p wire.TracedPacket) { stories = append(stories, p) }); err != nil {
+			t.Fatal(err)
+		}
+		if len(stories) != 1 || len(stories[0].Steps) != steps {
+			t.Fatalf("stories %+v; want one of %d steps", stories, steps)
+		}
+	}
+}
+
+// A packet is quiet when nothing more was heard of it for some turns: each step begins to count anew.
+func TestPacketsGrowQuiet(t *testing.T) {
+	var packets packets
+	step := trace.Step{Packet: 1, Family: "ip", Table: nft.TableName, Chain: "prerouting", Header: header("203.0.113.7:4000", "10.96.0.10:80")}
+	packets.add(step)
+	packets.age()
+	packets.age()
+	step.Chain, step.Header = "pick-3", nil
+	packets.add(step)
+	packets.age()
+	if p := packets.order[0]; p.quiet != 1 || len(p.steps) != 2 {
+		t.Errorf("quiet for %d turns with %d steps; want 1 and 2", p.quiet, len(p.steps))
+	}
+}

@@ -12,9 +12,14 @@ import (
 	"svcctl.io/svcctl/nft/trace"
 )
 
-// settle is how long nothing more is heard of a packet before its story is told: an answer of the
-// endpoint comes meanwhile, too.
-const settle = 250 * time.Millisecond
+// turn is how often the packets that nothing more was heard of are looked for, and quietTurns the
+// turns after which the story of one is told: an answer of the endpoint comes meanwhile, too. Turns
+// are counted, and no time is compared: a busy machine misses turns, and tells a story late rather
+// than half.
+const (
+	turn       = 100 * time.Millisecond
+	quietTurns = 3
+)
 
 // maxPackets bounds what is held of packets whose story is not told yet.
 const maxPackets = 100
@@ -50,11 +55,12 @@ func find(h *trace.Header) (found *conntrack.Connection) {
 	return found
 }
 
-// pending is a packet of which more may be heard. over reports that the next one of its flow has
-// come: the kernel numbers packets by a hash of their flow.
+// pending is a packet of which more may be heard. quiet counts the turns since its last step; over
+// reports that the next packet of its flow has come: the kernel numbers packets by a hash of their
+// flow.
 type pending struct {
 	steps []trace.Step
-	last  time.Time
+	quiet int
 	over  bool
 }
 
@@ -79,49 +85,81 @@ func (t *Teller) Trace(ctx context.Context, q wire.TraceQuery, each func(wire.Tr
 			}
 		})
 	}()
-	open := map[uint32]*pending{}
-	var order []*pending
+	ticker := time.NewTicker(turn)
+	defer ticker.Stop()
+	var packets packets
 	told := 0
-	tick := time.NewTicker(settle / 2)
-	defer tick.Stop()
-	tell := func(all bool) {
-		for len(order) > 0 && told < q.Count {
-			p := order[0]
-			if !all && !p.over && time.Since(p.last) < settle {
-				return
-			}
-			if id := p.steps[0].Packet; open[id] == p {
-				delete(open, id)
-			}
-			order = order[1:]
+	tell := func(ready func(*pending) bool) {
+		for told < q.Count && len(packets.order) > 0 && ready(packets.order[0]) {
 			told++
-			each(t.story(p.steps))
+			each(t.story(packets.take()))
 		}
 	}
 	for told < q.Count {
 		select {
 		case s := <-steps:
-			p := open[s.Packet]
-			if p != nil && p.isNext(&s) {
-				p.over, p = true, nil
-			}
-			if p == nil {
-				if len(order) == maxPackets {
-					continue
-				}
-				p = &pending{}
-				open[s.Packet], order = p, append(order, p)
-			}
-			p.steps, p.last = append(p.steps, s), time.Now()
-		case <-tick.C:
-			tell(false)
+			packets.add(s)
+		case <-ticker.C:
+			packets.drain(steps)
+			packets.age()
+			tell(func(p *pending) bool { return p.over || p.quiet >= quietTurns })
 		case err := <-ended:
-			tell(true)
+			packets.drain(steps)
+			tell(func(*pending) bool { return true })
 			return err
 		}
 	}
 	cancel()
 	return <-ended
+}
+
+// packets are those whose story is not told yet: order has them as they came, open by the number
+// that the kernel gave them.
+type packets struct {
+	order []*pending
+	open  map[uint32]*pending
+}
+
+// add adds a step to the packet that it is of. A packet that there is no room for is left out.
+func (ps *packets) add(s trace.Step) {
+	p := ps.open[s.Packet]
+	if p != nil && p.isNext(&s) {
+		p.over, p = true, nil
+	}
+	if p == nil {
+		if len(ps.order) == maxPackets {
+			return
+		}
+		if ps.open == nil {
+			ps.open = map[uint32]*pending{}
+		}
+		p = &pending{}
+		ps.open[s.Packet], ps.order = p, append(ps.order, p)
+	}
+	p.steps, p.quiet = append(p.steps, s), 0
+}
+
+// drain adds the steps that wait: they were taken before the turn, or the end, that select chose.
+func (ps *packets) drain(steps <-chan trace.Step) {
+	for waiting := len(steps); waiting > 0; waiting-- {
+		ps.add(<-steps)
+	}
+}
+
+func (ps *packets) age() {
+	for _, p := range ps.order {
+		p.quiet++
+	}
+}
+
+// take removes the oldest packet and returns its steps.
+func (ps *packets) take() []trace.Step {
+	p := ps.order[0]
+	ps.order = ps.order[1:]
+	if id := p.steps[0].Packet; ps.open[id] == p {
+		delete(ps.open, id)
+	}
+	return p.steps
 }
 
 func (t *Teller) story(steps []trace.Step) wire.TracedPacket {

@@ -74,111 +74,59 @@ func (a *Answers) Traffic(q wire.TrafficQuery) (*wire.Traffic, error) {
 		return nil, err
 	}
 	answer := &wire.Traffic{At: l.At, Seconds: l.Since.Seconds(), Tracked: l.Entries, Ports: []wire.PortTraffic{}, Counted: l.Counted, Refusals: l.Refusals, RefusalRates: l.RefusalRates}
-	merged := map[string]*merging{}
-	for i := range l.Ports {
-		p := &l.Ports[i]
-		namespace, name, _ := strings.Cut(p.Port.Service, "/")
-		if q.Namespace != "" && q.Namespace != namespace || q.Service != "" && q.Service != name {
-			continue
-		}
-		key := p.Port.Key()
-		m := merged[key]
-		if m == nil {
-			m = &merging{key: key, PortTraffic: wire.PortTraffic{
-				Namespace: namespace, Service: name, Port: p.Port.Name, Protocol: p.Port.Protocol.Name(),
-			}}
-			merged[key] = m
-		}
-		m.Open += p.Open
-		m.Unanswered += p.Unanswered
-		m.fresh += p.New
-		m.made += p.Connections
-		m.refused += p.Refused
-		m.refusing += p.Refusing
-		m.parts = append(m.parts, p)
+	rows := l.rows()
+	if q.Namespace != "" || q.Service != "" {
+		rows = slices.DeleteFunc(slices.Clone(rows), func(m *merged) bool {
+			return q.Namespace != "" && q.Namespace != m.Namespace || q.Service != "" && q.Service != m.Service
+		})
 	}
-	rows := make([]*merging, 0, len(merged))
-	for _, m := range merged {
-		rows = append(rows, m)
+	if q.Sort != "name" { // they are sorted by that
+		rows = slices.SortedStableFunc(slices.Values(rows), func(m, o *merged) int { return m.order(o, q.Sort) })
 	}
-	slices.SortFunc(rows, func(m, o *merging) int { return cmp.Or(m.order(o, q.Sort), strings.Compare(m.key, o.key)) })
 	if len(rows) > q.Limit {
 		rows, answer.More = rows[:q.Limit], len(rows)-q.Limit
 	}
 	for _, m := range rows {
-		m.Rate = rate(m.fresh, l.Since)
-		if l.Counted {
-			m.Connections, m.Refused, m.RefusedRate = &m.made, &m.refused, rate(int(m.refusing), l.Since)
-		}
+		row := m.PortTraffic
 		if q.Endpoints {
-			m.endpoints(l.Since)
+			row.Endpoints = m.endpoints(l.Since)
 		}
 		if q.History {
-			for _, s := range a.observer.History(m.key) {
-				sample := wire.TrafficSample{At: s.At, Open: s.Open}
-				if s.Rate >= 0 {
-					sample.Rate = &s.Rate
-				}
-				m.History = append(m.History, sample)
-			}
+			row.History = samplesOf(a.observer.History(m.key))
 		}
-		answer.Ports = append(answer.Ports, m.PortTraffic)
+		answer.Ports = append(answer.Ports, row)
 	}
 	return answer, nil
 }
 
-// merging is a Service port of which both families are put together.
-type merging struct {
-	wire.PortTraffic
-	key   string
-	fresh int // new connections
-	// made and refused are since the start, refusing of refused since the look before.
-	made, refused, refusing uint64
-	parts                   []*PortCounts
-}
-
-// order compares by one of wire.TrafficSorts, the largest first.
-func (m *merging) order(o *merging, by string) int {
-	switch by {
-	case "open":
-		return cmp.Or(cmp.Compare(o.Open, m.Open), cmp.Compare(o.fresh, m.fresh))
-	case "rate":
-		return cmp.Or(cmp.Compare(o.fresh, m.fresh), cmp.Compare(o.Open, m.Open))
-	case "refused":
-		return cmp.Or(cmp.Compare(o.refusing, m.refusing), cmp.Compare(o.refused, m.refused))
-	case "unanswered":
-		return cmp.Compare(o.Unanswered, m.Unanswered)
+// Services are what the newest look found of Services as a whole, "namespace/name". It is not to
+// be changed.
+func (a *Answers) Services() (map[string]*wire.ServiceTraffic, error) {
+	l, err := a.observer.Look()
+	if err != nil {
+		return nil, err
 	}
-	return 0
+	return l.services(), nil
 }
 
-// endpoints lists the endpoints of all families, those without connections included.
-func (m *merging) endpoints(since time.Duration) {
-	for _, p := range m.parts {
-		for _, at := range p.Port.Endpoints {
-			if p.Endpoints[at] == nil {
-				m.Endpoints = append(m.Endpoints, wire.EndpointTraffic{Endpoint: at.String(), ConnectionCounts: wire.ConnectionCounts{Rate: rate(0, since)}})
-			}
+// Histories tell of Services, "namespace/name", what the last looks found, the oldest first.
+func (a *Answers) Histories(services []string) map[string][]wire.TrafficSample {
+	told := make(map[string][]wire.TrafficSample, len(services))
+	for service, h := range a.observer.histories(services) {
+		told[service] = samplesOf(h)
+	}
+	return told
+}
+
+func samplesOf(history []Sample) (told []wire.TrafficSample) {
+	for _, s := range history {
+		sample := wire.TrafficSample{At: s.At, Open: s.Open}
+		if s.Rate >= 0 {
+			sample.Rate = &s.Rate
 		}
-		for at, e := range p.Endpoints {
-			m.Endpoints = append(m.Endpoints, wire.EndpointTraffic{
-				Endpoint: at.String(), Leaving: e.Leaving,
-				ConnectionCounts: wire.ConnectionCounts{Open: e.Open, Unanswered: e.Unanswered, Rate: rate(e.New, since)},
-			})
-		}
+		told = append(told, sample)
 	}
-	slices.SortFunc(m.Endpoints, func(a, b wire.EndpointTraffic) int {
-		return netip.MustParseAddrPort(a.Endpoint).Compare(netip.MustParseAddrPort(b.Endpoint))
-	})
-}
-
-// rate is connections a second; nil where there is nothing to compare with.
-func rate(fresh int, since time.Duration) *float64 {
-	if since <= 0 {
-		return nil
-	}
-	r := float64(fresh) / since.Seconds()
-	return &r
+	return told
 }
 
 // Connections lists connections.

@@ -3,8 +3,10 @@ package traffic
 import (
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/conntrack"
 	"svcctl.io/svcctl/nft"
 )
@@ -71,6 +73,11 @@ type Look struct {
 	Refusals map[string]uint64
 	// RefusalRates are packets a second since the look before, of reasons with any.
 	RefusalRates map[string]float64
+
+	merging sync.Once
+	merged  []*merged // see rows
+	summing sync.Once
+	sums    map[string]*wire.ServiceTraffic // see services
 }
 
 // frontend is what connections are attributed by.
@@ -114,9 +121,8 @@ func (x index) of(c *conntrack.Connection) (port int, ok bool) {
 
 // total adds what the kernel counted since the start to the ports that it belongs to. before is the
 // look before; nil when there was none.
-func (l *Look) total(ports []Port, counted nft.Totals, before *Look) {
+func (l *Look) total(found index, counted nft.Totals, before *Look) {
 	l.Counted, l.Refusals = true, counted.Refusals
-	found := indexOf(ports)
 	for i := range counted.Frontends {
 		f := &counted.Frontends[i]
 		at := f.At
@@ -160,14 +166,13 @@ func (l *Look) total(ports []Port, counted nft.Totals, before *Look) {
 	}
 }
 
-// count attributes connections to ports. known are the IDs of the look before, sorted; nil when
+// count attributes connections to ports, of which found is the index. known are the IDs of the look before, sorted; nil when
 // there was none. It returns those of this one, sorted.
-func count(ports []Port, known []uint32, read func(each func(*conntrack.Connection)) (entries int, err error)) (l *Look, ids []uint32, err error) {
+func count(ports []Port, found index, known []uint32, read func(each func(*conntrack.Connection)) (entries int, err error)) (l *Look, ids []uint32, err error) {
 	l = &Look{Ports: make([]PortCounts, len(ports))}
 	for i := range ports {
 		l.Ports[i].Port = &ports[i]
 	}
-	found := indexOf(ports)
 	l.Entries, err = read(func(c *conntrack.Connection) {
 		i, ok := found.of(c)
 		if !ok {

@@ -3,6 +3,7 @@ package traffic
 import (
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -74,7 +75,8 @@ func (o *Observer) Look() (*Look, error) {
 	defer runtime.UnlockOSThread()
 	used := threadTime()
 	ports := o.ports()
-	l, ids, err := count(ports, before, o.read)
+	found := indexOf(ports)
+	l, ids, err := count(ports, found, before, o.read)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +89,7 @@ func (o *Observer) Look() (*Look, error) {
 		if err != nil {
 			return nil, err
 		}
-		l.total(ports, counted, last)
+		l.total(found, counted, last)
 	}
 	o.cost = threadTime() - used
 	o.ids = ids
@@ -165,6 +167,41 @@ func (o *Observer) History(key string) []Sample {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return slices.Clone(o.history[key])
+}
+
+// histories are History for Services as a whole, "namespace/name", with all their ports together.
+func (o *Observer) histories(services []string) map[string][]Sample {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	sums := make(map[string][]Sample, len(services))
+	for _, service := range services {
+		sums[service] = nil
+	}
+	for key, h := range o.history {
+		namespace, rest, _ := strings.Cut(key, "/")
+		name, _, _ := strings.Cut(rest, "/")
+		service := key[:len(namespace)+1+len(name)]
+		if sum, wanted := sums[service]; wanted {
+			sums[service] = addSamples(sum, h)
+		}
+	}
+	return sums
+}
+
+// addSamples adds the history of another port of a Service: both end with the same look.
+func addSamples(a, b []Sample) []Sample {
+	if len(a) < len(b) {
+		a, b = b, a
+	}
+	sum := slices.Clone(a)
+	for i := range b {
+		s := &sum[len(sum)-len(b)+i]
+		s.Open += b[i].Open
+		if b[i].Rate >= 0 {
+			s.Rate = max(s.Rate, 0) + b[i].Rate
+		}
+	}
+	return sum
 }
 
 // Key names a port without its family: "namespace/name" or "namespace/name/port".
