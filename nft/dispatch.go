@@ -57,7 +57,7 @@ func (t *tableState) dispatch(box *Box) []Rule {
 	return rules
 }
 
-// byClient is what those frontends go to that only clients inside reach, that have source
+// byClient returns the rules for frontends that only clients inside reach, that have source
 // ranges, or another route for outside clients. The box's own packets come here from output,
 // and count as inside.
 func (t *tableState) byClient(f Family, box *Box, key []Field, m *frontendMaps) []Rule {

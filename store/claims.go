@@ -21,7 +21,7 @@ type claim struct {
 	sealed *manifest.File
 }
 
-// wanted is what the document says; nil when that cannot be read.
+// wanted returns the object of the document; nil when that cannot be read.
 func (c claim) wanted() object.Object {
 	if c.sealed == nil {
 		return c.object

@@ -42,7 +42,7 @@ type copies struct {
 	size    int                 // of the contents in pending, in bytes
 	rode    time.Time           // when copies went with objects
 	writing map[string]fileCopy // what goes with the commit under way
-	// written is what is in the engine; nil until it was loaded.
+	// written has the copies in the engine; nil until they were loaded.
 	written map[string]writtenCopy
 }
 

@@ -251,7 +251,7 @@ func TestSealOfEarlierObjects(t *testing.T) {
 	}
 }
 
-// sealTexts is what files say in TestSealedStartIsTheSame.
+// sealTexts are the files of TestSealedStartIsTheSame.
 var sealTexts = []string{
 	"", "{", "web {}", "web {clusterIP: 172.30.0.9}", "web {clusterIP: 172.30.0.9}\ndb {}", "db {type: NodePort}", "db {type: LoadBalancer}",
 	"web {externalIPs: [203.0.113.1]}", "db {clusterIP: 172.30.0.9}", "db {clusterIP: None}", "db {ports: [{port: 0}]}", "x {clusterIP: 10.0.0.1}",
@@ -315,7 +315,7 @@ func TestSealedStartIsTheSame(t *testing.T) {
 	}
 }
 
-// touch is what clients do to objects of files.
+// touch changes objects of files as clients do.
 func (b *sealBox) touch(r *rand.Rand) {
 	for _, name := range []string{"web", "db"} {
 		svc, _, _ := b.s.Service("default/" + name)

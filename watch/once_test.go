@@ -37,7 +37,7 @@ func hostile(t *testing.T) string {
 	return dir
 }
 
-// once is what Once gives of a path: contents, and problems in words.
+// once returns what Once gives of a path: contents, and problems in words.
 func once(t *testing.T, o Once, path string) (files map[string]string, problems []string) {
 	t.Helper()
 	files = map[string]string{}

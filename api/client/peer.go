@@ -71,7 +71,7 @@ func (c *Client) watchStopped(cancel context.CancelCauseFunc) (end func()) {
 	return func() { timer.Stop() }
 }
 
-// silence is what is known of an appliance that has taken a request and does not answer.
+// silence describes an appliance that has taken a request and does not answer.
 func (e *UnreachableError) silence() string {
 	who := "the appliance at " + e.Socket
 	if e.peer.pid > 0 {

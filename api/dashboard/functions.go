@@ -10,7 +10,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// functions are what pages may call.
+// functions lists the functions that pages may call.
 var functions = template.FuncMap{
 	"rate":     rateText,
 	"ago":      ago,

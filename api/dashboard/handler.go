@@ -77,7 +77,7 @@ func parse() map[string]*template.Template {
 	return pages
 }
 
-// page is what every page is given.
+// page has the values that every page is given.
 type page struct {
 	Title  string
 	Here   string // the name of the page in the menu

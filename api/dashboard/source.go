@@ -60,7 +60,7 @@ type Row struct {
 	Errors    int
 	Warnings  int
 	wire.ServiceTraffic
-	// History is what the last looks found; lists do not have it.
+	// History has the findings of the last looks, the oldest first; lists do not have it.
 	History []wire.TrafficSample
 }
 
@@ -73,7 +73,7 @@ type Service struct {
 	// File and Line are where it is declared; "" for a Service of the API.
 	File string
 	Line int
-	// Managers are who owns fields of it.
+	// Managers own fields of it (metadata.managedFields).
 	Managers    []string
 	Annotations map[string]string
 }

@@ -49,9 +49,9 @@ type Facts struct {
 	Pods        []*object.Pod
 	Status      *wire.Status
 	Allocations *wire.Allocations // nil: not known
-	// State is what the appliance makes of the Service; nil: not known.
+	// State is the Service as the appliance has planned it; nil: not known.
 	State *wire.ServiceState
-	// Traffic is what the kernel counted of the Service; nil: not known.
+	// Traffic has the kernel's counts of the Service; nil: not known.
 	Traffic *wire.Traffic
 	// Wide tells revisions too.
 	Wide bool

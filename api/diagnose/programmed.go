@@ -12,7 +12,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// states are what the appliance has of a port, in the families that are asked for.
+// states returns the states of a port, in the families that are asked for.
 func (d *diagnosis) states(port object.ServicePort) []wire.PortState {
 	if d.State == nil {
 		return nil

@@ -52,8 +52,8 @@ func (s *Server) fileOf(r *request, owner store.Owner, live object.Object) (file
 	return fileClaim{path, line, entries, stored}, err
 }
 
-// editFile is what an object becomes when the file that declares it says what is applied
-// instead. Without an object it is what a new file makes.
+// editFile returns what an object becomes when the file that declares it says what is applied
+// instead. Without an object it returns what a new file makes.
 func (s *Server) editFile(wr *writing, live map[string]any) (map[string]any, error) {
 	r := wr.request
 	document, err := typed(wr.applied, r.kind)

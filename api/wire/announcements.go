@@ -78,13 +78,13 @@ type AnnouncementsEvent struct {
 	Gone []string `json:"gone,omitempty"`
 }
 
-// AnnouncerReport is what the announcer tells of its addresses: POST to
+// AnnouncerReport is the announcer's report of its addresses: POST to
 // /svcctl/v1/announcements/report. An address without places is announced nowhere.
 type AnnouncerReport struct {
 	// All says that what was reported before is over.
 	All   bool               `json:"all,omitempty"`
 	Items []AnnouncedAddress `json:"items"`
-	// Problems are what keeps it from announcing, each a sentence with what to do.
+	// Problems keep it from announcing; each is a sentence with what to do.
 	Problems []string `json:"problems,omitempty"`
 	// Counters are since the announcer started.
 	Counters AnnouncerCounters `json:"counters"`

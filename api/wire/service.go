@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// ServiceState is what the appliance makes of one Service, as its own planner has it: the
+// ServiceState is one Service as the appliance's own planner has it: the
 // answer of /svcctl/v1/service.
 type ServiceState struct {
 	// Ports are the Service's ports, once for each family that it is served in.
@@ -38,7 +38,7 @@ type PortState struct {
 	// Relay is the listener of the appliance that the kernel redirects clients to; "": the kernel
 	// translates them itself.
 	Relay string `json:"relay,omitempty"`
-	// Client is who was asked about, and Chosen what that one gets at each frontend.
+	// Client is the client that was asked about; Chosen has its endpoint at each frontend.
 	Client string   `json:"client,omitempty"`
 	Chosen []Chosen `json:"chosen,omitempty"`
 }
@@ -93,7 +93,7 @@ type Certificate struct {
 	Expires time.Time `json:"expires"`
 	// Problem is why it should be looked at: it ends soon, or its successor cannot be used.
 	Problem string `json:"problem,omitempty"`
-	// Advice is what to do about it.
+	// Advice is a sentence with what to do about it.
 	Advice string `json:"advice,omitempty"`
 	// Bad says that clients are refused, or that the next start will fail.
 	Bad bool `json:"bad,omitempty"`

@@ -22,7 +22,7 @@ const (
 	TraceNote = "note"
 )
 
-// TracedPacket is what became of one packet: a line of the answer of /svcctl/v1/trace.
+// TracedPacket is the story of one packet: a line of the answer of /svcctl/v1/trace.
 type TracedPacket struct {
 	What     string      `json:"what"` // "203.0.113.2:43882 -> 10.96.0.10:80/TCP, SYN, came in by ext0"
 	From     string      `json:"from"`

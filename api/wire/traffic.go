@@ -38,7 +38,7 @@ type ConnectionCounts struct {
 	Rate *float64 `json:"rate,omitempty"`
 }
 
-// TrafficTotals are what the kernel counted of a Service port since the appliance started. They are
+// TrafficTotals are the kernel's counts of a Service port since the appliance started. They are
 // absent where it does not count.
 type TrafficTotals struct {
 	// Connections are those that clients made since the appliance started, and Refused the packets
@@ -76,7 +76,7 @@ type EndpointTraffic struct {
 	Leaving bool `json:"leaving,omitempty"`
 }
 
-// TrafficSample is what an earlier look found.
+// TrafficSample has the counts of an earlier look.
 type TrafficSample struct {
 	At   time.Time `json:"at"`
 	Open int       `json:"open"`
@@ -101,7 +101,7 @@ type Connection struct {
 	Client    string `json:"client"`   // "203.0.113.2:43882"
 	To        string `json:"to"`       // what the client connected to
 	Endpoint  string `json:"endpoint"` // who answers
-	// As is whom the endpoint takes for its client, where that is not the client.
+	// As is the source address that the endpoint sees, where that is not the client's.
 	As string `json:"as,omitempty"`
 	// State is that of TCP, as conntrack names it.
 	State    string `json:"state,omitempty"`
@@ -110,7 +110,7 @@ type Connection struct {
 	Expires int `json:"expires"`
 }
 
-// TrafficQuery is what of the traffic is asked for.
+// TrafficQuery chooses and sorts what is answered of the traffic.
 type TrafficQuery struct {
 	Namespace, Service string // "": all
 	// Sort is one of TrafficSorts.
@@ -121,7 +121,7 @@ type TrafficQuery struct {
 	History   bool // and of earlier looks
 }
 
-// TrafficSorts are what traffic is sorted by, the largest first; name is alphabetical.
+// TrafficSorts lists the columns that traffic is sorted by, the largest first; name is alphabetical.
 func TrafficSorts() []string { return []string{"open", "rate", "unanswered", "refused", "name"} }
 
 // ConnectionQuery is which connections are asked for.

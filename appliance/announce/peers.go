@@ -29,7 +29,7 @@ type Peer struct {
 	bgp.Peer
 }
 
-// leaveAtMost is how long a stop waits for the peers; 3 s are what leaving takes.
+// leaveAtMost bounds how long a stop waits for the peers; leaving takes 3 s.
 const leaveAtMost = 5 * time.Second
 
 // peers are the sessions with all routers. Each has a goroutine of its own, so that nothing that the

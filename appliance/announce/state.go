@@ -19,7 +19,7 @@ const trusted = 10 * time.Second
 
 // state is the content of the file, from which a restart goes on.
 type state struct {
-	// Ranges and Wanted are what serve said last.
+	// Ranges and Wanted are of the last message of serve.
 	Ranges []string `json:"ranges"`
 	Wanted []string `json:"wanted"`
 	// Announced are those of them that were answered.

@@ -39,26 +39,26 @@ type Server struct {
 	Validity func() auth.Validity
 }
 
-// Backend is what the API asks the loop.
+// Backend answers what the API asks the loop.
 type Backend interface {
 	api.Backend
 	// NotStored is where a file declares an object that could not be stored; nil if none does.
 	NotStored(object.Ref) *wire.NotStored
 }
 
-// Grants is what Services have of what they ask for.
+// Grants tells what Services were given of what they ask for.
 type Grants interface {
 	State(namespace, name string, client netip.AddrPort) wire.ServiceState
 	// Unanswered are addresses that neighbors get no answer for, at most so many, and how many more there are.
 	Unanswered(most int) (list []wire.Unanswered, more int)
 }
 
-// Health is what is known of the endpoints that are checked.
+// Health tells of the endpoints that are checked.
 type Health interface {
 	State(namespace, name string) []wire.EndpointHealth
 }
 
-// Views are what the API tells of besides objects.
+// Views are the sources of what the API answers besides objects.
 type Views struct {
 	Grants Grants
 	Checks Health

@@ -18,7 +18,7 @@ import (
 // Traffic tells which Services have connections.
 type Traffic interface {
 	api.Traffic
-	// Services are what the newest look found, by "namespace/name". It is not to be changed.
+	// Services returns the findings of the newest look, by "namespace/name". They are not to be changed.
 	Services() (map[string]*wire.ServiceTraffic, error)
 	// Histories tell of Services, "namespace/name", what the last looks found, the oldest first.
 	Histories(services []string) map[string][]wire.TrafficSample

@@ -15,7 +15,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// seen is what was seen of connections, and a Backend with problems, and Grants.
+// seen stands for Traffic, a Backend with problems, and Grants.
 type seen struct {
 	traffic  map[string]*wire.ServiceTraffic
 	asked    []string // for histories

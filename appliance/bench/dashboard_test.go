@@ -14,7 +14,7 @@ import (
 // busyServices have connections while pages are shown.
 const busyServices = 2_000
 
-// BenchmarkDashboard is what a page costs the appliance at 10,000 Services of kubectl's files. Each
+// BenchmarkDashboard measures a page of the dashboard at 10,000 Services of kubectl's files. Each
 // page is asked for after a look through connection tracking was made, and beside it.
 func BenchmarkDashboard(b *testing.B) {
 	const section, services, views = "Dashboard: CPU of a page at 10,000 Services", 10_000, 20

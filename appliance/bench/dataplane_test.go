@@ -188,7 +188,7 @@ func inTurns(b *testing.B, section, first string, ways []*way) {
 // busy is how many of 10,000 Services have all new connections of a box that most are idle on.
 const busy = 100
 
-// BenchmarkCounters is what counters of connections cost a first packet: with them against without, in
+// BenchmarkCounters measures what counters of connections cost a first packet: with them against without, in
 // turns, on boxes that differ in nothing else. The same ruleset twice says how steady that is.
 func BenchmarkCounters(b *testing.B) {
 	lab := netlab.New(b)

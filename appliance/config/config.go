@@ -109,7 +109,7 @@ type Config struct {
 	// DNSClientNamespaces says in which namespace DNS clients are (--dns-client-namespaces).
 	DNSClientNamespaces []ClientNamespace
 
-	// HealthCheckSourcePorts are what health checks leave from; the zero value leaves that to the
+	// HealthCheckSourcePorts are the source ports of health checks; the zero value leaves them to the
 	// kernel (--health-check-source-ports).
 	HealthCheckSourcePorts PortRange
 
@@ -127,7 +127,7 @@ type Config struct {
 	LogFormat LogFormat
 }
 
-// Traffic is what the kernel counts of new connections.
+// Traffic says what the kernel counts of new connections.
 type Traffic string
 
 const (

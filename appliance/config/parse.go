@@ -40,7 +40,7 @@ type NodePortAddresses struct {
 	Prefixes []netip.Prefix
 }
 
-// InternalFrom is who reaches internal load balancers.
+// InternalFrom says which clients reach internal load balancers.
 type InternalFrom struct {
 	Prefixes   []netip.Prefix
 	Interfaces []string // who comes by one of them

@@ -262,7 +262,7 @@ func (c *Config) validateModes(v *validation) {
 	oneOf(v, "log-format", c.LogFormat, LogText, LogJSON)
 }
 
-// sourceSetPattern is what names of chains and sets of nft can have in them.
+// sourceSetPattern matches names that nft takes for chains and sets.
 var sourceSetPattern = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`)
 
 func (c *Config) validateSourceSets(v *validation) {

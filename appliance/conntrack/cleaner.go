@@ -40,7 +40,7 @@ type Stats struct {
 	Reset     uint64 // TCP connections that were ended by a reset
 	Failures  uint64 // looks that failed, and were or will be repeated
 	Draining  int    // endpoints that are gone and whose connections may still live
-	// Retried is what Retry forgot; a Cleaner leaves it at 0.
+	// Retried counts what Retry forgot; a Cleaner leaves it at 0.
 	Retried uint64
 	// LastLook is how long the last look took.
 	LastLook time.Duration

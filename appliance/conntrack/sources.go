@@ -8,10 +8,10 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// sources are who may connect: whoever one of them admits; nil: everybody.
+// sources decide which clients may connect: those that one of them admits; nil: everybody.
 type sources []admission
 
-// admission is who may connect to a frontend, as nft.Frontend has it.
+// admission has the clients that may connect to a frontend, as nft.Frontend has them.
 type admission struct {
 	// ranges are in order and none within another; ranged reports that there are any in one of
 	// the families, so that other clients may not connect.

@@ -68,7 +68,7 @@ type announcements struct {
 	Announcer *struct{}
 }
 
-// announcement is what is told of an address: "l2 ext0 announced", or why it is withheld.
+// announcement returns the place and state of an address, "l2 ext0 announced", or why it is withheld.
 func (b *box) announcement(addr string) (text string) {
 	b.t.Helper()
 	out, errOut, code := b.svcctl.Svcctl("announcements", "-o", "json")

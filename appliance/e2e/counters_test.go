@@ -12,7 +12,7 @@ import (
 	"svcctl.io/svcctl/appliance/netlab"
 )
 
-// countedTraffic is what the kernel counted since the appliance started, as `svcctl top` tells.
+// countedTraffic has the kernel's counts since the appliance started, as `svcctl top` prints them.
 type countedTraffic struct {
 	At       time.Time
 	Counted  bool
@@ -45,7 +45,7 @@ func (b *box) counted(t *testing.T) (seen countedTraffic) {
 	return seen
 }
 
-// of is what a Service counted over a protocol.
+// of returns the counts of a Service over a protocol.
 func (c *countedTraffic) of(service, protocol string) string {
 	for _, p := range c.Ports {
 		if p.Service == service && p.Protocol == protocol {

@@ -37,7 +37,7 @@ type Check struct {
 	Name string
 	// Status are the passing HTTP status codes, as "200-399" or "200,204,300-399".
 	Status string
-	// Send and Expect are what UDP sends, and what an answer (UDP, HTTP body) must contain.
+	// Send is the payload over UDP; Expect must be in an answer (UDP, HTTP body).
 	Send, Expect string
 	// Headers are header lines of an HTTP request, each ended by "\n".
 	Headers string

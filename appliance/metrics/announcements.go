@@ -10,7 +10,7 @@ type Announcements struct {
 	Withheld int
 	// Announcer reports whether one is connected.
 	Announcer bool
-	// Counts are what the announcer counted since it started.
+	// The counters of the announcer, since it started.
 	Answers, Sent, Conflicts uint64
 	Peers                    []Peer
 }

@@ -9,7 +9,7 @@ import (
 // HealthChecks are the numbers of health checks; see prober.Stats. States, kinds and results are as
 // users see them.
 type HealthChecks struct {
-	// Targets are what is asked, by state; Transitions count changes of it by the new state.
+	// Targets counts the targets by state; Transitions counts changes of state by the new one.
 	Targets, Transitions map[string]float64
 	Checks               []CheckCount
 	Durations            map[string]Durations // by kind

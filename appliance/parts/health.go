@@ -183,7 +183,7 @@ func (h *Health) look() bool {
 // lateBy is how much longer than asked for an interval is before that is a problem.
 const lateBy = 1.2
 
-// hostProblems are what keeps checks from being made as they are to be. Their texts change only
+// hostProblems returns what keeps checks from being made as they are to be. Their texts change only
 // when the problem does.
 func hostProblems(s prober.Stats) []resolve.Problem {
 	var list []resolve.Problem
@@ -292,7 +292,7 @@ func (h *Health) count(before, now checkedService) {
 	}
 }
 
-// requests are what the prober is asked for: each Target once.
+// requests returns the Requests to the prober: each Target once.
 func requests(checked []resolve.Checked) []prober.Request {
 	list := make([]prober.Request, 0, len(checked))
 	seen := make(map[health.Target]bool, len(checked))

@@ -107,7 +107,7 @@ func (l *told) Tell(about object.Ref, reason, message string, normal bool) {
 	*l = append(*l, fmt.Sprintf("%s %s %s %t", about, reason, message, normal))
 }
 
-// checkedAs is what a Service with one endpoint, of two ports that are judged by one check, comes to.
+// checkedAs returns a Service with one endpoint, of two ports that are judged by one check.
 func checkedAs(state health.State) (reconcile.Service, health.Target) {
 	at := netip.MustParseAddrPort("10.1.2.12:8080")
 	target := health.Target{Addr: at, Check: health.Check{Kind: health.HTTP, Path: "/"}}

@@ -11,11 +11,11 @@ import (
 	"svcctl.io/svcctl/appliance/health"
 )
 
-// Options are what a Prober is told. The zero value of each is its default.
+// Options configure a Prober. The zero value of each is its default.
 type Options struct {
 	// Log gets what goes wrong on this host; none by default.
 	Log *slog.Logger
-	// SourcePorts are what probes in the steady state leave from.
+	// SourcePorts are the source ports of probes in the steady state.
 	SourcePorts Ports
 }
 
@@ -28,7 +28,7 @@ var DefaultPorts = Ports{61000, 61255}
 // Request asks for the verdict on a Target.
 type Request struct {
 	health.Target
-	// Start is what is known of the Target; it counts until the Target has been asked.
+	// Start is the state of the Target until it has been asked.
 	Start health.State
 }
 
@@ -115,7 +115,7 @@ func (p *Prober) Set(service string, requests []Request) {
 	}
 }
 
-// Verdict is what is known of a Target. It reports false for one that is not asked: nobody has
+// Verdict returns the verdict on a Target. It reports false for one that is not asked: nobody has
 // Set it, or there are too many.
 func (p *Prober) Verdict(of health.Target) (health.Verdict, bool) {
 	p.mu.Lock()

@@ -25,7 +25,7 @@ const (
 	room = 0.95
 )
 
-// units are what a probe of each kind costs, in the CPU time of a half-open TCP connection.
+// units has the cost of a probe of each kind, in the CPU time of a half-open TCP connection.
 var units = [...]int{health.TCP: 1, health.TLS: 10, health.HTTP: 2, health.HTTPS: 10, health.GRPC: 4, health.DNS: 2, health.UDP: 2, health.ICMP: 1}
 
 // timing is the part of a target that the schedule keeps.

@@ -17,7 +17,7 @@ import (
 	"svcctl.io/svcctl/watch"
 )
 
-// Options are what a Loop is made of. There are many, as this is where its parts are wired: nothing but
+// Options configure a Loop. There are many, as this is where its parts are wired: nothing but
 // New and the Loop reads them, and none changes afterwards.
 type Options struct {
 	Store  *store.Store
@@ -64,7 +64,7 @@ type Endpoints interface {
 	Problems() []resolve.Problem
 }
 
-// Checks is what is known of endpoints that are checked. Its methods are those of resolve.Facts; they
+// Checks tells of endpoints that are checked. Its methods are those of resolve.Facts; they
 // are called from several goroutines at once.
 type Checks interface {
 	Verdict(health.Target) (health.Verdict, bool)

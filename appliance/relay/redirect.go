@@ -219,7 +219,7 @@ func find[P any](f *front, ports map[netip.AddrPort]*P, to netip.AddrPort) (*P, 
 	return nil, fmt.Errorf("%w: %s", errNotAsked, to)
 }
 
-// originalDestination is what a client had sent to before the kernel redirected it
+// originalDestination returns the address that a client connected to before the kernel redirected it
 // (SO_ORIGINAL_DST of linux/netfilter_ipv4.h, IP6T_SO_ORIGINAL_DST of linux/netfilter_ipv6/ip6_tables.h).
 func originalDestination(client *net.TCPConn) (to netip.AddrPort, err error) {
 	raw, err := client.SyscallConn()

@@ -24,13 +24,13 @@ const (
 	SCTP = "sctp" // not relayed: reported as a Problem
 )
 
-// Port is what leads to one pool of endpoints: a node port on one loopback address, or frontends that
+// Port is a way to one pool of endpoints: a node port on one loopback address, or frontends that
 // the kernel redirects to a listener of the relay.
 type Port struct {
 	ID       string         // "namespace/name/port", for problems and the log
 	Listen   netip.AddrPort // a loopback address and the node port, or the listener of the relay
 	Protocol string         // TCP or UDP
-	// Frontends are what clients sent to before the kernel redirected them to Listen; the zero Addr
+	// Frontends are the addresses whose clients the kernel redirects to Listen; the zero Addr
 	// stands for any address. Nil: Listen is a node port on loopback.
 	Frontends []netip.AddrPort
 	// Endpoints get new connections. A node port on loopback without any has no listener.
@@ -170,7 +170,7 @@ func newRelay(log *slog.Logger, origin Origin, l limits) *Relay {
 	}
 }
 
-// quotaOf is what a Port shares with others.
+// quotaOf returns the quota that a Port shares with others.
 func (r *Relay) quotaOf(p Port) *quota {
 	if p.redirected() {
 		return &r.all

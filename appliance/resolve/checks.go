@@ -167,7 +167,7 @@ func (r *resolver) ask(index int, key portKey, list []endpoint) {
 	r.failOpen(index, list, isNew, checked, up)
 }
 
-// answers are what is known of one endpoint, by all checks that it has to pass.
+// answers joins the states of one endpoint, by all checks that it has to pass.
 type answers struct {
 	state   health.State
 	assumed bool           // one of those that give the state is

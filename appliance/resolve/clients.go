@@ -29,7 +29,7 @@ const (
 	reasonNoEffect         = "NoEffect"
 )
 
-// clients are who may connect to a Service, but for its cluster IPs, which are always open.
+// clients decide who may connect to a Service, but for its cluster IPs, which are always open.
 type clients struct {
 	// ranges are source ranges of both families; ranged reports that some are given.
 	ranges      []netip.Prefix

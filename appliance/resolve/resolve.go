@@ -60,7 +60,7 @@ type Facts struct {
 	// Listens has a listener opened for a Service, "namespace/name", unless it is open, and says why
 	// it cannot be; "": it is open. Nil: all are open.
 	Listens func(service string, proto nft.Protocol, at netip.AddrPort) (why string)
-	// Verdict is what is known of an endpoint that is checked; false: nothing yet. Nil: nobody is
+	// Verdict returns the verdict on an endpoint that is checked; false: none yet. Nil: nobody is
 	// checked.
 	Verdict func(health.Target) (health.Verdict, bool)
 	// Before gives the endpoints that a port had before a change, of which at tells the frontends,
@@ -111,7 +111,7 @@ type Output struct {
 	Relay *Relay
 }
 
-// LocalEndpoints is what a load balancer in front asks each box for, to send traffic only where
+// LocalEndpoints answers a load balancer in front, which asks each box so as to send traffic only where
 // local endpoints are (Kubernetes ServiceSpec.healthCheckNodePort).
 type LocalEndpoints struct {
 	Port  uint16

@@ -27,7 +27,7 @@ const maxPackets = 100
 // Teller follows packets through the rules of this host, and tells their stories.
 type Teller struct {
 	served func() (map[string][]nft.ServicePort, nft.Box)
-	// follow and find are what the kernel is asked by; tests replace them.
+	// follow and find ask the kernel; tests replace them.
 	follow func(ctx context.Context, filters []trace.Filter, each func(trace.Step)) error
 	find   func(h *trace.Header) *conntrack.Connection
 }
@@ -181,7 +181,7 @@ func interfaceName(index int) string {
 	return "interface " + strconv.Itoa(index)
 }
 
-// filters are what q chooses, of each family that it may be about.
+// filters returns the filters of q, one of each family that it may be about.
 func filters(q wire.TraceQuery) (list []trace.Filter) {
 	protocol, _ := nft.ProtocolNamed(q.Protocol)
 	for _, family := range nft.Families {

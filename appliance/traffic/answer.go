@@ -99,7 +99,7 @@ func (a *Answers) Traffic(q wire.TrafficQuery) (*wire.Traffic, error) {
 	return answer, nil
 }
 
-// Services are what the newest look found of Services as a whole, "namespace/name". It is not to
+// Services returns the findings of the newest look by Service, "namespace/name". They are not to
 // be changed.
 func (a *Answers) Services() (map[string]*wire.ServiceTraffic, error) {
 	l, err := a.observer.Look()

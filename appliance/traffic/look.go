@@ -21,7 +21,7 @@ type Port struct {
 	Endpoints []netip.AddrPort // that new connections go to
 }
 
-// Counts are what a look found of a Service port or an endpoint.
+// Counts are of a Service port or an endpoint, at one look.
 type Counts struct {
 	// Open are connections that were answered and that nobody has closed.
 	Open int
@@ -60,7 +60,7 @@ type EndpointCounts struct {
 	Leaving bool
 }
 
-// Look is what one look through the table found.
+// Look has the findings of one look through the table.
 type Look struct {
 	At time.Time
 	// Since is the time to the look before, that New counts; 0: there was none, and New is 0.
@@ -80,7 +80,7 @@ type Look struct {
 	sums    map[string]*wire.ServiceTraffic // see services
 }
 
-// frontend is what connections are attributed by.
+// frontend is the key that connections are attributed by.
 type frontend struct {
 	protocol nft.Protocol
 	at       netip.AddrPort // the unspecified address of the family for a node port

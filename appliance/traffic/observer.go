@@ -24,7 +24,7 @@ const (
 	Samples = 120
 )
 
-// A Sample is what one look found of a Service port.
+// A Sample has the counts of a Service port at one look.
 type Sample struct {
 	At   time.Time
 	Open int
@@ -36,7 +36,7 @@ type Sample struct {
 type Observer struct {
 	read  func(each func(*conntrack.Connection)) (entries int, err error)
 	ports func() []Port
-	// totals are what the kernel counted since the start; nil: it does not count.
+	// totals returns the kernel's counts since the start; nil: it does not count.
 	totals func() (nft.Totals, error)
 	now    func() time.Time
 

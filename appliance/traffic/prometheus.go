@@ -138,7 +138,7 @@ func labels(p *wire.PortTraffic, endpoint string) string {
 	return text
 }
 
-// escape is what the text format escapes in a label value.
+// escape escapes a label value of the text format.
 var escape = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 
 func quoted(value string) string { return `"` + escape.Replace(value) + `"` }

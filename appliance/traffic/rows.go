@@ -90,7 +90,7 @@ func (m *merged) endpoints(since time.Duration) (list []wire.EndpointTraffic) {
 	return list
 }
 
-// services are what a look found of Services with all their ports together, by "namespace/name".
+// services returns the findings by Service, all its ports together: "namespace/name".
 // Like rows they are made once.
 func (l *Look) services() map[string]*wire.ServiceTraffic {
 	l.summing.Do(func() {

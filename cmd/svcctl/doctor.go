@@ -179,7 +179,7 @@ func heldFindings(s *wire.Status) (findings []appliance.Finding) {
 	return findings
 }
 
-// setupFindings are what the appliance knows of its certificate and of the addresses that
+// setupFindings returns findings about the appliance's certificate and the addresses that
 // nobody answers for.
 func setupFindings(s *wire.Setup) (findings []appliance.Finding) {
 	if c := s.Certificate; c != nil {

@@ -7,7 +7,7 @@ import (
 	"svcctl.io/svcctl/store/annotation"
 )
 
-// annotationsWord is what explain takes for the table of annotations.
+// annotationsWord makes explain print the table of annotations.
 const annotationsWord = "annotations"
 
 // explainAnnotations prints the table of annotations, or what one of them does.

@@ -11,7 +11,7 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// health is what the API of a box tells of endpoints.
+// health stands for the API of a box that tells of endpoints.
 type health struct {
 	mu    sync.Mutex
 	all   []wire.EndpointHealth

@@ -97,7 +97,7 @@ func (p *program) runTop(ctx context.Context, v *verb, args []string) error {
 	return p.topLive(ctx, t)
 }
 
-// top is what a user looks at.
+// top is the screen of `svcctl top`.
 type top struct {
 	c         *client.Client
 	query     url.Values

@@ -46,7 +46,7 @@ look. What depends on the box, as its addresses, is not known here.
 	}
 }
 
-// report is what validate found.
+// report has the findings of validate.
 type report struct {
 	Files    []string  `json:"files"` // that were read, sorted
 	Errors   int       `json:"errors"`

@@ -169,7 +169,7 @@ func expressionName(b []byte) (name string) {
 	return name
 }
 
-// expressionPackets is what an expression that counts has counted.
+// expressionPackets returns the packets of a counter expression.
 func expressionPackets(b []byte) (packets uint64) {
 	if expressionName(b) != counterName {
 		return 0

@@ -30,7 +30,7 @@ func (p *path) to(t *testing.T) {
 	}
 }
 
-// total is what a VIP has counted.
+// total returns the counts of a VIP.
 func (p *path) total(t *testing.T, f nft.Family) (connections, refused uint64) {
 	t.Helper()
 	totals, err := p.kernel.Counts()

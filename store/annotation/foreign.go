@@ -14,7 +14,7 @@ type Foreign struct {
 	Text  string // what happens instead
 }
 
-// String is what the author of the object is told.
+// String returns the text for the author of the object.
 func (f Foreign) String() string { return f.Field + ": " + f.Text }
 
 // Foreigners are the labels and annotations of an object that ask for what does not happen here,

@@ -123,7 +123,7 @@ func (r *Row) on() string {
 	return " (" + strings.Join(words, " ") + ")"
 }
 
-// Does is what an annotation does, with its values and the page that tells more.
+// Does describes an annotation, with its values and the page that tells more.
 func (r *Row) Does() string {
 	text := r.Text
 	if r.Values != "" {

@@ -42,7 +42,7 @@ var asksInternal = []struct {
 	{key: digitalOcean + "network", yes: []string{"INTERNAL"}, no: []string{"EXTERNAL"}},
 }
 
-// Internal is what a Service says about being reached from inside only.
+// Internal says whether a Service is to be reached from inside only.
 type Internal struct {
 	// Key is the annotation that asks for it; "": none does.
 	Key string

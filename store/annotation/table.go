@@ -7,7 +7,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Effect is what an annotation does here.
+// Effect says how much an annotation does here.
 type Effect string
 
 // The effects.
@@ -40,16 +40,16 @@ const (
 type Row struct {
 	// Key is the whole key, or its beginning followed by *.
 	Key string
-	// Of is who knows it, a heading of the table.
+	// Of is the program that it is from, a heading of the table.
 	Of string
 	// Kinds are the objects on which it means something; nil: Services.
 	Kinds []string
 	// Label says that it is a label.
 	Label  bool
 	Effect Effect
-	// Values are what it may say, for people; "" where the text tells, or any will do.
+	// Values are the values that it takes, for people; "" where the text tells, or any will do.
 	Values string
-	// Text is what it does; of one that is named, what happens instead and what to write.
+	// Text describes it; of one that is named, what happens instead and what to write.
 	Text string
 	// Page is the page of the manual that tells more, without .md.
 	Page string

@@ -13,7 +13,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// An Imported is what a source describes.
+// An Imported has the objects that a source describes.
 type Imported struct {
 	Virtuals []*Virtual
 	// Losses are those of no virtual service, in the order of the source.
@@ -31,7 +31,7 @@ func (e *Error) Error() string { return fmt.Sprintf("line %d: %s", e.Line, e.Tex
 // A Source is a reader of a configuration. The error joins all Errors; nothing is imported then.
 type Source func(text string, options Options) (*Imported, error)
 
-// Options are what a source does not say itself.
+// Options say what a source does not.
 type Options struct {
 	// Namespace is that of the objects; empty: it is left out.
 	Namespace string
@@ -71,7 +71,7 @@ func (m *Imported) AllLosses() []Loss {
 	return slices.Compact(all) // services of one group lose the same
 }
 
-// reading is what all sources keep while they read.
+// reading is the state that all sources share while they read.
 type reading struct {
 	out     Imported
 	options Options
@@ -93,7 +93,7 @@ func (r *reading) lose(v *Virtual, line int, format string, args ...any) {
 	}
 }
 
-// result is what was read, or all errors.
+// result returns what was read, or all errors.
 func (r *reading) result() (*Imported, error) {
 	if len(r.errs) > 0 {
 		return nil, errors.Join(r.errs...)

@@ -198,7 +198,7 @@ func weightsText(weights map[netip.Addr]uint16) string {
 	return strings.Join(texts, ",")
 }
 
-// A sliceKey is what the servers of a slice have in common.
+// A sliceKey has the values that the servers of a slice share.
 type sliceKey struct {
 	family   string // object.IPv4 or object.IPv6
 	priority uint8

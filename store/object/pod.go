@@ -26,7 +26,7 @@ type PodSpec struct {
 	Containers     []Container `json:"containers,omitempty"`
 }
 
-// Container is what is read of core/v1 Container: its ports, and how it is asked whether it is ready.
+// Container has the fields that are read of core/v1 Container: its ports and its readiness probe.
 type Container struct {
 	Name  string `json:"name,omitempty"`
 	Image string `json:"image,omitempty"`

@@ -68,7 +68,7 @@ type Machine struct {
 	remote     Packet // the last one taken
 	heard      bool   // there was one, and its silence was not yet a failure
 
-	// minTx and minRx are what is in force while a change to timers waits for the end of a
+	// minTx and minRx are in force while a change to timers waits for the end of a
 	// poll; polling reports whether the neighbor is still to answer.
 	minTx, minRx time.Duration
 	polling      bool

@@ -48,7 +48,7 @@ type State struct {
 	Phase      Phase
 	Since      time.Time
 	Diagnostic Diagnostic
-	// RemotePhase and RemoteDiagnostic are what the neighbor says.
+	// RemotePhase and RemoteDiagnostic are of the neighbor's last packet.
 	RemotePhase      Phase
 	RemoteDiagnostic Diagnostic
 	// Detection is the silence after which the neighbor is dead; 0 while it is not heard.

@@ -128,7 +128,7 @@ func twoOctets(as uint32) uint16 {
 	return uint16(as)
 }
 
-// parseOpen reads the body of an OPEN. Its error is what the peer is told.
+// parseOpen reads the body of an OPEN. Its error is sent to the peer.
 func parseOpen(body []byte) (open, error) {
 	if body[0] != 4 {
 		return open{}, &notification{

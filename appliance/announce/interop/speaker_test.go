@@ -28,7 +28,7 @@ const asSpeaker = "SVCCTL_TEST_SPEAKER"
 // patience is how long something that must come may take.
 const patience = time.Minute
 
-// spec is what a speaker process is told at its start.
+// spec configures a speaker process at its start.
 type spec struct {
 	Peer       bgp.Peer
 	Attributes *bgp.Attributes
@@ -36,13 +36,13 @@ type spec struct {
 	BFD        *bfd.Config
 }
 
-// order is what it is told later, a line each.
+// order is a line that it is sent later.
 type order struct {
 	Announce, Withdraw []netip.Prefix
 	Leave              bool
 }
 
-// report is what it says whenever something changed, a line each.
+// report is a line that it prints whenever something changed.
 type report struct {
 	BGP bgp.State
 	BFD *bfd.State

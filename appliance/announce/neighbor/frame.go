@@ -58,7 +58,7 @@ type message struct {
 	by     MAC
 	// asks is an address that is asked for; not valid: none.
 	asks netip.Addr
-	// from is who asks; not valid: a probe, of a host that wants the address itself.
+	// from is the address of the host that asks; not valid: a probe, of a host that wants the address itself.
 	from netip.Addr
 	// reply is where the answer goes.
 	reply MAC

@@ -43,7 +43,7 @@ func (s State) String() string { return [...]string{"probing", "announced", "con
 type Status struct {
 	Addr  netip.Addr
 	State State
-	// Rival is who has it, in state Conflict.
+	// Rival is the host that has it, in state Conflict.
 	Rival MAC
 	Since time.Time
 }

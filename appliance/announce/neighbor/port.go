@@ -223,7 +223,7 @@ func (p *Port) Changed() (now []Status, gone []netip.Addr) {
 	return now, gone
 }
 
-// Counters are what was sent and heard so far.
+// Counters returns how many frames were sent and heard so far.
 func (p *Port) Counters() Counters {
 	p.mu.Lock()
 	defer p.mu.Unlock()

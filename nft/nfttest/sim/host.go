@@ -83,7 +83,7 @@ type Result struct {
 	// DNATed and SNATed are true if an address or port was changed. Translation of an
 	// address to itself leaves them false (IPS_DST_NAT, IPS_SRC_NAT).
 	DNATed, SNATed bool
-	// Timeout is what the connection was given by `ct timeout set`; the zero one: nothing.
+	// Timeout is the connection's, by `ct timeout set`; the zero one: none.
 	Timeout nft.Timeout
 	// Trace lists the rules that matched in order: chain, rule and, for a lookup, the
 	// element.
