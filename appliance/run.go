@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -21,6 +22,7 @@ import (
 	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/appliance/dns"
+	"svcctl.io/svcctl/appliance/handover"
 	"svcctl.io/svcctl/appliance/metrics"
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/parts"
@@ -40,11 +42,26 @@ import (
 )
 
 // Run serves until ctx is done and returns nil then. The rules stay in the kernel: see
-// Down. An error says why it could not start, or what it cannot go on without.
-func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
-	if err := cfg.Validate(); err != nil {
+// Down. An error says why it could not start, or what it cannot go on without. When the cause is
+// handover.Requested, it executes the program anew in place of the process, which is handed what is relayed.
+func Run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
+	a, err := run(ctx, cfg, log)
+	if err != nil || !handover.IsRequested(ctx) {
 		return err
 	}
+	return a.handOver()
+}
+
+// run is Run without the hand-over at the end. It returns what has run.
+func run(ctx context.Context, cfg config.Config, log *slog.Logger) (a *assembly, err error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	state, err := handover.State()
+	if err != nil {
+		log.Error("what the program before has handed over is lost", "err", err)
+	}
+	kept := handover.Kept()
 	memory := newMemory()
 	calmMonitor()
 	closers := closers{}
@@ -54,7 +71,7 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 	// before anything is touched.
 	engine, err := engine.OpenFile(cfg.DataDir)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	closers.add(engine.Close)
 	removals := reconcile.NewRemovalGuard(cfg.AllowMassRemoval)
@@ -70,12 +87,12 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 	calls := &reconcile.SlowCalls{}
 	objects, err := store.Open(calls.Engine(engine), storeConfig)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	addresses.hosts = control.NewHostAddresses(cfg.IsSetAside, objects)
 	k, err := kernel.Open(kernel.Options{})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	closers.add(k.Close)
 	if cfg.Traffic == config.TrafficCounters && !k.Probe().Counters {
@@ -84,17 +101,17 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 	}
 	orphans, err := reconcile.FindOrphans(objects, k.Read, cfg.Box(nil), cfg.AllowMassRemoval, log)
 	if err != nil {
-		return err
+		return nil, err
 	}
 
 	m := metrics.New(cfg.Version)
 	m.LogDropped(cfg.LogQueue.Dropped)
 	announced := announcements.New(cfg.AnnouncedRanges())
 	m.Announcements(func() metrics.Announcements { return announcementMetrics(announced) })
-	a := &assembly{cfg: cfg, log: log, announced: announced, grants: reconcile.NewGrants(announced.IsAnnounced), store: objects, kernel: k, metrics: m, removals: removals, orphans: orphans, hosts: addresses.hosts, memory: memory, calls: calls, barriers: make(chan chan struct{}), releases: make(chan chan wire.Released)}
+	a = &assembly{cfg: cfg, log: log, announced: announced, grants: reconcile.NewGrants(announced.IsAnnounced), store: objects, kernel: k, metrics: m, removals: removals, orphans: orphans, hosts: addresses.hosts, memory: memory, calls: calls, barriers: make(chan chan struct{}), releases: make(chan chan wire.Released)}
 	if len(cfg.Manifests) > 0 {
 		if a.watcher, err = watch.New(watch.Config{Dirs: cfg.Manifests, LastGood: objects.LastGood(), Log: log}); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	var counted func() (nft.Totals, error)
@@ -107,18 +124,18 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 	a.events = control.NewRecorder(objects, control.RecorderConfig{Host: cfg.NodeName, Assigns: len(cfg.LoadBalancerPools) > 0, Log: log})
 	asks := prober.New(prober.Options{Log: log, SourcePorts: prober.Ports(cfg.HealthCheckSourcePorts)})
 	a.checks = parts.NewHealth(asks, a.events, log)
-	a.relay = parts.NewRelay(log)
+	a.relay = parts.NewRelay(log, state, kept)
 	m.HealthChecks(func() metrics.HealthChecks { return healthMetrics(asks.Stats(), a.checks.FailingOpen()) })
 	views := apiserver.Views{Grants: a.grants, Checks: a.checks, Traffic: a.traffic, Trace: story.NewTeller(a.grants.Served).Trace, Announced: a.announced}
 	server, err := apiserver.Open(&cfg, objects, a.board, views, m, log)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	closers.add(server.Close)
 	var scrape net.Listener
 	if cfg.MetricsListen != "" {
 		if scrape, err = metrics.Listen(cfg.MetricsListen); err != nil {
-			return err
+			return nil, err
 		}
 		closers.add(ignoreClosed(scrape.Close))
 	}
@@ -126,16 +143,16 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 		names := cfg.DNS()
 		names.Count = m.DNSAnswers(dns.Results)
 		if a.dns, err = dns.Listen(names, log); err != nil {
-			return err
+			return nil, err
 		}
 		closers.add(a.dns.Close)
 	}
 	if err := k.HoldSentinel(); errors.Is(err, kernel.ErrPermission) {
-		return fmt.Errorf("another svcctl serves in this network namespace: stop it first: %w", err)
+		return nil, fmt.Errorf("another svcctl serves in this network namespace: stop it first: %w", err)
 	} else if err != nil {
 		log.Warn("established connections are not protected from a foreign flush of the ruleset", "err", err)
 	}
-	return a.serve(ctx, server, scrape)
+	return a, a.serve(ctx, server, scrape)
 }
 
 // closers close what was opened, last one first.
@@ -229,7 +246,11 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 		{Name: "events", Run: a.events.Run},
 		{Name: "notify systemd of the end", Run: func(ctx context.Context) error {
 			<-ctx.Done()
-			a.notify(daemon.SdNotifyStopping)
+			if handover.IsRequested(ctx) {
+				a.notify(daemon.SdNotifyReloading)
+			} else {
+				a.notify(daemon.SdNotifyStopping)
+			}
 			return nil
 		}},
 	}
@@ -302,6 +323,23 @@ func sourceSetFiles(cfg *config.Config) (files []sourceset.File) {
 // hostOf derives from the facts of the host what the loop plans for.
 func hostOf(cfg *config.Config, facts *node.Facts, isVIP func(netip.Addr) bool) reconcile.Host {
 	return reconcile.Host{Facts: facts, Box: cfg.Box(facts), Resolve: cfg.ResolveFacts(facts, isVIP), Loopback: cfg.LoopbackAddresses(facts)}
+}
+
+// handOver executes the program in place of this process: what is relayed goes on in it.
+func (a *assembly) handOver() error {
+	state, descriptors, err := a.relay.HandedOver()
+	if err != nil {
+		return err
+	}
+	program, err := handover.Program()
+	if err != nil {
+		return err
+	}
+	a.log.Info("handed over to the program anew", "program", program, "descriptors", len(descriptors))
+	a.cfg.LogQueue.Flush(time.Second)
+	err = handover.Exec(program, os.Args, state, descriptors)
+	runtime.KeepAlive(a) // what is not in use any more closes its descriptors
+	return err
 }
 
 // settle gives back what the start took, once the copies of files that it made are on disk.

@@ -13,7 +13,7 @@ import (
 // gets, so the send buffer takes it at once.
 func (t *tcpPort) introduce(endpoint *net.TCPConn, client, asked netip.AddrPort) error {
 	t.mu.Lock()
-	version := t.port.ProxyProtocol
+	version := t.port.Connect.ProxyProtocol
 	t.mu.Unlock()
 	if version == 0 {
 		return nil
