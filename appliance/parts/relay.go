@@ -269,6 +269,7 @@ func relayedPort(svc *reconcile.Service, p *nft.ServicePort, pool nft.Pool) rela
 	if how := svc.Relay; how != nil {
 		port.Pick.Affinity, port.IdleTimeout = how.Affinity, how.IdleTimeout
 		port.Connect = relay.Connect{Retries: how.ConnectRetries, Timeout: how.ConnectTimeout, ProxyProtocol: how.ProxyProtocol}
+		port.ProxyFrom = how.ProxyFrom
 	}
 	return port
 }

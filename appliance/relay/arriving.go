@@ -159,7 +159,12 @@ func (r *Relay) portOf(p Port) *tcpPort {
 	}
 	t.update(p)
 	for _, c := range held.Connections {
-		if client := tcpOf(c.Client); client != nil && client.RemoteAddr() != nil {
+		client := tcpOf(c.Client)
+		switch {
+		case client == nil || client.RemoteAddr() == nil: // it has gone
+		case c.From.IsValid():
+			t.admit(client, func() { t.relayFrom(r.ctx, client, c.From, c.Asked) })
+		default:
 			t.accepted(r.ctx, client, c.Asked)
 		}
 	}

@@ -46,7 +46,9 @@ type HeldClient struct {
 // HeldConnection is a connection of a client.
 type HeldConnection struct {
 	Client int `json:"client"`
-	// Asked is what the client had sent to. It counts while it has no endpoint: Endpoint is 0 then.
+	// From is the client, if that was read, and Asked what it had sent to. They count while it has no
+	// endpoint: Endpoint is 0 then.
+	From     netip.AddrPort `json:"from"`
 	Asked    netip.AddrPort `json:"asked"`
 	Endpoint int            `json:"endpoint,omitempty"`
 	To       netip.AddrPort `json:"to"`

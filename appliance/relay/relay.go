@@ -34,6 +34,8 @@ type Port struct {
 	// Frontends are the addresses whose clients the kernel redirects to Listen; the zero Addr
 	// stands for any address. Nil: Listen is a node port on loopback.
 	Frontends []netip.AddrPort
+	// ProxyFrom are the balancers whose TCP connections begin with a header of the PROXY protocol.
+	ProxyFrom []netip.Prefix
 	// Endpoints get new connections. A node port on loopback without any has no listener.
 	Endpoints []netip.AddrPort
 	Pick      Pick
@@ -105,6 +107,7 @@ type limits struct {
 	tcp, udp    bothBounds    // concurrent connections, and clients
 	pipes       int64         // for splice(2)
 	clients     int           // affinity entries of a port
+	header      time.Duration // timeout of a header of the PROXY protocol
 	dial        time.Duration // timeout of connecting to an endpoint where the Port has none
 	unreplied   time.Duration // idle timeout of a UDP client without an answer
 	replied     time.Duration // idle timeout of a UDP client with an answer, once it goes on for
@@ -120,7 +123,7 @@ type limits struct {
 func defaults() limits {
 	l := limits{
 		clients: 1 << 16,
-		dial:    5 * time.Second, unreplied: 28 * time.Second, replied: 115 * time.Second, stream: 2 * time.Second,
+		header:  10 * time.Second, dial: 5 * time.Second, unreplied: 28 * time.Second, replied: 115 * time.Second, stream: 2 * time.Second,
 		retry: 5 * time.Second, backoff: 100 * time.Millisecond, logInterval: time.Minute,
 	}
 	l.descriptors(openFiles())

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -109,6 +110,11 @@ func (r *Relay) newTCPPort(p Port, log *slog.Logger) *tcpPort {
 
 // accepted serves a client, or resets it if there are too many.
 func (t *tcpPort) accepted(ctx context.Context, client *net.TCPConn, asked netip.AddrPort) {
+	t.admit(client, func() { t.serve(ctx, client, asked) })
+}
+
+// admit has a client served, or resets it if there are too many.
+func (t *tcpPort) admit(client *net.TCPConn, serve func()) {
 	if !t.quota.acquire() {
 		t.mu.Lock()
 		p := t.port
@@ -119,17 +125,31 @@ func (t *tcpPort) accepted(ctx context.Context, client *net.TCPConn, asked netip
 	}
 	t.relay.tasks.Go(func() {
 		defer t.quota.release()
-		t.serve(ctx, client, asked)
+		serve()
 	})
 }
 
 // serve connects a client, who had sent to asked, with an endpoint until both directions or ctx have
 // ended.
 func (t *tcpPort) serve(ctx context.Context, client *net.TCPConn, asked netip.AddrPort) {
-	from := client.RemoteAddr().(*net.TCPAddr).AddrPort()
-	endpoint, to, err := t.connect(ctx, netip.AddrPortFrom(from.Addr().Unmap(), from.Port()))
+	from, asked, err := t.named(ctx, client, asked)
+	if err != nil {
+		if handover.IsRequested(ctx) && errors.Is(err, os.ErrDeadlineExceeded) {
+			t.relay.leaving.unconnected(t, client, netip.AddrPort{}, asked)
+			return
+		}
+		t.log.Debug("a client is reset: it does not say who it is", "client", client.RemoteAddr(), "err", err)
+		reset(client)
+		return
+	}
+	t.relayFrom(ctx, client, from, asked)
+}
+
+// relayFrom is serve for a client whose address is known.
+func (t *tcpPort) relayFrom(ctx context.Context, client *net.TCPConn, from, asked netip.AddrPort) {
+	endpoint, to, err := t.connect(ctx, from)
 	if err != nil && handover.IsRequested(ctx) {
-		t.relay.leaving.unconnected(t, client, asked)
+		t.relay.leaving.unconnected(t, client, from, asked)
 		return
 	}
 	if err != nil {

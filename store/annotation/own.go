@@ -52,6 +52,8 @@ var svcctlRows = []Row{
 		Text: "`userspace` has the TCP and UDP ports relayed: endpoints in turn, and another one for a client whose first one does not accept"},
 	{Key: ProxyProtocol, Of: ofSvcctl, Effect: Acts, Values: "v1, v2, none", Page: "relay",
 		Text: "has the TCP ports relayed, and their endpoints told the client's address by a header of the PROXY protocol"},
+	{Key: ProxyFrom, Of: ofSvcctl, Effect: Acts, Values: "addresses and prefixes, with commas between them", Page: "relay",
+		Text: "has the TCP ports relayed, and the client's address taken from the header of the PROXY protocol that connections from these balancers begin with"},
 	{Key: ConnectTimeout, Of: ofSvcctl, Effect: Acts, Values: "10ms-1m, 2s by default", Page: "relay",
 		Text: "says how long an endpoint of a relayed port may take to accept a connection"},
 	{Key: ConnectRetries, Of: ofSvcctl, Effect: Acts, Values: "0-16, 3 by default", Page: "relay",
