@@ -101,7 +101,7 @@ var edges = map[string][]string{
 	"appliance/traffic": {"api/wire", "appliance/conntrack", "nft"},
 	"appliance/task":    {},
 	"appliance": {
-		"api", "api/auth", "api/rest", "api/wire", "appliance/announcements", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/handover", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/prober", "appliance/reconcile", "appliance/resolve", "appliance/sockets", "appliance/sourceset", "appliance/story", "appliance/task", "appliance/traffic",
+		"api", "api/auth", "api/rest", "api/wire", "appliance/announcements", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/handover", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/resolve", "appliance/sockets", "appliance/sourceset", "appliance/story", "appliance/task", "appliance/traffic",
 		"nft", "nft/kernel", "store", "store/engine", "store/manifest", "store/object", "watch",
 	},
 	"appliance/bench":       {},               // benchmarks only

@@ -125,6 +125,8 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) (a *assembly,
 	asks := prober.New(prober.Options{Log: log, SourcePorts: prober.Ports(cfg.HealthCheckSourcePorts)})
 	a.checks = parts.NewHealth(asks, a.events, log)
 	a.relay = parts.NewRelay(log, state, kept)
+	a.grants.CountRelayed(a.relay.Load)
+	m.Relay(func() metrics.Relay { return relayMetrics(a.relay) })
 	m.HealthChecks(func() metrics.HealthChecks { return healthMetrics(asks.Stats(), a.checks.FailingOpen()) })
 	views := apiserver.Views{Grants: a.grants, Checks: a.checks, Traffic: a.traffic, Trace: story.NewTeller(a.grants.Served).Trace, Announced: a.announced}
 	server, err := apiserver.Open(&cfg, objects, a.board, views, m, log)

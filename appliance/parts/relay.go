@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -314,8 +313,8 @@ func (r *Relay) tell(more bool) {
 func (r *Relay) Problems() []resolve.Problem {
 	var list []resolve.Problem
 	for _, p := range r.relay.Problems() {
-		key := strings.Split(p.ID, "/")
-		ref := object.Ref{Kind: object.KindService, Namespace: key[0], Name: key[1]}
+		namespace, name, _ := PortOf(p.ID)
+		ref := object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}
 		list = append(list, resolve.Problem{Object: ref, Reason: p.Reason, Message: p.Message})
 	}
 	for _, c := range r.relay.Crowded() {
@@ -328,16 +327,19 @@ func (r *Relay) Problems() []resolve.Problem {
 const reasonRelayFull = "RelayFull"
 
 func crowdedProblem(c relay.Crowded) resolve.Problem {
-	key := strings.SplitN(c.ID, "/", 3)
-	what, of := "connections to port "+key[2]+" over TCP are reset", "relayed ports"
+	namespace, name, port := PortOf(c.ID)
+	if port != "" {
+		port = "to port " + port + " "
+	}
+	what, of := "connections "+port+"over TCP are reset", "relayed ports"
 	if c.Protocol == relay.UDP {
-		what = "clients of port " + key[2] + " over UDP lose their flow to new ones"
+		what = "clients " + port + "over UDP lose their flow to new ones"
 	}
 	if !c.Redirected {
 		of = "node ports on loopback addresses"
 	}
 	return resolve.Problem{
-		Object: object.Ref{Kind: object.KindService, Namespace: key[0], Name: key[1]}, Reason: reasonRelayFull, Warning: true,
+		Object: object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}, Reason: reasonRelayFull, Warning: true,
 		Message: fmt.Sprintf("%s: all %s together have room for %d at once, and one port for as many as the others leave free: look for clients that leave connections open, or raise the limit of open files (LimitNOFILE)", what, of, c.Limit),
 	}
 }

@@ -60,7 +60,7 @@ type quota struct {
 	limit  int64
 	parent *quota // of all ports together; nil: this is it
 	used   atomic.Int64
-	taken  atomic.Int64 // of all ports together: so far
+	taken  atomic.Int64 // so far
 }
 
 // acquire takes a slot of a port, to be returned by release. It returns false if the port has as many
@@ -73,6 +73,7 @@ func (q *quota) acquire() bool {
 		q.release()
 		return false
 	}
+	q.taken.Add(1)
 	q.parent.taken.Add(1)
 	return true
 }

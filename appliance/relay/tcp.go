@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -93,6 +94,8 @@ type tcpPort struct {
 	log       *slog.Logger
 	endpoints *balancer
 	quota     *quota
+
+	failedConnects atomic.Int64
 
 	mu    sync.Mutex
 	port  Port
@@ -209,6 +212,7 @@ func (t *tcpPort) connect(ctx context.Context, client netip.AddrPort) (*net.TCPC
 			return endpoint, to, nil
 		}
 		t.relay.failedConnects.Add(1)
+		t.failedConnects.Add(1)
 		tried, failed = append(tried, to), err
 	}
 	return nil, netip.AddrPort{}, fmt.Errorf("%d endpoints tried: %w", len(tried), failed)
