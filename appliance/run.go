@@ -46,6 +46,9 @@ import (
 // handover.Requested, it executes the program anew in place of the process, which is handed what is relayed.
 func Run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	a, err := run(ctx, cfg, log)
+	if a != nil && a.endRelay != nil {
+		a.endRelay()
+	}
 	if err != nil || !handover.IsRequested(ctx) {
 		return err
 	}
@@ -61,7 +64,9 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) (a *assembly,
 	if err != nil {
 		log.Error("what the program before has handed over is lost", "err", err)
 	}
-	kept := handover.Kept()
+	// The relay comes first and ends last: connections of the program before go on at once, and those that are
+	// handed over rest only while nobody else holds things up.
+	relayed := parts.NewRelay(log, state, handover.Kept())
 	memory := newMemory()
 	calmMonitor()
 	closers := closers{}
@@ -124,7 +129,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) (a *assembly,
 	a.events = control.NewRecorder(objects, control.RecorderConfig{Host: cfg.NodeName, Assigns: len(cfg.LoadBalancerPools) > 0, Log: log})
 	asks := prober.New(prober.Options{Log: log, SourcePorts: prober.Ports(cfg.HealthCheckSourcePorts)})
 	a.checks = parts.NewHealth(asks, a.events, log)
-	a.relay = parts.NewRelay(log, state, kept)
+	a.relay = relayed
 	a.grants.CountRelayed(a.relay.Load)
 	m.Relay(func() metrics.Relay { return relayMetrics(a.relay) })
 	m.HealthChecks(func() metrics.HealthChecks { return healthMetrics(asks.Stats(), a.checks.FailingOpen()) })
@@ -199,6 +204,7 @@ type assembly struct {
 	grants    *reconcile.Grants
 	checks    *parts.Health
 	relay     *parts.Relay
+	endRelay  func() // once it runs
 	announced *announcements.Book
 	memory    *memory // nil: it is not ours
 	calls     *reconcile.SlowCalls
@@ -256,7 +262,11 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 			return nil
 		}},
 	}
+	a.startRelay(ctx, loop.Wake)
 	for _, p := range follows {
+		if p == reconcile.Part(a.relay) {
+			continue // it ends later
+		}
 		tasks = append(tasks, task.Task{Name: p.Name(), Run: func(ctx context.Context) error { return p.Run(ctx, loop.Wake) }})
 	}
 	tasks = append(tasks, server.Tasks(a.log)...)
@@ -325,6 +335,19 @@ func sourceSetFiles(cfg *config.Config) (files []sourceset.File) {
 // hostOf derives from the facts of the host what the loop plans for.
 func hostOf(cfg *config.Config, facts *node.Facts, isVIP func(netip.Addr) bool) reconcile.Host {
 	return reconcile.Host{Facts: facts, Box: cfg.Box(facts), Resolve: cfg.ResolveFacts(facts, isVIP), Loopback: cfg.LoopbackAddresses(facts)}
+}
+
+// startRelay has the relay run until endRelay is called, which is when all else has ended.
+func (a *assembly) startRelay(ctx context.Context, changed func()) {
+	running, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	done := make(chan error, 1)
+	go func() { done <- a.relay.Run(running, changed) }()
+	a.endRelay = func() {
+		end(context.Cause(ctx))
+		if err := <-done; err != nil { // it has none of its own
+			a.log.Error("the relay ended", "err", err)
+		}
+	}
 }
 
 // handOver executes the program in place of this process: what is relayed goes on in it.
