@@ -17,7 +17,7 @@ const asideBytes = 1 << 20
 // settled together with it, for what was changed together is to be seen together.
 type aside struct {
 	files    []*file
-	sights   []sight // what was seen when reading began
+	seen     []fileState // what was seen when reading began
 	contents []content
 }
 
@@ -25,7 +25,7 @@ type aside struct {
 // snapshot there is nothing that could go ahead, and one large file after the other is enough:
 // it gives those that are to be read here.
 func (w *Watcher) setAside(ready []*file) []*file {
-	isLarge := func(f *file) bool { return f.change.sight.version.size >= w.large }
+	isLarge := func(f *file) bool { return f.change.seen.version.size >= w.large }
 	if w.previous == nil || !slices.ContainsFunc(ready, isLarge) {
 		return ready
 	}
@@ -36,7 +36,7 @@ func (w *Watcher) setAside(ready []*file) []*file {
 	a := &aside{files: some, contents: make([]content, len(some))}
 	for _, f := range some {
 		f.aside = true
-		a.sights = append(a.sights, f.change.sight)
+		a.seen = append(a.seen, f.change.seen)
 	}
 	fetches := w.fetches(some)
 	w.aside = a
@@ -55,14 +55,14 @@ func (w *Watcher) takeAside(now time.Time) {
 	w.aside = nil
 	for i, f := range a.files {
 		f.aside = false
-		if f.change == nil || f.change.sight.kind != a.sights[i].kind || errors.Is(a.contents[i].err, os.ErrClosed) {
+		if f.change == nil || f.change.seen.kind != a.seen[i].kind || errors.Is(a.contents[i].err, os.ErrClosed) {
 			continue
 		}
-		newer := f.change.sight
-		f.change.sight = a.sights[i]
+		newer := f.change.seen
+		f.change.seen = a.seen[i]
 		w.take(f, a.contents[i], now)
-		if !newer.same(a.sights[i]) { // it was seen while it was read: that is what comes next
-			w.observe(f.source, f.path, newer, hint{}, now)
+		if !newer.same(a.seen[i]) { // it was seen while it was read: that is what comes next
+			w.observe(f.source, f.path, newer, eventHint{}, now)
 		}
 	}
 }

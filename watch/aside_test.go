@@ -64,7 +64,7 @@ func TestLargeFileIsReadAside(t *testing.T) {
 	put("lacking.yaml", "d2", 0)
 	path := filepath.Join(dir, "lacking.yaml")
 	seen, _ := w.sources[0].look(path)
-	w.observe(w.sources[0], path, seen, hint{moved: true}, now) // else it would wait anyway
+	w.observe(w.sources[0], path, seen, eventHint{moved: true}, now) // else it would wait anyway
 	if err := os.Remove(filepath.Join(dir, "gone.yaml")); err != nil {
 		t.Fatal(err)
 	}

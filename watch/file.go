@@ -16,24 +16,24 @@ type version struct {
 	mtime, ctime int64 // nanoseconds since 1970
 }
 
-type sightKind uint8
+type stateKind uint8
 
 const (
-	unseen   sightKind = iota // not looked at since the start
+	unseen   stateKind = iota // not looked at since the start
 	gone                      // nothing is there
 	regular                   // a file
 	unusable                  // something that cannot be read
 )
 
-// A sight is what was seen at a path.
-type sight struct {
-	kind    sightKind
+// A fileState is what was seen at a path.
+type fileState struct {
+	kind    stateKind
 	version version // of a regular file
 	linked  bool    // the path is a symbolic link
 	why     string  // not usable
 }
 
-func (s sight) same(other sight) bool {
+func (s fileState) same(other fileState) bool {
 	return s.kind == other.kind && s.version == other.version && s.why == other.why
 }
 
@@ -42,7 +42,7 @@ type file struct {
 	path   string
 	source *source
 	// seen is what was last dealt with.
-	seen sight
+	seen fileState
 	// hash is the SHA-256 of the content that was read last; broken is what is wrong
 	// with that content, nil when it is good.
 	hash   manifest.Hash
@@ -59,7 +59,7 @@ type file struct {
 
 // A change is something new at a path that has not settled.
 type change struct {
-	sight       sight
+	seen        fileState
 	first, last time.Time // when it began, and when it was last different
 	// complete: no writer can be at work on it any more.
 	complete bool
@@ -73,7 +73,7 @@ func (c *change) ready(cfg Config) time.Time {
 	switch {
 	case c.complete:
 		return c.last
-	case c.sight.kind != regular:
+	case c.seen.kind != regular:
 		return quiet
 	case c.lacking || latest.Before(quiet):
 		return latest
@@ -102,13 +102,13 @@ func (f *file) problem() *manifest.Problem {
 }
 
 // observe compares what is at a path with what was dealt with there.
-func (w *Watcher) observe(s *source, path string, seen sight, h hint, now time.Time) {
+func (w *Watcher) observe(s *source, path string, seen fileState, h eventHint, now time.Time) {
 	f := w.files[path]
 	if f == nil {
 		if seen.kind == gone {
 			return
 		}
-		f = &file{path: path, source: s, seen: sight{kind: gone}}
+		f = &file{path: path, source: s, seen: fileState{kind: gone}}
 		w.files[path] = f
 	}
 	if f.seen.same(seen) {
@@ -120,7 +120,7 @@ func (w *Watcher) observe(s *source, path string, seen sight, h hint, now time.T
 		return
 	}
 	c := f.change
-	if c != nil && c.sight.same(seen) {
+	if c != nil && c.seen.same(seen) {
 		c.complete = c.complete || f.isComplete(seen, h)
 		return
 	}
@@ -130,7 +130,7 @@ func (w *Watcher) observe(s *source, path string, seen sight, h hint, now time.T
 		f.change = c
 		w.waiting[path] = f
 	}
-	c.sight, c.last, c.lacking = seen, last, false
+	c.seen, c.last, c.lacking = seen, last, false
 	if w.previous != nil {
 		s.active = now
 	}
@@ -139,7 +139,7 @@ func (w *Watcher) observe(s *source, path string, seen sight, h hint, now time.T
 
 // age is how long a file has been as it is. Only the kernel sets the change time; if the
 // clock was set back meanwhile, the file is as new as can be.
-func age(s sight, now time.Time) time.Duration {
+func age(s fileState, now time.Time) time.Duration {
 	if s.kind != regular {
 		return 0
 	}
@@ -147,7 +147,7 @@ func age(s sight, now time.Time) time.Duration {
 }
 
 // isComplete reports whether what is seen came there in one piece.
-func (f *file) isComplete(seen sight, h hint) bool {
+func (f *file) isComplete(seen fileState, h eventHint) bool {
 	another := seen.version.identity != f.seen.version.identity
 	switch seen.kind {
 	case gone:

@@ -73,7 +73,7 @@ func (w *Watcher) sameDirs(s *source, wk *walk) bool {
 			return false
 		}
 	}
-	return len(wk.unread) == 0 && (len(wk.sights) > 0 || s.good == 0) && maps.Equal(wk.dirs, s.dirs) && maps.Equal(wk.linked, s.linked)
+	return len(wk.unread) == 0 && (len(wk.found) > 0 || s.good == 0) && maps.Equal(wk.dirs, s.dirs) && maps.Equal(wk.linked, s.linked)
 }
 
 // takeDifferences looks again at the files that are not as they were dealt with, unless there
@@ -85,17 +85,17 @@ func (w *Watcher) takeDifferences(s *source, wk *walk, now time.Time) bool {
 		}
 		seen, ok := s.look(path)
 		if ok {
-			w.observe(s, path, seen, hint{}, now)
+			w.observe(s, path, seen, eventHint{}, now)
 		}
 		return ok
 	}
-	for path, seen := range wk.sights {
+	for path, seen := range wk.found {
 		if f := w.files[path]; (f == nil || !f.latest().same(seen)) && !again(path) {
 			return false
 		}
 	}
 	for path, f := range w.files {
-		if _, there := wk.sights[path]; !there && f.source == s && f.latest().kind != gone && !again(path) {
+		if _, there := wk.found[path]; !there && f.source == s && f.latest().kind != gone && !again(path) {
 			return false
 		}
 	}
@@ -103,9 +103,9 @@ func (w *Watcher) takeDifferences(s *source, wk *walk, now time.Time) bool {
 }
 
 // latest gives the last sight of the file, settled or not.
-func (f *file) latest() sight {
+func (f *file) latest() fileState {
 	if f.change != nil {
-		return f.change.sight
+		return f.change.seen
 	}
 	return f.seen
 }

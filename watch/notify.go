@@ -49,8 +49,8 @@ func (n inotify) remove(dir string) error       { return n.Remove(dir) }
 func (n inotify) watched() []string             { return n.WatchList() }
 func (n inotify) close() error                  { return n.Close() }
 
-// A hint is what the events said about a path since it was last looked at.
-type hint struct {
+// An eventHint is what the events said about a path since it was last looked at.
+type eventHint struct {
 	created bool // appeared, by whatever means
 	moved   bool // was renamed to this name inside of the watched directories
 	written bool // was written to, or its mode or times were changed, since
@@ -84,7 +84,7 @@ func (w *Watcher) event(ev fsnotify.Event) {
 	if ev.Has(fsnotify.Create) {
 		// fsnotify keeps to itself where a file was renamed from, but not that it was: such
 		// an event differs from one with the same name and operation.
-		h = hint{created: true, moved: ev != fsnotify.Event{Name: ev.Name, Op: ev.Op}}
+		h = eventHint{created: true, moved: ev != fsnotify.Event{Name: ev.Name, Op: ev.Op}}
 	}
 	if ev.Has(fsnotify.Write) {
 		h.written, h.moved = true, false
@@ -188,11 +188,11 @@ func (w *Watcher) check(now time.Time) {
 }
 
 // takeDirty gives the paths to look at, which are forgotten.
-func (w *Watcher) takeDirty(now time.Time) map[string]hint {
+func (w *Watcher) takeDirty(now time.Time) map[string]eventHint {
 	all, early := w.dirty, w.sure && !w.unsure && now.Before(w.gathered())
 	w.sure = false
 	if early { // those that are being written to go on to gather
-		moved := map[string]hint{}
+		moved := map[string]eventHint{}
 		for path, h := range all {
 			if h.moved {
 				moved[path] = h
@@ -204,7 +204,7 @@ func (w *Watcher) takeDirty(now time.Time) map[string]hint {
 		}
 		all = moved
 	}
-	w.dirty, w.dirtySince, w.unsure = map[string]hint{}, time.Time{}, false
+	w.dirty, w.dirtySince, w.unsure = map[string]eventHint{}, time.Time{}, false
 	return all
 }
 
@@ -222,7 +222,7 @@ func (w *Watcher) failed(err error) {
 func (w *Watcher) died() {
 	_ = w.notify.close()
 	w.notify = nil
-	clear(w.armed)
+	clear(w.watching)
 	w.log.Warn("file events ended; reading all directories")
 	w.rescanSoon()
 }
@@ -272,20 +272,20 @@ func (w *Watcher) arm(s *source, dirs map[string]identity) (more bool) {
 	for _, dir := range w.notify.watched() {
 		live[dir] = true
 	}
-	for dir, id := range w.armed {
+	for dir, id := range w.watching {
 		if wanted[dir] != id || !live[dir] {
 			_ = w.notify.remove(dir)
-			delete(w.armed, dir)
+			delete(w.watching, dir)
 		}
 	}
 	for dir, id := range wanted {
-		if _, ok := w.armed[dir]; ok {
+		if _, ok := w.watching[dir]; ok {
 			continue
 		}
 		err := w.notify.add(dir)
 		switch {
 		case err == nil:
-			w.armed[dir], more = id, true
+			w.watching[dir], more = id, true
 		case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENOMEM):
 			w.noWatch = fmt.Errorf("watch %s: %w", dir, err)
 			return false

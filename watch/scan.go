@@ -21,7 +21,7 @@ func (w *Watcher) rescan(now time.Time) {
 	w.lost, w.look = false, nil
 	w.nextPoll = now.Add(poll)
 	hints := w.dirty
-	w.dirty, w.dirtySince, w.unsure = map[string]hint{}, time.Time{}, false
+	w.dirty, w.dirtySince, w.unsure = map[string]eventHint{}, time.Time{}, false
 	for _, s := range w.sources {
 		w.scan(s, hints, now)
 	}
@@ -49,7 +49,7 @@ func (w *Watcher) pollSources(now time.Time) {
 }
 
 // scan reads a directory and observes what it has.
-func (w *Watcher) scan(s *source, hints map[string]hint, now time.Time) {
+func (w *Watcher) scan(s *source, hints map[string]eventHint, now time.Time) {
 	w.scans.Add(1)
 	if w.look != nil {
 		w.look.older[s] = true
@@ -72,7 +72,7 @@ func (w *Watcher) scan(s *source, hints map[string]hint, now time.Time) {
 		return
 	}
 	switch {
-	case len(wk.sights) > 0 || s.good == 0:
+	case len(wk.found) > 0 || s.good == 0:
 		s.trusted = true
 	case !s.trusted:
 		w.lose(s, errEmpty, now)
@@ -83,14 +83,14 @@ func (w *Watcher) scan(s *source, hints map[string]hint, now time.Time) {
 }
 
 // compare observes what a walk found, and what it did not find any more.
-func (w *Watcher) compare(s *source, wk *walk, hints map[string]hint, now time.Time) {
-	for path, seen := range wk.sights {
+func (w *Watcher) compare(s *source, wk *walk, hints map[string]eventHint, now time.Time) {
+	for path, seen := range wk.found {
 		h := hints[path]
 		h.switched = len(wk.switched) > 0 && wk.switched[filepath.Dir(path)]
 		w.observe(s, path, seen, h, now)
 	}
 	for path, f := range w.files {
-		if _, there := wk.sights[path]; there || f.source != s {
+		if _, there := wk.found[path]; there || f.source != s {
 			continue
 		}
 		if i := slices.IndexFunc(wk.unread, func(u unread) bool { return within(u.path, path) }); i >= 0 {
@@ -100,7 +100,7 @@ func (w *Watcher) compare(s *source, wk *walk, hints map[string]hint, now time.T
 		dir := filepath.Dir(path)
 		_, linked := s.linked[dir]
 		_, there := wk.dirs[dir]
-		w.observe(s, path, sight{kind: gone}, hint{switched: wk.switched[dir] || linked && !there}, now)
+		w.observe(s, path, fileState{kind: gone}, eventHint{switched: wk.switched[dir] || linked && !there}, now)
 	}
 	s.dirs, s.linked = wk.dirs, wk.linked
 	s.findGitLocks(wk.trees)
@@ -132,12 +132,12 @@ func (w *Watcher) lose(s *source, err error, now time.Time) {
 			delete(w.waiting, path)
 		}
 	}
-	w.giveUp(now)
+	w.dropLost(now)
 }
 
-// giveUp calls directories unavailable that did not come back for a while: one that is
+// dropLost calls directories unavailable that did not come back for a while: one that is
 // replaced is away for a moment.
-func (w *Watcher) giveUp(now time.Time) {
+func (w *Watcher) dropLost(now time.Time) {
 	for _, s := range w.sources {
 		if s.lost.IsZero() || s.state == StateUnavailable || s.state != "" && now.Before(s.lost.Add(w.cfg.Settle)) {
 			continue
@@ -177,7 +177,7 @@ type walk struct {
 	before   map[string]identity // linked, of the reading before
 	visited  map[identity]bool   // directories
 	files    map[identity]bool   // regular files
-	sights   map[string]sight
+	found    map[string]fileState
 	dirs     map[string]identity
 	linked   map[string]identity // directories that are reached by a link
 	switched map[string]bool     // those of them that are not what they were
@@ -213,7 +213,7 @@ func (s *source) walkDirs(flat bool) (*walk, error) { return s.newWalk(flat).run
 func (s *source) newWalk(flat bool) *walk {
 	s.parent = linkParent(s.dir)
 	return &walk{dir: s.dir, root: s.root, before: s.linked, byLink: s.parent != "", flat: flat,
-		visited: map[identity]bool{}, files: make(map[identity]bool, s.good), sights: make(map[string]sight, s.good),
+		visited: map[identity]bool{}, files: make(map[identity]bool, s.good), found: make(map[string]fileState, s.good),
 		dirs: map[string]identity{}, linked: map[string]identity{}, switched: map[string]bool{}}
 }
 
@@ -295,18 +295,18 @@ func (wk *walk) entry(dir, path string, entry fs.DirEntry, linked bool) {
 		info, err := entry.Info() // what was seen when the directory was read
 		path = strings.TrimSuffix(path, "/") + "/" + name
 		if err == nil {
-			wk.file(path, sightOf(info, false))
+			wk.file(path, fileStateOf(info, false))
 		} else if !errors.Is(err, fs.ErrNotExist) { // else it went while we looked
-			wk.file(path, sight{kind: unusable, why: reason(err)})
+			wk.file(path, fileState{kind: unusable, why: reason(err)})
 		}
 	}
 }
 
-func (wk *walk) file(path string, seen sight) {
+func (wk *walk) file(path string, seen fileState) {
 	if seen.kind == regular {
 		wk.files[seen.identity()] = true
 	}
-	wk.sights[path] = seen
+	wk.found[path] = seen
 }
 
 // below reads a directory inside of the source; if it cannot be read, that is a problem
@@ -331,14 +331,14 @@ func (wk *walk) follow(rel string) {
 	manifestName := isManifest(filepath.Base(rel))
 	switch {
 	case err != nil && manifestName:
-		wk.file(wk.path(rel), sight{kind: unusable, linked: true, why: linkReason(err)})
+		wk.file(wk.path(rel), fileState{kind: unusable, linked: true, why: linkReason(err)})
 	case err != nil:
 		// It may have led to a directory.
 		wk.unread = append(wk.unread, unread{path: wk.path(rel), why: linkReason(err)})
 	case info.IsDir():
 		wk.below(rel, true)
 	case manifestName:
-		if seen := sightOf(info, true); seen.kind != regular || !wk.files[seen.identity()] {
+		if seen := fileStateOf(info, true); seen.kind != regular || !wk.files[seen.identity()] {
 			wk.file(wk.path(rel), seen)
 		}
 	}

@@ -56,11 +56,11 @@ const (
 
 // publish makes a snapshot if it would differ from the one before.
 func (w *Watcher) publish(now time.Time) {
-	if !w.changed || now.Before(w.nextShot) {
+	if !w.changed || now.Before(w.nextSnapshotAt) {
 		return
 	}
 	if w.previous == nil && !w.readOnce() {
-		w.nextShot = now.Add(paceMost)
+		w.nextSnapshotAt = now.Add(paceMost)
 		return
 	}
 	began := time.Now()
@@ -71,7 +71,7 @@ func (w *Watcher) publish(now time.Time) {
 		return
 	}
 	pace := min(paceMost, max(paceLeast, restFor*time.Since(began)))
-	w.previous, w.nextShot = next, now.Add(pace)
+	w.previous, w.nextSnapshotAt = next, now.Add(pace)
 	w.published.Add(1)
 	if len(w.waiting) == 0 { // a map keeps its room, all of which is walked again and again
 		w.waiting = map[string]*file{}

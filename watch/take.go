@@ -72,11 +72,11 @@ func (w *Watcher) settle(now time.Time) {
 		}
 		if !f.change.ready(w.cfg).After(now) {
 			ready = append(ready, f)
-		} else if f.change.sight.kind != regular {
+		} else if f.change.seen.kind != regular {
 			vanishing = true
 		}
 	}
-	w.giveUp(now)
+	w.dropLost(now)
 	if len(ready) == 0 {
 		w.held = time.Time{}
 		return
@@ -116,7 +116,7 @@ const (
 func atOnce(files []*file, most int) int {
 	n, size := 0, int64(0)
 	for n < min(len(files), most) {
-		if size += files[n].change.sight.version.size; n > 0 && size > chunkBytes {
+		if size += files[n].change.seen.version.size; n > 0 && size > chunkBytes {
 			break
 		}
 		n++
@@ -127,7 +127,7 @@ func atOnce(files []*file, most int) int {
 // take deals with a change that settled; what the file has now is its content, if it is
 // one.
 func (w *Watcher) take(f *file, now content, at time.Time) {
-	switch f.change.sight.kind {
+	switch f.change.seen.kind {
 	case gone:
 		if w.aside != nil {
 			return // what was in it may be in one that is being read
@@ -138,7 +138,7 @@ func (w *Watcher) take(f *file, now content, at time.Time) {
 		w.change(f.change.first)
 		f.change = nil // who waits for it has it
 	case unusable:
-		w.log.Warn("manifest cannot be read", "file", f.path, "reason", f.change.sight.why)
+		w.log.Warn("manifest cannot be read", "file", f.path, "reason", f.change.seen.why)
 		w.done(f)
 	case regular:
 		w.read(f, now, at)
@@ -156,10 +156,10 @@ func (w *Watcher) change(began time.Time) {
 // done makes the change the state.
 func (w *Watcher) done(f *file) {
 	// The same content with another date is nothing new, unless it was out of reach.
-	if f.seen.kind == unusable || f.change.sight.kind == unusable {
+	if f.seen.kind == unusable || f.change.seen.kind == unusable {
 		w.change(f.change.first)
 	}
-	f.seen, f.taken = f.change.sight, true
+	f.seen, f.taken = f.change.seen, true
 	f.change = nil
 	w.note(f)
 	delete(w.waiting, f.path)
@@ -168,7 +168,7 @@ func (w *Watcher) done(f *file) {
 // content is what is in a file.
 type content struct {
 	data []byte
-	seen sight
+	seen fileState
 	hash manifest.Hash
 	next *manifest.File // nil when the content is one that is known
 	err  error
@@ -179,14 +179,14 @@ type content struct {
 func (w *Watcher) fetches(files []*file) []func() content {
 	all := make([]func() content, len(files))
 	for i, f := range files {
-		root, seen, before := f.source.root, f.change.sight, *f
+		root, seen, before := f.source.root, f.change.seen, *f
 		all[i] = func() content { return w.fetch(root, seen, &before) }
 	}
 	return all
 }
 
 // fetch reads a file that was seen, under a directory.
-func (w *Watcher) fetch(root *os.Root, seen sight, f *file) (c content) {
+func (w *Watcher) fetch(root *os.Root, seen fileState, f *file) (c content) {
 	if seen.kind != regular {
 		return c
 	}
@@ -209,16 +209,16 @@ func (w *Watcher) read(f *file, now content, at time.Time) {
 	last := !at.Before(c.first.Add(w.cfg.SettleCap)) // not waiting any longer
 	switch {
 	case errors.Is(now.err, fs.ErrNotExist):
-		w.observe(f.source, f.path, sight{kind: gone}, hint{}, at)
+		w.observe(f.source, f.path, fileState{kind: gone}, eventHint{}, at)
 		return
 	case now.err != nil:
-		w.observe(f.source, f.path, sight{kind: unusable, why: reason(now.err)}, hint{}, at)
+		w.observe(f.source, f.path, fileState{kind: unusable, why: reason(now.err)}, eventHint{}, at)
 		return
-	case now.data == nil || !now.seen.same(c.sight) && !last:
-		w.observe(f.source, f.path, now.seen, hint{}, at)
+	case now.data == nil || !now.seen.same(c.seen) && !last:
+		w.observe(f.source, f.path, now.seen, eventHint{}, at)
 		return
 	}
-	c.sight = now.seen
+	c.seen = now.seen
 	switch {
 	case now.hash == f.hash:
 		w.done(f)

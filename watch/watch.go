@@ -105,21 +105,21 @@ type Watcher struct {
 	requests chan chan struct{}
 
 	// What follows belongs to Run.
-	sources []*source
-	files   map[string]*file
-	good    manifest.Files   // what is in force of them
-	bad     map[string]*file // those of them with a problem
-	waiting map[string]*file // those of files with a change that has not settled
-	saver   *saver
-	notify  notifier // nil when there is none
-	noWatch error    // why directories are polled
-	armed   map[string]identity
+	sources  []*source
+	files    map[string]*file
+	good     manifest.Files   // what is in force of them
+	bad      map[string]*file // those of them with a problem
+	waiting  map[string]*file // those of files with a change that has not settled
+	saver    *saver
+	notify   notifier // nil when there is none
+	noWatch  error    // why directories are polled
+	watching map[string]identity
 
-	dirty      map[string]hint // paths with events
-	dirtySince time.Time       // of the first of the events; zero: none
-	dirtyLast  time.Time       // of the last
-	sure       bool            // some of them were renamed into place
-	unsure     bool            // what an event was about may go on, in other paths, too
+	dirty      map[string]eventHint // paths with events
+	dirtySince time.Time            // of the first of the events; zero: none
+	dirtyLast  time.Time            // of the last
+	sure       bool                 // some of them were renamed into place
+	unsure     bool                 // what an event was about may go on, in other paths, too
 	nextPoll   time.Time
 	nextRescan time.Time
 	held       time.Time // since when settled changes wait for vanished files
@@ -134,11 +134,11 @@ type Watcher struct {
 	aside     *aside        // files that are being read beside the loop; nil: none
 	asideRead chan struct{} // has a value when they are read
 
-	asked    []request // that are not answered yet
-	changed  bool      // since the last snapshot
-	began    time.Time // when the oldest change of a file that is in none was noticed
-	previous *Snapshot
-	nextShot time.Time
+	asked          []request // that are not answered yet
+	changed        bool      // since the last snapshot
+	began          time.Time // when the oldest change of a file that is in none was noticed
+	previous       *Snapshot
+	nextSnapshotAt time.Time
 
 	scans, reads, overflows, published atomic.Uint64
 }
@@ -170,8 +170,8 @@ func New(cfg Config) (*Watcher, error) {
 		files:     map[string]*file{},
 		bad:       map[string]*file{},
 		waiting:   map[string]*file{},
-		armed:     map[string]identity{},
-		dirty:     map[string]hint{},
+		watching:  map[string]identity{},
+		dirty:     map[string]eventHint{},
 	}
 	if w.log == nil {
 		w.log = slog.Default()
@@ -322,7 +322,7 @@ func (w *Watcher) next(now time.Time) time.Time {
 	}
 	earlier(w.nextPoll)
 	if w.changed {
-		earlier(w.nextShot)
+		earlier(w.nextSnapshotAt)
 	}
 	if !w.dirtySince.IsZero() {
 		earlier(w.checkAt())
