@@ -21,15 +21,22 @@ type aside struct {
 	contents []content
 }
 
+// background has the files that are being read beside the loop.
+type background struct {
+	current *aside        // nil: none
+	done    chan struct{} // has a value when they are read
+	large   int64         // asideBytes; tests have their own
+}
+
 // setAside begins to read some files beside the loop if one of them is large. Before the first
 // snapshot there is nothing that could go ahead, and one large file after the other is enough:
 // it gives those that are to be read here.
 func (w *Watcher) setAside(ready []*file) []*file {
-	isLarge := func(f *file) bool { return f.change.seen.version.size >= w.large }
-	if w.previous == nil || !slices.ContainsFunc(ready, isLarge) {
+	isLarge := func(f *file) bool { return f.change.seen.version.size >= w.background.large }
+	if w.out.previous == nil || !slices.ContainsFunc(ready, isLarge) {
 		return ready
 	}
-	if w.aside != nil {
+	if w.background.current != nil {
 		return slices.DeleteFunc(ready, isLarge)
 	}
 	some := ready[:atOnce(ready, len(ready))] // the others wait for these
@@ -39,10 +46,10 @@ func (w *Watcher) setAside(ready []*file) []*file {
 		a.seen = append(a.seen, f.change.seen)
 	}
 	fetches := w.fetches(some)
-	w.aside = a
+	w.background.current = a
 	go func() {
 		parallel.Do(len(fetches), 1, func(i int) { a.contents[i] = fetches[i]() })
-		w.asideRead <- struct{}{}
+		w.background.done <- struct{}{}
 	}()
 	return nil
 }
@@ -51,8 +58,8 @@ func (w *Watcher) setAside(ready []*file) []*file {
 // reading began; what was seen since comes after it. Those that are gone, or not gone any
 // more, or as they were before, or whose directory was lost, are left to settle.
 func (w *Watcher) takeAside(now time.Time) {
-	a := w.aside
-	w.aside = nil
+	a := w.background.current
+	w.background.current = nil
 	for i, f := range a.files {
 		f.aside = false
 		if f.change == nil || f.change.seen.kind != a.seen[i].kind || errors.Is(a.contents[i].err, os.ErrClosed) {

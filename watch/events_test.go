@@ -18,7 +18,7 @@ const moment = 300 * time.Millisecond
 // long is a settling time for what must not be waited for: the test gives up long before.
 const long = time.Hour
 
-func settling(d time.Duration) option { return func(c *Config) { c.Settle, c.SettleCap = d, 2*d } }
+func settleIn(d time.Duration) option { return func(c *Config) { c.Settle, c.SettleCap = d, 2*d } }
 
 // TestSaves replays what editors and tools do to save a file. Each makes one snapshot.
 func TestSaves(t *testing.T) {
@@ -76,7 +76,7 @@ func TestSaves(t *testing.T) {
 			if c.quick {
 				settle = long
 			}
-			h := start(t, t.TempDir(), nil, settling(settle))
+			h := start(t, t.TempDir(), nil, settleIn(settle))
 			h.is(h.next(), "")
 			c.save(h, services(old))
 			h.is(h.next(), "a.yaml: old")
@@ -140,7 +140,7 @@ func TestConfigMap(t *testing.T) {
 		return out
 	}
 	configMap(t, dir, "..1", files("1", "p"))
-	h := start(t, dir, nil, settling(long))
+	h := start(t, dir, nil, settleIn(long))
 	if got := show(h.next()); strings.Count(got, "-1") != 10 || !strings.Contains(got, "p.yaml: p, x1.yaml: x1") {
 		t.Fatalf("first: %s", got)
 	}
@@ -159,9 +159,9 @@ func TestConfigMap(t *testing.T) {
 func gathering(t *testing.T, gather time.Duration) *harness {
 	t.Helper()
 	dir := t.TempDir()
-	w, err := New(Config{Dirs: []string{dir}, Log: slog.New(slog.DiscardHandler)})
+	w, err := New(Config{Dirs: []string{dir}, Settle: long, SettleCap: long, Rescan: long, Log: slog.New(slog.DiscardHandler)})
 	must(t, err)
-	w.gather, w.cfg.Settle, w.cfg.SettleCap, w.cfg.Rescan = gather, long, long, long
+	w.events.gather = gather
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- w.Run(ctx) }()
@@ -257,7 +257,7 @@ func TestFlood(t *testing.T) {
 // TestRenamedBesideWriter: a file that was renamed into place waits for no other one.
 func TestRenamedBesideWriter(t *testing.T) {
 	t.Parallel()
-	h := start(t, t.TempDir(), nil, settling(long))
+	h := start(t, t.TempDir(), nil, settleIn(long))
 	h.is(h.next(), "")
 	for _, name := range []string{"a", "b"} {
 		h.write("."+name+".tmp", services(name))

@@ -16,22 +16,21 @@ import (
 
 // rescan reads all directories, whatever the events said.
 func (w *Watcher) rescan(now time.Time) {
-	before := w.noWatch
-	w.openNotify()
-	w.lost, w.look = false, nil
-	w.nextPoll = now.Add(poll)
-	hints := w.dirty
-	w.dirty, w.dirtySince, w.unsure = map[string]eventHint{}, time.Time{}, false
-	for _, s := range w.sources {
+	before := w.tree.noEvents
+	w.tree.connect()
+	w.schedule.lost, w.looks.current = false, nil
+	w.schedule.poll = now.Add(poll)
+	hints := w.events.takeAll()
+	for _, s := range w.tree.sources {
 		w.scan(s, hints, now)
 	}
 	w.saver.retry()
 	w.gitSources(now) // a lock that was left behind may have gone
-	w.nextRescan = now.Add(w.cfg.Rescan)
-	if (before == nil) != (w.noWatch == nil) {
-		w.changed = true
-		if w.noWatch != nil {
-			w.log.Warn("directories are polled", "every", poll, "err", w.noWatch)
+	w.schedule.rescan = now.Add(w.cfg.Rescan)
+	if (before == nil) != (w.tree.noEvents == nil) {
+		w.out.changed = true
+		if w.tree.noEvents != nil {
+			w.log.Warn("directories are polled", "every", poll, "err", w.tree.noEvents)
 		} else {
 			w.log.Info("directories are watched")
 		}
@@ -40,9 +39,9 @@ func (w *Watcher) rescan(now time.Time) {
 
 // pollSources reads the directories that do not say themselves when to.
 func (w *Watcher) pollSources(now time.Time) {
-	w.nextPoll = now.Add(poll)
-	for _, s := range w.sources {
-		if s.root == nil || w.noWatch != nil || s.moved() {
+	w.schedule.poll = now.Add(poll)
+	for _, s := range w.tree.sources {
+		if s.root == nil || w.tree.noEvents != nil || s.moved() {
 			w.scan(s, nil, now)
 		}
 	}
@@ -50,9 +49,9 @@ func (w *Watcher) pollSources(now time.Time) {
 
 // scan reads a directory and observes what it has.
 func (w *Watcher) scan(s *source, hints map[string]eventHint, now time.Time) {
-	w.scans.Add(1)
-	if w.look != nil {
-		w.look.older[s] = true
+	w.counts.scans.Add(1)
+	if w.looks.current != nil {
+		w.looks.current.older[s] = true
 	}
 	if err := s.open(); err != nil {
 		w.lose(s, err, now)
@@ -62,7 +61,7 @@ func (w *Watcher) scan(s *source, hints map[string]eventHint, now time.Time) {
 	// What changes in a directory before it is watched would be missed: whenever there is
 	// a new watch, all is read once more.
 	for range maxWalks {
-		if err != nil || !w.arm(s, wk.dirs) {
+		if err != nil || !w.tree.watch(s, wk.dirs) {
 			break
 		}
 		wk, err = s.walk()
@@ -89,7 +88,7 @@ func (w *Watcher) compare(s *source, wk *walk, hints map[string]eventHint, now t
 		h.switched = len(wk.switched) > 0 && wk.switched[filepath.Dir(path)]
 		w.observe(s, path, seen, h, now)
 	}
-	for path, f := range w.files {
+	for path, f := range w.settling.files {
 		if _, there := wk.found[path]; there || f.source != s {
 			continue
 		}
@@ -105,7 +104,7 @@ func (w *Watcher) compare(s *source, wk *walk, hints map[string]eventHint, now t
 	s.dirs, s.linked = wk.dirs, wk.linked
 	s.findGitLocks(wk.trees)
 	if problems := wk.problems(); !slices.Equal(s.problems, problems) {
-		s.problems, w.changed = problems, true
+		s.problems, w.out.changed = problems, true
 	}
 }
 
@@ -113,11 +112,11 @@ func (w *Watcher) compare(s *source, wk *walk, hints map[string]eventHint, now t
 func (w *Watcher) lose(s *source, err error, now time.Time) {
 	if s.lost.IsZero() {
 		s.lost = now
-		w.nextPoll = now.Add(w.cfg.Settle) // once more before it is given up
+		w.schedule.poll = now.Add(w.cfg.Settle) // once more before it is given up
 	}
 	if s.err == nil || s.err.Error() != reason(err) {
 		s.err = errors.New(reason(err))
-		w.changed = w.changed || s.state == StateUnavailable
+		w.out.changed = w.out.changed || s.state == StateUnavailable
 	}
 	s.dirs, s.problems = nil, nil
 	if !errors.Is(err, errEmpty) {
@@ -126,23 +125,18 @@ func (w *Watcher) lose(s *source, err error, now time.Time) {
 		// Its first file is to be noticed at once.
 		s.dirs = map[string]identity{s.dir: s.id}
 	}
-	for path, f := range w.waiting {
-		if f.source == s {
-			f.change = nil
-			delete(w.waiting, path)
-		}
-	}
+	w.settling.drop(s)
 	w.dropLost(now)
 }
 
 // dropLost calls directories unavailable that did not come back for a while: one that is
 // replaced is away for a moment.
 func (w *Watcher) dropLost(now time.Time) {
-	for _, s := range w.sources {
+	for _, s := range w.tree.sources {
 		if s.lost.IsZero() || s.state == StateUnavailable || s.state != "" && now.Before(s.lost.Add(w.cfg.Settle)) {
 			continue
 		}
-		s.state, w.changed = StateUnavailable, true
+		s.state, w.out.changed = StateUnavailable, true
 		w.log.Warn("directory is unavailable", "dir", s.dir, "err", s.err)
 	}
 }
@@ -152,19 +146,8 @@ func (w *Watcher) find(s *source) {
 	if s.state == StateUnavailable {
 		w.log.Info("directory is available again", "dir", s.dir)
 	}
-	w.changed = w.changed || s.state != StateWatching
+	w.out.changed = w.out.changed || s.state != StateWatching
 	s.state, s.err, s.lost = StateWatching, nil, time.Time{}
-}
-
-// close lets go of everything that is open.
-func (w *Watcher) close() {
-	if w.notify != nil {
-		_ = w.notify.close()
-		w.notify = nil
-	}
-	for _, s := range w.sources {
-		s.close()
-	}
 }
 
 // maxWalks bounds how often a directory is read anew because directories in it are.

@@ -33,10 +33,8 @@ type source struct {
 	err   error     // why it is unavailable
 	lost  time.Time // since when it is; zero: it is not
 
-	locks    []gitLock // of git, that changes wait for
-	locked   bool      // they do
-	unlocked time.Time // when they ended to
-	active   time.Time // when something changed last, since the first snapshot
+	git    gitLocks
+	active time.Time // when something changed last, since the first snapshot
 
 	// Of the last reading:
 	dirs     map[string]identity // directories that were read
