@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -160,29 +159,6 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) (a *assembly,
 		log.Warn("established connections are not protected from a foreign flush of the ruleset", "err", err)
 	}
 	return a, a.serve(ctx, server, scrape)
-}
-
-// closers close what was opened, last one first.
-type closers []func() error
-
-func (c *closers) add(f func() error) { *c = append(*c, f) }
-
-func (c closers) close() error {
-	var errs []error
-	for i := len(c) - 1; i >= 0; i-- {
-		errs = append(errs, c[i]())
-	}
-	return errors.Join(errs...)
-}
-
-// ignoreClosed is for listeners, which their server closes as a rule.
-func ignoreClosed(f func() error) func() error {
-	return func() error {
-		if err := f(); !errors.Is(err, net.ErrClosed) {
-			return err
-		}
-		return nil
-	}
 }
 
 // assembly is the running appliance: what its tasks share. It has a field for each thing that is opened
@@ -337,36 +313,6 @@ func hostOf(cfg *config.Config, facts *node.Facts, isVIP func(netip.Addr) bool) 
 	return reconcile.Host{Facts: facts, Box: cfg.Box(facts), Resolve: cfg.ResolveFacts(facts, isVIP), Loopback: cfg.LoopbackAddresses(facts)}
 }
 
-// startRelay has the relay run until endRelay is called, which is when all else has ended.
-func (a *assembly) startRelay(ctx context.Context, changed func()) {
-	running, end := context.WithCancelCause(context.WithoutCancel(ctx))
-	done := make(chan error, 1)
-	go func() { done <- a.relay.Run(running, changed) }()
-	a.endRelay = func() {
-		end(context.Cause(ctx))
-		if err := <-done; err != nil { // it has none of its own
-			a.log.Error("the relay ended", "err", err)
-		}
-	}
-}
-
-// handOver executes the program in place of this process: what is relayed goes on in it.
-func (a *assembly) handOver() error {
-	state, descriptors, err := a.relay.HandedOver()
-	if err != nil {
-		return err
-	}
-	program, err := handover.Program()
-	if err != nil {
-		return err
-	}
-	a.log.Info("handed over to the program anew", "program", program, "descriptors", len(descriptors))
-	a.cfg.LogQueue.Flush(time.Second)
-	err = handover.Exec(program, os.Args, state, descriptors)
-	runtime.KeepAlive(a) // what is not in use any more closes its descriptors
-	return err
-}
-
 // settle gives back what the start took, once the copies of files that it made are on disk.
 func (a *assembly) settle() {
 	if err := a.store.LastGood().Flush(); err != nil {
@@ -418,44 +364,6 @@ func (a *assembly) firstStatus() wire.Status {
 	}
 	s.Kernel = wire.Kernel{Release: features.Release, Features: features.Present(), Missing: features.Missing()}
 	return s
-}
-
-// rescan has the watched directories looked at once more and waits until what they
-// held by then is in the store.
-func (a *assembly) rescan(ctx context.Context) error {
-	if a.watcher != nil {
-		if err := a.watcher.Rescan(ctx); err != nil {
-			return fmt.Errorf("read the manifests once more: %w", err)
-		}
-	}
-	barrier := make(chan struct{})
-	select {
-	case a.barriers <- barrier:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	select {
-	case <-barrier:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// release has the loop let go what vanished from the manifests.
-func (a *assembly) release(ctx context.Context) (wire.Released, error) {
-	released := make(chan wire.Released, 1)
-	select {
-	case a.releases <- released:
-	case <-ctx.Done():
-		return wire.Released{}, ctx.Err()
-	}
-	select {
-	case what := <-released:
-		return what, nil
-	case <-ctx.Done():
-		return wire.Released{}, ctx.Err()
-	}
 }
 
 // Down removes everything this program has in the kernel. Connections that go through

@@ -35,9 +35,17 @@ func (d *diagnosis) relayed() {
 			d.details("connections from " + strings.Join(strings.Fields(strings.Trim(fmt.Sprint(how.ProxyFrom), "[]")), ", ") + " have to begin with a header of the PROXY protocol; it says who their client is")
 		}
 		d.details("endpoints take turns; one that does not accept a connection in "+how.ConnectTimeout.String()+" is passed over, up to "+count(how.ConnectRetries, "time"),
-			"endpoints see the address of this box, and open connections end when svcctl stops, but not at an upgrade")
+			endpointsSee(&how, port.Protocol)+", and open connections end when svcctl stops, but not at an upgrade")
 		d.details(loads...)
 	}
+}
+
+// endpointsSee says which address endpoints see.
+func endpointsSee(how *annotation.Relay, protocol string) string {
+	if how.Transparent && protocol == object.ProtocolTCP {
+		return "endpoints see the client's address, as " + annotation.Transparent + " asks"
+	}
+	return "endpoints see the address of this box"
 }
 
 // loadText says what passes through a relayed port in one family.

@@ -16,10 +16,12 @@ import (
 
 	"svcctl.io/svcctl/appliance/conntrack"
 	"svcctl.io/svcctl/appliance/listen"
+	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/relay"
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -40,7 +42,9 @@ type Relay struct {
 
 	mu      sync.Mutex
 	waiting map[listener]map[string]bool // the Services that wait for a listener
-	again   []string                     // Services whose listener is open by now
+	again   []string                     // Services that have by now what they waited for
+	// routeless are the Services that wait for routes by which endpoints answer clients' own addresses.
+	routeless map[nft.Family]map[string]bool
 
 	late    *listen.Reconciler[string] // opens listeners that Services wait for
 	settled bool                       // all Services were named once
@@ -60,7 +64,8 @@ func NewRelay(log *slog.Logger, state []byte, sockets map[string]*os.File) *Rela
 	r := &Relay{
 		log: log, relay: relay.New(log, origin), ports: map[string][]relay.Port{}, dirty: true,
 		redirected: map[string][]relay.Port{}, changed: map[string]bool{}, waiting: map[listener]map[string]bool{},
-		late: listen.NewReconciler[string](openInterval),
+		routeless: map[nft.Family]map[string]bool{nft.IPv4: {}, nft.IPv6: {}},
+		late:      listen.NewReconciler[string](openInterval),
 	}
 	if state != nil {
 		s, err := relay.ParseState(state)
@@ -151,7 +156,41 @@ func (r *Relay) openWaiting() (opened, waiting bool) {
 		opened = opened || len(services) > 0
 		delete(r.waiting, l)
 	}
+	for family, services := range r.routeless {
+		if len(services) == 0 {
+			continue
+		}
+		if delivered, err := node.DeliversForOthers(family == nft.IPv6); err != nil || !delivered {
+			waiting = true
+			continue
+		}
+		r.again = slices.AppendSeq(r.again, maps.Keys(services))
+		opened = true
+		clear(services)
+	}
 	return opened, waiting
+}
+
+// Transparent says why connections with clients' own addresses cannot be made, for resolve.Facts.
+func (r *Relay) Transparent(service string, f nft.Family) (why string) {
+	delivered, err := node.DeliversForOthers(f == nft.IPv6)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if delivered {
+		delete(r.routeless[f], service)
+		return ""
+	}
+	r.routeless[f][service] = true
+	r.late.Trigger()
+	if err != nil {
+		return err.Error()
+	}
+	ip := "ip"
+	if f == nft.IPv6 {
+		ip = "ip -6"
+	}
+	return annotation.Transparent + " has endpoints answer to the clients' own addresses, and no rule of routing delivers such answers here: " +
+		"mark them by a rule of nft (`socket transparent 1 meta mark set 0x1`), and route them by `" + ip + " rule add fwmark 0x1 lookup 100` and `" + ip + " route add local default dev lo table 100`"
 }
 
 // waitNoMore forgets a Service that asks for no relay any more.
@@ -159,6 +198,9 @@ func (r *Relay) waitNoMore(service string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, services := range r.waiting {
+		delete(services, service)
+	}
+	for _, services := range r.routeless {
 		delete(services, service)
 	}
 }
@@ -267,7 +309,7 @@ func relayedPort(svc *reconcile.Service, p *nft.ServicePort, pool nft.Pool) rela
 	}
 	if how := svc.Relay; how != nil {
 		port.Pick.Affinity, port.IdleTimeout = how.Affinity, how.IdleTimeout
-		port.Connect = relay.Connect{Retries: how.ConnectRetries, Timeout: how.ConnectTimeout, ProxyProtocol: how.ProxyProtocol}
+		port.Connect = relay.Connect{Retries: how.ConnectRetries, Timeout: how.ConnectTimeout, ProxyProtocol: how.ProxyProtocol, Transparent: how.Transparent}
 		port.ProxyFrom = how.ProxyFrom
 	}
 	return port

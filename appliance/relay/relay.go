@@ -74,6 +74,10 @@ type Connect struct {
 	// ProxyProtocol is the version of the PROXY protocol whose header an endpoint gets before what
 	// the client sends: 1 or 2; 0: none.
 	ProxyProtocol int
+	// Transparent has an endpoint see the client's address as the source (IP_TRANSPARENT), which needs
+	// routes that deliver its answers here. One of another family than the client's, or that is the client
+	// itself, sees the box.
+	Transparent bool
 }
 
 // keeps reports whether connections to an endpoint live on.

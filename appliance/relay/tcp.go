@@ -194,7 +194,7 @@ var errNoEndpoint = errors.New("there is no endpoint")
 // endpoint twice, and no more others than Port.Retries.
 func (t *tcpPort) connect(ctx context.Context, client netip.AddrPort) (*net.TCPConn, netip.AddrPort, error) {
 	t.mu.Lock()
-	retries, timeout := t.port.Connect.Retries, t.port.Connect.Timeout
+	retries, timeout, transparent := t.port.Connect.Retries, t.port.Connect.Timeout, t.port.Connect.Transparent
 	t.mu.Unlock()
 	if timeout <= 0 {
 		timeout = t.relay.limits.dial
@@ -207,7 +207,11 @@ func (t *tcpPort) connect(ctx context.Context, client netip.AddrPort) (*net.TCPC
 		if !is {
 			break
 		}
-		endpoint, err := dialer.DialTCP(ctx, "tcp", netip.AddrPort{}, to)
+		var source netip.AddrPort
+		if dialer.Control = nil; transparent && client.Addr() != to.Addr() && client.Addr().Is4() == to.Addr().Is4() {
+			source, dialer.Control = netip.AddrPortFrom(client.Addr(), 0), asOthers
+		}
+		endpoint, err := dialer.DialTCP(ctx, "tcp", source, to)
 		if err == nil {
 			return endpoint, to, nil
 		}

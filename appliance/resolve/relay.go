@@ -21,6 +21,8 @@ type Relay struct {
 	ProxyProtocol int
 	// ProxyFrom are the balancers whose connections begin with a header of the PROXY protocol.
 	ProxyFrom []netip.Prefix
+	// Transparent has TCP endpoints see clients at their own addresses.
+	Transparent bool
 	// IdleTimeout ends TCP connections over which nothing was sent for that time; 0: none ends.
 	IdleTimeout time.Duration
 }
@@ -64,6 +66,9 @@ func (r *resolver) relay(i int, p *nft.ServicePort) {
 			}
 		}
 	}
+	if why == "" && mode.Transparent && p.Protocol == nft.TCP && r.facts.Transparent != nil {
+		why = r.facts.Transparent(r.ref.Key(), p.Family)
+	}
 	p.Relay = listeners
 	switch {
 	case r.facts.Relays == nil:
@@ -82,7 +87,7 @@ func (r *resolver) relay(i int, p *nft.ServicePort) {
 	}
 	r.out.Relay = &Relay{
 		Affinity: r.affinity(), ConnectTimeout: mode.ConnectTimeout, ConnectRetries: mode.ConnectRetries,
-		ProxyProtocol: mode.ProxyProtocol, ProxyFrom: mode.ProxyFrom, IdleTimeout: p.Idle,
+		ProxyProtocol: mode.ProxyProtocol, ProxyFrom: mode.ProxyFrom, Transparent: mode.Transparent, IdleTimeout: p.Idle,
 	}
 	p.Idle = 0 // the relay ends idle connections
 	if p.Balance != nft.Random && p.Balance != nft.RoundRobin || p.Weights != nil {

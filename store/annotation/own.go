@@ -54,6 +54,8 @@ var svcctlRows = []Row{
 		Text: "has the TCP ports relayed, and their endpoints told the client's address by a header of the PROXY protocol"},
 	{Key: ProxyFrom, Of: ofSvcctl, Effect: Acts, Values: "addresses and prefixes, with commas between them", Page: "relay",
 		Text: "has the TCP ports relayed, and the client's address taken from the header of the PROXY protocol that connections from these balancers begin with"},
+	{Key: Transparent, Of: ofSvcctl, Effect: Acts, Values: "true, false", Page: "relay",
+		Text: "has TCP endpoints of relayed ports see clients at their own addresses, where the box routes the answers to the relay"},
 	{Key: ConnectTimeout, Of: ofSvcctl, Effect: Acts, Values: "10ms-1m, 2s by default", Page: "relay",
 		Text: "says how long an endpoint of a relayed port may take to accept a connection"},
 	{Key: ConnectRetries, Of: ofSvcctl, Effect: Acts, Values: "0-16, 3 by default", Page: "relay",

@@ -17,6 +17,7 @@ const (
 	ConnectRetries = domain + "connect-retries"
 	ProxyProtocol  = domain + "proxy-protocol"
 	ProxyFrom      = domain + "proxy-protocol-from"
+	Transparent    = domain + "transparent-source"
 	awsProxy       = aws + "proxy-protocol"
 )
 
@@ -38,7 +39,9 @@ type Relay struct {
 	// ProxyProtocol is the version of the PROXY protocol that endpoints get a header of; 0: none.
 	ProxyProtocol int
 	// ProxyFrom are the balancers whose connections begin with a header.
-	ProxyFrom      []netip.Prefix
+	ProxyFrom []netip.Prefix
+	// Transparent has TCP endpoints see clients at their own addresses.
+	Transparent    bool
 	ConnectTimeout time.Duration
 	ConnectRetries int
 	Bad            []Bad
@@ -58,10 +61,16 @@ func RelayOf(svc *object.Service) (r Relay) {
 	}
 	r.readProxyProtocol(svc)
 	r.readProxyFrom(a)
+	switch text, given := a[Transparent]; {
+	case r.Key != "" && anyOf("true")(text):
+		r.Transparent = true
+	case given && !anyOf("true", "false")(text):
+		r.Bad = append(r.Bad, Bad{Transparent, fmt.Sprintf("%q is neither true nor false, so endpoints see the box", text)})
+	}
 	if r.Key == "" {
-		for _, key := range []string{ConnectTimeout, ConnectRetries} {
+		for _, key := range []string{ConnectTimeout, ConnectRetries, Transparent} {
 			if has(a, key) {
-				r.Bad = append(r.Bad, Bad{key, "has no effect: the kernel makes no connections of its own; write " + ProxyMode + ": userspace, or " + ProxyProtocol + ", too"})
+				r.Bad = append(r.Bad, Bad{key, "has no effect: the kernel serves the Service, and makes no connections of its own; write " + ProxyMode + ": userspace, or " + ProxyProtocol + ", too"})
 			}
 		}
 		return r
