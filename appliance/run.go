@@ -42,7 +42,7 @@ import (
 
 // Run serves until ctx is done and returns nil then. The rules stay in the kernel: see
 // Down. An error says why it could not start, or what it cannot go on without. When the cause is
-// handover.Requested, it executes the program anew in place of the process, which is handed what is relayed.
+// handover.ErrRequested, it executes the program anew in place of the process, which is handed what is relayed.
 func Run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	a, err := run(ctx, cfg, log)
 	if a != nil && a.endRelay != nil {

@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Requested is the cause of the end of a context when the process is to hand over to a new program.
-var Requested = errors.New("the program is handed over to a new one")
+// ErrRequested is the cause of the end of a context when the process is to hand over to a new program.
+var ErrRequested = errors.New("the program is handed over to a new one")
 
 // IsRequested reports whether a context ended for a hand-over.
-func IsRequested(ctx context.Context) bool { return errors.Is(context.Cause(ctx), Requested) }
+func IsRequested(ctx context.Context) bool { return errors.Is(context.Cause(ctx), ErrRequested) }
 
 const (
 	// variable names the descriptor of the state to the new program; probe as its value asks whether the

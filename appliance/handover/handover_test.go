@@ -106,7 +106,7 @@ func TestRequested(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	inner, stop := context.WithCancel(ctx)
 	defer stop()
-	cancel(Requested)
+	cancel(ErrRequested)
 	<-inner.Done()
 	if !IsRequested(inner) {
 		t.Error("the cause is lost")

@@ -49,7 +49,7 @@ func next(t *testing.T, l limits, state *State, ports ...Port) *generation {
 // its own, as here both are in one process.
 func (g *generation) handOver(t *testing.T) *State {
 	t.Helper()
-	g.cancel(handover.Requested)
+	g.cancel(handover.ErrRequested)
 	select {
 	case err := <-g.done:
 		if err != nil {

@@ -138,7 +138,7 @@ func heldPort(p Port, b *balancer) HeldPort {
 	return held
 }
 
-// HandedOver returns what Run has left after its context ended by handover.Requested; nil: nothing.
+// HandedOver returns what Run has left after its context ended by handover.ErrRequested; nil: nothing.
 func (r *Relay) HandedOver() *State {
 	l := &r.leaving
 	l.mu.Lock()

@@ -98,7 +98,7 @@ func TestCrowded(t *testing.T) {
 		changed("at the first one that is turned away", true, 1)
 		time.Sleep(l.logInterval - 1)
 		r.crowding.turnAway(p, q, "refused")
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		changed("after a while with others", false, 1)
 		time.Sleep(l.logInterval)
 		changed("after a while without", true, 0)

@@ -230,7 +230,7 @@ func (r *Relay) Problems() []Problem { return r.listeners.Problems() }
 func (r *Relay) Changed() <-chan struct{} { return r.listeners.Changed() }
 
 // Run opens and closes listeners until ctx is done. It then closes all listeners and connections, or, where
-// the cause is handover.Requested, leaves them open for HandedOver, waits for its goroutines and returns
+// the cause is handover.ErrRequested, leaves them open for HandedOver, waits for its goroutines and returns
 // nil. It may be called once. It opens sockets in the network namespace of the process.
 func (r *Relay) Run(ctx context.Context) error {
 	open := map[key]listener{}

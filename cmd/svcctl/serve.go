@@ -88,7 +88,7 @@ func (p *program) openLog(cfg *config.Config) *slog.Logger {
 
 // stopOnSignal ends the context at the first SIGTERM or SIGINT, and logs what comes of that; a second one exits
 // at once, with the code that shells give to a program killed by it. SIGUSR2 ends it with the cause
-// handover.Requested, unless the program that is there now takes nothing over. SIGHUP is
+// handover.ErrRequested, unless the program that is there now takes nothing over. SIGHUP is
 // ignored: what is to be reloaded is watched.
 func stopOnSignal(ctx context.Context, signals <-chan os.Signal, log *slog.Logger, last string, exit func(int)) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -110,7 +110,7 @@ func stopOnSignal(ctx context.Context, signals <-chan os.Signal, log *slog.Logge
 						continue
 					}
 					log.Info("handing over; "+last, "signal", s.String())
-					cancel(handover.Requested)
+					cancel(handover.ErrRequested)
 				case stopping:
 					log.Warn("stopped at once", "signal", s.String())
 					exit(128 + int(number))
