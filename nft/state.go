@@ -104,8 +104,11 @@ type ServicePort struct {
 	Weights map[netip.AddrPort]uint16
 	// Tables, where not nil, say who stands in each slot of a pool's table (the zero
 	// AddrPort: nobody) in place of what Balance and Weights come to: what was read back
-	// from a kernel. Their length is that of a form of table.
+	// from a kernel, or follows from open connections. Their length is that of a form of table.
 	Tables [NumPools][]netip.AddrPort
+	// Starting are endpoints that are new, and whose weight grows. The ruleset does not depend on
+	// it.
+	Starting []netip.AddrPort
 	// Serving are all endpoints that serve, also those that no pool chose for new
 	// connections. The ruleset does not depend on them; who looks after open
 	// connections does.
