@@ -159,6 +159,7 @@ func (v *Virtual) addressOf(six bool) netip.Addr {
 var schedulers = map[string]string{
 	"rr": object.BalanceRoundRobin, "wrr": object.BalanceRoundRobin,
 	"sh": object.BalanceSourceHash, "mh": object.BalanceMaglev, "dh": object.BalanceDestinationHash,
+	"lc": object.BalanceLeastConnection, "wlc": object.BalanceLeastConnection, "sed": object.BalanceLeastConnection, "nq": object.BalanceLeastConnection,
 }
 
 // balance sets the algorithm, or says what is done instead.
