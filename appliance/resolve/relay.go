@@ -74,7 +74,7 @@ func (r *resolver) relay(i int, p *nft.ServicePort) {
 		p.Relay = [nft.NumPools]netip.AddrPort{}
 		p.Pools = [nft.NumPools][]netip.AddrPort{}
 	}
-	p.Affinity = 0
+	p.Affinity, p.Sticky = 0, nft.Sticky{}
 	for j := range p.Frontends {
 		p.Frontends[j].SNAT = nft.SNATNever // the client ends here
 	}

@@ -191,7 +191,7 @@ func (r *resolver) resolve() {
 	r.readAnnotations()
 	r.noLocal = r.answerWithoutLocal()
 	r.clients = r.readClients()
-	idle := r.idleTimeout()
+	idle, sticky := r.idleTimeout(), r.sticky()
 	r.vips = r.addresses()
 	balance := r.readBalance()
 	endpoints := r.collect()
@@ -221,6 +221,7 @@ func (r *resolver) resolve() {
 				Family:   family,
 				Protocol: proto,
 				Affinity: r.affinity(),
+				Sticky:   sticky[family],
 				Idle:     idle,
 			}
 			all := endpoints[portKey{port.Name, proto, family}]
@@ -247,20 +248,6 @@ func PortID(service, port string) string {
 	}
 	return service + "/" + port
 }
-
-func (r *resolver) affinity() time.Duration {
-	if r.Service.Spec.SessionAffinity != "ClientIP" {
-		return 0
-	}
-	seconds := int32(defaultAffinitySeconds)
-	if c := r.Service.Spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
-		seconds = *c.ClientIP.TimeoutSeconds
-	}
-	return time.Duration(seconds) * time.Second
-}
-
-// defaultAffinitySeconds is core/v1 DefaultClientIPServiceAffinitySeconds.
-const defaultAffinitySeconds = 10800
 
 // frontends lists where a port answers and what clients get there.
 func (r *resolver) frontends(port *object.ServicePort, v *vips, sel selection) []nft.Frontend {
