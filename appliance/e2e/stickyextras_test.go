@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -96,12 +97,12 @@ func Test377_affinity_refreshed_by_packets(t *testing.T) {
 	const seconds = 6
 	b.write("web.yaml", b.stickyExtras(seconds, "svcctl.io/affinity-refresh: packets"))
 	b.svcctl.Start()
-	remembers := func(f family) bool {
+	remembers := func(f family, client *netlab.Host) bool {
 		out := b.GW1.Nft("list", "map", f.pick("ip", "ip6"), "svcctl", "affinity/default/"+f.name("web")+"/http")
-		return strings.Contains(out, f.of(b.IN).String()+" timeout")
+		return strings.Contains(out, f.of(client).String()+" timeout")
 	}
-	use := func(t *testing.T, b *box, f family, to string, wait func(begin time.Time) bool) *netlab.Conn {
-		c, err := b.IN.Dial(f.at(to, 80), patiently)
+	use := func(t *testing.T, f family, client *netlab.Host, to netip.AddrPort, wait func(begin time.Time) bool) *netlab.Conn {
+		c, err := client.Dial(to, patiently)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -112,23 +113,28 @@ func Test377_affinity_refreshed_by_packets(t *testing.T) {
 		}
 		return c
 	}
-	b.each(t, func(t *testing.T, b *box, f family) {
-		for _, to := range []string{f.vip(41), f.lb(4)} {
-			c := use(t, b, f, to, func(begin time.Time) bool { return time.Since(begin) < 2*seconds*time.Second })
-			if !remembers(f) {
-				t.Errorf("%s: after twice the time a client in use of %s is forgotten", f, to)
+	parts := map[string]func(t *testing.T, b *box){}
+	for _, f := range families {
+		for client, to := range map[*netlab.Host]netip.AddrPort{b.IN: f.at(f.vip(41), 80), b.EXT: f.at(f.boxAddr(), f.everywherePort("tcp"))} {
+			parts[fmt.Sprintf("%s of %s", to, client.Name)] = func(t *testing.T, b *box) {
+				client := client.For(t)
+				c := use(t, f, client, to, func(begin time.Time) bool { return time.Since(begin) < 2*seconds*time.Second })
+				defer c.Close()
+				if !remembers(f, client) {
+					t.Error("after twice the time a client in use is forgotten")
+				}
+				if again := answers(t, client, "tcp", to).Server; again != c.Reply.Server {
+					t.Errorf("a client in use meets %s and then %s", c.Reply.Server, again)
+				}
 			}
-			if again := answers(t, b.IN, "tcp", f.at(to, 80)).Server; again != c.Reply.Server {
-				t.Errorf("%s: a client in use of %s meets %s and then %s", f, to, c.Reply.Server, again)
-			}
-			c.Close()
 		}
-	})
+	}
+	b.atOnce(t, parts)
 	b.rewrite("web.yaml", b.stickyExtras(seconds))
 	b.each(t, func(t *testing.T, b *box, f family) {
 		deadline := time.Now().Add(time.Minute)
-		use(t, b, f, f.vip(41), func(time.Time) bool { return remembers(f) && time.Now().Before(deadline) }).Close()
-		if remembers(f) {
+		use(t, f, b.IN, f.at(f.vip(41), 80), func(time.Time) bool { return remembers(f, b.IN) && time.Now().Before(deadline) }).Close()
+		if remembers(f, b.IN) {
 			t.Errorf("%s: without refresh a client is remembered for a minute of packets", f)
 		}
 	})
