@@ -172,6 +172,24 @@ func (r *reading) balance(v *Virtual, line int, name string) {
 	v.Annotations[object.AnnotationBalance] = algorithm
 }
 
+// granularity sets how much of a client's address counts: a mask of IPv4, or a prefix length of IPv6.
+func (r *reading) granularity(v *Virtual, line int, text string) {
+	if bits, err := strconv.ParseUint(text, 10, 8); err == nil && bits >= 1 && bits <= 128 {
+		v.Annotations[object.AnnotationAffinityPrefix] = fmt.Sprintf("32,%d", bits)
+		return
+	}
+	mask, err := netip.ParseAddr(text)
+	if err == nil && mask.Is4() {
+		for bits := 1; bits <= 32; bits++ {
+			if all := netip.AddrFrom4([4]byte{255, 255, 255, 255}); netip.PrefixFrom(all, bits).Masked().Addr() == mask {
+				v.Annotations[object.AnnotationAffinityPrefix] = strconv.Itoa(bits)
+				return
+			}
+		}
+	}
+	r.fail(line, "%q is no mask of IPv4 addresses, as 255.255.255.0, and no prefix length of IPv6", text)
+}
+
 // affinity sets how long a client keeps its server, in seconds.
 func (r *reading) affinity(v *Virtual, line int, seconds int64) {
 	const most = 86400 // spec.sessionAffinityConfig.clientIP.timeoutSeconds
