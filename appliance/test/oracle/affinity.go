@@ -114,4 +114,3 @@ func stickyOf(w *World, p Packet) (sticky, bool) {
 }
 
 func wholeAddress(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
-
