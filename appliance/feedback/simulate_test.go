@@ -2,7 +2,6 @@ package feedback
 
 import (
 	"container/heap"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"net/netip"
@@ -189,7 +188,7 @@ func TestSpread(t *testing.T) {
 			random := tt.load.run(1)
 			tt.load.looks = time.Second
 			got := tt.load.run(1)
-			t.Log(fmt.Sprintf("spread %.1f %%, random %.1f %%; %.1f slots moved a look", 100*got.spread, 100*random.spread, got.moved))
+			t.Logf("spread %.1f %%, random %.1f %%; %.1f slots moved a look", 100*got.spread, 100*random.spread, got.moved)
 			if got.spread > tt.spread || got.spread > random.spread*1.05 {
 				t.Errorf("spread %.3f, want at most %.3f, and not above chance, %.3f", got.spread, tt.spread, random.spread)
 			}
