@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,6 +21,7 @@ import (
 
 // fakeCensus has the connections of a connection tracking table.
 type fakeCensus struct {
+	sync.Mutex
 	connections map[uint32]netip.AddrPort
 	looks       int
 	closed      bool
@@ -27,6 +29,8 @@ type fakeCensus struct {
 }
 
 func (c *fakeCensus) Look(_ *conntrack.Asked, each func(conntrack.Tracked)) error {
+	c.Lock()
+	defer c.Unlock()
 	c.looks++
 	c.closed = false
 	for id, at := range c.connections {
@@ -35,7 +39,30 @@ func (c *fakeCensus) Look(_ *conntrack.Asked, each func(conntrack.Tracked)) erro
 	return c.err
 }
 
-func (c *fakeCensus) Close() error { c.closed = true; return nil }
+func (c *fakeCensus) Close() error {
+	c.Lock()
+	defer c.Unlock()
+	c.closed = true
+	return nil
+}
+
+func (c *fakeCensus) connect(id uint32, to string) {
+	c.Lock()
+	defer c.Unlock()
+	c.connections[id] = at(to)
+}
+
+func (c *fakeCensus) fail(err error) {
+	c.Lock()
+	defer c.Unlock()
+	c.err = err
+}
+
+func (c *fakeCensus) state() (looks int, closed bool) {
+	c.Lock()
+	defer c.Unlock()
+	return c.looks, c.closed
+}
 
 // tuned is a Balance under a loop that plans one Service again whenever it is asked to.
 type tuned struct {
@@ -90,6 +117,13 @@ func (u *tuned) plan() {
 	u.plans++
 }
 
+// cares reports whether any port is looked after.
+func (u *tuned) cares() bool {
+	u.mu.RLock()
+	defer u.mu.RUnlock()
+	return len(u.ports)+len(u.services) > 0
+}
+
 // pass lets time pass, second by second, with steps of the loop.
 func (u *tuned) pass(d time.Duration) {
 	for range int(d / time.Second) {
@@ -141,11 +175,11 @@ func TestSlowStart(t *testing.T) {
 		u.wantShares(t, "one is back", 48, 5, 48)
 		u.set(0, nft.Random, "10.1.0.1", "10.1.0.2", "10.1.0.3")
 		u.wantShares(t, "without the annotation", 33, 33, 33)
-		if len(u.ports)+len(u.services) > 0 || !u.due().IsZero() {
-			t.Errorf("%d ports of %d Services are looked after, next at %s", len(u.ports), len(u.services), u.due())
+		if u.cares() || !u.due().IsZero() {
+			t.Errorf("a Service is looked after that asks for nothing, next at %s", u.due())
 		}
-		if u.census.looks > 0 {
-			t.Errorf("%d looks at connections", u.census.looks)
+		if looks, _ := u.census.state(); looks > 0 {
+			t.Errorf("%d looks at connections", looks)
 		}
 	})
 }
@@ -168,7 +202,7 @@ func TestBalanceAfterARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first := newTuned(t, 20*time.Second, nft.LeastConnection, "10.1.0.1", "10.1.0.2", "10.1.0.3")
 		for id := range uint32(30) {
-			first.census.connections[id] = at("10.1.0.1:80")
+			first.census.connect(id, "10.1.0.1:80")
 			first.pass(time.Second)
 		}
 		moved := first.svc.Ports[0]
@@ -202,7 +236,7 @@ func TestLeastConnection(t *testing.T) {
 		come := func(n int, to string) {
 			for range n {
 				id++
-				u.census.connections[id] = at(to)
+				u.census.connect(id, to)
 			}
 		}
 		for range 10 {
@@ -225,21 +259,21 @@ func TestLeastConnection(t *testing.T) {
 		if u.plans != plans {
 			t.Errorf("%d plans while no connection comes or goes", u.plans-plans)
 		}
-		u.census.err = errors.New("no room")
+		u.census.fail(errors.New("no room"))
 		u.pass(10 * time.Second)
 		if list := u.Problems(); len(list) != 1 || list[0].Reason != "NoFeedback" || !slices.Equal(moved[0], u.svc.Ports[0].Tables[0]) {
 			t.Errorf("problems %v when a look fails", list)
 		}
-		u.census.err = nil
+		u.census.fail(nil)
 		u.pass(10 * time.Second)
 		if list := u.Problems(); len(list) > 0 {
 			t.Errorf("problems %v after it", list)
 		}
 		u.set(0, nft.Random, "10.1.0.1", "10.1.0.2", "10.1.0.3")
-		looks := u.census.looks
+		looks, _ := u.census.state()
 		u.pass(time.Minute)
-		if u.census.looks != looks || !u.census.closed || len(u.ports) > 0 {
-			t.Errorf("%d looks while no Service asks for it; closed: %t", u.census.looks-looks, u.census.closed)
+		if more, closed := u.census.state(); more != looks || !closed || u.cares() {
+			t.Errorf("%d looks while no Service asks for it; closed: %t", more-looks, closed)
 		}
 	})
 }
