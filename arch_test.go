@@ -95,14 +95,14 @@ var edges = map[string][]string{
 	},
 	"appliance/reconcile": {
 		"api/wire", "appliance/checkup", "appliance/conntrack", "appliance/health", "appliance/metrics", "appliance/node", "appliance/resolve", "appliance/sockets",
-		"nft", "nft/kernel", "store", "store/alloc", "store/engine", "store/manifest", "store/object", "store/parallel", "watch",
+		"nft", "nft/kernel", "store", "store/alloc", "store/deadline", "store/engine", "store/manifest", "store/object", "store/parallel", "watch",
 	},
 	"appliance/story":   {"api/wire", "appliance/conntrack", "nft", "nft/trace"},
 	"appliance/traffic": {"api/wire", "appliance/conntrack", "nft"},
 	"appliance/task":    {},
 	"appliance": {
 		"api", "api/auth", "api/rest", "api/wire", "appliance/announcements", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/prober", "appliance/reconcile", "appliance/resolve", "appliance/sockets", "appliance/sourceset", "appliance/story", "appliance/task", "appliance/traffic",
-		"nft", "nft/kernel", "store", "store/engine", "store/manifest", "store/object", "watch",
+		"nft", "nft/kernel", "store", "store/deadline", "store/engine", "store/manifest", "store/object", "watch",
 	},
 	"appliance/bench":       {},               // benchmarks only
 	"appliance/e2e":         {},               // tests only

@@ -360,7 +360,7 @@ func (l *ledger) unkeep() {
 	}
 }
 
-// regain gives a Service what it gave up in the trial, if it asks for it.
+// regainAddress gives a Service what it gave up in the trial, if it asks for it. So do the other two.
 func (l *ledger) regainAddress(addr netip.Addr, owner string) {
 	if l.kept != nil && l.kept.addresses[addr] == owner {
 		released := l.released
