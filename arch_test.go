@@ -24,7 +24,7 @@ var edges = map[string][]string{
 	"store/manifest":        {"store/object"},
 	"store/alloc":           {},
 	"store/annotation":      {"store/object"},
-	"store/convert":         {"store/manifest", "store/object"},
+	"store/convert":         {"store/annotation", "store/manifest", "store/object"},
 	"store/kind":            {"store/object"},
 	"store/schema":          {"store/kind", "store/object"},
 	"store/managedfields":   {"store/object", "store/schema"},
