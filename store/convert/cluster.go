@@ -144,7 +144,22 @@ func (r *cluster) object(d *manifest.Document) {
 		r.lose(nil, d.Line, "Pod %s is left out: nothing runs it here, and endpoints are in EndpointSlices", meta.Name)
 		return
 	}
+	r.judge(d, o)
 	r.out.Kept = append(r.out.Kept, k)
+}
+
+// judge refuses an object that a cluster would refuse, too: then the text is not what it printed.
+func (r *cluster) judge(d *manifest.Document, o object.Object) {
+	o = o.DeepCopy()
+	object.Default(o)
+	var errs object.Errors
+	if svc, is := o.(*object.Service); is {
+		errs = object.DefaultFamilies(svc, nil, []string{object.IPv4, object.IPv6})
+	}
+	for _, e := range append(errs, object.Validate(o, object.Options{})...) {
+		line, _ := d.Position(e.Field)
+		r.fail(line, "%s %s: %v", o.GetTypeMeta().Kind, o.GetMeta().Name, e)
+	}
 }
 
 // service takes what only the cluster knows out of a Service, and keeps what clients outside know.
