@@ -170,12 +170,12 @@ func (s *Store) CountTrialFrom(now deadline.Reading) error {
 // Confirm makes what is on trial stay; of files that are held, what they say comes into force with the next
 // SyncFiles. It gives what the trial was about. Errors: ErrNoTrial.
 func (s *Store) Confirm() (TrialState, error) {
+	s.writer.Lock()
+	defer s.writer.Unlock()
 	state, is := s.Trial()
 	if !is {
 		return state, ErrNoTrial
 	}
-	s.writer.Lock()
-	defer s.writer.Unlock()
 	t := s.begin()
 	defer t.end()
 	s.ledger.unkeep()
