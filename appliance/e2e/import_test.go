@@ -52,13 +52,13 @@ func importedOf(b *box, f family, vip func(n int) string) []imported {
 			name: "keepalived with a group and direct routing", from: "keepalived", network: "tcp", port: 443, client: masq, servers: []*netlab.Host{b.R1, b.R2}, at: 443,
 			text: "virtual_server_group G {\n    " + vip(2) + " 443\n    fwmark 7\n}\nvirtual_server group G {\n    lb_algo wlc\n    lb_kind DR\n    protocol TCP\n" +
 				strings.ReplaceAll(real(b.R1, "        weight 10\n")+real(b.R2, "        weight 10\n"), " 80 {", " 443 {") + "}\n",
-			losses: []string{"fwmark 7 has no counterpart", "scheduler wlc has no counterpart", "direct routing and tunnels"},
+			losses: []string{"fwmark 7 has no counterpart", "direct routing and tunnels"},
 		},
 		{
 			name: "IPVS", from: "ipvs", network: "tcp", port: 80, client: plain, servers: []*netlab.Host{b.L1}, at: 8080,
 			text: "-A -t " + fmt.Sprintf(f.pick("%s:80", "[%s]:80"), vip(3)) + " -s lc -p 300\n-a -t " + fmt.Sprintf(f.pick("%s:80", "[%s]:80"), vip(3)) + " -r " + at(b.L1, 8080) + " -m -w 1 -x 100 -y 50\n" +
 				"-A -f 9 -s rr\n-a -f 9 -r " + at(b.L2, 0) + " -g -w 1\n",
-			losses: []string{"scheduler lc has no counterpart", "-x 100 has no counterpart", "firewall mark 9"},
+			losses: []string{"-x 100 has no counterpart", "firewall mark 9"},
 		},
 		{
 			name: "HAProxy before API servers", from: "haproxy", network: "tcp", port: 6443, client: masq, servers: []*netlab.Host{b.L1, b.R1}, at: 8443,
@@ -68,7 +68,7 @@ func importedOf(b *box, f family, vip func(n int) string) []imported {
 				"backend k8s-api\n    mode tcp\n    option tcp-check\n    balance roundrobin\n    default-server inter 10s downinter 5s rise 2 fall 2 slowstart 60s maxconn 250 maxqueue 256 weight 100\n" +
 				"    server one " + at(b.L1, 8443) + " check\n    server two " + at(b.R1, 8443) + " check\n",
 			losses: []string{"global has no counterpart and is left out: log, maxconn", "frontend monitor-in is left out: it is in mode http", "bind 127.0.0.1:6443", "tcp-request inspect-delay 5s",
-				"server one: what has no counterpart is left out: downinter 5s, slowstart 60s, maxconn 250, maxqueue 256"},
+				"server one: what has no counterpart is left out: downinter 5s, maxconn 250, maxqueue 256"},
 		},
 		{
 			name: "HAProxy with backups", from: "haproxy", network: "tcp", port: 3306, client: masq, servers: []*netlab.Host{b.R1}, at: 9376,

@@ -263,6 +263,7 @@ func (b *haproxyBackend) source(l haproxyLine) {
 // haproxyBalance are the algorithms that have a counterpart.
 var haproxyBalance = map[string]string{
 	"roundrobin": object.BalanceRoundRobin, "static-rr": object.BalanceRoundRobin, "source": object.BalanceSourceHash, "random": object.BalanceRandom,
+	"leastconn": object.BalanceLeastConnection,
 }
 
 func (b *haproxyBackend) balance(l haproxyLine) {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"svcctl.io/svcctl/store/object"
 )
@@ -25,6 +26,9 @@ var (
 		"usesrc", "interface", "strict-maxconn", "shard",
 	}
 )
+
+// mostSlowStart is the longest svcctl.io/slow-start.
+const mostSlowStart = 15 * time.Minute
 
 // A haproxyServer is what a server line says, its defaults included.
 type haproxyServer struct {
@@ -196,6 +200,16 @@ func (b *haproxyBackend) params(s *haproxyServer, line int, words []string) {
 				b.fail(line, "%v", err)
 			}
 			b.bounded(b.v, s.c, line, "interval", d, leastInterval, mostInterval)
+		case "slowstart":
+			d, err := haproxyTime(value)
+			if err != nil {
+				b.fail(line, "%v", err)
+			}
+			to := max(time.Second, min(d.Round(time.Second), mostSlowStart))
+			if to != d {
+				b.lose(b.v, line, "a slow start takes %s to %s: it is %s, not %s", time.Second, short(mostSlowStart), short(to), short(d))
+			}
+			b.v.Annotations[object.AnnotationSlowStart] = short(to)
 		case "rise", "fall":
 			n, err := strconv.ParseInt(value, 10, 32)
 			if err != nil || n < 1 {
