@@ -24,13 +24,14 @@ var edges = map[string][]string{
 	"store/manifest":        {"store/object"},
 	"store/alloc":           {},
 	"store/annotation":      {"store/object"},
-	"store/convert":         {"store/manifest", "store/object"},
+	"store/convert":         {"store/annotation", "store/manifest", "store/object"},
 	"store/kind":            {"store/object"},
 	"store/schema":          {"store/kind", "store/object"},
 	"store/managedfields":   {"store/object", "store/schema"},
 	"store/engine":          {"store/parallel"},
 	"store/parallel":        {},
-	"store":                 {"store/alloc", "store/annotation", "store/engine", "store/manifest", "store/object", "store/parallel"},
+	"store/deadline":        {},
+	"store":                 {"store/alloc", "store/annotation", "store/deadline", "store/engine", "store/manifest", "store/object", "store/parallel"},
 	"watch":                 {"store/manifest", "store/object", "store/parallel"},
 	"store/manifest/styles": {}, // for tests only
 
@@ -96,14 +97,14 @@ var edges = map[string][]string{
 	},
 	"appliance/reconcile": {
 		"api/wire", "appliance/checkup", "appliance/conntrack", "appliance/health", "appliance/metrics", "appliance/node", "appliance/resolve", "appliance/sockets",
-		"nft", "nft/kernel", "store", "store/alloc", "store/engine", "store/manifest", "store/object", "store/parallel", "watch",
+		"nft", "nft/kernel", "store", "store/alloc", "store/deadline", "store/engine", "store/manifest", "store/object", "store/parallel", "watch",
 	},
 	"appliance/story":   {"api/wire", "appliance/conntrack", "nft", "nft/trace"},
 	"appliance/traffic": {"api/wire", "appliance/conntrack", "nft"},
 	"appliance/task":    {},
 	"appliance": {
 		"api", "api/auth", "api/rest", "api/wire", "appliance/announcements", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/handover", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/resolve", "appliance/sockets", "appliance/sourceset", "appliance/story", "appliance/task", "appliance/traffic",
-		"nft", "nft/kernel", "store", "store/engine", "store/manifest", "store/object", "watch",
+		"nft", "nft/kernel", "store", "store/deadline", "store/engine", "store/manifest", "store/object", "watch",
 	},
 	"appliance/bench":       {},               // benchmarks only
 	"appliance/e2e":         {},               // tests only
@@ -163,7 +164,7 @@ var libraries = map[string][]string{
 	"go.etcd.io/bbolt":                    {"store/engine"},
 	"golang.org/x/net":                    {"appliance/announce/neighbor", "appliance/prober", "nft/kernel"},
 	"golang.org/x/sync":                   {"appliance/announce", "appliance/announce/neighbor", "appliance/parts", "appliance/task"},
-	"golang.org/x/sys":                    {"api", "api/auth", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/neighbor", "appliance/conntrack", "appliance/handover", "appliance/netlab", "appliance/node", "appliance/prober", "appliance/relay", "appliance/sockets", "appliance/traffic", "cmd/svcctl", "nft/kernel", "nft/nfnetlink", "nft/nfttest/fake", "nft/trace", "watch"},
+	"golang.org/x/sys":                    {"api", "api/auth", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/neighbor", "appliance/conntrack", "appliance/handover", "appliance/netlab", "appliance/node", "appliance/prober", "appliance/relay", "appliance/sockets", "appliance/traffic", "cmd/svcctl", "nft/kernel", "nft/nfnetlink", "nft/nfttest/fake", "nft/trace", "store/deadline", "watch"},
 	"github.com/mdlayher/packet":          {"appliance/announce", "appliance/announce/neighbor"},
 	"gopkg.in/yaml.v3":                    {"cmd/svcctl", "store/manifest"},
 }

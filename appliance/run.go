@@ -112,7 +112,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) (a *assembly,
 	m.LogDropped(cfg.LogQueue.Dropped)
 	announced := announcements.New(cfg.AnnouncedRanges())
 	m.Announcements(func() metrics.Announcements { return announcementMetrics(announced) })
-	a = &assembly{cfg: cfg, log: log, announced: announced, grants: reconcile.NewGrants(announced.IsAnnounced), store: objects, kernel: k, metrics: m, removals: removals, orphans: orphans, hosts: addresses.hosts, memory: memory, calls: calls, barriers: make(chan chan struct{}), releases: make(chan chan wire.Released)}
+	a = &assembly{cfg: cfg, log: log, announced: announced, grants: reconcile.NewGrants(announced.IsAnnounced), store: objects, kernel: k, metrics: m, removals: removals, orphans: orphans, hosts: addresses.hosts, memory: memory, calls: calls, barriers: make(chan chan struct{}), releases: make(chan chan wire.Released), trials: make(chan reconcile.TrialAsk)}
 	if len(cfg.Manifests) > 0 {
 		if a.watcher, err = watch.New(watch.Config{Dirs: cfg.Manifests, LastGood: objects.LastGood(), Log: log}); err != nil {
 			return nil, err
@@ -132,7 +132,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) (a *assembly,
 	a.grants.CountRelayed(a.relay.Load)
 	m.Relay(func() metrics.Relay { return relayMetrics(a.relay) })
 	m.HealthChecks(func() metrics.HealthChecks { return healthMetrics(asks.Stats(), a.checks.FailingOpen()) })
-	views := apiserver.Views{Grants: a.grants, Checks: a.checks, Traffic: a.traffic, Trace: story.NewTeller(a.grants.Served).Trace, Announced: a.announced}
+	views := apiserver.Views{Grants: a.grants, Checks: a.checks, Traffic: a.traffic, Trace: story.NewTeller(a.grants.Served).Trace, Announced: a.announced, Changes: changes{a}}
 	server, err := apiserver.Open(&cfg, objects, a.board, views, m, log)
 	if err != nil {
 		return nil, err
@@ -186,6 +186,7 @@ type assembly struct {
 	calls     *reconcile.SlowCalls
 	barriers  chan chan struct{}
 	releases  chan chan wire.Released
+	trials    chan reconcile.TrialAsk
 }
 
 // serve runs the tasks until ctx is done or the first one fails.
@@ -201,7 +202,7 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 		return err
 	}
 	findings := make(chan []checkup.Finding)
-	in := reconcile.Inputs{Facts: facts, Changes: monitor.changes, Barriers: a.barriers, Releases: a.releases, Findings: findings}
+	in := reconcile.Inputs{Facts: facts, Changes: monitor.changes, Barriers: a.barriers, Releases: a.releases, Trials: a.trials, Findings: findings}
 	flows := parts.NewConntrack(a.log)
 	balance := parts.NewBalance(a.log)
 	if stats := flows.Stats(); stats != nil {
