@@ -102,7 +102,7 @@ var edges = map[string][]string{
 	"appliance/task":    {},
 	"appliance": {
 		"api", "api/auth", "api/rest", "api/wire", "appliance/announcements", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/prober", "appliance/reconcile", "appliance/resolve", "appliance/sockets", "appliance/sourceset", "appliance/story", "appliance/task", "appliance/traffic",
-		"nft", "nft/kernel", "store", "store/engine", "store/manifest", "store/object", "watch",
+		"nft", "nft/kernel", "store", "store/engine", "store/fleet", "store/manifest", "store/object", "watch",
 	},
 	"appliance/bench":       {},               // benchmarks only
 	"appliance/e2e":         {},               // tests only
@@ -113,7 +113,7 @@ var edges = map[string][]string{
 	"appliance/test/script": {"nft"}, // for tests only
 
 	"cmd/svcctl": {
-		"api/client", "api/diagnose", "api/jsonpath", "api/kube/selector", "api/wire", "appliance", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/vrrp", "appliance/config", "appliance/logqueue", "store/annotation", "store/convert", "store/kind", "store/manifest", "store/object", "store/schema",
+		"api/client", "api/diagnose", "api/jsonpath", "api/kube/selector", "api/wire", "appliance", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/vrrp", "appliance/config", "appliance/logqueue", "store/annotation", "store/convert", "store/fleet", "store/kind", "store/manifest", "store/object", "store/schema",
 	},
 	"examples/demo": {},
 	".ci/report":    {},

@@ -85,6 +85,8 @@ type Config struct {
 	Dashboard http.Handler
 	// Announcements are the addresses that are announced; when it is nil, nobody is told.
 	Announcements Announcements
+	// Fleet is the fleet that the box belongs to; nil: none.
+	Fleet Fleet
 	// TLS is how the API is served over TCP; nil: it is not.
 	TLS *TLS
 }
@@ -186,6 +188,10 @@ func (s *Server) Handler() http.Handler {
 	reader("/svcctl/v1/status", get(s.status))
 	reader(waitPath, get(s.wait))
 	admin("/svcctl/v1/release", http.HandlerFunc(s.release))
+	if s.cfg.Fleet != nil {
+		reader("/svcctl/v1/fleet", get(s.fleet))
+		admin("/svcctl/v1/fleet/accept", http.HandlerFunc(s.acceptFleet))
+	}
 	if s.cfg.Environment != nil {
 		reader("/svcctl/v1/env", get(s.environment))
 	}

@@ -251,3 +251,25 @@ func (s *Store) holdAnew(changes []*change) {
 func (s *Store) lacksIngress(svc *object.Service) bool {
 	return isOurLoadBalancer(svc) && (len(svc.Status.LoadBalancer.Ingress) < wantedIngress(svc) || s.ledger.couldBeInternal(svc))
 }
+
+// Import is a stored object of a single box as a fleet keeps it; nil: it does not. What files declared
+// becomes the API's, as nobody reads the files any more; the Node that the box made of itself stays behind. Secrets are refused.
+func Import(key string, value []byte, nodeOwner string) ([]byte, error) {
+	r, err := decodeRecord(engine.Pair{Key: key, Value: value})
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case object.RefOf(r.object).Kind == object.KindSecret:
+		return nil, fmt.Errorf("%s: %w", object.RefOf(r.object), errSecret)
+	case r.owner.Controller == nodeOwner:
+		return nil, nil
+	case r.owner.File == "":
+		return value, nil
+	}
+	entry, _, err := (&stored{Owner{}, r.created, r.asked, r.object}).encode()
+	if err != nil {
+		return nil, err
+	}
+	return entry[engine.EntryHeader:], nil
+}

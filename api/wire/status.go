@@ -50,6 +50,8 @@ type Status struct {
 	// UnknownFrontends is how many addresses with a port, and node ports, the kernel serves
 	// that no object declares; they stay in force until that is confirmed.
 	UnknownFrontends int `json:"unknownFrontends,omitempty"`
+	// Fleet is how the box stands to the fleet that it belongs to; nil when it belongs to none.
+	Fleet *Fleet `json:"fleet,omitempty"`
 }
 
 // Revision counts accepted changes. It also grows over restarts, and stays below 2^53, so

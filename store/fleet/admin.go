@@ -19,9 +19,10 @@ var ErrExists = errors.New("etcd has a fleet of that name already")
 // fleet, with revisions, uids and addresses as they were. It gives the number of objects.
 func Init(ctx context.Context, cfg Config, from string) (objects int, err error) {
 	revision := uint64(max(0, time.Now().Unix())) << 20 // as a store of one box begins
-	var ops []operation
+	ops, first := objectsOf(cfg.First)
+	revision = max(revision, first)
 	if from != "" {
-		if ops, revision, err = readDirectory(from); err != nil {
+		if ops, revision, err = cfg.readDirectory(from); err != nil {
 			return 0, err
 		}
 	}
@@ -31,8 +32,8 @@ func Init(ctx context.Context, cfg Config, from string) (objects int, err error)
 	}
 	defer client.Close()
 	e := &Engine{cfg: cfg, client: client, prefix: "svcctl/" + cfg.Fleet + "/", content: newContent(), step: func() {}}
-	first := &head{Revision: revision, ID: newID(), Box: cfg.Box}
-	value, err := first.encode()
+	begin := &head{Revision: revision, ID: newID(), Box: cfg.Box}
+	value, err := begin.encode()
 	if err != nil {
 		return 0, err
 	}
@@ -51,17 +52,30 @@ func Init(ctx context.Context, cfg Config, from string) (objects int, err error)
 	case !resp.Succeeded:
 		return 0, ErrExists
 	}
-	first.mod = resp.Header.Revision
+	begin.mod = resp.Header.Revision
 	if len(ops) == 0 {
 		return 0, nil
 	}
 	// An empty fleet that nobody has written to becomes this one by one put of its head.
-	next := &head{Revision: revision, ID: newID(), Previous: first.ID, Box: cfg.Box}
+	next := &head{Revision: revision, ID: newID(), Previous: begin.ID, Box: cfg.Box}
 	next.Objects, next.Digest = e.content.after(ops)
-	if err := e.flip(ctx, first.mod, next, ops); err != nil {
+	if err := e.flip(ctx, begin.mod, next, ops); err != nil {
 		return 0, fmt.Errorf("bring the objects of %s into fleet %s: %w", from, cfg.Fleet, err)
 	}
 	return len(ops), nil
+}
+
+// objectsOf are the objects among pairs, and the revision of the head.
+func objectsOf(pairs []engine.Pair) (ops []operation, revision uint64) {
+	for _, p := range pairs {
+		switch {
+		case p.Key == headKey:
+			revision = p.Revision
+		case isShared(p.Key):
+			ops = append(ops, operation{key: p.Key, value: p.Value})
+		}
+	}
+	return ops, revision
 }
 
 // flip writes a commit as a bundle, whatever its size, and unfolds it.
@@ -87,7 +101,7 @@ func (e *Engine) flip(ctx context.Context, seen int64, next *head, ops []operati
 }
 
 // readDirectory gives the objects of a data directory that nobody has open.
-func readDirectory(dir string) (ops []operation, revision uint64, err error) {
+func (c *Config) readDirectory(dir string) (ops []operation, revision uint64, err error) {
 	file, err := engine.OpenFile(dir)
 	if err != nil {
 		return nil, 0, err
@@ -102,7 +116,15 @@ func readDirectory(dir string) (ops []operation, revision uint64, err error) {
 	}
 	pairs, err := file.Load(objectPrefix)
 	for _, p := range pairs {
-		ops = append(ops, operation{key: p.Key, value: p.Value})
+		value := p.Value
+		if c.Import != nil {
+			if value, err = c.Import(p.Key, p.Value); err != nil {
+				return nil, 0, err
+			}
+		}
+		if value != nil {
+			ops = append(ops, operation{key: p.Key, value: value})
+		}
 	}
 	return ops, heads[0].Revision, err
 }
@@ -171,7 +193,7 @@ func (e *Engine) count(ctx context.Context, now *head) (*head, error) {
 // Restore makes the objects of a data directory, or of a backup, those of the fleet, at a revision above all
 // that etcd has. Boxes that stand at another history believe it.
 func Restore(ctx context.Context, cfg Config, from string) (objects int, err error) {
-	ops, revision, err := readDirectory(from)
+	ops, revision, err := cfg.readDirectory(from)
 	if err != nil {
 		return 0, err
 	}
@@ -290,23 +312,41 @@ func member(ctx context.Context, client *clientv3.Client, endpoint string) Membe
 	return Member{Endpoint: endpoint, Version: resp.Version, Size: resp.DbSize, Leader: resp.Leader == resp.Header.MemberId}
 }
 
-// Backup writes what the replica has to a new data directory, as a box of its own keeps it.
-func (e *Engine) Backup(dir string) (revision uint64, objects int, err error) {
-	e.mu.Lock()
-	pairs, loadErr := e.replica.load(objectPrefix)
-	revision = 0
-	if e.read != nil {
-		revision = e.read.Revision
+// Backup writes all objects of a fleet to a new data directory, as a box of its own keeps them.
+func Backup(ctx context.Context, cfg Config, dir string) (revision uint64, objects int, err error) {
+	client, err := cfg.dial()
+	if err != nil {
+		return 0, 0, err
 	}
-	e.mu.Unlock()
-	if loadErr != nil {
-		return 0, 0, loadErr
+	defer client.Close()
+	e := &Engine{cfg: cfg, client: client, prefix: "svcctl/" + cfg.Fleet + "/"}
+	now, at, err := e.askHead(ctx)
+	if err != nil {
+		return 0, 0, e.away(err)
+	}
+	if now == nil {
+		return 0, 0, fmt.Errorf("etcd has no fleet %s", cfg.Fleet)
+	}
+	have, err := e.objects(ctx, now, at)
+	if err != nil {
+		return 0, 0, err
+	}
+	c := newContent()
+	pairs := []engine.Pair{{Key: headKey, Revision: now.Revision}}
+	for key, value := range have {
+		c.put(key, value)
+		pairs = append(pairs, engine.Pair{Key: key, Value: value, Revision: now.Revision})
+	}
+	if len(have) != now.Objects || c.digest != now.Digest {
+		return 0, 0, fmt.Errorf("the %d objects that etcd has are not the %d that the newest commit left: nothing is written", len(have), now.Objects)
 	}
 	file, err := engine.OpenFile(dir)
 	if err != nil {
 		return 0, 0, err
 	}
-	pairs = append(pairs, engine.Pair{Key: headKey, Revision: revision})
 	err = file.Commit(engine.Transaction{CompareKey: headKey, Puts: pairs})
-	return revision, len(pairs) - 1, errors.Join(err, file.Close())
+	if errors.Is(err, engine.ErrConflict) {
+		err = fmt.Errorf("%s has objects already: give a directory that is new", dir)
+	}
+	return now.Revision, len(have), errors.Join(err, file.Close())
 }

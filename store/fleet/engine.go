@@ -41,6 +41,11 @@ type Config struct {
 	Dir string
 	// Knows reports whether this program can read a key; nil: all.
 	Knows func(key string) bool
+	// Import is an object of a single box as the fleet keeps it, nil: it does not; for Init and Restore.
+	// When Import is nil, they are kept as they are.
+	Import func(key string, value []byte) ([]byte, error)
+	// First are the pairs, with the head, of a fleet that begins with nothing; for Init.
+	First []engine.Pair
 	// Settings are those that all boxes must have in common, as JSON.
 	Settings json.RawMessage
 	// Version of the program, for reports.
