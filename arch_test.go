@@ -158,6 +158,7 @@ var libraries = map[string][]string{
 	"github.com/pires/go-proxyproto":      {"appliance/relay"},
 	"github.com/prometheus/client_golang": {"appliance/metrics"},
 	"github.com/rogpeppe/go-internal":     {"appliance/test/script"},
+	"github.com/anishathalye/porcupine":   {"store/fleet"},
 	"github.com/urfave/cli":               {"cmd/svcctl"},
 	"github.com/vishvananda/netlink":      {"appliance/announce/bgp", "appliance/netlab", "appliance/node", "appliance/sockets"},
 	"go.etcd.io/bbolt":                    {"store/engine"},

@@ -19,6 +19,8 @@ const (
 	beatTimeout = 2 * time.Second
 	// missedBeats without an answer are a box that is cut off. One is missed whenever etcd elects a leader.
 	missedBeats = 2
+	// sweepEvery is how often the box that has the turn looks for what large commits that failed have left.
+	sweepEvery = 5 * time.Minute
 	// leaseTTL is for how many seconds a box that is not heard of keeps its name and its turn.
 	leaseTTL = 6
 )
@@ -90,6 +92,7 @@ type beats struct {
 	missed int
 	behind int64  // the mod that was read at the last beat that found a newer head; 0: none
 	told   string // the last report
+	swept  time.Time
 }
 
 // beat asks etcd for the head once, and renews what this box holds.
@@ -207,8 +210,17 @@ func (b *beats) renew(ctx context.Context, e *Engine) error {
 		e.note(&heldError{Namesake, fmt.Sprintf("another box of this fleet is named %s: give one of the two another --node-name", e.cfg.Box)})
 		return nil
 	}
-	if err := e.claimTurn(ctx, lease, asked, following); err != nil || report == nil {
+	if err := e.claimTurn(ctx, lease, asked, following); err != nil {
 		return err
+	}
+	if e.HasTurn() && asked.Sub(b.swept) > sweepEvery {
+		b.swept = asked
+		if err := e.sweep(ctx); err != nil {
+			return err
+		}
+	}
+	if report == nil {
+		return nil
 	}
 	return b.tell(ctx, e, report())
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -181,6 +182,30 @@ func (e *Engine) unfold(ctx context.Context) error {
 	_, _, err = e.guarded(ctx, h.mod, clientv3.OpPut(e.key(headKey), value),
 		clientv3.OpDelete(e.key(bundlePrefix), clientv3.WithPrefix()))
 	return err
+}
+
+// sweep drops the parts of bundles that no head has come to name and none can any more, since their
+// writers were overtaken or have died.
+func (e *Engine) sweep(ctx context.Context) error {
+	now, _, err := e.askHead(ctx)
+	if err != nil || now == nil {
+		return err
+	}
+	resp, err := e.client.Get(ctx, e.key(bundlePrefix), clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil {
+		return err
+	}
+	for _, kv := range resp.Kvs {
+		var seen int64
+		name := strings.TrimPrefix(string(kv.Key), e.key(bundlePrefix))
+		if _, err := fmt.Sscanf(name, "%016x-", &seen); err != nil || seen >= now.mod || now.Bundle != "" && strings.HasPrefix(name, now.Bundle+"/") {
+			continue
+		}
+		if _, err := e.client.Delete(ctx, string(kv.Key)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // overtaken is nil when a head is not the newest any more, and err otherwise.

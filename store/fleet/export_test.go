@@ -1,0 +1,9 @@
+package fleet
+
+import "context"
+
+// OnStep has f called before and after each call of etcd that commits something.
+func (e *Engine) OnStep(f func()) { e.step = f }
+
+// Sweep is what the box with the turn does from time to time.
+func (e *Engine) Sweep(ctx context.Context) error { return e.sweep(ctx) }
