@@ -158,7 +158,6 @@ var libraries = map[string][]string{
 	"github.com/pires/go-proxyproto":      {"appliance/relay"},
 	"github.com/prometheus/client_golang": {"appliance/metrics"},
 	"github.com/rogpeppe/go-internal":     {"appliance/test/script"},
-	"github.com/anishathalye/porcupine":   {"store/fleet"},
 	"github.com/urfave/cli":               {"cmd/svcctl"},
 	"github.com/vishvananda/netlink":      {"appliance/announce/bgp", "appliance/netlab", "appliance/node", "appliance/sockets"},
 	"go.etcd.io/bbolt":                    {"store/engine"},
@@ -174,7 +173,7 @@ var libraries = map[string][]string{
 
 // testLibraries may be used by the tests of any package.
 var testLibraries = []string{
-	"github.com/google/go-cmp", "github.com/vishvananda/netlink", "golang.org/x/sys",
+	"github.com/anishathalye/porcupine", "github.com/google/go-cmp", "github.com/vishvananda/netlink", "golang.org/x/sys",
 }
 
 // pure packages compute: same input, same output. What they need from the world is
