@@ -59,7 +59,7 @@ func Init(ctx context.Context, cfg Config, from string) (objects int, err error)
 	// An empty fleet that nobody has written to becomes this one by one put of its head.
 	next := &head{Revision: revision, ID: newID(), Previous: begin.ID, Box: cfg.Box}
 	next.Objects, next.Digest = e.content.after(ops)
-	if err := e.flip(ctx, begin.mod, next, ops); err != nil {
+	if err := e.flip(ctx, begin, next, ops); err != nil {
 		return 0, fmt.Errorf("bring the objects of %s into fleet %s: %w", from, cfg.Fleet, err)
 	}
 	return len(ops), nil
@@ -79,7 +79,7 @@ func objectsOf(pairs []engine.Pair) (ops []operation, revision uint64) {
 }
 
 // flip writes a commit as a bundle, whatever its size, and unfolds it.
-func (e *Engine) flip(ctx context.Context, seen int64, next *head, ops []operation) error {
+func (e *Engine) flip(ctx context.Context, seen, next *head, ops []operation) error {
 	var err error
 	if next.Bundle, next.Parts, err = e.writeBundle(ctx, seen, nil, ops); err != nil {
 		return err
@@ -158,7 +158,7 @@ func (e *Engine) Accept(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	won, _, err := e.guarded(ctx, now.mod, clientv3.OpPut(e.key(headKey), value))
+	won, _, err := e.guarded(ctx, now, clientv3.OpPut(e.key(headKey), value))
 	switch {
 	case err != nil:
 		return e.away(err)
@@ -238,7 +238,7 @@ func Restore(ctx context.Context, cfg Config, from string) (objects int, err err
 	next := &head{ID: newID(), Previous: now.ID, Box: cfg.Box}
 	next.Revision, next.Epoch = above(max(revision, now.Revision), now.Epoch)
 	next.Objects, next.Digest = e.content.after(ops)
-	return next.Objects, e.flip(ctx, now.mod, next, ops)
+	return next.Objects, e.flip(ctx, now, next, ops)
 }
 
 // Overview is what etcd has of a fleet.

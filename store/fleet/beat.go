@@ -210,6 +210,12 @@ func (b *beats) renew(ctx context.Context, e *Engine) error {
 		e.note(&heldError{Namesake, fmt.Sprintf("another box of this fleet is named %s: give one of the two another --node-name", e.cfg.Box)})
 		return nil
 	}
+	e.mu.Lock()
+	freed := e.state.kind == Namesake
+	e.mu.Unlock()
+	if freed { // the other one has gone
+		e.note(nil)
+	}
 	if err := e.claimTurn(ctx, lease, asked, following); err != nil {
 		return err
 	}

@@ -98,12 +98,12 @@ func unfoldText(text []byte) (note []byte, ops []operation, err error) {
 
 // writeBundle writes the parts of a large commit. Each compares the head that the commit follows on,
 // so that none appears after it was overtaken. They are nothing until a head names them.
-func (e *Engine) writeBundle(ctx context.Context, seen int64, note []byte, ops []operation) (name string, parts int, err error) {
+func (e *Engine) writeBundle(ctx context.Context, seen *head, note []byte, ops []operation) (name string, parts int, err error) {
 	text, err := fold(note, ops)
 	if err != nil {
 		return "", 0, err
 	}
-	name = fmt.Sprintf("%016x-%s", seen, newID())
+	name = fmt.Sprintf("%016x-%s", seen.mod, newID())
 	for from := 0; from == 0 || from < len(text); from += partSize {
 		part := text[from:min(len(text), from+partSize)]
 		put := clientv3.OpPut(e.key(partKey(name, parts)), string(part))
@@ -166,7 +166,7 @@ func (e *Engine) unfold(ctx context.Context) error {
 			n++
 		}
 		ops = ops[n:]
-		if won, _, err := e.guarded(ctx, h.mod, etcd...); err != nil {
+		if won, _, err := e.guarded(ctx, h, etcd...); err != nil {
 			return err
 		} else if !won {
 			return nil // another box has finished it
@@ -179,7 +179,7 @@ func (e *Engine) unfold(ctx context.Context) error {
 		return err
 	}
 	// Parts whose head has moved on are of no use to anybody: h is the newest one.
-	_, _, err = e.guarded(ctx, h.mod, clientv3.OpPut(e.key(headKey), value),
+	_, _, err = e.guarded(ctx, h, clientv3.OpPut(e.key(headKey), value),
 		clientv3.OpDelete(e.key(bundlePrefix), clientv3.WithPrefix()))
 	return err
 }
@@ -219,12 +219,18 @@ func (e *Engine) overtaken(ctx context.Context, h *head, err error) error {
 
 // guarded makes operations if the head is the one that is expected, and tells the head that there is
 // otherwise (nil: none).
-func (e *Engine) guarded(ctx context.Context, seen int64, ops ...clientv3.Op) (won bool, now *head, err error) {
+//
+// The value is compared too, while it is known: an etcd that was restored may come to the same
+// revision with another head.
+func (e *Engine) guarded(ctx context.Context, seen *head, ops ...clientv3.Op) (won bool, now *head, err error) {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
+	same := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(e.key(headKey)), "=", seen.mod)}
+	if seen.text != "" {
+		same = append(same, clientv3.Compare(clientv3.Value(e.key(headKey)), "=", seen.text))
+	}
 	e.step()
-	resp, err := e.client.Txn(call).
-		If(clientv3.Compare(clientv3.ModRevision(e.key(headKey)), "=", seen)).
+	resp, err := e.client.Txn(call).If(same...).
 		Then(ops...).
 		Else(clientv3.OpGet(e.key(headKey))).Commit()
 	e.step()

@@ -105,17 +105,17 @@ func (e *Engine) commit(ops []operation, revision uint64, note []byte, before ui
 }
 
 // depart waits until the store may commit on what it has followed, and gives the next head.
-func (e *Engine) depart(ctx context.Context, ops []operation, revision uint64, note []byte, before uint64) (next *head, seen int64, err error) {
+func (e *Engine) depart(ctx context.Context, ops []operation, revision uint64, note []byte, before uint64) (next, seen *head, err error) {
 	for {
 		e.mu.Lock()
 		bundle := e.read.Bundle != ""
 		if err := e.state.refusal(); err != nil {
 			e.mu.Unlock()
-			return nil, 0, err
+			return nil, nil, err
 		}
 		if len(e.queue) > 0 {
 			e.mu.Unlock()
-			return nil, 0, engine.ErrConflict
+			return nil, nil, engine.ErrConflict
 		}
 		if !bundle {
 			break
@@ -123,20 +123,20 @@ func (e *Engine) depart(ctx context.Context, ops []operation, revision uint64, n
 		mod := e.read.mod
 		e.mu.Unlock()
 		if err := e.unfold(ctx); err != nil {
-			return nil, 0, e.away(err)
+			return nil, nil, e.away(err)
 		}
 		if err := e.wait(ctx, func() bool { return e.read.mod != mod || len(e.queue) > 0 }); err != nil {
-			return nil, 0, e.away(err)
+			return nil, nil, e.away(err)
 		}
 	}
 	defer e.mu.Unlock()
 	if before != e.read.Revision {
-		return nil, 0, fmt.Errorf("commit: the store stands at revision %d, and what it follows at %d", before, e.read.Revision)
+		return nil, nil, fmt.Errorf("commit: the store stands at revision %d, and what it follows at %d", before, e.read.Revision)
 	}
 	next = &head{Revision: revision, ID: newID(), Previous: e.read.ID, Box: e.cfg.Box, Epoch: e.read.Epoch, Note: note}
 	next.Objects, next.Digest = e.content.after(ops)
 	e.flight = &flight{id: next.ID, ops: slices.Clone(ops)}
-	return next, e.read.mod, nil
+	return next, e.read, nil
 }
 
 // arrive ends a flight.
@@ -148,7 +148,7 @@ func (e *Engine) arrive() {
 
 // settle sends a commit until it is known what became of it: the same one each time, which can
 // happen only once.
-func (e *Engine) settle(ctx context.Context, seen int64, next *head, all []clientv3.Op) error {
+func (e *Engine) settle(ctx context.Context, seen, next *head, all []clientv3.Op) error {
 	unknown := false
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		won, now, err := e.guarded(ctx, seen, all...)

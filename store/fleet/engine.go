@@ -144,6 +144,8 @@ func open(ctx context.Context, cfg Config, r *replica) (*Engine, error) {
 	if err := e.begin(ctx); err != nil {
 		return nil, errors.Join(err, e.client.Close())
 	}
+	// The store opens on the replica, which has all that was read.
+	e.queue, e.taken, e.published = nil, e.read.mod, e.read.mod
 	return e, nil
 }
 

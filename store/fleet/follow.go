@@ -101,7 +101,7 @@ func (e *Engine) follow(ctx context.Context) error {
 	events := e.client.Watch(ctx, e.key(headKey), clientv3.WithRange(e.key(objectEnd)), clientv3.WithRev(from))
 	for resp := range events {
 		if resp.CompactRevision != 0 {
-			return e.reload(ctx)
+			return e.resume(ctx)
 		}
 		if err := resp.Err(); err != nil {
 			return err
@@ -109,7 +109,7 @@ func (e *Engine) follow(ctx context.Context) error {
 		err := e.take(ctx, resp.Events)
 		if errors.Is(err, errGap) || errors.Is(err, rpctypes.ErrCompacted) {
 			e.cfg.Log.Warn("reads all of the fleet's objects again", "err", err)
-			return e.reload(ctx)
+			return e.resume(ctx)
 		}
 		if err != nil {
 			return err
@@ -117,6 +117,23 @@ func (e *Engine) follow(ctx context.Context) error {
 		e.mu.Lock()
 		e.known = max(e.known, resp.Header.Revision)
 		e.mu.Unlock()
+	}
+	return nil
+}
+
+// resume reads all objects where they cannot be followed, if etcd has the history of this box.
+func (e *Engine) resume(ctx context.Context) error {
+	e.mu.Lock()
+	before := e.read
+	e.mu.Unlock()
+	if err := e.join(ctx); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	again := e.read == before
+	e.mu.Unlock()
+	if again { // join found that it can be followed, which it cannot
+		return e.reload(ctx)
 	}
 	return nil
 }
@@ -233,9 +250,10 @@ func (e *Engine) Fresh(ctx context.Context) error {
 		return e.away(err)
 	}
 	e.mu.Lock()
-	refusal := e.state.refusal()
+	s := e.state
 	e.mu.Unlock()
-	switch {
+	s.differs = "" // it follows all the same
+	switch refusal := s.refusal(); {
 	case refusal != nil:
 		return refusal
 	case now == nil:

@@ -79,6 +79,8 @@ type head struct {
 	Note json.RawMessage `json:"note,omitempty"`
 
 	mod int64 // the modification revision of the key
+	// text is the value of the key as it was read or written; "": it is not known.
+	text string
 }
 
 func (h *head) encode() (string, error) {
@@ -86,11 +88,12 @@ func (h *head) encode() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("encode the head of the fleet: %w", err)
 	}
-	return string(text), nil
+	h.text = string(text)
+	return h.text, nil
 }
 
 func decodeHead(value []byte, mod int64) (*head, error) {
-	h := &head{mod: mod}
+	h := &head{mod: mod, text: string(value)}
 	if err := json.Unmarshal(value, h); err != nil {
 		return nil, fmt.Errorf("read the head of the fleet: %w", err)
 	}

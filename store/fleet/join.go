@@ -59,7 +59,9 @@ func (e *Engine) join(ctx context.Context) error {
 			return e.wentBack(read, now)
 		}
 		e.mu.Lock()
-		e.known = max(e.known, at)
+		if e.known = max(e.known, at); e.read == read {
+			e.read = now // with its text, which the replica does not have
+		}
 		e.mu.Unlock()
 		return nil
 	}
@@ -142,8 +144,14 @@ func (e *Engine) reload(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if now == nil {
+	e.mu.Lock()
+	read := e.read
+	e.mu.Unlock()
+	switch {
+	case now == nil:
 		return &heldError{Emptied, "etcd has no objects of the fleet any more"}
+	case read != nil && (now.Revision < read.Revision || now.Epoch < read.Epoch):
+		return e.wentBack(read, now)
 	}
 	have, err := e.objects(ctx, now, at)
 	if err != nil {
@@ -218,6 +226,9 @@ func (e *Engine) replace(now *head, at int64, have map[string][]byte) error {
 		if _, there := have[key]; !there {
 			ops = append(ops, operation{key: key, remove: true})
 		}
+	}
+	if e.read != nil && len(ops) > 0 && now.Revision <= e.read.Revision { // other objects at the same revision
+		return e.wentBack(e.read, now)
 	}
 	first := e.read == nil
 	e.content, e.read, e.known = fresh, now, at
