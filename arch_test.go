@@ -138,7 +138,7 @@ var moreTestEdges = map[string][]string{
 	"cmd/svcctl":            {"api", "api/auth", "api/rest", "store", "store/alloc", "store/engine"},
 	"examples":              {"appliance", "appliance/config"},
 	"store/managedfields":   {"store/kind"},
-	"store/fleet":           {"store"},
+	"store/fleet":           {"store", "store/alloc"},
 	"appliance/test/script": {"nft/kernel"},
 
 	"appliance/announce/interop": {"appliance/announce/bfd", "appliance/announce/bgp"},

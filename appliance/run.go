@@ -72,6 +72,10 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
+	if shared != nil {
+		shared.CatchUp(ctx)
+		objects.TakeOver()
+	}
 	addresses.hosts = control.NewHostAddresses(cfg.IsSetAside, objects, cfg.NodeOwner())
 	k, err := kernel.Open(kernel.Options{})
 	if err != nil {

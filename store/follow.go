@@ -236,6 +236,7 @@ func (s *Store) holdAnew(changes []*change) {
 			continue
 		}
 		svc := c.record.object.(*object.Service)
+		s.ledger.cede(valuesOf(svc)) // nobody's, until this was heard of
 		if err := s.hold(svc); err != nil {
 			c.record.withheld, c.waits = true, true
 			c.notes = append(c.notes, withheldNote(c.record, err))
@@ -245,6 +246,26 @@ func (s *Store) holdAnew(changes []*change) {
 		c.waits = c.waits || s.lacksIngress(svc)
 		s.ledger.begin()
 	}
+}
+
+// cede gives up what is reserved of some values.
+func (l *ledger) cede(v values) {
+	for _, addr := range v.clusterIPs {
+		l.cedeAddress(addr)
+	}
+	for _, port := range v.ports {
+		l.cedePort(port)
+	}
+	for _, addr := range v.ingress {
+		l.cedeIngress(addr)
+	}
+}
+
+// TakeOver takes over what has arrived of other machines. Follow does so by itself.
+func (s *Store) TakeOver() {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	s.follow()
 }
 
 // lacksIngress reports whether a Service waits for a load balancer IP.

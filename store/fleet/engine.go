@@ -179,12 +179,36 @@ func (e *Engine) adopt(c *cursor) error {
 // firstWait is how long a start with a replica waits for etcd.
 const firstWait = 2 * time.Second
 
-// begin catches up with etcd: for a moment if there is a replica, else until it succeeds.
+// CatchUp follows what was committed while this box was away, for a moment: then the store has it with its
+// next call, before anything is decided by what it does not know yet. It comes before Run.
+func (e *Engine) CatchUp(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, firstWait)
+	defer cancel()
+	err := e.join(ctx)
+	e.note(err)
+	if err != nil {
+		return
+	}
+	now, _, err := e.askHead(ctx)
+	if err != nil || now == nil {
+		return
+	}
+	followed := make(chan struct{})
+	ctx, stop := context.WithCancel(ctx)
+	go func() {
+		defer close(followed)
+		if err := e.follow(ctx); err != nil && ctx.Err() == nil {
+			e.cfg.Log.Debug("the start goes on without what was missed", "err", err) // Run tries again
+		}
+	}()
+	_ = e.wait(ctx, func() bool { return e.read.mod >= now.mod }) // Run goes on with what is left
+	stop()
+	<-followed
+}
+
+// begin waits for etcd if there is no replica.
 func (e *Engine) begin(ctx context.Context) error {
 	if e.read != nil {
-		ask, cancel := context.WithTimeout(ctx, firstWait)
-		defer cancel()
-		e.note(e.join(ask))
 		return nil
 	}
 	for said := ""; ; {

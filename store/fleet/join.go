@@ -32,12 +32,12 @@ func (e *Engine) join(ctx context.Context) error {
 	if err := e.checkFleet(ctx); err != nil {
 		return err
 	}
+	read := e.stands() // before the question: a commit of this box may land meanwhile
 	now, at, err := e.askHead(ctx)
 	if err != nil {
 		return err
 	}
 	e.mu.Lock()
-	read := e.read
 	if now != nil {
 		e.state.of = now.Revision
 	}
@@ -66,6 +66,13 @@ func (e *Engine) join(ctx context.Context) error {
 		return nil
 	}
 	return e.checkHistory(ctx, read, now)
+}
+
+// stands is the head that this box stands at.
+func (e *Engine) stands() *head {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.read
 }
 
 // checkHistory makes sure that the head that this box stands at is one that etcd had.
@@ -140,13 +147,11 @@ func (e *Engine) checkFleet(ctx context.Context) error {
 
 // reload reads all objects as of one revision, and gives the store the difference.
 func (e *Engine) reload(ctx context.Context) error {
+	read := e.stands()
 	now, at, err := e.askHead(ctx)
 	if err != nil {
 		return err
 	}
-	e.mu.Lock()
-	read := e.read
-	e.mu.Unlock()
 	switch {
 	case now == nil:
 		return &heldError{Emptied, "etcd has no objects of the fleet any more"}

@@ -1,7 +1,10 @@
 package fleet
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"svcctl.io/svcctl/store/engine"
@@ -86,7 +89,7 @@ func (e *heldError) Error() string { return e.why }
 func (e *Engine) note(err error) {
 	kind, why := Following, ""
 	if err != nil {
-		kind, why = CutOff, fmt.Sprintf("this box is cut off from etcd: %v; what is in force stays, and nothing can be changed", err)
+		kind, why = CutOff, fmt.Sprintf("this box is cut off from etcd: %s; what is in force stays, and nothing can be changed", e.silence(err))
 		if held, is := err.(*heldError); is { //nolint:errorlint // it is never wrapped
 			kind, why = held.kind, held.why
 		}
@@ -112,6 +115,14 @@ func (e *Engine) note(err error) {
 			e.cfg.Log.Warn("does not follow the fleet", "fleet", e.cfg.Fleet, "state", kind, "why", why)
 		}
 	}
+}
+
+// silence says why etcd does not answer.
+func (e *Engine) silence(err error) string {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return "of " + strings.Join(e.cfg.Endpoints, ", ") + " none answers in time for a majority"
+	}
+	return err.Error()
 }
 
 // State is how this box stands to its fleet.
