@@ -28,7 +28,7 @@ const patience = time.Minute
 
 // cluster is etcd with some members, on loopback addresses.
 type cluster struct {
-	t       *testing.T
+	t       testing.TB
 	urls    []string
 	dirs    []string
 	args    [][]string
@@ -36,7 +36,7 @@ type cluster struct {
 }
 
 // startEtcd starts members of an etcd of the distribution, and ends them with the test.
-func startEtcd(t *testing.T, members int) *cluster {
+func startEtcd(t testing.TB, members int) *cluster {
 	t.Helper()
 	program, err := exec.LookPath("etcd")
 	if err != nil {
@@ -115,7 +115,7 @@ func (c *cluster) client() *clientv3.Client {
 }
 
 // freePorts are ports that nobody listens at for now.
-func freePorts(t *testing.T, n int) (ports []int) {
+func freePorts(t testing.TB, n int) (ports []int) {
 	t.Helper()
 	for range n {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -128,7 +128,7 @@ func freePorts(t *testing.T, n int) (ports []int) {
 	return ports
 }
 
-func eventually(t *testing.T, what string, holds func() bool) {
+func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !holds(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -152,7 +152,7 @@ func (c *cluster) config(name string) fleet.Config {
 	}
 }
 
-type testLog struct{ t *testing.T }
+type testLog struct{ t testing.TB }
 
 func (l testLog) Write(b []byte) (int, error) {
 	if os.Getenv("SVCCTL_TEST_LOG") != "" {
