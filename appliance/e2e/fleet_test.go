@@ -33,10 +33,10 @@ const fleetEtcd = "http://10.9.0.100:2379"
 func newFleet(t *testing.T, boxes int) *fleet {
 	t.Helper()
 	t.Parallel()
-	if _, err := exec.LookPath("etcd"); err != nil {
-		t.Fatal("etcd is not installed: .ci/deps etcd")
-	}
 	l := netlab.New(t)
+	if _, err := exec.LookPath("etcd"); err != nil {
+		t.Fatal("etcd is not installed: .ci/deps etcd etcdctl")
+	}
 	f := &fleet{t: t, lab: l, etcd: l.Host("etcd"), server: l.Host("server"), dir: filepath.Join(t.TempDir(), "etcd")}
 	control := l.Segment("control").Attach(f.etcd, "eth0", "10.9.0.100/24")
 	inside := l.Segment("inside").Attach(f.server, "eth0", "10.1.0.11/24", "fd00:10:1::11/64")
