@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build deps lint test test-unit race conformance bench soak kernels package package-test fuzz demo golden clean
+.PHONY: help build deps lint test test-unit race conformance bench soak kernels package package-test fuzz demo demo-fleet fleet golden clean
 
 # The system programs live where an ordinary user's PATH may not look.
 export PATH := $(PATH):/usr/sbin:/sbin
@@ -102,6 +102,17 @@ demo: build ## the appliance at work between namespaces, in half a minute (root 
 	@.ci/deps nft ip
 	CGO_ENABLED=0 go build -trimpath -o bin/demo ./examples/demo
 	@examples/demo/demo.sh bin/svcctl bin/demo
+
+demo-fleet: build ## three boxes and an etcd of three members between namespaces, in a minute (root or sudo)
+	@.ci/deps nft ip etcd etcdctl
+	CGO_ENABLED=0 go build -trimpath -o bin/demo ./examples/demo
+	@examples/demo/fleet.sh bin/svcctl bin/demo
+
+# What docs/fleet.md promises, with etcd's own processes. Each is a variable: make fleet SVCCTL_FLEET_EACH=4000
+SVCCTL_FLEET_EACH ?= 1500
+fleet: deps ## many boxes, one truth: faults of etcd, lost races, packets through every box (root or sudo); the tests are shorter in make test
+	SVCCTL_REQUIRE_PRIVILEGED=1 SVCCTL_FLEET_EACH=$(SVCCTL_FLEET_EACH) go test -count=1 -v -timeout $(TIMEOUT) ./store/fleet
+	SVCCTL_REQUIRE_PRIVILEGED=1 go test -count=1 -timeout $(TIMEOUT) $(if $(SUDO),-exec "$(AS_ROOT)") -run 'Test(45[5-9]|460)_' ./appliance/e2e
 
 golden: ## write the plan.nft of every example anew; review the difference like code
 	go test ./examples -update

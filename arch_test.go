@@ -29,6 +29,7 @@ var edges = map[string][]string{
 	"store/schema":          {"store/kind", "store/object"},
 	"store/managedfields":   {"store/object", "store/schema"},
 	"store/engine":          {"store/parallel"},
+	"store/fleet":           {"store/engine"},
 	"store/parallel":        {},
 	"store/deadline":        {},
 	"store":                 {"store/alloc", "store/annotation", "store/deadline", "store/engine", "store/manifest", "store/object", "store/parallel"},
@@ -104,7 +105,7 @@ var edges = map[string][]string{
 	"appliance/task":    {},
 	"appliance": {
 		"api", "api/auth", "api/rest", "api/wire", "appliance/announcements", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/handover", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/resolve", "appliance/sockets", "appliance/sourceset", "appliance/story", "appliance/task", "appliance/traffic",
-		"nft", "nft/kernel", "store", "store/deadline", "store/engine", "store/manifest", "store/object", "watch",
+		"nft", "nft/kernel", "store", "store/deadline", "store/engine", "store/fleet", "store/manifest", "store/object", "watch",
 	},
 	"appliance/bench":       {},               // benchmarks only
 	"appliance/e2e":         {},               // tests only
@@ -115,7 +116,7 @@ var edges = map[string][]string{
 	"appliance/test/script": {"nft"}, // for tests only
 
 	"cmd/svcctl": {
-		"api/client", "api/diagnose", "api/jsonpath", "api/kube/selector", "api/wire", "appliance", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/vrrp", "appliance/config", "appliance/handover", "appliance/logqueue", "store/annotation", "store/convert", "store/kind", "store/manifest", "store/object", "store/schema",
+		"api/client", "api/diagnose", "api/jsonpath", "api/kube/selector", "api/wire", "appliance", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/vrrp", "appliance/config", "appliance/handover", "appliance/logqueue", "store/annotation", "store/convert", "store/fleet", "store/kind", "store/manifest", "store/object", "store/schema",
 	},
 	"examples/demo": {},
 	".ci/report":    {},
@@ -140,6 +141,7 @@ var moreTestEdges = map[string][]string{
 	"cmd/svcctl":            {"api", "api/auth", "api/rest", "store", "store/alloc", "store/engine"},
 	"examples":              {"appliance", "appliance/config"},
 	"store/managedfields":   {"store/kind"},
+	"store/fleet":           {"store", "store/alloc"},
 	"appliance/test/script": {"nft/kernel"},
 
 	"appliance/announce/interop": {"appliance/announce/bfd", "appliance/announce/bgp"},
@@ -162,6 +164,9 @@ var libraries = map[string][]string{
 	"github.com/urfave/cli":               {"cmd/svcctl"},
 	"github.com/vishvananda/netlink":      {"appliance/announce/bgp", "appliance/netlab", "appliance/node", "appliance/sockets"},
 	"go.etcd.io/bbolt":                    {"store/engine"},
+	"go.etcd.io/etcd":                     {"store/fleet"},
+	"go.uber.org/zap":                     {"store/fleet"},
+	"google.golang.org/grpc":              {"store/fleet"},
 	"golang.org/x/net":                    {"appliance/announce/neighbor", "appliance/prober", "nft/kernel"},
 	"golang.org/x/sync":                   {"appliance/announce", "appliance/announce/neighbor", "appliance/parts", "appliance/task"},
 	"golang.org/x/sys":                    {"api", "api/auth", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/neighbor", "appliance/conntrack", "appliance/handover", "appliance/netlab", "appliance/node", "appliance/prober", "appliance/relay", "appliance/sockets", "appliance/traffic", "cmd/svcctl", "nft/kernel", "nft/nfnetlink", "nft/nfttest/fake", "nft/trace", "store/deadline", "watch"},
@@ -171,7 +176,7 @@ var libraries = map[string][]string{
 
 // testLibraries may be used by the tests of any package.
 var testLibraries = []string{
-	"github.com/google/go-cmp", "github.com/vishvananda/netlink", "golang.org/x/sys",
+	"github.com/anishathalye/porcupine", "github.com/google/go-cmp", "github.com/vishvananda/netlink", "golang.org/x/sys",
 }
 
 // pure packages compute: same input, same output. What they need from the world is

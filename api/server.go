@@ -87,6 +87,8 @@ type Config struct {
 	Announcements Announcements
 	// Changes takes changes back, and all that is stored out; when it is nil, nobody may ask.
 	Changes Changes
+	// Fleet is the fleet that the box belongs to; nil: none.
+	Fleet Fleet
 	// TLS is how the API is served over TCP; nil: it is not.
 	TLS *TLS
 }
@@ -188,6 +190,10 @@ func (s *Server) Handler() http.Handler {
 	reader("/svcctl/v1/status", get(s.status))
 	reader(waitPath, get(s.wait))
 	admin("/svcctl/v1/release", http.HandlerFunc(s.release))
+	if s.cfg.Fleet != nil {
+		reader("/svcctl/v1/fleet", get(s.fleet))
+		admin("/svcctl/v1/fleet/accept", http.HandlerFunc(s.acceptFleet))
+	}
 	if s.cfg.Environment != nil {
 		reader("/svcctl/v1/env", get(s.environment))
 	}

@@ -44,7 +44,7 @@ func failureOf(err error) error {
 	switch {
 	case errors.Is(err, store.ErrNoTrial):
 		return conflict("nothing waits to be confirmed: the trial is over, or there was none (`svcctl journal` says what went back)")
-	case errors.Is(err, store.ErrFilesHeld), errors.Is(err, store.ErrTrialOver):
+	case errors.Is(err, store.ErrFilesHeld), errors.Is(err, store.ErrTrialOver), errors.Is(err, store.ErrTrialInFleet):
 		return conflict(err.Error())
 	case errors.Is(err, store.ErrExpired):
 		return wire.NewFailure(http.StatusGone, wire.ReasonExpired, "the journal does not reach back so far: `svcctl journal --limit 10000` shows what it has")

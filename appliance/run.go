@@ -34,7 +34,7 @@ import (
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/kernel"
 	"svcctl.io/svcctl/store"
-	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/fleet"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/watch"
@@ -73,7 +73,8 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) (a *assembly,
 
 	// The data directory first: its lock tells a second instance from the first
 	// before anything is touched.
-	engine, err := engine.OpenFile(cfg.DataDir)
+	calls := &reconcile.SlowCalls{}
+	engine, shared, err := openEngine(ctx, &cfg, calls, log)
 	if err != nil {
 		return nil, err
 	}
@@ -88,12 +89,15 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) (a *assembly,
 	storeConfig.NodePort = newPortCheck(&cfg).check
 	addresses := &addressCheck{cfg: &cfg, read: node.Read}
 	storeConfig.ExternalIP, storeConfig.Reserved, storeConfig.Avoid = addresses.external, addresses.reserved, addresses.onNetwork
-	calls := &reconcile.SlowCalls{}
-	objects, err := store.Open(calls.Engine(engine), storeConfig)
+	objects, err := store.Open(engine, storeConfig)
 	if err != nil {
 		return nil, err
 	}
-	addresses.hosts = control.NewHostAddresses(cfg.IsSetAside, objects)
+	if shared != nil {
+		shared.CatchUp(ctx)
+		objects.TakeOver()
+	}
+	addresses.hosts = control.NewHostAddresses(cfg.IsSetAside, objects, cfg.NodeOwner())
 	k, err := kernel.Open(kernel.Options{})
 	if err != nil {
 		return nil, err
@@ -125,7 +129,12 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) (a *assembly,
 	}
 	a.traffic = traffic.NewAnswers(a.grants.Served, counted)
 	a.board = reconcile.NewBoard(objects.Revisions, a.rescan, a.release, removals, a.firstStatus())
-	a.events = control.NewRecorder(objects, control.RecorderConfig{Host: cfg.NodeName, Assigns: len(cfg.LoadBalancerPools) > 0, Log: log})
+	events := control.RecorderConfig{Host: cfg.NodeName, Assigns: len(cfg.LoadBalancerPools) > 0, Log: log}
+	if shared != nil {
+		a.joinFleet(shared)
+		events.Quiet = func() bool { return !shared.HasTurn() }
+	}
+	a.events = control.NewRecorder(objects, events)
 	asks := prober.New(prober.Options{Log: log, SourcePorts: prober.Ports(cfg.HealthCheckSourcePorts)})
 	a.checks = parts.NewHealth(asks, a.events, log)
 	a.relay = relayed
@@ -133,6 +142,9 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) (a *assembly,
 	m.Relay(func() metrics.Relay { return relayMetrics(a.relay) })
 	m.HealthChecks(func() metrics.HealthChecks { return healthMetrics(asks.Stats(), a.checks.FailingOpen()) })
 	views := apiserver.Views{Grants: a.grants, Checks: a.checks, Traffic: a.traffic, Trace: story.NewTeller(a.grants.Served).Trace, Announced: a.announced, Changes: changes{a}}
+	if a.member != nil {
+		views.Fleet = a.member
+	}
 	server, err := apiserver.Open(&cfg, objects, a.board, views, m, log)
 	if err != nil {
 		return nil, err
@@ -182,6 +194,7 @@ type assembly struct {
 	relay     *parts.Relay
 	endRelay  func() // once it runs
 	announced *announcements.Book
+	member    *member // nil: the box is one of its own
 	memory    *memory // nil: it is not ours
 	calls     *reconcile.SlowCalls
 	barriers  chan chan struct{}
@@ -241,6 +254,7 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 		}},
 	}
 	a.startRelay(ctx, loop.Wake)
+	tasks = append(tasks, a.member.tasks(loop.Wake)...)
 	for _, p := range follows {
 		if p == reconcile.Part(a.relay) {
 			continue // it ends later
@@ -269,6 +283,7 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 
 // loop makes the reconcile loop.
 func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part, sets *parts.SourceSets, balance *parts.Balance) *reconcile.Loop {
+	cluster, endpoints := a.controllers()
 	return reconcile.New(reconcile.Options{
 		Store: a.store, Kernel: a.calls.Kernel(a.kernel), Log: a.log,
 		Host: func(facts *node.Facts) reconcile.Host {
@@ -276,19 +291,21 @@ func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part, sets 
 			host.Resolve.NoTimeouts = !a.kernel.Probe().Timeout
 			return host
 		},
-		Watching:     a.watcher != nil,
-		Cluster:      control.NewClusterObjects(a.cfg.ClusterObjects(), a.store, a.hosts),
-		Endpoints:    control.NewEndpoints(a.cfg.EndpointsFacts(), a.store),
-		Parts:        follows,
-		SourceSet:    sets.Lookup,
-		Removals:     a.removals,
-		Orphans:      a.orphans,
-		Checks:       a.checks,
-		Relays:       a.relay,
-		Tuner:        balance,
-		Addresses:    a.hosts,
-		HostProblems: func(facts *node.Facts) []manifest.Problem { return a.cfg.OverlapProblems(facts, a.hosts.IsVIP) },
-		DataDir:      a.cfg.DataDir,
+		Watching:  a.watcher != nil,
+		Cluster:   cluster,
+		Endpoints: endpoints,
+		Parts:     follows,
+		SourceSet: sets.Lookup,
+		Removals:  a.removals,
+		Orphans:   a.orphans,
+		Checks:    a.checks,
+		Relays:    a.relay,
+		Tuner:     balance,
+		Addresses: a.hosts,
+		HostProblems: func(facts *node.Facts) []manifest.Problem {
+			return append(a.cfg.OverlapProblems(facts, a.hosts.IsVIP), a.member.problems()...)
+		},
+		DataDir: a.cfg.DataDir,
 		Publisher: &reconcile.Publisher{
 			Board: a.board, Metrics: a.metrics, Dirs: a.cfg.Manifests, Status: a.firstStatus(),
 			Reporter: &reconcile.Reporter{Log: a.log, Where: a.store.Location, Events: a.events},
@@ -301,6 +318,24 @@ func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part, sets 
 			go a.settle()
 		},
 	})
+}
+
+// controllers are those that the loop runs. In a fleet they run beside it, and it only tells them.
+func (a *assembly) controllers() (cluster interface{ Sync(*node.Facts) error }, endpoints reconcile.Endpoints) {
+	objects, slices := control.NewClusterObjects(a.cfg.ClusterObjects(), a.store, a.hosts), control.NewEndpoints(a.cfg.EndpointsFacts(), a.store)
+	if a.member == nil {
+		return objects, slices
+	}
+	a.member.beside = control.NewBeside(objects, slices, a.store, a.member.HasTurn, a.log)
+	return a.member.beside.AsCluster(), a.member.beside.AsEndpoints()
+}
+
+// joinFleet wires what tells of the fleet. The store must be open.
+func (a *assembly) joinFleet(shared *fleet.Engine) {
+	a.member = &member{cfg: &a.cfg, engine: shared, store: a.store}
+	a.board.OfFleet(a.member.State)
+	a.metrics.Fleet(a.member.metrics)
+	shared.ReportAs(a.member.report(a.board))
 }
 
 // sourceSetFiles are the files of --source-set.

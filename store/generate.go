@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"time"
 
 	"svcctl.io/svcctl/store/object"
 )
@@ -13,6 +14,17 @@ import (
 func (s *Store) Generate(controller string, puts []object.Object, deletes []object.Ref) (SyncResult, error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
+	s.follow()
+	for began := time.Now(); ; {
+		result, err := s.generate(controller, puts, deletes)
+		if !s.again(err, began) {
+			return result, s.final(err)
+		}
+	}
+}
+
+// generate is Generate once.
+func (s *Store) generate(controller string, puts []object.Object, deletes []object.Ref) (SyncResult, error) {
 	t := s.begin()
 	defer t.end()
 	owner := Owner{Controller: controller}

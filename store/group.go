@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"time"
 )
 
 // maxGroup is how many writes of several calls go into one commit; a single call may have
@@ -57,6 +58,23 @@ func (s *Store) writeGroup(group []*call) {
 	for _, c := range group {
 		c.done, c.err = true, errAbandoned
 	}
+	s.follow()
+	for began := time.Now(); ; {
+		err := s.tryGroup(group)
+		if s.again(err, began) {
+			continue
+		}
+		if err = s.final(err); err != nil {
+			for _, c := range group {
+				c.err = err
+			}
+		}
+		return
+	}
+}
+
+// tryGroup is writeGroup once.
+func (s *Store) tryGroup(group []*call) error {
 	t := s.begin()
 	defer t.end()
 	finished := false
@@ -75,6 +93,7 @@ func (s *Store) writeGroup(group []*call) {
 			t.correct(c)
 		}
 	}
+	return err
 }
 
 // serve makes what a call asks for part of the transaction, its dry runs apart.

@@ -86,7 +86,7 @@ func (t *transaction) number(c *change) {
 func (t *transaction) creation() *time.Time {
 	if t.created == nil {
 		s, now := t.s, t.s.now()
-		if now.Before(s.newest) {
+		if now.Before(s.newest) && s.shared == nil { // the age is the revision; a clock of another box may be ahead
 			now = s.newest.Add(time.Second)
 		}
 		s.newest, t.created = now, &now

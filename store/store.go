@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"svcctl.io/svcctl/store/engine"
@@ -21,6 +22,7 @@ const revisionShift = 20
 // It has more than 15 fields: all that one transaction changes together, under two locks.
 type Store struct {
 	engine   engine.Engine
+	shared   engine.Shared // engine, if other machines write to it; else nil
 	cfg      Config
 	families []string
 
@@ -45,6 +47,7 @@ type Store struct {
 	piece      int // see commitInPieces; tests have their own
 	copies     copies
 	calls      calls // of Write, that wait for the writer
+	deaf       bool  // something of another machine could not be read, and nothing more is followed
 
 	// mu guards what readers see. Only the writer changes it, and may read without.
 	mu         sync.RWMutex
@@ -65,6 +68,7 @@ type Store struct {
 	duplicates map[string][]manifest.Problem
 	troubled   map[string]struct{} // paths with problems of their own
 	reserves   bool                // see HasReserved
+	lost       atomic.Uint64       // see Lost
 
 	changed chan struct{}
 }
@@ -97,6 +101,9 @@ func Open(engine engine.Engine, cfg Config) (*Store, error) {
 		history:    history{bounds: defaultBounds()},
 		census:     newCensus(),
 		lists:      lists{kinds: map[string]*kindList{}},
+	}
+	if s.shared = sharedOf(engine); s.shared != nil {
+		s.seed = 0 // a fleet has its revision from the start
 	}
 	if err := s.load(); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
@@ -173,17 +180,22 @@ func (s *Store) reopen(r *record) {
 		if err := s.hold(svc); err != nil {
 			r.withheld = true
 			s.waiting[ref] = struct{}{}
-			s.notes[ref] = []note{{path: r.owner.File, reason: ReasonConflict, message: fmt.Sprintf(
-				"%v, which is older; nothing is programmed for this one: delete one of the two", err)}}
+			s.notes[ref] = []note{withheldNote(r, err)}
 		} else if notes := s.ledger.outside(svc, r.owner); len(notes) > 0 {
 			s.notes[ref] = notes
 		}
-		if isOurLoadBalancer(svc) && (len(svc.Status.LoadBalancer.Ingress) < wantedIngress(svc) || s.ledger.couldBeInternal(svc)) {
+		if s.lacksIngress(svc) {
 			s.waiting[ref] = struct{}{}
 		}
 	}
 	s.setRecord(ref, r)
 	s.noteClaim(ref, Owner{})
+}
+
+// withheldNote says why a stored object is not shown to those who program Services.
+func withheldNote(r *record, err error) note {
+	return note{path: r.owner.File, reason: ReasonConflict, message: fmt.Sprintf(
+		"%v, which is older; nothing is programmed for this one: delete one of the two", err)}
 }
 
 // waitForOthers notes the load balancers that are not served on what they were given, since it

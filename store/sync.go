@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
@@ -28,6 +29,17 @@ type SyncResult struct {
 func (s *Store) SyncFiles(files manifest.Files) (SyncResult, error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
+	s.follow()
+	for began := time.Now(); ; {
+		result, err := s.syncFiles(files)
+		if !s.again(err, began) {
+			return result, s.final(err)
+		}
+	}
+}
+
+// syncFiles is SyncFiles once.
+func (s *Store) syncFiles(files manifest.Files) (SyncResult, error) {
 	files, err := s.takeFiles(files)
 	if err != nil {
 		return SyncResult{}, fmt.Errorf("sync files: %w", err)
@@ -98,7 +110,11 @@ func (t *transaction) commit(joint []*change) (SyncResult, error) {
 	var journal journalUpdate
 	if t.revision != before {
 		revision = t.revision
-		out.Puts = append(out.Puts, engine.Pair{Key: headKey, Revision: revision})
+		value, err := s.headValue(changes)
+		if err != nil {
+			return SyncResult{}, err
+		}
+		out.Puts = append(out.Puts, engine.Pair{Key: headKey, Value: value, Revision: revision})
 		if journal, err = s.history.plan(changes, s.revision, s.cfg.Clock()); err != nil {
 			return SyncResult{}, err
 		}
@@ -113,7 +129,11 @@ func (t *transaction) commit(joint []*change) (SyncResult, error) {
 		return SyncResult{}, err
 	}
 	s.noteTrial(noted)
-	return t.publish(changes, revision, journal), nil
+	result := t.publish(changes, revision, journal)
+	if s.shared != nil {
+		s.shared.Published()
+	}
+	return result, nil
 }
 
 // addObjects adds to a transaction what becomes of each object in the end; repeated says that an object may be

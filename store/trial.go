@@ -51,6 +51,8 @@ type TrialState struct {
 var (
 	// ErrFilesHeld says that the changes of files that went back have to be dealt with first.
 	ErrFilesHeld = errors.New("changes of files were not confirmed and are held: undo them in the files, try them once more with `svcctl trial`, or take them with `svcctl confirm`")
+	// ErrTrialInFleet says that the box belongs to a fleet, whose boxes do not know trials.
+	ErrTrialInFleet = errors.New("a box of a fleet has no trials: its writes are those of all boxes; keep `svcctl fleet backup` and go back by `svcctl rollback` or `svcctl fleet restore`")
 	// ErrNoTrial says that nothing waits to be confirmed.
 	ErrNoTrial = errors.New("nothing waits to be confirmed")
 	// ErrTrialOver says that a write belongs to a trial that is over.
@@ -93,6 +95,9 @@ func (s *Store) Trial() (state TrialState, is bool) {
 // With files it is about all changes of files from now on, and about those that are held. It gives
 // the trial as it is then.
 func (s *Store) BeginTrial(id, user string, files bool, after time.Duration, now deadline.Reading) (Trial, error) {
+	if s.shared != nil {
+		return Trial{}, ErrTrialInFleet
+	}
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	// What files said until now is what goes back.

@@ -116,6 +116,10 @@ func (s *Store) Write(writes ...Write) ([]Written, error) {
 	return c.results, nil
 }
 
+// errSecret says why a fleet takes no Secrets.
+var errSecret = object.Errors{{Type: object.FieldValueForbidden, Field: "data",
+	Detail: "the boxes of a fleet share their objects in etcd, where a Secret would be readable to whoever reads etcd: keep it elsewhere"}}
+
 // write decides what becomes of one object, gives it its values, and notes it for the
 // commit.
 func (t *transaction) write(w *Write) Written {
@@ -124,6 +128,9 @@ func (t *transaction) write(w *Write) Written {
 		return Written{Err: err}
 	}
 	c := &change{ref: ref, old: t.record(ref), by: &w.By}
+	if t.s.shared != nil && ref.Kind == object.KindSecret && !w.Delete {
+		return Written{Err: errSecret}
+	}
 	if w.Create && c.old != nil {
 		return Written{Err: t.taken(ref, w)}
 	}

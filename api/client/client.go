@@ -150,6 +150,21 @@ func (c *Client) Release(ctx context.Context) (r wire.Released, err error) {
 	return r, err
 }
 
+// Fleet asks how the box stands to its fleet, and how the other boxes of it are.
+func (c *Client) Fleet(ctx context.Context) (*wire.Fleet, error) {
+	var f wire.Fleet
+	if err := c.get(ctx, "/svcctl/v1/fleet", nil, callTimeout, &f); err != nil {
+		return nil, err
+	}
+	return &f, nil
+}
+
+// AcceptFleet has all boxes of the fleet take what etcd has, although it went back.
+func (c *Client) AcceptFleet(ctx context.Context) (f wire.Fleet, err error) {
+	err = c.call(ctx, http.MethodPost, "/svcctl/v1/fleet/accept", nil, callTimeout, &f)
+	return f, err
+}
+
 // Wait returns the status once the condition holds. It gives up after timeout:
 // with a *wire.Failure of reason Timeout, or, when the appliance did not even
 // answer until then, with an *UnreachableError. An appliance that is just being

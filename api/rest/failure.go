@@ -15,6 +15,15 @@ import (
 // that pass by themselves.
 const busyRetry = 1
 
+// awayRetry is that of what fails because other machines do not answer.
+const awayRetry = 5
+
+// isAway reports whether an error says that other machines have to answer first.
+func isAway(err error) bool {
+	_, is := errors.AsType[*engine.AwayError](err)
+	return is
+}
+
 // statusOf is what an error of a request is answered with. Errors that are nobody's
 // fault but the server's become a 500.
 func statusOf(err error, r *request) *statusError {
@@ -49,6 +58,10 @@ func statusOf(err error, r *request) *statusError {
 		return tooLarge(fmt.Sprintf("limit is %d", tooLong.Limit))
 	case errors.Is(err, alloc.ErrFull):
 		return internalError(err)
+	case errors.Is(err, engine.ErrUnsettled):
+		return unsettled(engine.ErrUnsettled.Error())
+	case isAway(err):
+		return unavailable("nothing was changed: "+err.Error(), awayRetry)
 	case errors.Is(err, engine.ErrNoSpace):
 		return unavailable("nothing was changed: "+err.Error(), busyRetry)
 	}

@@ -8,6 +8,9 @@ func (s *Server) get(w http.ResponseWriter, r *request) error {
 	if err != nil {
 		return err
 	}
+	if err := s.fresh(w, r, r.query.Get("resourceVersion"), revision); err != nil {
+		return err
+	}
 	if current := s.store.Revision(); revision > current {
 		return fromTheFuture(revision, current)
 	}

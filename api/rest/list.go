@@ -18,6 +18,11 @@ func (s *Server) list(w http.ResponseWriter, r *request) error {
 	if err != nil {
 		return err
 	}
+	if o.continueToken == "" {
+		if err := s.fresh(w, r, r.query.Get("resourceVersion"), o.revision); err != nil {
+			return err
+		}
+	}
 	at, start, err := s.startOf(&o)
 	if err != nil {
 		return err

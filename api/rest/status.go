@@ -254,6 +254,11 @@ func internalError(err error) *statusError {
 	}
 }
 
+// unsettled is for a change that nobody knows of whether it was made.
+func unsettled(message string) *statusError {
+	return &statusError{code: http.StatusGatewayTimeout, reason: reasonTimeout, message: message}
+}
+
 func unavailable(message string, retryAfter int) *statusError {
 	return &statusError{code: http.StatusServiceUnavailable, reason: reasonUnavailable, message: message, retryAfter: retryAfter}
 }

@@ -123,7 +123,7 @@ func (s *Server) try(wr *writing) (o object.Object, created bool, err error) {
 func (s *Server) commit(writes ...store.Write) ([]store.Written, error) {
 	results, err := s.store.Write(writes...)
 	switch {
-	case errors.Is(err, engine.ErrNoSpace):
+	case errors.Is(err, engine.ErrNoSpace), errors.Is(err, engine.ErrUnsettled), isAway(err):
 		return nil, err
 	case err != nil:
 		s.log.Error("write failed", "err", err)

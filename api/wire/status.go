@@ -52,6 +52,8 @@ type Status struct {
 	UnknownFrontends int `json:"unknownFrontends,omitempty"`
 	// Trial is what goes back unless somebody confirms it, or went back and holds files.
 	Trial *Trial `json:"trial,omitempty"`
+	// Fleet is how the box stands to the fleet that it belongs to; nil when it belongs to none.
+	Fleet *Fleet `json:"fleet,omitempty"`
 }
 
 // Revision counts accepted changes. It also grows over restarts, and stays below 2^53, so

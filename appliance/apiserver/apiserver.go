@@ -69,6 +69,8 @@ type Views struct {
 	Announced api.Announcements
 	// Changes takes changes back.
 	Changes api.Changes
+	// Fleet is nil on a box of its own.
+	Fleet api.Fleet
 }
 
 // Open listens on the socket, and on --listen. What backend publishes and the store holds is
@@ -97,7 +99,7 @@ func Open(c *config.Config, objects *store.Store, backend Backend, views Views, 
 		},
 		Health:  views.Checks.State,
 		Setup:   func() wire.Setup { return setup(c, grants, s.Validity) },
-		Traffic: views.Traffic, Trace: views.Trace,
+		Traffic: views.Traffic, Trace: views.Trace, Fleet: views.Fleet,
 	}
 	if views.Traffic != nil {
 		source := &pages{objects: objects, backend: backend, grants: grants, traffic: views.Traffic, service: cfg.Service, alloc: cfg.Allocations, journal: cfg.Journal}

@@ -42,6 +42,15 @@ type Config struct {
 	// HTTP, host:port; empty: nowhere (--metrics-listen).
 	MetricsListen string
 
+	// Fleet names the fleet that this box belongs to, whose objects are in etcd; empty: none, and the
+	// box has its own (--fleet).
+	Fleet string
+	// Etcd are the URLs of the members of etcd (--etcd).
+	Etcd []string
+	// EtcdCACert, EtcdCert and EtcdKey are PEM files: who signs etcd's certificates (empty: the
+	// system's roots), and the box's own certificate with its key (--etcd-cacert, --etcd-cert, --etcd-key).
+	EtcdCACert, EtcdCert, EtcdKey string
+
 	// NodeName is who "local" is: the endpoints of this nodeName are on this box (--node-name).
 	NodeName string
 	// Zone is the box's topology zone; empty: none (--zone).

@@ -175,7 +175,7 @@ func (c *Config) relays(facts *node.Facts, isVIP func(netip.Addr) bool) map[nft.
 
 // ClusterObjects is the configuration of control.ClusterObjects.
 func (c *Config) ClusterObjects() control.ClusterConfig {
-	return control.ClusterConfig{NodeName: c.NodeName, Zone: c.Zone, Version: c.Version, ServiceRanges: c.ServiceClusterIPRanges}
+	return control.ClusterConfig{NodeName: c.NodeName, Zone: c.Zone, NodeOwner: c.NodeOwner(), Version: c.Version, ServiceRanges: c.ServiceClusterIPRanges}
 }
 
 // EndpointsFacts is the configuration of control.Endpoints.

@@ -50,6 +50,7 @@ func (e *Error) Error() string { return fmt.Sprintf("--%s %q: %s", e.Flag, e.Val
 func (c *Config) Validate() error {
 	var v validation
 	c.validatePlaces(&v)
+	c.validateFleet(&v)
 	c.validateNames(&v)
 	c.validateRanges(&v)
 	c.validateModes(&v)

@@ -47,6 +47,8 @@ const maxLabelValue = 63
 // ClusterConfig is the part of the configuration that the cluster's objects show.
 type ClusterConfig struct {
 	NodeName, Zone string
+	// NodeOwner owns the Node of this box; "": NodeOwner. Of several boxes each has its own.
+	NodeOwner string
 	// Version is the version of the program; the Node shows it as kubeletVersion.
 	Version string
 	// ServiceRanges are the prefixes of the ServiceCIDR, the primary family first.
@@ -72,6 +74,7 @@ type ClusterObjects struct {
 func NewClusterObjects(cfg ClusterConfig, objects *store.Store, hosts *HostAddresses) *ClusterObjects {
 	host := hostInfo()
 	host.KubeletVersion = cfg.Version
+	cfg.NodeOwner = cmp.Or(cfg.NodeOwner, NodeOwner)
 	return &ClusterObjects{cfg: cfg, store: objects, host: host, hosts: hosts}
 }
 
@@ -79,13 +82,13 @@ func NewClusterObjects(cfg ClusterConfig, objects *store.Store, hosts *HostAddre
 // or a client has put in the place of one of them is left alone. Without facts the Node is left as
 // it is.
 func (c *ClusterObjects) Sync(facts *node.Facts) error {
-	return errors.Join(c.syncNamespaces(), c.syncNode(facts), c.syncServiceCIDR())
+	return errors.Join(c.KeepNamespaces(), c.syncNode(facts), c.syncServiceCIDR())
 }
 
-// syncNamespaces keeps a Namespace for each namespace that files have objects in; clients
+// KeepNamespaces keeps a Namespace for each namespace that files have objects in; clients
 // cannot do without one anyway. One that nobody uses any more goes; those that clients have
 // made, or changed, are theirs.
-func (c *ClusterObjects) syncNamespaces() error {
+func (c *ClusterObjects) KeepNamespaces() error {
 	census, changed := c.store.Namespaces(c.census)
 	if !changed {
 		return nil
@@ -135,7 +138,7 @@ func (c *ClusterObjects) syncNode(facts *node.Facts) error {
 	if facts == nil || facts == c.facts && have != nil && have == c.node {
 		return nil
 	}
-	err := c.keep(NodeOwner, c.nodeObject(facts, have))
+	err := c.keep(c.cfg.NodeOwner, c.nodeObject(facts, have))
 	if err == nil && c.facts == nil {
 		err = c.dropFormerNodes()
 	}
@@ -156,14 +159,14 @@ func (c *ClusterObjects) dropFormerNodes() error {
 	var former []object.Ref
 	for _, o := range all {
 		ref := object.RefOf(o)
-		if _, owner := c.store.Get(ref); owner.Controller == NodeOwner && ref.Name != c.cfg.NodeName {
+		if _, owner := c.store.Get(ref); owner.Controller == c.cfg.NodeOwner && ref.Name != c.cfg.NodeName {
 			former = append(former, ref)
 		}
 	}
 	if len(former) == 0 {
 		return nil
 	}
-	_, err = c.store.Generate(NodeOwner, nil, former)
+	_, err = c.store.Generate(c.cfg.NodeOwner, nil, former)
 	return err
 }
 

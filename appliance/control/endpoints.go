@@ -21,6 +21,15 @@ type Endpoints struct {
 }
 
 func NewEndpoints(facts endpoints.Facts, objects *store.Store) *Endpoints {
+	if objects.IsShared() {
+		facts.ZoneOf = func(name string) string {
+			o, _ := objects.Get(object.Ref{Kind: object.KindNode, Name: name})
+			if o == nil {
+				return ""
+			}
+			return o.GetMeta().Labels[labelZone]
+		}
+	}
 	return &Endpoints{store: objects, core: endpoints.New(facts)}
 }
 

@@ -56,6 +56,7 @@ type Recorder struct {
 	log   *slog.Logger
 	now   func() time.Time
 	wake  chan struct{}
+	quiet func() bool
 	// assigns says that there are pools to assign load balancer IPs from.
 	assigns bool
 
@@ -81,6 +82,8 @@ type RecorderConfig struct {
 	Host string
 	// Assigns says that the store assigns load balancer IPs.
 	Assigns bool
+	// Quiet reports whether another box writes the Events; nil: none does.
+	Quiet func() bool
 	// Clock tells the time of Events; nil: time.Now.
 	Clock func() time.Time
 	Log   *slog.Logger
@@ -91,7 +94,7 @@ func NewRecorder(objects *store.Store, cfg RecorderConfig) *Recorder {
 		cfg.Clock = time.Now
 	}
 	return &Recorder{
-		store: objects, host: cfg.Host, assigns: cfg.Assigns, log: cfg.Log, now: cfg.Clock, wake: make(chan struct{}, 1), seen: objects.Revision(),
+		store: objects, host: cfg.Host, quiet: cfg.Quiet, assigns: cfg.Assigns, log: cfg.Log, now: cfg.Clock, wake: make(chan struct{}, 1), seen: objects.Revision(),
 		active: map[happening]time.Time{}, written: map[happening]bool{}, spent: map[object.Ref]spending{},
 	}
 }
@@ -162,6 +165,9 @@ func (r *Recorder) Run(ctx context.Context) error {
 				return nil
 			case <-time.After(eventGather):
 			}
+		}
+		if r.quiet != nil && r.quiet() {
+			continue
 		}
 		if err := r.Flush(); err != nil {
 			r.log.Warn("events cannot be written", "err", err)

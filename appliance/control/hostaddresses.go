@@ -29,9 +29,9 @@ type HostAddresses struct {
 	vips map[netip.Addr]bool
 }
 
-// NewHostAddresses reads the addresses of the Node, if there is one. setAside reports whether an
-// address lies in a load balancer pool or an external IP range.
-func NewHostAddresses(setAside func(netip.Addr) bool, objects *store.Store) *HostAddresses {
+// NewHostAddresses reads the addresses of the Node that belongs to owner, if there is one. setAside
+// reports whether an address lies in a load balancer pool or an external IP range.
+func NewHostAddresses(setAside func(netip.Addr) bool, objects *store.Store, owner string) *HostAddresses {
 	h := &HostAddresses{setAside: setAside, own: map[netip.Addr]bool{}, vips: map[netip.Addr]bool{}}
 	all, _, err := objects.List(object.KindNode, "", 0)
 	if err != nil {
@@ -39,7 +39,7 @@ func NewHostAddresses(setAside func(netip.Addr) bool, objects *store.Store) *Hos
 	}
 	for _, o := range all {
 		n, isNode := o.(*object.Node)
-		if _, owner := objects.Get(object.RefOf(o)); !isNode || owner.Controller != NodeOwner {
+		if _, from := objects.Get(object.RefOf(o)); !isNode || from.Controller != owner {
 			continue
 		}
 		addresses := 0

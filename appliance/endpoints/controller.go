@@ -13,6 +13,9 @@ import (
 type Facts struct {
 	NodeName string // Pods of this node are in the box's zone
 	Zone     string // "" when the box has none
+	// ZoneOf gives the zone of a node, for boxes that write for each other; nil: only that of the box
+	// is known. It is asked when endpoints are written, and not followed.
+	ZoneOf func(node string) string
 	// ServiceRanges are where cluster IPs come from: no endpoint may lie in them.
 	ServiceRanges []netip.Prefix
 }

@@ -96,7 +96,11 @@ func (c *Controller) endpointOf(svc *object.Service, pod *object.Pod) object.End
 		endpoint.NodeName = &pod.Spec.NodeName
 	}
 	zone := meta.Labels[labelZone]
-	if zone == "" && pod.Spec.NodeName == c.facts.NodeName {
+	switch {
+	case zone != "" || pod.Spec.NodeName == "":
+	case c.facts.ZoneOf != nil:
+		zone = c.facts.ZoneOf(pod.Spec.NodeName)
+	case pod.Spec.NodeName == c.facts.NodeName:
 		zone = c.facts.Zone
 	}
 	if zone != "" {

@@ -87,6 +87,7 @@ func TestManual(t *testing.T) {
 	m.Announcements(func() Announcements {
 		return Announcements{Places: map[[2]string]int{{"l2 eth0", "announced"}: 1}, Peers: []Peer{{Name: "tor-1", BFD: true}}}
 	})
+	m.Fleet(func() Fleet { return Fleet{State: "Following", Heard: time.Unix(1, 0)} })
 	m.Refusals(func() (map[string]uint64, error) { return map[string]uint64{"stray": 1}, nil })
 	page, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {

@@ -124,7 +124,11 @@ func (a *Appliance) Announcer(flags ...string) *Appliance {
 // Launch starts svcctl and does not wait for it.
 func (a *Appliance) Launch() {
 	a.t.Helper()
-	args := []string{"serve", "--manifests", a.Manifests.Path, "--data-dir", a.Data, "--socket", a.Socket, "--log-format", "text"}
+	args := []string{"serve"}
+	if a.Manifests.Path != "" { // a test may want none
+		args = append(args, "--manifests", a.Manifests.Path)
+	}
+	args = append(args, "--data-dir", a.Data, "--socket", a.Socket, "--log-format", "text")
 	if a.announces {
 		args = []string{"announce", "--state-dir", a.Data, "--socket", a.Socket, "--log-format", "text"}
 	}

@@ -18,7 +18,8 @@ type Board struct {
 	accepted func() (accepted, concerning uint64) // store.Revisions
 	rescan   func(context.Context) error
 	release  func(context.Context) (wire.Released, error)
-	guard    *RemovalGuard // nil: nothing is waited for or held
+	guard    *RemovalGuard     // nil: nothing is waited for or held
+	fleet    func() wire.Fleet // nil: the box is one of its own
 
 	mu         sync.Mutex
 	status     wire.Status
@@ -34,6 +35,9 @@ type Board struct {
 func NewBoard(accepted func() (uint64, uint64), rescan func(context.Context) error, release func(context.Context) (wire.Released, error), guard *RemovalGuard, first wire.Status) *Board {
 	return &Board{accepted: accepted, rescan: rescan, release: release, guard: guard, status: first, changed: make(chan struct{})}
 }
+
+// OfFleet has the status tell how the box stands to its fleet. It is called before the status is shown.
+func (b *Board) OfFleet(state func() wire.Fleet) { b.fleet = state }
 
 // publish replaces the status.
 func (b *Board) publish(s wire.Status, programmed uint64, failure error) {
@@ -88,9 +92,16 @@ func (b *Board) Status() wire.Status {
 	programmed := upTo(b.programmed, accepted, concerning)
 	s.Revision = wire.Revision{Accepted: max(accepted, programmed), Programmed: programmed}
 	s.Synced = s.Ready && b.failure == nil && programmed >= accepted && s.PendingRemovals == 0
+	if b.fleet != nil {
+		f := b.fleet()
+		s.Fleet = &f
+		s.Synced = s.Synced && f.State == wire.FleetFollowing
+	}
 	switch {
 	case b.failure != nil:
 		s.Reason = b.failure.Error()
+	case s.Fleet != nil && s.Fleet.State != wire.FleetFollowing:
+		s.Reason = s.Fleet.Why
 	case s.Ready && s.PendingRemovals > 0:
 		s.Reason = fmt.Sprintf("%d Services vanished from the manifests and go within %v, unless more vanish or they come back", s.PendingRemovals, removalMost)
 	}

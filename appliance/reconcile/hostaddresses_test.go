@@ -42,7 +42,7 @@ func TestHostAddresses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := control.NewHostAddresses(cfg.IsSetAside, objects)
+	h := control.NewHostAddresses(cfg.IsSetAside, objects, control.NodeOwner)
 	if err := h.Place(hostWith("192.0.2.3/24"), func(netip.Addr) (bool, error) { return false, nil }); err != nil { // it is the host's
 		t.Fatal(err)
 	}

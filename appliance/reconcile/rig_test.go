@@ -76,7 +76,7 @@ func (r *rig) start() {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	r.hosts = control.NewHostAddresses(r.cfg.IsSetAside, objects)
+	r.hosts = control.NewHostAddresses(r.cfg.IsSetAside, objects, control.NodeOwner)
 	r.grants = NewGrants(nil)
 	r.Loop = New(Options{
 		Store: objects, Kernel: r.kernel, Log: log, Clock: func() time.Time { return r.clock }, Watching: true,

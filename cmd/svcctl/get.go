@@ -23,7 +23,8 @@ func (p *program) getVerb() *verb {
 		args:    "KIND[,KIND] [NAME...] | KIND/NAME... [FLAGS]",
 		about: `KIND is services, endpointslices, endpoints, pods, namespaces, nodes, events,
 configmaps, secrets, leases, servicecidrs or ipaddresses; or its singular, or a short
-name (svc, ep, po, ns, no, ev, cm, ip), or "all" for services and pods.`,
+name (svc, ep, po, ns, no, ev, cm, ip), or "all" for services and pods. Of a fleet,
+"boxes" are those that share the objects.`,
 		options: slices.Concat(filesOptions("the objects of files"), whichOptions(), []*option{
 			{name: "ignore-not-found", group: groupWhich, usage: "say nothing about names that do not exist"},
 			formOption(formTable, formTable, formWide, formYAML, formJSON, formName, formJSONPath, formColumns),
@@ -74,6 +75,9 @@ type getting struct {
 
 // runGet prints objects.
 func (p *program) runGet(ctx context.Context, v *verb, args []string) error {
+	if len(args) == 1 && (args[0] == "boxes" || args[0] == "box") {
+		return p.fleetBoxes(ctx, v)
+	}
 	g, what, err := p.getting(v, args)
 	if err != nil {
 		return err

@@ -33,6 +33,7 @@ type setting struct {
 // The headings of help.
 const (
 	groupPlaces   = "Where things are"
+	groupFleet    = "Many boxes"
 	groupBox      = "Who this box is"
 	groupRanges   = "Addresses and ports"
 	groupServices = "How Services behave"
@@ -42,7 +43,7 @@ const (
 
 // settings are all settings, in the order help shows them.
 func settings() []setting {
-	return slices.Concat(placeSettings(), boxSettings(), rangeSettings(), serviceSettings(), dnsSettings(), logSettings())
+	return slices.Concat(placeSettings(), fleetSettings(), boxSettings(), rangeSettings(), serviceSettings(), dnsSettings(), logSettings())
 }
 
 func placeSettings() []setting {
@@ -77,6 +78,27 @@ func placeSettings() []setting {
 		{name: "metrics-listen", arg: "HOST:PORT", shown: "off", group: groupPlaces, serveOnly: true,
 			usage: "serve Prometheus /metrics, /healthz and /readyz there, in plain HTTP",
 			set:   text(func(c *config.Config) *string { return &c.MetricsListen })},
+	}
+}
+
+// fleetSettings are those of a box that shares its objects, and of the verbs that look at a fleet.
+func fleetSettings() []setting {
+	return []setting{
+		{name: "fleet", arg: "NAME", shown: "none", group: groupFleet, serveOnly: true,
+			usage: "share the objects with the other boxes of this fleet, in etcd; see `svcctl fleet`",
+			set:   text(func(c *config.Config) *string { return &c.Fleet })},
+		{name: "etcd", arg: "URL[,URL]", list: true, shown: "none", group: groupFleet, serveOnly: true,
+			usage: "members of etcd, as https://10.0.0.1:2379; repeatable",
+			set:   texts(func(c *config.Config) *[]string { return &c.Etcd })},
+		{name: "etcd-cacert", arg: argFile, shown: "those of the system", group: groupFleet, serveOnly: true,
+			usage: "who signs the certificates of etcd, PEM",
+			set:   text(func(c *config.Config) *string { return &c.EtcdCACert })},
+		{name: "etcd-cert", arg: argFile, shown: "none", group: groupFleet, serveOnly: true,
+			usage: "certificate of this box for etcd, PEM; read again for each connection",
+			set:   text(func(c *config.Config) *string { return &c.EtcdCert })},
+		{name: "etcd-key", arg: argFile, shown: "none", group: groupFleet, serveOnly: true,
+			usage: "key of --etcd-cert, PEM",
+			set:   text(func(c *config.Config) *string { return &c.EtcdKey })},
 	}
 }
 

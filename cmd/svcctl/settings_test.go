@@ -30,6 +30,11 @@ var samples = map[string][3]string{
 	"tls-key":                     {"/a", "/b", "/c"},
 	"allow-mass-removal":          {"true", "true", "true"},
 	"metrics-listen":              {":1", "127.0.0.1:2", "[::1]:3"},
+	"fleet":                       {"a", "b", "c-1"},
+	"etcd":                        {"http://a:1", "http://a:1,https://b:2", "https://c:3"},
+	"etcd-cacert":                 {"/a", "/b", "/c"},
+	"etcd-cert":                   {"/a", "/b", "/c"},
+	"etcd-key":                    {"/a", "/b", "/c"},
 	"node-name":                   {"a", "b", "c.example"},
 	"zone":                        {"a", "b", "c"},
 	"nodeport-addresses":          {"primary", "192.0.2.0/24,2001:db8::/64", "127.0.0.0/8"},
@@ -160,6 +165,12 @@ var companions = map[string]map[string]string{
 	"tls-key":  {"tls-cert": "/c", "listen": ":6443"},
 
 	"load-balancer-internal-pool": {"cluster-cidr": "10.0.0.0/8"},
+
+	"fleet":       {"etcd": "http://e:2379"},
+	"etcd":        {"fleet": "f"},
+	"etcd-cacert": {"fleet": "f", "etcd": "http://e:2379"},
+	"etcd-cert":   {"fleet": "f", "etcd": "http://e:2379", "etcd-key": "/k"},
+	"etcd-key":    {"fleet": "f", "etcd": "http://e:2379", "etcd-cert": "/c"},
 }
 
 // TestPrecedence gives every setting by file, variable and flag, in every combination.

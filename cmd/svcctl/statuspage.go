@@ -48,6 +48,9 @@ func statusPage(s *wire.Status, now time.Time, color bool) string {
 	p.line("Version", "%s, up %s, since %s", s.Version, span(now.Sub(s.Started)), stamp(s.Started))
 	p.line("Ready", "%s", p.answer(s.Ready, s.Reason))
 	p.line("Synced", "%s", p.answer(s.Synced, behind(s)))
+	if f := s.Fleet; f != nil {
+		p.line("Fleet", "%s", p.fleet(f))
+	}
 	p.line("Serves", "%s, %s: %s, %s, %s",
 		count(s.Counts.Services, "Service"), count(s.Counts.ServicePorts, "port"), count(s.Counts.VIPs, "VIP"),
 		count(s.Counts.Frontends, "frontend"), count(s.Counts.Endpoints, "endpoint"))
@@ -88,6 +91,18 @@ func (p *page) trial(t *wire.Trial) {
 	default:
 		p.line("Not confirmed", "%s", p.paint(red, fmt.Sprintf("%s held as before, since %s; see `svcctl trial`", count(len(t.Files), "file"), stamp(*t.WentBack))))
 	}
+}
+
+// fleet says how the box stands to its fleet.
+func (p *page) fleet(f *wire.Fleet) string {
+	if f.State != wire.FleetFollowing {
+		return f.Name + ": " + p.paint(red, f.State) + ", since " + stamp(f.Since)
+	}
+	text := f.Name + ": " + p.paint(green, f.State)
+	if f.Writer != "" {
+		text += ", controllers run on " + f.Writer
+	}
+	return text
 }
 
 // behind says why it is not synced.

@@ -1,0 +1,48 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"svcctl.io/svcctl/api/auth"
+	"svcctl.io/svcctl/api/wire"
+)
+
+// Fleet is the fleet that the box belongs to. All methods may be called concurrently.
+type Fleet interface {
+	// State does not wait; Boxes asks etcd.
+	State() wire.Fleet
+	Boxes(ctx context.Context) ([]wire.FleetBox, error)
+	// Accept takes what etcd has, although it went back.
+	Accept(ctx context.Context) error
+}
+
+// fleet answers GET /svcctl/v1/fleet.
+func (s *Server) fleet(w http.ResponseWriter, r *http.Request) {
+	state := s.cfg.Fleet.State()
+	boxes, err := s.cfg.Fleet.Boxes(r.Context())
+	if err != nil {
+		fail(w, http.StatusServiceUnavailable, wire.ReasonServiceUnavailable, "the boxes of the fleet are not known: "+err.Error())
+		return
+	}
+	state.Boxes = boxes
+	writeJSON(w, http.StatusOK, state)
+}
+
+// acceptFleet answers POST /svcctl/v1/fleet/accept.
+func (s *Server) acceptFleet(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", "POST")
+		fail(w, http.StatusMethodNotAllowed, wire.ReasonMethodNotAllowed,
+			fmt.Sprintf("%s is not allowed on %s: use POST", r.Method, r.URL.Path))
+		return
+	}
+	before := s.cfg.Fleet.State()
+	if err := s.cfg.Fleet.Accept(r.Context()); err != nil {
+		fail(w, http.StatusConflict, wire.ReasonConflict, "nothing is accepted: "+err.Error())
+		return
+	}
+	s.log.Warn("what etcd has is accepted", "fleet", before.Name, "was", before.State, "revision", before.Revision, "user", auth.From(r.Context()).Name)
+	writeJSON(w, http.StatusOK, s.cfg.Fleet.State())
+}

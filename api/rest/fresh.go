@@ -1,0 +1,58 @@
+package rest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/object"
+)
+
+// reachTimeout is how long a read waits for a revision that is not here yet: it may be another box's.
+const reachTimeout = 3 * time.Second
+
+// fresh makes a read see what any box has written before it, if other boxes write to the store. Without a
+// revision the newest one is asked for, and while nobody can say what that is, the read is answered with
+// what there is and a warning: but not of a Lease, by which clients decide who is alone. A revision is
+// waited for for a moment; the caller says what becomes of one that does not come.
+func (s *Server) fresh(w http.ResponseWriter, r *request, given string, revision uint64) error {
+	if !s.store.IsShared() {
+		return nil
+	}
+	if given != "" {
+		s.reach(r.http.Context(), revision)
+		return nil
+	}
+	err := s.store.Fresh(r.http.Context())
+	var away *engine.AwayError
+	switch {
+	case err == nil:
+		return nil
+	case !errors.As(err, &away):
+		return err
+	case r.kind.Name == object.KindLease:
+		return unavailable("nobody knows which is the newest version: "+err.Error(), busyRetry)
+	}
+	warnings{fmt.Sprintf("this is as of revision %d, and may be old: %v", s.store.Revision(), err)}.send(w)
+	return nil
+}
+
+// reach waits until a revision is here, for a moment.
+func (s *Server) reach(ctx context.Context, revision uint64) {
+	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	defer cancel()
+	for {
+		published := s.store.Published()
+		if s.store.Revision() >= revision {
+			return
+		}
+		select {
+		case <-published:
+		case <-ctx.Done():
+			return
+		}
+	}
+}

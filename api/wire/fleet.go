@@ -1,0 +1,53 @@
+package wire
+
+import "time"
+
+// Fleet is how the box stands to its fleet.
+type Fleet struct {
+	Name string `json:"name"`
+	// State is Following while all is well; otherwise CutOff, Lagging, WentBack, OtherFleet, Emptied,
+	// Damaged, Differs, TooNew or Namesake, and Why says what happened and what to do.
+	State string    `json:"state"`
+	Why   string    `json:"why,omitempty"`
+	Since time.Time `json:"since"`
+	// Revision is the newest one that this box has followed, Newest the one that etcd had when it
+	// answered last, which was at Heard.
+	Revision uint64    `json:"revision"`
+	Newest   uint64    `json:"newest"`
+	Heard    time.Time `json:"heard"`
+	// Writer is the box that runs the controllers for all; "" when it is not known.
+	Writer string `json:"writer,omitempty"`
+	// LostRaces counts the commits of this box that another box was ahead of, and that were decided anew.
+	LostRaces uint64 `json:"lostRaces"`
+	// Replica is why the replica on this box is not written; "" while it is.
+	Replica string `json:"replica,omitempty"`
+	// Boxes are those of the fleet, by name; only where they are asked for.
+	Boxes []FleetBox `json:"boxes,omitempty"`
+}
+
+// FleetBox is what a box of a fleet has said of itself last.
+type FleetBox struct {
+	Name    string `json:"name"`
+	Zone    string `json:"zone,omitempty"`
+	Version string `json:"version"`
+	// State is OK, Behind (what it accepted is not in its kernel yet), Failing, Away (it is not
+	// heard of), or as that of Fleet.
+	State string `json:"state"`
+	// Accepted is the revision that it has followed, Programmed the one in its kernel.
+	Accepted   uint64    `json:"accepted"`
+	Programmed uint64    `json:"programmed"`
+	Problems   int       `json:"problems"`
+	Why        string    `json:"why,omitempty"`
+	Since      time.Time `json:"since"`
+}
+
+// The states of a FleetBox beside those of Fleet.
+const (
+	BoxOK      = "OK"
+	BoxBehind  = "Behind"
+	BoxFailing = "Failing"
+	BoxAway    = "Away"
+)
+
+// FleetFollowing is the state of a Fleet while all is well.
+const FleetFollowing = "Following"

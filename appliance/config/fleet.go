@@ -1,0 +1,118 @@
+package config
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"os"
+	"regexp"
+
+	"svcctl.io/svcctl/appliance/control"
+)
+
+// fleetPattern is a DNS label, which is a part of etcd's keys.
+var fleetPattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+
+// validateFleet looks at what belongs to --fleet.
+func (c *Config) validateFleet(v *validation) {
+	if c.Fleet == "" {
+		for flag, value := range map[string]string{"etcd-cacert": c.EtcdCACert, "etcd-cert": c.EtcdCert, "etcd-key": c.EtcdKey} {
+			if value != "" {
+				v.add(flag, value, "it is of no use without --fleet: name the fleet, or leave it out")
+			}
+		}
+		if len(c.Etcd) > 0 {
+			v.add("etcd", c.Etcd[0], "it is of no use without --fleet: name the fleet, or leave it out")
+		}
+		return
+	}
+	if !fleetPattern.MatchString(c.Fleet) {
+		v.add("fleet", c.Fleet, "it is no name of a fleet: take small letters, digits and dashes, at most 63")
+	}
+	if len(c.Etcd) == 0 {
+		v.add("etcd", "", "a fleet keeps its objects in etcd: name its members, as https://etcd1:2379,https://etcd2:2379")
+	}
+	for _, endpoint := range c.Etcd {
+		u, err := url.Parse(endpoint)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Path != "" || u.RawQuery != "" || u.User != nil {
+			v.add("etcd", endpoint, "it is no URL of a member of etcd: write https://HOST:2379, without a path")
+		}
+	}
+	if (c.EtcdCert == "") != (c.EtcdKey == "") {
+		v.add("etcd-cert", c.EtcdCert, "--etcd-cert and --etcd-key belong together: give both")
+	}
+	if len(c.Manifests) > 0 {
+		v.add("manifests", c.Manifests[0], "a box of a fleet reads no directory: what it says would be one box's, and the objects are everybody's; "+
+			"have a pipeline say `svcctl apply --prune -f DIR` to any box")
+	}
+}
+
+// NodeOwner owns the Node of this box: in a fleet each box keeps its own.
+func (c *Config) NodeOwner() string {
+	if c.Fleet == "" {
+		return control.NodeOwner
+	}
+	return control.NodeOwner + "/" + c.NodeName
+}
+
+// FleetSettings are what all boxes of a fleet must have in common, as JSON: by them values are given and
+// documents are judged.
+func (c *Config) FleetSettings() (json.RawMessage, error) {
+	text := func(ranges []AddrRange) (all []string) {
+		for _, r := range ranges {
+			all = append(all, r.String())
+		}
+		return all
+	}
+	return json.Marshal(struct {
+		ClusterIPs    []string `json:"serviceClusterIPRange"`
+		NodePorts     string   `json:"serviceNodePortRange"`
+		Space         string   `json:"nodePortSpace"`
+		Pools         []string `json:"loadBalancerPool,omitempty"`
+		InternalPools []string `json:"loadBalancerInternalPool,omitempty"`
+		ServiceNames  string   `json:"serviceNames"`
+	}{
+		texts(c.ServiceClusterIPRanges), fmt.Sprintf("%d-%d", c.ServiceNodePortRange.First, c.ServiceNodePortRange.Last), string(c.NodePortSpace),
+		text(c.LoadBalancerPools), text(c.LoadBalancerInternalPools), string(c.ServiceNames),
+	})
+}
+
+func texts[T fmt.Stringer](list []T) (all []string) {
+	for _, one := range list {
+		all = append(all, one.String())
+	}
+	return all
+}
+
+// EtcdTLS is how etcd is spoken to over https. The box's certificate is read again for each connection, so
+// that it can be replaced; who signs etcd's is read once.
+func (c *Config) EtcdTLS() (*tls.Config, error) {
+	t := &tls.Config{MinVersion: tls.VersionTLS12}
+	if c.EtcdCACert != "" {
+		text, err := os.ReadFile(c.EtcdCACert)
+		if err != nil {
+			return nil, fmt.Errorf("read --etcd-cacert: %w", err)
+		}
+		t.RootCAs = x509.NewCertPool()
+		if !t.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("--etcd-cacert %s has no certificate in PEM", c.EtcdCACert)
+		}
+	}
+	if c.EtcdCert == "" {
+		return t, nil
+	}
+	load := func() (*tls.Certificate, error) {
+		pair, err := tls.LoadX509KeyPair(c.EtcdCert, c.EtcdKey)
+		if err != nil {
+			return nil, fmt.Errorf("read --etcd-cert and --etcd-key: %w", err)
+		}
+		return &pair, nil
+	}
+	if _, err := load(); err != nil {
+		return nil, err
+	}
+	t.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
+	return t, nil
+}

@@ -1,0 +1,190 @@
+package appliance
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/appliance/control"
+	"svcctl.io/svcctl/appliance/metrics"
+	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/appliance/task"
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/fleet"
+	"svcctl.io/svcctl/store/manifest"
+)
+
+// openEngine opens where the objects are: the data directory, or with --fleet etcd with a replica there.
+func openEngine(ctx context.Context, cfg *config.Config, calls *reconcile.SlowCalls, log *slog.Logger) (engine.Engine, *fleet.Engine, error) {
+	if cfg.Fleet == "" {
+		file, err := engine.OpenFile(cfg.DataDir)
+		if err != nil {
+			return nil, nil, err
+		}
+		return calls.Engine(file), nil, nil
+	}
+	of, err := FleetConfig(cfg, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	e, err := fleet.Open(ctx, of)
+	if err != nil {
+		return nil, nil, err
+	}
+	return e, e, nil // the loop does not wait for its commits
+}
+
+// FleetConfig is what package fleet is told.
+func FleetConfig(cfg *config.Config, log *slog.Logger) (fleet.Config, error) {
+	of := fleet.Config{
+		Fleet: cfg.Fleet, Box: cfg.NodeName, Endpoints: cfg.Etcd, Dir: cfg.DataDir, Version: cfg.Version, Knows: store.KnowsKey, Log: log,
+		Import: func(key string, value []byte) ([]byte, error) {
+			return store.ForFleet(key, value, control.NodeOwner)
+		},
+	}
+	var err error
+	if of.TLS, err = cfg.EtcdTLS(); err != nil {
+		return of, err
+	}
+	of.Settings, err = cfg.FleetSettings()
+	return of, err
+}
+
+// FirstObjects are what a fleet begins with: the Namespaces that clients cannot do without.
+func FirstObjects(cfg *config.Config) ([]engine.Pair, error) {
+	memory := engine.NewMemory()
+	objects, err := store.Open(memory, cfg.Store())
+	if err != nil {
+		return nil, err
+	}
+	if err := control.NewClusterObjects(cfg.ClusterObjects(), objects, nil).KeepNamespaces(); err != nil {
+		return nil, err
+	}
+	return memory.Load("")
+}
+
+// member is this box as one of its fleet. A nil member is a box of its own.
+type member struct {
+	cfg    *config.Config
+	engine *fleet.Engine
+	store  *store.Store
+	beside *control.Beside
+}
+
+// HasTurn reports whether this box writes what one box writes for all.
+func (m *member) HasTurn() bool { return m.engine.HasTurn() }
+
+// State implements api.Fleet.
+func (m *member) State() wire.Fleet {
+	s := m.engine.State()
+	f := wire.Fleet{
+		Name: m.cfg.Fleet, State: string(s.Kind), Why: s.Why, Since: s.Since.UTC(), Revision: s.Revision, Newest: s.Of,
+		Heard: s.Heard.UTC(), Writer: s.Writer, LostRaces: m.store.Lost(),
+	}
+	if s.Replica != nil {
+		f.Replica = s.Replica.Error()
+	}
+	return f
+}
+
+// Boxes implements api.Fleet.
+func (m *member) Boxes(ctx context.Context) ([]wire.FleetBox, error) {
+	all, err := m.engine.Boxes(ctx)
+	boxes := make([]wire.FleetBox, len(all))
+	for i := range all {
+		boxes[i] = FleetBox(&all[i])
+	}
+	return boxes, err
+}
+
+// FleetBox is the report of a box as clients get it.
+func FleetBox(b *fleet.Box) wire.FleetBox {
+	w := wire.FleetBox{
+		Name: b.Box, Zone: b.Zone, Version: b.Version, State: string(b.State), Accepted: b.Accepted, Programmed: b.Programmed,
+		Problems: b.Problems, Why: b.Failing, Since: b.Since,
+	}
+	switch {
+	case !b.Present:
+		w.State = wire.BoxAway
+	case b.State != fleet.Following:
+	case b.Failing != "":
+		w.State = wire.BoxFailing
+	case b.Programmed < b.Accepted:
+		w.State = wire.BoxBehind
+	default:
+		w.State = wire.BoxOK
+	}
+	return w
+}
+
+// Accept implements api.Fleet.
+func (m *member) Accept(ctx context.Context) error { return m.engine.Accept(ctx) }
+
+// report is what this box says of itself to the others.
+func (m *member) report(board *reconcile.Board) func() fleet.Report {
+	return func() fleet.Report {
+		s := board.Status()
+		r := fleet.Report{Zone: m.cfg.Zone, Accepted: s.Revision.Accepted, Programmed: s.Revision.Programmed, Problems: s.Errors()}
+		if !s.Ready || s.Reason != "" {
+			r.Failing = cmp.Or(s.Reason, "not ready")
+		}
+		return r
+	}
+}
+
+// problems are that the box does not follow its fleet, if so.
+func (m *member) problems() []manifest.Problem {
+	if m == nil {
+		return nil
+	}
+	s := m.engine.State()
+	var problems []manifest.Problem
+	if s.Kind != fleet.Following {
+		problems = append(problems, manifest.Problem{Reason: "Fleet" + string(s.Kind), Message: s.Why})
+	}
+	if s.Replica != nil {
+		problems = append(problems, manifest.Problem{Reason: "FleetReplica", Warning: true, Message: "the replica on this box is not written, and a start without etcd would begin with what it was: " + s.Replica.Error()})
+	}
+	return problems
+}
+
+// metrics are the numbers of the fleet.
+func (m *member) metrics() metrics.Fleet {
+	s := m.engine.State()
+	return metrics.Fleet{State: string(s.Kind), Revision: s.Revision, Newest: s.Of, Heard: s.Heard, LostRaces: m.store.Lost(), Turn: m.HasTurn()}
+}
+
+// tasks are what runs beside the loop in a fleet. wake has the loop show another state.
+func (m *member) tasks(wake func()) []task.Task {
+	if m == nil {
+		return nil
+	}
+	return []task.Task{
+		{Name: "fleet", Run: m.engine.Run},
+		{Name: "follow the fleet", Run: m.store.Follow},
+		{Name: "controllers", Run: func(ctx context.Context) error { return m.beside.Run(ctx, m.engine.Changes) }},
+		{Name: "state of the fleet", Run: func(ctx context.Context) error {
+			before, replica := fleet.Kind(""), error(nil)
+			look := time.NewTicker(5 * time.Second) // the replica tells nobody
+			defer look.Stop()
+			for {
+				changed := m.engine.Changes()
+				if s := m.engine.State(); s.Kind != before || !errors.Is(s.Replica, replica) {
+					before, replica = s.Kind, s.Replica
+					wake()
+				}
+				select {
+				case <-ctx.Done():
+					return nil
+				case <-changed:
+				case <-look.C:
+				}
+			}
+		}},
+	}
+}

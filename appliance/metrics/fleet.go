@@ -1,0 +1,64 @@
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Fleet is how the box stands to its fleet.
+type Fleet struct {
+	State string
+	// Revision is the newest one that was followed, Newest the one that etcd had last.
+	Revision, Newest uint64
+	// Heard is when etcd answered last.
+	Heard     time.Time
+	LostRaces uint64
+	// Turn says that this box runs the controllers for all.
+	Turn bool
+}
+
+// Fleet shows what read gives, which is asked at each scrape. It is called once, on a box of a fleet.
+func (m *Metrics) Fleet(read func() Fleet) {
+	m.registry.MustRegister(&fleet{
+		read:     read,
+		state:    prometheus.NewDesc("svcctl_fleet_state", "1, with the state of this box in its fleet: Following while all is well.", []string{"state"}, nil),
+		revision: prometheus.NewDesc("svcctl_fleet_revision", "The newest revision of the fleet that this box has followed.", nil, nil),
+		newest:   prometheus.NewDesc("svcctl_fleet_newest_revision", "The newest revision of the fleet, as of etcd's last answer.", nil, nil),
+		heard:    prometheus.NewDesc("svcctl_fleet_heard_timestamp_seconds", "When etcd answered last, in seconds since 1970.", nil, nil),
+		lost:     prometheus.NewDesc("svcctl_fleet_lost_races_total", "Commits of this box that another box was ahead of, and that were decided anew.", nil, nil),
+		turn:     prometheus.NewDesc("svcctl_fleet_turn", "1 while this box runs the controllers for its fleet.", nil, nil),
+	})
+}
+
+type fleet struct {
+	read                                       func() Fleet
+	state, revision, newest, heard, lost, turn *prometheus.Desc
+}
+
+// Describe implements prometheus.Collector.
+func (f *fleet) Describe(descs chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{f.state, f.revision, f.newest, f.heard, f.lost, f.turn} {
+		descs <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (f *fleet) Collect(all chan<- prometheus.Metric) {
+	now := f.read()
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		all <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	gauge(f.state, 1, now.State)
+	gauge(f.revision, float64(now.Revision))
+	gauge(f.newest, float64(now.Newest))
+	if !now.Heard.IsZero() {
+		gauge(f.heard, float64(now.Heard.UnixMilli())/1000)
+	}
+	turn := 0.0
+	if now.Turn {
+		turn = 1
+	}
+	gauge(f.turn, turn)
+	all <- prometheus.MustNewConstMetric(f.lost, prometheus.CounterValue, float64(now.LostRaces))
+}

@@ -1,0 +1,241 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance"
+	"svcctl.io/svcctl/store/fleet"
+)
+
+func (p *program) fleetVerb() *verb {
+	return &verb{
+		name:    "fleet",
+		summary: "make, look at, back up and restore the objects of many boxes",
+		args:    "init|status|boxes|accept|backup|restore [FILE] [FLAGS]",
+		about: `Boxes that are started with the same --fleet and --etcd share their objects: the same
+Services with the same addresses on each.
+
+  init         make the fleet in etcd; with --from, of the objects of a box of
+               its own whose serve is stopped: revisions and addresses stay
+  status       what etcd has of the fleet, and how its members are
+  boxes        the boxes, and how far each is
+  accept       have all boxes take what etcd has although it went back, as after
+               a snapshot of etcd was restored
+  backup DIR   write all objects to a new data directory
+  restore DIR  make the fleet equal to a backup, or to the data directory of a
+               box that is stopped, at a revision above all others
+
+init, status, backup and restore speak with etcd itself, from anywhere, and need --fleet and
+--etcd. boxes and accept speak with the serve of this box.`,
+		options: slices.Concat([]*option{
+			{name: "from", arg: argDir, group: groupHow, usage: "of init: the data directory of a box, whose objects become those of the fleet"},
+			outputOption(formTable, formJSON),
+		}, fleetOptions(), connectOptions()),
+		words: []string{"init", "status", "boxes", "accept", "backup", "restore"},
+		examples: []example{
+			{"A new fleet.", "svcctl fleet init --fleet pop1 --etcd https://etcd1:2379,https://etcd2:2379,https://etcd3:2379"},
+			{"A box of its own becomes the first of a fleet.", "svcctl fleet init --fleet pop1 --etcd https://etcd1:2379 --from /var/lib/svcctl"},
+			{"Who is behind?", "sudo svcctl fleet boxes"},
+		},
+		exits: `  0  done
+  1  not done, or a box is not OK: stderr says why
+  2  wrong usage or configuration
+  3  the appliance cannot be reached`,
+		run: p.runFleet,
+	}
+}
+
+// fleetOptions are --fleet and those of etcd.
+func fleetOptions() (options []*option) {
+	for _, s := range fleetSettings() {
+		options = append(options, s.option())
+	}
+	return options
+}
+
+// runFleet runs one of the words.
+func (p *program) runFleet(ctx context.Context, v *verb, args []string) error {
+	if len(args) == 0 || !slices.Contains(v.words, args[0]) {
+		return usagef("fleet does what? Give one of %s", strings.Join(v.words, ", "))
+	}
+	word, rest := args[0], args[1:]
+	dirs := 0
+	if word == "backup" || word == "restore" {
+		dirs = 1
+	}
+	switch {
+	case len(rest) != dirs && dirs == 1:
+		return usagef("fleet %s takes one directory", word)
+	case len(rest) != dirs:
+		return usagef("fleet %s takes nothing more: %q is too much", word, rest[0])
+	case word != "init" && v.option("from").isSet():
+		return usagef("--from is for fleet init alone")
+	}
+	switch word {
+	case "boxes":
+		return p.fleetBoxes(ctx, v)
+	case "accept":
+		return p.fleetAccept(ctx, v)
+	}
+	cfg, err := p.fleetConfig(v)
+	if err != nil {
+		return err
+	}
+	switch word {
+	case "init":
+		return p.fleetInit(ctx, cfg, v.option("from").text())
+	case "backup":
+		revision, objects, err := fleet.Backup(ctx, cfg, rest[0])
+		if err != nil {
+			return err
+		}
+		return p.print(fmt.Sprintf("%s of fleet %s at revision %d are in %s.\n", count(objects, "object"), cfg.Fleet, revision, rest[0]))
+	case "restore":
+		objects, err := fleet.Restore(ctx, cfg, rest[0])
+		if err != nil {
+			return err
+		}
+		return p.print(fmt.Sprintf("Fleet %s has the %s of %s.\n", cfg.Fleet, count(objects, "object"), rest[0]))
+	}
+	return p.fleetStatus(ctx, v, cfg)
+}
+
+// fleetConfig is what the flags say of the fleet and of etcd.
+func (p *program) fleetConfig(v *verb) (fleet.Config, error) {
+	cfg, err := p.config(v)
+	if err != nil {
+		return fleet.Config{}, err
+	}
+	if cfg.Fleet == "" {
+		return fleet.Config{}, usagef("which fleet? Give --fleet and --etcd, or SVCCTL_FLEET and SVCCTL_ETCD")
+	}
+	cfg.NodeName = "svcctl-fleet" // it is no box
+	cfg.Manifests = nil
+	of, err := appliance.FleetConfig(&cfg, slog.New(slog.DiscardHandler))
+	if err == nil {
+		of.First, err = appliance.FirstObjects(&cfg)
+	}
+	return of, err
+}
+
+func (p *program) fleetInit(ctx context.Context, cfg fleet.Config, from string) error {
+	objects, err := fleet.Init(ctx, cfg, from)
+	switch {
+	case errors.Is(err, fleet.ErrExists):
+		return fmt.Errorf("%w: %s: start boxes with --fleet %s to join it, or choose another name", err, cfg.Fleet, cfg.Fleet)
+	case err != nil:
+		return err
+	}
+	return p.print(fmt.Sprintf("Fleet %s is made, with %s. The first box that joins says which ranges it has.\n", cfg.Fleet, count(objects, "object")))
+}
+
+// fleetStatus prints what etcd has.
+func (p *program) fleetStatus(ctx context.Context, v *verb, cfg fleet.Config) error {
+	o, err := fleet.Look(ctx, cfg)
+	if o != nil {
+		if err := p.print(fleetPage(cfg.Fleet, o)); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+func fleetPage(name string, o *fleet.Overview) string {
+	var b strings.Builder
+	if o.ID != "" {
+		fmt.Fprintf(&b, "Fleet      %s, id %s\nRevision   %d\nObjects    %d\nSettings   %s\n", name, o.ID, o.Revision, o.Objects, o.Settings)
+		writer := o.Writer
+		if writer == "" {
+			writer = "no box now"
+		}
+		fmt.Fprintf(&b, "Writer     %s\n\n", writer)
+	}
+	w := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(w, "MEMBER\tVERSION\tSIZE\tSTATE")
+	for _, m := range o.Members {
+		state := "follower"
+		switch {
+		case m.Err != nil:
+			state = m.Err.Error()
+		case m.Leader:
+			state = "leader"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%.1f MiB\t%s\n", m.Endpoint, m.Version, float64(m.Size)/(1<<20), state)
+	}
+	_ = w.Flush() // into memory
+	boxes := make([]wire.FleetBox, len(o.Boxes))
+	for i := range o.Boxes {
+		boxes[i] = appliance.FleetBox(&o.Boxes[i])
+	}
+	b.WriteString("\n" + boxTable(boxes))
+	return b.String()
+}
+
+// boxTable is a line for each box.
+func boxTable(boxes []wire.FleetBox) string {
+	var b strings.Builder
+	if len(boxes) == 0 {
+		return "No box has joined yet.\n"
+	}
+	w := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(w, "NAME\tZONE\tVERSION\tSTATE\tREVISION\tPROBLEMS\tSINCE")
+	for _, x := range boxes {
+		zone := x.Zone
+		if zone == "" {
+			zone = "-"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s\n", x.Name, zone, x.Version, x.State, x.Programmed, x.Problems, stamp(x.Since))
+	}
+	_ = w.Flush() // into memory
+	return b.String()
+}
+
+// fleetBoxes prints the boxes, and says no when one of them is not OK.
+func (p *program) fleetBoxes(ctx context.Context, v *verb) error {
+	c, err := p.client(v)
+	if err != nil {
+		return err
+	}
+	f, err := c.Fleet(ctx)
+	if refused, is := errors.AsType[*wire.Failure](err); is && refused.Reason == wire.ReasonNotFound {
+		return errors.New("this box belongs to no fleet: it was started without --fleet")
+	}
+	if err != nil {
+		return err
+	}
+	text := boxTable(f.Boxes)
+	if v.option("output").text() == formJSON {
+		document, err := json.MarshalIndent(f, "", "  ")
+		if err != nil {
+			return err
+		}
+		text = string(document) + "\n"
+	}
+	if err := p.print(text); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(f.Boxes, func(b wire.FleetBox) bool { return b.State != wire.BoxOK }) {
+		return &exitError{code: exitNo}
+	}
+	return nil
+}
+
+func (p *program) fleetAccept(ctx context.Context, v *verb) error {
+	c, err := p.client(v)
+	if err != nil {
+		return err
+	}
+	f, err := c.AcceptFleet(ctx)
+	if err != nil {
+		return err
+	}
+	return p.print(fmt.Sprintf("All boxes of fleet %s take what etcd has, at revision %d.\n", f.Name, f.Revision))
+}

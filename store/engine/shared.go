@@ -1,0 +1,60 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Shared is an Engine whose objects other machines change too. Who uses it stands at a state, to
+// which only Follow and Commit add: a Commit succeeds only if nobody else has committed since that
+// state, and fails with ErrConflict otherwise, as soon as Follow has what came first.
+//
+// Follow, Commit, Keep and Published are called by one goroutine at a time.
+type Shared interface {
+	Engine
+	// Follow gives what others have committed since the last call, in order. It does not wait.
+	Follow() []Followed
+	// Arrived has a value when Follow may have something.
+	Arrived() <-chan struct{}
+	// Published says that readers see all that Follow has given and Commit has accepted.
+	Published()
+	// Refuse says that something of Follow cannot be understood: nothing more is followed or
+	// committed until a newer program starts.
+	Refuse(why error)
+	// Keep writes pairs that belong to this machine alone, within a second.
+	Keep(t Transaction)
+	// Fresh returns when readers see all that was committed before the call, by anybody.
+	Fresh(ctx context.Context) error
+}
+
+// Followed is a commit of another machine.
+type Followed struct {
+	// Revision is that of the head afterwards, Note the value that the head was put with.
+	Revision uint64
+	Note     []byte
+	Puts     []Pair
+	Deletes  []string
+	// Reload says that this is the difference to a state that was read as a whole: how it came
+	// about is not known, and Note is empty.
+	Reload bool
+}
+
+// AwayError says that a commit, or a question, has not been sent, or was refused: nothing was changed.
+type AwayError struct {
+	Why   string
+	Since time.Time // the zero Time: now
+}
+
+// Error implements error.
+func (e *AwayError) Error() string {
+	if e.Since.IsZero() {
+		return e.Why
+	}
+	return fmt.Sprintf("%s, since %s", e.Why, e.Since.UTC().Format(time.RFC3339))
+}
+
+// ErrUnsettled says that nobody has answered whether a commit took place. If it did, Follow gives
+// it later.
+var ErrUnsettled = errors.New("no answer came in time, and the change may have been made or not: look before you try again")

@@ -1,0 +1,352 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"svcctl.io/svcctl/store/engine"
+)
+
+// ErrExists says that etcd has a fleet of that name already.
+var ErrExists = errors.New("etcd has a fleet of that name already")
+
+// Init makes a fleet. With a data directory of a box that is stopped, its objects become those of the
+// fleet, with revisions, uids and addresses as they were. It gives the number of objects.
+func Init(ctx context.Context, cfg Config, from string) (objects int, err error) {
+	revision := uint64(max(0, time.Now().Unix())) << 20 // as a store of one box begins
+	ops, first := objectsOf(cfg.First)
+	revision = max(revision, first)
+	if from != "" {
+		if ops, revision, err = cfg.readDirectory(from); err != nil {
+			return 0, err
+		}
+	}
+	client, err := cfg.dial()
+	if err != nil {
+		return 0, err
+	}
+	defer client.Close()
+	e := &Engine{cfg: cfg, client: client, prefix: "svcctl/" + cfg.Fleet + "/", content: newContent(), step: func() {}}
+	begin := &head{Revision: revision, ID: newID(), Box: cfg.Box}
+	value, err := begin.encode()
+	if err != nil {
+		return 0, err
+	}
+	fleet, err := json.Marshal(settings{ID: newID(), Format: format})
+	if err != nil {
+		return 0, err
+	}
+	ask, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	resp, err := client.Txn(ask).
+		If(clientv3.Compare(clientv3.CreateRevision(e.key(fleetKey)), "=", 0), clientv3.Compare(clientv3.CreateRevision(e.key(headKey)), "=", 0)).
+		Then(clientv3.OpPut(e.key(fleetKey), string(fleet)), clientv3.OpPut(e.key(headKey), value)).Commit()
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("make fleet %s: %w", cfg.Fleet, err)
+	case !resp.Succeeded:
+		return 0, ErrExists
+	}
+	begin.mod = resp.Header.Revision
+	if len(ops) == 0 {
+		return 0, nil
+	}
+	// An empty fleet that nobody has written to becomes this one by one put of its head.
+	next := &head{Revision: revision, ID: newID(), Previous: begin.ID, Box: cfg.Box}
+	next.Objects, next.Digest = e.content.after(ops)
+	if err := e.flip(ctx, begin, next, ops); err != nil {
+		return 0, fmt.Errorf("bring the objects of %s into fleet %s: %w", from, cfg.Fleet, err)
+	}
+	return len(ops), nil
+}
+
+// objectsOf are the objects among pairs, and the revision of the head.
+func objectsOf(pairs []engine.Pair) (ops []operation, revision uint64) {
+	for _, p := range pairs {
+		switch {
+		case p.Key == headKey:
+			revision = p.Revision
+		case isShared(p.Key):
+			ops = append(ops, operation{key: p.Key, value: p.Value})
+		}
+	}
+	return ops, revision
+}
+
+// flip writes a commit as a bundle, whatever its size, and unfolds it.
+func (e *Engine) flip(ctx context.Context, seen, next *head, ops []operation) error {
+	var err error
+	if next.Bundle, next.Parts, err = e.writeBundle(ctx, seen, nil, ops); err != nil {
+		return err
+	}
+	value, err := next.encode()
+	if err != nil {
+		return err
+	}
+	won, now, err := e.guarded(ctx, seen, clientv3.OpPut(e.key(headKey), value))
+	switch {
+	case err != nil:
+		return err
+	case !won:
+		return errOvertaken
+	}
+	next.mod = now.mod
+	e.read = next
+	return e.unfold(ctx)
+}
+
+// readDirectory gives the objects of a data directory that nobody has open.
+func (c *Config) readDirectory(dir string) (ops []operation, revision uint64, err error) {
+	file, err := engine.OpenFile(dir)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	heads, err := file.Load(headKey)
+	if err != nil {
+		return nil, 0, err
+	}
+	if len(heads) == 0 {
+		return nil, 0, fmt.Errorf("%s has no objects of svcctl", dir)
+	}
+	pairs, err := file.Load(objectPrefix)
+	for _, p := range pairs {
+		value := p.Value
+		if c.Import != nil {
+			if value, err = c.Import(p.Key, p.Value); err != nil {
+				return nil, 0, err
+			}
+		}
+		if value != nil {
+			ops = append(ops, operation{key: p.Key, value: value})
+		}
+	}
+	return ops, heads[0].Revision, err
+}
+
+// Accept takes what etcd has as what all boxes of the fleet are to have, although it went back or has
+// another history: it is given a revision above all that this box has seen, and all boxes believe it.
+func (e *Engine) Accept(ctx context.Context) error {
+	now, _, err := e.askHead(ctx)
+	if err != nil {
+		return e.away(err)
+	}
+	if now == nil {
+		return &engine.AwayError{Why: fmt.Sprintf("etcd has no objects of fleet %s: there is nothing to accept; say `svcctl fleet restore FILE`", e.cfg.Fleet)}
+	}
+	e.mu.Lock()
+	s, read := e.state, e.read
+	e.mu.Unlock()
+	held := State{Kind: s.kind}
+	if !held.Held() {
+		return &engine.AwayError{Why: "nothing is held: this box follows what etcd has"}
+	}
+	if s.kind == OtherOne || s.kind == Emptied {
+		return &engine.AwayError{Why: s.why}
+	}
+	next, err := e.count(ctx, now)
+	if err != nil {
+		return err
+	}
+	next.Revision, next.Epoch = above(max(now.Revision, read.Revision), max(now.Epoch, read.Epoch))
+	value, err := next.encode()
+	if err != nil {
+		return err
+	}
+	won, _, err := e.guarded(ctx, now, clientv3.OpPut(e.key(headKey), value))
+	switch {
+	case err != nil:
+		return e.away(err)
+	case !won:
+		return &engine.AwayError{Why: "another box has changed something at the same moment: try again"}
+	}
+	return e.wait(ctx, func() bool { return e.read.Epoch >= next.Epoch })
+}
+
+// above gives a revision and an epoch above those that are known, and above those that other boxes may know:
+// a fleet makes less than a million changes a second, and begins with the clock.
+func above(revision, epoch uint64) (uint64, uint64) {
+	now := uint64(max(0, time.Now().Unix()))
+	return max(revision, now<<20) + 1, max(epoch+1, now)
+}
+
+// count gives a head that follows on now and fits the objects that there are.
+func (e *Engine) count(ctx context.Context, now *head) (*head, error) {
+	next := &head{ID: newID(), Previous: now.ID, Box: e.cfg.Box, Bundle: now.Bundle, Parts: now.Parts}
+	have, err := e.objects(ctx, now, 0)
+	if err != nil {
+		return nil, err
+	}
+	c := newContent()
+	for key, value := range have {
+		c.put(key, value)
+	}
+	next.Objects, next.Digest = len(have), c.digest
+	return next, nil
+}
+
+// Restore makes the objects of a data directory, or of a backup, those of the fleet, at a revision above all
+// that etcd has. Boxes that stand at another history believe it.
+func Restore(ctx context.Context, cfg Config, from string) (objects int, err error) {
+	ops, revision, err := cfg.readDirectory(from)
+	if err != nil {
+		return 0, err
+	}
+	client, err := cfg.dial()
+	if err != nil {
+		return 0, err
+	}
+	defer client.Close()
+	e := &Engine{cfg: cfg, client: client, prefix: "svcctl/" + cfg.Fleet + "/", content: newContent(), step: func() {}}
+	now, _, err := e.askHead(ctx)
+	if err != nil {
+		return 0, e.away(err)
+	}
+	if now == nil {
+		return 0, fmt.Errorf("etcd has no fleet %s: bring the objects in with `svcctl fleet init --from %s`", cfg.Fleet, from)
+	}
+	if now.Bundle != "" {
+		e.read = now
+		if err := e.unfold(ctx); err != nil {
+			return 0, err
+		}
+		if now, _, err = e.askHead(ctx); err != nil {
+			return 0, err
+		}
+	}
+	have, err := e.objects(ctx, now, 0)
+	if err != nil {
+		return 0, err
+	}
+	for key, value := range have {
+		e.content.put(key, value)
+	}
+	keep := map[string]bool{}
+	for i := range ops {
+		keep[ops[i].key] = true
+	}
+	for key := range have {
+		if !keep[key] {
+			ops = append(ops, operation{key: key, remove: true})
+		}
+	}
+	next := &head{ID: newID(), Previous: now.ID, Box: cfg.Box}
+	next.Revision, next.Epoch = above(max(revision, now.Revision), now.Epoch)
+	next.Objects, next.Digest = e.content.after(ops)
+	return next.Objects, e.flip(ctx, now, next, ops)
+}
+
+// Overview is what etcd has of a fleet.
+type Overview struct {
+	ID       string
+	Revision uint64
+	Epoch    uint64
+	Objects  int
+	Settings json.RawMessage
+	Writer   string
+	Boxes    []Box
+	Members  []Member
+}
+
+// Member is one endpoint of etcd.
+type Member struct {
+	Endpoint, Version string
+	// Size is that of its database, in bytes.
+	Size   int64
+	Leader bool
+	Err    error
+}
+
+// Look reads what etcd has of a fleet, without being a box of it.
+func Look(ctx context.Context, cfg Config) (*Overview, error) {
+	client, err := cfg.dial()
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	e := &Engine{cfg: cfg, client: client, prefix: "svcctl/" + cfg.Fleet + "/"}
+	o := &Overview{}
+	for _, endpoint := range cfg.Endpoints {
+		o.Members = append(o.Members, member(ctx, client, endpoint))
+	}
+	ask, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	resp, err := client.Txn(ask).Then(clientv3.OpGet(e.key(fleetKey)), clientv3.OpGet(e.key(headKey)), clientv3.OpGet(e.key(turnKey))).Commit()
+	if err != nil {
+		return o, fmt.Errorf("read fleet %s: %w", cfg.Fleet, err)
+	}
+	var s settings
+	if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) == 0 {
+		return o, fmt.Errorf("etcd has no fleet %s: make it with `svcctl fleet init`", cfg.Fleet)
+	} else if err := json.Unmarshal(kvs[0].Value, &s); err != nil {
+		return o, fmt.Errorf("read the settings of the fleet: %w", err)
+	}
+	o.ID, o.Settings = s.ID, s.Settings
+	if kvs := resp.Responses[1].GetResponseRange().Kvs; len(kvs) > 0 {
+		h, err := decodeHead(kvs[0].Value, kvs[0].ModRevision)
+		if err != nil {
+			return o, err
+		}
+		o.Revision, o.Epoch, o.Objects = h.Revision, h.Epoch, h.Objects
+	}
+	if kvs := resp.Responses[2].GetResponseRange().Kvs; len(kvs) > 0 {
+		fmt.Sscan(string(kvs[0].Value), &o.Writer) // nothing: nobody
+	}
+	o.Boxes, err = boxes(ctx, client, e.prefix)
+	return o, err
+}
+
+// member asks one endpoint of etcd how it is.
+func member(ctx context.Context, client *clientv3.Client, endpoint string) Member {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	resp, err := client.Status(ctx, endpoint)
+	if err != nil {
+		return Member{Endpoint: endpoint, Err: err}
+	}
+	return Member{Endpoint: endpoint, Version: resp.Version, Size: resp.DbSize, Leader: resp.Leader == resp.Header.MemberId}
+}
+
+// Backup writes all objects of a fleet to a new data directory, as a box of its own keeps them.
+func Backup(ctx context.Context, cfg Config, dir string) (revision uint64, objects int, err error) {
+	client, err := cfg.dial()
+	if err != nil {
+		return 0, 0, err
+	}
+	defer client.Close()
+	e := &Engine{cfg: cfg, client: client, prefix: "svcctl/" + cfg.Fleet + "/"}
+	now, at, err := e.askHead(ctx)
+	if err != nil {
+		return 0, 0, e.away(err)
+	}
+	if now == nil {
+		return 0, 0, fmt.Errorf("etcd has no fleet %s", cfg.Fleet)
+	}
+	have, err := e.objects(ctx, now, at)
+	if err != nil {
+		return 0, 0, err
+	}
+	c := newContent()
+	pairs := []engine.Pair{{Key: headKey, Revision: now.Revision}}
+	for key, value := range have {
+		c.put(key, value)
+		pairs = append(pairs, engine.Pair{Key: key, Value: value, Revision: now.Revision})
+	}
+	if len(have) != now.Objects || c.digest != now.Digest {
+		return 0, 0, fmt.Errorf("the %d objects that etcd has are not the %d that the newest commit left: nothing is written", len(have), now.Objects)
+	}
+	file, err := engine.OpenFile(dir)
+	if err != nil {
+		return 0, 0, err
+	}
+	err = file.Commit(engine.Transaction{CompareKey: headKey, Puts: pairs})
+	if errors.Is(err, engine.ErrConflict) {
+		err = fmt.Errorf("%s has objects already: give a directory that is new", dir)
+	}
+	return now.Revision, len(have), errors.Join(err, file.Close())
+}

@@ -1,0 +1,364 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+const (
+	// beatEvery is how often etcd is asked for the head. A watch that nothing comes from looks the
+	// same whether nothing happens or the box is cut off: only an answer tells.
+	beatEvery = 2 * time.Second
+	// beatTimeout bounds such a question.
+	beatTimeout = 2 * time.Second
+	// missedBeats without an answer are a box that is cut off. One is missed whenever etcd elects a leader.
+	missedBeats = 2
+	// sweepEvery is how often the box that has the turn looks for what large commits that failed have left.
+	sweepEvery = 5 * time.Minute
+	// leaseTTL is for how many seconds a box that is not heard of keeps its name and its turn.
+	leaseTTL = 6
+)
+
+// turn is the box's own lease, and who has the turn.
+type turn struct {
+	lease  clientv3.LeaseID // 0: none
+	until  time.Time        // before which the lease is ours for certain
+	holder string
+	mine   bool
+}
+
+// Report is what a box says of itself to the others.
+type Report struct {
+	Box     string `json:"box"`
+	Zone    string `json:"zone,omitempty"`
+	Version string `json:"version"`
+	// Accepted is the revision that the box has followed, Programmed the one that is in its kernel.
+	Accepted   uint64 `json:"accepted"`
+	Programmed uint64 `json:"programmed"`
+	// Problems counts the errors of its status, Failing says why what it accepted is not in force.
+	Problems int    `json:"problems,omitempty"`
+	Failing  string `json:"failing,omitempty"`
+	// State is how it stands to the fleet.
+	State Kind      `json:"state"`
+	Since time.Time `json:"since"`
+}
+
+// ReportAs has the box tell the others of itself, when what report gives has changed.
+func (e *Engine) ReportAs(report func() Report) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.report = report
+}
+
+// HasTurn reports whether this box runs what one box of the fleet runs. It only saves work: two boxes
+// that believe it lose races to each other.
+func (e *Engine) HasTurn() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.turn.mine && time.Now().Before(e.turn.until)
+}
+
+func (e *Engine) beatUntil(ctx context.Context) {
+	tick := time.NewTicker(beatEvery)
+	defer tick.Stop()
+	flush := time.NewTicker(flushEvery)
+	defer flush.Stop()
+	var b beats
+	for {
+		b.beat(ctx, e)
+		for waited := false; !waited; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				waited = true
+			case <-flush.C:
+				if err := e.replica.flush(); err != nil {
+					e.cfg.Log.Debug("the replica is not written", "err", err) // the State says so
+				}
+			}
+		}
+	}
+}
+
+// beats are the answers of late.
+type beats struct {
+	missed int
+	behind int64  // the mod that was read at the last beat that found a newer head; 0: none
+	told   string // the last report
+	swept  time.Time
+}
+
+// beat asks etcd for the head once, and renews what this box holds.
+func (b *beats) beat(ctx context.Context, e *Engine) {
+	e.mu.Lock()
+	var read int64
+	if e.read != nil {
+		read = e.read.mod
+	}
+	e.mu.Unlock()
+	ask, cancel := context.WithTimeout(ctx, beatTimeout)
+	defer cancel()
+	now, at, err := e.askHead(ask)
+	if ctx.Err() != nil {
+		return
+	}
+	if err != nil {
+		if b.missed++; b.missed >= missedBeats {
+			e.note(err)
+		}
+		return
+	}
+	b.missed = 0
+	e.heard(now)
+	switch {
+	case now == nil || now.mod < read: // join says what that means
+		e.again()
+	case now.mod == read:
+		b.behind = 0
+		e.caughtUp(read, at)
+	case b.behind != 0 && b.behind == read:
+		e.note(&heldError{Lagging, fmt.Sprintf("this box lags: etcd has revision %d, and nothing came since the one before; it is asked for again", now.Revision)})
+		e.again()
+	default:
+		b.behind = read
+	}
+	if err := b.renew(ctx, e); err != nil {
+		e.cfg.Log.Debug("this box is not announced to its fleet", "err", err)
+	}
+}
+
+// heard notes an answer.
+func (e *Engine) heard(now *head) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.state.heard = time.Now()
+	if now != nil {
+		e.state.of = now.Revision
+	}
+	if e.state.kind == CutOff && e.restart != nil {
+		e.restart()
+	}
+}
+
+// again ends the watch, and has it begin anew.
+func (e *Engine) again() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.restart != nil {
+		e.restart()
+	}
+}
+
+// caughtUp notes that there was no newer head at a revision of etcd.
+func (e *Engine) caughtUp(read, at int64) {
+	e.mu.Lock()
+	lagged := e.state.kind == Lagging
+	if e.read != nil && e.read.mod == read {
+		e.known = max(e.known, at)
+	}
+	e.mu.Unlock()
+	if lagged {
+		e.note(nil)
+	}
+}
+
+// stumbled notes that following has failed. While etcd elects a leader that is no news: the beat tells.
+func (e *Engine) stumbled(err error) {
+	e.mu.Lock()
+	recent := time.Since(e.state.heard) < missedBeats*beatEvery+beatTimeout && e.state.kind == Following
+	e.mu.Unlock()
+	if held := (*heldError)(nil); recent && !errors.As(err, &held) {
+		e.cfg.Log.Debug("the watch of the fleet begins anew", "err", err)
+		return
+	}
+	e.note(err)
+}
+
+// renew keeps the lease of this box, its name, its turn and its report.
+func (b *beats) renew(ctx context.Context, e *Engine) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	e.mu.Lock()
+	lease, following, report := e.turn.lease, e.state.refusal() == nil, e.report
+	e.mu.Unlock()
+	asked := time.Now()
+	if lease != 0 {
+		if _, err := e.client.KeepAliveOnce(ctx, lease); err != nil {
+			lease = 0
+		}
+	}
+	if lease == 0 {
+		granted, err := e.client.Grant(ctx, leaseTTL)
+		if err != nil {
+			e.noteTurn(0, asked, "", false)
+			return err
+		}
+		lease = granted.ID
+	}
+	mine, err := e.claimName(ctx, lease)
+	if err != nil {
+		return err
+	}
+	if !mine {
+		e.note(&heldError{Namesake, fmt.Sprintf("another box of this fleet is named %s: give one of the two another --node-name", e.cfg.Box)})
+		return nil
+	}
+	e.mu.Lock()
+	freed := e.state.kind == Namesake
+	e.mu.Unlock()
+	if freed { // the other one has gone
+		e.note(nil)
+	}
+	if err := e.claimTurn(ctx, lease, asked, following); err != nil {
+		return err
+	}
+	if e.HasTurn() && asked.Sub(b.swept) > sweepEvery {
+		b.swept = asked
+		if err := e.sweep(ctx); err != nil {
+			return err
+		}
+	}
+	if report == nil {
+		return nil
+	}
+	return b.tell(ctx, e, report())
+}
+
+// claimName takes the name of this box, unless a process with another data directory has it.
+func (e *Engine) claimName(ctx context.Context, lease clientv3.LeaseID) (mine bool, err error) {
+	key := e.key(alivePrefix + e.cfg.Box)
+	put := clientv3.OpPut(key, e.instance, clientv3.WithLease(lease))
+	resp, err := e.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).Then(put).Else(clientv3.OpGet(key)).Commit()
+	if err != nil || resp.Succeeded {
+		return true, err
+	}
+	kvs := resp.Responses[0].GetResponseRange().Kvs
+	switch {
+	case len(kvs) == 0:
+		return true, nil // gone between the two; the next beat takes it
+	case string(kvs[0].Value) != e.instance:
+		return false, nil
+	case kvs[0].Lease != int64(lease): // of this box before it was started anew
+		_, err = e.client.Do(ctx, put)
+	}
+	return true, err
+}
+
+// claimTurn takes the turn if nobody has it.
+func (e *Engine) claimTurn(ctx context.Context, lease clientv3.LeaseID, asked time.Time, willing bool) error {
+	key := e.key(turnKey)
+	me := e.cfg.Box + " " + fmt.Sprint(int64(lease))
+	if !willing {
+		resp, err := e.client.Get(ctx, key)
+		if err != nil {
+			return err
+		}
+		holder := ""
+		if len(resp.Kvs) > 0 {
+			holder, _, _ = strings.Cut(string(resp.Kvs[0].Value), " ")
+			if string(resp.Kvs[0].Value) == me {
+				_, err = e.client.Delete(ctx, key)
+			}
+		}
+		e.noteTurn(lease, asked, holder, false)
+		return err
+	}
+	resp, err := e.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
+		Then(clientv3.OpPut(key, me, clientv3.WithLease(lease))).Else(clientv3.OpGet(key)).Commit()
+	if err != nil {
+		return err
+	}
+	holder := me
+	if !resp.Succeeded {
+		holder = ""
+		if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
+			holder = string(kvs[0].Value)
+		}
+	}
+	name, _, _ := strings.Cut(holder, " ")
+	e.noteTurn(lease, asked, name, holder == me)
+	return nil
+}
+
+func (e *Engine) noteTurn(lease clientv3.LeaseID, asked time.Time, holder string, mine bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	changed := e.turn.mine != mine
+	e.turn = turn{lease: lease, until: asked.Add(leaseTTL * time.Second), holder: holder, mine: mine}
+	if changed {
+		e.signal()
+	}
+}
+
+// tell writes the report of this box, if it is another one than before.
+func (b *beats) tell(ctx context.Context, e *Engine, r Report) error {
+	state := e.State()
+	r.Box, r.Version, r.State, r.Since = e.cfg.Box, e.cfg.Version, state.Kind, state.Since.UTC().Truncate(time.Second)
+	text, err := json.Marshal(r)
+	if err != nil || string(text) == b.told {
+		return err
+	}
+	if _, err := e.client.Put(ctx, e.key(boxPrefix+e.cfg.Box), string(text)); err != nil {
+		return err
+	}
+	b.told = string(text)
+	return nil
+}
+
+// leave gives up the name and the turn, so that nobody waits for the lease to end.
+func (e *Engine) leave() {
+	e.mu.Lock()
+	lease := e.turn.lease
+	e.turn = turn{}
+	e.mu.Unlock()
+	if lease == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if _, err := e.client.Revoke(ctx, lease); err != nil {
+		e.cfg.Log.Debug("the lease of this box ends by itself", "err", err)
+	}
+}
+
+// Box is one box of the fleet.
+type Box struct {
+	Report
+	// Present says that the box is heard of.
+	Present bool
+}
+
+// Boxes are all that have reported, by name.
+func (e *Engine) Boxes(ctx context.Context) ([]Box, error) { return boxes(ctx, e.client, e.prefix) }
+
+func boxes(ctx context.Context, client *clientv3.Client, prefix string) ([]Box, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	resp, err := client.Txn(ctx).Then(
+		clientv3.OpGet(prefix+boxPrefix, clientv3.WithPrefix()), clientv3.OpGet(prefix+alivePrefix, clientv3.WithPrefix(), clientv3.WithKeysOnly()),
+	).Commit()
+	if err != nil {
+		return nil, fmt.Errorf("read the reports of the boxes: %w", err)
+	}
+	present := map[string]bool{}
+	for _, kv := range resp.Responses[1].GetResponseRange().Kvs {
+		present[strings.TrimPrefix(string(kv.Key), prefix+alivePrefix)] = true
+	}
+	all := []Box{}
+	for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
+		var b Box
+		if err := json.Unmarshal(kv.Value, &b.Report); err != nil {
+			return nil, fmt.Errorf("read the report %s: %w", kv.Key, err)
+		}
+		b.Present = present[b.Box]
+		all = append(all, b)
+	}
+	return all, nil
+}

@@ -1,0 +1,292 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"svcctl.io/svcctl/store/engine"
+)
+
+// Commit implements engine.Engine. What is not shared goes to the replica alone.
+func (e *Engine) Commit(t engine.Transaction) error {
+	ops, revision, note, err := sharedPart(&t)
+	if err != nil {
+		return err
+	}
+	if revision != 0 || len(ops) > 0 {
+		if err := e.commit(ops, revision, note, t.CompareRevision); err != nil {
+			return err
+		}
+	}
+	local := localPart(&t)
+	e.Keep(local)
+	if revision == 0 && len(ops) == 0 {
+		return e.replica.flush() // who asks for nothing else wants to know that it is on disk
+	}
+	return nil
+}
+
+// sharedPart gives the operations on objects in a transaction, with the head.
+func sharedPart(t *engine.Transaction) (ops []operation, revision uint64, note []byte, err error) {
+	for i := range t.Puts {
+		p := &t.Puts[i]
+		switch {
+		case p.Key == headKey:
+			revision, note = p.Revision, p.Value
+		case strings.HasPrefix(p.Key, objectPrefix):
+			if len(p.Value) > maxValue {
+				return nil, 0, nil, &engine.AwayError{Why: fmt.Sprintf("%s takes %d bytes, and a fleet keeps objects of up to %d", p.Key, len(p.Value), maxValue)}
+			}
+			ops = append(ops, operation{key: p.Key, value: p.Value})
+		}
+	}
+	for _, key := range t.Deletes {
+		if strings.HasPrefix(key, objectPrefix) {
+			ops = append(ops, operation{key: key, remove: true})
+		}
+	}
+	return ops, revision, note, nil
+}
+
+// localPart is a transaction without what is shared.
+func localPart(t *engine.Transaction) (local engine.Transaction) {
+	for i := range t.Puts {
+		if !isShared(t.Puts[i].Key) {
+			local.Puts = append(local.Puts, t.Puts[i])
+		}
+	}
+	for _, key := range t.Deletes {
+		if !isShared(key) {
+			local.Deletes = append(local.Deletes, key)
+		}
+	}
+	return local
+}
+
+// commit makes operations the next commit of the fleet.
+func (e *Engine) commit(ops []operation, revision uint64, note []byte, before uint64) error {
+	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
+	defer cancel()
+	next, seen, err := e.depart(ctx, ops, revision, note, before)
+	if err != nil {
+		return err
+	}
+	defer e.arrive()
+	all := []clientv3.Op{}
+	if fits(ops, note) {
+		for i := range ops {
+			all = append(all, e.op(&ops[i]))
+		}
+	} else {
+		next.Bundle, next.Parts, err = e.writeBundle(ctx, seen, note, ops)
+		switch {
+		case errors.Is(err, errOvertaken):
+			return e.lost()
+		case err != nil:
+			return e.away(err) // no head names the parts
+		}
+		next.Note = nil
+	}
+	value, err := next.encode()
+	if err != nil {
+		return err
+	}
+	all = append(all, clientv3.OpPut(e.key(headKey), value))
+	return e.settle(ctx, seen, next, all)
+}
+
+// depart waits until the store may commit on what it has followed, and gives the next head.
+func (e *Engine) depart(ctx context.Context, ops []operation, revision uint64, note []byte, before uint64) (next, seen *head, err error) {
+	for {
+		e.mu.Lock()
+		bundle := e.read.Bundle != ""
+		if err := e.state.refusal(); err != nil {
+			e.mu.Unlock()
+			return nil, nil, err
+		}
+		if len(e.queue) > 0 {
+			e.mu.Unlock()
+			return nil, nil, engine.ErrConflict
+		}
+		if !bundle {
+			break
+		}
+		mod := e.read.mod
+		e.mu.Unlock()
+		if err := e.unfold(ctx); err != nil {
+			return nil, nil, e.away(err)
+		}
+		if err := e.wait(ctx, func() bool { return e.read.mod != mod || len(e.queue) > 0 }); err != nil {
+			return nil, nil, e.away(err)
+		}
+	}
+	defer e.mu.Unlock()
+	if before != e.read.Revision {
+		return nil, nil, fmt.Errorf("commit: the store stands at revision %d, and what it follows at %d", before, e.read.Revision)
+	}
+	next = &head{Revision: revision, ID: newID(), Previous: e.read.ID, Box: e.cfg.Box, Epoch: e.read.Epoch, Note: note}
+	next.Objects, next.Digest = e.content.after(ops)
+	e.flight = &flight{id: next.ID, ops: slices.Clone(ops)}
+	return next, e.read, nil
+}
+
+// arrive ends a flight.
+func (e *Engine) arrive() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.flight = nil
+}
+
+// settle sends a commit until it is known what became of it: the same one each time, which can
+// happen only once.
+func (e *Engine) settle(ctx context.Context, seen, next *head, all []clientv3.Op) error {
+	unknown := false
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		won, now, err := e.guarded(ctx, seen, all...)
+		switch {
+		case err == nil && won:
+			e.landed(next, now.mod)
+			return nil
+		case err == nil && !unknown:
+			return e.lost()
+		case err == nil:
+			return e.whose()
+		case !isUnknown(err) && !unknown:
+			return e.refused(err)
+		}
+		unknown = unknown || isUnknown(err)
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", engine.ErrUnsettled, err)
+		case <-time.After(wait):
+		}
+	}
+}
+
+// landed notes that the flight under way took place, if the follower has not done so.
+func (e *Engine) landed(next *head, mod int64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	next.mod = mod
+	switch {
+	case e.flight.landed != nil:
+	case e.read.mod >= mod: // what was read as a whole has it, and the store follows that next
+		e.flight.landed, e.busy = next, true
+	default:
+		e.land(next)
+	}
+}
+
+// land makes the flight under way what was read last. The store has it without following. e.mu must be held.
+func (e *Engine) land(h *head) {
+	e.flight.landed = h
+	e.content.apply(e.flight.ops)
+	e.keep(e.flight.ops, h)
+	e.read, e.taken, e.busy = h, h.mod, true
+	e.known = max(e.known, h.mod)
+	e.signal()
+	if h.Bundle != "" {
+		e.tidy()
+	}
+}
+
+// tidy has a bundle unfolded beside all else, so that the next commit need not wait for all of it.
+func (e *Engine) tidy() {
+	select {
+	case e.untidy <- struct{}{}:
+	default: // it is going to be
+	}
+}
+
+// keep notes for the replica what a head has made of the objects. e.mu must be held.
+func (e *Engine) keep(ops []operation, h *head) {
+	for i := range ops {
+		if ops[i].remove {
+			e.replica.remove(ops[i].key)
+		} else {
+			e.replica.put(engine.Pair{Key: ops[i].key, Value: ops[i].value, Revision: h.Revision})
+		}
+	}
+	// A cursor always has a form as JSON.
+	_ = e.replica.stand(cursor{e.fleetID, h.mod, h.ID, h.Epoch, h.Objects, h.Digest, h.Bundle, h.Parts}, h.Revision)
+}
+
+// whose finds out whether it was the flight under way that a head came of, when nobody had answered
+// for it at first. Nothing else can have come before it.
+func (e *Engine) whose() error {
+	ctx, cancel := context.WithTimeout(context.Background(), followTimeout)
+	defer cancel()
+	err := e.wait(ctx, func() bool { return e.flight.landed != nil || len(e.queue) > 0 || e.state.refusal() != nil })
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case e.flight.landed != nil:
+		return nil
+	case err == nil && len(e.queue) > 0 && !e.queue[0].Reload:
+		return engine.ErrConflict
+	}
+	return engine.ErrUnsettled
+}
+
+// isUnknown reports whether a call that failed may have taken place.
+func isUnknown(err error) bool {
+	var etcd rpctypes.EtcdError
+	code := codes.Unknown
+	switch {
+	case errors.As(err, &etcd):
+		code = etcd.Code()
+	default:
+		if s, ok := status.FromError(err); ok {
+			code = s.Code()
+		}
+	}
+	switch code {
+	case codes.ResourceExhausted, codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument, codes.FailedPrecondition, codes.OutOfRange, codes.Unimplemented:
+		return false
+	}
+	return true
+}
+
+// refused is what etcd's refusal of a commit means to the store.
+func (e *Engine) refused(err error) error {
+	if errors.Is(err, rpctypes.ErrNoSpace) {
+		return fullError{err}
+	}
+	return &engine.AwayError{Why: fmt.Sprintf("etcd refuses the change: %v", err)}
+}
+
+// fullError is engine.ErrNoSpace of etcd.
+type fullError struct{ cause error }
+
+func (e fullError) Error() string {
+	return "etcd is full (" + e.cause.Error() + "): compact and defragment it, then disarm the alarm (etcdctl alarm disarm); nothing in force is lost"
+}
+
+func (e fullError) Unwrap() []error { return []error{engine.ErrNoSpace, e.cause} }
+
+// away is for a commit that was not sent.
+func (e *Engine) away(err error) error {
+	if errors.Is(err, rpctypes.ErrNoSpace) {
+		return fullError{err}
+	}
+	return &engine.AwayError{Why: fmt.Sprintf("etcd does not answer: %v", err)}
+}
+
+// lost waits for what came before a commit that was refused for it.
+func (e *Engine) lost() error {
+	ctx, cancel := context.WithTimeout(context.Background(), followTimeout)
+	defer cancel()
+	if err := e.wait(ctx, func() bool { return len(e.queue) > 0 || e.state.refusal() != nil }); err != nil {
+		return &engine.AwayError{Why: "another box has changed something, and this box has not heard of it yet"}
+	}
+	return engine.ErrConflict
+}

@@ -1,0 +1,35 @@
+// Package fleet keeps the pairs of a store in etcd, for the boxes that share them, with a replica
+// on this machine. [Engine] is an [engine.Shared].
+//
+// All keys are below svcctl/FLEET/:
+//
+//	fleet            {id, format, settings}: what all boxes agree on
+//	head             one commit: its revision, its id and that of the one before, a digest of all objects
+//	object/KIND/...  the stored form of an object, as package store encodes it
+//	bundle/NAME/N    parts of a large commit
+//	alive/BOX        held by a lease: which process has the name
+//	box/BOX          the last report of a box
+//	turn/writer      held by a lease: the box that runs the controllers
+//
+// A commit is one transaction of etcd that compares the modification revision of head, puts head,
+// and puts or deletes objects. Who loses follows what came first and decides anew. A commit that
+// does not fit into a request is written to bundle/ first; the put of the head that names the
+// bundle is the commit. The writer, or whoever comes next, then unfolds it into object/.
+//
+// Invariants:
+//   - An event is believed if its head names the one before by its id, and the digest of all
+//     objects fits. Anything else is read again as a whole.
+//   - What goes back is not believed: a head with a lower revision, another history, another
+//     fleet, or none. The state stays, nothing is committed, and [State] says what to do.
+//   - A commit without an answer is sent again until it is known what became of it; it cannot be
+//     made twice, as it compares the same head.
+//   - Leases only save work. No promise depends on one.
+//
+// Keys of head and object/ are shared; all others that a store writes (its journal, copies of files)
+// stay in the replica, which is an [engine.File] in today's format with a cursor beside it.
+//
+//	e, err := fleet.Open(ctx, fleet.Config{Fleet: "pop1", Box: "gw1", Endpoints: urls, Dir: "/var/lib/svcctl"})
+//	s, err := store.Open(e, cfg)
+//	go e.Run(ctx)
+//	go s.Follow(ctx)
+package fleet

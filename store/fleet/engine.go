@@ -1,0 +1,306 @@
+package fleet
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"svcctl.io/svcctl/store/engine"
+)
+
+const (
+	// callTimeout bounds one call of etcd. A leader that is lost is replaced in less.
+	callTimeout = 3 * time.Second
+	// settleTimeout bounds how long a commit waits to learn what became of it.
+	settleTimeout = 12 * time.Second
+	// followTimeout bounds how long a commit that lost waits for what came first.
+	followTimeout = 5 * time.Second
+	// keepaliveTime is how long a connection is quiet before it is asked whether it lives; the
+	// server allows no shorter time. keepaliveTimeout is how long it may take to answer.
+	keepaliveTime    = 10 * time.Second
+	keepaliveTimeout = 2 * time.Second
+)
+
+// Config is what an Engine is told.
+type Config struct {
+	// Fleet names the fleet, Box this box in it.
+	Fleet, Box string
+	// Endpoints are the URLs of etcd's members.
+	Endpoints []string
+	// TLS is for https URLs; nil: the system's roots and no client certificate.
+	TLS *tls.Config
+	// Dir is the data directory, which has the replica.
+	Dir string
+	// Knows reports whether this program can read a key; nil: all.
+	Knows func(key string) bool
+	// Import is an object of a single box as the fleet keeps it, nil: it does not; for Init and Restore.
+	// When Import is nil, they are kept as they are.
+	Import func(key string, value []byte) ([]byte, error)
+	// First are the pairs, with the head, of a fleet that begins with nothing; for Init.
+	First []engine.Pair
+	// Settings are those that all boxes must have in common, as JSON.
+	Settings json.RawMessage
+	// Version of the program, for reports.
+	Version string
+	Log     *slog.Logger
+}
+
+// Engine is an engine.Shared in etcd. It has more than 15 fields: what its three tasks (commits, the
+// follower, the beat) have in common under one lock.
+type Engine struct {
+	cfg      Config
+	client   *clientv3.Client
+	prefix   string
+	replica  *replica
+	instance string // of the data directory
+	fleetID  string // "" until it is known
+
+	arrived   chan struct{}
+	untidy    chan struct{} // there is a bundle to unfold
+	unfolding sync.Mutex
+	step      func() // tests end here
+
+	mu      sync.Mutex
+	content *content
+	// read is the newest head that was followed or committed; nil: nothing yet.
+	read *head
+	// known is the revision of etcd up to which all heads were seen.
+	known int64
+	// queue is what the store has not followed yet; taken is the mod of the head that it stands at with
+	// all that it was given, published that of what its readers see.
+	queue     []engine.Followed
+	taken     int64
+	published int64
+	busy      bool // something was given to the store and is not Published
+	flight    *flight
+	state     state
+	changed   chan struct{} // closed when any of these changes
+	restart   func()        // ends the watch under way
+	turn      turn
+	report    func() Report // nil: nobody reports
+}
+
+// flight is a commit under way.
+type flight struct {
+	id  string
+	ops []operation
+	// landed is the head that it became, nil: it is not known to have.
+	landed *head
+}
+
+// Dial connects to etcd. Nothing is asked yet.
+func (c *Config) dial() (*clientv3.Client, error) {
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: c.Endpoints, TLS: c.TLS,
+		DialTimeout: callTimeout, DialKeepAliveTime: keepaliveTime, DialKeepAliveTimeout: keepaliveTimeout,
+		MaxCallSendMsgSize: 8 << 20, Logger: zap.NewNop(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("connect to etcd: %w", err)
+	}
+	return client, nil
+}
+
+// Open opens the replica. When that has no state of the fleet yet, it waits for etcd and reads all of it.
+func Open(ctx context.Context, cfg Config) (*Engine, error) {
+	r, err := openReplica(cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	e, err := open(ctx, cfg, r)
+	if err != nil {
+		return nil, errors.Join(err, r.close())
+	}
+	return e, nil
+}
+
+func open(ctx context.Context, cfg Config, r *replica) (*Engine, error) {
+	e := &Engine{
+		cfg: cfg, replica: r, prefix: "svcctl/" + cfg.Fleet + "/", content: newContent(),
+		arrived: make(chan struct{}, 1), untidy: make(chan struct{}, 1), changed: make(chan struct{}), step: func() {},
+	}
+	c, err := r.cursor()
+	if err != nil {
+		return nil, err
+	}
+	if e.instance, err = r.instance(); err != nil {
+		return nil, err
+	}
+	if err := e.adopt(c); err != nil {
+		return nil, err
+	}
+	if e.client, err = cfg.dial(); err != nil {
+		return nil, err
+	}
+	e.state = state{kind: CutOff, why: "etcd has not answered yet", since: time.Now()}
+	if err := e.begin(ctx); err != nil {
+		return nil, errors.Join(err, e.client.Close())
+	}
+	// The store opens on the replica, which has all that was read.
+	e.queue, e.taken, e.published = nil, e.read.mod, e.read.mod
+	return e, nil
+}
+
+// adopt takes the state of the replica.
+func (e *Engine) adopt(c *cursor) error {
+	pairs, err := e.replica.file.Load(objectPrefix)
+	if err != nil {
+		return err
+	}
+	if c == nil {
+		if len(pairs) > 0 || e.replica.revision != 0 {
+			return fmt.Errorf("data directory %s has the objects of a single box: bring them into the fleet with "+
+				"`svcctl fleet init --from %s` and give `svcctl serve` another --data-dir, or move its state.db away", e.cfg.Dir, e.cfg.Dir)
+		}
+		return nil
+	}
+	for i := range pairs {
+		e.content.put(pairs[i].Key, pairs[i].Value)
+	}
+	if len(pairs) != c.Objects || e.content.digest != c.Digest {
+		return fmt.Errorf("the replica in %s is not the state that its cursor names: move its state.db away, and all of it is read from etcd", e.cfg.Dir)
+	}
+	e.fleetID = c.Fleet
+	e.read = &head{
+		Revision: e.replica.revision, ID: c.ID, Epoch: c.Epoch, Objects: c.Objects, Digest: c.Digest, Bundle: c.Bundle, Parts: c.Parts, mod: c.Mod,
+	}
+	e.taken, e.published = c.Mod, c.Mod
+	return nil
+}
+
+// firstWait is how long a start with a replica waits for etcd.
+const firstWait = 2 * time.Second
+
+// CatchUp follows what was committed while this box was away, for a moment: then the store has it with its
+// next call, before anything is decided by what it does not know yet. It comes before Run.
+func (e *Engine) CatchUp(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, firstWait)
+	defer cancel()
+	err := e.join(ctx)
+	e.note(err)
+	if err != nil {
+		return
+	}
+	now, _, err := e.askHead(ctx)
+	if err != nil || now == nil {
+		return
+	}
+	followed := make(chan struct{})
+	ctx, stop := context.WithCancel(ctx)
+	go func() {
+		defer close(followed)
+		if err := e.follow(ctx); err != nil && ctx.Err() == nil {
+			e.cfg.Log.Debug("the start goes on without what was missed", "err", err) // Run tries again
+		}
+	}()
+	_ = e.wait(ctx, func() bool { return e.read.mod >= now.mod }) // Run goes on with what is left
+	stop()
+	<-followed
+}
+
+// begin waits for etcd if there is no replica.
+func (e *Engine) begin(ctx context.Context) error {
+	if e.read != nil {
+		return nil
+	}
+	for said := ""; ; {
+		err := e.join(ctx)
+		e.note(err)
+		switch held := (*heldError)(nil); {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.As(err, &held):
+			return err
+		case err.Error() != said:
+			said = err.Error()
+			e.cfg.Log.Warn("this box has no replica and waits for etcd; what the kernel has stays in force", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+func (e *Engine) key(key string) string { return e.prefix + key }
+
+// Load implements engine.Engine. It answers from the replica, with what was not followed by the
+// caller yet among it only before the first call of Follow.
+func (e *Engine) Load(prefix string) ([]engine.Pair, error) { return e.replica.load(prefix) }
+
+// Keep implements engine.Shared.
+func (e *Engine) Keep(t engine.Transaction) {
+	e.replica.remove(t.Deletes...)
+	e.replica.put(t.Puts...)
+}
+
+// Arrived implements engine.Shared.
+func (e *Engine) Arrived() <-chan struct{} { return e.arrived }
+
+// Follow implements engine.Shared.
+func (e *Engine) Follow() []engine.Followed {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	queue := e.queue
+	e.queue = nil
+	if len(queue) > 0 {
+		e.busy, e.taken = true, e.read.mod
+		e.signal()
+	}
+	return queue
+}
+
+// Published implements engine.Shared.
+func (e *Engine) Published() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.busy, e.published = false, e.taken
+	e.idle()
+	e.signal()
+}
+
+// idle moves on over heads without changes.
+func (e *Engine) idle() {
+	if !e.busy && len(e.queue) == 0 && e.read != nil {
+		e.taken, e.published = e.read.mod, e.read.mod
+	}
+}
+
+// Refuse implements engine.Shared.
+func (e *Engine) Refuse(why error) {
+	e.note(&heldError{TooNew, fmt.Sprintf("a commit of the fleet cannot be read by this version: %v; upgrade this box", why)})
+}
+
+// signal wakes who waits for a change. e.mu must be held.
+func (e *Engine) signal() {
+	close(e.changed)
+	e.changed = make(chan struct{})
+}
+
+// wait waits until something holds, which is looked at with the lock.
+func (e *Engine) wait(ctx context.Context, holds func() bool) error {
+	for {
+		e.mu.Lock()
+		done, changed := holds(), e.changed
+		e.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}

@@ -1,0 +1,249 @@
+package fleet_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/fleet"
+	"svcctl.io/svcctl/store/object"
+)
+
+// patience is how long something that must come is waited for.
+const patience = time.Minute
+
+// cluster is etcd with some members, on loopback addresses.
+type cluster struct {
+	t       testing.TB
+	urls    []string
+	dirs    []string
+	args    [][]string
+	members []*exec.Cmd
+}
+
+// startEtcd starts members of an etcd of the distribution, and ends them with the test.
+func startEtcd(t testing.TB, members int) *cluster {
+	t.Helper()
+	program, err := exec.LookPath("etcd")
+	if err != nil {
+		if os.Getenv("SVCCTL_REQUIRE_PRIVILEGED") != "" {
+			t.Fatal(err)
+		}
+		t.Skip("etcd is not installed: .ci/deps etcd")
+	}
+	c := &cluster{t: t}
+	ports := freePorts(t, 2*members)
+	var peers []string
+	for i := range members {
+		peers = append(peers, fmt.Sprintf("m%d=http://127.0.0.1:%d", i, ports[members+i]))
+	}
+	for i := range members {
+		url, peer, dir := fmt.Sprintf("http://127.0.0.1:%d", ports[i]), fmt.Sprintf("http://127.0.0.1:%d", ports[members+i]), t.TempDir()
+		c.urls, c.dirs = append(c.urls, url), append(c.dirs, dir)
+		c.args = append(c.args, []string{
+			program, "--name", fmt.Sprintf("m%d", i), "--data-dir", dir, "--listen-client-urls", url, "--advertise-client-urls", url,
+			"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", strings.Join(peers, ","),
+		})
+		c.members = append(c.members, nil)
+	}
+	t.Cleanup(func() {
+		for i := range c.members {
+			c.kill(i)
+		}
+	})
+	for i := range members {
+		c.start(i)
+	}
+	c.ready()
+	return c
+}
+
+func (c *cluster) start(i int) {
+	c.t.Helper()
+	cmd := exec.Command(c.args[i][0], c.args[i][1:]...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	c.members[i] = cmd
+}
+
+func (c *cluster) kill(i int) {
+	if cmd := c.members[i]; cmd != nil {
+		cmd.Process.Kill()
+		cmd.Wait()
+		c.members[i] = nil
+	}
+}
+
+// ready waits until etcd answers a linearizable read.
+func (c *cluster) ready() {
+	c.t.Helper()
+	client := c.client()
+	eventually(c.t, "etcd answers", func() bool {
+		ctx, cancel := context.WithTimeout(c.t.Context(), time.Second)
+		defer cancel()
+		_, err := client.Get(ctx, "x")
+		return err == nil
+	})
+}
+
+func (c *cluster) client() *clientv3.Client {
+	c.t.Helper()
+	client, err := clientv3.New(clientv3.Config{Endpoints: c.urls, DialTimeout: time.Second, Logger: zap.NewNop()})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { client.Close() })
+	return client
+}
+
+// freePorts are ports that nobody listens at for now.
+func freePorts(t testing.TB, n int) (ports []int) {
+	t.Helper()
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports
+}
+
+func eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !holds(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("in vain: %s", what)
+		}
+	}
+}
+
+// box is a store of a fleet.
+type box struct {
+	*store.Store
+	engine *fleet.Engine
+	cfg    fleet.Config
+	stop   func()
+}
+
+func (c *cluster) config(name string) fleet.Config {
+	return fleet.Config{
+		Fleet: "test", Box: name, Endpoints: c.urls, Dir: filepath.Join(c.t.TempDir(), "data"), Settings: []byte(`{"ranges":"10.96.0.0/16"}`),
+		Log: slog.New(slog.NewTextHandler(testLog{c.t}, &slog.HandlerOptions{Level: slog.LevelDebug})), Knows: store.KnowsKey,
+	}
+}
+
+type testLog struct{ t testing.TB }
+
+func (l testLog) Write(b []byte) (int, error) {
+	if os.Getenv("SVCCTL_TEST_LOG") != "" {
+		fmt.Fprint(os.Stderr, l.t.Name(), " ", string(b))
+	}
+	return len(b), nil
+}
+
+// init makes the fleet.
+func (c *cluster) init() {
+	c.t.Helper()
+	if _, err := fleet.Init(c.t.Context(), c.config("init"), ""); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+var storeConfig = store.Config{ClusterIPRanges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}}
+
+// join is a new box.
+func (c *cluster) join(name string) *box {
+	c.t.Helper()
+	return c.open(c.config(name), storeConfig)
+}
+
+func (c *cluster) open(cfg fleet.Config, of store.Config) *box {
+	c.t.Helper()
+	e, err := fleet.Open(c.t.Context(), cfg)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	s, err := store.Open(e, of)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{}, 2)
+	go func() { e.Run(ctx); done <- struct{}{} }()
+	go func() { s.Follow(ctx); done <- struct{}{} }()
+	b := &box{Store: s, engine: e, cfg: cfg}
+	stopped := false
+	b.stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		<-done
+		<-done
+		if err := e.Close(); err != nil {
+			c.t.Errorf("close %s: %v", cfg.Box, err)
+		}
+	}
+	c.t.Cleanup(b.stop)
+	return b
+}
+
+func service(name string) *object.Service {
+	return &object.Service{
+		TypeMeta: object.TypeMeta{Kind: object.KindService, APIVersion: object.APIVersionCore},
+		Metadata: object.ObjectMeta{Namespace: "default", Name: name},
+		Spec:     object.ServiceSpec{Ports: []object.ServicePort{{Port: 80}}},
+	}
+}
+
+func serviceRef(name string) object.Ref {
+	return object.Ref{Kind: object.KindService, Namespace: "default", Name: name}
+}
+
+// create creates Services in one commit.
+func (b *box) create(names ...string) error {
+	var writes []store.Write
+	for _, name := range names {
+		writes = append(writes, store.Write{Ref: serviceRef(name), Object: service(name), Create: true, By: store.Caller{User: "test"}})
+	}
+	results, err := b.Write(writes...)
+	if err != nil {
+		return err
+	}
+	for _, r := range results {
+		if r.Err != nil {
+			return r.Err
+		}
+	}
+	return nil
+}
+
+// clusterIP is that of a Service; "" when there is none.
+func (b *box) clusterIP(name string) string {
+	o, _ := b.Get(serviceRef(name))
+	if o == nil {
+		return ""
+	}
+	return o.(*object.Service).Spec.ClusterIP
+}

@@ -1,0 +1,274 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"svcctl.io/svcctl/store/engine"
+)
+
+// pageSize is how many objects are read in one call.
+const pageSize = 500
+
+// retryFollow is how long a follower waits before it tries again.
+const retryFollow = 300 * time.Millisecond
+
+// Run follows the fleet until ctx is done. It does not fail: what keeps it from following is its State.
+func (e *Engine) Run(ctx context.Context) error {
+	done := make(chan struct{})
+	go func() { // ends with ctx, and is waited for
+		defer close(done)
+		e.beatUntil(ctx)
+	}()
+	tidied := make(chan struct{})
+	go func() {
+		defer close(tidied)
+		e.tidyUntil(ctx)
+	}()
+	for ctx.Err() == nil {
+		err := e.join(ctx)
+		if err == nil {
+			e.note(nil)
+			err = e.follow(ctx)
+		}
+		if ctx.Err() == nil && err != nil && !errors.Is(err, errOvertaken) {
+			e.stumbled(err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(retryFollow):
+		}
+	}
+	<-done
+	<-tidied
+	return nil
+}
+
+// tidyUntil unfolds bundles beside all else.
+func (e *Engine) tidyUntil(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-e.untidy:
+		}
+		if err := e.unfold(ctx); err != nil && ctx.Err() == nil {
+			e.cfg.Log.Debug("a large commit is not unfolded yet; the next commit does it", "err", err)
+		}
+	}
+}
+
+// followed is a commit as the store gets it.
+func followed(ops []operation, h *head, note []byte) engine.Followed {
+	f := engine.Followed{Revision: h.Revision, Note: note}
+	for i := range ops {
+		if ops[i].remove {
+			f.Deletes = append(f.Deletes, ops[i].key)
+		} else {
+			f.Puts = append(f.Puts, engine.Pair{Key: ops[i].key, Value: ops[i].value, Revision: h.Revision})
+		}
+	}
+	return f
+}
+
+// enqueue hands a commit to the store. e.mu must be held.
+func (e *Engine) enqueue(f engine.Followed) {
+	e.queue = append(e.queue, f)
+	e.signal()
+	select {
+	case e.arrived <- struct{}{}:
+	default: // it has been told
+	}
+}
+
+// errGap says that an event does not follow on what was followed before.
+var errGap = errors.New("an event of etcd does not follow on the one before it")
+
+// follow watches until that fails.
+func (e *Engine) follow(ctx context.Context) error {
+	e.mu.Lock()
+	ctx, stop := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	e.restart = stop
+	from := e.known + 1
+	e.mu.Unlock()
+	defer stop()
+	events := e.client.Watch(ctx, e.key(headKey), clientv3.WithRange(e.key(objectEnd)), clientv3.WithRev(from))
+	for resp := range events {
+		if resp.CompactRevision != 0 {
+			return e.resume(ctx)
+		}
+		if err := resp.Err(); err != nil {
+			return err
+		}
+		err := e.take(ctx, resp.Events)
+		if errors.Is(err, errGap) || errors.Is(err, rpctypes.ErrCompacted) {
+			e.cfg.Log.Warn("reads all of the fleet's objects again", "err", err)
+			return e.resume(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		e.mu.Lock()
+		e.known = max(e.known, resp.Header.Revision)
+		e.mu.Unlock()
+	}
+	return nil
+}
+
+// resume reads all objects where they cannot be followed, if etcd has the history of this box.
+func (e *Engine) resume(ctx context.Context) error {
+	e.mu.Lock()
+	before := e.read
+	e.mu.Unlock()
+	if err := e.join(ctx); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	again := e.read == before
+	e.mu.Unlock()
+	if again { // join found that it can be followed, which it cannot
+		return e.reload(ctx)
+	}
+	return nil
+}
+
+// take follows events, which are in order, those of one commit together.
+func (e *Engine) take(ctx context.Context, events []*clientv3.Event) error {
+	for len(events) > 0 {
+		n := 1
+		for n < len(events) && events[n].Kv.ModRevision == events[0].Kv.ModRevision {
+			n++
+		}
+		if err := e.takeCommit(ctx, events[:n]); err != nil {
+			return err
+		}
+		events = events[n:]
+	}
+	return nil
+}
+
+// takeCommit follows what one transaction of etcd has changed.
+func (e *Engine) takeCommit(ctx context.Context, events []*clientv3.Event) error {
+	var h *head
+	var ops []operation
+	for _, event := range events {
+		key := strings.TrimPrefix(string(event.Kv.Key), e.prefix)
+		remove := event.Type == clientv3.EventTypeDelete
+		switch {
+		case key == headKey && remove:
+			return &heldError{Emptied, "the objects of the fleet were removed from etcd"}
+		case key == headKey:
+			var err error
+			if h, err = decodeHead(event.Kv.Value, event.Kv.ModRevision); err != nil {
+				return err
+			}
+		case strings.HasPrefix(key, objectPrefix):
+			ops = append(ops, operation{key: key, value: event.Kv.Value, remove: remove})
+		}
+	}
+	if h == nil {
+		return nil // a bundle is unfolded, which was followed already
+	}
+	note := []byte(h.Note)
+	e.mu.Lock()
+	seen, mine := h.mod <= e.read.mod, e.flight != nil && e.flight.id == h.ID
+	e.mu.Unlock()
+	if h.Bundle != "" && !seen && !mine {
+		var err error
+		if note, ops, err = e.readBundle(ctx, h, h.mod); err != nil {
+			return err
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case h.mod <= e.read.mod:
+		return nil // our own, or of before a reload
+	case h.Epoch != e.read.Epoch || h.Previous != e.read.ID:
+		return errGap
+	case e.flight != nil && e.flight.id == h.ID:
+		e.land(h)
+		return nil
+	}
+	if err := e.readable(ops); err != nil {
+		return err
+	}
+	objects, digest := e.content.after(ops)
+	if objects != h.Objects || digest != h.Digest {
+		return errGap
+	}
+	before := e.read
+	e.content.apply(ops)
+	e.read = h
+	e.keep(ops, h)
+	e.state.of = max(e.state.of, h.Revision)
+	if h.Revision == before.Revision && len(ops) == 0 {
+		e.idle() // a bundle was unfolded
+		e.signal()
+		return nil
+	}
+	e.enqueue(followed(ops, h, note))
+	if h.Bundle != "" {
+		e.tidyLater()
+	}
+	return nil
+}
+
+// readable says why a commit cannot be read by this program. Then it is not even kept: after a start
+// the replica has to be of use.
+func (e *Engine) readable(ops []operation) error {
+	for i := range ops {
+		if e.cfg.Knows != nil && !ops[i].remove && !e.cfg.Knows(ops[i].key) {
+			return &heldError{TooNew, fmt.Sprintf("a newer version of svcctl has written %s, which this one cannot read: upgrade this box; what is in force stays", ops[i].key)}
+		}
+	}
+	return nil
+}
+
+// tidyLater unfolds a bundle that its writer has not unfolded in a while.
+func (e *Engine) tidyLater() {
+	time.AfterFunc(5*time.Second, func() {
+		e.mu.Lock()
+		bundle := e.read.Bundle != ""
+		e.mu.Unlock()
+		if bundle {
+			e.tidy()
+		}
+	})
+}
+
+// Fresh implements engine.Shared.
+func (e *Engine) Fresh(ctx context.Context) error {
+	now, _, err := e.askHead(ctx)
+	if err != nil {
+		return e.away(err)
+	}
+	e.mu.Lock()
+	s := e.state
+	e.mu.Unlock()
+	s.differs = "" // it follows all the same
+	switch refusal := s.refusal(); {
+	case refusal != nil:
+		return refusal
+	case now == nil:
+		return &engine.AwayError{Why: "etcd has no objects of the fleet"}
+	}
+	ctx, cancel := context.WithTimeout(ctx, followTimeout)
+	defer cancel()
+	if err := e.wait(ctx, func() bool { return e.published >= now.mod }); err != nil {
+		return &engine.AwayError{Why: fmt.Sprintf("revision %d of etcd has not come yet", now.Revision)}
+	}
+	return nil
+}
+
+// Close implements engine.Engine.
+func (e *Engine) Close() error {
+	e.leave()
+	return errors.Join(e.client.Close(), e.replica.close())
+}

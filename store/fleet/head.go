@@ -1,0 +1,184 @@
+package fleet
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// The keys below the prefix of the fleet.
+const (
+	fleetKey     = "fleet"
+	headKey      = "head"
+	objectPrefix = "object/"
+	objectEnd    = "object0" // the first key behind all objects
+	bundlePrefix = "bundle/"
+	alivePrefix  = "alive/"
+	boxPrefix    = "box/"
+	turnKey      = "turn/writer"
+)
+
+// format is what this program writes, and the newest it reads.
+const format = 1
+
+// isShared reports whether all boxes have a key in common.
+func isShared(key string) bool { return key == headKey || strings.HasPrefix(key, objectPrefix) }
+
+// sum is a checksum of a pair, or the exclusive or of those of all pairs.
+type sum [16]byte
+
+func sumOf(key string, value []byte) sum {
+	h := sha256.New()
+	h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(key)))) // writes to a hash never fail
+	h.Write([]byte(key))
+	h.Write(value)
+	return sum(h.Sum(nil)[:len(sum{})])
+}
+
+func (s *sum) toggle(other sum) {
+	for i := range s {
+		s[i] ^= other[i]
+	}
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (s sum) MarshalText() ([]byte, error) { return []byte(hex.EncodeToString(s[:])), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (s *sum) UnmarshalText(text []byte) error {
+	b, err := hex.DecodeString(string(text))
+	if err != nil || len(b) != len(s) {
+		return fmt.Errorf("%q is no digest", text)
+	}
+	copy(s[:], b)
+	return nil
+}
+
+// head is one commit, as all boxes see it.
+type head struct {
+	Revision uint64 `json:"revision"`
+	ID       string `json:"id"`
+	// Previous is the ID of the head before.
+	Previous string `json:"previous,omitempty"`
+	Box      string `json:"box"`
+	// Epoch counts how often somebody has said that what is here is to be believed.
+	Epoch uint64 `json:"epoch,omitempty"`
+	// Objects and Digest are of all objects after this commit.
+	Objects int `json:"objects"`
+	Digest  sum `json:"digest"`
+	// Bundle names the parts that this commit consists of, of which there are Parts.
+	Bundle string `json:"bundle,omitempty"`
+	Parts  int    `json:"parts,omitempty"`
+	// Note is what the store says about the commit. That of a bundle is in the bundle.
+	Note json.RawMessage `json:"note,omitempty"`
+
+	mod int64 // the modification revision of the key
+	// text is the value of the key as it was read or written; "": it is not known.
+	text string
+}
+
+func (h *head) encode() (string, error) {
+	text, err := json.Marshal(h)
+	if err != nil {
+		return "", fmt.Errorf("encode the head of the fleet: %w", err)
+	}
+	h.text = string(text)
+	return h.text, nil
+}
+
+func decodeHead(value []byte, mod int64) (*head, error) {
+	h := &head{mod: mod, text: string(value)}
+	if err := json.Unmarshal(value, h); err != nil {
+		return nil, fmt.Errorf("read the head of the fleet: %w", err)
+	}
+	if h.Revision == 0 || h.ID == "" {
+		return nil, errors.New("read the head of the fleet: it has no revision or no id")
+	}
+	return h, nil
+}
+
+// settings is the value of fleetKey.
+type settings struct {
+	ID     string `json:"id"`
+	Format int    `json:"format"`
+	// Settings are those that all boxes must have in common; nil until the first box has come.
+	Settings json.RawMessage `json:"settings,omitempty"`
+}
+
+// agree reports whether two documents of settings say the same.
+func agree(a, b json.RawMessage) bool {
+	var left, right bytes.Buffer
+	if json.Compact(&left, a) != nil || json.Compact(&right, b) != nil {
+		return false
+	}
+	return bytes.Equal(left.Bytes(), right.Bytes())
+}
+
+// newID is a random identifier.
+func newID() string {
+	var b [8]byte
+	rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// content is which objects there are, by their checksums.
+type content struct {
+	sums   map[string]sum
+	digest sum
+}
+
+func newContent() *content { return &content{sums: map[string]sum{}} }
+
+func (c *content) put(key string, value []byte) {
+	c.delete(key)
+	s := sumOf(key, value)
+	c.sums[key] = s
+	c.digest.toggle(s)
+}
+
+func (c *content) delete(key string) {
+	if s, has := c.sums[key]; has {
+		c.digest.toggle(s)
+		delete(c.sums, key)
+	}
+}
+
+// after is the number of objects and the digest that operations lead to.
+func (c *content) after(ops []operation) (objects int, digest sum) {
+	objects, digest = len(c.sums), c.digest
+	for i := range ops {
+		before, had := c.sums[ops[i].key]
+		if had {
+			digest.toggle(before)
+			objects--
+		}
+		if !ops[i].remove {
+			digest.toggle(sumOf(ops[i].key, ops[i].value))
+			objects++
+		}
+	}
+	return objects, digest
+}
+
+func (c *content) apply(ops []operation) {
+	for i := range ops {
+		if ops[i].remove {
+			c.delete(ops[i].key)
+		} else {
+			c.put(ops[i].key, ops[i].value)
+		}
+	}
+}
+
+// operation puts or removes an object. Of a commit, no two are of one key.
+type operation struct {
+	key    string
+	value  []byte
+	remove bool
+}

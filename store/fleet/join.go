@@ -1,0 +1,249 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// askHead reads the head, linearizably, and the revision of etcd. It is nil when there is none.
+func (e *Engine) askHead(ctx context.Context, opts ...clientv3.OpOption) (*head, int64, error) {
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	resp, err := e.client.Get(call, e.key(headKey), opts...)
+	if err != nil {
+		return nil, 0, err
+	}
+	if len(resp.Kvs) == 0 {
+		return nil, resp.Header.Revision, nil
+	}
+	h, err := decodeHead(resp.Kvs[0].Value, resp.Kvs[0].ModRevision)
+	return h, resp.Header.Revision, err
+}
+
+// join makes sure that etcd has the fleet and the history that this box has, and reads what there
+// is when it cannot be followed from there. The error says why not.
+func (e *Engine) join(ctx context.Context) error {
+	if err := e.checkFleet(ctx); err != nil {
+		return err
+	}
+	read := e.stands() // before the question: a commit of this box may land meanwhile
+	now, at, err := e.askHead(ctx)
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	if now != nil {
+		e.state.of = now.Revision
+	}
+	e.mu.Unlock()
+	if now == nil {
+		return &heldError{Emptied, fmt.Sprintf("etcd has no objects of fleet %s any more; what is in force stays: put etcd's data back, or say `svcctl fleet restore FILE`", e.cfg.Fleet)}
+	}
+	if read == nil {
+		return e.reload(ctx)
+	}
+	if now.Epoch > read.Epoch && now.Revision > read.Revision { // somebody has said that it is to be believed
+		return e.reload(ctx)
+	}
+	if now.Revision < read.Revision || now.mod < read.mod || now.Epoch < read.Epoch {
+		return e.wentBack(read, now)
+	}
+	if now.mod == read.mod {
+		if now.ID != read.ID {
+			return e.wentBack(read, now)
+		}
+		e.mu.Lock()
+		if e.known = max(e.known, at); e.read == read {
+			e.read = now // with its text, which the replica does not have
+		}
+		e.mu.Unlock()
+		return nil
+	}
+	return e.checkHistory(ctx, read, now)
+}
+
+// stands is the head that this box stands at.
+func (e *Engine) stands() *head {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.read
+}
+
+// checkHistory makes sure that the head that this box stands at is one that etcd had.
+func (e *Engine) checkHistory(ctx context.Context, read, now *head) error {
+	was, _, err := e.askHead(ctx, clientv3.WithRev(read.mod))
+	switch {
+	case errors.Is(err, rpctypes.ErrCompacted):
+		return e.reload(ctx)
+	case err != nil:
+		return err
+	case was == nil || was.ID != read.ID:
+		return e.wentBack(read, now)
+	}
+	e.mu.Lock()
+	e.known = max(e.known, read.mod)
+	e.mu.Unlock()
+	return nil
+}
+
+func (e *Engine) wentBack(read, now *head) error {
+	return &heldError{WentBack, fmt.Sprintf("etcd went back: it has revision %d and this box %d, or another history; as that may be an accident, "+
+		"what is in force stays: put etcd's data back, or say `svcctl fleet accept` to take what etcd has", now.Revision, read.Revision)}
+}
+
+// checkFleet makes sure that it is the fleet that this box belongs to, and that the settings agree.
+func (e *Engine) checkFleet(ctx context.Context) error {
+	for {
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		resp, err := e.client.Get(call, e.key(fleetKey))
+		cancel()
+		if err != nil {
+			return err
+		}
+		if len(resp.Kvs) == 0 {
+			return &heldError{Emptied, fmt.Sprintf("etcd has no fleet %s: make it with `svcctl fleet init`, or put etcd's data back", e.cfg.Fleet)}
+		}
+		var s settings
+		if err := json.Unmarshal(resp.Kvs[0].Value, &s); err != nil {
+			return fmt.Errorf("read the settings of the fleet: %w", err)
+		}
+		switch {
+		case e.fleetID != "" && s.ID != e.fleetID:
+			return &heldError{OtherOne, fmt.Sprintf("etcd has another fleet of the name %s than the one that this box belongs to; what is in force stays: "+
+				"correct --etcd, or give this box an empty --data-dir to join that fleet", e.cfg.Fleet)}
+		case s.Format > format:
+			return &heldError{TooNew, fmt.Sprintf("the fleet has format %d, and this version reads up to %d: upgrade this box", s.Format, format)}
+		case s.Settings == nil:
+			// The first box says which they are.
+			s.Settings = e.cfg.Settings
+			value, err := json.Marshal(s)
+			if err != nil {
+				return err
+			}
+			_, err = e.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(e.key(fleetKey)), "=", resp.Kvs[0].ModRevision)).
+				Then(clientv3.OpPut(e.key(fleetKey), string(value))).Commit()
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		e.mu.Lock()
+		e.fleetID = s.ID
+		e.state.differs = ""
+		if !agree(s.Settings, e.cfg.Settings) {
+			e.state.differs = fmt.Sprintf("the settings of this box are not those of the fleet: it has %s, and the fleet %s; "+
+				"it forwards as the fleet says and writes nothing: give it the same flags", e.cfg.Settings, s.Settings)
+		}
+		e.mu.Unlock()
+		return nil
+	}
+}
+
+// reload reads all objects as of one revision, and gives the store the difference.
+func (e *Engine) reload(ctx context.Context) error {
+	read := e.stands()
+	now, at, err := e.askHead(ctx)
+	if err != nil {
+		return err
+	}
+	switch {
+	case now == nil:
+		return &heldError{Emptied, "etcd has no objects of the fleet any more"}
+	case read != nil && (now.Revision < read.Revision || now.Epoch < read.Epoch):
+		return e.wentBack(read, now)
+	}
+	have, err := e.objects(ctx, now, at)
+	if err != nil {
+		return err
+	}
+	return e.replace(now, at, have)
+}
+
+// objects are those that etcd has as of a revision, 0: that of now; with the bundle of the head of then.
+func (e *Engine) objects(ctx context.Context, now *head, at int64) (map[string][]byte, error) {
+	have := map[string][]byte{}
+	for from := e.key(objectPrefix); from != ""; {
+		call, cancel := context.WithTimeout(ctx, 4*callTimeout)
+		resp, err := e.client.Get(call, from, clientv3.WithRange(e.key(objectEnd)), clientv3.WithRev(at), clientv3.WithLimit(pageSize))
+		cancel()
+		if err != nil {
+			return nil, err
+		}
+		from = ""
+		for _, kv := range resp.Kvs {
+			have[strings.TrimPrefix(string(kv.Key), e.prefix)] = kv.Value
+			from = string(kv.Key) + "\x00"
+		}
+		if at == 0 {
+			at = resp.Header.Revision // the pages are of one state
+		}
+		if !resp.More {
+			break
+		}
+	}
+	if now.Bundle != "" {
+		_, ops, err := e.readBundle(ctx, now, at)
+		if err != nil {
+			return nil, err
+		}
+		for i := range ops {
+			if ops[i].remove {
+				delete(have, ops[i].key)
+			} else {
+				have[ops[i].key] = ops[i].value
+			}
+		}
+	}
+	return have, nil
+}
+
+// replace makes objects that were read as a whole the state, if they fit the head.
+func (e *Engine) replace(now *head, at int64, have map[string][]byte) error {
+	fresh := newContent()
+	for key, value := range have {
+		fresh.put(key, value)
+	}
+	if len(have) != now.Objects || fresh.digest != now.Digest {
+		return &heldError{Damaged, fmt.Sprintf("the %d objects that etcd has are not the %d that the newest commit left; what is in force stays: "+
+			"find out who else writes below svcctl/%s/, and say `svcctl fleet restore FILE` or `svcctl fleet accept`", len(have), now.Objects, e.cfg.Fleet)}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.read != nil && (now.mod < e.read.mod && now.Epoch <= e.read.Epoch) {
+		return errOvertaken // by a commit of this box
+	}
+	var ops []operation
+	for key, value := range have {
+		if err := e.readable([]operation{{key: key}}); err != nil {
+			return err
+		}
+		if e.content.sums[key] != fresh.sums[key] {
+			ops = append(ops, operation{key: key, value: value})
+		}
+	}
+	for key := range e.content.sums {
+		if _, there := have[key]; !there {
+			ops = append(ops, operation{key: key, remove: true})
+		}
+	}
+	if e.read != nil && len(ops) > 0 && now.Revision <= e.read.Revision { // other objects at the same revision
+		return e.wentBack(e.read, now)
+	}
+	first := e.read == nil
+	e.content, e.read, e.known = fresh, now, at
+	e.keep(ops, now)
+	if first {
+		e.taken, e.published = now.mod, now.mod
+		return e.replica.flush() // the store opens on it
+	}
+	f := followed(ops, now, nil)
+	f.Reload = true
+	e.enqueue(f)
+	return nil
+}

@@ -1,0 +1,150 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/store/engine"
+)
+
+// Kind says how a box stands to its fleet.
+type Kind string
+
+// The kinds of states.
+const (
+	Following Kind = "Following" // all is well
+	CutOff    Kind = "CutOff"    // etcd does not answer
+	Lagging   Kind = "Lagging"   // etcd answers, and what was committed does not come
+	WentBack  Kind = "WentBack"  // what etcd has is older than what is in force, or has another history
+	OtherOne  Kind = "OtherFleet"
+	Emptied   Kind = "Emptied"  // etcd has no such fleet
+	Damaged   Kind = "Damaged"  // the objects do not fit the digest
+	Differs   Kind = "Differs"  // the box has other settings than its fleet
+	TooNew    Kind = "TooNew"   // a newer version has written what this one cannot read
+	Namesake  Kind = "Namesake" // another box has the name
+)
+
+// State is how a box stands to its fleet.
+type State struct {
+	Kind Kind
+	// Why says what happened and what to do about it; "" while all is well.
+	Why   string
+	Since time.Time
+	// Revision is that of the newest commit that was followed; Of is the one that etcd has, as
+	// of the last answer.
+	Revision, Of uint64
+	Epoch        uint64
+	// Heard is when etcd answered last.
+	Heard time.Time
+	// Writer is the box that runs the controllers, "" when it is not known.
+	Writer string
+	// Replica is why the replica cannot be written; nil: it can.
+	Replica error
+}
+
+// Held reports whether what etcd has is not believed, until somebody says so.
+func (s *State) Held() bool {
+	switch s.Kind {
+	case WentBack, OtherOne, Emptied, Damaged:
+		return true
+	}
+	return false
+}
+
+// state is what an Engine keeps of it.
+type state struct {
+	kind  Kind
+	why   string
+	since time.Time
+	heard time.Time
+	of    uint64
+	// differs says which settings are not those of the fleet; "": they agree.
+	differs string
+}
+
+// refusal is why nothing may be committed; nil: it may.
+func (s *state) refusal() error {
+	switch {
+	case s.kind != Following && s.kind != Lagging:
+	case s.differs != "":
+		return &engine.AwayError{Why: s.differs}
+	default:
+		return nil
+	}
+	return &engine.AwayError{Why: s.why, Since: s.since}
+}
+
+// heldError is why etcd is not followed, although it answers.
+type heldError struct {
+	kind Kind
+	why  string
+}
+
+func (e *heldError) Error() string { return e.why }
+
+// note takes what a look at etcd came to.
+func (e *Engine) note(err error) {
+	kind, why := Following, ""
+	if err != nil {
+		kind, why = CutOff, fmt.Sprintf("this box is cut off from etcd: %s; what is in force stays, and nothing can be changed", e.silence(err))
+		if held, is := err.(*heldError); is { //nolint:errorlint // it is never wrapped
+			kind, why = held.kind, held.why
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.state.kind == TooNew && kind != TooNew {
+		return // until a newer program starts
+	}
+	before := e.state.kind
+	if before != kind {
+		e.state.since = time.Now()
+	}
+	e.state.kind, e.state.why = kind, why
+	if kind != CutOff {
+		e.state.heard = time.Now()
+	}
+	if before != kind {
+		e.signal()
+		if kind == Following {
+			e.cfg.Log.Info("follows the fleet", "fleet", e.cfg.Fleet, "revision", e.read.Revision)
+		} else {
+			e.cfg.Log.Warn("does not follow the fleet", "fleet", e.cfg.Fleet, "state", kind, "why", why)
+		}
+	}
+}
+
+// silence says why etcd does not answer.
+func (e *Engine) silence(err error) string {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return "of " + strings.Join(e.cfg.Endpoints, ", ") + " none answers in time for a majority"
+	}
+	return err.Error()
+}
+
+// State is how this box stands to its fleet.
+func (e *Engine) State() State {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := State{Kind: e.state.kind, Why: e.state.why, Since: e.state.since, Of: e.state.of, Heard: e.state.heard, Writer: e.turn.holder}
+	if s.Kind == Following && e.state.differs != "" {
+		s.Kind, s.Why = Differs, e.state.differs
+	}
+	if e.read != nil {
+		s.Revision, s.Epoch = e.read.Revision, e.read.Epoch
+	}
+	e.replica.mu.Lock()
+	s.Replica = e.replica.err
+	e.replica.mu.Unlock()
+	return s
+}
+
+// Changes is closed with the next change of the State, or of what was followed.
+func (e *Engine) Changes() <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.changed
+}

@@ -1,0 +1,296 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/object"
+)
+
+// maxLost is for how long a call decides anew when others are first, again and again.
+const maxLost = 20 * time.Second
+
+// errLost says for how long others were first.
+var errLost = &engine.AwayError{Why: "other boxes have changed something each time before this change could be made; try again"}
+
+// commitNote is what a commit tells other machines about its changes: what their journals need and objects
+// do not say. Of several changes of one object in a commit it has the last.
+type commitNote struct {
+	At      time.Time    `json:"at"`
+	Changes []noteChange `json:"changes"` // by revision
+}
+
+type noteChange struct {
+	Kind      string  `json:"kind"`
+	Namespace string  `json:"namespace,omitempty"`
+	Name      string  `json:"name"`
+	Revision  uint64  `json:"revision"`
+	By        *Caller `json:"by,omitempty"`
+}
+
+// headValue is the value of the head that a commit of these changes puts.
+func (s *Store) headValue(changes []*change) ([]byte, error) {
+	if s.shared == nil {
+		return nil, nil
+	}
+	n := commitNote{At: s.cfg.Clock().UTC()}
+	last := make(map[object.Ref]uint64, len(changes))
+	for _, c := range changes {
+		last[c.ref] = max(last[c.ref], c.revision)
+	}
+	for _, c := range changes {
+		if c.revision == 0 || last[c.ref] != c.revision {
+			continue
+		}
+		n.Changes = append(n.Changes, noteChange{c.ref.Kind, c.ref.Namespace, c.ref.Name, c.revision, c.by})
+	}
+	text, err := json.Marshal(n)
+	if err != nil {
+		return nil, fmt.Errorf("encode what a commit changes: %w", err)
+	}
+	return text, nil
+}
+
+// KnowsKey reports whether a key of the engine is of a kind that this program can read.
+func KnowsKey(key string) bool {
+	rest, isObject := strings.CutPrefix(key, objectPrefix)
+	if !isObject {
+		return true
+	}
+	kind, _, _ := strings.Cut(rest, "/")
+	_, known := newOf(kind)
+	return known
+}
+
+// Follow takes over what other machines commit, until ctx is done. Without them it does nothing.
+func (s *Store) Follow(ctx context.Context) error {
+	if s.shared == nil {
+		<-ctx.Done()
+		return nil
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.shared.Arrived():
+		}
+		s.writer.Lock()
+		s.follow()
+		s.writer.Unlock()
+	}
+}
+
+// Fresh returns when all that was committed by any machine before the call can be read. On a store of
+// one machine it always can.
+func (s *Store) Fresh(ctx context.Context) error {
+	if s.shared == nil {
+		return nil
+	}
+	return s.shared.Fresh(ctx)
+}
+
+// sharedOf is an engine that other machines write to; nil when they do not.
+func sharedOf(e engine.Engine) engine.Shared {
+	shared, _ := e.(engine.Shared)
+	return shared
+}
+
+// IsShared reports whether other machines write to the store too.
+func (s *Store) IsShared() bool { return s.shared != nil }
+
+// again reports whether a call that failed is to be decided anew, after what was first was taken over:
+// another machine has changed something since it began. The writer must be held.
+func (s *Store) again(err error, began time.Time) bool {
+	if s.shared == nil || !errors.Is(err, engine.ErrConflict) || time.Since(began) > maxLost {
+		return false
+	}
+	s.lost.Add(1)
+	s.follow()
+	return true
+}
+
+// final is the error of a call that was not decided anew any more.
+func (s *Store) final(err error) error {
+	if s.shared != nil && errors.Is(err, engine.ErrConflict) {
+		return errLost
+	}
+	return err
+}
+
+// Lost is how often a commit of this machine was overtaken by another one, and decided anew.
+func (s *Store) Lost() uint64 { return s.lost.Load() }
+
+// follow takes over what has arrived. The writer must be held.
+func (s *Store) follow() {
+	if s.shared == nil || s.deaf {
+		return
+	}
+	arrived := s.shared.Follow()
+	for i := range arrived {
+		if err := s.takeOver(&arrived[i]); err != nil {
+			s.deaf = true
+			s.shared.Refuse(err)
+			return
+		}
+	}
+	if len(arrived) > 0 {
+		s.shared.Published()
+	}
+}
+
+// takeOver makes a commit of another machine one of this store.
+func (s *Store) takeOver(f *engine.Followed) error {
+	changes, at, err := s.followed(f)
+	if err != nil {
+		return err
+	}
+	t := s.begin()
+	defer t.end()
+	t.revision = f.Revision
+	s.holdAnew(changes)
+	var journal journalUpdate
+	if f.Reload {
+		journal = s.history.begin(journalUpdate{revision: f.Revision})
+	} else if journal, err = s.history.plan(changes, s.revision, at); err != nil {
+		return err
+	}
+	if journal.reset {
+		journal.revision = f.Revision
+	}
+	var out engine.Transaction
+	journal.addTo(&out)
+	s.shared.Keep(out)
+	s.head = f.Revision
+	t.publish(changes, f.Revision, journal)
+	return nil
+}
+
+// followed are the changes of a commit, in the order of their revisions.
+func (s *Store) followed(f *engine.Followed) (changes []*change, at time.Time, err error) {
+	var n commitNote
+	if len(f.Note) > 0 {
+		if err := json.Unmarshal(f.Note, &n); err != nil {
+			return nil, at, fmt.Errorf("read what a commit of another box changes: %w", err)
+		}
+	}
+	byKey := make(map[string]*change, len(f.Puts)+len(f.Deletes))
+	for _, pair := range f.Puts {
+		r, err := decodeRecord(pair)
+		if err != nil {
+			return nil, at, err
+		}
+		ref := object.RefOf(r.object)
+		byKey[pair.Key] = &change{ref: ref, old: s.records[ref], owner: r.owner, record: r, next: r.object}
+		if created := createdAt(r.object); created.After(s.newest) {
+			s.newest = created
+		}
+	}
+	for _, key := range f.Deletes {
+		ref, known := refOfKey(key)
+		if old := s.records[ref]; known && old != nil {
+			byKey[key] = &change{ref: ref, old: old, owner: old.owner, remove: true}
+		}
+	}
+	for _, nc := range n.Changes {
+		ref := object.Ref{Kind: nc.Kind, Namespace: nc.Namespace, Name: nc.Name}
+		if c := byKey[objectKey(ref)]; c != nil {
+			c.revision, c.by = nc.Revision, nc.By
+			changes = append(changes, c)
+			delete(byKey, objectKey(ref))
+		}
+	}
+	for _, c := range byKey { // a reload has no note
+		c.revision = f.Revision
+		changes = append(changes, c)
+	}
+	return changes, n.At, nil
+}
+
+// refOfKey is the object that a key of the engine names.
+func refOfKey(key string) (object.Ref, bool) {
+	parts := strings.SplitN(strings.TrimPrefix(key, objectPrefix), "/", 3)
+	if !strings.HasPrefix(key, objectPrefix) || len(parts) != 3 {
+		return object.Ref{}, false
+	}
+	return object.Ref{Kind: parts[0], Namespace: parts[1], Name: parts[2]}, true
+}
+
+// holdAnew has the ledger hold what Services have now instead of what they had. All is given up
+// first: in one commit a value may have gone from one to another.
+func (s *Store) holdAnew(changes []*change) {
+	for _, c := range changes {
+		if c.ref.Kind == object.KindService && c.old != nil && !c.old.withheld {
+			old := *c
+			old.next, old.remove = nil, true
+			old.release(s.ledger)
+		}
+	}
+	s.ledger.begin()
+	for _, c := range changes {
+		if c.record == nil || c.ref.Kind != object.KindService {
+			continue
+		}
+		svc := c.record.object.(*object.Service)
+		s.ledger.cede(valuesOf(svc)) // nobody's, until this was heard of
+		if err := s.hold(svc); err != nil {
+			c.record.withheld, c.waits = true, true
+			c.notes = append(c.notes, withheldNote(c.record, err))
+		} else if notes := s.ledger.outside(svc, c.record.owner); len(notes) > 0 {
+			c.notes = append(c.notes, notes...)
+		}
+		c.waits = c.waits || s.lacksIngress(svc)
+		s.ledger.begin()
+	}
+}
+
+// cede gives up what is reserved of some values.
+func (l *ledger) cede(v values) {
+	for _, addr := range v.clusterIPs {
+		l.cedeAddress(addr)
+	}
+	for _, port := range v.ports {
+		l.cedePort(port)
+	}
+	for _, addr := range v.ingress {
+		l.cedeIngress(addr)
+	}
+}
+
+// TakeOver takes over what has arrived of other machines. Follow does so by itself.
+func (s *Store) TakeOver() {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	s.follow()
+}
+
+// lacksIngress reports whether a Service waits for a load balancer IP.
+func (s *Store) lacksIngress(svc *object.Service) bool {
+	return isOurLoadBalancer(svc) && (len(svc.Status.LoadBalancer.Ingress) < wantedIngress(svc) || s.ledger.couldBeInternal(svc))
+}
+
+// ForFleet is a stored object of a single box as a fleet keeps it; nil: it does not. What files declared
+// becomes the API's, as nobody reads the files any more; the Node that the box made of itself stays behind. Secrets are refused.
+func ForFleet(key string, value []byte, nodeOwner string) ([]byte, error) {
+	r, err := decodeRecord(engine.Pair{Key: key, Value: value})
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case object.RefOf(r.object).Kind == object.KindSecret:
+		return nil, fmt.Errorf("%s: %w", object.RefOf(r.object), errSecret)
+	case r.owner.Controller == nodeOwner:
+		return nil, nil
+	case r.owner.File == "":
+		return value, nil
+	}
+	entry, _, err := (&stored{Owner{}, r.created, r.asked, r.object}).encode()
+	if err != nil {
+		return nil, err
+	}
+	return entry[engine.EntryHeader:], nil
+}
