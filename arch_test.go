@@ -90,7 +90,7 @@ var edges = map[string][]string{
 	},
 	"appliance/parts": {
 		"api/wire", "appliance/announcements", "appliance/conntrack", "appliance/dns", "appliance/health", "appliance/healthport", "appliance/node", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/resolve", "appliance/sourceset",
-		"nft", "store", "store/object", "store/parallel",
+		"nft", "store", "store/annotation", "store/object", "store/parallel",
 	},
 	"appliance/reconcile": {
 		"api/wire", "appliance/checkup", "appliance/conntrack", "appliance/health", "appliance/metrics", "appliance/node", "appliance/resolve", "appliance/sockets",

@@ -1,6 +1,8 @@
 package appliance
 
 import (
+	"strconv"
+
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/announcements"
 	"svcctl.io/svcctl/appliance/conntrack"
@@ -48,10 +50,14 @@ func announcementMetrics(b *announcements.Book) metrics.Announcements {
 	c := b.Counts()
 	peers := make([]metrics.Peer, len(c.Peers))
 	for i, p := range c.Peers {
-		peers[i] = metrics.Peer{Name: p.Name, Established: p.State == wire.Established, Routes: p.Routes, BFD: p.BFD != "", BFDUp: p.BFD == "Up"}
+		peers[i] = metrics.Peer{Name: p.Name, Established: p.State == wire.Established, Routes: p.Routes, Updates: p.Updates, BFD: p.BFD != "", BFDUp: p.BFD == "Up"}
+	}
+	var group *metrics.Group
+	if g := c.Group; g != nil {
+		group = &metrics.Group{VRID: strconv.Itoa(int(g.VRID)), Active: g.State == "active" || g.State == "leaving", Transitions: g.Transitions, Differs: g.Differs != nil}
 	}
 	return metrics.Announcements{
-		Peers:  peers,
+		Peers: peers, Group: group, Drained: c.Drained,
 		Places: c.Places, Withheld: c.Withheld, Announcer: c.Announcer,
 		Answers: c.Reported.Answers, Sent: c.Reported.Announcements, Conflicts: c.Reported.Conflicts,
 	}

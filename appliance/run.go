@@ -208,7 +208,7 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 	// What follows the Services. A new one is a line here.
 	sets := parts.NewSourceSets(sourceSetFiles(&a.cfg))
 	follows := []reconcile.Part{
-		a.grants, sets, a.checks, flows, a.relay, parts.NewHealthPorts(a.log), parts.NewAnnouncements(a.announced),
+		a.grants, sets, a.checks, flows, a.relay, parts.NewHealthPorts(a.log), parts.NewAnnouncements(a.announced, a.store, a.cfg.NodeName, a.events),
 	}
 	if a.dns != nil {
 		follows = append(follows, parts.NewDNS(a.dns, a.store))

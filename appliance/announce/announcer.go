@@ -67,15 +67,18 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		return err
 	}
 	serve := client.New(cfg.Socket)
-	a := &announcer{cfg: cfg, log: log, wanted: map[netip.Addr]bool{}, known: map[netip.Addr]bool{}, reports: newReports(serve, log, tasks)}
+	a := &announcer{cfg: cfg, log: log, wanted: map[netip.Addr]bool{}, known: map[netip.Addr]bool{}, file: newKeeper(cfg.StateDir), reports: newReports(serve, log, tasks)}
 	a.segments = newSegments(log, tasks, a.mark)
 	a.recall(last)
 	if cfg.Election != nil {
 		a.election = newElection(*cfg.Election, log)
+		if a.drained {
+			a.election.leave(0)
+		}
 		tasks.Go(func() error { return a.election.run(ctx) })
 	}
 	a.passive = cfg.Election != nil || cfg.Follow.IsValid()
-	if a.peers, err = newPeers(cfg.BGP, a.wanted, log); err != nil {
+	if a.peers, err = newPeers(cfg.BGP, a.wanted, a.drained, log); err != nil {
 		return err
 	}
 	a.peers.start(ctx, tasks)
@@ -93,10 +96,12 @@ type announcer struct {
 	cfg Config
 	log *slog.Logger
 
-	ranges []Range
-	wanted map[netip.Addr]bool // to be announced
-	known  map[netip.Addr]bool // announced by our predecessor
-	save   <-chan time.Time    // when the file is to be written
+	ranges  []Range
+	wanted  map[netip.Addr]bool // to be announced
+	known   map[netip.Addr]bool // announced by our predecessor
+	adverts listing             // of wanted
+	save    <-chan time.Time    // when the file is to be written
+	file    *keeper
 
 	segments *segments
 	peers    *peers
@@ -104,6 +109,7 @@ type announcer struct {
 
 	election *election  // nil: there is none
 	passive  bool       // another box answers
+	drained  bool       // nothing is to be announced, but what is handed over
 	master   netip.Addr // which one, if it is known
 
 	lost time.Time        // since when serve is away
@@ -113,9 +119,11 @@ type announcer struct {
 // recall goes on with what was announced before.
 func (a *announcer) recall(last state) {
 	a.setRanges(last.Ranges)
+	a.drained = last.Drained
 	for _, text := range last.Wanted {
 		if addr, err := netip.ParseAddr(text); err == nil && a.inRanges(addr) {
 			a.wanted[addr] = true
+			a.adverts.add(addr)
 		}
 	}
 	if !last.Stopped.IsZero() && time.Since(last.Stopped) > trusted {
@@ -157,6 +165,13 @@ func (a *announcer) run(ctx context.Context, stop <-chan struct{}, events <-chan
 			a.leave(ctx)
 		case <-a.peers.left:
 			a.peers.left = nil
+		case <-a.peers.avoided:
+			a.peers.withdrawAll()
+			a.reports.everything()
+		case <-a.peers.ripe:
+			for _, addr := range a.peers.ripen(time.Now(), a.wanted) {
+				a.mark(addr)
+			}
 		case <-a.peers.changed:
 			if a.peers.look() {
 				a.reports.everything() // their state is told with each address
@@ -188,7 +203,7 @@ func (a *announcer) run(ctx context.Context, stop <-chan struct{}, events <-chan
 			a.segments.gone(end)
 		case <-a.save:
 			a.save = nil
-			if err := a.state().save(a.cfg.StateDir); err != nil {
+			if err := a.file.save(len(a.wanted), a.state, a.fateOf); err != nil {
 				a.log.Error("what is announced could not be kept: a restart would not know it", "err", err)
 			}
 		case <-a.reports.due:
@@ -231,18 +246,23 @@ func (a *announcer) take(ctx context.Context, e *wire.AnnouncementsEvent) error 
 		defer a.judge()
 		a.reports.everything()
 		touched = a.takeAll(e.All)
+		defer a.setDrained(e.All.Drained)
 	}
 	touched = append(touched, a.set(e.Set)...)
 	for _, text := range e.Gone {
 		if addr, err := netip.ParseAddr(text); err == nil && a.wanted[addr] {
-			delete(a.wanted, addr)
+			a.want(addr, false)
 			touched = append(touched, addr)
 		}
 	}
-	if len(touched) > 0 || e.All != nil {
+	if len(touched) > 0 {
 		later(&a.save, savePause)
+		a.judge()
 	}
 	a.peers.update(touched, a.wanted)
+	if e.Drained != nil {
+		a.setDrained(*e.Drained)
+	}
 	if e.All != nil && len(a.segments.ports) == 0 {
 		return a.placeAll(ctx)
 	}
@@ -257,6 +277,8 @@ func (a *announcer) takeAll(all *wire.Announcements) (touched []netip.Addr) {
 	before := slices.Clone(a.ranges)
 	a.setRanges(all.Ranges)
 	if !slices.Equal(before, a.ranges) {
+		a.file.anew = true
+		later(&a.save, savePause)
 		a.keepKnown()
 		a.segments.stopAll() // their filters are for other ranges
 	}
@@ -266,7 +288,7 @@ func (a *announcer) takeAll(all *wire.Announcements) (touched []netip.Addr) {
 	}
 	for addr := range a.wanted {
 		if !there[addr.String()] || !a.inRanges(addr) {
-			delete(a.wanted, addr)
+			a.want(addr, false)
 			touched = append(touched, addr)
 		}
 	}
@@ -283,25 +305,39 @@ func (a *announcer) set(items []wire.Announcement) (touched []netip.Addr) {
 		}
 		if now := item.Withheld == ""; now != a.wanted[addr] {
 			touched = append(touched, addr)
-			if now {
-				a.wanted[addr] = true
-			} else {
-				delete(a.wanted, addr)
-			}
+			a.want(addr, now)
 		}
 	}
 	return touched
 }
 
+// want notes whether an address is to be announced.
+func (a *announcer) want(addr netip.Addr, wanted bool) {
+	a.file.dirty[addr] = struct{}{}
+	if wanted {
+		a.wanted[addr] = true
+		a.adverts.add(addr)
+		return
+	}
+	delete(a.wanted, addr)
+	a.adverts.remove(addr)
+}
+
 // mark notes that an address is to be kept and reported.
 func (a *announcer) mark(addr netip.Addr) {
+	a.file.dirty[addr] = struct{}{}
 	later(&a.save, savePause)
 	a.reports.add(addr)
 }
 
+// fateOf is what the file should have of an address now.
+func (a *announcer) fateOf(addr netip.Addr) fate {
+	return fate{Wanted: a.wanted[addr], Announced: a.wanted[addr] && a.segments.announces(addr)}
+}
+
 // state is the content that the file should have now.
 func (a *announcer) state() state {
-	var s state
+	s := state{Drained: a.drained}
 	for _, r := range a.ranges {
 		s.Ranges = append(s.Ranges, r.First.String()+"-"+r.Last.String())
 	}

@@ -21,6 +21,7 @@ type peering struct {
 	speaker *bgp.Speaker
 	hub     *bfd.Hub
 	timers  *bfd.Timers // nil: no BFD
+	minTTL  int         // of BFD packets over several hops
 	log     *slog.Logger
 	news    chan struct{} // capacity 1: one of both changed
 	changed chan struct{} // of all peers
@@ -88,7 +89,7 @@ func (p *peering) watch(ctx context.Context) {
 
 // watchOver starts a BFD session between two addresses, until stop.
 func (p *peering) watchOver(ctx context.Context, local, remote netip.Addr) (session *bfd.Session, stop func()) {
-	session, err := p.hub.Session(bfd.Config{Local: local, Peer: remote, Timers: *p.timers, MultiHop: p.MultiHop}, func() { signal(p.news) })
+	session, err := p.hub.Session(bfd.Config{Local: local, Peer: remote, Timers: *p.timers, MultiHop: p.MultiHop, MinTTL: p.minTTL}, func() { signal(p.news) })
 	if err != nil {
 		p.log.Error("BFD does not watch a peer", "peer", p.Name, "err", err)
 		p.mu.Lock()

@@ -21,6 +21,8 @@ type BGP struct {
 	Attributes bgp.Attributes
 	// BFD, when not nil, has every peer watched.
 	BFD *bfd.Timers
+	// BFDMinTTL is the least TTL of BFD packets of peers that are several hops away.
+	BFDMinTTL int
 }
 
 // Peer is a router.
@@ -40,24 +42,34 @@ type peers struct {
 	since      map[netip.Addr]time.Time // of the routes
 	changed    chan struct{}            // capacity 1: a session has another state
 	left       chan struct{}            // while they are left: closed when that is over
+
+	damper  damper
+	damped  map[netip.Addr]time.Time // wanted routes that wait, and until when
+	ripe    <-chan time.Time         // when one of them is to be announced
+	drained bool
+	avoided <-chan time.Time // when routers that were asked to avoid our routes use others
 }
 
 // newPeers has a session for each peer, which begins with the routes to the wanted addresses: a graceful
 // restart is over when the first ones were sent.
-func newPeers(cfg *BGP, wanted map[netip.Addr]bool, log *slog.Logger) (*peers, error) {
-	ps := &peers{since: map[netip.Addr]time.Time{}, changed: make(chan struct{}, 1)}
+func newPeers(cfg *BGP, wanted map[netip.Addr]bool, drained bool, log *slog.Logger) (*peers, error) {
+	ps := &peers{
+		since: map[netip.Addr]time.Time{}, changed: make(chan struct{}, 1), damper: newDamper(), damped: map[netip.Addr]time.Time{}, drained: drained,
+	}
 	if cfg == nil {
 		return ps, nil
 	}
 	ps.attributes = &cfg.Attributes
 	routes := map[netip.Prefix]*bgp.Attributes{}
 	for addr := range wanted {
-		routes[hostRoute(addr)] = ps.attributes
-		ps.since[addr] = time.Now()
+		if !drained {
+			routes[hostRoute(addr)] = ps.attributes
+			ps.since[addr] = time.Now()
+		}
 	}
 	hub := bfd.NewHub(log)
 	for _, peer := range cfg.Peers {
-		p := &peering{Peer: peer, hub: hub, timers: cfg.BFD, log: log, news: make(chan struct{}, 1), changed: ps.changed}
+		p := &peering{Peer: peer, hub: hub, timers: cfg.BFD, minTTL: cfg.BFDMinTTL, log: log, news: make(chan struct{}, 1), changed: ps.changed}
 		var err error
 		if p.speaker, err = bgp.New(peer.Peer, log, func() { signal(p.news) }); err == nil {
 			err = p.speaker.Set(routes)
@@ -90,23 +102,100 @@ func (ps *peers) start(ctx context.Context, tasks *errgroup.Group) {
 	}
 }
 
-// update follows addresses of which some are wanted now and the others are not.
+// update follows addresses of which some are wanted now and the others are not. A route that was
+// withdrawn a moment ago comes back later.
 func (ps *peers) update(touched []netip.Addr, wanted map[netip.Addr]bool) {
 	if len(ps.list) == 0 || len(touched) == 0 {
 		return
 	}
+	now := time.Now()
 	announce, withdraw := map[netip.Prefix]*bgp.Attributes{}, []netip.Prefix{}
 	for _, addr := range touched {
-		if wanted[addr] {
-			announce[hostRoute(addr)] = ps.attributes
-			ps.since[addr] = time.Now()
-		} else {
+		_, is := ps.since[addr]
+		switch back := ps.damper.notBefore(addr); {
+		case !wanted[addr]:
+			delete(ps.damped, addr)
+			if is {
+				delete(ps.since, addr)
+				ps.damper.withdrawn(addr, now)
+			}
 			withdraw = append(withdraw, hostRoute(addr))
-			delete(ps.since, addr)
+		case ps.drained || is:
+		case now.Before(back):
+			ps.damped[addr] = back
+		default:
+			announce[hostRoute(addr)] = ps.attributes
+			ps.since[addr] = now
+		}
+	}
+	ps.wait(now)
+	for _, p := range ps.list {
+		_ = p.speaker.Update(announce, withdraw) // the attributes are those that Set took
+	}
+}
+
+// wait starts the timer of the damped route that is first to be announced.
+func (ps *peers) wait(now time.Time) {
+	ps.ripe = nil
+	var first time.Time
+	for _, at := range ps.damped {
+		if first.IsZero() || at.Before(first) {
+			first = at
+		}
+	}
+	if !first.IsZero() {
+		ps.ripe = time.After(first.Sub(now))
+	}
+}
+
+// ripen announces the damped routes whose time has come, and returns their addresses.
+func (ps *peers) ripen(now time.Time, wanted map[netip.Addr]bool) (ripe []netip.Addr) {
+	for addr, at := range ps.damped {
+		if !now.Before(at) {
+			delete(ps.damped, addr)
+			ripe = append(ripe, addr)
+		}
+	}
+	ps.update(ripe, wanted)
+	ps.wait(now)
+	return ripe
+}
+
+// avoidance is for how long routers may look for other paths before routes are withdrawn.
+const avoidance = 2 * time.Second
+
+// setDrained asks all routers to prefer other paths (community GRACEFUL_SHUTDOWN, RFC 8326), after which withdrawAll is
+// to be called, or announces all wanted addresses again.
+func (ps *peers) setDrained(drained bool, wanted map[netip.Addr]bool) {
+	ps.drained, ps.avoided = drained, nil
+	if len(ps.list) == 0 {
+		return
+	}
+	routes := map[netip.Prefix]*bgp.Attributes{}
+	if drained {
+		leaving := ps.attributes.Leaving()
+		for addr := range ps.since {
+			routes[hostRoute(addr)] = leaving
+		}
+		clear(ps.damped)
+		ps.ripe, ps.avoided = nil, time.After(avoidance)
+	} else {
+		for addr := range wanted {
+			routes[hostRoute(addr)] = ps.attributes
+			ps.since[addr] = time.Now()
 		}
 	}
 	for _, p := range ps.list {
-		_ = p.speaker.Update(announce, withdraw) // the attributes are those that Set took
+		_ = p.speaker.Set(routes) // the attributes are those that Set took, and a community
+	}
+}
+
+// withdrawAll has no router lead to this box any more; the sessions stay.
+func (ps *peers) withdrawAll() {
+	ps.avoided = nil
+	clear(ps.since)
+	for _, p := range ps.list {
+		_ = p.speaker.Set(nil)
 	}
 }
 
@@ -156,9 +245,16 @@ func (ps *peers) placesOf(addr netip.Addr) []wire.Place {
 		if addr.Is6() {
 			cannot = p.state.CannotIPv6
 		}
-		switch {
+		_, isRoute := ps.since[addr]
+		switch at, damped := ps.damped[addr]; {
+		case ps.drained && isRoute:
+			place.State = "leaving"
+		case ps.drained:
+			place.State = "drained"
 		case !p.summary.established:
 			place.State = "down"
+		case damped:
+			place.State, place.Why = "damped", "it came and went, and is announced again at "+at.UTC().Format(time.RFC3339)
 		case cannot != "":
 			place.State, place.Why = "unsent", cannot
 		case !p.summary.sent:
@@ -175,7 +271,7 @@ func (ps *peers) states() []wire.Peer {
 	for _, p := range ps.list {
 		all = append(all, wire.Peer{
 			Name: p.Name, At: p.Peer.String(), AS: max(p.RemoteAS, p.state.Agreed.RemoteAS), State: string(p.state.Phase), Since: p.state.Since.UTC(),
-			Routes: p.state.Routes, LastDown: p.state.LastDown, DownAt: p.state.DownAt.UTC(), BFD: p.bfdState().phase,
+			Routes: p.state.Routes, Updates: p.state.Counters.Updates, LastDown: p.state.LastDown, DownAt: p.state.DownAt.UTC(), BFD: p.bfdState().phase,
 		})
 	}
 	return all

@@ -50,7 +50,7 @@ func TestPeersKnowWhatIsWanted(t *testing.T) {
 	a, b := netip.MustParseAddr("192.0.2.50"), netip.MustParseAddr("2001:db8::50")
 	wanted := map[netip.Addr]bool{a: true}
 	tor := Peer{Name: "tor-1", Peer: bgp.Peer{Addr: netip.MustParseAddrPort("192.0.2.1:179"), LocalAS: 64512, RemoteAS: 64513, IPv4: true, IPv6: true}}
-	ps, err := newPeers(&BGP{Peers: []Peer{tor}}, wanted, nil)
+	ps, err := newPeers(&BGP{Peers: []Peer{tor}}, wanted, false, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,14 +77,14 @@ func TestPeersKnowWhatIsWanted(t *testing.T) {
 	if ps.leave(t.Context()); ps.left == nil {
 		t.Error("there is nothing to leave")
 	}
-	none, err := newPeers(nil, wanted, nil)
+	none, err := newPeers(nil, wanted, false, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if none.leave(t.Context()); none.left != nil || none.placesOf(a) != nil || none.states() != nil {
 		t.Error("without peers there is something to tell or to leave")
 	}
-	if _, err := newPeers(&BGP{Peers: []Peer{{Name: "bad"}}}, wanted, nil); err == nil {
+	if _, err := newPeers(&BGP{Peers: []Peer{{Name: "bad"}}}, wanted, false, nil); err == nil {
 		t.Error("a peer without anything is taken")
 	}
 }

@@ -85,7 +85,7 @@ func (a *announcer) keepKnown() {
 // place has an address announced where it is to be.
 func (a *announcer) place(addr netip.Addr) {
 	for _, p := range a.segments.ports {
-		want := a.wanted[addr] && onLink(addr, &p.link)
+		want := a.wanted[addr] && a.onSegments() && onLink(addr, &p.link)
 		host := want && hostAnswers(addr, &p.link, a.segments.links)
 		switch {
 		case want && !host && !p.addrs[addr]:

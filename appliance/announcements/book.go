@@ -29,6 +29,11 @@ type Book struct {
 	reported  wire.AnnouncerCounters
 	problems  []string // of the announcer
 	peers     []wire.Peer
+	group     *wire.Group
+	segments  []string // of the announcer
+	drained   bool
+	began     time.Time // when this process did
+	moved     []Move    // not taken yet
 	changed   chan struct{}
 }
 
@@ -40,8 +45,9 @@ type announcer struct {
 
 // watcher is a watch with what it was not told yet.
 type watcher struct {
-	news map[netip.Addr]struct{}
-	wake chan struct{}
+	news    map[netip.Addr]struct{}
+	drained bool // as it was told last
+	wake    chan struct{}
 }
 
 // New is a Book for the addresses of some ranges.
@@ -51,7 +57,7 @@ func New(ranges []nft.Range) *Book {
 		of:     map[string]map[netip.Addr]string{}, holders: map[netip.Addr]map[string]string{},
 		waiting: map[netip.Addr]struct{}{}, published: map[netip.Addr]wire.Announcement{},
 		places: map[netip.Addr][]wire.Place{}, conflicts: map[netip.Addr]struct{}{}, watchers: map[*watcher]struct{}{},
-		changed: make(chan struct{}, 1),
+		changed: make(chan struct{}, 1), began: time.Now(),
 	}
 }
 
@@ -174,20 +180,20 @@ func (b *Book) List() wire.Announcements {
 }
 
 func (b *Book) list(places bool) wire.Announcements {
-	all := wire.Announcements{Ranges: make([]string, len(b.ranges)), Items: make([]wire.Announcement, 0, len(b.published))}
+	all := wire.Announcements{Drained: b.drained, Ranges: make([]string, len(b.ranges)), Items: make([]wire.Announcement, 0, len(b.published))}
 	for i, r := range b.ranges {
 		all.Ranges[i] = r.First.String() + "-" + r.Last.String()
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(b.published), netip.Addr.Compare) {
 		item := b.published[a]
 		if places {
-			item.Places = b.places[a]
+			item = b.told(a)
 		}
 		all.Items = append(all.Items, item)
 	}
 	if b.announcer != nil && b.announcer.here > 0 {
 		all.Announcer = &wire.Announcer{Since: b.announcer.since}
-		all.Peers = b.peers
+		all.Peers, all.Group = b.peers, b.group
 	}
 	return all
 }
@@ -238,6 +244,7 @@ func (b *Book) news(w *watcher, told *bool) (event wire.AnnouncementsEvent, ok b
 		*told = true
 		clear(w.news)
 		all := b.list(false)
+		w.drained = b.drained
 		return wire.AnnouncementsEvent{All: &all}, true
 	}
 	for a := range w.news {
@@ -248,7 +255,11 @@ func (b *Book) news(w *watcher, told *bool) (event wire.AnnouncementsEvent, ok b
 		}
 	}
 	clear(w.news)
-	return event, len(event.Set)+len(event.Gone) > 0
+	if w.drained != b.drained {
+		w.drained = b.drained
+		event.Drained = &w.drained
+	}
+	return event, len(event.Set)+len(event.Gone) > 0 || event.Drained != nil
 }
 
 // came counts an announcer that came, or went.
@@ -262,70 +273,6 @@ func (b *Book) came(by int) {
 		b.announcer.since = time.Now()
 		b.signal()
 	}
-}
-
-// Report takes what the announcer says of its addresses.
-func (b *Book) Report(r wire.AnnouncerReport) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.reported = r.Counters
-	r.Peers = distinct(r.Peers)
-	changed := !slices.Equal(b.problems, r.Problems) || !slices.EqualFunc(b.peers, r.Peers, alike)
-	b.problems, b.peers = r.Problems, r.Peers
-	if r.All {
-		changed = changed || len(b.places) > 0
-		clear(b.places)
-		clear(b.conflicts)
-	}
-	for _, item := range r.Items {
-		a, err := netip.ParseAddr(item.Address)
-		if err != nil || !b.inRanges(a) {
-			continue
-		}
-		_, had := b.conflicts[a]
-		has := hasConflict(item.Places)
-		changed = changed || had || has
-		if has {
-			b.conflicts[a] = struct{}{}
-		} else {
-			delete(b.conflicts, a)
-		}
-		if len(item.Places) == 0 {
-			delete(b.places, a)
-		} else {
-			b.places[a] = item.Places
-		}
-	}
-	if changed {
-		b.signal()
-	}
-}
-
-// distinct are the peers with a name that none before them has: names are labels of metrics.
-func distinct(all []wire.Peer) (peers []wire.Peer) {
-	names := map[string]bool{}
-	for _, p := range all {
-		if !names[p.Name] {
-			names[p.Name] = true
-			peers = append(peers, p)
-		}
-	}
-	return peers
-}
-
-// alike reports whether two states of a peer make the same problem, or none.
-func alike(a, b wire.Peer) bool {
-	return a.Name == b.Name && a.At == b.At && isDown(a) == isDown(b) && (!isDown(a) || a.LastDown == b.LastDown)
-}
-
-// isDown reports whether a peer has no session, and it is known why. One that is tried for the first time
-// is not down.
-func isDown(p wire.Peer) bool { return p.State != wire.Established && p.LastDown != "" }
-
-const conflict = "conflict"
-
-func hasConflict(places []wire.Place) bool {
-	return slices.ContainsFunc(places, func(p wire.Place) bool { return p.State == conflict })
 }
 
 // Changed signals that Conflicts, Problems, PeersDown or Missing have other results.

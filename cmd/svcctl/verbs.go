@@ -7,7 +7,7 @@ func (p *program) verbs() []*verb {
 		p.serveVerb(), p.planVerb(), p.validateVerb(), p.statusVerb(), p.waitVerb(),
 		p.exposeVerb(), p.importVerb(), p.applyVerb(), p.diffVerb(), p.getVerb(), p.describeVerb(), p.editVerb(), p.deleteVerb(),
 		p.explainVerb(), p.traceVerb(), p.topVerb(), p.connsVerb(), p.dashboardVerb(), p.healthVerb(), p.outVerb(), p.inVerb(), p.allocVerb(),
-		p.announceVerb(), p.announcementsVerb(),
+		p.announceVerb(), p.announcementsVerb(), p.drainVerb(), p.undrainVerb(),
 		p.kubeconfigVerb(), p.tokenVerb(), p.journalVerb(),
 		p.envVerb(), p.releaseVerb(), p.doctorVerb(), p.downVerb(), p.versionVerb(), p.completionVerb(), p.helpVerb(),
 	}

@@ -30,6 +30,8 @@ var kubernetesRows = []Row{
 		Text: "has no effect, as in Kubernetes since 1.7: set spec.healthCheckNodePort"},
 	{Key: "service.kubernetes.io/service-proxy-name", Of: ofKubernetes, Label: true, Kinds: []string{object.KindService, object.KindEndpoints}, Effect: Named,
 		Text: "leaves the Service to a proxy of that name in a cluster; it is served here all the same"},
+	{Key: ExcludeNode, Of: ofKubernetes, Label: true, Kinds: []string{object.KindNode}, Effect: Acts, Values: "any, also none", Page: "announcing",
+		Text: "on the Node of this box: it announces nothing, as after `svcctl drain`"},
 	{Key: "service.kubernetes.io/headless", Of: ofKubernetes, Label: true, Kinds: append([]string{object.KindService}, ofEndpoints...), Effect: Kept,
 		Text: "is written by controllers, at the endpoints of a headless Service"},
 	{Key: "kubernetes.io/service-name", Of: ofKubernetes, Label: true, Kinds: ofSlices, Effect: Acts, Values: "the name of a Service", Page: "endpoints",

@@ -8,6 +8,8 @@ const domain = "svcctl.io/"
 const (
 	LoadBalancerIPs = domain + "load-balancer-ips"
 	SharingKey      = domain + "allow-shared-ip"
+	// ExcludeNode is a label of Nodes, of Kubernetes: none of them is to get traffic of load balancers.
+	ExcludeNode = "node.kubernetes.io/exclude-from-external-load-balancers"
 )
 
 var slicesAndPods = []string{object.KindEndpointSlice, object.KindEndpoints, object.KindPod}
