@@ -62,13 +62,14 @@ var edges = map[string][]string{
 	"appliance/announce/vrrp":     {},
 	"appliance/announce/neighbor": {},
 	"appliance/announcements":     {"api/wire", "nft"},
+	"appliance/advertise":         {"api/wire", "appliance/resolve", "store/alloc", "store/annotation", "store/object"},
 	"appliance/announce/bfd":      {},
 	"appliance/announce/bgp":      {},
 
 	"appliance/announce/interop": {}, // tests only
 
 	"appliance/conntrack":  {"nft", "nft/nfnetlink"},
-	"appliance/control":    {"api/wire", "appliance/endpoints", "appliance/node", "appliance/resolve", "store", "store/manifest", "store/object"},
+	"appliance/control":    {"api/wire", "appliance/advertise", "appliance/endpoints", "appliance/node", "appliance/resolve", "store", "store/manifest", "store/object"},
 	"appliance/dns":        {"appliance/resolve", "store/object"},
 	"appliance/endpoints":  {"store/object"},
 	"appliance/env":        {"store/object"},
@@ -100,7 +101,7 @@ var edges = map[string][]string{
 	"appliance/traffic": {"api/wire", "appliance/conntrack", "nft"},
 	"appliance/task":    {},
 	"appliance": {
-		"api", "api/auth", "api/rest", "api/wire", "appliance/announcements", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/prober", "appliance/reconcile", "appliance/resolve", "appliance/sockets", "appliance/sourceset", "appliance/story", "appliance/task", "appliance/traffic",
+		"api", "api/auth", "api/rest", "api/wire", "appliance/advertise", "appliance/announcements", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/prober", "appliance/reconcile", "appliance/resolve", "appliance/sockets", "appliance/sourceset", "appliance/story", "appliance/task", "appliance/traffic",
 		"nft", "nft/kernel", "store", "store/engine", "store/manifest", "store/object", "watch",
 	},
 	"appliance/bench":       {},               // benchmarks only

@@ -8,6 +8,7 @@ import (
 	"svcctl.io/svcctl/appliance/conntrack"
 	"svcctl.io/svcctl/appliance/metrics"
 	"svcctl.io/svcctl/appliance/prober"
+	"svcctl.io/svcctl/store"
 )
 
 // connectionMetrics are the numbers of the conntrack cleaner as metrics.
@@ -61,4 +62,12 @@ func announcementMetrics(b *announcements.Book) metrics.Announcements {
 		Places: c.Places, Withheld: c.Withheld, Announcer: c.Announcer,
 		Answers: c.Reported.Answers, Sent: c.Reported.Announcements, Conflicts: c.Reported.Conflicts,
 	}
+}
+
+// poolMetrics are the ranges of load balancer IPs as metrics.
+func poolMetrics(objects *store.Store) (all []metrics.Pool) {
+	for _, p := range objects.PoolsInUse() {
+		all = append(all, metrics.Pool(p))
+	}
+	return all
 }

@@ -72,6 +72,7 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
+	cfg.ObjectPools = &config.ObjectPools{}
 	addresses.hosts = control.NewHostAddresses(cfg.IsSetAside, objects)
 	k, err := kernel.Open(kernel.Options{})
 	if err != nil {
@@ -90,8 +91,13 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 	m := metrics.New(cfg.Version)
 	m.LogDropped(cfg.LogQueue.Dropped)
 	announced := announcements.New(cfg.AnnouncedRanges())
+	pools := newPools(&cfg, objects, announced)
+	if _, err := pools.Sync(); err != nil { // before anybody is given an address
+		return err
+	}
 	m.Announcements(func() metrics.Announcements { return announcementMetrics(announced) })
-	a := &assembly{cfg: cfg, log: log, announced: announced, grants: reconcile.NewGrants(announced.IsAnnounced), store: objects, kernel: k, metrics: m, removals: removals, orphans: orphans, hosts: addresses.hosts, memory: memory, calls: calls, barriers: make(chan chan struct{}), releases: make(chan chan wire.Released)}
+	m.Pools(func() []metrics.Pool { return poolMetrics(objects) })
+	a := &assembly{cfg: cfg, log: log, announced: announced, pools: pools, grants: reconcile.NewGrants(announced.IsAnnounced), store: objects, kernel: k, metrics: m, removals: removals, orphans: orphans, hosts: addresses.hosts, memory: memory, calls: calls, barriers: make(chan chan struct{}), releases: make(chan chan wire.Released)}
 	if len(cfg.Manifests) > 0 {
 		if a.watcher, err = watch.New(watch.Config{Dirs: cfg.Manifests, LastGood: objects.LastGood(), Log: log}); err != nil {
 			return err
@@ -181,6 +187,7 @@ type assembly struct {
 	checks    *parts.Health
 	relay     *parts.Relay
 	announced *announcements.Book
+	pools     *objectPools
 	memory    *memory // nil: it is not ours
 	calls     *reconcile.SlowCalls
 	barriers  chan chan struct{}
@@ -208,7 +215,7 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 	// What follows the Services. A new one is a line here.
 	sets := parts.NewSourceSets(sourceSetFiles(&a.cfg))
 	follows := []reconcile.Part{
-		a.grants, sets, a.checks, flows, a.relay, parts.NewHealthPorts(a.log), parts.NewAnnouncements(a.announced, a.store, a.cfg.NodeName, a.events),
+		a.grants, sets, a.checks, flows, a.relay, parts.NewHealthPorts(a.log), parts.NewAnnouncements(a.announced, a.store, a.cfg.NodeName, a.events, a.pools.Problems),
 	}
 	if a.dns != nil {
 		follows = append(follows, parts.NewDNS(a.dns, a.store))
@@ -267,6 +274,7 @@ func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part, sets 
 		},
 		Watching:     a.watcher != nil,
 		Cluster:      control.NewClusterObjects(a.cfg.ClusterObjects(), a.store, a.hosts),
+		Pools:        a.pools,
 		Endpoints:    control.NewEndpoints(a.cfg.EndpointsFacts(), a.store),
 		Parts:        follows,
 		SourceSet:    sets.Lookup,

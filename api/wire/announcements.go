@@ -7,6 +7,12 @@ type Announcement struct {
 	Address string `json:"address"`
 	// Services have it, each as "namespace/name".
 	Services []string `json:"services"`
+	// Flags says that it lies in a pool of flags, and is announced as the flags of the announcer say.
+	Flags bool `json:"flags,omitempty"`
+	// L2 are the interfaces that L2Advertisements have it announced on, "*" for all; Via the names of the
+	// BGPAdvertisements that it is announced by.
+	L2  []string `json:"l2,omitempty"`
+	Via []string `json:"via,omitempty"`
 	// Withheld is why it is not to be announced; empty: it is.
 	Withheld string `json:"withheld,omitempty"`
 	// Nowhere is why it has no Places though it is not withheld.
@@ -14,6 +20,61 @@ type Announcement struct {
 	// Places are where it is announced, as the announcer last said; none: nowhere, or there is
 	// no announcer.
 	Places []Place `json:"places,omitempty"`
+}
+
+// AnnounceConfig is what objects of the kinds of MetalLB tell the announcer beside its flags. It has passwords,
+// and is for the announcer alone.
+type AnnounceConfig struct {
+	Peers          []PeerConfig    `json:"peers,omitempty"`
+	Advertisements []Advertisement `json:"advertisements,omitempty"`
+	// Interfaces are those that L2Advertisements name, "*" for all; none: there is no L2Advertisement.
+	Interfaces []string `json:"interfaces,omitempty"`
+}
+
+// PeerConfig is a BGP peer of an object; times are in nanoseconds, and what is 0 is as by default. It has
+// what a session can be told, which is more than 15 fields.
+type PeerConfig struct {
+	Name        string        `json:"name"`
+	Address     string        `json:"address,omitempty"` // "192.0.2.1:179"
+	Interface   string        `json:"interface,omitempty"`
+	Source      string        `json:"source,omitempty"`
+	RouterID    string        `json:"routerID,omitempty"`
+	LocalAS     uint32        `json:"localAS"`
+	RemoteAS    uint32        `json:"remoteAS,omitempty"`
+	Dynamic     string        `json:"dynamic,omitempty"`
+	IPv4        bool          `json:"ipv4,omitempty"`
+	IPv6        bool          `json:"ipv6,omitempty"`
+	Hold        time.Duration `json:"hold,omitempty"` // -1: none
+	Keepalive   time.Duration `json:"keepalive,omitempty"`
+	Connect     time.Duration `json:"connect,omitempty"`
+	Restart     time.Duration `json:"restart,omitempty"`
+	Password    string        `json:"password,omitempty"`
+	MultiHop    bool          `json:"multiHop,omitempty"`
+	TTLSecurity int           `json:"ttlSecurity,omitempty"`
+	BFD         *BFDConfig    `json:"bfd,omitempty"` // nil: no BFD
+}
+
+// BFDConfig is how a peer is watched.
+type BFDConfig struct {
+	Transmit   time.Duration `json:"transmit"`
+	Receive    time.Duration `json:"receive"`
+	Multiplier int           `json:"multiplier"`
+	Passive    bool          `json:"passive,omitempty"`
+	MinTTL     int           `json:"minTTL,omitempty"`
+}
+
+// Advertisement is how addresses are announced to BGP peers.
+type Advertisement struct {
+	Name  string   `json:"name"` // "metallb-system/lan"
+	Peers []string `json:"peers"`
+	// Length4 and Length6 are the lengths of the prefixes.
+	Length4     int         `json:"length4"`
+	Length6     int         `json:"length6"`
+	LocalPref   uint32      `json:"localPref,omitempty"`
+	MED         uint32      `json:"med,omitempty"`
+	Prepend     int         `json:"prepend,omitempty"`
+	Communities []uint32    `json:"communities,omitempty"`
+	Large       [][3]uint32 `json:"large,omitempty"`
 }
 
 // Place is the state of an address in one place where it can be announced.
@@ -109,6 +170,8 @@ type AnnouncementsEvent struct {
 	Set []Announcement `json:"set,omitempty"`
 	// Gone are addresses that no Service has any more.
 	Gone []string `json:"gone,omitempty"`
+	// Config is what objects say; nil: as before. It comes with All, for the announcer alone.
+	Config *AnnounceConfig `json:"config,omitempty"`
 	// Drained says that the box is drained, or is no more; nil: as before.
 	Drained *bool `json:"drained,omitempty"`
 }

@@ -11,8 +11,8 @@ func (a *announcer) judge() {
 	if a.election == nil {
 		return
 	}
-	unwell := len(missing(a.segments.links, a.cfg.L2)) > 0 || !a.lost.IsZero() && time.Since(a.lost) >= stale
-	for _, l := range meant(a.segments.links, a.cfg.L2, a.ranges) {
+	unwell := len(missing(a.segments.links, a.l2())) > 0 || !a.lost.IsZero() && time.Since(a.lost) >= stale
+	for _, l := range meant(a.segments.links, a.l2(), a.ranges) {
 		unwell = unwell || !l.Carrier
 	}
 	a.adverts.complete(maps.Keys(a.wanted))
@@ -57,7 +57,7 @@ func (a *announcer) setDrained(drained bool) {
 	} else if a.election != nil {
 		a.election.join()
 	}
-	a.peers.setDrained(drained, a.wanted)
+	a.peers.setDrained(drained)
 	for addr := range a.wanted {
 		a.place(addr)
 	}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/netip"
 	"os"
+	"reflect"
 	"slices"
 	"time"
 
@@ -67,7 +68,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		return err
 	}
 	serve := client.New(cfg.Socket)
-	a := &announcer{cfg: cfg, log: log, wanted: map[netip.Addr]bool{}, known: map[netip.Addr]bool{}, file: newKeeper(cfg.StateDir), reports: newReports(serve, log, tasks)}
+	a := &announcer{cfg: cfg, log: log, wanted: map[netip.Addr]ad{}, known: map[netip.Addr]bool{}, file: newKeeper(cfg.StateDir), reports: newReports(serve, log, tasks)}
 	a.segments = newSegments(log, tasks, a.mark)
 	a.recall(last)
 	if cfg.Election != nil {
@@ -78,7 +79,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		tasks.Go(func() error { return a.election.run(ctx) })
 	}
 	a.passive = cfg.Election != nil || cfg.Follow.IsValid()
-	if a.peers, err = newPeers(cfg.BGP, a.wanted, a.drained, log); err != nil {
+	if a.peers, err = newPeers(cfg.BGP, a.config, a.wanted, a.drained, log); err != nil {
 		return err
 	}
 	a.peers.start(ctx, tasks)
@@ -97,7 +98,8 @@ type announcer struct {
 	log *slog.Logger
 
 	ranges  []Range
-	wanted  map[netip.Addr]bool // to be announced
+	wanted  map[netip.Addr]ad // to be announced, and where
+	config  *wire.AnnounceConfig
 	known   map[netip.Addr]bool // announced by our predecessor
 	adverts listing             // of wanted
 	save    <-chan time.Time    // when the file is to be written
@@ -119,10 +121,10 @@ type announcer struct {
 // recall goes on with what was announced before.
 func (a *announcer) recall(last state) {
 	a.setRanges(last.Ranges)
-	a.drained = last.Drained
+	a.drained, a.config = last.Drained, last.Config
 	for _, text := range last.Wanted {
 		if addr, err := netip.ParseAddr(text); err == nil && a.inRanges(addr) {
-			a.wanted[addr] = true
+			a.wanted[addr] = last.Ads[text]
 			a.adverts.add(addr)
 		}
 	}
@@ -169,9 +171,8 @@ func (a *announcer) run(ctx context.Context, stop <-chan struct{}, events <-chan
 			a.peers.withdrawAll()
 			a.reports.everything()
 		case <-a.peers.ripe:
-			for _, addr := range a.peers.ripen(time.Now(), a.wanted) {
-				a.mark(addr)
-			}
+			a.peers.ripen(time.Now())
+			a.reports.everything()
 		case <-a.peers.changed:
 			if a.peers.look() {
 				a.reports.everything() // their state is told with each address
@@ -250,14 +251,22 @@ func (a *announcer) take(ctx context.Context, e *wire.AnnouncementsEvent) error 
 	}
 	touched = append(touched, a.set(e.Set)...)
 	for _, text := range e.Gone {
-		if addr, err := netip.ParseAddr(text); err == nil && a.wanted[addr] {
-			a.want(addr, false)
+		if addr, err := netip.ParseAddr(text); err == nil && a.isWanted(addr) {
+			a.want(addr, false, ad{})
 			touched = append(touched, addr)
 		}
 	}
 	if len(touched) > 0 {
 		later(&a.save, savePause)
 		a.judge()
+	}
+	if e.Config != nil && !reflect.DeepEqual(a.config, e.Config) {
+		a.config, a.file.anew = e.Config, true
+		later(&a.save, savePause)
+		a.peers.configure(a.config, a.wanted)
+		if err := a.placeAll(ctx); err != nil {
+			return err
+		}
 	}
 	a.peers.update(touched, a.wanted)
 	if e.Drained != nil {
@@ -288,7 +297,7 @@ func (a *announcer) takeAll(all *wire.Announcements) (touched []netip.Addr) {
 	}
 	for addr := range a.wanted {
 		if !there[addr.String()] || !a.inRanges(addr) {
-			a.want(addr, false)
+			a.want(addr, false, ad{})
 			touched = append(touched, addr)
 		}
 	}
@@ -303,24 +312,47 @@ func (a *announcer) set(items []wire.Announcement) (touched []netip.Addr) {
 			a.log.Error("an address of serve is not announced: it lies in no range of serve", "address", item.Address)
 			continue
 		}
-		if now := item.Withheld == ""; now != a.wanted[addr] {
+		now := item.Withheld == ""
+		if before, was := a.wanted[addr]; now != was || now && !before.equal(adOf(&item)) {
 			touched = append(touched, addr)
-			a.want(addr, now)
+			a.want(addr, now, adOf(&item))
 		}
 	}
 	return touched
 }
 
-// want notes whether an address is to be announced.
-func (a *announcer) want(addr netip.Addr, wanted bool) {
+func (a *announcer) isWanted(addr netip.Addr) bool {
+	_, is := a.wanted[addr]
+	return is
+}
+
+// want notes whether an address is to be announced, and where.
+func (a *announcer) want(addr netip.Addr, wanted bool, where ad) {
 	a.file.dirty[addr] = struct{}{}
 	if wanted {
-		a.wanted[addr] = true
-		a.adverts.add(addr)
+		if !a.isWanted(addr) {
+			a.adverts.add(addr)
+		}
+		a.wanted[addr] = where
 		return
 	}
 	delete(a.wanted, addr)
 	a.adverts.remove(addr)
+}
+
+// l2 are the interfaces to announce on, of flags and of objects.
+func (a *announcer) l2() []string {
+	all := slices.Clone(a.cfg.L2)
+	if a.config == nil {
+		return all
+	}
+	for _, name := range a.config.Interfaces {
+		if name == everywhere {
+			name = Auto
+		}
+		all = append(all, name)
+	}
+	return all
 }
 
 // mark notes that an address is to be kept and reported.
@@ -332,17 +364,21 @@ func (a *announcer) mark(addr netip.Addr) {
 
 // fateOf is what the file should have of an address now.
 func (a *announcer) fateOf(addr netip.Addr) fate {
-	return fate{Wanted: a.wanted[addr], Announced: a.wanted[addr] && a.segments.announces(addr)}
+	where, wanted := a.wanted[addr]
+	return fate{ad: where, Wanted: wanted, Announced: wanted && a.segments.announces(addr)}
 }
 
 // state is the content that the file should have now.
 func (a *announcer) state() state {
-	s := state{Drained: a.drained}
+	s := state{Drained: a.drained, Config: a.config, Ads: map[string]ad{}}
 	for _, r := range a.ranges {
 		s.Ranges = append(s.Ranges, r.First.String()+"-"+r.Last.String())
 	}
 	for _, addr := range slices.SortedFunc(maps.Keys(a.wanted), netip.Addr.Compare) {
 		s.Wanted = append(s.Wanted, addr.String())
+		if where := a.wanted[addr]; !where.equal(ad{Flags: true}) {
+			s.Ads[addr.String()] = where
+		}
 		if a.segments.announces(addr) {
 			s.Announced = append(s.Announced, addr.String())
 		}

@@ -16,32 +16,32 @@ const (
 // damper decides when routes that were withdrawn may come back, so that an endpoint that flaps does not have all
 // routers compute anew again and again. It is told the time.
 type damper struct {
-	flaps   map[netip.Addr]flap
+	flaps   map[netip.Prefix]flap
 	sweepAt int // at how many flaps old ones are forgotten
 }
 
-// flap is the last withdrawal of an address.
+// flap is the last withdrawal of a route.
 type flap struct {
 	pause time.Duration
 	back  time.Time // when the route may come back
 }
 
-func newDamper() damper { return damper{map[netip.Addr]flap{}, 64} }
+func newDamper() damper { return damper{map[netip.Prefix]flap{}, 64} }
 
 // withdrawn notes that a route was withdrawn.
-func (d *damper) withdrawn(addr netip.Addr, now time.Time) {
-	f := d.flaps[addr]
+func (d *damper) withdrawn(route netip.Prefix, now time.Time) {
+	f := d.flaps[route]
 	if f.pause = min(2*f.pause, lastPause); f.pause == 0 || f.isOver(now) {
 		f.pause = firstPause
 	}
 	f.back = now.Add(f.pause)
-	d.flaps[addr] = f
+	d.flaps[route] = f
 	if len(d.flaps) < d.sweepAt {
 		return
 	}
-	for addr, f := range d.flaps {
+	for other, f := range d.flaps {
 		if f.isOver(now) {
-			delete(d.flaps, addr)
+			delete(d.flaps, other)
 		}
 	}
 	d.sweepAt = 2*len(d.flaps) + 64
@@ -51,4 +51,4 @@ func (d *damper) withdrawn(addr netip.Addr, now time.Time) {
 func (f flap) isOver(now time.Time) bool { return now.Sub(f.back) > calm }
 
 // notBefore is when a route may come back; in the past for one that may be there.
-func (d *damper) notBefore(addr netip.Addr) time.Time { return d.flaps[addr].back }
+func (d *damper) notBefore(route netip.Prefix) time.Time { return d.flaps[route].back }

@@ -63,8 +63,8 @@ func TestListing(t *testing.T) {
 // Changes of single addresses reach the adverts, not only whole messages.
 func TestAdvertsFollowChanges(t *testing.T) {
 	a := &announcer{
-		wanted: map[netip.Addr]bool{}, known: map[netip.Addr]bool{}, file: newKeeper(t.TempDir()),
-		reports: newReports(nil, nil, nil), peers: &peers{}, election: newElection(vrrp.Config{VRID: 51, Priority: 100, Interval: time.Second}, nil),
+		wanted: map[netip.Addr]ad{}, known: map[netip.Addr]bool{}, file: newKeeper(t.TempDir()),
+		reports: newReports(nil, nil, nil), peers: &peers{table: newTable()}, election: newElection(vrrp.Config{VRID: 51, Priority: 100, Interval: time.Second}, nil),
 	}
 	a.segments = newSegments(nil, nil, a.mark)
 	a.setRanges([]string{"192.0.2.50-192.0.2.59"})
@@ -140,7 +140,7 @@ func TestGroupDiffers(t *testing.T) {
 // Routes that flap stay away for longer and longer.
 func TestDamper(t *testing.T) {
 	d := newDamper()
-	a, now := netip.MustParseAddr("192.0.2.50"), time.Unix(1000, 0)
+	a, now := netip.MustParsePrefix("192.0.2.50/32"), time.Unix(1000, 0)
 	if now.Before(d.notBefore(a)) {
 		t.Error("a route that was never withdrawn waits")
 	}
@@ -157,7 +157,7 @@ func TestDamper(t *testing.T) {
 	}
 	for n := range 1000 {
 		now = now.Add(time.Minute)
-		d.withdrawn(netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}), now)
+		d.withdrawn(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}), 32), now)
 	}
 	if len(d.flaps) > 200 {
 		t.Errorf("%d flaps are remembered, most of them long over", len(d.flaps))

@@ -88,7 +88,7 @@ func (a *announcer) tell(ctx context.Context) {
 		return
 	}
 	r := wire.AnnouncerReport{
-		All: a.reports.all, Items: []wire.AnnouncedAddress{}, Problems: append(missing(a.segments.links, a.cfg.L2), a.peers.problems()...),
+		All: a.reports.all, Items: []wire.AnnouncedAddress{}, Problems: append(missing(a.segments.links, a.l2()), a.peers.problems()...),
 		Counters: a.segments.counters(), Peers: a.peers.states(), Group: a.election.group(),
 	}
 	for _, index := range slices.Sorted(maps.Keys(a.segments.ports)) {
@@ -130,11 +130,11 @@ func (a *announcer) placesOf(addr netip.Addr) []wire.Place {
 				place.With = a.master.String()
 			}
 			places = append(places, place)
-		} else if a.wanted[addr] && onLink(addr, &p.link) && hostAnswers(addr, &p.link, a.segments.links) {
+		} else if a.isWanted(addr) && a.wanted[addr].on(p.link.Name, a.cfg.L2) && onLink(addr, &p.link) && hostAnswers(addr, &p.link, a.segments.links) {
 			places = append(places, wire.Place{By: by, State: "host"})
 		}
 	}
-	if a.wanted[addr] {
+	if a.isWanted(addr) {
 		places = append(places, a.peers.placesOf(addr)...)
 	}
 	return places

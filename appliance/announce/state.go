@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"svcctl.io/svcctl/api/wire"
 )
 
 // stateName is the file in Config.StateDir.
@@ -26,6 +28,9 @@ type state struct {
 	Wanted []string `json:"wanted,omitempty"`
 	// Announced are those of them that were answered.
 	Announced []string `json:"announced,omitempty"`
+	// Ads are where those of Wanted are announced that are not by flags alone, and Config what objects said.
+	Ads    map[string]ad        `json:"ads,omitempty"`
+	Config *wire.AnnounceConfig `json:"config,omitempty"`
 	// Drained reports that nothing was to be announced.
 	Drained bool `json:"drained,omitempty"`
 	// Stopped is when the process stopped in good order; the zero Time: it did not.
@@ -40,6 +45,7 @@ type step struct {
 
 // fate is what the file has of an address.
 type fate struct {
+	ad
 	Wanted    bool `json:"wanted,omitempty"`
 	Announced bool `json:"announced,omitempty"`
 }
@@ -60,10 +66,16 @@ func loadState(dir string) (s state, err error) {
 	}
 	fates := map[string]fate{}
 	for _, addr := range s.Wanted {
-		fates[addr] = fate{Wanted: true}
+		f := fate{Wanted: true, ad: ad{Flags: true}}
+		if other, is := s.Ads[addr]; is {
+			f.ad = other
+		}
+		fates[addr] = f
 	}
 	for _, addr := range s.Announced {
-		fates[addr] = fate{Wanted: true, Announced: true}
+		f := fates[addr]
+		f.Announced = true
+		fates[addr] = f
 	}
 	for line := range bytes.Lines(steps) {
 		var one step
@@ -72,10 +84,11 @@ func loadState(dir string) (s state, err error) {
 		}
 		fates[one.Address] = one.fate
 	}
-	s.Wanted, s.Announced = nil, nil
+	s.Wanted, s.Announced, s.Ads = nil, nil, map[string]ad{}
 	for addr, f := range fates {
 		if f.Wanted {
 			s.Wanted = append(s.Wanted, addr)
+			s.Ads[addr] = f.ad
 		}
 		if f.Announced {
 			s.Announced = append(s.Announced, addr)

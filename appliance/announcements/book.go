@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -14,9 +15,12 @@ import (
 
 // Book has what is planned and what is published. Its methods may be called concurrently.
 type Book struct {
-	ranges []nft.Range
-
 	mu        sync.Mutex
+	ranges    []nft.Range
+	plan      Plan // nil: everything is announced as flags say
+	config    wire.AnnounceConfig
+	configs   int                              // how often config and ranges were others
+	labels    map[string]map[string]string     // of Services
 	of        map[string]map[netip.Addr]string // by Service: its addresses, and why not
 	holders   map[netip.Addr]map[string]string // the same by address
 	waiting   map[netip.Addr]struct{}          // published when their rules are in force
@@ -43,18 +47,43 @@ type announcer struct {
 	here  int       // its watches
 }
 
+// Plan says where addresses are announced (advertise.Plan).
+type Plan interface {
+	Advertised(addr netip.Addr, labels map[string]string, ready bool) (flags bool, interfaces, via []string)
+}
+
+// SetPlan has addresses of other ranges announced, or elsewhere. What it changes is published when the next
+// Programmed says that the rules are in force.
+func (b *Book) SetPlan(ranges []nft.Range, plan Plan, config wire.AnnounceConfig) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.plan = plan
+	if !slices.Equal(b.ranges, ranges) || !reflect.DeepEqual(b.config, config) {
+		b.ranges, b.config = ranges, config
+		b.configs++
+	}
+	for a := range b.holders {
+		b.touched(a)
+	}
+	for w := range b.watchers {
+		w.signal()
+	}
+}
+
 // watcher is a watch with what it was not told yet.
 type watcher struct {
-	news    map[netip.Addr]struct{}
-	drained bool // as it was told last
-	wake    chan struct{}
+	news      map[netip.Addr]struct{}
+	announces bool // it is the announcer
+	configs   int  // Book.configs, as it was told last
+	drained   bool // likewise
+	wake      chan struct{}
 }
 
 // New is a Book for the addresses of some ranges.
 func New(ranges []nft.Range) *Book {
 	return &Book{
 		ranges: ranges,
-		of:     map[string]map[netip.Addr]string{}, holders: map[netip.Addr]map[string]string{},
+		labels: map[string]map[string]string{}, of: map[string]map[netip.Addr]string{}, holders: map[netip.Addr]map[string]string{},
 		waiting: map[netip.Addr]struct{}{}, published: map[netip.Addr]wire.Announcement{},
 		places: map[netip.Addr][]wire.Place{}, conflicts: map[netip.Addr]struct{}{}, watchers: map[*watcher]struct{}{},
 		changed: make(chan struct{}, 1), began: time.Now(),
@@ -67,18 +96,19 @@ func (b *Book) inRanges(a netip.Addr) bool {
 
 // Plan takes the ports that a Service is about to get; none: it goes. What is not to be announced any
 // more is published at once, the rest by Programmed.
-func (b *Book) Plan(service string, ports []nft.ServicePort) {
-	wanted := Wanted(ports, b.inRanges)
+func (b *Book) Plan(service string, labels map[string]string, ports []nft.ServicePort) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	wanted := Wanted(ports, b.inRanges)
 	before := b.of[service]
-	if maps.Equal(before, wanted) {
+	if maps.Equal(before, wanted) && maps.Equal(b.labels[service], labels) {
 		return
 	}
 	if wanted == nil {
 		delete(b.of, service)
+		delete(b.labels, service)
 	} else {
-		b.of[service] = wanted
+		b.of[service], b.labels[service] = wanted, labels
 	}
 	for a := range before {
 		if _, still := wanted[a]; !still {
@@ -99,7 +129,7 @@ func (b *Book) Plan(service string, ports []nft.ServicePort) {
 func (b *Book) touched(a netip.Addr) {
 	b.waiting[a] = struct{}{}
 	now, there := b.planned(a)
-	if was, is := b.published[a]; is && was.Withheld == "" && (!there || now.Withheld != "") {
+	if was, is := b.published[a]; is && was.Withheld == "" && (!there || now.Withheld != "" || !slices.Equal(was.L2, now.L2) || !slices.Equal(was.Via, now.Via)) {
 		b.publish(a)
 	}
 }
@@ -119,7 +149,33 @@ func (b *Book) planned(a netip.Addr) (wire.Announcement, bool) {
 			break
 		}
 	}
+	b.advertise(a, &item)
 	return item, true
+}
+
+// withoutAdvertisement is why an address is withheld that no object has announced.
+const withoutAdvertisement = "no L2Advertisement or BGPAdvertisement is about it"
+
+// advertise says where an address is announced.
+func (b *Book) advertise(a netip.Addr, item *wire.Announcement) {
+	if b.plan == nil {
+		item.Flags = true
+		return
+	}
+	for _, service := range item.Services {
+		flags, interfaces, via := b.plan.Advertised(a, b.labels[service], b.holders[a][service] == "")
+		item.Flags = item.Flags || flags
+		item.L2, item.Via = append(item.L2, interfaces...), append(item.Via, via...)
+	}
+	slices.Sort(item.L2)
+	slices.Sort(item.Via)
+	item.L2, item.Via = slices.Compact(item.L2), slices.Compact(item.Via)
+	switch nowhere := !item.Flags && len(item.L2)+len(item.Via) == 0; {
+	case nowhere && item.Withheld == "":
+		item.Withheld = withoutAdvertisement
+	case !nowhere && item.Withheld != hostAddress:
+		item.Withheld = "" // also while nobody is served, where an advertisement says so
+	}
 }
 
 // publish makes known what is planned of an address.
@@ -131,7 +187,8 @@ func (b *Book) publish(a netip.Addr) {
 	}
 	was, is := b.published[a]
 	switch {
-	case there == is && item.Withheld == was.Withheld && slices.Equal(item.Services, was.Services):
+	case there == is && item.Withheld == was.Withheld && slices.Equal(item.Services, was.Services) &&
+		item.Flags == was.Flags && slices.Equal(item.L2, was.L2) && slices.Equal(item.Via, was.Via):
 		return
 	case there:
 		b.published[a] = item
@@ -201,7 +258,7 @@ func (b *Book) list(places bool) wire.Announcements {
 // Watch calls send with everything, once it is complete, and then with what changes, until ctx is done
 // or send fails. announces says that who watches is the announcer.
 func (b *Book) Watch(ctx context.Context, announces bool, send func(wire.AnnouncementsEvent) error) error {
-	w := &watcher{news: map[netip.Addr]struct{}{}, wake: make(chan struct{}, 1)}
+	w := &watcher{announces: announces, news: map[netip.Addr]struct{}{}, wake: make(chan struct{}, 1)}
 	b.mu.Lock()
 	b.watchers[w] = struct{}{}
 	if announces {
@@ -240,12 +297,16 @@ func (b *Book) news(w *watcher, told *bool) (event wire.AnnouncementsEvent, ok b
 	if !b.complete {
 		return event, false
 	}
-	if !*told {
+	if !*told || w.configs != b.configs {
 		*told = true
 		clear(w.news)
 		all := b.list(false)
-		w.drained = b.drained
-		return wire.AnnouncementsEvent{All: &all}, true
+		w.drained, w.configs = b.drained, b.configs
+		event = wire.AnnouncementsEvent{All: &all}
+		if w.announces {
+			event.Config = &b.config
+		}
+		return event, true
 	}
 	for a := range w.news {
 		if item, is := b.published[a]; is {

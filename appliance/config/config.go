@@ -21,6 +21,8 @@ type Config struct {
 	// LogQueue is what the log is written through: its losses are a metric, and it is flushed
 	// before the process ends itself. Nil: the log is written directly. It is not a flag.
 	LogQueue *logqueue.Queue
+	// ObjectPools are the pools of objects, which come and go. It is not a flag.
+	ObjectPools *ObjectPools
 
 	// Manifests are the directories that are watched, read recursively (--manifests).
 	Manifests []string

@@ -82,8 +82,9 @@ func TestManual(t *testing.T) {
 	m.LogDropped(func() uint64 { return 0 })
 	m.HealthChecks(func() HealthChecks { return someChecks })
 	m.Announcements(func() Announcements {
-		return Announcements{Places: map[[2]string]int{{"l2 eth0", "announced"}: 1}, Peers: []Peer{{Name: "tor-1", BFD: true}}}
+		return Announcements{Places: map[[2]string]int{{"l2 eth0", "announced"}: 1}, Peers: []Peer{{Name: "tor-1", BFD: true}}, Group: &Group{VRID: "51"}}
 	})
+	m.Pools(func() []Pool { return []Pool{{Range: "192.0.2.0-192.0.2.9", Size: 10}} })
 	m.Refusals(func() (map[string]uint64, error) { return map[string]uint64{"stray": 1}, nil })
 	page, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {

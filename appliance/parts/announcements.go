@@ -29,11 +29,14 @@ type Announcements struct {
 	store  *store.Store
 	node   object.Ref
 	events Teller
+
+	// problems are those of the objects that say where addresses are announced.
+	problems func() []resolve.Problem
 }
 
 // NewAnnouncements follows the drain of the Node of this box.
-func NewAnnouncements(book *announcements.Book, objects *store.Store, nodeName string, events Teller) *Announcements {
-	return &Announcements{book: book, store: objects, node: object.Ref{Kind: object.KindNode, Name: nodeName}, events: events}
+func NewAnnouncements(book *announcements.Book, objects *store.Store, nodeName string, events Teller, problems func() []resolve.Problem) *Announcements {
+	return &Announcements{book: book, store: objects, node: object.Ref{Kind: object.KindNode, Name: nodeName}, events: events, problems: problems}
 }
 
 // Name implements reconcile.Part.
@@ -64,7 +67,11 @@ func (a *Announcements) Run(ctx context.Context, changed func()) error {
 // Planned implements reconcile.Part: what is not to be announced any more is withdrawn before its rules go.
 func (a *Announcements) Planned(_ *reconcile.Host, services []reconcile.Service) {
 	for _, svc := range services {
-		a.book.Plan(svc.Key, svc.Ports)
+		var labels map[string]string
+		if o, _ := a.store.Get(serviceRef(svc.Key)); o != nil {
+			labels = o.GetMeta().Labels
+		}
+		a.book.Plan(svc.Key, labels, svc.Ports)
 	}
 }
 
@@ -108,6 +115,7 @@ func (a *Announcements) isDrained() bool {
 // Problems implements reconcile.Part.
 func (a *Announcements) Problems() []resolve.Problem {
 	var list []resolve.Problem
+	list = append(list, a.problems()...)
 	for _, c := range a.book.Conflicts() {
 		for _, service := range c.Services {
 			list = append(list, resolve.Problem{

@@ -86,7 +86,7 @@ func set(t *testing.T, s setting, text string) config.Config {
 // TestEveryFieldHasASetting proves that settings and fields are one to one, and that
 // every setting is a flag, a variable and a key that help tells.
 func TestEveryFieldHasASetting(t *testing.T) {
-	owner := map[string]string{"Version": "(the program)", "LogQueue": "(the program)"}
+	owner := map[string]string{"Version": "(the program)", "LogQueue": "(the program)", "ObjectPools": "(the program)"}
 	b := newBench()
 	b.run("help", "serve")
 	help := b.out.String()

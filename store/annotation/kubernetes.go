@@ -68,6 +68,7 @@ const (
 	noLog      = "has no effect: no log of connections is written to the cloud; `conntrack -E` shows them on the box"
 	noAccess   = "is a list of who may connect that svcctl cannot read: its load balancer IPs let nobody in until spec.loadBalancerSourceRanges says who may; write the prefixes there"
 	noChecks   = "has no effect: endpoints are asked as svcctl.io/health-check says, or not at all"
+	poolText   = "asks for an address of this IPAddressPool"
 	noPools    = "has no effect: pools have no names here; ask for an address with spec.loadBalancerIP or " + LoadBalancerIPs
 	noQoS      = "has no effect: connections are balanced as they are, without a limit or a scheduler of the cloud's"
 	internally = "gives the load balancer an IP of a --load-balancer-internal-pool, which only clients inside reach; without such a pool it gets none"
