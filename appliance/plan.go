@@ -4,11 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
+	"svcctl.io/svcctl/appliance/advertise"
 	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/appliance/parts"
 	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
@@ -32,6 +35,15 @@ func Plan(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) ([]ma
 	if _, err := objects.SyncFiles(manifest.FilesOf(files)); err != nil {
 		return nil, err
 	}
+	var advertised []resolve.Problem
+	cfg.ObjectPools = &config.ObjectPools{}
+	pools := control.NewPools(objects, advertiseBox(&cfg), func(plan *advertise.Plan) {
+		cfg.ObjectPools.Set(plan.Pools)
+		advertised = plan.Problems
+	})
+	if _, err := pools.Sync(); err != nil {
+		return nil, err
+	}
 	made := control.NewEndpoints(cfg.EndpointsFacts(), objects)
 	if err := made.Sync(); err != nil {
 		return nil, err
@@ -49,7 +61,7 @@ func Plan(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) ([]ma
 	}
 	reporter := reconcile.Reporter{Where: objects.Location}
 	problems := objects.Problems()
-	for _, q := range append(made.Problems(), found...) {
+	for _, q := range slices.Concat(advertised, made.Problems(), found) {
 		problems = append(problems, atField(files, reporter.InFile(q)))
 	}
 	for _, q := range sets.Problems() {

@@ -21,8 +21,7 @@ type objectPools struct {
 // newPools has each plan be that of the configuration and of the announcements.
 func newPools(cfg *config.Config, objects *store.Store, announced *announcements.Book) *objectPools {
 	p := &objectPools{}
-	box := advertise.Box{Pools: cfg.Store().Pools, ServiceRanges: cfg.ServiceClusterIPRanges, NodeName: cfg.NodeName}
-	p.Pools = control.NewPools(objects, box, func(plan *advertise.Plan) {
+	p.Pools = control.NewPools(objects, advertiseBox(cfg), func(plan *advertise.Plan) {
 		cfg.ObjectPools.Set(plan.Pools)
 		announced.SetPlan(cfg.AnnouncedRanges(), plan, plan.Config)
 		p.mu.Lock()
@@ -30,6 +29,11 @@ func newPools(cfg *config.Config, objects *store.Store, announced *announcements
 		p.problems = plan.Problems
 	})
 	return p
+}
+
+// advertiseBox is what the configuration says of pools.
+func advertiseBox(cfg *config.Config) advertise.Box {
+	return advertise.Box{Pools: cfg.Store().Pools, ServiceRanges: cfg.ServiceClusterIPRanges, NodeName: cfg.NodeName}
 }
 
 // Problems are those of the objects.

@@ -26,6 +26,7 @@ import (
 	"svcctl.io/svcctl/appliance/parts"
 	"svcctl.io/svcctl/appliance/prober"
 	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/appliance/routes"
 	"svcctl.io/svcctl/appliance/sourceset"
 	"svcctl.io/svcctl/appliance/story"
 	"svcctl.io/svcctl/appliance/task"
@@ -248,6 +249,11 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 		in.Snapshots = a.watcher.Snapshots()
 		tasks = append(tasks, task.Task{Name: "manifests", Run: a.watcher.Run})
 	}
+	if n := a.cfg.AnnounceTable; n != 0 {
+		tasks = append(tasks, task.Task{Name: "announce table", Run: func(ctx context.Context) error {
+			return routes.Run(ctx, n, a.announced.Follow, a.log)
+		}})
+	}
 	if scrape != nil {
 		tasks = append(tasks, task.Task{Name: "metrics", Run: func(ctx context.Context) error {
 			return api.Serve(ctx, scrape, a.metrics.Handler(a.board, a.traffic.Pages()), a.log, a.metrics.APIPanicked)
@@ -414,5 +420,5 @@ func Down(context.Context) error {
 	if err := reconcile.RemoveTables(k, slog.New(slog.NewTextHandler(os.Stderr, nil))); err != nil {
 		return err
 	}
-	return k.DropSentinel()
+	return errors.Join(k.DropSentinel(), routes.Clear())
 }

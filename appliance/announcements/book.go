@@ -72,11 +72,11 @@ func (b *Book) SetPlan(ranges []nft.Range, plan Plan, config wire.AnnounceConfig
 
 // watcher is a watch with what it was not told yet.
 type watcher struct {
-	news      map[netip.Addr]struct{}
-	announces bool // it is the announcer
-	configs   int  // Book.configs, as it was told last
-	drained   bool // likewise
-	wake      chan struct{}
+	news       map[netip.Addr]struct{}
+	configured bool // it is told AnnounceConfig
+	configs    int  // Book.configs, as it was told last
+	drained    bool // likewise
+	wake       chan struct{}
 }
 
 // New is a Book for the addresses of some ranges.
@@ -258,7 +258,16 @@ func (b *Book) list(places bool) wire.Announcements {
 // Watch calls send with everything, once it is complete, and then with what changes, until ctx is done
 // or send fails. announces says that who watches is the announcer.
 func (b *Book) Watch(ctx context.Context, announces bool, send func(wire.AnnouncementsEvent) error) error {
-	w := &watcher{announces: announces, news: map[netip.Addr]struct{}{}, wake: make(chan struct{}, 1)}
+	return b.watch(ctx, &watcher{configured: announces}, announces, send)
+}
+
+// Follow is Watch for a part of this process, with what is for the announcer alone.
+func (b *Book) Follow(ctx context.Context, send func(wire.AnnouncementsEvent) error) error {
+	return b.watch(ctx, &watcher{configured: true}, false, send)
+}
+
+func (b *Book) watch(ctx context.Context, w *watcher, announces bool, send func(wire.AnnouncementsEvent) error) error {
+	w.news, w.wake = map[netip.Addr]struct{}{}, make(chan struct{}, 1)
 	b.mu.Lock()
 	b.watchers[w] = struct{}{}
 	if announces {
@@ -303,7 +312,7 @@ func (b *Book) news(w *watcher, told *bool) (event wire.AnnouncementsEvent, ok b
 		all := b.list(false)
 		w.drained, w.configs = b.drained, b.configs
 		event = wire.AnnouncementsEvent{All: &all}
-		if w.announces {
+		if w.configured {
 			event.Config = &b.config
 		}
 		return event, true

@@ -59,6 +59,9 @@ type Config struct {
 	// ClusterCIDRs are the internal sources: clients that are never masqueraded
 	// towards VIPs and are exempt from the policy Local; empty: none (--cluster-cidr).
 	ClusterCIDRs []netip.Prefix
+	// AnnounceTable is the table of kernel routes to announced addresses, for a routing daemon (--announce-table);
+	// 0: none.
+	AnnounceTable int
 	// LoadBalancerPools are where load balancer IPs come from; empty: none are
 	// given (--load-balancer-pool).
 	LoadBalancerPools []AddrRange
