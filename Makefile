@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build deps lint test test-unit race conformance bench soak kernels package package-test fuzz demo golden clean
+.PHONY: help build deps lint test test-unit race conformance bench soak kernels package package-test fuzz demo demo-pair golden clean
 
 # The system programs live where an ordinary user's PATH may not look.
 export PATH := $(PATH):/usr/sbin:/sbin
@@ -101,6 +101,11 @@ demo: build ## the appliance at work between namespaces, in half a minute (root 
 	@.ci/deps nft ip
 	CGO_ENABLED=0 go build -trimpath -o bin/demo ./examples/demo
 	@examples/demo/demo.sh bin/svcctl bin/demo
+
+demo-pair: build ## two boxes and a client that downloads, while one box dies (root or sudo)
+	@.ci/deps nft ip
+	CGO_ENABLED=0 go build -trimpath -o bin/demo ./examples/demo
+	@examples/demo/pair.sh bin/svcctl bin/demo
 
 golden: ## write the plan.nft of every example anew; review the difference like code
 	go test ./examples -update
