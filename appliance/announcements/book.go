@@ -258,15 +258,15 @@ func (b *Book) list(places bool) wire.Announcements {
 // Watch calls send with everything, once it is complete, and then with what changes, until ctx is done
 // or send fails. announces says that who watches is the announcer.
 func (b *Book) Watch(ctx context.Context, announces bool, send func(wire.AnnouncementsEvent) error) error {
-	return b.watch(ctx, &watcher{configured: announces}, announces, send)
+	return b.tellOf(ctx, &watcher{configured: announces}, announces, send)
 }
 
 // Follow is Watch for a part of this process, with what is for the announcer alone.
 func (b *Book) Follow(ctx context.Context, send func(wire.AnnouncementsEvent) error) error {
-	return b.watch(ctx, &watcher{configured: true}, false, send)
+	return b.tellOf(ctx, &watcher{configured: true}, false, send)
 }
 
-func (b *Book) watch(ctx context.Context, w *watcher, announces bool, send func(wire.AnnouncementsEvent) error) error {
+func (b *Book) tellOf(ctx context.Context, w *watcher, announces bool, send func(wire.AnnouncementsEvent) error) error {
 	w.news, w.wake = map[netip.Addr]struct{}{}, make(chan struct{}, 1)
 	b.mu.Lock()
 	b.watchers[w] = struct{}{}
