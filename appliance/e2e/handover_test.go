@@ -162,18 +162,21 @@ func Test274_routes_that_flap_are_damped(t *testing.T) {
 	for _, f := range families {
 		b.leads(t, f, f.routedVIP(1))
 	}
-	for range 4 { // 1, 2, 4 and 8 s
+	const flaps = 5 // it stays away for 1, 2, 4, 8 and 16 s
+	for n := range flaps {
 		b.rewrite("web.yaml", b.toldDocuments())
 		for _, f := range families {
 			b.leadsNowhere(t, f, f.routedVIP(1))
 		}
 		b.rewrite("web.yaml", b.toldDocuments(b.L1))
-		for _, f := range families {
-			b.becomes(t, f.routedVIP(1), "bgp tor damped")
-			b.leads(t, f, f.routedVIP(2))
-		}
-		if out, _, _ := b.svcctl.Svcctl("announcements"); !strings.Contains(out, "damped: it came and went, and is announced again at ") {
-			t.Fatalf("announcements:\n%s", out)
+		if n == flaps-1 { // before, it may be back until a busy machine looks
+			for _, f := range families {
+				b.becomes(t, f.routedVIP(1), "bgp tor damped")
+				b.leads(t, f, f.routedVIP(2))
+			}
+			if out, _, _ := b.svcctl.Svcctl("announcements"); !strings.Contains(out, "damped: it came and went, and is announced again at ") {
+				t.Errorf("announcements:\n%s", out)
+			}
 		}
 		for _, f := range families {
 			b.leads(t, f, f.routedVIP(1))
