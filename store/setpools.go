@@ -13,7 +13,7 @@ import (
 
 // SetPools makes pools those that load balancer IPs come from, and gives addresses to Services that wait for one.
 // What is held stays so, in a pool or not. changed is false when they were these pools. The errors are about
-// the pools, or that of the commit, after which the pools are the new ones nevertheless.
+// the pools, or that of the commit: call it again then.
 func (s *Store) SetPools(pools []alloc.Pool) (changed bool, err error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
@@ -29,6 +29,7 @@ func (s *Store) SetPools(pools []alloc.Pool) (changed bool, err error) {
 	defer t.end()
 	t.examine(s.concerned(before, pools)...)
 	if _, err := t.run(); err != nil {
+		s.cfg.Pools = before // so that the next call gives the addresses
 		return true, fmt.Errorf("give addresses of new pools: %w", err)
 	}
 	return true, nil
