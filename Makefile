@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build deps lint test test-unit race conformance bench soak kernels package package-test fuzz demo demo-fleet fleet golden clean
+.PHONY: help build deps lint test test-unit race conformance bench soak kernels package package-test fuzz demo demo-fleet demo-pair fleet golden clean
 
 # The system programs live where an ordinary user's PATH may not look.
 export PATH := $(PATH):/usr/sbin:/sbin
@@ -113,6 +113,11 @@ SVCCTL_FLEET_EACH ?= 1500
 fleet: deps ## many boxes, one truth: faults of etcd, lost races, packets through every box (root or sudo); the tests are shorter in make test
 	SVCCTL_REQUIRE_PRIVILEGED=1 SVCCTL_FLEET_EACH=$(SVCCTL_FLEET_EACH) go test -count=1 -v -timeout $(TIMEOUT) ./store/fleet
 	SVCCTL_REQUIRE_PRIVILEGED=1 go test -count=1 -timeout $(TIMEOUT) $(if $(SUDO),-exec "$(AS_ROOT)") -run 'Test(45[5-9]|460)_' ./appliance/e2e
+
+demo-pair: build ## two boxes and a client that downloads, while one box dies (root or sudo)
+	@.ci/deps nft ip
+	CGO_ENABLED=0 go build -trimpath -o bin/demo ./examples/demo
+	@examples/demo/pair.sh bin/svcctl bin/demo
 
 golden: ## write the plan.nft of every example anew; review the difference like code
 	go test ./examples -update

@@ -64,13 +64,15 @@ var edges = map[string][]string{
 	"appliance/announce/vrrp":     {},
 	"appliance/announce/neighbor": {},
 	"appliance/announcements":     {"api/wire", "nft"},
+	"appliance/routes":            {"api/wire"},
+	"appliance/advertise":         {"api/wire", "appliance/resolve", "store/alloc", "store/annotation", "store/object"},
 	"appliance/announce/bfd":      {},
 	"appliance/announce/bgp":      {},
 
 	"appliance/announce/interop": {}, // tests only
 
 	"appliance/conntrack":  {"nft", "nft/nfnetlink"},
-	"appliance/control":    {"api/wire", "appliance/endpoints", "appliance/node", "appliance/resolve", "store", "store/manifest", "store/object"},
+	"appliance/control":    {"api/wire", "appliance/advertise", "appliance/endpoints", "appliance/node", "appliance/resolve", "store", "store/manifest", "store/object"},
 	"appliance/dns":        {"appliance/resolve", "store/object"},
 	"appliance/endpoints":  {"store/object"},
 	"appliance/env":        {"store/object"},
@@ -104,7 +106,7 @@ var edges = map[string][]string{
 	"appliance/traffic": {"api/wire", "appliance/conntrack", "nft"},
 	"appliance/task":    {},
 	"appliance": {
-		"api", "api/auth", "api/rest", "api/wire", "appliance/announcements", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/handover", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/resolve", "appliance/sockets", "appliance/sourceset", "appliance/story", "appliance/task", "appliance/traffic",
+		"api", "api/auth", "api/rest", "api/wire", "appliance/advertise", "appliance/announcements", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/handover", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/resolve", "appliance/routes", "appliance/sockets", "appliance/sourceset", "appliance/story", "appliance/task", "appliance/traffic",
 		"nft", "nft/kernel", "store", "store/deadline", "store/engine", "store/fleet", "store/manifest", "store/object", "watch",
 	},
 	"appliance/bench":       {},               // benchmarks only
@@ -162,14 +164,14 @@ var libraries = map[string][]string{
 	"github.com/prometheus/client_golang": {"appliance/metrics"},
 	"github.com/rogpeppe/go-internal":     {"appliance/test/script"},
 	"github.com/urfave/cli":               {"cmd/svcctl"},
-	"github.com/vishvananda/netlink":      {"appliance/announce/bgp", "appliance/netlab", "appliance/node", "appliance/sockets"},
+	"github.com/vishvananda/netlink":      {"appliance/announce/bgp", "appliance/netlab", "appliance/node", "appliance/routes", "appliance/sockets"},
 	"go.etcd.io/bbolt":                    {"store/engine"},
 	"go.etcd.io/etcd":                     {"store/fleet"},
 	"go.uber.org/zap":                     {"store/fleet"},
 	"google.golang.org/grpc":              {"store/fleet"},
 	"golang.org/x/net":                    {"appliance/announce/neighbor", "appliance/prober", "nft/kernel"},
 	"golang.org/x/sync":                   {"appliance/announce", "appliance/announce/neighbor", "appliance/parts", "appliance/task"},
-	"golang.org/x/sys":                    {"api", "api/auth", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/neighbor", "appliance/conntrack", "appliance/handover", "appliance/netlab", "appliance/node", "appliance/prober", "appliance/relay", "appliance/sockets", "appliance/traffic", "cmd/svcctl", "nft/kernel", "nft/nfnetlink", "nft/nfttest/fake", "nft/trace", "store/deadline", "watch"},
+	"golang.org/x/sys":                    {"api", "api/auth", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/neighbor", "appliance/conntrack", "appliance/handover", "appliance/netlab", "appliance/node", "appliance/prober", "appliance/relay", "appliance/routes", "appliance/sockets", "appliance/traffic", "cmd/svcctl", "nft/kernel", "nft/nfnetlink", "nft/nfttest/fake", "nft/trace", "store/deadline", "watch"},
 	"github.com/mdlayher/packet":          {"appliance/announce", "appliance/announce/neighbor"},
 	"gopkg.in/yaml.v3":                    {"cmd/svcctl", "store/manifest"},
 }

@@ -1,6 +1,8 @@
 package appliance
 
 import (
+	"strconv"
+
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/announcements"
 	"svcctl.io/svcctl/appliance/conntrack"
@@ -9,6 +11,7 @@ import (
 	"svcctl.io/svcctl/appliance/prober"
 	"svcctl.io/svcctl/appliance/relay"
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store"
 )
 
 // connectionMetrics are the numbers of the conntrack cleaner as metrics.
@@ -51,10 +54,14 @@ func announcementMetrics(b *announcements.Book) metrics.Announcements {
 	c := b.Counts()
 	peers := make([]metrics.Peer, len(c.Peers))
 	for i, p := range c.Peers {
-		peers[i] = metrics.Peer{Name: p.Name, Established: p.State == wire.Established, Routes: p.Routes, BFD: p.BFD != "", BFDUp: p.BFD == "Up"}
+		peers[i] = metrics.Peer{Name: p.Name, Established: p.State == wire.Established, Routes: p.Routes, Updates: p.Updates, BFD: p.BFD != "", BFDUp: p.BFD == "Up"}
+	}
+	var group *metrics.Group
+	if g := c.Group; g != nil {
+		group = &metrics.Group{VRID: strconv.Itoa(int(g.VRID)), Active: g.State == "active" || g.State == "leaving", Transitions: g.Transitions, Differs: g.Differs != nil}
 	}
 	return metrics.Announcements{
-		Peers:  peers,
+		Peers: peers, Group: group, Drained: c.Drained,
 		Places: c.Places, Withheld: c.Withheld, Announcer: c.Announcer,
 		Answers: c.Reported.Answers, Sent: c.Reported.Announcements, Conflicts: c.Reported.Conflicts,
 	}
@@ -84,4 +91,12 @@ func relayMetrics(r *parts.Relay) metrics.Relay {
 		m.Ports = append(m.Ports, p)
 	}
 	return m
+}
+
+// poolMetrics are the ranges of load balancer IPs as metrics.
+func poolMetrics(objects *store.Store) (all []metrics.Pool) {
+	for _, p := range objects.PoolsInUse() {
+		all = append(all, metrics.Pool(p))
+	}
+	return all
 }

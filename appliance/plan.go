@@ -7,10 +7,12 @@ import (
 	"maps"
 	"slices"
 
+	"svcctl.io/svcctl/appliance/advertise"
 	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/appliance/parts"
 	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
@@ -42,6 +44,15 @@ func Plan(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) (Plan
 	if _, err := objects.SyncFiles(manifest.FilesOf(files)); err != nil {
 		return planned, err
 	}
+	var advertised []resolve.Problem
+	cfg.ObjectPools = &config.ObjectPools{}
+	pools := control.NewPools(objects, advertiseBox(&cfg), func(plan *advertise.Plan) {
+		cfg.ObjectPools.Set(plan.Pools)
+		advertised = plan.Problems
+	})
+	if _, err := pools.Sync(); err != nil {
+		return planned, err
+	}
 	made := control.NewEndpoints(cfg.EndpointsFacts(), objects)
 	if err := made.Sync(); err != nil {
 		return planned, err
@@ -59,7 +70,7 @@ func Plan(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) (Plan
 	}
 	reporter := reconcile.Reporter{Where: objects.Location}
 	planned.Problems = objects.Problems()
-	for _, q := range append(made.Problems(), found...) {
+	for _, q := range slices.Concat(advertised, made.Problems(), found) {
 		planned.Problems = append(planned.Problems, atField(files, reporter.InFile(q)))
 	}
 	for _, q := range sets.Problems() {

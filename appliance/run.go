@@ -27,6 +27,7 @@ import (
 	"svcctl.io/svcctl/appliance/parts"
 	"svcctl.io/svcctl/appliance/prober"
 	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/appliance/routes"
 	"svcctl.io/svcctl/appliance/sourceset"
 	"svcctl.io/svcctl/appliance/story"
 	"svcctl.io/svcctl/appliance/task"
@@ -93,6 +94,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) (a *assembly,
 	if err != nil {
 		return nil, err
 	}
+	cfg.ObjectPools = &config.ObjectPools{}
 	if shared != nil {
 		shared.CatchUp(ctx)
 		objects.TakeOver()
@@ -115,8 +117,13 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) (a *assembly,
 	m := metrics.New(cfg.Version)
 	m.LogDropped(cfg.LogQueue.Dropped)
 	announced := announcements.New(cfg.AnnouncedRanges())
+	pools := newPools(&cfg, objects, announced)
+	if _, err := pools.Sync(); err != nil { // before anybody is given an address
+		return nil, err
+	}
 	m.Announcements(func() metrics.Announcements { return announcementMetrics(announced) })
-	a = &assembly{cfg: cfg, log: log, announced: announced, grants: reconcile.NewGrants(announced.IsAnnounced), store: objects, kernel: k, metrics: m, removals: removals, orphans: orphans, hosts: addresses.hosts, memory: memory, calls: calls, barriers: make(chan chan struct{}), releases: make(chan chan wire.Released), trials: make(chan reconcile.TrialAsk)}
+	m.Pools(func() []metrics.Pool { return poolMetrics(objects) })
+	a = &assembly{cfg: cfg, log: log, announced: announced, pools: pools, grants: reconcile.NewGrants(announced.IsAnnounced), store: objects, kernel: k, metrics: m, removals: removals, orphans: orphans, hosts: addresses.hosts, memory: memory, calls: calls, barriers: make(chan chan struct{}), releases: make(chan chan wire.Released), trials: make(chan reconcile.TrialAsk)}
 	if len(cfg.Manifests) > 0 {
 		if a.watcher, err = watch.New(watch.Config{Dirs: cfg.Manifests, LastGood: objects.LastGood(), Log: log}); err != nil {
 			return nil, err
@@ -195,6 +202,7 @@ type assembly struct {
 	endRelay  func() // once it runs
 	announced *announcements.Book
 	member    *member // nil: the box is one of its own
+	pools     *objectPools
 	memory    *memory // nil: it is not ours
 	calls     *reconcile.SlowCalls
 	barriers  chan chan struct{}
@@ -224,7 +232,8 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 	// What follows the Services. A new one is a line here.
 	sets := parts.NewSourceSets(sourceSetFiles(&a.cfg))
 	follows := []reconcile.Part{
-		a.grants, sets, a.checks, balance, flows, a.relay, parts.NewHealthPorts(a.log), parts.NewAnnouncements(a.announced),
+		a.grants, sets, a.checks, balance, flows, a.relay, parts.NewHealthPorts(a.log),
+		parts.NewAnnouncements(a.announced, a.store, a.cfg.NodeName, a.events, a.pools.Problems),
 	}
 	if a.dns != nil {
 		follows = append(follows, parts.NewDNS(a.dns, a.store))
@@ -266,6 +275,11 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 		in.Snapshots = a.watcher.Snapshots()
 		tasks = append(tasks, task.Task{Name: "manifests", Run: a.watcher.Run})
 	}
+	if n := a.cfg.AnnounceTable; n != 0 {
+		tasks = append(tasks, task.Task{Name: "announce table", Run: func(ctx context.Context) error {
+			return routes.Run(ctx, n, a.announced.Follow, a.log)
+		}})
+	}
 	if scrape != nil {
 		tasks = append(tasks, task.Task{Name: "metrics", Run: func(ctx context.Context) error {
 			return api.Serve(ctx, scrape, a.metrics.Handler(a.board, a.traffic.Pages()), a.log, a.metrics.APIPanicked)
@@ -293,6 +307,7 @@ func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part, sets 
 		},
 		Watching:  a.watcher != nil,
 		Cluster:   cluster,
+		Pools:     a.pools,
 		Endpoints: endpoints,
 		Parts:     follows,
 		SourceSet: sets.Lookup,
@@ -415,5 +430,5 @@ func Down(context.Context) error {
 	if err := reconcile.RemoveTables(k, slog.New(slog.NewTextHandler(os.Stderr, nil))); err != nil {
 		return err
 	}
-	return k.DropSentinel()
+	return errors.Join(k.DropSentinel(), routes.Clear())
 }

@@ -15,6 +15,10 @@ import (
 // when a client changes them.
 const NamespacesController = "namespaces"
 
+// NodeController keeps the Node of this box. Clients may write to it: labels and annotations that are not
+// the controller's stay, as kubectl label and cordon have it.
+const NodeController = "node"
+
 // admit says why a client may not do what it asks for, and else whose the object is
 // afterwards.
 func (c *change) admit(w *Write) error {
@@ -40,6 +44,7 @@ func (c *change) admit(w *Write) error {
 		return &OwnedError{c.ref, owner}
 	case owner.Controller == NamespacesController && c.ref.Kind == object.KindNamespace:
 		return nil
+	case owner.Controller == NodeController && c.ref.Kind == object.KindNode && !w.Delete && !w.Status:
 	case owner.Controller != "":
 		return &OwnedError{c.ref, owner}
 	}

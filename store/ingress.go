@@ -78,6 +78,9 @@ func (c *change) keepsIngress(l *ledger, addr netip.Addr) bool {
 	case !c.claim.Internal && before != nil && annotation.InternalOf(before).Key != "" && l.pools.IsInternal(addr):
 		return slices.Contains(c.claim.Requested, addr) // it is internal no more
 	}
+	if pool, inPool := l.pools.NameOf(addr); c.claim.Pool != "" && inPool && !c.claim.Names(pool) {
+		return false // it asks for another pool by now
+	}
 	if c.asks(family) {
 		return slices.Contains(c.claim.Requested, addr)
 	}
@@ -141,16 +144,17 @@ func (c *change) takeIngress(l *ledger, a asked) {
 	}
 	err := l.takeIngress(a.addr, c.claim)
 	var held *alloc.HeldError
+	var other *alloc.PoolError
 	switch {
 	case err == nil:
 		c.ingress = append(c.ingress, a.addr)
-	case errors.As(err, &held):
+	case errors.As(err, &held), errors.As(err, &other):
 		c.wait(a.field, fmt.Sprintf("%s cannot be given: %v; the Service waits for it", a.addr, err))
 	case c.claim.Internal:
 		c.wait(a.field, fmt.Sprintf("%s lies in no internal load balancer pool (%s), and %s asks for an internal load balancer: name another address, or add a pool with --load-balancer-internal-pool",
 			a.addr, orNone(l.pools.Internal()), annotation.InternalOf(c.service()).Key))
 	default:
-		c.wait(a.field, fmt.Sprintf("%s lies in no load balancer pool (%s): name another address, or add a pool with --load-balancer-pool",
+		c.wait(a.field, fmt.Sprintf("%s lies in no load balancer pool (%s): name another address, or add a pool with --load-balancer-pool or an IPAddressPool",
 			a.addr, poolsText(l.pools)))
 	}
 }
@@ -177,11 +181,13 @@ func (c *change) takeAnyIngress(l *ledger) error {
 			continue
 		}
 		internal := c.claim.Internal
-		field, kind, flag, pools := "spec.type", "load balancer pool", "--load-balancer-pool", l.pools.External()
+		field, kind, flag, pools := "spec.type", "load balancer pool", "--load-balancer-pool or an IPAddressPool", l.pools.External()
 		if internal {
 			field, kind, flag, pools = annotation.Field(annotation.InternalOf(svc).Key), "internal load balancer pool", "--load-balancer-internal-pool", l.pools.Internal()
 		}
 		switch {
+		case l.pools.Serves(ipv4, internal) && !l.pools.Suits(ipv4, &c.claim):
+			c.wait(field, c.noPool(kind, family))
 		case l.pools.Serves(ipv4, internal):
 			c.wait(field, fmt.Sprintf("every %s address of the %ss (%s) is taken: the Service waits for one", family, kind, pools))
 		case c.prefersFamilies() && len(svc.Spec.IPFamilies) > 1 && l.pools.Serves(!ipv4, internal):
@@ -191,6 +197,14 @@ func (c *change) takeAnyIngress(l *ledger) error {
 		}
 	}
 	return nil
+}
+
+// noPool says why no pool gives the Service an address of a family.
+func (c *change) noPool(kind, family string) string {
+	if c.claim.Pool != "" {
+		return fmt.Sprintf("there is no %s of the name %s with %s addresses for the Service: name another one, or add an IPAddressPool of that name", kind, c.claim.Pool, family)
+	}
+	return fmt.Sprintf("no %s with %s addresses is for the Service: each has autoAssign false, or a serviceAllocation that leaves the Service out; name a pool by the annotation metallb.io/address-pool", kind, family)
 }
 
 func (c *change) prefersFamilies() bool {

@@ -275,6 +275,8 @@ func claimOf(svc *object.Service) alloc.Claim {
 		Owner:      serviceKeyOf(svc),
 		SharingKey: annotation.Sharing(svc.Metadata.Annotations),
 		Internal:   annotation.InternalOf(svc).Key != "",
+		Pool:       annotation.AddressPool(svc.Metadata.Annotations),
+		Labels:     svc.Metadata.Labels,
 	}
 	for _, asked := range askedIngress(svc) {
 		if asked.addr.IsValid() {

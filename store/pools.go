@@ -26,6 +26,8 @@ type Pool struct {
 	Range  string
 	// Internal load balancer IPs are reached from inside only.
 	Internal bool
+	// Name is that of the IPAddressPool, "namespace/name"; "" for a range of flags.
+	Name string
 	// Size is how many values can be given, Used how many of them are held.
 	Size, Used uint64
 	Holders    []Holder
@@ -50,6 +52,23 @@ func (s *Store) Pools() []Pool {
 	}
 	pools = append(pools, portPool(l.ports, s.cfg))
 	return append(pools, ingressPools(l.pools, s.cfg.Pools)...)
+}
+
+// PoolUse is how much of a range of load balancer IPs is used.
+type PoolUse struct {
+	Name, Range string
+	Size, Used  uint64
+}
+
+// PoolsInUse are the ranges of load balancer IPs. It costs as much as addresses are held.
+func (s *Store) PoolsInUse() []PoolUse {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	var all []PoolUse
+	for _, p := range ingressPools(s.ledger.pools, s.cfg.Pools) {
+		all = append(all, PoolUse{p.Name, p.Range, p.Size, p.Used})
+	}
+	return all
 }
 
 func clusterPool(a *alloc.Addresses) Pool {
@@ -90,7 +109,7 @@ func ingressPools(pools *alloc.Pools, ranges []alloc.Pool) []Pool {
 	for i, r := range ranges {
 		// A pool has at most 2^64 addresses, so that the low halves are enough.
 		size := low64(r.Last) - low64(r.First)
-		all[i] = Pool{Kind: PoolLoadBalancer, Family: familyOf(r.First), Range: r.String(), Internal: r.Internal, Size: max(size, size+1)}
+		all[i] = Pool{Kind: PoolLoadBalancer, Family: familyOf(r.First), Range: r.String(), Name: r.Name, Internal: r.Internal, Size: max(size, size+1)}
 	}
 	holders := pools.Holders()
 	for _, addr := range slices.SortedFunc(maps.Keys(holders), netip.Addr.Compare) {

@@ -135,6 +135,10 @@ func newOf(kind string) (object.Object, bool) {
 		return object.New(object.APIVersionNetworking, kind)
 	case object.KindLease:
 		return object.New(object.APIVersionCoordination, kind)
+	case object.KindBGPPeer:
+		return object.New(object.APIVersionMetalLBPeer, kind)
+	case object.KindIPAddressPool, object.KindL2Advertisement, object.KindBGPAdvertisement, object.KindCommunity, object.KindBFDProfile:
+		return object.New(object.APIVersionMetalLB, kind)
 	}
 	return object.New(object.APIVersionCore, kind)
 }

@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -178,6 +179,9 @@ func (d *diagnosis) announced() {
 		if a.Withheld != "" {
 			d.add(Doubt, "", "%s is not announced to neighbors: %s", a.Address, a.Withheld)
 		}
+		if a.Nowhere != "" {
+			d.add(Doubt, nowhereAdvice(&a), "%s is announced nowhere: %s", a.Address, a.Nowhere)
+		}
 		for _, p := range a.Places {
 			where, segment := strings.CutPrefix(p.By, "l2 ")
 			if !segment {
@@ -191,6 +195,8 @@ func (d *diagnosis) announced() {
 				d.add(Bad, "take the address from that host, or choose another one", "%s is not announced on %s: the host with the Ethernet address %s answers for it", a.Address, where, p.With)
 			case "host":
 				d.good("%s is the host's own: the kernel answers neighbors on %s", a.Address, where)
+			case "standby":
+				d.add(Doubt, "ask there: this box answers when that one does not", "%s is not announced on %s: %s answers for it in the election", a.Address, where, cmp.Or(p.With, "another box"))
 			default:
 				d.add(Doubt, "", "%s is not announced on %s yet: %s", a.Address, where, p.State)
 			}
@@ -198,12 +204,25 @@ func (d *diagnosis) announced() {
 	}
 }
 
+// nowhereAdvice is what to do for an address that is announced nowhere.
+func nowhereAdvice(a *wire.Announcement) string {
+	switch {
+	case strings.Contains(a.Nowhere, "drained"):
+		return "`svcctl undrain` ends that"
+	case strings.Contains(a.Nowhere, "no announcer"):
+		return "start `svcctl announce`, or route the address to this box"
+	}
+	return "name its interface with --l2 of `svcctl announce`, tell routers of it with --peer, or route it to this box"
+}
+
 // routed tells of the route to an address that a BGP peer has, or of why it has none.
 func (d *diagnosis) routed(address, peer string, p *wire.Place) {
 	switch p.State {
 	case "announced":
 		d.good("%s is announced to the BGP peer %s", address, peer)
-	case "unsent":
+	case "drained", "leaving":
+		d.add(Doubt, "`svcctl undrain` ends that", "%s is not announced to the BGP peer %s: this box is drained", address, peer)
+	case "unsent", "damped":
 		d.add(Doubt, "", "%s is not announced to the BGP peer %s: %s", address, peer, p.Why)
 	case "down":
 		d.add(Bad, "`svcctl announcements` says why", "%s is not announced to the BGP peer %s: there is no session", address, peer)

@@ -94,6 +94,9 @@ func mediaTypeOf(r *http.Request, accepted []string) (string, error) {
 // decode reads an object of a kind, and what is doubtful about it: unknown fields and
 // those that are there twice.
 func decode(body []byte, mediaType string, k kind.Kind) (content map[string]any, doubts []string, err error) {
+	if mediaType == protobuf.MediaType && k.Custom {
+		return nil, nil, unsupportedMedia(typeJSON, typeYAML)
+	}
 	if mediaType == protobuf.MediaType {
 		content, err = decodeProtobuf(body, k)
 		return content, nil, err

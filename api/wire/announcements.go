@@ -7,11 +7,74 @@ type Announcement struct {
 	Address string `json:"address"`
 	// Services have it, each as "namespace/name".
 	Services []string `json:"services"`
+	// Flags says that it lies in a pool of flags, and is announced as the flags of the announcer say.
+	Flags bool `json:"flags,omitempty"`
+	// L2 are the interfaces that L2Advertisements have it announced on, "*" for all; Via the names of the
+	// BGPAdvertisements that it is announced by.
+	L2  []string `json:"l2,omitempty"`
+	Via []string `json:"via,omitempty"`
 	// Withheld is why it is not to be announced; empty: it is.
 	Withheld string `json:"withheld,omitempty"`
+	// Nowhere is why it has no Places though it is not withheld.
+	Nowhere string `json:"nowhere,omitempty"`
 	// Places are where it is announced, as the announcer last said; none: nowhere, or there is
 	// no announcer.
 	Places []Place `json:"places,omitempty"`
+}
+
+// AnnounceConfig is what objects of the kinds of MetalLB tell the announcer beside its flags. It has passwords,
+// and is for the announcer alone.
+type AnnounceConfig struct {
+	Peers          []PeerConfig    `json:"peers,omitempty"`
+	Advertisements []Advertisement `json:"advertisements,omitempty"`
+	// Interfaces are those that L2Advertisements name, "*" for all; none: there is no L2Advertisement.
+	Interfaces []string `json:"interfaces,omitempty"`
+}
+
+// PeerConfig is a BGP peer of an object; times are in nanoseconds, and what is 0 is as by default. It has
+// what a session can be told, which is more than 15 fields.
+type PeerConfig struct {
+	Name        string        `json:"name"`
+	Address     string        `json:"address,omitempty"` // "192.0.2.1:179"
+	Interface   string        `json:"interface,omitempty"`
+	Source      string        `json:"source,omitempty"`
+	RouterID    string        `json:"routerID,omitempty"`
+	LocalAS     uint32        `json:"localAS"`
+	RemoteAS    uint32        `json:"remoteAS,omitempty"`
+	Dynamic     string        `json:"dynamic,omitempty"`
+	IPv4        bool          `json:"ipv4,omitempty"`
+	IPv6        bool          `json:"ipv6,omitempty"`
+	Hold        time.Duration `json:"hold,omitempty"` // -1: none
+	Keepalive   time.Duration `json:"keepalive,omitempty"`
+	Connect     time.Duration `json:"connect,omitempty"`
+	Restart     time.Duration `json:"restart,omitempty"`
+	Password    string        `json:"password,omitempty"`
+	MultiHop    bool          `json:"multiHop,omitempty"`
+	TTLSecurity int           `json:"ttlSecurity,omitempty"`
+	BFD         *BFDConfig    `json:"bfd,omitempty"` // nil: no BFD
+}
+
+// BFDConfig is how a peer is watched.
+type BFDConfig struct {
+	Transmit   time.Duration `json:"transmit"`
+	Receive    time.Duration `json:"receive"`
+	Multiplier int           `json:"multiplier"`
+	Passive    bool          `json:"passive,omitempty"`
+	MinTTL     int           `json:"minTTL,omitempty"`
+}
+
+// Advertisement is how addresses are announced to BGP peers.
+type Advertisement struct {
+	Name  string   `json:"name"` // "metallb-system/lan"
+	Peers []string `json:"peers"`
+	// Length4 and Length6 are the lengths of the prefixes.
+	Length4     int         `json:"length4"`
+	Length6     int         `json:"length6"`
+	LocalPref   uint32      `json:"localPref,omitempty"`
+	MED         uint32      `json:"med,omitempty"`
+	Prepend     int         `json:"prepend,omitempty"`
+	Communities []uint32    `json:"communities,omitempty"`
+	Large       [][3]uint32 `json:"large,omitempty"`
 }
 
 // Place is the state of an address in one place where it can be announced.
@@ -20,12 +83,13 @@ type Place struct {
 	By string `json:"by"`
 	// State is probing, announced, conflict or standby; or host, when the address is the host's,
 	// which answers for it itself. Of BGP it is announced; down without a session; sending before
-	// the session has all routes; or unsent, when the session takes no routes of the family.
+	// the session has all routes; unsent, when the session takes no routes of the family; damped, when it came
+	// and went; or leaving and then drained, on a box that is drained.
 	State string `json:"state"`
 	// With is the Ethernet address of the host that has it, in state conflict; the address of the box
 	// that answers, if it is known, in state standby.
 	With string `json:"with,omitempty"`
-	// Why is why not, in state unsent.
+	// Why is why not, in states unsent and damped.
 	Why   string    `json:"why,omitempty"`
 	Since time.Time `json:"since"`
 }
@@ -39,8 +103,10 @@ type Peer struct {
 	// State is one of RFC 4271, as "Established".
 	State string    `json:"state"`
 	Since time.Time `json:"since"`
-	// Routes is how many it was sent and not withdrawn.
-	Routes int `json:"routes"`
+	// Routes is how many it was sent and not withdrawn, Updates how many messages it was sent since
+	// the announcer started.
+	Routes  int    `json:"routes"`
+	Updates uint64 `json:"updates,omitempty"`
 	// BFD is the state of the BFD session (RFC 5880), as "Up"; empty without BFD, and before the first
 	// BGP session.
 	BFD string `json:"bfd,omitempty"`
@@ -59,8 +125,36 @@ type Announcements struct {
 	Items  []Announcement `json:"items"`
 	// Announcer is the process that announces; nil: none is connected.
 	Announcer *Announcer `json:"announcer,omitempty"`
-	// Peers are those of the announcer, as it last said.
+	// Drained reports that this box is to announce nothing (`svcctl drain`).
+	Drained bool `json:"drained,omitempty"`
+	// Peers are those of the announcer, as it last said, and Group its election; nil: there is none.
 	Peers []Peer `json:"peers,omitempty"`
+	Group *Group `json:"group,omitempty"`
+}
+
+// Group is the election of a virtual router (VRRP) that the announcer takes part in.
+type Group struct {
+	VRID uint8 `json:"vrid"`
+	// State is backup, active, leaving or out.
+	State string    `json:"state"`
+	Since time.Time `json:"since"`
+	// Priority is what the box advertises; 1 asks others to take over.
+	Priority uint8 `json:"priority"`
+	// Master is the address of the box that answers; empty: this one, or it is not known.
+	Master string `json:"master,omitempty"`
+	// Transitions counts changes of State since the announcer started.
+	Transitions uint64 `json:"transitions"`
+	// Differs is how the addresses of the box that answers differ from ours; nil: they do not.
+	Differs *GroupDifference `json:"differs,omitempty"`
+}
+
+// GroupDifference has addresses that only one of two boxes announces, or would. Boxes list the lowest 20 of
+// the segment's family to each other: without any in Theirs and Ours others differ.
+type GroupDifference struct {
+	With   string    `json:"with"`
+	Since  time.Time `json:"since"`
+	Theirs []string  `json:"theirs,omitempty"`
+	Ours   []string  `json:"ours,omitempty"`
 }
 
 // Announcer is the process that announces.
@@ -76,6 +170,10 @@ type AnnouncementsEvent struct {
 	Set []Announcement `json:"set,omitempty"`
 	// Gone are addresses that no Service has any more.
 	Gone []string `json:"gone,omitempty"`
+	// Config is what objects say; nil: as before. It comes with All, for the announcer alone.
+	Config *AnnounceConfig `json:"config,omitempty"`
+	// Drained says that the box is drained, or is no more; nil: as before.
+	Drained *bool `json:"drained,omitempty"`
 }
 
 // AnnouncerReport is the announcer's report of its addresses: POST to
@@ -86,9 +184,12 @@ type AnnouncerReport struct {
 	Items []AnnouncedAddress `json:"items"`
 	// Problems keep it from announcing; each is a sentence with what to do.
 	Problems []string `json:"problems,omitempty"`
+	// Segments are the interfaces that it announces on, with their networks: "eth0 (192.0.2.1/24)".
+	Segments []string `json:"segments,omitempty"`
 	// Counters are since the announcer started.
 	Counters AnnouncerCounters `json:"counters"`
 	Peers    []Peer            `json:"peers,omitempty"`
+	Group    *Group            `json:"group,omitempty"`
 }
 
 // AnnouncerCounters count questions of neighbors that were answered, announcements that were made,

@@ -3,8 +3,6 @@ package announce
 import (
 	"context"
 	"maps"
-	"net/netip"
-	"slices"
 	"time"
 )
 
@@ -13,11 +11,12 @@ func (a *announcer) judge() {
 	if a.election == nil {
 		return
 	}
-	unwell := len(missing(a.segments.links, a.cfg.L2)) > 0 || !a.lost.IsZero() && time.Since(a.lost) >= stale
-	for _, l := range meant(a.segments.links, a.cfg.L2, a.ranges) {
+	unwell := len(missing(a.segments.links, a.l2())) > 0 || !a.lost.IsZero() && time.Since(a.lost) >= stale
+	for _, l := range meant(a.segments.links, a.l2(), a.ranges) {
 		unwell = unwell || !l.Carrier
 	}
-	a.election.set(unwell, slices.SortedFunc(maps.Keys(a.wanted), netip.Addr.Compare))
+	a.adverts.complete(maps.Keys(a.wanted))
+	a.election.set(unwell, a.adverts.listed())
 }
 
 // elected follows the election.
@@ -27,6 +26,7 @@ func (a *announcer) elected() {
 		a.master = master
 		a.reports.everything() // it is told with each address
 	}
+	a.reports.soon()
 	a.setPassive(!answers)
 	if assert && answers {
 		for _, p := range a.segments.ports {
@@ -41,7 +41,33 @@ func (a *announcer) setPassive(passive bool) {
 	for _, p := range a.segments.ports {
 		p.SetPassive(passive)
 	}
+}
+
+// setDrained has everything handed over, or takes part again. Without an election there is nobody to hand over to
+// on segments: the addresses are left. An address that is followed is moved by the program that gives it.
+func (a *announcer) setDrained(drained bool) {
+	if a.drained == drained {
+		return
+	}
+	a.drained, a.file.anew = drained, true
 	later(&a.save, savePause)
+	a.log.Info("this box is drained, or is no more", "drained", drained)
+	if a.election != nil && drained {
+		a.election.leave(handOver)
+	} else if a.election != nil {
+		a.election.join()
+	}
+	a.peers.setDrained(drained)
+	for addr := range a.wanted {
+		a.place(addr)
+	}
+	a.reports.everything()
+}
+
+// onSegments reports whether addresses are placed on segments: whether they are answered there is decided
+// by the election, if there is one.
+func (a *announcer) onSegments() bool {
+	return !a.drained || a.election != nil || a.cfg.Follow.IsValid()
 }
 
 // leave begins to hand over: to the winner of the election, and to who else the peers have routes to.

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/netip"
 	"os"
+	"reflect"
 	"slices"
 	"time"
 
@@ -67,15 +68,18 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		return err
 	}
 	serve := client.New(cfg.Socket)
-	a := &announcer{cfg: cfg, log: log, wanted: map[netip.Addr]bool{}, known: map[netip.Addr]bool{}, reports: newReports(serve, log, tasks)}
+	a := &announcer{cfg: cfg, log: log, wanted: map[netip.Addr]ad{}, known: map[netip.Addr]bool{}, file: newKeeper(cfg.StateDir), reports: newReports(serve, log, tasks)}
 	a.segments = newSegments(log, tasks, a.mark)
 	a.recall(last)
 	if cfg.Election != nil {
 		a.election = newElection(*cfg.Election, log)
+		if a.drained {
+			a.election.leave(0)
+		}
 		tasks.Go(func() error { return a.election.run(ctx) })
 	}
 	a.passive = cfg.Election != nil || cfg.Follow.IsValid()
-	if a.peers, err = newPeers(cfg.BGP, a.wanted, log); err != nil {
+	if a.peers, err = newPeers(cfg.BGP, a.config, a.wanted, a.drained, log); err != nil {
 		return err
 	}
 	a.peers.start(ctx, tasks)
@@ -93,10 +97,13 @@ type announcer struct {
 	cfg Config
 	log *slog.Logger
 
-	ranges []Range
-	wanted map[netip.Addr]bool // to be announced
-	known  map[netip.Addr]bool // announced by our predecessor
-	save   <-chan time.Time    // when the file is to be written
+	ranges  []Range
+	wanted  map[netip.Addr]ad // to be announced, and where
+	config  *wire.AnnounceConfig
+	known   map[netip.Addr]bool // announced by our predecessor
+	adverts listing             // of wanted
+	save    <-chan time.Time    // when the file is to be written
+	file    *keeper
 
 	segments *segments
 	peers    *peers
@@ -104,6 +111,7 @@ type announcer struct {
 
 	election *election  // nil: there is none
 	passive  bool       // another box answers
+	drained  bool       // nothing is to be announced, but what is handed over
 	master   netip.Addr // which one, if it is known
 
 	lost time.Time        // since when serve is away
@@ -113,9 +121,11 @@ type announcer struct {
 // recall goes on with what was announced before.
 func (a *announcer) recall(last state) {
 	a.setRanges(last.Ranges)
+	a.drained, a.config = last.Drained, last.Config
 	for _, text := range last.Wanted {
 		if addr, err := netip.ParseAddr(text); err == nil && a.inRanges(addr) {
-			a.wanted[addr] = true
+			a.wanted[addr] = last.Ads[text]
+			a.adverts.add(addr)
 		}
 	}
 	if !last.Stopped.IsZero() && time.Since(last.Stopped) > trusted {
@@ -157,6 +167,12 @@ func (a *announcer) run(ctx context.Context, stop <-chan struct{}, events <-chan
 			a.leave(ctx)
 		case <-a.peers.left:
 			a.peers.left = nil
+		case <-a.peers.avoided:
+			a.peers.withdrawAll()
+			a.reports.everything()
+		case <-a.peers.ripe:
+			a.peers.ripen(time.Now())
+			a.reports.everything()
 		case <-a.peers.changed:
 			if a.peers.look() {
 				a.reports.everything() // their state is told with each address
@@ -188,7 +204,7 @@ func (a *announcer) run(ctx context.Context, stop <-chan struct{}, events <-chan
 			a.segments.gone(end)
 		case <-a.save:
 			a.save = nil
-			if err := a.state().save(a.cfg.StateDir); err != nil {
+			if err := a.file.save(len(a.wanted), a.state, a.fateOf); err != nil {
 				a.log.Error("what is announced could not be kept: a restart would not know it", "err", err)
 			}
 		case <-a.reports.due:
@@ -231,18 +247,31 @@ func (a *announcer) take(ctx context.Context, e *wire.AnnouncementsEvent) error 
 		defer a.judge()
 		a.reports.everything()
 		touched = a.takeAll(e.All)
+		defer a.setDrained(e.All.Drained)
 	}
 	touched = append(touched, a.set(e.Set)...)
 	for _, text := range e.Gone {
-		if addr, err := netip.ParseAddr(text); err == nil && a.wanted[addr] {
-			delete(a.wanted, addr)
+		if addr, err := netip.ParseAddr(text); err == nil && a.isWanted(addr) {
+			a.want(addr, false, ad{})
 			touched = append(touched, addr)
 		}
 	}
-	if len(touched) > 0 || e.All != nil {
+	if len(touched) > 0 {
 		later(&a.save, savePause)
+		a.judge()
+	}
+	if e.Config != nil && !reflect.DeepEqual(a.config, e.Config) {
+		a.config, a.file.anew = e.Config, true
+		later(&a.save, savePause)
+		a.peers.configure(a.config, a.wanted)
+		if err := a.placeAll(ctx); err != nil {
+			return err
+		}
 	}
 	a.peers.update(touched, a.wanted)
+	if e.Drained != nil {
+		a.setDrained(*e.Drained)
+	}
 	if e.All != nil && len(a.segments.ports) == 0 {
 		return a.placeAll(ctx)
 	}
@@ -257,6 +286,8 @@ func (a *announcer) takeAll(all *wire.Announcements) (touched []netip.Addr) {
 	before := slices.Clone(a.ranges)
 	a.setRanges(all.Ranges)
 	if !slices.Equal(before, a.ranges) {
+		a.file.anew = true
+		later(&a.save, savePause)
 		a.keepKnown()
 		a.segments.stopAll() // their filters are for other ranges
 	}
@@ -266,7 +297,7 @@ func (a *announcer) takeAll(all *wire.Announcements) (touched []netip.Addr) {
 	}
 	for addr := range a.wanted {
 		if !there[addr.String()] || !a.inRanges(addr) {
-			delete(a.wanted, addr)
+			a.want(addr, false, ad{})
 			touched = append(touched, addr)
 		}
 	}
@@ -281,32 +312,73 @@ func (a *announcer) set(items []wire.Announcement) (touched []netip.Addr) {
 			a.log.Error("an address of serve is not announced: it lies in no range of serve", "address", item.Address)
 			continue
 		}
-		if now := item.Withheld == ""; now != a.wanted[addr] {
+		now := item.Withheld == ""
+		if before, was := a.wanted[addr]; now != was || now && !before.equal(adOf(&item)) {
 			touched = append(touched, addr)
-			if now {
-				a.wanted[addr] = true
-			} else {
-				delete(a.wanted, addr)
-			}
+			a.want(addr, now, adOf(&item))
 		}
 	}
 	return touched
 }
 
+func (a *announcer) isWanted(addr netip.Addr) bool {
+	_, is := a.wanted[addr]
+	return is
+}
+
+// want notes whether an address is to be announced, and where.
+func (a *announcer) want(addr netip.Addr, wanted bool, where ad) {
+	a.file.dirty[addr] = struct{}{}
+	if wanted {
+		if !a.isWanted(addr) {
+			a.adverts.add(addr)
+		}
+		a.wanted[addr] = where
+		return
+	}
+	delete(a.wanted, addr)
+	a.adverts.remove(addr)
+}
+
+// l2 are the interfaces to announce on, of flags and of objects.
+func (a *announcer) l2() []string {
+	all := slices.Clone(a.cfg.L2)
+	if a.config == nil {
+		return all
+	}
+	for _, name := range a.config.Interfaces {
+		if name == everywhere {
+			name = Auto
+		}
+		all = append(all, name)
+	}
+	return all
+}
+
 // mark notes that an address is to be kept and reported.
 func (a *announcer) mark(addr netip.Addr) {
+	a.file.dirty[addr] = struct{}{}
 	later(&a.save, savePause)
 	a.reports.add(addr)
 }
 
+// fateOf is what the file should have of an address now.
+func (a *announcer) fateOf(addr netip.Addr) fate {
+	where, wanted := a.wanted[addr]
+	return fate{ad: where, Wanted: wanted, Announced: wanted && a.segments.announces(addr)}
+}
+
 // state is the content that the file should have now.
 func (a *announcer) state() state {
-	var s state
+	s := state{Drained: a.drained, Config: a.config, Ads: map[string]ad{}}
 	for _, r := range a.ranges {
 		s.Ranges = append(s.Ranges, r.First.String()+"-"+r.Last.String())
 	}
 	for _, addr := range slices.SortedFunc(maps.Keys(a.wanted), netip.Addr.Compare) {
 		s.Wanted = append(s.Wanted, addr.String())
+		if where := a.wanted[addr]; !where.equal(ad{Flags: true}) {
+			s.Ads[addr.String()] = where
+		}
 		if a.segments.announces(addr) {
 			s.Announced = append(s.Announced, addr.String())
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/mdlayher/packet"
 	"golang.org/x/sys/unix"
 
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/announce/vrrp"
 	"svcctl.io/svcctl/appliance/node"
 )
@@ -33,8 +34,17 @@ type election struct {
 	links  map[int]*heartbeat
 	alone  bool            // no link carries frames
 	macs   map[string]bool // of this box: its own adverts are not heard
-	addrs  []netip.Addr
+	addrs  [2][]netip.Addr // that adverts list, by family
 	assert bool
+	others others
+	moves  uint64 // how often the state was another one
+}
+
+// others is what the box that answers lists in its adverts.
+type others struct {
+	at    netip.Addr
+	addrs []netip.Addr
+	since time.Time // since when that differs from ours; zero: it does not
 }
 
 // heartbeat is the adverts on one link.
@@ -44,9 +54,6 @@ type heartbeat struct {
 	own  netip.Addr // what adverts are sent from
 	stop context.CancelFunc
 }
-
-// mostListed is how many addresses an advert lists, of those that the box would answer for.
-const mostListed = 20
 
 func newElection(cfg vrrp.Config, log *slog.Logger) *election {
 	return &election{
@@ -182,6 +189,7 @@ func (e *election) listen(ctx context.Context, h *heartbeat) {
 			if e.macs[net.HardwareAddr(buf[6:12]).String()] {
 				return nil
 			}
+			e.compare(now, &advert)
 			out, assert := e.m.Receive(now, &advert, h.own)
 			e.assert = e.assert || assert
 			return out
@@ -236,10 +244,6 @@ func advert(h *heartbeat, a vrrp.Advert) []byte {
 	if h.own.Is6() {
 		a.Destination, ether = vrrp.Group6, unix.ETH_P_IPV6
 	}
-	a.Addresses = slices.DeleteFunc(slices.Clone(a.Addresses), func(x netip.Addr) bool { return x.Is4() != h.own.Is4() })
-	if len(a.Addresses) == 0 {
-		a.Addresses = []netip.Addr{h.own} // there has to be one
-	}
 	payload := a.Marshal()
 	f := slices.Concat(groupMAC(a.Destination), h.link.MAC, binary.BigEndian.AppendUint16(nil, ether))
 	if h.own.Is6() {
@@ -260,12 +264,14 @@ func (e *election) do(f func(now time.Time) []uint8) {
 	master := e.m.Master()
 	for _, priority := range f(time.Now()) {
 		for _, h := range e.links {
-			frame := advert(h, vrrp.Advert{VRID: e.cfg.VRID, Priority: priority, Interval: e.cfg.Interval, Addresses: e.addrs})
+			frame := advert(h, vrrp.Advert{VRID: e.cfg.VRID, Priority: priority, Interval: e.cfg.Interval, Addresses: e.addrs[familyOf(h.own)]})
 			_, _ = h.conn.WriteTo(frame, &packet.Addr{HardwareAddr: frame[:6]}) // a link that is down takes nothing
 		}
 	}
 	now, _ := e.m.State()
 	if now != before {
+		e.moves++
+		e.others = others{} // it was of who answered before
 		e.log.Info("the election has another outcome", "vrid", e.cfg.VRID, "state", now.String(), "master", e.m.Master())
 	}
 	if now != before || master != e.m.Master() || e.assert {
@@ -311,12 +317,76 @@ func (e *election) outcome() (answers bool, master netip.Addr, assert bool) {
 	return state.Answers(), e.m.Master(), assert
 }
 
-// set tells what the election depends on: whether others should take over, and what adverts list.
-func (e *election) set(unwell bool, addrs []netip.Addr) {
+// set tells what the election depends on: whether others should take over, and what adverts list by family.
+func (e *election) set(unwell bool, addrs [2][]netip.Addr) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.m.SetPriority(unwell)
-	e.addrs = addrs[:min(len(addrs), mostListed)]
+	e.addrs = addrs
+	e.judgeOthers(time.Now())
+}
+
+// compare notes what another box lists.
+func (e *election) compare(now time.Time, a *vrrp.Advert) {
+	if a.VRID != e.cfg.VRID || a.Priority == 0 || e.others.at == a.Source && slices.Equal(e.others.addrs, a.Addresses) {
+		return
+	}
+	e.others.at, e.others.addrs = a.Source, a.Addresses
+	e.judgeOthers(now)
+}
+
+// judgeOthers notes since when the others list other addresses than this box.
+func (e *election) judgeOthers(now time.Time) {
+	if !e.others.at.IsValid() {
+		return
+	}
+	before := e.others.since
+	switch {
+	case slices.Equal(e.others.addrs, e.addrs[familyOf(e.others.at)]):
+		e.others.since = time.Time{}
+	case before.IsZero():
+		e.others.since = now
+	}
+	if before.IsZero() != e.others.since.IsZero() {
+		signal(e.moved)
+	}
+}
+
+// group is the election, to be told.
+func (e *election) group() *wire.Group {
+	if e == nil {
+		return nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	state, since := e.m.State()
+	g := &wire.Group{VRID: e.cfg.VRID, State: state.String(), Since: since.UTC(), Priority: e.m.Priority(), Transitions: e.moves}
+	if m := e.m.Master(); m.IsValid() {
+		g.Master = m.String()
+	}
+	if !e.others.since.IsZero() {
+		ours := e.addrs[familyOf(e.others.at)]
+		g.Differs = &wire.GroupDifference{With: e.others.at.String(), Since: e.others.since.UTC(), Theirs: without(e.others.addrs, ours), Ours: without(ours, e.others.addrs)}
+	}
+	return g
+}
+
+// without are the addresses that others do not have.
+func without(addrs, others []netip.Addr) (texts []string) {
+	for _, a := range addrs {
+		if !isDigest(a) && !slices.Contains(others, a) {
+			texts = append(texts, a.String())
+		}
+	}
+	return texts
+}
+
+// join takes part again after leave.
+func (e *election) join() {
+	e.do(func(now time.Time) []uint8 {
+		e.m.Join(now)
+		return nil
+	})
 }
 
 // leave hands over to another box, if there is one, within a time.

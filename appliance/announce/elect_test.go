@@ -17,7 +17,7 @@ func adverts() map[string][]byte {
 	all := map[string][]byte{}
 	for name, own := range map[string]string{"IPv4": "192.0.2.1", "IPv6": "fe80::1"} {
 		h := &heartbeat{link: l, own: netip.MustParseAddr(own)}
-		all[name] = advert(h, vrrp.Advert{VRID: 51, Priority: 200, Interval: time.Second, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.50"), netip.MustParseAddr("2001:db8::50")}})
+		all[name] = advert(h, vrrp.Advert{VRID: 51, Priority: 200, Interval: time.Second, Addresses: []netip.Addr{netip.MustParseAddr(map[string]string{"IPv4": "192.0.2.50", "IPv6": "2001:db8::50"}[name])}})
 	}
 	return all
 }
@@ -69,7 +69,7 @@ func TestSource(t *testing.T) {
 // A box whose first carrier comes back joins as backup, and stays unwell if it was: another link may be missing.
 func TestCarrierComesBack(t *testing.T) {
 	e := newElection(vrrp.Config{VRID: 51, Priority: 200, Interval: time.Second}, slog.New(slog.DiscardHandler))
-	e.set(true, nil)
+	e.set(true, [2][]netip.Addr{})
 	e.m.Tick(time.Now().Add(time.Hour)) // alone, it became active
 	if err := e.setLinks(t.Context(), map[int]node.Link{1: link(1, "eth0")}, nil); err != nil {
 		t.Fatal(err)

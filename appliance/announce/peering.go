@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/announce/bfd"
 	"svcctl.io/svcctl/appliance/announce/bgp"
 )
@@ -21,6 +22,11 @@ type peering struct {
 	speaker *bgp.Speaker
 	hub     *bfd.Hub
 	timers  *bfd.Timers // nil: no BFD
+	minTTL  int         // of BFD packets over several hops
+	passive bool        // BFD leaves the peer to speak first
+	config  *wire.PeerConfig
+	started bool
+	stop    func() // ends a session that was started
 	log     *slog.Logger
 	news    chan struct{} // capacity 1: one of both changed
 	changed chan struct{} // of all peers
@@ -31,6 +37,34 @@ type peering struct {
 
 	mu      sync.Mutex
 	watched watched
+}
+
+// peeringOf is a session with a peer of an object.
+func peeringOf(c *wire.PeerConfig) (p *peering, err error) {
+	p = &peering{config: c, stop: func() {}, Peer: Peer{Name: c.Name, Peer: bgp.Peer{
+		Interface: c.Interface, LocalAS: c.LocalAS, RemoteAS: c.RemoteAS, Dynamic: bgp.Dynamic(c.Dynamic), IPv4: c.IPv4, IPv6: c.IPv6,
+		Timers:   bgp.Timers{Hold: c.Hold, Keepalive: c.Keepalive, Connect: c.Connect, Restart: c.Restart},
+		Password: c.Password, MultiHop: c.MultiHop, TTLSecurity: c.TTLSecurity,
+	}}}
+	if c.Address != "" {
+		if p.Addr, err = netip.ParseAddrPort(c.Address); err != nil {
+			return nil, err
+		}
+	}
+	for text, addr := range map[string]*netip.Addr{c.Source: &p.Source, c.RouterID: &p.RouterID} {
+		if text == "" {
+			continue
+		}
+		if *addr, err = netip.ParseAddr(text); err != nil {
+			return nil, err
+		}
+	}
+	if b := c.BFD; b != nil {
+		p.timers = &bfd.Timers{Transmit: b.Transmit, Receive: b.Receive, Multiplier: b.Multiplier}
+		p.minTTL, p.passive = b.MinTTL, b.Passive
+		err = p.timers.Check()
+	}
+	return p, err
 }
 
 // summary has those properties of a session that the states of addresses depend on.
@@ -88,7 +122,7 @@ func (p *peering) watch(ctx context.Context) {
 
 // watchOver starts a BFD session between two addresses, until stop.
 func (p *peering) watchOver(ctx context.Context, local, remote netip.Addr) (session *bfd.Session, stop func()) {
-	session, err := p.hub.Session(bfd.Config{Local: local, Peer: remote, Timers: *p.timers, MultiHop: p.MultiHop}, func() { signal(p.news) })
+	session, err := p.hub.Session(bfd.Config{Local: local, Peer: remote, Timers: *p.timers, MultiHop: p.MultiHop, MinTTL: p.minTTL, Passive: p.passive}, func() { signal(p.news) })
 	if err != nil {
 		p.log.Error("BFD does not watch a peer", "peer", p.Name, "err", err)
 		p.mu.Lock()

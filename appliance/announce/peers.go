@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"reflect"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -21,6 +23,8 @@ type BGP struct {
 	Attributes bgp.Attributes
 	// BFD, when not nil, has every peer watched.
 	BFD *bfd.Timers
+	// BFDMinTTL is the least TTL of BFD packets of peers that are several hops away.
+	BFDMinTTL int
 }
 
 // Peer is a router.
@@ -35,44 +39,104 @@ const leaveAtMost = 5 * time.Second
 // peers are the sessions with all routers. Each has a goroutine of its own, so that nothing that the
 // announcer is busy with delays what BFD finds. The methods are for the announcer's goroutine.
 type peers struct {
-	attributes *bgp.Attributes
-	list       []*peering
-	since      map[netip.Addr]time.Time // of the routes
-	changed    chan struct{}            // capacity 1: a session has another state
-	left       chan struct{}            // while they are left: closed when that is over
+	log     *slog.Logger
+	hub     *bfd.Hub
+	table   *table
+	list    []*peering    // those of flags first
+	changed chan struct{} // capacity 1: a session has another state
+	left    chan struct{} // while they are left: closed when that is over
+	wrong   []string      // why there is no session with some
+
+	damper  damper
+	damped  map[netip.Prefix]time.Time // routes that wait, and until when
+	ripe    <-chan time.Time           // when one of them is to be announced
+	drained bool
+	avoided <-chan time.Time // when routers that were asked to avoid our routes use others
+
+	ctx   context.Context // of start; nil before
+	tasks *errgroup.Group
 }
 
-// newPeers has a session for each peer, which begins with the routes to the wanted addresses: a graceful
-// restart is over when the first ones were sent.
-func newPeers(cfg *BGP, wanted map[netip.Addr]bool, log *slog.Logger) (*peers, error) {
-	ps := &peers{since: map[netip.Addr]time.Time{}, changed: make(chan struct{}, 1)}
-	if cfg == nil {
-		return ps, nil
+// newPeers has a session for each peer of flags and of objects, which begins with the routes to the addresses that are
+// wanted: a graceful restart is over when the first ones were sent.
+func newPeers(cfg *BGP, config *wire.AnnounceConfig, wanted map[netip.Addr]ad, drained bool, log *slog.Logger) (*peers, error) {
+	ps := &peers{
+		log: log, hub: bfd.NewHub(log), table: newTable(), changed: make(chan struct{}, 1),
+		damper: newDamper(), damped: map[netip.Prefix]time.Time{}, drained: drained,
 	}
-	ps.attributes = &cfg.Attributes
-	routes := map[netip.Prefix]*bgp.Attributes{}
-	for addr := range wanted {
-		routes[hostRoute(addr)] = ps.attributes
-		ps.since[addr] = time.Now()
-	}
-	hub := bfd.NewHub(log)
-	for _, peer := range cfg.Peers {
-		p := &peering{Peer: peer, hub: hub, timers: cfg.BFD, log: log, news: make(chan struct{}, 1), changed: ps.changed}
-		var err error
-		if p.speaker, err = bgp.New(peer.Peer, log, func() { signal(p.news) }); err == nil {
-			err = p.speaker.Set(routes)
+	if cfg != nil {
+		flags := wire.Advertisement{Length4: 32, Length6: 128, LocalPref: cfg.Attributes.LocalPref, Communities: cfg.Attributes.Communities}
+		for _, c := range cfg.Attributes.Large {
+			flags.Large = append(flags.Large, c)
 		}
-		if err != nil {
-			return nil, err
+		for _, peer := range cfg.Peers {
+			flags.Peers = append(flags.Peers, peer.Name)
+			if err := ps.add(&peering{Peer: peer, timers: cfg.BFD, minTTL: cfg.BFDMinTTL}); err != nil {
+				return nil, err
+			}
 		}
-		ps.list = append(ps.list, p)
+		ps.table.advertisements[byFlags] = &flags
 	}
-	ps.look()
+	ps.configure(config, wanted)
 	return ps, nil
 }
 
-// hostRoute is the prefix of an address alone.
-func hostRoute(addr netip.Addr) netip.Prefix { return netip.PrefixFrom(addr, addr.BitLen()) }
+// add makes a session that is not started yet.
+func (ps *peers) add(p *peering) (err error) {
+	p.hub, p.log, p.news, p.changed = ps.hub, ps.log, make(chan struct{}, 1), ps.changed
+	if p.speaker, err = bgp.New(p.Peer.Peer, ps.log, func() { signal(p.news) }); err == nil {
+		ps.list = append(ps.list, p)
+	}
+	return err
+}
+
+// configure follows what objects say: peers that they say otherwise than before begin anew.
+func (ps *peers) configure(config *wire.AnnounceConfig, wanted map[netip.Addr]ad) {
+	if config == nil {
+		config = &wire.AnnounceConfig{}
+	}
+	ps.wrong = nil
+	stays := map[string]bool{}
+	ps.list = slices.DeleteFunc(ps.list, func(p *peering) bool {
+		i := slices.IndexFunc(config.Peers, func(c wire.PeerConfig) bool { return p.config != nil && reflect.DeepEqual(&c, p.config) })
+		if p.config == nil || i >= 0 {
+			stays[p.Name] = true
+			return false
+		}
+		p.stop()
+		return true
+	})
+	for i := range config.Peers {
+		c := &config.Peers[i]
+		if slices.ContainsFunc(ps.list, func(p *peering) bool { return p.Name == c.Name && p.config == nil }) {
+			ps.wrong = append(ps.wrong, fmt.Sprintf("the BGPPeer %s has the name of a --peer of `svcctl announce`, and gets no session: give one of both another name", c.Name))
+			continue
+		}
+		if stays[c.Name] {
+			continue
+		}
+		p, err := peeringOf(c)
+		if err == nil {
+			err = ps.add(p)
+		}
+		if err != nil {
+			ps.wrong = append(ps.wrong, fmt.Sprintf("the BGPPeer %s gets no session: %v", c.Name, err))
+		}
+	}
+	touched := map[netip.Prefix]struct{}{}
+	ps.table.replace(config.Advertisements, touched)
+	for addr, a := range wanted {
+		ps.table.set(addr, a.advertisements(), touched)
+	}
+	ps.publish(touched, false)
+	for _, p := range ps.list {
+		if !p.started {
+			_ = p.speaker.Set(ps.table.toPeer(p.Name))
+		}
+	}
+	ps.startNew()
+	ps.look()
+}
 
 // signal makes sure that the next receive from a channel of capacity 1 succeeds.
 func signal(c chan struct{}) {
@@ -84,29 +148,150 @@ func signal(c chan struct{}) {
 
 // start runs the sessions until ctx is done, or they are left.
 func (ps *peers) start(ctx context.Context, tasks *errgroup.Group) {
+	ps.ctx, ps.tasks = ctx, tasks
+	ps.startNew()
+}
+
+// startNew runs the sessions that do not run yet.
+func (ps *peers) startNew() {
 	for _, p := range ps.list {
-		tasks.Go(func() error { p.speaker.Run(ctx); return nil })
-		tasks.Go(func() error { p.watch(ctx); return nil })
+		if p.started || ps.ctx == nil {
+			continue
+		}
+		p.started = true
+		ctx, cancel := context.WithCancel(ps.ctx)
+		p.stop = func() {
+			ps.tasks.Go(func() error {
+				defer cancel()
+				patience, done := context.WithTimeout(ctx, leaveAtMost)
+				defer done()
+				_ = p.speaker.Leave(patience) // a peer that does not take our words notices the end
+				return nil
+			})
+		}
+		ps.tasks.Go(func() error { p.speaker.Run(ctx); return nil })
+		ps.tasks.Go(func() error { p.watch(ctx); return nil })
 	}
 }
 
-// update follows addresses of which some are wanted now and the others are not.
-func (ps *peers) update(touched []netip.Addr, wanted map[netip.Addr]bool) {
-	if len(ps.list) == 0 || len(touched) == 0 {
+// update follows addresses that are wanted otherwise than before. A route that was withdrawn a moment ago
+// comes back later.
+func (ps *peers) update(addrs []netip.Addr, wanted map[netip.Addr]ad) {
+	if len(ps.list) == 0 || len(addrs) == 0 {
 		return
 	}
-	announce, withdraw := map[netip.Prefix]*bgp.Attributes{}, []netip.Prefix{}
-	for _, addr := range touched {
-		if wanted[addr] {
-			announce[hostRoute(addr)] = ps.attributes
-			ps.since[addr] = time.Now()
-		} else {
-			withdraw = append(withdraw, hostRoute(addr))
-			delete(ps.since, addr)
+	touched := map[netip.Prefix]struct{}{}
+	for _, addr := range addrs {
+		ps.table.set(addr, wanted[addr].advertisements(), touched)
+	}
+	ps.publish(touched, true)
+}
+
+// publish tells the peers of routes that changed.
+func (ps *peers) publish(touched map[netip.Prefix]struct{}, damps bool) {
+	now := time.Now()
+	announced := map[netip.Prefix]*route{}
+	var withdrawn []netip.Prefix
+	for prefix := range touched {
+		r := ps.table.routes[prefix]
+		switch back := ps.damper.notBefore(prefix); {
+		case len(r.by) == 0:
+			delete(ps.damped, prefix)
+			delete(ps.table.routes, prefix)
+			if r.announced {
+				ps.damper.withdrawn(prefix, now)
+				withdrawn = append(withdrawn, prefix)
+			}
+		case ps.drained:
+		case !r.announced && damps && now.Before(back):
+			ps.damped[prefix] = back
+		default:
+			if !r.announced {
+				r.announced, r.since = true, now
+				delete(ps.damped, prefix)
+			}
+			announced[prefix] = r
 		}
 	}
 	for _, p := range ps.list {
-		_ = p.speaker.Update(announce, withdraw) // the attributes are those that Set took
+		announce, withdraw := map[netip.Prefix]*bgp.Attributes{}, slices.Clone(withdrawn)
+		for prefix, r := range announced {
+			if a := ps.table.attributesFor(r, p.Name); a != nil {
+				announce[prefix] = a
+			} else {
+				withdraw = append(withdraw, prefix)
+			}
+		}
+		if err := p.speaker.Update(announce, withdraw); err != nil {
+			ps.log.Error("routes are not announced", "peer", p.Name, "err", err)
+		}
+	}
+	ps.wait(now)
+}
+
+// wait starts the timer of the damped route that is first to be announced.
+func (ps *peers) wait(now time.Time) {
+	ps.ripe = nil
+	var first time.Time
+	for _, at := range ps.damped {
+		if first.IsZero() || at.Before(first) {
+			first = at
+		}
+	}
+	if !first.IsZero() {
+		ps.ripe = time.After(first.Sub(now))
+	}
+}
+
+// ripen announces the damped routes whose time has come.
+func (ps *peers) ripen(now time.Time) {
+	ripe := map[netip.Prefix]struct{}{}
+	for prefix, at := range ps.damped {
+		if !now.Before(at) {
+			ripe[prefix] = struct{}{}
+			delete(ps.damped, prefix)
+		}
+	}
+	ps.publish(ripe, true)
+}
+
+// avoidance is for how long routers may look for other paths before routes are withdrawn.
+const avoidance = 2 * time.Second
+
+// setDrained asks all routers to prefer other paths (community GRACEFUL_SHUTDOWN, RFC 8326), after which withdrawAll is
+// to be called, or announces all routes again.
+func (ps *peers) setDrained(drained bool) {
+	ps.drained, ps.avoided = drained, nil
+	if len(ps.list) == 0 {
+		return
+	}
+	if !drained {
+		all := map[netip.Prefix]struct{}{}
+		for prefix := range ps.table.routes {
+			all[prefix] = struct{}{}
+		}
+		ps.publish(all, false)
+		return
+	}
+	clear(ps.damped)
+	ps.ripe, ps.avoided = nil, time.After(avoidance)
+	for _, p := range ps.list {
+		routes := ps.table.toPeer(p.Name)
+		for prefix, a := range routes {
+			routes[prefix] = a.Leaving()
+		}
+		_ = p.speaker.Set(routes) // the attributes are those that it took, and a community
+	}
+}
+
+// withdrawAll has no router lead to this box any more; the sessions stay.
+func (ps *peers) withdrawAll() {
+	ps.avoided = nil
+	for _, r := range ps.table.routes {
+		r.announced = false
+	}
+	for _, p := range ps.list {
+		_ = p.speaker.Set(nil)
 	}
 }
 
@@ -148,17 +333,27 @@ func (ps *peers) look() (others bool) {
 func (ps *peers) placesOf(addr netip.Addr) []wire.Place {
 	var places []wire.Place
 	for _, p := range ps.list {
+		prefix, r := ps.routeTo(addr, p.Name)
+		if r == nil {
+			continue
+		}
 		place := wire.Place{By: "bgp " + p.Name, State: "announced", Since: p.state.Since.UTC()}
-		if since := ps.since[addr]; since.After(p.state.Since) {
-			place.Since = since.UTC()
+		if r.since.After(p.state.Since) {
+			place.Since = r.since.UTC()
 		}
 		cannot := p.state.CannotIPv4
 		if addr.Is6() {
 			cannot = p.state.CannotIPv6
 		}
-		switch {
+		switch at, damped := ps.damped[prefix]; {
+		case ps.drained && r.announced:
+			place.State = "leaving"
+		case ps.drained:
+			place.State = "drained"
 		case !p.summary.established:
 			place.State = "down"
+		case damped:
+			place.State, place.Why = "damped", "it came and went, and is announced again at "+at.UTC().Format(time.RFC3339)
 		case cannot != "":
 			place.State, place.Why = "unsent", cannot
 		case !p.summary.sent:
@@ -169,20 +364,35 @@ func (ps *peers) placesOf(addr netip.Addr) []wire.Place {
 	return places
 }
 
+// routeTo is the longest route to an address that a peer is told of; nil: none.
+func (ps *peers) routeTo(addr netip.Addr, peer string) (longest netip.Prefix, to *route) {
+	for _, name := range ps.table.of[addr] {
+		a := ps.table.advertisements[name]
+		if a == nil || !slices.Contains(a.Peers, peer) {
+			continue
+		}
+		if p := prefix(a, addr); to == nil || p.Bits() > longest.Bits() {
+			longest, to = p, ps.table.routes[p]
+		}
+	}
+	return longest, to
+}
+
 // states are all peers, for serve.
 func (ps *peers) states() []wire.Peer {
 	var all []wire.Peer
 	for _, p := range ps.list {
 		all = append(all, wire.Peer{
 			Name: p.Name, At: p.Peer.String(), AS: max(p.RemoteAS, p.state.Agreed.RemoteAS), State: string(p.state.Phase), Since: p.state.Since.UTC(),
-			Routes: p.state.Routes, LastDown: p.state.LastDown, DownAt: p.state.DownAt.UTC(), BFD: p.bfdState().phase,
+			Routes: p.state.Routes, Updates: p.state.Counters.Updates, LastDown: p.state.LastDown, DownAt: p.state.DownAt.UTC(), BFD: p.bfdState().phase,
 		})
 	}
 	return all
 }
 
-// problems says why BFD does not run, for each peer where it should.
+// problems says why there is no session with some peers, and why BFD does not watch others.
 func (ps *peers) problems() (all []string) {
+	all = slices.Clone(ps.wrong)
 	for _, p := range ps.list {
 		if words := p.bfdState().problem; words != "" {
 			all = append(all, fmt.Sprintf("BFD does not watch the peer %s: %s", p.Name, words))

@@ -48,13 +48,13 @@ func TestGuard(t *testing.T) {
 // What was announced before are the routes that a session begins with, and later changes are told.
 func TestPeersKnowWhatIsWanted(t *testing.T) {
 	a, b := netip.MustParseAddr("192.0.2.50"), netip.MustParseAddr("2001:db8::50")
-	wanted := map[netip.Addr]bool{a: true}
+	wanted := map[netip.Addr]ad{a: {Flags: true}, b: {Flags: true}}
 	tor := Peer{Name: "tor-1", Peer: bgp.Peer{Addr: netip.MustParseAddrPort("192.0.2.1:179"), LocalAS: 64512, RemoteAS: 64513, IPv4: true, IPv6: true}}
-	ps, err := newPeers(&BGP{Peers: []Peer{tor}}, wanted, nil)
+	ps, err := newPeers(&BGP{Peers: []Peer{tor}}, nil, wanted, false, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !ps.list[0].speaker.State().Pending || len(ps.since) != 1 {
+	if !ps.list[0].speaker.State().Pending || len(ps.table.routes) != 2 {
 		t.Error("the session does not begin with what was announced")
 	}
 	for _, addr := range []netip.Addr{a, b} {
@@ -77,14 +77,14 @@ func TestPeersKnowWhatIsWanted(t *testing.T) {
 	if ps.leave(t.Context()); ps.left == nil {
 		t.Error("there is nothing to leave")
 	}
-	none, err := newPeers(nil, wanted, nil)
+	none, err := newPeers(nil, nil, wanted, false, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if none.leave(t.Context()); none.left != nil || none.placesOf(a) != nil || none.states() != nil {
 		t.Error("without peers there is something to tell or to leave")
 	}
-	if _, err := newPeers(&BGP{Peers: []Peer{{Name: "bad"}}}, wanted, nil); err == nil {
+	if _, err := newPeers(&BGP{Peers: []Peer{{Name: "bad"}}}, nil, wanted, false, nil); err == nil {
 		t.Error("a peer without anything is taken")
 	}
 }

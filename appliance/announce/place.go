@@ -12,7 +12,7 @@ import (
 
 // placeAll makes the ports those of the links, and places every address.
 func (a *announcer) placeAll(ctx context.Context) error {
-	links := meant(a.segments.links, a.cfg.L2, a.ranges)
+	links := meant(a.segments.links, a.l2(), a.ranges)
 	var macs []neighbor.MAC
 	mine, follows := map[string]bool{}, false
 	for _, l := range a.segments.links {
@@ -42,7 +42,7 @@ func (a *announcer) placeAll(ctx context.Context) error {
 		if a.segments.ports[index] != nil || len(a.ranges) == 0 {
 			continue
 		}
-		if err := a.segments.open(ctx, l, a.ranges); errors.Is(err, fs.ErrPermission) {
+		if err := a.segments.open(ctx, l, a.ranges); errors.Is(err, fs.ErrPermission) && len(a.cfg.L2) > 0 {
 			return err
 		} else if err != nil {
 			a.log.Warn("nothing is announced on an interface for now", "interface", l.Name, "err", err)
@@ -62,7 +62,7 @@ func (a *announcer) placeAll(ctx context.Context) error {
 	}
 	for _, p := range a.segments.ports {
 		for addr := range p.addrs {
-			if !a.wanted[addr] {
+			if !a.isWanted(addr) {
 				a.place(addr)
 			}
 		}
@@ -85,7 +85,7 @@ func (a *announcer) keepKnown() {
 // place has an address announced where it is to be.
 func (a *announcer) place(addr netip.Addr) {
 	for _, p := range a.segments.ports {
-		want := a.wanted[addr] && onLink(addr, &p.link)
+		want := a.isWanted(addr) && a.wanted[addr].on(p.link.Name, a.cfg.L2) && a.onSegments() && onLink(addr, &p.link)
 		host := want && hostAnswers(addr, &p.link, a.segments.links)
 		switch {
 		case want && !host && !p.addrs[addr]:

@@ -70,9 +70,9 @@ func missing(links []node.Link, l2 []string) (problems []string) {
 		switch {
 		case name == Auto:
 		case i < 0:
-			problems = append(problems, fmt.Sprintf("nothing is announced on %s: there is no such interface, or it is down; bring it up, or name another one with --l2", name))
+			problems = append(problems, fmt.Sprintf("nothing is announced on %s: there is no such interface, or it is down; bring it up, or name another one with --l2 or in the L2Advertisement", name))
 		case links[i].MAC == nil:
-			problems = append(problems, fmt.Sprintf("nothing is announced on %s: it is no Ethernet; name another interface with --l2", name))
+			problems = append(problems, fmt.Sprintf("nothing is announced on %s: it is no Ethernet; name another interface with --l2 or in the L2Advertisement", name))
 		}
 	}
 	return problems

@@ -102,7 +102,7 @@ func TestRecall(t *testing.T) {
 			t.Fatal(err)
 		}
 		last, err := loadState(dir)
-		a := &announcer{wanted: map[netip.Addr]bool{}, known: map[netip.Addr]bool{}}
+		a := &announcer{wanted: map[netip.Addr]ad{}, known: map[netip.Addr]bool{}}
 		a.recall(last)
 		if err != nil || len(a.wanted) != 2 || len(a.known) != test.known { // the third one lies in no range
 			t.Errorf("%s: wanted %v, known %v, %v", name, a.wanted, a.known, err)

@@ -2,10 +2,12 @@ package announce
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -13,6 +15,7 @@ import (
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/announce/neighbor"
+	"svcctl.io/svcctl/appliance/node"
 )
 
 // reports tells serve what became of addresses, one report at a time: each has what changed since the last
@@ -85,8 +88,11 @@ func (a *announcer) tell(ctx context.Context) {
 		return
 	}
 	r := wire.AnnouncerReport{
-		All: a.reports.all, Items: []wire.AnnouncedAddress{}, Problems: append(missing(a.segments.links, a.cfg.L2), a.peers.problems()...),
-		Counters: a.segments.counters(), Peers: a.peers.states(),
+		All: a.reports.all, Items: []wire.AnnouncedAddress{}, Problems: append(missing(a.segments.links, a.l2()), a.peers.problems()...),
+		Counters: a.segments.counters(), Peers: a.peers.states(), Group: a.election.group(),
+	}
+	for _, index := range slices.Sorted(maps.Keys(a.segments.ports)) {
+		r.Segments = append(r.Segments, segmentText(&a.segments.ports[index].link))
 	}
 	addrs := maps.Keys(a.reports.dirty)
 	if r.All {
@@ -96,6 +102,17 @@ func (a *announcer) tell(ctx context.Context) {
 		r.Items = append(r.Items, wire.AnnouncedAddress{Address: addr.String(), Places: a.placesOf(addr)})
 	}
 	a.reports.send(ctx, r)
+}
+
+// segmentText is "eth0 (192.0.2.1/24, 2001:db8::1/64)", without networks that only the link itself knows.
+func segmentText(l *node.Link) string {
+	var networks []string
+	for _, p := range l.Addresses {
+		if !p.IsSingleIP() && !p.Addr().IsLinkLocalUnicast() {
+			networks = append(networks, p.String())
+		}
+	}
+	return fmt.Sprintf("%s (%s)", l.Name, strings.Join(networks, ", "))
 }
 
 // placesOf are the places where an address is announced, or should be.
@@ -113,11 +130,11 @@ func (a *announcer) placesOf(addr netip.Addr) []wire.Place {
 				place.With = a.master.String()
 			}
 			places = append(places, place)
-		} else if a.wanted[addr] && onLink(addr, &p.link) && hostAnswers(addr, &p.link, a.segments.links) {
+		} else if a.isWanted(addr) && a.wanted[addr].on(p.link.Name, a.cfg.L2) && onLink(addr, &p.link) && hostAnswers(addr, &p.link, a.segments.links) {
 			places = append(places, wire.Place{By: by, State: "host"})
 		}
 	}
-	if a.wanted[addr] {
+	if a.isWanted(addr) {
 		places = append(places, a.peers.placesOf(addr)...)
 	}
 	return places

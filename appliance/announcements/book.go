@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -14,9 +15,12 @@ import (
 
 // Book has what is planned and what is published. Its methods may be called concurrently.
 type Book struct {
-	ranges []nft.Range
-
 	mu        sync.Mutex
+	ranges    []nft.Range
+	plan      Plan // nil: everything is announced as flags say
+	config    wire.AnnounceConfig
+	configs   int                              // how often config and ranges were others
+	labels    map[string]map[string]string     // of Services
 	of        map[string]map[netip.Addr]string // by Service: its addresses, and why not
 	holders   map[netip.Addr]map[string]string // the same by address
 	waiting   map[netip.Addr]struct{}          // published when their rules are in force
@@ -29,6 +33,11 @@ type Book struct {
 	reported  wire.AnnouncerCounters
 	problems  []string // of the announcer
 	peers     []wire.Peer
+	group     *wire.Group
+	segments  []string // of the announcer
+	drained   bool
+	began     time.Time // when this process did
+	moved     []Move    // not taken yet
 	changed   chan struct{}
 }
 
@@ -38,20 +47,46 @@ type announcer struct {
 	here  int       // its watches
 }
 
+// Plan says where addresses are announced (advertise.Plan).
+type Plan interface {
+	Advertised(addr netip.Addr, labels map[string]string, ready bool) (flags bool, interfaces, via []string)
+}
+
+// SetPlan has addresses of other ranges announced, or elsewhere. What it changes is published when the next
+// Programmed says that the rules are in force.
+func (b *Book) SetPlan(ranges []nft.Range, plan Plan, config wire.AnnounceConfig) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.plan = plan
+	if !slices.Equal(b.ranges, ranges) || !reflect.DeepEqual(b.config, config) {
+		b.ranges, b.config = ranges, config
+		b.configs++
+	}
+	for a := range b.holders {
+		b.touched(a)
+	}
+	for w := range b.watchers {
+		w.signal()
+	}
+}
+
 // watcher is a watch with what it was not told yet.
 type watcher struct {
-	news map[netip.Addr]struct{}
-	wake chan struct{}
+	news       map[netip.Addr]struct{}
+	configured bool // it is told AnnounceConfig
+	configs    int  // Book.configs, as it was told last
+	drained    bool // likewise
+	wake       chan struct{}
 }
 
 // New is a Book for the addresses of some ranges.
 func New(ranges []nft.Range) *Book {
 	return &Book{
 		ranges: ranges,
-		of:     map[string]map[netip.Addr]string{}, holders: map[netip.Addr]map[string]string{},
+		labels: map[string]map[string]string{}, of: map[string]map[netip.Addr]string{}, holders: map[netip.Addr]map[string]string{},
 		waiting: map[netip.Addr]struct{}{}, published: map[netip.Addr]wire.Announcement{},
 		places: map[netip.Addr][]wire.Place{}, conflicts: map[netip.Addr]struct{}{}, watchers: map[*watcher]struct{}{},
-		changed: make(chan struct{}, 1),
+		changed: make(chan struct{}, 1), began: time.Now(),
 	}
 }
 
@@ -61,18 +96,19 @@ func (b *Book) inRanges(a netip.Addr) bool {
 
 // Plan takes the ports that a Service is about to get; none: it goes. What is not to be announced any
 // more is published at once, the rest by Programmed.
-func (b *Book) Plan(service string, ports []nft.ServicePort) {
-	wanted := Wanted(ports, b.inRanges)
+func (b *Book) Plan(service string, labels map[string]string, ports []nft.ServicePort) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	wanted := Wanted(ports, b.inRanges)
 	before := b.of[service]
-	if maps.Equal(before, wanted) {
+	if maps.Equal(before, wanted) && maps.Equal(b.labels[service], labels) {
 		return
 	}
 	if wanted == nil {
 		delete(b.of, service)
+		delete(b.labels, service)
 	} else {
-		b.of[service] = wanted
+		b.of[service], b.labels[service] = wanted, labels
 	}
 	for a := range before {
 		if _, still := wanted[a]; !still {
@@ -93,7 +129,7 @@ func (b *Book) Plan(service string, ports []nft.ServicePort) {
 func (b *Book) touched(a netip.Addr) {
 	b.waiting[a] = struct{}{}
 	now, there := b.planned(a)
-	if was, is := b.published[a]; is && was.Withheld == "" && (!there || now.Withheld != "") {
+	if was, is := b.published[a]; is && was.Withheld == "" && (!there || now.Withheld != "" || !slices.Equal(was.L2, now.L2) || !slices.Equal(was.Via, now.Via)) {
 		b.publish(a)
 	}
 }
@@ -113,7 +149,33 @@ func (b *Book) planned(a netip.Addr) (wire.Announcement, bool) {
 			break
 		}
 	}
+	b.advertise(a, &item)
 	return item, true
+}
+
+// withoutAdvertisement is why an address is withheld that no object has announced.
+const withoutAdvertisement = "no L2Advertisement or BGPAdvertisement is about it"
+
+// advertise says where an address is announced.
+func (b *Book) advertise(a netip.Addr, item *wire.Announcement) {
+	if b.plan == nil {
+		item.Flags = true
+		return
+	}
+	for _, service := range item.Services {
+		flags, interfaces, via := b.plan.Advertised(a, b.labels[service], b.holders[a][service] == "")
+		item.Flags = item.Flags || flags
+		item.L2, item.Via = append(item.L2, interfaces...), append(item.Via, via...)
+	}
+	slices.Sort(item.L2)
+	slices.Sort(item.Via)
+	item.L2, item.Via = slices.Compact(item.L2), slices.Compact(item.Via)
+	switch nowhere := !item.Flags && len(item.L2)+len(item.Via) == 0; {
+	case nowhere && item.Withheld == "":
+		item.Withheld = withoutAdvertisement
+	case !nowhere && item.Withheld != hostAddress:
+		item.Withheld = "" // also while nobody is served, where an advertisement says so
+	}
 }
 
 // publish makes known what is planned of an address.
@@ -125,7 +187,8 @@ func (b *Book) publish(a netip.Addr) {
 	}
 	was, is := b.published[a]
 	switch {
-	case there == is && item.Withheld == was.Withheld && slices.Equal(item.Services, was.Services):
+	case there == is && item.Withheld == was.Withheld && slices.Equal(item.Services, was.Services) &&
+		item.Flags == was.Flags && slices.Equal(item.L2, was.L2) && slices.Equal(item.Via, was.Via):
 		return
 	case there:
 		b.published[a] = item
@@ -174,20 +237,20 @@ func (b *Book) List() wire.Announcements {
 }
 
 func (b *Book) list(places bool) wire.Announcements {
-	all := wire.Announcements{Ranges: make([]string, len(b.ranges)), Items: make([]wire.Announcement, 0, len(b.published))}
+	all := wire.Announcements{Drained: b.drained, Ranges: make([]string, len(b.ranges)), Items: make([]wire.Announcement, 0, len(b.published))}
 	for i, r := range b.ranges {
 		all.Ranges[i] = r.First.String() + "-" + r.Last.String()
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(b.published), netip.Addr.Compare) {
 		item := b.published[a]
 		if places {
-			item.Places = b.places[a]
+			item = b.told(a)
 		}
 		all.Items = append(all.Items, item)
 	}
 	if b.announcer != nil && b.announcer.here > 0 {
 		all.Announcer = &wire.Announcer{Since: b.announcer.since}
-		all.Peers = b.peers
+		all.Peers, all.Group = b.peers, b.group
 	}
 	return all
 }
@@ -195,7 +258,16 @@ func (b *Book) list(places bool) wire.Announcements {
 // Watch calls send with everything, once it is complete, and then with what changes, until ctx is done
 // or send fails. announces says that who watches is the announcer.
 func (b *Book) Watch(ctx context.Context, announces bool, send func(wire.AnnouncementsEvent) error) error {
-	w := &watcher{news: map[netip.Addr]struct{}{}, wake: make(chan struct{}, 1)}
+	return b.tellOf(ctx, &watcher{configured: announces}, announces, send)
+}
+
+// Follow is Watch for a part of this process, with what is for the announcer alone.
+func (b *Book) Follow(ctx context.Context, send func(wire.AnnouncementsEvent) error) error {
+	return b.tellOf(ctx, &watcher{configured: true}, false, send)
+}
+
+func (b *Book) tellOf(ctx context.Context, w *watcher, announces bool, send func(wire.AnnouncementsEvent) error) error {
+	w.news, w.wake = map[netip.Addr]struct{}{}, make(chan struct{}, 1)
 	b.mu.Lock()
 	b.watchers[w] = struct{}{}
 	if announces {
@@ -234,11 +306,16 @@ func (b *Book) news(w *watcher, told *bool) (event wire.AnnouncementsEvent, ok b
 	if !b.complete {
 		return event, false
 	}
-	if !*told {
+	if !*told || w.configs != b.configs {
 		*told = true
 		clear(w.news)
 		all := b.list(false)
-		return wire.AnnouncementsEvent{All: &all}, true
+		w.drained, w.configs = b.drained, b.configs
+		event = wire.AnnouncementsEvent{All: &all}
+		if w.configured {
+			event.Config = &b.config
+		}
+		return event, true
 	}
 	for a := range w.news {
 		if item, is := b.published[a]; is {
@@ -248,7 +325,11 @@ func (b *Book) news(w *watcher, told *bool) (event wire.AnnouncementsEvent, ok b
 		}
 	}
 	clear(w.news)
-	return event, len(event.Set)+len(event.Gone) > 0
+	if w.drained != b.drained {
+		w.drained = b.drained
+		event.Drained = &w.drained
+	}
+	return event, len(event.Set)+len(event.Gone) > 0 || event.Drained != nil
 }
 
 // came counts an announcer that came, or went.
@@ -262,70 +343,6 @@ func (b *Book) came(by int) {
 		b.announcer.since = time.Now()
 		b.signal()
 	}
-}
-
-// Report takes what the announcer says of its addresses.
-func (b *Book) Report(r wire.AnnouncerReport) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.reported = r.Counters
-	r.Peers = distinct(r.Peers)
-	changed := !slices.Equal(b.problems, r.Problems) || !slices.EqualFunc(b.peers, r.Peers, alike)
-	b.problems, b.peers = r.Problems, r.Peers
-	if r.All {
-		changed = changed || len(b.places) > 0
-		clear(b.places)
-		clear(b.conflicts)
-	}
-	for _, item := range r.Items {
-		a, err := netip.ParseAddr(item.Address)
-		if err != nil || !b.inRanges(a) {
-			continue
-		}
-		_, had := b.conflicts[a]
-		has := hasConflict(item.Places)
-		changed = changed || had || has
-		if has {
-			b.conflicts[a] = struct{}{}
-		} else {
-			delete(b.conflicts, a)
-		}
-		if len(item.Places) == 0 {
-			delete(b.places, a)
-		} else {
-			b.places[a] = item.Places
-		}
-	}
-	if changed {
-		b.signal()
-	}
-}
-
-// distinct are the peers with a name that none before them has: names are labels of metrics.
-func distinct(all []wire.Peer) (peers []wire.Peer) {
-	names := map[string]bool{}
-	for _, p := range all {
-		if !names[p.Name] {
-			names[p.Name] = true
-			peers = append(peers, p)
-		}
-	}
-	return peers
-}
-
-// alike reports whether two states of a peer make the same problem, or none.
-func alike(a, b wire.Peer) bool {
-	return a.Name == b.Name && a.At == b.At && isDown(a) == isDown(b) && (!isDown(a) || a.LastDown == b.LastDown)
-}
-
-// isDown reports whether a peer has no session, and it is known why. One that is tried for the first time
-// is not down.
-func isDown(p wire.Peer) bool { return p.State != wire.Established && p.LastDown != "" }
-
-const conflict = "conflict"
-
-func hasConflict(places []wire.Place) bool {
-	return slices.ContainsFunc(places, func(p wire.Place) bool { return p.State == conflict })
 }
 
 // Changed signals that Conflicts, Problems, PeersDown or Missing have other results.

@@ -105,36 +105,36 @@ func (w *watch) hears(t *testing.T, want string) {
 func TestOrder(t *testing.T) {
 	b := New(pool)
 	w := b.watch(t, true)
-	b.Plan("default/web", []nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.4", "2001:db8::4")})
+	b.Plan("default/web", nil, []nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.4", "2001:db8::4")})
 	b.Programmed(false) // programmed, and files wait to be read: nothing is told yet
-	b.Plan("default/dns", []nft.ServicePort{port(nil, nil, nft.PoolCluster, "198.51.100.5")})
+	b.Plan("default/dns", nil, []nft.ServicePort{port(nil, nil, nft.PoolCluster, "198.51.100.5")})
 	b.Programmed(true)
 	w.hears(t, "all +198.51.100.4 +2001:db8::4 ?198.51.100.5")
 
 	// An announcement comes with the rules; a withdrawal before.
-	b.Plan("default/dns", []nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.5")})
-	b.Plan("default/web", []nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.4")})
+	b.Plan("default/dns", nil, []nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.5")})
+	b.Plan("default/web", nil, []nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.4")})
 	w.hears(t, "-2001:db8::4")
 	b.Programmed(true)
 	w.hears(t, "+198.51.100.5")
-	b.Plan("default/web", []nft.ServicePort{port(nil, nil, nft.PoolCluster, "198.51.100.4")})
+	b.Plan("default/web", nil, []nft.ServicePort{port(nil, nil, nft.PoolCluster, "198.51.100.4")})
 	w.hears(t, "?198.51.100.4")
 	b.Programmed(true)
 
 	// Two Services share an address: it stays while one of them is served.
-	b.Plan("default/other", []nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.4")})
+	b.Plan("default/other", nil, []nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.4")})
 	b.Programmed(true)
 	w.hears(t, "+198.51.100.4")
-	b.Plan("default/web", nil)
+	b.Plan("default/web", nil, nil)
 	b.Programmed(true)
 	w.hears(t, "+198.51.100.4") // with one Service now
 	if all := b.List(); fmt.Sprint(all.Items[0].Services) != "[default/other]" || all.Announcer == nil {
 		t.Errorf("%+v", all)
 	}
-	b.Plan("default/other", nil)
+	b.Plan("default/other", nil, nil)
 	w.hears(t, "-198.51.100.4")
 	// What changes nothing is told nobody.
-	b.Plan("default/dns", []nft.ServicePort{port(slices.Repeat(backed, 2), nil, nft.PoolCluster, "198.51.100.5")})
+	b.Plan("default/dns", nil, []nft.ServicePort{port(slices.Repeat(backed, 2), nil, nft.PoolCluster, "198.51.100.5")})
 	b.Programmed(true)
 	late := b.watch(t, false)
 	late.hears(t, "all +198.51.100.5")
@@ -151,16 +151,16 @@ func TestSlowWatch(t *testing.T) {
 	b.Programmed(true)
 	w := b.watch(t, false)
 	w.hears(t, "all")
-	b.Plan("default/a", []nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.1")})
+	b.Plan("default/a", nil, []nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.1")})
 	b.Programmed(true)
 	// Its goroutine may hold that by now; what follows is joined.
 	for range 100 {
-		b.Plan("default/b", []nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.2")})
+		b.Plan("default/b", nil, []nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.2")})
 		b.Programmed(true)
-		b.Plan("default/b", nil)
+		b.Plan("default/b", nil, nil)
 		b.Programmed(true)
 	}
-	b.Plan("default/c", []nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.3")})
+	b.Plan("default/c", nil, []nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.3")})
 	b.Programmed(true)
 	var heard []string
 	for !strings.Contains(strings.Join(heard, " "), "+198.51.100.3") {
@@ -183,7 +183,7 @@ func signaled(b *Book) bool {
 
 func TestReports(t *testing.T) {
 	b := New(pool)
-	b.Plan("default/web", []nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.4")})
+	b.Plan("default/web", nil, []nft.ServicePort{port(backed, nil, nft.PoolCluster, "198.51.100.4")})
 	b.Programmed(true)
 	if _, missing := b.Missing(); missing {
 		t.Error("an announcer that never was is missing")

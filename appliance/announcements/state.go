@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"svcctl.io/svcctl/api/wire"
@@ -40,12 +41,29 @@ func (b *Book) Of(service string) (all []wire.Announcement) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, a := range slices.SortedFunc(maps.Keys(b.of[service]), netip.Addr.Compare) {
-		if item, is := b.published[a]; is {
-			item.Places = b.places[a]
-			all = append(all, item)
+		if _, is := b.published[a]; is {
+			all = append(all, b.told(a))
 		}
 	}
 	return all
+}
+
+// told is what is published of an address, with where it is announced or why nowhere.
+func (b *Book) told(a netip.Addr) wire.Announcement {
+	item := b.published[a]
+	item.Places = b.places[a]
+	switch {
+	case item.Withheld != "" || len(item.Places) > 0:
+	case b.announcer == nil || b.announcer.here == 0:
+		item.Nowhere = "no announcer is connected"
+	case b.drained:
+		item.Nowhere = "this box is drained"
+	case len(b.segments) == 0:
+		item.Nowhere = "the announcer has no interface whose network it lies in, and no BGP peer"
+	default:
+		item.Nowhere = "it lies in no network of " + strings.Join(b.segments, " and ")
+	}
+	return item
 }
 
 // IsAnnounced reports whether neighbors on an interface get answers for an address.
@@ -80,6 +98,17 @@ func (b *Book) PeersDown() (all []wire.Peer) {
 	return all
 }
 
+// Difference is how the addresses of the box that answers differ from those of this one; nil: they do not, or
+// nobody knows.
+func (b *Book) Difference() *wire.Group {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.announcer == nil || b.announcer.here == 0 || b.group == nil || b.group.Differs == nil {
+		return nil
+	}
+	return b.group
+}
+
 // Missing is since when no announcer is connected, if one was, and there is something to announce.
 func (b *Book) Missing() (since time.Time, missing bool) {
 	b.mu.Lock()
@@ -97,15 +126,17 @@ type Counts struct {
 	Announcer bool // one is connected
 	Reported  wire.AnnouncerCounters
 	Peers     []wire.Peer // none without an announcer
+	Group     *wire.Group // nil: no election
+	Drained   bool
 }
 
 // Counts are how many addresses are announced where, and how many are withheld.
 func (b *Book) Counts() Counts {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	c := Counts{Places: map[[2]string]int{}, Announcer: b.announcer != nil && b.announcer.here > 0, Reported: b.reported}
+	c := Counts{Places: map[[2]string]int{}, Announcer: b.announcer != nil && b.announcer.here > 0, Reported: b.reported, Drained: b.drained}
 	if c.Announcer {
-		c.Peers = b.peers
+		c.Peers, c.Group = b.peers, b.group
 	}
 	for _, all := range b.places {
 		for _, p := range all {

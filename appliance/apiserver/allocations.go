@@ -20,7 +20,7 @@ func allocations(objects *store.Store) func(repair bool) wire.Allocations {
 			a.Disagreements = append(a.Disagreements, wire.Disagreement(d))
 		}
 		for _, p := range objects.Pools() {
-			pool := wire.Pool{Kind: p.Kind, Family: p.Family, Range: p.Range, Internal: p.Internal, Size: p.Size, Used: p.Used, Holders: []wire.Holder{}}
+			pool := wire.Pool{Kind: p.Kind, Family: p.Family, Range: p.Range, Name: p.Name, Internal: p.Internal, Size: p.Size, Used: p.Used, Holders: []wire.Holder{}}
 			for _, h := range p.Holders {
 				pool.Holders = append(pool.Holders, wire.Holder(h))
 			}

@@ -21,6 +21,8 @@ type Config struct {
 	// LogQueue is what the log is written through: its losses are a metric, and it is flushed
 	// before the process ends itself. Nil: the log is written directly. It is not a flag.
 	LogQueue *logqueue.Queue
+	// ObjectPools are the pools of objects, which come and go. It is not a flag.
+	ObjectPools *ObjectPools
 
 	// Manifests are the directories that are watched, read recursively (--manifests).
 	Manifests []string
@@ -66,6 +68,9 @@ type Config struct {
 	// ClusterCIDRs are the internal sources: clients that are never masqueraded
 	// towards VIPs and are exempt from the policy Local; empty: none (--cluster-cidr).
 	ClusterCIDRs []netip.Prefix
+	// AnnounceTable is the table of kernel routes to announced addresses, for a routing daemon (--announce-table);
+	// 0: none.
+	AnnounceTable int
 	// LoadBalancerPools are where load balancer IPs come from; empty: none are
 	// given (--load-balancer-pool).
 	LoadBalancerPools []AddrRange

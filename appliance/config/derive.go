@@ -120,6 +120,12 @@ func (c *Config) ResolveFacts(facts *node.Facts, isVIP func(netip.Addr) bool) re
 		f.Pools = append(f.Pools, nft.Range(r))
 		f.InternalPools = append(f.InternalPools, nft.Range(r))
 	}
+	for _, p := range c.ObjectPools.all() {
+		f.Pools = append(f.Pools, nft.Range{First: p.First, Last: p.Last})
+		if p.Internal {
+			f.InternalPools = append(f.InternalPools, nft.Range{First: p.First, Last: p.Last})
+		}
+	}
 	if facts == nil {
 		return f
 	}
@@ -274,9 +280,13 @@ func (c *Config) Store() store.Config {
 	return cfg
 }
 
-// pools are where load balancers have their IPs from, internal ones last.
+// pools are where load balancers have their IPs from: those of flags, internal ones last, and those of objects.
 func (c *Config) pools() []AddrRange {
-	return slices.Concat(c.LoadBalancerPools, c.LoadBalancerInternalPools)
+	pools := slices.Concat(c.LoadBalancerPools, c.LoadBalancerInternalPools)
+	for _, p := range c.ObjectPools.all() {
+		pools = append(pools, AddrRange{p.First, p.Last})
+	}
+	return pools
 }
 
 // IsSetAside reports whether an address lies in a load balancer pool or an external IP range.

@@ -279,3 +279,12 @@ func LastAddr(p netip.Prefix) netip.Addr {
 	a, _ := netip.AddrFromSlice(b) // of the length it came with
 	return a
 }
+
+// ParseTable reads the number of a table of routes that is nobody's: not default, main or local. 0 is none.
+func ParseTable(s string) (int, error) {
+	n, err := strconv.ParseUint(strings.TrimSpace(s), 10, 31)
+	if err != nil || n >= 253 && n <= 255 {
+		return 0, fmt.Errorf("%q is no number of a table of routes from 1 to 2147483647, and not 253 to 255, which the kernel uses itself: write one that nothing else uses, as 118", s)
+	}
+	return int(n), nil
+}

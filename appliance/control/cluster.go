@@ -17,7 +17,7 @@ import (
 // The owners (store.Owner.Controller) of the objects that ClusterObjects writes.
 const (
 	NamespacesOwner  = store.NamespacesController
-	NodeOwner        = "node"
+	NodeOwner        = store.NodeController
 	ServiceCIDROwner = "pools" // the name that data directories have had from the start
 )
 
@@ -170,7 +170,7 @@ func (c *ClusterObjects) dropFormerNodes() error {
 	return err
 }
 
-// nodeObject is the Node as it should be; have is as it is.
+// nodeObject is the Node as it should be; have is as it is. What clients wrote to it stays.
 func (c *ClusterObjects) nodeObject(facts *node.Facts, have object.Object) object.Object {
 	n := &object.Node{
 		TypeMeta: object.TypeMeta{Kind: object.KindNode, APIVersion: object.APIVersionCore},
@@ -187,6 +187,14 @@ func (c *ClusterObjects) nodeObject(facts *node.Facts, have object.Object) objec
 		n.Status.Addresses = append(n.Status.Addresses, object.NodeAddress{Type: object.NodeInternalIP, Address: addr.String()})
 	}
 	n.Status.Addresses = append(n.Status.Addresses, object.NodeAddress{Type: object.NodeHostname, Address: c.cfg.NodeName})
+	if before, ok := have.(*object.Node); ok {
+		n.Spec, n.Metadata.Annotations = before.Spec, before.Metadata.Annotations
+		for key, value := range before.Metadata.Labels {
+			if !slices.Contains([]string{labelHostname, labelOS, labelArch, labelZone}, key) {
+				n.Metadata.Labels[key] = value
+			}
+		}
+	}
 	since := time.Now().UTC().Truncate(time.Second)
 	if before, ok := have.(*object.Node); ok && len(before.Status.Conditions) == 1 && before.Status.Conditions[0].LastTransitionTime != nil {
 		since = *before.Status.Conditions[0].LastTransitionTime

@@ -13,6 +13,18 @@ type Announcements struct {
 	// The counters of the announcer, since it started.
 	Answers, Sent, Conflicts uint64
 	Peers                    []Peer
+	// Group is the election that the announcer takes part in; nil: none.
+	Group *Group
+	// Drained reports that the box is to announce nothing.
+	Drained bool
+}
+
+// Group is an election of a virtual router.
+type Group struct {
+	VRID        string
+	Active      bool // this box answers
+	Transitions uint64
+	Differs     bool // the box that answers has other addresses
 }
 
 // Peer is a BGP peer of the announcer.
@@ -20,6 +32,7 @@ type Peer struct {
 	Name        string
 	Established bool
 	Routes      int
+	Updates     uint64
 	BFD         bool // it is watched by BFD
 	BFDUp       bool
 }
@@ -36,6 +49,11 @@ func (m *Metrics) Announcements(read func() Announcements) {
 		conflict: prometheus.NewDesc("svcctl_neighbor_conflicts_total", "Times that another host had an address, since svcctl announce started.", nil, nil),
 		session:  prometheus.NewDesc("svcctl_bgp_session_up", "1 while the BGP session with a peer is established.", []string{"peer"}, nil),
 		routes:   prometheus.NewDesc("svcctl_bgp_routes", "Routes that a BGP peer was sent and that were not withdrawn.", []string{"peer"}, nil),
+		updates:  prometheus.NewDesc("svcctl_bgp_updates_total", "UPDATE messages sent to a BGP peer since svcctl announce started.", []string{"peer"}, nil),
+		active:   prometheus.NewDesc("svcctl_vrrp_active", "1 while this box answers for the virtual router.", []string{"vrid"}, nil),
+		moves:    prometheus.NewDesc("svcctl_vrrp_transitions_total", "Changes of the state in the election of a virtual router since svcctl announce started.", []string{"vrid"}, nil),
+		differs:  prometheus.NewDesc("svcctl_vrrp_group_disagrees", "1 while the box that answers lists other addresses than this one would.", []string{"vrid"}, nil),
+		drained:  prometheus.NewDesc("svcctl_drained", "1 while this box is drained: it announces nothing.", nil, nil),
 		bfd:      prometheus.NewDesc("svcctl_bfd_up", "1 while the BFD session with a BGP peer is up.", []string{"peer"}, nil),
 	})
 }
@@ -43,12 +61,13 @@ func (m *Metrics) Announcements(read func() Announcements) {
 type announcements struct {
 	read                                          func() Announcements
 	places, withheld, up, answers, sent, conflict *prometheus.Desc
-	session, routes, bfd                          *prometheus.Desc
+	session, routes, updates, bfd                 *prometheus.Desc
+	active, moves, differs, drained               *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
 func (a *announcements) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{a.places, a.withheld, a.up, a.answers, a.sent, a.conflict, a.session, a.routes, a.bfd} {
+	for _, d := range []*prometheus.Desc{a.places, a.withheld, a.up, a.answers, a.sent, a.conflict, a.session, a.routes, a.updates, a.bfd, a.active, a.moves, a.differs, a.drained} {
 		descs <- d
 	}
 }
@@ -62,10 +81,17 @@ func (a *announcements) Collect(all chan<- prometheus.Metric) {
 	for _, p := range now.Peers {
 		all <- prometheus.MustNewConstMetric(a.session, prometheus.GaugeValue, one(p.Established), p.Name)
 		all <- prometheus.MustNewConstMetric(a.routes, prometheus.GaugeValue, float64(p.Routes), p.Name)
+		all <- prometheus.MustNewConstMetric(a.updates, prometheus.CounterValue, float64(p.Updates), p.Name)
 		if p.BFD {
 			all <- prometheus.MustNewConstMetric(a.bfd, prometheus.GaugeValue, one(p.BFDUp), p.Name)
 		}
 	}
+	if g := now.Group; g != nil {
+		all <- prometheus.MustNewConstMetric(a.active, prometheus.GaugeValue, one(g.Active), g.VRID)
+		all <- prometheus.MustNewConstMetric(a.moves, prometheus.CounterValue, float64(g.Transitions), g.VRID)
+		all <- prometheus.MustNewConstMetric(a.differs, prometheus.GaugeValue, one(g.Differs), g.VRID)
+	}
+	all <- prometheus.MustNewConstMetric(a.drained, prometheus.GaugeValue, one(now.Drained))
 	all <- prometheus.MustNewConstMetric(a.withheld, prometheus.GaugeValue, float64(now.Withheld))
 	all <- prometheus.MustNewConstMetric(a.up, prometheus.GaugeValue, one(now.Announcer))
 	for desc, n := range map[*prometheus.Desc]uint64{a.answers: now.Answers, a.sent: now.Sent, a.conflict: now.Conflicts} {

@@ -10,19 +10,34 @@ import (
 	"svcctl.io/svcctl/appliance/announcements"
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
 )
 
 // announcerPatience is how long an announcer may be away, as while it starts anew, before that is a problem.
 const announcerPatience = 30 * time.Second
 
-// Announcements keeps the Book of addresses that are to be announced up to date.
+// differencePatience is how long boxes may have different addresses, as while a change arrives, before that is a problem.
+const differencePatience = 10 * time.Second
+
+// Announcements keeps the Book of addresses that are to be announced up to date, and has Events of what became
+// of them.
 type Announcements struct {
 	reconcile.NopPart
-	book *announcements.Book
+	book   *announcements.Book
+	store  *store.Store
+	node   object.Ref
+	events Teller
+
+	// problems are those of the objects that say where addresses are announced.
+	problems func() []resolve.Problem
 }
 
-func NewAnnouncements(book *announcements.Book) *Announcements { return &Announcements{book: book} }
+// NewAnnouncements follows the drain of the Node of this box.
+func NewAnnouncements(book *announcements.Book, objects *store.Store, nodeName string, events Teller, problems func() []resolve.Problem) *Announcements {
+	return &Announcements{book: book, store: objects, node: object.Ref{Kind: object.KindNode, Name: nodeName}, events: events, problems: problems}
+}
 
 // Name implements reconcile.Part.
 func (a *Announcements) Name() string { return "announcements" }
@@ -38,6 +53,10 @@ func (a *Announcements) Run(ctx context.Context, changed func()) error {
 		case <-late:
 		}
 		late = nil
+		a.tell()
+		if g := a.book.Difference(); g != nil && time.Since(g.Differs.Since) < differencePatience {
+			late = time.After(differencePatience - time.Since(g.Differs.Since))
+		}
 		if since, missing := a.book.Missing(); missing && time.Since(since) < announcerPatience {
 			late = time.After(announcerPatience - time.Since(since))
 		}
@@ -48,29 +67,66 @@ func (a *Announcements) Run(ctx context.Context, changed func()) error {
 // Planned implements reconcile.Part: what is not to be announced any more is withdrawn before its rules go.
 func (a *Announcements) Planned(_ *reconcile.Host, services []reconcile.Service) {
 	for _, svc := range services {
-		a.book.Plan(svc.Key, svc.Ports)
+		var labels map[string]string
+		if o, _ := a.store.Get(serviceRef(svc.Key)); o != nil {
+			labels = o.GetMeta().Labels
+		}
+		a.book.Plan(svc.Key, labels, svc.Ports)
 	}
+}
+
+// tell has Events of addresses that are announced from now on, or no more, in MetalLB's words.
+func (a *Announcements) tell() {
+	for _, m := range a.book.Moves() {
+		reason, verb := "nodeAssigned", "announcing"
+		if !m.Announced {
+			reason, verb = "nodeUnassigned", "no longer announcing"
+		}
+		for _, service := range m.Services {
+			a.events.Tell(serviceRef(service), reason, fmt.Sprintf("%s %s from node %q by %s", verb, m.Address, a.node.Name, m.By), true)
+		}
+	}
+}
+
+// serviceRef is the Service "namespace/name".
+func serviceRef(key string) object.Ref {
+	namespace, name, _ := strings.Cut(key, "/")
+	return object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}
 }
 
 // Stepped implements reconcile.Part.
 func (a *Announcements) Stepped(step reconcile.Step) {
+	a.book.SetDrained(a.isDrained())
 	if step.Applied {
 		a.book.Programmed(step.Synced)
 	}
 }
 
+// isDrained reports whether the Node of this box is not to get traffic from outside.
+func (a *Announcements) isDrained() bool {
+	o, _ := a.store.Get(a.node)
+	if o == nil {
+		return false
+	}
+	_, drained := o.GetMeta().Labels[annotation.ExcludeNode]
+	return drained
+}
+
 // Problems implements reconcile.Part.
 func (a *Announcements) Problems() []resolve.Problem {
 	var list []resolve.Problem
+	list = append(list, a.problems()...)
 	for _, c := range a.book.Conflicts() {
 		for _, service := range c.Services {
-			namespace, name, _ := strings.Cut(service, "/")
 			list = append(list, resolve.Problem{
-				Object: object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}, Reason: "AddressConflict",
+				Object: serviceRef(service), Reason: "AddressConflict",
 				Message: fmt.Sprintf("%s is not announced (%s): the host with the Ethernet address %s answers for it; take the address from that host, or choose another one: it is asked for again every 10 s",
 					c.Address, c.By, c.With),
 			})
 		}
+	}
+	if g := a.book.Difference(); g != nil && time.Since(g.Differs.Since) >= differencePatience {
+		list = append(list, resolve.Problem{Reason: "GroupDisagrees", Warning: true, Message: groupDisagrees(g)})
 	}
 	for _, p := range a.book.PeersDown() {
 		list = append(list, resolve.Problem{Reason: "PeerDown", Warning: true, Message: peerDown(&p)})
@@ -84,6 +140,24 @@ func (a *Announcements) Problems() []resolve.Problem {
 			since.UTC().Format(time.RFC3339))})
 	}
 	return list
+}
+
+// groupDisagrees says which addresses only one of two boxes has.
+func groupDisagrees(g *wire.Group) string {
+	var words []string
+	for _, part := range []struct {
+		who   string
+		addrs []string
+	}{{"it alone announces ", g.Differs.Theirs}, {"this box alone would announce ", g.Differs.Ours}} {
+		if len(part.addrs) > 0 {
+			words = append(words, part.who+strings.Join(part.addrs, ", "))
+		}
+	}
+	if len(words) == 0 {
+		words = []string{"not among the lowest of them"}
+	}
+	return fmt.Sprintf("the addresses of virtual router %d are not those of the box that answers, %s: %s; after a takeover some would have no answer: compare the manifests, pools and ready endpoints of both boxes, and write loadBalancerIP into their Services",
+		g.VRID, g.Differs.With, strings.Join(words, "; "))
 }
 
 // peerDown says why a router has no session with this box, and what to do.

@@ -212,7 +212,7 @@ func (l *Loop) converge() (committed, error) {
 	storeErr := l.endTrial()
 	storeErr = errors.Join(storeErr, l.syncFiles())
 	l.clearStoreSignal()
-	storeErr = errors.Join(storeErr, l.opts.Cluster.Sync(l.observed.facts))
+	storeErr = errors.Join(storeErr, l.opts.Cluster.Sync(l.observed.facts), l.syncPools())
 	l.opts.Watchdog.moved()
 	if l.waitsFor() != "" {
 		return committed{}, storeErr
@@ -233,6 +233,16 @@ func (l *Loop) converge() (committed, error) {
 		}
 	}
 	return done, errors.Join(storeErr, err)
+}
+
+// syncPools has load balancer IPs come from the pools that objects say.
+func (l *Loop) syncPools() error {
+	if l.opts.Pools == nil {
+		return nil
+	}
+	changed, err := l.opts.Pools.Sync()
+	l.observed.moved = l.observed.moved || changed && l.observed.facts != nil
+	return err
 }
 
 // apply commits what was planned, with the Parts told before.

@@ -37,6 +37,11 @@ type Options struct {
 	// everything was read.
 	Cluster   interface{ Sync(*node.Facts) error }
 	Endpoints Endpoints
+	// Pools follows the objects that say where load balancer IPs come from. It runs after Cluster; what depends on
+	// the host is planned anew when it reports a change. nil: there are none.
+	Pools interface {
+		Sync() (changed bool, err error)
+	}
 	Parts     []Part
 	Removals  *RemovalGuard
 	Orphans   *Orphans // nil: there are none

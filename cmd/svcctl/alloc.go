@@ -89,10 +89,14 @@ var poolNames = map[string]string{
 
 // poolName is the kind of a pool for people.
 func poolName(pool wire.Pool) string {
+	name := poolNames[pool.Kind]
 	if pool.Internal {
-		return "internal " + poolNames[pool.Kind]
+		name = "internal " + name
 	}
-	return poolNames[pool.Kind]
+	if pool.Name != "" {
+		name += " of " + pool.Name
+	}
+	return name
 }
 
 // poolsText is the table of pools, and with wide everything that is held.

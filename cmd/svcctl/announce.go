@@ -169,6 +169,9 @@ where it is announced and what became of it there:
   down        there is no BGP session with the router
   sending     the BGP session has just begun
   unsent      the BGP session takes no route to it, and why
+  damped      the route came and went, and waits
+  leaving     routers are asked for other paths, see drain
+  drained     this box announces nothing, see drain
   withheld    it is not announced, and why
 
 With BGP a second table has the routers: the state of each session, the routes that were
@@ -210,28 +213,28 @@ func announcementsText(all *wire.Announcements) string {
 	if len(all.Ranges) == 0 {
 		return "Nothing can be announced: give `svcctl serve` a --load-balancer-pool.\n"
 	}
+	if all.Drained {
+		text += "This box is drained: it announces nothing. `svcctl undrain` ends that.\n\n"
+	}
+	text += groupText(all.Group)
 	if len(all.Items) == 0 {
 		return text + "No Service has an address in " + strings.Join(all.Ranges, ", ") + ".\n" + peersText(all.Peers)
 	}
 	rows := [][]string{{"ADDRESS", "SERVICE", "BY", "STATE", "SINCE"}}
 	for _, item := range all.Items {
-		rows = append(rows, announcementRows(&item, all.Announcer != nil)...)
+		rows = append(rows, announcementRows(&item)...)
 	}
 	return text + (&grid{}).text(rows...) + peersText(all.Peers)
 }
 
 // announcementRows are a row for each place of an address.
-func announcementRows(item *wire.Announcement, announcer bool) (rows [][]string) {
+func announcementRows(item *wire.Announcement) (rows [][]string) {
 	services := strings.Join(item.Services, ",")
 	if item.Withheld != "" {
 		return [][]string{{item.Address, services, "-", "withheld: " + item.Withheld, "-"}}
 	}
 	if len(item.Places) == 0 {
-		state := "not announced: no announcer is connected"
-		if announcer {
-			state = "not announced: it lies on no segment of the interfaces"
-		}
-		return [][]string{{item.Address, services, "-", state, "-"}}
+		return [][]string{{item.Address, services, "-", "not announced: " + item.Nowhere, "-"}}
 	}
 	for _, place := range item.Places {
 		state := place.State
@@ -251,6 +254,21 @@ func sinceText(at time.Time) string {
 		return "-"
 	}
 	return at.UTC().Format("2006-01-02T15:04:05Z")
+}
+
+// groupText is a line about the election; "" without one.
+func groupText(g *wire.Group) string {
+	if g == nil {
+		return ""
+	}
+	text := fmt.Sprintf("Virtual router %d: %s since %s, priority %d", g.VRID, g.State, sinceText(g.Since), g.Priority)
+	if g.Master != "" {
+		text += ", " + g.Master + " answers"
+	}
+	if g.Differs != nil {
+		text += "; " + g.Differs.With + " announces other addresses, `svcctl status` says which"
+	}
+	return text + "\n\n"
 }
 
 // peersText is the table of routers; "" without any.

@@ -52,13 +52,13 @@ func TestAnnouncementsText(t *testing.T) {
 		{Address: "192.0.2.16", Services: []string{"default/web", "shop/web"}, Places: []wire.Place{
 			{By: "l2 eth0", State: "announced", Since: since}, {By: "l2 eth1", State: "conflict", With: "02:00:00:00:00:01", Since: since}}},
 		{Address: "192.0.2.17", Services: []string{"default/idle"}, Withheld: "no ready endpoint"},
-		{Address: "192.0.2.18", Services: []string{"default/far"}},
+		{Address: "192.0.2.18", Services: []string{"default/far"}, Nowhere: "it lies in no network of eth0 (10.0.0.1/24)"},
 	}}
 	const want = `ADDRESS      SERVICE                BY        STATE                                                     SINCE
 192.0.2.16   default/web,shop/web   l2 eth0   announced                                                 2025-11-20T09:30:15Z
 192.0.2.16   default/web,shop/web   l2 eth1   conflict with 02:00:00:00:00:01                           2025-11-20T09:30:15Z
 192.0.2.17   default/idle           -         withheld: no ready endpoint                               -
-192.0.2.18   default/far            -         not announced: it lies on no segment of the interfaces    -
+192.0.2.18   default/far            -         not announced: it lies in no network of eth0 (10.0.0.1/24)    -
 `
 	squeeze := func(s string) string { return strings.Join(strings.Fields(s), " ") }
 	if got := announcementsText(all); squeeze(got) != squeeze(want) {
@@ -111,10 +111,10 @@ func TestAnnounceBGPFlags(t *testing.T) {
 				p.RemoteAS, p.Dynamic, p.TTLSecurity, p.Timers.Restart, p.Password = 0, bgp.External, 1, 2*time.Minute, "between us"
 			})}}},
 		"--peer 64512@192.0.2.1 --multihop --local-pref 200 --community 64512:7 --community no-export --community 4200000000:1:2 --bfd 100msx5": {BGP: &announce.BGP{
-			Peers:      []announce.Peer{with(tor, func(p *announce.Peer) { p.RemoteAS, p.MultiHop = 64512, true })},
-			BFD:        &bfd.Timers{Transmit: 100 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 5},
+			Peers: []announce.Peer{with(tor, func(p *announce.Peer) { p.RemoteAS, p.MultiHop = 64512, true })},
+			BFD:   &bfd.Timers{Transmit: 100 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 5}, BFDMinTTL: 1,
 			Attributes: bgp.Attributes{LocalPref: 200, Communities: []uint32{64512<<16 | 7, 0xffffff01}, Large: []bgp.LargeCommunity{{4200000000, 1, 2}}}}},
-		"--peer 64513@192.0.2.1 --bfd 1s": {BGP: &announce.BGP{Peers: []announce.Peer{tor}, BFD: &bfd.Timers{Transmit: time.Second, Receive: time.Second}}},
+		"--peer 64513@192.0.2.1 --bfd 1s": {BGP: &announce.BGP{Peers: []announce.Peer{tor}, BFD: &bfd.Timers{Transmit: time.Second, Receive: time.Second}, BFDMinTTL: 1}},
 	} {
 		want.Socket, want.StateDir = "/run/svcctl/svcctl.sock", "/run/svcctl-announce"
 		if code := b.run(append([]string{"announce", "--asn", "64512"}, strings.Fields(args)...)...); code != exitDone || !reflect.DeepEqual(got, want) {
@@ -162,5 +162,35 @@ tor-2 eth1 - Idle 2025-11-20T09:30:15Z 0 - 2025-11-20T09:30:15Z: no router was h
 	all.Items = nil
 	if got := announcementsText(all); !strings.Contains(got, "tor-2") {
 		t.Errorf("without addresses it is\n%s", got)
+	}
+}
+
+// A connection counts as active when its time to be forgotten began anew between two looks.
+func TestActiveConnections(t *testing.T) {
+	vips := map[netip.Addr]bool{netip.MustParseAddr("192.0.2.50"): true}
+	look := func(expires ...int) *wire.Connections {
+		all := &wire.Connections{}
+		for id, e := range expires {
+			all.Connections = append(all.Connections, wire.Connection{ID: uint32(id), To: "192.0.2.50:80", State: "ESTABLISHED", Expires: e})
+		}
+		return all
+	}
+	other, over := look(100), look(100)
+	other.Connections[0].To, over.Connections[0].State = "192.0.2.51:80", "TIME_WAIT"
+	for name, test := range map[string]struct {
+		before, now  *wire.Connections
+		active, open int
+	}{
+		"silent":           {look(100), look(98), 0, 1},
+		"a packet came":    {look(100, 100), look(100, 97), 1, 2},
+		"a new one":        {look(100), look(98, 30), 1, 2},
+		"the first look":   {nil, look(98, 30), 2, 2},
+		"another address":  {nil, other, 0, 0},
+		"a closed one":     {nil, over, 0, 0},
+		"one that is gone": {look(100), look(), 0, 0},
+	} {
+		if active, open := activeConnections(test.before, test.now, vips); active != test.active || open != test.open {
+			t.Errorf("%s: %d active and %d open, want %d and %d", name, active, open, test.active, test.open)
+		}
 	}
 }

@@ -26,6 +26,8 @@ func bgpOptions() []*option {
 		{name: "peer-password-file", arg: argFile, group: groupBGP, usage: "file with the password of TCP MD5 signatures (RFC 2385), for all peers"},
 		{name: "bfd", arg: "INTERVAL[xMULTIPLIER]", group: groupBGP,
 			usage: "watch the peers by BFD (RFC 5880), as 300ms or 100msx5: a peer that is silent for so many intervals, 3 by default, is gone"},
+		{name: "bfd-minimum-ttl", arg: "NUMBER", def: "1", group: groupBGP,
+			usage: "with --multihop: drop BFD packets with a lower TTL, 1 to 255; BIRD sends with 64, FRR with 255"},
 		{name: "community", arg: "COMMUNITY", repeats: true, group: groupBGP,
 			usage: "community of every route, as 64512:100, 64512:1:2 (large), no-export or no-advertise; repeatable"},
 		{name: "local-pref", arg: "NUMBER", group: groupBGP, usage: "preference of every route to peers of our own AS (default: 100)"},
@@ -84,7 +86,15 @@ func bgpOf(v *verb) (*announce.BGP, error) {
 		names[p.Name] = true
 		b.Peers = append(b.Peers, p)
 	}
+	ttl, err := strconv.ParseUint(v.option("bfd-minimum-ttl").text(), 10, 8)
+	if err != nil || ttl == 0 {
+		return nil, usagef("--bfd-minimum-ttl %q is no number from 1 to 255", v.option("bfd-minimum-ttl").text())
+	}
+	if v.option("bfd-minimum-ttl").isSet() && !(v.option("bfd").isSet() && all.MultiHop) {
+		return nil, usagef("--bfd-minimum-ttl is about BFD with peers several hops away: give it --bfd and --multihop; others have to send with 255")
+	}
 	if o := v.option("bfd"); o.isSet() {
+		b.BFDMinTTL = int(ttl)
 		if b.BFD, err = bfdOf(o.text()); err != nil {
 			return nil, usagef("--bfd %q: %w", o.text(), err)
 		}

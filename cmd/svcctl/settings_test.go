@@ -42,6 +42,7 @@ var samples = map[string][3]string{
 	"health-check-source-ports":   {"ephemeral", "1-2", "50000-50001"},
 	"service-node-port-range":     {"1-2", "31000-31999", "40000-40000"},
 	"cluster-cidr":                {"10.0.0.0/8", "fd00:10::/32,10.1.0.0/16", "10.2.0.0/16"},
+	"announce-table":              {"118", "7", "1000"},
 	"load-balancer-pool":          {"198.51.100.0/28", "198.51.100.4-198.51.100.5,2001:db8::/120", "203.0.113.1-203.0.113.9"},
 	"load-balancer-internal-pool": {"198.51.100.0/28", "198.51.100.4-198.51.100.5,2001:db8::/120", "203.0.113.1-203.0.113.9"},
 	"load-balancer-internal-from": {"10.0.0.0/8", "eth1,fd00::/8", "eth2"},
@@ -91,7 +92,7 @@ func set(t *testing.T, s setting, text string) config.Config {
 // TestEveryFieldHasASetting proves that settings and fields are one to one, and that
 // every setting is a flag, a variable and a key that help tells.
 func TestEveryFieldHasASetting(t *testing.T) {
-	owner := map[string]string{"Version": "(the program)", "LogQueue": "(the program)"}
+	owner := map[string]string{"Version": "(the program)", "LogQueue": "(the program)", "ObjectPools": "(the program)"}
 	b := newBench()
 	b.run("help", "serve")
 	help := b.out.String()

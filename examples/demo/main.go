@@ -41,8 +41,13 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		_ = flags.Parse(args[1:])
 		q.url = flags.Arg(0)
 		return q.ask(ctx, out)
+	case "gap":
+		every := flags.Duration("every", 5*time.Millisecond, "pause between two downloads")
+		length := flags.Duration("for", 5*time.Second, "how long to download")
+		_ = flags.Parse(args[1:])
+		return gap(ctx, out, flags.Arg(0), *every, *length)
 	}
-	return fmt.Errorf("there is no %q: use demo serve or demo ask", args[0])
+	return fmt.Errorf("there is no %q: use demo serve, demo ask or demo gap", args[0])
 }
 
 // serve answers every request with the server's name and the address of the client

@@ -72,3 +72,15 @@ func TestAsk(t *testing.T) {
 		})
 	}
 }
+
+// Downloads that go on are counted, with the longest time without one; when they end for good, that is told.
+func TestGap(t *testing.T) {
+	var out strings.Builder
+	err := run(t.Context(), []string{"gap", "-for", "200ms", start(t, "backend")}, &out)
+	if err != nil || !strings.Contains(out.String(), " downloads, ") {
+		t.Errorf("%v: %s", err, out.String())
+	}
+	if err := run(t.Context(), []string{"gap", "-for", "200ms", "http://127.0.0.1:1"}, &out); err == nil {
+		t.Error("nothing came, and that is no error")
+	}
+}

@@ -44,3 +44,17 @@ func (e *HeldError) Error() string {
 	}
 	return text
 }
+
+// PoolError says that an owner may not have an address of its pool.
+type PoolError struct {
+	Value string
+	Pool  string // where the value lies
+	Asked string // the pool that the owner asks for; "": any
+}
+
+func (e *PoolError) Error() string {
+	if e.Asked != "" {
+		return fmt.Sprintf("%s lies in another pool than %s", e.Value, e.Asked)
+	}
+	return fmt.Sprintf("%s lies in the pool %s, whose serviceAllocation leaves the Service out", e.Value, e.Pool)
+}

@@ -23,7 +23,7 @@ func (p *Ports) Home(seed string) (uint16, bool) {
 // Home is what Next gives an owner without a sharing key when nothing is held.
 func (p *Pools) Home(ipv4, internal bool, owner string) (netip.Addr, bool) {
 	for _, pool := range p.pools {
-		if pool.First.Is4() == ipv4 && pool.Internal == internal {
+		if pool.First.Is4() == ipv4 && pool.Internal == internal && !pool.OnRequest {
 			n, ok := pick(union{}, 0, 0, pool.offset(pool.Last), owner)
 			return plus(pool.First, n), ok
 		}

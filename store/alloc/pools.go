@@ -11,6 +11,15 @@ import (
 // Pool is a range of load balancer IPs of one family, both ends included.
 type Pool struct {
 	First, Last netip.Addr
+	// Name is that of the pool that the range belongs to, as "metallb-system/lan"; "" for one of flags.
+	Name string
+	// OnRequest gives addresses to claims alone that name the pool or the address.
+	OnRequest bool
+	// AvoidEnds passes over IPv4 addresses that end in .0 or .255, unless a claim names one.
+	AvoidEnds bool
+	// Takes reports which claims may have addresses; nil: all. Equal pools have equal TakesKey.
+	Takes    func(*Claim) bool `json:"-"`
+	TakesKey string
 	// Internal addresses are reached from inside only. They are given to claims that are
 	// internal, and to those that request them.
 	Internal bool
@@ -56,13 +65,17 @@ type Claim struct {
 	SharingKey string
 	// Internal says that only internal addresses will do.
 	Internal bool
+	// Pool is the name of the pool that addresses are to come from, with or without its namespace; "": any.
+	Pool string
+	// Labels are the owner's, for Pool.Takes. They decide when an address is given.
+	Labels map[string]string
 	// Ports are what the Service serves on its address.
 	Ports []Port
 }
 
 // Equal reports whether two claims ask for the same.
 func (c Claim) Equal(other Claim) bool {
-	return c.Owner == other.Owner && c.SharingKey == other.SharingKey && c.Internal == other.Internal &&
+	return c.Owner == other.Owner && c.SharingKey == other.SharingKey && c.Internal == other.Internal && c.Pool == other.Pool &&
 		slices.Equal(c.Requested, other.Requested) && slices.Equal(c.Ports, other.Ports)
 }
 
@@ -159,8 +172,63 @@ func (p *Pools) Take(addr netip.Addr, claim Claim) error {
 		return &RangeError{Value: addr.String(), Range: p.Internal()}
 	case len(p.claims[addr]) == 0 && !p.Contains(addr):
 		return &RangeError{Value: addr.String(), Range: p.String()}
+	case !had && p.Contains(addr) && !p.of(addr).suits(&claim):
+		return &PoolError{Value: addr.String(), Pool: p.of(addr).Name, Asked: claim.Pool}
 	}
 	return p.Hold(addr, claim)
+}
+
+// suits reports whether a claim may have addresses of a pool.
+func (p *Pool) suits(c *Claim) bool {
+	return (c.Pool == "" || c.Names(p.Name)) && (p.Takes == nil || p.Takes(c))
+}
+
+// Names reports whether a claim asks for a pool, by its name with or without the namespace.
+func (c *Claim) Names(pool string) bool {
+	_, name, _ := strings.Cut(pool, "/")
+	return c.Pool == pool || c.Pool == name && name != ""
+}
+
+// endsAvoided reports whether an address of the pool is passed over for how it ends.
+func (p *Pool) endsAvoided(addr netip.Addr) bool {
+	if !p.AvoidEnds || !addr.Is4() {
+		return false
+	}
+	last := addr.As4()[3]
+	return last == 0 || last == 255
+}
+
+// Suits reports whether there is a pool that a claim may have addresses of a family of without asking for one.
+func (p *Pools) Suits(ipv4 bool, claim *Claim) bool {
+	return slices.ContainsFunc(p.pools, func(pool *poolState) bool {
+		return pool.First.Is4() == ipv4 && pool.Internal == claim.Internal && pool.isOffered(claim)
+	})
+}
+
+// isOffered reports whether a claim is given addresses of a pool that does not name one.
+func (p *Pool) isOffered(c *Claim) bool { return p.suits(c) && (!p.OnRequest || c.Pool != "") }
+
+// NameOf is the name of the pool that an address lies in; false: in none.
+func (p *Pools) NameOf(addr netip.Addr) (string, bool) {
+	if pool := p.of(addr); pool != nil {
+		return pool.Name, true
+	}
+	return "", false
+}
+
+// Replace has other pools, and everything held as it is. The error is that of NewPools.
+func (p *Pools) Replace(pools []Pool) error {
+	next, err := NewPools(pools)
+	if err != nil {
+		return err
+	}
+	for addr, claims := range p.claims {
+		for _, claim := range claims {
+			next.put(addr, claim)
+		}
+	}
+	*p = *next
+	return nil
 }
 
 // Hold registers what an owner already has, also outside of all pools. The only error
@@ -185,15 +253,20 @@ func (p *Pools) Hold(addr netip.Addr, claim Claim) error {
 // avoids none. The only error is ErrFull.
 func (p *Pools) Next(ipv4 bool, claim Claim, avoid func(netip.Addr) bool) (netip.Addr, error) {
 	for _, addr := range p.keyed[claim.SharingKey] {
-		if addr.Is4() == ipv4 && p.IsInternal(addr) == claim.Internal && (avoid == nil || !avoid(addr)) && p.Hold(addr, claim) == nil {
+		pool := p.of(addr)
+		if addr.Is4() == ipv4 && p.IsInternal(addr) == claim.Internal && (pool == nil || pool.suits(&claim)) && (avoid == nil || !avoid(addr)) && p.Hold(addr, claim) == nil {
 			return addr, nil
 		}
 	}
 	for _, pool := range p.pools {
-		if pool.First.Is4() != ipv4 || pool.Internal != claim.Internal {
+		if pool.First.Is4() != ipv4 || pool.Internal != claim.Internal || !pool.isOffered(&claim) {
 			continue
 		}
-		if n, ok := pickFree(pool.used, pool.First, 0, 0, pool.offset(pool.Last), claim.Owner, avoid); ok {
+		passes := avoid
+		if pool.AvoidEnds {
+			passes = func(addr netip.Addr) bool { return pool.endsAvoided(addr) || avoid != nil && avoid(addr) }
+		}
+		if n, ok := pickFree(pool.used, pool.First, 0, 0, pool.offset(pool.Last), claim.Owner, passes); ok {
 			addr := plus(pool.First, n)
 			p.put(addr, claim)
 			return addr, nil

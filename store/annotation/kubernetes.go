@@ -30,6 +30,8 @@ var kubernetesRows = []Row{
 		Text: "has no effect, as in Kubernetes since 1.7: set spec.healthCheckNodePort"},
 	{Key: "service.kubernetes.io/service-proxy-name", Of: ofKubernetes, Label: true, Kinds: []string{object.KindService, object.KindEndpoints}, Effect: Named,
 		Text: "leaves the Service to a proxy of that name in a cluster; it is served here all the same"},
+	{Key: ExcludeNode, Of: ofKubernetes, Label: true, Kinds: []string{object.KindNode}, Effect: Acts, Values: "any, also none", Page: "announcing",
+		Text: "on the Node of this box: it announces nothing, as after `svcctl drain`"},
 	{Key: "service.kubernetes.io/headless", Of: ofKubernetes, Label: true, Kinds: append([]string{object.KindService}, ofEndpoints...), Effect: Kept,
 		Text: "is written by controllers, at the endpoints of a headless Service"},
 	{Key: "kubernetes.io/service-name", Of: ofKubernetes, Label: true, Kinds: ofSlices, Effect: Acts, Values: "the name of a Service", Page: "endpoints",
@@ -66,6 +68,7 @@ const (
 	noLog      = "has no effect: no log of connections is written to the cloud; `conntrack -E` shows them on the box"
 	noAccess   = "is a list of who may connect that svcctl cannot read: its load balancer IPs let nobody in until spec.loadBalancerSourceRanges says who may; write the prefixes there"
 	noChecks   = "has no effect: endpoints are asked as svcctl.io/health-check says, or not at all"
+	poolText   = "asks for an address of this IPAddressPool"
 	noPools    = "has no effect: pools have no names here; ask for an address with spec.loadBalancerIP or " + LoadBalancerIPs
 	noQoS      = "has no effect: connections are balanced as they are, without a limit or a scheduler of the cloud's"
 	internally = "gives the load balancer an IP of a --load-balancer-internal-pool, which only clients inside reach; without such a pool it gets none"

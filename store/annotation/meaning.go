@@ -1,6 +1,7 @@
 package annotation
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -141,6 +142,11 @@ func Addresses(annotations map[string]string) (list []Asked) {
 		}
 	}
 	return list
+}
+
+// AddressPool is the name of the pool that a Service's annotations ask for; "": any.
+func AddressPool(annotations map[string]string) string {
+	return cmp.Or(strings.TrimSpace(annotations["metallb.io/address-pool"]), strings.TrimSpace(annotations["metallb.universe.tf/address-pool"]))
 }
 
 var sharingKeys = []string{SharingKey, "metallb.io/allow-shared-ip", "metallb.universe.tf/allow-shared-ip", "lbipam.cilium.io/sharing-key", "io.cilium/lb-ipam-sharing-key"}

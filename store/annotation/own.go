@@ -8,6 +8,15 @@ const domain = "svcctl.io/"
 const (
 	LoadBalancerIPs = domain + "load-balancer-ips"
 	SharingKey      = domain + "allow-shared-ip"
+	// Announce, MED and Prepend are of L2Advertisements and BGPAdvertisements, TTLSecurity of BGPPeers, InternalPool
+	// of IPAddressPools.
+	Announce     = domain + "announce"
+	MED          = domain + "med"
+	Prepend      = domain + "prepend"
+	TTLSecurity  = domain + "ttl-security"
+	InternalPool = domain + "internal-pool"
+	// ExcludeNode is a label of Nodes, of Kubernetes: none of them is to get traffic of load balancers.
+	ExcludeNode = "node.kubernetes.io/exclude-from-external-load-balancers"
 )
 
 var slicesAndPods = []string{object.KindEndpointSlice, object.KindEndpoints, object.KindPod}
@@ -68,6 +77,16 @@ var svcctlRows = []Row{
 	{Key: ConnectRetries, Of: ofSvcctl, Effect: Acts, Values: "0-16, 3 by default", Page: "relay",
 		Text: "says how many other endpoints of a relayed port are tried"},
 	named(ofSvcctl, domain+"rate-limit", "has no effect yet, new connections of the Service are not bounded: bound them in the endpoints or in front of the box", empty),
+	{Key: Announce, Of: ofSvcctl, Kinds: []string{object.KindL2Advertisement, object.KindBGPAdvertisement}, Effect: Acts, Values: "when-ready, always", Page: "announcing",
+		Text: "says whether addresses are announced while nobody is served at them"},
+	{Key: MED, Of: ofSvcctl, Kinds: []string{object.KindBGPAdvertisement}, Effect: Acts, Values: "0-4294967295", Page: "announcing",
+		Text: "is the metric (MULTI_EXIT_DISC) of the routes"},
+	{Key: Prepend, Of: ofSvcctl, Kinds: []string{object.KindBGPAdvertisement}, Effect: Acts, Values: "0-10", Page: "announcing",
+		Text: "is how many times more our AS is in the path of the routes to external peers"},
+	{Key: TTLSecurity, Of: ofSvcctl, Kinds: []string{object.KindBGPPeer}, Effect: Acts, Values: "1", Page: "announcing",
+		Text: "takes packets of the peer with a TTL of 255 alone (RFC 5082)"},
+	{Key: InternalPool, Of: ofSvcctl, Kinds: []string{object.KindIPAddressPool}, Effect: Acts, Values: "true", Page: "announcing",
+		Text: "gives the addresses to internal load balancers, as --load-balancer-internal-pool does"},
 	named(ofSvcctl, domain+"client-rate-limit", "has no effect yet, new connections of a client are not bounded: bound them in the endpoints or in front of the box", empty),
 	named(ofSvcctl, domain+"client-connections", "has no effect yet, connections of a client are not bounded: bound them in the endpoints or in front of the box", empty),
 	named(ofSvcctl, domain+"endpoint-connections", "has no effect yet, connections of an endpoint are not bounded: bound them in the endpoint itself", empty),

@@ -24,6 +24,9 @@ type Kind struct {
 	// Open means that unknown fields of Kubernetes are accepted and dropped, because only
 	// part of the kind is stored.
 	Open bool
+	// Custom means that the kind is one of a CustomResourceDefinition in Kubernetes: protobuf has no
+	// messages of it.
+	Custom bool
 	// Verbs are the verbs of the kind, sorted.
 	Verbs []string
 }
@@ -73,6 +76,16 @@ var table = sync.OnceValue(func() []Kind {
 		group("events.k8s.io",
 			Kind{Name: object.KindEvent, Plural: "events", ShortNames: []string{"ev"}, Namespaced: true},
 		),
+		version("v1beta1", group("metallb.io",
+			Kind{Name: object.KindBFDProfile, Plural: "bfdprofiles", Namespaced: true},
+			Kind{Name: object.KindBGPAdvertisement, Plural: "bgpadvertisements", Namespaced: true},
+			Kind{Name: object.KindCommunity, Plural: "communities", Namespaced: true},
+			Kind{Name: object.KindIPAddressPool, Plural: "ipaddresspools", Namespaced: true},
+			Kind{Name: object.KindL2Advertisement, Plural: "l2advertisements", Namespaced: true},
+		)),
+		version("v1beta2", group("metallb.io",
+			Kind{Name: object.KindBGPPeer, Plural: "bgppeers", Namespaced: true},
+		)),
 		group("networking.k8s.io",
 			Kind{Name: object.KindIPAddress, Plural: "ipaddresses", ShortNames: []string{"ip"}, Verbs: looking},
 			Kind{Name: object.KindServiceCIDR, Plural: "servicecidrs", HasStatus: true},
@@ -87,6 +100,14 @@ func group(name string, kinds ...Kind) []Kind {
 		if kinds[i].Verbs == nil {
 			kinds[i].Verbs = everything
 		}
+	}
+	return kinds
+}
+
+// version sets the version of kinds that are custom resources.
+func version(name string, kinds []Kind) []Kind {
+	for i := range kinds {
+		kinds[i].Version, kinds[i].Custom = name, true
 	}
 	return kinds
 }

@@ -3,6 +3,7 @@ package manifest
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"svcctl.io/svcctl/store/object"
@@ -14,6 +15,8 @@ type servedKind struct {
 	make             func() object.Object
 	// partly says that only a part of the kind is read: its other fields may be there.
 	partly bool
+	// older are API versions whose documents are read as well: their fields are among those of apiVersion.
+	older []string
 }
 
 var servedKinds = []servedKind{
@@ -21,6 +24,12 @@ var servedKinds = []servedKind{
 	{kind: object.KindEndpoints, apiVersion: "v1", make: func() object.Object { return new(object.Endpoints) }},
 	{kind: object.KindEndpointSlice, apiVersion: "discovery.k8s.io/v1", make: func() object.Object { return new(object.EndpointSlice) }},
 	{kind: object.KindPod, apiVersion: "v1", make: func() object.Object { return new(object.Pod) }, partly: true},
+	{kind: object.KindIPAddressPool, apiVersion: object.APIVersionMetalLB, make: func() object.Object { return new(object.IPAddressPool) }},
+	{kind: object.KindL2Advertisement, apiVersion: object.APIVersionMetalLB, make: func() object.Object { return new(object.L2Advertisement) }},
+	{kind: object.KindBGPAdvertisement, apiVersion: object.APIVersionMetalLB, make: func() object.Object { return new(object.BGPAdvertisement) }},
+	{kind: object.KindCommunity, apiVersion: object.APIVersionMetalLB, make: func() object.Object { return new(object.Community) }},
+	{kind: object.KindBFDProfile, apiVersion: object.APIVersionMetalLB, make: func() object.Object { return new(object.BFDProfile) }},
+	{kind: object.KindBGPPeer, apiVersion: object.APIVersionMetalLBPeer, make: func() object.Object { return new(object.BGPPeer) }, older: []string{object.APIVersionMetalLB}},
 }
 
 // implied is what the items of a typed List need not say.
@@ -145,7 +154,7 @@ func (d *decoding) served(root *node, as implied) (servedKind, bool) {
 		case kind != s.kind:
 			d.fieldProblem(root, "kind", ReasonNotServed, fmt.Sprintf("Unsupported value: %s: write %q", excerpt(kind), s.kind))
 			return servedKind{}, false
-		case apiVersion == s.apiVersion:
+		case apiVersion == s.apiVersion || slices.Contains(s.older, apiVersion):
 			return s, true
 		case apiVersion == "":
 			d.fieldProblem(root, "apiVersion", ReasonRequired, fmt.Sprintf("Required value: write \"apiVersion: %s\"", s.apiVersion))

@@ -43,7 +43,7 @@ func (p path) String() string {
 // store/object.
 func isFreeMapping(s step) bool {
 	switch s.key {
-	case "labels", "annotations", "selector", "deprecatedTopology":
+	case "labels", "annotations", "selector", "deprecatedTopology", "matchLabels":
 		return true
 	}
 	return false

@@ -20,5 +20,8 @@ func New(apiVersion, kind string) (Object, bool) {
 	case TypeMeta{APIVersion: APIVersionDiscovery, Kind: KindEndpointSlice}:
 		return &EndpointSlice{TypeMeta: meta}, true
 	}
+	if o, is := newOfMetalLB(meta); is {
+		return o, true
+	}
 	return newOfAPI(meta)
 }

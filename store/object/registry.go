@@ -96,5 +96,5 @@ func validateOfAPI(o, old Object) Errors {
 	case *SelfSubjectAccessReview:
 		return validateAccessReview(o)
 	}
-	return nil
+	return validateOfMetalLB(o)
 }

@@ -59,8 +59,14 @@ func Of(k kind.Kind) *Type {
 // DeleteOptions is the type of the body of a DELETE.
 func DeleteOptions() *Type { return all().deleteOptions }
 
-// homeOf returns the OpenAPI namespace of a kind's structures: "io.k8s.api.core.v1".
+// homeOf returns the OpenAPI namespace of a kind's structures: "io.k8s.api.core.v1", or of groups
+// of others "io.metallb.v1beta1".
 func homeOf(k kind.Kind) string {
+	if k.Group != "" && !strings.HasSuffix(k.Group, ".k8s.io") {
+		parts := strings.Split(k.Group, ".")
+		slices.Reverse(parts)
+		return strings.Join(append(parts, k.Version), ".")
+	}
 	group, _, _ := strings.Cut(k.Group, ".")
 	if group == "" {
 		group = "core"

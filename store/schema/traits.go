@@ -43,6 +43,12 @@ var atomicTypes = []string{"ObjectReference", "OwnerReference"}
 // required are the fields that validation requires, by structure.
 var required = map[string][]string{
 	"OwnerReference":            {"apiVersion", "kind", "name", "uid"},
+	"IPAddressPool":             {"spec"},
+	"IPAddressPoolSpec":         {"addresses"},
+	"BGPPeer":                   {"spec"},
+	"BGPPeerSpec":               {"myASN"},
+	"LabelSelectorRequirement":  {"key", "operator"},
+	"PreferredNodeSelector":     {"weight", "preference"},
 	"Condition":                 {"type", "status", "lastTransitionTime", "reason", "message"},
 	"ServicePort":               {"port"},
 	"PortStatus":                {"port", "protocol"},
@@ -110,7 +116,7 @@ var ignored = map[string][]string{
 var renamed = map[string]string{"EventView": "Event"}
 
 // metaTypes are the structures that all groups share.
-var metaTypes = []string{"ObjectMeta", "OwnerReference", "ManagedFieldsEntry", "Condition", "DeleteOptions", "Preconditions"}
+var metaTypes = []string{"ObjectMeta", "OwnerReference", "ManagedFieldsEntry", "Condition", "DeleteOptions", "Preconditions", "LabelSelector", "LabelSelectorRequirement"}
 
 // coreTypes are the structures of the core group that other groups use.
-var coreTypes = []string{"ObjectReference", "EventSource"}
+var coreTypes = []string{"ObjectReference", "EventSource", "SecretReference"}

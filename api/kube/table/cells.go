@@ -53,12 +53,31 @@ func cells(o object.Object, now time.Time) []any {
 			holder = *o.Spec.HolderIdentity
 		}
 		return []any{name, holder, age}
+	case *object.IPAddressPool:
+		return []any{name, strconv.FormatBool(o.Spec.AutoAssign == nil || *o.Spec.AutoAssign), strconv.FormatBool(o.Spec.AvoidBuggyIPs), allText(o.Spec.Addresses), age}
+	case *object.L2Advertisement:
+		return []any{name, allText(o.Spec.IPAddressPools), allText(o.Spec.Interfaces), age}
+	case *object.BGPAdvertisement:
+		return []any{name, allText(o.Spec.IPAddressPools), allText(o.Spec.Peers), allText(o.Spec.Communities), age}
+	case *object.BFDProfile:
+		return []any{name, numberText(o.Spec.TransmitInterval), numberText(o.Spec.ReceiveInterval), numberText(o.Spec.DetectMultiplier), age}
+	case *object.BGPPeer:
+		asn := cmp.Or(o.Spec.DynamicASN, strconv.FormatInt(o.Spec.PeerASN, 10))
+		return []any{name, cmp.Or(o.Spec.PeerAddress, o.Spec.Interface), asn, cmp.Or(o.Spec.BFDProfile, none), age}
 	case *object.ServiceCIDR:
 		return []any{name, strings.Join(o.Spec.CIDRs, ","), age}
 	case *object.IPAddress:
 		return []any{name, parentText(o.Spec.ParentRef)}
 	}
 	return []any{name, age}
+}
+
+// numberText is a number that may be left out.
+func numberText(n *int32) string {
+	if n == nil {
+		return none
+	}
+	return strconv.Itoa(int(*n))
 }
 
 func serviceCells(o *object.Service, age string) []any {
@@ -299,3 +318,6 @@ func parentText(parent *object.ParentReference) string {
 	}
 	return text + "/" + parent.Name
 }
+
+// allText is a list with commas, or <none>.
+func allText(list []string) string { return cmp.Or(strings.Join(list, ","), none) }

@@ -65,6 +65,30 @@ func Columns(k kind.Kind) []Column {
 		return []Column{name, text("Type", "Secret.type"), text("Data", "Secret.data"), age}
 	case object.KindLease:
 		return []Column{name, text("Holder", "LeaseSpec.holderIdentity"), age}
+	case object.KindIPAddressPool:
+		return []Column{
+			name, text("Auto Assign", "IPAddressPoolSpec.autoAssign"), text("Avoid Buggy IPs", "IPAddressPoolSpec.avoidBuggyIPs"),
+			text("Addresses", "IPAddressPoolSpec.addresses"), wide(age),
+		}
+	case object.KindL2Advertisement:
+		return []Column{
+			name, text("IPAddressPools", "L2AdvertisementSpec.ipAddressPools"), text("Interfaces", "L2AdvertisementSpec.interfaces"), wide(age),
+		}
+	case object.KindBGPAdvertisement:
+		return []Column{
+			name, text("IPAddressPools", "BGPAdvertisementSpec.ipAddressPools"), text("Peers", "BGPAdvertisementSpec.peers"),
+			text("Communities", "BGPAdvertisementSpec.communities"), wide(age),
+		}
+	case object.KindBFDProfile:
+		return []Column{
+			name, text("Transmit Interval", "BFDProfileSpec.transmitInterval"), text("Receive Interval", "BFDProfileSpec.receiveInterval"),
+			text("Multiplier", "BFDProfileSpec.detectMultiplier"), wide(age),
+		}
+	case object.KindBGPPeer:
+		return []Column{
+			name, text("Address", "BGPPeerSpec.peerAddress"), text("ASN", "BGPPeerSpec.peerASN"),
+			text("BFD Profile", "BGPPeerSpec.bfdProfile"), wide(age),
+		}
 	case object.KindServiceCIDR:
 		return []Column{name, text("CIDRs", "ServiceCIDRSpec.cidrs"), age}
 	case object.KindIPAddress:

@@ -70,8 +70,9 @@ func (a *Attributes) equal(b *Attributes) bool {
 		slices.Equal(a.Communities, b.Communities) && slices.Equal(a.Large, b.Large)
 }
 
-// leaving are the Attributes of the same route by a speaker that is about to leave.
-func (a *Attributes) leaving() *Attributes {
+// Leaving are the Attributes of the same route by a speaker that is about to leave: they ask
+// routers to prefer any other path (RFC 8326).
+func (a *Attributes) Leaving() *Attributes {
 	b := *a
 	b.Communities = append(slices.Clone(a.Communities), gracefulShutdown)
 	return &b

@@ -248,7 +248,7 @@ func (s *session) farewell(ctx context.Context, keep <-chan time.Time) error {
 		leaving, of := map[netip.Prefix]*Attributes{}, map[*Attributes]*Attributes{}
 		for prefix, a := range all {
 			if of[a] == nil {
-				of[a] = a.leaving()
+				of[a] = a.Leaving()
 			}
 			leaving[prefix] = of[a]
 		}

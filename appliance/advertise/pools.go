@@ -1,0 +1,116 @@
+package advertise
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/annotation"
+	"svcctl.io/svcctl/store/object"
+)
+
+// makePools puts the pools of flags and of objects in their order. A pool with a range that overlaps another one, or
+// the range of cluster IPs, is left out as a whole.
+func (p *planner) makePools() {
+	p.Pools = slices.Clone(p.box.Pools)
+	priority := map[string]int{}
+	for _, o := range p.objects.Pools {
+		ranges, ok := p.rangesOf(o)
+		if !ok {
+			continue
+		}
+		if a := o.Spec.ServiceAllocation; a != nil {
+			priority[keyOf(o)] = int(a.Priority)
+		}
+		p.Pools = append(p.Pools, ranges...)
+		p.labels[keyOf(o)] = map[string]string{}
+		for key, value := range o.Metadata.Labels {
+			p.labels[keyOf(o)][key] = value
+		}
+		p.ranges[keyOf(o)] = ranges
+	}
+	slices.SortStableFunc(p.Pools, func(a, b alloc.Pool) int { return byPriority(a, b, priority) })
+}
+
+// rangesOf are the ranges of a pool; false: it is refused.
+func (p *planner) rangesOf(o *object.IPAddressPool) (ranges []alloc.Pool, ok bool) {
+	pool := alloc.Pool{
+		Name: keyOf(o), OnRequest: o.Spec.AutoAssign != nil && !*o.Spec.AutoAssign, AvoidEnds: o.Spec.AvoidBuggyIPs,
+		Internal: o.Metadata.Annotations[annotation.InternalPool] == "true",
+	}
+	if a := o.Spec.ServiceAllocation; a != nil && len(a.Namespaces)+len(a.NamespaceSelectors)+len(a.ServiceSelectors) > 0 {
+		namespaces := p.namespaces(a)
+		pool.Takes = func(c *alloc.Claim) bool {
+			return (namespaces == nil || slices.Contains(namespaces, namespaceOf(c.Owner))) && matchesAny(a.ServiceSelectors, c.Labels)
+		}
+		pool.TakesKey = fmt.Sprintf("%v %v %d", namespaces, a.ServiceSelectors, a.Priority)
+	}
+	for i, text := range o.Spec.Addresses {
+		at := fmt.Sprintf("spec.addresses[%d]", i)
+		var err error
+		if pool.First, pool.Last, err = object.ParseAddressRange(text); err != nil {
+			p.refuse(o, at, "%v: the pool is not used", err)
+			return nil, false
+		}
+		if _, err := alloc.NewPools([]alloc.Pool{pool}); err != nil {
+			p.refuse(o, at, "%v: the pool is not used", err)
+			return nil, false
+		}
+		if what := p.overlapped(&pool, ranges); what != "" {
+			p.refuse(o, at, "%s overlaps %s: the pool is not used; give each address to one", text, what)
+			return nil, false
+		}
+		ranges = append(ranges, pool)
+	}
+	return ranges, true
+}
+
+// overlapped names what a range overlaps.
+func (p *planner) overlapped(r *alloc.Pool, own []alloc.Pool) string {
+	for _, s := range p.box.ServiceRanges {
+		if s.Contains(r.First) || s.Contains(r.Last) || r.Contains(s.Addr()) {
+			return "the range of cluster IPs " + s.String()
+		}
+	}
+	for _, other := range slices.Concat(p.Pools, own) {
+		if other.Contains(r.First) || r.Contains(other.First) {
+			if other.Name == "" {
+				return "the pool " + other.String() + " of --load-balancer-pool"
+			}
+			return "the IPAddressPool " + other.Name
+		}
+	}
+	return ""
+}
+
+// namespaces are those whose Services may have addresses of a pool; nil: all.
+func (p *planner) namespaces(a *object.ServiceAllocation) []string {
+	if len(a.Namespaces)+len(a.NamespaceSelectors) == 0 {
+		return nil
+	}
+	all := slices.Clone(a.Namespaces)
+	for _, ns := range p.objects.Namespaces {
+		if len(a.NamespaceSelectors) > 0 && matchesAny(a.NamespaceSelectors, ns.Metadata.Labels) {
+			all = append(all, ns.Metadata.Name)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// community are the values of a text: a name, or the values themselves.
+func (p *planner) community(namespace, text string) ([]uint32, error) {
+	for _, o := range p.objects.Communities {
+		for _, alias := range o.Spec.Communities {
+			if o.Metadata.Namespace == namespace && alias.Name == text {
+				return object.ParseCommunity(alias.Value)
+			}
+		}
+	}
+	values, err := object.ParseCommunity(text)
+	if err != nil && !strings.Contains(text, ":") {
+		return nil, fmt.Errorf("no Community of the namespace %s has the name %q", namespace, text)
+	}
+	return values, err
+}

@@ -1,0 +1,79 @@
+package control
+
+import (
+	"fmt"
+
+	"svcctl.io/svcctl/appliance/advertise"
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/object"
+)
+
+// Pools follows the objects of MetalLB's kinds: the store gives addresses of their pools, and use is told
+// of each Plan.
+type Pools struct {
+	store *store.Store
+	box   advertise.Box
+	use   func(*advertise.Plan)
+	seen  map[string][]object.Object // by kind, as of the last Plan
+	node  object.Object              // likewise
+}
+
+// NewPools makes the first Plan with the next Sync.
+func NewPools(objects *store.Store, box advertise.Box, use func(*advertise.Plan)) *Pools {
+	return &Pools{store: objects, box: box, use: use}
+}
+
+// followed are the kinds that a Plan is made of.
+var followed = []string{
+	object.KindIPAddressPool, object.KindL2Advertisement, object.KindBGPAdvertisement, object.KindCommunity,
+	object.KindBFDProfile, object.KindBGPPeer, object.KindSecret, object.KindNamespace,
+}
+
+// Sync makes a Plan when one of the objects changed. changed reports that the pools are other ones.
+func (p *Pools) Sync() (changed bool, err error) {
+	all, same := map[string][]object.Object{}, p.seen != nil
+	for _, kind := range followed {
+		list, _, err := p.store.List(kind, "", 0)
+		if err != nil {
+			return false, fmt.Errorf("list what says where addresses come from: %w", err)
+		}
+		all[kind] = list
+		same = same && isList(list, p.seen[kind])
+	}
+	node, _ := p.store.Get(object.Ref{Kind: object.KindNode, Name: p.box.NodeName})
+	if same && node == p.node {
+		return false, nil
+	}
+	objects := &advertise.Objects{
+		Pools: of[*object.IPAddressPool](all[object.KindIPAddressPool]), L2: of[*object.L2Advertisement](all[object.KindL2Advertisement]),
+		BGP: of[*object.BGPAdvertisement](all[object.KindBGPAdvertisement]), Communities: of[*object.Community](all[object.KindCommunity]),
+		Profiles: of[*object.BFDProfile](all[object.KindBFDProfile]), Peers: of[*object.BGPPeer](all[object.KindBGPPeer]),
+		Secrets: of[*object.Secret](all[object.KindSecret]), Namespaces: of[*object.Namespace](all[object.KindNamespace]),
+	}
+	if node != nil {
+		objects.Node = node.GetMeta().Labels
+	}
+	plan := advertise.Compile(objects, &p.box)
+	p.use(plan)
+	if changed, err = p.store.SetPools(plan.Pools); err != nil {
+		return changed, err
+	}
+	p.seen, p.node = all, node
+	return changed, nil
+}
+
+// isList reports whether two lists of the store are the same one: it replaces a list that changes.
+func isList(a, b []object.Object) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}
+
+// of are objects of one kind.
+func of[T object.Object](list []object.Object) []T {
+	all := make([]T, 0, len(list))
+	for _, o := range list {
+		if typed, is := o.(T); is {
+			all = append(all, typed)
+		}
+	}
+	return all
+}

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"slices"
+	"time"
+
+	"svcctl.io/svcctl/api/client"
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store/annotation"
+)
+
+func (p *program) drainVerb() *verb {
+	return &verb{
+		name:    "drain",
+		summary: "hand the announced addresses over to other boxes",
+		about: `Has this box announce nothing, without losing a packet where another box serves the same
+addresses: in an election the other box takes over while this one goes on answering; BGP
+routers are asked for other paths (community GRACEFUL_SHUTDOWN), and 2 s later the routes
+are withdrawn. Without an election nobody answers on segments any more. An address that
+--follow follows is moved by the program that gives it.
+
+It is the label ` + annotation.ExcludeNode + `
+of the Node of this box, and lasts over restarts and boots until ` + "`svcctl undrain`" + `. What
+reaches the box is served as before.`,
+		options: slices.Concat([]*option{
+			{name: "wait", group: groupHow, usage: "return when nothing is announced, and no packet of a connection to these addresses came for 2s"},
+			{name: "timeout", arg: "DURATION", def: "60s", group: groupHow, usage: "how long --wait waits at most"},
+		}, connectOptions()),
+		examples: []example{
+			{"Before a reboot.", "sudo svcctl drain --wait && sudo reboot"},
+			{"After it.", "sudo svcctl undrain"},
+		},
+		exits: `  0  done, or it was so
+  1  refused, or --wait ended with packets that still came
+  2  wrong usage or configuration
+  3  the appliance cannot be reached`,
+		run: func(ctx context.Context, v *verb, _ []string) error { return p.runDrain(ctx, v, true) },
+	}
+}
+
+func (p *program) undrainVerb() *verb {
+	return &verb{
+		name:    "undrain",
+		summary: "announce addresses again after a drain",
+		about: `Ends ` + "`svcctl drain`" + `: BGP routers get the routes again. In an election the box stands by, and
+takes over when the other one goes, or at once with --preempt of announce.`,
+		options:  connectOptions(),
+		examples: []example{{"After the work is done.", "sudo svcctl undrain"}},
+		exits: `  0  done, or it was so
+  1  refused: stderr says why
+  2  wrong usage or configuration
+  3  the appliance cannot be reached`,
+		run: func(ctx context.Context, v *verb, _ []string) error { return p.runDrain(ctx, v, false) },
+	}
+}
+
+// runDrain labels the Node of the box, or takes the label away.
+func (p *program) runDrain(ctx context.Context, v *verb, drain bool) error {
+	wait, patience := false, time.Duration(0)
+	if drain {
+		wait = v.option("wait").on()
+		var err error
+		if patience, err = time.ParseDuration(v.option("timeout").text()); err != nil || patience <= 0 {
+			return usagef("--timeout %q is no duration, as 60s", v.option("timeout").text())
+		}
+		if v.option("timeout").isSet() && !wait {
+			return usagef("--timeout is about --wait: give both")
+		}
+	}
+	c, err := p.client(v)
+	if err != nil {
+		return err
+	}
+	status, err := c.Status(ctx)
+	if err != nil {
+		return err
+	}
+	var value any // null takes a label away
+	if drain {
+		value = ""
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{annotation.ExcludeNode: value}}})
+	if err != nil {
+		return err
+	}
+	if _, err := c.Patch(ctx, "/api/v1/nodes/"+url.PathEscape(status.NodeName), nil, client.MergePatch, patch); err != nil {
+		return err
+	}
+	if !drain {
+		return p.print(fmt.Sprintf("%s is drained no more.\n", status.NodeName))
+	}
+	if !wait {
+		return p.print(fmt.Sprintf("%s is drained: `svcctl announcements` shows what is left.\n", status.NodeName))
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	open, err := p.awaitSilence(ctx, c)
+	if err != nil {
+		return err
+	}
+	return p.print(fmt.Sprintf("%s is drained, and no packet came for %s; %s still open.\n", status.NodeName, silence, count(open, "connection")))
+}
+
+// silence is for how long no packet may have come.
+const silence = 2 * time.Second
+
+// awaitSilence waits until nothing is announced and no packet comes. It returns how many connections are open.
+func (p *program) awaitSilence(ctx context.Context, c *client.Client) (open int, err error) {
+	var before *wire.Connections
+	for why := "the appliance did not answer"; ; {
+		all, err := c.Announcements(ctx)
+		var now *wire.Connections
+		if err == nil {
+			now, err = c.Connections(ctx, url.Values{"limit": {"100000"}})
+		}
+		switch {
+		case ctx.Err() != nil:
+			return 0, fmt.Errorf("not silent after the time of --timeout: %s", why)
+		case err != nil:
+			return 0, err
+		}
+		vips := map[netip.Addr]bool{}
+		why = stillAnnounced(all, vips)
+		active, open := activeConnections(before, now, vips)
+		if why == "" && active > 0 {
+			why = fmt.Sprintf("packets of %s still come", count(active, "connection"))
+		}
+		if why == "" && before != nil {
+			return open, nil
+		}
+		before = now
+		select {
+		case <-ctx.Done():
+			return 0, fmt.Errorf("not silent after the time of --timeout: %s", why)
+		case <-time.After(silence):
+		}
+	}
+}
+
+// stillAnnounced names an address that clients are led to this box for; "": none. It notes all addresses in vips.
+func stillAnnounced(all *wire.Announcements, vips map[netip.Addr]bool) (why string) {
+	if !all.Drained {
+		why = "serve has not heard of it yet"
+	}
+	for _, item := range all.Items {
+		if addr, err := netip.ParseAddr(item.Address); err == nil {
+			vips[addr] = true
+		}
+		for _, place := range item.Places {
+			if place.State == "announced" || place.State == "sending" || place.State == "leaving" {
+				why = fmt.Sprintf("%s is still announced (%s)", item.Address, place.By)
+			}
+		}
+	}
+	return why
+}
+
+// activeConnections counts the connections to addresses that had a packet between two looks, and those that are open: the
+// kernel counts down the time to forget them, and begins anew with each packet. Without a look before all had.
+func activeConnections(before, now *wire.Connections, vips map[netip.Addr]bool) (active, open int) {
+	last := map[uint32]int{}
+	if before != nil {
+		for i := range before.Connections {
+			last[before.Connections[i].ID] = before.Connections[i].Expires
+		}
+	}
+	for i := range now.Connections {
+		conn := &now.Connections[i]
+		to, err := netip.ParseAddrPort(conn.To)
+		if err != nil || !vips[to.Addr()] || isClosed(conn.State) {
+			continue
+		}
+		open++
+		if expires, known := last[conn.ID]; !known || conn.Expires >= expires {
+			active++
+		}
+	}
+	return active, open
+}
+
+// isClosed reports whether a TCP connection of a state, as conntrack names it, is over.
+func isClosed(state string) bool {
+	return state == "TIME_WAIT" || state == "CLOSE"
+}

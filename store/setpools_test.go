@@ -1,0 +1,67 @@
+package store
+
+import (
+	"strings"
+	"testing"
+
+	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/engine"
+)
+
+// named is a pool of an object.
+func named(name, first, last string) alloc.Pool {
+	p := pool(first, last)
+	p.Name = name
+	return p
+}
+
+// Pools that come give addresses to those who wait; pools that go leave what is held, with a note that goes
+// when the pool is back. A commit that fails is made up for by the next call.
+func TestSetPools(t *testing.T) {
+	b := newBox(t, func(c *Config) { c.Pools = nil })
+	set := func(want bool, pools ...alloc.Pool) {
+		t.Helper()
+		changed, err := b.s.SetPools(pools)
+		if changed != want || err != nil {
+			t.Fatalf("changed is %t, want %t: %v", changed, want, err)
+		}
+	}
+	b.apply("a.yaml", "a {type: LoadBalancer}\nb {type: LoadBalancer, loadBalancerIP: 203.0.113.5}")
+	lan, far := named("m/lan", "198.51.100.4", "198.51.100.4"), named("m/far", "203.0.113.0", "203.0.113.7")
+	set(true, lan)
+	set(false, lan)
+	if b.ingress("a") != "198.51.100.4" || b.ingress("b") != "" {
+		t.Errorf("a has %q, b has %q", b.ingress("a"), b.ingress("b"))
+	}
+	set(true, lan, far)
+	if b.ingress("b") != "203.0.113.5" {
+		t.Errorf("b has %q", b.ingress("b"))
+	}
+	set(true, far)
+	if got := b.s.Problems(); b.ingress("a") != "198.51.100.4" || len(got) != 1 || !strings.Contains(got[0].Message, "198.51.100.4 lies in no load balancer pool") {
+		t.Errorf("a has %q, and problems are %v", b.ingress("a"), got)
+	}
+	b.restart()
+	set(true, lan, far)
+	if got := b.s.Problems(); len(got) != 0 {
+		t.Errorf("the pool is back, and problems are %v", got)
+	}
+	if use := b.s.PoolsInUse(); len(use) != 2 || use[0] != (PoolUse{"m/lan", lan.String(), 1, 1}) || use[1].Used != 1 {
+		t.Errorf("pools are %+v", use)
+	}
+	overlap := named("m/twice", "203.0.113.7", "203.0.113.9")
+	if _, err := b.s.SetPools([]alloc.Pool{lan, far, overlap}); err == nil || b.ingress("b") != "203.0.113.5" {
+		t.Errorf("pools that overlap are taken: %v", err)
+	}
+	b.apply("c.yaml", "c {type: LoadBalancer, loadBalancerIP: 192.0.2.9}")
+	more := named("m/more", "192.0.2.9", "192.0.2.9")
+	b.engine.Inject(func(engine.Transaction) engine.Fault { return engine.Full })
+	if _, err := b.s.SetPools([]alloc.Pool{lan, far, more}); err == nil {
+		t.Error("a commit that failed is no error")
+	}
+	b.engine.Inject(nil)
+	set(true, lan, far, more)
+	if b.ingress("c") != "192.0.2.9" {
+		t.Errorf("c has %q", b.ingress("c"))
+	}
+}
