@@ -5,6 +5,7 @@ import (
 	"svcctl.io/svcctl/appliance/announcements"
 	"svcctl.io/svcctl/appliance/conntrack"
 	"svcctl.io/svcctl/appliance/metrics"
+	"svcctl.io/svcctl/appliance/parts"
 	"svcctl.io/svcctl/appliance/prober"
 )
 
@@ -14,6 +15,15 @@ func connectionMetrics(s conntrack.Stats) metrics.Connections {
 		Looks: s.Looks, Entries: s.Entries, Forgotten: s.Forgotten,
 		Reset: s.Reset, Failures: s.Failures, Draining: s.Draining, Retried: s.Retried,
 	}
+}
+
+// flowMetrics are the numbers of who hears of connections as they end.
+func flowMetrics(f *parts.Flows) metrics.Flows {
+	m := metrics.Flows{EventsLost: f.Book().Lost()}
+	if log := f.Log(); log != nil {
+		m.Logs, m.Lines, m.LinesLost = true, log.Lines(), log.Lost()
+	}
+	return m
 }
 
 // healthMetrics are the numbers of the prober as metrics.

@@ -78,7 +78,8 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 		return err
 	}
 	closers.add(k.Close)
-	if cfg.Traffic == config.TrafficCounters && !k.Probe().Counters {
+	hears := cfg.HearsFlows()
+	if cfg.Traffic != config.TrafficOff && !k.Probe().Counters {
 		log.Warn("connections and refusals are not counted: the kernel lacks counters of elements, or CONFIG_NFT_OBJREF; say --traffic off to be spared this")
 		cfg.Traffic = config.TrafficOff
 	}
@@ -98,11 +99,16 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 		}
 	}
 	var counted func() (nft.Totals, error)
-	if cfg.Traffic == config.TrafficCounters {
+	if cfg.Traffic != config.TrafficOff {
 		counted = k.Counts
 		m.Refusals(k.Refusals)
 	}
 	a.traffic = traffic.NewAnswers(a.grants.Served, counted)
+	if hears {
+		a.flows = parts.NewFlows(cfg.ConnectionLog, log)
+		a.traffic.Follow(a.flows.Book(), a.flows.Hear)
+		m.Flows(func() metrics.Flows { return flowMetrics(a.flows) })
+	}
 	a.board = reconcile.NewBoard(objects.Revisions, a.rescan, a.release, removals, a.firstStatus())
 	a.events = control.NewRecorder(objects, control.RecorderConfig{Host: cfg.NodeName, Assigns: len(cfg.LoadBalancerPools) > 0, Log: log})
 	asks := prober.New(prober.Options{Log: log, SourcePorts: prober.Ports(cfg.HealthCheckSourcePorts)})
@@ -180,6 +186,7 @@ type assembly struct {
 	grants    *reconcile.Grants
 	checks    *parts.Health
 	relay     *parts.Relay
+	flows     *parts.Flows // nil: nobody listens
 	announced *announcements.Book
 	memory    *memory // nil: it is not ours
 	calls     *reconcile.SlowCalls
@@ -209,6 +216,9 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 	sets := parts.NewSourceSets(sourceSetFiles(&a.cfg))
 	follows := []reconcile.Part{
 		a.grants, sets, a.checks, flows, a.relay, parts.NewHealthPorts(a.log), parts.NewAnnouncements(a.announced),
+	}
+	if a.flows != nil {
+		follows = append(follows, a.flows)
 	}
 	if a.dns != nil {
 		follows = append(follows, parts.NewDNS(a.dns, a.store))

@@ -85,6 +85,7 @@ func TestManual(t *testing.T) {
 		return Announcements{Places: map[[2]string]int{{"l2 eth0", "announced"}: 1}, Peers: []Peer{{Name: "tor-1", BFD: true}}}
 	})
 	m.Refusals(func() (map[string]uint64, error) { return map[string]uint64{"stray": 1}, nil })
+	m.Flows(func() Flows { return Flows{Logs: true} })
 	page, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {
 		t.Fatal(err)

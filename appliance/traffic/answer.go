@@ -10,6 +10,7 @@ import (
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/conntrack"
+	"svcctl.io/svcctl/appliance/flows"
 	"svcctl.io/svcctl/nft"
 )
 
@@ -28,6 +29,12 @@ func NewAnswers(served func() (map[string][]nft.ServicePort, nft.Box), totals fu
 		return portsOf(of, wire.ConnectionQuery{})
 	}, totals)
 	return a
+}
+
+// Follow adds the totals of connections that ended to the answers. hear has them told of what the kernel has told so
+// far. It is called before the first question, or not at all.
+func (a *Answers) Follow(ended *flows.Book, hear func()) {
+	a.observer.ended, a.observer.hear, a.observer.settings = ended, hear, conntrack.ReadSettings
 }
 
 // look reads the table of this network namespace.
@@ -74,6 +81,10 @@ func (a *Answers) Traffic(q wire.TrafficQuery) (*wire.Traffic, error) {
 		return nil, err
 	}
 	answer := &wire.Traffic{At: l.At, Seconds: l.Since.Seconds(), Tracked: l.Entries, Ports: []wire.PortTraffic{}, Counted: l.Counted, Refusals: l.Refusals, RefusalRates: l.RefusalRates}
+	answer.Flows = l.Flows
+	if l.Flows && !l.Bytes {
+		answer.NoBytes = "net.netfilter.nf_conntrack_acct is 0, and svcctl sets no sysctl: set it to 1, and the bytes of connections that begin then are counted"
+	}
 	rows := l.rows()
 	if q.Namespace != "" || q.Service != "" {
 		rows = slices.DeleteFunc(slices.Clone(rows), func(m *merged) bool {
@@ -89,7 +100,10 @@ func (a *Answers) Traffic(q wire.TrafficQuery) (*wire.Traffic, error) {
 	for _, m := range rows {
 		row := m.PortTraffic
 		if q.Endpoints {
-			row.Endpoints = m.endpoints(l.Since)
+			row.Endpoints = m.endpoints(l)
+		}
+		if l.Flows {
+			row.FlowTotals = m.flows(l.Bytes)
 		}
 		if q.History {
 			row.History = samplesOf(a.observer.History(m.key))

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/appliance/conntrack"
+	"svcctl.io/svcctl/appliance/flows"
 	"svcctl.io/svcctl/nft"
 )
 
@@ -39,6 +40,11 @@ type Observer struct {
 	// totals returns the kernel's counts since the start; nil: it does not count.
 	totals func() (nft.Totals, error)
 	now    func() time.Time
+	// ended are the totals of connections that ended, hear has them told of what waits, and settings reads what
+	// the kernel tells of connections. All are nil where nobody listens.
+	ended    *flows.Book
+	hear     func()
+	settings func() conntrack.Settings
 
 	looking sync.Mutex // one looks at a time
 	cost    time.Duration
@@ -76,7 +82,7 @@ func (o *Observer) Look() (*Look, error) {
 	used := threadTime()
 	ports := o.ports()
 	found := indexOf(ports)
-	l, ids, err := count(ports, found, before, o.read)
+	l, ids, err := o.count(ports, found, before)
 	if err != nil {
 		return nil, err
 	}
@@ -95,6 +101,23 @@ func (o *Observer) Look() (*Look, error) {
 	o.ids = ids
 	o.remember(l)
 	return l, nil
+}
+
+// count reads the table, and adds what ended before.
+func (o *Observer) count(ports []Port, found index, before []uint32) (l *Look, ids []uint32, err error) {
+	if o.ended == nil {
+		return count(ports, found, before, nil, o.read)
+	}
+	o.hear()
+	ended := o.ended.Look(o.now())
+	defer func() { ended.End(ids) }()
+	l, ids, err = count(ports, found, before, ended.Counts, o.read)
+	if err != nil {
+		return nil, nil, err
+	}
+	l.settle(ended)
+	l.Bytes = o.settings().Bytes
+	return l, ids, nil
 }
 
 // threadTime is the CPU time of this thread.

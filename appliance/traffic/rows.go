@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/flows"
 )
 
 // merged is a Service port of a look with both families together.
@@ -70,24 +71,56 @@ func (m *merged) order(o *merged, by string) int {
 }
 
 // endpoints lists the endpoints of all families, those without connections included.
-func (m *merged) endpoints(since time.Duration) (list []wire.EndpointTraffic) {
+func (m *merged) endpoints(l *Look) (list []wire.EndpointTraffic) {
+	since := l.Since
 	for _, p := range m.parts {
 		for _, at := range p.Port.Endpoints {
 			if p.Endpoints[at] == nil {
-				list = append(list, wire.EndpointTraffic{Endpoint: at.String(), ConnectionCounts: wire.ConnectionCounts{Rate: rate(0, since)}})
+				row := wire.EndpointTraffic{Endpoint: at.String(), ConnectionCounts: wire.ConnectionCounts{Rate: rate(0, since)}}
+				if l.Flows {
+					row.FlowTotals = totals(&flows.Record{}, l.Bytes)
+				}
+				list = append(list, row)
 			}
 		}
 		for at, e := range p.Endpoints {
-			list = append(list, wire.EndpointTraffic{
+			if e.Leaving && e.Open+e.Unanswered+e.New == 0 {
+				continue // its total is in that of the port
+			}
+			row := wire.EndpointTraffic{
 				Endpoint: at.String(), Leaving: e.Leaving,
 				ConnectionCounts: wire.ConnectionCounts{Open: e.Open, Unanswered: e.Unanswered, Rate: rate(e.New, since)},
-			})
+			}
+			if e.Flows != nil {
+				row.FlowTotals = totals(e.Flows, l.Bytes)
+			}
+			list = append(list, row)
 		}
 	}
 	slices.SortFunc(list, func(a, b wire.EndpointTraffic) int {
 		return netip.MustParseAddrPort(a.Endpoint).Compare(netip.MustParseAddrPort(b.Endpoint))
 	})
 	return list
+}
+
+// flows are the totals of all that the port ever had.
+func (m *merged) flows(bytes bool) wire.FlowTotals {
+	var all flows.Record
+	for _, p := range m.parts {
+		if p.Flows != nil {
+			all.Add(*p.Flows)
+		}
+	}
+	return totals(&all, bytes)
+}
+
+// totals shows a Record, with bytes where the kernel counts them.
+func totals(r *flows.Record, bytes bool) (t wire.FlowTotals) {
+	t.Flows = &r.Connections
+	if bytes {
+		t.BytesIn, t.BytesOut = &r.In, &r.Out
+	}
+	return t
 }
 
 // services returns the findings by Service, all its ports together: "namespace/name".
