@@ -237,6 +237,7 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 		{Name: "listening programs", Run: loop.WatchPorts},
 		{Name: "host settings", Run: func(ctx context.Context) error { return a.watchHost(ctx, findings, server.Validity) }},
 		{Name: "events", Run: a.events.Run},
+		{Name: "status line of systemd", Run: a.tellStatus},
 		{Name: "notify systemd of the end", Run: func(ctx context.Context) error {
 			<-ctx.Done()
 			a.notify(daemon.SdNotifyStopping)

@@ -18,7 +18,8 @@ const prefix = "SVCCTL_"
 var fields = map[string]string{"svc": "SERVICE", "err": "ERROR"}
 
 // Handler is a slog.Handler that makes each record an entry: its message with the attributes behind it, as text has them,
-// and each attribute as a field, SVCCTL_SERVICE of svc, SVCCTL_FILE of file, and so on.
+// and each attribute as a field, SVCCTL_SERVICE of svc, SVCCTL_FILE of file, and so on. An object that is a Service
+// has the former too.
 type Handler struct {
 	w      io.Writer
 	level  slog.Leveler
@@ -81,6 +82,9 @@ func (h *Handler) add(entry []byte, text, group string, a slog.Attr) ([]byte, st
 		text += strconv.Quote(shown)
 	} else {
 		text += shown
+	}
+	if service, is := strings.CutPrefix(shown, "Service "); is && key == "object" {
+		entry = Append(entry, prefix+fields["svc"], service)
 	}
 	return Append(entry, fieldName(key), shown), text
 }

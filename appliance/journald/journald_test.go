@@ -99,6 +99,10 @@ func TestEntries(t *testing.T) {
 	if len(got) != len(want) {
 		t.Errorf("got %v", got)
 	}
+	log.Warn("problem", "object", "Service default/web")
+	if got := j.entry(t); got["SVCCTL_SERVICE"] != "default/web" || got["SVCCTL_OBJECT"] != "Service default/web" {
+		t.Errorf("got %v", got)
+	}
 	log.WithGroup("disk").Info("full", slog.Group("of", "file", "a b"))
 	if got := j.entry(t); got["MESSAGE"] != `full box=gw1 disk.of.file="a b"` || got["SVCCTL_DISK_OF_FILE"] != "a b" || got["PRIORITY"] != "6" {
 		t.Errorf("got %v", got)
