@@ -39,7 +39,7 @@ var edges = map[string][]string{
 	"nft/kernel":       {"nft", "nft/nfnetlink"},
 	"nft/nfnetlink":    {},
 	"nft/nfttest/fake": {"nft", "nft/kernel"}, // for tests only
-	"nft/nfttest/sim":  {"nft"},               // for tests only
+	"nft/sim":          {"nft"},
 
 	"api":           {"api/auth", "api/wire"},
 	"api/auth":      {},
@@ -99,7 +99,7 @@ var edges = map[string][]string{
 		"api/wire", "appliance/checkup", "appliance/conntrack", "appliance/health", "appliance/metrics", "appliance/node", "appliance/resolve", "appliance/sockets",
 		"nft", "nft/kernel", "store", "store/alloc", "store/engine", "store/manifest", "store/object", "store/parallel", "watch",
 	},
-	"appliance/story":   {"api/wire", "appliance/conntrack", "nft", "nft/trace"},
+	"appliance/story":   {"api/wire", "appliance/conntrack", "nft", "nft/sim", "nft/trace"},
 	"appliance/traffic": {"api/wire", "appliance/conntrack", "appliance/flows", "nft"},
 	"appliance/task":    {},
 	"appliance": {
@@ -122,7 +122,7 @@ var edges = map[string][]string{
 }
 
 // testEdges are the packages that any test may use besides its package's own edges.
-var testEdges = []string{"appliance/netlab", "appliance/test/oracle", "nft/nfttest/fake", "nft/nfttest/sim", "store/manifest", "store/manifest/styles", "store/object"}
+var testEdges = []string{"appliance/netlab", "appliance/test/oracle", "nft/nfttest/fake", "nft/sim", "store/manifest", "store/manifest/styles", "store/object"}
 
 // moreTestEdges are what the tests of single packages use besides: those that try
 // several rooms together.
@@ -177,7 +177,7 @@ var testLibraries = []string{
 // pure packages compute: same input, same output. What they need from the world is
 // handed to them.
 var pure = []string{
-	"appliance/announce/vrrp", "appliance/endpoints", "appliance/env", "appliance/resolve", "nft", "nft/nfttest/sim", "store/alloc", "store/annotation", "store/convert", "store/kind", "store/managedfields", "store/manifest", "store/manifest/styles", "store/object", "store/schema",
+	"appliance/announce/vrrp", "appliance/endpoints", "appliance/env", "appliance/resolve", "nft", "nft/sim", "store/alloc", "store/annotation", "store/convert", "store/kind", "store/managedfields", "store/manifest", "store/manifest/styles", "store/object", "store/schema",
 	"api/diagnose", "api/jsonpath", "api/kube/discovery", "api/kube/patch", "api/kube/protobuf", "api/kube/selector", "api/kube/table",
 }
 
