@@ -20,6 +20,8 @@ type path struct {
 	More                   int // endpoints that are left out
 	// Balance is the algorithm; "" for random.
 	Balance string
+	// Relay is the listener of the appliance that clients of a relayed port are sent to, and how it is; "" for others.
+	Relay string
 	// Absent are endpoints that get no new connections, because a check or an operator says so.
 	Absent []node
 }
@@ -80,6 +82,13 @@ func pathsOf(svc *Service) []path {
 			n.Health, _ = healthText(checks[port.Name+"|"+port.Protocol+"|"+at])
 			nodes = append(nodes, n)
 			most = max(most, e.Open)
+		}
+		if port.Relay != "" {
+			relay := nodeOf(port.Relay, counts[port.Name+"|"+port.Protocol+"|"+port.Relay])
+			p.Relay = relay.Text + ", " + relay.Word
+			for i := range nodes {
+				nodes[i].Word, nodes[i].Class = "relayed", "idle"
+			}
 		}
 		p.Absent = absent(svc.State.Health, port, endpoints)
 		if len(nodes) > mostNodes { // the busiest of them

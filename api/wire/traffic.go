@@ -90,6 +90,8 @@ type EndpointTraffic struct {
 	FlowTotals
 	// Leaving reports that it gets no new connections any more.
 	Leaving bool `json:"leaving,omitempty"`
+	// Relay reports that it is the appliance's own listener, which makes the connections to endpoints.
+	Relay bool `json:"relay,omitempty"`
 }
 
 // TrafficSample has the counts of an earlier look.

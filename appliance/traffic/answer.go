@@ -55,6 +55,9 @@ func portsOf(of map[string][]nft.ServicePort, q wire.ConnectionQuery) []Port {
 				Service: key, Name: strings.TrimPrefix(strings.TrimPrefix(p.ID, key), "/"),
 				Family: p.Family, Protocol: p.Protocol, Endpoints: endpointsOf(p),
 			}
+			if p.Relayed() {
+				port.Relay = port.Endpoints
+			}
 			for _, fe := range p.Frontends {
 				port.Frontends = append(port.Frontends, netip.AddrPortFrom(fe.Addr, fe.Port))
 			}

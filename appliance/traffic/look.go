@@ -20,6 +20,7 @@ type Port struct {
 	Protocol  nft.Protocol
 	Frontends []netip.AddrPort // the zero Addr for a node port
 	Endpoints []netip.AddrPort // that new connections go to
+	Relay     []netip.AddrPort // those of Endpoints that are the appliance's own listeners
 }
 
 // Counts are of a Service port or an endpoint, at one look.

@@ -97,6 +97,13 @@ func (m *merged) endpoints(l *Look) (list []wire.EndpointTraffic) {
 			list = append(list, row)
 		}
 	}
+	for _, p := range m.parts {
+		for _, at := range p.Port.Relay {
+			if i := slices.IndexFunc(list, func(e wire.EndpointTraffic) bool { return e.Endpoint == at.String() }); i >= 0 {
+				list[i].Relay = true
+			}
+		}
+	}
 	slices.SortFunc(list, func(a, b wire.EndpointTraffic) int {
 		return netip.MustParseAddrPort(a.Endpoint).Compare(netip.MustParseAddrPort(b.Endpoint))
 	})

@@ -227,7 +227,10 @@ func (t *top) table(now time.Time, lines, columns int) string {
 		}
 		for _, e := range port.Endpoints {
 			name := e.Endpoint
-			if e.Leaving {
+			switch {
+			case e.Relay:
+				name += " (relay)"
+			case e.Leaving:
 				name += " (leaving)"
 			}
 			row("", "", name, e.ConnectionCounts, nil, nil, e.FlowTotals)
