@@ -86,7 +86,7 @@ var edges = map[string][]string{
 	"appliance/relay":      {"appliance/listen"},
 	"appliance/resolve":    {"appliance/health", "nft", "store/annotation", "store/object"},
 	"appliance/sockets":    {},
-	"appliance/apiserver":  {"api", "api/auth", "api/dashboard", "api/rest", "api/wire", "appliance/checkup", "appliance/config", "appliance/env", "appliance/metrics", "appliance/task", "store", "store/object"},
+	"appliance/apiserver":  {"api", "api/auth", "api/dashboard", "api/diagnose", "api/rest", "api/wire", "appliance/checkup", "appliance/config", "appliance/env", "appliance/metrics", "appliance/task", "store", "store/object"},
 	"appliance/sourceset":  {"watch"},
 	"appliance/config": {
 		"appliance/control", "appliance/dns", "appliance/endpoints", "appliance/logqueue", "appliance/node", "appliance/resolve", "nft", "store", "store/alloc", "store/manifest", "store/object",

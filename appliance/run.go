@@ -104,6 +104,7 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 		m.Refusals(k.Refusals)
 	}
 	a.traffic = traffic.NewAnswers(a.grants.Served, counted)
+	a.traffic.Unchanged(a.grants.Changes)
 	if hears {
 		a.flows = parts.NewFlows(cfg.ConnectionLog, log)
 		a.traffic.Follow(a.flows.Book(), a.flows.Hear)

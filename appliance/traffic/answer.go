@@ -26,10 +26,16 @@ func NewAnswers(served func() (map[string][]nft.ServicePort, nft.Box), totals fu
 	a := &Answers{served: served}
 	a.observer = New(look, func() []Port {
 		of, _ := served()
-		return portsOf(of, wire.ConnectionQuery{})
+		ports := portsOf(of, wire.ConnectionQuery{})
+		slices.SortFunc(ports, func(a, b Port) int { return strings.Compare(a.key, b.key) })
+		return ports
 	}, totals)
 	return a
 }
+
+// Unchanged spares looks the work of asking for Services that are as they were: changes is another number when they may be others.
+// It is called before the first question, or not at all.
+func (a *Answers) Unchanged(changes func() uint64) { a.observer.changes = changes }
 
 // Follow adds the totals of connections that ended to the answers. hear has them told of what the kernel has told so
 // far. It is called before the first question, or not at all.
@@ -58,6 +64,7 @@ func portsOf(of map[string][]nft.ServicePort, q wire.ConnectionQuery) []Port {
 			if p.Relayed() {
 				port.Relay = port.Endpoints
 			}
+			port.key = port.Key()
 			for _, fe := range p.Frontends {
 				port.Frontends = append(port.Frontends, netip.AddrPortFrom(fe.Addr, fe.Port))
 			}

@@ -21,6 +21,8 @@ type Port struct {
 	Frontends []netip.AddrPort // the zero Addr for a node port
 	Endpoints []netip.AddrPort // that new connections go to
 	Relay     []netip.AddrPort // those of Endpoints that are the appliance's own listeners
+
+	key string // Key, where it is known
 }
 
 // Counts are of a Service port or an endpoint, at one look.

@@ -36,7 +36,9 @@ type Sample struct {
 // Observer looks for whoever asks. The zero value is not usable; see New.
 type Observer struct {
 	read  func(each func(*conntrack.Connection)) (entries int, err error)
-	ports func() []Port
+	ports func() []Port // by key
+	// changes is another number when ports may be others; nil: they always may.
+	changes func() uint64
 	// totals returns the kernel's counts since the start; nil: it does not count.
 	totals func() (nft.Totals, error)
 	now    func() time.Time
@@ -49,6 +51,9 @@ type Observer struct {
 	looking sync.Mutex // one looks at a time
 	cost    time.Duration
 	ids     []uint32 // of the last look, sorted
+	known   []Port   // at knownAt, with their index
+	found   index
+	knownAt uint64
 
 	mu      sync.Mutex
 	last    *Look
@@ -80,8 +85,7 @@ func (o *Observer) Look() (*Look, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	used := threadTime()
-	ports := o.ports()
-	found := indexOf(ports)
+	ports, found := o.served()
 	l, ids, err := o.count(ports, found, before)
 	if err != nil {
 		return nil, err
@@ -101,6 +105,19 @@ func (o *Observer) Look() (*Look, error) {
 	o.ids = ids
 	o.remember(l)
 	return l, nil
+}
+
+// served are the ports with their index, made anew when they changed.
+func (o *Observer) served() ([]Port, index) {
+	var at uint64
+	if o.changes != nil {
+		if at = o.changes(); o.known != nil && at == o.knownAt {
+			return o.known, o.found
+		}
+	}
+	ports := o.ports()
+	o.known, o.found, o.knownAt = ports, indexOf(ports), at
+	return o.known, o.found
 }
 
 // count reads the table, and adds what ended before.
@@ -183,6 +200,7 @@ func (o *Observer) drop() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.last, o.ids, o.history = nil, nil, map[string][]Sample{}
+	o.known, o.found = nil, nil
 }
 
 // History tells of a Service port (Port.Key) what the last looks found, the oldest first.
@@ -229,6 +247,9 @@ func addSamples(a, b []Sample) []Sample {
 
 // Key names a port without its family: "namespace/name" or "namespace/name/port".
 func (p *Port) Key() string {
+	if p.key != "" {
+		return p.key
+	}
 	if p.Name == "" {
 		return p.Service
 	}

@@ -24,18 +24,17 @@ type merged struct {
 // rows are the Service ports of a look, by key. They are made once for all who ask for the look.
 func (l *Look) rows() []*merged {
 	l.merging.Do(func() {
-		found := make(map[string]*merged, len(l.Ports))
-		for i := range l.Ports {
+		all := make([]merged, 0, len(l.Ports))
+		for i := range l.Ports { // by key, so that families follow each other
 			p := &l.Ports[i]
 			key := p.Port.Key()
-			m := found[key]
-			if m == nil {
+			if n := len(all); n == 0 || all[n-1].key != key {
 				namespace, name, _ := strings.Cut(p.Port.Service, "/")
-				m = &merged{key: key, PortTraffic: wire.PortTraffic{
+				all = append(all, merged{key: key, PortTraffic: wire.PortTraffic{
 					Namespace: namespace, Service: name, Port: p.Port.Name, Protocol: p.Port.Protocol.Name(),
-				}}
-				found[key], l.merged = m, append(l.merged, m)
+				}})
 			}
+			m := &all[len(all)-1]
 			m.Open += p.Open
 			m.Unanswered += p.Unanswered
 			m.fresh += p.New
@@ -44,13 +43,16 @@ func (l *Look) rows() []*merged {
 			m.refusing += p.Refusing
 			m.parts = append(m.parts, p)
 		}
+		l.merged = make([]*merged, len(all))
+		for i := range all {
+			l.merged[i] = &all[i]
+		}
 		for _, m := range l.merged {
 			m.Rate = rate(m.fresh, l.Since)
 			if l.Counted {
 				m.Connections, m.Refused, m.RefusedRate = &m.made, &m.refused, rate(int(m.refusing), l.Since)
 			}
 		}
-		slices.SortFunc(l.merged, func(m, o *merged) int { return strings.Compare(m.key, o.key) })
 	})
 	return l.merged
 }
