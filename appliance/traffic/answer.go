@@ -95,14 +95,11 @@ func (a *Answers) Traffic(q wire.TrafficQuery) (*wire.Traffic, error) {
 	if l.Flows && !l.Bytes {
 		answer.NoBytes = "net.netfilter.nf_conntrack_acct is 0, and svcctl sets no sysctl: set it to 1, and the bytes of connections that begin then are counted"
 	}
-	rows := l.rows()
+	rows := l.sorted(q.Sort)
 	if q.Namespace != "" || q.Service != "" {
 		rows = slices.DeleteFunc(slices.Clone(rows), func(m *merged) bool {
 			return q.Namespace != "" && q.Namespace != m.Namespace || q.Service != "" && q.Service != m.Service
 		})
-	}
-	if q.Sort != "name" { // they are sorted by that
-		rows = slices.SortedStableFunc(slices.Values(rows), func(m, o *merged) int { return m.order(o, q.Sort) })
 	}
 	if len(rows) > q.Limit {
 		rows, answer.More = rows[:q.Limit], len(rows)-q.Limit

@@ -98,6 +98,8 @@ type Look struct {
 
 	merging sync.Once
 	merged  []*merged // see rows
+	sorting sync.Mutex
+	orders  map[string][]*merged // rows by each of wire.TrafficSorts that was asked for
 	summing sync.Once
 	sums    map[string]*wire.ServiceTraffic // see services
 }

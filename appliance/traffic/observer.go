@@ -17,7 +17,8 @@ import (
 const (
 	// minPause is the least time between two looks.
 	minPause = time.Second
-	// maxShare is how many times the CPU time of a look passes before the next one: 2 % of a core.
+	// maxShare is how many times the CPU time of a look, and of what comes of it (userShare), passes before the next one: 2 %
+	// of a core.
 	maxShare = 50
 	// forgetAfter is how long after the last look its memory is kept.
 	forgetAfter = 15 * time.Minute
@@ -84,7 +85,7 @@ func (o *Observer) Look() (*Look, error) {
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	used := threadTime()
+	used := threadCost()
 	ports, found := o.served()
 	l, ids, err := o.count(ports, found, before)
 	if err != nil {
@@ -101,7 +102,7 @@ func (o *Observer) Look() (*Look, error) {
 		}
 		l.total(found, counted, last)
 	}
-	o.cost = threadTime() - used
+	o.cost = threadCost() - used
 	o.ids = ids
 	o.remember(l)
 	return l, nil
@@ -137,13 +138,17 @@ func (o *Observer) count(ports []Port, found index, before []uint32) (l *Look, i
 	return l, ids, nil
 }
 
-// threadTime is the CPU time of this thread.
-func threadTime() time.Duration {
+// userShare is how many times the time outside of the kernel counts: it stands for the answers that are made of a look, and for
+// the collection of its garbage, which other threads do. Reading many connections is nearly all the kernel's time.
+const userShare = 3
+
+// threadCost is the CPU time of this thread, with what comes of it.
+func threadCost() time.Duration {
 	var r unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_THREAD, &r); err != nil {
 		return 0
 	}
-	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+	return time.Duration(userShare*r.Utime.Nano() + r.Stime.Nano())
 }
 
 // remember keeps a look, and adds it to the history of the ports that have connections or had

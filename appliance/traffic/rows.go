@@ -57,6 +57,23 @@ func (l *Look) rows() []*merged {
 	return l.merged
 }
 
+// sorted are the rows in an order, which is made once for all who ask for the look.
+func (l *Look) sorted(by string) []*merged {
+	rows := l.rows()
+	if by == "name" {
+		return rows
+	}
+	l.sorting.Lock()
+	defer l.sorting.Unlock()
+	if l.orders[by] == nil {
+		if l.orders == nil {
+			l.orders = map[string][]*merged{}
+		}
+		l.orders[by] = slices.SortedStableFunc(slices.Values(rows), func(m, o *merged) int { return m.order(o, by) })
+	}
+	return l.orders[by]
+}
+
 // order compares by one of wire.TrafficSorts, the largest first.
 func (m *merged) order(o *merged, by string) int {
 	switch by {
