@@ -84,7 +84,8 @@ var edges = map[string][]string{
 	"appliance/node":       {},
 	"appliance/listen":     {},
 	"appliance/prober":     {"appliance/health"},
-	"appliance/relay":      {"appliance/listen"},
+	"appliance/relay":      {"appliance/handover", "appliance/listen"},
+	"appliance/handover":   {},
 	"appliance/resolve":    {"appliance/health", "nft", "store/annotation", "store/object"},
 	"appliance/sockets":    {},
 	"appliance/apiserver":  {"api", "api/auth", "api/dashboard", "api/diagnose", "api/rest", "api/wire", "appliance/checkup", "appliance/config", "appliance/env", "appliance/metrics", "appliance/task", "store", "store/object"},
@@ -93,8 +94,8 @@ var edges = map[string][]string{
 		"appliance/control", "appliance/dns", "appliance/endpoints", "appliance/logqueue", "appliance/node", "appliance/resolve", "nft", "store", "store/alloc", "store/manifest", "store/object",
 	},
 	"appliance/parts": {
-		"api/wire", "appliance/announcements", "appliance/conntrack", "appliance/connlog", "appliance/dns", "appliance/feedback", "appliance/flows", "appliance/health", "appliance/healthport", "appliance/node", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/resolve", "appliance/sourceset",
-		"nft", "store", "store/object", "store/parallel",
+		"api/wire", "appliance/announcements", "appliance/connlog", "appliance/conntrack", "appliance/dns", "appliance/feedback", "appliance/flows", "appliance/health", "appliance/healthport", "appliance/listen", "appliance/node", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/resolve", "appliance/sourceset",
+		"nft", "store", "store/annotation", "store/object", "store/parallel",
 	},
 	"appliance/reconcile": {
 		"api/wire", "appliance/checkup", "appliance/conntrack", "appliance/health", "appliance/metrics", "appliance/node", "appliance/resolve", "appliance/sockets",
@@ -104,7 +105,7 @@ var edges = map[string][]string{
 	"appliance/traffic": {"api/wire", "appliance/conntrack", "appliance/flows", "nft"},
 	"appliance/task":    {},
 	"appliance": {
-		"api", "api/auth", "api/rest", "api/wire", "appliance/announcements", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/prober", "appliance/reconcile", "appliance/resolve", "appliance/sockets", "appliance/sourceset", "appliance/story", "appliance/task", "appliance/traffic",
+		"api", "api/auth", "api/rest", "api/wire", "appliance/announcements", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/handover", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/resolve", "appliance/sockets", "appliance/sourceset", "appliance/story", "appliance/task", "appliance/traffic",
 		"nft", "nft/kernel", "store", "store/engine", "store/manifest", "store/object", "watch",
 	},
 	"appliance/bench":       {},               // benchmarks only
@@ -116,7 +117,7 @@ var edges = map[string][]string{
 	"appliance/test/script": {"nft"}, // for tests only
 
 	"cmd/svcctl": {
-		"api/client", "api/diagnose", "api/jsonpath", "api/kube/selector", "api/wire", "appliance", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/vrrp", "appliance/config", "appliance/journald", "appliance/logqueue", "store/annotation", "store/convert", "store/kind", "store/manifest", "store/object", "store/schema",
+		"api/client", "api/diagnose", "api/jsonpath", "api/kube/selector", "api/wire", "appliance", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/vrrp", "appliance/config", "appliance/handover", "appliance/journald", "appliance/logqueue", "store/annotation", "store/convert", "store/kind", "store/manifest", "store/object", "store/schema",
 	},
 	"examples/demo": {},
 	".ci/report":    {},
@@ -149,7 +150,7 @@ var moreTestEdges = map[string][]string{
 // libraries are the packages that may use a library of others. A library that is not
 // listed needs a sentence in ARCHITECTURE.md first.
 var libraries = map[string][]string{
-	"github.com/coreos/go-systemd":        {"appliance"},
+	"github.com/coreos/go-systemd":        {"appliance", "appliance/handover"},
 	"github.com/evanphx/json-patch":       {"api/kube/patch"},
 	"google.golang.org/protobuf":          {"api/kube/protobuf", "store/schema"},
 	"github.com/fsnotify/fsnotify":        {"appliance/sourceset", "watch"},
@@ -165,7 +166,7 @@ var libraries = map[string][]string{
 	"go.etcd.io/bbolt":                    {"store/engine"},
 	"golang.org/x/net":                    {"appliance/announce/neighbor", "appliance/conntrack", "appliance/prober", "nft/kernel", "nft/nfnetlink"},
 	"golang.org/x/sync":                   {"appliance/announce", "appliance/announce/neighbor", "appliance/parts", "appliance/task"},
-	"golang.org/x/sys":                    {"api", "api/auth", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/neighbor", "appliance/conntrack", "appliance/journald", "appliance/netlab", "appliance/node", "appliance/prober", "appliance/relay", "appliance/sockets", "appliance/traffic", "cmd/svcctl", "nft/kernel", "nft/nfnetlink", "nft/nfttest/fake", "nft/trace", "watch"},
+	"golang.org/x/sys":                    {"api", "api/auth", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/neighbor", "appliance/conntrack", "appliance/handover", "appliance/journald", "appliance/netlab", "appliance/node", "appliance/prober", "appliance/relay", "appliance/sockets", "appliance/traffic", "cmd/svcctl", "nft/kernel", "nft/nfnetlink", "nft/nfttest/fake", "nft/trace", "watch"},
 	"github.com/mdlayher/packet":          {"appliance/announce", "appliance/announce/neighbor"},
 	"gopkg.in/yaml.v3":                    {"cmd/svcctl", "store/manifest"},
 }

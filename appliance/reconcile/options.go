@@ -77,10 +77,11 @@ type Tuner interface {
 	Tune(p *nft.ServicePort, slowStart time.Duration) resolve.Tuned
 }
 
-// Relays opens the listeners of relayed ports before clients are sent to them. Its method is that of
+// Relays opens the listeners of relayed ports before clients are sent to them. Its methods are those of
 // resolve.Facts; it is called from several goroutines at once.
 type Relays interface {
 	Listens(service string, proto nft.Protocol, at netip.AddrPort) (why string)
+	Transparent(service string, f nft.Family) (why string)
 }
 
 // Inputs are the channels the loop listens to.

@@ -113,7 +113,7 @@ func (p *planner) place(host Host) {
 		p.host.Resolve.SourceSet = p.sourceSet
 	}
 	if p.relays != nil {
-		p.host.Resolve.Listens = p.relays.Listens
+		p.host.Resolve.Listens, p.host.Resolve.Transparent = p.relays.Listens, p.relays.Transparent
 	}
 	if p.tuner != nil {
 		p.host.Resolve.Tune = p.tuner.Tune
@@ -124,7 +124,7 @@ func (p *planner) place(host Host) {
 // Service depends on.
 func (p *planner) standsAt(host Host) bool {
 	have := p.host.Resolve
-	have.Taken, have.SourceSet, have.Verdict, have.Before, have.Listens, have.Tune = nil, nil, nil, nil, nil, nil
+	have.Taken, have.SourceSet, have.Verdict, have.Before, have.Listens, have.Transparent, have.Tune = nil, nil, nil, nil, nil, nil, nil
 	return reflect.DeepEqual(p.host.Box, host.Box) && reflect.DeepEqual(have, host.Resolve) && slices.Equal(p.host.Loopback, host.Loopback)
 }
 

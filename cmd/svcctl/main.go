@@ -12,6 +12,7 @@ import (
 	"svcctl.io/svcctl/appliance"
 	"svcctl.io/svcctl/appliance/announce"
 	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/appliance/handover"
 	"svcctl.io/svcctl/appliance/logqueue"
 	"svcctl.io/svcctl/store/manifest"
 )
@@ -46,6 +47,9 @@ type program struct {
 }
 
 func main() {
+	if handover.Answer(os.Stdout) {
+		return
+	}
 	_, noColor := os.LookupEnv("NO_COLOR") // no-color.org: whatever its value
 	p := &program{
 		version:   buildVersion(),
