@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build deps lint test test-unit race conformance bench soak kernels package package-test fuzz demo demo-fleet demo-pair fleet golden clean
+.PHONY: help build deps lint test test-unit race conformance browser bench soak kernels package package-test fuzz demo demo-fleet demo-pair fleet golden clean
 
 # The system programs live where an ordinary user's PATH may not look.
 export PATH := $(PATH):/usr/sbin:/sbin
@@ -49,6 +49,15 @@ CONFORMANCE = SVCCTL_REQUIRE_PRIVILEGED=1 .ci/conformance -p 1 -count=1 -timeout
 
 conformance: deps ## kubectl, client-go and CoreDNS against the API (root or sudo); they are downloaded and built
 	$(CONFORMANCE)
+
+# axe-core is what npm gives under this version; package-lock.json has its checksum.
+browser: deps ## the dashboard in Chromium, headless, and axe-core (root or sudo); axe-core is downloaded
+	@.ci/deps chromium npm
+	@mkdir -p bin/conformance/axe
+	cp api/conformance/browser/package*.json bin/conformance/axe
+	npm --prefix bin/conformance/axe ci --silent --no-fund --no-audit
+	cd api/conformance/browser && CGO_ENABLED=0 go vet ./... && \
+		CGO_ENABLED=0 SVCCTL_REQUIRE_PRIVILEGED=1 go test -count=1 -timeout $(TIMEOUT) $(if $(SUDO),-exec "$(AS_ROOT)") ./...
 
 test-unit: ## the tests that need no rights and no programs
 	go test ./...

@@ -41,7 +41,7 @@ var edges = map[string][]string{
 	"nft/kernel":       {"nft", "nft/nfnetlink"},
 	"nft/nfnetlink":    {},
 	"nft/nfttest/fake": {"nft", "nft/kernel"}, // for tests only
-	"nft/nfttest/sim":  {"nft"},               // for tests only
+	"nft/sim":          {"nft"},
 
 	"api":           {"api/auth", "api/wire"},
 	"api/auth":      {},
@@ -81,6 +81,9 @@ var edges = map[string][]string{
 	"appliance/healthport": {"api", "appliance/listen"},
 	"appliance/checkup":    {},
 	"appliance/logqueue":   {},
+	"appliance/journald":   {},
+	"appliance/connlog":    {"appliance/journald", "appliance/logqueue"},
+	"appliance/flows":      {"appliance/conntrack", "nft"},
 	"appliance/metrics":    {"api"},
 	"appliance/node":       {},
 	"appliance/listen":     {},
@@ -89,21 +92,21 @@ var edges = map[string][]string{
 	"appliance/handover":   {},
 	"appliance/resolve":    {"appliance/health", "nft", "store/annotation", "store/object"},
 	"appliance/sockets":    {},
-	"appliance/apiserver":  {"api", "api/auth", "api/dashboard", "api/rest", "api/wire", "appliance/checkup", "appliance/config", "appliance/env", "appliance/metrics", "appliance/task", "store", "store/object"},
+	"appliance/apiserver":  {"api", "api/auth", "api/dashboard", "api/diagnose", "api/rest", "api/wire", "appliance/checkup", "appliance/config", "appliance/env", "appliance/metrics", "appliance/task", "store", "store/object"},
 	"appliance/sourceset":  {"watch"},
 	"appliance/config": {
 		"appliance/control", "appliance/dns", "appliance/endpoints", "appliance/logqueue", "appliance/node", "appliance/resolve", "nft", "store", "store/alloc", "store/manifest", "store/object",
 	},
 	"appliance/parts": {
-		"api/wire", "appliance/announcements", "appliance/conntrack", "appliance/dns", "appliance/feedback", "appliance/health", "appliance/healthport", "appliance/listen", "appliance/node", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/resolve", "appliance/sourceset",
+		"api/wire", "appliance/announcements", "appliance/connlog", "appliance/conntrack", "appliance/dns", "appliance/feedback", "appliance/flows", "appliance/health", "appliance/healthport", "appliance/listen", "appliance/node", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/resolve", "appliance/sourceset",
 		"nft", "store", "store/annotation", "store/object", "store/parallel",
 	},
 	"appliance/reconcile": {
 		"api/wire", "appliance/checkup", "appliance/conntrack", "appliance/health", "appliance/metrics", "appliance/node", "appliance/resolve", "appliance/sockets",
 		"nft", "nft/kernel", "store", "store/alloc", "store/deadline", "store/engine", "store/manifest", "store/object", "store/parallel", "watch",
 	},
-	"appliance/story":   {"api/wire", "appliance/conntrack", "nft", "nft/trace"},
-	"appliance/traffic": {"api/wire", "appliance/conntrack", "nft"},
+	"appliance/story":   {"api/wire", "appliance/conntrack", "nft", "nft/sim", "nft/trace"},
+	"appliance/traffic": {"api/wire", "appliance/conntrack", "appliance/flows", "nft"},
 	"appliance/task":    {},
 	"appliance": {
 		"api", "api/auth", "api/rest", "api/wire", "appliance/advertise", "appliance/announcements", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/handover", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/resolve", "appliance/routes", "appliance/sockets", "appliance/sourceset", "appliance/story", "appliance/task", "appliance/traffic",
@@ -118,14 +121,14 @@ var edges = map[string][]string{
 	"appliance/test/script": {"nft"}, // for tests only
 
 	"cmd/svcctl": {
-		"api/client", "api/diagnose", "api/jsonpath", "api/kube/selector", "api/wire", "appliance", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/vrrp", "appliance/config", "appliance/handover", "appliance/logqueue", "store/annotation", "store/convert", "store/fleet", "store/kind", "store/manifest", "store/object", "store/schema",
+		"api/client", "api/diagnose", "api/jsonpath", "api/kube/selector", "api/wire", "appliance", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/vrrp", "appliance/config", "appliance/handover", "appliance/journald", "appliance/logqueue", "store/annotation", "store/convert", "store/fleet", "store/kind", "store/manifest", "store/object", "store/schema",
 	},
 	"examples/demo": {},
 	".ci/report":    {},
 }
 
 // testEdges are the packages that any test may use besides its package's own edges.
-var testEdges = []string{"appliance/netlab", "appliance/test/oracle", "nft/nfttest/fake", "nft/nfttest/sim", "store/manifest", "store/manifest/styles", "store/object"}
+var testEdges = []string{"appliance/netlab", "appliance/test/oracle", "nft/nfttest/fake", "nft/sim", "store/manifest", "store/manifest/styles", "store/object"}
 
 // moreTestEdges are what the tests of single packages use besides: those that try
 // several rooms together.
@@ -169,9 +172,9 @@ var libraries = map[string][]string{
 	"go.etcd.io/etcd":                     {"store/fleet"},
 	"go.uber.org/zap":                     {"store/fleet"},
 	"google.golang.org/grpc":              {"store/fleet"},
-	"golang.org/x/net":                    {"appliance/announce/neighbor", "appliance/prober", "nft/kernel"},
+	"golang.org/x/net":                    {"appliance/announce/neighbor", "appliance/conntrack", "appliance/prober", "nft/kernel", "nft/nfnetlink"},
 	"golang.org/x/sync":                   {"appliance/announce", "appliance/announce/neighbor", "appliance/parts", "appliance/task"},
-	"golang.org/x/sys":                    {"api", "api/auth", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/neighbor", "appliance/conntrack", "appliance/handover", "appliance/netlab", "appliance/node", "appliance/prober", "appliance/relay", "appliance/routes", "appliance/sockets", "appliance/traffic", "cmd/svcctl", "nft/kernel", "nft/nfnetlink", "nft/nfttest/fake", "nft/trace", "store/deadline", "watch"},
+	"golang.org/x/sys":                    {"api", "api/auth", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/neighbor", "appliance/conntrack", "appliance/handover", "appliance/journald", "appliance/netlab", "appliance/node", "appliance/prober", "appliance/relay", "appliance/routes", "appliance/sockets", "appliance/traffic", "cmd/svcctl", "nft/kernel", "nft/nfnetlink", "nft/nfttest/fake", "nft/trace", "store/deadline", "watch"},
 	"github.com/mdlayher/packet":          {"appliance/announce", "appliance/announce/neighbor"},
 	"gopkg.in/yaml.v3":                    {"cmd/svcctl", "store/manifest"},
 }
@@ -184,7 +187,7 @@ var testLibraries = []string{
 // pure packages compute: same input, same output. What they need from the world is
 // handed to them.
 var pure = []string{
-	"appliance/announce/vrrp", "appliance/endpoints", "appliance/env", "appliance/feedback", "appliance/resolve", "nft", "nft/nfttest/sim", "store/alloc", "store/annotation", "store/convert", "store/kind", "store/managedfields", "store/manifest", "store/manifest/styles", "store/object", "store/schema",
+	"appliance/announce/vrrp", "appliance/endpoints", "appliance/env", "appliance/feedback", "appliance/resolve", "nft", "nft/sim", "store/alloc", "store/annotation", "store/convert", "store/kind", "store/managedfields", "store/manifest", "store/manifest/styles", "store/object", "store/schema",
 	"api/diagnose", "api/jsonpath", "api/kube/discovery", "api/kube/patch", "api/kube/protobuf", "api/kube/selector", "api/kube/table",
 }
 

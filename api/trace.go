@@ -36,11 +36,13 @@ func (s *Server) traceHandler() http.HandlerFunc {
 			fail(w, http.StatusBadRequest, wire.ReasonBadRequest, err.Error())
 			return
 		}
-		if busy.Swap(true) {
+		if !q.Predict && busy.Swap(true) {
 			fail(w, http.StatusConflict, "Conflict", "somebody traces already: wait until that ends, a minute at most")
 			return
 		}
-		defer busy.Store(false)
+		if !q.Predict {
+			defer busy.Store(false)
+		}
 		s.log.Info("a trace was asked for", "from", q.From, "to", q.To, "port", q.Port, "user", auth.From(r.Context()).Name)
 		rc := http.NewResponseController(w)
 		_ = rc.SetReadDeadline(time.Time{})
@@ -109,7 +111,13 @@ func traceQuery(r *http.Request) (q wire.TraceQuery, err error) {
 	default:
 		return q, fmt.Errorf("protocol=%q: want TCP, UDP or SCTP", values.Get("protocol"))
 	}
-	q.Established = values.Get("established") == "true"
+	q.Established, q.Predict = values.Get("established") == "true", values.Get("predict") == "true"
+	if q.Predict && (!q.To.IsValid() || q.Port == 0) {
+		return q, errors.New("a prediction is of a packet to an address with a port: give to and port")
+	}
+	if q.Predict && q.From.IsValid() && !q.From.IsSingleIP() {
+		return q, fmt.Errorf("from=%q: a prediction is of the packet of one client: want an address", q.From)
+	}
 	if q.Count, err = boundedNumber(values.Get("count"), defaultTraced, maxTraced); err != nil {
 		return q, fmt.Errorf("count=%w", err)
 	}

@@ -2,12 +2,15 @@ package appliance
 
 import (
 	"context"
+	"net/netip"
 	"slices"
 	"time"
 
 	"svcctl.io/svcctl/api/auth"
 	"svcctl.io/svcctl/appliance/apiserver"
 	"svcctl.io/svcctl/appliance/checkup"
+	"svcctl.io/svcctl/appliance/node"
+	"svcctl.io/svcctl/appliance/story"
 )
 
 // procPath is where the kernel tells about itself.
@@ -49,4 +52,10 @@ func (a *assembly) watchHost(ctx context.Context, out chan<- []checkup.Finding, 
 		case <-tick.C:
 		}
 	}
+}
+
+// wayTo looks up a route of this host, for predictions.
+func wayTo(to netip.Addr) (story.Way, error) {
+	way, err := node.WayTo(to)
+	return story.Way{Interface: uint32(way.Index), Local: way.Local, From: way.From}, err
 }

@@ -22,6 +22,15 @@ func connectionMetrics(s conntrack.Stats) metrics.Connections {
 	}
 }
 
+// flowMetrics are the numbers of who hears of connections as they end.
+func flowMetrics(f *parts.Flows) metrics.Flows {
+	m := metrics.Flows{EventsLost: f.Book().Lost()}
+	if log := f.Log(); log != nil {
+		m.Logs, m.Lines, m.LinesLost = true, log.Lines(), log.Lost()
+	}
+	return m
+}
+
 // healthMetrics are the numbers of the prober as metrics.
 func healthMetrics(s prober.Stats, failingOpen int) metrics.HealthChecks {
 	h := metrics.HealthChecks{

@@ -105,7 +105,8 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) (a *assembly,
 		return nil, err
 	}
 	closers.add(k.Close)
-	if cfg.Traffic == config.TrafficCounters && !k.Probe().Counters {
+	hears := cfg.HearsFlows()
+	if cfg.Traffic != config.TrafficOff && !k.Probe().Counters {
 		log.Warn("connections and refusals are not counted: the kernel lacks counters of elements, or CONFIG_NFT_OBJREF; say --traffic off to be spared this")
 		cfg.Traffic = config.TrafficOff
 	}
@@ -130,11 +131,17 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) (a *assembly,
 		}
 	}
 	var counted func() (nft.Totals, error)
-	if cfg.Traffic == config.TrafficCounters {
+	if cfg.Traffic != config.TrafficOff {
 		counted = k.Counts
 		m.Refusals(k.Refusals)
 	}
 	a.traffic = traffic.NewAnswers(a.grants.Served, counted)
+	a.traffic.Unchanged(a.grants.Changes)
+	if hears {
+		a.flows = parts.NewFlows(cfg.ConnectionLog, log)
+		a.traffic.Follow(a.flows.Book(), a.flows.Hear)
+		m.Flows(func() metrics.Flows { return flowMetrics(a.flows) })
+	}
 	a.board = reconcile.NewBoard(objects.Revisions, a.rescan, a.release, removals, a.firstStatus())
 	events := control.RecorderConfig{Host: cfg.NodeName, Assigns: len(cfg.LoadBalancerPools) > 0, Log: log}
 	if shared != nil {
@@ -148,7 +155,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) (a *assembly,
 	a.grants.CountRelayed(a.relay.Load)
 	m.Relay(func() metrics.Relay { return relayMetrics(a.relay) })
 	m.HealthChecks(func() metrics.HealthChecks { return healthMetrics(asks.Stats(), a.checks.FailingOpen()) })
-	views := apiserver.Views{Grants: a.grants, Checks: a.checks, Traffic: a.traffic, Trace: story.NewTeller(a.grants.Served).Trace, Announced: a.announced, Changes: changes{a}}
+	views := apiserver.Views{Grants: a.grants, Checks: a.checks, Traffic: a.traffic, Trace: story.NewTeller(a.grants.Served, wayTo).Trace, Announced: a.announced, Changes: changes{a}}
 	if a.member != nil {
 		views.Fleet = a.member
 	}
@@ -199,7 +206,8 @@ type assembly struct {
 	grants    *reconcile.Grants
 	checks    *parts.Health
 	relay     *parts.Relay
-	endRelay  func() // once it runs
+	flows     *parts.Flows // nil: nobody listens
+	endRelay  func()       // once it runs
 	announced *announcements.Book
 	member    *member // nil: the box is one of its own
 	pools     *objectPools
@@ -235,6 +243,9 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 		a.grants, sets, a.checks, balance, flows, a.relay, parts.NewHealthPorts(a.log),
 		parts.NewAnnouncements(a.announced, a.store, a.cfg.NodeName, a.events, a.pools.Problems),
 	}
+	if a.flows != nil {
+		follows = append(follows, a.flows)
+	}
 	if a.dns != nil {
 		follows = append(follows, parts.NewDNS(a.dns, a.store))
 	}
@@ -252,6 +263,7 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 		{Name: "listening programs", Run: loop.WatchPorts},
 		{Name: "host settings", Run: func(ctx context.Context) error { return a.watchHost(ctx, findings, server.Validity) }},
 		{Name: "events", Run: a.events.Run},
+		{Name: "status line of systemd", Run: a.tellStatus},
 		{Name: "notify systemd of the end", Run: func(ctx context.Context) error {
 			<-ctx.Done()
 			if handover.IsRequested(ctx) {

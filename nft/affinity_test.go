@@ -7,7 +7,7 @@ import (
 	"time"
 
 	. "svcctl.io/svcctl/nft"
-	"svcctl.io/svcctl/nft/nfttest/sim"
+	"svcctl.io/svcctl/nft/sim"
 )
 
 // stickyPort is a sticky Service port with a cluster IP for all endpoints and a load

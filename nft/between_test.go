@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	. "svcctl.io/svcctl/nft"
-	"svcctl.io/svcctl/nft/nfttest/sim"
+	"svcctl.io/svcctl/nft/sim"
 )
 
 // TestChangeBetweenTwoLookups is about a packet that finds its frontend before a change

@@ -20,6 +20,8 @@ type path struct {
 	More                   int // endpoints that are left out
 	// Balance is the algorithm; "" for random.
 	Balance string
+	// Relay is the listener of the appliance that clients of a relayed port are sent to, and how it is; "" for others.
+	Relay string
 	// Absent are endpoints that get no new connections, because a check or an operator says so.
 	Absent []node
 }
@@ -31,6 +33,8 @@ type node struct {
 	// Word and Class say how it is: "open", "unanswered", "leaving" or "no traffic".
 	Word, Class string
 	Open        int
+	// Total is what its connections came to; "" where that is not counted.
+	Total string
 	// Weight is that of its share, "" where all are equal; Health what its check says.
 	Weight, Health string
 }
@@ -78,6 +82,13 @@ func pathsOf(svc *Service) []path {
 			n.Health, _ = healthText(checks[port.Name+"|"+port.Protocol+"|"+at])
 			nodes = append(nodes, n)
 			most = max(most, e.Open)
+		}
+		if port.Relay != "" {
+			relay := nodeOf(port.Relay, counts[port.Name+"|"+port.Protocol+"|"+port.Relay])
+			p.Relay = relay.Text + ", " + relay.Word
+			for i := range nodes {
+				nodes[i].Word, nodes[i].Class = "relayed", "idle"
+			}
 		}
 		p.Absent = absent(svc.State.Health, port, endpoints)
 		if len(nodes) > mostNodes { // the busiest of them
@@ -137,7 +148,7 @@ func healthText(h *wire.EndpointHealth) (text, class string) {
 }
 
 func nodeOf(at string, e wire.EndpointTraffic) node {
-	n := node{Text: at, Word: "no traffic", Class: "idle", Open: e.Open}
+	n := node{Text: at, Word: "no traffic", Class: "idle", Open: e.Open, Total: totalText(&e.FlowTotals)}
 	switch {
 	case e.Unanswered > 0 && e.Open == 0:
 		n.Word, n.Class = countText(e.Unanswered, "connection")+" unanswered", "bad"
@@ -145,6 +156,34 @@ func nodeOf(at string, e wire.EndpointTraffic) node {
 		n.Word, n.Class = number(e.Open)+" open", "good"
 	}
 	return n
+}
+
+// totalText is what connections came to: "12, 3.4 MiB in, 120 MiB out".
+func totalText(t *wire.FlowTotals) string {
+	if t.Flows == nil {
+		return ""
+	}
+	text := number(int(*t.Flows))
+	if t.BytesIn != nil && t.BytesOut != nil {
+		text += ", " + bytesText(*t.BytesIn) + " in, " + bytesText(*t.BytesOut) + " out"
+	}
+	return text
+}
+
+// bytesText is a number of bytes with a binary unit.
+func bytesText(n uint64) string {
+	if n < 1024 {
+		return strconv.FormatUint(n, 10) + " B"
+	}
+	value, units := float64(n)/1024, []string{"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
+	for value >= 1024 && len(units) > 1 {
+		value, units = value/1024, units[1:]
+	}
+	precision := 0
+	if value < 10 {
+		precision = 1
+	}
+	return strconv.FormatFloat(value, 'f', precision, 64) + " " + units[0]
 }
 
 // frontendText names a frontend; that of a node port begins with its colon.

@@ -76,4 +76,14 @@ type Service struct {
 	// Managers own fields of it (metadata.managedFields).
 	Managers    []string
 	Annotations map[string]string
+	// Checks are what `svcctl explain` says of it, in order.
+	Checks []Check
+}
+
+// Check is a finding of explain.
+type Check struct {
+	Level   string // good, warn or bad
+	Text    string
+	Details []string
+	Next    string // what to do; "": nothing
 }

@@ -10,6 +10,8 @@ type TraceQuery struct {
 	Protocol string // TCP, UDP or SCTP
 	// Established follows packets of connections that are tracked already.
 	Established bool
+	// Predict tells what would become of a packet to To, and follows none.
+	Predict bool
 	// Count is how many packets, Seconds how long at most.
 	Count, Seconds int
 }

@@ -17,6 +17,10 @@ type Traffic struct {
 	Ports   []PortTraffic `json:"ports"`
 	// Counted reports that the kernel counts connections and refusals (--traffic counters).
 	Counted bool `json:"counted"`
+	// Flows reports that the ends of connections are heard of (--traffic flows).
+	Flows bool `json:"flows"`
+	// NoBytes says why bytes are absent though Flows is set; "": they are there.
+	NoBytes string `json:"noBytes,omitempty"`
 	// Refusals are packets that were refused or dropped since the appliance started, by reason;
 	// absent where they are not counted.
 	Refusals map[string]uint64 `json:"refusals,omitempty"`
@@ -50,6 +54,16 @@ type TrafficTotals struct {
 	RefusedRate *float64 `json:"refusedRate,omitempty"`
 }
 
+// FlowTotals are what connections came to that began since the appliance listens to the kernel's messages about them,
+// those that are open included. They never go back. They are absent where nobody listens.
+type FlowTotals struct {
+	Flows *uint64 `json:"flows,omitempty"`
+	// BytesIn are those that clients sent, and BytesOut those of endpoints, with IP headers; absent where the kernel does
+	// not count them.
+	BytesIn  *uint64 `json:"bytesIn,omitempty"`
+	BytesOut *uint64 `json:"bytesOut,omitempty"`
+}
+
 // ServiceTraffic is that of all ports of a Service together.
 type ServiceTraffic struct {
 	ConnectionCounts
@@ -64,6 +78,7 @@ type PortTraffic struct {
 	Protocol  string `json:"protocol"`
 	ConnectionCounts
 	TrafficTotals
+	FlowTotals
 	Endpoints []EndpointTraffic `json:"endpoints,omitempty"`
 	History   []TrafficSample   `json:"history,omitempty"`
 }
@@ -72,8 +87,11 @@ type PortTraffic struct {
 type EndpointTraffic struct {
 	Endpoint string `json:"endpoint"` // "10.1.2.11:8080"
 	ConnectionCounts
+	FlowTotals
 	// Leaving reports that it gets no new connections any more.
 	Leaving bool `json:"leaving,omitempty"`
+	// Relay reports that it is the appliance's own listener, which makes the connections to endpoints.
+	Relay bool `json:"relay,omitempty"`
 }
 
 // TrafficSample has the counts of an earlier look.

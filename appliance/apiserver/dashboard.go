@@ -10,6 +10,7 @@ import (
 
 	"svcctl.io/svcctl/api"
 	"svcctl.io/svcctl/api/dashboard"
+	"svcctl.io/svcctl/api/diagnose"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/object"
@@ -33,6 +34,8 @@ type pages struct {
 	service func(namespace, name string, client netip.AddrPort) wire.ServiceState
 	alloc   func(repair bool) wire.Allocations
 	journal func(limit int, withEvents bool) ([]wire.JournalEntry, error)
+	// nodelessLocal says that endpoints without a node name are local.
+	nodelessLocal bool
 }
 
 // Status implements dashboard.Source.
@@ -48,6 +51,46 @@ func (p *pages) Allocations() wire.Allocations { return p.alloc(false) }
 
 // Journal implements dashboard.Source.
 func (p *pages) Journal(limit int) ([]wire.JournalEntry, error) { return p.journal(limit, false) }
+
+// explained is what explain says of a Service.
+func (p *pages) explained(svc *object.Service, endpointSlices []*object.EndpointSlice, state *wire.ServiceState, seen *wire.Traffic) (checks []dashboard.Check) {
+	status := p.backend.Status()
+	f := diagnose.Facts{
+		Namespace: svc.Metadata.Namespace, Name: svc.Metadata.Name, Service: svc, Slices: endpointSlices,
+		Status: &status, State: state, Traffic: seen, NodelessLocal: p.nodelessLocal,
+	}
+	if len(svc.Spec.Selector) > 0 {
+		f.Pods = p.selected(svc)
+	}
+	levels := map[diagnose.Level]string{diagnose.Good: "good", diagnose.Doubt: "warn", diagnose.Bad: "bad"}
+	for _, found := range diagnose.Service(f) {
+		checks = append(checks, dashboard.Check{Level: levels[found.Level], Text: found.Text, Details: found.Details, Next: found.Next})
+	}
+	return checks
+}
+
+// selected are the Pods that a Service selects.
+func (p *pages) selected(svc *object.Service) (pods []*object.Pod) {
+	list, _, err := p.objects.List(object.KindPod, svc.Metadata.Namespace, 0)
+	if err != nil {
+		return nil // then explain says that there is none, beside the endpoints that there are
+	}
+	for _, o := range list {
+		pod, is := o.(*object.Pod)
+		if !is {
+			continue
+		}
+		matches := true
+		for name, value := range svc.Spec.Selector {
+			has, given := pod.Metadata.Labels[name]
+			matches = matches && given && has == value
+		}
+		if matches {
+			pods = append(pods, pod)
+		}
+	}
+	return pods
+}
 
 // found is a Service that somebody asks for.
 type found struct {
@@ -223,7 +266,7 @@ func (p *pages) row(f found) dashboard.Row {
 // Service implements dashboard.Source.
 func (p *pages) Service(namespace, name string) (*dashboard.Service, error) {
 	key := namespace + "/" + name
-	svc, _, _ := p.objects.Service(key)
+	svc, endpointSlices, _ := p.objects.Service(key)
 	if svc == nil {
 		return nil, nil
 	}
@@ -241,6 +284,7 @@ func (p *pages) Service(namespace, name string) (*dashboard.Service, error) {
 			detail.Problems = append(detail.Problems, problem)
 		}
 	}
+	detail.Checks = p.explained(svc, endpointSlices, &detail.State, seen)
 	detail.Row = p.row(found{key: key, svc: svc, traffic: trafficOf(traffic, key)})
 	detail.History = p.traffic.Histories([]string{key})[key]
 	ref := object.RefOf(svc)

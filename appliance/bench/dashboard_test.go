@@ -2,8 +2,6 @@ package bench
 
 import (
 	"fmt"
-	"net"
-	"net/netip"
 	"testing"
 	"time"
 
@@ -24,25 +22,7 @@ func BenchmarkDashboard(b *testing.B) {
 		}
 	})
 	x.Start()
-	if _, stderr, err := x.host.Run("ip", "route", "add", "default", "dev", "lo"); err != nil {
-		b.Fatalf("%v: %s", err, stderr)
-	}
-	err := x.host.Do(func() error {
-		for i := range busyServices {
-			conn, err := net.Dial("udp", netip.AddrPortFrom(serviceAddr(i), 80).String())
-			if err != nil {
-				return err
-			}
-			_, _ = conn.Write([]byte("x")) // a connection, whoever answers
-			if err := conn.Close(); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	connections(b, x, busyServices)
 	for _, page := range []string{"", "services", "services?sort=open", "services/default/s00000"} {
 		x.get(b, "/dashboard/"+page) // makes a look
 		before, began := x.cpu(b), time.Now()

@@ -108,8 +108,11 @@ type Config struct {
 	NodePortSpace NodePortSpace
 	// LegacyIP says what becomes of addresses with leading zeros (--legacy-ip).
 	LegacyIP LegacyIP
-	// Traffic says whether the kernel counts connections and refusals (--traffic).
+	// Traffic says what is counted of connections (--traffic).
 	Traffic Traffic
+	// ConnectionLog is where a line is written for each connection that ends, of Services that ask for it: a file, or
+	// "journal"; empty: nowhere (--connection-log).
+	ConnectionLog string
 
 	// DNSListen are where names of Services are answered, over UDP and TCP, each as
 	// host:port; empty: nowhere (--dns-listen).
@@ -141,13 +144,17 @@ type Config struct {
 	LogFormat LogFormat
 }
 
-// Traffic says what the kernel counts of new connections.
+// Traffic says what is counted of connections.
 type Traffic string
 
 const (
 	TrafficCounters Traffic = "counters" // connections and refusals of each frontend, and refusals by reason
+	TrafficFlows    Traffic = "flows"    // these, and what connections of each endpoint came to, from the kernel's messages of their ends
 	TrafficOff      Traffic = "off"      // nothing
 )
+
+// HearsFlows reports whether the kernel's messages about connections are listened to.
+func (c *Config) HearsFlows() bool { return c.Traffic == TrafficFlows || c.ConnectionLog != "" }
 
 // NodelessEndpoints is what an endpoint without nodeName counts as.
 type NodelessEndpoints string

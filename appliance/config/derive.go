@@ -25,7 +25,7 @@ func (c *Config) Box(facts *node.Facts) nft.Box {
 		InternalSources:  c.ClusterCIDRs,
 		InsideSources:    c.LoadBalancerInternalFrom.Prefixes,
 		MasqueradeOnLink: c.SNAT == SNATAuto,
-		Counters:         c.Traffic == TrafficCounters,
+		Counters:         c.Traffic != TrafficOff,
 		Ping:             map[VIPPing]nft.Ping{VIPPingWhenReady: nft.PingWhenReady, VIPPingAlways: nft.PingAlways, VIPPingNever: nft.PingNever}[c.VIPPing],
 	}
 	box.Owned = c.owned(facts)
@@ -110,6 +110,7 @@ func (c *Config) ResolveFacts(facts *node.Facts, isVIP func(netip.Addr) bool) re
 		ServiceRanges:          c.ServiceClusterIPRanges,
 		ExternalIPRanges:       c.ExternalIPRanges.Prefixes,
 		NoExternalIPs:          c.ExternalIPRanges.None,
+		ConnectionLog:          c.ConnectionLog,
 		Host:                   map[netip.Addr]string{},
 		Broadcast:              map[netip.Addr]bool{},
 	}

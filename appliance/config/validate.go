@@ -259,7 +259,10 @@ func (c *Config) validateModes(v *validation) {
 	oneOf(v, "service-names", c.ServiceNames, ServiceNamesRFC1035, ServiceNamesRFC1123)
 	oneOf(v, "node-port-space", c.NodePortSpace, NodePortPerProtocol, NodePortShared)
 	oneOf(v, "legacy-ip", c.LegacyIP, LegacyIPRefuse, LegacyIPAccept)
-	oneOf(v, "traffic", c.Traffic, TrafficCounters, TrafficOff)
+	oneOf(v, "traffic", c.Traffic, TrafficCounters, TrafficFlows, TrafficOff)
+	if c.ConnectionLog != "" && c.ConnectionLog != "journal" && !filepath.IsAbs(c.ConnectionLog) {
+		v.add("connection-log", c.ConnectionLog, "want an absolute path, or journal")
+	}
 	oneOf(v, "log-format", c.LogFormat, LogText, LogJSON)
 }
 

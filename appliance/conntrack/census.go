@@ -24,7 +24,7 @@ type Asked struct {
 func NewAsked(box *nft.Box, ports []*nft.ServicePort) *Asked {
 	a := &Asked{ports: make(map[Frontend]int, len(ports)), nodePorts: addressSet(box.NodePortAddresses)}
 	for i, p := range ports {
-		for _, fe := range frontendsOfPort(p) {
+		for _, fe := range FrontendsOf(p) {
 			a.ports[fe] = i
 		}
 	}

@@ -17,7 +17,12 @@ type entry struct {
 	replyTo   netip.AddrPort // and whom that takes for the client
 	state     tcpState       // of TCP
 	answered  bool           // its peer, whoever that is, has sent something
+	assured   bool           // and enough to be kept longer
 	timeout   uint32         // seconds of silence that it has left to live
+	in, out   uint64         // bytes that the client and its peer sent, where counted
+	counted   bool
+	began     uint64 // nanoseconds of Unix time; 0: not told
+	ended     uint64
 
 	// What names the entry to the kernel. The id tells it from a newer one with the
 	// same addresses.
@@ -32,6 +37,7 @@ const (
 	tcpSynSent     tcpState = 1
 	tcpSynReceived tcpState = 2
 	tcpEstablished tcpState = 3
+	tcpFinWait     tcpState = 4
 	tcpCloseWait   tcpState = 5
 	tcpLastAck     tcpState = 6
 	tcpTimeWait    tcpState = 7
@@ -69,7 +75,8 @@ func (e *entry) decode(body []byte) (ok bool) {
 			}
 		case ctaStatus:
 			if len(value) == 4 {
-				e.answered = binary.BigEndian.Uint32(value)&statusSeenReply != 0
+				status := binary.BigEndian.Uint32(value)
+				e.answered, e.assured = status&statusSeenReply != 0, status&statusAssured != 0
 			}
 		case ctaProtoInfo:
 			e.state = decodeTCPState(value)
@@ -77,6 +84,12 @@ func (e *entry) decode(body []byte) (ok bool) {
 			if len(value) == 4 {
 				e.timeout = binary.BigEndian.Uint32(value)
 			}
+		case ctaCountersTo:
+			e.in, e.counted = decodeBytes(value), true
+		case ctaCountersFr:
+			e.out = decodeBytes(value)
+		case ctaTimestamp:
+			e.began, e.ended = decodeTimes(value)
 		case ctaID:
 			e.id = value
 		case ctaZone:
@@ -146,6 +159,27 @@ func decodePorts(b []byte) (protocol nft.Protocol, from, to uint16) {
 		}
 	}
 	return protocol, from, to
+}
+
+func decodeBytes(b []byte) (bytes uint64) {
+	for kind, value := range nfnetlink.Attributes(b) {
+		if kind == ctaCountersBytes {
+			bytes = nfnetlink.Number(value)
+		}
+	}
+	return bytes
+}
+
+func decodeTimes(b []byte) (began, ended uint64) {
+	for kind, value := range nfnetlink.Attributes(b) {
+		switch kind {
+		case ctaTimestampStart:
+			began = nfnetlink.Number(value)
+		case ctaTimestampStop:
+			ended = nfnetlink.Number(value)
+		}
+	}
+	return began, ended
 }
 
 func decodeTCPState(b []byte) (state tcpState) {

@@ -22,8 +22,8 @@ func (f Frontend) compare(o Frontend) int {
 		f.Addr.Compare(o.Addr), cmp.Compare(f.Port, o.Port))
 }
 
-// frontendsOfPort are the frontends of a Service port.
-func frontendsOfPort(p *nft.ServicePort) []Frontend {
+// FrontendsOf are the frontends of a Service port.
+func FrontendsOf(p *nft.ServicePort) []Frontend {
 	list := make([]Frontend, len(p.Frontends))
 	for i := range p.Frontends {
 		list[i] = Frontend{p.Frontends[i].Addr, p.Family, p.Protocol, p.Frontends[i].Port}
@@ -80,7 +80,7 @@ func (p *Port) flows(frontend int) Flows {
 // their connections besides those in its pools: discovery/v1 conditions serving, be they
 // terminating, and those that topology or a traffic policy passes over.
 func PortOf(p *nft.ServicePort, serving []netip.AddrPort, drain Drain) Port {
-	port := Port{Family: p.Family, Protocol: p.Protocol, Drain: drain, Frontends: frontendsOfPort(p)}
+	port := Port{Family: p.Family, Protocol: p.Protocol, Drain: drain, Frontends: FrontendsOf(p)}
 	for i := range p.Frontends {
 		from := sourcesOf(&p.Frontends[i], p.Family == nft.IPv4)
 		if from != nil && port.Sources == nil {

@@ -28,6 +28,12 @@ type Connection struct {
 	Open bool
 	// Expires is after how much silence the kernel forgets the entry.
 	Expires time.Duration
+	// In and Out are the bytes that the client and the endpoint sent, IP headers included. Counted reports
+	// that the kernel counts them: net.netfilter.nf_conntrack_acct was set when the connection began.
+	In, Out uint64
+	Counted bool
+	// Began is told where net.netfilter.nf_conntrack_timestamp was set then; otherwise it is zero.
+	Began time.Time
 }
 
 // tcpStates are the names of nf_conntrack_proto_tcp.c, by tcpState.
@@ -79,6 +85,10 @@ func (e *entry) describe(c *Connection) {
 		Client: e.from, To: e.to, Endpoint: e.replyFrom, As: e.replyTo,
 		Answered: e.answered, Open: e.answered && !e.isEnding(),
 		Expires: time.Duration(e.timeout) * time.Second,
+		In:      e.in, Out: e.out, Counted: e.counted,
+	}
+	if e.began != 0 {
+		c.Began = time.Unix(0, int64(e.began))
 	}
 	if e.protocol == nft.TCP && int(e.state) < len(tcpStates) {
 		c.State = tcpStates[e.state]

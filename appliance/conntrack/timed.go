@@ -35,7 +35,7 @@ func (t *timed) add(service string, p *nft.ServicePort, after time.Duration) {
 	if after == 0 || p.Protocol != nft.TCP {
 		return
 	}
-	for _, fe := range frontendsOfPort(p) {
+	for _, fe := range FrontendsOf(p) {
 		t.times[fe] = after
 		t.services[service] = append(t.services[service], fe)
 	}

@@ -21,9 +21,12 @@ const (
 	ctaStatus     = 3
 	ctaProtoInfo  = 4
 	ctaTimeout    = 7
+	ctaCountersTo = 9  // what the client sent, if net.netfilter.nf_conntrack_acct is set
+	ctaCountersFr = 10 // what the endpoint sent
 	ctaID         = 12
 	ctaNATDst     = 13
 	ctaZone       = 18
+	ctaTimestamp  = 20 // if net.netfilter.nf_conntrack_timestamp is set
 	ctaFilter     = 25 // kernel 5.8; older ones pass over it
 	ctaStatusMask = 26 // younger than the filter; older kernels pass over it
 
@@ -56,15 +59,25 @@ const (
 	ctaFilterOrigFlags = 1
 
 	ctaStatsEntries = 1
+
+	ctaCountersBytes = 2
+
+	ctaTimestampStart = 1
+	ctaTimestampStop  = 2
 )
 
-// groupDestroy is the multicast group of entries that are gone.
-const groupDestroy = unix.NFNLGRP_CONNTRACK_DESTROY
+// The multicast groups of entries that are new, and that are gone.
+const (
+	groupNew     = unix.NFNLGRP_CONNTRACK_NEW
+	groupDestroy = unix.NFNLGRP_CONNTRACK_DESTROY
+)
 
 // Bits of an entry's status (linux/netfilter/nf_conntrack_common.h).
 const (
 	statusSeenReply = 1 << 1
+	statusAssured   = 1 << 2
 	statusConfirmed = 1 << 3
+	statusDstNAT    = 1 << 5
 )
 
 // Which parts of the original tuple a dump is filtered by (the kernel's

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// The queue takes so many lines, and so many bytes: the problems of a thousand broken files,
+// The queue of New takes so many lines, and so many bytes: the problems of a thousand broken files,
 // while the reader of the log waits for a CPU.
 const (
 	maxLines = 2048
@@ -17,7 +17,8 @@ const (
 // Queue is an io.Writer that never blocks. Every call of Write is one line, and is written
 // whole or not at all. Its methods may be called concurrently. A nil Queue is empty and stays so.
 type Queue struct {
-	w io.Writer
+	w                  io.Writer
+	maxLines, maxBytes int
 
 	mu      sync.Mutex
 	lines   [][]byte
@@ -29,7 +30,12 @@ type Queue struct {
 }
 
 // New returns a Queue in front of w.
-func New(w io.Writer) *Queue { return &Queue{w: w} }
+func New(w io.Writer) *Queue { return NewSized(w, maxLines, maxBytes) }
+
+// NewSized returns a Queue in front of w that takes at most so many lines and bytes.
+func NewSized(w io.Writer, lines, bytes int) *Queue {
+	return &Queue{w: w, maxLines: lines, maxBytes: bytes}
+}
 
 // OnDrop has f called with the number of lines that were dropped since its last call, once w
 // takes lines again and most of the queue is written. What f writes to the Queue is in the log
@@ -45,7 +51,7 @@ func (q *Queue) OnDrop(f func(lines uint64)) {
 func (q *Queue) Write(line []byte) (int, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.lines) >= maxLines || q.bytes+len(line) > maxBytes {
+	if len(q.lines) >= q.maxLines || q.bytes+len(line) > q.maxBytes {
 		q.dropped++
 		q.untold++
 		return len(line), nil
@@ -65,7 +71,7 @@ func (q *Queue) drain() {
 	flows := false
 	for {
 		q.mu.Lock()
-		if lines, tell := q.untold, q.onDrop; flows && lines > 0 && tell != nil && len(q.lines) <= maxLines/2 {
+		if lines, tell := q.untold, q.onDrop; flows && lines > 0 && tell != nil && len(q.lines) <= q.maxLines/2 {
 			q.untold, flows = 0, false // the next line that is written shows whether it still flows
 			q.mu.Unlock()
 			tell(lines)

@@ -108,6 +108,13 @@ func (b *Board) Status() wire.Status {
 	return s
 }
 
+// Changed is closed when the status may be another one than at the call.
+func (b *Board) Changed() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.changed
+}
+
 // upTo is the revision up to which everything is programmed that is to be programmed: when
 // the kernel has all that concerns it, what came later is no change to it.
 func upTo(programmed, accepted, concerning uint64) uint64 {

@@ -19,6 +19,8 @@ type Grants struct {
 	mu  sync.RWMutex
 	of  map[string][]nft.ServicePort // by Service
 	box nft.Box
+	// changes counts what was Planned.
+	changes uint64
 
 	announced func(addr netip.Addr, ifname string) bool
 	relayLoad func(service string, p *nft.ServicePort) *wire.RelayLoad // nil: unknown
@@ -48,6 +50,7 @@ func (g *Grants) Planned(host *Host, services []Service) {
 	if host != nil {
 		g.box = host.Box
 	}
+	g.changes++
 	for _, svc := range services {
 		if len(svc.Ports) == 0 {
 			delete(g.of, svc.Key)
@@ -55,6 +58,13 @@ func (g *Grants) Planned(host *Host, services []Service) {
 			g.of[svc.Key] = svc.Ports
 		}
 	}
+}
+
+// Changes is another number when Served may have other results.
+func (g *Grants) Changes() uint64 {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	return g.changes
 }
 
 // Served are the ports of all Services, "namespace/name", and the box they are served on. Neither is

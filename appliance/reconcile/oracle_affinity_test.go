@@ -11,7 +11,7 @@ import (
 
 	"svcctl.io/svcctl/appliance/test/oracle"
 	"svcctl.io/svcctl/nft"
-	"svcctl.io/svcctl/nft/nfttest/sim"
+	"svcctl.io/svcctl/nft/sim"
 	"svcctl.io/svcctl/store/object"
 )
 

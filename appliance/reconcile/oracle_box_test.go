@@ -8,7 +8,7 @@ import (
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/test/oracle"
 	"svcctl.io/svcctl/nft"
-	"svcctl.io/svcctl/nft/nfttest/sim"
+	"svcctl.io/svcctl/nft/sim"
 )
 
 // configOf is how an appliance is told to be that box.

@@ -15,7 +15,7 @@ import (
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/appliance/test/oracle"
 	"svcctl.io/svcctl/nft"
-	"svcctl.io/svcctl/nft/nfttest/sim"
+	"svcctl.io/svcctl/nft/sim"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/object"
 )

@@ -70,6 +70,8 @@ type Service struct {
 	FailingOpen int
 	Waiting     bool
 	ResetDown   bool
+	// Logged reports that its connections are logged.
+	Logged bool
 	// Relay says how the ports are relayed that have a listener for it.
 	Relay *resolve.Relay
 }

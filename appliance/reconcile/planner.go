@@ -184,7 +184,7 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 		out := &outputs[i]
 		ports[key] = granted[i]
 		svc := Service{Key: key, Ports: granted[i], LocalEndpoints: out.LocalEndpoints, Drain: out.drain, RetryAfter: out.RetryAfter, SlowStart: out.SlowStart, SourceSets: out.SourceSets, Relay: out.Relay,
-			Checked: out.Checked, Demoted: out.Demoted, FailingOpen: out.FailingOpen, Waiting: out.Waiting, ResetDown: out.ResetDown}
+			Checked: out.Checked, Demoted: out.Demoted, FailingOpen: out.FailingOpen, Waiting: out.Waiting, ResetDown: out.ResetDown, Logged: out.Logged}
 		p.planned[key] = svc
 		problems := append(out.Problems, conflicts[i]...)
 		p.occupied.record(key, p.quarantine.now[key].Ports, granted[i], problems)

@@ -25,7 +25,7 @@ import (
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/kernel"
 	"svcctl.io/svcctl/nft/nfttest/fake"
-	"svcctl.io/svcctl/nft/nfttest/sim"
+	"svcctl.io/svcctl/nft/sim"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 )

@@ -38,6 +38,7 @@ func (r *resolver) readAnnotations() {
 	for _, b := range slices.Concat(r.internal.Bad, bad, r.relayed.Bad, annotation.PortsWithoutTLS(svc)) {
 		r.warn(r.ref, annotation.Field(b.Key), ReasonInvalidAnnotation, "%s", b.Text)
 	}
+	r.readLogging()
 	if svc.Spec.Type != object.TypeLoadBalancer {
 		return
 	}

@@ -47,6 +47,8 @@ type Facts struct {
 	Connected []netip.Prefix
 	// Broadcast are the broadcast addresses of the host's networks.
 	Broadcast map[netip.Addr]bool
+	// ConnectionLog is where the ends of connections are logged: a file, or "journal"; "": nowhere.
+	ConnectionLog string
 	// NoTimeouts says that the kernel has no timeouts of connection tracking for nf_tables.
 	NoTimeouts bool
 	// Taken says which program of the box listens where a frontend would take its
@@ -106,6 +108,8 @@ type Output struct {
 	Waiting bool
 	// RetryAfter is how long an endpoint may leave a SYN unanswered; 0: as long as the client likes.
 	RetryAfter time.Duration
+	// Logged reports that its connections are logged.
+	Logged bool
 	// SlowStart is how long a new endpoint takes until it has its whole weight; 0: no time.
 	SlowStart time.Duration
 	// ResetDown ends TCP connections to an endpoint that is down.

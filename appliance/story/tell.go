@@ -41,7 +41,9 @@ type telling struct {
 	in     int
 	out    int
 	over   bool // dropped or refused
-	said   map[string]bool
+	// predicted says that there is no packet.
+	predicted bool
+	said      map[string]bool
 }
 
 func (t *telling) say(state, where, format string, args ...any) {
@@ -181,7 +183,6 @@ func (t *telling) isVIP(a netip.Addr) bool {
 func (t *telling) ours(s *trace.Step) {
 	where := s.Chain
 	verb, target, _ := strings.Cut(s.Verdict, " ")
-	word, _, _ := strings.Cut(target, "/") // recall/default/web
 	switch {
 	case verb == "drop":
 		t.over = true
@@ -195,10 +196,18 @@ func (t *telling) ours(s *trace.Step) {
 		default:
 			t.say(wire.TraceBad, where, "dropped by our rule %d of chain %s", s.Rule, s.Chain)
 		}
-	case verb != "goto" && verb != "jump":
+	case verb == "goto" || verb == "jump":
+		t.chosen(where, target)
+	}
+}
+
+// chosen tells why a packet goes from one of our chains to another.
+func (t *telling) chosen(where, target string) {
+	word, _, _ := strings.Cut(target, "/") // recall/default/web
+	switch {
 	case strings.HasPrefix(word, "pick-"), strings.HasPrefix(word, "nodeport-pick-"), strings.HasPrefix(word, "local-pick-"):
 		n := word[strings.LastIndexByte(word, '-')+1:]
-		if !strings.HasPrefix(s.Chain, "pick-") { // the next smaller one is asked when a slot is empty
+		if !strings.HasPrefix(where, "pick-") { // the next smaller one is asked when a slot is empty
 			t.say(wire.TraceGood, where+" -> "+target, "%s", pickText(n))
 		}
 	case strings.HasPrefix(word, "hash-"), strings.HasPrefix(word, "source-") && word != "source-nat":
@@ -211,6 +220,7 @@ func (t *telling) ours(s *trace.Step) {
 		t.say(wire.TraceGood, where+" -> "+target, "session affinity: a known client goes to its endpoint")
 	case word == "by-client":
 		t.say(wire.TraceGood, where+" -> "+target, "who the client is decides: source ranges, or policy Local")
+	case t.predicted: // what becomes of its address is known
 	case word == "source-nat", word == "masquerade":
 		t.say(wire.TraceNote, where+" -> "+target, "the client's address may be masqueraded")
 	}

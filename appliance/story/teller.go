@@ -3,6 +3,7 @@ package story
 import (
 	"context"
 	"net"
+	"net/netip"
 	"strconv"
 	"time"
 
@@ -30,16 +31,19 @@ type Teller struct {
 	// follow and find ask the kernel; tests replace them.
 	follow func(ctx context.Context, filters []trace.Filter, each func(trace.Step)) error
 	find   func(h *trace.Header) *conntrack.Connection
+	way    func(to netip.Addr) (Way, error)
 }
 
-// NewTeller tells of what served gives: the ports of all Services, "namespace/name", and the box.
-func NewTeller(served func() (map[string][]nft.ServicePort, nft.Box)) *Teller {
+// NewTeller tells of what served gives: the ports of all Services, "namespace/name", and the box. way looks up a route of
+// this host.
+func NewTeller(served func() (map[string][]nft.ServicePort, nft.Box), way func(to netip.Addr) (Way, error)) *Teller {
 	return &Teller{
 		served: served,
 		follow: func(ctx context.Context, filters []trace.Filter, each func(trace.Step)) error {
 			return trace.Run(ctx, 0, filters, each)
 		},
 		find: find,
+		way:  way,
 	}
 }
 
@@ -73,6 +77,13 @@ func (p *pending) isNext(s *trace.Step) bool {
 // Trace follows the packets that q chooses and hands each story to each, until there were
 // q.Count of them, q.Seconds are over, or ctx is done.
 func (t *Teller) Trace(ctx context.Context, q wire.TraceQuery, each func(wire.TracedPacket)) error {
+	if q.Predict {
+		told, err := t.predict(q)
+		if err == nil {
+			each(told)
+		}
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(q.Seconds)*time.Second)
 	defer cancel()
 	steps := make(chan trace.Step, 256)

@@ -10,6 +10,7 @@ import (
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/conntrack"
+	"svcctl.io/svcctl/appliance/flows"
 	"svcctl.io/svcctl/nft"
 )
 
@@ -25,9 +26,21 @@ func NewAnswers(served func() (map[string][]nft.ServicePort, nft.Box), totals fu
 	a := &Answers{served: served}
 	a.observer = New(look, func() []Port {
 		of, _ := served()
-		return portsOf(of, wire.ConnectionQuery{})
+		ports := portsOf(of, wire.ConnectionQuery{})
+		slices.SortFunc(ports, func(a, b Port) int { return strings.Compare(a.key, b.key) })
+		return ports
 	}, totals)
 	return a
+}
+
+// Unchanged spares looks the work of asking for Services that are as they were: changes is another number when they may be others.
+// It is called before the first question, or not at all.
+func (a *Answers) Unchanged(changes func() uint64) { a.observer.changes = changes }
+
+// Follow adds the totals of connections that ended to the answers. hear has them told of what the kernel has told so
+// far. It is called before the first question, or not at all.
+func (a *Answers) Follow(ended *flows.Book, hear func()) {
+	a.observer.ended, a.observer.hear, a.observer.settings = ended, hear, conntrack.ReadSettings
 }
 
 // look reads the table of this network namespace.
@@ -48,6 +61,10 @@ func portsOf(of map[string][]nft.ServicePort, q wire.ConnectionQuery) []Port {
 				Service: key, Name: strings.TrimPrefix(strings.TrimPrefix(p.ID, key), "/"),
 				Family: p.Family, Protocol: p.Protocol, Endpoints: endpointsOf(p),
 			}
+			if p.Relayed() {
+				port.Relay = port.Endpoints
+			}
+			port.key = port.Key()
 			for _, fe := range p.Frontends {
 				port.Frontends = append(port.Frontends, netip.AddrPortFrom(fe.Addr, fe.Port))
 			}
@@ -74,14 +91,15 @@ func (a *Answers) Traffic(q wire.TrafficQuery) (*wire.Traffic, error) {
 		return nil, err
 	}
 	answer := &wire.Traffic{At: l.At, Seconds: l.Since.Seconds(), Tracked: l.Entries, Ports: []wire.PortTraffic{}, Counted: l.Counted, Refusals: l.Refusals, RefusalRates: l.RefusalRates}
-	rows := l.rows()
+	answer.Flows = l.Flows
+	if l.Flows && !l.Bytes {
+		answer.NoBytes = "net.netfilter.nf_conntrack_acct is 0, and svcctl sets no sysctl: set it to 1, and the bytes of connections that begin then are counted"
+	}
+	rows := l.sorted(q.Sort)
 	if q.Namespace != "" || q.Service != "" {
 		rows = slices.DeleteFunc(slices.Clone(rows), func(m *merged) bool {
 			return q.Namespace != "" && q.Namespace != m.Namespace || q.Service != "" && q.Service != m.Service
 		})
-	}
-	if q.Sort != "name" { // they are sorted by that
-		rows = slices.SortedStableFunc(slices.Values(rows), func(m, o *merged) int { return m.order(o, q.Sort) })
 	}
 	if len(rows) > q.Limit {
 		rows, answer.More = rows[:q.Limit], len(rows)-q.Limit
@@ -89,7 +107,10 @@ func (a *Answers) Traffic(q wire.TrafficQuery) (*wire.Traffic, error) {
 	for _, m := range rows {
 		row := m.PortTraffic
 		if q.Endpoints {
-			row.Endpoints = m.endpoints(l.Since)
+			row.Endpoints = m.endpoints(l)
+		}
+		if l.Flows {
+			row.FlowTotals = m.flows(l.Bytes)
 		}
 		if q.History {
 			row.History = samplesOf(a.observer.History(m.key))

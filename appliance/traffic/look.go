@@ -8,6 +8,7 @@ import (
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/conntrack"
+	"svcctl.io/svcctl/appliance/flows"
 	"svcctl.io/svcctl/nft"
 )
 
@@ -19,6 +20,9 @@ type Port struct {
 	Protocol  nft.Protocol
 	Frontends []netip.AddrPort // the zero Addr for a node port
 	Endpoints []netip.AddrPort // that new connections go to
+	Relay     []netip.AddrPort // those of Endpoints that are the appliance's own listeners
+
+	key string // Key, where it is known
 }
 
 // Counts are of a Service port or an endpoint, at one look.
@@ -52,12 +56,28 @@ type PortCounts struct {
 	// Refused is new since the look before. Then New is of Connections too.
 	Connections, Refused, Refusing uint64
 	Endpoints                      map[netip.AddrPort]*EndpointCounts
+	// Flows are what all connections of the port came to; nil: the ends of connections are not heard of.
+	Flows *flows.Record
 }
 
 // EndpointCounts are those of an endpoint. Leaving reports that it gets no new connections.
 type EndpointCounts struct {
 	Counts
 	Leaving bool
+	// Flows are what its connections came to; nil as in PortCounts.
+	Flows *flows.Record
+	// Tracked are its connections in the table that Flows has too.
+	Tracked flows.Record
+}
+
+// newEndpoint is one without connections.
+func (p *PortCounts) newEndpoint(at netip.AddrPort) *EndpointCounts {
+	if p.Endpoints == nil {
+		p.Endpoints = map[netip.AddrPort]*EndpointCounts{}
+	}
+	e := &EndpointCounts{Leaving: !slices.Contains(p.Port.Endpoints, at)}
+	p.Endpoints[at] = e
+	return e
 }
 
 // Look has the findings of one look through the table.
@@ -71,11 +91,15 @@ type Look struct {
 	// Counted reports that the kernel counts; Refusals are packets by reason since the start.
 	Counted  bool
 	Refusals map[string]uint64
+	// Flows reports that the ends of connections are heard of, and Bytes that the kernel counts bytes.
+	Flows, Bytes bool
 	// RefusalRates are packets a second since the look before, of reasons with any.
 	RefusalRates map[string]float64
 
 	merging sync.Once
 	merged  []*merged // see rows
+	sorting sync.Mutex
+	orders  map[string][]*merged // rows by each of wire.TrafficSorts that was asked for
 	summing sync.Once
 	sums    map[string]*wire.ServiceTraffic // see services
 }
@@ -166,19 +190,45 @@ func (l *Look) total(found index, counted nft.Totals, before *Look) {
 	}
 }
 
+// settle adds what connections came to that ended.
+func (l *Look) settle(ended *flows.Look) {
+	l.Flows = true
+	for i := range l.Ports {
+		p := &l.Ports[i]
+		var open map[netip.AddrPort]flows.Record
+		for at, e := range p.Endpoints {
+			if open == nil {
+				open = make(map[netip.AddrPort]flows.Record, len(p.Endpoints))
+			}
+			open[at] = e.Tracked
+		}
+		id := p.Port.Key()
+		endpoints, all := ended.Total(id, p.Port.Family, p.Port.Protocol, open)
+		p.Flows = &all
+		for at, total := range endpoints {
+			e := p.Endpoints[at]
+			if e == nil {
+				e = p.newEndpoint(at)
+			}
+			e.Flows = &total
+		}
+	}
+}
+
 // count attributes connections to ports, of which found is the index. known are the IDs of the look before, sorted; nil when
-// there was none. It returns those of this one, sorted.
-func count(ports []Port, found index, known []uint32, read func(each func(*conntrack.Connection)) (entries int, err error)) (l *Look, ids []uint32, err error) {
+// there was none. counts reports whether a connection is added to what ended; nil: the ends are not heard of. It returns
+// the IDs of this look, sorted.
+func count(ports []Port, found index, known []uint32, counts func(*conntrack.Connection) bool, read func(each func(*conntrack.Connection)) (entries int, err error)) (l *Look, ids []uint32, err error) {
 	l = &Look{Ports: make([]PortCounts, len(ports))}
 	for i := range ports {
 		l.Ports[i].Port = &ports[i]
 	}
 	l.Entries, err = read(func(c *conntrack.Connection) {
+		ids = append(ids, c.ID)
 		i, ok := found.of(c)
 		if !ok {
 			return
 		}
-		ids = append(ids, c.ID)
 		isNew := false
 		if known != nil {
 			_, old := slices.BinarySearch(known, c.ID)
@@ -186,15 +236,14 @@ func count(ports []Port, found index, known []uint32, read func(each func(*connt
 		}
 		p := &l.Ports[i]
 		p.add(c, isNew)
-		if p.Endpoints == nil {
-			p.Endpoints = map[netip.AddrPort]*EndpointCounts{}
-		}
 		e := p.Endpoints[c.Endpoint]
 		if e == nil {
-			e = &EndpointCounts{Leaving: !slices.Contains(p.Port.Endpoints, c.Endpoint)}
-			p.Endpoints[c.Endpoint] = e
+			e = p.newEndpoint(c.Endpoint)
 		}
 		e.add(c, isNew)
+		if counts != nil && counts(c) {
+			e.Tracked.Add(flows.RecordOf(c))
+		}
 	})
 	slices.Sort(ids)
 	if ids == nil {

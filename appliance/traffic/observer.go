@@ -10,13 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/appliance/conntrack"
+	"svcctl.io/svcctl/appliance/flows"
 	"svcctl.io/svcctl/nft"
 )
 
 const (
 	// minPause is the least time between two looks.
 	minPause = time.Second
-	// maxShare is how many times the CPU time of a look passes before the next one: 2 % of a core.
+	// maxShare is how many times the CPU time of a look, and of what comes of it (userShare), passes before the next one: 2 %
+	// of a core.
 	maxShare = 50
 	// forgetAfter is how long after the last look its memory is kept.
 	forgetAfter = 15 * time.Minute
@@ -35,14 +37,24 @@ type Sample struct {
 // Observer looks for whoever asks. The zero value is not usable; see New.
 type Observer struct {
 	read  func(each func(*conntrack.Connection)) (entries int, err error)
-	ports func() []Port
+	ports func() []Port // by key
+	// changes is another number when ports may be others; nil: they always may.
+	changes func() uint64
 	// totals returns the kernel's counts since the start; nil: it does not count.
 	totals func() (nft.Totals, error)
 	now    func() time.Time
+	// ended are the totals of connections that ended, hear has them told of what waits, and settings reads what
+	// the kernel tells of connections. All are nil where nobody listens.
+	ended    *flows.Book
+	hear     func()
+	settings func() conntrack.Settings
 
 	looking sync.Mutex // one looks at a time
 	cost    time.Duration
 	ids     []uint32 // of the last look, sorted
+	known   []Port   // at knownAt, with their index
+	found   index
+	knownAt uint64
 
 	mu      sync.Mutex
 	last    *Look
@@ -73,10 +85,9 @@ func (o *Observer) Look() (*Look, error) {
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	used := threadTime()
-	ports := o.ports()
-	found := indexOf(ports)
-	l, ids, err := count(ports, found, before, o.read)
+	used := threadCost()
+	ports, found := o.served()
+	l, ids, err := o.count(ports, found, before)
 	if err != nil {
 		return nil, err
 	}
@@ -91,19 +102,53 @@ func (o *Observer) Look() (*Look, error) {
 		}
 		l.total(found, counted, last)
 	}
-	o.cost = threadTime() - used
+	o.cost = threadCost() - used
 	o.ids = ids
 	o.remember(l)
 	return l, nil
 }
 
-// threadTime is the CPU time of this thread.
-func threadTime() time.Duration {
+// served are the ports with their index, made anew when they changed.
+func (o *Observer) served() ([]Port, index) {
+	var at uint64
+	if o.changes != nil {
+		if at = o.changes(); o.known != nil && at == o.knownAt {
+			return o.known, o.found
+		}
+	}
+	ports := o.ports()
+	o.known, o.found, o.knownAt = ports, indexOf(ports), at
+	return o.known, o.found
+}
+
+// count reads the table, and adds what ended before.
+func (o *Observer) count(ports []Port, found index, before []uint32) (l *Look, ids []uint32, err error) {
+	if o.ended == nil {
+		return count(ports, found, before, nil, o.read)
+	}
+	o.hear()
+	ended := o.ended.Look(o.now())
+	defer func() { ended.End(ids) }()
+	l, ids, err = count(ports, found, before, ended.Counts, o.read)
+	if err != nil {
+		return nil, nil, err
+	}
+	l.settle(ended)
+	l.Bytes = o.settings().Bytes
+	return l, ids, nil
+}
+
+// userShare is how many times the time outside of the kernel counts: it stands for the answers that are made of a look, and for
+// the collection of its garbage, which other threads do. Reading many connections is nearly all the kernel's time.
+const userShare = 3
+
+// threadCost is the CPU time of this thread, with what comes of it.
+func threadCost() time.Duration {
 	var r unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_THREAD, &r); err != nil {
 		return 0
 	}
-	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+	return time.Duration(userShare*r.Utime.Nano() + r.Stime.Nano())
 }
 
 // remember keeps a look, and adds it to the history of the ports that have connections or had
@@ -160,6 +205,7 @@ func (o *Observer) drop() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.last, o.ids, o.history = nil, nil, map[string][]Sample{}
+	o.known, o.found = nil, nil
 }
 
 // History tells of a Service port (Port.Key) what the last looks found, the oldest first.
@@ -206,6 +252,9 @@ func addSamples(a, b []Sample) []Sample {
 
 // Key names a port without its family: "namespace/name" or "namespace/name/port".
 func (p *Port) Key() string {
+	if p.key != "" {
+		return p.key
+	}
 	if p.Name == "" {
 		return p.Service
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"svcctl.io/svcctl/appliance/conntrack"
 	"svcctl.io/svcctl/nft"
@@ -71,7 +72,8 @@ func TestLook(t *testing.T) {
 		at("10.1.2.11:8080"): {Counts: Counts{Open: 1, Unanswered: 1}},
 		at("10.1.2.99:8080"): {Counts: Counts{Open: 1}, Leaving: true},
 	}}
-	equal := cmp.Options{cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })}
+	equal := cmp.Options{cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
+		cmpopts.IgnoreUnexported(Port{})}
 	if diff := cmp.Diff(want, first.Ports[0], equal); diff != "" || first.Entries != 5 || first.Since != 0 {
 		t.Errorf("of %d entries since %s (-want +got):\n%s", first.Entries, first.Since, diff)
 	}

@@ -51,30 +51,58 @@ func (a *Answers) page(w http.ResponseWriter, q wire.TrafficQuery) {
 	_ = out.Flush() // a client that hung up is no error
 }
 
-// A family is a metric of which every labels has a sample, taken from a T.
+// A family is a metric of which every labels has a sample, taken from a T. more is a label that all of its
+// samples have besides, as `,direction="in"`; families of one name follow each other.
 type family[T any] struct {
 	name, kind, help string
 	value            func(*T) uint64
+	more             string
 }
 
 func families(of, what string) []family[wire.ConnectionCounts] {
 	return []family[wire.ConnectionCounts]{
-		{"svcctl_" + of + "_connections_open", "gauge", "Connections of " + what + " that were answered and that nobody has closed.", func(c *wire.ConnectionCounts) uint64 { return uint64(c.Open) }},
-		{"svcctl_" + of + "_connections_unanswered", "gauge", "Connections to which the endpoint has sent nothing yet, of " + what + ".", func(c *wire.ConnectionCounts) uint64 { return uint64(c.Unanswered) }},
+		{"svcctl_" + of + "_connections_open", "gauge", "Connections of " + what + " that were answered and that nobody has closed.", func(c *wire.ConnectionCounts) uint64 { return uint64(c.Open) }, ""},
+		{"svcctl_" + of + "_connections_unanswered", "gauge", "Connections to which the endpoint has sent nothing yet, of " + what + ".", func(c *wire.ConnectionCounts) uint64 { return uint64(c.Unanswered) }, ""},
 	}
 }
 
 // portFamilies are those of ports of Services.
 func portFamilies(counted bool) (all []family[wire.PortTraffic]) {
 	for _, f := range families("service", "a port of a Service") {
-		all = append(all, family[wire.PortTraffic]{f.name, f.kind, f.help, func(p *wire.PortTraffic) uint64 { return f.value(&p.ConnectionCounts) }})
+		all = append(all, family[wire.PortTraffic]{f.name, f.kind, f.help, func(p *wire.PortTraffic) uint64 { return f.value(&p.ConnectionCounts) }, ""})
 	}
 	if !counted {
 		return all
 	}
 	return append(all,
-		family[wire.PortTraffic]{"svcctl_service_connections_total", "counter", "Connections that clients made to a port of a Service since the appliance started.", func(p *wire.PortTraffic) uint64 { return *p.Connections }},
-		family[wire.PortTraffic]{"svcctl_service_refused_total", "counter", "Packets to a port of a Service that were refused or dropped because no endpoint was there, since the appliance started.", func(p *wire.PortTraffic) uint64 { return *p.Refused }})
+		family[wire.PortTraffic]{"svcctl_service_connections_total", "counter", "Connections that clients made to a port of a Service since the appliance started.", func(p *wire.PortTraffic) uint64 { return *p.Connections }, ""},
+		family[wire.PortTraffic]{"svcctl_service_refused_total", "counter", "Packets to a port of a Service that were refused or dropped because no endpoint was there, since the appliance started.", func(p *wire.PortTraffic) uint64 { return *p.Refused }, ""})
+}
+
+// endpointFamilies are those of endpoints.
+func endpointFamilies(seen *wire.Traffic) (all []family[wire.EndpointTraffic]) {
+	for _, f := range families("endpoint", "an endpoint") {
+		all = append(all, family[wire.EndpointTraffic]{f.name, f.kind, f.help, func(e *wire.EndpointTraffic) uint64 { return f.value(&e.ConnectionCounts) }, ""})
+	}
+	if seen.Flows {
+		all = append(all, family[wire.EndpointTraffic]{"svcctl_endpoint_connections_total", "counter", "Connections that the endpoint got since the appliance started.",
+			func(e *wire.EndpointTraffic) uint64 { return value(e.Flows) }, ""})
+	}
+	if seen.Flows && seen.NoBytes == "" {
+		const name, help = "svcctl_endpoint_bytes_total", "Bytes of connections to the endpoint that clients (in) and the endpoint (out) sent, with IP headers."
+		all = append(all,
+			family[wire.EndpointTraffic]{name, "counter", help, func(e *wire.EndpointTraffic) uint64 { return value(e.BytesIn) }, `,direction="in"`},
+			family[wire.EndpointTraffic]{name, "counter", help, func(e *wire.EndpointTraffic) uint64 { return value(e.BytesOut) }, `,direction="out"`})
+	}
+	return all
+}
+
+// value is that of a number that may be absent.
+func value(n *uint64) uint64 {
+	if n == nil {
+		return 0
+	}
+	return *n
 }
 
 // serviceSeries writes a sample for each port of a Service.
@@ -84,12 +112,7 @@ func serviceSeries(out io.Writer, seen *wire.Traffic) {
 	if most := maxSeries / len(all); len(ports) > most {
 		ports, left = ports[:most], (len(ports)-most)*len(all)
 	}
-	for _, f := range all {
-		f.head(out)
-		for i := range ports {
-			sample(out, f.name, f.value(&ports[i]), labels(&ports[i], ""))
-		}
-	}
+	series(out, all, len(ports), func(i int) (string, *wire.PortTraffic) { return labels(&ports[i], ""), &ports[i] })
 	tail(out, seen, left)
 }
 
@@ -97,9 +120,9 @@ func serviceSeries(out io.Writer, seen *wire.Traffic) {
 func endpointSeries(out io.Writer, seen *wire.Traffic) {
 	type row struct {
 		labels string
-		counts *wire.ConnectionCounts
+		counts *wire.EndpointTraffic
 	}
-	all := families("endpoint", "an endpoint")
+	all := endpointFamilies(seen)
 	var rows []row
 	left := 0
 	for i := range seen.Ports {
@@ -109,20 +132,24 @@ func endpointSeries(out io.Writer, seen *wire.Traffic) {
 				left += len(all)
 				continue
 			}
-			rows = append(rows, row{labels(p, p.Endpoints[j].Endpoint), &p.Endpoints[j].ConnectionCounts})
+			rows = append(rows, row{labels(p, p.Endpoints[j].Endpoint), &p.Endpoints[j]})
 		}
 	}
-	for _, f := range all {
-		f.head(out)
-		for _, r := range rows {
-			sample(out, f.name, f.value(r.counts), r.labels)
-		}
-	}
+	series(out, all, len(rows), func(i int) (string, *wire.EndpointTraffic) { return rows[i].labels, rows[i].counts })
 	tail(out, seen, left)
 }
 
-func (f *family[T]) head(out io.Writer) {
-	fmt.Fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", f.name, f.help, f.name, f.kind)
+// series writes a sample of each family for each of n rows.
+func series[T any](out io.Writer, all []family[T], n int, row func(i int) (labels string, of *T)) {
+	for k, f := range all {
+		if k == 0 || all[k-1].name != f.name {
+			fmt.Fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", f.name, f.help, f.name, f.kind)
+		}
+		for i := range n {
+			labels, of := row(i)
+			sample(out, f.name, f.value(of), labels+f.more)
+		}
+	}
 }
 
 func sample(out io.Writer, name string, value uint64, labels string) {

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"svcctl.io/svcctl/appliance/conntrack"
+	"svcctl.io/svcctl/appliance/flows"
 	"svcctl.io/svcctl/nft"
 )
 
@@ -120,7 +121,14 @@ func TestManual(t *testing.T) {
 		told[name[1]] = true
 	}
 	a := answersOf(1, &table{counted: &nft.Totals{}})
+	a.Follow(flows.NewBook(nil), func() {})
+	a.observer.settings = func() conntrack.Settings { return conntrack.Settings{Bytes: true} }
 	served := scrape(t, a, "/metrics/services", http.StatusOK) + scrape(t, a, "/metrics/endpoints?namespace=shop", http.StatusOK)
+	for _, want := range []string{`svcctl_endpoint_bytes_total{namespace="shop",service="s0",port="http",protocol="TCP",endpoint="10.1.2.11:443",direction="in"} 0`, `,direction="out"} 0`} {
+		if !strings.Contains(served, want+"\n") {
+			t.Errorf("no %s in\n%s", want, served)
+		}
+	}
 	for _, name := range regexp.MustCompile(`(?m)^# TYPE (svcctl_\w+)`).FindAllStringSubmatch(served, -1) {
 		if !told[name[1]] {
 			t.Errorf("the manual says nothing about %s", name[1])

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/flows"
 )
 
 // merged is a Service port of a look with both families together.
@@ -23,18 +24,17 @@ type merged struct {
 // rows are the Service ports of a look, by key. They are made once for all who ask for the look.
 func (l *Look) rows() []*merged {
 	l.merging.Do(func() {
-		found := make(map[string]*merged, len(l.Ports))
-		for i := range l.Ports {
+		all := make([]merged, 0, len(l.Ports))
+		for i := range l.Ports { // by key, so that families follow each other
 			p := &l.Ports[i]
 			key := p.Port.Key()
-			m := found[key]
-			if m == nil {
+			if n := len(all); n == 0 || all[n-1].key != key {
 				namespace, name, _ := strings.Cut(p.Port.Service, "/")
-				m = &merged{key: key, PortTraffic: wire.PortTraffic{
+				all = append(all, merged{key: key, PortTraffic: wire.PortTraffic{
 					Namespace: namespace, Service: name, Port: p.Port.Name, Protocol: p.Port.Protocol.Name(),
-				}}
-				found[key], l.merged = m, append(l.merged, m)
+				}})
 			}
+			m := &all[len(all)-1]
 			m.Open += p.Open
 			m.Unanswered += p.Unanswered
 			m.fresh += p.New
@@ -43,15 +43,35 @@ func (l *Look) rows() []*merged {
 			m.refusing += p.Refusing
 			m.parts = append(m.parts, p)
 		}
+		l.merged = make([]*merged, len(all))
+		for i := range all {
+			l.merged[i] = &all[i]
+		}
 		for _, m := range l.merged {
 			m.Rate = rate(m.fresh, l.Since)
 			if l.Counted {
 				m.Connections, m.Refused, m.RefusedRate = &m.made, &m.refused, rate(int(m.refusing), l.Since)
 			}
 		}
-		slices.SortFunc(l.merged, func(m, o *merged) int { return strings.Compare(m.key, o.key) })
 	})
 	return l.merged
+}
+
+// sorted are the rows in an order, which is made once for all who ask for the look.
+func (l *Look) sorted(by string) []*merged {
+	rows := l.rows()
+	if by == "name" {
+		return rows
+	}
+	l.sorting.Lock()
+	defer l.sorting.Unlock()
+	if l.orders[by] == nil {
+		if l.orders == nil {
+			l.orders = map[string][]*merged{}
+		}
+		l.orders[by] = slices.SortedStableFunc(slices.Values(rows), func(m, o *merged) int { return m.order(o, by) })
+	}
+	return l.orders[by]
 }
 
 // order compares by one of wire.TrafficSorts, the largest first.
@@ -70,24 +90,63 @@ func (m *merged) order(o *merged, by string) int {
 }
 
 // endpoints lists the endpoints of all families, those without connections included.
-func (m *merged) endpoints(since time.Duration) (list []wire.EndpointTraffic) {
+func (m *merged) endpoints(l *Look) (list []wire.EndpointTraffic) {
+	since := l.Since
 	for _, p := range m.parts {
 		for _, at := range p.Port.Endpoints {
 			if p.Endpoints[at] == nil {
-				list = append(list, wire.EndpointTraffic{Endpoint: at.String(), ConnectionCounts: wire.ConnectionCounts{Rate: rate(0, since)}})
+				row := wire.EndpointTraffic{Endpoint: at.String(), ConnectionCounts: wire.ConnectionCounts{Rate: rate(0, since)}}
+				if l.Flows {
+					row.FlowTotals = totals(&flows.Record{}, l.Bytes)
+				}
+				list = append(list, row)
 			}
 		}
 		for at, e := range p.Endpoints {
-			list = append(list, wire.EndpointTraffic{
+			if e.Leaving && e.Open+e.Unanswered+e.New == 0 {
+				continue // its total is in that of the port
+			}
+			row := wire.EndpointTraffic{
 				Endpoint: at.String(), Leaving: e.Leaving,
 				ConnectionCounts: wire.ConnectionCounts{Open: e.Open, Unanswered: e.Unanswered, Rate: rate(e.New, since)},
-			})
+			}
+			if e.Flows != nil {
+				row.FlowTotals = totals(e.Flows, l.Bytes)
+			}
+			list = append(list, row)
+		}
+	}
+	for _, p := range m.parts {
+		for _, at := range p.Port.Relay {
+			if i := slices.IndexFunc(list, func(e wire.EndpointTraffic) bool { return e.Endpoint == at.String() }); i >= 0 {
+				list[i].Relay = true
+			}
 		}
 	}
 	slices.SortFunc(list, func(a, b wire.EndpointTraffic) int {
 		return netip.MustParseAddrPort(a.Endpoint).Compare(netip.MustParseAddrPort(b.Endpoint))
 	})
 	return list
+}
+
+// flows are the totals of all that the port ever had.
+func (m *merged) flows(bytes bool) wire.FlowTotals {
+	var all flows.Record
+	for _, p := range m.parts {
+		if p.Flows != nil {
+			all.Add(*p.Flows)
+		}
+	}
+	return totals(&all, bytes)
+}
+
+// totals shows a Record, with bytes where the kernel counts them.
+func totals(r *flows.Record, bytes bool) (t wire.FlowTotals) {
+	t.Flows = &r.Connections
+	if bytes {
+		t.BytesIn, t.BytesOut = &r.In, &r.Out
+	}
+	return t
 }
 
 // services returns the findings by Service, all its ports together: "namespace/name".

@@ -88,6 +88,10 @@ func (p *program) runDoctor(ctx context.Context, v *verb, _ []string) error {
 	}
 	if seen, err := twoLooks(ctx, c); err == nil { // what cannot be counted is no finding
 		d.Findings = append(d.Findings, refusalFindings(seen)...)
+		d.Findings = append(d.Findings, accountingFindings(seen)...)
+	}
+	if seen, err := c.Traffic(ctx, url.Values{"sort": {"unanswered"}, "limit": {"3"}}); err == nil {
+		d.Findings = append(d.Findings, silenceFindings(seen))
 	}
 	if err := p.output(v, d, func() string { return doctorPage(d.Findings, p.color) }); err != nil {
 		return err
@@ -161,6 +165,30 @@ func refusalFindings(seen *wire.Traffic) []appliance.Finding {
 		findings = []appliance.Finding{{Check: check, Level: "ok", Message: fmt.Sprintf("clients are not being refused (%d packets were since the appliance started)", total)}}
 	}
 	return findings
+}
+
+// silenceFindings is about endpoints that leave clients without an answer.
+func silenceFindings(seen *wire.Traffic) appliance.Finding {
+	f := appliance.Finding{Check: "endpoints", Level: "ok", Message: "no Service has more connections without an answer than with one"}
+	var silent []string
+	for i := range seen.Ports {
+		if p := &seen.Ports[i]; p.Unanswered > p.Open {
+			silent = append(silent, fmt.Sprintf("%s (%d unanswered, %d open)", portKey(p.Namespace, p.Service, p.Port), p.Unanswered, p.Open))
+		}
+	}
+	if len(silent) > 0 {
+		f.Level, f.Message = "warning", "endpoints leave connections without an answer: "+strings.Join(silent, ", ")
+		f.Advice = "`svcctl top -A --once --endpoints --by unanswered` says which; see whether they listen, and whether their answers come back through this box"
+	}
+	return f
+}
+
+// accountingFindings is about bytes that are asked for and not counted.
+func accountingFindings(seen *wire.Traffic) []appliance.Finding {
+	if seen.NoBytes == "" {
+		return nil
+	}
+	return []appliance.Finding{{Check: "accounting", Level: "ok", Message: "bytes of endpoints are not counted, because " + seen.NoBytes}}
 }
 
 // heldFindings are about what the appliance keeps in force although nothing declares it, or not

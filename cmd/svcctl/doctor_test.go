@@ -29,3 +29,19 @@ func TestRefusalFindings(t *testing.T) {
 		t.Errorf("%+v", found)
 	}
 }
+
+func TestSilenceFindings(t *testing.T) {
+	port := func(name string, open, unanswered int) wire.PortTraffic {
+		return wire.PortTraffic{Namespace: "default", Service: name, ConnectionCounts: wire.ConnectionCounts{Open: open, Unanswered: unanswered}}
+	}
+	f := silenceFindings(&wire.Traffic{Ports: []wire.PortTraffic{port("dark", 0, 5), port("slow", 9, 4)}})
+	if f.Level != "warning" || !strings.Contains(f.Message, "default/dark (5 unanswered, 0 open)") || strings.Contains(f.Message, "slow") || f.Advice == "" {
+		t.Errorf("got %+v", f)
+	}
+	if f := silenceFindings(&wire.Traffic{Ports: []wire.PortTraffic{port("slow", 9, 4), port("idle", 0, 0)}}); f.Level != "ok" {
+		t.Errorf("got %+v", f)
+	}
+	if f := accountingFindings(&wire.Traffic{Flows: true, NoBytes: "a setting is 0"}); len(f) != 1 || !strings.Contains(f[0].Message, "a setting is 0") {
+		t.Errorf("got %+v", f)
+	}
+}

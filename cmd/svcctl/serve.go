@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -10,6 +11,7 @@ import (
 
 	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/handover"
+	"svcctl.io/svcctl/appliance/journald"
 	"svcctl.io/svcctl/appliance/logqueue"
 )
 
@@ -68,15 +70,24 @@ func (p *program) runServe(ctx context.Context, v *verb, _ []string) error {
 
 // openLog puts a queue in front of stderr, so that nothing waits for whoever reads the log, and
 // goes on without a log when nobody does any more: without SIGPIPE, writing to a pipe that is
-// closed is an error like any other. What libraries log goes the same way.
+// closed is an error like any other. What libraries log goes the same way. Where stderr is the journal of systemd, lines of
+// text become entries with fields.
 func (p *program) openLog(cfg *config.Config) *slog.Logger {
 	signal.Ignore(syscall.SIGPIPE)
-	p.log = logqueue.New(p.stderr)
+	native := cfg.LogFormat == config.LogText && p.stderr == io.Writer(os.Stderr) && journald.IsStderr()
+	if native {
+		p.log = logqueue.New(journald.NewConn(journald.Socket))
+	} else {
+		p.log = logqueue.New(p.stderr)
+	}
 	cfg.LogQueue = p.log
 	opts := &slog.HandlerOptions{Level: cfg.LogLevel}
 	var handler slog.Handler = slog.NewTextHandler(p.log, opts)
-	if cfg.LogFormat == config.LogJSON {
+	switch {
+	case cfg.LogFormat == config.LogJSON:
 		handler = slog.NewJSONHandler(p.log, opts)
+	case native:
+		handler = journald.NewHandler(p.log, cfg.LogLevel)
 	}
 	log := slog.New(handler)
 	p.log.OnDrop(func(lines uint64) {

@@ -185,8 +185,11 @@ func serviceSettings() []setting {
 		{name: "legacy-ip", arg: "refuse|accept", def: "refuse", words: []string{"refuse", "accept"}, group: groupServices,
 			usage: "addresses with leading zeros, as 172.30.0.041: accept reads them as decimal",
 			set:   word(func(c *config.Config) *config.LegacyIP { return &c.LegacyIP })},
-		{name: "traffic", arg: "counters|off", def: "counters", words: []string{"counters", "off"}, group: groupServices,
-			usage: "whether the kernel counts connections and refusals, for `svcctl top` and Prometheus",
+		{name: "connection-log", arg: "FILE|journal", shown: "off", group: groupServices, serveOnly: true,
+			usage: "write a line there for each connection that ends, of Services with the annotation svcctl.io/connection-log; includes `--traffic flows`",
+			set:   text(func(c *config.Config) *string { return &c.ConnectionLog })},
+		{name: "traffic", arg: "counters|flows|off", def: "counters", words: []string{"counters", "flows", "off"}, group: groupServices,
+			usage: "what is counted for `svcctl top` and Prometheus: connections and refusals of Services; flows, connections and bytes of endpoints too",
 			set:   word(func(c *config.Config) *config.Traffic { return &c.Traffic })},
 	}
 }

@@ -191,41 +191,56 @@ func (t *top) table(now time.Time, lines, columns int) string {
 	heads = append(heads, "OPEN", "UNANSWERED", "NEW/S")
 	if s.Counted {
 		heads = append(heads, "CONNS", "REFUSED")
+	} else if s.Flows {
+		heads = append(heads, "CONNS")
+	}
+	bytes := s.Flows && s.NoBytes == ""
+	if bytes {
+		heads = append(heads, "IN", "OUT")
 	}
 	rows := [][]string{heads}
-	row := func(service, protocol, endpoint string, c wire.ConnectionCounts, totals ...*uint64) {
+	row := func(service, protocol, endpoint string, c wire.ConnectionCounts, made, refused *uint64, flows wire.FlowTotals) {
 		cells := []string{service, protocol}
 		if t.endpoints {
 			cells = append(cells, endpoint)
 		}
 		cells = append(cells, strconv.Itoa(c.Open), strconv.Itoa(c.Unanswered), rateText(c.Rate))
-		for _, n := range totals {
-			if n != nil {
-				cells = append(cells, strconv.FormatUint(*n, 10))
-			}
+		if made == nil {
+			made = flows.Flows
 		}
-		for len(cells) < len(heads) {
-			cells = append(cells, "")
+		if s.Counted {
+			cells = append(cells, numberText(made), numberText(refused))
+		} else if s.Flows {
+			cells = append(cells, numberText(made))
+		}
+		if bytes {
+			cells = append(cells, bytesText(flows.BytesIn), bytesText(flows.BytesOut))
 		}
 		rows = append(rows, cells)
 	}
 	for i := range s.Ports {
 		port := &s.Ports[i]
 		key := portKey(port.Namespace, port.Service, port.Port)
-		row(key, port.Protocol, "", port.ConnectionCounts, port.Connections, port.Refused)
+		row(key, port.Protocol, "", port.ConnectionCounts, port.Connections, port.Refused, port.FlowTotals)
 		if !t.endpoints {
 			continue
 		}
 		for _, e := range port.Endpoints {
 			name := e.Endpoint
-			if e.Leaving {
+			switch {
+			case e.Relay:
+				name += " (relay)"
+			case e.Leaving:
 				name += " (leaving)"
 			}
-			row("", "", name, e.ConnectionCounts)
+			row("", "", name, e.ConnectionCounts, nil, nil, e.FlowTotals)
 		}
 	}
 	text := strings.Split(strings.TrimSuffix((&grid{}).text(rows...), "\n"), "\n")
 	text = append([]string{head, ""}, text...)
+	if s.NoBytes != "" && t.endpoints {
+		text = append(text, "", "bytes: off, because "+s.NoBytes)
+	}
 	if lines > 0 && len(text) > lines {
 		text = text[:lines]
 	}
@@ -239,6 +254,33 @@ func (t *top) table(now time.Time, lines, columns int) string {
 		text[2] = "\x1b[1m" + text[2] + "\x1b[0m"
 	}
 	return strings.Join(text, "\n") + "\n"
+}
+
+// numberText is a number that may be absent.
+func numberText(n *uint64) string {
+	if n == nil {
+		return ""
+	}
+	return strconv.FormatUint(*n, 10)
+}
+
+// bytesText is a number of bytes for people, of up to four digits and a binary prefix.
+func bytesText(n *uint64) string {
+	if n == nil {
+		return ""
+	}
+	if *n < 1024 {
+		return strconv.FormatUint(*n, 10)
+	}
+	value, unit := float64(*n)/1024, 0
+	for value >= 1024 && unit < len("KMGTPE")-1 {
+		value, unit = value/1024, unit+1
+	}
+	precision := 0
+	if value < 10 {
+		precision = 1
+	}
+	return strconv.FormatFloat(value, 'f', precision, 64) + "KMGTPE"[unit:unit+1]
 }
 
 // rateText is a rate for people; "-" where none is known yet.

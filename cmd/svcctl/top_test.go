@@ -40,6 +40,16 @@ func TestTopTable(t *testing.T) {
 		top.seen, top.endpoints = &counted, endpoints
 		golden(t, fmt.Sprintf("top/counted-%t.txt", endpoints), top.table(at, 0, 0))
 	}
+	flows := counted
+	flows.Flows, flows.Ports[0].FlowTotals = true, wire.FlowTotals{Flows: n(120000), BytesIn: n(1 << 20), BytesOut: n(12345678901)}
+	for i := range flows.Ports[0].Endpoints {
+		flows.Ports[0].Endpoints[i].FlowTotals = wire.FlowTotals{Flows: n(60000), BytesIn: n(1000), BytesOut: n(1 << 12)}
+	}
+	top.seen, top.endpoints = &flows, true
+	golden(t, "top/flows.txt", top.table(at, 0, 0))
+	flows.NoBytes, flows.Counted = "a setting is 0", false
+	golden(t, "top/flows-without-bytes.txt", top.table(at, 0, 0))
+	top.endpoints = false
 	small := strings.Split(strings.TrimSuffix(top.table(at, 4, 20), "\n"), "\n")
 	if len(small) != 4 || len([]rune(small[0])) != 20 {
 		t.Errorf("on a screen of 4 lines of 20 characters: %q", small)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
 )
 
@@ -32,11 +33,13 @@ kernel removes with the trace, however it ends. It is for who may do everything.
 			{name: "count", letter: "c", arg: "N", def: "5", group: groupWhich, usage: "how many packets, at most 1000"},
 			{name: "for", arg: "DURATION", def: "30s", group: groupWhich, usage: "how long to wait for them, at most 60s"},
 			{name: "established", group: groupWhich, usage: "packets of connections that are tracked already"},
+			{name: "predict", group: groupWhich, usage: "tell what would become of a packet, and follow none"},
 			{name: "steps", group: groupOutput, usage: "list every decision of the kernel too"},
 			outputOption("text", "json"),
 		}, connectOptions()...),
 		examples: []example{
 			{"A client says that the Service does not answer.", "sudo svcctl trace 203.0.113.7 10.96.0.10:80"},
+			{"What would become of a client's packet?", "sudo svcctl trace 203.0.113.7 10.96.0.10:80 --predict"},
 			{"Who drops DNS?", "sudo svcctl trace 10.96.0.53:53/udp --steps"},
 		},
 		exits: `  0  packets were followed
@@ -61,7 +64,8 @@ func (p *program) runTrace(ctx context.Context, v *verb, args []string) error {
 		return err
 	}
 	inJSON := v.option("output").text() == formJSON
-	if p.shows && !inJSON {
+	predicts := query.Has("predict")
+	if p.shows && !inJSON && !predicts {
 		fmt.Fprintf(p.stderr, "Waiting for packets, %s s at most ...\n", query.Get("seconds"))
 	}
 	came := 0
@@ -81,11 +85,25 @@ func (p *program) runTrace(ctx context.Context, v *verb, args []string) error {
 		return nil
 	case err != nil:
 		return err
+	case came == 0 && query.Has("to") && query.Has("port") && !query.Has("established") && !inJSON:
+		p.foretell(ctx, c, query)
+		fallthrough
 	case came == 0:
 		return fmt.Errorf("no such packet came in %s s: see whether it reaches this box (tcpdump), whether a rule before connection tracking drops it (`nft list ruleset`, priority raw), "+
 			"or, of a connection that is there already, give --established", query.Get("seconds"))
 	}
 	return nil
+}
+
+// foretell prints what would have become of a packet where none came, if that can be told of one client.
+func (p *program) foretell(ctx context.Context, c *client.Client, query url.Values) {
+	if _, err := netip.ParseAddr(query.Get("from")); query.Has("from") && err != nil {
+		return
+	}
+	query.Set("predict", "true")
+	_ = c.Trace(ctx, query, func(packet wire.TracedPacket) error { // that none came is the error
+		return p.print(tracedText(&packet, false) + "\n")
+	})
 }
 
 // traceQuery is the query of a command line.
@@ -137,6 +155,20 @@ func traceQuery(v *verb, args []string) (url.Values, error) {
 	if v.option("established").on() {
 		query.Set("established", "true")
 	}
+	if !v.option("predict").on() {
+		return query, nil
+	}
+	switch {
+	case v.option("established").on():
+		return nil, usagef("--predict is about a packet that begins a connection: leave out --established")
+	case !query.Has("to") || !query.Has("port"):
+		return nil, usagef("--predict is about a packet to an address with a port: give it, as 10.96.0.10:80")
+	case query.Has("from"):
+		if _, err := netip.ParseAddr(query.Get("from")); err != nil {
+			return nil, usagef("--predict is about the packet of one client: give its address instead of %s", query.Get("from"))
+		}
+	}
+	query.Set("predict", "true")
 	return query, nil
 }
 

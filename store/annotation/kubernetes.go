@@ -65,7 +65,7 @@ const (
 	noProtocol = "has no effect: connections are passed through as they are, in whatever protocol, and nothing is encrypted, decrypted or added; for HTTP headers or TLS put a proxy (HAProxy) in front or behind"
 	noTLSPart  = "has no effect: svcctl ends no TLS; set it where TLS is terminated"
 	noCloud    = "has no effect: there is no load balancer of a cloud here to place, size or bill"
-	noLog      = "has no effect: no log of connections is written to the cloud; `conntrack -E` shows them on the box"
+	noBucket   = "has no effect: nothing is written to a cloud; a warning says where the log of connections is"
 	noAccess   = "is a list of who may connect that svcctl cannot read: its load balancer IPs let nobody in until spec.loadBalancerSourceRanges says who may; write the prefixes there"
 	noChecks   = "has no effect: endpoints are asked as svcctl.io/health-check says, or not at all"
 	poolText   = "asks for an address of this IPAddressPool"

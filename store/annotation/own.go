@@ -64,6 +64,8 @@ var svcctlRows = []Row{
 		Text: "`packets` starts the time of session affinity anew with every answer, not with new connections only"},
 	{Key: domain + "retry-after", Of: ofSvcctl, Effect: Acts, Values: "a time from 1s to 30s", Page: "balancing",
 		Text: "picks an endpoint anew for a client whose first one left its SYN unanswered for that time"},
+	{Key: ConnectionLog, Of: ofSvcctl, Effect: Acts, Values: "true, false", Page: "top",
+		Text: "has a line written for each connection that ends, where --connection-log of the box says"},
 	{Key: ProxyMode, Of: ofSvcctl, Effect: Acts, Values: "userspace, kernel", Page: "relay",
 		Text: "`userspace` has the TCP and UDP ports relayed: endpoints in turn, and another one for a client whose first one does not accept"},
 	{Key: ProxyProtocol, Of: ofSvcctl, Effect: Acts, Values: "v1, v2, none", Page: "relay",

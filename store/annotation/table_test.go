@@ -112,7 +112,8 @@ func TestServiceWithAllAnnotations(t *testing.T) {
 	if n := len(svc.Metadata.Annotations); n < 24 {
 		t.Fatalf("only %d annotations: %v", n, svc.Metadata.Annotations)
 	}
-	told := map[string]bool{}
+	// Package resolve names these, with the place of the log.
+	told := map[string]bool{Field(awsLogBucket): true, Field(awsLogBucketUnder): true}
 	for _, f := range Foreigners(svc) {
 		told[f.Field] = true
 	}
@@ -173,7 +174,7 @@ func TestOwnRowsAreRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	readHere := slices.Concat(askedAddresses, sharingKeys, []string{ProxyMode, ProxyProtocol, ProxyFrom, Transparent, ConnectTimeout, ConnectRetries, Announce, MED, Prepend, TTLSecurity, InternalPool})
+	readHere := slices.Concat(askedAddresses, sharingKeys, []string{ConnectionLog, ProxyMode, ProxyProtocol, ProxyFrom, Transparent, ConnectTimeout, ConnectRetries, Announce, MED, Prepend, TTLSecurity, InternalPool})
 	for i := range svcctlRows {
 		r := &svcctlRows[i]
 		key := `"` + strings.TrimRight(r.Key, "*.-")

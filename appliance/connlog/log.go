@@ -1,0 +1,210 @@
+package connlog
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"svcctl.io/svcctl/appliance/journald"
+	"svcctl.io/svcctl/appliance/logqueue"
+)
+
+// Journal is the place of a Log in the journal of systemd, instead of a file.
+const Journal = "journal"
+
+// What waits to be written: the ends of connections of a quarter of a second, at 200,000 a second.
+const (
+	maxLines = 1 << 16
+	maxBytes = 32 << 20
+)
+
+// A Line tells of a connection that is over.
+type Line struct {
+	Time      time.Time `json:"time"` // of the line; RFC 3339, UTC
+	Namespace string    `json:"namespace"`
+	Service   string    `json:"service"`
+	Port      string    `json:"port,omitempty"`
+	Protocol  string    `json:"protocol"`
+	Client    string    `json:"client"`   // "203.0.113.2:43882"
+	To        string    `json:"to"`       // what the client connected to
+	Endpoint  string    `json:"endpoint"` // who answered
+	// As is the client's address as the endpoint saw it, where that is another one.
+	As string `json:"as,omitempty"`
+	// Begin is absent where it is not known.
+	Begin *time.Time `json:"begin,omitempty"`
+	// End is when the last packet came, up to a minute off.
+	End time.Time `json:"end"`
+	// State is the last one of TCP, as conntrack names it.
+	State    string `json:"state,omitempty"`
+	Answered bool   `json:"answered"`
+	// BytesIn are those that the client sent, BytesOut those of the endpoint, with IP headers; absent where the kernel does
+	// not count them.
+	BytesIn  *uint64 `json:"bytesIn,omitempty"`
+	BytesOut *uint64 `json:"bytesOut,omitempty"`
+}
+
+// Log writes Lines. Its methods may be called concurrently.
+type Log struct {
+	place string
+	to    *target
+	queue *logqueue.Queue
+	lines atomic.Uint64
+}
+
+// Open writes to a file, which it makes if there is none, or to the Journal. That it cannot be written is no reason not to
+// start: see Err.
+func Open(place string) *Log {
+	to := &target{path: place, changed: make(chan struct{}, 1)}
+	if place == Journal {
+		to.open = func() (io.WriteCloser, error) { return nopCloser{journald.NewConn(journald.Socket)}, nil }
+	} else {
+		to.open = func() (io.WriteCloser, error) { return openFile(place) }
+	}
+	l := &Log{place: place, to: to, queue: logqueue.NewSized(to, maxLines, maxBytes)}
+	l.Retry()
+	return l
+}
+
+type nopCloser struct{ io.Writer }
+
+func (nopCloser) Close() error { return nil }
+
+// openFile opens a file to append to. A pipe that nobody reads is an error.
+func openFile(path string) (io.WriteCloser, error) {
+	return os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NONBLOCK, 0o640)
+}
+
+// Write queues a line.
+func (l *Log) Write(line *Line) {
+	text, err := json.Marshal(line)
+	if err != nil {
+		panic(fmt.Sprintf("connlog: encode %T: %v", line, err)) // our own type: a bug
+	}
+	l.lines.Add(1)
+	if l.place == Journal {
+		_, _ = l.queue.Write(entry(line, text))
+		return
+	}
+	_, _ = l.queue.Write(append(text, '\n'))
+}
+
+// entry is a line as an entry of the journal.
+func entry(line *Line, text []byte) []byte {
+	e := journald.Append(nil, "MESSAGE", string(text))
+	for _, field := range [...][2]string{
+		{"PRIORITY", "6"}, {"SYSLOG_IDENTIFIER", "svcctl-connections"}, {"SVCCTL_SERVICE", line.Namespace + "/" + line.Service},
+		{"SVCCTL_CLIENT", line.Client}, {"SVCCTL_TO", line.To}, {"SVCCTL_ENDPOINT", line.Endpoint},
+	} {
+		e = journald.Append(e, field[0], field[1])
+	}
+	return e
+}
+
+// Lines counts the lines that there were, and Lost those of them that were not written.
+func (l *Log) Lines() uint64 { return l.lines.Load() }
+
+// Lost is described at Lines.
+func (l *Log) Lost() uint64 { return l.queue.Dropped() }
+
+// Err is why the last line could not be written; nil: it could.
+func (l *Log) Err() error { return l.to.state() }
+
+// Changed has a value when Err has another result.
+func (l *Log) Changed() <-chan struct{} { return l.to.changed }
+
+// Retry finds out whether lines can be written again.
+func (l *Log) Retry() { l.to.retry() }
+
+// Flush waits until all is written, for so long at most.
+func (l *Log) Flush(atMost time.Duration) { l.queue.Flush(atMost) }
+
+// target is what lines are written to: one file until it is renamed.
+type target struct {
+	path    string
+	open    func() (io.WriteCloser, error)
+	changed chan struct{}
+
+	mu     sync.Mutex // held while a line is written
+	to     io.WriteCloser
+	broken bool // the last line was not written as a whole
+
+	told sync.Mutex
+	err  error
+}
+
+// Write writes a line.
+func (t *target) Write(line []byte) (n int, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err = t.ready(); err == nil {
+		if t.broken {
+			line = append([]byte{'\n'}, line...) // so that the next line is one
+		}
+		n, err = t.to.Write(line)
+		if t.broken = err != nil && (t.broken || n > 0); err != nil {
+			t.close()
+		}
+	}
+	t.tell(err)
+	return n, err
+}
+
+// ready opens what lines go to, unless it is open under this name.
+func (t *target) ready() (err error) {
+	if f, is := t.to.(*os.File); is {
+		open, errOpen := f.Stat()
+		named, errNamed := os.Stat(t.path)
+		if errOpen != nil || errNamed != nil || !os.SameFile(open, named) {
+			t.close()
+			t.broken = false
+		}
+	}
+	if t.to == nil {
+		t.to, err = t.open()
+		if err != nil {
+			t.to = nil
+		}
+	}
+	return err
+}
+
+func (t *target) close() {
+	_ = t.to.Close() // what it lost is gone
+	t.to = nil
+}
+
+func (t *target) retry() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	was := t.state()
+	err := t.ready()
+	if err == nil && errors.Is(was, syscall.ENOSPC) {
+		return // that it can be opened says nothing: the next line tells
+	}
+	t.tell(err)
+}
+
+func (t *target) tell(err error) {
+	t.told.Lock()
+	defer t.told.Unlock()
+	same := (err == nil) == (t.err == nil) && (err == nil || err.Error() == t.err.Error())
+	if t.err = err; same {
+		return
+	}
+	select {
+	case t.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (t *target) state() error {
+	t.told.Lock()
+	defer t.told.Unlock()
+	return t.err
+}

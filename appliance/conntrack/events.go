@@ -1,0 +1,177 @@
+package conntrack
+
+import (
+	"errors"
+	"math"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/nfnetlink"
+)
+
+// Events hears of connections through Services as the kernel forgets them, and if asked as they begin. The kernel
+// tells of connections alone that began while somebody listened (nf_conntrack_events=2, its default).
+//
+// Whoever listens takes what waits a few times a second, and is woken by the first of it: a wake-up for each
+// connection would cost twice what the message does. What finds no room is lost and counted. Begins may be called beside
+// Read; otherwise one method is called at a time, but for Close.
+type Events struct {
+	stream *nfnetlink.Stream
+	begins bool // group NEW is joined
+	drops  uint32
+	entry  entry
+	conn   Connection
+}
+
+// eventsBuffer has room for some 6,500 messages, each of which the kernel charges 1,280 bytes.
+const eventsBuffer = 8 << 20
+
+// Event is what the kernel tells of a connection. It is valid until the next one.
+type Event struct {
+	*Connection
+	// Over reports that the kernel forgot the connection; else it began.
+	Over bool
+	// Ended is when the last packet of it came, as far as the kernel tells: the time of the message less the
+	// silence after which the kernel forgets a connection in this state.
+	Ended time.Time
+}
+
+// Listen joins the groups in a network namespace (its file descriptor, 0: the current one).
+func Listen(netns int) (*Events, error) {
+	filter, err := bpf.Assemble(translated)
+	if err != nil {
+		return nil, err
+	}
+	stream, err := nfnetlink.OpenStream(nfnetlink.Options{NetNS: netns}, filter, eventsBuffer, groupDestroy)
+	if err != nil {
+		return nil, explain(err)
+	}
+	return &Events{stream: stream}, nil
+}
+
+// translated is a program (bpf(7), classic) that passes messages about entries with the status bit DST_NAT, and
+// those without a status.
+var translated = []bpf.Instruction{
+	bpf.LoadConstant{Dst: bpf.RegX, Val: ctaStatus},
+	bpf.LoadConstant{Dst: bpf.RegA, Val: nfnetlink.HeaderLen + nfnetlink.GenHeaderLen},
+	bpf.LoadExtension{Num: bpf.ExtNetlinkAttr},
+	bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0, SkipTrue: 3},
+	bpf.TAX{},
+	bpf.LoadIndirect{Off: 4, Size: 4}, // behind the attribute's header
+	bpf.JumpIf{Cond: bpf.JumpBitsNotSet, Val: statusDstNAT, SkipTrue: 1},
+	bpf.RetConstant{Val: math.MaxUint32},
+	bpf.RetConstant{Val: 0},
+}
+
+// Begins says whether connections that begin are told of too.
+func (v *Events) Begins(want bool) (err error) {
+	switch {
+	case want && !v.begins:
+		err = v.stream.Join(groupNew)
+	case !want && v.begins:
+		err = v.stream.Leave(groupNew)
+	}
+	if err == nil {
+		v.begins = want
+	}
+	return err
+}
+
+// Wait returns when there is something to Read, and os.ErrClosed after Close.
+func (v *Events) Wait() error { return v.stream.Wait() }
+
+// Read hands each event that waits to each, and returns how many were lost since the last Read. It never waits.
+func (v *Events) Read(now time.Time, each func(*Event)) (lost uint64, err error) {
+	for {
+		datagram, err := v.stream.Receive()
+		switch {
+		case errors.Is(err, nfnetlink.ErrNoMessage):
+			return lost, nil
+		case errors.Is(err, unix.ENOBUFS):
+			lost += v.lost()
+			continue
+		case err != nil:
+			return lost, err
+		}
+		for m := range nfnetlink.Messages(datagram) {
+			if m.Kind != messageNew && m.Kind != messageDelete || !v.entry.decode(m.Body) || !v.entry.isThrough() {
+				continue
+			}
+			v.entry.describe(&v.conn)
+			e := Event{Connection: &v.conn, Over: m.Kind == messageDelete}
+			if e.Over {
+				e.Ended = v.entry.lastPacket(now)
+			}
+			each(&e)
+		}
+	}
+}
+
+// lost counts the messages that were lost since the last call, 1 at least.
+func (v *Events) lost() uint64 {
+	drops, err := v.stream.Drops()
+	if err != nil || drops == v.drops {
+		return 1
+	}
+	n := drops - v.drops // modulo 2^32, as the kernel counts
+	v.drops = drops
+	return uint64(n)
+}
+
+// Close ends a Wait.
+func (v *Events) Close() error { return v.stream.Close() }
+
+// silence is the default of after how much of it the kernel forgets a TCP connection in a state
+// (nf_conntrack_proto_tcp.c tcp_timeouts), for states in which no packets are awaited.
+var silence = map[tcpState]time.Duration{
+	tcpSynSent: 2 * time.Minute, tcpSynReceived: time.Minute, tcpFinWait: 2 * time.Minute, tcpCloseWait: time.Minute,
+	tcpLastAck: 30 * time.Second, tcpTimeWait: 2 * time.Minute, tcpClose: 10 * time.Second,
+}
+
+// The silence after which a UDP mapping is forgotten (nf_conntrack_proto_udp.c udp_timeouts).
+const (
+	udpSilence       = 30 * time.Second
+	udpStreamSilence = 2 * time.Minute // of one with several packets in both directions
+)
+
+// lastPacket is when the last packet of an entry came that the kernel forgot by now: now less the silence of its
+// state. An entry that had time left was deleted, and ended now. The kernel tells up to a minute
+// late, unless it keeps times of entries (net.netfilter.nf_conntrack_timestamp).
+func (e *entry) lastPacket(now time.Time) time.Time {
+	if e.ended != 0 {
+		now = time.Unix(0, int64(e.ended))
+	}
+	if e.timeout > 0 {
+		return now
+	}
+	switch {
+	case e.protocol == nft.TCP:
+		return now.Add(-silence[e.state])
+	case e.protocol == nft.UDP && e.assured:
+		return now.Add(-udpStreamSilence)
+	case e.protocol == nft.UDP:
+		return now.Add(-udpSilence)
+	}
+	return now
+}
+
+// Settings are those of the kernel that say what it tells of connections. Nobody here writes them.
+type Settings struct {
+	Bytes  bool // net.netfilter.nf_conntrack_acct
+	Events bool // net.netfilter.nf_conntrack_events
+}
+
+// ReadSettings reads them for the network namespace of the process. What cannot be read counts as the kernel's default:
+// no bytes, and events.
+func ReadSettings() Settings {
+	read := func(name string) string {
+		text, _ := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_" + name)
+		return strings.TrimSpace(string(text))
+	}
+	return Settings{Bytes: read("acct") == "1", Events: read("events") != "0"}
+}

@@ -1,0 +1,301 @@
+package flows
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"svcctl.io/svcctl/appliance/conntrack"
+	"svcctl.io/svcctl/nft"
+)
+
+const (
+	// maxLeft bounds the endpoints of a port that are remembered after they left it.
+	maxLeft = 256
+	// maxBegun bounds the connections of which it is known when they began, some 64 bytes each.
+	maxBegun = 1 << 18
+	// maxLate bounds the ends that wait for a look to be over.
+	maxLate = 1 << 16
+)
+
+// Record is what connections came to.
+type Record struct {
+	Connections uint64
+	In, Out     uint64 // bytes of clients and of endpoints, as far as the kernel counts them
+}
+
+// Add adds what another one has.
+func (r *Record) Add(o Record) {
+	r.Connections += o.Connections
+	r.In += o.In
+	r.Out += o.Out
+}
+
+// raise makes r at least o, and returns by how much r was more in the first place.
+func (r *Record) raise(o Record) (missing Record) {
+	missing = Record{r.Connections - min(r.Connections, o.Connections), r.In - min(r.In, o.In), r.Out - min(r.Out, o.Out)}
+	*r = Record{max(r.Connections, o.Connections), max(r.In, o.In), max(r.Out, o.Out)}
+	return missing
+}
+
+// RecordOf is the Record of one connection.
+func RecordOf(c *conntrack.Connection) Record { return Record{1, c.In, c.Out} }
+
+// Ended is a connection that is over, for the log.
+type Ended struct {
+	Service, Port string // "namespace/name", and the name of its port
+	*conntrack.Connection
+	// Began is zero where it is not known.
+	Began, Ended time.Time
+}
+
+// Book has the totals. Its methods may be called concurrently.
+type Book struct {
+	// log takes the ends of connections of Services that ask for it; it must not wait.
+	log func(*Ended)
+
+	one       sync.Mutex // held by a Look
+	mu        sync.Mutex
+	nodePorts map[netip.Addr]bool
+	services  map[string][]*port
+	frontends map[conntrack.Frontend]*port
+	logged    int                 // Services that ask for a log
+	old       map[uint32]struct{} // connections that were there before
+	begun     map[uint32]begun
+	looking   bool
+	late      []end // what ended during the look
+	unsure    bool  // messages were lost since the last look
+	lost      uint64
+}
+
+type portID struct {
+	id       string
+	family   nft.Family
+	protocol nft.Protocol
+}
+
+// port is a port of a Service in one family.
+type port struct {
+	portID
+	service   string
+	frontends []conntrack.Frontend
+	logged    bool
+	pools     [nft.NumPools][]netip.AddrPort
+	relay     [nft.NumPools]netip.AddrPort // valid: clients' connections end there
+	endpoints map[netip.AddrPort]*record   // that had connections
+	gone      Record                       // of endpoints that are not remembered any more
+	told      Record                       // of all, at the last look
+}
+
+func (p *port) name() string { return strings.TrimPrefix(strings.TrimPrefix(p.id, p.service), "/") }
+
+// record is of one endpoint.
+type record struct {
+	ended Record
+	told  Record    // at the last look, what was open included
+	left  time.Time // the port; zero: it gets new connections
+}
+
+type begun struct {
+	at   time.Time
+	port *port
+}
+
+type end struct {
+	port *port
+	at   netip.AddrPort
+	Record
+}
+
+// NewBook is without Services. log takes the ends of connections of Services that ask for it, and must neither wait nor
+// keep them; nil: there is no log.
+func NewBook(log func(*Ended)) *Book {
+	return &Book{
+		log: log, services: map[string][]*port{}, frontends: map[conntrack.Frontend]*port{},
+		old: map[uint32]struct{}{}, begun: map[uint32]begun{},
+	}
+}
+
+// Host takes the addresses on which node ports answer.
+func (b *Book) Host(nodePorts []netip.Addr) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.nodePorts = make(map[netip.Addr]bool, len(nodePorts))
+	for _, a := range nodePorts {
+		b.nodePorts[a] = true
+	}
+}
+
+// Plan takes the ports of a Service, "namespace/name"; none: it is gone. logged reports that it asks for a log.
+func (b *Book) Plan(service string, ports []nft.ServicePort, logged bool, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	before := make(map[portID]*port, len(b.services[service]))
+	for _, p := range b.services[service] {
+		before[p.portID] = p
+		for _, fe := range p.frontends {
+			if b.frontends[fe] == p {
+				delete(b.frontends, fe)
+			}
+		}
+	}
+	if len(b.services[service]) > 0 && b.services[service][0].logged {
+		b.logged--
+	}
+	delete(b.services, service)
+	if logged && b.log != nil && len(ports) > 0 {
+		b.logged++
+	}
+	for i := range ports {
+		id := portID{ports[i].ID, ports[i].Family, ports[i].Protocol}
+		p := before[id]
+		if p == nil {
+			p = &port{portID: id, service: service, endpoints: map[netip.AddrPort]*record{}}
+		}
+		p.logged = logged && b.log != nil
+		p.frontends = conntrack.FrontendsOf(&ports[i])
+		for _, fe := range p.frontends {
+			b.frontends[fe] = p
+		}
+		p.pools, p.relay = ports[i].Pools, ports[i].Relay
+		p.judge(now)
+		b.services[service] = append(b.services[service], p)
+	}
+}
+
+// has reports whether an endpoint gets new connections.
+func (p *port) has(at netip.AddrPort) bool {
+	if slices.Contains(p.relay[:], at) {
+		return true
+	}
+	return slices.ContainsFunc(p.pools[:], func(pool []netip.AddrPort) bool { return slices.Contains(pool, at) })
+}
+
+// judge notes which endpoints left.
+func (p *port) judge(now time.Time) {
+	for at, r := range p.endpoints {
+		switch {
+		case p.has(at):
+			r.left = time.Time{}
+		case r.left.IsZero():
+			r.left = now
+		}
+	}
+	p.forget()
+}
+
+// forget forgets who left first when there are many of them.
+func (p *port) forget() {
+	if len(p.endpoints) <= maxLeft {
+		return
+	}
+	var left []netip.AddrPort
+	for at, r := range p.endpoints {
+		if !r.left.IsZero() {
+			left = append(left, at)
+		}
+	}
+	if len(left) <= maxLeft {
+		return
+	}
+	slices.SortFunc(left, func(a, b netip.AddrPort) int { return p.endpoints[a].left.Compare(p.endpoints[b].left) })
+	for _, at := range left[:len(left)-maxLeft/2] {
+		p.gone.Add(p.endpoints[at].ended)
+		delete(p.endpoints, at)
+	}
+}
+
+// Logs reports whether a Service asks for a log, so that it is to be known when connections begin.
+func (b *Book) Logs() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.logged > 0
+}
+
+// Before notes a connection that was there before the kernel was listened to.
+func (b *Book) Before(c *conntrack.Connection) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.old[c.ID] = struct{}{}
+}
+
+// Lose notes that so many messages of the kernel were lost.
+func (b *Book) Lose(messages uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.unsure = true
+	b.lost += messages
+}
+
+// Lost counts the messages of the kernel that were lost.
+func (b *Book) Lost() uint64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.lost
+}
+
+// Hear takes what the kernel tells of a connection.
+func (b *Book) Hear(e *conntrack.Event, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p := b.portOf(e.Connection)
+	if !e.Over {
+		if p != nil && p.logged && len(b.begun) < maxBegun {
+			b.begun[e.ID] = begun{now, p}
+		}
+		return
+	}
+	since, known := b.begun[e.ID]
+	if known {
+		delete(b.begun, e.ID)
+		p = since.port // the frontend may be another Service's by now
+	}
+	_, old := b.old[e.ID]
+	delete(b.old, e.ID)
+	if p == nil {
+		return
+	}
+	if !old {
+		b.end(end{p, e.Endpoint, RecordOf(e.Connection)}, now)
+	}
+	if p.logged {
+		if !e.Began.IsZero() {
+			since.at = e.Began
+		}
+		b.log(&Ended{Service: p.service, Port: p.name(), Connection: e.Connection, Began: since.at, Ended: e.Ended})
+	}
+}
+
+// end adds a connection that ended, or keeps it until the look is over, which may have found it open.
+func (b *Book) end(e end, now time.Time) {
+	if b.looking && len(b.late) < maxLate {
+		b.late = append(b.late, e)
+		return
+	}
+	e.port.record(e.at, now).ended.Add(e.Record)
+}
+
+// record is that of an endpoint.
+func (p *port) record(at netip.AddrPort, now time.Time) *record {
+	r := p.endpoints[at]
+	if r == nil {
+		r = &record{}
+		if !p.has(at) {
+			p.forget()
+			r.left = now
+		}
+		p.endpoints[at] = r
+	}
+	return r
+}
+
+func (b *Book) portOf(c *conntrack.Connection) *port {
+	fe := conntrack.Frontend{Addr: c.To.Addr(), Family: c.Family, Protocol: c.Protocol, Port: c.To.Port()}
+	if p := b.frontends[fe]; p != nil || !b.nodePorts[fe.Addr] {
+		return p
+	}
+	fe.Addr = netip.Addr{}
+	return b.frontends[fe]
+}

@@ -1,0 +1,127 @@
+package journald
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"strconv"
+	"strings"
+)
+
+// identifier is the SYSLOG_IDENTIFIER of all entries.
+const identifier = "svcctl"
+
+// prefix is that of the fields that attributes become.
+const prefix = "SVCCTL_"
+
+// fields are attributes whose field has a name of its own.
+var fields = map[string]string{"svc": "SERVICE", "err": "ERROR"}
+
+// Handler is a slog.Handler that makes each record an entry: its message with the attributes behind it, as text has them,
+// and each attribute as a field, SVCCTL_SERVICE of svc, SVCCTL_FILE of file, and so on. An object that is a Service
+// has the former too.
+type Handler struct {
+	w      io.Writer
+	level  slog.Leveler
+	fields []byte // of WithAttrs
+	text   string
+	group  string // with a dot at its end
+}
+
+// NewHandler writes an entry at a time to w, of records of at least a level.
+func NewHandler(w io.Writer, level slog.Leveler) *Handler { return &Handler{w: w, level: level} }
+
+// Enabled implements slog.Handler.
+func (h *Handler) Enabled(_ context.Context, level slog.Level) bool { return level >= h.level.Level() }
+
+// priority is the one of syslog(3).
+func priority(level slog.Level) string {
+	switch {
+	case level >= slog.LevelError:
+		return "3"
+	case level >= slog.LevelWarn:
+		return "4"
+	case level >= slog.LevelInfo:
+		return "6"
+	}
+	return "7"
+}
+
+// Handle implements slog.Handler.
+func (h *Handler) Handle(_ context.Context, r slog.Record) error {
+	more, text := h.fields[:len(h.fields):len(h.fields)], h.text
+	r.Attrs(func(a slog.Attr) bool {
+		more, text = h.add(more, text, h.group, a)
+		return true
+	})
+	entry := Append(nil, "MESSAGE", r.Message+text)
+	entry = Append(entry, "PRIORITY", priority(r.Level))
+	entry = Append(entry, "SYSLOG_IDENTIFIER", identifier)
+	_, err := h.w.Write(append(entry, more...))
+	return err
+}
+
+// add adds an attribute to the fields and to the text.
+func (h *Handler) add(entry []byte, text, group string, a slog.Attr) ([]byte, string) {
+	value := a.Value.Resolve()
+	if value.Kind() == slog.KindGroup {
+		if a.Key != "" {
+			group += a.Key + "."
+		}
+		for _, inner := range value.Group() {
+			entry, text = h.add(entry, text, group, inner)
+		}
+		return entry, text
+	}
+	if a.Equal(slog.Attr{}) {
+		return entry, text
+	}
+	key, shown := group+a.Key, value.String()
+	text += " " + key + "="
+	if shown == "" || strings.ContainsFunc(shown, func(r rune) bool { return r <= ' ' || r == '"' || r == '=' || !strconv.IsPrint(r) }) {
+		text += strconv.Quote(shown)
+	} else {
+		text += shown
+	}
+	if service, is := strings.CutPrefix(shown, "Service "); is && key == "object" {
+		entry = Append(entry, prefix+fields["svc"], service)
+	}
+	return Append(entry, fieldName(key), shown), text
+}
+
+// fieldName is the field of an attribute.
+func fieldName(key string) string {
+	if name := fields[key]; name != "" {
+		return prefix + name
+	}
+	name := strings.Map(func(r rune) rune {
+		switch {
+		case 'a' <= r && r <= 'z':
+			return r - 'a' + 'A'
+		case 'A' <= r && r <= 'Z', '0' <= r && r <= '9':
+			return r
+		}
+		return '_'
+	}, key)
+	const longest = 64 // of a field's name
+	return prefix + name[:min(len(name), longest-len(prefix))]
+}
+
+// WithAttrs implements slog.Handler.
+func (h *Handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	with := *h
+	with.fields = with.fields[:len(with.fields):len(with.fields)]
+	for _, a := range attrs {
+		with.fields, with.text = h.add(with.fields, with.text, h.group, a)
+	}
+	return &with
+}
+
+// WithGroup implements slog.Handler.
+func (h *Handler) WithGroup(name string) slog.Handler {
+	with := *h
+	if name != "" {
+		with.group += name + "."
+	}
+	return &with
+}

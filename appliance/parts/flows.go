@@ -1,0 +1,253 @@
+package parts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"svcctl.io/svcctl/appliance/connlog"
+	"svcctl.io/svcctl/appliance/conntrack"
+	"svcctl.io/svcctl/appliance/flows"
+	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/appliance/resolve"
+)
+
+const (
+	// drainInterval is between two readings of what the kernel tells, while it tells anything.
+	drainInterval = 50 * time.Millisecond
+	// listenRetry is how long to wait before the kernel is listened to again, and a log that cannot be written is tried.
+	listenRetry = 5 * time.Second
+	// pruneInterval is the least time between two looks for connections whose end was lost.
+	pruneInterval = time.Minute
+)
+
+// Flows hears of connections as they end: for totals of endpoints, and for a log.
+type Flows struct {
+	reconcile.NopPart
+	slog *slog.Logger
+	book *flows.Book
+	log  *connlog.Log // nil: there is none
+
+	reading sync.Mutex // held while events are read
+	mu      sync.Mutex
+	events  *conntrack.Events // nil: nobody listens
+	err     error             // why
+}
+
+// NewFlows writes a line for each connection that ends to a place (connlog.Open), of Services that ask for it; "": there
+// is no log.
+func NewFlows(place string, log *slog.Logger) *Flows {
+	f := &Flows{slog: log}
+	if place == "" {
+		f.book = flows.NewBook(nil)
+		return f
+	}
+	f.log = connlog.Open(place)
+	f.book = flows.NewBook(func(e *flows.Ended) { f.log.Write(lineOf(e)) })
+	return f
+}
+
+// lineOf is the line of the log about a connection.
+func lineOf(e *flows.Ended) *connlog.Line {
+	namespace, name, _ := strings.Cut(e.Service, "/")
+	l := &connlog.Line{
+		Time: time.Now().UTC().Round(time.Millisecond), Namespace: namespace, Service: name, Port: e.Port, Protocol: e.Protocol.Name(),
+		Client: e.Client.String(), To: e.To.String(), Endpoint: e.Endpoint.String(),
+		End: e.Ended.UTC().Round(time.Millisecond), State: e.State, Answered: e.Answered,
+	}
+	if e.As != e.Client {
+		l.As = e.As.String()
+	}
+	if !e.Began.IsZero() {
+		began := e.Began.UTC().Round(time.Millisecond)
+		l.Begin = &began
+		if l.End.Before(began) { // that is when it was heard of
+			l.End = began
+		}
+	}
+	if e.Counted {
+		in, out := e.In, e.Out
+		l.BytesIn, l.BytesOut = &in, &out
+	}
+	return l
+}
+
+// Book has the totals.
+func (f *Flows) Book() *flows.Book { return f.book }
+
+// Log is the log; nil: there is none.
+func (f *Flows) Log() *connlog.Log { return f.log }
+
+// Name implements reconcile.Part.
+func (f *Flows) Name() string { return "flows" }
+
+// Planned implements reconcile.Part.
+func (f *Flows) Planned(host *reconcile.Host, services []reconcile.Service) {
+	if host != nil {
+		f.book.Host(host.Box.NodePortAddresses)
+	}
+	now := time.Now()
+	for i := range services {
+		f.book.Plan(services[i].Key, services[i].Ports, services[i].Logged, now)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.events == nil {
+		return
+	}
+	if err := f.events.Begins(f.book.Logs()); err != nil {
+		f.slog.Warn("it is not known when connections begin that are logged", "err", err)
+	}
+}
+
+// Run implements reconcile.Part.
+func (f *Flows) Run(ctx context.Context, changed func()) error {
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		f.watchLog(ctx, changed)
+	}()
+	for ctx.Err() == nil {
+		err := f.listen(ctx, changed)
+		f.fail(err)
+		changed()
+		select {
+		case <-ctx.Done():
+		case <-time.After(listenRetry):
+		}
+	}
+	<-told
+	if f.log != nil {
+		f.log.Flush(time.Second)
+	}
+	return nil
+}
+
+// fail notes why nobody listens.
+func (f *Flows) fail(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.events, f.err = nil, err
+}
+
+// watchLog tries a log again that cannot be written.
+func (f *Flows) watchLog(ctx context.Context, changed func()) {
+	if f.log == nil {
+		return
+	}
+	for {
+		var again <-chan time.Time
+		if f.log.Err() != nil {
+			again = time.After(listenRetry)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.log.Changed():
+			changed()
+		case <-again:
+			f.log.Retry()
+		}
+	}
+}
+
+// listen hears of connections until ctx is done.
+func (f *Flows) listen(ctx context.Context, changed func()) error {
+	if !conntrack.ReadSettings().Events {
+		return errors.New("the kernel does not tell of connections, as net.netfilter.nf_conntrack_events is 0: set it to 2")
+	}
+	events, err := conntrack.Listen(0)
+	if err != nil {
+		return err
+	}
+	defer events.Close()
+	stop := context.AfterFunc(ctx, func() { _ = events.Close() })
+	defer stop()
+	// Whatever began before somebody listened may end without a word.
+	if _, err := conntrack.Look(0, f.book.Before); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	f.events, f.err = events, events.Begins(f.book.Logs())
+	f.mu.Unlock()
+	changed()
+	var lost, pruned uint64
+	var prunedAt time.Time
+	for {
+		if err := events.Wait(); err != nil {
+			if errors.Is(err, os.ErrClosed) {
+				return nil
+			}
+			return err
+		}
+		if err := f.hear(); err != nil {
+			return err
+		}
+		if lost = f.book.Lost(); lost > pruned && time.Since(prunedAt) > pruneInterval {
+			f.prune()
+			pruned, prunedAt = lost, time.Now()
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(drainInterval):
+		}
+	}
+}
+
+// Hear has the totals told of all that the kernel has told by now.
+func (f *Flows) Hear() { _ = f.hear() } // an error ends listen, which tells it
+
+func (f *Flows) hear() error {
+	f.reading.Lock()
+	defer f.reading.Unlock()
+	f.mu.Lock()
+	events := f.events
+	f.mu.Unlock()
+	if events == nil {
+		return nil
+	}
+	now := time.Now()
+	lost, err := events.Read(now, func(e *conntrack.Event) { f.book.Hear(e, now) })
+	if lost > 0 {
+		f.book.Lose(lost)
+	}
+	return err
+}
+
+// prune forgets connections whose end was lost.
+func (f *Flows) prune() {
+	began := time.Now()
+	var ids []uint32
+	if _, err := conntrack.Look(0, func(c *conntrack.Connection) { ids = append(ids, c.ID) }); err != nil {
+		return // it is tried again with what is lost next
+	}
+	slices.Sort(ids)
+	f.book.Prune(ids, began)
+}
+
+// Problems implements reconcile.Part.
+func (f *Flows) Problems() []resolve.Problem {
+	f.mu.Lock()
+	err := f.err
+	f.mu.Unlock()
+	var list []resolve.Problem
+	if err != nil {
+		list = append(list, resolve.Problem{Reason: "NoFlows", Warning: true,
+			Message: fmt.Sprintf("connections of endpoints are neither counted nor logged: %v; it is tried again every %s", err, listenRetry)})
+	}
+	if f.log == nil {
+		return list
+	}
+	if err := f.log.Err(); err != nil {
+		list = append(list, resolve.Problem{Reason: "ConnectionLog",
+			Message: fmt.Sprintf("lines of the connection log are lost, %d of them so far: %v; make room, or let this program write there: it is tried again every %s", f.log.Lost(), err, listenRetry)})
+	}
+	return list
+}

@@ -1,0 +1,81 @@
+package appliance
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/api/wire"
+)
+
+// statusInterval is the least time between two status lines.
+const statusInterval = time.Second
+
+// tellStatus keeps the line of `systemctl status` up to date, if systemd started us: told when it says something else than
+// before, once a second at most.
+func (a *assembly) tellStatus(ctx context.Context) error {
+	if os.Getenv("NOTIFY_SOCKET") == "" {
+		return nil
+	}
+	last := ""
+	for {
+		changed := a.board.Changed()
+		if line := statusLine(a.board.Status()); line != last {
+			a.notify("STATUS=" + line)
+			last = line
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(statusInterval):
+		}
+	}
+}
+
+// statusLine is a status in a line: "10,000 Services, 50,000 endpoints, all in the kernel; 2 problems, 1 of them an error".
+func statusLine(s wire.Status) string {
+	line := countText(s.Counts.Services, "Service") + ", " + countText(s.Counts.Endpoints, "endpoint")
+	switch {
+	case s.Synced:
+		line += ", all in the kernel"
+	case s.Reason != "":
+		line += ", not all in the kernel: " + strings.Join(strings.Fields(s.Reason), " ")
+	default:
+		line += ", a change is being applied"
+	}
+	if s.RulesAway {
+		line += "; another program has changed the rules"
+	}
+	if s.HeldRemovals > 0 {
+		line += "; " + countText(s.HeldRemovals, "Service") + " vanished and held, see svcctl release"
+	}
+	switch errs := s.Errors(); {
+	case len(s.Problems) == 0:
+		line += "; no problems"
+	case errs == 0:
+		line += "; " + countText(len(s.Problems), "warning") + ", see svcctl status"
+	default:
+		line += fmt.Sprintf("; %s, %s, see svcctl status", countText(errs, "error"), countText(len(s.Problems)-errs, "warning"))
+	}
+	return line
+}
+
+// countText is a number of things for people.
+func countText(n int, what string) string {
+	text := strconv.Itoa(n)
+	for at := len(text) - 3; at > 0; at -= 3 {
+		text = text[:at] + "," + text[at:]
+	}
+	if n != 1 {
+		what += "s"
+	}
+	return text + " " + what
+}

@@ -1,0 +1,189 @@
+package story
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/sim"
+	"svcctl.io/svcctl/nft/trace"
+)
+
+// Way is where a packet to an address leaves.
+type Way struct {
+	Interface uint32     // its index
+	Local     bool       // the address is this host's
+	From      netip.Addr // the address of this host that is used on that way
+}
+
+// predictedPort is the source port of a packet of which none is told.
+const predictedPort = 40000
+
+// mostOutcomes bounds the endpoints that a prediction names.
+const mostOutcomes = 20
+
+// errWhereTo says that a prediction needs an address with a port.
+var errWhereTo = errors.New("a prediction is of a packet to an address with a port, as 10.96.0.10:80")
+
+// predict tells what would become of the first packet of a connection, by the rules that the Services come to. No packet is
+// sent, and nobody else's rules are asked.
+func (t *Teller) predict(q wire.TraceQuery) (wire.TracedPacket, error) {
+	if !q.To.IsValid() || q.Port == 0 {
+		return wire.TracedPacket{}, errWhereTo
+	}
+	protocol, _ := nft.ProtocolNamed(q.Protocol)
+	facts := &Facts{Interface: interfaceName}
+	facts.Served, facts.Box = t.served()
+	p := sim.Packet{Daddr: q.To, Dport: q.Port, Proto: protocol, Sport: predictedPort}
+	switch {
+	case q.From.IsValid() && !slices.Contains(facts.Box.LocalAddresses, q.From.Addr()):
+		p.Saddr = q.From.Addr()
+		back, err := t.way(p.Saddr)
+		if err != nil {
+			return wire.TracedPacket{}, fmt.Errorf("find the interface that %s comes in by: %w", p.Saddr, err)
+		}
+		p.Iif = back.Interface
+	case q.From.IsValid():
+		p.Saddr = q.From.Addr()
+	default: // this host itself
+		way, err := t.way(q.To)
+		if err != nil {
+			return wire.TracedPacket{}, fmt.Errorf("find a way to %s: %w", q.To, err)
+		}
+		p.Saddr = way.From
+	}
+	return t.foretell(&p, facts), nil
+}
+
+// foretell has the packet go all ways that chance leaves it.
+func (t *Teller) foretell(p *sim.Packet, facts *Facts) wire.TracedPacket {
+	told := &telling{facts: facts, in: int(p.Iif), predicted: true}
+	told.first = &trace.Header{
+		Protocol: byte(p.Proto), From: netip.AddrPortFrom(p.Saddr, p.Sport), To: netip.AddrPortFrom(p.Daddr, p.Dport), SYN: p.Proto == nft.TCP,
+	}
+	told.begin()
+	told.packet.What = "if a packet came: " + told.packet.What
+	masquerade := map[uint32]netip.Addr{}
+	host := sim.Host{
+		Ruleset: nft.Compile(nft.State{Box: facts.Box, Services: concerned(facts.Served, p)}),
+		Route: func(dst netip.Addr) (uint32, bool) {
+			way, err := t.way(dst)
+			if err != nil {
+				return 0, false
+			}
+			masquerade[way.Interface] = way.From
+			return way.Interface, way.Local
+		},
+		IsLocal: func(a netip.Addr) bool { return slices.Contains(facts.Box.LocalAddresses, a) },
+		MasqueradeAddr: func(index uint32) netip.Addr {
+			if a, known := masquerade[index]; known {
+				return a
+			}
+			way, _ := t.way(p.Saddr) // of a redirected client: the interface that it came in by
+			return way.From
+		},
+	}
+	outcomes := host.Outcomes(*p)
+	if len(outcomes) > 0 {
+		told.chains(outcomes[0].Trace)
+	}
+	told.outcomes(p, outcomes)
+	told.say(wire.TraceNote, "", "predicted from the Services that are served: nothing was sent, rules of other programs were not asked, and a client that session affinity knows goes to its endpoint")
+	return told.packet
+}
+
+// concerned are the Services whose elements the packet may meet: those of its address, and those of its node port.
+func concerned(served map[string][]nft.ServicePort, p *sim.Packet) map[string][]nft.ServicePort {
+	found := map[string][]nft.ServicePort{}
+	for key, ports := range served {
+		if slices.ContainsFunc(ports, func(port nft.ServicePort) bool {
+			return slices.ContainsFunc(port.Frontends, func(fe nft.Frontend) bool {
+				return fe.Addr == p.Daddr || !fe.Addr.IsValid() && fe.Port == p.Dport
+			})
+		}) {
+			found[key] = ports
+		}
+	}
+	return found
+}
+
+// chains tells how a packet went through our chains; trace has "chain: rule" for each rule that took it.
+func (t *telling) chains(rules []string) {
+	for _, text := range rules {
+		chain, rule, _ := strings.Cut(text, ": ")
+		for _, verb := range []string{"goto ", "jump "} {
+			at := strings.LastIndex(rule, verb)
+			if at < 0 {
+				continue
+			}
+			target, _, _ := strings.Cut(rule[at+len(verb):], " ")
+			t.chosen(chain, target)
+		}
+	}
+}
+
+// outcomes tells where the packet may end up.
+func (t *telling) outcomes(p *sim.Packet, outcomes []sim.Result) {
+	var to []string
+	sources := map[netip.Addr]bool{}
+	for _, r := range outcomes {
+		switch {
+		case r.Kind == sim.Rejected:
+			t.say(wire.TraceBad, "", "refused, the client gets a %s: %s", rejection(r.RejectWith), t.refusal())
+		case r.Kind == sim.Dropped:
+			t.say(wire.TraceBad, "", "dropped, the client hears nothing: %s", t.silence())
+		case !r.DNATed:
+			t.say(wire.TraceNote, "", "passes without translation: no Service takes it")
+		default:
+			to, sources[r.Src] = append(to, r.Dst.String()), true
+		}
+	}
+	if len(to) == 0 {
+		return
+	}
+	slices.Sort(to)
+	to = slices.Compact(to)
+	more := ""
+	if len(to) > mostOutcomes {
+		more = fmt.Sprintf(" and %d more", len(to)-mostOutcomes)
+		to = to[:mostOutcomes]
+	}
+	which := "goes to endpoint "
+	if len(to) > 1 {
+		which = "goes to one of the endpoints "
+	}
+	t.say(wire.TraceGood, "", "%s%s%s", which, strings.Join(to, ", "), more)
+	if sources[p.Saddr] {
+		t.say(wire.TraceGood, "", "the endpoint sees the client's own address, %s", p.Saddr)
+	}
+	for src := range sources {
+		if src != p.Saddr {
+			t.say(wire.TraceGood, "", "the endpoint sees %s: the client's address is masqueraded", src)
+		}
+	}
+}
+
+// silence is why a packet is dropped without a word.
+func (t *telling) silence() string {
+	if key, _, _ := t.whose(t.first); key != "" {
+		return fmt.Sprintf("Service %s does not let this client in, or has no endpoint for it by its traffic policy: `svcctl explain svc/NAME` says which", key)
+	}
+	if t.inServiceRange(t.first.To.Addr()) {
+		return fmt.Sprintf("%s is in the service range, and no Service has it", t.first.To.Addr())
+	}
+	return "nothing leads there"
+}
+
+func rejection(with nft.RejectWith) string {
+	switch with {
+	case nft.RejectTCPReset:
+		return "TCP reset"
+	case nft.RejectHostUnreachable:
+		return "host unreachable"
+	}
+	return "port unreachable"
+}
