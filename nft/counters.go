@@ -29,7 +29,7 @@ var reasons = map[string]string{chainRefuse: RefusedNoEndpoint, chainRefusePort:
 // IsDispatch reports whether a map says what becomes of a frontend's clients.
 func IsDispatch(set string) bool {
 	switch set {
-	case setServices, setInsideServices, setOutsideServices, setNodePorts, setInsideNodePorts, setOutsideNodePorts:
+	case setPortRanges, setServices, setInsideServices, setOutsideServices, setNodePorts, setInsideNodePorts, setOutsideNodePorts:
 		return true
 	}
 	return false

@@ -51,10 +51,14 @@ func (f *fragment) fill(p *compiledPort, box *Box) {
 	f.insideOnly = f.insideOnly[:0]
 	f.chains, f.shared, f.sets, f.sourceSets = f.chains[:0], f.shared[:0], f.sets[:0], f.sourceSets[:0]
 	f.timeouts = f.timeouts[:0]
-	for i := range p.Frontends {
-		p.addFrontend(f, box, &p.Frontends[i])
+	if p.hasRanges() {
+		p.addRanges(f, box)
+	} else {
+		for i := range p.Frontends {
+			p.addFrontend(f, box, &p.Frontends[i])
+		}
 	}
-	if p.Balance == RoundRobin {
+	if p.Balance == RoundRobin && !p.hasRanges() {
 		p.addTurns(f)
 	}
 	if p.Affinity > 0 {
@@ -96,7 +100,7 @@ func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
 	key := p.key(fe)
 	frontend := f.keep(key)
 	inside := p.verdict(f, fe, fe.Inside)
-	if fe.Outside == fe.Inside && fe.Sources == nil && fe.Sets == nil && !fe.InsideOnly {
+	if !fe.asksClient() {
 		f.elements = append(f.elements, placed{maps.all, frontend, inside})
 	} else {
 		f.elements = append(f.elements,

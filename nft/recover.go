@@ -22,6 +22,7 @@ func Recover(have Ruleset, box *Box) []ServicePort {
 			r := recovery{family: f, table: have[f], box: box, byID: map[string]int{}, timeouts: []time.Duration{defaultAffinity}, sets: map[string]*SourceSet{}}
 			r.frontends(setServices)
 			r.frontends(setNodePorts)
+			r.ranges()
 			ports = append(ports, r.ports...)
 		}
 	}
@@ -33,7 +34,7 @@ func CountFrontends(have Ruleset) int {
 	n := 0
 	for _, t := range have {
 		if t != nil {
-			n += len(t.elements(setServices)) + len(t.elements(setNodePorts))
+			n += len(t.elements(setServices)) + len(t.elements(setNodePorts)) + len(t.elements(setPortRanges))
 		}
 	}
 	return n

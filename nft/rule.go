@@ -125,11 +125,12 @@ type (
 		Key []Field
 		Map string
 	}
-	// DNAT is `dnat ip to key map @map`, where the map gives address . port.
-	// A key that is not in the map matches nothing.
+	// DNAT is `dnat ip to key map @map`, where the map gives address . port, or an address alone
+	// with KeepPort. A key that is not in the map matches nothing.
 	DNAT struct {
-		Key []Field
-		Map string
+		Key      []Field
+		Map      string
+		KeepPort bool
 	}
 	// Update is `update @map { key timeout T : data }`: remember data under key
 	// for the time of Timeout. A key that is there keeps its data and gets the time anew.

@@ -142,6 +142,10 @@ const (
 type Frontend struct {
 	Addr netip.Addr // the VIP; the zero Addr for a node port
 	Port uint16     // the Service's port, or the node port
+	// Last, when not 0, is the last port of a range that begins with Port, at an address that is not
+	// HostOwned. Clients get the same port of an endpoint: those of the pools have port 0. All
+	// frontends of a Service port are ranges, or none is; one of ranges has no Affinity, Idle or Relay.
+	Last uint16
 	// Inside is what internal sources and the box itself get, Outside what everybody
 	// else gets.
 	Inside, Outside Route

@@ -23,6 +23,7 @@ func (d *diagnosis) balance() {
 			d.details(d.chosen(s)...)
 		}
 	}
+	d.portRanges()
 	if after, err := object.ParseRetryAfter(d.Service.Metadata.Annotations[object.AnnotationRetryAfter]); err == nil {
 		d.good("a SYN that gets no answer for %s is forgotten: the client's next one picks an endpoint anew", after)
 	}

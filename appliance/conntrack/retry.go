@@ -144,7 +144,7 @@ func (r *Retry) queries() (queries []query, pause time.Duration) {
 	for fe, after := range r.asked.times {
 		shortest = min(shortest, after/2)
 		whole[query{family: fe.Family, protocol: fe.Protocol, unanswered: true}] = true
-		single[query{family: fe.Family, protocol: fe.Protocol, port: fe.Port, unanswered: true}] = true
+		single[query{family: fe.Family, protocol: fe.Protocol, port: fe.single(), unanswered: true}] = true
 	}
 	if len(single) <= maxQueries {
 		whole = single

@@ -162,6 +162,8 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 		out := &outputs[i]
 		claims[i] = resolve.Claim{Service: key, Ports: out.Ports, Unready: out.Unready, Since: func(proto nft.Protocol, at netip.AddrPort) uint64 {
 			return out.since.Of(proto.Name(), at)
+		}, RangeSince: func(proto nft.Protocol, at netip.AddrPort, last uint16) uint64 {
+			return out.since.OfRange(proto.Name(), at, last)
 		}}
 	}
 	for _, key := range p.claims.Set(p.inForce, claims...) {

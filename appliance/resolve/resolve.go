@@ -192,6 +192,7 @@ func (r *resolver) resolve() {
 	endpoints := r.collect()
 	r.checkWeights(balance, endpoints)
 	r.out.RetryAfter = r.retryAfter(balance)
+	ranges := r.readPortRanges(balance, idle > 0)
 	r.prepareChecks()
 	r.judge(endpoints)
 	r.out.LocalEndpoints = r.localEndpoints(endpoints)
@@ -223,8 +224,9 @@ func (r *resolver) resolve() {
 			p.Pools, p.Serving = sel.pools, sel.serving
 			r.balance(i, &p, balance, all)
 			p.Frontends = r.free(i, &p, r.frontends(port, vips, sel))
+			ranged := r.portRanges(ranges, port, &p)
 			r.relay(i, &p)
-			r.out.Ports = append(r.out.Ports, p)
+			r.out.Ports = append(append(r.out.Ports, p), ranged...)
 		}
 	}
 }

@@ -132,6 +132,7 @@ func (t *telling) known(c *conntrack.Connection) {
 
 // whose is the Service port that a packet is sent to.
 func (t *telling) whose(h *trace.Header) (key, port, kind string) {
+	var ranged []string
 	for service, ports := range t.facts.Served {
 		for i := range ports {
 			p := &ports[i]
@@ -139,11 +140,13 @@ func (t *telling) whose(h *trace.Header) (key, port, kind string) {
 				continue
 			}
 			for _, fe := range p.Frontends {
-				if fe.Port != h.To.Port() {
+				if !fe.HasPort(h.To.Port()) {
 					continue
 				}
 				name := strings.TrimPrefix(strings.TrimPrefix(p.ID, service), "/")
 				switch {
+				case fe.Addr == h.To.Addr() && fe.IsRange():
+					ranged = []string{service, name, " (range of ports)"} // an exact port goes first
 				case fe.Addr == h.To.Addr():
 					return service, name, ""
 				case !fe.Addr.IsValid() && t.isNodeAddress(h.To.Addr()):
@@ -151,6 +154,9 @@ func (t *telling) whose(h *trace.Header) (key, port, kind string) {
 				}
 			}
 		}
+	}
+	if ranged != nil {
+		return ranged[0], ranged[1], ranged[2]
 	}
 	return key, port, kind
 }
@@ -209,6 +215,12 @@ func (t *telling) ours(s *trace.Step) {
 		t.say(wire.TraceGood, where+" -> "+target, "the next endpoint in turn is picked")
 	case strings.HasSuffix(word, "recall"):
 		t.say(wire.TraceGood, where+" -> "+target, "session affinity: a known client goes to its endpoint")
+	case strings.HasPrefix(word, "range-clients-"):
+		if !strings.HasSuffix(word, "-in") {
+			t.say(wire.TraceGood, where+" -> "+target, "a range of ports; who the client is decides: source ranges, or policy Local")
+		}
+	case word == "range", word == "range-local":
+		t.say(wire.TraceGood, where+" -> "+target, "a range of ports: one of the endpoints is picked, at the same port")
 	case word == "by-client":
 		t.say(wire.TraceGood, where+" -> "+target, "who the client is decides: source ranges, or policy Local")
 	case word == "source-nat", word == "masquerade":

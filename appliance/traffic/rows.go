@@ -74,12 +74,12 @@ func (m *merged) endpoints(since time.Duration) (list []wire.EndpointTraffic) {
 	for _, p := range m.parts {
 		for _, at := range p.Port.Endpoints {
 			if p.Endpoints[at] == nil {
-				list = append(list, wire.EndpointTraffic{Endpoint: at.String(), ConnectionCounts: wire.ConnectionCounts{Rate: rate(0, since)}})
+				list = append(list, wire.EndpointTraffic{Endpoint: endpointText(at), ConnectionCounts: wire.ConnectionCounts{Rate: rate(0, since)}})
 			}
 		}
 		for at, e := range p.Endpoints {
 			list = append(list, wire.EndpointTraffic{
-				Endpoint: at.String(), Leaving: e.Leaving,
+				Endpoint: endpointText(at), Leaving: e.Leaving,
 				ConnectionCounts: wire.ConnectionCounts{Open: e.Open, Unanswered: e.Unanswered, Rate: rate(e.New, since)},
 			})
 		}
@@ -133,4 +133,12 @@ func rate(fresh int, since time.Duration) *float64 {
 	}
 	r := float64(fresh) / since.Seconds()
 	return &r
+}
+
+// endpointText is an endpoint; of a range of ports, the address alone.
+func endpointText(at netip.AddrPort) string {
+	if at.Port() == 0 {
+		return at.Addr().String()
+	}
+	return at.String()
 }

@@ -118,7 +118,7 @@ func servicePolicies(b *description, svc *object.Service) {
 	if affinity != "" {
 		b.line("Session Affinity", "%s", affinity)
 	}
-	for _, line := range [][2]string{{"Balance", object.AnnotationBalance}, {"Weights", object.AnnotationWeights}, {"Retry After", object.AnnotationRetryAfter}} {
+	for _, line := range [][2]string{{"Balance", object.AnnotationBalance}, {"Weights", object.AnnotationWeights}, {"Retry After", object.AnnotationRetryAfter}, {"Port Ranges", object.AnnotationPortRanges}} {
 		if text, given := svc.Metadata.Annotations[line[1]]; given {
 			if name, err := object.ParseBalance(text); err == nil {
 				text = name

@@ -273,13 +273,14 @@ func (e *encoder) verdictMap(m nft.VerdictMap) {
 // @backends`: the address and port that the map gives take the registers of the key.
 func (e *encoder) dnat(d nft.DNAT) {
 	e.loadKey(d.Key, d.Map)
-	e.add(
-		&expr.Lookup{SourceRegister: firstRegister, SetName: d.Map, DestRegister: firstRegister, IsDestRegSet: true},
-		&expr.NAT{
-			Type: expr.NATTypeDestNAT, Family: uint32(protocolFamily(e.Family)),
-			RegAddrMin: firstRegister, RegProtoMin: firstRegister + registers(e.AddrLen()),
-		},
-	)
+	to := &expr.NAT{
+		Type: expr.NATTypeDestNAT, Family: uint32(protocolFamily(e.Family)),
+		RegAddrMin: firstRegister, RegProtoMin: firstRegister + registers(e.AddrLen()),
+	}
+	if d.KeepPort {
+		to.RegProtoMin = 0
+	}
+	e.add(&expr.Lookup{SourceRegister: firstRegister, SetName: d.Map, DestRegister: firstRegister, IsDestRegSet: true}, to)
 }
 
 // dynsetDelete is NFT_DYNSET_OP_DELETE (linux/netfilter/nf_tables.h), since kernel 5.4.

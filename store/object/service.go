@@ -30,6 +30,7 @@ func validateService(s, old *Service) Errors {
 		checkTrafficPolicies(s),
 		checkIngress(s, old),
 		checkServiceBalance(s, old),
+		checkPortRanges(s, old),
 	)
 }
 

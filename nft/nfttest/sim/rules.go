@@ -243,6 +243,9 @@ func (f *flow) key(fields []nft.Field) string {
 
 func (f *flow) endpoint(set, data string) netip.AddrPort {
 	values := nft.SplitKey(f.set(set).Data, f.family, data)
+	if len(values) == 1 { // the port stays
+		return netip.AddrPortFrom(values[0].Addr, f.packet.Dport)
+	}
 	if len(values) != 2 {
 		panic(fmt.Sprintf("sim: map %s does not give address . port", set))
 	}
