@@ -269,7 +269,7 @@ func (t *Tally) Totals() Totals {
 			continue
 		}
 		values := SplitKey(staticSet(id.set).Key, id.family, id.key)
-		if len(values) < 2 {
+		if len(values) < 2 || id.set == setPortRanges && len(values) != 6 {
 			continue
 		}
 		var last uint16
