@@ -25,8 +25,8 @@ type agenda struct {
 	resetters map[nft.Family]netip.Addr
 	items     map[Frontend]*item
 	ranges    []Frontend // those of items that are ranges
-	most      int   // items since the map was made
-	away      *away // nil: the rules were not away
+	most      int        // items since the map was made
+	away      *away      // nil: the rules were not away
 }
 
 func newAgenda() *agenda { return &agenda{items: map[Frontend]*item{}} }
