@@ -262,7 +262,8 @@ func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part, sets 
 		Store: a.store, Kernel: a.calls.Kernel(a.kernel), Log: a.log,
 		Host: func(facts *node.Facts) reconcile.Host {
 			host := hostOf(&a.cfg, facts, a.hosts.IsVIP)
-			host.Resolve.NoTimeouts = !a.kernel.Probe().Timeout
+			features := a.kernel.Probe()
+			host.Resolve.NoTimeouts, host.Resolve.NoRates, host.Resolve.NoConnectionCounts = !features.Timeout, !features.Limit, !features.ConnLimit
 			return host
 		},
 		Watching:     a.watcher != nil,

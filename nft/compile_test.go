@@ -122,7 +122,7 @@ func randomState(r *rand.Rand) State {
 				continue
 			}
 			s.Services[name] = append(s.Services[name], randomPort(r, name, i, f))
-			if r.IntN(2) == 0 {
+			if r.IntN(4) == 0 {
 				exact := &s.Services[name][len(s.Services[name])-1]
 				s.Services[name] = append(s.Services[name], randomRanges(r, name, i, f, exact.Frontends[1].InsideOnly))
 			}
@@ -144,6 +144,10 @@ func randomPort(r *rand.Rand, name string, i int, f Family) ServicePort {
 	}
 	if r.IntN(2) == 0 {
 		p.Idle = time.Duration(1+r.IntN(2)) * time.Minute
+	}
+	if r.IntN(3) == 0 {
+		rates := []Rate{{}, {100, time.Second}, {30, time.Minute}}
+		p.Limits = Limits{rates[r.IntN(3)], rates[r.IntN(3)], uint32(r.IntN(3))}
 	}
 	for n := range r.IntN(5) {
 		ep := netip.AddrPortFrom(addr("10.1.0.%d", "fd00:1::%d", 1+n+r.IntN(3)), 8080)

@@ -23,6 +23,7 @@ func (t *tableState) staticChains(f Family, box *Box) []Chain {
 	if t.has(setInsideNodePorts) {
 		chains = append(chains, Chain{Name: chainNPByClient, Rules: t.byClient(f, box, nodePort, &nodePortMaps)})
 	}
+	chains = append(chains, t.limitedChains()...)
 	chains = append(chains, t.strayChains(box)...)
 	chains = append(chains, t.answerChains()...)
 	chains = append(chains, t.idleChains()...)

@@ -128,7 +128,7 @@ func (p *compiledPort) addRangePool(f *fragment, pool Pool) {
 		form = t.form
 	}
 	f.shared = append(f.shared, chainRefuse)
-	rules := rangeDraws(m.Name, rangeForm(form), uint32(len(slots)))
+	rules := append(p.limitsRule(), rangeDraws(m.Name, rangeForm(form), uint32(len(slots)))...)
 	f.chains = append(f.chains, Chain{Name: m.Name, Rules: append(rules, Rule{GotoChain(chainRefuse)})})
 }
 

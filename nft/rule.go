@@ -142,7 +142,15 @@ type (
 		Data    []Field // nil: Map is a set
 		Timeout time.Duration
 		Add     bool
+		// With a Rate or Connections the element has a limit of its own, and the statement matches
+		// when that is passed: `{ ip saddr timeout 2m limit rate over 10/second burst 10 packets }`,
+		// `{ ip saddr ct count over 20 }` (CONFIG_NFT_LIMIT, CONFIG_NFT_CONNLIMIT). An element keeps
+		// the limit that it was made with.
+		Rate        Rate
+		Connections uint32
 	}
+	// Over is `limit rate over 100/second burst 100 packets`: it matches what comes faster.
+	Over struct{ Rate Rate }
 	// Delete is `delete @set { key }`; it matches when the key was there.
 	Delete struct {
 		Set string
@@ -179,6 +187,7 @@ func (MatchRST) statement()         {}
 func (MatchInitAck) statement()     {}
 func (MatchICMP) statement()        {}
 func (Delete) statement()           {}
+func (Over) statement()             {}
 func (MatchInvalid) statement()     {}
 func (MatchNoSYN) statement()       {}
 func (MatchEchoRequest) statement() {}

@@ -113,6 +113,8 @@ type ServicePort struct {
 	// Idle is after how much silence a connection of TCP or UDP is forgotten, in whole seconds;
 	// 0: when the host says.
 	Idle time.Duration
+	// Limits are those of new and open connections.
+	Limits Limits
 	// Relay, where it is valid, is the listener on the box that clients of a pool are sent to
 	// while the pool has endpoints. It makes the connections to them.
 	Relay [NumPools]netip.AddrPort

@@ -71,7 +71,8 @@ func (c *Count) kind() (countKind, bool) {
 	switch chain, _ := strings.CutPrefix(c.Verdict, "goto "); {
 	case c.Set == "", chain == chainRefuse, c.Verdict == (Verdict{Kind: Drop}).String():
 		return countsRefusals, true
-	case chain == chainByClient, chain == chainNPByClient:
+	case chain == chainByClient, chain == chainNPByClient,
+		chain == chainLimited, chain == chainLimitedOutside, chain == chainNPLimited, chain == chainNPLimitedOutside:
 		return 0, false
 	}
 	return countsConnections, true

@@ -55,7 +55,7 @@ func (r *resolver) portRanges(ranges []object.PortRange, port *object.ServicePor
 		proto, _ := nft.ProtocolNamed(pr.Protocol)
 		added := nft.ServicePort{
 			ID: p.ID + "/" + strings.ToLower(pr.Protocol) + "-" + (&nft.Frontend{Port: pr.First, Last: pr.Last}).PortText(), Family: p.Family, Protocol: proto,
-			Balance: p.Balance, Serving: withoutPorts(p.Serving),
+			Balance: p.Balance, Serving: withoutPorts(p.Serving), Limits: p.Limits,
 		}
 		if p.Affinity > 0 && byChance(p.Balance) {
 			added.Balance = nft.SourceHash

@@ -49,6 +49,8 @@ type Facts struct {
 	Broadcast map[netip.Addr]bool
 	// NoTimeouts says that the kernel has no timeouts of connection tracking for nf_tables.
 	NoTimeouts bool
+	// NoRates and NoConnectionCounts say that it has no rate limits, and no counts of connections.
+	NoRates, NoConnectionCounts bool
 	// Taken says which program of the box listens where a frontend would take its
 	// clients away, as "nginx (pid 812) listens on tcp 0.0.0.0:30080"; "" when none does, or
 	// when the frontend was served before the program came. The zero Addr stands for
@@ -192,6 +194,7 @@ func (r *resolver) resolve() {
 	endpoints := r.collect()
 	r.checkWeights(balance, endpoints)
 	r.out.RetryAfter = r.retryAfter(balance)
+	limits := r.readLimits()
 	ranges := r.readPortRanges(balance, idle > 0)
 	r.prepareChecks()
 	r.judge(endpoints)
@@ -218,6 +221,7 @@ func (r *resolver) resolve() {
 				Protocol: proto,
 				Affinity: r.affinity(),
 				Idle:     idle,
+				Limits:   limits,
 			}
 			all := endpoints[portKey{port.Name, proto, family}]
 			sel := r.selectEndpoints(all)

@@ -194,6 +194,10 @@ func (t *telling) ours(s *trace.Step) {
 		switch {
 		case s.Chain == "refuse", s.Chain == "refuse-port":
 			t.say(wire.TraceBad, where, "refused: %s", t.refusal())
+		case s.Chain == "refuse-client":
+			t.say(wire.TraceBad, where, "refused: the client has as many open connections as svcctl.io/client-connections allows")
+		case strings.HasPrefix(s.Chain, "limits-"):
+			t.say(wire.TraceBad, where, "dropped: more new connections than svcctl.io/rate-limit or svcctl.io/client-rate-limit lets through; a TCP client tries again")
 		case s.Chain == "stray":
 			t.say(wire.TraceBad, where, "dropped: it belongs to no connection that is tracked, and a Service's address must not get it")
 		case t.first != nil && t.inServiceRange(t.first.To.Addr()):
@@ -223,6 +227,8 @@ func (t *telling) ours(s *trace.Step) {
 		t.say(wire.TraceGood, where+" -> "+target, "a range of ports: one of the endpoints is picked, at the same port")
 	case word == "by-client":
 		t.say(wire.TraceGood, where+" -> "+target, "who the client is decides: source ranges, or policy Local")
+	case word == "limited", word == "limited-outside", word == "nodeport-limited", word == "nodeport-limited-outside":
+		t.say(wire.TraceGood, where+" -> "+target, "the Service has limits, which are asked first")
 	case word == "source-nat", word == "masquerade":
 		t.say(wire.TraceNote, where+" -> "+target, "the client's address may be masqueraded")
 	}

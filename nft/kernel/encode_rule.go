@@ -3,6 +3,7 @@ package kernel
 import (
 	"encoding/binary"
 	"net"
+	"time"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -123,6 +124,8 @@ func (e *encoder) statement(s nft.Statement) {
 		e.dnat(s)
 	case nft.Update:
 		e.update(s)
+	case nft.Over:
+		e.add(limit(s.Rate))
 	case nft.Delete:
 		e.loadKey(s.Key, s.Set)
 		e.add(&expr.Dynset{SrcRegKey: firstRegister, SetName: s.Set, Operation: dynsetDelete})
@@ -295,12 +298,23 @@ func (e *encoder) update(u nft.Update) {
 	if u.Add {
 		dynset.Operation = unix.NFT_DYNSET_OP_ADD
 	}
+	if u.Rate.Count > 0 {
+		dynset.Exprs = append(dynset.Exprs, limit(u.Rate))
+	}
+	if u.Connections > 0 {
+		dynset.Exprs = append(dynset.Exprs, &expr.Connlimit{Count: u.Connections, Flags: expr.NFT_CONNLIMIT_F_INV})
+	}
 	next := e.load(u.Key, firstRegister)
 	if len(u.Data) > 0 {
 		dynset.SrcRegData = nextBlock(next)
 		e.load(u.Data, dynset.SrcRegData)
 	}
 	e.add(dynset)
+}
+
+// limit is `limit rate over 100/second burst 100 packets`.
+func limit(r nft.Rate) *expr.Limit {
+	return &expr.Limit{Type: expr.LimitTypePkts, Rate: uint64(r.Count), Over: true, Unit: expr.LimitTime(r.Per / time.Second), Burst: r.Burst()}
 }
 
 // reject is `reject with tcp reset`, `reject with icmp port-unreachable` or `reject

@@ -31,6 +31,7 @@ func validateService(s, old *Service) Errors {
 		checkIngress(s, old),
 		checkServiceBalance(s, old),
 		checkPortRanges(s, old),
+		checkLimits(s, old),
 	)
 }
 

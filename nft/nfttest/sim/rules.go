@@ -133,7 +133,13 @@ func (f *flow) statement(s nft.Statement) (v verdict, element string) {
 		}
 		f.dnat(f.endpoint(s.Map, e.data))
 		return verdict{kind: accepted}, e.text
+	case nft.Over: // what comes one after the other is under every limit
+		return match(false), ""
 	case nft.Update:
+		if s.Rate.Count > 0 || s.Connections > 0 {
+			f.learn(s)
+			return match(false), ""
+		}
 		return match(f.learn(s)), ""
 	case nft.Delete:
 		return match(f.unlearn(s)), ""
