@@ -26,6 +26,8 @@ type decoding struct {
 	failed   bool
 	dropped  bool // more than maxProblems
 	doubted  bool // an unknown field of a kind that is partly read was warned about
+	// repeated are texts of this document, found by their length and ends: a name is there many times.
+	repeated [16]string
 }
 
 // object fills o from a node.
@@ -149,13 +151,25 @@ func (d *decoding) textMap(n *node, v reflect.Value) {
 	for _, f := range n.fields {
 		d.path.pushKey(f.key)
 		if f.value.kind == kindNull {
-			m[shared(f.key)] = ""
+			m[d.shared(f.key)] = ""
 		} else if text, ok := d.text(f.value); ok {
-			m[shared(f.key)] = text
+			m[d.shared(f.key)] = text
 		}
 		d.path.pop()
 	}
 	v.Set(reflect.ValueOf(m))
+}
+
+// shared is a copy of a text, which is held once if it is frequent, or was in the document just before.
+func (d *decoding) shared(text string) string {
+	if s, ok := frequent[text]; ok || text == "" {
+		return s
+	}
+	last := &d.repeated[(len(text)+7*int(text[0])+31*int(text[len(text)-1]))%len(d.repeated)]
+	if *last != text {
+		*last = strings.Clone(text)
+	}
+	return *last
 }
 
 // text is a copy of a text: the node's is a part of the document, which would be kept for it.
@@ -165,7 +179,7 @@ func (d *decoding) text(n *node) (string, bool) {
 		if n.oldBool {
 			d.warning(n, ReasonAmbiguous, fmt.Sprintf("kubectl reads the unquoted %s as a bool; write %q", n.text, n.text))
 		}
-		return shared(n.text), true
+		return d.shared(n.text), true
 	case kindBool, kindInt, kindFloat:
 		d.problem(n, ReasonWrongType, fmt.Sprintf("expected a text, got %s; quote it: %q", n.what(), n.text))
 	default:
