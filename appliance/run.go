@@ -207,14 +207,15 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 	}
 	// What follows the Services. A new one is a line here.
 	sets := parts.NewSourceSets(sourceSetFiles(&a.cfg))
+	fullness := parts.NewFullness(a.log)
 	follows := []reconcile.Part{
-		a.grants, sets, a.checks, flows, a.relay, parts.NewHealthPorts(a.log), parts.NewAnnouncements(a.announced),
+		a.grants, sets, a.checks, flows, fullness, a.relay, parts.NewHealthPorts(a.log), parts.NewAnnouncements(a.announced),
 	}
 	if a.dns != nil {
 		follows = append(follows, parts.NewDNS(a.dns, a.store))
 	}
 	dog := a.watchdog()
-	loop := a.loop(dog, follows, sets)
+	loop := a.loop(dog, follows, sets, fullness)
 	// The watchdog outlives ctx: the loop may be stuck when the process is to stop.
 	watched, ended := context.WithCancel(context.WithoutCancel(ctx))
 	tasks := []task.Task{
@@ -257,7 +258,7 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 }
 
 // loop makes the reconcile loop.
-func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part, sets *parts.SourceSets) *reconcile.Loop {
+func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part, sets *parts.SourceSets, fullness *parts.Fullness) *reconcile.Loop {
 	return reconcile.New(reconcile.Options{
 		Store: a.store, Kernel: a.calls.Kernel(a.kernel), Log: a.log,
 		Host: func(facts *node.Facts) reconcile.Host {
@@ -274,6 +275,7 @@ func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part, sets 
 		Removals:     a.removals,
 		Orphans:      a.orphans,
 		Checks:       a.checks,
+		Full:         fullness.Full,
 		Relays:       a.relay,
 		Addresses:    a.hosts,
 		HostProblems: func(facts *node.Facts) []manifest.Problem { return a.cfg.OverlapProblems(facts, a.hosts.IsVIP) },

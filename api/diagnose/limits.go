@@ -14,6 +14,7 @@ func (d *diagnosis) limits() {
 		{object.AnnotationRateLimit, "%s new connections of each port", "rate-limit"},
 		{object.AnnotationClientRateLimit, "%s new connections of a client", "client-rate-limit"},
 		{object.AnnotationClientConnections, "%s open connections of a client", "client-connections"},
+		{object.AnnotationEndpointConnections, "%s open connections of an endpoint", ""},
 	} {
 		value, given := d.Service.Metadata.Annotations[limit.key]
 		if !given {

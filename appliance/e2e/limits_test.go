@@ -240,6 +240,75 @@ func Test394_new_connections_of_a_client(t *testing.T) {
 	contains(t, text, "the Service has limits, which are asked first")
 }
 
+// An endpoint that has as many open connections as it may gets no new ones, until a tenth of them are closed;
+// when all are full, clients are refused. Open connections go on, and a restart leaves it so.
+func Test396_open_connections_of_an_endpoint(t *testing.T) {
+	b := newBox(t, nil)
+	b.write("web.yaml", func(f family) []string {
+		svc := f.service("web", "clusterIP: "+f.vip(41), "ports: [{name: p80, port: 80}]")
+		return []string{withAnnotations(svc, `svcctl.io/endpoint-connections: "10"`), f.slice("web", "p80: 80", b.L1, b.R1)}
+	})
+	b.svcctl.Start()
+	f, to := ipv4, ipv4.at(ipv4.vip(41), 80)
+	object, ends := f.object("Service", "web"), f.on(80, b.L1, b.R1)
+	left := func(at netip.AddrPort) string { return "endpoint " + at.Addr().String() + " is left out" }
+	open := map[netip.AddrPort][]*netlab.Conn{}
+	fill := func(at netip.AddrPort) { // opens connections until an endpoint is full
+		for len(open[at]) < 10 {
+			conn, err := b.IN.Dial(to, patiently)
+			if err != nil {
+				t.Fatalf("with %d and %d open connections: %v", len(open[ends[0]]), len(open[ends[1]]), err)
+			}
+			t.Cleanup(conn.Close)
+			open[conn.Reply.At] = append(open[conn.Reply.At], conn)
+		}
+		b.hasProblem(t, object, "EndpointFull", left(at), "svcctl.io/endpoint-connections")
+	}
+	fill(ends[0])
+	if len(open[ends[1]]) < 10 {
+		b.reaches(t, b.IN, "tcp", to, plain, ends[1])
+		fill(ends[1])
+	}
+	eventually(t, syncTimeout, func() error { return b.tryRefusesNew(to) })
+	contains(t, b.verbs(t).does(1, "explain", "svc/"+f.name("web")), left(ends[0])[len("endpoint "):])
+	// A restart commits nothing, while both are full.
+	monitor := b.GW1.Monitor()
+	b.svcctl.Stop()
+	b.svcctl.Start()
+	b.hasProblem(t, object, "EndpointFull", left(ends[0]))
+	for _, tx := range monitor.Transactions() {
+		if ours(tx) {
+			t.Errorf("a restart commits %v", tx)
+		}
+	}
+	for at, conns := range open {
+		for _, conn := range conns {
+			if err := conn.Echo("still here", patiently); err != nil {
+				t.Errorf("an open connection to %s: %v", at, err)
+			}
+		}
+	}
+	for _, conn := range open[ends[0]] {
+		conn.Close()
+	}
+	eventually(t, syncTimeout, func() error {
+		_, err := b.IN.Ask("tcp", to)
+		return err
+	})
+	if len(open[ends[1]]) >= 10 {
+		b.reaches(t, b.IN, "tcp", to, plain, ends[0])
+	}
+}
+
+// tryRefusesNew reports whether a new connection of IN is refused.
+func (b *box) tryRefusesNew(to netip.AddrPort) error {
+	reply, err := b.IN.Ask("tcp", to)
+	if netlab.RefusalOf(err) != netlab.Refused {
+		return fmt.Errorf("a new connection to %s gets %s, %v; want a reset", to, reply, err)
+	}
+	return nil
+}
+
 func contains(t *testing.T, text, want string) {
 	t.Helper()
 	if !strings.Contains(text, want) {

@@ -38,7 +38,10 @@ type Options struct {
 	Removals  *RemovalGuard
 	Orphans   *Orphans // nil: there are none
 	Checks    Checks   // nil: nobody is checked
-	Relays    Relays   // nil: every listener of relayed ports is open
+	// Full is resolve.Facts.Full, which may be called from several goroutines at once; nil: connections are
+	// not counted.
+	Full      func(port resolve.Port, at []netip.AddrPort, endpoint netip.AddrPort) (full, known bool)
+	Relays    Relays // nil: every listener of relayed ports is open
 	Addresses Addresses
 	// HostProblems are those of the host's networks with the configuration.
 	HostProblems func(*node.Facts) []manifest.Problem

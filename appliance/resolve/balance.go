@@ -69,7 +69,7 @@ func (r *resolver) readBalance() nft.Balance {
 // warnUnbalanced warns about annotations that have no effect on a Service.
 func (r *resolver) warnUnbalanced(why string) {
 	for _, key := range []string{object.AnnotationBalance, object.AnnotationWeights, object.AnnotationRetryAfter, object.AnnotationPortRanges,
-		object.AnnotationRateLimit, object.AnnotationClientRateLimit, object.AnnotationClientConnections} {
+		object.AnnotationRateLimit, object.AnnotationClientRateLimit, object.AnnotationClientConnections, object.AnnotationEndpointConnections} {
 		if _, given := r.Service.Metadata.Annotations[key]; given {
 			r.warn(r.ref, annotation.Field(key), "NotServed", "%s: the annotation has no effect", why)
 		}

@@ -1,6 +1,7 @@
 package resolve
 
 import (
+	"net/netip"
 	"time"
 
 	"svcctl.io/svcctl/nft"
@@ -12,6 +13,8 @@ const (
 	reasonNotSupported = "NotSupported"
 	// reasonLimitOfNobody: a limit that another one makes idle.
 	reasonLimitOfNobody = "LimitNeverReached"
+	// reasonFull: an endpoint that has as many open connections as it may.
+	reasonFull = "EndpointFull"
 )
 
 // readLimits reads the annotations that limit connections.
@@ -50,19 +53,60 @@ func (r *resolver) rate(key string) (rate nft.Rate) {
 	return nft.Rate{Count: count, Per: per}
 }
 
+// leaveOutFull takes new connections from endpoints that have as many open ones as the Service allows. Those
+// that are open go on.
+func (r *resolver) leaveOutFull(endpoints map[portKey][]endpoint) {
+	limit := r.connections(object.AnnotationEndpointConnections, "connections of an endpoint are not limited")
+	if r.out.EndpointConnections = limit; limit == 0 || r.facts.Full == nil {
+		return
+	}
+	if r.relayed.Key != "" {
+		r.warn(r.ref, annotation.Field(object.AnnotationEndpointConnections), reasonNoEffect, "%s has no effect on connections that are relayed: they are the relay's own", object.AnnotationEndpointConnections)
+	}
+	var full []netip.Addr
+	for _, port := range r.Service.Spec.Ports {
+		for _, family := range nft.Families {
+			proto, _ := nft.ProtocolNamed(port.Protocol)
+			list := endpoints[portKey{port.Name, proto, family}]
+			name := Port{Service: r.ref.Key(), Name: port.Name, Protocol: port.Protocol, Family: family}
+			at := r.frontendAddrs(family, &port)
+			for i := range list {
+				e := &list[i]
+				is, known := r.facts.Full(name, at, e.addr)
+				if is && e.weight > 0 && e.state >= draining {
+					e.weight = 0
+					if known {
+						full = append(full, e.addr.Addr())
+					}
+				}
+			}
+		}
+	}
+	for _, addr := range sortedOnce(full) {
+		r.warn(r.ref, annotation.Field(object.AnnotationEndpointConnections), reasonFull,
+			"endpoint %s is left out: it has as many open connections as %s allows, %d; it gets new ones when a tenth of them are closed", addr, object.AnnotationEndpointConnections, limit)
+	}
+}
+
 func (r *resolver) clientConnections() uint32 {
 	const key = object.AnnotationClientConnections
+	n := r.connections(key, "connections of a client are not limited")
+	if n > 0 && r.facts.NoConnectionCounts {
+		r.warn(r.ref, annotation.Field(key), reasonNotSupported, "has no effect: this kernel does not count connections for nf_tables; it needs CONFIG_NFT_CONNLIMIT and kernel 4.18")
+		return 0
+	}
+	return n
+}
+
+// connections reads an annotation with a number of connections; 0: there is none.
+func (r *resolver) connections(key, otherwise string) uint32 {
 	value, given := r.Service.Metadata.Annotations[key]
 	if !given {
 		return 0
 	}
 	n, err := object.ParseConnections(value)
-	switch {
-	case err != nil:
-		r.warn(r.ref, annotation.Field(key), reasonUnknownValue, "%v: connections of a client are not limited", err)
-		return 0
-	case r.facts.NoConnectionCounts:
-		r.warn(r.ref, annotation.Field(key), reasonNotSupported, "has no effect: this kernel does not count connections for nf_tables; it needs CONFIG_NFT_CONNLIMIT and kernel 4.18")
+	if err != nil {
+		r.warn(r.ref, annotation.Field(key), reasonUnknownValue, "%v: %s", err, otherwise)
 		return 0
 	}
 	return n

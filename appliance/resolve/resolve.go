@@ -56,6 +56,10 @@ type Facts struct {
 	// when the frontend was served before the program came. The zero Addr stands for
 	// node ports. Nil: nobody listens.
 	Taken func(f nft.Family, proto nft.Protocol, at netip.AddrPort) string
+	// Full reports whether an endpoint of a port, of which at tells the frontends, has as many open connections
+	// as its Service allows. Until they were counted, known is false, and full is what the kernel was left with.
+	// Nil: they are not counted.
+	Full func(port Port, at []netip.AddrPort, endpoint netip.AddrPort) (full, known bool)
 	// Relays are the listeners of this box that relayed ports are sent to, by family; a family of
 	// which the box has no address has none. Nil: the box is not known.
 	Relays map[nft.Family][nft.NumPools]netip.AddrPort
@@ -102,6 +106,8 @@ type Output struct {
 	Waiting bool
 	// RetryAfter is how long an endpoint may leave a SYN unanswered; 0: as long as the client likes.
 	RetryAfter time.Duration
+	// EndpointConnections is how many open connections an endpoint may have; 0: any number.
+	EndpointConnections uint32
 	// ResetDown ends TCP connections to an endpoint that is down.
 	ResetDown bool
 	// Probed reports that Pods with a readiness probe are among the endpoints. The Service is to be
@@ -193,6 +199,7 @@ func (r *resolver) resolve() {
 	balance := r.readBalance()
 	endpoints := r.collect()
 	r.checkWeights(balance, endpoints)
+	r.leaveOutFull(endpoints)
 	r.out.RetryAfter = r.retryAfter(balance)
 	limits := r.readLimits()
 	ranges := r.readPortRanges(balance, idle > 0)

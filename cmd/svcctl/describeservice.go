@@ -119,7 +119,7 @@ func servicePolicies(b *description, svc *object.Service) {
 		b.line("Session Affinity", "%s", affinity)
 	}
 	for _, line := range [][2]string{{"Balance", object.AnnotationBalance}, {"Weights", object.AnnotationWeights}, {"Retry After", object.AnnotationRetryAfter}, {"Port Ranges", object.AnnotationPortRanges},
-		{"Rate Limit", object.AnnotationRateLimit}, {"Client Rate Limit", object.AnnotationClientRateLimit}, {"Client Connections", object.AnnotationClientConnections}} {
+		{"Rate Limit", object.AnnotationRateLimit}, {"Client Rate Limit", object.AnnotationClientRateLimit}, {"Client Connections", object.AnnotationClientConnections}, {"Endpoint Connections", object.AnnotationEndpointConnections}} {
 		if text, given := svc.Metadata.Annotations[line[1]]; given {
 			if name, err := object.ParseBalance(text); err == nil {
 				text = name

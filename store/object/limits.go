@@ -15,6 +15,8 @@ const (
 	AnnotationClientRateLimit = "svcctl.io/client-rate-limit"
 	// AnnotationClientConnections bounds the open connections of each client: 1 to 65535.
 	AnnotationClientConnections = "svcctl.io/client-connections"
+	// AnnotationEndpointConnections bounds the open connections of each endpoint: 1 to 65535.
+	AnnotationEndpointConnections = "svcctl.io/endpoint-connections"
 )
 
 // The largest values of limits.
@@ -55,5 +57,6 @@ func checkLimits(s, old *Service) Errors {
 	})
 	errs := checkAnnotation(&s.Metadata, before, AnnotationRateLimit, rate)
 	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationClientRateLimit, rate)...)
-	return append(errs, checkAnnotation(&s.Metadata, before, AnnotationClientConnections, checkBy(ParseConnections))...)
+	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationClientConnections, checkBy(ParseConnections))...)
+	return append(errs, checkAnnotation(&s.Metadata, before, AnnotationEndpointConnections, checkBy(ParseConnections))...)
 }
