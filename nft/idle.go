@@ -128,7 +128,11 @@ func (p *compiledPort) addIdle(f *fragment, box *Box, fe *Frontend) {
 // leadsToBox reports whether an endpoint that clients of a frontend get is the box itself.
 func (p *compiledPort) leadsToBox(box *Box, fe *Frontend) bool {
 	for _, pool := range []Pool{fe.Inside.Pool, fe.Outside.Pool} {
-		if slices.ContainsFunc(p.chosen(fe, pool), func(ap netip.AddrPort) bool { return slices.Contains(box.LocalAddresses, ap.Addr()) }) {
+		endpoints := p.chosen(fe, pool)
+		if p.Affinity > 0 { // a client that is remembered may have another one
+			endpoints = p.slots[pool]
+		}
+		if slices.ContainsFunc(endpoints, func(ap netip.AddrPort) bool { return slices.Contains(box.LocalAddresses, ap.Addr()) }) {
 			return true
 		}
 	}

@@ -33,7 +33,7 @@ type Fullness struct {
 	err       error
 }
 
-// crowded are the endpoints that are full. Those of ranges of ports have port 0.
+// crowded are the endpoints that are full. An address with port 0, of no protocol, stands for all that is open to it.
 type crowded map[crowdedAt]bool
 
 type crowdedCount map[crowdedAt]int
@@ -107,11 +107,14 @@ func (x *Fullness) Update(box *nft.Box, changes map[string]Crowd) {
 	}
 }
 
-// Full reports whether an endpoint of a Service is full; known is false until the Service was looked at.
+// Full reports whether an endpoint of a Service is full, or with port 0 an address by all of its ports; known is false until the Service was looked at.
 func (x *Fullness) Full(service string, protocol nft.Protocol, endpoint netip.AddrPort) (full, known bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	of, known := x.full[service]
+	if endpoint.Port() == 0 {
+		protocol = 0
+	}
 	return of[crowdedAt{protocol, endpoint}], known
 }
 
@@ -220,7 +223,7 @@ func (x *Fullness) countAll(entries []entry, verdicts []verdict) ([]verdict, map
 		service, asked := atFrontend(x.asked, e, x.nodePorts, x.ranges)
 		if counts := x.counts[service]; asked && counts != nil {
 			counts[crowdedAt{e.protocol, e.replyFrom}]++
-			counts[crowdedAt{e.protocol, netip.AddrPortFrom(e.replyFrom.Addr(), 0)}]++
+			counts[crowdedAt{0, netip.AddrPortFrom(e.replyFrom.Addr(), 0)}]++
 		}
 	}
 	return verdicts, nil

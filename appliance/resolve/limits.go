@@ -63,6 +63,7 @@ func (r *resolver) leaveOutFull(endpoints map[portKey][]endpoint) {
 	if r.relayed.Key != "" {
 		r.warn(r.ref, annotation.Field(object.AnnotationEndpointConnections), reasonNoEffect, "%s has no effect on connections that are relayed: they are the relay's own", object.AnnotationEndpointConnections)
 	}
+	ranged := len(r.Service.PortRanges()) > 0
 	var full []netip.Addr
 	for _, port := range r.Service.Spec.Ports {
 		for _, family := range nft.Families {
@@ -72,7 +73,11 @@ func (r *resolver) leaveOutFull(endpoints map[portKey][]endpoint) {
 			at := r.frontendAddrs(family, &port)
 			for i := range list {
 				e := &list[i]
-				is, known := r.facts.Full(name, at, e.addr)
+				counted := e.addr
+				if ranged { // whatever the port, and the protocol
+					counted = netip.AddrPortFrom(e.addr.Addr(), 0)
+				}
+				is, known := r.facts.Full(name, at, counted)
 				if is && e.weight > 0 && e.state >= draining {
 					e.weight = 0
 					if known {
