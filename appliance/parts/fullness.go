@@ -83,7 +83,9 @@ func (f *Fullness) Full(port resolve.Port, at []netip.AddrPort, endpoint netip.A
 	had := false
 	for _, a := range at {
 		endpoints, served := (*kernel)()[frontend{port.Family, proto, a}]
-		if slices.ContainsFunc(endpoints, func(ap netip.AddrPort) bool { return ap == endpoint || endpoint.Port() == 0 && ap.Addr() == endpoint.Addr() }) {
+		if slices.ContainsFunc(endpoints, func(ap netip.AddrPort) bool {
+			return ap == endpoint || endpoint.Port() == 0 && ap.Addr() == endpoint.Addr()
+		}) {
 			return false, false
 		}
 		had = had || served
