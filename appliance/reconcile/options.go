@@ -42,6 +42,7 @@ type Options struct {
 	// not counted.
 	Full      func(port resolve.Port, at []netip.AddrPort, endpoint netip.AddrPort) (full, known bool)
 	Relays    Relays // nil: every listener of relayed ports is open
+	Tuner     Tuner  // nil: endpoints have the weights of their documents
 	Addresses Addresses
 	// HostProblems are those of the host's networks with the configuration.
 	HostProblems func(*node.Facts) []manifest.Problem
@@ -72,6 +73,11 @@ type Endpoints interface {
 type Checks interface {
 	Verdict(health.Target) (health.Verdict, bool)
 	Before(port resolve.Port, at []netip.AddrPort) (had []netip.AddrPort, missing health.State)
+}
+
+// Tuner sets weights by what happens: see resolve.Facts.Tune. It is called from several goroutines at once.
+type Tuner interface {
+	Tune(p *nft.ServicePort, slowStart time.Duration) resolve.Tuned
 }
 
 // Relays opens the listeners of relayed ports before clients are sent to them. Its method is that of

@@ -62,6 +62,8 @@ type Service struct {
 	RetryAfter time.Duration
 	// EndpointConnections is how many open connections an endpoint may have; 0: any number.
 	EndpointConnections uint32
+	// SlowStart is how long a new endpoint takes until it has its whole weight; 0: no time.
+	SlowStart time.Duration
 	// SourceSets are the names of the source sets that it names, known or not.
 	SourceSets []string
 	// Checked, Demoted and FailingOpen are of its endpoints' health (resolve.Output).

@@ -44,7 +44,9 @@ func (r *resolver) readPortRanges(balance nft.Balance, idle bool) []object.PortR
 }
 
 // byChance reports whether an algorithm may give a client another endpoint each time.
-func byChance(balance nft.Balance) bool { return balance == nft.Random || balance == nft.RoundRobin }
+func byChance(balance nft.Balance) bool {
+	return balance == nft.Random || balance == nft.RoundRobin || balance == nft.LeastConnection
+}
 
 // portRanges are the Service ports of the ranges that are served by the endpoints of a port.
 func (r *resolver) portRanges(ranges []object.PortRange, port *object.ServicePort, p *nft.ServicePort) (list []nft.ServicePort) {
@@ -57,8 +59,11 @@ func (r *resolver) portRanges(ranges []object.PortRange, port *object.ServicePor
 			ID: p.ID + "/" + strings.ToLower(pr.Protocol) + "-" + (&nft.Frontend{Port: pr.First, Last: pr.Last}).PortText(), Family: p.Family, Protocol: proto,
 			Balance: p.Balance, Serving: withoutPorts(p.Serving), Limits: p.Limits,
 		}
-		if p.Affinity > 0 && byChance(p.Balance) {
+		switch {
+		case p.Affinity > 0 && byChance(p.Balance):
 			added.Balance = nft.SourceHash
+		case p.Balance == nft.LeastConnection: // whose feedback is that of the exact port
+			added.Balance = nft.Random
 		}
 		for pool := range p.Pools {
 			added.Pools[pool] = withoutPorts(p.Pools[pool])

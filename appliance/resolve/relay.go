@@ -74,7 +74,7 @@ func (r *resolver) relay(i int, p *nft.ServicePort) {
 		p.Relay = [nft.NumPools]netip.AddrPort{}
 		p.Pools = [nft.NumPools][]netip.AddrPort{}
 	}
-	p.Affinity = 0
+	p.Affinity, p.Sticky = 0, nft.Sticky{}
 	for j := range p.Frontends {
 		p.Frontends[j].SNAT = nft.SNATNever // the client ends here
 	}
@@ -86,7 +86,7 @@ func (r *resolver) relay(i int, p *nft.ServicePort) {
 	if p.Balance != nft.Random && p.Balance != nft.RoundRobin || p.Weights != nil {
 		r.warn(r.ref, annotation.Field(mode.Key), reasonNoEffect, "endpoints of a relayed port take turns: weights, and algorithms but round-robin, have no effect on port %d", r.Service.Spec.Ports[i].Port)
 	}
-	p.Balance, p.Weights = nft.Random, nil
+	p.Balance, p.Weights = nft.Random, nil // Tables are not set yet
 }
 
 // relaysNothing warns about a relay that is asked for where there is nothing to relay.

@@ -72,6 +72,9 @@ type Facts struct {
 	// Before gives the endpoints that a port had before a change, of which at tells the frontends,
 	// and the state of one that it did not have. Nil: there was nothing before.
 	Before func(port Port, at []netip.AddrPort) (had []netip.AddrPort, missing health.State)
+	// Tune gives what the endpoints of a port come to for the time being that is balanced by open
+	// connections, or has a slow start (0: none). Nil: what the documents say.
+	Tune func(p *nft.ServicePort, slowStart time.Duration) Tuned
 }
 
 // Input is one Service with everything that names endpoints for it. Endpoints objects are
@@ -108,6 +111,8 @@ type Output struct {
 	RetryAfter time.Duration
 	// EndpointConnections is how many open connections an endpoint may have; 0: any number.
 	EndpointConnections uint32
+	// SlowStart is how long a new endpoint takes until it has its whole weight; 0: no time.
+	SlowStart time.Duration
 	// ResetDown ends TCP connections to an endpoint that is down.
 	ResetDown bool
 	// Probed reports that Pods with a readiness probe are among the endpoints. The Service is to be
@@ -194,13 +199,13 @@ func (r *resolver) resolve() {
 	r.readAnnotations()
 	r.noLocal = r.answerWithoutLocal()
 	r.clients = r.readClients()
-	idle := r.idleTimeout()
+	idle, sticky := r.idleTimeout(), r.sticky()
 	r.vips = r.addresses()
 	balance := r.readBalance()
 	endpoints := r.collect()
 	r.checkWeights(balance, endpoints)
 	r.leaveOutFull(endpoints)
-	r.out.RetryAfter = r.retryAfter(balance)
+	r.out.RetryAfter, r.out.SlowStart = r.retryAfter(balance), r.slowStart(balance)
 	limits := r.readLimits()
 	ranges := r.readPortRanges(balance, idle > 0)
 	r.prepareChecks()
@@ -227,6 +232,7 @@ func (r *resolver) resolve() {
 				Family:   family,
 				Protocol: proto,
 				Affinity: r.affinity(),
+				Sticky:   sticky[family],
 				Idle:     idle,
 				Limits:   limits,
 			}
@@ -237,6 +243,7 @@ func (r *resolver) resolve() {
 			p.Frontends = r.free(i, &p, r.frontends(port, vips, sel))
 			ranged := r.portRanges(ranges, port, &p)
 			r.relay(i, &p)
+			r.tune(&p)
 			r.out.Ports = append(append(r.out.Ports, p), ranged...)
 		}
 	}
@@ -254,20 +261,6 @@ func PortID(service, port string) string {
 	}
 	return service + "/" + port
 }
-
-func (r *resolver) affinity() time.Duration {
-	if r.Service.Spec.SessionAffinity != "ClientIP" {
-		return 0
-	}
-	seconds := int32(defaultAffinitySeconds)
-	if c := r.Service.Spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
-		seconds = *c.ClientIP.TimeoutSeconds
-	}
-	return time.Duration(seconds) * time.Second
-}
-
-// defaultAffinitySeconds is core/v1 DefaultClientIPServiceAffinitySeconds.
-const defaultAffinitySeconds = 10800
 
 // frontends lists where a port answers and what clients get there.
 func (r *resolver) frontends(port *object.ServicePort, v *vips, sel selection) []nft.Frontend {
