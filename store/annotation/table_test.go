@@ -230,7 +230,6 @@ func TestForeigners(t *testing.T) {
 		"kept":               {annotated("kubectl.kubernetes.io/last-applied-configuration", "{}"), ""},
 		"a cloud's":          {annotated(aws+"moon-phase", "full"), "load balancer of AWS"},
 		"misspelled":         {annotated("svcctl.io/drain-timeot", "1s"), "is no annotation that svcctl knows"},
-		"not built yet":      {annotated("svcctl.io/slow-start", "30s"), "raise svcctl.io/weights step by step"},
 		"a port's check":     {annotated("svcctl.io/health-check.dns", "none"), ""},
 		"annotation, label":  {labeled(annotated(), aws+"proxy-protocol"), ""},
 		"only cross-zone":    {annotated(awsAttributes, attributeCrossZone+"=false"), ""},
