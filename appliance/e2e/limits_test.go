@@ -197,6 +197,8 @@ func Test393_new_connections_of_a_service(t *testing.T) {
 	}
 	// Without the limit everything passes.
 	b.rewrite("web.yaml", b.limited())
+	b.svcctl.Stop() // counts begin anew: those of limits went with them
+	b.svcctl.Start()
 	for _, f := range families {
 		before, refusedBefore := b.settled(t, f, "rate-limit", 0)
 		burst(t, b.EXT, f.client(3), f.at(f.lb(4), 53), 50)
