@@ -65,13 +65,14 @@ bench: deps ## one table of what everything costs, in some minutes (root or sudo
 # What docs/reliability.md promises. Each is a variable: make soak SVCCTL_SOAK_KILLS=1000
 SVCCTL_SOAK_UPDATES ?= 1000
 SVCCTL_SOAK_STOPS ?= 100
+SVCCTL_SOAK_UPGRADES ?= 100
 SVCCTL_SOAK_KILLS ?= 200
 SVCCTL_SOAK_FLUSHES ?= 50
 SVCCTL_SOAK_HEALS ?= 50
 SVCCTL_SOAK_RANDOM_KILLS ?= 2000
 SVCCTL_SOAK_CALL_KILLS ?= 200
 SVCCTL_SOAK_SECONDS ?= 600
-SOAK = SVCCTL_REQUIRE_PRIVILEGED=1 $(foreach v,UPDATES STOPS KILLS FLUSHES HEALS RANDOM_KILLS CALL_KILLS SECONDS,SVCCTL_SOAK_$(v)=$(SVCCTL_SOAK_$(v))) \
+SOAK = SVCCTL_REQUIRE_PRIVILEGED=1 $(foreach v,UPDATES STOPS UPGRADES KILLS FLUSHES HEALS RANDOM_KILLS CALL_KILLS SECONDS,SVCCTL_SOAK_$(v)=$(SVCCTL_SOAK_$(v))) \
 	go test -count=1 -v -timeout 3h $(if $(SUDO),-exec "$(AS_ROOT)") ./appliance/soak
 
 soak: deps ## packets that never stop, for half an hour (root or sudo); the tests are quick in make test

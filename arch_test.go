@@ -24,13 +24,14 @@ var edges = map[string][]string{
 	"store/manifest":        {"store/object"},
 	"store/alloc":           {},
 	"store/annotation":      {"store/object"},
-	"store/convert":         {"store/manifest", "store/object"},
+	"store/convert":         {"store/annotation", "store/manifest", "store/object"},
 	"store/kind":            {"store/object"},
 	"store/schema":          {"store/kind", "store/object"},
 	"store/managedfields":   {"store/object", "store/schema"},
 	"store/engine":          {"store/parallel"},
 	"store/parallel":        {},
-	"store":                 {"store/alloc", "store/annotation", "store/engine", "store/manifest", "store/object", "store/parallel"},
+	"store/deadline":        {},
+	"store":                 {"store/alloc", "store/annotation", "store/deadline", "store/engine", "store/manifest", "store/object", "store/parallel"},
 	"watch":                 {"store/manifest", "store/object", "store/parallel"},
 	"store/manifest/styles": {}, // for tests only
 
@@ -81,7 +82,8 @@ var edges = map[string][]string{
 	"appliance/node":       {},
 	"appliance/listen":     {},
 	"appliance/prober":     {"appliance/health"},
-	"appliance/relay":      {"appliance/listen"},
+	"appliance/relay":      {"appliance/handover", "appliance/listen"},
+	"appliance/handover":   {},
 	"appliance/resolve":    {"appliance/health", "nft", "store/annotation", "store/object"},
 	"appliance/sockets":    {},
 	"appliance/apiserver":  {"api", "api/auth", "api/dashboard", "api/rest", "api/wire", "appliance/checkup", "appliance/config", "appliance/env", "appliance/metrics", "appliance/task", "store", "store/object"},
@@ -90,19 +92,19 @@ var edges = map[string][]string{
 		"appliance/control", "appliance/dns", "appliance/endpoints", "appliance/logqueue", "appliance/node", "appliance/resolve", "nft", "store", "store/alloc", "store/manifest", "store/object",
 	},
 	"appliance/parts": {
-		"api/wire", "appliance/announcements", "appliance/conntrack", "appliance/dns", "appliance/feedback", "appliance/health", "appliance/healthport", "appliance/node", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/resolve", "appliance/sourceset",
-		"nft", "store", "store/object", "store/parallel",
+		"api/wire", "appliance/announcements", "appliance/conntrack", "appliance/dns", "appliance/feedback", "appliance/health", "appliance/healthport", "appliance/listen", "appliance/node", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/resolve", "appliance/sourceset",
+		"nft", "store", "store/annotation", "store/object", "store/parallel",
 	},
 	"appliance/reconcile": {
 		"api/wire", "appliance/checkup", "appliance/conntrack", "appliance/health", "appliance/metrics", "appliance/node", "appliance/resolve", "appliance/sockets",
-		"nft", "nft/kernel", "store", "store/alloc", "store/engine", "store/manifest", "store/object", "store/parallel", "watch",
+		"nft", "nft/kernel", "store", "store/alloc", "store/deadline", "store/engine", "store/manifest", "store/object", "store/parallel", "watch",
 	},
 	"appliance/story":   {"api/wire", "appliance/conntrack", "nft", "nft/trace"},
 	"appliance/traffic": {"api/wire", "appliance/conntrack", "nft"},
 	"appliance/task":    {},
 	"appliance": {
-		"api", "api/auth", "api/rest", "api/wire", "appliance/announcements", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/prober", "appliance/reconcile", "appliance/resolve", "appliance/sockets", "appliance/sourceset", "appliance/story", "appliance/task", "appliance/traffic",
-		"nft", "nft/kernel", "store", "store/engine", "store/manifest", "store/object", "watch",
+		"api", "api/auth", "api/rest", "api/wire", "appliance/announcements", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/handover", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/resolve", "appliance/sockets", "appliance/sourceset", "appliance/story", "appliance/task", "appliance/traffic",
+		"nft", "nft/kernel", "store", "store/deadline", "store/engine", "store/manifest", "store/object", "watch",
 	},
 	"appliance/bench":       {},               // benchmarks only
 	"appliance/e2e":         {},               // tests only
@@ -113,7 +115,7 @@ var edges = map[string][]string{
 	"appliance/test/script": {"nft"}, // for tests only
 
 	"cmd/svcctl": {
-		"api/client", "api/diagnose", "api/jsonpath", "api/kube/selector", "api/wire", "appliance", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/vrrp", "appliance/config", "appliance/logqueue", "store/annotation", "store/convert", "store/kind", "store/manifest", "store/object", "store/schema",
+		"api/client", "api/diagnose", "api/jsonpath", "api/kube/selector", "api/wire", "appliance", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/vrrp", "appliance/config", "appliance/handover", "appliance/logqueue", "store/annotation", "store/convert", "store/kind", "store/manifest", "store/object", "store/schema",
 	},
 	"examples/demo": {},
 	".ci/report":    {},
@@ -146,7 +148,7 @@ var moreTestEdges = map[string][]string{
 // libraries are the packages that may use a library of others. A library that is not
 // listed needs a sentence in ARCHITECTURE.md first.
 var libraries = map[string][]string{
-	"github.com/coreos/go-systemd":        {"appliance"},
+	"github.com/coreos/go-systemd":        {"appliance", "appliance/handover"},
 	"github.com/evanphx/json-patch":       {"api/kube/patch"},
 	"google.golang.org/protobuf":          {"api/kube/protobuf", "store/schema"},
 	"github.com/fsnotify/fsnotify":        {"appliance/sourceset", "watch"},
@@ -162,7 +164,7 @@ var libraries = map[string][]string{
 	"go.etcd.io/bbolt":                    {"store/engine"},
 	"golang.org/x/net":                    {"appliance/announce/neighbor", "appliance/prober", "nft/kernel"},
 	"golang.org/x/sync":                   {"appliance/announce", "appliance/announce/neighbor", "appliance/parts", "appliance/task"},
-	"golang.org/x/sys":                    {"api", "api/auth", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/neighbor", "appliance/conntrack", "appliance/netlab", "appliance/node", "appliance/prober", "appliance/relay", "appliance/sockets", "appliance/traffic", "cmd/svcctl", "nft/kernel", "nft/nfnetlink", "nft/nfttest/fake", "nft/trace", "watch"},
+	"golang.org/x/sys":                    {"api", "api/auth", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/neighbor", "appliance/conntrack", "appliance/handover", "appliance/netlab", "appliance/node", "appliance/prober", "appliance/relay", "appliance/sockets", "appliance/traffic", "cmd/svcctl", "nft/kernel", "nft/nfnetlink", "nft/nfttest/fake", "nft/trace", "store/deadline", "watch"},
 	"github.com/mdlayher/packet":          {"appliance/announce", "appliance/announce/neighbor"},
 	"gopkg.in/yaml.v3":                    {"cmd/svcctl", "store/manifest"},
 }

@@ -85,6 +85,8 @@ type Config struct {
 	Dashboard http.Handler
 	// Announcements are the addresses that are announced; when it is nil, nobody is told.
 	Announcements Announcements
+	// Changes takes changes back, and all that is stored out; when it is nil, nobody may ask.
+	Changes Changes
 	// TLS is how the API is served over TCP; nil: it is not.
 	TLS *TLS
 }
@@ -203,6 +205,13 @@ func (s *Server) Handler() http.Handler {
 		reader("/svcctl/v1/traffic", get(s.traffic))
 		reader("/svcctl/v1/conns", get(s.conns))
 		admin("/svcctl/v1/conns/kill", http.HandlerFunc(s.kill))
+	}
+	if s.cfg.Changes != nil {
+		admin("/svcctl/v1/trial", http.HandlerFunc(s.trial))
+		admin("/svcctl/v1/trial/confirm", http.HandlerFunc(s.confirm))
+		admin("/svcctl/v1/trial/back", http.HandlerFunc(s.back))
+		admin("/svcctl/v1/rollback", http.HandlerFunc(s.rollback))
+		admin("/svcctl/v1/export", s.unhurried(get(s.export)))
 	}
 	if s.cfg.Trace != nil {
 		admin(tracePath, get(s.traceHandler()))

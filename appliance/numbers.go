@@ -5,7 +5,10 @@ import (
 	"svcctl.io/svcctl/appliance/announcements"
 	"svcctl.io/svcctl/appliance/conntrack"
 	"svcctl.io/svcctl/appliance/metrics"
+	"svcctl.io/svcctl/appliance/parts"
 	"svcctl.io/svcctl/appliance/prober"
+	"svcctl.io/svcctl/appliance/relay"
+	"svcctl.io/svcctl/nft"
 )
 
 // connectionMetrics are the numbers of the conntrack cleaner as metrics.
@@ -55,4 +58,30 @@ func announcementMetrics(b *announcements.Book) metrics.Announcements {
 		Places: c.Places, Withheld: c.Withheld, Announcer: c.Announcer,
 		Answers: c.Reported.Answers, Sent: c.Reported.Announcements, Conflicts: c.Reported.Conflicts,
 	}
+}
+
+// relayMetrics are the numbers of the relay as metrics. A port is that of both its pools.
+func relayMetrics(r *parts.Relay) metrics.Relay {
+	stats := r.Stats()
+	protocol := func(name string, l relay.Load) metrics.RelayProtocol {
+		return metrics.RelayProtocol{Protocol: name, Loopback: l.Loopback, Redirected: l.Redirected, Limit: l.Limit, Taken: l.Taken, TurnedAway: l.TurnedAway}
+	}
+	m := metrics.Relay{FailedConnects: stats.FailedConnects, Protocols: []metrics.RelayProtocol{protocol(relay.TCP, stats.TCP), protocol(relay.UDP, stats.UDP)}}
+	for _, l := range r.Loads() {
+		namespace, name, port := parts.PortOf(l.ID)
+		p := metrics.RelayPort{
+			Namespace: namespace, Service: name, Port: port, Protocol: l.Protocol, Family: nft.FamilyOf(l.Listen.Addr()).Name(),
+			Taken: l.Taken, FailedConnects: l.FailedConnects, Open: map[string]int{},
+		}
+		// The pools of a port follow each other.
+		if last := len(m.Ports) - 1; last >= 0 && m.Ports[last].IsSame(&p) {
+			p.Taken, p.FailedConnects, p.Open = p.Taken+m.Ports[last].Taken, p.FailedConnects+m.Ports[last].FailedConnects, m.Ports[last].Open
+			m.Ports = m.Ports[:last]
+		}
+		for endpoint, n := range l.Open {
+			p.Open[endpoint.String()] += n
+		}
+		m.Ports = append(m.Ports, p)
+	}
+	return m
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 
 	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/control"
@@ -15,26 +17,34 @@ import (
 	"svcctl.io/svcctl/watch"
 )
 
+// Planned is what was found while a plan was made.
+type Planned struct {
+	// Files are the names of the files that were read, sorted, as problems have them.
+	Files    []string
+	Problems []manifest.Problem
+}
+
 // Plan writes the ruleset that a fresh appliance would program for the manifests of
-// these files and directories, or of stdin for "-", in nft syntax, and returns what is wrong with them. It
+// these files and directories, or of stdin for "-", in nft syntax, and returns what is wrong with them and which they were. It
 // needs no privileges, no kernel and no running appliance, so the addresses of the box
 // are not known: node ports answer on the single addresses that cfg.NodePortAddresses
 // names.
-func Plan(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) ([]manifest.Problem, error) {
+func Plan(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) (Planned, error) {
 	files, err := readManifests(paths, stdin)
 	if err != nil {
-		return nil, err
+		return Planned{}, err
 	}
+	planned := Planned{Files: slices.Sorted(maps.Keys(files))}
 	objects, err := store.Open(engine.NewMemory(), cfg.Store())
 	if err != nil {
-		return nil, err
+		return planned, err
 	}
 	if _, err := objects.SyncFiles(manifest.FilesOf(files)); err != nil {
-		return nil, err
+		return planned, err
 	}
 	made := control.NewEndpoints(cfg.EndpointsFacts(), objects)
 	if err := made.Sync(); err != nil {
-		return nil, err
+		return planned, err
 	}
 	var services []string
 	for key := range objects.Services() {
@@ -45,17 +55,17 @@ func Plan(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) ([]ma
 	host.Resolve.SourceSet = sets.Lookup
 	ruleset, found := reconcile.Plan(host, objects, services)
 	if err := ruleset.WriteText(w); err != nil {
-		return nil, fmt.Errorf("write the plan: %w", err)
+		return planned, fmt.Errorf("write the plan: %w", err)
 	}
 	reporter := reconcile.Reporter{Where: objects.Location}
-	problems := objects.Problems()
+	planned.Problems = objects.Problems()
 	for _, q := range append(made.Problems(), found...) {
-		problems = append(problems, atField(files, reporter.InFile(q)))
+		planned.Problems = append(planned.Problems, atField(files, reporter.InFile(q)))
 	}
 	for _, q := range sets.Problems() {
-		problems = append(problems, manifest.Problem{File: "--source-set", Reason: q.Reason, Message: q.Message})
+		planned.Problems = append(planned.Problems, manifest.Problem{File: "--source-set", Reason: q.Reason, Message: q.Message})
 	}
-	return problems, nil
+	return planned, nil
 }
 
 // atField moves a problem from the line of its object to that of its field.

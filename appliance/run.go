@@ -21,6 +21,7 @@ import (
 	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/appliance/dns"
+	"svcctl.io/svcctl/appliance/handover"
 	"svcctl.io/svcctl/appliance/metrics"
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/parts"
@@ -40,11 +41,31 @@ import (
 )
 
 // Run serves until ctx is done and returns nil then. The rules stay in the kernel: see
-// Down. An error says why it could not start, or what it cannot go on without.
-func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
-	if err := cfg.Validate(); err != nil {
+// Down. An error says why it could not start, or what it cannot go on without. When the cause is
+// handover.ErrRequested, it executes the program anew in place of the process, which is handed what is relayed.
+func Run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
+	a, err := run(ctx, cfg, log)
+	if a != nil && a.endRelay != nil {
+		a.endRelay()
+	}
+	if err != nil || !handover.IsRequested(ctx) {
 		return err
 	}
+	return a.handOver()
+}
+
+// run is Run without the hand-over at the end. It returns what has run.
+func run(ctx context.Context, cfg config.Config, log *slog.Logger) (a *assembly, err error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	state, err := handover.State()
+	if err != nil {
+		log.Error("what the program before has handed over is lost", "err", err)
+	}
+	// The relay comes first and ends last: connections of the program before go on at once, and those that are
+	// handed over rest only while nobody else holds things up.
+	relayed := parts.NewRelay(log, state, handover.Kept())
 	memory := newMemory()
 	calmMonitor()
 	closers := closers{}
@@ -54,7 +75,7 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 	// before anything is touched.
 	engine, err := engine.OpenFile(cfg.DataDir)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	closers.add(engine.Close)
 	removals := reconcile.NewRemovalGuard(cfg.AllowMassRemoval)
@@ -70,12 +91,12 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 	calls := &reconcile.SlowCalls{}
 	objects, err := store.Open(calls.Engine(engine), storeConfig)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	addresses.hosts = control.NewHostAddresses(cfg.IsSetAside, objects)
 	k, err := kernel.Open(kernel.Options{})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	closers.add(k.Close)
 	if cfg.Traffic == config.TrafficCounters && !k.Probe().Counters {
@@ -84,17 +105,17 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 	}
 	orphans, err := reconcile.FindOrphans(objects, k.Read, cfg.Box(nil), cfg.AllowMassRemoval, log)
 	if err != nil {
-		return err
+		return nil, err
 	}
 
 	m := metrics.New(cfg.Version)
 	m.LogDropped(cfg.LogQueue.Dropped)
 	announced := announcements.New(cfg.AnnouncedRanges())
 	m.Announcements(func() metrics.Announcements { return announcementMetrics(announced) })
-	a := &assembly{cfg: cfg, log: log, announced: announced, grants: reconcile.NewGrants(announced.IsAnnounced), store: objects, kernel: k, metrics: m, removals: removals, orphans: orphans, hosts: addresses.hosts, memory: memory, calls: calls, barriers: make(chan chan struct{}), releases: make(chan chan wire.Released)}
+	a = &assembly{cfg: cfg, log: log, announced: announced, grants: reconcile.NewGrants(announced.IsAnnounced), store: objects, kernel: k, metrics: m, removals: removals, orphans: orphans, hosts: addresses.hosts, memory: memory, calls: calls, barriers: make(chan chan struct{}), releases: make(chan chan wire.Released), trials: make(chan reconcile.TrialAsk)}
 	if len(cfg.Manifests) > 0 {
 		if a.watcher, err = watch.New(watch.Config{Dirs: cfg.Manifests, LastGood: objects.LastGood(), Log: log}); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	var counted func() (nft.Totals, error)
@@ -107,18 +128,20 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 	a.events = control.NewRecorder(objects, control.RecorderConfig{Host: cfg.NodeName, Assigns: len(cfg.LoadBalancerPools) > 0, Log: log})
 	asks := prober.New(prober.Options{Log: log, SourcePorts: prober.Ports(cfg.HealthCheckSourcePorts)})
 	a.checks = parts.NewHealth(asks, a.events, log)
-	a.relay = parts.NewRelay(log)
+	a.relay = relayed
+	a.grants.CountRelayed(a.relay.Load)
+	m.Relay(func() metrics.Relay { return relayMetrics(a.relay) })
 	m.HealthChecks(func() metrics.HealthChecks { return healthMetrics(asks.Stats(), a.checks.FailingOpen()) })
-	views := apiserver.Views{Grants: a.grants, Checks: a.checks, Traffic: a.traffic, Trace: story.NewTeller(a.grants.Served).Trace, Announced: a.announced}
+	views := apiserver.Views{Grants: a.grants, Checks: a.checks, Traffic: a.traffic, Trace: story.NewTeller(a.grants.Served).Trace, Announced: a.announced, Changes: changes{a}}
 	server, err := apiserver.Open(&cfg, objects, a.board, views, m, log)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	closers.add(server.Close)
 	var scrape net.Listener
 	if cfg.MetricsListen != "" {
 		if scrape, err = metrics.Listen(cfg.MetricsListen); err != nil {
-			return err
+			return nil, err
 		}
 		closers.add(ignoreClosed(scrape.Close))
 	}
@@ -126,39 +149,16 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 		names := cfg.DNS()
 		names.Count = m.DNSAnswers(dns.Results)
 		if a.dns, err = dns.Listen(names, log); err != nil {
-			return err
+			return nil, err
 		}
 		closers.add(a.dns.Close)
 	}
 	if err := k.HoldSentinel(); errors.Is(err, kernel.ErrPermission) {
-		return fmt.Errorf("another svcctl serves in this network namespace: stop it first: %w", err)
+		return nil, fmt.Errorf("another svcctl serves in this network namespace: stop it first: %w", err)
 	} else if err != nil {
 		log.Warn("established connections are not protected from a foreign flush of the ruleset", "err", err)
 	}
-	return a.serve(ctx, server, scrape)
-}
-
-// closers close what was opened, last one first.
-type closers []func() error
-
-func (c *closers) add(f func() error) { *c = append(*c, f) }
-
-func (c closers) close() error {
-	var errs []error
-	for i := len(c) - 1; i >= 0; i-- {
-		errs = append(errs, c[i]())
-	}
-	return errors.Join(errs...)
-}
-
-// ignoreClosed is for listeners, which their server closes as a rule.
-func ignoreClosed(f func() error) func() error {
-	return func() error {
-		if err := f(); !errors.Is(err, net.ErrClosed) {
-			return err
-		}
-		return nil
-	}
+	return a, a.serve(ctx, server, scrape)
 }
 
 // assembly is the running appliance: what its tasks share. It has a field for each thing that is opened
@@ -180,11 +180,13 @@ type assembly struct {
 	grants    *reconcile.Grants
 	checks    *parts.Health
 	relay     *parts.Relay
+	endRelay  func() // once it runs
 	announced *announcements.Book
 	memory    *memory // nil: it is not ours
 	calls     *reconcile.SlowCalls
 	barriers  chan chan struct{}
 	releases  chan chan wire.Released
+	trials    chan reconcile.TrialAsk
 }
 
 // serve runs the tasks until ctx is done or the first one fails.
@@ -200,7 +202,7 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 		return err
 	}
 	findings := make(chan []checkup.Finding)
-	in := reconcile.Inputs{Facts: facts, Changes: monitor.changes, Barriers: a.barriers, Releases: a.releases, Findings: findings}
+	in := reconcile.Inputs{Facts: facts, Changes: monitor.changes, Barriers: a.barriers, Releases: a.releases, Trials: a.trials, Findings: findings}
 	flows := parts.NewConntrack(a.log)
 	balance := parts.NewBalance(a.log)
 	if stats := flows.Stats(); stats != nil {
@@ -231,11 +233,19 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 		{Name: "events", Run: a.events.Run},
 		{Name: "notify systemd of the end", Run: func(ctx context.Context) error {
 			<-ctx.Done()
-			a.notify(daemon.SdNotifyStopping)
+			if handover.IsRequested(ctx) {
+				a.notify(daemon.SdNotifyReloading)
+			} else {
+				a.notify(daemon.SdNotifyStopping)
+			}
 			return nil
 		}},
 	}
+	a.startRelay(ctx, loop.Wake)
 	for _, p := range follows {
+		if p == reconcile.Part(a.relay) {
+			continue // it ends later
+		}
 		tasks = append(tasks, task.Task{Name: p.Name(), Run: func(ctx context.Context) error { return p.Run(ctx, loop.Wake) }})
 	}
 	tasks = append(tasks, server.Tasks(a.log)...)
@@ -360,44 +370,6 @@ func (a *assembly) firstStatus() wire.Status {
 	}
 	s.Kernel = wire.Kernel{Release: features.Release, Features: features.Present(), Missing: features.Missing()}
 	return s
-}
-
-// rescan has the watched directories looked at once more and waits until what they
-// held by then is in the store.
-func (a *assembly) rescan(ctx context.Context) error {
-	if a.watcher != nil {
-		if err := a.watcher.Rescan(ctx); err != nil {
-			return fmt.Errorf("read the manifests once more: %w", err)
-		}
-	}
-	barrier := make(chan struct{})
-	select {
-	case a.barriers <- barrier:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	select {
-	case <-barrier:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// release has the loop let go what vanished from the manifests.
-func (a *assembly) release(ctx context.Context) (wire.Released, error) {
-	released := make(chan wire.Released, 1)
-	select {
-	case a.releases <- released:
-	case <-ctx.Done():
-		return wire.Released{}, ctx.Err()
-	}
-	select {
-	case what := <-released:
-		return what, nil
-	case <-ctx.Done():
-		return wire.Released{}, ctx.Err()
-	}
 }
 
 // Down removes everything this program has in the kernel. Connections that go through

@@ -32,11 +32,11 @@ func TestPlans(t *testing.T) {
 	for _, dir := range examples(t) {
 		t.Run(dir, func(t *testing.T) {
 			var plan, complaints bytes.Buffer
-			problems, err := appliance.Plan(configOf(t, dir), []string{dir}, nil, &plan)
+			planned, err := appliance.Plan(configOf(t, dir), []string{dir}, nil, &plan)
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, p := range problems {
+			for _, p := range planned.Problems {
 				fmt.Fprintln(&complaints, p)
 			}
 			compare(t, filepath.Join(dir, goldenPlan), plan.String())

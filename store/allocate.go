@@ -165,6 +165,9 @@ func (c *change) release(l *ledger) {
 			l.releaseIngress(addr, owner)
 		}
 	}
+	if l.keeps != nil && l.keeps(c) {
+		l.keepOf(c.oldService())
+	}
 }
 
 // leavesExternal reports whether the new version does without an external IP, or a port there,

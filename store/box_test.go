@@ -22,11 +22,12 @@ type box struct {
 	uids   int
 	s      *Store
 	files  map[string]*manifest.File
+	texts  map[string][]byte // of files, see keep
 }
 
 func newBox(t testing.TB, change ...func(*Config)) *box {
 	t.Helper()
-	b := &box{t: t, engine: engine.NewMemory(), now: time.Unix(1_700_000_000, 0), files: map[string]*manifest.File{}}
+	b := &box{t: t, engine: engine.NewMemory(), now: time.Unix(1_700_000_000, 0), files: map[string]*manifest.File{}, texts: map[string][]byte{}}
 	b.cfg = Config{
 		ClusterIPRanges: []netip.Prefix{netip.MustParsePrefix("172.30.0.0/24"), netip.MustParsePrefix("fd00:172:30::/112")},
 		Pools:           []alloc.Pool{pool("198.51.100.0", "198.51.100.15")},
@@ -246,14 +247,14 @@ func checkInvariants(t testing.TB, s *Store) {
 	}
 	for _, a := range s.ledger.addresses {
 		for _, owner := range a.Holders() {
-			if owner != reservedOwner {
+			if owner != reservedOwner && owner != trialOwner {
 				ips--
 			}
 		}
 	}
 	for _, owners := range s.ledger.pools.Holders() {
 		for _, owner := range owners {
-			if owner != reservedOwner {
+			if owner != reservedOwner && owner != trialOwner {
 				ingress--
 			}
 		}

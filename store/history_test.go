@@ -61,7 +61,7 @@ func TestEventsTellWhatHappened(t *testing.T) {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
 		events, err := b.s.Events(start, 2)
-		if err != nil || len(events) != 2 || !events[0].At.Equal(b.now) || events[0].By != (Caller{"root", "m", "a/1", "create"}) {
+		if err != nil || len(events) != 2 || !events[0].At.Equal(b.now) || events[0].By != (Caller{User: "root", Manager: "m", Agent: "a/1", Verb: "create"}) {
 			t.Errorf("%+v, %v", events, err)
 		}
 		if got := b.told(b.s.Revision()); got != "" {

@@ -168,8 +168,8 @@ func (s *Store) write(t engine.Transaction, revision uint64) error {
 	s.copies.addTo(&t, revision)
 	s.partial.addTo(&t)
 	t.CompareKey, t.CompareRevision = headKey, s.head
-	var err error
-	if len(t.Puts)+len(t.Deletes) != 0 {
+	kept, err := s.trial.keepFiles(s, &t)
+	if err == nil && len(t.Puts)+len(t.Deletes) != 0 {
 		err = s.engine.Commit(t)
 	}
 	s.copies.finish(err)
@@ -177,6 +177,7 @@ func (s *Store) write(t engine.Transaction, revision uint64) error {
 		return err
 	}
 	s.partial = nil
+	s.keptFiles(kept)
 	if i := slices.IndexFunc(t.Puts, func(p engine.Pair) bool { return p.Key == headKey }); i >= 0 {
 		s.head = t.Puts[i].Revision
 	}

@@ -27,6 +27,10 @@ type ledger struct {
 	// use says who has a use of an address that is in the way of a load balancer.
 	use func(svc *object.Service, addr netip.Addr, claim alloc.Claim) string
 
+	// kept are the values that keep has trialOwner hold; keeps reports the changes that go back unless confirmed.
+	kept  *kept
+	keeps func(*change) bool
+
 	undo []func()
 	// released reports whether anything became free since begin.
 	released bool
@@ -61,6 +65,7 @@ func (l *ledger) takeAddress(addr netip.Addr, owner string) error {
 		return &alloc.RangeError{Value: addr.String(), Range: l.addresses[!addr.Is4()].Prefix().String()}
 	}
 	l.cedeAddress(addr)
+	l.regainAddress(addr, owner)
 	return l.address(addresses, (*alloc.Addresses).Take, addr, owner)
 }
 
@@ -121,6 +126,7 @@ func (l *ledger) releaseAddress(addr netip.Addr, owner string) {
 // takePort gives a port that was asked for. Errors: *alloc.RangeError, *alloc.HeldError.
 func (l *ledger) takePort(port alloc.Port, owner string) error {
 	l.cedePort(port)
+	l.regainPort(port, owner)
 	return l.port((*alloc.Ports).Take, port, owner)
 }
 
@@ -166,6 +172,7 @@ func (l *ledger) releasePort(port alloc.Port, owner string) {
 // on one that it has. Errors: *alloc.RangeError, *alloc.HeldError.
 func (l *ledger) takeIngress(addr netip.Addr, claim alloc.Claim) error {
 	l.cedeIngress(addr)
+	l.regainIngress(addr, claim.Owner)
 	return l.claim((*alloc.Pools).Take, addr, claim)
 }
 

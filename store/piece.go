@@ -9,7 +9,7 @@ const pieceObjects = 4_000
 
 // isFresh reports whether the changes are more than the journal holds, all of objects that are new.
 func (t *transaction) isFresh(changes []*change) bool {
-	if len(changes) <= max(t.s.piece, t.s.history.bounds.entries) || len(t.settled) > 0 {
+	if len(changes) <= max(t.s.piece, t.s.history.bounds.entries) || len(t.settled) > 0 || t.s.trial.Pending() {
 		return false
 	}
 	for _, c := range changes {

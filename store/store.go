@@ -30,6 +30,7 @@ type Store struct {
 	ledger *ledger
 	seed   uint64 // the least revision that the next change may have
 	synced bool   // SyncFiles has succeeded once
+	trial  trial  // mu guards it, too
 	// unclaimed are the objects of files that have no document for them: since the file has
 	// not been read yet, or cannot be read, or because somebody holds them.
 	unclaimed map[string]map[object.Ref]struct{}
@@ -139,6 +140,9 @@ func (s *Store) load() error {
 		s.reopen(r)
 	}
 	s.waitForOthers()
+	if err := s.loadTrial(); err != nil {
+		return err
+	}
 	s.log.reset(s.revision)
 	journal, err := s.engine.Load(journalPrefix)
 	if err != nil {
@@ -200,30 +204,8 @@ func (s *Store) waitForOthers() {
 
 // hold registers all that a stored Service has, or nothing.
 func (s *Store) hold(svc *object.Service) error {
-	l, owner, v, claim := s.ledger, serviceKeyOf(svc), valuesOf(svc), claimOf(svc)
-	l.begin()
-	err := func() error {
-		for _, addr := range v.clusterIPs {
-			if err := l.holdAddress(addr, owner); err != nil {
-				return fmt.Errorf("cluster IP %s: %w", addr, err)
-			}
-		}
-		for _, port := range v.ports {
-			if err := l.holdPort(port, owner); err != nil {
-				return fmt.Errorf("node %s: %w", port, err)
-			}
-		}
-		for _, addr := range v.ingress {
-			if err := l.holdIngress(addr, claim); err != nil {
-				return fmt.Errorf("load balancer IP %s: %w", addr, err)
-			}
-		}
-		return nil
-	}()
-	if err != nil {
-		l.rollback()
-	}
-	return err
+	s.ledger.begin()
+	return s.ledger.holdAll(svc)
 }
 
 // setRecord puts an object in its place; nil removes it.

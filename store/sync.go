@@ -28,6 +28,10 @@ type SyncResult struct {
 func (s *Store) SyncFiles(files manifest.Files) (SyncResult, error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
+	files, err := s.takeFiles(files)
+	if err != nil {
+		return SyncResult{}, fmt.Errorf("sync files: %w", err)
+	}
 	t := s.begin()
 	defer t.end()
 	refs := t.readFiles(files)
@@ -100,9 +104,15 @@ func (t *transaction) commit(joint []*change) (SyncResult, error) {
 		}
 		journal.addTo(&out)
 	}
+	noted, err := s.trial.note(s, changes, &out)
+	if err != nil {
+		return SyncResult{}, err
+	}
+	out.Puts, out.Deletes = append(out.Puts, t.extra.Puts...), append(out.Deletes, t.extra.Deletes...)
 	if err := s.write(out, revision); err != nil {
 		return SyncResult{}, err
 	}
+	s.noteTrial(noted)
 	return t.publish(changes, revision, journal), nil
 }
 

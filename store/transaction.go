@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/store/parallel"
@@ -45,6 +46,8 @@ type transaction struct {
 	feeding map[string][]object.Object
 	// trusted are objects that are as their files say, see trust.
 	trusted []object.Ref
+	// extra is committed together with the changes.
+	extra engine.Transaction
 }
 
 // change is what becomes of one object.
@@ -95,7 +98,7 @@ func (s *Store) begin() *transaction {
 		externals:  externals{},
 		revision:   s.latest(),
 	}
-	s.ledger.backing = t.backing
+	s.ledger.backing, s.ledger.keeps = t.backing, s.trial.covers
 	s.ledger.avoidIngress, s.ledger.avoidAddress, s.ledger.use, s.ledger.loses = t.avoidIngress, t.avoidAddress, t.otherUse, t.losesIngress
 	return t
 }
@@ -106,7 +109,7 @@ func (s *Store) latest() uint64 { return max(s.revision, s.seed, s.head) }
 // end lets go of the transaction: what the ledger asks of it would keep all of its changes in memory.
 func (t *transaction) end() {
 	l := t.s.ledger
-	l.backing, l.avoidIngress, l.avoidAddress, l.use, l.loses = nil, nil, nil, nil, nil
+	l.backing, l.avoidIngress, l.avoidAddress, l.use, l.loses, l.keeps = nil, nil, nil, nil, nil, nil
 }
 
 // examineWaiting takes those in that wait for others to release something. It gives false

@@ -48,6 +48,8 @@ type Caller struct {
 	Manager string `json:"manager,omitempty"` // the field manager
 	Agent   string `json:"agent,omitempty"`   // User-Agent
 	Verb    string `json:"verb,omitempty"`    // create, update, patch, apply, delete
+	// Trial is the ID of the Trial that the change belongs to: it goes back with it.
+	Trial string `json:"trial,omitempty"`
 }
 
 // Write is one change that a client of the API asks for.
@@ -118,6 +120,9 @@ func (s *Store) Write(writes ...Write) ([]Written, error) {
 // commit.
 func (t *transaction) write(w *Write) Written {
 	ref := refInFile(w.Ref)
+	if err := t.s.admitTrial(w.By); err != nil {
+		return Written{Err: err}
+	}
 	c := &change{ref: ref, old: t.record(ref), by: &w.By}
 	if w.Create && c.old != nil {
 		return Written{Err: t.taken(ref, w)}

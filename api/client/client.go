@@ -50,6 +50,8 @@ const (
 type Client struct {
 	// Warned, when it is not nil, is called with every warning that the server gives.
 	Warned func(text string)
+	// Trial is the ID of the trial that all writes belong to; "": they stay.
+	Trial string
 
 	place string // the path of the socket, or the URL
 	base  string // what paths are appended to

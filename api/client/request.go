@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -65,9 +66,16 @@ func (c *Client) once(ctx context.Context, r request) (*answer, error) {
 	if r.patience > 0 {
 		a.timer = time.AfterFunc(r.patience, func() { cancel(context.DeadlineExceeded) })
 	}
-	u := c.base + r.path
-	if len(r.query) > 0 {
-		u += "?" + r.query.Encode()
+	u, query := c.base+r.path, r.query
+	if c.Trial != "" && r.method != http.MethodGet {
+		query = maps.Clone(query)
+		if query == nil {
+			query = url.Values{}
+		}
+		query.Set("trial", c.Trial)
+	}
+	if len(query) > 0 {
+		u += "?" + query.Encode()
 	}
 	req, err := http.NewRequestWithContext(ctx, r.method, u, bodyOf(r.body))
 	if err != nil {

@@ -2,8 +2,11 @@ package diagnose
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
 )
@@ -11,10 +14,13 @@ import (
 // relayed tells of ports whose connections the appliance makes itself, why, and what that costs.
 func (d *diagnosis) relayed() {
 	for _, port := range d.ports() {
-		var at []string
+		var at, loads []string
 		for _, s := range d.states(port) {
 			if s.Relay != "" {
 				at = append(at, s.Relay)
+			}
+			if s.RelayLoad != nil {
+				loads = append(loads, loadText(&s))
 			}
 		}
 		if len(at) == 0 {
@@ -25,7 +31,44 @@ func (d *diagnosis) relayed() {
 		if how.ProxyProtocol > 0 && port.Protocol == object.ProtocolTCP {
 			d.details(fmt.Sprintf("endpoints get a header of the PROXY protocol, version %d, with the client's address: they have to expect it", how.ProxyProtocol))
 		}
+		if len(how.ProxyFrom) > 0 && port.Protocol == object.ProtocolTCP {
+			d.details("connections from " + strings.Join(strings.Fields(strings.Trim(fmt.Sprint(how.ProxyFrom), "[]")), ", ") + " have to begin with a header of the PROXY protocol; it says who their client is")
+		}
 		d.details("endpoints take turns; one that does not accept a connection in "+how.ConnectTimeout.String()+" is passed over, up to "+count(how.ConnectRetries, "time"),
-			"endpoints see the address of this box, and open connections end when svcctl stops; new ones are refused until it runs again")
+			endpointsSee(&how, port.Protocol)+", and open connections end when svcctl stops, but not at an upgrade")
+		d.details(loads...)
 	}
+}
+
+// endpointsSee says which address endpoints see.
+func endpointsSee(how *annotation.Relay, protocol string) string {
+	if how.Transparent && protocol == object.ProtocolTCP {
+		return "endpoints see the client's address, as " + annotation.Transparent + " asks"
+	}
+	return "endpoints see the address of this box"
+}
+
+// loadText says what passes through a relayed port in one family.
+func loadText(s *wire.PortState) string {
+	noun, open := "connection", 0
+	if s.Protocol == object.ProtocolUDP {
+		noun = "client"
+	}
+	var each []string
+	for _, endpoint := range slices.Sorted(maps.Keys(s.RelayLoad.Open)) {
+		n := s.RelayLoad.Open[endpoint]
+		open += n
+		if each = append(each, fmt.Sprintf("%s %d", endpoint, n)); len(each) == 10 {
+			each[9] = "and more"
+		}
+	}
+	text := fmt.Sprintf("%s: %s now", s.Family, count(open, noun))
+	if len(each) > 0 {
+		text += " (" + strings.Join(each[:min(len(each), 10)], ", ") + ")"
+	}
+	text += fmt.Sprintf(", %d since it is relayed", s.RelayLoad.Taken)
+	if s.Protocol == object.ProtocolTCP {
+		text += ", " + count(int(s.RelayLoad.FailedConnects), "endpoint") + " did not accept"
+	}
+	return text
 }

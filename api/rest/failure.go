@@ -41,6 +41,8 @@ func statusOf(err error, r *request) *statusError {
 		return conflict(r.kind, r.name, other.Error())
 	case errors.Is(err, store.ErrStale):
 		return conflict(r.kind, r.name, store.ErrStale.Error())
+	case errors.Is(err, store.ErrTrialOver):
+		return conflict(r.kind, r.name, store.ErrTrialOver.Error())
 	case errors.Is(err, store.ErrExpired):
 		return expired("The resourceVersion for the provided watch is too old.")
 	case errors.As(err, &tooLong):

@@ -135,7 +135,7 @@ func (o *options) caller(r *request, verb string) store.Caller {
 	if len(agent) > longest {
 		agent = strings.ToValidUTF8(agent[:longest], "")
 	}
-	return store.Caller{User: r.user.Name, Manager: o.managerOf(r.http.UserAgent()), Agent: agent, Verb: verb}
+	return store.Caller{User: r.user.Name, Manager: o.managerOf(r.http.UserAgent()), Agent: agent, Verb: verb, Trial: r.query.Get("trial")}
 }
 
 // warnings are what a client is told beside the answer, each once.

@@ -43,6 +43,8 @@ type PortState struct {
 	// Relay is the listener of the appliance that the kernel redirects clients to; "": the kernel
 	// translates them itself.
 	Relay string `json:"relay,omitempty"`
+	// RelayLoad is what passes there; nil: the kernel translates clients itself.
+	RelayLoad *RelayLoad `json:"relayLoad,omitempty"`
 	// Client is the client that was asked about; Chosen has its endpoint at each frontend.
 	Client string   `json:"client,omitempty"`
 	Chosen []Chosen `json:"chosen,omitempty"`
@@ -53,6 +55,16 @@ func (p *PortState) AllEndpoints() []string {
 	all := slices.Concat(p.Endpoints, p.Local)
 	slices.Sort(all)
 	return slices.Compact(all)
+}
+
+// RelayLoad is what a relayed port has.
+type RelayLoad struct {
+	// Taken are connections, or clients of UDP, that were let in since the program began to serve the port, and
+	// FailedConnects is how often an endpoint did not accept one.
+	Taken          int64 `json:"taken"`
+	FailedConnects int64 `json:"failedConnects"`
+	// Open are those now, by endpoint: "10.1.2.11:8080".
+	Open map[string]int `json:"open"`
 }
 
 // Chosen is the endpoint that a new connection of a client gets at a frontend, if the client

@@ -50,6 +50,8 @@ type Status struct {
 	// UnknownFrontends is how many addresses with a port, and node ports, the kernel serves
 	// that no object declares; they stay in force until that is confirmed.
 	UnknownFrontends int `json:"unknownFrontends,omitempty"`
+	// Trial is what goes back unless somebody confirms it, or went back and holds files.
+	Trial *Trial `json:"trial,omitempty"`
 }
 
 // Revision counts accepted changes. It also grows over restarts, and stays below 2^53, so

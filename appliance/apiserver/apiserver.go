@@ -67,6 +67,8 @@ type Views struct {
 	Trace   api.Trace
 	// Announced is nil where nothing is announced.
 	Announced api.Announcements
+	// Changes takes changes back.
+	Changes api.Changes
 }
 
 // Open listens on the socket, and on --listen. What backend publishes and the store holds is
@@ -83,7 +85,7 @@ func Open(c *config.Config, objects *store.Store, backend Backend, views Views, 
 		Socket: c.Socket, SocketGroup: c.SocketGroup, SocketReaders: c.SocketReaders,
 		Version: c.Version, Panicked: m.APIPanicked, Observe: m.APICalled, NameOf: rest.NameOf,
 		Environment: environment(objects), Objects: s.objects.Handler(), Journal: journal(objects),
-		Allocations: allocations(objects), Announcements: views.Announced,
+		Allocations: allocations(objects), Announcements: views.Announced, Changes: views.Changes,
 		Service: func(namespace, name string, client netip.AddrPort) wire.ServiceState {
 			state := grants.State(namespace, name, client)
 			state.Health = views.Checks.State(namespace, name)

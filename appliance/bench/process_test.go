@@ -102,11 +102,14 @@ func (x *box) pid(b *testing.B) string {
 }
 
 // cpu is the CPU time that the process has taken.
-func (x *box) cpu(b *testing.B) (total time.Duration) {
+func (x *box) cpu(b *testing.B) time.Duration { return cpuOf(b, x.pid(b)) }
+
+// cpuOf is the CPU time that a process has taken.
+func cpuOf(b *testing.B, pid string) (total time.Duration) {
 	b.Helper()
-	threads, err := filepath.Glob("/proc/" + x.pid(b) + "/task/*/schedstat")
+	threads, err := filepath.Glob("/proc/" + pid + "/task/*/schedstat")
 	if err != nil || len(threads) == 0 {
-		b.Fatalf("no threads of %s: %v", x.pid(b), err)
+		b.Fatalf("no threads of %s: %v", pid, err)
 	}
 	for _, thread := range threads {
 		content, err := os.ReadFile(thread)

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -46,6 +48,61 @@ frontend all
 	http-request return status 200 content-type text/plain lf-string "haproxy %%[src] %%[dst] %%[dst_port]"
 `
 )
+
+// Real balancers that send headers: haproxy both versions, at ports 8081 and 8082, nginx the first one, at 8083.
+const (
+	haproxySenderConfig = `
+defaults
+	mode tcp
+	timeout client 1m
+	timeout connect 1m
+	timeout server 1m
+listen one4
+	bind %[1]s:8081
+	server vip %[3]s send-proxy
+listen two4
+	bind %[1]s:8082
+	server vip %[3]s send-proxy-v2
+listen one6
+	bind [%[2]s]:8081
+	server vip %[4]s send-proxy
+listen two6
+	bind [%[2]s]:8082
+	server vip %[4]s send-proxy-v2
+`
+	nginxSenderConfig = `
+load_module /usr/lib/nginx/modules/ngx_stream_module.so;
+pid %[5]s/sender.pid;
+error_log %[5]s/sender.log;
+events {}
+stream {
+	proxy_protocol on;
+	server { listen %[1]s:8083; proxy_pass %[3]s; }
+	server { listen [%[2]s]:8083; proxy_pass %[4]s; }
+}
+`
+)
+
+// sending starts haproxy and nginx on EXT as balancers in front of a VIP.
+func (b *box) sending(t *testing.T, v4, v6 netip.AddrPort) {
+	t.Helper()
+	dir := t.TempDir()
+	config := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		text, _, _ = strings.Cut(fmt.Sprintf(text, ipv4.of(b.EXT), ipv6.of(b.EXT), v4, v6, dir), "%!(EXTRA")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for _, p := range []*program{
+		{host: b.EXT, pidFile: filepath.Join(dir, "sender.pid"), start: []string{"nginx", "-e", filepath.Join(dir, "sender.log"), "-c", config("nginx.conf", nginxSenderConfig)}},
+		{host: b.EXT, pidFile: filepath.Join(dir, "haproxy.pid"), start: []string{"haproxy", "-D", "-p", filepath.Join(dir, "haproxy.pid"), "-f", config("haproxy.cfg", haproxySenderConfig)}},
+	} {
+		p.run(t)
+		t.Cleanup(func() { p.signal(t, unix.SIGCONT); p.stop(t) })
+	}
+}
 
 // headered starts nginx on L1 and haproxy on R1, which wait for headers at port 9000.
 func (b *box) headered(t *testing.T) {
@@ -180,5 +237,47 @@ func Test366_no_header_over_UDP(t *testing.T) {
 	b.each(t, func(t *testing.T, b *box, f family) {
 		b.hasProblem(t, f.object("Service", "web"), "NotRelayed", "spec.ports[0].protocol", "over UDP", "without")
 		b.reaches(t, b.IN, "udp", f.at(f.vip(41), 53), plain, f.on(53, b.L1)...)
+	})
+}
+
+// The client that a balancer in front names is the client: for endpoints, and for session affinity.
+func Test368_clients_behind_a_balancer_with_the_PROXY_protocol(t *testing.T) {
+	b := newBox(t, nil)
+	b.headered(t)
+	b.write("web.yaml", func(f family) []string {
+		doc := f.service("web", "type: LoadBalancer", fmt.Sprintf("loadBalancerIP: %q", f.lb(4)), "clusterIP: "+f.vip(41), "ports: [{name: p, port: 80}]")
+		annotations := fmt.Sprintf("svcctl.io/proxy-protocol: v2, svcctl.io/proxy-protocol-from: '%s, 2001:db8:ffff::/64'", f.of(b.EXT))
+		return []string{strings.Replace(doc, "spec:\n", "  annotations: {"+annotations+"}\nspec:\n", 1), f.slice("web", "p: 9000", b.L1, b.R1)}
+	})
+	b.svcctl.Start()
+	b.sending(t, ipv4.at(ipv4.lb(4), 80), ipv6.at(ipv6.lb(4), 80))
+	b.each(t, func(t *testing.T, b *box, f family) {
+		b.noProblem(t, f.object("Service", "web"))
+		for _, port := range []uint16{8081, 8082, 8083} {
+			at := netip.AddrPortFrom(f.of(b.EXT), port)
+			for range 4 {
+				_, told, _ := strings.Cut(get(t, b.BLK, at), " ")
+				if want := fmt.Sprintf("%s %s %d", f.of(b.BLK), at.Addr(), port); told != want {
+					t.Errorf("by the balancer at port %d: the endpoint was told %q, want %q", port, told, want)
+				}
+			}
+		}
+		// Who is no balancer is a client like any other, and says nothing about others.
+		at := f.at(f.lb(4), 80)
+		_, told, _ := strings.Cut(get(t, b.IN, at), " ")
+		if want := fmt.Sprintf("%s %s 80", f.of(b.IN), at.Addr()); told != want {
+			t.Errorf("a client without a balancer: the endpoint was told %q, want %q", told, want)
+		}
+		// Who is one has to send a header.
+		c := dial(t, b.EXT, at)
+		defer c.Close()
+		_, err := fmt.Fprintf(c, "GET / HTTP/1.0\r\nHost: a\r\n\r\n")
+		if err == nil {
+			_, err = io.ReadAll(c)
+		}
+		if !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) {
+			t.Errorf("a balancer without a header: %v, want a reset", err)
+		}
+		b.verbs(t).says(0, []string{"port 80/TCP is relayed", "svcctl.io/proxy-protocol", f.of(b.EXT).String(), "header of the PROXY protocol"}, "explain", "svc/"+f.name("web"))
 	})
 }

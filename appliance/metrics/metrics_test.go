@@ -81,6 +81,9 @@ func TestManual(t *testing.T) {
 	m.DNSAnswers([]string{"success"})("success")
 	m.LogDropped(func() uint64 { return 0 })
 	m.HealthChecks(func() HealthChecks { return someChecks })
+	m.Relay(func() Relay {
+		return Relay{Protocols: []RelayProtocol{{Protocol: "tcp"}}, Ports: []RelayPort{{Open: map[string]int{"10.1.2.11:8080": 1}}}}
+	})
 	m.Announcements(func() Announcements {
 		return Announcements{Places: map[[2]string]int{{"l2 eth0", "announced"}: 1}, Peers: []Peer{{Name: "tor-1", BFD: true}}}
 	})

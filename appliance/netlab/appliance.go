@@ -45,6 +45,9 @@ type Appliance struct {
 	Wrapper []string
 	// Patience is how long Start waits; 0: 30 s.
 	Patience time.Duration
+	// Env is added to the environment, and Files are the descriptors from 3 on.
+	Env   []string
+	Files []*os.File
 
 	t      testing.TB
 	host   *Host
@@ -129,6 +132,7 @@ func (a *Appliance) Launch() {
 	command := slices.Concat(a.Wrapper, []string{a.binary}, args)
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Stdout, cmd.Stderr = &a.log, &a.log
+	cmd.Env, cmd.ExtraFiles = append(os.Environ(), a.Env...), a.Files
 	a.log.begin(strings.Join(cmd.Args, " "))
 	if err := a.host.start(cmd); err != nil {
 		a.t.Fatalf("start svcctl on %s: %v", a.host.Name, err)
@@ -144,6 +148,19 @@ func (a *Appliance) Launch() {
 func (a *Appliance) Start() {
 	a.t.Helper()
 	a.Launch()
+	a.awaitReady()
+}
+
+// HandOver has svcctl execute its program anew, and waits until that has programmed everything.
+func (a *Appliance) HandOver() {
+	a.t.Helper()
+	a.log.begin("SIGUSR2")
+	a.Signal(unix.SIGUSR2)
+	a.awaitReady()
+}
+
+func (a *Appliance) awaitReady() {
+	a.t.Helper()
 	patience := cmp.Or(a.Patience, readyTimeout)
 	timeout := time.After(patience)
 	for !a.log.has(readyLine) {

@@ -51,7 +51,8 @@ func TestDNSFollows(t *testing.T) {
 		part = NewDNS(server, objects)
 		ended := make(chan error)
 		ctx, cancel := context.WithCancel(context.Background())
-		go func() { ended <- part.Run(ctx, nil) }()
+		run := part.Run // of this one: the variable changes with the next start
+		go func() { ended <- run(ctx, nil) }()
 		t.Cleanup(func() {
 			cancel()
 			if err := <-ended; err != nil {

@@ -2,21 +2,26 @@ package parts
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
+	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"svcctl.io/svcctl/appliance/conntrack"
+	"svcctl.io/svcctl/appliance/listen"
+	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/relay"
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -37,7 +42,12 @@ type Relay struct {
 
 	mu      sync.Mutex
 	waiting map[listener]map[string]bool // the Services that wait for a listener
-	again   []string                     // Services whose listener is open by now
+	again   []string                     // Services that have by now what they waited for
+	// routeless are the Services that wait for routes by which endpoints answer clients' own addresses.
+	routeless map[nft.Family]map[string]bool
+
+	late    *listen.Reconciler[string] // opens listeners that Services wait for
+	settled bool                       // all Services were named once
 }
 
 // listener is one that the kernel redirects clients to.
@@ -46,13 +56,41 @@ type listener struct {
 	at       netip.AddrPort
 }
 
-func NewRelay(log *slog.Logger) *Relay {
+// NewRelay returns the part. It goes on with what the program before has left: state, of relay.State as JSON,
+// or nil, and sockets that were kept.
+func NewRelay(log *slog.Logger, state []byte, sockets map[string]*os.File) *Relay {
 	origins := &conntrack.Origins{}
 	origin := func(at, client netip.AddrPort) (netip.AddrPort, error) { return origins.Of(nft.UDP, at, client) }
-	return &Relay{
+	r := &Relay{
 		log: log, relay: relay.New(log, origin), ports: map[string][]relay.Port{}, dirty: true,
 		redirected: map[string][]relay.Port{}, changed: map[string]bool{}, waiting: map[listener]map[string]bool{},
+		routeless: map[nft.Family]map[string]bool{nft.IPv4: {}, nft.IPv6: {}},
+		late:      listen.NewReconciler[string](openInterval),
 	}
+	if state != nil {
+		s, err := relay.ParseState(state)
+		if err != nil {
+			log.Error("what the program before has handed over cannot be read", "err", err)
+		} else {
+			r.relay.Inherit(s)
+		}
+	}
+	for name, f := range sockets {
+		if err := r.relay.InheritSocket(f); err != nil {
+			log.Warn("a socket that systemd has kept is of no use", "name", name, "err", err)
+		}
+	}
+	return r
+}
+
+// HandedOver is what Run has left for the next program, as JSON, with its descriptors; nil: nothing.
+func (r *Relay) HandedOver() (state []byte, descriptors []int, err error) {
+	s := r.relay.HandedOver()
+	if s == nil {
+		return nil, nil, nil
+	}
+	state, err = json.Marshal(s)
+	return state, s.Descriptors(), err
 }
 
 // Name implements reconcile.Part.
@@ -62,6 +100,9 @@ func (r *Relay) Name() string { return "relay" }
 func (r *Relay) Run(ctx context.Context, changed func()) error {
 	tasks, ctx := errgroup.WithContext(ctx)
 	tasks.Go(func() error { return runSignaling(ctx, r.relay.Run, r.relay.Changed(), changed) })
+	tasks.Go(func() error {
+		return runSignaling(ctx, func(ctx context.Context) error { <-ctx.Done(); return nil }, r.relay.CrowdedChanged(), changed)
+	})
 	tasks.Go(func() error { return r.openLate(ctx, changed) })
 	return tasks.Wait()
 }
@@ -83,41 +124,85 @@ func (r *Relay) Listens(service string, proto nft.Protocol, at netip.AddrPort) (
 		r.waiting[l] = map[string]bool{}
 	}
 	r.waiting[l][service] = true
+	r.late.Trigger()
 	return err.Error()
 }
 
 // openInterval is between attempts to open listeners.
 const openInterval = 5 * time.Second
 
-// openLate tries to open the listeners that Services wait for.
+// openLate tries to open the listeners that Services wait for, as long as there are such.
 func (r *Relay) openLate(ctx context.Context, changed func()) error {
-	tick := time.NewTicker(openInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-		if r.openWaiting() {
+	r.late.Run(ctx, func() ([]string, bool) {
+		opened, waiting := r.openWaiting()
+		if opened {
 			changed()
 		}
-	}
+		return nil, waiting
+	})
+	return nil
 }
 
-// openWaiting reports whether a listener that Services wait for could be opened.
-func (r *Relay) openWaiting() (opened bool) {
+// openWaiting reports whether a listener that Services wait for could be opened, and whether others wait.
+func (r *Relay) openWaiting() (opened, waiting bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for l, services := range r.waiting {
 		if len(services) > 0 && r.relay.Open(l.protocol, l.at) != nil {
+			waiting = true
 			continue
 		}
 		r.again = slices.AppendSeq(r.again, maps.Keys(services))
 		opened = opened || len(services) > 0
 		delete(r.waiting, l)
 	}
-	return opened
+	for family, services := range r.routeless {
+		if len(services) == 0 {
+			continue
+		}
+		if delivered, err := node.DeliversForOthers(family == nft.IPv6); err != nil || !delivered {
+			waiting = true
+			continue
+		}
+		r.again = slices.AppendSeq(r.again, maps.Keys(services))
+		opened = true
+		clear(services)
+	}
+	return opened, waiting
+}
+
+// Transparent says why connections with clients' own addresses cannot be made, for resolve.Facts.
+func (r *Relay) Transparent(service string, f nft.Family) (why string) {
+	delivered, err := node.DeliversForOthers(f == nft.IPv6)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if delivered {
+		delete(r.routeless[f], service)
+		return ""
+	}
+	r.routeless[f][service] = true
+	r.late.Trigger()
+	if err != nil {
+		return err.Error()
+	}
+	ip := "ip"
+	if f == nft.IPv6 {
+		ip = "ip -6"
+	}
+	return annotation.Transparent + " has endpoints answer to the clients' own addresses, and no rule of routing delivers such answers here: " +
+		"mark them by a rule of nft (`socket transparent 1 meta mark set 0x1`), and route them by `" + ip + " rule add fwmark 0x1 lookup 100` and `" + ip + " route add local default dev lo table 100`"
+}
+
+// waitNoMore forgets a Service that asks for no relay any more.
+func (r *Relay) waitNoMore(service string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, services := range r.waiting {
+		delete(services, service)
+	}
+	for _, services := range r.routeless {
+		delete(services, service)
+	}
 }
 
 // Retry implements reconcile.Part.
@@ -139,6 +224,9 @@ func (r *Relay) Planned(host *reconcile.Host, services []reconcile.Service) {
 		if _, was := r.ports[svc.Key]; was {
 			delete(r.ports, svc.Key)
 			r.dirty = true
+		}
+		if svc.Relay == nil {
+			r.waitNoMore(svc.Key)
 		}
 		ports := r.redirect(svc)
 		if len(ports) > 0 || len(r.redirected[svc.Key]) > 0 {
@@ -167,21 +255,21 @@ func (r *Relay) add(svc *reconcile.Service, p *nft.ServicePort, fe *nft.Frontend
 		if nft.FamilyOf(a) != p.Family {
 			continue
 		}
-		port := relay.Port{ID: p.ID, Listen: netip.AddrPortFrom(a, fe.Port), Protocol: p.Protocol.String(), Endpoints: p.Pools[fe.Inside.Pool], Affinity: p.Affinity}
+		port := relay.Port{ID: p.ID, Listen: netip.AddrPortFrom(a, fe.Port), Protocol: p.Protocol.String(), Endpoints: p.Pools[fe.Inside.Pool], Pick: relay.Pick{Affinity: p.Affinity}}
 		if p.Relayed() {
 			port = relayedPort(svc, p, fe.Inside.Pool)
 			port.Listen = netip.AddrPortFrom(a, fe.Port)
 		} else {
 			if p.Balance != nft.Random && p.Balance != nft.LeastConnection {
-				port.Choose = p.Choice(fe, fe.Inside.Pool)
+				port.Pick.Choose = p.Choice(fe, fe.Inside.Pool)
 			}
 			if p.Balance == nft.LeastConnection {
 				for _, share := range p.Shares(fe.Inside.Pool) {
-					port.Weights = append(port.Weights, uint16(share*10000))
+					port.Pick.Weights = append(port.Pick.Weights, uint16(share*10000))
 				}
 			} else if p.Weights != nil {
 				for _, ap := range port.Endpoints {
-					port.Weights = append(port.Weights, uint16(p.Weight(ap)))
+					port.Pick.Weights = append(port.Pick.Weights, uint16(p.Weight(ap)))
 				}
 			}
 		}
@@ -218,14 +306,15 @@ func (r *Relay) redirect(svc *reconcile.Service) (ports []relay.Port) {
 func relayedPort(svc *reconcile.Service, p *nft.ServicePort, pool nft.Pool) relay.Port {
 	port := relay.Port{
 		ID: p.ID, Listen: p.Relay[pool], Protocol: p.Protocol.String(),
-		Endpoints: p.Pools[pool], Serving: p.Serving, Ended: ended(svc, p), RoundRobin: true,
+		Endpoints: p.Pools[pool], Serving: p.Serving, Ended: ended(svc, p), Pick: relay.Pick{RoundRobin: true},
 	}
 	if svc.Drain.On {
 		port.Drain = &svc.Drain.Timeout
 	}
 	if how := svc.Relay; how != nil {
-		port.Affinity, port.ConnectTimeout, port.Retries, port.IdleTimeout = how.Affinity, how.ConnectTimeout, how.ConnectRetries, how.IdleTimeout
-		port.ProxyProtocol = how.ProxyProtocol
+		port.Pick.Affinity, port.IdleTimeout = how.Affinity, how.IdleTimeout
+		port.Connect = relay.Connect{Retries: how.ConnectRetries, Timeout: how.ConnectTimeout, ProxyProtocol: how.ProxyProtocol, Transparent: how.Transparent}
+		port.ProxyFrom = how.ProxyFrom
 	}
 	return port
 }
@@ -240,24 +329,29 @@ func (r *Relay) Stepped(step reconcile.Step) {
 		clear(r.changed)
 		r.relay.CloseUnused()
 	}
-	if !r.dirty {
-		return
+	if r.dirty {
+		r.dirty = false
+		var ports []relay.Port
+		for _, key := range slices.Sorted(maps.Keys(r.ports)) {
+			ports = append(ports, r.ports[key]...)
+		}
+		r.relay.Set(ports)
 	}
-	r.dirty = false
-	var ports []relay.Port
-	for _, key := range slices.Sorted(maps.Keys(r.ports)) {
-		ports = append(ports, r.ports[key]...)
+	if step.Applied && !r.settled {
+		r.relay.Settle()
+		r.settled = true
 	}
-	r.relay.Set(ports)
 }
 
 // tell tells the relay about the Services that changed. more says that the kernel may still send
 // it clients as before.
 func (r *Relay) tell(more bool) {
+	services := make(map[string][]relay.Port, len(r.changed))
 	for key := range r.changed {
-		if err := r.relay.Redirect(key, r.redirected[key], more); err != nil {
-			r.log.Error("clients of a relayed port are refused", "svc", key, "err", err)
-		}
+		services[key] = r.redirected[key]
+	}
+	if err := r.relay.RedirectAll(services, more); err != nil {
+		r.log.Error("clients of relayed ports are refused", "err", err)
 	}
 }
 
@@ -265,9 +359,33 @@ func (r *Relay) tell(more bool) {
 func (r *Relay) Problems() []resolve.Problem {
 	var list []resolve.Problem
 	for _, p := range r.relay.Problems() {
-		key := strings.Split(p.ID, "/")
-		ref := object.Ref{Kind: object.KindService, Namespace: key[0], Name: key[1]}
+		namespace, name, _ := PortOf(p.ID)
+		ref := object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}
 		list = append(list, resolve.Problem{Object: ref, Reason: p.Reason, Message: p.Message})
 	}
+	for _, c := range r.relay.Crowded() {
+		list = append(list, crowdedProblem(c))
+	}
 	return list
+}
+
+// reasonRelayFull: clients of a relayed port are turned away, as there are too many at once.
+const reasonRelayFull = "RelayFull"
+
+func crowdedProblem(c relay.Crowded) resolve.Problem {
+	namespace, name, port := PortOf(c.ID)
+	if port != "" {
+		port = "to port " + port + " "
+	}
+	what, of := "connections "+port+"over TCP are reset", "relayed ports"
+	if c.Protocol == relay.UDP {
+		what = "clients " + port + "over UDP lose their flow to new ones"
+	}
+	if !c.Redirected {
+		of = "node ports on loopback addresses"
+	}
+	return resolve.Problem{
+		Object: object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}, Reason: reasonRelayFull, Warning: true,
+		Message: fmt.Sprintf("%s: all %s together have room for %d at once, and one port for as many as the others leave free: look for clients that leave connections open, or raise the limit of open files (LimitNOFILE)", what, of, c.Limit),
+	}
 }

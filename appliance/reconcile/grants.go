@@ -22,6 +22,12 @@ type Grants struct {
 	box nft.Box
 
 	announced func(addr netip.Addr, ifname string) bool
+	relayLoad func(service string, p *nft.ServicePort) *wire.RelayLoad // nil: unknown
+}
+
+// CountRelayed has State tell what passes through relayed ports. It is called before State.
+func (g *Grants) CountRelayed(load func(service string, p *nft.ServicePort) *wire.RelayLoad) {
+	g.relayLoad = load
 }
 
 // NewGrants is without Services. announced reports whether the neighbors on an interface get answers for an
@@ -83,6 +89,9 @@ func (g *Grants) State(namespace, name string, client netip.AddrPort) wire.Servi
 		balanceState(&state, p, &box, client)
 		if p.Relayed() {
 			state.Relay = p.Relay[nft.PoolCluster].String()
+			if g.relayLoad != nil {
+				state.RelayLoad = g.relayLoad(key, p)
+			}
 		}
 		s.Ports = append(s.Ports, state)
 		addrs = append(addrs, frontendAddrs(p)...)

@@ -92,6 +92,7 @@ func (l *Loop) Run(ctx context.Context, in Inputs) error {
 		l.opts.Watchdog.moved()
 		var barrier chan struct{}
 		var release chan wire.Released
+		var trial TrialAsk
 		select {
 		case <-ctx.Done():
 			return nil
@@ -110,6 +111,7 @@ func (l *Loop) Run(ctx context.Context, in Inputs) error {
 		case <-retry.C:
 		case barrier = <-in.Barriers:
 		case release = <-in.Releases:
+		case trial = <-in.Trials:
 		case l.observed.findings = <-in.Findings:
 		case <-l.opts.Watchdog.asks:
 			continue
@@ -123,7 +125,14 @@ func (l *Loop) Run(ctx context.Context, in Inputs) error {
 		if release != nil {
 			released = l.release()
 		}
+		var asked error
+		if trial.Do != nil {
+			asked = l.askTrial(trial)
+		}
 		l.step()
+		if trial.Do != nil {
+			trial.Done <- asked
+		}
 		if release != nil {
 			release <- released
 		}
@@ -201,7 +210,8 @@ func (l *Loop) converge() (committed, error) {
 	if err := l.placeHost(); err != nil {
 		return committed{}, err
 	}
-	storeErr := l.syncFiles()
+	storeErr := l.endTrial()
+	storeErr = errors.Join(storeErr, l.syncFiles())
 	l.clearStoreSignal()
 	storeErr = errors.Join(storeErr, l.opts.Cluster.Sync(l.observed.facts))
 	l.opts.Watchdog.moved()
@@ -391,6 +401,9 @@ func (l *Loop) until() (wait time.Duration, needed bool) {
 	}
 	if when, due := l.opts.Removals.until(); due {
 		at(when.Sub(now))
+	}
+	if left, pending := l.untilTrialEnds(); pending {
+		at(left)
 	}
 	return wait, needed
 }

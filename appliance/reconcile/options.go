@@ -13,6 +13,7 @@ import (
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/kernel"
 	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/deadline"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/watch"
 )
@@ -25,6 +26,8 @@ type Options struct {
 	Log    *slog.Logger
 	// Clock tells the time; nil: time.Now.
 	Clock func() time.Time
+	// Clocks are those that the ends of trials are counted by; nil: deadline.Now.
+	Clocks func() deadline.Reading
 	// Host derives from the facts of the host what to plan for.
 	Host func(*node.Facts) Host
 	// Watching says that there are manifest directories: nothing is applied before they were read.
@@ -80,10 +83,11 @@ type Tuner interface {
 	Tune(p *nft.ServicePort, slowStart time.Duration) resolve.Tuned
 }
 
-// Relays opens the listeners of relayed ports before clients are sent to them. Its method is that of
+// Relays opens the listeners of relayed ports before clients are sent to them. Its methods are those of
 // resolve.Facts; it is called from several goroutines at once.
 type Relays interface {
 	Listens(service string, proto nft.Protocol, at netip.AddrPort) (why string)
+	Transparent(service string, f nft.Family) (why string)
 }
 
 // Inputs are the channels the loop listens to.
@@ -94,4 +98,5 @@ type Inputs struct {
 	Barriers  <-chan chan struct{}      // closed once all snapshots before it are in the store
 	Releases  <-chan chan wire.Released // get what was held and was let go
 	Findings  <-chan []checkup.Finding
+	Trials    <-chan TrialAsk
 }

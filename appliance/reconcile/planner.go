@@ -115,7 +115,7 @@ func (p *planner) place(host Host) {
 		p.host.Resolve.SourceSet = p.sourceSet
 	}
 	if p.relays != nil {
-		p.host.Resolve.Listens = p.relays.Listens
+		p.host.Resolve.Listens, p.host.Resolve.Transparent = p.relays.Listens, p.relays.Transparent
 	}
 	p.host.Resolve.Full = p.full
 	if p.tuner != nil {
@@ -127,7 +127,8 @@ func (p *planner) place(host Host) {
 // Service depends on.
 func (p *planner) standsAt(host Host) bool {
 	have := p.host.Resolve
-	have.Taken, have.SourceSet, have.Verdict, have.Before, have.Listens, have.Full, have.Tune = nil, nil, nil, nil, nil, nil, nil
+	have.Taken, have.SourceSet, have.Verdict, have.Before, have.Listens, have.Transparent = nil, nil, nil, nil, nil, nil
+	have.Full, have.Tune = nil, nil
 	return reflect.DeepEqual(p.host.Box, host.Box) && reflect.DeepEqual(have, host.Resolve) && slices.Equal(p.host.Loopback, host.Loopback)
 }
 

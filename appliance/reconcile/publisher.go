@@ -42,6 +42,7 @@ func (l *Loop) publish(start time.Time, done committed, err error) {
 	}
 	pub.Status.ForeignChanges, pub.Status.HeldRemovals, pub.Status.PendingRemovals = pub.foreign, l.opts.Removals.held, l.opts.Removals.waiting
 	pub.Status.UnknownFrontends = l.planner.orphans.frontends()
+	pub.Status.Trial = l.trialStatus()
 	if done.transactions > 0 {
 		pub.Status.LastTransaction = &wire.Transaction{
 			At: done.at.UTC(), Duration: wire.Duration(done.duration),
@@ -121,6 +122,9 @@ func (l *Loop) fileProblems() []manifest.Problem {
 		problems = append(problems, p)
 	}
 	if p, engaged := l.opts.Removals.problem(); engaged {
+		problems = append(problems, p)
+	}
+	if p, held := l.trialProblem(); held {
 		problems = append(problems, p)
 	}
 	if p, held := l.planner.orphans.problem(l.opts.DataDir); held {

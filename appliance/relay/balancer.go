@@ -40,11 +40,12 @@ func (c *balancer) set(p Port) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	endpoints := p.Endpoints
-	if p.RoundRobin && !slices.IsSortedFunc(endpoints, netip.AddrPort.Compare) {
+	how := p.Pick
+	if how.RoundRobin && !slices.IsSortedFunc(endpoints, netip.AddrPort.Compare) {
 		endpoints = slices.SortedFunc(slices.Values(endpoints), netip.AddrPort.Compare)
 	}
-	c.endpoints, c.affinity, c.roundRobin, c.choose, c.weights = endpoints, p.Affinity, p.RoundRobin, p.Choose, p.Weights
-	if p.Affinity <= 0 {
+	c.endpoints, c.affinity, c.roundRobin, c.choose, c.weights = endpoints, how.Affinity, how.RoundRobin, how.Choose, how.Weights
+	if how.Affinity <= 0 {
 		c.clients = nil
 	}
 }

@@ -57,16 +57,16 @@ func TestChoiceWithAffinity(t *testing.T) {
 		{"endpoints in another order", func(c *balancer) {
 			list := slices.Clone(many)
 			slices.Reverse(list)
-			c.set(Port{Endpoints: list, Affinity: 10 * time.Second})
+			c.set(Port{Endpoints: list, Pick: Pick{Affinity: 10 * time.Second}})
 		}, true},
 		{"shorter affinity holds from the next connection", func(c *balancer) {
-			c.set(Port{Endpoints: many, Affinity: time.Second})
+			c.set(Port{Endpoints: many, Pick: Pick{Affinity: time.Second}})
 			c.one(local)
 			time.Sleep(2 * time.Second)
 		}, false},
 		{"no affinity in between", func(c *balancer) {
 			c.set(Port{Endpoints: many})
-			c.set(Port{Endpoints: many, Affinity: 10 * time.Second})
+			c.set(Port{Endpoints: many, Pick: Pick{Affinity: 10 * time.Second}})
 		}, false},
 		{"another client", func(c *balancer) { c.one(other) }, true},
 		{"too many clients", func(c *balancer) {
@@ -85,7 +85,7 @@ func TestChoiceWithAffinity(t *testing.T) {
 				same := 0
 				const rounds = 5 // 1 of 200 chances to be the same anyway, each
 				for range rounds {
-					c := newBalancer(Port{Endpoints: many, Affinity: 10 * time.Second}, 20)
+					c := newBalancer(Port{Endpoints: many, Pick: Pick{Affinity: 10 * time.Second}}, 20)
 					first := c.one(local)
 					test.do(c)
 					if c.one(local) == first {
@@ -104,7 +104,7 @@ func TestChoiceWithAffinity(t *testing.T) {
 func TestChoiceForgetsTheRightClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		many := endpointsOf(200)
-		c := newBalancer(Port{Endpoints: many, Affinity: 10 * time.Second}, 20)
+		c := newBalancer(Port{Endpoints: many, Pick: Pick{Affinity: 10 * time.Second}}, 20)
 		for i := range 19 {
 			c.one(netip.AddrFrom4([4]byte{127, 1, 0, byte(i)}))
 		}
@@ -123,10 +123,10 @@ func TestChoiceForgetsTheRightClients(t *testing.T) {
 
 func TestChoiceWithoutTheEndpoint(t *testing.T) {
 	many := endpointsOf(2)
-	c := newBalancer(Port{Endpoints: many, Affinity: time.Hour}, 20)
+	c := newBalancer(Port{Endpoints: many, Pick: Pick{Affinity: time.Hour}}, 20)
 	c.one(local)
 	for _, e := range many {
-		c.set(Port{Endpoints: []netip.AddrPort{e}, Affinity: time.Hour})
+		c.set(Port{Endpoints: []netip.AddrPort{e}, Pick: Pick{Affinity: time.Hour}})
 		if got := c.one(local); got != e {
 			t.Errorf("the client goes to %v, want %v", got, e)
 		}
@@ -139,7 +139,7 @@ func from(client netip.Addr) netip.AddrPort { return netip.AddrPortFrom(client, 
 func TestChoiceByWeight(t *testing.T) {
 	const picks = 8000
 	weights := []uint16{5, 1, 2}
-	c := newBalancer(Port{Endpoints: endpointsOf(3), Weights: weights}, 10)
+	c := newBalancer(Port{Endpoints: endpointsOf(3), Pick: Pick{Weights: weights}}, 10)
 	seen := map[netip.AddrPort]int{}
 	for range picks {
 		seen[c.one(local)]++
@@ -154,9 +154,9 @@ func TestChoiceByWeight(t *testing.T) {
 
 func TestChoiceIsMadeForTheClient(t *testing.T) {
 	all := endpointsOf(3)
-	c := newBalancer(Port{Endpoints: all, Choose: func(client netip.AddrPort) (netip.AddrPort, bool) {
+	c := newBalancer(Port{Endpoints: all, Pick: Pick{Choose: func(client netip.AddrPort) (netip.AddrPort, bool) {
 		return all[client.Port()%3], true
-	}}, 10)
+	}}}, 10)
 	for port := range uint16(30) {
 		if got, _ := c.pick(netip.AddrPortFrom(local, port)); got != all[port%3] {
 			t.Errorf("port %d got %v, want %v", port, got, all[port%3])

@@ -1,9 +1,18 @@
 package relay
 
 import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	proxyproto "github.com/pires/go-proxyproto"
 )
@@ -13,7 +22,7 @@ import (
 // gets, so the send buffer takes it at once.
 func (t *tcpPort) introduce(endpoint *net.TCPConn, client, asked netip.AddrPort) error {
 	t.mu.Lock()
-	version := t.port.ProxyProtocol
+	version := t.port.Connect.ProxyProtocol
 	t.mu.Unlock()
 	if version == 0 {
 		return nil
@@ -34,4 +43,134 @@ func headerOf(version int, from, to netip.AddrPort) ([]byte, error) {
 		return nil, fmt.Errorf("header from %s to %s: %w", from, to, err)
 	}
 	return header, nil
+}
+
+// maxHeader is how many bytes a header may have: those of version 2 with what balancers add to it (TLVs).
+const maxHeader = 4096
+
+// The first bytes of a header.
+var (
+	signature1 = []byte("PROXY ")
+	signature2 = []byte("\r\n\r\n\x00\r\nQUIT\n")
+)
+
+var (
+	errNoHeader   = errors.New("it does not begin with a header of the PROXY protocol")
+	errLongHeader = errors.New("its header of the PROXY protocol is too long")
+)
+
+// named finds who a client is and what it had sent to: what a header says, if it comes from a balancer that
+// sends one, and otherwise what the kernel does. A header is read as a whole or not at all, and what follows
+// is left, so that it can be read again after ctx is done.
+func (t *tcpPort) named(ctx context.Context, client *net.TCPConn, asked netip.AddrPort) (from, to netip.AddrPort, err error) {
+	from = client.RemoteAddr().(*net.TCPAddr).AddrPort()
+	from = netip.AddrPortFrom(from.Addr().Unmap().WithZone(""), from.Port())
+	t.mu.Lock()
+	balancers := t.port.ProxyFrom
+	t.mu.Unlock()
+	if !slices.ContainsFunc(balancers, func(p netip.Prefix) bool { return p.Contains(from.Addr()) }) {
+		return from, asked, nil
+	}
+	if err := client.SetReadDeadline(time.Now().Add(t.relay.limits.header)); err != nil {
+		return from, asked, err
+	}
+	stop := context.AfterFunc(ctx, func() { interrupt(client) })
+	defer stop()
+	raw, err := client.SyscallConn()
+	if err != nil {
+		return from, asked, err
+	}
+	header, err := t.relay.takeHeader(raw)
+	if err != nil {
+		return from, asked, err
+	}
+	source, destination, err := readHeader(header)
+	if err != nil {
+		return from, asked, err
+	}
+	if source.IsValid() { // else a connection of the balancer itself, as a health check
+		from, asked = source, destination
+	}
+	return from, asked, client.SetReadDeadline(time.Time{})
+}
+
+// takeHeader waits for a header and takes it from a connection, with nothing of what follows.
+func (r *Relay) takeHeader(raw syscall.RawConn) (header []byte, err error) {
+	var failed error
+	err = raw.Read(func(fd uintptr) (done bool) {
+		buf := r.pump.buffers.Get().(*[chunk]byte)
+		defer r.pump.buffers.Put(buf)
+		b := buf[:maxHeader]
+		n, _, err := unix.Recvfrom(int(fd), b, unix.MSG_PEEK)
+		switch {
+		case err == unix.EAGAIN || err == unix.EINTR:
+			return false
+		case err != nil || n == 0:
+			failed = errors.Join(err, errNoHeader)
+			return true
+		}
+		size, err := headerSize(b[:n])
+		switch {
+		case err != nil:
+			failed = err
+		case size == 0 || size > n:
+			return false // more is to come
+		default:
+			header = bytes.Clone(b[:size])
+			if n, failed = unix.Read(int(fd), b[:size]); failed == nil && n < size {
+				failed = errNoHeader
+			}
+		}
+		return true
+	})
+	return header, errors.Join(err, failed)
+}
+
+// headerSize is how many bytes of what came are a header, or of what will come; 0: that is not known yet.
+func headerSize(b []byte) (int, error) {
+	begins := func(signature []byte) bool {
+		n := min(len(b), len(signature))
+		return bytes.Equal(b[:n], signature[:n])
+	}
+	switch {
+	case begins(signature2):
+		if len(b) < 16 {
+			return 0, nil
+		}
+		size := 16 + int(b[14])<<8 + int(b[15])
+		if size > maxHeader {
+			return 0, errLongHeader
+		}
+		return size, nil
+	case begins(signature1):
+		const longest = 107 // with its end
+		if i := bytes.Index(b[:min(len(b), longest)], []byte("\r\n")); i >= 0 {
+			return i + 2, nil
+		}
+		if len(b) >= longest {
+			return 0, errLongHeader
+		}
+		return 0, nil
+	}
+	return 0, errNoHeader
+}
+
+// readHeader reads what a header says; the zero AddrPort: nothing about a client (LOCAL, UNKNOWN, or no addresses
+// of TCP).
+func readHeader(b []byte) (from, to netip.AddrPort, err error) {
+	header, err := proxyproto.Read(bufio.NewReader(bytes.NewReader(b)))
+	if err != nil {
+		return from, to, fmt.Errorf("header of the PROXY protocol: %w", err)
+	}
+	source, destination, is := header.TCPAddrs()
+	if header.Command.IsLocal() || !is {
+		return from, to, nil
+	}
+	from, to = source.AddrPort(), destination.AddrPort()
+	from = netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
+	to = netip.AddrPortFrom(to.Addr().Unmap(), to.Port())
+	if from.Addr().Is4() != to.Addr().Is4() {
+		return netip.AddrPort{}, netip.AddrPort{}, fmt.Errorf("header of the PROXY protocol: %s and %s are of two families", from, to)
+	}
+	return from, to, nil
 }

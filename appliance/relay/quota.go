@@ -1,30 +1,223 @@
 package relay
 
 import (
+	"cmp"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
-// quota bounds the number of slots in use, of its own and of its parents.
-type quota struct {
-	limit  int64
-	parent *quota // nil: none
-	used   atomic.Int64
+// bounds limit concurrent connections, or UDP clients.
+type bounds struct {
+	port  int64 // of one port
+	total int64 // of all ports together
 }
 
-// acquire takes a slot, to be returned by releaseSlot. It returns false if there is none.
-func (r *quota) acquire() bool {
-	if r.used.Add(1) > r.limit || r.parent != nil && !r.parent.acquire() {
-		r.used.Add(-1)
+// bothBounds are those of node ports on loopback and of ports that the kernel redirects, each with
+// room of its own.
+type bothBounds struct{ loopback, redirected bounds }
+
+// What ports that the kernel redirects may have at once, unless the limit of open files is lower.
+const (
+	// MaxConnections is how many TCP connections there are.
+	MaxConnections = 20000
+	// MaxClients is how many clients of UDP.
+	MaxClients = 20000
+	// maxPipes is how many pipes splice(2) is given; without one bytes are copied.
+	maxPipes = 512
+)
+
+// descriptors sets the limits by the limit of open files. Ports that the kernel redirects have two thirds
+// of it: a TCP connection takes two descriptors, a UDP client one, a pipe two. Node ports on loopback have a
+// sixth. What UDP has TCP has not, so neither starves the other.
+func (l *limits) descriptors(files uint64) {
+	all := int64(min(files, 1<<30))
+	have := all / 3 * 2
+	l.pipes = min(maxPipes, have/16/2)
+	l.tcp.redirected.total = min(MaxConnections, have*5/8/2)
+	l.udp.redirected.total = min(MaxClients, have/4)
+	l.tcp.redirected.port, l.udp.redirected.port = l.tcp.redirected.total, l.udp.redirected.total
+	l.tcp.loopback = bounds{min(1024, all/24), min(8192, all/24*3)}
+	l.udp.loopback = bounds{min(1024, all/24), min(8192, all/24)}
+}
+
+// openFiles is the limit of open files of this process (RLIMIT_NOFILE); large where it is unknown.
+func openFiles() uint64 {
+	var files syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
+		return 1 << 20
+	}
+	return files.Cur
+}
+
+// quota counts the slots in use, of one port or of all ports together.
+type quota struct {
+	limit  int64
+	parent *quota // of all ports together; nil: this is it
+	used   atomic.Int64
+	taken  atomic.Int64 // so far
+}
+
+// acquire takes a slot of a port, to be returned by release. It returns false if the port has as many
+// as it may have, or as many as are left for all: so one port alone may have half of all slots, two a third
+// each, and there is room for one that had none (dynamic thresholds, Choudhury and Hahne 1998, alpha 1).
+func (q *quota) acquire() bool {
+	had := q.used.Add(1) - 1
+	all := q.parent.used.Add(1) - 1
+	if had >= q.limit || had >= q.parent.limit-all {
+		q.release()
 		return false
 	}
+	q.taken.Add(1)
+	q.parent.taken.Add(1)
 	return true
 }
 
-func (r *quota) releaseSlot() {
-	r.used.Add(-1)
-	if r.parent != nil {
-		r.parent.releaseSlot()
+// take takes a slot whatever the limits, for what exists already.
+func (q *quota) take() {
+	q.used.Add(1)
+	q.parent.used.Add(1)
+}
+
+func (q *quota) release() {
+	q.used.Add(-1)
+	q.parent.used.Add(-1)
+}
+
+// quotas are those that ports share.
+type quotas struct{ tcp, udp bothQuotas }
+
+type bothQuotas struct{ loopback, redirected quota }
+
+func newQuotas(l *limits) *quotas {
+	q := &quotas{}
+	q.tcp.loopback.limit, q.tcp.redirected.limit = l.tcp.loopback.total, l.tcp.redirected.total
+	q.udp.loopback.limit, q.udp.redirected.limit = l.udp.loopback.total, l.udp.redirected.total
+	return q
+}
+
+// quotaFor returns the quota of a new Port.
+func (r *Relay) quotaFor(p Port) *quota {
+	limit, of := &r.limits.tcp, &r.quotas.tcp
+	if p.Protocol == UDP {
+		limit, of = &r.limits.udp, &r.quotas.udp
+	}
+	if p.redirected() {
+		return &quota{limit: limit.redirected.port, parent: &of.redirected}
+	}
+	return &quota{limit: limit.loopback.port, parent: &of.loopback}
+}
+
+// Crowded is a Port that had to turn clients away, now or in the last minute.
+type Crowded struct {
+	ID, Protocol string
+	Redirected   bool  // else a node port on loopback
+	Limit        int64 // of all ports of the kind together
+}
+
+// crowding notes which ports turn clients away. It has a timer only while there are such.
+type crowding struct {
+	log     *slog.Logger
+	every   time.Duration // how long a port is named after the last one that was turned away
+	changed chan struct{} // capacity 1: others are named
+
+	mu    sync.Mutex
+	ports map[Crowded]*turnedAway
+	timer *time.Timer
+	total [2]int64 // TCP, UDP: turned away so far
+}
+
+// turnedAway counts the clients of a port.
+type turnedAway struct {
+	times  int // since the last look
+	logged logLimiter
+}
+
+func newCrowding(log *slog.Logger, every time.Duration) *crowding {
+	return &crowding{log: log, every: every, changed: make(chan struct{}, 1), ports: map[Crowded]*turnedAway{}}
+}
+
+// turnAway counts a client that there was no room for, and logs it now and then.
+func (c *crowding) turnAway(p Port, q *quota, what string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	who := Crowded{p.ID, p.Protocol, p.redirected(), q.parent.limit}
+	t := c.ports[who]
+	if t == nil {
+		t = &turnedAway{logged: logLimiter{every: c.every}}
+		c.ports[who] = t
+		c.signal()
+		if c.timer == nil {
+			c.timer = time.AfterFunc(c.every, c.look)
+		}
+	}
+	t.times++
+	if c.total[0]++; p.Protocol == UDP {
+		c.total[0]--
+		c.total[1]++
+	}
+	if times, due := t.logged.due(); due {
+		c.log.Warn(what+": there are too many at once", "svc", p.ID, "ip", p.Listen.Addr(), "port", p.Listen.Port(),
+			"protocol", p.Protocol, "times", times, "ofThisPort", q.used.Load(), "ofAllPorts", q.parent.used.Load(), "limitOfAllPorts", q.parent.limit)
+	}
+}
+
+// forget counts a client of UDP that lost its flow with nothing under way.
+func (c *crowding) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.total[1]++
+}
+
+// look forgets the ports that have turned nobody away since the last look.
+func (c *crowding) look() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before := len(c.ports)
+	maps.DeleteFunc(c.ports, func(_ Crowded, t *turnedAway) bool { return t.times == 0 })
+	for _, t := range c.ports {
+		t.times = 0
+	}
+	if len(c.ports) < before {
+		c.signal()
+	}
+	if c.timer = nil; len(c.ports) > 0 {
+		c.timer = time.AfterFunc(c.every, c.look)
+	}
+}
+
+func (c *crowding) signal() {
+	select {
+	case c.changed <- struct{}{}:
+	default:
+	}
+}
+
+// list returns the ports, sorted.
+func (c *crowding) list() []Crowded {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.SortedFunc(maps.Keys(c.ports), func(a, b Crowded) int {
+		return cmp.Or(strings.Compare(a.ID, b.ID), strings.Compare(a.Protocol, b.Protocol))
+	})
+}
+
+func (c *crowding) counts() (tcp, udp int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.total[0], c.total[1]
+}
+
+func (c *crowding) stop() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.timer != nil {
+		c.timer.Stop()
 	}
 }
 

@@ -9,7 +9,9 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"sync"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -30,6 +32,18 @@ type frontKey struct {
 	at       netip.AddrPort
 }
 
+// name names the listener to systemd.
+func (k frontKey) name() string {
+	return fmt.Sprintf("relay-%s-%s-%d", k.protocol, strings.ReplaceAll(k.at.Addr().String(), ":", "-"), k.at.Port())
+}
+
+// forget has systemd keep a listener no longer.
+func (r *Relay) forget(key frontKey) {
+	if err := r.store.Drop(key.name()); err != nil {
+		r.log.Warn("systemd cannot be told to keep a socket no longer", "name", key.name(), "err", err)
+	}
+}
+
 // front is one listener, and which port a client is for by what it had sent to.
 type front struct {
 	socket listenSocket
@@ -45,7 +59,9 @@ type front struct {
 // listenSocket is a tcpListener or a udpListener.
 type listenSocket interface {
 	start(context.Context) // begins to serve clients
+	pause()                // ends that, and leaves it open
 	close()
+	conn() syscall.Conn
 }
 
 // errNotAsked means that a client came without having been redirected from a frontend of a port.
@@ -72,6 +88,9 @@ func (r *Relay) openFront(key frontKey) (*front, error) {
 		return nil, fmt.Errorf("%s port %d of %s: %w; %s", key.protocol, key.at.Port(), key.at.Addr(), err, advice(err, key.at.Port()))
 	}
 	f.open[key] = front
+	if err := r.store.Keep(key.name(), front.socket.conn()); err != nil {
+		r.log.Warn("clients of relayed ports are refused while the program restarts: systemd cannot be told to keep a socket", "err", err)
+	}
 	return front, nil
 }
 
@@ -88,9 +107,32 @@ func advice(err error, port uint16) string {
 // is set, which is for the time before the kernel has heard of the change. An error is about
 // listeners that cannot be opened; the other ports are served.
 func (r *Relay) Redirect(service string, ports []Port, more bool) error {
+	return r.RedirectAll(map[string][]Port{service: ports}, more)
+}
+
+// RedirectAll is Redirect for several Services. Clients of a new listener are let in when all of them are
+// known, so none finds that its port is missing.
+func (r *Relay) RedirectAll(services map[string][]Port, more bool) error {
 	f := &r.fronts
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	var failed []error
+	for service, ports := range services {
+		if err := r.redirectService(service, ports, more); err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", service, err))
+		}
+	}
+	for _, front := range f.open {
+		if front.inUse > 0 {
+			f.begin(front)
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// redirectService takes the ports of one Service. The caller holds the lock.
+func (r *Relay) redirectService(service string, ports []Port, more bool) error {
+	f := &r.fronts
 	have := f.ports[service]
 	if have == nil {
 		have = map[key]*redirected{}
@@ -115,7 +157,6 @@ func (r *Relay) Redirect(service string, ports []Port, more bool) error {
 		}
 		have[k] = r.redirect(front, p)
 		front.inUse++
-		f.begin(front)
 	}
 	for k, l := range have {
 		if !wanted[k] && !more {
@@ -147,6 +188,7 @@ func (r *Relay) CloseUnused() {
 		if !f.closed && front.inUse == 0 {
 			front.socket.close()
 			delete(f.open, key)
+			r.forget(key)
 		}
 	}
 }
@@ -254,9 +296,10 @@ func originalDestination(client *net.TCPConn) (to netip.AddrPort, err error) {
 func (r *Relay) redirect(f *front, p Port) *redirected {
 	l := &redirected{front: f}
 	if p.Protocol == TCP {
-		l.tcp = r.newTCPPort(p, r.logOf(p))
+		l.tcp = r.portOf(p)
 	} else {
-		l.udp = r.newUDPPort(p, r.logOf(p))
+		l.udp = r.newUDPPort(p)
+		r.flowsOf(f.udp, l.udp)
 	}
 	l.register(p.Frontends)
 	return l

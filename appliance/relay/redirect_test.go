@@ -14,7 +14,7 @@ import (
 
 func TestTurns(t *testing.T) {
 	list := endpointsOf(4)
-	c := newBalancer(Port{Endpoints: []netip.AddrPort{list[2], list[0], list[1]}, RoundRobin: true}, 10)
+	c := newBalancer(Port{Endpoints: []netip.AddrPort{list[2], list[0], list[1]}, Pick: Pick{RoundRobin: true}}, 10)
 	want := func(n ...int) {
 		t.Helper()
 		for _, i := range n {
@@ -24,9 +24,9 @@ func TestTurns(t *testing.T) {
 		}
 	}
 	want(0, 1, 2, 0, 1)
-	c.set(Port{Endpoints: list, RoundRobin: true}) // goes on where it was
+	c.set(Port{Endpoints: list, Pick: Pick{RoundRobin: true}}) // goes on where it was
 	want(2, 3, 0)
-	c.set(Port{Endpoints: list[2:], RoundRobin: true})
+	c.set(Port{Endpoints: list[2:], Pick: Pick{RoundRobin: true}})
 	want(2, 3, 2)
 	tried := []netip.AddrPort{}
 	for range 2 {
@@ -39,7 +39,7 @@ func TestTurns(t *testing.T) {
 	if e, is := c.pick(from(local), tried...); is {
 		t.Errorf("%v though all were tried", e)
 	}
-	c.set(Port{RoundRobin: true})
+	c.set(Port{Pick: Pick{RoundRobin: true}})
 	if e, is := c.pick(from(local)); is {
 		t.Errorf("%v of nothing", e)
 	}
@@ -126,7 +126,7 @@ func TestRedirectedDatagrams(t *testing.T) {
 		vip, nodePort, other := netip.AddrPortFrom(addr, 53), netip.AddrPortFrom(addr, 30053), netip.AddrPortFrom(addr, 54)
 		a, b := answerUDP(t, addr, "a"), answerUDP(t, addr, "b")
 		port := func(id string, to netip.AddrPort, frontends ...netip.AddrPort) Port {
-			return Port{ID: id, Listen: r.at, Protocol: UDP, Frontends: frontends, Endpoints: []netip.AddrPort{to}, RoundRobin: true}
+			return Port{ID: id, Listen: r.at, Protocol: UDP, Frontends: frontends, Endpoints: []netip.AddrPort{to}, Pick: Pick{RoundRobin: true}}
 		}
 		if err := r.Redirect("default/a", []Port{port("default/a", a, vip, netip.AddrPortFrom(netip.Addr{}, 30053))}, false); err != nil {
 			t.Fatal(err)
@@ -149,7 +149,7 @@ func TestRedirectedDatagrams(t *testing.T) {
 		if r.asked != 3 {
 			t.Errorf("%d lookups for 3 flows", r.asked)
 		}
-		if used := r.Stats().Redirected; used != 3 {
+		if used := r.Stats().UDP.Redirected; used != 3 {
 			t.Errorf("%d flows, want 3", used)
 		}
 		// Who was not redirected, or from elsewhere, gets nothing.
@@ -160,7 +160,7 @@ func TestRedirectedDatagrams(t *testing.T) {
 		if err := r.Redirect("default/a", nil, false); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the flows end", func() bool { return r.Stats().Redirected == 1 })
+		eventually(t, "the flows end", func() bool { return r.Stats().UDP.Redirected == 1 })
 		if got := askUDP(t, first, 100*time.Millisecond); got != "" {
 			t.Errorf("%q answers at a Service that is gone", got)
 		}
@@ -182,7 +182,7 @@ func TestRedirectedFlowsExpire(t *testing.T) {
 		if got := askUDP(t, c, patience); got != "a" {
 			t.Errorf("%q answers, want a", got)
 		}
-		eventually(t, "the flow expires", func() bool { return r.Stats().Redirected == 0 })
+		eventually(t, "the flow expires", func() bool { return r.Stats().UDP.Redirected == 0 })
 	}
 	if r.asked != 2 {
 		t.Errorf("%d lookups for 2 flows", r.asked)
@@ -261,7 +261,7 @@ func TestListenersForRedirected(t *testing.T) {
 // Of too many connections those are refused that come last, for a port and for all.
 func TestRedirectedLimits(t *testing.T) {
 	l := quick()
-	l.redirected, l.redirectedAll = 2, 3
+	l.tcp.redirected = bounds{2, 3}
 	r := start(t, l)
 	ports := map[string]*tcpPort{}
 	for _, id := range []string{"default/a", "default/b"} {
@@ -285,9 +285,9 @@ func TestRedirectedLimits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		before := r.Stats().Redirected
+		before := r.Stats().TCP.Redirected
 		ports[tt.id].accepted(t.Context(), accepted, netip.AddrPort{})
-		if took := r.Stats().Redirected > before; took != tt.took {
+		if took := r.Stats().TCP.Redirected > before; took != tt.took {
 			t.Errorf("connection %d, of %s: taken %t, want %t", i, tt.id, took, tt.took)
 		}
 		if !tt.took {

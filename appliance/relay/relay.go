@@ -7,13 +7,14 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
+	"svcctl.io/svcctl/appliance/handover"
 	"svcctl.io/svcctl/appliance/listen"
 )
 
@@ -33,34 +34,50 @@ type Port struct {
 	// Frontends are the addresses whose clients the kernel redirects to Listen; the zero Addr
 	// stands for any address. Nil: Listen is a node port on loopback.
 	Frontends []netip.AddrPort
+	// ProxyFrom are the balancers whose TCP connections begin with a header of the PROXY protocol.
+	ProxyFrom []netip.Prefix
 	// Endpoints get new connections. A node port on loopback without any has no listener.
 	Endpoints []netip.AddrPort
-	// Weights are those of the endpoints, in their order; nil: all are alike.
-	Weights []uint16
-	// Choose, when not nil, is the endpoint of a new connection of a client; not ok: one is
-	// drawn by weight.
-	Choose func(client netip.AddrPort) (endpoint netip.AddrPort, ok bool)
+	Pick      Pick
 	// Serving are endpoints that keep their connections besides.
 	Serving []netip.AddrPort
 	// Ended are endpoints whose TCP connections are reset.
 	Ended []netip.AddrPort
 	// Drain is after how long TCP connections of an endpoint are reset that is in neither; nil: never.
-	Drain *time.Duration
+	Drain   *time.Duration
+	Connect Connect
+	// IdleTimeout resets TCP connections over which nothing came for that time; 0: none.
+	IdleTimeout time.Duration
+}
+
+// Pick says which endpoint gets a new connection.
+type Pick struct {
+	// Weights are those of the endpoints, in their order; nil: all are alike.
+	Weights []uint16
+	// Choose, when not nil, is the endpoint of a new connection of a client; not ok: one is
+	// drawn by weight.
+	Choose func(client netip.AddrPort) (endpoint netip.AddrPort, ok bool)
 	// Affinity is the time that a client keeps its endpoint after its last new connection;
 	// 0: no affinity. A client is an address (spec.sessionAffinity: ClientIP).
 	Affinity time.Duration
 	// RoundRobin has the endpoints take turns, in the order of their addresses; else they are picked
 	// at random.
 	RoundRobin bool
+}
+
+// Connect says how TCP connections to endpoints are made.
+type Connect struct {
 	// Retries is how many other endpoints are tried for a connection that one did not accept within
-	// ConnectTimeout; 0 of that: 5 s.
-	Retries        int
-	ConnectTimeout time.Duration
-	// ProxyProtocol is the version of the PROXY protocol whose header a TCP endpoint gets before what
+	// Timeout; 0 of that: 5 s.
+	Retries int
+	Timeout time.Duration
+	// ProxyProtocol is the version of the PROXY protocol whose header an endpoint gets before what
 	// the client sends: 1 or 2; 0: none.
 	ProxyProtocol int
-	// IdleTimeout resets TCP connections over which nothing came for that time; 0: none.
-	IdleTimeout time.Duration
+	// Transparent has an endpoint see the client's address as the source (IP_TRANSPARENT), which needs
+	// routes that deliver its answers here. One of another family than the client's, or that is the client
+	// itself, sees the box.
+	Transparent bool
 }
 
 // keeps reports whether connections to an endpoint live on.
@@ -91,51 +108,30 @@ const (
 
 // limits are the limits and timeouts of a Relay.
 type limits struct {
-	port          int64         // concurrent connections, or UDP clients, of a node port on loopback
-	total         int64         // the same of all of them together
-	redirected    int64         // concurrent connections, or UDP clients, of a port that the kernel redirects
-	redirectedAll int64         // the same of all of them together
-	clients       int           // affinity entries of a port
-	dial          time.Duration // timeout of connecting to an endpoint where the Port has none
-	unreplied     time.Duration // idle timeout of a UDP client without an answer
-	replied       time.Duration // idle timeout of a UDP client with an answer
-	retry         time.Duration // between attempts to open a listener
-	backoff       time.Duration // after a failure to accept or receive
-	logInterval   time.Duration // between repetitions of a log line
+	tcp, udp    bothBounds    // concurrent connections, and clients
+	pipes       int64         // for splice(2)
+	clients     int           // affinity entries of a port
+	header      time.Duration // timeout of a header of the PROXY protocol
+	dial        time.Duration // timeout of connecting to an endpoint where the Port has none
+	unreplied   time.Duration // idle timeout of a UDP client without an answer
+	replied     time.Duration // idle timeout of a UDP client with an answer, once it goes on for
+	stream      time.Duration // this time
+	retry       time.Duration // between attempts to open a listener
+	backoff     time.Duration // after a failure to accept or receive
+	logInterval time.Duration // between repetitions of a log line
 }
 
-// The connections of ports that the kernel redirects, unless the limit of open files is lower.
-const (
-	// MaxRedirected is how many there are at once.
-	MaxRedirected = 20000
-	// descriptorsEach is how many descriptors one may take: two sockets and, for splice(2), two pipes.
-	descriptorsEach = 6
-)
-
-// defaults bound descriptors. The connections through loopback stay well below the limit that
-// systemd gives (524288 descriptors); the others may take two thirds of the limit. The times of UDP are
-// a little shorter than those of conntrack (net.netfilter.nf_conntrack_udp_timeout, 30 s, and
-// nf_conntrack_udp_timeout_stream, 120 s): what a flow leads to never outlives the entry that said so.
+// defaults are for the limit of open files. The times of UDP are a little shorter than those of
+// conntrack (net.netfilter.nf_conntrack_udp_timeout, 30 s, and nf_conntrack_udp_timeout_stream, 120 s, for
+// what lasts 2 s): what a flow leads to never outlives the entry that said so.
 func defaults() limits {
 	l := limits{
-		port: 1024, total: 8192, redirectedAll: MaxRedirected, clients: 1 << 16,
-		dial: 5 * time.Second, unreplied: 28 * time.Second, replied: 115 * time.Second,
+		clients: 1 << 16,
+		header:  10 * time.Second, dial: 5 * time.Second, unreplied: 28 * time.Second, replied: 115 * time.Second, stream: 2 * time.Second,
 		retry: 5 * time.Second, backoff: 100 * time.Millisecond, logInterval: time.Minute,
 	}
-	var files syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err == nil {
-		l.redirectedAll = min(l.redirectedAll, int64(files.Cur/3*2/descriptorsEach))
-	}
-	l.redirected = l.redirectedAll / 2 // one Service does not keep the others out
+	l.descriptors(openFiles())
 	return l
-}
-
-// of is the limit of one Port.
-func (l *limits) of(p Port) int64 {
-	if p.redirected() {
-		return l.redirected
-	}
-	return l.port
 }
 
 // Relay serves Ports. All methods may be called concurrently.
@@ -143,13 +139,20 @@ type Relay struct {
 	log            *slog.Logger
 	limits         limits
 	origin         Origin
-	total          quota // of node ports on loopback
-	all            quota // of ports that the kernel redirects
-	buffers        sync.Pool
+	quotas         *quotas
+	crowding       *crowding
+	buffers        sync.Pool // of datagrams
+	pump           *pump
 	listeners      *listen.Reconciler[Problem]
 	tasks          sync.WaitGroup
 	fronts         fronts
+	arriving       arriving
+	leaving        leaving
+	store          *handover.Store
 	failedConnects atomic.Int64
+	// ctx ends after that of Run, by the same cause: connections of the program before go on before Run.
+	ctx context.Context
+	end context.CancelCauseFunc
 
 	mu      sync.Mutex
 	desired []Port
@@ -162,34 +165,53 @@ type Origin func(listener, client netip.AddrPort) (netip.AddrPort, error)
 func New(log *slog.Logger, origin Origin) *Relay { return newRelay(log, origin, defaults()) }
 
 func newRelay(log *slog.Logger, origin Origin, l limits) *Relay {
+	ctx, end := context.WithCancelCause(context.Background())
 	return &Relay{
-		log: log, limits: l, origin: origin, total: quota{limit: l.total}, all: quota{limit: l.redirectedAll},
+		ctx: ctx, end: end, store: handover.NewStore(),
+		log: log, limits: l, origin: origin, quotas: newQuotas(&l), crowding: newCrowding(log, l.logInterval),
 		buffers:   sync.Pool{New: func() any { return new([maxDatagram]byte) }},
+		pump:      newPump(l.pipes),
 		listeners: listen.NewReconciler[Problem](l.retry),
 		fronts:    fronts{open: map[frontKey]*front{}, ports: map[string]map[key]*redirected{}},
+		arriving:  arriving{sockets: map[frontKey]*os.File{}, ports: map[key]*HeldPort{}, tcp: map[key]*tcpPort{}},
+		leaving:   leaving{conns: map[*tcpPort][]HeldConnection{}},
 	}
-}
-
-// quotaOf returns the quota that a Port shares with others.
-func (r *Relay) quotaOf(p Port) *quota {
-	if p.redirected() {
-		return &r.all
-	}
-	return &r.total
 }
 
 // Stats are numbers of a Relay.
 type Stats struct {
-	// Loopback and Redirected are connections and UDP clients now, Limit that of the latter.
-	Loopback, Redirected, Limit int64
+	TCP, UDP Load
 	// FailedConnects are endpoints that did not accept a connection.
 	FailedConnects int64
 }
 
+// Load is what a protocol has of connections, or clients.
+type Load struct {
+	// Loopback and Redirected are those now, Limit how many of the latter there can be.
+	Loopback, Redirected, Limit int64
+	// Taken were let in so far, and TurnedAway were not, or lost their flow to another client, as
+	// there were too many.
+	Taken, TurnedAway int64
+}
+
 // Stats returns the numbers as they are now.
 func (r *Relay) Stats() Stats {
-	return Stats{r.total.used.Load(), r.all.used.Load(), r.all.limit, r.failedConnects.Load()}
+	load := func(q *bothQuotas) Load {
+		return Load{
+			Loopback: q.loopback.used.Load(), Redirected: q.redirected.used.Load(), Limit: q.redirected.limit,
+			Taken: q.loopback.taken.Load() + q.redirected.taken.Load(),
+		}
+	}
+	s := Stats{TCP: load(&r.quotas.tcp), UDP: load(&r.quotas.udp), FailedConnects: r.failedConnects.Load()}
+	s.TCP.TurnedAway, s.UDP.TurnedAway = r.crowding.counts()
+	return s
 }
+
+// Crowded returns the ports that have turned clients away in the last minute or two, sorted.
+func (r *Relay) Crowded() []Crowded { return r.crowding.list() }
+
+// CrowdedChanged is signaled when Crowded has changed.
+func (r *Relay) CrowdedChanged() <-chan struct{} { return r.crowding.changed }
 
 // Set replaces the Ports on loopback and returns at once; Run opens and closes listeners soon. The
 // caller must not modify the slices afterwards.
@@ -207,20 +229,25 @@ func (r *Relay) Problems() []Problem { return r.listeners.Problems() }
 // Changed is signaled after Problems has changed.
 func (r *Relay) Changed() <-chan struct{} { return r.listeners.Changed() }
 
-// Run opens and closes listeners until ctx is done. It then closes all listeners and
-// connections, waits for its goroutines and returns nil. It may be called once. It opens
-// sockets in the network namespace of the process.
+// Run opens and closes listeners until ctx is done. It then closes all listeners and connections, or, where
+// the cause is handover.ErrRequested, leaves them open for HandedOver, waits for its goroutines and returns
+// nil. It may be called once. It opens sockets in the network namespace of the process.
 func (r *Relay) Run(ctx context.Context) error {
 	open := map[key]listener{}
-	defer r.tasks.Wait()
-	defer func() {
-		for _, l := range open {
-			l.close()
-		}
-		r.fronts.close()
-	}()
-	r.fronts.serve(ctx)
-	r.listeners.Run(ctx, func() ([]Problem, bool) { return r.reconcile(ctx, open) })
+	r.fronts.serve(r.ctx)
+	r.listeners.Run(ctx, func() ([]Problem, bool) { return r.reconcile(r.ctx, open) })
+	r.end(context.Cause(ctx))
+	r.crowding.stop()
+	if handover.IsRequested(ctx) {
+		r.pause(open)
+		return nil
+	}
+	for _, l := range open {
+		l.close()
+	}
+	r.fronts.close()
+	r.tasks.Wait()
+	r.pump.close()
 	return nil
 }
 
@@ -275,6 +302,7 @@ func (r *Relay) reconcile(ctx context.Context, open map[key]listener) (problems 
 		}
 		open[k] = l
 	}
+	r.settled()
 	slices.SortFunc(problems, func(a, b Problem) int {
 		return cmp.Or(strings.Compare(a.ID, b.ID), a.Listen.Compare(b.Listen), strings.Compare(a.Message, b.Message))
 	})
@@ -295,16 +323,18 @@ func (r *Relay) listen(ctx context.Context, p Port) (listener, *Problem) {
 	log := r.logOf(p)
 	switch p.Protocol {
 	case TCP:
-		port := r.newTCPPort(p, log)
+		var port *tcpPort
 		var socket *tcpListener
 		if socket, err = r.listenTCP(p.Listen, log, func(*net.TCPConn) (*tcpPort, netip.AddrPort, error) { return port, p.Listen, nil }); err == nil {
+			port = r.portOf(p)
 			socket.start(ctx)
 			l = &loopbackTCP{socket, port}
 		}
 	case UDP:
-		port := r.newUDPPort(p, log)
+		port := r.newUDPPort(p)
 		var socket *udpListener
 		if socket, err = r.listenUDP(p.Listen, log, func(netip.AddrPort) (*udpPort, error) { return port, nil }); err == nil {
+			r.flowsOf(socket, port)
 			socket.start(ctx)
 			l = &loopbackUDP{socket, port}
 		}

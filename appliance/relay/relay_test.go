@@ -154,7 +154,7 @@ func TestNothingIsLeft(t *testing.T) {
 	if !refuses(at) {
 		t.Error("the port is open after the end")
 	}
-	if used := l.total.used.Load(); used != 0 {
+	if used := l.quotas.tcp.loopback.used.Load(); used != 0 {
 		t.Errorf("%d connections are counted after the end", used)
 	}
 	eventually(t, "all goroutines are gone", func() bool { return runtime.NumGoroutine() <= before })
@@ -163,7 +163,7 @@ func TestNothingIsLeft(t *testing.T) {
 // TestConcurrentUse is for the race detector: ports come, change and go under traffic.
 func TestConcurrentUse(t *testing.T) {
 	limits := quick()
-	limits.port, limits.total = 4, 6
+	limits.tcp.loopback = bounds{4, 9}
 	limits.unreplied, limits.replied = time.Millisecond, 2*time.Millisecond
 	l := start(t, limits)
 	streams := []netip.AddrPort{namedTCP(t, local, "a"), namedTCP(t, local, "b"), freePort(t, local)}
@@ -205,8 +205,8 @@ func TestConcurrentUse(t *testing.T) {
 		n := i % 4 // 0: no endpoints
 		affinity := time.Duration(i%2) * time.Second
 		l.Set([]Port{
-			{ID: "default/a/tcp", Listen: at, Protocol: TCP, Endpoints: streams[:min(n, 3)], Affinity: affinity},
-			{ID: "default/a/udp", Listen: at, Protocol: UDP, Endpoints: datagrams[:min(n, 3)], Affinity: affinity},
+			{ID: "default/a/tcp", Listen: at, Protocol: TCP, Endpoints: streams[:min(n, 3)], Pick: Pick{Affinity: affinity}},
+			{ID: "default/a/udp", Listen: at, Protocol: UDP, Endpoints: datagrams[:min(n, 3)], Pick: Pick{Affinity: affinity}},
 		})
 		select {
 		case served := <-done:
@@ -215,7 +215,7 @@ func TestConcurrentUse(t *testing.T) {
 				t.Errorf("%d and %d questions were answered, want %d each", served, other, enough)
 			}
 			l.stop()
-			if used := l.total.used.Load(); used != 0 {
+			if used := l.quotas.tcp.loopback.used.Load(); used != 0 {
 				t.Errorf("%d connections are counted after the end", used)
 			}
 			return

@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
+
+	"svcctl.io/svcctl/appliance/handover"
 )
 
 // tcpListener accepts connections at one address.
@@ -23,11 +27,18 @@ type tcpListener struct {
 
 // listenTCP opens a listener, whose clients wait until start.
 func (r *Relay) listenTCP(at netip.AddrPort, log *slog.Logger, route func(*net.TCPConn) (*tcpPort, netip.AddrPort, error)) (*tcpListener, error) {
-	socket, err := net.ListenTCP(networkOf(TCP, at.Addr()), net.TCPAddrFromAddrPort(at))
-	if err != nil {
-		return nil, err
+	l := &tcpListener{relay: r, log: log, route: route}
+	var err error
+	if kept := r.arriving.socket(TCP, at); kept != nil {
+		defer kept.Close()
+		var socket net.Listener
+		if socket, err = net.FileListener(kept); err == nil {
+			l.socket = socket.(*net.TCPListener)
+		}
+		return l, err
 	}
-	return &tcpListener{relay: r, log: log, socket: socket, route: route}, nil
+	l.socket, err = net.ListenTCP(networkOf(TCP, at.Addr()), net.TCPAddrFromAddrPort(at))
+	return l, err
 }
 
 // start begins to serve clients, whose connections last until ctx is done.
@@ -39,13 +50,18 @@ func (l *tcpListener) close() {
 	}
 }
 
-// accept serves clients until the listener is closed.
+// pause has it accept no more, and leaves it open.
+func (l *tcpListener) pause() { interrupt(l.socket) }
+
+func (l *tcpListener) conn() syscall.Conn { return l.socket }
+
+// accept serves clients until the listener is closed, or ctx is done.
 func (l *tcpListener) accept(ctx context.Context) {
 	failed := logLimiter{every: l.relay.limits.logInterval}
 	for {
 		client, err := l.socket.AcceptTCP()
 		switch {
-		case errors.Is(err, net.ErrClosed):
+		case errors.Is(err, net.ErrClosed), err != nil && ctx.Err() != nil:
 			return
 		case err != nil: // usually EMFILE: clients wait in the backlog
 			if times, due := failed.due(); due {
@@ -77,46 +93,68 @@ type tcpPort struct {
 	relay     *Relay
 	log       *slog.Logger
 	endpoints *balancer
-	quota     quota
-	refused   logLimiter // of the accepting goroutine
+	quota     *quota
+
+	failedConnects atomic.Int64
 
 	mu    sync.Mutex
 	port  Port
-	gone  bool // nothing leads here any more; connections live on
+	gone  bool // nothing leads here; connections live on
 	conns map[*relayed]struct{}
 }
 
 func (r *Relay) newTCPPort(p Port, log *slog.Logger) *tcpPort {
 	return &tcpPort{
 		relay: r, log: log, port: p,
-		endpoints: newBalancer(p, r.limits.clients),
-		quota:     quota{limit: r.limits.of(p), parent: r.quotaOf(p)},
-		refused:   logLimiter{every: r.limits.logInterval},
-		conns:     map[*relayed]struct{}{},
+		endpoints: newBalancer(p, r.limits.clients), quota: r.quotaFor(p),
+		conns: map[*relayed]struct{}{},
 	}
 }
 
 // accepted serves a client, or resets it if there are too many.
 func (t *tcpPort) accepted(ctx context.Context, client *net.TCPConn, asked netip.AddrPort) {
+	t.admit(client, func() { t.serve(ctx, client, asked) })
+}
+
+// admit has a client served, or resets it if there are too many.
+func (t *tcpPort) admit(client *net.TCPConn, serve func()) {
 	if !t.quota.acquire() {
-		if times, due := t.refused.due(); due {
-			t.log.Warn("connections to a relayed port are refused: there are too many at once",
-				"refused", times, "limit", t.quota.limit, "limitOfAllPorts", t.quota.parent.limit)
-		}
+		t.mu.Lock()
+		p := t.port
+		t.mu.Unlock()
+		t.relay.crowding.turnAway(p, t.quota, "connections to a relayed port are refused")
 		reset(client)
 		return
 	}
 	t.relay.tasks.Go(func() {
-		defer t.quota.releaseSlot()
-		t.serve(ctx, client, asked)
+		defer t.quota.release()
+		serve()
 	})
 }
 
 // serve connects a client, who had sent to asked, with an endpoint until both directions or ctx have
 // ended.
 func (t *tcpPort) serve(ctx context.Context, client *net.TCPConn, asked netip.AddrPort) {
-	from := client.RemoteAddr().(*net.TCPAddr).AddrPort()
-	endpoint, to, err := t.connect(ctx, netip.AddrPortFrom(from.Addr().Unmap(), from.Port()))
+	from, asked, err := t.named(ctx, client, asked)
+	if err != nil {
+		if handover.IsRequested(ctx) && errors.Is(err, os.ErrDeadlineExceeded) {
+			t.relay.leaving.unconnected(t, client, netip.AddrPort{}, asked)
+			return
+		}
+		t.log.Debug("a client is reset: it does not say who it is", "client", client.RemoteAddr(), "err", err)
+		reset(client)
+		return
+	}
+	t.relayFrom(ctx, client, from, asked)
+}
+
+// relayFrom is serve for a client whose address is known.
+func (t *tcpPort) relayFrom(ctx context.Context, client *net.TCPConn, from, asked netip.AddrPort) {
+	endpoint, to, err := t.connect(ctx, from)
+	if err != nil && handover.IsRequested(ctx) {
+		t.relay.leaving.unconnected(t, client, from, asked)
+		return
+	}
 	if err != nil {
 		t.log.Debug("a client is reset: no endpoint accepted its connection", "client", from, "err", err)
 		reset(client)
@@ -128,13 +166,25 @@ func (t *tcpPort) serve(ctx context.Context, client *net.TCPConn, asked netip.Ad
 		reset(endpoint)
 		return
 	}
-	c := &relayed{client: client, endpoint: endpoint, to: to}
-	// A FIN would look like a complete transfer.
-	stop := context.AfterFunc(ctx, c.reset)
+	c, err := t.relay.newRelayed(client, endpoint, to)
+	if err != nil { // one of the two was closed
+		reset(client)
+		reset(endpoint)
+		return
+	}
+	t.run(ctx, c)
+}
+
+// run relays a connection until it ends, or ctx is done.
+func (t *tcpPort) run(ctx context.Context, c *relayed) {
+	stop := context.AfterFunc(ctx, func() { c.stop(ctx) })
 	defer stop()
 	t.begin(c)
-	defer t.end(c)
-	c.join()
+	paused := c.join()
+	t.end(c)
+	if paused {
+		t.relay.leaving.connection(t, c)
+	}
 }
 
 // errNoEndpoint means that a Port has no endpoint.
@@ -144,7 +194,7 @@ var errNoEndpoint = errors.New("there is no endpoint")
 // endpoint twice, and no more others than Port.Retries.
 func (t *tcpPort) connect(ctx context.Context, client netip.AddrPort) (*net.TCPConn, netip.AddrPort, error) {
 	t.mu.Lock()
-	retries, timeout := t.port.Retries, t.port.ConnectTimeout
+	retries, timeout, transparent := t.port.Connect.Retries, t.port.Connect.Timeout, t.port.Connect.Transparent
 	t.mu.Unlock()
 	if timeout <= 0 {
 		timeout = t.relay.limits.dial
@@ -157,11 +207,16 @@ func (t *tcpPort) connect(ctx context.Context, client netip.AddrPort) (*net.TCPC
 		if !is {
 			break
 		}
-		endpoint, err := dialer.DialTCP(ctx, "tcp", netip.AddrPort{}, to)
+		var source netip.AddrPort
+		if dialer.Control = nil; transparent && client.Addr() != to.Addr() && client.Addr().Is4() == to.Addr().Is4() {
+			source, dialer.Control = netip.AddrPortFrom(client.Addr(), 0), asOthers
+		}
+		endpoint, err := dialer.DialTCP(ctx, "tcp", source, to)
 		if err == nil {
 			return endpoint, to, nil
 		}
 		t.relay.failedConnects.Add(1)
+		t.failedConnects.Add(1)
 		tried, failed = append(tried, to), err
 	}
 	return nil, netip.AddrPort{}, fmt.Errorf("%d endpoints tried: %w", len(tried), failed)
@@ -190,9 +245,12 @@ func (t *tcpPort) update(p Port) {
 	t.endpoints.set(p)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.port = p
+	t.port, t.gone = p, false
 	for c := range t.conns {
 		t.judge(c)
+		if p.IdleTimeout > 0 && c.idle == nil {
+			t.watchIdle(c, p.IdleTimeout)
+		}
 	}
 }
 
@@ -219,56 +277,4 @@ func (t *tcpPort) judge(c *relayed) {
 	case t.port.Drain != nil && c.drain == nil:
 		c.drain = time.AfterFunc(*t.port.Drain, c.reset)
 	}
-}
-
-// relayed is a connection of a client and the one to its endpoint. The timers are guarded by the mutex
-// of its tcpPort.
-type relayed struct {
-	client, endpoint *net.TCPConn
-	to               netip.AddrPort
-	drain            *time.Timer // resets it; nil: its endpoint stays
-	idle             *time.Timer // nil: it may be idle
-}
-
-func (c *relayed) reset() {
-	reset(c.client)
-	reset(c.endpoint)
-}
-
-func (c *relayed) stopTimers() {
-	for _, timer := range []*time.Timer{c.drain, c.idle} {
-		if timer != nil {
-			timer.Stop()
-		}
-	}
-}
-
-// join copies both directions and closes both connections.
-func (c *relayed) join() {
-	var back sync.WaitGroup
-	back.Go(func() { pass(c.client, c.endpoint) })
-	pass(c.endpoint, c.client)
-	back.Wait()
-	// Both directions have ended, so closing loses no data.
-	_ = c.client.Close()
-	_ = c.endpoint.Close()
-}
-
-// pass copies one direction with splice(2). It passes on a FIN as a FIN; after an error it
-// resets both connections.
-func pass(to, from *net.TCPConn) {
-	_, err := io.Copy(to, from)
-	if err == nil {
-		err = to.CloseWrite()
-	}
-	if err != nil {
-		reset(to)
-		reset(from)
-	}
-}
-
-// reset closes a connection with RST. On a closed connection it does nothing.
-func reset(c *net.TCPConn) {
-	_ = c.SetLinger(0)
-	_ = c.Close()
 }

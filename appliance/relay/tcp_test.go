@@ -38,7 +38,7 @@ func TestTCP(t *testing.T) {
 		if rest, err := io.ReadAll(c); err != nil || len(rest) > 0 {
 			t.Errorf("the end is %q, %v", rest, err)
 		}
-		eventually(t, "the connection is over", func() bool { return l.total.used.Load() == 0 })
+		eventually(t, "the connection is over", func() bool { return l.quotas.tcp.loopback.used.Load() == 0 })
 	})
 }
 
@@ -151,14 +151,14 @@ func TestTCPReset(t *testing.T) {
 		if _, err := io.WriteString(c, "x"); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the connection is relayed", func() bool { return l.total.used.Load() > 0 })
+		eventually(t, "the connection is relayed", func() bool { return l.quotas.tcp.loopback.used.Load() > 0 })
 		_ = c.SetLinger(0)
 		_ = c.Close()
 		if err := <-end; !isReset(err) {
 			t.Errorf("the endpoint's connection ends with %v, want a reset", err)
 		}
 	})
-	eventually(t, "all connections are over", func() bool { return l.total.used.Load() == 0 })
+	eventually(t, "all connections are over", func() bool { return l.quotas.tcp.loopback.used.Load() == 0 })
 }
 
 // An endpoint that does not answer is given up.
@@ -277,7 +277,7 @@ func TestTCPAffinity(t *testing.T) {
 	for i := range 8 {
 		endpoints = append(endpoints, namedTCP(t, local, fmt.Sprint(i)))
 	}
-	l.set(Port{ID: "x", Listen: at, Protocol: TCP, Endpoints: endpoints, Affinity: time.Hour})
+	l.set(Port{ID: "x", Listen: at, Protocol: TCP, Endpoints: endpoints, Pick: Pick{Affinity: time.Hour}})
 	first := named(t, at)
 	for range 20 {
 		if name := named(t, at); name != first {
@@ -288,7 +288,7 @@ func TestTCPAffinity(t *testing.T) {
 
 func TestTCPLimits(t *testing.T) {
 	limits := quick()
-	limits.port, limits.total = 2, 3
+	limits.tcp.loopback = bounds{2, 4}
 	l := start(t, limits)
 	at, other := freePort(t, local), freePort(t, local)
 	endpoints := []netip.AddrPort{namedTCP(t, local, "a")}
@@ -324,6 +324,6 @@ func TestTCPLimits(t *testing.T) {
 		t.Errorf("%d lines name the first port", got)
 	}
 	_ = first.Close()
-	eventually(t, "there is room again", func() bool { return l.total.used.Load() == 2 })
+	eventually(t, "there is room again", func() bool { return l.quotas.tcp.loopback.used.Load() == 2 })
 	must(other)
 }

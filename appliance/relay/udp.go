@@ -26,27 +26,22 @@ type udpListener struct {
 
 	mu     sync.Mutex
 	closed bool
+	paused bool                     // flows stay open
 	flows  map[netip.AddrPort]*flow // by client
 }
 
 // udpPort is a UDP Port. The mutex of its listener guards what is below it.
 type udpPort struct {
-	log       *slog.Logger
 	endpoints *balancer
-	quota     quota
-	overflow  logLimiter // of the receiving goroutine
+	quota     *quota
 
 	port  Port
 	gone  bool      // nothing leads here any more
 	order list.List // of *flow, longest idle first
 }
 
-func (r *Relay) newUDPPort(p Port, log *slog.Logger) *udpPort {
-	return &udpPort{
-		log: log, port: p, endpoints: newBalancer(p, r.limits.clients),
-		quota:    quota{limit: r.limits.of(p), parent: r.quotaOf(p)},
-		overflow: logLimiter{every: r.limits.logInterval},
-	}
+func (r *Relay) newUDPPort(p Port) *udpPort {
+	return &udpPort{port: p, endpoints: newBalancer(p, r.limits.clients), quota: r.quotaFor(p)}
 }
 
 // flow is one client of a udpListener, whose mutex guards its fields.
@@ -56,7 +51,7 @@ type flow struct {
 	socket           *net.UDPConn // connected to the endpoint
 	raw              syscall.RawConn
 	place            *list.Element // in the order; nil: ended
-	seen             time.Time     // the last datagram, either way
+	began, seen      time.Time     // the first and the last datagram, either way
 	replied          bool
 }
 
@@ -66,7 +61,7 @@ var errQuotaExceeded = errors.New("too many clients of relayed ports at once")
 
 // listenUDP opens a listener, whose clients wait until start.
 func (r *Relay) listenUDP(at netip.AddrPort, log *slog.Logger, route func(netip.AddrPort) (*udpPort, error)) (*udpListener, error) {
-	socket, err := net.ListenUDP(networkOf(UDP, at.Addr()), net.UDPAddrFromAddrPort(at))
+	socket, err := r.udpSocket(at)
 	if err != nil {
 		return nil, err
 	}
@@ -75,6 +70,20 @@ func (r *Relay) listenUDP(at netip.AddrPort, log *slog.Logger, route func(netip.
 		return nil, errors.Join(err, socket.Close())
 	}
 	return &udpListener{relay: r, log: log, socket: socket, raw: raw, route: route, flows: map[netip.AddrPort]*flow{}}, nil
+}
+
+// udpSocket is one that listens: that of the program before, or a new one.
+func (r *Relay) udpSocket(at netip.AddrPort) (*net.UDPConn, error) {
+	kept := r.arriving.socket(UDP, at)
+	if kept == nil {
+		return net.ListenUDP(networkOf(UDP, at.Addr()), net.UDPAddrFromAddrPort(at))
+	}
+	defer kept.Close()
+	c, err := net.FilePacketConn(kept)
+	if err != nil {
+		return nil, err
+	}
+	return c.(*net.UDPConn), nil
 }
 
 // start begins to serve clients.
@@ -116,7 +125,20 @@ func (l *udpListener) close() {
 	}
 }
 
-// receive forwards the datagrams of clients until the listener is closed.
+// pause has it and its flows rest, and leaves them open.
+func (l *udpListener) pause() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed, l.paused = true, true
+	interrupt(l.socket)
+	for _, f := range l.flows {
+		interrupt(f.socket)
+	}
+}
+
+func (l *udpListener) conn() syscall.Conn { return l.socket }
+
+// receive forwards the datagrams of clients until the listener is closed, or rests.
 func (l *udpListener) receive() {
 	failed := logLimiter{every: l.relay.limits.logInterval}
 	for {
@@ -126,7 +148,7 @@ func (l *udpListener) receive() {
 			}
 		})
 		switch {
-		case errors.Is(err, net.ErrClosed):
+		case errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded):
 			return
 		case err != nil:
 			if times, due := failed.due(); due {
@@ -172,17 +194,23 @@ func (l *udpListener) flowOf(client netip.AddrPort) (*flow, error) {
 		return nil, err
 	}
 	for !port.quota.acquire() {
-		if times, due := port.overflow.due(); due {
-			port.log.Warn("clients of a relayed port are forgotten early: there are too many at once",
-				"forgotten", times, "limit", port.quota.limit, "limitOfAllPorts", port.quota.parent.limit)
-		}
-		if !l.endOldest(port) {
+		l.mu.Lock()
+		p := port.port
+		l.mu.Unlock()
+		ended, waits := l.endOldest(port)
+		switch {
+		case !ended:
+			l.relay.crowding.turnAway(p, port.quota, "clients of a relayed port get no answer")
 			return nil, errQuotaExceeded
+		case waits:
+			l.relay.crowding.turnAway(p, port.quota, "clients of a relayed port are forgotten early")
+		default: // who has an answer is not waited for
+			l.relay.crowding.forget()
 		}
 	}
 	f, err = l.begin(port, client)
 	if err != nil {
-		port.quota.releaseSlot()
+		port.quota.release()
 		return nil, err
 	}
 	l.relay.tasks.Go(func() { l.reply(f) })
@@ -201,30 +229,46 @@ func (l *udpListener) begin(port *udpPort, client netip.AddrPort) (*flow, error)
 	if !is {
 		return nil, errNoEndpoint
 	}
-	f := &flow{port: port, client: client, endpoint: endpoint, seen: time.Now()}
+	f := &flow{port: port, client: client, endpoint: endpoint}
 	var dialer net.Dialer
 	var err error
 	// Connecting a UDP socket never waits, so the context does not matter.
 	if f.socket, err = dialer.DialUDP(context.Background(), "udp", netip.AddrPort{}, f.endpoint); err != nil {
 		return nil, err
 	}
+	return f, l.note(f)
+}
+
+// note adds a flow with its socket. The caller holds the lock.
+func (l *udpListener) note(f *flow) (err error) {
 	if f.raw, err = f.socket.SyscallConn(); err != nil {
-		return nil, errors.Join(err, f.socket.Close())
+		return errors.Join(err, f.socket.Close())
 	}
-	l.flows[client] = f
-	f.place = port.order.PushBack(f)
-	return f, nil
+	f.began = time.Now()
+	f.seen = f.began
+	l.flows[f.client] = f
+	f.place = f.port.order.PushBack(f)
+	return nil
+}
+
+// goOn adds a flow of the program before.
+func (l *udpListener) goOn(port *udpPort, held HeldFlow, socket *net.UDPConn) {
+	f := &flow{port: port, client: held.Client, endpoint: held.Endpoint, replied: held.Replied, socket: socket}
+	l.mu.Lock()
+	err := l.note(f)
+	l.mu.Unlock()
+	if err != nil {
+		return
+	}
+	port.quota.take()
+	l.relay.tasks.Go(func() { l.reply(f) })
 }
 
 // reply forwards the datagrams of a flow's endpoint until the flow ends or times out.
 func (l *udpListener) reply(f *flow) {
 	defer l.end(f)
 	for {
-		until := l.expiry(f)
-		if !time.Now().Before(until) {
-			return
-		}
-		if err := f.socket.SetReadDeadline(until); err != nil {
+		if !l.wait(f) {
 			return
 		}
 		err := l.relay.receive(f.raw, func(data []byte, _ netip.AddrPort) {
@@ -239,13 +283,15 @@ func (l *udpListener) reply(f *flow) {
 	}
 }
 
-func (l *udpListener) expiry(f *flow) time.Time {
+// wait has a flow wait until it expires, and reports whether that is still to come.
+func (l *udpListener) wait(f *flow) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if f.replied {
-		return f.seen.Add(l.relay.limits.replied)
+	until := f.seen.Add(l.relay.limits.unreplied)
+	if f.replied && f.seen.Sub(f.began) >= l.relay.limits.stream {
+		until = f.seen.Add(l.relay.limits.replied)
 	}
-	return f.seen.Add(l.relay.limits.unreplied)
+	return !l.paused && time.Now().Before(until) && f.socket.SetReadDeadline(until) == nil
 }
 
 // touch records a datagram of a flow.
@@ -263,7 +309,7 @@ func (l *udpListener) touch(f *flow, reply bool) {
 // users of the socket, and they may wait for the lock.
 func (l *udpListener) end(f *flow) {
 	l.mu.Lock()
-	ended := l.remove(f)
+	ended := !l.paused && l.remove(f)
 	l.mu.Unlock()
 	if ended {
 		l.release(f)
@@ -284,7 +330,7 @@ func (l *udpListener) remove(f *flow) bool {
 
 func (l *udpListener) release(f *flow) {
 	_ = f.socket.Close() // nothing is buffered that could be lost
-	f.port.quota.releaseSlot()
+	f.port.quota.release()
 }
 
 func (l *udpListener) endWhere(port *udpPort, gone func(*flow) bool) {
@@ -303,17 +349,19 @@ func (l *udpListener) endWhere(port *udpPort, gone func(*flow) bool) {
 	}
 }
 
-// endOldest ends the longest idle flow of a port and reports whether there was one.
-func (l *udpListener) endOldest(port *udpPort) bool {
+// endOldest ends the longest idle flow of a port. It reports whether there was one, and whether its client
+// waited for an answer.
+func (l *udpListener) endOldest(port *udpPort) (ended, waited bool) {
 	l.mu.Lock()
 	oldest := port.order.Front()
 	if oldest == nil {
 		l.mu.Unlock()
-		return false
+		return false, false
 	}
 	f := oldest.Value.(*flow)
+	waited = !f.replied
 	l.remove(f)
 	l.mu.Unlock()
 	l.release(f)
-	return true
+	return true, waited
 }

@@ -98,7 +98,7 @@ func TestUDPEndpointsChange(t *testing.T) {
 		if _, err := exchange(c, []byte("x"), patience); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("a port without endpoints answers %v, want it refused", err)
 		}
-		if used := l.total.used.Load(); used != 0 {
+		if used := l.quotas.udp.loopback.used.Load(); used != 0 {
 			t.Errorf("%d clients are remembered", used)
 		}
 	}
@@ -111,7 +111,7 @@ func TestUDPAffinity(t *testing.T) {
 	for i := range 8 {
 		endpoints = append(endpoints, namedUDP(t, local, fmt.Sprint(i)))
 	}
-	l.set(Port{ID: "x", Listen: at, Protocol: UDP, Endpoints: endpoints, Affinity: time.Hour})
+	l.set(Port{ID: "x", Listen: at, Protocol: UDP, Endpoints: endpoints, Pick: Pick{Affinity: time.Hour}})
 	first := answer(t, dialUDP(t, at), "x")[0]
 	for range 20 {
 		if got := answer(t, dialUDP(t, at), "x")[0]; got != first {
@@ -154,14 +154,14 @@ func TestUDPIdle(t *testing.T) {
 				t.Fatalf("answer: %v", err)
 			}
 			if test.forgotten {
-				eventually(t, "the client is forgotten", func() bool { return l.total.used.Load() == 0 })
+				eventually(t, "the client is forgotten", func() bool { return l.quotas.udp.loopback.used.Load() == 0 })
 				if took := time.Since(began); took < 50*time.Millisecond {
 					t.Errorf("it was forgotten after %v", took)
 				}
 				return
 			}
 			time.Sleep(150 * time.Millisecond)
-			if used := l.total.used.Load(); used != 1 {
+			if used := l.quotas.udp.loopback.used.Load(); used != 1 {
 				t.Errorf("%d clients are remembered, want 1", used)
 			}
 		})
@@ -187,7 +187,7 @@ func TestUDPIdle(t *testing.T) {
 // Too many clients push out the one that has been idle longest.
 func TestUDPLimits(t *testing.T) {
 	limits := quick()
-	limits.port, limits.total = 3, 4
+	limits.udp.loopback = bounds{3, 5}
 	l := start(t, limits)
 	at, other := freePort(t, local), freePort(t, local)
 	endpoints := []netip.AddrPort{namedUDP(t, local, "a")}
@@ -212,11 +212,11 @@ func TestUDPLimits(t *testing.T) {
 			t.Errorf("client %d is remembered: %v", i, same)
 		}
 	}
-	if used := l.total.used.Load(); used != 3 {
+	if used := l.quotas.udp.loopback.used.Load(); used != 3 {
 		t.Errorf("%d clients are remembered, want 3", used)
 	}
-	if got := l.log.count("are forgotten early"); got != 1 {
-		t.Errorf("%d lines in the log, want 1", got)
+	if got, named := l.Stats().UDP.TurnedAway, len(l.Crowded()); got != 6 || named != 0 {
+		t.Errorf("%d clients were forgotten, want 6; %d ports are named, though nobody waited for an answer", got, named)
 	}
 	if got := answer(t, dialUDP(t, other), "x"); got[0] != "a" {
 		t.Errorf("the other port answers %v", got)
@@ -224,16 +224,52 @@ func TestUDPLimits(t *testing.T) {
 	if got := answer(t, dialUDP(t, other), "x"); got[0] != "a" { // all together are full: it pushes out its own
 		t.Errorf("the other port answers %v", got)
 	}
-	if used := l.total.used.Load(); used != 4 {
+	if used := l.quotas.udp.loopback.used.Load(); used != 4 {
 		t.Errorf("%d clients are remembered, want 4", used)
 	}
+}
+
+// Who is forgotten while it waits for an answer is a problem, and so is its port.
+func TestUDPForgottenEarly(t *testing.T) {
+	limits := quick()
+	limits.udp.loopback = bounds{1, 5}
+	l := start(t, limits)
+	at := freePort(t, local)
+	silent := udpServer(t, local, func(*net.UDPConn, []byte, netip.AddrPort) {})
+	l.set(Port{ID: "default/one/", Listen: at, Protocol: UDP, Endpoints: []netip.AddrPort{silent}})
+	for range 3 {
+		if _, err := dialUDP(t, at).Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the port is named", func() bool { return len(l.Crowded()) == 1 && l.Stats().UDP.TurnedAway == 2 })
+	if got := l.log.count("are forgotten early"); got != 1 {
+		t.Errorf("%d lines in the log, want 1", got)
+	}
+}
+
+// Who asks once is remembered for a shorter time than who goes on, as in conntrack.
+func TestUDPStreams(t *testing.T) {
+	limits := quick()
+	limits.unreplied, limits.replied, limits.stream = 50*time.Millisecond, patience, 30*time.Millisecond
+	l := start(t, limits)
+	at := freePort(t, local)
+	l.set(Port{ID: "x", Listen: at, Protocol: UDP, Endpoints: []netip.AddrPort{namedUDP(t, local, "a")}})
+	answer(t, dialUDP(t, at), "x")
+	eventually(t, "who asked once is forgotten", func() bool { return l.quotas.udp.loopback.used.Load() == 0 })
+	c := dialUDP(t, at)
+	eventually(t, "who goes on is remembered", func() bool {
+		port := answer(t, c, "x")[1]
+		time.Sleep(limits.stream)
+		return answer(t, c, "x")[1] == port && l.quotas.udp.loopback.used.Load() == 1
+	})
 }
 
 // A client that comes when other ports have taken all the room is not answered, and
 // disturbs nobody.
 func TestUDPNoRoom(t *testing.T) {
 	limits := quick()
-	limits.total = 1
+	limits.udp.loopback.total = 1
 	l := start(t, limits)
 	at, other := freePort(t, local), freePort(t, local)
 	endpoints := []netip.AddrPort{namedUDP(t, local, "a")}
@@ -286,7 +322,7 @@ func TestUDPRefused(t *testing.T) {
 			return err == nil
 		})
 	}
-	if used := l.total.used.Load(); used > 10 {
+	if used := l.quotas.udp.loopback.used.Load(); used > 10 {
 		t.Errorf("%d clients are remembered, want at most 10", used)
 	}
 }

@@ -19,6 +19,10 @@ type Relay struct {
 	ConnectRetries int
 	// ProxyProtocol is the version of the PROXY protocol that endpoints get a header of; 0: none.
 	ProxyProtocol int
+	// ProxyFrom are the balancers whose connections begin with a header of the PROXY protocol.
+	ProxyFrom []netip.Prefix
+	// Transparent has TCP endpoints see clients at their own addresses.
+	Transparent bool
 	// IdleTimeout ends TCP connections over which nothing was sent for that time; 0: none ends.
 	IdleTimeout time.Duration
 }
@@ -47,7 +51,7 @@ func (r *resolver) relay(i int, p *nft.ServicePort) {
 	case p.Protocol != nft.TCP && !mode.Userspace:
 		r.warn(r.ref, field, ReasonNotRelayed, "%s asks for headers of the PROXY protocol, and there are none over %s: port %d is served by the kernel, without", mode.Key, p.Protocol.Name(), port)
 		return
-	case p.Protocol != nft.TCP && mode.ProxyProtocol != 0:
+	case p.Protocol != nft.TCP && (mode.ProxyProtocol != 0 || len(mode.ProxyFrom) > 0):
 		r.warn(r.ref, field, ReasonNotRelayed, "headers of the PROXY protocol are asked for, and there are none over %s: port %d is relayed without", p.Protocol.Name(), port)
 	}
 	listeners, has := r.facts.Relays[p.Family]
@@ -61,6 +65,9 @@ func (r *resolver) relay(i int, p *nft.ServicePort) {
 				why = r.facts.Listens(r.ref.Key(), p.Protocol, at)
 			}
 		}
+	}
+	if why == "" && mode.Transparent && p.Protocol == nft.TCP && r.facts.Transparent != nil {
+		why = r.facts.Transparent(r.ref.Key(), p.Family)
 	}
 	p.Relay = listeners
 	switch {
@@ -80,7 +87,7 @@ func (r *resolver) relay(i int, p *nft.ServicePort) {
 	}
 	r.out.Relay = &Relay{
 		Affinity: r.affinity(), ConnectTimeout: mode.ConnectTimeout, ConnectRetries: mode.ConnectRetries,
-		ProxyProtocol: mode.ProxyProtocol, IdleTimeout: p.Idle,
+		ProxyProtocol: mode.ProxyProtocol, ProxyFrom: mode.ProxyFrom, Transparent: mode.Transparent, IdleTimeout: p.Idle,
 	}
 	p.Idle = 0 // the relay ends idle connections
 	if p.Balance != nft.Random && p.Balance != nft.RoundRobin || p.Weights != nil {

@@ -2,6 +2,7 @@ package resolve
 
 import (
 	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -59,14 +60,18 @@ func TestRelay(t *testing.T) {
 			"NoEffect metadata.annotations[svcctl.io/proxy-mode] endpoints of a relayed port take turns", false},
 		"idle": {annotated("svcctl.io/proxy-mode", "userspace", "svcctl.io/idle-timeout", "60s"), relayFacts(""), true,
 			&Relay{ConnectTimeout: 2 * time.Second, ConnectRetries: 3, IdleTimeout: time.Minute}, "", false},
-		"PROXY over UDP":      {protocol("UDP", proxied), relayFacts(""), false, nil, "NotRelayed spec.ports[0].protocol", false},
-		"SCTP":                {protocol("SCTP", userspace), relayFacts(""), false, nil, "NotRelayed spec.ports[0].protocol", false},
-		"listener not open":   {userspace, relayFacts("nginx has it"), false, nil, "NoRelay spec.ports[0] nginx has it", true},
-		"no address":          {userspace, noIPv4, false, nil, "NoRelay spec.ports[0] no IPv4 address", true},
-		"an unknown box":      {userspace, facts(), false, nil, "NoRelay spec.ports[0] not known here", true},
-		"another mode":        {annotated("svcctl.io/proxy-mode", "ipvs"), relayFacts(""), false, nil, "InvalidAnnotation metadata.annotations[svcctl.io/proxy-mode]", false},
-		"retries for nothing": {annotated("svcctl.io/connect-retries", "1"), relayFacts(""), false, nil, "InvalidAnnotation has no effect", false},
-		"headless":            {func(s *object.Service) { userspace(s); s.Spec.ClusterIPs = []string{"None"}; s.Spec.ExternalIPs = nil }, relayFacts(""), false, nil, "NotRelayed metadata.annotations[svcctl.io/proxy-mode]", false},
+		"PROXY from a balancer": {annotated("svcctl.io/proxy-protocol-from", "192.0.2.7, 2001:db8::/32"), relayFacts(""), true,
+			&Relay{ConnectTimeout: 2 * time.Second, ConnectRetries: 3, ProxyFrom: []netip.Prefix{netip.MustParsePrefix("192.0.2.7/32"), netip.MustParsePrefix("2001:db8::/32")}}, "", false},
+		"PROXY from nowhere":             {annotated("svcctl.io/proxy-protocol-from", "balancer.example"), relayFacts(""), false, nil, "InvalidAnnotation metadata.annotations[svcctl.io/proxy-protocol-from]", false},
+		"PROXY from a balancer over UDP": {protocol("UDP", annotated("svcctl.io/proxy-protocol-from", "192.0.2.7")), relayFacts(""), false, nil, "NotRelayed spec.ports[0].protocol", false},
+		"PROXY over UDP":                 {protocol("UDP", proxied), relayFacts(""), false, nil, "NotRelayed spec.ports[0].protocol", false},
+		"SCTP":                           {protocol("SCTP", userspace), relayFacts(""), false, nil, "NotRelayed spec.ports[0].protocol", false},
+		"listener not open":              {userspace, relayFacts("nginx has it"), false, nil, "NoRelay spec.ports[0] nginx has it", true},
+		"no address":                     {userspace, noIPv4, false, nil, "NoRelay spec.ports[0] no IPv4 address", true},
+		"an unknown box":                 {userspace, facts(), false, nil, "NoRelay spec.ports[0] not known here", true},
+		"another mode":                   {annotated("svcctl.io/proxy-mode", "ipvs"), relayFacts(""), false, nil, "InvalidAnnotation metadata.annotations[svcctl.io/proxy-mode]", false},
+		"retries for nothing":            {annotated("svcctl.io/connect-retries", "1"), relayFacts(""), false, nil, "InvalidAnnotation has no effect", false},
+		"headless":                       {func(s *object.Service) { userspace(s); s.Spec.ClusterIPs = []string{"None"}; s.Spec.ExternalIPs = nil }, relayFacts(""), false, nil, "NotRelayed metadata.annotations[svcctl.io/proxy-mode]", false},
 	} {
 		svc := service(tt.svc)
 		s := slice(80, l1, r1)
@@ -89,7 +94,7 @@ func TestRelay(t *testing.T) {
 				}
 			}
 		}
-		if tt.how != nil && (out.Relay == nil || *out.Relay != *tt.how) {
+		if tt.how != nil && (out.Relay == nil || !reflect.DeepEqual(out.Relay, tt.how)) {
 			t.Errorf("%s: %+v, want %+v", name, out.Relay, tt.how)
 		}
 		if tt.problem == "" && len(out.Problems) > 0 || tt.problem != "" && len(out.Problems) != 1 {

@@ -66,6 +66,9 @@ type Facts struct {
 	// Listens has a listener opened for a Service, "namespace/name", unless it is open, and says why
 	// it cannot be; "": it is open. Nil: all are open.
 	Listens func(service string, proto nft.Protocol, at netip.AddrPort) (why string)
+	// Transparent says why connections that have clients' own addresses cannot be made in a family, for
+	// a Service, "namespace/name"; "": they can. Nil: they can.
+	Transparent func(service string, f nft.Family) (why string)
 	// Verdict returns the verdict on an endpoint that is checked; false: none yet. Nil: nobody is
 	// checked.
 	Verdict func(health.Target) (health.Verdict, bool)

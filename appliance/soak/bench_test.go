@@ -24,16 +24,23 @@ type bench struct {
 	*netlab.Standard
 	svcctl *netlab.Appliance
 	random *rand.Rand
+	relays bool // all Services are relayed
 }
 
 func newBench(t *testing.T) *bench {
+	t.Helper()
+	return newBenchOf(t, false)
+}
+
+// newBenchOf is newBench with Services that are relayed, or not.
+func newBenchOf(t *testing.T, relays bool) *bench {
 	t.Helper()
 	s := netlab.NewStandard(t)
 	for _, h := range []*netlab.Host{s.IN, s.EXT} {
 		h.Sysctl("net.ipv4.tcp_tw_reuse", "1") // a thousand connections a second need ports
 		h.Sysctl("net.ipv4.ip_local_port_range", "10000 65000")
 	}
-	b := &bench{Standard: s, random: rand.New(rand.NewPCG(1, 2))}
+	b := &bench{Standard: s, relays: relays, random: rand.New(rand.NewPCG(1, 2))}
 	b.svcctl = s.GW1.Appliance(binary, "--node-name=gw1", "--cluster-cidr=10.0.0.0/8,fd00:10::/32",
 		"--service-cluster-ip-range=172.30.0.0/16,fd00:172:30::/112")
 	for i := range lasting {
@@ -88,6 +95,14 @@ endpoints:
 	return text
 }
 
+// write writes a file with a Service.
+func (b *bench) write(name, text string) {
+	if b.relays {
+		text = strings.Replace(text, "}\nspec:", ", annotations: {svcctl.io/proxy-mode: userspace}}\nspec:", 1)
+	}
+	b.svcctl.Manifests.Write(name, text)
+}
+
 // writeLasting writes a Service whose first two endpoints always stay.
 func (b *bench) writeLasting(i int) {
 	hosts := []*netlab.Host{b.L1, b.R1}
@@ -97,7 +112,7 @@ func (b *bench) writeLasting(i int) {
 		}
 	}
 	b.random.Shuffle(len(hosts), func(i, j int) { hosts[i], hosts[j] = hosts[j], hosts[i] })
-	b.svcctl.Manifests.Write(fmt.Sprintf("lasting%d.yaml", i), service(fmt.Sprintf("lasting%d", i), 1, i+1, "", hosts...))
+	b.write(fmt.Sprintf("lasting%d.yaml", i), service(fmt.Sprintf("lasting%d", i), 1, i+1, "", hosts...))
 }
 
 // writeFresh writes a Service with any endpoints, and now and then another property.
@@ -105,7 +120,7 @@ func (b *bench) writeFresh(i int) {
 	hosts := b.Endpoints()
 	b.random.Shuffle(len(hosts), func(i, j int) { hosts[i], hosts[j] = hosts[j], hosts[i] })
 	spec := []string{"", "  sessionAffinity: ClientIP\n", "  type: NodePort\n", "  externalIPs: [\"198.51.100." + fmt.Sprint(100+i) + "\"]\n"}[b.random.IntN(4)]
-	b.svcctl.Manifests.Write(fmt.Sprintf("fresh%d.yaml", i), service(fmt.Sprintf("fresh%d", i), 2, i+1, spec, hosts[:1+b.random.IntN(4)]...))
+	b.write(fmt.Sprintf("fresh%d.yaml", i), service(fmt.Sprintf("fresh%d", i), 2, i+1, spec, hosts[:1+b.random.IntN(4)]...))
 }
 
 // update changes something: endpoints, a Service's properties, or Services beside those
@@ -123,7 +138,7 @@ func (b *bench) update() {
 			b.svcctl.Manifests.Write(name+".yaml", "# away for now\n")
 			return
 		}
-		b.svcctl.Manifests.Write(name+".yaml", service(name, 3, i+1, "", b.Endpoints()[:b.random.IntN(5)]...))
+		b.write(name+".yaml", service(name, 3, i+1, "", b.Endpoints()[:b.random.IntN(5)]...))
 	}
 }
 

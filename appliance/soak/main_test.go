@@ -49,6 +49,7 @@ var (
 	rate        = count{"SVCCTL_SOAK_RATE", 1000}        // new connections a second
 	updates     = count{"SVCCTL_SOAK_UPDATES", 50}       // of manifests
 	stops       = count{"SVCCTL_SOAK_STOPS", 3}          // SIGTERM and start
+	upgrades    = count{"SVCCTL_SOAK_UPGRADES", 5}       // hand-overs
 	kills       = count{"SVCCTL_SOAK_KILLS", 5}          // kill -9 and start
 	flushes     = count{"SVCCTL_SOAK_FLUSHES", 2}        // of the ruleset by another program
 	heals       = count{"SVCCTL_SOAK_HEALS", 3}          // flushes whose healing is timed

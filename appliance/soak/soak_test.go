@@ -39,6 +39,20 @@ func TestP01_stoppedUnderLoad(t *testing.T) {
 	l.stop(t)
 }
 
+// All Services are relayed, and the program is executed anew again and again, between updates.
+func TestP11_handedOverUnderLoad(t *testing.T) {
+	b := newBenchOf(t, true)
+	b.svcctl.Start()
+	l := b.start(t)
+	for range upgrades.value(t) {
+		b.update()
+		b.pause(400 * time.Millisecond)
+		b.svcctl.HandOver()
+	}
+	b.converged(t)
+	l.stop(t)
+}
+
 func TestP02_killedUnderLoad(t *testing.T) {
 	b := newBench(t)
 	b.svcctl.Start()

@@ -42,6 +42,7 @@ object was refused, and never what was made in another way.`,
 			dryRunOption("say what would happen, with the addresses and ports that would be given, and change nothing"),
 			{name: "force-conflicts", group: groupHow, usage: "take over fields that other managers set"},
 			{name: "field-manager", arg: "NAME", def: manager, group: groupHow, usage: "who owns the fields that are applied"},
+			confirmOption(),
 			{name: "wait", arg: "DURATION", optional: true, group: groupHow, usage: "return when all is in the kernel; at most so long, or 30s"},
 			formOption(formText, formText, formName, formYAML, formJSON, formJSONPath),
 		}, connectOptions()),
@@ -49,6 +50,7 @@ object was refused, and never what was made in another way.`,
 			{"One file, or a whole directory.", "svcctl apply -f web.yaml; svcctl apply -f manifests/"},
 			{"Which address would it get?", "svcctl apply -f web.yaml --dry-run -o jsonpath='{.items[0].spec.clusterIP}'"},
 			{"The directory is the truth for everything of the shop.", "svcctl apply -f shop/ --prune --applyset shop"},
+			{"Over the connection that it may cut: what nobody confirms within five minutes goes back.", "svcctl apply -f web.yaml --confirm 5m && svcctl confirm"},
 			{"From a pipe, and go on when the packets flow.", "generate | svcctl apply -f - --wait && echo live"},
 		},
 		exits: `  0  done
@@ -102,6 +104,7 @@ type applying struct {
 	done    map[objectKey]bool // what the files have, when that matters
 	spaces  map[string]bool    // the namespaces of that
 	version uint64             // the newest that was answered
+	trial   *trying            // nil: what is applied stays
 	total   int
 	refused int
 }
@@ -120,6 +123,9 @@ func (p *program) runApply(ctx context.Context, v *verb, args []string) error {
 		return err
 	}
 	a.progress(true)
+	if err := a.trial.tell(); err != nil {
+		return err
+	}
 	refused := refusedError(files.refused + a.refused)
 	switch {
 	case a.total == 0 && files.refused == 0:
@@ -179,7 +185,9 @@ func (p *program) applying(v *verb, args []string) (a *applying, timeout time.Du
 	if timeout, err = v.waiting(); err != nil {
 		return nil, 0, err
 	}
-	a.c, err = p.client(v)
+	if a.c, err = p.client(v); err == nil && !a.options.DryRun {
+		a.trial, err = p.trying(v, a.c)
+	}
 	return a, timeout, err
 }
 
@@ -233,6 +241,9 @@ func (a *applying) add(ctx context.Context, d *document) error {
 func (a *applying) flush(ctx context.Context) error {
 	if len(a.batch.documents) == 0 {
 		return nil
+	}
+	if err := a.trial.begin(ctx); err != nil {
+		return err
 	}
 	err := a.c.Apply(ctx, a.options, a.batch.raws, func(i int, r wire.Applied) error {
 		if i%progressEvery == 0 {

@@ -33,6 +33,7 @@ the refusal names the file.
 			{name: "ignore-not-found", group: groupHow, usage: "an object that is not there is no error"},
 			{name: "interactive", letter: "i", group: groupHow, usage: "ask before anything is removed"},
 			dryRunOption("say what would be removed, and remove nothing"),
+			confirmOption(),
 			{name: "wait", def: "true", group: groupHow, usage: "return when the objects are gone: those with finalizers go later"},
 			{name: "timeout", arg: "DURATION", def: "30s", group: groupHow, usage: "how long to wait for each"},
 			formOption(formText, formText, formName),
@@ -91,7 +92,7 @@ func (p *program) runDelete(ctx context.Context, v *verb, args []string) error {
 			return err
 		}
 	}
-	if err := d.remove(ctx, victims); err != nil {
+	if err := d.removeOnTrial(ctx, victims); err != nil {
 		return err
 	}
 	if len(victims) == 0 && len(d.missing) == 0 && files == nil && !d.name {
@@ -205,6 +206,21 @@ func in(namespace string) string {
 // deletesAtOnce is how many objects of one turn are removed at a time: the appliance
 // stores what comes together in one go.
 const deletesAtOnce = 32
+
+// removeOnTrial is remove, with --confirm as part of a trial.
+func (d *deleting) removeOnTrial(ctx context.Context, victims []victim) error {
+	if len(victims) == 0 || d.dryRun {
+		return d.remove(ctx, victims)
+	}
+	trial, err := d.p.trying(d.v, d.c)
+	if err != nil {
+		return err
+	}
+	if err := trial.begin(ctx); err != nil {
+		return err
+	}
+	return errors.Join(d.remove(ctx, victims), trial.tell())
+}
 
 // remove removes objects, some at a time, and tells of each in their order.
 func (d *deleting) remove(ctx context.Context, victims []victim) error {

@@ -223,14 +223,14 @@ func (p *program) judge(virtual *convert.Virtual, text string) error {
 	if cfg.LoadBalancerPools, err = config.ParseAddrRanges(pools); err != nil {
 		return err
 	}
-	problems, err := p.plan(cfg, []string{"-"}, strings.NewReader(text), io.Discard)
+	planned, err := p.plan(cfg, []string{"-"}, strings.NewReader(text), io.Discard)
 	if err != nil {
 		return err
 	}
-	for _, problem := range problems {
+	for _, problem := range planned.Problems {
 		problem.File, problem.Line = "svcctl expose", 0 // nobody has seen the lines
 		problem.Warning = false
 		fmt.Fprintln(p.stderr, problem)
 	}
-	return refusedError(len(problems))
+	return refusedError(len(planned.Problems))
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -19,18 +20,27 @@ const maxSource = 16 << 20
 func (p *program) importVerb() *verb {
 	return &verb{
 		name:    "import",
-		summary: "make manifests of a configuration of keepalived or IPVS",
-		args:    "keepalived|ipvs FILE|- [FLAGS]",
+		summary: "make manifests of what other load balancers, or a cluster, have",
+		args:    "SOURCE FILE|- [FLAGS]",
 		words:   slices.Sorted(maps.Keys(convert.Sources())),
-		about: `Reads a keepalived.conf, or what ` + "`ipvsadm -S -n`" + ` prints, and prints a Service and
-EndpointSlices for each virtual server. What has no counterpart is a comment in the YAML and a
-line on stderr: nothing is left out without a word. What is not understood is an error with its
-line, and nothing is printed.
+		about: `SOURCE is one of keepalived, ipvs, haproxy, nftlb, metallb and cluster: reads a keepalived.conf, what ` + "`ipvsadm -S -n`" + ` prints, the proxies in TCP mode of a
+haproxy.cfg, or the JSON of nftlb, and prints a Service and EndpointSlices for each virtual
+server. Of a cluster it takes what ` + "`kubectl get svc,endpointslices -A -o yaml`" + ` prints; objects
+of MetalLB become flags of svcctl serve and svcctl announce, in a comment.
+
+What has no counterpart is a comment in the YAML and a line on stderr: nothing is left out
+without a word. What is not understood is an error with its line, and nothing is printed.
 
 It needs no privilege and no appliance, and changes nothing.`,
-		options: []*option{namespaceOption()},
+		options: []*option{
+			namespaceOption(),
+			{name: "address", arg: "ADDRESS", repeats: true, group: groupHow, usage: "what `bind *` of HAProxy stands for; repeatable, one for each IP family (default: an address of a pool)"},
+			{name: "keep-cluster-ips", group: groupHow, usage: "the Services of a cluster keep their cluster IPs"},
+		},
 		examples: []example{
 			{"What would keepalived's virtual servers be?", "svcctl import keepalived /etc/keepalived/keepalived.conf > edge.yaml"},
+			{"The TCP proxies of HAProxy, at an address that is routed to this box.", "svcctl import haproxy /etc/haproxy/haproxy.cfg --address 192.0.2.10"},
+			{"The Services of a cluster, as they are now.", "kubectl get svc,endpointslices -A -o yaml | svcctl import cluster -"},
 			{"Those of the kernel, and would they be accepted?", "ipvsadm -S -n | svcctl import ipvs - | svcctl validate -"},
 		},
 		exits: `  0  done; stderr says what is lost
@@ -61,6 +71,14 @@ func (p *program) runImport(_ context.Context, v *verb, args []string) error {
 	if namespace := p.namespace(v); namespace != v.option("namespace").def {
 		options.Namespace = namespace
 	}
+	for _, text := range v.option("address").texts {
+		addr, err := netip.ParseAddr(text)
+		if err != nil || addr.Zone() != "" {
+			return usagef("--address %q: want an address, as 192.0.2.10", text)
+		}
+		options.Addresses = append(options.Addresses, addr.Unmap())
+	}
+	options.KeepClusterIPs = v.option("keep-cluster-ips").on()
 	imported, err := source(string(text), options)
 	if err != nil {
 		for _, err := range flatten(err) {
@@ -79,7 +97,7 @@ func (p *program) runImport(_ context.Context, v *verb, args []string) error {
 	for _, loss := range imported.AllLosses() {
 		fmt.Fprintf(p.stderr, "%s:%d: warning: %s\n", name, loss.Line, oneLine(loss.Text))
 	}
-	if len(imported.Virtuals) == 0 {
+	if len(imported.Virtuals)+len(imported.Kept)+len(imported.Settings) == 0 {
 		return fmt.Errorf("%s describes no virtual server that has a counterpart", name)
 	}
 	return p.print(manifests)

@@ -48,7 +48,7 @@ func TestImportRefuses(t *testing.T) {
 		want        string
 	}{
 		{"", "", exitUsage, "import takes a kind of file and a file"},
-		{"haproxi -", "", exitUsage, `import from "haproxi": want one of ipvs, keepalived`},
+		{"haproxi -", "", exitUsage, `import from "haproxi": want one of cluster, haproxy, ipvs, keepalived, metallb, nftlb`},
 		{"ipvs no-such-file", "", exitNo, "no such file"},
 		{"ipvs -", "-A -t 192.0.2.1:80 -s rr\n-Z\n", exitNo, "stdin:2: \"-Z\" is no line"},
 		{"ipvs -", "-A -f 1 -s rr\n", exitNo, "stdin describes no virtual server that has a counterpart"},

@@ -12,8 +12,8 @@ import (
 	"svcctl.io/svcctl/appliance"
 	"svcctl.io/svcctl/appliance/announce"
 	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/appliance/handover"
 	"svcctl.io/svcctl/appliance/logqueue"
-	"svcctl.io/svcctl/store/manifest"
 )
 
 // version is set by the linker: -X main.version=v0.1.0.
@@ -34,7 +34,7 @@ type program struct {
 	now                       func() time.Time
 
 	serve func(ctx context.Context, cfg config.Config, log *slog.Logger) error
-	plan  func(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) ([]manifest.Problem, error)
+	plan  func(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) (appliance.Planned, error)
 	down  func(ctx context.Context) error
 
 	announce func(ctx context.Context, cfg announce.Config, log *slog.Logger) error
@@ -46,6 +46,9 @@ type program struct {
 }
 
 func main() {
+	if handover.Answer(os.Stdout) {
+		return
+	}
 	_, noColor := os.LookupEnv("NO_COLOR") // no-color.org: whatever its value
 	p := &program{
 		version:   buildVersion(),

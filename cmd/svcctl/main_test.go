@@ -53,10 +53,10 @@ func newBench() *bench {
 			b.served = &cfg
 			return nil
 		},
-		plan: func(_ config.Config, paths []string, _ io.Reader, w io.Writer) ([]manifest.Problem, error) {
+		plan: func(_ config.Config, paths []string, _ io.Reader, w io.Writer) (appliance.Planned, error) {
 			b.planned = paths
 			_, err := io.WriteString(w, "table ip svcctl {\n}\n")
-			return nil, err
+			return appliance.Planned{}, err
 		},
 		down:     func(context.Context) error { b.downs++; return nil },
 		announce: func(context.Context, announce.Config, *slog.Logger) error { return nil },
@@ -399,9 +399,9 @@ func TestPlan(t *testing.T) {
 	warning := manifest.Problem{File: "a.yaml", Line: 3, Message: "kind Pod is not served here", Warning: true}
 	refusal := manifest.Problem{File: "b.yaml", Line: 12, Column: 9, Field: "spec.ports[0].port", Message: "must be between 1 and 65535, inclusive"}
 	var problems []manifest.Problem
-	b.program.plan = func(_ config.Config, _ []string, _ io.Reader, w io.Writer) ([]manifest.Problem, error) {
+	b.program.plan = func(_ config.Config, _ []string, _ io.Reader, w io.Writer) (appliance.Planned, error) {
 		_, err := io.WriteString(w, "table ip svcctl {\n}\n")
-		return problems, err
+		return appliance.Planned{Problems: problems}, err
 	}
 	problems = []manifest.Problem{warning}
 	if code := b.run("plan", "-f", "x"); code != exitDone || b.err.String() != warning.String()+"\n" {

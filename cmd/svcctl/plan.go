@@ -48,9 +48,9 @@ func (p *program) runPlan(_ context.Context, v *verb, _ []string) error {
 		return usagef("plan of what? Give a file or a directory with -f")
 	}
 	out := bufio.NewWriter(p.stdout)
-	problems, err := p.plan(cfg, paths, p.stdin, out)
+	planned, err := p.plan(cfg, paths, p.stdin, out)
 	refused := 0
-	for _, problem := range problems {
+	for _, problem := range planned.Problems {
 		fmt.Fprintln(p.stderr, problem) // file:line:column first, as compilers do
 		if !problem.Warning {
 			refused++

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/appliance/handover"
 	"svcctl.io/svcctl/appliance/logqueue"
 )
 
@@ -25,6 +26,9 @@ last good content and disturbs no other; ` + "`svcctl status`" + ` shows what is
 
 It runs until SIGTERM or SIGINT, and leaves what it programmed in force: traffic
 flows on without it. ` + "`svcctl down`" + ` removes it. It needs root, or CAP_NET_ADMIN.
+
+At SIGUSR2 it executes the program anew in the same process, as for an upgrade, and
+hands over what is relayed: no connection ends.
 
 ` + settingsAbout,
 		options: settingOptions(false),
@@ -52,7 +56,7 @@ func (p *program) runServe(ctx context.Context, v *verb, _ []string) error {
 		log.Warn("no directory of manifests is given: what is served is what clients of the API make; see --manifests")
 	}
 	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR2)
 	defer signal.Stop(signals)
 	ctx, stop := stopOnSignal(ctx, signals, log, "what is programmed stays in force", func(code int) {
 		p.log.Flush(lastWords)
@@ -83,10 +87,11 @@ func (p *program) openLog(cfg *config.Config) *slog.Logger {
 }
 
 // stopOnSignal ends the context at the first SIGTERM or SIGINT, and logs what comes of that; a second one exits
-// at once, with the code that shells give to a program killed by it. SIGHUP is
+// at once, with the code that shells give to a program killed by it. SIGUSR2 ends it with the cause
+// handover.ErrRequested, unless the program that is there now takes nothing over. SIGHUP is
 // ignored: what is to be reloaded is watched.
 func stopOnSignal(ctx context.Context, signals <-chan os.Signal, log *slog.Logger, last string, exit func(int)) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})
 	go func() {
 		stopping := false
@@ -99,16 +104,32 @@ func stopOnSignal(ctx context.Context, signals <-chan os.Signal, log *slog.Logge
 				switch {
 				case number == syscall.SIGHUP:
 					log.Info("SIGHUP is ignored: the manifests are watched; settings change with a restart, which disturbs no traffic")
+				case number == syscall.SIGUSR2:
+					if err := takesOver(ctx); err != nil {
+						log.Error("nothing is handed over, and it goes on as it was", "err", err)
+						continue
+					}
+					log.Info("handing over; "+last, "signal", s.String())
+					cancel(handover.ErrRequested)
 				case stopping:
 					log.Warn("stopped at once", "signal", s.String())
 					exit(128 + int(number))
 				default:
 					log.Info("stopping; "+last, "signal", s.String())
 					stopping = true
-					cancel()
+					cancel(nil)
 				}
 			}
 		}
 	}()
-	return ctx, func() { cancel(); close(done) }
+	return ctx, func() { cancel(nil); close(done) }
+}
+
+// takesOver asks the program that is there now, which may be a new version, whether it takes over.
+func takesOver(ctx context.Context) error {
+	program, err := handover.Program()
+	if err != nil {
+		return err
+	}
+	return handover.Check(ctx, program)
 }

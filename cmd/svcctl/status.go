@@ -33,7 +33,10 @@ meaning; what does not apply is left out:
   foreignChanges            changes by other programs to the tables, repaired
   heldRemovals              Services that vanished in a mass and stay in force
   pendingRemovals           Services that vanished and go within two seconds
-  unknownFrontends          addresses and ports served for nobody known`,
+  unknownFrontends          addresses and ports served for nobody known
+  trial                     what goes back unless confirmed: id, began, ends,
+                            left, user, coversFiles, objects[], files[]; with
+                            wentBack the files that are held since then`,
 		options: append([]*option{outputOption("table", "json", "yaml")}, connectOptions()...),
 		examples: []example{
 			{"Is everything in force?", "svcctl status > /dev/null && echo yes"},

@@ -68,10 +68,26 @@ func statusPage(s *wire.Status, now time.Time, color bool) string {
 	if s.UnknownFrontends > 0 {
 		p.line("Unknown", "%s", p.paint(red, fmt.Sprintf("%d addresses and ports in the kernel that no object declares; see `svcctl release`", s.UnknownFrontends)))
 	}
+	p.trial(s.Trial)
 	p.line("Kernel", "%s%s", s.Kernel.Release, join("; uses ", s.Kernel.Features)+join("; lacks ", s.Kernel.Missing))
 	p.sources(s.Sources)
 	p.problems(s)
 	return p.String()
+}
+
+// trial writes what waits to be confirmed.
+func (p *page) trial(t *wire.Trial) {
+	switch {
+	case t == nil:
+	case t.Pending():
+		what := count(len(t.Objects), "object")
+		if t.CoversFiles {
+			what += ", " + count(len(t.Files), "file")
+		}
+		p.line("On trial", "%s", p.paint(yellow, fmt.Sprintf("%s: back in %s unless confirmed; see `svcctl confirm`", what, span(time.Duration(t.Left)))))
+	default:
+		p.line("Not confirmed", "%s", p.paint(red, fmt.Sprintf("%s held as before, since %s; see `svcctl trial`", count(len(t.Files), "file"), stamp(*t.WentBack))))
+	}
 }
 
 // behind says why it is not synced.

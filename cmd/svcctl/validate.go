@@ -5,11 +5,9 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
-	"svcctl.io/svcctl/appliance"
 	"svcctl.io/svcctl/store/manifest"
 )
 
@@ -90,15 +88,11 @@ func (p *program) runValidate(_ context.Context, v *verb, args []string) error {
 	if twice := slices.Index(args, "-"); twice >= 0 && slices.Contains(args[twice+1:], "-") {
 		return usagef("stdin can be read once, and - is given twice")
 	}
-	problems, err := p.plan(cfg, args, p.stdin, io.Discard)
+	planned, err := p.plan(cfg, args, p.stdin, io.Discard)
 	if err != nil {
 		return err
 	}
-	files, err := filesOf(args)
-	if err != nil {
-		return err
-	}
-	found := reportOf(files, problems)
+	found := reportOf(planned.Files, planned.Problems)
 	text := found.lines()
 	switch v.option("output").text() {
 	case formJSON:
@@ -117,32 +111,9 @@ func (p *program) runValidate(_ context.Context, v *verb, args []string) error {
 	return found.verdict(v.option("strict").on())
 }
 
-// filesOf are the names of the files at the paths, as problems have them. Their content was
-// judged already, and a pipe can be read once, so pipes are named and not read.
-func filesOf(paths []string) ([]string, error) {
-	names := []string{}
-	for _, path := range paths {
-		if info, err := os.Stat(path); path == "-" || err == nil && !info.IsDir() {
-			if path == "-" {
-				path = "stdin"
-			}
-			names = append(names, path)
-			continue
-		}
-		var once appliance.Manifests
-		if err := once.Each([]string{path}, func(name string, _ []byte, _ *manifest.Problem) error {
-			names = append(names, name)
-			return nil
-		}); err != nil {
-			return nil, err
-		}
-	}
-	return slices.Compact(slices.Sorted(slices.Values(names))), nil
-}
-
 // reportOf sorts problems by their place.
 func reportOf(files []string, problems []manifest.Problem) report {
-	r := report{Files: files, Problems: []finding{}}
+	r := report{Files: append([]string{}, files...), Problems: []finding{}}
 	slices.SortStableFunc(problems, func(a, b manifest.Problem) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column), cmp.Compare(a.Message, b.Message))
 	})

@@ -36,19 +36,24 @@ type (
 // junit is the report with a test case for each file, which fails when the file has an error.
 func (r *report) junit() (string, error) {
 	suite := junitSuite{Name: "svcctl validate"}
+	problems := r.Problems // by file, as the names are
 	for _, name := range r.places() {
 		c := junitCase{Class: "manifests", Name: name}
-		for _, f := range r.Problems {
-			switch {
-			case f.File != name:
-			case f.Level == levelWarning:
-				c.Out += f.text + "\n"
-			case c.Failure == nil:
-				c.Failure = &junitFailure{Message: f.text, Text: f.text + "\n"}
-				suite.Failures++
-			default:
-				c.Failure.Text += f.text + "\n"
+		var errors, warnings strings.Builder
+		for ; len(problems) > 0 && problems[0].File == name; problems = problems[1:] {
+			f := &problems[0]
+			if f.Level == levelWarning {
+				warnings.WriteString(f.text + "\n")
+				continue
 			}
+			if c.Failure == nil {
+				c.Failure = &junitFailure{Message: f.text}
+				suite.Failures++
+			}
+			errors.WriteString(f.text + "\n")
+		}
+		if c.Out = warnings.String(); c.Failure != nil {
+			c.Failure.Text = errors.String()
 		}
 		suite.Cases = append(suite.Cases, c)
 	}
@@ -60,15 +65,14 @@ func (r *report) junit() (string, error) {
 	return xml.Header + string(body) + "\n", nil
 }
 
-// places are the files that were read, and what else has a problem, as --source-set.
+// places are the files that were read, and what else has a problem, as --source-set, sorted.
 func (r *report) places() []string {
 	names := slices.Clone(r.Files)
 	for _, f := range r.Problems {
-		if !slices.Contains(names, f.File) {
-			names = append(names, f.File)
-		}
+		names = append(names, f.File)
 	}
-	return names
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // The parts of SARIF 2.1.0 (OASIS) that a problem of a file needs.
@@ -124,12 +128,13 @@ type (
 func (r *report) sarif(version string) (string, error) {
 	run := sarifRun{ColumnKind: "unicodeCodePoints", Results: []sarifResult{}}
 	run.Tool.Driver = sarifDriver{Name: "svcctl", Version: version, Rules: []sarifRule{}}
-	for _, f := range r.Problems {
+	for i := range r.Problems {
+		f := &r.Problems[i]
 		if rule := (sarifRule{f.Reason}); !slices.Contains(run.Tool.Driver.Rules, rule) {
 			run.Tool.Driver.Rules = append(run.Tool.Driver.Rules, rule)
 		}
 		result := sarifResult{RuleID: f.Reason, Level: f.Level, Message: sarifText{f.said()}}
-		if slices.Contains(r.Files, f.File) {
+		if _, is := slices.BinarySearch(r.Files, f.File); is {
 			place := sarifPhysical{Artifact: sarifArtifact{fileURI(f.File)}}
 			if f.Line > 0 {
 				place.Region = &sarifRegion{f.Line, f.Column}

@@ -2,6 +2,7 @@ package annotation
 
 import (
 	"fmt"
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -15,6 +16,8 @@ const (
 	ConnectTimeout = domain + "connect-timeout"
 	ConnectRetries = domain + "connect-retries"
 	ProxyProtocol  = domain + "proxy-protocol"
+	ProxyFrom      = domain + "proxy-protocol-from"
+	Transparent    = domain + "transparent-source"
 	awsProxy       = aws + "proxy-protocol"
 )
 
@@ -31,10 +34,14 @@ const (
 type Relay struct {
 	// Key is the annotation that asks for it; "": none does.
 	Key string
-	// Userspace says that all ports are relayed that can be; else TCP ports alone, for ProxyProtocol.
+	// Userspace says that all ports are relayed that can be; else TCP ports alone, for ProxyProtocol and ProxyFrom.
 	Userspace bool
 	// ProxyProtocol is the version of the PROXY protocol that endpoints get a header of; 0: none.
-	ProxyProtocol  int
+	ProxyProtocol int
+	// ProxyFrom are the balancers whose connections begin with a header.
+	ProxyFrom []netip.Prefix
+	// Transparent has TCP endpoints see clients at their own addresses.
+	Transparent    bool
 	ConnectTimeout time.Duration
 	ConnectRetries int
 	Bad            []Bad
@@ -53,10 +60,17 @@ func RelayOf(svc *object.Service) (r Relay) {
 		r.Bad = append(r.Bad, Bad{ProxyMode, fmt.Sprintf("%q is no mode, so the kernel serves the Service: write \"userspace\" to have it relayed, or \"kernel\"", mode)})
 	}
 	r.readProxyProtocol(svc)
+	r.readProxyFrom(a)
+	switch text, given := a[Transparent]; {
+	case r.Key != "" && anyOf("true")(text):
+		r.Transparent = true
+	case given && !anyOf("true", "false")(text):
+		r.Bad = append(r.Bad, Bad{Transparent, fmt.Sprintf("%q is neither true nor false, so endpoints see the box", text)})
+	}
 	if r.Key == "" {
-		for _, key := range []string{ConnectTimeout, ConnectRetries} {
+		for _, key := range []string{ConnectTimeout, ConnectRetries, Transparent} {
 			if has(a, key) {
-				r.Bad = append(r.Bad, Bad{key, "has no effect: the kernel makes no connections of its own; write " + ProxyMode + ": userspace, or " + ProxyProtocol + ", too"})
+				r.Bad = append(r.Bad, Bad{key, "has no effect: the kernel serves the Service, and makes no connections of its own; write " + ProxyMode + ": userspace, or " + ProxyProtocol + ", too"})
 			}
 		}
 		return r
@@ -97,6 +111,30 @@ func (r *Relay) readProxyProtocol(svc *object.Service) {
 	}
 	if r.ProxyProtocol != 0 && r.Key == "" {
 		r.Key = key
+	}
+}
+
+// readProxyFrom reads who sends headers. A prefix that cannot be read is nobody's: what its clients send is
+// no header.
+func (r *Relay) readProxyFrom(a map[string]string) {
+	text, given := a[ProxyFrom]
+	if !given {
+		return
+	}
+	for _, part := range strings.Split(text, ",") {
+		part = strings.TrimSpace(part)
+		prefix, err := netip.ParsePrefix(part)
+		if addr, other := netip.ParseAddr(part); other == nil && addr.Zone() == "" {
+			prefix, err = netip.PrefixFrom(addr, addr.BitLen()), nil
+		}
+		if err != nil || prefix.Addr().Is4In6() {
+			r.Bad = append(r.Bad, Bad{ProxyFrom, fmt.Sprintf("%q is no address or prefix, so no header is taken from there: write it like \"192.0.2.7\" or \"192.0.2.0/24\", with commas between several", part)})
+			continue
+		}
+		r.ProxyFrom = append(r.ProxyFrom, prefix.Masked())
+	}
+	if r.Key == "" && len(r.ProxyFrom) > 0 {
+		r.Key = ProxyFrom
 	}
 }
 

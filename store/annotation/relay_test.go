@@ -1,6 +1,7 @@
 package annotation
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -41,6 +42,27 @@ func TestRelayOf(t *testing.T) {
 		}
 		if got.Key != tt.want.Key || got.ConnectTimeout != tt.want.ConnectTimeout || got.ConnectRetries != tt.want.ConnectRetries {
 			t.Errorf("%s: %+v, want %+v", name, got, tt.want)
+		}
+	}
+}
+
+func TestProxyFrom(t *testing.T) {
+	for text, want := range map[string]string{
+		"192.0.2.7":                     "[192.0.2.7/32]",
+		" 192.0.2.7/24 ,2001:db8::/32 ": "[192.0.2.0/24 2001:db8::/32]",
+		"0.0.0.0/0":                     "[0.0.0.0/0]",
+		"":                              "[] 1",
+		"192.0.2.7,":                    "[192.0.2.7/32] 1",
+		"balancer, 192.0.2.0/33":        "[] 2",
+		"fe80::1%eth0, ::ffff:1.2.3.4":  "[] 2",
+	} {
+		r := RelayOf(&object.Service{Metadata: object.ObjectMeta{Annotations: map[string]string{ProxyFrom: text}}})
+		got := fmt.Sprint(r.ProxyFrom)
+		if len(r.Bad) > 0 {
+			got += fmt.Sprint(" ", len(r.Bad))
+		}
+		if got != want || (r.Key == ProxyFrom) != (len(r.ProxyFrom) > 0) {
+			t.Errorf("%q: %s %v by %q, want %s", text, got, r.Bad, r.Key, want)
 		}
 	}
 }

@@ -173,7 +173,7 @@ func TestOwnRowsAreRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	readHere := slices.Concat(askedAddresses, sharingKeys, []string{ProxyMode, ProxyProtocol, ConnectTimeout, ConnectRetries})
+	readHere := slices.Concat(askedAddresses, sharingKeys, []string{ProxyMode, ProxyProtocol, ProxyFrom, Transparent, ConnectTimeout, ConnectRetries})
 	for i := range svcctlRows {
 		r := &svcctlRows[i]
 		key := `"` + strings.TrimRight(r.Key, "*.-")

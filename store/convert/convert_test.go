@@ -18,7 +18,10 @@ var update = flag.Bool("update", false, "write the golden files")
 // TestSources: each configuration of testdata becomes the manifests beside it, which decode, are
 // valid, and name each loss in a comment.
 func TestSources(t *testing.T) {
-	for file, source := range map[string]Source{"nat.keepalived.conf": Keepalived, "group.keepalived.conf": Keepalived, "saved.ipvs": IPVS} {
+	for file, source := range map[string]Source{
+		"nat.keepalived.conf": Keepalived, "group.keepalived.conf": Keepalived, "saved.ipvs": IPVS,
+		"tcp.haproxy.cfg": HAProxy, "farms.nftlb.json": NFTLB, "list.cluster.yaml": Cluster, "bgp.metallb.yaml": Cluster,
+	} {
 		text, err := os.ReadFile(filepath.Join("testdata", file))
 		if err != nil {
 			t.Fatal(err)
@@ -78,6 +81,7 @@ func wellFormed(t *testing.T, name, text string) {
 // TestNotUnderstood: each is an error with its line, and nothing is imported.
 func TestNotUnderstood(t *testing.T) {
 	const good = "virtual_server 192.0.2.1 80 {\n lb_kind NAT\n real_server 10.1.2.11 80 {\n  weight 1\n }\n}\n"
+	const tcp = "listen x\n bind 192.0.2.1:80\n server a 10.1.2.11:80 check\n"
 	for _, tt := range []struct {
 		source     Source
 		text, want string
@@ -102,6 +106,26 @@ func TestNotUnderstood(t *testing.T) {
 		{IPVS, "-A -t 224.0.0.1:80 -s rr\n", "line 1: 224.0.0.1 cannot be the address"},
 		{IPVS, "-C\n", `line 1: "-C" is no line of`},
 		{IPVS, "-A -t\n", "line 1: -t needs a value"},
+		{HAProxy, "bind :80\n" + tcp, `line 1: "bind" is not understood outside of a section`},
+		{HAProxy, ".if feature(QUIC)\n" + tcp, "line 1: .if: conditions are not followed"},
+		{HAProxy, strings.Replace(tcp, "10.1.2.11", "web1", 1), `line 3: server a: "web1" is no address`},
+		{HAProxy, strings.Replace(tcp, "check", "chek", 1), `line 3: "chek" is not understood in a server`},
+		{HAProxy, strings.Replace(tcp, "check", "check inter soon", 1), `line 3: "soon" is no time`},
+		{HAProxy, strings.Replace(tcp, "check", "check weight 300", 1), `line 3: the weight "300" is no number from 0 to 256`},
+		{HAProxy, strings.Replace(tcp, ":80", ":web", 1), `line 2: "web" is no port`},
+		{HAProxy, tcp + "listen x\n", "line 4: there is listen x in line 1 already"},
+		{HAProxy, tcp + "frontend y\n bind :81\n default_backend z\n", "line 6: there is no backend z"},
+		{HAProxy, tcp + "frontend \"y\n", "line 4: a quote is not closed"},
+		{NFTLB, "{\"farms\": [\n{\"name\": \"a\", \"mood\": 1}]}", `line 2: "mood" is not understood in farm a`},
+		{NFTLB, "{\"farms\": [{\"name\": \"a\", \"virtual-addr\": \"192.0.2.1\",\n\"virtual-ports\": \"80-x\"}]}", `line 2: "80-x" is no port`},
+		{NFTLB, "{\"farms\": [{\"name\": \"a\", \"backends\": [\n{\"name\": \"b\", \"ip-addr\": \"web1\"}]}]}", `line 2: backend b: "web1" is no address`},
+		{NFTLB, "{}", "line 1: there are no farms"},
+		{NFTLB, "{\n", "line "},
+		{Cluster, "apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec: {prots: []}\n", "line 4: "},
+		{Cluster, "a: [\n", "line "},
+		{Cluster, "apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec:\n  ports: [{port: 70000}]\n", "line 5: Service a: spec.ports[0].port: Invalid value: 70000"},
+		{Cluster, "apiVersion: metallb.io/v1beta2\nkind: BGPPeer\nmetadata: {name: p}\nspec: {myASN: 1}\n", "line 1: BGPPeer p has no myASN, or no peerASN"},
+		{Cluster, "apiVersion: metallb.io/v1beta1\nkind: BGPAdvertisement\nmetadata: {name: p}\nspec:\n  communities: [NEAR]\n", "line 5: there is no Community named NEAR"},
 	} {
 		imported, err := tt.source(tt.text, Options{})
 		if err == nil || !strings.Contains(err.Error(), tt.want) || imported != nil {
@@ -127,8 +151,11 @@ func TestServerOfTheBox(t *testing.T) {
 
 // FuzzSources: no text makes a source fall over, and what is imported is a valid manifest.
 func FuzzSources(f *testing.F) {
-	files, _ := filepath.Glob("testdata/*.conf")
-	for _, file := range append(files, "testdata/saved.ipvs") {
+	files, _ := filepath.Glob("testdata/*")
+	for _, file := range files {
+		if info, err := os.Stat(file); err != nil || info.IsDir() {
+			continue
+		}
 		text, err := os.ReadFile(file)
 		if err != nil {
 			f.Fatal(err)
@@ -138,7 +165,7 @@ func FuzzSources(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		for name, source := range Sources() {
 			imported, err := source(text, Options{})
-			if err != nil || len(imported.Virtuals) == 0 {
+			if err != nil || len(imported.Virtuals)+len(imported.Kept) == 0 {
 				continue
 			}
 			manifests, err := imported.YAML()

@@ -16,6 +16,10 @@ import (
 // An Imported has the objects that a source describes.
 type Imported struct {
 	Virtuals []*Virtual
+	// Kept are objects that are taken over as they are.
+	Kept []*Kept
+	// Settings are command lines of svcctl with the flags that do what the source says.
+	Settings []string
 	// Losses are those of no virtual service, in the order of the source.
 	Losses []Loss
 }
@@ -35,11 +39,15 @@ type Source func(text string, options Options) (*Imported, error)
 type Options struct {
 	// Namespace is that of the objects; empty: it is left out.
 	Namespace string
+	// Addresses stand for "all addresses of the box" in a source that listens at them.
+	Addresses []netip.Addr
+	// KeepClusterIPs keeps the cluster IPs of Services of a cluster.
+	KeepClusterIPs bool
 }
 
 // Sources are the readers by name.
 func Sources() map[string]Source {
-	return map[string]Source{"keepalived": Keepalived, "ipvs": IPVS}
+	return map[string]Source{"keepalived": Keepalived, "ipvs": IPVS, "haproxy": HAProxy, "nftlb": NFTLB, "cluster": Cluster, "metallb": Cluster}
 }
 
 // YAML writes the manifests, with a comment for each Loss.
@@ -48,12 +56,25 @@ func (m *Imported) YAML() (string, error) {
 	for _, loss := range m.Losses {
 		b.WriteString(comment(loss.String()))
 	}
-	for i, v := range m.Virtuals {
+	for _, line := range m.Settings {
+		b.WriteString("# settings: " + printable(line) + "\n")
+	}
+	for _, v := range m.Virtuals {
 		text, err := v.YAML()
 		if err != nil {
 			return "", err
 		}
-		if i > 0 || len(m.Losses) > 0 {
+		if b.Len() > 0 {
+			b.WriteString("---\n")
+		}
+		b.WriteString(text)
+	}
+	for _, k := range m.Kept {
+		text, err := k.YAML()
+		if err != nil {
+			return "", err
+		}
+		if b.Len() > 0 {
 			b.WriteString("---\n")
 		}
 		b.WriteString(text)
@@ -66,6 +87,9 @@ func (m *Imported) AllLosses() []Loss {
 	all := slices.Clone(m.Losses)
 	for _, v := range m.Virtuals {
 		all = append(all, v.Losses...)
+	}
+	for _, k := range m.Kept {
+		all = append(all, k.Losses...)
 	}
 	slices.SortStableFunc(all, func(a, b Loss) int { return a.Line - b.Line })
 	return slices.Compact(all) // services of one group lose the same
@@ -88,7 +112,7 @@ func (r *reading) lose(v *Virtual, line int, format string, args ...any) {
 	loss := Loss{line, fmt.Sprintf(format, args...)}
 	if v == nil {
 		r.out.Losses = append(r.out.Losses, loss)
-	} else {
+	} else if !slices.Contains(v.Losses, loss) { // defaults hold for several servers
 		v.Losses = append(v.Losses, loss)
 	}
 }

@@ -289,6 +289,17 @@ func (v *Virtual) YAML() (string, error) {
 	return b.String(), nil
 }
 
+// YAML writes the manifest, the losses as comments above it.
+func (k *Kept) YAML() (string, error) {
+	var b strings.Builder
+	for _, loss := range k.Losses {
+		b.WriteString(comment(loss.String()))
+	}
+	text, err := manifest.EncodeYAML(k.Object)
+	b.WriteString(strings.TrimSuffix(string(text), "status:\n  loadBalancer: {}\n"))
+	return b.String(), err
+}
+
 // commentWidth is the width that comments are broken at, in characters.
 const commentWidth = 100
 

@@ -1,0 +1,296 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"svcctl.io/svcctl/appliance/netlab"
+)
+
+// relayBench is a box with two relays to the same endpoint: an appliance with a Service in userspace mode, and
+// haproxy in TCP mode with splice. Clients and the endpoint are this process, in other namespaces.
+type relayBench struct {
+	client, server *netlab.Host
+	ways           []*relayWay
+	mu             sync.Mutex
+	held           []net.Conn // of the endpoint
+}
+
+// relayWay is one of the relays.
+type relayWay struct {
+	name string
+	pid  string
+	to   netip.AddrPort
+	// took are the CPU times of the process, round by round.
+	short, bulk []time.Duration
+}
+
+const (
+	haproxyRelay = `
+global
+	maxconn 4000
+defaults
+	mode tcp
+	option splice-auto
+	timeout connect 5s
+	timeout client 1h
+	timeout server 1h
+listen relay
+	bind %s
+	server one %s
+`
+	relayedService = `
+apiVersion: v1
+kind: Service
+metadata: {name: relayed, annotations: {svcctl.io/proxy-mode: userspace}}
+spec: {clusterIP: 10.96.0.10, ports: [{port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: relayed, labels: {kubernetes.io/service-name: relayed}}
+addressType: IPv4
+ports: [{port: 8080, protocol: TCP}]
+endpoints: [{addresses: [10.9.2.2]}]
+`
+)
+
+// What a client asks the endpoint for, by its first byte.
+const (
+	askShort = 's' // so many bytes back
+	askBulk  = 'b' // bulkBytes back
+	askIdle  = 'i' // a byte back, and then nothing
+
+	shortBytes = 1000
+	bulkBytes  = 256 << 20
+	shorts     = 2000 // connections of a turn
+	together   = 8    // connections at a time
+)
+
+func newRelayBench(b *testing.B) *relayBench {
+	b.Helper()
+	lab := netlab.New(b)
+	gw, client, server := lab.Host("gw"), lab.Host("client"), lab.Host("server")
+	lab.Segment("out").Attach(gw, "out0", "10.9.1.1/24").Attach(client, "eth0", "10.9.1.2/24")
+	lab.Segment("in").Attach(gw, "in0", "10.9.2.1/24").Attach(server, "eth0", "10.9.2.2/24")
+	client.Route("10.96.0.0/12", "10.9.1.1")
+	x := &relayBench{client: client, server: server}
+	x.serve(b)
+
+	svcctl := gw.Appliance(*program, boxFlags...)
+	svcctl.Manifests.Write("relayed.yaml", relayedService)
+	svcctl.Start()
+	dir := b.TempDir()
+	config, pidFile := filepath.Join(dir, "haproxy.cfg"), filepath.Join(dir, "haproxy.pid")
+	at := netip.MustParseAddrPort("10.9.1.1:9000")
+	if err := os.WriteFile(config, fmt.Appendf(nil, haproxyRelay, at, "10.9.2.2:8080"), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	if _, errOut, err := gw.Run("haproxy", "-D", "-p", pidFile, "-f", config); err != nil {
+		b.Fatalf("haproxy: %v: %s", err, errOut)
+	}
+	text, err := os.ReadFile(pidFile)
+	if err != nil {
+		b.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGKILL) })
+	x.ways = []*relayWay{
+		{name: "haproxy", pid: strconv.Itoa(pid), to: at},
+		{name: "svcctl", pid: strconv.Itoa(svcctl.PID()), to: vip},
+	}
+	return x
+}
+
+// serve answers at the endpoint.
+func (x *relayBench) serve(b *testing.B) {
+	b.Helper()
+	var l net.Listener
+	if err := x.server.Do(func() (err error) { l, err = net.Listen("tcp4", "10.9.2.2:8080"); return err }); err != nil {
+		b.Fatal(err)
+	}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() { x.answer(c) })
+		}
+	})
+	b.Cleanup(func() {
+		_ = l.Close()
+		x.mu.Lock()
+		for _, c := range x.held {
+			_ = c.Close()
+		}
+		x.mu.Unlock()
+		all.Wait()
+	})
+}
+
+func (x *relayBench) answer(c net.Conn) {
+	question := make([]byte, 100)
+	if _, err := io.ReadFull(c, question); err != nil {
+		_ = c.Close()
+		return
+	}
+	switch question[0] {
+	case askShort:
+		_, _ = c.Write(make([]byte, shortBytes)) // the client sees what is missing
+	case askBulk:
+		piece := make([]byte, 1<<20)
+		for range bulkBytes / len(piece) {
+			if _, err := c.Write(piece); err != nil {
+				break
+			}
+		}
+	case askIdle:
+		_, _ = c.Write([]byte{1})
+		x.mu.Lock()
+		x.held = append(x.held, c)
+		x.mu.Unlock()
+		return
+	}
+	_ = c.Close()
+}
+
+// ask opens a connection, and takes so many bytes.
+func (x *relayBench) ask(to netip.AddrPort, what byte, want int64) (net.Conn, error) {
+	var c net.Conn
+	if err := x.client.Do(func() (err error) { c, err = net.DialTimeout("tcp4", to.String(), patience); return err }); err != nil {
+		return nil, err
+	}
+	question := make([]byte, 100)
+	question[0] = what
+	_, err := c.Write(question)
+	if err == nil {
+		_, err = io.CopyN(io.Discard, c, want)
+	}
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+// cpu is the CPU time of a way's process for something.
+func (w *relayWay) cpu(b *testing.B, do func()) time.Duration {
+	b.Helper()
+	before := cpuOf(b, w.pid)
+	do()
+	return cpuOf(b, w.pid) - before
+}
+
+// BenchmarkRelay compares what a relayed connection costs the process with what it costs haproxy.
+func BenchmarkRelay(b *testing.B) {
+	x := newRelayBench(b)
+	for round := range *rounds + 1 {
+		for _, w := range x.ways {
+			short := w.cpu(b, func() { x.shorts(b, w.to) })
+			bulk := w.cpu(b, func() {
+				c, err := x.ask(w.to, askBulk, bulkBytes)
+				if err != nil {
+					b.Fatal(err)
+				}
+				_ = c.Close()
+			})
+			if round > 0 { // the first one warms up
+				w.short, w.bulk = append(w.short, short/shorts), append(w.bulk, bulk)
+			}
+		}
+	}
+	const section = "Relayed connections: CPU of the process"
+	first := x.ways[0]
+	for _, w := range x.ways {
+		results.add(section, w.name+": a short connection", ms(median(w.short)), fmt.Sprintf("%.2fx haproxy", median(ratios(w.short, first.short))))
+	}
+	for _, w := range x.ways {
+		each := float64(median(w.bulk)) / (bulkBytes >> 20)
+		results.add(section, w.name+": a MiB in bulk", ms(time.Duration(each)), fmt.Sprintf("%.2fx haproxy", median(ratios(w.bulk, first.bulk))))
+	}
+	for _, w := range x.ways {
+		x.idle(b, w)
+	}
+}
+
+// shorts makes the short connections of a turn.
+func (x *relayBench) shorts(b *testing.B, to netip.AddrPort) {
+	var all sync.WaitGroup
+	for range together {
+		all.Go(func() {
+			for range shorts / together {
+				c, err := x.ask(to, askShort, shortBytes)
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				_, _ = io.Copy(io.Discard, c) // until the end
+				_ = c.Close()
+			}
+		})
+	}
+	all.Wait()
+}
+
+// idle says what connections cost that wait: as many as the limit of open files allows here.
+func (x *relayBench) idle(b *testing.B, w *relayWay) {
+	b.Helper()
+	var files syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
+		b.Fatal(err)
+	}
+	n := int(min(20_000, files.Cur/10))
+	before := resident(b, w.pid)
+	var open []net.Conn
+	defer func() {
+		for _, c := range open {
+			_ = c.Close()
+		}
+	}()
+	for range n {
+		c, err := x.ask(w.to, askIdle, 1)
+		if err != nil {
+			b.Fatalf("%s: connection %d of %d: %v", w.name, len(open), n, err)
+		}
+		open = append(open, c)
+	}
+	time.Sleep(time.Second)
+	grown := resident(b, w.pid) - before
+	each := float64(grown) / float64(n)
+	results.add("Relayed connections that wait: memory of the process", w.name+": "+number(n)+" connections", fmt.Sprintf("%d MiB", grown>>10),
+		fmt.Sprintf("%.1f KiB each, %.0f MiB for 20,000", each, each*20000/1024))
+}
+
+// resident is the resident memory of a process in KiB.
+func resident(b *testing.B, pid string) int {
+	b.Helper()
+	content, err := os.ReadFile("/proc/" + pid + "/status")
+	if err != nil {
+		b.Fatal(err)
+	}
+	for line := range strings.Lines(string(content)) {
+		if key, value, _ := strings.Cut(line, ":"); key == "VmRSS" {
+			n, err := strconv.Atoi(strings.Fields(value)[0])
+			if err != nil {
+				b.Fatal(err)
+			}
+			return n
+		}
+	}
+	b.Fatalf("process %s tells nothing of its memory", pid)
+	return 0
+}

@@ -1,0 +1,142 @@
+package appliance
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"svcctl.io/svcctl/api"
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/deadline"
+	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/manifest"
+)
+
+// changes is api.Changes: trials and rollbacks of the store. What is about files is done by the loop, which
+// knows what they say.
+type changes struct{ a *assembly }
+
+// inLoop has the loop do something between two steps, and returns after the step that follows.
+func (c changes) inLoop(ctx context.Context, do func(manifest.Files) error) error {
+	ask := reconcile.TrialAsk{Do: do, Done: make(chan error, 1)}
+	select {
+	case c.a.trials <- ask:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case err := <-ask.Done:
+		return failureOf(err)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// failureOf is what a client is told of an error of the store.
+func failureOf(err error) error {
+	conflict := func(text string) error { return wire.NewFailure(http.StatusConflict, wire.ReasonConflict, text) }
+	switch {
+	case errors.Is(err, store.ErrNoTrial):
+		return conflict("nothing waits to be confirmed: the trial is over, or there was none (`svcctl journal` says what went back)")
+	case errors.Is(err, store.ErrFilesHeld), errors.Is(err, store.ErrTrialOver):
+		return conflict(err.Error())
+	case errors.Is(err, store.ErrExpired):
+		return wire.NewFailure(http.StatusGone, wire.ReasonExpired, "the journal does not reach back so far: `svcctl journal --limit 10000` shows what it has")
+	case errors.Is(err, engine.ErrNoSpace):
+		return wire.NewFailure(http.StatusServiceUnavailable, wire.ReasonServiceUnavailable, "nothing was changed: "+err.Error())
+	}
+	return err
+}
+
+// Begin implements api.Changes.
+func (c changes) Begin(ctx context.Context, user string, files bool, after time.Duration) (wire.Trial, error) {
+	if files {
+		// What the directories say by now was there before the trial.
+		if err := c.a.rescan(ctx); err != nil {
+			return wire.Trial{}, err
+		}
+	}
+	err := c.inLoop(ctx, func(manifest.Files) error {
+		_, err := c.a.store.BeginTrial(rand.Text(), user, files, after, deadline.Now())
+		return err
+	})
+	if err != nil {
+		return wire.Trial{}, err
+	}
+	state, is := c.a.store.Trial()
+	if !is {
+		return wire.Trial{}, failureOf(store.ErrNoTrial)
+	}
+	return *reconcile.TrialStatus(&state, deadline.Now()), nil
+}
+
+// Confirm implements api.Changes.
+func (c changes) Confirm(ctx context.Context) (t wire.Trial, err error) {
+	err = c.inLoop(ctx, func(manifest.Files) error {
+		state, err := c.a.store.Confirm()
+		if err == nil {
+			t = *reconcile.TrialStatus(&state, deadline.Now())
+		}
+		return err
+	})
+	return t, err
+}
+
+// Back implements api.Changes.
+func (c changes) Back(ctx context.Context) (b wire.RolledBack, err error) {
+	err = c.inLoop(ctx, func(files manifest.Files) error {
+		revived, err := c.a.store.GoBack(files)
+		b.Objects = revivedOf(revived)
+		return err
+	})
+	return b, err
+}
+
+// Rollback implements api.Changes.
+func (c changes) Rollback(_ context.Context, ask api.Rollback) (wire.RolledBack, error) {
+	b := wire.RolledBack{Revision: ask.Revision, DryRun: ask.DryRun, Objects: []wire.Revived{}}
+	if b.Revision == 0 {
+		var err error
+		if b.Revision, err = c.a.store.LastRevision(); err != nil {
+			return b, wire.NewFailure(http.StatusNotFound, wire.ReasonNotFound, "the journal knows of no change by a client of the API")
+		}
+	}
+	if now, _ := c.a.store.Revisions(); b.Revision > now {
+		return b, wire.NewFailure(http.StatusBadRequest, wire.ReasonBadRequest, fmt.Sprintf("revision %d is not there yet: the newest one is %d", b.Revision, now))
+	}
+	by := store.Caller{User: ask.User, Manager: "svcctl", Agent: ask.Agent, Trial: ask.Trial}
+	revived, err := c.a.store.Rollback(b.Revision, by, ask.DryRun)
+	b.Objects = append(b.Objects, revivedOf(revived)...)
+	return b, failureOf(err)
+}
+
+// Export implements api.Changes.
+func (c changes) Export(w io.Writer) error { return c.a.store.Export(w, c.a.cfg.Version) }
+
+func revivedOf(all []store.Revived) []wire.Revived {
+	list := make([]wire.Revived, len(all))
+	for i, r := range all {
+		list[i] = wire.Revived{Object: r.Ref.String(), Did: r.Did, Why: r.Why}
+	}
+	return list
+}
+
+// Restore makes the data directory what an export says, while nobody serves from it; with replace also if
+// there are Services in it. It gives the number of objects and the revision. On an error nothing has changed.
+func Restore(dataDir string, export io.Reader, replace bool) (objects int, revision uint64, err error) {
+	e, err := engine.OpenFile(dataDir)
+	if err != nil {
+		return 0, 0, err
+	}
+	header, err := store.Import(e, export, replace)
+	return header.Objects, header.Revision, errors.Join(err, e.Close())
+}
+
+// IsNotEmpty reports whether Restore refused since there are Services already.
+func IsNotEmpty(err error) bool { return errors.Is(err, store.ErrNotEmpty) }

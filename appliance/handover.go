@@ -1,0 +1,40 @@
+package appliance
+
+import (
+	"context"
+	"os"
+	"runtime"
+	"time"
+
+	"svcctl.io/svcctl/appliance/handover"
+)
+
+// startRelay has the relay run until endRelay is called, which is when all else has ended.
+func (a *assembly) startRelay(ctx context.Context, changed func()) {
+	running, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	done := make(chan error, 1)
+	go func() { done <- a.relay.Run(running, changed) }()
+	a.endRelay = func() {
+		end(context.Cause(ctx))
+		if err := <-done; err != nil { // it has none of its own
+			a.log.Error("the relay ended", "err", err)
+		}
+	}
+}
+
+// handOver executes the program in place of this process: what is relayed goes on in it.
+func (a *assembly) handOver() error {
+	state, descriptors, err := a.relay.HandedOver()
+	if err != nil {
+		return err
+	}
+	program, err := handover.Program()
+	if err != nil {
+		return err
+	}
+	a.log.Info("handed over to the program anew", "program", program, "descriptors", len(descriptors))
+	a.cfg.LogQueue.Flush(time.Second)
+	err = handover.Exec(program, os.Args, state, descriptors)
+	runtime.KeepAlive(a) // what is not in use any more closes its descriptors
+	return err
+}

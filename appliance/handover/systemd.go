@@ -1,0 +1,63 @@
+package handover
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+
+	"github.com/coreos/go-systemd/v22/activation"
+	"golang.org/x/sys/unix"
+)
+
+// Store is where systemd keeps descriptors for the next process of the unit, as many as its
+// FileDescriptorStoreMax says. Without systemd nothing is kept.
+type Store struct{ socket string }
+
+// NewStore returns the store of the unit of this process.
+func NewStore() *Store { return &Store{os.Getenv("NOTIFY_SOCKET")} }
+
+// Keep has a descriptor kept under a name, which has letters, digits, dots and dashes.
+func (s *Store) Keep(name string, conn syscall.Conn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	failed := raw.Control(func(fd uintptr) {
+		err = s.send("FDSTORE=1\nFDNAME="+name, unix.UnixRights(int(fd)))
+	})
+	if err == nil {
+		err = failed
+	}
+	return err
+}
+
+// Drop has systemd close what it keeps under a name.
+func (s *Store) Drop(name string) error { return s.send("FDSTOREREMOVE=1\nFDNAME="+name, nil) }
+
+func (s *Store) send(message string, rights []byte) error {
+	if s.socket == "" {
+		return nil
+	}
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("tell systemd what to keep: %w", err)
+	}
+	defer unix.Close(fd)
+	// The name of a socket that is no file begins with @, for package unix too.
+	if err := unix.Sendmsg(fd, []byte(message), rights, &unix.SockaddrUnix{Name: s.socket}, 0); err != nil {
+		return fmt.Errorf("tell systemd what to keep: send to %s: %w", s.socket, err)
+	}
+	return nil
+}
+
+// Kept returns the descriptors that systemd kept for this process, by name. A second call returns none.
+func Kept() map[string]*os.File {
+	kept := map[string]*os.File{}
+	for _, f := range activation.Files(true) {
+		if before := kept[f.Name()]; before != nil {
+			_ = before.Close() // it was kept twice
+		}
+		kept[f.Name()] = f
+	}
+	return kept
+}

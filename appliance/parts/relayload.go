@@ -1,0 +1,35 @@
+package parts
+
+import (
+	"strings"
+
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/relay"
+	"svcctl.io/svcctl/nft"
+)
+
+// Load is what a relayed port of a Service has, at both listeners of its family, for reconcile.Grants.
+func (r *Relay) Load(service string, p *nft.ServicePort) *wire.RelayLoad {
+	load := &wire.RelayLoad{Open: map[string]int{}}
+	for _, l := range r.relay.Load(service) {
+		if l.ID != p.ID || l.Protocol != p.Protocol.String() || nft.FamilyOf(l.Listen.Addr()) != p.Family {
+			continue
+		}
+		load.Taken += l.Taken
+		load.FailedConnects += l.FailedConnects
+		for endpoint, n := range l.Open {
+			load.Open[endpoint.String()] += n
+		}
+	}
+	return load
+}
+
+// Loads are those of all relayed ports.
+func (r *Relay) Loads() []relay.PortLoad { return r.relay.Load("") }
+
+// PortOf are the parts of the ID of a port of a Service; a port without a name has none.
+func PortOf(id string) (namespace, name, port string) {
+	namespace, rest, _ := strings.Cut(id, "/")
+	name, port, _ = strings.Cut(rest, "/")
+	return namespace, name, port
+}

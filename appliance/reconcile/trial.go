@@ -1,0 +1,122 @@
+package reconcile
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/deadline"
+	"svcctl.io/svcctl/store/manifest"
+)
+
+// reasonNotConfirmed is the reason of the problem that files are held as they were before a trial.
+const reasonNotConfirmed = "NotConfirmed"
+
+// TrialAsk is something about trials that the loop does between two steps, since it knows what
+// files say now. Its error goes to Done after the step that follows.
+type TrialAsk struct {
+	Do   func(files manifest.Files) error
+	Done chan error
+}
+
+// clocks reads the clocks that deadlines are counted by.
+func (l *Loop) clocks() deadline.Reading {
+	if l.opts.Clocks != nil {
+		return l.opts.Clocks()
+	}
+	return deadline.Now()
+}
+
+// askTrial does what somebody asks for.
+func (l *Loop) askTrial(ask TrialAsk) error {
+	if l.opts.Watching && l.observed.snapshot == nil {
+		return errors.New(l.waitsFor())
+	}
+	err := ask.Do(l.found())
+	if err == nil && l.observed.snapshot != nil {
+		l.observed.unsynced = true // other files may be taken now
+	}
+	return err
+}
+
+// found are the files of the newest snapshot.
+func (l *Loop) found() manifest.Files {
+	if l.observed.snapshot == nil {
+		return nil
+	}
+	return l.observed.snapshot.Files
+}
+
+// untilTrialEnds is how long a trial may wait still; not pending when there is none, or when it cannot be
+// taken back before the manifests were read.
+func (l *Loop) untilTrialEnds() (left time.Duration, pending bool) {
+	trial, is := l.opts.Store.Trial()
+	if !is || !trial.Pending() || l.opts.Watching && l.observed.snapshot == nil {
+		return 0, false
+	}
+	return trial.Ends.Left(l.clocks()), true
+}
+
+// endTrial takes a trial back that nobody has confirmed in time.
+func (l *Loop) endTrial() error {
+	left, pending := l.untilTrialEnds()
+	if !pending {
+		return nil
+	}
+	if left > 0 {
+		return l.opts.Store.CountTrialFrom(l.clocks())
+	}
+	revived, err := l.opts.Store.GoBack(l.found())
+	if err != nil && !errors.Is(err, store.ErrNoTrial) {
+		return err
+	}
+	l.log.Warn("nobody has confirmed the trial in time: it went back", "objects", len(revived))
+	if l.observed.snapshot != nil {
+		l.observed.unsynced = true
+	}
+	return nil
+}
+
+// trialStatus is the trial as the status shows it; nil when there is none.
+func (l *Loop) trialStatus() *wire.Trial {
+	state, is := l.opts.Store.Trial()
+	if !is {
+		return nil
+	}
+	return TrialStatus(&state, l.clocks())
+}
+
+// TrialStatus is a trial as clients see it.
+func TrialStatus(state *store.TrialState, now deadline.Reading) *wire.Trial {
+	left := state.Ends.Left(now)
+	t := &wire.Trial{
+		ID: state.ID, Began: state.Began, Ends: now.Wall.Add(left).UTC().Round(time.Second), Left: wire.Duration(left),
+		User: state.User, CoversFiles: state.Trial.Files, Files: state.Files, WentBack: state.Back,
+	}
+	if !state.Pending() {
+		t.Left, t.Ends = 0, *state.Back
+	}
+	for _, ref := range state.Objects {
+		t.Objects = append(t.Objects, ref.String())
+	}
+	return t
+}
+
+// trialProblem is what the status says while files are held.
+func (l *Loop) trialProblem() (p manifest.Problem, held bool) {
+	state, is := l.opts.Store.Trial()
+	if !is || state.Pending() || len(state.Files) == 0 {
+		return p, false
+	}
+	const most = 5
+	names := strings.Join(state.Files[:min(most, len(state.Files))], ", ")
+	if more := len(state.Files) - most; more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+	return manifest.Problem{Reason: reasonNotConfirmed, Message: fmt.Sprintf(
+		"nobody confirmed what was changed in %s: what was there before is in force. Change the files once more, or put them back; "+
+			"`svcctl trial` tries them again, `svcctl confirm` takes them as they are", names)}, true
+}

@@ -1,0 +1,98 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"svcctl.io/svcctl/appliance/handover"
+)
+
+// relayed is a connection of a client and the one to its endpoint. The timers are guarded by the mutex
+// of its tcpPort.
+type relayed struct {
+	client, endpoint *net.TCPConn
+	to               netip.AddrPort
+	there, back      *way         // to the endpoint, and to the client
+	pausing          atomic.Bool  // it is handed over, where that can be
+	ended            atomic.Int32 // directions whose source has ended
+	drain            *time.Timer  // resets it; nil: its endpoint stays
+	idle             *time.Timer  // nil: it may be idle
+}
+
+func (r *Relay) newRelayed(client, endpoint *net.TCPConn, to netip.AddrPort) (*relayed, error) {
+	there, err := r.pump.way(endpoint, client)
+	if err != nil {
+		return nil, err
+	}
+	back, err := r.pump.way(client, endpoint)
+	return &relayed{client: client, endpoint: endpoint, to: to, there: there, back: back}, err
+}
+
+func (c *relayed) reset() {
+	reset(c.client)
+	reset(c.endpoint)
+}
+
+// stop ends it when ctx is over: by a reset, as a FIN would look like a complete transfer, or by leaving it
+// as it is for the next program.
+func (c *relayed) stop(ctx context.Context) {
+	if !handover.IsRequested(ctx) {
+		c.reset()
+		return
+	}
+	c.pausing.Store(true)
+	interrupt(c.client)
+	interrupt(c.endpoint)
+}
+
+// interrupt has everybody stop who waits for a connection.
+func interrupt(c interface{ SetDeadline(time.Time) error }) {
+	_ = c.SetDeadline(time.Unix(1, 0)) // of a closed one nobody waits
+}
+
+func (c *relayed) stopTimers() {
+	for _, timer := range []*time.Timer{c.drain, c.idle} {
+		if timer != nil {
+			timer.Stop()
+		}
+	}
+}
+
+// join copies both directions and closes both connections. It reports whether it was interrupted
+// instead, with both open.
+func (c *relayed) join() (paused bool) {
+	var failed atomic.Bool
+	pass := func(w *way) {
+		err := w.run(func() bool { return c.ended.Add(1) == 2 })
+		if err == nil || c.pausing.Load() && errors.Is(err, os.ErrDeadlineExceeded) {
+			return
+		}
+		failed.Store(true)
+		c.reset()
+	}
+	var other sync.WaitGroup
+	other.Go(func() { pass(c.back) })
+	pass(c.there)
+	other.Wait()
+	if !failed.Load() && !(c.there.done && c.back.done) {
+		return true
+	}
+	c.there.close()
+	c.back.close()
+	// Both directions have ended, so closing loses no data.
+	_ = c.client.Close()
+	_ = c.endpoint.Close()
+	return false
+}
+
+// reset closes a connection with RST. On a closed connection it does nothing.
+func reset(c *net.TCPConn) {
+	_ = c.SetLinger(0)
+	_ = c.Close()
+}

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"svcctl.io/svcctl/appliance"
+)
+
+func (p *program) exportVerb() *verb {
+	return &verb{
+		name:    "export",
+		summary: "write everything that is stored to a file",
+		args:    "FILE|- [FLAGS]",
+		about: `Writes all that the appliance has stored, as of one moment: objects with their owners,
+uids and revisions, the addresses and ports that they have, the last good copies of files,
+the journal, and a trial that is under way. ` + "`svcctl restore`" + ` makes another box the same.
+
+The file is lines of JSON with a checksum at the end. It is readable by its owner only, as
+Secrets are in it. The keys and certificates of the API are not. It needs root.`,
+		options: connectOptions(),
+		examples: []example{
+			{"Every night.", "svcctl export /var/backups/svcctl-$(date +%F).jsonl"},
+			{"Which Services were there?", `jq -r 'select(.key // "" | startswith("object/Service/")).key' svcctl.jsonl`},
+		},
+		exits: `  0  done
+  1  not done: no file was written
+  2  wrong usage or configuration
+  3  the appliance cannot be reached`,
+		run: p.runExport,
+	}
+}
+
+// runExport writes an export. A file appears when it is whole.
+func (p *program) runExport(ctx context.Context, v *verb, args []string) (err error) {
+	if len(args) != 1 {
+		return usagef("export takes the file to write, or - for stdout")
+	}
+	c, err := p.client(v)
+	if err != nil {
+		return err
+	}
+	if args[0] == "-" {
+		return c.Export(ctx, p.stdout)
+	}
+	file, err := os.CreateTemp(filepath.Dir(args[0]), "."+filepath.Base(args[0])+".*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(file.Name())
+		}
+	}()
+	moving := p.moving("exported")
+	err = c.Export(ctx, io.MultiWriter(file, moving))
+	moving.end()
+	if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
+		return err
+	}
+	return os.Rename(file.Name(), args[0])
+}
+
+// moving shows how much of something long is done, to who sees nothing else.
+type moving struct {
+	p     *program
+	what  string
+	bytes int64
+	shown int64
+}
+
+// movingEvery is after how many bytes the progress is shown again.
+const movingEvery = 1 << 20
+
+func (p *program) moving(what string) *moving { return &moving{p: p, what: what} }
+
+// Write implements io.Writer.
+func (m *moving) Write(b []byte) (int, error) {
+	m.bytes += int64(len(b))
+	if m.p.shows && m.bytes-m.shown >= movingEvery {
+		m.shown = m.bytes
+		fmt.Fprintf(m.p.stderr, "\r%d MiB %s ...\x1b[K", m.bytes>>20, m.what)
+	}
+	return len(b), nil
+}
+
+// end takes the line away.
+func (m *moving) end() {
+	if m.shown > 0 {
+		fmt.Fprint(m.p.stderr, "\r\x1b[K")
+	}
+}
+
+func (p *program) restoreVerb() *verb {
+	o := []*option{
+		{name: "replace", group: groupHow, usage: "even if there are Services: all that is stored here is lost"},
+		configOption(),
+	}
+	for _, s := range settings() {
+		if s.name == "data-dir" {
+			dir := s.option()
+			dir.group = groupPlaces
+			o = append(o, dir)
+		}
+	}
+	return &verb{
+		name:    "restore",
+		summary: "make a box what an export says",
+		args:    "FILE|- [FLAGS]",
+		about: `Makes the data directory what ` + "`svcctl export`" + ` has written: the next ` + "`svcctl serve`" + `
+serves the same objects at the same addresses and ports, with the same uids and
+revisions. The appliance must be stopped. A directory with Services or endpoints is
+left alone, unless --replace is given.
+
+An export that is cut short or was changed is refused with its line; either all of it is
+restored, in one transaction, or nothing. Services of files are held until their files are
+in the watched directories again. The settings of ` + "`svcctl serve`" + ` are not part of an
+export: give the new box the same ranges and pools. It needs root.`,
+		options: o,
+		examples: []example{
+			{"Onto a fresh box.", "systemctl stop svcctl && svcctl restore svcctl.jsonl && systemctl start svcctl"},
+		},
+		exits: `  0  done
+  1  nothing was changed: stderr says why
+  2  wrong usage or configuration`,
+		run: p.runRestore,
+	}
+}
+
+// runRestore restores an export.
+func (p *program) runRestore(_ context.Context, v *verb, args []string) error {
+	if len(args) != 1 {
+		return usagef("restore takes the file that `svcctl export` has written, or - for stdin")
+	}
+	cfg, err := p.config(v)
+	if err != nil {
+		return err
+	}
+	name, in := "stdin", p.stdin
+	if args[0] != "-" {
+		file, err := os.Open(args[0])
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		name, in = args[0], file
+	}
+	moving := p.moving("read")
+	objects, revision, err := appliance.Restore(cfg.DataDir, io.TeeReader(in, moving), v.option("replace").on())
+	moving.end()
+	if appliance.IsNotEmpty(err) {
+		return fmt.Errorf("%s: %w: nothing was changed; --replace drops them", cfg.DataDir, err)
+	}
+	if err != nil {
+		return fmt.Errorf("restore %s: %w; nothing was changed", name, err)
+	}
+	return p.print(fmt.Sprintf("%s restored in %s, revision %d.\n", count(objects, "object"), cfg.DataDir, revision))
+}

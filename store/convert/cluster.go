@@ -1,0 +1,203 @@
+package convert
+
+import (
+	"fmt"
+	"strings"
+
+	"svcctl.io/svcctl/store/annotation"
+	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/object"
+)
+
+// Cluster reads what `kubectl get svc,endpointslices -o yaml` prints, and objects of MetalLB among it: Services and
+// endpoints as they are, without what only their cluster knows; of MetalLB the settings of svcctl that do the same.
+func Cluster(text string, options Options) (*Imported, error) {
+	r := &cluster{reading: reading{options: options}, sliced: map[string]bool{}, endpoints: map[string]bool{}}
+	metal := &metallb{reading: &r.reading}
+	file := manifest.Decode("cluster.yaml", []byte(text), manifest.DefaultLimits())
+	if file.Err != nil {
+		return nil, &Error{max(file.Err.Line, 1), file.Err.Message}
+	}
+	docs, err := documents("cluster.yaml", text)
+	if err != nil {
+		return nil, err
+	}
+	for _, doc := range docs {
+		metal.collect(doc)
+	}
+	for _, p := range file.Problems {
+		r.problem(p, metal)
+	}
+	for i := range file.Documents {
+		switch o := file.Documents[i].Object.(type) {
+		case *object.EndpointSlice:
+			r.sliced[o.Metadata.Namespace+"/"+o.Metadata.Labels[object.LabelServiceName]] = true
+		case *object.Endpoints:
+			r.endpoints[o.Metadata.Namespace+"/"+o.Metadata.Name] = true
+		}
+	}
+	for i := range file.Documents {
+		r.object(&file.Documents[i])
+	}
+	if len(metal.all) == 0 && len(r.ips) > 0 {
+		for _, ip := range r.ips {
+			metal.serve = append(metal.serve, "--load-balancer-pool "+ip+"-"+ip)
+		}
+	}
+	metal.settings()
+	return r.result()
+}
+
+type cluster struct {
+	reading
+	sliced, endpoints map[string]bool // Services that have some
+	ips               []string        // load balancer IPs that they have
+}
+
+// A Kept is an object that is imported as it is, but for its losses.
+type Kept struct {
+	Object object.Object
+	Losses []Loss
+}
+
+// problem judges what could not be read as an object.
+func (r *cluster) problem(p manifest.Problem, metal *metallb) {
+	line := max(p.Line, 1)
+	switch {
+	case metal.lines[line]:
+	case p.Reason == manifest.ReasonNotServed:
+		r.lose(nil, line, "%s %s is left out: %s", p.Object.Kind, p.Object.Name, p.Message)
+	case p.Warning:
+		r.lose(nil, line, "%s: %s", p.Object, p.Message)
+	default:
+		text := p.Message
+		if p.Field != "" {
+			text = p.Field + ": " + text
+		}
+		r.fail(line, "%s %s: %s", p.Object.Kind, p.Object.Name, text)
+	}
+}
+
+// clusterAnnotations are those that a cluster writes for itself.
+var clusterAnnotations = []string{"kubectl.kubernetes.io/last-applied-configuration", "endpoints.kubernetes.io/last-change-trigger-time"}
+
+// object takes one over.
+func (r *cluster) object(d *manifest.Document) {
+	o := d.Object.DeepCopy()
+	meta := o.GetMeta()
+	k := &Kept{Object: o}
+	lose := func(field, format string, args ...any) {
+		line, _ := d.Position(field)
+		k.Losses = append(k.Losses, Loss{line, fmt.Sprintf(format, args...)})
+	}
+	if meta.Name == "kubernetes" && (meta.Namespace == "default" || meta.Namespace == "") || meta.Labels[object.LabelServiceName] == "kubernetes" {
+		r.lose(nil, d.Line, "%s %s is left out: it is the API of the cluster", o.GetTypeMeta().Kind, meta.Name)
+		return
+	}
+	owned := len(meta.OwnerReferences) > 0
+	meta.UID, meta.ResourceVersion, meta.Generation, meta.CreationTimestamp, meta.DeletionTimestamp = "", "", 0, nil, nil
+	meta.ManagedFields, meta.OwnerReferences, meta.GenerateName = nil, nil, ""
+	if len(meta.Finalizers) > 0 {
+		lose("metadata.finalizers", "finalizers %s are left out: nobody here takes them away", strings.Join(meta.Finalizers, ", "))
+		meta.Finalizers = nil
+	}
+	for _, key := range clusterAnnotations {
+		delete(meta.Annotations, key)
+	}
+	if r.options.Namespace != "" {
+		meta.Namespace = r.options.Namespace
+	}
+	if _, is := o.(*object.EndpointSlice); is {
+		delete(meta.Labels, "endpointslice.kubernetes.io/managed-by")
+		delete(meta.Labels, "endpoints.kubernetes.io/managed-by")
+	}
+	for _, f := range annotation.Foreigners(o) {
+		line, _ := d.Position("metadata." + f.Field)
+		k.Losses = append(k.Losses, Loss{line, f.String()})
+	}
+	switch o := o.(type) {
+	case *object.Service:
+		if key := d.Object.GetMeta().Namespace + "/" + meta.Name; !r.sliced[key] && !r.endpoints[key] && o.Spec.Type != object.TypeExternalName {
+			lose("spec", "there are no endpoints of it among the objects: clients are refused until an EndpointSlice is written")
+		}
+		r.service(o, lose)
+	case *object.EndpointSlice:
+		targets := 0
+		for i := range o.Endpoints {
+			if o.Endpoints[i].TargetRef != nil {
+				targets++
+				o.Endpoints[i].TargetRef = nil
+			}
+		}
+		if targets > 0 {
+			lose("endpoints", "the %d endpoints are as of now: they do not follow their Pods", targets)
+		}
+		if owned && len(o.Endpoints) == 0 {
+			lose("endpoints", "nobody serves: clients are refused until endpoints are written here")
+		}
+	case *object.Endpoints:
+		if r.sliced[meta.Namespace+"/"+meta.Name] {
+			r.lose(nil, d.Line, "Endpoints %s are left out: the EndpointSlices say the same", meta.Name)
+			return
+		}
+	case *object.Pod:
+		r.lose(nil, d.Line, "Pod %s is left out: nothing runs it here, and endpoints are in EndpointSlices", meta.Name)
+		return
+	}
+	r.judge(d, o)
+	r.out.Kept = append(r.out.Kept, k)
+}
+
+// judge refuses an object that a cluster would refuse, too: then the text is not what it printed.
+func (r *cluster) judge(d *manifest.Document, o object.Object) {
+	o = o.DeepCopy()
+	object.Default(o)
+	var errs object.Errors
+	if svc, is := o.(*object.Service); is {
+		errs = object.DefaultFamilies(svc, nil, []string{object.IPv4, object.IPv6})
+	}
+	for _, e := range append(errs, object.Validate(o, object.Options{})...) {
+		line, _ := d.Position(e.Field)
+		r.fail(line, "%s %s: %v", o.GetTypeMeta().Kind, o.GetMeta().Name, e)
+	}
+}
+
+// service takes what only the cluster knows out of a Service, and keeps what clients outside know.
+func (r *cluster) service(s *object.Service, lose func(field, format string, args ...any)) {
+	spec := &s.Spec
+	if len(spec.Selector) > 0 {
+		lose("spec.selector", "spec.selector is left out: there are no Pods here, and the EndpointSlices say who serves")
+		spec.Selector = nil
+	}
+	if spec.ClusterIP != "" && spec.ClusterIP != object.ClusterIPNone && spec.Type != object.TypeExternalName {
+		if ips := strings.Join(spec.ClusterIPs, ","); !r.options.KeepClusterIPs {
+			if ips == "" {
+				ips = spec.ClusterIP
+			}
+			lose("spec.clusterIP", "cluster IP %s is left out, another one is given: --keep-cluster-ips keeps it, for a box with the service range of the cluster", ips)
+			spec.ClusterIP, spec.ClusterIPs = "", nil
+		}
+	}
+	if class := spec.LoadBalancerClass; class != nil {
+		lose("spec.loadBalancerClass", "spec.loadBalancerClass %s is left out: svcctl serves the load balancer", *class)
+		spec.LoadBalancerClass = nil
+	}
+	var had []string
+	for _, in := range s.Status.LoadBalancer.Ingress {
+		switch {
+		case in.IP != "":
+			had = append(had, in.IP)
+		case in.Hostname != "":
+			lose("status.loadBalancer", "the name %s of the load balancer leads to the cluster still", in.Hostname)
+		}
+	}
+	asks := spec.LoadBalancerIP != "" || len(annotation.Addresses(s.Metadata.Annotations)) > 0
+	if spec.Type == object.TypeLoadBalancer && len(had) > 0 && !asks {
+		if s.Metadata.Annotations == nil {
+			s.Metadata.Annotations = map[string]string{}
+		}
+		s.Metadata.Annotations[annotationLoadBalancerIPs] = strings.Join(had, ",")
+		r.ips = append(r.ips, had...)
+	}
+	s.Status = object.ServiceStatus{}
+}

@@ -1,0 +1,352 @@
+package convert
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// HAProxy reads a haproxy.cfg: its proxies in TCP mode, and what else there is as losses.
+func HAProxy(text string, options Options) (*Imported, error) {
+	r := &haproxy{reading: reading{options: options}, named: map[string]*proxy{}, defaults: map[string]*proxy{}}
+	r.parse(text)
+	if len(r.errs) == 0 {
+		for _, p := range r.proxies {
+			r.front(p)
+		}
+	}
+	return r.result()
+}
+
+type haproxy struct {
+	reading
+	proxies  []*proxy
+	named    map[string]*proxy // backends and listens
+	defaults map[string]*proxy // named ones
+	last     *proxy            // the defaults section that holds
+	told     bool              // that addresses have to be routed to the box
+}
+
+// A proxy is a section of the file.
+type proxy struct {
+	kind, name string // frontend, backend, listen; defaults, global and others
+	line       int
+	from       *proxy // the defaults that hold for it
+	lines      []haproxyLine
+}
+
+// haproxyLine is a line in a section.
+type haproxyLine struct {
+	line  int
+	words []string
+}
+
+// word is the word at an index, "" when there is none.
+func (l haproxyLine) word(i int) string {
+	if i < len(l.words) {
+		return l.words[i]
+	}
+	return ""
+}
+
+func (l haproxyLine) String() string { return strings.Join(l.words, " ") }
+
+// statements are the lines that hold for a proxy: those of its defaults first.
+func (p *proxy) statements() []haproxyLine {
+	if p.from == nil {
+		return p.lines
+	}
+	return slices.Concat(p.from.statements(), p.lines)
+}
+
+// says is the last line with one of some keywords, of the proxy or of its defaults.
+func (p *proxy) says(keywords ...string) (found haproxyLine, is bool) {
+	for _, l := range p.statements() {
+		if slices.Contains(keywords, l.words[0]) {
+			found, is = l, true
+		}
+	}
+	return found, is
+}
+
+// mode is tcp unless something else is said.
+func (p *proxy) mode() string {
+	if l, is := p.says("mode"); is {
+		return l.word(1)
+	}
+	return "tcp" // configuration.txt, mode
+}
+
+// front reads a section at the top: frontends and listens become Services with the backends that they name.
+func (r *haproxy) front(p *proxy) {
+	switch p.kind {
+	case "backend":
+		if p.name != "" && !r.isUsed(p.name) {
+			r.lose(nil, p.line, "backend %s is left out: no frontend that is imported leads to it alone", p.name)
+		}
+		return
+	case "defaults":
+		r.loseSection(p, func(keyword string) bool { return slices.Contains(haproxyRead, keyword) })
+		return
+	case "frontend", "listen":
+	default:
+		r.loseSection(p, func(string) bool { return false })
+		return
+	}
+	if mode := p.mode(); mode != "tcp" {
+		r.lose(nil, p.line, "%s %s is left out: it is in mode %s, and connections are not looked into here", p.kind, p.name, mode)
+		return
+	}
+	if _, is := p.says("disabled"); is {
+		r.lose(nil, p.line, "%s %s is left out: it is disabled", p.kind, p.name)
+		return
+	}
+	v := &Virtual{Line: p.line, Annotations: map[string]string{}}
+	back := p
+	if p.kind == "frontend" {
+		if back = r.backendOf(p, v); back == nil {
+			return
+		}
+	}
+	binds := r.binds(p, v)
+	if binds == nil {
+		r.lose(nil, p.line, "%s %s is left out: no address of it has a counterpart", p.kind, p.name)
+		return
+	}
+	b := &haproxyBackend{haproxy: r, v: v, p: back}
+	b.read()
+	if p != back {
+		r.frontLosses(p, v)
+	}
+	if len(v.Servers) == 0 {
+		r.lose(v, back.line, "%s %s has no server: clients are refused", back.kind, back.name)
+	}
+	r.publish(v, p.name, binds, b.checks)
+}
+
+// loseSection is one loss for a section, which names what is in it.
+func (r *haproxy) loseSection(p *proxy, read func(keyword string) bool) {
+	var inside []string
+	for _, l := range p.lines {
+		what := l.words[0]
+		if what == "option" || what == "timeout" || what == "no" || what == "stats" {
+			what = strings.TrimSpace(what + " " + l.word(1))
+		}
+		if !read(what) && !slices.Contains(inside, what) {
+			inside = append(inside, what)
+		}
+	}
+	if len(inside) > 0 {
+		r.lose(nil, p.line, "%s has no counterpart and is left out: %s", strings.TrimSpace(p.kind+" "+p.name), strings.Join(inside, ", "))
+	}
+}
+
+// isUsed reports whether a frontend that is imported has a backend as its default.
+func (r *haproxy) isUsed(name string) bool {
+	return slices.ContainsFunc(r.proxies, func(p *proxy) bool {
+		l, is := p.says("default_backend")
+		return p.kind == "frontend" && p.mode() == "tcp" && is && l.word(1) == name
+	})
+}
+
+// backendOf is the backend that a frontend leads to; nil, with a loss, if there is none.
+func (r *haproxy) backendOf(p *proxy, v *Virtual) *proxy {
+	for _, l := range p.statements() {
+		if l.words[0] == "use_backend" {
+			r.lose(v, l.line, "%s is not followed: all connections go to the default backend", l)
+		}
+	}
+	l, is := p.says("default_backend")
+	if !is {
+		r.out.Losses = append(r.out.Losses, v.Losses...)
+		r.lose(nil, p.line, "frontend %s is left out: it has no default_backend, and conditions are not looked at here", p.name)
+		return nil
+	}
+	back := r.named[l.word(1)]
+	switch {
+	case back == nil:
+		r.fail(l.line, "there is no backend %s", l.word(1))
+	case back.mode() != "tcp":
+		r.lose(nil, p.line, "frontend %s is left out: its backend %s is in mode %s", p.name, back.name, back.mode())
+		back = nil
+	}
+	return back
+}
+
+// A haproxyBind is what clients connect to; the zero Addr is every address of the box.
+type haproxyBind struct {
+	addr netip.Addr
+	port uint16
+}
+
+// haproxyBindWords are the parameters of bind that take a value.
+var haproxyBindWords = []string{
+	"accept-netscaler-cip", "alpn", "backlog", "ca-file", "ca-ignore-err", "ca-sign-file", "ca-sign-pass", "ca-verify-file", "ciphers", "ciphersuites", "client-sigalgs", "crl-file", "crt",
+	"crt-ignore-err", "crt-list", "curves", "ecdhe", "expose-fd", "gid", "group", "guid-prefix", "id", "idle-ping", "interface", "label", "level", "maxconn", "mode", "mss", "name", "namespace", "nice",
+	"npn", "ocsp-update", "proto", "process", "quic-cc-algo", "quic-socket", "severity-output", "shards", "sigalgs", "ssl-max-ver", "ssl-min-ver", "tcp-ut", "thread", "tls-ticket-keys", "uid", "user", "verify", "tcp-md5sig", "default-crt",
+}
+
+// binds are the addresses and ports of a proxy; nil when nothing of them has a counterpart.
+func (r *haproxy) binds(p *proxy, v *Virtual) (list []haproxyBind) {
+	for _, l := range p.lines {
+		if l.words[0] != "bind" {
+			continue
+		}
+		if len(l.words) < 2 {
+			r.fail(l.line, "bind what? An address and a port are missing")
+			continue
+		}
+		if slices.Contains(l.words[2:], "ssl") || strings.HasPrefix(l.word(1), "quic") {
+			r.lose(v, l.line, "bind %s ends TLS, which has no counterpart: clients are not served there; have the servers end it", l.word(1))
+			continue
+		}
+		for i := 2; i < len(l.words); i++ {
+			text := l.words[i]
+			if slices.Contains(haproxyBindWords, text) && i+1 < len(l.words) {
+				i++
+				text += " " + l.words[i]
+			}
+			switch {
+			case strings.HasPrefix(text, "name "), strings.HasPrefix(text, "id "), text == "v4v6":
+			case text == "accept-proxy":
+				r.lose(v, l.line, "accept-proxy: the header of the PROXY protocol is not taken off, the servers get it")
+			default:
+				r.lose(v, l.line, "%s of bind has no counterpart and is left out", text)
+			}
+		}
+		for address := range strings.SplitSeq(l.word(1), ",") {
+			list = append(list, r.bind(l.line, v, address)...)
+		}
+	}
+	return list
+}
+
+// bind reads [ADDRESS]:PORT[-PORT].
+func (r *haproxy) bind(line int, v *Virtual, text string) (list []haproxyBind) {
+	six := strings.HasPrefix(text, "ipv6@")
+	text = strings.TrimPrefix(strings.TrimPrefix(text, "ipv4@"), "ipv6@")
+	if strings.Contains(text, "@") || strings.HasPrefix(text, "/") {
+		r.lose(v, line, "bind %s is no address of a network: it is left out", text)
+		return nil
+	}
+	i := strings.LastIndexByte(text, ':')
+	if i < 0 {
+		r.fail(line, "%q has no port: write ADDRESS:PORT", text)
+		return nil
+	}
+	var addrs []netip.Addr
+	switch host := text[:i]; host {
+	case "", "*", "0.0.0.0", "::", "[::]":
+		for _, addr := range r.options.Addresses {
+			if host == "" || host == "*" || addr.Is4() != strings.Contains(host, ":") {
+				if !six || addr.Is6() {
+					addrs = append(addrs, addr)
+				}
+			}
+		}
+		if len(addrs) == 0 {
+			addrs = []netip.Addr{{}}
+		}
+	default:
+		if addr, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil && addr.IsLoopback() {
+			r.lose(v, line, "bind %s is for programs of the box alone: it is left out", text)
+			return nil
+		}
+		addr, err := parseAddr(host)
+		if err != nil {
+			r.fail(line, "%v", err)
+			return nil
+		}
+		addrs = []netip.Addr{addr}
+	}
+	first, last, isRange := strings.Cut(text[i+1:], "-")
+	from, err := ParsePort(first)
+	to := from
+	if err == nil && isRange {
+		to, err = ParsePort(last)
+	}
+	if err != nil || to < from || to-from > 99 {
+		r.fail(line, "%q is no port, and no range of at most 100", text[i+1:])
+		return nil
+	}
+	for port := int(from); port <= int(to); port++ {
+		for _, addr := range addrs {
+			list = append(list, haproxyBind{addr, uint16(port)})
+		}
+	}
+	return list
+}
+
+// publish makes the Services of what clients connect to: one for each set of ports that have the same addresses.
+func (r *haproxy) publish(v *Virtual, name string, binds []haproxyBind, checks []checked) {
+	type group struct {
+		addrs []netip.Addr
+		ports []uint16
+	}
+	addrs := map[uint16][]netip.Addr{}
+	var order []uint16
+	for _, b := range binds {
+		if _, has := addrs[b.port]; !has {
+			order = append(order, b.port)
+		}
+		if !slices.Contains(addrs[b.port], b.addr) {
+			addrs[b.port] = append(addrs[b.port], b.addr)
+		}
+	}
+	var groups []*group
+	for _, port := range order {
+		i := slices.IndexFunc(groups, func(g *group) bool { return slices.Equal(g.addrs, addrs[port]) })
+		if i < 0 {
+			groups, i = append(groups, &group{addrs: addrs[port]}), len(groups)
+		}
+		groups[i].ports = append(groups[i].ports, port)
+	}
+	for i, g := range groups {
+		one := *v
+		one.Name, one.Losses = r.name(name), nil
+		one.Annotations = maps.Clone(v.Annotations)
+		if i == 0 {
+			one.Losses = v.Losses
+		}
+		for _, port := range g.ports {
+			one.Ports = append(one.Ports, Port{Protocol: object.ProtocolTCP, Port: port})
+		}
+		if i := slices.Index(g.addrs, netip.Addr{}); i >= 0 {
+			one.Type = object.TypeLoadBalancer
+			r.lose(&one, v.Line, "all addresses of the box: the Service gets an address of a pool of the appliance instead; name one with --address")
+			if len(g.addrs) > 1 {
+				one.LoadBalancerIPs = slices.DeleteFunc(slices.Clone(g.addrs), func(a netip.Addr) bool { return !a.IsValid() })
+			}
+		} else {
+			one.ExternalIPs = g.addrs
+			if !r.told {
+				r.told = true
+				r.lose(nil, 0, "the addresses of the Services below must be routed to the box, or announced, and not be its own: take those that haproxy or keepalived added off its interfaces")
+			}
+		}
+		r.check(&one, checks)
+		r.add(&one)
+	}
+}
+
+// haproxyTime reads a time, in milliseconds without a unit.
+func haproxyTime(text string) (time.Duration, error) {
+	if n, err := strconv.ParseUint(text, 10, 40); err == nil {
+		return time.Duration(n) * time.Millisecond, nil
+	}
+	if days, is := strings.CutSuffix(text, "d"); is {
+		n, err := strconv.ParseUint(days, 10, 16)
+		return time.Duration(n) * 24 * time.Hour, err
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 {
+		return 0, fmt.Errorf("%q is no time: want a number of milliseconds, or one with us, ms, s, m, h or d", text)
+	}
+	return d, nil
+}

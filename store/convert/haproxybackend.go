@@ -1,0 +1,319 @@
+package convert
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// haproxyRead are the statements of defaults that the proxies below heed, or tell about themselves.
+var haproxyRead = []string{
+	"mode", "balance", "server", "default-server", "option httpchk", "option tcp-check", "option ssl-hello-chk", "http-check", "tcp-check", "timeout check",
+	"timeout client", "timeout server", "clitimeout", "srvtimeout", "option allbackups", "source", "bind", "disabled", "default_backend", "stick",
+}
+
+// haproxyQuiet are statements that say how the program works, and nothing about who is served by whom.
+var haproxyQuiet = []string{"description", "id", "enabled", "guid"}
+
+// The longest svcctl.io/idle-timeout.
+const mostIdle = 168 * time.Hour
+
+// haproxyBackend reads the servers of one proxy, and how they are chosen and checked.
+type haproxyBackend struct {
+	*haproxy
+	v *Virtual
+	p *proxy
+
+	kind, path, host, status string // of the check: tcp, http
+	timeout                  time.Duration
+	timeoutLine              int
+	allBackups               bool
+	defaults                 []haproxyLine // default-server
+	backups                  int
+	checks                   []checked
+}
+
+// read reads what holds for the proxy: its defaults first, of which only what is heeded counts.
+func (b *haproxyBackend) read() {
+	b.kind = "tcp"
+	balance, idle := haproxyLine{b.p.line, []string{"balance", "roundrobin"}}, time.Duration(0)
+	idleLine := 0
+	own := map[int]bool{}
+	for _, l := range b.p.lines {
+		own[l.line] = true
+	}
+	var servers []haproxyLine
+	for _, l := range b.p.statements() {
+		switch keyword := l.words[0]; keyword {
+		case "mode", "bind", "disabled", "default_backend", "use_backend", "acl":
+			if keyword == "acl" && own[l.line] {
+				b.lose(b.v, l.line, "%s: conditions have no counterpart", l)
+			}
+		case "balance":
+			balance = l
+		case "server", "dispatch", "server-template":
+			servers = append(servers, l)
+		case "default-server":
+			b.defaults = append(b.defaults, l)
+		case "option":
+			b.option(l, own[l.line])
+		case "http-check", "tcp-check":
+			b.checkLine(l)
+		case "timeout", "clitimeout", "srvtimeout", "contimeout":
+			of, text := keyword, l.word(1)
+			if keyword == "timeout" {
+				of, text = l.word(1), l.word(2)
+			}
+			d, err := haproxyTime(text)
+			if err != nil {
+				b.fail(l.line, "%v", err)
+				continue
+			}
+			switch of {
+			case "check":
+				b.timeout, b.timeoutLine = d, l.line
+			case "client", "server", "clitimeout", "srvtimeout":
+				idle, idleLine = max(idle, d), l.line
+			default:
+				b.loseOwn(l, own)
+			}
+		case "source":
+			b.source(l)
+		case "stick":
+			b.stick(l)
+		case "stick-table":
+			b.stickTable(l)
+		default:
+			b.loseOwn(l, own)
+		}
+	}
+	b.idle(idle, idleLine)
+	b.balance(balance)
+	for _, l := range servers {
+		b.server(l)
+	}
+}
+
+// loseOwn tells of a statement of the proxy itself; those of defaults are told there.
+func (b *haproxyBackend) loseOwn(l haproxyLine, own map[int]bool) {
+	if own[l.line] && !slices.Contains(haproxyQuiet, l.words[0]) {
+		b.lose(b.v, l.line, "%s has no counterpart and is left out%s", l, haproxyHint(l))
+	}
+}
+
+// haproxyHint says what to do instead, where there is something.
+func haproxyHint(l haproxyLine) string {
+	switch l.words[0] {
+	case "tcp-request", "http-request", "tcp-response":
+		if slices.Contains(l.words, "reject") || slices.Contains(l.words, "accept") || slices.Contains(l.words, "deny") {
+			return ": EVERY client may connect; write spec.loadBalancerSourceRanges, or svcctl.io/source-sets"
+		}
+	case "retries", "redispatch":
+		return ": svcctl.io/retry-after has a silent endpoint forgotten"
+	case "maxconn", "fullconn":
+		return ": connections are not bounded"
+	}
+	return ""
+}
+
+// frontLosses tells of what a frontend says besides where it leads.
+func (r *haproxy) frontLosses(p *proxy, v *Virtual) {
+	for _, l := range p.lines {
+		switch keyword := l.words[0]; {
+		case slices.Contains([]string{"mode", "bind", "default_backend", "use_backend", "disabled"}, keyword):
+		case slices.Contains(haproxyQuiet, keyword):
+		case keyword == "timeout" && l.word(1) == "client" || keyword == "clitimeout":
+			d, err := haproxyTime(l.words[len(l.words)-1])
+			if err != nil {
+				r.fail(l.line, "%v", err)
+			}
+			before, _ := time.ParseDuration(v.Annotations[annotationIdle])
+			if d > before && d%time.Second == 0 && d <= mostIdle {
+				v.Annotations[annotationIdle] = short(d)
+			}
+		default:
+			r.lose(v, l.line, "%s has no counterpart and is left out%s", l, haproxyHint(l))
+		}
+	}
+}
+
+const (
+	annotationIdle          = "svcctl.io/idle-timeout"
+	annotationProxyProtocol = "svcctl.io/proxy-protocol"
+)
+
+// idle ends silent connections as the longer one of the two timeouts does.
+func (b *haproxyBackend) idle(d time.Duration, line int) {
+	if d == 0 {
+		return
+	}
+	to := min(max(d.Round(time.Second), time.Second), mostIdle)
+	if to != d {
+		b.lose(b.v, line, "silent connections end after whole seconds, at most 168h: after %s, not after %s", short(to), short(d))
+	}
+	b.v.Annotations[annotationIdle] = short(to)
+}
+
+// option reads a line option.
+func (b *haproxyBackend) option(l haproxyLine, own bool) {
+	switch l.word(1) {
+	case "httpchk":
+		b.kind, b.path = "http", ""
+		method, path := "OPTIONS", "/" // configuration.txt, option httpchk
+		switch len(l.words) {
+		case 2:
+		case 3:
+			path = l.word(2)
+		default:
+			method, path = l.word(2), l.word(3)
+		}
+		b.request(l.line, method, path)
+		for _, line := range strings.FieldsFunc(strings.Join(l.words[min(4, len(l.words)):], " "), func(c rune) bool { return c == '\r' || c == '\n' }) {
+			if name, value, is := strings.Cut(line, ":"); is && strings.HasSuffix(strings.ToLower(name), "host") {
+				b.host = strings.TrimSpace(value)
+			}
+		}
+		if text := strings.Join(l.words[min(4, len(l.words)):], " "); strings.Contains(text, `rn`) || strings.ContainsAny(text, "\r\n") {
+			b.lose(b.v, l.line, "%s: header lines are not sent with a check; write svcctl.io/health-check-host", l)
+		}
+	case "tcp-check":
+		if b.kind == "http" {
+			b.kind = "tcp"
+		}
+	case "ssl-hello-chk":
+		b.kind, b.path = "tls", ""
+	case "allbackups":
+		b.allBackups = true
+	case "mysql-check", "pgsql-check", "redis-check", "smtpchk", "ldap-check", "external-check", "spop-check":
+		b.kind = "tcp"
+		b.lose(b.v, l.line, "option %s: servers are asked whether they accept connections, and nothing more", l.word(1))
+	default:
+		if own {
+			b.lose(b.v, l.line, "%s has no counterpart and is left out", l)
+		}
+	}
+}
+
+// request sets what a check by HTTP asks for.
+func (b *haproxyBackend) request(line int, method, path string) {
+	if method != "GET" {
+		b.lose(b.v, line, "checks ask with GET, not with %s", method)
+	}
+	switch {
+	case path == "/" || path == "*":
+		b.path = ""
+	case strings.HasPrefix(path, "/"):
+		b.path = path
+	default:
+		b.fail(line, "the path %q of a check does not begin with /", path)
+	}
+}
+
+// checkLine reads http-check and tcp-check.
+func (b *haproxyBackend) checkLine(l haproxyLine) {
+	rest := l.words[1:]
+	switch {
+	case l.words[0] == "http-check" && l.word(1) == "expect" && l.word(2) == "status":
+		b.status = l.word(3)
+	case l.words[0] == "http-check" && l.word(1) == "send":
+		method, path := "OPTIONS", "/"
+		for i := 1; i < len(rest); i++ {
+			value := ""
+			if i+1 < len(rest) {
+				value = rest[i+1]
+			}
+			switch rest[i] {
+			case "meth":
+				method = value
+			case "uri":
+				path = value
+			case "ver":
+			case "hdr":
+				if strings.EqualFold(value, "host") && i+2 < len(rest) {
+					b.host = rest[i+2]
+				} else {
+					b.lose(b.v, l.line, "the header %s of checks is left out", value)
+				}
+				i++
+			default:
+				b.lose(b.v, l.line, "%s %s of checks has no counterpart", rest[i], value)
+			}
+			i++
+		}
+		b.request(l.line, method, path)
+	case l.words[0] == "tcp-check" && l.word(1) == "connect" && len(rest) == 1:
+	case l.words[0] == "http-check" && l.word(1) == "disable-on-404":
+		b.lose(b.v, l.line, "%s has no counterpart: 404 is a failure", l)
+	default:
+		b.lose(b.v, l.line, "%s has no counterpart: it is not part of the check", l)
+	}
+}
+
+// source reads the address that servers see.
+func (b *haproxyBackend) source(l haproxyLine) {
+	if i := slices.Index(l.words, "usesrc"); i >= 0 && (l.word(i+1) == "clientip" || l.word(i+1) == "client") {
+		b.v.KeepsClient = true
+		return
+	}
+	b.lose(b.v, l.line, "%s has no counterpart: servers see the address of the box that is next to them", l)
+}
+
+// haproxyBalance are the algorithms that have a counterpart.
+var haproxyBalance = map[string]string{
+	"roundrobin": object.BalanceRoundRobin, "static-rr": object.BalanceRoundRobin, "source": object.BalanceSourceHash, "random": object.BalanceRandom,
+	"leastconn": object.BalanceLeastConnection,
+}
+
+func (b *haproxyBackend) balance(l haproxyLine) {
+	name, _, _ := strings.Cut(l.word(1), "(")
+	if name == "hash" && l.word(2) == "src" {
+		name = "source"
+	}
+	if algorithm, known := haproxyBalance[name]; known {
+		b.v.Annotations[object.AnnotationBalance] = algorithm
+		return
+	}
+	b.lose(b.v, l.line, "%s has no counterpart: servers are drawn at random, by weight", l)
+}
+
+// stickTable reads how long a client keeps its server.
+func (b *haproxyBackend) stickTable(l haproxyLine) {
+	kind, seconds := "", int64(0)
+	for i := 1; i+1 < len(l.words); i++ {
+		switch l.words[i] {
+		case "type":
+			kind = l.words[i+1]
+		case "expire":
+			d, err := haproxyTime(l.words[i+1])
+			if err != nil {
+				b.fail(l.line, "%v", err)
+			}
+			seconds = max(1, int64(d/time.Second))
+		}
+	}
+	if kind != "ip" && kind != "ipv6" {
+		b.lose(b.v, l.line, "%s has no counterpart: clients are remembered by their addresses alone", l)
+		return
+	}
+	if _, is := b.p.says("stick"); !is {
+		b.lose(b.v, l.line, "%s has no counterpart: nothing is counted for each client", l)
+		return
+	}
+	if seconds == 0 {
+		seconds = 10800 // until the table is full, there
+		b.lose(b.v, l.line, "stick-table without expire: clients keep their server for 3 hours")
+	}
+	b.affinity(b.v, l.line, seconds)
+}
+
+func (b *haproxyBackend) stick(l haproxyLine) {
+	if l.word(1) == "on" && (l.word(2) == "src" || l.word(2) == "dst") && len(l.words) == 3 {
+		if l.word(2) == "dst" {
+			b.lose(b.v, l.line, "%s has no counterpart: clients are remembered by their own addresses", l)
+		}
+		return
+	}
+	b.lose(b.v, l.line, "%s has no counterpart", l)
+}

@@ -1,0 +1,241 @@
+package convert
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// haproxyFlags are the parameters of servers without a value, haproxyValues those with one, that have no counterpart.
+var (
+	haproxyFlags = []string{
+		"agent-check", "allow-0rtt", "check-send-proxy", "check-via-socks4", "force-sslv3", "force-tlsv10", "force-tlsv11", "force-tlsv12", "force-tlsv13", "no-agent-check",
+		"no-backup", "no-check", "no-check-ssl", "no-send-proxy", "no-ssl", "no-tls-tickets", "no-verifyhost", "non-stick", "ssl-reuse", "no-ssl-reuse", "tfo", "enabled", "no-sslv3", "no-tlsv10", "no-tlsv11",
+	}
+	haproxyValues = []string{
+		"addr", "agent-addr", "agent-inter", "agent-port", "agent-send", "alpn", "ca-file", "check-alpn", "check-proto", "check-sni", "ciphers", "ciphersuites", "cookie", "crl-file", "crt",
+		"curves", "downinter", "error-limit", "fastinter", "guid", "hash-key", "id", "init-addr", "init-state", "log-bufsize", "log-proto", "max-reuse", "maxconn", "maxqueue", "minconn", "namespace",
+		"npn", "observe", "on-error", "on-marked-up", "pool-conn-name", "pool-low-conn", "pool-max-conn", "pool-purge-delay", "proto", "redir", "resolve-net", "resolve-opts", "resolve-prefer",
+		"resolvers", "sigalgs", "slowstart", "sni", "socks4", "source", "ssl-max-ver", "ssl-min-ver", "tcp-ut", "track", "verify", "verifyhost", "weight", "ws", "inter", "rise", "fall", "port",
+		"usesrc", "interface", "strict-maxconn", "shard",
+	}
+)
+
+// mostSlowStart is the longest svcctl.io/slow-start.
+const mostSlowStart = 15 * time.Minute
+
+// A haproxyServer is what a server line says, its defaults included.
+type haproxyServer struct {
+	Server
+	isChecked, disabled, tls, checkTLS bool
+	port, proxy                        string
+	c                                  check
+	losses                             []string
+}
+
+// server reads server, and dispatch.
+func (b *haproxyBackend) server(l haproxyLine) {
+	name, address, params := l.word(1), l.word(2), l.words[min(3, len(l.words)):]
+	switch {
+	case l.words[0] == "server-template":
+		b.lose(b.v, l.line, "server-template %s: servers that are looked up by a name have no counterpart: it is left out", name)
+		return
+	case l.words[0] == "dispatch":
+		name, address, params = "dispatch", l.word(1), nil
+	case len(l.words) < 3:
+		b.fail(l.line, "write server NAME ADDRESS[:PORT]")
+		return
+	}
+	s := haproxyServer{Server: Server{Weight: 1}, c: check{}}
+	if text := strings.TrimPrefix(strings.TrimPrefix(address, "ipv4@"), "ipv6@"); strings.Contains(text, "@") || strings.HasPrefix(text, "/") {
+		b.lose(b.v, l.line, "server %s at %s is on no network: it is left out", name, address)
+		return
+	} else {
+		address = text
+	}
+	host, port := haproxyHost(address)
+	if addr, err := netip.ParseAddr(host); err == nil && addr.IsLoopback() {
+		b.lose(b.v, l.line, "server %s at %s is the box itself, which has no counterpart: write an address that the program listens at", name, address)
+		return
+	}
+	var err error
+	if s.Addr, err = parseAddr(host); err == nil && port != "" {
+		s.Port, err = ParsePort(port)
+	}
+	if err != nil {
+		b.fail(l.line, "server %s: %v", name, err)
+		return
+	}
+	for _, d := range b.defaults {
+		b.params(&s, d.line, d.words[1:])
+	}
+	b.params(&s, l.line, params)
+	if s.tls {
+		b.lose(b.v, l.line, "server %s wants TLS that haproxy begins, which has no counterpart: it is left out", name)
+		return
+	}
+	if len(s.losses) > 0 {
+		b.lose(b.v, l.line, "server %s: what has no counterpart is left out: %s", name, strings.Join(s.losses, ", "))
+	}
+	if s.proxy != "" {
+		b.v.Annotations[annotationProxyProtocol] = s.proxy
+	}
+	if s.disabled {
+		b.lose(b.v, l.line, "server %s is disabled: it has weight 0 instead of %d", name, s.Weight)
+		s.Weight = 0
+	}
+	if s.Priority > 0 {
+		if b.backups++; !b.allBackups {
+			s.Priority = uint8(min(b.backups, object.MaxPriority)) // the first one that is up is used
+		}
+	}
+	b.v.Servers = append(b.v.Servers, s.Server)
+	b.checks = append(b.checks, checked{s.Server, l.line, b.checkOf(&s)})
+}
+
+// haproxyHost parts ADDRESS[:PORT], an IPv6 address with or without brackets. The last part of one without is the
+// port, as haproxy has it.
+func haproxyHost(text string) (host, port string) {
+	if rest, is := strings.CutPrefix(text, "["); is {
+		host, port, _ = strings.Cut(rest, "]")
+		return host, strings.TrimPrefix(port, ":")
+	}
+	i := strings.LastIndexByte(text, ':')
+	if i < 0 {
+		return text, ""
+	}
+	return text[:i], text[i+1:]
+}
+
+// checkOf is how a server is checked; nil: not at all.
+func (b *haproxyBackend) checkOf(s *haproxyServer) check {
+	if !s.isChecked {
+		return nil
+	}
+	c := maps.Clone(s.c)
+	kind := b.kind
+	switch {
+	case s.checkTLS && kind == "http":
+		kind = "https"
+	case s.checkTLS:
+		kind = "tls"
+	}
+	c[""] = kind + s.port
+	if kind == "http" || kind == "https" {
+		c[""] += b.path
+		if b.host != "" {
+			c["host"] = b.host
+		}
+		if b.status != "" {
+			c["status"] = b.status
+		}
+	}
+	if _, has := c["interval"]; !has {
+		c["interval"] = "2s" // configuration.txt, inter; also the default of rise and fall
+	}
+	if b.timeoutLine > 0 {
+		b.bounded(b.v, c, b.timeoutLine, "timeout", b.timeout, leastTimeout, mostTimeout)
+	}
+	return c
+}
+
+// params reads the parameters of a server, or of default-server.
+func (b *haproxyBackend) params(s *haproxyServer, line int, words []string) {
+	lost := func(text string) {
+		if !slices.Contains(s.losses, text) {
+			s.losses = append(s.losses, text)
+		}
+	}
+	for i := 0; i < len(words); i++ {
+		word, value := words[i], ""
+		takes := slices.Contains(haproxyValues, word) || word == "on-marked-down"
+		if takes {
+			if i++; i >= len(words) {
+				b.fail(line, "%s of a server needs a value", word)
+				return
+			}
+			value = words[i]
+		}
+		switch word {
+		case "check":
+			s.isChecked = true
+		case "no-check":
+			s.isChecked = false
+		case "backup":
+			s.Priority = 1
+		case "disabled":
+			s.disabled = true
+		case "enabled":
+			s.disabled = false
+		case "ssl":
+			s.tls = true
+		case "check-ssl":
+			s.checkTLS = true
+		case "send-proxy":
+			s.proxy = "v1"
+		case "send-proxy-v2", "send-proxy-v2-ssl", "send-proxy-v2-ssl-cn":
+			s.proxy = "v2"
+		case "weight":
+			n, err := strconv.ParseUint(value, 10, 16)
+			if err != nil || n > 256 {
+				b.fail(line, "the weight %q is no number from 0 to 256", value)
+			}
+			s.Weight = uint16(n)
+		case "port":
+			n, err := ParsePort(value)
+			if err != nil {
+				b.fail(line, "%v", err)
+			} else if n != s.Port {
+				s.port = fmt.Sprintf(":%d", n)
+			}
+		case "inter":
+			d, err := haproxyTime(value)
+			if err != nil {
+				b.fail(line, "%v", err)
+			}
+			b.bounded(b.v, s.c, line, "interval", d, leastInterval, mostInterval)
+		case "slowstart":
+			d, err := haproxyTime(value)
+			if err != nil {
+				b.fail(line, "%v", err)
+			}
+			to := max(time.Second, min(d.Round(time.Second), mostSlowStart))
+			if to != d {
+				b.lose(b.v, line, "a slow start takes %s to %s: it is %s, not %s", time.Second, short(mostSlowStart), short(to), short(d))
+			}
+			b.v.Annotations[object.AnnotationSlowStart] = short(to)
+		case "rise", "fall":
+			n, err := strconv.ParseInt(value, 10, 32)
+			if err != nil || n < 1 {
+				b.fail(line, "%s %q is no number", word, value)
+			}
+			b.times(b.v, s.c, line, map[string]string{"rise": "healthy-threshold", "fall": "unhealthy-threshold"}[word], n)
+		case "on-marked-down":
+			if value == "shutdown-sessions" {
+				s.c["on-down"] = "reset"
+			} else {
+				lost(word + " " + value)
+			}
+		case "id", "guid", "init-addr", "verify", "no-backup", "no-ssl", "no-send-proxy", "no-check-ssl":
+			if word == "init-addr" || word == "verify" {
+				lost(word + " " + value)
+			}
+		default:
+			switch {
+			case takes:
+				lost(word + " " + value)
+			case slices.Contains(haproxyFlags, word):
+				lost(word)
+			default:
+				b.fail(line, "%q is not understood in a server", word)
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package convert
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"svcctl.io/svcctl/store/manifest"
+)
+
+// A value is a piece of a document in YAML or JSON, with its place. The zero value is absent.
+type value struct {
+	tree *manifest.Tree
+	path string
+	data any // map[string]any, []any, string, json.Number, bool or nil
+}
+
+// documents reads all documents of a text; name says by its extension which form it is of.
+func documents(name, text string) (list []value, err error) {
+	err = manifest.Trees(name, []byte(text), manifest.DefaultLimits(), func(t *manifest.Tree) error {
+		form, problems := t.JSON(func([]string) bool { return false })
+		for _, p := range problems {
+			if !p.Warning {
+				return &Error{p.Line, p.Message}
+			}
+		}
+		v := value{tree: t}
+		d := json.NewDecoder(bytes.NewReader(form))
+		d.UseNumber()
+		if err := d.Decode(&v.data); err != nil {
+			return &Error{t.Line, err.Error()}
+		}
+		list = append(list, v)
+		return nil
+	})
+	if p, is := errors.AsType[manifest.Problem](err); is {
+		return nil, &Error{max(p.Line, 1), p.Message}
+	}
+	return list, err
+}
+
+// lenient is documents for JSON of programs that do not mind a key that is there twice: the first one counts, and twice
+// is called with the path of each.
+func lenient(name, text string, twice func(line int, path string)) (list []value, err error) {
+	values, problem := manifest.Values([]byte(text), manifest.DefaultLimits())
+	if problem != nil {
+		return nil, &Error{max(problem.Line, 1), problem.Message}
+	}
+	err = manifest.Trees(name, []byte(text), manifest.DefaultLimits(), func(t *manifest.Tree) error {
+		if len(list) == len(values) {
+			return &Error{t.Line, "more documents than values"} // a List, which is none of ours
+		}
+		v := values[len(list)]
+		list = append(list, value{tree: t, data: v.Data})
+		for _, path := range v.Duplicates {
+			line, _ := t.Position(path)
+			twice(line, path)
+		}
+		return nil
+	})
+	if p, is := errors.AsType[manifest.Problem](err); is {
+		return nil, &Error{max(p.Line, 1), p.Message}
+	}
+	return list, err
+}
+
+// line is where the value stands, or what would have it.
+func (v value) line() int {
+	line, _ := v.tree.Position(v.path)
+	return line
+}
+
+// get is the value of a key.
+func (v value) get(key string) value {
+	path := key
+	if v.path != "" {
+		path = v.path + "." + key
+	}
+	m, _ := v.data.(map[string]any)
+	return value{v.tree, path, m[key]}
+}
+
+// keys are those of a mapping, in order.
+func (v value) keys() (keys []string) {
+	m, _ := v.data.(map[string]any)
+	for key := range m {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// items are those of a list.
+func (v value) items() (list []value) {
+	all, _ := v.data.([]any)
+	for i, item := range all {
+		list = append(list, value{v.tree, fmt.Sprintf("%s[%d]", v.path, i), item})
+	}
+	return list
+}
+
+// is reports whether there is something.
+func (v value) is() bool { return v.data != nil }
+
+// text is a text, number or bool as text; "" for all else.
+func (v value) text() string {
+	switch d := v.data.(type) {
+	case string:
+		return d
+	case json.Number:
+		return d.String()
+	case bool:
+		return strconv.FormatBool(d)
+	}
+	return ""
+}
+
+// short is the value in one line.
+func (v value) short() string {
+	if text := v.text(); text != "" {
+		return text
+	}
+	form, err := json.Marshal(v.data)
+	if err != nil {
+		return "?"
+	}
+	const most = 120
+	if len(form) > most {
+		return string(form[:most]) + "..."
+	}
+	return string(form)
+}

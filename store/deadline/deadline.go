@@ -1,0 +1,61 @@
+package deadline
+
+import (
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Reading is what the clocks of a machine say at one moment.
+type Reading struct {
+	Wall time.Time     // the time of day
+	Boot string        // names the boot: /proc/sys/kernel/random/boot_id; "" when it cannot be read
+	Up   time.Duration // CLOCK_BOOTTIME
+}
+
+// bootID has a name that no two boots of any machine share.
+const bootID = "/proc/sys/kernel/random/boot_id"
+
+// Now reads the clocks of this machine.
+func Now() Reading {
+	r := Reading{Wall: time.Now()}
+	var up unix.Timespec
+	id, err := os.ReadFile(bootID)
+	if err == nil && unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) == nil {
+		r.Boot, r.Up = strings.TrimSpace(string(id)), time.Duration(up.Nano())
+	}
+	return r
+}
+
+// Deadline is a moment.
+type Deadline struct {
+	Wall time.Time     `json:"wall"`           // the moment by the time of day
+	Boot string        `json:"boot,omitempty"` // the boot that Up is about
+	Up   time.Duration `json:"up,omitempty"`   // the moment by CLOCK_BOOTTIME
+	Most time.Duration `json:"most"`           // what was left when the deadline was made, or taken over by this boot
+}
+
+// After is the moment that comes a duration after a reading.
+func After(d time.Duration, now Reading) Deadline {
+	return Deadline{Wall: now.Wall.Add(d).UTC().Round(0), Boot: now.Boot, Up: now.Up + d, Most: d}
+}
+
+// Left is how long it is until the moment; 0 once it is over.
+func (d Deadline) Left(now Reading) time.Duration {
+	left := d.Wall.Sub(now.Wall)
+	if d.Boot != "" && d.Boot == now.Boot {
+		left = d.Up - now.Up
+	}
+	return max(0, min(left, d.Most))
+}
+
+// In is the same moment as this boot counts it. It is the Deadline itself but after a reboot.
+func (d Deadline) In(now Reading) Deadline {
+	if now.Boot == "" || d.Boot == now.Boot {
+		return d
+	}
+	left := d.Left(now)
+	return Deadline{Wall: d.Wall, Boot: now.Boot, Up: now.Up + left, Most: left}
+}

@@ -1,0 +1,242 @@
+package store
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/store/engine"
+)
+
+// An export is lines of JSON: an ExportHeader, one exportedPair for each pair of the engine, and an
+// exportEnd. Objects are readable in it (jq); all else is for Import.
+const (
+	exportFormat  = "svcctl export"
+	exportVersion = 1
+	// maxExportLine bounds one line, in bytes: the largest file that is taken is 64 MiB at most, in base64.
+	maxExportLine = 128 << 20
+)
+
+// ExportHeader is the first line of an export.
+type ExportHeader struct {
+	Format  string    `json:"format"`
+	Version int       `json:"version"`
+	Program string    `json:"program"` // the version of svcctl that made it
+	Time    time.Time `json:"time"`
+	// Revision is that of the store; Pairs and Objects count what follows.
+	Revision uint64 `json:"revision"`
+	Pairs    int    `json:"pairs"`
+	Objects  int    `json:"objects"`
+}
+
+// exportedPair is a pair, its value as JSON where it is some, else as base64.
+type exportedPair struct {
+	Key      string          `json:"key"`
+	Revision uint64          `json:"revision"`
+	JSON     json.RawMessage `json:"json,omitempty"`
+	Data     []byte          `json:"data,omitempty"`
+}
+
+// exportEnd is the last line, with the SHA-256 of all before it.
+type exportEnd struct {
+	SHA256 string `json:"sha256"`
+}
+
+// Export writes everything that is stored, as of one moment: objects with their owners, uids and
+// allocations, the copies of files, the journal, and a trial that is under way. It does not keep writers waiting
+// for w. Keys and certificates of the API are not in the store and not in it.
+func (s *Store) Export(w io.Writer, program string) error {
+	pairs, revision, err := s.everything()
+	if err != nil {
+		return fmt.Errorf("export: %w", err)
+	}
+	header := ExportHeader{Format: exportFormat, Version: exportVersion, Program: program, Time: s.now(), Revision: revision, Pairs: len(pairs)}
+	for _, pair := range pairs {
+		if strings.HasPrefix(pair.Key, objectPrefix) {
+			header.Objects++
+		}
+	}
+	buffered := bufio.NewWriter(w)
+	sum := sha256.New()
+	lines := json.NewEncoder(io.MultiWriter(buffered, sum))
+	lines.SetEscapeHTML(false)
+	if err := lines.Encode(header); err != nil {
+		return err
+	}
+	for _, pair := range pairs {
+		line := exportedPair{Key: pair.Key, Revision: pair.Revision}
+		if strings.HasPrefix(pair.Key, objectPrefix) && isCompact(pair.Value) {
+			line.JSON = pair.Value
+		} else {
+			line.Data = pair.Value
+		}
+		if err := lines.Encode(line); err != nil {
+			return err
+		}
+	}
+	if err := json.NewEncoder(buffered).Encode(exportEnd{hex.EncodeToString(sum.Sum(nil))}); err != nil {
+		return err
+	}
+	return buffered.Flush()
+}
+
+// isCompact reports whether a value is JSON that comes out of the encoder as it is.
+func isCompact(value []byte) bool {
+	var b bytes.Buffer
+	return json.Compact(&b, value) == nil && bytes.Equal(b.Bytes(), value)
+}
+
+// everything is all pairs that are worth keeping: seals only spare a start some work, and what is
+// reserved depends on the kernel.
+func (s *Store) everything() ([]engine.Pair, uint64, error) {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	for more := true; more; {
+		more = s.copies.take()
+		if err := s.write(engine.Transaction{}, s.revision); err != nil {
+			return nil, 0, err
+		}
+	}
+	all, err := s.engine.Load("")
+	if err != nil {
+		return nil, 0, err
+	}
+	pairs := all[:0]
+	for _, pair := range all {
+		if !strings.HasPrefix(pair.Key, sealPrefix) && pair.Key != reservedKey {
+			pairs = append(pairs, pair)
+		}
+	}
+	return pairs, s.revision, nil
+}
+
+// ErrNotEmpty says that there are objects already where an export is to be restored.
+var ErrNotEmpty = errors.New("the data directory has Services or endpoints already")
+
+// Import makes the content of an engine that of an export, in one transaction. An export that is cut short, was
+// changed, or is of a newer version is refused, and nothing is written then. Objects that are there are
+// replaced only if replace says so; else the error is ErrNotEmpty.
+func Import(e engine.Engine, r io.Reader, replace bool) (ExportHeader, error) {
+	header, pairs, err := readExport(r)
+	if err != nil {
+		return header, err
+	}
+	have, err := e.Load("")
+	if err != nil {
+		return header, err
+	}
+	t := engine.Transaction{CompareKey: headKey, Puts: pairs}
+	come := make(map[string]bool, len(pairs))
+	for _, pair := range pairs {
+		come[pair.Key] = true
+	}
+	for _, pair := range have {
+		if pair.Key == headKey {
+			t.CompareRevision = pair.Revision
+		}
+		if isServed(pair.Key) && !replace {
+			return header, ErrNotEmpty
+		}
+		if !come[pair.Key] {
+			t.Deletes = append(t.Deletes, pair.Key)
+		}
+	}
+	return header, e.Commit(t)
+}
+
+// isServed reports whether a key is of an object that traffic may depend on.
+func isServed(key string) bool {
+	for _, kind := range []string{"Service", "EndpointSlice", "Endpoints", "Pod"} {
+		if strings.HasPrefix(key, objectPrefix+kind+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// readExport reads and checks an export.
+func readExport(r io.Reader) (header ExportHeader, pairs []engine.Pair, err error) {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(make([]byte, 0, 64<<10), maxExportLine)
+	sum := sha256.New()
+	number := 0
+	next := func() ([]byte, error) {
+		number++
+		if !lines.Scan() {
+			if err := lines.Err(); err != nil {
+				return nil, fmt.Errorf("line %d: %w", number, err)
+			}
+			return nil, fmt.Errorf("line %d: it ends here and is cut short", number)
+		}
+		return lines.Bytes(), nil
+	}
+	line, err := next()
+	if err != nil {
+		return header, nil, err
+	}
+	if json.Unmarshal(line, &header) != nil || header.Format != exportFormat {
+		return header, nil, fmt.Errorf("line 1: this is no export of svcctl: make one with `svcctl export`")
+	}
+	if header.Version != exportVersion {
+		return header, nil, fmt.Errorf("line 1: the export is of version %d, and this program reads version %d: restore with the svcctl that made it (%s)", header.Version, exportVersion, header.Program)
+	}
+	add(sum, line)
+	for range header.Pairs {
+		if line, err = next(); err != nil {
+			return header, nil, err
+		}
+		pair, err := readPair(line)
+		if err != nil {
+			return header, nil, fmt.Errorf("line %d: %w", number, err)
+		}
+		add(sum, line)
+		pairs = append(pairs, pair)
+	}
+	if line, err = next(); err != nil {
+		return header, nil, err
+	}
+	var end exportEnd
+	if json.Unmarshal(line, &end) != nil || end.SHA256 != hex.EncodeToString(sum.Sum(nil)) {
+		return header, nil, fmt.Errorf("line %d: the checksum is not that of the lines before: the export was changed or damaged", number)
+	}
+	if lines.Scan() {
+		return header, nil, fmt.Errorf("line %d: something follows the end of the export", number+1)
+	}
+	return header, pairs, nil
+}
+
+// add adds a line to a checksum.
+func add(sum hash.Hash, line []byte) {
+	sum.Write(line)
+	sum.Write([]byte("\n"))
+}
+
+// readPair reads one pair, and checks that the store will be able to.
+func readPair(line []byte) (engine.Pair, error) {
+	var p exportedPair
+	if err := json.Unmarshal(line, &p); err != nil {
+		return engine.Pair{}, err
+	}
+	pair := engine.Pair{Key: p.Key, Revision: p.Revision, Value: p.Data}
+	if p.JSON != nil {
+		pair.Value = p.JSON
+	}
+	switch {
+	case strings.HasPrefix(p.Key, objectPrefix):
+		if _, err := decodeRecord(pair); err != nil {
+			return pair, err
+		}
+	case p.Key == headKey, strings.HasPrefix(p.Key, filePrefix), strings.HasPrefix(p.Key, journalPrefix), strings.HasPrefix(p.Key, trialPrefix):
+	default:
+		return pair, fmt.Errorf("%q is not the key of anything that this program stores", p.Key)
+	}
+	return pair, nil
+}

@@ -1,0 +1,386 @@
+package store
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/store/object"
+)
+
+// Revived is what became of one object that was to be as it was before.
+type Revived struct {
+	Ref object.Ref
+	// Did is one of the Revive words.
+	Did string
+	// Why says why it was left, or what it lacks.
+	Why string
+}
+
+// What became of an object that was to be as it was.
+const (
+	ReviveCreated  = "created"  // it had been deleted
+	ReviveChanged  = "changed"  // it had been changed
+	ReviveDeleted  = "deleted"  // it had not been there
+	ReviveLeft     = "left"     // it belongs to a file, or a controller
+	ReviveConflict = "conflict" // it is there, and not served: another one has a value of it
+)
+
+// The verbs of the journal for what goes back.
+const (
+	verbGoBack   = "go-back"
+	verbRollback = "rollback"
+)
+
+// GoBack takes back what a trial has changed: objects are what they were, with the uids, addresses and
+// ports that they had. Files that differ from what they were before the trial are held: the next SyncFiles
+// take them as they were, until they change once more, or Confirm. found is what the files say now.
+// Errors: ErrNoTrial.
+func (s *Store) GoBack(found manifest.Files) ([]Revived, error) {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	if !s.trial.Pending() {
+		return nil, ErrNoTrial
+	}
+	head := *s.trial.Trial
+	now := s.cfg.Clock().UTC().Round(0)
+	head.Back = &now
+	t := s.begin()
+	defer t.end()
+	// The copies of files that wait are stored first, with what was there before them.
+	for more := true; more; {
+		more = s.copies.take()
+		if err := s.write(engine.Transaction{}, s.revision); err != nil {
+			return nil, fmt.Errorf("go back: %w", err)
+		}
+	}
+	held, err := s.trial.holdFiles(s, found, &t.extra)
+	if err != nil {
+		return nil, fmt.Errorf("go back: %w", err)
+	}
+	for ref := range s.trial.before {
+		t.extra.Deletes = append(t.extra.Deletes, trialObjectPrefix+objectKey(ref))
+	}
+	if len(held) == 0 {
+		t.extra.Deletes = append(t.extra.Deletes, trialKey)
+	} else if err := head.addTo(&t.extra, s.revision); err != nil {
+		return nil, err
+	}
+	s.ledger.unkeep()
+	revived, err := t.revive(s.trial.before, &Caller{User: "svcctl", Verb: verbGoBack})
+	if err == nil {
+		_, err = t.run()
+	}
+	if err != nil {
+		s.ledger.rollback()
+		return nil, fmt.Errorf("go back: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trial, s.ledger.kept = trial{}, nil
+	if len(held) > 0 {
+		s.trial = trial{Trial: &head, held: held, files: map[string]bool{}}
+		for path := range held {
+			s.trial.files[path] = true
+		}
+	}
+	return revived, nil
+}
+
+// Rollback makes the objects of the API what they were at a revision, as far as the journal knows, in
+// one commit. What belongs to files and controllers is left; of the files' it says so. Errors:
+// ErrExpired.
+func (s *Store) Rollback(revision uint64, by Caller, dryRun bool) ([]Revived, error) {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	events, err := s.Events(revision, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.admitTrial(by); err != nil {
+		return nil, err
+	}
+	before, left := map[object.Ref]*record{}, []Revived{}
+	seen := map[object.Ref]bool{}
+	for i := range events {
+		e := &events[i]
+		if seen[e.Ref] || isChatter(e.Ref.Kind) {
+			continue
+		}
+		seen[e.Ref] = true
+		owner, now := e.Owner, s.records[e.Ref]
+		if now != nil {
+			owner = now.owner
+		}
+		switch {
+		case owner.Controller != "":
+		case owner.File != "":
+			left = append(left, Revived{Ref: e.Ref, Did: ReviveLeft, Why: "it belongs to " + owner.File + ": change it there"})
+		case e.Old == nil:
+			before[e.Ref] = nil
+		default:
+			r := &record{object: e.Old, owner: owner}
+			if now != nil && now.object.GetMeta().UID == e.Old.GetMeta().UID {
+				r.created, r.asked = now.created, now.asked
+			}
+			before[e.Ref] = r
+		}
+	}
+	t := s.begin()
+	defer t.end()
+	t.dry = dryRun
+	by.Verb = verbRollback
+	revived, err := t.revive(before, &by)
+	if err != nil || dryRun {
+		s.ledger.rollback()
+		return append(revived, left...), err
+	}
+	if _, err := t.run(); err != nil {
+		s.ledger.rollback()
+		return nil, fmt.Errorf("roll back: %w", err)
+	}
+	return append(revived, left...), nil
+}
+
+// LastRevision is the revision before the last commit with changes of the API's objects by a client;
+// ErrExpired when the journal knows of none.
+func (s *Store) LastRevision() (uint64, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	var last *entry
+	for _, e := range slices.Backward(s.history.entries) {
+		if last != nil && !e.at.Equal(last.at) {
+			break
+		}
+		if e.by != (Caller{}) && !isChatter(e.ref.Kind) && e.owner == (Owner{}) {
+			last = e
+		}
+	}
+	if last == nil {
+		return 0, ErrExpired
+	}
+	return last.previous, nil
+}
+
+// revive settles changes that make objects what they were; nil records were not there.
+func (t *transaction) revive(before map[object.Ref]*record, by *Caller) ([]Revived, error) {
+	var changes []*change
+	for _, ref := range slices.SortedFunc(maps.Keys(before), compareRefs) {
+		was, is := before[ref], t.s.records[ref]
+		if was == is || was != nil && is != nil && sameVersion(was, is) {
+			continue
+		}
+		c := &change{ref: ref, old: is, by: by, remove: was == nil}
+		if was != nil {
+			c.owner = was.owner
+		} else {
+			c.owner = is.owner
+		}
+		changes = append(changes, c)
+	}
+	l := t.s.ledger
+	for _, c := range changes { // all give before anybody takes
+		if c.ref.Kind == object.KindService && c.holds() {
+			c.giveAll(l)
+		}
+	}
+	// Who is older keeps what two of them have.
+	ordered := slices.Clone(changes)
+	sortByAge(ordered, func(c *change) (object.Ref, *record) { return c.ref, before[c.ref] })
+	why := map[object.Ref]string{}
+	for _, c := range ordered {
+		if was := before[c.ref]; was != nil {
+			if err := c.resurrect(t, was); err != nil {
+				return nil, err
+			}
+			if c.record.withheld {
+				why[c.ref] = c.notes[len(c.notes)-1].message
+			}
+		} else {
+			t.number(c)
+		}
+		t.settled = append(t.settled, c)
+		t.last[c.ref] = c
+		if svc, isService := c.next.(*object.Service); isService {
+			t.externals.add(c.ref.Key(), svc)
+		}
+	}
+	t.base = l.mark()
+	revived := make([]Revived, 0, len(changes))
+	for _, c := range changes {
+		r := Revived{Ref: c.ref, Did: ReviveChanged, Why: why[c.ref]}
+		switch {
+		case r.Why != "":
+			r.Did = ReviveConflict
+		case c.remove:
+			r.Did = ReviveDeleted
+		case c.old == nil:
+			r.Did = ReviveCreated
+		}
+		revived = append(revived, r)
+	}
+	return revived, nil
+}
+
+// sameVersion reports whether two records are of one version of one object.
+func sameVersion(a, b *record) bool {
+	return a.object.GetMeta().ResourceVersion == b.object.GetMeta().ResourceVersion
+}
+
+// giveAll gives back all that the stored version of a Service has.
+func (c *change) giveAll(l *ledger) {
+	owner, before := c.ref.Key(), c.held()
+	for _, addr := range before.clusterIPs {
+		l.releaseAddress(addr, owner)
+	}
+	for _, port := range before.ports {
+		l.releasePort(port, owner)
+	}
+	for _, addr := range before.ingress {
+		l.releaseIngress(addr, owner)
+	}
+	if len(externalIPs(c.oldService())) > 0 {
+		l.released = true // a load balancer may have waited for the address
+	}
+}
+
+// resurrect makes an earlier version the next one, as it was but for its resourceVersion and generation,
+// which do not go back. When another Service has a value of it by now it is withheld, as at a start.
+func (c *change) resurrect(t *transaction, was *record) error {
+	c.next = object.Draft(was.object)
+	t.number(c)
+	meta := c.next.GetMeta()
+	if !t.dry {
+		meta.ResourceVersion = strconv.FormatUint(c.revision, 10)
+	}
+	if c.old != nil && meta.UID == c.old.object.GetMeta().UID && hasGeneration(c.next) && !sameSpec(c.old.object, c.next) {
+		meta.Generation = c.old.object.GetMeta().Generation + 1
+	}
+	value, digest, err := (&stored{was.owner, was.created, was.asked, c.next}).encode()
+	if err != nil {
+		return err
+	}
+	c.encoded = value
+	c.record = &record{object: c.next, owner: was.owner, digest: digest, created: was.created, asked: was.asked}
+	svc, isService := c.next.(*object.Service)
+	if !isService {
+		return nil
+	}
+	if err := t.s.ledger.holdAll(svc); err != nil {
+		c.record.withheld, c.waits = true, true
+		c.note(was.owner.File, "", ReasonConflict, fmt.Sprintf(
+			"it is as it was again, and %v by now; nothing is programmed for it: delete one of the two", err), false)
+	}
+	return nil
+}
+
+// holdAll registers all that a stored Service has, or nothing.
+func (l *ledger) holdAll(svc *object.Service) error {
+	owner, v, claim, before := serviceKeyOf(svc), valuesOf(svc), claimOf(svc), l.mark()
+	err := func() error {
+		for _, addr := range v.clusterIPs {
+			if err := l.holdAddress(addr, owner); err != nil {
+				return fmt.Errorf("cluster IP %s: %w", addr, err)
+			}
+		}
+		for _, port := range v.ports {
+			if err := l.holdPort(port, owner); err != nil {
+				return fmt.Errorf("node %s: %w", port, err)
+			}
+		}
+		for _, addr := range v.ingress {
+			if err := l.holdIngress(addr, claim); err != nil {
+				return fmt.Errorf("load balancer IP %s: %w", addr, err)
+			}
+		}
+		return nil
+	}()
+	if err != nil {
+		l.back(before)
+	}
+	return err
+}
+
+// trialOwner holds what Services gave up in a trial. No Service has that name.
+const trialOwner = "(on trial: it goes back unless confirmed)"
+
+// kept are values that trialOwner holds, and who gave them up.
+type kept struct {
+	addresses map[netip.Addr]string
+	ports     map[alloc.Port]string
+	ingress   map[netip.Addr]string
+}
+
+// keepOf keeps what a Service had before a trial, and has no more, from others. What somebody else
+// has by now stays his.
+func (l *ledger) keepOf(svc *object.Service) {
+	if l.kept == nil {
+		l.kept = &kept{map[netip.Addr]string{}, map[alloc.Port]string{}, map[netip.Addr]string{}}
+	}
+	key, v, claim := serviceKeyOf(svc), valuesOf(svc), claimOf(svc)
+	for _, addr := range v.clusterIPs {
+		if _, held := l.owner(addr); !held && l.holdAddress(addr, trialOwner) == nil {
+			l.kept.addresses[addr] = key
+		}
+	}
+	for _, port := range v.ports {
+		if _, held := l.ports.Owner(port); !held && l.holdPort(port, trialOwner) == nil {
+			l.kept.ports[port] = key
+		}
+	}
+	for _, addr := range v.ingress {
+		if _, has := l.pools.ClaimOf(addr, key); has {
+			continue
+		}
+		claim.Owner = trialOwner
+		if l.holdIngress(addr, claim) == nil {
+			l.kept.ingress[addr] = key
+		}
+	}
+}
+
+// unkeep gives everything free that is kept.
+func (l *ledger) unkeep() {
+	if l.kept == nil {
+		return
+	}
+	for addr := range l.kept.addresses {
+		l.releaseAddress(addr, trialOwner)
+	}
+	for port := range l.kept.ports {
+		l.releasePort(port, trialOwner)
+	}
+	for addr := range l.kept.ingress {
+		l.releaseIngress(addr, trialOwner)
+	}
+}
+
+// regainAddress gives a Service what it gave up in the trial, if it asks for it. So do the other two.
+func (l *ledger) regainAddress(addr netip.Addr, owner string) {
+	if l.kept != nil && l.kept.addresses[addr] == owner {
+		released := l.released
+		l.releaseAddress(addr, trialOwner)
+		l.released = released
+	}
+}
+
+func (l *ledger) regainPort(port alloc.Port, owner string) {
+	if l.kept != nil && l.kept.ports[port] == owner {
+		released := l.released
+		l.releasePort(port, trialOwner)
+		l.released = released
+	}
+}
+
+func (l *ledger) regainIngress(addr netip.Addr, owner string) {
+	if l.kept != nil && l.kept.ingress[addr] == owner {
+		released := l.released
+		l.releaseIngress(addr, trialOwner)
+		l.released = released
+	}
+}

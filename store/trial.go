@@ -1,0 +1,382 @@
+package store
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/store/deadline"
+	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/object"
+)
+
+// The keys of a trial: its head, and below the two others what was there before, of each object
+// (its stored form) and each file (see trialFile).
+const (
+	trialPrefix       = "trial/"
+	trialKey          = trialPrefix + "head"
+	trialObjectPrefix = trialPrefix + "object/"
+	trialFilePrefix   = trialPrefix + "file/"
+)
+
+// A Trial is a change that goes back unless somebody confirms it: what its Writes do
+// (Caller.Trial), and with Files what files do. What was there before is stored in the transaction
+// of each change. After it went back, the files that it was about are held, see GoBack.
+type Trial struct {
+	ID    string    `json:"id"`
+	Began time.Time `json:"began"`
+	// Ends is when it goes back.
+	Ends deadline.Deadline `json:"ends"`
+	// User began it.
+	User  string `json:"user,omitempty"`
+	Files bool   `json:"files,omitempty"`
+	// Back is when it went back; nil while it waits to be confirmed.
+	Back *time.Time `json:"back,omitempty"`
+}
+
+// Pending reports whether the trial waits to be confirmed.
+func (t *Trial) Pending() bool { return t != nil && t.Back == nil }
+
+// TrialState is a Trial and what it has changed, or holds.
+type TrialState struct {
+	Trial
+	Objects []object.Ref // by name
+	Files   []string     // by path
+}
+
+var (
+	// ErrFilesHeld says that the changes of files that went back have to be dealt with first.
+	ErrFilesHeld = errors.New("changes of files were not confirmed and are held: undo them in the files, try them once more with `svcctl trial`, or take them with `svcctl confirm`")
+	// ErrNoTrial says that nothing waits to be confirmed.
+	ErrNoTrial = errors.New("nothing waits to be confirmed")
+	// ErrTrialOver says that a write belongs to a trial that is over.
+	ErrTrialOver = errors.New("the trial that this change belongs to is over: nothing of it is changed any more")
+)
+
+// trial is the one that is under way, or holds files. The writer changes it, and mu guards it
+// besides.
+type trial struct {
+	*Trial // nil: there is none
+	// before has what was there before, nil where nothing was.
+	before map[object.Ref]*record
+	// files are the paths of which the content before is stored.
+	files map[string]bool
+	// held are the files that are not taken as they are, see GoBack.
+	held map[string]heldFile
+}
+
+// Trial is the trial that is under way, or that went back and holds files.
+func (s *Store) Trial() (state TrialState, is bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.trial.Trial == nil {
+		return state, false
+	}
+	state.Trial = *s.trial.Trial
+	for ref := range s.trial.before {
+		state.Objects = append(state.Objects, ref)
+	}
+	slices.SortFunc(state.Objects, compareRefs)
+	if s.trial.Pending() {
+		state.Files = slices.Sorted(maps.Keys(s.trial.files))
+	} else {
+		state.Files = slices.Sorted(maps.Keys(s.trial.held))
+	}
+	return state, true
+}
+
+// BeginTrial begins a trial that ends after a duration, or lets the one that is under way end then.
+// With files it is about all changes of files from now on, and about those that are held. It gives
+// the trial as it is then.
+func (s *Store) BeginTrial(id, user string, files bool, after time.Duration, now deadline.Reading) (Trial, error) {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	// What files said until now is what goes back.
+	for more := true; more; {
+		more = s.copies.take()
+		if err := s.write(engine.Transaction{}, s.revision); err != nil {
+			return Trial{}, fmt.Errorf("begin a trial: %w", err)
+		}
+	}
+	next := Trial{ID: id, Began: now.Wall.UTC().Round(0), User: user, Files: files}
+	if s.trial.Pending() {
+		next = *s.trial.Trial
+		next.Files = next.Files || files
+	}
+	next.Ends = deadline.After(after, now)
+	if !files && len(s.trial.held) > 0 {
+		return Trial{}, ErrFilesHeld
+	}
+	if err := s.putTrial(&next); err != nil {
+		return Trial{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trial.Trial, s.trial.held = &next, nil
+	if s.trial.before == nil {
+		s.trial.before = map[object.Ref]*record{}
+	}
+	if s.trial.files == nil {
+		s.trial.files = map[string]bool{}
+	}
+	return next, nil
+}
+
+// addTo adds the stored form to a transaction.
+func (t *Trial) addTo(out *engine.Transaction, revision uint64) error {
+	value, err := json.Marshal(t)
+	if err != nil {
+		return fmt.Errorf("encode the trial: %w", err)
+	}
+	out.Puts = append(out.Puts, engine.Pair{Key: trialKey, Value: value, Revision: revision})
+	return nil
+}
+
+// putTrial commits the head of the trial.
+func (s *Store) putTrial(head *Trial) error {
+	var out engine.Transaction
+	if err := head.addTo(&out, s.revision); err != nil {
+		return err
+	}
+	if err := s.write(out, s.revision); err != nil {
+		return fmt.Errorf("store the trial: %w", err)
+	}
+	return nil
+}
+
+// CountTrialFrom has the trial's end counted by the boot that now is of. It writes only after a
+// reboot.
+func (s *Store) CountTrialFrom(now deadline.Reading) error {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	if !s.trial.Pending() || s.trial.Ends.In(now) == s.trial.Ends {
+		return nil
+	}
+	next := *s.trial.Trial
+	next.Ends = next.Ends.In(now)
+	if err := s.putTrial(&next); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trial.Trial = &next
+	return nil
+}
+
+// Confirm makes what is on trial stay; of files that are held, what they say comes into force with the next
+// SyncFiles. It gives what the trial was about. Errors: ErrNoTrial.
+func (s *Store) Confirm() (TrialState, error) {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	state, is := s.Trial()
+	if !is {
+		return state, ErrNoTrial
+	}
+	t := s.begin()
+	defer t.end()
+	s.ledger.unkeep()
+	t.base = s.ledger.mark()
+	t.extra.Deletes = s.trial.keys()
+	if _, err := t.run(); err != nil {
+		return state, fmt.Errorf("confirm: %w", err)
+	}
+	s.ledger.kept = nil
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trial = trial{}
+	return state, nil
+}
+
+// keys are all that are stored of the trial.
+func (t *trial) keys() []string {
+	keys := []string{trialKey}
+	for ref := range t.before {
+		keys = append(keys, trialObjectPrefix+objectKey(ref))
+	}
+	for path := range t.files {
+		keys = append(keys, trialFilePrefix+path)
+	}
+	for path := range t.held {
+		if !t.files[path] {
+			keys = append(keys, trialFilePrefix+path)
+		}
+	}
+	return keys
+}
+
+// admitTrial refuses a write of a trial that is over.
+func (s *Store) admitTrial(by Caller) error {
+	if by.Trial != "" && (!s.trial.Pending() || s.trial.ID != by.Trial) {
+		return ErrTrialOver
+	}
+	return nil
+}
+
+// covers reports whether a change goes back with the trial.
+func (t *trial) covers(c *change) bool {
+	switch {
+	case !t.Pending():
+		return false
+	case c.by != nil:
+		return c.by.Trial != "" && c.by.Trial == t.ID
+	case !t.Trial.Files:
+		return false
+	case c.remove:
+		return c.old.owner.File != ""
+	}
+	return c.owner.File != ""
+}
+
+// note adds to a commit what was there before its changes. It gives what has to be merged into
+// before once it is written.
+func (t *trial) note(s *Store, changes []*change, out *engine.Transaction) (map[object.Ref]*record, error) {
+	if !t.Pending() {
+		return nil, nil
+	}
+	noted := map[object.Ref]*record{}
+	for _, c := range changes {
+		_, known := t.before[c.ref]
+		_, seen := noted[c.ref]
+		if c.revision == 0 || known || seen || !t.covers(c) {
+			continue
+		}
+		// Earlier changes of the same commit may be others'; the trial's begins with its own.
+		old := c.old
+		pair := engine.Pair{Key: trialObjectPrefix + objectKey(c.ref), Revision: s.revision}
+		if old != nil {
+			value, _, err := (&stored{old.owner, old.created, old.asked, old.object}).encode()
+			if err != nil {
+				return nil, err
+			}
+			pair.Value, pair.Entry = value[engine.EntryHeader:], value
+		}
+		noted[c.ref] = old
+		out.Puts = append(out.Puts, pair)
+	}
+	return noted, nil
+}
+
+// keepFiles adds to a commit the contents of files that it replaces.
+func (t *trial) keepFiles(s *Store, out *engine.Transaction) (kept []string, err error) {
+	if !t.Pending() || !t.Trial.Files {
+		return nil, nil
+	}
+	keep := func(key string) error {
+		path, is := strings.CutPrefix(key, filePrefix)
+		if !is || t.files[path] {
+			return nil
+		}
+		pairs, err := s.engine.Load(key)
+		if err != nil {
+			return err
+		}
+		var before trialFile
+		if len(pairs) > 0 && pairs[0].Key == key { // others may begin with its path
+			before.was, before.content = true, pairs[0].Value
+		}
+		out.Puts = append(out.Puts, engine.Pair{Key: trialFilePrefix + path, Value: before.encode(), Revision: s.revision})
+		kept = append(kept, path)
+		return nil
+	}
+	for _, p := range slices.Clone(out.Puts) {
+		if err := keep(p.Key); err != nil {
+			return nil, err
+		}
+	}
+	for _, key := range out.Deletes {
+		if err := keep(key); err != nil {
+			return nil, err
+		}
+	}
+	return kept, nil
+}
+
+// loadTrial reads what is stored of a trial.
+func (s *Store) loadTrial() error {
+	pairs, err := s.engine.Load(trialPrefix)
+	if err != nil || len(pairs) == 0 {
+		return err
+	}
+	t := trial{before: map[object.Ref]*record{}, files: map[string]bool{}}
+	files := map[string]trialFile{}
+	for _, pair := range pairs {
+		switch key := pair.Key; {
+		case key == trialKey:
+			t.Trial = &Trial{}
+			if err := json.Unmarshal(pair.Value, t.Trial); err != nil {
+				return fmt.Errorf("read stored %s: %w", key, err)
+			}
+		case strings.HasPrefix(key, trialObjectPrefix):
+			of, r, err := decodeBefore(pair)
+			if err != nil {
+				return err
+			}
+			t.before[of] = r
+		case strings.HasPrefix(key, trialFilePrefix):
+			path := strings.TrimPrefix(key, trialFilePrefix)
+			t.files[path] = true
+			files[path] = decodeTrialFile(pair.Value)
+		}
+	}
+	if t.Trial == nil {
+		return fmt.Errorf("the stored data has what was there before a trial, and no trial: put a backup in its place")
+	}
+	if !t.Pending() {
+		t.held = map[string]heldFile{}
+		for path, f := range files {
+			t.held[path] = f.hold(path)
+		}
+	}
+	s.trial = t
+	if t.Pending() {
+		s.ledger.begin()
+		for ref, r := range t.before {
+			if r != nil && ref.Kind == object.KindService {
+				s.ledger.keepOf(r.object.(*object.Service))
+			}
+		}
+		s.ledger.begin()
+	}
+	return nil
+}
+
+// decodeBefore reads what an object was before a trial; nil: it was not there.
+func decodeBefore(pair engine.Pair) (object.Ref, *record, error) {
+	key := strings.TrimPrefix(pair.Key, trialObjectPrefix)
+	parts := strings.SplitN(strings.TrimPrefix(key, objectPrefix), "/", 3)
+	if len(parts) != 3 {
+		return object.Ref{}, nil, fmt.Errorf("read stored %s: it is not the key of an object", pair.Key)
+	}
+	ref := object.Ref{Kind: parts[0], Namespace: parts[1], Name: parts[2]}
+	if len(pair.Value) == 0 {
+		return ref, nil, nil
+	}
+	r, err := decodeRecord(engine.Pair{Key: key, Value: pair.Value, Revision: pair.Revision})
+	return ref, r, err
+}
+
+// noteTrial merges what note has added to a commit, once that is written.
+func (s *Store) noteTrial(noted map[object.Ref]*record) {
+	if len(noted) == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.Copy(s.trial.before, noted)
+}
+
+// keptFiles is that of keepFiles.
+func (s *Store) keptFiles(paths []string) {
+	if len(paths) == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, path := range paths {
+		s.trial.files[path] = true
+	}
+}
