@@ -1,5 +1,7 @@
 package svcctl_test
 
+// This file is long because it has a row for every package and library.
+
 import (
 	"go/ast"
 	"go/parser"

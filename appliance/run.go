@@ -239,8 +239,9 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 	}
 	// What follows the Services. A new one is a line here.
 	sets := parts.NewSourceSets(sourceSetFiles(&a.cfg))
+	fullness := parts.NewFullness(a.log)
 	follows := []reconcile.Part{
-		a.grants, sets, a.checks, balance, flows, a.relay, parts.NewHealthPorts(a.log),
+		a.grants, sets, a.checks, balance, flows, fullness, a.relay, parts.NewHealthPorts(a.log),
 		parts.NewAnnouncements(a.announced, a.store, a.cfg.NodeName, a.events, a.pools.Problems),
 	}
 	if a.flows != nil {
@@ -250,7 +251,7 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 		follows = append(follows, parts.NewDNS(a.dns, a.store))
 	}
 	dog := a.watchdog()
-	loop := a.loop(dog, follows, sets, balance)
+	loop := a.loop(dog, follows, sets, balance, fullness)
 	// The watchdog outlives ctx: the loop may be stuck when the process is to stop.
 	watched, ended := context.WithCancel(context.WithoutCancel(ctx))
 	tasks := []task.Task{
@@ -308,13 +309,14 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 }
 
 // loop makes the reconcile loop.
-func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part, sets *parts.SourceSets, balance *parts.Balance) *reconcile.Loop {
+func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part, sets *parts.SourceSets, balance *parts.Balance, fullness *parts.Fullness) *reconcile.Loop {
 	cluster, endpoints := a.controllers()
 	return reconcile.New(reconcile.Options{
 		Store: a.store, Kernel: a.calls.Kernel(a.kernel), Log: a.log,
 		Host: func(facts *node.Facts) reconcile.Host {
 			host := hostOf(&a.cfg, facts, a.hosts.IsVIP)
-			host.Resolve.NoTimeouts = !a.kernel.Probe().Timeout
+			features := a.kernel.Probe()
+			host.Resolve.NoTimeouts, host.Resolve.NoRates, host.Resolve.NoConnectionCounts = !features.Timeout, !features.Limit, !features.ConnLimit
 			return host
 		},
 		Watching:  a.watcher != nil,
@@ -326,6 +328,7 @@ func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part, sets 
 		Removals:  a.removals,
 		Orphans:   a.orphans,
 		Checks:    a.checks,
+		Full:      fullness.Full,
 		Relays:    a.relay,
 		Tuner:     balance,
 		Addresses: a.hosts,

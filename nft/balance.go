@@ -253,6 +253,8 @@ func (sp *ServicePort) Choice(fe *Frontend, pool Pool) func(client netip.AddrPor
 	switch {
 	case len(endpoints) == 1:
 		return always(endpoints[0], true)
+	case len(endpoints) > 1 && sp.Balance == DestinationHash && fe.IsRange():
+		return always(preferred(endpoints, &sp.Frontends[0]), true)
 	case len(endpoints) > 1 && sp.Balance == DestinationHash:
 		return always(preferred(endpoints, fe), true)
 	}

@@ -239,6 +239,9 @@ func (c *Compiler) slotsBefore(prev []*compiledPort, p *compiledPort, pool Pool)
 	if slots := table.turns(p, pool); slots != nil {
 		return slots
 	}
+	if p.hasRanges() {
+		return table.rangeSlots(p, pool)
+	}
 	for i := range p.Frontends {
 		if slots := table.slots(p, &p.Frontends[i], pool); slots != nil && p.Balance != DestinationHash {
 			return slots

@@ -122,6 +122,10 @@ func randomState(r *rand.Rand) State {
 				continue
 			}
 			s.Services[name] = append(s.Services[name], randomPort(r, name, i, f))
+			if r.IntN(4) == 0 {
+				exact := &s.Services[name][len(s.Services[name])-1]
+				s.Services[name] = append(s.Services[name], randomRanges(r, name, i, f, exact.Frontends[1].InsideOnly))
+			}
 		}
 	}
 	return s
@@ -141,6 +145,10 @@ func randomPort(r *rand.Rand, name string, i int, f Family) ServicePort {
 	}
 	if r.IntN(2) == 0 {
 		p.Idle = time.Duration(1+r.IntN(2)) * time.Minute
+	}
+	if r.IntN(3) == 0 {
+		rates := []Rate{{}, {100, time.Second}, {30, time.Minute}}
+		p.Limits = Limits{rates[r.IntN(3)], rates[r.IntN(3)], uint32(r.IntN(3))}
 	}
 	for n := range r.IntN(5) {
 		ep := netip.AddrPortFrom(addr("10.1.0.%d", "fd00:1::%d", 1+n+r.IntN(3)), 8080)
@@ -176,6 +184,35 @@ func randomPort(r *rand.Rand, name string, i int, f Family) ServicePort {
 	outside.InsideOnly = r.IntN(4) == 0
 	outside.Addr, outside.Port = netip.Addr{}, uint16(30000+i)
 	p.Frontends = append(p.Frontends, outside)
+	return p
+}
+
+// randomRanges is a port with a range at each of its addresses, of which one is at times not wholly
+// the Service's.
+func randomRanges(r *rand.Rand, name string, i int, f Family, insideOnly bool) ServicePort {
+	p := randomPort(r, name, i, f)
+	p.ID, p.Affinity, p.Idle = name+"/http/"+p.Protocol.String()+"-1000", 0, 0
+	p.Frontends = p.Frontends[:2]
+	p.Frontends[1].InsideOnly = insideOnly // one for all ports of an address
+	if r.IntN(3) == 0 {
+		another := p.Frontends[1]
+		another.Addr, another.NamedPortsOnly = another.Addr.Next().Next().Next().Next().Next().Next().Next(), true
+		p.Frontends = append(p.Frontends, another)
+	}
+	for i := range p.Frontends {
+		p.Frontends[i].Port, p.Frontends[i].Last = 1000, 1000+uint16(r.IntN(3))
+	}
+	for pool := range p.Pools {
+		for i, ep := range p.Pools[pool] {
+			p.Pools[pool][i] = netip.AddrPortFrom(ep.Addr(), 0)
+		}
+	}
+	if p.Weights != nil {
+		p.Weights = map[netip.AddrPort]uint16{}
+		for i, ep := range p.Pools[PoolCluster] {
+			p.Weights[ep] = uint16(1 + i%2)
+		}
+	}
 	return p
 }
 

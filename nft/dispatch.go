@@ -23,6 +23,7 @@ func (t *tableState) staticChains(f Family, box *Box) []Chain {
 	if t.has(setInsideNodePorts) {
 		chains = append(chains, Chain{Name: chainNPByClient, Rules: t.byClient(f, box, nodePort, &nodePortMaps)})
 	}
+	chains = append(chains, t.limitedChains()...)
 	chains = append(chains, t.strayChains(box)...)
 	chains = append(chains, t.answerChains()...)
 	chains = append(chains, t.idleChains()...)
@@ -50,6 +51,9 @@ func (t *tableState) dispatch(box *Box) []Rule {
 	}
 	if t.has(setNodePorts) {
 		rules = append(rules, Rule{MatchSet{Key: []Field{Daddr}, Set: setNPAddresses}, GotoChain(chainNodePort)})
+	}
+	if t.has(setOpenPortRanges) { // those at VIPs are looked up there
+		rules = append(rules, rangeRule())
 	}
 	if t.has(setOwned) {
 		rules = append(rules, dropOwned(box, RefusedNotAllocated))
@@ -97,6 +101,9 @@ func insideChain(box *Box) Chain {
 // request is answered by the box itself, all else is refused.
 func (t *tableState) vipChains(f Family, box *Box) []Chain {
 	var rules []Rule
+	if t.has(setPortRanges) {
+		rules = append(rules, rangeRule())
+	}
 	if t.has(setInsideOnly) {
 		rules = append(rules, Rule{MatchSet{Key: []Field{Daddr}, Set: setInsideOnly}, Verdict{Kind: Jump, Chain: chainInside}})
 	}
@@ -139,8 +146,14 @@ func (t *tableState) sourceChains(f Family, box *Box) []Chain {
 		// An address of the box may have frontends of its own, too.
 		nodePorts = []Rule{{MatchSet{Key: []Field{OriginalDaddr}, Set: setNPAddresses}, GotoChain(chainNPSourceNAT)}}
 	}
-	if t.has(setSourceNAT) {
-		rules := append(t.perProtocol(setSourceNAT, originalFrontend), nodePorts...)
+	if t.has(setSourceNAT) || t.has(setRangeSourceNAT) {
+		var rules []Rule
+		for _, set := range []string{setSourceNAT, setRangeSourceNAT} {
+			if t.has(set) {
+				rules = append(rules, t.perProtocol(set, originalFrontend)...)
+			}
+		}
+		rules = append(rules, nodePorts...)
 		chains = append(chains, Chain{Name: chainSourceNAT, Rules: append(rules, rest...)})
 	}
 	return append(chains, t.hairpinChains()...)

@@ -24,6 +24,8 @@ type fragment struct {
 	timeouts []Timeout
 	// answersHere is 1 when clients of endpoints that are the box itself are remembered.
 	answersHere int
+	// limits is 1 when the port has limits.
+	limits int
 	keeper
 }
 
@@ -48,15 +50,22 @@ type compiledPort struct {
 // the box, so that what was brought can be taken away again.
 func (f *fragment) fill(p *compiledPort, box *Box) {
 	clear(f.uses)
-	f.answersHere = 0
+	f.answersHere, f.limits = 0, 0
 	f.elements, f.endpoints, f.vips, f.original, f.hosted = f.elements[:0], f.endpoints[:0], f.vips[:0], f.original[:0], f.hosted[:0]
 	f.insideOnly = f.insideOnly[:0]
 	f.chains, f.shared, f.sets, f.sourceSets = f.chains[:0], f.shared[:0], f.sets[:0], f.sourceSets[:0]
 	f.timeouts = f.timeouts[:0]
-	for i := range p.Frontends {
-		p.addFrontend(f, box, &p.Frontends[i])
+	if p.hasRanges() {
+		p.addRanges(f, box)
+	} else {
+		for i := range p.Frontends {
+			p.addFrontend(f, box, &p.Frontends[i])
+		}
 	}
-	if p.Balance == RoundRobin {
+	if p.Limits.Any() && p.servesAny() {
+		p.addLimits(f, box)
+	}
+	if p.Balance == RoundRobin && !p.hasRanges() {
 		p.addTurns(f)
 	}
 	if p.Affinity > 0 {
@@ -97,8 +106,8 @@ func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
 	}
 	key := p.key(fe)
 	frontend := f.keep(key)
-	inside := p.verdict(f, fe, fe.Inside)
-	if fe.Outside == fe.Inside && fe.Sources == nil && fe.Sets == nil && !fe.InsideOnly {
+	inside := p.limited(f, fe, frontend, p.verdict(f, fe, fe.Inside), false)
+	if !fe.asksClient() {
 		f.elements = append(f.elements, placed{maps.all, frontend, inside})
 	} else {
 		f.elements = append(f.elements,
@@ -115,7 +124,7 @@ func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
 	}
 	p.addSlots(f, fe, key, fe.Inside.Pool)
 	if fe.Outside != fe.Inside {
-		f.elements = append(f.elements, placed{maps.outside, frontend, p.verdict(f, fe, fe.Outside)})
+		f.elements = append(f.elements, placed{maps.outside, frontend, p.limited(f, fe, frontend, p.verdict(f, fe, fe.Outside), true)})
 		if fe.Outside.Pool != fe.Inside.Pool {
 			p.addSlots(f, fe, key, fe.Outside.Pool)
 		}
@@ -287,6 +296,11 @@ func (p *compiledPort) sourceNAT(f *fragment, box *Box, fe *Frontend) (string, b
 // serves reports whether any connection to the frontend reaches an endpoint.
 func (p *compiledPort) serves(fe *Frontend) bool {
 	return len(p.slots[fe.Inside.Pool])+len(p.slots[fe.Outside.Pool]) > 0
+}
+
+// servesAny reports whether any connection to the port reaches an endpoint.
+func (p *compiledPort) servesAny() bool {
+	return slices.ContainsFunc(p.Frontends, func(fe Frontend) bool { return p.serves(&fe) })
 }
 
 // hasLocalEndpoint reports whether an endpoint is the box itself: its answers come from

@@ -2,6 +2,8 @@ package nft
 
 import (
 	"fmt"
+	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -111,7 +113,7 @@ func (p *compiledPort) addIdle(f *fragment, box *Box, fe *Frontend) {
 		return
 	}
 	f.timeouts = append(f.timeouts, t)
-	if !p.hasLocalEndpoint(box) {
+	if !p.leadsToBox(box, fe) {
 		return
 	}
 	set, chain := setOwnIdle, t.Name()+idleMap
@@ -121,6 +123,20 @@ func (p *compiledPort) addIdle(f *fragment, box *Box, fe *Frontend) {
 	f.elements = append(f.elements, placed{set, string(p.key(fe)), GotoChain(chain).String()})
 	f.shared = append(f.shared, chain)
 	f.use(p.Protocol)
+}
+
+// leadsToBox reports whether an endpoint that clients of a frontend get is the box itself.
+func (p *compiledPort) leadsToBox(box *Box, fe *Frontend) bool {
+	for _, pool := range []Pool{fe.Inside.Pool, fe.Outside.Pool} {
+		endpoints := p.chosen(fe, pool)
+		if p.Affinity > 0 { // a client that is remembered may have another one
+			endpoints = p.slots[pool]
+		}
+		if slices.ContainsFunc(endpoints, func(ap netip.AddrPort) bool { return slices.Contains(box.LocalAddresses, ap.Addr()) }) {
+			return true
+		}
+	}
+	return false
 }
 
 // idleChains give connections to the box itself their timeout.

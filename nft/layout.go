@@ -125,11 +125,20 @@ var staticSets = []Set{
 	{Name: setLocalTables, Key: with(keyFrontend, TypeSlot), Data: dataEndpoint},
 	{Name: setNPTables, Key: with(keyNodePort, TypeSlot), Data: dataEndpoint},
 	{Name: setLocalNPTables, Key: with(keyNodePort, TypeSlot), Data: dataEndpoint},
+	{Name: setPortRanges, Key: keyFrontend, Data: dataVerdict, Interval: true},
+	{Name: setOpenPortRanges, Key: keyFrontend, Interval: true},
+	{Name: setRangeSourceNAT, Key: keyFrontend, Data: dataVerdict, Interval: true},
 	{Name: setIdleVIPs, Key: []Type{TypeAddr}},
 	{Name: setNPAddresses, Key: []Type{TypeAddr}},
 	{Name: setVIPs, Key: []Type{TypeAddr}},
 	{Name: setOpenNodePorts, Key: keyNodePort},
 	{Name: setOpenPorts, Key: keyFrontend},
+	{Name: setLimitedBy, Key: keyFrontend, Data: dataVerdict},
+	{Name: setLimited, Key: keyFrontend, Data: dataVerdict},
+	{Name: setLimitedOutside, Key: keyFrontend, Data: dataVerdict},
+	{Name: setNPLimitedBy, Key: keyNodePort, Data: dataVerdict},
+	{Name: setNPLimited, Key: keyNodePort, Data: dataVerdict},
+	{Name: setNPLimitedOutside, Key: keyNodePort, Data: dataVerdict},
 	{Name: setOwned, Key: []Type{TypeAddr}, Interval: true},
 	{Name: setInternalSources, Key: []Type{TypeAddr}, Interval: true},
 	{Name: setOriginal, Key: []Type{TypeAddr}, Data: dataVerdict},
@@ -201,7 +210,7 @@ func allSlotMaps() (all []*slotMaps) {
 func sharedChain(name string, f Family, box *Box) Chain {
 	c := Chain{Name: name}
 	switch name {
-	case chainRefuse, chainRefusePort:
+	case chainRefuse, chainRefusePort, chainRefuseClient:
 		// The reset passes the box's NAT chains itself and ends here when its
 		// destination is a VIP, as it is for a client on the box that is bound to one.
 		c.Rules = []Rule{

@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -22,6 +23,7 @@ func Recover(have Ruleset, box *Box) []ServicePort {
 			r := recovery{family: f, table: have[f], box: box, byID: map[string]int{}, timeouts: []time.Duration{defaultAffinity}, sets: map[string]*SourceSet{}}
 			r.frontends(setServices)
 			r.frontends(setNodePorts)
+			r.ranges()
 			ports = append(ports, r.ports...)
 		}
 	}
@@ -33,7 +35,7 @@ func CountFrontends(have Ruleset) int {
 	n := 0
 	for _, t := range have {
 		if t != nil {
-			n += len(t.elements(setServices)) + len(t.elements(setNodePorts))
+			n += len(t.elements(setServices)) + len(t.elements(setNodePorts)) + len(t.elements(setPortRanges))
 		}
 	}
 	return n
@@ -84,14 +86,16 @@ func (r *recovery) add(key, verdict string, maps *frontendMaps, fe Frontend, pro
 			outside = v
 		}
 	}
+	p := compiledPort{ServicePort: &ServicePort{Family: r.family, Protocol: proto}}
+	inside, outside = r.beyondLimits(&p, &fe, key, inside), r.beyondLimits(&p, &fe, key, outside)
 	// In front of the chain of a port that ends idle connections is one that lets SYN through.
 	inside, outside = strings.Replace(inside, prefixOnlySYN, "", 1), strings.Replace(outside, prefixOnlySYN, "", 1)
-	p := compiledPort{ServicePort: &ServicePort{Family: r.family, Protocol: proto}}
 	for pool := range NumPools {
 		p.Pools[pool] = r.table.slots(&p, &fe, pool)
 		r.balance(&p, &fe, pool, inside, outside)
 	}
-	p.ID = idOf(inside, outside)
+	limitsID := p.ID
+	p.ID = cmp.Or(idOf(inside, outside), limitsID)
 	r.turns(&p)
 	fe.Inside, fe.Outside = r.route(&p, inside), r.route(&p, outside)
 	if bySets {
@@ -113,7 +117,7 @@ func (r *recovery) add(key, verdict string, maps *frontendMaps, fe Frontend, pro
 		p.Affinity = r.timeout(remember, id, fe.Outside.Pool, p.Sticky)
 		r.standbys(&p)
 	}
-	if id == "" && p.Balance == RoundRobin {
+	if id == "" && (p.Balance == RoundRobin || p.Limits.Any()) {
 		id = p.ID
 	}
 	if id != "" {
@@ -132,8 +136,12 @@ func (r *recovery) add(key, verdict string, maps *frontendMaps, fe Frontend, pro
 func (r *recovery) join(to, from *ServicePort, fe Frontend) {
 	to.Frontends = append(to.Frontends, fe)
 	for pool := range NumPools {
-		if len(to.Pools[pool]) == 0 {
+		switch {
+		case len(to.Pools[pool]) == 0:
 			to.Pools[pool], to.Tables[pool] = from.Pools[pool], from.Tables[pool]
+		case to.Tables[pool] == nil && len(from.Pools[pool]) == 1 && !slices.Equal(to.Pools[pool], from.Pools[pool]):
+			// Frontends with endpoints of their own: of all, each prefers the same one as before.
+			to.Balance, to.Pools[pool] = DestinationHash, union(to.Pools[pool], from.Pools[pool])
 		}
 		to.Balance = max(to.Balance, from.Balance)
 	}

@@ -3,6 +3,7 @@ package nft_test
 import (
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -28,6 +29,7 @@ func TestRecoverIsTheInverseOfCompile(t *testing.T) {
 		c, k, s := NewCompiler(), fake.New(), randomState(r)
 		mustCommit(t, k, c.Load(s))
 		s = randomState(r)
+		withoutRangesOfSets(s)
 		mustCommit(t, k, c.Load(s)) // slots have a history now
 		have := held(k)
 		frontends += CountFrontends(have)
@@ -40,6 +42,15 @@ func TestRecoverIsTheInverseOfCompile(t *testing.T) {
 	}
 	if frontends == 0 {
 		t.Error("nothing was there to be read back")
+	}
+}
+
+// withoutRangesOfSets leaves out what cannot be read back.
+func withoutRangesOfSets(s State) {
+	for name, ports := range s.Services {
+		s.Services[name] = slices.DeleteFunc(ports, func(p ServicePort) bool {
+			return slices.ContainsFunc(p.Frontends, func(fe Frontend) bool { return fe.IsRange() && fe.Sets != nil })
+		})
 	}
 }
 

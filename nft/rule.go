@@ -140,11 +140,12 @@ type (
 		Key []Field
 		Map string
 	}
-	// DNAT is `dnat ip to key map @map`, where the map gives address . port.
-	// A key that is not in the map matches nothing.
+	// DNAT is `dnat ip to key map @map`, where the map gives address . port, or an address alone
+	// with KeepPort. A key that is not in the map matches nothing.
 	DNAT struct {
-		Key []Field
-		Map string
+		Key      []Field
+		Map      string
+		KeepPort bool
 	}
 	// Update is `update @map { key timeout T : data }`: remember data under key
 	// for the time of Timeout. A key that is there keeps its data and gets the time anew.
@@ -156,7 +157,15 @@ type (
 		Data    []Field // nil: Map is a set
 		Timeout time.Duration
 		Add     bool
+		// With a Rate or Connections the element has a limit of its own, and the statement matches
+		// when that is passed: `{ ip saddr timeout 2m limit rate over 10/second burst 10 packets }`,
+		// `{ ip saddr ct count over 20 }` (CONFIG_NFT_LIMIT, CONFIG_NFT_CONNLIMIT). An element keeps
+		// the limit that it was made with.
+		Rate        Rate
+		Connections uint32
 	}
+	// Over is `limit rate over 100/second burst 100 packets`: it matches what comes faster.
+	Over struct{ Rate Rate }
 	// Delete is `delete @set { key }`; it matches when the key was there.
 	Delete struct {
 		Set string
@@ -193,6 +202,7 @@ func (MatchRST) statement()         {}
 func (MatchInitAck) statement()     {}
 func (MatchICMP) statement()        {}
 func (Delete) statement()           {}
+func (Over) statement()             {}
 func (MatchInvalid) statement()     {}
 func (MatchNoSYN) statement()       {}
 func (MatchEchoRequest) statement() {}

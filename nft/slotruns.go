@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,7 +39,11 @@ func (t *Table) SlotRuns(f Family, set string) []SlotRun {
 			dispatch = &nodePortMaps
 		}
 		found := map[string]SlotRun{}
-		for _, name := range []string{dispatch.all, dispatch.inside, dispatch.outside} {
+		limited := limitedMapsOf(&Frontend{})
+		if dispatch == &vipMaps {
+			limited = limitedMapsOf(&Frontend{Addr: netip.IPv4Unspecified()})
+		}
+		for _, name := range []string{dispatch.all, dispatch.inside, dispatch.outside, limited.inside[0], limited.out[0]} {
 			for key, verdict := range t.elements(name) {
 				if run, is := r.slotRun(verdict, maps, pool, set); is {
 					run.Frontend = key

@@ -117,6 +117,8 @@ type ServicePort struct {
 	// Idle is after how much silence a connection of TCP or UDP is forgotten, in whole seconds;
 	// 0: when the host says.
 	Idle time.Duration
+	// Limits are those of new and open connections.
+	Limits Limits
 	// Relay, where it is valid, is the listener on the box that clients of a pool are sent to
 	// while the pool has endpoints. It makes the connections to them.
 	Relay [NumPools]netip.AddrPort
@@ -157,6 +159,10 @@ const (
 type Frontend struct {
 	Addr netip.Addr // the VIP; the zero Addr for a node port
 	Port uint16     // the Service's port, or the node port
+	// Last, when not 0, is the last port of a range that begins with Port, at an address that is not
+	// HostOwned. Clients get the same port of an endpoint: those of the pools have port 0. All
+	// frontends of a Service port are ranges, or none is; one of ranges has no Affinity, Idle or Relay.
+	Last uint16
 	// Inside is what internal sources and the box itself get, Outside what everybody
 	// else gets.
 	Inside, Outside Route

@@ -35,6 +35,9 @@ func (t *tableState) strayChains(box *Box) []Chain {
 	if t.has(setOpenPorts) {
 		drop(MatchSet{Key: frontend, Set: setOpenPorts})
 	}
+	if t.has(setOpenPortRanges) {
+		drop(MatchSet{Key: frontend, Set: setOpenPortRanges})
+	}
 	if t.has(setOpenNodePorts) {
 		drop(
 			MatchSet{Key: []Field{Daddr}, Set: setNPAddresses},

@@ -35,6 +35,8 @@ type uses struct {
 	protocols map[Protocol]int           // protocols of frontends in the maps of postrouting and answer
 	// answersHere counts the Service ports whose clients are remembered by answers of the box.
 	answersHere int
+	// limits counts the Service ports with limits.
+	limits      int
 	sourceUses  map[string]map[*SourceSet]int // frontends that look into a source set, by its name
 	timeoutUses map[string]int                // frontends that use a timeout, by its name
 }
@@ -185,6 +187,7 @@ func (t *tableState) use(f *fragment, by int32) {
 		}
 	}
 	t.answersHere += int(by) * f.answersHere
+	t.limits += int(by) * f.limits
 	t.useSourceSets(f, int(by))
 	t.useTimeouts(f, int(by))
 	for proto := range f.uses {
@@ -289,6 +292,7 @@ var staticChainNames = []string{
 	chainRefuse, chainRefusePort, chainVIP, chainInside, chainByClient, chainNodePort, chainNPByClient,
 	chainSourceNAT, chainNPSourceNAT, chainSameInterf, chainHairpin,
 	chainPrerouting, chainOutput, chainPostrouting, chainStray, chainInvalid, chainRefused, chainAnswer, chainOwnAnswers, chainRefresh, chainInput,
+	chainLimited, chainLimitedOutside, chainNPLimited, chainNPLimitedOutside,
 }
 
 // sortedKeys is for output that must not depend on the order of a map.

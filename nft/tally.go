@@ -22,6 +22,7 @@ type FrontendTotal struct {
 	Family   Family
 	Protocol Protocol
 	At       netip.AddrPort // the zero Addr for a node port
+	Last     uint16         // not 0: the last port of a range that begins with that of At
 	// Connections were sent on to the Service's endpoints. Refused are packets that were refused or
 	// dropped for want of an endpoint: a client that tries again counts again.
 	Connections, Refused uint64
@@ -70,7 +71,8 @@ func (c *Count) kind() (countKind, bool) {
 	switch chain, _ := strings.CutPrefix(c.Verdict, "goto "); {
 	case c.Set == "", chain == chainRefuse, c.Verdict == (Verdict{Kind: Drop}).String():
 		return countsRefusals, true
-	case chain == chainByClient, chain == chainNPByClient:
+	case chain == chainByClient, chain == chainNPByClient,
+		chain == chainLimited, chain == chainLimitedOutside, chain == chainNPLimited, chain == chainNPLimitedOutside:
 		return 0, false
 	}
 	return countsConnections, true
@@ -268,12 +270,17 @@ func (t *Tally) Totals() Totals {
 			continue
 		}
 		values := SplitKey(staticSet(id.set).Key, id.family, id.key)
-		if len(values) < 2 {
+		if len(values) < 2 || id.set == setPortRanges && len(values) != 6 {
 			continue
+		}
+		var last uint16
+		if id.set == setPortRanges {
+			last, values = uint16(values[len(values)-1].Num), values[:len(values)/2]
 		}
 		f := FrontendTotal{
 			Family: id.family, Protocol: Protocol(values[len(values)-2].Num),
 			At:          netip.AddrPortFrom(values[0].Addr, uint16(values[len(values)-1].Num)),
+			Last:        last,
 			Connections: e.total(countsConnections), Refused: e.total(countsRefusals),
 		}
 		if f.Connections+f.Refused > 0 {

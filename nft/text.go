@@ -135,6 +135,8 @@ func (t *ruleText) statement(s Statement) {
 		t.say(" map @", s.Map)
 	case Update:
 		t.update(s)
+	case Over:
+		t.limit(s.Rate)
 	case Delete:
 		t.say("delete @", s.Set, " { ")
 		t.fields(s.Key)
@@ -267,11 +269,25 @@ func (t *ruleText) update(u Update) {
 		t.say(" timeout ")
 		t.buf = appendDuration(t.buf, u.Timeout)
 	}
+	if u.Rate.Count > 0 {
+		t.say(" ")
+		t.limit(u.Rate)
+	}
+	if u.Connections > 0 {
+		t.say(" ct count over ")
+		t.buf = strconv.AppendUint(t.buf, uint64(u.Connections), 10)
+	}
 	if len(u.Data) > 0 {
 		t.say(" : ")
 		t.fields(u.Data)
 	}
 	t.say(" }")
+}
+
+func (t *ruleText) limit(r Rate) {
+	t.say("limit rate over ", r.String(), " burst ")
+	t.buf = strconv.AppendUint(t.buf, uint64(r.Burst()), 10)
+	t.say(" packets")
 }
 
 func (t *ruleText) reject(with RejectWith) {

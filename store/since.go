@@ -2,6 +2,7 @@ package store
 
 import (
 	"net/netip"
+	"strconv"
 
 	"svcctl.io/svcctl/store/object"
 )
@@ -10,8 +11,8 @@ import (
 // twice: whole seconds cannot tell apart what came within one.
 type Since struct {
 	created uint64
-	// asked has the ports on load balancer IPs and external IPs that the Service asked for
-	// later than at its creation, as "TCP 203.0.113.1:80".
+	// asked has the ports and ranges on load balancer IPs and external IPs that the Service asked for
+	// later than at its creation, as "TCP 203.0.113.1:80" and "UDP 203.0.113.1:10000-20000".
 	asked map[string]uint64
 }
 
@@ -22,14 +23,28 @@ func SinceCreation(revision uint64) Since { return Since{created: revision} }
 // external IP. For everything else it is the revision of its creation.
 func (s Since) Of(protocol string, at netip.AddrPort) uint64 {
 	if s.asked != nil && at.Addr().IsValid() {
-		if revision, is := s.asked[askKey(protocol, at)]; is {
-			return revision
-		}
+		return s.of(askKey(protocol, at))
+	}
+	return s.created
+}
+
+// OfRange is the same of a range of ports, which begins with that of at.
+func (s Since) OfRange(protocol string, at netip.AddrPort, last uint16) uint64 {
+	return s.of(rangeKey(protocol, at, last))
+}
+
+func (s Since) of(key string) uint64 {
+	if revision, is := s.asked[key]; is {
+		return revision
 	}
 	return s.created
 }
 
 func askKey(protocol string, at netip.AddrPort) string { return protocol + " " + at.String() }
+
+func rangeKey(protocol string, at netip.AddrPort, last uint16) string {
+	return askKey(protocol, at) + "-" + strconv.Itoa(int(last))
+}
 
 // Since gives the age of a Service, "namespace/name", and of what it asks for.
 func (s *Store) Since(key string) Since {
@@ -58,8 +73,8 @@ func (c *change) sinceNow() Since {
 	if old := c.before(); old != nil {
 		before = old.since()
 		if svc, isService := old.object.(*object.Service); isService {
-			for at, protocol := range asks(svc) {
-				had[askKey(protocol, at)] = true
+			for key := range asks(svc) {
+				had[key] = true
 			}
 		}
 	} else {
@@ -70,10 +85,10 @@ func (c *change) sinceNow() Since {
 	if !isService || c.before() == nil {
 		return now
 	}
-	for at, protocol := range asks(svc) {
-		key, revision := askKey(protocol, at), c.revision
+	for key := range asks(svc) {
+		revision := c.revision
 		if had[key] {
-			revision = before.Of(protocol, at)
+			revision = before.of(key)
 		}
 		if revision == now.created {
 			continue
@@ -86,9 +101,11 @@ func (c *change) sinceNow() Since {
 	return now
 }
 
-// asks goes through the ports that a Service asks for on load balancer IPs and external IPs.
-func asks(svc *object.Service) func(yield func(at netip.AddrPort, protocol string) bool) {
-	return func(yield func(netip.AddrPort, string) bool) {
+// asks goes through the keys of the ports and ranges that a Service asks for on load balancer IPs
+// and external IPs.
+func asks(svc *object.Service) func(yield func(key string) bool) {
+	ranges := svc.PortRanges()
+	return func(yield func(string) bool) {
 		addrs := externalIPs(svc)
 		for _, ingress := range svc.Status.LoadBalancer.Ingress {
 			if addr, err := netip.ParseAddr(ingress.IP); err == nil {
@@ -97,7 +114,12 @@ func asks(svc *object.Service) func(yield func(at netip.AddrPort, protocol strin
 		}
 		for _, addr := range addrs {
 			for _, port := range portsOf(svc) {
-				if !yield(netip.AddrPortFrom(addr, port.Number), port.Protocol) {
+				if !yield(askKey(port.Protocol, netip.AddrPortFrom(addr, port.Number))) {
+					return
+				}
+			}
+			for _, r := range ranges {
+				if !yield(rangeKey(r.Protocol, netip.AddrPortFrom(addr, r.First), r.Last)) {
 					return
 				}
 			}

@@ -24,6 +24,8 @@ func (d *diagnosis) balance() {
 			d.details(d.chosen(s)...)
 		}
 	}
+	d.portRanges()
+	d.limits()
 	if after, err := object.ParseRetryAfter(d.Service.Metadata.Annotations[object.AnnotationRetryAfter]); err == nil {
 		d.good("a SYN that gets no answer for %s is forgotten: the client's next one picks an endpoint anew", after)
 	}

@@ -297,6 +297,9 @@ func (d *diagnosis) asked() bool {
 		}
 		have = append(have, text)
 	}
+	for _, r := range d.Service.PortRanges() {
+		have = append(have, fmt.Sprintf("%d-%d/%s", r.First, r.Last, r.Protocol))
+	}
 	d.add(Bad, "ask for one of these, or add the port to the Service", "it does not serve port %d%s: it has %s", q.Port, slashed(q.Protocol), strings.Join(have, ", "))
 	return false
 }
@@ -320,6 +323,9 @@ func (d *diagnosis) ports() []object.ServicePort {
 		if (q.Port == 0 || number == int32(q.Port)) && (q.Protocol == "" || strings.EqualFold(q.Protocol, p.Protocol)) {
 			ports = append(ports, p)
 		}
+	}
+	if q.Port != 0 && len(ports) == 0 {
+		return d.behindRanges()
 	}
 	return ports
 }

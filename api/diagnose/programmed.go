@@ -134,12 +134,16 @@ func (d *diagnosis) frontends() (list []string) {
 			if d.asksNodePort() || q.Address.IsValid() && addr != q.Address {
 				continue
 			}
+			if q.Port != 0 && port.Port != int32(q.Port) {
+				continue // it is behind a range
+			}
 			list = append(list, port.Protocol+" "+netip.AddrPortFrom(addr, uint16(port.Port)).String())
 		}
 		if nodePorts && port.NodePort > 0 && (d.asksNodePort() || !q.Address.IsValid()) {
 			list = append(list, port.Protocol+" :"+strconv.Itoa(int(port.NodePort)))
 		}
 	}
+	list = append(list, d.rangeFrontends()...)
 	slices.Sort(list)
 	return slices.Compact(list)
 }

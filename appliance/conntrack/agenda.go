@@ -24,8 +24,9 @@ type agenda struct {
 	nodePorts map[netip.Addr]bool
 	resetters map[nft.Family]netip.Addr
 	items     map[Frontend]*item
-	most      int   // items since the map was made
-	away      *away // nil: the rules were not away
+	ranges    []Frontend // those of items that are ranges
+	most      int        // items since the map was made
+	away      *away      // nil: the rules were not away
 }
 
 func newAgenda() *agenda { return &agenda{items: map[Frontend]*item{}} }
@@ -59,6 +60,9 @@ func (a *agenda) add(w Work, now time.Time) {
 			}
 			it = &item{open: map[netip.AddrPort]time.Time{}}
 			a.items[flows.Frontend] = it
+			if flows.Frontend.Last != 0 {
+				a.ranges = append(a.ranges, flows.Frontend)
+			}
 			a.most = max(a.most, len(a.items))
 		}
 		if !it.flows.Sources.equal(flows.Sources) {
@@ -90,6 +94,7 @@ func (a *agenda) place(nodePorts, local []netip.Addr) {
 func (a *agenda) tidy(it *item) {
 	if len(it.looks) == 0 && len(it.open) == 0 {
 		delete(a.items, it.flows.Frontend)
+		a.ranges = slices.DeleteFunc(a.ranges, func(r Frontend) bool { return r == it.flows.Frontend })
 	}
 }
 
@@ -155,16 +160,19 @@ func (a *agenda) judge(e *entry, now time.Time) verdict {
 	if a.away.concerns(e, a.nodePorts) {
 		return forget
 	}
-	it, known := atFrontend(a.items, e, a.nodePorts)
-	if !known {
+	it, known := atFrontend(a.items, e, a.nodePorts, a.ranges)
+	if !known || it.flows.isBeside(e) {
 		return leave
 	}
 	flows, endpoint := &it.flows, e.replyFrom
+	if flows.Frontend.Last != 0 {
+		endpoint = netip.AddrPortFrom(endpoint.Addr(), 0) // at whichever port
+	}
 	admitted := flows.Sources.admit(e.from.Addr())
 	switch {
 	case admitted && contains(flows.Keep, endpoint):
 		return leave
-	case endpoint == e.to: // it was never translated
+	case e.replyFrom == e.to: // it was never translated
 		if flows.Gone || e.protocol == nft.TCP {
 			return leave
 		}

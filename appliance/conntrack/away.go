@@ -19,13 +19,14 @@ import (
 // spare.
 type away struct {
 	frontends map[Frontend]struct{} // all that are served
+	ranges    []Frontend            // those of them that are ranges
 	looks     []time.Time           // still to come, in order
 }
 
 // newAway looks at once, and once more for packets that were under way when the rules came
 // back.
 func newAway(frontends map[Frontend]struct{}, now time.Time) *away {
-	return &away{frontends, []time.Time{now, now.Add(secondLook)}}
+	return &away{frontends, rangesOf(frontends), []time.Time{now, now.Add(secondLook)}}
 }
 
 // next is when to look; zero: not any more.
@@ -59,7 +60,7 @@ func (w *away) concerns(e *entry, nodePorts map[netip.Addr]bool) bool {
 	if w == nil || e.answered || e.replyFrom != e.to || e.protocol == nft.TCP && e.state != tcpSynSent {
 		return false
 	}
-	_, served := atFrontend(w.frontends, e, nodePorts)
+	_, served := atFrontend(w.frontends, e, nodePorts, w.ranges)
 	return served
 }
 

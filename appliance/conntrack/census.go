@@ -50,7 +50,7 @@ func (c *Census) Look(asked *Asked, each func(Tracked)) error {
 			if !e.isThrough() {
 				continue
 			}
-			if port, is := atFrontend(asked.ports, e, asked.nodePorts); is {
+			if port, is := atFrontend(asked.ports, e, asked.nodePorts, nil); is {
 				each(Tracked{port, binary.BigEndian.Uint32(e.id), e.replyFrom, e.isEnding()})
 			}
 		}
@@ -72,7 +72,7 @@ func queriesOf[V any](frontends map[Frontend]V, unanswered bool) (queries []quer
 	whole, single := map[query]bool{}, map[query]bool{}
 	for fe := range frontends {
 		whole[query{family: fe.Family, protocol: fe.Protocol, unanswered: unanswered}] = true
-		single[query{family: fe.Family, protocol: fe.Protocol, port: fe.Port, unanswered: unanswered}] = true
+		single[query{family: fe.Family, protocol: fe.Protocol, port: fe.single(), unanswered: unanswered}] = true
 	}
 	if len(single) <= maxQueries {
 		whole = single

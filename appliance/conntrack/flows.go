@@ -14,33 +14,63 @@ type Frontend struct {
 	Family   nft.Family
 	Protocol nft.Protocol
 	Port     uint16
+	Last     uint16 // not 0: the last port of a range that begins with Port
+}
+
+func frontendAt(family nft.Family, protocol nft.Protocol, fe *nft.Frontend) Frontend {
+	return Frontend{fe.Addr, family, protocol, fe.Port, fe.Last}
+}
+
+// has reports whether an entry's client sent to the range.
+func (f *Frontend) has(e *entry) bool {
+	return e.to.Addr() == f.Addr && e.protocol == f.Protocol && f.Port <= e.to.Port() && e.to.Port() <= f.Last
 }
 
 func (f Frontend) compare(o Frontend) int {
 	return cmp.Or(
 		cmp.Compare(f.Family, o.Family), cmp.Compare(f.Protocol, o.Protocol),
-		f.Addr.Compare(o.Addr), cmp.Compare(f.Port, o.Port))
+		f.Addr.Compare(o.Addr), cmp.Compare(f.Port, o.Port), cmp.Compare(f.Last, o.Last))
 }
 
 // FrontendsOf are the frontends of a Service port.
 func FrontendsOf(p *nft.ServicePort) []Frontend {
 	list := make([]Frontend, len(p.Frontends))
 	for i := range p.Frontends {
-		list[i] = Frontend{p.Frontends[i].Addr, p.Family, p.Protocol, p.Frontends[i].Port}
+		list[i] = frontendAt(p.Family, p.Protocol, &p.Frontends[i])
 	}
 	return list
 }
 
 // atFrontend is what a map has for the frontend that an entry's client had sent to. nodePorts
-// are the addresses on which node ports answer.
-func atFrontend[V any](of map[Frontend]V, e *entry, nodePorts map[netip.Addr]bool) (v V, ok bool) {
-	fe := Frontend{e.to.Addr(), e.family, e.protocol, e.to.Port()}
-	if v, ok = of[fe]; ok || !nodePorts[fe.Addr] {
+// are the addresses on which node ports answer, and ranges those of the map's frontends that are
+// ranges: exact ports go first.
+func atFrontend[V any](of map[Frontend]V, e *entry, nodePorts map[netip.Addr]bool, ranges []Frontend) (v V, ok bool) {
+	fe := Frontend{Addr: e.to.Addr(), Family: e.family, Protocol: e.protocol, Port: e.to.Port()}
+	if v, ok = of[fe]; ok {
 		return v, ok
+	}
+	for i := range ranges {
+		if ranges[i].has(e) {
+			v, ok = of[ranges[i]]
+			return v, ok
+		}
+	}
+	if !nodePorts[fe.Addr] {
+		return v, false
 	}
 	fe.Addr = netip.Addr{}
 	v, ok = of[fe]
 	return v, ok
+}
+
+// rangesOf are the frontends that are ranges.
+func rangesOf[V any](of map[Frontend]V) (ranges []Frontend) {
+	for fe := range of {
+		if fe.Last != 0 {
+			ranges = append(ranges, fe)
+		}
+	}
+	return ranges
 }
 
 // addressSet makes a set of addresses.
@@ -144,6 +174,9 @@ type Flows struct {
 	// Gone: nobody serves the frontend any more. A connection to it that was never
 	// translated is none of ours then.
 	Gone bool
+	// Beside are, of a range, the exact ports within it that are served: connections to them are
+	// none of the range's.
+	Beside map[Frontend]struct{}
 	// Look: some connection may be stale. Without it the Flows only correct what is
 	// being waited for.
 	Look bool

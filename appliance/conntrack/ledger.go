@@ -19,6 +19,7 @@ type Ledger struct {
 	adopting         bool              // what the services were like before the first Update is not known
 	work             map[Frontend]Flows
 	restored         bool // rules were away since the last Take
+	beside           beside
 }
 
 // adopted is the Service that has the frontends of the ruleset that Adopt was given.
@@ -54,8 +55,9 @@ func (l *Ledger) Update(box *nft.Box, changes map[string][]Port) {
 	if box != nil {
 		l.local = box.LocalAddresses
 	}
-	before := map[Frontend]Flows{}
+	before, was := map[Frontend]Flows{}, make(map[string][]Port, len(changes))
 	for name := range changes {
+		was[name] = l.services[name]
 		for i := range l.services[name] {
 			p := &l.services[name][i]
 			for j, fe := range p.Frontends {
@@ -80,6 +82,7 @@ func (l *Ledger) Update(box *nft.Box, changes map[string][]Port) {
 	for fe, was := range before {
 		l.gone(fe, was.Drain)
 	}
+	l.follow(was, changes)
 	l.adopting = false
 }
 
@@ -176,20 +179,30 @@ func (l *Ledger) Restored() { l.restored = true }
 
 // Pending is what Take would give, for (*Cleaner).Expect.
 func (l *Ledger) Pending() Work {
-	return Work{NodePorts: l.nodePorts, Local: l.local, Flows: slices.Collect(maps.Values(l.work))}
+	return Work{NodePorts: l.nodePorts, Local: l.local, Flows: l.flows()}
 }
 
 // Take gives what all changes since the last call leave to do, once they are in the
 // kernel.
 func (l *Ledger) Take() Work {
 	work := Work{NodePorts: l.nodePorts, Local: l.local}
-	work.Flows = slices.SortedFunc(maps.Values(l.work), func(a, b Flows) int { return a.Frontend.compare(b.Frontend) })
+	work.Flows = l.flows()
+	slices.SortFunc(work.Flows, func(a, b Flows) int { return a.Frontend.compare(b.Frontend) })
 	l.work = map[Frontend]Flows{} // one that was cleared keeps its room, which Pending and Take walk
 	if l.restored {
 		work.Restored = l.frontends()
 	}
 	l.restored = false
 	return work
+}
+
+// flows are those of the work.
+func (l *Ledger) flows() []Flows {
+	list := slices.Collect(maps.Values(l.work))
+	for i := range list {
+		list[i].Beside = l.beside.of(list[i].Frontend)
+	}
+	return list
 }
 
 // frontends are all that are served.
@@ -210,7 +223,7 @@ const (
 	setNodePortAddresses = "nodeport-addresses"
 )
 
-var servedSets = [...]string{"services", "outside-services", "nodeports", "outside-nodeports"}
+var servedSets = [...]string{"services", "outside-services", "nodeports", "outside-nodeports", "port-ranges"}
 
 // frontendsOf reads a ruleset: the ports without their endpoints, and the addresses on
 // which node ports answer.
@@ -241,9 +254,12 @@ func frontendsOf(ruleset nft.Ruleset) (ports []Port, nodePorts []netip.Addr) {
 	return ports, nodePorts
 }
 
-// frontendOf reads a key: [address .] protocol . port.
+// frontendOf reads a key: [address .] protocol . port, or both ends of a range of them.
 func frontendOf(family nft.Family, key []nft.Value) (Frontend, bool) {
 	fe := Frontend{Family: family}
+	if len(key) == 6 {
+		fe.Last, key = uint16(key[5].Num), key[:3]
+	}
 	if len(key) == 3 {
 		fe.Addr, key = key[0].Addr, key[1:]
 	}

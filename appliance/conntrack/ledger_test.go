@@ -38,7 +38,7 @@ func frontend(protocol nft.Protocol, addr netip.Addr, port uint16) Frontend {
 	if addr.Is6() {
 		family = nft.IPv6
 	}
-	return Frontend{addr, family, protocol, port}
+	return Frontend{Addr: addr, Family: family, Protocol: protocol, Port: port}
 }
 
 func port(drain Drain, keep []netip.AddrPort, frontends ...Frontend) []Port {

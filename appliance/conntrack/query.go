@@ -25,12 +25,20 @@ type query struct {
 // fraction of a millisecond at a time.
 const maxQueries = 4
 
+// single is the port of a frontend that has one, 0 of a range.
+func (f *Frontend) single() uint16 {
+	if f.Last != 0 {
+		return 0
+	}
+	return f.Port
+}
+
 // queriesFor covers the frontends with as few queries as are worth it.
 func queriesFor(items []*item) []query {
 	ports := map[query]netip.Addr{} // with the address all frontends of the port have, if they have one
 	for _, it := range items {
 		fe := it.flows.Frontend
-		q := query{family: fe.Family, protocol: fe.Protocol, port: fe.Port}
+		q := query{family: fe.Family, protocol: fe.Protocol, port: fe.single()}
 		if addr, known := ports[q]; known && addr != fe.Addr {
 			ports[q] = netip.Addr{}
 		} else {

@@ -2,6 +2,7 @@ package conntrack
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"svcctl.io/svcctl/nft"
@@ -12,6 +13,7 @@ type timed struct {
 	times     map[Frontend]time.Duration
 	services  map[string][]Frontend
 	nodePorts map[netip.Addr]bool
+	ranges    []Frontend // those of times that are ranges
 }
 
 func newTimed() timed {
@@ -26,6 +28,7 @@ func (t *timed) any() bool { return len(t.times) > 0 }
 func (t *timed) drop(service string) {
 	for _, fe := range t.services[service] {
 		delete(t.times, fe)
+		t.ranges = slices.DeleteFunc(t.ranges, func(r Frontend) bool { return r == fe })
 	}
 	delete(t.services, service)
 }
@@ -37,12 +40,15 @@ func (t *timed) add(service string, p *nft.ServicePort, after time.Duration) {
 	}
 	for _, fe := range FrontendsOf(p) {
 		t.times[fe] = after
+		if fe.Last != 0 {
+			t.ranges = append(t.ranges, fe)
+		}
 		t.services[service] = append(t.services[service], fe)
 	}
 }
 
 // of is the time of the frontend that an entry's client had sent to; 0: it has none.
 func (t *timed) of(e *entry) time.Duration {
-	after, _ := atFrontend(t.times, e, t.nodePorts)
+	after, _ := atFrontend(t.times, e, t.nodePorts, t.ranges)
 	return after
 }

@@ -61,8 +61,9 @@ type Book struct {
 	nodePorts map[netip.Addr]bool
 	services  map[string][]*port
 	frontends map[conntrack.Frontend]*port
-	logged    int                 // Services that ask for a log
-	old       map[uint32]struct{} // connections that were there before
+	ranges    map[conntrack.Frontend]*port // those of frontends that are ranges of ports
+	logged    int                          // Services that ask for a log
+	old       map[uint32]struct{}          // connections that were there before
 	begun     map[uint32]begun
 	looking   bool
 	late      []end // what ended during the look
@@ -113,7 +114,7 @@ type end struct {
 // keep them; nil: there is no log.
 func NewBook(log func(*Ended)) *Book {
 	return &Book{
-		log: log, services: map[string][]*port{}, frontends: map[conntrack.Frontend]*port{},
+		log: log, services: map[string][]*port{}, frontends: map[conntrack.Frontend]*port{}, ranges: map[conntrack.Frontend]*port{},
 		old: map[uint32]struct{}{}, begun: map[uint32]begun{},
 	}
 }
@@ -138,6 +139,7 @@ func (b *Book) Plan(service string, ports []nft.ServicePort, logged bool, now ti
 		for _, fe := range p.frontends {
 			if b.frontends[fe] == p {
 				delete(b.frontends, fe)
+				delete(b.ranges, fe)
 			}
 		}
 	}
@@ -158,11 +160,22 @@ func (b *Book) Plan(service string, ports []nft.ServicePort, logged bool, now ti
 		p.frontends = conntrack.FrontendsOf(&ports[i])
 		for _, fe := range p.frontends {
 			b.frontends[fe] = p
+			if fe.Last != 0 {
+				b.ranges[fe] = p
+			}
 		}
 		p.pools, p.relay = ports[i].Pools, ports[i].Relay
 		p.judge(now)
 		b.services[service] = append(b.services[service], p)
 	}
+}
+
+// endpoint is what a connection counts for: of a range of ports, an address at whichever port.
+func (p *port) endpoint(at netip.AddrPort) netip.AddrPort {
+	if len(p.frontends) > 0 && p.frontends[0].Last != 0 {
+		return netip.AddrPortFrom(at.Addr(), 0)
+	}
+	return at
 }
 
 // has reports whether an endpoint gets new connections.
@@ -258,7 +271,7 @@ func (b *Book) Hear(e *conntrack.Event, now time.Time) {
 		return
 	}
 	if !old {
-		b.end(end{p, e.Endpoint, RecordOf(e.Connection)}, now)
+		b.end(end{p, p.endpoint(e.Endpoint), RecordOf(e.Connection)}, now)
 	}
 	if p.logged {
 		if !e.Began.IsZero() {
@@ -293,8 +306,16 @@ func (p *port) record(at netip.AddrPort, now time.Time) *record {
 
 func (b *Book) portOf(c *conntrack.Connection) *port {
 	fe := conntrack.Frontend{Addr: c.To.Addr(), Family: c.Family, Protocol: c.Protocol, Port: c.To.Port()}
-	if p := b.frontends[fe]; p != nil || !b.nodePorts[fe.Addr] {
+	if p := b.frontends[fe]; p != nil {
 		return p
+	}
+	for r, p := range b.ranges {
+		if r.Addr == fe.Addr && r.Protocol == fe.Protocol && r.Port <= fe.Port && fe.Port <= r.Last {
+			return p
+		}
+	}
+	if !b.nodePorts[fe.Addr] {
+		return nil
 	}
 	fe.Addr = netip.Addr{}
 	return b.frontends[fe]

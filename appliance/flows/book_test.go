@@ -307,3 +307,32 @@ func TestLog(t *testing.T) {
 		t.Error("something is left")
 	}
 }
+
+// A connection to a range of ports counts for the address of its endpoint, one to an exact port in it
+// for that port's.
+func TestRanges(t *testing.T) {
+	k := newKernel(t)
+	media := nft.ServicePort{ID: "default/media", Family: nft.IPv4, Protocol: nft.TCP, Frontends: []nft.Frontend{{Addr: vip.Addr(), Port: 1, Last: 20000}}}
+	media.Pools[nft.PoolCluster] = []netip.AddrPort{netip.AddrPortFrom(one.Addr(), 0)}
+	k.book.Plan("default/media", []nft.ServicePort{media}, false, k.now)
+	for _, to := range []netip.AddrPort{vip, netip.AddrPortFrom(vip.Addr(), 10000), netip.AddrPortFrom(vip.Addr(), 10001)} {
+		c := connection(uint32(to.Port()), to, netip.AddrPortFrom(one.Addr(), to.Port()), 100)
+		k.book.Hear(&conntrack.Event{Connection: c, Over: true}, k.now)
+	}
+	for id, want := range map[string]uint64{"default/media": 2, "default/web": 1} {
+		var got uint64
+		for _, r := range k.book.services[id][0].endpoints {
+			got += r.ended.Connections
+		}
+		if got != want {
+			t.Errorf("%s has %d connections, want %d", id, got, want)
+		}
+	}
+	if at := k.book.services["default/media"][0].endpoints; len(at) != 1 {
+		t.Errorf("the range has %d endpoints, want the address alone", len(at))
+	}
+	k.book.Plan("default/media", nil, false, k.now)
+	if len(k.book.ranges) > 0 {
+		t.Error("a range is left of a Service that is gone")
+	}
+}

@@ -209,6 +209,9 @@ func (h *Health) Adopt(have nft.Ruleset) {
 		for _, p := range nft.Recover(have, &nft.Box{}) {
 			for i := range p.Frontends {
 				fe := &p.Frontends[i]
+				if fe.IsRange() {
+					continue // it has the endpoints of an exact port
+				}
 				at := frontend{p.Family, p.Protocol, netip.AddrPortFrom(fe.Addr, fe.Port)}
 				endpoints[at] = append(endpoints[at], p.Serving...)
 			}

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -92,8 +93,8 @@ func (g *Grants) State(namespace, name string, client netip.AddrPort) wire.Servi
 			Family:    p.Family.Name(),
 			Frontends: texts(p.Frontends, frontendText),
 			Balance:   resolve.BalanceName(p.Balance),
-			Endpoints: texts(p.Pools[nft.PoolCluster], netip.AddrPort.String),
-			Local:     texts(p.Pools[nft.PoolLocal], netip.AddrPort.String),
+			Endpoints: texts(p.Pools[nft.PoolCluster], endpointText),
+			Local:     texts(p.Pools[nft.PoolLocal], endpointText),
 		}
 		balanceState(&state, p, &box, client)
 		if p.Relayed() {
@@ -146,7 +147,19 @@ func frontendText(f nft.Frontend) string {
 	if !f.Addr.IsValid() {
 		return portText(f.Port)
 	}
-	return netip.AddrPortFrom(f.Addr, f.Port).String()
+	text := netip.AddrPortFrom(f.Addr, f.Port).String()
+	if f.IsRange() {
+		text += "-" + strconv.Itoa(int(f.Last))
+	}
+	return text
+}
+
+// endpointText is an endpoint; of a range of ports, the address alone.
+func endpointText(ap netip.AddrPort) string {
+	if ap.Port() == 0 {
+		return ap.Addr().String()
+	}
+	return ap.String()
 }
 
 // balanceState adds who gets the next connection of a port, and of a client of its family.
@@ -164,7 +177,7 @@ func balanceState(s *wire.PortState, p *nft.ServicePort, box *nft.Box, client ne
 				if s.Weights == nil {
 					s.Weights = map[string]uint16{}
 				}
-				s.Weights[ap.String()] = w
+				s.Weights[endpointText(ap)] = w
 			}
 		}
 	}
@@ -186,7 +199,7 @@ func balanceState(s *wire.PortState, p *nft.ServicePort, box *nft.Box, client ne
 		chosen := wire.Chosen{Frontend: frontendText(*fe)}
 		known := p.Balance != nft.Maglev || client.Port() != 0 || len(p.Pools[pool]) == 1
 		if ap, ok := p.Choice(fe, pool)(client); ok && known {
-			chosen.Endpoint = ap.String()
+			chosen.Endpoint = endpointText(ap)
 		}
 		s.Chosen = append(s.Chosen, chosen)
 	}

@@ -42,12 +42,15 @@ type Options struct {
 	Pools interface {
 		Sync() (changed bool, err error)
 	}
-	Parts     []Part
-	Removals  *RemovalGuard
-	Orphans   *Orphans // nil: there are none
-	Checks    Checks   // nil: nobody is checked
-	Relays    Relays   // nil: every listener of relayed ports is open
-	Tuner     Tuner    // nil: endpoints have the weights of their documents
+	Parts    []Part
+	Removals *RemovalGuard
+	Orphans  *Orphans // nil: there are none
+	Checks   Checks   // nil: nobody is checked
+	// Full is resolve.Facts.Full, which may be called from several goroutines at once; nil: connections are
+	// not counted.
+	Full      func(port resolve.Port, at []netip.AddrPort, endpoint netip.AddrPort) (full, known bool)
+	Relays    Relays // nil: every listener of relayed ports is open
+	Tuner     Tuner  // nil: endpoints have the weights of their documents
 	Addresses Addresses
 	// HostProblems are those of the host's networks with the configuration.
 	HostProblems func(*node.Facts) []manifest.Problem

@@ -36,6 +36,7 @@ type frontend struct {
 	proto  nft.Protocol
 	addr   netip.Addr // the zero Addr: a node port
 	port   uint16
+	last   uint16 // of a range of ports
 }
 
 // FindOrphans looks whether the kernel serves what the store has lost: when the store knows no
@@ -86,7 +87,7 @@ func (o *Orphans) adopt(have nft.Ruleset) {
 }
 
 func frontendOf(p *nft.ServicePort, fe *nft.Frontend) frontend {
-	return frontend{p.Family, p.Protocol, fe.Addr, fe.Port}
+	return frontend{p.Family, p.Protocol, fe.Addr, fe.Port, fe.Last}
 }
 
 // frontends counts them.

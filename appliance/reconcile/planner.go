@@ -57,7 +57,9 @@ type answers struct {
 	// sourceSet is resolve.Facts.SourceSet; nil: there are no sets.
 	sourceSet func(name string) (set *nft.SourceSet, known bool)
 	relays    Relays // nil: every listener of relayed ports is open
-	tuner     Tuner  // nil: endpoints have the weights of their documents
+	// full is resolve.Facts.Full; nil: connections are not counted.
+	full  func(port resolve.Port, at []netip.AddrPort, endpoint netip.AddrPort) (full, known bool)
+	tuner Tuner // nil: endpoints have the weights of their documents
 }
 
 // tally is what Services came to, for the status.
@@ -115,6 +117,7 @@ func (p *planner) place(host Host) {
 	if p.relays != nil {
 		p.host.Resolve.Listens, p.host.Resolve.Transparent = p.relays.Listens, p.relays.Transparent
 	}
+	p.host.Resolve.Full = p.full
 	if p.tuner != nil {
 		p.host.Resolve.Tune = p.tuner.Tune
 	}
@@ -124,7 +127,8 @@ func (p *planner) place(host Host) {
 // Service depends on.
 func (p *planner) standsAt(host Host) bool {
 	have := p.host.Resolve
-	have.Taken, have.SourceSet, have.Verdict, have.Before, have.Listens, have.Transparent, have.Tune = nil, nil, nil, nil, nil, nil, nil
+	have.Taken, have.SourceSet, have.Verdict, have.Before, have.Listens, have.Transparent = nil, nil, nil, nil, nil, nil
+	have.Full, have.Tune = nil, nil
 	return reflect.DeepEqual(p.host.Box, host.Box) && reflect.DeepEqual(have, host.Resolve) && slices.Equal(p.host.Loopback, host.Loopback)
 }
 
@@ -166,6 +170,8 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 		out := &outputs[i]
 		claims[i] = resolve.Claim{Service: key, Ports: out.Ports, Unready: out.Unready, Since: func(proto nft.Protocol, at netip.AddrPort) uint64 {
 			return out.since.Of(proto.Name(), at)
+		}, RangeSince: func(proto nft.Protocol, at netip.AddrPort, last uint16) uint64 {
+			return out.since.OfRange(proto.Name(), at, last)
 		}}
 	}
 	for _, key := range p.claims.Set(p.inForce, claims...) {
@@ -183,7 +189,7 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 	for i, key := range changed {
 		out := &outputs[i]
 		ports[key] = granted[i]
-		svc := Service{Key: key, Ports: granted[i], LocalEndpoints: out.LocalEndpoints, Drain: out.drain, RetryAfter: out.RetryAfter, SlowStart: out.SlowStart, SourceSets: out.SourceSets, Relay: out.Relay,
+		svc := Service{Key: key, Ports: granted[i], LocalEndpoints: out.LocalEndpoints, Drain: out.drain, RetryAfter: out.RetryAfter, EndpointConnections: out.EndpointConnections, SlowStart: out.SlowStart, SourceSets: out.SourceSets, Relay: out.Relay,
 			Checked: out.Checked, Demoted: out.Demoted, FailingOpen: out.FailingOpen, Waiting: out.Waiting, ResetDown: out.ResetDown, Logged: out.Logged}
 		p.planned[key] = svc
 		problems := append(out.Problems, conflicts[i]...)
@@ -248,6 +254,7 @@ func (p *planner) resolveOne(objs Objects, key string) planned {
 	if left, is := p.quarantine.left[key]; is {
 		namespace, name, _ := cutKey(key)
 		out.Ports, out.drain, out.RetryAfter, out.SlowStart = left.Ports, left.Drain, left.RetryAfter, left.SlowStart
+		out.EndpointConnections = left.EndpointConnections
 		out.Problems = []resolve.Problem{left.problem(object.Ref{Kind: object.KindService, Namespace: namespace, Name: name})}
 		return out
 	}

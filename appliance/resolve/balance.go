@@ -115,7 +115,8 @@ func (r *resolver) tune(p *nft.ServicePort) {
 // warnUnbalanced warns about annotations that have no effect on a Service.
 func (r *resolver) warnUnbalanced(why string) {
 	for _, key := range []string{object.AnnotationBalance, object.AnnotationWeights, object.AnnotationRetryAfter, object.AnnotationSlowStart,
-		object.AnnotationAffinityScope, object.AnnotationAffinityPrefix, object.AnnotationAffinityRefresh} {
+		object.AnnotationAffinityScope, object.AnnotationAffinityPrefix, object.AnnotationAffinityRefresh, object.AnnotationPortRanges,
+		object.AnnotationRateLimit, object.AnnotationClientRateLimit, object.AnnotationClientConnections, object.AnnotationEndpointConnections} {
 		if _, given := r.Service.Metadata.Annotations[key]; given {
 			r.warn(r.ref, annotation.Field(key), "NotServed", "%s: the annotation has no effect", why)
 		}

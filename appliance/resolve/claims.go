@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -23,6 +24,7 @@ type Claims struct {
 	balancers  map[netip.Addr][]claimant // of load balancer IPs, in order
 	externals  addressIndex              // the Services with an external IP
 	loops      loops
+	ranges     rangeClaims
 }
 
 // Claim is what one Service asks for; without ports it asks for nothing.
@@ -33,6 +35,9 @@ type Claim struct {
 	// Since gives the revision at which the Service first asked for an address and port, or,
 	// with the zero Addr, for a node port; nil means that all are equally old.
 	Since func(proto nft.Protocol, at netip.AddrPort) uint64
+	// RangeSince gives the same for a range of ports, which begins with that of at; nil: all are
+	// equally old.
+	RangeSince func(proto nft.Protocol, at netip.AddrPort, last uint16) uint64
 }
 
 func (c *Claim) since(key claimed) uint64 {
@@ -95,6 +100,9 @@ func (c *Claims) set(claim *Claim) (affected []string) {
 	var keys []claimed
 	for i := range claim.Ports {
 		for j := range claim.Ports[i].Frontends {
+			if claim.Ports[i].Frontends[j].IsRange() {
+				continue
+			}
 			key := claimOf(&claim.Ports[i], &claim.Ports[i].Frontends[j])
 			if slices.Contains(keys, key) {
 				continue
@@ -115,6 +123,7 @@ func (c *Claims) set(claim *Claim) (affected []string) {
 		}
 	}
 	affected = slices.DeleteFunc(affected, func(key string) bool { return key == "" })
+	affected = append(affected, c.ranges.set(claim)...)
 	return append(affected, c.setBalancers(claim, keys)...)
 }
 
@@ -207,7 +216,11 @@ func (c *Claims) Grant(ref object.Ref, ports []nft.ServicePort) ([]nft.ServicePo
 		for j := range p.Frontends {
 			fe := &p.Frontends[j]
 			if why := lost(fe); why != "" {
-				problems = append(problems, Problem{ref, "", "Conflict", why, false})
+				field := ""
+				if fe.IsRange() {
+					field = annotation.Field(object.AnnotationPortRanges)
+				}
+				problems = append(problems, Problem{ref, field, "Conflict", why, false})
 				continue
 			}
 			granted[i].Frontends = append(granted[i].Frontends, *fe)
@@ -222,13 +235,17 @@ func (c *Claims) refusal(service string, p *nft.ServicePort, fe *nft.Frontend) s
 	key := claimOf(p, fe)
 	what := fmt.Sprintf("node port %d/%s", fe.Port, p.Protocol)
 	if fe.Addr.IsValid() {
-		what = fmt.Sprintf("%s port %d/%s", fe.Addr, fe.Port, p.Protocol)
+		what = fmt.Sprintf("%s port %s/%s", fe.Addr, fe.PortText(), p.Protocol)
 		if owner := c.loops.endpointOf(fe.Addr); owner != "" {
 			return fmt.Sprintf("%s is not served for this Service: %s was an endpoint of Service %s before, which stays; choose another address", what, fe.Addr, owner)
 		}
-		if owner := c.balancerBefore(service, fe, key); owner != "" {
+		asked, asks := c.claimantOf(service, p, fe)
+		if owner := c.balancerBefore(service, fe, asked, asks); owner != "" {
 			return fmt.Sprintf("%s is not served for this Service: %s is a load balancer IP of Service %s; choose another address", what, fe.Addr, owner)
 		}
+	}
+	if fe.IsRange() {
+		return c.ranges.refusal(service, p, fe)
 	}
 	if owner := c.holder(key); owner != service {
 		return fmt.Sprintf("%s is not served for this Service: Service %s, which asked for it first, has it", what, owner)
@@ -238,14 +255,26 @@ func (c *Claims) refusal(service string, p *nft.ServicePort, fe *nft.Frontend) s
 
 // balancerBefore is another Service whose load balancer IP the address was before this Service
 // named it as an external IP.
-func (c *Claims) balancerBefore(service string, fe *nft.Frontend, key claimed) string {
-	list := c.balancers[key.addr]
+func (c *Claims) balancerBefore(service string, fe *nft.Frontend, asked claimant, asks bool) string {
+	list := c.balancers[fe.Addr]
 	if len(list) == 0 || fe.Kind != nft.ExternalIP {
 		return ""
 	}
-	at := slices.IndexFunc(c.byFrontend[key], func(w claimant) bool { return w.service == service })
-	if list[0].service == service || at >= 0 && c.byFrontend[key][at].compare(list[0]) < 0 {
+	if list[0].service == service || asks && asked.compare(list[0]) < 0 {
 		return ""
 	}
 	return list[0].service
+}
+
+// claimantOf is what a Service has asked for a frontend as.
+func (c *Claims) claimantOf(service string, p *nft.ServicePort, fe *nft.Frontend) (claimant, bool) {
+	if fe.IsRange() {
+		return c.ranges.claimantOf(service, p, fe)
+	}
+	list := c.byFrontend[claimOf(p, fe)]
+	at := slices.IndexFunc(list, func(w claimant) bool { return w.service == service })
+	if at < 0 {
+		return claimant{}, false
+	}
+	return list[at], true
 }

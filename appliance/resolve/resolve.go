@@ -51,11 +51,17 @@ type Facts struct {
 	ConnectionLog string
 	// NoTimeouts says that the kernel has no timeouts of connection tracking for nf_tables.
 	NoTimeouts bool
+	// NoRates and NoConnectionCounts say that it has no rate limits, and no counts of connections.
+	NoRates, NoConnectionCounts bool
 	// Taken says which program of the box listens where a frontend would take its
 	// clients away, as "nginx (pid 812) listens on tcp 0.0.0.0:30080"; "" when none does, or
 	// when the frontend was served before the program came. The zero Addr stands for
 	// node ports. Nil: nobody listens.
 	Taken func(f nft.Family, proto nft.Protocol, at netip.AddrPort) string
+	// Full reports whether an endpoint of a port, of which at tells the frontends, has as many open connections
+	// as its Service allows. Until they were counted, known is false, and full is what the kernel was left with.
+	// Nil: they are not counted.
+	Full func(port Port, at []netip.AddrPort, endpoint netip.AddrPort) (full, known bool)
 	// Relays are the listeners of this box that relayed ports are sent to, by family; a family of
 	// which the box has no address has none. Nil: the box is not known.
 	Relays map[nft.Family][nft.NumPools]netip.AddrPort
@@ -110,6 +116,8 @@ type Output struct {
 	RetryAfter time.Duration
 	// Logged reports that its connections are logged.
 	Logged bool
+	// EndpointConnections is how many open connections an endpoint may have; 0: any number.
+	EndpointConnections uint32
 	// SlowStart is how long a new endpoint takes until it has its whole weight; 0: no time.
 	SlowStart time.Duration
 	// ResetDown ends TCP connections to an endpoint that is down.
@@ -203,7 +211,10 @@ func (r *resolver) resolve() {
 	balance := r.readBalance()
 	endpoints := r.collect()
 	r.checkWeights(balance, endpoints)
+	r.leaveOutFull(endpoints)
 	r.out.RetryAfter, r.out.SlowStart = r.retryAfter(balance), r.slowStart(balance)
+	limits := r.readLimits()
+	ranges := r.readPortRanges(balance, idle > 0)
 	r.prepareChecks()
 	r.judge(endpoints)
 	r.out.LocalEndpoints = r.localEndpoints(endpoints)
@@ -230,15 +241,17 @@ func (r *resolver) resolve() {
 				Affinity: r.affinity(),
 				Sticky:   sticky[family],
 				Idle:     idle,
+				Limits:   limits,
 			}
 			all := endpoints[portKey{port.Name, proto, family}]
 			sel := r.selectEndpoints(all)
 			p.Pools, p.Serving = sel.pools, sel.serving
 			r.balance(i, &p, balance, all)
 			p.Frontends = r.free(i, &p, r.frontends(port, vips, sel))
+			ranged := r.portRanges(ranges, port, &p)
 			r.relay(i, &p)
 			r.tune(&p)
-			r.out.Ports = append(r.out.Ports, p)
+			r.out.Ports = append(append(r.out.Ports, p), ranged...)
 		}
 	}
 }

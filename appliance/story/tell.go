@@ -134,6 +134,7 @@ func (t *telling) known(c *conntrack.Connection) {
 
 // whose is the Service port that a packet is sent to.
 func (t *telling) whose(h *trace.Header) (key, port, kind string) {
+	var ranged []string
 	for service, ports := range t.facts.Served {
 		for i := range ports {
 			p := &ports[i]
@@ -141,11 +142,13 @@ func (t *telling) whose(h *trace.Header) (key, port, kind string) {
 				continue
 			}
 			for _, fe := range p.Frontends {
-				if fe.Port != h.To.Port() {
+				if !fe.HasPort(h.To.Port()) {
 					continue
 				}
 				name := strings.TrimPrefix(strings.TrimPrefix(p.ID, service), "/")
 				switch {
+				case fe.Addr == h.To.Addr() && fe.IsRange():
+					ranged = []string{service, name, " (range of ports)"} // an exact port goes first
 				case fe.Addr == h.To.Addr():
 					return service, name, ""
 				case !fe.Addr.IsValid() && t.isNodeAddress(h.To.Addr()):
@@ -153,6 +156,9 @@ func (t *telling) whose(h *trace.Header) (key, port, kind string) {
 				}
 			}
 		}
+	}
+	if ranged != nil {
+		return ranged[0], ranged[1], ranged[2]
 	}
 	return key, port, kind
 }
@@ -189,6 +195,10 @@ func (t *telling) ours(s *trace.Step) {
 		switch {
 		case s.Chain == "refuse", s.Chain == "refuse-port":
 			t.say(wire.TraceBad, where, "refused: %s", t.refusal())
+		case s.Chain == "refuse-client":
+			t.say(wire.TraceBad, where, "refused: the client has as many open connections as svcctl.io/client-connections allows")
+		case strings.HasPrefix(s.Chain, "limits-"):
+			t.say(wire.TraceBad, where, "dropped: more new connections than svcctl.io/rate-limit or svcctl.io/client-rate-limit lets through; a TCP client tries again")
 		case s.Chain == "stray":
 			t.say(wire.TraceBad, where, "dropped: it belongs to no connection that is tracked, and a Service's address must not get it")
 		case t.first != nil && t.inServiceRange(t.first.To.Addr()):
@@ -218,8 +228,16 @@ func (t *telling) chosen(where, target string) {
 		t.say(wire.TraceGood, where+" -> "+target, "the next endpoint in turn is picked")
 	case strings.HasSuffix(word, "recall"):
 		t.say(wire.TraceGood, where+" -> "+target, "session affinity: a known client goes to its endpoint")
+	case strings.HasPrefix(word, "range-clients-"):
+		if !strings.HasSuffix(word, "-in") {
+			t.say(wire.TraceGood, where+" -> "+target, "a range of ports; who the client is decides: source ranges, or policy Local")
+		}
+	case word == "range", word == "range-local":
+		t.say(wire.TraceGood, where+" -> "+target, "a range of ports: one of the endpoints is picked, at the same port")
 	case word == "by-client":
 		t.say(wire.TraceGood, where+" -> "+target, "who the client is decides: source ranges, or policy Local")
+	case word == "limited", word == "limited-outside", word == "nodeport-limited", word == "nodeport-limited-outside":
+		t.say(wire.TraceGood, where+" -> "+target, "the Service has limits, which are asked first")
 	case t.predicted: // what becomes of its address is known
 	case word == "source-nat", word == "masquerade":
 		t.say(wire.TraceNote, where+" -> "+target, "the client's address may be masqueraded")

@@ -19,6 +19,8 @@ type Port struct {
 	Family    nft.Family
 	Protocol  nft.Protocol
 	Frontends []netip.AddrPort // the zero Addr for a node port
+	// Last are, beside Frontends, the last ports of ranges; nil: none is a range. Then Endpoints have port 0.
+	Last      []uint16
 	Endpoints []netip.AddrPort // that new connections go to
 	Relay     []netip.AddrPort // those of Endpoints that are the appliance's own listeners
 
@@ -110,22 +112,35 @@ type frontend struct {
 	at       netip.AddrPort // the unspecified address of the family for a node port
 }
 
-// index finds Service ports by what clients connect to.
-type index map[frontend]int
+// index finds Service ports by what clients connect to: exact ports, then ranges of them.
+type index struct {
+	exact  map[frontend]int
+	ranges []rangeOf
+}
+
+type rangeOf struct {
+	frontend
+	last uint16
+	port int
+}
 
 // indexOf makes the index of ports, whose positions it gives.
-func indexOf(ports []Port) index {
-	found := make(index, 2*len(ports))
+func indexOf(ports []Port) *index {
+	found := index{exact: make(map[frontend]int, 2*len(ports))}
 	for i := range ports {
 		p := &ports[i]
-		for _, fe := range p.Frontends {
+		for k, fe := range p.Frontends {
+			if p.Last != nil {
+				found.ranges = append(found.ranges, rangeOf{frontend{p.Protocol, fe}, p.Last[k], i})
+				continue
+			}
 			if !fe.Addr().IsValid() {
 				fe = netip.AddrPortFrom(unspecified(p.Family), fe.Port())
 			}
-			found[frontend{p.Protocol, fe}] = i
+			found.exact[frontend{p.Protocol, fe}] = i
 		}
 	}
-	return found
+	return &found
 }
 
 func unspecified(f nft.Family) netip.Addr {
@@ -136,24 +151,53 @@ func unspecified(f nft.Family) netip.Addr {
 }
 
 // of is the Service port that a connection goes through.
-func (x index) of(c *conntrack.Connection) (port int, ok bool) {
-	if port, ok = x[frontend{c.Protocol, c.To}]; !ok {
-		port, ok = x[frontend{c.Protocol, netip.AddrPortFrom(unspecified(c.Family), c.To.Port())}]
+func (x *index) of(c *conntrack.Connection) (port int, ok bool) {
+	if port, ok = x.exact[frontend{c.Protocol, c.To}]; ok {
+		return port, ok
 	}
+	for i := range x.ranges {
+		r := &x.ranges[i]
+		if r.protocol == c.Protocol && r.at.Addr() == c.To.Addr() && r.at.Port() <= c.To.Port() && c.To.Port() <= r.last {
+			return r.port, true
+		}
+	}
+	port, ok = x.exact[frontend{c.Protocol, netip.AddrPortFrom(unspecified(c.Family), c.To.Port())}]
 	return port, ok
+}
+
+// counted is the Service port that the kernel has counted for.
+func (x *index) counted(f *nft.FrontendTotal) (port int, ok bool) {
+	at := f.At
+	if !at.Addr().IsValid() {
+		at = netip.AddrPortFrom(unspecified(f.Family), at.Port())
+	}
+	if f.Last == 0 {
+		port, ok = x.exact[frontend{f.Protocol, at}]
+		return port, ok
+	}
+	for i := range x.ranges {
+		if r := &x.ranges[i]; r.frontend == (frontend{f.Protocol, at}) && r.last == f.Last {
+			return r.port, true
+		}
+	}
+	return 0, false
+}
+
+// endpoint is what a connection counts for: of a range, an address at whichever port.
+func (p *Port) endpoint(c *conntrack.Connection) netip.AddrPort {
+	if p.Last != nil {
+		return netip.AddrPortFrom(c.Endpoint.Addr(), 0)
+	}
+	return c.Endpoint
 }
 
 // total adds what the kernel counted since the start to the ports that it belongs to. before is the
 // look before; nil when there was none.
-func (l *Look) total(found index, counted nft.Totals, before *Look) {
+func (l *Look) total(found *index, counted nft.Totals, before *Look) {
 	l.Counted, l.Refusals = true, counted.Refusals
 	for i := range counted.Frontends {
 		f := &counted.Frontends[i]
-		at := f.At
-		if !at.Addr().IsValid() {
-			at = netip.AddrPortFrom(unspecified(f.Family), at.Port())
-		}
-		if i, ok := found[frontend{f.Protocol, at}]; ok {
+		if i, ok := found.counted(f); ok {
 			l.Ports[i].Connections += f.Connections
 			l.Ports[i].Refused += f.Refused
 		}
@@ -218,7 +262,7 @@ func (l *Look) settle(ended *flows.Look) {
 // count attributes connections to ports, of which found is the index. known are the IDs of the look before, sorted; nil when
 // there was none. counts reports whether a connection is added to what ended; nil: the ends are not heard of. It returns
 // the IDs of this look, sorted.
-func count(ports []Port, found index, known []uint32, counts func(*conntrack.Connection) bool, read func(each func(*conntrack.Connection)) (entries int, err error)) (l *Look, ids []uint32, err error) {
+func count(ports []Port, found *index, known []uint32, counts func(*conntrack.Connection) bool, read func(each func(*conntrack.Connection)) (entries int, err error)) (l *Look, ids []uint32, err error) {
 	l = &Look{Ports: make([]PortCounts, len(ports))}
 	for i := range ports {
 		l.Ports[i].Port = &ports[i]
@@ -236,9 +280,10 @@ func count(ports []Port, found index, known []uint32, counts func(*conntrack.Con
 		}
 		p := &l.Ports[i]
 		p.add(c, isNew)
-		e := p.Endpoints[c.Endpoint]
+		at := p.Port.endpoint(c)
+		e := p.Endpoints[at]
 		if e == nil {
-			e = p.newEndpoint(c.Endpoint)
+			e = p.newEndpoint(at)
 		}
 		e.add(c, isNew)
 		if counts != nil && counts(c) {

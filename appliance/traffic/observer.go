@@ -53,7 +53,7 @@ type Observer struct {
 	cost    time.Duration
 	ids     []uint32 // of the last look, sorted
 	known   []Port   // at knownAt, with their index
-	found   index
+	found   *index
 	knownAt uint64
 
 	mu      sync.Mutex
@@ -109,7 +109,7 @@ func (o *Observer) Look() (*Look, error) {
 }
 
 // served are the ports with their index, made anew when they changed.
-func (o *Observer) served() ([]Port, index) {
+func (o *Observer) served() ([]Port, *index) {
 	var at uint64
 	if o.changes != nil {
 		if at = o.changes(); o.known != nil && at == o.knownAt {
@@ -122,7 +122,7 @@ func (o *Observer) served() ([]Port, index) {
 }
 
 // count reads the table, and adds what ended before.
-func (o *Observer) count(ports []Port, found index, before []uint32) (l *Look, ids []uint32, err error) {
+func (o *Observer) count(ports []Port, found *index, before []uint32) (l *Look, ids []uint32, err error) {
 	if o.ended == nil {
 		return count(ports, found, before, nil, o.read)
 	}

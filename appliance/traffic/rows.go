@@ -95,7 +95,7 @@ func (m *merged) endpoints(l *Look) (list []wire.EndpointTraffic) {
 	for _, p := range m.parts {
 		for _, at := range p.Port.Endpoints {
 			if p.Endpoints[at] == nil {
-				row := wire.EndpointTraffic{Endpoint: at.String(), ConnectionCounts: wire.ConnectionCounts{Rate: rate(0, since)}}
+				row := wire.EndpointTraffic{Endpoint: endpointText(at), ConnectionCounts: wire.ConnectionCounts{Rate: rate(0, since)}}
 				if l.Flows {
 					row.FlowTotals = totals(&flows.Record{}, l.Bytes)
 				}
@@ -107,7 +107,7 @@ func (m *merged) endpoints(l *Look) (list []wire.EndpointTraffic) {
 				continue // its total is in that of the port
 			}
 			row := wire.EndpointTraffic{
-				Endpoint: at.String(), Leaving: e.Leaving,
+				Endpoint: endpointText(at), Leaving: e.Leaving,
 				ConnectionCounts: wire.ConnectionCounts{Open: e.Open, Unanswered: e.Unanswered, Rate: rate(e.New, since)},
 			}
 			if e.Flows != nil {
@@ -192,4 +192,12 @@ func rate(fresh int, since time.Duration) *float64 {
 	}
 	r := float64(fresh) / since.Seconds()
 	return &r
+}
+
+// endpointText is an endpoint; of a range of ports, the address alone.
+func endpointText(at netip.AddrPort) string {
+	if at.Port() == 0 {
+		return at.Addr().String()
+	}
+	return at.String()
 }

@@ -118,7 +118,8 @@ func servicePolicies(b *description, svc *object.Service) {
 	if affinity != "" {
 		b.line("Session Affinity", "%s%s", affinity, affinityExtras(svc))
 	}
-	for _, line := range [][2]string{{"Balance", object.AnnotationBalance}, {"Weights", object.AnnotationWeights}, {"Slow Start", object.AnnotationSlowStart}, {"Retry After", object.AnnotationRetryAfter}} {
+	for _, line := range [][2]string{{"Balance", object.AnnotationBalance}, {"Weights", object.AnnotationWeights}, {"Slow Start", object.AnnotationSlowStart}, {"Retry After", object.AnnotationRetryAfter}, {"Port Ranges", object.AnnotationPortRanges},
+		{"Rate Limit", object.AnnotationRateLimit}, {"Client Rate Limit", object.AnnotationClientRateLimit}, {"Client Connections", object.AnnotationClientConnections}, {"Endpoint Connections", object.AnnotationEndpointConnections}} {
 		if text, given := svc.Metadata.Annotations[line[1]]; given {
 			if name, err := object.ParseBalance(text); err == nil {
 				text = name

@@ -180,6 +180,7 @@ func (p *program) explainAddress(ctx context.Context, v *verb, q diagnose.Questi
 // without an address the one that has the node port.
 func answering(all []*object.Service, q diagnose.Question) *object.Service {
 	var has *object.Service
+	ranged := false // has answers by a range of ports: exact ports go first
 	for _, svc := range all {
 		for _, port := range svc.Spec.Ports {
 			protocol := q.Protocol == "" || q.Protocol == port.Protocol
@@ -191,7 +192,9 @@ func answering(all []*object.Service, q diagnose.Question) *object.Service {
 			case !slices.Contains(diagnose.Addresses(svc), q.Address):
 			case (q.Port == 0 || port.Port == int32(q.Port)) && protocol:
 				return svc
-			default:
+			case diagnose.RangeAt(svc, q.Port, q.Protocol):
+				has, ranged = svc, true
+			case !ranged:
 				has = svc
 			}
 		}

@@ -125,7 +125,11 @@ func appendCount(counts []nft.Count, f nft.Family, set *nft.Set, e element) []nf
 	if !e.ours || e.packets == 0 {
 		return counts
 	}
-	return append(counts, nft.Count{Family: f, Set: set.Name, Key: e.key, Verdict: e.data, Packets: e.packets})
+	key := e.key
+	if set.Interval {
+		key += e.keyEnd
+	}
+	return append(counts, nft.Count{Family: f, Set: set.Name, Key: key, Verdict: e.data, Packets: e.packets})
 }
 
 // readCounters reads the named counters.

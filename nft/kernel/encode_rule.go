@@ -123,6 +123,8 @@ func (e *encoder) statement(s nft.Statement) {
 		e.dnat(s)
 	case nft.Update:
 		e.update(s)
+	case nft.Over:
+		e.add(limit(s.Rate))
 	case nft.Delete:
 		e.loadKey(s.Key, s.Set)
 		e.add(&expr.Dynset{SrcRegKey: firstRegister, SetName: s.Set, Operation: dynsetDelete})
@@ -273,33 +275,14 @@ func (e *encoder) verdictMap(m nft.VerdictMap) {
 // @backends`: the address and port that the map gives take the registers of the key.
 func (e *encoder) dnat(d nft.DNAT) {
 	e.loadKey(d.Key, d.Map)
-	e.add(
-		&expr.Lookup{SourceRegister: firstRegister, SetName: d.Map, DestRegister: firstRegister, IsDestRegSet: true},
-		&expr.NAT{
-			Type: expr.NATTypeDestNAT, Family: uint32(protocolFamily(e.Family)),
-			RegAddrMin: firstRegister, RegProtoMin: firstRegister + registers(e.AddrLen()),
-		},
-	)
-}
-
-// dynsetDelete is NFT_DYNSET_OP_DELETE (linux/netfilter/nf_tables.h), since kernel 5.4.
-const dynsetDelete = 2
-
-// update is `update @affinity-1 { ip saddr timeout 3h : ip daddr . th dport }`, or with add.
-func (e *encoder) update(u nft.Update) {
-	dynset := &expr.Dynset{
-		SrcRegKey: firstRegister, SetName: u.Map,
-		Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: u.Timeout,
+	to := &expr.NAT{
+		Type: expr.NATTypeDestNAT, Family: uint32(protocolFamily(e.Family)),
+		RegAddrMin: firstRegister, RegProtoMin: firstRegister + registers(e.AddrLen()),
 	}
-	if u.Add {
-		dynset.Operation = unix.NFT_DYNSET_OP_ADD
+	if d.KeepPort {
+		to.RegProtoMin = 0
 	}
-	next := e.load(u.Key, firstRegister)
-	if len(u.Data) > 0 {
-		dynset.SrcRegData = nextBlock(next)
-		e.load(u.Data, dynset.SrcRegData)
-	}
-	e.add(dynset)
+	e.add(&expr.Lookup{SourceRegister: firstRegister, SetName: d.Map, DestRegister: firstRegister, IsDestRegSet: true}, to)
 }
 
 // reject is `reject with tcp reset`, `reject with icmp port-unreachable` or `reject

@@ -48,7 +48,7 @@ func TestProbeLeavesNothingBehind(t *testing.T) {
 	}
 	features := c.Probe()
 	t.Logf("%+v", features)
-	if features.Release == "" || len(features.Present())+len(features.Missing()) != 6 {
+	if features.Release == "" || len(features.Present())+len(features.Missing()) != 8 {
 		t.Errorf("features are %v and %v on %q", features.Present(), features.Missing(), features.Release)
 	}
 }

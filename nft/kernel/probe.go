@@ -21,6 +21,9 @@ type Features struct {
 	Persist bool   // table flag persist: kernel 6.9
 	Timeout bool   // timeouts of connection tracking: kernel 4.19, CONFIG_NF_CONNTRACK_TIMEOUT
 	Hash    bool   // jhash (CONFIG_NFT_HASH): hashes and weights need it
+	// Limit is rate limits in rules and of elements that packets add (CONFIG_NFT_LIMIT), ConnLimit
+	// counts of connections in these (kernel 4.18, CONFIG_NFT_CONNLIMIT).
+	Limit, ConnLimit bool
 	// Counters are counters of elements that are added to a map, kernel 5.7, and named ones
 	// (CONFIG_NFT_COUNTER and CONFIG_NFT_OBJREF).
 	Counters bool
@@ -44,6 +47,8 @@ func (f Features) names(present bool) []string {
 		{"connection timeouts", f.Timeout},
 		{"jhash", f.Hash},
 		{"counters of elements", f.Counters},
+		{"rate limits", f.Limit},
+		{"counts of connections", f.ConnLimit},
 	} {
 		if feature.has == present {
 			names = append(names, feature.name)
@@ -135,13 +140,14 @@ func evaluateTrials(parts []part, attempts []trial, refused map[int]nfnetlink.Fa
 
 // trials are everything to try in one family, each needing only what stands before it.
 func trials(features *Features) []trial {
-	*features = Features{Release: features.Release, Destroy: true, Owner: true, Persist: true, Timeout: true, Hash: true, Counters: true}
+	*features = Features{Release: features.Release, Destroy: true, Owner: true, Persist: true, Timeout: true, Hash: true, Counters: true, Limit: true, ConnLimit: true}
 	frontend := []nft.Type{nft.TypeAddr, nft.TypeProto, nft.TypeService}
 	slots := nft.Set{Name: "slots", Key: append(frontend[:3:3], nft.TypeSlot), Data: []nft.Type{nft.TypeAddr, nft.TypeService}}
 	ranges := nft.Set{Name: "ranges", Key: append(frontend[:3:3], nft.TypeAddr), Interval: true}
 	verdicts := nft.Set{Name: "verdicts", Key: frontend, Data: []nft.Type{nft.TypeVerdict}}
 	counted := nft.Set{Name: "counted", Key: frontend, Data: verdicts.Data, Counted: true}
 	memory := nft.Set{Name: "memory", Key: slots.Key[:1], Data: slots.Data, Dynamic: true, Timeout: time.Hour, Size: 1}
+	clients := nft.Set{Name: "clients", Key: slots.Key[:1], Dynamic: true, Size: 1}
 	prefixes := nft.Set{Name: "prefixes", Key: slots.Key[:1], Interval: true}
 	fields := []nft.Field{nft.Daddr, nft.L4Proto, nft.Dport}
 	original := []nft.Field{nft.OriginalDaddr, nft.L4Proto, nft.OriginalDport}
@@ -188,6 +194,10 @@ func trials(features *Features) []trial {
 			t.addTimeout(f, nft.Timeout{Protocol: nft.TCP, Idle: time.Minute})
 		}},
 		{found: &features.Hash, try: rule(nft.DNAT{Key: append(fields[:3:3], nft.Field{Kind: nft.FieldHashFlow, Mod: 2}), Map: slots.Name})},
+		{found: &features.Limit, try: rule(nft.Over{Rate: nft.Rate{Count: 1, Per: time.Second}})},
+		{found: &features.Limit, try: set(clients)},
+		{found: &features.Limit, try: rule(nft.Update{Map: clients.Name, Key: []nft.Field{nft.Saddr}, Rate: nft.Rate{Count: 1, Per: time.Second}})},
+		{found: &features.ConnLimit, try: rule(nft.Update{Map: clients.Name, Key: []nft.Field{nft.Saddr}, Add: true, Connections: 1})},
 		{found: &features.Owner, try: ownedTable(tableOwner)},
 		{found: &features.Persist, try: ownedTable(tableOwner | tablePersist)},
 	}

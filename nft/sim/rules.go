@@ -133,7 +133,13 @@ func (f *flow) statement(s nft.Statement) (v verdict, element string) {
 		}
 		f.dnat(f.endpoint(s.Map, e.data))
 		return verdict{kind: accepted}, e.text
+	case nft.Over: // what comes one after the other is under every limit
+		return match(false), ""
 	case nft.Update:
+		if s.Rate.Count > 0 || s.Connections > 0 {
+			f.learn(s)
+			return match(false), ""
+		}
 		return match(f.learn(s)), ""
 	case nft.Delete:
 		return match(f.unlearn(s)), ""
@@ -253,6 +259,9 @@ func (f *flow) key(fields []nft.Field) string {
 
 func (f *flow) endpoint(set, data string) netip.AddrPort {
 	values := nft.SplitKey(f.set(set).Data, f.family, data)
+	if len(values) == 1 { // the port stays
+		return netip.AddrPortFrom(values[0].Addr, f.packet.Dport)
+	}
 	if len(values) != 2 {
 		panic(fmt.Sprintf("sim: map %s does not give address . port", set))
 	}

@@ -231,7 +231,6 @@ func TestForeigners(t *testing.T) {
 		"kept":               {annotated("kubectl.kubernetes.io/last-applied-configuration", "{}"), ""},
 		"a cloud's":          {annotated(aws+"moon-phase", "full"), "load balancer of AWS"},
 		"misspelled":         {annotated("svcctl.io/drain-timeot", "1s"), "is no annotation that svcctl knows"},
-		"not built yet":      {annotated("svcctl.io/port-ranges", "rtp=10000-20000/UDP"), "list each port in spec.ports"},
 		"a port's check":     {annotated("svcctl.io/health-check.dns", "none"), ""},
 		"annotation, label":  {labeled(annotated(), aws+"proxy-protocol"), ""},
 		"only cross-zone":    {annotated(awsAttributes, attributeCrossZone+"=false"), ""},

@@ -30,6 +30,8 @@ func validateService(s, old *Service) Errors {
 		checkTrafficPolicies(s),
 		checkIngress(s, old),
 		checkServiceBalance(s, old),
+		checkPortRanges(s, old),
+		checkLimits(s, old),
 	)
 }
 

@@ -1,0 +1,122 @@
+package conntrack
+
+import (
+	"maps"
+	"net/netip"
+)
+
+// beside knows, at the addresses that have ranges of ports, who has the exact ports. A connection to
+// one of these is none of the range's, whichever endpoint it has.
+type beside struct {
+	ranges map[netip.Addr]map[Frontend]string   // with the Service that has it
+	exact  map[netip.Addr]map[Frontend]struct{} // at the same addresses
+}
+
+// isBeside reports whether an entry is of an exact port within the range.
+func (f *Flows) isBeside(e *entry) bool {
+	_, is := f.Beside[Frontend{Addr: e.to.Addr(), Family: e.family, Protocol: e.protocol, Port: e.to.Port()}]
+	return is
+}
+
+// drop takes the frontends of ports away.
+func (b *beside) drop(ports []Port) {
+	if len(b.ranges) == 0 {
+		return
+	}
+	for i := range ports {
+		for _, fe := range ports[i].Frontends {
+			if fe.Last == 0 {
+				delete(b.exact[fe.Addr], fe)
+				continue
+			}
+			delete(b.ranges[fe.Addr], fe)
+			if len(b.ranges[fe.Addr]) == 0 {
+				delete(b.ranges, fe.Addr)
+				delete(b.exact, fe.Addr)
+			}
+		}
+	}
+}
+
+// add adds the frontends of ports of a Service. all are those of all Services, which are gone through
+// when an address gets its first range.
+func (b *beside) add(service string, ports []Port, all map[string][]Port) {
+	for i := range ports {
+		for _, fe := range ports[i].Frontends {
+			if fe.Last == 0 {
+				if exact := b.exact[fe.Addr]; exact != nil {
+					exact[fe] = struct{}{}
+				}
+				continue
+			}
+			if b.ranges[fe.Addr] == nil {
+				b.begin(fe.Addr, all)
+			}
+			b.ranges[fe.Addr][fe] = service
+		}
+	}
+}
+
+func (b *beside) begin(addr netip.Addr, all map[string][]Port) {
+	if b.ranges == nil {
+		b.ranges, b.exact = map[netip.Addr]map[Frontend]string{}, map[netip.Addr]map[Frontend]struct{}{}
+	}
+	b.ranges[addr], b.exact[addr] = map[Frontend]string{}, map[Frontend]struct{}{}
+	for _, ports := range all {
+		for i := range ports {
+			for _, fe := range ports[i].Frontends {
+				if fe.Addr == addr && fe.Last == 0 {
+					b.exact[addr][fe] = struct{}{}
+				}
+			}
+		}
+	}
+}
+
+// of are the exact ports beside a range, nil beside anything else.
+func (b *beside) of(fe Frontend) map[Frontend]struct{} {
+	if fe.Last == 0 {
+		return nil
+	}
+	return maps.Clone(b.exact[fe.Addr])
+}
+
+// follow has the ranges know of exact ports that came or went at their addresses. was are the ports
+// before, of the Services that changed.
+func (l *Ledger) follow(was map[string][]Port, changes map[string][]Port) {
+	for _, ports := range was {
+		l.beside.drop(ports)
+	}
+	for name := range changes {
+		l.beside.add(name, l.services[name], l.services)
+	}
+	if len(l.beside.ranges) == 0 {
+		return
+	}
+	for _, of := range []map[string][]Port{was, changes} {
+		for _, ports := range of {
+			for i := range ports {
+				for _, fe := range ports[i].Frontends {
+					for r, service := range l.beside.ranges[fe.Addr] {
+						l.noteRange(r, service)
+					}
+				}
+			}
+		}
+	}
+}
+
+// noteRange notes a range again, for what is waited for there.
+func (l *Ledger) noteRange(fe Frontend, service string) {
+	if _, noted := l.work[fe]; noted {
+		return
+	}
+	for i := range l.services[service] {
+		p := &l.services[service][i]
+		for j := range p.Frontends {
+			if flows := p.flows(j); p.Frontends[j] == fe && flows.concerned() {
+				l.note(flows)
+			}
+		}
+	}
+}

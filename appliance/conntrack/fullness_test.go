@@ -1,0 +1,80 @@
+package conntrack
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"svcctl.io/svcctl/nft"
+)
+
+// An endpoint is full at its limit and has room again when a tenth is closed; what is not open, and not of the
+// Service, does not count.
+func TestFullnessHasHysteresis(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		at := netip.MustParseAddrPort
+		var told []string
+		table := &fakeTable{}
+		x := newFullness(table, slog.New(slog.DiscardHandler), func(service string) { told = append(told, service) })
+		endpoint := at("10.180.0.1:80")
+		web := Crowd{Limit: 20, Ports: []nft.ServicePort{{Family: nft.IPv4, Protocol: nft.TCP, Frontends: []nft.Frontend{{Addr: netip.MustParseAddr("172.30.0.41"), Port: 80}}}}}
+		x.Update(&nft.Box{}, map[string]Crowd{"default/web": web, "default/other": {}})
+		if full, known := x.Full("default/web", nft.TCP, endpoint); full || known {
+			t.Errorf("before it was looked: full %t, known %t", full, known)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- x.Run(ctx) }()
+		open := func(n int) {
+			table.mu.Lock()
+			table.entries = nil
+			for i := range n {
+				e := unansweredEntry(func(e *entry) { e.answered, e.state, e.id = true, tcpEstablished, []byte{0, 0, 1, byte(i)} })
+				table.entries = append(table.entries, e)
+			}
+			for _, change := range []func(*entry){
+				func(e *entry) {}, // unanswered
+				func(e *entry) { e.answered, e.state = true, tcpClose },
+				func(e *entry) { e.answered, e.state, e.to = true, tcpEstablished, at("172.30.0.42:80") },
+				func(e *entry) { e.answered, e.state, e.replyFrom = true, tcpEstablished, e.to },
+			} {
+				table.entries = append(table.entries, unansweredEntry(change))
+			}
+			table.mu.Unlock()
+			time.Sleep(2 * lookEvery)
+			synctest.Wait()
+		}
+		for _, step := range []struct {
+			open int
+			want bool
+		}{{19, false}, {20, true}, {19, true}, {18, false}, {19, false}, {25, true}, {0, false}} {
+			told = nil
+			before, _ := x.Full("default/web", nft.TCP, endpoint)
+			open(step.open)
+			full, known := x.Full("default/web", nft.TCP, endpoint)
+			if full != step.want || !known {
+				t.Errorf("%d open connections of 20: full %t, want %t", step.open, full, step.want)
+			}
+			if changed := full != before; step.open != 19 && changed != slices.Contains(told, "default/web") {
+				t.Errorf("%d open connections: told of %v, changed %t", step.open, told, changed)
+			}
+		}
+		// Nobody asks: nobody looks.
+		x.Update(nil, map[string]Crowd{"default/web": {}})
+		synctest.Wait()
+		looks := table.queries
+		time.Sleep(10 * lookEvery)
+		synctest.Wait()
+		if table.queries != looks {
+			t.Errorf("%d looks while no Service asks for any", table.queries-looks)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}

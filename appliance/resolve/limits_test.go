@@ -1,0 +1,72 @@
+package resolve
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store/object"
+)
+
+// Limits are those of every port; what the kernel lacks is named, and the others hold.
+func TestLimits(t *testing.T) {
+	in := func() Input {
+		svc := &object.Service{TypeMeta: object.TypeMeta{Kind: object.KindService}}
+		svc.Metadata = object.ObjectMeta{Namespace: "default", Name: "web", Annotations: map[string]string{
+			object.AnnotationRateLimit: "10/s", object.AnnotationClientRateLimit: "60/m", object.AnnotationClientConnections: "5",
+		}}
+		svc.Spec = object.ServiceSpec{ClusterIPs: []string{"172.30.0.1"}, Ports: []object.ServicePort{{Port: 80, Protocol: "TCP"}}}
+		return Input{Service: svc, Slices: []*object.EndpointSlice{slice(80, l1)}}
+	}
+	want := nft.Limits{Rate: nft.Rate{Count: 10, Per: time.Second}, ClientRate: nft.Rate{Count: 60, Per: time.Minute}, ClientConnections: 5}
+	out := Service(in(), facts())
+	if len(out.Ports) != 1 || out.Ports[0].Limits != want || len(out.Problems) != 0 {
+		t.Errorf("got %+v, want %+v and no problem", out, want)
+	}
+	for _, c := range []struct {
+		lacks func(*Facts)
+		want  nft.Limits
+		names string
+		warns int
+	}{
+		{func(f *Facts) { f.NoRates = true }, nft.Limits{ClientConnections: 5}, "CONFIG_NFT_LIMIT", 2},
+		{func(f *Facts) { f.NoConnectionCounts = true }, nft.Limits{Rate: want.Rate, ClientRate: want.ClientRate}, "CONFIG_NFT_CONNLIMIT", 1},
+	} {
+		f := facts()
+		c.lacks(f)
+		out := Service(in(), f)
+		if out.Ports[0].Limits != c.want || len(out.Problems) != c.warns || !strings.Contains(out.Problems[0].Message, c.names) || !strings.HasPrefix(out.Problems[0].Field, "metadata.annotations[svcctl.io/") {
+			t.Errorf("without %s: limits %+v, problems %+v", c.names, out.Ports[0].Limits, out.Problems)
+		}
+	}
+}
+
+// Full endpoints leave the pools and stay among those that serve; with ranges of ports addresses are asked for.
+func TestFullEndpointsLeave(t *testing.T) {
+	for _, ranges := range []string{"", "80-90"} {
+		svc := &object.Service{TypeMeta: object.TypeMeta{Kind: object.KindService}}
+		svc.Metadata = object.ObjectMeta{Namespace: "default", Name: "web", Annotations: map[string]string{object.AnnotationEndpointConnections: "5"}}
+		if ranges != "" {
+			svc.Metadata.Annotations[object.AnnotationPortRanges] = ranges
+		}
+		svc.Spec = object.ServiceSpec{ClusterIPs: []string{"172.30.0.1"}, Ports: []object.ServicePort{{Port: 80, Protocol: "TCP"}}}
+		f := facts()
+		f.Full = func(port Port, at []netip.AddrPort, endpoint netip.AddrPort) (full, known bool) {
+			if (endpoint.Port() == 0) != (ranges != "") || port.Service != "default/web" || len(at) != 1 {
+				t.Errorf("asked for %s of %+v at %v", endpoint, port, at)
+			}
+			return endpoint.Addr().String() == l1, true
+		}
+		out := Service(Input{Service: svc, Slices: []*object.EndpointSlice{slice(80, l1, r1)}}, f)
+		for _, p := range out.Ports {
+			if pool := p.Pools[nft.PoolCluster]; len(pool) != 1 || pool[0].Addr().String() != r1 || len(p.Serving) != 2 {
+				t.Errorf("%s: new connections go to %v, %v serve; want %s of both", p.ID, pool, p.Serving, r1)
+			}
+		}
+		if out.EndpointConnections != 5 || len(out.Problems) != 1 || !strings.HasPrefix(out.Problems[0].Message, "endpoint "+l1+" is left out") {
+			t.Errorf("limit %d, problems %+v", out.EndpointConnections, out.Problems)
+		}
+	}
+}

@@ -1,0 +1,106 @@
+package resolve
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store/annotation"
+	"svcctl.io/svcctl/store/object"
+)
+
+// Reasons of Problems about ranges of ports.
+const (
+	// reasonRangeByHash: clients of a range keep their endpoint by a hash and not by memory.
+	reasonRangeByHash = "RangeByHash"
+	// reasonRangeNotServed: a range has no effect at an address.
+	reasonRangeNotServed = "RangeNotServed"
+)
+
+// readPortRanges reads the annotation.
+func (r *resolver) readPortRanges(balance nft.Balance, idle bool) []object.PortRange {
+	value, given := r.Service.Metadata.Annotations[object.AnnotationPortRanges]
+	if !given {
+		return nil
+	}
+	field := annotation.Field(object.AnnotationPortRanges)
+	ranges, err := object.ParsePortRanges(value, r.Service.Spec.Ports)
+	if err != nil {
+		r.refuse(field, reasonUnknownValue, "%v: no range is served", err)
+		return nil
+	}
+	if r.affinity() > 0 && byChance(balance) {
+		r.warn(r.ref, field, reasonRangeByHash,
+			"clients of a range keep their endpoint by a hash of their address, and at the ports of spec by memory, so the two may differ: svcctl.io/balance: source-hash without sessionAffinity gives a client one endpoint for all ports")
+	}
+	if idle {
+		r.warn(r.ref, field, reasonNoEffect, "%s has no effect on ranges: their connections live as long as the settings of the host say", AnnotationIdle)
+	}
+	if key := r.relayed.Key; key != "" {
+		r.warn(r.ref, field, ReasonNotRelayed, "%s has no effect on ranges: they are served by the kernel, and endpoints see no header and no other endpoint is tried", key)
+	}
+	return ranges
+}
+
+// byChance reports whether an algorithm may give a client another endpoint each time.
+func byChance(balance nft.Balance) bool {
+	return balance == nft.Random || balance == nft.RoundRobin || balance == nft.LeastConnection
+}
+
+// portRanges are the Service ports of the ranges that are served by the endpoints of a port.
+func (r *resolver) portRanges(ranges []object.PortRange, port *object.ServicePort, p *nft.ServicePort) (list []nft.ServicePort) {
+	for _, pr := range ranges {
+		if pr.Name != port.Name {
+			continue
+		}
+		proto, _ := nft.ProtocolNamed(pr.Protocol)
+		added := nft.ServicePort{
+			ID: p.ID + "/" + strings.ToLower(pr.Protocol) + "-" + (&nft.Frontend{Port: pr.First, Last: pr.Last}).PortText(), Family: p.Family, Protocol: proto,
+			Balance: p.Balance, Serving: withoutPorts(p.Serving), Limits: p.Limits,
+		}
+		switch {
+		case p.Affinity > 0 && byChance(p.Balance):
+			added.Balance = nft.SourceHash
+		case p.Balance == nft.LeastConnection: // whose feedback is that of the exact port
+			added.Balance = nft.Random
+		}
+		for pool := range p.Pools {
+			added.Pools[pool] = withoutPorts(p.Pools[pool])
+		}
+		for ap, w := range p.Weights {
+			if added.Weights == nil {
+				added.Weights = make(map[netip.AddrPort]uint16, len(p.Weights))
+			}
+			at := netip.AddrPortFrom(ap.Addr(), 0)
+			added.Weights[at] = max(added.Weights[at], w)
+		}
+		for _, fe := range p.Frontends {
+			switch {
+			case !fe.Addr.IsValid():
+				continue // one node port cannot stand for many
+			case fe.HostOwned:
+				r.refuse(annotation.Field(object.AnnotationPortRanges), reasonRangeNotServed,
+					"%s is an address of this host, whose programs would lose the ports %s: choose another address for the Service, or list its ports in spec.ports", fe.Addr, pr)
+				continue
+			}
+			fe.Port, fe.Last = pr.First, pr.Last
+			added.Frontends = append(added.Frontends, fe)
+		}
+		if len(added.Frontends) > 0 {
+			list = append(list, added)
+		}
+	}
+	return list
+}
+
+// withoutPorts are the addresses of endpoints, each once, with port 0.
+func withoutPorts(endpoints []netip.AddrPort) []netip.AddrPort {
+	list := make([]netip.AddrPort, 0, len(endpoints))
+	for _, ap := range endpoints {
+		if at := netip.AddrPortFrom(ap.Addr(), 0); !slices.Contains(list, at) {
+			list = append(list, at)
+		}
+	}
+	return list
+}

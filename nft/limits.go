@@ -1,0 +1,235 @@
+package nft
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A Service port may be limited in the new connections that it gets, altogether and of each client,
+// and in the open ones of a client. Its frontends lead to a chain that all limited ones share, so
+// that others pay nothing: that one jumps to the chain of the port's own limits, and goes on to where
+// the frontend would have led. All frontends of a port in a family share its limits.
+//
+// Whoever is over a rate gets no answer: no connection is left behind, so the SYN that a TCP client
+// sends again is asked anew. Whoever has too many connections is refused.
+
+const (
+	setLimitedBy          = "limited-by"                // VIP frontend : jump to its limits
+	setNPLimitedBy        = "nodeport-limited-by"       // node port : the same
+	setLimited            = "limited-services"          // VIP frontend : where it leads under its limits
+	setLimitedOutside     = "limited-outside-services"  // the same for outside clients
+	setNPLimited          = "limited-nodeports"         // node port : where it leads
+	setNPLimitedOutside   = "limited-outside-nodeports" // the same for outside clients
+	chainLimited          = "limited"                   // those of elements that lead to the maps
+	chainLimitedOutside   = "limited-outside"           //
+	chainNPLimited        = "nodeport-limited"          //
+	chainNPLimitedOutside = "nodeport-limited-outside"  //
+	chainRefuseClient     = "refuse-client"             // refuses a client of too many connections
+	prefixLimits          = "limits"                    // with the limits and an ID: the chain that asks
+	prefixClientRates     = "client-rates-"             // with the limit and an ID: the clients of late, each with its rate
+	prefixClientConns     = "client-connections-"       // with the limit and an ID: the clients, each with its connections
+)
+
+// limitedSize bounds the clients that the limits of a Service port know. When the set is full other
+// clients are not limited.
+const limitedSize = 65535
+
+// clientRateLife is for how long the rate of a client is kept after its last new connection: longer
+// than the slowest rate, one a minute, takes to be full again.
+const clientRateLife = 2 * time.Minute
+
+// Rate is so many new connections each second, or minute.
+type Rate struct {
+	Count uint32
+	Per   time.Duration // time.Second or time.Minute
+}
+
+// Burst is how many connections may come at once: those of one second, at least one.
+func (r Rate) Burst() uint32 {
+	if r.Per == time.Minute {
+		return max(1, r.Count/60)
+	}
+	return r.Count
+}
+
+// String is the rate in nft syntax, "100/second".
+func (r Rate) String() string {
+	unit := "second"
+	if r.Per == time.Minute {
+		unit = "minute"
+	}
+	return strconv.FormatUint(uint64(r.Count), 10) + "/" + unit
+}
+
+// word is the rate in a name, "100s".
+func (r Rate) word() string {
+	return strconv.FormatUint(uint64(r.Count), 10) + r.String()[strings.IndexByte(r.String(), '/')+1:][:1]
+}
+
+func parseRateWord(word string) (r Rate, ok bool) {
+	if word == "" {
+		return r, false
+	}
+	n, err := strconv.ParseUint(word[:len(word)-1], 10, 32)
+	per := map[byte]time.Duration{'s': time.Second, 'm': time.Minute}[word[len(word)-1]]
+	return Rate{uint32(n), per}, err == nil && n > 0 && per != 0
+}
+
+// Limits of a Service port. Zero: none.
+type Limits struct {
+	Rate, ClientRate  Rate
+	ClientConnections uint32
+}
+
+// Any reports whether there is a limit.
+func (l Limits) Any() bool { return l != Limits{} }
+
+// chain names the chain of a port's limits: "limits-r100s-c10s-n20/default/web".
+func (l Limits) chain(id string) string {
+	name := prefixLimits
+	if l.Rate.Count > 0 {
+		name += "-r" + l.Rate.word()
+	}
+	if l.ClientRate.Count > 0 {
+		name += "-c" + l.ClientRate.word()
+	}
+	if l.ClientConnections > 0 {
+		name += "-n" + strconv.FormatUint(uint64(l.ClientConnections), 10)
+	}
+	return name + "/" + id
+}
+
+// parseLimits reads the name of a chain back.
+func parseLimits(chain string) (l Limits, id string, ok bool) {
+	name, id, _ := strings.Cut(chain, "/")
+	words, ok := strings.CutPrefix(name, prefixLimits+"-")
+	for _, word := range strings.Split(words, "-") {
+		if word == "" || !ok {
+			return l, id, false
+		}
+		switch kind, value := word[0], word[1:]; kind {
+		case 'r':
+			l.Rate, ok = parseRateWord(value)
+		case 'c':
+			l.ClientRate, ok = parseRateWord(value)
+		default:
+			n, err := strconv.ParseUint(value, 10, 32)
+			l.ClientConnections, ok = uint32(n), err == nil && kind == 'n'
+		}
+	}
+	return l, id, ok
+}
+
+// addLimits adds the chain of the port's limits, and the sets of its clients. Each limit has a set of its own: the
+// elements of one keep the limit that they were made with.
+//
+//	chain limits-r100s-c10s-n20/default/web {
+//		add @client-connections-20/default/web { ip saddr ct count over 20 } goto refuse-client
+//		update @client-rates-10s/default/web { ip saddr timeout 2m limit rate over 10/second burst 10 packets } counter name "client-rate-limit" drop
+//		limit rate over 100/second burst 100 packets counter name "rate-limit" drop
+//	}
+//
+// The rate of all is asked last, so that what a client sends over its own does not count.
+func (p *compiledPort) addLimits(f *fragment, box *Box) {
+	l, client := p.Limits, []Field{Saddr}
+	var rules []Rule
+	if l.ClientConnections > 0 {
+		set := Set{Name: prefixClientConns + strconv.FormatUint(uint64(l.ClientConnections), 10) + "/" + p.ID, Key: []Type{TypeAddr}, Dynamic: true, Size: limitedSize}
+		f.sets = append(f.sets, set)
+		f.shared = append(f.shared, chainRefuseClient)
+		rules = append(rules, Rule{Update{Map: set.Name, Key: client, Add: true, Connections: l.ClientConnections}, GotoChain(chainRefuseClient)})
+	}
+	drop := func(over Statement, reason string) {
+		rules = append(rules, append(Rule{over}, box.counted(reason, Verdict{Kind: Drop})...))
+	}
+	if l.ClientRate.Count > 0 {
+		set := Set{Name: prefixClientRates + l.ClientRate.word() + "/" + p.ID, Key: []Type{TypeAddr}, Dynamic: true, Timeout: clientRateLife, Size: limitedSize}
+		f.sets = append(f.sets, set)
+		drop(Update{Map: set.Name, Key: client, Timeout: clientRateLife, Rate: l.ClientRate}, RefusedClientRate)
+	}
+	if l.Rate.Count > 0 {
+		drop(Over{l.Rate}, RefusedRate)
+	}
+	f.chains = append(f.chains, Chain{Name: l.chain(p.ID), Rules: rules})
+	f.limits++
+}
+
+// limitedMaps are where a frontend's verdicts stand that its limits come before.
+type limitedMaps struct {
+	by     string
+	inside [2]string // the map of verdicts, and the chain that leads there
+	out    [2]string // the same for outside clients
+}
+
+func limitedMapsOf(fe *Frontend) *limitedMaps {
+	if fe.Addr.IsValid() {
+		return &limitedMaps{setLimitedBy, [2]string{setLimited, chainLimited}, [2]string{setLimitedOutside, chainLimitedOutside}}
+	}
+	return &limitedMaps{setNPLimitedBy, [2]string{setNPLimited, chainNPLimited}, [2]string{setNPLimitedOutside, chainNPLimitedOutside}}
+}
+
+// limited gives the verdict by which the dispatch sends a frontend's clients on, after its limits.
+func (p *compiledPort) limited(f *fragment, fe *Frontend, frontend, verdict string, outside bool) string {
+	if !p.Limits.Any() || !strings.HasPrefix(verdict, "goto ") || verdict == GotoChain(chainRefuse).String() {
+		return verdict
+	}
+	maps := limitedMapsOf(fe)
+	to := maps.inside
+	if outside {
+		to = maps.out
+	}
+	by := placed{maps.by, frontend, Verdict{Kind: Jump, Chain: p.Limits.chain(p.ID)}.String()}
+	if !slices.Contains(f.elements, by) {
+		f.elements = append(f.elements, by)
+	}
+	f.elements = append(f.elements, placed{to[0], frontend, verdict})
+	return GotoChain(to[1]).String()
+}
+
+// limitedChains lead to the limits of a frontend, and from there to where it leads.
+//
+//	chain limited {
+//		ip daddr . meta l4proto . th dport vmap @limited-by
+//		ip daddr . meta l4proto . th dport vmap @limited-services
+//	}
+func (t *tableState) limitedChains() (chains []Chain) {
+	for _, c := range []struct {
+		key  []Field
+		maps *limitedMaps
+	}{{frontend, limitedMapsOf(&Frontend{Addr: netip.IPv4Unspecified()})}, {nodePort, limitedMapsOf(&Frontend{})}} {
+		for _, to := range [][2]string{c.maps.inside, c.maps.out} {
+			if t.has(to[0]) {
+				chains = append(chains, Chain{Name: to[1], Rules: []Rule{{VerdictMap{Key: c.key, Map: c.maps.by}}, {VerdictMap{Key: c.key, Map: to[0]}}}})
+			}
+		}
+	}
+	return chains
+}
+
+// limitsRule is the rule that has the clients of a range pass its limits, if it has any.
+func (p *compiledPort) limitsRule() []Rule {
+	if !p.Limits.Any() {
+		return nil
+	}
+	return []Rule{{Verdict{Kind: Jump, Chain: p.Limits.chain(p.ID)}}}
+}
+
+// beyondLimits gives the verdict behind the limits of a frontend, and what these are.
+func (r *recovery) beyondLimits(p *compiledPort, fe *Frontend, key, verdict string) string {
+	maps := limitedMapsOf(fe)
+	chain, _ := strings.CutPrefix(verdict, "goto ")
+	for _, to := range [][2]string{maps.inside, maps.out} {
+		if chain != to[1] {
+			continue
+		}
+		limits, _ := strings.CutPrefix(r.table.elements(maps.by)[key], "jump ")
+		if l, id, ok := parseLimits(limits); ok {
+			p.Limits, p.ID = l, id
+		}
+		return r.table.elements(to[0])[key]
+	}
+	return verdict
+}

@@ -1,0 +1,318 @@
+package nft
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A frontend may be a range of ports (Frontend.Last): what is sent to one of them goes to the same
+// port of an endpoint. All ranges are elements of one map of verdicts, of which a packet is asked
+// when no exact frontend took it: an exact port within a range goes where it says, and pays nothing.
+// The key of a slot cannot name a port that is one of many, so each Service port of ranges has a
+// chain and a map of its own, which all of its frontends share.
+
+const (
+	setPortRanges     = "port-ranges"      // VIP frontend, a range of ports : verdict
+	setOpenPortRanges = "open-port-ranges" // ranges that take their ports alone of an address
+	setRangeSourceNAT = "range-source-nat" // original frontend, a range of ports : verdict in postrouting
+
+	chainRange        = "range"          // with the qualifier of a pool and an ID: the chain and the map of its endpoints
+	chainRangeClients = "range-clients-" // with a number and an ID: the chain that asks who the client is
+	suffixAdmitted    = "-in"            // behind the number: those whom source sets have let in
+	setRangeSources   = "range-sources-" // with a number and an ID: the set of who may connect
+)
+
+// IsRange reports whether the frontend is a range of ports.
+func (fe *Frontend) IsRange() bool { return fe.Last != 0 }
+
+// HasPort reports whether a port is the frontend's, or one of its range.
+func (fe *Frontend) HasPort(port uint16) bool {
+	return port == fe.Port || fe.IsRange() && fe.Port <= port && port <= fe.Last
+}
+
+// PortText is the port, "80", or the range, "10000-20000".
+func (fe *Frontend) PortText() string {
+	text := strconv.Itoa(int(fe.Port))
+	if fe.IsRange() {
+		text += "-" + strconv.Itoa(int(fe.Last))
+	}
+	return text
+}
+
+// hasRanges reports whether the frontends are ranges. Those of a Service port are all of one kind.
+func (sp *ServicePort) hasRanges() bool {
+	return len(sp.Frontends) > 0 && sp.Frontends[0].IsRange()
+}
+
+// rangeKey is the key of a range in the interval maps.
+func (p *compiledPort) rangeKey(fe *Frontend) string {
+	last := frontendKey(p.Protocol, netip.AddrPortFrom(fe.Addr, fe.Last))
+	return string(p.key(fe)) + string(last)
+}
+
+// rangeMap has the endpoints of a pool: slot : address. The port stays.
+func (p *compiledPort) rangeMap(pool Pool) Set {
+	return Set{Name: chainRange + pools[pool].qualifier + "/" + p.ID, Key: []Type{TypeSlot}, Data: []Type{TypeAddr}}
+}
+
+// addRanges adds what a Service port of ranges brings.
+//
+//	map port-ranges { 10.96.0.10 . udp . 10000-20000 : goto range/default/sip/rtp }
+//	map range/default/sip/rtp { 0 : 10.1.2.11, 1 : 10.1.2.12 }
+//	chain range/default/sip/rtp {
+//		dnat ip to numgen random mod 2 map @range/default/sip/rtp
+//		dnat ip to numgen random mod 1 map @range/default/sip/rtp
+//		goto refuse
+//	}
+func (p *compiledPort) addRanges(f *fragment, box *Box) {
+	for i := range p.Frontends {
+		p.addRange(f, box, i)
+	}
+	for pool, used := range p.usedPools() {
+		if used && len(p.slots[pool]) > 0 {
+			p.addRangePool(f, Pool(pool))
+		}
+	}
+}
+
+func (p *compiledPort) addRange(f *fragment, box *Box, i int) {
+	fe := &p.Frontends[i]
+	key := p.rangeKey(fe)
+	verdict := p.rangeVerdict(f, fe.Inside)
+	if fe.asksClient() {
+		verdict = p.rangeClients(f, box, i)
+	}
+	f.elements = append(f.elements, placed{setPortRanges, key, verdict.String()})
+	if !fe.wholeAddress() {
+		f.elements = append(f.elements, placed{setOpenPortRanges, key, ""})
+	}
+	if verdict, ok := p.sourceNAT(f, box, fe); ok {
+		f.elements = append(f.elements, placed{setRangeSourceNAT, key, verdict})
+		f.use(p.Protocol)
+		f.original = append(f.original, fe.Addr)
+	}
+	if fe.InsideOnly {
+		f.insideOnly = append(f.insideOnly, fe.Addr)
+	}
+	f.vips = append(f.vips, vipUse{fe.Addr, p.serves(fe), fe.NamedPortsOnly})
+}
+
+// rangeVerdict is where the clients of a range are sent.
+func (p *compiledPort) rangeVerdict(f *fragment, r Route) Verdict {
+	switch n := len(p.slots[r.Pool]); {
+	case n == 0 && r.Otherwise == Blackhole:
+		return Verdict{Kind: Drop}
+	case n == 0:
+		f.shared = append(f.shared, chainRefuse)
+		return GotoChain(chainRefuse)
+	}
+	return GotoChain(p.rangeMap(r.Pool).Name) // the chain has the map's name
+}
+
+// addRangePool adds the map of a pool's endpoints and the chain that picks one.
+func (p *compiledPort) addRangePool(f *fragment, pool Pool) {
+	m, slots := p.rangeMap(pool), p.rangeSlots(pool)
+	f.sets = append(f.sets, m)
+	for i, a := range slots {
+		if a.IsValid() {
+			f.elements = append(f.elements, placed{m.Name, JoinKey(Value{Type: TypeSlot, Num: uint32(i)}), AddrKey(a)})
+		}
+		if p.Balance == DestinationHash {
+			f.endpoints = append(f.endpoints, a)
+		}
+	}
+	form := ""
+	if t := p.tables[pool]; t != nil {
+		form = t.form
+	}
+	f.shared = append(f.shared, chainRefuse)
+	rules := append(p.limitsRule(), rangeDraws(m.Name, rangeForm(form), uint32(len(slots)))...)
+	f.chains = append(f.chains, Chain{Name: m.Name, Rules: append(rules, Rule{GotoChain(chainRefuse)})})
+}
+
+// rangeSlots are the addresses in the slots of a pool; the zero Addr where nobody stands.
+func (p *compiledPort) rangeSlots(pool Pool) []netip.Addr {
+	var slots []netip.Addr
+	if t := p.tables[pool]; t != nil {
+		for _, endpoint := range t.slots {
+			if endpoint == hole {
+				slots = append(slots, netip.Addr{})
+			} else {
+				slots = append(slots, p.slots[pool][endpoint].Addr())
+			}
+		}
+		return slots
+	}
+	for _, ap := range p.chosen(&p.Frontends[0], pool) { // of DestinationHash one for all of them
+		slots = append(slots, ap.Addr())
+	}
+	return slots
+}
+
+// rangeForm is the kind of a form of table: "" where all slots are alike.
+func rangeForm(form string) string {
+	if form == "" || form == formTurns {
+		return form
+	}
+	kind, size := splitForm(form)
+	if kind == chainWeigh {
+		return kind + strconv.Itoa(int(size))
+	}
+	return kind
+}
+
+// rangeDraws draw one of n slots. The last rule is for a packet that falls between two changes.
+func rangeDraws(set, form string, n uint32) []Rule {
+	draw := func(slot Field) Rule { return Rule{DNAT{Key: []Field{slot}, Map: set, KeepPort: true}} }
+	last := draw(Numgen(1))
+	switch {
+	case form == formTurns:
+		return []Rule{draw(Field{Kind: FieldTurn, Mod: n}), last}
+	case form == chainHash:
+		return []Rule{draw(Field{Kind: FieldHashFlow, Mod: n}), last}
+	case form == chainSource:
+		return []Rule{draw(Field{Kind: FieldHashSource, Mod: n}), last}
+	case strings.HasPrefix(form, chainWeigh):
+		_, size := splitForm(form)
+		return []Rule{draw(Numgen(size)), draw(Field{Kind: FieldNumgen, Mod: size, Offset: size}), last}
+	case n == 1:
+		return []Rule{last}
+	}
+	return []Rule{draw(Numgen(n)), last}
+}
+
+// rangeClients adds the chain that asks who the client of a range is. Ranges that ask the same have
+// one.
+//
+//	chain range-clients-0/default/sip/rtp {
+//		ip daddr @inside-only jump inside
+//		ip saddr @source-set/scanners counter name "source-range" drop
+//		ip saddr != @range-sources-0/default/sip/rtp counter name "source-range" drop
+//		fib saddr type local goto range/default/sip/rtp
+//		ip saddr != 100.64.0.0/11 goto range-local/default/sip/rtp
+//		goto range/default/sip/rtp
+//	}
+//
+// With source sets that let clients in, whom they and the ranges name goes on to a second chain,
+// range-clients-0-in/default/sip/rtp, and the others are dropped.
+func (p *compiledPort) rangeClients(f *fragment, box *Box, i int) Verdict {
+	fe := &p.Frontends[i]
+	if fe.Sets != nil {
+		f.sourceSets = append(append(f.sourceSets, fe.Sets.Allow...), fe.Sets.Deny...)
+	}
+	group := strconv.Itoa(p.rangeGroup(fe))
+	name := chainRangeClients + group
+	chain := name + "/" + p.ID
+	if slices.ContainsFunc(p.Frontends[:i], func(o Frontend) bool { return asksTheSame(&o, fe) }) {
+		return GotoChain(chain)
+	}
+	client := []Field{Saddr}
+	var rules []Rule
+	if fe.InsideOnly {
+		rules = append(rules, Rule{MatchSet{Key: []Field{Daddr}, Set: setInsideOnly}, Verdict{Kind: Jump, Chain: chainInside}})
+	}
+	drop := func(match ...Statement) Rule {
+		return append(match, box.counted(RefusedSourceRange, Verdict{Kind: Drop})...)
+	}
+	ranges := mergePrefixes(fe.Sources, p.Family)
+	sources := Set{Name: setRangeSources + group + "/" + p.ID, Key: []Type{TypeAddr}, Interval: true}
+	if len(ranges) > 0 {
+		f.sets = append(f.sets, sources)
+	}
+	for _, r := range ranges {
+		f.elements = append(f.elements, placed{sources.Name, AddrKey(r.First) + AddrKey(r.Last), ""})
+	}
+	var allow []Statement
+	if fe.Sets != nil {
+		for _, set := range sortedSets(fe.Sets.Deny) {
+			rules = append(rules, drop(MatchSet{Key: client, Set: sourceSetName(set)}))
+		}
+		for _, set := range sortedSets(fe.Sets.Allow) {
+			allow = append(allow, MatchSet{Key: client, Set: sourceSetName(set)})
+		}
+	}
+	onward := p.rangeRoutes(f, box, fe)
+	switch {
+	case len(allow) > 0:
+		if len(ranges) > 0 {
+			allow = append(allow, MatchSet{Key: client, Set: sources.Name})
+		}
+		in := name + suffixAdmitted + "/" + p.ID
+		for _, match := range allow {
+			rules = append(rules, Rule{match, GotoChain(in)})
+		}
+		f.chains = append(f.chains, Chain{Name: in, Rules: onward})
+		rules = append(rules, drop())
+	case len(ranges) > 0:
+		rules = append(append(rules, drop(MatchSet{Key: client, Set: sources.Name, Negate: true})), onward...)
+	case fe.Sources != nil:
+		rules = append(rules, drop())
+	default:
+		rules = append(rules, onward...)
+	}
+	f.chains = append(f.chains, Chain{Name: chain, Rules: rules})
+	return GotoChain(chain)
+}
+
+// asksClient reports whether a frontend differs by who the client is.
+func (fe *Frontend) asksClient() bool {
+	return fe.Outside != fe.Inside || fe.Sources != nil || fe.Sets != nil || fe.InsideOnly
+}
+
+// rangeGroup numbers the frontends of a port by what they ask of clients, in the order of their
+// addresses.
+func (p *compiledPort) rangeGroup(fe *Frontend) int {
+	var asking []*Frontend
+	for i := range p.Frontends {
+		if p.Frontends[i].asksClient() {
+			asking = append(asking, &p.Frontends[i])
+		}
+	}
+	slices.SortFunc(asking, func(a, b *Frontend) int { return a.Addr.Compare(b.Addr) })
+	var groups []*Frontend
+	for _, fe := range asking {
+		if !slices.ContainsFunc(groups, func(o *Frontend) bool { return asksTheSame(o, fe) }) {
+			groups = append(groups, fe)
+		}
+	}
+	return slices.IndexFunc(groups, func(o *Frontend) bool { return asksTheSame(o, fe) })
+}
+
+// rangeRoutes send the clients that may connect to their pools.
+func (p *compiledPort) rangeRoutes(f *fragment, box *Box, fe *Frontend) []Rule {
+	inside := p.rangeVerdict(f, fe.Inside)
+	if fe.Outside == fe.Inside {
+		return []Rule{{inside}}
+	}
+	return []Rule{
+		{MatchLocalSource{}, inside},
+		append(outsideClients(p.Family, box), p.rangeVerdict(f, fe.Outside)),
+		{inside},
+	}
+}
+
+func sortedSets(sets []*SourceSet) (names []string) {
+	for _, s := range sets {
+		names = append(names, s.Name)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// asksTheSame reports whether two frontends of a port let the same clients in by the same ways.
+func asksTheSame(a, b *Frontend) bool {
+	sets := func(fe *Frontend) SourceSets {
+		if fe.Sets == nil {
+			return SourceSets{}
+		}
+		return *fe.Sets
+	}
+	return a.Inside == b.Inside && a.Outside == b.Outside && a.InsideOnly == b.InsideOnly &&
+		(a.Sources == nil) == (b.Sources == nil) && slices.Equal(a.Sources, b.Sources) && (a.Sets == nil) == (b.Sets == nil) &&
+		slices.Equal(sets(a).Allow, sets(b).Allow) && slices.Equal(sets(a).Deny, sets(b).Deny)
+}
+
+// rangeRule looks the ranges up, for what no exact frontend took.
+func rangeRule() Rule { return Rule{VerdictMap{Key: frontend, Map: setPortRanges}} }
