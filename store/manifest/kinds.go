@@ -21,6 +21,7 @@ var servedKinds = []servedKind{
 	{kind: object.KindEndpoints, apiVersion: "v1", make: func() object.Object { return new(object.Endpoints) }},
 	{kind: object.KindEndpointSlice, apiVersion: "discovery.k8s.io/v1", make: func() object.Object { return new(object.EndpointSlice) }},
 	{kind: object.KindPod, apiVersion: "v1", make: func() object.Object { return new(object.Pod) }, partly: true},
+	{kind: object.KindSecret, apiVersion: "v1", make: func() object.Object { return new(object.Secret) }},
 }
 
 // implied is what the items of a typed List need not say.
@@ -108,7 +109,7 @@ func (u *unit) decodeObject(d *decoding, doc parsed, as implied) {
 	if !ok {
 		return
 	}
-	d.ref, d.partly = nameOf(root, served.kind), served.partly
+	d.ref, d.partly, d.secrets = nameOf(root, served.kind), served.partly, served.kind == object.KindSecret
 	d.addFlaws(doc.flaws)
 	o := served.make()
 	d.object(root, o)
@@ -119,6 +120,9 @@ func (u *unit) decodeObject(d *decoding, doc parsed, as implied) {
 		return
 	}
 	o.GetTypeMeta().Kind, o.GetTypeMeta().APIVersion = served.kind, served.apiVersion
+	if secret, is := o.(*object.Secret); is {
+		secret.MoveStringData() // no stored object has it, and files are compared with those
+	}
 	// A map takes 336 bytes, and many a Service has the labels that it selects.
 	if svc, is := o.(*object.Service); is && len(svc.Spec.Selector) > 0 && maps.Equal(svc.Metadata.Labels, svc.Spec.Selector) {
 		svc.Spec.Selector = svc.Metadata.Labels
