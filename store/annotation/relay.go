@@ -2,6 +2,7 @@ package annotation
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -37,7 +38,14 @@ type Relay struct {
 	ProxyProtocol  int
 	ConnectTimeout time.Duration
 	ConnectRetries int
-	Bad            []Bad
+	// Fronts are what the ports do with TLS and HTTP, in their order; a port with one is relayed.
+	Fronts []Front
+	Bad    []Bad
+}
+
+// Fronted reports whether a port does anything with TLS or HTTP.
+func (r *Relay) Fronted() bool {
+	return slices.ContainsFunc(r.Fronts, func(f Front) bool { return f.Key != "" })
 }
 
 // RelayOf reads the annotations of a Service about relaying.
@@ -53,10 +61,13 @@ func RelayOf(svc *object.Service) (r Relay) {
 		r.Bad = append(r.Bad, Bad{ProxyMode, fmt.Sprintf("%q is no mode, so the kernel serves the Service: write \"userspace\" to have it relayed, or \"kernel\"", mode)})
 	}
 	r.readProxyProtocol(svc)
-	if r.Key == "" {
+	var bad []Bad
+	r.Fronts, bad = Fronts(svc)
+	r.Bad = append(r.Bad, bad...)
+	if r.Key == "" && !r.Fronted() {
 		for _, key := range []string{ConnectTimeout, ConnectRetries} {
 			if has(a, key) {
-				r.Bad = append(r.Bad, Bad{key, "has no effect: the kernel makes no connections of its own; write " + ProxyMode + ": userspace, or " + ProxyProtocol + ", too"})
+				r.Bad = append(r.Bad, Bad{key, "has no effect: the kernel makes no connections of its own; write " + ProxyMode + ": userspace, or another annotation that has ports relayed, too"})
 			}
 		}
 		return r
