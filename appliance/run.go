@@ -107,7 +107,7 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 	a.events = control.NewRecorder(objects, control.RecorderConfig{Host: cfg.NodeName, Assigns: len(cfg.LoadBalancerPools) > 0, Log: log})
 	asks := prober.New(prober.Options{Log: log, SourcePorts: prober.Ports(cfg.HealthCheckSourcePorts)})
 	a.checks = parts.NewHealth(asks, a.events, log)
-	a.relay = parts.NewRelay(log)
+	a.relay = parts.NewRelay(log, objects.Secret)
 	m.HealthChecks(func() metrics.HealthChecks { return healthMetrics(asks.Stats(), a.checks.FailingOpen()) })
 	views := apiserver.Views{Grants: a.grants, Checks: a.checks, Traffic: a.traffic, Trace: story.NewTeller(a.grants.Served).Trace, Announced: a.announced}
 	server, err := apiserver.Open(&cfg, objects, a.board, views, m, log)

@@ -34,10 +34,15 @@ type Relay struct {
 	// the relay was not told of since they are in the kernel.
 	redirected map[string][]relay.Port
 	changed    map[string]bool
+	fronts     fronts
+	names      names
+	ask        chan struct{} // has a value when the loop is to call Retry
+	unknown    []string      // Services that are named and were not planned yet
 
 	mu      sync.Mutex
 	waiting map[listener]map[string]bool // the Services that wait for a listener
 	again   []string                     // Services whose listener is open by now
+	due     []string                     // Secrets of which time has changed what is to be said
 }
 
 // listener is one that the kernel redirects clients to.
@@ -46,12 +51,14 @@ type listener struct {
 	at       netip.AddrPort
 }
 
-func NewRelay(log *slog.Logger) *Relay {
+// NewRelay returns the part. secret gives the Secret of a "namespace/name", nil when there is none.
+func NewRelay(log *slog.Logger, secret func(key string) *object.Secret) *Relay {
 	origins := &conntrack.Origins{}
 	origin := func(at, client netip.AddrPort) (netip.AddrPort, error) { return origins.Of(nft.UDP, at, client) }
 	return &Relay{
 		log: log, relay: relay.New(log, origin), ports: map[string][]relay.Port{}, dirty: true,
 		redirected: map[string][]relay.Port{}, changed: map[string]bool{}, waiting: map[listener]map[string]bool{},
+		fronts: newFronts(secret), names: newNames(), ask: make(chan struct{}, 1),
 	}
 }
 
@@ -63,6 +70,7 @@ func (r *Relay) Run(ctx context.Context, changed func()) error {
 	tasks, ctx := errgroup.WithContext(ctx)
 	tasks.Go(func() error { return runSignaling(ctx, r.relay.Run, r.relay.Changed(), changed) })
 	tasks.Go(func() error { return r.openLate(ctx, changed) })
+	tasks.Go(func() error { return r.watchTime(ctx, changed) })
 	return tasks.Wait()
 }
 
@@ -124,9 +132,18 @@ func (r *Relay) openWaiting() (opened bool) {
 func (r *Relay) Retry() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	again := r.again
-	r.again = nil
-	return again
+	again := append(r.again, r.unknown...)
+	for _, secret := range r.due {
+		again = append(again, r.fronts.users[secret]...)
+	}
+	r.again, r.unknown, r.due = nil, nil, nil
+	slices.Sort(again)
+	return slices.Compact(again)
+}
+
+// Keys implements reconcile.Relays.
+func (r *Relay) Keys(secret string, use resolve.KeyUse) resolve.KeyState {
+	return r.fronts.Keys(secret, use)
 }
 
 // Planned implements reconcile.Part.
@@ -134,6 +151,15 @@ func (r *Relay) Planned(host *reconcile.Host, services []reconcile.Service) {
 	if host != nil {
 		r.loopback, r.dirty = host.Loopback, true
 	}
+	r.fronts.plan(services)
+	again, unknown := r.names.plan(services)
+	if r.unknown = unknown; len(unknown) > 0 {
+		select {
+		case r.ask <- struct{}{}:
+		default:
+		}
+	}
+	services = append(services[:len(services):len(services)], again...)
 	for i := range services {
 		svc := &services[i]
 		if _, was := r.ports[svc.Key]; was {
@@ -169,8 +195,9 @@ func (r *Relay) add(svc *reconcile.Service, p *nft.ServicePort, fe *nft.Frontend
 		}
 		port := relay.Port{ID: p.ID, Listen: netip.AddrPortFrom(a, fe.Port), Protocol: p.Protocol.String(), Endpoints: p.Pools[fe.Inside.Pool], Affinity: p.Affinity}
 		if p.Relayed() {
-			port = relayedPort(svc, p, fe.Inside.Pool)
+			port = r.relayedPort(svc, p, fe.Inside.Pool)
 			port.Listen = netip.AddrPortFrom(a, fe.Port)
+			port.Names = r.named(svc, p, fe.Inside.Pool, port.Listen)
 		} else {
 			if p.Balance != nft.Random {
 				port.Choose = p.Choice(fe, fe.Inside.Pool)
@@ -195,7 +222,8 @@ func (r *Relay) redirect(svc *reconcile.Service) (ports []relay.Port) {
 			continue
 		}
 		for pool := range nft.NumPools {
-			port := relayedPort(svc, p, pool)
+			port := r.relayedPort(svc, p, pool)
+			port.Names = r.named(svc, p, pool, port.Listen)
 			port.Frontends = []netip.AddrPort{}
 			for _, fe := range p.Frontends {
 				if fe.Inside.Pool == pool || fe.Outside.Pool == pool {
@@ -211,7 +239,7 @@ func (r *Relay) redirect(svc *reconcile.Service) (ports []relay.Port) {
 }
 
 // relayedPort describes a pool of a port to the relay.
-func relayedPort(svc *reconcile.Service, p *nft.ServicePort, pool nft.Pool) relay.Port {
+func (r *Relay) relayedPort(svc *reconcile.Service, p *nft.ServicePort, pool nft.Pool) relay.Port {
 	port := relay.Port{
 		ID: p.ID, Listen: p.Relay[pool], Protocol: p.Protocol.String(),
 		Endpoints: p.Pools[pool], Serving: p.Serving, Ended: ended(svc, p), RoundRobin: true,
@@ -221,7 +249,7 @@ func relayedPort(svc *reconcile.Service, p *nft.ServicePort, pool nft.Pool) rela
 	}
 	if how := svc.Relay; how != nil {
 		port.Affinity, port.ConnectTimeout, port.Retries, port.IdleTimeout = how.Affinity, how.ConnectTimeout, how.ConnectRetries, how.IdleTimeout
-		port.ProxyProtocol = how.ProxyProtocol
+		port.ProxyProtocol, port.Front = how.ProxyProtocol, r.fronts.of(svc.Key, p.ID)
 	}
 	return port
 }
@@ -259,7 +287,7 @@ func (r *Relay) tell(more bool) {
 
 // Problems implements reconcile.Part.
 func (r *Relay) Problems() []resolve.Problem {
-	var list []resolve.Problem
+	list := r.names.problems()
 	for _, p := range r.relay.Problems() {
 		key := strings.Split(p.ID, "/")
 		ref := object.Ref{Kind: object.KindService, Namespace: key[0], Name: key[1]}

@@ -71,10 +71,11 @@ type Checks interface {
 	Before(port resolve.Port, at []netip.AddrPort) (had []netip.AddrPort, missing health.State)
 }
 
-// Relays opens the listeners of relayed ports before clients are sent to them. Its method is that of
-// resolve.Facts; it is called from several goroutines at once.
+// Relays opens the listeners of relayed ports before clients are sent to them, and keeps their certificates. Its
+// methods are those of resolve.Facts; they are called from several goroutines at once.
 type Relays interface {
 	Listens(service string, proto nft.Protocol, at netip.AddrPort) (why string)
+	Keys(secret string, use resolve.KeyUse) resolve.KeyState
 }
 
 // Inputs are the channels the loop listens to.

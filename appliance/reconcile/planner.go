@@ -38,6 +38,7 @@ type planner struct {
 	occupied *occupied // nil: nobody else listens on this host
 	orphans  *Orphans  // nil: the kernel serves nothing that no object declares
 	pods     podUsers
+	secrets  secretUsers
 	answers
 	// inForce reports a frontend that the kernel had before the first plan, during that plan.
 	inForce func(f nft.Family, proto nft.Protocol, at netip.AddrPort) bool
@@ -81,6 +82,7 @@ func newPlanner() *planner {
 		planned:    map[string]Service{},
 		quarantine: newQuarantine(),
 		pods:       newPodUsers(),
+		secrets:    newSecretUsers(),
 	}
 }
 
@@ -112,7 +114,7 @@ func (p *planner) place(host Host) {
 		p.host.Resolve.SourceSet = p.sourceSet
 	}
 	if p.relays != nil {
-		p.host.Resolve.Listens = p.relays.Listens
+		p.host.Resolve.Listens, p.host.Resolve.Keys = p.relays.Listens, p.relays.Keys
 	}
 }
 
@@ -120,7 +122,7 @@ func (p *planner) place(host Host) {
 // Service depends on.
 func (p *planner) standsAt(host Host) bool {
 	have := p.host.Resolve
-	have.Taken, have.SourceSet, have.Verdict, have.Before, have.Listens = nil, nil, nil, nil, nil
+	have.Taken, have.SourceSet, have.Verdict, have.Before, have.Listens, have.Keys = nil, nil, nil, nil, nil, nil
 	return reflect.DeepEqual(p.host.Box, host.Box) && reflect.DeepEqual(have, host.Resolve) && slices.Equal(p.host.Loopback, host.Loopback)
 }
 
@@ -186,6 +188,7 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 		p.occupied.record(key, p.quarantine.now[key].Ports, granted[i], problems)
 		p.quarantine.granted(svc)
 		p.pods.set(key, &out.Output)
+		p.secrets.set(key, out.Secrets)
 		p.record(key, granted[i], problems)
 	}
 	p.occupied.tell()

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/appliance/listen"
+	"svcctl.io/svcctl/appliance/relay/httpproxy"
 )
 
 // The protocols of a Port.
@@ -61,6 +62,10 @@ type Port struct {
 	ProxyProtocol int
 	// IdleTimeout resets TCP connections over which nothing came for that time; 0: none.
 	IdleTimeout time.Duration
+	// Front is what is done with TLS and HTTP; nil: bytes are passed on as they are.
+	Front *Front
+	// Names are where clients go by the server name that they ask for; those for no name are the port's own.
+	Names []Named
 }
 
 // keeps reports whether connections to an endpoint live on.
@@ -150,6 +155,9 @@ type Relay struct {
 	tasks          sync.WaitGroup
 	fronts         fronts
 	failedConnects atomic.Int64
+	http           *httpproxy.Proxy
+	// failedHandshakes are those of TLS, with clients and with endpoints.
+	failedHandshakes atomic.Int64
 
 	mu      sync.Mutex
 	desired []Port
@@ -165,8 +173,8 @@ func newRelay(log *slog.Logger, origin Origin, l limits) *Relay {
 	return &Relay{
 		log: log, limits: l, origin: origin, total: quota{limit: l.total}, all: quota{limit: l.redirectedAll},
 		buffers:   sync.Pool{New: func() any { return new([maxDatagram]byte) }},
-		listeners: listen.NewReconciler[Problem](l.retry),
-		fronts:    fronts{open: map[frontKey]*front{}, ports: map[string]map[key]*redirected{}},
+		listeners: listen.NewReconciler[Problem](l.retry), http: httpproxy.New(log),
+		fronts: fronts{open: map[frontKey]*front{}, ports: map[string]map[key]*redirected{}},
 	}
 }
 
@@ -184,11 +192,13 @@ type Stats struct {
 	Loopback, Redirected, Limit int64
 	// FailedConnects are endpoints that did not accept a connection.
 	FailedConnects int64
+	// FailedHandshakes are those of TLS, with clients and with endpoints.
+	FailedHandshakes int64
 }
 
 // Stats returns the numbers as they are now.
 func (r *Relay) Stats() Stats {
-	return Stats{r.total.used.Load(), r.all.used.Load(), r.all.limit, r.failedConnects.Load()}
+	return Stats{r.total.used.Load(), r.all.used.Load(), r.all.limit, r.failedConnects.Load(), r.failedHandshakes.Load()}
 }
 
 // Set replaces the Ports on loopback and returns at once; Run opens and closes listeners soon. The
@@ -219,6 +229,11 @@ func (r *Relay) Run(ctx context.Context) error {
 		}
 		r.fronts.close()
 	}()
+	r.tasks.Go(func() {
+		if err := r.http.Run(ctx); err != nil {
+			r.log.Error("requests over HTTP are not passed on any more", "err", err)
+		}
+	})
 	r.fronts.serve(ctx)
 	r.listeners.Run(ctx, func() ([]Problem, bool) { return r.reconcile(ctx, open) })
 	return nil

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 )
@@ -84,16 +85,19 @@ type tcpPort struct {
 	port  Port
 	gone  bool // nothing leads here any more; connections live on
 	conns map[*relayed]struct{}
+	names map[string]*tcpPort // by server name; nil: the port has none
 }
 
 func (r *Relay) newTCPPort(p Port, log *slog.Logger) *tcpPort {
-	return &tcpPort{
+	t := &tcpPort{
 		relay: r, log: log, port: p,
 		endpoints: newBalancer(p, r.limits.clients),
 		quota:     quota{limit: r.limits.of(p), parent: r.quotaOf(p)},
 		refused:   logLimiter{every: r.limits.logInterval},
 		conns:     map[*relayed]struct{}{},
 	}
+	t.setNames(p)
+	return t
 }
 
 // accepted serves a client, or resets it if there are too many.
@@ -115,6 +119,19 @@ func (t *tcpPort) accepted(ctx context.Context, client *net.TCPConn, asked netip
 // serve connects a client, who had sent to asked, with an endpoint until both directions or ctx have
 // ended.
 func (t *tcpPort) serve(ctx context.Context, client *net.TCPConn, asked netip.AddrPort) {
+	if names := t.named(); names != nil {
+		t.serveNamed(ctx, client, asked, names)
+		return
+	}
+	if front := t.frontOf(); front != nil {
+		t.serveFront(ctx, client, nil, asked, front)
+		return
+	}
+	t.servePlain(ctx, client, nil, asked)
+}
+
+// servePlain passes bytes on as they are. early was read from the client already.
+func (t *tcpPort) servePlain(ctx context.Context, client *net.TCPConn, early []byte, asked netip.AddrPort) {
 	from := client.RemoteAddr().(*net.TCPAddr).AddrPort()
 	endpoint, to, err := t.connect(ctx, netip.AddrPortFrom(from.Addr().Unmap(), from.Port()))
 	if err != nil {
@@ -122,8 +139,11 @@ func (t *tcpPort) serve(ctx context.Context, client *net.TCPConn, asked netip.Ad
 		reset(client)
 		return
 	}
-	if err := t.introduce(endpoint, from, asked); err != nil {
-		t.log.Debug("a client is reset: its endpoint took no header of the PROXY protocol", "client", from, "endpoint", to, "err", err)
+	if err = t.introduce(endpoint, from, asked); err == nil && len(early) > 0 {
+		_, err = endpoint.Write(early)
+	}
+	if err != nil {
+		t.log.Debug("a client is reset: its endpoint took no header of the PROXY protocol, or not its first bytes", "client", from, "endpoint", to, "err", err)
 		reset(client)
 		reset(endpoint)
 		return
@@ -182,6 +202,7 @@ func (t *tcpPort) end(c *relayed) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.conns, c)
+	c.setStale(false)
 	c.stopTimers()
 }
 
@@ -191,6 +212,7 @@ func (t *tcpPort) update(p Port) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.port = p
+	t.setNames(p)
 	for c := range t.conns {
 		t.judge(c)
 	}
@@ -201,6 +223,7 @@ func (t *tcpPort) retire() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.gone = true
+	t.setNames(Port{})
 	for c := range t.conns {
 		t.judge(c)
 	}
@@ -212,12 +235,13 @@ func (t *tcpPort) judge(c *relayed) {
 	case !t.gone && t.port.ends(c.to):
 		c.reset()
 	case !t.gone && t.port.keeps(c.to):
-		if c.drain != nil {
-			c.drain.Stop()
-			c.drain = nil
+		c.stays()
+		c.setStale(!slices.Contains(t.port.Endpoints, c.to))
+	default:
+		c.setStale(true)
+		if t.port.Drain != nil && c.drain == nil {
+			c.drain = time.AfterFunc(*t.port.Drain, c.reset)
 		}
-	case t.port.Drain != nil && c.drain == nil:
-		c.drain = time.AfterFunc(*t.port.Drain, c.reset)
 	}
 }
 
@@ -226,13 +250,37 @@ func (t *tcpPort) judge(c *relayed) {
 type relayed struct {
 	client, endpoint *net.TCPConn
 	to               netip.AddrPort
-	drain            *time.Timer // resets it; nil: its endpoint stays
-	idle             *time.Timer // nil: it may be idle
+	drain            *time.Timer  // resets it; nil: its endpoint stays
+	idle             *time.Timer  // nil: it may be idle
+	session          *httpSession // the client's, which outlives the connection; nil: it does not
+	stale            bool         // its endpoint gets no requests any more
 }
 
 func (c *relayed) reset() {
-	reset(c.client)
+	if c.session == nil {
+		reset(c.client)
+	}
 	reset(c.endpoint)
+}
+
+// stays ends the time to drain.
+func (c *relayed) stays() {
+	if c.drain != nil {
+		c.drain.Stop()
+		c.drain = nil
+	}
+}
+
+// setStale says whether the next request of an HTTP client goes to another endpoint.
+func (c *relayed) setStale(stale bool) {
+	if c.session == nil || stale == c.stale {
+		return
+	}
+	if c.stale = stale; stale {
+		c.session.stale.Add(1)
+	} else {
+		c.session.stale.Add(-1)
+	}
 }
 
 func (c *relayed) stopTimers() {

@@ -6,6 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store/object"
 )
@@ -89,7 +92,7 @@ func TestRelay(t *testing.T) {
 				}
 			}
 		}
-		if tt.how != nil && (out.Relay == nil || *out.Relay != *tt.how) {
+		if tt.how != nil && (out.Relay == nil || !cmp.Equal(*out.Relay, *tt.how, cmpopts.EquateEmpty())) {
 			t.Errorf("%s: %+v, want %+v", name, out.Relay, tt.how)
 		}
 		if tt.problem == "" && len(out.Problems) > 0 || tt.problem != "" && len(out.Problems) != 1 {
