@@ -1,10 +1,13 @@
 package appliance
 
 import (
+	"time"
+
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/announcements"
 	"svcctl.io/svcctl/appliance/conntrack"
 	"svcctl.io/svcctl/appliance/metrics"
+	"svcctl.io/svcctl/appliance/parts"
 	"svcctl.io/svcctl/appliance/prober"
 )
 
@@ -55,4 +58,13 @@ func announcementMetrics(b *announcements.Book) metrics.Announcements {
 		Places: c.Places, Withheld: c.Withheld, Announcer: c.Announcer,
 		Answers: c.Reported.Answers, Sent: c.Reported.Announcements, Conflicts: c.Reported.Conflicts,
 	}
+}
+
+// tlsMetrics are the numbers of TLS at relayed ports as metrics.
+func tlsMetrics(r *parts.Relay) metrics.RelayedTLS {
+	t := metrics.RelayedTLS{FailedHandshakes: r.Stats().FailedHandshakes, Ends: map[string]time.Time{}}
+	for _, c := range r.Certificates() {
+		t.Ends[c.Secret] = c.Expires
+	}
+	return t
 }

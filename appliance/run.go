@@ -109,7 +109,8 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 	a.checks = parts.NewHealth(asks, a.events, log)
 	a.relay = parts.NewRelay(log, objects.Secret)
 	m.HealthChecks(func() metrics.HealthChecks { return healthMetrics(asks.Stats(), a.checks.FailingOpen()) })
-	views := apiserver.Views{Grants: a.grants, Checks: a.checks, Traffic: a.traffic, Trace: story.NewTeller(a.grants.Served).Trace, Announced: a.announced}
+	m.RelayedTLS(func() metrics.RelayedTLS { return tlsMetrics(a.relay) })
+	views := apiserver.Views{Grants: a.grants, Checks: a.checks, Traffic: a.traffic, Trace: story.NewTeller(a.grants.Served).Trace, Announced: a.announced, Certificates: a.relay.CertificatesOf}
 	server, err := apiserver.Open(&cfg, objects, a.board, views, m, log)
 	if err != nil {
 		return err

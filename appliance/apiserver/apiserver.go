@@ -67,6 +67,8 @@ type Views struct {
 	Trace   api.Trace
 	// Announced is nil where nothing is announced.
 	Announced api.Announcements
+	// Certificates are those of a Service, "namespace/name"; nil where there are none.
+	Certificates func(service string) []wire.ServiceCertificate
 }
 
 // Open listens on the socket, and on --listen. What backend publishes and the store holds is
@@ -89,6 +91,9 @@ func Open(c *config.Config, objects *store.Store, backend Backend, views Views, 
 			state.Health = views.Checks.State(namespace, name)
 			if views.Announced != nil {
 				state.Announcements = views.Announced.Of(namespace + "/" + name)
+			}
+			if views.Certificates != nil {
+				state.Certificates = views.Certificates(namespace + "/" + name)
 			}
 			state.NotStored = backend.NotStored(object.Ref{Kind: object.KindService, Namespace: namespace, Name: name})
 			return state

@@ -4,8 +4,11 @@ import (
 	"context"
 	"crypto/tls"
 	"reflect"
+	"slices"
+	"sync"
 	"time"
 
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/relay"
 	"svcctl.io/svcctl/appliance/relay/tlsterm"
@@ -20,6 +23,9 @@ type fronts struct {
 	made   map[string]map[string]*madeFront // by Service and port
 	users  map[string][]string              // Services by Secret
 	rearm  chan struct{}                    // has a value when certificates may have changed
+
+	mu      sync.Mutex
+	secrets map[string][]string // with certificates, by Service
 }
 
 // madeFront is a Front, and what it was made from: as long as that is the same, clients keep their
@@ -34,6 +40,7 @@ type madeFront struct {
 func newFronts(secret func(key string) *object.Secret) fronts {
 	return fronts{
 		made: map[string]map[string]*madeFront{}, users: map[string][]string{}, rearm: make(chan struct{}, 1),
+		secrets: map[string][]string{},
 		keeper: tlsterm.NewKeeper(func(key string) (map[string][]byte, string, bool) {
 			s := secret(key)
 			if s == nil {
@@ -74,9 +81,13 @@ func (f *fronts) plan(services []reconcile.Service) {
 	if !touched {
 		return
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	clear(f.users)
+	clear(f.secrets)
 	for key, ports := range f.made {
 		for _, m := range ports {
+			f.secrets[key] = append(f.secrets[key], m.asked.Secrets...)
 			for _, secret := range append([]string{m.asked.ClientCA, m.asked.BackendCA}, m.asked.Secrets...) {
 				f.users[secret] = append(f.users[secret], key)
 			}
@@ -176,17 +187,21 @@ func (r *Relay) watchTime(ctx context.Context, changed func()) error {
 	}
 }
 
-// Certificate is a certificate in use at relayed ports.
-type Certificate struct {
-	Secret  string // "namespace/name"
-	Names   []string
-	Expires time.Time
-}
-
 // Certificates are those in use, by Secret.
-func (r *Relay) Certificates() (list []Certificate) {
+func (r *Relay) Certificates() (list []wire.ServiceCertificate) {
 	for _, p := range r.fronts.keeper.Pairs() {
-		list = append(list, Certificate{Secret: p.Secret, Names: p.Names(), Expires: p.Leaf().NotAfter})
+		list = append(list, wire.ServiceCertificate{Secret: p.Secret, Names: p.Names(), Expires: p.Leaf().NotAfter.UTC()})
 	}
 	return list
+}
+
+// CertificatesOf are those of a Service, "namespace/name".
+func (r *Relay) CertificatesOf(service string) []wire.ServiceCertificate {
+	r.fronts.mu.Lock()
+	secrets := r.fronts.secrets[service]
+	r.fronts.mu.Unlock()
+	if len(secrets) == 0 {
+		return nil
+	}
+	return slices.DeleteFunc(r.Certificates(), func(c wire.ServiceCertificate) bool { return !slices.Contains(secrets, c.Secret) })
 }
