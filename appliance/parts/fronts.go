@@ -37,8 +37,8 @@ type madeFront struct {
 	front  *relay.Front
 }
 
-func newFronts(secret func(key string) *object.Secret) fronts {
-	return fronts{
+func newFronts(secret func(key string) *object.Secret) *fronts {
+	return &fronts{
 		made: map[string]map[string]*madeFront{}, users: map[string][]string{}, rearm: make(chan struct{}, 1),
 		secrets: map[string][]string{},
 		keeper: tlsterm.NewKeeper(func(key string) (map[string][]byte, string, bool) {
@@ -49,6 +49,12 @@ func newFronts(secret func(key string) *object.Secret) fronts {
 			return s.Data, s.Metadata.UID + "/" + s.Metadata.ResourceVersion, true
 		}),
 	}
+}
+
+// Keys says what becomes of Secrets, for resolve.Facts of a box that is not there.
+func Keys(secret func(key string) *object.Secret) func(string, resolve.KeyUse) resolve.KeyState {
+	f := newFronts(secret)
+	return f.Keys
 }
 
 // Keys says what became of a Secret, for resolve.Facts.

@@ -34,7 +34,7 @@ type Relay struct {
 	// the relay was not told of since they are in the kernel.
 	redirected map[string][]relay.Port
 	changed    map[string]bool
-	fronts     fronts
+	fronts     *fronts
 	names      names
 	ask        chan struct{} // has a value when the loop is to call Retry
 	unknown    []string      // Services that are named and were not planned yet

@@ -71,6 +71,7 @@ func TestTLSIsEnded(t *testing.T) {
 		if text, err := io.ReadAll(c); string(text) != "300000 bytes" || err != nil {
 			t.Errorf("%q, %v", text, err)
 		}
+		eventually(t, "nothing is left", func() bool { return l.Stats().Loopback == 0 })
 	})
 }
 
@@ -159,6 +160,8 @@ func TestHTTPIsPassedOn(t *testing.T) {
 		port.Endpoints, port.Serving = nil, []netip.AddrPort{b}
 		l.set(port) // on loopback this closes the listener; the client is told
 		eventually(t, "a request without an endpoint is refused", func() bool { return strings.HasPrefix(get(), "503 ") })
+		_ = c.Close()
+		eventually(t, "nothing is left", func() bool { return l.Stats().Loopback == 0 })
 	})
 }
 

@@ -58,7 +58,9 @@ type Proxy struct {
 }
 
 // New returns a Proxy that serves nobody before Run.
-func New(log *slog.Logger) *Proxy {
+func New(log *slog.Logger) *Proxy { return newProxy(log, headerTime) }
+
+func newProxy(log *slog.Logger, headerTime time.Duration) *Proxy {
 	p := &Proxy{log: log, accepted: make(chan net.Conn)}
 	quiet := slog.NewLogLogger(log.Handler(), slog.LevelDebug)
 	p.reverse = &httputil.ReverseProxy{
