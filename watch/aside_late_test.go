@@ -26,14 +26,14 @@ func newLate(t *testing.T, lengths map[string]int) *late {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(w.close)
-	w.open, w.large, l.Watcher = newSilent().open, 2_000, w
+	t.Cleanup(w.tree.close)
+	w.tree.open, w.background.large, l.Watcher = newSilent().open, 2_000, w
 	for name, length := range lengths {
 		l.put(name, "first", length)
 	}
 	l.event(0)
 	l.pass(time.Minute)
-	l.previous = l.snapshot()
+	l.out.previous, l.settling.started = l.snapshot(), true
 	return l
 }
 
@@ -59,8 +59,8 @@ func (l *late) pass(d time.Duration) {
 // pause is ten seconds without an event; the next rescan would come after them.
 func (l *late) pause() {
 	for range 100 {
-		if l.aside != nil {
-			<-l.asideRead
+		if l.background.current != nil {
+			<-l.background.done
 			l.takeAside(l.now)
 		}
 		l.pass(100 * time.Millisecond)
@@ -90,7 +90,7 @@ func TestBackAfterItWasReadAside(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.pass(time.Second)
-	<-l.asideRead
+	<-l.background.done
 	l.put("with.yaml", "third", 2)
 	l.event(0)
 	l.takeAside(l.now)
@@ -103,13 +103,13 @@ func TestBackAfterItWasReadAside(t *testing.T) {
 // the file changes for so long that it is taken as it is.
 func TestWrittenWhileReadAside(t *testing.T) {
 	l := newLate(t, map[string]int{"large.yaml": 2_000})
-	for i := 0; l.aside == nil && i < 1_000; i++ {
+	for i := 0; l.background.current == nil && i < 1_000; i++ {
 		l.put("large.yaml", "second", 3_000+i)
 		l.event(50 * time.Millisecond)
 		l.pass(0)
 	}
 	l.pass(10 * time.Second)
-	<-l.asideRead
+	<-l.background.done
 	l.put("large.yaml", "third", 5_000)
 	l.event(0)
 	l.takeAside(l.now)
@@ -131,9 +131,9 @@ func TestReadAsideIsBounded(t *testing.T) {
 	}
 	l.event(time.Second)
 	l.pass(time.Second)
-	<-l.asideRead
+	<-l.background.done
 	size := 0
-	for _, content := range l.aside.contents {
+	for _, content := range l.background.current.contents {
 		size += len(content.data)
 	}
 	if size > chunkBytes || size < chunkBytes/2 {

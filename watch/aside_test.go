@@ -26,8 +26,8 @@ func TestLargeFileIsReadAside(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.close()
-	w.open, w.large = newSilent().open, 2_000
+	defer w.tree.close()
+	w.tree.open, w.background.large = newSilent().open, 2_000
 	// look does what Run does, when all that was written has settled.
 	look := func() {
 		now = now.Add(time.Minute)
@@ -55,7 +55,8 @@ func TestLargeFileIsReadAside(t *testing.T) {
 	put("gone.yaml", "e1", 0)
 	look()
 	want("a1 b1 c d1 e1") // the first snapshot waits for all
-	w.previous = w.snapshot()
+	w.out.previous = w.snapshot()
+	w.settling.started = true
 
 	put("large.yaml", "a1", 3_000)
 	put("together.yaml", "b2", 0)
@@ -63,26 +64,26 @@ func TestLargeFileIsReadAside(t *testing.T) {
 	put("other.yaml", "c", 1)
 	put("lacking.yaml", "d2", 0)
 	path := filepath.Join(dir, "lacking.yaml")
-	seen, _ := w.sources[0].look(path)
-	w.observe(w.sources[0], path, seen, hint{moved: true}, now) // else it would wait anyway
+	seen, _ := w.tree.sources[0].look(path)
+	w.observe(w.tree.sources[0], path, seen, eventHint{moved: true}, now) // else it would wait anyway
 	if err := os.Remove(filepath.Join(dir, "gone.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	before := w.previous.Files.Get(filepath.Join(dir, "other.yaml"))
+	before := w.out.previous.Files.Get(filepath.Join(dir, "other.yaml"))
 	look()
-	if w.aside == nil || len(w.aside.files) != 2 {
+	if w.background.current == nil || len(w.background.current.files) != 2 {
 		t.Fatal("the large file, and the one that settled with it, are not read aside")
 	}
 	want("a1 b1 c d1 e1")
 	if w.snapshot().Files.Get(filepath.Join(dir, "other.yaml")) == before {
 		t.Error("another file waits for the large one")
 	}
-	<-w.asideRead
+	<-w.background.done
 	w.takeAside(now)
 	want("a1 b2 c d1 e1")
 	w.settle(now)
 	want("a1 b2 c d2")
-	if len(w.waiting) > 0 {
-		t.Errorf("%d files wait for nothing", len(w.waiting))
+	if len(w.settling.waiting) > 0 {
+		t.Errorf("%d files wait for nothing", len(w.settling.waiting))
 	}
 }

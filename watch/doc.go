@@ -44,6 +44,13 @@
 // events get lost and network file systems send none. Without watches (the limits of
 // inotify are reached) directories are read every second.
 //
+// # Parts
+//
+// tree has the directories and what sends events about them, events gathers those, settling says
+// which changes are over, contents has what is in force, and publisher hands out snapshots. events
+// and settling are pure: they are told the time. Watcher is the loop between them; a walk reads a
+// directory, looks and background do long work beside the loop.
+//
 // The package must not know where objects go: it does not import store, api or nft.
 //
 //	w, err := watch.New(watch.Config{Dirs: []string{"/etc/svcctl/manifests"}, LastGood: lastGood})

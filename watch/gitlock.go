@@ -29,6 +29,13 @@ const (
 	gitFileMost = 4096
 )
 
+// gitLocks are the locks of git that changes of a source wait for.
+type gitLocks struct {
+	locks    []gitLock
+	locked   bool      // changes wait for one
+	unlocked time.Time // when they ended to
+}
+
 // A gitLock is the lock of a repository that a source is in, or that is in a source.
 type gitLock struct {
 	path  string
@@ -62,12 +69,12 @@ func (s *source) findGitLocks(inside []string) {
 		if slices.ContainsFunc(locks, same) {
 			continue
 		}
-		if i := slices.IndexFunc(s.locks, same); i >= 0 {
-			lock = s.locks[i]
+		if i := slices.IndexFunc(s.git.locks, same); i >= 0 {
+			lock = s.git.locks[i]
 		}
 		locks = append(locks, lock)
 	}
-	s.locks = locks
+	s.git.locks = locks
 }
 
 // gitDirectory is where the repository of a work tree keeps its index: the directory .git, or
@@ -105,29 +112,29 @@ func gitDirectory(dir string) string {
 // heldByGit reports whether changes of a source wait for git, or for quiet after it.
 func (w *Watcher) heldByGit(s *source, now time.Time) bool {
 	held := false
-	for i := range s.locks {
-		held = w.lookAtLock(s, &s.locks[i], now) || held
+	for i := range s.git.locks {
+		held = w.lookAtLock(s, &s.git.locks[i], now) || held
 	}
-	if s.locked && !held {
+	if s.git.locked && !held {
 		// Events of what git did last may be on their way.
-		s.unlocked = now
-		w.scan(s, w.dirty, now)
+		s.git.unlocked = now
+		w.scan(s, w.events.hints, now)
 	}
-	s.locked = held
-	return held || now.Before(s.unlocked.Add(w.cfg.Settle))
+	s.git.locked = held
+	return held || now.Before(s.git.unlocked.Add(w.cfg.Settle))
 }
 
 // lookAtLock reports whether git is at work.
 func (w *Watcher) lookAtLock(s *source, l *gitLock, now time.Time) bool {
 	info, err := os.Lstat(l.path)
 	if err != nil {
-		w.changed = w.changed || l.stale
+		w.out.changed = w.out.changed || l.stale
 		*l = gitLock{path: l.path}
 		return false
 	}
 	v := versionOf(info)
 	if v.identity != l.id || l.stale && v.mtime > l.mtime {
-		w.changed = w.changed || l.stale
+		w.out.changed = w.out.changed || l.stale
 		*l = gitLock{path: l.path, id: v.identity, first: now}
 		if written := time.Unix(0, v.mtime); written.Before(now) { // the clock may have been set back
 			l.first = written
@@ -143,7 +150,7 @@ func (w *Watcher) lookAtLock(s *source, l *gitLock, now time.Time) bool {
 	if now.Before(active.Add(gitQuiet)) && now.Before(l.first.Add(gitMost)) {
 		return true
 	}
-	l.stale, l.mtime, w.changed = true, v.mtime, true
+	l.stale, l.mtime, w.out.changed = true, v.mtime, true
 	w.log.Warn("a lock of git is not waited for any more", "lock", l.path, "since", l.first)
 	return false
 }
@@ -151,8 +158,8 @@ func (w *Watcher) lookAtLock(s *source, l *gitLock, now time.Time) bool {
 // gitSources are the sources of which nothing is taken now.
 func (w *Watcher) gitSources(now time.Time) map[*source]bool {
 	var held map[*source]bool
-	for _, s := range w.sources {
-		if len(s.locks) > 0 && w.heldByGit(s, now) {
+	for _, s := range w.tree.sources {
+		if len(s.git.locks) > 0 && w.heldByGit(s, now) {
 			if held == nil {
 				held = map[*source]bool{}
 			}
@@ -164,7 +171,7 @@ func (w *Watcher) gitSources(now time.Time) map[*source]bool {
 
 // gitProblems are about locks that were left behind.
 func (s *source) gitProblems() (problems []manifest.Problem) {
-	for _, l := range s.locks {
+	for _, l := range s.git.locks {
 		if l.stale {
 			problems = append(problems, manifest.Problem{File: l.path, Reason: ReasonGitLock, Warning: true, Message: fmt.Sprintf(
 				"it is there since %s UTC and nothing in %s has changed for %v: a git that was killed leaves such a lock behind; "+

@@ -109,7 +109,7 @@ func start(t *testing.T, dir string, notify *silent, options ...option) *harness
 func run(t *testing.T, w *Watcher, dir string, notify *silent) *harness {
 	t.Helper()
 	if notify != nil {
-		w.open = notify.open
+		w.tree.open = notify.open
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -271,5 +271,5 @@ type Stats struct {
 
 // Stats is safe to call at any time.
 func (w *Watcher) Stats() Stats {
-	return Stats{Scans: w.scans.Load(), Reads: w.reads.Load(), Overflows: w.overflows.Load(), Snapshots: w.published.Load()}
+	return Stats{Scans: w.counts.scans.Load(), Reads: w.counts.reads.Load(), Overflows: w.counts.overflows.Load(), Snapshots: w.out.published.Load()}
 }

@@ -12,34 +12,42 @@ type look struct {
 	older map[*source]bool // those that were read since it began
 }
 
+// looks has the look that is under way.
+type looks struct {
+	current *look      // nil: none
+	done    chan *look // has one that is done
+	// readDir reads a directory for one; tests have their own.
+	readDir func(*walk) (*walk, error)
+}
+
 // lookBeside begins a look, unless there is one, if nothing is known that needs more than that.
 func (w *Watcher) lookBeside(now time.Time) bool {
-	if w.lost || w.notify == nil || w.noWatch != nil {
+	if w.schedule.lost || w.tree.notify == nil || w.tree.noEvents != nil {
 		return false
 	}
-	for _, s := range w.sources {
+	for _, s := range w.tree.sources {
 		if s.root == nil || !s.trusted || s.state != StateWatching || !s.lost.IsZero() || len(s.problems) > 0 || s.moved() {
 			return false
 		}
 	}
-	w.nextRescan = now.Add(w.cfg.Rescan)
+	w.schedule.rescan = now.Add(w.cfg.Rescan)
 	w.saver.retry()
-	if w.look != nil {
+	if w.looks.current != nil {
 		return true // it takes longer than this; others would only slow it down
 	}
-	l := &look{walks: make([]*walk, len(w.sources)), older: map[*source]bool{}}
-	for i, s := range w.sources {
-		w.scans.Add(1)
+	l := &look{walks: make([]*walk, len(w.tree.sources)), older: map[*source]bool{}}
+	for i, s := range w.tree.sources {
+		w.counts.scans.Add(1)
 		l.walks[i] = s.newWalk(false)
 	}
-	w.look = l
+	w.looks.current = l
 	go func() {
 		for i, wk := range l.walks {
-			if _, err := w.readDir(wk); err != nil {
+			if _, err := w.looks.readDir(wk); err != nil {
 				l.walks[i] = nil
 			}
 		}
-		w.looked <- l
+		w.looks.done <- l
 	}()
 	return true
 }
@@ -47,16 +55,16 @@ func (w *Watcher) lookBeside(now time.Time) bool {
 // takeLook deals with what a look has seen. Files and directories went on to change meanwhile: a
 // difference is only a reason to look again.
 func (w *Watcher) takeLook(l *look, now time.Time) {
-	if w.look != l {
+	if w.looks.current != l {
 		return // all directories were read since
 	}
-	w.look = nil
-	for i, s := range w.sources {
+	w.looks.current = nil
+	for i, s := range w.tree.sources {
 		wk := l.walks[i]
 		if l.older[s] {
 			continue
 		}
-		if wk == nil || !w.sameDirs(s, wk) || w.arm(s, wk.dirs) || !w.takeDifferences(s, wk, now) {
+		if wk == nil || !w.sameDirs(s, wk) || w.tree.watch(s, wk.dirs) || !w.takeDifferences(s, wk, now) {
 			w.scan(s, nil, now)
 			continue
 		}
@@ -73,29 +81,29 @@ func (w *Watcher) sameDirs(s *source, wk *walk) bool {
 			return false
 		}
 	}
-	return len(wk.unread) == 0 && (len(wk.sights) > 0 || s.good == 0) && maps.Equal(wk.dirs, s.dirs) && maps.Equal(wk.linked, s.linked)
+	return len(wk.unread) == 0 && (len(wk.found) > 0 || s.good == 0) && maps.Equal(wk.dirs, s.dirs) && maps.Equal(wk.linked, s.linked)
 }
 
 // takeDifferences looks again at the files that are not as they were dealt with, unless there
 // are events that say the same. It is false when that takes more than a look at each.
 func (w *Watcher) takeDifferences(s *source, wk *walk, now time.Time) bool {
 	again := func(path string) bool {
-		if _, told := w.dirty[path]; told {
+		if _, told := w.events.hints[path]; told {
 			return true
 		}
 		seen, ok := s.look(path)
 		if ok {
-			w.observe(s, path, seen, hint{}, now)
+			w.observe(s, path, seen, eventHint{}, now)
 		}
 		return ok
 	}
-	for path, seen := range wk.sights {
-		if f := w.files[path]; (f == nil || !f.latest().same(seen)) && !again(path) {
+	for path, seen := range wk.found {
+		if f := w.settling.files[path]; (f == nil || !f.latest().same(seen)) && !again(path) {
 			return false
 		}
 	}
-	for path, f := range w.files {
-		if _, there := wk.sights[path]; !there && f.source == s && f.latest().kind != gone && !again(path) {
+	for path, f := range w.settling.files {
+		if _, there := wk.found[path]; !there && f.source == s && f.latest().kind != gone && !again(path) {
 			return false
 		}
 	}
@@ -103,9 +111,9 @@ func (w *Watcher) takeDifferences(s *source, wk *walk, now time.Time) bool {
 }
 
 // latest gives the last sight of the file, settled or not.
-func (f *file) latest() sight {
+func (f *file) latest() fileState {
 	if f.change != nil {
-		return f.change.sight
+		return f.change.seen
 	}
 	return f.seen
 }

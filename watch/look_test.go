@@ -18,7 +18,7 @@ func lookBubble(t *testing.T, files map[string]string, test func(h *harness, hel
 		w, err := New(Config{Dirs: []string{dir}, Log: slog.New(slog.DiscardHandler)})
 		must(t, err)
 		held := make(chan struct{})
-		w.readDir = func(wk *walk) (*walk, error) {
+		w.looks.readDir = func(wk *walk) (*walk, error) {
 			wk, err := wk.run()
 			<-held
 			return wk, err

@@ -92,11 +92,11 @@ func (o *Once) directory(dir string, f func(string, []byte, *manifest.Problem) e
 			}
 		}
 	}
-	if len(wk.sights) == 0 {
+	if len(wk.found) == 0 {
 		return fmt.Errorf("%s has no *.yaml, *.yml or *.json file", dir)
 	}
-	for _, path := range slices.Sorted(maps.Keys(wk.sights)) {
-		seen := wk.sights[path]
+	for _, path := range slices.Sorted(maps.Keys(wk.found)) {
+		seen := wk.found[path]
 		var data []byte
 		var err error
 		if seen.kind == regular {
@@ -121,7 +121,7 @@ func (o *Once) directory(dir string, f func(string, []byte, *manifest.Problem) e
 
 // readSeen reads a file of the source. One that was replaced since it was seen is read as it
 // is now; one that is replaced again and again is refused.
-func (s *source) readSeen(path string, seen sight, most int) ([]byte, sight, error) {
+func (s *source) readSeen(path string, seen fileState, most int) ([]byte, fileState, error) {
 	for range maxWalks {
 		data, now, err := read(s.root, s.rel(path), seen, most)
 		if err != nil || data != nil || now.kind != regular {
@@ -157,7 +157,7 @@ func ReadFile(path string, most int) ([]byte, error) {
 		} else if err != nil {
 			return nil, err
 		}
-		seen := sightOf(info, false)
+		seen := fileStateOf(info, false)
 		if seen.kind != regular {
 			return nil, &RefusedError{seen.why}
 		}

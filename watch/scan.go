@@ -16,22 +16,21 @@ import (
 
 // rescan reads all directories, whatever the events said.
 func (w *Watcher) rescan(now time.Time) {
-	before := w.noWatch
-	w.openNotify()
-	w.lost, w.look = false, nil
-	w.nextPoll = now.Add(poll)
-	hints := w.dirty
-	w.dirty, w.dirtySince, w.unsure = map[string]hint{}, time.Time{}, false
-	for _, s := range w.sources {
+	before := w.tree.noEvents
+	w.tree.connect()
+	w.schedule.lost, w.looks.current = false, nil
+	w.schedule.poll = now.Add(poll)
+	hints := w.events.takeAll()
+	for _, s := range w.tree.sources {
 		w.scan(s, hints, now)
 	}
 	w.saver.retry()
 	w.gitSources(now) // a lock that was left behind may have gone
-	w.nextRescan = now.Add(w.cfg.Rescan)
-	if (before == nil) != (w.noWatch == nil) {
-		w.changed = true
-		if w.noWatch != nil {
-			w.log.Warn("directories are polled", "every", poll, "err", w.noWatch)
+	w.schedule.rescan = now.Add(w.cfg.Rescan)
+	if (before == nil) != (w.tree.noEvents == nil) {
+		w.out.changed = true
+		if w.tree.noEvents != nil {
+			w.log.Warn("directories are polled", "every", poll, "err", w.tree.noEvents)
 		} else {
 			w.log.Info("directories are watched")
 		}
@@ -40,19 +39,19 @@ func (w *Watcher) rescan(now time.Time) {
 
 // pollSources reads the directories that do not say themselves when to.
 func (w *Watcher) pollSources(now time.Time) {
-	w.nextPoll = now.Add(poll)
-	for _, s := range w.sources {
-		if s.root == nil || w.noWatch != nil || s.moved() {
+	w.schedule.poll = now.Add(poll)
+	for _, s := range w.tree.sources {
+		if s.root == nil || w.tree.noEvents != nil || s.moved() {
 			w.scan(s, nil, now)
 		}
 	}
 }
 
 // scan reads a directory and observes what it has.
-func (w *Watcher) scan(s *source, hints map[string]hint, now time.Time) {
-	w.scans.Add(1)
-	if w.look != nil {
-		w.look.older[s] = true
+func (w *Watcher) scan(s *source, hints map[string]eventHint, now time.Time) {
+	w.counts.scans.Add(1)
+	if w.looks.current != nil {
+		w.looks.current.older[s] = true
 	}
 	if err := s.open(); err != nil {
 		w.lose(s, err, now)
@@ -62,7 +61,7 @@ func (w *Watcher) scan(s *source, hints map[string]hint, now time.Time) {
 	// What changes in a directory before it is watched would be missed: whenever there is
 	// a new watch, all is read once more.
 	for range maxWalks {
-		if err != nil || !w.arm(s, wk.dirs) {
+		if err != nil || !w.tree.watch(s, wk.dirs) {
 			break
 		}
 		wk, err = s.walk()
@@ -72,7 +71,7 @@ func (w *Watcher) scan(s *source, hints map[string]hint, now time.Time) {
 		return
 	}
 	switch {
-	case len(wk.sights) > 0 || s.good == 0:
+	case len(wk.found) > 0 || s.good == 0:
 		s.trusted = true
 	case !s.trusted:
 		w.lose(s, errEmpty, now)
@@ -83,14 +82,14 @@ func (w *Watcher) scan(s *source, hints map[string]hint, now time.Time) {
 }
 
 // compare observes what a walk found, and what it did not find any more.
-func (w *Watcher) compare(s *source, wk *walk, hints map[string]hint, now time.Time) {
-	for path, seen := range wk.sights {
+func (w *Watcher) compare(s *source, wk *walk, hints map[string]eventHint, now time.Time) {
+	for path, seen := range wk.found {
 		h := hints[path]
 		h.switched = len(wk.switched) > 0 && wk.switched[filepath.Dir(path)]
 		w.observe(s, path, seen, h, now)
 	}
-	for path, f := range w.files {
-		if _, there := wk.sights[path]; there || f.source != s {
+	for path, f := range w.settling.files {
+		if _, there := wk.found[path]; there || f.source != s {
 			continue
 		}
 		if i := slices.IndexFunc(wk.unread, func(u unread) bool { return within(u.path, path) }); i >= 0 {
@@ -100,12 +99,12 @@ func (w *Watcher) compare(s *source, wk *walk, hints map[string]hint, now time.T
 		dir := filepath.Dir(path)
 		_, linked := s.linked[dir]
 		_, there := wk.dirs[dir]
-		w.observe(s, path, sight{kind: gone}, hint{switched: wk.switched[dir] || linked && !there}, now)
+		w.observe(s, path, fileState{kind: gone}, eventHint{switched: wk.switched[dir] || linked && !there}, now)
 	}
 	s.dirs, s.linked = wk.dirs, wk.linked
 	s.findGitLocks(wk.trees)
 	if problems := wk.problems(); !slices.Equal(s.problems, problems) {
-		s.problems, w.changed = problems, true
+		s.problems, w.out.changed = problems, true
 	}
 }
 
@@ -113,11 +112,11 @@ func (w *Watcher) compare(s *source, wk *walk, hints map[string]hint, now time.T
 func (w *Watcher) lose(s *source, err error, now time.Time) {
 	if s.lost.IsZero() {
 		s.lost = now
-		w.nextPoll = now.Add(w.cfg.Settle) // once more before it is given up
+		w.schedule.poll = now.Add(w.cfg.Settle) // once more before it is given up
 	}
 	if s.err == nil || s.err.Error() != reason(err) {
 		s.err = errors.New(reason(err))
-		w.changed = w.changed || s.state == StateUnavailable
+		w.out.changed = w.out.changed || s.state == StateUnavailable
 	}
 	s.dirs, s.problems = nil, nil
 	if !errors.Is(err, errEmpty) {
@@ -126,23 +125,18 @@ func (w *Watcher) lose(s *source, err error, now time.Time) {
 		// Its first file is to be noticed at once.
 		s.dirs = map[string]identity{s.dir: s.id}
 	}
-	for path, f := range w.waiting {
-		if f.source == s {
-			f.change = nil
-			delete(w.waiting, path)
-		}
-	}
-	w.giveUp(now)
+	w.settling.drop(s)
+	w.dropLost(now)
 }
 
-// giveUp calls directories unavailable that did not come back for a while: one that is
+// dropLost calls directories unavailable that did not come back for a while: one that is
 // replaced is away for a moment.
-func (w *Watcher) giveUp(now time.Time) {
-	for _, s := range w.sources {
+func (w *Watcher) dropLost(now time.Time) {
+	for _, s := range w.tree.sources {
 		if s.lost.IsZero() || s.state == StateUnavailable || s.state != "" && now.Before(s.lost.Add(w.cfg.Settle)) {
 			continue
 		}
-		s.state, w.changed = StateUnavailable, true
+		s.state, w.out.changed = StateUnavailable, true
 		w.log.Warn("directory is unavailable", "dir", s.dir, "err", s.err)
 	}
 }
@@ -152,19 +146,8 @@ func (w *Watcher) find(s *source) {
 	if s.state == StateUnavailable {
 		w.log.Info("directory is available again", "dir", s.dir)
 	}
-	w.changed = w.changed || s.state != StateWatching
+	w.out.changed = w.out.changed || s.state != StateWatching
 	s.state, s.err, s.lost = StateWatching, nil, time.Time{}
-}
-
-// close lets go of everything that is open.
-func (w *Watcher) close() {
-	if w.notify != nil {
-		_ = w.notify.close()
-		w.notify = nil
-	}
-	for _, s := range w.sources {
-		s.close()
-	}
 }
 
 // maxWalks bounds how often a directory is read anew because directories in it are.
@@ -177,7 +160,7 @@ type walk struct {
 	before   map[string]identity // linked, of the reading before
 	visited  map[identity]bool   // directories
 	files    map[identity]bool   // regular files
-	sights   map[string]sight
+	found    map[string]fileState
 	dirs     map[string]identity
 	linked   map[string]identity // directories that are reached by a link
 	switched map[string]bool     // those of them that are not what they were
@@ -213,7 +196,7 @@ func (s *source) walkDirs(flat bool) (*walk, error) { return s.newWalk(flat).run
 func (s *source) newWalk(flat bool) *walk {
 	s.parent = linkParent(s.dir)
 	return &walk{dir: s.dir, root: s.root, before: s.linked, byLink: s.parent != "", flat: flat,
-		visited: map[identity]bool{}, files: make(map[identity]bool, s.good), sights: make(map[string]sight, s.good),
+		visited: map[identity]bool{}, files: make(map[identity]bool, s.good), found: make(map[string]fileState, s.good),
 		dirs: map[string]identity{}, linked: map[string]identity{}, switched: map[string]bool{}}
 }
 
@@ -295,18 +278,18 @@ func (wk *walk) entry(dir, path string, entry fs.DirEntry, linked bool) {
 		info, err := entry.Info() // what was seen when the directory was read
 		path = strings.TrimSuffix(path, "/") + "/" + name
 		if err == nil {
-			wk.file(path, sightOf(info, false))
+			wk.file(path, fileStateOf(info, false))
 		} else if !errors.Is(err, fs.ErrNotExist) { // else it went while we looked
-			wk.file(path, sight{kind: unusable, why: reason(err)})
+			wk.file(path, fileState{kind: unusable, why: reason(err)})
 		}
 	}
 }
 
-func (wk *walk) file(path string, seen sight) {
+func (wk *walk) file(path string, seen fileState) {
 	if seen.kind == regular {
 		wk.files[seen.identity()] = true
 	}
-	wk.sights[path] = seen
+	wk.found[path] = seen
 }
 
 // below reads a directory inside of the source; if it cannot be read, that is a problem
@@ -331,14 +314,14 @@ func (wk *walk) follow(rel string) {
 	manifestName := isManifest(filepath.Base(rel))
 	switch {
 	case err != nil && manifestName:
-		wk.file(wk.path(rel), sight{kind: unusable, linked: true, why: linkReason(err)})
+		wk.file(wk.path(rel), fileState{kind: unusable, linked: true, why: linkReason(err)})
 	case err != nil:
 		// It may have led to a directory.
 		wk.unread = append(wk.unread, unread{path: wk.path(rel), why: linkReason(err)})
 	case info.IsDir():
 		wk.below(rel, true)
 	case manifestName:
-		if seen := sightOf(info, true); seen.kind != regular || !wk.files[seen.identity()] {
+		if seen := fileStateOf(info, true); seen.kind != regular || !wk.files[seen.identity()] {
 			wk.file(wk.path(rel), seen)
 		}
 	}

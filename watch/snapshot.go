@@ -56,44 +56,26 @@ const (
 
 // publish makes a snapshot if it would differ from the one before.
 func (w *Watcher) publish(now time.Time) {
-	if !w.changed || now.Before(w.nextShot) {
+	if !w.out.due(now) {
 		return
 	}
-	if w.previous == nil && !w.readOnce() {
-		w.nextShot = now.Add(paceMost)
+	if w.out.previous == nil && !w.readOnce() {
+		w.out.next = now.Add(paceMost)
 		return
 	}
-	began := time.Now()
-	next := w.snapshot()
-	next.Noticed = w.began
-	w.changed, w.began = false, time.Time{}
-	if w.previous != nil && next.equal(w.previous) {
-		return
-	}
-	pace := min(paceMost, max(paceLeast, restFor*time.Since(began)))
-	w.previous, w.nextShot = next, now.Add(pace)
-	w.published.Add(1)
-	if len(w.waiting) == 0 { // a map keeps its room, all of which is walked again and again
-		w.waiting = map[string]*file{}
-	}
-	select { // Only this goroutine sends: after taking an unread one there is room.
-	case unread := <-w.snapshots:
-		if !unread.Noticed.IsZero() {
-			next.Noticed = unread.Noticed
-		}
-	default:
-	}
-	w.snapshots <- next
+	w.out.publish(w.snapshot, now)
+	w.settling.started = true
+	w.settling.shrink()
 }
 
 // readOnce reports whether every directory, and every file that was there, was read.
 func (w *Watcher) readOnce() bool {
-	for _, s := range w.sources {
+	for _, s := range w.tree.sources {
 		if s.state == "" {
 			return false
 		}
 	}
-	for _, f := range w.waiting {
+	for _, f := range w.settling.waiting {
 		if !f.taken {
 			return false
 		}
@@ -101,49 +83,21 @@ func (w *Watcher) readOnce() bool {
 	return true
 }
 
-// note brings what snapshots are made of up to date with a file.
-func (w *Watcher) note(f *file) {
-	i, found := w.good.Find(f.path)
-	switch {
-	case f.good == nil:
-	case found:
-		w.good[i] = f.good
-	default:
-		w.good = slices.Insert(w.good, i, f.good)
-		f.source.good++
-	}
-	if f.problem() != nil {
-		w.bad[f.path] = f
-	} else {
-		delete(w.bad, f.path)
-	}
-}
-
-// forget drops a file that is gone.
-func (w *Watcher) forget(f *file) {
-	delete(w.files, f.path)
-	delete(w.bad, f.path)
-	if i, found := w.good.Find(f.path); found {
-		w.good = slices.Delete(w.good, i, i+1)
-		f.source.good--
-	}
-}
-
 func (w *Watcher) snapshot() *Snapshot {
-	out := &Snapshot{Files: slices.Clone(w.good)}
-	for _, f := range w.bad {
+	out := &Snapshot{Files: slices.Clone(w.contents.good)}
+	for _, f := range w.contents.bad {
 		out.Problems = append(out.Problems, *f.problem())
 	}
-	for _, s := range w.sources {
+	for _, s := range w.tree.sources {
 		src := Source{Dir: s.dir, State: s.state, Files: s.good}
 		if s.state == StateUnavailable {
 			src.Err = s.err
 			out.Problems = append(out.Problems, manifest.Problem{File: s.dir, Reason: ReasonUnavailable,
 				Message: fmt.Sprintf("the directory is unavailable: %v; %s", s.err, remembered(s.good))})
-		} else if w.noWatch != nil {
-			src.State, src.Err = StatePolling, w.noWatch
+		} else if w.tree.noEvents != nil {
+			src.State, src.Err = StatePolling, w.tree.noEvents
 			out.Problems = append(out.Problems, manifest.Problem{File: s.dir, Reason: ReasonPolling, Warning: true,
-				Message: fmt.Sprintf("changes are found by looking every %v: %v; raise fs.inotify.max_user_watches or max_user_instances", poll, w.noWatch)})
+				Message: fmt.Sprintf("changes are found by looking every %v: %v; raise fs.inotify.max_user_watches or max_user_instances", poll, w.tree.noEvents)})
 		}
 		out.Sources = append(out.Sources, src)
 		out.Problems = append(out.Problems, s.problems...)

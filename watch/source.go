@@ -33,10 +33,8 @@ type source struct {
 	err   error     // why it is unavailable
 	lost  time.Time // since when it is; zero: it is not
 
-	locks    []gitLock // of git, that changes wait for
-	locked   bool      // they do
-	unlocked time.Time // when they ended to
-	active   time.Time // when something changed last, since the first snapshot
+	git    gitLocks
+	active time.Time // when something changed last, since the first snapshot
 
 	// Of the last reading:
 	dirs     map[string]identity // directories that were read
@@ -95,22 +93,22 @@ func (s *source) rel(path string) string {
 
 // look sees what is at a path now. It is not ok when that is more than a matter of one
 // file, and the directory has to be read.
-func (s *source) look(path string) (seen sight, ok bool) {
+func (s *source) look(path string) (seen fileState, ok bool) {
 	_, known := s.dirs[filepath.Dir(path)]
 	_, isDir := s.dirs[path]
 	if s.root == nil || !s.lost.IsZero() || isDir || !known {
-		return sight{}, false
+		return fileState{}, false
 	}
 	info, err := s.root.Lstat(s.rel(path))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return sight{kind: gone}, true
+		return fileState{kind: gone}, true
 	case err != nil:
-		return sight{}, false
+		return fileState{}, false
 	case info.IsDir() || info.Mode()&fs.ModeSymlink != 0:
-		return sight{}, false
+		return fileState{}, false
 	}
-	return sightOf(info, false), true
+	return fileStateOf(info, false), true
 }
 
 func versionOf(info fs.FileInfo) version {
@@ -121,11 +119,11 @@ func versionOf(info fs.FileInfo) version {
 	return version{identity{uint64(st.Dev), st.Ino}, st.Size, st.Mtim.Nano(), st.Ctim.Nano()}
 }
 
-func sightOf(info fs.FileInfo, linked bool) sight {
+func fileStateOf(info fs.FileInfo, linked bool) fileState {
 	if !info.Mode().IsRegular() {
-		return sight{kind: unusable, linked: linked, why: "not a file but " + typeName(info.Mode()) + "; skipped"}
+		return fileState{kind: unusable, linked: linked, why: "not a file but " + typeName(info.Mode()) + "; skipped"}
 	}
-	return sight{kind: regular, version: versionOf(info), linked: linked}
+	return fileState{kind: regular, version: versionOf(info), linked: linked}
 }
 
 func typeName(mode fs.FileMode) string {
@@ -145,20 +143,20 @@ func typeName(mode fs.FileMode) string {
 // read reads a file, and tells what it was when that was over. It never blocks: what is
 // not a regular file is not opened, and what becomes one meanwhile is opened so that it
 // does not wait.
-func read(root *os.Root, rel string, seen sight, most int) ([]byte, sight, error) {
+func read(root *os.Root, rel string, seen fileState, most int) ([]byte, fileState, error) {
 	if root == nil {
-		return nil, sight{}, fs.ErrNotExist
+		return nil, fileState{}, fs.ErrNotExist
 	}
 	info, err := root.Stat(rel)
 	if err != nil {
-		return nil, sight{}, err
+		return nil, fileState{}, err
 	}
-	if now := sightOf(info, seen.linked); now.kind != regular {
+	if now := fileStateOf(info, seen.linked); now.kind != regular {
 		return nil, now, nil
 	}
 	f, err := root.OpenFile(rel, openFlags, 0)
 	if err != nil {
-		return nil, sight{}, err
+		return nil, fileState{}, err
 	}
 	defer f.Close()
 	return readOpen(f, seen, most)
@@ -169,17 +167,17 @@ func read(root *os.Root, rel string, seen sight, most int) ([]byte, sight, error
 const openFlags = os.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY
 
 // readOpen reads an open file if it is the one that was seen, at most so many bytes of it.
-func readOpen(f *os.File, seen sight, most int) ([]byte, sight, error) {
+func readOpen(f *os.File, seen fileState, most int) ([]byte, fileState, error) {
 	info, err := f.Stat()
 	if err != nil {
-		return nil, sight{}, err
+		return nil, fileState{}, err
 	}
-	now := sightOf(info, seen.linked)
+	now := fileStateOf(info, seen.linked)
 	if now.kind != regular || now.identity() != seen.identity() {
 		return nil, now, nil
 	}
 	if info.Size() > int64(most) {
-		return nil, sight{}, tooLarge(info.Size(), most)
+		return nil, fileState{}, tooLarge(info.Size(), most)
 	}
 	data := make([]byte, info.Size()+1)
 	n, err := io.ReadFull(f, data)
@@ -192,19 +190,19 @@ func readOpen(f *os.File, seen sight, most int) ([]byte, sight, error) {
 		data, err = data[:n], nil
 	}
 	if err != nil {
-		return nil, sight{}, err
+		return nil, fileState{}, err
 	}
 	if info, err = f.Stat(); err != nil {
-		return nil, sight{}, err
+		return nil, fileState{}, err
 	}
-	return data, sightOf(info, seen.linked), nil
+	return data, fileStateOf(info, seen.linked), nil
 }
 
 func tooLarge(size int64, most int) error {
 	return fmt.Errorf("the file has %d bytes, more than the limit of %d; split it", size, most)
 }
 
-func (s sight) identity() identity { return s.version.identity }
+func (s fileState) identity() identity { return s.version.identity }
 
 // reason is an error without the operation and the path.
 func reason(err error) string {

@@ -27,7 +27,7 @@ func (w *Watcher) load() error {
 	loaded := make([]*file, len(paths))
 	parallel.Do(len(paths), 1, func(i int) {
 		path := paths[i]
-		s := w.sourceOf(path)
+		s := w.tree.sourceOf(path)
 		if s == nil {
 			return
 		}
@@ -50,47 +50,24 @@ func (w *Watcher) load() error {
 		if loaded[i] == nil {
 			w.saver.put(path, nil) // of a directory that is not watched any more
 		} else {
-			w.files[path] = loaded[i]
-			w.note(loaded[i])
+			w.settling.files[path] = loaded[i]
+			w.contents.note(loaded[i])
 		}
 	}
 	return nil
 }
 
-// settle takes the changes that are ready. When files are vanishing at the same time,
-// that may be one change of several files: it waits for them, but not for long.
+// settle takes the changes that are ready.
 func (w *Watcher) settle(now time.Time) {
-	var ready []*file
-	vanishing := false
 	var git map[*source]bool
-	if len(w.waiting) > 0 {
+	if len(w.settling.waiting) > 0 {
 		git = w.gitSources(now)
 	}
-	for _, f := range w.waiting {
-		if f.aside || git[f.source] {
-			continue
-		}
-		if !f.change.ready(w.cfg).After(now) {
-			ready = append(ready, f)
-		} else if f.change.sight.kind != regular {
-			vanishing = true
-		}
-	}
-	w.giveUp(now)
+	ready := w.settling.ready(git, now)
+	w.dropLost(now)
 	if len(ready) == 0 {
-		w.held = time.Time{}
 		return
 	}
-	if vanishing {
-		if w.held.IsZero() {
-			w.held = now
-		}
-		if now.Before(w.held.Add(w.cfg.Settle)) {
-			return
-		}
-	}
-	w.held = time.Time{}
-	slices.SortFunc(ready, func(a, b *file) int { return cmp.Compare(a.path, b.path) })
 	ready = w.setAside(ready)
 	for len(ready) > 0 {
 		n := atOnce(ready, chunkFiles)
@@ -116,7 +93,7 @@ const (
 func atOnce(files []*file, most int) int {
 	n, size := 0, int64(0)
 	for n < min(len(files), most) {
-		if size += files[n].change.sight.version.size; n > 0 && size > chunkBytes {
+		if size += files[n].change.seen.version.size; n > 0 && size > chunkBytes {
 			break
 		}
 		n++
@@ -124,51 +101,54 @@ func atOnce(files []*file, most int) int {
 	return n
 }
 
+// observe compares what is at a path with what was dealt with there.
+func (w *Watcher) observe(s *source, path string, seen fileState, h eventHint, now time.Time) {
+	if f := w.settling.observe(s, path, seen, h, now); f != nil {
+		w.forget(f)
+	}
+}
+
+// forget drops a file that is gone.
+func (w *Watcher) forget(f *file) {
+	delete(w.settling.files, f.path)
+	w.contents.forget(f)
+}
+
 // take deals with a change that settled; what the file has now is its content, if it is
 // one.
 func (w *Watcher) take(f *file, now content, at time.Time) {
-	switch f.change.sight.kind {
+	switch f.change.seen.kind {
 	case gone:
-		if w.aside != nil {
+		if w.background.current != nil {
 			return // what was in it may be in one that is being read
 		}
 		w.forget(f)
-		delete(w.waiting, f.path)
 		w.saver.put(f.path, nil)
-		w.change(f.change.first)
-		f.change = nil // who waits for it has it
+		w.out.change(f.change.first)
+		w.settling.done(f) // who waits for it has it
 	case unusable:
-		w.log.Warn("manifest cannot be read", "file", f.path, "reason", f.change.sight.why)
+		w.log.Warn("manifest cannot be read", "file", f.path, "reason", f.change.seen.why)
 		w.done(f)
 	case regular:
 		w.read(f, now, at)
 	}
 }
 
-// change notes that there is something for a snapshot, which began at a time.
-func (w *Watcher) change(began time.Time) {
-	w.changed = true
-	if w.began.IsZero() || began.Before(w.began) {
-		w.began = began
-	}
-}
-
 // done makes the change the state.
 func (w *Watcher) done(f *file) {
 	// The same content with another date is nothing new, unless it was out of reach.
-	if f.seen.kind == unusable || f.change.sight.kind == unusable {
-		w.change(f.change.first)
+	if f.seen.kind == unusable || f.change.seen.kind == unusable {
+		w.out.change(f.change.first)
 	}
-	f.seen, f.taken = f.change.sight, true
-	f.change = nil
-	w.note(f)
-	delete(w.waiting, f.path)
+	f.seen, f.taken = f.change.seen, true
+	w.settling.done(f)
+	w.contents.note(f)
 }
 
 // content is what is in a file.
 type content struct {
 	data []byte
-	seen sight
+	seen fileState
 	hash manifest.Hash
 	next *manifest.File // nil when the content is one that is known
 	err  error
@@ -179,18 +159,18 @@ type content struct {
 func (w *Watcher) fetches(files []*file) []func() content {
 	all := make([]func() content, len(files))
 	for i, f := range files {
-		root, seen, before := f.source.root, f.change.sight, *f
+		root, seen, before := f.source.root, f.change.seen, *f
 		all[i] = func() content { return w.fetch(root, seen, &before) }
 	}
 	return all
 }
 
 // fetch reads a file that was seen, under a directory.
-func (w *Watcher) fetch(root *os.Root, seen sight, f *file) (c content) {
+func (w *Watcher) fetch(root *os.Root, seen fileState, f *file) (c content) {
 	if seen.kind != regular {
 		return c
 	}
-	w.reads.Add(1)
+	w.counts.reads.Add(1)
 	c.data, c.seen, c.err = read(root, f.source.rel(f.path), seen, mostBytes(w.cfg.Limits))
 	if c.err != nil || c.data == nil {
 		return c
@@ -209,32 +189,32 @@ func (w *Watcher) read(f *file, now content, at time.Time) {
 	last := !at.Before(c.first.Add(w.cfg.SettleCap)) // not waiting any longer
 	switch {
 	case errors.Is(now.err, fs.ErrNotExist):
-		w.observe(f.source, f.path, sight{kind: gone}, hint{}, at)
+		w.observe(f.source, f.path, fileState{kind: gone}, eventHint{}, at)
 		return
 	case now.err != nil:
-		w.observe(f.source, f.path, sight{kind: unusable, why: reason(now.err)}, hint{}, at)
+		w.observe(f.source, f.path, fileState{kind: unusable, why: reason(now.err)}, eventHint{}, at)
 		return
-	case now.data == nil || !now.seen.same(c.sight) && !last:
-		w.observe(f.source, f.path, now.seen, hint{}, at)
+	case now.data == nil || !now.seen.same(c.seen) && !last:
+		w.observe(f.source, f.path, now.seen, eventHint{}, at)
 		return
 	}
-	c.sight = now.seen
+	c.seen = now.seen
 	switch {
 	case now.hash == f.hash:
 		w.done(f)
 		return
 	case f.good != nil && now.hash == f.good.Hash:
 		f.hash, f.broken = now.hash, nil
-		w.change(c.first)
+		w.out.change(c.first)
 		w.done(f)
 		return
 	}
-	if now.next.Err == nil && (w.aside != nil || !c.complete && !last) && lacks(now.next, f.good) {
+	if now.next.Err == nil && (w.background.current != nil || !c.complete && !last) && lacks(now.next, f.good) {
 		c.lacking = !c.complete
 		return
 	}
 	f.hash, f.broken = now.hash, now.next.Err
-	w.change(c.first)
+	w.out.change(c.first)
 	if now.next.Err != nil {
 		w.log.Warn("manifest refused", "problem", now.next.Err.String(), "last_good", f.good != nil)
 	} else {

@@ -17,7 +17,7 @@ func TestAtOnce(t *testing.T) {
 	} {
 		var files []*file
 		for _, size := range c.sizes {
-			files = append(files, &file{change: &change{sight: sight{kind: regular, version: version{size: size}}}})
+			files = append(files, &file{change: &change{seen: fileState{kind: regular, version: version{size: size}}}})
 		}
 		if got := atOnce(files, chunkFiles); got != c.want {
 			t.Errorf("files of %v bytes: %d at once, want %d", c.sizes, got, c.want)

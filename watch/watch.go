@@ -12,8 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
-
 	"svcctl.io/svcctl/store/manifest"
 )
 
@@ -29,13 +27,6 @@ const (
 	// than the steps of a rename dance, shorter than anyone notices. A file that was
 	// renamed into place is not waited for.
 	gather = 10 * time.Millisecond
-	// Between two snapshots are at least paceLeast, in which several changes become one, and
-	// restFor times as long as the last one took, up to paceMost: making one costs a copy of
-	// the list of files. While a thousand files change in a second, one of them waits for
-	// little more than the disk, and all of them take half a CPU.
-	paceLeast = 4 * time.Millisecond
-	paceMost  = 50 * time.Millisecond
-	restFor   = 20
 	// poll is how often directories are looked at that send no events: those that are
 	// unavailable, and all of them when there are no watches.
 	poll = time.Second
@@ -93,55 +84,34 @@ func within(dir, path string) bool {
 }
 
 // A Watcher watches directories. Make it with New, start it with Run, once.
-// It has more than 15 fields: they are the state of one loop, and what tests replace of it.
 type Watcher struct {
-	cfg       Config
-	log       *slog.Logger
-	snapshots chan *Snapshot
-	// open makes the source of events; tests have their own.
-	open   func() (notifier, error)
-	gather time.Duration // see the constant; tests have their own
+	cfg Config
+	log *slog.Logger
 	// requests are those of Rescan.
 	requests chan chan struct{}
+	counts   counts
 
 	// What follows belongs to Run.
-	sources []*source
-	files   map[string]*file
-	good    manifest.Files   // what is in force of them
-	bad     map[string]*file // those of them with a problem
-	waiting map[string]*file // those of files with a change that has not settled
-	saver   *saver
-	notify  notifier // nil when there is none
-	noWatch error    // why directories are polled
-	armed   map[string]identity
-
-	dirty      map[string]hint // paths with events
-	dirtySince time.Time       // of the first of the events; zero: none
-	dirtyLast  time.Time       // of the last
-	sure       bool            // some of them were renamed into place
-	unsure     bool            // what an event was about may go on, in other paths, too
-	nextPoll   time.Time
-	nextRescan time.Time
-	held       time.Time // since when settled changes wait for vanished files
-
-	lost bool  // events were, since the directories were read last
-	look *look // a reading of the directories beside the loop; nil: none
-	// looked has a look that is done, and readDir reads a directory for it; tests have their own.
-	looked  chan *look
-	readDir func(*walk) (*walk, error)
-
-	large     int64         // asideBytes; tests have their own
-	aside     *aside        // files that are being read beside the loop; nil: none
-	asideRead chan struct{} // has a value when they are read
-
-	asked    []request // that are not answered yet
-	changed  bool      // since the last snapshot
-	began    time.Time // when the oldest change of a file that is in none was noticed
-	previous *Snapshot
-	nextShot time.Time
-
-	scans, reads, overflows, published atomic.Uint64
+	tree       tree
+	events     events
+	settling   settling
+	contents   contents
+	saver      *saver
+	schedule   schedule
+	looks      looks
+	background background
+	asked      []request // that are not answered yet
+	out        publisher
 }
+
+// schedule is when directories are read without an event.
+type schedule struct {
+	poll, rescan time.Time
+	lost         bool // events were, since the directories were read last
+}
+
+// counts are what Stats tells.
+type counts struct{ scans, reads, overflows atomic.Uint64 }
 
 // New checks the configuration. It does not touch the directories.
 func New(cfg Config) (*Watcher, error) {
@@ -157,21 +127,16 @@ func New(cfg Config) (*Watcher, error) {
 		cfg.LastGood = NewMemory()
 	}
 	w := &Watcher{
-		cfg:       cfg,
-		log:       cfg.Log,
-		snapshots: make(chan *Snapshot, 1),
-		open:      openNotifier,
-		gather:    gather,
-		large:     asideBytes,
-		asideRead: make(chan struct{}, 1),
-		looked:    make(chan *look, 1),
-		readDir:   (*walk).run,
-		requests:  make(chan chan struct{}),
-		files:     map[string]*file{},
-		bad:       map[string]*file{},
-		waiting:   map[string]*file{},
-		armed:     map[string]identity{},
-		dirty:     map[string]hint{},
+		cfg:        cfg,
+		log:        cfg.Log,
+		requests:   make(chan chan struct{}),
+		tree:       tree{open: openNotifier, watching: map[string]identity{}},
+		events:     events{gather: gather, settle: cfg.Settle},
+		settling:   newSettling(cfg.Settle, cfg.SettleCap),
+		contents:   contents{bad: map[string]*file{}},
+		looks:      looks{done: make(chan *look, 1), readDir: (*walk).run},
+		background: background{large: asideBytes, done: make(chan struct{}, 1)},
+		out:        publisher{snapshots: make(chan *Snapshot, 1)},
 	}
 	if w.log == nil {
 		w.log = slog.Default()
@@ -181,7 +146,7 @@ func New(cfg Config) (*Watcher, error) {
 		if err != nil {
 			return nil, fmt.Errorf("watch: directory %q: %w", dir, err)
 		}
-		w.sources = append(w.sources, &source{dir: abs})
+		w.tree.sources = append(w.tree.sources, &source{dir: abs})
 	}
 	w.saver = newSaver(cfg.LastGood)
 	return w, nil
@@ -190,7 +155,7 @@ func New(cfg Config) (*Watcher, error) {
 // Snapshots has the newest snapshot that was not received yet: a newer one replaces it.
 // The first comes when every directory was read, or found unavailable, once. The channel
 // is never closed.
-func (w *Watcher) Snapshots() <-chan *Snapshot { return w.snapshots }
+func (w *Watcher) Snapshots() <-chan *Snapshot { return w.out.snapshots }
 
 // Run watches until the context is done, and then returns nil once the last good
 // contents are saved. It returns an error only when those cannot be loaded.
@@ -205,9 +170,9 @@ func (w *Watcher) Run(ctx context.Context) error {
 		w.saver.run(stop)
 	}()
 	defer func() { close(stop); <-saved }()
-	defer w.close()
+	defer w.tree.close()
 
-	w.changed = true // also nothing is worth a first snapshot
+	w.out.changed = true // also nothing is worth a first snapshot
 	w.rescan(time.Now())
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -217,11 +182,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 		w.publish(now)
 		w.answer()
 		timer.Reset(w.next(now).Sub(now))
-		var events <-chan fsnotify.Event
-		var errs <-chan error
-		if w.notify != nil {
-			events, errs = w.notify.events(), w.notify.errors()
-		}
+		events, errs := w.tree.channels()
 		select {
 		case <-ctx.Done():
 			return nil
@@ -234,10 +195,10 @@ func (w *Watcher) Run(ctx context.Context) error {
 				w.died()
 			}
 		case <-w.saver.changed:
-			w.changed = true
-		case <-w.asideRead:
+			w.out.changed = true
+		case <-w.background.done:
 			w.takeAside(time.Now())
-		case l := <-w.looked:
+		case l := <-w.looks.done:
 			w.takeLook(l, time.Now())
 		case done := <-w.requests:
 			w.rescan(time.Now())
@@ -274,16 +235,12 @@ type request struct {
 
 // ask notes a request; all directories have just been read.
 func (w *Watcher) ask(done chan struct{}) {
-	r := request{done, make(map[*file]*change, len(w.waiting))}
-	for _, f := range w.waiting {
-		r.waits[f] = f.change
-	}
-	w.asked = append(w.asked, r)
+	w.asked = append(w.asked, request{done, w.settling.changes()})
 }
 
 // answer ends the requests whose changes are all in a snapshot, whatever has changed since.
 func (w *Watcher) answer() {
-	if w.changed {
+	if w.out.changed {
 		return
 	}
 	w.asked = slices.DeleteFunc(w.asked, func(r request) bool {
@@ -298,54 +255,46 @@ func (w *Watcher) answer() {
 
 // work does what is due.
 func (w *Watcher) work(now time.Time) {
-	if !now.Before(w.nextRescan) {
+	if !now.Before(w.schedule.rescan) {
 		if !w.lookBeside(now) {
 			w.rescan(now)
 			return
 		}
 	}
-	if !now.Before(w.nextPoll) {
+	if !now.Before(w.schedule.poll) {
 		w.pollSources(now)
 	}
-	if !w.dirtySince.IsZero() && !now.Before(w.checkAt()) {
+	if !w.events.none() && !now.Before(w.events.due()) {
 		w.check(now)
 	}
 }
 
 // next is when there is something to do if nothing happens.
 func (w *Watcher) next(now time.Time) time.Time {
-	next := w.nextRescan
+	next := w.schedule.rescan
 	earlier := func(t time.Time) {
 		if t.Before(next) {
 			next = t
 		}
 	}
-	earlier(w.nextPoll)
-	if w.changed {
-		earlier(w.nextShot)
+	earlier(w.schedule.poll)
+	if w.out.changed {
+		earlier(w.out.next)
 	}
-	if !w.dirtySince.IsZero() {
-		earlier(w.checkAt())
+	if !w.events.none() {
+		earlier(w.events.due())
 	}
-	for _, f := range w.waiting {
-		// Those that are ready already wait for others, see settle.
-		if ready := f.change.ready(w.cfg); ready.After(now) {
-			earlier(ready)
-		}
-	}
-	for _, s := range w.sources {
-		switch waits := len(w.waiting) > 0; {
-		case waits && s.locked:
+	w.settling.next(now, earlier)
+	for _, s := range w.tree.sources {
+		switch waits := len(w.settling.waiting) > 0; {
+		case waits && s.git.locked:
 			earlier(now.Add(gitPoll))
-		case waits && s.unlocked.Add(w.cfg.Settle).After(now):
-			earlier(s.unlocked.Add(w.cfg.Settle))
+		case waits && s.git.unlocked.Add(w.cfg.Settle).After(now):
+			earlier(s.git.unlocked.Add(w.cfg.Settle))
 		}
 		if !s.lost.IsZero() && s.state != StateUnavailable {
 			earlier(s.lost.Add(w.cfg.Settle))
 		}
-	}
-	if !w.held.IsZero() {
-		earlier(w.held.Add(w.cfg.Settle))
 	}
 	return next
 }

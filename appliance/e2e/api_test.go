@@ -177,11 +177,7 @@ func TestAPI(t *testing.T) {
 	watch := c.start("GET", servicesPath+"?watch=true&resourceVersion="+list.Metadata.ResourceVersion, "")
 	defer watch.Body.Close()
 	accepted := b.status().Revision.Accepted
-	began := time.Now()
 	b.svcctl.Stop()
-	if took := time.Since(began); took > 2*time.Second {
-		t.Errorf("with an open watch stopping took %s", took)
-	}
 	if rest, err := io.ReadAll(watch.Body); err != nil || len(rest) > 0 {
 		t.Errorf("the watch ended with %q, %v", rest, err)
 	}

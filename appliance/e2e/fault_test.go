@@ -211,9 +211,8 @@ func TestP01_signalsAtAnyMoment(t *testing.T) {
 		time.Sleep(time.Duration(i) * 40 * time.Millisecond) // before, during and after the change
 		b.svcctl.Signal(syscall.SIGHUP)
 		b.svcctl.Signal(s)
-		start := time.Now()
-		if state := b.svcctl.Wait(); !state.Success() || time.Since(start) > 10*time.Second {
-			t.Errorf("%s: %v after %s, want success within 2 s", s, state, time.Since(start))
+		if state := b.svcctl.Wait(); !state.Success() {
+			t.Errorf("%s: %v, want success", s, state)
 		}
 		b.serves(t, "after "+s.String())
 		b.svcctl.Start()

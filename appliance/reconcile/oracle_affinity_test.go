@@ -33,7 +33,7 @@ func TestOracleAffinity(t *testing.T) {
 		}
 		narrowed, others = narrowed+h.narrowed, others+h.others
 	}
-	if narrowed < others/10 {
+	if narrowed < others/20 {
 		t.Errorf("%d connections of clients whose choice was narrowed, %d others: the clients are too many", narrowed, others)
 	}
 	t.Logf("%d connections of clients whose choice was narrowed, %d others", narrowed, others)

@@ -141,6 +141,7 @@ func (l *oracleLab) load(world *oracle.World) error {
 	l.loaded = world
 	l.contents++
 	l.planner.sourceSet = sourceSetsOf(&world.Box, uint64(l.contents))
+	setChecks(l.planner, world)
 	if before == nil {
 		have, err := l.applier.read()
 		if err != nil {

@@ -3,12 +3,16 @@ package reconcile
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
+	"svcctl.io/svcctl/appliance/health"
+	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/appliance/test/oracle"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/nfttest/sim"
@@ -78,6 +82,7 @@ func planStep(p *planner, history []*oracle.World) nft.Transition {
 	host := Host{Facts: &facts, Box: cfg.Box(&facts), Resolve: cfg.ResolveFacts(&facts, nil)}
 	objs := (*worldObjects)(world)
 	p.sourceSet = sourceSetsOf(&world.Box, uint64(len(history)))
+	setChecks(p, world)
 	if len(history) == 1 {
 		return p.adopt(nil, host, objs, objs.keys())
 	}
@@ -94,7 +99,7 @@ func changedServices(before, after *oracle.World) []string {
 	return slices.DeleteFunc(append(a.keys(), b.keys()...), func(key string) bool {
 		service, parts, endpoints := a.Service(key)
 		otherService, otherParts, otherEndpoints := b.Service(key)
-		return service == otherService && slices.Equal(parts, otherParts) && endpoints == otherEndpoints
+		return service == otherService && slices.Equal(parts, otherParts) && endpoints == otherEndpoints && maps.Equal(before.Down, after.Down)
 	})
 }
 
@@ -187,6 +192,28 @@ func allows(want oracle.Outcome, host *sim.Host, packet oracle.Packet, got sim.R
 		return got.Kind == sim.Delivered && local && !got.SNATed
 	}
 	return got.Kind == sim.Delivered && !got.DNATed && !got.SNATed
+}
+
+// worldChecks gives the planner the verdicts of a world.
+type worldChecks struct{ world *oracle.World }
+
+// setChecks has a planner follow the verdicts of a world from now on.
+func setChecks(p *planner, world *oracle.World) {
+	if p.checks == nil {
+		p.checks = &worldChecks{}
+	}
+	p.checks.(*worldChecks).world = world
+}
+
+func (c *worldChecks) Verdict(target health.Target) (health.Verdict, bool) {
+	if c.world.Down[target.Addr] {
+		return health.Verdict{State: health.Down}, true
+	}
+	return health.Verdict{State: health.Up}, true
+}
+
+func (c *worldChecks) Before(resolve.Port, []netip.AddrPort) ([]netip.AddrPort, health.State) {
+	return nil, health.Up
 }
 
 // worldObjects gives the planner the objects of a world, as the store would.

@@ -2,22 +2,28 @@ package reconcile
 
 import (
 	"slices"
+	"strings"
 
 	"svcctl.io/svcctl/appliance/resolve"
 )
 
 // podUsers finds the Services that follow the readiness probe of a Pod. They are planned again when
-// the Pod changes, though none of their slices does.
+// the Pod changes.
 type podUsers struct {
 	// probed are the Services that have a Pod with a readiness probe.
 	probed map[string]bool
-	// by are the Services of the Pods that no selector found, but a slice names; of is the reverse.
-	by map[string]map[string]bool
+	// by are the Services of the Pods that no selector found, but a slice names; of is the reverse, as
+	// names in the namespace of the Service. There may be as many as endpoints, so neither makes text
+	// of its own.
+	by map[namedPod][]string
 	of map[string][]string
 }
 
+// namedPod is the name of a Pod, which need not exist.
+type namedPod struct{ namespace, name string }
+
 func newPodUsers() podUsers {
-	return podUsers{probed: map[string]bool{}, by: map[string]map[string]bool{}, of: map[string][]string{}}
+	return podUsers{probed: map[string]bool{}, by: map[namedPod][]string{}, of: map[string][]string{}}
 }
 
 // set notes what a Service came to.
@@ -27,8 +33,12 @@ func (u *podUsers) set(service string, out *resolve.Output) {
 	} else {
 		delete(u.probed, service)
 	}
-	for _, pod := range u.of[service] {
-		if delete(u.by[pod], service); len(u.by[pod]) == 0 {
+	namespace, _, _ := strings.Cut(service, "/")
+	for _, name := range u.of[service] {
+		pod := namedPod{namespace, name}
+		if users := slices.DeleteFunc(u.by[pod], func(s string) bool { return s == service }); len(users) > 0 {
+			u.by[pod] = users
+		} else {
 			delete(u.by, pod)
 		}
 	}
@@ -37,11 +47,9 @@ func (u *podUsers) set(service string, out *resolve.Output) {
 		return
 	}
 	u.of[service] = out.Pods
-	for _, pod := range out.Pods {
-		if u.by[pod] == nil {
-			u.by[pod] = map[string]bool{}
-		}
-		u.by[pod][service] = true
+	for _, name := range out.Pods {
+		pod := namedPod{namespace, name}
+		u.by[pod] = append(u.by[pod], service)
 	}
 }
 
@@ -56,7 +64,8 @@ func (u *podUsers) affected(objs Objects, pods []string) []string {
 				services = append(services, service)
 			}
 		}
-		for service := range u.by[key] {
+		namespace, name, _ := strings.Cut(key, "/")
+		for _, service := range u.by[namedPod{namespace, name}] {
 			add(service)
 		}
 		if pod != nil {

@@ -34,7 +34,7 @@ func TestPodUsers(t *testing.T) {
 
 	u.set("a/selecting", &resolve.Output{Probed: true})
 	want("when it follows probes", "a/plain", "a/selecting")
-	u.set("a/naming", &resolve.Output{Probed: true, Pods: []string{"a/gone", "a/plain"}})
+	u.set("a/naming", &resolve.Output{Probed: true, Pods: []string{"gone", "plain"}})
 	want("of one that a slice names", "a/gone", "a/naming")
 	want("of one that a slice names", "a/plain", "a/naming", "a/selecting")
 

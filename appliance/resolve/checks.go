@@ -249,22 +249,28 @@ func of(n, all int) string {
 	return fmt.Sprintf("%d of %d %s %s", n, all, what, verb)
 }
 
-// failOpen uses all that the documents offer when none is up, or fewer than the Service wants.
+// failOpen uses all that the documents offer when none is up, or fewer than the Service wants. Who
+// has weight 0 counts for nothing here: it gets no new connection, whatever its check says.
 func (r *resolver) failOpen(index int, list []endpoint, isNew bool, checked, up int) {
-	var offered, fit, left int
+	var able, offered, fit, left int
 	for i := range list {
-		if list[i].said == ready {
+		e := &list[i]
+		if e.weight == 0 {
+			continue
+		}
+		able++
+		if e.said == ready {
 			offered++
 		}
-		if list[i].state == ready {
+		if e.state == ready {
 			fit++
 		}
-		if list[i].state >= draining {
+		if e.state >= draining {
 			left++
 		}
 	}
 	few := offered > 0 && fit*100 < r.plan.MinHealthy*offered
-	if left > 0 && !few {
+	if able == 0 || left > 0 && !few {
 		return
 	}
 	opened := false

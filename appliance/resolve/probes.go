@@ -59,10 +59,9 @@ func (r *resolver) probesOf(name string) []health.Probe {
 		r.probes.of, r.probes.refused = map[string][]health.Probe{}, map[health.Refusal][]string{}
 	}
 	var list []health.Probe
-	key := r.ref.Namespace + "/" + name
-	pod := r.Pod(key)
+	pod := r.Pod(r.ref.Namespace + "/" + name)
 	if pod == nil || !r.selects(pod) {
-		r.out.Pods = append(r.out.Pods, key)
+		r.out.Pods = append(r.out.Pods, name)
 	}
 	if pod != nil && pod.Probed() {
 		r.out.Probed = true

@@ -54,8 +54,8 @@ func TestProbesOfPods(t *testing.T) {
 		{"judged, and asked for", service(selecting, checked("svcctl.io/health-check=probe")), twoPorts(true), l1 + ":8081", r1, 3, "EndpointDown", "", true},
 		{"switched off", service(selecting, checked("svcctl.io/health-check=none")), twoPorts(false), l1 + ":8081", both, 0, "", "", false},
 		{"another check", service(selecting, checked("svcctl.io/health-check=tcp")), twoPorts(false), l1 + ":8081", both, 2, "", "", false},
-		{"no selector", service(checked("svcctl.io/health-check=probe")), twoPorts(false), "", both, 3, "", "default/p1 default/p2", true},
-		{"no Pod", service(selecting), map[string]*object.Pod{"p2": probedPod(false, "80")}, r1 + ":80", l1, 1, "EndpointDown", "default/p1", true},
+		{"no selector", service(checked("svcctl.io/health-check=probe")), twoPorts(false), "", both, 3, "", "p1 p2", true},
+		{"no Pod", service(selecting), map[string]*object.Pod{"p2": probedPod(false, "80")}, r1 + ":80", l1, 1, "EndpointDown", "p1", true},
 		{"without a probe", service(selecting, checked("svcctl.io/health-check=probe")), map[string]*object.Pod{"p1": probedPod(false), "p2": probedPod(false)}, "", both, 0, "", "", false},
 		{"a program", service(selecting), map[string]*object.Pod{"p1": probedPod(false, "8081", "exec"), "p2": probedPod(false, "exec")}, l1 + ":8081", both, 0, "ProbeRefused ProbeRefused", "", true},
 	} {

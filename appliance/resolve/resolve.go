@@ -105,8 +105,8 @@ type Output struct {
 	// ResetDown ends TCP connections to an endpoint that is down.
 	ResetDown bool
 	// Probed reports that Pods with a readiness probe are among the endpoints. The Service is to be
-	// resolved again when one of them changes, and when one of Pods does, "namespace/name": those
-	// that slices name and its selector does not find.
+	// resolved again when one of them changes, and when one of Pods does, by name: those that slices
+	// name and its selector does not find.
 	Probed bool
 	Pods   []string
 	// Relay says how the ports are relayed that have listeners for it; nil: none has.

@@ -384,14 +384,6 @@ func (r *yamlReader) emptyLines(indent *int, parent int) (n int) {
 
 func isDecimal(b byte) bool { return b >= '0' && b <= '9' }
 
-// shared is a copy of a text, of which the frequent ones are held once.
-func shared(text string) string {
-	if s, ok := frequent[text]; ok {
-		return s
-	}
-	return strings.Clone(text)
-}
-
 // frequent are the names of fields, and values that nearly every manifest has.
 var frequent = func() map[string]string {
 	texts := map[string]string{}

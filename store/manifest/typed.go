@@ -28,6 +28,8 @@ type decoding struct {
 	failed   bool
 	dropped  bool // more than maxProblems
 	doubted  bool // an unknown field of a kind that is partly read was warned about
+	// repeated are texts of this document, found by their length and ends: a name is there many times.
+	repeated [16]string
 }
 
 // object fills o from a node.
@@ -155,9 +157,9 @@ func (d *decoding) textMap(n *node, v reflect.Value) {
 	for _, f := range n.fields {
 		d.path.pushKey(f.key)
 		if f.value.kind == kindNull {
-			m[shared(f.key)] = ""
+			m[d.shared(f.key)] = ""
 		} else if text, ok := d.text(f.value); ok {
-			m[shared(f.key)] = text
+			m[d.shared(f.key)] = text
 		}
 		d.path.pop()
 	}
@@ -174,14 +176,14 @@ func (d *decoding) bytesMap(n *node, v reflect.Value) {
 	for _, f := range n.fields {
 		d.path.pushKey(f.key)
 		if f.value.kind == kindNull {
-			m[shared(f.key)] = []byte{}
+			m[d.shared(f.key)] = []byte{}
 		} else if text, ok := d.text(f.value); ok {
 			// Line breaks are skipped, as encoding/json does.
 			value, err := base64.StdEncoding.DecodeString(text)
 			if err != nil {
 				d.problem(f.value, ReasonWrongType, "not base64; encode the value, or write it as it is under stringData")
 			}
-			m[shared(f.key)] = value
+			m[d.shared(f.key)] = value
 		}
 		d.path.pop()
 	}
@@ -191,6 +193,18 @@ func (d *decoding) bytesMap(n *node, v reflect.Value) {
 // secret reports whether the value at the path is one that no message may show.
 func (d *decoding) secret() bool {
 	return d.secrets && len(d.path) > 0 && (d.path[0].key == "data" || d.path[0].key == "stringData")
+}
+
+// shared is a copy of a text, which is held once if it is frequent, or was in the document just before.
+func (d *decoding) shared(text string) string {
+	if s, ok := frequent[text]; ok || text == "" {
+		return s
+	}
+	last := &d.repeated[(len(text)+7*int(text[0])+31*int(text[len(text)-1]))%len(d.repeated)]
+	if *last != text {
+		*last = strings.Clone(text)
+	}
+	return *last
 }
 
 // text is a copy of a text: the node's is a part of the document, which would be kept for it.
@@ -206,7 +220,7 @@ func (d *decoding) text(n *node) (string, bool) {
 		if n.oldBool {
 			d.warning(n, ReasonAmbiguous, fmt.Sprintf("kubectl reads the unquoted %s as a bool; write %q", n.text, n.text))
 		}
-		return shared(n.text), true
+		return d.shared(n.text), true
 	case kindBool, kindInt, kindFloat:
 		d.problem(n, ReasonWrongType, fmt.Sprintf("expected a text, got %s; quote it: %q", n.what(), n.text))
 	default:

@@ -16,6 +16,8 @@ const labelSkipMirror = "endpointslice.kubernetes.io/skip-mirror"
 type backend struct {
 	address netip.AddrPort
 	ready   bool
+	// said reports that its document calls it ready, whatever its check says.
+	said bool
 	// draining is serving and terminating, and not ready.
 	draining           bool
 	local              bool
@@ -62,7 +64,7 @@ func lowestTier(all []backend) []backend {
 }
 
 // backendsOf returns all backends of a frontend, usable or not, each address and port
-// once (behavior 101).
+// once (behavior 101), as their checks let them be used.
 func (w *World) backendsOf(f frontend) []backend {
 	var all []backend
 	for _, candidate := range append(w.fromSlices(f), w.fromEndpoints(f)...) {
@@ -82,7 +84,7 @@ func (w *World) backendsOf(f frontend) []backend {
 			all[i] = candidate
 		}
 	}
-	return all
+	return w.judge(f, all)
 }
 
 // Of two copies in the same state the one of the lower tier counts, then the one of the larger
@@ -264,14 +266,16 @@ func (w *World) everywhere(all []backend) []backend {
 	if len(ready) == 0 {
 		return lowestTier(keep(all, func(b backend) bool { return b.draining }))
 	}
-	// Behavior 73: all ready ones have node hints, and one is for this node.
+	// Behavior 73: all ready ones have node hints, and one is for this node. Those that do not answer
+	// their check count here: who is near does not change when a server dies (docs, health).
+	said := keep(all, func(b backend) bool { return b.said && b.weight > 0 && b.priority == ready[0].priority })
 	forNode := keep(ready, func(b backend) bool { return slices.Contains(b.forNodes, w.Box.NodeName) })
-	if !slices.ContainsFunc(ready, func(b backend) bool { return len(b.forNodes) == 0 }) && len(forNode) > 0 {
+	if !slices.ContainsFunc(said, func(b backend) bool { return len(b.forNodes) == 0 }) && len(forNode) > 0 {
 		return forNode
 	}
 	// Behaviors 70 and 72: the same for the zone, of a box that has one.
 	forZone := keep(ready, func(b backend) bool { return w.Box.Zone != "" && slices.Contains(b.forZones, w.Box.Zone) })
-	if !slices.ContainsFunc(ready, func(b backend) bool { return len(b.forZones) == 0 }) && len(forZone) > 0 {
+	if !slices.ContainsFunc(said, func(b backend) bool { return len(b.forZones) == 0 }) && len(forZone) > 0 {
 		return forZone
 	}
 	return ready

@@ -118,7 +118,7 @@ func Generate(r *rand.Rand) *World {
 }
 
 // Next returns a random World on the same host: some Services stay the same, some get
-// other endpoints, some are removed and some added.
+// other endpoints, some are removed and some added. Mostly the same servers answer.
 func (w *World) Next(r *rand.Rand) *World {
 	g := newGenerator(r, w.Box)
 	g.fill()
@@ -131,6 +131,9 @@ func (w *World) Next(r *rand.Rand) *World {
 		} else {
 			g.world.takeEndpoints(w, service)
 		}
+	}
+	if !oneIn(r, 3) {
+		g.world.Down = w.Down
 	}
 	g.world.unbind()
 	return g.world
@@ -156,6 +159,7 @@ func (g *generator) fill() {
 		g.endpointsOf(service)
 	}
 	g.strays()
+	g.servers()
 }
 
 func generateBox(r *rand.Rand) Box {
@@ -236,6 +240,7 @@ func (g *generator) service(i int) *object.Service {
 	g.ports(service)
 	g.addresses(service)
 	g.policies(service)
+	g.checks(service)
 	object.Default(service)
 	return service
 }

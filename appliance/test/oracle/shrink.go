@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"maps"
 	"slices"
 
 	"svcctl.io/svcctl/store/object"
@@ -58,6 +59,9 @@ func (w *World) simpler() []*World {
 		for _, change := range simplerServices(service) {
 			try(func(w *World) { change(w.Services[i]) })
 		}
+	}
+	for at := range w.Down {
+		try(func(w *World) { delete(w.Down, at) })
 	}
 	for _, change := range simplerBoxes(&w.Box) {
 		try(func(w *World) { change(&w.Box) })
@@ -142,7 +146,7 @@ func simplerBoxes(box *Box) []func(*Box) {
 }
 
 func (w *World) clone() *World {
-	copied := &World{Box: w.Box}
+	copied := &World{Box: w.Box, Down: maps.Clone(w.Down)}
 	copied.Box.Interfaces = slices.Clone(w.Box.Interfaces)
 	for i := range copied.Box.Interfaces {
 		copied.Box.Interfaces[i].Addresses = slices.Clone(copied.Box.Interfaces[i].Addresses)

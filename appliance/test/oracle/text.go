@@ -3,6 +3,9 @@ package oracle
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
 	"strings"
 
 	"svcctl.io/svcctl/store/object"
@@ -21,11 +24,14 @@ func (w *World) String() string {
 			"annotations": o.Metadata.Annotations, "created": o.Metadata.CreationTimestamp.Format("15:04")})
 	}
 	for _, o := range w.Slices {
-		line(&b, o, map[string]any{"of": o.Metadata.Labels[object.LabelServiceName], "type": o.AddressType,
+		line(&b, o, map[string]any{"annotations": o.Metadata.Annotations, "of": o.Metadata.Labels[object.LabelServiceName], "type": o.AddressType,
 			"endpoints": o.Endpoints, "ports": o.Ports})
 	}
 	for _, o := range w.Endpoints {
-		line(&b, o, map[string]any{"labels": o.Metadata.Labels, "subsets": o.Subsets})
+		line(&b, o, map[string]any{"annotations": o.Metadata.Annotations, "labels": o.Metadata.Labels, "subsets": o.Subsets})
+	}
+	if len(w.Down) > 0 {
+		fmt.Fprintf(&b, "down %v\n", slices.SortedFunc(maps.Keys(w.Down), netip.AddrPort.Compare))
 	}
 	return b.String()
 }

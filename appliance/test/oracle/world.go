@@ -15,6 +15,8 @@ type World struct {
 	Services  []*object.Service
 	Slices    []*object.EndpointSlice
 	Endpoints []*object.Endpoints
+	// Down are the servers that do not answer checks.
+	Down map[netip.AddrPort]bool
 }
 
 // Box describes the appliance's host and flags: a field for each flag, so more than 15.

@@ -1,0 +1,138 @@
+package watch
+
+import (
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// An eventHint is what the events said about a path since it was last looked at.
+type eventHint struct {
+	created bool // appeared, by whatever means
+	moved   bool // was renamed to this name inside of the watched directories
+	written bool // was written to, or its mode or times were changed, since
+	quiet   bool // and that is all: there were no more events for a moment
+	// switched is no event: a link on the way to it leads elsewhere than before.
+	switched bool
+}
+
+// events are those since paths were last looked at. They are pure: they are told the time.
+type events struct {
+	hints       map[string]eventHint // by path
+	first, last time.Time            // zero first: there are none
+	renamed     bool                 // some manifests were renamed into place
+	structural  bool                 // what an event was about may go on, in other paths, too
+
+	gather time.Duration // see the constant
+	settle time.Duration // Config.Settle
+}
+
+// add notes an event about a path of a source.
+func (e *events) add(ev fsnotify.Event, now time.Time) {
+	h := e.hints[ev.Name]
+	if ev.Has(fsnotify.Create) {
+		// fsnotify keeps to itself where a file was renamed from, but not that it was: such
+		// an event differs from one with the same name and operation.
+		h = eventHint{created: true, moved: ev != fsnotify.Event{Name: ev.Name, Op: ev.Op}}
+	}
+	if ev.Has(fsnotify.Write) {
+		h.written, h.moved = true, false
+	}
+	if ev.Has(fsnotify.Chmod) {
+		h.written = true
+	}
+	if e.hints == nil {
+		e.hints = map[string]eventHint{}
+	}
+	e.hints[ev.Name] = h
+	switch manifest := isManifest(filepath.Base(ev.Name)); {
+	case manifest && h.moved:
+		e.renamed = true
+	case manifest && !ev.Has(fsnotify.Create|fsnotify.Remove|fsnotify.Rename):
+		// It is written to, which is its own affair.
+	default: // A link or directory that is moved is often one step of several.
+		e.structural = true
+	}
+	e.last = now
+	if e.first.IsZero() {
+		e.first = now
+	}
+}
+
+// none reports whether there is nothing to look at.
+func (e *events) none() bool { return e.first.IsZero() }
+
+// due is when to look at the paths: at once, if there are files that were renamed into place, for
+// these are complete, unless there is more to it; else when all are gathered.
+func (e *events) due() time.Time {
+	if e.renamed && !e.structural {
+		return e.first
+	}
+	return e.gathered()
+}
+
+// gathered is when there were no more events for a moment, or there is no end of them.
+func (e *events) gathered() time.Time {
+	quiet, latest := e.last.Add(e.gather), e.first.Add(e.settle)
+	if latest.Before(quiet) {
+		return latest
+	}
+	return quiet
+}
+
+// quiet reports whether there were no events for a moment.
+func (e *events) quiet(now time.Time) bool { return !now.Before(e.last.Add(e.gather)) }
+
+// take gives the paths to look at, which are forgotten.
+func (e *events) take(now time.Time) map[string]eventHint {
+	if early := e.renamed && !e.structural && now.Before(e.gathered()); !early {
+		return e.takeAll()
+	}
+	e.renamed = false
+	moved := map[string]eventHint{}
+	for path, h := range e.hints {
+		if h.moved {
+			moved[path] = h
+			delete(e.hints, path)
+		}
+	}
+	if len(e.hints) == 0 {
+		e.takeAll()
+	}
+	return moved // those that are being written to go on to gather
+}
+
+// takeAll gives all paths, which are forgotten.
+func (e *events) takeAll() map[string]eventHint {
+	all := e.hints
+	*e = events{gather: e.gather, settle: e.settle}
+	return all
+}
+
+// ignored reports whether a file never matters: those of editors and other programs that are
+// temporary. A name that starts with two dots may be the link that a ConfigMap mount is switched
+// with.
+func ignored(name string) bool {
+	switch {
+	case strings.HasPrefix(name, ".."):
+		return false
+	case strings.HasPrefix(name, "."), strings.HasSuffix(name, "~"), strings.HasSuffix(name, ".swp"),
+		strings.HasPrefix(name, "#") && strings.HasSuffix(name, "#"), name == "4913":
+		return true
+	}
+	return false
+}
+
+// isManifest reports by its name whether a file is read.
+func isManifest(name string) bool {
+	if ignored(name) || strings.HasPrefix(name, ".") {
+		return false
+	}
+	switch filepath.Ext(name) {
+	case ".yaml", ".yml", ".json":
+		return true
+	}
+	return false
+}

@@ -1,0 +1,177 @@
+package watch
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// settling are the files of all sources, and which of their changes have settled. It is pure: it is
+// told what is seen, and the time.
+type settling struct {
+	settle, most time.Duration    // Config.Settle and SettleCap
+	files        map[string]*file // by path
+	waiting      map[string]*file // those of files with a change that has not settled
+	held         time.Time        // since when settled changes wait for vanished files
+	// started reports that there was a first snapshot.
+	started bool
+}
+
+func newSettling(settle, most time.Duration) settling {
+	return settling{settle: settle, most: most, files: map[string]*file{}, waiting: map[string]*file{}}
+}
+
+// observe compares what is at a path with what was dealt with there. It gives the file when that
+// is gone, and was before.
+func (st *settling) observe(s *source, path string, seen fileState, h eventHint, now time.Time) *file {
+	f := st.files[path]
+	if f == nil {
+		if seen.kind == gone {
+			return nil
+		}
+		f = &file{path: path, source: s, seen: fileState{kind: gone}}
+		st.files[path] = f
+	}
+	if f.seen.same(seen) {
+		st.done(f)
+		if seen.kind == gone {
+			return f
+		}
+		return nil
+	}
+	c := f.change
+	if c != nil && c.seen.same(seen) {
+		c.complete = c.complete || f.isComplete(seen, h)
+		return nil
+	}
+	last := now.Add(-min(age(seen, now), st.settle))
+	if c == nil {
+		c = &change{first: last}
+		f.change = c
+		st.waiting[path] = f
+	}
+	c.seen, c.last, c.lacking = seen, last, false
+	if st.started {
+		s.active = now
+	}
+	c.complete = f.isComplete(seen, h)
+	return nil
+}
+
+// done ends the change of a file.
+func (st *settling) done(f *file) {
+	f.change = nil
+	delete(st.waiting, f.path)
+}
+
+// drop ends the changes of a source: nothing is known of its files any more.
+func (st *settling) drop(s *source) {
+	for _, f := range st.waiting {
+		if f.source == s {
+			st.done(f)
+		}
+	}
+}
+
+// ready gives the changed files that have settled, by path, but those of sources that wait for git.
+// When files are vanishing at the same time, that may be one change of several files: it waits for
+// them, but not for long.
+func (st *settling) ready(git map[*source]bool, now time.Time) (ready []*file) {
+	vanishing := false
+	for _, f := range st.waiting {
+		if f.aside || git[f.source] {
+			continue
+		}
+		if !f.change.ready(st.settle, st.most).After(now) {
+			ready = append(ready, f)
+		} else if f.change.seen.kind != regular {
+			vanishing = true
+		}
+	}
+	if vanishing && len(ready) > 0 {
+		if st.held.IsZero() {
+			st.held = now
+		}
+		if now.Before(st.held.Add(st.settle)) {
+			return nil
+		}
+	}
+	st.held = time.Time{}
+	slices.SortFunc(ready, func(a, b *file) int { return cmp.Compare(a.path, b.path) })
+	return ready
+}
+
+// next gives the moments at which something settles, to earlier.
+func (st *settling) next(now time.Time, earlier func(time.Time)) {
+	for _, f := range st.waiting {
+		// Those that are ready already wait for others.
+		if ready := f.change.ready(st.settle, st.most); ready.After(now) {
+			earlier(ready)
+		}
+	}
+	if !st.held.IsZero() {
+		earlier(st.held.Add(st.settle))
+	}
+}
+
+// shrink makes room: a map keeps its room, all of which is walked again and again.
+func (st *settling) shrink() {
+	if len(st.waiting) == 0 {
+		st.waiting = map[string]*file{}
+	}
+}
+
+// changes are those that have not settled.
+func (st *settling) changes() map[*file]*change {
+	all := make(map[*file]*change, len(st.waiting))
+	for _, f := range st.waiting {
+		all[f] = f.change
+	}
+	return all
+}
+
+// ready is when a change may be taken for what it is.
+func (c *change) ready(settle, most time.Duration) time.Time {
+	quiet, latest := c.last.Add(settle), c.first.Add(most)
+	switch {
+	case c.complete:
+		return c.last
+	case c.seen.kind != regular:
+		return quiet
+	case c.lacking || latest.Before(quiet):
+		return latest
+	default:
+		return quiet
+	}
+}
+
+// age is how long a file has been as it is. Only the kernel sets the change time; if the
+// clock was set back meanwhile, the file is as new as can be.
+func age(s fileState, now time.Time) time.Duration {
+	if s.kind != regular {
+		return 0
+	}
+	return max(0, now.Sub(time.Unix(0, s.version.ctime)))
+}
+
+// isComplete reports whether what is seen came there in one piece.
+func (f *file) isComplete(seen fileState, h eventHint) bool {
+	another := seen.version.identity != f.seen.version.identity
+	switch seen.kind {
+	case gone:
+		// Links are switched, not edited.
+		return f.seen.linked || h.switched
+	case regular:
+		// A file that was renamed or linked to this name from elsewhere has something in it
+		// that nobody wrote here. When it was changed, by that, after it was last written,
+		// it is sure at once. That is not seen of both within one tick of the kernel's
+		// clock (4 ms), so then an event of a writer is waited for.
+		arrived := h.created && !h.written && another && seen.version.size > 0 && (seen.version.ctime > seen.version.mtime || h.quiet)
+		// One that was written after it was moved here is like any that is edited; and
+		// nothing is moved here to be empty, so that is a writer at its beginning.
+		moved := h.moved && !h.written && seen.version.size > 0
+		return moved || arrived || (seen.linked || h.switched) && another
+	default:
+		return false
+	}
+}

@@ -1,0 +1,149 @@
+package watch
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+
+	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
+)
+
+// A notifier tells what happens in directories.
+type notifier interface {
+	events() <-chan fsnotify.Event
+	errors() <-chan error
+	add(dir string) error
+	remove(dir string) error
+	// watched are the directories that still send events: the kernel drops those that
+	// are deleted, moved or unmounted.
+	watched() []string
+	close() error
+}
+
+// eventBuffer is how many events wait for the loop before they wait in the kernel, whose
+// queue has 16,384 (fs.inotify.max_queued_events).
+const eventBuffer = 1024
+
+type inotify struct{ *fsnotify.Watcher }
+
+func openNotifier() (notifier, error) {
+	w, err := fsnotify.NewBufferedWatcher(eventBuffer)
+	if err != nil {
+		return nil, err
+	}
+	return inotify{w}, nil
+}
+
+func (n inotify) events() <-chan fsnotify.Event { return n.Events }
+func (n inotify) errors() <-chan error          { return n.Errors }
+func (n inotify) add(dir string) error          { return n.Add(dir) }
+func (n inotify) remove(dir string) error       { return n.Remove(dir) }
+func (n inotify) watched() []string             { return n.WatchList() }
+func (n inotify) close() error                  { return n.Close() }
+
+// A tree is the sources, and what tells of events in them.
+type tree struct {
+	sources []*source
+	// open makes the notifier; tests have their own.
+	open     func() (notifier, error)
+	notify   notifier            // nil when there is none
+	noEvents error               // why directories are polled
+	watching map[string]identity // directories
+}
+
+// sourceOf is the source that a path belongs to, or nil.
+func (t *tree) sourceOf(path string) *source {
+	for _, s := range t.sources {
+		if within(s.dir, path) {
+			return s
+		}
+	}
+	return nil
+}
+
+// channels are those of the notifier; nil when there is none.
+func (t *tree) channels() (<-chan fsnotify.Event, <-chan error) {
+	if t.notify == nil {
+		return nil, nil
+	}
+	return t.notify.events(), t.notify.errors()
+}
+
+// connect makes the notifier if there is none.
+func (t *tree) connect() {
+	t.noEvents = nil
+	if t.notify != nil {
+		return
+	}
+	n, err := t.open()
+	if err != nil {
+		t.noEvents = fmt.Errorf("no file events: %w", err)
+		return
+	}
+	t.notify = n
+}
+
+// disconnect drops the notifier.
+func (t *tree) disconnect() {
+	if t.notify != nil {
+		_ = t.notify.close()
+		t.notify = nil
+	}
+	clear(t.watching)
+}
+
+// watch makes the watched directories those that are read: dirs of s, and what the other
+// sources have. It reports whether there is a watch that was not there before.
+//
+// Old watches go first: the kernel has one watch for an inode, and fsnotify one name
+// for it, so that a directory that was renamed cannot be watched under its new name
+// before the old one is forgotten.
+func (t *tree) watch(s *source, dirs map[string]identity) (more bool) {
+	if t.notify == nil || t.noEvents != nil {
+		return false
+	}
+	wanted := maps.Clone(dirs)
+	for _, other := range t.sources {
+		if other != s {
+			maps.Copy(wanted, other.dirs)
+		}
+		if info, err := os.Stat(other.parent); err == nil {
+			wanted[other.parent] = versionOf(info).identity
+		}
+	}
+	live := map[string]bool{}
+	for _, dir := range t.notify.watched() {
+		live[dir] = true
+	}
+	for dir, id := range t.watching {
+		if wanted[dir] != id || !live[dir] {
+			_ = t.notify.remove(dir)
+			delete(t.watching, dir)
+		}
+	}
+	for dir, id := range wanted {
+		if _, ok := t.watching[dir]; ok {
+			continue
+		}
+		err := t.notify.add(dir)
+		switch {
+		case err == nil:
+			t.watching[dir], more = id, true
+		case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENOMEM):
+			t.noEvents = fmt.Errorf("watch %s: %w", dir, err)
+			return false
+		}
+		// Any other error is the directory's, and reading it has the same.
+	}
+	return more
+}
+
+// close lets go of everything that is open.
+func (t *tree) close() {
+	t.disconnect()
+	for _, s := range t.sources {
+		s.close()
+	}
+}
