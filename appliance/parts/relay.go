@@ -195,6 +195,9 @@ func (r *Relay) add(svc *reconcile.Service, p *nft.ServicePort, fe *nft.Frontend
 		}
 		port := relay.Port{ID: p.ID, Listen: netip.AddrPortFrom(a, fe.Port), Protocol: p.Protocol.String(), Endpoints: p.Pools[fe.Inside.Pool], Affinity: p.Affinity}
 		if p.Relayed() {
+			if svc.Relay == nil {
+				return // nobody knows how, in the clear or not
+			}
 			port = r.relayedPort(svc, p, fe.Inside.Pool)
 			port.Listen = netip.AddrPortFrom(a, fe.Port)
 			port.Names = r.named(svc, p, fe.Inside.Pool, port.Listen)
@@ -218,7 +221,7 @@ func (r *Relay) add(svc *reconcile.Service, p *nft.ServicePort, fe *nft.Frontend
 func (r *Relay) redirect(svc *reconcile.Service) (ports []relay.Port) {
 	for i := range svc.Ports {
 		p := &svc.Ports[i]
-		if !p.Relayed() {
+		if !p.Relayed() || svc.Relay == nil {
 			continue
 		}
 		for pool := range nft.NumPools {

@@ -246,7 +246,7 @@ func (p *planner) resolveOne(objs Objects, key string) planned {
 	out.since = objs.Since(key)
 	if left, is := p.quarantine.left[key]; is {
 		namespace, name, _ := cutKey(key)
-		out.Ports, out.drain, out.RetryAfter = left.Ports, left.Drain, left.RetryAfter
+		out.Ports, out.drain, out.RetryAfter, out.Relay = left.Ports, left.Drain, left.RetryAfter, left.Relay
 		out.Problems = []resolve.Problem{left.problem(object.Ref{Kind: object.KindService, Namespace: namespace, Name: name})}
 		return out
 	}
