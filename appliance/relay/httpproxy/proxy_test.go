@@ -28,22 +28,21 @@ type lab struct {
 	dialed atomic.Int64
 }
 
-func start(t *testing.T, headerTime time.Duration, endpoint http.HandlerFunc) *lab {
+// start serves with an endpoint; change may change what is done for clients.
+func start(t *testing.T, headerTime time.Duration, handler http.HandlerFunc, change ...func(*Client)) *lab {
 	t.Helper()
-	backend := httptest.NewServer(endpoint)
+	backend := httptest.NewServer(handler)
 	t.Cleanup(backend.Close)
-	return startAt(t, headerTime, backend.Listener.Addr().String())
-}
-
-// startAt is start with an endpoint of the test's.
-func startAt(t *testing.T, headerTime time.Duration, endpoint string) *lab {
-	t.Helper()
+	endpoint := backend.Listener.Addr().String()
 	l := &lab{Proxy: newProxy(slog.New(slog.DiscardHandler), headerTime), t: t}
 	l.client = Client{Addr: netip.MustParseAddr("192.0.2.7"), Port: 443, Secure: true, Stale: func() bool { return false }, ResponseTimeout: time.Minute,
 		Dial: func(ctx context.Context) (net.Conn, error) {
 			l.dialed.Add(1)
 			return (&net.Dialer{}).DialContext(ctx, "tcp", endpoint)
 		}}
+	for _, c := range change {
+		c(&l.client)
+	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -143,7 +142,7 @@ func TestRequests(t *testing.T) {
 func TestFailures(t *testing.T) {
 	hang := make(chan struct{})
 	defer close(hang)
-	l := start(t, 50*time.Millisecond, func(w http.ResponseWriter, r *http.Request) {
+	endpoint := func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/slow":
 			select {
@@ -155,21 +154,28 @@ func TestFailures(t *testing.T) {
 		case "/drop":
 			panic(http.ErrAbortHandler)
 		}
-	})
-	l.client.ResponseTimeout = 50 * time.Millisecond
+	}
+	patient, hasty := start(t, time.Minute, endpoint), start(t, time.Minute, endpoint, func(c *Client) { c.ResponseTimeout = 50 * time.Millisecond })
 	for path, want := range map[string]int{"/slow": 504, "/long": 502, "/drop": 502, "/": 200} {
+		l := patient
+		if want == 504 {
+			l = hasty
+		}
 		if res, body := l.says("GET " + path + " HTTP/1.1\r\nHost: a\r\n\r\n"); res.StatusCode != want {
 			t.Errorf("%s: %s, want %d: %s", path, res.Status, want, body)
 		}
 	}
-	l.client.Dial = func(context.Context) (net.Conn, error) {
-		return nil, &StatusError{http.StatusServiceUnavailable, errors.New("nobody")}
-	}
-	if res, body := l.says("GET / HTTP/1.1\r\nHost: a\r\n\r\n"); res.StatusCode != 503 || !strings.Contains(body, "no endpoint took the request") {
+	alone := start(t, time.Minute, told, func(c *Client) {
+		c.Dial = func(context.Context) (net.Conn, error) {
+			return nil, &StatusError{http.StatusServiceUnavailable, errors.New("nobody")}
+		}
+	})
+	if res, body := alone.says("GET / HTTP/1.1\r\nHost: a\r\n\r\n"); res.StatusCode != 503 || !strings.Contains(body, "no endpoint took the request") {
 		t.Errorf("%s: %s", res.Status, body)
 	}
 	// A client that does not end its header is cut off.
-	c, err := net.Dial("tcp", l.at)
+	strict := start(t, 50*time.Millisecond, endpoint)
+	c, err := net.Dial("tcp", strict.at)
 	if err != nil {
 		t.Fatal(err)
 	}
