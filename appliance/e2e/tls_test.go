@@ -11,11 +11,13 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io"
+	"maps"
 	"math/big"
 	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -128,10 +130,10 @@ func secretDocument(name string, pair issued) string {
 
 func secretOf(name, kind string, data map[string]string) string {
 	doc := "apiVersion: v1\nkind: Secret\ntype: " + kind + "\nmetadata: {name: " + name + "}\nstringData:\n"
-	for key, value := range data {
+	for _, key := range slices.Sorted(maps.Keys(data)) {
 		doc += "  " + key + ": |\n"
-		for line := range strings.Lines(value) {
-			doc += "    " + line
+		for line := range strings.Lines(data[key]) {
+			doc += "    " + strings.TrimSuffix(line, "\n") + "\n"
 		}
 	}
 	return doc
@@ -182,6 +184,7 @@ error_log %[1]s/nginx.log;
 events {}
 http {
 	access_log off;
+	keepalive_timeout 10m;
 	client_body_temp_path %[1]s/body; proxy_temp_path %[1]s/proxy; fastcgi_temp_path %[1]s/fastcgi;
 	uwsgi_temp_path %[1]s/uwsgi; scgi_temp_path %[1]s/scgi;
 	server {
