@@ -72,6 +72,7 @@ var edges = map[string][]string{
 	"appliance/dns":             {"appliance/resolve", "store/object"},
 	"appliance/endpoints":       {"store/object"},
 	"appliance/env":             {"store/object"},
+	"appliance/feedback":        {},
 	"appliance/health":          {"store/object"},
 	"appliance/healthport":      {"api", "appliance/listen"},
 	"appliance/checkup":         {},
@@ -91,7 +92,7 @@ var edges = map[string][]string{
 		"appliance/control", "appliance/dns", "appliance/endpoints", "appliance/logqueue", "appliance/node", "appliance/resolve", "nft", "store", "store/alloc", "store/manifest", "store/object",
 	},
 	"appliance/parts": {
-		"api/wire", "appliance/announcements", "appliance/conntrack", "appliance/dns", "appliance/health", "appliance/healthport", "appliance/node", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/relay/tlsterm", "appliance/resolve", "appliance/sourceset",
+		"api/wire", "appliance/announcements", "appliance/conntrack", "appliance/dns", "appliance/feedback", "appliance/health", "appliance/healthport", "appliance/node", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/relay/tlsterm", "appliance/resolve", "appliance/sourceset",
 		"nft", "store", "store/annotation", "store/object", "store/parallel",
 	},
 	"appliance/reconcile": {
@@ -176,7 +177,7 @@ var testLibraries = []string{
 // pure packages compute: same input, same output. What they need from the world is
 // handed to them.
 var pure = []string{
-	"appliance/announce/vrrp", "appliance/endpoints", "appliance/env", "appliance/resolve", "nft", "nft/nfttest/sim", "store/alloc", "store/annotation", "store/convert", "store/kind", "store/managedfields", "store/manifest", "store/manifest/styles", "store/object", "store/schema",
+	"appliance/announce/vrrp", "appliance/endpoints", "appliance/env", "appliance/feedback", "appliance/resolve", "nft", "nft/nfttest/sim", "store/alloc", "store/annotation", "store/convert", "store/kind", "store/managedfields", "store/manifest", "store/manifest/styles", "store/object", "store/schema",
 	"api/diagnose", "api/jsonpath", "api/kube/discovery", "api/kube/patch", "api/kube/protobuf", "api/kube/selector", "api/kube/table",
 }
 

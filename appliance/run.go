@@ -203,19 +203,20 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 	findings := make(chan []checkup.Finding)
 	in := reconcile.Inputs{Facts: facts, Changes: monitor.changes, Barriers: a.barriers, Releases: a.releases, Findings: findings}
 	flows := parts.NewConntrack(a.log)
+	balance := parts.NewBalance(a.log)
 	if stats := flows.Stats(); stats != nil {
 		a.metrics.Connections(func() metrics.Connections { return connectionMetrics(stats()) })
 	}
 	// What follows the Services. A new one is a line here.
 	sets := parts.NewSourceSets(sourceSetFiles(&a.cfg))
 	follows := []reconcile.Part{
-		a.grants, sets, a.checks, flows, a.relay, parts.NewHealthPorts(a.log), parts.NewAnnouncements(a.announced),
+		a.grants, sets, a.checks, balance, flows, a.relay, parts.NewHealthPorts(a.log), parts.NewAnnouncements(a.announced),
 	}
 	if a.dns != nil {
 		follows = append(follows, parts.NewDNS(a.dns, a.store))
 	}
 	dog := a.watchdog()
-	loop := a.loop(dog, follows, sets)
+	loop := a.loop(dog, follows, sets, balance)
 	// The watchdog outlives ctx: the loop may be stuck when the process is to stop.
 	watched, ended := context.WithCancel(context.WithoutCancel(ctx))
 	tasks := []task.Task{
@@ -258,7 +259,7 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 }
 
 // loop makes the reconcile loop.
-func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part, sets *parts.SourceSets) *reconcile.Loop {
+func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part, sets *parts.SourceSets, balance *parts.Balance) *reconcile.Loop {
 	return reconcile.New(reconcile.Options{
 		Store: a.store, Kernel: a.calls.Kernel(a.kernel), Log: a.log,
 		Host: func(facts *node.Facts) reconcile.Host {
@@ -275,6 +276,7 @@ func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part, sets 
 		Orphans:      a.orphans,
 		Checks:       a.checks,
 		Relays:       a.relay,
+		Tuner:        balance,
 		Addresses:    a.hosts,
 		HostProblems: func(facts *node.Facts) []manifest.Problem { return a.cfg.OverlapProblems(facts, a.hosts.IsVIP) },
 		DataDir:      a.cfg.DataDir,

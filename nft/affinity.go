@@ -3,6 +3,7 @@ package nft
 import (
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -25,7 +26,7 @@ import (
 
 func (p *compiledPort) affinityMap(pool Pool) Set {
 	return Set{
-		Name:    "affinity" + pools[pool].qualifier + "/" + p.ID,
+		Name:    "affinity" + pools[pool].qualifier + p.prefixText() + "/" + p.ID,
 		Key:     []Type{TypeAddr},
 		Data:    dataEndpoint,
 		Timeout: affinityLife,
@@ -36,13 +37,27 @@ func (p *compiledPort) affinityMap(pool Pool) Set {
 
 func (p *compiledPort) unansweredMap(pool Pool) Set {
 	return Set{
-		Name:    "unanswered" + pools[pool].qualifier + "/" + p.ID,
+		Name:    "unanswered" + pools[pool].qualifier + p.prefixText() + "/" + p.ID,
 		Key:     []Type{TypeAddr},
 		Data:    dataEndpoint,
 		Timeout: newcomerLife,
 		Dynamic: true,
 		Size:    affinitySize,
 	}
+}
+
+// prefixText tells the maps of prefixes from those of addresses, and from each other.
+func (p *compiledPort) prefixText() string {
+	if p.Sticky.PrefixLen == 0 {
+		return ""
+	}
+	return "-" + strconv.Itoa(int(p.Sticky.PrefixLen))
+}
+
+// client reads who is remembered of a packet: of the client's address the part that counts.
+func (p *compiledPort) client(field Field) []Field {
+	field.Bits = p.Sticky.PrefixLen
+	return []Field{field}
 }
 
 // members is the set of a pool's endpoints. One that has left may still answer connections
@@ -101,6 +116,7 @@ func (p *compiledPort) addAffinity(f *fragment, box *Box) {
 			for _, ap := range p.slots[pool] {
 				f.elements = append(f.elements, placed{p.members(pool).Name, AddrPortData(ap), ""})
 			}
+			p.addNumbers(f, pool)
 		}
 	}
 	both := p.endpointsInBothPools()
@@ -139,6 +155,9 @@ func (p *compiledPort) addAffinity(f *fragment, box *Box) {
 			maps = &nodePortMaps
 		}
 		f.elements = append(f.elements, placed{maps.answers, string(p.key(fe)), GotoChain(p.remember(fe)).String()})
+		if p.Sticky.Refresh {
+			f.elements = append(f.elements, placed{maps.refresh, string(p.key(fe)), GotoChain(p.remember(fe)).String()})
+		}
 		f.use(p.Protocol)
 	}
 }
@@ -174,11 +193,11 @@ func (p *compiledPort) endpointsInBothPools() []netip.AddrPort {
 //	goto pick-3
 func (p *compiledPort) recallChain(f *fragment, fe *Frontend, pool Pool) Chain {
 	// Every packet here is of this protocol; nft has to read it to take the port.
-	proto, client := MatchProto{p.Protocol}, []Field{Saddr}
+	proto, client, address := MatchProto{p.Protocol}, p.client(Saddr), []Field{Saddr}
 	return Chain{Name: p.recall(fe, pool), Rules: []Rule{
 		{proto, DNAT{Key: client, Map: p.affinityMap(pool).Name}},
-		{proto, MatchSet{Key: client, Set: setNewcomers}, DNAT{Key: client, Map: p.unansweredMap(pool).Name}},
-		{Update{Map: setNewcomers, Key: client, Timeout: newcomerLife, Add: true}},
+		{proto, MatchSet{Key: address, Set: setNewcomers}, DNAT{Key: client, Map: p.unansweredMap(pool).Name}},
+		{Update{Map: setNewcomers, Key: address, Timeout: newcomerLife, Add: true}},
 		{p.pick(f, fe, pool)},
 	}}
 }
@@ -221,7 +240,7 @@ const (
 //	ip saddr . th sport @members/default/web update @affinity/default/web { ip daddr timeout 3h : ip saddr . th sport }
 func (p *compiledPort) note(box *Box, fe *Frontend, by noting, end Verdict) []Rule {
 	inside, outside := p.update(fe.Inside.Pool, by), p.update(fe.Outside.Pool, by)
-	var rules []Rule
+	rules := p.noteForOthers(by)
 	if len(p.endpointsInBothPools()) > 0 {
 		both := MatchSet{Key: inside.Data, Set: p.inBothPools().Name}
 		rules = append(rules,
@@ -248,9 +267,9 @@ func (p *compiledPort) note(box *Box, fe *Frontend, by noting, end Verdict) []Ru
 
 func (p *compiledPort) update(pool Pool, by noting) Update {
 	if by == byAnswer {
-		return Update{Map: p.affinityMap(pool).Name, Key: []Field{Daddr}, Data: []Field{Saddr, Sport}, Timeout: p.Affinity}
+		return Update{Map: p.affinityMap(pool).Name, Key: p.client(Daddr), Data: []Field{Saddr, Sport}, Timeout: p.Affinity}
 	}
-	return Update{Map: p.unansweredMap(pool).Name, Key: []Field{Saddr}, Data: []Field{Daddr, Dport}, Timeout: newcomerLife, Add: true}
+	return Update{Map: p.unansweredMap(pool).Name, Key: p.client(Saddr), Data: []Field{Daddr, Dport}, Timeout: newcomerLife, Add: true}
 }
 
 // answerChains are where the first packets of endpoints pass, while there is a Service port
@@ -285,13 +304,47 @@ func (t *tableState) answerChains() []Chain {
 		{Name: chainAnswer, Rules: answer},
 	}
 	if t.answersHere > 0 {
-		chains = append(chains, Chain{Name: chainOwnAnswers, Hook: HookOutput, Priority: PriorityStray, Filter: true, Rules: answerRules})
+		chains = append(chains, Chain{Name: chainOwnAnswers, Hook: HookOutput, Priority: PriorityStray, Filter: true, Rules: t.answerRules()})
+	}
+	if t.refreshes() {
+		chains = append(chains, t.refreshChain())
 	}
 	return chains
 }
 
-// answerRules lead first answers to their chain.
-var answerRules = []Rule{{MatchAssured{}, Verdict{Kind: Accept}}, {MatchReply{}, GotoChain(chainAnswer)}}
+// answerRules lead first answers to their chain, and those of established connections to that of
+// Refresh, while there is a port that asks for it.
+func (t *tableState) answerRules() []Rule {
+	established := Verdict{Kind: Accept}
+	if t.refreshes() {
+		established = GotoChain(chainRefresh)
+	}
+	return []Rule{{MatchAssured{}, established}, {MatchReply{}, GotoChain(chainAnswer)}}
+}
+
+// refreshes reports whether a Service port has each answer remember its client.
+func (t *tableState) refreshes() bool { return t.count(setRefresh)+t.count(setNPRefresh) > 0 }
+
+// refreshChain has answers of established connections remember their clients.
+//
+//	ct direction reply meta l4proto tcp ct original ip daddr . meta l4proto . ct original proto-dst vmap @refresh
+func (t *tableState) refreshChain() Chain {
+	var rules []Rule
+	for _, proto := range [...]Protocol{TCP, UDP, SCTP} {
+		if t.protocols[proto] == 0 {
+			continue
+		}
+		reply := Rule{MatchReply{}, MatchProto{proto}}
+		if t.has(setRefresh) {
+			rules = append(rules, with(reply, Statement(VerdictMap{Key: originalFrontend, Map: setRefresh})))
+		}
+		if t.has(setNPRefresh) {
+			rules = append(rules, append(reply[:len(reply):len(reply)],
+				MatchSet{Key: []Field{OriginalDaddr}, Set: setNPAddresses}, VerdictMap{Key: originalNodePort, Map: setNPRefresh}))
+		}
+	}
+	return Chain{Name: chainRefresh, Rules: rules}
+}
 
 // hasAffinity reports whether clients of any Service port are remembered.
 func (t *tableState) hasAffinity() bool { return t.count(setAnswers)+t.count(setNPAnswers) > 0 }

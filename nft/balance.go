@@ -20,6 +20,8 @@ const (
 	SourceHash
 	// RoundRobin gives the endpoints of the Service port turns, by weight.
 	RoundRobin
+	// LeastConnection draws by weight, from tables that whoever looks at the open connections sets.
+	LeastConnection
 	// DestinationHash gives each frontend the one endpoint that ranks highest for its
 	// address; weights do not count.
 	DestinationHash
@@ -64,7 +66,7 @@ func (sp *ServicePort) Weight(ap netip.AddrPort) uint32 {
 // endpoints are alike and picked at random, and where there is one.
 func (sp *ServicePort) tableOf(pool Pool) *table {
 	endpoints := sp.Pools[pool]
-	if sp.Balance == Random && sp.Weights == nil && sp.Tables[pool] == nil {
+	if sp.Balance == Random && sp.Weights == nil && sp.Tables[pool] == nil { // mostly
 		return nil
 	}
 	if n := len(endpoints); n < 2 || n > MaxTableEndpoints || sp.Balance == DestinationHash {
@@ -88,6 +90,8 @@ func (sp *ServicePort) tableOf(pool Pool) *table {
 	for _, s := range tableSizes {
 		switch {
 		case len(endpoints) > s.endpoints:
+		case sp.Balance == LeastConnection: // no holes: its slots move one by one
+			return &table{chainWeigh + strconv.Itoa(s.weigh), spread(ids, quotas(weights, ids, s.weigh), s.weigh)}
 		case sp.Balance == Random:
 			return &table{chainWeigh + strconv.Itoa(s.weigh), weigh(weights, ids, s.weigh)}
 		default:
@@ -102,6 +106,59 @@ func (sp *ServicePort) hashChain() string {
 		return chainSource
 	}
 	return chainHash
+}
+
+// drawn reports whether slots are drawn by chance.
+func (sp *ServicePort) drawn() bool { return sp.Balance == Random || sp.Balance == LeastConnection }
+
+// TableSlots is how many slots the table of LeastConnection has for so many endpoints, 0 where it has none.
+func TableSlots(endpoints int) int {
+	for _, s := range tableSizes {
+		if 2 <= endpoints && endpoints <= s.endpoints {
+			return s.weigh
+		}
+	}
+	return 0
+}
+
+// Table says who stands in each slot of a pool's table of LeastConnection; nil: there is none.
+func (sp *ServicePort) Table(pool Pool) []netip.AddrPort {
+	t := sp.tableOf(pool)
+	if t == nil || sp.Balance != LeastConnection {
+		return nil
+	}
+	slots := make([]netip.AddrPort, len(t.slots))
+	for i, endpoint := range t.slots {
+		if endpoint != hole {
+			slots[i] = sp.Pools[pool][endpoint]
+		}
+	}
+	return slots
+}
+
+// Shares are the parts of a pool's new connections that its endpoints get, in their order, where they are
+// drawn by chance or have turns. The sum is 1.
+func (sp *ServicePort) Shares(pool Pool) []float64 {
+	endpoints := sp.Pools[pool]
+	index, slots, sum := make(map[netip.AddrPort]int, len(endpoints)), make([]float64, len(endpoints)), 0.0
+	for i, ap := range endpoints {
+		index[ap] = i
+	}
+	if table := sp.Table(pool); table != nil {
+		for _, ap := range table {
+			slots[index[ap]]++
+			sum++
+		}
+	} else {
+		for i, ap := range endpoints {
+			slots[i] = float64(sp.Weight(ap))
+			sum += slots[i]
+		}
+	}
+	for i := range slots {
+		slots[i] /= sum
+	}
+	return slots
 }
 
 // givenSlots are the slots of the table that the port names itself.
@@ -124,10 +181,10 @@ func (sp *ServicePort) givenSlots(pool Pool) []uint16 {
 func (sp *ServicePort) givenTable(pool Pool) *table {
 	slots := sp.givenSlots(pool)
 	for _, s := range tableSizes {
-		if sp.Balance == Random && (len(slots) == s.weigh || len(slots) == 2*s.weigh) {
+		if sp.drawn() && (len(slots) == s.weigh || len(slots) == 2*s.weigh) {
 			return &table{chainWeigh + strconv.Itoa(s.weigh), slots}
 		}
-		if sp.Balance != Random && len(slots) == s.hash {
+		if !sp.drawn() && len(slots) == s.hash {
 			return &table{sp.hashChain() + strconv.Itoa(s.hash), slots}
 		}
 	}
@@ -200,7 +257,7 @@ func (sp *ServicePort) Choice(fe *Frontend, pool Pool) func(client netip.AddrPor
 		return always(preferred(endpoints, fe), true)
 	}
 	t := sp.tableOf(pool)
-	if t == nil || sp.Balance == Random || sp.Balance == RoundRobin {
+	if t == nil || sp.drawn() || sp.Balance == RoundRobin {
 		return always(netip.AddrPort{}, false)
 	}
 	kind := FieldHashFlow

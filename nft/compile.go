@@ -174,6 +174,9 @@ func (c *Compiler) setService(name string, ports []ServicePort) {
 		}
 		now[i] = p
 	}
+	for _, p := range now {
+		p.others = p.remembersWith(now)
+	}
 	c.services[name] = now
 }
 

@@ -40,6 +40,8 @@ type compiledPort struct {
 	*ServicePort
 	slots  [NumPools][]netip.AddrPort
 	tables [NumPools]*table // nil: an endpoint is picked from the slots, each as likely
+	// others are the ports of the Service for which a client is remembered together with this one.
+	others []*compiledPort
 }
 
 // fill makes f what the port brings. That is a pure function of the port, its slots and
@@ -75,7 +77,7 @@ func (f *fragment) fill(p *compiledPort, box *Box) {
 
 // maps are the maps a frontend's elements stand in.
 type frontendMaps struct {
-	all, byClient, inside, outside, sourceNAT, answers, restricted, allowed string
+	all, byClient, inside, outside, sourceNAT, answers, refresh, restricted, allowed string
 
 	insideOnly    string
 	insideOnlyKey []Field // what of a packet is looked up in it
@@ -83,9 +85,9 @@ type frontendMaps struct {
 
 var (
 	vipMaps = frontendMaps{setServices, chainByClient, setInsideServices, setOutsideServices,
-		setSourceNAT, setAnswers, setRestricted, setAllowed, setInsideOnly, []Field{Daddr}}
+		setSourceNAT, setAnswers, setRefresh, setRestricted, setAllowed, setInsideOnly, []Field{Daddr}}
 	nodePortMaps = frontendMaps{setNodePorts, chainNPByClient, setInsideNodePorts, setOutsideNodePorts,
-		setNPSourceNAT, setNPAnswers, setNPRestricted, setNPAllowed, setNPInsideOnly, nodePort}
+		setNPSourceNAT, setNPAnswers, setNPRefresh, setNPRestricted, setNPAllowed, setNPInsideOnly, nodePort}
 )
 
 func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {

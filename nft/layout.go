@@ -31,6 +31,8 @@ const (
 	setNPSourceNAT      = "nodeport-source-nat"      // original node port : verdict in postrouting
 	setAnswers          = "answers"                  // original frontend : verdict for an endpoint's first answer
 	setNPAnswers        = "nodeport-answers"         // original node port : verdict for an endpoint's first answer
+	setRefresh          = "refresh"                  // original frontend : verdict for every answer, of affinity that is refreshed
+	setNPRefresh        = "nodeport-refresh"         // the same of original node ports
 	setNewcomers        = "newcomers"                // clients that no affinity map had, for a moment
 	setHairpin          = "hairpin"                  // endpoint . the same endpoint
 	setSameInterface    = "same-interface"           // interface . the same interface
@@ -69,6 +71,7 @@ const (
 	chainPostrouting = "postrouting"
 	chainAnswer      = "answer"
 	chainOwnAnswers  = "own-answers"
+	chainRefresh     = "refresh"
 	chainRefused     = "refused"
 	chainPick        = "pick-"
 	prefixRemember   = "remember"
@@ -134,6 +137,8 @@ var staticSets = []Set{
 	{Name: setNPSourceNAT, Key: keyNodePort, Data: dataVerdict},
 	{Name: setAnswers, Key: keyFrontend, Data: dataVerdict},
 	{Name: setNPAnswers, Key: keyNodePort, Data: dataVerdict},
+	{Name: setRefresh, Key: keyFrontend, Data: dataVerdict},
+	{Name: setNPRefresh, Key: keyNodePort, Data: dataVerdict},
 	{Name: setOwnIdle, Key: keyFrontend, Data: dataVerdict},
 	{Name: setNPOwnIdle, Key: keyNodePort, Data: dataVerdict},
 	{Name: setNewcomers, Key: []Type{TypeAddr}, Timeout: newcomerLife, Dynamic: true, Size: affinitySize},

@@ -108,7 +108,9 @@ func (r *recovery) add(key, verdict string, maps *frontendMaps, fe Frontend, pro
 	id, remember := r.sourceNAT(maps, key, &fe)
 	p.Idle = recoverIdle(r.table.elements(maps.sourceNAT)[key])
 	if id != "" {
-		p.Affinity = r.timeout(remember, id, fe.Outside.Pool)
+		_, refresh := r.table.elements(maps.refresh)[key]
+		p.Sticky = r.sticky(id, refresh)
+		p.Affinity = r.timeout(remember, id, fe.Outside.Pool, p.Sticky)
 		r.standbys(&p)
 	}
 	if id == "" && p.Balance == RoundRobin {
@@ -300,13 +302,13 @@ func (r *recovery) sourceNAT(maps *frontendMaps, key string, fe *Frontend) (id, 
 
 // timeout finds how long clients are remembered. The kernel gives no rule back, only its
 // mark: so it is the one whose rule has a mark that is there.
-func (r *recovery) timeout(chain, id string, pool Pool) time.Duration {
+func (r *recovery) timeout(chain, id string, pool Pool, sticky Sticky) time.Duration {
 	var marks []uint64
 	if c := r.table.Chains[chain]; c != nil {
 		marks = r.marks(c)
 	}
 	is := func(d time.Duration) bool {
-		p := compiledPort{ServicePort: &ServicePort{ID: id, Family: r.family, Affinity: d}}
+		p := compiledPort{ServicePort: &ServicePort{ID: id, Family: r.family, Affinity: d, Sticky: sticky}}
 		update := p.update(pool, byAnswer)
 		return slices.Contains(marks, Rule{MatchSet{Key: update.Data, Set: p.members(pool).Name}, update}.Mark(r.family))
 	}

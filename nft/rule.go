@@ -12,6 +12,10 @@ type Field struct {
 	Mod  uint32 // FieldNumgen and hashes: the number of slots; the value is in [0, Mod)
 	// Offset is added to the value of FieldNumgen.
 	Offset uint32
+	// Bits is how much of FieldSaddr and FieldDaddr is read, from its beginning; the rest is 0. 0: all.
+	Bits uint8
+	// Port is the value of FieldPort.
+	Port uint16
 }
 
 // FieldKind names what a Field reads. The comment is its nft syntax in table ip;
@@ -19,7 +23,7 @@ type Field struct {
 type FieldKind uint8
 
 const (
-	FieldSaddr         FieldKind = iota + 1 // ip saddr
+	FieldSaddr         FieldKind = iota + 1 // ip saddr, with Bits ip saddr & 255.255.255.0
 	FieldDaddr                              // ip daddr
 	FieldL4Proto                            // meta l4proto
 	FieldDport                              // th dport
@@ -32,6 +36,7 @@ const (
 	FieldHashSource                         // jhash ip saddr mod Mod seed HashSeed (CONFIG_NFT_HASH)
 	FieldHashFlow                           // jhash ip saddr . th sport mod Mod seed HashSeed
 	FieldTurn                               // numgen inc mod Mod: each rule counts for itself
+	FieldPort                               // 8443: the number itself
 )
 
 // The fields without a parameter, for rules that read like the text they print.
@@ -50,6 +55,16 @@ var (
 // Numgen is `numgen random mod n`: a random slot in [0, n).
 func Numgen(n uint32) Field { return Field{Kind: FieldNumgen, Mod: n} }
 
+// Mask is what of an address is read, as an address.
+func (f Field) Mask(family Family) netip.Addr {
+	ones := [16]byte{}
+	for i := range ones {
+		ones[i] = 0xff
+	}
+	all, _ := netip.AddrFromSlice(ones[:family.AddrLen()])
+	return netip.PrefixFrom(all, int(f.Bits)).Masked().Addr()
+}
+
 // Type is the datatype of what the field reads.
 func (f Field) Type() Type {
 	switch f.Kind {
@@ -57,7 +72,7 @@ func (f Field) Type() Type {
 		return TypeAddr
 	case FieldL4Proto:
 		return TypeProto
-	case FieldDport, FieldOriginalDport, FieldSport:
+	case FieldDport, FieldOriginalDport, FieldSport, FieldPort:
 		return TypeService
 	case FieldNumgen, FieldHashSource, FieldHashFlow, FieldTurn:
 		return TypeSlot

@@ -94,6 +94,7 @@ type ServicePort struct {
 	Family   Family
 	Protocol Protocol
 	Affinity time.Duration // 0: none; else how long a client is remembered
+	Sticky   Sticky        // of Affinity
 	// Frontends are the addresses and node ports.
 	Frontends []Frontend
 	// Pools are the endpoints each pool holds; an address appears once in a pool.
@@ -104,8 +105,11 @@ type ServicePort struct {
 	Weights map[netip.AddrPort]uint16
 	// Tables, where not nil, say who stands in each slot of a pool's table (the zero
 	// AddrPort: nobody) in place of what Balance and Weights come to: what was read back
-	// from a kernel. Their length is that of a form of table.
+	// from a kernel, or follows from open connections. Their length is that of a form of table.
 	Tables [NumPools][]netip.AddrPort
+	// Starting are endpoints that are new, and whose weight grows. The ruleset does not depend on
+	// it.
+	Starting []netip.AddrPort
 	// Serving are all endpoints that serve, also those that no pool chose for new
 	// connections. The ruleset does not depend on them; who looks after open
 	// connections does.
@@ -116,6 +120,17 @@ type ServicePort struct {
 	// Relay, where it is valid, is the listener on the box that clients of a pool are sent to
 	// while the pool has endpoints. It makes the connections to them.
 	Relay [NumPools]netip.AddrPort
+}
+
+// Sticky says who is remembered by affinity, for what, and from when on.
+type Sticky struct {
+	// PrefixLen is how much of a client's address counts: all clients of a prefix are one. 0: all of it.
+	PrefixLen uint8
+	// WholeService remembers a client's endpoint for all ports of the Service that say so: each of them
+	// sends the client to the same address, if that is an endpoint of the port.
+	WholeService bool
+	// Refresh has every answer of an endpoint start the time anew, not only the first one of a connection.
+	Refresh bool
 }
 
 // Relayed reports whether the port's clients are sent to listeners on the box.

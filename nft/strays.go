@@ -52,7 +52,8 @@ func (t *tableState) strayChains(box *Box) []Chain {
 	}
 	base := []Rule{{MatchInvalid{}, GotoChain(chainStray)}}
 	if t.hasAffinity() {
-		base = []Rule{answerRules[0], base[0], answerRules[1]}
+		answers := t.answerRules()
+		base = []Rule{answers[0], base[0], answers[1]}
 	}
 	return []Chain{
 		{Name: chainStray, Rules: rules},

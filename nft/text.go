@@ -190,8 +190,10 @@ func (t *ruleText) field(field Field) {
 	switch field.Kind {
 	case FieldSaddr:
 		t.say(t.String(), " saddr")
+		t.mask(field)
 	case FieldDaddr:
 		t.say(t.String(), " daddr")
+		t.mask(field)
 	case FieldL4Proto:
 		t.say("meta l4proto")
 	case FieldDport:
@@ -225,6 +227,8 @@ func (t *ruleText) field(field Field) {
 		t.buf = strconv.AppendUint(t.buf, uint64(field.Mod), 10)
 		t.say(" seed 0x")
 		t.buf = strconv.AppendUint(t.buf, HashSeed, 16)
+	case FieldPort:
+		t.buf = strconv.AppendUint(t.buf, uint64(field.Port), 10)
 	case FieldIif:
 		t.say("iif")
 	case FieldOif:
@@ -232,6 +236,15 @@ func (t *ruleText) field(field Field) {
 	default:
 		panic("nft: field of no kind")
 	}
+}
+
+// mask writes which part of an address is read.
+func (t *ruleText) mask(field Field) {
+	if field.Bits == 0 {
+		return
+	}
+	t.say(" & ")
+	t.buf = field.Mask(t.Family).AppendTo(t.buf)
 }
 
 // prefix writes an address alone where the prefix holds just that one.

@@ -16,10 +16,11 @@ func (d *diagnosis) balance() {
 	for _, port := range d.ports() {
 		for _, s := range d.states(port) {
 			name := fmt.Sprintf("port %d/%s", port.Port, port.Protocol)
-			if len(s.Endpoints) == 0 || s.Balance == "" || s.Balance == object.BalanceRandom && len(s.Weights) == 0 && s.Client == "" {
+			if len(s.Endpoints) == 0 || s.Balance == "" || s.Balance == object.BalanceRandom && len(s.Weights)+len(s.Starting) == 0 && s.Client == "" {
 				continue
 			}
 			d.good("%s (%s) picks by %s%s", name, s.Family, s.Balance, weightsText(s))
+			d.details(sharesText(s)...)
 			d.details(d.chosen(s)...)
 		}
 	}
@@ -38,6 +39,21 @@ func weightsText(s wire.PortState) string {
 		parts = append(parts, fmt.Sprintf("%s has %d", ap, s.Weights[ap]))
 	}
 	return ", with weights: " + strings.Join(shortened(parts), ", ")
+}
+
+// sharesText are lines about shares that change.
+func sharesText(s wire.PortState) (lines []string) {
+	var parts []string
+	for _, ap := range slices.Sorted(maps.Keys(s.Shares)) {
+		parts = append(parts, fmt.Sprintf("%s %.0f %%", ap, 100*s.Shares[ap]))
+	}
+	if len(parts) > 0 {
+		lines = append(lines, "shares of new connections for now: "+strings.Join(shortened(parts), ", "))
+	}
+	if len(s.Starting) > 0 {
+		lines = append(lines, "new, with a share that grows: "+strings.Join(shortened(s.Starting), ", "))
+	}
+	return lines
 }
 
 // chosen are lines about what the client in question gets.

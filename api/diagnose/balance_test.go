@@ -27,6 +27,12 @@ func TestBalance(t *testing.T) {
 		{"random", balanced(func(*wire.PortState) {}), "!picks by"},
 		{"weights", balanced(func(p *wire.PortState) { p.Weights = map[string]uint16{"10.1.2.11:8080": 5} }),
 			"+ port 80/TCP (IPv4) picks by random, with weights: 10.1.2.11:8080 has 5\n"},
+		{"open connections", balanced(func(p *wire.PortState) {
+			p.Balance, p.Shares = "least-connection", map[string]float64{"10.1.2.11:8080": 0.25, "10.1.2.12:8080": 0.75}
+		}), "+ port 80/TCP (IPv4) picks by least-connection\n    shares of new connections for now: 10.1.2.11:8080 25 %, 10.1.2.12:8080 75 %\n"},
+		{"a slow start", balanced(func(p *wire.PortState) {
+			p.Starting, p.Shares = []string{"10.1.2.12:8080"}, map[string]float64{"10.1.2.11:8080": 0.9, "10.1.2.12:8080": 0.1}
+		}), "10.1.2.12:8080 10 %\n    new, with a share that grows: 10.1.2.12:8080\n"},
 		{"retry", func(f *diagnose.Facts) {
 			annotate(&f.Service.Metadata, object.AnnotationRetryAfter, "2s")
 		}, "+ a SYN that gets no answer for 2s is forgotten: the client's next one picks an endpoint anew\n"},

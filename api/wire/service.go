@@ -50,6 +50,11 @@ type PortState struct {
 	// Balance is the algorithm, and Weights are those of endpoints that differ from 1.
 	Balance string            `json:"balance,omitempty"`
 	Weights map[string]uint16 `json:"weights,omitempty"`
+	// Shares are the parts of the new connections, from 0 to 1, that endpoints get for now, where that
+	// changes with their open connections, or with the time since they came. Starting are those that
+	// came not long ago.
+	Shares   map[string]float64 `json:"shares,omitempty"`
+	Starting []string           `json:"starting,omitempty"`
 	// Relay is the listener of the appliance that the kernel redirects clients to; "": the kernel
 	// translates them itself.
 	Relay string `json:"relay,omitempty"`

@@ -18,6 +18,7 @@ func BenchmarkBalance(b *testing.B) {
 			{"at random", ""},
 			{"by weight, no holes", "svcctl.io/weights: '%[1]s=2, %[2]s=2, %[3]s=2'"},
 			{"by weight, 2 holes of 64", "svcctl.io/weights: '%[1]s=7, %[2]s=5'"},
+			{"least-connection", "svcctl.io/balance: least-connection"},
 			{"maglev", "svcctl.io/balance: maglev"},
 			{"source-hash", "svcctl.io/balance: source-hash"},
 			{"destination-hash", "svcctl.io/balance: destination-hash"},

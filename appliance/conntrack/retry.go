@@ -139,20 +139,10 @@ func (r *Retry) queries() (queries []query, pause time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	shortest := longestPause
-	whole := map[query]bool{}
-	single := map[query]bool{}
-	for fe, after := range r.asked.times {
+	for _, after := range r.asked.times {
 		shortest = min(shortest, after/2)
-		whole[query{family: fe.Family, protocol: fe.Protocol, unanswered: true}] = true
-		single[query{family: fe.Family, protocol: fe.Protocol, port: fe.Port, unanswered: true}] = true
 	}
-	if len(single) <= maxQueries {
-		whole = single
-	}
-	for q := range whole {
-		queries = append(queries, q)
-	}
-	return queries, shortest
+	return queriesOf(r.asked.times, true), shortest
 }
 
 // look forgets what is due.

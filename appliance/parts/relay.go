@@ -202,10 +202,14 @@ func (r *Relay) add(svc *reconcile.Service, p *nft.ServicePort, fe *nft.Frontend
 			port.Listen = netip.AddrPortFrom(a, fe.Port)
 			port.Names = r.named(svc, p, fe.Inside.Pool, port.Listen)
 		} else {
-			if p.Balance != nft.Random {
+			if p.Balance != nft.Random && p.Balance != nft.LeastConnection {
 				port.Choose = p.Choice(fe, fe.Inside.Pool)
 			}
-			if p.Weights != nil {
+			if p.Balance == nft.LeastConnection {
+				for _, share := range p.Shares(fe.Inside.Pool) {
+					port.Weights = append(port.Weights, uint16(share*10000))
+				}
+			} else if p.Weights != nil {
 				for _, ap := range port.Endpoints {
 					port.Weights = append(port.Weights, uint16(p.Weight(ap)))
 				}

@@ -132,9 +132,16 @@ func frontendText(f nft.Frontend) string {
 
 // balanceState adds who gets the next connection of a port, and of a client of its family.
 func balanceState(s *wire.PortState, p *nft.ServicePort, box *nft.Box, client netip.AddrPort) {
-	for _, pool := range p.Pools {
-		for _, ap := range pool {
-			if w, differs := p.Weights[ap]; differs {
+	passing := p.Balance == nft.LeastConnection || len(p.Starting) > 0
+	for pool, endpoints := range p.Pools {
+		if passing && len(endpoints) > 0 && nft.Pool(pool) == nft.PoolCluster {
+			s.Shares = map[string]float64{}
+			for i, share := range p.Shares(nft.PoolCluster) {
+				s.Shares[endpoints[i].String()] = share
+			}
+		}
+		for _, ap := range endpoints {
+			if w, differs := p.Weights[ap]; differs && len(p.Starting) == 0 {
 				if s.Weights == nil {
 					s.Weights = map[string]uint16{}
 				}
@@ -142,6 +149,7 @@ func balanceState(s *wire.PortState, p *nft.ServicePort, box *nft.Box, client ne
 			}
 		}
 	}
+	s.Starting = texts(p.Starting, netip.AddrPort.String)
 	if !client.IsValid() || nft.FamilyOf(client.Addr()) != p.Family {
 		return
 	}

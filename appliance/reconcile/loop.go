@@ -62,6 +62,7 @@ func New(opts Options) *Loop {
 	l.planner.progress = opts.Watchdog.moved
 	l.planner.occupied = newOccupied(opts.NodePorts, opts.Log)
 	l.planner.orphans, l.planner.checks, l.planner.sourceSet, l.planner.relays = opts.Orphans, opts.Checks, opts.SourceSet, opts.Relays
+	l.planner.tuner = opts.Tuner
 	l.withoutDirectories()
 	l.applier.readEarly()
 	return l

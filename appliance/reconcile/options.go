@@ -39,6 +39,7 @@ type Options struct {
 	Orphans   *Orphans // nil: there are none
 	Checks    Checks   // nil: nobody is checked
 	Relays    Relays   // nil: every listener of relayed ports is open
+	Tuner     Tuner    // nil: endpoints have the weights of their documents
 	Addresses Addresses
 	// HostProblems are those of the host's networks with the configuration.
 	HostProblems func(*node.Facts) []manifest.Problem
@@ -69,6 +70,11 @@ type Endpoints interface {
 type Checks interface {
 	Verdict(health.Target) (health.Verdict, bool)
 	Before(port resolve.Port, at []netip.AddrPort) (had []netip.AddrPort, missing health.State)
+}
+
+// Tuner sets weights by what happens: see resolve.Facts.Tune. It is called from several goroutines at once.
+type Tuner interface {
+	Tune(p *nft.ServicePort, slowStart time.Duration) resolve.Tuned
 }
 
 // Relays opens the listeners of relayed ports before clients are sent to them, and keeps their certificates. Its

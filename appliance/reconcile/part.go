@@ -60,6 +60,8 @@ type Service struct {
 	Drain          conntrack.Drain
 	// RetryAfter is how long an endpoint may leave a SYN unanswered; 0: as long as the client likes.
 	RetryAfter time.Duration
+	// SlowStart is how long a new endpoint takes until it has its whole weight; 0: no time.
+	SlowStart time.Duration
 	// SourceSets are the names of the source sets that it names, known or not.
 	SourceSets []string
 	// Checked, Demoted and FailingOpen are of its endpoints' health (resolve.Output).

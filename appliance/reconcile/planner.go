@@ -58,6 +58,7 @@ type answers struct {
 	// sourceSet is resolve.Facts.SourceSet; nil: there are no sets.
 	sourceSet func(name string) (set *nft.SourceSet, known bool)
 	relays    Relays // nil: every listener of relayed ports is open
+	tuner     Tuner  // nil: endpoints have the weights of their documents
 }
 
 // tally is what Services came to, for the status.
@@ -116,13 +117,16 @@ func (p *planner) place(host Host) {
 	if p.relays != nil {
 		p.host.Resolve.Listens, p.host.Resolve.Keys = p.relays.Listens, p.relays.Keys
 	}
+	if p.tuner != nil {
+		p.host.Resolve.Tune = p.tuner.Tune
+	}
 }
 
 // standsAt reports whether a host is the one that is planned for: routes come and go that no
 // Service depends on.
 func (p *planner) standsAt(host Host) bool {
 	have := p.host.Resolve
-	have.Taken, have.SourceSet, have.Verdict, have.Before, have.Listens, have.Keys = nil, nil, nil, nil, nil, nil
+	have.Taken, have.SourceSet, have.Verdict, have.Before, have.Listens, have.Keys, have.Tune = nil, nil, nil, nil, nil, nil, nil
 	return reflect.DeepEqual(p.host.Box, host.Box) && reflect.DeepEqual(have, host.Resolve) && slices.Equal(p.host.Loopback, host.Loopback)
 }
 
@@ -181,7 +185,7 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 	for i, key := range changed {
 		out := &outputs[i]
 		ports[key] = granted[i]
-		svc := Service{Key: key, Ports: granted[i], LocalEndpoints: out.LocalEndpoints, Drain: out.drain, RetryAfter: out.RetryAfter, SourceSets: out.SourceSets, Relay: out.Relay,
+		svc := Service{Key: key, Ports: granted[i], LocalEndpoints: out.LocalEndpoints, Drain: out.drain, RetryAfter: out.RetryAfter, SlowStart: out.SlowStart, SourceSets: out.SourceSets, Relay: out.Relay,
 			Checked: out.Checked, Demoted: out.Demoted, FailingOpen: out.FailingOpen, Waiting: out.Waiting, ResetDown: out.ResetDown}
 		p.planned[key] = svc
 		problems := append(out.Problems, conflicts[i]...)
@@ -246,7 +250,7 @@ func (p *planner) resolveOne(objs Objects, key string) planned {
 	out.since = objs.Since(key)
 	if left, is := p.quarantine.left[key]; is {
 		namespace, name, _ := cutKey(key)
-		out.Ports, out.drain, out.RetryAfter, out.Relay = left.Ports, left.Drain, left.RetryAfter, left.Relay
+		out.Ports, out.drain, out.RetryAfter, out.SlowStart, out.Relay = left.Ports, left.Drain, left.RetryAfter, left.SlowStart, left.Relay
 		out.Problems = []resolve.Problem{left.problem(object.Ref{Kind: object.KindService, Namespace: namespace, Name: name})}
 		return out
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store/annotation"
@@ -17,6 +18,17 @@ var Balances = map[string]nft.Balance{
 	object.BalanceRoundRobin:      nft.RoundRobin,
 	object.BalanceSourceHash:      nft.SourceHash,
 	object.BalanceDestinationHash: nft.DestinationHash,
+	object.BalanceLeastConnection: nft.LeastConnection,
+}
+
+// Tuned is what a port's endpoints come to for the time being.
+type Tuned struct {
+	// Weights are nft.ServicePort.Weights.
+	Weights map[netip.AddrPort]uint16
+	// Tables are nft.ServicePort.Tables.
+	Tables [nft.NumPools][]netip.AddrPort
+	// Starting are the endpoints whose weight grows.
+	Starting []netip.AddrPort
 }
 
 // ParsedBalance is the algorithm of a value that was validated.
@@ -66,9 +78,44 @@ func (r *resolver) readBalance() nft.Balance {
 	return Balances[name]
 }
 
+// slowStart reads the annotation; 0: a new endpoint gets its whole weight at once.
+func (r *resolver) slowStart(balance nft.Balance) time.Duration {
+	value, given := r.Service.Metadata.Annotations[object.AnnotationSlowStart]
+	if !given {
+		return 0
+	}
+	field := annotation.Field(object.AnnotationSlowStart)
+	over, err := object.ParseSlowStart(value)
+	switch {
+	case err != nil:
+		r.warn(r.ref, field, reasonUnknownValue, "%v: new endpoints get their whole share at once", err)
+		return 0
+	case balance == nft.DestinationHash:
+		r.warn(r.ref, field, reasonNoEffect, "has no effect with destination-hash, which knows no weights")
+		return 0
+	case r.relayed.Key != "":
+		r.warn(r.ref, field, reasonNoEffect, "has no effect on ports that are relayed: their endpoints take turns")
+	}
+	return over
+}
+
+// tune has a port balanced by what its endpoints come to for the time being, where that is more than its
+// documents say.
+func (r *resolver) tune(p *nft.ServicePort) {
+	if r.facts.Tune == nil || r.out.SlowStart == 0 && p.Balance != nft.LeastConnection {
+		return // mostly
+	}
+	if p.Relayed() || p.Balance == nft.DestinationHash || len(p.Pools[nft.PoolCluster])+len(p.Pools[nft.PoolLocal]) == 0 {
+		return
+	}
+	tuned := r.facts.Tune(p, r.out.SlowStart)
+	p.Weights, p.Tables, p.Starting = tuned.Weights, tuned.Tables, tuned.Starting
+}
+
 // warnUnbalanced warns about annotations that have no effect on a Service.
 func (r *resolver) warnUnbalanced(why string) {
-	for _, key := range []string{object.AnnotationBalance, object.AnnotationWeights, object.AnnotationRetryAfter} {
+	for _, key := range []string{object.AnnotationBalance, object.AnnotationWeights, object.AnnotationRetryAfter, object.AnnotationSlowStart,
+		object.AnnotationAffinityScope, object.AnnotationAffinityPrefix, object.AnnotationAffinityRefresh} {
 		if _, given := r.Service.Metadata.Annotations[key]; given {
 			r.warn(r.ref, annotation.Field(key), "NotServed", "%s: the annotation has no effect", why)
 		}
@@ -127,7 +174,7 @@ func (r *resolver) balance(port int, p *nft.ServicePort, balance nft.Balance, al
 	for _, pool := range p.Pools {
 		if n := len(pool); n > nft.MaxTableEndpoints && (p.Weights != nil || balance != nft.Random && balance != nft.DestinationHash) {
 			r.warn(r.ref, fmt.Sprintf("spec.ports[%d]", port), "TooManyEndpoints",
-				"%d endpoints are more than the %d that weights, hashes and round robin reach: new connections go to all of them at random", n, nft.MaxTableEndpoints)
+				"%d endpoints are more than the %d that weights, hashes, round robin and least connection reach: new connections go to all of them at random", n, nft.MaxTableEndpoints)
 			p.Balance, p.Weights = nft.Random, nil
 			return
 		}

@@ -42,7 +42,8 @@ func TestBalanceOfAService(t *testing.T) {
 		{"Cilium's", []string{cilium, "maglev"}, nft.Maglev, ""},
 		{"ours before Cilium's", []string{ours, "random", cilium, "maglev"}, nft.Random, ""},
 		{"an unknown one of Cilium", []string{cilium, "least-request"}, nft.SourceHash, `UnknownValue metadata.annotations[service.cilium.io/lb-algorithm] Unsupported value: "least-request"`},
-		{"one of an older object", []string{ours, "lc"}, nft.SourceHash, `UnknownValue metadata.annotations[svcctl.io/balance] Invalid value: "lc": is not built yet`},
+		{"IPVS' of open connections", []string{ours, "wlc"}, nft.LeastConnection, ""},
+		{"one of an older object", []string{ours, "rond-robin"}, nft.SourceHash, `UnknownValue metadata.annotations[svcctl.io/balance] Unsupported value: "rond-robin"`},
 	} {
 		f := facts()
 		f.Balance = nft.SourceHash
@@ -120,9 +121,15 @@ func TestBalanceWarnings(t *testing.T) {
 		{"weights that do not count", service(annotate(balance, "dh", weights, l1+"=3")), "WeightsUnused"},
 		{"sticky twice", service(sticky, annotate(balance, "sh")), "StickyTwice spec.sessionAffinity"},
 		{"sticky by weight", service(sticky, annotate(weights, l1+"=3")), ""},
+		{"a slow start that no weight has", service(annotate(balance, "dh", object.AnnotationSlowStart, "30s")), "NoEffect metadata.annotations[svcctl.io/slow-start] has no effect with destination-hash"},
+		{"a slow start of turns", service(annotate("svcctl.io/proxy-mode", "userspace", object.AnnotationSlowStart, "30s")), "NoEffect metadata.annotations[svcctl.io/slow-start] has no effect on ports that are relayed"},
+		{"a slow start of an older object", service(annotate(object.AnnotationSlowStart, "1h")), "UnknownValue metadata.annotations[svcctl.io/slow-start] must be a time from 1s to 15m"},
+		{"a slow start of a headless Service", service(headless, annotate(object.AnnotationSlowStart, "30s")), "NotServed metadata.annotations[svcctl.io/slow-start]"},
 		{"headless", service(headless, annotate(balance, "sh")), "NotServed metadata.annotations[svcctl.io/balance]"},
 	} {
-		wantProblem(t, c.name, Service(Input{Service: c.svc, Slices: []*object.EndpointSlice{slice(80, l1, l2)}}, facts()), c.want)
+		f := facts()
+		f.Relays = map[nft.Family][nft.NumPools]netip.AddrPort{nft.IPv4: {netip.MustParseAddrPort("192.0.2.1:10001"), netip.MustParseAddrPort("192.0.2.1:10002")}}
+		wantProblem(t, c.name, Service(Input{Service: c.svc, Slices: []*object.EndpointSlice{slice(80, l1, l2)}}, f), c.want)
 	}
 	var many []*object.EndpointSlice
 	for i := range 5 {

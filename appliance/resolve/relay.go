@@ -84,7 +84,7 @@ func (r *resolver) relay(i int, p *nft.ServicePort) {
 	if why != "" {
 		r.refuseClients(p)
 	}
-	p.Affinity = 0
+	p.Affinity, p.Sticky = 0, nft.Sticky{}
 	for j := range p.Frontends {
 		p.Frontends[j].SNAT = nft.SNATNever // the client ends here
 	}
@@ -101,7 +101,7 @@ func (r *resolver) relay(i int, p *nft.ServicePort) {
 	if p.Balance != nft.Random && p.Balance != nft.RoundRobin || p.Weights != nil {
 		r.warn(r.ref, annotation.Field(key), reasonNoEffect, "endpoints of a relayed port take turns: weights, and algorithms but round-robin, have no effect on port %d", r.Service.Spec.Ports[i].Port)
 	}
-	p.Balance, p.Weights = nft.Random, nil
+	p.Balance, p.Weights = nft.Random, nil // Tables are not set yet
 }
 
 // refuseClients has the kernel refuse the clients of a port.

@@ -68,6 +68,9 @@ type Facts struct {
 	// Before gives the endpoints that a port had before a change, of which at tells the frontends,
 	// and the state of one that it did not have. Nil: there was nothing before.
 	Before func(port Port, at []netip.AddrPort) (had []netip.AddrPort, missing health.State)
+	// Tune gives what the endpoints of a port come to for the time being that is balanced by open
+	// connections, or has a slow start (0: none). Nil: what the documents say.
+	Tune func(p *nft.ServicePort, slowStart time.Duration) Tuned
 }
 
 // Input is one Service with everything that names endpoints for it. Endpoints objects are
@@ -102,6 +105,8 @@ type Output struct {
 	Waiting bool
 	// RetryAfter is how long an endpoint may leave a SYN unanswered; 0: as long as the client likes.
 	RetryAfter time.Duration
+	// SlowStart is how long a new endpoint takes until it has its whole weight; 0: no time.
+	SlowStart time.Duration
 	// ResetDown ends TCP connections to an endpoint that is down.
 	ResetDown bool
 	// Probed reports that Pods with a readiness probe are among the endpoints. The Service is to be
@@ -191,12 +196,12 @@ func (r *resolver) resolve() {
 	r.readAnnotations()
 	r.noLocal = r.answerWithoutLocal()
 	r.clients = r.readClients()
-	idle := r.idleTimeout()
+	idle, sticky := r.idleTimeout(), r.sticky()
 	r.vips = r.addresses()
 	balance := r.readBalance()
 	endpoints := r.collect()
 	r.checkWeights(balance, endpoints)
-	r.out.RetryAfter = r.retryAfter(balance)
+	r.out.RetryAfter, r.out.SlowStart = r.retryAfter(balance), r.slowStart(balance)
 	r.prepareChecks()
 	r.judge(endpoints)
 	r.out.LocalEndpoints = r.localEndpoints(endpoints)
@@ -222,6 +227,7 @@ func (r *resolver) resolve() {
 				Family:   family,
 				Protocol: proto,
 				Affinity: r.affinity(),
+				Sticky:   sticky[family],
 				Idle:     idle,
 			}
 			all := endpoints[portKey{port.Name, proto, family}]
@@ -230,6 +236,7 @@ func (r *resolver) resolve() {
 			r.balance(i, &p, balance, all)
 			p.Frontends = r.free(i, &p, r.frontends(port, vips, sel))
 			r.relay(i, &p)
+			r.tune(&p)
 			r.out.Ports = append(r.out.Ports, p)
 		}
 	}
@@ -247,20 +254,6 @@ func PortID(service, port string) string {
 	}
 	return service + "/" + port
 }
-
-func (r *resolver) affinity() time.Duration {
-	if r.Service.Spec.SessionAffinity != "ClientIP" {
-		return 0
-	}
-	seconds := int32(defaultAffinitySeconds)
-	if c := r.Service.Spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
-		seconds = *c.ClientIP.TimeoutSeconds
-	}
-	return time.Duration(seconds) * time.Second
-}
-
-// defaultAffinitySeconds is core/v1 DefaultClientIPServiceAffinitySeconds.
-const defaultAffinitySeconds = 10800
 
 // frontends lists where a port answers and what clients get there.
 func (r *resolver) frontends(port *object.ServicePort, v *vips, sel selection) []nft.Frontend {

@@ -24,7 +24,7 @@ func (r *resolver) retryAfter(balance nft.Balance) time.Duration {
 	case !slices.ContainsFunc(r.Service.Spec.Ports, func(p object.ServicePort) bool { return p.Protocol == object.ProtocolTCP }):
 		r.warn(r.ref, field, reasonNoEffect, "has no effect: the Service has no port of TCP")
 		return 0
-	case balance != nft.Random && balance != nft.RoundRobin:
+	case balance == nft.Maglev || balance == nft.SourceHash || balance == nft.DestinationHash:
 		r.warn(r.ref, field, "RetrySame",
 			"with %s a client's next SYN gets the same endpoint until a health check has taken that out: write svcctl.io/health-check too", BalanceName(balance))
 	case r.affinity() > 0:

@@ -160,9 +160,9 @@ func servicePolicies(b *description, svc *object.Service) {
 		affinity += fmt.Sprintf(", %d s", *c.ClientIP.TimeoutSeconds)
 	}
 	if affinity != "" {
-		b.line("Session Affinity", "%s", affinity)
+		b.line("Session Affinity", "%s%s", affinity, affinityExtras(svc))
 	}
-	for _, line := range [][2]string{{"Balance", object.AnnotationBalance}, {"Weights", object.AnnotationWeights}, {"Retry After", object.AnnotationRetryAfter}} {
+	for _, line := range [][2]string{{"Balance", object.AnnotationBalance}, {"Weights", object.AnnotationWeights}, {"Slow Start", object.AnnotationSlowStart}, {"Retry After", object.AnnotationRetryAfter}} {
 		if text, given := svc.Metadata.Annotations[line[1]]; given {
 			if name, err := object.ParseBalance(text); err == nil {
 				text = name
@@ -348,4 +348,19 @@ func (d *describing) inKernel(svc *object.Service) string {
 		return fmt.Sprintf("in force, as of revision %d", programmed)
 	}
 	return fmt.Sprintf("not yet: this is revision %d, %d is in force", version, programmed)
+}
+
+// affinityExtras is what annotations say of a Service's affinity.
+func affinityExtras(svc *object.Service) (text string) {
+	annotations := svc.Metadata.Annotations
+	if annotations[object.AnnotationAffinityScope] == object.AffinityScopeService {
+		text += ", for all ports together"
+	}
+	if lengths, given := annotations[object.AnnotationAffinityPrefix]; given {
+		text += ", clients by prefixes of " + lengths
+	}
+	if annotations[object.AnnotationAffinityRefresh] == object.AffinityRefreshPackets {
+		text += ", refreshed by packets"
+	}
+	return text
 }

@@ -58,6 +58,17 @@ func state(affinity time.Duration, balances ...nft.Balance) nft.State {
 				},
 				Pools: [nft.NumPools][]netip.AddrPort{endpoints(8), endpoints(2)},
 			}}
+			if affinity > 0 {
+				first := &s.Services[name][0]
+				first.Sticky = nft.Sticky{PrefixLen: uint8(bits - 8*n), WholeService: true, Refresh: n == 0}
+				if n == 0 {
+					first.Sticky.PrefixLen = 0
+				}
+				second := *first
+				second.ID, second.Frontends = name+"/q", []nft.Frontend{{Addr: vip, Port: 81}}
+				second.Pools = [nft.NumPools][]netip.AddrPort{append(endpoints(2), netip.AddrPortFrom(address(f, 3), 9090))}
+				s.Services[name] = append(s.Services[name], second)
+			}
 			if len(balances) > 0 {
 				p := &s.Services[name][0]
 				p.Balance = balances[n%len(balances)]
@@ -162,7 +173,7 @@ func TestCompiledRuleset(t *testing.T) {
 		t.Run(fmt.Sprintf("%d, affinity %v", i, affinity), func(t *testing.T) {
 			n := newNamespace(t)
 			c := n.open()
-			want := nft.Compile(state(affinity, [][]nft.Balance{nil, everyBalance, {nft.RoundRobin}}[i/2]...))
+			want := nft.Compile(state(affinity, [][]nft.Balance{nil, everyBalance, {nft.RoundRobin, nft.LeastConnection, nft.LeastConnection}}[i/2]...))
 			have, generation := read(t, c)
 			tr := nft.Diff(have, want)
 			generation = commit(t, c, generation, tr.Apply.Ops...)

@@ -379,6 +379,10 @@ func (e *encoder) field(field nft.Field, r register) {
 	default:
 		e.add(e.load1(field, r))
 	}
+	if field.Bits > 0 { // ip saddr & 255.255.255.0
+		mask := field.Mask(e.Family).AsSlice()
+		e.add(&expr.Bitwise{SourceRegister: r, DestRegister: r, Len: uint32(len(mask)), Mask: mask, Xor: make([]byte, len(mask))})
+	}
 }
 
 // hashedBehind is how many registers behind a hash what is hashed begins.
@@ -426,6 +430,8 @@ func (e *encoder) load1(field nft.Field, r register) expr.Any {
 		return &expr.Numgen{Register: r, Modulus: field.Mod, Type: unix.NFT_NG_RANDOM, Offset: field.Offset}
 	case nft.FieldTurn: // numgen inc mod 5
 		return &expr.Numgen{Register: r, Modulus: field.Mod, Type: unix.NFT_NG_INCREMENTAL}
+	case nft.FieldPort: // 8443
+		return &expr.Immediate{Register: r, Data: binary.BigEndian.AppendUint16(nil, field.Port)}
 	case nft.FieldIif: // iif
 		return &expr.Meta{Key: expr.MetaKeyIIF, Register: r}
 	case nft.FieldOif: // oif

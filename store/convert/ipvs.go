@@ -88,7 +88,9 @@ func (r *ipvs) service(line int, words []string) {
 				seconds = r.number(line, option, r.take(line, words, &i))
 			}
 			r.affinity(v, line, seconds)
-		case "-M", "--netmask", "--pe", "-b", "--sched-flags":
+		case "-M", "--netmask":
+			r.granularity(v, line, r.take(line, words, &i))
+		case "--pe", "-b", "--sched-flags":
 			r.lose(v, line, "%s %s has no counterpart and is left out", option, r.take(line, words, &i))
 		case "-o", "--ops":
 			r.lose(v, line, "%s has no counterpart: a server is chosen once for each flow of UDP", option)

@@ -166,7 +166,7 @@ func (r *keepalived) top(s statement) {
 
 // keepalivedLost are words of a virtual server, and of a real server, without a counterpart.
 var keepalivedLost = []string{
-	"alpha", "omega", "quorum", "hysteresis", "quorum_up", "quorum_down", "ha_suspend", "ops", "persistence_granularity", "persistence_engine",
+	"alpha", "omega", "quorum", "hysteresis", "quorum_up", "quorum_down", "ha_suspend", "ops", "persistence_engine",
 	"hashed", "flag-1", "flag-2", "flag-3", "sh-port", "sh-fallback", "mh-port", "mh-fallback", "warmup", "delay_before_retry", "retry",
 	"inhibit_on_failure", "sorry_server_inhibit", "smtp_alert", "no_smtp_alert", "notify_up", "notify_down", "uthreshold", "lthreshold", "snmp_name", "ip_family", "virtualhost",
 	"lvs_lower_threshold", "lvs_upper_threshold", "sorry_server_lvs_method", "log_all_failures",
@@ -199,6 +199,8 @@ func (r *keepalived) virtual(s statement) {
 				seconds = r.number(in)
 			}
 			r.affinity(v, in.line, seconds)
+		case "persistence_granularity":
+			r.granularity(v, in.line, in.arg())
 		case "delay_loop":
 			k.delay, k.delayLine = r.seconds(in), in.line
 		case "virtualhost":

@@ -159,6 +159,7 @@ func (v *Virtual) addressOf(six bool) netip.Addr {
 var schedulers = map[string]string{
 	"rr": object.BalanceRoundRobin, "wrr": object.BalanceRoundRobin,
 	"sh": object.BalanceSourceHash, "mh": object.BalanceMaglev, "dh": object.BalanceDestinationHash,
+	"lc": object.BalanceLeastConnection, "wlc": object.BalanceLeastConnection, "sed": object.BalanceLeastConnection, "nq": object.BalanceLeastConnection,
 }
 
 // balance sets the algorithm, or says what is done instead.
@@ -169,6 +170,24 @@ func (r *reading) balance(v *Virtual, line int, name string) {
 		return
 	}
 	v.Annotations[object.AnnotationBalance] = algorithm
+}
+
+// granularity sets how much of a client's address counts: a mask of IPv4, or a prefix length of IPv6.
+func (r *reading) granularity(v *Virtual, line int, text string) {
+	if bits, err := strconv.ParseUint(text, 10, 8); err == nil && bits >= 1 && bits <= 128 {
+		v.Annotations[object.AnnotationAffinityPrefix] = fmt.Sprintf("32,%d", bits)
+		return
+	}
+	mask, err := netip.ParseAddr(text)
+	if err == nil && mask.Is4() {
+		for bits := 1; bits <= 32; bits++ {
+			if all := netip.AddrFrom4([4]byte{255, 255, 255, 255}); netip.PrefixFrom(all, bits).Masked().Addr() == mask {
+				v.Annotations[object.AnnotationAffinityPrefix] = strconv.Itoa(bits)
+				return
+			}
+		}
+	}
+	r.fail(line, "%q is no mask of IPv4 addresses, as 255.255.255.0, and no prefix length of IPv6", text)
 }
 
 // affinity sets how long a client keeps its server, in seconds.

@@ -32,6 +32,7 @@ const (
 	BalanceRoundRobin      = "round-robin"
 	BalanceSourceHash      = "source-hash"
 	BalanceDestinationHash = "destination-hash"
+	BalanceLeastConnection = "least-connection"
 )
 
 // The largest weight and priority.
@@ -42,17 +43,15 @@ const (
 
 // BalanceNames are the algorithms, sorted.
 func BalanceNames() []string {
-	return []string{BalanceDestinationHash, BalanceMaglev, BalanceRandom, BalanceRoundRobin, BalanceSourceHash}
+	return []string{BalanceDestinationHash, BalanceLeastConnection, BalanceMaglev, BalanceRandom, BalanceRoundRobin, BalanceSourceHash}
 }
 
 // balanceAliases are the names that IPVS and its users have for them.
 var balanceAliases = map[string]string{
 	"rr": BalanceRoundRobin, "wrr": BalanceRoundRobin, "mh": BalanceMaglev, "sh": BalanceSourceHash, "dh": BalanceDestinationHash,
-}
-
-// unbuiltBalances are the names that are known and refused, with what to write instead.
-var unbuiltBalances = map[string]string{
-	"least-connection": BalanceRandom, "lc": BalanceRandom, "wlc": BalanceRandom, "sed": BalanceRandom, "nq": BalanceRandom, "twos": BalanceRandom,
+	// All of them even out open connections by weight. That sed counts the one to come, and nq takes idle
+	// endpoints first, shows with a handful of connections alone.
+	"lc": BalanceLeastConnection, "wlc": BalanceLeastConnection, "sed": BalanceLeastConnection, "nq": BalanceLeastConnection, "twos": BalanceLeastConnection,
 }
 
 // ParseBalance gives the algorithm that a name, or an alias of IPVS, stands for.
@@ -67,13 +66,8 @@ func ParseBalance(value string) (name string, err error) {
 }
 
 func checkBalance(p path, value string) Errors {
-	_, alias := balanceAliases[value]
-	instead, unbuilt := unbuiltBalances[value]
-	switch {
-	case alias, slices.Contains(BalanceNames(), value):
+	if _, alias := balanceAliases[value]; alias || slices.Contains(BalanceNames(), value) {
 		return nil
-	case unbuilt:
-		return invalid(p, value, fmt.Sprintf("is not built yet: write %q, which draws by weight, or leave the annotation out", instead))
 	}
 	return notSupported(p, value, BalanceNames())
 }
@@ -140,7 +134,9 @@ func checkServiceBalance(s, old *Service) Errors {
 		before = &old.Metadata
 	}
 	errs := checkAnnotation(&s.Metadata, before, AnnotationBalance, checkBalance)
+	errs = append(errs, checkAffinity(&s.Metadata, before)...)
 	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationRetryAfter, checkBy(ParseRetryAfter))...)
+	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationSlowStart, checkBy(ParseSlowStart))...)
 	return append(errs, checkAnnotation(&s.Metadata, before, AnnotationWeights, func(p path, value string) Errors {
 		if _, err := ParseWeights(value); err != nil {
 			of := err.(*weightError)

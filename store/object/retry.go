@@ -18,6 +18,24 @@ const (
 	MaxRetryAfter = 30 * time.Second
 )
 
+// AnnotationSlowStart of a Service is how long a new endpoint takes until it has its whole weight: "30s".
+const AnnotationSlowStart = "svcctl.io/slow-start"
+
+// The shortest and the longest time of AnnotationSlowStart.
+const (
+	MinSlowStart = time.Second
+	MaxSlowStart = 15 * time.Minute
+)
+
+// ParseSlowStart reads the value of AnnotationSlowStart.
+func ParseSlowStart(value string) (time.Duration, error) {
+	d, err := ParseSeconds(value)
+	if err != nil || d < MinSlowStart || d > MaxSlowStart {
+		return 0, fmt.Errorf("must be a time from 1s to 15m, as \"30s\"")
+	}
+	return d, nil
+}
+
 // ParseRetryAfter reads the value of AnnotationRetryAfter.
 func ParseRetryAfter(value string) (time.Duration, error) {
 	d, err := ParseSeconds(value)

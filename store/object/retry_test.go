@@ -27,3 +27,20 @@ func TestRetryAfter(t *testing.T) {
 		t.Errorf("a value that stands already is asked again: %v", errs)
 	}
 }
+
+func TestSlowStart(t *testing.T) {
+	for value, want := range map[string]time.Duration{
+		"1s": time.Second, "30": 30 * time.Second, "15m": 15 * time.Minute,
+		"": 0, "0": 0, "999ms": 0, "901s": 0, "-1s": 0, "slow": 0,
+	} {
+		if got, err := ParseSlowStart(value); got != want || (err != nil) != (want == 0) {
+			t.Errorf("%q: %v, %v, want %v", value, got, err, want)
+		}
+	}
+	svc := &Service{}
+	svc.Metadata.Annotations = map[string]string{AnnotationSlowStart: "1h"}
+	const want = `metadata.annotations[svcctl.io/slow-start]: Invalid value: "1h": must be a time from 1s to 15m, as "30s"`
+	if errs := checkServiceBalance(svc, nil); len(errs) != 1 || !strings.Contains(errs[0].Error(), want) {
+		t.Errorf("%v, want %s", errs, want)
+	}
+}

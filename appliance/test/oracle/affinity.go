@@ -3,6 +3,8 @@ package oracle
 import (
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 
 	"svcctl.io/svcctl/store/object"
 )
@@ -17,11 +19,26 @@ type Memory struct {
 }
 
 // sticky is the key of affinity: the client's address and the Service port, by whatever
-// address the client reached it (behavior 77).
+// address the client reached it (behavior 77). Of a whole Service it has no port, and endpoints
+// count by their address (behavior 375). A client may be a prefix (behavior 376).
 type sticky struct {
 	service, port string
 	protocol      Protocol
-	client        netip.Addr
+	client        netip.Prefix
+}
+
+// The annotations about affinity.
+const (
+	annotationAffinityScope  = "svcctl.io/affinity-scope"
+	annotationAffinityPrefix = "svcctl.io/affinity-prefix"
+)
+
+// counts is what of an endpoint counts.
+func (s sticky) counts(endpoint netip.AddrPort) netip.AddrPort {
+	if s.protocol == "" {
+		return netip.AddrPortFrom(endpoint.Addr(), 0)
+	}
+	return endpoint
 }
 
 // Decide is World.Decide for a known client: if it may go to an endpoint that it was
@@ -36,9 +53,9 @@ func (m *Memory) Decide(w *World, p Packet) []Outcome {
 	var known []Outcome
 	bound := false
 	for _, o := range all {
-		given := o.Kind == Delivered && slices.Contains(m.given[key], o.To)
+		given := o.Kind == Delivered && slices.Contains(m.given[key], key.counts(o.To))
 		bound = bound || given
-		if given || slices.Contains(m.excused[key], o.To) {
+		if given || slices.Contains(m.excused[key], key.counts(o.To)) {
 			known = append(known, o)
 		}
 	}
@@ -71,7 +88,7 @@ func (m *Memory) Note(w *World, p Packet, endpoint netip.AddrPort) {
 	if m.given == nil {
 		m.given = map[sticky][]netip.AddrPort{}
 	}
-	m.given[key] = append(m.given[key], endpoint)
+	m.given[key] = append(m.given[key], key.counts(endpoint))
 }
 
 func stickyOf(w *World, p Packet) (sticky, bool) {
@@ -79,5 +96,21 @@ func stickyOf(w *World, p Packet) (sticky, bool) {
 	if !ok || f.service.Spec.SessionAffinity != object.AffinityClientIP {
 		return sticky{}, false
 	}
-	return sticky{object.RefOf(f.service).Key(), f.port.Name, f.protocol, p.From.Addr()}, true
+	s := sticky{object.RefOf(f.service).Key(), f.port.Name, f.protocol, wholeAddress(p.From.Addr())}
+	annotations := f.service.Metadata.Annotations
+	if annotations[annotationAffinityScope] == "service" {
+		s.port, s.protocol = "", ""
+	}
+	if lengths, given := annotations[annotationAffinityPrefix]; given {
+		of := map[bool]int{}
+		v4, v6, both := strings.Cut(lengths, ",")
+		of[true], _ = strconv.Atoi(v4)
+		if of[false] = 128; both {
+			of[false], _ = strconv.Atoi(v6)
+		}
+		s.client = netip.PrefixFrom(p.From.Addr(), of[p.From.Addr().Is4()]).Masked()
+	}
+	return s, true
 }
+
+func wholeAddress(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }

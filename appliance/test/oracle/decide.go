@@ -96,7 +96,7 @@ func (w *World) serve(f frontend, p Packet) []Outcome {
 	for _, b := range chosen {
 		outcomes = append(outcomes, Outcome{
 			Kind: Delivered, To: b.address, Source: w.source(f, p, b.address.Addr()), Idle: idleOf(f),
-			Hashed: balance != "" && balance != object.BalanceRandom && balance != object.BalanceRoundRobin,
+			Hashed: balance != "" && balance != object.BalanceRandom && balance != object.BalanceRoundRobin && balance != object.BalanceLeastConnection,
 		})
 	}
 	return outcomes

@@ -351,6 +351,12 @@ func (g *generator) policies(service *object.Service) {
 	if oneIn(g.Rand, 4) {
 		spec.SessionAffinity = object.AffinityClientIP
 	}
+	if oneIn(g.Rand, 3) {
+		service.Metadata.Annotations[annotationAffinityScope] = pick(g.Rand, []string{"service", "service", "port"})
+	}
+	if oneIn(g.Rand, 4) {
+		service.Metadata.Annotations[annotationAffinityPrefix] = pick(g.Rand, []string{"24", "24,64", "31,120"})
+	}
 	g.annotations(service)
 	g.clients(service)
 	g.idle(service)

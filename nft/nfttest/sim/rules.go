@@ -204,9 +204,9 @@ func (f *flow) read(field nft.Field) nft.Value {
 	v := nft.Value{Type: field.Type()}
 	switch field.Kind {
 	case nft.FieldSaddr:
-		v.Addr = f.packet.Saddr
+		v.Addr = masked(f.packet.Saddr, field)
 	case nft.FieldDaddr:
-		v.Addr = f.packet.Daddr
+		v.Addr = masked(f.packet.Daddr, field)
 	case nft.FieldOriginalDaddr:
 		v.Addr = f.original.Addr()
 	case nft.FieldL4Proto:
@@ -223,6 +223,8 @@ func (f *flow) read(field nft.Field) nft.Value {
 		v.Num = f.choose(field.Mod)
 	case nft.FieldHashSource, nft.FieldHashFlow:
 		v.Num = nft.HashSlot(field.Kind, netip.AddrPortFrom(f.packet.Saddr, f.packet.Sport), field.Mod)
+	case nft.FieldPort:
+		v.Num = uint32(field.Port)
 	case nft.FieldIif:
 		v.Num = f.packet.Iif
 	case nft.FieldOif:
@@ -231,6 +233,14 @@ func (f *flow) read(field nft.Field) nft.Value {
 		panic("sim: field of no kind")
 	}
 	return v
+}
+
+// masked is the part of an address that a field reads.
+func masked(addr netip.Addr, field nft.Field) netip.Addr {
+	if field.Bits == 0 {
+		return addr
+	}
+	return netip.PrefixFrom(addr, int(field.Bits)).Masked().Addr()
 }
 
 func (f *flow) key(fields []nft.Field) string {

@@ -1,0 +1,339 @@
+package feedback
+
+import (
+	"cmp"
+	"math"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+const (
+	// memory is what is left of the sums of an endpoint's life after a look.
+	memory = 0.9
+	// halved is after how many looks half is left of the largest number of arrivals. A burst is
+	// expected again for a while: who is expected to come in small numbers alone would all be
+	// sent to the one endpoint that is least busy.
+	halved = 10
+	// most is the largest share of slots of one endpoint among several, if its weight gives it
+	// no more. What the others get tells how many come.
+	most = 7.0 / 8
+	// doubt is how many connections have to be missed at an endpoint until it is taken for one that
+	// refuses: of an endpoint that resets its clients no entry is ever seen.
+	doubt = 5
+)
+
+// Pool is who stands in the slots of one table, and what is known of the endpoints.
+//
+// An interval's connections are shared out by water filling: with n open connections of which e live on,
+// an endpoint of weight w gets what lifts it to level·w at the end of the interval, or nothing if it is
+// above. The level is the one at which all that is expected to come is given out. How long a
+// connection lives is Little's law: connections open, over connections that end.
+type Pool struct {
+	members []*member // in the order of Set
+	slots   []netip.AddrPort
+	coming  float64 // connections that are expected in a second
+}
+
+type member struct {
+	at     netip.AddrPort
+	weight float64
+	slots  int
+	// Decaying sums: of the time that connections were open, in seconds, and of those that ended.
+	open, ended float64
+	// refuses is set while it is sent connections that are not seen.
+	refuses bool
+	count   Count
+}
+
+// Set says who is in the pool, with their weights, and who stands in which slot. What is known of those who
+// stay is kept.
+func (p *Pool) Set(endpoints []netip.AddrPort, weights []uint32, slots []netip.AddrPort) {
+	known := make(map[netip.AddrPort]*member, len(p.members))
+	for _, m := range p.members {
+		known[m.at] = m
+	}
+	p.members = make([]*member, len(endpoints))
+	for i, at := range endpoints {
+		m := known[at]
+		if m == nil {
+			m = &member{at: at}
+		}
+		m.weight = float64(weights[i])
+		p.members[i] = m
+	}
+	p.take(slots)
+}
+
+// take makes slots those of the pool.
+func (p *Pool) take(slots []netip.AddrPort) {
+	p.slots = slots
+	n := make(map[netip.AddrPort]int, len(p.members))
+	for _, at := range slots {
+		n[at]++
+	}
+	for _, m := range p.members {
+		m.slots = n[m.at]
+	}
+}
+
+// Slots says who stands in each slot. It is never changed afterwards.
+func (p *Pool) Slots() []netip.AddrPort { return p.slots }
+
+// Holds reports whether the pool has these endpoints, with these weights, in this order.
+func (p *Pool) Holds(endpoints []netip.AddrPort, weights []uint32) bool {
+	if len(endpoints) != len(p.members) {
+		return false
+	}
+	for i, m := range p.members {
+		if m.at != endpoints[i] || m.weight != float64(weights[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// Look takes what a look found, some time after the one before, and sets the slots for the
+// time until the next. It reports whether they changed.
+func (p *Pool) Look(elapsed time.Duration, counts map[netip.AddrPort]Count) (changed bool) {
+	seconds := elapsed.Seconds()
+	if len(p.members) < 2 || seconds <= 0 {
+		return false
+	}
+	began, ended := 0, 0
+	for _, m := range p.members {
+		m.count = counts[m.at]
+		m.open = memory*m.open + float64(m.count.Open)*seconds
+		m.ended = memory*m.ended + float64(m.count.Ended)
+		began += m.count.Began
+		ended += m.count.Ended
+	}
+	p.coming = max(float64(began)/seconds, p.coming*math.Pow(0.5, 1.0/halved))
+	p.suspect(began)
+	coming := p.coming * seconds
+	if coming == 0 || began+ended == 0 || p.isEven(float64(began)) {
+		return false
+	}
+	wanted := p.fill(seconds, coming)
+	if wanted == nil {
+		return false
+	}
+	slots := p.move(apportion(p.bound(wanted), len(p.slots)))
+	if slices.Equal(slots, p.slots) {
+		return false
+	}
+	p.take(slots)
+	return true
+}
+
+// suspect finds those that are sent connections which are not seen, as what the others get tells.
+func (p *Pool) suspect(began int) {
+	for _, m := range p.members {
+		others := float64(len(p.slots) - m.slots)
+		if others == 0 || m.slots == 0 {
+			m.refuses = m.refuses && m.count.Open == 0
+			continue
+		}
+		expected := float64(began-m.count.Began) * float64(m.slots) / others
+		switch {
+		case m.count.Open > 0 || float64(m.count.Began) > expected/2:
+			m.refuses = false
+		case expected >= doubt && m.count.Began == 0:
+			m.refuses = true
+		}
+	}
+}
+
+// isEven reports whether connections are as even as chance leaves them which draws those who come and go
+// between two looks. Nothing is moved then.
+func (p *Pool) isEven(began float64) bool {
+	open, weight := 0.0, 0.0
+	for _, m := range p.members {
+		open += float64(m.count.Open)
+		weight += m.weight
+	}
+	off := 0.0
+	for _, m := range p.members {
+		d := float64(m.count.Open) - open*m.weight/weight
+		off += d * d
+	}
+	return off <= began/2 && !slices.ContainsFunc(p.members, func(m *member) bool { return m.refuses })
+}
+
+// fill gives how many connections each endpoint is to get of those that come within some seconds; nil when
+// none has a use for any.
+func (p *Pool) fill(seconds, coming float64) []float64 {
+	stay := make([]float64, len(p.members)) // of those that are open, how many live on
+	per := make([]float64, len(p.members))  // how many have to come for one that is open at the end
+	low, high := 0.0, 0.0
+	for i, m := range p.members {
+		life := (m.open + seconds) / (m.ended + 0.5)
+		lives := math.Exp(-seconds / life)
+		stay[i] = float64(m.count.Open) * lives
+		per[i] = seconds / (life * (1 - lives))
+		if m.weight > 0 {
+			high = max(high, (stay[i]+coming/per[i])/m.weight)
+		}
+	}
+	share := make([]float64, len(p.members))
+	give := func(level float64) (sum float64) {
+		for i, m := range p.members {
+			share[i] = max(0, (level*m.weight-stay[i])*per[i])
+			sum += share[i]
+		}
+		return sum
+	}
+	for range 60 {
+		level := (low + high) / 2
+		if give(level) < coming {
+			low = level
+		} else {
+			high = level
+		}
+	}
+	if give(high) == 0 {
+		return nil
+	}
+	return share
+}
+
+// bound keeps endpoints that seem to refuse at the share of their weight at most, and one alone from all slots.
+func (p *Pool) bound(wanted []float64) []float64 {
+	sum, weight := 0.0, 0.0
+	for i, m := range p.members {
+		sum += wanted[i]
+		weight += m.weight
+	}
+	limit := func(m *member) float64 {
+		fair := m.weight / weight
+		if m.refuses {
+			return fair
+		}
+		return max(most, fair)
+	}
+	over, room := 0.0, 0.0 // of the sum
+	for i, m := range p.members {
+		if wanted[i] /= sum; wanted[i] > limit(m) {
+			over += wanted[i] - limit(m)
+			wanted[i] = limit(m)
+		} else {
+			room += m.weight
+		}
+	}
+	if over == 0 || room == 0 {
+		return wanted
+	}
+	for i, m := range p.members {
+		if wanted[i] < limit(m) {
+			wanted[i] += over * m.weight / room
+		}
+	}
+	return wanted
+}
+
+// move gives each member so many slots, and leaves as many as possible where they are.
+func (p *Pool) move(wanted []int) []netip.AddrPort {
+	index := make(map[netip.AddrPort]int, len(p.members))
+	for i, m := range p.members {
+		index[m.at] = i
+	}
+	return move(p.slots, index, wanted, p.members)
+}
+
+func move(slots []netip.AddrPort, index map[netip.AddrPort]int, wanted []int, members []*member) []netip.AddrPort {
+	left := slices.Clone(wanted)
+	next, free := make([]netip.AddrPort, len(slots)), []int(nil)
+	for i, at := range slots {
+		if m, is := index[at]; is && left[m] > 0 {
+			next[i] = at
+			left[m]--
+		} else {
+			free = append(free, i)
+		}
+	}
+	m := 0
+	for _, i := range free {
+		for left[m] == 0 {
+			m++
+		}
+		next[i] = members[m].at
+		left[m]--
+	}
+	return next
+}
+
+// Joined is who stands in which slot when the pool's endpoints change, until the next look: who
+// stays keeps their shares among each other, and who comes gets the share of its weight.
+func (p *Pool) Joined(endpoints []netip.AddrPort, weights []uint32, size int) []netip.AddrPort {
+	known := make(map[netip.AddrPort]*member, len(p.members))
+	for _, m := range p.members {
+		known[m.at] = m
+	}
+	// Of those who stay: their slots, where a weight that changed counts as it is now; and of all.
+	held, stays, weight := 0.0, 0.0, 0.0
+	shares, index := make([]float64, len(endpoints)), make(map[netip.AddrPort]int, len(endpoints))
+	members := make([]*member, len(endpoints))
+	for i, at := range endpoints {
+		index[at], members[i] = i, &member{at: at}
+		weight += float64(weights[i])
+		if m := known[at]; m != nil && m.weight > 0 {
+			shares[i] = float64(m.slots) / m.weight * float64(weights[i])
+			held += shares[i]
+			stays += float64(weights[i])
+		}
+	}
+	if weight == 0 {
+		return nil
+	}
+	for i, at := range endpoints {
+		if m := known[at]; m != nil && held > 0 {
+			shares[i] *= stays / held / weight
+		} else {
+			shares[i] = float64(weights[i]) / weight
+		}
+	}
+	old := p.slots
+	if len(old) != size {
+		old = make([]netip.AddrPort, size)
+	}
+	return move(old, index, apportion(shares, size), members)
+}
+
+// apportion shares slots out by the method of largest remainders. Everybody has one at least: so the
+// kernel's table names all endpoints.
+func apportion(shares []float64, slots int) []int {
+	out := make([]int, len(shares))
+	left, sum := slots, 0.0
+	for _, s := range shares {
+		sum += s
+	}
+	// Those with less than one share get one, which makes the shares of others smaller.
+	for again := true; again; {
+		again = false
+		for i, s := range shares {
+			if out[i] == 0 && s*float64(left) <= sum {
+				out[i], left, sum, again = 1, left-1, sum-s, true
+			}
+		}
+	}
+	type remainder struct {
+		member int
+		rest   float64
+	}
+	var rests []remainder
+	over := left
+	for i, s := range shares {
+		if out[i] == 0 {
+			exact := s / sum * float64(left)
+			out[i] = int(exact)
+			over -= out[i]
+			rests = append(rests, remainder{i, exact - float64(out[i])})
+		}
+	}
+	slices.SortStableFunc(rests, func(a, b remainder) int { return cmp.Compare(b.rest, a.rest) })
+	for i := 0; over > 0; i++ { // what rounding leaves is less than one for each
+		out[rests[i%len(rests)].member]++
+		over--
+	}
+	return out
+}

@@ -1,0 +1,342 @@
+package parts
+
+import (
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"svcctl.io/svcctl/appliance/conntrack"
+	"svcctl.io/svcctl/appliance/feedback"
+	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/nft"
+)
+
+// census looks at open connections: conntrack.Census.
+type census interface {
+	Look(asked *conntrack.Asked, each func(conntrack.Tracked)) error
+	Close() error
+}
+
+// Balance sets the weights of endpoints by what happens: least-connection by open connections, and slow
+// start by time. While no Service asks for either it does nothing.
+type Balance struct {
+	reconcile.NopPart
+	log    *slog.Logger
+	census census
+	kick   chan struct{} // holds one: there is something new to do
+
+	mu       sync.RWMutex
+	box      nft.Box
+	ports    map[portKey]*balanced
+	services map[string][]portKey
+	again    map[string]bool                          // Services to plan again
+	kernel   func() map[frontend][nft.NumPools]before // nil after the first Planned
+	err      error                                    // of the last look
+	next     time.Time                                // of the next one
+}
+
+// portKey names a port of a Service in one family.
+type portKey struct {
+	id     string // nft.ServicePort.ID
+	family nft.Family
+}
+
+// before is a pool as the kernel served it before this process.
+type before struct{ endpoints, slots []netip.AddrPort }
+
+// balanced is a port that is balanced by connections, or has a slow start, or both.
+type balanced struct {
+	service string
+	port    *nft.ServicePort // as planned last
+	over    time.Duration    // how long a slow start takes; 0: there is none
+	// since is when an endpoint came, the zero Time for those that have their whole weight.
+	since map[netip.AddrPort]time.Time
+	step  time.Time // when weights are to grow next; the zero Time: none is to
+
+	connections feedback.Connections         // of Run alone
+	looked      time.Time                    // of Run alone
+	pools       [nft.NumPools]*feedback.Pool // nil: it has no table
+}
+
+func NewBalance(log *slog.Logger) *Balance {
+	return newBalance(conntrack.NewCensus(conntrack.Options{Log: log}), log)
+}
+
+func newBalance(census census, log *slog.Logger) *Balance {
+	return &Balance{
+		log: log, census: census, kick: make(chan struct{}, 1),
+		ports: map[portKey]*balanced{}, services: map[string][]portKey{}, again: map[string]bool{},
+		kernel: func() map[frontend][nft.NumPools]before { return nil },
+	}
+}
+
+// Name implements reconcile.Part.
+func (b *Balance) Name() string { return "balance" }
+
+// Adopt implements reconcile.Part. What the kernel serves at a start is not new, and stays where it is.
+func (b *Balance) Adopt(have nft.Ruleset) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.kernel = sync.OnceValue(func() map[frontend][nft.NumPools]before {
+		served := map[frontend][nft.NumPools]before{}
+		for _, p := range nft.Recover(have, &nft.Box{}) {
+			var pools [nft.NumPools]before
+			for pool := range nft.NumPools {
+				pools[pool] = before{p.Pools[pool], p.Tables[pool]}
+			}
+			for i := range p.Frontends {
+				fe := &p.Frontends[i]
+				served[frontend{p.Family, p.Protocol, netip.AddrPortFrom(fe.Addr, fe.Port)}] = pools
+			}
+		}
+		return served
+	})
+}
+
+// Tune implements reconcile.Tuner.
+func (b *Balance) Tune(p *nft.ServicePort, over time.Duration) resolve.Tuned {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	tuned := resolve.Tuned{Weights: p.Weights}
+	at := b.ports[portKey{p.ID, p.Family}]
+	if over > 0 {
+		tuned.Weights, tuned.Starting = grow(p, over, b.since(at, p), time.Now())
+	}
+	if p.Balance != nft.LeastConnection {
+		return tuned
+	}
+	for pool, endpoints := range p.Pools {
+		size := nft.TableSlots(len(endpoints))
+		if size == 0 {
+			continue
+		}
+		var had *feedback.Pool
+		if at != nil {
+			had = at.pools[pool]
+		} else {
+			had = b.served(p, nft.Pool(pool), size)
+		}
+		if had == nil {
+			continue
+		}
+		weights := weightsIn(tuned.Weights, endpoints)
+		tuned.Tables[pool] = had.Slots()
+		if len(tuned.Tables[pool]) != size || !had.Holds(endpoints, weights) {
+			tuned.Tables[pool] = had.Joined(endpoints, weights, size)
+		}
+	}
+	return tuned
+}
+
+// since is when each endpoint came that a port had so far. The caller holds mu.
+func (b *Balance) since(at *balanced, p *nft.ServicePort) map[netip.AddrPort]time.Time {
+	if at != nil && at.since != nil {
+		return at.since
+	}
+	since := map[netip.AddrPort]time.Time{}
+	if at != nil { // it had no slow start
+		for _, ap := range slices.Concat(at.port.Pools[nft.PoolCluster], at.port.Pools[nft.PoolLocal]) {
+			since[ap] = time.Time{}
+		}
+	}
+	if b.kernel != nil {
+		for i := range p.Frontends {
+			for _, pool := range b.kernel()[frontendOf(p, i)] {
+				for _, ap := range pool.endpoints {
+					since[ap] = time.Time{}
+				}
+			}
+		}
+	}
+	return since
+}
+
+// served is a pool with the slots that the kernel had before this process; nil when it had none. The
+// caller holds mu.
+func (b *Balance) served(p *nft.ServicePort, pool nft.Pool, size int) *feedback.Pool {
+	if b.kernel == nil {
+		return nil
+	}
+	for i := range p.Frontends {
+		was := b.kernel()[frontendOf(p, i)][pool]
+		if len(was.slots) != size || slices.Contains(was.slots, netip.AddrPort{}) {
+			continue
+		}
+		had := &feedback.Pool{}
+		had.Set(was.endpoints, weightsIn(p.Weights, was.endpoints), was.slots)
+		return had
+	}
+	return nil
+}
+
+func frontendOf(p *nft.ServicePort, i int) frontend {
+	return frontend{p.Family, p.Protocol, netip.AddrPortFrom(p.Frontends[i].Addr, p.Frontends[i].Port)}
+}
+
+func weightsIn(weights map[netip.AddrPort]uint16, endpoints []netip.AddrPort) []uint32 {
+	p := nft.ServicePort{Weights: weights}
+	list := make([]uint32, len(endpoints))
+	for i, ap := range endpoints {
+		list[i] = p.Weight(ap)
+	}
+	return list
+}
+
+// grow gives the weights of a port's endpoints while some are new, and which those are. Where all are new
+// nobody else could take what they are spared.
+func grow(p *nft.ServicePort, over time.Duration, since map[netip.AddrPort]time.Time, now time.Time) (weights map[netip.AddrPort]uint16, starting []netip.AddrPort) {
+	all := distinct(p)
+	shares, largest, old := make([]uint32, len(all)), uint32(1), false
+	for i, ap := range all {
+		came, known := since[ap]
+		shares[i] = feedback.Least
+		if known {
+			old, shares[i] = true, feedback.Whole
+			if !came.IsZero() {
+				shares[i] = feedback.Ramp(now.Sub(came), over)
+			}
+		}
+		if shares[i] < feedback.Whole {
+			starting = append(starting, ap)
+		}
+		largest = max(largest, p.Weight(ap))
+	}
+	if !old || len(starting) == 0 {
+		return p.Weights, nil
+	}
+	finer := min(feedback.Whole, 0xffff/largest)
+	weights = make(map[netip.AddrPort]uint16, len(all))
+	for i, ap := range all {
+		weights[ap] = uint16(max(1, p.Weight(ap)*finer*shares[i]/feedback.Whole))
+	}
+	return weights, starting
+}
+
+// distinct are the endpoints of both pools.
+func distinct(p *nft.ServicePort) []netip.AddrPort {
+	all := slices.Concat(p.Pools[nft.PoolCluster], p.Pools[nft.PoolLocal])
+	slices.SortFunc(all, netip.AddrPort.Compare)
+	return slices.Compact(all)
+}
+
+// Planned implements reconcile.Part.
+func (b *Balance) Planned(host *reconcile.Host, services []reconcile.Service) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if host != nil {
+		b.box = host.Box
+	}
+	changed := false
+	for i := range services {
+		changed = b.plan(&services[i]) || changed
+	}
+	b.kernel = nil
+	if changed {
+		b.awake()
+	}
+}
+
+func (b *Balance) awake() {
+	select {
+	case b.kick <- struct{}{}:
+	default:
+	}
+}
+
+// plan takes a Service, and reports whether it is, or was, one to look after. The caller holds mu.
+func (b *Balance) plan(svc *reconcile.Service) bool {
+	had := b.services[svc.Key]
+	var keys []portKey
+	for i := range svc.Ports {
+		p := &svc.Ports[i]
+		if p.Relayed() || svc.SlowStart == 0 && p.Balance != nft.LeastConnection {
+			continue
+		}
+		key := portKey{p.ID, p.Family}
+		keys = append(keys, key)
+		at := b.ports[key]
+		if at == nil {
+			at = &balanced{}
+			b.ports[key] = at
+		}
+		at.service = svc.Key
+		at.start(p, svc.SlowStart, time.Now())
+		at.place(p)
+		at.port = p
+	}
+	for _, key := range had {
+		if !slices.Contains(keys, key) {
+			delete(b.ports, key)
+		}
+	}
+	if b.services[svc.Key] = keys; len(keys) == 0 {
+		delete(b.services, svc.Key)
+	}
+	return len(had)+len(keys) > 0
+}
+
+// start notes which endpoints are new.
+func (at *balanced) start(p *nft.ServicePort, over time.Duration, now time.Time) {
+	before := at.since
+	at.over, at.since, at.step = over, nil, time.Time{}
+	if over == 0 || p.Balance == nft.DestinationHash {
+		return
+	}
+	at.since = map[netip.AddrPort]time.Time{}
+	for _, ap := range distinct(p) {
+		at.since[ap] = time.Time{}
+	}
+	for _, ap := range p.Starting {
+		if at.since[ap] = before[ap]; at.since[ap].IsZero() {
+			at.since[ap] = now
+		}
+	}
+	if len(p.Starting) > 0 {
+		at.step = now.Add(feedback.Step(over))
+	}
+}
+
+// place notes who stands in the slots of the tables.
+func (at *balanced) place(p *nft.ServicePort) {
+	for pool := range nft.NumPools {
+		table := p.Table(pool)
+		if table == nil {
+			at.pools[pool] = nil
+			continue
+		}
+		endpoints, weights := p.Pools[pool], weightsIn(p.Weights, p.Pools[pool])
+		if at.pools[pool] == nil {
+			at.pools[pool] = &feedback.Pool{}
+		}
+		if of := at.pools[pool]; len(of.Slots()) != len(table) || !of.Holds(endpoints, weights) {
+			of.Set(endpoints, weights, table)
+		}
+	}
+}
+
+// Retry implements reconcile.Part.
+func (b *Balance) Retry() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	keys := slices.Sorted(maps.Keys(b.again))
+	clear(b.again)
+	return keys
+}
+
+// Problems implements reconcile.Part.
+func (b *Balance) Problems() []resolve.Problem {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	if b.err == nil {
+		return nil
+	}
+	return []resolve.Problem{{
+		Reason:  "NoFeedback",
+		Message: "endpoints keep the shares that they have, whatever least-connection asks for: " + b.err.Error(),
+		Warning: true,
+	}}
+}

@@ -1,0 +1,279 @@
+package parts
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"svcctl.io/svcctl/appliance/conntrack"
+	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/nft"
+)
+
+// fakeCensus has the connections of a connection tracking table.
+type fakeCensus struct {
+	sync.Mutex
+	connections map[uint32]netip.AddrPort
+	looks       int
+	closed      bool
+	err         error
+}
+
+func (c *fakeCensus) Look(_ *conntrack.Asked, each func(conntrack.Tracked)) error {
+	c.Lock()
+	defer c.Unlock()
+	c.looks++
+	c.closed = false
+	for id, at := range c.connections {
+		each(conntrack.Tracked{ID: id, Endpoint: at})
+	}
+	return c.err
+}
+
+func (c *fakeCensus) Close() error {
+	c.Lock()
+	defer c.Unlock()
+	c.closed = true
+	return nil
+}
+
+func (c *fakeCensus) connect(id uint32, to string) {
+	c.Lock()
+	defer c.Unlock()
+	c.connections[id] = at(to)
+}
+
+func (c *fakeCensus) fail(err error) {
+	c.Lock()
+	defer c.Unlock()
+	c.err = err
+}
+
+func (c *fakeCensus) state() (looks int, closed bool) {
+	c.Lock()
+	defer c.Unlock()
+	return c.looks, c.closed
+}
+
+// tuned is a Balance under a loop that plans one Service again whenever it is asked to.
+type tuned struct {
+	*Balance
+	census  *fakeCensus
+	svc     reconcile.Service
+	resolve func() nft.ServicePort
+	plans   int
+}
+
+func newTuned(t *testing.T, over time.Duration, balance nft.Balance, endpoints ...string) *tuned {
+	c := &fakeCensus{connections: map[uint32]netip.AddrPort{}}
+	u := &tuned{Balance: newBalance(c, slog.New(slog.DiscardHandler)), census: c}
+	u.set(over, balance, endpoints...)
+	ctx, stop := context.WithCancel(t.Context())
+	go func() { _ = u.Run(ctx, func() {}) }()
+	t.Cleanup(stop)
+	return u
+}
+
+// set has the Service have other endpoints, as "10.1.0.1=3".
+func (u *tuned) set(over time.Duration, balance nft.Balance, endpoints ...string) {
+	u.resolve = func() nft.ServicePort {
+		p := nft.ServicePort{
+			ID: "default/web", Family: nft.IPv4, Protocol: nft.TCP, Balance: balance,
+			Frontends: []nft.Frontend{{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80}},
+		}
+		for _, text := range endpoints {
+			addr, weight, weighs := strings.Cut(text, "=")
+			ap := at(addr + ":80")
+			p.Pools[nft.PoolCluster] = append(p.Pools[nft.PoolCluster], ap)
+			if !weighs {
+				continue
+			}
+			if p.Weights == nil {
+				p.Weights = map[netip.AddrPort]uint16{}
+			}
+			n, _ := strconv.ParseUint(weight, 10, 16)
+			p.Weights[ap] = uint16(n)
+		}
+		got := u.Tune(&p, over)
+		p.Weights, p.Tables, p.Starting = got.Weights, got.Tables, got.Starting
+		return p
+	}
+	u.svc = reconcile.Service{Key: "default/web", SlowStart: over}
+	u.plan()
+}
+
+func (u *tuned) plan() {
+	u.svc.Ports = []nft.ServicePort{u.resolve()}
+	u.Planned(nil, []reconcile.Service{u.svc})
+	u.plans++
+}
+
+// cares reports whether any port is looked after.
+func (u *tuned) cares() bool {
+	u.mu.RLock()
+	defer u.mu.RUnlock()
+	return len(u.ports)+len(u.services) > 0
+}
+
+// pass lets time pass, second by second, with steps of the loop.
+func (u *tuned) pass(d time.Duration) {
+	for range int(d / time.Second) {
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if len(u.Retry()) > 0 {
+			u.plan()
+		}
+		synctest.Wait()
+	}
+}
+
+// shares are those of the endpoints, in percent.
+func (u *tuned) shares() (list []int) {
+	for _, share := range u.svc.Ports[0].Shares(nft.PoolCluster) {
+		list = append(list, int(math.Round(100*share)))
+	}
+	return list
+}
+
+func (u *tuned) wantShares(t *testing.T, what string, want ...int) {
+	t.Helper()
+	if got := u.shares(); !slices.Equal(got, want) {
+		t.Errorf("%s: shares of %v %%, want %v", what, got, want)
+	}
+}
+
+// A new endpoint begins with a tenth of its weight, which grows with the time; so does one that comes back.
+func TestSlowStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newTuned(t, 20*time.Second, nft.Random, "10.1.0.1", "10.1.0.2")
+		u.wantShares(t, "all are new", 50, 50)
+		u.set(20*time.Second, nft.Random, "10.1.0.1", "10.1.0.2", "10.1.0.3")
+		u.wantShares(t, "one is new", 48, 48, 5)
+		u.pass(11 * time.Second)
+		u.wantShares(t, "after more than a half", 39, 39, 22)
+		u.pass(12 * time.Second)
+		u.wantShares(t, "after all of it", 33, 33, 33)
+		if u.svc.Ports[0].Weights != nil || len(u.svc.Ports[0].Starting) > 0 {
+			t.Errorf("weights %v are left, and %v start", u.svc.Ports[0].Weights, u.svc.Ports[0].Starting)
+		}
+		plans := u.plans
+		u.pass(time.Minute)
+		if u.plans != plans {
+			t.Errorf("%d plans more while nothing happens", u.plans-plans)
+		}
+		u.set(20*time.Second, nft.Random, "10.1.0.1", "10.1.0.3")
+		u.set(20*time.Second, nft.Random, "10.1.0.1", "10.1.0.2", "10.1.0.3")
+		u.wantShares(t, "one is back", 48, 5, 48)
+		u.set(0, nft.Random, "10.1.0.1", "10.1.0.2", "10.1.0.3")
+		u.wantShares(t, "without the annotation", 33, 33, 33)
+		if u.cares() || !u.due().IsZero() {
+			t.Errorf("a Service is looked after that asks for nothing, next at %s", u.due())
+		}
+		if looks, _ := u.census.state(); looks > 0 {
+			t.Errorf("%d looks at connections", looks)
+		}
+	})
+}
+
+// The largest weights have room too, and a weight of 1 beside them keeps a share.
+func TestSlowStartOfLargeWeights(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newTuned(t, 20*time.Second, nft.Random, "10.1.0.1=65535", "10.1.0.2=1")
+		u.set(20*time.Second, nft.Random, "10.1.0.1=65535", "10.1.0.2=1", "10.1.0.3=65535", "10.1.0.4=1")
+		if w := u.svc.Ports[0].Weights; w[at("10.1.0.3:80")] != 6553 || w[at("10.1.0.4:80")] != 1 || w[at("10.1.0.1:80")] != 65535 {
+			t.Errorf("weights %v", w)
+		}
+	})
+}
+
+func at(text string) netip.AddrPort { return netip.MustParseAddrPort(text) }
+
+// What the kernel serves at a start is not new, and stays in its slots: nothing is committed.
+func TestBalanceAfterARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first := newTuned(t, 20*time.Second, nft.LeastConnection, "10.1.0.1", "10.1.0.2", "10.1.0.3")
+		for id := range uint32(30) {
+			first.census.connect(id, "10.1.0.1:80")
+			first.pass(time.Second)
+		}
+		moved := first.svc.Ports[0]
+		if got := first.shares(); got[0] > 10 {
+			t.Fatalf("shares of %v %% while all connections are at the first endpoint", got)
+		}
+		for _, endpoints := range [][]string{{"10.1.0.1", "10.1.0.2", "10.1.0.3"}, {"10.1.0.1", "10.1.0.2", "10.1.0.3", "10.1.0.4"}} {
+			u := &tuned{Balance: newBalance(&fakeCensus{}, slog.New(slog.DiscardHandler))}
+			u.Adopt(nft.Compile(nft.State{Services: map[string][]nft.ServicePort{"default/web": {moved}}}))
+			u.set(20*time.Second, nft.LeastConnection, endpoints...)
+			same := 0
+			for i, ap := range u.svc.Ports[0].Tables[nft.PoolCluster] {
+				if ap == moved.Tables[nft.PoolCluster][i] {
+					same++
+				}
+			}
+			if want := map[int]int{3: 64, 4: 62}[len(endpoints)]; same != want || len(u.svc.Ports[0].Starting) != len(endpoints)-3 {
+				t.Errorf("%d endpoints: %d of 64 slots are as before, want %d; %v start; shares of %v %%, before %v", len(endpoints), same, want, u.svc.Ports[0].Starting, u.shares(), first.shares())
+			}
+		}
+	})
+}
+
+// The endpoint with fewer open connections gets more of the next ones. What the endpoints are, and their
+// weights, may change meanwhile.
+func TestLeastConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newTuned(t, 0, nft.LeastConnection, "10.1.0.1", "10.1.0.2")
+		u.wantShares(t, "at first", 50, 50)
+		id := uint32(0)
+		come := func(n int, to string) {
+			for range n {
+				id++
+				u.census.connect(id, to)
+			}
+		}
+		for range 10 {
+			come(2, "10.1.0.1:80")
+			come(1, "10.1.0.2:80")
+			u.pass(time.Second)
+		}
+		u.wantShares(t, "the second has less", 13, 88)
+		u.set(0, nft.LeastConnection, "10.1.0.1", "10.1.0.2", "10.1.0.3")
+		if got := u.shares(); got[2] != 33 || got[0] >= got[1] {
+			t.Errorf("shares of %v %% when a third one comes, want its weight's", got)
+		}
+		come(3, "10.1.0.2:80")
+		u.pass(time.Second)
+		if got := u.shares(); got[2] != 88 {
+			t.Errorf("shares of %v %%, want all but an eighth for the one without connections", got)
+		}
+		plans, moved := u.plans, u.svc.Ports[0].Tables
+		u.pass(10 * time.Second)
+		if u.plans != plans {
+			t.Errorf("%d plans while no connection comes or goes", u.plans-plans)
+		}
+		u.census.fail(errors.New("no room"))
+		u.pass(10 * time.Second)
+		if list := u.Problems(); len(list) != 1 || list[0].Reason != "NoFeedback" || !slices.Equal(moved[0], u.svc.Ports[0].Tables[0]) {
+			t.Errorf("problems %v when a look fails", list)
+		}
+		u.census.fail(nil)
+		u.pass(10 * time.Second)
+		if list := u.Problems(); len(list) > 0 {
+			t.Errorf("problems %v after it", list)
+		}
+		u.set(0, nft.Random, "10.1.0.1", "10.1.0.2", "10.1.0.3")
+		looks, _ := u.census.state()
+		u.pass(time.Minute)
+		if more, closed := u.census.state(); more != looks || !closed || u.cares() {
+			t.Errorf("%d looks while no Service asks for it; closed: %t", more-looks, closed)
+		}
+	})
+}

@@ -1,0 +1,94 @@
+package nft
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Affinity of a whole Service: where an endpoint answers a client at one port, the client is
+// remembered for the others too, with the same address and their own number. An element can take
+// an address from a packet, and a number from the rule: so there is a set of addresses for each number that
+// endpoints of a port have, mostly one, and a rule.
+
+// remembersWith are the other ports for which the clients of this one are remembered.
+func (p *compiledPort) remembersWith(all []*compiledPort) (others []*compiledPort) {
+	if p.Affinity == 0 || !p.Sticky.WholeService {
+		return nil
+	}
+	for _, o := range all {
+		if o != p && o.Family == p.Family && o.Affinity > 0 && o.Sticky == p.Sticky {
+			others = append(others, o)
+		}
+	}
+	return others
+}
+
+// number is the set of the addresses of a pool's endpoints that have a number.
+func (p *compiledPort) number(pool Pool, port uint16) Set {
+	return Set{Name: "members" + pools[pool].qualifier + "-" + strconv.Itoa(int(port)) + "/" + p.ID, Key: []Type{TypeAddr}}
+}
+
+// numbers are those of a pool's endpoints.
+func (p *compiledPort) numbers(pool Pool) []uint16 {
+	var list []uint16
+	for _, ap := range p.slots[pool] {
+		if !slices.Contains(list, ap.Port()) {
+			list = append(list, ap.Port())
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// addNumbers adds the sets that the other ports look into.
+func (p *compiledPort) addNumbers(f *fragment, pool Pool) {
+	if len(p.others) == 0 {
+		return
+	}
+	for _, port := range p.numbers(pool) {
+		f.sets = append(f.sets, p.number(pool, port))
+	}
+	for _, ap := range p.slots[pool] {
+		f.elements = append(f.elements, placed{p.number(pool, ap.Port()).Name, AddrKey(ap.Addr()), ""})
+	}
+}
+
+// noteForOthers gives the rules that note a client and its endpoint for the other ports.
+//
+//	ip saddr @members-8443/default/web/https update @affinity/default/web/https { ip daddr timeout 3h : ip saddr . 8443 }
+func (p *compiledPort) noteForOthers(by noting) (rules []Rule) {
+	endpoint := Saddr
+	if by == byNewcomer {
+		endpoint = Daddr
+	}
+	for _, o := range p.others {
+		for pool, used := range o.usedPools() {
+			if !used {
+				continue
+			}
+			for _, port := range o.numbers(Pool(pool)) {
+				update := o.update(Pool(pool), by)
+				update.Data = []Field{endpoint, {Kind: FieldPort, Port: port}}
+				rules = append(rules, Rule{MatchSet{Key: []Field{endpoint}, Set: o.number(Pool(pool), port).Name}, update})
+			}
+		}
+	}
+	return rules
+}
+
+// sticky reads back what the maps of a port tell of its affinity. That of a whole Service is read back as
+// that of each port.
+func (r *recovery) sticky(port string, refresh bool) (s Sticky) {
+	s.Refresh = refresh
+	for name := range r.table.Sets {
+		kind, id, own := strings.Cut(name, "/")
+		if !own || id != port {
+			continue
+		}
+		if bits, err := strconv.ParseUint(kind[strings.LastIndexByte(kind, '-')+1:], 10, 8); err == nil && strings.HasPrefix(kind, "affinity") {
+			s.PrefixLen = uint8(bits)
+		}
+	}
+	return s
+}
