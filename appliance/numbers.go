@@ -2,6 +2,7 @@ package appliance
 
 import (
 	"strconv"
+	"time"
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/announcements"
@@ -108,4 +109,13 @@ func poolMetrics(objects *store.Store) (all []metrics.Pool) {
 		all = append(all, metrics.Pool(p))
 	}
 	return all
+}
+
+// tlsMetrics are the numbers of TLS at relayed ports as metrics.
+func tlsMetrics(r *parts.Relay) metrics.RelayedTLS {
+	t := metrics.RelayedTLS{FailedHandshakes: r.Stats().FailedHandshakes, Ends: map[string]time.Time{}}
+	for _, c := range r.Certificates() {
+		t.Ends[c.Secret] = c.Expires
+	}
+	return t
 }

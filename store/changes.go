@@ -5,6 +5,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"strings"
 
 	"svcctl.io/svcctl/store/object"
 )
@@ -17,7 +18,7 @@ const maxLog = 100_000
 // is a start or much of everything, all is to be looked at.
 const maxLogged = maxLog / 4
 
-// changeLog remembers which Services and Pods were touched by which revision.
+// changeLog remembers which Services, Pods and Secrets were touched by which revision.
 type changeLog struct {
 	// since is the last revision that is forgotten.
 	since   uint64
@@ -26,9 +27,18 @@ type changeLog struct {
 
 type logEntry struct {
 	revision uint64
-	key      string // "namespace/name" of the Service, or of the Pod
-	pod      bool
+	key      string // "namespace/name"
+	of       logKind
 }
+
+// logKind says what a logEntry is about.
+type logKind uint8
+
+const (
+	ofService logKind = iota
+	ofPod
+	ofSecret
+)
 
 // reset forgets all up to a revision.
 func (l *changeLog) reset(revision uint64) { *l = changeLog{since: revision} }
@@ -41,7 +51,11 @@ func (l *changeLog) addService(revision uint64, key string) {
 }
 
 func (l *changeLog) addPod(revision uint64, key string) {
-	l.add(logEntry{revision: revision, key: key, pod: true})
+	l.add(logEntry{revision: revision, key: key, of: ofPod})
+}
+
+func (l *changeLog) addSecret(revision uint64, key string) {
+	l.add(logEntry{revision: revision, key: key, of: ofSecret})
 }
 
 func (l *changeLog) add(entry logEntry) {
@@ -60,7 +74,7 @@ func (l *changeLog) add(entry logEntry) {
 type ChangeSet struct {
 	// Revision is the one to ask about next.
 	Revision uint64
-	// All says that it is not known what has changed: look at all Services and Pods.
+	// All says that it is not known what has changed: look at all Services, Pods and Secrets.
 	All bool
 	// Services are the "namespace/name" of the Services that changed, came, went, or
 	// whose EndpointSlices or Endpoints did; sorted. Empty when All is set.
@@ -68,6 +82,8 @@ type ChangeSet struct {
 	// Pods are the "namespace/name" of the Pods that changed, came or went; sorted. Empty
 	// when All is set.
 	Pods []string
+	// Secrets are the same of Secrets.
+	Secrets []string
 }
 
 // Revision is that of the last change.
@@ -103,13 +119,16 @@ func (s *Store) Changes(since uint64) ChangeSet {
 		return cmp.Compare(e.revision, revision)
 	})
 	for _, entry := range s.log.entries[from:] {
-		if entry.pod {
+		switch entry.of {
+		case ofPod:
 			set.Pods = append(set.Pods, entry.key)
-		} else {
+		case ofSecret:
+			set.Secrets = append(set.Secrets, entry.key)
+		case ofService:
 			set.Services = append(set.Services, entry.key)
 		}
 	}
-	set.Services, set.Pods = sortedOnce(set.Services), sortedOnce(set.Pods)
+	set.Services, set.Pods, set.Secrets = sortedOnce(set.Services), sortedOnce(set.Pods), sortedOnce(set.Secrets)
 	return set
 }
 
@@ -156,6 +175,14 @@ func (s *Store) Pod(key string) *object.Pod {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.index.pods[key]
+}
+
+// Secret is the Secret of a "namespace/name", nil when there is none. It may not be changed.
+func (s *Store) Secret(key string) *object.Secret {
+	namespace, name, _ := strings.Cut(key, "/")
+	o, _ := s.Get(object.Ref{Kind: object.KindSecret, Namespace: namespace, Name: name})
+	secret, _ := o.(*object.Secret)
+	return secret
 }
 
 // Pods are the "namespace/name" of all Pods; sorted.

@@ -227,6 +227,9 @@ func (s *Store) publishObject(c *change) {
 	if c.ref.Kind == object.KindPod {
 		s.log.addPod(c.revision, c.ref.Key())
 	}
+	if c.ref.Kind == object.KindSecret {
+		s.log.addSecret(c.revision, c.ref.Key())
+	}
 	s.setRecord(c.ref, c.record)
 }
 

@@ -18,10 +18,10 @@ func TestWarningsOfWhatHasNoEffect(t *testing.T) {
 		{"/web", asMerge, `{"metadata":{"annotations":{"service.kubernetes.io/topology-mode":"Auto"}}}`,
 			"metadata.annotations[service.kubernetes.io/topology-mode]: has no effect here"},
 		{"/web", asMerge, `{"metadata":{"annotations":{"service.kubernetes.io/topology-mode":"Disabled"}}}`, ""},
-		{"/web", asMerge, `{"metadata":{"annotations":{"service.beta.kubernetes.io/aws-load-balancer-backend-protocol":"http"}}}`,
-			"metadata.annotations[service.beta.kubernetes.io/aws-load-balancer-backend-protocol]: has no effect: connections are passed through"},
+		{"/web", asMerge, `{"metadata":{"annotations":{"service.beta.kubernetes.io/aws-load-balancer-name":"http"}}}`,
+			"metadata.annotations[service.beta.kubernetes.io/aws-load-balancer-name]: has no effect: there is no load balancer of a cloud"},
 		{"/web", asMerge, `{"spec":{"type":"LoadBalancer"},"metadata":{"annotations":{"service.beta.kubernetes.io/aws-load-balancer-ssl-cert":"arn:x"}}}`,
-			"metadata.annotations[service.beta.kubernetes.io/aws-load-balancer-ssl-cert]: no port that asks for TLS is served"},
+			"metadata.annotations[service.beta.kubernetes.io/aws-load-balancer-ssl-cert]: asks for TLS with a certificate that svcctl cannot read"},
 	} {
 		answer := w.sends("PATCH", servicesPath+tt.path, tt.body, tt.header)
 		got := strings.Join(answer.Header().Values("Warning"), "\n")

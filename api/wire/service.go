@@ -2,6 +2,7 @@ package wire
 
 import (
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -16,8 +17,22 @@ type ServiceState struct {
 	Health []EndpointHealth `json:"health,omitempty"`
 	// Announcements are its addresses that lie in a pool, and what became of them.
 	Announcements []Announcement `json:"announcements,omitempty"`
+	// Certificates are those that clients of its ports with TLS get.
+	Certificates []ServiceCertificate `json:"certificates,omitempty"`
 	// NotStored is where a file declares the Service that the appliance could not store yet.
 	NotStored *NotStored `json:"notStored,omitempty"`
+}
+
+// ServiceCertificate is a certificate that clients of relayed ports get.
+type ServiceCertificate struct {
+	Secret  string    `json:"secret"` // "namespace/name"
+	Names   []string  `json:"names"`
+	Expires time.Time `json:"expires"`
+}
+
+// String says which certificate it is.
+func (c ServiceCertificate) String() string {
+	return c.Secret + ", for " + strings.Join(c.Names, ", ") + ", until " + c.Expires.UTC().Format("2006-01-02 15:04 UTC")
 }
 
 // PortState is a port of a Service in one family.

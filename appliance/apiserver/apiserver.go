@@ -71,6 +71,8 @@ type Views struct {
 	Changes api.Changes
 	// Fleet is nil on a box of its own.
 	Fleet api.Fleet
+	// Certificates are those of a Service, "namespace/name"; nil where there are none.
+	Certificates func(service string) []wire.ServiceCertificate
 }
 
 // Open listens on the socket, and on --listen. What backend publishes and the store holds is
@@ -93,6 +95,9 @@ func Open(c *config.Config, objects *store.Store, backend Backend, views Views, 
 			state.Health = views.Checks.State(namespace, name)
 			if views.Announced != nil {
 				state.Announcements = views.Announced.Of(namespace + "/" + name)
+			}
+			if views.Certificates != nil {
+				state.Certificates = views.Certificates(namespace + "/" + name)
 			}
 			state.NotStored = backend.NotStored(object.Ref{Kind: object.KindService, Namespace: namespace, Name: name})
 			return state

@@ -91,6 +91,7 @@ func TestManual(t *testing.T) {
 	m.Pools(func() []Pool { return []Pool{{Range: "192.0.2.0-192.0.2.9", Size: 10}} })
 	m.Refusals(func() (map[string]uint64, error) { return map[string]uint64{"stray": 1}, nil })
 	m.Flows(func() Flows { return Flows{Logs: true} })
+	m.RelayedTLS(func() RelayedTLS { return RelayedTLS{Ends: map[string]time.Time{"default/web": time.Unix(1, 0)}} })
 	page, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {
 		t.Fatal(err)

@@ -39,6 +39,10 @@ type Relay struct {
 	// the relay was not told of since they are in the kernel.
 	redirected map[string][]relay.Port
 	changed    map[string]bool
+	fronts     *fronts
+	names      names
+	ask        chan struct{} // has a value when the loop is to call Retry
+	unknown    []string      // Services that are named and were not planned yet
 
 	mu      sync.Mutex
 	waiting map[listener]map[string]bool // the Services that wait for a listener
@@ -48,6 +52,7 @@ type Relay struct {
 
 	late    *listen.Reconciler[string] // opens listeners that Services wait for
 	settled bool                       // all Services were named once
+	due     []string                   // Secrets of which time has changed what is to be said
 }
 
 // listener is one that the kernel redirects clients to.
@@ -56,9 +61,9 @@ type listener struct {
 	at       netip.AddrPort
 }
 
-// NewRelay returns the part. It goes on with what the program before has left: state, of relay.State as JSON,
-// or nil, and sockets that were kept.
-func NewRelay(log *slog.Logger, state []byte, sockets map[string]*os.File) *Relay {
+// NewRelay returns the part. secret gives the Secret of a "namespace/name", nil when there is none. It goes on
+// with what the program before has left: state, of relay.State as JSON, or nil, and sockets that were kept.
+func NewRelay(log *slog.Logger, secret func(key string) *object.Secret, state []byte, sockets map[string]*os.File) *Relay {
 	origins := &conntrack.Origins{}
 	origin := func(at, client netip.AddrPort) (netip.AddrPort, error) { return origins.Of(nft.UDP, at, client) }
 	r := &Relay{
@@ -66,6 +71,7 @@ func NewRelay(log *slog.Logger, state []byte, sockets map[string]*os.File) *Rela
 		redirected: map[string][]relay.Port{}, changed: map[string]bool{}, waiting: map[listener]map[string]bool{},
 		routeless: map[nft.Family]map[string]bool{nft.IPv4: {}, nft.IPv6: {}},
 		late:      listen.NewReconciler[string](openInterval),
+		fronts:    newFronts(secret), names: newNames(), ask: make(chan struct{}, 1),
 	}
 	if state != nil {
 		s, err := relay.ParseState(state)
@@ -104,6 +110,7 @@ func (r *Relay) Run(ctx context.Context, changed func()) error {
 		return runSignaling(ctx, func(ctx context.Context) error { <-ctx.Done(); return nil }, r.relay.CrowdedChanged(), changed)
 	})
 	tasks.Go(func() error { return r.openLate(ctx, changed) })
+	tasks.Go(func() error { return r.watchTime(ctx, changed) })
 	return tasks.Wait()
 }
 
@@ -209,9 +216,18 @@ func (r *Relay) waitNoMore(service string) {
 func (r *Relay) Retry() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	again := r.again
-	r.again = nil
-	return again
+	again := append(r.again, r.unknown...)
+	for _, secret := range r.due {
+		again = append(again, r.fronts.users[secret]...)
+	}
+	r.again, r.unknown, r.due = nil, nil, nil
+	slices.Sort(again)
+	return slices.Compact(again)
+}
+
+// Keys implements reconcile.Relays.
+func (r *Relay) Keys(secret string, use resolve.KeyUse) resolve.KeyState {
+	return r.fronts.Keys(secret, use)
 }
 
 // Planned implements reconcile.Part.
@@ -219,6 +235,15 @@ func (r *Relay) Planned(host *reconcile.Host, services []reconcile.Service) {
 	if host != nil {
 		r.loopback, r.dirty = host.Loopback, true
 	}
+	r.fronts.plan(services)
+	again, unknown := r.names.plan(services)
+	if r.unknown = unknown; len(unknown) > 0 {
+		select {
+		case r.ask <- struct{}{}:
+		default:
+		}
+	}
+	services = append(services[:len(services):len(services)], again...)
 	for i := range services {
 		svc := &services[i]
 		if _, was := r.ports[svc.Key]; was {
@@ -257,8 +282,12 @@ func (r *Relay) add(svc *reconcile.Service, p *nft.ServicePort, fe *nft.Frontend
 		}
 		port := relay.Port{ID: p.ID, Listen: netip.AddrPortFrom(a, fe.Port), Protocol: p.Protocol.String(), Endpoints: p.Pools[fe.Inside.Pool], Pick: relay.Pick{Affinity: p.Affinity}}
 		if p.Relayed() {
-			port = relayedPort(svc, p, fe.Inside.Pool)
+			if svc.Relay == nil {
+				return // nobody knows how, in the clear or not
+			}
+			port = r.relayedPort(svc, p, fe.Inside.Pool)
 			port.Listen = netip.AddrPortFrom(a, fe.Port)
+			port.Names = r.named(svc, p, fe.Inside.Pool, port.Listen)
 		} else {
 			if p.Balance != nft.Random && p.Balance != nft.LeastConnection {
 				port.Pick.Choose = p.Choice(fe, fe.Inside.Pool)
@@ -283,11 +312,12 @@ func (r *Relay) add(svc *reconcile.Service, p *nft.ServicePort, fe *nft.Frontend
 func (r *Relay) redirect(svc *reconcile.Service) (ports []relay.Port) {
 	for i := range svc.Ports {
 		p := &svc.Ports[i]
-		if !p.Relayed() {
+		if !p.Relayed() || svc.Relay == nil {
 			continue
 		}
 		for pool := range nft.NumPools {
-			port := relayedPort(svc, p, pool)
+			port := r.relayedPort(svc, p, pool)
+			port.Names = r.named(svc, p, pool, port.Listen)
 			port.Frontends = []netip.AddrPort{}
 			for _, fe := range p.Frontends {
 				if fe.Inside.Pool == pool || fe.Outside.Pool == pool {
@@ -303,7 +333,7 @@ func (r *Relay) redirect(svc *reconcile.Service) (ports []relay.Port) {
 }
 
 // relayedPort describes a pool of a port to the relay.
-func relayedPort(svc *reconcile.Service, p *nft.ServicePort, pool nft.Pool) relay.Port {
+func (r *Relay) relayedPort(svc *reconcile.Service, p *nft.ServicePort, pool nft.Pool) relay.Port {
 	port := relay.Port{
 		ID: p.ID, Listen: p.Relay[pool], Protocol: p.Protocol.String(),
 		Endpoints: p.Pools[pool], Serving: p.Serving, Ended: ended(svc, p), Pick: relay.Pick{RoundRobin: true},
@@ -315,6 +345,7 @@ func relayedPort(svc *reconcile.Service, p *nft.ServicePort, pool nft.Pool) rela
 		port.Pick.Affinity, port.IdleTimeout = how.Affinity, how.IdleTimeout
 		port.Connect = relay.Connect{Retries: how.ConnectRetries, Timeout: how.ConnectTimeout, ProxyProtocol: how.ProxyProtocol, Transparent: how.Transparent}
 		port.ProxyFrom = how.ProxyFrom
+		port.Front = r.fronts.of(svc.Key, p.ID)
 	}
 	return port
 }
@@ -357,7 +388,7 @@ func (r *Relay) tell(more bool) {
 
 // Problems implements reconcile.Part.
 func (r *Relay) Problems() []resolve.Problem {
-	var list []resolve.Problem
+	list := r.names.problems()
 	for _, p := range r.relay.Problems() {
 		namespace, name, _ := PortOf(p.ID)
 		ref := object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}

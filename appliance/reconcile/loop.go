@@ -325,7 +325,7 @@ func (l *Loop) plan() (tr nft.Transition, restored bool, revision uint64, err er
 	}
 	tampered := l.observed.tampered && l.tamper.mayHeal(l.opts.Clock())
 	changes := l.opts.Store.Changes(l.planned)
-	changed := slices.Concat(changes.Services, l.planner.pods.affected(l.opts.Store, changes.Pods), l.planner.quarantine.due(l.opts.Clock()), l.retries())
+	changed := slices.Concat(changes.Services, l.planner.pods.affected(l.opts.Store, changes.Pods), l.planner.secrets.affected(changes.Secrets), l.planner.quarantine.due(l.opts.Clock()), l.retries())
 	host, relocated := l.planner.host, false
 	if l.observed.moved {
 		host = l.opts.Host(l.observed.facts)

@@ -88,11 +88,12 @@ type Tuner interface {
 	Tune(p *nft.ServicePort, slowStart time.Duration) resolve.Tuned
 }
 
-// Relays opens the listeners of relayed ports before clients are sent to them. Its methods are those of
-// resolve.Facts; it is called from several goroutines at once.
+// Relays opens the listeners of relayed ports before clients are sent to them, and keeps their certificates. Its
+// methods are those of resolve.Facts; they are called from several goroutines at once.
 type Relays interface {
 	Listens(service string, proto nft.Protocol, at netip.AddrPort) (why string)
 	Transparent(service string, f nft.Family) (why string)
+	Keys(secret string, use resolve.KeyUse) resolve.KeyState
 }
 
 // Inputs are the channels the loop listens to.

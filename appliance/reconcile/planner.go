@@ -38,6 +38,7 @@ type planner struct {
 	occupied *occupied // nil: nobody else listens on this host
 	orphans  *Orphans  // nil: the kernel serves nothing that no object declares
 	pods     podUsers
+	secrets  secretUsers
 	answers
 	// inForce reports a frontend that the kernel had before the first plan, during that plan.
 	inForce func(f nft.Family, proto nft.Protocol, at netip.AddrPort) bool
@@ -84,6 +85,7 @@ func newPlanner() *planner {
 		planned:    map[string]Service{},
 		quarantine: newQuarantine(),
 		pods:       newPodUsers(),
+		secrets:    newSecretUsers(),
 	}
 }
 
@@ -115,7 +117,7 @@ func (p *planner) place(host Host) {
 		p.host.Resolve.SourceSet = p.sourceSet
 	}
 	if p.relays != nil {
-		p.host.Resolve.Listens, p.host.Resolve.Transparent = p.relays.Listens, p.relays.Transparent
+		p.host.Resolve.Listens, p.host.Resolve.Transparent, p.host.Resolve.Keys = p.relays.Listens, p.relays.Transparent, p.relays.Keys
 	}
 	p.host.Resolve.Full = p.full
 	if p.tuner != nil {
@@ -128,7 +130,7 @@ func (p *planner) place(host Host) {
 func (p *planner) standsAt(host Host) bool {
 	have := p.host.Resolve
 	have.Taken, have.SourceSet, have.Verdict, have.Before, have.Listens, have.Transparent = nil, nil, nil, nil, nil, nil
-	have.Full, have.Tune = nil, nil
+	have.Full, have.Tune, have.Keys = nil, nil, nil
 	return reflect.DeepEqual(p.host.Box, host.Box) && reflect.DeepEqual(have, host.Resolve) && slices.Equal(p.host.Loopback, host.Loopback)
 }
 
@@ -196,6 +198,7 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 		p.occupied.record(key, p.quarantine.now[key].Ports, granted[i], problems)
 		p.quarantine.granted(svc)
 		p.pods.set(key, &out.Output)
+		p.secrets.set(key, out.Secrets)
 		p.record(key, granted[i], problems)
 	}
 	p.occupied.tell()
@@ -253,7 +256,7 @@ func (p *planner) resolveOne(objs Objects, key string) planned {
 	out.since = objs.Since(key)
 	if left, is := p.quarantine.left[key]; is {
 		namespace, name, _ := cutKey(key)
-		out.Ports, out.drain, out.RetryAfter, out.SlowStart = left.Ports, left.Drain, left.RetryAfter, left.SlowStart
+		out.Ports, out.drain, out.RetryAfter, out.SlowStart, out.Relay = left.Ports, left.Drain, left.RetryAfter, left.SlowStart, left.Relay
 		out.EndpointConnections = left.EndpointConnections
 		out.Problems = []resolve.Problem{left.problem(object.Ref{Kind: object.KindService, Namespace: namespace, Name: name})}
 		return out

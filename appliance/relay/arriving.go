@@ -162,8 +162,10 @@ func (r *Relay) portOf(p Port) *tcpPort {
 		client := tcpOf(c.Client)
 		switch {
 		case client == nil || client.RemoteAddr() == nil: // it has gone
+		case len(c.There.Rest) > 0: // its server name was read, and leads here
+			t.admit(client, func() { t.serveHere(r.ctx, client, c.There.Rest, c.From, c.Asked) })
 		case c.From.IsValid():
-			t.admit(client, func() { t.relayFrom(r.ctx, client, c.From, c.Asked) })
+			t.admit(client, func() { t.serveFrom(r.ctx, client, nil, c.From, c.Asked) })
 		default:
 			t.accepted(r.ctx, client, c.Asked)
 		}

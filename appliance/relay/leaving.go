@@ -38,8 +38,9 @@ func (w *way) hold() (HeldWay, error) {
 	return HeldWay{Ended: w.ended, Done: w.done, Rest: rest}, err
 }
 
-// unconnected takes a client that has no endpoint yet; the zero from: who it is was not read yet.
-func (l *leaving) unconnected(t *tcpPort, client *net.TCPConn, from, asked netip.AddrPort) {
+// unconnected takes a client that has no endpoint yet; the zero from: who it is was not read yet. early was read
+// from it already.
+func (l *leaving) unconnected(t *tcpPort, client *net.TCPConn, from, asked netip.AddrPort, early []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	fd, err := l.state.hold(client)
@@ -47,7 +48,7 @@ func (l *leaving) unconnected(t *tcpPort, client *net.TCPConn, from, asked netip
 		reset(client)
 		return
 	}
-	l.conns[t] = append(l.conns[t], HeldConnection{Client: fd, From: from, Asked: asked})
+	l.conns[t] = append(l.conns[t], HeldConnection{Client: fd, From: from, Asked: asked, There: HeldWay{Rest: early}})
 }
 
 // pause has everything rest that Run has started, for HandedOver.

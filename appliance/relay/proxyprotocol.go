@@ -59,10 +59,10 @@ var (
 	errLongHeader = errors.New("its header of the PROXY protocol is too long")
 )
 
-// named finds who a client is and what it had sent to: what a header says, if it comes from a balancer that
+// clientOf finds who a client is and what it had sent to: what a header says, if it comes from a balancer that
 // sends one, and otherwise what the kernel does. A header is read as a whole or not at all, and what follows
 // is left, so that it can be read again after ctx is done.
-func (t *tcpPort) named(ctx context.Context, client *net.TCPConn, asked netip.AddrPort) (from, to netip.AddrPort, err error) {
+func (t *tcpPort) clientOf(ctx context.Context, client *net.TCPConn, asked netip.AddrPort) (from, to netip.AddrPort, err error) {
 	from = client.RemoteAddr().(*net.TCPAddr).AddrPort()
 	from = netip.AddrPortFrom(from.Addr().Unmap().WithZone(""), from.Port())
 	t.mu.Lock()

@@ -16,6 +16,7 @@ import (
 
 	"svcctl.io/svcctl/appliance/handover"
 	"svcctl.io/svcctl/appliance/listen"
+	"svcctl.io/svcctl/appliance/relay/httpproxy"
 )
 
 // The protocols of a Port.
@@ -48,6 +49,10 @@ type Port struct {
 	Connect Connect
 	// IdleTimeout resets TCP connections over which nothing came for that time; 0: none.
 	IdleTimeout time.Duration
+	// Front is what is done with TLS and HTTP; nil: bytes are passed on as they are.
+	Front *Front
+	// Names are where clients go by the server name that they ask for; those for no name are the port's own.
+	Names []Named
 }
 
 // Pick says which endpoint gets a new connection.
@@ -134,7 +139,8 @@ func defaults() limits {
 	return l
 }
 
-// Relay serves Ports. All methods may be called concurrently.
+// Relay serves Ports. All methods may be called concurrently. It has many fields as listeners, limits, counts and what
+// is handed over belong to all ports.
 type Relay struct {
 	log            *slog.Logger
 	limits         limits
@@ -151,8 +157,11 @@ type Relay struct {
 	store          *handover.Store
 	failedConnects atomic.Int64
 	// ctx ends after that of Run, by the same cause: connections of the program before go on before Run.
-	ctx context.Context
-	end context.CancelCauseFunc
+	ctx  context.Context
+	end  context.CancelCauseFunc
+	http *httpproxy.Proxy
+	// failedHandshakes are those of TLS, with clients and with endpoints.
+	failedHandshakes atomic.Int64
 
 	mu      sync.Mutex
 	desired []Port
@@ -175,6 +184,7 @@ func newRelay(log *slog.Logger, origin Origin, l limits) *Relay {
 		fronts:    fronts{open: map[frontKey]*front{}, ports: map[string]map[key]*redirected{}},
 		arriving:  arriving{sockets: map[frontKey]*os.File{}, ports: map[key]*HeldPort{}, tcp: map[key]*tcpPort{}},
 		leaving:   leaving{conns: map[*tcpPort][]HeldConnection{}},
+		http:      httpproxy.New(log),
 	}
 }
 
@@ -183,6 +193,8 @@ type Stats struct {
 	TCP, UDP Load
 	// FailedConnects are endpoints that did not accept a connection.
 	FailedConnects int64
+	// FailedHandshakes are those of TLS, with clients and with endpoints.
+	FailedHandshakes int64
 }
 
 // Load is what a protocol has of connections, or clients.
@@ -202,7 +214,7 @@ func (r *Relay) Stats() Stats {
 			Taken: q.loopback.taken.Load() + q.redirected.taken.Load(),
 		}
 	}
-	s := Stats{TCP: load(&r.quotas.tcp), UDP: load(&r.quotas.udp), FailedConnects: r.failedConnects.Load()}
+	s := Stats{TCP: load(&r.quotas.tcp), UDP: load(&r.quotas.udp), FailedConnects: r.failedConnects.Load(), FailedHandshakes: r.failedHandshakes.Load()}
 	s.TCP.TurnedAway, s.UDP.TurnedAway = r.crowding.counts()
 	return s
 }
@@ -234,6 +246,11 @@ func (r *Relay) Changed() <-chan struct{} { return r.listeners.Changed() }
 // nil. It may be called once. It opens sockets in the network namespace of the process.
 func (r *Relay) Run(ctx context.Context) error {
 	open := map[key]listener{}
+	r.tasks.Go(func() {
+		if err := r.http.Run(r.ctx); err != nil {
+			r.log.Error("requests over HTTP are not passed on any more", "err", err)
+		}
+	})
 	r.fronts.serve(r.ctx)
 	r.listeners.Run(ctx, func() ([]Problem, bool) { return r.reconcile(r.ctx, open) })
 	r.end(context.Cause(ctx))

@@ -23,6 +23,8 @@ type relayed struct {
 	ended            atomic.Int32 // directions whose source has ended
 	drain            *time.Timer  // resets it; nil: its endpoint stays
 	idle             *time.Timer  // nil: it may be idle
+	session          *httpSession // the client's, which outlives the connection; nil: it does not
+	stale            bool         // its endpoint gets no requests any more
 }
 
 func (r *Relay) newRelayed(client, endpoint *net.TCPConn, to netip.AddrPort) (*relayed, error) {
@@ -35,8 +37,30 @@ func (r *Relay) newRelayed(client, endpoint *net.TCPConn, to netip.AddrPort) (*r
 }
 
 func (c *relayed) reset() {
-	reset(c.client)
+	if c.session == nil {
+		reset(c.client)
+	}
 	reset(c.endpoint)
+}
+
+// stays ends the time to drain.
+func (c *relayed) stays() {
+	if c.drain != nil {
+		c.drain.Stop()
+		c.drain = nil
+	}
+}
+
+// setStale says whether the next request of an HTTP client goes to another endpoint.
+func (c *relayed) setStale(stale bool) {
+	if c.session == nil || stale == c.stale {
+		return
+	}
+	if c.stale = stale; stale {
+		c.session.stale.Add(1)
+	} else {
+		c.session.stale.Add(-1)
+	}
 }
 
 // stop ends it when ctx is over: by a reset, as a FIN would look like a complete transfer, or by leaving it

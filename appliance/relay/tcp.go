@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -101,14 +102,17 @@ type tcpPort struct {
 	port  Port
 	gone  bool // nothing leads here; connections live on
 	conns map[*relayed]struct{}
+	names map[string]*tcpPort // by server name; nil: the port has none
 }
 
 func (r *Relay) newTCPPort(p Port, log *slog.Logger) *tcpPort {
-	return &tcpPort{
+	t := &tcpPort{
 		relay: r, log: log, port: p,
 		endpoints: newBalancer(p, r.limits.clients), quota: r.quotaFor(p),
 		conns: map[*relayed]struct{}{},
 	}
+	t.setNames(p)
+	return t
 }
 
 // accepted serves a client, or resets it if there are too many.
@@ -135,24 +139,42 @@ func (t *tcpPort) admit(client *net.TCPConn, serve func()) {
 // serve connects a client, who had sent to asked, with an endpoint until both directions or ctx have
 // ended.
 func (t *tcpPort) serve(ctx context.Context, client *net.TCPConn, asked netip.AddrPort) {
-	from, asked, err := t.named(ctx, client, asked)
+	from, asked, err := t.clientOf(ctx, client, asked)
 	if err != nil {
 		if handover.IsRequested(ctx) && errors.Is(err, os.ErrDeadlineExceeded) {
-			t.relay.leaving.unconnected(t, client, netip.AddrPort{}, asked)
+			t.relay.leaving.unconnected(t, client, netip.AddrPort{}, asked, nil)
 			return
 		}
 		t.log.Debug("a client is reset: it does not say who it is", "client", client.RemoteAddr(), "err", err)
 		reset(client)
 		return
 	}
-	t.relayFrom(ctx, client, from, asked)
+	t.serveFrom(ctx, client, nil, from, asked)
 }
 
-// relayFrom is serve for a client whose address is known.
-func (t *tcpPort) relayFrom(ctx context.Context, client *net.TCPConn, from, asked netip.AddrPort) {
+// serveFrom is serve for a client whose address is known. early was read from it already.
+func (t *tcpPort) serveFrom(ctx context.Context, client *net.TCPConn, early []byte, from, asked netip.AddrPort) {
+	if names := t.serverNames(); names != nil {
+		t.serveNamed(ctx, client, from, asked, names)
+		return
+	}
+	t.serveHere(ctx, client, early, from, asked)
+}
+
+// serveHere is serveFrom whatever server name the client asks for.
+func (t *tcpPort) serveHere(ctx context.Context, client *net.TCPConn, early []byte, from, asked netip.AddrPort) {
+	if front := t.frontOf(); front != nil {
+		t.serveFront(ctx, client, early, from, asked, front)
+		return
+	}
+	t.servePlain(ctx, client, early, from, asked)
+}
+
+// servePlain passes bytes on as they are.
+func (t *tcpPort) servePlain(ctx context.Context, client *net.TCPConn, early []byte, from, asked netip.AddrPort) {
 	endpoint, to, err := t.connect(ctx, from)
 	if err != nil && handover.IsRequested(ctx) {
-		t.relay.leaving.unconnected(t, client, from, asked)
+		t.relay.leaving.unconnected(t, client, from, asked, early)
 		return
 	}
 	if err != nil {
@@ -172,6 +194,7 @@ func (t *tcpPort) relayFrom(ctx context.Context, client *net.TCPConn, from, aske
 		reset(endpoint)
 		return
 	}
+	c.there.held = early
 	t.run(ctx, c)
 }
 
@@ -237,6 +260,7 @@ func (t *tcpPort) end(c *relayed) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.conns, c)
+	c.setStale(false)
 	c.stopTimers()
 }
 
@@ -246,6 +270,7 @@ func (t *tcpPort) update(p Port) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.port, t.gone = p, false
+	t.setNames(p)
 	for c := range t.conns {
 		t.judge(c)
 		if p.IdleTimeout > 0 && c.idle == nil {
@@ -259,6 +284,7 @@ func (t *tcpPort) retire() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.gone = true
+	t.setNames(Port{})
 	for c := range t.conns {
 		t.judge(c)
 	}
@@ -270,11 +296,12 @@ func (t *tcpPort) judge(c *relayed) {
 	case !t.gone && t.port.ends(c.to):
 		c.reset()
 	case !t.gone && t.port.keeps(c.to):
-		if c.drain != nil {
-			c.drain.Stop()
-			c.drain = nil
+		c.stays()
+		c.setStale(!slices.Contains(t.port.Endpoints, c.to))
+	default:
+		c.setStale(true)
+		if t.port.Drain != nil && c.drain == nil {
+			c.drain = time.AfterFunc(*t.port.Drain, c.reset)
 		}
-	case t.port.Drain != nil && c.drain == nil:
-		c.drain = time.AfterFunc(*t.port.Drain, c.reset)
 	}
 }

@@ -25,6 +25,8 @@ type asks struct {
 	// ranges are the source ranges, of the field or of annotations; nil: everybody may connect.
 	ranges  []string
 	relayed annotation.Relay
+	// unkeyed are the ports that lack a certificate or a CA.
+	unkeyed []bool
 }
 
 // readAnnotations reads the annotations that this package follows, and tells what is wrong with
@@ -82,15 +84,15 @@ func (f *Facts) isInternal(a netip.Addr) bool {
 	return slices.ContainsFunc(f.InternalPools, func(p nft.Range) bool { return p.Contains(a) })
 }
 
-// asksTLS refuses a port that asks for TLS to be terminated, which would be passed through in
-// the clear.
+// asksTLS refuses a port that asks for TLS with a certificate that cannot be read: it would be passed
+// through in the clear.
 func (r *resolver) asksTLS(i int) bool {
 	port := &r.Service.Spec.Ports[i]
 	key := annotation.TLSKey(r.Service, port)
-	if key == "" {
+	if key == "" || len(r.front(i).Secrets) > 0 {
 		return false
 	}
-	r.refuse(fmt.Sprintf("spec.ports[%d]", i), reasonTLSNotTerminated, "port %d is not served: the annotation %s asks for TLS, and svcctl terminates none, so that it would be passed through in the clear; "+
-		"terminate TLS in front of it or behind it (HAProxy, the server itself), and leave the annotation out", port.Port, key)
+	r.refuse(fmt.Sprintf("spec.ports[%d]", i), reasonTLSNotTerminated, "port %d is not served: the annotation %s asks for TLS with a certificate that svcctl cannot read, and without it the port would be passed through in the clear; "+
+		"put the certificate and its key into a Secret of type kubernetes.io/tls (`kubectl create secret tls`), and name that in %s", port.Port, key, annotation.TLSSecret)
 	return true
 }

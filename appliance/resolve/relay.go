@@ -3,6 +3,7 @@ package resolve
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"svcctl.io/svcctl/nft"
@@ -25,6 +26,9 @@ type Relay struct {
 	Transparent bool
 	// IdleTimeout ends TCP connections over which nothing was sent for that time; 0: none ends.
 	IdleTimeout time.Duration
+	// Fronts are what ports do with TLS and HTTP, by nft.ServicePort.ID, with Secrets and Services as
+	// "namespace/name". A port without does neither.
+	Fronts map[string]*annotation.Front
 }
 
 // The reasons of problems about relayed ports.
@@ -39,9 +43,13 @@ const (
 // pool, and sends the client to a listener of this box. Affinity is the relay's then, and so is the
 // address that endpoints see.
 func (r *resolver) relay(i int, p *nft.ServicePort) {
-	mode := r.relayed
-	if mode.Key == "" {
+	mode, front := r.relayed, r.fronted(i)
+	if mode.Key == "" && front == nil {
 		return
+	}
+	key := mode.Key
+	if front != nil {
+		key = front.Key
 	}
 	field := fmt.Sprintf("spec.ports[%d].protocol", i)
 	switch port := r.Service.Spec.Ports[i].Port; {
@@ -70,6 +78,9 @@ func (r *resolver) relay(i int, p *nft.ServicePort) {
 		why = r.facts.Transparent(r.ref.Key(), p.Family)
 	}
 	p.Relay = listeners
+	if r.unkeyed[i] && why == "" {
+		r.refuseClients(p) // which checkFronts has told
+	}
 	switch {
 	case r.facts.Relays == nil:
 		r.warn(r.ref, fmt.Sprintf("spec.ports[%d]", i), ReasonNoRelay, "port %d/%s is relayed over %s by a listener at an address of the box, which is not known here: it is shown as one that refuses",
@@ -78,27 +89,45 @@ func (r *resolver) relay(i int, p *nft.ServicePort) {
 		r.refuse(fmt.Sprintf("spec.ports[%d]", i), ReasonNoRelay, "clients of port %d/%s are refused over %s: %s", r.Service.Spec.Ports[i].Port, p.Protocol.Name(), family, why)
 	}
 	if why != "" {
-		p.Relay = [nft.NumPools]netip.AddrPort{}
-		p.Pools = [nft.NumPools][]netip.AddrPort{}
+		r.refuseClients(p)
 	}
 	p.Affinity, p.Sticky = 0, nft.Sticky{}
 	for j := range p.Frontends {
 		p.Frontends[j].SNAT = nft.SNATNever // the client ends here
 	}
-	r.out.Relay = &Relay{
-		Affinity: r.affinity(), ConnectTimeout: mode.ConnectTimeout, ConnectRetries: mode.ConnectRetries,
-		ProxyProtocol: mode.ProxyProtocol, ProxyFrom: mode.ProxyFrom, Transparent: mode.Transparent, IdleTimeout: p.Idle,
+	if r.out.Relay == nil {
+		r.out.Relay = &Relay{
+			Affinity: r.affinity(), ConnectTimeout: mode.ConnectTimeout, ConnectRetries: mode.ConnectRetries,
+			ProxyProtocol: mode.ProxyProtocol, ProxyFrom: mode.ProxyFrom, Transparent: mode.Transparent, IdleTimeout: p.Idle, Fronts: map[string]*annotation.Front{},
+		}
+	}
+	if front != nil {
+		r.out.Relay.Fronts[p.ID] = front
 	}
 	p.Idle = 0 // the relay ends idle connections
 	if p.Balance != nft.Random && p.Balance != nft.RoundRobin || p.Weights != nil {
-		r.warn(r.ref, annotation.Field(mode.Key), reasonNoEffect, "endpoints of a relayed port take turns: weights, and algorithms but round-robin, have no effect on port %d", r.Service.Spec.Ports[i].Port)
+		r.warn(r.ref, annotation.Field(key), reasonNoEffect, "endpoints of a relayed port take turns: weights, and algorithms but round-robin, have no effect on port %d", r.Service.Spec.Ports[i].Port)
 	}
 	p.Balance, p.Weights = nft.Random, nil // Tables are not set yet
 }
 
+// refuseClients has the kernel refuse the clients of a port.
+func (r *resolver) refuseClients(p *nft.ServicePort) {
+	p.Relay = [nft.NumPools]netip.AddrPort{}
+	p.Pools = [nft.NumPools][]netip.AddrPort{}
+}
+
 // relaysNothing warns about a relay that is asked for where there is nothing to relay.
 func (r *resolver) relaysNothing(kind string) {
-	if mode := annotation.RelayOf(r.Service); mode.Key != "" {
-		r.warn(r.ref, annotation.Field(mode.Key), ReasonNotRelayed, "%s has no address that connections could be relayed from: leave it out", kind)
+	mode := annotation.RelayOf(r.Service)
+	keys := []string{mode.Key}
+	for _, f := range mode.Fronts {
+		keys = append(keys, f.Key)
+	}
+	slices.Sort(keys)
+	for _, key := range slices.Compact(keys) {
+		if key != "" {
+			r.warn(r.ref, annotation.Field(key), ReasonNotRelayed, "%s has no address that connections could be relayed from: leave it out", kind)
+		}
 	}
 }

@@ -2,10 +2,12 @@ package resolve
 
 import (
 	"net/netip"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store/object"
@@ -94,7 +96,7 @@ func TestRelay(t *testing.T) {
 				}
 			}
 		}
-		if tt.how != nil && (out.Relay == nil || !reflect.DeepEqual(out.Relay, tt.how)) {
+		if tt.how != nil && (out.Relay == nil || !cmp.Equal(*out.Relay, *tt.how, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Prefix{}))) {
 			t.Errorf("%s: %+v, want %+v", name, out.Relay, tt.how)
 		}
 		if tt.problem == "" && len(out.Problems) > 0 || tt.problem != "" && len(out.Problems) != 1 {

@@ -71,6 +71,8 @@ type Facts struct {
 	// Transparent says why connections that have clients' own addresses cannot be made in a family, for
 	// a Service, "namespace/name"; "": they can. Nil: they can.
 	Transparent func(service string, f nft.Family) (why string)
+	// Keys says what became of a Secret, "namespace/name", that relayed ports need. Nil: all are there.
+	Keys func(secret string, use KeyUse) KeyState
 	// Verdict returns the verdict on an endpoint that is checked; false: none yet. Nil: nobody is
 	// checked.
 	Verdict func(health.Target) (health.Verdict, bool)
@@ -129,6 +131,9 @@ type Output struct {
 	Pods   []string
 	// Relay says how the ports are relayed that have listeners for it; nil: none has.
 	Relay *Relay
+	// Secrets are those that ports need, "namespace/name", sorted. The Service is to be resolved again
+	// when one of them changes.
+	Secrets []string
 }
 
 // LocalEndpoints answers a load balancer in front, which asks each box so as to send traffic only where
@@ -221,8 +226,9 @@ func (r *resolver) resolve() {
 	r.out.Unready = unready(endpoints)
 	encrypted := make([]bool, len(r.Service.Spec.Ports))
 	for i := range encrypted {
-		encrypted[i] = r.asksTLS(i)
+		encrypted[i] = r.refuseFront(i) || r.asksTLS(i)
 	}
+	r.unkeyed = r.checkFronts()
 	for _, family := range nft.Families {
 		vips := r.vips.of(family)
 		if !vips.cluster.IsValid() {

@@ -12,6 +12,7 @@ import (
 
 	"svcctl.io/svcctl/api/diagnose"
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -45,6 +46,9 @@ func (d *describing) service(ctx context.Context, b *description, t target) erro
 		b.line("Endpoints", "%s", usable(endpoints, p))
 	}
 	servicePolicies(b, &svc)
+	if err := d.fronts(ctx, b, t, &svc); err != nil {
+		return err
+	}
 	describeSlices(b, endpoints)
 	if err := d.health(ctx, b, t); err != nil {
 		return err
@@ -52,6 +56,46 @@ func (d *describing) service(ctx context.Context, b *description, t target) erro
 	b.line("Kernel", "%s", d.inKernel(&svc))
 	for _, c := range svc.Status.Conditions {
 		b.line("Condition", "%s is %s: %s", c.Type, c.Status, strings.TrimSuffix(cmp.Or(c.Message, c.Reason), "\n"))
+	}
+	return nil
+}
+
+// fronts writes which ports have TLS or HTTP, and with which certificates.
+func (d *describing) fronts(ctx context.Context, b *description, t target, svc *object.Service) error {
+	how := annotation.RelayOf(svc)
+	if !how.Fronted() {
+		return nil
+	}
+	state, err := d.c.Service(ctx, t.namespace, t.name, "")
+	if f, is := errors.AsType[*wire.Failure](err); is && f.Code == 404 {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	for i, f := range how.Fronts {
+		var words []string
+		if len(f.Secrets) > 0 {
+			words = append(words, "TLS ended with Secret "+strings.Join(f.Secrets, ", "))
+		}
+		if f.HTTP {
+			words = append(words, "HTTP")
+		}
+		if f.BackendTLS {
+			words = append(words, "TLS to endpoints")
+		}
+		for _, s := range f.Services {
+			words = append(words, s.ServerName+" to Service "+s.Service)
+		}
+		switch {
+		case f.Why != "":
+			words = []string{"not served: " + f.Why}
+		case len(words) == 0:
+			continue
+		}
+		b.line("Relayed Port", "%d/%s  %s", svc.Spec.Ports[i].Port, svc.Spec.Ports[i].Protocol, printable(strings.Join(words, ", ")))
+	}
+	for _, c := range state.Certificates {
+		b.line("Certificate", "%s", printable(c.String()))
 	}
 	return nil
 }

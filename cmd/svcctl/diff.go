@@ -10,6 +10,7 @@ import (
 
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/store/object"
 )
 
 func (p *program) diffVerb() *verb {
@@ -197,6 +198,9 @@ func (d *differing) compare(ctx context.Context, doc *document, merged client.Ob
 	} else if err != nil {
 		return err
 	}
+	if doc.kind.Name == object.KindSecret {
+		maskValues(live, merged)
+	}
 	before, err := comparable(live)
 	if err != nil {
 		return err
@@ -230,4 +234,25 @@ func comparable(o client.Object) (string, error) {
 		}
 	}
 	return objectYAML(o)
+}
+
+// maskValues replaces the values of two versions of a Secret, so that only which ones differ is seen.
+func maskValues(before, after client.Object) {
+	old, _ := before["data"].(map[string]any)
+	now, _ := after["data"].(map[string]any)
+	for key, value := range now {
+		was, has := old[key]
+		now[key] = "***"
+		switch {
+		case has && was == value:
+			old[key] = "***"
+		case has:
+			old[key], now[key] = "*** (before)", "*** (after)"
+		}
+	}
+	for key := range old {
+		if _, has := now[key]; !has {
+			old[key] = "***"
+		}
+	}
 }

@@ -1,5 +1,7 @@
 package annotation
 
+import "strings"
+
 const aws = "service.beta.kubernetes.io/aws-load-balancer-"
 
 // The annotations of AWS that this package reads.
@@ -30,11 +32,11 @@ var awsRows = []Row{
 		"has the box ask the endpoints whether they serve; svcctl.io/health-check wins"),
 	acting(ofAWS, aws+"private-ipv4-addresses", "addresses, with commas between them", "allocation", ipsText),
 	acting(ofAWS, aws+"ipv6-addresses", "addresses, with commas between them", "allocation", ipsText),
-	refused(ofAWS, awsCert, "the name of a certificate", noTLS, empty),
-	acting(ofAWS, awsSSLPorts, "numbers and names of ports, with commas between them", "services", "says which ports ask for TLS where there is a certificate, all TCP ports without it: those are not served, the others are; without a certificate it asks for nothing, which a warning says"),
-	named(ofAWS, aws+"ssl-negotiation-policy", noTLSPart, empty),
-	named(ofAWS, aws+"alpn-policy", noTLSPart, anyOf("", "None")),
-	named(ofAWS, aws+"backend-protocol", noProtocol, anyOf("", "tcp")),
+	refused(ofAWS, awsCert, "secret:NAME of Secrets of type kubernetes.io/tls, with commas between them; an ARN", noTLS+". secret:NAME acts as it does", onlyLocalSecrets),
+	acting(ofAWS, awsSSLPorts, "numbers and names of ports, with commas between them", "relay", "says which ports ask for TLS where there is a certificate, all TCP ports without it; without a certificate it asks for nothing, which a warning says"),
+	acting(ofAWS, awsPolicy, "predefined policies without TLS 1.0 and 1.1", "relay", "says which versions of TLS and cipher suites clients get; svcctl.io/tls-policy wins. Ports are not served with an obsolete policy"),
+	acting(ofAWS, awsALPN, "HTTP1Only, HTTP2Only, HTTP2Optional, HTTP2Preferred, None", "relay", "says which protocols clients are offered by ALPN; svcctl.io/tls-alpn wins"),
+	acting(ofAWS, awsBackend, "http, https, ssl, tcp", "relay", "says what endpoints of ports with TLS speak; http is about the other TCP ports too. svcctl.io/backend-protocol wins"),
 	acting(ofAWS, awsProxy, "*", "relay", "has the TCP ports relayed, and their endpoints told the client's address by a header of the PROXY protocol, version 1; svcctl.io/proxy-protocol wins"),
 	acting(ofAWS, aws+"security-groups", "names, with commas between them", "services", "lets in the clients of these named sets alone, instead of those of source ranges"),
 	named(ofAWS, aws+"manage-backend-security-group-rules", noCloud, off),
@@ -80,6 +82,16 @@ var gcpRows = []Row{
 func onlyCrossZone(value string) bool {
 	for key := range pairs(value) {
 		if key != attributeCrossZone {
+			return false
+		}
+	}
+	return true
+}
+
+// onlyLocalSecrets reports whether certificates are all Secrets.
+func onlyLocalSecrets(value string) bool {
+	for name := range strings.SplitSeq(value, ",") {
+		if name = strings.TrimSpace(name); name != "" && !strings.HasPrefix(name, localSecret) {
 			return false
 		}
 	}

@@ -60,10 +60,10 @@ var kubernetesRows = []Row{
 
 // Texts that several clouds share.
 const (
-	noTLS      = "no port that asks for TLS is served: svcctl passes connections through and would do so in the clear; terminate TLS in front of it or behind it (HAProxy, the server itself), and leave the annotation out"
+	noTLS      = "asks for TLS with a certificate that svcctl cannot read: the port is not served, rather than passed through in the clear, until " + TLSSecret + " names a Secret of type kubernetes.io/tls in its place"
 	noProxy    = "has no effect: write svcctl.io/proxy-protocol: v1 or v2; without that endpoints get no header, and those that wait for one answer nobody"
-	noProtocol = "has no effect: connections are passed through as they are, in whatever protocol, and nothing is encrypted, decrypted or added; for HTTP headers or TLS put a proxy (HAProxy) in front or behind"
-	noTLSPart  = "has no effect: svcctl ends no TLS; set it where TLS is terminated"
+	noProtocol = "has no effect: connections are passed through as they are, in whatever protocol, and nothing is encrypted, decrypted or added; write " + BackendProtocol + " for HTTP headers, or TLS towards endpoints"
+	noTLSPart  = "has no effect: write " + TLSSecret + " and the annotations of svcctl beside it"
 	noCloud    = "has no effect: there is no load balancer of a cloud here to place, size or bill"
 	noBucket   = "has no effect: nothing is written to a cloud; a warning says where the log of connections is"
 	noAccess   = "is a list of who may connect that svcctl cannot read: its load balancer IPs let nobody in until spec.loadBalancerSourceRanges says who may; write the prefixes there"

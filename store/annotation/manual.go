@@ -51,10 +51,12 @@ ranges.
 
 ### TLS
 
-svcctl passes connections through. A TCP port that asks for TLS to be terminated would be passed
-through in the clear, so it is not served, on none of the Service's addresses; its other ports are. When a
-live Service gets such an annotation, new connections to the port are refused and open ones end as they
-would. Without ` + "`ssl-ports`" + ` a certificate of AWS is about all TCP ports.
+TLS is ended with certificates from Secrets ([relay](relay.md)). A TCP port that asks for one of a cloud's
+store would be passed through in the clear, so it is not served, on none of the Service's addresses; its other
+ports are. When a live Service gets such an annotation, new connections to the port are refused and open ones
+end as they would. ` + "`svcctl.io/tls-secret`" + `, for all ports or for one, is what to do about that: it wins over
+the annotations of clouds. So does ` + "`aws-load-balancer-ssl-cert: secret:NAME`" + `. Without ` + "`ssl-ports`" + ` a
+certificate of AWS is about all TCP ports.
 
 ### Lists of clients
 

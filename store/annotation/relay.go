@@ -3,6 +3,7 @@ package annotation
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -44,7 +45,14 @@ type Relay struct {
 	Transparent    bool
 	ConnectTimeout time.Duration
 	ConnectRetries int
-	Bad            []Bad
+	// Fronts are what the ports do with TLS and HTTP, in their order; a port with one is relayed.
+	Fronts []Front
+	Bad    []Bad
+}
+
+// Fronted reports whether a port does anything with TLS or HTTP.
+func (r *Relay) Fronted() bool {
+	return slices.ContainsFunc(r.Fronts, func(f Front) bool { return f.Key != "" })
 }
 
 // RelayOf reads the annotations of a Service about relaying.
@@ -67,10 +75,13 @@ func RelayOf(svc *object.Service) (r Relay) {
 	case given && !anyOf("true", "false")(text):
 		r.Bad = append(r.Bad, Bad{Transparent, fmt.Sprintf("%q is neither true nor false, so endpoints see the box", text)})
 	}
-	if r.Key == "" {
+	var bad []Bad
+	r.Fronts, bad = Fronts(svc)
+	r.Bad = append(r.Bad, bad...)
+	if r.Key == "" && !r.Fronted() {
 		for _, key := range []string{ConnectTimeout, ConnectRetries, Transparent} {
 			if has(a, key) {
-				r.Bad = append(r.Bad, Bad{key, "has no effect: the kernel serves the Service, and makes no connections of its own; write " + ProxyMode + ": userspace, or " + ProxyProtocol + ", too"})
+				r.Bad = append(r.Bad, Bad{key, "has no effect: the kernel makes no connections of its own; write " + ProxyMode + ": userspace, or another annotation that has ports relayed, too"})
 			}
 		}
 		return r

@@ -174,7 +174,8 @@ func TestOwnRowsAreRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	readHere := slices.Concat(askedAddresses, sharingKeys, []string{ConnectionLog, ProxyMode, ProxyProtocol, ProxyFrom, Transparent, ConnectTimeout, ConnectRetries, Announce, MED, Prepend, TTLSecurity, InternalPool})
+	readHere := slices.Concat(askedAddresses, sharingKeys, []string{ConnectionLog, ProxyMode, ProxyProtocol, ProxyFrom, Transparent, ConnectTimeout, ConnectRetries, Announce, MED, Prepend, TTLSecurity, InternalPool,
+		TLSSecret, TLSSecret + ".*", TLSPolicy, TLSALPN, TLSClientCA, TLSClientAuth, TLSServices, TLSServices + ".*", BackendProtocol, BackendProtocol + ".*", BackendCA, BackendName, ResponseTimeout})
 	for i := range svcctlRows {
 		r := &svcctlRows[i]
 		key := `"` + strings.TrimRight(r.Key, "*.-")
@@ -220,26 +221,28 @@ func TestForeigners(t *testing.T) {
 		"managed":      {labeled(slice(), "endpointslice.kubernetes.io/managed-by"), "names a controller that does not run here"},
 		"of a Service": {labeled(annotated(), "endpointslice.kubernetes.io/managed-by"), ""},
 
-		"certificate":        {annotated(awsCert, "arn:aws:acm:x"), "terminate TLS in front of it or behind it"},
-		"no certificate":     {annotated(awsCert, " "), ""},
-		"not a balancer":     {clusterIP, ""},
-		"tcp":                {annotated(aws+"backend-protocol", "tcp"), ""},
-		"http":               {annotated(aws+"backend-protocol", "http"), "put a proxy (HAProxy) in front or behind"},
-		"PROXY":              {annotated(aws+"proxy-protocol", "*"), ""},
-		"PROXY elsewhere":    {annotated(openStack+"proxy-protocol", "true"), "write svcctl.io/proxy-protocol: v1 or v2"},
-		"acts":               {annotated(aws+"connection-draining-enabled", "true"), ""},
-		"kept":               {annotated("kubectl.kubernetes.io/last-applied-configuration", "{}"), ""},
-		"a cloud's":          {annotated(aws+"moon-phase", "full"), "load balancer of AWS"},
-		"misspelled":         {annotated("svcctl.io/drain-timeot", "1s"), "is no annotation that svcctl knows"},
-		"a port's check":     {annotated("svcctl.io/health-check.dns", "none"), ""},
-		"annotation, label":  {labeled(annotated(), aws+"proxy-protocol"), ""},
-		"only cross-zone":    {annotated(awsAttributes, attributeCrossZone+"=false"), ""},
-		"another attribute":  {annotated(awsAttributes, attributeCrossZone+"=false,deletion_protection.enabled=true"), "alone"},
-		"ports without TLS":  {annotated(alibaba+"protocol-port", "tcp:80,udp:53"), ""},
-		"ports with TLS":     {annotated(alibaba+"protocol-port", "tcp:80,https:443"), "no port that asks for TLS"},
-		"JSON without TLS":   {annotated(tencentCloud+"specify-protocol", `{"80":{"protocol":["TCP"]}}`), ""},
-		"JSON that is none":  {annotated(tencentCloud+"specify-protocol", `443: HTTPS`), "no port that asks for TLS"},
-		"unknown subsidiary": {annotated("service.beta.kubernetes.io/linode-loadbalancer-throttle", "4"), "no annotation of this name is known"},
+		"certificate":         {annotated(awsCert, "arn:aws:acm:x"), "not served, rather than passed through in the clear, until svcctl.io/tls-secret"},
+		"a Secret":            {annotated(awsCert, "secret:a, secret:b"), ""},
+		"a Secret and an ARN": {annotated(awsCert, "secret:a,arn:aws:acm:x"), "not served"},
+		"no certificate":      {annotated(awsCert, " "), ""},
+		"not a balancer":      {clusterIP, ""},
+		"tcp":                 {annotated(oracle+"backend-protocol", "tcp"), ""},
+		"http":                {annotated(oracle+"backend-protocol", "http"), "write svcctl.io/backend-protocol"},
+		"PROXY":               {annotated(aws+"proxy-protocol", "*"), ""},
+		"PROXY elsewhere":     {annotated(openStack+"proxy-protocol", "true"), "write svcctl.io/proxy-protocol: v1 or v2"},
+		"acts":                {annotated(aws+"connection-draining-enabled", "true"), ""},
+		"kept":                {annotated("kubectl.kubernetes.io/last-applied-configuration", "{}"), ""},
+		"a cloud's":           {annotated(aws+"moon-phase", "full"), "load balancer of AWS"},
+		"misspelled":          {annotated("svcctl.io/drain-timeot", "1s"), "is no annotation that svcctl knows"},
+		"a port's check":      {annotated("svcctl.io/health-check.dns", "none"), ""},
+		"annotation, label":   {labeled(annotated(), aws+"proxy-protocol"), ""},
+		"only cross-zone":     {annotated(awsAttributes, attributeCrossZone+"=false"), ""},
+		"another attribute":   {annotated(awsAttributes, attributeCrossZone+"=false,deletion_protection.enabled=true"), "alone"},
+		"ports without TLS":   {annotated(alibaba+"protocol-port", "tcp:80,udp:53"), ""},
+		"ports with TLS":      {annotated(alibaba+"protocol-port", "tcp:80,https:443"), "asks for TLS with a certificate"},
+		"JSON without TLS":    {annotated(tencentCloud+"specify-protocol", `{"80":{"protocol":["TCP"]}}`), ""},
+		"JSON that is none":   {annotated(tencentCloud+"specify-protocol", `443: HTTPS`), "asks for TLS with a certificate"},
+		"unknown subsidiary":  {annotated("service.beta.kubernetes.io/linode-loadbalancer-throttle", "4"), "no annotation of this name is known"},
 	} {
 		list := Foreigners(tt.o)
 		switch {
@@ -247,8 +250,8 @@ func TestForeigners(t *testing.T) {
 			t.Errorf("%s: %v, want %q", name, list, tt.want)
 		}
 	}
-	both := annotated(awsCert, "arn:aws:acm:x", aws+"alpn-policy", "HTTP2Only")
-	if list := Unserved(both); len(list) != 1 || !strings.Contains(list[0].Field, "alpn-policy") {
+	both := annotated(awsCert, "arn:aws:acm:x", aws+"name", "x")
+	if list := Unserved(both); len(list) != 1 || !strings.Contains(list[0].Field, "-name") {
 		t.Errorf("named and not refused are %v", list)
 	}
 }

@@ -30,6 +30,7 @@ var servedKinds = []servedKind{
 	{kind: object.KindCommunity, apiVersion: object.APIVersionMetalLB, make: func() object.Object { return new(object.Community) }},
 	{kind: object.KindBFDProfile, apiVersion: object.APIVersionMetalLB, make: func() object.Object { return new(object.BFDProfile) }},
 	{kind: object.KindBGPPeer, apiVersion: object.APIVersionMetalLBPeer, make: func() object.Object { return new(object.BGPPeer) }, older: []string{object.APIVersionMetalLB}},
+	{kind: object.KindSecret, apiVersion: "v1", make: func() object.Object { return new(object.Secret) }},
 }
 
 // implied is what the items of a typed List need not say.
@@ -117,7 +118,7 @@ func (u *unit) decodeObject(d *decoding, doc parsed, as implied) {
 	if !ok {
 		return
 	}
-	d.ref, d.partly = nameOf(root, served.kind), served.partly
+	d.ref, d.partly, d.secrets = nameOf(root, served.kind), served.partly, served.kind == object.KindSecret
 	d.addFlaws(doc.flaws)
 	o := served.make()
 	d.object(root, o)
@@ -128,6 +129,9 @@ func (u *unit) decodeObject(d *decoding, doc parsed, as implied) {
 		return
 	}
 	o.GetTypeMeta().Kind, o.GetTypeMeta().APIVersion = served.kind, served.apiVersion
+	if secret, is := o.(*object.Secret); is {
+		secret.MoveStringData() // no stored object has it, and files are compared with those
+	}
 	// A map takes 336 bytes, and many a Service has the labels that it selects.
 	if svc, is := o.(*object.Service); is && len(svc.Spec.Selector) > 0 && maps.Equal(svc.Metadata.Labels, svc.Spec.Selector) {
 		svc.Spec.Selector = svc.Metadata.Labels

@@ -397,3 +397,27 @@ func TestSelectedLabelsAreHeldOnce(t *testing.T) {
 		}
 	}
 }
+
+// Secrets are served, and no message shows a value of one.
+func TestSecrets(t *testing.T) {
+	const head = "apiVersion: v1\nkind: Secret\nmetadata: {name: web}\n"
+	f := Decode("a.yaml", []byte(head+"type: kubernetes.io/tls\ndata:\n  tls.crt: |\n    aGVs\n    bG8=\nstringData: {tls.key: yes}\n"), DefaultLimits())
+	if len(f.Documents) != 1 || len(f.Problems) != 0 {
+		t.Fatalf("%+v", f)
+	}
+	secret := f.Documents[0].Object.(*object.Secret)
+	if string(secret.Data["tls.key"]) != "yes" || string(secret.Data["tls.crt"]) != "hello" || secret.StringData != nil || secret.Type != object.SecretTLS {
+		t.Errorf("%+v", secret)
+	}
+	for name, text := range map[string]string{
+		"no base64": "data: {key: hunter2!}", "number": "stringData: {key: 31337}", "list": "data: {key: [hunter2]}", "no mapping": "stringData: hunter2",
+	} {
+		f := Decode("a.yaml", []byte(head+text+"\n"), DefaultLimits())
+		if len(f.Documents) != 0 || len(f.Problems) != 1 || !strings.Contains(f.Problems[0].Field, "ata") {
+			t.Errorf("%s: %+v", name, f.Problems)
+		}
+		if text := fmt.Sprint(f.Problems); strings.Contains(text, "hunter2") || strings.Contains(text, "31337") {
+			t.Errorf("%s: the message shows the value: %s", name, text)
+		}
+	}
+}

@@ -39,11 +39,10 @@ func (p path) String() string {
 	return b.String()
 }
 
-// isFreeMapping tells the fields whose keys are the author's, map[string]string in
-// store/object.
+// isFreeMapping tells the fields whose keys are the author's, the maps in store/object.
 func isFreeMapping(s step) bool {
 	switch s.key {
-	case "labels", "annotations", "selector", "deprecatedTopology", "matchLabels":
+	case "labels", "annotations", "selector", "deprecatedTopology", "matchLabels", "data", "stringData":
 		return true
 	}
 	return false

@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"math"
@@ -21,6 +22,7 @@ type decoding struct {
 	file     string
 	ref      object.Ref
 	partly   bool // of a kind of which only a part is read
+	secrets  bool // of a Secret: messages show none of its values
 	path     path
 	problems []Problem
 	failed   bool
@@ -62,6 +64,10 @@ func (d *decoding) value(n *node, v reflect.Value) {
 	case reflect.Slice:
 		d.slice(n, v)
 	case reflect.Map:
+		if v.Type().Elem().Kind() == reflect.Slice {
+			d.bytesMap(n, v)
+			return
+		}
 		d.textMap(n, v)
 	case reflect.String:
 		if text, ok := d.text(n); ok {
@@ -160,6 +166,35 @@ func (d *decoding) textMap(n *node, v reflect.Value) {
 	v.Set(reflect.ValueOf(m))
 }
 
+// bytesMap fills a map of bytes, which JSON has in base64 (RFC 4648, 4).
+func (d *decoding) bytesMap(n *node, v reflect.Value) {
+	if n.kind != kindMap {
+		d.wrongType(n, "a mapping")
+		return
+	}
+	m := make(map[string][]byte, len(n.fields))
+	for _, f := range n.fields {
+		d.path.pushKey(f.key)
+		if f.value.kind == kindNull {
+			m[d.shared(f.key)] = []byte{}
+		} else if text, ok := d.text(f.value); ok {
+			// Line breaks are skipped, as encoding/json does.
+			value, err := base64.StdEncoding.DecodeString(text)
+			if err != nil {
+				d.problem(f.value, ReasonWrongType, "not base64; encode the value, or write it as it is under stringData")
+			}
+			m[d.shared(f.key)] = value
+		}
+		d.path.pop()
+	}
+	v.Set(reflect.ValueOf(m))
+}
+
+// secret reports whether the value at the path is one that no message may show.
+func (d *decoding) secret() bool {
+	return d.secrets && len(d.path) > 0 && (d.path[0].key == "data" || d.path[0].key == "stringData")
+}
+
 // shared is a copy of a text, which is held once if it is frequent, or was in the document just before.
 func (d *decoding) shared(text string) string {
 	if s, ok := frequent[text]; ok || text == "" {
@@ -174,6 +209,12 @@ func (d *decoding) shared(text string) string {
 
 // text is a copy of a text: the node's is a part of the document, which would be kept for it.
 func (d *decoding) text(n *node) (string, bool) {
+	if d.secret() {
+		if n.kind != kindString {
+			d.problem(n, ReasonWrongType, "expected a text; quote the value")
+		}
+		return n.text, n.kind == kindString // not shared: nothing else has it
+	}
 	switch n.kind {
 	case kindString:
 		if n.oldBool {
@@ -275,6 +316,10 @@ func (d *decoding) addFlaws(flaws []flaw) {
 }
 
 func (d *decoding) wrongType(n *node, want string) {
+	if d.secret() {
+		d.problem(n, ReasonWrongType, "expected "+want)
+		return
+	}
 	d.problem(n, ReasonWrongType, fmt.Sprintf("expected %s, got %s", want, n.what()))
 }
 

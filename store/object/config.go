@@ -16,7 +16,7 @@ type ConfigMap struct {
 	Immutable  *bool             `json:"immutable,omitempty"`
 }
 
-// Secret is core/v1 Secret. Nothing here reads its content.
+// Secret is core/v1 Secret. Its content is for relayed ports with TLS; nothing else reads it.
 type Secret struct {
 	TypeMeta
 	Metadata ObjectMeta        `json:"metadata"`
@@ -29,6 +29,15 @@ type Secret struct {
 
 // secretOpaque is the type of a Secret that does not say one.
 const secretOpaque = "Opaque"
+
+// The type of a Secret with a certificate, and its keys (core/v1 SecretTypeTLS). CACert is beside them by
+// convention, or alone in a Secret of any type.
+const (
+	SecretTLS = "kubernetes.io/tls"
+	TLSCert   = "tls.crt"
+	TLSKey    = "tls.key"
+	CACert    = "ca.crt"
+)
 
 const (
 	maxDataBytes = 1 << 20 // core.MaxSecretSize, of all values of a ConfigMap or Secret
@@ -56,6 +65,11 @@ func defaultSecret(o *Secret) {
 	if o.Type == "" {
 		o.Type = secretOpaque
 	}
+	o.MoveStringData()
+}
+
+// MoveStringData moves the values of StringData into Data.
+func (o *Secret) MoveStringData() {
 	if len(o.StringData) > 0 && o.Data == nil {
 		o.Data = map[string][]byte{}
 	}
@@ -97,6 +111,13 @@ func validateSecret(o, old *Secret) Errors {
 	}
 	if size > maxDataBytes {
 		errs = append(errs, tooLong(data, maxDataBytes)...)
+	}
+	if o.Type == SecretTLS {
+		for _, key := range []string{TLSCert, TLSKey} {
+			if _, has := o.Data[key]; !has {
+				errs = append(errs, required(data.key(key), "")...)
+			}
+		}
 	}
 	if old == nil {
 		return errs

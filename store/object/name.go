@@ -42,6 +42,9 @@ var (
 
 // The functions below say what is wrong with a value; nothing when it is right.
 
+// NameProblems are those of the name of an object, or of a host (RFC 1123).
+func NameProblems(name string) []string { return dns1123SubdomainProblems(name) }
+
 // matchProblems checks length, then form.
 func matchProblems(value string, longest int, re *regexp.Regexp, text string) []string {
 	var problems []string

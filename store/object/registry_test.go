@@ -104,6 +104,8 @@ func TestValidateAPIKinds(t *testing.T) {
 			`data[..]: Invalid value: "..": must not be '..'`, `data[k]: Invalid value: "k": duplicate of key present in binaryData`}},
 		{`{"kind":"Secret","apiVersion":"v1","metadata":{"name":"a"},"data":{"a b":""}}`, []string{
 			`data[a b]: Invalid value: "a b": a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')`}},
+		{`{"kind":"Secret","apiVersion":"v1","metadata":{"name":"a"},"type":"kubernetes.io/tls","data":{"tls.crt":"","tls.key":""}}`, nil},
+		{`{"kind":"Secret","apiVersion":"v1","metadata":{"name":"a"},"type":"kubernetes.io/tls","stringData":{"tls.crt":"x"}}`, []string{`data[tls.key]: Required value`}},
 		{`{"kind":"SelfSubjectAccessReview","apiVersion":"authorization.k8s.io/v1","spec":{"nonResourceAttributes":{"path":"/"}}}`, nil},
 		{`{"kind":"SelfSubjectAccessReview","apiVersion":"authorization.k8s.io/v1"}`, []string{
 			`spec.resourceAttributes: Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified`}},

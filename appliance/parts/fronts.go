@@ -1,0 +1,213 @@
+package parts
+
+import (
+	"context"
+	"crypto/tls"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/appliance/relay"
+	"svcctl.io/svcctl/appliance/relay/tlsterm"
+	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/store/annotation"
+	"svcctl.io/svcctl/store/object"
+)
+
+// fronts makes what the relay does with TLS and HTTP from annotations and Secrets.
+type fronts struct {
+	keeper *tlsterm.Keeper
+	made   map[string]map[string]*madeFront // by Service and port
+	users  map[string][]string              // Services by Secret
+	rearm  chan struct{}                    // has a value when certificates may have changed
+
+	mu      sync.Mutex
+	secrets map[string][]string // with certificates, by Service
+}
+
+// madeFront is a Front, and what it was made from: as long as that is the same, clients keep their
+// session tickets.
+type madeFront struct {
+	asked  annotation.Front
+	server tlsterm.Server
+	ca     *tlsterm.Authority
+	front  *relay.Front
+}
+
+func newFronts(secret func(key string) *object.Secret) *fronts {
+	return &fronts{
+		made: map[string]map[string]*madeFront{}, users: map[string][]string{}, rearm: make(chan struct{}, 1),
+		secrets: map[string][]string{},
+		keeper: tlsterm.NewKeeper(func(key string) (map[string][]byte, string, bool) {
+			s := secret(key)
+			if s == nil {
+				return nil, "", false
+			}
+			return s.Data, s.Metadata.UID + "/" + s.Metadata.ResourceVersion, true
+		}),
+	}
+}
+
+// Keys says what becomes of Secrets, for resolve.Facts of a box that is not there.
+func Keys(secret func(key string) *object.Secret) func(string, resolve.KeyUse) resolve.KeyState {
+	f := newFronts(secret)
+	return f.Keys
+}
+
+// Keys says what became of a Secret, for resolve.Facts.
+func (f *fronts) Keys(secret string, use resolve.KeyUse) resolve.KeyState {
+	if use == resolve.Authority {
+		ca, wrong := f.keeper.Authority(secret)
+		return resolve.KeyState{Usable: ca != nil, Wrong: wrong}
+	}
+	pair, wrong, soon := f.keeper.Pair(secret)
+	return resolve.KeyState{Usable: pair != nil, Wrong: wrong, Soon: soon}
+}
+
+// plan makes the fronts of Services anew, and forgets the Secrets that no Service needs any more.
+func (f *fronts) plan(services []reconcile.Service) {
+	touched := false
+	for i := range services {
+		svc := &services[i]
+		before := f.made[svc.Key]
+		now := map[string]*madeFront{}
+		if svc.Relay != nil {
+			for id, asked := range svc.Relay.Fronts {
+				now[id] = f.make(before[id], asked)
+			}
+		}
+		touched = touched || len(before)+len(now) > 0
+		if f.made[svc.Key] = now; len(now) == 0 {
+			delete(f.made, svc.Key)
+		}
+	}
+	if !touched {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	clear(f.users)
+	clear(f.secrets)
+	for key, ports := range f.made {
+		for _, m := range ports {
+			f.secrets[key] = append(f.secrets[key], m.asked.Secrets...)
+			for _, secret := range append([]string{m.asked.ClientCA, m.asked.BackendCA}, m.asked.Secrets...) {
+				f.users[secret] = append(f.users[secret], key)
+			}
+		}
+	}
+	f.keeper.Forget(func(secret string) bool { return f.users[secret] != nil })
+	select {
+	case f.rearm <- struct{}{}:
+	default:
+	}
+}
+
+// make is the Front that is asked for; the one before if nothing of it is different.
+func (f *fronts) make(before *madeFront, asked *annotation.Front) *madeFront {
+	m := &madeFront{asked: *asked}
+	if len(asked.Secrets) > 0 {
+		m.server = tlsterm.Server{Min: asked.Policy.Min, Max: asked.Policy.Max, Suites: asked.Policy.Suites, ALPN: asked.ALPN, Optional: asked.ClientOptional}
+		for _, secret := range asked.Secrets {
+			if pair, _ := f.keeper.InUse(secret); pair != nil {
+				m.server.Pairs = append(m.server.Pairs, pair)
+			}
+		}
+		if asked.ClientCA != "" {
+			_, m.server.Clients = f.keeper.InUse(asked.ClientCA)
+		}
+	}
+	if asked.BackendCA != "" {
+		_, m.ca = f.keeper.InUse(asked.BackendCA)
+	}
+	if before != nil && before.server.Equal(&m.server) && before.ca == m.ca && reflect.DeepEqual(before.asked, m.asked) {
+		return before
+	}
+	m.front = m.build()
+	return m
+}
+
+// build makes the configuration. Without a certificate or CA that is asked for, every handshake fails: nobody is
+// served in the clear instead. Before that the kernel refuses the clients.
+func (m *madeFront) build() *relay.Front {
+	asked := &m.asked
+	front := &relay.Front{HTTP: asked.HTTP, ResponseTimeout: asked.ResponseTimeout}
+	if len(asked.Secrets) > 0 {
+		front.TLS = m.server.Config()
+		if asked.ClientCA != "" && m.server.Clients == nil {
+			front.TLS = &tls.Config{}
+		}
+	}
+	if asked.BackendTLS {
+		if front.BackendTLS = tlsterm.ClientConfig(m.ca, asked.BackendName); asked.BackendCA != "" && m.ca == nil {
+			front.BackendTLS = &tls.Config{}
+		}
+	}
+	return front
+}
+
+// of is the Front of a port for the relay; nil: it has none.
+func (f *fronts) of(service, port string) *relay.Front {
+	m := f.made[service][port]
+	if m == nil || len(m.asked.Services) > 0 {
+		return nil
+	}
+	return m.front
+}
+
+// watchInterval is between looks at the clock, which may be set.
+const watchInterval = time.Hour
+
+// watchTime names the Services to plan again when certificates begin, end, or end soon.
+func (r *Relay) watchTime(ctx context.Context, changed func()) error {
+	from := time.Now()
+	timer := time.NewTimer(watchInterval)
+	defer timer.Stop()
+	for {
+		at, secrets, has := r.fronts.keeper.Due(from)
+		timer.Stop()
+		if has {
+			timer.Reset(min(max(time.Until(at), 0), watchInterval))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.fronts.rearm:
+			continue
+		case <-r.ask:
+			changed()
+			continue
+		case <-timer.C:
+		}
+		if time.Now().Before(at) {
+			continue
+		}
+		from = at
+		r.mu.Lock()
+		r.due = append(r.due, secrets...)
+		r.mu.Unlock()
+		changed()
+	}
+}
+
+// Certificates are those in use, by Secret.
+func (r *Relay) Certificates() (list []wire.ServiceCertificate) {
+	for _, p := range r.fronts.keeper.Pairs() {
+		list = append(list, wire.ServiceCertificate{Secret: p.Secret, Names: p.Names(), Expires: p.Leaf().NotAfter.UTC()})
+	}
+	return list
+}
+
+// CertificatesOf are those of a Service, "namespace/name".
+func (r *Relay) CertificatesOf(service string) []wire.ServiceCertificate {
+	r.fronts.mu.Lock()
+	secrets := r.fronts.secrets[service]
+	r.fronts.mu.Unlock()
+	if len(secrets) == 0 {
+		return nil
+	}
+	return slices.DeleteFunc(r.Certificates(), func(c wire.ServiceCertificate) bool { return !slices.Contains(secrets, c.Secret) })
+}

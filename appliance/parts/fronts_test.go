@@ -1,0 +1,125 @@
+package parts
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store/annotation"
+	"svcctl.io/svcctl/store/object"
+)
+
+// certificateOf is a Secret with a certificate that ends then.
+func certificateOf(t *testing.T, version string, end time.Time) *object.Secret {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"a"}, NotBefore: end.Add(-1000 * 24 * time.Hour), NotAfter: end}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &object.Secret{Type: object.SecretTLS, Data: map[string][]byte{
+		object.TLSCert: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		object.TLSKey:  pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
+	}}
+	s.Metadata.ResourceVersion = version
+	return s
+}
+
+// withTLS is a Service with TLS at its port.
+func withTLS() reconcile.Service {
+	at := netip.MustParseAddrPort("192.0.2.1:10270")
+	return reconcile.Service{
+		Key: "default/web", Ports: []nft.ServicePort{{ID: "default/web", Protocol: nft.TCP, Relay: [nft.NumPools]netip.AddrPort{at, at},
+			Frontends: []nft.Frontend{{Addr: netip.MustParseAddr("10.96.0.1"), Port: 443}}}},
+		Relay: &resolve.Relay{Fronts: map[string]*annotation.Front{"default/web": {Key: annotation.TLSSecret, Secrets: []string{"default/tls"}, Policy: &annotation.Policy{Min: tls.VersionTLS12, Max: tls.VersionTLS13}}}},
+	}
+}
+
+// Clients keep their session tickets as long as nothing changes that they get.
+func TestFrontsStay(t *testing.T) {
+	secret := certificateOf(t, "1", time.Now().Add(time.Hour))
+	r := NewRelay(slog.New(slog.DiscardHandler), func(string) *object.Secret { return secret }, nil, nil)
+	plan := func() *tls.Config {
+		t.Helper()
+		if state := r.Keys("default/tls", resolve.KeyPair); !state.Usable {
+			t.Fatalf("%+v", state)
+		}
+		r.Planned(nil, []reconcile.Service{withTLS()})
+		ports := r.redirected["default/web"]
+		if len(ports) == 0 || ports[0].Front == nil || ports[0].Front.TLS == nil {
+			t.Fatalf("%+v", ports)
+		}
+		return ports[0].Front.TLS
+	}
+	first := plan()
+	if plan() != first {
+		t.Error("another configuration, and nothing has changed")
+	}
+	secret = certificateOf(t, "2", time.Now().Add(2*time.Hour))
+	if plan() == first {
+		t.Error("the same configuration with another certificate")
+	}
+	if list := r.CertificatesOf("default/web"); len(list) != 1 || list[0].Secret != "default/tls" || list[0].Names[0] != "a" {
+		t.Errorf("%+v", list)
+	}
+	// A Service without its settings is served by nobody.
+	svc := withTLS()
+	svc.Relay = nil
+	r.Planned(nil, []reconcile.Service{svc})
+	if ports := r.redirected["default/web"]; len(ports) != 0 {
+		t.Errorf("relayed in the clear: %+v", ports)
+	}
+	if list := r.fronts.keeper.Pairs(); len(list) != 0 {
+		t.Errorf("kept for nobody: %v", list)
+	}
+}
+
+// Services are planned again when their certificates are about to end, and when they end.
+func TestCertificatesWakeTheLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const day = 24 * time.Hour
+		begin := time.Now()
+		secret := certificateOf(t, "1", begin.Add(30*day))
+		r := NewRelay(slog.New(slog.DiscardHandler), func(string) *object.Secret { return secret }, nil, nil)
+		r.Keys("default/tls", resolve.KeyPair)
+		r.Planned(nil, []reconcile.Service{withTLS()})
+		ctx, stop := context.WithCancel(t.Context())
+		var woken []string
+		go func() {
+			_ = r.watchTime(ctx, func() {
+				woken = append(woken, fmt.Sprint(time.Since(begin).Round(time.Minute), r.Retry()))
+				r.Keys("default/tls", resolve.KeyPair)
+				r.Planned(nil, []reconcile.Service{withTLS()})
+			})
+		}()
+		time.Sleep(60 * day)
+		synctest.Wait()
+		stop()
+		synctest.Wait()
+		if got, want := fmt.Sprint(woken), "[384h0m0s [default/web] 720h0m0s [default/web]]"; got != want {
+			t.Errorf("woken %s, want %s", got, want)
+		}
+	})
+}

@@ -1,0 +1,213 @@
+package relay
+
+import (
+	"bufio"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+)
+
+// certificate is self-signed, for a name, with a pool that trusts it.
+func certificate(t *testing.T, name string) (tls.Certificate, *x509.CertPool) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(leaf)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, pool
+}
+
+// dialTLS connects for a name.
+func dialTLS(t *testing.T, to netip.AddrPort, name string, roots *x509.CertPool) *tls.Conn {
+	t.Helper()
+	c := tls.Client(dialTCP(t, to), &tls.Config{ServerName: name, RootCAs: roots})
+	if err := c.Handshake(); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestTLSIsEnded(t *testing.T) {
+	families(t, func(t *testing.T, addr netip.Addr) {
+		pair, roots := certificate(t, "a.example.com")
+		server := tcpServer(t, addr, func(c *net.TCPConn) {
+			text, _ := io.ReadAll(c) // the client's close_notify is the end
+			fmt.Fprintf(c, "%d bytes", len(text))
+		})
+		l := start(t, quick())
+		at := freePort(t, addr)
+		l.set(Port{ID: "default/web", Protocol: TCP, Listen: at, Endpoints: []netip.AddrPort{server}, Front: &Front{TLS: &tls.Config{Certificates: []tls.Certificate{pair}}}})
+		c := dialTLS(t, at, "a.example.com", roots)
+		if _, err := io.WriteString(c, strings.Repeat("x", 300_000)); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		if text, err := io.ReadAll(c); string(text) != "300000 bytes" || err != nil {
+			t.Errorf("%q, %v", text, err)
+		}
+		eventually(t, "nothing is left", func() bool { return l.Stats().TCP.Loopback == 0 })
+	})
+}
+
+// An end without a close_notify is not passed on as one.
+func TestCutTLSIsReset(t *testing.T) {
+	pair, roots := certificate(t, "a.example.com")
+	ends := make(chan error, 1)
+	server := tcpServer(t, local, func(c *net.TCPConn) {
+		_, err := io.ReadAll(c)
+		ends <- err
+	})
+	l := start(t, quick())
+	at := freePort(t, local)
+	l.set(Port{ID: "default/web", Protocol: TCP, Listen: at, Endpoints: []netip.AddrPort{server}, Front: &Front{TLS: &tls.Config{Certificates: []tls.Certificate{pair}}}})
+	c := dialTLS(t, at, "a.example.com", roots)
+	if _, err := io.WriteString(c, "half a requ"); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.NetConn().Close()
+	if err := <-ends; err == nil {
+		t.Error("the endpoint takes what was cut for all of it")
+	}
+}
+
+// A port whose certificate is missing serves nobody in the clear.
+func TestNothingInTheClear(t *testing.T) {
+	server := namedTCP(t, local, "a")
+	l := start(t, quick())
+	at := freePort(t, local)
+	l.set(Port{ID: "default/web", Protocol: TCP, Listen: at, Endpoints: []netip.AddrPort{server}, Front: &Front{TLS: &tls.Config{}}})
+	c := dialTCP(t, at)
+	if _, err := io.WriteString(c, "hello\n"); err != nil {
+		t.Fatal(err)
+	}
+	// All that comes is an alert.
+	if text, _ := io.ReadAll(c); len(text) > 0 && text[0] != 21 {
+		t.Errorf("answered in the clear: %q", text)
+	}
+}
+
+func TestHTTPIsPassedOn(t *testing.T) {
+	families(t, func(t *testing.T, addr netip.Addr) {
+		var at netip.AddrPort
+		echo := func(name string) netip.AddrPort {
+			socket, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				fmt.Fprintf(w, "%s %s %s for=%q proto=%q port=%q", name, r.Host, r.RequestURI, r.Header["X-Forwarded-For"], r.Header["X-Forwarded-Proto"], r.Header["X-Forwarded-Port"])
+			})}
+			go func() { _ = s.Serve(socket) }()
+			t.Cleanup(func() { _ = s.Close() })
+			return socket.Addr().(*net.TCPAddr).AddrPort()
+		}
+		a, b := echo("a"), echo("b")
+		l := start(t, quick())
+		at = freePort(t, addr)
+		port := Port{ID: "default/web", Protocol: TCP, Listen: at, Endpoints: []netip.AddrPort{a}, Front: &Front{HTTP: true, ResponseTimeout: time.Minute}}
+		l.set(port)
+		c := dialTCP(t, at)
+		r := bufio.NewReader(c)
+		get := func() string {
+			t.Helper()
+			if _, err := io.WriteString(c, "GET /x?a;b=%zz HTTP/1.1\r\nHost: example.com\r\nX-Forwarded-For: 1.2.3.4\r\nConnection: x-mine\r\nX-Mine: 1\r\n\r\n"); err != nil {
+				t.Fatal(err)
+			}
+			res, err := http.ReadResponse(r, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, err := io.ReadAll(res.Body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return fmt.Sprint(res.StatusCode, " ", string(body))
+		}
+		want := fmt.Sprintf(`200 %%s example.com /x?a;b=%%%%zz for=["%s"] proto=["http"] port=["%d"]`, addr, at.Port())
+		if got := get(); got != fmt.Sprintf(want, "a") {
+			t.Errorf("%s, want %s", got, fmt.Sprintf(want, "a"))
+		}
+		// The next request of an open connection goes to an endpoint that is there.
+		port.Endpoints = []netip.AddrPort{b}
+		l.set(port)
+		eventually(t, "the other endpoint answers", func() bool { return strings.HasPrefix(get(), "200 b ") })
+		port.Endpoints, port.Serving = nil, []netip.AddrPort{b}
+		l.set(port) // on loopback this closes the listener; the client is told
+		eventually(t, "a request without an endpoint is refused", func() bool { return strings.HasPrefix(get(), "503 ") })
+		_ = c.Close()
+		eventually(t, "nothing is left", func() bool { return l.Stats().TCP.Loopback == 0 })
+	})
+}
+
+func TestServerNamesLeadToPorts(t *testing.T) {
+	server := func(name string) (netip.AddrPort, *x509.CertPool) {
+		pair, roots := certificate(t, name)
+		return tcpServer(t, local, func(c *net.TCPConn) {
+			s := tls.Server(c, &tls.Config{Certificates: []tls.Certificate{pair}})
+			fmt.Fprintf(s, "%s\n", name)
+			_ = s.Close()
+		}), roots
+	}
+	a, ofA := server("a.example.com")
+	b, _ := server("b.example.com")
+	own, _ := server("c.example.com")
+	l := start(t, quick())
+	at := freePort(t, local)
+	port := Port{ID: "default/front", Protocol: TCP, Listen: at, Endpoints: []netip.AddrPort{own}, Names: []Named{
+		{"a.example.com", Port{ID: "default/a", Protocol: TCP, Endpoints: []netip.AddrPort{a}}},
+		{"*.example.org", Port{ID: "default/b", Protocol: TCP, Endpoints: []netip.AddrPort{b}}},
+	}}
+	l.set(port)
+	ask := func(name string, roots *x509.CertPool) string {
+		c := tls.Client(dialTCP(t, at), &tls.Config{ServerName: name, RootCAs: roots, InsecureSkipVerify: roots == nil})
+		text, err := bufio.NewReader(c).ReadString('\n')
+		if err != nil {
+			return err.Error()
+		}
+		return strings.TrimSpace(text)
+	}
+	for name, want := range map[string]string{"a.example.com": "a.example.com", "x.example.org": "b.example.com", "x.y.example.org": "c.example.com", "example.org": "c.example.com", "other": "c.example.com"} {
+		if got := ask(name, nil); got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+	}
+	if got := ask("a.example.com", ofA); got != "a.example.com" {
+		t.Errorf("checked: %s", got)
+	}
+	port.Names = port.Names[:1]
+	l.set(port)
+	eventually(t, "a name that went leads elsewhere", func() bool { return ask("x.example.org", nil) == "c.example.com" })
+	c := dialTCP(t, at)
+	if _, err := io.WriteString(c, "GET / HTTP/1.0\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if text, _ := io.ReadAll(c); len(text) > 0 {
+		t.Errorf("who speaks no TLS is answered: %q", text)
+	}
+}

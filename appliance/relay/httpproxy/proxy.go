@@ -1,0 +1,235 @@
+package httpproxy
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// The limits of a client.
+const (
+	headerBytes  = 64 << 10         // of a request, and of an answer
+	headerTime   = 10 * time.Second // to send the header of a request
+	idleTime     = 75 * time.Second // between two requests
+	streams      = 64               // requests at once over HTTP/2, and connections for them
+	idleBackends = 8                // connections that wait for the next request
+	continueTime = time.Second      // for an endpoint's 100 Continue
+)
+
+// Client is a client whose requests are passed on.
+type Client struct {
+	// Addr is the client's address, and Port the port that it connected to.
+	Addr netip.Addr
+	Port uint16
+	// Secure says that it came by TLS.
+	Secure bool
+	// Dial connects to an endpoint. Its errors may have a StatusError in them.
+	Dial func(ctx context.Context) (net.Conn, error)
+	// Stale reports whether a connection that waits for a request is to be used no more.
+	Stale func() bool
+	// ResponseTimeout is for how long an endpoint may take to begin an answer.
+	ResponseTimeout time.Duration
+}
+
+// StatusError is an error with the status of the answer that a client gets.
+type StatusError struct {
+	Status int
+	Err    error
+}
+
+func (e *StatusError) Error() string { return e.Err.Error() }
+func (e *StatusError) Unwrap() error { return e.Err }
+
+// Proxy passes requests on. Its methods may be called concurrently.
+type Proxy struct {
+	log      *slog.Logger
+	server   *http.Server
+	reverse  *httputil.ReverseProxy
+	accepted chan net.Conn
+	sessions sync.Map // of net.Conn: *session
+}
+
+// New returns a Proxy that serves nobody before Run.
+func New(log *slog.Logger) *Proxy { return newProxy(log, headerTime) }
+
+func newProxy(log *slog.Logger, headerTime time.Duration) *Proxy {
+	p := &Proxy{log: log, accepted: make(chan net.Conn)}
+	quiet := slog.NewLogLogger(log.Handler(), slog.LevelDebug)
+	p.reverse = &httputil.ReverseProxy{
+		Rewrite: rewrite, Transport: transport{}, FlushInterval: -1, ErrorHandler: p.failed, ErrorLog: quiet, BufferPool: buffers{},
+	}
+	protocols := &http.Protocols{}
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
+	protocols.SetUnencryptedHTTP2(true)
+	p.server = &http.Server{
+		Handler: http.HandlerFunc(p.handle), Protocols: protocols, HTTP2: &http.HTTP2Config{MaxConcurrentStreams: streams},
+		ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: headerBytes, ErrorLog: quiet,
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			s, _ := p.sessions.Load(c)
+			return context.WithValue(ctx, sessionKey{}, s)
+		},
+		ConnState: p.state,
+	}
+	return p
+}
+
+// Run serves until ctx is done; then connections end.
+func (p *Proxy) Run(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { _ = p.server.Close() })
+	defer stop()
+	err := p.server.Serve(&handed{p.accepted, ctx.Done()})
+	if errors.Is(err, http.ErrServerClosed) || ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// Serve serves a client until its connection is closed, which it sees to.
+func (p *Proxy) Serve(ctx context.Context, conn net.Conn, c Client) {
+	s := &session{client: c, done: make(chan struct{})}
+	s.transport = &http.Transport{
+		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return c.Dial(ctx) },
+		DisableCompression: true, MaxConnsPerHost: streams, MaxIdleConnsPerHost: idleBackends, IdleConnTimeout: idleTime,
+		ResponseHeaderTimeout: c.ResponseTimeout, MaxResponseHeaderBytes: headerBytes, ExpectContinueTimeout: continueTime,
+	}
+	p.sessions.Store(conn, s)
+	defer p.sessions.Delete(conn)
+	defer s.transport.CloseIdleConnections()
+	select {
+	case p.accepted <- conn:
+		<-s.done
+	case <-ctx.Done():
+	}
+	_ = conn.Close()
+}
+
+// session is a client and the connections that are made for it.
+type session struct {
+	client    Client
+	transport *http.Transport
+	done      chan struct{} // closed at the end
+	once      sync.Once
+	mu        sync.Mutex
+	hijacked  bool // its connection is an upgraded one
+}
+
+type sessionKey struct{}
+
+func (s *session) end() { s.once.Do(func() { close(s.done) }) }
+
+// state notes the end of a connection.
+func (p *Proxy) state(c net.Conn, state http.ConnState) {
+	found, is := p.sessions.Load(c)
+	if !is {
+		return
+	}
+	s := found.(*session)
+	switch state {
+	case http.StateClosed:
+		s.end()
+	case http.StateHijacked: // the handler ends it
+		s.mu.Lock()
+		s.hijacked = true
+		s.mu.Unlock()
+	}
+}
+
+func (p *Proxy) handle(w http.ResponseWriter, r *http.Request) {
+	s, _ := r.Context().Value(sessionKey{}).(*session)
+	if s == nil {
+		panic("httpproxy: a connection that was not handed over")
+	}
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.hijacked {
+			s.end()
+		}
+	}()
+	if r.Method == http.MethodConnect {
+		http.Error(w, "svcctl: CONNECT is not passed on", http.StatusMethodNotAllowed)
+		return
+	}
+	// Another upgrade, as to h2c, would lead past everything that is done here.
+	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
+		r.Header.Del("Upgrade")
+	}
+	p.reverse.ServeHTTP(w, r)
+}
+
+// rewrite names the client. What it says itself about who it is was removed by then.
+func rewrite(r *httputil.ProxyRequest) {
+	s := r.In.Context().Value(sessionKey{}).(*session)
+	out := r.Out
+	out.URL.Scheme, out.URL.Host = "http", "endpoint" // Dial knows which one
+	out.URL.RawQuery = r.In.URL.RawQuery              // as it was written
+	out.Host = r.In.Host
+	proto := "http"
+	if s.client.Secure {
+		proto = "https"
+	}
+	out.Header.Set("X-Forwarded-For", s.client.Addr.String())
+	out.Header.Set("X-Forwarded-Proto", proto)
+	out.Header.Set("X-Forwarded-Port", strconv.Itoa(int(s.client.Port)))
+}
+
+// transport sends a request over a connection of its client.
+type transport struct{}
+
+func (transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	s := r.Context().Value(sessionKey{}).(*session)
+	if s.client.Stale() {
+		s.transport.CloseIdleConnections()
+	}
+	return s.transport.RoundTrip(r)
+}
+
+// failed answers a request that no endpoint has answered.
+func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
+	if r.Context().Err() != nil {
+		return // the client is gone
+	}
+	status, text := http.StatusBadGateway, "the endpoint did not answer"
+	if e, is := errors.AsType[*StatusError](err); is {
+		status, text = e.Status, "no endpoint took the request"
+	} else if e, is := errors.AsType[net.Error](err); is && e.Timeout() {
+		status, text = http.StatusGatewayTimeout, "the endpoint did not answer in time"
+	}
+	p.log.Debug("a request is refused", "status", status, "err", err)
+	http.Error(w, "svcctl: "+text, status)
+}
+
+// handed is a listener of connections that were accepted elsewhere.
+type handed struct {
+	conns chan net.Conn
+	done  <-chan struct{}
+}
+
+func (l *handed) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *handed) Close() error   { return nil }
+func (l *handed) Addr() net.Addr { return &net.TCPAddr{} }
+
+// buffers are those that bodies are copied with.
+type buffers struct{}
+
+var pool = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+
+func (buffers) Get() []byte  { return pool.Get().(*[32 << 10]byte)[:] }
+func (buffers) Put(b []byte) { pool.Put((*[32 << 10]byte)(b)) }

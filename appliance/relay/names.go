@@ -1,0 +1,86 @@
+package relay
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/appliance/relay/tlsterm"
+)
+
+// Named is where the clients of a port go that ask for a server name.
+type Named struct {
+	// ServerName is in lower case; "*.example.com" stands for all names with one label more, "*" for any
+	// and for none.
+	ServerName string
+	// Port has the endpoints and what is done for them; its Listen and Frontends mean nothing.
+	Port Port
+}
+
+// helloTime is how long a client may take to send its ClientHello.
+const helloTime = 10 * time.Second
+
+// byName finds the port of a server name: by the whole name, by one label less, or the one for any.
+func byName(ports map[string]*tcpPort, name string) *tcpPort {
+	if p := ports[name]; p != nil && name != "" {
+		return p
+	}
+	if _, parent, has := strings.Cut(name, "."); has {
+		if p := ports["*."+parent]; p != nil {
+			return p
+		}
+	}
+	return ports["*"]
+}
+
+// serverNames gives the ports by server name; nil: there are none.
+func (t *tcpPort) serverNames() map[string]*tcpPort {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.names
+}
+
+// setNames makes the ports by server name those of p, which keep their connections. The caller holds the lock.
+func (t *tcpPort) setNames(p Port) {
+	names := map[string]*tcpPort{}
+	for _, n := range p.Names {
+		sub := t.names[n.ServerName]
+		if sub == nil || sub.port.ID != n.Port.ID {
+			sub = t.relay.portOf(n.Port)
+		} else {
+			sub.update(n.Port)
+		}
+		names[n.ServerName] = sub
+	}
+	for name, sub := range t.names {
+		if names[name] != sub {
+			sub.retire()
+		}
+	}
+	if t.names = names; len(names) == 0 {
+		t.names = nil
+	}
+}
+
+// serveNamed passes a client on by the server name that it asks for. One that is for no name goes to the
+// port's own endpoints.
+func (t *tcpPort) serveNamed(ctx context.Context, client *net.TCPConn, from, asked netip.AddrPort, names map[string]*tcpPort) {
+	stop := context.AfterFunc(ctx, func() { reset(client) })
+	_ = client.SetReadDeadline(time.Now().Add(helloTime))
+	name, early, err := tlsterm.ReadHello(client)
+	_ = client.SetReadDeadline(time.Time{})
+	stop()
+	if err != nil {
+		t.relay.failedHandshakes.Add(1)
+		t.log.Debug("a client is reset: it asks for no server name", "client", from, "err", err)
+		reset(client)
+		return
+	}
+	to := byName(names, name)
+	if to == nil {
+		to = t
+	}
+	to.serveHere(ctx, client, early, from, asked)
+}

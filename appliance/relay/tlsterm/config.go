@@ -1,0 +1,121 @@
+package tlsterm
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// handshakeTimeout bounds a handshake, with a client and with an endpoint.
+const handshakeTimeout = 10 * time.Second
+
+// Server is what clients of a port get.
+type Server struct {
+	// Pairs are the certificates; the first one is for clients that name no server, or one that none is for.
+	Pairs    []*Pair
+	Min, Max uint16 // versions of crypto/tls
+	// Suites are those of TLS 1.2.
+	Suites []uint16
+	ALPN   []string
+	// Clients is the CA that clients' certificates are from; nil: none is asked for. Optional lets in
+	// clients without one.
+	Clients  *Authority
+	Optional bool
+}
+
+// Equal reports whether clients get the same.
+func (s *Server) Equal(o *Server) bool {
+	return slices.Equal(s.Pairs, o.Pairs) && s.Min == o.Min && s.Max == o.Max && slices.Equal(s.Suites, o.Suites) &&
+		slices.Equal(s.ALPN, o.ALPN) && s.Clients == o.Clients && s.Optional == o.Optional
+}
+
+// Config is the configuration for clients. It has keys of its own for session tickets, made anew every
+// day and good for a week (crypto/tls): a new Config takes no tickets of the one before.
+func (s *Server) Config() *tls.Config {
+	c := &tls.Config{MinVersion: s.Min, MaxVersion: s.Max, CipherSuites: s.Suites, NextProtos: s.ALPN}
+	for _, p := range s.Pairs {
+		c.Certificates = append(c.Certificates, p.certificate)
+	}
+	if s.Clients != nil {
+		c.ClientCAs, c.ClientAuth = s.Clients.pool, tls.RequireAndVerifyClientCert
+		if s.Optional {
+			c.ClientAuth = tls.VerifyClientCertIfGiven
+		}
+	}
+	return c
+}
+
+// ClientConfig is the configuration for endpoints: their certificate has to be from the CA, for the name;
+// without a CA it is not checked.
+func ClientConfig(ca *Authority, name string) *tls.Config {
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: name, ClientSessionCache: tls.NewLRUClientSessionCache(0)}
+	if ca == nil {
+		c.InsecureSkipVerify = true
+		return c
+	}
+	c.RootCAs = ca.pool
+	return c
+}
+
+// Conn is a connection whose directions end one by one.
+type Conn interface {
+	net.Conn
+	CloseWrite() error
+}
+
+// Secure is a connection with TLS. It tells an end by close_notify, which is io.EOF, from a connection that
+// was cut between two records, which crypto/tls takes for one too (RFC 8446, 6.1).
+type Secure struct {
+	*tls.Conn
+	raw *cutConn
+}
+
+// Read implements net.Conn.
+func (s *Secure) Read(b []byte) (int, error) {
+	n, err := s.Conn.Read(b)
+	if errors.Is(err, io.EOF) && s.raw.cut.Load() {
+		err = io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
+// cutConn notes that the other end has sent a FIN.
+type cutConn struct {
+	net.Conn
+	cut atomic.Bool
+}
+
+func (c *cutConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if errors.Is(err, io.EOF) {
+		c.cut.Store(true)
+	}
+	return n, err
+}
+
+// Accept ends the TLS of a client. After an error an alert was sent, if the client could take one.
+func Accept(ctx context.Context, client net.Conn, config *tls.Config) (*Secure, error) {
+	raw := &cutConn{Conn: client}
+	return shake(ctx, tls.Server(raw, config), raw)
+}
+
+// Connect begins TLS with an endpoint.
+func Connect(ctx context.Context, endpoint net.Conn, config *tls.Config) (*Secure, error) {
+	raw := &cutConn{Conn: endpoint}
+	return shake(ctx, tls.Client(raw, config), raw)
+}
+
+func shake(ctx context.Context, c *tls.Conn, raw *cutConn) (*Secure, error) {
+	ctx, stop := context.WithTimeout(ctx, handshakeTimeout)
+	defer stop()
+	if err := c.HandshakeContext(ctx); err != nil {
+		return nil, fmt.Errorf("TLS handshake: %w", err)
+	}
+	return &Secure{c, raw}, nil
+}

@@ -1,0 +1,208 @@
+package tlsterm
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// warnBefore is how long before its end a certificate is told of.
+const warnBefore = 14 * 24 * time.Hour
+
+// Read gives the data of a Secret, "namespace/name", and a text that changes with it; not ok when there
+// is none.
+type Read func(secret string) (data map[string][]byte, version string, ok bool)
+
+// Keeper keeps the last usable content of Secrets. Its methods may be called concurrently.
+type Keeper struct {
+	read Read
+	now  func() time.Time
+
+	mu    sync.Mutex
+	pairs map[string]*keptPair
+	cas   map[string]*keptAuthority
+}
+
+// keptPair is what is known of a Secret with a certificate.
+type keptPair struct {
+	version string
+	newest  *Pair // nil: the Secret as it is has none
+	wrong   error // why
+	good    *Pair // in use
+}
+
+// keptAuthority is the same of one with a CA.
+type keptAuthority struct {
+	version string
+	wrong   error
+	good    *Authority
+}
+
+// NewKeeper returns a Keeper that knows nothing yet.
+func NewKeeper(read Read) *Keeper {
+	return &Keeper{read: read, now: time.Now, pairs: map[string]*keptPair{}, cas: map[string]*keptAuthority{}}
+}
+
+// absent says that a Secret is not there.
+func absent(secret string, how string) error {
+	namespace, name, _ := strings.Cut(secret, "/")
+	return fmt.Errorf("it is not there: make it with `kubectl create secret %s` in namespace %s", fmt.Sprintf(how, name), namespace)
+}
+
+// Pair gives the certificate to use of a Secret, nil when there never was one; what is wrong with the
+// Secret as it is; and that its certificate ends soon.
+func (k *Keeper) Pair(secret string) (p *Pair, wrong, soon string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	kept := k.pairs[secret]
+	if kept == nil {
+		kept = &keptPair{}
+		k.pairs[secret] = kept
+	}
+	data, version, ok := k.read(secret)
+	switch {
+	case !ok:
+		kept.newest, kept.version = nil, ""
+		kept.wrong = absent(secret, "tls %s --cert=FILE --key=FILE")
+	case version != kept.version:
+		kept.newest, kept.wrong = ParsePair(secret, data)
+		kept.version = version
+	}
+	return kept.choose(k.now())
+}
+
+// choose takes the newest certificate into use unless the one before is better.
+func (kept *keptPair) choose(now time.Time) (p *Pair, wrong, soon string) {
+	staying := ""
+	if kept.good != nil && now.Before(kept.good.Leaf().NotAfter) {
+		staying = fmt.Sprintf("; the certificate before (%s) stays in use", kept.good)
+	}
+	newest := kept.newest
+	switch {
+	case newest == nil && kept.good != nil && staying == "":
+		return kept.good, fmt.Sprintf("%v; the certificate before (%s), which has ended, stays in use", kept.wrong, kept.good), ""
+	case newest == nil:
+		return kept.good, kept.wrong.Error() + staying, kept.ending(now)
+	case staying != "" && newest != kept.good && !now.Before(newest.Leaf().NotAfter):
+		return kept.good, fmt.Sprintf("its certificate (%s) has ended: renew it%s", newest, staying), ""
+	case staying != "" && newest != kept.good && now.Before(newest.Leaf().NotBefore):
+		return kept.good, fmt.Sprintf("its certificate does not begin before %s%s until then", stamp(newest.Leaf().NotBefore), staying), ""
+	}
+	kept.good = newest
+	switch {
+	case !now.Before(newest.Leaf().NotAfter):
+		return newest, fmt.Sprintf("its certificate (%s) has ended, and clients refuse it: renew it", newest), ""
+	case now.Before(newest.Leaf().NotBefore):
+		return newest, fmt.Sprintf("its certificate does not begin before %s, and clients refuse it until then", stamp(newest.Leaf().NotBefore)), ""
+	}
+	return newest, "", kept.ending(now)
+}
+
+// ending says that the certificate in use ends soon.
+func (kept *keptPair) ending(now time.Time) string {
+	if kept.good == nil || now.Before(kept.good.Leaf().NotAfter.Add(-warnBefore)) {
+		return ""
+	}
+	return fmt.Sprintf("its certificate (%s) ends within %d days: renew it, which cuts no connection", kept.good, int(warnBefore/24/time.Hour))
+}
+
+// Authority gives the CA of a Secret, nil when there never was one, and what is wrong with the Secret as
+// it is.
+func (k *Keeper) Authority(secret string) (a *Authority, wrong string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	kept := k.cas[secret]
+	if kept == nil {
+		kept = &keptAuthority{}
+		k.cas[secret] = kept
+	}
+	data, version, ok := k.read(secret)
+	switch {
+	case !ok:
+		kept.version, kept.wrong = "", absent(secret, "generic %s --from-file=ca.crt=FILE")
+	case version != kept.version:
+		var newest *Authority
+		if newest, kept.wrong = ParseAuthority(data); kept.wrong == nil {
+			kept.good = newest
+		}
+		kept.version = version
+	}
+	if kept.wrong == nil {
+		return kept.good, ""
+	}
+	if kept.good != nil {
+		return kept.good, kept.wrong.Error() + "; the CA before stays in use"
+	}
+	return nil, kept.wrong.Error()
+}
+
+// InUse gives the certificate and the CA of a Secret as the last Pair and Authority did; nil when there
+// is none.
+func (k *Keeper) InUse(secret string) (p *Pair, a *Authority) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if kept := k.pairs[secret]; kept != nil {
+		p = kept.good
+	}
+	if kept := k.cas[secret]; kept != nil {
+		a = kept.good
+	}
+	return p, a
+}
+
+// Forget drops what is kept of Secrets that nobody needs any more.
+func (k *Keeper) Forget(needed func(secret string) bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for secret := range k.pairs {
+		if !needed(secret) {
+			delete(k.pairs, secret)
+		}
+	}
+	for secret := range k.cas {
+		if !needed(secret) {
+			delete(k.cas, secret)
+		}
+	}
+}
+
+// Pairs are the certificates in use, by Secret.
+func (k *Keeper) Pairs() (list []*Pair) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, kept := range k.pairs {
+		if kept.good != nil {
+			list = append(list, kept.good)
+		}
+	}
+	slices.SortFunc(list, func(a, b *Pair) int { return cmp.Compare(a.Secret, b.Secret) })
+	return list
+}
+
+// Due are the Secrets of which time alone changes what Pair says, and when it does for the first one
+// after a moment; not ok: it never does.
+func (k *Keeper) Due(after time.Time) (at time.Time, secrets []string, ok bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for secret, kept := range k.pairs {
+		for _, p := range []*Pair{kept.good, kept.newest} {
+			if p == nil {
+				continue
+			}
+			for _, t := range []time.Time{p.Leaf().NotBefore, p.Leaf().NotAfter.Add(-warnBefore), p.Leaf().NotAfter} {
+				switch {
+				case !t.After(after) || ok && t.After(at):
+				case ok && t.Equal(at):
+					secrets = append(secrets, secret)
+				default:
+					at, secrets, ok = t, []string{secret}, true
+				}
+			}
+		}
+	}
+	slices.Sort(secrets)
+	return at, slices.Compact(secrets), ok
+}

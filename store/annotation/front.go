@@ -1,0 +1,374 @@
+package annotation
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// The annotations about TLS and HTTP at relayed ports. TLSSecret, TLSServices and BackendProtocol have a form
+// for one port, with a dot and its name or number behind the key, which wins.
+const (
+	TLSSecret       = domain + "tls-secret"
+	TLSPolicy       = domain + "tls-policy"
+	TLSALPN         = domain + "tls-alpn"
+	TLSClientCA     = domain + "tls-client-ca"
+	TLSClientAuth   = domain + "tls-client-auth"
+	TLSServices     = domain + "tls-services"
+	BackendProtocol = domain + "backend-protocol"
+	BackendCA       = domain + "backend-ca"
+	BackendName     = domain + "backend-name"
+	ResponseTimeout = domain + "response-timeout"
+
+	awsPolicy  = aws + "ssl-negotiation-policy"
+	awsALPN    = aws + "alpn-policy"
+	awsBackend = aws + "backend-protocol"
+)
+
+// localSecret is what precedes the name of a Secret where AWS has the ARN of a certificate.
+const localSecret = "secret:"
+
+// Bounds of ResponseTimeout, and what holds without it.
+const (
+	defaultResponseTimeout = time.Minute
+	minResponseTimeout     = time.Second
+	maxResponseTimeout     = time.Hour
+)
+
+// Front is what a port does with TLS and HTTP.
+type Front struct {
+	// Key is the annotation that asks for it; "": none does, and the other fields say nothing.
+	Key string
+	// Why is why the port cannot be served, and WhyKey the annotation that it is about; "": it can.
+	Why, WhyKey string
+
+	// Secrets are the names of the Secrets with certificates for clients; the first one is for clients that name
+	// no server, or one that no certificate is for. None: there is no TLS towards clients.
+	Secrets []string
+	Policy  *Policy
+	// ALPN are the protocols that clients are offered; nil: none.
+	ALPN []string
+	// ClientCA is the Secret with the CA that clients' certificates have to be from; "": none is asked for.
+	// ClientOptional lets in clients without one.
+	ClientCA       string
+	ClientOptional bool
+
+	// HTTP has requests passed on one by one, with headers that name the client.
+	HTTP bool
+	// BackendTLS has connections to endpoints encrypted. BackendCA is the Secret with the CA that their
+	// certificate has to be from, for BackendName; "": it is not checked.
+	BackendTLS  bool
+	BackendCA   string
+	BackendName string
+	// BackendUnchecked says that BackendCA is left out without saying "none".
+	BackendUnchecked bool
+	ResponseTimeout  time.Duration
+
+	// Services are those that clients are passed on to by the name of the server that they ask for, without
+	// decrypting; nil: none are.
+	Services []NamedService
+}
+
+// NamedService is the Service of a server name.
+type NamedService struct {
+	// ServerName is in lower case; "*.example.com" stands for all names with one label more, "*" for any
+	// and for none.
+	ServerName string
+	// Service is in the namespace of the one that names it.
+	Service string
+}
+
+// Fronts reads what the ports of a Service do with TLS and HTTP: one for each of spec.ports. A Bad one
+// is about an annotation that has no effect.
+func Fronts(svc *object.Service) (fronts []Front, bad []Bad) {
+	fronts = make([]Front, len(svc.Spec.Ports))
+	if len(svc.Metadata.Annotations) == 0 {
+		return fronts, nil
+	}
+	asked, ended := false, false
+	for i := range fronts {
+		r := frontReader{svc: svc, a: svc.Metadata.Annotations, port: &svc.Spec.Ports[i]}
+		r.read()
+		fronts[i] = r.Front
+		asked = asked || r.Key != ""
+		ended = ended || len(r.Secrets) > 0
+	}
+	return fronts, append(idleFronts(svc, asked, ended), unknownPorts(svc)...)
+}
+
+// idleFronts are annotations that say how, where none says what.
+func idleFronts(svc *object.Service, asked, ended bool) (bad []Bad) {
+	for _, key := range []string{TLSPolicy, TLSALPN, TLSClientCA, TLSClientAuth} {
+		if has(svc.Metadata.Annotations, key) && !ended {
+			bad = append(bad, Bad{key, "has no effect: no port ends TLS; write " + TLSSecret + " too"})
+		}
+	}
+	for _, key := range []string{awsPolicy, awsALPN} {
+		if has(svc.Metadata.Annotations, key) && svc.Spec.Type == object.TypeLoadBalancer && !has(svc.Metadata.Annotations, awsCert) && !ended {
+			bad = append(bad, Bad{key, "has no effect: no certificate is named; write " + TLSSecret + " too"})
+		}
+	}
+	for _, key := range []string{BackendCA, BackendName, ResponseTimeout} {
+		if has(svc.Metadata.Annotations, key) && !asked {
+			bad = append(bad, Bad{key, "has no effect: the port's bytes are passed on as they are; write " + BackendProtocol + " too"})
+		}
+	}
+	return bad
+}
+
+// unknownPorts are annotations for one port that the Service does not have.
+func unknownPorts(svc *object.Service) (bad []Bad) {
+	for _, key := range slices.Sorted(maps.Keys(svc.Metadata.Annotations)) {
+		for _, prefix := range []string{TLSSecret, TLSServices, BackendProtocol} {
+			name, is := strings.CutPrefix(key, prefix+".")
+			if is && !slices.ContainsFunc(svc.Spec.Ports, func(p object.ServicePort) bool { return listed(name, &p) }) {
+				bad = append(bad, Bad{key, fmt.Sprintf("no port of the Service is named %q", name)})
+			}
+		}
+	}
+	return bad
+}
+
+// frontReader reads the Front of one port.
+type frontReader struct {
+	Front
+	svc  *object.Service
+	a    map[string]string
+	port *object.ServicePort
+}
+
+// refuse says why the port cannot be served; the first reason counts.
+func (r *frontReader) refuse(key, format string, args ...any) {
+	if r.Why == "" {
+		r.WhyKey, r.Why = key, fmt.Sprintf(format, args...)
+	}
+}
+
+// asks notes an annotation that asks for something; the first one is Key.
+func (r *frontReader) asks(key string) {
+	if r.Key == "" {
+		r.Key = key
+	}
+}
+
+// own is what an annotation says about this port: the form for one port wins.
+func (r *frontReader) own(key string) (from, value string) {
+	for _, name := range []string{r.port.Name, strconv.Itoa(int(r.port.Port))} {
+		if from := key + "." + name; name != "" && has(r.a, from) {
+			return from, strings.TrimSpace(r.a[from])
+		}
+	}
+	return key, strings.TrimSpace(r.a[key])
+}
+
+func (r *frontReader) read() {
+	r.readSecrets()
+	r.readServices()
+	r.readBackend()
+	if r.Key == "" {
+		return
+	}
+	if r.port.Protocol != object.ProtocolTCP {
+		r.refuse(r.Key, "there is neither TLS nor HTTP over %s: write %s.NAME for the TCP ports by name, or leave the annotation out", r.port.Protocol, r.Key)
+	}
+	if len(r.Secrets) > 0 {
+		r.readPolicy()
+		r.readClientCA()
+	}
+	r.readALPN()
+	r.ResponseTimeout = r.responseTimeout()
+}
+
+// readSecrets reads where the certificates for clients are.
+func (r *frontReader) readSecrets() {
+	key, value := r.own(TLSSecret)
+	if value == "" && r.ofBalancer() && tlsOfAWS(r.a, r.port) != "" {
+		for part := range strings.SplitSeq(r.a[awsCert], ",") {
+			if part = strings.TrimSpace(part); strings.HasPrefix(part, localSecret) {
+				value += strings.TrimPrefix(part, localSecret) + ","
+			} else if part != "" {
+				return // see TLSKey
+			}
+		}
+		key, value = awsCert, strings.TrimSuffix(value, ",")
+	}
+	if value == "" || value == none {
+		return
+	}
+	r.asks(key)
+	for name := range strings.SplitSeq(value, ",") {
+		r.Secrets = append(r.Secrets, r.secretName(key, name))
+	}
+}
+
+// none says that something is not asked for.
+const none = "none"
+
+// secretName is the name of a Secret in the Service's namespace.
+func (r *frontReader) secretName(key, text string) string {
+	name := strings.TrimSpace(text)
+	if name == "" || strings.Contains(name, "/") || len(object.NameProblems(name)) > 0 {
+		r.refuse(key, "%q is no name of a Secret: write names of Secrets in the Service's namespace, with commas between them", name)
+	}
+	return name
+}
+
+func (r *frontReader) ofBalancer() bool { return r.svc.Spec.Type == object.TypeLoadBalancer }
+
+func (r *frontReader) readPolicy() {
+	key := TLSPolicy
+	if !has(r.a, key) && r.ofBalancer() && has(r.a, awsPolicy) {
+		key = awsPolicy
+	}
+	var why string
+	if r.Policy, why = policyOf(r.a[key]); why != "" {
+		r.refuse(key, "%s", why)
+	}
+}
+
+func (r *frontReader) readClientCA() {
+	if ca := strings.TrimSpace(r.a[TLSClientCA]); ca != "" {
+		r.ClientCA = r.secretName(TLSClientCA, ca)
+	}
+	switch auth := strings.ToLower(strings.TrimSpace(r.a[TLSClientAuth])); {
+	case auth == "":
+	case r.ClientCA == "":
+		r.refuse(TLSClientAuth, "no CA is named that clients' certificates are from: write %s too", TLSClientCA)
+	case auth == "optional":
+		r.ClientOptional = true
+	case auth != "require":
+		r.refuse(TLSClientAuth, "%q is neither \"require\" nor \"optional\"", auth)
+	}
+}
+
+// alpnPolicies are those of AWS.
+var alpnPolicies = map[string][]string{
+	"none": nil, "http1only": {"http/1.1"}, "http2only": {"h2"}, "http2optional": {"http/1.1", "h2"}, "http2preferred": {"h2", "http/1.1"},
+}
+
+// readALPN reads which protocols clients are offered. Over HTTP it is what can be served.
+func (r *frontReader) readALPN() {
+	if r.HTTP {
+		r.ALPN = []string{"h2", "http/1.1"}
+	}
+	key, value := TLSALPN, strings.TrimSpace(r.a[TLSALPN])
+	if value == "" {
+		if key, value = awsALPN, strings.TrimSpace(r.a[awsALPN]); value == "" || !r.ofBalancer() {
+			return
+		}
+		protocols, known := alpnPolicies[strings.ToLower(value)]
+		if !known {
+			r.refuse(key, "%q is no policy: write HTTP1Only, HTTP2Only, HTTP2Optional, HTTP2Preferred or None", value)
+		}
+		if protocols != nil || !r.HTTP {
+			r.ALPN = protocols
+		}
+		return
+	}
+	r.ALPN = nil
+	for p := range strings.SplitSeq(value, ",") {
+		switch p = strings.TrimSpace(p); {
+		case p == "" || len(p) > 255:
+			r.refuse(key, "%q is no protocol: write names with commas between them, as h2,http/1.1", p)
+		case r.HTTP && p != "h2" && p != "http/1.1":
+			r.refuse(key, "%q is not what a port with HTTP serves: write h2, http/1.1 or both", p)
+		}
+		r.ALPN = append(r.ALPN, p)
+	}
+}
+
+// readBackend reads what endpoints speak.
+func (r *frontReader) readBackend() {
+	key, value := r.own(BackendProtocol)
+	if value == "" && r.ofBalancer() {
+		key, value = awsBackend, strings.TrimSpace(r.a[awsBackend])
+		// As on AWS, it is about the ports with TLS; http is about the others too.
+		if value == "" || len(r.Secrets) == 0 && !strings.EqualFold(value, "http") {
+			return
+		}
+		if r.port.Protocol != object.ProtocolTCP {
+			return
+		}
+	}
+	switch strings.ToLower(value) {
+	case "", "tcp":
+		return
+	case "http":
+		r.HTTP = true
+	case "https":
+		r.HTTP, r.BackendTLS = true, true
+	case "tls", "ssl":
+		r.BackendTLS = true
+	default:
+		r.refuse(key, "%q is no protocol: write http, https, tls or tcp", value)
+	}
+	r.asks(key)
+	if len(r.Services) > 0 {
+		r.refuse(key, "it asks to look into connections that %s passes on as they are: leave one of the two out", TLSServices)
+	}
+	if !r.BackendTLS {
+		return
+	}
+	switch ca := strings.TrimSpace(r.a[BackendCA]); ca {
+	case "":
+		r.BackendUnchecked = true
+	case none:
+	default:
+		r.BackendCA = r.secretName(BackendCA, ca)
+	}
+	if r.BackendName = strings.TrimSpace(r.a[BackendName]); r.BackendName == "" {
+		r.BackendName = r.svc.Metadata.Name + "." + r.svc.Metadata.Namespace + ".svc"
+	}
+}
+
+func (r *frontReader) responseTimeout() time.Duration {
+	text := strings.TrimSpace(r.a[ResponseTimeout])
+	if text == "" {
+		return defaultResponseTimeout
+	}
+	d, err := object.ParseSeconds(text)
+	if err != nil || d < minResponseTimeout || d > maxResponseTimeout {
+		r.refuse(ResponseTimeout, "%q is no time from %s to %s; write it like \"60s\", or in seconds", text, minResponseTimeout, maxResponseTimeout)
+	}
+	return d
+}
+
+// readServices reads which Services clients are passed on to by the name of a server.
+func (r *frontReader) readServices() {
+	key, value := r.own(TLSServices)
+	if value == "" || value == none {
+		return
+	}
+	r.asks(key)
+	if len(r.Secrets) > 0 {
+		r.refuse(key, "connections are either passed on by name or decrypted: leave %s out for the port", TLSSecret)
+	}
+	seen := map[string]bool{}
+	for pair := range strings.SplitSeq(value, ",") {
+		name, service, whole := strings.Cut(strings.TrimSpace(pair), "=")
+		s := NamedService{strings.ToLower(strings.TrimSpace(name)), strings.TrimSpace(service)}
+		switch {
+		case !whole || !isServerName(s.ServerName) || len(object.NameProblems(s.Service)) > 0:
+			r.refuse(key, "%q is no name of a server and Service: write NAME=SERVICE with commas between them, as www.example.com=web, *.example.com=other", strings.TrimSpace(pair))
+		case seen[s.ServerName]:
+			r.refuse(key, "%q is named twice", s.ServerName)
+		case s.Service == r.svc.Metadata.Name:
+			r.refuse(key, "%q leads to the Service itself: name another one, or leave it out to have the Service's own endpoints for other names", s.ServerName)
+		}
+		seen[s.ServerName] = true
+		r.Services = append(r.Services, s)
+	}
+}
+
+// isServerName reports whether a text is a host name, *, or * with a host name behind it.
+func isServerName(name string) bool {
+	if name == "*" {
+		return true
+	}
+	return len(object.NameProblems(strings.TrimPrefix(name, "*."))) == 0
+}
