@@ -26,9 +26,11 @@ const overdue = 10 * time.Second
 func Run(ctx context.Context, log *slog.Logger, tasks ...Task) error {
 	group, ctx := errgroup.WithContext(ctx)
 	var mu sync.Mutex
-	running := map[string]bool{}
-	for _, t := range tasks {
+	running := make(map[string]bool, len(tasks))
+	for _, t := range tasks { // all of them before the first one can end
 		running[t.Name] = true
+	}
+	for _, t := range tasks {
 		group.Go(func() error {
 			err := t.Run(ctx)
 			mu.Lock()

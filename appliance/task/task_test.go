@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -27,6 +28,19 @@ func TestRun(t *testing.T) {
 			t.Errorf("error %v, the other task has ended: %v", err, ended)
 		}
 	})
+}
+
+// Tasks that have nothing to do end while others begin.
+func TestRunOfNothing(t *testing.T) {
+	tasks := make([]Task, 200)
+	for i := range tasks {
+		tasks[i] = Task{Name: strconv.Itoa(i), Run: func(context.Context) error { return nil }}
+	}
+	for range 200 {
+		if err := Run(t.Context(), slog.New(slog.DiscardHandler), tasks...); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // A task that does not end is named in the log.
