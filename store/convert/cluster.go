@@ -9,24 +9,16 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Cluster reads what `kubectl get svc,endpointslices -o yaml` prints, and objects of MetalLB among it: Services and
-// endpoints as they are, without what only their cluster knows; of MetalLB the settings of svcctl that do the same.
+// Cluster reads what `kubectl get svc,endpointslices -o yaml` prints, and objects of MetalLB among it: all as they
+// are, without what only their cluster knows.
 func Cluster(text string, options Options) (*Imported, error) {
 	r := &cluster{reading: reading{options: options}, sliced: map[string]bool{}, endpoints: map[string]bool{}}
-	metal := &metallb{reading: &r.reading}
 	file := manifest.Decode("cluster.yaml", []byte(text), manifest.DefaultLimits())
 	if file.Err != nil {
 		return nil, &Error{max(file.Err.Line, 1), file.Err.Message}
 	}
-	docs, err := documents("cluster.yaml", text)
-	if err != nil {
-		return nil, err
-	}
-	for _, doc := range docs {
-		metal.collect(doc)
-	}
 	for _, p := range file.Problems {
-		r.problem(p, metal)
+		r.problem(p)
 	}
 	for i := range file.Documents {
 		switch o := file.Documents[i].Object.(type) {
@@ -39,12 +31,7 @@ func Cluster(text string, options Options) (*Imported, error) {
 	for i := range file.Documents {
 		r.object(&file.Documents[i])
 	}
-	if len(metal.all) == 0 && len(r.ips) > 0 {
-		for _, ip := range r.ips {
-			metal.serve = append(metal.serve, "--load-balancer-pool "+ip+"-"+ip)
-		}
-	}
-	metal.settings()
+	r.settings()
 	return r.result()
 }
 
@@ -52,6 +39,21 @@ type cluster struct {
 	reading
 	sliced, endpoints map[string]bool // Services that have some
 	ips               []string        // load balancer IPs that they have
+	pools, announced  bool            // there are objects of MetalLB about them
+}
+
+// settings are what the box has to be told besides.
+func (r *cluster) settings() {
+	if !r.pools && len(r.ips) > 0 {
+		var flags []string
+		for _, ip := range r.ips {
+			flags = append(flags, "--load-balancer-pool "+ip+"-"+ip)
+		}
+		r.out.Settings = append(r.out.Settings, "svcctl serve "+strings.Join(flags, " "))
+	}
+	if r.announced {
+		r.out.Settings = append(r.out.Settings, "svcctl announce # beside serve: it does what the advertisements and peers say")
+	}
 }
 
 // A Kept is an object that is imported as it is, but for its losses.
@@ -61,10 +63,9 @@ type Kept struct {
 }
 
 // problem judges what could not be read as an object.
-func (r *cluster) problem(p manifest.Problem, metal *metallb) {
+func (r *cluster) problem(p manifest.Problem) {
 	line := max(p.Line, 1)
 	switch {
-	case metal.lines[line]:
 	case p.Reason == manifest.ReasonNotServed:
 		r.lose(nil, line, "%s %s is left out: %s", p.Object.Kind, p.Object.Name, p.Message)
 	case p.Warning:
@@ -140,6 +141,10 @@ func (r *cluster) object(d *manifest.Document) {
 			r.lose(nil, d.Line, "Endpoints %s are left out: the EndpointSlices say the same", meta.Name)
 			return
 		}
+	case *object.IPAddressPool:
+		r.pools = true
+	case *object.L2Advertisement, *object.BGPAdvertisement:
+		r.announced = true
 	case *object.Pod:
 		r.lose(nil, d.Line, "Pod %s is left out: nothing runs it here, and endpoints are in EndpointSlices", meta.Name)
 		return

@@ -124,8 +124,8 @@ func TestNotUnderstood(t *testing.T) {
 		{Cluster, "apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec: {prots: []}\n", "line 4: "},
 		{Cluster, "a: [\n", "line "},
 		{Cluster, "apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec:\n  ports: [{port: 70000}]\n", "line 5: Service a: spec.ports[0].port: Invalid value: 70000"},
-		{Cluster, "apiVersion: metallb.io/v1beta2\nkind: BGPPeer\nmetadata: {name: p}\nspec: {myASN: 1}\n", "line 1: BGPPeer p has no myASN, or no peerASN"},
-		{Cluster, "apiVersion: metallb.io/v1beta1\nkind: BGPAdvertisement\nmetadata: {name: p}\nspec:\n  communities: [NEAR]\n", "line 5: there is no Community named NEAR"},
+		{Cluster, "apiVersion: metallb.io/v1beta2\nkind: BGPPeer\nmetadata: {name: p}\nspec: {myASN: 1}\n", "line 4: BGPPeer p: spec.peerASN: Invalid value: 0"},
+		{Cluster, "apiVersion: metallb.io/v1beta1\nkind: IPAddressPool\nmetadata: {name: p}\nspec:\n  addresses: [nonsense]\n", "line 5: IPAddressPool p: spec.addresses[0]"},
 	} {
 		imported, err := tt.source(tt.text, Options{})
 		if err == nil || !strings.Contains(err.Error(), tt.want) || imported != nil {
