@@ -1,7 +1,6 @@
 package convert
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,32 +17,8 @@ type value struct {
 	data any // map[string]any, []any, string, json.Number, bool or nil
 }
 
-// documents reads all documents of a text; name says by its extension which form it is of.
-func documents(name, text string) (list []value, err error) {
-	err = manifest.Trees(name, []byte(text), manifest.DefaultLimits(), func(t *manifest.Tree) error {
-		form, problems := t.JSON(func([]string) bool { return false })
-		for _, p := range problems {
-			if !p.Warning {
-				return &Error{p.Line, p.Message}
-			}
-		}
-		v := value{tree: t}
-		d := json.NewDecoder(bytes.NewReader(form))
-		d.UseNumber()
-		if err := d.Decode(&v.data); err != nil {
-			return &Error{t.Line, err.Error()}
-		}
-		list = append(list, v)
-		return nil
-	})
-	if p, is := errors.AsType[manifest.Problem](err); is {
-		return nil, &Error{max(p.Line, 1), p.Message}
-	}
-	return list, err
-}
-
-// lenient is documents for JSON of programs that do not mind a key that is there twice: the first one counts, and twice
-// is called with the path of each.
+// lenient reads all documents of a text, JSON of programs that do not mind a key that is there twice: the first one
+// counts, and twice is called with the path of each. name says by its extension which form the text is of.
 func lenient(name, text string, twice func(line int, path string)) (list []value, err error) {
 	values, problem := manifest.Values([]byte(text), manifest.DefaultLimits())
 	if problem != nil {
