@@ -171,7 +171,7 @@ func newBrowser(t *testing.T, a *served.Appliance, flags ...string) *browser {
 		t.Skip("SKIPPED: chromium is not installed: run .ci/deps")
 	}
 	host, link := openDoor(t, a)
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.UserDataDir(t.TempDir()),
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.UserDataDir(profile(t)),
 		chromedp.WSURLReadTimeout(patience), chromedp.WindowSize(1280, 900))
 	for _, f := range flags {
 		name, value, has := strings.Cut(f, "=")
@@ -185,10 +185,30 @@ func newBrowser(t *testing.T, a *served.Appliance, flags ...string) *browser {
 	t.Cleanup(end)
 	ctx, cancel := chromedp.NewContext(ctx)
 	t.Cleanup(cancel)
+	t.Cleanup(func() { _ = chromedp.Cancel(ctx) }) // waits for its end
 	b := &browser{Context: ctx, t: t, host: host, base: "http://" + host + "/dashboard/"}
 	chromedp.ListenTarget(ctx, b.hear)
 	b.do(network.Enable(), log.Enable(), runtime.Enable(), chromedp.Navigate(link), chromedp.WaitVisible("main[data-live=overview]"))
 	return b
+}
+
+// profile is a directory for what a browser writes. Processes of it may go on to write for a moment after its
+// end, so what they leave is no failure, as it would be in t.TempDir.
+func profile(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "svcctl-browser-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for range 50 {
+			if os.RemoveAll(dir) == nil {
+				return
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+	})
+	return dir
 }
 
 // hear notes what the browser complains about, and asks for.
