@@ -28,6 +28,7 @@ import (
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/kernel"
 	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/deadline"
 	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/watch"
 )
@@ -135,6 +136,13 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) (a *assembly,
 		m.Flows(func() metrics.Flows { return flowMetrics(a.flows) })
 	}
 	a.board = reconcile.NewBoard(objects.Revisions, a.rescan, a.release, removals, a.firstStatus())
+	a.board.OfTrial(func() *wire.Trial {
+		state, is := objects.Trial()
+		if !is {
+			return nil
+		}
+		return reconcile.TrialStatus(&state, deadline.Now())
+	})
 	events := control.RecorderConfig{Host: cfg.NodeName, Assigns: len(cfg.LoadBalancerPools) > 0, Log: log}
 	if shared != nil {
 		a.joinFleet(shared)

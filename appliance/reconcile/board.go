@@ -18,8 +18,9 @@ type Board struct {
 	accepted func() (accepted, concerning uint64) // store.Revisions
 	rescan   func(context.Context) error
 	release  func(context.Context) (wire.Released, error)
-	guard    *RemovalGuard     // nil: nothing is waited for or held
-	fleet    func() wire.Fleet // nil: the box is one of its own
+	guard    *RemovalGuard      // nil: nothing is waited for or held
+	fleet    func() wire.Fleet  // nil: the box is one of its own
+	trial    func() *wire.Trial // nil: nobody tells
 
 	mu         sync.Mutex
 	status     wire.Status
@@ -38,6 +39,10 @@ func NewBoard(accepted func() (uint64, uint64), rescan func(context.Context) err
 
 // OfFleet has the status tell how the box stands to its fleet. It is called before the status is shown.
 func (b *Board) OfFleet(state func() wire.Fleet) { b.fleet = state }
+
+// OfTrial has the status tell of the trial that is under way, or holds files; nil: there is none. Its time runs
+// and its files come without a step. It is called before the status is shown.
+func (b *Board) OfTrial(state func() *wire.Trial) { b.trial = state }
 
 // publish replaces the status.
 func (b *Board) publish(s wire.Status, programmed uint64, failure error) {
@@ -92,6 +97,9 @@ func (b *Board) Status() wire.Status {
 	programmed := upTo(b.programmed, accepted, concerning)
 	s.Revision = wire.Revision{Accepted: max(accepted, programmed), Programmed: programmed}
 	s.Synced = s.Ready && b.failure == nil && programmed >= accepted && s.PendingRemovals == 0
+	if b.trial != nil {
+		s.Trial = b.trial()
+	}
 	if b.fleet != nil {
 		f := b.fleet()
 		s.Fleet = &f

@@ -42,7 +42,6 @@ func (l *Loop) publish(start time.Time, done committed, err error) {
 	}
 	pub.Status.ForeignChanges, pub.Status.HeldRemovals, pub.Status.PendingRemovals = pub.foreign, l.opts.Removals.held, l.opts.Removals.waiting
 	pub.Status.UnknownFrontends = l.planner.orphans.frontends()
-	pub.Status.Trial = l.trialStatus()
 	if done.transactions > 0 {
 		pub.Status.LastTransaction = &wire.Transaction{
 			At: done.at.UTC(), Duration: wire.Duration(done.duration),

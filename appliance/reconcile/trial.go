@@ -80,15 +80,6 @@ func (l *Loop) endTrial() error {
 	return nil
 }
 
-// trialStatus is the trial as the status shows it; nil when there is none.
-func (l *Loop) trialStatus() *wire.Trial {
-	state, is := l.opts.Store.Trial()
-	if !is {
-		return nil
-	}
-	return TrialStatus(&state, l.clocks())
-}
-
 // TrialStatus is a trial as clients see it.
 func TrialStatus(state *store.TrialState, now deadline.Reading) *wire.Trial {
 	left := state.Ends.Left(now)
