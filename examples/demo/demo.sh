@@ -7,71 +7,17 @@
 # make demo builds what this needs; by hand: examples/demo/demo.sh PATH-OF-SVCCTL PATH-OF-DEMO
 set -euo pipefail
 
-if [ "$(id -u)" -ne 0 ]; then
-    command -v sudo >/dev/null || { echo "demo: network namespaces need root: run this as root, or install sudo" >&2; exit 1; }
-    exec sudo -- "$0" "$@"
-fi
-
-here=$(cd "$(dirname "$0")" && pwd)
-svcctl=$(realpath "${1:-$here/../../bin/svcctl}")
-demo=$(realpath "${2:-$here/../../bin/demo}")
-PATH=$PATH:/usr/sbin:/sbin
-vip=10.96.0.10
+name=demo
 backends=(backend-1 backend-2 backend-3)
-
-run=$(mktemp -d /tmp/svcctl-demo.XXXXXX)
-id=demo$$ # namespaces of two demos at once must not meet
-pids=()
-
-bold='' dim='' off=''
-if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then bold=$'\e[1m' dim=$'\e[2m' off=$'\e[0m'; fi
-step() { printf '\n%s%s%s\n' "$bold" "$*" "$off"; }
-say() { printf '    %s\n' "$*"; }
-command_line() { printf '    %s$ %s%s\n' "$dim" "$*" "$off"; }
-indent() { sed 's/^/    /'; }
-fail() {
-    printf '\ndemo: %s\n' "$*" >&2
-    if [ -s "$run/log" ]; then echo 'the log of the appliance ends with:' >&2; tail -n 20 "$run/log" >&2; fi
-    exit 1
-}
-
-cleanup() {
-    trap - EXIT INT TERM
-    for pid in "${pids[@]}"; do kill -9 "$pid" 2>/dev/null || true; done
-    wait 2>/dev/null || true
-    for name in gw client "${backends[@]}"; do ip netns delete "$id-$name" 2>/dev/null || true; done
-    rm -rf "$run"
-}
-trap cleanup EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
-
-# on HOST COMMAND... runs a command in the namespace of a host.
-on() { local host=$1; shift; ip netns exec "$id-$host" "$@"; }
-
-# start HOST COMMAND... runs a command there in the background; its output goes to the log.
-start() {
-    local host=$1; shift
-    ip netns exec "$id-$host" "$@" >>"$run/log" 2>&1 &
-    pids+=("$!")
-    disown "$!" # the shell must not report that it was killed
-}
-
-# until_true SECONDS COMMAND... waits until a command succeeds.
-until_true() {
-    local end=$((SECONDS + $1)); shift
-    until "$@" >/dev/null 2>&1; do
-        [ "$SECONDS" -lt "$end" ] || return 1
-        sleep 0.02
-    done
-}
+hosts=(gw client "${backends[@]}")
+vip=10.96.0.10
+. "$(dirname "$0")/common.sh"
 
 # cable HOST ADDRESS GATEWAY PORT connects a host to a port of the appliance.
 cable() {
     ip link add "$4" netns "$id-gw" type veth peer name eth0 netns "$id-$1"
     on "$1" ip address add "$2/24" dev eth0
     on "$1" ip link set eth0 up
-    on "$1" ip link set lo up
     on "$1" ip route add default via "$3"
     on gw ip link set "$4" up
 }
@@ -79,8 +25,7 @@ cable() {
 # network makes the namespaces and the cables of the picture.
 network() {
     local n
-    for name in gw client "${backends[@]}"; do ip netns add "$id-$name"; done
-    on gw ip link set lo up
+    namespaces
     on gw ip link add lan type bridge
     on gw ip link set lan up
     on gw ip address add 10.1.2.1/24 dev lan
@@ -90,13 +35,13 @@ network() {
     for n in 1 2 3; do
         cable "backend-$n" "10.1.2.1$n" 10.1.2.1 "port$n"
         on gw ip link set "port$n" master lan
-        start "backend-$n" "$demo" serve -name "backend-$n" -listen "10.1.2.1$n:8080"
+        start "backend-$n" "backend-$n" "$demo" serve -name "backend-$n" -listen "10.1.2.1$n:8080"
     done
 }
 
 serve() {
-    start gw "$svcctl" serve --manifests "$run/manifests" --data-dir "$run/data" --socket "$run/svcctl.sock"
-    appliance=${pids[-1]}
+    start svcctl gw "$svcctl" serve --manifests "$run/manifests" --data-dir "$run/data" --socket "$run/svcctl.sock"
+    appliance=${pids[svcctl]}
 }
 
 ask() { on client "$demo" ask "$@" "http://$vip/"; }
@@ -117,7 +62,7 @@ step '1. A directory of YAML is served'
 command_line "svcctl serve --manifests manifests   # examples/quickstart"
 serve
 until_true 10 "$svcctl" wait --for ready --timeout 2s --socket "$run/svcctl.sock" || fail 'the appliance did not become ready within 10 s'
-grep -m 1 -F programmed "$run/log" | indent || true
+grep -m 1 -F programmed "$run/svcctl.log" | indent || true
 
 step '2. Requests of the client are spread over the backends'
 command_line "ask -n 300 http://$vip/"
@@ -140,7 +85,7 @@ step '5. The appliance is killed, and the traffic goes on'
 command_line 'kill -9 svcctl'
 ask -for 3s -expect backend-1,backend-3 >"$run/asked" 2>&1 &
 asking=$!
-pids+=("$asking")
+pids[asking]=$asking
 sleep 1
 kill -9 "$appliance"
 wait "$asking" || { cat "$run/asked"; fail 'connections failed after the appliance was killed'; }

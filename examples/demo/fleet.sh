@@ -7,67 +7,11 @@
 # make demo-fleet builds what this needs; by hand: examples/demo/fleet.sh PATH-OF-SVCCTL PATH-OF-DEMO
 set -euo pipefail
 
-if [ "$(id -u)" -ne 0 ]; then
-    command -v sudo >/dev/null || { echo "demo: network namespaces need root: run this as root, or install sudo" >&2; exit 1; }
-    exec sudo -- "$0" "$@"
-fi
-
-here=$(cd "$(dirname "$0")" && pwd)
-svcctl=$(realpath "${1:-$here/../../bin/svcctl}")
-demo=$(realpath "${2:-$here/../../bin/demo}")
-PATH=$PATH:/usr/sbin:/sbin
+name=fleet
+hosts=(switch box-1 box-2 box-3 client-1 client-2 client-3 backend-1 backend-2 backend-3)
 vip=10.96.0.10
 etcd=http://10.1.2.101:2379,http://10.1.2.102:2379,http://10.1.2.103:2379
-
-run=$(mktemp -d /tmp/svcctl-fleet.XXXXXX)
-id=fleet$$ # namespaces of two demos at once must not meet
-pids=()
-declare -A pid_of=()
-
-bold='' dim='' off=''
-if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then bold=$'\e[1m' dim=$'\e[2m' off=$'\e[0m'; fi
-step() { printf '\n%s%s%s\n' "$bold" "$*" "$off"; }
-command_line() { printf '    %s$ %s%s\n' "$dim" "$*" "$off"; }
-indent() { sed 's/^/    /'; }
-fail() {
-    printf '\ndemo: %s\n' "$*" >&2
-    for log in "$run"/*.log; do echo "$log ends with:" >&2; tail -n 8 "$log" >&2; done
-    exit 1
-}
-
-hosts=(switch box-1 box-2 box-3 client-1 client-2 client-3 backend-1 backend-2 backend-3)
-cleanup() {
-    trap - EXIT INT TERM
-    for pid in "${pids[@]}"; do kill -9 "$pid" 2>/dev/null || true; done
-    wait 2>/dev/null || true
-    for name in "${hosts[@]}"; do ip netns delete "$id-$name" 2>/dev/null || true; done
-    rm -rf "$run"
-}
-trap cleanup EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
-
-# on HOST COMMAND... runs a command in the namespace of a host.
-on() { local host=$1; shift; ip netns exec "$id-$host" "$@"; }
-
-# start NAME HOST COMMAND... runs a command there in the background; its output goes to a log of its name.
-start() {
-    local name=$1 host=$2; shift 2
-    ip netns exec "$id-$host" "$@" >>"$run/$name.log" 2>&1 &
-    pids+=("$!")
-    pid_of[$name]=$!
-    disown "$!" # the shell must not report that it was killed
-}
-kill_it() { kill -9 "${pid_of[$1]}"; }
-
-# until_true SECONDS COMMAND... waits until a command succeeds.
-until_true() {
-    local end=$((SECONDS + $1)); shift
-    until "$@" >/dev/null 2>&1; do
-        [ "$SECONDS" -lt "$end" ] || return 1
-        sleep 0.1
-    done
-}
+. "$(dirname "$0")/common.sh"
 
 # plug HOST DEVICE ADDRESS connects a host to the switch.
 plug() {
@@ -75,13 +19,11 @@ plug() {
     on switch ip link set "$1" master lan up
     on "$1" ip address add "$3" dev "$2"
     on "$1" ip link set "$2" up
-    on "$1" ip link set lo up
 }
 
 network() {
     local n
-    for name in "${hosts[@]}"; do ip netns add "$id-$name"; done
-    on switch ip link set lo up
+    namespaces
     on switch ip link add lan type bridge
     on switch ip link set lan up
     for n in 1 2 3; do
@@ -133,7 +75,7 @@ asking() {
     for n in 1 2 3; do
         on "client-$n" "$demo" ask -for "$1" -expect "$2" "http://$vip/" >"$run/asked-$n" 2>&1 &
         askers+=("$!")
-        pids+=("$!")
+        pids[asking-$n]=$!
     done
 }
 asked() {
@@ -172,7 +114,7 @@ cat "$run"/asked-* | indent
 
 step '4. The process of box-2 is killed, and packets go on through it; box-3 takes a backend out meanwhile'
 command_line 'kill -9 svcctl                        # on box-2'
-kill_it box-2
+end box-2
 asking 3s backend-1,backend-2,backend-3
 asked
 sed '/10\.1\.2\.12/d' "$here/../quickstart/web.yaml" >"$run/web.yaml"
@@ -185,7 +127,7 @@ cat "$run"/asked-* | indent
 step '5. A member of etcd is killed: nothing stops'
 asking 8s backend-1,backend-3
 command_line 'kill -9 etcd                          # member 1'
-kill_it etcd-1
+end etcd-1
 sleep 1
 sed -e 's/name: web/name: more/' -e 's/service-name: web/service-name: more/' -e '/clusterIP/d' "$run/web.yaml" >"$run/more.yaml"
 command_line 'svcctl apply -f more.yaml             # on box-1'
@@ -194,7 +136,7 @@ asked
 
 step '6. A second one is killed: no box can change anything, and every box forwards'
 command_line 'kill -9 etcd                          # member 2'
-kill_it etcd-2
+end etcd-2
 for n in 1 2 3; do until_true 60 is "$n" CutOff || fail "box $n does not say that it is cut off"; done
 { of_box 1 status || true; } | grep '^Fleet' | indent
 if of_box 1 apply -f "$here/../quickstart" >"$run/refused" 2>&1; then fail 'a write without a majority was accepted'; fi

@@ -6,69 +6,10 @@
 # make demo-pair builds what this needs; by hand: examples/demo/pair.sh PATH-OF-SVCCTL PATH-OF-DEMO
 set -euo pipefail
 
-if [ "$(id -u)" -ne 0 ]; then
-    command -v sudo >/dev/null || { echo "demo: network namespaces need root: run this as root, or install sudo" >&2; exit 1; }
-    exec sudo -- "$0" "$@"
-fi
-
-here=$(cd "$(dirname "$0")" && pwd)
-svcctl=$(realpath "${1:-$here/../../bin/svcctl}")
-demo=$(realpath "${2:-$here/../../bin/demo}")
-PATH=$PATH:/usr/sbin:/sbin
-vip=192.0.2.50
+name=pair
 hosts=(switch client backend box1 box2)
-
-run=$(mktemp -d /tmp/svcctl-pair.XXXXXX)
-id=pair$$
-declare -A pids=()
-
-bold='' dim='' off=''
-if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then bold=$'\e[1m' dim=$'\e[2m' off=$'\e[0m'; fi
-step() { printf '\n%s%s%s\n' "$bold" "$*" "$off"; }
-say() { printf '    %s\n' "$*"; }
-command_line() { printf '    %s$ %s%s\n' "$dim" "$*" "$off"; }
-indent() { sed 's/^/    /'; }
-fail() {
-    printf '\ndemo: %s\n' "$*" >&2
-    tail -n 20 "$run"/*.log >&2 2>/dev/null || true
-    exit 1
-}
-
-# end NAME kills a program that start began.
-end() {
-    local pid=${pids[$1]:-}
-    unset "pids[$1]"
-    [ -z "$pid" ] || { kill -9 -- "-$pid" 2>/dev/null || kill -9 "$pid" 2>/dev/null || true; }
-}
-
-cleanup() {
-    trap - EXIT INT TERM
-    local name
-    for name in "${!pids[@]}"; do end "$name"; done
-    for name in "${hosts[@]}"; do ip netns delete "$id-$name" 2>/dev/null || true; done
-    rm -rf "$run"
-}
-trap cleanup EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
-
-on() { local host=$1; shift; ip netns exec "$id-$host" "$@"; }
-
-# start NAME HOST COMMAND... runs a command in the background, as the leader of a process group.
-start() {
-    local name=$1 host=$2; shift 2
-    setsid ip netns exec "$id-$host" "$@" >>"$run/$name.log" 2>&1 &
-    pids[$name]=$!
-    disown "$!"
-}
-
-until_true() {
-    local end=$((SECONDS + $1)); shift
-    until "$@" >/dev/null 2>&1; do
-        [ "$SECONDS" -lt "$end" ] || return 1
-        sleep 0.05
-    done
-}
+vip=192.0.2.50
+. "$(dirname "$0")/common.sh"
 
 # cable HOST IF BRIDGE ADDRESS connects an interface of a host to a bridge of the switch.
 cable() {
@@ -80,7 +21,7 @@ cable() {
 
 network() {
     local name
-    for name in "${hosts[@]}"; do ip netns add "$id-$name"; on "$name" ip link set lo up; done
+    namespaces
     for name in lan inside; do on switch ip link add "$name" type bridge; on switch ip link set "$name" up; done
     cable client eth0 lan 192.0.2.9
     cable backend eth0 inside 10.1.0.11
