@@ -71,8 +71,8 @@ type Crowd struct {
 	Ports []nft.ServicePort
 }
 
-// Update takes the box, if it changed, and the Services that changed.
-func (x *Fullness) Update(box *nft.Box, changes map[string]Crowd) {
+// Update takes the box, if it changed, and the Services that changed. It reports whether any Service has a limit.
+func (x *Fullness) Update(box *nft.Box, changes map[string]Crowd) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if box != nil {
@@ -97,6 +97,7 @@ func (x *Fullness) Update(box *nft.Box, changes map[string]Crowd) {
 		default:
 		}
 	}
+	return len(x.crowds) > 0
 }
 
 // Full reports whether an endpoint of a Service is full, or with port 0 an address by all of its ports; known is

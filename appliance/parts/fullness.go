@@ -97,7 +97,9 @@ func (f *Fullness) Planned(host *reconcile.Host, services []reconcile.Service) {
 	if host != nil {
 		box = &host.Box
 	}
-	f.counting.Update(box, changes)
+	if !f.counting.Update(box, changes) {
+		f.kernel.Store(nil) // nobody waits for a first count
+	}
 }
 
 // Problems implements reconcile.Part.
