@@ -107,7 +107,7 @@ func (r *recovery) add(key, verdict string, maps *frontendMaps, fe Frontend, pro
 		}
 	}
 	p := compiledPort{ServicePort: &ServicePort{Family: r.family, Protocol: proto}}
-	inside, outside = r.beyondLimits(&p, &fe, key, inside), r.beyondLimits(&p, &fe, key, outside)
+	inside, outside = r.beyondLimits(&p, &maps.limits, key, inside), r.beyondLimits(&p, &maps.limits, key, outside)
 	// In front of the chain of a port that ends idle connections is one that lets SYN through.
 	inside, outside = strings.Replace(inside, prefixOnlySYN, "", 1), strings.Replace(outside, prefixOnlySYN, "", 1)
 	for pool := range NumPools {
