@@ -18,7 +18,7 @@ func NewCensus(options Options) *Census { return &Census{&kernelTable{netns: opt
 // Asked are the ports that a look is about, by index.
 type Asked struct {
 	ports     map[Frontend]int
-	ranges    []Frontend // those of ports that are ranges
+	ranges    Ranges // those of ports
 	nodePorts map[netip.Addr]bool
 }
 
