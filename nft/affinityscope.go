@@ -77,18 +77,13 @@ func (p *compiledPort) noteForOthers(by noting) (rules []Rule) {
 	return rules
 }
 
-// sticky reads back what the maps of a port tell of its affinity. That of a whole Service is read back as
-// that of each port.
-func (r *recovery) sticky(port string, refresh bool) (s Sticky) {
-	s.Refresh = refresh
-	for name := range r.table.Sets {
-		kind, id, own := strings.Cut(name, "/")
-		if !own || id != port {
-			continue
-		}
-		if bits, err := strconv.ParseUint(kind[strings.LastIndexByte(kind, '-')+1:], 10, 8); err == nil && strings.HasPrefix(kind, "affinity") {
-			s.PrefixLen = uint8(bits)
-		}
+// parsePrefix reads from the name of an affinity map how much of a client's address counts; false: all of it, or
+// the set is another one.
+func parsePrefix(set string) (bits uint8, id string, ok bool) {
+	kind, id, _ := strings.Cut(set, "/")
+	if !strings.HasPrefix(kind, "affinity") {
+		return 0, "", false
 	}
-	return s
+	n, err := strconv.ParseUint(kind[strings.LastIndexByte(kind, '-')+1:], 10, 8)
+	return uint8(n), id, err == nil
 }

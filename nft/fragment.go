@@ -90,13 +90,17 @@ type frontendMaps struct {
 
 	insideOnly    string
 	insideOnlyKey []Field // what of a packet is looked up in it
+
+	limits limitedMaps
 }
 
 var (
 	vipMaps = frontendMaps{setServices, chainByClient, setInsideServices, setOutsideServices,
-		setSourceNAT, setAnswers, setRefresh, setRestricted, setAllowed, setInsideOnly, []Field{Daddr}}
+		setSourceNAT, setAnswers, setRefresh, setRestricted, setAllowed, setInsideOnly, []Field{Daddr},
+		limitedMaps{setLimitedBy, limitedMap{setLimited, chainLimited}, limitedMap{setLimitedOutside, chainLimitedOutside}}}
 	nodePortMaps = frontendMaps{setNodePorts, chainNPByClient, setInsideNodePorts, setOutsideNodePorts,
-		setNPSourceNAT, setNPAnswers, setNPRefresh, setNPRestricted, setNPAllowed, setNPInsideOnly, nodePort}
+		setNPSourceNAT, setNPAnswers, setNPRefresh, setNPRestricted, setNPAllowed, setNPInsideOnly, nodePort,
+		limitedMaps{setNPLimitedBy, limitedMap{setNPLimited, chainNPLimited}, limitedMap{setNPLimitedOutside, chainNPLimitedOutside}}}
 )
 
 func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
@@ -106,7 +110,7 @@ func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
 	}
 	key := p.key(fe)
 	frontend := f.keep(key)
-	inside := p.limited(f, fe, frontend, p.verdict(f, fe, fe.Inside), false)
+	inside, limited := p.limited(f, maps.limits.inside, frontend, p.verdict(f, fe, fe.Inside))
 	if !fe.asksClient() {
 		f.elements = append(f.elements, placed{maps.all, frontend, inside})
 	} else {
@@ -124,10 +128,15 @@ func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
 	}
 	p.addSlots(f, fe, key, fe.Inside.Pool)
 	if fe.Outside != fe.Inside {
-		f.elements = append(f.elements, placed{maps.outside, frontend, p.limited(f, fe, frontend, p.verdict(f, fe, fe.Outside), true)})
+		outside, also := p.limited(f, maps.limits.outside, frontend, p.verdict(f, fe, fe.Outside))
+		limited = limited || also
+		f.elements = append(f.elements, placed{maps.outside, frontend, outside})
 		if fe.Outside.Pool != fe.Inside.Pool {
 			p.addSlots(f, fe, key, fe.Outside.Pool)
 		}
+	}
+	if limited {
+		f.elements = append(f.elements, placed{maps.limits.by, frontend, p.jumpToLimits().String()})
 	}
 	p.addIdle(f, box, fe)
 	if verdict, ok := p.sourceNAT(f, box, fe); ok {

@@ -1,8 +1,6 @@
 package nft
 
 import (
-	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -159,34 +157,25 @@ func (p *compiledPort) addLimits(f *fragment, box *Box) {
 
 // limitedMaps are where a frontend's verdicts stand that its limits come before.
 type limitedMaps struct {
-	by     string
-	inside [2]string // the map of verdicts, and the chain that leads there
-	out    [2]string // the same for outside clients
+	by              string
+	inside, outside limitedMap
 }
 
-func limitedMapsOf(fe *Frontend) *limitedMaps {
-	if fe.Addr.IsValid() {
-		return &limitedMaps{setLimitedBy, [2]string{setLimited, chainLimited}, [2]string{setLimitedOutside, chainLimitedOutside}}
-	}
-	return &limitedMaps{setNPLimitedBy, [2]string{setNPLimited, chainNPLimited}, [2]string{setNPLimitedOutside, chainNPLimitedOutside}}
-}
+// limitedMap is a map of verdicts, and the chain that leads there.
+type limitedMap struct{ set, chain string }
 
-// limited gives the verdict by which the dispatch sends a frontend's clients on, after its limits.
-func (p *compiledPort) limited(f *fragment, fe *Frontend, frontend, verdict string, outside bool) string {
+// limited gives the verdict by which the dispatch sends a frontend's clients on, after its limits if it has any.
+func (p *compiledPort) limited(f *fragment, to limitedMap, frontend, verdict string) (first string, limited bool) {
 	if !p.Limits.Any() || !strings.HasPrefix(verdict, "goto ") || verdict == GotoChain(chainRefuse).String() {
-		return verdict
+		return verdict, false
 	}
-	maps := limitedMapsOf(fe)
-	to := maps.inside
-	if outside {
-		to = maps.out
-	}
-	by := placed{maps.by, frontend, Verdict{Kind: Jump, Chain: p.Limits.chain(p.ID)}.String()}
-	if !slices.Contains(f.elements, by) {
-		f.elements = append(f.elements, by)
-	}
-	f.elements = append(f.elements, placed{to[0], frontend, verdict})
-	return GotoChain(to[1]).String()
+	f.elements = append(f.elements, placed{to.set, frontend, verdict})
+	return GotoChain(to.chain).String(), true
+}
+
+// jumpToLimits has clients pass the limits of the port.
+func (p *compiledPort) jumpToLimits() Verdict {
+	return Verdict{Kind: Jump, Chain: p.Limits.chain(p.ID)}
 }
 
 // limitedChains lead to the limits of a frontend, and from there to where it leads.
@@ -199,10 +188,10 @@ func (t *tableState) limitedChains() (chains []Chain) {
 	for _, c := range []struct {
 		key  []Field
 		maps *limitedMaps
-	}{{frontend, limitedMapsOf(&Frontend{Addr: netip.IPv4Unspecified()})}, {nodePort, limitedMapsOf(&Frontend{})}} {
-		for _, to := range [][2]string{c.maps.inside, c.maps.out} {
-			if t.has(to[0]) {
-				chains = append(chains, Chain{Name: to[1], Rules: []Rule{{VerdictMap{Key: c.key, Map: c.maps.by}}, {VerdictMap{Key: c.key, Map: to[0]}}}})
+	}{{frontend, &vipMaps.limits}, {nodePort, &nodePortMaps.limits}} {
+		for _, to := range []limitedMap{c.maps.inside, c.maps.outside} {
+			if t.has(to.set) {
+				chains = append(chains, Chain{Name: to.chain, Rules: []Rule{{VerdictMap{Key: c.key, Map: c.maps.by}}, {VerdictMap{Key: c.key, Map: to.set}}}})
 			}
 		}
 	}
@@ -214,22 +203,21 @@ func (p *compiledPort) limitsRule() []Rule {
 	if !p.Limits.Any() {
 		return nil
 	}
-	return []Rule{{Verdict{Kind: Jump, Chain: p.Limits.chain(p.ID)}}}
+	return []Rule{{p.jumpToLimits()}}
 }
 
 // beyondLimits gives the verdict behind the limits of a frontend, and what these are.
-func (r *recovery) beyondLimits(p *compiledPort, fe *Frontend, key, verdict string) string {
-	maps := limitedMapsOf(fe)
+func (r *recovery) beyondLimits(p *compiledPort, maps *limitedMaps, key, verdict string) string {
 	chain, _ := strings.CutPrefix(verdict, "goto ")
-	for _, to := range [][2]string{maps.inside, maps.out} {
-		if chain != to[1] {
+	for _, to := range []limitedMap{maps.inside, maps.outside} {
+		if chain != to.chain {
 			continue
 		}
 		limits, _ := strings.CutPrefix(r.table.elements(maps.by)[key], "jump ")
 		if l, id, ok := parseLimits(limits); ok {
 			p.Limits, p.ID = l, id
 		}
-		return r.table.elements(to[0])[key]
+		return r.table.elements(to.set)[key]
 	}
 	return verdict
 }

@@ -26,11 +26,7 @@ func (r *recovery) ranges() {
 		} else if r.rangePools(&p); !r.rangeSources(&p, &fe, elements[key]) {
 			continue
 		}
-		for name := range r.table.Chains {
-			if l, id, ok := parseLimits(name); ok && id == p.ID && id != "" {
-				p.Limits = l
-			}
-		}
+		p.Limits = r.limits[p.ID]
 		r.sourceNAT(&frontendMaps{sourceNAT: setRangeSourceNAT}, key, &fe)
 		if i, known := r.byID[p.ID]; known && p.ID != "" {
 			r.ports[i].Frontends = append(r.ports[i].Frontends, fe)

@@ -20,7 +20,7 @@ func Recover(have Ruleset, box *Box) []ServicePort {
 	var ports []ServicePort
 	for _, f := range Families {
 		if have[f] != nil {
-			r := recovery{family: f, table: have[f], box: box, byID: map[string]int{}, timeouts: []time.Duration{defaultAffinity}, sets: map[string]*SourceSet{}}
+			r := newRecovery(f, have[f], box)
 			r.frontends(setServices)
 			r.frontends(setNodePorts)
 			r.ranges()
@@ -53,6 +53,26 @@ type recovery struct {
 	byID     map[string]int  // ports with affinity, by ID
 	timeouts []time.Duration // of affinity, that were found so far
 	sets     map[string]*SourceSet
+	prefixes map[string]uint8  // Sticky.PrefixLen, by ID
+	limits   map[string]Limits // by ID
+}
+
+func newRecovery(f Family, table *Table, box *Box) *recovery {
+	r := &recovery{
+		family: f, table: table, box: box, byID: map[string]int{}, timeouts: []time.Duration{defaultAffinity}, sets: map[string]*SourceSet{},
+		prefixes: map[string]uint8{}, limits: map[string]Limits{},
+	}
+	for name := range table.Sets {
+		if bits, id, ok := parsePrefix(name); ok {
+			r.prefixes[id] = bits
+		}
+	}
+	for name := range table.Chains {
+		if l, id, ok := parseLimits(name); ok && id != "" {
+			r.limits[id] = l
+		}
+	}
+	return r
 }
 
 // frontends adds the frontends of one of the two dispatch maps, in the order of their keys.
@@ -87,7 +107,7 @@ func (r *recovery) add(key, verdict string, maps *frontendMaps, fe Frontend, pro
 		}
 	}
 	p := compiledPort{ServicePort: &ServicePort{Family: r.family, Protocol: proto}}
-	inside, outside = r.beyondLimits(&p, &fe, key, inside), r.beyondLimits(&p, &fe, key, outside)
+	inside, outside = r.beyondLimits(&p, &maps.limits, key, inside), r.beyondLimits(&p, &maps.limits, key, outside)
 	// In front of the chain of a port that ends idle connections is one that lets SYN through.
 	inside, outside = strings.Replace(inside, prefixOnlySYN, "", 1), strings.Replace(outside, prefixOnlySYN, "", 1)
 	for pool := range NumPools {
@@ -113,7 +133,7 @@ func (r *recovery) add(key, verdict string, maps *frontendMaps, fe Frontend, pro
 	p.Idle = recoverIdle(r.table.elements(maps.sourceNAT)[key])
 	if id != "" {
 		_, refresh := r.table.elements(maps.refresh)[key]
-		p.Sticky = r.sticky(id, refresh)
+		p.Sticky = Sticky{PrefixLen: r.prefixes[id], Refresh: refresh} // of a whole Service: that of each port
 		p.Affinity = r.timeout(remember, id, fe.Outside.Pool, p.Sticky)
 		r.standbys(&p)
 	}

@@ -1,7 +1,6 @@
 package nft
 
 import (
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,11 +38,7 @@ func (t *Table) SlotRuns(f Family, set string) []SlotRun {
 			dispatch = &nodePortMaps
 		}
 		found := map[string]SlotRun{}
-		limited := limitedMapsOf(&Frontend{})
-		if dispatch == &vipMaps {
-			limited = limitedMapsOf(&Frontend{Addr: netip.IPv4Unspecified()})
-		}
-		for _, name := range []string{dispatch.all, dispatch.inside, dispatch.outside, limited.inside[0], limited.out[0]} {
+		for _, name := range []string{dispatch.all, dispatch.inside, dispatch.outside, dispatch.limits.inside.set, dispatch.limits.outside.set} {
 			for key, verdict := range t.elements(name) {
 				if run, is := r.slotRun(verdict, maps, pool, set); is {
 					run.Frontend = key

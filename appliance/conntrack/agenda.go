@@ -24,9 +24,9 @@ type agenda struct {
 	nodePorts map[netip.Addr]bool
 	resetters map[nft.Family]netip.Addr
 	items     map[Frontend]*item
-	ranges    []Frontend // those of items that are ranges
-	most      int        // items since the map was made
-	away      *away      // nil: the rules were not away
+	ranges    Ranges // those of items
+	most      int    // items since the map was made
+	away      *away  // nil: the rules were not away
 }
 
 func newAgenda() *agenda { return &agenda{items: map[Frontend]*item{}} }
@@ -60,9 +60,7 @@ func (a *agenda) add(w Work, now time.Time) {
 			}
 			it = &item{open: map[netip.AddrPort]time.Time{}}
 			a.items[flows.Frontend] = it
-			if flows.Frontend.Last != 0 {
-				a.ranges = append(a.ranges, flows.Frontend)
-			}
+			a.ranges.Add(flows.Frontend)
 			a.most = max(a.most, len(a.items))
 		}
 		if !it.flows.Sources.equal(flows.Sources) {
@@ -94,7 +92,7 @@ func (a *agenda) place(nodePorts, local []netip.Addr) {
 func (a *agenda) tidy(it *item) {
 	if len(it.looks) == 0 && len(it.open) == 0 {
 		delete(a.items, it.flows.Frontend)
-		a.ranges = slices.DeleteFunc(a.ranges, func(r Frontend) bool { return r == it.flows.Frontend })
+		a.ranges.Drop(it.flows.Frontend)
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 // spare.
 type away struct {
 	frontends map[Frontend]struct{} // all that are served
-	ranges    []Frontend            // those of them that are ranges
+	ranges    Ranges                // those of them
 	looks     []time.Time           // still to come, in order
 }
 

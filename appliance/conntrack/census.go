@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"context"
 	"encoding/binary"
 	"net/netip"
 
@@ -17,6 +18,7 @@ func NewCensus(options Options) *Census { return &Census{&kernelTable{netns: opt
 // Asked are the ports that a look is about, by index.
 type Asked struct {
 	ports     map[Frontend]int
+	ranges    Ranges // those of ports
 	nodePorts map[netip.Addr]bool
 }
 
@@ -28,6 +30,7 @@ func NewAsked(box *nft.Box, ports []*nft.ServicePort) *Asked {
 			a.ports[fe] = i
 		}
 	}
+	a.ranges = rangesOf(a.ports)
 	return a
 }
 
@@ -43,21 +46,31 @@ type Tracked struct {
 // Look hands each connection of the ports to each. One that comes or goes meanwhile may be missed, or seen
 // twice. The error is one after which the next look may succeed.
 func (c *Census) Look(asked *Asked, each func(Tracked)) error {
-	leaveAll := func(entries []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
-		for i := range entries {
-			e := &entries[i]
-			verdicts = append(verdicts, leave)
-			if !e.isThrough() {
-				continue
-			}
-			if port, is := atFrontend(asked.ports, e, asked.nodePorts, nil); is {
-				each(Tracked{port, binary.BigEndian.Uint32(e.id), e.replyFrom, e.isEnding()})
-			}
-		}
-		return verdicts, nil
-	}
+	return c.look(context.Background(), asked, func(port int, e *entry) {
+		each(Tracked{port, binary.BigEndian.Uint32(e.id), e.replyFrom, e.isEnding()})
+	})
+}
+
+// look hands each connection of the ports to each, as its entry. It ends early with ctx.
+func (c *Census) look(ctx context.Context, asked *Asked, each func(port int, e *entry)) error {
 	for _, q := range queriesOf(asked.ports, false) {
-		if _, err := c.table.clean(q, leaveAll); err != nil {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		_, err := c.table.clean(q, func(entries []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
+			for i := range entries {
+				e := &entries[i]
+				verdicts = append(verdicts, leave)
+				if !q.has(e) || !e.isThrough() {
+					continue
+				}
+				if port, is := atFrontend(asked.ports, e, asked.nodePorts, asked.ranges); is {
+					each(port, e)
+				}
+			}
+			return verdicts, nil
+		})
+		if err != nil {
 			return err
 		}
 	}
@@ -66,19 +79,3 @@ func (c *Census) Look(asked *Asked, each func(Tracked)) error {
 
 // Close gives the sockets back; the next look opens others.
 func (c *Census) Close() error { return c.table.close() }
-
-// queriesOf covers frontends of any port each, or else whole protocols.
-func queriesOf[V any](frontends map[Frontend]V, unanswered bool) (queries []query) {
-	whole, single := map[query]bool{}, map[query]bool{}
-	for fe := range frontends {
-		whole[query{family: fe.Family, protocol: fe.Protocol, unanswered: unanswered}] = true
-		single[query{family: fe.Family, protocol: fe.Protocol, port: fe.single(), unanswered: unanswered}] = true
-	}
-	if len(single) <= maxQueries {
-		whole = single
-	}
-	for q := range whole {
-		queries = append(queries, q)
-	}
-	return queries
-}

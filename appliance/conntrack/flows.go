@@ -21,11 +21,6 @@ func frontendAt(family nft.Family, protocol nft.Protocol, fe *nft.Frontend) Fron
 	return Frontend{fe.Addr, family, protocol, fe.Port, fe.Last}
 }
 
-// has reports whether an entry's client sent to the range.
-func (f *Frontend) has(e *entry) bool {
-	return e.to.Addr() == f.Addr && e.protocol == f.Protocol && f.Port <= e.to.Port() && e.to.Port() <= f.Last
-}
-
 func (f Frontend) compare(o Frontend) int {
 	return cmp.Or(
 		cmp.Compare(f.Family, o.Family), cmp.Compare(f.Protocol, o.Protocol),
@@ -41,36 +36,64 @@ func FrontendsOf(p *nft.ServicePort) []Frontend {
 	return list
 }
 
-// atFrontend is what a map has for the frontend that an entry's client had sent to. nodePorts
-// are the addresses on which node ports answer, and ranges those of the map's frontends that are
-// ranges: exact ports go first.
-func atFrontend[V any](of map[Frontend]V, e *entry, nodePorts map[netip.Addr]bool, ranges []Frontend) (v V, ok bool) {
-	fe := Frontend{Addr: e.to.Addr(), Family: e.family, Protocol: e.protocol, Port: e.to.Port()}
-	if v, ok = of[fe]; ok {
+// Ranges are the frontends that are ranges, by address. The zero value is ready to use.
+type Ranges map[netip.Addr][]Frontend
+
+// Add adds a frontend, if it is a range.
+func (r *Ranges) Add(fe Frontend) {
+	if fe.Last == 0 || slices.Contains((*r)[fe.Addr], fe) {
+		return
+	}
+	if *r == nil {
+		*r = Ranges{}
+	}
+	(*r)[fe.Addr] = append((*r)[fe.Addr], fe)
+}
+
+// Drop takes a frontend away.
+func (r Ranges) Drop(fe Frontend) {
+	if fe.Last == 0 {
+		return
+	}
+	left := slices.DeleteFunc(r[fe.Addr], func(o Frontend) bool { return o == fe })
+	if len(left) == 0 {
+		delete(r, fe.Addr)
+		return
+	}
+	r[fe.Addr] = left
+}
+
+// rangesOf are the ranges among the keys of a map.
+func rangesOf[V any](of map[Frontend]V) (ranges Ranges) {
+	for fe := range of {
+		ranges.Add(fe)
+	}
+	return ranges
+}
+
+// At is what a map has for where a client sent to, a single port at an address. ranges are those of the map, and
+// nodePorts the addresses on which node ports answer: exact ports go first, then ranges.
+func At[V any](of map[Frontend]V, to Frontend, ranges Ranges, nodePorts map[netip.Addr]bool) (v V, ok bool) {
+	if v, ok = of[to]; ok {
 		return v, ok
 	}
-	for i := range ranges {
-		if ranges[i].has(e) {
-			v, ok = of[ranges[i]]
+	for _, r := range ranges[to.Addr] {
+		if r.Protocol == to.Protocol && r.Port <= to.Port && to.Port <= r.Last {
+			v, ok = of[r]
 			return v, ok
 		}
 	}
-	if !nodePorts[fe.Addr] {
+	if !nodePorts[to.Addr] {
 		return v, false
 	}
-	fe.Addr = netip.Addr{}
-	v, ok = of[fe]
+	to.Addr = netip.Addr{}
+	v, ok = of[to]
 	return v, ok
 }
 
-// rangesOf are the frontends that are ranges.
-func rangesOf[V any](of map[Frontend]V) (ranges []Frontend) {
-	for fe := range of {
-		if fe.Last != 0 {
-			ranges = append(ranges, fe)
-		}
-	}
-	return ranges
+// atFrontend is At for an entry's client.
+func atFrontend[V any](of map[Frontend]V, e *entry, nodePorts map[netip.Addr]bool, ranges Ranges) (v V, ok bool) {
+	return At(of, Frontend{Addr: e.to.Addr(), Family: e.family, Protocol: e.protocol, Port: e.to.Port()}, ranges, nodePorts)
 }
 
 // addressSet makes a set of addresses.

@@ -18,19 +18,22 @@ import (
 // a tenth of them are closed. What comes between two looks is not held up.
 type Fullness struct {
 	log     *slog.Logger
-	table   table
+	census  *Census
 	wake    chan struct{} // holds one
 	changed func(service string)
 
-	mu        sync.Mutex
-	limits    map[string]uint32       // by Service, "namespace/name"
-	asked     map[Frontend]string     // the Service that has it
-	services  map[string][]Frontend   // those of asked
-	ranges    []Frontend              // those of asked that are ranges
-	nodePorts map[netip.Addr]bool     //
-	full      map[string]crowded      // by Service, of those that were looked at
-	counts    map[string]crowdedCount // of the look that is under way
-	err       error
+	mu     sync.Mutex
+	box    nft.Box
+	crowds map[string]Crowd   // by Service, "namespace/name", of those with a limit
+	asked  *crowdsAsked       // of crowds on box; nil: to be made anew
+	full   map[string]crowded // by Service, of those that were looked at
+	err    error
+}
+
+// crowdsAsked is what a look is about, with the Service of each port by its index.
+type crowdsAsked struct {
+	*Asked
+	services []string
 }
 
 // crowded are the endpoints that are full. An address with port 0, of no protocol, stands for all that is open to it.
@@ -57,8 +60,8 @@ func NewFullness(options Options, changed func(service string)) *Fullness {
 
 func newFullness(table table, log *slog.Logger, changed func(string)) *Fullness {
 	return &Fullness{
-		log: log, table: table, wake: make(chan struct{}, 1), changed: changed,
-		limits: map[string]uint32{}, asked: map[Frontend]string{}, services: map[string][]Frontend{}, full: map[string]crowded{},
+		log: log, census: &Census{table}, wake: make(chan struct{}, 1), changed: changed,
+		crowds: map[string]Crowd{}, full: map[string]crowded{},
 	}
 }
 
@@ -68,46 +71,37 @@ type Crowd struct {
 	Ports []nft.ServicePort
 }
 
-// Update takes the box, if it changed, and the Services that changed.
-func (x *Fullness) Update(box *nft.Box, changes map[string]Crowd) {
+// Update takes the box, if it changed, and the Services that changed. It reports whether any Service has a limit.
+func (x *Fullness) Update(box *nft.Box, changes map[string]Crowd) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if box != nil {
-		x.nodePorts = addressSet(box.NodePortAddresses)
+		x.box, x.asked = *box, nil
 	}
-	before := len(x.limits)
-	for name := range changes {
-		for _, fe := range x.services[name] {
-			delete(x.asked, fe)
-		}
-		delete(x.services, name)
-		delete(x.limits, name)
-	}
+	before := len(x.crowds)
 	for name, c := range changes {
+		_, had := x.crowds[name]
+		delete(x.crowds, name)
 		if c.Limit == 0 || len(c.Ports) == 0 {
 			delete(x.full, name)
-			continue
+		} else {
+			x.crowds[name] = c
 		}
-		x.limits[name] = c.Limit
-		for i := range c.Ports {
-			for _, fe := range FrontendsOf(&c.Ports[i]) {
-				x.asked[fe] = name
-				x.services[name] = append(x.services[name], fe)
-			}
+		if _, has := x.crowds[name]; had || has {
+			x.asked = nil
 		}
 	}
-	if before+len(x.limits) > 0 {
-		x.ranges = rangesOf(x.asked)
-	}
-	if (before == 0) != (len(x.limits) == 0) {
+	if (before == 0) != (len(x.crowds) == 0) {
 		select {
 		case x.wake <- struct{}{}:
 		default:
 		}
 	}
+	return len(x.crowds) > 0
 }
 
-// Full reports whether an endpoint of a Service is full, or with port 0 an address by all of its ports; known is false until the Service was looked at.
+// Full reports whether an endpoint of a Service is full, or with port 0 an address by all of its ports; known is
+// false until the Service was looked at.
 func (x *Fullness) Full(service string, protocol nft.Protocol, endpoint netip.AddrPort) (full, known bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -133,69 +127,65 @@ func (x *Fullness) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return x.table.close()
+			return x.census.Close()
 		case <-x.wake:
 		case <-timer.C:
 		}
-		queries := x.queries()
-		if len(queries) == 0 {
+		asked := x.asking()
+		if asked == nil {
 			timer.Stop()
-			if err := x.table.close(); err != nil {
+			if err := x.census.Close(); err != nil {
 				x.log.Debug("close the connection tracking table", "err", err)
 			}
 			continue
 		}
 		start, pause := time.Now(), lookEvery
-		if x.look(ctx, queries) != nil {
+		if x.look(ctx, asked) != nil {
 			pause = idleRetry
 		}
 		timer.Reset(max(pause, restFor*time.Since(start)))
 	}
 }
 
-// queries cover the frontends.
-func (x *Fullness) queries() (queries []query) {
+// asking is what a look is about; nil: no Service asks for one.
+func (x *Fullness) asking() *crowdsAsked {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	whole, single := map[query]bool{}, map[query]bool{}
-	for fe := range x.asked {
-		whole[query{family: fe.Family, protocol: fe.Protocol}] = true
-		single[query{family: fe.Family, protocol: fe.Protocol, port: fe.single()}] = true
-	}
-	if len(single) <= maxQueries {
-		whole = single
-	}
-	// One that asks for all ports of a protocol finds what those of single ports would find again.
-	for q := range whole {
-		if q.port == 0 || !whole[query{family: q.family, protocol: q.protocol}] {
-			queries = append(queries, q)
+	if x.asked == nil && len(x.crowds) > 0 {
+		a, ports := &crowdsAsked{}, []*nft.ServicePort(nil)
+		for service, c := range x.crowds {
+			for i := range c.Ports {
+				a.services, ports = append(a.services, service), append(ports, &c.Ports[i])
+			}
 		}
+		a.Asked = NewAsked(&x.box, ports)
+		x.asked = a
 	}
-	return queries
+	return x.asked
 }
 
-// look counts, and tells of the Services for which that makes a difference.
-func (x *Fullness) look(ctx context.Context, queries []query) (err error) {
-	x.mu.Lock()
-	x.counts = make(map[string]crowdedCount, len(x.limits))
-	for service := range x.limits {
-		x.counts[service] = crowdedCount{}
+// look counts what is open, and tells of the Services for which that makes a difference.
+func (x *Fullness) look(ctx context.Context, asked *crowdsAsked) error {
+	counts := map[string]crowdedCount{}
+	for _, service := range asked.services {
+		counts[service] = crowdedCount{}
 	}
-	x.mu.Unlock()
-	for _, q := range queries {
-		if ctx.Err() != nil {
-			return nil
+	err := x.census.look(ctx, asked.Asked, func(port int, e *entry) {
+		if e.answered && !e.isEnding() {
+			of := counts[asked.services[port]]
+			of[crowdedAt{e.protocol, e.replyFrom}]++
+			of[crowdedAt{0, netip.AddrPortFrom(e.replyFrom.Addr(), 0)}]++
 		}
-		if _, err = x.table.clean(q, x.countAll); err != nil {
-			break
-		}
+	})
+	if ctx.Err() != nil {
+		return err
 	}
 	x.mu.Lock()
 	before := x.err
 	x.err = err
 	var changed []string
 	if err == nil {
-		changed = x.settle()
+		changed = x.settle(counts)
 	}
 	x.mu.Unlock()
 	for _, service := range changed {
@@ -203,43 +193,24 @@ func (x *Fullness) look(ctx context.Context, queries []query) (err error) {
 	}
 	switch {
 	case err != nil && before == nil:
-		x.log.Warn("connections of endpoints are not counted, so none is full; it is tried again", "err", err, "retry", idleRetry)
+		x.log.Warn("connections of endpoints are not counted, so full ones stay full and others become none; it is tried again", "err", err, "retry", idleRetry)
 	case err == nil && before != nil:
 		x.log.Info("connections of endpoints are counted again")
 	}
 	return err
 }
 
-// countAll counts the open connections among entries, and leaves them alone.
-func (x *Fullness) countAll(entries []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for i := range entries {
-		verdicts = append(verdicts, leave)
-		e := &entries[i]
-		if !e.answered || !e.isThrough() || e.isEnding() {
-			continue
-		}
-		service, asked := atFrontend(x.asked, e, x.nodePorts, x.ranges)
-		if counts := x.counts[service]; asked && counts != nil {
-			counts[crowdedAt{e.protocol, e.replyFrom}]++
-			counts[crowdedAt{0, netip.AddrPortFrom(e.replyFrom.Addr(), 0)}]++
-		}
-	}
-	return verdicts, nil
-}
-
 // settle makes the endpoints full, or not any more, that were counted. It returns the Services for which that
 // is new. The caller holds mu.
-func (x *Fullness) settle() (changed []string) {
-	for service, counts := range x.counts {
-		limit, asks := x.limits[service]
-		if !asks {
+func (x *Fullness) settle(counts map[string]crowdedCount) (changed []string) {
+	for service, open := range counts {
+		limit := x.crowds[service].Limit
+		if limit == 0 {
 			continue
 		}
 		was, known := x.full[service]
 		now := crowded{}
-		for at, n := range counts {
+		for at, n := range open {
 			if uint32(n) >= limit || was[at] && uint64(n)*10 > uint64(limit)*9 {
 				now[at] = true
 			}

@@ -78,3 +78,51 @@ func TestFullnessHasHysteresis(t *testing.T) {
 		}
 	})
 }
+
+// A connection counts once, also where the kernel gives all entries to each of the queries for two ports.
+func TestFullnessCountsAConnectionOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		at := netip.MustParseAddrPort
+		table := &fakeTable{}
+		for i := range byte(10) {
+			for _, to := range []string{"172.30.0.41:80", "172.30.0.41:443", "172.30.0.41:12000"} {
+				table.entries = append(table.entries, unansweredEntry(func(e *entry) {
+					e.answered, e.state, e.id, e.to = true, tcpEstablished, []byte{0, 0, 1, i}, at(to)
+					e.replyFrom = netip.AddrPortFrom(e.replyFrom.Addr(), e.to.Port())
+				}))
+			}
+		}
+		x := newFullness(table, slog.New(slog.DiscardHandler), func(string) {})
+		vip := netip.MustParseAddr("172.30.0.41")
+		for _, tt := range []struct {
+			limit     uint32
+			frontends []nft.Frontend
+			endpoint  string
+			want      bool
+		}{
+			{11, []nft.Frontend{{Addr: vip, Port: 80}, {Addr: vip, Port: 443}}, "10.180.0.1:80", false},
+			{10, []nft.Frontend{{Addr: vip, Port: 80}, {Addr: vip, Port: 443}}, "10.180.0.1:80", true},
+			{31, []nft.Frontend{{Addr: vip, Port: 80}, {Addr: vip, Port: 443}, {Addr: vip, Port: 10000, Last: 20000}}, "10.180.0.1:0", false},
+			{30, []nft.Frontend{{Addr: vip, Port: 80}, {Addr: vip, Port: 443}, {Addr: vip, Port: 10000, Last: 20000}}, "10.180.0.1:0", true},
+		} {
+			c := Crowd{Limit: tt.limit}
+			for _, fe := range tt.frontends {
+				c.Ports = append(c.Ports, nft.ServicePort{Family: nft.IPv4, Protocol: nft.TCP, Frontends: []nft.Frontend{fe}})
+			}
+			x.Update(nil, map[string]Crowd{"default/web": {}})
+			x.Update(nil, map[string]Crowd{"default/web": c})
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- x.Run(ctx) }()
+			time.Sleep(2 * lookEvery)
+			synctest.Wait()
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			if full, known := x.Full("default/web", nft.TCP, at(tt.endpoint)); full != tt.want || !known {
+				t.Errorf("of %d frontends %s is full at %d: %t, known %t, want %t", len(tt.frontends), tt.endpoint, tt.limit, full, known, tt.want)
+			}
+		}
+	})
+}

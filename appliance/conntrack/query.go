@@ -25,6 +25,13 @@ type query struct {
 // fraction of a millisecond at a time.
 const maxQueries = 4
 
+// has reports whether an entry is of the part that is asked for. Kernels without filters give others too,
+// and each query gives all of them.
+func (q *query) has(e *entry) bool {
+	return q.family == e.family && q.protocol == e.protocol && (q.port == 0 || q.port == e.to.Port()) &&
+		(!q.addr.IsValid() || q.addr == e.to.Addr()) && !(q.unanswered && e.answered)
+}
+
 // single is the port of a frontend that has one, 0 of a range.
 func (f *Frontend) single() uint16 {
 	if f.Last != 0 {
@@ -52,6 +59,24 @@ func queriesFor(items []*item) []query {
 		}
 		q.addr = addr
 		if !slices.Contains(queries, q) {
+			queries = append(queries, q)
+		}
+	}
+	return queries
+}
+
+// queriesOf covers frontends of any port each, or else whole protocols. No entry is of two of them.
+func queriesOf[V any](frontends map[Frontend]V, unanswered bool) (queries []query) {
+	whole, single := map[query]bool{}, map[query]bool{}
+	for fe := range frontends {
+		whole[query{family: fe.Family, protocol: fe.Protocol, unanswered: unanswered}] = true
+		single[query{family: fe.Family, protocol: fe.Protocol, port: fe.single(), unanswered: unanswered}] = true
+	}
+	if len(single) <= maxQueries {
+		whole = single
+	}
+	for q := range whole {
+		if q.port == 0 || !whole[query{family: q.family, protocol: q.protocol, unanswered: unanswered}] {
 			queries = append(queries, q)
 		}
 	}

@@ -2,7 +2,6 @@ package conntrack
 
 import (
 	"net/netip"
-	"slices"
 	"time"
 
 	"svcctl.io/svcctl/nft"
@@ -13,7 +12,7 @@ type timed struct {
 	times     map[Frontend]time.Duration
 	services  map[string][]Frontend
 	nodePorts map[netip.Addr]bool
-	ranges    []Frontend // those of times that are ranges
+	ranges    Ranges // those of times
 }
 
 func newTimed() timed {
@@ -28,7 +27,7 @@ func (t *timed) any() bool { return len(t.times) > 0 }
 func (t *timed) drop(service string) {
 	for _, fe := range t.services[service] {
 		delete(t.times, fe)
-		t.ranges = slices.DeleteFunc(t.ranges, func(r Frontend) bool { return r == fe })
+		t.ranges.Drop(fe)
 	}
 	delete(t.services, service)
 }
@@ -40,9 +39,7 @@ func (t *timed) add(service string, p *nft.ServicePort, after time.Duration) {
 	}
 	for _, fe := range FrontendsOf(p) {
 		t.times[fe] = after
-		if fe.Last != 0 {
-			t.ranges = append(t.ranges, fe)
-		}
+		t.ranges.Add(fe)
 		t.services[service] = append(t.services[service], fe)
 	}
 }

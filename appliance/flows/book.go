@@ -61,9 +61,9 @@ type Book struct {
 	nodePorts map[netip.Addr]bool
 	services  map[string][]*port
 	frontends map[conntrack.Frontend]*port
-	ranges    map[conntrack.Frontend]*port // those of frontends that are ranges of ports
-	logged    int                          // Services that ask for a log
-	old       map[uint32]struct{}          // connections that were there before
+	ranges    conntrack.Ranges    // those of frontends
+	logged    int                 // Services that ask for a log
+	old       map[uint32]struct{} // connections that were there before
 	begun     map[uint32]begun
 	looking   bool
 	late      []end // what ended during the look
@@ -114,7 +114,7 @@ type end struct {
 // keep them; nil: there is no log.
 func NewBook(log func(*Ended)) *Book {
 	return &Book{
-		log: log, services: map[string][]*port{}, frontends: map[conntrack.Frontend]*port{}, ranges: map[conntrack.Frontend]*port{},
+		log: log, services: map[string][]*port{}, frontends: map[conntrack.Frontend]*port{},
 		old: map[uint32]struct{}{}, begun: map[uint32]begun{},
 	}
 }
@@ -139,7 +139,7 @@ func (b *Book) Plan(service string, ports []nft.ServicePort, logged bool, now ti
 		for _, fe := range p.frontends {
 			if b.frontends[fe] == p {
 				delete(b.frontends, fe)
-				delete(b.ranges, fe)
+				b.ranges.Drop(fe)
 			}
 		}
 	}
@@ -160,9 +160,7 @@ func (b *Book) Plan(service string, ports []nft.ServicePort, logged bool, now ti
 		p.frontends = conntrack.FrontendsOf(&ports[i])
 		for _, fe := range p.frontends {
 			b.frontends[fe] = p
-			if fe.Last != 0 {
-				b.ranges[fe] = p
-			}
+			b.ranges.Add(fe)
 		}
 		p.pools, p.relay = ports[i].Pools, ports[i].Relay
 		p.judge(now)
@@ -305,18 +303,6 @@ func (p *port) record(at netip.AddrPort, now time.Time) *record {
 }
 
 func (b *Book) portOf(c *conntrack.Connection) *port {
-	fe := conntrack.Frontend{Addr: c.To.Addr(), Family: c.Family, Protocol: c.Protocol, Port: c.To.Port()}
-	if p := b.frontends[fe]; p != nil {
-		return p
-	}
-	for r, p := range b.ranges {
-		if r.Addr == fe.Addr && r.Protocol == fe.Protocol && r.Port <= fe.Port && fe.Port <= r.Last {
-			return p
-		}
-	}
-	if !b.nodePorts[fe.Addr] {
-		return nil
-	}
-	fe.Addr = netip.Addr{}
-	return b.frontends[fe]
+	p, _ := conntrack.At(b.frontends, conntrack.Frontend{Addr: c.To.Addr(), Family: c.Family, Protocol: c.Protocol, Port: c.To.Port()}, b.ranges, b.nodePorts)
+	return p
 }

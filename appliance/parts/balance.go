@@ -33,10 +33,10 @@ type Balance struct {
 	box      nft.Box
 	ports    map[portKey]*balanced
 	services map[string][]portKey
-	again    map[string]bool                          // Services to plan again
-	kernel   func() map[frontend][nft.NumPools]before // nil after the first Planned
-	err      error                                    // of the last look
-	next     time.Time                                // of the next one
+	again    map[string]bool // Services to plan again
+	kernel   adopted         // nil after the first Planned
+	err      error           // of the last look
+	next     time.Time       // of the next one
 }
 
 // portKey names a port of a Service in one family.
@@ -44,9 +44,6 @@ type portKey struct {
 	id     string // nft.ServicePort.ID
 	family nft.Family
 }
-
-// before is a pool as the kernel served it before this process.
-type before struct{ endpoints, slots []netip.AddrPort }
 
 // balanced is a port that is balanced by connections, or has a slow start, or both.
 type balanced struct {
@@ -70,7 +67,7 @@ func newBalance(census census, log *slog.Logger) *Balance {
 	return &Balance{
 		log: log, census: census, kick: make(chan struct{}, 1),
 		ports: map[portKey]*balanced{}, services: map[string][]portKey{}, again: map[string]bool{},
-		kernel: func() map[frontend][nft.NumPools]before { return nil },
+		kernel: nothingAdopted,
 	}
 }
 
@@ -81,20 +78,7 @@ func (b *Balance) Name() string { return "balance" }
 func (b *Balance) Adopt(have nft.Ruleset) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.kernel = sync.OnceValue(func() map[frontend][nft.NumPools]before {
-		served := map[frontend][nft.NumPools]before{}
-		for _, p := range nft.Recover(have, &nft.Box{}) {
-			var pools [nft.NumPools]before
-			for pool := range nft.NumPools {
-				pools[pool] = before{p.Pools[pool], p.Tables[pool]}
-			}
-			for i := range p.Frontends {
-				fe := &p.Frontends[i]
-				served[frontend{p.Family, p.Protocol, netip.AddrPortFrom(fe.Addr, fe.Port)}] = pools
-			}
-		}
-		return served
-	})
+	b.kernel = adopt(have)
 }
 
 // Tune implements reconcile.Tuner.
@@ -145,8 +129,8 @@ func (b *Balance) since(at *balanced, p *nft.ServicePort) map[netip.AddrPort]tim
 	}
 	if b.kernel != nil {
 		for i := range p.Frontends {
-			for _, pool := range b.kernel()[frontendOf(p, i)] {
-				for _, ap := range pool.endpoints {
+			if was := b.kernel()[frontendOf(p, i)]; was != nil {
+				for _, ap := range distinct(was) {
 					since[ap] = time.Time{}
 				}
 			}
@@ -162,19 +146,15 @@ func (b *Balance) served(p *nft.ServicePort, pool nft.Pool, size int) *feedback.
 		return nil
 	}
 	for i := range p.Frontends {
-		was := b.kernel()[frontendOf(p, i)][pool]
-		if len(was.slots) != size || slices.Contains(was.slots, netip.AddrPort{}) {
+		was := b.kernel()[frontendOf(p, i)]
+		if was == nil || len(was.Tables[pool]) != size || slices.Contains(was.Tables[pool], netip.AddrPort{}) {
 			continue
 		}
 		had := &feedback.Pool{}
-		had.Set(was.endpoints, weightsIn(p.Weights, was.endpoints), was.slots)
+		had.Set(was.Pools[pool], weightsIn(p.Weights, was.Pools[pool]), was.Tables[pool])
 		return had
 	}
 	return nil
-}
-
-func frontendOf(p *nft.ServicePort, i int) frontend {
-	return frontend{p.Family, p.Protocol, netip.AddrPortFrom(p.Frontends[i].Addr, p.Frontends[i].Port)}
 }
 
 func weightsIn(weights map[netip.AddrPort]uint16, endpoints []netip.AddrPort) []uint32 {

@@ -209,9 +209,15 @@ func TestBalanceAfterARestart(t *testing.T) {
 		if got := first.shares(); got[0] > 10 {
 			t.Fatalf("shares of %v %% while all connections are at the first endpoint", got)
 		}
+		// A range that begins with the same port has endpoints of its own.
+		others := nft.ServicePort{
+			ID: "default/web/tcp-80-90", Family: nft.IPv4, Protocol: nft.TCP,
+			Frontends: []nft.Frontend{{Addr: moved.Frontends[0].Addr, Port: 80, Last: 90}},
+		}
+		others.Pools[nft.PoolCluster] = []netip.AddrPort{at("10.1.0.9:0")}
 		for _, endpoints := range [][]string{{"10.1.0.1", "10.1.0.2", "10.1.0.3"}, {"10.1.0.1", "10.1.0.2", "10.1.0.3", "10.1.0.4"}} {
 			u := &tuned{Balance: newBalance(&fakeCensus{}, slog.New(slog.DiscardHandler))}
-			u.Adopt(nft.Compile(nft.State{Services: map[string][]nft.ServicePort{"default/web": {moved}}}))
+			u.Adopt(nft.Compile(nft.State{Services: map[string][]nft.ServicePort{"default/web": {moved, others}}}))
 			u.set(20*time.Second, nft.LeastConnection, endpoints...)
 			same := 0
 			for i, ap := range u.svc.Ports[0].Tables[nft.PoolCluster] {

@@ -19,7 +19,7 @@ import (
 type Fullness struct {
 	reconcile.NopPart
 	counting *conntrack.Fullness
-	kernel   atomic.Pointer[func() map[frontend][]netip.AddrPort] // what it served at the start; nil: not needed any more
+	kernel   atomic.Pointer[adopted] // what it served at the start; nil: not needed any more
 
 	mu    sync.Mutex
 	again map[string]bool // Services to plan again
@@ -55,16 +55,7 @@ func (f *Fullness) reconsider(service string) {
 // Adopt implements reconcile.Part. Until connections are counted, full endpoints are those that the kernel was
 // left without: so a restart changes nothing.
 func (f *Fullness) Adopt(have nft.Ruleset) {
-	served := sync.OnceValue(func() map[frontend][]netip.AddrPort {
-		endpoints := map[frontend][]netip.AddrPort{}
-		for _, p := range nft.Recover(have, &nft.Box{}) {
-			for i := range p.Frontends {
-				at := frontend{p.Family, p.Protocol, netip.AddrPortFrom(p.Frontends[i].Addr, p.Frontends[i].Port)}
-				endpoints[at] = append(endpoints[at], p.Serving...)
-			}
-		}
-		return endpoints
-	})
+	served := adopt(have)
 	f.kernel.Store(&served)
 }
 
@@ -82,13 +73,16 @@ func (f *Fullness) Full(port resolve.Port, at []netip.AddrPort, endpoint netip.A
 	}
 	had := false
 	for _, a := range at {
-		endpoints, served := (*kernel)()[frontend{port.Family, proto, a}]
-		if slices.ContainsFunc(endpoints, func(ap netip.AddrPort) bool {
+		p := (*kernel)()[frontend{port.Family, proto, a}]
+		if p == nil {
+			continue
+		}
+		if slices.ContainsFunc(p.Serving, func(ap netip.AddrPort) bool {
 			return ap == endpoint || endpoint.Port() == 0 && ap.Addr() == endpoint.Addr()
 		}) {
 			return false, false
 		}
-		had = had || served
+		had = true
 	}
 	return had, false
 }
@@ -103,7 +97,9 @@ func (f *Fullness) Planned(host *reconcile.Host, services []reconcile.Service) {
 	if host != nil {
 		box = &host.Box
 	}
-	f.counting.Update(box, changes)
+	if !f.counting.Update(box, changes) {
+		f.kernel.Store(nil) // nobody waits for a first count
+	}
 }
 
 // Problems implements reconcile.Part.
@@ -114,7 +110,7 @@ func (f *Fullness) Problems() []resolve.Problem {
 	}
 	return []resolve.Problem{{
 		Reason:  "NotCounted",
-		Message: "endpoints get new connections however many they have, whatever svcctl.io/endpoint-connections says: " + err.Error(),
+		Message: "endpoints stay full, or not, as they were counted last, whatever svcctl.io/endpoint-connections says: " + err.Error(),
 		Warning: true,
 	}}
 }

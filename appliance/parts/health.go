@@ -54,7 +54,7 @@ type Health struct {
 	// Only the loop uses what follows.
 	served  map[string][]nft.ServicePort // of every Service, as planned last
 	planned bool                         // Planned was called
-	kernel  func() map[frontend][]netip.AddrPort
+	kernel  adopted
 
 	first chan struct{} // there are endpoints to check, and watch does not look
 
@@ -87,7 +87,7 @@ func NewHealth(p Prober, tell Teller, log *slog.Logger) *Health {
 	return &Health{
 		prober: p, tell: tell, log: log, served: map[string][]nft.ServicePort{}, services: map[string]checkedService{}, again: map[string]bool{},
 		first:  make(chan struct{}, 1),
-		kernel: func() map[frontend][]netip.AddrPort { return nil },
+		kernel: nothingAdopted,
 	}
 }
 
@@ -203,22 +203,7 @@ func hostProblems(s prober.Stats) []resolve.Problem {
 }
 
 // Adopt implements reconcile.Part. The kernel remembers who was up: no file has to.
-func (h *Health) Adopt(have nft.Ruleset) {
-	h.kernel = sync.OnceValue(func() map[frontend][]netip.AddrPort {
-		endpoints := map[frontend][]netip.AddrPort{}
-		for _, p := range nft.Recover(have, &nft.Box{}) {
-			for i := range p.Frontends {
-				fe := &p.Frontends[i]
-				if fe.IsRange() {
-					continue // it has the endpoints of an exact port
-				}
-				at := frontend{p.Family, p.Protocol, netip.AddrPortFrom(fe.Addr, fe.Port)}
-				endpoints[at] = append(endpoints[at], p.Serving...)
-			}
-		}
-		return endpoints
-	})
-}
+func (h *Health) Adopt(have nft.Ruleset) { h.kernel = adopt(have) }
 
 // Verdict implements reconcile.Checks.
 func (h *Health) Verdict(t health.Target) (health.Verdict, bool) { return h.prober.Verdict(t) }
@@ -228,7 +213,9 @@ func (h *Health) Before(port resolve.Port, at []netip.AddrPort) (had []netip.Add
 	if !h.planned {
 		proto, _ := nft.ProtocolNamed(port.Protocol)
 		for _, a := range at {
-			had = append(had, h.kernel()[frontend{port.Family, proto, a}]...)
+			if p := h.kernel()[frontend{port.Family, proto, a}]; p != nil {
+				had = append(had, p.Serving...)
+			}
 		}
 		return had, health.Down
 	}

@@ -50,31 +50,15 @@ func byChance(balance nft.Balance) bool {
 
 // portRanges are the Service ports of the ranges that are served by the endpoints of a port.
 func (r *resolver) portRanges(ranges []object.PortRange, port *object.ServicePort, p *nft.ServicePort) (list []nft.ServicePort) {
+	ranges = slices.DeleteFunc(slices.Clone(ranges), func(pr object.PortRange) bool { return pr.Name != port.Name })
+	if len(ranges) == 0 {
+		return nil // mostly
+	}
+	behind := withoutPorts(p)
 	for _, pr := range ranges {
-		if pr.Name != port.Name {
-			continue
-		}
-		proto, _ := nft.ProtocolNamed(pr.Protocol)
-		added := nft.ServicePort{
-			ID: p.ID + "/" + strings.ToLower(pr.Protocol) + "-" + (&nft.Frontend{Port: pr.First, Last: pr.Last}).PortText(), Family: p.Family, Protocol: proto,
-			Balance: p.Balance, Serving: withoutPorts(p.Serving), Limits: p.Limits,
-		}
-		switch {
-		case p.Affinity > 0 && byChance(p.Balance):
-			added.Balance = nft.SourceHash
-		case p.Balance == nft.LeastConnection: // whose feedback is that of the exact port
-			added.Balance = nft.Random
-		}
-		for pool := range p.Pools {
-			added.Pools[pool] = withoutPorts(p.Pools[pool])
-		}
-		for ap, w := range p.Weights {
-			if added.Weights == nil {
-				added.Weights = make(map[netip.AddrPort]uint16, len(p.Weights))
-			}
-			at := netip.AddrPortFrom(ap.Addr(), 0)
-			added.Weights[at] = max(added.Weights[at], w)
-		}
+		added := behind
+		added.Protocol, _ = nft.ProtocolNamed(pr.Protocol)
+		added.ID = p.ID + "/" + strings.ToLower(pr.Protocol) + "-" + (&nft.Frontend{Port: pr.First, Last: pr.Last}).PortText()
 		for _, fe := range p.Frontends {
 			switch {
 			case !fe.Addr.IsValid():
@@ -94,12 +78,36 @@ func (r *resolver) portRanges(ranges []object.PortRange, port *object.ServicePor
 	return list
 }
 
-// withoutPorts are the addresses of endpoints, each once, with port 0.
-func withoutPorts(endpoints []netip.AddrPort) []netip.AddrPort {
-	list := make([]netip.AddrPort, 0, len(endpoints))
+// withoutPorts is a Service port with the endpoints and settings of one for its ranges, which share them: endpoints are
+// addresses with port 0, each once.
+func withoutPorts(p *nft.ServicePort) nft.ServicePort {
+	behind := nft.ServicePort{Family: p.Family, Balance: p.Balance, Serving: addressesOf(p.Serving), Limits: p.Limits}
+	switch {
+	case p.Affinity > 0 && byChance(p.Balance):
+		behind.Balance = nft.SourceHash
+	case p.Balance == nft.LeastConnection: // whose feedback is that of the exact port
+		behind.Balance = nft.Random
+	}
+	for pool := range p.Pools {
+		behind.Pools[pool] = addressesOf(p.Pools[pool])
+	}
+	if len(p.Weights) > 0 {
+		behind.Weights = make(map[netip.AddrPort]uint16, len(p.Weights))
+	}
+	for ap, w := range p.Weights {
+		at := netip.AddrPortFrom(ap.Addr(), 0)
+		behind.Weights[at] = max(behind.Weights[at], w)
+	}
+	return behind
+}
+
+// addressesOf are the addresses of endpoints, each once, with port 0.
+func addressesOf(endpoints []netip.AddrPort) []netip.AddrPort {
+	list, seen := make([]netip.AddrPort, 0, len(endpoints)), make(map[netip.Addr]bool, len(endpoints))
 	for _, ap := range endpoints {
-		if at := netip.AddrPortFrom(ap.Addr(), 0); !slices.Contains(list, at) {
-			list = append(list, at)
+		if !seen[ap.Addr()] {
+			seen[ap.Addr()] = true
+			list = append(list, netip.AddrPortFrom(ap.Addr(), 0))
 		}
 	}
 	return list
