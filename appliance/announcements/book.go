@@ -313,7 +313,8 @@ func (b *Book) news(w *watcher, told *bool) (event wire.AnnouncementsEvent, ok b
 		w.drained, w.configs = b.drained, b.configs
 		event = wire.AnnouncementsEvent{All: &all}
 		if w.configured {
-			event.Config = &b.config
+			config := b.config // it is read without the lock
+			event.Config = &config
 		}
 		return event, true
 	}
