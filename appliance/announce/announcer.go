@@ -242,12 +242,15 @@ func (a *announcer) take(ctx context.Context, e *wire.AnnouncementsEvent) error 
 		return nil
 	}
 	var touched []netip.Addr
+	drained := a.drained
+	if e.Drained != nil {
+		drained = *e.Drained
+	}
 	if e.All != nil {
 		a.reports.connected, a.lost, a.late = true, time.Time{}, nil
 		defer a.judge()
 		a.reports.everything()
-		touched = a.takeAll(e.All)
-		defer a.setDrained(e.All.Drained)
+		touched, drained = a.takeAll(e.All), e.All.Drained
 	}
 	touched = append(touched, a.set(e.Set)...)
 	for _, text := range e.Gone {
@@ -260,6 +263,9 @@ func (a *announcer) take(ctx context.Context, e *wire.AnnouncementsEvent) error 
 		later(&a.save, savePause)
 		a.judge()
 	}
+	if drained {
+		a.setDrained(true) // before routes to what is new are announced
+	}
 	if e.Config != nil && !reflect.DeepEqual(a.config, e.Config) {
 		a.config, a.file.anew = e.Config, true
 		later(&a.save, savePause)
@@ -269,8 +275,8 @@ func (a *announcer) take(ctx context.Context, e *wire.AnnouncementsEvent) error 
 		}
 	}
 	a.peers.update(touched, a.wanted)
-	if e.Drained != nil {
-		a.setDrained(*e.Drained)
+	if !drained {
+		a.setDrained(false) // after routes to what is gone are withdrawn
 	}
 	if e.All != nil && len(a.segments.ports) == 0 {
 		return a.placeAll(ctx)

@@ -1,6 +1,7 @@
 package announce
 
 import (
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/announce/bgp"
 	"svcctl.io/svcctl/appliance/announce/vrrp"
 )
 
@@ -60,14 +62,38 @@ func TestListing(t *testing.T) {
 	}
 }
 
-// Changes of single addresses reach the adverts, not only whole messages.
-func TestAdvertsFollowChanges(t *testing.T) {
+// testAnnouncer is an announcer without links, for 192.0.2.50 to 192.0.2.59.
+func testAnnouncer(t *testing.T) *announcer {
 	a := &announcer{
-		wanted: map[netip.Addr]ad{}, known: map[netip.Addr]bool{}, file: newKeeper(t.TempDir()),
-		reports: newReports(nil, nil, nil), peers: &peers{table: newTable()}, election: newElection(vrrp.Config{VRID: 51, Priority: 100, Interval: time.Second}, nil),
+		log: slog.New(slog.DiscardHandler), wanted: map[netip.Addr]ad{}, known: map[netip.Addr]bool{}, file: newKeeper(t.TempDir()),
+		reports: newReports(nil, nil, nil), peers: &peers{table: newTable()},
 	}
 	a.segments = newSegments(nil, nil, a.mark)
 	a.setRanges([]string{"192.0.2.50-192.0.2.59"})
+	return a
+}
+
+// A box that hears that it is drained tells routers of no address that it hears of with that.
+func TestDrainedFromTheFirstMessage(t *testing.T) {
+	a := testAnnouncer(t)
+	tor := Peer{Name: "tor-1", Peer: bgp.Peer{Addr: netip.MustParseAddrPort("192.0.2.1:179"), LocalAS: 64512, RemoteAS: 64513, IPv4: true}}
+	var err error
+	if a.peers, err = newPeers(&BGP{Peers: []Peer{tor}}, nil, a.wanted, false, a.log); err != nil {
+		t.Fatal(err)
+	}
+	all := wire.Announcements{Drained: true, Ranges: []string{"192.0.2.50-192.0.2.59"}, Items: []wire.Announcement{{Address: "192.0.2.50", Flags: true}}}
+	if err := a.take(t.Context(), &wire.AnnouncementsEvent{All: &all, Config: &wire.AnnounceConfig{}}); err != nil {
+		t.Fatal(err)
+	}
+	if routes := a.peers.table.toPeer("tor-1"); !a.drained || !a.isWanted(netip.MustParseAddr("192.0.2.50")) || len(routes) != 0 {
+		t.Errorf("drained is %t, and a router is told of %v", a.drained, routes)
+	}
+}
+
+// Changes of single addresses reach the adverts, not only whole messages.
+func TestAdvertsFollowChanges(t *testing.T) {
+	a := testAnnouncer(t)
+	a.election = newElection(vrrp.Config{VRID: 51, Priority: 100, Interval: time.Second}, nil)
 	listed := func() []netip.Addr { return slices.DeleteFunc(slices.Clone(a.election.addrs[0]), isDigest) }
 	one, two := netip.MustParseAddr("192.0.2.50"), netip.MustParseAddr("192.0.2.51")
 	for _, test := range []struct {
