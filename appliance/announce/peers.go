@@ -262,9 +262,6 @@ const avoidance = 2 * time.Second
 // to be called, or announces all routes again.
 func (ps *peers) setDrained(drained bool) {
 	ps.drained, ps.avoided = drained, nil
-	if len(ps.list) == 0 {
-		return
-	}
 	if !drained {
 		all := map[netip.Prefix]struct{}{}
 		for prefix := range ps.table.routes {
@@ -274,7 +271,12 @@ func (ps *peers) setDrained(drained bool) {
 		return
 	}
 	clear(ps.damped)
-	ps.ripe, ps.avoided = nil, time.After(avoidance)
+	ps.ripe = nil
+	if len(ps.list) == 0 {
+		ps.withdrawAll() // there is nobody to ask, and a peer may come
+		return
+	}
+	ps.avoided = time.After(avoidance)
 	for _, p := range ps.list {
 		routes := ps.table.toPeer(p.Name)
 		for prefix, a := range routes {
@@ -300,14 +302,14 @@ func (ps *peers) leave(ctx context.Context) {
 	if len(ps.list) == 0 {
 		return
 	}
-	left := make(chan struct{})
+	left, list := make(chan struct{}), slices.Clone(ps.list) // which configure changes meanwhile
 	ps.left = left
 	go func() {
 		defer close(left)
 		ctx, cancel := context.WithTimeout(ctx, leaveAtMost)
 		defer cancel()
 		var all errgroup.Group
-		for _, p := range ps.list {
+		for _, p := range list {
 			all.Go(func() error { return p.speaker.Leave(ctx) })
 		}
 		_ = all.Wait() // a peer that does not take our words notices the end
