@@ -270,6 +270,7 @@ func (a *announcer) take(ctx context.Context, e *wire.AnnouncementsEvent) error 
 		a.config, a.file.anew = e.Config, true
 		later(&a.save, savePause)
 		a.peers.configure(a.config, a.wanted)
+		a.reports.everything()
 		if err := a.placeAll(ctx); err != nil {
 			return err
 		}
@@ -283,6 +284,7 @@ func (a *announcer) take(ctx context.Context, e *wire.AnnouncementsEvent) error 
 	}
 	for _, addr := range touched {
 		a.place(addr)
+		a.reports.add(addr)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package announce
 
 import (
+	"io/fs"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -68,7 +70,7 @@ func testAnnouncer(t *testing.T) *announcer {
 		log: slog.New(slog.DiscardHandler), wanted: map[netip.Addr]ad{}, known: map[netip.Addr]bool{}, file: newKeeper(t.TempDir()),
 		reports: newReports(nil, nil, nil), peers: &peers{table: newTable()},
 	}
-	a.segments = newSegments(nil, nil, a.mark)
+	a.segments = newSegments(a.log, nil, a.mark)
 	a.setRanges([]string{"192.0.2.50-192.0.2.59"})
 	return a
 }
@@ -87,6 +89,30 @@ func TestDrainedFromTheFirstMessage(t *testing.T) {
 	}
 	if routes := a.peers.table.toPeer("tor-1"); !a.drained || !a.isWanted(netip.MustParseAddr("192.0.2.50")) || len(routes) != 0 {
 		t.Errorf("drained is %t, and a router is told of %v", a.drained, routes)
+	}
+}
+
+// An interface that cannot be taken is tried again without telling of all addresses each time, and is a problem that is
+// told once. Rights that are missing do not come.
+func TestRetryTellsNothingNew(t *testing.T) {
+	a := testAnnouncer(t)
+	addr := netip.MustParseAddr("192.0.2.50")
+	a.wanted[addr] = ad{Flags: true}
+	if err := a.placeAll(t.Context()); err != nil || len(a.reports.dirty) != 0 || len(a.file.dirty) != 0 {
+		t.Errorf("placing again what did not change, %d addresses are to be told of, and %d kept: %v", len(a.reports.dirty), len(a.file.dirty), err)
+	}
+	eth0, eth1 := link(1, "eth0"), link(2, "eth1")
+	if s := a.segments; !s.failed(&eth0, fs.ErrPermission) || s.failed(&eth0, fs.ErrPermission) || s.retry != nil {
+		t.Error("missing rights are told twice, or tried again")
+	}
+	if s := a.segments; !s.failed(&eth1, fs.ErrNotExist) || s.failed(&eth1, fs.ErrNotExist) || s.retry == nil {
+		t.Error("an interface that was not there is told twice, or not tried again")
+	}
+	if got := a.segments.problems(); len(got) != 2 || !strings.Contains(got[0], "on eth0") || !strings.Contains(got[0], "CAP_NET_RAW") || !strings.Contains(got[1], "on eth1") {
+		t.Errorf("problems are %q", got)
+	}
+	if err := a.placeAll(t.Context()); err != nil || len(a.segments.problems()) != 0 {
+		t.Errorf("of links that are gone is told %q: %v", a.segments.problems(), err)
 	}
 }
 
