@@ -68,7 +68,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		return err
 	}
 	serve := client.New(cfg.Socket)
-	a := &announcer{cfg: cfg, log: log, wanted: map[netip.Addr]ad{}, known: map[netip.Addr]bool{}, file: newKeeper(cfg.StateDir), reports: newReports(serve, log, tasks)}
+	a := &announcer{cfg: cfg, log: log, wanted: map[netip.Addr]ad{}, file: newKeeper(cfg.StateDir), reports: newReports(serve, log, tasks)}
 	a.segments = newSegments(log, tasks, a.mark)
 	a.recall(last)
 	if cfg.Election != nil {
@@ -100,9 +100,7 @@ type announcer struct {
 	ranges  []Range
 	wanted  map[netip.Addr]ad // to be announced, and where
 	config  *wire.AnnounceConfig
-	known   map[netip.Addr]bool // announced by our predecessor
-	adverts listing             // of wanted
-	save    <-chan time.Time    // when the file is to be written
+	adverts listing // of wanted
 	file    *keeper
 
 	segments *segments
@@ -114,9 +112,20 @@ type announcer struct {
 	drained  bool       // nothing is to be announced, but what is handed over
 	master   netip.Addr // which one, if it is known
 
-	lost time.Time        // since when serve is away
-	late <-chan time.Time // when it is away for too long
+	serve absence
 }
+
+// absence is the time without serve.
+type absence struct {
+	since time.Time        // zero: serve is there, or was not yet
+	late  <-chan time.Time // when it is too long
+}
+
+// begin starts an absence.
+func (s *absence) begin() { *s = absence{time.Now(), time.After(stale)} }
+
+// isStale reports whether another box should take over for it.
+func (s *absence) isStale() bool { return !s.since.IsZero() && time.Since(s.since) >= stale }
 
 // recall goes on with what was announced before.
 func (a *announcer) recall(last state) {
@@ -133,7 +142,7 @@ func (a *announcer) recall(last state) {
 	}
 	for _, text := range last.Announced {
 		if addr, err := netip.ParseAddr(text); err == nil {
-			a.known[addr] = true
+			a.segments.known[addr] = true
 		}
 	}
 }
@@ -180,9 +189,9 @@ func (a *announcer) run(ctx context.Context, stop <-chan struct{}, events <-chan
 			a.reports.soon()
 		case <-a.election.changes():
 			a.elected()
-		case <-a.late:
-			a.late = nil
-			a.log.Warn("svcctl serve is away: another box should take over, if there is one", "since", a.lost)
+		case <-a.serve.late:
+			a.serve.late = nil
+			a.log.Warn("svcctl serve is away: another box should take over, if there is one", "since", a.serve.since)
 			a.judge()
 		case a.segments.links = <-links:
 			if err := a.placeAll(ctx); err != nil {
@@ -202,8 +211,8 @@ func (a *announcer) run(ctx context.Context, stop <-chan struct{}, events <-chan
 			a.segments.collect(index)
 		case end := <-a.segments.ended:
 			a.segments.gone(end)
-		case <-a.save:
-			a.save = nil
+		case <-a.file.due:
+			a.file.due = nil
 			if err := a.file.save(len(a.wanted), a.state, a.fateOf); err != nil {
 				a.log.Error("what is announced could not be kept: a restart would not know it", "err", err)
 			}
@@ -238,7 +247,8 @@ func (a *announcer) end() error {
 // take follows what serve says.
 func (a *announcer) take(ctx context.Context, e *wire.AnnouncementsEvent) error {
 	if e == nil {
-		a.reports.connected, a.lost, a.late = false, time.Now(), time.After(stale)
+		a.reports.connected = false
+		a.serve.begin()
 		return nil
 	}
 	var touched []netip.Addr
@@ -247,7 +257,7 @@ func (a *announcer) take(ctx context.Context, e *wire.AnnouncementsEvent) error 
 		drained = *e.Drained
 	}
 	if e.All != nil {
-		a.reports.connected, a.lost, a.late = true, time.Time{}, nil
+		a.reports.connected, a.serve = true, absence{}
 		defer a.judge()
 		a.reports.everything()
 		touched, drained = a.takeAll(e.All), e.All.Drained
@@ -260,15 +270,14 @@ func (a *announcer) take(ctx context.Context, e *wire.AnnouncementsEvent) error 
 		}
 	}
 	if len(touched) > 0 {
-		later(&a.save, savePause)
 		a.judge()
 	}
 	if drained {
 		a.setDrained(true) // before routes to what is new are announced
 	}
 	if e.Config != nil && !reflect.DeepEqual(a.config, e.Config) {
-		a.config, a.file.anew = e.Config, true
-		later(&a.save, savePause)
+		a.config = e.Config
+		a.file.everything()
 		a.peers.configure(a.config, a.wanted)
 		a.reports.everything()
 		if err := a.placeAll(ctx); err != nil {
@@ -294,9 +303,8 @@ func (a *announcer) takeAll(all *wire.Announcements) (touched []netip.Addr) {
 	before := slices.Clone(a.ranges)
 	a.setRanges(all.Ranges)
 	if !slices.Equal(before, a.ranges) {
-		a.file.anew = true
-		later(&a.save, savePause)
-		a.keepKnown()
+		a.file.everything()
+		a.segments.keepKnown()
 		a.segments.stopAll() // their filters are for other ranges
 	}
 	there := map[string]bool{}
@@ -336,7 +344,7 @@ func (a *announcer) isWanted(addr netip.Addr) bool {
 
 // want notes whether an address is to be announced, and where.
 func (a *announcer) want(addr netip.Addr, wanted bool, where ad) {
-	a.file.dirty[addr] = struct{}{}
+	a.file.add(addr)
 	if wanted {
 		if !a.isWanted(addr) {
 			a.adverts.add(addr)
@@ -365,8 +373,7 @@ func (a *announcer) l2() []string {
 
 // mark notes that an address is to be kept and reported.
 func (a *announcer) mark(addr netip.Addr) {
-	a.file.dirty[addr] = struct{}{}
-	later(&a.save, savePause)
+	a.file.add(addr)
 	a.reports.add(addr)
 }
 

@@ -67,7 +67,7 @@ func TestListing(t *testing.T) {
 // testAnnouncer is an announcer without links, for 192.0.2.50 to 192.0.2.59.
 func testAnnouncer(t *testing.T) *announcer {
 	a := &announcer{
-		log: slog.New(slog.DiscardHandler), wanted: map[netip.Addr]ad{}, known: map[netip.Addr]bool{}, file: newKeeper(t.TempDir()),
+		log: slog.New(slog.DiscardHandler), wanted: map[netip.Addr]ad{}, file: newKeeper(t.TempDir()),
 		reports: newReports(nil, nil, nil), peers: &peers{table: newTable()},
 	}
 	a.segments = newSegments(a.log, nil, a.mark)

@@ -71,7 +71,11 @@ func newPeers(cfg *BGP, config *wire.AnnounceConfig, wanted map[netip.Addr]ad, d
 		}
 		for _, peer := range cfg.Peers {
 			flags.Peers = append(flags.Peers, peer.Name)
-			if err := ps.add(&peering{Peer: peer, timers: cfg.BFD, minTTL: cfg.BFDMinTTL}); err != nil {
+			p := &peering{Peer: peer}
+			if cfg.BFD != nil {
+				p.bfd = &bfd.Config{Timers: *cfg.BFD, MultiHop: peer.MultiHop, MinTTL: cfg.BFDMinTTL}
+			}
+			if err := ps.add(p); err != nil {
 				return nil, err
 			}
 		}
@@ -335,7 +339,7 @@ func (ps *peers) look() (others bool) {
 func (ps *peers) placesOf(addr netip.Addr) []wire.Place {
 	var places []wire.Place
 	for _, p := range ps.list {
-		prefix, r := ps.routeTo(addr, p.Name)
+		prefix, r := ps.table.routeTo(addr, p.Name)
 		if r == nil {
 			continue
 		}
@@ -364,20 +368,6 @@ func (ps *peers) placesOf(addr netip.Addr) []wire.Place {
 		places = append(places, place)
 	}
 	return places
-}
-
-// routeTo is the longest route to an address that a peer is told of; nil: none.
-func (ps *peers) routeTo(addr netip.Addr, peer string) (longest netip.Prefix, to *route) {
-	for _, name := range ps.table.of[addr] {
-		a := ps.table.advertisements[name]
-		if a == nil || !slices.Contains(a.Peers, peer) {
-			continue
-		}
-		if p := prefix(a, addr); to == nil || p.Bits() > longest.Bits() {
-			longest, to = p, ps.table.routes[p]
-		}
-	}
-	return longest, to
 }
 
 // states are all peers, for serve.

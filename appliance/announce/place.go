@@ -77,15 +77,6 @@ func (a *announcer) placeAll(ctx context.Context) error {
 	return nil
 }
 
-// keepKnown has what is announced be announced by other ports without asking first.
-func (a *announcer) keepKnown() {
-	for addr := range a.segments.states {
-		if a.segments.announces(addr) {
-			a.known[addr] = true
-		}
-	}
-}
-
 // place has an address announced where it is to be. What comes of that is told by the ports.
 func (a *announcer) place(addr netip.Addr) {
 	where, wanted := a.wanted[addr]
@@ -95,11 +86,11 @@ func (a *announcer) place(addr netip.Addr) {
 		switch {
 		case want && !p.addrs[addr]:
 			p.addrs[addr] = true
-			p.Add(addr, a.known[addr])
+			p.Add(addr, a.segments.known[addr])
 		case !want && p.addrs[addr]:
 			delete(p.addrs, addr)
 			p.Remove(addr)
 		}
 	}
-	delete(a.known, addr) // it is ours from now on, or was not: that is not asked again
+	delete(a.segments.known, addr) // it is ours from now on, or was not: that is not asked again
 }

@@ -136,6 +136,20 @@ func (t *table) attributesFor(r *route, peer string) *bgp.Attributes {
 	return a
 }
 
+// routeTo is the longest route to an address that a peer is told of; nil: none.
+func (t *table) routeTo(addr netip.Addr, peer string) (longest netip.Prefix, to *route) {
+	for _, name := range t.of[addr] {
+		a := t.advertisements[name]
+		if a == nil || !slices.Contains(a.Peers, peer) {
+			continue
+		}
+		if p := prefix(a, addr); to == nil || p.Bits() > longest.Bits() {
+			longest, to = p, t.routes[p]
+		}
+	}
+	return longest, to
+}
+
 // toPeer are the announced routes that a peer is to have.
 func (t *table) toPeer(peer string) map[netip.Prefix]*bgp.Attributes {
 	routes := map[netip.Prefix]*bgp.Attributes{}

@@ -28,8 +28,9 @@ type segments struct {
 	links   []node.Link
 	ports   map[int]*port // by index of the interface
 	states  map[netip.Addr]map[int]neighbor.Status
-	changed chan int   // ports with other states
-	ended   chan ended // ports that are gone
+	known   map[netip.Addr]bool // announced by ports before these, and not placed since
+	changed chan int            // ports with other states
+	ended   chan ended          // ports that are gone
 	retry   <-chan time.Time
 	wrong   map[int]string         // why there is no port on some interfaces, by index
 	past    wire.AnnouncerCounters // of ports that are gone
@@ -52,7 +53,7 @@ type ended struct {
 
 func newSegments(log *slog.Logger, tasks *errgroup.Group, mark func(netip.Addr)) *segments {
 	return &segments{
-		log: log, tasks: tasks, mark: mark, ports: map[int]*port{}, states: map[netip.Addr]map[int]neighbor.Status{}, wrong: map[int]string{},
+		log: log, tasks: tasks, mark: mark, ports: map[int]*port{}, states: map[netip.Addr]map[int]neighbor.Status{}, known: map[netip.Addr]bool{}, wrong: map[int]string{},
 		changed: make(chan int, 1), ended: make(chan ended),
 	}
 }
@@ -156,6 +157,15 @@ func (s *segments) stop(index int) {
 	for addr := range p.addrs {
 		delete(s.states[addr], index)
 		s.mark(addr)
+	}
+}
+
+// keepKnown has what is announced be announced by other ports without asking first.
+func (s *segments) keepKnown() {
+	for addr := range s.states {
+		if s.announces(addr) {
+			s.known[addr] = true
+		}
 	}
 }
 
