@@ -43,8 +43,6 @@ const (
 	countEvery = 15 * time.Second
 	// retryPorts is when an interface that could not be taken is tried again.
 	retryPorts = time.Second
-	// stale is how long serve may be away before another box should take over.
-	stale = 30 * time.Second
 	// handOver is how long a box that stops waits for its successor.
 	handOver = 2 * time.Second
 )
@@ -115,18 +113,6 @@ type announcer struct {
 	serve absence
 }
 
-// absence is the time without serve.
-type absence struct {
-	since time.Time        // zero: serve is there, or was not yet
-	late  <-chan time.Time // when it is too long
-}
-
-// begin starts an absence.
-func (s *absence) begin() { *s = absence{time.Now(), time.After(stale)} }
-
-// isStale reports whether another box should take over for it.
-func (s *absence) isStale() bool { return !s.since.IsZero() && time.Since(s.since) >= stale }
-
 // recall goes on with what was announced before.
 func (a *announcer) recall(last state) {
 	a.setRanges(last.Ranges)
@@ -180,8 +166,9 @@ func (a *announcer) run(ctx context.Context, stop <-chan struct{}, events <-chan
 			a.peers.withdrawAll()
 			a.reports.everything()
 		case <-a.peers.ripe:
-			a.peers.ripen(time.Now())
-			a.reports.everything()
+			for _, addr := range a.peers.ripen(time.Now()) {
+				a.reports.add(addr)
+			}
 		case <-a.peers.changed:
 			if a.peers.look() {
 				a.reports.everything() // their state is told with each address

@@ -247,8 +247,8 @@ func (ps *peers) wait(now time.Time) {
 	}
 }
 
-// ripen announces the damped routes whose time has come.
-func (ps *peers) ripen(now time.Time) {
+// ripen announces the damped routes whose time has come, and returns the addresses behind them.
+func (ps *peers) ripen(now time.Time) []netip.Addr {
 	ripe := map[netip.Prefix]struct{}{}
 	for prefix, at := range ps.damped {
 		if !now.Before(at) {
@@ -257,6 +257,7 @@ func (ps *peers) ripen(now time.Time) {
 		}
 	}
 	ps.publish(ripe, true)
+	return ps.table.behind(ripe)
 }
 
 // avoidance is for how long routers may look for other paths before routes are withdrawn.

@@ -3,6 +3,7 @@ package announce
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -114,6 +115,30 @@ func TestPeerComesToDrainedBox(t *testing.T) {
 	ps.setDrained(false)
 	if routes := ps.table.toPeer("tor-1"); len(routes) != 1 {
 		t.Errorf("after the drain it is told of %v", routes)
+	}
+}
+
+// Of routes whose time has come only their addresses are to be told of, also those of an aggregate.
+func TestRipen(t *testing.T) {
+	config := byObjects(tor1)
+	config.Advertisements[0].Length4 = 30
+	one, two, far := netip.MustParseAddr("192.0.2.49"), netip.MustParseAddr("192.0.2.50"), netip.MustParseAddr("192.0.2.54")
+	where := ad{Via: []string{"m/all"}}
+	ps, err := newPeers(nil, config, map[netip.Addr]ad{one: where, two: where, far: where}, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ps.update([]netip.Addr{one, two}, nil)
+	ps.update([]netip.Addr{one, two}, map[netip.Addr]ad{one: where, two: where})
+	if len(ps.damped) != 1 || ps.ripe == nil {
+		t.Fatalf("damped are %v", ps.damped)
+	}
+	if early := ps.ripen(time.Time{}); len(early) != 0 {
+		t.Errorf("at once there are %v", early)
+	}
+	got := ps.ripen(time.Now().Add(time.Minute))
+	if slices.SortFunc(got, netip.Addr.Compare); !slices.Equal(got, []netip.Addr{one, two}) {
+		t.Errorf("of %v is to be told", got)
 	}
 }
 

@@ -150,6 +150,23 @@ func (t *table) routeTo(addr netip.Addr, peer string) (longest netip.Prefix, to 
 	return longest, to
 }
 
+// behind are the addresses that some routes lead to.
+func (t *table) behind(routes map[netip.Prefix]struct{}) (addrs []netip.Addr) {
+	for addr, names := range t.of {
+		if slices.ContainsFunc(names, func(name string) bool {
+			a := t.advertisements[name]
+			if a == nil {
+				return false
+			}
+			_, is := routes[prefix(a, addr)]
+			return is
+		}) {
+			addrs = append(addrs, addr)
+		}
+	}
+	return addrs
+}
+
 // toPeer are the announced routes that a peer is to have.
 func (t *table) toPeer(peer string) map[netip.Prefix]*bgp.Attributes {
 	routes := map[netip.Prefix]*bgp.Attributes{}
