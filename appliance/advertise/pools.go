@@ -24,11 +24,7 @@ func (p *planner) makePools() {
 			priority[keyOf(o)] = int(a.Priority)
 		}
 		p.Pools = append(p.Pools, ranges...)
-		p.labels[keyOf(o)] = map[string]string{}
-		for key, value := range o.Metadata.Labels {
-			p.labels[keyOf(o)][key] = value
-		}
-		p.ranges[keyOf(o)] = ranges
+		p.ranges[keyOf(o)], p.labels[keyOf(o)] = ranges, o.Metadata.Labels
 	}
 	slices.SortStableFunc(p.Pools, func(a, b alloc.Pool) int { return byPriority(a, b, priority) })
 }
