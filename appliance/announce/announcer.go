@@ -364,7 +364,7 @@ func (a *announcer) mark(addr netip.Addr) {
 	a.reports.add(addr)
 }
 
-// fateOf is what the file should have of an address now.
+// fateOf returns what the file should have of an address now.
 func (a *announcer) fateOf(addr netip.Addr) fate {
 	where, wanted := a.wanted[addr]
 	return fate{ad: where, Wanted: wanted, Announced: wanted && a.segments.announces(addr)}

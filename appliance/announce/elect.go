@@ -40,7 +40,7 @@ type election struct {
 	moves  uint64 // how often the state was another one
 }
 
-// others is what the box that answers lists in its adverts.
+// others has the addresses in the adverts of the box that answers.
 type others struct {
 	at    netip.Addr
 	addrs []netip.Addr

@@ -92,7 +92,7 @@ func TestPeersKnowWhatIsWanted(t *testing.T) {
 	}
 }
 
-// byObjects is what objects say of one peer, or of none, and of routes to it.
+// byObjects configures peers, and routes to one of the name tor-1.
 func byObjects(peers ...wire.PeerConfig) *wire.AnnounceConfig {
 	return &wire.AnnounceConfig{Peers: peers, Advertisements: []wire.Advertisement{{Name: "m/all", Peers: []string{"tor-1"}, Length4: 32, Length6: 128}}}
 }

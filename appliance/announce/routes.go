@@ -178,7 +178,7 @@ func (t *table) toPeer(peer string) map[netip.Prefix]*bgp.Attributes {
 	return routes
 }
 
-// ad is where an address is announced.
+// ad names the places where an address is announced.
 type ad struct {
 	// Flags says that the flags of the announcer say it.
 	Flags bool `json:"flags,omitempty"`

@@ -43,7 +43,7 @@ type step struct {
 	fate
 }
 
-// fate is what the file has of an address.
+// fate is the content of the file about an address.
 type fate struct {
 	ad
 	Wanted    bool `json:"wanted,omitempty"`

@@ -136,7 +136,7 @@ func (b *Book) planned(a netip.Addr) (wire.Announcement, bool) {
 	return item, true
 }
 
-// withoutAdvertisement is why an address is withheld that no object has announced.
+// withoutAdvertisement is the reason for an address that no object has announced.
 const withoutAdvertisement = "no L2Advertisement or BGPAdvertisement is about it"
 
 // advertise says where an address is announced.

@@ -48,7 +48,7 @@ func (b *Book) Of(service string) (all []wire.Announcement) {
 	return all
 }
 
-// told is what is published of an address, with where it is announced or why nowhere.
+// told returns the announcement of an address, with the places where it is announced or why there is none.
 func (b *Book) told(a netip.Addr) wire.Announcement {
 	item := b.published[a]
 	item.Places = b.announcer.places[a]
