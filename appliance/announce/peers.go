@@ -283,11 +283,7 @@ func (ps *peers) setDrained(drained bool) {
 	}
 	ps.avoided = time.After(avoidance)
 	for _, p := range ps.list {
-		routes := ps.table.toPeer(p.Name)
-		for prefix, a := range routes {
-			routes[prefix] = a.Leaving()
-		}
-		_ = p.speaker.Set(routes) // the attributes are those that it took, and a community
+		_ = p.speaker.Set(bgp.Leaving(ps.table.toPeer(p.Name))) // the attributes are those that it took, and a community
 	}
 }
 
