@@ -31,7 +31,7 @@ func newPools(cfg *config.Config, objects *store.Store, announced *announcements
 	return p
 }
 
-// advertiseBox is what the configuration says of pools.
+// advertiseBox takes what is about pools from the configuration.
 func advertiseBox(cfg *config.Config) advertise.Box {
 	return advertise.Box{Pools: cfg.Store().Pools, ServiceRanges: cfg.ServiceClusterIPRanges, NodeName: cfg.NodeName}
 }

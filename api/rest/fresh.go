@@ -2,12 +2,10 @@ package rest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"time"
 
-	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -27,11 +25,8 @@ func (s *Server) fresh(w http.ResponseWriter, r *request, given string, revision
 		return nil
 	}
 	err := s.store.Fresh(r.http.Context())
-	var away *engine.AwayError
 	switch {
-	case err == nil:
-		return nil
-	case !errors.As(err, &away):
+	case err == nil || !isAway(err):
 		return err
 	case r.kind.Name == object.KindLease:
 		return unavailable("nobody knows which is the newest version: "+err.Error(), busyRetry)

@@ -22,7 +22,7 @@ type Announcement struct {
 	Places []Place `json:"places,omitempty"`
 }
 
-// AnnounceConfig is what objects of the kinds of MetalLB tell the announcer beside its flags. It has passwords,
+// AnnounceConfig configures the announcer beside its flags, by objects of the kinds of MetalLB. It has passwords,
 // and is for the announcer alone.
 type AnnounceConfig struct {
 	Peers          []PeerConfig    `json:"peers,omitempty"`
@@ -170,7 +170,7 @@ type AnnouncementsEvent struct {
 	Set []Announcement `json:"set,omitempty"`
 	// Gone are addresses that no Service has any more.
 	Gone []string `json:"gone,omitempty"`
-	// Config is what objects say; nil: as before. It comes with All, for the announcer alone.
+	// Config has the settings of objects; nil: as before. It comes with All, for the announcer alone.
 	Config *AnnounceConfig `json:"config,omitempty"`
 	// Drained says that the box is drained, or is no more; nil: as before.
 	Drained *bool `json:"drained,omitempty"`

@@ -29,14 +29,14 @@ type Objects struct {
 	Node map[string]string
 }
 
-// Box is what the configuration says of pools.
+// Box has the part of the configuration that is about pools.
 type Box struct {
 	Pools         []alloc.Pool // of flags
 	ServiceRanges []netip.Prefix
 	NodeName      string
 }
 
-// Plan is what this box does with the objects.
+// Plan has the pools and announcements of this box.
 type Plan struct {
 	// Pools are those of flags and of objects, the first choice first.
 	Pools []alloc.Pool
@@ -48,7 +48,7 @@ type Plan struct {
 	bgp []advertisement
 }
 
-// advertisement is what addresses an L2Advertisement or a BGPAdvertisement is about.
+// advertisement is an L2Advertisement or a BGPAdvertisement, with the addresses that it is about.
 type advertisement struct {
 	name       string
 	pools      map[string]bool // by name
@@ -65,8 +65,8 @@ type planner struct {
 	*Plan
 	objects *Objects
 	box     *Box
-	labels  map[string]map[string]string // of the pools in use, by name
-	ranges  map[string][]alloc.Pool      // likewise
+	ranges  map[string][]alloc.Pool      // of the pools in use, by name; none is empty
+	labels  map[string]map[string]string // likewise
 	peers   map[string][]string          // in use, by namespace
 }
 
@@ -116,40 +116,32 @@ func (p *planner) selected(o object.Object, names []string, selectors []object.L
 	namespace := o.GetMeta().Namespace
 	pools := map[string]bool{}
 	for i, name := range names {
-		if key := namespace + "/" + name; p.labels[key] != nil {
+		if key := namespace + "/" + name; p.ranges[key] != nil {
 			pools[key] = true
 		} else {
 			p.warn(o, fmt.Sprintf("spec.ipAddressPools[%d]", i), "there is no IPAddressPool %s in use in the namespace %s: nothing is announced for that name", name, namespace)
 		}
 	}
-	for key, labels := range p.labels {
+	for key := range p.ranges {
 		if namespaceOf(key) != namespace {
 			continue
 		}
-		if len(names)+len(selectors) == 0 || len(selectors) > 0 && matchesAny(selectors, labels) {
+		if len(names)+len(selectors) == 0 || len(selectors) > 0 && matchesAny(selectors, p.labels[key]) {
 			pools[key] = true
 		}
 	}
 	return pools
 }
 
-// announceKey and the others are annotations of advertisements and peers.
-const (
-	announceKey    = annotation.Announce
-	medKey         = annotation.MED
-	prependKey     = annotation.Prepend
-	ttlSecurityKey = annotation.TTLSecurity
-)
-
 // always reads when an advertisement announces.
 func (p *planner) always(o object.Object) bool {
-	switch value := o.GetMeta().Annotations[announceKey]; value {
+	switch value := o.GetMeta().Annotations[annotation.Announce]; value {
 	case "", "when-ready":
 		return false
 	case "always":
 		return true
 	default:
-		p.warn(o, annotation.Field(announceKey), "%q is neither when-ready nor always: it is taken as when-ready", value)
+		p.warn(o, annotation.Field(annotation.Announce), "%q is neither when-ready nor always: it is taken as when-ready", value)
 		return false
 	}
 }
@@ -204,7 +196,7 @@ func (p *planner) addBGP(a *object.BGPAdvertisement) {
 		}
 		return n
 	}
-	made.MED, made.Prepend = uint32(number(medKey, 1<<32-1)), int(number(prependKey, 10))
+	made.MED, made.Prepend = uint32(number(annotation.MED, 1<<32-1)), int(number(annotation.Prepend, 10))
 	pools := p.selected(a, a.Spec.IPAddressPools, a.Spec.IPAddressPoolSelectors)
 	for pool := range pools {
 		for _, r := range p.ranges[pool] {

@@ -177,6 +177,24 @@ func TestPools(t *testing.T) {
 	}
 }
 
+// A pool for the namespaces of a label is for nobody while no namespace has it, and that is another pool than one for all.
+func TestPoolOfNoNamespace(t *testing.T) {
+	pool := func(allocation string) alloc.Pool {
+		p := compile(t, "IPAddressPool m/lan: {addresses: [203.0.113.0/28], serviceAllocation: "+allocation+"}")
+		says(t, p)
+		return p.Pools[slices.IndexFunc(p.Pools, func(pool alloc.Pool) bool { return pool.Name == "m/lan" })]
+	}
+	web := &alloc.Claim{Owner: "green/x", Labels: map[string]string{"app": "web"}}
+	none := pool("{namespaceSelectors: [{matchLabels: {color: green}}], serviceSelectors: [{matchLabels: {app: web}}]}")
+	all := pool("{serviceSelectors: [{matchLabels: {app: web}}]}")
+	if none.Takes(web) || !all.Takes(web) {
+		t.Errorf("a Service has addresses of a pool for no namespace: %t, of one for all: %t", none.Takes(web), all.Takes(web))
+	}
+	if none.TakesKey == all.TakesKey {
+		t.Errorf("a pool for no namespace and one for all are both %s", all.TakesKey)
+	}
+}
+
 // Routes have what an advertisement says, and an aggregate does not leave its pool.
 func TestRoutes(t *testing.T) {
 	p := compile(t, lan, "BGPPeer m/tor: {myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1}",

@@ -68,11 +68,11 @@ func (p *planner) addPeer(o *object.BGPPeer) {
 	if s.EnableGracefulRestart {
 		c.Restart = restartTime
 	}
-	switch text := o.Metadata.Annotations[ttlSecurityKey]; {
+	switch text := o.Metadata.Annotations[annotation.TTLSecurity]; {
 	case text == "1" && !s.EBGPMultiHop:
 		c.TTLSecurity = 1
 	case text != "":
-		p.warn(o, annotation.Field(ttlSecurityKey), "%q has no effect: only 1 is served, for peers one hop away", text)
+		p.warn(o, annotation.Field(annotation.TTLSecurity), "%q has no effect: only 1 is served, for peers one hop away", text)
 	}
 	if !p.addSecret(o, &c) || !p.addProfile(o, &c) {
 		return

@@ -24,11 +24,7 @@ func (p *planner) makePools() {
 			priority[keyOf(o)] = int(a.Priority)
 		}
 		p.Pools = append(p.Pools, ranges...)
-		p.labels[keyOf(o)] = map[string]string{}
-		for key, value := range o.Metadata.Labels {
-			p.labels[keyOf(o)][key] = value
-		}
-		p.ranges[keyOf(o)] = ranges
+		p.ranges[keyOf(o)], p.labels[keyOf(o)] = ranges, o.Metadata.Labels
 	}
 	slices.SortStableFunc(p.Pools, func(a, b alloc.Pool) int { return byPriority(a, b, priority) })
 }
@@ -44,7 +40,7 @@ func (p *planner) rangesOf(o *object.IPAddressPool) (ranges []alloc.Pool, ok boo
 		pool.Takes = func(c *alloc.Claim) bool {
 			return (namespaces == nil || slices.Contains(namespaces, namespaceOf(c.Owner))) && matchesAny(a.ServiceSelectors, c.Labels)
 		}
-		pool.TakesKey = fmt.Sprintf("%v %v %d", namespaces, a.ServiceSelectors, a.Priority)
+		pool.TakesKey = fmt.Sprintf("%#v %v %d", namespaces, a.ServiceSelectors, a.Priority) // nil is not none
 	}
 	for i, text := range o.Spec.Addresses {
 		at := fmt.Sprintf("spec.addresses[%d]", i)
@@ -84,12 +80,12 @@ func (p *planner) overlapped(r *alloc.Pool, own []alloc.Pool) string {
 	return ""
 }
 
-// namespaces are those whose Services may have addresses of a pool; nil: all.
+// namespaces are those whose Services may have addresses of a pool; nil: all. Selectors that match none are none.
 func (p *planner) namespaces(a *object.ServiceAllocation) []string {
 	if len(a.Namespaces)+len(a.NamespaceSelectors) == 0 {
 		return nil
 	}
-	all := slices.Clone(a.Namespaces)
+	all := append([]string{}, a.Namespaces...)
 	for _, ns := range p.objects.Namespaces {
 		if len(a.NamespaceSelectors) > 0 && matchesAny(a.NamespaceSelectors, ns.Metadata.Labels) {
 			all = append(all, ns.Metadata.Name)

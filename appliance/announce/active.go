@@ -3,7 +3,6 @@ package announce
 import (
 	"context"
 	"maps"
-	"time"
 )
 
 // judge tells the election how well this box is.
@@ -11,7 +10,7 @@ func (a *announcer) judge() {
 	if a.election == nil {
 		return
 	}
-	unwell := len(missing(a.segments.links, a.l2())) > 0 || !a.lost.IsZero() && time.Since(a.lost) >= stale
+	unwell := len(missing(a.segments.links, a.l2())) > 0 || a.serve.isStale()
 	for _, l := range meant(a.segments.links, a.l2(), a.ranges) {
 		unwell = unwell || !l.Carrier
 	}
@@ -49,8 +48,8 @@ func (a *announcer) setDrained(drained bool) {
 	if a.drained == drained {
 		return
 	}
-	a.drained, a.file.anew = drained, true
-	later(&a.save, savePause)
+	a.drained = drained
+	a.file.everything()
 	a.log.Info("this box is drained, or is no more", "drained", drained)
 	if a.election != nil && drained {
 		a.election.leave(handOver)

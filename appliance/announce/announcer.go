@@ -43,8 +43,6 @@ const (
 	countEvery = 15 * time.Second
 	// retryPorts is when an interface that could not be taken is tried again.
 	retryPorts = time.Second
-	// stale is how long serve may be away before another box should take over.
-	stale = 30 * time.Second
 	// handOver is how long a box that stops waits for its successor.
 	handOver = 2 * time.Second
 )
@@ -68,7 +66,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		return err
 	}
 	serve := client.New(cfg.Socket)
-	a := &announcer{cfg: cfg, log: log, wanted: map[netip.Addr]ad{}, known: map[netip.Addr]bool{}, file: newKeeper(cfg.StateDir), reports: newReports(serve, log, tasks)}
+	a := &announcer{cfg: cfg, log: log, wanted: map[netip.Addr]ad{}, file: newKeeper(cfg.StateDir), reports: newReports(serve, log, tasks)}
 	a.segments = newSegments(log, tasks, a.mark)
 	a.recall(last)
 	if cfg.Election != nil {
@@ -100,9 +98,7 @@ type announcer struct {
 	ranges  []Range
 	wanted  map[netip.Addr]ad // to be announced, and where
 	config  *wire.AnnounceConfig
-	known   map[netip.Addr]bool // announced by our predecessor
-	adverts listing             // of wanted
-	save    <-chan time.Time    // when the file is to be written
+	adverts listing // of wanted
 	file    *keeper
 
 	segments *segments
@@ -114,8 +110,7 @@ type announcer struct {
 	drained  bool       // nothing is to be announced, but what is handed over
 	master   netip.Addr // which one, if it is known
 
-	lost time.Time        // since when serve is away
-	late <-chan time.Time // when it is away for too long
+	serve absence
 }
 
 // recall goes on with what was announced before.
@@ -133,7 +128,7 @@ func (a *announcer) recall(last state) {
 	}
 	for _, text := range last.Announced {
 		if addr, err := netip.ParseAddr(text); err == nil {
-			a.known[addr] = true
+			a.segments.known[addr] = true
 		}
 	}
 }
@@ -171,8 +166,9 @@ func (a *announcer) run(ctx context.Context, stop <-chan struct{}, events <-chan
 			a.peers.withdrawAll()
 			a.reports.everything()
 		case <-a.peers.ripe:
-			a.peers.ripen(time.Now())
-			a.reports.everything()
+			for _, addr := range a.peers.ripen(time.Now()) {
+				a.reports.add(addr)
+			}
 		case <-a.peers.changed:
 			if a.peers.look() {
 				a.reports.everything() // their state is told with each address
@@ -180,9 +176,9 @@ func (a *announcer) run(ctx context.Context, stop <-chan struct{}, events <-chan
 			a.reports.soon()
 		case <-a.election.changes():
 			a.elected()
-		case <-a.late:
-			a.late = nil
-			a.log.Warn("svcctl serve is away: another box should take over, if there is one", "since", a.lost)
+		case <-a.serve.late:
+			a.serve.late = nil
+			a.log.Warn("svcctl serve is away: another box should take over, if there is one", "since", a.serve.since)
 			a.judge()
 		case a.segments.links = <-links:
 			if err := a.placeAll(ctx); err != nil {
@@ -202,8 +198,8 @@ func (a *announcer) run(ctx context.Context, stop <-chan struct{}, events <-chan
 			a.segments.collect(index)
 		case end := <-a.segments.ended:
 			a.segments.gone(end)
-		case <-a.save:
-			a.save = nil
+		case <-a.file.due:
+			a.file.due = nil
 			if err := a.file.save(len(a.wanted), a.state, a.fateOf); err != nil {
 				a.log.Error("what is announced could not be kept: a restart would not know it", "err", err)
 			}
@@ -238,16 +234,20 @@ func (a *announcer) end() error {
 // take follows what serve says.
 func (a *announcer) take(ctx context.Context, e *wire.AnnouncementsEvent) error {
 	if e == nil {
-		a.reports.connected, a.lost, a.late = false, time.Now(), time.After(stale)
+		a.reports.connected = false
+		a.serve.begin()
 		return nil
 	}
 	var touched []netip.Addr
+	drained := a.drained
+	if e.Drained != nil {
+		drained = *e.Drained
+	}
 	if e.All != nil {
-		a.reports.connected, a.lost, a.late = true, time.Time{}, nil
+		a.reports.connected, a.serve = true, absence{}
 		defer a.judge()
 		a.reports.everything()
-		touched = a.takeAll(e.All)
-		defer a.setDrained(e.All.Drained)
+		touched, drained = a.takeAll(e.All), e.All.Drained
 	}
 	touched = append(touched, a.set(e.Set)...)
 	for _, text := range e.Gone {
@@ -257,26 +257,30 @@ func (a *announcer) take(ctx context.Context, e *wire.AnnouncementsEvent) error 
 		}
 	}
 	if len(touched) > 0 {
-		later(&a.save, savePause)
 		a.judge()
 	}
+	if drained {
+		a.setDrained(true) // before routes to what is new are announced
+	}
 	if e.Config != nil && !reflect.DeepEqual(a.config, e.Config) {
-		a.config, a.file.anew = e.Config, true
-		later(&a.save, savePause)
+		a.config = e.Config
+		a.file.everything()
 		a.peers.configure(a.config, a.wanted)
+		a.reports.everything()
 		if err := a.placeAll(ctx); err != nil {
 			return err
 		}
 	}
 	a.peers.update(touched, a.wanted)
-	if e.Drained != nil {
-		a.setDrained(*e.Drained)
+	if !drained {
+		a.setDrained(false) // after routes to what is gone are withdrawn
 	}
 	if e.All != nil && len(a.segments.ports) == 0 {
 		return a.placeAll(ctx)
 	}
 	for _, addr := range touched {
 		a.place(addr)
+		a.reports.add(addr)
 	}
 	return nil
 }
@@ -286,9 +290,8 @@ func (a *announcer) takeAll(all *wire.Announcements) (touched []netip.Addr) {
 	before := slices.Clone(a.ranges)
 	a.setRanges(all.Ranges)
 	if !slices.Equal(before, a.ranges) {
-		a.file.anew = true
-		later(&a.save, savePause)
-		a.keepKnown()
+		a.file.everything()
+		a.segments.keepKnown()
 		a.segments.stopAll() // their filters are for other ranges
 	}
 	there := map[string]bool{}
@@ -328,7 +331,7 @@ func (a *announcer) isWanted(addr netip.Addr) bool {
 
 // want notes whether an address is to be announced, and where.
 func (a *announcer) want(addr netip.Addr, wanted bool, where ad) {
-	a.file.dirty[addr] = struct{}{}
+	a.file.add(addr)
 	if wanted {
 		if !a.isWanted(addr) {
 			a.adverts.add(addr)
@@ -357,12 +360,11 @@ func (a *announcer) l2() []string {
 
 // mark notes that an address is to be kept and reported.
 func (a *announcer) mark(addr netip.Addr) {
-	a.file.dirty[addr] = struct{}{}
-	later(&a.save, savePause)
+	a.file.add(addr)
 	a.reports.add(addr)
 }
 
-// fateOf is what the file should have of an address now.
+// fateOf returns what the file should have of an address now.
 func (a *announcer) fateOf(addr netip.Addr) fate {
 	where, wanted := a.wanted[addr]
 	return fate{ad: where, Wanted: wanted, Announced: wanted && a.segments.announces(addr)}

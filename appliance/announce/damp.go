@@ -50,5 +50,5 @@ func (d *damper) withdrawn(route netip.Prefix, now time.Time) {
 // isOver reports whether a flap counts for nothing any more.
 func (f flap) isOver(now time.Time) bool { return now.Sub(f.back) > calm }
 
-// notBefore is when a route may come back; in the past for one that may be there.
+// notBefore returns the time from which a route may come back; in the past for one that may be there.
 func (d *damper) notBefore(route netip.Prefix) time.Time { return d.flaps[route].back }

@@ -8,10 +8,14 @@
 //
 //   - announcer.go: the one goroutine that decides, and what it waits for
 //   - active.go: whether this box or another one answers
+//   - elect.go: the election by VRRP on all links
+//   - listing.go: the addresses that boxes list to each other
 //   - place.go: every address on the interfaces where it is to be
 //   - segments.go: the interfaces, and what is announced on each
 //   - peers.go: the routers that are told by BGP
 //   - peering.go: the session with one of them, and BFD beside it
+//   - routes.go: the routes to all addresses, by advertisements
+//   - damp.go: how long routes that were withdrawn stay away
 //   - report.go: what became of it, told to serve
 //   - plan.go: which address is announced on which link (pure)
 //   - feed.go: the watch of the API

@@ -40,7 +40,7 @@ type election struct {
 	moves  uint64 // how often the state was another one
 }
 
-// others is what the box that answers lists in its adverts.
+// others has the addresses in the adverts of the box that answers.
 type others struct {
 	at    netip.Addr
 	addrs []netip.Addr
@@ -326,8 +326,12 @@ func (e *election) set(unwell bool, addrs [2][]netip.Addr) {
 	e.judgeOthers(time.Now())
 }
 
-// compare notes what another box lists.
+// compare notes what another box lists, unless this one answers: that one has to be as this one is, and
+// falls silent.
 func (e *election) compare(now time.Time, a *vrrp.Advert) {
+	if state, _ := e.m.State(); state.Answers() {
+		return
+	}
 	if a.VRID != e.cfg.VRID || a.Priority == 0 || e.others.at == a.Source && slices.Equal(e.others.addrs, a.Addresses) {
 		return
 	}

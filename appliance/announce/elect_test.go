@@ -81,3 +81,14 @@ func TestCarrierComesBack(t *testing.T) {
 		t.Errorf("its priority is %d, want 1, of a box that others should take over from", got)
 	}
 }
+
+// A box that answers compares with nobody: who stands by has to be as it is, and may be heard no more.
+func TestWhoAnswersDoesNotDiffer(t *testing.T) {
+	e := newElection(vrrp.Config{VRID: 51, Priority: 200, Interval: time.Second}, slog.New(slog.DiscardHandler))
+	e.m.Tick(time.Now().Add(time.Hour)) // alone, it became active
+	e.set(false, [2][]netip.Addr{{netip.MustParseAddr("192.0.2.50")}})
+	e.compare(time.Now(), &vrrp.Advert{VRID: 51, Priority: 100, Source: netip.MustParseAddr("192.0.2.1"), Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.51")}})
+	if d := e.group().Differs; d != nil {
+		t.Errorf("it differs by %+v", d)
+	}
+}

@@ -60,3 +60,18 @@ func (f *feed) give(ctx context.Context, e *wire.AnnouncementsEvent) error {
 		return ctx.Err()
 	}
 }
+
+// stale is how long serve may be away before another box should take over.
+const stale = 30 * time.Second
+
+// absence is the time without serve.
+type absence struct {
+	since time.Time        // zero: serve is there, or was not yet
+	late  <-chan time.Time // when it is too long
+}
+
+// begin starts an absence.
+func (s *absence) begin() { *s = absence{time.Now(), time.After(stale)} }
+
+// isStale reports whether another box should take over for it.
+func (s *absence) isStale() bool { return !s.since.IsZero() && time.Since(s.since) >= stale }

@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// listing is what adverts of the election say of a set of addresses: the lowest ones of each family, and a digest of
+// listing summarizes a set of addresses for adverts of the election: the lowest ones of each family, and a digest of
 // all, so that boxes notice that they have others. It costs as much as the set changes, but when a listed
 // address goes that was not among the last of the set.
 type listing struct {

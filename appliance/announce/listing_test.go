@@ -1,16 +1,20 @@
 package announce
 
 import (
+	"io/fs"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/announce/bgp"
 	"svcctl.io/svcctl/appliance/announce/vrrp"
 )
 
@@ -60,14 +64,62 @@ func TestListing(t *testing.T) {
 	}
 }
 
+// testAnnouncer is an announcer without links, for 192.0.2.50 to 192.0.2.59.
+func testAnnouncer(t *testing.T) *announcer {
+	a := &announcer{
+		log: slog.New(slog.DiscardHandler), wanted: map[netip.Addr]ad{}, file: newKeeper(t.TempDir()),
+		reports: newReports(nil, nil, nil), peers: &peers{table: newTable()},
+	}
+	a.segments = newSegments(a.log, nil, a.mark)
+	a.setRanges([]string{"192.0.2.50-192.0.2.59"})
+	return a
+}
+
+// A box that hears that it is drained tells routers of no address that it hears of with that.
+func TestDrainedFromTheFirstMessage(t *testing.T) {
+	a := testAnnouncer(t)
+	tor := Peer{Name: "tor-1", Peer: bgp.Peer{Addr: netip.MustParseAddrPort("192.0.2.1:179"), LocalAS: 64512, RemoteAS: 64513, IPv4: true}}
+	var err error
+	if a.peers, err = newPeers(&BGP{Peers: []Peer{tor}}, nil, a.wanted, false, a.log); err != nil {
+		t.Fatal(err)
+	}
+	all := wire.Announcements{Drained: true, Ranges: []string{"192.0.2.50-192.0.2.59"}, Items: []wire.Announcement{{Address: "192.0.2.50", Flags: true}}}
+	if err := a.take(t.Context(), &wire.AnnouncementsEvent{All: &all, Config: &wire.AnnounceConfig{}}); err != nil {
+		t.Fatal(err)
+	}
+	if routes := a.peers.table.toPeer("tor-1"); !a.drained || !a.isWanted(netip.MustParseAddr("192.0.2.50")) || len(routes) != 0 {
+		t.Errorf("drained is %t, and a router is told of %v", a.drained, routes)
+	}
+}
+
+// An interface that cannot be taken is tried again without telling of all addresses each time, and is a problem that is
+// told once. Rights that are missing do not come.
+func TestRetryTellsNothingNew(t *testing.T) {
+	a := testAnnouncer(t)
+	addr := netip.MustParseAddr("192.0.2.50")
+	a.wanted[addr] = ad{Flags: true}
+	if err := a.placeAll(t.Context()); err != nil || len(a.reports.dirty) != 0 || len(a.file.dirty) != 0 {
+		t.Errorf("placing again what did not change, %d addresses are to be told of, and %d kept: %v", len(a.reports.dirty), len(a.file.dirty), err)
+	}
+	eth0, eth1 := link(1, "eth0"), link(2, "eth1")
+	if s := a.segments; !s.failed(&eth0, fs.ErrPermission) || s.failed(&eth0, fs.ErrPermission) || s.retry != nil {
+		t.Error("missing rights are told twice, or tried again")
+	}
+	if s := a.segments; !s.failed(&eth1, fs.ErrNotExist) || s.failed(&eth1, fs.ErrNotExist) || s.retry == nil {
+		t.Error("an interface that was not there is told twice, or not tried again")
+	}
+	if got := a.segments.problems(); len(got) != 2 || !strings.Contains(got[0], "on eth0") || !strings.Contains(got[0], "CAP_NET_RAW") || !strings.Contains(got[1], "on eth1") {
+		t.Errorf("problems are %q", got)
+	}
+	if err := a.placeAll(t.Context()); err != nil || len(a.segments.problems()) != 0 {
+		t.Errorf("of links that are gone is told %q: %v", a.segments.problems(), err)
+	}
+}
+
 // Changes of single addresses reach the adverts, not only whole messages.
 func TestAdvertsFollowChanges(t *testing.T) {
-	a := &announcer{
-		wanted: map[netip.Addr]ad{}, known: map[netip.Addr]bool{}, file: newKeeper(t.TempDir()),
-		reports: newReports(nil, nil, nil), peers: &peers{table: newTable()}, election: newElection(vrrp.Config{VRID: 51, Priority: 100, Interval: time.Second}, nil),
-	}
-	a.segments = newSegments(nil, nil, a.mark)
-	a.setRanges([]string{"192.0.2.50-192.0.2.59"})
+	a := testAnnouncer(t)
+	a.election = newElection(vrrp.Config{VRID: 51, Priority: 100, Interval: time.Second}, nil)
 	listed := func() []netip.Addr { return slices.DeleteFunc(slices.Clone(a.election.addrs[0]), isDigest) }
 	one, two := netip.MustParseAddr("192.0.2.50"), netip.MustParseAddr("192.0.2.51")
 	for _, test := range []struct {

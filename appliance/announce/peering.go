@@ -21,9 +21,7 @@ type peering struct {
 	Peer
 	speaker *bgp.Speaker
 	hub     *bfd.Hub
-	timers  *bfd.Timers // nil: no BFD
-	minTTL  int         // of BFD packets over several hops
-	passive bool        // BFD leaves the peer to speak first
+	bfd     *bfd.Config // without addresses; nil: no BFD
 	config  *wire.PeerConfig
 	started bool
 	stop    func() // ends a session that was started
@@ -60,9 +58,8 @@ func peeringOf(c *wire.PeerConfig) (p *peering, err error) {
 		}
 	}
 	if b := c.BFD; b != nil {
-		p.timers = &bfd.Timers{Transmit: b.Transmit, Receive: b.Receive, Multiplier: b.Multiplier}
-		p.minTTL, p.passive = b.MinTTL, b.Passive
-		err = p.timers.Check()
+		p.bfd = &bfd.Config{Timers: bfd.Timers{Transmit: b.Transmit, Receive: b.Receive, Multiplier: b.Multiplier}, MultiHop: c.MultiHop, MinTTL: b.MinTTL, Passive: b.Passive}
+		err = p.bfd.Timers.Check()
 	}
 	return p, err
 }
@@ -102,7 +99,7 @@ func (p *peering) watch(ctx context.Context) {
 		case <-p.news:
 		}
 		now := p.speaker.State()
-		if p.timers != nil && now.Phase == bgp.Established && (now.Local.Addr() != local || now.Remote.Addr() != remote) {
+		if p.bfd != nil && now.Phase == bgp.Established && (now.Local.Addr() != local || now.Remote.Addr() != remote) {
 			stop()
 			local, remote, g = now.Local.Addr(), now.Remote.Addr(), guard{}
 			session, stop = p.watchOver(ctx, local, remote)
@@ -122,7 +119,9 @@ func (p *peering) watch(ctx context.Context) {
 
 // watchOver starts a BFD session between two addresses, until stop.
 func (p *peering) watchOver(ctx context.Context, local, remote netip.Addr) (session *bfd.Session, stop func()) {
-	session, err := p.hub.Session(bfd.Config{Local: local, Peer: remote, Timers: *p.timers, MultiHop: p.MultiHop, MinTTL: p.minTTL, Passive: p.passive}, func() { signal(p.news) })
+	cfg := *p.bfd
+	cfg.Local, cfg.Peer = local, remote
+	session, err := p.hub.Session(cfg, func() { signal(p.news) })
 	if err != nil {
 		p.log.Error("BFD does not watch a peer", "peer", p.Name, "err", err)
 		p.mu.Lock()

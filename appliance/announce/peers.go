@@ -71,7 +71,11 @@ func newPeers(cfg *BGP, config *wire.AnnounceConfig, wanted map[netip.Addr]ad, d
 		}
 		for _, peer := range cfg.Peers {
 			flags.Peers = append(flags.Peers, peer.Name)
-			if err := ps.add(&peering{Peer: peer, timers: cfg.BFD, minTTL: cfg.BFDMinTTL}); err != nil {
+			p := &peering{Peer: peer}
+			if cfg.BFD != nil {
+				p.bfd = &bfd.Config{Timers: *cfg.BFD, MultiHop: peer.MultiHop, MinTTL: cfg.BFDMinTTL}
+			}
+			if err := ps.add(p); err != nil {
 				return nil, err
 			}
 		}
@@ -243,8 +247,8 @@ func (ps *peers) wait(now time.Time) {
 	}
 }
 
-// ripen announces the damped routes whose time has come.
-func (ps *peers) ripen(now time.Time) {
+// ripen announces the damped routes whose time has come, and returns the addresses behind them.
+func (ps *peers) ripen(now time.Time) []netip.Addr {
 	ripe := map[netip.Prefix]struct{}{}
 	for prefix, at := range ps.damped {
 		if !now.Before(at) {
@@ -253,6 +257,7 @@ func (ps *peers) ripen(now time.Time) {
 		}
 	}
 	ps.publish(ripe, true)
+	return ps.table.behind(ripe)
 }
 
 // avoidance is for how long routers may look for other paths before routes are withdrawn.
@@ -262,9 +267,6 @@ const avoidance = 2 * time.Second
 // to be called, or announces all routes again.
 func (ps *peers) setDrained(drained bool) {
 	ps.drained, ps.avoided = drained, nil
-	if len(ps.list) == 0 {
-		return
-	}
 	if !drained {
 		all := map[netip.Prefix]struct{}{}
 		for prefix := range ps.table.routes {
@@ -274,13 +276,14 @@ func (ps *peers) setDrained(drained bool) {
 		return
 	}
 	clear(ps.damped)
-	ps.ripe, ps.avoided = nil, time.After(avoidance)
+	ps.ripe = nil
+	if len(ps.list) == 0 {
+		ps.withdrawAll() // there is nobody to ask, and a peer may come
+		return
+	}
+	ps.avoided = time.After(avoidance)
 	for _, p := range ps.list {
-		routes := ps.table.toPeer(p.Name)
-		for prefix, a := range routes {
-			routes[prefix] = a.Leaving()
-		}
-		_ = p.speaker.Set(routes) // the attributes are those that it took, and a community
+		_ = p.speaker.Set(bgp.Leaving(ps.table.toPeer(p.Name))) // the attributes are those that it took, and a community
 	}
 }
 
@@ -300,14 +303,14 @@ func (ps *peers) leave(ctx context.Context) {
 	if len(ps.list) == 0 {
 		return
 	}
-	left := make(chan struct{})
+	left, list := make(chan struct{}), slices.Clone(ps.list) // which configure changes meanwhile
 	ps.left = left
 	go func() {
 		defer close(left)
 		ctx, cancel := context.WithTimeout(ctx, leaveAtMost)
 		defer cancel()
 		var all errgroup.Group
-		for _, p := range ps.list {
+		for _, p := range list {
 			all.Go(func() error { return p.speaker.Leave(ctx) })
 		}
 		_ = all.Wait() // a peer that does not take our words notices the end
@@ -333,7 +336,7 @@ func (ps *peers) look() (others bool) {
 func (ps *peers) placesOf(addr netip.Addr) []wire.Place {
 	var places []wire.Place
 	for _, p := range ps.list {
-		prefix, r := ps.routeTo(addr, p.Name)
+		prefix, r := ps.table.routeTo(addr, p.Name)
 		if r == nil {
 			continue
 		}
@@ -362,20 +365,6 @@ func (ps *peers) placesOf(addr netip.Addr) []wire.Place {
 		places = append(places, place)
 	}
 	return places
-}
-
-// routeTo is the longest route to an address that a peer is told of; nil: none.
-func (ps *peers) routeTo(addr netip.Addr, peer string) (longest netip.Prefix, to *route) {
-	for _, name := range ps.table.of[addr] {
-		a := ps.table.advertisements[name]
-		if a == nil || !slices.Contains(a.Peers, peer) {
-			continue
-		}
-		if p := prefix(a, addr); to == nil || p.Bits() > longest.Bits() {
-			longest, to = p, ps.table.routes[p]
-		}
-	}
-	return longest, to
 }
 
 // states are all peers, for serve.

@@ -1,10 +1,13 @@
 package announce
 
 import (
+	"context"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/announce/bfd"
 	"svcctl.io/svcctl/appliance/announce/bgp"
 )
@@ -86,5 +89,70 @@ func TestPeersKnowWhatIsWanted(t *testing.T) {
 	}
 	if _, err := newPeers(&BGP{Peers: []Peer{{Name: "bad"}}}, nil, wanted, false, nil); err == nil {
 		t.Error("a peer without anything is taken")
+	}
+}
+
+// byObjects configures peers, and routes to one of the name tor-1.
+func byObjects(peers ...wire.PeerConfig) *wire.AnnounceConfig {
+	return &wire.AnnounceConfig{Peers: peers, Advertisements: []wire.Advertisement{{Name: "m/all", Peers: []string{"tor-1"}, Length4: 32, Length6: 128}}}
+}
+
+var tor1 = wire.PeerConfig{Name: "tor-1", Address: "192.0.2.1:179", LocalAS: 64512, RemoteAS: 64513, IPv4: true, IPv6: true}
+
+// A peer that comes while the box is drained is told of no route.
+func TestPeerComesToDrainedBox(t *testing.T) {
+	addr := netip.MustParseAddr("192.0.2.50")
+	wanted := map[netip.Addr]ad{addr: {Via: []string{"m/all"}}}
+	ps, err := newPeers(nil, byObjects(), wanted, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ps.setDrained(true)
+	ps.configure(byObjects(tor1), wanted)
+	if routes, places := ps.table.toPeer("tor-1"), ps.placesOf(addr); len(routes) != 0 || len(places) != 1 || places[0].State != "drained" {
+		t.Errorf("it is told of %v, and places are %+v", routes, places)
+	}
+	ps.setDrained(false)
+	if routes := ps.table.toPeer("tor-1"); len(routes) != 1 {
+		t.Errorf("after the drain it is told of %v", routes)
+	}
+}
+
+// Of routes whose time has come only their addresses are to be told of, also those of an aggregate.
+func TestRipen(t *testing.T) {
+	config := byObjects(tor1)
+	config.Advertisements[0].Length4 = 30
+	one, two, far := netip.MustParseAddr("192.0.2.49"), netip.MustParseAddr("192.0.2.50"), netip.MustParseAddr("192.0.2.54")
+	where := ad{Via: []string{"m/all"}}
+	ps, err := newPeers(nil, config, map[netip.Addr]ad{one: where, two: where, far: where}, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ps.update([]netip.Addr{one, two}, nil)
+	ps.update([]netip.Addr{one, two}, map[netip.Addr]ad{one: where, two: where})
+	if len(ps.damped) != 1 || ps.ripe == nil {
+		t.Fatalf("damped are %v", ps.damped)
+	}
+	if early := ps.ripen(time.Time{}); len(early) != 0 {
+		t.Errorf("at once there are %v", early)
+	}
+	got := ps.ripen(time.Now().Add(time.Minute))
+	if slices.SortFunc(got, netip.Addr.Compare); !slices.Equal(got, []netip.Addr{one, two}) {
+		t.Errorf("of %v is to be told", got)
+	}
+}
+
+// Peers are left as they were when that began, whatever objects say meanwhile.
+func TestPeersChangeWhileLeft(t *testing.T) {
+	for range 100 {
+		ps, err := newPeers(nil, byObjects(tor1), nil, false, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ps.leave(ctx)
+		ps.configure(byObjects(), nil)
+		cancel()
+		<-ps.left
 	}
 }

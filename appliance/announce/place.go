@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -35,6 +36,7 @@ func (a *announcer) placeAll(ctx context.Context) error {
 			p.Refresh()
 		}
 	}
+	maps.DeleteFunc(a.segments.wrong, func(index int, _ string) bool { _, still := links[index]; return !still })
 	if a.cfg.Follow.IsValid() {
 		a.setPassive(!follows)
 	}
@@ -45,10 +47,12 @@ func (a *announcer) placeAll(ctx context.Context) error {
 		if err := a.segments.open(ctx, l, a.ranges); errors.Is(err, fs.ErrPermission) && len(a.cfg.L2) > 0 {
 			return err
 		} else if err != nil {
-			a.log.Warn("nothing is announced on an interface for now", "interface", l.Name, "err", err)
-			later(&a.segments.retry, retryPorts)
+			if a.segments.failed(&l, err) {
+				a.reports.soon()
+			}
 			continue
 		}
+		a.reports.everything() // of addresses on it
 		a.segments.ports[index].SetMine(macs)
 		if a.election != nil || a.cfg.Follow.IsValid() {
 			a.segments.ports[index].SetPassive(a.passive)
@@ -73,29 +77,20 @@ func (a *announcer) placeAll(ctx context.Context) error {
 	return nil
 }
 
-// keepKnown has what is announced be announced by other ports without asking first.
-func (a *announcer) keepKnown() {
-	for addr := range a.segments.states {
-		if a.segments.announces(addr) {
-			a.known[addr] = true
-		}
-	}
-}
-
-// place has an address announced where it is to be.
+// place has an address announced where it is to be. What comes of that is told by the ports.
 func (a *announcer) place(addr netip.Addr) {
+	where, wanted := a.wanted[addr]
+	wanted = wanted && a.onSegments()
 	for _, p := range a.segments.ports {
-		want := a.isWanted(addr) && a.wanted[addr].on(p.link.Name, a.cfg.L2) && a.onSegments() && onLink(addr, &p.link)
-		host := want && hostAnswers(addr, &p.link, a.segments.links)
+		want := wanted && where.on(p.link.Name, a.cfg.L2) && onLink(addr, &p.link) && !hostAnswers(addr, &p.link, a.segments.links)
 		switch {
-		case want && !host && !p.addrs[addr]:
+		case want && !p.addrs[addr]:
 			p.addrs[addr] = true
-			p.Add(addr, a.known[addr])
-		case (!want || host) && p.addrs[addr]:
+			p.Add(addr, a.segments.known[addr])
+		case !want && p.addrs[addr]:
 			delete(p.addrs, addr)
 			p.Remove(addr)
 		}
 	}
-	delete(a.known, addr) // it is ours from now on, or was not: that is not asked again
-	a.mark(addr)
+	delete(a.segments.known, addr) // it is ours from now on, or was not: that is not asked again
 }

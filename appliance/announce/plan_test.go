@@ -102,10 +102,10 @@ func TestRecall(t *testing.T) {
 			t.Fatal(err)
 		}
 		last, err := loadState(dir)
-		a := &announcer{wanted: map[netip.Addr]ad{}, known: map[netip.Addr]bool{}}
+		a := &announcer{wanted: map[netip.Addr]ad{}, segments: newSegments(nil, nil, nil)}
 		a.recall(last)
-		if err != nil || len(a.wanted) != 2 || len(a.known) != test.known { // the third one lies in no range
-			t.Errorf("%s: wanted %v, known %v, %v", name, a.wanted, a.known, err)
+		if err != nil || len(a.wanted) != 2 || len(a.segments.known) != test.known { // the third one lies in no range
+			t.Errorf("%s: wanted %v, known %v, %v", name, a.wanted, a.segments.known, err)
 		}
 	}
 }

@@ -136,6 +136,37 @@ func (t *table) attributesFor(r *route, peer string) *bgp.Attributes {
 	return a
 }
 
+// routeTo is the longest route to an address that a peer is told of; nil: none.
+func (t *table) routeTo(addr netip.Addr, peer string) (longest netip.Prefix, to *route) {
+	for _, name := range t.of[addr] {
+		a := t.advertisements[name]
+		if a == nil || !slices.Contains(a.Peers, peer) {
+			continue
+		}
+		if p := prefix(a, addr); to == nil || p.Bits() > longest.Bits() {
+			longest, to = p, t.routes[p]
+		}
+	}
+	return longest, to
+}
+
+// behind are the addresses that some routes lead to.
+func (t *table) behind(routes map[netip.Prefix]struct{}) (addrs []netip.Addr) {
+	for addr, names := range t.of {
+		if slices.ContainsFunc(names, func(name string) bool {
+			a := t.advertisements[name]
+			if a == nil {
+				return false
+			}
+			_, is := routes[prefix(a, addr)]
+			return is
+		}) {
+			addrs = append(addrs, addr)
+		}
+	}
+	return addrs
+}
+
 // toPeer are the announced routes that a peer is to have.
 func (t *table) toPeer(peer string) map[netip.Prefix]*bgp.Attributes {
 	routes := map[netip.Prefix]*bgp.Attributes{}
@@ -147,7 +178,7 @@ func (t *table) toPeer(peer string) map[netip.Prefix]*bgp.Attributes {
 	return routes
 }
 
-// ad is where an address is announced.
+// ad names the places where an address is announced.
 type ad struct {
 	// Flags says that the flags of the announcer say it.
 	Flags bool `json:"flags,omitempty"`

@@ -2,9 +2,14 @@ package announce
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -23,9 +28,11 @@ type segments struct {
 	links   []node.Link
 	ports   map[int]*port // by index of the interface
 	states  map[netip.Addr]map[int]neighbor.Status
-	changed chan int   // ports with other states
-	ended   chan ended // ports that are gone
+	known   map[netip.Addr]bool // announced by ports before these, and not placed since
+	changed chan int            // ports with other states
+	ended   chan ended          // ports that are gone
 	retry   <-chan time.Time
+	wrong   map[int]string         // why there is no port on some interfaces, by index
 	past    wire.AnnouncerCounters // of ports that are gone
 }
 
@@ -46,7 +53,7 @@ type ended struct {
 
 func newSegments(log *slog.Logger, tasks *errgroup.Group, mark func(netip.Addr)) *segments {
 	return &segments{
-		log: log, tasks: tasks, mark: mark, ports: map[int]*port{}, states: map[netip.Addr]map[int]neighbor.Status{},
+		log: log, tasks: tasks, mark: mark, ports: map[int]*port{}, states: map[netip.Addr]map[int]neighbor.Status{}, known: map[netip.Addr]bool{}, wrong: map[int]string{},
 		changed: make(chan int, 1), ended: make(chan ended),
 	}
 }
@@ -88,6 +95,7 @@ func (s *segments) open(ctx context.Context, l node.Link, ranges []Range) error 
 	}
 	ctx, p.stop = context.WithCancel(ctx)
 	s.ports[l.Index] = p
+	delete(s.wrong, l.Index)
 	s.tasks.Go(func() error {
 		err := p.Run(ctx)
 		p.Close()
@@ -115,6 +123,31 @@ func (s *segments) open(ctx context.Context, l node.Link, ranges []Range) error 
 	return nil
 }
 
+// failed takes the error of open, which is tried again soon unless rights are missing: they do not come while the
+// process runs. It reports whether problems has another result.
+func (s *segments) failed(l *node.Link, err error) (changed bool) {
+	why := fmt.Sprintf("nothing is announced on %s for now: %v", l.Name, err)
+	if errors.Is(err, fs.ErrPermission) {
+		why += "; give `svcctl announce` CAP_NET_RAW, or remove the L2Advertisement"
+	} else {
+		later(&s.retry, retryPorts)
+	}
+	if s.wrong[l.Index] == why {
+		return false
+	}
+	s.log.Warn("nothing is announced on an interface for now", "interface", l.Name, "err", err)
+	s.wrong[l.Index] = why
+	return true
+}
+
+// problems says why nothing is announced on some interfaces, in the order of their indexes.
+func (s *segments) problems() (all []string) {
+	for _, index := range slices.Sorted(maps.Keys(s.wrong)) {
+		all = append(all, s.wrong[index])
+	}
+	return all
+}
+
 // stop ends a port; what it announced is forgotten.
 func (s *segments) stop(index int) {
 	p := s.ports[index]
@@ -124,6 +157,15 @@ func (s *segments) stop(index int) {
 	for addr := range p.addrs {
 		delete(s.states[addr], index)
 		s.mark(addr)
+	}
+}
+
+// keepKnown has what is announced be announced by other ports without asking first.
+func (s *segments) keepKnown() {
+	for addr := range s.states {
+		if s.announces(addr) {
+			s.known[addr] = true
+		}
 	}
 }
 

@@ -43,7 +43,7 @@ type step struct {
 	fate
 }
 
-// fate is what the file has of an address.
+// fate is the content of the file about an address.
 type fate struct {
 	ad
 	Wanted    bool `json:"wanted,omitempty"`
@@ -117,10 +117,23 @@ type keeper struct {
 	dirty map[netip.Addr]struct{} // changed since the file was written
 	anew  bool                    // something else changed, or the file is not ours yet
 	steps int                     // lines that were appended
+	due   <-chan time.Time        // when the file is to be written
 }
 
 func newKeeper(dir string) *keeper {
 	return &keeper{dir: dir, dirty: map[netip.Addr]struct{}{}, anew: true}
+}
+
+// add has the file be written with what became of an address.
+func (k *keeper) add(addr netip.Addr) {
+	k.dirty[addr] = struct{}{}
+	later(&k.due, savePause)
+}
+
+// everything has the file be written anew.
+func (k *keeper) everything() {
+	k.anew = true
+	later(&k.due, savePause)
 }
 
 // fewSteps are lines that may always be appended.

@@ -7,7 +7,6 @@ import (
 	"reflect"
 	"slices"
 	"sync"
-	"time"
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/nft"
@@ -26,25 +25,10 @@ type Book struct {
 	waiting   map[netip.Addr]struct{}          // published when their rules are in force
 	complete  bool                             // everything was programmed once
 	published map[netip.Addr]wire.Announcement // without places
-	places    map[netip.Addr][]wire.Place      // as reported
-	conflicts map[netip.Addr]struct{}          // those of places with a conflict
 	watchers  map[*watcher]struct{}
-	announcer *announcer // nil: none was here
-	reported  wire.AnnouncerCounters
-	problems  []string // of the announcer
-	peers     []wire.Peer
-	group     *wire.Group
-	segments  []string // of the announcer
+	announcer announcer
 	drained   bool
-	began     time.Time // when this process did
-	moved     []Move    // not taken yet
 	changed   chan struct{}
-}
-
-// announcer is the process that announces, or did.
-type announcer struct {
-	since time.Time // when it came, or went
-	here  int       // its watches
 }
 
 // Plan says where addresses are announced (advertise.Plan).
@@ -85,8 +69,7 @@ func New(ranges []nft.Range) *Book {
 		ranges: ranges,
 		labels: map[string]map[string]string{}, of: map[string]map[netip.Addr]string{}, holders: map[netip.Addr]map[string]string{},
 		waiting: map[netip.Addr]struct{}{}, published: map[netip.Addr]wire.Announcement{},
-		places: map[netip.Addr][]wire.Place{}, conflicts: map[netip.Addr]struct{}{}, watchers: map[*watcher]struct{}{},
-		changed: make(chan struct{}, 1), began: time.Now(),
+		watchers: map[*watcher]struct{}{}, announcer: newAnnouncer(), changed: make(chan struct{}, 1),
 	}
 }
 
@@ -153,7 +136,7 @@ func (b *Book) planned(a netip.Addr) (wire.Announcement, bool) {
 	return item, true
 }
 
-// withoutAdvertisement is why an address is withheld that no object has announced.
+// withoutAdvertisement is the reason for an address that no object has announced.
 const withoutAdvertisement = "no L2Advertisement or BGPAdvertisement is about it"
 
 // advertise says where an address is announced.
@@ -248,9 +231,9 @@ func (b *Book) list(places bool) wire.Announcements {
 		}
 		all.Items = append(all.Items, item)
 	}
-	if b.announcer != nil && b.announcer.here > 0 {
+	if b.announcer.isHere() {
 		all.Announcer = &wire.Announcer{Since: b.announcer.since}
-		all.Peers, all.Group = b.peers, b.group
+		all.Peers, all.Group = b.announcer.last.Peers, b.announcer.last.Group
 	}
 	return all
 }
@@ -313,7 +296,8 @@ func (b *Book) news(w *watcher, told *bool) (event wire.AnnouncementsEvent, ok b
 		w.drained, w.configs = b.drained, b.configs
 		event = wire.AnnouncementsEvent{All: &all}
 		if w.configured {
-			event.Config = &b.config
+			config := b.config // it is read without the lock
+			event.Config = &config
 		}
 		return event, true
 	}
@@ -334,13 +318,7 @@ func (b *Book) news(w *watcher, told *bool) (event wire.AnnouncementsEvent, ok b
 
 // came counts an announcer that came, or went.
 func (b *Book) came(by int) {
-	if b.announcer == nil {
-		b.announcer = &announcer{}
-	}
-	before := b.announcer.here
-	b.announcer.here += by
-	if (before == 0) != (b.announcer.here == 0) {
-		b.announcer.since = time.Now()
+	if b.announcer.came(by) {
 		b.signal()
 	}
 }

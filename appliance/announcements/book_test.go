@@ -171,6 +171,25 @@ func TestSlowWatch(t *testing.T) {
 	}
 }
 
+// What objects say is told as it was when it was told, whatever comes after.
+func TestConfigIsACopy(t *testing.T) {
+	b := New(pool)
+	b.Programmed(true)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var got []*wire.AnnounceConfig
+	_ = b.Follow(ctx, func(e wire.AnnouncementsEvent) error {
+		if got = append(got, e.Config); len(got) == 2 {
+			return context.Canceled
+		}
+		b.SetPlan(pool, nil, wire.AnnounceConfig{Interfaces: []string{"eth0"}})
+		return nil
+	})
+	if len(got[0].Interfaces) != 0 || !slices.Equal(got[1].Interfaces, []string{"eth0"}) {
+		t.Errorf("told are %+v and then %+v", got[0], got[1])
+	}
+}
+
 // signaled takes a signal of changed problems, if there is one.
 func signaled(b *Book) bool {
 	select {

@@ -16,6 +16,33 @@ type Move struct {
 	Announced bool
 }
 
+// announcer is the process that announces, or did, and its reports.
+type announcer struct {
+	since     time.Time                   // when it came, or went; zero: none was here
+	here      int                         // its watches
+	last      wire.AnnouncerReport        // without Items
+	places    map[netip.Addr][]wire.Place // of all reports
+	conflicts map[netip.Addr]struct{}     // those of places with a conflict
+	began     time.Time                   // when this process did
+	moved     []Move                      // not taken yet
+}
+
+func newAnnouncer() announcer {
+	return announcer{places: map[netip.Addr][]wire.Place{}, conflicts: map[netip.Addr]struct{}{}, began: time.Now()}
+}
+
+func (n *announcer) isHere() bool { return n.here > 0 }
+
+// came counts watches, and reports whether the announcer came or went by that.
+func (n *announcer) came(by int) (changed bool) {
+	before := n.isHere()
+	n.here += by
+	if changed = before != n.isHere(); changed {
+		n.since = time.Now()
+	}
+	return changed
+}
+
 // mostMoves bounds those that wait to be taken.
 const mostMoves = 1000
 
@@ -37,8 +64,8 @@ func (b *Book) SetDrained(drained bool) {
 func (b *Book) Moves() []Move {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	moved := b.moved
-	b.moved = nil
+	moved := b.announcer.moved
+	b.announcer.moved = nil
 	return moved
 }
 
@@ -46,67 +73,62 @@ func (b *Book) Moves() []Move {
 func (b *Book) Report(r wire.AnnouncerReport) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.reported = r.Counters
-	r.Peers = distinct(r.Peers)
-	changed := !slices.Equal(b.problems, r.Problems) || !slices.EqualFunc(b.peers, r.Peers, alike) || !sameDifference(b.group, r.Group)
-	b.problems, b.peers, b.group, b.segments = r.Problems, r.Peers, r.Group, r.Segments
-	before, conflicts := map[netip.Addr][]wire.Place{}, len(b.conflicts)
+	n := &b.announcer
+	items := r.Items
+	r.Items, r.Peers = nil, distinct(r.Peers)
+	changed := !slices.Equal(n.last.Problems, r.Problems) || !slices.EqualFunc(n.last.Peers, r.Peers, alike) || !sameDifference(n.last.Group, r.Group)
+	n.last = r
+	before := map[netip.Addr][]wire.Place{}
 	if r.All {
-		before, b.places = b.places, map[netip.Addr][]wire.Place{}
-		clear(b.conflicts)
+		changed = changed || len(n.conflicts) > 0
+		before, n.places = n.places, map[netip.Addr][]wire.Place{}
+		clear(n.conflicts)
 	}
-	for _, item := range r.Items {
+	for _, item := range items {
 		a, err := netip.ParseAddr(item.Address)
 		if err != nil || !b.inRanges(a) {
 			continue
 		}
-		if !r.All {
-			before[a] = b.places[a]
+		if _, compared := before[a]; !compared {
+			before[a] = n.places[a] // none after All: it was announced nowhere
 		}
-		_, had := b.conflicts[a]
+		_, had := n.conflicts[a]
 		has := slices.ContainsFunc(item.Places, func(p wire.Place) bool { return p.State == conflict })
 		changed = changed || had || has
-		delete(b.conflicts, a)
-		delete(b.places, a)
+		delete(n.conflicts, a)
+		delete(n.places, a)
 		if has {
-			b.conflicts[a] = struct{}{}
+			n.conflicts[a] = struct{}{}
 		}
 		if len(item.Places) > 0 {
-			b.places[a] = item.Places
+			n.places[a] = item.Places
 		}
 	}
-	changed = changed || r.All && conflicts > 0
 	for a, places := range before {
-		b.moves(a, places, b.places[a])
+		b.moves(a, places, n.places[a])
 	}
-	for _, item := range r.Items {
-		if a, err := netip.ParseAddr(item.Address); err == nil {
-			if _, compared := before[a]; !compared {
-				b.moves(a, nil, b.places[a])
-			}
-		}
-	}
-	if changed || len(b.moved) > 0 {
+	if changed || len(n.moved) > 0 {
 		b.signal()
 	}
 }
 
 // The states of places that are read here.
 const (
-	conflict       = "conflict"
-	announcedState = "announced"
+	conflict  = "conflict"
+	announced = "announced"
 )
 
 // moves notes where an address is announced that it was not before, and the other way round. What was
 // announced before this process began was told by the one before.
 func (b *Book) moves(a netip.Addr, before, now []wire.Place) {
-	note := func(places, others []wire.Place, announced bool) {
+	n := &b.announcer
+	note := func(places, others []wire.Place, came bool) {
 		for _, p := range places {
-			same := func(o wire.Place) bool { return o.By == p.By && o.State == announcedState }
-			if p.State != announcedState || slices.ContainsFunc(others, same) || announced && p.Since.Before(b.began) || len(b.moved) >= mostMoves {
+			same := func(o wire.Place) bool { return o.By == p.By && o.State == announced }
+			if p.State != announced || slices.ContainsFunc(others, same) || came && p.Since.Before(n.began) || len(n.moved) >= mostMoves {
 				continue
 			}
-			b.moved = append(b.moved, Move{a, b.published[a].Services, p.By, announced})
+			n.moved = append(n.moved, Move{a, b.published[a].Services, p.By, came})
 		}
 	}
 	note(before, now, false)

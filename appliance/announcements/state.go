@@ -21,12 +21,12 @@ type Conflict struct {
 func (b *Book) Conflicts() (all []Conflict) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for a := range b.conflicts {
+	for a := range b.announcer.conflicts {
 		item, is := b.published[a]
 		if !is || item.Withheld != "" {
 			continue
 		}
-		for _, p := range b.places[a] {
+		for _, p := range b.announcer.places[a] {
 			if p.State == conflict {
 				all = append(all, Conflict{a, item.Services, p})
 			}
@@ -48,20 +48,20 @@ func (b *Book) Of(service string) (all []wire.Announcement) {
 	return all
 }
 
-// told is what is published of an address, with where it is announced or why nowhere.
+// told returns the announcement of an address, with the places where it is announced or why there is none.
 func (b *Book) told(a netip.Addr) wire.Announcement {
 	item := b.published[a]
-	item.Places = b.places[a]
+	item.Places = b.announcer.places[a]
 	switch {
 	case item.Withheld != "" || len(item.Places) > 0:
-	case b.announcer == nil || b.announcer.here == 0:
+	case !b.announcer.isHere():
 		item.Nowhere = "no announcer is connected"
 	case b.drained:
 		item.Nowhere = "this box is drained"
-	case len(b.segments) == 0:
+	case len(b.announcer.last.Segments) == 0:
 		item.Nowhere = "the announcer has no interface whose network it lies in, and no BGP peer"
 	default:
-		item.Nowhere = "it lies in no network of " + strings.Join(b.segments, " and ")
+		item.Nowhere = "it lies in no network of " + strings.Join(b.announcer.last.Segments, " and ")
 	}
 	return item
 }
@@ -70,27 +70,27 @@ func (b *Book) told(a netip.Addr) wire.Announcement {
 func (b *Book) IsAnnounced(a netip.Addr, ifname string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return slices.ContainsFunc(b.places[a], func(p wire.Place) bool { return p.State == "announced" && p.By == "l2 "+ifname })
+	return slices.ContainsFunc(b.announcer.places[a], func(p wire.Place) bool { return p.State == announced && p.By == "l2 "+ifname })
 }
 
 // Problems are those that the announcer reported.
 func (b *Book) Problems() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.announcer == nil || b.announcer.here == 0 {
+	if !b.announcer.isHere() {
 		return nil
 	}
-	return b.problems
+	return b.announcer.last.Problems
 }
 
 // PeersDown are the peers of the announcer without a session.
 func (b *Book) PeersDown() (all []wire.Peer) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.announcer == nil || b.announcer.here == 0 {
+	if !b.announcer.isHere() {
 		return nil
 	}
-	for _, p := range b.peers {
+	for _, p := range b.announcer.last.Peers {
 		if isDown(p) {
 			all = append(all, p)
 		}
@@ -103,17 +103,18 @@ func (b *Book) PeersDown() (all []wire.Peer) {
 func (b *Book) Difference() *wire.Group {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.announcer == nil || b.announcer.here == 0 || b.group == nil || b.group.Differs == nil {
+	group := b.announcer.last.Group
+	if !b.announcer.isHere() || group == nil || group.Differs == nil {
 		return nil
 	}
-	return b.group
+	return group
 }
 
 // Missing is since when no announcer is connected, if one was, and there is something to announce.
 func (b *Book) Missing() (since time.Time, missing bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.announcer == nil || b.announcer.here > 0 || len(b.published) == 0 {
+	if b.announcer.since.IsZero() || b.announcer.isHere() || len(b.published) == 0 {
 		return time.Time{}, false
 	}
 	return b.announcer.since, true
@@ -134,11 +135,11 @@ type Counts struct {
 func (b *Book) Counts() Counts {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	c := Counts{Places: map[[2]string]int{}, Announcer: b.announcer != nil && b.announcer.here > 0, Reported: b.reported, Drained: b.drained}
+	c := Counts{Places: map[[2]string]int{}, Announcer: b.announcer.isHere(), Reported: b.announcer.last.Counters, Drained: b.drained}
 	if c.Announcer {
-		c.Peers, c.Group = b.peers, b.group
+		c.Peers, c.Group = b.announcer.last.Peers, b.announcer.last.Group
 	}
-	for _, all := range b.places {
+	for _, all := range b.announcer.places {
 		for _, p := range all {
 			c.Places[[2]string{p.By, p.State}]++
 		}

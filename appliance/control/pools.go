@@ -2,6 +2,7 @@ package control
 
 import (
 	"fmt"
+	"slices"
 
 	"svcctl.io/svcctl/appliance/advertise"
 	"svcctl.io/svcctl/store"
@@ -31,14 +32,22 @@ var followed = []string{
 
 // Sync makes a Plan when one of the objects changed. changed reports that the pools are other ones.
 func (p *Pools) Sync() (changed bool, err error) {
-	all, same := map[string][]object.Object{}, p.seen != nil
+	all := map[string][]object.Object{}
 	for _, kind := range followed {
-		list, _, err := p.store.List(kind, "", 0)
-		if err != nil {
+		if all[kind], _, err = p.store.List(kind, "", 0); err != nil {
 			return false, fmt.Errorf("list what says where addresses come from: %w", err)
 		}
-		all[kind] = list
-		same = same && isList(list, p.seen[kind])
+	}
+	// Secrets and Namespaces change for other reasons, too: they count while an object refers to them.
+	if !slices.ContainsFunc(all[object.KindBGPPeer], namesSecret) {
+		delete(all, object.KindSecret)
+	}
+	if !slices.ContainsFunc(all[object.KindIPAddressPool], selectsNamespaces) {
+		delete(all, object.KindNamespace)
+	}
+	same := p.seen != nil
+	for _, kind := range followed {
+		same = same && isList(all[kind], p.seen[kind])
 	}
 	node, _ := p.store.Get(object.Ref{Kind: object.KindNode, Name: p.box.NodeName})
 	if same && node == p.node {
@@ -60,6 +69,16 @@ func (p *Pools) Sync() (changed bool, err error) {
 	}
 	p.seen, p.node = all, node
 	return changed, nil
+}
+
+func namesSecret(o object.Object) bool {
+	peer, is := o.(*object.BGPPeer)
+	return is && peer.Spec.PasswordSecret.Name != ""
+}
+
+func selectsNamespaces(o object.Object) bool {
+	pool, is := o.(*object.IPAddressPool)
+	return is && pool.Spec.ServiceAllocation != nil && len(pool.Spec.ServiceAllocation.NamespaceSelectors) > 0
 }
 
 // isList reports whether two lists of the store are the same one: it replaces a list that changes.

@@ -165,6 +165,18 @@ tor-2 eth1 - Idle 2025-11-20T09:30:15Z 0 - 2025-11-20T09:30:15Z: no router was h
 	}
 }
 
+// Connections that the appliance does not list are not taken for silent.
+func TestStillActive(t *testing.T) {
+	for want, is := range map[string][2]int{
+		"": {0, 0}, "packets of 1 connection still come": {1, 0}, "packets of 2 connections still come": {2, 7},
+		"7 connections could not be looked at: there are more than 100000": {0, 7},
+	} {
+		if got := stillActive(is[0], is[1]); got != want {
+			t.Errorf("of %d active and %d unlisted ones is said %q, want %q", is[0], is[1], got, want)
+		}
+	}
+}
+
 // A connection counts as active when its time to be forgotten began anew between two looks.
 func TestActiveConnections(t *testing.T) {
 	vips := map[netip.Addr]bool{netip.MustParseAddr("192.0.2.50"): true}

@@ -106,6 +106,9 @@ func (p *program) runDrain(ctx context.Context, v *verb, drain bool) error {
 	return p.print(fmt.Sprintf("%s is drained, and no packet came for %s; %s still open.\n", status.NodeName, silence, count(open, "connection")))
 }
 
+// mostConnections is how many the appliance lists at once.
+const mostConnections = "100000"
+
 // silence is for how long no packet may have come.
 const silence = 2 * time.Second
 
@@ -116,7 +119,7 @@ func (p *program) awaitSilence(ctx context.Context, c *client.Client) (open int,
 		all, err := c.Announcements(ctx)
 		var now *wire.Connections
 		if err == nil {
-			now, err = c.Connections(ctx, url.Values{"limit": {"100000"}})
+			now, err = c.Connections(ctx, url.Values{"limit": {mostConnections}})
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -127,8 +130,8 @@ func (p *program) awaitSilence(ctx context.Context, c *client.Client) (open int,
 		vips := map[netip.Addr]bool{}
 		why = stillAnnounced(all, vips)
 		active, open := activeConnections(before, now, vips)
-		if why == "" && active > 0 {
-			why = fmt.Sprintf("packets of %s still come", count(active, "connection"))
+		if why == "" {
+			why = stillActive(active, now.More)
 		}
 		if why == "" && before != nil {
 			return open, nil
@@ -158,6 +161,17 @@ func stillAnnounced(all *wire.Announcements, vips map[netip.Addr]bool) (why stri
 		}
 	}
 	return why
+}
+
+// stillActive says why connections are not silent; "": they are. Of those that are not listed nobody knows.
+func stillActive(active, unlisted int) string {
+	switch {
+	case active > 0:
+		return fmt.Sprintf("packets of %s still come", count(active, "connection"))
+	case unlisted > 0:
+		return fmt.Sprintf("%s could not be looked at: there are more than %s", count(unlisted, "connection"), mostConnections)
+	}
+	return ""
 }
 
 // activeConnections counts the connections to addresses that had a packet between two looks, and those that are open: the

@@ -93,7 +93,7 @@ func serviceCells(o *object.Service, age string) []any {
 		}
 	}
 	return []any{
-		o.Metadata.Name, o.Spec.Type, clusterIP, externalIP(o), cmp.Or(strings.Join(ports, ","), none), age,
+		o.Metadata.Name, o.Spec.Type, clusterIP, externalIP(o), allText(ports), age,
 		labelsText(o.Spec.Selector),
 	}
 }
@@ -113,7 +113,7 @@ func externalIP(o *object.Service) string {
 		all := append(slices.Compact(ingress), o.Spec.ExternalIPs...)
 		return cmp.Or(strings.Join(all, ","), pending)
 	case object.TypeClusterIP, object.TypeNodePort:
-		return cmp.Or(strings.Join(o.Spec.ExternalIPs, ","), none)
+		return allText(o.Spec.ExternalIPs)
 	}
 	return unknown
 }
@@ -123,7 +123,7 @@ func labelsText(labels map[string]string) string {
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
 		all = append(all, key+"="+labels[key])
 	}
-	return cmp.Or(strings.Join(all, ","), none)
+	return allText(all)
 }
 
 func endpointsText(o *object.Endpoints) string {
@@ -270,7 +270,7 @@ func nodeRoles(labels map[string]string) string {
 		}
 	}
 	slices.Sort(roles)
-	return cmp.Or(strings.Join(slices.Compact(roles), ","), none)
+	return allText(slices.Compact(roles))
 }
 
 func eventCells(o *object.Event, now time.Time) []any {

@@ -70,12 +70,19 @@ func (a *Attributes) equal(b *Attributes) bool {
 		slices.Equal(a.Communities, b.Communities) && slices.Equal(a.Large, b.Large)
 }
 
-// Leaving are the Attributes of the same route by a speaker that is about to leave: they ask
-// routers to prefer any other path (RFC 8326).
-func (a *Attributes) Leaving() *Attributes {
-	b := *a
-	b.Communities = append(slices.Clone(a.Communities), gracefulShutdown)
-	return &b
+// Leaving are the same routes by a speaker that is about to leave: their Attributes ask routers to
+// prefer any other path (RFC 8326). What routes share, they share still.
+func Leaving(routes map[netip.Prefix]*Attributes) map[netip.Prefix]*Attributes {
+	leaving, of := map[netip.Prefix]*Attributes{}, map[*Attributes]*Attributes{}
+	for prefix, a := range routes {
+		if of[a] == nil {
+			b := *a
+			b.Communities = append(slices.Clone(a.Communities), gracefulShutdown)
+			of[a] = &b
+		}
+		leaving[prefix] = of[a]
+	}
+	return leaving
 }
 
 // group is routes of one family that one UPDATE can announce together.

@@ -245,18 +245,11 @@ func (s *session) sendAgain(ipv6 bool) error {
 func (s *session) farewell(ctx context.Context, keep <-chan time.Time) error {
 	all := maps.Clone(s.sent)
 	if len(all) > 0 {
-		leaving, of := map[netip.Prefix]*Attributes{}, map[*Attributes]*Attributes{}
-		for prefix, a := range all {
-			if of[a] == nil {
-				of[a] = a.Leaving()
-			}
-			leaving[prefix] = of[a]
-		}
 		for _, step := range []struct {
 			do   func(map[netip.Prefix]*Attributes) error
 			with map[netip.Prefix]*Attributes
 			wait time.Duration
-		}{{s.announce, leaving, shutdownNotice}, {s.withdraw, all, withdrawNotice}} {
+		}{{s.announce, Leaving(all), shutdownNotice}, {s.withdraw, all, withdrawNotice}} {
 			if err := step.do(step.with); err != nil {
 				return s.why(err)
 			}
