@@ -27,7 +27,7 @@ func NewAnswers(served func() (map[string][]nft.ServicePort, nft.Box), totals fu
 	a.observer = New(look, func() []Port {
 		of, _ := served()
 		ports := portsOf(of, wire.ConnectionQuery{})
-		slices.SortFunc(ports, func(a, b Port) int { return strings.Compare(a.key, b.key) })
+		slices.SortFunc(ports, func(a, b Port) int { return cmp.Or(strings.Compare(a.key, b.key), cmp.Compare(a.Family, b.Family)) })
 		return ports
 	}, totals)
 	return a

@@ -37,7 +37,7 @@ type Sample struct {
 // Observer looks for whoever asks. The zero value is not usable; see New.
 type Observer struct {
 	read  func(each func(*conntrack.Connection)) (entries int, err error)
-	ports func() []Port // by key
+	ports func() []Port // by key, and of one key IPv4 first
 	// changes is another number when ports may be others; nil: they always may.
 	changes func() uint64
 	// totals returns the kernel's counts since the start; nil: it does not count.

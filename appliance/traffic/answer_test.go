@@ -1,0 +1,48 @@
+package traffic
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/conntrack"
+	"svcctl.io/svcctl/nft"
+)
+
+// tells are Answers about Services, and about the connections of a table.
+func tells(served map[string][]nft.ServicePort, table *table) *Answers {
+	a := NewAnswers(func() (map[string][]nft.ServicePort, nft.Box) { return served, nft.Box{} }, nil)
+	o := table.observer()
+	o.ports = a.observer.ports
+	a.observer = o
+	return a
+}
+
+// endpointsIn are the rows of the endpoints of the only port, each as text.
+func endpointsIn(t *testing.T, a *Answers) (rows []wire.EndpointTraffic) {
+	t.Helper()
+	seen, err := a.Traffic(wire.TrafficQuery{Sort: "name", Limit: 9, Endpoints: true})
+	if err != nil || len(seen.Ports) != 1 {
+		t.Fatalf("%+v, %v; want one port", seen, err)
+	}
+	return seen.Ports[0].Endpoints
+}
+
+// Endpoints of a range are addresses, in their order.
+func TestEndpointsOfARange(t *testing.T) {
+	address := func(a string) netip.AddrPort { return netip.AddrPortFrom(netip.MustParseAddr(a), 0) }
+	a := tells(map[string][]nft.ServicePort{"default/ftp": {{
+		ID: "default/ftp/tcp-7000-7009", Family: nft.IPv4, Protocol: nft.TCP,
+		Frontends: []nft.Frontend{{Addr: netip.MustParseAddr("10.96.0.10"), Port: 7000, Last: 7009}},
+		Pools:     [2][]netip.AddrPort{nft.PoolCluster: {address("10.1.2.9"), address("10.1.2.11")}},
+	}}}, &table{entries: []conntrack.Connection{connection(1, "10.96.0.10:7003", "10.1.2.11:7003", true, true)}})
+	var got []string
+	for _, e := range endpointsIn(t, a) {
+		got = append(got, e.Endpoint)
+	}
+	if diff := cmp.Diff([]string{"10.1.2.9", "10.1.2.11"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
