@@ -86,9 +86,6 @@ func pathsOf(svc *Service) []path {
 		if port.Relay != "" {
 			relay := nodeOf(port.Relay, counts[port.Name+"|"+port.Protocol+"|"+port.Relay])
 			p.Relay = relay.Text + ", " + relay.Word
-			for i := range nodes {
-				nodes[i].Word, nodes[i].Class = "relayed", "idle"
-			}
 		}
 		p.Absent = absent(svc.State.Health, port, endpoints)
 		if len(nodes) > mostNodes { // the busiest of them

@@ -92,6 +92,9 @@ type EndpointTraffic struct {
 	Leaving bool `json:"leaving,omitempty"`
 	// Relay reports that it is the appliance's own listener, which makes the connections to endpoints.
 	Relay bool `json:"relay,omitempty"`
+	// Relayed reports that it is such an endpoint: Open has the connections to it, or the clients of UDP, which
+	// the listener has too.
+	Relayed bool `json:"relayed,omitempty"`
 }
 
 // TrafficSample has the counts of an earlier look.

@@ -17,6 +17,7 @@ import (
 // Answers tells the API about connections through Services. It is api.Traffic.
 type Answers struct {
 	served   func() (map[string][]nft.ServicePort, nft.Box)
+	relayed  func(service string, p *nft.ServicePort) *wire.RelayLoad // nil: unknown
 	observer *Observer
 }
 
@@ -43,6 +44,12 @@ func (a *Answers) Follow(ended *flows.Book, hear func()) {
 	a.observer.ended, a.observer.hear, a.observer.settings = ended, hear, conntrack.ReadSettings
 }
 
+// CountRelayed adds the endpoints of relayed ports to the answers, with the connections that the appliance has to them.
+// It is called before the first question, or not at all.
+func (a *Answers) CountRelayed(load func(service string, p *nft.ServicePort) *wire.RelayLoad) {
+	a.relayed = load
+}
+
 // look reads the table of this network namespace.
 func look(each func(*conntrack.Connection)) (int, error) { return conntrack.Look(0, each) }
 
@@ -59,7 +66,7 @@ func portsOf(of map[string][]nft.ServicePort, q wire.ConnectionQuery) []Port {
 			p := &list[i]
 			port := Port{
 				Service: key, Name: strings.TrimPrefix(strings.TrimPrefix(p.ID, key), "/"),
-				Family: p.Family, Protocol: p.Protocol, Endpoints: endpointsOf(p),
+				Family: p.Family, Protocol: p.Protocol, Endpoints: endpointsOf(p), served: p,
 			}
 			if p.Relayed() {
 				port.Relay = port.Endpoints
@@ -77,12 +84,17 @@ func portsOf(of map[string][]nft.ServicePort, q wire.ConnectionQuery) []Port {
 	return ports
 }
 
-// endpointsOf are the endpoints that new connections go to by any way.
+// endpointsOf are the endpoints that the kernel sends new connections to by any way.
 func endpointsOf(p *nft.ServicePort) []netip.AddrPort {
-	all := slices.Concat(p.Pools[nft.PoolCluster], p.Pools[nft.PoolLocal])
 	if p.Relayed() {
-		all = slices.Clone(p.Relay[:]) // clients' connections end there
+		return sortedOnce(p.Relay[:]) // clients' connections end there
 	}
+	return sortedOnce(p.Pools[:]...)
+}
+
+// sortedOnce are the endpoints of lists, each once.
+func sortedOnce(lists ...[]netip.AddrPort) []netip.AddrPort {
+	all := slices.Concat(lists...)
 	slices.SortFunc(all, netip.AddrPort.Compare)
 	return slices.Compact(all)
 }
@@ -110,7 +122,7 @@ func (a *Answers) Traffic(q wire.TrafficQuery) (*wire.Traffic, error) {
 	for _, m := range rows {
 		row := m.PortTraffic
 		if q.Endpoints {
-			row.Endpoints = m.endpoints(l)
+			row.Endpoints = m.endpoints(l, a.relayed)
 		}
 		if l.Flows {
 			row.FlowTotals = m.flows(l.Bytes)

@@ -1,7 +1,9 @@
 package traffic
 
 import (
+	"net/http"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -44,5 +46,39 @@ func TestEndpointsOfARange(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"10.1.2.9", "10.1.2.11"}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Endpoints of a relayed port follow its listener, those that it has left included, and the page for Prometheus has the
+// connections once.
+func TestEndpointsOfARelayedPort(t *testing.T) {
+	endpoints := []netip.AddrPort{at("10.1.2.11:8080"), at("10.1.2.12:8080")}
+	a := tells(map[string][]nft.ServicePort{"shop/web": {{
+		ID: "shop/web/http", Family: nft.IPv4, Protocol: nft.TCP, Frontends: []nft.Frontend{{Addr: netip.MustParseAddr("10.96.0.10"), Port: 80}},
+		Pools: [2][]netip.AddrPort{nft.PoolCluster: endpoints, nft.PoolLocal: endpoints[:1]},
+		Relay: [2]netip.AddrPort{nft.PoolCluster: at("10.1.2.1:40001"), nft.PoolLocal: at("10.1.2.1:40002")},
+	}}}, &table{entries: []conntrack.Connection{
+		connection(1, "10.96.0.10:80", "10.1.2.1:40001", true, true), connection(2, "10.96.0.10:80", "10.1.2.1:40001", true, true),
+	}})
+	a.CountRelayed(func(service string, p *nft.ServicePort) *wire.RelayLoad {
+		if service != "shop/web" || p.ID != "shop/web/http" {
+			t.Errorf("asked for %s, port %s", service, p.ID)
+		}
+		return &wire.RelayLoad{Open: map[string]int{"10.1.2.12:8080": 1, "10.1.2.9:8080": 1}}
+	})
+	open := func(n int) wire.ConnectionCounts { return wire.ConnectionCounts{Open: n} }
+	want := []wire.EndpointTraffic{
+		{Endpoint: "10.1.2.1:40001", Relay: true, ConnectionCounts: open(2)},
+		{Endpoint: "10.1.2.1:40002", Relay: true},
+		{Endpoint: "10.1.2.9:8080", Relayed: true, ConnectionCounts: open(1)},
+		{Endpoint: "10.1.2.11:8080", Relayed: true},
+		{Endpoint: "10.1.2.12:8080", Relayed: true, ConnectionCounts: open(1)},
+	}
+	if diff := cmp.Diff(want, endpointsIn(t, a)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	page := scrape(t, a, "/metrics/endpoints?namespace=shop", http.StatusOK)
+	if !strings.Contains(page, `endpoint="10.1.2.1:40001"} 2`) || strings.Contains(page, "10.1.2.12:8080") {
+		t.Errorf("connections of a relayed port are there twice, or not at all:\n%s", page)
 	}
 }

@@ -24,7 +24,8 @@ type Port struct {
 	Endpoints []netip.AddrPort // that new connections go to
 	Relay     []netip.AddrPort // those of Endpoints that are the appliance's own listeners
 
-	key string // Key, where it is known
+	key    string           // Key, where it is known
+	served *nft.ServicePort // that it is of, where it is known
 }
 
 // Counts are of a Service port or an endpoint, at one look.

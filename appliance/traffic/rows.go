@@ -9,6 +9,7 @@ import (
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/flows"
+	"svcctl.io/svcctl/nft"
 )
 
 // merged is a Service port of a look with both families together.
@@ -89,8 +90,9 @@ func (m *merged) order(o *merged, by string) int {
 	return 0
 }
 
-// endpoints lists the endpoints of all families by address, those without connections included.
-func (m *merged) endpoints(l *Look) (list []wire.EndpointTraffic) {
+// endpoints lists the endpoints of all families by address, those without connections included. Those of
+// a relayed port follow its listeners; relayed tells of them.
+func (m *merged) endpoints(l *Look, relayed func(string, *nft.ServicePort) *wire.RelayLoad) (list []wire.EndpointTraffic) {
 	for _, p := range m.parts {
 		all := slices.Clone(p.Port.Endpoints)
 		for at, e := range p.Endpoints {
@@ -102,6 +104,26 @@ func (m *merged) endpoints(l *Look) (list []wire.EndpointTraffic) {
 		for _, at := range all {
 			list = append(list, p.endpointRow(at, l))
 		}
+		if p.Port.Relay != nil && relayed != nil {
+			list = append(list, p.Port.behindRelay(relayed)...)
+		}
+	}
+	return list
+}
+
+// behindRelay are the endpoints of a relayed port, by address. The relay does not count bytes, nor what is new.
+func (p *Port) behindRelay(relayed func(string, *nft.ServicePort) *wire.RelayLoad) (list []wire.EndpointTraffic) {
+	load := relayed(p.Service, p.served)
+	all := slices.Concat(p.served.Pools[:]...)
+	for text := range load.Open { // also of those that it has left
+		if at, err := netip.ParseAddrPort(text); err == nil {
+			all = append(all, at)
+		}
+	}
+	for _, at := range sortedOnce(all) {
+		list = append(list, wire.EndpointTraffic{
+			Endpoint: at.String(), Relayed: true, ConnectionCounts: wire.ConnectionCounts{Open: load.Open[at.String()]},
+		})
 	}
 	return list
 }

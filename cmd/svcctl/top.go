@@ -230,6 +230,8 @@ func (t *top) table(now time.Time, lines, columns int) string {
 			switch {
 			case e.Relay:
 				name += " (relay)"
+			case e.Relayed:
+				name += " (relayed)"
 			case e.Leaving:
 				name += " (leaving)"
 			}
