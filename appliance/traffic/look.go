@@ -21,7 +21,7 @@ type Port struct {
 	Frontends []netip.AddrPort // the zero Addr for a node port
 	// Last are, beside Frontends, the last ports of ranges; nil: none is a range. Then Endpoints have port 0.
 	Last      []uint16
-	Endpoints []netip.AddrPort // that new connections go to
+	Endpoints []netip.AddrPort // that new connections go to, sorted
 	Relay     []netip.AddrPort // those of Endpoints that are the appliance's own listeners
 
 	key    string           // Key, where it is known
@@ -78,7 +78,8 @@ func (p *PortCounts) newEndpoint(at netip.AddrPort) *EndpointCounts {
 	if p.Endpoints == nil {
 		p.Endpoints = map[netip.AddrPort]*EndpointCounts{}
 	}
-	e := &EndpointCounts{Leaving: !slices.Contains(p.Port.Endpoints, at)}
+	_, has := slices.BinarySearchFunc(p.Port.Endpoints, at, netip.AddrPort.Compare)
+	e := &EndpointCounts{Leaving: !has}
 	p.Endpoints[at] = e
 	return e
 }
