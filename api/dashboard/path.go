@@ -33,7 +33,7 @@ type node struct {
 	// Word and Class say how it is: "open", "unanswered", "leaving" or "no traffic".
 	Word, Class string
 	Open        int
-	// Total is what its connections came to; "" where that is not counted.
+	// Total has its connections and bytes so far; "" where they are not counted.
 	Total string
 	// Weight is that of its share, "" where all are equal; Health what its check says.
 	Weight, Health string
@@ -155,7 +155,7 @@ func nodeOf(at string, e wire.EndpointTraffic) node {
 	return n
 }
 
-// totalText is what connections came to: "12, 3.4 MiB in, 120 MiB out".
+// totalText counts connections and bytes: "12, 3.4 MiB in, 120 MiB out".
 func totalText(t *wire.FlowTotals) string {
 	if t.Flows == nil {
 		return ""

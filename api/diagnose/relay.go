@@ -75,7 +75,7 @@ func loadText(s *wire.PortState) string {
 	return text
 }
 
-// front is what a port does with TLS and HTTP.
+// front returns the settings for TLS and HTTP of a port.
 func (d *diagnosis) front(how *annotation.Relay, port *object.ServicePort) annotation.Front {
 	for i := range how.Fronts {
 		if p := &d.Service.Spec.Ports[i]; p.Name == port.Name && p.Port == port.Port && p.Protocol == port.Protocol {

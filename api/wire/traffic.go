@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Traffic is which Services have connections, from one look through the connection tracking table:
+// Traffic lists ports of Services with their connections, from one look through the connection tracking table:
 // the answer of /svcctl/v1/traffic. The busiest ports come first.
 type Traffic struct {
 	// At is when the table was read. Looks are shared, and made rarely where the table is large.
@@ -54,7 +54,7 @@ type TrafficTotals struct {
 	RefusedRate *float64 `json:"refusedRate,omitempty"`
 }
 
-// FlowTotals are what connections came to that began since the appliance listens to the kernel's messages about them,
+// FlowTotals count connections, and their bytes, that began since the appliance listens to the kernel's messages about them,
 // those that are open included. They never go back. They are absent where nobody listens.
 type FlowTotals struct {
 	Flows *uint64 `json:"flows,omitempty"`
@@ -145,7 +145,7 @@ type TrafficQuery struct {
 // TrafficSorts lists the columns that traffic is sorted by, the largest first; name is alphabetical.
 func TrafficSorts() []string { return []string{"open", "rate", "unanswered", "refused", "name"} }
 
-// ConnectionQuery is which connections are asked for.
+// ConnectionQuery chooses connections.
 type ConnectionQuery struct {
 	Namespace, Service string // "": all
 	Endpoint           netip.AddrPort

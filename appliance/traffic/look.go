@@ -59,7 +59,7 @@ type PortCounts struct {
 	// Refused is new since the look before. Then New is of Connections too.
 	Connections, Refused, Refusing uint64
 	Endpoints                      map[netip.AddrPort]*EndpointCounts
-	// Flows are what all connections of the port came to; nil: the ends of connections are not heard of.
+	// Flows counts all connections of the port, those that ended included; nil: their ends are not heard of.
 	Flows *flows.Record
 }
 
@@ -67,7 +67,7 @@ type PortCounts struct {
 type EndpointCounts struct {
 	Counts
 	Leaving bool
-	// Flows are what its connections came to; nil as in PortCounts.
+	// Flows counts its connections, those that ended included; nil as in PortCounts.
 	Flows *flows.Record
 	// Tracked are its connections in the table that Flows has too.
 	Tracked flows.Record
@@ -185,7 +185,7 @@ func (x *index) counted(f *nft.FrontendTotal) (port int, ok bool) {
 	return 0, false
 }
 
-// endpoint is what a connection counts for: of a range, an address at whichever port.
+// endpoint returns the key in Endpoints of the one that answers: of a range, its address alone.
 func (p *Port) endpoint(c *conntrack.Connection) netip.AddrPort {
 	if p.Last != nil {
 		return netip.AddrPortFrom(c.Endpoint.Addr(), 0)

@@ -34,7 +34,8 @@ type Sample struct {
 	Rate float64
 }
 
-// Observer looks for whoever asks. The zero value is not usable; see New.
+// Observer looks for whoever asks. It has more than 15 fields: its sources, which tests replace, and what is kept from one
+// look to the next under each of its two mutexes. The zero value is not usable; see New.
 type Observer struct {
 	read  func(each func(*conntrack.Connection)) (entries int, err error)
 	ports func() []Port // by key, and of one key IPv4 first
@@ -43,8 +44,8 @@ type Observer struct {
 	// totals returns the kernel's counts since the start; nil: it does not count.
 	totals func() (nft.Totals, error)
 	now    func() time.Time
-	// ended are the totals of connections that ended, hear has them told of what waits, and settings reads what
-	// the kernel tells of connections. All are nil where nobody listens.
+	// ended are the totals of connections that ended, hear adds the messages that wait to them, and settings reads which
+	// messages and counts of connections the kernel makes. All are nil where nobody listens.
 	ended    *flows.Book
 	hear     func()
 	settings func() conntrack.Settings

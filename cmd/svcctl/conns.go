@@ -113,7 +113,7 @@ func (p *program) killConn(ctx context.Context, v *verb, text string, args []str
 		killed.ID, killed.Client, killed.To, killed.Endpoint, killed.Namespace, killed.Service))
 }
 
-// trafficQuery is which Services a verb is about: those of a namespace, of all, or one.
+// trafficQuery returns the query for the Services a verb is about: those of a namespace, of all, or one.
 func (p *program) trafficQuery(v *verb, args []string) (url.Values, error) {
 	query := url.Values{}
 	all := v.option("all-namespaces").on()
