@@ -122,6 +122,9 @@ type Connection struct {
 	Client    string `json:"client"`   // "203.0.113.2:43882"
 	To        string `json:"to"`       // what the client connected to
 	Endpoint  string `json:"endpoint"` // who answers
+	// RelayedTo are the endpoints of a relayed connection, whose Endpoint is the appliance's own listener: those that the
+	// appliance has connections to for it.
+	RelayedTo []string `json:"relayedTo,omitempty"`
 	// As is the source address that the endpoint sees, where that is not the client's.
 	As string `json:"as,omitempty"`
 	// State is that of TCP, as conntrack names it.

@@ -18,7 +18,14 @@ import (
 type Answers struct {
 	served   func() (map[string][]nft.ServicePort, nft.Box)
 	relayed  func(service string, p *nft.ServicePort) *wire.RelayLoad // nil: unknown
+	clients  func() map[RelayedClient][]netip.AddrPort                // nil: unknown
 	observer *Observer
+}
+
+// A RelayedClient has a connection to a listener of the appliance, or sends datagrams to it.
+type RelayedClient struct {
+	Protocol         nft.Protocol
+	Client, Listener netip.AddrPort // Client as the listener sees it
 }
 
 // NewAnswers tells of what served gives: the ports of all Services, "namespace/name", and the box
@@ -44,10 +51,10 @@ func (a *Answers) Follow(ended *flows.Book, hear func()) {
 	a.observer.ended, a.observer.hear, a.observer.settings = ended, hear, conntrack.ReadSettings
 }
 
-// CountRelayed adds the endpoints of relayed ports to the answers, with the connections that the appliance has to them.
-// It is called before the first question, or not at all.
-func (a *Answers) CountRelayed(load func(service string, p *nft.ServicePort) *wire.RelayLoad) {
-	a.relayed = load
+// CountRelayed adds the endpoints of relayed ports to the answers: load has the connections that the appliance has to them,
+// clients those of each client. It is called before the first question, or not at all.
+func (a *Answers) CountRelayed(load func(service string, p *nft.ServicePort) *wire.RelayLoad, clients func() map[RelayedClient][]netip.AddrPort) {
+	a.relayed, a.clients = load, clients
 }
 
 // look reads the table of this network namespace.
@@ -171,19 +178,27 @@ func (a *Answers) Connections(q wire.ConnectionQuery) (*wire.Connections, error)
 	ports := portsOf(of, q)
 	found := indexOf(ports)
 	answer := &wire.Connections{At: time.Now(), Connections: []wire.Connection{}}
-	_, err := conntrack.Look(0, func(conn *conntrack.Connection) {
+	var relayed map[RelayedClient][]netip.AddrPort
+	if a.clients != nil && slices.ContainsFunc(ports, func(p Port) bool { return p.Relay != nil }) {
+		relayed = a.clients()
+	}
+	_, err := a.observer.read(func(conn *conntrack.Connection) {
 		i, ok := found.of(conn)
+		behind := relayed[RelayedClient{conn.Protocol, conn.As, conn.Endpoint}]
 		switch {
 		case !ok,
-			q.Endpoint.IsValid() && conn.Endpoint != q.Endpoint,
-			q.EndpointAddr.IsValid() && conn.Endpoint.Addr() != q.EndpointAddr,
+			!isAnsweredBy(q, conn.Endpoint) && !slices.ContainsFunc(behind, func(at netip.AddrPort) bool { return isAnsweredBy(q, at) }),
 			q.Client.IsValid() && !q.Client.Contains(conn.Client.Addr()):
 			return
 		case len(answer.Connections) == q.Limit:
 			answer.More++
 			return
 		}
-		answer.Connections = append(answer.Connections, connectionOf(&ports[i], conn))
+		c := connectionOf(&ports[i], conn)
+		for _, at := range sortedOnce(behind) {
+			c.RelayedTo = append(c.RelayedTo, at.String())
+		}
+		answer.Connections = append(answer.Connections, c)
 	})
 	if err != nil {
 		return nil, err
@@ -193,6 +208,11 @@ func (a *Answers) Connections(q wire.ConnectionQuery) (*wire.Connections, error)
 			strings.Compare(a.Port, b.Port), strings.Compare(a.Endpoint, b.Endpoint), strings.Compare(a.Client, b.Client))
 	})
 	return answer, nil
+}
+
+// isAnsweredBy reports whether connections to an endpoint are asked for.
+func isAnsweredBy(q wire.ConnectionQuery, at netip.AddrPort) bool {
+	return (!q.Endpoint.IsValid() || q.Endpoint == at) && (!q.EndpointAddr.IsValid() || q.EndpointAddr == at.Addr())
 }
 
 func connectionOf(p *Port, c *conntrack.Connection) wire.Connection {

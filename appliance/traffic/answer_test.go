@@ -65,7 +65,7 @@ func TestEndpointsOfARelayedPort(t *testing.T) {
 			t.Errorf("asked for %s, port %s", service, p.ID)
 		}
 		return &wire.RelayLoad{Open: map[string]int{"10.1.2.12:8080": 1, "10.1.2.9:8080": 1}}
-	})
+	}, nil)
 	open := func(n int) wire.ConnectionCounts { return wire.ConnectionCounts{Open: n} }
 	want := []wire.EndpointTraffic{
 		{Endpoint: "10.1.2.1:40001", Relay: true, ConnectionCounts: open(2)},
@@ -80,5 +80,50 @@ func TestEndpointsOfARelayedPort(t *testing.T) {
 	page := scrape(t, a, "/metrics/endpoints?namespace=shop", http.StatusOK)
 	if !strings.Contains(page, `endpoint="10.1.2.1:40001"} 2`) || strings.Contains(page, "10.1.2.12:8080") {
 		t.Errorf("connections of a relayed port are there twice, or not at all:\n%s", page)
+	}
+}
+
+// A relayed connection is listed with the endpoints that the appliance has connections to for it, and found by them.
+func TestRelayedConnections(t *testing.T) {
+	entries := []conntrack.Connection{
+		connection(1, "10.96.0.10:80", "10.1.2.1:40001", true, true), connection(2, "10.96.0.10:80", "10.1.2.1:40001", true, true),
+		connection(3, "10.96.0.11:80", "10.1.2.12:8080", true, true),
+	}
+	for i := range entries {
+		entries[i].As = netip.AddrPortFrom(entries[i].Client.Addr(), 4000+uint16(entries[i].ID))
+	}
+	table := &table{entries: entries}
+	frontend := func(a string) []nft.Frontend { return []nft.Frontend{{Addr: netip.MustParseAddr(a), Port: 80}} }
+	a := tells(map[string][]nft.ServicePort{
+		"shop/web": {{ID: "shop/web", Family: nft.IPv4, Protocol: nft.TCP, Frontends: frontend("10.96.0.10"), Relay: [2]netip.AddrPort{at("10.1.2.1:40001")}}},
+		"shop/api": {{ID: "shop/api", Family: nft.IPv4, Protocol: nft.TCP, Frontends: frontend("10.96.0.11")}},
+	}, table)
+	a.CountRelayed(nil, func() map[RelayedClient][]netip.AddrPort {
+		return map[RelayedClient][]netip.AddrPort{
+			{nft.TCP, at("203.0.113.2:4001"), at("10.1.2.1:40001")}: {at("10.1.2.12:8080"), at("10.1.2.11:8080"), at("10.1.2.12:8080")},
+			{nft.UDP, at("203.0.113.2:4002"), at("10.1.2.1:40001")}: {at("10.1.2.13:8080")}, // another client
+		}
+	})
+	for _, c := range []struct {
+		q    wire.ConnectionQuery
+		want map[uint32][]string
+	}{
+		{wire.ConnectionQuery{}, map[uint32][]string{1: {"10.1.2.11:8080", "10.1.2.12:8080"}, 2: nil, 3: nil}},
+		{wire.ConnectionQuery{Endpoint: at("10.1.2.12:8080")}, map[uint32][]string{1: {"10.1.2.11:8080", "10.1.2.12:8080"}, 3: nil}},
+		{wire.ConnectionQuery{EndpointAddr: netip.MustParseAddr("10.1.2.1")}, map[uint32][]string{1: {"10.1.2.11:8080", "10.1.2.12:8080"}, 2: nil}},
+		{wire.ConnectionQuery{Endpoint: at("10.1.2.13:8080")}, map[uint32][]string{}},
+	} {
+		c.q.Limit = 9
+		list, err := a.Connections(c.q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[uint32][]string{}
+		for _, conn := range list.Connections {
+			got[conn.ID] = conn.RelayedTo
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%+v (-want +got):\n%s", c.q, diff)
+		}
 	}
 }
