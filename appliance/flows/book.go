@@ -3,7 +3,6 @@ package flows
 import (
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -89,8 +88,6 @@ type port struct {
 	gone      Record                       // of endpoints that are not remembered any more
 	told      Record                       // of all, at the last look
 }
-
-func (p *port) name() string { return strings.TrimPrefix(strings.TrimPrefix(p.id, p.service), "/") }
 
 // record is of one endpoint.
 type record struct {
@@ -277,7 +274,8 @@ func (b *Book) Hear(e *conntrack.Event, now time.Time) {
 		if !e.Began.IsZero() {
 			since.at = e.Began
 		}
-		b.log(&Ended{Service: p.service, Port: p.name(), Connection: e.Connection, Began: since.at, Ended: e.Ended})
+		_, name := nft.SplitID(p.id)
+		b.log(&Ended{Service: p.service, Port: name, Connection: e.Connection, Began: since.at, Ended: e.Ended})
 	}
 }
 

@@ -71,8 +71,9 @@ func portsOf(of map[string][]nft.ServicePort, q wire.ConnectionQuery) []Port {
 		}
 		for i := range list {
 			p := &list[i]
+			_, portName := nft.SplitID(p.ID)
 			port := Port{
-				Service: key, Name: strings.TrimPrefix(strings.TrimPrefix(p.ID, key), "/"),
+				Service: key, Name: portName,
 				Family: p.Family, Protocol: p.Protocol, Endpoints: endpointsOf(p), served: p,
 			}
 			if p.Relayed() {

@@ -3,7 +3,6 @@ package traffic
 import (
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -225,9 +224,7 @@ func (o *Observer) histories(services []string) map[string][]Sample {
 		sums[service] = nil
 	}
 	for key, h := range o.history {
-		namespace, rest, _ := strings.Cut(key, "/")
-		name, _, _ := strings.Cut(rest, "/")
-		service := key[:len(namespace)+1+len(name)]
+		service, _ := nft.SplitID(key)
 		if sum, wanted := sums[service]; wanted {
 			sums[service] = addSamples(sum, h)
 		}
