@@ -167,20 +167,13 @@ func totalText(t *wire.FlowTotals) string {
 	return text
 }
 
-// bytesText is a number of bytes with a binary unit.
+// bytesText is a number of bytes with a binary unit: "1.5 KiB".
 func bytesText(n uint64) string {
-	if n < 1024 {
-		return strconv.FormatUint(n, 10) + " B"
+	number, prefix := wire.Binary(n)
+	if prefix == "" {
+		return number + " B"
 	}
-	value, units := float64(n)/1024, []string{"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
-	for value >= 1024 && len(units) > 1 {
-		value, units = value/1024, units[1:]
-	}
-	precision := 0
-	if value < 10 {
-		precision = 1
-	}
-	return strconv.FormatFloat(value, 'f', precision, 64) + " " + units[0]
+	return number + " " + prefix + "iB"
 }
 
 // frontendText names a frontend; that of a node port begins with its colon.
