@@ -1,7 +1,9 @@
 package appliance
 
 import (
+	"net/netip"
 	"strconv"
+	"strings"
 	"time"
 
 	"svcctl.io/svcctl/api/wire"
@@ -11,6 +13,7 @@ import (
 	"svcctl.io/svcctl/appliance/parts"
 	"svcctl.io/svcctl/appliance/prober"
 	"svcctl.io/svcctl/appliance/relay"
+	"svcctl.io/svcctl/appliance/traffic"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store"
 )
@@ -101,6 +104,19 @@ func relayMetrics(r *parts.Relay) metrics.Relay {
 		m.Ports = append(m.Ports, p)
 	}
 	return m
+}
+
+// relayedClients returns the endpoints of clients whose connections are relayed, at each call.
+func relayedClients(r *parts.Relay) func() map[traffic.RelayedClient][]netip.AddrPort {
+	return func() map[traffic.RelayedClient][]netip.AddrPort {
+		clients := map[traffic.RelayedClient][]netip.AddrPort{}
+		for _, p := range r.Passages() {
+			protocol, _ := nft.ProtocolNamed(strings.ToUpper(p.Protocol))
+			c := traffic.RelayedClient{Protocol: protocol, Client: p.Client, Listener: p.Listener}
+			clients[c] = append(clients[c], p.Endpoint)
+		}
+		return clients
+	}
 }
 
 // poolMetrics are the ranges of load balancer IPs as metrics.

@@ -153,6 +153,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) (a *assembly,
 	a.checks = parts.NewHealth(asks, a.events, log)
 	a.relay = relayed
 	a.grants.CountRelayed(a.relay.Load)
+	a.traffic.CountRelayed(a.relay.Load, relayedClients(a.relay))
 	m.Relay(func() metrics.Relay { return relayMetrics(a.relay) })
 	m.RelayedTLS(func() metrics.RelayedTLS { return tlsMetrics(a.relay) })
 	m.HealthChecks(func() metrics.HealthChecks { return healthMetrics(asks.Stats(), a.checks.FailingOpen()) })

@@ -3,6 +3,7 @@ package nft
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -137,6 +138,13 @@ type Sticky struct {
 
 // Relayed reports whether the port's clients are sent to listeners on the box.
 func (p *ServicePort) Relayed() bool { return p.Relay[PoolCluster].IsValid() }
+
+// SplitID returns the Service of the ID of a port, "namespace/name", and the name of the port; "": it has none.
+func SplitID(id string) (service, port string) {
+	_, rest, _ := strings.Cut(id, "/")
+	name, port, _ := strings.Cut(rest, "/")
+	return id[:len(id)-len(rest)+len(name)], port
+}
 
 // targets are where the kernel sends the clients of a pool.
 func (p *ServicePort) targets(pool Pool) []netip.AddrPort {

@@ -66,6 +66,8 @@ func (s *shown) Service(namespace, name string) (*Service, error) {
 			Name: "http", Protocol: "TCP", Family: "IPv4", Frontends: []string{"10.96.0.10:80", ":30080"},
 			Endpoints: []string{"10.1.2.11:8080", "10.1.2.12:8080"}, Local: []string{"10.1.2.12:8080"},
 			Balance: "maglev", Weights: map[string]uint16{"10.1.2.11:8080": 5},
+		}, {
+			Name: "tls", Protocol: "TCP", Family: "IPv4", Frontends: []string{"10.96.0.10:443"}, Endpoints: []string{"10.1.2.11:8443", "10.1.2.12:8443"}, Relay: "10.1.2.1:40001",
 		}}, Health: []wire.EndpointHealth{
 			{Port: "http", Protocol: "TCP", Endpoint: "10.1.2.11:8080", State: "up"},
 			{Port: "http", Protocol: "TCP", Endpoint: "10.1.2.13:8080", State: "down", Why: hostile, Failures: 5},
@@ -76,13 +78,17 @@ func (s *shown) Service(namespace, name string) (*Service, error) {
 		Ports: []wire.PortTraffic{{Port: "http", Protocol: "TCP", Endpoints: []wire.EndpointTraffic{
 			{Endpoint: "10.1.2.11:8080", ConnectionCounts: wire.ConnectionCounts{Open: 1234}},
 			{Endpoint: "10.1.2.12:8080", ConnectionCounts: wire.ConnectionCounts{Unanswered: 5}},
+		}}, {Port: "tls", Protocol: "TCP", Endpoints: []wire.EndpointTraffic{
+			{Endpoint: "10.1.2.1:40001", Relay: true, ConnectionCounts: wire.ConnectionCounts{Open: 71}},
+			{Endpoint: "10.1.2.12:8443", Relayed: true, ConnectionCounts: wire.ConnectionCounts{Open: 70}},
 		}}},
 	}, s.err
 }
 
 func (s *shown) Connections(q wire.ConnectionQuery) (*wire.Connections, error) {
 	s.conns = q
-	return &wire.Connections{Connections: []wire.Connection{{ID: 7, Namespace: "shop", Service: "web", Client: "203.0.113.7:1", To: "10.96.0.10:80", Endpoint: "10.1.2.11:8080"}}}, s.err
+	return &wire.Connections{Connections: []wire.Connection{{ID: 7, Namespace: "shop", Service: "web", Client: "203.0.113.7:1", To: "10.96.0.10:80", Endpoint: "10.1.2.11:8080"},
+		{ID: 8, Namespace: "shop", Service: "web", Client: "203.0.113.7:2", Endpoint: "10.1.2.1:40001", RelayedTo: []string{"10.1.2.12:8443"}}}}, s.err
 }
 
 func (s *shown) Allocations() wire.Allocations {
@@ -137,8 +143,10 @@ func TestPages(t *testing.T) {
 	}
 	says(t, visit(t, h, http.MethodGet, "/dashboard/services/shop/web", http.StatusOK),
 		"/etc/web.yaml:7", "node port 30080", "1,234 open", "5 connections unanswered", "70,000", "1,300", "<svg class=\"path\"",
-		", by maglev", ">up</td><td class=\"number\">5</td>", "10.1.2.13:8080", "gets no new ones", ", 5 times", "l2 eth0", "▲ withheld")
-	says(t, visit(t, h, http.MethodGet, "/dashboard/connections?client=203.0.113.7&name=web", http.StatusOK), "203.0.113.7:1", "✗ unanswered")
+		", by maglev", ">up</td><td class=\"number\">5</td>", "10.1.2.13:8080", "gets no new ones", ", 5 times", "l2 eth0", "▲ withheld",
+		">10.1.2.1:40001, 71 open<", ">70 open</td>")
+	says(t, visit(t, h, http.MethodGet, "/dashboard/connections?client=203.0.113.7&name=web", http.StatusOK), "203.0.113.7:1", "✗ unanswered",
+		"<td><code>10.1.2.11:8080</code></td>", "<td><code>10.1.2.12:8443</code> (relayed)</td>")
 	if s.conns.Client.String() != "203.0.113.7/32" || s.conns.Service != "web" {
 		t.Errorf("asked for %+v", s.conns)
 	}

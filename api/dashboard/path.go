@@ -33,7 +33,7 @@ type node struct {
 	// Word and Class say how it is: "open", "unanswered", "leaving" or "no traffic".
 	Word, Class string
 	Open        int
-	// Total is what its connections came to; "" where that is not counted.
+	// Total has its connections and bytes so far; "" where they are not counted.
 	Total string
 	// Weight is that of its share, "" where all are equal; Health what its check says.
 	Weight, Health string
@@ -86,9 +86,6 @@ func pathsOf(svc *Service) []path {
 		if port.Relay != "" {
 			relay := nodeOf(port.Relay, counts[port.Name+"|"+port.Protocol+"|"+port.Relay])
 			p.Relay = relay.Text + ", " + relay.Word
-			for i := range nodes {
-				nodes[i].Word, nodes[i].Class = "relayed", "idle"
-			}
 		}
 		p.Absent = absent(svc.State.Health, port, endpoints)
 		if len(nodes) > mostNodes { // the busiest of them
@@ -158,7 +155,7 @@ func nodeOf(at string, e wire.EndpointTraffic) node {
 	return n
 }
 
-// totalText is what connections came to: "12, 3.4 MiB in, 120 MiB out".
+// totalText counts connections and bytes: "12, 3.4 MiB in, 120 MiB out".
 func totalText(t *wire.FlowTotals) string {
 	if t.Flows == nil {
 		return ""
@@ -170,20 +167,13 @@ func totalText(t *wire.FlowTotals) string {
 	return text
 }
 
-// bytesText is a number of bytes with a binary unit.
+// bytesText is a number of bytes with a binary unit: "1.5 KiB".
 func bytesText(n uint64) string {
-	if n < 1024 {
-		return strconv.FormatUint(n, 10) + " B"
+	number, prefix := wire.Binary(n)
+	if prefix == "" {
+		return number + " B"
 	}
-	value, units := float64(n)/1024, []string{"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
-	for value >= 1024 && len(units) > 1 {
-		value, units = value/1024, units[1:]
-	}
-	precision := 0
-	if value < 10 {
-		precision = 1
-	}
-	return strconv.FormatFloat(value, 'f', precision, 64) + " " + units[0]
+	return number + " " + prefix + "iB"
 }
 
 // frontendText names a frontend; that of a node port begins with its colon.

@@ -18,7 +18,7 @@ type Source interface {
 	Journal(limit int) ([]wire.JournalEntry, error)
 }
 
-// Query is which Services a list has.
+// Query chooses the Services of a list.
 type Query struct {
 	Namespace string
 	// Search is a part of a name or of an address; "" for all.

@@ -30,7 +30,7 @@ func shortened(lines []string) []string {
 	if len(lines) <= maxDetails {
 		return lines
 	}
-	return append(lines[:maxDetails], fmt.Sprintf("and %d more", len(lines)-maxDetails))
+	return append(lines[:maxDetails:maxDetails], fmt.Sprintf("and %d more", len(lines)-maxDetails)) // in a copy: the list is somebody else's
 }
 
 // endpoints checks for each port that is asked for that somebody is behind it.

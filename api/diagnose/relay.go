@@ -62,13 +62,11 @@ func loadText(s *wire.PortState) string {
 	for _, endpoint := range slices.Sorted(maps.Keys(s.RelayLoad.Open)) {
 		n := s.RelayLoad.Open[endpoint]
 		open += n
-		if each = append(each, fmt.Sprintf("%s %d", endpoint, n)); len(each) == 10 {
-			each[9] = "and more"
-		}
+		each = append(each, fmt.Sprintf("%s %d", endpoint, n))
 	}
 	text := fmt.Sprintf("%s: %s now", s.Family, count(open, noun))
 	if len(each) > 0 {
-		text += " (" + strings.Join(each[:min(len(each), 10)], ", ") + ")"
+		text += " (" + strings.Join(shortened(each), ", ") + ")"
 	}
 	text += fmt.Sprintf(", %d since it is relayed", s.RelayLoad.Taken)
 	if s.Protocol == object.ProtocolTCP {
@@ -77,7 +75,7 @@ func loadText(s *wire.PortState) string {
 	return text
 }
 
-// front is what a port does with TLS and HTTP.
+// front returns the settings for TLS and HTTP of a port.
 func (d *diagnosis) front(how *annotation.Relay, port *object.ServicePort) annotation.Front {
 	for i := range how.Fronts {
 		if p := &d.Service.Spec.Ports[i]; p.Name == port.Name && p.Port == port.Port && p.Protocol == port.Protocol {

@@ -2,7 +2,7 @@ package wire
 
 import "time"
 
-// Fleet is how the box stands to its fleet.
+// Fleet describes the relation of the box to its fleet.
 type Fleet struct {
 	Name string `json:"name"`
 	// State is Following while all is well; otherwise CutOff, Lagging, WentBack, OtherFleet, Emptied,
@@ -25,7 +25,7 @@ type Fleet struct {
 	Boxes []FleetBox `json:"boxes,omitempty"`
 }
 
-// FleetBox is what a box of a fleet has said of itself last.
+// FleetBox is the newest report of a box of a fleet about itself.
 type FleetBox struct {
 	Name    string `json:"name"`
 	Zone    string `json:"zone,omitempty"`

@@ -58,7 +58,7 @@ type PortState struct {
 	// Relay is the listener of the appliance that the kernel redirects clients to; "": the kernel
 	// translates them itself.
 	Relay string `json:"relay,omitempty"`
-	// RelayLoad is what passes there; nil: the kernel translates clients itself.
+	// RelayLoad counts them there; nil: the kernel translates clients itself.
 	RelayLoad *RelayLoad `json:"relayLoad,omitempty"`
 	// Client is the client that was asked about; Chosen has its endpoint at each frontend.
 	Client string   `json:"client,omitempty"`
@@ -72,7 +72,7 @@ func (p *PortState) AllEndpoints() []string {
 	return slices.Compact(all)
 }
 
-// RelayLoad is what a relayed port has.
+// RelayLoad counts the connections, and the clients of UDP, of a relayed port.
 type RelayLoad struct {
 	// Taken are connections, or clients of UDP, that were let in since the program began to serve the port, and
 	// FailedConnects is how often an endpoint did not accept one.

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Traffic is which Services have connections, from one look through the connection tracking table:
+// Traffic lists ports of Services with their connections, from one look through the connection tracking table:
 // the answer of /svcctl/v1/traffic. The busiest ports come first.
 type Traffic struct {
 	// At is when the table was read. Looks are shared, and made rarely where the table is large.
@@ -54,7 +54,7 @@ type TrafficTotals struct {
 	RefusedRate *float64 `json:"refusedRate,omitempty"`
 }
 
-// FlowTotals are what connections came to that began since the appliance listens to the kernel's messages about them,
+// FlowTotals count connections, and their bytes, that began since the appliance listens to the kernel's messages about them,
 // those that are open included. They never go back. They are absent where nobody listens.
 type FlowTotals struct {
 	Flows *uint64 `json:"flows,omitempty"`
@@ -92,6 +92,9 @@ type EndpointTraffic struct {
 	Leaving bool `json:"leaving,omitempty"`
 	// Relay reports that it is the appliance's own listener, which makes the connections to endpoints.
 	Relay bool `json:"relay,omitempty"`
+	// Relayed reports that it is such an endpoint: Open has the connections to it, or the clients of UDP, which
+	// the listener has too.
+	Relayed bool `json:"relayed,omitempty"`
 }
 
 // TrafficSample has the counts of an earlier look.
@@ -119,6 +122,9 @@ type Connection struct {
 	Client    string `json:"client"`   // "203.0.113.2:43882"
 	To        string `json:"to"`       // what the client connected to
 	Endpoint  string `json:"endpoint"` // who answers
+	// RelayedTo are the endpoints of a relayed connection, whose Endpoint is the appliance's own listener: those that the
+	// appliance has connections to for it.
+	RelayedTo []string `json:"relayedTo,omitempty"`
 	// As is the source address that the endpoint sees, where that is not the client's.
 	As string `json:"as,omitempty"`
 	// State is that of TCP, as conntrack names it.
@@ -142,7 +148,7 @@ type TrafficQuery struct {
 // TrafficSorts lists the columns that traffic is sorted by, the largest first; name is alphabetical.
 func TrafficSorts() []string { return []string{"open", "rate", "unanswered", "refused", "name"} }
 
-// ConnectionQuery is which connections are asked for.
+// ConnectionQuery chooses connections.
 type ConnectionQuery struct {
 	Namespace, Service string // "": all
 	Endpoint           netip.AddrPort

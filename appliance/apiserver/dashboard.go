@@ -52,12 +52,11 @@ func (p *pages) Allocations() wire.Allocations { return p.alloc(false) }
 // Journal implements dashboard.Source.
 func (p *pages) Journal(limit int) ([]wire.JournalEntry, error) { return p.journal(limit, false) }
 
-// explained is what explain says of a Service.
-func (p *pages) explained(svc *object.Service, endpointSlices []*object.EndpointSlice, state *wire.ServiceState, seen *wire.Traffic) (checks []dashboard.Check) {
-	status := p.backend.Status()
+// explained are the findings of explain about a Service.
+func (p *pages) explained(svc *object.Service, endpointSlices []*object.EndpointSlice, status *wire.Status, state *wire.ServiceState, seen *wire.Traffic) (checks []dashboard.Check) {
 	f := diagnose.Facts{
 		Namespace: svc.Metadata.Namespace, Name: svc.Metadata.Name, Service: svc, Slices: endpointSlices,
-		Status: &status, State: state, Traffic: seen, NodelessLocal: p.nodelessLocal,
+		Status: status, State: state, Traffic: seen, NodelessLocal: p.nodelessLocal,
 	}
 	if len(svc.Spec.Selector) > 0 {
 		f.Pods = p.selected(svc)
@@ -75,17 +74,9 @@ func (p *pages) selected(svc *object.Service) (pods []*object.Pod) {
 	if err != nil {
 		return nil // then explain says that there is none, beside the endpoints that there are
 	}
+	selector := object.LabelSelector{MatchLabels: svc.Spec.Selector}
 	for _, o := range list {
-		pod, is := o.(*object.Pod)
-		if !is {
-			continue
-		}
-		matches := true
-		for name, value := range svc.Spec.Selector {
-			has, given := pod.Metadata.Labels[name]
-			matches = matches && given && has == value
-		}
-		if matches {
+		if pod, is := o.(*object.Pod); is && selector.Matches(pod.Metadata.Labels) {
 			pods = append(pods, pod)
 		}
 	}
@@ -241,6 +232,11 @@ func countOf(n *uint64) uint64 {
 
 // row is a Service of a list.
 func (p *pages) row(f found) dashboard.Row {
+	state := p.grants.State(f.svc.Metadata.Namespace, f.svc.Metadata.Name, netip.AddrPort{})
+	return rowOf(f, &state)
+}
+
+func rowOf(f found, state *wire.ServiceState) dashboard.Row {
 	svc := f.svc
 	row := dashboard.Row{
 		Namespace: svc.Metadata.Namespace, Name: svc.Metadata.Name, Type: svc.Spec.Type,
@@ -253,7 +249,6 @@ func (p *pages) row(f found) dashboard.Row {
 		}
 		row.Ports = append(row.Ports, text+"/"+port.Protocol)
 	}
-	state := p.grants.State(row.Namespace, row.Name, netip.AddrPort{})
 	if len(state.Ports) > 0 {
 		row.Endpoints = 0
 	}
@@ -279,13 +274,14 @@ func (p *pages) Service(namespace, name string) (*dashboard.Service, error) {
 		return nil, err
 	}
 	detail := &dashboard.Service{Ports: seen.Ports, State: p.service(namespace, name, netip.AddrPort{}), Annotations: svc.Metadata.Annotations}
-	for _, problem := range p.backend.Status().Problems {
+	status := p.backend.Status()
+	for _, problem := range status.Problems {
 		if problem.Object == "Service "+key {
 			detail.Problems = append(detail.Problems, problem)
 		}
 	}
-	detail.Checks = p.explained(svc, endpointSlices, &detail.State, seen)
-	detail.Row = p.row(found{key: key, svc: svc, traffic: trafficOf(traffic, key)})
+	detail.Checks = p.explained(svc, endpointSlices, &status, &detail.State, seen)
+	detail.Row = rowOf(found{key: key, svc: svc, traffic: trafficOf(traffic, key)}, &detail.State)
 	detail.History = p.traffic.Histories([]string{key})[key]
 	ref := object.RefOf(svc)
 	detail.File, detail.Line = p.objects.Location(ref)

@@ -124,7 +124,7 @@ func (l *Log) Retry() { l.to.retry() }
 // Flush waits until all is written, for so long at most.
 func (l *Log) Flush(atMost time.Duration) { l.queue.Flush(atMost) }
 
-// target is what lines are written to: one file until it is renamed.
+// target writes lines to one file until it is renamed, or to the journal.
 type target struct {
 	path    string
 	open    func() (io.WriteCloser, error)

@@ -3,7 +3,6 @@ package flows
 import (
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,7 +19,7 @@ const (
 	maxLate = 1 << 16
 )
 
-// Record is what connections came to.
+// Record counts connections and their bytes.
 type Record struct {
 	Connections uint64
 	In, Out     uint64 // bytes of clients and of endpoints, as far as the kernel counts them
@@ -43,7 +42,7 @@ func (r *Record) raise(o Record) (missing Record) {
 // RecordOf is the Record of one connection.
 func RecordOf(c *conntrack.Connection) Record { return Record{1, c.In, c.Out} }
 
-// Ended is a connection that is over, for the log.
+// Ended describes a connection that is over, for the log.
 type Ended struct {
 	Service, Port string // "namespace/name", and the name of its port
 	*conntrack.Connection
@@ -89,8 +88,6 @@ type port struct {
 	gone      Record                       // of endpoints that are not remembered any more
 	told      Record                       // of all, at the last look
 }
-
-func (p *port) name() string { return strings.TrimPrefix(strings.TrimPrefix(p.id, p.service), "/") }
 
 // record is of one endpoint.
 type record struct {
@@ -168,7 +165,7 @@ func (b *Book) Plan(service string, ports []nft.ServicePort, logged bool, now ti
 	}
 }
 
-// endpoint is what a connection counts for: of a range of ports, an address at whichever port.
+// endpoint returns the key in endpoints of the one that answers: of a range of ports, its address alone.
 func (p *port) endpoint(at netip.AddrPort) netip.AddrPort {
 	if len(p.frontends) > 0 && p.frontends[0].Last != 0 {
 		return netip.AddrPortFrom(at.Addr(), 0)
@@ -275,7 +272,8 @@ func (b *Book) Hear(e *conntrack.Event, now time.Time) {
 		if !e.Began.IsZero() {
 			since.at = e.Began
 		}
-		b.log(&Ended{Service: p.service, Port: p.name(), Connection: e.Connection, Began: since.at, Ended: e.Ended})
+		_, name := nft.SplitID(p.id)
+		b.log(&Ended{Service: p.service, Port: name, Connection: e.Connection, Began: since.at, Ended: e.Ended})
 	}
 }
 

@@ -68,20 +68,7 @@ func (l *Look) Total(id string, family nft.Family, protocol nft.Protocol, open m
 }
 
 func (b *Book) find(id portID) *port {
-	// The Service is what precedes the name of the port.
-	slash := 0
-	for i := range len(id.id) {
-		if id.id[i] != '/' {
-			continue
-		}
-		if slash++; slash == 2 {
-			return b.findIn(id.id[:i], id)
-		}
-	}
-	return b.findIn(id.id, id)
-}
-
-func (b *Book) findIn(service string, id portID) *port {
+	service, _ := nft.SplitID(id.id)
 	if i := slices.IndexFunc(b.services[service], func(p *port) bool { return p.portID == id }); i >= 0 {
 		return b.services[service][i]
 	}

@@ -90,8 +90,9 @@ func (c *Conn) sendFile(entry []byte) error {
 		return err
 	}
 	rights := unix.UnixRights(int(f.Fd()))
-	return errors.Join(raw.Write(func(fd uintptr) bool {
+	outer := raw.Write(func(fd uintptr) bool {
 		err = unix.Sendmsg(int(fd), nil, rights, nil, unix.MSG_NOSIGNAL)
 		return !errors.Is(err, unix.EAGAIN)
-	}), err)
+	})
+	return errors.Join(outer, err)
 }

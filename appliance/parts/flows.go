@@ -114,9 +114,9 @@ func (f *Flows) Run(ctx context.Context, changed func()) error {
 		f.watchLog(ctx, changed)
 	}()
 	for ctx.Err() == nil {
-		err := f.listen(ctx, changed)
-		f.fail(err)
-		changed()
+		if f.fail(f.listen(ctx, changed)) {
+			changed()
+		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(listenRetry):
@@ -129,11 +129,16 @@ func (f *Flows) Run(ctx context.Context, changed func()) error {
 	return nil
 }
 
-// fail notes why nobody listens.
-func (f *Flows) fail(err error) {
+// fail notes why nobody listens, and reports whether that is news.
+func (f *Flows) fail(err error) (news bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.events != nil {
+		f.book.Lose(0) // how much ended until somebody listens again is not known
+	}
+	news = fmt.Sprint(err) != fmt.Sprint(f.err)
 	f.events, f.err = nil, err
+	return news
 }
 
 // watchLog tries a log again that cannot be written.
@@ -173,6 +178,7 @@ func (f *Flows) listen(ctx context.Context, changed func()) error {
 	if _, err := conntrack.Look(0, f.book.Before); err != nil {
 		return err
 	}
+	f.book.Lose(0) // those that a look has counted by now are in its totals, and stay there
 	f.mu.Lock()
 	f.events, f.err = events, events.Begins(f.book.Logs())
 	f.mu.Unlock()

@@ -27,9 +27,12 @@ func (r *Relay) Load(service string, p *nft.ServicePort) *wire.RelayLoad {
 // Loads are those of all relayed ports.
 func (r *Relay) Loads() []relay.PortLoad { return r.relay.Load("") }
 
+// Passages are those of all relayed ports.
+func (r *Relay) Passages() []relay.Passage { return r.relay.Passages() }
+
 // PortOf are the parts of the ID of a port of a Service; a port without a name has none.
 func PortOf(id string) (namespace, name, port string) {
-	namespace, rest, _ := strings.Cut(id, "/")
-	name, port, _ = strings.Cut(rest, "/")
+	service, port := nft.SplitID(id)
+	namespace, name, _ = strings.Cut(service, "/")
 	return namespace, name, port
 }

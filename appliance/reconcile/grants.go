@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 
 	"svcctl.io/svcctl/api/wire"
@@ -87,8 +86,9 @@ func (g *Grants) State(namespace, name string, client netip.AddrPort) wire.Servi
 	var addrs []netip.Addr
 	for i := range ports {
 		p := &ports[i]
+		_, portName := nft.SplitID(p.ID)
 		state := wire.PortState{
-			Name:      strings.TrimPrefix(strings.TrimPrefix(p.ID, key), "/"),
+			Name:      portName,
 			Protocol:  p.Protocol.Name(),
 			Family:    p.Family.Name(),
 			Frontends: texts(p.Frontends, frontendText),

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -21,16 +22,7 @@ type PortLoad struct {
 // Load returns the load of the ports of a Service that the kernel redirects clients to, by ID, protocol and
 // listener; service "": of all Services.
 func (r *Relay) Load(service string) (loads []PortLoad) {
-	f := &r.fronts
-	f.mu.Lock()
-	var ports []*redirected
-	for name, of := range f.ports {
-		if service == "" || name == service {
-			ports = slices.AppendSeq(ports, maps.Values(of))
-		}
-	}
-	f.mu.Unlock()
-	for _, p := range ports {
+	for _, p := range r.fronts.of(service) {
 		if p.tcp != nil {
 			loads = append(loads, p.tcp.load())
 		} else {
@@ -44,6 +36,63 @@ func (r *Relay) Load(service string) (loads []PortLoad) {
 		return a.Listen.Compare(b.Listen)
 	})
 	return loads
+}
+
+// of are the ports of a Service that the kernel redirects clients to; service "": of all Services.
+func (f *fronts) of(service string) (ports []*redirected) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for name, of := range f.ports {
+		if service == "" || name == service {
+			ports = slices.AppendSeq(ports, maps.Values(of))
+		}
+	}
+	return ports
+}
+
+// Passage is a connection of a client, or a client of UDP, that is relayed to an endpoint. A client of HTTP has one for
+// each endpoint that there is a connection to for it.
+type Passage struct {
+	Protocol                   string
+	Client, Listener, Endpoint netip.AddrPort // Client as the listener sees it
+}
+
+// Passages lists those of all ports that the kernel redirects clients to.
+func (r *Relay) Passages() (list []Passage) {
+	for _, p := range r.fronts.of("") {
+		if p.tcp != nil {
+			list = p.tcp.passages(list)
+		} else {
+			list = p.front.udp.passages(p.udp, list)
+		}
+	}
+	return list
+}
+
+// passages adds those of a port to a list. The listener is the client's: a server name may have led it here from another port.
+func (t *tcpPort) passages(list []Passage) []Passage {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for c := range t.conns {
+		client, is := c.client.RemoteAddr().(*net.TCPAddr)
+		listener, bound := c.client.LocalAddr().(*net.TCPAddr)
+		if is && bound { // else it has gone
+			list = append(list, Passage{TCP, unmapped(client.AddrPort()), unmapped(listener.AddrPort()), c.to})
+		}
+	}
+	return list
+}
+
+func unmapped(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
+
+func (l *udpListener) passages(u *udpPort, list []Passage) []Passage {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for place := u.order.Front(); place != nil; place = place.Next() {
+		f := place.Value.(*flow)
+		list = append(list, Passage{UDP, f.client, u.port.Listen, f.endpoint})
+	}
+	return list
 }
 
 func (t *tcpPort) load() PortLoad {

@@ -145,7 +145,7 @@ func (t *telling) whose(h *trace.Header) (key, port, kind string) {
 				if !fe.HasPort(h.To.Port()) {
 					continue
 				}
-				name := strings.TrimPrefix(strings.TrimPrefix(p.ID, service), "/")
+				_, name := nft.SplitID(p.ID)
 				switch {
 				case fe.Addr == h.To.Addr() && fe.IsRange():
 					ranged = []string{service, name, " (range of ports)"} // an exact port goes first

@@ -17,7 +17,15 @@ import (
 // Answers tells the API about connections through Services. It is api.Traffic.
 type Answers struct {
 	served   func() (map[string][]nft.ServicePort, nft.Box)
+	relayed  func(service string, p *nft.ServicePort) *wire.RelayLoad // nil: unknown
+	clients  func() map[RelayedClient][]netip.AddrPort                // nil: unknown
 	observer *Observer
+}
+
+// A RelayedClient has a connection to a listener of the appliance, or sends datagrams to it.
+type RelayedClient struct {
+	Protocol         nft.Protocol
+	Client, Listener netip.AddrPort // Client as the listener sees it
 }
 
 // NewAnswers tells of what served gives: the ports of all Services, "namespace/name", and the box
@@ -27,7 +35,7 @@ func NewAnswers(served func() (map[string][]nft.ServicePort, nft.Box), totals fu
 	a.observer = New(look, func() []Port {
 		of, _ := served()
 		ports := portsOf(of, wire.ConnectionQuery{})
-		slices.SortFunc(ports, func(a, b Port) int { return strings.Compare(a.key, b.key) })
+		slices.SortFunc(ports, func(a, b Port) int { return cmp.Or(strings.Compare(a.key, b.key), cmp.Compare(a.Family, b.Family)) })
 		return ports
 	}, totals)
 	return a
@@ -41,6 +49,12 @@ func (a *Answers) Unchanged(changes func() uint64) { a.observer.changes = change
 // far. It is called before the first question, or not at all.
 func (a *Answers) Follow(ended *flows.Book, hear func()) {
 	a.observer.ended, a.observer.hear, a.observer.settings = ended, hear, conntrack.ReadSettings
+}
+
+// CountRelayed adds the endpoints of relayed ports to the answers: load has the connections that the appliance has to them,
+// clients those of each client. It is called before the first question, or not at all.
+func (a *Answers) CountRelayed(load func(service string, p *nft.ServicePort) *wire.RelayLoad, clients func() map[RelayedClient][]netip.AddrPort) {
+	a.relayed, a.clients = load, clients
 }
 
 // look reads the table of this network namespace.
@@ -57,9 +71,10 @@ func portsOf(of map[string][]nft.ServicePort, q wire.ConnectionQuery) []Port {
 		}
 		for i := range list {
 			p := &list[i]
+			_, portName := nft.SplitID(p.ID)
 			port := Port{
-				Service: key, Name: strings.TrimPrefix(strings.TrimPrefix(p.ID, key), "/"),
-				Family: p.Family, Protocol: p.Protocol, Endpoints: endpointsOf(p),
+				Service: key, Name: portName,
+				Family: p.Family, Protocol: p.Protocol, Endpoints: endpointsOf(p), served: p,
 			}
 			if p.Relayed() {
 				port.Relay = port.Endpoints
@@ -77,12 +92,17 @@ func portsOf(of map[string][]nft.ServicePort, q wire.ConnectionQuery) []Port {
 	return ports
 }
 
-// endpointsOf are the endpoints that new connections go to by any way.
+// endpointsOf are the endpoints that the kernel sends new connections to by any way.
 func endpointsOf(p *nft.ServicePort) []netip.AddrPort {
-	all := slices.Concat(p.Pools[nft.PoolCluster], p.Pools[nft.PoolLocal])
 	if p.Relayed() {
-		all = slices.Clone(p.Relay[:]) // clients' connections end there
+		return sortedOnce(p.Relay[:]) // clients' connections end there
 	}
+	return sortedOnce(p.Pools[:]...)
+}
+
+// sortedOnce are the endpoints of lists, each once.
+func sortedOnce(lists ...[]netip.AddrPort) []netip.AddrPort {
+	all := slices.Concat(lists...)
 	slices.SortFunc(all, netip.AddrPort.Compare)
 	return slices.Compact(all)
 }
@@ -110,7 +130,7 @@ func (a *Answers) Traffic(q wire.TrafficQuery) (*wire.Traffic, error) {
 	for _, m := range rows {
 		row := m.PortTraffic
 		if q.Endpoints {
-			row.Endpoints = m.endpoints(l)
+			row.Endpoints = m.endpoints(l, a.relayed)
 		}
 		if l.Flows {
 			row.FlowTotals = m.flows(l.Bytes)
@@ -159,19 +179,27 @@ func (a *Answers) Connections(q wire.ConnectionQuery) (*wire.Connections, error)
 	ports := portsOf(of, q)
 	found := indexOf(ports)
 	answer := &wire.Connections{At: time.Now(), Connections: []wire.Connection{}}
-	_, err := conntrack.Look(0, func(conn *conntrack.Connection) {
+	var relayed map[RelayedClient][]netip.AddrPort
+	if a.clients != nil && slices.ContainsFunc(ports, func(p Port) bool { return p.Relay != nil }) {
+		relayed = a.clients()
+	}
+	_, err := a.observer.read(func(conn *conntrack.Connection) {
 		i, ok := found.of(conn)
+		behind := relayed[RelayedClient{conn.Protocol, conn.As, conn.Endpoint}]
 		switch {
 		case !ok,
-			q.Endpoint.IsValid() && conn.Endpoint != q.Endpoint,
-			q.EndpointAddr.IsValid() && conn.Endpoint.Addr() != q.EndpointAddr,
+			!isAnsweredBy(q, conn.Endpoint) && !slices.ContainsFunc(behind, func(at netip.AddrPort) bool { return isAnsweredBy(q, at) }),
 			q.Client.IsValid() && !q.Client.Contains(conn.Client.Addr()):
 			return
 		case len(answer.Connections) == q.Limit:
 			answer.More++
 			return
 		}
-		answer.Connections = append(answer.Connections, connectionOf(&ports[i], conn))
+		c := connectionOf(&ports[i], conn)
+		for _, at := range sortedOnce(behind) {
+			c.RelayedTo = append(c.RelayedTo, at.String())
+		}
+		answer.Connections = append(answer.Connections, c)
 	})
 	if err != nil {
 		return nil, err
@@ -181,6 +209,11 @@ func (a *Answers) Connections(q wire.ConnectionQuery) (*wire.Connections, error)
 			strings.Compare(a.Port, b.Port), strings.Compare(a.Endpoint, b.Endpoint), strings.Compare(a.Client, b.Client))
 	})
 	return answer, nil
+}
+
+// isAnsweredBy reports whether connections to an endpoint are asked for.
+func isAnsweredBy(q wire.ConnectionQuery, at netip.AddrPort) bool {
+	return (!q.Endpoint.IsValid() || q.Endpoint == at) && (!q.EndpointAddr.IsValid() || q.EndpointAddr == at.Addr())
 }
 
 func connectionOf(p *Port, c *conntrack.Connection) wire.Connection {

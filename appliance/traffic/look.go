@@ -21,10 +21,11 @@ type Port struct {
 	Frontends []netip.AddrPort // the zero Addr for a node port
 	// Last are, beside Frontends, the last ports of ranges; nil: none is a range. Then Endpoints have port 0.
 	Last      []uint16
-	Endpoints []netip.AddrPort // that new connections go to
+	Endpoints []netip.AddrPort // that new connections go to, sorted
 	Relay     []netip.AddrPort // those of Endpoints that are the appliance's own listeners
 
-	key string // Key, where it is known
+	key    string           // Key, where it is known
+	served *nft.ServicePort // that it is of, where it is known
 }
 
 // Counts are of a Service port or an endpoint, at one look.
@@ -58,7 +59,7 @@ type PortCounts struct {
 	// Refused is new since the look before. Then New is of Connections too.
 	Connections, Refused, Refusing uint64
 	Endpoints                      map[netip.AddrPort]*EndpointCounts
-	// Flows are what all connections of the port came to; nil: the ends of connections are not heard of.
+	// Flows counts all connections of the port, those that ended included; nil: their ends are not heard of.
 	Flows *flows.Record
 }
 
@@ -66,7 +67,7 @@ type PortCounts struct {
 type EndpointCounts struct {
 	Counts
 	Leaving bool
-	// Flows are what its connections came to; nil as in PortCounts.
+	// Flows counts its connections, those that ended included; nil as in PortCounts.
 	Flows *flows.Record
 	// Tracked are its connections in the table that Flows has too.
 	Tracked flows.Record
@@ -77,7 +78,8 @@ func (p *PortCounts) newEndpoint(at netip.AddrPort) *EndpointCounts {
 	if p.Endpoints == nil {
 		p.Endpoints = map[netip.AddrPort]*EndpointCounts{}
 	}
-	e := &EndpointCounts{Leaving: !slices.Contains(p.Port.Endpoints, at)}
+	_, has := slices.BinarySearchFunc(p.Port.Endpoints, at, netip.AddrPort.Compare)
+	e := &EndpointCounts{Leaving: !has}
 	p.Endpoints[at] = e
 	return e
 }
@@ -183,7 +185,7 @@ func (x *index) counted(f *nft.FrontendTotal) (port int, ok bool) {
 	return 0, false
 }
 
-// endpoint is what a connection counts for: of a range, an address at whichever port.
+// endpoint returns the key in Endpoints of the one that answers: of a range, its address alone.
 func (p *Port) endpoint(c *conntrack.Connection) netip.AddrPort {
 	if p.Last != nil {
 		return netip.AddrPortFrom(c.Endpoint.Addr(), 0)

@@ -3,7 +3,6 @@ package traffic
 import (
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -34,17 +33,18 @@ type Sample struct {
 	Rate float64
 }
 
-// Observer looks for whoever asks. The zero value is not usable; see New.
+// Observer looks for whoever asks. It has more than 15 fields: its sources, which tests replace, and what is kept from one
+// look to the next under each of its two mutexes. The zero value is not usable; see New.
 type Observer struct {
 	read  func(each func(*conntrack.Connection)) (entries int, err error)
-	ports func() []Port // by key
+	ports func() []Port // by key, and of one key IPv4 first
 	// changes is another number when ports may be others; nil: they always may.
 	changes func() uint64
 	// totals returns the kernel's counts since the start; nil: it does not count.
 	totals func() (nft.Totals, error)
 	now    func() time.Time
-	// ended are the totals of connections that ended, hear has them told of what waits, and settings reads what
-	// the kernel tells of connections. All are nil where nobody listens.
+	// ended are the totals of connections that ended, hear adds the messages that wait to them, and settings reads which
+	// messages and counts of connections the kernel makes. All are nil where nobody listens.
 	ended    *flows.Book
 	hear     func()
 	settings func() conntrack.Settings
@@ -224,9 +224,7 @@ func (o *Observer) histories(services []string) map[string][]Sample {
 		sums[service] = nil
 	}
 	for key, h := range o.history {
-		namespace, rest, _ := strings.Cut(key, "/")
-		name, _, _ := strings.Cut(rest, "/")
-		service := key[:len(namespace)+1+len(name)]
+		service, _ := nft.SplitID(key)
 		if sum, wanted := sums[service]; wanted {
 			sums[service] = addSamples(sum, h)
 		}

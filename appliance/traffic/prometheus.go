@@ -128,6 +128,9 @@ func endpointSeries(out io.Writer, seen *wire.Traffic) {
 	for i := range seen.Ports {
 		p := &seen.Ports[i]
 		for j := range p.Endpoints {
+			if p.Endpoints[j].Relayed {
+				continue // its connections are those of the listener, and have a metric: svcctl_relay_port_open
+			}
 			if len(rows) == maxSeries/len(all) {
 				left += len(all)
 				continue

@@ -9,6 +9,7 @@ import (
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/flows"
+	"svcctl.io/svcctl/nft"
 )
 
 // merged is a Service port of a look with both families together.
@@ -89,44 +90,61 @@ func (m *merged) order(o *merged, by string) int {
 	return 0
 }
 
-// endpoints lists the endpoints of all families, those without connections included.
-func (m *merged) endpoints(l *Look) (list []wire.EndpointTraffic) {
-	since := l.Since
+// endpoints lists the endpoints of all families by address, those without connections included. Those of
+// a relayed port follow its listeners; relayed tells of them.
+func (m *merged) endpoints(l *Look, relayed func(string, *nft.ServicePort) *wire.RelayLoad) (list []wire.EndpointTraffic) {
 	for _, p := range m.parts {
-		for _, at := range p.Port.Endpoints {
-			if p.Endpoints[at] == nil {
-				row := wire.EndpointTraffic{Endpoint: endpointText(at), ConnectionCounts: wire.ConnectionCounts{Rate: rate(0, since)}}
-				if l.Flows {
-					row.FlowTotals = totals(&flows.Record{}, l.Bytes)
-				}
-				list = append(list, row)
-			}
-		}
+		all := slices.Clone(p.Port.Endpoints)
 		for at, e := range p.Endpoints {
-			if e.Leaving && e.Open+e.Unanswered+e.New == 0 {
-				continue // its total is in that of the port
-			}
-			row := wire.EndpointTraffic{
-				Endpoint: endpointText(at), Leaving: e.Leaving,
-				ConnectionCounts: wire.ConnectionCounts{Open: e.Open, Unanswered: e.Unanswered, Rate: rate(e.New, since)},
-			}
-			if e.Flows != nil {
-				row.FlowTotals = totals(e.Flows, l.Bytes)
-			}
-			list = append(list, row)
-		}
-	}
-	for _, p := range m.parts {
-		for _, at := range p.Port.Relay {
-			if i := slices.IndexFunc(list, func(e wire.EndpointTraffic) bool { return e.Endpoint == at.String() }); i >= 0 {
-				list[i].Relay = true
+			if e.Leaving && e.Open+e.Unanswered+e.New > 0 { // else its total is in that of the port
+				all = append(all, at)
 			}
 		}
+		slices.SortFunc(all, netip.AddrPort.Compare)
+		for _, at := range all {
+			list = append(list, p.endpointRow(at, l))
+		}
+		if p.Port.Relay != nil && relayed != nil {
+			list = append(list, p.Port.behindRelay(relayed)...)
+		}
 	}
-	slices.SortFunc(list, func(a, b wire.EndpointTraffic) int {
-		return netip.MustParseAddrPort(a.Endpoint).Compare(netip.MustParseAddrPort(b.Endpoint))
-	})
 	return list
+}
+
+// behindRelay are the endpoints of a relayed port, by address. The relay does not count bytes, nor what is new.
+func (p *Port) behindRelay(relayed func(string, *nft.ServicePort) *wire.RelayLoad) (list []wire.EndpointTraffic) {
+	load := relayed(p.Service, p.served)
+	all := slices.Concat(p.served.Pools[:]...)
+	for text := range load.Open { // also of those that it has left
+		if at, err := netip.ParseAddrPort(text); err == nil {
+			all = append(all, at)
+		}
+	}
+	for _, at := range sortedOnce(all) {
+		list = append(list, wire.EndpointTraffic{
+			Endpoint: at.String(), Relayed: true, ConnectionCounts: wire.ConnectionCounts{Open: load.Open[at.String()]},
+		})
+	}
+	return list
+}
+
+// endpointRow is an endpoint of a port, with or without connections.
+func (p *PortCounts) endpointRow(at netip.AddrPort, l *Look) wire.EndpointTraffic {
+	e := p.Endpoints[at]
+	if e == nil {
+		e = &EndpointCounts{}
+		if l.Flows {
+			e.Flows = &flows.Record{}
+		}
+	}
+	row := wire.EndpointTraffic{
+		Endpoint: endpointText(at), Leaving: e.Leaving, Relay: slices.Contains(p.Port.Relay, at),
+		ConnectionCounts: wire.ConnectionCounts{Open: e.Open, Unanswered: e.Unanswered, Rate: rate(e.New, l.Since)},
+	}
+	if e.Flows != nil {
+		row.FlowTotals = totals(e.Flows, l.Bytes)
+	}
+	return row
 }
 
 // flows are the totals of all that the port ever had.

@@ -26,8 +26,9 @@ listed for two minutes after their end, as TIME_WAIT.
 they send something; any other is forgotten, and its next packet is balanced anew. It is
 for who may do everything.
 
-Connections to node ports on loopback addresses are relayed by the appliance, and are
-not listed.`,
+Of a relayed Service the endpoints are shown that the appliance has connections to for
+a client. Connections to node ports on loopback addresses are relayed, too, and are not
+listed.`,
 		options: append([]*option{
 			namespaceOption(),
 			{name: "all-namespaces", letter: "A", group: groupWhich, usage: "Services of all namespaces"},
@@ -113,7 +114,7 @@ func (p *program) killConn(ctx context.Context, v *verb, text string, args []str
 		killed.ID, killed.Client, killed.To, killed.Endpoint, killed.Namespace, killed.Service))
 }
 
-// trafficQuery is which Services a verb is about: those of a namespace, of all, or one.
+// trafficQuery returns the query for the Services a verb is about: those of a namespace, of all, or one.
 func (p *program) trafficQuery(v *verb, args []string) (url.Values, error) {
 	query := url.Values{}
 	all := v.option("all-namespaces").on()
@@ -157,7 +158,11 @@ func connsTable(list *wire.Connections, wide bool) string {
 		case state == "":
 			state = "answered"
 		}
-		row := []string{strconv.FormatUint(uint64(c.ID), 10), portKey(c.Namespace, c.Service, c.Port), c.Protocol, c.Client, c.To, c.Endpoint, state}
+		endpoint := c.Endpoint
+		if len(c.RelayedTo) > 0 {
+			endpoint = strings.Join(c.RelayedTo, ",") + " (relayed)"
+		}
+		row := []string{strconv.FormatUint(uint64(c.ID), 10), portKey(c.Namespace, c.Service, c.Port), c.Protocol, c.Client, c.To, endpoint, state}
 		if wide {
 			row = append(row, cmp.Or(c.As, "-"), (time.Duration(c.Expires) * time.Second).String())
 		}

@@ -230,6 +230,8 @@ func (t *top) table(now time.Time, lines, columns int) string {
 			switch {
 			case e.Relay:
 				name += " (relay)"
+			case e.Relayed:
+				name += " (relayed)"
 			case e.Leaving:
 				name += " (leaving)"
 			}
@@ -264,23 +266,13 @@ func numberText(n *uint64) string {
 	return strconv.FormatUint(*n, 10)
 }
 
-// bytesText is a number of bytes for people, of up to four digits and a binary prefix.
+// bytesText is a number of bytes that may be absent: "1.5K".
 func bytesText(n *uint64) string {
 	if n == nil {
 		return ""
 	}
-	if *n < 1024 {
-		return strconv.FormatUint(*n, 10)
-	}
-	value, unit := float64(*n)/1024, 0
-	for value >= 1024 && unit < len("KMGTPE")-1 {
-		value, unit = value/1024, unit+1
-	}
-	precision := 0
-	if value < 10 {
-		precision = 1
-	}
-	return strconv.FormatFloat(value, 'f', precision, 64) + "KMGTPE"[unit:unit+1]
+	number, prefix := wire.Binary(*n)
+	return number + prefix
 }
 
 // rateText is a rate for people; "-" where none is known yet.

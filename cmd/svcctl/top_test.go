@@ -49,7 +49,14 @@ func TestTopTable(t *testing.T) {
 	golden(t, "top/flows.txt", top.table(at, 0, 0))
 	flows.NoBytes, flows.Counted = "a setting is 0", false
 	golden(t, "top/flows-without-bytes.txt", top.table(at, 0, 0))
-	top.endpoints = false
+	relayed := wire.Traffic{At: at, Seconds: 4, Ports: []wire.PortTraffic{{Namespace: "shop", Service: "web", Port: "tls", Protocol: "TCP",
+		ConnectionCounts: wire.ConnectionCounts{Open: 71, Rate: rate(2)}, Endpoints: []wire.EndpointTraffic{
+			{Endpoint: "10.1.2.1:40001", Relay: true, ConnectionCounts: wire.ConnectionCounts{Open: 71, Rate: rate(2)}},
+			{Endpoint: "10.1.2.12:8443", Relayed: true, ConnectionCounts: wire.ConnectionCounts{Open: 70}},
+		}}}}
+	top.seen = &relayed
+	golden(t, "top/relayed.txt", top.table(at, 0, 0))
+	top.seen, top.endpoints = &flows, false
 	small := strings.Split(strings.TrimSuffix(top.table(at, 4, 20), "\n"), "\n")
 	if len(small) != 4 || len([]rune(small[0])) != 20 {
 		t.Errorf("on a screen of 4 lines of 20 characters: %q", small)
@@ -61,6 +68,16 @@ func TestTopTable(t *testing.T) {
 	}
 	if top.key('e'); !top.endpoints || !top.key('q') {
 		t.Error("e does not show endpoints, or q does not quit")
+	}
+}
+
+// The endpoint of a relayed connection is the one behind the listener.
+func TestRelayedConnections(t *testing.T) {
+	text := connsTable(&wire.Connections{Connections: []wire.Connection{
+		{ID: 7, Namespace: "shop", Service: "web", Protocol: "TCP", Client: "203.0.113.7:1", To: "10.96.0.10:80", Endpoint: "10.1.2.1:40001", RelayedTo: []string{"10.1.2.11:80", "10.1.2.12:80"}, Answered: true},
+	}}, false)
+	if want := " 10.1.2.11:80,10.1.2.12:80 (relayed) "; !strings.Contains(text, want) || strings.Contains(text, "40001") {
+		t.Errorf("want %q in\n%s", want, text)
 	}
 }
 

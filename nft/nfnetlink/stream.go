@@ -61,9 +61,10 @@ func (s *Stream) Join(group uint32) error { return s.member(unix.NETLINK_ADD_MEM
 func (s *Stream) Leave(group uint32) error { return s.member(unix.NETLINK_DROP_MEMBERSHIP, group) }
 
 func (s *Stream) member(option int, group uint32) (err error) {
-	return errors.Join(s.raw.Control(func(fd uintptr) {
+	outer := s.raw.Control(func(fd uintptr) {
 		err = unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, option, int(group))
-	}), err)
+	})
+	return errors.Join(outer, err)
 }
 
 // Wait returns when Receive has something to say, and os.ErrClosed when the Stream is closed.

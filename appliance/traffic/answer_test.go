@@ -1,0 +1,129 @@
+package traffic
+
+import (
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/conntrack"
+	"svcctl.io/svcctl/nft"
+)
+
+// tells are Answers about Services, and about the connections of a table.
+func tells(served map[string][]nft.ServicePort, table *table) *Answers {
+	a := NewAnswers(func() (map[string][]nft.ServicePort, nft.Box) { return served, nft.Box{} }, nil)
+	o := table.observer()
+	o.ports = a.observer.ports
+	a.observer = o
+	return a
+}
+
+// endpointsIn are the rows of the endpoints of the only port, each as text.
+func endpointsIn(t *testing.T, a *Answers) (rows []wire.EndpointTraffic) {
+	t.Helper()
+	seen, err := a.Traffic(wire.TrafficQuery{Sort: "name", Limit: 9, Endpoints: true})
+	if err != nil || len(seen.Ports) != 1 {
+		t.Fatalf("%+v, %v; want one port", seen, err)
+	}
+	return seen.Ports[0].Endpoints
+}
+
+// Endpoints of a range are addresses, in their order.
+func TestEndpointsOfARange(t *testing.T) {
+	address := func(a string) netip.AddrPort { return netip.AddrPortFrom(netip.MustParseAddr(a), 0) }
+	a := tells(map[string][]nft.ServicePort{"default/ftp": {{
+		ID: "default/ftp/tcp-7000-7009", Family: nft.IPv4, Protocol: nft.TCP,
+		Frontends: []nft.Frontend{{Addr: netip.MustParseAddr("10.96.0.10"), Port: 7000, Last: 7009}},
+		Pools:     [2][]netip.AddrPort{nft.PoolCluster: {address("10.1.2.9"), address("10.1.2.11")}},
+	}}}, &table{entries: []conntrack.Connection{connection(1, "10.96.0.10:7003", "10.1.2.11:7003", true, true)}})
+	var got []string
+	for _, e := range endpointsIn(t, a) {
+		got = append(got, e.Endpoint)
+	}
+	if diff := cmp.Diff([]string{"10.1.2.9", "10.1.2.11"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Endpoints of a relayed port follow its listener, those that it has left included, and the page for Prometheus has the
+// connections once.
+func TestEndpointsOfARelayedPort(t *testing.T) {
+	endpoints := []netip.AddrPort{at("10.1.2.11:8080"), at("10.1.2.12:8080")}
+	a := tells(map[string][]nft.ServicePort{"shop/web": {{
+		ID: "shop/web/http", Family: nft.IPv4, Protocol: nft.TCP, Frontends: []nft.Frontend{{Addr: netip.MustParseAddr("10.96.0.10"), Port: 80}},
+		Pools: [2][]netip.AddrPort{nft.PoolCluster: endpoints, nft.PoolLocal: endpoints[:1]},
+		Relay: [2]netip.AddrPort{nft.PoolCluster: at("10.1.2.1:40001"), nft.PoolLocal: at("10.1.2.1:40002")},
+	}}}, &table{entries: []conntrack.Connection{
+		connection(1, "10.96.0.10:80", "10.1.2.1:40001", true, true), connection(2, "10.96.0.10:80", "10.1.2.1:40001", true, true),
+	}})
+	a.CountRelayed(func(service string, p *nft.ServicePort) *wire.RelayLoad {
+		if service != "shop/web" || p.ID != "shop/web/http" {
+			t.Errorf("asked for %s, port %s", service, p.ID)
+		}
+		return &wire.RelayLoad{Open: map[string]int{"10.1.2.12:8080": 1, "10.1.2.9:8080": 1}}
+	}, nil)
+	open := func(n int) wire.ConnectionCounts { return wire.ConnectionCounts{Open: n} }
+	want := []wire.EndpointTraffic{
+		{Endpoint: "10.1.2.1:40001", Relay: true, ConnectionCounts: open(2)},
+		{Endpoint: "10.1.2.1:40002", Relay: true},
+		{Endpoint: "10.1.2.9:8080", Relayed: true, ConnectionCounts: open(1)},
+		{Endpoint: "10.1.2.11:8080", Relayed: true},
+		{Endpoint: "10.1.2.12:8080", Relayed: true, ConnectionCounts: open(1)},
+	}
+	if diff := cmp.Diff(want, endpointsIn(t, a)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	page := scrape(t, a, "/metrics/endpoints?namespace=shop", http.StatusOK)
+	if !strings.Contains(page, `endpoint="10.1.2.1:40001"} 2`) || strings.Contains(page, "10.1.2.12:8080") {
+		t.Errorf("connections of a relayed port are there twice, or not at all:\n%s", page)
+	}
+}
+
+// A relayed connection is listed with the endpoints that the appliance has connections to for it, and found by them.
+func TestRelayedConnections(t *testing.T) {
+	entries := []conntrack.Connection{
+		connection(1, "10.96.0.10:80", "10.1.2.1:40001", true, true), connection(2, "10.96.0.10:80", "10.1.2.1:40001", true, true),
+		connection(3, "10.96.0.11:80", "10.1.2.12:8080", true, true),
+	}
+	for i := range entries {
+		entries[i].As = netip.AddrPortFrom(entries[i].Client.Addr(), 4000+uint16(entries[i].ID))
+	}
+	table := &table{entries: entries}
+	frontend := func(a string) []nft.Frontend { return []nft.Frontend{{Addr: netip.MustParseAddr(a), Port: 80}} }
+	a := tells(map[string][]nft.ServicePort{
+		"shop/web": {{ID: "shop/web", Family: nft.IPv4, Protocol: nft.TCP, Frontends: frontend("10.96.0.10"), Relay: [2]netip.AddrPort{at("10.1.2.1:40001")}}},
+		"shop/api": {{ID: "shop/api", Family: nft.IPv4, Protocol: nft.TCP, Frontends: frontend("10.96.0.11")}},
+	}, table)
+	a.CountRelayed(nil, func() map[RelayedClient][]netip.AddrPort {
+		return map[RelayedClient][]netip.AddrPort{
+			{nft.TCP, at("203.0.113.2:4001"), at("10.1.2.1:40001")}: {at("10.1.2.12:8080"), at("10.1.2.11:8080"), at("10.1.2.12:8080")},
+			{nft.UDP, at("203.0.113.2:4002"), at("10.1.2.1:40001")}: {at("10.1.2.13:8080")}, // another client
+		}
+	})
+	for _, c := range []struct {
+		q    wire.ConnectionQuery
+		want map[uint32][]string
+	}{
+		{wire.ConnectionQuery{}, map[uint32][]string{1: {"10.1.2.11:8080", "10.1.2.12:8080"}, 2: nil, 3: nil}},
+		{wire.ConnectionQuery{Endpoint: at("10.1.2.12:8080")}, map[uint32][]string{1: {"10.1.2.11:8080", "10.1.2.12:8080"}, 3: nil}},
+		{wire.ConnectionQuery{EndpointAddr: netip.MustParseAddr("10.1.2.1")}, map[uint32][]string{1: {"10.1.2.11:8080", "10.1.2.12:8080"}, 2: nil}},
+		{wire.ConnectionQuery{Endpoint: at("10.1.2.13:8080")}, map[uint32][]string{}},
+	} {
+		c.q.Limit = 9
+		list, err := a.Connections(c.q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[uint32][]string{}
+		for _, conn := range list.Connections {
+			got[conn.ID] = conn.RelayedTo
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%+v (-want +got):\n%s", c.q, diff)
+		}
+	}
+}
