@@ -3,7 +3,6 @@ package parts
 import (
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -132,7 +131,7 @@ func number(p *nft.ServicePort) uint16 {
 }
 
 // named are where clients of a pool of a port go by the server name that they ask for.
-func (r *Relay) named(svc *reconcile.Service, p *nft.ServicePort, pool nft.Pool, listen netip.AddrPort) (list []relay.Named) {
+func (r *Relay) named(svc *reconcile.Service, p *nft.ServicePort, pool nft.Pool) (list []relay.Named) {
 	if svc.Relay == nil || svc.Relay.Fronts[p.ID] == nil {
 		return nil
 	}
@@ -147,7 +146,6 @@ func (r *Relay) named(svc *reconcile.Service, p *nft.ServicePort, pool nft.Pool,
 				}
 			}
 		}
-		port.Listen, port.Frontends = listen, []netip.AddrPort{}
 		list = append(list, relay.Named{ServerName: n.ServerName, Port: port})
 	}
 	return list

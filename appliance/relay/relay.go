@@ -53,6 +53,9 @@ type Port struct {
 	Front *Front
 	// Names are where clients go by the server name that they ask for; those for no name are the port's own.
 	Names []Named
+
+	// via tells it from others of the same ID and Listen: of one of Names, whose it is and its server name.
+	via string
 }
 
 // Pick says which endpoint gets a new connection.
@@ -92,6 +95,8 @@ func (p *Port) keeps(endpoint netip.AddrPort) bool {
 
 // ends reports whether TCP connections to an endpoint are reset at once.
 func (p *Port) ends(endpoint netip.AddrPort) bool { return slices.Contains(p.Ended, endpoint) }
+
+func (p *Port) key() key { return key{p.ID, p.Protocol, p.Listen, p.via} }
 
 // redirected reports whether the kernel sends clients to the port.
 func (p *Port) redirected() bool { return p.Frontends != nil }
@@ -272,6 +277,7 @@ func (r *Relay) Run(ctx context.Context) error {
 type key struct {
 	id, protocol string
 	listen       netip.AddrPort
+	via          string // Port.via
 }
 
 // listener serves one Port.
@@ -292,7 +298,7 @@ func (r *Relay) reconcile(ctx context.Context, open map[key]listener) (problems 
 	wanted := make(map[key]bool, len(desired))
 	for _, p := range desired {
 		if len(p.Endpoints) > 0 {
-			wanted[key{p.ID, p.Protocol, p.Listen}] = true
+			wanted[p.key()] = true
 		}
 	}
 	// Close first: another port may need the same address.
@@ -303,7 +309,7 @@ func (r *Relay) reconcile(ctx context.Context, open map[key]listener) (problems 
 		}
 	}
 	for _, p := range desired {
-		k := key{p.ID, p.Protocol, p.Listen}
+		k := p.key()
 		if !wanted[k] {
 			continue
 		}
