@@ -61,6 +61,7 @@ func (t *tcpPort) setNames(p Port) {
 	for name, sub := range t.names {
 		if names[name] != sub {
 			sub.retire()
+			t.failedConnects.Add(sub.failedConnects.Load()) // a count never falls
 		}
 	}
 	if t.names = names; len(names) == 0 {

@@ -141,3 +141,41 @@ func TestHandOverOfNamesOfOneService(t *testing.T) {
 		}
 	}
 }
+
+// The load of a port is that of its names too, whose clients it lets in.
+func TestLoadOfNames(t *testing.T) {
+	r := start(t, quick())
+	at, silent := freePort(t, local), freePort(t, local)
+	own, www := namedTCP(t, local, "own"), namedTCP(t, local, "www")
+	p := r.portOf(Port{ID: "default/front", Listen: at, Protocol: TCP, Endpoints: []netip.AddrPort{own}, Names: []Named{
+		{"www.example.com", Port{ID: "default/www", Protocol: TCP, Endpoints: []netip.AddrPort{www}}},
+		{"gone.example.com", Port{ID: "default/gone", Protocol: TCP, Endpoints: []netip.AddrPort{silent}}},
+	}})
+	socket, err := r.listenTCP(at, r.Relay.log, func(*net.TCPConn) (*tcpPort, netip.AddrPort, error) { return p, at, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket.start(r.ctx)
+	defer socket.close()
+	for _, name := range []string{"www.example.com", "www.example.com", "other.example.com"} {
+		c := dialTCP(t, at)
+		if _, err := c.Write(helloOf(t, name)); err != nil {
+			t.Fatal(err)
+		}
+		line(t, c)
+	}
+	c := dialTCP(t, at)
+	if _, err := c.Write(helloOf(t, "gone.example.com")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Read(make([]byte, 1)); !isReset(err) {
+		t.Errorf("without an endpoint: %v, want a reset", err)
+	}
+	if l := p.load(); l.Taken != 4 || l.FailedConnects != 1 || len(l.Open) != 2 || l.Open[www] != 2 || l.Open[own] != 1 {
+		t.Errorf("%+v, want 4 taken, 1 failed, 2 to %s, 1 to %s", l, www, own)
+	}
+	p.update(Port{ID: "default/front", Listen: at, Protocol: TCP, Endpoints: []netip.AddrPort{own}})
+	if l := p.load(); l.FailedConnects != 1 {
+		t.Errorf("without names %d connects have failed, want 1 as before", l.FailedConnects)
+	}
+}
