@@ -251,11 +251,15 @@ func (r *Relay) Changed() <-chan struct{} { return r.listeners.Changed() }
 // nil. It may be called once. It opens sockets in the network namespace of the process.
 func (r *Relay) Run(ctx context.Context) error {
 	open := map[key]listener{}
-	r.tasks.Go(func() {
-		if err := r.http.Run(r.ctx); err != nil {
+	requests := make(chan struct{})
+	answering, stop := context.WithCancel(context.Background()) // ends after clients were reset: it would close them
+	go func() {
+		defer close(requests)
+		if err := r.http.Run(answering); err != nil {
 			r.log.Error("requests over HTTP are not passed on any more", "err", err)
 		}
-	})
+	}()
+	defer func() { stop(); <-requests }()
 	r.fronts.serve(r.ctx)
 	r.listeners.Run(ctx, func() ([]Problem, bool) { return r.reconcile(r.ctx, open) })
 	r.end(context.Cause(ctx))
@@ -373,26 +377,3 @@ func (r *Relay) listen(ctx context.Context, p Port) (listener, *Problem) {
 func (r *Relay) logOf(p Port) *slog.Logger {
 	return r.log.With("svc", p.ID, "ip", p.Listen.Addr(), "port", p.Listen.Port(), "protocol", p.Protocol)
 }
-
-// loopbackTCP is a TCP node port on a loopback address.
-type loopbackTCP struct {
-	socket *tcpListener
-	port   *tcpPort
-}
-
-func (l *loopbackTCP) update(p Port) { l.port.update(p) }
-
-func (l *loopbackTCP) close() {
-	l.socket.close()
-	l.port.retire()
-}
-
-// loopbackUDP is a UDP node port on a loopback address.
-type loopbackUDP struct {
-	socket *udpListener
-	port   *udpPort
-}
-
-func (l *loopbackUDP) update(p Port) { l.socket.update(l.port, p) }
-
-func (l *loopbackUDP) close() { l.socket.close() }
