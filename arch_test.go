@@ -122,6 +122,7 @@ var edges = map[string][]string{
 	"appliance/soak":        {},               // tests only
 	"appliance/test/oracle": {"store/object"}, // for tests only
 
+	"appliance/test/pki":    {},      // for tests only
 	"appliance/test/script": {"nft"}, // for tests only
 
 	"cmd/svcctl": {
@@ -132,7 +133,7 @@ var edges = map[string][]string{
 }
 
 // testEdges are the packages that any test may use besides its package's own edges.
-var testEdges = []string{"appliance/netlab", "appliance/test/oracle", "nft/nfttest/fake", "nft/sim", "store/manifest", "store/manifest/styles", "store/object"}
+var testEdges = []string{"appliance/netlab", "appliance/test/oracle", "appliance/test/pki", "nft/nfttest/fake", "nft/sim", "store/manifest", "store/manifest/styles", "store/object"}
 
 // moreTestEdges are what the tests of single packages use besides: those that try
 // several rooms together.

@@ -1,16 +1,10 @@
 package e2e
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"net/http"
 	"net/netip"
@@ -22,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"svcctl.io/svcctl/appliance/test/pki"
 
 	"svcctl.io/svcctl/appliance/netlab"
 )
@@ -174,27 +170,7 @@ func certified(t *testing.T, h *netlab.Host, port uint16, certificate *tls.Certi
 // certificateOf is a certificate of web.example, signed by an authority, or an authority if there is none.
 func certificateOf(t *testing.T, until time.Time, by *tls.Certificate) *tls.Certificate {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "web.example"}, DNSNames: []string{"web.example"},
-		NotBefore: time.Now().Add(-48 * time.Hour), NotAfter: until,
-		BasicConstraintsValid: true, IsCA: by == nil, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-	}
-	parent, signer := leaf, any(key)
-	if by != nil {
-		parent, signer = by.Leaf, by.PrivateKey
-	}
-	der, err := x509.CreateCertificate(rand.Reader, leaf, parent, key.Public(), signer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if leaf, err = x509.ParseCertificate(der); err != nil {
-		t.Fatal(err)
-	}
-	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
+	return pki.Issue(t, by, time.Now().Add(-48*time.Hour), until, "web.example")
 }
 
 // One Service has certificates verified, the other does not.

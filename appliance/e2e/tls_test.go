@@ -2,17 +2,12 @@ package e2e
 
 import (
 	"bufio"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
 	"io"
 	"maps"
-	"math/big"
 	"net/http"
 	"net/netip"
 	"os"
@@ -22,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"svcctl.io/svcctl/appliance/test/pki"
+
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/appliance/netlab"
@@ -30,8 +27,7 @@ import (
 // issuer is a CA of a test.
 type issuer struct {
 	t    *testing.T
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
+	cert *tls.Certificate
 	file string // its certificate in PEM
 }
 
@@ -40,20 +36,7 @@ type issued struct{ cert, key string }
 
 func newIssuer(t *testing.T, name string) *issuer {
 	t.Helper()
-	ca := &issuer{t: t}
-	template := &x509.Certificate{SerialNumber: serial(t), Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-24 * time.Hour), NotAfter: time.Now().Add(1000 * time.Hour), KeyUsage: x509.KeyUsageCertSign}
-	var err error
-	if ca.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, ca.key.Public(), ca.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if ca.cert, err = x509.ParseCertificate(der); err != nil {
-		t.Fatal(err)
-	}
+	ca := &issuer{t: t, cert: pki.Issue(t, nil, time.Now().Add(-24*time.Hour), time.Now().Add(1000*time.Hour), name)}
 	ca.file = filepath.Join(t.TempDir(), name+".pem")
 	if err := os.WriteFile(ca.file, []byte(ca.pem()), 0o600); err != nil {
 		t.Fatal(err)
@@ -61,38 +44,16 @@ func newIssuer(t *testing.T, name string) *issuer {
 	return ca
 }
 
-func serial(t *testing.T) *big.Int {
-	t.Helper()
-	n, err := rand.Int(rand.Reader, big.NewInt(1<<62))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
-}
-
 func (ca *issuer) pem() string {
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.cert.Raw}))
+	cert, _ := pki.PEM(ca.t, ca.cert)
+	return string(cert)
 }
 
 // until issues a certificate for names that ends then.
 func (ca *issuer) until(end time.Time, names ...string) issued {
 	ca.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		ca.t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: serial(ca.t), Subject: pkix.Name{CommonName: names[0]}, DNSNames: names,
-		NotBefore: time.Now().Add(-48 * time.Hour), NotAfter: end, KeyUsage: x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
-	der, err := x509.CreateCertificate(rand.Reader, template, ca.cert, key.Public(), ca.key)
-	if err != nil {
-		ca.t.Fatal(err)
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		ca.t.Fatal(err)
-	}
-	return issued{string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}))}
+	cert, key := pki.PEM(ca.t, pki.Issue(ca.t, ca.cert, time.Now().Add(-48*time.Hour), end, names...))
+	return issued{string(cert), string(key)}
 }
 
 func (ca *issuer) issue(names ...string) issued {
@@ -342,11 +303,9 @@ func Test402_session_tickets(t *testing.T) {
 // secure connects by TLS.
 func secure(t *testing.T, from *netlab.Host, ca *issuer, name string, at netip.AddrPort, with ...tls.Certificate) (*tls.Conn, error) {
 	t.Helper()
-	roots := x509.NewCertPool()
-	roots.AddCert(ca.cert)
 	raw := dial(t, from, at)
 	t.Cleanup(func() { raw.Close() })
-	c := tls.Client(raw, &tls.Config{RootCAs: roots, ServerName: name, Certificates: with})
+	c := tls.Client(raw, &tls.Config{RootCAs: pki.Pool(ca.cert), ServerName: name, Certificates: with})
 	return c, c.Handshake()
 }
 

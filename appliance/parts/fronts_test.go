@@ -2,19 +2,15 @@ package parts
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"fmt"
 	"log/slog"
-	"math/big"
 	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"svcctl.io/svcctl/appliance/test/pki"
 
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/resolve"
@@ -26,23 +22,8 @@ import (
 // certificateOf is a Secret with a certificate that ends then.
 func certificateOf(t *testing.T, version string, end time.Time) *object.Secret {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"a"}, NotBefore: end.Add(-1000 * 24 * time.Hour), NotAfter: end}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &object.Secret{Type: object.SecretTLS, Data: map[string][]byte{
-		object.TLSCert: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
-		object.TLSKey:  pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
-	}}
+	cert, key := pki.PEM(t, pki.Issue(t, nil, end.Add(-1000*24*time.Hour), end, "a"))
+	s := &object.Secret{Type: object.SecretTLS, Data: map[string][]byte{object.TLSCert: cert, object.TLSKey: key}}
 	s.Metadata.ResourceVersion = version
 	return s
 }

@@ -3,7 +3,6 @@ package parts
 import (
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -62,27 +61,30 @@ func (n *names) plan(services []reconcile.Service) (again []reconcile.Service, u
 	return again, unknown
 }
 
-// setNaming notes which Services one names.
+// setNaming notes which Services one names. What is known of those that it named before stays.
 func (n *names) setNaming(svc *reconcile.Service) {
-	if before, was := n.naming[svc.Key]; was {
-		for _, target := range targetsOf(&before) {
-			if delete(n.by[target], svc.Key); len(n.by[target]) == 0 {
-				delete(n.by, target)
-				delete(n.targets, target)
-			}
-		}
-		delete(n.naming, svc.Key)
-	}
+	before, was := n.naming[svc.Key]
 	targets := targetsOf(svc)
-	if len(targets) == 0 {
+	if !was && len(targets) == 0 {
 		return
 	}
-	n.naming[svc.Key] = *svc
+	for _, target := range targetsOf(&before) {
+		if slices.Contains(targets, target) {
+			continue
+		}
+		if delete(n.by[target], svc.Key); len(n.by[target]) == 0 {
+			delete(n.by, target)
+			delete(n.targets, target)
+		}
+	}
 	for _, target := range targets {
 		if n.by[target] == nil {
 			n.by[target] = map[string]bool{}
 		}
 		n.by[target][svc.Key] = true
+	}
+	if n.naming[svc.Key] = *svc; len(targets) == 0 {
+		delete(n.naming, svc.Key)
 	}
 }
 
@@ -129,7 +131,7 @@ func number(p *nft.ServicePort) uint16 {
 }
 
 // named are where clients of a pool of a port go by the server name that they ask for.
-func (r *Relay) named(svc *reconcile.Service, p *nft.ServicePort, pool nft.Pool, listen netip.AddrPort) (list []relay.Named) {
+func (r *Relay) named(svc *reconcile.Service, p *nft.ServicePort, pool nft.Pool) (list []relay.Named) {
 	if svc.Relay == nil || svc.Relay.Fronts[p.ID] == nil {
 		return nil
 	}
@@ -144,7 +146,6 @@ func (r *Relay) named(svc *reconcile.Service, p *nft.ServicePort, pool nft.Pool,
 				}
 			}
 		}
-		port.Listen, port.Frontends = listen, []netip.AddrPort{}
 		list = append(list, relay.Named{ServerName: n.ServerName, Port: port})
 	}
 	return list

@@ -287,7 +287,7 @@ func (r *Relay) add(svc *reconcile.Service, p *nft.ServicePort, fe *nft.Frontend
 			}
 			port = r.relayedPort(svc, p, fe.Inside.Pool)
 			port.Listen = netip.AddrPortFrom(a, fe.Port)
-			port.Names = r.named(svc, p, fe.Inside.Pool, port.Listen)
+			port.Names = r.named(svc, p, fe.Inside.Pool)
 		} else {
 			if p.Balance != nft.Random && p.Balance != nft.LeastConnection {
 				port.Pick.Choose = p.Choice(fe, fe.Inside.Pool)
@@ -317,7 +317,7 @@ func (r *Relay) redirect(svc *reconcile.Service) (ports []relay.Port) {
 		}
 		for pool := range nft.NumPools {
 			port := r.relayedPort(svc, p, pool)
-			port.Names = r.named(svc, p, pool, port.Listen)
+			port.Names = r.named(svc, p, pool)
 			port.Frontends = []netip.AddrPort{}
 			for _, fe := range p.Frontends {
 				if fe.Inside.Pool == pool || fe.Outside.Pool == pool {

@@ -2,15 +2,9 @@ package prober
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/pem"
 	"io"
-	"math/big"
 	"net"
 	"net/http"
 	"net/netip"
@@ -21,42 +15,23 @@ import (
 	"testing"
 	"time"
 
+	"svcctl.io/svcctl/appliance/test/pki"
+
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/appliance/health"
 )
 
-// issued makes a certificate that ends at a time, for a name and the loopback addresses, signed by
-// an authority; a nil authority makes one.
+// issued makes a certificate that ends at a time, for a name and, where that begins with "good", the loopback
+// addresses, signed by an authority; a nil authority makes one.
 func issued(t *testing.T, name string, ends time.Time, by *tls.Certificate) *tls.Certificate {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
-		NotBefore: ends.AddDate(-1, 0, 0), NotAfter: ends,
-		DNSNames: []string{name}, BasicConstraintsValid: true, IsCA: by == nil,
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-	}
+	names := []string{name}
 	if strings.HasPrefix(name, "good") {
-		template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}
+		names = append(names, loopbacks...)
 	}
-	parent, signer := template, any(key)
-	if by != nil {
-		parent, signer = by.Leaf, by.PrivateKey
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
+	return pki.Issue(t, by, ends.AddDate(-1, 0, 0), ends, names...)
 }
 
 // secured serves TLS, and then as the script says.

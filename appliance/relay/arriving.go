@@ -27,7 +27,7 @@ func (r *Relay) Inherit(s *State) {
 	}
 	for i := range s.Ports {
 		p := &s.Ports[i]
-		k := key{p.ID, p.Protocol, p.Listen}
+		k := key{p.ID, p.Protocol, p.Listen, p.Via}
 		if have := a.ports[k]; have != nil { // of a port that had gone and come again
 			have.Connections = append(have.Connections, p.Connections...)
 			have.Flows = append(have.Flows, p.Flows...)
@@ -82,7 +82,7 @@ func (a *arriving) socket(protocol string, at netip.AddrPort) *os.File {
 
 // resume has the connections of a port go on. Those without an endpoint wait until the port has some.
 func (r *Relay) resume(held *HeldPort) *tcpPort {
-	p := Port{ID: held.ID, Protocol: TCP, Listen: held.Listen}
+	p := Port{ID: held.ID, Protocol: TCP, Listen: held.Listen, via: held.Via}
 	if held.Redirected {
 		p.Frontends = []netip.AddrPort{}
 	}
@@ -144,7 +144,7 @@ func tcpOf(fd int) *net.TCPConn {
 
 // portOf is a Port with the connections that the program before had of it.
 func (r *Relay) portOf(p Port) *tcpPort {
-	a, k := &r.arriving, key{p.ID, p.Protocol, p.Listen}
+	a, k := &r.arriving, p.key()
 	a.mu.Lock()
 	t, held := a.tcp[k], a.ports[k]
 	delete(a.tcp, k)
@@ -162,10 +162,8 @@ func (r *Relay) portOf(p Port) *tcpPort {
 		client := tcpOf(c.Client)
 		switch {
 		case client == nil || client.RemoteAddr() == nil: // it has gone
-		case len(c.There.Rest) > 0: // its server name was read, and leads here
-			t.admit(client, func() { t.serveHere(r.ctx, client, c.There.Rest, c.From, c.Asked) })
 		case c.From.IsValid():
-			t.admit(client, func() { t.serveFrom(r.ctx, client, nil, c.From, c.Asked) })
+			t.admit(client, func() { t.serveFrom(r.ctx, client, c.There.Rest, c.From, c.Asked) })
 		default:
 			t.accepted(r.ctx, client, c.Asked)
 		}
@@ -175,7 +173,7 @@ func (r *Relay) portOf(p Port) *tcpPort {
 
 // flowsOf has a port of UDP go on with the clients that the program before had of it.
 func (r *Relay) flowsOf(l *udpListener, u *udpPort) {
-	a, k := &r.arriving, key{u.port.ID, u.port.Protocol, u.port.Listen}
+	a, k := &r.arriving, u.port.key()
 	a.mu.Lock()
 	held := a.ports[k]
 	delete(a.ports, k)

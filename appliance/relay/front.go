@@ -41,7 +41,14 @@ func (t *tcpPort) frontOf() *Front {
 
 // serveFront serves a client, who had sent to asked, as front says. A connection that is encrypted cannot be handed over.
 func (t *tcpPort) serveFront(ctx context.Context, client *net.TCPConn, early []byte, from, asked netip.AddrPort, front *Front) {
-	stop := context.AfterFunc(ctx, func() { reset(client) })
+	// What is done for the client ends after it was reset, so that nothing tells it an end before.
+	outer := ctx
+	ctx, end := context.WithCancelCause(context.WithoutCancel(outer))
+	stop := context.AfterFunc(outer, func() {
+		reset(client)
+		end(context.Cause(outer))
+	})
+	defer end(nil)
 	defer stop()
 	var near tlsterm.Conn = client
 	if len(early) > 0 {

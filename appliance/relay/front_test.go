@@ -2,43 +2,25 @@ package relay
 
 import (
 	"bufio"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"net/http"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
+
+	"svcctl.io/svcctl/appliance/test/pki"
 )
 
 // certificate is self-signed, for a name, with a pool that trusts it.
 func certificate(t *testing.T, name string) (tls.Certificate, *x509.CertPool) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool := x509.NewCertPool()
-	pool.AddCert(leaf)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, pool
+	c := pki.Issue(t, nil, time.Now().Add(-time.Hour), time.Now().Add(time.Hour), name)
+	return *c, pki.Pool(c)
 }
 
 // dialTLS connects for a name.
@@ -209,5 +191,82 @@ func TestServerNamesLeadToPorts(t *testing.T) {
 	}
 	if text, _ := io.ReadAll(c); len(text) > 0 {
 		t.Errorf("who speaks no TLS is answered: %q", text)
+	}
+}
+
+// Clients whose TLS or HTTP is ended hold no hand-over up, whatever they and their endpoints wait for: they are reset.
+func TestHandOverOfFronts(t *testing.T) {
+	pair, roots := certificate(t, "a.example.com")
+	secure := &tls.Config{Certificates: []tls.Certificate{pair}}
+	upgraded := tcpServer(t, local, func(c *net.TCPConn) {
+		_, _ = c.Read(make([]byte, 1000))
+		_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+		_, _ = io.Copy(io.Discard, c)
+	})
+	still := tcpServer(t, local, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
+	half := tcpServer(t, local, func(c *net.TCPConn) {
+		_, _ = c.Read(make([]byte, 1000))
+		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
+		_, _ = io.Copy(io.Discard, c)
+	})
+	const get = "GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+	for what, c := range map[string]struct {
+		front    Front
+		endpoint netip.AddrPort
+		secure   bool   // the client ends its handshake
+		says     string // before the hand-over
+		gets     int    // bytes of an answer
+	}{
+		"no handshake":           {Front{TLS: secure}, still, false, "", 0},
+		"half a ClientHello":     {Front{TLS: secure}, still, false, string(helloOf(t, "a.example.com")[:20]), 0},
+		"TLS":                    {Front{TLS: secure}, still, true, "x", 0},
+		"TLS, no endpoint":       {Front{TLS: secure}, deaf(t), true, "x", 0},
+		"TLS to endpoints":       {Front{BackendTLS: &tls.Config{InsecureSkipVerify: true}}, still, false, "x", 0},
+		"HTTP, no request":       {Front{HTTP: true}, still, false, "", 0},
+		"HTTP, half a header":    {Front{HTTP: true}, still, false, get[:20], 0},
+		"HTTP, half a body":      {Front{HTTP: true}, still, false, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nhalf", 0},
+		"HTTP, no endpoint":      {Front{HTTP: true}, deaf(t), false, get, 0},
+		"HTTP, no answer":        {Front{HTTP: true}, still, false, get, 0},
+		"HTTP, two requests":     {Front{HTTP: true}, still, false, get, 0},
+		"HTTP, half an answer":   {Front{HTTP: true}, half, false, get, 20},
+		"HTTP, upgraded":         {Front{HTTP: true}, upgraded, false, "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", 20},
+		"HTTP and TLS":           {Front{HTTP: true, TLS: secure}, still, true, get, 0},
+		"HTTP and TLS, upgraded": {Front{HTTP: true, TLS: secure}, upgraded, true, "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", 20},
+	} {
+		t.Run(what, func(t *testing.T) {
+			at := freePort(t, local)
+			g := next(t, quick(), nil, Port{ID: "default/web", Protocol: TCP, Listen: at, Endpoints: []netip.AddrPort{c.endpoint}, Front: &c.front, Connect: Connect{Timeout: patience}})
+			var client net.Conn
+			if c.secure {
+				client = dialTLS(t, at, "a.example.com", roots)
+			} else {
+				client = dialTCP(t, at)
+			}
+			if _, err := io.WriteString(client, c.says); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(client, make([]byte, c.gets)); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the client is accepted", func() bool { return g.quotas.tcp.loopback.used.Load() >= 1 })
+			if what == "HTTP, two requests" {
+				time.Sleep(50 * time.Millisecond) // the first one is on its way by then
+				if _, err := io.WriteString(client, get); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(50 * time.Millisecond)
+			}
+			for _, p := range g.handOver(t).Ports {
+				if len(p.Connections) > 0 {
+					t.Errorf("%+v is handed over", p.Connections)
+				}
+			}
+			if used := g.quotas.tcp.loopback.used.Load(); used != 0 {
+				t.Errorf("%d connections are left", used)
+			}
+			if n, err := io.Copy(io.Discard, client); err == nil && n == 0 || noAnswer(err) {
+				t.Errorf("%d bytes, %v: want that the connection is reset", n, err)
+			}
+		})
 	}
 }

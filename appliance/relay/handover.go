@@ -29,6 +29,8 @@ type HeldPort struct {
 	Protocol   string         `json:"protocol"`
 	Listen     netip.AddrPort `json:"listen"`
 	Redirected bool           `json:"redirected,omitempty"`
+	// Via tells ports of the same ID and Listen apart: see Port.
+	Via string `json:"via,omitempty"`
 	// Turn is the endpoint that had the last turn, Clients are those that keep theirs.
 	Turn        netip.AddrPort   `json:"turn"`
 	Clients     []HeldClient     `json:"clients,omitempty"`

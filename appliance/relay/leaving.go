@@ -2,8 +2,10 @@ package relay
 
 import (
 	"errors"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"syscall"
 )
@@ -92,8 +94,10 @@ func (l *leaving) ports(tcp []*tcpPort, udp map[*udpPort]*udpListener) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, t := range tcp {
-		if l.conns[t] == nil {
-			l.conns[t] = []HeldConnection{}
+		for _, each := range slices.AppendSeq([]*tcpPort{t}, maps.Values(t.names)) {
+			if l.conns[each] == nil {
+				l.conns[each] = []HeldConnection{}
+			}
 		}
 	}
 	for t, conns := range l.conns { // also of those that nothing leads to any more
@@ -132,7 +136,7 @@ func (l *leaving) listener(protocol string, at netip.AddrPort, c syscall.Conn) {
 func heldPort(p Port, b *balancer) HeldPort {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	held := HeldPort{ID: p.ID, Protocol: p.Protocol, Listen: p.Listen, Redirected: p.redirected(), Turn: b.last}
+	held := HeldPort{ID: p.ID, Protocol: p.Protocol, Listen: p.Listen, Redirected: p.redirected(), Via: p.via, Turn: b.last}
 	for client, e := range b.clients {
 		held.Clients = append(held.Clients, HeldClient{client, e.endpoint, e.until})
 	}

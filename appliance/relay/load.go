@@ -15,7 +15,7 @@ type PortLoad struct {
 	// Taken are connections, or clients of UDP, that were let in since the port is there, and
 	// FailedConnects how often an endpoint did not accept one.
 	Taken, FailedConnects int64
-	// Open are those now, by endpoint; what waits for an endpoint is not among them.
+	// Open are those now, by endpoint, also those of Names; what waits for an endpoint is not among them.
 	Open map[netip.AddrPort]int
 }
 
@@ -102,6 +102,13 @@ func (t *tcpPort) load() PortLoad {
 	l.FailedConnects = t.failedConnects.Load()
 	for c := range t.conns {
 		l.Open[c.to]++
+	}
+	for _, sub := range t.names {
+		of := sub.load()
+		l.FailedConnects += of.FailedConnects
+		for endpoint, n := range of.Open {
+			l.Open[endpoint] += n
+		}
 	}
 	return l
 }

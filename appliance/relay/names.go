@@ -2,11 +2,14 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"time"
 
+	"svcctl.io/svcctl/appliance/handover"
 	"svcctl.io/svcctl/appliance/relay/tlsterm"
 )
 
@@ -15,7 +18,7 @@ type Named struct {
 	// ServerName is in lower case; "*.example.com" stands for all names with one label more, "*" for any
 	// and for none.
 	ServerName string
-	// Port has the endpoints and what is done for them; its Listen and Frontends mean nothing.
+	// Port has the endpoints and what is done for them; its Listen and Frontends are those of the port that names it.
 	Port Port
 }
 
@@ -46,6 +49,7 @@ func (t *tcpPort) serverNames() map[string]*tcpPort {
 func (t *tcpPort) setNames(p Port) {
 	names := map[string]*tcpPort{}
 	for _, n := range p.Names {
+		n.Port.Listen, n.Port.Frontends, n.Port.via = p.Listen, p.Frontends, p.ID+" "+n.ServerName
 		sub := t.names[n.ServerName]
 		if sub == nil || sub.port.ID != n.Port.ID {
 			sub = t.relay.portOf(n.Port)
@@ -57,6 +61,7 @@ func (t *tcpPort) setNames(p Port) {
 	for name, sub := range t.names {
 		if names[name] != sub {
 			sub.retire()
+			t.failedConnects.Add(sub.failedConnects.Load()) // a count never falls
 		}
 	}
 	if t.names = names; len(names) == 0 {
@@ -66,12 +71,16 @@ func (t *tcpPort) setNames(p Port) {
 
 // serveNamed passes a client on by the server name that it asks for. One that is for no name goes to the
 // port's own endpoints.
-func (t *tcpPort) serveNamed(ctx context.Context, client *net.TCPConn, from, asked netip.AddrPort, names map[string]*tcpPort) {
-	stop := context.AfterFunc(ctx, func() { reset(client) })
+func (t *tcpPort) serveNamed(ctx context.Context, client *net.TCPConn, early []byte, from, asked netip.AddrPort, names map[string]*tcpPort) {
 	_ = client.SetReadDeadline(time.Now().Add(helloTime))
-	name, early, err := tlsterm.ReadHello(client)
-	_ = client.SetReadDeadline(time.Time{})
+	stop := context.AfterFunc(ctx, func() { interrupt(client) })
+	name, early, err := tlsterm.ReadHello(&rereadConn{client, early})
 	stop()
+	_ = client.SetReadDeadline(time.Time{})
+	if err != nil && handover.IsRequested(ctx) && errors.Is(err, os.ErrDeadlineExceeded) {
+		t.relay.leaving.unconnected(t, client, from, asked, early)
+		return
+	}
 	if err != nil {
 		t.relay.failedHandshakes.Add(1)
 		t.log.Debug("a client is reset: it asks for no server name", "client", from, "err", err)

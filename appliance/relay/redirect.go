@@ -141,7 +141,7 @@ func (r *Relay) redirectService(service string, ports []Port, more bool) error {
 	wanted := make(map[key]bool, len(ports))
 	var failed []error
 	for _, p := range ports {
-		k := key{p.ID, p.Protocol, p.Listen}
+		k := p.key()
 		wanted[k] = true
 		if l := have[k]; l != nil {
 			l.update(p)

@@ -53,6 +53,9 @@ type Port struct {
 	Front *Front
 	// Names are where clients go by the server name that they ask for; those for no name are the port's own.
 	Names []Named
+
+	// via tells it from others of the same ID and Listen: of one of Names, whose it is and its server name.
+	via string
 }
 
 // Pick says which endpoint gets a new connection.
@@ -92,6 +95,8 @@ func (p *Port) keeps(endpoint netip.AddrPort) bool {
 
 // ends reports whether TCP connections to an endpoint are reset at once.
 func (p *Port) ends(endpoint netip.AddrPort) bool { return slices.Contains(p.Ended, endpoint) }
+
+func (p *Port) key() key { return key{p.ID, p.Protocol, p.Listen, p.via} }
 
 // redirected reports whether the kernel sends clients to the port.
 func (p *Port) redirected() bool { return p.Frontends != nil }
@@ -246,11 +251,15 @@ func (r *Relay) Changed() <-chan struct{} { return r.listeners.Changed() }
 // nil. It may be called once. It opens sockets in the network namespace of the process.
 func (r *Relay) Run(ctx context.Context) error {
 	open := map[key]listener{}
-	r.tasks.Go(func() {
-		if err := r.http.Run(r.ctx); err != nil {
+	requests := make(chan struct{})
+	answering, stop := context.WithCancel(context.Background()) // ends after clients were reset: it would close them
+	go func() {
+		defer close(requests)
+		if err := r.http.Run(answering); err != nil {
 			r.log.Error("requests over HTTP are not passed on any more", "err", err)
 		}
-	})
+	}()
+	defer func() { stop(); <-requests }()
 	r.fronts.serve(r.ctx)
 	r.listeners.Run(ctx, func() ([]Problem, bool) { return r.reconcile(r.ctx, open) })
 	r.end(context.Cause(ctx))
@@ -272,6 +281,7 @@ func (r *Relay) Run(ctx context.Context) error {
 type key struct {
 	id, protocol string
 	listen       netip.AddrPort
+	via          string // Port.via
 }
 
 // listener serves one Port.
@@ -292,7 +302,7 @@ func (r *Relay) reconcile(ctx context.Context, open map[key]listener) (problems 
 	wanted := make(map[key]bool, len(desired))
 	for _, p := range desired {
 		if len(p.Endpoints) > 0 {
-			wanted[key{p.ID, p.Protocol, p.Listen}] = true
+			wanted[p.key()] = true
 		}
 	}
 	// Close first: another port may need the same address.
@@ -303,7 +313,7 @@ func (r *Relay) reconcile(ctx context.Context, open map[key]listener) (problems 
 		}
 	}
 	for _, p := range desired {
-		k := key{p.ID, p.Protocol, p.Listen}
+		k := p.key()
 		if !wanted[k] {
 			continue
 		}
@@ -367,26 +377,3 @@ func (r *Relay) listen(ctx context.Context, p Port) (listener, *Problem) {
 func (r *Relay) logOf(p Port) *slog.Logger {
 	return r.log.With("svc", p.ID, "ip", p.Listen.Addr(), "port", p.Listen.Port(), "protocol", p.Protocol)
 }
-
-// loopbackTCP is a TCP node port on a loopback address.
-type loopbackTCP struct {
-	socket *tcpListener
-	port   *tcpPort
-}
-
-func (l *loopbackTCP) update(p Port) { l.port.update(p) }
-
-func (l *loopbackTCP) close() {
-	l.socket.close()
-	l.port.retire()
-}
-
-// loopbackUDP is a UDP node port on a loopback address.
-type loopbackUDP struct {
-	socket *udpListener
-	port   *udpPort
-}
-
-func (l *loopbackUDP) update(p Port) { l.socket.update(l.port, p) }
-
-func (l *loopbackUDP) close() { l.socket.close() }

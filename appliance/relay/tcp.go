@@ -152,10 +152,10 @@ func (t *tcpPort) serve(ctx context.Context, client *net.TCPConn, asked netip.Ad
 	t.serveFrom(ctx, client, nil, from, asked)
 }
 
-// serveFrom is serve for a client whose address is known. early was read from it already.
+// serveFrom is serve for a client whose address is known. early was read from it already, by the program before.
 func (t *tcpPort) serveFrom(ctx context.Context, client *net.TCPConn, early []byte, from, asked netip.AddrPort) {
 	if names := t.serverNames(); names != nil {
-		t.serveNamed(ctx, client, from, asked, names)
+		t.serveNamed(ctx, client, early, from, asked, names)
 		return
 	}
 	t.serveHere(ctx, client, early, from, asked)

@@ -69,15 +69,15 @@ func RelayOf(svc *object.Service) (r Relay) {
 	}
 	r.readProxyProtocol(svc)
 	r.readProxyFrom(a)
+	var bad []Bad
+	r.Fronts, bad = Fronts(svc)
+	r.Bad = append(r.Bad, bad...)
 	switch text, given := a[Transparent]; {
-	case r.Key != "" && anyOf("true")(text):
+	case (r.Key != "" || r.Fronted()) && anyOf("true")(text):
 		r.Transparent = true
 	case given && !anyOf("true", "false")(text):
 		r.Bad = append(r.Bad, Bad{Transparent, fmt.Sprintf("%q is neither true nor false, so endpoints see the box", text)})
 	}
-	var bad []Bad
-	r.Fronts, bad = Fronts(svc)
-	r.Bad = append(r.Bad, bad...)
 	if r.Key == "" && !r.Fronted() {
 		for _, key := range []string{ConnectTimeout, ConnectRetries, Transparent} {
 			if has(a, key) {

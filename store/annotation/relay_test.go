@@ -94,3 +94,14 @@ func TestProxyProtocol(t *testing.T) {
 		}
 	}
 }
+
+// Any annotation that has ports relayed lets endpoints see clients' addresses.
+func TestTransparentOfRelayed(t *testing.T) {
+	for key, value := range map[string]string{ProxyMode: "userspace", ProxyProtocol: "v2", ProxyFrom: "192.0.2.7", TLSSecret: "www", BackendProtocol: "http", TLSServices: "www.example.com=www"} {
+		svc := &object.Service{Spec: object.ServiceSpec{Ports: []object.ServicePort{{Port: 443, Protocol: object.ProtocolTCP}}}}
+		svc.Metadata.Annotations = map[string]string{key: value, Transparent: "true"}
+		if r := RelayOf(svc); !r.Transparent || len(r.Bad) > 0 {
+			t.Errorf("%s: %s: transparent: %t, %v", key, value, r.Transparent, r.Bad)
+		}
+	}
+}

@@ -74,7 +74,13 @@ func newProxy(log *slog.Logger, headerTime time.Duration) *Proxy {
 		Handler: http.HandlerFunc(p.handle), Protocols: protocols, HTTP2: &http.HTTP2Config{MaxConcurrentStreams: streams},
 		ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: headerBytes, ErrorLog: quiet,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			s, _ := p.sessions.Load(c)
+			found, is := p.sessions.Load(c)
+			if !is {
+				return ctx
+			}
+			s := found.(*session)
+			ctx, cancel := context.WithCancel(ctx)
+			context.AfterFunc(s.ctx, cancel)
 			return context.WithValue(ctx, sessionKey{}, s)
 		},
 		ConnState: p.state,
@@ -93,9 +99,12 @@ func (p *Proxy) Run(ctx context.Context) error {
 	return err
 }
 
-// Serve serves a client until its connection is closed, which it sees to.
+// Serve serves a client until its connection is closed, which it sees to. When ctx is done, nobody waits for an
+// endpoint any more; net/http does not see that a client is gone that has sent more than one request.
 func (p *Proxy) Serve(ctx context.Context, conn net.Conn, c Client) {
-	s := &session{client: c, done: make(chan struct{})}
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	s := &session{client: c, ctx: ctx, done: make(chan struct{})}
 	s.transport = &http.Transport{
 		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return c.Dial(ctx) },
 		DisableCompression: true, MaxConnsPerHost: streams, MaxIdleConnsPerHost: idleBackends, IdleConnTimeout: idleTime,
@@ -115,6 +124,7 @@ func (p *Proxy) Serve(ctx context.Context, conn net.Conn, c Client) {
 // session is a client and the connections that are made for it.
 type session struct {
 	client    Client
+	ctx       context.Context // of its requests
 	transport *http.Transport
 	done      chan struct{} // closed at the end
 	once      sync.Once
@@ -196,7 +206,7 @@ func (transport) RoundTrip(r *http.Request) (*http.Response, error) {
 // failed answers a request that no endpoint has answered.
 func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() != nil {
-		return // the client is gone
+		panic(http.ErrAbortHandler) // the client is gone, or is to be: what it gets is no answer
 	}
 	status, text := http.StatusBadGateway, "the endpoint did not answer"
 	if e, is := errors.AsType[*StatusError](err); is {

@@ -2,42 +2,22 @@ package tlsterm
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/pem"
 	"io"
-	"math/big"
 	"net"
 	"strings"
 	"testing"
 	"time"
+
+	"svcctl.io/svcctl/appliance/test/pki"
 )
 
 // made is a self-signed certificate with its key, in PEM.
 func made(t *testing.T, name string, begin, end time.Time) map[string][]byte {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(begin.UnixNano()), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
-		NotBefore: begin, NotAfter: end, IsCA: true, BasicConstraintsValid: true}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return map[string][]byte{
-		certKey: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
-		keyKey:  pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}),
-	}
+	cert, key := pki.PEM(t, pki.Issue(t, nil, begin, end, name))
+	return map[string][]byte{certKey: cert, keyKey: key}
 }
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -223,8 +203,7 @@ func TestTicketsRotate(t *testing.T) {
 			return c
 		}
 		inUse := config()
-		roots := x509.NewCertPool()
-		roots.AddCert(pair.Leaf())
+		roots := pki.Pool(&pair.certificate)
 		connect := func(cache tls.ClientSessionCache) (resumed bool) {
 			t.Helper()
 			near, far := pipe(t)
