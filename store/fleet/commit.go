@@ -209,15 +209,8 @@ func (e *Engine) tidy() {
 
 // keep notes for the replica what a head has made of the objects. e.mu must be held.
 func (e *Engine) keep(ops []operation, h *head) {
-	for i := range ops {
-		if ops[i].remove {
-			e.replica.remove(ops[i].key)
-		} else {
-			e.replica.put(engine.Pair{Key: ops[i].key, Value: ops[i].value, Revision: h.Revision})
-		}
-	}
 	// A cursor always has a form as JSON.
-	_ = e.replica.stand(cursor{e.fleetID, h.mod, h.ID, h.Epoch, h.Objects, h.Digest, h.Bundle, h.Parts}, h.Revision)
+	_ = e.replica.stand(ops, cursor{e.fleetID, h.mod, h.ID, h.Epoch, h.Objects, h.Digest, h.Bundle, h.Parts}, h.Revision)
 }
 
 // whose finds out whether it was the flight under way that a head came of, when nobody had answered
