@@ -10,7 +10,6 @@ import (
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/fleet"
-	"svcctl.io/svcctl/store/object"
 )
 
 // Commits of a box land while it looks whether etcd went back, which it did not.
@@ -94,57 +93,4 @@ func Test471_addresses_that_a_box_has_not_heard_of_yet(t *testing.T) {
 	if events, err := s.Events(before, 0); err != nil || len(events) != 1 {
 		t.Errorf("its journal does not go on: %v, %v", events, err)
 	}
-}
-
-// overtakenBy has another box change something just before the next commit of this one.
-func (b *box) overtakenBy(other *box, name string) {
-	var once sync.Once
-	b.engine.OnStep(func() {
-		once.Do(func() {
-			if err := other.create(name); err != nil {
-				panic(err)
-			}
-		})
-	})
-}
-
-// Whatever a box commits, it decides anew when another one was first.
-func TestWhatLosesARaceIsDecidedAnew(t *testing.T) {
-	c := startEtcd(t, 1)
-	c.init()
-	a, b := c.join("a"), c.join("b")
-	if err := a.create("web"); err != nil {
-		t.Fatal(err)
-	}
-	same(t, a, b)
-	before := a.Revision()
-	if err := a.create("more"); err != nil {
-		t.Fatal(err)
-	}
-	waiting := service("waiting")
-	waiting.Spec.Type = object.TypeLoadBalancer
-	if r, err := a.Write(store.Write{Ref: serviceRef("waiting"), Object: waiting, Create: true}); err != nil || r[0].Err != nil {
-		t.Fatal(err, r)
-	}
-	same(t, a, b)
-
-	b.overtakenBy(a, "first")
-	pool := alloc.Pool{First: netip.MustParseAddr("192.0.2.1"), Last: netip.MustParseAddr("192.0.2.9")}
-	if changed, err := b.SetPools([]alloc.Pool{pool}); err != nil || !changed {
-		t.Errorf("pools: %v, %v", changed, err)
-	}
-	if o, _ := b.Get(serviceRef("waiting")); len(o.(*object.Service).Status.LoadBalancer.Ingress) != 1 || b.Lost() != 1 {
-		t.Errorf("%+v, %d races lost", o, b.Lost())
-	}
-
-	b.overtakenBy(a, "second")
-	revived, err := b.Rollback(before, store.Caller{User: "test"}, false)
-	if err != nil || b.Lost() != 2 {
-		t.Errorf("roll back: %v, %d races lost", err, b.Lost())
-	}
-	// What was first is among what was changed since.
-	if len(revived) != 4 || b.clusterIP("more") != "" || b.clusterIP("second") != "" || b.clusterIP("web") == "" {
-		t.Errorf("%+v", revived)
-	}
-	same(t, a, b)
 }
