@@ -157,7 +157,7 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 
 // loop makes the reconcile loop.
 func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part, sets *parts.SourceSets, balance *parts.Balance, fullness *parts.Fullness) *reconcile.Loop {
-	cluster, endpoints := a.controllers()
+	cluster, endpoints, pools := a.controllers()
 	return reconcile.New(reconcile.Options{
 		Store: a.store, Kernel: a.calls.Kernel(a.kernel), Log: a.log,
 		Host: func(facts *node.Facts) reconcile.Host {
@@ -168,7 +168,7 @@ func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part, sets 
 		},
 		Watching:  a.watcher != nil,
 		Cluster:   cluster,
-		Pools:     a.pools,
+		Pools:     pools,
 		Endpoints: endpoints,
 		Parts:     follows,
 		SourceSet: sets.Lookup,
@@ -198,13 +198,13 @@ func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part, sets 
 }
 
 // controllers are those that the loop runs. In a fleet they run beside it, and it only tells them.
-func (a *assembly) controllers() (cluster interface{ Sync(*node.Facts) error }, endpoints reconcile.Endpoints) {
+func (a *assembly) controllers() (cluster interface{ Sync(*node.Facts) error }, endpoints reconcile.Endpoints, pools reconcile.Pools) {
 	objects, slices := control.NewClusterObjects(a.cfg.ClusterObjects(), a.store, a.hosts), control.NewEndpoints(a.cfg.EndpointsFacts(), a.store)
 	if a.member == nil {
-		return objects, slices
+		return objects, slices, a.pools
 	}
-	a.member.beside = control.NewBeside(objects, slices, a.store, a.member.HasTurn, a.log)
-	return a.member.beside.AsCluster(), a.member.beside.AsEndpoints()
+	a.member.beside = control.NewBeside(objects, slices, a.pools.Pools, a.store, a.member.HasTurn, a.log)
+	return a.member.beside.AsCluster(), a.member.beside.AsEndpoints(), a.member.beside.AsPools()
 }
 
 // joinFleet wires what tells of the fleet. The store must be open.

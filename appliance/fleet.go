@@ -167,7 +167,7 @@ func (m *member) tasks(wake func()) []task.Task {
 	return []task.Task{
 		{Name: "fleet", Run: m.engine.Run},
 		{Name: "follow the fleet", Run: m.store.Follow},
-		{Name: "controllers", Run: func(ctx context.Context) error { return m.beside.Run(ctx, m.engine.Changes) }},
+		{Name: "controllers", Run: func(ctx context.Context) error { return m.beside.Run(ctx, m.engine.Changes, wake) }},
 		{Name: "state of the fleet", Run: func(ctx context.Context) error {
 			before, replica := fleet.Kind(""), error(nil)
 			look := time.NewTicker(5 * time.Second) // the replica tells nobody

@@ -113,7 +113,10 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) (a *assembly,
 	announced := announcements.New(cfg.AnnouncedRanges())
 	pools := newPools(&cfg, objects, announced)
 	if _, err := pools.Sync(); err != nil { // before anybody is given an address
-		return nil, err
+		if shared == nil {
+			return nil, err
+		}
+		log.Warn("addresses of pools are given later", "err", err) // the fleet may be away
 	}
 	m.Announcements(func() metrics.Announcements { return announcementMetrics(announced) })
 	m.Pools(func() []metrics.Pool { return poolMetrics(objects) })

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -94,11 +95,12 @@ func isCompact(value []byte) bool {
 	return json.Compact(&b, value) == nil && bytes.Equal(b.Bytes(), value)
 }
 
-// everything is all pairs that are worth keeping: seals only spare a start some work, and what is
-// reserved depends on the kernel.
+// everything is all pairs that are worth keeping, and the revision of the head. What other machines commit at
+// this very moment may be among the objects, and not in the journal yet.
 func (s *Store) everything() ([]engine.Pair, uint64, error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
+	s.follow()
 	for more := true; more; {
 		more = s.copies.take()
 		if err := s.write(engine.Transaction{}, s.revision); err != nil {
@@ -109,13 +111,25 @@ func (s *Store) everything() ([]engine.Pair, uint64, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	pairs := all[:0]
+	pairs, revision := all[:0], s.revision
 	for _, pair := range all {
-		if !strings.HasPrefix(pair.Key, sealPrefix) && pair.Key != reservedKey {
-			pairs = append(pairs, pair)
+		if !isExported(pair.Key) {
+			continue
 		}
+		if pair.Key == headKey {
+			revision = pair.Revision
+		}
+		pairs = append(pairs, pair)
 	}
-	return pairs, s.revision, nil
+	return pairs, revision, nil
+}
+
+// isExported reports whether a key is of something that an export has. Seals only spare a start some work, what
+// is reserved depends on the kernel, and what an engine keeps for itself is of no use to another one.
+func isExported(key string) bool {
+	return key == headKey || slices.ContainsFunc([]string{objectPrefix, filePrefix, journalPrefix, trialPrefix}, func(prefix string) bool {
+		return strings.HasPrefix(key, prefix)
+	})
 }
 
 // ErrNotEmpty says that there are objects already where an export is to be restored.
@@ -229,14 +243,13 @@ func readPair(line []byte) (engine.Pair, error) {
 	if p.JSON != nil {
 		pair.Value = p.JSON
 	}
-	switch {
-	case strings.HasPrefix(p.Key, objectPrefix):
+	if !isExported(p.Key) {
+		return pair, fmt.Errorf("%q is not the key of anything that this program stores", p.Key)
+	}
+	if strings.HasPrefix(p.Key, objectPrefix) {
 		if _, err := decodeRecord(pair); err != nil {
 			return pair, err
 		}
-	case p.Key == headKey, strings.HasPrefix(p.Key, filePrefix), strings.HasPrefix(p.Key, journalPrefix), strings.HasPrefix(p.Key, trialPrefix):
-	default:
-		return pair, fmt.Errorf("%q is not the key of anything that this program stores", p.Key)
 	}
 	return pair, nil
 }

@@ -103,23 +103,21 @@ func sharedOf(e engine.Engine) engine.Shared {
 // IsShared reports whether other machines write to the store too.
 func (s *Store) IsShared() bool { return s.shared != nil }
 
-// again reports whether a call that failed is to be decided anew, after what was first was taken over:
-// another machine has changed something since it began. The writer must be held.
-func (s *Store) again(err error, began time.Time) bool {
-	if s.shared == nil || !errors.Is(err, engine.ErrConflict) || time.Since(began) > maxLost {
-		return false
-	}
-	s.lost.Add(1)
+// decide has a call decided, and decided anew after what was first was taken over, as often as another machine
+// has changed something since it began. The writer must be held.
+func (s *Store) decide(call func() error) error {
 	s.follow()
-	return true
-}
-
-// final is the error of a call that was not decided anew any more.
-func (s *Store) final(err error) error {
-	if s.shared != nil && errors.Is(err, engine.ErrConflict) {
-		return errLost
+	for began := time.Now(); ; {
+		err := call()
+		if s.shared == nil || !errors.Is(err, engine.ErrConflict) {
+			return err
+		}
+		if time.Since(began) > maxLost {
+			return errLost
+		}
+		s.lost.Add(1)
+		s.follow()
 	}
-	return err
 }
 
 // Lost is how often a commit of this machine was overtaken by another one, and decided anew.

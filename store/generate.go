@@ -2,7 +2,6 @@ package store
 
 import (
 	"fmt"
-	"time"
 
 	"svcctl.io/svcctl/store/object"
 )
@@ -11,16 +10,14 @@ import (
 // or none of it. Objects that are the same as they were are left alone, and what is to be
 // removed may be gone already. Errors: *OwnedError when one of them belongs to somebody
 // else by now; object.Errors when one is not valid; else those of the engine.
-func (s *Store) Generate(controller string, puts []object.Object, deletes []object.Ref) (SyncResult, error) {
+func (s *Store) Generate(controller string, puts []object.Object, deletes []object.Ref) (result SyncResult, err error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	s.follow()
-	for began := time.Now(); ; {
-		result, err := s.generate(controller, puts, deletes)
-		if !s.again(err, began) {
-			return result, s.final(err)
-		}
-	}
+	err = s.decide(func() (err error) {
+		result, err = s.generate(controller, puts, deletes)
+		return err
+	})
+	return result, err
 }
 
 // generate is Generate once.

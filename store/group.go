@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"sync"
-	"time"
 )
 
 // maxGroup is how many writes of several calls go into one commit; a single call may have
@@ -58,18 +57,10 @@ func (s *Store) writeGroup(group []*call) {
 	for _, c := range group {
 		c.done, c.err = true, errAbandoned
 	}
-	s.follow()
-	for began := time.Now(); ; {
-		err := s.tryGroup(group)
-		if s.again(err, began) {
-			continue
+	if err := s.decide(func() error { return s.tryGroup(group) }); err != nil {
+		for _, c := range group {
+			c.err = err
 		}
-		if err = s.final(err); err != nil {
-			for _, c := range group {
-				c.err = err
-			}
-		}
-		return
 	}
 }
 

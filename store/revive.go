@@ -95,9 +95,18 @@ func (s *Store) GoBack(found manifest.Files) ([]Revived, error) {
 // Rollback makes the objects of the API what they were at a revision, as far as the journal knows, in
 // one commit. What belongs to files and controllers is left; of the files' it says so. Errors:
 // ErrExpired.
-func (s *Store) Rollback(revision uint64, by Caller, dryRun bool) ([]Revived, error) {
+func (s *Store) Rollback(revision uint64, by Caller, dryRun bool) (revived []Revived, err error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
+	err = s.decide(func() (err error) {
+		revived, err = s.rollback(revision, by, dryRun)
+		return err
+	})
+	return revived, err
+}
+
+// rollback is Rollback once.
+func (s *Store) rollback(revision uint64, by Caller, dryRun bool) ([]Revived, error) {
 	events, err := s.Events(revision, 0)
 	if err != nil {
 		return nil, err

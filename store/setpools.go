@@ -25,10 +25,14 @@ func (s *Store) SetPools(pools []alloc.Pool) (changed bool, err error) {
 		return false, fmt.Errorf("set the pools: %w", err)
 	}
 	s.cfg.Pools = pools
-	t := s.begin()
-	defer t.end()
-	t.examine(s.concerned(before, pools)...)
-	if _, err := t.run(); err != nil {
+	err = s.decide(func() error {
+		t := s.begin()
+		defer t.end()
+		t.examine(s.concerned(before, pools)...)
+		_, err := t.run()
+		return err
+	})
+	if err != nil {
 		s.cfg.Pools = before // so that the next call gives the addresses
 		return true, fmt.Errorf("give addresses of new pools: %w", err)
 	}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
@@ -26,16 +25,14 @@ type SyncResult struct {
 // accepted is among Problems afterwards, and does not keep the rest from being accepted.
 // The error is that of the commit: nothing has changed then, and the call may be repeated.
 // The files are kept, and may not be changed.
-func (s *Store) SyncFiles(files manifest.Files) (SyncResult, error) {
+func (s *Store) SyncFiles(files manifest.Files) (result SyncResult, err error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	s.follow()
-	for began := time.Now(); ; {
-		result, err := s.syncFiles(files)
-		if !s.again(err, began) {
-			return result, s.final(err)
-		}
-	}
+	err = s.decide(func() (err error) {
+		result, err = s.syncFiles(files)
+		return err
+	})
+	return result, err
 }
 
 // syncFiles is SyncFiles once.

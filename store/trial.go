@@ -71,6 +71,16 @@ type trial struct {
 	held map[string]heldFile
 }
 
+// TrialHead is the trial without what it is about, which may be much.
+func (s *Store) TrialHead() (head Trial, is bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.trial.Trial == nil {
+		return head, false
+	}
+	return *s.trial.Trial, true
+}
+
 // Trial is the trial that is under way, or that went back and holds files.
 func (s *Store) Trial() (state TrialState, is bool) {
 	s.mu.RLock()
@@ -352,11 +362,10 @@ func (s *Store) loadTrial() error {
 // decodeBefore reads what an object was before a trial; nil: it was not there.
 func decodeBefore(pair engine.Pair) (object.Ref, *record, error) {
 	key := strings.TrimPrefix(pair.Key, trialObjectPrefix)
-	parts := strings.SplitN(strings.TrimPrefix(key, objectPrefix), "/", 3)
-	if len(parts) != 3 {
+	ref, is := refOfKey(key)
+	if !is {
 		return object.Ref{}, nil, fmt.Errorf("read stored %s: it is not the key of an object", pair.Key)
 	}
-	ref := object.Ref{Kind: parts[0], Namespace: parts[1], Name: parts[2]}
 	if len(pair.Value) == 0 {
 		return ref, nil, nil
 	}

@@ -21,6 +21,7 @@ const besideRetry = time.Second
 type Beside struct {
 	cluster   *ClusterObjects
 	endpoints *Endpoints
+	pools     *Pools
 	store     *store.Store
 	hasTurn   func() bool
 	log       *slog.Logger
@@ -29,11 +30,12 @@ type Beside struct {
 	mu       sync.Mutex
 	facts    *node.Facts
 	problems []resolve.Problem
+	repooled bool // the pools are other ones, and the loop has not heard of it
 }
 
 // NewBeside is a Beside around the controllers, which nobody else may use.
-func NewBeside(cluster *ClusterObjects, endpoints *Endpoints, objects *store.Store, hasTurn func() bool, log *slog.Logger) *Beside {
-	return &Beside{cluster: cluster, endpoints: endpoints, store: objects, hasTurn: hasTurn, log: log, wake: make(chan struct{}, 1)}
+func NewBeside(cluster *ClusterObjects, endpoints *Endpoints, pools *Pools, objects *store.Store, hasTurn func() bool, log *slog.Logger) *Beside {
+	return &Beside{cluster: cluster, endpoints: endpoints, pools: pools, store: objects, hasTurn: hasTurn, log: log, wake: make(chan struct{}, 1)}
 }
 
 // Facts takes the facts of the host, as the loop's controller of cluster objects. It does not wait.
@@ -64,12 +66,12 @@ func (b *Beside) Problems() []resolve.Problem {
 }
 
 // Run runs the controllers after each change, until ctx is done. changed gives a channel that is closed
-// when the turn may have changed.
-func (b *Beside) Run(ctx context.Context, changed func() <-chan struct{}) error {
+// when the turn may have changed. wakeLoop has the loop ask for what came of a run.
+func (b *Beside) Run(ctx context.Context, changed func() <-chan struct{}, wakeLoop func()) error {
 	told := ""
 	for ctx.Err() == nil {
 		published, turned := b.store.Published(), changed()
-		err := b.sync()
+		err := b.sync(wakeLoop)
 		wait := time.Hour
 		switch {
 		case err == nil:
@@ -99,11 +101,11 @@ func (b *Beside) Run(ctx context.Context, changed func() <-chan struct{}) error 
 	return nil
 }
 
-func (b *Beside) sync() error {
+func (b *Beside) sync(wakeLoop func()) error {
 	b.mu.Lock()
 	facts := b.facts
 	b.mu.Unlock()
-	err := b.cluster.syncNode(facts)
+	err := errors.Join(b.cluster.syncNode(facts), b.syncPools(wakeLoop))
 	if !b.hasTurn() {
 		return err
 	}
@@ -115,11 +117,27 @@ func (b *Beside) sync() error {
 	return err
 }
 
-// AsCluster and AsEndpoints are what the loop runs in place of the controllers.
+// syncPools has the store of each box give addresses of the same pools.
+func (b *Beside) syncPools(wakeLoop func()) error {
+	before := b.pools.plans
+	changed, err := b.pools.Sync()
+	if changed || b.pools.plans != before { // a Plan has problems, too
+		b.mu.Lock()
+		b.repooled = b.repooled || changed
+		b.mu.Unlock()
+		wakeLoop()
+	}
+	return err
+}
+
+// AsCluster, AsEndpoints and AsPools are what the loop runs in place of the controllers.
 func (b *Beside) AsCluster() LoopCluster { return LoopCluster{b} }
 
 // AsEndpoints is for the loop, see AsCluster.
 func (b *Beside) AsEndpoints() LoopEndpoints { return LoopEndpoints{b} }
+
+// AsPools is for the loop, see AsCluster.
+func (b *Beside) AsPools() LoopPools { return LoopPools{b} }
 
 // LoopCluster hands the facts on.
 type LoopCluster struct{ beside *Beside }
@@ -135,3 +153,15 @@ func (LoopEndpoints) Sync() error { return nil }
 
 // Problems are those of Beside.
 func (e LoopEndpoints) Problems() []resolve.Problem { return e.beside.Problems() }
+
+// LoopPools tells of other pools.
+type LoopPools struct{ beside *Beside }
+
+// Sync reports whether the pools have changed since the last call. It never fails: Beside tries again.
+func (p LoopPools) Sync() (changed bool, err error) {
+	b := p.beside
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	changed, b.repooled = b.repooled, false
+	return changed, nil
+}

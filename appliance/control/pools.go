@@ -17,6 +17,9 @@ type Pools struct {
 	use   func(*advertise.Plan)
 	seen  map[string][]object.Object // by kind, as of the last Plan
 	node  object.Object              // likewise
+	plan  *advertise.Plan            // whose pools the store does not have yet; nil: it has them
+	told  bool                       // Sync has reported that they are other ones
+	plans int                        // how many were made
 }
 
 // NewPools makes the first Plan with the next Sync.
@@ -30,7 +33,8 @@ var followed = []string{
 	object.KindBFDProfile, object.KindBGPPeer, object.KindSecret, object.KindNamespace,
 }
 
-// Sync makes a Plan when one of the objects changed. changed reports that the pools are other ones.
+// Sync makes a Plan when one of the objects changed. changed reports that the pools are other ones. After an
+// error the next call has the store give the addresses that it could not give.
 func (p *Pools) Sync() (changed bool, err error) {
 	all := map[string][]object.Object{}
 	for _, kind := range followed {
@@ -51,7 +55,7 @@ func (p *Pools) Sync() (changed bool, err error) {
 	}
 	node, _ := p.store.Get(object.Ref{Kind: object.KindNode, Name: p.box.NodeName})
 	if same && node == p.node {
-		return false, nil
+		return p.give()
 	}
 	objects := &advertise.Objects{
 		Pools: of[*object.IPAddressPool](all[object.KindIPAddressPool]), L2: of[*object.L2Advertisement](all[object.KindL2Advertisement]),
@@ -62,13 +66,22 @@ func (p *Pools) Sync() (changed bool, err error) {
 	if node != nil {
 		objects.Node = node.GetMeta().Labels
 	}
-	plan := advertise.Compile(objects, &p.box)
-	p.use(plan)
-	if changed, err = p.store.SetPools(plan.Pools); err != nil {
-		return changed, err
+	p.seen, p.node, p.plan, p.told = all, node, advertise.Compile(objects, &p.box), false
+	p.plans++
+	p.use(p.plan)
+	return p.give()
+}
+
+// give has the store give addresses of the pools of the last Plan, if it does not do so yet.
+func (p *Pools) give() (changed bool, err error) {
+	if p.plan == nil {
+		return false, nil
 	}
-	p.seen, p.node = all, node
-	return changed, nil
+	if changed, err = p.store.SetPools(p.plan.Pools); err == nil {
+		p.plan = nil
+	}
+	changed, p.told = changed && !p.told, p.told || changed
+	return changed, err
 }
 
 func namesSecret(o object.Object) bool {

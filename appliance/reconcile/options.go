@@ -39,9 +39,7 @@ type Options struct {
 	Endpoints Endpoints
 	// Pools follows the objects that say where load balancer IPs come from. It runs after Cluster; what depends on
 	// the host is planned anew when it reports a change. nil: there are none.
-	Pools interface {
-		Sync() (changed bool, err error)
-	}
+	Pools    Pools
 	Parts    []Part
 	Removals *RemovalGuard
 	Orphans  *Orphans // nil: there are none
@@ -74,6 +72,11 @@ type Options struct {
 type Endpoints interface {
 	Sync() error
 	Problems() []resolve.Problem
+}
+
+// Pools follows the objects that say where load balancer IPs come from.
+type Pools interface {
+	Sync() (changed bool, err error)
 }
 
 // Checks tells of endpoints that are checked. Its methods are those of resolve.Facts; they

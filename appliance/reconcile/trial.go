@@ -53,7 +53,7 @@ func (l *Loop) found() manifest.Files {
 // untilTrialEnds is how long a trial may wait still; not pending when there is none, or when it cannot be
 // taken back before the manifests were read.
 func (l *Loop) untilTrialEnds() (left time.Duration, pending bool) {
-	trial, is := l.opts.Store.Trial()
+	trial, is := l.opts.Store.TrialHead()
 	if !is || !trial.Pending() || l.opts.Watching && l.observed.snapshot == nil {
 		return 0, false
 	}
@@ -98,8 +98,11 @@ func TrialStatus(state *store.TrialState, now deadline.Reading) *wire.Trial {
 
 // trialProblem is what the status says while files are held.
 func (l *Loop) trialProblem() (p manifest.Problem, held bool) {
-	state, is := l.opts.Store.Trial()
-	if !is || state.Pending() || len(state.Files) == 0 {
+	if head, is := l.opts.Store.TrialHead(); !is || head.Pending() {
+		return p, false
+	}
+	state, _ := l.opts.Store.Trial()
+	if len(state.Files) == 0 {
 		return p, false
 	}
 	const most = 5

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -66,6 +65,9 @@ func (p *program) runFleet(ctx context.Context, v *verb, args []string) error {
 	if len(args) == 0 || !slices.Contains(v.words, args[0]) {
 		return usagef("fleet does what? Give one of %s", strings.Join(v.words, ", "))
 	}
+	if err := checkOutput(v); err != nil {
+		return err
+	}
 	word, rest := args[0], args[1:]
 	dirs := 0
 	if word == "backup" || word == "restore" {
@@ -78,6 +80,8 @@ func (p *program) runFleet(ctx context.Context, v *verb, args []string) error {
 		return usagef("fleet %s takes nothing more: %q is too much", word, rest[0])
 	case word != "init" && v.option("from").isSet():
 		return usagef("--from is for fleet init alone")
+	case word != "boxes" && v.option("output").isSet():
+		return usagef("--output is for fleet boxes alone")
 	}
 	switch word {
 	case "boxes":
@@ -211,15 +215,7 @@ func (p *program) fleetBoxes(ctx context.Context, v *verb) error {
 	if err != nil {
 		return err
 	}
-	text := boxTable(f.Boxes)
-	if v.option("output").text() == formJSON {
-		document, err := json.MarshalIndent(f, "", "  ")
-		if err != nil {
-			return err
-		}
-		text = string(document) + "\n"
-	}
-	if err := p.print(text); err != nil {
+	if err := p.output(v, f, func() string { return boxTable(f.Boxes) }); err != nil {
 		return err
 	}
 	if slices.ContainsFunc(f.Boxes, func(b wire.FleetBox) bool { return b.State != wire.BoxOK }) {

@@ -207,6 +207,9 @@ func TestUsage(t *testing.T) {
 		{"completion", "completion for which shell? Give one of bash, zsh, fish"},
 		{"completion csh", "there is no completion for \"csh\": give one of bash, zsh, fish"},
 		{"down", "down asks before it removes anything, and stdin is no terminal: give --yes"},
+		{"fleet boxes -o yaml", "-o \"yaml\": want one of table, json"},
+		{"fleet status -o json", "--output is for fleet boxes alone"},
+		{"fleet backup dir --from x", "--from is for fleet init alone"},
 		{"status --socket=", "--socket \"\": the API needs a socket: name a path, as /run/svcctl/svcctl.sock"},
 	} {
 		b := newBench()

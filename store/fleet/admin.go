@@ -26,12 +26,11 @@ func Init(ctx context.Context, cfg Config, from string) (objects int, err error)
 			return 0, err
 		}
 	}
-	client, err := cfg.dial()
+	e, err := cfg.visit()
 	if err != nil {
 		return 0, err
 	}
-	defer client.Close()
-	e := &Engine{cfg: cfg, client: client, prefix: "svcctl/" + cfg.Fleet + "/", content: newContent(), step: func() {}}
+	defer e.client.Close()
 	begin := &head{Revision: revision, ID: newID(), Box: cfg.Box}
 	value, err := begin.encode()
 	if err != nil {
@@ -43,7 +42,7 @@ func Init(ctx context.Context, cfg Config, from string) (objects int, err error)
 	}
 	ask, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	resp, err := client.Txn(ask).
+	resp, err := e.client.Txn(ask).
 		If(clientv3.Compare(clientv3.CreateRevision(e.key(fleetKey)), "=", 0), clientv3.Compare(clientv3.CreateRevision(e.key(headKey)), "=", 0)).
 		Then(clientv3.OpPut(e.key(fleetKey), string(fleet)), clientv3.OpPut(e.key(headKey), value)).Commit()
 	switch {
@@ -63,6 +62,15 @@ func Init(ctx context.Context, cfg Config, from string) (objects int, err error)
 		return 0, fmt.Errorf("bring the objects of %s into fleet %s: %w", from, cfg.Fleet, err)
 	}
 	return len(ops), nil
+}
+
+// visit is an Engine without a replica, for who is no box of the fleet. Its client is to be closed.
+func (c *Config) visit() (*Engine, error) {
+	client, err := c.dial()
+	if err != nil {
+		return nil, err
+	}
+	return &Engine{cfg: *c, client: client, prefix: c.prefix(), content: newContent(), step: func() {}}, nil
 }
 
 // objectsOf are the objects among pairs, and the revision of the head.
@@ -197,12 +205,11 @@ func Restore(ctx context.Context, cfg Config, from string) (objects int, err err
 	if err != nil {
 		return 0, err
 	}
-	client, err := cfg.dial()
+	e, err := cfg.visit()
 	if err != nil {
 		return 0, err
 	}
-	defer client.Close()
-	e := &Engine{cfg: cfg, client: client, prefix: "svcctl/" + cfg.Fleet + "/", content: newContent(), step: func() {}}
+	defer e.client.Close()
 	now, _, err := e.askHead(ctx)
 	if err != nil {
 		return 0, e.away(err)
@@ -264,19 +271,18 @@ type Member struct {
 
 // Look reads what etcd has of a fleet, without being a box of it.
 func Look(ctx context.Context, cfg Config) (*Overview, error) {
-	client, err := cfg.dial()
+	e, err := cfg.visit()
 	if err != nil {
 		return nil, err
 	}
-	defer client.Close()
-	e := &Engine{cfg: cfg, client: client, prefix: "svcctl/" + cfg.Fleet + "/"}
+	defer e.client.Close()
 	o := &Overview{}
 	for _, endpoint := range cfg.Endpoints {
-		o.Members = append(o.Members, member(ctx, client, endpoint))
+		o.Members = append(o.Members, member(ctx, e.client, endpoint))
 	}
 	ask, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	resp, err := client.Txn(ask).Then(clientv3.OpGet(e.key(fleetKey)), clientv3.OpGet(e.key(headKey)), clientv3.OpGet(e.key(turnKey))).Commit()
+	resp, err := e.client.Txn(ask).Then(clientv3.OpGet(e.key(fleetKey)), clientv3.OpGet(e.key(headKey)), clientv3.OpGet(e.key(turnKey))).Commit()
 	if err != nil {
 		return o, fmt.Errorf("read fleet %s: %w", cfg.Fleet, err)
 	}
@@ -297,7 +303,7 @@ func Look(ctx context.Context, cfg Config) (*Overview, error) {
 	if kvs := resp.Responses[2].GetResponseRange().Kvs; len(kvs) > 0 {
 		fmt.Sscan(string(kvs[0].Value), &o.Writer) // nothing: nobody
 	}
-	o.Boxes, err = boxes(ctx, client, e.prefix)
+	o.Boxes, err = boxes(ctx, e.client, e.prefix)
 	return o, err
 }
 
@@ -314,12 +320,11 @@ func member(ctx context.Context, client *clientv3.Client, endpoint string) Membe
 
 // Backup writes all objects of a fleet to a new data directory, as a box of its own keeps them.
 func Backup(ctx context.Context, cfg Config, dir string) (revision uint64, objects int, err error) {
-	client, err := cfg.dial()
+	e, err := cfg.visit()
 	if err != nil {
 		return 0, 0, err
 	}
-	defer client.Close()
-	e := &Engine{cfg: cfg, client: client, prefix: "svcctl/" + cfg.Fleet + "/"}
+	defer e.client.Close()
 	now, at, err := e.askHead(ctx)
 	if err != nil {
 		return 0, 0, e.away(err)

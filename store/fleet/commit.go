@@ -23,7 +23,9 @@ func (e *Engine) Commit(t engine.Transaction) error {
 		return err
 	}
 	if revision != 0 || len(ops) > 0 {
-		if err := e.commit(ops, revision, note, t.CompareRevision); err != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
+		defer cancel()
+		if err := e.commit(ctx, ops, revision, note, t.CompareRevision); err != nil {
 			return err
 		}
 	}
@@ -73,14 +75,16 @@ func localPart(t *engine.Transaction) (local engine.Transaction) {
 }
 
 // commit makes operations the next commit of the fleet.
-func (e *Engine) commit(ops []operation, revision uint64, note []byte, before uint64) error {
-	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
-	defer cancel()
+func (e *Engine) commit(ctx context.Context, ops []operation, revision uint64, note []byte, before uint64) (err error) {
 	next, seen, err := e.depart(ctx, ops, revision, note, before)
 	if err != nil {
 		return err
 	}
-	defer e.arrive()
+	defer func() {
+		if e.arrive() {
+			err = nil // who waited for an answer has given up, and the follower has seen it
+		}
+	}()
 	all := []clientv3.Op{}
 	if fits(ops, note) {
 		for i := range ops {
@@ -139,11 +143,13 @@ func (e *Engine) depart(ctx context.Context, ops []operation, revision uint64, n
 	return next, e.read, nil
 }
 
-// arrive ends a flight.
-func (e *Engine) arrive() {
+// arrive ends a flight, and reports whether it landed: the store has it then, and never gets it by Follow.
+func (e *Engine) arrive() (landed bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	landed = e.flight.landed != nil
 	e.flight = nil
+	return landed
 }
 
 // settle sends a commit until it is known what became of it: the same one each time, which can
@@ -209,15 +215,8 @@ func (e *Engine) tidy() {
 
 // keep notes for the replica what a head has made of the objects. e.mu must be held.
 func (e *Engine) keep(ops []operation, h *head) {
-	for i := range ops {
-		if ops[i].remove {
-			e.replica.remove(ops[i].key)
-		} else {
-			e.replica.put(engine.Pair{Key: ops[i].key, Value: ops[i].value, Revision: h.Revision})
-		}
-	}
 	// A cursor always has a form as JSON.
-	_ = e.replica.stand(cursor{e.fleetID, h.mod, h.ID, h.Epoch, h.Objects, h.Digest, h.Bundle, h.Parts}, h.Revision)
+	_ = e.replica.stand(ops, cursor{e.fleetID, h.mod, h.ID, h.Epoch, h.Objects, h.Digest, h.Bundle, h.Parts}, h.Revision)
 }
 
 // whose finds out whether it was the flight under way that a head came of, when nobody had answered

@@ -96,7 +96,10 @@ type flight struct {
 	landed *head
 }
 
-// Dial connects to etcd. Nothing is asked yet.
+// prefix is that of all keys of the fleet.
+func (c *Config) prefix() string { return "svcctl/" + c.Fleet + "/" }
+
+// dial connects to etcd. Nothing is asked yet.
 func (c *Config) dial() (*clientv3.Client, error) {
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints: c.Endpoints, TLS: c.TLS,
@@ -124,7 +127,7 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 
 func open(ctx context.Context, cfg Config, r *replica) (*Engine, error) {
 	e := &Engine{
-		cfg: cfg, replica: r, prefix: "svcctl/" + cfg.Fleet + "/", content: newContent(),
+		cfg: cfg, replica: r, prefix: cfg.prefix(), content: newContent(),
 		arrived: make(chan struct{}, 1), untidy: make(chan struct{}, 1), changed: make(chan struct{}), step: func() {},
 	}
 	c, err := r.cursor()

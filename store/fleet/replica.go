@@ -38,11 +38,13 @@ type cursor struct {
 type replica struct {
 	file *engine.File
 
-	mu       sync.Mutex
-	revision uint64                  // of the head in the file
-	waiting  map[string]*engine.Pair // nil: is removed
-	next     uint64                  // the revision of the head that goes with them
-	err      error                   // why the last write failed
+	writing  sync.Mutex // one flush at a time; it is held while the disk is waited for, mu is not
+	revision uint64     // of the head in the file
+
+	mu      sync.Mutex
+	waiting map[string]*engine.Pair // nil: is removed
+	next    uint64                  // the revision of the head that goes with them
+	err     error                   // why the last write failed
 }
 
 func openReplica(dir string) (*replica, error) {
@@ -108,47 +110,71 @@ func (r *replica) remove(keys ...string) {
 	}
 }
 
-// stand notes which state the objects are of, with those that were noted before.
-func (r *replica) stand(c cursor, revision uint64) error {
+// stand notes what operations have made of the objects, and which state that is: no flush has some of it
+// without the rest.
+func (r *replica) stand(ops []operation, c cursor, revision uint64) error {
 	value, err := json.Marshal(c)
 	if err != nil {
 		return err
 	}
-	r.put(engine.Pair{Key: cursorKey, Value: value, Revision: revision})
 	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range ops {
+		if ops[i].remove {
+			r.waiting[ops[i].key] = nil
+		} else {
+			r.waiting[ops[i].key] = &engine.Pair{Key: ops[i].key, Value: ops[i].value, Revision: revision}
+		}
+	}
+	r.waiting[cursorKey] = &engine.Pair{Key: cursorKey, Value: value, Revision: revision}
 	r.next = revision
-	r.mu.Unlock()
 	return nil
 }
 
 // flush writes what waits, in one commit. What could not be written waits on.
 func (r *replica) flush() error {
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	return r.write()
+}
+
+// write is flush for who holds writing.
+func (r *replica) write() error {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.waiting) == 0 {
-		return r.err
+	waiting, next, err := r.waiting, r.next, r.err
+	r.waiting = map[string]*engine.Pair{}
+	r.mu.Unlock()
+	if len(waiting) == 0 {
+		return err
 	}
 	out := engine.Transaction{CompareKey: headKey, CompareRevision: r.revision}
-	for key, pair := range r.waiting {
+	for key, pair := range waiting {
 		if pair == nil {
 			out.Deletes = append(out.Deletes, key)
 		} else {
 			out.Puts = append(out.Puts, *pair)
 		}
 	}
-	if r.next != 0 {
-		out.Puts = append(out.Puts, engine.Pair{Key: headKey, Revision: r.next})
+	if next != 0 {
+		out.Puts = append(out.Puts, engine.Pair{Key: headKey, Revision: next})
 	}
-	if r.err = r.file.Commit(out); r.err != nil {
-		return r.err
+	err = r.file.Commit(out)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err = err; err == nil {
+		r.revision = next
+		return nil
 	}
-	r.revision, r.waiting = r.next, map[string]*engine.Pair{}
-	return nil
+	maps.Copy(waiting, r.waiting) // what came meanwhile is newer
+	r.waiting = waiting
+	return err
 }
 
 // load is what the file would have after a flush, which need not succeed.
 func (r *replica) load(prefix string) ([]engine.Pair, error) {
-	if err := r.flush(); err == nil {
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	if err := r.write(); err == nil {
 		return r.file.Load(prefix)
 	}
 	pairs, err := r.file.Load(prefix)

@@ -1,0 +1,53 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"svcctl.io/svcctl/store/engine"
+)
+
+// Nobody answers for a commit, and the follower sees it just before its time is over: it was made, as the
+// store does not get it by Follow any more.
+func TestCommitThatOnlyTheFollowerSees(t *testing.T) {
+	r, err := openReplica(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.close()
+	cfg := Config{Fleet: "test", Box: "a", Endpoints: []string{"http://127.0.0.1:1"}} // nobody listens
+	client, err := cfg.dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	e := &Engine{
+		cfg: cfg, client: client, replica: r, content: newContent(), changed: make(chan struct{}), read: &head{Revision: 1, ID: "first", mod: 1},
+		state: state{kind: Following}, untidy: make(chan struct{}, 1),
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	e.step = func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if e.flight.landed == nil {
+			e.land(&head{Revision: 2, ID: e.flight.id, mod: 2})
+			cancel()
+		}
+	}
+	ops := []operation{{key: "object/Service/default/web", value: []byte("{}")}}
+	if err := e.commit(ctx, ops, 2, nil, 1); err != nil {
+		t.Errorf("the commit: %v", err)
+	}
+	if e.flight != nil || e.stands().Revision != 2 {
+		t.Errorf("a flight %v, and revision %d", e.flight, e.stands().Revision)
+	}
+	// One that nobody has seen is not known to be made.
+	e.step = func() {}
+	ctx, cancel = context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if err := e.commit(ctx, ops, 3, nil, 2); !errors.Is(err, engine.ErrUnsettled) || e.flight != nil {
+		t.Errorf("a commit without an answer: %v", err)
+	}
+}
