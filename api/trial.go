@@ -33,7 +33,7 @@ type Changes interface {
 	Export(w io.Writer) error
 }
 
-// Rollback is what a client asks for.
+// Rollback is a client's request for one.
 type Rollback struct {
 	Revision    uint64
 	DryRun      bool

@@ -38,7 +38,7 @@ func (c changes) inLoop(ctx context.Context, do func(manifest.Files) error) erro
 	}
 }
 
-// failureOf is what a client is told of an error of the store.
+// failureOf turns an error of the store into the answer to a client.
 func failureOf(err error) error {
 	conflict := func(text string) error { return wire.NewFailure(http.StatusConflict, wire.ReasonConflict, text) }
 	switch {

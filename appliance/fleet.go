@@ -39,7 +39,7 @@ func openEngine(ctx context.Context, cfg *config.Config, calls *reconcile.SlowCa
 	return e, e, nil // the loop does not wait for its commits
 }
 
-// FleetConfig is what package fleet is told.
+// FleetConfig returns the configuration of package fleet.
 func FleetConfig(cfg *config.Config, log *slog.Logger) (fleet.Config, error) {
 	of := fleet.Config{
 		Fleet: cfg.Fleet, Box: cfg.NodeName, Endpoints: cfg.Etcd, Dir: cfg.DataDir, Version: cfg.Version, Knows: store.KnowsKey, Log: log,
@@ -55,7 +55,7 @@ func FleetConfig(cfg *config.Config, log *slog.Logger) (fleet.Config, error) {
 	return of, err
 }
 
-// FirstObjects are what a fleet begins with: the Namespaces that clients cannot do without.
+// FirstObjects are the objects of a new fleet: the Namespaces that clients cannot do without.
 func FirstObjects(cfg *config.Config) ([]engine.Pair, error) {
 	memory := engine.NewMemory()
 	objects, err := store.Open(memory, cfg.Store())
@@ -125,7 +125,7 @@ func FleetBox(b *fleet.Box) wire.FleetBox {
 // Accept implements api.Fleet.
 func (m *member) Accept(ctx context.Context) error { return m.engine.Accept(ctx) }
 
-// report is what this box says of itself to the others.
+// report is this box's report to the others.
 func (m *member) report(board *reconcile.Board) func() fleet.Report {
 	return func() fleet.Report {
 		s := board.Status()

@@ -19,7 +19,7 @@ import (
 	"svcctl.io/svcctl/watch"
 )
 
-// Planned is what was found while a plan was made.
+// Planned has the files and problems of a plan.
 type Planned struct {
 	// Files are the names of the files that were read, sorted, as problems have them.
 	Files    []string

@@ -18,7 +18,7 @@ const maxLost = 20 * time.Second
 // errLost says for how long others were first.
 var errLost = &engine.AwayError{Why: "other boxes have changed something each time before this change could be made; try again"}
 
-// commitNote is what a commit tells other machines about its changes: what their journals need and objects
+// commitNote tells other machines about the changes of a commit: what their journals need and objects
 // do not say. Of several changes of one object in a commit it has the last.
 type commitNote struct {
 	At      time.Time    `json:"at"`

@@ -8,7 +8,7 @@ import (
 	"svcctl.io/svcctl/store/manifest"
 )
 
-// trialFile is what a file said before a trial, and after the trial went back what is not taken of it.
+// trialFile has the content of a file before a trial, and after the trial went back the content that is not taken.
 type trialFile struct {
 	was     bool // it was there
 	content []byte

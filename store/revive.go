@@ -13,7 +13,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Revived is what became of one object that was to be as it was before.
+// Revived reports the outcome for one object that was to be as it was before.
 type Revived struct {
 	Ref object.Ref
 	// Did is one of the Revive words.

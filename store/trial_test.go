@@ -58,7 +58,7 @@ func (b *box) keep(path, text string) {
 	b.s.LastGood().Put(path, content)
 }
 
-// reread is what the watcher of a new process does.
+// reread reads the files as the watcher of a new process does.
 func (b *box) reread() {
 	b.t.Helper()
 	copies, _, err := b.s.LastGood().Load()

@@ -6,7 +6,7 @@ import (
 	"svcctl.io/svcctl/store/manifest"
 )
 
-// contents are what is in force of the files, and what is wrong with them.
+// contents have the last good content of each file, and the files with a problem.
 type contents struct {
 	good manifest.Files   // the last good content of each
 	bad  map[string]*file // those with a problem, by path

@@ -8,7 +8,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// An eventHint is what the events said about a path since it was last looked at.
+// An eventHint sums up the events of a path since it was last looked at.
 type eventHint struct {
 	created bool // appeared, by whatever means
 	moved   bool // was renamed to this name inside of the watched directories

@@ -25,7 +25,7 @@ const (
 	unusable                  // something that cannot be read
 )
 
-// A fileState is what was seen at a path.
+// A fileState is the state of a path at a look.
 type fileState struct {
 	kind    stateKind
 	version version // of a regular file

@@ -110,7 +110,7 @@ type schedule struct {
 	lost         bool // events were, since the directories were read last
 }
 
-// counts are what Stats tells.
+// counts are those of Stats.
 type counts struct{ scans, reads, overflows atomic.Uint64 }
 
 // New checks the configuration. It does not touch the directories.

@@ -76,7 +76,7 @@ type Service struct {
 	// Managers own fields of it (metadata.managedFields).
 	Managers    []string
 	Annotations map[string]string
-	// Checks are what `svcctl explain` says of it, in order.
+	// Checks are the lines of `svcctl explain` about it, in order.
 	Checks []Check
 }
 

@@ -208,7 +208,7 @@ func (d *diagnosis) announced() {
 	}
 }
 
-// nowhereAdvice is what to do for an address that is announced nowhere.
+// nowhereAdvice names the next step for an address that is announced nowhere.
 func nowhereAdvice(a *wire.Announcement) string {
 	switch {
 	case strings.Contains(a.Nowhere, "drained"):

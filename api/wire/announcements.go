@@ -138,7 +138,7 @@ type Group struct {
 	// State is backup, active, leaving or out.
 	State string    `json:"state"`
 	Since time.Time `json:"since"`
-	// Priority is what the box advertises; 1 asks others to take over.
+	// Priority is the one that the box advertises; 1 asks others to take over.
 	Priority uint8 `json:"priority"`
 	// Master is the address of the box that answers; empty: this one, or it is not known.
 	Master string `json:"master,omitempty"`

@@ -50,7 +50,7 @@ type Status struct {
 	// UnknownFrontends is how many addresses with a port, and node ports, the kernel serves
 	// that no object declares; they stay in force until that is confirmed.
 	UnknownFrontends int `json:"unknownFrontends,omitempty"`
-	// Trial is what goes back unless somebody confirms it, or went back and holds files.
+	// Trial has the changes that go back unless somebody confirms them, or went back and hold files.
 	Trial *Trial `json:"trial,omitempty"`
 	// Fleet is how the box stands to the fleet that it belongs to; nil when it belongs to none.
 	Fleet *Fleet `json:"fleet,omitempty"`

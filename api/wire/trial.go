@@ -26,7 +26,7 @@ type Trial struct {
 // Pending reports whether the trial waits to be confirmed.
 func (t *Trial) Pending() bool { return t != nil && t.WentBack == nil }
 
-// Revived is what became of an object that was to be as it was.
+// Revived reports the outcome for an object that was to be as it was.
 type Revived struct {
 	Object string `json:"object"` // "Service default/web"
 	// Did is created, changed, deleted, left (it belongs to a file) or conflict (another one has a value of it).
@@ -34,7 +34,7 @@ type Revived struct {
 	Why string `json:"why,omitempty"`
 }
 
-// RolledBack is what a rollback did, or would do.
+// RolledBack lists the effects of a rollback, done or only tried.
 type RolledBack struct {
 	// Revision is the one whose state the objects have now.
 	Revision uint64    `json:"revision"`

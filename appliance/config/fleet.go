@@ -57,7 +57,7 @@ func (c *Config) NodeOwner() string {
 	return control.NodeOwner + "/" + c.NodeName
 }
 
-// FleetSettings are what all boxes of a fleet must have in common, as JSON: by them values are given and
+// FleetSettings are those that all boxes of a fleet must have in common, as JSON: by them values are given and
 // documents are judged.
 func (c *Config) FleetSettings() (json.RawMessage, error) {
 	text := func(ranges []AddrRange) (all []string) {

@@ -31,7 +31,7 @@ type Events struct {
 // eventsBuffer has room for some 6,500 messages, each of which the kernel charges 1,280 bytes.
 const eventsBuffer = 8 << 20
 
-// Event is what the kernel tells of a connection. It is valid until the next one.
+// Event is a message of the kernel about a connection. It is valid until the next one.
 type Event struct {
 	*Connection
 	// Over reports that the kernel forgot the connection; else it began.

@@ -17,7 +17,7 @@ import (
 	"svcctl.io/svcctl/appliance/netlab"
 )
 
-// totals are what connections of an endpoint came to.
+// totals are the sums over the connections of an endpoint.
 type totals struct{ Flows, BytesIn, BytesOut uint64 }
 
 // endpointTotals are those of the endpoints of a Service, as `svcctl top` prints them, of a look that was made after it was
@@ -189,7 +189,7 @@ func Test338_totals_of_endpoints(t *testing.T) {
 	check("after what was there before ended")
 }
 
-// settled is what the kernel says of connections, once nothing is under way any more.
+// settled returns the kernel's sums over connections, once nothing is under way any more.
 func (b *box) settled(t *testing.T, f family, port int) (now map[string]totals) {
 	t.Helper()
 	eventually(t, time.Minute, func() error {
@@ -229,7 +229,7 @@ func Test339_no_bytes_unless_the_operator_asks(t *testing.T) {
 	}
 }
 
-// logLine is what the tests read of a line of the connection log.
+// logLine has the fields of the connection log that the tests read.
 type logLine struct {
 	Time, Begin, End               time.Time
 	Namespace, Service, Port       string

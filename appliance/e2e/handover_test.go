@@ -137,7 +137,7 @@ func Test364_a_program_that_takes_nothing_over(t *testing.T) {
 	}
 }
 
-// systemd is what it does for a unit that stores descriptors.
+// systemd stands in for the one of a unit that stores descriptors.
 type systemd struct {
 	socket *net.UnixConn
 	mu     sync.Mutex

@@ -11,7 +11,7 @@ import (
 	"svcctl.io/svcctl/appliance/netlab"
 )
 
-// predicted is what `svcctl trace --predict` says, as text and as lines by state.
+// predicted has the output of `svcctl trace --predict`, as text and as lines by state.
 func (v *verbs) predicted(args ...string) (text string) {
 	v.t.Helper()
 	var packet struct {

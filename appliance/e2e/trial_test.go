@@ -396,7 +396,7 @@ func inOrder(ruleset string) string {
 	return strings.Join(blocks, "\n")
 }
 
-// ruleset is what nft lists of the tables, without numbers that count.
+// ruleset returns nft's listing of the tables, without numbers that count.
 func (b *box) ruleset() string {
 	b.t.Helper()
 	text := ""

@@ -15,7 +15,7 @@ type Connections struct {
 // entries are the ids of an endpoint's: in order after a look.
 type entries struct{ open, ending []uint32 }
 
-// Count is what a look found at an endpoint.
+// Count has the connections that a look found at an endpoint.
 type Count struct {
 	// Open connections are those that nobody has closed. One whose endpoint has not answered yet is
 	// among them: else an endpoint that never answers would look idle.

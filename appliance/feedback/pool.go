@@ -23,7 +23,7 @@ const (
 	doubt = 5
 )
 
-// Pool is who stands in the slots of one table, and what is known of the endpoints.
+// Pool has the endpoints in the slots of one table, and the counts of each.
 //
 // An interval's connections are shared out by water filling: with n open connections of which e live on,
 // an endpoint of weight w gets what lifts it to level·w at the end of the interval, or nothing if it is

@@ -35,7 +35,7 @@ type load struct {
 	bursts  bool // all of 10 seconds come at once
 }
 
-// outcome is what became of a load, in its second half.
+// outcome has the results of a load, in its second half.
 type outcome struct {
 	spread float64 // standard deviation of open connections per weight, over their mean
 	share  []float64

@@ -25,7 +25,7 @@ const (
 	// program takes over.
 	variable = "SVCCTL_HANDOVER"
 	probe    = "probe"
-	// answer is what such a program says. The number is that of the state's form.
+	// answer is the output of such a program. The number is that of the state's form.
 	answer = "svcctl hand-over 1"
 	// patience is how long a program may take to answer.
 	patience = 10 * time.Second

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Way is what the kernel's routes say of an address.
+// Way is the kernel's route to an address.
 type Way struct {
 	Index int        // of the interface by which packets leave
 	Local bool       // the address is the host's

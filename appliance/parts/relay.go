@@ -89,7 +89,7 @@ func NewRelay(log *slog.Logger, secret func(key string) *object.Secret, state []
 	return r
 }
 
-// HandedOver is what Run has left for the next program, as JSON, with its descriptors; nil: nothing.
+// HandedOver returns the state that Run has left for the next program, as JSON, with its descriptors; nil: nothing.
 func (r *Relay) HandedOver() (state []byte, descriptors []int, err error) {
 	s := r.relay.HandedOver()
 	if s == nil {

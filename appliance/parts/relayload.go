@@ -8,7 +8,7 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// Load is what a relayed port of a Service has, at both listeners of its family, for reconcile.Grants.
+// Load counts the connections of a relayed port of a Service, at both listeners of its family, for reconcile.Grants.
 func (r *Relay) Load(service string, p *nft.ServicePort) *wire.RelayLoad {
 	load := &wire.RelayLoad{Open: map[string]int{}}
 	for _, l := range r.relay.Load(service) {

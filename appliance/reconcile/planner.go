@@ -63,7 +63,7 @@ type answers struct {
 	tuner Tuner // nil: endpoints have the weights of their documents
 }
 
-// tally is what Services came to, for the status.
+// tally has the problems and sizes of Services, for the status.
 type tally struct {
 	problems map[string][]resolve.Problem // by Service
 	sizes    map[string]size              // by Service

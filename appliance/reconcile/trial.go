@@ -96,7 +96,7 @@ func TrialStatus(state *store.TrialState, now deadline.Reading) *wire.Trial {
 	return t
 }
 
-// trialProblem is what the status says while files are held.
+// trialProblem returns the problem of the status while files are held.
 func (l *Loop) trialProblem() (p manifest.Problem, held bool) {
 	if head, is := l.opts.Store.TrialHead(); !is || head.Pending() {
 		return p, false

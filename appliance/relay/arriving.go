@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// arriving is what the program before has left, until it is taken.
+// arriving has the state of the program before, until it is taken.
 type arriving struct {
 	mu      sync.Mutex
 	sockets map[frontKey]*os.File

@@ -17,7 +17,7 @@ import (
 	"svcctl.io/svcctl/appliance/relay/tlsterm"
 )
 
-// Front is what lies between the clients of a port and its endpoints. Bytes go through the program then.
+// Front is the handling of TLS and HTTP between the clients of a port and its endpoints. Bytes go through the program then.
 type Front struct {
 	// TLS ends the TLS of clients; nil: they speak in the clear.
 	TLS *tls.Config

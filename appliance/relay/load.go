@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// PortLoad is what a Port has that the kernel redirects clients to.
+// PortLoad counts the connections of a Port that the kernel redirects clients to.
 type PortLoad struct {
 	ID, Protocol string
 	Listen       netip.AddrPort

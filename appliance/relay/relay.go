@@ -49,7 +49,7 @@ type Port struct {
 	Connect Connect
 	// IdleTimeout resets TCP connections over which nothing came for that time; 0: none.
 	IdleTimeout time.Duration
-	// Front is what is done with TLS and HTTP; nil: bytes are passed on as they are.
+	// Front handles TLS and HTTP; nil: bytes are passed on as they are.
 	Front *Front
 	// Names are where clients go by the server name that they ask for; those for no name are the port's own.
 	Names []Named
@@ -202,7 +202,7 @@ type Stats struct {
 	FailedHandshakes int64
 }
 
-// Load is what a protocol has of connections, or clients.
+// Load counts the connections, or clients, of a protocol.
 type Load struct {
 	// Loopback and Redirected are those now, Limit how many of the latter there can be.
 	Loopback, Redirected, Limit int64

@@ -21,7 +21,7 @@ var Balances = map[string]nft.Balance{
 	object.BalanceLeastConnection: nft.LeastConnection,
 }
 
-// Tuned is what a port's endpoints come to for the time being.
+// Tuned has the weights of a port's endpoints for the time being.
 type Tuned struct {
 	// Weights are nft.ServicePort.Weights.
 	Weights map[netip.AddrPort]uint16

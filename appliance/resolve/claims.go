@@ -266,7 +266,7 @@ func (c *Claims) balancerBefore(service string, fe *nft.Frontend, asked claimant
 	return list[0].service
 }
 
-// claimantOf is what a Service has asked for a frontend as.
+// claimantOf returns the claimant that a Service has asked for a frontend as.
 func (c *Claims) claimantOf(service string, p *nft.ServicePort, fe *nft.Frontend) (claimant, bool) {
 	if fe.IsRange() {
 		return c.ranges.claimantOf(service, p, fe)

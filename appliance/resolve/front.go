@@ -16,7 +16,7 @@ const (
 	Authority               // ca.crt, certificates of a CA
 )
 
-// KeyState is what became of a Secret that relayed ports need.
+// KeyState is the state of a Secret that relayed ports need.
 type KeyState struct {
 	// Usable says that there is something to serve with, be it of an earlier version of the Secret.
 	Usable bool
@@ -36,7 +36,7 @@ const (
 	ReasonBackendUnchecked = "BackendUnchecked"
 )
 
-// front is what a port does with TLS and HTTP.
+// front returns the settings of a port for TLS and HTTP.
 func (r *resolver) front(i int) *annotation.Front {
 	if i >= len(r.relayed.Fronts) {
 		return &annotation.Front{}

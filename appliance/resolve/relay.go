@@ -26,7 +26,7 @@ type Relay struct {
 	Transparent bool
 	// IdleTimeout ends TCP connections over which nothing was sent for that time; 0: none ends.
 	IdleTimeout time.Duration
-	// Fronts are what ports do with TLS and HTTP, by nft.ServicePort.ID, with Secrets and Services as
+	// Fronts are the settings of ports for TLS and HTTP, by nft.ServicePort.ID, with Secrets and Services as
 	// "namespace/name". A port without does neither.
 	Fronts map[string]*annotation.Front
 }

@@ -351,7 +351,7 @@ func (d *describing) inKernel(svc *object.Service) string {
 	return fmt.Sprintf("not yet: this is revision %d, %d is in force", version, programmed)
 }
 
-// affinityExtras is what annotations say of a Service's affinity.
+// affinityExtras describes the settings of a Service's affinity by annotations.
 func affinityExtras(svc *object.Service) (text string) {
 	annotations := svc.Metadata.Annotations
 	if annotations[object.AnnotationAffinityScope] == object.AffinityScopeService {

@@ -112,7 +112,7 @@ func (p *program) runFleet(ctx context.Context, v *verb, args []string) error {
 	return p.fleetStatus(ctx, v, cfg)
 }
 
-// fleetConfig is what the flags say of the fleet and of etcd.
+// fleetConfig reads the flags of the fleet and of etcd.
 func (p *program) fleetConfig(v *verb) (fleet.Config, error) {
 	cfg, err := p.config(v)
 	if err != nil {

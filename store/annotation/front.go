@@ -30,7 +30,7 @@ const (
 	awsBackend = aws + "backend-protocol"
 )
 
-// localSecret is what precedes the name of a Secret where AWS has the ARN of a certificate.
+// localSecret is the prefix of a Secret's name where AWS has the ARN of a certificate.
 const localSecret = "secret:"
 
 // Bounds of ResponseTimeout, and what holds without it.
@@ -40,7 +40,7 @@ const (
 	maxResponseTimeout     = time.Hour
 )
 
-// Front is what a port does with TLS and HTTP.
+// Front has the settings of a port for TLS and HTTP.
 type Front struct {
 	// Key is the annotation that asks for it; "": none does, and the other fields say nothing.
 	Key string
@@ -156,7 +156,7 @@ func (r *frontReader) asks(key string) {
 	}
 }
 
-// own is what an annotation says about this port: the form for one port wins.
+// own returns the value of an annotation for this port: the form for one port wins.
 func (r *frontReader) own(key string) (from, value string) {
 	for _, name := range []string{r.port.Name, strconv.Itoa(int(r.port.Port))} {
 		if from := key + "." + name; name != "" && has(r.a, from) {

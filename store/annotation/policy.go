@@ -9,7 +9,7 @@ import (
 
 // Policy says which versions of TLS and which cipher suites clients get.
 type Policy struct {
-	// Name is what an annotation says.
+	// Name is the value of the annotation.
 	Name string
 	// Min and Max are versions of crypto/tls.
 	Min, Max uint16

@@ -45,7 +45,7 @@ type Relay struct {
 	Transparent    bool
 	ConnectTimeout time.Duration
 	ConnectRetries int
-	// Fronts are what the ports do with TLS and HTTP, in their order; a port with one is relayed.
+	// Fronts are the settings of the ports for TLS and HTTP, in their order; a port with one is relayed.
 	Fronts []Front
 	Bad    []Bad
 }

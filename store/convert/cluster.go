@@ -42,7 +42,7 @@ type cluster struct {
 	pools, announced  bool            // there are objects of MetalLB about them
 }
 
-// settings are what the box has to be told besides.
+// settings adds the flags and programs that the box needs besides.
 func (r *cluster) settings() {
 	if !r.pools && len(r.ips) > 0 {
 		var flags []string

@@ -179,7 +179,7 @@ func (r *haproxy) backendOf(p *proxy, v *Virtual) *proxy {
 	return back
 }
 
-// A haproxyBind is what clients connect to; the zero Addr is every address of the box.
+// A haproxyBind is an address of clients; the zero Addr is every address of the box.
 type haproxyBind struct {
 	addr netip.Addr
 	port uint16

@@ -30,7 +30,7 @@ var (
 // mostSlowStart is the longest svcctl.io/slow-start.
 const mostSlowStart = 15 * time.Minute
 
-// A haproxyServer is what a server line says, its defaults included.
+// A haproxyServer is a server line, its defaults included.
 type haproxyServer struct {
 	Server
 	isChecked, disabled, tls, checkTLS bool

@@ -230,7 +230,7 @@ func (r *nftlb) backend(v *Virtual, b value) {
 	v.Servers = append(v.Servers, s)
 }
 
-// nftlbFrontend is what clients connect to.
+// nftlbFrontend is an address of clients.
 type nftlbFrontend struct {
 	addr  netip.Addr
 	ports []Port

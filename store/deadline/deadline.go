@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reading is what the clocks of a machine say at one moment.
+// Reading has the clocks of a machine at one moment.
 type Reading struct {
 	Wall time.Time     // the time of day
 	Boot string        // names the boot: /proc/sys/kernel/random/boot_id; "" when it cannot be read

@@ -248,7 +248,7 @@ func Restore(ctx context.Context, cfg Config, from string) (objects int, err err
 	return next.Objects, e.flip(ctx, now, next, ops)
 }
 
-// Overview is what etcd has of a fleet.
+// Overview describes a fleet by its keys in etcd.
 type Overview struct {
 	ID       string
 	Revision uint64

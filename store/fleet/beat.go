@@ -33,7 +33,7 @@ type turn struct {
 	mine   bool
 }
 
-// Report is what a box says of itself to the others.
+// Report is a box's report to the others.
 type Report struct {
 	Box     string `json:"box"`
 	Zone    string `json:"zone,omitempty"`

@@ -255,7 +255,7 @@ func isUnknown(err error) bool {
 	return true
 }
 
-// refused is what etcd's refusal of a commit means to the store.
+// refused turns etcd's refusal of a commit into the store's error.
 func (e *Engine) refused(err error) error {
 	if errors.Is(err, rpctypes.ErrNoSpace) {
 		return fullError{err}

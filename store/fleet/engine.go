@@ -29,7 +29,7 @@ const (
 	keepaliveTimeout = 2 * time.Second
 )
 
-// Config is what an Engine is told.
+// Config configures an Engine.
 type Config struct {
 	// Fleet names the fleet, Box this box in it.
 	Fleet, Box string

@@ -5,7 +5,7 @@ import "context"
 // OnStep has f called before and after each call of etcd that commits something.
 func (e *Engine) OnStep(f func()) { e.step = f }
 
-// Sweep is what the box with the turn does from time to time.
+// Sweep does the cleaning of the box with the turn once.
 func (e *Engine) Sweep(ctx context.Context) error { return e.sweep(ctx) }
 
 // Join looks whether etcd has the history of this box, as the follower does.

@@ -24,7 +24,7 @@ const (
 	turnKey      = "turn/writer"
 )
 
-// format is what this program writes, and the newest it reads.
+// format is the one that this program writes, and the newest it reads.
 const format = 1
 
 // isShared reports whether all boxes have a key in common.
@@ -75,7 +75,7 @@ type head struct {
 	// Bundle names the parts that this commit consists of, of which there are Parts.
 	Bundle string `json:"bundle,omitempty"`
 	Parts  int    `json:"parts,omitempty"`
-	// Note is what the store says about the commit. That of a bundle is in the bundle.
+	// Note is the store's description of the commit. That of a bundle is in the bundle.
 	Note json.RawMessage `json:"note,omitempty"`
 
 	mod int64 // the modification revision of the key

@@ -29,7 +29,7 @@ import (
 
 var zeroPort netip.AddrPort
 
-// access is what an operation of a history did: put a value, or get one.
+// access is an operation of a history: a put of a value, or a get.
 type access struct {
 	key, value string
 	put        bool

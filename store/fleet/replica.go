@@ -66,7 +66,7 @@ func openReplica(dir string) (*replica, error) {
 	return r, nil
 }
 
-// cursor is what the replica stands at; nil when it has no state of a fleet.
+// cursor is the position of the replica; nil when it has no state of a fleet.
 func (r *replica) cursor() (*cursor, error) {
 	pairs, err := r.file.Load(cursorKey)
 	if err != nil || len(pairs) == 0 {
@@ -170,7 +170,7 @@ func (r *replica) write() error {
 	return err
 }
 
-// load is what the file would have after a flush, which need not succeed.
+// load returns the content of the file after a flush, which need not succeed.
 func (r *replica) load(prefix string) ([]engine.Pair, error) {
 	r.writing.Lock()
 	defer r.writing.Unlock()

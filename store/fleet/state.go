@@ -54,7 +54,7 @@ func (s *State) Held() bool {
 	return false
 }
 
-// state is what an Engine keeps of it.
+// state is the internal form of State, under the lock of the Engine.
 type state struct {
 	kind  Kind
 	why   string

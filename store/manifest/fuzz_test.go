@@ -33,7 +33,7 @@ func seed(f *testing.F) {
 	}
 }
 
-// yamlBreak is what ends a line (YAML 1.1, 4.2 Line Breaks).
+// yamlBreak matches the end of a line (YAML 1.1, 4.2 Line Breaks).
 var yamlBreak = regexp.MustCompile("\r\n|[\r\n\u0085\u2028\u2029]")
 
 // small are limits that a fuzzer reaches.

@@ -235,7 +235,7 @@ func axeCore(t *testing.T) (text, why string) {
 	return string(content), ""
 }
 
-// violations are what axe-core finds serious or critical on the page.
+// violations are the findings of axe-core on the page that are serious or critical.
 func violations(b *browser, axe string) (list []string) {
 	b.t.Helper()
 	b.do(chromedp.Evaluate(axe+";0", nil))

@@ -58,7 +58,7 @@ func (m *Machine) State() (State, time.Time) { return m.state, m.since }
 // Master is the active box as far as heard; not valid: this one, or unknown.
 func (m *Machine) Master() netip.Addr { return m.master }
 
-// Priority is what the box advertises, or would: 1 while others should take over.
+// Priority is the one that the box advertises, or would: 1 while others should take over.
 func (m *Machine) Priority() uint8 { return m.priority }
 
 // Next is when Tick has something to do; the zero Time: never.

@@ -15,7 +15,7 @@ import (
 // handshakeTimeout bounds a handshake, with a client and with an endpoint.
 const handshakeTimeout = 10 * time.Second
 
-// Server is what clients of a port get.
+// Server has the settings of TLS towards clients of a port.
 type Server struct {
 	// Pairs are the certificates; the first one is for clients that name no server, or one that none is for.
 	Pairs    []*Pair

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// recorded is what a client sends first.
+// recorded returns the first bytes of a client.
 func recorded(t testing.TB, config *tls.Config) []byte {
 	t.Helper()
 	r := &recorder{}

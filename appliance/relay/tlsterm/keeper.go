@@ -26,7 +26,7 @@ type Keeper struct {
 	cas   map[string]*keptAuthority
 }
 
-// keptPair is what is known of a Secret with a certificate.
+// keptPair has the last good certificate of a Secret, and the state of the Secret.
 type keptPair struct {
 	version string
 	newest  *Pair // nil: the Secret as it is has none

@@ -33,7 +33,7 @@ const (
 	annotationAffinityPrefix = "svcctl.io/affinity-prefix"
 )
 
-// counts is what of an endpoint counts.
+// counts returns the part of an endpoint that counts.
 func (s sticky) counts(endpoint netip.AddrPort) netip.AddrPort {
 	if s.protocol == "" {
 		return netip.AddrPortFrom(endpoint.Addr(), 0)
