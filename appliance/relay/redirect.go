@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -103,8 +104,8 @@ func advice(err error, port uint16) string {
 }
 
 // Redirect takes the ports of a Service that the kernel redirects clients to, with Frontends, and serves
-// them when it returns. Those that the Service had and are not named any more are removed, unless more
-// is set, which is for the time before the kernel has heard of the change. An error is about
+// them when it returns. Those that the Service had and are not named any more are removed after limits.removal,
+// unless more is set, which is for the time before the kernel has heard of the change. An error is about
 // listeners that cannot be opened; the other ports are served.
 func (r *Relay) Redirect(service string, ports []Port, more bool) error {
 	return r.RedirectAll(map[string][]Port{service: ports}, more)
@@ -144,6 +145,7 @@ func (r *Relay) redirectService(service string, ports []Port, more bool) error {
 		k := p.key()
 		wanted[k] = true
 		if l := have[k]; l != nil {
+			l.stay()
 			l.update(p)
 			continue
 		}
@@ -159,16 +161,44 @@ func (r *Relay) redirectService(service string, ports []Port, more bool) error {
 		front.inUse++
 	}
 	for k, l := range have {
-		if !wanted[k] && !more {
-			l.close()
-			l.front.inUse--
-			delete(have, k)
+		if !wanted[k] && !more && l.removal == nil {
+			r.removeLater(service, k, l)
 		}
 	}
 	if len(have) == 0 {
 		delete(f.ports, service)
 	}
 	return errors.Join(failed...)
+}
+
+// removeLater removes a port that the kernel sends no new clients to. It still serves those whose handshake
+// the kernel has begun or finished, and which wait to be accepted. The caller holds the lock.
+func (r *Relay) removeLater(service string, k key, l *redirected) {
+	f := &r.fronts
+	if r.limits.removal == 0 {
+		f.remove(service, k, l)
+		return
+	}
+	var timer *time.Timer
+	timer = time.AfterFunc(r.limits.removal, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if !f.closed && l.removal == timer {
+			f.remove(service, k, l)
+			r.closeUnused()
+		}
+	})
+	l.removal = timer
+}
+
+// remove removes a port of a Service. The caller holds the lock.
+func (f *fronts) remove(service string, k key, l *redirected) {
+	l.close()
+	l.front.inUse--
+	have := f.ports[service]
+	if delete(have, k); len(have) == 0 {
+		delete(f.ports, service)
+	}
 }
 
 // begin has a front accept clients, once it has a port and Run runs.
@@ -184,6 +214,12 @@ func (r *Relay) CloseUnused() {
 	f := &r.fronts
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	r.closeUnused()
+}
+
+// closeUnused is CloseUnused. The caller holds the lock.
+func (r *Relay) closeUnused() {
+	f := &r.fronts
 	for key, front := range f.open {
 		if !f.closed && front.inUse == 0 {
 			front.socket.close()
@@ -311,6 +347,16 @@ type redirected struct {
 	frontends []netip.AddrPort
 	tcp       *tcpPort // one of the two
 	udp       *udpPort
+	removal   *time.Timer // removes it, unless it is wanted again before; nil: it is wanted
+}
+
+// stay has a port that was to be removed stay, and takes back the frontends that another port got since.
+func (l *redirected) stay() {
+	if l.removal == nil {
+		return
+	}
+	l.removal.Stop()
+	l.removal, l.frontends = nil, nil
 }
 
 // register has the front find the port by these frontends, and by no others any more. A frontend that

@@ -258,6 +258,66 @@ func TestListenersForRedirected(t *testing.T) {
 	other.CloseUnused()
 }
 
+// Clients that the kernel has redirected before it heard of a removal are still served. A port that comes back
+// has its frontends again.
+func TestRemovedPortServesLateClients(t *testing.T) {
+	l := quick()
+	l.removal = time.Hour
+	r := startUDP(t, local, l)
+	vip := netip.AddrPortFrom(local, 53)
+	endpoints := map[string]netip.AddrPort{"a": answerUDP(t, local, "a"), "b": answerUDP(t, local, "b")}
+	redirect := func(service string, endpoint ...string) {
+		t.Helper()
+		var ports []Port
+		for _, e := range endpoint {
+			ports = append(ports, Port{ID: service, Listen: r.at, Protocol: UDP, Frontends: []netip.AddrPort{vip}, Endpoints: []netip.AddrPort{endpoints[e]}})
+		}
+		if err := r.Redirect(service, ports, false); err != nil {
+			t.Fatal(err)
+		}
+		r.CloseUnused()
+	}
+	answers := func(when, want string) {
+		t.Helper()
+		if got := askUDP(t, r.client(vip), patience); got != want {
+			t.Errorf("%s: %q answers, want %s", when, got, want)
+		}
+	}
+	redirect("default/a", "a")
+	redirect("default/a")
+	answers("after the removal", "a")
+	redirect("default/b", "b")
+	answers("another Service has the frontend", "b")
+	redirect("default/b")
+	redirect("default/a", "a")
+	answers("the first has it again", "a")
+}
+
+// A port is removed in time, and one that came back is not.
+func TestRemovedPortGoes(t *testing.T) {
+	l := quick()
+	l.removal = 20 * time.Millisecond
+	r := startUDP(t, local, l)
+	port := Port{ID: "default/a", Listen: r.at, Protocol: UDP, Frontends: []netip.AddrPort{netip.AddrPortFrom(local, 53)}, Endpoints: []netip.AddrPort{answerUDP(t, local, "a")}}
+	for range 5 {
+		for _, ports := range [][]Port{{port}, nil, {port}} {
+			if err := r.Redirect("default/a", ports, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(2 * l.removal) // a timer that was stopped too late would remove it
+		if got := askUDP(t, r.client(port.Frontends[0]), patience); got != "a" {
+			t.Fatalf("a port that came back: %q answers", got)
+		}
+	}
+	if err := r.Redirect("default/a", nil, false); err != nil {
+		t.Fatal(err)
+	}
+	other := newRelay(slog.New(slog.DiscardHandler), nil, quick())
+	eventually(t, "the listener is closed", func() bool { return other.Open(UDP, r.at) == nil })
+	other.CloseUnused()
+}
+
 // Of too many connections those are refused that come last, for a port and for all.
 func TestRedirectedLimits(t *testing.T) {
 	l := quick()
