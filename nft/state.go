@@ -100,7 +100,8 @@ type ServicePort struct {
 	Frontends []Frontend
 	// Pools are the endpoints each pool holds; an address appears once in a pool.
 	Pools [NumPools][]netip.AddrPort
-	// Balance is how the endpoint of a new connection is chosen.
+	// Balance is how the endpoint of a new connection is chosen: by the kernel, or where there is a Relay by that.
+	// The ruleset of a relayed port does not depend on it, nor on Weights.
 	Balance Balance
 	// Weights are those of endpoints that differ from 1, 1 to 65535. Nil: all are alike.
 	Weights map[netip.AddrPort]uint16

@@ -21,11 +21,12 @@ import (
 type fronts struct {
 	keeper *tlsterm.Keeper
 	made   map[string]map[string]*madeFront // by Service and port
-	users  map[string][]string              // Services by Secret
+	users  map[string]map[string]bool       // Services by Secret
 	rearm  chan struct{}                    // has a value when certificates may have changed
 
 	mu      sync.Mutex
 	secrets map[string][]string // with certificates, by Service
+	asked   map[string]bool     // Secrets that were asked for since the last plan
 }
 
 // madeFront is a Front, and what it was made from: as long as that is the same, clients keep their
@@ -39,8 +40,8 @@ type madeFront struct {
 
 func newFronts(secret func(key string) *object.Secret) *fronts {
 	return &fronts{
-		made: map[string]map[string]*madeFront{}, users: map[string][]string{}, rearm: make(chan struct{}, 1),
-		secrets: map[string][]string{},
+		made: map[string]map[string]*madeFront{}, users: map[string]map[string]bool{}, rearm: make(chan struct{}, 1),
+		secrets: map[string][]string{}, asked: map[string]bool{},
 		keeper: tlsterm.NewKeeper(func(key string) (map[string][]byte, string, bool) {
 			s := secret(key)
 			if s == nil {
@@ -59,6 +60,9 @@ func Keys(secret func(key string) *object.Secret) func(string, resolve.KeyUse) r
 
 // Keys says what became of a Secret, for resolve.Facts.
 func (f *fronts) Keys(secret string, use resolve.KeyUse) resolve.KeyState {
+	f.mu.Lock()
+	f.asked[secret] = true
+	f.mu.Unlock()
 	if use == resolve.Authority {
 		ca, wrong := f.keeper.Authority(secret)
 		return resolve.KeyState{Usable: ca != nil, Wrong: wrong}
@@ -79,31 +83,76 @@ func (f *fronts) plan(services []reconcile.Service) {
 				now[id] = f.make(before[id], asked)
 			}
 		}
-		touched = touched || len(before)+len(now) > 0
+		if len(before)+len(now) == 0 {
+			continue
+		}
+		touched = true
+		f.use(svc.Key, before, now)
 		if f.made[svc.Key] = now; len(now) == 0 {
 			delete(f.made, svc.Key)
 		}
 	}
+	f.mu.Lock()
+	asked := f.asked
+	f.asked = map[string]bool{}
+	f.mu.Unlock()
+	for secret := range asked {
+		f.forget(secret)
+	}
 	if !touched {
 		return
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	clear(f.users)
-	clear(f.secrets)
-	for key, ports := range f.made {
-		for _, m := range ports {
-			f.secrets[key] = append(f.secrets[key], m.asked.Secrets...)
-			for _, secret := range append([]string{m.asked.ClientCA, m.asked.BackendCA}, m.asked.Secrets...) {
-				f.users[secret] = append(f.users[secret], key)
-			}
-		}
-	}
-	f.keeper.Forget(func(secret string) bool { return f.users[secret] != nil })
 	select {
 	case f.rearm <- struct{}{}:
 	default:
 	}
+}
+
+// use notes the Secrets of a Service.
+func (f *fronts) use(service string, before, now map[string]*madeFront) {
+	var certificates []string
+	needed := map[string]bool{}
+	for _, m := range now {
+		certificates = append(certificates, m.asked.Secrets...)
+		for _, secret := range m.secrets() {
+			needed[secret] = true
+			if f.users[secret] == nil {
+				f.users[secret] = map[string]bool{}
+			}
+			f.users[secret][service] = true
+		}
+	}
+	for _, m := range before {
+		for _, secret := range m.secrets() {
+			if !needed[secret] {
+				delete(f.users[secret], service)
+				f.forget(secret)
+			}
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.secrets[service] = certificates; len(certificates) == 0 {
+		delete(f.secrets, service)
+	}
+}
+
+// forget drops what is kept of a Secret that no Service needs.
+func (f *fronts) forget(secret string) {
+	if len(f.users[secret]) == 0 {
+		delete(f.users, secret)
+		f.keeper.Forget(secret)
+	}
+}
+
+// secrets are all that it needs.
+func (m *madeFront) secrets() (list []string) {
+	for _, secret := range append([]string{m.asked.ClientCA, m.asked.BackendCA}, m.asked.Secrets...) {
+		if secret != "" {
+			list = append(list, secret)
+		}
+	}
+	return list
 }
 
 // make is the Front that is asked for; the one before if nothing of it is different.

@@ -153,20 +153,12 @@ func (k *Keeper) InUse(secret string) (p *Pair, a *Authority) {
 	return p, a
 }
 
-// Forget drops what is kept of Secrets that nobody needs any more.
-func (k *Keeper) Forget(needed func(secret string) bool) {
+// Forget drops what is kept of a Secret that nobody needs any more.
+func (k *Keeper) Forget(secret string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for secret := range k.pairs {
-		if !needed(secret) {
-			delete(k.pairs, secret)
-		}
-	}
-	for secret := range k.cas {
-		if !needed(secret) {
-			delete(k.cas, secret)
-		}
-	}
+	delete(k.pairs, secret)
+	delete(k.cas, secret)
 }
 
 // Pairs are the certificates in use, by Secret.

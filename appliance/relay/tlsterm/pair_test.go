@@ -126,7 +126,7 @@ func TestKeeper(t *testing.T) {
 	k.want(t, "at its end", "later", "has ended, and clients refuse it: renew it", "")
 	k.data = nil
 	k.want(t, "gone after its end", "later", "which has ended, stays in use", "")
-	k.Forget(func(string) bool { return false })
+	k.Forget("default/web")
 	k.want(t, "forgotten", "", "it is not there", "")
 	k.put(made(t, "ended", noon.Add(-3*day), noon.Add(-day)))
 	k.want(t, "nothing better", "ended", "has ended, and clients refuse it", "")
