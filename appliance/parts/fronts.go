@@ -3,6 +3,7 @@ package parts
 import (
 	"context"
 	"crypto/tls"
+	"maps"
 	"reflect"
 	"slices"
 	"sync"
@@ -23,6 +24,7 @@ type fronts struct {
 	made   map[string]map[string]*madeFront // by Service and port
 	users  map[string]map[string]bool       // Services by Secret
 	rearm  chan struct{}                    // has a value when certificates may have changed
+	staple chan struct{}                    // the same, for who staples OCSP responses
 
 	mu      sync.Mutex
 	secrets map[string][]string // with certificates, by Service
@@ -40,7 +42,7 @@ type madeFront struct {
 
 func newFronts(secret func(key string) *object.Secret) *fronts {
 	return &fronts{
-		made: map[string]map[string]*madeFront{}, users: map[string]map[string]bool{}, rearm: make(chan struct{}, 1),
+		made: map[string]map[string]*madeFront{}, users: map[string]map[string]bool{}, rearm: make(chan struct{}, 1), staple: make(chan struct{}, 1),
 		secrets: map[string][]string{}, asked: map[string]bool{},
 		keeper: tlsterm.NewKeeper(func(key string) (map[string][]byte, string, bool) {
 			s := secret(key)
@@ -67,8 +69,11 @@ func (f *fronts) Keys(secret string, use resolve.KeyUse) resolve.KeyState {
 		ca, wrong := f.keeper.Authority(secret)
 		return resolve.KeyState{Usable: ca != nil, Wrong: wrong}
 	}
-	pair, wrong, soon := f.keeper.Pair(secret)
-	return resolve.KeyState{Usable: pair != nil, Wrong: wrong, Soon: soon}
+	if use == resolve.Stapled {
+		f.keeper.Fetch(secret, true)
+	}
+	pair, said := f.keeper.Pair(secret)
+	return resolve.KeyState{Usable: pair != nil, Wrong: said.Wrong, Soon: said.Soon, Staple: said.Staple}
 }
 
 // plan makes the fronts of Services anew, and forgets the Secrets that no Service needs any more.
@@ -87,10 +92,10 @@ func (f *fronts) plan(services []reconcile.Service) {
 			continue
 		}
 		touched = true
-		f.use(svc.Key, before, now)
 		if f.made[svc.Key] = now; len(now) == 0 {
 			delete(f.made, svc.Key)
 		}
+		f.use(svc.Key, before, now)
 	}
 	f.mu.Lock()
 	asked := f.asked
@@ -102,9 +107,11 @@ func (f *fronts) plan(services []reconcile.Service) {
 	if !touched {
 		return
 	}
-	select {
-	case f.rearm <- struct{}{}:
-	default:
+	for _, waits := range []chan struct{}{f.rearm, f.staple} {
+		select {
+		case waits <- struct{}{}:
+		default:
+		}
 	}
 }
 
@@ -130,11 +137,28 @@ func (f *fronts) use(service string, before, now map[string]*madeFront) {
 			}
 		}
 	}
+	for _, m := range slices.AppendSeq(slices.Collect(maps.Values(before)), maps.Values(now)) {
+		for _, secret := range m.asked.Secrets {
+			f.keeper.Fetch(secret, f.fetches(secret))
+		}
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.secrets[service] = certificates; len(certificates) == 0 {
 		delete(f.secrets, service)
 	}
+}
+
+// fetches reports whether a Service asks for OCSP responses about the certificate of a Secret.
+func (f *fronts) fetches(secret string) bool {
+	for service := range f.users[secret] {
+		for _, m := range f.made[service] {
+			if m.asked.FetchOCSP && slices.Contains(m.asked.Secrets, secret) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // forget drops what is kept of a Secret that no Service needs.
@@ -242,10 +266,25 @@ func (r *Relay) watchTime(ctx context.Context, changed func()) error {
 	}
 }
 
+// staple keeps OCSP responses about certificates, for Services that ask for it.
+func (r *Relay) staple(ctx context.Context, changed func()) error {
+	r.fronts.keeper.Staple(ctx, r.fronts.staple, func(secrets []string) {
+		r.mu.Lock()
+		r.due = append(r.due, secrets...)
+		r.mu.Unlock()
+		changed()
+	})
+	return nil
+}
+
 // Certificates are those in use, by Secret.
 func (r *Relay) Certificates() (list []wire.ServiceCertificate) {
 	for _, p := range r.fronts.keeper.Pairs() {
 		list = append(list, wire.ServiceCertificate{Secret: p.Secret, Names: p.Names(), Expires: p.Leaf().NotAfter.UTC()})
+		if until, is := p.Stapled(time.Now()); is {
+			until = until.UTC()
+			list[len(list)-1].Stapled = &until
+		}
 	}
 	return list
 }
