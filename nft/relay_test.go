@@ -41,6 +41,11 @@ func TestRelayed(t *testing.T) {
 	if got := text(port(3, 0)); strings.Contains(got, "10271") || !strings.Contains(got, "10.96.0.10 . tcp . 80 : drop") {
 		t.Errorf("without local endpoints outside clients are to be dropped:\n%s", got)
 	}
+	alone := port(0, 0)
+	alone.RelayAlone = true
+	if got := text(alone); !strings.Contains(got, "10.96.0.10 . tcp . 80 . 0 : 192.0.2.1 . 10270") || !strings.Contains(got, "192.0.2.1 . 10271") {
+		t.Errorf("a relay that needs no endpoints gets no clients:\n%s", got)
+	}
 	c := NewCompiler()
 	c.Update(&Box{}, map[string][]ServicePort{"default/web": {port(3, 1)}})
 	if tr := c.Update(nil, map[string][]ServicePort{"default/web": {port(4, 2)}}); len(tr.Apply.Ops) > 0 {

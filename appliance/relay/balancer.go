@@ -139,6 +139,13 @@ func (c *balancer) goesOn(endpoint netip.AddrPort) { c.open.add(c.counted, endpo
 // done says that a connection to an endpoint that was picked has ended, or was never made.
 func (c *balancer) done(endpoint netip.AddrPort) { c.open.done(c.counted, endpoint) }
 
+// none reports whether there is no endpoint.
+func (c *balancer) none() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.endpoints) == 0
+}
+
 // known is the endpoint of a client that is remembered, or is from now on.
 func (c *balancer) known(from, asked netip.AddrPort, tried []netip.AddrPort) (netip.AddrPort, bool) {
 	client := from.Addr()

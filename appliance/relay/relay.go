@@ -37,7 +37,7 @@ type Port struct {
 	Frontends []netip.AddrPort
 	// ProxyFrom are the balancers whose TCP connections begin with a header of the PROXY protocol.
 	ProxyFrom []netip.Prefix
-	// Endpoints get new connections. A node port on loopback without any has no listener.
+	// Endpoints get new connections. A node port on loopback without any, and without Names, has no listener.
 	Endpoints []netip.AddrPort
 	Pick      Pick
 	// Serving are endpoints that keep their connections besides.
@@ -315,7 +315,7 @@ func (r *Relay) reconcile(ctx context.Context, open map[key]listener) (problems 
 
 	wanted := make(map[key]bool, len(desired))
 	for _, p := range desired {
-		if len(p.Endpoints) > 0 {
+		if len(p.Endpoints)+len(p.Names) > 0 {
 			wanted[p.key()] = true
 		}
 	}

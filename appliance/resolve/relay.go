@@ -73,7 +73,7 @@ func (r *resolver) relay(i int, p *nft.ServicePort) {
 	if why == "" && mode.Transparent && p.Protocol == nft.TCP && r.facts.Transparent != nil {
 		why = r.facts.Transparent(r.ref.Key(), p.Family)
 	}
-	p.Relay = listeners
+	p.Relay, p.RelayAlone = listeners, front != nil && len(front.Services) > 0
 	if r.unkeyed[i] && why == "" {
 		r.refuseClients(p) // which checkFronts has told
 	}
@@ -108,7 +108,7 @@ func (r *resolver) relay(i int, p *nft.ServicePort) {
 
 // refuseClients has the kernel refuse the clients of a port.
 func (r *resolver) refuseClients(p *nft.ServicePort) {
-	p.Relay = [nft.NumPools]netip.AddrPort{}
+	p.Relay, p.RelayAlone = [nft.NumPools]netip.AddrPort{}, false
 	p.Pools = [nft.NumPools][]netip.AddrPort{}
 }
 
