@@ -247,11 +247,10 @@ func (t *transaction) noteAsked(c *change) {
 		c.contest(t.claimsOn(c.ref), c.owner)
 		return
 	}
-	for _, n := range t.s.notes[c.ref] {
+	for _, n := range t.s.outcomes.notes[c.ref] {
 		if n.reason != ReasonPending && n.reason != ReasonOutside {
 			c.notes = append(c.notes, n)
 		}
 	}
-	_, waited := t.s.waiting[c.ref]
-	c.waits = c.waits || waited
+	c.waits = c.waits || t.s.outcomes.waits(c.ref)
 }

@@ -25,7 +25,7 @@ func (t *transaction) otherUse(svc *object.Service, addr netip.Addr, claim alloc
 			return "it is " + what
 		}
 	}
-	if keys := t.s.index.hosts.of(t.s.index, addr); len(keys) > 0 {
+	if keys := t.s.table.index.hosts.of(t.s.table.index, addr); len(keys) > 0 {
 		return "it is an endpoint of Service " + keys[0]
 	}
 	for _, port := range claim.Ports {
@@ -39,7 +39,7 @@ func (t *transaction) otherUse(svc *object.Service, addr netip.Addr, claim alloc
 // avoidAddress reports cluster IPs that are of use to the host or on its networks.
 func (t *transaction) avoidAddress(addr netip.Addr) bool {
 	cfg := &t.s.cfg
-	isEndpoint := func() bool { return len(t.s.index.hosts.of(t.s.index, addr)) > 0 }
+	isEndpoint := func() bool { return len(t.s.table.index.hosts.of(t.s.table.index, addr)) > 0 }
 	return cfg.Reserved != nil && cfg.Reserved(nil, addr) != "" || cfg.Avoid != nil && cfg.Avoid(addr, isEndpoint)
 }
 

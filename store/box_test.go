@@ -190,7 +190,7 @@ func checkInvariants(t testing.TB, s *Store) {
 	t.Helper()
 	holders := map[string]string{}
 	revisions := map[string]bool{}
-	for ref, r := range s.records {
+	for ref, r := range s.table.records {
 		version := r.object.GetMeta().ResourceVersion
 		if revisions[version] {
 			t.Errorf("%s shares revision %s with another object", ref, version)
@@ -232,7 +232,7 @@ func checkInvariants(t testing.TB, s *Store) {
 		}
 	}
 	ips, ingress := 0, 0
-	for _, r := range s.records {
+	for _, r := range s.table.records {
 		svc, ok := r.object.(*object.Service)
 		if !ok || r.withheld {
 			continue

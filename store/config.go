@@ -87,7 +87,7 @@ type Config struct {
 // ledger checks the ranges and makes the allocators, with nothing held. The error
 // names all that is wrong.
 func (c *Config) ledger() (*ledger, error) {
-	l := &ledger{addresses: map[bool]*alloc.Addresses{}}
+	l := &ledger{families: c.families(), addresses: map[bool]*alloc.Addresses{}}
 	var errs []error
 	if len(c.ClusterIPRanges) == 0 {
 		errs = append(errs, errors.New("no range of cluster IPs: give one for each family that Services shall have"))

@@ -56,7 +56,7 @@ func (t *transaction) hold() map[object.Ref]Decision {
 	if t.s.cfg.Hold == nil {
 		return nil
 	}
-	removals := Removals{Files: map[string][]string{}, Total: len(t.s.index.services), Declared: t.s.declared}
+	removals := Removals{Files: map[string][]string{}, Total: len(t.s.table.index.services), Declared: t.s.table.declaredServices}
 	var going []*change
 	for _, c := range t.changes {
 		if !c.remove {
@@ -102,7 +102,7 @@ func (t *transaction) bereft(going []*change, files map[string][]string) {
 				note(key, c.old.owner.File)
 			}
 		case *object.Pod:
-			for _, key := range t.s.index.selecting(o.Metadata.Namespace, o.Metadata.Labels) {
+			for _, key := range t.s.table.index.selecting(o.Metadata.Namespace, o.Metadata.Labels) {
 				note(key, c.old.owner.File)
 			}
 		}
@@ -122,7 +122,7 @@ func (t *transaction) bereft(going []*change, files map[string][]string) {
 		}
 	}
 	for key, from := range by {
-		svc := t.s.index.services[key]
+		svc := t.s.table.index.services[key]
 		if svc == nil || gone[object.RefOf(svc)] || t.backed(svc, gone, coming) {
 			continue
 		}
@@ -136,10 +136,10 @@ func (t *transaction) bereft(going []*change, files map[string][]string) {
 // those that go.
 func (t *transaction) backed(svc *object.Service, gone map[object.Ref]bool, coming map[string][]object.Object) bool {
 	key, selector := serviceKeyOf(svc), svc.Spec.Selector
-	_, slices, endpoints := t.s.index.service(key)
+	_, slices, endpoints := t.s.table.index.service(key)
 	stays := func(o object.Object) bool {
 		ref := object.RefOf(o)
-		r := t.s.records[ref]
+		r := t.s.table.records[ref]
 		return !gone[ref] && r != nil && r.owner.Controller == "" && len(addressesOf(o, selector)) > 0
 	}
 	for _, slice := range slices {
@@ -158,7 +158,7 @@ func (t *transaction) backed(svc *object.Service, gone map[object.Ref]bool, comi
 	if len(selector) == 0 {
 		return false
 	}
-	for _, pod := range t.s.index.selected(svc.Metadata.Namespace, selector) {
+	for _, pod := range t.s.table.index.selected(svc.Metadata.Namespace, selector) {
 		if stays(pod) {
 			return true
 		}

@@ -10,6 +10,7 @@ import (
 
 // ledger is all that Services hold, with a way back to where a transaction began.
 type ledger struct {
+	families  []string                  // those that have cluster IPs, the primary one first
 	addresses map[bool]*alloc.Addresses // by whether they are IPv4
 	ports     *alloc.Ports
 	pools     *alloc.Pools

@@ -58,6 +58,14 @@ type record struct {
 	withheld bool
 }
 
+// ownerOf is who an object belongs to; nobody for one that is not there.
+func ownerOf(r *record) Owner {
+	if r == nil {
+		return Owner{}
+	}
+	return r.owner
+}
+
 // digest is two hashes of a text, which nobody can foresee. It means nothing outside of this
 // process.
 type digest [2]uint64

@@ -37,10 +37,10 @@ type reserved struct {
 func (s *Store) Blank() bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	if len(s.index.services) > 0 {
+	if len(s.table.index.services) > 0 {
 		return false
 	}
-	for ref := range s.history.last {
+	for ref := range s.feed.history.last {
 		if ref.Kind == object.KindService {
 			return false
 		}
@@ -52,7 +52,7 @@ func (s *Store) Blank() bool {
 func (s *Store) CountUnstored(files manifest.Files) (n int) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	files.Changes(s.files, func(_, _ *manifest.File) { n++ })
+	files.Changes(s.declared.files, func(_, _ *manifest.File) { n++ })
 	return n
 }
 
@@ -61,7 +61,7 @@ func (s *Store) CountUnstored(files manifest.Files) (n int) {
 func (s *Store) HasUnclaimed() bool {
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	return len(s.unclaimed) > 0
+	return len(s.declared.unclaimed) > 0
 }
 
 // HasReserved reports whether values are reserved, or were before the last restart.
@@ -82,7 +82,7 @@ func (s *Store) Reserve(frontends []ReservedFrontend) error {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	if !s.reserves {
-		err := s.write(engine.Transaction{Puts: []engine.Pair{{Key: reservedKey, Value: []byte("1"), Revision: s.revision}}}, s.revision)
+		err := s.write(engine.Transaction{Puts: []engine.Pair{{Key: reservedKey, Value: []byte("1"), Revision: s.feed.revision}}}, s.feed.revision)
 		if err != nil {
 			return fmt.Errorf("remember that the kernel serves unknown Services: %w", err)
 		}
@@ -124,7 +124,7 @@ func (s *Store) Unreserve() error {
 	if !s.reserves {
 		return nil
 	}
-	err := s.write(engine.Transaction{Deletes: []string{reservedKey}}, s.revision)
+	err := s.write(engine.Transaction{Deletes: []string{reservedKey}}, s.feed.revision)
 	if err != nil {
 		return fmt.Errorf("forget that the kernel serves unknown Services: %w", err)
 	}
@@ -271,7 +271,7 @@ func (t *transaction) backing(svc *object.Service) (addrs []netip.Addr) {
 			}
 		}
 	}
-	_, stored, endpoints := t.s.index.service(key)
+	_, stored, endpoints := t.s.table.index.service(key)
 	all := slices.Clone(t.feeding[key])
 	for _, slice := range stored {
 		all = append(all, slice)
@@ -281,7 +281,7 @@ func (t *transaction) backing(svc *object.Service) (addrs []netip.Addr) {
 	}
 	if len(svc.Spec.Selector) > 0 {
 		all = append(all, t.feeding[podsOf+svc.Metadata.Namespace]...)
-		for _, pod := range t.s.index.selected(svc.Metadata.Namespace, svc.Spec.Selector) {
+		for _, pod := range t.s.table.index.selected(svc.Metadata.Namespace, svc.Spec.Selector) {
 			all = append(all, pod)
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"strconv"
 
 	"svcctl.io/svcctl/store/alloc"
-	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
@@ -53,11 +52,8 @@ func (s *Store) GoBack(found manifest.Files) ([]Revived, error) {
 	t := s.begin()
 	defer t.end()
 	// The copies of files that wait are stored first, with what was there before them.
-	for more := true; more; {
-		more = s.copies.take()
-		if err := s.write(engine.Transaction{}, s.revision); err != nil {
-			return nil, fmt.Errorf("go back: %w", err)
-		}
+	if err := s.flush(); err != nil {
+		return nil, fmt.Errorf("go back: %w", err)
 	}
 	held, err := s.trial.holdFiles(s, found, &t.extra)
 	if err != nil {
@@ -68,7 +64,7 @@ func (s *Store) GoBack(found manifest.Files) ([]Revived, error) {
 	}
 	if len(held) == 0 {
 		t.extra.Deletes = append(t.extra.Deletes, trialKey)
-	} else if err := head.addTo(&t.extra, s.revision); err != nil {
+	} else if err := head.addTo(&t.extra, s.feed.revision); err != nil {
 		return nil, err
 	}
 	s.ledger.unkeep()
@@ -122,7 +118,7 @@ func (s *Store) rollback(revision uint64, by Caller, dryRun bool) ([]Revived, er
 			continue
 		}
 		seen[e.Ref] = true
-		owner, now := e.Owner, s.records[e.Ref]
+		owner, now := e.Owner, s.table.records[e.Ref]
 		if now != nil {
 			owner = now.owner
 		}
@@ -162,7 +158,7 @@ func (s *Store) LastRevision() (uint64, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	var last *entry
-	for _, e := range slices.Backward(s.history.entries) {
+	for _, e := range slices.Backward(s.feed.history.entries) {
 		if last != nil && !e.at.Equal(last.at) {
 			break
 		}
@@ -180,7 +176,7 @@ func (s *Store) LastRevision() (uint64, error) {
 func (t *transaction) revive(before map[object.Ref]*record, by *Caller) ([]Revived, error) {
 	var changes []*change
 	for _, ref := range slices.SortedFunc(maps.Keys(before), compareRefs) {
-		was, is := before[ref], t.s.records[ref]
+		was, is := before[ref], t.s.table.records[ref]
 		if was == is || was != nil && is != nil && sameVersion(was, is) {
 			continue
 		}

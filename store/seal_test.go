@@ -182,7 +182,7 @@ func TestSealsThatDoNotHold(t *testing.T) {
 			again := b.again(c.program)
 			again.load()
 			again.sync()
-			documentIsRead := isSealed(again.s.files.Get("a.yaml")) == false
+			documentIsRead := isSealed(again.s.declared.files.Get("a.yaml")) == false
 			if documentIsRead == (name == "as it was") && name != "another owner" {
 				t.Errorf("the file was decoded: %t", documentIsRead)
 			}
@@ -304,8 +304,8 @@ func TestSealedStartIsTheSame(t *testing.T) {
 				if got, want := objects(with.s)+"\n"+with.problems(), objects(without.s)+"\n"+without.problems(); got != want {
 					t.Fatalf("seed %d, step %d, %s: files %q, then %q\n%s\nwant\n%s", seed, step, round, b.texts, later, got, want)
 				}
-				if with.s.HasUnclaimed() != without.s.HasUnclaimed() || fmt.Sprint(with.s.unclaimed) != fmt.Sprint(without.s.unclaimed) {
-					t.Fatalf("seed %d, step %d, %s: unclaimed %v, want %v", seed, step, round, with.s.unclaimed, without.s.unclaimed)
+				if with.s.HasUnclaimed() != without.s.HasUnclaimed() || fmt.Sprint(with.s.declared.unclaimed) != fmt.Sprint(without.s.declared.unclaimed) {
+					t.Fatalf("seed %d, step %d, %s: unclaimed %v, want %v", seed, step, round, with.s.declared.unclaimed, without.s.declared.unclaimed)
 				}
 			}
 		}

@@ -39,7 +39,7 @@ func (t *transaction) compare(c *change) error {
 	if err != nil || digest != c.old.digest {
 		return err
 	}
-	if !t.s.synced && c.by == nil && c.owner.File != "" { // what was read from the engine is in the file, too
+	if !t.s.declared.synced && c.by == nil && c.owner.File != "" { // what was read from the engine is in the file, too
 		c.record = &record{object: c.next, owner: c.owner, digest: digest, created: c.old.created, asked: c.old.asked}
 		c.same = true
 	}
@@ -86,10 +86,10 @@ func (t *transaction) number(c *change) {
 func (t *transaction) creation() *time.Time {
 	if t.created == nil {
 		s, now := t.s, t.s.now()
-		if now.Before(s.newest) && s.shared == nil { // the age is the revision; a clock of another box may be ahead
-			now = s.newest.Add(time.Second)
+		if now.Before(s.numbers.newest) && s.storage.shared == nil { // the age is the revision; a clock of another box may be ahead
+			now = s.numbers.newest.Add(time.Second)
 		}
-		s.newest, t.created = now, &now
+		s.numbers.newest, t.created = now, &now
 	}
 	return t.created
 }

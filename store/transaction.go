@@ -90,7 +90,7 @@ type change struct {
 func (s *Store) begin() *transaction {
 	s.ledger.begin()
 	t := &transaction{
-		s: s, files: s.files,
+		s: s, files: s.declared.files,
 		claims:     map[object.Ref][]claim{},
 		duplicates: map[string][]manifest.Problem{},
 		changes:    map[object.Ref]*change{},
@@ -104,7 +104,7 @@ func (s *Store) begin() *transaction {
 }
 
 // latest is the revision that the next one follows on.
-func (s *Store) latest() uint64 { return max(s.revision, s.seed, s.head) }
+func (s *Store) latest() uint64 { return max(s.feed.revision, s.numbers.seed, s.storage.head) }
 
 // end lets go of the transaction: what the ledger asks of it would keep all of its changes in memory.
 func (t *transaction) end() {
@@ -122,7 +122,7 @@ func (t *transaction) examineWaiting() bool {
 			found = true
 		}
 	}
-	for ref := range t.s.waiting {
+	for ref := range t.s.outcomes.waiting {
 		examine(ref)
 	}
 	for ref, c := range t.last {
@@ -137,7 +137,7 @@ func (t *transaction) examineWaiting() bool {
 func (t *transaction) record(ref object.Ref) *record {
 	switch c := t.last[ref]; {
 	case c == nil:
-		return t.s.records[ref]
+		return t.s.table.records[ref]
 	case c.remove:
 		return nil
 	case c.record != nil:

@@ -104,11 +104,11 @@ type Written struct {
 // of nothing; ErrStale.
 func (s *Store) Write(writes ...Write) ([]Written, error) {
 	c := &call{writes: writes, results: make([]Written, len(writes))}
-	s.calls.add(c)
+	s.queue.add(c)
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	for !c.done {
-		s.writeGroup(s.calls.take())
+		s.writeGroup(s.queue.take())
 	}
 	if c.err != nil {
 		return nil, c.err
@@ -128,7 +128,7 @@ func (t *transaction) write(w *Write) Written {
 		return Written{Err: err}
 	}
 	c := &change{ref: ref, old: t.record(ref), by: &w.By}
-	if t.s.shared != nil && ref.Kind == object.KindSecret && !w.Delete {
+	if t.s.storage.shared != nil && ref.Kind == object.KindSecret && !w.Delete {
 		return Written{Err: errSecret}
 	}
 	if w.Create && c.old != nil {
