@@ -118,10 +118,10 @@ func (c *change) askVersion(t *transaction, next object.Object) ([]string, error
 	c.keepStatus(next)
 	errs := c.accept(t.s, next)
 	if svc, isService := next.(*object.Service); isService {
-		errs = append(errs, t.s.checkExternalIPs(svc, c.oldService())...)
+		errs = append(errs, checkExternalIPs(t.host, svc, c.oldService())...)
 	}
 	if len(errs) == 0 {
-		errs = slices.Concat(t.checkExternalPorts(c), c.checkReserved(t.s), c.checkNodePorts(t.s))
+		errs = slices.Concat(t.checkExternalPorts(c), c.checkReserved(t.host), c.checkNodePorts(t.host))
 	}
 	if len(errs) > 0 {
 		return nil, errs
@@ -138,9 +138,9 @@ func (c *change) askVersion(t *transaction, next object.Object) ([]string, error
 }
 
 // checkNodePorts asks about the node ports that the client asks for anew.
-func (c *change) checkNodePorts(s *Store) object.Errors {
+func (c *change) checkNodePorts(host Host) object.Errors {
 	svc, isService := c.wanted.(*object.Service)
-	if !isService || s.cfg.NodePort == nil {
+	if !isService {
 		return nil
 	}
 	var errs object.Errors
@@ -149,7 +149,7 @@ func (c *change) checkNodePorts(s *Store) object.Errors {
 		if port.NodePort == 0 || slices.Contains(c.held().ports, asked) {
 			continue
 		}
-		if err := s.cfg.NodePort(asked.Protocol, asked.Number); err != nil {
+		if err := host.NodePort(asked.Protocol, asked.Number); err != nil {
 			errs = append(errs, portError(fmt.Sprintf("spec.ports[%d].nodePort", i), port.NodePort, err))
 		}
 	}

@@ -20,6 +20,7 @@ type box struct {
 	cfg    Config
 	now    time.Time
 	uids   int
+	guard  RemovalGuard // nil: what vanishes is removed
 	s      *Store
 	files  map[string]*manifest.File
 	texts  map[string][]byte // of files, see keep
@@ -101,7 +102,7 @@ func yamlOf(text string) string {
 
 func (b *box) sync() SyncResult {
 	b.t.Helper()
-	result, err := b.s.SyncFiles(manifest.FilesOf(b.files))
+	result, err := b.s.SyncGuarded(manifest.FilesOf(b.files), b.guard)
 	if err != nil {
 		b.t.Fatal(err)
 	}

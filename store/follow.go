@@ -148,9 +148,8 @@ func (s *Store) takeOver(f *engine.Followed) error {
 		return err
 	}
 	t := s.begin()
-	defer t.end()
 	t.revision = f.Revision
-	s.holdAnew(changes)
+	t.holdAnew(changes)
 	var journal journalUpdate
 	if f.Reload {
 		journal = s.feed.history.begin(journalUpdate{revision: f.Revision})
@@ -218,12 +217,13 @@ func refOfKey(key string) (object.Ref, bool) {
 
 // holdAnew has the ledger hold what Services have now instead of what they had. All is given up
 // first: in one commit a value may have gone from one to another.
-func (s *Store) holdAnew(changes []*change) {
+func (t *transaction) holdAnew(changes []*change) {
+	s := t.s
 	for _, c := range changes {
 		if c.ref.Kind == object.KindService && c.old != nil && !c.old.withheld {
 			old := *c
 			old.next, old.remove = nil, true
-			old.release(s.ledger)
+			old.release(t)
 		}
 	}
 	s.ledger.begin()

@@ -23,7 +23,6 @@ func (s *Store) Generate(controller string, puts []object.Object, deletes []obje
 // generate is Generate once.
 func (s *Store) generate(controller string, puts []object.Object, deletes []object.Ref) (SyncResult, error) {
 	t := s.begin()
-	defer t.end()
 	owner := Owner{Controller: controller}
 	for _, o := range puts {
 		ref := refInFile(object.RefOf(o))

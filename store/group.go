@@ -67,7 +67,6 @@ func (s *Store) writeGroup(group []*call) {
 // tryGroup is writeGroup once.
 func (s *Store) tryGroup(group []*call) error {
 	t := s.begin()
-	defer t.end()
 	finished := false
 	defer func() {
 		if !finished {

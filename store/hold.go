@@ -28,6 +28,11 @@ const (
 	Keep            // it stays until somebody confirms that it is to go
 )
 
+// A RemovalGuard gives what becomes of the objects of each file. It is asked in every SyncGuarded about the
+// objects that it would remove, if any. Those that are not removed stay as they are, and are asked about again
+// in the next one.
+type RemovalGuard func(Removals) func(file string) Decision
+
 // vanishedError says that who holds a value vanished from the files, and is held.
 type vanishedError struct{ error }
 
@@ -52,8 +57,8 @@ func (l *ledger) explain(err error) error {
 }
 
 // hold asks whether what was examined may be removed, and gives what may not.
-func (t *transaction) hold() map[object.Ref]Decision {
-	if t.s.cfg.Hold == nil {
+func (t *transaction) hold(guard RemovalGuard) map[object.Ref]Decision {
+	if guard == nil {
 		return nil
 	}
 	removals := Removals{Files: map[string][]string{}, Total: len(t.s.table.index.services), Declared: t.s.table.declaredServices}
@@ -71,7 +76,7 @@ func (t *transaction) hold() map[object.Ref]Decision {
 		removals.Files[file] = services
 	}
 	t.bereft(going, removals.Files)
-	decide := t.s.cfg.Hold(removals)
+	decide := guard(removals)
 	held := map[object.Ref]Decision{}
 	for _, c := range going {
 		if d := decide(c.old.owner.File); d != Remove {

@@ -50,7 +50,6 @@ func (s *Store) GoBack(found manifest.Files) ([]Revived, error) {
 	now := s.cfg.Clock().UTC().Round(0)
 	head.Back = &now
 	t := s.begin()
-	defer t.end()
 	// The copies of files that wait are stored first, with what was there before them.
 	if err := s.flush(); err != nil {
 		return nil, fmt.Errorf("go back: %w", err)
@@ -137,7 +136,6 @@ func (s *Store) rollback(revision uint64, by Caller, dryRun bool) ([]Revived, er
 		}
 	}
 	t := s.begin()
-	defer t.end()
 	t.dry = dryRun
 	by.Verb = verbRollback
 	revived, err := t.revive(before, &by)

@@ -84,7 +84,7 @@ func (b *sealBox) seal() {
 // again is a start from the same data with another program, which is one that believes no seal.
 func (b *sealBox) again(program string) *sealBox {
 	b.t.Helper()
-	other := &sealBox{&box{t: b.t, cfg: b.cfg, now: b.now, uids: b.uids, engine: engine.NewMemory()}, map[string]string{}}
+	other := &sealBox{&box{t: b.t, cfg: b.cfg, guard: b.guard, now: b.now, uids: b.uids, engine: engine.NewMemory()}, map[string]string{}}
 	b.engine.Tamper(func(pairs map[string]engine.Pair) {
 		other.engine.Tamper(func(copied map[string]engine.Pair) {
 			for key, pair := range pairs {
@@ -344,12 +344,11 @@ func (b *sealBox) touch(r *rand.Rand) {
 func TestSealedFileWithHeldObjects(t *testing.T) {
 	var asked []Removals
 	decision := Keep
-	b := newSealBox(t, func(c *Config) {
-		c.Hold = func(r Removals) func(string) Decision {
-			asked = append(asked, r)
-			return func(string) Decision { return decision }
-		}
-	})
+	b := newSealBox(t)
+	b.guard = func(r Removals) func(string) Decision {
+		asked = append(asked, r)
+		return func(string) Decision { return decision }
+	}
 	b.change(map[string]string{"a.yaml": "web {}\ndb {}"})
 	b.change(map[string]string{"a.yaml": "web {}"})
 	b.seal()

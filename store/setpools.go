@@ -27,7 +27,6 @@ func (s *Store) SetPools(pools []alloc.Pool) (changed bool, err error) {
 	s.cfg.Pools = pools
 	err = s.decide(func() error {
 		t := s.begin()
-		defer t.end()
 		t.examine(s.concerned(before, pools)...)
 		_, err := t.run()
 		return err

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"svcctl.io/svcctl/store/engine"
@@ -36,6 +37,8 @@ type Store struct {
 	outcomes outcomes
 	trial    trial
 	reserves bool // see HasReserved
+
+	host atomic.Pointer[Host] // see SetHost
 }
 
 // numbers are what new revisions and creation times follow on.
@@ -162,7 +165,6 @@ func withheldNote(r *record, err error) note {
 // is somebody's external IP: they get another one.
 func (s *Store) waitForOthers() {
 	t := s.begin()
-	defer t.end()
 	for ref, r := range s.table.records {
 		svc, isService := r.object.(*object.Service)
 		if !isService || r.withheld || !isOurLoadBalancer(svc) {

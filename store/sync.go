@@ -25,24 +25,26 @@ type SyncResult struct {
 // accepted is among Problems afterwards, and does not keep the rest from being accepted.
 // The error is that of the commit: nothing has changed then, and the call may be repeated.
 // The files are kept, and may not be changed.
-func (s *Store) SyncFiles(files manifest.Files) (result SyncResult, err error) {
+func (s *Store) SyncFiles(files manifest.Files) (SyncResult, error) { return s.SyncGuarded(files, nil) }
+
+// SyncGuarded is SyncFiles with a guard that may hold removals; nil removes what no file has a document for.
+func (s *Store) SyncGuarded(files manifest.Files, guard RemovalGuard) (result SyncResult, err error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	err = s.decide(func() (err error) {
-		result, err = s.syncFiles(files)
+		result, err = s.syncFiles(files, guard)
 		return err
 	})
 	return result, err
 }
 
-// syncFiles is SyncFiles once.
-func (s *Store) syncFiles(files manifest.Files) (SyncResult, error) {
+// syncFiles is SyncGuarded once.
+func (s *Store) syncFiles(files manifest.Files, guard RemovalGuard) (SyncResult, error) {
 	files, err := s.takeFiles(files)
 	if err != nil {
 		return SyncResult{}, fmt.Errorf("sync files: %w", err)
 	}
 	t := s.begin()
-	defer t.end()
 	refs := t.readFiles(files)
 	if !s.declared.synced {
 		for ref := range s.outcomes.waiting {
@@ -54,7 +56,7 @@ func (s *Store) syncFiles(files manifest.Files) (SyncResult, error) {
 	}
 	t.removes = true
 	t.examine(refs...)
-	held := t.hold()
+	held := t.hold(guard)
 	s.ledger.vanished = held
 	t.base.released = !maps.Equal(held, s.declared.held) // who waits for a value of theirs is told otherwise
 	t.removes = false                                    // what is examined from here on was not decided upon

@@ -19,7 +19,8 @@ import (
 // transaction is the work of one call: what shall change, decided and allocated before
 // anything is written.
 type transaction struct {
-	s *Store
+	s    *Store
+	host Host // as of its beginning
 	// files and claims are as of this transaction; claims has only those that differ.
 	files      manifest.Files
 	claims     map[object.Ref][]claim
@@ -89,8 +90,8 @@ type change struct {
 
 func (s *Store) begin() *transaction {
 	s.ledger.begin()
-	t := &transaction{
-		s: s, files: s.declared.files,
+	return &transaction{
+		s: s, host: s.hostNow(), files: s.declared.files,
 		claims:     map[object.Ref][]claim{},
 		duplicates: map[string][]manifest.Problem{},
 		changes:    map[object.Ref]*change{},
@@ -98,19 +99,10 @@ func (s *Store) begin() *transaction {
 		externals:  externals{},
 		revision:   s.latest(),
 	}
-	s.ledger.backing, s.ledger.keeps = t.backing, s.trial.covers
-	s.ledger.avoidIngress, s.ledger.avoidAddress, s.ledger.use, s.ledger.loses = t.avoidIngress, t.avoidAddress, t.otherUse, t.losesIngress
-	return t
 }
 
 // latest is the revision that the next one follows on.
 func (s *Store) latest() uint64 { return max(s.feed.revision, s.numbers.seed, s.storage.head) }
-
-// end lets go of the transaction: what the ledger asks of it would keep all of its changes in memory.
-func (t *transaction) end() {
-	l := t.s.ledger
-	l.backing, l.avoidIngress, l.avoidAddress, l.use, l.loses, l.keeps = nil, nil, nil, nil, nil, nil
-}
 
 // examineWaiting takes those in that wait for others to release something. It gives false
 // when there is nobody new.

@@ -189,7 +189,6 @@ func (s *Store) Confirm() (TrialState, error) {
 		return state, ErrNoTrial
 	}
 	t := s.begin()
-	defer t.end()
 	s.ledger.unkeep()
 	t.base = s.ledger.mark()
 	t.extra.Deletes = s.trial.keys()

@@ -164,7 +164,7 @@ func (t *transaction) write(w *Write) Written {
 func (t *transaction) settle(c *change) error {
 	l := t.s.ledger
 	before := l.mark()
-	if err := c.allocate(l); err != nil {
+	if err := c.allocate(t); err != nil {
 		l.back(before)
 		return err
 	}
@@ -183,20 +183,20 @@ func (t *transaction) settle(c *change) error {
 }
 
 // allocate gives one change its values, whatever others ask for.
-func (c *change) allocate(l *ledger) error {
+func (c *change) allocate(t *transaction) error {
 	if c.ref.Kind != object.KindService {
 		c.next = c.wanted
 		return nil
 	}
 	c.restart()
 	if c.next != nil || c.remove {
-		c.release(l)
+		c.release(t)
 	}
 	if c.next == nil {
 		return nil
 	}
 	for _, step := range allocation {
-		if err := step(c, l); err != nil {
+		if err := step(c, t); err != nil {
 			return err
 		}
 	}

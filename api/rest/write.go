@@ -121,6 +121,11 @@ func (s *Server) try(wr *writing) (o object.Object, created bool, err error) {
 
 // commit makes changes, with what goes with them. When the engine fails, nothing has changed.
 func (s *Server) commit(writes ...store.Write) ([]store.Written, error) {
+	for i := range writes {
+		if svc, isService := writes[i].Object.(*object.Service); isService && !writes[i].Status {
+			s.look(svc)
+		}
+	}
 	results, err := s.store.Write(writes...)
 	switch {
 	case errors.Is(err, engine.ErrNoSpace), errors.Is(err, engine.ErrUnsettled), isAway(err):
@@ -213,7 +218,7 @@ func (s *Server) planUpdate(wr *writing, live object.Object, owner store.Owner) 
 			return plan{}, err
 		}
 	}
-	if !going(live) && before.same(o) {
+	if !going(live) && fields.Unchanged(before.object, o) {
 		return plan{unchanged: before.object}, nil
 	}
 	if err := storable(o, r.kind); err != nil {
