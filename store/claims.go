@@ -41,13 +41,10 @@ func refInFile(ref object.Ref) object.Ref {
 	return ref
 }
 
-// namespaced reports whether objects of a kind that is stored are in a namespace.
+// namespaced reports whether objects of a kind are in a namespace.
 func namespaced(kind string) bool {
-	switch kind {
-	case object.KindNamespace, object.KindNode, object.KindServiceCIDR:
-		return false
-	}
-	return true
+	s := object.StrategyOfKind(kind)
+	return s == nil || s.Namespaced
 }
 
 // claimsOf is what a file claims, and the documents in it that come too late.

@@ -30,7 +30,7 @@ func (c *namespaceUse) move(ref object.Ref, old, now *record) {
 	if ref.Kind == object.KindNamespace {
 		c.state++
 	}
-	if ref.Namespace == "" || ref.Kind == object.KindEvent || old != nil && now != nil && old.owner == now.owner {
+	if ref.Namespace == "" || !keepsNamespace(ref) || old != nil && now != nil && old.owner == now.owner {
 		return
 	}
 	if counts := c.of(now); counts != nil && bump(counts, ref.Namespace, 1) == 1 {
@@ -97,7 +97,7 @@ func (s *Store) Namespaces(since uint64) (Census, bool) {
 // A Namespace that is deleted stays, going, while there are objects in it, and goes with the
 // last of them. Events are left behind: they pass by themselves, and more may come.
 
-func keepsNamespace(ref object.Ref) bool { return ref.Kind != object.KindEvent }
+func keepsNamespace(ref object.Ref) bool { return !object.StrategyOfKind(ref.Kind).Passing }
 
 func namespaceRef(name string) object.Ref { return object.Ref{Kind: object.KindNamespace, Name: name} }
 

@@ -113,7 +113,7 @@ func (s *Store) rollback(revision uint64, by Caller, dryRun bool) ([]Revived, er
 	seen := map[object.Ref]bool{}
 	for i := range events {
 		e := &events[i]
-		if seen[e.Ref] || isChatter(e.Ref.Kind) {
+		if seen[e.Ref] || isEphemeral(e.Ref.Kind) {
 			continue
 		}
 		seen[e.Ref] = true
@@ -160,7 +160,7 @@ func (s *Store) LastRevision() (uint64, error) {
 		if last != nil && !e.at.Equal(last.at) {
 			break
 		}
-		if e.by != (Caller{}) && !isChatter(e.ref.Kind) && e.owner == (Owner{}) {
+		if e.by != (Caller{}) && !isEphemeral(e.ref.Kind) && e.owner == (Owner{}) {
 			last = e
 		}
 	}
@@ -261,7 +261,8 @@ func (c *change) resurrect(t *transaction, was *record) error {
 	if !t.dry {
 		meta.ResourceVersion = strconv.FormatUint(c.revision, 10)
 	}
-	if c.old != nil && meta.UID == c.old.object.GetMeta().UID && hasGeneration(c.next) && !sameSpec(c.old.object, c.next) {
+	s := object.StrategyOf(c.next)
+	if c.old != nil && meta.UID == c.old.object.GetMeta().UID && s.HasGeneration() && !s.SameSpec(c.old.object, c.next) {
 		meta.Generation = c.old.object.GetMeta().Generation + 1
 	}
 	value, digest, err := (&stored{was.owner, was.created, was.asked, c.next}).encode()

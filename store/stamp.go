@@ -2,7 +2,6 @@ package store
 
 import (
 	"errors"
-	"reflect"
 	"strconv"
 	"time"
 
@@ -105,38 +104,12 @@ func (t *transaction) stamp(c *change) {
 	}
 	if c.before() == nil {
 		meta.UID, meta.CreationTimestamp = t.s.cfg.NewUID(), t.creation()
-		if hasGeneration(c.next) {
+		if object.StrategyOf(c.next).HasGeneration() {
 			meta.Generation = 1
 		}
 		return
 	}
-	if hasGeneration(c.next) && !sameSpec(c.old.object, c.next) {
+	if s := object.StrategyOf(c.next); s.HasGeneration() && !s.SameSpec(c.old.object, c.next) {
 		meta.Generation++
 	}
-}
-
-// hasGeneration reports whether versions of an object are counted: those of what is wanted
-// of Services and of who serves them.
-func hasGeneration(o object.Object) bool {
-	switch o.(type) {
-	case *object.Service, *object.EndpointSlice, *object.Endpoints, *object.Pod:
-		return true
-	}
-	return false
-}
-
-// sameSpec reports whether two versions with a generation differ in metadata and status alone.
-func sameSpec(a, b object.Object) bool {
-	switch a := a.(type) {
-	case *object.Service:
-		return reflect.DeepEqual(a.Spec, b.(*object.Service).Spec)
-	case *object.EndpointSlice:
-		b := b.(*object.EndpointSlice)
-		return a.AddressType == b.AddressType && reflect.DeepEqual(a.Endpoints, b.Endpoints) && reflect.DeepEqual(a.Ports, b.Ports)
-	case *object.Endpoints:
-		return reflect.DeepEqual(a.Subsets, b.(*object.Endpoints).Subsets)
-	case *object.Pod:
-		return reflect.DeepEqual(a.Spec, b.(*object.Pod).Spec)
-	}
-	return false
 }

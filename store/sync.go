@@ -180,7 +180,7 @@ func (t *transaction) publish(changes []*change, revision uint64, journal journa
 		s.outcomes.set(c.ref, append(c.notes, c.outcome...), c.waits)
 		if c.revision != 0 && !c.same {
 			s.feed.log.addChange(c)
-			dataplane = dataplane || !isChatter(c.ref.Kind)
+			dataplane = dataplane || !isEphemeral(c.ref.Kind)
 		}
 		if c.revision != 0 || c.same {
 			s.table.set(c.ref, c.record)
@@ -191,8 +191,8 @@ func (t *transaction) publish(changes []*change, revision uint64, journal journa
 	return result
 }
 
-// isChatter reports whether objects of a kind are only for clients to talk to each other.
-func isChatter(kind string) bool { return kind == object.KindEvent || kind == object.KindLease }
+// isEphemeral reports whether nothing of the dataplane follows from objects of a kind.
+func isEphemeral(kind string) bool { return object.StrategyOfKind(kind).Ephemeral }
 
 func (r *SyncResult) count(c *change) {
 	switch {

@@ -53,7 +53,7 @@ func (w *writing) by(now time.Time, live map[string]any) fields.Writer {
 		Subresource: w.request.subresource, Type: schema.Of(k), Now: now,
 	}
 	if by.Subresource == "" {
-		if live != nil || !bringsStatus(k) {
+		if live != nil || !k.Strategy().StatusOnCreate {
 			by.Ignored = kept(k)
 		}
 		return by
@@ -304,7 +304,7 @@ func fits(written map[string]any, live object.Object, wr *writing) error {
 		return object.Errors{{Type: object.FieldValueInvalid, Field: "metadata.uid", Value: uid, Detail: "field is immutable"}}
 	}
 	switch version := textIn(written, "resourceVersion"); {
-	case version == "" && r.kind.Name == object.KindLease:
+	case version == "" && r.kind.Strategy().VersionRequired:
 		return invalid(r.kind.Group, r.kind.Plural, r.name, object.Errors{{
 			Type: object.FieldValueInvalid, Field: "metadata.resourceVersion", Value: 0, Detail: "must be specified for an update",
 		}})
