@@ -8,7 +8,6 @@ import (
 	"strconv"
 
 	"svcctl.io/svcctl/store/alloc"
-	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
@@ -51,13 +50,9 @@ func (s *Store) GoBack(found manifest.Files) ([]Revived, error) {
 	now := s.cfg.Clock().UTC().Round(0)
 	head.Back = &now
 	t := s.begin()
-	defer t.end()
 	// The copies of files that wait are stored first, with what was there before them.
-	for more := true; more; {
-		more = s.copies.take()
-		if err := s.write(engine.Transaction{}, s.revision); err != nil {
-			return nil, fmt.Errorf("go back: %w", err)
-		}
+	if err := s.flush(); err != nil {
+		return nil, fmt.Errorf("go back: %w", err)
 	}
 	held, err := s.trial.holdFiles(s, found, &t.extra)
 	if err != nil {
@@ -68,7 +63,7 @@ func (s *Store) GoBack(found manifest.Files) ([]Revived, error) {
 	}
 	if len(held) == 0 {
 		t.extra.Deletes = append(t.extra.Deletes, trialKey)
-	} else if err := head.addTo(&t.extra, s.revision); err != nil {
+	} else if err := head.addTo(&t.extra, s.feed.revision); err != nil {
 		return nil, err
 	}
 	s.ledger.unkeep()
@@ -118,11 +113,11 @@ func (s *Store) rollback(revision uint64, by Caller, dryRun bool) ([]Revived, er
 	seen := map[object.Ref]bool{}
 	for i := range events {
 		e := &events[i]
-		if seen[e.Ref] || isChatter(e.Ref.Kind) {
+		if seen[e.Ref] || isEphemeral(e.Ref.Kind) {
 			continue
 		}
 		seen[e.Ref] = true
-		owner, now := e.Owner, s.records[e.Ref]
+		owner, now := e.Owner, s.table.records[e.Ref]
 		if now != nil {
 			owner = now.owner
 		}
@@ -141,7 +136,6 @@ func (s *Store) rollback(revision uint64, by Caller, dryRun bool) ([]Revived, er
 		}
 	}
 	t := s.begin()
-	defer t.end()
 	t.dry = dryRun
 	by.Verb = verbRollback
 	revived, err := t.revive(before, &by)
@@ -162,11 +156,11 @@ func (s *Store) LastRevision() (uint64, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	var last *entry
-	for _, e := range slices.Backward(s.history.entries) {
+	for _, e := range slices.Backward(s.feed.history.entries) {
 		if last != nil && !e.at.Equal(last.at) {
 			break
 		}
-		if e.by != (Caller{}) && !isChatter(e.ref.Kind) && e.owner == (Owner{}) {
+		if e.by != (Caller{}) && !isEphemeral(e.ref.Kind) && e.owner == (Owner{}) {
 			last = e
 		}
 	}
@@ -180,7 +174,7 @@ func (s *Store) LastRevision() (uint64, error) {
 func (t *transaction) revive(before map[object.Ref]*record, by *Caller) ([]Revived, error) {
 	var changes []*change
 	for _, ref := range slices.SortedFunc(maps.Keys(before), compareRefs) {
-		was, is := before[ref], t.s.records[ref]
+		was, is := before[ref], t.s.table.records[ref]
 		if was == is || was != nil && is != nil && sameVersion(was, is) {
 			continue
 		}
@@ -267,7 +261,8 @@ func (c *change) resurrect(t *transaction, was *record) error {
 	if !t.dry {
 		meta.ResourceVersion = strconv.FormatUint(c.revision, 10)
 	}
-	if c.old != nil && meta.UID == c.old.object.GetMeta().UID && hasGeneration(c.next) && !sameSpec(c.old.object, c.next) {
+	s := object.StrategyOf(c.next)
+	if c.old != nil && meta.UID == c.old.object.GetMeta().UID && s.HasGeneration() && !s.SameSpec(c.old.object, c.next) {
 		meta.Generation = c.old.object.GetMeta().Generation + 1
 	}
 	value, digest, err := (&stored{was.owner, was.created, was.asked, c.next}).encode()
