@@ -195,10 +195,8 @@ func Test393_new_connections_of_a_service(t *testing.T) {
 			conn.Close()
 		}
 	}
-	// Without the limit everything passes.
+	// Without the limit everything passes, and what was counted stays.
 	b.rewrite("web.yaml", b.limited())
-	b.svcctl.Stop() // counts begin anew: those of limits went with them
-	b.svcctl.Start()
 	for _, f := range families {
 		before, refusedBefore := b.countedUp(t, f, "rate-limit", 0)
 		burst(t, b.EXT, f.client(3), f.at(f.lb(4), 53), 50)
@@ -208,10 +206,11 @@ func Test393_new_connections_of_a_service(t *testing.T) {
 	}
 }
 
-// countedUp is countedOf, once the kernel has counted sum of both; a look may be a moment old.
+// countedUp is countedOf, once the kernel has counted sum of both. A look may be a moment old, or a minute on a machine where
+// one takes a second.
 func (b *box) countedUp(t *testing.T, f family, reason string, sum int) (connections, refused int) {
 	t.Helper()
-	eventually(t, syncTimeout, func() error {
+	eventually(t, 3*time.Minute, func() error {
 		time.Sleep(time.Second) // between two looks
 		connections, refused = b.countedOf(t, f, reason)
 		if connections+refused < sum {
