@@ -133,6 +133,13 @@ func (f *flow) statement(s nft.Statement) (v verdict, element string) {
 		}
 		f.dnat(f.endpoint(s.Map, e.data))
 		return verdict{kind: accepted}, e.text
+	case nft.SourceMap:
+		e, found := f.lookup(s.Map, s.Key)
+		if !found {
+			return verdict{kind: noMatch}, ""
+		}
+		f.snat(f.endpoint(s.Map, e.data))
+		return verdict{kind: accepted}, e.text
 	case nft.Over: // what comes one after the other is under every limit
 		return match(false), ""
 	case nft.Update:
