@@ -38,6 +38,8 @@ var (
 	oneByOne = []string{"create", "delete", "get", "list", "patch", "update", "watch"}
 	// looking has the verbs of objects that are computed from others.
 	looking = []string{"get", "list", "watch"}
+	// glancing has the verbs of objects that are computed from what is no object, and have no history.
+	glancing = []string{"get", "list"}
 	// asking has the verb of requests that are not stored (reviews).
 	asking = []string{"create"}
 	// StatusVerbs are the verbs of a status subresource.
@@ -80,8 +82,11 @@ var table = sync.OnceValue(func() []Kind {
 			Kind{Name: object.KindBFDProfile, Plural: "bfdprofiles", Namespaced: true},
 			Kind{Name: object.KindBGPAdvertisement, Plural: "bgpadvertisements", Namespaced: true},
 			Kind{Name: object.KindCommunity, Plural: "communities", Namespaced: true},
+			Kind{Name: object.KindConfigurationState, Plural: "configurationstates", Namespaced: true, Verbs: glancing},
 			Kind{Name: object.KindIPAddressPool, Plural: "ipaddresspools", Namespaced: true},
 			Kind{Name: object.KindL2Advertisement, Plural: "l2advertisements", Namespaced: true},
+			Kind{Name: object.KindServiceBGPStatus, Plural: "servicebgpstatuses", Namespaced: true, Verbs: glancing},
+			Kind{Name: object.KindServiceL2Status, Plural: "servicel2statuses", Namespaced: true, Verbs: glancing},
 		)),
 		version("v1beta2", group("metallb.io",
 			Kind{Name: object.KindBGPPeer, Plural: "bgppeers", Namespaced: true},

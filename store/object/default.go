@@ -29,6 +29,8 @@ func Default(o Object) {
 		defaultNamespaceObject(o)
 	case *Secret:
 		defaultSecret(o)
+	case *IPAddressPool:
+		o.Status = nil
 	case *EndpointSlice:
 		for i := range o.Ports {
 			setDefault(&o.Ports[i].Name, "")

@@ -21,6 +21,8 @@ type IPAddressPool struct {
 	TypeMeta
 	Metadata ObjectMeta        `json:"metadata"`
 	Spec     IPAddressPoolSpec `json:"spec"`
+	// Status is computed when somebody asks, and never stored.
+	Status *IPAddressPoolStatus `json:"status,omitempty"`
 }
 
 // IPAddressPoolSpec is metallb.io/v1beta1 IPAddressPoolSpec. Addresses are prefixes, or ranges as
@@ -202,6 +204,12 @@ func newOfMetalLB(meta TypeMeta) (Object, bool) {
 		return &Community{TypeMeta: meta}, true
 	case TypeMeta{KindBFDProfile, APIVersionMetalLB}:
 		return &BFDProfile{TypeMeta: meta}, true
+	case TypeMeta{KindServiceL2Status, APIVersionMetalLB}:
+		return &ServiceL2Status{TypeMeta: meta}, true
+	case TypeMeta{KindServiceBGPStatus, APIVersionMetalLB}:
+		return &ServiceBGPStatus{TypeMeta: meta}, true
+	case TypeMeta{KindConfigurationState, APIVersionMetalLB}:
+		return &ConfigurationState{TypeMeta: meta}, true
 	case TypeMeta{KindBGPPeer, APIVersionMetalLBPeer}:
 		return &BGPPeer{TypeMeta: meta}, true
 	}
