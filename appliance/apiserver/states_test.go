@@ -10,7 +10,6 @@ import (
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/store"
-	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/object"
 )
@@ -34,10 +33,11 @@ func (a *announcing) Watch(context.Context, bool, func(wire.AnnouncementsEvent) 
 // invalid.
 func TestStatesOfMetalLB(t *testing.T) {
 	addr := netip.MustParseAddr
-	objects, err := store.Open(engine.NewMemory(), store.Config{
-		ClusterIPRanges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")},
-		Pools:           []alloc.Pool{{First: addr("192.0.2.10"), Last: addr("192.0.2.20"), Name: "lb/lan"}, {First: addr("2001:db8::10"), Last: addr("2001:db8::20")}},
-	})
+	cfg := store.Config{ClusterIPRanges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}}
+	cfg.Pools = slices.Grow(cfg.Pools, 2)[:2]
+	cfg.Pools[0].First, cfg.Pools[0].Last, cfg.Pools[0].Name = addr("192.0.2.10"), addr("192.0.2.20"), "lb/lan"
+	cfg.Pools[1].First, cfg.Pools[1].Last = addr("2001:db8::10"), addr("2001:db8::20")
+	objects, err := store.Open(engine.NewMemory(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -361,4 +363,58 @@ func (k *keeping) stands(n int) error {
 		}
 	}
 	return nil
+}
+
+// With conntrackd beside the boxes, as the example configures it, connections of Services that are picked from at
+// random outlive a box as well.
+func Test492_conntrackd_keeps_what_is_picked_at_random(t *testing.T) {
+	k := newKeeping(t)
+	text, err := os.ReadFile("../../examples/pair/conntrackd.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n, h := range k.hosts {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "conntrackd.conf")
+		config := strings.NewReplacer("10.1.2.1", fmt.Sprintf("10.1.0.%d", n+1), "10.1.2.2", fmt.Sprintf("10.1.0.%d", 2-n), "eth1", "int0",
+			"/run/", dir+"/").Replace(string(text))
+		if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		h.Sysctl("net.netfilter.nf_conntrack_tcp_be_liberal", "1")
+		h.Background("conntrackd", "-C", path)
+	}
+	k.announcers[0].Launch()
+	eventually(t, time.Minute, func() error { return k.isActive(0) })
+	k.announcers[1].Launch()
+	eventually(t, time.Minute, func() error { return k.stands(1) })
+	var random []*stream
+	for _, f := range families {
+		for _, kind := range []string{"talk", "download", "upload", "push"} {
+			for range 3 {
+				random = append(random, k.open(t, kind, f.randomVIP()))
+			}
+		}
+	}
+	for _, s := range random { // the other box has them all
+		port := s.conn.LocalAddr().(*net.TCPAddr).Port
+		eventually(t, time.Minute, func() error {
+			for _, family := range []string{"ipv4", "ipv6"} {
+				if strings.Contains(k.hosts[1].Conntrack("-L", "-f", family, "-p", "tcp"), fmt.Sprintf("sport=%d ", port)) {
+					return nil
+				}
+			}
+			return fmt.Errorf("the other box does not know the connection from port %d", port)
+		})
+	}
+	for _, ifname := range []string{"lan0", "int0"} {
+		k.hosts[0].SetDown(ifname)
+	}
+	k.announcers[0].Kill()
+	k.boxes[0].Kill()
+	eventually(t, time.Minute, func() error { return k.isActive(1) })
+	close(k.push)
+	if ended := all(random, "after"); len(ended) > 0 {
+		t.Errorf("of %d connections %d ended: %v", len(random), len(ended), errors.Join(ended...))
+	}
 }
