@@ -29,7 +29,7 @@ const (
 
 // limitOf reads the query's limit.
 func limitOf(r *http.Request, def, most int) (int, error) {
-	n, err := boundedNumber(r.URL.Query().Get("limit"), def, most)
+	n, err := wire.ParseBounded(r.URL.Query().Get("limit"), def, most)
 	if err != nil {
 		return 0, fmt.Errorf("limit=%w", err)
 	}
@@ -92,12 +92,8 @@ func connectionQuery(r *http.Request) (q wire.ConnectionQuery, err error) {
 		}
 	}
 	if text := values.Get("client"); text != "" {
-		if q.Client, err = netip.ParsePrefix(text); err != nil {
-			addr, err := netip.ParseAddr(text)
-			if err != nil {
-				return q, fmt.Errorf("client=%q: want an address or a prefix as 203.0.113.0/24", text)
-			}
-			q.Client = netip.PrefixFrom(addr, addr.BitLen())
+		if q.Client, err = wire.ParseClients(text); err != nil {
+			return q, fmt.Errorf("client=%w", err)
 		}
 	}
 	return q, nil

@@ -12,16 +12,17 @@ import (
 
 // functions lists the functions that pages may call.
 var functions = template.FuncMap{
-	"rate":     rateText,
-	"ago":      ago,
-	"spark":    sparkline,
-	"join":     strings.Join,
-	"count":    countText,
-	"number":   number,
-	"total":    total,
-	"refusing": func(rate *float64) bool { return rate != nil && *rate > 0 },
-	"share":    share,
-	"anchor":   func(parts ...string) string { return strings.Join(parts, "|") },
+	"rate":      rateText,
+	"ago":       ago,
+	"spark":     sparkline,
+	"join":      strings.Join,
+	"count":     countText,
+	"number":    number,
+	"total":     total,
+	"refusing":  func(rate *float64) bool { return rate != nil && *rate > 0 },
+	"share":     share,
+	"anchor":    func(parts ...string) string { return strings.Join(parts, "|") },
+	"protocols": func() []string { return []string{"TCP", "UDP", "SCTP"} },
 	"place": func(file string, line int) string {
 		if line > 0 {
 			return file + ":" + strconv.Itoa(line)

@@ -5,9 +5,9 @@ import (
 	"embed"
 	"fmt"
 	"html/template"
+	"io"
 	"io/fs"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
@@ -42,6 +42,7 @@ func Handler(source Source, mayAdmin func(*http.Request) bool) http.Handler {
 	mux.HandleFunc(Path+"connections", h.connections)
 	mux.HandleFunc(Path+"addresses", h.addresses)
 	mux.HandleFunc(Path+"journal", h.journal)
+	mux.HandleFunc(Path+"trace", h.trace)
 	mux.HandleFunc(Path, func(w http.ResponseWriter, r *http.Request) {
 		h.fail(w, r, http.StatusNotFound, "There is no such page.")
 	})
@@ -70,7 +71,7 @@ type handler struct {
 func parse() map[string]*template.Template {
 	layout := template.Must(template.New("layout.html").Funcs(functions).ParseFS(files, "pages/layout.html", "pages/parts.html"))
 	pages := map[string]*template.Template{}
-	for _, name := range []string{"overview", "services", "service", "connections", "addresses", "journal", "error"} {
+	for _, name := range []string{"overview", "services", "service", "connections", "addresses", "journal", "trace", "error"} {
 		page := template.Must(layout.Clone())
 		pages[name] = template.Must(page.ParseFS(files, "pages/"+name+".html"))
 	}
@@ -90,15 +91,23 @@ type page struct {
 // show renders a page whole before anything of it is sent.
 func (h *handler) show(w http.ResponseWriter, r *http.Request, code int, name, title string, data any) {
 	var b bytes.Buffer
-	status := h.source.Status()
-	p := page{Title: title, Here: name, Status: &status, Admin: h.mayAdmin(r), Now: time.Now().UTC(), Data: data}
-	if err := h.pages[name].ExecuteTemplate(&b, "layout.html", p); err != nil {
-		panic(fmt.Sprintf("dashboard: page %s: %v", name, err)) // our own template: a bug
-	}
+	h.render(&b, h.page(r, name, title, data))
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Content-Length", strconv.Itoa(b.Len()))
 	w.WriteHeader(code)
 	_, _ = w.Write(b.Bytes())
+}
+
+func (h *handler) page(r *http.Request, name, title string, data any) *page {
+	status := h.source.Status()
+	return &page{Title: title, Here: name, Status: &status, Admin: h.mayAdmin(r), Now: time.Now().UTC(), Data: data}
+}
+
+// render writes a page to a writer that does not fail.
+func (h *handler) render(to io.Writer, p *page) {
+	if err := h.pages[p.Here].ExecuteTemplate(to, "layout.html", p); err != nil {
+		panic(fmt.Sprintf("dashboard: page %s: %v", p.Here, err)) // our own template: a bug
+	}
 }
 
 func (h *handler) fail(w http.ResponseWriter, r *http.Request, code int, why string) {
@@ -239,10 +248,7 @@ func (h *handler) connections(w http.ResponseWriter, r *http.Request) {
 	values := r.URL.Query()
 	q := wire.ConnectionQuery{Namespace: values.Get("namespace"), Service: values.Get("name"), Limit: mostConnections}
 	if client := strings.TrimSpace(values.Get("client")); client != "" {
-		prefix, err := netip.ParsePrefix(client)
-		if addr, bad := netip.ParseAddr(client); bad == nil {
-			prefix, err = netip.PrefixFrom(addr, addr.BitLen()), nil
-		}
+		prefix, err := wire.ParseClients(client)
 		if err != nil {
 			h.fail(w, r, http.StatusBadRequest, "A client is an address or a prefix, as 203.0.113.0/24.")
 			return

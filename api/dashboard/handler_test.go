@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -20,7 +21,18 @@ type shown struct {
 	services int
 	query    Query
 	conns    wire.ConnectionQuery
+	traced   []wire.TraceQuery
+	trace    func(ctx context.Context, each func(wire.TracedPacket)) error
 	err      error
+}
+
+func (s *shown) Trace(ctx context.Context, q wire.TraceQuery, each func(wire.TracedPacket)) error {
+	s.traced = append(s.traced, q)
+	if q.Predict {
+		each(wire.TracedPacket{What: "if a packet came", Lines: []wire.TraceLine{{State: wire.TraceGood, Text: "goes to endpoint 10.1.2.11:8080"}}})
+		return s.err
+	}
+	return s.trace(ctx, each)
 }
 
 func (s *shown) Status() wire.Status { return s.status }

@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,6 +25,16 @@ type path struct {
 	Relay string
 	// Absent are endpoints that get no new connections, because a check or an operator says so.
 	Absent []node
+}
+
+// Target is where a trace of the port's packets looks, ADDRESS:PORT/PROTOCOL; "" where it has node ports and ranges of ports alone.
+func (p path) Target() string {
+	for _, f := range p.Frontends {
+		if _, err := netip.ParseAddrPort(f.Text); err == nil {
+			return f.Text + "/" + strings.ToLower(p.Protocol)
+		}
+	}
+	return ""
 }
 
 // node is a box of the picture.

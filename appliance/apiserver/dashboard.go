@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -34,6 +35,7 @@ type pages struct {
 	service func(namespace, name string, client netip.AddrPort) wire.ServiceState
 	alloc   func(repair bool) wire.Allocations
 	journal func(limit int, withEvents bool) ([]wire.JournalEntry, error)
+	trace   api.Trace
 	// nodelessLocal says that endpoints without a node name are local.
 	nodelessLocal bool
 }
@@ -51,6 +53,11 @@ func (p *pages) Allocations() wire.Allocations { return p.alloc(false) }
 
 // Journal implements dashboard.Source.
 func (p *pages) Journal(limit int) ([]wire.JournalEntry, error) { return p.journal(limit, false) }
+
+// Trace implements dashboard.Source.
+func (p *pages) Trace(ctx context.Context, q wire.TraceQuery, each func(wire.TracedPacket)) error {
+	return p.trace(ctx, q, each)
+}
 
 // explained are the findings of explain about a Service.
 func (p *pages) explained(svc *object.Service, endpointSlices []*object.EndpointSlice, status *wire.Status, state *wire.ServiceState, seen *wire.Traffic) (checks []dashboard.Check) {
