@@ -20,8 +20,9 @@ import (
 // Traffic tells which Services have connections.
 type Traffic interface {
 	api.Traffic
-	// Services returns the findings of the newest look, by "namespace/name". They are not to be changed.
-	Services() (map[string]*wire.ServiceTraffic, error)
+	// Services returns the findings of the newest look by Service, "namespace/name", and those of every Service that is not among
+	// them. They are not to be changed.
+	Services() (busy map[string]*wire.ServiceTraffic, quiet *wire.ServiceTraffic, err error)
 	// Histories tell of Services, "namespace/name", what the last looks found, the oldest first.
 	Histories(services []string) map[string][]wire.TrafficSample
 }
@@ -117,7 +118,7 @@ func (p *pages) problems() map[string]problemCount {
 
 // Services implements dashboard.Source. What costs is done for the rows of the page alone.
 func (p *pages) Services(q dashboard.Query) (*dashboard.Services, error) {
-	traffic, err := p.traffic.Services()
+	traffic, quiet, err := p.traffic.Services()
 	if err != nil {
 		return nil, err
 	}
@@ -132,7 +133,7 @@ func (p *pages) Services(q dashboard.Query) (*dashboard.Services, error) {
 			q.Problems && n == (problemCount{}) || !matchesSearch(key, svc, search) {
 			continue
 		}
-		all = append(all, found{key, svc, trafficOf(traffic, key), n})
+		all = append(all, found{key, svc, cmp.Or(traffic[key], quiet), n})
 	}
 	list.Namespaces = slices.Sorted(maps.Keys(namespaces))
 	list.Total = len(all)
@@ -148,7 +149,7 @@ func (p *pages) Services(q dashboard.Query) (*dashboard.Services, error) {
 
 // Busiest implements dashboard.Source.
 func (p *pages) Busiest(order string, most int, listed func(*wire.ServiceTraffic) bool) ([]dashboard.Row, error) {
-	traffic, err := p.traffic.Services()
+	traffic, _, err := p.traffic.Services()
 	if err != nil {
 		return nil, err
 	}
@@ -176,16 +177,6 @@ func (p *pages) Busiest(order string, most int, listed func(*wire.ServiceTraffic
 		rows[i].History = histories[keys[i]]
 	}
 	return rows, nil
-}
-
-// noTraffic is that of a Service without ports that are served.
-var noTraffic wire.ServiceTraffic
-
-func trafficOf(traffic map[string]*wire.ServiceTraffic, key string) *wire.ServiceTraffic {
-	if t := traffic[key]; t != nil {
-		return t
-	}
-	return &noTraffic
 }
 
 // matchesSearch reports whether a Service has a text, in lower case, in its name or an address.
@@ -258,6 +249,8 @@ func rowOf(f found, state *wire.ServiceState) dashboard.Row {
 	}
 	if len(state.Ports) > 0 {
 		row.Endpoints = 0
+	} else {
+		row.ServiceTraffic = wire.ServiceTraffic{} // nothing is served that could be counted
 	}
 	for i := range state.Ports {
 		row.Endpoints += len(state.Ports[i].AllEndpoints())
@@ -276,7 +269,7 @@ func (p *pages) Service(namespace, name string) (*dashboard.Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	traffic, err := p.traffic.Services()
+	traffic, quiet, err := p.traffic.Services()
 	if err != nil {
 		return nil, err
 	}
@@ -288,7 +281,7 @@ func (p *pages) Service(namespace, name string) (*dashboard.Service, error) {
 		}
 	}
 	detail.Checks = p.explained(svc, endpointSlices, &status, &detail.State, seen)
-	detail.Row = rowOf(found{key: key, svc: svc, traffic: trafficOf(traffic, key)}, &detail.State)
+	detail.Row = rowOf(found{key: key, svc: svc, traffic: cmp.Or(traffic[key], quiet)}, &detail.State)
 	detail.History = p.traffic.Histories([]string{key})[key]
 	ref := object.RefOf(svc)
 	detail.File, detail.Line = p.objects.Location(ref)
