@@ -40,7 +40,7 @@ func limitOf(r *http.Request, def, most int) (int, error) {
 func (s *Server) traffic(w http.ResponseWriter, r *http.Request) {
 	values := r.URL.Query()
 	q := wire.TrafficQuery{
-		Namespace: values.Get("namespace"), Service: values.Get("name"), Sort: values.Get("sort"),
+		Namespace: values.Get("namespace"), Service: values.Get("name"), Filter: values.Get("filter"), Sort: values.Get("sort"),
 		Endpoints: values.Get("endpoints") == "true", History: values.Get("history") == "true",
 	}
 	if q.Sort == "" {
@@ -48,6 +48,10 @@ func (s *Server) traffic(w http.ResponseWriter, r *http.Request) {
 	}
 	if !slices.Contains(wire.TrafficSorts(), q.Sort) {
 		fail(w, http.StatusBadRequest, wire.ReasonBadRequest, fmt.Sprintf("sort=%q: want %s", q.Sort, strings.Join(wire.TrafficSorts(), ", ")))
+		return
+	}
+	if len(q.Filter) > wire.MaxTrafficFilter {
+		fail(w, http.StatusBadRequest, wire.ReasonBadRequest, fmt.Sprintf("filter: it is %d bytes long, %d is the most", len(q.Filter), wire.MaxTrafficFilter))
 		return
 	}
 	var err error

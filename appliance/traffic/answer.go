@@ -127,7 +127,8 @@ func (a *Answers) Traffic(q wire.TrafficQuery) (*wire.Traffic, error) {
 	}
 	rows, more := l.first(q.Sort, q.Limit, func(r *row) bool {
 		namespace, name, _ := strings.Cut(r.service, "/")
-		return (q.Namespace == "" || q.Namespace == namespace) && (q.Service == "" || q.Service == name)
+		return (q.Namespace == "" || q.Namespace == namespace) && (q.Service == "" || q.Service == name) &&
+			(q.Filter == "" || wire.TrafficFilter(q.Filter, r.key))
 	})
 	answer.More = more
 	for _, m := range rows {
