@@ -114,23 +114,24 @@ func sortedOnce(lists ...[]netip.AddrPort) []netip.AddrPort {
 	return slices.Compact(all)
 }
 
-// Traffic tells which Services have connections.
+// Traffic tells which Services have connections. The answer is not to be changed: it may be given again.
 func (a *Answers) Traffic(q wire.TrafficQuery) (*wire.Traffic, error) {
 	l, err := a.observer.Look()
 	if err != nil {
 		return nil, err
 	}
+	return l.answer(q, func() *wire.Traffic { return a.traffic(l, q) }), nil
+}
+
+// traffic makes the answer of a look.
+func (a *Answers) traffic(l *Look, q wire.TrafficQuery) *wire.Traffic {
 	answer := &wire.Traffic{At: l.At, Seconds: l.Since.Seconds(), Tracked: l.Entries, Ports: []wire.PortTraffic{}, Counted: l.Counted, Refusals: l.Refusals, RefusalRates: l.RefusalRates}
 	answer.Flows = l.Flows
 	if l.Flows && !l.Bytes {
 		answer.NoBytes = "net.netfilter.nf_conntrack_acct is 0, and svcctl sets no sysctl: set it to 1, and the bytes of connections that begin then are counted"
 	}
-	rows, more := l.first(q.Sort, q.Limit, func(r *row) bool {
-		namespace, name, _ := strings.Cut(r.service, "/")
-		return (q.Namespace == "" || q.Namespace == namespace) && (q.Service == "" || q.Service == name) &&
-			(q.Filter == "" || wire.TrafficFilter(q.Filter, r.key))
-	})
-	answer.More = more
+	var rows []*merged
+	rows, answer.More = l.first(q.Sort, q.Limit, wantedBy(&q))
 	for _, m := range rows {
 		row := m.PortTraffic
 		if q.Endpoints {
@@ -144,7 +145,18 @@ func (a *Answers) Traffic(q wire.TrafficQuery) (*wire.Traffic, error) {
 		}
 		answer.Ports = append(answer.Ports, row)
 	}
-	return answer, nil
+	return answer
+}
+
+// wantedBy are the rows that a query asks for; nil: all.
+func wantedBy(q *wire.TrafficQuery) func(*row) bool {
+	if q.Namespace+q.Service+q.Filter == "" {
+		return nil
+	}
+	return func(r *row) bool {
+		namespace, name, _ := strings.Cut(r.service, "/")
+		return (q.Namespace == "" || q.Namespace == namespace) && (q.Service == "" || q.Service == name) && wire.TrafficFilter(q.Filter, r.key)
+	}
 }
 
 // Services returns the findings of the newest look by Service, "namespace/name", and those of every Service that is not among

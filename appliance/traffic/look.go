@@ -125,6 +125,32 @@ type Look struct {
 	orders  map[string][]*merged // see leaders; by each of wire.TrafficSorts that was asked for
 	summing sync.Once
 	sums    map[string]*wire.ServiceTraffic // see services
+
+	answering sync.Mutex
+	answers   map[wire.TrafficQuery]*wire.Traffic // see answer
+}
+
+// What is kept of the answers of a look: a viewer asks more often than there are looks.
+const (
+	maxAnswers    = 8
+	maxAnswerRows = 1000
+)
+
+// answer returns the answer to a query, which make makes where it was not given before.
+func (l *Look) answer(q wire.TrafficQuery, make func() *wire.Traffic) *wire.Traffic {
+	l.answering.Lock()
+	defer l.answering.Unlock()
+	if known := l.answers[q]; known != nil {
+		return known
+	}
+	answer := make()
+	if len(l.answers) < maxAnswers && len(answer.Ports) <= maxAnswerRows {
+		if l.answers == nil {
+			l.answers = map[wire.TrafficQuery]*wire.Traffic{}
+		}
+		l.answers[q] = answer
+	}
+	return answer
 }
 
 // frontend is the key that connections are attributed by.

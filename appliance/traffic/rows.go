@@ -118,13 +118,12 @@ func (l *Look) leaders(by string) []*merged {
 	return list
 }
 
-// first are the first Service ports of an order that are wanted, at most so many, and how many more there are.
+// first are the first Service ports of an order that are wanted, at most so many, and how many more there are. wanted is nil for all.
 func (l *Look) first(by string, most int, wanted func(*row) bool) (list []*merged, more int) {
-	leads := map[*row]bool{}
+	var none merged
 	for _, m := range l.leaders(by) {
-		leads[m.row] = true
 		switch {
-		case !wanted(m.row):
+		case wanted != nil && !wanted(m.row):
 		case len(list) == most:
 			more++
 		default:
@@ -133,13 +132,17 @@ func (l *Look) first(by string, most int, wanted func(*row) bool) (list []*merge
 	}
 	busy := l.busy()
 	for i := range l.found.rows {
+		if wanted == nil && len(list) == most {
+			return list, len(l.found.rows) - most
+		}
 		r := &l.found.rows[i]
 		var m *merged
 		if len(busy) > 0 && busy[0].row == r {
 			m, busy = busy[0], busy[1:]
 		}
 		switch {
-		case m != nil && leads[r], !wanted(r):
+		case m != nil && none.order(m, by) > 0: // it is among the leaders
+		case wanted != nil && !wanted(r):
 		case len(list) == most:
 			more++
 		case m != nil:
