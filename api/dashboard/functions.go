@@ -3,6 +3,7 @@ package dashboard
 import (
 	"fmt"
 	"html/template"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -21,6 +22,9 @@ var functions = template.FuncMap{
 	"total":     total,
 	"refusing":  func(rate *float64) bool { return rate != nil && *rate > 0 },
 	"share":     share,
+	"whole":     func(n uint64) string { return total(&n) },
+	"first":     func(list []wire.Holder) []wire.Holder { return list[:min(len(list), mostHolders)] },
+	"more":      func(list []wire.Holder) int { return max(0, len(list)-mostHolders) },
 	"anchor":    func(parts ...string) string { return strings.Join(parts, "|") },
 	"protocols": func() []string { return []string{"TCP", "UDP", "SCTP"} },
 	"place": func(file string, line int) string {
@@ -30,6 +34,9 @@ var functions = template.FuncMap{
 		return file
 	},
 }
+
+// mostHolders is how many values of a pool are listed with their holders.
+const mostHolders = 500
 
 // rateText is a rate a second; "–" where none is known yet.
 func rateText(r *float64) string {
@@ -55,6 +62,9 @@ func number(n int) string {
 func total(n *uint64) string {
 	if n == nil {
 		return "–"
+	}
+	if *n > math.MaxInt {
+		return strconv.FormatUint(*n, 10) // a large range of IPv6
 	}
 	return number(int(*n))
 }

@@ -144,7 +144,7 @@ func (h *handler) render(to io.Writer, p *page) {
 }
 
 func (h *handler) fail(w http.ResponseWriter, r *http.Request, code int, why string) {
-	h.show(w, r, code, "error", http.StatusText(code), why)
+	h.show(w, r, code, "error", strconv.Itoa(code)+" "+http.StatusText(code), why)
 }
 
 // busiest is how many Services the overview lists.
@@ -305,7 +305,7 @@ func (h *handler) addresses(w http.ResponseWriter, r *http.Request) {
 }
 
 // journalLines is how many changes the journal's page has.
-const journalLines = 200
+const journalLines = 100
 
 // journal is the page of changes, for admins.
 func (h *handler) journal(w http.ResponseWriter, r *http.Request) {
