@@ -80,7 +80,10 @@ func pathsOf(svc *Service) []path {
 	var paths []path
 	for i := range svc.State.Ports {
 		port := &svc.State.Ports[i]
-		p := path{Port: port.Name, Protocol: port.Protocol, Family: port.Family, Balance: port.Balance}
+		p := path{Port: port.Name, Protocol: port.Protocol, Family: port.Family}
+		if port.Balance != "random" { // which is what everybody expects
+			p.Balance = port.Balance
+		}
 		endpoints := port.AllEndpoints()
 		var nodes []node
 		most := 1

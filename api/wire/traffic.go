@@ -154,7 +154,7 @@ func TrafficSorts() []string { return []string{"open", "rate", "unanswered", "re
 // MaxTrafficFilter is how long a filter may be, in bytes: longer than any name of a port.
 const MaxTrafficFilter = 512
 
-// TrafficFilter reports whether a port of a Service, "namespace/name" or "namespace/name/port", is one that a filter chooses: a
+// TrafficFilter reports whether a port of a Service, "namespace/name" or "namespace/name:port", is one that a filter chooses: a
 // part of that, or, with *, which stands for any text, all of it. "" chooses all.
 func TrafficFilter(filter, port string) bool {
 	first, rest, pattern := strings.Cut(strings.ToLower(filter), "*")

@@ -155,7 +155,7 @@ func wantedBy(q *wire.TrafficQuery) func(*row) bool {
 	}
 	return func(r *row) bool {
 		namespace, name, _ := strings.Cut(r.service, "/")
-		return (q.Namespace == "" || q.Namespace == namespace) && (q.Service == "" || q.Service == name) && wire.TrafficFilter(q.Filter, r.key)
+		return (q.Namespace == "" || q.Namespace == namespace) && (q.Service == "" || q.Service == name) && (q.Filter == "" || wire.TrafficFilter(q.Filter, r.shown()))
 	}
 }
 

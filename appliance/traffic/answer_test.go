@@ -155,7 +155,7 @@ func TestTrafficOrder(t *testing.T) {
 		{wire.TrafficQuery{Sort: "refused", Limit: 9}, "d e a b c", 0},
 		{wire.TrafficQuery{Sort: "open", Limit: 2, Namespace: "shop"}, "c a", 1},
 		{wire.TrafficQuery{Sort: "open", Limit: 9, Filter: "shop/*"}, "c a b", 0},
-		{wire.TrafficQuery{Sort: "open", Limit: 9, Filter: "/b/"}, "b", 0},
+		{wire.TrafficQuery{Sort: "open", Limit: 9, Filter: "/b:"}, "b", 0},
 		{wire.TrafficQuery{Sort: "open", Limit: 1, Namespace: "other"}, "d", 1},
 	} {
 		seen, err := a.Traffic(c.q)

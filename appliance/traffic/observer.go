@@ -16,9 +16,9 @@ import (
 const (
 	// minPause is the least time between two looks.
 	minPause = time.Second
-	// maxShare is how many times the CPU time of a look, and of what comes of it (userShare), passes before the next one: 1.4 %
-	// of a core. A viewer has 2 %, and the rest is for the answers.
-	maxShare = 70
+	// maxShare is how many times the CPU time of a look, and of what comes of it (userShare), passes before the next one: 1 % of
+	// a core. A viewer has 2 %, and the rest is for the answers and for the garbage of both.
+	maxShare = 100
 	// forgetAfter is how long after the last look its memory is kept.
 	forgetAfter = 15 * time.Minute
 	// Samples is how many looks a History tells of.

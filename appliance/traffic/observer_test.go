@@ -113,7 +113,7 @@ func TestLooksAreShared(t *testing.T) {
 	look(1, 2)
 	o.cost = 100 * time.Millisecond
 	look(2*time.Second, 2)
-	look(5*time.Second, 3) // 70 times the cost
+	look(8*time.Second, 3) // 100 times the cost
 
 	table.now, table.err = table.now.Add(time.Hour), errors.New("no rights")
 	if _, err := o.Look(); err == nil {

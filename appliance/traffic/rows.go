@@ -18,6 +18,14 @@ type row struct {
 	first, last        int    // its ports are those from first to before last
 }
 
+// shown is the port as tables show it: "namespace/name:port", or "namespace/name".
+func (r *row) shown() string {
+	if r.name == "" {
+		return r.service
+	}
+	return r.service + ":" + r.name
+}
+
 // rowsOf are the Service ports of ports that are sorted by key.
 func rowsOf(ports []Port) []row {
 	rows := make([]row, 0, len(ports))

@@ -42,7 +42,7 @@ node ports on loopback addresses are not among them.`,
 		options: append([]*option{
 			namespaceOption(),
 			{name: "all-namespaces", letter: "A", group: groupWhich, usage: "Services of all namespaces"},
-			{name: "filter", arg: "TEXT", group: groupWhich, usage: "ports with this in NAMESPACE/NAME/PORT; with *, those that are like it, as 'shop/*'"},
+			{name: "filter", arg: "TEXT", group: groupWhich, usage: "ports with this in NAMESPACE/NAME:PORT; with *, those that are like it, as 'shop/*'"},
 			{name: "limit", letter: "l", arg: "N", def: "100", group: groupWhich, usage: "how many ports, at most 10000"},
 			{name: "by", arg: strings.Join(sorts, "|"), def: sorts[0], words: sorts, group: groupOutput, usage: "what to sort by"},
 			{name: "endpoints", group: groupOutput, usage: "show the endpoints of each port"},
