@@ -112,3 +112,44 @@ func connections(b *testing.B, x *box, n int) {
 		b.Fatal(err)
 	}
 }
+
+// BenchmarkBesideViewer measures changes beside somebody who has the busiest Services shown every second, in turns with changes
+// alone: from the file to the first packet, so often that the slowest of a hundred is known.
+func BenchmarkBesideViewer(b *testing.B) {
+	const services, turns, each = 10_000, 10, 40
+	x := newBox(b, netlab.New(b), services)
+	x.writeSingle(singleAt[0])
+	x.Start()
+	connections(b, x, busyServices)
+	x.settle(b)
+	x.rests(b)
+	var took [2][]time.Duration // alone, and beside the viewer
+	for turn := range 2 * turns {
+		stop, stopped := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(stopped)
+			for turn%2 == 1 {
+				x.get(b, "/svcctl/v1/traffic?sort=open&endpoints=true&limit=100")
+				select {
+				case <-stop:
+					return
+				case <-time.After(time.Second):
+				}
+			}
+		}()
+		for n := range each {
+			at := singleAt[(n+1)%2]
+			took[turn%2] = append(took[turn%2], x.packet(b, single, at, func() { x.writeSingle(at) }))
+			time.Sleep(time.Duration(n%7) * 20 * time.Millisecond) // not in step with the viewer
+		}
+		close(stop)
+		<-stopped
+	}
+	figures := func(list []time.Duration) string {
+		return fmt.Sprintf("p50 %s, p99 %s", ms(median(list)), ms(quantile(list, 0.99)))
+	}
+	const section, what = "Change: to the first packet that goes there", "file that replaces an endpoint, 10,000 Services, "
+	results.add(section, what+"alone", figures(took[0]), "")
+	results.add(section, what+"beside a viewer", figures(took[1]), fmt.Sprintf("p50 %.2fx, p99 %.2fx of alone",
+		float64(median(took[1]))/float64(median(took[0])), float64(quantile(took[1], 0.99))/float64(quantile(took[0], 0.99))))
+}
