@@ -153,23 +153,17 @@ func (l *Look) answer(q wire.TrafficQuery, make func() *wire.Traffic) *wire.Traf
 	return answer
 }
 
-// frontend is the key that connections are attributed by.
-type frontend struct {
-	protocol nft.Protocol
-	at       netip.AddrPort // the unspecified address of the family for a node port
-}
-
-// index finds Service ports by what clients connect to: exact ports, then ranges of them.
+// index finds Service ports by what clients connect to.
 type index struct {
 	ports  []Port
-	exact  map[frontend]int
-	ranges []rangeOf
-	rows   []row         // see rowsOf
-	counts []*PortCounts // of the look that is under way, by position; nil where nothing was counted
+	at     map[conntrack.Frontend]int // positions in ports
+	ranges conntrack.Ranges           // those of at
+	rows   []row                      // see rowsOf
+	counts []*PortCounts              // of the look that is under way, by position; nil where nothing was counted
 }
 
-// at returns the counts of a port.
-func (x *index) at(position int) *PortCounts {
+// countsOf returns the counts of a port.
+func (x *index) countsOf(position int) *PortCounts {
 	if x.counts == nil {
 		x.counts = make([]*PortCounts, len(x.ports))
 	}
@@ -192,73 +186,42 @@ func (x *index) end(l *Look) {
 	}
 }
 
-type rangeOf struct {
-	frontend
-	last uint16
-	port int
-}
-
 // indexOf makes the index of ports, whose positions it gives.
 func indexOf(ports []Port) *index {
 	frontends := 0
 	for i := range ports {
 		frontends += len(ports[i].Frontends)
 	}
-	found := index{ports: ports, exact: make(map[frontend]int, frontends)}
+	found := index{ports: ports, at: make(map[conntrack.Frontend]int, frontends)}
 	for i := range ports {
 		p := &ports[i]
-		for k, fe := range p.Frontends {
+		for k, at := range p.Frontends {
+			fe := conntrack.Frontend{Addr: at.Addr(), Family: p.Family, Protocol: p.Protocol, Port: at.Port()}
 			if p.Last != nil {
-				found.ranges = append(found.ranges, rangeOf{frontend{p.Protocol, fe}, p.Last[k], i})
-				continue
+				fe.Last = p.Last[k]
 			}
-			if !fe.Addr().IsValid() {
-				fe = netip.AddrPortFrom(unspecified(p.Family), fe.Port())
-			}
-			found.exact[frontend{p.Protocol, fe}] = i
+			found.at[fe] = i
+			found.ranges.Add(fe)
 		}
 	}
 	return &found
 }
 
-func unspecified(f nft.Family) netip.Addr {
-	if f == nft.IPv6 {
-		return netip.IPv6Unspecified()
-	}
-	return netip.IPv4Unspecified()
-}
-
 // of is the Service port that a connection goes through.
 func (x *index) of(c *conntrack.Connection) (port int, ok bool) {
-	if port, ok = x.exact[frontend{c.Protocol, c.To}]; ok {
+	to := conntrack.Frontend{Addr: c.To.Addr(), Family: c.Family, Protocol: c.Protocol, Port: c.To.Port()}
+	if port, ok = conntrack.At(x.at, to, x.ranges, nil); ok {
 		return port, ok
 	}
-	for i := range x.ranges {
-		r := &x.ranges[i]
-		if r.protocol == c.Protocol && r.at.Addr() == c.To.Addr() && r.at.Port() <= c.To.Port() && c.To.Port() <= r.last {
-			return r.port, true
-		}
-	}
-	port, ok = x.exact[frontend{c.Protocol, netip.AddrPortFrom(unspecified(c.Family), c.To.Port())}]
+	to.Addr = netip.Addr{} // a node port, at whatever address
+	port, ok = x.at[to]
 	return port, ok
 }
 
 // counted is the Service port that the kernel has counted for.
 func (x *index) counted(f *nft.FrontendTotal) (port int, ok bool) {
-	at := f.At
-	if !at.Addr().IsValid() {
-		at = netip.AddrPortFrom(unspecified(f.Family), at.Port())
-	}
-	if f.Last == 0 {
-		port, ok = x.exact[frontend{f.Protocol, at}]
-		return port, ok
-	}
-	for i := range x.ranges {
-		if r := &x.ranges[i]; r.frontend == (frontend{f.Protocol, at}) && r.last == f.Last {
-			return r.port, true
-		}
-	}
-	return 0, false
+	port, ok = x.at[conntrack.Frontend{Addr: f.At.Addr(), Family: f.Family, Protocol: f.Protocol, Port: f.At.Port(), Last: f.Last}]
+	return port, ok
 }
 
 // endpoint returns the key in Endpoints of the one that answers: of a range, its address alone.
@@ -275,7 +238,7 @@ func (l *Look) total(found *index, counted nft.Totals) {
 	for i := range counted.Frontends {
 		f := &counted.Frontends[i]
 		if i, ok := found.counted(f); ok {
-			p := found.at(i)
+			p := found.countsOf(i)
 			p.Connections += f.Connections
 			p.Refused += f.Refused
 		}
@@ -332,7 +295,7 @@ func (l *Look) settle(found *index, ended *flows.Look) {
 		if all == (flows.Record{}) && len(endpoints) == 0 {
 			continue
 		}
-		p := found.at(i)
+		p := found.countsOf(i)
 		p.Flows = &all
 		for at, total := range endpoints {
 			e := p.Endpoints[at]
@@ -360,7 +323,7 @@ func (l *Look) count(found *index, known []uint32, counts func(*conntrack.Connec
 			_, old := slices.BinarySearch(known, c.ID)
 			isNew = !old
 		}
-		p := found.at(i)
+		p := found.countsOf(i)
 		p.add(c, isNew)
 		at := p.Port.endpoint(c)
 		e := p.Endpoints[at]
