@@ -101,10 +101,10 @@ type found struct {
 
 type problemCount struct{ errors, warnings int }
 
-// problems counts those of Services, "Service namespace/name".
-func (p *pages) problems() map[string]problemCount {
+// problemsOf counts those of Services, "Service namespace/name".
+func problemsOf(list []wire.Problem) map[string]problemCount {
 	counts := map[string]problemCount{}
-	for _, problem := range p.backend.Status().Problems {
+	for _, problem := range list {
 		n := counts[problem.Object]
 		if problem.Severity == wire.SeverityError {
 			n.errors++
@@ -122,13 +122,17 @@ func (p *pages) Services(q dashboard.Query) (*dashboard.Services, error) {
 	if err != nil {
 		return nil, err
 	}
-	problems, search := p.problems(), strings.ToLower(q.Search)
+	status := p.backend.Status()
+	problems, search := problemsOf(status.Problems), strings.ToLower(q.Search)
 	list := &dashboard.Services{}
 	namespaces := map[string]struct{}{}
-	var all []found
+	all := make([]found, 0, status.Counts.Services) // garbage of a page that is open costs more than the page
 	for key, svc := range p.objects.Services() {
 		namespaces[svc.Metadata.Namespace] = struct{}{}
-		n := problems["Service "+key]
+		var n problemCount
+		if len(problems) > 0 {
+			n = problems["Service "+key]
+		}
 		if q.Namespace != "" && svc.Metadata.Namespace != q.Namespace ||
 			q.Problems && n == (problemCount{}) || !matchesSearch(key, svc, search) {
 			continue
