@@ -69,11 +69,29 @@ func state(affinity time.Duration, balances ...nft.Balance) nft.State {
 				second.Pools = [nft.NumPools][]netip.AddrPort{append(endpoints(2), netip.AddrPortFrom(address(f, 3), 9090))}
 				s.Services[name] = append(s.Services[name], second)
 			}
+			ranged := nft.ServicePort{ID: name + "/p/range", Family: f, Protocol: proto, Frontends: []nft.Frontend{
+				{Addr: vip, Port: 10_000, Last: 19_999, SNAT: nft.SNATOutside},
+				{Addr: address(f, 1<<17+n), Port: 1, Last: 65_535, Outside: local, SNAT: nft.SNATAlways, Sources: []netip.Prefix{netip.PrefixFrom(address(f, 0), bits-8).Masked()}},
+			}}
+			for _, ap := range endpoints(8) {
+				ranged.Pools[nft.PoolCluster] = append(ranged.Pools[nft.PoolCluster], netip.AddrPortFrom(ap.Addr(), 0))
+			}
+			ranged.Pools[nft.PoolLocal] = ranged.Pools[nft.PoolCluster][:2]
 			if len(balances) > 0 {
 				p := &s.Services[name][0]
-				p.Balance = balances[n%len(balances)]
+				p.Balance, ranged.Balance = balances[n%len(balances)], balances[n%len(balances)]
 				p.Weights = map[netip.AddrPort]uint16{endpoints(1)[0]: 70, endpoints(2)[1]: 20}
+				p.Limits = []nft.Limits{
+					{Rate: nft.Rate{Count: 100, Per: time.Second}, ClientRate: nft.Rate{Count: 600, Per: time.Minute}, ClientConnections: 20},
+					{ClientConnections: 3},
+					{Rate: nft.Rate{Count: 7, Per: time.Minute}},
+				}[n]
+				ranged.Limits = p.Limits
 			}
+			if ranged.Balance == nft.LeastConnection {
+				ranged.Balance = nft.Random // whose feedback is that of the exact port
+			}
+			s.Services[name] = append(s.Services[name], ranged)
 		}
 	}
 	iface.Inside = true
