@@ -184,6 +184,18 @@ func countsElements(t *testing.T, c *Conn) (counts bool) {
 	return counts
 }
 
+// acceptable is a listing without the rules that look for a protocol in ranges of concatenations, where the kernel refuses
+// them of nft: 1.0.6 turns the one byte around by a statement for two, which 6.12.117 and 7.2 do not take any
+// more. 1.1.3 does not. The Conn writes none.
+func (n *namespace) acceptable(listing string) string {
+	if n.loads("table ip acceptable {\n map m {\n type inet_proto . inet_service : verdict\n flags interval\n }\n chain c {\n meta l4proto . th dport vmap @m\n }\n}\n") {
+		n.nft("delete", "table", "ip", "acceptable")
+		return listing
+	}
+	n.Log("without rules that look for a protocol in ranges, which the kernel does not take of this nft")
+	return regexp.MustCompile(`(?m)^.*meta l4proto .*@(allowed-sources|allowed-nodeport-sources|port-ranges|open-port-ranges|range-source-nat)\b.*\n`).ReplaceAllString(listing, "")
+}
+
 // What the compiler makes is committed, reads back as it was wanted, and prints and
 // loads with the nft program.
 func TestCompiledRuleset(t *testing.T) {
@@ -202,7 +214,7 @@ func TestCompiledRuleset(t *testing.T) {
 			// What nft prints and cannot load: see notLoadable.
 			listing := regexp.MustCompile(`(?m)^.*(update|add) @.* \{ ip6 [sd]addr .* : .*$`).ReplaceAllString(n.nft("list", "ruleset"), "")
 			n.nft("flush", "ruleset")
-			n.nftScript(listing)
+			n.nftScript(n.acceptable(listing))
 			// Its rules have lost their marks, which is all.
 			have, _ = read(t, c)
 			for _, op := range nft.Diff(have, want).Apply.Ops {
