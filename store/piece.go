@@ -1,6 +1,9 @@
 package store
 
-import "svcctl.io/svcctl/store/engine"
+import (
+	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/journal"
+)
 
 // pieceObjects is how many objects go into one commit of many that are new, as those of a first
 // start: what a commit takes of memory, encoded objects and the pages that they are written to, is
@@ -9,7 +12,7 @@ const pieceObjects = 4_000
 
 // isFresh reports whether the changes are more than the journal holds, all of objects that are new.
 func (t *transaction) isFresh(changes []*change) bool {
-	if t.s.storage.shared != nil || len(changes) <= max(t.s.storage.piece, t.s.feed.history.bounds.entries) || len(t.settled) > 0 || t.s.trial.Pending() {
+	if t.s.storage.shared != nil || len(changes) <= max(t.s.storage.piece, t.s.feed.journal.Bounds().Entries) || len(t.settled) > 0 || t.s.trial.Pending() {
 		return false
 	}
 	for _, c := range changes {
@@ -26,7 +29,7 @@ func (t *transaction) isFresh(changes []*change) bool {
 // those that are written are taken back with the next one.
 func (t *transaction) commitInPieces(changes []*change) (SyncResult, error) {
 	s := t.s
-	var journal journalUpdate
+	var update journal.Update
 	var written partial
 	for rest := changes; len(rest) > 0; {
 		some := rest[:min(s.storage.piece, len(rest))]
@@ -41,9 +44,9 @@ func (t *transaction) commitInPieces(changes []*change) (SyncResult, error) {
 				written = append(written, pair.Key)
 			}
 			out.Puts = append(out.Puts, engine.Pair{Key: headKey, Revision: t.revision})
-			if !journal.reset {
-				journal = s.feed.history.begin(journalUpdate{})
-				journal.addTo(&out)
+			if !update.Reset {
+				update = s.feed.journal.Restart(t.revision)
+				update.AddTo(&out)
 			}
 			if err := s.write(out, t.revision); err != nil {
 				s.storage.partial = written[:len(written)-len(out.Puts)+1]
@@ -56,10 +59,10 @@ func (t *transaction) commitInPieces(changes []*change) (SyncResult, error) {
 		rest = rest[len(some):]
 	}
 	if len(written) == 0 {
-		return t.publish(changes, s.feed.revision, journal), nil
+		return t.publish(changes, s.feed.revision, update), nil
 	}
-	journal.revision = t.revision
-	return t.publish(changes, t.revision, journal), nil
+	update.Revision = t.revision
+	return t.publish(changes, t.revision, update), nil
 }
 
 // partial are the keys of objects that were written and are not there, as others that belong to

@@ -40,12 +40,7 @@ func (s *Store) Blank() bool {
 	if len(s.table.index.services) > 0 {
 		return false
 	}
-	for ref := range s.feed.history.last {
-		if ref.Kind == object.KindService {
-			return false
-		}
-	}
-	return true
+	return !s.feed.journal.Concerns(object.KindService)
 }
 
 // CountUnstored is how many files are not as they were in the last SyncFiles that succeeded.

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/journal"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
@@ -155,19 +156,19 @@ func (s *Store) rollback(revision uint64, by Caller, dryRun bool) ([]Revived, er
 func (s *Store) LastRevision() (uint64, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	var last *entry
-	for _, e := range slices.Backward(s.feed.history.entries) {
-		if last != nil && !e.at.Equal(last.at) {
+	var last *journal.Entry
+	for _, e := range slices.Backward(s.feed.journal.Entries()) {
+		if last != nil && !e.At.Equal(last.At) {
 			break
 		}
-		if e.by != (Caller{}) && !isEphemeral(e.ref.Kind) && e.owner == (Owner{}) {
+		if e.By != (Caller{}) && !isEphemeral(e.Ref.Kind) && e.Owner == (Owner{}) {
 			last = e
 		}
 	}
 	if last == nil {
 		return 0, ErrExpired
 	}
-	return last.previous, nil
+	return last.Previous, nil
 }
 
 // revive settles changes that make objects what they were; nil records were not there.

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/journal"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
@@ -106,7 +107,7 @@ func (t *transaction) commit(joint []*change) (SyncResult, error) {
 	var out engine.Transaction
 	addObjects(&out, changes, t.revision, len(changes) > len(joint))
 	revision := s.feed.revision
-	var journal journalUpdate
+	var update journal.Update
 	if t.revision != before {
 		revision = t.revision
 		value, err := s.headValue(changes)
@@ -114,10 +115,10 @@ func (t *transaction) commit(joint []*change) (SyncResult, error) {
 			return SyncResult{}, err
 		}
 		out.Puts = append(out.Puts, engine.Pair{Key: headKey, Value: value, Revision: revision})
-		if journal, err = s.feed.history.plan(changes, s.feed.revision, s.cfg.Clock()); err != nil {
+		if update, err = s.feed.journal.Plan(journalOf(changes), s.feed.revision, s.cfg.Clock()); err != nil {
 			return SyncResult{}, err
 		}
-		journal.addTo(&out)
+		update.AddTo(&out)
 	}
 	noted, err := s.trial.note(s, changes, &out)
 	if err != nil {
@@ -128,7 +129,7 @@ func (t *transaction) commit(joint []*change) (SyncResult, error) {
 		return SyncResult{}, err
 	}
 	s.noteTrial(noted)
-	result := t.publish(changes, revision, journal)
+	result := t.publish(changes, revision, update)
 	if s.storage.shared != nil {
 		s.storage.shared.Published()
 	}
@@ -159,7 +160,7 @@ func addObjects(out *engine.Transaction, changes []*change, revision uint64, rep
 }
 
 // publish makes what was committed visible.
-func (t *transaction) publish(changes []*change, revision uint64, journal journalUpdate) SyncResult {
+func (t *transaction) publish(changes []*change, revision uint64, update journal.Update) SyncResult {
 	s := t.s
 	result := SyncResult{Revision: revision}
 	s.ledger.begin()
@@ -187,7 +188,7 @@ func (t *transaction) publish(changes []*change, revision uint64, journal journa
 		}
 		s.declared.noteOwner(c.ref, ownerOf(c.old), ownerOf(s.table.get(c.ref)))
 	}
-	s.feed.advance(revision, journal, dataplane)
+	s.feed.advance(revision, update, dataplane)
 	return result
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"svcctl.io/svcctl/store/journal"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -41,16 +42,8 @@ func (e *PreconditionError) Error() string {
 // Unwrap is ErrStale.
 func (e *PreconditionError) Unwrap() error { return ErrStale }
 
-// Caller is who asked for a change, as the journal keeps it. The zero Caller is the
-// appliance itself, or a file.
-type Caller struct {
-	User    string `json:"user,omitempty"`    // "root", "uid:1000", the name of a token
-	Manager string `json:"manager,omitempty"` // the field manager
-	Agent   string `json:"agent,omitempty"`   // User-Agent
-	Verb    string `json:"verb,omitempty"`    // create, update, patch, apply, delete
-	// Trial is the ID of the Trial that the change belongs to: it goes back with it.
-	Trial string `json:"trial,omitempty"`
-}
+// Caller is who asked for a change, as the journal keeps it.
+type Caller = journal.Caller
 
 // Write is one change that a client of the API asks for.
 type Write struct {

@@ -160,7 +160,9 @@ func Strategies() []Strategy { return strategies }
 func StrategyOf(o Object) *Strategy { return byType[reflect.TypeOf(o)] }
 
 // StrategyFor returns the strategy of a kind; nil for an unknown one.
-func StrategyFor(apiVersion, kind string) *Strategy { return byMeta[TypeMeta{APIVersion: apiVersion, Kind: kind}] }
+func StrategyFor(apiVersion, kind string) *Strategy {
+	return byMeta[TypeMeta{APIVersion: apiVersion, Kind: kind}]
+}
 
 // StrategyOfKind returns the strategy of a kind by the name alone, which Refs have; nil for an unknown one.
 func StrategyOfKind(kind string) *Strategy { return byKind[kind] }
