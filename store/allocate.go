@@ -26,7 +26,7 @@ var errTooManyMoves = errors.New("too many Services exchange addresses and ports
 func (t *transaction) allocate() []*change {
 	changes := t.sorted()
 	for _, c := range changes {
-		c.stays = false
+		c.keepOld = false
 	}
 	for round := 1; t.attempt(changes); round++ {
 		if round == maxRounds {
@@ -40,7 +40,7 @@ func (t *transaction) allocate() []*change {
 // moves so long is sorted out one part at a time.
 func stopMoves(changes []*change, l *ledger) {
 	for _, c := range changes {
-		if c.ref.Kind == object.KindService && c.wanted != nil && c.holds() && !c.stays && c.gives(l) {
+		if c.ref.Kind == object.KindService && c.wanted != nil && c.holds() && !c.keepOld && c.gives(l) {
 			c.restart()
 			c.fail(errTooManyMoves)
 		}
@@ -69,7 +69,7 @@ func (t *transaction) attempt(changes []*change) (again bool) {
 	services := make([]*change, 0, len(changes))
 	for _, c := range changes {
 		switch {
-		case c.stays:
+		case c.keepOld:
 			c.next = nil
 		case c.ref.Kind == object.KindService && (c.wanted != nil || c.remove):
 			services = append(services, c)
@@ -102,7 +102,7 @@ func (t *transaction) attempt(changes []*change) (again bool) {
 
 // restart forgets an attempt.
 func (c *change) restart() {
-	c.err, c.waits, c.outside, c.outcome, c.ingress, c.next = nil, false, false, nil, nil, nil
+	c.err, c.waits, c.assigned = nil, false, assigned{}
 	if c.wanted != nil {
 		svc := object.Draft(c.wanted).(*object.Service)
 		c.next, c.claim = svc, claimOf(svc)
@@ -113,7 +113,7 @@ func (c *change) restart() {
 // others release something.
 func (c *change) fail(err error) {
 	c.next, c.err, c.waits = nil, err, true
-	c.stays = c.holds()
+	c.keepOld = c.holds()
 	reason := ReasonConflict
 	switch {
 	case errors.Is(err, alloc.ErrFull):

@@ -183,7 +183,7 @@ func (s *Store) followed(f *engine.Followed) (changes []*change, at time.Time, e
 			return nil, at, err
 		}
 		ref := object.RefOf(r.object)
-		byKey[pair.Key] = &change{ref: ref, old: s.table.records[ref], owner: r.owner, record: r, next: r.object}
+		byKey[pair.Key] = &change{ref: ref, old: s.table.records[ref], owner: r.owner, assigned: assigned{next: r.object}, written: written{record: r}}
 		s.numbers.sawCreation(createdAt(r.object))
 	}
 	for _, key := range f.Deletes {

@@ -12,7 +12,7 @@ const pieceObjects = 4_000
 
 // isFresh reports whether the changes are more than the journal holds, all of objects that are new.
 func (t *transaction) isFresh(changes []*change) bool {
-	if t.s.storage.shared != nil || len(changes) <= max(t.s.storage.piece, t.s.feed.journal.Bounds().Entries) || len(t.settled) > 0 || t.s.trial.Pending() {
+	if t.s.storage.shared != nil || len(changes) <= max(t.s.storage.piece, t.s.feed.journal.Bounds().Entries) || len(t.order) > 0 || t.s.trial.Pending() {
 		return false
 	}
 	for _, c := range changes {

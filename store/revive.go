@@ -208,11 +208,7 @@ func (t *transaction) revive(before map[object.Ref]*record, by *Caller) ([]Reviv
 		} else {
 			t.number(c)
 		}
-		t.settled = append(t.settled, c)
-		t.last[c.ref] = c
-		if svc, isService := c.next.(*object.Service); isService {
-			t.externals.add(c.ref.Key(), svc)
-		}
+		t.settled.add(c, l.mark())
 	}
 	t.base = l.mark()
 	revived := make([]Revived, 0, len(changes))

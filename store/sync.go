@@ -95,8 +95,8 @@ func (t *transaction) commit(joint []*change) (SyncResult, error) {
 		return SyncResult{}, err
 	}
 	changes := joint
-	if len(t.settled) > 0 {
-		changes = append(t.settled, joint...)
+	if len(t.order) > 0 {
+		changes = append(t.order, joint...)
 	}
 	ends, err := t.endNamespaces(changes)
 	if err != nil {

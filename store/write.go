@@ -165,12 +165,7 @@ func (t *transaction) settle(c *change) error {
 		l.back(before)
 		return err
 	}
-	t.settled = append(t.settled, c)
-	t.last[c.ref] = c
-	if svc, isService := c.next.(*object.Service); isService {
-		t.externals.add(c.ref.Key(), svc)
-	}
-	t.base = l.mark()
+	t.settled.add(c, l.mark())
 	t.noteAsked(c)
 	return nil
 }
