@@ -2,7 +2,6 @@ package store
 
 import (
 	"cmp"
-	"fmt"
 	"math"
 	"net/netip"
 	"slices"
@@ -13,7 +12,6 @@ import (
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
-	"svcctl.io/svcctl/store/parallel"
 )
 
 // transaction is the work of one call: what shall change, decided and allocated before
@@ -161,54 +159,6 @@ func (t *transaction) record(ref object.Ref) *record {
 	default:
 		return c.old
 	}
-}
-
-// examine decides what objects become. No decision depends on another one.
-func (t *transaction) examine(refs ...object.Ref) {
-	changes := make([]*change, len(refs))
-	parallel.Do(len(refs), parallel.Share, func(i int) { changes[i] = t.judge(refs[i]) })
-	for i, ref := range refs {
-		t.changes[ref] = changes[i]
-	}
-}
-
-// judge decides what an object becomes, by its claims.
-func (t *transaction) judge(ref object.Ref) *change {
-	claims := t.claimsOn(ref)
-	c := &change{ref: ref, old: t.record(ref)}
-	winner, verdict := t.decide(c.old, claims)
-	switch verdict {
-	case use:
-		c.owner = Owner{File: winner.path}
-		if c.takesOver() {
-			c.note(c.owner.File, "", ReasonConflict, fmt.Sprintf(
-				"%s had made an object of this name, whose place this document takes", c.old.owner), true)
-		}
-		c.want(t.s, winner.wanted())
-		c.contest(claims, c.owner)
-	case remove:
-		if c.remove = t.removes; !c.remove {
-			c.stay(claims)
-		}
-	case keep:
-		c.stay(claims)
-	}
-	return c
-}
-
-// stay asks for nothing new; but what the object waits for may be there now.
-func (c *change) stay(claims []claim) {
-	if c.old == nil {
-		return
-	}
-	c.owner = c.old.owner
-	if c.owner == (Owner{}) {
-		c.unusual(c.old.object)
-	}
-	if c.ref.Kind == object.KindService {
-		c.wanted = c.old.object
-	}
-	c.contest(claims, c.owner)
 }
 
 // sorted are the changes in the order in which they are served: who was there first

@@ -125,14 +125,14 @@ func (t *transaction) write(w *Write) Written {
 		return Written{Err: errSecret}
 	}
 	if w.Create && c.old != nil {
-		return Written{Err: t.taken(ref, w)}
+		return Written{Err: t.refuseExisting(ref, w)}
 	}
-	if err := c.admit(w); err != nil {
+	if err := c.checkPreconditions(w); err != nil {
 		return Written{Err: err}
 	}
-	warnings, err := c.ask(t, w)
+	warnings, err := c.propose(t, w)
 	if err == nil {
-		err = t.settle(c)
+		err = t.stage(c)
 	}
 	if err != nil {
 		return Written{Err: err}
@@ -152,21 +152,21 @@ func (t *transaction) write(w *Write) Written {
 	return written
 }
 
-// settle gives a change its values and makes it part of the transaction, for those that
+// stage gives a change its values and makes it part of the transaction, for those that
 // come after it to see; or it is refused, and nothing is taken.
-func (t *transaction) settle(c *change) error {
+func (t *transaction) stage(c *change) error {
 	l := t.s.ledger
 	before := l.mark()
 	if err := c.allocate(t); err != nil {
 		l.back(before)
 		return err
 	}
-	if err := t.prepare(c); err != nil {
+	if err := t.encode(c); err != nil {
 		l.back(before)
 		return err
 	}
 	t.settled.add(c, l.mark())
-	t.noteAsked(c)
+	t.noteWritten(c)
 	return nil
 }
 

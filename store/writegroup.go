@@ -80,7 +80,7 @@ func (s *Store) tryGroup(group []*call) error {
 	finished = true
 	for _, c := range group {
 		if c.err = err; err == nil {
-			t.correct(c)
+			t.updateResults(c)
 		}
 	}
 	return err
@@ -131,9 +131,9 @@ func (t *transaction) finish() error {
 	return nil
 }
 
-// correct puts the versions into the answers to a call that got what others in the commit have
+// updateResults puts the versions into the answers to a call that got what others in the commit have
 // released.
-func (t *transaction) correct(c *call) {
+func (t *transaction) updateResults(c *call) {
 	for i := range c.results {
 		result, change := &c.results[i], t.changes[refInFile(c.writes[i].Ref)]
 		if change != nil && change.record != nil && change.old != nil && change.old.object == result.Object {

@@ -56,8 +56,8 @@ func (l *ledger) explain(err error) error {
 	return err
 }
 
-// hold asks whether what was examined may be removed, and gives what may not.
-func (t *transaction) hold(guard RemovalGuard) map[object.Ref]Decision {
+// holdRemovals asks whether what was examined may be removed, and gives what may not.
+func (t *transaction) holdRemovals(guard RemovalGuard) map[object.Ref]Decision {
 	if guard == nil {
 		return nil
 	}
@@ -81,7 +81,7 @@ func (t *transaction) hold(guard RemovalGuard) map[object.Ref]Decision {
 	for _, c := range going {
 		if d := decide(c.old.owner.File); d != Remove {
 			c.remove = false
-			c.stay(nil)
+			c.keepStored(nil)
 			held[c.ref] = d
 		}
 	}
