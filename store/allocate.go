@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/index"
 	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/store/parallel"
 )
@@ -78,10 +79,10 @@ func (t *transaction) attempt(changes []*change) (again bool) {
 		}
 	}
 	parallel.Do(len(services), parallel.Share, func(i int) { services[i].restart() })
-	t.joint = externals{}
+	t.joint = index.Externals{}
 	for _, c := range services {
 		if c.next != nil {
-			t.joint.add(c.ref.Key(), c.service())
+			t.joint.Add(c.ref.Key(), c.service())
 		}
 		c.release(t)
 	}
@@ -174,12 +175,12 @@ func (c *change) release(t *transaction) {
 // leavesExternal reports whether the new version does without an external IP, or a port there,
 // that the old one has.
 func (c *change) leavesExternal() bool {
-	before := externalIPs(c.oldService())
+	before := index.ExternalIPs(c.oldService())
 	if len(before) == 0 || c.remove {
 		return len(before) > 0
 	}
 	svc := c.service()
-	missing := func(addr netip.Addr) bool { return !slices.Contains(externalIPs(svc), addr) }
+	missing := func(addr netip.Addr) bool { return !slices.Contains(index.ExternalIPs(svc), addr) }
 	return slices.ContainsFunc(before, missing) ||
 		slices.ContainsFunc(portsOf(c.oldService()), func(port alloc.Port) bool { return !slices.Contains(portsOf(svc), port) })
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"svcctl.io/svcctl/store/index"
 	"svcctl.io/svcctl/store/journal"
 	"svcctl.io/svcctl/store/object"
 )
@@ -105,11 +106,11 @@ func (l *changeLog) reset(revision uint64) { *l = changeLog{since: revision} }
 func (l *changeLog) addChange(c *change) {
 	var before, now string
 	if c.old != nil {
-		before = serviceKeyOf(c.old.object)
+		before = index.ServiceKey(c.old.object)
 		l.addService(c.revision, before)
 	}
 	if c.record != nil {
-		now = serviceKeyOf(c.record.object)
+		now = index.ServiceKey(c.record.object)
 	}
 	if now != before {
 		l.addService(c.revision, now)

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/index"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -221,7 +222,7 @@ func (c *poolCheck) leaks() {
 func (c *poolCheck) unheld() {
 	l := c.ledger
 	for _, svc := range c.services {
-		owner := serviceKeyOf(svc)
+		owner := index.ServiceKey(svc)
 		note := func(kind, value string, hold func() error) {
 			d := Disagreement{Kind: kind, Value: value, Service: owner, Problem: "the Service has it, and does not hold it"}
 			if c.repair {

@@ -135,19 +135,3 @@ func newOf(kind string) (object.Object, bool) {
 	}
 	return s.New(), true
 }
-
-// serviceKeyOf is the "namespace/name" of the Service that an object is, or feeds; ""
-// for a slice of none, and for all that Services do not have, or as Pods by what is made
-// of it.
-func serviceKeyOf(o object.Object) string {
-	meta := o.GetMeta()
-	switch o.(type) {
-	case *object.Service, *object.Endpoints:
-		return meta.Namespace + "/" + meta.Name
-	case *object.EndpointSlice:
-		if name := meta.Labels[object.LabelServiceName]; name != "" {
-			return meta.Namespace + "/" + name
-		}
-	}
-	return ""
-}

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"strconv"
 
+	"svcctl.io/svcctl/store/index"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -106,7 +107,7 @@ func (c *change) sinceNow() Since {
 func asks(svc *object.Service) func(yield func(key string) bool) {
 	ranges := svc.PortRanges()
 	return func(yield func(string) bool) {
-		addrs := externalIPs(svc)
+		addrs := index.ExternalIPs(svc)
 		for _, ingress := range svc.Status.LoadBalancer.Ingress {
 			if addr, err := netip.ParseAddr(ingress.IP); err == nil {
 				addrs = append(addrs, addr)

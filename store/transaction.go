@@ -10,6 +10,7 @@ import (
 
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/index"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
@@ -25,7 +26,7 @@ type transaction struct {
 
 	settled
 	// joint are the Services with external IPs among the changes that are being allocated for together.
-	joint externals
+	joint index.Externals
 	// revision is the last one that was given to a change, created the last creation time.
 	revision uint64
 	created  *time.Time
@@ -53,7 +54,7 @@ type settled struct {
 	// base is the state of the ledger up to which they took and released.
 	base mark
 	// externals are those of them with external IPs.
-	externals externals
+	externals index.Externals
 }
 
 // add makes a change the last one that is settled; now is the ledger with it.
@@ -61,7 +62,7 @@ func (d *settled) add(c *change, now mark) {
 	d.order = append(d.order, c)
 	d.last[c.ref] = c
 	if svc, isService := c.next.(*object.Service); isService {
-		d.externals.add(c.ref.Key(), svc)
+		d.externals.Add(c.ref.Key(), svc)
 	}
 	d.base = now
 }
@@ -119,7 +120,7 @@ func (s *Store) begin() *transaction {
 		s: s, host: s.hostNow(), revision: s.latest(),
 		declaring: declaring{files: s.declared.files, claims: map[object.Ref][]claim{}, duplicates: map[string][]manifest.Problem{}},
 		changes:   map[object.Ref]*change{},
-		settled:   settled{last: map[object.Ref]*change{}, externals: externals{}},
+		settled:   settled{last: map[object.Ref]*change{}, externals: index.Externals{}},
 	}
 }
 
