@@ -52,12 +52,12 @@ func (c *change) encode() error {
 		return nil
 	}
 	since := c.sinceNow()
-	value, digest, err := (&stored{c.owner, since.created, since.asked, c.next}).encode()
+	value, digest, err := (&stored{c.owner, since.Created, since.asked, c.next}).encode()
 	if err != nil {
 		return err
 	}
 	c.encoded = value
-	c.record = &record{object: c.next, owner: c.owner, digest: digest, created: since.created, asked: since.asked}
+	c.record = &record{object: c.next, owner: c.owner, digest: digest, created: since.Created, asked: since.asked}
 	return nil
 }
 

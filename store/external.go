@@ -148,7 +148,7 @@ func (t *transaction) version(key string) (*object.Service, Since) {
 			return nil, Since{}
 		}
 		if c.before() == nil {
-			return c.service(), Since{created: math.MaxUint64}
+			return c.service(), Since{Created: math.MaxUint64}
 		}
 		return c.service(), c.old.since()
 	}

@@ -186,7 +186,7 @@ func sortByAge[T any](all []T, of func(T) (object.Ref, *record)) {
 		ref, r := of(one)
 		keyed[i] = aged{math.MaxUint64, ref, one}
 		if r != nil {
-			keyed[i].since = r.since().created
+			keyed[i].since = r.since().Created
 		}
 	}
 	slices.SortFunc(keyed, func(a, b aged) int {
