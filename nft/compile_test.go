@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -51,6 +52,26 @@ func text(t testing.TB, rs Ruleset) string {
 		t.Fatal(err)
 	}
 	return b.String()
+}
+
+// The elements of a set come to the kernel in one order each time: nft lists sets of ranges as they came.
+func TestElementsComeInOneOrder(t *testing.T) {
+	box := testBox()
+	box.Interfaces = nil
+	for i := range 16 {
+		prefix := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 180, byte(i), 0}), 24)
+		box.Interfaces = append(box.Interfaces, Interface{Index: uint32(i + 2), Name: fmt.Sprintf("int%d", i), Prefixes: []netip.Prefix{prefix}})
+	}
+	var first []Op
+	for range 20 {
+		tr := NewCompiler().Update(&box, map[string][]ServicePort{"default/web": {webPort("10.180.0.1:8080", "10.180.1.1:8080")}})
+		if first == nil {
+			first = tr.Apply.Ops
+		}
+		if !reflect.DeepEqual(tr.Apply.Ops, first) {
+			t.Fatalf("the operations are\n%+v\nand were\n%+v", tr.Apply.Ops, first)
+		}
+	}
 }
 
 func elementOps(b Batch) int {
@@ -180,8 +201,9 @@ func randomPort(r *rand.Rand, name string, i int, f Family) ServicePort {
 	}
 	outside.InsideOnly = r.IntN(4) == 0
 	outside.Sets = randomSets(r)
+	outside.Adopt = p.Protocol == TCP && r.IntN(2) == 0
 	p.Frontends = append(p.Frontends, outside)
-	outside.InsideOnly = r.IntN(4) == 0
+	outside.InsideOnly, outside.Adopt = r.IntN(4) == 0, false
 	outside.Addr, outside.Port = netip.Addr{}, uint16(30000+i)
 	p.Frontends = append(p.Frontends, outside)
 	return p
@@ -193,6 +215,7 @@ func randomRanges(r *rand.Rand, name string, i int, f Family, insideOnly bool) S
 	p := randomPort(r, name, i, f)
 	p.ID, p.Affinity, p.Idle = name+"/http/"+p.Protocol.String()+"-1000", 0, 0
 	p.Frontends = p.Frontends[:2]
+	p.Frontends[1].Adopt = false
 	p.Frontends[1].InsideOnly = insideOnly // one for all ports of an address
 	if r.IntN(3) == 0 {
 		another := p.Frontends[1]

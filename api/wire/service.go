@@ -55,6 +55,8 @@ type PortState struct {
 	// came not long ago.
 	Shares   map[string]float64 `json:"shares,omitempty"`
 	Starting []string           `json:"starting,omitempty"`
+	// Adopted are the frontends whose TCP connections go on when another box takes over.
+	Adopted []string `json:"adopted,omitempty"`
 	// Relay is the listener of the appliance that the kernel redirects clients to; "": the kernel
 	// translates them itself.
 	Relay string `json:"relay,omitempty"`

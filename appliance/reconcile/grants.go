@@ -96,6 +96,11 @@ func (g *Grants) State(namespace, name string, client netip.AddrPort) wire.Servi
 			Endpoints: texts(p.Pools[nft.PoolCluster], endpointText),
 			Local:     texts(p.Pools[nft.PoolLocal], endpointText),
 		}
+		for i := range p.Frontends {
+			if p.Frontends[i].Adopt {
+				state.Adopted = append(state.Adopted, frontendText(p.Frontends[i]))
+			}
+		}
 		balanceState(&state, p, &box, client)
 		if p.Relayed() {
 			state.Relay = p.Relay[nft.PoolCluster].String()

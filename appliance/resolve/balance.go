@@ -116,7 +116,7 @@ func (r *resolver) tune(p *nft.ServicePort) {
 func (r *resolver) warnUnbalanced(why string) {
 	for _, key := range []string{object.AnnotationBalance, object.AnnotationWeights, object.AnnotationRetryAfter, object.AnnotationSlowStart,
 		object.AnnotationAffinityScope, object.AnnotationAffinityPrefix, object.AnnotationAffinityRefresh, object.AnnotationPortRanges,
-		object.AnnotationRateLimit, object.AnnotationClientRateLimit, object.AnnotationClientConnections, object.AnnotationEndpointConnections} {
+		object.AnnotationRateLimit, object.AnnotationClientRateLimit, object.AnnotationClientConnections, object.AnnotationEndpointConnections, object.AnnotationAdopt} {
 		if _, given := r.Service.Metadata.Annotations[key]; given {
 			r.warn(r.ref, annotation.Field(key), "NotServed", "%s: the annotation has no effect", why)
 		}

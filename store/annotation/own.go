@@ -64,6 +64,8 @@ var svcctlRows = []Row{
 		Text: "`packets` starts the time of session affinity anew with every answer, not with new connections only"},
 	{Key: domain + "retry-after", Of: ofSvcctl, Effect: Acts, Values: "a time from 1s to 30s", Page: "balancing",
 		Text: "picks an endpoint anew for a client whose first one left its SYN unanswered for that time"},
+	{Key: domain + "adopt-connections", Of: ofSvcctl, Effect: Acts, Values: "true, false", Page: "announcing",
+		Text: "keeps TCP connections to load balancer IPs and external IPs when another box takes over"},
 	{Key: ConnectionLog, Of: ofSvcctl, Effect: Acts, Values: "true, false", Page: "top",
 		Text: "has a line written for each connection that ends, where --connection-log of the box says"},
 	{Key: ProxyMode, Of: ofSvcctl, Effect: Acts, Values: "userspace, kernel", Page: "relay",
