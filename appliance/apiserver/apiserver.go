@@ -60,6 +60,8 @@ type Health interface {
 
 // Views are the sources of what the API answers besides objects.
 type Views struct {
+	// Look is rest.Config.Look.
+	Look   func(*object.Service)
 	Grants Grants
 	Checks Health
 	// Traffic and Trace are nil where they cannot be asked.
@@ -79,7 +81,7 @@ type Views struct {
 // served by Tasks; Close ends listening.
 func Open(c *config.Config, objects *store.Store, backend Backend, views Views, m *metrics.Metrics, log *slog.Logger) (s *Server, err error) {
 	told := states{store: objects, backend: backend, announced: views.Announced, node: c.NodeName, began: time.Now()}
-	s = &Server{objects: rest.New(rest.Config{Objects: objects, Log: log, Computed: told.kinds()})}
+	s = &Server{objects: rest.New(rest.Config{Objects: objects, Look: views.Look, Computed: told.kinds(), Log: log})}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
