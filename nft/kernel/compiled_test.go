@@ -92,11 +92,11 @@ func TestSlotsAreReadByKey(t *testing.T) {
 	for _, affinity := range []time.Duration{0, time.Hour} {
 		n := newNamespace(t)
 		c := n.open()
-		want := nft.Compile(state(affinity, everyBalance...))
+		want := compiled(state(affinity, everyBalance...))
 		_, generation := read(t, c)
-		commit(t, c, generation, nft.Diff(nil, want).Apply.Ops...)
+		commit(t, c, generation, want.From(nil).Apply.Ops...)
 		have, generation := read(t, c)
-		if tr := nft.Diff(have, want); !tr.Empty() {
+		if tr := want.From(have); !tr.Empty() {
 			t.Fatalf("what is read by key is not what was committed: %+v", tr)
 		}
 		if !c.features.Hash || !countsElements(t, c) {
@@ -173,12 +173,12 @@ func TestCompiledRuleset(t *testing.T) {
 		t.Run(fmt.Sprintf("%d, affinity %v", i, affinity), func(t *testing.T) {
 			n := newNamespace(t)
 			c := n.open()
-			want := nft.Compile(state(affinity, [][]nft.Balance{nil, everyBalance, {nft.RoundRobin, nft.LeastConnection, nft.LeastConnection}}[i/2]...))
+			want := compiled(state(affinity, [][]nft.Balance{nil, everyBalance, {nft.RoundRobin, nft.LeastConnection, nft.LeastConnection}}[i/2]...))
 			have, generation := read(t, c)
-			tr := nft.Diff(have, want)
+			tr := want.From(have)
 			generation = commit(t, c, generation, tr.Apply.Ops...)
 			have, now := read(t, c)
-			if tr := nft.Diff(have, want); !tr.Empty() || now != generation {
+			if tr := want.From(have); !tr.Empty() || now != generation {
 				t.Errorf("what was committed is not what was wanted: %+v", tr)
 			}
 			// What nft prints and cannot load: see notLoadable.
@@ -187,11 +187,18 @@ func TestCompiledRuleset(t *testing.T) {
 			n.nftScript(listing)
 			// Its rules have lost their marks, which is all.
 			have, _ = read(t, c)
-			for _, op := range nft.Diff(have, want).Apply.Ops {
+			for _, op := range want.From(have).Apply.Ops {
 				if _, ok := op.(nft.SetRules); !ok {
 					t.Errorf("after its listing was loaded the ruleset lacks %+v", op)
 				}
 			}
 		})
 	}
+}
+
+// compiled is a compiler that stands at a state.
+func compiled(s nft.State) *nft.Compiler {
+	c := nft.NewCompiler()
+	c.Load(s)
+	return c
 }
