@@ -257,14 +257,14 @@ func TestSecondInstance(t *testing.T) {
 func TestNewerFormatIsRefusedAndUntouched(t *testing.T) {
 	dir := t.TempDir()
 	f := mustOpenFile(t, dir)
-	err := f.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(metaBucket).Put(versionKey, []byte("2")) })
+	err := f.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(metaBucket).Put(versionKey, []byte("3")) })
 	if err != nil {
 		t.Fatal(err)
 	}
 	f.Close()
 	path := filepath.Join(dir, fileName)
 	before, _ := os.ReadFile(path)
-	if _, err := OpenFile(dir); err == nil || !strings.Contains(err.Error(), "was written by a newer svcctl (format 2; this one reads up to 1): start the newer svcctl") {
+	if _, err := OpenFile(dir); err == nil || !strings.Contains(err.Error(), "was written by a newer svcctl (format 3; this one reads up to 2): start the newer svcctl") {
 		t.Errorf("got %v", err)
 	}
 	if after, _ := os.ReadFile(path); string(after) != string(before) {
