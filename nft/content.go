@@ -100,6 +100,9 @@ func (t *tableState) sharedElements(yield func(string, Element) bool) bool {
 			}
 		}
 	}
+	if !t.adoptedElements(yield) {
+		return false
+	}
 	for _, set := range sortedKeys(t.box) {
 		for _, key := range sortedKeys(t.box[set]) {
 			if !yield(set, Element{Key: key}) {

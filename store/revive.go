@@ -8,7 +8,6 @@ import (
 	"strconv"
 
 	"svcctl.io/svcctl/store/alloc"
-	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
@@ -51,13 +50,9 @@ func (s *Store) GoBack(found manifest.Files) ([]Revived, error) {
 	now := s.cfg.Clock().UTC().Round(0)
 	head.Back = &now
 	t := s.begin()
-	defer t.end()
 	// The copies of files that wait are stored first, with what was there before them.
-	for more := true; more; {
-		more = s.copies.take()
-		if err := s.write(engine.Transaction{}, s.revision); err != nil {
-			return nil, fmt.Errorf("go back: %w", err)
-		}
+	if err := s.flush(); err != nil {
+		return nil, fmt.Errorf("go back: %w", err)
 	}
 	held, err := s.trial.holdFiles(s, found, &t.extra)
 	if err != nil {
@@ -68,7 +63,7 @@ func (s *Store) GoBack(found manifest.Files) ([]Revived, error) {
 	}
 	if len(held) == 0 {
 		t.extra.Deletes = append(t.extra.Deletes, trialKey)
-	} else if err := head.addTo(&t.extra, s.revision); err != nil {
+	} else if err := head.addTo(&t.extra, s.feed.revision); err != nil {
 		return nil, err
 	}
 	s.ledger.unkeep()
@@ -96,7 +91,7 @@ func (s *Store) GoBack(found manifest.Files) ([]Revived, error) {
 func (t *transaction) revive(before map[object.Ref]*record, by *Caller) ([]Revived, error) {
 	var changes []*change
 	for _, ref := range slices.SortedFunc(maps.Keys(before), compareRefs) {
-		was, is := before[ref], t.s.records[ref]
+		was, is := before[ref], t.s.table.records[ref]
 		if was == is || was != nil && is != nil && sameVersion(was, is) {
 			continue
 		}
@@ -183,7 +178,8 @@ func (c *change) resurrect(t *transaction, was *record) error {
 	if !t.dry {
 		meta.ResourceVersion = strconv.FormatUint(c.revision, 10)
 	}
-	if c.old != nil && meta.UID == c.old.object.GetMeta().UID && hasGeneration(c.next) && !sameSpec(c.old.object, c.next) {
+	s := object.StrategyOf(c.next)
+	if c.old != nil && meta.UID == c.old.object.GetMeta().UID && s.HasGeneration() && !s.SameSpec(c.old.object, c.next) {
 		meta.Generation = c.old.object.GetMeta().Generation + 1
 	}
 	value, digest, err := (&stored{was.owner, was.created, was.asked, c.next}).encode()

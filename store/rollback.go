@@ -71,7 +71,6 @@ func (s *Store) rollback(ask Rollback) (RolledBack, error) {
 		return b, err
 	}
 	t := s.begin()
-	defer t.end()
 	t.dry = ask.DryRun
 	ask.By.Verb = verbRollback
 	revived, err := t.revive(before, &ask.By)
@@ -99,11 +98,11 @@ func (s *Store) versionsAt(revision uint64) (before map[object.Ref]*record, left
 	seen := map[object.Ref]bool{}
 	for i := range events {
 		e := &events[i]
-		if seen[e.Ref] || isChatter(e.Ref.Kind) {
+		if seen[e.Ref] || isEphemeral(e.Ref.Kind) {
 			continue
 		}
 		seen[e.Ref] = true
-		owner, now := e.Owner, s.records[e.Ref]
+		owner, now := e.Owner, s.table.records[e.Ref]
 		if now != nil {
 			owner = now.owner
 		}
@@ -129,11 +128,11 @@ func (s *Store) lastChange() (revision, previous uint64, found bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	var first *entry // of the commit
-	for _, e := range slices.Backward(s.history.entries) {
+	for _, e := range slices.Backward(s.feed.history.entries) {
 		if first != nil && !e.at.Equal(first.at) {
 			break
 		}
-		if e.by == (Caller{}) || isChatter(e.ref.Kind) || e.owner != (Owner{}) {
+		if e.by == (Caller{}) || isEphemeral(e.ref.Kind) || e.owner != (Owner{}) {
 			continue
 		}
 		if first == nil {

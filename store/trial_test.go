@@ -79,7 +79,7 @@ func (b *box) reread() {
 // world is all objects of the store and their owners, without what never goes back.
 func (b *box) world() string {
 	var lines []string
-	for ref, r := range b.s.records {
+	for ref, r := range b.s.table.records {
 		o := r.object.DeepCopy()
 		o.GetMeta().ResourceVersion, o.GetMeta().Generation = "", 0
 		lines = append(lines, fmt.Sprintf("%s %s withheld=%t created=%d %s", ref, r.owner, r.withheld, r.created, jsonOf(o)))
@@ -353,7 +353,7 @@ func TestRollback(t *testing.T) {
 	b.must(write(document(t, "gone {type: NodePort}")))
 	before := b.world()
 	filed := b.lineOf("filed")
-	revision := b.s.revision
+	revision := b.s.feed.revision
 	by := Caller{User: "root", Manager: "m", Verb: "update"}
 	w := changed(b, ref("web"), func(s *object.Service) { s.Spec.Type = object.TypeClusterIP; s.Spec.Ports[0].NodePort = 0 })
 	w.By = by
@@ -406,7 +406,7 @@ func TestRollbackToATakenValue(t *testing.T) {
 	b := newBox(t)
 	b.sync()
 	b.must(write(document(t, "web {}")))
-	ip, revision := b.ip("web"), b.s.revision
+	ip, revision := b.ip("web"), b.s.feed.revision
 	b.must(Write{Ref: ref("web"), Delete: true})
 	b.apply("/m/f", "taker {clusterIP: "+ip+"}")
 	did, err := b.s.Rollback(Rollback{Revision: revision, By: Caller{User: "root"}})

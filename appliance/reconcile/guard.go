@@ -87,8 +87,8 @@ func (g *group) add(file string, services []string) {
 // NewRemovalGuard makes a guard; off lets everything go at once (--allow-mass-removal).
 func NewRemovalGuard(off bool) *RemovalGuard { return &RemovalGuard{off: off} }
 
-// Hold is store.Config.Hold.
-func (b *RemovalGuard) Hold(r store.Removals, now time.Time) func(file string) store.Decision {
+// hold is a store.RemovalGuard, at a time.
+func (b *RemovalGuard) hold(r store.Removals, now time.Time) func(file string) store.Decision {
 	b.before = b.removalState
 	b.before.passed = slices.Clone(b.passed)
 	defer b.tell()

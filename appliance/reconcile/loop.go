@@ -11,6 +11,7 @@ import (
 	"svcctl.io/svcctl/appliance/checkup"
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/watch"
 )
 
@@ -309,7 +310,8 @@ func (l *Loop) syncFiles() error {
 		return nil
 	}
 	l.opts.Removals.sources = l.observed.snapshot.Sources
-	if _, err := l.opts.Store.SyncFiles(l.observed.snapshot.Files); err != nil {
+	guard := func(r store.Removals) func(string) store.Decision { return l.opts.Removals.hold(r, l.opts.Clock()) }
+	if _, err := l.opts.Store.SyncGuarded(l.observed.snapshot.Files, guard); err != nil {
 		l.opts.Removals.failed()
 		return err
 	}

@@ -34,6 +34,9 @@ type flow struct {
 	snated   bool
 	isReset  bool // the packet is the TCP reset of a refused connection
 	isAnswer bool // the packet is the first one from the endpoint
+	sent     bool // by Send: limits count
+	opens    []limited
+	in       string // the chain
 	timeout  nft.Timeout
 	learnt   []lesson
 	trace    []string
@@ -200,6 +203,15 @@ func (f *flow) masquerade() verdict {
 		f.packet.Saddr = addr
 	}
 	return verdict{kind: accepted}
+}
+
+// snat sets the connection's source.
+func (f *flow) snat(to netip.AddrPort) {
+	f.snatDone = true
+	if !f.isReset {
+		f.snated = to != netip.AddrPortFrom(f.packet.Saddr, f.packet.Sport)
+		f.packet.Saddr, f.packet.Sport = to.Addr(), to.Port()
+	}
 }
 
 // redirect sends the packet to the host: an incoming one to the address of its interface,

@@ -21,6 +21,8 @@ type IPAddressPool struct {
 	TypeMeta
 	Metadata ObjectMeta        `json:"metadata"`
 	Spec     IPAddressPoolSpec `json:"spec"`
+	// Status is computed when somebody asks, and never stored.
+	Status *IPAddressPoolStatus `json:"status,omitempty"`
 }
 
 // IPAddressPoolSpec is metallb.io/v1beta1 IPAddressPoolSpec. Addresses are prefixes, or ranges as
@@ -188,22 +190,3 @@ func (o *BFDProfile) DeepCopy() Object { return deepCopy(o) }
 
 // DeepCopy implements Object.
 func (o *BGPPeer) DeepCopy() Object { return deepCopy(o) }
-
-// newOfMetalLB is New for the kinds of MetalLB.
-func newOfMetalLB(meta TypeMeta) (Object, bool) {
-	switch meta {
-	case TypeMeta{KindIPAddressPool, APIVersionMetalLB}:
-		return &IPAddressPool{TypeMeta: meta}, true
-	case TypeMeta{KindL2Advertisement, APIVersionMetalLB}:
-		return &L2Advertisement{TypeMeta: meta}, true
-	case TypeMeta{KindBGPAdvertisement, APIVersionMetalLB}:
-		return &BGPAdvertisement{TypeMeta: meta}, true
-	case TypeMeta{KindCommunity, APIVersionMetalLB}:
-		return &Community{TypeMeta: meta}, true
-	case TypeMeta{KindBFDProfile, APIVersionMetalLB}:
-		return &BFDProfile{TypeMeta: meta}, true
-	case TypeMeta{KindBGPPeer, APIVersionMetalLBPeer}:
-		return &BGPPeer{TypeMeta: meta}, true
-	}
-	return nil, false
-}
