@@ -77,7 +77,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) (a *assembly,
 	removals := reconcile.NewRemovalGuard(cfg.AllowMassRemoval)
 	storeConfig := cfg.Store()
 	storeConfig.Program = programID()
-	storeConfig.Hold = func(r store.Removals) func(string) store.Decision { return removals.Hold(r, time.Now()) }
+	storeConfig.Hold = func(r store.Removals) func(string) store.Decision { return holdRemovals(&cfg, removals, r) }
 	storeConfig.Merge = func(live, document object.Object) (object.Object, error) {
 		return rest.MergeFile(live, document, time.Now())
 	}
@@ -122,7 +122,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) (a *assembly,
 	m.Pools(func() []metrics.Pool { return poolMetrics(objects) })
 	a = &assembly{cfg: cfg, log: log, announced: announced, pools: pools, grants: reconcile.NewGrants(announced.IsAnnounced), store: objects, kernel: k, metrics: m, removals: removals, orphans: orphans, hosts: addresses.hosts, memory: memory, calls: calls, barriers: make(chan chan struct{}), releases: make(chan chan wire.Released), trials: make(chan reconcile.TrialAsk)}
 	if len(cfg.Manifests) > 0 {
-		if a.watcher, err = watch.New(watch.Config{Dirs: cfg.Manifests, LastGood: objects.LastGood(), Log: log}); err != nil {
+		if a.watcher, err = watch.New(watch.Config{Dirs: cfg.ManifestDirs(), LastGood: objects.LastGood(), Log: log}); err != nil {
 			return nil, err
 		}
 	}

@@ -29,7 +29,7 @@ func (s *Store) generate(controller string, puts []object.Object, deletes []obje
 		ref := refInFile(object.RefOf(o))
 		c := &change{ref: ref, old: s.records[ref], owner: owner}
 		if c.old != nil && c.old.owner != owner {
-			return SyncResult{}, fmt.Errorf("generate %s: %w", ref, &OwnedError{ref, c.old.owner})
+			return SyncResult{}, fmt.Errorf("generate %s: %w", ref, &OwnedError{Ref: ref, Owner: c.old.owner})
 		}
 		if c.want(s, o); c.err != nil {
 			return SyncResult{}, fmt.Errorf("generate %s: %w", ref, c.err)
@@ -42,7 +42,7 @@ func (s *Store) generate(controller string, puts []object.Object, deletes []obje
 			continue
 		}
 		if old.owner != owner {
-			return SyncResult{}, fmt.Errorf("remove generated %s: %w", ref, &OwnedError{ref, old.owner})
+			return SyncResult{}, fmt.Errorf("remove generated %s: %w", ref, &OwnedError{Ref: ref, Owner: old.owner})
 		}
 		t.changes[ref] = &change{ref: ref, old: old, owner: owner, remove: true}
 	}

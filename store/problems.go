@@ -92,6 +92,9 @@ func (s *Store) position(ref object.Ref, path, field string) (line, column int) 
 			}
 		}
 	}
+	if f, known := s.sources.files[path]; known { // read by another machine, or not yet by this one
+		return f.Lines[lineKey(ref)], 0
+	}
 	return 0, 0
 }
 

@@ -68,7 +68,8 @@ type Store struct {
 	duplicates map[string][]manifest.Problem
 	troubled   map[string]struct{} // paths with problems of their own
 	reserves   bool                // see HasReserved
-	lost       atomic.Uint64       // see Lost
+	sources    sources
+	lost       atomic.Uint64 // see Lost
 
 	changed chan struct{}
 }
@@ -101,6 +102,7 @@ func Open(engine engine.Engine, cfg Config) (*Store, error) {
 		history:    history{bounds: defaultBounds()},
 		census:     newCensus(),
 		lists:      lists{kinds: map[string]*kindList{}},
+		sources:    newSources(),
 	}
 	if s.shared = sharedOf(engine); s.shared != nil {
 		s.seed = 0 // a fleet has its revision from the start
@@ -133,6 +135,15 @@ func (s *Store) load() error {
 		return err
 	}
 	s.reserves = len(marks) > 0
+	if s.shared != nil {
+		pairs, err := s.engine.Load(sourcePrefix)
+		if err == nil {
+			err = s.sources.load(pairs)
+		}
+		if err != nil {
+			return err
+		}
+	}
 	s.concerning = s.revision
 	records := make([]*record, len(pairs))
 	errs := make([]error, len(pairs))

@@ -29,21 +29,25 @@ func (s *Store) SyncFiles(files manifest.Files) (result SyncResult, err error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	err = s.decide(func() (err error) {
-		result, err = s.syncFiles(files)
+		result, err = s.syncFiles(files, nil)
 		return err
 	})
 	return result, err
 }
 
-// syncFiles is SyncFiles once.
-func (s *Store) syncFiles(files manifest.Files) (SyncResult, error) {
+// syncFiles is SyncFiles once. sourced is what it changes of sources; nil: the files are of no source.
+func (s *Store) syncFiles(files manifest.Files, sourced *sourcesUpdate) (SyncResult, error) {
 	files, err := s.takeFiles(files)
 	if err != nil {
 		return SyncResult{}, fmt.Errorf("sync files: %w", err)
 	}
 	t := s.begin()
 	defer t.end()
+	t.sourced = sourced
 	refs := t.readFiles(files)
+	for ref := range s.sources.stale {
+		refs = append(refs, ref)
+	}
 	if !s.synced {
 		for ref := range s.waiting {
 			refs = append(refs, ref)
@@ -64,6 +68,7 @@ func (s *Store) syncFiles(files manifest.Files) (SyncResult, error) {
 		return SyncResult{}, fmt.Errorf("sync files: %w", err)
 	}
 	s.synced, s.held = true, held
+	clear(s.sources.stale)
 	return result, nil
 }
 
@@ -101,6 +106,9 @@ func (t *transaction) commit(joint []*change) (SyncResult, error) {
 	}
 	changes = append(changes, ends...)
 	before := s.latest()
+	if !t.sourced.isEmpty() && t.revision == before {
+		t.revision++ // other machines follow heads
+	}
 	var out engine.Transaction
 	addObjects(&out, changes, t.revision, len(changes) > len(joint))
 	revision := s.revision
@@ -122,6 +130,11 @@ func (t *transaction) commit(joint []*change) (SyncResult, error) {
 		return SyncResult{}, err
 	}
 	out.Puts, out.Deletes = append(out.Puts, t.extra.Puts...), append(out.Deletes, t.extra.Deletes...)
+	if t.sourced != nil {
+		if err := t.sourced.addTo(&out, revision); err != nil {
+			return SyncResult{}, err
+		}
+	}
 	if err := s.write(out, revision); err != nil {
 		return SyncResult{}, err
 	}
@@ -164,6 +177,7 @@ func (t *transaction) publish(changes []*change, revision uint64, journal journa
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t.publishFiles()
+	s.sources.publish(t.sourced)
 	if len(s.records) == 0 {
 		s.records = make(map[object.Ref]*record, len(changes))
 	}

@@ -46,8 +46,9 @@ type transaction struct {
 	feeding map[string][]object.Object
 	// trusted are objects that are as their files say, see trust.
 	trusted []object.Ref
-	// extra is committed together with the changes.
-	extra engine.Transaction
+	// extra is committed together with the changes, and so is sourced, unless nil.
+	extra   engine.Transaction
+	sourced *sourcesUpdate
 }
 
 // change is what becomes of one object.

@@ -12,6 +12,11 @@ import (
 // want makes a document the new version of the object, or says why it cannot be. The
 // version keeps parts of the document.
 func (c *change) want(s *Store, document object.Object) {
+	if s.shared != nil && c.ref.Kind == object.KindSecret {
+		c.err = errSecret
+		c.notes = append(c.notes, c.notesOf(errSecret, "")...)
+		return
+	}
 	next := object.Draft(document)
 	if s.cfg.LegacyIPs {
 		next = document.DeepCopy()

@@ -69,7 +69,7 @@ func TestGuardDecides(t *testing.T) {
 				removals := store.Removals{Files: filesWith(s.services), Total: s.total, Declared: s.total}
 				if s.want == remove { // nothing comes of it at first
 					b.Hold(removals, now)
-					b.failed()
+					b.Failed()
 				}
 				got := b.Hold(removals, now)("/m/0.yaml")
 				if got != s.want || b.engaged() != (s.want == keep) || (b.pending() > 0) != (s.want == wait) {

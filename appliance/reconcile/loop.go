@@ -71,7 +71,7 @@ func New(opts Options) *Loop {
 
 // withoutDirectories has the guard decide on the objects of files when no directory is watched.
 func (l *Loop) withoutDirectories() {
-	if !l.opts.Watching && l.opts.Store.HasUnclaimed() {
+	if !l.opts.Watching && l.opts.Files == nil && l.opts.Store.HasUnclaimed() {
 		l.observed.snapshot, l.observed.unsynced = &watch.Snapshot{}, true
 	}
 }
@@ -119,7 +119,7 @@ func (l *Loop) Run(ctx context.Context, in Inputs) error {
 		l.drain(in)
 		if barrier != nil {
 			l.syncFiles()
-			close(barrier)
+			l.afterFiles(func() { close(barrier) })
 		}
 		var released wire.Released
 		if release != nil {
@@ -292,7 +292,7 @@ func (l *Loop) waitsFor() string {
 	switch {
 	case l.observed.facts == nil:
 		return "the addresses of this host are not read yet"
-	case l.observed.snapshot == nil && l.opts.Watching:
+	case l.observed.snapshot == nil && l.opts.Watching && l.opts.Files == nil:
 		return "the manifests are not read yet"
 	case l.observed.unsynced && !l.adopted:
 		return "the manifests could not be stored yet"
@@ -308,13 +308,26 @@ func (l *Loop) syncFiles() error {
 	if !l.observed.unsynced {
 		return nil
 	}
-	l.opts.Removals.sources = l.observed.snapshot.Sources
+	l.opts.Removals.look(l.observed.snapshot.Sources)
+	if l.opts.Files != nil {
+		l.observed.unsynced = false
+		return l.opts.Files.Sync(l.observed.snapshot)
+	}
 	if _, err := l.opts.Store.SyncFiles(l.observed.snapshot.Files); err != nil {
-		l.opts.Removals.failed()
+		l.opts.Removals.Failed()
 		return err
 	}
 	l.observed.unsynced = false
 	return nil
+}
+
+// afterFiles calls done when the files of the newest snapshot are in the store, or could not be stored.
+func (l *Loop) afterFiles(done func()) {
+	if l.opts.Files != nil {
+		l.opts.Files.After(done)
+		return
+	}
+	done()
 }
 
 // plan brings the planner to the store's newest revision. restored reports that rules of ours were

@@ -49,7 +49,7 @@ func settings() []setting {
 func placeSettings() []setting {
 	return []setting{
 		{name: "manifests", arg: argDir, list: true, group: groupPlaces,
-			usage: "directory of manifests (*.yaml, *.yml, *.json), read recursively and watched; repeatable",
+			usage: "directory of manifests (*.yaml, *.yml, *.json), read recursively and watched; repeatable; with --fleet as NAME=DIR, see `svcctl source`",
 			set:   texts(func(c *config.Config) *[]string { return &c.Manifests })},
 		{name: "data-dir", arg: argDir, def: config.DefaultDataDir, group: groupPlaces, serveOnly: true,
 			usage: "objects, allocations and the last good copy of every manifest",

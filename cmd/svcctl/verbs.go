@@ -8,7 +8,7 @@ func (p *program) verbs() []*verb {
 		p.exposeVerb(), p.importVerb(), p.applyVerb(), p.diffVerb(), p.getVerb(), p.describeVerb(), p.editVerb(), p.deleteVerb(),
 		p.trialVerb(), p.confirmVerb(), p.rollbackVerb(), p.exportVerb(), p.restoreVerb(),
 		p.explainVerb(), p.traceVerb(), p.topVerb(), p.connsVerb(), p.dashboardVerb(), p.healthVerb(), p.outVerb(), p.inVerb(), p.allocVerb(),
-		p.announceVerb(), p.announcementsVerb(), p.drainVerb(), p.undrainVerb(), p.fleetVerb(),
+		p.announceVerb(), p.announcementsVerb(), p.drainVerb(), p.undrainVerb(), p.fleetVerb(), p.sourceVerb(),
 		p.kubeconfigVerb(), p.tokenVerb(), p.journalVerb(),
 		p.envVerb(), p.releaseVerb(), p.doctorVerb(), p.downVerb(), p.versionVerb(), p.completionVerb(), p.helpVerb(),
 	}
