@@ -130,3 +130,42 @@ func Test475_one_box_reads_the_files_for_all(t *testing.T) {
 		return nil
 	})
 }
+
+func Test476_apply_waits_for_the_boxes(t *testing.T) {
+	f := newFleet(t, 3)
+	apply := func(name, wait string) (string, int) {
+		file := filepath.Join(t.TempDir(), "a.yaml")
+		if err := os.WriteFile(file, []byte(strings.Join(f.web(name), "---\n")), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, errOut, code := f.boxes[0].Svcctl("apply", "-f", file, "--wait="+wait)
+		return out + errOut, code
+	}
+	f.says(0, []string{"get", "boxes"}, "box1", "box2", "box3")
+	if out, code := apply("one", "all,1m"); code != 0 {
+		t.Fatalf("--wait=all of three boxes: exit %d: %s", code, out)
+	}
+	one := f.at(0, families[0], "one")
+	for n, client := range f.clients { // at once: it has been waited for
+		if reply, err := client.Ask("tcp", one); err != nil || reply.Server != f.server.Name {
+			t.Errorf("the client of box %d after --wait=all: %+v, %v", n+1, reply, err)
+		}
+	}
+	f.boxes[2].Kill()
+	if out, code := apply("two", "all,3s"); code != 1 || !strings.Contains(out, "box3") || strings.Contains(out, "box1 (") {
+		t.Errorf("--wait=all with a box that is away: exit %d: %s", code, out)
+	}
+	if out, code := apply("three", "quorum,1m"); code != 0 {
+		t.Errorf("--wait=quorum with two of three boxes: exit %d: %s", code, out)
+	}
+	if out, code := apply("four", "present,1m"); code != 0 || !strings.Contains(out, "not waited for: box3") {
+		t.Errorf("--wait=present with a box that is away: exit %d: %s", code, out)
+	}
+	if out, code := apply("five", "box"); code != 0 {
+		t.Errorf("--wait=box: exit %d: %s", code, out)
+	}
+	f.boxes[1].Kill()
+	if out, code := apply("six", "quorum,3s"); code != 1 || !strings.Contains(out, "box2") {
+		t.Errorf("--wait=quorum with one of three boxes: exit %d: %s", code, out)
+	}
+}
