@@ -123,6 +123,11 @@ func (c *change) askVersion(t *transaction, next object.Object) ([]string, error
 		errs = append(errs, t.s.checkExternalIPs(svc, c.oldService())...)
 	}
 	if len(errs) == 0 {
+		if svc, isService := next.(*object.Service); isService {
+			errs = t.s.unpinned(svc)
+		}
+	}
+	if len(errs) == 0 {
 		errs = slices.Concat(t.checkExternalPorts(c), c.checkReserved(t.s), c.checkNodePorts(t.s))
 	}
 	if len(errs) > 0 {

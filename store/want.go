@@ -37,6 +37,11 @@ func (c *change) want(s *Store, document object.Object) {
 		c.notes = append(c.notes, c.notesOf(errs, "")...)
 		return
 	}
+	if errs := s.unpinnedDocument(document); len(errs) > 0 {
+		c.err, c.wanted = errs, nil
+		c.notes = append(c.notes, c.notesOf(errs, ReasonUnpinned)...)
+		return
+	}
 	if c.staysHeadless(document) {
 		c.note(c.owner.File, "spec.clusterIP", ReasonUnusual, "the file does not say `clusterIP: None` any more, and the Service stays headless all the same, "+
 			"as a cluster IP does not change: say it again, or for a Service with a cluster IP "+anew(c.ref), true)

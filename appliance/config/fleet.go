@@ -125,9 +125,10 @@ func (c *Config) FleetSettings() (json.RawMessage, error) {
 		Pools         []string `json:"loadBalancerPool,omitempty"`
 		InternalPools []string `json:"loadBalancerInternalPool,omitempty"`
 		ServiceNames  string   `json:"serviceNames"`
+		Pinned        bool     `json:"pinned,omitempty"`
 	}{
 		texts(c.ServiceClusterIPRanges), fmt.Sprintf("%d-%d", c.ServiceNodePortRange.First, c.ServiceNodePortRange.Last), string(c.NodePortSpace),
-		text(c.LoadBalancerPools), text(c.LoadBalancerInternalPools), string(c.ServiceNames),
+		text(c.LoadBalancerPools), text(c.LoadBalancerInternalPools), string(c.ServiceNames), c.Allocate == AllocateNever,
 	})
 }
 

@@ -259,6 +259,7 @@ func (c *Config) validateModes(v *validation) {
 	oneOf(v, "source-ranges-apply", c.SourceRangesApply, SourceRangesLoadBalancer, SourceRangesAll)
 	oneOf(v, "service-names", c.ServiceNames, ServiceNamesRFC1035, ServiceNamesRFC1123)
 	oneOf(v, "node-port-space", c.NodePortSpace, NodePortPerProtocol, NodePortShared)
+	oneOf(v, "allocate", c.Allocate, AllocateAuto, AllocateNever)
 	oneOf(v, "legacy-ip", c.LegacyIP, LegacyIPRefuse, LegacyIPAccept)
 	oneOf(v, "traffic", c.Traffic, TrafficCounters, TrafficFlows, TrafficOff)
 	if c.ConnectionLog != "" && c.ConnectionLog != "journal" && !filepath.IsAbs(c.ConnectionLog) {
