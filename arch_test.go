@@ -29,12 +29,12 @@ var edges = map[string][]string{
 	"store/convert":         {"store/annotation", "store/manifest", "store/object"},
 	"store/kind":            {"store/object"},
 	"store/schema":          {"store/kind", "store/object"},
-	"store/managedfields":   {"store/object", "store/schema"},
+	"store/managedfields":   {"store/kind", "store/object", "store/schema"},
 	"store/engine":          {"store/parallel"},
 	"store/fleet":           {"store/engine"},
 	"store/parallel":        {},
 	"store/deadline":        {},
-	"store":                 {"store/alloc", "store/annotation", "store/deadline", "store/engine", "store/manifest", "store/object", "store/parallel"},
+	"store":                 {"store/alloc", "store/annotation", "store/deadline", "store/engine", "store/managedfields", "store/manifest", "store/object", "store/parallel"},
 	"watch":                 {"store/manifest", "store/object", "store/parallel"},
 	"store/manifest/styles": {}, // for tests only
 
@@ -62,6 +62,7 @@ var edges = map[string][]string{
 	"api/kube/selector":  {"store/kind", "store/object"},
 	"api/kube/table":     {"store/kind", "store/object"},
 
+	"appliance/admission":         {"appliance/config", "appliance/node", "appliance/resolve", "appliance/sockets", "store", "store/object"},
 	"appliance/announce":          {"api/client", "api/wire", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/neighbor", "appliance/announce/vrrp", "appliance/node"},
 	"appliance/announce/vrrp":     {},
 	"appliance/announce/neighbor": {},
@@ -114,7 +115,7 @@ var edges = map[string][]string{
 	"appliance/traffic": {"api/wire", "appliance/conntrack", "appliance/flows", "nft"},
 	"appliance/task":    {},
 	"appliance": {
-		"api", "api/auth", "api/rest", "api/wire", "appliance/advertise", "appliance/announcements", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/handover", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/resolve", "appliance/routes", "appliance/sockets", "appliance/sources", "appliance/sourceset", "appliance/story", "appliance/task", "appliance/traffic",
+		"api", "api/auth", "api/wire", "appliance/admission", "appliance/advertise", "appliance/announcements", "appliance/apiserver", "appliance/checkup", "appliance/config", "appliance/conntrack", "appliance/control", "appliance/dns", "appliance/handover", "appliance/metrics", "appliance/node", "appliance/parts", "appliance/prober", "appliance/reconcile", "appliance/relay", "appliance/resolve", "appliance/routes", "appliance/sources", "appliance/sourceset", "appliance/story", "appliance/task", "appliance/traffic",
 		"nft", "nft/kernel", "store", "store/deadline", "store/engine", "store/fleet", "store/manifest", "store/object", "watch",
 	},
 	"appliance/bench":       {},               // benchmarks only
@@ -143,6 +144,7 @@ var moreTestEdges = map[string][]string{
 	"api/kube/patch":        {"store/kind"},
 	"api/kube/protobuf":     {"store/kind"},
 	"appliance/e2e":         {"nft"},
+	"appliance/admission":   {"store/engine"},
 	"appliance/apiserver":   {"appliance/control", "appliance/node", "store/engine"},
 	"appliance/bench":       {"appliance/health", "appliance/prober", "nft", "nft/kernel"},
 	"appliance/conntrack":   {"nft/kernel"},

@@ -27,7 +27,7 @@ type Changes interface {
 	// Confirm ends the trial, and makes what it changed stay; Back takes it back.
 	Confirm(ctx context.Context) (wire.Trial, error)
 	Back(ctx context.Context) (wire.RolledBack, error)
-	// Rollback makes objects what they were at a revision; 0 is the one before the last change by a client.
+	// Rollback makes objects what they were at a revision.
 	Rollback(ctx context.Context, ask Rollback) (wire.RolledBack, error)
 	// Export writes everything that is stored.
 	Export(w io.Writer) error
@@ -35,7 +35,8 @@ type Changes interface {
 
 // Rollback is a client's request for one.
 type Rollback struct {
-	Revision    uint64
+	Revision    uint64 // 0 is the one before the last change by a client
+	Last        uint64 // refused (409) after a newer change by a client than this one; 0: whatever came
 	DryRun      bool
 	Trial       string // the ID of the trial that it belongs to; "": it stays
 	User, Agent string
@@ -114,20 +115,24 @@ func (s *Server) back(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, b)
 }
 
-// rollback answers POST /svcctl/v1/rollback?revision=N.
+// rollback answers POST /svcctl/v1/rollback?revision=N&last=N.
 func (s *Server) rollback(w http.ResponseWriter, r *http.Request) {
 	if !post(w, r) {
 		return
 	}
 	q := r.URL.Query()
 	ask := Rollback{DryRun: q.Has("dryRun"), Trial: q.Get("trial"), User: auth.From(r.Context()).Name, Agent: r.UserAgent()}
-	if text := q.Get("revision"); text != "" {
+	for name, at := range map[string]*uint64{"revision": &ask.Revision, "last": &ask.Last} {
+		text := q.Get(name)
+		if text == "" {
+			continue
+		}
 		n, err := strconv.ParseUint(text, 10, 64)
 		if err != nil || n == 0 {
-			fail(w, http.StatusBadRequest, wire.ReasonBadRequest, fmt.Sprintf("revision=%q: want a number", text))
+			fail(w, http.StatusBadRequest, wire.ReasonBadRequest, fmt.Sprintf("%s=%q: want a number", name, text))
 			return
 		}
-		ask.Revision = n
+		*at = n
 	}
 	b, err := s.cfg.Changes.Rollback(r.Context(), ask)
 	if err != nil {

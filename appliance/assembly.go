@@ -12,6 +12,7 @@ import (
 
 	"svcctl.io/svcctl/api"
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/admission"
 	"svcctl.io/svcctl/appliance/announcements"
 	"svcctl.io/svcctl/appliance/apiserver"
 	"svcctl.io/svcctl/appliance/checkup"
@@ -50,6 +51,7 @@ type assembly struct {
 	removals  *reconcile.RemovalGuard
 	orphans   *reconcile.Orphans // nil: there are none
 	hosts     *control.HostAddresses
+	admission *admission.Check
 	grants    *reconcile.Grants
 	checks    *parts.Health
 	relay     *parts.Relay
@@ -179,7 +181,7 @@ func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part, sets 
 		Full:      fullness.Full,
 		Relays:    a.relay,
 		Tuner:     balance,
-		Addresses: a.hosts,
+		Addresses: placedHost{a.hosts, a.admission},
 		HostProblems: func(facts *node.Facts) []manifest.Problem {
 			return append(a.cfg.OverlapProblems(facts, a.hosts.IsVIP), a.member.problems()...)
 		},

@@ -40,12 +40,17 @@ func (c changes) inLoop(ctx context.Context, do func(manifest.Files) error) erro
 
 // failureOf turns an error of the store into the answer to a client.
 func failureOf(err error) error {
+	if newer, is := errors.AsType[*store.NewerChangeError](err); is {
+		return wire.NewFailure(http.StatusConflict, wire.ReasonConflict, newer.Error()+"; `svcctl journal` shows what came since")
+	}
 	conflict := func(text string) error { return wire.NewFailure(http.StatusConflict, wire.ReasonConflict, text) }
 	switch {
 	case errors.Is(err, store.ErrNoTrial):
 		return conflict("nothing waits to be confirmed: the trial is over, or there was none (`svcctl journal` says what went back)")
 	case errors.Is(err, store.ErrFilesHeld), errors.Is(err, store.ErrTrialOver), errors.Is(err, store.ErrTrialInFleet):
 		return conflict(err.Error())
+	case errors.Is(err, store.ErrNoChange):
+		return wire.NewFailure(http.StatusNotFound, wire.ReasonNotFound, store.ErrNoChange.Error())
 	case errors.Is(err, store.ErrExpired):
 		return wire.NewFailure(http.StatusGone, wire.ReasonExpired, "the journal does not reach back so far: `svcctl journal --limit 10000` shows what it has")
 	case errors.Is(err, engine.ErrNoSpace):
@@ -100,20 +105,15 @@ func (c changes) Back(ctx context.Context) (b wire.RolledBack, err error) {
 
 // Rollback implements api.Changes.
 func (c changes) Rollback(_ context.Context, ask api.Rollback) (wire.RolledBack, error) {
-	b := wire.RolledBack{Revision: ask.Revision, DryRun: ask.DryRun, Objects: []wire.Revived{}}
-	if b.Revision == 0 {
-		var err error
-		if b.Revision, err = c.a.store.LastRevision(); err != nil {
-			return b, wire.NewFailure(http.StatusNotFound, wire.ReasonNotFound, "the journal knows of no change by a client of the API")
-		}
-	}
-	if now, _ := c.a.store.Revisions(); b.Revision > now {
-		return b, wire.NewFailure(http.StatusBadRequest, wire.ReasonBadRequest, fmt.Sprintf("revision %d is not there yet: the newest one is %d", b.Revision, now))
+	if now, _ := c.a.store.Revisions(); ask.Revision > now {
+		return wire.RolledBack{}, wire.NewFailure(http.StatusBadRequest, wire.ReasonBadRequest, fmt.Sprintf("revision %d is not there yet: the newest one is %d", ask.Revision, now))
 	}
 	by := store.Caller{User: ask.User, Manager: "svcctl", Agent: ask.Agent, Trial: ask.Trial}
-	revived, err := c.a.store.Rollback(b.Revision, by, ask.DryRun)
-	b.Objects = append(b.Objects, revivedOf(revived)...)
-	return b, failureOf(err)
+	b, err := c.a.store.Rollback(store.Rollback{Revision: ask.Revision, Last: ask.Last, By: by, DryRun: ask.DryRun})
+	if err != nil {
+		return wire.RolledBack{}, failureOf(err)
+	}
+	return wire.RolledBack{Revision: b.Revision, Last: b.Last, DryRun: ask.DryRun, Objects: revivedOf(b.Objects)}, nil
 }
 
 // Export implements api.Changes.
@@ -128,14 +128,19 @@ func revivedOf(all []store.Revived) []wire.Revived {
 }
 
 // Restore makes the data directory what an export says, while nobody serves from it; with replace also if
-// there are Services in it. It gives the number of objects and the revision. On an error nothing has changed.
+// there are Services in it. It gives the number of objects and the revision. On an error nothing has changed. Root
+// writes as the user of the directory.
 func Restore(dataDir string, export io.Reader, replace bool) (objects int, revision uint64, err error) {
-	e, err := engine.OpenFile(dataDir)
-	if err != nil {
-		return 0, 0, err
-	}
-	header, err := store.Import(e, export, replace)
-	return header.Objects, header.Revision, errors.Join(err, e.Close())
+	var header store.ExportHeader
+	err = engine.AsOwner(dataDir, func() error {
+		e, err := engine.OpenFile(dataDir)
+		if err != nil {
+			return err
+		}
+		header, err = store.Import(e, export, replace)
+		return errors.Join(err, e.Close())
+	})
+	return header.Objects, header.Revision, err
 }
 
 // IsNotEmpty reports whether Restore refused since there are Services already.

@@ -136,7 +136,11 @@ func otherRules(k *kernel.Conn) Finding {
 
 func dataFinding(dir string, serving bool, served int) Finding {
 	const check = "data"
-	state, err := engine.Inspect(dir)
+	var state engine.DirectoryState
+	err := engine.AsOwner(dir, func() (err error) {
+		state, err = engine.Inspect(dir)
+		return err
+	})
 	switch {
 	case err != nil:
 		return checkup.Fault(check, err.Error(), "nothing can be allocated until then")

@@ -7,8 +7,10 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/api/auth"
+	"svcctl.io/svcctl/appliance/admission"
 	"svcctl.io/svcctl/appliance/apiserver"
 	"svcctl.io/svcctl/appliance/checkup"
+	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/story"
 )
@@ -58,4 +60,19 @@ func (a *assembly) watchHost(ctx context.Context, out chan<- []checkup.Finding, 
 func wayTo(to netip.Addr) (story.Way, error) {
 	way, err := node.WayTo(to)
 	return story.Way{Interface: uint32(way.Index), Local: way.Local, From: way.From}, err
+}
+
+// placedHost tells the store, too, which addresses of the host are its own.
+type placedHost struct {
+	*control.HostAddresses
+	admission *admission.Check
+}
+
+// Place implements reconcile.Addresses.
+func (p placedHost) Place(facts *node.Facts, wasService func(netip.Addr) (bool, error)) error {
+	if err := p.HostAddresses.Place(facts, wasService); err != nil {
+		return err
+	}
+	p.admission.Take(facts)
+	return nil
 }

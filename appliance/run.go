@@ -7,10 +7,9 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"time"
 
-	"svcctl.io/svcctl/api/rest"
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/admission"
 	"svcctl.io/svcctl/appliance/announcements"
 	"svcctl.io/svcctl/appliance/apiserver"
 	"svcctl.io/svcctl/appliance/config"
@@ -18,7 +17,6 @@ import (
 	"svcctl.io/svcctl/appliance/dns"
 	"svcctl.io/svcctl/appliance/handover"
 	"svcctl.io/svcctl/appliance/metrics"
-	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/parts"
 	"svcctl.io/svcctl/appliance/prober"
 	"svcctl.io/svcctl/appliance/reconcile"
@@ -77,13 +75,6 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) (a *assembly,
 	removals := reconcile.NewRemovalGuard(cfg.AllowMassRemoval)
 	storeConfig := cfg.Store()
 	storeConfig.Program = programID()
-	storeConfig.Hold = func(r store.Removals) func(string) store.Decision { return holdRemovals(&cfg, removals, r) }
-	storeConfig.Merge = func(live, document object.Object) (object.Object, error) {
-		return rest.MergeFile(live, document, time.Now())
-	}
-	storeConfig.NodePort = newPortCheck(&cfg).check
-	addresses := &addressCheck{cfg: &cfg, read: node.Read}
-	storeConfig.ExternalIP, storeConfig.Reserved, storeConfig.Avoid = addresses.external, addresses.reserved, addresses.onNetwork
 	if objects, err = store.Open(engine, storeConfig); err != nil {
 		return nil, err
 	}
@@ -92,7 +83,9 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) (a *assembly,
 		shared.CatchUp(ctx)
 		objects.TakeOver()
 	}
-	addresses.hosts = control.NewHostAddresses(cfg.IsSetAside, objects, cfg.NodeOwner())
+	hosts := control.NewHostAddresses(cfg.IsSetAside, objects, cfg.NodeOwner())
+	admitted := admission.New(&cfg, objects, hosts.IsVIP)
+	admitted.Look(nil) // before anybody is given an address
 	k, err := kernel.Open(kernel.Options{})
 	if err != nil {
 		return nil, err
@@ -120,7 +113,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) (a *assembly,
 	}
 	m.Announcements(func() metrics.Announcements { return announcementMetrics(announced) })
 	m.Pools(func() []metrics.Pool { return poolMetrics(objects) })
-	a = &assembly{cfg: cfg, log: log, announced: announced, pools: pools, grants: reconcile.NewGrants(announced.IsAnnounced), store: objects, kernel: k, metrics: m, removals: removals, orphans: orphans, hosts: addresses.hosts, memory: memory, calls: calls, barriers: make(chan chan struct{}), releases: make(chan chan wire.Released), trials: make(chan reconcile.TrialAsk)}
+	a = &assembly{cfg: cfg, log: log, announced: announced, pools: pools, grants: reconcile.NewGrants(announced.IsAnnounced), store: objects, kernel: k, metrics: m, removals: removals, orphans: orphans, hosts: hosts, admission: admitted, memory: memory, calls: calls, barriers: make(chan chan struct{}), releases: make(chan chan wire.Released), trials: make(chan reconcile.TrialAsk)}
 	if len(cfg.Manifests) > 0 {
 		if a.watcher, err = watch.New(watch.Config{Dirs: cfg.ManifestDirs(), LastGood: objects.LastGood(), Log: log}); err != nil {
 			return nil, err
@@ -160,7 +153,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) (a *assembly,
 	m.Relay(func() metrics.Relay { return relayMetrics(a.relay) })
 	m.RelayedTLS(func() metrics.RelayedTLS { return tlsMetrics(a.relay) })
 	m.HealthChecks(func() metrics.HealthChecks { return healthMetrics(asks.Stats(), a.checks.FailingOpen()) })
-	views := apiserver.Views{Grants: a.grants, Checks: a.checks, Traffic: a.traffic, Trace: story.NewTeller(a.grants.Served, wayTo).Trace, Announced: a.announced, Changes: changes{a}, Certificates: a.relay.CertificatesOf}
+	views := apiserver.Views{Look: admitted.Look, Grants: a.grants, Checks: a.checks, Traffic: a.traffic, Trace: story.NewTeller(a.grants.Served, wayTo).Trace, Announced: a.announced, Changes: changes{a}, Certificates: a.relay.CertificatesOf}
 	if a.member != nil {
 		views.Fleet = a.member
 	}

@@ -33,6 +33,7 @@ func (t sourceTurns) Changed() <-chan struct{} { return t.engine.Changes() }
 func (m *member) newReader(removals *reconcile.RemovalGuard, log *slog.Logger) *sources.Reader {
 	return sources.New(sources.Config{
 		Dirs: sourceDirs(m.cfg), Box: m.cfg.NodeName, Instance: m.engine.Instance(), Store: m.store, Turns: sourceTurns{m.engine},
+		Guard:  func(r store.Removals) func(string) store.Decision { return holdRemovals(m.cfg, removals, r) },
 		Failed: removals.Failed, Log: log,
 		Wake: func() {
 			if wake := m.wake.Load(); wake != nil {
@@ -90,9 +91,6 @@ func (m *member) named() func([]wire.Source) {
 
 // holdRemovals asks the guard about removals. It knows files by their paths on this box.
 func holdRemovals(cfg *config.Config, guard *reconcile.RemovalGuard, r store.Removals) func(string) store.Decision {
-	if cfg.Fleet == "" {
-		return guard.Hold(r, time.Now())
-	}
 	dirs := map[string]string{}
 	for _, d := range sourceDirs(cfg) {
 		dirs[d.Name] = d.Path

@@ -79,14 +79,15 @@ func (t *tableState) setNodeAddresses(addrs []netip.Addr) {
 	t.nodeAddrs = addrs
 }
 
-// setElements makes elements the content of a set that describes the box.
+// setElements makes elements the content of a set that describes the box, in the order of their keys: nft lists sets of
+// ranges as they came to the kernel.
 func (t *tableState) setElements(set string, elements Elements) {
-	for key := range t.box[set] {
+	for _, key := range sortedKeys(t.box[set]) {
 		if _, ok := elements[key]; !ok {
 			t.delete(placed{set: set, key: key})
 		}
 	}
-	for key := range elements {
+	for _, key := range sortedKeys(elements) {
 		if _, ok := t.box[set][key]; !ok {
 			t.put(placed{set: set, key: key})
 		}

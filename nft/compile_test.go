@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -51,6 +52,26 @@ func text(t testing.TB, rs Ruleset) string {
 		t.Fatal(err)
 	}
 	return b.String()
+}
+
+// The elements of a set come to the kernel in one order each time: nft lists sets of ranges as they came.
+func TestElementsComeInOneOrder(t *testing.T) {
+	box := testBox()
+	box.Interfaces = nil
+	for i := range 16 {
+		prefix := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 180, byte(i), 0}), 24)
+		box.Interfaces = append(box.Interfaces, Interface{Index: uint32(i + 2), Name: fmt.Sprintf("int%d", i), Prefixes: []netip.Prefix{prefix}})
+	}
+	var first []Op
+	for range 20 {
+		tr := NewCompiler().Update(&box, map[string][]ServicePort{"default/web": {webPort("10.180.0.1:8080", "10.180.1.1:8080")}})
+		if first == nil {
+			first = tr.Apply.Ops
+		}
+		if !reflect.DeepEqual(tr.Apply.Ops, first) {
+			t.Fatalf("the operations are\n%+v\nand were\n%+v", tr.Apply.Ops, first)
+		}
+	}
 }
 
 func elementOps(b Batch) int {

@@ -35,7 +35,8 @@ type Totals struct {
 }
 
 // Tally makes totals that never go back of counts that do: of an element that is deleted and added
-// again, as its verdict changes, and of a table that somebody flushed. It holds entries for what has
+// again, as its verdict changes, of one that another map takes over, as limits or policies come and go, of
+// counters that come and go with limits, and of a table that somebody flushed. It holds entries for what has
 // counted something. Its methods may be called concurrently; the zero value is ready to use.
 type Tally struct {
 	mu      sync.Mutex
@@ -51,7 +52,7 @@ type countID struct {
 
 // tallied is an element that has counted something. A total is carried + last - start.
 type tallied struct {
-	carried     [numKinds]uint64 // by elements of this key that are gone
+	carried     [numKinds]uint64 // by elements of this key that are gone; the frontend is still there
 	start, last uint64           // of the one in the kernel, when we started, and as it was read last
 	kind        countKind
 }
@@ -183,7 +184,7 @@ func (t *Tally) Committed(b *Batch, last []Count) {
 	for i := range last {
 		t.see(&last[i])
 	}
-	gone := map[countID]bool{}
+	gone := map[countID]bool{} // frontends; of true ones nothing stays
 	for _, op := range b.Ops {
 		switch op := op.(type) {
 		case DeleteTable:
@@ -192,43 +193,81 @@ func (t *Tally) Committed(b *Batch, last []Count) {
 			t.leave(gone, func(id countID) bool { return id.family == op.Family && id.set == op.Name })
 		case DeleteElements:
 			for _, e := range op.Elements {
-				if id := (countID{op.Family, op.Set.Name, e.Key}); op.Set.Counted && t.entries[id] != nil {
-					t.entries[id].carry()
-					gone[id] = true
+				if op.Set.Counted {
+					t.carry(gone, countID{op.Family, op.Set.Name, e.Key}, true)
 				}
 			}
 		case AddElements:
 			for _, e := range op.Elements {
-				t.come(gone, countID{op.Family, op.Set.Name, e.Key}, op.Set.Counted)
+				if op.Set.Counted { // one of its key that is still known went without us
+					t.carry(gone, countID{op.Family, op.Set.Name, e.Key}, false)
+				}
 			}
 		case AddCounter:
-			t.come(gone, countID{op.Family, "", op.Name}, true)
+			t.carry(gone, countID{op.Family, "", op.Name}, false)
 		case DeleteCounter:
-			gone[countID{op.Family, "", op.Name}] = true
+			t.carry(gone, countID{op.Family, "", op.Name}, true)
 		}
 	}
-	for id := range gone {
-		delete(t.entries, id)
-	}
+	t.forget(gone)
 }
 
-// leave keeps the counts of elements that go with their set or table.
+// leave keeps the counts of elements that go with their set or table. Of frontends that go so nothing stays, unless they
+// come again.
 func (t *Tally) leave(gone map[countID]bool, which func(countID) bool) {
 	for id, e := range t.entries {
 		if which(id) {
 			e.carry()
-			gone[id] = true
+		}
+		if first := id.frontend(); first.set != "" && which(first) {
+			gone[first] = true
 		}
 	}
 }
 
-// come has an element begin at 0. One of its key that is still known went without us.
-func (t *Tally) come(gone map[countID]bool, id countID, counted bool) {
-	if !counted || t.entries[id] == nil {
-		return
+// carry keeps the count of an element or counter that goes, or that comes and begins at 0. Whether anything of a frontend
+// stays is decided by its first element; named counters, of which there are few, stay.
+func (t *Tally) carry(gone map[countID]bool, id countID, goes bool) {
+	if e := t.entries[id]; e != nil {
+		e.carry()
 	}
-	t.entries[id].carry()
-	delete(gone, id)
+	if id.set != "" && id == id.frontend() {
+		gone[id] = goes
+	}
+}
+
+// frontend is the element that a frontend has as long as it is there. Others come and go beside it, in maps that ask who
+// the client is and for limits.
+func (id countID) frontend() countID {
+	for _, maps := range [...]*frontendMaps{&vipMaps, &nodePortMaps} {
+		if beside := maps.beside(); slices.Contains(beside[:], id.set) {
+			id.set = maps.all
+		}
+	}
+	return id
+}
+
+// beside are the maps of verdicts that a frontend may stand in, besides the one that has all.
+func (m *frontendMaps) beside() [4]string {
+	return [...]string{m.inside, m.outside, m.limits.inside.set, m.limits.outside.set}
+}
+
+// forget drops what frontends that are gone have counted.
+func (t *Tally) forget(gone map[countID]bool) {
+	for id, is := range gone {
+		if !is {
+			continue
+		}
+		delete(t.entries, id)
+		for _, maps := range [...]*frontendMaps{&vipMaps, &nodePortMaps} {
+			if id.set != maps.all {
+				continue
+			}
+			for _, set := range maps.beside() {
+				delete(t.entries, countID{id.family, set, id.key})
+			}
+		}
+	}
 }
 
 // Before is to be called before counts are read, for Read.

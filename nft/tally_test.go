@@ -3,6 +3,7 @@ package nft_test
 import (
 	"slices"
 	"testing"
+	"time"
 
 	. "svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/nfttest/fake"
@@ -189,5 +190,82 @@ func TestCountersComeAndGo(t *testing.T) {
 		if got, want := text(t, held(k)), text(t, Compile(state)); got != want {
 			t.Errorf("counters %t:\n%s\nwant\n%s", counters, got, want)
 		}
+	}
+}
+
+// The total of a frontend stays while limits, policies and endpoints come and go, which lead its clients by other maps, and
+// goes with the frontend.
+func TestTotalsStayWhileMapsChange(t *testing.T) {
+	state := State{Box: testBox(), Services: map[string][]ServicePort{}}
+	state.Box.Counters = true
+	k, c := fake.New(), NewCompiler()
+	var tally Tally
+	commit := func(tr Transition) {
+		t.Helper()
+		for _, b := range []*Batch{&tr.Apply, &tr.Cleanup} {
+			tally.Committing()
+			tally.Committed(b, nil)
+		}
+		mustCommit(t, k, tr)
+	}
+	tally.Start(nil)
+	commit(c.Load(state))
+	rate, connections := Limits{Rate: Rate{Count: 5, Per: time.Second}}, Limits{ClientConnections: 5}
+	var made, refused, limited, dropped uint64 // limited is what the counter in the kernel says
+	for _, round := range []struct {
+		limits    Limits
+		outside   Route
+		endpoints []string
+		in        string // where clients from inside are counted
+	}{
+		{Limits{}, Route{}, []string{"10.1.0.1:80"}, "services"},
+		{rate, Route{}, []string{"10.1.0.1:80"}, "limited-services"},
+		{connections, Route{}, []string{"10.1.0.1:80", "10.1.0.2:80"}, "limited-services"},
+		{connections, Route{}, nil, "services"}, // which refuses
+		{connections, Route{}, []string{"10.1.0.1:80"}, "limited-services"},
+		{Limits{}, Route{}, []string{"10.1.0.1:80"}, "services"},
+		{Limits{}, Route{Pool: PoolLocal, Otherwise: Blackhole}, []string{"10.1.0.1:80"}, "inside-services"},
+		{rate, Route{Pool: PoolLocal, Otherwise: Blackhole}, []string{"10.1.0.1:80"}, "limited-services"},
+		{Limits{}, Route{}, []string{"10.1.0.1:80"}, "services"},
+	} {
+		port := webPort(round.endpoints...)
+		port.Limits, port.Frontends[0].Outside = round.limits, round.outside
+		commit(c.Update(nil, map[string][]ServicePort{"default/web": {port}}))
+		set := held(k)[IPv4].Sets[round.in]
+		if set == nil || set.Elements[string(clusterKey(80))] == "" {
+			t.Fatalf("%+v: nothing in %s", round, round.in)
+		}
+		if round.limits.Any() && round.endpoints != nil {
+			limited, dropped = limited+2, dropped+2
+		} else {
+			limited = 0 // nothing is limited, and the counter is gone
+		}
+		counts := []Count{{Family: IPv4, Set: round.in, Key: string(clusterKey(80)), Verdict: set.Elements[string(clusterKey(80))], Packets: 1}}
+		if limited > 0 {
+			counts = append(counts, Count{Family: IPv4, Key: RefusedRate, Packets: limited})
+		}
+		if !tally.Read(counts, tally.Before()) {
+			t.Fatal("a reading is not used")
+		}
+		if round.endpoints == nil {
+			refused++
+		} else {
+			made++
+		}
+		var sum FrontendTotal
+		for _, f := range tally.Totals().Frontends {
+			sum.Connections += f.Connections
+			sum.Refused += f.Refused
+		}
+		if sum.Connections != made || sum.Refused != refused {
+			t.Errorf("%+v: %d connections and %d refused, want %d and %d", round, sum.Connections, sum.Refused, made, refused)
+		}
+		if n := tally.Totals().Refusals[RefusedRate]; n != dropped {
+			t.Errorf("%+v: %d over their rate, want %d", round, n, dropped)
+		}
+	}
+	commit(c.Load(state)) // as after a foreign flush, without the Service
+	if left := tally.Totals().Frontends; len(left) != 0 {
+		t.Errorf("of a frontend that is gone there is %v", left)
 	}
 }

@@ -57,7 +57,7 @@ func (c *change) gives(l *ledger) bool {
 }
 
 // allocation is how a Service that has given back what it does without gets its values.
-var allocation = [...]func(*change, *ledger) error{
+var allocation = [...]func(*change, *transaction) error{
 	(*change).takeAsked, (*change).takeAny, (*change).takeAskedIngress, (*change).takeAnyIngress, (*change).finish,
 }
 
@@ -83,14 +83,14 @@ func (t *transaction) attempt(changes []*change) (again bool) {
 		if c.next != nil {
 			t.joint.add(c.ref.Key(), c.service())
 		}
-		c.release(l)
+		c.release(t)
 	}
 	for _, step := range allocation {
 		for _, c := range services {
 			if c.next == nil {
 				continue
 			}
-			if err := step(c, l); err != nil {
+			if err := step(c, t); err != nil {
 				again = again || c.holds()
 				c.giveBack(l)
 				c.fail(err)
@@ -138,10 +138,11 @@ func (c *change) held() values {
 }
 
 // release gives back what the new version does without.
-func (c *change) release(l *ledger) {
+func (c *change) release(t *transaction) {
 	if !c.holds() {
 		return
 	}
+	l := t.s.ledger
 	owner, before := c.ref.Key(), c.held()
 	var now values
 	if !c.remove {
@@ -165,7 +166,7 @@ func (c *change) release(l *ledger) {
 			l.releaseIngress(addr, owner)
 		}
 	}
-	if l.keeps != nil && l.keeps(c) {
+	if t.s.trial.covers(c) {
 		l.keepOf(c.oldService())
 	}
 }
@@ -202,7 +203,8 @@ func (c *change) giveBack(l *ledger) {
 // takeAsked takes the cluster IPs, node ports and health-check node port that the
 // Service names, which includes all that it has, and the load balancer IPs that it names
 // and has.
-func (c *change) takeAsked(l *ledger) error {
+func (c *change) takeAsked(t *transaction) error {
+	l := t.s.ledger
 	svc, owner, before := c.service(), c.ref.Key(), c.held()
 	var errs object.Errors
 	for _, addr := range valuesOf(svc).clusterIPs {
@@ -267,18 +269,18 @@ func (c *change) takeHealthCheckPort(l *ledger, number uint16) error {
 }
 
 // takeAny takes what the Service needs and does not name.
-func (c *change) takeAny(l *ledger) error {
-	if err := c.anyClusterIPs(l); err != nil {
+func (c *change) takeAny(t *transaction) error {
+	if err := c.anyClusterIPs(t); err != nil {
 		return fmt.Errorf("failed to allocate a serviceIP for Service %q: %w", c.ref.Name, err)
 	}
-	if err := c.anyNodePorts(l); err != nil {
+	if err := c.anyNodePorts(t); err != nil {
 		return fmt.Errorf("failed to allocate a nodePort for Service %q: %w", c.ref.Name, err)
 	}
 	svc := c.service()
 	if !svc.NeedsHealthCheckNodePort() || svc.Spec.HealthCheckNodePort != 0 {
 		return nil
 	}
-	number, err := l.nextPort([]string{object.ProtocolTCP}, c.ref.Key(), c.ref.Key()+"/health-check")
+	number, err := t.s.ledger.nextPort([]string{object.ProtocolTCP}, c.ref.Key(), c.ref.Key()+"/health-check")
 	if err != nil {
 		return fmt.Errorf("failed to allocate a healthCheckNodePort for Service %q: %w", c.ref.Name, err)
 	}
@@ -286,18 +288,18 @@ func (c *change) takeAny(l *ledger) error {
 	return nil
 }
 
-func (c *change) anyClusterIPs(l *ledger) error {
-	svc := c.service()
+func (c *change) anyClusterIPs(t *transaction) error {
+	svc, l := c.service(), t.s.ledger
 	if !svc.NeedsClusterIP() || svc.Headless() {
 		return nil
 	}
 	for _, family := range svc.Spec.IPFamilies[min(len(svc.Spec.ClusterIPs), len(svc.Spec.IPFamilies)):] {
-		addr, was := c.formerAddress(l, family == object.IPv4)
+		addr, was := c.formerAddress(t, family == object.IPv4)
 		var err error
 		if was {
 			err = l.takeAddress(addr, c.ref.Key())
 		} else {
-			addr, err = l.nextAddress(family == object.IPv4, c.ref.Key())
+			addr, err = l.nextAddress(family == object.IPv4, c.ref.Key(), t.avoidAddress)
 		}
 		if err != nil {
 			return err
@@ -312,7 +314,7 @@ func (c *change) anyClusterIPs(l *ledger) error {
 
 // anyNodePorts gives ports of one number on several protocols the same node port, as
 // Kubernetes does (port 53 of a name server is TCP and UDP).
-func (c *change) anyNodePorts(l *ledger) error {
+func (c *change) anyNodePorts(t *transaction) error {
 	svc := c.service()
 	allocate := svc.Spec.AllocateLoadBalancerNodePorts
 	if !svc.NeedsNodePort() || svc.Spec.Type == object.TypeLoadBalancer && allocate != nil && !*allocate {
@@ -321,7 +323,7 @@ func (c *change) anyNodePorts(l *ledger) error {
 	owner := c.ref.Key()
 	for i := range svc.Spec.Ports {
 		port := &svc.Spec.Ports[i]
-		if port.NodePort != 0 || c.shareNodePort(l, port) {
+		if port.NodePort != 0 || c.shareNodePort(t.s.ledger, port) {
 			continue
 		}
 		var protocols []string
@@ -330,7 +332,7 @@ func (c *change) anyNodePorts(l *ledger) error {
 				protocols = append(protocols, twin.Protocol)
 			}
 		}
-		number, err := c.anyPort(l, protocols, owner+"/"+strconv.Itoa(int(port.Port)))
+		number, err := c.anyPort(t, protocols, owner+"/"+strconv.Itoa(int(port.Port)))
 		if err != nil {
 			return err
 		}
@@ -345,9 +347,9 @@ func (c *change) anyNodePorts(l *ledger) error {
 
 // anyPort takes a node port that the Service does not name, on some protocols: the one that it
 // seems to have had, or else a free one.
-func (c *change) anyPort(l *ledger, protocols []string, seed string) (uint16, error) {
-	owner := c.ref.Key()
-	number, was := c.formerPort(l, protocols, seed)
+func (c *change) anyPort(t *transaction, protocols []string, seed string) (uint16, error) {
+	owner, l := c.ref.Key(), t.s.ledger
+	number, was := c.formerPort(t, protocols, seed)
 	if !was {
 		return l.nextPort(protocols, owner, seed)
 	}

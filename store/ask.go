@@ -58,7 +58,7 @@ func (c *change) admit(s *Store, w *Write) error {
 // object itself comes first, as in Kubernetes.
 func (t *transaction) taken(ref object.Ref, w *Write) error {
 	c, next := &change{ref: ref, by: &w.By}, w.Object.DeepCopy()
-	c.keepStatus(next)
+	c.keepOwned(next)
 	if errs := c.accept(t.s, next); len(errs) > 0 {
 		return errs
 	}
@@ -117,10 +117,10 @@ func (c *change) askVersion(t *transaction, next object.Object) ([]string, error
 	meta := next.GetMeta()
 	meta.Namespace, meta.Name = c.ref.Namespace, c.ref.Name
 	c.ownMetadata(meta)
-	c.keepStatus(next)
+	c.keepOwned(next)
 	errs := c.accept(t.s, next)
 	if svc, isService := next.(*object.Service); isService {
-		errs = append(errs, t.s.checkExternalIPs(svc, c.oldService())...)
+		errs = append(errs, checkExternalIPs(t.host, svc, c.oldService())...)
 	}
 	if len(errs) == 0 {
 		if svc, isService := next.(*object.Service); isService {
@@ -128,7 +128,7 @@ func (c *change) askVersion(t *transaction, next object.Object) ([]string, error
 		}
 	}
 	if len(errs) == 0 {
-		errs = slices.Concat(t.checkExternalPorts(c), c.checkReserved(t.s), c.checkNodePorts(t.s))
+		errs = slices.Concat(t.checkExternalPorts(c), c.checkReserved(t.host), c.checkNodePorts(t.host))
 	}
 	if len(errs) > 0 {
 		return nil, errs
@@ -145,9 +145,9 @@ func (c *change) askVersion(t *transaction, next object.Object) ([]string, error
 }
 
 // checkNodePorts asks about the node ports that the client asks for anew.
-func (c *change) checkNodePorts(s *Store) object.Errors {
+func (c *change) checkNodePorts(host Host) object.Errors {
 	svc, isService := c.wanted.(*object.Service)
-	if !isService || s.cfg.NodePort == nil {
+	if !isService {
 		return nil
 	}
 	var errs object.Errors
@@ -156,41 +156,20 @@ func (c *change) checkNodePorts(s *Store) object.Errors {
 		if port.NodePort == 0 || slices.Contains(c.held().ports, asked) {
 			continue
 		}
-		if err := s.cfg.NodePort(asked.Protocol, asked.Number); err != nil {
+		if err := host.NodePort(asked.Protocol, asked.Number); err != nil {
 			errs = append(errs, portError(fmt.Sprintf("spec.ports[%d].nodePort", i), port.NodePort, err))
 		}
 	}
 	return errs
 }
 
-// keepStatus replaces what is not written together with the rest by what the object has.
-func (c *change) keepStatus(next object.Object) {
-	switch next := next.(type) {
-	case *object.Service:
-		next.Status = object.ServiceStatus{}
-		if c.old != nil {
-			next.Status = object.Draft(c.old.object).(*object.Service).Status
-		}
-	case *object.ServiceCIDR:
-		next.Status = object.ServiceCIDRStatus{}
-		if c.old != nil {
-			next.Status = c.old.object.(*object.ServiceCIDR).Status
-		}
-	case *object.Namespace:
-		next.Status, next.Spec = object.NamespaceStatus{}, object.NamespaceSpec{}
-		if c.old != nil {
-			before := c.old.object.(*object.Namespace)
-			next.Status, next.Spec = before.Status, before.Spec
-		}
-	case *object.Node:
-		if c.old != nil {
-			next.Status = c.old.object.(*object.Node).Status
-		}
-	case *object.Pod:
-		if c.old != nil {
-			next.Status = c.old.object.(*object.Pod).Status
-		}
+// keepOwned replaces what is not written together with the rest by what the object has.
+func (c *change) keepOwned(next object.Object) {
+	var before object.Object
+	if c.old != nil {
+		before = c.old.object
 	}
+	object.StrategyOf(next).KeepOwned(next, before)
 }
 
 // askStatus makes the status of a version the object's.
@@ -198,20 +177,11 @@ func (c *change) askStatus(written object.Object) ([]string, error) {
 	next := object.Draft(c.old.object)
 	next.GetMeta().ManagedFields = written.GetMeta().ManagedFields
 	var warnings []string
-	switch next := next.(type) {
-	case *object.Service:
-		next.Status = written.(*object.Service).Status
-		warnings = warnOfIngress(next, c.old.object.(*object.Service))
-	case *object.Pod:
-		next.Status = written.(*object.Pod).Status
-	case *object.Node:
-		next.Status = written.(*object.Node).Status
-	case *object.Namespace:
-		next.Status = written.(*object.Namespace).Status
-	case *object.ServiceCIDR:
-		next.Status = written.(*object.ServiceCIDR).Status
-	default:
+	if !object.StrategyOf(next).CopyStatus(next, written) {
 		return nil, fmt.Errorf("write the status of %s: the kind has none", c.ref)
+	}
+	if svc, isService := next.(*object.Service); isService {
+		warnings = warnOfIngress(svc, c.old.object.(*object.Service))
 	}
 	object.Default(next)
 	if errs := object.ValidateUpdate(next, c.old.object, object.Options{}); len(errs) > 0 {
@@ -254,11 +224,10 @@ func (t *transaction) noteAsked(c *change) {
 		c.contest(t.claimsOn(c.ref), c.owner)
 		return
 	}
-	for _, n := range t.s.notes[c.ref] {
+	for _, n := range t.s.outcomes.notes[c.ref] {
 		if n.reason != ReasonPending && n.reason != ReasonOutside {
 			c.notes = append(c.notes, n)
 		}
 	}
-	_, waited := t.s.waiting[c.ref]
-	c.waits = c.waits || waited
+	c.waits = c.waits || t.s.outcomes.waits(c.ref)
 }

@@ -20,12 +20,10 @@ func (t *transaction) avoidIngress(addr netip.Addr, claim alloc.Claim) bool {
 // otherUse says who has a use of an address that is in the way of a load balancer; "" when
 // nobody has.
 func (t *transaction) otherUse(svc *object.Service, addr netip.Addr, claim alloc.Claim) string {
-	if reserved := t.s.cfg.Reserved; reserved != nil {
-		if what := reserved(svc, addr); what != "" {
-			return "it is " + what
-		}
+	if what := t.host.Reserved(svc, addr); what != "" {
+		return "it is " + what
 	}
-	if keys := t.s.index.hosts.of(t.s.index, addr); len(keys) > 0 {
+	if keys := t.s.table.index.hosts.of(t.s.table.index, addr); len(keys) > 0 {
 		return "it is an endpoint of Service " + keys[0]
 	}
 	for _, port := range claim.Ports {
@@ -38,15 +36,14 @@ func (t *transaction) otherUse(svc *object.Service, addr netip.Addr, claim alloc
 
 // avoidAddress reports cluster IPs that are of use to the host or on its networks.
 func (t *transaction) avoidAddress(addr netip.Addr) bool {
-	cfg := &t.s.cfg
-	isEndpoint := func() bool { return len(t.s.index.hosts.of(t.s.index, addr)) > 0 }
-	return cfg.Reserved != nil && cfg.Reserved(nil, addr) != "" || cfg.Avoid != nil && cfg.Avoid(addr, isEndpoint)
+	isEndpoint := func() bool { return len(t.s.table.index.hosts.of(t.s.table.index, addr)) > 0 }
+	return t.host.Reserved(nil, addr) != "" || t.host.Avoid(addr, isEndpoint)
 }
 
 // checkReserved refuses cluster IPs of the host that a client asks for anew.
-func (c *change) checkReserved(s *Store) object.Errors {
+func (c *change) checkReserved(host Host) object.Errors {
 	svc, isService := c.wanted.(*object.Service)
-	if !isService || s.cfg.Reserved == nil {
+	if !isService {
 		return nil
 	}
 	before := c.oldService()
@@ -56,7 +53,7 @@ func (c *change) checkReserved(s *Store) object.Errors {
 		if err != nil || before != nil && slices.Contains(before.Spec.ClusterIPs, text) {
 			continue
 		}
-		if what := s.cfg.Reserved(svc, addr); what != "" {
+		if what := host.Reserved(svc, addr); what != "" {
 			errs = append(errs, object.Error{
 				Type: object.FieldValueInvalid, Field: fmt.Sprintf("spec.clusterIPs[%d]", i), Value: text,
 				Detail: fmt.Sprintf("it is %s, which would not be reached any more: choose another one", what),

@@ -100,7 +100,7 @@ func BenchmarkList(b *testing.B) {
 	})
 	b.Run("changed", func(b *testing.B) {
 		for b.Loop() {
-			bx.s.lists.touch(ref("svc-7"))
+			bx.s.table.lists.touch(ref("svc-7"))
 			list()
 		}
 	})
@@ -123,7 +123,7 @@ func BenchmarkEvents(b *testing.B) {
 		w.Object.GetMeta().Labels = map[string]string{"v": fmt.Sprint(i)}
 		bx.ask(w)
 	}
-	for name, from := range map[string]uint64{"recent": bx.s.Revision() - 100, "past": bx.s.history.since + 10} {
+	for name, from := range map[string]uint64{"recent": bx.s.Revision() - 100, "past": bx.s.feed.history.since + 10} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
 				if events, err := bx.s.Events(from, 100); err != nil || len(events) != 100 {

@@ -20,6 +20,7 @@ type box struct {
 	cfg    Config
 	now    time.Time
 	uids   int
+	guard  RemovalGuard // nil: what vanishes is removed
 	s      *Store
 	files  map[string]*manifest.File
 	texts  map[string][]byte // of files, see keep
@@ -101,7 +102,7 @@ func yamlOf(text string) string {
 
 func (b *box) sync() SyncResult {
 	b.t.Helper()
-	result, err := b.s.SyncFiles(manifest.FilesOf(b.files))
+	result, err := b.s.SyncGuarded(manifest.FilesOf(b.files), b.guard)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -190,7 +191,7 @@ func checkInvariants(t testing.TB, s *Store) {
 	t.Helper()
 	holders := map[string]string{}
 	revisions := map[string]bool{}
-	for ref, r := range s.records {
+	for ref, r := range s.table.records {
 		version := r.object.GetMeta().ResourceVersion
 		if revisions[version] {
 			t.Errorf("%s shares revision %s with another object", ref, version)
@@ -232,7 +233,7 @@ func checkInvariants(t testing.TB, s *Store) {
 		}
 	}
 	ips, ingress := 0, 0
-	for _, r := range s.records {
+	for _, r := range s.table.records {
 		svc, ok := r.object.(*object.Service)
 		if !ok || r.withheld {
 			continue

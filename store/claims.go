@@ -41,13 +41,10 @@ func refInFile(ref object.Ref) object.Ref {
 	return ref
 }
 
-// namespaced reports whether objects of a kind that is stored are in a namespace.
+// namespaced reports whether objects of a kind are in a namespace.
 func namespaced(kind string) bool {
-	switch kind {
-	case object.KindNamespace, object.KindNode, object.KindServiceCIDR:
-		return false
-	}
-	return true
+	s := object.StrategyOfKind(kind)
+	return s == nil || s.Namespaced
 }
 
 // claimsOf is what a file claims, and the documents in it that come too late.
@@ -101,22 +98,22 @@ func isUnreadable(file *manifest.File) bool {
 func (t *transaction) readFiles(files manifest.Files) []object.Ref {
 	t.files = files
 	documents := 0
-	if !t.s.synced {
+	if !t.s.declared.synced {
 		for _, file := range files {
 			documents += len(file.Documents)
 		}
 	}
 	touched := make(map[object.Ref]struct{}, documents)
-	files.Changes(t.s.files, func(was, is *manifest.File) {
+	files.Changes(t.s.declared.files, func(was, is *manifest.File) {
 		if is == nil {
 			t.readFile(was.Path, was, nil, touched)
 		} else {
 			t.readFile(is.Path, was, is, touched)
 		}
 	})
-	if !t.s.synced || t.sourced != nil {
+	if !t.s.declared.synced || t.sourced != nil {
 		// Files that went while nobody was looking.
-		for path := range t.s.unclaimed {
+		for path := range t.s.declared.unclaimed {
 			if t.readsAnew(path) && files.Get(path) == nil {
 				t.readFile(path, nil, nil, touched)
 			}
@@ -131,7 +128,7 @@ func (t *transaction) readFiles(files manifest.Files) []object.Ref {
 
 // readFile adds the objects to touched for which one file says something else than before.
 func (t *transaction) readFile(path string, old, file *manifest.File, touched map[object.Ref]struct{}) {
-	if old == nil && !t.s.synced && t.settledBefore(file) {
+	if old == nil && !t.s.declared.synced && t.settledBefore(file) {
 		t.trust(file, touched)
 		return
 	}
@@ -164,7 +161,7 @@ func (t *transaction) readFile(path string, old, file *manifest.File, touched ma
 			touched[ref] = struct{}{}
 		}
 	}
-	for ref := range t.s.unclaimed[path] {
+	for ref := range t.s.declared.unclaimed[path] {
 		touched[ref] = struct{}{}
 	}
 }
@@ -173,7 +170,7 @@ func (t *transaction) readFile(path string, old, file *manifest.File, touched ma
 // changes: then what is in it need not be looked at as a whole.
 func (t *transaction) sameNames(path string, old, file *manifest.File) bool {
 	if old == nil || file == nil || isSealed(old) || isSealed(file) || len(old.Documents) != len(file.Documents) || len(old.Problems)+len(file.Problems) > 0 ||
-		old.Err != nil || file.Err != nil || len(t.s.duplicates[path])+len(t.s.unclaimed[path]) > 0 {
+		old.Err != nil || file.Err != nil || len(t.s.declared.duplicates[path])+len(t.s.declared.unclaimed[path]) > 0 {
 		return false
 	}
 	for i := range file.Documents {
@@ -210,7 +207,7 @@ func (t *transaction) claimsOn(ref object.Ref) []claim {
 	if claims, changed := t.claims[ref]; changed {
 		return claims
 	}
-	return t.s.claims[ref]
+	return t.s.declared.claims[ref]
 }
 
 // verdict is what becomes of an object.

@@ -64,9 +64,8 @@ func TestClusterIPsOfClientsThatChange(t *testing.T) {
 
 // Who wants a value of a Service that vanished and is held is told so.
 func TestValuesOfWhatIsHeld(t *testing.T) {
-	b := newBox(t, func(cfg *Config) {
-		cfg.Hold = func(Removals) func(string) Decision { return func(string) Decision { return Keep } }
-	})
+	b := newBox(t)
+	b.guard = func(Removals) func(string) Decision { return func(string) Decision { return Keep } }
 	b.apply("a.yaml", "web {clusterIP: 172.30.0.6}")
 	b.apply("a.yaml", "")
 	b.apply("b.yaml", "new {clusterIP: 172.30.0.6}")

@@ -53,30 +53,6 @@ type Config struct {
 	Pinned bool
 	// LegacyIPs accepts addresses with leading zeros in files and reads them as decimal.
 	LegacyIPs bool
-	// ExternalIP says why a client of the API may not have an address as an externalIP; nil
-	// allows all. Addresses that a Service has already are not asked about again, nor are those
-	// that files ask for.
-	ExternalIP func(svc *object.Service, addr netip.Addr) error
-	// Reserved says what an address is that a Service may not have, as "a gateway of this
-	// host"; "" of all others, and nil reserves none. Nobody is given such an address, for which
-	// it is asked without a Service. A client of the API that asks for one as a cluster IP is
-	// refused; files are not.
-	Reserved func(svc *object.Service, addr netip.Addr) string
-	// Avoid reports addresses of the ranges for cluster IPs that nobody is given without asking
-	// for them; isEndpoint reports whether the address is an endpoint's. Nil reports none.
-	Avoid func(addr netip.Addr, isEndpoint func() bool) bool
-	// NodePort says why a client of the API may not have a node port that it asks for, as when
-	// a program of the host listens there; nil allows all. Ports that a Service has already
-	// are not asked about again, nor are those that files ask for.
-	NodePort func(protocol string, port uint16) error
-	// Hold is asked in every SyncFiles about the objects that it would remove, if any, and
-	// gives what becomes of those of each file. Those that are not removed stay as they are,
-	// and are asked about again in the next SyncFiles. nil removes all.
-	Hold func(Removals) func(file string) Decision
-	// Merge joins a file's document with the stored version of its object, to which clients of
-	// the API have written (it has managedFields): what they added stays, what the file
-	// says no more goes. Neither may be changed. nil means that the document replaces it all.
-	Merge func(live, document object.Object) (object.Object, error)
 	// Program names the version of the program to the last bit: what another one has found about a
 	// file is not believed. "" believes nothing (see LastGood.Seal).
 	Program string
@@ -90,7 +66,7 @@ type Config struct {
 // ledger checks the ranges and makes the allocators, with nothing held. The error
 // names all that is wrong.
 func (c *Config) ledger() (*ledger, error) {
-	l := &ledger{addresses: map[bool]*alloc.Addresses{}}
+	l := &ledger{families: c.families(), addresses: map[bool]*alloc.Addresses{}}
 	var errs []error
 	if len(c.ClusterIPRanges) == 0 {
 		errs = append(errs, errors.New("no range of cluster IPs: give one for each family that Services shall have"))

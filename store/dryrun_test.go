@@ -27,7 +27,7 @@ func TestDryRun(t *testing.T) {
 		dry[i] = w
 		dry[i].DryRun = true
 	}
-	state, problems, revision, commits, waiting := objects(b.s), b.problems(), b.s.Revision(), b.engine.Commits(), len(b.s.waiting)
+	state, problems, revision, commits, waiting := objects(b.s), b.problems(), b.s.Revision(), b.engine.Commits(), len(b.s.outcomes.waiting)
 	var shown []Written
 	for range 3 {
 		var err error
@@ -36,7 +36,7 @@ func TestDryRun(t *testing.T) {
 		}
 		b.check()
 	}
-	if objects(b.s) != state || b.problems() != problems || b.s.Revision() != revision || b.engine.Commits() != commits || len(b.s.waiting) != waiting {
+	if objects(b.s) != state || b.problems() != problems || b.s.Revision() != revision || b.engine.Commits() != commits || len(b.s.outcomes.waiting) != waiting {
 		t.Error("a dry run has changed something")
 	}
 	if events, err := b.s.Events(revision, 0); err != nil || len(events) != 0 {

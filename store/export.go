@@ -101,17 +101,14 @@ func (s *Store) everything() ([]engine.Pair, uint64, error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	s.follow()
-	for more := true; more; {
-		more = s.copies.take()
-		if err := s.write(engine.Transaction{}, s.revision); err != nil {
-			return nil, 0, err
-		}
+	if err := s.flush(); err != nil {
+		return nil, 0, err
 	}
-	all, err := s.engine.Load("")
+	all, err := s.storage.engine.Load("")
 	if err != nil {
 		return nil, 0, err
 	}
-	pairs, revision := all[:0], s.revision
+	pairs, revision := all[:0], s.feed.revision
 	for _, pair := range all {
 		if !isExported(pair.Key) {
 			continue

@@ -35,15 +35,15 @@ func TestExportIsRestored(t *testing.T) {
 	other := newBox(t)
 	other.engine = other.engine.Reopen()
 	header, err := Import(other.engine, bytes.NewReader(text), false)
-	if err != nil || header.Objects == 0 || header.Revision != b.s.revision {
+	if err != nil || header.Objects == 0 || header.Revision != b.s.feed.revision {
 		t.Fatalf("%+v, %v", header, err)
 	}
 	other.restart()
 	if got, want := other.world(), b.world(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	if other.s.revision != b.s.revision || len(other.s.history.entries) != len(b.s.history.entries) {
-		t.Errorf("revision %d with %d entries, want %d with %d", other.s.revision, len(other.s.history.entries), b.s.revision, len(b.s.history.entries))
+	if other.s.feed.revision != b.s.feed.revision || len(other.s.feed.history.entries) != len(b.s.feed.history.entries) {
+		t.Errorf("revision %d with %d entries, want %d with %d", other.s.feed.revision, len(other.s.feed.history.entries), b.s.feed.revision, len(b.s.feed.history.entries))
 	}
 	var again bytes.Buffer
 	if err := other.s.Export(&again, "v1"); err != nil || !bytes.Equal(again.Bytes(), text) {

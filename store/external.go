@@ -126,7 +126,7 @@ func portsOf(svc *object.Service) []alloc.Port {
 // usedAs says what an address is to Services that would be cut off from it, or from each other,
 // if it became an external IP; "" when it is nothing.
 func (t *transaction) usedAs(addr netip.Addr, except string) string {
-	if keys := t.s.index.hosts.of(t.s.index, addr); len(keys) > 0 {
+	if keys := t.s.table.index.hosts.of(t.s.table.index, addr); len(keys) > 0 {
 		return "an endpoint of Service " + keys[0]
 	}
 	for _, claim := range t.s.ledger.pools.Sharing(addr) {
@@ -154,7 +154,7 @@ func (t *transaction) externalHolder(addr netip.Addr, port alloc.Port, except st
 // one that asked for it first. "" is nobody.
 func (t *transaction) onExternal(addr netip.Addr, port alloc.Port, except string) string {
 	holder, first := "", uint64(0)
-	for _, all := range []externals{t.s.index.externals, t.externals, t.joint} {
+	for _, all := range []externals{t.s.table.index.externals, t.externals, t.joint} {
 		for key := range all[addr] {
 			if key == except {
 				continue

@@ -52,14 +52,13 @@ func TestClusterIPsThatAreExternal(t *testing.T) {
 // Node ports that a client asks for are asked about, and those that it has, or is given, are not.
 func TestNodePortsThatAreRefused(t *testing.T) {
 	asked := 0
-	b := newBox(t, func(c *Config) {
-		c.NodePort = func(protocol string, port uint16) error {
-			if asked++; protocol == "TCP" && port == 30001 {
-				return errors.New("nginx listens there")
-			}
-			return nil
+	b := newBox(t)
+	b.s.SetHost(hostOf{nodePort: func(protocol string, port uint16) error {
+		if asked++; protocol == "TCP" && port == 30001 {
+			return errors.New("nginx listens there")
 		}
-	})
+		return nil
+	}})
 	service := func(spec string) Write { return write(refine(document(t, "web {type: NodePort, "+spec+"}"))) }
 	want := "spec.ports[1].nodePort: Invalid value: 30001: nginx listens there"
 	if got := b.ask(service("ports: [{name: a, port: 1, nodePort: 30002}, {name: b, port: 2, nodePort: 30001}]")); got.Err == nil || got.Err.Error() != want {
@@ -164,13 +163,13 @@ func TestExternalIPsThatAreEndpoints(t *testing.T) {
 func TestPoolPassesOverAddressesInUse(t *testing.T) {
 	b := newBox(t, func(c *Config) {
 		c.Pools = []alloc.Pool{{First: netip.MustParseAddr("198.51.100.8"), Last: netip.MustParseAddr("198.51.100.12")}}
-		c.Reserved = func(_ *object.Service, addr netip.Addr) string {
-			if addr == netip.MustParseAddr("198.51.100.10") {
-				return "a gateway of this host"
-			}
-			return ""
-		}
 	})
+	b.s.SetHost(hostOf{reserved: func(_ *object.Service, addr netip.Addr) string {
+		if addr == netip.MustParseAddr("198.51.100.10") {
+			return "a gateway of this host"
+		}
+		return ""
+	}})
 	b.apply("s.yaml", endpointOf("multi", "198.51.100.11]"))
 	const lbs = "a {type: LoadBalancer}\nb {type: LoadBalancer}\nc {type: LoadBalancer}"
 	// All in one snapshot, the holder last by its name.

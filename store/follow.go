@@ -36,7 +36,7 @@ type noteChange struct {
 
 // headValue is the value of the head that a commit of these changes puts.
 func (s *Store) headValue(changes []*change) ([]byte, error) {
-	if s.shared == nil {
+	if s.storage.shared == nil {
 		return nil, nil
 	}
 	n := commitNote{At: s.cfg.Clock().UTC()}
@@ -70,7 +70,7 @@ func KnowsKey(key string) bool {
 
 // Follow takes over what other machines commit, until ctx is done. Without them it does nothing.
 func (s *Store) Follow(ctx context.Context) error {
-	if s.shared == nil {
+	if s.storage.shared == nil {
 		<-ctx.Done()
 		return nil
 	}
@@ -78,7 +78,7 @@ func (s *Store) Follow(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.shared.Arrived():
+		case <-s.storage.shared.Arrived():
 		}
 		s.writer.Lock()
 		s.follow()
@@ -89,10 +89,10 @@ func (s *Store) Follow(ctx context.Context) error {
 // Fresh returns when all that was committed by any machine before the call can be read. On a store of
 // one machine it always can.
 func (s *Store) Fresh(ctx context.Context) error {
-	if s.shared == nil {
+	if s.storage.shared == nil {
 		return nil
 	}
-	return s.shared.Fresh(ctx)
+	return s.storage.shared.Fresh(ctx)
 }
 
 // sharedOf is an engine that other machines write to; nil when they do not.
@@ -102,7 +102,7 @@ func sharedOf(e engine.Engine) engine.Shared {
 }
 
 // IsShared reports whether other machines write to the store too.
-func (s *Store) IsShared() bool { return s.shared != nil }
+func (s *Store) IsShared() bool { return s.storage.shared != nil }
 
 // decide has a call decided, and decided anew after what was first was taken over, as often as another machine
 // has changed something since it began. The writer must be held.
@@ -110,35 +110,35 @@ func (s *Store) decide(call func() error) error {
 	s.follow()
 	for began := time.Now(); ; {
 		err := call()
-		if s.shared == nil || !errors.Is(err, engine.ErrConflict) {
+		if s.storage.shared == nil || !errors.Is(err, engine.ErrConflict) {
 			return err
 		}
 		if time.Since(began) > maxLost {
 			return errLost
 		}
-		s.lost.Add(1)
+		s.storage.lost.Add(1)
 		s.follow()
 	}
 }
 
 // Lost is how often a commit of this machine was overtaken by another one, and decided anew.
-func (s *Store) Lost() uint64 { return s.lost.Load() }
+func (s *Store) Lost() uint64 { return s.storage.lost.Load() }
 
 // follow takes over what has arrived. The writer must be held.
 func (s *Store) follow() {
-	if s.shared == nil || s.deaf {
+	if s.storage.shared == nil || s.storage.failed {
 		return
 	}
-	arrived := s.shared.Follow()
+	arrived := s.storage.shared.Follow()
 	for i := range arrived {
 		if err := s.takeOver(&arrived[i]); err != nil {
-			s.deaf = true
-			s.shared.Refuse(err)
+			s.storage.failed = true
+			s.storage.shared.Refuse(err)
 			return
 		}
 	}
 	if len(arrived) > 0 {
-		s.shared.Published()
+		s.storage.shared.Published()
 	}
 }
 
@@ -157,13 +157,12 @@ func (s *Store) takeOver(f *engine.Followed) error {
 		return err
 	}
 	t := s.begin()
-	defer t.end()
 	t.revision = f.Revision
-	s.holdAnew(changes)
+	t.holdAnew(changes)
 	var journal journalUpdate
 	if f.Reload {
-		journal = s.history.begin(journalUpdate{revision: f.Revision})
-	} else if journal, err = s.history.plan(changes, s.revision, at); err != nil {
+		journal = s.feed.history.begin(journalUpdate{revision: f.Revision})
+	} else if journal, err = s.feed.history.plan(changes, s.feed.revision, at); err != nil {
 		return err
 	}
 	if journal.reset {
@@ -171,8 +170,8 @@ func (s *Store) takeOver(f *engine.Followed) error {
 	}
 	var out engine.Transaction
 	journal.addTo(&out)
-	s.shared.Keep(out)
-	s.head = f.Revision
+	s.storage.shared.Keep(out)
+	s.storage.head = f.Revision
 	t.publish(changes, f.Revision, journal)
 	return nil
 }
@@ -195,14 +194,12 @@ func (s *Store) followed(f *engine.Followed) (changes []*change, at time.Time, e
 			return nil, at, err
 		}
 		ref := object.RefOf(r.object)
-		byKey[pair.Key] = &change{ref: ref, old: s.records[ref], owner: r.owner, record: r, next: r.object}
-		if created := createdAt(r.object); created.After(s.newest) {
-			s.newest = created
-		}
+		byKey[pair.Key] = &change{ref: ref, old: s.table.records[ref], owner: r.owner, record: r, next: r.object}
+		s.numbers.sawCreation(createdAt(r.object))
 	}
 	for _, key := range f.Deletes {
 		ref, known := refOfKey(key)
-		if old := s.records[ref]; known && old != nil {
+		if old := s.table.records[ref]; known && old != nil {
 			byKey[key] = &change{ref: ref, old: old, owner: old.owner, remove: true}
 		}
 	}
@@ -232,12 +229,13 @@ func refOfKey(key string) (object.Ref, bool) {
 
 // holdAnew has the ledger hold what Services have now instead of what they had. All is given up
 // first: in one commit a value may have gone from one to another.
-func (s *Store) holdAnew(changes []*change) {
+func (t *transaction) holdAnew(changes []*change) {
+	s := t.s
 	for _, c := range changes {
 		if c.ref.Kind == object.KindService && c.old != nil && !c.old.withheld {
 			old := *c
 			old.next, old.remove = nil, true
-			old.release(s.ledger)
+			old.release(t)
 		}
 	}
 	s.ledger.begin()

@@ -52,9 +52,9 @@ func (f foreigners) move(ref object.Ref, before, after *record) {
 
 // foreignProblems is one warning for each, in no order.
 func (s *Store) foreignProblems() (problems []manifest.Problem) {
-	for each, c := range s.foreign {
+	for each, c := range s.table.foreign {
 		p := manifest.Problem{Object: c.example, Field: each.Field, Reason: ReasonNoEffect, Message: each.Text, Warning: true}
-		if r := s.records[c.example]; r != nil {
+		if r := s.table.records[c.example]; r != nil {
 			p.File = r.owner.File
 			p.Line, p.Column = s.position(c.example, p.File, each.Field)
 		}

@@ -53,8 +53,8 @@ func (d dependents) move(ref object.Ref, before, after *record) {
 func (s *Store) Dependents(uid string) (list []object.Object) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	for ref := range s.dependents.of[uid] {
-		if r := s.records[ref]; r != nil {
+	for ref := range s.table.dependents.of[uid] {
+		if r := s.table.records[ref]; r != nil {
 			list = append(list, r.object)
 		}
 	}
@@ -77,7 +77,7 @@ func (s *Store) CollectGarbage() error {
 		if err != nil {
 			s.mu.Lock()
 			for _, w := range writes {
-				s.dependents.orphaned[w.Ref] = struct{}{} // it is tried again
+				s.table.dependents.orphaned[w.Ref] = struct{}{} // it is tried again
 			}
 			s.mu.Unlock()
 			return fmt.Errorf("remove what has lost its owners: %w", err)
@@ -98,9 +98,9 @@ func (s *Store) CollectGarbage() error {
 func (s *Store) garbage() (writes []Write) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for ref := range s.dependents.orphaned {
-		delete(s.dependents.orphaned, ref)
-		r := s.records[ref]
+	for ref := range s.table.dependents.orphaned {
+		delete(s.table.dependents.orphaned, ref)
+		r := s.table.records[ref]
 		if r == nil || r.owner != (Owner{}) {
 			continue
 		}
@@ -117,7 +117,7 @@ func (s *Store) garbage() (writes []Write) {
 // or in none.
 func (s *Store) isThere(o object.OwnerReference, namespace string) bool {
 	for _, in := range []string{namespace, ""} {
-		r := s.records[object.Ref{Kind: o.Kind, Namespace: in, Name: o.Name}]
+		r := s.table.records[object.Ref{Kind: o.Kind, Namespace: in, Name: o.Name}]
 		if r != nil && r.object.GetMeta().UID == o.UID {
 			return true
 		}

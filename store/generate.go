@@ -23,11 +23,10 @@ func (s *Store) Generate(controller string, puts []object.Object, deletes []obje
 // generate is Generate once.
 func (s *Store) generate(controller string, puts []object.Object, deletes []object.Ref) (SyncResult, error) {
 	t := s.begin()
-	defer t.end()
 	owner := Owner{Controller: controller}
 	for _, o := range puts {
 		ref := refInFile(object.RefOf(o))
-		c := &change{ref: ref, old: s.records[ref], owner: owner}
+		c := &change{ref: ref, old: s.table.records[ref], owner: owner}
 		if c.old != nil && c.old.owner != owner {
 			return SyncResult{}, fmt.Errorf("generate %s: %w", ref, &OwnedError{Ref: ref, Owner: c.old.owner})
 		}
@@ -37,7 +36,7 @@ func (s *Store) generate(controller string, puts []object.Object, deletes []obje
 		t.changes[ref] = c
 	}
 	for _, ref := range deletes {
-		old := s.records[ref]
+		old := s.table.records[ref]
 		if old == nil {
 			continue
 		}

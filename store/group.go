@@ -23,21 +23,21 @@ type call struct {
 	done    bool
 }
 
-// calls are those that wait for the commit under way, to share the next one: the disk takes
+// writeQueue has the calls that wait for the commit under way, to share the next one: the disk takes
 // its time for each.
-type calls struct {
+type writeQueue struct {
 	mu      sync.Mutex
 	waiting []*call
 }
 
-func (q *calls) add(c *call) {
+func (q *writeQueue) add(c *call) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.waiting = append(q.waiting, c)
 }
 
 // take takes out as many as go together, the first ones.
-func (q *calls) take() []*call {
+func (q *writeQueue) take() []*call {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	n, size := 0, 0
@@ -67,7 +67,6 @@ func (s *Store) writeGroup(group []*call) {
 // tryGroup is writeGroup once.
 func (s *Store) tryGroup(group []*call) error {
 	t := s.begin()
-	defer t.end()
 	finished := false
 	defer func() {
 		if !finished {
@@ -102,7 +101,7 @@ func (t *transaction) serve(c *call) {
 
 // dryRun decides the dry runs of a call, and takes everything back.
 func (t *transaction) dryRun(c *call) {
-	settled, last, held, newest := len(t.settled), maps.Clone(t.last), t.base, t.s.newest
+	settled, last, held, newest := len(t.settled), maps.Clone(t.last), t.base, t.s.numbers.newest
 	t.dry = true
 	for i := range c.writes {
 		if c.writes[i].DryRun {
@@ -111,7 +110,7 @@ func (t *transaction) dryRun(c *call) {
 	}
 	t.dry = false
 	t.s.ledger.back(held)
-	t.settled, t.last, t.base, t.s.newest = t.settled[:settled], last, held, newest
+	t.settled, t.last, t.base, t.s.numbers.newest = t.settled[:settled], last, held, newest
 }
 
 // finish commits what is settled, together with what comes of it for others: files get the

@@ -34,9 +34,9 @@ func gather(t *testing.T, b *box, n int, fault engine.Fault, write func(i int) (
 	}
 	for waiting := 0; waiting < n; {
 		time.Sleep(time.Millisecond)
-		b.s.calls.mu.Lock()
-		waiting = len(b.s.calls.waiting)
-		b.s.calls.mu.Unlock()
+		b.s.queue.mu.Lock()
+		waiting = len(b.s.queue.waiting)
+		b.s.queue.mu.Unlock()
 	}
 	close(ready)
 	writers.Wait()
@@ -123,7 +123,7 @@ func TestPanicInACall(t *testing.T) {
 }
 
 func TestGroupsAreBounded(t *testing.T) {
-	var q calls
+	var q writeQueue
 	for _, n := range []int{400, 600, 1, 2 * maxGroup, 5} {
 		q.add(&call{writes: make([]Write, n)})
 	}

@@ -76,7 +76,7 @@ func (f trialFile) hold(path string) heldFile {
 // their stored forms to a transaction.
 func (t *trial) holdFiles(s *Store, found manifest.Files, out *engine.Transaction) (map[string]heldFile, error) {
 	held := map[string]heldFile{}
-	pairs, err := s.engine.Load(trialFilePrefix)
+	pairs, err := s.storage.engine.Load(trialFilePrefix)
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +92,7 @@ func (t *trial) holdFiles(s *Store, found manifest.Files, out *engine.Transactio
 			continue
 		}
 		held[path] = f.hold(path)
-		out.Puts = append(out.Puts, engine.Pair{Key: pair.Key, Value: f.encode(), Revision: s.revision})
+		out.Puts = append(out.Puts, engine.Pair{Key: pair.Key, Value: f.encode(), Revision: s.feed.revision})
 	}
 	return held, nil
 }
@@ -141,7 +141,7 @@ func (s *Store) letFiles(paths []string) error {
 	if over {
 		out.Deletes = s.trial.keys()
 	}
-	if err := s.write(out, s.revision); err != nil {
+	if err := s.write(out, s.feed.revision); err != nil {
 		return err
 	}
 	s.mu.Lock()

@@ -237,14 +237,14 @@ func (s *Store) Events(after uint64, limit int) ([]Event, error) {
 // left out, which saves the work of reading them. nil means all objects.
 func (s *Store) EventsAbout(after uint64, limit int, about func(object.Ref) bool) ([]Event, error) {
 	s.mu.RLock()
-	entries, err := s.history.after(after, s.revision)
+	entries, err := s.feed.history.after(after, s.feed.revision)
 	if limit > 0 && len(entries) > limit {
 		entries = entries[:limit]
 	}
 	versions := make([][2]version, len(entries))
 	for i, e := range entries {
 		if about == nil || about(e.ref) {
-			versions[i] = [2]version{e.before(), e.after(s.records[e.ref])}
+			versions[i] = [2]version{e.before(), e.after(s.table.records[e.ref])}
 		}
 	}
 	s.mu.RUnlock()
@@ -269,5 +269,5 @@ func (s *Store) EventsAbout(after uint64, limit int, about func(object.Ref) bool
 func (s *Store) Published() <-chan struct{} {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.published
+	return s.feed.published
 }

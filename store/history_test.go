@@ -149,7 +149,7 @@ func TestHistoryIsBounded(t *testing.T) {
 		if _, err := b.s.Write(writes...); err != nil {
 			t.Fatal(err)
 		}
-		h := &b.s.history
+		h := &b.s.feed.history
 		stored, err := b.engine.Load(journalPrefix)
 		if err != nil {
 			t.Fatal(err)
@@ -167,7 +167,7 @@ func TestHistoryIsBounded(t *testing.T) {
 			t.Fatalf("round %d: %d entries stored, %d known, of %d bytes, %d recent", round, len(stored), len(h.entries), bytes, recent)
 		}
 	}
-	h := &b.s.history
+	h := &b.s.feed.history
 	if _, err := b.s.Events(first, 0); !errors.Is(err, ErrExpired) || h.since == first || len(h.entries) < 4000 {
 		t.Errorf("%d entries since %d: %v", len(h.entries), h.since, err)
 	}
@@ -177,8 +177,8 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 	since := h.since
 	b.restart()
-	if b.s.history.since != since || len(b.s.history.entries) != len(events) {
-		t.Errorf("after a restart %d entries since %d, before %d since %d", len(b.s.history.entries), b.s.history.since, len(events), since)
+	if b.s.feed.history.since != since || len(b.s.feed.history.entries) != len(events) {
+		t.Errorf("after a restart %d entries since %d, before %d since %d", len(b.s.feed.history.entries), b.s.feed.history.since, len(events), since)
 	}
 }
 

@@ -28,6 +28,11 @@ const (
 	Keep            // it stays until somebody confirms that it is to go
 )
 
+// A RemovalGuard gives what becomes of the objects of each file. It is asked in every SyncGuarded about the
+// objects that it would remove, if any. Those that are not removed stay as they are, and are asked about again
+// in the next one.
+type RemovalGuard func(Removals) func(file string) Decision
+
 // vanishedError says that who holds a value vanished from the files, and is held.
 type vanishedError struct{ error }
 
@@ -52,11 +57,11 @@ func (l *ledger) explain(err error) error {
 }
 
 // hold asks whether what was examined may be removed, and gives what may not.
-func (t *transaction) hold() map[object.Ref]Decision {
-	if t.s.cfg.Hold == nil {
+func (t *transaction) hold(guard RemovalGuard) map[object.Ref]Decision {
+	if guard == nil {
 		return nil
 	}
-	removals := Removals{Files: map[string][]string{}, Total: len(t.s.index.services), Declared: t.s.declared}
+	removals := Removals{Files: map[string][]string{}, Total: len(t.s.table.index.services), Declared: t.s.table.declaredServices}
 	var going []*change
 	for _, c := range t.changes {
 		if !c.remove {
@@ -71,7 +76,7 @@ func (t *transaction) hold() map[object.Ref]Decision {
 		removals.Files[file] = services
 	}
 	t.bereft(going, removals.Files)
-	decide := t.s.cfg.Hold(removals)
+	decide := guard(removals)
 	held := map[object.Ref]Decision{}
 	for _, c := range going {
 		if d := decide(c.old.owner.File); d != Remove {
@@ -102,7 +107,7 @@ func (t *transaction) bereft(going []*change, files map[string][]string) {
 				note(key, c.old.owner.File)
 			}
 		case *object.Pod:
-			for _, key := range t.s.index.selecting(o.Metadata.Namespace, o.Metadata.Labels) {
+			for _, key := range t.s.table.index.selecting(o.Metadata.Namespace, o.Metadata.Labels) {
 				note(key, c.old.owner.File)
 			}
 		}
@@ -122,7 +127,7 @@ func (t *transaction) bereft(going []*change, files map[string][]string) {
 		}
 	}
 	for key, from := range by {
-		svc := t.s.index.services[key]
+		svc := t.s.table.index.services[key]
 		if svc == nil || gone[object.RefOf(svc)] || t.backed(svc, gone, coming) {
 			continue
 		}
@@ -136,10 +141,10 @@ func (t *transaction) bereft(going []*change, files map[string][]string) {
 // those that go.
 func (t *transaction) backed(svc *object.Service, gone map[object.Ref]bool, coming map[string][]object.Object) bool {
 	key, selector := serviceKeyOf(svc), svc.Spec.Selector
-	_, slices, endpoints := t.s.index.service(key)
+	_, slices, endpoints := t.s.table.index.service(key)
 	stays := func(o object.Object) bool {
 		ref := object.RefOf(o)
-		r := t.s.records[ref]
+		r := t.s.table.records[ref]
 		return !gone[ref] && r != nil && r.owner.Controller == "" && len(addressesOf(o, selector)) > 0
 	}
 	for _, slice := range slices {
@@ -158,7 +163,7 @@ func (t *transaction) backed(svc *object.Service, gone map[object.Ref]bool, comi
 	if len(selector) == 0 {
 		return false
 	}
-	for _, pod := range t.s.index.selected(svc.Metadata.Namespace, selector) {
+	for _, pod := range t.s.table.index.selected(svc.Metadata.Namespace, selector) {
 		if stays(pod) {
 			return true
 		}

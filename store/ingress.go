@@ -94,8 +94,8 @@ func (c *change) asks(family string) bool {
 }
 
 // takeAskedIngress takes the IPs that the Service has or names.
-func (c *change) takeAskedIngress(l *ledger) error {
-	svc := c.service()
+func (c *change) takeAskedIngress(t *transaction) error {
+	svc, l := c.service(), t.s.ledger
 	if !isOurLoadBalancer(svc) {
 		return nil
 	}
@@ -103,7 +103,7 @@ func (c *change) takeAskedIngress(l *ledger) error {
 		if !c.keepsIngress(l, addr) {
 			continue
 		}
-		if l.loses != nil && l.loses(svc, c.old.since(), addr) {
+		if t.losesIngress(svc, c.old.since(), addr) {
 			l.releaseIngress(addr, c.claim.Owner)
 			continue
 		}
@@ -116,15 +116,15 @@ func (c *change) takeAskedIngress(l *ledger) error {
 	}
 	for _, a := range askedIngress(svc) {
 		if !slices.Contains(c.ingress, a.addr) {
-			c.takeIngress(l, a)
+			c.takeIngress(t, a)
 		}
 	}
 	return nil
 }
 
 // takeIngress takes an IP that the Service names, or notes why it cannot have it.
-func (c *change) takeIngress(l *ledger, a asked) {
-	families := c.service().Spec.IPFamilies
+func (c *change) takeIngress(t *transaction, a asked) {
+	families, l := c.service().Spec.IPFamilies, t.s.ledger
 	switch {
 	case !a.addr.IsValid() && a.field == "spec.loadBalancerIP":
 		return // the object package warns of it
@@ -136,11 +136,9 @@ func (c *change) takeIngress(l *ledger, a asked) {
 		c.wait(a.field, fmt.Sprintf("%s is not of the Service's family, %s: name an address of that family", a.addr, families))
 		return
 	}
-	if l.use != nil {
-		if use := l.use(c.service(), a.addr, c.claim); use != "" {
-			c.wait(a.field, fmt.Sprintf("%s cannot be given: %s; the Service waits for it", a.addr, use))
-			return
-		}
+	if use := t.otherUse(c.service(), a.addr, c.claim); use != "" {
+		c.wait(a.field, fmt.Sprintf("%s cannot be given: %s; the Service waits for it", a.addr, use))
+		return
 	}
 	err := l.takeIngress(a.addr, c.claim)
 	var held *alloc.HeldError
@@ -160,8 +158,8 @@ func (c *change) takeIngress(l *ledger, a asked) {
 }
 
 // takeAnyIngress takes an IP of each family for which the Service has and names none.
-func (c *change) takeAnyIngress(l *ledger) error {
-	svc := c.service()
+func (c *change) takeAnyIngress(t *transaction) error {
+	svc, l := c.service(), t.s.ledger
 	otherFamily := func(addr netip.Addr) bool { return !slices.Contains(svc.Spec.IPFamilies, familyOf(addr)) }
 	if !isOurLoadBalancer(svc) || slices.ContainsFunc(c.claim.Requested, otherFamily) {
 		return nil
@@ -172,11 +170,11 @@ func (c *change) takeAnyIngress(l *ledger) error {
 			continue
 		}
 		ipv4 := family == object.IPv4
-		if addr, was := c.formerIngress(l, ipv4); was && l.takeIngress(addr, c.claim) == nil {
+		if addr, was := c.formerIngress(t, ipv4); was && l.takeIngress(addr, c.claim) == nil {
 			c.ingress = append(c.ingress, addr)
 			continue
 		}
-		if addr, err := l.nextIngress(ipv4, c.claim); err == nil {
+		if addr, err := l.nextIngress(ipv4, c.claim, func(addr netip.Addr) bool { return t.avoidIngress(addr, c.claim) }); err == nil {
 			c.ingress = append(c.ingress, addr)
 			continue
 		}
@@ -221,7 +219,7 @@ func (c *change) wait(field, message string) {
 // finish writes the load balancer IPs into the status, in the order of the families and,
 // of one family, as they were asked for, and notes which values the Service only has
 // because it had them before.
-func (c *change) finish(l *ledger) error {
+func (c *change) finish(t *transaction) error {
 	svc := c.service()
 	if isOurLoadBalancer(svc) {
 		before := svc.Status.LoadBalancer.Ingress
@@ -235,7 +233,7 @@ func (c *change) finish(l *ledger) error {
 			svc.Status.LoadBalancer.Ingress = append(svc.Status.LoadBalancer.Ingress, ingressPoint(addr, before))
 		}
 	}
-	c.outcome = append(c.outcome, l.outside(svc, c.owner)...)
+	c.outcome = append(c.outcome, t.s.ledger.outside(svc, c.owner)...)
 	return nil
 }
 

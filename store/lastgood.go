@@ -68,7 +68,7 @@ func (l LastGood) Load() (contents map[string][]byte, sealed map[string]*manifes
 }
 
 func (l LastGood) load() (map[string][]byte, map[string]*manifest.File, error) {
-	pairs, err := l.s.engine.Load(filePrefix)
+	pairs, err := l.s.storage.engine.Load(filePrefix)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -90,7 +90,7 @@ func (l LastGood) load() (map[string][]byte, map[string]*manifest.File, error) {
 		}
 		written[path] = writtenCopy{hashes[i], sealed[path] != nil}
 	}
-	c := &l.s.copies
+	c := &l.s.storage.copies
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.written = written
@@ -105,7 +105,7 @@ func eachPair(pairs []engine.Pair, f func(i int, pair engine.Pair)) {
 // Put says what is to be kept of a file from now on; nil is nothing. It does not wait: the
 // content is durable after Flush at the latest. It may not be changed any more.
 func (l LastGood) Put(path string, content []byte) {
-	c := &l.s.copies
+	c := &l.s.storage.copies
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.put(path, fileCopy{content: content})
@@ -136,8 +136,8 @@ func (l LastGood) flushSome() (more bool, err error) {
 	s := l.s
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	more = s.copies.take()
-	return more, s.write(engine.Transaction{}, s.revision)
+	more = s.storage.copies.take()
+	return more, s.write(engine.Transaction{}, s.feed.revision)
 }
 
 // take makes what waits part of the next commit, and reports whether that is not all.
@@ -160,28 +160,6 @@ func (c *copies) take() (more bool) {
 		delete(c.pending, path)
 	}
 	return true
-}
-
-// write commits a transaction, which must be the next one after head, together with the copies that were
-// taken or are small; nothing at all if both are empty. The writer must be held.
-func (s *Store) write(t engine.Transaction, revision uint64) error {
-	s.copies.addTo(&t, revision)
-	s.partial.addTo(&t)
-	t.CompareKey, t.CompareRevision = headKey, s.head
-	kept, err := s.trial.keepFiles(s, &t)
-	if err == nil && len(t.Puts)+len(t.Deletes) != 0 {
-		err = s.engine.Commit(t)
-	}
-	s.copies.finish(err)
-	if err != nil {
-		return err
-	}
-	s.partial = nil
-	s.keptFiles(kept)
-	if i := slices.IndexFunc(t.Puts, func(p engine.Pair) bool { return p.Key == headKey }); i >= 0 {
-		s.head = t.Puts[i].Revision
-	}
-	return nil
 }
 
 // addTo adds the copies that are not what is in the engine already.

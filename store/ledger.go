@@ -10,26 +10,13 @@ import (
 
 // ledger is all that Services hold, with a way back to where a transaction began.
 type ledger struct {
+	families  []string                  // those that have cluster IPs, the primary one first
 	addresses map[bool]*alloc.Addresses // by whether they are IPv4
 	ports     *alloc.Ports
 	pools     *alloc.Pools
-	// reserved are held by reservedOwner; backing is transaction.backing of the one under way.
-	reserved reserved
-	backing  func(*object.Service) []netip.Addr
-	vanished map[object.Ref]Decision // Store.held, as of the transaction under way
-
-	// avoidIngress and avoidAddress report which free values nobody is given who does not ask
-	// for them. They may be nil.
-	avoidIngress func(addr netip.Addr, claim alloc.Claim) bool
-	avoidAddress func(netip.Addr) bool
-	// loses reports a load balancer IP that a Service is not served on any more.
-	loses func(svc *object.Service, since Since, addr netip.Addr) bool
-	// use says who has a use of an address that is in the way of a load balancer.
-	use func(svc *object.Service, addr netip.Addr, claim alloc.Claim) string
-
-	// kept are the values that keep has trialOwner hold; keeps reports the changes that go back unless confirmed.
-	kept  *kept
-	keeps func(*change) bool
+	reserved  reserved                // by reservedOwner
+	vanished  map[object.Ref]Decision // Store.held, as of the transaction under way
+	kept      *kept                   // by trialOwner
 
 	undo []func()
 	// released reports whether anything became free since begin.
@@ -98,12 +85,13 @@ func (l *ledger) owner(addr netip.Addr) (owner string, held bool) {
 	return "", false
 }
 
-func (l *ledger) nextAddress(ipv4 bool, owner string) (netip.Addr, error) {
+// nextAddress gives a free address, but none that avoid reports.
+func (l *ledger) nextAddress(ipv4 bool, owner string, avoid func(netip.Addr) bool) (netip.Addr, error) {
 	addresses := l.addresses[ipv4]
 	if addresses == nil {
 		return netip.Addr{}, alloc.ErrFull
 	}
-	addr, err := addresses.Next(owner, l.avoidAddress)
+	addr, err := addresses.Next(owner, avoid)
 	if err == nil {
 		l.undo = append(l.undo, func() { addresses.Release(addr, owner) })
 	}
@@ -197,11 +185,8 @@ func (l *ledger) claim(take func(*alloc.Pools, netip.Addr, alloc.Claim) error, a
 	return nil
 }
 
-func (l *ledger) nextIngress(ipv4 bool, claim alloc.Claim) (netip.Addr, error) {
-	var avoid func(netip.Addr) bool
-	if l.avoidIngress != nil {
-		avoid = func(addr netip.Addr) bool { return l.avoidIngress(addr, claim) }
-	}
+// nextIngress gives a free load balancer IP, but none that avoid reports.
+func (l *ledger) nextIngress(ipv4 bool, claim alloc.Claim, avoid func(netip.Addr) bool) (netip.Addr, error) {
 	addr, err := l.pools.Next(ipv4, claim, avoid)
 	if err == nil {
 		l.undo = append(l.undo, func() { l.pools.Release(addr, claim.Owner) })

@@ -47,12 +47,12 @@ func (l *lists) touch(ref object.Ref) {
 func (s *Store) List(kind, namespace string, at uint64) ([]object.Object, uint64, error) {
 	s.mu.RLock()
 	list := inNamespace(s.sorted(kind), namespace)
-	revision := s.revision
+	revision := s.feed.revision
 	if at == 0 || at == revision {
 		s.mu.RUnlock()
 		return list, revision, nil
 	}
-	entries, err := s.history.after(at, revision)
+	entries, err := s.feed.history.after(at, revision)
 	undo := map[object.Ref]version{}
 	for _, e := range entries {
 		if e.ref.Kind != kind || namespace != "" && e.ref.Namespace != namespace {
@@ -77,14 +77,14 @@ func (s *Store) List(kind, namespace string, at uint64) ([]object.Object, uint64
 
 // sorted is all objects of a kind in order. Store.mu must be held.
 func (s *Store) sorted(kind string) []object.Object {
-	l := &s.lists
+	l := &s.table.lists
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	list := l.kinds[kind]
 	switch {
 	case list == nil:
 		list = &kindList{touched: map[object.Ref]struct{}{}}
-		for ref, r := range s.records {
+		for ref, r := range s.table.records {
 			if ref.Kind == kind {
 				list.sorted = append(list.sorted, r.object)
 			}
@@ -95,7 +95,7 @@ func (s *Store) sorted(kind string) []object.Object {
 		now := make(map[object.Ref]object.Object, len(list.touched))
 		for ref := range list.touched {
 			now[ref] = nil
-			if r := s.records[ref]; r != nil {
+			if r := s.table.records[ref]; r != nil {
 				now[ref] = r.object
 			}
 		}

@@ -104,7 +104,7 @@ func TestForgottenLists(t *testing.T) {
 	for i := range maxTouched + 2 {
 		b.ask(write(configMap(fmt.Sprint("a", i), "1")))
 	}
-	if l := b.s.lists.kinds[object.KindConfigMap]; l != nil {
+	if l := b.s.table.lists.kinds[object.KindConfigMap]; l != nil {
 		t.Errorf("%d changes are noted", len(l.touched))
 	}
 	if list, _, _ := b.s.List(object.KindConfigMap, "", 0); len(list) != maxTouched+2 || !slices.IsSortedFunc(list, compareObjects) {

@@ -249,7 +249,7 @@ func runModel(t *testing.T, seed uint64, most bounds) (missed int) {
 	acks := &acknowledged{made: map[uint64]string{}}
 	var others []*model
 	for life := range modelLives {
-		b.s.history.bounds = most
+		b.s.feed.history.bounds = most
 		fault := []engine.Fault{engine.CrashBefore, engine.CrashAfter}[r.IntN(2)]
 		commit, commits := 50+r.IntN(250), 0
 		b.engine.Inject(func(engine.Transaction) engine.Fault {
@@ -356,7 +356,7 @@ func (b *box) live(all *model, acks *acknowledged, seed uint64) []*model {
 	for i := range others {
 		r := rand.New(rand.NewPCG(seed, uint64(70+i)))
 		b.s.mu.RLock()
-		since := b.s.history.since
+		since := b.s.feed.history.since
 		b.s.mu.RUnlock()
 		others[i] = newModel(t, since+r.Uint64N(b.s.Revision()-since+1), all.mayMiss)
 		readers.Go(func() { others[i].pull(b.s, r, done) })

@@ -45,23 +45,13 @@ func TestOwners(t *testing.T) {
 }
 
 func TestFilesAndTheAPI(t *testing.T) {
-	b := newBox(t, func(c *Config) {
-		c.Merge = func(live, document object.Object) (object.Object, error) {
-			if live.GetMeta().Annotations["fail"] != "" {
-				return nil, errors.New("no")
-			}
-			next := document.DeepCopy()
-			next.(*object.Service).Status = live.(*object.Service).Status
-			next.GetMeta().Labels = live.GetMeta().Labels
-			next.GetMeta().ManagedFields = live.GetMeta().ManagedFields
-			return next, nil
-		}
-	})
+	b := newBox(t)
 	b.apply("a.yaml", "web {type: LoadBalancer}")
 	b.must(changed(b, ref("web"), func(o object.Object) {
 		o.GetMeta().Labels = map[string]string{"a": "b"}
-		o.GetMeta().ManagedFields = []object.ManagedFieldsEntry{{Manager: "kubectl", Operation: "Update", FieldsType: "FieldsV1", FieldsV1: json.RawMessage(`{}`)}}
+		o.GetMeta().ManagedFields = []object.ManagedFieldsEntry{{Manager: "kubectl", Operation: "Update", APIVersion: "v1", FieldsType: "FieldsV1", FieldsV1: json.RawMessage(`{"f:metadata":{"f:labels":{"f:a":{}}}}`)}}
 	}))
+	b.apply("a.yaml", "# the file is a manager, too, from now on\n"+yamlOf("web {type: LoadBalancer}"))
 	version, port := b.service("web").Metadata.ResourceVersion, b.nodePort("web")
 	b.restart()
 	b.sync()
@@ -73,9 +63,8 @@ func TestFilesAndTheAPI(t *testing.T) {
 	if svc := b.service("web"); svc.Metadata.Labels["a"] != "b" || svc.Spec.SessionAffinity != "ClientIP" || b.nodePort("web") != port {
 		t.Errorf("%+v", svc)
 	}
-	b.must(changed(b, ref("web"), func(o object.Object) { o.GetMeta().Annotations = map[string]string{"fail": "yes"} }))
-	b.apply("a.yaml", "web {}")
-	b.wantProblems("a.yaml:2:1: Service default/web: join the document with what the API has added to the object: no")
+	b.apply("a.yaml", "web {ports: [{port: 80}, {port: 80}]}")
+	b.wantProblems("a.yaml:2:1: Service default/web: join the document with what the API has added to the object: apply the document of Service default/web: .spec.ports: duplicate entries for key [port=80,protocol=\"TCP\"]")
 	if b.service("web").Spec.SessionAffinity != "ClientIP" {
 		t.Errorf("%+v", b.service("web").Spec)
 	}

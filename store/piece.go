@@ -9,7 +9,7 @@ const pieceObjects = 4_000
 
 // isFresh reports whether the changes are more than the journal holds, all of objects that are new.
 func (t *transaction) isFresh(changes []*change) bool {
-	if t.s.shared != nil || len(changes) <= max(t.s.piece, t.s.history.bounds.entries) || len(t.settled) > 0 || t.s.trial.Pending() {
+	if t.s.storage.shared != nil || len(changes) <= max(t.s.storage.piece, t.s.feed.history.bounds.entries) || len(t.settled) > 0 || t.s.trial.Pending() {
 		return false
 	}
 	for _, c := range changes {
@@ -29,9 +29,9 @@ func (t *transaction) commitInPieces(changes []*change) (SyncResult, error) {
 	var journal journalUpdate
 	var written partial
 	for rest := changes; len(rest) > 0; {
-		some := rest[:min(s.piece, len(rest))]
+		some := rest[:min(s.storage.piece, len(rest))]
 		if err := t.prepare(some...); err != nil {
-			s.partial = written
+			s.storage.partial = written
 			return SyncResult{}, err
 		}
 		var out engine.Transaction
@@ -42,11 +42,11 @@ func (t *transaction) commitInPieces(changes []*change) (SyncResult, error) {
 			}
 			out.Puts = append(out.Puts, engine.Pair{Key: headKey, Revision: t.revision})
 			if !journal.reset {
-				journal = s.history.begin(journalUpdate{})
+				journal = s.feed.history.begin(journalUpdate{})
 				journal.addTo(&out)
 			}
 			if err := s.write(out, t.revision); err != nil {
-				s.partial = written[:len(written)-len(out.Puts)+1]
+				s.storage.partial = written[:len(written)-len(out.Puts)+1]
 				return SyncResult{}, err
 			}
 		}
@@ -56,7 +56,7 @@ func (t *transaction) commitInPieces(changes []*change) (SyncResult, error) {
 		rest = rest[len(some):]
 	}
 	if len(written) == 0 {
-		return t.publish(changes, s.revision, journal), nil
+		return t.publish(changes, s.feed.revision, journal), nil
 	}
 	journal.revision = t.revision
 	return t.publish(changes, t.revision, journal), nil

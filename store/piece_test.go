@@ -23,7 +23,7 @@ func fresh(t *testing.T) *box {
 	return b
 }
 
-func (b *box) inPieces() { b.s.piece, b.s.history.bounds.entries = 4, 8 }
+func (b *box) inPieces() { b.s.storage.piece, b.s.feed.history.bounds.entries = 4, 8 }
 
 // A first start that is cut off in any of its commits comes to the same when it is done again, and
 // nobody has seen a part of it.

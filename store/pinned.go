@@ -58,7 +58,7 @@ func (s *Store) unpinnedDocument(document object.Object) object.Errors {
 		return nil
 	}
 	object.Default(svc)
-	if errs := object.DefaultFamilies(svc, nil, s.families); len(errs) > 0 {
+	if errs := object.DefaultFamilies(svc, nil, s.cfg.families()); len(errs) > 0 {
 		return nil // it is refused for that
 	}
 	return s.unpinned(svc)

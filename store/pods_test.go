@@ -109,7 +109,7 @@ func TestSelectorsFindWhatANaiveSearchFinds(t *testing.T) {
 		}
 		want := labels(r.IntN(4))
 		var pods, services []string
-		for ref, rec := range b.s.records {
+		for ref, rec := range b.s.table.records {
 			switch o := rec.object.(type) {
 			case *object.Pod:
 				if len(want) > 0 && matches(want, o.Metadata.Labels) {
@@ -130,7 +130,7 @@ func TestSelectorsFindWhatANaiveSearchFinds(t *testing.T) {
 			t.Fatalf("%s is selected by %s, want %s", text(want), got, services)
 		}
 	}
-	if len(b.s.index.selectors)+len(b.s.index.podsWith) == 0 {
+	if len(b.s.table.index.selectors)+len(b.s.table.index.podsWith) == 0 {
 		t.Error("nothing was tried")
 	}
 }

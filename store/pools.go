@@ -156,7 +156,7 @@ func (s *Store) CheckPools(repair bool) []Disagreement {
 	defer s.writer.Unlock()
 	c := &poolCheck{ledger: s.ledger, repair: repair, has: map[string]values{}}
 	c.ledger.begin()
-	for ref, r := range s.records {
+	for ref, r := range s.table.records {
 		if svc, is := r.object.(*object.Service); is && !r.withheld {
 			c.has[ref.Key()] = valuesOf(svc)
 			c.services = append(c.services, svc)

@@ -53,17 +53,8 @@ func (c *change) notesOf(err error, reason string) []note {
 func (s *Store) Problems() []manifest.Problem {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	var problems []manifest.Problem
-	for path := range s.troubled {
-		if file := s.files.Get(path); file != nil {
-			if file.Err != nil {
-				problems = append(problems, *file.Err)
-			}
-			problems = append(problems, file.Problems...)
-		}
-		problems = append(problems, s.duplicates[path]...)
-	}
-	for ref, notes := range s.notes {
+	problems := s.declared.problems()
+	for ref, notes := range s.outcomes.notes {
 		for _, n := range notes {
 			p := manifest.Problem{File: n.path, Object: ref, Field: n.field, Reason: n.reason, Message: n.message, Warning: n.warning}
 			p.Line, p.Column = s.position(ref, n.path, n.field)
@@ -81,21 +72,6 @@ func compareProblems(a, b manifest.Problem) int {
 		cmp.Compare(a.Object.Kind, b.Object.Kind), cmp.Compare(a.Object.Key(), b.Object.Key()),
 		cmp.Compare(a.Field, b.Field), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Message, b.Message),
 	)
-}
-
-// position is where a field of an object stands in a file; 0 when it does not.
-func (s *Store) position(ref object.Ref, path, field string) (line, column int) {
-	for _, c := range s.claims[ref] {
-		if c.path == path && c.document >= 0 {
-			if d := s.files.Get(path).Document(c.document); d != nil {
-				return d.Position(fieldInFile(d.Object, field))
-			}
-		}
-	}
-	if f, known := s.sources.files[path]; known { // read by another machine, or not yet by this one
-		return f.Lines[lineKey(ref)], 0
-	}
-	return 0, 0
 }
 
 // fieldInFile is the field of a document that a field of the object comes from.

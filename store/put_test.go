@@ -80,7 +80,7 @@ func TestPutRefusals(t *testing.T) {
 		}
 	}
 	b.check()
-	if objects(b.s) != state || b.problems() != problems || b.s.Revision() != revision || len(b.s.waiting) != 0 {
+	if objects(b.s) != state || b.problems() != problems || b.s.Revision() != revision || len(b.s.outcomes.waiting) != 0 {
 		t.Error("a refusal has changed something")
 	}
 	current := document(t, "web {type: NodePort}")

@@ -7,7 +7,7 @@ import "svcctl.io/svcctl/store/object"
 func (s *Store) Recent(changes int, about func(object.Ref) bool) (after uint64) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	entries := s.history.entries
+	entries := s.feed.history.entries
 	for i := len(entries) - 1; i >= 0; i-- {
 		if about != nil && !about(entries[i].ref) {
 			continue
@@ -16,5 +16,5 @@ func (s *Store) Recent(changes int, about func(object.Ref) bool) (after uint64) 
 			return entries[i].revision
 		}
 	}
-	return s.history.since
+	return s.feed.history.since
 }

@@ -58,6 +58,14 @@ type record struct {
 	withheld bool
 }
 
+// ownerOf is who an object belongs to; nobody for one that is not there.
+func ownerOf(r *record) Owner {
+	if r == nil {
+		return Owner{}
+	}
+	return r.owner
+}
+
 // digest is two hashes of a text, which nobody can foresee. It means nothing outside of this
 // process.
 type digest [2]uint64
@@ -128,19 +136,11 @@ func decodeRecord(pair engine.Pair) (*record, error) {
 
 // newOf is an empty object of a kind that is stored.
 func newOf(kind string) (object.Object, bool) {
-	switch kind {
-	case object.KindEndpointSlice:
-		return object.New(object.APIVersionDiscovery, kind)
-	case object.KindServiceCIDR:
-		return object.New(object.APIVersionNetworking, kind)
-	case object.KindLease:
-		return object.New(object.APIVersionCoordination, kind)
-	case object.KindBGPPeer:
-		return object.New(object.APIVersionMetalLBPeer, kind)
-	case object.KindIPAddressPool, object.KindL2Advertisement, object.KindBGPAdvertisement, object.KindCommunity, object.KindBFDProfile:
-		return object.New(object.APIVersionMetalLB, kind)
+	s := object.StrategyOfKind(kind)
+	if s == nil || !s.Stored() {
+		return nil, false
 	}
-	return object.New(object.APIVersionCore, kind)
+	return s.New(), true
 }
 
 // serviceKeyOf is the "namespace/name" of the Service that an object is, or feeds; ""

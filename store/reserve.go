@@ -37,10 +37,10 @@ type reserved struct {
 func (s *Store) Blank() bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	if len(s.index.services) > 0 {
+	if len(s.table.index.services) > 0 {
 		return false
 	}
-	for ref := range s.history.last {
+	for ref := range s.feed.history.last {
 		if ref.Kind == object.KindService {
 			return false
 		}
@@ -52,7 +52,7 @@ func (s *Store) Blank() bool {
 func (s *Store) CountUnstored(files manifest.Files) (n int) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	files.Changes(s.files, func(_, _ *manifest.File) { n++ })
+	files.Changes(s.declared.files, func(_, _ *manifest.File) { n++ })
 	return n
 }
 
@@ -61,7 +61,7 @@ func (s *Store) CountUnstored(files manifest.Files) (n int) {
 func (s *Store) HasUnclaimed() bool {
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	return len(s.unclaimed) > 0
+	return len(s.declared.unclaimed) > 0
 }
 
 // HasReserved reports whether values are reserved, or were before the last restart.
@@ -82,7 +82,7 @@ func (s *Store) Reserve(frontends []ReservedFrontend) error {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	if !s.reserves {
-		err := s.write(engine.Transaction{Puts: []engine.Pair{{Key: reservedKey, Value: []byte("1"), Revision: s.revision}}}, s.revision)
+		err := s.write(engine.Transaction{Puts: []engine.Pair{{Key: reservedKey, Value: []byte("1"), Revision: s.feed.revision}}}, s.feed.revision)
 		if err != nil {
 			return fmt.Errorf("remember that the kernel serves unknown Services: %w", err)
 		}
@@ -124,7 +124,7 @@ func (s *Store) Unreserve() error {
 	if !s.reserves {
 		return nil
 	}
-	err := s.write(engine.Transaction{Deletes: []string{reservedKey}}, s.revision)
+	err := s.write(engine.Transaction{Deletes: []string{reservedKey}}, s.feed.revision)
 	if err != nil {
 		return fmt.Errorf("forget that the kernel serves unknown Services: %w", err)
 	}
@@ -175,7 +175,8 @@ func (l *ledger) cedePort(port alloc.Port) {
 }
 
 // formerAddress is the reserved cluster IP that a Service seems to have had.
-func (c *change) formerAddress(l *ledger, ipv4 bool) (netip.Addr, bool) {
+func (c *change) formerAddress(t *transaction, ipv4 bool) (netip.Addr, bool) {
+	l := t.s.ledger
 	in := l.addresses[ipv4]
 	if len(l.reserved.addresses) == 0 || in == nil {
 		return netip.Addr{}, false
@@ -188,11 +189,12 @@ func (c *change) formerAddress(l *ledger, ipv4 bool) (netip.Addr, bool) {
 	// taken, that is next to impossible.
 	rare := uint64(len(l.reserved.addresses)) < in.Size()/100
 	at := l.reserved.addresses[addr]
-	return addr, c.resembles(at) && c.reaches(l, at, rare)
+	return addr, c.resembles(at) && c.reaches(t, at, rare)
 }
 
 // formerIngress is the reserved load balancer IP that a Service seems to have had.
-func (c *change) formerIngress(l *ledger, ipv4 bool) (netip.Addr, bool) {
+func (c *change) formerIngress(t *transaction, ipv4 bool) (netip.Addr, bool) {
+	l := t.s.ledger
 	if len(l.reserved.addresses) == 0 {
 		return netip.Addr{}, false
 	}
@@ -201,12 +203,13 @@ func (c *change) formerIngress(l *ledger, ipv4 bool) (netip.Addr, bool) {
 		return netip.Addr{}, false
 	}
 	at := l.reserved.addresses[addr]
-	return addr, c.resembles(at) && c.reaches(l, at, false)
+	return addr, c.resembles(at) && c.reaches(t, at, false)
 }
 
 // formerPort is the reserved node port that a Service seems to have had, on all of some
 // protocols.
-func (c *change) formerPort(l *ledger, protocols []string, seed string) (uint16, bool) {
+func (c *change) formerPort(t *transaction, protocols []string, seed string) (uint16, bool) {
+	l := t.s.ledger
 	if len(l.reserved.nodePorts) == 0 {
 		return 0, false
 	}
@@ -214,7 +217,7 @@ func (c *change) formerPort(l *ledger, protocols []string, seed string) (uint16,
 	for _, protocol := range protocols {
 		port := alloc.Port{Protocol: protocol, Number: number}
 		owner, held := l.ports.Owner(port)
-		ok = ok && held && owner == reservedOwner && c.reaches(l, l.reserved.nodePorts[port], false)
+		ok = ok && held && owner == reservedOwner && c.reaches(t, l.reserved.nodePorts[port], false)
 	}
 	return number, ok
 }
@@ -233,12 +236,12 @@ func (c *change) resembles(frontends []ReservedFrontend) bool {
 
 // reaches reports whether one of a Service's endpoints is behind some frontends; unknown is the
 // answer when endpoints of one of the two are not known.
-func (c *change) reaches(l *ledger, frontends []ReservedFrontend, unknown bool) bool {
-	known := l.backing(c.service())
+func (c *change) reaches(t *transaction, frontends []ReservedFrontend, unknown bool) bool {
+	known := t.backing(c.service())
 	if len(known) == 0 {
 		// The frontends at its cluster IPs lead to them.
 		for _, addr := range valuesOf(c.service()).clusterIPs {
-			for _, f := range l.reserved.addresses[addr] {
+			for _, f := range t.s.ledger.reserved.addresses[addr] {
 				known = append(known, f.Endpoints...)
 			}
 		}
@@ -271,7 +274,7 @@ func (t *transaction) backing(svc *object.Service) (addrs []netip.Addr) {
 			}
 		}
 	}
-	_, stored, endpoints := t.s.index.service(key)
+	_, stored, endpoints := t.s.table.index.service(key)
 	all := slices.Clone(t.feeding[key])
 	for _, slice := range stored {
 		all = append(all, slice)
@@ -281,7 +284,7 @@ func (t *transaction) backing(svc *object.Service) (addrs []netip.Addr) {
 	}
 	if len(svc.Spec.Selector) > 0 {
 		all = append(all, t.feeding[podsOf+svc.Metadata.Namespace]...)
-		for _, pod := range t.s.index.selected(svc.Metadata.Namespace, svc.Spec.Selector) {
+		for _, pod := range t.s.table.index.selected(svc.Metadata.Namespace, svc.Spec.Selector) {
 			all = append(all, pod)
 		}
 	}

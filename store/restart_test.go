@@ -32,7 +32,7 @@ var story = []map[string]string{
 // objects is what a store holds, without what depends on when it was written.
 func objects(s *Store) string {
 	var lines []string
-	for ref, r := range s.records {
+	for ref, r := range s.table.records {
 		copied := r.object.DeepCopy()
 		copied.GetMeta().ResourceVersion, copied.GetMeta().UID, copied.GetMeta().CreationTimestamp = "", "", nil
 		copied.GetMeta().Generation = 0
@@ -415,7 +415,7 @@ func (b *box) checkAgainstFiles() {
 			}
 		}
 	}
-	for ref, r := range b.s.records {
+	for ref, r := range b.s.table.records {
 		file := b.files[r.owner.File]
 		if file == nil && !troubled[ref] {
 			b.t.Errorf("%s outlives %s", ref, r.owner)

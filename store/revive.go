@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -8,7 +9,6 @@ import (
 	"strconv"
 
 	"svcctl.io/svcctl/store/alloc"
-	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
@@ -51,13 +51,9 @@ func (s *Store) GoBack(found manifest.Files) ([]Revived, error) {
 	now := s.cfg.Clock().UTC().Round(0)
 	head.Back = &now
 	t := s.begin()
-	defer t.end()
 	// The copies of files that wait are stored first, with what was there before them.
-	for more := true; more; {
-		more = s.copies.take()
-		if err := s.write(engine.Transaction{}, s.revision); err != nil {
-			return nil, fmt.Errorf("go back: %w", err)
-		}
+	if err := s.flush(); err != nil {
+		return nil, fmt.Errorf("go back: %w", err)
 	}
 	held, err := s.trial.holdFiles(s, found, &t.extra)
 	if err != nil {
@@ -68,7 +64,7 @@ func (s *Store) GoBack(found manifest.Files) ([]Revived, error) {
 	}
 	if len(held) == 0 {
 		t.extra.Deletes = append(t.extra.Deletes, trialKey)
-	} else if err := head.addTo(&t.extra, s.revision); err != nil {
+	} else if err := head.addTo(&t.extra, s.feed.revision); err != nil {
 		return nil, err
 	}
 	s.ledger.unkeep()
@@ -92,37 +88,101 @@ func (s *Store) GoBack(found manifest.Files) ([]Revived, error) {
 	return revived, nil
 }
 
+// Rollback is what Store.Rollback is to do.
+type Rollback struct {
+	// Revision is the one to go back to; 0 is the one before the last commit of a client.
+	Revision uint64
+	// Last is the last change by a client that the caller knows of: after a newer one nothing is rolled back
+	// (NewerChangeError). 0 is any.
+	Last   uint64
+	By     Caller
+	DryRun bool // nothing is changed
+}
+
+// RolledBack lists the effects of a rollback.
+type RolledBack struct {
+	Revision uint64 // the one that the objects are back at
+	Last     uint64 // the last change by a client before it; 0 when the journal knows of none
+	Objects  []Revived
+}
+
+// NewerChangeError reports that a client changed something after the change that the caller of a rollback
+// knows of.
+type NewerChangeError struct{ Last, Newest uint64 }
+
+func (e *NewerChangeError) Error() string {
+	return fmt.Sprintf("the last change by a client is revision %d, not %d: nothing was rolled back", e.Newest, e.Last)
+}
+
+// ErrNoChange reports that the journal knows of no change by a client.
+var ErrNoChange = errors.New("the journal knows of no change by a client of the API")
+
 // Rollback makes the objects of the API what they were at a revision, as far as the journal knows, in
-// one commit. What belongs to files and controllers is left; of the files' it says so. Errors:
-// ErrExpired.
-func (s *Store) Rollback(revision uint64, by Caller, dryRun bool) (revived []Revived, err error) {
+// one commit. What belongs to files and controllers is left; of the files' it says so. No write comes between
+// finding the last change and taking it back. Errors: ErrExpired, ErrNoChange, *NewerChangeError.
+func (s *Store) Rollback(ask Rollback) (b RolledBack, err error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	err = s.decide(func() (err error) {
-		revived, err = s.rollback(revision, by, dryRun)
+		b, err = s.rollback(ask)
 		return err
 	})
-	return revived, err
+	return b, err
 }
 
 // rollback is Rollback once.
-func (s *Store) rollback(revision uint64, by Caller, dryRun bool) ([]Revived, error) {
+func (s *Store) rollback(ask Rollback) (RolledBack, error) {
+	b := RolledBack{Revision: ask.Revision}
+	last, previous, found := s.lastChange()
+	switch {
+	case ask.Last > 0 && last != ask.Last:
+		return b, &NewerChangeError{Last: ask.Last, Newest: last}
+	case ask.Revision == 0 && !found:
+		return b, ErrNoChange
+	case ask.Revision == 0:
+		b.Revision = previous
+	}
+	b.Last = last
+	before, left, err := s.versionsAt(b.Revision)
+	if err != nil {
+		return b, err
+	}
+	if err := s.admitTrial(ask.By); err != nil {
+		return b, err
+	}
+	t := s.begin()
+	t.dry = ask.DryRun
+	ask.By.Verb = verbRollback
+	revived, err := t.revive(before, &ask.By)
+	if err == nil && !ask.DryRun {
+		_, err = t.run()
+	}
+	if err != nil || ask.DryRun {
+		s.ledger.rollback()
+	}
+	if err != nil {
+		return b, fmt.Errorf("roll back: %w", err)
+	}
+	b.Objects = append(revived, left...)
+	return b, nil
+}
+
+// versionsAt are the objects that have changed since a revision as they were then, nil for those that were not there, and
+// those that are left as they are. Errors: ErrExpired.
+func (s *Store) versionsAt(revision uint64) (before map[object.Ref]*record, left []Revived, err error) {
 	events, err := s.Events(revision, 0)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if err := s.admitTrial(by); err != nil {
-		return nil, err
-	}
-	before, left := map[object.Ref]*record{}, []Revived{}
+	before = map[object.Ref]*record{}
 	seen := map[object.Ref]bool{}
 	for i := range events {
 		e := &events[i]
-		if seen[e.Ref] || isChatter(e.Ref.Kind) {
+		if seen[e.Ref] || isEphemeral(e.Ref.Kind) {
 			continue
 		}
 		seen[e.Ref] = true
-		owner, now := e.Owner, s.records[e.Ref]
+		owner, now := e.Owner, s.table.records[e.Ref]
 		if now != nil {
 			owner = now.owner
 		}
@@ -140,47 +200,37 @@ func (s *Store) rollback(revision uint64, by Caller, dryRun bool) ([]Revived, er
 			before[e.Ref] = r
 		}
 	}
-	t := s.begin()
-	defer t.end()
-	t.dry = dryRun
-	by.Verb = verbRollback
-	revived, err := t.revive(before, &by)
-	if err != nil || dryRun {
-		s.ledger.rollback()
-		return append(revived, left...), err
-	}
-	if _, err := t.run(); err != nil {
-		s.ledger.rollback()
-		return nil, fmt.Errorf("roll back: %w", err)
-	}
-	return append(revived, left...), nil
+	return before, left, nil
 }
 
-// LastRevision is the revision before the last commit with changes of the API's objects by a client;
-// ErrExpired when the journal knows of none.
-func (s *Store) LastRevision() (uint64, error) {
+// lastChange is the last change of the API's objects by a client, and the revision before the commit that it is of.
+func (s *Store) lastChange() (revision, previous uint64, found bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	var last *entry
-	for _, e := range slices.Backward(s.history.entries) {
-		if last != nil && !e.at.Equal(last.at) {
+	var first *entry // of the commit
+	for _, e := range slices.Backward(s.feed.history.entries) {
+		if first != nil && !e.at.Equal(first.at) {
 			break
 		}
-		if e.by != (Caller{}) && !isChatter(e.ref.Kind) && e.owner == (Owner{}) {
-			last = e
+		if e.by == (Caller{}) || isEphemeral(e.ref.Kind) || e.owner != (Owner{}) {
+			continue
 		}
+		if first == nil {
+			revision = e.revision
+		}
+		first = e
 	}
-	if last == nil {
-		return 0, ErrExpired
+	if first == nil {
+		return 0, 0, false
 	}
-	return last.previous, nil
+	return revision, first.previous, true
 }
 
 // revive settles changes that make objects what they were; nil records were not there.
 func (t *transaction) revive(before map[object.Ref]*record, by *Caller) ([]Revived, error) {
 	var changes []*change
 	for _, ref := range slices.SortedFunc(maps.Keys(before), compareRefs) {
-		was, is := before[ref], t.s.records[ref]
+		was, is := before[ref], t.s.table.records[ref]
 		if was == is || was != nil && is != nil && sameVersion(was, is) {
 			continue
 		}
@@ -267,7 +317,8 @@ func (c *change) resurrect(t *transaction, was *record) error {
 	if !t.dry {
 		meta.ResourceVersion = strconv.FormatUint(c.revision, 10)
 	}
-	if c.old != nil && meta.UID == c.old.object.GetMeta().UID && hasGeneration(c.next) && !sameSpec(c.old.object, c.next) {
+	s := object.StrategyOf(c.next)
+	if c.old != nil && meta.UID == c.old.object.GetMeta().UID && s.HasGeneration() && !s.SameSpec(c.old.object, c.next) {
 		meta.Generation = c.old.object.GetMeta().Generation + 1
 	}
 	value, digest, err := (&stored{was.owner, was.created, was.asked, c.next}).encode()

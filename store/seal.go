@@ -68,13 +68,13 @@ func (l LastGood) sealSome() (more bool, err error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	by := s.sealedBy()
-	if by == "" || !s.synced {
+	if by == "" || !s.declared.synced {
 		return false, nil
 	}
 	var out engine.Transaction
 	sealed := map[string]manifest.Hash{}
-	for _, file := range s.files {
-		hash, has := s.copies.sealable(file.Path)
+	for _, file := range s.declared.files {
+		hash, has := s.storage.copies.sealable(file.Path)
 		if !has || hash != file.Hash || isSealed(file) {
 			continue
 		}
@@ -87,7 +87,7 @@ func (l LastGood) sealSome() (more bool, err error) {
 			return false, err
 		}
 		sealed[file.Path] = hash
-		out.Puts = append(out.Puts, engine.Pair{Key: sealPrefix + file.Path, Value: value, Revision: s.revision})
+		out.Puts = append(out.Puts, engine.Pair{Key: sealPrefix + file.Path, Value: value, Revision: s.feed.revision})
 		if more = len(out.Puts) >= sealAtOnce; more {
 			break
 		}
@@ -95,14 +95,14 @@ func (l LastGood) sealSome() (more bool, err error) {
 	if len(out.Puts) == 0 {
 		return false, nil
 	}
-	if err := s.write(out, s.revision); err != nil {
+	if err := s.write(out, s.feed.revision); err != nil {
 		return false, err
 	}
-	s.copies.mu.Lock()
-	defer s.copies.mu.Unlock()
+	s.storage.copies.mu.Lock()
+	defer s.storage.copies.mu.Unlock()
 	for path, hash := range sealed {
-		if f, has := s.copies.written[path]; has && f.hash == hash {
-			s.copies.written[path] = writtenCopy{hash, true}
+		if f, has := s.storage.copies.written[path]; has && f.hash == hash {
+			s.storage.copies.written[path] = writtenCopy{hash, true}
 		}
 	}
 	return more, nil
@@ -119,7 +119,7 @@ func (c *copies) sealable(path string) (hash manifest.Hash, has bool) {
 // settled reports whether all objects of a file are stored as it says and nothing is to be said
 // about them, and gives their names and versions.
 func (s *Store) settled(file *manifest.File) (names []object.Ref, versions []string, settled bool) {
-	if file.Err != nil || len(file.Problems) > 0 || len(file.Documents) > sealMost || len(s.duplicates[file.Path]) > 0 {
+	if file.Err != nil || len(file.Problems) > 0 || len(file.Documents) > sealMost || len(s.declared.duplicates[file.Path]) > 0 {
 		return nil, nil, false
 	}
 	for i := range file.Documents {
@@ -128,7 +128,7 @@ func (s *Store) settled(file *manifest.File) (names []object.Ref, versions []str
 		if !s.isSettled(ref, file.Path) {
 			return nil, nil, false
 		}
-		names, versions = append(names, name), append(versions, s.records[ref].object.GetMeta().ResourceVersion)
+		names, versions = append(names, name), append(versions, s.table.records[ref].object.GetMeta().ResourceVersion)
 	}
 	return names, versions, true
 }
@@ -149,14 +149,14 @@ func (s *Store) areStored(one *seal) bool {
 // isSettled reports whether an object is the one that a file declares, as far as can be told without
 // the file.
 func (s *Store) isSettled(ref object.Ref, path string) bool {
-	r := s.records[ref]
-	if r == nil || r.owner != (Owner{File: path}) || r.withheld || len(s.notes[ref]) > 0 {
+	r := s.table.records[ref]
+	if r == nil || r.owner != (Owner{File: path}) || r.withheld || len(s.outcomes.notes[ref]) > 0 {
 		return false
 	}
-	if _, waits := s.waiting[ref]; waits {
+	if s.outcomes.waits(ref) {
 		return false
 	}
-	if _, held := s.held[ref]; held {
+	if _, held := s.declared.held[ref]; held {
 		return false
 	}
 	meta := r.object.GetMeta()
@@ -188,7 +188,7 @@ func (t *transaction) trust(file *manifest.File, touched map[object.Ref]struct{}
 		t.setClaim(ref, file.Path, &c) // who claims it too touches it
 		t.trusted = append(t.trusted, ref)
 	}
-	for ref := range t.s.unclaimed[file.Path] {
+	for ref := range t.s.declared.unclaimed[file.Path] {
 		if _, claimed := claims[ref]; !claimed {
 			touched[ref] = struct{}{}
 		}
@@ -201,7 +201,7 @@ func (l LastGood) loadSeals(hashes map[string]manifest.Hash) (map[string]*manife
 	if by == "" {
 		return nil, nil
 	}
-	pairs, err := l.s.engine.Load(sealPrefix)
+	pairs, err := l.s.storage.engine.Load(sealPrefix)
 	if err != nil {
 		return nil, err
 	}
@@ -226,7 +226,7 @@ func (l LastGood) loadSeals(hashes map[string]manifest.Hash) (map[string]*manife
 
 // decode reads a file from its copy; nil when there is none that can be read.
 func (l LastGood) decode(path string) *manifest.File {
-	pairs, err := l.s.engine.Load(filePrefix + path)
+	pairs, err := l.s.storage.engine.Load(filePrefix + path)
 	if err != nil || len(pairs) == 0 || pairs[0].Key != filePrefix+path { // others may begin with its path
 		return nil
 	}

@@ -84,7 +84,7 @@ func (b *sealBox) seal() {
 // again is a start from the same data with another program, which is one that believes no seal.
 func (b *sealBox) again(program string) *sealBox {
 	b.t.Helper()
-	other := &sealBox{&box{t: b.t, cfg: b.cfg, now: b.now, uids: b.uids, engine: engine.NewMemory()}, map[string]string{}}
+	other := &sealBox{&box{t: b.t, cfg: b.cfg, guard: b.guard, now: b.now, uids: b.uids, engine: engine.NewMemory()}, map[string]string{}}
 	b.engine.Tamper(func(pairs map[string]engine.Pair) {
 		other.engine.Tamper(func(copied map[string]engine.Pair) {
 			for key, pair := range pairs {
@@ -182,7 +182,7 @@ func TestSealsThatDoNotHold(t *testing.T) {
 			again := b.again(c.program)
 			again.load()
 			again.sync()
-			documentIsRead := isSealed(again.s.files.Get("a.yaml")) == false
+			documentIsRead := isSealed(again.s.declared.files.Get("a.yaml")) == false
 			if documentIsRead == (name == "as it was") && name != "another owner" {
 				t.Errorf("the file was decoded: %t", documentIsRead)
 			}
@@ -212,6 +212,7 @@ func TestSealedByAllSettings(t *testing.T) {
 		"Pools":           func(c *Config) { c.Pools = []alloc.Pool{internalPool("198.51.100.4", "198.51.100.9")} },
 		"Objects":         func(c *Config) { c.Objects.RelaxedServiceNames = true },
 		"LegacyIPs":       func(c *Config) { c.LegacyIPs = true },
+		"Pinned":          func(c *Config) { c.Pinned = true },
 	} {
 		other := &Store{cfg: b.s.cfg}
 		change(&other.cfg)
@@ -304,8 +305,8 @@ func TestSealedStartIsTheSame(t *testing.T) {
 				if got, want := objects(with.s)+"\n"+with.problems(), objects(without.s)+"\n"+without.problems(); got != want {
 					t.Fatalf("seed %d, step %d, %s: files %q, then %q\n%s\nwant\n%s", seed, step, round, b.texts, later, got, want)
 				}
-				if with.s.HasUnclaimed() != without.s.HasUnclaimed() || fmt.Sprint(with.s.unclaimed) != fmt.Sprint(without.s.unclaimed) {
-					t.Fatalf("seed %d, step %d, %s: unclaimed %v, want %v", seed, step, round, with.s.unclaimed, without.s.unclaimed)
+				if with.s.HasUnclaimed() != without.s.HasUnclaimed() || fmt.Sprint(with.s.declared.unclaimed) != fmt.Sprint(without.s.declared.unclaimed) {
+					t.Fatalf("seed %d, step %d, %s: unclaimed %v, want %v", seed, step, round, with.s.declared.unclaimed, without.s.declared.unclaimed)
 				}
 			}
 		}
@@ -344,12 +345,11 @@ func (b *sealBox) touch(r *rand.Rand) {
 func TestSealedFileWithHeldObjects(t *testing.T) {
 	var asked []Removals
 	decision := Keep
-	b := newSealBox(t, func(c *Config) {
-		c.Hold = func(r Removals) func(string) Decision {
-			asked = append(asked, r)
-			return func(string) Decision { return decision }
-		}
-	})
+	b := newSealBox(t)
+	b.guard = func(r Removals) func(string) Decision {
+		asked = append(asked, r)
+		return func(string) Decision { return decision }
+	}
 	b.change(map[string]string{"a.yaml": "web {}\ndb {}"})
 	b.change(map[string]string{"a.yaml": "web {}"})
 	b.seal()

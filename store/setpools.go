@@ -27,7 +27,6 @@ func (s *Store) SetPools(pools []alloc.Pool) (changed bool, err error) {
 	s.cfg.Pools = pools
 	err = s.decide(func() error {
 		t := s.begin()
-		defer t.end()
 		t.examine(s.concerned(before, pools)...)
 		_, err := t.run()
 		return err
@@ -55,7 +54,7 @@ func (s *Store) concerned(before, now []alloc.Pool) []object.Ref {
 		return pools[i].Name, true
 	}
 	refs := map[object.Ref]struct{}{}
-	for ref := range s.waiting {
+	for ref := range s.outcomes.waiting {
 		refs[ref] = struct{}{}
 	}
 	for addr, owners := range s.ledger.pools.Holders() {
@@ -67,7 +66,7 @@ func (s *Store) concerned(before, now []alloc.Pool) []object.Ref {
 		for _, owner := range owners {
 			namespace, name, _ := strings.Cut(owner, "/")
 			ref := object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}
-			if s.records[ref] != nil {
+			if s.table.records[ref] != nil {
 				refs[ref] = struct{}{}
 			}
 		}

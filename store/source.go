@@ -193,7 +193,6 @@ func (s *Store) TakeSource(name, box string) error {
 		}
 		r.Name, r.Reader, r.Instance, r.Since = name, box, "", s.cfg.Clock().UTC().Truncate(time.Second)
 		t := s.begin()
-		defer t.end()
 		t.sourced = &sourcesUpdate{records: map[string]Source{name: r}}
 		_, err := t.run()
 		if err != nil {
@@ -203,12 +202,12 @@ func (s *Store) TakeSource(name, box string) error {
 	})
 }
 
-// SyncSources is SyncFiles for sources: objects of the files of those that this machine may read become equal to
+// SyncSources is SyncGuarded for sources: objects of the files of those that this machine may read become equal to
 // these files, in one commit with the record of who reads. Of a source that it may not read nothing changes, and
 // the verdict says why; so does nothing of a source for which there is no turn. All paths are of sources. The
 // error is that of the commit, when nothing has changed; ErrConflict of package engine says that another machine was
 // first: the call is to be repeated.
-func (s *Store) SyncSources(files manifest.Files, turns []SourceTurn) (verdicts map[string]SourceVerdict, err error) {
+func (s *Store) SyncSources(files manifest.Files, turns []SourceTurn, guard RemovalGuard) (verdicts map[string]SourceVerdict, err error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	s.follow()
@@ -228,9 +227,9 @@ func (s *Store) SyncSources(files manifest.Files, turns []SourceTurn) (verdicts 
 			s.letSource(name)
 		}
 	}
-	_, err = s.syncFiles(mine, s.updateSources(reads, mine))
+	_, err = s.syncFiles(mine, guard, s.updateSources(reads, mine))
 	if errors.Is(err, engine.ErrConflict) {
-		s.lost.Add(1)
+		s.storage.lost.Add(1)
 	}
 	return verdicts, err
 }

@@ -43,7 +43,7 @@ func (s *Store) updateSources(reads map[string]SourceTurn, files manifest.Files)
 			u.files[is.Path] = sourceFile{hash, linesOf(is)}
 		}
 	}
-	files.Changes(s.files, func(was, is *manifest.File) {
+	files.Changes(s.declared.files, func(was, is *manifest.File) {
 		if is != nil {
 			changed(is)
 		} else if _, known := s.sources.files[was.Path]; known {
@@ -212,7 +212,7 @@ func (s *Store) takeOverSources(f *engine.Followed, changes []*change) error {
 		return err
 	}
 	for _, c := range changes {
-		if len(s.claims[c.ref]) > 0 {
+		if len(s.declared.claims[c.ref]) > 0 {
 			s.sources.stale[c.ref] = struct{}{}
 		}
 	}
@@ -228,28 +228,27 @@ func (s *Store) letSource(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.sources.reading, name)
-	gone := ofSource(s.files, name)
+	gone := ofSource(s.declared.files, name)
 	for _, file := range gone {
 		claims, _ := claimsOf(file)
 		for ref := range claims {
-			if s.claims[ref] = slices.DeleteFunc(slices.Clone(s.claims[ref]), func(c claim) bool { return c.path == file.Path }); len(s.claims[ref]) == 0 {
-				delete(s.claims, ref)
+			if s.declared.claims[ref] = slices.DeleteFunc(slices.Clone(s.declared.claims[ref]), func(c claim) bool { return c.path == file.Path }); len(s.declared.claims[ref]) == 0 {
+				delete(s.declared.claims, ref)
 			}
-			s.notes[ref] = slices.DeleteFunc(slices.Clone(s.notes[ref]), func(n note) bool { return n.path == file.Path })
-			if len(s.notes[ref]) == 0 {
-				delete(s.notes, ref)
+			s.outcomes.notes[ref] = slices.DeleteFunc(slices.Clone(s.outcomes.notes[ref]), func(n note) bool { return n.path == file.Path })
+			if len(s.outcomes.notes[ref]) == 0 {
+				delete(s.outcomes.notes, ref)
 			}
-			if r := s.records[ref]; r != nil {
-				s.noteClaim(ref, r.owner)
-			}
+			owner := ownerOf(s.table.get(ref))
+			s.declared.noteOwner(ref, owner, owner)
 		}
-		delete(s.troubled, file.Path)
-		delete(s.duplicates, file.Path)
+		delete(s.declared.troubled, file.Path)
+		delete(s.declared.duplicates, file.Path)
 	}
-	s.files = slices.DeleteFunc(slices.Clone(s.files), func(f *manifest.File) bool { return SourceOf(f.Path) == name })
-	for ref := range s.held {
-		if r := s.records[ref]; r != nil && SourceOf(r.owner.File) == name {
-			delete(s.held, ref)
+	s.declared.files = slices.DeleteFunc(slices.Clone(s.declared.files), func(f *manifest.File) bool { return SourceOf(f.Path) == name })
+	for ref := range s.declared.held {
+		if r := s.table.records[ref]; r != nil && SourceOf(r.owner.File) == name {
+			delete(s.declared.held, ref)
 		}
 	}
 	s.sources.changed++
@@ -257,14 +256,23 @@ func (s *Store) letSource(name string) {
 
 // isReadElsewhere reports whether an object of a file is another machine's to change.
 func (s *Store) isReadElsewhere(owner Owner) bool {
-	return s.shared != nil && owner.File != "" && !s.sources.reading[SourceOf(owner.File)]
+	return s.storage.shared != nil && owner.File != "" && !s.sources.reading[SourceOf(owner.File)]
+}
+
+// position is where a field of an object stands in a file; of a file that another machine reads, or that was not read
+// yet, the line of the object; 0 when it is not known.
+func (s *Store) position(ref object.Ref, path, field string) (line, column int) {
+	if line, column = s.declared.position(ref, path, field); line == 0 {
+		line = s.sources.files[path].Lines[lineKey(ref)]
+	}
+	return line, column
 }
 
 // ReadElsewhere is the machine that reads the file of an object, when that is another one; "" otherwise.
 func (s *Store) ReadElsewhere(ref object.Ref) string {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	if r := s.records[ref]; r != nil && s.isReadElsewhere(r.owner) {
+	if r := s.table.records[ref]; r != nil && s.isReadElsewhere(r.owner) {
 		return s.sources.records[SourceOf(r.owner.File)].Reader
 	}
 	return ""
@@ -272,8 +280,8 @@ func (s *Store) ReadElsewhere(ref object.Ref) string {
 
 // readsAnew reports whether the objects of a file are compared with files for the first time.
 func (t *transaction) readsAnew(path string) bool {
-	if t.s.shared == nil {
-		return !t.s.synced
+	if t.s.storage.shared == nil {
+		return !t.s.declared.synced
 	}
 	return t.sourced != nil && t.sourced.fresh[SourceOf(path)]
 }

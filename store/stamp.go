@@ -2,7 +2,6 @@ package store
 
 import (
 	"errors"
-	"reflect"
 	"strconv"
 	"time"
 
@@ -39,7 +38,7 @@ func (t *transaction) compare(c *change) error {
 	if err != nil || digest != c.old.digest {
 		return err
 	}
-	if !t.s.synced && c.by == nil && c.owner.File != "" { // what was read from the engine is in the file, too
+	if !t.s.declared.synced && c.by == nil && c.owner.File != "" { // what was read from the engine is in the file, too
 		c.record = &record{object: c.next, owner: c.owner, digest: digest, created: c.old.created, asked: c.old.asked}
 		c.same = true
 	}
@@ -86,10 +85,10 @@ func (t *transaction) number(c *change) {
 func (t *transaction) creation() *time.Time {
 	if t.created == nil {
 		s, now := t.s, t.s.now()
-		if now.Before(s.newest) && s.shared == nil { // the age is the revision; a clock of another box may be ahead
-			now = s.newest.Add(time.Second)
+		if now.Before(s.numbers.newest) && s.storage.shared == nil { // the age is the revision; a clock of another box may be ahead
+			now = s.numbers.newest.Add(time.Second)
 		}
-		s.newest, t.created = now, &now
+		s.numbers.newest, t.created = now, &now
 	}
 	return t.created
 }
@@ -105,38 +104,12 @@ func (t *transaction) stamp(c *change) {
 	}
 	if c.before() == nil {
 		meta.UID, meta.CreationTimestamp = t.s.cfg.NewUID(), t.creation()
-		if hasGeneration(c.next) {
+		if object.StrategyOf(c.next).HasGeneration() {
 			meta.Generation = 1
 		}
 		return
 	}
-	if hasGeneration(c.next) && !sameSpec(c.old.object, c.next) {
+	if s := object.StrategyOf(c.next); s.HasGeneration() && !s.SameSpec(c.old.object, c.next) {
 		meta.Generation++
 	}
-}
-
-// hasGeneration reports whether versions of an object are counted: those of what is wanted
-// of Services and of who serves them.
-func hasGeneration(o object.Object) bool {
-	switch o.(type) {
-	case *object.Service, *object.EndpointSlice, *object.Endpoints, *object.Pod:
-		return true
-	}
-	return false
-}
-
-// sameSpec reports whether two versions with a generation differ in metadata and status alone.
-func sameSpec(a, b object.Object) bool {
-	switch a := a.(type) {
-	case *object.Service:
-		return reflect.DeepEqual(a.Spec, b.(*object.Service).Spec)
-	case *object.EndpointSlice:
-		b := b.(*object.EndpointSlice)
-		return a.AddressType == b.AddressType && reflect.DeepEqual(a.Endpoints, b.Endpoints) && reflect.DeepEqual(a.Ports, b.Ports)
-	case *object.Endpoints:
-		return reflect.DeepEqual(a.Subsets, b.(*object.Endpoints).Subsets)
-	case *object.Pod:
-		return reflect.DeepEqual(a.Spec, b.(*object.Pod).Spec)
-	}
-	return false
 }

@@ -66,7 +66,7 @@ func BenchmarkStart(b *testing.B) {
 				}
 				return s
 			}
-			stop := func(s *Store) { s.engine.Close() }
+			stop := func(s *Store) { s.storage.engine.Close() }
 			sync := func(s *Store, created int) {
 				if result, err := s.SyncFiles(files); err != nil || result.Created != created || result.Updated != 0 {
 					b.Fatal(result, err)

@@ -276,14 +276,13 @@ func TestConflictWithUnreadableHolder(t *testing.T) {
 func TestExternalIPPolicy(t *testing.T) {
 	forbidden := netip.MustParseAddr("192.0.2.1")
 	refuse := false
-	b := newBox(t, func(c *Config) {
-		c.ExternalIP = func(_ *object.Service, addr netip.Addr) error {
-			if refuse && addr == forbidden {
-				return fmt.Errorf("it is an address of this box")
-			}
-			return nil
+	b := newBox(t)
+	b.s.SetHost(hostOf{externalIP: func(_ *object.Service, addr netip.Addr) error {
+		if refuse && addr == forbidden {
+			return fmt.Errorf("it is an address of this box")
 		}
-	})
+		return nil
+	}})
 	b.apply("a.yaml", "a {externalIPs: [192.0.2.1]}")
 	refuse = true
 	want := `spec.externalIPs[1]: Invalid value: "192.0.2.1": it is an address of this box`

@@ -25,49 +25,51 @@ type SyncResult struct {
 // accepted is among Problems afterwards, and does not keep the rest from being accepted.
 // The error is that of the commit: nothing has changed then, and the call may be repeated.
 // The files are kept, and may not be changed.
-func (s *Store) SyncFiles(files manifest.Files) (result SyncResult, err error) {
+func (s *Store) SyncFiles(files manifest.Files) (SyncResult, error) { return s.SyncGuarded(files, nil) }
+
+// SyncGuarded is SyncFiles with a guard that may hold removals; nil removes what no file has a document for.
+func (s *Store) SyncGuarded(files manifest.Files, guard RemovalGuard) (result SyncResult, err error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	err = s.decide(func() (err error) {
-		result, err = s.syncFiles(files, nil)
+		result, err = s.syncFiles(files, guard, nil)
 		return err
 	})
 	return result, err
 }
 
-// syncFiles is SyncFiles once. sourced is what it changes of sources; nil: the files are of no source.
-func (s *Store) syncFiles(files manifest.Files, sourced *sourcesUpdate) (SyncResult, error) {
+// syncFiles is SyncGuarded once. sourced is what it changes of sources; nil: the files are of no source.
+func (s *Store) syncFiles(files manifest.Files, guard RemovalGuard, sourced *sourcesUpdate) (SyncResult, error) {
 	files, err := s.takeFiles(files)
 	if err != nil {
 		return SyncResult{}, fmt.Errorf("sync files: %w", err)
 	}
 	t := s.begin()
-	defer t.end()
 	t.sourced = sourced
 	refs := t.readFiles(files)
 	for ref := range s.sources.stale {
 		refs = append(refs, ref)
 	}
-	if !s.synced {
-		for ref := range s.waiting {
+	if !s.declared.synced {
+		for ref := range s.outcomes.waiting {
 			refs = append(refs, ref)
 		}
 	}
-	for ref := range s.held {
+	for ref := range s.declared.held {
 		refs = append(refs, ref)
 	}
 	t.removes = true
 	t.examine(refs...)
-	held := t.hold()
+	held := t.hold(guard)
 	s.ledger.vanished = held
-	t.base.released = !maps.Equal(held, s.held) // who waits for a value of theirs is told otherwise
-	t.removes = false                           // what is examined from here on was not decided upon
+	t.base.released = !maps.Equal(held, s.declared.held) // who waits for a value of theirs is told otherwise
+	t.removes = false                                    // what is examined from here on was not decided upon
 	result, err := t.run()
 	if err != nil {
-		s.ledger.vanished = s.held
+		s.ledger.vanished = s.declared.held
 		return SyncResult{}, fmt.Errorf("sync files: %w", err)
 	}
-	s.synced, s.held = true, held
+	s.declared.synced, s.declared.held = true, held
 	clear(s.sources.stale)
 	return result, nil
 }
@@ -111,7 +113,7 @@ func (t *transaction) commit(joint []*change) (SyncResult, error) {
 	}
 	var out engine.Transaction
 	addObjects(&out, changes, t.revision, len(changes) > len(joint))
-	revision := s.revision
+	revision := s.feed.revision
 	var journal journalUpdate
 	if t.revision != before {
 		revision = t.revision
@@ -120,7 +122,7 @@ func (t *transaction) commit(joint []*change) (SyncResult, error) {
 			return SyncResult{}, err
 		}
 		out.Puts = append(out.Puts, engine.Pair{Key: headKey, Value: value, Revision: revision})
-		if journal, err = s.history.plan(changes, s.revision, s.cfg.Clock()); err != nil {
+		if journal, err = s.feed.history.plan(changes, s.feed.revision, s.cfg.Clock()); err != nil {
 			return SyncResult{}, err
 		}
 		journal.addTo(&out)
@@ -140,8 +142,8 @@ func (t *transaction) commit(joint []*change) (SyncResult, error) {
 	}
 	s.noteTrial(noted)
 	result := t.publish(changes, revision, journal)
-	if s.shared != nil {
-		s.shared.Published()
+	if s.storage.shared != nil {
+		s.storage.shared.Published()
 	}
 	return result, nil
 }
@@ -176,113 +178,35 @@ func (t *transaction) publish(changes []*change, revision uint64, journal journa
 	s.ledger.begin()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t.publishFiles()
+	s.declared.update(t.files, t.claims, t.duplicates)
 	s.sources.publish(t.sourced)
-	if len(s.records) == 0 {
-		s.records = make(map[object.Ref]*record, len(changes))
-	}
-	if t.revision-max(s.revision, s.seed) > maxLogged {
-		s.log.reset(revision)
+	s.table.grow(len(changes))
+	if t.revision-max(s.feed.revision, s.numbers.seed) > maxLogged {
+		s.feed.log.reset(revision)
 	}
 	for _, ref := range t.trusted {
-		s.noteClaim(ref, s.records[ref].owner)
+		owner := s.table.get(ref).owner
+		s.declared.noteOwner(ref, owner, owner)
 	}
-	programmed := false
+	dataplane := false
 	for _, c := range changes {
 		result.count(c)
-		s.publishNotes(c)
-		switch {
-		case c.same:
-			s.setRecord(c.ref, c.record)
-		case c.revision != 0:
-			s.publishObject(c)
-			programmed = programmed || !isChatter(c.ref.Kind)
+		s.outcomes.set(c.ref, append(c.notes, c.outcome...), c.waits)
+		if c.revision != 0 && !c.same {
+			s.feed.log.addChange(c)
+			dataplane = dataplane || !isEphemeral(c.ref.Kind)
 		}
-		before := Owner{}
-		if c.old != nil {
-			before = c.old.owner
+		if c.revision != 0 || c.same {
+			s.table.set(c.ref, c.record)
 		}
-		s.noteClaim(c.ref, before)
+		s.declared.noteOwner(c.ref, ownerOf(c.old), ownerOf(s.table.get(c.ref)))
 	}
-	if revision != s.revision {
-		s.revision = revision
-		s.history.apply(journal)
-		close(s.published)
-		s.published = make(chan struct{})
-	}
-	if programmed {
-		s.concerning = revision
-		select {
-		case s.changed <- struct{}{}:
-		default: // it says so already
-		}
-	}
+	s.feed.advance(revision, journal, dataplane)
 	return result
 }
 
-// isChatter reports whether objects of a kind are only for clients to talk to each other.
-func isChatter(kind string) bool { return kind == object.KindEvent || kind == object.KindLease }
-
-func (s *Store) publishObject(c *change) {
-	var before, now string
-	if c.old != nil {
-		before = serviceKeyOf(c.old.object)
-		s.log.addService(c.revision, before)
-	}
-	if c.record != nil {
-		now = serviceKeyOf(c.record.object)
-	}
-	if now != before {
-		s.log.addService(c.revision, now)
-	}
-	if c.ref.Kind == object.KindPod {
-		s.log.addPod(c.revision, c.ref.Key())
-	}
-	if c.ref.Kind == object.KindSecret {
-		s.log.addSecret(c.revision, c.ref.Key())
-	}
-	s.setRecord(c.ref, c.record)
-}
-
-// publishNotes replaces what is said about an object.
-func (s *Store) publishNotes(c *change) {
-	if notes := append(c.notes, c.outcome...); len(notes) > 0 {
-		s.notes[c.ref] = notes
-	} else {
-		delete(s.notes, c.ref)
-	}
-	if c.waits {
-		s.waiting[c.ref] = struct{}{}
-	} else {
-		delete(s.waiting, c.ref)
-	}
-}
-
-func (t *transaction) publishFiles() {
-	s := t.s
-	s.files = t.files
-	if len(s.claims) == 0 {
-		s.claims, t.claims = t.claims, nil
-	}
-	for ref, claims := range t.claims {
-		if len(claims) == 0 {
-			delete(s.claims, ref)
-		} else {
-			s.claims[ref] = claims
-		}
-	}
-	for path, duplicates := range t.duplicates {
-		delete(s.troubled, path)
-		delete(s.duplicates, path)
-		if len(duplicates) > 0 {
-			s.duplicates[path] = duplicates
-			s.troubled[path] = struct{}{}
-		}
-		if file := t.files.Get(path); file != nil && (file.Err != nil || len(file.Problems) > 0) {
-			s.troubled[path] = struct{}{}
-		}
-	}
-}
+// isEphemeral reports whether nothing of the dataplane follows from objects of a kind.
+func isEphemeral(kind string) bool { return object.StrategyOfKind(kind).Ephemeral }
 
 func (r *SyncResult) count(c *change) {
 	switch {

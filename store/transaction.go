@@ -19,7 +19,8 @@ import (
 // transaction is the work of one call: what shall change, decided and allocated before
 // anything is written.
 type transaction struct {
-	s *Store
+	s    *Store
+	host Host // as of its beginning
 	// files and claims are as of this transaction; claims has only those that differ.
 	files      manifest.Files
 	claims     map[object.Ref][]claim
@@ -90,8 +91,8 @@ type change struct {
 
 func (s *Store) begin() *transaction {
 	s.ledger.begin()
-	t := &transaction{
-		s: s, files: s.files,
+	return &transaction{
+		s: s, host: s.hostNow(), files: s.declared.files,
 		claims:     map[object.Ref][]claim{},
 		duplicates: map[string][]manifest.Problem{},
 		changes:    map[object.Ref]*change{},
@@ -99,19 +100,10 @@ func (s *Store) begin() *transaction {
 		externals:  externals{},
 		revision:   s.latest(),
 	}
-	s.ledger.backing, s.ledger.keeps = t.backing, s.trial.covers
-	s.ledger.avoidIngress, s.ledger.avoidAddress, s.ledger.use, s.ledger.loses = t.avoidIngress, t.avoidAddress, t.otherUse, t.losesIngress
-	return t
 }
 
 // latest is the revision that the next one follows on.
-func (s *Store) latest() uint64 { return max(s.revision, s.seed, s.head) }
-
-// end lets go of the transaction: what the ledger asks of it would keep all of its changes in memory.
-func (t *transaction) end() {
-	l := t.s.ledger
-	l.backing, l.avoidIngress, l.avoidAddress, l.use, l.loses, l.keeps = nil, nil, nil, nil, nil, nil
-}
+func (s *Store) latest() uint64 { return max(s.feed.revision, s.numbers.seed, s.storage.head) }
 
 // examineWaiting takes those in that wait for others to release something. It gives false
 // when there is nobody new.
@@ -123,7 +115,7 @@ func (t *transaction) examineWaiting() bool {
 			found = true
 		}
 	}
-	for ref := range t.s.waiting {
+	for ref := range t.s.outcomes.waiting {
 		examine(ref)
 	}
 	for ref, c := range t.last {
@@ -138,7 +130,7 @@ func (t *transaction) examineWaiting() bool {
 func (t *transaction) record(ref object.Ref) *record {
 	switch c := t.last[ref]; {
 	case c == nil:
-		return t.s.records[ref]
+		return t.s.table.records[ref]
 	case c.remove:
 		return nil
 	case c.record != nil:

@@ -105,17 +105,14 @@ func (s *Store) Trial() (state TrialState, is bool) {
 // With files it is about all changes of files from now on, and about those that are held. It gives
 // the trial as it is then.
 func (s *Store) BeginTrial(id, user string, files bool, after time.Duration, now deadline.Reading) (Trial, error) {
-	if s.shared != nil {
+	if s.storage.shared != nil {
 		return Trial{}, ErrTrialInFleet
 	}
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	// What files said until now is what goes back.
-	for more := true; more; {
-		more = s.copies.take()
-		if err := s.write(engine.Transaction{}, s.revision); err != nil {
-			return Trial{}, fmt.Errorf("begin a trial: %w", err)
-		}
+	if err := s.flush(); err != nil {
+		return Trial{}, fmt.Errorf("begin a trial: %w", err)
 	}
 	next := Trial{ID: id, Began: now.Wall.UTC().Round(0), User: user, Files: files}
 	if s.trial.Pending() {
@@ -154,10 +151,10 @@ func (t *Trial) addTo(out *engine.Transaction, revision uint64) error {
 // putTrial commits the head of the trial.
 func (s *Store) putTrial(head *Trial) error {
 	var out engine.Transaction
-	if err := head.addTo(&out, s.revision); err != nil {
+	if err := head.addTo(&out, s.feed.revision); err != nil {
 		return err
 	}
-	if err := s.write(out, s.revision); err != nil {
+	if err := s.write(out, s.feed.revision); err != nil {
 		return fmt.Errorf("store the trial: %w", err)
 	}
 	return nil
@@ -192,7 +189,6 @@ func (s *Store) Confirm() (TrialState, error) {
 		return state, ErrNoTrial
 	}
 	t := s.begin()
-	defer t.end()
 	s.ledger.unkeep()
 	t.base = s.ledger.mark()
 	t.extra.Deletes = s.trial.keys()
@@ -261,7 +257,7 @@ func (t *trial) note(s *Store, changes []*change, out *engine.Transaction) (map[
 		}
 		// Earlier changes of the same commit may be others'; the trial's begins with its own.
 		old := c.old
-		pair := engine.Pair{Key: trialObjectPrefix + objectKey(c.ref), Revision: s.revision}
+		pair := engine.Pair{Key: trialObjectPrefix + objectKey(c.ref), Revision: s.feed.revision}
 		if old != nil {
 			value, _, err := (&stored{old.owner, old.created, old.asked, old.object}).encode()
 			if err != nil {
@@ -276,7 +272,7 @@ func (t *trial) note(s *Store, changes []*change, out *engine.Transaction) (map[
 }
 
 // keepFiles adds to a commit the contents of files that it replaces.
-func (t *trial) keepFiles(s *Store, out *engine.Transaction) (kept []string, err error) {
+func (t *trial) keepFiles(from engine.Engine, revision uint64, out *engine.Transaction) (kept []string, err error) {
 	if !t.Pending() || !t.Trial.Files {
 		return nil, nil
 	}
@@ -285,7 +281,7 @@ func (t *trial) keepFiles(s *Store, out *engine.Transaction) (kept []string, err
 		if !is || t.files[path] {
 			return nil
 		}
-		pairs, err := s.engine.Load(key)
+		pairs, err := from.Load(key)
 		if err != nil {
 			return err
 		}
@@ -293,7 +289,7 @@ func (t *trial) keepFiles(s *Store, out *engine.Transaction) (kept []string, err
 		if len(pairs) > 0 && pairs[0].Key == key { // others may begin with its path
 			before.was, before.content = true, pairs[0].Value
 		}
-		out.Puts = append(out.Puts, engine.Pair{Key: trialFilePrefix + path, Value: before.encode(), Revision: s.revision})
+		out.Puts = append(out.Puts, engine.Pair{Key: trialFilePrefix + path, Value: before.encode(), Revision: revision})
 		kept = append(kept, path)
 		return nil
 	}
@@ -312,7 +308,7 @@ func (t *trial) keepFiles(s *Store, out *engine.Transaction) (kept []string, err
 
 // loadTrial reads what is stored of a trial.
 func (s *Store) loadTrial() error {
-	pairs, err := s.engine.Load(trialPrefix)
+	pairs, err := s.storage.engine.Load(trialPrefix)
 	if err != nil || len(pairs) == 0 {
 		return err
 	}
@@ -383,14 +379,9 @@ func (s *Store) noteTrial(noted map[object.Ref]*record) {
 	maps.Copy(s.trial.before, noted)
 }
 
-// keptFiles is that of keepFiles.
-func (s *Store) keptFiles(paths []string) {
-	if len(paths) == 0 {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// kept notes the paths of which keepFiles has stored the content.
+func (t *trial) kept(paths []string) {
 	for _, path := range paths {
-		s.trial.files[path] = true
+		t.files[path] = true
 	}
 }

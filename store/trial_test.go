@@ -79,7 +79,7 @@ func (b *box) reread() {
 // world is all objects of the store and their owners, without what never goes back.
 func (b *box) world() string {
 	var lines []string
-	for ref, r := range b.s.records {
+	for ref, r := range b.s.table.records {
 		o := r.object.DeepCopy()
 		o.GetMeta().ResourceVersion, o.GetMeta().Generation = "", 0
 		lines = append(lines, fmt.Sprintf("%s %s withheld=%t created=%d %s", ref, r.owner, r.withheld, r.created, jsonOf(o)))
@@ -353,7 +353,7 @@ func TestRollback(t *testing.T) {
 	b.must(write(document(t, "gone {type: NodePort}")))
 	before := b.world()
 	filed := b.lineOf("filed")
-	revision := b.s.revision
+	revision := b.s.feed.revision
 	by := Caller{User: "root", Manager: "m", Verb: "update"}
 	w := changed(b, ref("web"), func(s *object.Service) { s.Spec.Type = object.TypeClusterIP; s.Spec.Ports[0].NodePort = 0 })
 	w.By = by
@@ -361,12 +361,12 @@ func TestRollback(t *testing.T) {
 	b.must(Write{Ref: ref("gone"), Delete: true, By: by})
 	b.must(write(document(t, "new {}")))
 	b.apply("/m/f", "filed {type: NodePort}")
-	dry, err := b.s.Rollback(revision, by, true)
-	if err != nil || len(dry) != 4 || b.has("gone") {
+	dry, err := b.s.Rollback(Rollback{Revision: revision, By: by, DryRun: true})
+	if err != nil || len(dry.Objects) != 4 || b.has("gone") {
 		t.Errorf("dry run: %+v, %v", dry, err)
 	}
 	b.now = b.now.Add(time.Second)
-	did, err := b.s.Rollback(revision, by, false)
+	did, err := b.s.Rollback(Rollback{Revision: revision, By: by})
 	if err != nil || fmt.Sprint(did) != fmt.Sprint(dry) {
 		t.Errorf("%+v, %v", did, err)
 	}
@@ -386,20 +386,54 @@ func TestRollback(t *testing.T) {
 	if strip(got) != strip(before) {
 		t.Errorf("got\n%s\nwant\n%s", got, before)
 	}
-	last := did[len(did)-1]
+	last := did.Objects[len(did.Objects)-1]
 	if last.Did != ReviveLeft || last.Ref != ref("filed") || !strings.Contains(last.Why, "/m/f") {
 		t.Errorf("%+v", last)
 	}
-	if _, err := b.s.Rollback(1, by, false); !errors.Is(err, ErrExpired) {
+	if _, err := b.s.Rollback(Rollback{Revision: 1, By: by}); !errors.Is(err, ErrExpired) {
 		t.Errorf("far back: %v", err)
 	}
 	// A second one takes the first one back.
-	at, err := b.s.LastRevision()
-	if err != nil {
-		t.Fatal(err)
+	if again, err := b.s.Rollback(Rollback{By: by}); err != nil || again.Last <= did.Last || b.has("gone") || !b.has("new") {
+		t.Errorf("%+v %v: gone is there: %t, new is: %t", again, err, b.has("gone"), b.has("new"))
 	}
-	if _, err := b.s.Rollback(at, by, false); err != nil || b.has("gone") || !b.has("new") {
-		t.Errorf("%v: gone is there: %t, new is: %t", err, b.has("gone"), b.has("new"))
+	b.check()
+}
+
+// Who knows of a change takes that one back, and none that came after it.
+func TestRollbackOfAKnownChange(t *testing.T) {
+	b := newBox(t)
+	b.sync()
+	by := Caller{User: "root", Manager: "m", Verb: "create"}
+	if _, err := b.s.Rollback(Rollback{By: by}); !errors.Is(err, ErrNoChange) {
+		t.Errorf("without a change: %v", err)
+	}
+	create := func(name string) uint64 {
+		t.Helper()
+		b.now = b.now.Add(time.Second)
+		w := write(document(t, name+" {}"))
+		w.By = by
+		b.must(w)
+		seen, err := b.s.Rollback(Rollback{By: by, DryRun: true})
+		if err != nil || len(seen.Objects) != 1 || seen.Objects[0].Ref != ref(name) {
+			t.Fatalf("the last change: %+v, %v", seen, err)
+		}
+		return seen.Last
+	}
+	first := create("first")
+	second := create("second")
+	b.apply("/m/f", "filed {}") // no change by a client
+	for _, dry := range []bool{true, false} {
+		_, err := b.s.Rollback(Rollback{Last: first, By: by, DryRun: dry})
+		if newer, is := errors.AsType[*NewerChangeError](err); !is || newer.Newest != second || newer.Last != first {
+			t.Errorf("after a newer change: %v", err)
+		}
+	}
+	if !b.has("first") || !b.has("second") {
+		t.Error("a refused rollback changed something")
+	}
+	if _, err := b.s.Rollback(Rollback{Last: second, By: by}); err != nil || b.has("second") || !b.has("first") || !b.has("filed") {
+		t.Errorf("%v: first is there: %t, second: %t, filed: %t", err, b.has("first"), b.has("second"), b.has("filed"))
 	}
 	b.check()
 }
@@ -410,11 +444,11 @@ func TestRollbackToATakenValue(t *testing.T) {
 	b := newBox(t)
 	b.sync()
 	b.must(write(document(t, "web {}")))
-	ip, revision := b.ip("web"), b.s.revision
+	ip, revision := b.ip("web"), b.s.feed.revision
 	b.must(Write{Ref: ref("web"), Delete: true})
 	b.apply("/m/f", "taker {clusterIP: "+ip+"}")
-	did, err := b.s.Rollback(revision, Caller{User: "root"}, false)
-	if err != nil || len(did) != 2 || did[0].Did != ReviveConflict || !strings.Contains(did[0].Why, ip) {
+	did, err := b.s.Rollback(Rollback{Revision: revision, By: Caller{User: "root"}})
+	if err != nil || len(did.Objects) != 2 || did.Objects[0].Did != ReviveConflict || !strings.Contains(did.Objects[0].Why, ip) {
 		t.Errorf("%+v, %v", did, err)
 	}
 	b.check()

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"svcctl.io/svcctl/store/managedfields"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
@@ -12,7 +13,7 @@ import (
 // want makes a document the new version of the object, or says why it cannot be. The
 // version keeps parts of the document.
 func (c *change) want(s *Store, document object.Object) {
-	if s.shared != nil && c.ref.Kind == object.KindSecret {
+	if s.storage.shared != nil && c.ref.Kind == object.KindSecret {
 		c.err = errSecret
 		c.notes = append(c.notes, c.notesOf(errSecret, "")...)
 		return
@@ -60,11 +61,11 @@ func (c *change) unusual(o object.Object) {
 // such a version it is the document.
 func (c *change) merge(s *Store, document object.Object) (object.Object, error) {
 	before := c.before()
-	if before == nil || c.owner.File == "" || len(before.object.GetMeta().ManagedFields) == 0 || s.cfg.Merge == nil {
+	if before == nil || c.owner.File == "" || len(before.object.GetMeta().ManagedFields) == 0 {
 		document.GetMeta().ManagedFields = nil
 		return document, nil
 	}
-	return s.cfg.Merge(before.object, document)
+	return managedfields.MergeFile(before.object, document, s.cfg.Clock())
 }
 
 // accept completes a version and makes it the one that is wanted, if nothing is wrong with it.
@@ -79,7 +80,7 @@ func (c *change) accept(s *Store, next object.Object) object.Errors {
 			}
 			object.PatchFromOld(svc, before)
 		}
-		errs = object.DefaultFamilies(svc, before, s.families)
+		errs = object.DefaultFamilies(svc, before, s.ledger.families)
 	}
 	if before := c.before(); before != nil {
 		errs = object.Join(errs, object.ValidateUpdate(next, before.object, s.cfg.Objects))
@@ -146,17 +147,14 @@ func (c *change) ownStatus(svc, document *object.Service) {
 }
 
 // checkExternalIPs asks about the external IPs that a client asks for anew.
-func (s *Store) checkExternalIPs(svc, before *object.Service) object.Errors {
+func checkExternalIPs(host Host, svc, before *object.Service) object.Errors {
 	var errs object.Errors
-	if s.cfg.ExternalIP == nil {
-		return nil
-	}
 	for i, text := range svc.Spec.ExternalIPs {
 		addr, err := netip.ParseAddr(text)
 		if err != nil || before != nil && slices.Contains(before.Spec.ExternalIPs, text) {
 			continue // Validate says what is wrong with the form
 		}
-		if err := s.cfg.ExternalIP(svc, addr); err != nil {
+		if err := host.ExternalIP(svc, addr); err != nil {
 			errs = append(errs, object.Error{
 				Type: object.FieldValueInvalid, Field: fmt.Sprintf("spec.externalIPs[%d]", i), Value: text, Detail: err.Error(),
 			})

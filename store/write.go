@@ -109,11 +109,11 @@ type Written struct {
 // of nothing; ErrStale.
 func (s *Store) Write(writes ...Write) ([]Written, error) {
 	c := &call{writes: writes, results: make([]Written, len(writes))}
-	s.calls.add(c)
+	s.queue.add(c)
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	for !c.done {
-		s.writeGroup(s.calls.take())
+		s.writeGroup(s.queue.take())
 	}
 	if c.err != nil {
 		return nil, c.err
@@ -133,7 +133,7 @@ func (t *transaction) write(w *Write) Written {
 		return Written{Err: err}
 	}
 	c := &change{ref: ref, old: t.record(ref), by: &w.By}
-	if t.s.shared != nil && ref.Kind == object.KindSecret && !w.Delete {
+	if t.s.storage.shared != nil && ref.Kind == object.KindSecret && !w.Delete {
 		return Written{Err: errSecret}
 	}
 	if w.Create && c.old != nil {
@@ -169,7 +169,7 @@ func (t *transaction) write(w *Write) Written {
 func (t *transaction) settle(c *change) error {
 	l := t.s.ledger
 	before := l.mark()
-	if err := c.allocate(l); err != nil {
+	if err := c.allocate(t); err != nil {
 		l.back(before)
 		return err
 	}
@@ -188,20 +188,20 @@ func (t *transaction) settle(c *change) error {
 }
 
 // allocate gives one change its values, whatever others ask for.
-func (c *change) allocate(l *ledger) error {
+func (c *change) allocate(t *transaction) error {
 	if c.ref.Kind != object.KindService {
 		c.next = c.wanted
 		return nil
 	}
 	c.restart()
 	if c.next != nil || c.remove {
-		c.release(l)
+		c.release(t)
 	}
 	if c.next == nil {
 		return nil
 	}
 	for _, step := range allocation {
-		if err := step(c, l); err != nil {
+		if err := step(c, t); err != nil {
 			return err
 		}
 	}

@@ -102,8 +102,8 @@ func TestEveryKindIsKept(t *testing.T) {
 			t.Errorf("%s: deleted: %+v", kind, written)
 		}
 	}
-	if len(b.s.records) != 0 || len(b.s.population) != 0 {
-		t.Errorf("left: %v, %v", b.s.records, b.s.population)
+	if len(b.s.table.records) != 0 || len(b.s.table.namespaces.keeping) != 0 {
+		t.Errorf("left: %v, %v", b.s.table.records, b.s.table.namespaces.keeping)
 	}
 }
 

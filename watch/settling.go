@@ -73,16 +73,18 @@ func (st *settling) drop(s *source) {
 	}
 }
 
-// ready gives the changed files that have settled, by path, but those of sources that wait for git.
-// When files are vanishing at the same time, that may be one change of several files: it waits for
+// ready gives the changed files that have settled, by path, but those of sources that wait for git, and those with
+// events that were not looked at yet, unless they have waited for the most time. When files are vanishing at the same time, that may be one change of several files: it waits for
 // them, but not for long.
-func (st *settling) ready(git map[*source]bool, now time.Time) (ready []*file) {
+func (st *settling) ready(git map[*source]bool, events map[string]eventHint, now time.Time) (ready []*file) {
 	vanishing := false
 	for _, f := range st.waiting {
 		if f.aside || git[f.source] {
 			continue
 		}
-		if !f.change.ready(st.settle, st.most).After(now) {
+		_, goesOn := events[f.path]
+		goesOn = goesOn && !f.change.complete && now.Before(f.change.first.Add(st.most))
+		if !goesOn && !f.change.ready(st.settle, st.most).After(now) {
 			ready = append(ready, f)
 		} else if f.change.seen.kind != regular {
 			vanishing = true

@@ -39,7 +39,7 @@ func TestSettlingReady(t *testing.T) {
 				st.observe(s, o.path, o.fileState, o.eventHint, at(o.when))
 			}
 			got := ""
-			for _, f := range st.ready(nil, at(when)) {
+			for _, f := range st.ready(nil, nil, at(when)) {
 				got += f.path
 			}
 			if got != want {
@@ -61,7 +61,7 @@ func TestSettlingWaitsForOthers(t *testing.T) {
 	vanish := func(now time.Time) { st.observe(s, "old", fileState{kind: gone}, eventHint{}, now) }
 	vanish(now)
 	paths := func(git map[*source]bool, after time.Duration) (all []string) {
-		for _, f := range st.ready(git, now.Add(after)) {
+		for _, f := range st.ready(git, nil, now.Add(after)) {
 			all = append(all, f.path)
 		}
 		return all
@@ -74,5 +74,28 @@ func TestSettlingWaitsForOthers(t *testing.T) {
 	}
 	if got, want := paths(nil, settle), []string{"new", "old"}; !slices.Equal(got, want) {
 		t.Errorf("%v are ready together, want %v", got, want)
+	}
+}
+
+// A file with events that were not looked at is not read in vain, unless there is no end of them.
+func TestSettlingWaitsForEvents(t *testing.T) {
+	const settle, most = 100 * time.Millisecond, 2 * time.Second
+	now := time.Unix(1_000, 0)
+	written := fileState{kind: regular, version: version{size: 1, ctime: now.UnixNano()}}
+	st, s := newSettling(settle, most), &source{}
+	st.observe(s, "a", written, eventHint{}, now)
+	goesOn := map[string]eventHint{"a": {written: true}}
+	for _, c := range []struct {
+		events map[string]eventHint
+		after  time.Duration
+		ready  int
+	}{{nil, settle, 1}, {goesOn, settle, 0}, {map[string]eventHint{"b": {}}, settle, 1}, {goesOn, most - 1, 0}, {goesOn, most, 1}} {
+		if got := st.ready(nil, c.events, now.Add(c.after)); len(got) != c.ready {
+			t.Errorf("after %v, with the events %v: %d are ready, want %d", c.after, c.events, len(got), c.ready)
+		}
+	}
+	st.observe(s, "a", written, eventHint{created: true, moved: true}, now)
+	if got := st.ready(nil, goesOn, now); len(got) != 1 {
+		t.Errorf("a file that was renamed into place waits for events: %d are ready", len(got))
 	}
 }

@@ -63,7 +63,7 @@ func (w *Watcher) settle(now time.Time) {
 	if len(w.settling.waiting) > 0 {
 		git = w.gitSources(now)
 	}
-	ready := w.settling.ready(git, now)
+	ready := w.settling.ready(git, w.events.hints, now)
 	w.dropLost(now)
 	if len(ready) == 0 {
 		return

@@ -38,11 +38,15 @@ func (c *Client) GoBack(ctx context.Context) (b wire.RolledBack, err error) {
 	return b, err
 }
 
-// Rollback makes objects what they were at a revision; 0 is the one before the last change by a client.
-func (c *Client) Rollback(ctx context.Context, revision uint64, dryRun bool) (b wire.RolledBack, err error) {
+// Rollback makes objects what they were at a revision; 0 is the one before the last change by a client. It is refused
+// (409) when that is another one than last, unless last is 0.
+func (c *Client) Rollback(ctx context.Context, revision, last uint64, dryRun bool) (b wire.RolledBack, err error) {
 	query := url.Values{}
 	if revision > 0 {
 		query.Set("revision", strconv.FormatUint(revision, 10))
+	}
+	if last > 0 {
+		query.Set("last", strconv.FormatUint(last, 10))
 	}
 	if dryRun {
 		query.Set("dryRun", "All")

@@ -99,9 +99,9 @@ func (s *Server) unmerged(err error, r *request) error {
 		for _, c := range contested.Conflicts {
 			e.details.Causes = append(e.details.Causes, statusCause{Reason: fieldManagerConflict, Message: c.Message(), Field: c.Field})
 		}
-		if slices.ContainsFunc(contested.Conflicts, func(c fields.Conflict) bool { return c.Name == gitops }) {
+		if slices.ContainsFunc(contested.Conflicts, func(c fields.Conflict) bool { return c.Name == fields.FileManager }) {
 			if path, line := s.store.Location(r.ref()); path != "" {
-				e.message += fmt.Sprintf("\nThe manager %q is the file %s: change it there, force does not help", gitops, place(path, line))
+				e.message += fmt.Sprintf("\nThe manager %q is the file %s: change it there, force does not help", fields.FileManager, place(path, line))
 			}
 		}
 		return e

@@ -83,7 +83,7 @@ func (s *Server) planCreation(wr *writing) (plan, error) {
 	if err := checkName(content, r); err != nil && !wr.mustCreate {
 		return plan{}, err
 	}
-	if r.kind.HasStatus && !bringsStatus(r.kind) {
+	if r.kind.HasStatus && !r.kind.Strategy().StatusOnCreate {
 		delete(content, "status")
 	}
 	o, err := typed(content, r.kind)
@@ -108,15 +108,11 @@ func (s *Server) planCreation(wr *writing) (plan, error) {
 	}}, nil
 }
 
-// bringsStatus are the kinds whose objects are created with their status; that of others
-// is written at a path of its own.
-func bringsStatus(k kind.Kind) bool { return k.Name == object.KindNode || k.Name == object.KindPod }
-
 // kept are the top-level fields that no change of an object itself changes. What a Namespace
 // waits for before it goes is not for its clients to say.
 func kept(k kind.Kind) []string {
 	switch {
-	case k.Name == object.KindNamespace:
+	case k.Strategy().SpecOfServer:
 		return []string{"spec", "status"}
 	case k.HasStatus:
 		return []string{"status"}

@@ -8,19 +8,13 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/store"
-	"svcctl.io/svcctl/store/kind"
 	fields "svcctl.io/svcctl/store/managedfields"
 	"svcctl.io/svcctl/store/object"
-	"svcctl.io/svcctl/store/schema"
 )
 
-const (
-	// gitops is the manager of what a manifest file declares.
-	gitops = "gitops"
-	// fieldManagerConflict is the reason of the cause that names a field and its owner
-	// (metav1.CauseTypeFieldManagerConflict).
-	fieldManagerConflict = "FieldManagerConflict"
-)
+// fieldManagerConflict is the reason of the cause that names a field and its owner
+// (metav1.CauseTypeFieldManagerConflict).
+const fieldManagerConflict = "FieldManagerConflict"
 
 // A fileClaim is what a file declares about an object that belongs to it. The zero value
 // is that of an object that belongs to none.
@@ -46,7 +40,7 @@ func (s *Server) fileOf(r *request, owner store.Owner, live object.Object) (file
 		return fileClaim{}, unavailable(fmt.Sprintf("%s %q belongs to the file %s, which has not been read since the start: try again when it has",
 			r.kind.GroupResource(), r.name, owner.File), busyRetry)
 	}
-	merged, err := applyFile(map[string]any{}, document, r.kind, createdAt(live, s.now()))
+	merged, err := fields.ApplyFile(map[string]any{}, document, r.kind, createdAt(live, s.now()))
 	if err != nil {
 		return fileClaim{}, err
 	}
@@ -74,7 +68,7 @@ func (s *Server) editFile(wr *writing, live map[string]any) (map[string]any, err
 	} else {
 		live = map[string]any{}
 	}
-	return applyFile(live, document, r.kind, at)
+	return fields.ApplyFile(live, document, r.kind, at)
 }
 
 // createdAt is when an object was created.
@@ -83,44 +77,6 @@ func createdAt(o object.Object, otherwise time.Time) time.Time {
 		return *at
 	}
 	return otherwise
-}
-
-// applyFile applies the document of a file to an object, as manager gitops and by force.
-// The status of a Service is the appliance's.
-func applyFile(live map[string]any, document object.Object, k kind.Kind, now time.Time) (map[string]any, error) {
-	applied := untyped(document, k)
-	if k.Name == object.KindService {
-		delete(applied, "status")
-	}
-	by := fields.Writer{Manager: gitops, APIVersion: k.APIVersion(), Type: schema.Of(k), Now: now}
-	merged, err := fields.Apply(live, applied, by, true)
-	if err != nil {
-		return nil, fmt.Errorf("apply the document of %s: %w", object.RefOf(document), err)
-	}
-	return merged, nil
-}
-
-// MergeFile is an object after the file that it belongs to has changed, when others have
-// written to it, too: the file wins, what it does not say any more goes, and what others
-// have added stays. It is the store's Config.Merge.
-func MergeFile(live, document object.Object, now time.Time) (object.Object, error) {
-	k, ok := kind.ByName(live.GetTypeMeta().APIVersion, live.GetTypeMeta().Kind)
-	if !ok {
-		return nil, fmt.Errorf("merge %s with its file: no such kind", object.RefOf(live))
-	}
-	merged, err := applyFile(untyped(live, k), document, k, now)
-	if err != nil {
-		return nil, err
-	}
-	o, err := typed(merged, k)
-	if err != nil {
-		return nil, err
-	}
-	object.Default(o)
-	if (version{object: live}).same(o) {
-		return live.DeepCopy(), nil
-	}
-	return o, nil
 }
 
 // managed is an object as a client sees it: what belongs to a file and was never written
@@ -162,11 +118,13 @@ func (f fileClaim) keep(meta, before *object.ObjectMeta) {
 	meta.ManagedFields = slices.Insert(others, 0, before.ManagedFields[i])
 }
 
-func ofFile(e object.ManagedFieldsEntry) bool { return e.Manager == gitops && e.Operation == "Apply" }
+func ofFile(e object.ManagedFieldsEntry) bool {
+	return e.Manager == fields.FileManager && e.Operation == "Apply"
+}
 
 func isGitops(entry any) bool {
 	e, _ := entry.(map[string]any)
-	return e["manager"] == gitops && e["operation"] == "Apply"
+	return e["manager"] == fields.FileManager && e["operation"] == "Apply"
 }
 
 // check refuses a new version of an object that differs in what the file declares.
@@ -176,7 +134,7 @@ func (f fileClaim) check(r *request, live map[string]any, o object.Object, by fi
 	}
 	owned := copied(live)
 	owned["metadata"].(map[string]any)["managedFields"] = f.entries
-	taken := fields.Taken(owned, untyped(o, r.kind), by, gitops)
+	taken := fields.Taken(owned, untyped(o, r.kind), by, fields.FileManager)
 	if len(taken) == 0 {
 		return nil
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"svcctl.io/svcctl/store"
+	fields "svcctl.io/svcctl/store/managedfields"
 )
 
 const webFile = `apiVersion: v1
@@ -36,7 +37,7 @@ func TestFileOwns(t *testing.T) {
 	w.files(map[string]string{"a/web.yaml": "# comment\n" + webFile})
 	web := servicesPath + "/web"
 	o := w.get(web)
-	if e := entry(o, gitops); e["operation"] != "Apply" || at(e, "fieldsV1", "f:spec", "f:selector") == nil || at(e, "fieldsV1", "f:spec", "f:clusterIP") != nil {
+	if e := entry(o, fields.FileManager); e["operation"] != "Apply" || at(e, "fieldsV1", "f:spec", "f:selector") == nil || at(e, "fieldsV1", "f:spec", "f:clusterIP") != nil {
 		t.Fatalf("managed by %v", at(o, "metadata", "managedFields"))
 	}
 	version := at(o, "metadata", "resourceVersion")
@@ -89,7 +90,7 @@ func TestFreeFieldsOfAFile(t *testing.T) {
 	}
 	// Who says that the file manages something else does not change what it manages.
 	w.does(http.StatusOK, "PATCH", web, `{"metadata":{"managedFields":[{"manager":"gitops","operation":"Apply","apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":{"f:spec":{"f:type":{}}}}]}}`, asMerge)
-	if e := entry(w.get(web), gitops); at(e, "fieldsV1", "f:spec", "f:selector") == nil || at(e, "fieldsV1", "f:spec", "f:type") != nil {
+	if e := entry(w.get(web), fields.FileManager); at(e, "fieldsV1", "f:spec", "f:selector") == nil || at(e, "fieldsV1", "f:spec", "f:type") != nil {
 		t.Error("the file manages", e)
 	}
 	// Taking the entry of the file away does not take the file's fields away.

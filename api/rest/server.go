@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/object"
 )
 
 // Config is what a Server needs to know.
@@ -15,6 +16,9 @@ type Config struct {
 	Log *slog.Logger
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
+	// Look brings what the store knows of the host up to date (store.SetHost) for a Service that is about to be
+	// written. It is called without a lock; nil does nothing.
+	Look func(*object.Service)
 	// MaxWatches is how many watches there may be at a time; 0 means 1,500.
 	MaxWatches int
 }
@@ -31,6 +35,7 @@ type Server struct {
 	store   *store.Store
 	log     *slog.Logger
 	now     func() time.Time
+	look    func(*object.Service)
 	watches chan struct{} // holds one for each watch
 	views   chan struct{} // holds one for each list or watch of what is computed
 	encoded *encodings
@@ -46,11 +51,14 @@ func New(cfg Config) *Server {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
+	if cfg.Look == nil {
+		cfg.Look = func(*object.Service) {}
+	}
 	if cfg.MaxWatches == 0 {
 		cfg.MaxWatches = defaultMaxWatches
 	}
 	return &Server{
-		store: cfg.Objects, log: cfg.Log, now: cfg.Now,
+		store: cfg.Objects, log: cfg.Log, now: cfg.Now, look: cfg.Look,
 		watches: make(chan struct{}, cfg.MaxWatches), views: make(chan struct{}, min(cfg.MaxWatches, maxViews)), encoded: newEncodings(),
 		guards: guards{batches: make(chan struct{}, maxBatches)},
 	}

@@ -2,8 +2,6 @@ package rest
 
 import (
 	"net/http"
-
-	"svcctl.io/svcctl/store/object"
 )
 
 // update answers a PUT of an object, or of its status.
@@ -19,19 +17,9 @@ func (s *Server) update(w http.ResponseWriter, r *request) error {
 	if err := checkName(content, r); err != nil {
 		return err
 	}
-	creates := r.subresource == "" && createdByUpdate(r.kind.Name)
+	creates := r.subresource == "" && r.kind.Strategy().CreateOnUpdate
 	return s.answer(w, &writing{
 		request: r, options: o, verb: "update", replaces: true, mayCreate: creates,
 		edit: func(map[string]any) (map[string]any, error) { return copied(content), nil },
 	})
-}
-
-// createdByUpdate are the kinds whose objects a PUT may create (AllowCreateOnUpdate of
-// their strategies in Kubernetes).
-func createdByUpdate(kind string) bool {
-	switch kind {
-	case object.KindService, object.KindEndpoints, object.KindEvent, object.KindLease:
-		return true
-	}
-	return false
 }

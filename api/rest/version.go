@@ -4,18 +4,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"slices"
 
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/kind"
-	fields "svcctl.io/svcctl/store/managedfields"
 	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/store/schema"
 )
-
-// firstApply is the manager of what an object had before anybody applied to it, if nobody
-// was known to manage it.
-const firstApply = "before-first-apply"
 
 // A version is an object that is to be changed, as clients see it. Nothing of it may be
 // changed.
@@ -33,32 +27,6 @@ func (s *Server) before(r *request, live object.Object, owner store.Owner) (vers
 		v.object, err = typed(v.content, r.kind)
 	}
 	return v, err
-}
-
-// same reports whether a new version differs in nothing but the times of who manages which
-// field.
-func (v version) same(o object.Object) bool {
-	meta := o.GetMeta()
-	entries := meta.ManagedFields
-	had := v.object.GetMeta().ManagedFields
-	meta.ManagedFields = had
-	same := sameObject(o, v.object)
-	meta.ManagedFields = entries
-	if !same {
-		return false
-	}
-	// To apply nothing to what nobody manages changes nothing.
-	nobodys := len(had) == 0 && len(entries) == 1 && entries[0].Manager == firstApply
-	return nobodys || sameEntries(entries, had)
-}
-
-// sameEntries is fields.Same, which is not asked about what is the same to the letter.
-func sameEntries(a, b []object.ManagedFieldsEntry) bool {
-	same := slices.EqualFunc(a, b, func(a, b object.ManagedFieldsEntry) bool {
-		return a.Manager == b.Manager && a.Operation == b.Operation && a.APIVersion == b.APIVersion && a.Subresource == b.Subresource &&
-			bytes.Equal(a.FieldsV1, b.FieldsV1)
-	})
-	return same || fields.Same(a, b)
 }
 
 // storable refuses an object that could not be changed any more once it is stored.

@@ -45,7 +45,6 @@ func newWorld(t testing.TB) *world {
 		ClusterIPRanges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("fd00:96::/108")},
 		Pools:           []alloc.Pool{{First: netip.MustParseAddr("192.0.2.10"), Last: netip.MustParseAddr("192.0.2.99")}},
 		Clock:           func() time.Time { return noon },
-		Merge:           func(live, document object.Object) (object.Object, error) { return MergeFile(live, document, noon) },
 		NewUID:          func() string { uids++; return fmt.Sprintf("00000000-0000-4000-8000-%012d", uids) },
 	})
 	if err != nil {

@@ -53,7 +53,7 @@ func (w *writing) by(now time.Time, live map[string]any) fields.Writer {
 		Subresource: w.request.subresource, Type: schema.Of(k), Now: now,
 	}
 	if by.Subresource == "" {
-		if live != nil || !bringsStatus(k) {
+		if live != nil || !k.Strategy().StatusOnCreate {
 			by.Ignored = kept(k)
 		}
 		return by
@@ -121,6 +121,11 @@ func (s *Server) try(wr *writing) (o object.Object, created bool, err error) {
 
 // commit makes changes, with what goes with them. When the engine fails, nothing has changed.
 func (s *Server) commit(writes ...store.Write) ([]store.Written, error) {
+	for i := range writes {
+		if svc, isService := writes[i].Object.(*object.Service); isService && !writes[i].Status {
+			s.look(svc)
+		}
+	}
 	results, err := s.store.Write(writes...)
 	switch {
 	case errors.Is(err, engine.ErrNoSpace), errors.Is(err, engine.ErrUnsettled), isAway(err):
@@ -213,7 +218,7 @@ func (s *Server) planUpdate(wr *writing, live object.Object, owner store.Owner) 
 			return plan{}, err
 		}
 	}
-	if !going(live) && before.same(o) {
+	if !going(live) && fields.Unchanged(before.object, o) {
 		return plan{unchanged: before.object}, nil
 	}
 	if err := storable(o, r.kind); err != nil {
@@ -299,7 +304,7 @@ func fits(written map[string]any, live object.Object, wr *writing) error {
 		return object.Errors{{Type: object.FieldValueInvalid, Field: "metadata.uid", Value: uid, Detail: "field is immutable"}}
 	}
 	switch version := textIn(written, "resourceVersion"); {
-	case version == "" && r.kind.Name == object.KindLease:
+	case version == "" && r.kind.Strategy().VersionRequired:
 		return invalid(r.kind.Group, r.kind.Plural, r.name, object.Errors{{
 			Type: object.FieldValueInvalid, Field: "metadata.resourceVersion", Value: 0, Detail: "must be specified for an update",
 		}})

@@ -37,7 +37,9 @@ type Revived struct {
 // RolledBack lists the effects of a rollback, done or only tried.
 type RolledBack struct {
 	// Revision is the one whose state the objects have now.
-	Revision uint64    `json:"revision"`
-	DryRun   bool      `json:"dryRun,omitempty"`
-	Objects  []Revived `json:"objects"`
+	Revision uint64 `json:"revision"`
+	// Last is the last change by a client before; 0 when the journal knows of none.
+	Last    uint64    `json:"last,omitempty"`
+	DryRun  bool      `json:"dryRun,omitempty"`
+	Objects []Revived `json:"objects"`
 }

@@ -61,6 +61,8 @@ type Health interface {
 
 // Views are the sources of what the API answers besides objects.
 type Views struct {
+	// Look is rest.Config.Look.
+	Look   func(*object.Service)
 	Grants Grants
 	Checks Health
 	// Traffic and Trace are nil where they cannot be asked.
@@ -79,7 +81,7 @@ type Views struct {
 // Open listens on the socket, and on --listen. What backend publishes and the store holds is
 // served by Tasks; Close ends listening.
 func Open(c *config.Config, objects *store.Store, backend Backend, views Views, m *metrics.Metrics, log *slog.Logger) (s *Server, err error) {
-	s = &Server{objects: rest.New(rest.Config{Objects: objects, Log: log})}
+	s = &Server{objects: rest.New(rest.Config{Objects: objects, Look: views.Look, Log: log})}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())

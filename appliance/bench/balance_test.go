@@ -2,16 +2,22 @@ package bench
 
 import (
 	"fmt"
+	"maps"
+	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"svcctl.io/svcctl/appliance/netlab"
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/kernel"
 )
 
 // BenchmarkBalance is the CPU of a flow's first packet for the ways to choose its endpoint: all
-// Services are of one kind.
+// Services are of one kind. Those of 100 are in the cache of a CPU, whatever their tables: what
+// they cost more is in the rules, and the rest in memory.
 func BenchmarkBalance(b *testing.B) {
-	for _, services := range []int{1_000, 10_000} {
+	for _, services := range []int{100, 1_000, 10_000} {
 		lab := netlab.New(b)
 		var ways []*way
 		for _, kind := range []struct{ name, annotation string }{
@@ -33,6 +39,87 @@ func BenchmarkBalance(b *testing.B) {
 			}, standbys(services)...))
 		}
 		inTurns(b, "New connection, by algorithm: CPU of the first packet", "the first", ways)
+	}
+}
+
+// BenchmarkBalanceChange is the time that the kernel takes for a change of one of 10,000 Services that are all chosen
+// from in one way: the transaction that the compiler makes, committed.
+func BenchmarkBalanceChange(b *testing.B) {
+	const services = 10_000
+	lab := netlab.New(b)
+	port := func(i int, balance nft.Balance, second netip.Addr, weights ...uint16) map[string][]nft.ServicePort {
+		p := nft.ServicePort{
+			ID: fmt.Sprintf("default/s%05d", i), Family: nft.IPv4, Protocol: nft.UDP, Balance: balance,
+			Frontends: []nft.Frontend{{Addr: serviceAddr(i), Port: 80}},
+		}
+		for e := range endpointsEach {
+			at := netip.AddrPortFrom(endpointAddr(i, e), 8080)
+			if e == 1 && second.IsValid() {
+				at = netip.AddrPortFrom(second, 8080)
+			}
+			p.Pools[nft.PoolCluster] = append(p.Pools[nft.PoolCluster], at)
+			if len(weights) > 0 {
+				if p.Weights == nil {
+					p.Weights = map[netip.AddrPort]uint16{}
+				}
+				p.Weights[at] = weights[e%len(weights)]
+			}
+		}
+		return map[string][]nft.ServicePort{p.ID: {p}}
+	}
+	another := netip.MustParseAddr("10.255.0.1")
+	for _, kind := range []struct {
+		name          string
+		services      int
+		before, after func(i int) map[string][]nft.ServicePort
+	}{
+		{"at random: replace an endpoint", services, func(i int) map[string][]nft.ServicePort { return port(i, nft.Random, netip.Addr{}) },
+			func(i int) map[string][]nft.ServicePort { return port(i, nft.Random, another) }},
+		{"by weight: replace an endpoint", services, func(i int) map[string][]nft.ServicePort { return port(i, nft.Random, netip.Addr{}, 10, 7) },
+			func(i int) map[string][]nft.ServicePort { return port(i, nft.Random, another, 10, 7) }},
+		{"by weight: a weight less by a tenth", services, func(i int) map[string][]nft.ServicePort { return port(i, nft.Random, netip.Addr{}, 10, 7, 7, 7, 7) },
+			func(i int) map[string][]nft.ServicePort { return port(i, nft.Random, netip.Addr{}, 9, 7, 7, 7, 7) }},
+		{"maglev: replace an endpoint", services, func(i int) map[string][]nft.ServicePort { return port(i, nft.Maglev, netip.Addr{}) },
+			func(i int) map[string][]nft.ServicePort { return port(i, nft.Maglev, another) }},
+		{"round-robin, 1,000 Services: replace an endpoint", 1_000, func(i int) map[string][]nft.ServicePort { return port(i, nft.RoundRobin, netip.Addr{}) },
+			func(i int) map[string][]nft.ServicePort { return port(i, nft.RoundRobin, another) }},
+	} {
+		conn, err := kernel.Open(kernel.Options{NetNS: lab.Router("tables").Namespace()})
+		if err != nil {
+			b.Fatal(err)
+		}
+		state := nft.State{Services: map[string][]nft.ServicePort{}}
+		for i := range kind.services {
+			maps.Copy(state.Services, kind.before(i))
+		}
+		compiler := nft.NewCompiler()
+		tr := compiler.Load(state)
+		commitAll(b, conn, tr)
+		var took []time.Duration
+		for step := range 2 * *rounds {
+			to := kind.after
+			if step%2 == 1 {
+				to = kind.before // of the same Service, back
+			}
+			tr := compiler.Update(nil, to(step/2*stride%kind.services))
+			began := time.Now()
+			commitAll(b, conn, tr)
+			took = append(took, time.Since(began))
+		}
+		results.add("Change of one of 10,000 Services, by algorithm: the kernel's part", kind.name, ms(median(took)), "")
+		if err := conn.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// commitAll commits a transition.
+func commitAll(b *testing.B, conn *kernel.Conn, tr nft.Transition) {
+	b.Helper()
+	for _, batch := range tr.Stages() {
+		if _, err := conn.Commit(&batch, 0); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
 

@@ -159,6 +159,59 @@ func Test221_boxes_agree(t *testing.T) {
 	}
 }
 
+// A hash sends every flow where the program says that it does: at cluster IPs, load balancer IPs and node ports, of all
+// endpoints or of those of this box, by weight, over TCP and UDP.
+func Test480_hashes_at_every_address(t *testing.T) {
+	b := newBox(t, nil)
+	b.write("web.yaml", b.weighted())
+	b.svcctl.Start()
+	weights := []uint16{3, 1, 2}
+	for name, balance := range map[string]nft.Balance{"maglev": nft.Maglev, "source-hash": nft.SourceHash, "destination-hash": nft.DestinationHash} {
+		b.rewrite("web.yaml", b.weighted("svcctl.io/balance: "+name))
+		b.each(t, func(t *testing.T, b *box, f family) {
+			for network, port := range map[string]uint16{"tcp": 80, "udp": 53} {
+				at := f.on(port, b.L1, b.L2, b.R1)
+				sp := nft.ServicePort{Balance: balance, Pools: [nft.NumPools][]netip.AddrPort{nft.PoolCluster: at, nft.PoolLocal: at[:2]}, Weights: map[netip.AddrPort]uint16{}}
+				for i := range at {
+					sp.Weights[at[i]] = weights[i]
+				}
+				nodePort := f.everywherePort(network)
+				for _, way := range []struct {
+					from *netlab.Host
+					to   netip.AddrPort
+					fe   nft.Frontend
+					pool nft.Pool
+				}{
+					{b.IN, f.at(f.vip(41), port), nft.Frontend{Addr: netip.MustParseAddr(f.vip(41)), Port: port}, nft.PoolCluster},
+					{b.IN, f.at(f.boxAddr(), nodePort), nft.Frontend{Port: nodePort}, nft.PoolCluster},
+					{b.EXT, f.at(f.lb(4), port), nft.Frontend{Addr: netip.MustParseAddr(f.lb(4)), Port: port}, nft.PoolLocal},
+					{b.EXT, f.at(f.boxAddr(), nodePort), nft.Frontend{Port: nodePort}, nft.PoolLocal},
+				} {
+					choice := sp.Choice(&way.fe, way.pool)
+					wrong, met := 0, map[netip.AddrPort]bool{}
+					for i := range 24 {
+						client := netip.AddrPortFrom(f.of(way.from), uint16(20000+1000*int(balance)+7*i)) // UDP flows of the algorithm before stay
+						if way.from == b.EXT {
+							client = netip.AddrPortFrom(f.client(1+i), client.Port())
+						}
+						reply := answers(t, way.from, network, way.to, netlab.From(client.Addr()), netlab.FromPort(client.Port()))
+						if said, known := choice(client); !known || said != reply.At {
+							wrong++
+						}
+						met[reply.At] = true
+					}
+					if wrong > 0 {
+						t.Errorf("%s: %s to %s over %s: %d of 24 flows went elsewhere than the program says", name, way.from.Name, way.to, network, wrong)
+					}
+					if many := balance == nft.Maglev || balance == nft.SourceHash && way.from == b.EXT; many != (len(met) > 1) {
+						t.Errorf("%s: %s to %s over %s meets %d endpoints", name, way.from.Name, way.to, network, len(met))
+					}
+				}
+			}
+		})
+	}
+}
+
 // While the way to choose changes again and again, no connection fails.
 func Test222_no_connection_fails_while_algorithms_change(t *testing.T) {
 	b := newBox(t, nil)

@@ -188,10 +188,12 @@ func Test335_refusals_are_counted(t *testing.T) {
 // the process. No count is ever a difference: with traffic alone nothing is committed.
 func Test336_totals_never_go_back(t *testing.T) {
 	b := newBox(t, nil)
+	var annotations []string
 	serve := func(hosts ...*netlab.Host) func(f family) []string {
 		return func(f family) []string {
+			svc := f.service("web", "type: NodePort", "clusterIP: "+f.vip(41), nodePorts(f, 30080))
 			return []string{
-				f.service("web", "type: NodePort", "clusterIP: "+f.vip(41), nodePorts(f, 30080)), f.slice("web", "p80: 80", hosts...),
+				withAnnotations(svc, annotations...), f.slice("web", "p80: 80", hosts...),
 				f.service("other", "clusterIP: "+f.vip(43), "ports: [{name: p80, port: 80}]"), f.slice("other", "p80: 80", b.L1),
 			}
 		}
@@ -229,6 +231,22 @@ func Test336_totals_never_go_back(t *testing.T) {
 	b.rewrite("web.yaml", serve(b.L1))
 	ask(1)
 	counts("with one again")
+	annotations = []string{`svcctl.io/rate-limit: "1000/s"`}
+	b.rewrite("web.yaml", serve(b.L1))
+	ask(2)
+	b.rewrite("web.yaml", serve())
+	for _, f := range families {
+		begin(b.EXT, f.of(b.EXT), f.cluster(), 2)
+	}
+	refused += 2
+	b.rewrite("web.yaml", serve(b.L1))
+	ask(1)
+	counts("under a limit")
+	annotations = nil
+	b.rewrite("web.yaml", serve(b.L1))
+	counts("without the limit")
+	ask(1)
+	counts("and with more")
 
 	b.GW1.Nft("flush", "ruleset")
 	eventually(t, time.Minute, func() error {

@@ -279,6 +279,18 @@ func Test433_rollback(t *testing.T) {
 	says := []string{"Service default/" + ipv4.name("management") + " created", "Service default/new deleted", " left", "it belongs to", "filed.yaml"}
 	v.says(0, append(says, "dry run"), "rollback", revision, "--dry-run")
 	b.cut(t, "after a dry run", at)
+	// Somebody else changes something after the look.
+	last := v.does(0, "rollback", "--dry-run", "-o", "json")
+	v.does(0, "apply", "-f", v.file("later.yaml", service("later", "ports: [{port: 80}]")))
+	var seen struct{ Last uint64 }
+	if err := json.Unmarshal([]byte(last), &seen); err != nil || seen.Last == 0 {
+		t.Fatalf("%v: %s", err, last)
+	}
+	for _, to := range []string{revision, ""} {
+		v.says(1, []string{"nothing was rolled back", fmt.Sprint(seen.Last)}, "rollback", append([]string{"--last", fmt.Sprint(seen.Last)}, strings.Fields(to)...)...)
+	}
+	v.does(0, "get", "svc", "later", "new")
+	v.says(0, []string{"Service default/later deleted"}, "rollback")
 	v.says(0, says, "rollback", revision)
 	b.comesBack(t, at)
 	v.says(0, []string{"81"}, "get", "svc", ipv4.name("filed"), "-o", "jsonpath={.spec.ports[0].port}")
@@ -342,6 +354,12 @@ func Test434_export_and_restore(t *testing.T) {
 	}
 	if got, want := objects(other), objects(b); got != want {
 		t.Errorf("the objects are\n%s\nwant\n%s", got, want)
+	}
+	// In a kernel without a past the box has the ruleset of the other one to the byte.
+	b.reboot(t, 434)
+	b.svcctl.Start()
+	if got, want := other.ruleset(), b.ruleset(); got != want {
+		t.Errorf("after a reboot the ruleset is\n%s\nand that of the restored box\n%s", want, got)
 	}
 	if err := other.tryOpen(at); err != nil {
 		t.Error(err)

@@ -91,7 +91,7 @@ func (g *group) add(file string, services []string) {
 // NewRemovalGuard makes a guard; off lets everything go at once (--allow-mass-removal).
 func NewRemovalGuard(off bool) *RemovalGuard { return &RemovalGuard{off: off} }
 
-// Hold is store.Config.Hold.
+// Hold is a store.RemovalGuard, at a time.
 func (b *RemovalGuard) Hold(r store.Removals, now time.Time) func(file string) store.Decision {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -11,6 +11,7 @@ import (
 	"svcctl.io/svcctl/appliance/checkup"
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/watch"
 )
 
@@ -313,7 +314,8 @@ func (l *Loop) syncFiles() error {
 		l.observed.unsynced = false
 		return l.opts.Files.Sync(l.observed.snapshot)
 	}
-	if _, err := l.opts.Store.SyncFiles(l.observed.snapshot.Files); err != nil {
+	guard := func(r store.Removals) func(string) store.Decision { return l.opts.Removals.Hold(r, l.opts.Clock()) }
+	if _, err := l.opts.Store.SyncGuarded(l.observed.snapshot.Files, guard); err != nil {
 		l.opts.Removals.Failed()
 		return err
 	}

@@ -220,7 +220,7 @@ func (l *oracleLab) sendable(world *oracle.World, p oracle.Packet) bool {
 		if o.Kind != oracle.Delivered {
 			continue
 		}
-		if p.Protocol == oracle.SCTP && o.To.Port() != 5353 {
+		if p.Protocol == oracle.SCTP && o.To.Port() != 5353 || !slices.Contains([]uint16{80, 5353, 8080}, o.To.Port()) {
 			return false // endpoints do not serve it
 		}
 		// Behavior 14, --snat never: the endpoint answers its neighbor past the box.

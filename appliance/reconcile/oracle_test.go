@@ -52,13 +52,16 @@ func TestOracle(t *testing.T) {
 				}
 				for _, outcome := range world.Decide(packet) {
 					met[string(outcome.Kind)+string(outcome.Source)]++
+					if outcome.Range {
+						met["by a range"]++
+					}
 				}
 			}
 		}
 	}
 	// The worlds are of use only while everything happens in them.
 	for _, outcome := range []string{
-		"deliveredplain", "deliveredmasqueraded", "deliveredeither source", "refused", "unreachable", "dropped", "answered", "untouched",
+		"deliveredplain", "deliveredmasqueraded", "deliveredeither source", "refused", "unreachable", "dropped", "answered", "untouched", "by a range",
 	} {
 		if met[outcome] < *oracleHistories/10 {
 			t.Errorf("%q only %d times: the generated worlds have become too tame", outcome, met[outcome])

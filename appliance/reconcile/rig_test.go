@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"svcctl.io/svcctl/api/rest"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/control"
@@ -17,7 +16,6 @@ import (
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
-	"svcctl.io/svcctl/store/object"
 )
 
 // rig is a loop on a store in memory and a kernel that is none; the test plays the
@@ -60,12 +58,7 @@ func (r *rig) start() {
 	}
 	r.engine = r.engine.Reopen()
 	r.removals = NewRemovalGuard(false)
-	storeConfig := r.cfg.Store()
-	storeConfig.Hold = func(removals store.Removals) func(string) store.Decision { return r.removals.Hold(removals, r.clock) }
-	storeConfig.Merge = func(live, document object.Object) (object.Object, error) {
-		return rest.MergeFile(live, document, r.clock)
-	}
-	objects, err := store.Open(r.engine, storeConfig)
+	objects, err := store.Open(r.engine, r.cfg.Store())
 	if err != nil {
 		r.t.Fatal(err)
 	}

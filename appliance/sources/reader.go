@@ -55,7 +55,8 @@ type Config struct {
 	Box, Instance string
 	Store         *store.Store
 	Turns         Turns
-	// Failed is called when a commit came to nothing after the store has asked what may be removed.
+	// Guard is asked what may be removed. Failed is called when nothing came of its answer.
+	Guard  store.RemovalGuard
 	Failed func()
 	// Wake is called when Problems or States may be others.
 	Wake func()
@@ -185,7 +186,7 @@ func (r *Reader) sync(looked bool) error {
 	}
 	r.tell()
 	if (again || !maps.Equal(held, r.held)) && len(held)+len(r.held) > 0 {
-		if _, err := r.cfg.Store.SyncSources(r.files, turns); err != nil {
+		if _, err := r.cfg.Store.SyncSources(r.files, turns, r.cfg.Guard); err != nil {
 			r.cfg.Failed()
 			r.failed = true
 			r.mu.Lock()

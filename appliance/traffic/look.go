@@ -108,81 +108,44 @@ type Look struct {
 	sums    map[string]*wire.ServiceTraffic // see services
 }
 
-// frontend is the key that connections are attributed by.
-type frontend struct {
-	protocol nft.Protocol
-	at       netip.AddrPort // the unspecified address of the family for a node port
-}
-
-// index finds Service ports by what clients connect to: exact ports, then ranges of them.
+// index finds Service ports by what clients connect to.
 type index struct {
-	exact  map[frontend]int
-	ranges []rangeOf
-}
-
-type rangeOf struct {
-	frontend
-	last uint16
-	port int
+	ports  map[conntrack.Frontend]int
+	ranges conntrack.Ranges // those of ports
 }
 
 // indexOf makes the index of ports, whose positions it gives.
 func indexOf(ports []Port) *index {
-	found := index{exact: make(map[frontend]int, 2*len(ports))}
+	found := index{ports: make(map[conntrack.Frontend]int, 2*len(ports))}
 	for i := range ports {
 		p := &ports[i]
-		for k, fe := range p.Frontends {
+		for k, at := range p.Frontends {
+			fe := conntrack.Frontend{Addr: at.Addr(), Family: p.Family, Protocol: p.Protocol, Port: at.Port()}
 			if p.Last != nil {
-				found.ranges = append(found.ranges, rangeOf{frontend{p.Protocol, fe}, p.Last[k], i})
-				continue
+				fe.Last = p.Last[k]
 			}
-			if !fe.Addr().IsValid() {
-				fe = netip.AddrPortFrom(unspecified(p.Family), fe.Port())
-			}
-			found.exact[frontend{p.Protocol, fe}] = i
+			found.ports[fe] = i
+			found.ranges.Add(fe)
 		}
 	}
 	return &found
 }
 
-func unspecified(f nft.Family) netip.Addr {
-	if f == nft.IPv6 {
-		return netip.IPv6Unspecified()
-	}
-	return netip.IPv4Unspecified()
-}
-
 // of is the Service port that a connection goes through.
 func (x *index) of(c *conntrack.Connection) (port int, ok bool) {
-	if port, ok = x.exact[frontend{c.Protocol, c.To}]; ok {
+	to := conntrack.Frontend{Addr: c.To.Addr(), Family: c.Family, Protocol: c.Protocol, Port: c.To.Port()}
+	if port, ok = conntrack.At(x.ports, to, x.ranges, nil); ok {
 		return port, ok
 	}
-	for i := range x.ranges {
-		r := &x.ranges[i]
-		if r.protocol == c.Protocol && r.at.Addr() == c.To.Addr() && r.at.Port() <= c.To.Port() && c.To.Port() <= r.last {
-			return r.port, true
-		}
-	}
-	port, ok = x.exact[frontend{c.Protocol, netip.AddrPortFrom(unspecified(c.Family), c.To.Port())}]
+	to.Addr = netip.Addr{} // a node port, at whatever address
+	port, ok = x.ports[to]
 	return port, ok
 }
 
 // counted is the Service port that the kernel has counted for.
 func (x *index) counted(f *nft.FrontendTotal) (port int, ok bool) {
-	at := f.At
-	if !at.Addr().IsValid() {
-		at = netip.AddrPortFrom(unspecified(f.Family), at.Port())
-	}
-	if f.Last == 0 {
-		port, ok = x.exact[frontend{f.Protocol, at}]
-		return port, ok
-	}
-	for i := range x.ranges {
-		if r := &x.ranges[i]; r.frontend == (frontend{f.Protocol, at}) && r.last == f.Last {
-			return r.port, true
-		}
-	}
-	return 0, false
+	port, ok = x.ports[conntrack.Frontend{Addr: f.At.Addr(), Family: f.Family, Protocol: f.Protocol, Port: f.At.Port(), Last: f.Last}]
+	return port, ok
 }
 
 // endpoint returns the key in Endpoints of the one that answers: of a range, its address alone.

@@ -100,6 +100,7 @@ type applying struct {
 	set     string
 
 	batch batch
+	shown *progress
 
 	done    map[objectKey]bool // what the files have, when that matters
 	spaces  map[string]bool    // the namespaces of that
@@ -122,7 +123,7 @@ func (p *program) runApply(ctx context.Context, v *verb, args []string) error {
 	if err := a.flush(ctx); err != nil {
 		return err
 	}
-	a.progress(true)
+	a.shown.end()
 	if err := a.trial.tell(); err != nil {
 		return err
 	}
@@ -157,7 +158,10 @@ func (p *program) applying(v *verb, args []string) (a *applying, wait patience, 
 	case !v.option("filename").isSet():
 		return nil, wait, usagef("apply what? Give a file or a directory with -f, or -f - for stdin")
 	}
-	a = &applying{p: p, set: v.option("applyset").text()}
+	a = &applying{p: p, set: v.option("applyset").text(), shown: p.progress()}
+	if p.lists {
+		a.shown = &progress{} // the results say how far it is
+	}
 	a.options = client.ApplyOptions{Manager: v.option("field-manager").text(), Force: v.option("force-conflicts").on()}
 	if a.options.DryRun, err = v.dryRun(); err != nil {
 		return nil, wait, err
@@ -233,7 +237,7 @@ func (a *applying) flush(ctx context.Context) error {
 	}
 	err := a.c.Apply(ctx, a.options, a.batch.raws, func(i int, r wire.Applied) error {
 		if i%progressEvery == 0 {
-			a.progress(false)
+			a.shown.say("%d objects applied", a.total)
 		}
 		return a.result(a.batch.documents[i], r)
 	})
@@ -285,14 +289,3 @@ func refusal(d *document, f *wire.Failure) string {
 
 // progressEvery is after how many objects the progress is shown again.
 const progressEvery = 500
-
-// progress shows somebody who sees nothing else how far it is.
-func (a *applying) progress(over bool) {
-	switch {
-	case !a.p.shows || a.p.lists:
-	case over:
-		fmt.Fprint(a.p.stderr, "\r\x1b[K")
-	default:
-		fmt.Fprintf(a.p.stderr, "\r%d objects applied ...\x1b[K", a.total)
-	}
-}

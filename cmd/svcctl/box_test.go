@@ -64,7 +64,6 @@ func newBox(t testing.TB) *box {
 		ClusterIPRanges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:10:96::/112")},
 		Pools:           []alloc.Pool{{First: netip.MustParseAddr("198.51.100.0"), Last: netip.MustParseAddr("198.51.100.7")}},
 		Clock:           func() time.Time { return noon },
-		Merge:           func(live, document object.Object) (object.Object, error) { return rest.MergeFile(live, document, noon) },
 		NewUID:          func() string { uids++; return fmt.Sprintf("00000000-0000-4000-8000-%012d", uids) },
 	})
 	if err != nil {

@@ -65,36 +65,6 @@ func (p *program) runExport(ctx context.Context, v *verb, args []string) (err er
 	return os.Rename(file.Name(), args[0])
 }
 
-// moving shows how much of something long is done, to who sees nothing else.
-type moving struct {
-	p     *program
-	what  string
-	bytes int64
-	shown int64
-}
-
-// movingEvery is after how many bytes the progress is shown again.
-const movingEvery = 1 << 20
-
-func (p *program) moving(what string) *moving { return &moving{p: p, what: what} }
-
-// Write implements io.Writer.
-func (m *moving) Write(b []byte) (int, error) {
-	m.bytes += int64(len(b))
-	if m.p.shows && m.bytes-m.shown >= movingEvery {
-		m.shown = m.bytes
-		fmt.Fprintf(m.p.stderr, "\r%d MiB %s ...\x1b[K", m.bytes>>20, m.what)
-	}
-	return len(b), nil
-}
-
-// end takes the line away.
-func (m *moving) end() {
-	if m.shown > 0 {
-		fmt.Fprint(m.p.stderr, "\r\x1b[K")
-	}
-}
-
 func (p *program) restoreVerb() *verb {
 	o := []*option{
 		{name: "replace", group: groupHow, usage: "even if there are Services: all that is stored here is lost"},

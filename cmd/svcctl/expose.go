@@ -75,7 +75,7 @@ func (p *program) runExpose(ctx context.Context, v *verb, args []string) error {
 	}
 	from := *p
 	from.stdin = strings.NewReader(text)
-	a := &applying{p: p, c: c, options: client.ApplyOptions{Manager: manager}}
+	a := &applying{p: p, c: c, options: client.ApplyOptions{Manager: manager}, shown: p.progress()}
 	files := &reader{p: &from, paths: []string{"-"}, namespace: virtual.Namespace}
 	if err := files.each(func(d *document) error { return a.add(ctx, d) }); err != nil {
 		return err

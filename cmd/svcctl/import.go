@@ -79,7 +79,9 @@ func (p *program) runImport(_ context.Context, v *verb, args []string) error {
 		options.Addresses = append(options.Addresses, addr.Unmap())
 	}
 	options.KeepClusterIPs = v.option("keep-cluster-ips").on()
+	end := p.waiting(func() string { return "importing " + name }, 0)
 	imported, err := source(string(text), options)
+	end()
 	if err != nil {
 		for _, err := range flatten(err) {
 			where := name
@@ -90,7 +92,9 @@ func (p *program) runImport(_ context.Context, v *verb, args []string) error {
 		}
 		return errors.New("nothing is imported: see above")
 	}
+	end = p.waiting(func() string { return "writing manifests" }, 0)
 	manifests, err := imported.YAML()
+	end()
 	if err != nil {
 		return err
 	}
@@ -108,7 +112,10 @@ func (p *program) source(name string) ([]byte, error) {
 	if name != "-" {
 		return appliance.ReadFile(name, maxSource)
 	}
-	text, err := io.ReadAll(io.LimitReader(p.stdin, maxSource+1))
+	// Whoever writes it, as kubectl to a far cluster, may take long.
+	var n counter
+	defer p.waiting(func() string { return fmt.Sprintf("reading stdin: %d KiB", n.Load()>>10) }, 0)()
+	text, err := io.ReadAll(io.LimitReader(io.TeeReader(p.stdin, &n), maxSource+1))
 	if err == nil && len(text) > maxSource {
 		err = fmt.Errorf("stdin has more than %d bytes", maxSource)
 	}

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"strconv"
+	"strings"
 )
 
 func (p *program) rollbackVerb() *verb {
@@ -14,19 +16,21 @@ func (p *program) rollbackVerb() *verb {
 the journal reaches back: deleted objects are there again with their uids, addresses and
 ports, new ones go. ` + "`svcctl journal`" + ` has the revisions: the one to give is that of
 the last change that is to stay. Without a revision, the last change is taken back; doing that
-twice takes back the taking back.
+twice takes back the taking back. Others may change something meanwhile: with --last, nothing is
+rolled back unless that revision is the last change of a client still.
 
 It prints a line for each object: created, changed or deleted; left, for what a
 file declares, which is changed there; conflict, for a Service of which another one has
 a value by now: it is there, and is not served until the value is free. It needs root.`,
 		options: append([]*option{
+			{name: "last", arg: "REVISION", group: groupHow, usage: "the last change that you know of: nothing is done when another one came since"},
 			dryRunOption("say what would become of which object, and change nothing"),
 			confirmOption(),
 			outputOption("table", "json"),
 		}, connectOptions()...),
 		examples: []example{
 			{"Who changed what, and what would going back do?", "svcctl journal --limit 20; svcctl rollback 1793456789012345 --dry-run"},
-			{"Take back the last change.", "svcctl rollback"},
+			{"Take back the last change, and no later one than the journal showed.", "svcctl rollback --last 1793456789012345"},
 		},
 		exits: `  0  done
   1  not done, or not all of it: the output says what is missing
@@ -41,17 +45,16 @@ func (p *program) runRollback(ctx context.Context, v *verb, args []string) error
 	if err := checkOutput(v); err != nil {
 		return err
 	}
-	var revision uint64
-	switch len(args) {
-	case 0:
-	case 1:
-		n, err := strconv.ParseUint(args[0], 10, 64)
-		if err != nil || n == 0 {
-			return usagef("rollback to %q: want a revision, as `svcctl journal` shows them", args[0])
-		}
-		revision = n
-	default:
+	if len(args) > 1 {
 		return usagef("rollback takes one revision")
+	}
+	revision, err := revisionOf("rollback to", strings.Join(args, ""))
+	if err != nil {
+		return err
+	}
+	last, err := revisionOf("--last", v.option("last").text())
+	if err != nil {
+		return err
 	}
 	dry, err := v.dryRun()
 	if err != nil {
@@ -72,7 +75,7 @@ func (p *program) runRollback(ctx context.Context, v *verb, args []string) error
 			return err
 		}
 	}
-	b, err := c.Rollback(ctx, revision, dry)
+	b, err := c.Rollback(ctx, revision, last, dry)
 	if err != nil {
 		return err
 	}
@@ -80,7 +83,11 @@ func (p *program) runRollback(ctx context.Context, v *verb, args []string) error
 		if len(b.Objects) == 0 {
 			return "Nothing has changed since.\n"
 		}
-		return revivedLines(b, suffix)
+		lines := revivedLines(b, suffix)
+		if dry && b.Last > 0 {
+			lines += fmt.Sprintf("The last change is %d: with --last %d nothing newer is taken back.\n", b.Last, b.Last)
+		}
+		return lines
 	}
 	if err := p.output(v, b, page); err != nil {
 		return err
@@ -94,4 +101,16 @@ func (p *program) runRollback(ctx context.Context, v *verb, args []string) error
 		}
 	}
 	return nil
+}
+
+// revisionOf reads a revision; "" is 0. The error is a usageError.
+func revisionOf(what, text string) (uint64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil || n == 0 {
+		return 0, usagef("%s %q: want a revision, as `svcctl journal` shows them", what, text)
+	}
+	return n, nil
 }

@@ -88,10 +88,9 @@ func (p *program) runWait(ctx context.Context, v *verb, args []string) error {
 	if problems = append(problems, flatten(err)...); len(problems) > 0 {
 		return &usageError{problems: problems}
 	}
-	if p.shows {
-		fmt.Fprintf(p.stderr, "waiting until %s is %s, at most %s ...\n", c.Place(), cond, timeout)
-	}
+	end := p.waiting(func() string { return fmt.Sprintf("waiting until %s is %s", c.Place(), cond) }, timeout)
 	_, err = c.Wait(ctx, cond, timeout)
+	end()
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("not %s: %w", cond, err)
 	}
@@ -212,8 +211,11 @@ func (p *program) waitForObjects(ctx context.Context, v *verb, args []string) er
 	}
 	deadline := time.Now().Add(timeout)
 	var late []error
-	for _, t := range what {
-		err := p.waitForOne(ctx, c, t, a, max(time.Until(deadline), time.Millisecond))
+	for i, t := range what {
+		left := max(time.Until(deadline), time.Millisecond)
+		end := p.waiting(func() string { return fmt.Sprintf("waiting until %s is %s (%d of %d)", t, a.state, i+1, len(what)) }, left.Round(time.Second))
+		err := p.waitForOne(ctx, c, t, a, left)
+		end()
 		switch {
 		case errors.Is(err, errNotInTime):
 			if why := absence(ctx, c, t, a); why != "" {

@@ -51,6 +51,7 @@ func (v *verb) waiting() (w patience, err error) {
 
 // wait returns when a revision is in the kernels that are waited for.
 func (p *program) wait(ctx context.Context, c *client.Client, revision uint64, w patience) error {
+	defer p.waiting(func() string { return "waiting until it is in the kernel" }, w.timeout)()
 	if w.boxes == waitBox {
 		_, err := c.WaitFor(ctx, client.Synced, revision, w.timeout)
 		return err

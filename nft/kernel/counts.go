@@ -188,30 +188,36 @@ func expressionPackets(b []byte) (packets uint64) {
 
 // countsBefore prepares for a batch that takes counts away. echo says that the kernel is to tell what
 // elements counted as it deletes them. Where more elements go than it can tell of, or sets as a whole,
-// they are read first: last are all counts then, and what is counted between that and the
+// they are read first, and so are named counters that go: what is counted between that and the
 // transaction is not told.
 func countsBefore(s *socket, b *nft.Batch) (echo bool, last []nft.Count, err error) {
-	elements, whole := 0, false
+	elements, whole, named := 0, false, false
 	for _, op := range b.Ops {
 		switch op := op.(type) {
 		case nft.DeleteElements:
 			if op.Set.Counted {
 				elements += len(op.Elements)
 			}
+		case nft.DeleteCounter:
+			named = true
 		case nft.DeleteTable:
 			whole = true
 		case nft.DeleteSet:
 			whole = whole || nft.IsDispatch(op.Name)
 		}
 	}
-	if elements <= maxEchoes && !whole {
-		return elements > 0, nil, nil
+	echo = elements > 0
+	switch {
+	case whole || elements > maxEchoes:
+		echo = false
+		last, err = readCounts(s)
+	case named:
+		last, err = readCounters(s)
 	}
-	last, err = readCounts(s)
 	if errors.Is(err, ErrChanging) {
 		err = nil // what is missing was read by somebody else, or counts anew
 	}
-	return false, last, err
+	return echo, last, err
 }
 
 // echoed appends what the kernel says about elements as it deletes them.

@@ -34,6 +34,9 @@ type flow struct {
 	snated   bool
 	isReset  bool // the packet is the TCP reset of a refused connection
 	isAnswer bool // the packet is the first one from the endpoint
+	sent     bool // by Send: limits count
+	opens    []limited
+	in       string // the chain
 	timeout  nft.Timeout
 	learnt   []lesson
 	trace    []string

@@ -26,6 +26,7 @@ type Host struct {
 
 	learnt map[setID]map[string]memory
 	clock  time.Time // of the last Send
+	limits limits
 }
 
 // Packet is the first packet of a connection.
@@ -107,13 +108,17 @@ func (r Result) String() string {
 }
 
 // Send runs a packet through the ruleset at the given time, which must not precede that
-// of an earlier Send. Elements that the packet adds to dynamic sets stay. choose draws a
-// number in [0, mod) for every numgen.
+// of an earlier Send. Elements that the packet adds to dynamic sets stay, and what it uses of
+// limits; its connection stays open. choose draws a number in [0, mod) for every numgen.
 func (h *Host) Send(p Packet, now time.Time, choose func(mod uint32) uint32) Result {
 	h.clock = now
 	f := h.newFlow(p, choose)
+	f.sent = true
 	r := f.run()
 	h.remember(f.learnt)
+	if r.Kind == Delivered {
+		h.limits.opened(f.opens)
+	}
 	return r
 }
 
@@ -137,7 +142,7 @@ func (h *Host) Answer(p Packet, r Result) {
 	h.remember(f.learnt)
 }
 
-// Outcomes returns all possible results of a packet, over all draws of numgen, at the
+// Outcomes returns all possible results of a packet under every limit, over all draws of numgen, at the
 // time of the last Send. It changes no dynamic set. The results are sorted and differ in
 // more than their Trace.
 func (h *Host) Outcomes(p Packet) []Result {

@@ -67,6 +67,7 @@ func (f *flow) chainNamed(name string) *nft.Chain {
 // rule runs the statements of a rule until one does not match or gives a verdict.
 func (f *flow) rule(c *nft.Chain, r nft.Rule) verdict {
 	var elements strings.Builder
+	f.in = c.Name
 	for _, s := range r {
 		v, element := f.statement(s)
 		if v.kind == noMatch {
@@ -133,14 +134,17 @@ func (f *flow) statement(s nft.Statement) (v verdict, element string) {
 		}
 		f.dnat(f.endpoint(s.Map, e.data))
 		return verdict{kind: accepted}, e.text
-	case nft.Over: // what comes one after the other is under every limit
-		return match(false), ""
+	case nft.Over:
+		return match(f.overRate(f.in, "", s.Rate)), ""
 	case nft.Update:
-		if s.Rate.Count > 0 || s.Connections > 0 {
-			f.learn(s)
-			return match(false), ""
+		switch room := f.learn(s); {
+		case s.Connections > 0:
+			return match(room && f.overConnections(s.Map, f.key(s.Key), s.Connections)), ""
+		case s.Rate.Count > 0:
+			return match(room && f.overRate(s.Map, f.key(s.Key), s.Rate)), ""
+		default:
+			return match(room), ""
 		}
-		return match(f.learn(s)), ""
 	case nft.Delete:
 		return match(f.unlearn(s)), ""
 	case nft.SetTimeout:

@@ -108,8 +108,16 @@ func (e *Engine) flip(ctx context.Context, seen, next *head, ops []operation) er
 	return e.unfold(ctx)
 }
 
-// readDirectory gives the objects of a data directory that nobody has open.
+// readDirectory gives the objects of a data directory that nobody has open, of whichever user.
 func (c *Config) readDirectory(dir string) (ops []operation, revision uint64, err error) {
+	err = engine.AsOwner(dir, func() (err error) {
+		ops, revision, err = c.readOwned(dir)
+		return err
+	})
+	return ops, revision, err
+}
+
+func (c *Config) readOwned(dir string) (ops []operation, revision uint64, err error) {
 	file, err := engine.OpenFile(dir)
 	if err != nil {
 		return nil, 0, err
@@ -345,13 +353,16 @@ func Backup(ctx context.Context, cfg Config, dir string) (revision uint64, objec
 	if len(have) != now.Objects || c.digest != now.Digest {
 		return 0, 0, fmt.Errorf("the %d objects that etcd has are not the %d that the newest commit left: nothing is written", len(have), now.Objects)
 	}
-	file, err := engine.OpenFile(dir)
-	if err != nil {
-		return 0, 0, err
-	}
-	err = file.Commit(engine.Transaction{CompareKey: headKey, Puts: pairs})
-	if errors.Is(err, engine.ErrConflict) {
-		err = fmt.Errorf("%s has objects already: give a directory that is new", dir)
-	}
-	return now.Revision, len(have), errors.Join(err, file.Close())
+	err = engine.AsOwner(dir, func() error {
+		file, err := engine.OpenFile(dir)
+		if err != nil {
+			return err
+		}
+		err = file.Commit(engine.Transaction{CompareKey: headKey, Puts: pairs})
+		if errors.Is(err, engine.ErrConflict) {
+			err = fmt.Errorf("%s has objects already: give a directory that is new", dir)
+		}
+		return errors.Join(err, file.Close())
+	})
+	return now.Revision, len(have), err
 }

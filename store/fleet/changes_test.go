@@ -38,8 +38,8 @@ func TestExportOfABoxOfAFleet(t *testing.T) {
 	if got := restored.clusterIP("web"); got != a.clusterIP("web") || alone.Revision() != a.Revision() {
 		t.Errorf("web is at %q, and the revision is %d", got, alone.Revision())
 	}
-	if last, err := alone.LastRevision(); err != nil || last == 0 {
-		t.Errorf("its journal does not know the last change: %d, %v", last, err)
+	if b, err := alone.Rollback(store.Rollback{DryRun: true}); err != nil || b.Last == 0 {
+		t.Errorf("its journal does not know the last change: %+v, %v", b, err)
 	}
 }
 
@@ -85,13 +85,13 @@ func TestWhatLosesARaceIsDecidedAnew(t *testing.T) {
 	}
 
 	b.overtakenBy(a, "second")
-	revived, err := b.Rollback(before, store.Caller{User: "test"}, false)
+	back, err := b.Rollback(store.Rollback{Revision: before, By: store.Caller{User: "test"}})
 	if err != nil || b.Lost() != 2 {
 		t.Errorf("roll back: %v, %d races lost", err, b.Lost())
 	}
 	// What was first is among what was changed since.
-	if len(revived) != 4 || b.clusterIP("more") != "" || b.clusterIP("second") != "" || b.clusterIP("web") == "" {
-		t.Errorf("%+v", revived)
+	if len(back.Objects) != 4 || b.clusterIP("more") != "" || b.clusterIP("second") != "" || b.clusterIP("web") == "" {
+		t.Errorf("%+v", back)
 	}
 	same(t, a, b)
 }

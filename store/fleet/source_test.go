@@ -42,7 +42,7 @@ func (b *box) reads(t *testing.T, d directory, generation uint64) store.SourceVe
 	t.Helper()
 	turn := store.SourceTurn{Name: "lb", Box: b.cfg.Box, Instance: b.engine.Instance(), Generation: generation}
 	for {
-		verdicts, err := b.SyncSources(d.files(), []store.SourceTurn{turn})
+		verdicts, err := b.SyncSources(d.files(), []store.SourceTurn{turn}, nil)
 		if away := (*engine.AwayError)(nil); errors.Is(err, engine.ErrConflict) || errors.As(err, &away) {
 			time.Sleep(time.Millisecond)
 			continue // another box was first, or this one has just started
@@ -105,7 +105,7 @@ func Test472_files_of_a_source_are_known_on_all_boxes(t *testing.T) {
 	// Another box's file does not get what belongs to this one.
 	other := manifest.Files{manifest.Decode("other:web.yaml", []byte(serviceFile("two", "three")), manifest.DefaultLimits())}
 	b.fresh(t)
-	if _, err := b.SyncSources(other, []store.SourceTurn{{Name: "other", Box: "b", Instance: "x"}}); err != nil {
+	if _, err := b.SyncSources(other, []store.SourceTurn{{Name: "other", Box: "b", Instance: "x"}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	a.fresh(t)

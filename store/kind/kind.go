@@ -10,107 +10,23 @@ import (
 )
 
 // Kind describes a kind of object that the API serves.
-type Kind struct {
-	Group      string // "" is the core group
-	Version    string // v1
-	Name       string // EndpointSlice
-	Plural     string // endpointslices, as in paths
-	ShortNames []string
-	Namespaced bool
-	// InAll puts the kind into `kubectl get all`.
-	InAll bool
-	// HasStatus means that the kind has a status subresource.
-	HasStatus bool
-	// Open means that unknown fields of Kubernetes are accepted and dropped, because only
-	// part of the kind is stored.
-	Open bool
-	// Custom means that the kind is one of a CustomResourceDefinition in Kubernetes: protobuf has no
-	// messages of it.
-	Custom bool
-	// Verbs are the verbs of the kind, sorted.
-	Verbs []string
-}
+type Kind object.Resource
 
-var (
-	// everything has the verbs of stored objects.
-	everything = []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
-	// oneByOne lacks deletecollection: other objects depend on these.
-	oneByOne = []string{"create", "delete", "get", "list", "patch", "update", "watch"}
-	// looking has the verbs of objects that are computed from others.
-	looking = []string{"get", "list", "watch"}
-	// asking has the verb of requests that are not stored (reviews).
-	asking = []string{"create"}
-	// StatusVerbs are the verbs of a status subresource.
-	StatusVerbs = []string{"get", "patch", "update"}
-)
+// StatusVerbs are the verbs of a status subresource.
+var StatusVerbs = []string{"get", "patch", "update"}
 
 // All returns all kinds: the core group first, the other groups by name.
 func All() []Kind { return slices.Clone(table()) }
 
 // table is All without a copy; callers must not modify it.
 var table = sync.OnceValue(func() []Kind {
-	return slices.Concat(
-		group("",
-			Kind{Name: object.KindConfigMap, Plural: "configmaps", ShortNames: []string{"cm"}, Namespaced: true},
-			Kind{Name: object.KindEndpoints, Plural: "endpoints", ShortNames: []string{"ep"}, Namespaced: true},
-			Kind{Name: object.KindEvent, Plural: "events", ShortNames: []string{"ev"}, Namespaced: true},
-			Kind{Name: object.KindNamespace, Plural: "namespaces", ShortNames: []string{"ns"}, HasStatus: true, Verbs: oneByOne},
-			Kind{Name: object.KindNode, Plural: "nodes", ShortNames: []string{"no"}, HasStatus: true, Open: true},
-			Kind{Name: object.KindPod, Plural: "pods", ShortNames: []string{"po"}, Namespaced: true, InAll: true, HasStatus: true, Open: true},
-			Kind{Name: object.KindSecret, Plural: "secrets", Namespaced: true},
-			Kind{Name: object.KindService, Plural: "services", ShortNames: []string{"svc"}, Namespaced: true, InAll: true, HasStatus: true},
-		),
-		group("authentication.k8s.io",
-			Kind{Name: object.KindSelfSubjectReview, Plural: "selfsubjectreviews", Verbs: asking},
-		),
-		group("authorization.k8s.io",
-			Kind{Name: object.KindSelfSubjectAccessReview, Plural: "selfsubjectaccessreviews", Verbs: asking},
-			Kind{Name: object.KindSelfSubjectRulesReview, Plural: "selfsubjectrulesreviews", Verbs: asking},
-		),
-		group("coordination.k8s.io",
-			Kind{Name: object.KindLease, Plural: "leases", Namespaced: true},
-		),
-		group("discovery.k8s.io",
-			Kind{Name: object.KindEndpointSlice, Plural: "endpointslices", Namespaced: true},
-		),
-		group("events.k8s.io",
-			Kind{Name: object.KindEvent, Plural: "events", ShortNames: []string{"ev"}, Namespaced: true},
-		),
-		version("v1beta1", group("metallb.io",
-			Kind{Name: object.KindBFDProfile, Plural: "bfdprofiles", Namespaced: true},
-			Kind{Name: object.KindBGPAdvertisement, Plural: "bgpadvertisements", Namespaced: true},
-			Kind{Name: object.KindCommunity, Plural: "communities", Namespaced: true},
-			Kind{Name: object.KindIPAddressPool, Plural: "ipaddresspools", Namespaced: true},
-			Kind{Name: object.KindL2Advertisement, Plural: "l2advertisements", Namespaced: true},
-		)),
-		version("v1beta2", group("metallb.io",
-			Kind{Name: object.KindBGPPeer, Plural: "bgppeers", Namespaced: true},
-		)),
-		group("networking.k8s.io",
-			Kind{Name: object.KindIPAddress, Plural: "ipaddresses", ShortNames: []string{"ip"}, Verbs: looking},
-			Kind{Name: object.KindServiceCIDR, Plural: "servicecidrs", HasStatus: true},
-		),
-	)
+	all := object.Strategies()
+	kinds := make([]Kind, len(all))
+	for i := range all {
+		kinds[i] = Kind(all[i].Resource)
+	}
+	return kinds
 })
-
-// group sets the group and version of kinds, and all verbs for those without any.
-func group(name string, kinds ...Kind) []Kind {
-	for i := range kinds {
-		kinds[i].Group, kinds[i].Version = name, "v1"
-		if kinds[i].Verbs == nil {
-			kinds[i].Verbs = everything
-		}
-	}
-	return kinds
-}
-
-// version sets the version of kinds that are custom resources.
-func version(name string, kinds []Kind) []Kind {
-	for i := range kinds {
-		kinds[i].Version, kinds[i].Custom = name, true
-	}
-	return kinds
-}
 
 // ByResource returns the kind of a path: /apis/GROUP/VERSION/PLURAL.
 func ByResource(group, version, plural string) (Kind, bool) {
@@ -132,12 +48,7 @@ func find(is func(Kind) bool) (Kind, bool) {
 }
 
 // APIVersion returns "v1", or "discovery.k8s.io/v1".
-func (k Kind) APIVersion() string {
-	if k.Group == "" {
-		return k.Version
-	}
-	return k.Group + "/" + k.Version
-}
+func (k Kind) APIVersion() string { return (*object.Resource)(&k).APIVersion() }
 
 // Singular returns the name in lower case, as in `kubectl get service`.
 func (k Kind) Singular() string { return strings.ToLower(k.Name) }
@@ -152,15 +63,18 @@ func (k Kind) GroupResource() string {
 }
 
 // Stored reports whether objects of the kind are stored; reviews are not.
-func (k Kind) Stored() bool { return slices.Contains(k.Verbs, "get") }
+func (k Kind) Stored() bool { return (*object.Resource)(&k).Stored() }
+
+// Strategy returns what tells the kind from the others.
+func (k Kind) Strategy() *object.Strategy { return object.StrategyFor(k.APIVersion(), k.Name) }
 
 // New returns an empty object of the kind with its TypeMeta set.
 func (k Kind) New() object.Object {
-	o, ok := object.New(k.APIVersion(), k.Name)
-	if !ok {
+	s := k.Strategy()
+	if s == nil {
 		panic(fmt.Sprintf("kind: no type for %s %s", k.APIVersion(), k.Name))
 	}
-	return o
+	return s.New()
 }
 
 // GroupPath returns "/api/v1", or "/apis/discovery.k8s.io/v1".

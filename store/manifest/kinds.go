@@ -5,33 +5,21 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	"svcctl.io/svcctl/store/object"
 )
 
-// A servedKind is a kind of document that becomes an object.
-type servedKind struct {
-	kind, apiVersion string
-	make             func() object.Object
-	// partly says that only a part of the kind is read: its other fields may be there.
-	partly bool
-	// older are API versions whose documents are read as well: their fields are among those of apiVersion.
-	older []string
-}
-
-var servedKinds = []servedKind{
-	{kind: object.KindService, apiVersion: "v1", make: func() object.Object { return new(object.Service) }},
-	{kind: object.KindEndpoints, apiVersion: "v1", make: func() object.Object { return new(object.Endpoints) }},
-	{kind: object.KindEndpointSlice, apiVersion: "discovery.k8s.io/v1", make: func() object.Object { return new(object.EndpointSlice) }},
-	{kind: object.KindPod, apiVersion: "v1", make: func() object.Object { return new(object.Pod) }, partly: true},
-	{kind: object.KindIPAddressPool, apiVersion: object.APIVersionMetalLB, make: func() object.Object { return new(object.IPAddressPool) }},
-	{kind: object.KindL2Advertisement, apiVersion: object.APIVersionMetalLB, make: func() object.Object { return new(object.L2Advertisement) }},
-	{kind: object.KindBGPAdvertisement, apiVersion: object.APIVersionMetalLB, make: func() object.Object { return new(object.BGPAdvertisement) }},
-	{kind: object.KindCommunity, apiVersion: object.APIVersionMetalLB, make: func() object.Object { return new(object.Community) }},
-	{kind: object.KindBFDProfile, apiVersion: object.APIVersionMetalLB, make: func() object.Object { return new(object.BFDProfile) }},
-	{kind: object.KindBGPPeer, apiVersion: object.APIVersionMetalLBPeer, make: func() object.Object { return new(object.BGPPeer) }, older: []string{object.APIVersionMetalLB}},
-	{kind: object.KindSecret, apiVersion: "v1", make: func() object.Object { return new(object.Secret) }},
-}
+// servedKinds are the kinds whose documents become objects.
+var servedKinds = sync.OnceValue(func() (served []*object.Strategy) {
+	all := object.Strategies()
+	for i := range all {
+		if all[i].InFiles {
+			served = append(served, &all[i])
+		}
+	}
+	return served
+})
 
 // implied is what the items of a typed List need not say.
 type implied struct{ kind, apiVersion string }
@@ -42,9 +30,9 @@ func listOf(kind, apiVersion string) (implied, bool) {
 	if kind == "List" && apiVersion == "v1" {
 		return implied{}, true
 	}
-	for _, s := range servedKinds {
-		if kind == s.kind+"List" && apiVersion == s.apiVersion {
-			return implied{s.kind, s.apiVersion}, true
+	for _, s := range servedKinds() {
+		if kind == s.Name+"List" && apiVersion == s.APIVersion() {
+			return implied{s.Name, s.APIVersion()}, true
 		}
 	}
 	return implied{}, false
@@ -118,9 +106,9 @@ func (u *unit) decodeObject(d *decoding, doc parsed, as implied) {
 	if !ok {
 		return
 	}
-	d.ref, d.partly, d.secrets = nameOf(root, served.kind), served.partly, served.kind == object.KindSecret
+	d.ref, d.partly, d.secrets = nameOf(root, served.Name), served.Open, served.Name == object.KindSecret
 	d.addFlaws(doc.flaws)
-	o := served.make()
+	o := served.New()
 	d.object(root, o)
 	if o.GetMeta().Name == "" && !d.failed {
 		d.fieldProblem(root, "metadata.name", ReasonRequired, "Required value: an object in a file needs a name")
@@ -128,7 +116,7 @@ func (u *unit) decodeObject(d *decoding, doc parsed, as implied) {
 	if d.failed {
 		return
 	}
-	o.GetTypeMeta().Kind, o.GetTypeMeta().APIVersion = served.kind, served.apiVersion
+	o.GetTypeMeta().Kind, o.GetTypeMeta().APIVersion = served.Name, served.APIVersion()
 	if secret, is := o.(*object.Secret); is {
 		secret.MoveStringData() // no stored object has it, and files are compared with those
 	}
@@ -140,7 +128,7 @@ func (u *unit) decodeObject(d *decoding, doc parsed, as implied) {
 }
 
 // served finds out which kind a document is of.
-func (d *decoding) served(root *node, as implied) (servedKind, bool) {
+func (d *decoding) served(root *node, as implied) (*object.Strategy, bool) {
 	kind, apiVersion := textOf(root, "kind"), textOf(root, "apiVersion")
 	if kind == "" && apiVersion == "" {
 		kind, apiVersion = as.kind, as.apiVersion
@@ -148,38 +136,39 @@ func (d *decoding) served(root *node, as implied) (servedKind, bool) {
 	d.ref = nameOf(root, kind)
 	if kind == "" {
 		d.fieldProblem(root, "kind", ReasonRequired, `Required value: say what this is, as in "kind: Service"`)
-		return servedKind{}, false
+		return nil, false
 	}
-	for _, s := range servedKinds {
+	for _, s := range servedKinds() {
+		version := s.APIVersion()
 		group, _, _ := strings.Cut(apiVersion, "/")
-		servedGroup, _, _ := strings.Cut(s.apiVersion, "/")
+		servedGroup, _, _ := strings.Cut(version, "/")
 		switch {
-		case !strings.EqualFold(kind, s.kind):
-		case kind != s.kind:
-			d.fieldProblem(root, "kind", ReasonNotServed, fmt.Sprintf("Unsupported value: %s: write %q", excerpt(kind), s.kind))
-			return servedKind{}, false
-		case apiVersion == s.apiVersion || slices.Contains(s.older, apiVersion):
+		case !strings.EqualFold(kind, s.Name):
+		case kind != s.Name:
+			d.fieldProblem(root, "kind", ReasonNotServed, fmt.Sprintf("Unsupported value: %s: write %q", excerpt(kind), s.Name))
+			return nil, false
+		case apiVersion == version || slices.Contains(s.OlderVersions, apiVersion):
 			return s, true
 		case apiVersion == "":
-			d.fieldProblem(root, "apiVersion", ReasonRequired, fmt.Sprintf("Required value: write \"apiVersion: %s\"", s.apiVersion))
-			return servedKind{}, false
+			d.fieldProblem(root, "apiVersion", ReasonRequired, fmt.Sprintf("Required value: write \"apiVersion: %s\"", version))
+			return nil, false
 		case group == servedGroup || !strings.Contains(apiVersion, "/"):
 			d.fieldProblem(root, "apiVersion", ReasonUnsupportedVersion,
-				fmt.Sprintf("Unsupported value: %s: supported values: %q", excerpt(apiVersion), s.apiVersion))
-			return servedKind{}, false
+				fmt.Sprintf("Unsupported value: %s: supported values: %q", excerpt(apiVersion), version))
+			return nil, false
 		}
 	}
 	if kind == object.KindNamespace && apiVersion == "v1" {
 		d.ref.Namespace = "" // it is in none
 		d.warning(root, ReasonNotServed, "not needed in files: namespaces come with the objects in them; the document is ignored")
-		return servedKind{}, false
+		return nil, false
 	}
 	what := kind
 	if strings.Contains(apiVersion, "/") {
 		what += " of " + apiVersion
 	}
 	d.warning(root, ReasonNotServed, fmt.Sprintf("kind %s is not served here; the document is ignored", oneLine(what)))
-	return servedKind{}, false
+	return nil, false
 }
 
 // textOf is the text of a top-level field, or "".

@@ -393,8 +393,8 @@ var frequent = func() map[string]string {
 	values := "v1 List default true false " + object.LabelServiceName + " " +
 		strings.Join([]string{object.TypeClusterIP, object.TypeNodePort, object.TypeLoadBalancer, object.ProtocolTCP, object.ProtocolUDP,
 			object.ProtocolSCTP, object.IPv4, object.IPv6, object.PolicyCluster, object.PolicyLocal, object.AffinityClientIP, object.AffinityNone}, " ")
-	for _, k := range servedKinds {
-		texts[k.kind], texts[k.apiVersion] = k.kind, k.apiVersion
+	for _, k := range servedKinds() {
+		texts[k.Name], texts[k.APIVersion()] = k.Name, k.APIVersion()
 	}
 	for s := range strings.FieldsSeq(values) {
 		texts[s] = s

@@ -362,8 +362,8 @@ type plan struct {
 // plans has every struct of the served kinds; fieldNames every name in them, sorted.
 var plans, fieldNames = func() (map[reflect.Type]*plan, []string) {
 	plans := map[reflect.Type]*plan{}
-	for _, s := range servedKinds {
-		planOf(reflect.TypeOf(s.make()), plans)
+	for _, s := range servedKinds() {
+		planOf(reflect.TypeOf(s.New()), plans)
 	}
 	var names []string
 	for _, p := range plans {

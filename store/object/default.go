@@ -11,29 +11,27 @@ const defaultNamespace = "default"
 // One difference on purpose: Kubernetes drops a sessionAffinityConfig beside
 // sessionAffinity None without a word; here it stays, and Validate refuses it.
 func Default(o Object) {
-	if meta := o.GetMeta(); meta.Namespace == "" && Namespaced(o) {
+	s := StrategyOf(o)
+	if meta := o.GetMeta(); meta.Namespace == "" && s.Namespaced {
 		meta.Namespace = defaultNamespace
 	}
-	switch o := o.(type) {
-	case *Service:
-		defaultService(o)
-	case *Endpoints:
-		for i := range o.Subsets {
-			for j := range o.Subsets[i].Ports {
-				setDefault(&o.Subsets[i].Ports[j].Protocol, ProtocolTCP)
-			}
+	if s.setDefaults != nil {
+		s.setDefaults(o)
+	}
+}
+
+func defaultEndpoints(o *Endpoints) {
+	for i := range o.Subsets {
+		for j := range o.Subsets[i].Ports {
+			setDefault(&o.Subsets[i].Ports[j].Protocol, ProtocolTCP)
 		}
-	case *Pod:
-		defaultPod(o)
-	case *Namespace:
-		defaultNamespaceObject(o)
-	case *Secret:
-		defaultSecret(o)
-	case *EndpointSlice:
-		for i := range o.Ports {
-			setDefault(&o.Ports[i].Name, "")
-			setDefault(&o.Ports[i].Protocol, ProtocolTCP)
-		}
+	}
+}
+
+func defaultEndpointSlice(o *EndpointSlice) {
+	for i := range o.Ports {
+		setDefault(&o.Ports[i].Name, "")
+		setDefault(&o.Ports[i].Protocol, ProtocolTCP)
 	}
 }
 

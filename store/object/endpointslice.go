@@ -165,3 +165,11 @@ func validateSlicePorts(ports []EndpointPort) Errors {
 	}
 	return errs
 }
+
+// validateEndpointSliceChange checks what of a slice may not change.
+func validateEndpointSliceChange(o, before *EndpointSlice) Errors {
+	if o.AddressType != before.AddressType {
+		return invalid(addressTypePath, o.AddressType, immutableText)
+	}
+	return nil
+}

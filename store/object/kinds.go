@@ -6,22 +6,15 @@ const (
 	APIVersionDiscovery = "discovery.k8s.io/v1"
 )
 
-// New is an empty object of a kind, with its TypeMeta set; false when the kind is
+// New returns an empty object of a kind, with its TypeMeta set; false when the kind is
 // not one this product reads. A List is no object: who decodes takes it apart.
 func New(apiVersion, kind string) (Object, bool) {
-	meta := TypeMeta{APIVersion: apiVersion, Kind: kind}
-	switch meta {
-	case TypeMeta{APIVersion: APIVersionCore, Kind: KindService}:
-		return &Service{TypeMeta: meta}, true
-	case TypeMeta{APIVersion: APIVersionCore, Kind: KindEndpoints}:
-		return &Endpoints{TypeMeta: meta}, true
-	case TypeMeta{APIVersion: APIVersionCore, Kind: KindPod}:
-		return &Pod{TypeMeta: meta}, true
-	case TypeMeta{APIVersion: APIVersionDiscovery, Kind: KindEndpointSlice}:
-		return &EndpointSlice{TypeMeta: meta}, true
+	s := StrategyFor(apiVersion, kind)
+	if s == nil {
+		return nil, false
 	}
-	if o, is := newOfMetalLB(meta); is {
-		return o, true
-	}
-	return newOfAPI(meta)
+	return s.New(), true
 }
+
+// Namespaced reports whether objects of its kind are in a namespace.
+func Namespaced(o Object) bool { return StrategyOf(o).Namespaced }

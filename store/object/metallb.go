@@ -188,22 +188,3 @@ func (o *BFDProfile) DeepCopy() Object { return deepCopy(o) }
 
 // DeepCopy implements Object.
 func (o *BGPPeer) DeepCopy() Object { return deepCopy(o) }
-
-// newOfMetalLB is New for the kinds of MetalLB.
-func newOfMetalLB(meta TypeMeta) (Object, bool) {
-	switch meta {
-	case TypeMeta{KindIPAddressPool, APIVersionMetalLB}:
-		return &IPAddressPool{TypeMeta: meta}, true
-	case TypeMeta{KindL2Advertisement, APIVersionMetalLB}:
-		return &L2Advertisement{TypeMeta: meta}, true
-	case TypeMeta{KindBGPAdvertisement, APIVersionMetalLB}:
-		return &BGPAdvertisement{TypeMeta: meta}, true
-	case TypeMeta{KindCommunity, APIVersionMetalLB}:
-		return &Community{TypeMeta: meta}, true
-	case TypeMeta{KindBFDProfile, APIVersionMetalLB}:
-		return &BFDProfile{TypeMeta: meta}, true
-	case TypeMeta{KindBGPPeer, APIVersionMetalLBPeer}:
-		return &BGPPeer{TypeMeta: meta}, true
-	}
-	return nil, false
-}

@@ -10,22 +10,23 @@ type Options struct {
 // Validate says everything that is wrong with a new object on which Default, and for
 // a Service DefaultFamilies, has been called. Nothing is wrong when it is empty.
 func Validate(o Object, opts Options) Errors {
-	if review(o) {
+	s := StrategyOf(o)
+	if !s.Stored() { // a review has no name
 		return validateContent(o, nil)
 	}
 	nameProblems := dns1123SubdomainProblems
-	switch o.(type) {
-	case *Service:
-		nameProblems = dns1035LabelProblems
-		if opts.RelaxedServiceNames {
-			nameProblems = dns1123LabelProblems
-		}
-	case *Namespace:
-		nameProblems = dns1123LabelProblems
-	case *IPAddress:
-		nameProblems = addressNameProblems
+	if s.nameProblems != nil {
+		nameProblems = func(name string) []string { return s.nameProblems(name, opts) }
 	}
-	return append(validateName(o.GetMeta(), Namespaced(o), nameProblems), validateContent(o, nil)...)
+	return append(validateName(o.GetMeta(), s.Namespaced, nameProblems), validateContent(o, nil)...)
+}
+
+// serviceNameProblems says what is wrong with the name of a Service.
+func serviceNameProblems(name string, opts Options) []string {
+	if opts.RelaxedServiceNames {
+		return dns1123LabelProblems(name)
+	}
+	return dns1035LabelProblems(name)
 }
 
 // ValidateUpdate says everything that is wrong with putting an object in the place
@@ -37,52 +38,18 @@ func ValidateUpdate(updated, old Object, opts Options) Errors {
 		return Join(invalid(root("kind"), updated.GetTypeMeta().Kind, immutableText), Validate(updated, opts))
 	}
 	errs := validateMetaUpdate(updated.GetMeta(), old.GetMeta())
-	switch o := updated.(type) {
-	case *Service:
-		if before, ok := old.(*Service); ok {
-			errs = append(errs, validateServiceChange(o, before)...)
-		}
-	case *EndpointSlice:
-		if before, ok := old.(*EndpointSlice); ok && o.AddressType != before.AddressType {
-			errs = append(errs, invalid(addressTypePath, o.AddressType, immutableText)...)
-		}
+	if s := StrategyOf(updated); s.validateChange != nil && StrategyOf(old) == s {
+		errs = append(errs, s.validateChange(updated, old)...)
 	}
 	return Join(errs, validateContent(updated, old))
-}
-
-// metaOf is the metadata of an object that may not be there.
-func metaOf[T any, P interface {
-	*T
-	Object
-}](o P) *ObjectMeta {
-	if o == nil {
-		return nil
-	}
-	return o.GetMeta()
 }
 
 // validateContent is all of the rules but those of the name; old is nil for a new
 // object.
 func validateContent(o, old Object) Errors {
 	errs := validateMeta(o.GetMeta())
-	switch o := o.(type) {
-	case *Service:
-		before, _ := old.(*Service)
-		errs = append(errs, validateService(o, before)...)
-	case *Endpoints:
-		before, _ := old.(*Endpoints)
-		errs = append(errs, validateEndpoints(o, before)...)
-		errs = append(errs, checkEndpointWeights(&o.Metadata, metaOf(before))...)
-	case *Pod:
-		before, _ := old.(*Pod)
-		errs = append(errs, validatePod(o, before)...)
-		errs = append(errs, checkEndpointWeights(&o.Metadata, metaOf(before))...)
-	case *EndpointSlice:
-		before, _ := old.(*EndpointSlice)
-		errs = append(errs, validateEndpointSlice(o, before)...)
-		errs = append(errs, checkEndpointWeights(&o.Metadata, metaOf(before))...)
-	default:
-		errs = append(errs, validateOfAPI(o, old)...)
+	if s := StrategyOf(o); s.validate != nil {
+		errs = append(errs, s.validate(o, old)...)
 	}
 	return errs
 }

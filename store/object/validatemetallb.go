@@ -9,24 +9,8 @@ import (
 	"time"
 )
 
-// validateOfMetalLB is validateContent for the kinds of MetalLB. What depends on other objects is no
-// matter of one object alone.
-func validateOfMetalLB(o Object) Errors {
-	switch o := o.(type) {
-	case *IPAddressPool:
-		return validateIPAddressPool(o)
-	case *L2Advertisement:
-		return slices.Concat(validateSelectors(specPath, o.Spec.IPAddressPoolSelectors, o.Spec.NodeSelectors, o.Spec.ServiceSelectors), validateInterfaces(o.Spec.Interfaces))
-	case *BGPAdvertisement:
-		return validateBGPAdvertisement(o)
-	case *Community:
-		return validateCommunity(o)
-	case *BFDProfile:
-		return validateBFDProfile(o)
-	case *BGPPeer:
-		return validateBGPPeer(o)
-	}
-	return nil
+func validateL2Advertisement(o *L2Advertisement) Errors {
+	return slices.Concat(validateSelectors(specPath, o.Spec.IPAddressPoolSelectors, o.Spec.NodeSelectors, o.Spec.ServiceSelectors), validateInterfaces(o.Spec.Interfaces))
 }
 
 // ParseAddressRange reads "192.0.2.0/28", of which all addresses belong to the range, or "192.0.2.10-192.0.2.20".

@@ -8,15 +8,8 @@ import (
 
 // Warnings says what is strange, but not wrong, about an object that Validate accepts.
 func Warnings(o Object) []string {
-	switch o := o.(type) {
-	case *Service:
-		return serviceWarnings(o)
-	case *Endpoints:
-		return endpointsWarnings(o)
-	case *EndpointSlice:
-		return endpointSliceWarnings(o)
-	case *Pod:
-		return podWarnings(o)
+	if s := StrategyOf(o); s.warnings != nil {
+		return s.warnings(o)
 	}
 	return nil
 }

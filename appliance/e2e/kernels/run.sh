@@ -7,15 +7,17 @@
 #     run.sh KERNEL...      a package linux-image-*, a file of one, or a directory into
 #                           which one was unpacked
 #
-# TESTS and KERNEL_TESTS are patterns of the tests of appliance/e2e and nft/kernel, MINUTES is how
-# long a machine may take. What it printed stays in the file that is named in the end.
+# TESTS, KERNEL_TESTS and SCRIPTS are patterns of the tests of appliance/e2e, nft/kernel and
+# appliance/test/script, MINUTES is how long a machine may take. What it printed stays in the file
+# that is named in the end.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../.." && pwd)
 : "${TESTS:=$(grep -v '^#' "$here/tests" | paste -sd '|')}"
 : "${KERNEL_TESTS:=.}"
-: "${MINUTES:=20}"
+: "${SCRIPTS:=$(grep -v '^#' "$here/scripts" | paste -sd '|')}"
+: "${MINUTES:=60}"
 [ $# -gt 0 ] || { sed -n '2,/^set/s/^# \{0,1\}//p' "$0" | sed '$d' >&2; exit 2; }
 
 missing=
@@ -41,23 +43,28 @@ build() {
     go build -trimpath -ldflags '-s -w' -o "$work/programs/svcctl" ./cmd/svcctl
     go test -c -ldflags '-s -w' -o "$work/programs/e2e.test" ./appliance/e2e
     go test -c -ldflags '-s -w' -o "$work/programs/kernel.test" ./nft/kernel
+    go test -c -ldflags '-s -w' -o "$work/programs/script.test" ./appliance/test/script
 }
 
 # unpack prints the directory with the files of a kernel.
 unpack() {
-    local dir deb
+    local dir deb package
     if [ -d "$1" ]; then
         echo "$1"
         return
     fi
-    dir=$(mktemp -d "$work/kernel.XXXX") deb=$1
-    if [ ! -f "$deb" ]; then
+    dir=$(mktemp -d "$work/kernel.XXXX")
+    if [ -f "$1" ]; then
+        dpkg -x "$1" "$dir/files"
+    else
         # linux-image-amd64 and its like only name the newest one.
-        deb=$(apt-cache depends --important "$1" | sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1)
-        (cd "$dir" && apt-get -qq download "${deb:-$1}" >&2)
-        deb=$(ls "$dir"/*.deb)
+        package=$(apt-cache depends --important "$1" | sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1)
+        : "${package:=$1}"
+        # Of newer kernels the image and the modules are packages that this one depends on.
+        (cd "$dir" && apt-get -qq download "$package" $(apt-cache depends --important "$package" |
+            sed -n 's/.*Depends: \(linux-\(binary\|modules\)-[0-9].*\)/\1/p') >&2)
+        for deb in "$dir"/*.deb; do dpkg -x "$deb" "$dir/files"; done
     fi
-    dpkg -x "$deb" "$dir/files"
     echo "$dir/files"
 }
 
@@ -80,6 +87,9 @@ machine() {
     cp "$(command -v busybox)" "$m/bin/busybox"
     for p in nft conntrack sysctl; do program "$m" "$p"; done
     cp "$work/programs/"* "$m/bin/"
+    mkdir "$m/scripts"
+    cp -r "$root/appliance/test/script/testdata" "$m/scripts/"
+    printf '%s\n' "$KERNEL_TESTS" "$TESTS" "$SCRIPTS" >"$m/etc/patterns"
     cp "$here/init" "$m/init"
     cp "$here/go" "$m/usr/bin/go"
     cp /etc/protocols "$m/etc/" 2>/dev/null || true
@@ -107,15 +117,19 @@ cpio_pass() {
 boot() {
     local files image version console
     files=$(unpack "$1")
-    image=$(ls "$files"/boot/vmlinuz-*)
-    version=${image##*/vmlinuz-}
+    # /boot/vmlinuz-VERSION, or the directory of modules, whose name is the version.
+    image=$(find "$files" -name 'vmlinuz*' -type f | head -n 1)
+    case $image in
+    */vmlinuz) version=$(basename "$(dirname "$image")") ;;
+    *) version=${image##*/vmlinuz-} ;;
+    esac
     machine "$files" "$version"
     console=${CONSOLE:-$(mktemp /tmp/kernel-"$version".XXXX)}
     timeout --foreground "${MINUTES}m" qemu-system-x86_64 -accel "${ACCEL:-tcg}" -cpu max -smp 2 -m 2048 -nodefaults -no-reboot \
         -display none -serial "file:$console" -kernel "$image" -initrd "$work/initramfs" \
-        -append "console=ttyS0 loglevel=4 panic=-1 -- $(printf '%s %s' "$KERNEL_TESTS" "$TESTS")" </dev/null || true
-    tr -d '\r' <"$console" | grep -E '^(--- |FAIL|kernels: )' || true
-    if ! tr -d '\r' <"$console" | grep -q '^kernels: all passed'; then
+        -append 'console=ttyS0 loglevel=4 panic=-1' </dev/null || true
+    tr -d '\r' <"$console" | grep -aE '^(--- |FAIL|kernels: )' || true
+    if ! tr -d '\r' <"$console" | grep -aq '^kernels: all passed'; then
         echo "kernels: $version FAILED; its console is in $console" >&2
         return 1
     fi

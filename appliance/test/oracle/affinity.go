@@ -93,7 +93,7 @@ func (m *Memory) Note(w *World, p Packet, endpoint netip.AddrPort) {
 
 func stickyOf(w *World, p Packet) (sticky, bool) {
 	f, ok := w.frontendFor(p)
-	if !ok || f.service.Spec.SessionAffinity != object.AffinityClientIP {
+	if !ok || f.isRange() || f.service.Spec.SessionAffinity != object.AffinityClientIP {
 		return sticky{}, false
 	}
 	s := sticky{object.RefOf(f.service).Key(), f.port.Name, f.protocol, wholeAddress(p.From.Addr())}

@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"net/netip"
+	"slices"
 
 	"svcctl.io/svcctl/store/object"
 )
@@ -56,7 +57,12 @@ func (w *World) isOwned(addr netip.Addr) bool {
 func (w *World) frontendFor(p Packet) (frontend, bool) {
 	addr, all := p.To.Addr(), w.frontends()
 	for _, f := range all {
-		if f.place != atNodePort && f.address == addr && f.protocol == p.Protocol && f.number == p.To.Port() {
+		if !f.isRange() && f.place != atNodePort && f.address == addr && f.protocol == p.Protocol && f.number == p.To.Port() {
+			return f, true
+		}
+	}
+	for i, f := range all { // behavior 389: after exact ports, whoever has them
+		if f.isRange() && f.address == addr && f.protocol == p.Protocol && f.number <= p.To.Port() && p.To.Port() <= f.last && w.isFirst(i) {
 			return f, true
 		}
 	}
@@ -92,14 +98,24 @@ func (w *World) serve(f frontend, p Packet) []Outcome {
 		}
 	}
 	var outcomes []Outcome
-	balance := f.service.Metadata.Annotations[annotationBalance]
 	for _, b := range chosen {
-		outcomes = append(outcomes, Outcome{
-			Kind: Delivered, To: b.address, Source: w.source(f, p, b.address.Addr()), Idle: idleOf(f),
-			Hashed: balance != "" && balance != object.BalanceRandom && balance != object.BalanceRoundRobin && balance != object.BalanceLeastConnection,
-		})
+		to := b.address
+		if f.isRange() {
+			to = netip.AddrPortFrom(to.Addr(), p.To.Port()) // behavior 389: the port stays
+		}
+		outcomes = append(outcomes, Outcome{Kind: Delivered, To: to, Source: w.source(f, p, to.Addr()), Idle: idleOf(f), Hashed: isHashed(f), Range: f.isRange()})
 	}
 	return outcomes
+}
+
+// isHashed reports whether a hash chooses: the algorithm is one, or a range has clients that are to keep their endpoint (docs,
+// port ranges: Which endpoint).
+func isHashed(f frontend) bool {
+	switch f.service.Metadata.Annotations[annotationBalance] {
+	case "", object.BalanceRandom, object.BalanceRoundRobin, object.BalanceLeastConnection:
+		return f.isRange() && f.service.Spec.SessionAffinity == object.AffinityClientIP
+	}
+	return true
 }
 
 // localOnly reports whether policy Local limits this client to local backends.
@@ -215,6 +231,11 @@ func (w *World) servesAnybody(f frontend) bool {
 // and port (behavior 44).
 func (w *World) isFirst(i int) bool {
 	all := w.frontends()
+	if all[i].isRange() {
+		return slices.Contains(grantedRanges(all, all[i].address, all[i].protocol), i)
+	}
+	all = slices.DeleteFunc(all[:i+1:i+1], frontend.isRange) // which are in nobody's way
+	i = len(all) - 1
 	for _, earlier := range all[:i] {
 		if earlier.address == all[i].address && earlier.protocol == all[i].protocol && earlier.number == all[i].number {
 			return false

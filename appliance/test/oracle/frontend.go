@@ -30,7 +30,8 @@ type frontend struct {
 	place    place
 	family   string // object.IPv4 or IPv6
 	address  netip.Addr
-	number   uint16 // port, or node port
+	number   uint16 // port, or node port; of a range the first one
+	last     uint16 // of a range; else 0
 	protocol Protocol
 }
 
@@ -53,6 +54,7 @@ func (w *World) frontends() []frontend {
 				continue
 			}
 			all = append(all, w.frontendsOf(service, port)...)
+			all = append(all, w.rangesOf(service, port)...)
 		}
 	}
 	// A load balancer IP of an older Service is nobody's external IP, whatever the port.
@@ -66,7 +68,7 @@ func (w *World) frontends() []frontend {
 func (w *World) frontendsOf(service *object.Service, port object.ServicePort) []frontend {
 	var all []frontend
 	add := func(at place, addr netip.Addr, family string, number int32) {
-		all = append(all, frontend{service, port, at, family, addr, uint16(number), Protocol(port.Protocol)})
+		all = append(all, frontend{service: service, port: port, place: at, family: family, address: addr, number: uint16(number), protocol: Protocol(port.Protocol)})
 	}
 	for _, vip := range w.vipsOf(service) {
 		add(vip.place, vip.address, familyOf(vip.address), port.Port)

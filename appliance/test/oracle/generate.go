@@ -357,6 +357,7 @@ func (g *generator) policies(service *object.Service) {
 	if oneIn(g.Rand, 4) {
 		service.Metadata.Annotations[annotationAffinityPrefix] = pick(g.Rand, []string{"24", "24,64", "31,120"})
 	}
+	g.ranges(service)
 	g.annotations(service)
 	g.clients(service)
 	g.idle(service)

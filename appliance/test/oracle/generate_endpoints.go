@@ -211,7 +211,7 @@ func (w *World) packet(r randSource) Packet {
 		// Three of four packets go to a frontend.
 		f := all[r.IntN(len(all))]
 		index := slices.Index(families, f.family)
-		p.Protocol, port = f.protocol, f.number
+		p.Protocol, port = f.protocol, f.anyPort(r)
 		p.From = netip.AddrPortFrom(from.addresses[index], p.From.Port())
 		to = f.address
 		if f.place == atNodePort {
@@ -239,6 +239,20 @@ func (w *World) anyAddress(r randSource, family int) netip.Addr {
 		return w.anyLocal(r, family)
 	}
 	return all[r.IntN(len(all))]
+}
+
+// anyPort returns the port of a frontend; of a range an end, or one that others have or serve.
+func (f frontend) anyPort(r randSource) uint16 {
+	if !f.isRange() {
+		return f.number
+	}
+	within := []uint16{f.number, f.last}
+	for _, port := range slices.Concat(ports, targetPorts, targetPorts) {
+		if n := uint16(port); f.number <= n && n <= f.last {
+			within = append(within, n)
+		}
+	}
+	return within[r.IntN(len(within))]
 }
 
 // anyLocal returns an address of the host that other hosts can send to.

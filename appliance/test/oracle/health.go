@@ -62,7 +62,7 @@ func checkedAt(f frontend, address netip.AddrPort) (netip.AddrPort, bool) {
 		// "With PORT the check is about the server, and holds for all ports of the Service."
 		return netip.AddrPortFrom(address.Addr(), uint16(number)), true
 	case f.service.Metadata.Annotations[annotationCheck] == "tcp":
-		return address, f.protocol == object.ProtocolTCP
+		return address, f.port.Protocol == object.ProtocolTCP
 	}
 	return netip.AddrPort{}, false
 }

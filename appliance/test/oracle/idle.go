@@ -16,7 +16,7 @@ const (
 // idleOf gives the idle timeout of connections to a frontend, 0 for none.
 func idleOf(f frontend) time.Duration {
 	annotations := f.service.Metadata.Annotations
-	if f.protocol == SCTP {
+	if f.protocol == SCTP || f.isRange() {
 		return 0
 	}
 	if text, given := annotations[annotationIdle]; given {

@@ -120,6 +120,8 @@ type Outcome struct {
 	// Hashed says of Delivered that a hash chooses one of the outcomes, the same each time
 	// (behaviors 221 and 228).
 	Hashed bool
+	// Range says that the frontend is a range of ports (behavior 389).
+	Range bool
 }
 
 // String returns "delivered to 10.180.0.1:8080, plain".
@@ -133,7 +135,7 @@ func (o Outcome) String() string {
 // Allows reports whether the observed outcome conforms to this one.
 func (o Outcome) Allows(observed Outcome) bool {
 	observed.Idle = o.Idle // nobody sees it in a packet
-	observed.Hashed = o.Hashed
+	observed.Hashed, observed.Range = o.Hashed, o.Range
 	if o.Source == EitherSource {
 		observed.Source = EitherSource
 	}

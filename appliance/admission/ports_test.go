@@ -1,12 +1,14 @@
-package appliance
+package admission
 
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
 	"svcctl.io/svcctl/appliance/sockets"
+	"svcctl.io/svcctl/store/object"
 )
 
 func TestPortCheck(t *testing.T) {
@@ -15,10 +17,10 @@ func TestPortCheck(t *testing.T) {
 	p.listen("tcp", "127.0.0.1:30081")
 	p.listen("udp", "192.0.2.1:30082")
 	p.listen("tcp", "192.0.2.9:30083") // no node port answers there
-	check := &portCheck{
-		read:  func() ([]sockets.Socket, error) { p.reads++; return p.list, p.err },
-		owner: func(sockets.Socket) string { return "nginx (pid 812)" },
-		addrs: func() ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("192.0.2.1")}, nil },
+	view := p.view()
+	refuse := func(protocol string, port uint16) error {
+		seen, _ := view.look(&object.Service{Spec: object.ServiceSpec{Ports: []object.ServicePort{{Protocol: protocol, NodePort: int32(port)}}}})
+		return seen.refuse(protocol, port)
 	}
 	for _, test := range []struct {
 		protocol string
@@ -35,7 +37,7 @@ func TestPortCheck(t *testing.T) {
 		{"TCP", 30084, ""},
 	} {
 		got := ""
-		if err := check.check(test.protocol, test.port); err != nil {
+		if err := refuse(test.protocol, test.port); err != nil {
 			got = err.Error()
 		}
 		if got != test.want {
@@ -45,8 +47,13 @@ func TestPortCheck(t *testing.T) {
 	if p.reads > 2 {
 		t.Errorf("looked %d times", p.reads)
 	}
-	check.at, p.err = time.Time{}, errors.New("no tcp_diag")
-	if err := check.check("TCP", 30080); err != nil {
+	reads := p.reads
+	view.at = time.Time{}
+	if _, changed := view.look(&object.Service{Spec: object.ServiceSpec{Ports: []object.ServicePort{{Protocol: "TCP", Port: 30080}}}}); changed || p.reads != reads {
+		t.Error("looked for a Service that names no node port")
+	}
+	view.at, p.err = time.Time{}, errors.New("no tcp_diag")
+	if err := refuse("TCP", 30080); err != nil {
 		t.Errorf("refused without knowing: %v", err)
 	}
 }
@@ -56,6 +63,15 @@ type programs struct {
 	list  []sockets.Socket
 	err   error
 	reads int
+}
+
+// view sees them; all are nginx.
+func (p *programs) view() *portView {
+	return &portView{
+		read:  func() ([]sockets.Socket, error) { p.reads++; return slices.Clone(p.list), p.err },
+		owner: func(sockets.Socket) string { return "nginx (pid 812)" },
+		addrs: func() ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("192.0.2.1")}, nil },
+	}
 }
 
 func (p *programs) listen(protocol, local string) {

@@ -1,4 +1,4 @@
-package appliance
+package admission
 
 import (
 	"errors"
@@ -11,6 +11,8 @@ import (
 	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
@@ -18,7 +20,8 @@ import (
 func TestAddressCheck(t *testing.T) {
 	reads, failing := 0, error(nil)
 	cfg := &config.Config{}
-	check := &addressCheck{cfg: cfg, read: func() (node.Facts, error) {
+	check := New(cfg, opened(t), nil)
+	check.read = func() (node.Facts, error) {
 		reads++
 		return node.Facts{
 			Addresses: []node.Address{
@@ -27,7 +30,7 @@ func TestAddressCheck(t *testing.T) {
 			},
 			Gateways: []netip.Addr{netip.MustParseAddr("192.0.2.254")},
 		}, failing
-	}}
+	}
 	purpose := map[string]string{resolve.AnnotationHostAddress: "true"}
 	inRange := []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}
 	for _, c := range []struct {
@@ -44,11 +47,12 @@ func TestAddressCheck(t *testing.T) {
 		{"198.51.100.9", nil, inRange, "it is in no --external-ip-range [203.0.113.0/24]"},
 		{"192.0.2.1", purpose, inRange, "it is in no --external-ip-range"},
 	} {
-		if cfg.ExternalIPRanges.Prefixes = c.ranges; len(c.ranges) > 0 {
-			check.facts.ExternalIPRanges = c.ranges // as if it had been started with them
+		check.Look(nil)
+		if len(c.ranges) > 0 {
+			check.seen.facts.ExternalIPRanges = c.ranges // as if it had been started with them
 		}
 		svc := &object.Service{Metadata: object.ObjectMeta{Annotations: c.annotations}}
-		err := check.external(svc, netip.MustParseAddr(c.addr))
+		err := check.seen.ExternalIP(svc, netip.MustParseAddr(c.addr))
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want)) {
 			t.Errorf("%s: %v, want %q", c.addr, err, c.want)
 		}
@@ -56,8 +60,9 @@ func TestAddressCheck(t *testing.T) {
 	if reads > 2 {
 		t.Errorf("looked %d times", reads)
 	}
-	cfg.ExternalIPRanges.Prefixes, failing, check.at = nil, errors.New("no netlink"), time.Time{}
-	if err := check.external(&object.Service{}, netip.MustParseAddr("192.0.2.1")); err != nil {
+	failing, check.at = errors.New("no netlink"), time.Time{}
+	check.Look(nil)
+	if err := check.seen.ExternalIP(&object.Service{}, netip.MustParseAddr("192.0.2.1")); err != nil {
 		t.Errorf("refused without knowing: %v", err)
 	}
 }
@@ -69,14 +74,16 @@ func TestAddressesThatAreNotGiven(t *testing.T) {
 	cfg.DNSUpstreams = []netip.AddrPort{netip.MustParseAddrPort("192.0.2.53:53"), netip.MustParseAddrPort("198.51.100.53:53")}
 	cfg.ServiceClusterIPRanges = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("10.0.0.0/24")}
 	cfg.LoadBalancerPools = []config.AddrRange{{First: netip.MustParseAddr("198.51.100.50"), Last: netip.MustParseAddr("198.51.100.60")}}
-	check := &addressCheck{cfg: &cfg, read: func() (node.Facts, error) {
+	check := New(&cfg, opened(t), nil)
+	check.read = func() (node.Facts, error) {
 		return node.Facts{Addresses: []node.Address{
 			{Prefix: netip.MustParsePrefix("192.0.2.1/24"), Interface: "eth0"},
 			{Prefix: netip.MustParsePrefix("10.96.5.1/24"), Interface: "eth1"},
 			{Prefix: netip.MustParsePrefix("10.0.0.1/8"), Interface: "eth2"},
 			{Prefix: netip.MustParsePrefix("192.0.2.128/31"), Interface: "eth3"},
 		}, Connected: []netip.Prefix{netip.MustParsePrefix("10.96.7.0/24"), netip.MustParsePrefix("10.96.0.0/16")}}, nil
-	}}
+	}
+	check.Look(nil)
 	for addr, want := range map[string]string{
 		"192.0.2.255":     "it is a multicast, broadcast or reserved address",
 		"239.1.2.3":       "it is a multicast, broadcast or reserved address",
@@ -88,7 +95,7 @@ func TestAddressesThatAreNotGiven(t *testing.T) {
 		"203.0.113.53":    "",
 		"255.255.255.255": "it is a multicast, broadcast or reserved address",
 	} {
-		err := check.external(&object.Service{}, netip.MustParseAddr(addr))
+		err := check.seen.ExternalIP(&object.Service{}, netip.MustParseAddr(addr))
 		if want == "" && err != nil || want != "" && (err == nil || !strings.HasPrefix(err.Error(), want)) {
 			t.Errorf("%s: %v, want %q", addr, err, want)
 		}
@@ -96,7 +103,7 @@ func TestAddressesThatAreNotGiven(t *testing.T) {
 	for addr, want := range map[string]string{
 		"192.0.2.255": "a broadcast address of this host", "192.0.2.1": "an address of this host, on eth0", "192.0.2.2": "",
 	} {
-		if got := check.reserved(nil, netip.MustParseAddr(addr)); got != want {
+		if got := check.seen.Reserved(nil, netip.MustParseAddr(addr)); got != want {
 			t.Errorf("%s is reserved: %q, want %q", addr, got, want)
 		}
 	}
@@ -106,7 +113,7 @@ func TestAddressesThatAreNotGiven(t *testing.T) {
 		"10.0.0.8": false, "10.0.0.9": true,
 	} {
 		a := netip.MustParseAddr(addr)
-		if got := check.onNetwork(a, func() bool { return a == endpoint }); got != want {
+		if got := check.seen.Avoid(a, func() bool { return a == endpoint }); got != want {
 			t.Errorf("%s is passed over: %v, want %v", addr, got, want)
 		}
 	}
@@ -129,4 +136,50 @@ func TestAddressesThatAreNotGiven(t *testing.T) {
 	if !slices.Equal(problems, want) {
 		t.Errorf("problems\n%s\nwant\n%s", strings.Join(problems, "\n"), strings.Join(want, "\n"))
 	}
+}
+
+// The store refuses by what was seen last: what comes later is known with the next look.
+func TestStoreRefusesWhatWasSeen(t *testing.T) {
+	cfg := config.Default()
+	objects := opened(t)
+	check := New(&cfg, objects, nil)
+	facts := node.Facts{}
+	check.read = func() (node.Facts, error) { return facts, nil }
+	programs := &programs{}
+	check.ports = programs.view()
+	ask := func(name string) error {
+		svc := &object.Service{Metadata: object.ObjectMeta{Name: name}, Spec: object.ServiceSpec{
+			Type: object.TypeNodePort, ExternalIPs: []string{"192.0.2.1"}, Ports: []object.ServicePort{{Port: 80, NodePort: 30080}},
+		}}
+		check.Look(svc)
+		results, err := objects.Write(store.Write{Ref: object.Ref{Kind: object.KindService, Name: name}, Object: svc, Create: true, DryRun: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return results[0].Err
+	}
+	if err := ask("a"); err != nil {
+		t.Errorf("nothing is there: %v", err)
+	}
+	check.Take(&node.Facts{Addresses: []node.Address{{Prefix: netip.MustParsePrefix("192.0.2.1/24"), Interface: "eth0"}}})
+	check.at = time.Now().Add(time.Hour) // what was taken is believed
+	if err := ask("b"); err == nil || !strings.Contains(err.Error(), "it is an address of this host, on eth0") {
+		t.Errorf("an address of the host: %v", err)
+	}
+	check.Take(&facts)
+	programs.listen("tcp", "0.0.0.0:30080")
+	check.ports.at = time.Time{}
+	if err := ask("c"); err == nil || !strings.Contains(err.Error(), "nginx (pid 812) listens on tcp 0.0.0.0:30080") {
+		t.Errorf("a port where a program listens: %v", err)
+	}
+}
+
+// opened is a store without Services.
+func opened(t *testing.T) *store.Store {
+	t.Helper()
+	objects, err := store.Open(engine.NewMemory(), store.Config{ClusterIPRanges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objects
 }

@@ -14,7 +14,7 @@ func TestCensus(t *testing.T) {
 	service := func(namespace, name string) object.Ref {
 		return object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}
 	}
-	c := newCensus()
+	c := newNamespaceUse()
 	records := map[object.Ref]*record{}
 	set := func(ref object.Ref, owner *Owner) bool {
 		state := c.state
@@ -48,7 +48,7 @@ func TestCensus(t *testing.T) {
 		{service("b", "1"), nil, true, "|"},
 	} {
 		tells := set(step.ref, step.owner)
-		s := Store{census: c}
+		s := Store{table: table{namespaces: c}}
 		all, _ := s.Namespaces(0)
 		got := strings.Join(all.Files, " ") + "|" + strings.Join(all.Clients, " ")
 		if tells != step.tells || got != step.want {

@@ -1,0 +1,125 @@
+package admission
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/appliance/node"
+	"svcctl.io/svcctl/appliance/resolve"
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/object"
+)
+
+// believed is how long is believed what was seen of the host.
+const believed = 200 * time.Millisecond
+
+// Check keeps the store's snapshot of the host. It may be used by several at a time.
+type Check struct {
+	cfg   *config.Config
+	store *store.Store
+	isVIP func(netip.Addr) bool // reports addresses of the host that were brought as VIPs; nil: none
+	read  func() (node.Facts, error)
+
+	looking sync.Mutex // held by whoever looks at the host; it guards at and ports
+	at      time.Time  // of the last look at the addresses
+	ports   *portView
+
+	mu   sync.Mutex
+	seen host // what the store has
+}
+
+// New makes a Check of this host. IsVIP reports addresses of the host that were brought to it as VIPs.
+func New(cfg *config.Config, objects *store.Store, isVIP func(netip.Addr) bool) *Check {
+	return &Check{cfg: cfg, store: objects, isVIP: isVIP, read: node.Read, ports: newPortView(cfg)}
+}
+
+// Look brings the store's snapshot up to date for a Service that a client writes; nil: for none in particular.
+func (c *Check) Look(svc *object.Service) {
+	c.looking.Lock()
+	defer c.looking.Unlock()
+	if time.Since(c.at) > believed {
+		facts, err := c.read()
+		if err != nil {
+			facts = node.Facts{}
+		}
+		c.Take(&facts)
+		c.at = time.Now()
+	}
+	if listeners, changed := c.ports.look(svc); changed {
+		c.update(func(h *host) { h.listeners = listeners })
+	}
+}
+
+// Take brings the store's snapshot up to date with facts that were just read.
+func (c *Check) Take(facts *node.Facts) {
+	of := c.cfg.ResolveFacts(facts, c.isVIP)
+	resolvers := c.cfg.Resolvers()
+	maps.DeleteFunc(resolvers, func(addr netip.Addr, _ bool) bool { return c.cfg.IsSetAside(addr) })
+	c.update(func(h *host) { h.facts, h.resolvers, h.ranges = of, resolvers, c.cfg.ServiceClusterIPRanges })
+}
+
+// update gives the store a snapshot that differs from the last one.
+func (c *Check) update(set func(*host)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	set(&c.seen)
+	c.store.SetHost(c.seen)
+}
+
+// host is a snapshot of the host, which nobody changes.
+type host struct {
+	facts     resolve.Facts
+	resolvers map[netip.Addr]bool // but those that are set aside for Services
+	ranges    []netip.Prefix      // of cluster IPs
+	listeners listeners
+}
+
+// ExternalIP implements store.Host. An external IP would not be served to clients that ask for it
+// where the host answers itself.
+func (h host) ExternalIP(svc *object.Service, addr netip.Addr) error {
+	if what := h.Reserved(svc, addr); what != "" {
+		return fmt.Errorf("it is %s, which would not be reached any more: choose another one, or annotate the Service with %s: \"true\"",
+			what, resolve.AnnotationHostAddress)
+	}
+	if _, why := h.facts.ExternalIPRefusal(addr); why != "" {
+		return fmt.Errorf("%s", why)
+	}
+	if h.resolvers[addr] {
+		return fmt.Errorf("it is a resolver of this host, whose answers would come from the Service: choose another one, or set it aside with --external-ip-range")
+	}
+	return nil
+}
+
+// Reserved implements store.Host.
+func (h host) Reserved(svc *object.Service, addr netip.Addr) string {
+	if svc != nil && svc.Metadata.Annotations[resolve.AnnotationHostAddress] == "true" {
+		return ""
+	}
+	if what := h.facts.Host[addr]; what != "" || svc != nil {
+		return what
+	}
+	if h.facts.Broadcast[addr] {
+		return "a broadcast address of this host"
+	}
+	return ""
+}
+
+// Avoid implements store.Host: cluster IPs are not given out of a network of the host in a
+// service range. Where the network is larger than the range, there are no others, and only the
+// hosts that are known are passed over.
+func (h host) Avoid(addr netip.Addr, isEndpoint func() bool) bool {
+	for _, p := range h.facts.Connected {
+		if p.Contains(addr) && (isEndpoint() || !slices.ContainsFunc(h.ranges, func(r netip.Prefix) bool { return p.Bits() <= r.Bits() && p.Overlaps(r) })) {
+			return true
+		}
+	}
+	return false
+}
+
+// NodePort implements store.Host.
+func (h host) NodePort(protocol string, port uint16) error { return h.listeners.refuse(protocol, port) }

@@ -1,0 +1,149 @@
+package store
+
+import (
+	"cmp"
+	"slices"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// maxLog is how many changes are remembered. Who asks about older ones is told to look
+// at everything, which costs no more at that point.
+const maxLog = 100_000
+
+// maxLogged is how many changes of one transaction are remembered: after more of them, which
+// is a start or much of everything, all is to be looked at.
+const maxLogged = maxLog / 4
+
+// feed tells those who follow the store what has changed. Only the writer changes it, under Store.mu.
+type feed struct {
+	// revision is that of the last change, dataplane that of the last one that Services may follow from.
+	revision, dataplane uint64
+	log                 changeLog
+	history             history
+	published           chan struct{} // closed by the next change, see Store.Published
+	changed             chan struct{} // see Store.Changed
+}
+
+func newFeed() feed {
+	return feed{history: history{bounds: defaultBounds()}, published: make(chan struct{}), changed: make(chan struct{}, 1)}
+}
+
+// restart makes a revision the present one, before which nothing is known.
+func (f *feed) restart(revision uint64) {
+	f.revision, f.dataplane = revision, revision
+	f.log.reset(revision)
+	f.history.reset(revision)
+}
+
+// advance makes a revision the present one and wakes those who wait for one. A change of the dataplane
+// also wakes the reader of Changed.
+func (f *feed) advance(revision uint64, journal journalUpdate, dataplane bool) {
+	if revision != f.revision {
+		f.revision = revision
+		f.history.apply(journal)
+		close(f.published)
+		f.published = make(chan struct{})
+	}
+	if dataplane {
+		f.dataplane = revision
+		select {
+		case f.changed <- struct{}{}:
+		default: // it says so already
+		}
+	}
+}
+
+// since returns what has changed after a revision; see Store.Changes.
+func (f *feed) since(revision uint64) ChangeSet {
+	set := ChangeSet{Revision: f.revision}
+	if revision < f.log.since || revision > f.revision || revision == 0 {
+		set.All = true
+		return set
+	}
+	for _, entry := range f.log.after(revision) {
+		switch entry.of {
+		case ofPod:
+			set.Pods = append(set.Pods, entry.key)
+		case ofSecret:
+			set.Secrets = append(set.Secrets, entry.key)
+		case ofService:
+			set.Services = append(set.Services, entry.key)
+		}
+	}
+	set.Services, set.Pods, set.Secrets = sortedOnce(set.Services), sortedOnce(set.Pods), sortedOnce(set.Secrets)
+	return set
+}
+
+// changeLog remembers which Services, Pods and Secrets were touched by which revision.
+type changeLog struct {
+	// since is the last revision that is forgotten.
+	since   uint64
+	entries []logEntry // by revision
+}
+
+type logEntry struct {
+	revision uint64
+	key      string // "namespace/name"
+	of       logKind
+}
+
+// logKind says what a logEntry is about.
+type logKind uint8
+
+const (
+	ofService logKind = iota
+	ofPod
+	ofSecret
+)
+
+// reset forgets all up to a revision.
+func (l *changeLog) reset(revision uint64) { *l = changeLog{since: revision} }
+
+// addChange notes the Services, the Pod or the Secret that a change touches.
+func (l *changeLog) addChange(c *change) {
+	var before, now string
+	if c.old != nil {
+		before = serviceKeyOf(c.old.object)
+		l.addService(c.revision, before)
+	}
+	if c.record != nil {
+		now = serviceKeyOf(c.record.object)
+	}
+	if now != before {
+		l.addService(c.revision, now)
+	}
+	switch c.ref.Kind {
+	case object.KindPod:
+		l.add(logEntry{c.revision, c.ref.Key(), ofPod})
+	case object.KindSecret:
+		l.add(logEntry{c.revision, c.ref.Key(), ofSecret})
+	}
+}
+
+// addService notes that a Service was touched, if it is one.
+func (l *changeLog) addService(revision uint64, key string) {
+	if key != "" {
+		l.add(logEntry{revision, key, ofService})
+	}
+}
+
+func (l *changeLog) add(entry logEntry) {
+	if entry.revision <= l.since {
+		return // forgotten before it is told
+	}
+	if len(l.entries) >= maxLog {
+		half := len(l.entries) / 2
+		l.since = l.entries[half-1].revision
+		l.entries = slices.Clone(l.entries[half:])
+	}
+	l.entries = append(l.entries, entry)
+}
+
+// after returns the entries after a revision.
+func (l *changeLog) after(revision uint64) []logEntry {
+	from, _ := slices.BinarySearchFunc(l.entries, revision+1, func(e logEntry, revision uint64) int {
+		return cmp.Compare(e.revision, revision)
+	})
+	return l.entries[from:]
+}

@@ -1,0 +1,47 @@
+package store
+
+import (
+	"net/netip"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// Host is a snapshot of the machine, taken before a change begins. The store asks it under its lock: its
+// methods look at nothing and wait for nothing.
+type Host interface {
+	// ExternalIP says why a client of the API may not have an address as an externalIP, nil allows it.
+	// Addresses that a Service has already are not asked about again, nor are those that files ask for.
+	ExternalIP(svc *object.Service, addr netip.Addr) error
+	// Reserved says what an address is that a Service may not have, as "a gateway of this
+	// host"; "" of all others. Nobody is given such an address, for which
+	// it is asked without a Service. A client of the API that asks for one as a cluster IP is
+	// refused; files are not.
+	Reserved(svc *object.Service, addr netip.Addr) string
+	// Avoid reports addresses of the ranges for cluster IPs that nobody is given without asking
+	// for them; isEndpoint reports whether the address is an endpoint's.
+	Avoid(addr netip.Addr, isEndpoint func() bool) bool
+	// NodePort says why a client of the API may not have a node port that it asks for, as when
+	// a program of the host listens there; nil allows it. Ports that a Service has already
+	// are not asked about again, nor are those that files ask for.
+	NodePort(protocol string, port uint16) error
+}
+
+// SetHost has changes that begin from now on ask this snapshot. Until the first one nothing is refused or
+// passed over for the sake of the host.
+func (s *Store) SetHost(h Host) { s.host.Store(&h) }
+
+// hostNow is the newest snapshot.
+func (s *Store) hostNow() Host {
+	if h := s.host.Load(); h != nil {
+		return *h
+	}
+	return unknownHost{}
+}
+
+// unknownHost is the Host while nobody has looked at it.
+type unknownHost struct{}
+
+func (unknownHost) ExternalIP(*object.Service, netip.Addr) error { return nil }
+func (unknownHost) Reserved(*object.Service, netip.Addr) string  { return "" }
+func (unknownHost) Avoid(netip.Addr, func() bool) bool           { return false }
+func (unknownHost) NodePort(string, uint16) error                { return nil }

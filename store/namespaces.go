@@ -1,0 +1,158 @@
+package store
+
+import (
+	"maps"
+	"slices"
+
+	"svcctl.io/svcctl/store/object"
+)
+
+// namespaceUse counts who has objects in which namespaces. Events count for nobody: they expire.
+type namespaceUse struct {
+	// state is another number whenever a namespace comes into use or falls out of it, and
+	// whenever a Namespace changes.
+	state uint64
+	// The counts are by namespace: of objects of files, of objects of clients, and of all that keep a
+	// Namespace from going.
+	files, clients, keeping map[string]int
+}
+
+func newNamespaceUse() namespaceUse {
+	return namespaceUse{state: 1, files: map[string]int{}, clients: map[string]int{}, keeping: map[string]int{}}
+}
+
+// move counts an object that becomes another version; old is nil for a new one, now for one
+// that goes.
+func (c *namespaceUse) move(ref object.Ref, old, now *record) {
+	if keepsNamespace(ref) && (old == nil) != (now == nil) {
+		bump(c.keeping, ref.Namespace, presence(now)-presence(old))
+	}
+	if ref.Kind == object.KindNamespace {
+		c.state++
+	}
+	if ref.Namespace == "" || !keepsNamespace(ref) || old != nil && now != nil && old.owner == now.owner {
+		return
+	}
+	if counts := c.of(now); counts != nil && bump(counts, ref.Namespace, 1) == 1 {
+		c.state++
+	}
+	if counts := c.of(old); counts != nil && bump(counts, ref.Namespace, -1) == 0 {
+		c.state++
+	}
+}
+
+// presence is 1 for an object that is there, else 0.
+func presence(r *record) int {
+	if r != nil {
+		return 1
+	}
+	return 0
+}
+
+// bump changes a count, and returns it. A map has no counts of 0.
+func bump(counts map[string]int, namespace string, n int) int {
+	counts[namespace] += n
+	left := counts[namespace]
+	if left == 0 {
+		delete(counts, namespace)
+	}
+	return left
+}
+
+// of is where the object counts; nil for nowhere.
+func (c *namespaceUse) of(r *record) map[string]int {
+	switch {
+	case r == nil || r.owner.Controller != "":
+		return nil
+	case r.owner.File != "":
+		return c.files
+	}
+	return c.clients
+}
+
+// Census is who uses which namespaces.
+type Census struct {
+	// State is to be given to the next call of Namespaces.
+	State uint64
+	// Files are the namespaces in which files have objects, Clients those in which clients
+	// of the API have some; sorted.
+	Files, Clients []string
+}
+
+// Namespaces is the present Census; false when neither it nor any Namespace has changed
+// since the one that had the state since. What controllers make counts for nobody.
+func (s *Store) Namespaces(since uint64) (Census, bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.table.namespaces.state == since {
+		return Census{State: since}, false
+	}
+	return Census{
+		State:   s.table.namespaces.state,
+		Files:   slices.Sorted(maps.Keys(s.table.namespaces.files)),
+		Clients: slices.Sorted(maps.Keys(s.table.namespaces.clients)),
+	}, true
+}
+
+// A Namespace that is deleted stays, going, while there are objects in it, and goes with the
+// last of them. Events are left behind: they pass by themselves, and more may come.
+
+func keepsNamespace(ref object.Ref) bool { return !object.StrategyOfKind(ref.Kind).Passing }
+
+func namespaceRef(name string) object.Ref { return object.Ref{Kind: object.KindNamespace, Name: name} }
+
+// isGoing reports whether nothing but its content keeps a Namespace.
+func isGoing(r *record) bool {
+	if r == nil || r.owner.File != "" {
+		return false
+	}
+	meta := r.object.GetMeta()
+	return meta.DeletionTimestamp != nil && len(meta.Finalizers) == 0
+}
+
+// isPopulated reports whether there are objects in a namespace after what is settled.
+func (t *transaction) isPopulated(namespace string) bool {
+	left := t.s.table.namespaces.keeping[namespace]
+	for ref := range t.last {
+		if ref.Namespace == namespace && keepsNamespace(ref) {
+			left += presence(t.record(ref)) - presence(t.s.table.get(ref))
+		}
+	}
+	return left > 0
+}
+
+// endNamespaces removes the Namespaces whose last objects go with the transaction. It is
+// called when all else is prepared.
+func (t *transaction) endNamespaces(changes []*change) ([]*change, error) {
+	var ending []string
+	for _, c := range changes {
+		if c.remove && c.ref.Namespace != "" && isGoing(t.record(namespaceRef(c.ref.Namespace))) {
+			ending = append(ending, c.ref.Namespace)
+		}
+	}
+	if len(ending) == 0 {
+		return nil, nil
+	}
+	slices.Sort(ending)
+	ending = slices.Compact(ending) // to look into one takes as long as the transaction is
+	for _, c := range changes {
+		if c.revision != 0 {
+			t.last[c.ref] = c
+		}
+	}
+	var ends []*change
+	for _, name := range ending {
+		ref := namespaceRef(name)
+		old := t.record(ref)
+		if old == nil || t.isPopulated(name) {
+			continue
+		}
+		end := &change{ref: ref, old: old, owner: old.owner, remove: true}
+		if err := t.prepare(end); err != nil {
+			return nil, err
+		}
+		t.last[ref] = end
+		ends = append(ends, end)
+	}
+	return ends, nil
+}

@@ -1,0 +1,66 @@
+package store
+
+import (
+	"slices"
+	"sync/atomic"
+
+	"svcctl.io/svcctl/store/engine"
+)
+
+// storage is the durable side: the engine, and what is known of its content. Store.writer guards it.
+type storage struct {
+	engine engine.Engine
+	shared engine.Shared // engine, if other machines write to it; else nil
+	// head is the revision of what the engine has, as a rule that of the store.
+	head    uint64
+	partial partial
+	piece   int // see commitInPieces; tests have their own
+	copies  copies
+	failed  bool          // something of another machine could not be read, and nothing more is followed
+	lost    atomic.Uint64 // see Store.Lost
+}
+
+// commit writes a transaction, which must be the next one after head, together with the copies that were
+// taken or are small; nothing at all if both are empty. What the trial that is under way needs to go back is
+// written with it.
+func (d *storage) commit(t engine.Transaction, revision uint64, trial *trial) (kept []string, err error) {
+	d.copies.addTo(&t, revision)
+	d.partial.addTo(&t)
+	t.CompareKey, t.CompareRevision = headKey, d.head
+	kept, err = trial.keepFiles(d.engine, revision, &t)
+	if err == nil && len(t.Puts)+len(t.Deletes) != 0 {
+		err = d.engine.Commit(t)
+	}
+	d.copies.finish(err)
+	if err != nil {
+		return nil, err
+	}
+	d.partial = nil
+	if i := slices.IndexFunc(t.Puts, func(p engine.Pair) bool { return p.Key == headKey }); i >= 0 {
+		d.head = t.Puts[i].Revision
+	}
+	return kept, nil
+}
+
+// write commits a transaction; see storage.commit. The writer must be held.
+func (s *Store) write(t engine.Transaction, revision uint64) error {
+	kept, err := s.storage.commit(t, revision, &s.trial)
+	if err != nil || len(kept) == 0 {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trial.kept(kept)
+	return nil
+}
+
+// flush writes the copies of files that wait. The writer must be held.
+func (s *Store) flush() error {
+	for more := true; more; {
+		more = s.storage.copies.take()
+		if err := s.write(engine.Transaction{}, s.feed.revision); err != nil {
+			return err
+		}
+	}
+	return nil
+}
