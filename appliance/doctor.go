@@ -71,15 +71,7 @@ func kernelFindings(serving bool) (findings []Finding, served int, adopting bool
 	}
 	defer k.Close()
 	features := k.Probe()
-	message := "Linux " + features.Release + " has all that is needed"
-	if missing := features.Missing(); len(missing) > 0 {
-		message += "; it could do without, but lacks: " + strings.Join(missing, ", ")
-	}
-	findings = []Finding{{Check: "kernel", Level: checkup.OK, Message: message}}
-	if !features.Owner {
-		findings[0].Level = checkup.Warning
-		findings[0].Advice = "Linux 5.12 and later protect established connections when somebody flushes the ruleset"
-	}
+	findings = []Finding{kernelFinding(features.Release, features.Missing())}
 	if have, _, err := k.Read(); err == nil { // what cannot be read is no evidence
 		served, adopting = nft.CountFrontends(have), nft.Adopts(have)
 	}

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -9,6 +8,7 @@ import (
 	"strconv"
 
 	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/index"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
@@ -88,144 +88,6 @@ func (s *Store) GoBack(found manifest.Files) ([]Revived, error) {
 	return revived, nil
 }
 
-// Rollback is what Store.Rollback is to do.
-type Rollback struct {
-	// Revision is the one to go back to; 0 is the one before the last commit of a client.
-	Revision uint64
-	// Last is the last change by a client that the caller knows of: after a newer one nothing is rolled back
-	// (NewerChangeError). 0 is any.
-	Last   uint64
-	By     Caller
-	DryRun bool // nothing is changed
-}
-
-// RolledBack lists the effects of a rollback.
-type RolledBack struct {
-	Revision uint64 // the one that the objects are back at
-	Last     uint64 // the last change by a client before it; 0 when the journal knows of none
-	Objects  []Revived
-}
-
-// NewerChangeError reports that a client changed something after the change that the caller of a rollback
-// knows of.
-type NewerChangeError struct{ Last, Newest uint64 }
-
-func (e *NewerChangeError) Error() string {
-	return fmt.Sprintf("the last change by a client is revision %d, not %d: nothing was rolled back", e.Newest, e.Last)
-}
-
-// ErrNoChange reports that the journal knows of no change by a client.
-var ErrNoChange = errors.New("the journal knows of no change by a client of the API")
-
-// Rollback makes the objects of the API what they were at a revision, as far as the journal knows, in
-// one commit. What belongs to files and controllers is left; of the files' it says so. No write comes between
-// finding the last change and taking it back. Errors: ErrExpired, ErrNoChange, *NewerChangeError.
-func (s *Store) Rollback(ask Rollback) (b RolledBack, err error) {
-	s.writer.Lock()
-	defer s.writer.Unlock()
-	err = s.decide(func() (err error) {
-		b, err = s.rollback(ask)
-		return err
-	})
-	return b, err
-}
-
-// rollback is Rollback once.
-func (s *Store) rollback(ask Rollback) (RolledBack, error) {
-	b := RolledBack{Revision: ask.Revision}
-	last, previous, found := s.lastChange()
-	switch {
-	case ask.Last > 0 && last != ask.Last:
-		return b, &NewerChangeError{Last: ask.Last, Newest: last}
-	case ask.Revision == 0 && !found:
-		return b, ErrNoChange
-	case ask.Revision == 0:
-		b.Revision = previous
-	}
-	b.Last = last
-	before, left, err := s.versionsAt(b.Revision)
-	if err != nil {
-		return b, err
-	}
-	if err := s.admitTrial(ask.By); err != nil {
-		return b, err
-	}
-	t := s.begin()
-	t.dry = ask.DryRun
-	ask.By.Verb = verbRollback
-	revived, err := t.revive(before, &ask.By)
-	if err == nil && !ask.DryRun {
-		_, err = t.run()
-	}
-	if err != nil || ask.DryRun {
-		s.ledger.rollback()
-	}
-	if err != nil {
-		return b, fmt.Errorf("roll back: %w", err)
-	}
-	b.Objects = append(revived, left...)
-	return b, nil
-}
-
-// versionsAt are the objects that have changed since a revision as they were then, nil for those that were not there, and
-// those that are left as they are. Errors: ErrExpired.
-func (s *Store) versionsAt(revision uint64) (before map[object.Ref]*record, left []Revived, err error) {
-	events, err := s.Events(revision, 0)
-	if err != nil {
-		return nil, nil, err
-	}
-	before = map[object.Ref]*record{}
-	seen := map[object.Ref]bool{}
-	for i := range events {
-		e := &events[i]
-		if seen[e.Ref] || isEphemeral(e.Ref.Kind) {
-			continue
-		}
-		seen[e.Ref] = true
-		owner, now := e.Owner, s.table.records[e.Ref]
-		if now != nil {
-			owner = now.owner
-		}
-		switch {
-		case owner.Controller != "":
-		case owner.File != "":
-			left = append(left, Revived{Ref: e.Ref, Did: ReviveLeft, Why: "it belongs to " + owner.File + ": change it there"})
-		case e.Old == nil:
-			before[e.Ref] = nil
-		default:
-			r := &record{object: e.Old, owner: owner}
-			if now != nil && now.object.GetMeta().UID == e.Old.GetMeta().UID {
-				r.created, r.asked = now.created, now.asked
-			}
-			before[e.Ref] = r
-		}
-	}
-	return before, left, nil
-}
-
-// lastChange is the last change of the API's objects by a client, and the revision before the commit that it is of.
-func (s *Store) lastChange() (revision, previous uint64, found bool) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	var first *entry // of the commit
-	for _, e := range slices.Backward(s.feed.history.entries) {
-		if first != nil && !e.at.Equal(first.at) {
-			break
-		}
-		if e.by == (Caller{}) || isEphemeral(e.ref.Kind) || e.owner != (Owner{}) {
-			continue
-		}
-		if first == nil {
-			revision = e.revision
-		}
-		first = e
-	}
-	if first == nil {
-		return 0, 0, false
-	}
-	return revision, first.previous, true
-}
-
 // revive settles changes that make objects what they were; nil records were not there.
 func (t *transaction) revive(before map[object.Ref]*record, by *Caller) ([]Revived, error) {
 	var changes []*change
@@ -263,11 +125,7 @@ func (t *transaction) revive(before map[object.Ref]*record, by *Caller) ([]Reviv
 		} else {
 			t.number(c)
 		}
-		t.settled = append(t.settled, c)
-		t.last[c.ref] = c
-		if svc, isService := c.next.(*object.Service); isService {
-			t.externals.add(c.ref.Key(), svc)
-		}
+		t.settled.add(c, l.mark())
 	}
 	t.base = l.mark()
 	revived := make([]Revived, 0, len(changes))
@@ -303,7 +161,7 @@ func (c *change) giveAll(l *ledger) {
 	for _, addr := range before.ingress {
 		l.releaseIngress(addr, owner)
 	}
-	if len(externalIPs(c.oldService())) > 0 {
+	if len(index.ExternalIPs(c.oldService())) > 0 {
 		l.released = true // a load balancer may have waited for the address
 	}
 }
@@ -341,7 +199,7 @@ func (c *change) resurrect(t *transaction, was *record) error {
 
 // holdAll registers all that a stored Service has, or nothing.
 func (l *ledger) holdAll(svc *object.Service) error {
-	owner, v, claim, before := serviceKeyOf(svc), valuesOf(svc), claimOf(svc), l.mark()
+	owner, v, claim, before := index.ServiceKey(svc), valuesOf(svc), claimOf(svc), l.mark()
 	err := func() error {
 		for _, addr := range v.clusterIPs {
 			if err := l.holdAddress(addr, owner); err != nil {
@@ -382,7 +240,7 @@ func (l *ledger) keepOf(svc *object.Service) {
 	if l.kept == nil {
 		l.kept = &kept{map[netip.Addr]string{}, map[alloc.Port]string{}, map[netip.Addr]string{}}
 	}
-	key, v, claim := serviceKeyOf(svc), valuesOf(svc), claimOf(svc)
+	key, v, claim := index.ServiceKey(svc), valuesOf(svc), claimOf(svc)
 	for _, addr := range v.clusterIPs {
 		if _, held := l.owner(addr); !held && l.holdAddress(addr, trialOwner) == nil {
 			l.kept.addresses[addr] = key

@@ -16,12 +16,12 @@ type Config struct {
 	Log *slog.Logger
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
-	// Computed gives the objects of kinds that follow from no stored ones, by the name of the kind, in any order.
-	// They are the caller's.
-	Computed map[string]func() []object.Object
 	// Look brings what the store knows of the host up to date (store.SetHost) for a Service that is about to be
 	// written. It is called without a lock; nil does nothing.
 	Look func(*object.Service)
+	// Computed gives the objects of kinds that follow from no stored ones, by the name of the kind, in any order.
+	// They are the caller's.
+	Computed map[string]func() []object.Object
 	// MaxWatches is how many watches there may be at a time; 0 means 1,500.
 	MaxWatches int
 }
@@ -36,9 +36,9 @@ const maxViews = 64
 // Server answers requests for objects.
 type Server struct {
 	store    *store.Store
-	computed map[string]func() []object.Object
 	log      *slog.Logger
 	now      func() time.Time
+	computed map[string]func() []object.Object
 	look     func(*object.Service)
 	watches  chan struct{} // holds one for each watch
 	views    chan struct{} // holds one for each list or watch of what is computed
