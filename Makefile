@@ -81,12 +81,14 @@ SVCCTL_SOAK_HEALS ?= 50
 SVCCTL_SOAK_RANDOM_KILLS ?= 2000
 SVCCTL_SOAK_CALL_KILLS ?= 200
 SVCCTL_SOAK_SECONDS ?= 600
+SVCCTL_SOAK_ANNOUNCED ?= 200
 SOAK = SVCCTL_REQUIRE_PRIVILEGED=1 $(foreach v,UPDATES STOPS UPGRADES KILLS FLUSHES HEALS RANDOM_KILLS CALL_KILLS SECONDS,SVCCTL_SOAK_$(v)=$(SVCCTL_SOAK_$(v))) \
 	go test -count=1 -v -timeout 3h $(if $(SUDO),-exec "$(AS_ROOT)") ./appliance/soak
 
 soak: deps ## packets that never stop, for half an hour (root or sudo); the tests are quick in make test
 	$(SOAK)
 	SVCCTL_SOAK_SERVICES=10000 $(SOAK) -run healingTime
+	SVCCTL_REQUIRE_PRIVILEGED=1 SVCCTL_SOAK_ANNOUNCED=$(SVCCTL_SOAK_ANNOUNCED) go test -count=1 -v -timeout 3h $(if $(SUDO),-exec "$(AS_ROOT)") ./appliance/e2e -run Test493_
 
 KERNELS ?= linux-image-amd64
 kernels: deps ## tests on other kernels, in virtual machines: make kernels KERNELS='FILE.deb ...'
