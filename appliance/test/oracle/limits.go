@@ -87,14 +87,13 @@ func atOnce(rate string) (n int, given bool) {
 // Limit gives Services of a world limits that a few connections reach.
 func (w *World) Limit(r randSource) {
 	for _, service := range w.Services {
-		limits := map[string]string{
-			annotationRate:        []string{fmt.Sprintf("%d/s", 1+r.IntN(12)), fmt.Sprintf("%d/m", 1+r.IntN(400))}[r.IntN(2)],
-			annotationClientRate:  []string{fmt.Sprintf("%d/s", 1+r.IntN(3)), fmt.Sprintf("%d/m", 1+r.IntN(200))}[r.IntN(2)],
-			annotationConnections: strconv.Itoa(1 + r.IntN(6)),
-		}
-		for key, value := range limits {
+		for _, limit := range []struct{ key, value string }{
+			{annotationRate, []string{fmt.Sprintf("%d/s", 1+r.IntN(12)), fmt.Sprintf("%d/m", 1+r.IntN(400))}[r.IntN(2)]},
+			{annotationClientRate, []string{fmt.Sprintf("%d/s", 1+r.IntN(3)), fmt.Sprintf("%d/m", 1+r.IntN(200))}[r.IntN(2)]},
+			{annotationConnections, strconv.Itoa(1 + r.IntN(6))},
+		} {
 			if r.IntN(2) == 0 {
-				service.Metadata.Annotations[key] = value
+				service.Metadata.Annotations[limit.key] = limit.value
 			}
 		}
 	}

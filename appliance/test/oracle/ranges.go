@@ -31,11 +31,10 @@ func (w *World) rangesOf(service *object.Service, port object.ServicePort) []fro
 		if !given {
 			of = []string{port.Protocol}
 		}
-		first, last := "1", "65535"
-		switch {
-		case numbers == "*" && !given, protocol == "*":
+		if protocol == "*" || !given && numbers == "*" {
 			of = []string{object.ProtocolTCP, object.ProtocolUDP, object.ProtocolSCTP}
 		}
+		first, last := "1", "65535"
 		if numbers != "*" {
 			var two bool
 			if first, last, two = strings.Cut(numbers, "-"); !two {
