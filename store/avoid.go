@@ -40,7 +40,7 @@ func (t *transaction) avoidAddress(addr netip.Addr) bool {
 	return t.host.Reserved(nil, addr) != "" || t.host.Avoid(addr, isEndpoint)
 }
 
-// checkReserved refuses cluster IPs of the host that a client asks for anew.
+// checkReserved refuses cluster IPs of the host that the stored version does not have.
 func (c *change) checkReserved(host Host) object.Errors {
 	svc, isService := c.wanted.(*object.Service)
 	if !isService {

@@ -68,7 +68,7 @@ type Write struct {
 	By     Caller
 }
 
-// Written is what became of a Write.
+// Written is the outcome of a Write.
 type Written struct {
 	// Object is the version that is stored afterwards, or would be; of a removal the last
 	// one. What a dry run would store has no resourceVersion of its own.
