@@ -19,6 +19,9 @@ type ServiceState struct {
 	Announcements []Announcement `json:"announcements,omitempty"`
 	// Certificates are those that clients of its ports with TLS get.
 	Certificates []ServiceCertificate `json:"certificates,omitempty"`
+	// Declared is the file and the line that declare it, in a fleet, whichever box reads that: "lb:web.yaml:7", or "lb:web.yaml"
+	// while the line is not known; "" for what no file declares.
+	Declared string `json:"declared,omitempty"`
 	// NotStored is where a file declares the Service that the appliance could not store yet.
 	NotStored *NotStored `json:"notStored,omitempty"`
 }
@@ -28,11 +31,20 @@ type ServiceCertificate struct {
 	Secret  string    `json:"secret"` // "namespace/name"
 	Names   []string  `json:"names"`
 	Expires time.Time `json:"expires"`
+	// Stapled is until when clients get an OCSP response about it; nil: they get none.
+	Stapled *time.Time `json:"stapled,omitempty"`
 }
 
 // String says which certificate it is.
 func (c ServiceCertificate) String() string {
-	return c.Secret + ", for " + strings.Join(c.Names, ", ") + ", until " + c.Expires.UTC().Format("2006-01-02 15:04 UTC")
+	return c.Secret + ", for " + strings.Join(c.Names, ", ") + ", until " + c.Expires.UTC().Format("2006-01-02 15:04 UTC") + stapledText(c.Stapled)
+}
+
+func stapledText(until *time.Time) string {
+	if until == nil {
+		return ""
+	}
+	return ", with an OCSP response until " + until.UTC().Format("2006-01-02 15:04 UTC")
 }
 
 // PortState is a port of a Service in one family.
@@ -125,6 +137,8 @@ type Setup struct {
 type Certificate struct {
 	File    string    `json:"file,omitempty"` // "": made by the appliance
 	Expires time.Time `json:"expires"`
+	// Stapled is until when clients get an OCSP response about it; nil: they get none.
+	Stapled *time.Time `json:"stapled,omitempty"`
 	// Problem is why it should be looked at: it ends soon, or its successor cannot be used.
 	Problem string `json:"problem,omitempty"`
 	// Advice is a sentence with what to do about it.

@@ -169,7 +169,7 @@ func endpointText(ap netip.AddrPort) string {
 
 // balanceState adds who gets the next connection of a port, and of a client of its family.
 func balanceState(s *wire.PortState, p *nft.ServicePort, box *nft.Box, client netip.AddrPort) {
-	passing := p.Balance == nft.LeastConnection || len(p.Starting) > 0
+	passing := p.Balance == nft.LeastConnection && !p.Relayed() || len(p.Starting) > 0
 	for pool, endpoints := range p.Pools {
 		if passing && len(endpoints) > 0 && nft.Pool(pool) == nft.PoolCluster {
 			s.Shares = map[string]float64{}

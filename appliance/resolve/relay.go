@@ -8,6 +8,7 @@ import (
 
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store/annotation"
+	"svcctl.io/svcctl/store/object"
 )
 
 // Relay holds the settings by which connections of a Service are relayed.
@@ -47,10 +48,6 @@ func (r *resolver) relay(i int, p *nft.ServicePort) {
 	if mode.Key == "" && front == nil {
 		return
 	}
-	key := mode.Key
-	if front != nil {
-		key = front.Key
-	}
 	field := fmt.Sprintf("spec.ports[%d].protocol", i)
 	switch port := r.Service.Spec.Ports[i].Port; {
 	case p.Protocol == nft.SCTP && mode.Userspace:
@@ -77,7 +74,7 @@ func (r *resolver) relay(i int, p *nft.ServicePort) {
 	if why == "" && mode.Transparent && p.Protocol == nft.TCP && r.facts.Transparent != nil {
 		why = r.facts.Transparent(r.ref.Key(), p.Family)
 	}
-	p.Relay = listeners
+	p.Relay, p.RelayAlone = listeners, front != nil && len(front.Services) > 0
 	if r.unkeyed[i] && why == "" {
 		r.refuseClients(p) // which checkFronts has told
 	}
@@ -105,15 +102,28 @@ func (r *resolver) relay(i int, p *nft.ServicePort) {
 		r.out.Relay.Fronts[p.ID] = front
 	}
 	p.Idle = 0 // the relay ends idle connections
-	if p.Balance != nft.Random && p.Balance != nft.RoundRobin || p.Weights != nil {
-		r.warn(r.ref, annotation.Field(key), reasonNoEffect, "endpoints of a relayed port take turns: weights, and algorithms but round-robin, have no effect on port %d", r.Service.Spec.Ports[i].Port)
+	if p.Balance == nft.Random && !r.balanceNamed {
+		p.Balance = nft.RoundRobin // as in the userspace mode of kube-proxy
 	}
-	p.Balance, p.Weights = nft.Random, nil // Tables are not set yet
+}
+
+// refuseMode refuses a port that asks for the kernel, and for what only a relay does.
+func (r *resolver) refuseMode(i int) bool {
+	port := &r.Service.Spec.Ports[i]
+	key := r.front(i).Key
+	if key == "" && port.Protocol == object.ProtocolTCP {
+		key = r.relayed.Key
+	}
+	if !r.relayed.Kernel || key == "" {
+		return false
+	}
+	r.refuse(annotation.Field(annotation.ProxyMode), ReasonInvalidAnnotation, "port %d/%s is not served: the kernel is to serve it, and %s takes a relay; leave one of the two out", port.Port, port.Protocol, key)
+	return true
 }
 
 // refuseClients has the kernel refuse the clients of a port.
 func (r *resolver) refuseClients(p *nft.ServicePort) {
-	p.Relay = [nft.NumPools]netip.AddrPort{}
+	p.Relay, p.RelayAlone = [nft.NumPools]netip.AddrPort{}, false
 	p.Pools = [nft.NumPools][]netip.AddrPort{}
 }
 

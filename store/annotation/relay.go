@@ -37,6 +37,8 @@ type Relay struct {
 	Key string
 	// Userspace says that all ports are relayed that can be; else TCP ports alone, for ProxyProtocol and ProxyFrom.
 	Userspace bool
+	// Kernel says that the kernel is to serve the ports, which goes together with nothing that asks for a relay.
+	Kernel bool
 	// ProxyProtocol is the version of the PROXY protocol that endpoints get a header of; 0: none.
 	ProxyProtocol int
 	// ProxyFrom are the balancers whose connections begin with a header.
@@ -55,6 +57,9 @@ func (r *Relay) Fronted() bool {
 	return slices.ContainsFunc(r.Fronts, func(f Front) bool { return f.Key != "" })
 }
 
+// Asked reports whether a port is to be relayed.
+func (r *Relay) Asked() bool { return r.Key != "" || r.Fronted() }
+
 // RelayOf reads the annotations of a Service about relaying.
 func RelayOf(svc *object.Service) (r Relay) {
 	a := svc.Metadata.Annotations
@@ -64,7 +69,9 @@ func RelayOf(svc *object.Service) (r Relay) {
 	switch mode, given := a[ProxyMode]; {
 	case strings.EqualFold(strings.TrimSpace(mode), "userspace"):
 		r.Key, r.Userspace = ProxyMode, true
-	case given && !anyOf("kernel", "nftables")(mode):
+	case given && anyOf("kernel", "nftables")(mode):
+		r.Kernel = true
+	case given:
 		r.Bad = append(r.Bad, Bad{ProxyMode, fmt.Sprintf("%q is no mode, so the kernel serves the Service: write \"userspace\" to have it relayed, or \"kernel\"", mode)})
 	}
 	r.readProxyProtocol(svc)
@@ -73,12 +80,12 @@ func RelayOf(svc *object.Service) (r Relay) {
 	r.Fronts, bad = Fronts(svc)
 	r.Bad = append(r.Bad, bad...)
 	switch text, given := a[Transparent]; {
-	case (r.Key != "" || r.Fronted()) && anyOf("true")(text):
+	case r.Asked() && anyOf("true")(text):
 		r.Transparent = true
 	case given && !anyOf("true", "false")(text):
 		r.Bad = append(r.Bad, Bad{Transparent, fmt.Sprintf("%q is neither true nor false, so endpoints see the box", text)})
 	}
-	if r.Key == "" && !r.Fronted() {
+	if !r.Asked() {
 		for _, key := range []string{ConnectTimeout, ConnectRetries, Transparent} {
 			if has(a, key) {
 				r.Bad = append(r.Bad, Bad{key, "has no effect: the kernel makes no connections of its own; write " + ProxyMode + ": userspace, or another annotation that has ports relayed, too"})
