@@ -130,7 +130,7 @@ func (c *change) service() *object.Service { return c.next.(*object.Service) }
 // holds reports whether the stored version has its values.
 func (c *change) holds() bool { return c.old != nil && !c.old.withheld }
 
-// held is what the stored version has.
+// held returns the values that the stored version has.
 func (c *change) held() values {
 	if !c.holds() {
 		return values{}

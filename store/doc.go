@@ -6,6 +6,11 @@
 // allocations and the journal alike, is one commit of the [Engine]: it is durable before
 // anybody can read it, and if the commit fails nothing has changed.
 //
+// A write goes the same way whoever asks: it is proposed (defaults, validation, admission by a snapshot of the
+// host), gets its values from the ledger, is encoded and compared with what is stored, committed together with the
+// journal, and published to readers. What a transaction decides is in transaction and change; the Store has parts for
+// what lasts: storage, ledger, table, feed, declarations, outcomes, trial.
+//
 // The journal keeps what was there before each change, and who asked for the change. It is
 // the history that Events and List look back into, also over a restart, and it is bounded:
 // who comes too late has to look at everything.

@@ -159,7 +159,7 @@ func (s *Store) takeOver(f *engine.Followed) error {
 	}
 	t := s.begin()
 	t.revision = f.Revision
-	t.holdAnew(changes)
+	t.reassign(changes)
 	var update journal.Update
 	if f.Reload {
 		update = s.feed.journal.Restart(f.Revision)
@@ -228,9 +228,9 @@ func refOfKey(key string) (object.Ref, bool) {
 	return object.Ref{Kind: parts[0], Namespace: parts[1], Name: parts[2]}, true
 }
 
-// holdAnew has the ledger hold what Services have now instead of what they had. All is given up
+// reassign has the ledger hold what Services have now instead of what they had. All is given up
 // first: in one commit a value may have gone from one to another.
-func (t *transaction) holdAnew(changes []*change) {
+func (t *transaction) reassign(changes []*change) {
 	s := t.s
 	for _, c := range changes {
 		if c.ref.Kind == object.KindService && c.old != nil && !c.old.withheld {
@@ -245,7 +245,7 @@ func (t *transaction) holdAnew(changes []*change) {
 			continue
 		}
 		svc := c.record.object.(*object.Service)
-		s.ledger.cede(valuesOf(svc)) // nobody's, until this was heard of
+		s.ledger.cede(valuesOf(svc)) // until now nobody's
 		if err := s.hold(svc); err != nil {
 			c.record.withheld, c.waits = true, true
 			c.notes = append(c.notes, withheldNote(c.record, err))

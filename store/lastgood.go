@@ -52,7 +52,7 @@ type writtenCopy struct {
 	sealed bool // its seal is, too
 }
 
-// fileCopy is what is to be kept of a file.
+// fileCopy is the copy of a file.
 type fileCopy struct {
 	content []byte // nil: nothing
 	hash    manifest.Hash

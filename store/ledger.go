@@ -213,7 +213,7 @@ func restored(err error) {
 	}
 }
 
-// values are what one Service holds.
+// values are the addresses and ports that one Service holds.
 type values struct {
 	clusterIPs []netip.Addr
 	// ports are node ports, and the health-check node port, which is TCP.
@@ -255,7 +255,7 @@ func isOurLoadBalancer(svc *object.Service) bool {
 	return svc.Spec.Type == object.TypeLoadBalancer && (class == nil || *class == LoadBalancerClass)
 }
 
-// claimOf is what a load balancer asks of the pools.
+// claimOf returns the claim of a load balancer on the pools.
 func claimOf(svc *object.Service) alloc.Claim {
 	claim := alloc.Claim{
 		Owner:      index.ServiceKey(svc),

@@ -95,7 +95,7 @@ func (c *change) proposeFrom(s *Store, document object.Object) {
 	}
 	if c.staysHeadless(document) {
 		c.note(c.owner.File, "spec.clusterIP", ReasonUnusual, "the file does not say `clusterIP: None` any more, and the Service stays headless all the same, "+
-			"as a cluster IP does not change: say it again, or for a Service with a cluster IP "+anew(c.ref), true)
+			"as a cluster IP does not change: say it again, or for a Service with a cluster IP "+recreate(c.ref), true)
 	}
 	c.addWarnings(next)
 }
@@ -196,7 +196,7 @@ func (c *change) ownStatus(svc, document *object.Service) {
 	}
 }
 
-// checkExternalIPs asks about the external IPs that a client asks for anew.
+// checkExternalIPs asks the host about the external IPs that the stored version does not have.
 func checkExternalIPs(host Host, svc, before *object.Service) object.Errors {
 	var errs object.Errors
 	for i, text := range svc.Spec.ExternalIPs {
@@ -216,8 +216,8 @@ func checkExternalIPs(host Host, svc, before *object.Service) object.Errors {
 // A cluster IP does not change once it is set, as in Kubernetes. Who edits a file cannot see
 // that, nor how to get there all the same: so it is said.
 
-// anew is how a Service of a file gets another cluster IP.
-func anew(ref object.Ref) string {
+// recreate tells how a Service of a file gets another cluster IP.
+func recreate(ref object.Ref) string {
 	return fmt.Sprintf("remove the file (or its document), wait until the Service is gone (`svcctl wait svc/%s -n %s --for=delete`), and put it back",
 		ref.Name, ref.Namespace)
 }
@@ -245,7 +245,7 @@ func (c *change) explainClusterIPs(document object.Object, errs object.Errors) o
 	if c.staysHeadless(document) && slices.ContainsFunc(errs, aboutIP) {
 		errs = slices.DeleteFunc(slices.Clone(errs), aboutIP)
 		return append(errs, object.Error{Type: object.FieldValueForbidden, Field: "spec.clusterIP", Detail: fmt.Sprintf(
-			"it was made headless by an earlier version of this file, and a headless Service cannot become a %s: %s", svc.Spec.Type, anew(c.ref))})
+			"it was made headless by an earlier version of this file, and a headless Service cannot become a %s: %s", svc.Spec.Type, recreate(c.ref))})
 	}
 	for i, e := range errs {
 		if aboutIP(e) && strings.HasSuffix(e.Detail, object.OnceSet) {
@@ -253,7 +253,7 @@ func (c *change) explainClusterIPs(document object.Object, errs object.Errors) o
 			if before.Headless() {
 				has = "no cluster IP, as it is headless"
 			}
-			errs[i].Detail += fmt.Sprintf("; it has %s, and keeps it: for what the file says, %s", has, anew(c.ref))
+			errs[i].Detail += fmt.Sprintf("; it has %s, and keeps it: for what the file says, %s", has, recreate(c.ref))
 		}
 	}
 	return errs

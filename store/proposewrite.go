@@ -144,7 +144,7 @@ func (c *change) proposeVersion(t *transaction, next object.Object) ([]string, e
 	return warnings, nil
 }
 
-// checkNodePorts asks about the node ports that the client asks for anew.
+// checkNodePorts asks the host about the node ports that the stored version does not have.
 func (c *change) checkNodePorts(host Host) object.Errors {
 	svc, isService := c.wanted.(*object.Service)
 	if !isService {

@@ -19,7 +19,7 @@ type Removals struct {
 	Total, Declared int
 }
 
-// Decision is what becomes of an object that no file has a document for any more.
+// Decision says whether an object that no file has a document for any more is removed.
 type Decision uint8
 
 // The decisions about removals.

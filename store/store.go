@@ -42,7 +42,7 @@ type Store struct {
 	host atomic.Pointer[Host] // see SetHost
 }
 
-// numbers are what new revisions and creation times follow on.
+// numbers bound the next revision and the next creation time from below.
 type numbers struct {
 	seed   uint64    // the least revision that the next change may have
 	newest time.Time // the last creation

@@ -39,7 +39,7 @@ type transaction struct {
 	sourced *sourcesUpdate
 }
 
-// declaring is what files say as of a transaction; claims and duplicates have only those that differ.
+// declaring has the documents of files as of a transaction; claims and duplicates have only those that differ.
 type declaring struct {
 	files      manifest.Files
 	claims     map[object.Ref][]claim
@@ -68,7 +68,7 @@ func (d *settled) add(c *change, now mark) {
 	d.base = now
 }
 
-// change is what becomes of one object.
+// change is one object of a transaction: its stored version, the one that is wanted, and the outcome.
 type change struct {
 	ref   object.Ref
 	old   *record // nil: it is new
@@ -91,7 +91,7 @@ type change struct {
 	written
 }
 
-// assigned is what allocation makes of a wanted version.
+// assigned has the values that allocation gave a wanted version.
 type assigned struct {
 	// next is wanted with its values, nil when it does not come to that; claim and
 	// ingress (its load balancer IPs) are on the way there.
@@ -104,7 +104,7 @@ type assigned struct {
 	outside bool
 }
 
-// written is what a commit writes of a change.
+// written has the stored form of a change.
 type written struct {
 	// record and its stored form (see encode) are nil when nothing is written;
 	// revision is that of the record, or of its removal.

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -172,6 +173,39 @@ func TestStoreRefusesWhatWasSeen(t *testing.T) {
 	if err := ask("c"); err == nil || !strings.Contains(err.Error(), "nginx (pid 812) listens on tcp 0.0.0.0:30080") {
 		t.Errorf("a port where a program listens: %v", err)
 	}
+}
+
+// Who waits for the host keeps no writer of the store waiting, nor the loop with its facts.
+func TestSlowHostHoldsNobodyUp(t *testing.T) {
+	cfg := config.Default()
+	objects := opened(t)
+	check := New(&cfg, objects, nil)
+	looking, answer := make(chan struct{}), make(chan struct{})
+	check.read = func() (node.Facts, error) {
+		close(looking)
+		<-answer
+		return node.Facts{}, nil
+	}
+	var look sync.WaitGroup
+	look.Go(func() { check.Look(nil) })
+	<-looking
+	done := make(chan error, 1)
+	go func() {
+		check.Take(&node.Facts{})
+		o := &object.ConfigMap{Metadata: object.ObjectMeta{Name: "a"}}
+		_, err := objects.Write(store.Write{Ref: object.Ref{Kind: object.KindConfigMap, Name: "a"}, Object: o, Create: true})
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(time.Minute):
+		t.Error("a write waits for a look at the host")
+	}
+	close(answer)
+	look.Wait()
 }
 
 // opened is a store without Services.

@@ -29,7 +29,7 @@ type Pair struct {
 	Entry []byte
 }
 
-// Transaction is what is committed together, if the pair at CompareKey was last
+// Transaction has the pairs that are committed together, if the pair at CompareKey was last
 // written at CompareRevision (0: there is no such pair).
 type Transaction struct {
 	CompareKey      string

@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// Fault is what goes wrong in a commit of a Memory engine.
+// Fault is a way in which a commit of a Memory engine fails.
 type Fault int
 
 const (
@@ -24,7 +24,7 @@ const (
 	CrashAfter
 )
 
-// ErrInjected is what a commit that meets a Fault returns.
+// ErrInjected is returned by a commit that meets a Fault.
 var ErrInjected = errors.New("injected fault")
 
 // Memory is an Engine that forgets everything with the process: for a dry run, and for

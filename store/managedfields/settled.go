@@ -18,7 +18,7 @@ func Settled(live, applied map[string]any, by Writer) bool {
 	return bytes.Equal(mine.encode(), last) && unchangedBy(live, applied, by.Type)
 }
 
-// lastAppliedFields is what a writer owns by what it applied last; nil when it has not, or in another
+// lastAppliedFields returns the fields that a writer owns by what it applied last; nil when it has not, or in another
 // version.
 func lastAppliedFields(live map[string]any, by Writer) json.RawMessage {
 	metadata, _ := live["metadata"].(map[string]any)

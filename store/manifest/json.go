@@ -374,7 +374,7 @@ func (s *jsonScanner) quoted() ([]byte, *refusal) {
 	return nil, s.fail(ReasonSyntax, "could not be parsed: the text ends inside of a quote that starts here; the file is cut off")
 }
 
-// unquote is what a string in quotes says; anything else is "".
+// unquote returns the text of a string in quotes; anything else is "".
 func unquote(raw []byte) string {
 	if len(raw) < 2 || raw[0] != '"' {
 		return ""

@@ -21,7 +21,7 @@ var servedKinds = sync.OnceValue(func() (served []*object.Strategy) {
 	return served
 })
 
-// implied is what the items of a typed List need not say.
+// implied is the kind and version that the items of a typed List need not say.
 type implied struct{ kind, apiVersion string }
 
 // listOf reports whether a kind is a List that is taken apart, and what its items are:

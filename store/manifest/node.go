@@ -2,7 +2,7 @@ package manifest
 
 import "fmt"
 
-// kind is what a node is, in the words of JSON.
+// kind is the type of a node, in the words of JSON.
 type kind uint8
 
 const (

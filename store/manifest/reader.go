@@ -189,7 +189,7 @@ func (r *yamlReader) marker() bool {
 	return (strings.HasPrefix(rest, "---") || strings.HasPrefix(rest, "...")) && isBlankOrBreak(r.peek(3))
 }
 
-// trailer is what may follow the end of the document: comments.
+// trailer reads what may follow the end of the document: comments.
 func (r *yamlReader) trailer() {
 	for !r.ended() {
 		end := r.endOfLine()

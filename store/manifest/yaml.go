@@ -122,7 +122,7 @@ func (c *converter) convert(n *yaml.Node, depth int) (*node, *refusal) {
 	return out, err
 }
 
-// alias is what the anchor stands for. Copies share their nodes, but each counts.
+// alias returns the node that the anchor stands for. Copies share their nodes, but each counts.
 func (c *converter) alias(n *yaml.Node, depth int) (*node, *refusal) {
 	if _, open := c.open[n.Alias]; open {
 		return nil, refuse(n.Line, n.Column, ReasonSyntax, "could not be parsed: anchor %s contains itself", excerpt(n.Value))
@@ -286,7 +286,7 @@ func isOldBool(n *yaml.Node) bool {
 	return ok
 }
 
-// oldBoolValue is what such a word means to YAML 1.1.
+// oldBoolValue returns the meaning of such a word in YAML 1.1.
 func oldBoolValue(text string) (value, ok bool) {
 	switch text {
 	case "y", "Y", "yes", "Yes", "YES", "on", "On", "ON":

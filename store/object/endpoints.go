@@ -73,7 +73,7 @@ func validateNodeName(p path, name *string) Errors {
 	return invalidFor(p, *name, dns1123SubdomainProblems(*name))
 }
 
-// validateEndpointPort is what ports of Endpoints and of EndpointSlices have in common.
+// validateEndpointPort checks what ports of Endpoints and of EndpointSlices have in common.
 func validateEndpointPort(p path, port *EndpointPort) Errors {
 	var errs Errors
 	if name := deref(port.Name); name != "" {

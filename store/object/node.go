@@ -11,7 +11,7 @@ type Node struct {
 	Status   NodeStatus `json:"status,omitzero"`
 }
 
-// NodeSpec is what is read of core/v1 NodeSpec.
+// NodeSpec is the part of core/v1 NodeSpec that is read.
 type NodeSpec struct {
 	PodCIDR       string   `json:"podCIDR,omitempty"`
 	PodCIDRs      []string `json:"podCIDRs,omitempty"`
@@ -19,7 +19,7 @@ type NodeSpec struct {
 	Unschedulable bool     `json:"unschedulable,omitempty"`
 }
 
-// NodeStatus is what is read of core/v1 NodeStatus.
+// NodeStatus is the part of core/v1 NodeStatus that is read.
 type NodeStatus struct {
 	Conditions []NodeCondition `json:"conditions,omitempty"`
 	Addresses  []NodeAddress   `json:"addresses,omitempty"`

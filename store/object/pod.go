@@ -16,7 +16,7 @@ type Pod struct {
 	Status   PodStatus  `json:"status,omitzero"`
 }
 
-// PodSpec is what is read of core/v1 PodSpec.
+// PodSpec is the part of core/v1 PodSpec that is read.
 type PodSpec struct {
 	NodeName       string      `json:"nodeName,omitempty"`
 	HostNetwork    bool        `json:"hostNetwork,omitempty"`
@@ -37,14 +37,14 @@ type Container struct {
 	ReadinessProbe *Probe `json:"readinessProbe,omitempty"`
 }
 
-// ContainerPort is what is read of core/v1 ContainerPort.
+// ContainerPort is the part of core/v1 ContainerPort that is read.
 type ContainerPort struct {
 	Name          string `json:"name,omitempty"`
 	ContainerPort int32  `json:"containerPort"`
 	Protocol      string `json:"protocol,omitempty"`
 }
 
-// PodStatus is what is read of core/v1 PodStatus. In Kubernetes it is an answer; here
+// PodStatus is the part of core/v1 PodStatus that is read. In Kubernetes it is an answer; here
 // it is what the operator says about the Pod.
 type PodStatus struct {
 	Phase      string         `json:"phase,omitempty"`
@@ -53,7 +53,7 @@ type PodStatus struct {
 	PodIPs     []PodIP        `json:"podIPs,omitempty"`
 }
 
-// PodCondition is what is read of core/v1 PodCondition.
+// PodCondition is the part of core/v1 PodCondition that is read.
 type PodCondition struct {
 	Type   string `json:"type"`
 	Status string `json:"status"`

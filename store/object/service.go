@@ -117,7 +117,7 @@ func checkTargetPort(p path, target IntOrString) Errors {
 	return invalidFor(p, target.Int, portNumberProblems(target.Int))
 }
 
-// protocolPort is what no two ports of a Service share. As a value in a text it
+// protocolPort is the key that no two ports of a Service share. As a value in a text it
 // looks as Kubernetes shows it: its whole type with only these two set.
 type protocolPort struct {
 	Name        string

@@ -13,7 +13,7 @@ type TypeMeta struct {
 	APIVersion string `json:"apiVersion,omitempty"`
 }
 
-// ObjectMeta is what every object has.
+// ObjectMeta is meta/v1 ObjectMeta, which every object has.
 type ObjectMeta struct {
 	Name              string            `json:"name,omitempty"`
 	GenerateName      string            `json:"generateName,omitempty"`

@@ -122,7 +122,7 @@ func (o *Service) clusterIPs() []string {
 	return o.Spec.ClusterIPs
 }
 
-// deref is what p points to, or the zero value.
+// deref returns the value that p points to, or the zero value.
 func deref[T any](p *T) T {
 	if p == nil {
 		return *new(T)
