@@ -28,6 +28,9 @@ type Config struct {
 	Manifests []string
 	// DataDir is where objects, allocations and last good copies are kept (--data-dir).
 	DataDir string
+	// DataKeyFile has the key that the data file is encrypted by (--data-key-file), 32 bytes in base64; "" leaves it
+	// as it is.
+	DataKeyFile string
 	// Socket is the path of the API's unix socket (--socket).
 	Socket string
 	// SocketGroup is the group whose members may do everything over the socket, by name or
@@ -106,6 +109,8 @@ type Config struct {
 	ServiceNames ServiceNames
 	// NodePortSpace says whether protocols share one space of node ports (--node-port-space).
 	NodePortSpace NodePortSpace
+	// Allocate says who gives addresses and ports (--allocate).
+	Allocate Allocate
 	// LegacyIP says what becomes of addresses with leading zeros (--legacy-ip).
 	LegacyIP LegacyIP
 	// Traffic says what is counted of connections (--traffic).
@@ -211,6 +216,15 @@ const (
 	NodePortShared      NodePortSpace = "shared"       // to one Service only, as Kubernetes
 )
 
+// Allocate says who gives Services their cluster IPs, node ports and load balancer IPs.
+type Allocate string
+
+// The values of Allocate.
+const (
+	AllocateAuto  Allocate = "auto"  // the appliance, unless the Service names them
+	AllocateNever Allocate = "never" // whoever writes the Service: one that does not name them is refused
+)
+
 // LegacyIP is what becomes of addresses with leading zeros, as 172.30.0.041.
 type LegacyIP string
 
@@ -258,6 +272,7 @@ func Default() Config {
 		SourceRangesApply:      SourceRangesLoadBalancer,
 		ServiceNames:           ServiceNamesRFC1035,
 		NodePortSpace:          NodePortPerProtocol,
+		Allocate:               AllocateAuto,
 		LegacyIP:               LegacyIPRefuse,
 		Traffic:                TrafficCounters,
 		ClusterDomain:          DefaultClusterDomain,

@@ -22,6 +22,7 @@ import (
 var samples = map[string][3]string{
 	"manifests":                   {"/a", "/b,/c", "/d"},
 	"data-dir":                    {"/a", "/b", "/c"},
+	"data-key-file":               {"/k", "/l", "/m"},
 	"socket":                      {"/a", "/b", "/c"},
 	"socket-group":                {"a", "0", "c"},
 	"socket-readers":              {"true", "true", "true"},
@@ -57,6 +58,7 @@ var samples = map[string][3]string{
 	"source-set":                  {"a=/a", "a=/a,b=/b", "c=/c"},
 	"service-names":               {"rfc1123", "rfc1123", "rfc1123"},
 	"node-port-space":             {"shared", "shared", "shared"},
+	"allocate":                    {"never", "never", "never"},
 	"legacy-ip":                   {"accept", "accept", "accept"},
 	"traffic":                     {"off", "flows", "off"},
 	"connection-log":              {"/var/log/a.log", "journal", "/var/log/b.log"},

@@ -69,11 +69,29 @@ func state(affinity time.Duration, balances ...nft.Balance) nft.State {
 				second.Pools = [nft.NumPools][]netip.AddrPort{append(endpoints(2), netip.AddrPortFrom(address(f, 3), 9090))}
 				s.Services[name] = append(s.Services[name], second)
 			}
+			ranged := nft.ServicePort{ID: name + "/p/range", Family: f, Protocol: proto, Frontends: []nft.Frontend{
+				{Addr: vip, Port: 10_000, Last: 19_999, SNAT: nft.SNATOutside},
+				{Addr: address(f, 1<<17+n), Port: 1, Last: 65_535, Outside: local, SNAT: nft.SNATAlways, Sources: []netip.Prefix{netip.PrefixFrom(address(f, 0), bits-8).Masked()}},
+			}}
+			for _, ap := range endpoints(8) {
+				ranged.Pools[nft.PoolCluster] = append(ranged.Pools[nft.PoolCluster], netip.AddrPortFrom(ap.Addr(), 0))
+			}
+			ranged.Pools[nft.PoolLocal] = ranged.Pools[nft.PoolCluster][:2]
 			if len(balances) > 0 {
 				p := &s.Services[name][0]
-				p.Balance = balances[n%len(balances)]
+				p.Balance, ranged.Balance = balances[n%len(balances)], balances[n%len(balances)]
 				p.Weights = map[netip.AddrPort]uint16{endpoints(1)[0]: 70, endpoints(2)[1]: 20}
+				p.Limits = []nft.Limits{
+					{Rate: nft.Rate{Count: 100, Per: time.Second}, ClientRate: nft.Rate{Count: 600, Per: time.Minute}, ClientConnections: 20},
+					{ClientConnections: 3},
+					{Rate: nft.Rate{Count: 7, Per: time.Minute}},
+				}[n]
+				ranged.Limits = p.Limits
 			}
+			if ranged.Balance == nft.LeastConnection {
+				ranged.Balance = nft.Random // whose feedback is that of the exact port
+			}
+			s.Services[name] = append(s.Services[name], ranged)
 		}
 	}
 	iface.Inside = true
@@ -166,6 +184,18 @@ func countsElements(t *testing.T, c *Conn) (counts bool) {
 	return counts
 }
 
+// acceptable is a listing without the rules that look for a protocol in ranges of concatenations, where the kernel refuses
+// them of nft: 1.0.6 turns the one byte around by a statement for two, which 6.12.117 and 7.2 do not take any
+// more. 1.1.3 does not. The Conn writes none.
+func (n *namespace) acceptable(listing string) string {
+	if n.loads("table ip acceptable {\n map m {\n type inet_proto . inet_service : verdict\n flags interval\n }\n chain c {\n meta l4proto . th dport vmap @m\n }\n}\n") {
+		n.nft("delete", "table", "ip", "acceptable")
+		return listing
+	}
+	n.Log("without rules that look for a protocol in ranges, which the kernel does not take of this nft")
+	return regexp.MustCompile(`(?m)^.*meta l4proto .*@(allowed-sources|allowed-nodeport-sources|port-ranges|open-port-ranges|range-source-nat)\b.*\n`).ReplaceAllString(listing, "")
+}
+
 // What the compiler makes is committed, reads back as it was wanted, and prints and
 // loads with the nft program.
 func TestCompiledRuleset(t *testing.T) {
@@ -184,7 +214,7 @@ func TestCompiledRuleset(t *testing.T) {
 			// What nft prints and cannot load: see notLoadable.
 			listing := regexp.MustCompile(`(?m)^.*(update|add) @.* \{ ip6 [sd]addr .* : .*$`).ReplaceAllString(n.nft("list", "ruleset"), "")
 			n.nft("flush", "ruleset")
-			n.nftScript(listing)
+			n.nftScript(n.acceptable(listing))
 			// Its rules have lost their marks, which is all.
 			have, _ = read(t, c)
 			for _, op := range want.From(have).Apply.Ops {
