@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -225,5 +226,20 @@ func TestPicture(t *testing.T) {
 		if y := p.Endpoints[i].Y; y <= 0 || y >= p.Height || i > 0 && y <= p.Endpoints[i-1].Y {
 			t.Errorf("endpoint %d is at %d of %d", i, y, p.Height)
 		}
+	}
+}
+
+// A page that is dear to make is asked for more rarely, and says so.
+func TestHowOftenAPageIsAskedFor(t *testing.T) {
+	for cost, want := range map[time.Duration]time.Duration{0: everyLeast, 10 * time.Millisecond: everyLeast, 50 * time.Millisecond: 10 * time.Second, time.Second: everyMost} {
+		if got := every(cost); got != want {
+			t.Errorf("a page that costs %s is asked for every %s, want %s", cost, got, want)
+		}
+	}
+	text := visit(t, Handler(&shown{}, everybody), http.MethodGet, "/dashboard/", http.StatusOK)
+	_, after, _ := strings.Cut(text, `data-every="`)
+	number, _, _ := strings.Cut(after, `"`)
+	if n, err := strconv.Atoi(number); err != nil || n < int(everyLeast.Milliseconds()) || n > int(everyMost.Milliseconds()) {
+		t.Errorf("the page is to be asked for anew after %q ms", number)
 	}
 }
