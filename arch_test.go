@@ -32,9 +32,11 @@ var edges = map[string][]string{
 	"store/managedfields":   {"store/kind", "store/object", "store/schema"},
 	"store/engine":          {"store/parallel"},
 	"store/fleet":           {"store/engine"},
+	"store/index":           {"store/object"},
+	"store/journal":         {"store/engine", "store/object", "store/parallel"},
 	"store/parallel":        {},
 	"store/deadline":        {},
-	"store":                 {"store/alloc", "store/annotation", "store/deadline", "store/engine", "store/managedfields", "store/manifest", "store/object", "store/parallel"},
+	"store":                 {"store/alloc", "store/annotation", "store/deadline", "store/engine", "store/index", "store/journal", "store/managedfields", "store/manifest", "store/object", "store/parallel"},
 	"watch":                 {"store/manifest", "store/object", "store/parallel"},
 	"store/manifest/styles": {}, // for tests only
 

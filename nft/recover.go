@@ -286,14 +286,14 @@ func prefixesOf(first, last netip.Addr) (prefixes []netip.Prefix) {
 		bits := first.BitLen()
 		for bits > 0 {
 			wider := netip.PrefixFrom(first, bits-1)
-			if _, end := prefixRange(wider); wider.Masked().Addr() != first || end.Compare(last) > 0 {
+			if _, end := PrefixRange(wider); wider.Masked().Addr() != first || end.Compare(last) > 0 {
 				break
 			}
 			bits--
 		}
 		p := netip.PrefixFrom(first, bits)
 		prefixes = append(prefixes, p)
-		_, end := prefixRange(p)
+		_, end := PrefixRange(p)
 		first = end.Next()
 	}
 	return prefixes

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"svcctl.io/svcctl/store/journal"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -127,21 +128,21 @@ func (s *Store) versionsAt(revision uint64) (before map[object.Ref]*record, left
 func (s *Store) lastChange() (revision, previous uint64, found bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	var first *entry // of the commit
-	for _, e := range slices.Backward(s.feed.history.entries) {
-		if first != nil && !e.at.Equal(first.at) {
+	var first *journal.Entry // of the commit
+	for _, e := range slices.Backward(s.feed.journal.Entries()) {
+		if first != nil && !e.At.Equal(first.At) {
 			break
 		}
-		if e.by == (Caller{}) || isEphemeral(e.ref.Kind) || e.owner != (Owner{}) {
+		if e.By == (Caller{}) || isEphemeral(e.Ref.Kind) || e.Owner != (Owner{}) {
 			continue
 		}
 		if first == nil {
-			revision = e.revision
+			revision = e.Revision
 		}
 		first = e
 	}
 	if first == nil {
 		return 0, 0, false
 	}
-	return revision, first.previous, true
+	return revision, first.Previous, true
 }

@@ -19,7 +19,7 @@ var update = flag.Bool("update", false, "rewrite docs/annotations.md")
 func TestManual(t *testing.T) {
 	const page = "../../docs/annotations.md"
 	if *update {
-		if err := os.WriteFile(page, []byte(Manual()), 0o644); err != nil {
+		if err := os.WriteFile(page, []byte(manual()), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -27,7 +27,7 @@ func TestManual(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if string(have) != Manual() {
+	if string(have) != manual() {
 		t.Error("docs/annotations.md is not what the table says: run go test ./store/annotation -run TestManual -update")
 	}
 }
