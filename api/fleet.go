@@ -16,6 +16,9 @@ type Fleet interface {
 	Boxes(ctx context.Context) ([]wire.FleetBox, error)
 	// Accept takes what etcd has, although it went back.
 	Accept(ctx context.Context) error
+	// Sources asks etcd who reads what; TakeSource gives the reading of a source to a box.
+	Sources(ctx context.Context) ([]wire.FleetSource, error)
+	TakeSource(ctx context.Context, name, box string) (before wire.FleetSource, err error)
 }
 
 // fleet answers GET /svcctl/v1/fleet.
@@ -28,6 +31,38 @@ func (s *Server) fleet(w http.ResponseWriter, r *http.Request) {
 	}
 	state.Boxes = boxes
 	writeJSON(w, http.StatusOK, state)
+}
+
+// sources answers GET /svcctl/v1/fleet/sources.
+func (s *Server) sources(w http.ResponseWriter, r *http.Request) {
+	list, err := s.cfg.Fleet.Sources(r.Context())
+	if err != nil {
+		fail(w, http.StatusServiceUnavailable, wire.ReasonServiceUnavailable, "who reads the sources of the fleet is not known: "+err.Error())
+		return
+	}
+	writeJSON(w, http.StatusOK, list)
+}
+
+// takeSource answers POST /svcctl/v1/fleet/source?name=SOURCE&box=BOX with the source as it was.
+func (s *Server) takeSource(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", "POST")
+		fail(w, http.StatusMethodNotAllowed, wire.ReasonMethodNotAllowed,
+			fmt.Sprintf("%s is not allowed on %s: use POST", r.Method, r.URL.Path))
+		return
+	}
+	name, box := r.URL.Query().Get("name"), r.URL.Query().Get("box")
+	if name == "" || box == "" {
+		fail(w, http.StatusBadRequest, wire.ReasonBadRequest, "the request names no source, or no box: ask with ?name=SOURCE&box=BOX")
+		return
+	}
+	before, err := s.cfg.Fleet.TakeSource(r.Context(), name, box)
+	if err != nil {
+		fail(w, http.StatusConflict, wire.ReasonConflict, "nothing is changed: "+err.Error())
+		return
+	}
+	s.log.Warn("a source is given to a box", "source", name, "box", box, "before", before.Reader, "user", auth.From(r.Context()).Name)
+	writeJSON(w, http.StatusOK, before)
 }
 
 // acceptFleet answers POST /svcctl/v1/fleet/accept.

@@ -192,6 +192,8 @@ func (s *Server) Handler() http.Handler {
 	admin("/svcctl/v1/release", http.HandlerFunc(s.release))
 	if s.cfg.Fleet != nil {
 		reader("/svcctl/v1/fleet", get(s.fleet))
+		reader("/svcctl/v1/fleet/sources", get(s.sources))
+		admin("/svcctl/v1/fleet/source", http.HandlerFunc(s.takeSource))
 		admin("/svcctl/v1/fleet/accept", http.HandlerFunc(s.acceptFleet))
 	}
 	if s.cfg.Environment != nil {

@@ -169,6 +169,7 @@ func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part, sets 
 			return host
 		},
 		Watching:  a.watcher != nil,
+		Files:     a.member.files(),
 		Cluster:   cluster,
 		Pools:     pools,
 		Endpoints: endpoints,
@@ -186,7 +187,7 @@ func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part, sets 
 		},
 		DataDir: a.cfg.DataDir,
 		Publisher: &reconcile.Publisher{
-			Board: a.board, Metrics: a.metrics, Dirs: a.cfg.Manifests, Status: a.firstStatus(),
+			Board: a.board, Metrics: a.metrics, Dirs: a.cfg.ManifestDirs(), Named: a.member.named(), Status: a.firstStatus(),
 			Reporter: &reconcile.Reporter{Log: a.log, Where: a.store.Location, Events: a.events},
 		},
 		Watchdog:     dog,
@@ -212,6 +213,7 @@ func (a *assembly) controllers() (cluster interface{ Sync(*node.Facts) error }, 
 // joinFleet wires what tells of the fleet. The store must be open.
 func (a *assembly) joinFleet(shared *fleet.Engine) {
 	a.member = &member{cfg: &a.cfg, engine: shared, store: a.store}
+	a.member.sources = a.member.newReader(a.removals, a.log)
 	a.board.OfFleet(a.member.State)
 	a.metrics.Fleet(a.member.metrics)
 	shared.ReportAs(a.member.report(a.board))
@@ -277,7 +279,7 @@ func (a *assembly) firstStatus() wire.Status {
 	features := a.kernel.Probe()
 	s := wire.Status{
 		Version: a.cfg.Version, NodeName: a.cfg.NodeName, Started: time.Now().UTC(),
-		Reason: "starting", Problems: []wire.Problem{}, Sources: reconcile.Sources(a.cfg.Manifests, nil),
+		Reason: "starting", Problems: []wire.Problem{}, Sources: reconcile.Sources(a.cfg.ManifestDirs(), nil),
 	}
 	s.Kernel = wire.Kernel{Release: features.Release, Features: features.Present(), Missing: features.Missing()}
 	return s

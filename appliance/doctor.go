@@ -39,7 +39,7 @@ func Doctor(_ context.Context, cfg config.Config, serving bool) []Finding {
 		findings = append(findings, apiserver.CertificateOffline(cfg.TLSCert, cfg.TLSKey, time.Now()))
 	}
 	findings = append(findings, dataFinding(cfg.DataDir, serving, served))
-	for _, dir := range cfg.Manifests {
+	for _, dir := range cfg.ManifestDirs() {
 		findings = append(findings, manifestsFinding(dir))
 	}
 	return findings

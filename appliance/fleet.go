@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"svcctl.io/svcctl/api/wire"
@@ -12,6 +13,7 @@ import (
 	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/appliance/metrics"
 	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/appliance/sources"
 	"svcctl.io/svcctl/appliance/task"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/engine"
@@ -56,7 +58,7 @@ func FleetConfig(cfg *config.Config, log *slog.Logger) (fleet.Config, error) {
 	of := fleet.Config{
 		Fleet: cfg.Fleet, Box: cfg.NodeName, Endpoints: cfg.Etcd, Dir: cfg.DataDir, Version: cfg.Version, Knows: store.KnowsKey, Log: log,
 		Import: func(key string, value []byte) ([]byte, error) {
-			return store.ForFleet(key, value, control.NodeOwner)
+			return store.ForFleet(key, value, control.NodeOwner, cfg.SourcePath)
 		},
 	}
 	var err error
@@ -86,6 +88,9 @@ type member struct {
 	engine *fleet.Engine
 	store  *store.Store
 	beside *control.Beside
+	// sources reads the directories of this box; wake, once it is set, has the loop show how they are doing.
+	sources *sources.Reader
+	wake    atomic.Pointer[func()]
 }
 
 // HasTurn reports whether this box writes what one box writes for all.
@@ -145,6 +150,9 @@ func (m *member) report(board *reconcile.Board) func() fleet.Report {
 		if !s.Ready || s.Reason != "" {
 			r.Failing = cmp.Or(s.Reason, "not ready")
 		}
+		for _, s := range m.cfg.ManifestSources() {
+			r.Sources = append(r.Sources, s.Name)
+		}
 		return r
 	}
 }
@@ -159,6 +167,7 @@ func (m *member) problems() []manifest.Problem {
 	if s.Kind != fleet.Following {
 		problems = append(problems, manifest.Problem{Reason: "Fleet" + string(s.Kind), Message: s.Why})
 	}
+	problems = append(problems, m.sources.Problems()...)
 	if s.Replica != nil {
 		problems = append(problems, manifest.Problem{Reason: "FleetReplica", Warning: true, Message: "the replica on this box is not written, and a start without etcd would begin with what it was: " + s.Replica.Error()})
 	}
@@ -176,8 +185,10 @@ func (m *member) tasks(wake func()) []task.Task {
 	if m == nil {
 		return nil
 	}
+	m.wake.Store(&wake)
 	return []task.Task{
 		{Name: "fleet", Run: m.engine.Run},
+		{Name: "sources", Run: m.sources.Run},
 		{Name: "follow the fleet", Run: m.store.Follow},
 		{Name: "controllers", Run: func(ctx context.Context) error { return m.beside.Run(ctx, m.engine.Changes, wake) }},
 		{Name: "state of the fleet", Run: func(ctx context.Context) error {

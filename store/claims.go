@@ -111,10 +111,10 @@ func (t *transaction) readFiles(files manifest.Files) []object.Ref {
 			t.readFile(is.Path, was, is, touched)
 		}
 	})
-	if !t.s.declared.synced {
+	if !t.s.declared.synced || t.sourced != nil {
 		// Files that went while nobody was looking.
 		for path := range t.s.declared.unclaimed {
-			if files.Get(path) == nil {
+			if t.readsAnew(path) && files.Get(path) == nil {
 				t.readFile(path, nil, nil, touched)
 			}
 		}
@@ -223,7 +223,7 @@ const (
 // then the file with the lowest path. What a controller has made can be made again under
 // another name, and so it gives way to any file.
 func (t *transaction) decide(old *record, claims []claim) (claim, verdict) {
-	if old != nil && old.owner == (Owner{}) {
+	if old != nil && (old.owner == (Owner{}) || t.s.isReadElsewhere(old.owner) && !t.readsAnew(old.owner.File)) {
 		return claim{}, keep
 	}
 	if old != nil {

@@ -42,6 +42,9 @@ func (t *transaction) commit(joint []*change) (SyncResult, error) {
 	}
 	changes = append(changes, ends...)
 	before := s.latest()
+	if !t.sourced.isEmpty() && t.revision == before {
+		t.revision++ // other machines follow heads
+	}
 	var out engine.Transaction
 	addObjects(&out, changes, t.revision, len(changes) > len(joint))
 	revision := s.feed.revision
@@ -63,6 +66,11 @@ func (t *transaction) commit(joint []*change) (SyncResult, error) {
 		return SyncResult{}, err
 	}
 	out.Puts, out.Deletes = append(out.Puts, t.extra.Puts...), append(out.Deletes, t.extra.Deletes...)
+	if t.sourced != nil {
+		if err := t.sourced.addTo(&out, revision); err != nil {
+			return SyncResult{}, err
+		}
+	}
 	if err := s.write(out, revision); err != nil {
 		return SyncResult{}, err
 	}
@@ -105,6 +113,7 @@ func (t *transaction) publish(changes []*change, revision uint64, update journal
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.declared.update(t.files, t.claims, t.duplicates)
+	s.sources.publish(t.sourced)
 	s.table.grow(len(changes))
 	if t.revision-max(s.feed.revision, s.numbers.seed) > maxLogged {
 		s.feed.log.reset(revision)

@@ -48,6 +48,9 @@ type Config struct {
 	Pools []alloc.Pool
 	// Objects are the switches of validation.
 	Objects object.Options
+	// Pinned refuses Services that do not name all addresses and ports that they would be given, so that machines
+	// which share nothing but the documents agree.
+	Pinned bool
 	// LegacyIPs accepts addresses with leading zeros in files and reads them as decimal.
 	LegacyIPs bool
 	// Program names the version of the program to the last bit: what another one has found about a

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -148,6 +149,14 @@ func (s *Store) takeOver(f *engine.Followed) error {
 	if err != nil {
 		return err
 	}
+	if f.Reload { // objects are not what they were made of files any more
+		for name := range maps.Clone(s.sources.reading) {
+			s.letSource(name)
+		}
+	}
+	if err := s.takeOverSources(f, changes); err != nil {
+		return err
+	}
 	t := s.begin()
 	t.revision = f.Revision
 	t.holdAnew(changes)
@@ -178,6 +187,9 @@ func (s *Store) followed(f *engine.Followed) (changes []*change, at time.Time, e
 	}
 	byKey := make(map[string]*change, len(f.Puts)+len(f.Deletes))
 	for _, pair := range f.Puts {
+		if isSourceKey(pair.Key) {
+			continue // see takeOverSources
+		}
 		r, err := decodeRecord(pair)
 		if err != nil {
 			return nil, at, err
@@ -271,8 +283,9 @@ func (s *Store) lacksIngress(svc *object.Service) bool {
 }
 
 // ForFleet is a stored object of a single box as a fleet keeps it; nil: it does not. What files declared
-// becomes the API's, as nobody reads the files any more; the Node that the box made of itself stays behind. Secrets are refused.
-func ForFleet(key string, value []byte, nodeOwner string) ([]byte, error) {
+// becomes the source's that named gives for the path of the file, and the API's when that is none (""); the Node that the
+// box made of itself stays behind. Secrets are refused.
+func ForFleet(key string, value []byte, nodeOwner string, named func(path string) string) ([]byte, error) {
 	r, err := decodeRecord(engine.Pair{Key: key, Value: value})
 	if err != nil {
 		return nil, err
@@ -282,10 +295,10 @@ func ForFleet(key string, value []byte, nodeOwner string) ([]byte, error) {
 		return nil, fmt.Errorf("%s: %w", object.RefOf(r.object), errSecret)
 	case r.owner.Controller == nodeOwner:
 		return nil, nil
-	case r.owner.File == "":
+	case r.owner.File == "" || SourceOf(r.owner.File) != "":
 		return value, nil
 	}
-	entry, _, err := (&stored{Owner{}, r.created, r.asked, r.object}).encode()
+	entry, _, err := (&stored{Owner{File: named(r.owner.File)}, r.created, r.asked, r.object}).encode()
 	if err != nil {
 		return nil, err
 	}

@@ -56,7 +56,7 @@ func (s *Store) foreignProblems() (problems []manifest.Problem) {
 		p := manifest.Problem{Object: c.example, Field: each.Field, Reason: ReasonNoEffect, Message: each.Text, Warning: true}
 		if r := s.table.records[c.example]; r != nil {
 			p.File = r.owner.File
-			p.Line, p.Column = s.declared.position(c.example, p.File, each.Field)
+			p.Line, p.Column = s.position(c.example, p.File, each.Field)
 		}
 		if c.count > 1 {
 			p.Message += "; other objects have it too"

@@ -57,7 +57,7 @@ func (s *Store) Problems() []manifest.Problem {
 	for ref, notes := range s.outcomes.notes {
 		for _, n := range notes {
 			p := manifest.Problem{File: n.path, Object: ref, Field: n.field, Reason: n.reason, Message: n.message, Warning: n.warning}
-			p.Line, p.Column = s.declared.position(ref, n.path, n.field)
+			p.Line, p.Column = s.position(ref, n.path, n.field)
 			problems = append(problems, p)
 		}
 	}

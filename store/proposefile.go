@@ -63,6 +63,11 @@ func (c *change) keepStored(claims []claim) {
 // proposeFrom makes a document the new version of the object, or says why it cannot be. The
 // version keeps parts of the document.
 func (c *change) proposeFrom(s *Store, document object.Object) {
+	if s.storage.shared != nil && c.ref.Kind == object.KindSecret {
+		c.err = errSecret
+		c.notes = append(c.notes, c.notesOf(errSecret, "")...)
+		return
+	}
 	next := object.Draft(document)
 	if s.cfg.LegacyIPs {
 		next = document.DeepCopy()
@@ -81,6 +86,11 @@ func (c *change) proposeFrom(s *Store, document object.Object) {
 	if errs := c.explainClusterIPs(document, c.accept(s, next)); len(errs) > 0 {
 		c.err = errs
 		c.notes = append(c.notes, c.notesOf(errs, "")...)
+		return
+	}
+	if errs := s.unpinnedDocument(document); len(errs) > 0 {
+		c.err, c.wanted = errs, nil
+		c.notes = append(c.notes, c.notesOf(errs, ReasonUnpinned)...)
 		return
 	}
 	if c.staysHeadless(document) {

@@ -21,7 +21,7 @@ const NodeController = "node"
 
 // checkPreconditions says why a client may not do what it asks for, and else whose the object is
 // afterwards.
-func (c *change) checkPreconditions(w *Write) error {
+func (c *change) checkPreconditions(s *Store, w *Write) error {
 	switch {
 	case c.old == nil && (w.Delete || w.Status || w.Version != "" || w.UID != ""):
 		return ErrNotFound
@@ -41,12 +41,14 @@ func (c *change) checkPreconditions(w *Write) error {
 	owner := c.old.owner
 	switch {
 	case owner.File != "" && w.Delete:
-		return &OwnedError{c.ref, owner}
+		return &OwnedError{Ref: c.ref, Owner: owner}
+	case s.isReadElsewhere(owner):
+		return &OwnedError{c.ref, owner, s.sources.records[SourceOf(owner.File)].Reader}
 	case owner.Controller == NamespacesController && c.ref.Kind == object.KindNamespace:
 		return nil
 	case owner.Controller == NodeController && c.ref.Kind == object.KindNode && !w.Delete && !w.Status:
 	case owner.Controller != "":
-		return &OwnedError{c.ref, owner}
+		return &OwnedError{Ref: c.ref, Owner: owner}
 	}
 	c.owner = owner
 	return nil
@@ -119,6 +121,11 @@ func (c *change) proposeVersion(t *transaction, next object.Object) ([]string, e
 	errs := c.accept(t.s, next)
 	if svc, isService := next.(*object.Service); isService {
 		errs = append(errs, checkExternalIPs(t.host, svc, c.oldService())...)
+	}
+	if len(errs) == 0 {
+		if svc, isService := next.(*object.Service); isService {
+			errs = t.s.unpinned(svc)
+		}
 	}
 	if len(errs) == 0 {
 		errs = slices.Concat(t.checkExternalPorts(c), c.checkReserved(t.host), c.checkNodePorts(t.host))

@@ -158,7 +158,7 @@ func (s *Store) Document(ref object.Ref) (o object.Object, path string, line int
 }
 
 // Location is the file that an object comes from, and the line where it starts there: 0
-// while the file has not been read since the start. The path of an object of the API
+// while the file has not been read since the start. Of a source, another machine may have read it. The path of an object of the API
 // is empty.
 func (s *Store) Location(ref object.Ref) (path string, line int) {
 	s.mu.RLock()
@@ -167,6 +167,6 @@ func (s *Store) Location(ref object.Ref) (path string, line int) {
 	if r == nil {
 		return "", 0
 	}
-	line, _ = s.declared.position(ref, r.owner.File, "")
+	line, _ = s.position(ref, r.owner.File, "")
 	return r.owner.File, line
 }

@@ -44,7 +44,7 @@ func (s *Store) sealedBy() string {
 		return ""
 	}
 	c := &s.cfg
-	text, err := json.Marshal([]any{c.Program, c.ClusterIPRanges, c.NodePorts, c.NodePortSpace, c.Pools, c.Objects, c.LegacyIPs})
+	text, err := json.Marshal([]any{c.Program, c.ClusterIPRanges, c.NodePorts, c.NodePortSpace, c.Pools, c.Objects, c.LegacyIPs, c.Pinned})
 	if err != nil {
 		return "" // a setting that JSON has no form for
 	}

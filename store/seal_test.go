@@ -212,6 +212,7 @@ func TestSealedByAllSettings(t *testing.T) {
 		"Pools":           func(c *Config) { c.Pools = []alloc.Pool{internalPool("198.51.100.4", "198.51.100.9")} },
 		"Objects":         func(c *Config) { c.Objects.RelaxedServiceNames = true },
 		"LegacyIPs":       func(c *Config) { c.LegacyIPs = true },
+		"Pinned":          func(c *Config) { c.Pinned = true },
 	} {
 		other := &Store{cfg: b.s.cfg}
 		change(&other.cfg)

@@ -36,6 +36,7 @@ type Store struct {
 	declared declarations
 	outcomes outcomes
 	trial    trial
+	sources  sources
 	reserves bool // see HasReserved
 
 	host atomic.Pointer[Host] // see SetHost
@@ -67,7 +68,7 @@ func Open(engine engine.Engine, cfg Config) (*Store, error) {
 		cfg: cfg, ledger: ledger,
 		storage: storage{engine: engine, shared: sharedOf(engine), piece: pieceObjects},
 		numbers: numbers{seed: uint64(max(0, cfg.Clock().Unix())) << revisionShift},
-		table:   newTable(), feed: newFeed(), declared: newDeclarations(), outcomes: newOutcomes(),
+		table:   newTable(), feed: newFeed(), declared: newDeclarations(), outcomes: newOutcomes(), sources: newSources(),
 	}
 	if s.storage.shared != nil {
 		s.numbers.seed = 0 // a fleet has its revision from the start
@@ -100,6 +101,15 @@ func (s *Store) load() error {
 		return err
 	}
 	s.reserves = len(marks) > 0
+	if s.storage.shared != nil {
+		pairs, err := s.storage.engine.Load(sourcePrefix)
+		if err == nil {
+			err = s.sources.load(pairs)
+		}
+		if err != nil {
+			return err
+		}
+	}
 	s.feed.dataplane = s.feed.revision
 	records := make([]*record, len(pairs))
 	errs := make([]error, len(pairs))

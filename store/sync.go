@@ -30,20 +30,24 @@ func (s *Store) SyncGuarded(files manifest.Files, guard RemovalGuard) (result Sy
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	err = s.decide(func() (err error) {
-		result, err = s.syncFiles(files, guard)
+		result, err = s.syncFiles(files, guard, nil)
 		return err
 	})
 	return result, err
 }
 
-// syncFiles is SyncGuarded once.
-func (s *Store) syncFiles(files manifest.Files, guard RemovalGuard) (SyncResult, error) {
+// syncFiles is SyncGuarded once. sourced is what it changes of sources; nil: the files are of no source.
+func (s *Store) syncFiles(files manifest.Files, guard RemovalGuard, sourced *sourcesUpdate) (SyncResult, error) {
 	files, err := s.takeFiles(files)
 	if err != nil {
 		return SyncResult{}, fmt.Errorf("sync files: %w", err)
 	}
 	t := s.begin()
+	t.sourced = sourced
 	refs := t.readFiles(files)
+	for ref := range s.sources.stale {
+		refs = append(refs, ref)
+	}
 	if !s.declared.synced {
 		for ref := range s.outcomes.waiting {
 			refs = append(refs, ref)
@@ -64,6 +68,7 @@ func (s *Store) syncFiles(files manifest.Files, guard RemovalGuard) (SyncResult,
 		return SyncResult{}, fmt.Errorf("sync files: %w", err)
 	}
 	s.declared.synced, s.declared.held = true, held
+	clear(s.sources.stale)
 	return result, nil
 }
 
@@ -103,7 +108,7 @@ func (s *Store) generate(controller string, puts []object.Object, deletes []obje
 		ref := refInFile(object.RefOf(o))
 		c := &change{ref: ref, old: s.table.records[ref], owner: owner}
 		if c.old != nil && c.old.owner != owner {
-			return SyncResult{}, fmt.Errorf("generate %s: %w", ref, &OwnedError{ref, c.old.owner})
+			return SyncResult{}, fmt.Errorf("generate %s: %w", ref, &OwnedError{Ref: ref, Owner: c.old.owner})
 		}
 		if c.proposeFrom(s, o); c.err != nil {
 			return SyncResult{}, fmt.Errorf("generate %s: %w", ref, c.err)
@@ -116,7 +121,7 @@ func (s *Store) generate(controller string, puts []object.Object, deletes []obje
 			continue
 		}
 		if old.owner != owner {
-			return SyncResult{}, fmt.Errorf("remove generated %s: %w", ref, &OwnedError{ref, old.owner})
+			return SyncResult{}, fmt.Errorf("remove generated %s: %w", ref, &OwnedError{Ref: ref, Owner: old.owner})
 		}
 		t.changes[ref] = &change{ref: ref, old: old, owner: owner, remove: true}
 	}

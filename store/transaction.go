@@ -34,8 +34,9 @@ type transaction struct {
 	dry bool
 	// feeding are what changes has for each Service; see backing.
 	feeding map[string][]object.Object
-	// extra is committed together with the changes.
-	extra engine.Transaction
+	// extra is committed together with the changes, and so is sourced, unless nil.
+	extra   engine.Transaction
+	sourced *sourcesUpdate
 }
 
 // declaring is what files say as of a transaction; claims and duplicates have only those that differ.

@@ -21,10 +21,15 @@ var (
 type OwnedError struct {
 	Ref   object.Ref
 	Owner Owner
+	// Reader is the machine that reads the file of the Owner, when it is another one.
+	Reader string
 }
 
 // Error implements error.
 func (e *OwnedError) Error() string {
+	if e.Reader != "" {
+		return fmt.Sprintf("%s belongs to %s, which box %s reads: change it there, or ask that box", e.Ref, e.Owner, e.Reader)
+	}
 	return fmt.Sprintf("%s belongs to %s: change it there", e.Ref, e.Owner)
 }
 
@@ -127,7 +132,7 @@ func (t *transaction) write(w *Write) Written {
 	if w.Create && c.old != nil {
 		return Written{Err: t.refuseExisting(ref, w)}
 	}
-	if err := c.checkPreconditions(w); err != nil {
+	if err := c.checkPreconditions(t.s, w); err != nil {
 		return Written{Err: err}
 	}
 	warnings, err := c.propose(t, w)

@@ -159,6 +159,18 @@ func (c *Client) Fleet(ctx context.Context) (*wire.Fleet, error) {
 	return &f, nil
 }
 
+// FleetSources asks who reads which directory of manifests for the fleet.
+func (c *Client) FleetSources(ctx context.Context) (list []wire.FleetSource, err error) {
+	err = c.get(ctx, "/svcctl/v1/fleet/sources", nil, callTimeout, &list)
+	return list, err
+}
+
+// TakeSource gives the reading of a source to a box, whatever that has in its directory. It returns the source as it was.
+func (c *Client) TakeSource(ctx context.Context, name, box string) (before wire.FleetSource, err error) {
+	err = c.call(ctx, http.MethodPost, "/svcctl/v1/fleet/source", url.Values{"name": {name}, "box": {box}}, callTimeout, &before)
+	return before, err
+}
+
 // AcceptFleet has all boxes of the fleet take what etcd has, although it went back.
 func (c *Client) AcceptFleet(ctx context.Context) (f wire.Fleet, err error) {
 	err = c.call(ctx, http.MethodPost, "/svcctl/v1/fleet/accept", nil, callTimeout, &f)

@@ -158,7 +158,7 @@ func (d *diagnosis) exists() bool {
 		}
 	}
 	for _, s := range d.Status.Sources {
-		if s.State != wire.SourceOK {
+		if s.State == wire.SourceReading || s.State == wire.SourceUnavailable {
 			d.details(fmt.Sprintf("the directory %s is %s: %s", s.Dir, s.State, s.Error))
 		}
 	}
@@ -174,6 +174,8 @@ func (d *diagnosis) isSource(path string) bool {
 func (d *diagnosis) origin() string {
 	managers := Managers(d.Service)
 	switch {
+	case d.State != nil && d.State.Declared != "":
+		return ", declared by " + d.State.Declared
 	case len(managers) == 0:
 		return ""
 	case managers[0] == fileManager:

@@ -33,6 +33,9 @@ func (s *Server) fileOf(r *request, owner store.Owner, live object.Object) (file
 		return fileClaim{}, nil
 	}
 	document, path, line := s.store.Document(r.ref())
+	if reader := s.store.ReadElsewhere(r.ref()); document == nil && reader != "" {
+		return fileClaim{}, &store.OwnedError{Ref: r.ref(), Owner: owner, Reader: reader}
+	}
 	if document == nil {
 		return fileClaim{}, unavailable(fmt.Sprintf("%s %q belongs to the file %s, which has not been read since the start: try again when it has",
 			r.kind.GroupResource(), r.name, owner.File), busyRetry)

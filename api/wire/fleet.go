@@ -49,5 +49,18 @@ const (
 	BoxAway    = "Away"
 )
 
+// FleetSource is a directory of manifests that one box at a time reads for all.
+type FleetSource struct {
+	Name string `json:"name"`
+	// Reader is the box that has read it last, Reading says whether it does so now.
+	Reader  string `json:"reader"`
+	Reading bool   `json:"reading"`
+	// Files is how many files are in force. Generation is the number of the content; 0: it has none.
+	Files      int    `json:"files"`
+	Generation uint64 `json:"generation,omitempty"`
+	// Since is when the Reader was given the source.
+	Since time.Time `json:"since"`
+}
+
 // FleetFollowing is the state of a Fleet while all is well.
 const FleetFollowing = "Following"

@@ -19,6 +19,9 @@ type ServiceState struct {
 	Announcements []Announcement `json:"announcements,omitempty"`
 	// Certificates are those that clients of its ports with TLS get.
 	Certificates []ServiceCertificate `json:"certificates,omitempty"`
+	// Declared is the file and the line that declare it, in a fleet, whichever box reads that: "lb:web.yaml:7", or "lb:web.yaml"
+	// while the line is not known; "" for what no file declares.
+	Declared string `json:"declared,omitempty"`
 	// NotStored is where a file declares the Service that the appliance could not store yet.
 	NotStored *NotStored `json:"notStored,omitempty"`
 }

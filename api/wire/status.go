@@ -67,15 +67,21 @@ type Revision struct {
 const (
 	SourceOK          = "ok"          // read completely
 	SourceReading     = "reading"     // not read completely yet
+	SourceStandby     = "standby"     // another box of the fleet reads it
+	SourceDiffers     = "differs"     // what is in force is something else, and so this box may not read it
+	SourceBehind      = "behind"      // what is in force is of a higher generation
 	SourceUnavailable = "unavailable" // cannot be read: what it held last stays in force
 )
 
 // Source is a watched directory.
 type Source struct {
 	Dir   string `json:"dir"`
-	State string `json:"state"`           // ok, reading or unavailable
+	State string `json:"state"`           // ok, reading or unavailable; in a fleet also standby, differs or behind
 	Files int    `json:"files"`           // manifest files in it
 	Error string `json:"error,omitempty"` // why it is unavailable
+	// In a fleet: what all boxes call the directory, and which box reads it; "" none, as far as is known.
+	Name   string `json:"name,omitempty"`
+	Reader string `json:"reader,omitempty"`
 }
 
 // Counts are numbers of objects and endpoints.

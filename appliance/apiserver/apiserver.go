@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -102,7 +103,8 @@ func Open(c *config.Config, objects *store.Store, backend Backend, views Views, 
 			if views.Certificates != nil {
 				state.Certificates = views.Certificates(namespace + "/" + name)
 			}
-			state.NotStored = backend.NotStored(object.Ref{Kind: object.KindService, Namespace: namespace, Name: name})
+			ref := object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}
+			state.NotStored, state.Declared = backend.NotStored(ref), declaredIn(objects, ref)
 			return state
 		},
 		Health:  views.Checks.State,
@@ -178,12 +180,24 @@ func openTLS(c *config.Config, address string, log *slog.Logger) (*api.TLS, func
 	return t, nil, nil
 }
 
+// declaredIn is the file of a source that declares an object, with the line if that is known; "": none does.
+func declaredIn(objects *store.Store, ref object.Ref) string {
+	path, line := objects.Location(ref)
+	switch {
+	case store.SourceOf(path) == "":
+		return ""
+	case line == 0:
+		return path
+	}
+	return path + ":" + strconv.Itoa(line)
+}
+
 // maxUnanswered is how many addresses setup names.
 const maxUnanswered = 20
 
 // setup is where the appliance keeps its own things, for svcctl doctor.
 func setup(c *config.Config, grants Grants, validity func() auth.Validity) wire.Setup {
-	s := wire.Setup{DataDir: c.DataDir, Manifests: c.Manifests}
+	s := wire.Setup{DataDir: c.DataDir, Manifests: c.ManifestDirs()}
 	if validity != nil {
 		s.Certificate = certificate(validity(), time.Now())
 	}

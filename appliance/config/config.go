@@ -109,6 +109,8 @@ type Config struct {
 	ServiceNames ServiceNames
 	// NodePortSpace says whether protocols share one space of node ports (--node-port-space).
 	NodePortSpace NodePortSpace
+	// Allocate says who gives addresses and ports (--allocate).
+	Allocate Allocate
 	// LegacyIP says what becomes of addresses with leading zeros (--legacy-ip).
 	LegacyIP LegacyIP
 	// Traffic says what is counted of connections (--traffic).
@@ -214,6 +216,15 @@ const (
 	NodePortShared      NodePortSpace = "shared"       // to one Service only, as Kubernetes
 )
 
+// Allocate says who gives Services their cluster IPs, node ports and load balancer IPs.
+type Allocate string
+
+// The values of Allocate.
+const (
+	AllocateAuto  Allocate = "auto"  // the appliance, unless the Service names them
+	AllocateNever Allocate = "never" // whoever writes the Service: one that does not name them is refused
+)
+
 // LegacyIP is what becomes of addresses with leading zeros, as 172.30.0.041.
 type LegacyIP string
 
@@ -261,6 +272,7 @@ func Default() Config {
 		SourceRangesApply:      SourceRangesLoadBalancer,
 		ServiceNames:           ServiceNamesRFC1035,
 		NodePortSpace:          NodePortPerProtocol,
+		Allocate:               AllocateAuto,
 		LegacyIP:               LegacyIPRefuse,
 		Traffic:                TrafficCounters,
 		ClusterDomain:          DefaultClusterDomain,

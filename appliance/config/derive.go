@@ -268,6 +268,7 @@ func (c *Config) Store() store.Config {
 		NodePorts:       store.PortRange(c.ServiceNodePortRange),
 		Objects:         object.Options{RelaxedServiceNames: c.ServiceNames == ServiceNamesRFC1123},
 		LegacyIPs:       c.LegacyIP == LegacyIPAccept,
+		Pinned:          c.Allocate == AllocateNever,
 	}
 	if c.NodePortSpace == NodePortShared {
 		cfg.NodePortSpace = alloc.Shared

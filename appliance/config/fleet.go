@@ -7,9 +7,12 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"path/filepath"
 	"regexp"
+	"strings"
 
 	"svcctl.io/svcctl/appliance/control"
+	"svcctl.io/svcctl/store"
 )
 
 // fleetPattern is a DNS label, which is a part of etcd's keys.
@@ -43,10 +46,59 @@ func (c *Config) validateFleet(v *validation) {
 	if (c.EtcdCert == "") != (c.EtcdKey == "") {
 		v.add("etcd-cert", c.EtcdCert, "--etcd-cert and --etcd-key belong together: give both")
 	}
-	if len(c.Manifests) > 0 {
-		v.add("manifests", c.Manifests[0], "a box of a fleet reads no directory: what it says would be one box's, and the objects are everybody's; "+
-			"have a pipeline say `svcctl apply --prune -f DIR` to any box")
+	named := map[string]bool{}
+	for i, source := range c.ManifestSources() {
+		switch {
+		case !fleetPattern.MatchString(source.Name):
+			v.add("manifests", c.Manifests[i], "in a fleet a directory has a name, which is the same on each box that reads it: write it as NAME=DIR, with small letters, digits and dashes in NAME")
+		case named[source.Name]:
+			v.add("manifests", c.Manifests[i], "two directories of this box are named %s: give one of them another name", source.Name)
+		}
+		named[source.Name] = true
 	}
+}
+
+// ManifestSource is a directory of manifests.
+type ManifestSource struct {
+	Name string // in a fleet; otherwise ""
+	Dir  string
+}
+
+// ManifestSources are the directories of Manifests. In a fleet each is NAME=DIR.
+func (c *Config) ManifestSources() []ManifestSource {
+	all := make([]ManifestSource, len(c.Manifests))
+	for i, text := range c.Manifests {
+		if c.Fleet == "" {
+			all[i].Dir = text
+		} else if name, dir, named := strings.Cut(text, "="); named {
+			all[i] = ManifestSource{name, dir}
+		} else {
+			all[i].Dir = text
+		}
+	}
+	return all
+}
+
+// ManifestDirs are the directories alone.
+func (c *Config) ManifestDirs() (dirs []string) {
+	for _, s := range c.ManifestSources() {
+		dirs = append(dirs, s.Dir)
+	}
+	return dirs
+}
+
+// SourcePath is how all boxes name a file of this one; "" when it is in none of its directories.
+func (c *Config) SourcePath(path string) string {
+	for _, s := range c.ManifestSources() {
+		dir, err := filepath.Abs(s.Dir)
+		if err != nil {
+			continue
+		}
+		if relative, within := strings.CutPrefix(path, strings.TrimSuffix(dir, "/")+"/"); within && s.Name != "" {
+			return store.SourcePath(s.Name, relative)
+		}
+	}
+	return ""
 }
 
 // NodeOwner owns the Node of this box: in a fleet each box keeps its own.
@@ -73,9 +125,10 @@ func (c *Config) FleetSettings() (json.RawMessage, error) {
 		Pools         []string `json:"loadBalancerPool,omitempty"`
 		InternalPools []string `json:"loadBalancerInternalPool,omitempty"`
 		ServiceNames  string   `json:"serviceNames"`
+		Pinned        bool     `json:"pinned,omitempty"`
 	}{
 		texts(c.ServiceClusterIPRanges), fmt.Sprintf("%d-%d", c.ServiceNodePortRange.First, c.ServiceNodePortRange.Last), string(c.NodePortSpace),
-		text(c.LoadBalancerPools), text(c.LoadBalancerInternalPools), string(c.ServiceNames),
+		text(c.LoadBalancerPools), text(c.LoadBalancerInternalPools), string(c.ServiceNames), c.Allocate == AllocateNever,
 	})
 }
 

@@ -68,12 +68,13 @@ func (v *validation) add(flag, value, format string, args ...any) {
 
 // validatePlaces looks at paths and listeners, without touching them.
 func (c *Config) validatePlaces(v *validation) {
-	for i, dir := range c.Manifests {
+	dirs := c.ManifestDirs()
+	for i, dir := range dirs {
 		if dir == "" {
 			v.add("manifests", dir, "no directory is named: leave it out, or name one")
 			continue
 		}
-		for _, other := range c.Manifests[:i] {
+		for _, other := range dirs[:i] {
 			if other != "" && (inside(dir, other) || inside(other, dir)) {
 				v.add("manifests", dir, "every file of %s would be read twice: directories are read recursively, give the outer one only", other)
 			}
@@ -261,6 +262,7 @@ func (c *Config) validateModes(v *validation) {
 	oneOf(v, "source-ranges-apply", c.SourceRangesApply, SourceRangesLoadBalancer, SourceRangesAll)
 	oneOf(v, "service-names", c.ServiceNames, ServiceNamesRFC1035, ServiceNamesRFC1123)
 	oneOf(v, "node-port-space", c.NodePortSpace, NodePortPerProtocol, NodePortShared)
+	oneOf(v, "allocate", c.Allocate, AllocateAuto, AllocateNever)
 	oneOf(v, "legacy-ip", c.LegacyIP, LegacyIPRefuse, LegacyIPAccept)
 	oneOf(v, "traffic", c.Traffic, TrafficCounters, TrafficFlows, TrafficOff)
 	if c.ConnectionLog != "" && c.ConnectionLog != "journal" && !filepath.IsAbs(c.ConnectionLog) {

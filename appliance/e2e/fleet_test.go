@@ -29,8 +29,8 @@ type fleet struct {
 
 const fleetEtcd = "http://10.9.0.100:2379"
 
-// newFleet makes a fleet and starts its boxes.
-func newFleet(t *testing.T, boxes int) *fleet {
+// newFleet makes a fleet and starts its boxes, each with the flags that more gives for its number, from 0.
+func newFleet(t *testing.T, boxes int, more ...func(n int) []string) *fleet {
 	t.Helper()
 	t.Parallel()
 	l := netlab.New(t)
@@ -52,7 +52,11 @@ func newFleet(t *testing.T, boxes int) *fleet {
 		client.Route("0.0.0.0/0", fmt.Sprintf("192.0.%d.1", n+1))
 		client.Route("::/0", fmt.Sprintf("2001:db8:%d::1", n))
 		f.hosts, f.clients = append(f.hosts, h), append(f.clients, client)
-		f.boxes = append(f.boxes, f.box(h, h.Name))
+		var flags []string
+		for _, of := range more {
+			flags = append(flags, of(n-1)...)
+		}
+		f.boxes = append(f.boxes, f.box(h, h.Name, flags...))
 	}
 	f.svcctlFleet("init")
 	for _, b := range f.boxes {

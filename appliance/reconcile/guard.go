@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -33,9 +34,12 @@ const (
 
 // RemovalGuard keeps objects in force that vanish from the manifests when it looks like an
 // accident: most Services at once, or all of their endpoints; a directory that was emptied; a
-// directory that is unavailable, or not configured any more. What else changes goes on.
+// directory that is unavailable, or not configured any more. What else changes goes on. Its methods may be
+// called concurrently: in a fleet files are stored beside the loop.
 type RemovalGuard struct {
-	off     bool // --allow-mass-removal
+	off bool // --allow-mass-removal
+
+	mu      sync.Mutex
 	sources []watch.Source
 
 	removalState
@@ -87,8 +91,10 @@ func (g *group) add(file string, services []string) {
 // NewRemovalGuard makes a guard; off lets everything go at once (--allow-mass-removal).
 func NewRemovalGuard(off bool) *RemovalGuard { return &RemovalGuard{off: off} }
 
-// hold is a store.RemovalGuard, at a time.
-func (b *RemovalGuard) hold(r store.Removals, now time.Time) func(file string) store.Decision {
+// Hold is a store.RemovalGuard, at a time.
+func (b *RemovalGuard) Hold(r store.Removals, now time.Time) func(file string) store.Decision {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.before = b.removalState
 	b.before.passed = slices.Clone(b.passed)
 	defer b.tell()
@@ -222,8 +228,10 @@ func (b *RemovalGuard) pass(services int, now time.Time) {
 // over ends a wait.
 func (b *RemovalGuard) over() { b.waiting = 0 }
 
-// failed takes the last decision back: nothing came of it.
-func (b *RemovalGuard) failed() {
+// Failed takes the last decision back: nothing came of it.
+func (b *RemovalGuard) Failed() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.removalState = b.before
 	b.tell()
 }
@@ -241,6 +249,8 @@ func (b *RemovalGuard) pending() uint64 { return b.current.Load() }
 
 // settled is the last wait that is over.
 func (b *RemovalGuard) settled() uint64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if b.waiting > 0 {
 		return b.batch - 1
 	}
@@ -248,13 +258,44 @@ func (b *RemovalGuard) settled() uint64 {
 }
 
 // until is when a decision is due, if one is.
-func (b *RemovalGuard) until() (at time.Time, needed bool) { return b.decides, b.waiting > 0 }
+func (b *RemovalGuard) until() (at time.Time, needed bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.decides, b.waiting > 0
+}
 
-// engaged reports whether something is held.
+// look takes how the directories are doing, before files of them are stored.
+func (b *RemovalGuard) look(sources []watch.Source) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.sources = sources
+}
+
+// counts are the Services that are held, and those that are not decided upon.
+func (b *RemovalGuard) counts() (held, waiting int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.held, b.waiting
+}
+
+// release has the next decision let go what is held, and returns how many Services, and files, that is.
+func (b *RemovalGuard) release() (services, files int, engaged bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.engaged() {
+		return 0, 0, false
+	}
+	b.released = true
+	return b.held, b.objects, true
+}
+
+// engaged reports whether something is held. mu must be held.
 func (b *RemovalGuard) engaged() bool { return len(b.why) > 0 }
 
 // problem is what the status says while something is held.
 func (b *RemovalGuard) problem() (p manifest.Problem, engaged bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if !b.engaged() {
 		return p, false
 	}

@@ -68,10 +68,10 @@ func TestGuardDecides(t *testing.T) {
 				now = now.Add(s.after)
 				removals := store.Removals{Files: filesWith(s.services), Total: s.total, Declared: s.total}
 				if s.want == remove { // nothing comes of it at first
-					b.hold(removals, now)
-					b.failed()
+					b.Hold(removals, now)
+					b.Failed()
 				}
-				got := b.hold(removals, now)("/m/0.yaml")
+				got := b.Hold(removals, now)("/m/0.yaml")
 				if got != s.want || b.engaged() != (s.want == keep) || (b.pending() > 0) != (s.want == wait) {
 					t.Fatalf("step %d: decision %v, engaged %v, pending %d; want %v", i, got, b.engaged(), b.pending(), s.want)
 				}
@@ -285,7 +285,7 @@ func TestGuardLooksAtDirectories(t *testing.T) {
 		"/m/ok/x.yaml": "", "/m/away/x.yaml": "/m/away is unavailable", "/m/okay/x.yaml": "/m/okay is in no directory that is watched now, and /m/away is unavailable",
 	} {
 		b := &RemovalGuard{sources: sources}
-		decide := b.hold(store.Removals{Files: map[string][]string{file: {"default/a"}, "/m/ok/y.yaml": {"default/b"}}, Total: 9, Declared: 9}, time.Unix(1000, 0))
+		decide := b.Hold(store.Removals{Files: map[string][]string{file: {"default/a"}, "/m/ok/y.yaml": {"default/b"}}, Total: 9, Declared: 9}, time.Unix(1000, 0))
 		p, told := b.problem()
 		if kept := decide(file) == store.Keep; kept != (want != "") || told != kept || !strings.Contains(p.Message, want) {
 			t.Errorf("%s: kept %v, said %q; want %q", file, kept, p.Message, want)
@@ -294,7 +294,7 @@ func TestGuardLooksAtDirectories(t *testing.T) {
 			t.Errorf("%s: a file of another directory is held, too", file)
 		}
 		b.released = true
-		if decide := b.hold(store.Removals{Files: map[string][]string{file: {"default/a"}}}, time.Unix(1000, 0)); decide(file) != store.Remove || b.engaged() {
+		if decide := b.Hold(store.Removals{Files: map[string][]string{file: {"default/a"}}}, time.Unix(1000, 0)); decide(file) != store.Remove || b.engaged() {
 			t.Errorf("%s: it is not released", file)
 		}
 	}

@@ -14,9 +14,9 @@ const reasonDiskFull = "DiskFull"
 // release lets go what is kept in force although no object declares it, or not any more. It
 // returns how much that was.
 func (l *Loop) release() (r wire.Released) {
-	if guard := l.opts.Removals; guard.engaged() {
-		r.Services, r.Files = guard.held, guard.objects
-		guard.released, l.observed.unsynced = true, true
+	if services, files, engaged := l.opts.Removals.release(); engaged {
+		r.Services, r.Files = services, files
+		l.observed.unsynced = true
 		l.log.Info("what vanished from the manifests is released", "services", r.Services, "files", r.Files)
 	}
 	if o := l.planner.orphans; o != nil && l.adopted {

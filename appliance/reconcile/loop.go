@@ -72,7 +72,7 @@ func New(opts Options) *Loop {
 
 // withoutDirectories has the guard decide on the objects of files when no directory is watched.
 func (l *Loop) withoutDirectories() {
-	if !l.opts.Watching && l.opts.Store.HasUnclaimed() {
+	if !l.opts.Watching && l.opts.Files == nil && l.opts.Store.HasUnclaimed() {
 		l.observed.snapshot, l.observed.unsynced = &watch.Snapshot{}, true
 	}
 }
@@ -120,7 +120,7 @@ func (l *Loop) Run(ctx context.Context, in Inputs) error {
 		l.drain(in)
 		if barrier != nil {
 			l.syncFiles()
-			close(barrier)
+			l.afterFiles(func() { close(barrier) })
 		}
 		var released wire.Released
 		if release != nil {
@@ -293,7 +293,7 @@ func (l *Loop) waitsFor() string {
 	switch {
 	case l.observed.facts == nil:
 		return "the addresses of this host are not read yet"
-	case l.observed.snapshot == nil && l.opts.Watching:
+	case l.observed.snapshot == nil && l.opts.Watching && l.opts.Files == nil:
 		return "the manifests are not read yet"
 	case l.observed.unsynced && !l.adopted:
 		return "the manifests could not be stored yet"
@@ -309,14 +309,27 @@ func (l *Loop) syncFiles() error {
 	if !l.observed.unsynced {
 		return nil
 	}
-	l.opts.Removals.sources = l.observed.snapshot.Sources
-	guard := func(r store.Removals) func(string) store.Decision { return l.opts.Removals.hold(r, l.opts.Clock()) }
+	l.opts.Removals.look(l.observed.snapshot.Sources)
+	if l.opts.Files != nil {
+		l.observed.unsynced = false
+		return l.opts.Files.Sync(l.observed.snapshot)
+	}
+	guard := func(r store.Removals) func(string) store.Decision { return l.opts.Removals.Hold(r, l.opts.Clock()) }
 	if _, err := l.opts.Store.SyncGuarded(l.observed.snapshot.Files, guard); err != nil {
-		l.opts.Removals.failed()
+		l.opts.Removals.Failed()
 		return err
 	}
 	l.observed.unsynced = false
 	return nil
+}
+
+// afterFiles calls done when the files of the newest snapshot are in the store, or could not be stored.
+func (l *Loop) afterFiles(done func()) {
+	if l.opts.Files != nil {
+		l.opts.Files.After(done)
+		return
+	}
+	done()
 }
 
 // plan brings the planner to the store's newest revision. restored reports that rules of ours were

@@ -32,6 +32,9 @@ type Options struct {
 	Host func(*node.Facts) Host
 	// Watching says that there are manifest directories: nothing is applied before they were read.
 	Watching bool
+	// Files stores what the directories say, in place of Store: Sync does not wait, After calls done when what
+	// Sync was given last is stored. nil: the loop does it.
+	Files Files
 
 	// Controllers run in each step. Cluster runs as soon as anything is known, Endpoints once
 	// everything was read.
@@ -66,6 +69,12 @@ type Options struct {
 	HoldSentinel func() error
 	// OnReady is called once, when the first step has succeeded.
 	OnReady func()
+}
+
+// Files stores the files of directories beside the loop.
+type Files interface {
+	Sync(*watch.Snapshot) error
+	After(done func())
 }
 
 // Endpoints is the controller of generated EndpointSlices.

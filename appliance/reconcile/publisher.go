@@ -23,6 +23,8 @@ type Publisher struct {
 	Reporter *Reporter
 	// Dirs are the manifest directories.
 	Dirs []string
+	// Named adds to the directories how they are doing as sources of a fleet; nil: they are none.
+	Named func([]wire.Source)
 	// Status is the status before the first step; what steps do not change stays.
 	Status wire.Status
 
@@ -40,7 +42,8 @@ func (l *Loop) publish(start time.Time, done committed, err error) {
 		Services: len(l.planner.sizes), ServicePorts: total.ports, Frontends: total.frontends,
 		Endpoints: total.endpoints, VIPs: l.planner.compiler.VIPs(),
 	}
-	pub.Status.ForeignChanges, pub.Status.HeldRemovals, pub.Status.PendingRemovals = pub.foreign, l.opts.Removals.held, l.opts.Removals.waiting
+	pub.Status.ForeignChanges = pub.foreign
+	pub.Status.HeldRemovals, pub.Status.PendingRemovals = l.opts.Removals.counts()
 	pub.Status.UnknownFrontends = l.planner.orphans.frontends()
 	if done.transactions > 0 {
 		pub.Status.LastTransaction = &wire.Transaction{
@@ -50,6 +53,9 @@ func (l *Loop) publish(start time.Time, done committed, err error) {
 		l.log.Debug("committed", "rev", l.applied, "txn", l.applier.generation, "operations", done.operations, "elements", done.elements, "dur", done.duration)
 	}
 	pub.Status.Sources = Sources(pub.Dirs, l.observed.snapshot)
+	if pub.Named != nil {
+		pub.Named(pub.Status.Sources)
+	}
 	services := slices.Concat(l.opts.Endpoints.Problems(), l.planner.allProblems())
 	for _, p := range l.opts.Parts {
 		services = append(services, p.Problems()...)
@@ -100,7 +106,7 @@ func (l *Loop) measure(start time.Time, done committed, err error) {
 		files = len(l.observed.snapshot.Problems)
 	}
 	pub.Metrics.Problems(errs, len(pub.Status.Problems)-errs, files)
-	pub.Metrics.Held(l.opts.Removals.held, len(l.planner.quarantine.left))
+	pub.Metrics.Held(pub.Status.HeldRemovals, len(l.planner.quarantine.left))
 	accepted, concerning := l.opts.Store.Revisions()
 	pub.Metrics.Revisions(accepted, upTo(l.applied, accepted, concerning))
 }

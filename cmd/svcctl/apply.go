@@ -43,7 +43,7 @@ object was refused, and never what was made in another way.`,
 			{name: "force-conflicts", group: groupHow, usage: "take over fields that other managers set"},
 			{name: "field-manager", arg: "NAME", def: manager, group: groupHow, usage: "who owns the fields that are applied"},
 			confirmOption(),
-			{name: "wait", arg: "DURATION", optional: true, group: groupHow, usage: "return when all is in the kernel; at most so long, or 30s"},
+			{name: "wait", arg: "DURATION", optional: true, group: groupHow, usage: "return when all is in the kernel; at most so long, or 30s. In a fleet in those of all boxes that are heard of; --wait=all, quorum or box says otherwise, and --wait=all,2m both"},
 			formOption(formText, formText, formName, formYAML, formJSON, formJSONPath),
 		}, connectOptions()),
 		examples: []example{
@@ -112,7 +112,7 @@ type applying struct {
 
 // runApply applies files.
 func (p *program) runApply(ctx context.Context, v *verb, args []string) error {
-	a, timeout, err := p.applying(v, args)
+	a, wait, err := p.applying(v, args)
 	if err != nil {
 		return err
 	}
@@ -144,24 +144,19 @@ func (p *program) runApply(ctx context.Context, v *verb, args []string) error {
 			return err
 		}
 	}
-	if timeout > 0 && a.version > 0 && !a.options.DryRun {
-		end := p.waiting(func() string { return "waiting until it is in the kernel" }, timeout)
-		_, err := a.c.WaitFor(ctx, client.Synced, a.version, timeout)
-		end()
-		if err != nil {
-			return errors.Join(refused, err)
-		}
+	if wait.timeout > 0 && a.version > 0 && !a.options.DryRun {
+		return errors.Join(refused, p.wait(ctx, a.c, a.version, wait))
 	}
 	return refused
 }
 
-// applying judges the command line. timeout is 0 when nothing is to be waited for.
-func (p *program) applying(v *verb, args []string) (a *applying, timeout time.Duration, err error) {
+// applying judges the command line.
+func (p *program) applying(v *verb, args []string) (a *applying, wait patience, err error) {
 	switch {
 	case len(args) > 0:
-		return nil, 0, usagef("apply takes files with -f, and %q stands alone: run `svcctl apply --help`", args[0])
+		return nil, wait, usagef("apply takes files with -f, and %q stands alone: run `svcctl apply --help`", args[0])
 	case !v.option("filename").isSet():
-		return nil, 0, usagef("apply what? Give a file or a directory with -f, or -f - for stdin")
+		return nil, wait, usagef("apply what? Give a file or a directory with -f, or -f - for stdin")
 	}
 	a = &applying{p: p, set: v.option("applyset").text(), shown: p.progress()}
 	if p.lists {
@@ -169,49 +164,37 @@ func (p *program) applying(v *verb, args []string) (a *applying, timeout time.Du
 	}
 	a.options = client.ApplyOptions{Manager: v.option("field-manager").text(), Force: v.option("force-conflicts").on()}
 	if a.options.DryRun, err = v.dryRun(); err != nil {
-		return nil, 0, err
+		return nil, wait, err
 	}
 	if a.options.DryRun {
 		a.suffix = " (server dry run)"
 	}
 	if a.labels, err = selector.ParseLabels(v.option("selector").text()); err != nil {
-		return nil, 0, usagef("-l: %v", err)
+		return nil, wait, usagef("-l: %v", err)
 	}
 	if v.option("prune").on() {
 		if a.set == "" && a.labels.Empty() {
-			return nil, 0, usagef("--prune of which set? Name it with --applyset, or select it with -l")
+			return nil, wait, usagef("--prune of which set? Name it with --applyset, or select it with -l")
 		}
 		a.done, a.spaces = map[objectKey]bool{}, map[string]bool{}
 	}
 	if a.form, err = v.form(); err != nil {
-		return nil, 0, err
+		return nil, wait, err
 	}
 	if a.form.name != formText {
 		a.printer = &printer{p: p, form: a.form, single: true}
 	}
-	if timeout, err = v.waiting(); err != nil {
-		return nil, 0, err
+	if wait, err = v.waiting(); err != nil {
+		return nil, wait, err
 	}
 	if a.c, err = p.client(v); err == nil && !a.options.DryRun {
 		a.trial, err = p.trying(v, a.c)
 	}
-	return a, timeout, err
+	return a, wait, err
 }
 
 // defaultWait is how long --wait waits.
 const defaultWait = 30 * time.Second
-
-// waiting is how long --wait is to wait, 0 when it is not given.
-func (v *verb) waiting() (time.Duration, error) {
-	o := v.option("wait")
-	switch o.text() {
-	case "", "false":
-		return 0, nil
-	case "true":
-		return defaultWait, nil
-	}
-	return duration("wait", o.text())
-}
 
 // add takes a document into the batch.
 func (a *applying) add(ctx context.Context, d *document) error {

@@ -21,7 +21,7 @@ func TestCompletionBash(t *testing.T) {
 	}
 	script := b.out.String()
 	for _, tt := range []struct{ line, want string }{
-		{"svcctl s", "schema serve status"},
+		{"svcctl s", "schema serve source status"},
 		{"svcctl serve --node", "--node-name --node-port-space --nodeless-endpoints --nodeport-addresses"},
 		{"svcctl serve --snat ", "auto never"},
 		{"svcctl serve --vip-ping al", "always"},

@@ -32,6 +32,15 @@ func (d *describing) service(ctx context.Context, b *description, t target) erro
 	if managers := diagnose.Managers(&svc); len(managers) > 0 {
 		b.line("Managed By", "%s", strings.Join(managers, ", "))
 	}
+	if d.status.Fleet != nil {
+		state, err := d.c.Service(ctx, t.namespace, t.name, "")
+		if err != nil {
+			return err
+		}
+		if state.Declared != "" {
+			b.line("Declared In", "%s", state.Declared)
+		}
+	}
 	b.pairs("Labels", svc.Metadata.Labels)
 	b.pairs("Annotations", svc.Metadata.Annotations)
 	b.line("Selector", "%s", pairsText(svc.Spec.Selector))

@@ -23,7 +23,9 @@ func (p *program) fleetVerb() *verb {
 Services with the same addresses on each.
 
   init         make the fleet in etcd; with --from, of the objects of a box of
-               its own whose serve is stopped: revisions and addresses stay
+               its own whose serve is stopped: revisions and addresses stay.
+               Objects of files are those of the source of --manifests NAME=DIR
+               that has the file, and those of the API without it
   status       what etcd has of the fleet, and how its members are
   boxes        the boxes, and how far each is
   accept       have all boxes take what etcd has although it went back, as after
@@ -36,6 +38,7 @@ init, status, backup and restore speak with etcd itself, from anywhere, and need
 --etcd. boxes and accept speak with the serve of this box.`,
 		options: slices.Concat([]*option{
 			{name: "from", arg: argDir, group: groupHow, usage: "of init: the data directory of a box, whose objects become those of the fleet"},
+			placeSettings()[0].option(),
 			outputOption(formTable, formJSON),
 		}, fleetOptions(), connectOptions()),
 		words: []string{"init", "status", "boxes", "accept", "backup", "restore"},
@@ -122,7 +125,6 @@ func (p *program) fleetConfig(v *verb) (fleet.Config, error) {
 		return fleet.Config{}, usagef("which fleet? Give --fleet and --etcd, or SVCCTL_FLEET and SVCCTL_ETCD")
 	}
 	cfg.NodeName = "svcctl-fleet" // it is no box
-	cfg.Manifests = nil
 	of, err := appliance.FleetConfig(&cfg, slog.New(slog.DiscardHandler))
 	if err == nil {
 		of.First, err = appliance.FirstObjects(&cfg)
@@ -209,11 +211,8 @@ func (p *program) fleetBoxes(ctx context.Context, v *verb) error {
 		return err
 	}
 	f, err := c.Fleet(ctx)
-	if refused, is := errors.AsType[*wire.Failure](err); is && refused.Reason == wire.ReasonNotFound {
-		return errors.New("this box belongs to no fleet: it was started without --fleet")
-	}
 	if err != nil {
-		return err
+		return ofFleet(err)
 	}
 	if err := p.output(v, f, func() string { return boxTable(f.Boxes) }); err != nil {
 		return err

@@ -42,7 +42,7 @@ func (p *program) runPlan(_ context.Context, v *verb, _ []string) error {
 	}
 	paths := v.option("filename").texts
 	if len(paths) == 0 {
-		paths = cfg.Manifests
+		paths = cfg.ManifestDirs()
 	}
 	if len(paths) == 0 {
 		return usagef("plan of what? Give a file or a directory with -f")

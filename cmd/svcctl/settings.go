@@ -49,7 +49,7 @@ func settings() []setting {
 func placeSettings() []setting {
 	return []setting{
 		{name: "manifests", arg: argDir, list: true, group: groupPlaces,
-			usage: "directory of manifests (*.yaml, *.yml, *.json), read recursively and watched; repeatable",
+			usage: "directory of manifests (*.yaml, *.yml, *.json), read recursively and watched; repeatable; with --fleet as NAME=DIR, see `svcctl source`",
 			set:   texts(func(c *config.Config) *[]string { return &c.Manifests })},
 		{name: "data-dir", arg: argDir, def: config.DefaultDataDir, group: groupPlaces, serveOnly: true,
 			usage: "objects, allocations and the last good copy of every manifest",
@@ -185,6 +185,9 @@ func serviceSettings() []setting {
 		{name: "node-port-space", arg: "per-protocol|shared", def: "per-protocol", words: []string{"per-protocol", "shared"}, group: groupServices,
 			usage: "whether two Services may hold one node port for different protocols; shared, as Kubernetes, says no",
 			set:   word(func(c *config.Config) *config.NodePortSpace { return &c.NodePortSpace })},
+		{name: "allocate", arg: "auto|never", def: "auto", words: []string{"auto", "never"}, group: groupRanges,
+			usage: "who gives cluster IPs, node ports and load balancer IPs: never refuses Services that do not name theirs; see `svcctl pin`",
+			set:   word(func(c *config.Config) *config.Allocate { return &c.Allocate })},
 		{name: "legacy-ip", arg: "refuse|accept", def: "refuse", words: []string{"refuse", "accept"}, group: groupServices,
 			usage: "addresses with leading zeros, as 172.30.0.041: accept reads them as decimal",
 			set:   word(func(c *config.Config) *config.LegacyIP { return &c.LegacyIP })},

@@ -58,6 +58,7 @@ var samples = map[string][3]string{
 	"source-set":                  {"a=/a", "a=/a,b=/b", "c=/c"},
 	"service-names":               {"rfc1123", "rfc1123", "rfc1123"},
 	"node-port-space":             {"shared", "shared", "shared"},
+	"allocate":                    {"never", "never", "never"},
 	"legacy-ip":                   {"accept", "accept", "accept"},
 	"traffic":                     {"off", "flows", "off"},
 	"connection-log":              {"/var/log/a.log", "journal", "/var/log/b.log"},

@@ -135,11 +135,17 @@ func (p *page) sources(sources []wire.Source) {
 	w := tabwriter.NewWriter(p, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(w, "DIRECTORY\tSTATE\tFILES")
 	for _, s := range sources {
-		state := s.State
+		state, dir := s.State, s.Dir
 		if s.Error != "" {
 			state += ": " + s.Error
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\n", s.Dir, state, s.Files)
+		if s.Name != "" {
+			dir = s.Name + "=" + s.Dir
+			if s.Reader != "" {
+				state += ", read by " + s.Reader
+			}
+		}
+		fmt.Fprintf(w, "%s\t%s\t%d\n", dir, state, s.Files)
 	}
 	_ = w.Flush() // into memory
 }

@@ -80,7 +80,7 @@ func (p *program) runValidate(_ context.Context, v *verb, args []string) error {
 		return err
 	}
 	if len(args) == 0 {
-		args = cfg.Manifests
+		args = cfg.ManifestDirs()
 	}
 	if len(args) == 0 {
 		return usagef("validate what? Give files or directories, or - for stdin")

@@ -44,6 +44,8 @@ type Report struct {
 	// Problems counts the errors of its status, Failing says why what it accepted is not in force.
 	Problems int    `json:"problems,omitempty"`
 	Failing  string `json:"failing,omitempty"`
+	// Sources are the directories of manifests that it has.
+	Sources []string `json:"sources,omitempty"`
 	// State is how it stands to the fleet.
 	State Kind      `json:"state"`
 	Since time.Time `json:"since"`
@@ -77,6 +79,8 @@ func (e *Engine) beatUntil(ctx context.Context) {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
+				waited = true
+			case <-e.nudged:
 				waited = true
 			case <-flush.C:
 				if err := e.replica.flush(); err != nil {
@@ -216,7 +220,7 @@ func (b *beats) renew(ctx context.Context, e *Engine) error {
 	if freed { // the other one has gone
 		e.note(nil)
 	}
-	if err := e.claimTurn(ctx, lease, asked, following); err != nil {
+	if err := errors.Join(e.claimTurn(ctx, lease, asked, following), e.claimSources(ctx, lease, following)); err != nil {
 		return err
 	}
 	if e.HasTurn() && asked.Sub(b.swept) > sweepEvery {
@@ -251,40 +255,14 @@ func (e *Engine) claimName(ctx context.Context, lease clientv3.LeaseID) (mine bo
 	return true, err
 }
 
-// claimTurn takes the turn if nobody has it.
+// claimTurn takes the turn of the writer if nobody has it.
 func (e *Engine) claimTurn(ctx context.Context, lease clientv3.LeaseID, asked time.Time, willing bool) error {
-	key := e.key(turnKey)
-	me := e.cfg.Box + " " + fmt.Sprint(int64(lease))
-	if !willing {
-		resp, err := e.client.Get(ctx, key)
-		if err != nil {
-			return err
-		}
-		holder := ""
-		if len(resp.Kvs) > 0 {
-			holder, _, _ = strings.Cut(string(resp.Kvs[0].Value), " ")
-			if string(resp.Kvs[0].Value) == me {
-				_, err = e.client.Delete(ctx, key)
-			}
-		}
-		e.noteTurn(lease, asked, holder, false)
+	holder, mine, err := e.claim(ctx, turnKey, lease, willing)
+	if err != nil && willing {
 		return err
 	}
-	resp, err := e.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
-		Then(clientv3.OpPut(key, me, clientv3.WithLease(lease))).Else(clientv3.OpGet(key)).Commit()
-	if err != nil {
-		return err
-	}
-	holder := me
-	if !resp.Succeeded {
-		holder = ""
-		if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
-			holder = string(kvs[0].Value)
-		}
-	}
-	name, _, _ := strings.Cut(holder, " ")
-	e.noteTurn(lease, asked, name, holder == me)
-	return nil
+	e.noteTurn(lease, asked, holder, mine)
+	return err
 }
 
 func (e *Engine) noteTurn(lease clientv3.LeaseID, asked time.Time, holder string, mine bool) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -44,7 +43,7 @@ func sharedPart(t *engine.Transaction) (ops []operation, revision uint64, note [
 		switch {
 		case p.Key == headKey:
 			revision, note = p.Revision, p.Value
-		case strings.HasPrefix(p.Key, objectPrefix):
+		case isContent(p.Key):
 			if len(p.Value) > maxValue {
 				return nil, 0, nil, &engine.AwayError{Why: fmt.Sprintf("%s takes %d bytes, and a fleet keeps objects of up to %d", p.Key, len(p.Value), maxValue)}
 			}
@@ -52,7 +51,7 @@ func sharedPart(t *engine.Transaction) (ops []operation, revision uint64, note [
 		}
 	}
 	for _, key := range t.Deletes {
-		if strings.HasPrefix(key, objectPrefix) {
+		if isContent(key) {
 			ops = append(ops, operation{key: key, remove: true})
 		}
 	}

@@ -6,10 +6,12 @@
 //	fleet            {id, format, settings}: what all boxes agree on
 //	head             one commit: its revision, its id and that of the one before, a digest of all objects
 //	object/KIND/...  the stored form of an object, as package store encodes it
+//	source/NAME/...  which content of a directory of manifests is in force, and who reads it
 //	bundle/NAME/N    parts of a large commit
 //	alive/BOX        held by a lease: which process has the name
 //	box/BOX          the last report of a box
 //	turn/writer      held by a lease: the box that runs the controllers
+//	turn/source/NAME held by a lease: the box that reads a directory of manifests
 //
 // A commit is one transaction of etcd that compares the modification revision of head, puts head,
 // and puts or deletes objects. Who loses follows what came first and decides anew. A commit that
@@ -25,7 +27,7 @@
 //     made twice, as it compares the same head.
 //   - Leases only save work. No promise depends on one.
 //
-// Keys of head and object/ are shared; all others that a store writes (its journal, copies of files)
+// Keys of head, object/ and source/ are shared; all others that a store writes (its journal, copies of files)
 // stay in the replica, which is an [engine.File] in today's format with a cursor beside it.
 //
 //	e, err := fleet.Open(ctx, fleet.Config{Fleet: "pop1", Box: "gw1", Endpoints: urls, Dir: "/var/lib/svcctl"})

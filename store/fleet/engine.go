@@ -65,6 +65,7 @@ type Engine struct {
 
 	arrived   chan struct{}
 	untidy    chan struct{} // there is a bundle to unfold
+	nudged    chan struct{} // the next beat is not waited for
 	unfolding sync.Mutex
 	step      func() // tests end here
 
@@ -86,6 +87,7 @@ type Engine struct {
 	restart   func()        // ends the watch under way
 	turn      turn
 	report    func() Report // nil: nobody reports
+	sources   sourceTurns
 }
 
 // flight is a commit under way.
@@ -128,7 +130,7 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 func open(ctx context.Context, cfg Config, r *replica) (*Engine, error) {
 	e := &Engine{
 		cfg: cfg, replica: r, prefix: cfg.prefix(), content: newContent(),
-		arrived: make(chan struct{}, 1), untidy: make(chan struct{}, 1), changed: make(chan struct{}), step: func() {},
+		arrived: make(chan struct{}, 1), untidy: make(chan struct{}, 1), nudged: make(chan struct{}, 1), changed: make(chan struct{}), step: func() {},
 	}
 	c, err := r.cursor()
 	if err != nil {
@@ -154,7 +156,7 @@ func open(ctx context.Context, cfg Config, r *replica) (*Engine, error) {
 
 // adopt takes the state of the replica.
 func (e *Engine) adopt(c *cursor) error {
-	pairs, err := e.replica.file.Load(objectPrefix)
+	pairs, err := e.replica.content()
 	if err != nil {
 		return err
 	}

@@ -98,7 +98,7 @@ func (e *Engine) follow(ctx context.Context) error {
 	from := e.known + 1
 	e.mu.Unlock()
 	defer stop()
-	events := e.client.Watch(ctx, e.key(headKey), clientv3.WithRange(e.key(objectEnd)), clientv3.WithRev(from))
+	events := e.client.Watch(ctx, e.key(headKey), clientv3.WithRange(e.key(sharedEnd)), clientv3.WithRev(from))
 	for resp := range events {
 		if resp.CompactRevision != 0 {
 			return e.resume(ctx)
@@ -168,7 +168,7 @@ func (e *Engine) takeCommit(ctx context.Context, events []*clientv3.Event) error
 			if h, err = decodeHead(event.Kv.Value, event.Kv.ModRevision); err != nil {
 				return err
 			}
-		case strings.HasPrefix(key, objectPrefix):
+		case isContent(key):
 			ops = append(ops, operation{key: key, value: event.Kv.Value, remove: remove})
 		}
 	}

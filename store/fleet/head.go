@@ -14,21 +14,28 @@ import (
 
 // The keys below the prefix of the fleet.
 const (
-	fleetKey     = "fleet"
-	headKey      = "head"
-	objectPrefix = "object/"
-	objectEnd    = "object0" // the first key behind all objects
-	bundlePrefix = "bundle/"
-	alivePrefix  = "alive/"
-	boxPrefix    = "box/"
-	turnKey      = "turn/writer"
+	fleetKey         = "fleet"
+	headKey          = "head"
+	objectPrefix     = "object/"
+	sourcePrefix     = "source/"
+	sharedEnd        = "source0" // the first key behind all that boxes share
+	bundlePrefix     = "bundle/"
+	alivePrefix      = "alive/"
+	boxPrefix        = "box/"
+	turnKey          = "turn/writer"
+	sourceTurnPrefix = "turn/source/"
 )
 
 // format is the one that this program writes, and the newest it reads.
 const format = 1
 
 // isShared reports whether all boxes have a key in common.
-func isShared(key string) bool { return key == headKey || strings.HasPrefix(key, objectPrefix) }
+func isShared(key string) bool { return key == headKey || isContent(key) }
+
+// isContent reports whether a key is among those that the digest of the head is of.
+func isContent(key string) bool {
+	return strings.HasPrefix(key, objectPrefix) || strings.HasPrefix(key, sourcePrefix)
+}
 
 // sum is a checksum of a pair, or the exclusive or of those of all pairs.
 type sum [16]byte

@@ -170,7 +170,7 @@ func (e *Engine) objects(ctx context.Context, now *head, at int64) (map[string][
 	have := map[string][]byte{}
 	for from := e.key(objectPrefix); from != ""; {
 		call, cancel := context.WithTimeout(ctx, 4*callTimeout)
-		resp, err := e.client.Get(call, from, clientv3.WithRange(e.key(objectEnd)), clientv3.WithRev(at), clientv3.WithLimit(pageSize))
+		resp, err := e.client.Get(call, from, clientv3.WithRange(e.key(sharedEnd)), clientv3.WithRev(at), clientv3.WithLimit(pageSize))
 		cancel()
 		if err != nil {
 			return nil, err

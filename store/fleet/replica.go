@@ -66,6 +66,16 @@ func openReplica(dir string) (*replica, error) {
 	return r, nil
 }
 
+// content gives the pairs that the digest of the head is of.
+func (r *replica) content() ([]engine.Pair, error) {
+	pairs, err := r.file.Load(objectPrefix)
+	if err != nil {
+		return nil, err
+	}
+	sources, err := r.file.Load(sourcePrefix)
+	return append(pairs, sources...), err
+}
+
 // cursor is the position of the replica; nil when it has no state of a fleet.
 func (r *replica) cursor() (*cursor, error) {
 	pairs, err := r.file.Load(cursorKey)

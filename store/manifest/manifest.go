@@ -295,3 +295,19 @@ func (p placed) documentsIn(all []Document) []Document {
 }
 
 func (p placed) problemsIn(all []Problem) []Problem { return all[p.problem : p.problem+p.problems] }
+
+// Renamed is the same file at another path.
+func (f *File) Renamed(path string) *File {
+	r := *f.Opened()
+	r.Path, r.Hash = path, f.Hash
+	if f.Err != nil {
+		problem := *f.Err
+		problem.File = path
+		r.Err = &problem
+	}
+	r.Problems = slices.Clone(r.Problems)
+	for i := range r.Problems {
+		r.Problems[i].File = path
+	}
+	return &r
+}

@@ -20,7 +20,7 @@ func PatchFromOld(svc, old *Service) {
 	if svc.NeedsClusterIP() && old.NeedsClusterIP() {
 		keepClusterIPs(svc, old)
 	}
-	if allocatesNodePorts(svc) && old.NeedsNodePort() {
+	if svc.AllocatesNodePorts() && old.NeedsNodePort() {
 		KeepNodePorts(svc, old)
 	}
 	if svc.NeedsHealthCheckNodePort() && old.NeedsHealthCheckNodePort() && svc.Spec.HealthCheckNodePort == 0 {
@@ -30,12 +30,13 @@ func PatchFromOld(svc, old *Service) {
 	dropUnused(svc, old)
 }
 
-func allocatesNodePorts(svc *Service) bool {
-	switch svc.Spec.Type {
+// AllocatesNodePorts reports whether each port that names no node port is given one.
+func (s *Service) AllocatesNodePorts() bool {
+	switch s.Spec.Type {
 	case TypeNodePort:
 		return true
 	case TypeLoadBalancer:
-		allocate := svc.Spec.AllocateLoadBalancerNodePorts
+		allocate := s.Spec.AllocateLoadBalancerNodePorts
 		return allocate == nil || *allocate
 	}
 	return false

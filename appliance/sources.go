@@ -1,0 +1,148 @@
+package appliance
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/appliance/reconcile"
+	"svcctl.io/svcctl/appliance/sources"
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/fleet"
+)
+
+// sourceTurns are the turns of a fleet, for the Reader.
+type sourceTurns struct{ engine *fleet.Engine }
+
+// Want implements sources.Turns.
+func (t sourceTurns) Want(willing map[string]bool) { t.engine.WantSources(willing) }
+
+// Turn implements sources.Turns.
+func (t sourceTurns) Turn(name string) sources.Turn { return sources.Turn(t.engine.SourceTurn(name)) }
+
+// Changed implements sources.Turns.
+func (t sourceTurns) Changed() <-chan struct{} { return t.engine.Changes() }
+
+// newReader makes the Reader of the directories of this box.
+func (m *member) newReader(removals *reconcile.RemovalGuard, log *slog.Logger) *sources.Reader {
+	return sources.New(sources.Config{
+		Dirs: sourceDirs(m.cfg), Box: m.cfg.NodeName, Instance: m.engine.Instance(), Store: m.store, Turns: sourceTurns{m.engine},
+		Guard:  func(r store.Removals) func(string) store.Decision { return holdRemovals(m.cfg, removals, r) },
+		Failed: removals.Failed, Log: log,
+		Wake: func() {
+			if wake := m.wake.Load(); wake != nil {
+				(*wake)()
+			}
+		},
+	})
+}
+
+// sourceDirs are the directories with their names, by absolute paths.
+func sourceDirs(cfg *config.Config) (dirs []sources.Dir) {
+	for _, s := range cfg.ManifestSources() {
+		path, err := filepath.Abs(s.Dir)
+		if err != nil {
+			path = s.Dir // the watcher says why
+		}
+		dirs = append(dirs, sources.Dir{Name: s.Name, Path: path})
+	}
+	return dirs
+}
+
+// files stores what the directories say, in a fleet; nil: the loop does it.
+func (m *member) files() reconcile.Files {
+	if m == nil {
+		return nil
+	}
+	return m.sources
+}
+
+// named adds to the directories of the status how they are doing as sources.
+func (m *member) named() func([]wire.Source) {
+	if m == nil {
+		return nil
+	}
+	return func(list []wire.Source) {
+		for i, s := range m.sources.States() {
+			if i >= len(list) {
+				return
+			}
+			list[i].Name, list[i].Reader = s.Name, s.Reader
+			if list[i].State != wire.SourceOK {
+				continue
+			}
+			switch {
+			case s.Verdict.Behind:
+				list[i].State = wire.SourceBehind
+			case s.Verdict.Differs != "":
+				list[i].State = wire.SourceDiffers
+			case !s.Mine:
+				list[i].State = wire.SourceStandby
+			}
+		}
+	}
+}
+
+// holdRemovals asks the guard about removals. It knows files by their paths on this box.
+func holdRemovals(cfg *config.Config, guard *reconcile.RemovalGuard, r store.Removals) func(string) store.Decision {
+	dirs := map[string]string{}
+	for _, d := range sourceDirs(cfg) {
+		dirs[d.Name] = d.Path
+	}
+	here := func(path string) string {
+		name, relative, _ := strings.Cut(path, ":")
+		return filepath.Join(dirs[name], relative)
+	}
+	local := r
+	local.Files = make(map[string][]string, len(r.Files))
+	for path, services := range r.Files {
+		local.Files[here(path)] = services
+	}
+	decide := guard.Hold(local, time.Now())
+	return func(path string) store.Decision { return decide(here(path)) }
+}
+
+// Sources implements api.Fleet.
+func (m *member) Sources(ctx context.Context) ([]wire.FleetSource, error) {
+	holders, err := m.engine.SourceHolders(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list := []wire.FleetSource{}
+	for _, s := range m.store.Sources() {
+		list = append(list, wire.FleetSource{
+			Name: s.Name, Reader: s.Reader, Reading: holders[s.Name] == s.Reader, Files: s.Files, Generation: s.Generation, Since: s.Since,
+		})
+	}
+	return list, nil
+}
+
+// TakeSource implements api.Fleet.
+func (m *member) TakeSource(ctx context.Context, name, box string) (before wire.FleetSource, err error) {
+	boxes, err := m.engine.Boxes(ctx)
+	if err != nil {
+		return before, err
+	}
+	i := slices.IndexFunc(boxes, func(b fleet.Box) bool { return b.Box == box && b.Present })
+	switch {
+	case i < 0:
+		return before, fmt.Errorf("no box %s is heard of: `svcctl get boxes` names them", box)
+	case !slices.Contains(boxes[i].Sources, name):
+		return before, fmt.Errorf("box %s has no source %s: start it with --manifests %s=DIR", box, name, name)
+	}
+	list, err := m.Sources(ctx)
+	if err != nil {
+		return before, err
+	}
+	at := slices.IndexFunc(list, func(s wire.FleetSource) bool { return s.Name == name })
+	if at < 0 {
+		return before, fmt.Errorf("no box has read a source %s yet: the first one that is started with --manifests %s=DIR reads it", name, name)
+	}
+	return list[at], m.store.TakeSource(name, box)
+}

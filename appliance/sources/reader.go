@@ -1,0 +1,278 @@
+package sources
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/manifest"
+	"svcctl.io/svcctl/watch"
+)
+
+const (
+	// GenerationFile is a file of a directory that has the number of its content, which rises with each
+	// change: whoever brings the content writes it, as `git rev-list --count HEAD`.
+	GenerationFile = ".svcctl-generation"
+	// lookEvery is how often a box that does not read one of its sources looks at it.
+	lookEvery = 2 * time.Second
+	// retry is how long a failed commit waits.
+	retry = time.Second
+)
+
+// Dir is a directory with its name.
+type Dir struct{ Name, Path string }
+
+// Turn says who has the turn of a source.
+type Turn struct {
+	Holder string
+	Mine   bool
+	Vacant time.Time // since when nobody has it; the zero Time: somebody has
+}
+
+// Turns give one box at a time the turn of a source.
+type Turns interface {
+	// Want says which turns this box wants (true), or only wants to know of.
+	Want(willing map[string]bool)
+	Turn(source string) Turn
+	// Changed is closed when a turn may be another one.
+	Changed() <-chan struct{}
+}
+
+// Config configures a Reader.
+type Config struct {
+	Dirs []Dir
+	// Box is this one, Instance its data directory.
+	Box, Instance string
+	Store         *store.Store
+	Turns         Turns
+	// Guard is asked what may be removed. Failed is called when nothing came of its answer.
+	Guard  store.RemovalGuard
+	Failed func()
+	// Wake is called when Problems or States may be others.
+	Wake func()
+	Log  *slog.Logger
+}
+
+// Reader reads the sources of a box. Make it with New, start it with Run, once.
+type Reader struct {
+	cfg  Config
+	wake chan struct{}
+
+	mu       sync.Mutex
+	snapshot *watch.Snapshot // the newest
+	again    bool            // it is to be handed on once more
+	after    []func()
+	states   []State
+
+	// What follows belongs to Run.
+	seen    *watch.Snapshot                   // the one that was judged last
+	files   manifest.Files                    // its files, by the paths that all boxes have
+	renamed map[*manifest.File]*manifest.File // by the file of the snapshot
+	judged  []judgement                       // in the order of Dirs
+	changed uint64                            // store.SourcesChanged as of then
+	held    map[string]bool                   // the sources that were handed on last
+	failed  bool                              // they have to be once more
+}
+
+// judgement is what one of the sources came to.
+type judgement struct {
+	turn    store.SourceTurn
+	verdict store.SourceVerdict
+	unread  bool // there is nothing to read
+}
+
+// New makes a Reader.
+func New(cfg Config) *Reader { return &Reader{cfg: cfg, wake: make(chan struct{}, 1)} }
+
+// Sync takes the newest snapshot, which is handed on even if it is the one before. It does not wait and never fails:
+// Problems say what keeps files from being stored.
+func (r *Reader) Sync(s *watch.Snapshot) error {
+	r.mu.Lock()
+	r.snapshot, r.again = s, true
+	r.mu.Unlock()
+	r.awake()
+	return nil
+}
+
+// After calls done when the snapshot of the last Sync is stored, or turned out to be another box's to store.
+func (r *Reader) After(done func()) {
+	r.mu.Lock()
+	r.after = append(r.after, done)
+	r.mu.Unlock()
+	r.awake()
+}
+
+func (r *Reader) awake() {
+	select {
+	case r.wake <- struct{}{}:
+	default: // it is awake already
+	}
+}
+
+// States are the sources of this box, in their order.
+func (r *Reader) States() []State {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.states
+}
+
+// Run reads until ctx is done.
+func (r *Reader) Run(ctx context.Context) error {
+	told, look := "", time.NewTicker(lookEvery)
+	defer look.Stop()
+	for looked := true; ctx.Err() == nil; {
+		published, turned := r.cfg.Store.Published(), r.cfg.Turns.Changed()
+		err := r.sync(looked)
+		looked = false
+		if errors.Is(err, engine.ErrConflict) {
+			continue // the store has what was first by now
+		}
+		if err != nil {
+			if err.Error() != told {
+				told = err.Error()
+				r.cfg.Log.Warn("files of this box are not stored yet", "err", err)
+			}
+			select { // what changes meanwhile is no reason to try sooner
+			case <-ctx.Done():
+			case <-time.After(retry):
+			}
+			continue
+		}
+		told = ""
+		select {
+		case <-ctx.Done():
+		case <-published:
+		case <-turned:
+		case <-r.wake:
+		case <-look.C:
+			looked = true
+		}
+	}
+	return nil
+}
+
+// sync hands the files of the sources on that this box has the turn of, if anything has changed since it did.
+func (r *Reader) sync(looked bool) error {
+	r.mu.Lock()
+	snapshot, again, after := r.snapshot, r.again, r.after
+	r.again, r.after = false, nil
+	r.mu.Unlock()
+	changed := r.cfg.Store.SourcesChanged()
+	again = again || r.failed || changed != r.changed
+	if again || snapshot != r.seen || looked && !r.readsAll() {
+		r.judge(snapshot)
+		r.changed = changed
+	}
+	willing, held := map[string]bool{}, map[string]bool{}
+	for _, j := range r.judged {
+		willing[j.turn.Name] = !j.unread && j.verdict.OK()
+	}
+	r.cfg.Turns.Want(willing)
+	var turns []store.SourceTurn
+	for _, j := range r.judged {
+		if willing[j.turn.Name] && r.cfg.Turns.Turn(j.turn.Name).Mine {
+			turns, held[j.turn.Name] = append(turns, j.turn), true
+		}
+	}
+	r.tell()
+	if (again || !maps.Equal(held, r.held)) && len(held)+len(r.held) > 0 {
+		if _, err := r.cfg.Store.SyncSources(r.files, turns, r.cfg.Guard); err != nil {
+			r.cfg.Failed()
+			r.failed = true
+			r.mu.Lock()
+			r.after = append(after, r.after...)
+			r.mu.Unlock()
+			return err
+		}
+		r.held = held
+		r.cfg.Wake()
+	}
+	r.failed = false
+	for _, done := range after {
+		done()
+	}
+	return nil
+}
+
+// judge sees which sources this box may read, with the files that it has.
+func (r *Reader) judge(snapshot *watch.Snapshot) {
+	if snapshot != r.seen {
+		r.name(snapshot)
+		r.seen = snapshot
+	}
+	judged := make([]judgement, len(r.cfg.Dirs))
+	for i, dir := range r.cfg.Dirs {
+		j := judgement{turn: store.SourceTurn{Name: dir.Name, Box: r.cfg.Box, Instance: r.cfg.Instance}, unread: !isThere(snapshot, i)}
+		if !j.unread {
+			j.turn.Generation = generation(dir.Path)
+			j.verdict = r.cfg.Store.JudgeSource(j.turn, r.files)
+			// A directory that nobody has read yet does not begin with nothing: it may not be mounted, or not filled.
+			j.unread = j.verdict.Reader == "" && snapshot.Sources[i].Files == 0
+		}
+		judged[i] = j
+	}
+	r.judged = judged
+}
+
+// isThere reports whether a directory has been read and is available.
+func isThere(s *watch.Snapshot, dir int) bool {
+	return s != nil && dir < len(s.Sources) && s.Sources[dir].State != watch.StateUnavailable
+}
+
+// name gives the files of a snapshot the paths that all boxes have.
+func (r *Reader) name(snapshot *watch.Snapshot) {
+	before := r.renamed
+	r.files, r.renamed = nil, make(map[*manifest.File]*manifest.File, len(snapshot.Files))
+	for _, f := range snapshot.Files {
+		named := before[f]
+		if named == nil {
+			named = f.Renamed(r.pathOf(f.Path))
+		}
+		r.renamed[f] = named
+		r.files = append(r.files, named)
+	}
+	slices.SortFunc(r.files, func(a, b *manifest.File) int { return strings.Compare(a.Path, b.Path) })
+}
+
+// pathOf is the path that all boxes have for a file of this one.
+func (r *Reader) pathOf(path string) string {
+	for _, dir := range r.cfg.Dirs {
+		if relative, within := strings.CutPrefix(path, strings.TrimSuffix(dir.Path, "/")+"/"); within {
+			return store.SourcePath(dir.Name, relative)
+		}
+	}
+	return path
+}
+
+// generation is the number of the content of a directory; 0: it has none.
+func generation(dir string) uint64 {
+	text, err := os.ReadFile(filepath.Join(dir, GenerationFile))
+	if err != nil {
+		return 0
+	}
+	n, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// readsAll reports whether this box has the turn of all of its sources.
+func (r *Reader) readsAll() bool {
+	for _, dir := range r.cfg.Dirs {
+		if !r.held[dir.Name] {
+			return false
+		}
+	}
+	return r.seen != nil
+}

@@ -1,0 +1,268 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"gopkg.in/yaml.v3"
+
+	"svcctl.io/svcctl/store/annotation"
+	"svcctl.io/svcctl/store/object"
+)
+
+// pinning writes values into the text of one file, and leaves all else of it as it is.
+type pinning struct {
+	text  []byte
+	lines []int // where each line starts
+	json  bool
+	// edits are what is inserted, or takes the place of something.
+	edits []textEdit
+	done  []pinned
+	wrong []error
+}
+
+// textEdit replaces what is from an offset to another one.
+type textEdit struct {
+	from, to int
+	text     string
+}
+
+// pinned is a Service and the values that were written for it.
+type pinned struct {
+	line   int
+	key    string
+	values []string
+}
+
+// pinText writes into a file what of returns for its Services (nil: there is nothing to write).
+func pinText(path string, text []byte, of func(key string) *object.Service) *pinning {
+	p := &pinning{text: text, json: filepath.Ext(path) == ".json"}
+	for at := 0; at <= len(text); {
+		p.lines = append(p.lines, at)
+		end := bytes.IndexByte(text[at:], '\n')
+		if end < 0 {
+			break
+		}
+		at += end + 1
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	for {
+		var document yaml.Node
+		err := decoder.Decode(&document)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			p.wrong = append(p.wrong, fmt.Errorf("%s: %w", path, err))
+			break
+		}
+		if len(document.Content) > 0 {
+			p.object(path, document.Content[0], of)
+		}
+	}
+	return p
+}
+
+// object pins a Service, or those of a List.
+func (p *pinning) object(path string, node *yaml.Node, of func(key string) *object.Service) {
+	if items := yamlField(node, "items"); items != nil && items.Kind == yaml.SequenceNode {
+		for _, item := range items.Content {
+			p.object(path, item, of)
+		}
+		return
+	}
+	if scalar(yamlField(node, "kind")) != object.KindService {
+		return
+	}
+	meta := yamlField(node, "metadata")
+	key := cmp.Or(scalar(yamlField(meta, "namespace")), "default") + "/" + scalar(yamlField(meta, "name"))
+	svc := of(key)
+	if svc == nil {
+		return
+	}
+	before := len(p.edits)
+	values, err := p.service(node, meta, svc)
+	if err != nil {
+		p.edits = p.edits[:before]
+		p.wrong = append(p.wrong, fmt.Errorf("%s:%d: Service %s: %w", path, node.Line, key, err))
+		return
+	}
+	if len(values) > 0 {
+		p.done = append(p.done, pinned{node.Line, key, values})
+	}
+}
+
+// service writes what the document of a Service does not say.
+func (p *pinning) service(node, meta *yaml.Node, svc *object.Service) (values []string, err error) {
+	spec := yamlField(node, "spec")
+	if spec == nil {
+		return nil, errors.New("it has no spec: write one, if only with its ports")
+	}
+	set := func(at *yaml.Node, name, value string) {
+		if err == nil {
+			if err = p.set(at, name, value); err == nil {
+				values = append(values, name+" "+value)
+			}
+		}
+	}
+	says := func(at *yaml.Node, name string) bool {
+		n := yamlField(at, name)
+		return n != nil && (n.Kind != yaml.ScalarNode || n.Value != "" && n.Tag != "!!null" && n.Value != "0")
+	}
+	// Every line is put in front of what is there: the last one comes first.
+	if n := svc.Spec.HealthCheckNodePort; n != 0 && !says(spec, "healthCheckNodePort") {
+		set(spec, "healthCheckNodePort", fmt.Sprint(n))
+	}
+	p.ingress(spec, meta, svc, says, set)
+	ips := svc.Spec.ClusterIPs
+	if len(ips) > 1 && len(sequence(yamlField(spec, "clusterIPs"))) < len(ips) {
+		set(spec, "clusterIPs", "["+quoted(ips)+"]")
+	}
+	if len(ips) > 0 && ips[0] != object.ClusterIPNone && !says(spec, "clusterIP") {
+		set(spec, "clusterIP", `"`+ips[0]+`"`)
+	}
+	for i, port := range sequence(yamlField(spec, "ports")) {
+		if i < len(svc.Spec.Ports) && svc.Spec.Ports[i].NodePort != 0 && !says(port, "nodePort") {
+			set(port, "nodePort", fmt.Sprint(svc.Spec.Ports[i].NodePort))
+		}
+	}
+	return values, err
+}
+
+// ingress writes load balancer IPs: one as spec.loadBalancerIP, two as the annotation.
+func (p *pinning) ingress(spec, meta *yaml.Node, svc *object.Service, says func(*yaml.Node, string) bool, set func(*yaml.Node, string, string)) {
+	var ips []string
+	for _, ingress := range svc.Status.LoadBalancer.Ingress {
+		if ingress.IP != "" {
+			ips = append(ips, ingress.IP)
+		}
+	}
+	annotations := yamlField(meta, "annotations")
+	for _, a := range annotation.Addresses(svc.Metadata.Annotations) {
+		ips = slices.DeleteFunc(ips, func(ip string) bool { return ip == strings.TrimSpace(a.Text) })
+	}
+	switch {
+	case len(ips) == 0 || svc.Spec.Type != object.TypeLoadBalancer:
+	case len(ips) == 1 && !says(spec, "loadBalancerIP"):
+		set(spec, "loadBalancerIP", `"`+ips[0]+`"`)
+	case len(ips) == 1 || says(annotations, annotation.LoadBalancerIPs): // what is said is had
+	case annotations != nil:
+		set(annotations, annotation.LoadBalancerIPs, `"`+strings.Join(ips, ",")+`"`)
+	default:
+		set(meta, "annotations", `{"`+annotation.LoadBalancerIPs+`": "`+strings.Join(ips, ",")+`"}`)
+	}
+}
+
+// set writes a field of a mapping in front of its first one, in the style that the mapping has; or in the place of
+// one that is empty.
+func (p *pinning) set(at *yaml.Node, name, value string) error {
+	switch {
+	case at == nil || at.Kind != yaml.MappingNode:
+		return fmt.Errorf("%s cannot be written, as it is to be in something that is no mapping, or an alias: write %s: %s", name, name, value)
+	case yamlField(at, name) != nil:
+		old := yamlField(at, name)
+		if old.Kind == yaml.SequenceNode || old.Anchor != "" {
+			return fmt.Errorf("it has a %s that is not whole: write %s: %s", name, name, value)
+		}
+		from := p.offset(old.Line, old.Column)
+		length := len(old.Value)
+		if old.Style&(yaml.DoubleQuotedStyle|yaml.SingleQuotedStyle) != 0 {
+			length += 2
+		}
+		if length == 0 {
+			return fmt.Errorf("its %s is empty: remove the line", name)
+		}
+		p.edits = append(p.edits, textEdit{from, from + length, value})
+		return nil
+	case len(at.Content) == 0:
+		return fmt.Errorf("%s cannot be written into an empty mapping: write %s: %s", name, name, value)
+	}
+	first := at.Content[0]
+	offset := p.offset(first.Line, first.Column)
+	key := name
+	if p.json || strings.ContainsAny(name, "/") {
+		key = `"` + name + `"`
+	}
+	if at.Style&yaml.FlowStyle != 0 || p.json {
+		p.edits = append(p.edits, textEdit{offset, offset, key + ": " + value + ", "})
+		return nil
+	}
+	p.edits = append(p.edits, textEdit{offset, offset, key + ": " + value + "\n" + strings.Repeat(" ", first.Column-1)})
+	return nil
+}
+
+// offset is where a line and column is, both from 1; columns count characters.
+func (p *pinning) offset(line, column int) int {
+	at := p.lines[line-1]
+	for range column - 1 {
+		_, size := utf8.DecodeRune(p.text[at:])
+		at += size
+	}
+	return at
+}
+
+// result is the text with its edits.
+func (p *pinning) result() []byte {
+	slices.SortStableFunc(p.edits, func(a, b textEdit) int { return cmp.Compare(a.from, b.from) })
+	var out bytes.Buffer
+	at := 0
+	// Of those at one place the last one comes first.
+	for i := 0; i < len(p.edits); {
+		n := i
+		for n < len(p.edits) && p.edits[n].from == p.edits[i].from {
+			n++
+		}
+		out.Write(p.text[at:p.edits[i].from])
+		at = p.edits[i].from
+		for _, e := range slices.Backward(p.edits[i:n]) {
+			out.WriteString(e.text)
+			at = max(at, e.to)
+		}
+		i = n
+	}
+	out.Write(p.text[at:])
+	return out.Bytes()
+}
+
+// yamlField is the value of a field of a mapping; nil when there is none.
+func yamlField(node *yaml.Node, name string) *yaml.Node {
+	if node == nil || node.Kind != yaml.MappingNode {
+		return nil
+	}
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		if node.Content[i].Value == name {
+			return node.Content[i+1]
+		}
+	}
+	return nil
+}
+
+func scalar(node *yaml.Node) string {
+	if node == nil || node.Kind != yaml.ScalarNode {
+		return ""
+	}
+	return node.Value
+}
+
+func sequence(node *yaml.Node) []*yaml.Node {
+	if node == nil || node.Kind != yaml.SequenceNode {
+		return nil
+	}
+	return node.Content
+}
+
+// quoted are texts in quotes, with commas between them.
+func quoted(texts []string) string {
+	all := make([]string, len(texts))
+	for i, text := range texts {
+		all[i] = `"` + text + `"`
+	}
+	return strings.Join(all, ", ")
+}

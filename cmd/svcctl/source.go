@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"svcctl.io/svcctl/api/wire"
+)
+
+func (p *program) sourceVerb() *verb {
+	return &verb{
+		name:    "source",
+		summary: "who reads which directory of manifests for a fleet",
+		args:    "list|take [NAME] [FLAGS]",
+		about: `In a fleet, serve reads --manifests NAME=DIR. Several boxes may have a directory of
+one name; one of them reads it for all: the first one, and when that one goes, one
+that has the same files.
+
+  list       the sources, and who reads them
+  take NAME  have a box read a source, whatever files it has: objects of files
+             that it does not have go, unless they are most of all (see svcctl
+             release)`,
+		options: slices.Concat([]*option{
+			{name: "box", arg: "NAME", group: groupHow, usage: "of take: the box that is to read; without it this one"},
+			outputOption(formTable, formJSON),
+		}, connectOptions()),
+		words: []string{"list", "take"},
+		examples: []example{
+			{"Who reads what?", "sudo svcctl source list"},
+			{"What gw2 has is right.", "sudo svcctl source take lb --box gw2"},
+		},
+		exits: `  0  done
+  1  not done: stderr says why
+  2  wrong usage
+  3  the appliance cannot be reached`,
+		run: p.runSource,
+	}
+}
+
+func (p *program) runSource(ctx context.Context, v *verb, args []string) error {
+	if err := checkOutput(v); err != nil {
+		return err
+	}
+	switch {
+	case len(args) == 1 && args[0] == "list" && !v.option("box").isSet():
+		return p.sourceList(ctx, v)
+	case len(args) == 2 && args[0] == "take" && !v.option("output").isSet():
+		return p.sourceTake(ctx, v, args[1], v.option("box").text())
+	}
+	return usagef("source does what? Say `svcctl source list`, or `svcctl source take NAME [--box BOX]`")
+}
+
+// ofFleet says that a box is in no fleet, if that is why it refuses.
+func ofFleet(err error) error {
+	if refused, is := errors.AsType[*wire.Failure](err); is && refused.Reason == wire.ReasonNotFound {
+		return errors.New("this box belongs to no fleet: it was started without --fleet")
+	}
+	return err
+}
+
+func (p *program) sourceList(ctx context.Context, v *verb) error {
+	c, err := p.client(v)
+	if err != nil {
+		return err
+	}
+	list, err := c.FleetSources(ctx)
+	if err != nil {
+		return ofFleet(err)
+	}
+	return p.output(v, list, func() string { return sourceTable(list) })
+}
+
+// sourceTable is a line for each source.
+func sourceTable(list []wire.FleetSource) string {
+	if len(list) == 0 {
+		return "No box has read a directory of manifests yet: serve --manifests NAME=DIR does.\n"
+	}
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(w, "NAME\tREADER\tSTATE\tFILES\tGENERATION\tSINCE")
+	for _, s := range list {
+		state, generation := "reading", "-"
+		if !s.Reading {
+			state = "nobody reads"
+		}
+		if s.Generation > 0 {
+			generation = fmt.Sprint(s.Generation)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\n", s.Name, s.Reader, state, s.Files, generation, stamp(s.Since))
+	}
+	_ = w.Flush() // into memory
+	return b.String()
+}
+
+func (p *program) sourceTake(ctx context.Context, v *verb, name, box string) error {
+	c, err := p.client(v)
+	if err != nil {
+		return err
+	}
+	if box == "" {
+		status, err := c.Status(ctx)
+		if err != nil {
+			return err
+		}
+		box = status.NodeName
+	}
+	before, err := c.TakeSource(ctx, name, box)
+	if err != nil {
+		return ofFleet(err)
+	}
+	if before.Reader == box {
+		return p.print(fmt.Sprintf("%s reads source %s.\n", box, name))
+	}
+	return p.print(fmt.Sprintf("%s reads source %s from now on; %s did so before.\n", box, name, before.Reader))
+}
