@@ -100,7 +100,7 @@ package: ## deb, rpm and tarball for amd64 and arm64, with checksums and SBOM, i
 package-test: ## install, upgrade over traffic, downgrade, remove and purge the deb in a bare Debian (root; five minutes)
 	.ci/package/test
 
-package-vm: ## the same under a real systemd, in a virtual machine with Debian's kernel, with reboots (root; half an hour)
+package-vm: ## the same under a real systemd, with reboots (root; ten minutes); MACHINE=qemu: with a kernel of its own too
 	.ci/package/vm
 
 # Without a bound each input that reaches new code is made smaller for a minute, in which nothing else is tried.
