@@ -32,9 +32,11 @@ var edges = map[string][]string{
 	"store/managedfields":   {"store/kind", "store/object", "store/schema"},
 	"store/engine":          {"store/parallel"},
 	"store/fleet":           {"store/engine"},
+	"store/index":           {"store/object"},
+	"store/journal":         {"store/engine", "store/object", "store/parallel"},
 	"store/parallel":        {},
 	"store/deadline":        {},
-	"store":                 {"store/alloc", "store/annotation", "store/deadline", "store/engine", "store/managedfields", "store/manifest", "store/object", "store/parallel"},
+	"store":                 {"store/alloc", "store/annotation", "store/deadline", "store/engine", "store/index", "store/journal", "store/managedfields", "store/manifest", "store/object", "store/parallel"},
 	"watch":                 {"store/manifest", "store/object", "store/parallel"},
 	"store/manifest/styles": {}, // for tests only
 
@@ -180,6 +182,7 @@ var libraries = map[string][]string{
 	"go.etcd.io/etcd":                     {"store/fleet"},
 	"go.uber.org/zap":                     {"store/fleet"},
 	"google.golang.org/grpc":              {"store/fleet"},
+	"golang.org/x/crypto":                 {"appliance/relay/tlsterm"},
 	"golang.org/x/net":                    {"appliance/announce/neighbor", "appliance/conntrack", "appliance/prober", "nft/kernel", "nft/nfnetlink"},
 	"golang.org/x/sync":                   {"appliance/announce", "appliance/announce/neighbor", "appliance/parts", "appliance/task"},
 	"golang.org/x/sys":                    {"api", "api/auth", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/neighbor", "appliance/conntrack", "appliance/handover", "appliance/journald", "appliance/netlab", "appliance/node", "appliance/prober", "appliance/relay", "appliance/routes", "appliance/sockets", "appliance/traffic", "cmd/svcctl", "nft/kernel", "nft/nfnetlink", "nft/nfttest/fake", "nft/trace", "store/deadline", "watch"},

@@ -60,7 +60,11 @@ func (s *Server) admit(h http.Handler) http.Handler {
 // isEndless reports whether a request is for an answer that may be long in coming, or never
 // ends.
 func isEndless(r *http.Request) bool {
-	return isWatch(r) || r.URL.Path == waitPath || r.URL.Path == tracePath
+	switch r.URL.Path {
+	case waitPath, tracePath, tracePage:
+		return true
+	}
+	return isWatch(r)
 }
 
 // isWatch reports whether a request is for an answer without end: any value of watch is true
@@ -84,7 +88,7 @@ func (s *Server) unhurried(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rc := http.NewResponseController(w)
 		until := time.Now().Add(s.limits.objects)
-		if isWatch(r) {
+		if isEndless(r) {
 			until = time.Time{} // the read deadline would end the request's context
 		}
 		_ = rc.SetReadDeadline(until)

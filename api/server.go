@@ -222,10 +222,10 @@ func (s *Server) Handler() http.Handler {
 		admin("/svcctl/v1/export", s.unhurried(get(s.export)))
 	}
 	if s.cfg.Trace != nil {
-		admin(tracePath, get(s.traceHandler()))
+		admin(tracePath, get(s.trace))
 	}
 	if s.cfg.Dashboard != nil {
-		reader("/dashboard/", s.cfg.Dashboard)
+		reader("/dashboard/", s.unhurried(s.cfg.Dashboard))
 	}
 	if s.cfg.Announcements != nil {
 		reader(announcementsPath, s.unhurried(get(s.announcements)))

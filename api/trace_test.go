@@ -3,9 +3,12 @@ package api_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"svcctl.io/svcctl/api"
 	"svcctl.io/svcctl/api/auth"
@@ -16,13 +19,8 @@ func TestTrace(t *testing.T) {
 	var asked wire.TraceQuery
 	var fails error
 	packets := 2
-	inside, leave := make(chan struct{}), make(chan struct{})
 	trace := func(ctx context.Context, q wire.TraceQuery, each func(wire.TracedPacket)) error {
 		asked = q
-		if q.Count == 7 {
-			inside <- struct{}{}
-			<-leave
-		}
 		for range packets {
 			each(wire.TracedPacket{What: "a packet"})
 		}
@@ -51,14 +49,74 @@ func TestTrace(t *testing.T) {
 	} {
 		asks(admin, query, http.StatusBadRequest, says)
 	}
-	go func() {
-		<-inside
-		asks(admin, "", http.StatusConflict, "somebody traces already")
-		close(leave)
-	}()
-	asks(admin, "count=7", http.StatusOK, "a packet")
-	packets, fails = 0, errors.New("no rights")
+	packets, fails = 0, wire.ErrTracing
+	asks(admin, "", http.StatusConflict, "somebody traces already")
+	fails = errors.New("no rights")
 	asks(admin, "", http.StatusServiceUnavailable, "no rights")
 	fails = nil
 	asks(admin, "", http.StatusOK, "")
+}
+
+// A reader that takes nothing ends its trace, as a program and as a page.
+func TestStalledReadersEndTheirTrace(t *testing.T) {
+	text := strings.Repeat("x", 64<<10)
+	for _, protocol := range []int{1, 2} {
+		for _, path := range []string{"/svcctl/v1/trace", "/dashboard/trace"} {
+			t.Run(fmt.Sprintf("HTTP/%d %s", protocol, path), func(t *testing.T) {
+				t.Parallel()
+				ended := make(chan struct{})
+				trace := func(ctx context.Context, _ wire.TraceQuery, each func(wire.TracedPacket)) error {
+					for ctx.Err() == nil {
+						each(wire.TracedPacket{What: text})
+					}
+					close(ended)
+					return nil
+				}
+				page := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					for r.Context().Err() == nil {
+						if _, err := io.WriteString(w, text); err != nil {
+							break
+						}
+					}
+					close(ended)
+				})
+				remote := serveTLS(t, newBackend(), api.Config{Trace: trace, Dashboard: page}, func(s *api.Server) { s.SetWriteTimeout(150 * time.Millisecond) })
+				resp, err := remote.client(t, protocol).Do(remote.request(t, t.Context(), remote.token(t, auth.Admin), http.MethodGet, path, ""))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer resp.Body.Close()
+				select {
+				case <-ended:
+				case <-time.After(time.Minute):
+					t.Fatal("the trace goes on for somebody who takes nothing")
+				}
+			})
+		}
+	}
+}
+
+// A page that follows packets may take longer than any other answer.
+func TestTracePageOutlivesTimeouts(t *testing.T) {
+	page := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rc := http.NewResponseController(w)
+		for range 3 {
+			if _, err := io.WriteString(w, "a packet\n"); err != nil || rc.Flush() != nil {
+				return
+			}
+			select {
+			case <-r.Context().Done():
+				return
+			case <-time.After(400 * time.Millisecond):
+			}
+		}
+		_, _ = io.WriteString(w, "over\n")
+	})
+	remote := serveTLS(t, newBackend(), api.Config{Dashboard: page}, func(s *api.Server) { s.SetWriteTimeout(150 * time.Millisecond) })
+	if code, body := remote.ask(t, remote.token(t, auth.Reader), "/dashboard/trace"); code != http.StatusOK || !strings.HasSuffix(body, "over\n") {
+		t.Errorf("%d: %s", code, body)
+	}
+	if code, body := remote.do(t, "", http.MethodGet, "/dashboard/trace", ""); code != http.StatusUnauthorized || !strings.Contains(body, "show a bearer token") {
+		t.Errorf("anonymous: %d %s", code, body)
+	}
 }

@@ -29,7 +29,7 @@ const (
 
 // limitOf reads the query's limit.
 func limitOf(r *http.Request, def, most int) (int, error) {
-	n, err := boundedNumber(r.URL.Query().Get("limit"), def, most)
+	n, err := wire.ParseBounded(r.URL.Query().Get("limit"), def, most)
 	if err != nil {
 		return 0, fmt.Errorf("limit=%w", err)
 	}
@@ -40,7 +40,7 @@ func limitOf(r *http.Request, def, most int) (int, error) {
 func (s *Server) traffic(w http.ResponseWriter, r *http.Request) {
 	values := r.URL.Query()
 	q := wire.TrafficQuery{
-		Namespace: values.Get("namespace"), Service: values.Get("name"), Sort: values.Get("sort"),
+		Namespace: values.Get("namespace"), Service: values.Get("name"), Filter: values.Get("filter"), Sort: values.Get("sort"),
 		Endpoints: values.Get("endpoints") == "true", History: values.Get("history") == "true",
 	}
 	if q.Sort == "" {
@@ -48,6 +48,10 @@ func (s *Server) traffic(w http.ResponseWriter, r *http.Request) {
 	}
 	if !slices.Contains(wire.TrafficSorts(), q.Sort) {
 		fail(w, http.StatusBadRequest, wire.ReasonBadRequest, fmt.Sprintf("sort=%q: want %s", q.Sort, strings.Join(wire.TrafficSorts(), ", ")))
+		return
+	}
+	if len(q.Filter) > wire.MaxTrafficFilter {
+		fail(w, http.StatusBadRequest, wire.ReasonBadRequest, fmt.Sprintf("filter: it is %d bytes long, %d is the most", len(q.Filter), wire.MaxTrafficFilter))
 		return
 	}
 	var err error
@@ -92,12 +96,8 @@ func connectionQuery(r *http.Request) (q wire.ConnectionQuery, err error) {
 		}
 	}
 	if text := values.Get("client"); text != "" {
-		if q.Client, err = netip.ParsePrefix(text); err != nil {
-			addr, err := netip.ParseAddr(text)
-			if err != nil {
-				return q, fmt.Errorf("client=%q: want an address or a prefix as 203.0.113.0/24", text)
-			}
-			q.Client = netip.PrefixFrom(addr, addr.BitLen())
+		if q.Client, err = wire.ParseClients(text); err != nil {
+			return q, fmt.Errorf("client=%w", err)
 		}
 	}
 	return q, nil

@@ -50,12 +50,13 @@ func TestTraffic(t *testing.T) {
 	if want := (wire.TrafficQuery{Sort: "open", Limit: 100}); f.traffic != want {
 		t.Errorf("asked for %+v, want %+v", f.traffic, want)
 	}
-	asks(reader, http.MethodGet, "/svcctl/v1/traffic?namespace=shop&name=web&sort=unanswered&limit=3&endpoints=true&history=true", http.StatusOK, "")
-	if want := (wire.TrafficQuery{Namespace: "shop", Service: "web", Sort: "unanswered", Limit: 3, Endpoints: true, History: true}); f.traffic != want {
+	asks(reader, http.MethodGet, "/svcctl/v1/traffic?namespace=shop&name=web&sort=unanswered&limit=3&endpoints=true&history=true&filter=we*", http.StatusOK, "")
+	if want := (wire.TrafficQuery{Namespace: "shop", Service: "web", Filter: "we*", Sort: "unanswered", Limit: 3, Endpoints: true, History: true}); f.traffic != want {
 		t.Errorf("asked for %+v, want %+v", f.traffic, want)
 	}
 	asks(reader, http.MethodGet, "/svcctl/v1/traffic?sort=beauty", http.StatusBadRequest, "want open, rate, unanswered, refused, name")
 	asks(reader, http.MethodGet, "/svcctl/v1/traffic?limit=0", http.StatusBadRequest, "from 1 to 10000")
+	asks(reader, http.MethodGet, "/svcctl/v1/traffic?filter="+strings.Repeat("x", 513), http.StatusBadRequest, "512 is the most")
 
 	asks(reader, http.MethodGet, "/svcctl/v1/conns?name=web&client=203.0.113.7&endpoint=10.1.2.11", http.StatusOK, `"connections":[]`)
 	if f.conns.Client.String() != "203.0.113.7/32" || f.conns.EndpointAddr.String() != "10.1.2.11" || f.conns.Endpoint.IsValid() {

@@ -123,8 +123,11 @@ func TableSlots(endpoints int) int {
 
 // Table says who stands in each slot of a pool's table of LeastConnection; nil: there is none.
 func (sp *ServicePort) Table(pool Pool) []netip.AddrPort {
+	if sp.Balance != LeastConnection || sp.Relayed() {
+		return nil
+	}
 	t := sp.tableOf(pool)
-	if t == nil || sp.Balance != LeastConnection {
+	if t == nil {
 		return nil
 	}
 	slots := make([]netip.AddrPort, len(t.slots))
@@ -269,6 +272,35 @@ func (sp *ServicePort) Choice(fe *Frontend, pool Pool) func(client netip.AddrPor
 	return func(client netip.AddrPort) (netip.AddrPort, bool) {
 		return endpoints[t.slots[HashSlot(kind, client, uint32(len(t.slots)))]], true
 	}
+}
+
+// Chooser gives the endpoint of a pool that a new connection of a client gets at the address that it connected to,
+// as the kernel would choose it; nil where that is up to chance, turns or open connections. It is for whoever
+// accepts connections in the kernel's place.
+func (sp *ServicePort) Chooser(pool Pool) func(client, asked netip.AddrPort) (netip.AddrPort, bool) {
+	endpoints := sp.Pools[pool]
+	switch {
+	case len(endpoints) < 2:
+	case sp.Balance == DestinationHash:
+		at := make(map[netip.AddrPort]netip.AddrPort, len(sp.Frontends))
+		for i := range sp.Frontends {
+			fe := &sp.Frontends[i]
+			at[netip.AddrPortFrom(fe.Addr, fe.Port)] = preferred(endpoints, fe)
+		}
+		return func(_, asked netip.AddrPort) (netip.AddrPort, bool) {
+			if endpoint, is := at[asked]; is {
+				return endpoint, true
+			}
+			if endpoint, is := at[netip.AddrPortFrom(netip.Addr{}, asked.Port())]; is { // a node port
+				return endpoint, true
+			}
+			return preferred(endpoints, &Frontend{Addr: asked.Addr(), Port: asked.Port()}), true // a balancer in front named it
+		}
+	case sp.Balance == Maglev || sp.Balance == SourceHash:
+		choose := sp.Choice(&Frontend{}, pool)
+		return func(client, _ netip.AddrPort) (netip.AddrPort, bool) { return choose(client) }
+	}
+	return nil
 }
 
 // sameTable reports whether a port has the table of another for a pool, so that it need

@@ -23,6 +23,8 @@ type change struct {
 	sourcesTouched map[string]bool
 	setChanges     []setChange
 	oldTimeouts    map[string]bool // whether a timeout was there
+	// oldAdopted are the frontends that endpoints were adopted for, "" for none, by their keys.
+	oldAdopted map[string]string
 	keeper
 }
 
@@ -47,6 +49,7 @@ func (t *tableState) begin(heard bool) {
 
 		sourcesTouched: map[string]bool{},
 		oldTimeouts:    map[string]bool{},
+		oldAdopted:     map[string]string{},
 	}
 }
 

@@ -201,8 +201,9 @@ func randomPort(r *rand.Rand, name string, i int, f Family) ServicePort {
 	}
 	outside.InsideOnly = r.IntN(4) == 0
 	outside.Sets = randomSets(r)
+	outside.Adopt = p.Protocol == TCP && r.IntN(2) == 0
 	p.Frontends = append(p.Frontends, outside)
-	outside.InsideOnly = r.IntN(4) == 0
+	outside.InsideOnly, outside.Adopt = r.IntN(4) == 0, false
 	outside.Addr, outside.Port = netip.Addr{}, uint16(30000+i)
 	p.Frontends = append(p.Frontends, outside)
 	return p
@@ -214,6 +215,7 @@ func randomRanges(r *rand.Rand, name string, i int, f Family, insideOnly bool) S
 	p := randomPort(r, name, i, f)
 	p.ID, p.Affinity, p.Idle = name+"/http/"+p.Protocol.String()+"-1000", 0, 0
 	p.Frontends = p.Frontends[:2]
+	p.Frontends[1].Adopt = false
 	p.Frontends[1].InsideOnly = insideOnly // one for all ports of an address
 	if r.IntN(3) == 0 {
 		another := p.Frontends[1]

@@ -44,7 +44,8 @@ func (c *content) table() *Table {
 }
 
 // From is what turns the ruleset have, as it was read from the kernel, into the one the
-// compiler stands at; see Diff.
+// compiler stands at. A table that cannot be changed into the wanted one, because a set or a base chain
+// is defined otherwise, is replaced as a whole in the same transaction.
 func (c *Compiler) From(have Ruleset) Transition {
 	var tr Transition
 	for _, f := range Families {
@@ -99,6 +100,9 @@ func (t *tableState) sharedElements(yield func(string, Element) bool) bool {
 				return false
 			}
 		}
+	}
+	if !t.adoptedElements(yield) {
+		return false
 	}
 	for _, set := range sortedKeys(t.box) {
 		for _, key := range sortedKeys(t.box[set]) {

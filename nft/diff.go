@@ -25,38 +25,6 @@ type Transition struct {
 // Empty reports whether nothing has to be done.
 func (t *Transition) Empty() bool { return t.Apply.Empty() && t.Cleanup.Empty() }
 
-// Diff is what turns the ruleset have, as it was read from the kernel, into want.
-// A table that cannot be changed into the wanted one, because a set or a base chain
-// is defined otherwise, is replaced as a whole in the same transaction.
-func Diff(have, want Ruleset) Transition {
-	var tr Transition
-	for _, f := range Families {
-		diffTable(f, have[f], want[f].content(), &tr)
-	}
-	return tr
-}
-
-func (t *Table) content() *content {
-	if t == nil {
-		return nil
-	}
-	c := &content{sets: make(map[string]Set, len(t.Sets)), chains: t.Chains, timeouts: t.Timeouts, counters: t.Counters}
-	for name, s := range t.Sets {
-		c.sets[name] = s.Set
-	}
-	c.count = func(set string) int { return len(t.Sets[set].Elements) }
-	c.elements = func(yield func(string, Element) bool) {
-		for name, s := range t.Sets {
-			for key, data := range s.Elements {
-				if !s.Dynamic && !yield(name, Element{key, data}) {
-					return
-				}
-			}
-		}
-	}
-	return c
-}
-
 func diffTable(f Family, have *Table, want *content, tr *Transition) {
 	if want == nil {
 		if have != nil {

@@ -132,14 +132,15 @@ func (t *tableState) sourceChains(f Family, box *Box) []Chain {
 	same := t.sameInterface()
 	rest := append(clusterIPs(f, box), same...)
 
-	rules := []Rule{{MatchNotDNAT{}, Verdict{Kind: Return}}}
+	first, adopt := t.notTranslated()
+	rules := []Rule{first}
 	if t.has(setOriginal) {
 		rules = append(rules, Rule{VerdictMap{Key: []Field{OriginalDaddr}, Map: setOriginal}})
 	}
-	chains := []Chain{
-		{Name: chainPostrouting, Hook: HookPostrouting, Priority: PrioritySrcNAT, Rules: append(rules, rest...)},
-		{Name: chainSameInterf, Rules: same},
-	}
+	chains := append(adopt,
+		Chain{Name: chainPostrouting, Hook: HookPostrouting, Priority: PrioritySrcNAT, Rules: append(rules, rest...)},
+		Chain{Name: chainSameInterf, Rules: same},
+	)
 	var nodePorts []Rule
 	if t.has(setNPSourceNAT) {
 		chains = append(chains, Chain{Name: chainNPSourceNAT, Rules: append(t.perProtocol(setNPSourceNAT, originalNodePort), same...)})

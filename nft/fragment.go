@@ -22,6 +22,8 @@ type fragment struct {
 	sourceSets []*SourceSet
 	// timeouts are those of its frontends, once for each.
 	timeouts []Timeout
+	// adopted are elements that are there while no other frontend adopts their endpoint.
+	adopted []placed
 	// answersHere is 1 when clients of endpoints that are the box itself are remembered.
 	answersHere int
 	// limits is 1 when the port has limits.
@@ -54,7 +56,7 @@ func (f *fragment) fill(p *compiledPort, box *Box) {
 	f.elements, f.endpoints, f.vips, f.original, f.hosted = f.elements[:0], f.endpoints[:0], f.vips[:0], f.original[:0], f.hosted[:0]
 	f.insideOnly = f.insideOnly[:0]
 	f.chains, f.shared, f.sets, f.sourceSets = f.chains[:0], f.shared[:0], f.sets[:0], f.sourceSets[:0]
-	f.timeouts = f.timeouts[:0]
+	f.timeouts, f.adopted = f.timeouts[:0], f.adopted[:0]
 	if p.hasRanges() {
 		p.addRanges(f, box)
 	} else {
@@ -139,6 +141,7 @@ func (p *compiledPort) addFrontend(f *fragment, box *Box, fe *Frontend) {
 		f.elements = append(f.elements, placed{maps.limits.by, frontend, p.jumpToLimits().String()})
 	}
 	p.addIdle(f, box, fe)
+	p.addAdopted(f, fe)
 	if verdict, ok := p.sourceNAT(f, box, fe); ok {
 		f.elements = append(f.elements, placed{maps.sourceNAT, frontend, verdict})
 		f.use(p.Protocol)

@@ -167,15 +167,3 @@ func protoName(n uint32) string {
 	}
 	return strconv.FormatUint(uint64(n), 10)
 }
-
-// PrefixRange is the first and the last address of a prefix: the two ends of its
-// element in an interval set.
-func PrefixRange(p netip.Prefix) (first, last netip.Addr) {
-	first = p.Masked().Addr()
-	end := first.AsSlice()
-	for i := p.Bits(); i < len(end)*8; i++ {
-		end[i/8] |= 0x80 >> (i % 8)
-	}
-	last, _ = netip.AddrFromSlice(end)
-	return first, last
-}

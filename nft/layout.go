@@ -141,6 +141,7 @@ var staticSets = []Set{
 	{Name: setNPLimitedOutside, Key: keyNodePort, Data: dataVerdict},
 	{Name: setOwned, Key: []Type{TypeAddr}, Interval: true},
 	{Name: setInternalSources, Key: []Type{TypeAddr}, Interval: true},
+	{Name: setAdopted, Key: dataEndpoint, Data: dataEndpoint},
 	{Name: setOriginal, Key: []Type{TypeAddr}, Data: dataVerdict},
 	{Name: setSourceNAT, Key: keyFrontend, Data: dataVerdict},
 	{Name: setNPSourceNAT, Key: keyNodePort, Data: dataVerdict},

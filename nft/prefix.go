@@ -10,7 +10,7 @@ import (
 func mergePrefixes(prefixes []netip.Prefix, f Family) []Range {
 	ranges := make([]Range, 0, len(prefixes))
 	for _, p := range prefixes {
-		first, last := prefixRange(p)
+		first, last := PrefixRange(p)
 		ranges = append(ranges, Range{first, last})
 	}
 	return mergeRanges(ranges, f)
@@ -58,13 +58,14 @@ func mergedPrefixes(prefixes []netip.Prefix, f Family) []netip.Prefix {
 	return kept
 }
 
-// prefixRange is the first and the last address of a prefix.
-func prefixRange(p netip.Prefix) (first, last netip.Addr) {
-	p = p.Masked()
-	bytes := p.Addr().AsSlice()
-	for i := p.Bits(); i < len(bytes)*8; i++ {
-		bytes[i/8] |= 0x80 >> (i % 8)
+// PrefixRange is the first and the last address of a prefix: the two ends of its
+// element in an interval set.
+func PrefixRange(p netip.Prefix) (first, last netip.Addr) {
+	first = p.Masked().Addr()
+	end := first.AsSlice()
+	for i := p.Bits(); i < len(end)*8; i++ {
+		end[i/8] |= 0x80 >> (i % 8)
 	}
-	last, _ = netip.AddrFromSlice(bytes)
-	return p.Addr(), last
+	last, _ = netip.AddrFromSlice(end)
+	return first, last
 }

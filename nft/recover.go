@@ -55,12 +55,13 @@ type recovery struct {
 	sets     map[string]*SourceSet
 	prefixes map[string]uint8  // Sticky.PrefixLen, by ID
 	limits   map[string]Limits // by ID
+	adopters map[string]bool   // frontends with Adopt
 }
 
 func newRecovery(f Family, table *Table, box *Box) *recovery {
 	r := &recovery{
 		family: f, table: table, box: box, byID: map[string]int{}, timeouts: []time.Duration{defaultAffinity}, sets: map[string]*SourceSet{},
-		prefixes: map[string]uint8{}, limits: map[string]Limits{},
+		prefixes: map[string]uint8{}, limits: map[string]Limits{}, adopters: table.adopters(),
 	}
 	for name := range table.Sets {
 		if bits, id, ok := parsePrefix(name); ok {
@@ -129,6 +130,7 @@ func (r *recovery) add(key, verdict string, maps *frontendMaps, fe Frontend, pro
 		insideOnly = AddrKey(fe.Addr)
 	}
 	_, fe.InsideOnly = r.table.elements(maps.insideOnly)[insideOnly]
+	fe.Adopt = fe.Addr.IsValid() && proto == TCP && r.adopters[AddrPortData(netip.AddrPortFrom(fe.Addr, fe.Port))]
 	id, remember := r.sourceNAT(maps, key, &fe)
 	p.Idle = recoverIdle(r.table.elements(maps.sourceNAT)[key])
 	if id != "" {
@@ -284,14 +286,14 @@ func prefixesOf(first, last netip.Addr) (prefixes []netip.Prefix) {
 		bits := first.BitLen()
 		for bits > 0 {
 			wider := netip.PrefixFrom(first, bits-1)
-			if _, end := prefixRange(wider); wider.Masked().Addr() != first || end.Compare(last) > 0 {
+			if _, end := PrefixRange(wider); wider.Masked().Addr() != first || end.Compare(last) > 0 {
 				break
 			}
 			bits--
 		}
 		p := netip.PrefixFrom(first, bits)
 		prefixes = append(prefixes, p)
-		_, end := prefixRange(p)
+		_, end := PrefixRange(p)
 		first = end.Next()
 	}
 	return prefixes

@@ -147,6 +147,12 @@ type (
 		Map      string
 		KeepPort bool
 	}
+	// SourceMap is `snat ip to key map @map`, where the map gives address . port. A key that is not in the
+	// map matches nothing.
+	SourceMap struct {
+		Key []Field
+		Map string
+	}
 	// Update is `update @map { key timeout T : data }`: remember data under key
 	// for the time of Timeout. A key that is there keeps its data and gets the time anew.
 	// With Add it is `add @map { ... }`, and such a key keeps its time too. A full map is
@@ -209,6 +215,7 @@ func (MatchEchoRequest) statement() {}
 func (MatchNotICMP) statement()     {}
 func (VerdictMap) statement()       {}
 func (DNAT) statement()             {}
+func (SourceMap) statement()        {}
 func (Update) statement()           {}
 func (SetTimeout) statement()       {}
 func (Counter) statement()          {}

@@ -89,7 +89,7 @@ type Interface struct {
 }
 
 // ServicePort is one port of one Service in one family: the frontends that it is
-// reached by and the pools of endpoints behind them.
+// reached by and the pools of endpoints behind them. It has many fields as it is all that the ruleset knows of a Service.
 type ServicePort struct {
 	ID       string // "namespace/name/port": names its affinity map and chains
 	Family   Family
@@ -100,7 +100,8 @@ type ServicePort struct {
 	Frontends []Frontend
 	// Pools are the endpoints each pool holds; an address appears once in a pool.
 	Pools [NumPools][]netip.AddrPort
-	// Balance is how the endpoint of a new connection is chosen.
+	// Balance is how the endpoint of a new connection is chosen: by the kernel, or where there is a Relay by that.
+	// The ruleset of a relayed port does not depend on it, nor on Weights.
 	Balance Balance
 	// Weights are those of endpoints that differ from 1, 1 to 65535. Nil: all are alike.
 	Weights map[netip.AddrPort]uint16
@@ -121,8 +122,10 @@ type ServicePort struct {
 	// Limits are those of new and open connections.
 	Limits Limits
 	// Relay, where it is valid, is the listener on the box that clients of a pool are sent to
-	// while the pool has endpoints. It makes the connections to them.
+	// while the pool has endpoints, unless RelayAlone is set. It makes the connections to them.
 	Relay [NumPools]netip.AddrPort
+	// RelayAlone has clients sent to Relay also while the pool has no endpoints: the relay knows where else they go.
+	RelayAlone bool
 }
 
 // Sticky says who is remembered by affinity, for what, and from when on.
@@ -146,9 +149,14 @@ func SplitID(id string) (service, port string) {
 	return id[:len(id)-len(rest)+len(name)], port
 }
 
+// Takes reports whether clients of a pool are let in: it has endpoints, or a relay that needs none.
+func (p *ServicePort) Takes(pool Pool) bool {
+	return len(p.Pools[pool]) > 0 || p.RelayAlone && p.Relay[pool].IsValid()
+}
+
 // targets are where the kernel sends the clients of a pool.
 func (p *ServicePort) targets(pool Pool) []netip.AddrPort {
-	if len(p.Pools[pool]) == 0 || !p.Relay[pool].IsValid() {
+	if !p.Takes(pool) || !p.Relay[pool].IsValid() {
 		return p.Pools[pool]
 	}
 	return p.Relay[pool : pool+1 : pool+1]
@@ -193,6 +201,9 @@ type Frontend struct {
 	InsideOnly bool
 	// Sets, when not nil, are named sets of clients that may connect, or may not.
 	Sets *SourceSets
+	// Adopt takes TCP connections over in mid-stream when an endpoint speaks first, see adopt.go. The
+	// frontend is one address and port, and of a port whose Balance is a hash.
+	Adopt bool
 }
 
 // FrontendKind is where a Service has an address from.

@@ -39,6 +39,7 @@ type uses struct {
 	limits      int
 	sourceUses  map[string]map[*SourceSet]int // frontends that look into a source set, by its name
 	timeoutUses map[string]int                // frontends that use a timeout, by its name
+	adopters    map[string]map[string]int     // frontends that adopt an endpoint, by its key
 }
 
 // addressUses is who needs an address of a client's destination.
@@ -71,6 +72,7 @@ func newTableState() *tableState {
 			protocols:   map[Protocol]int{},
 			sourceUses:  map[string]map[*SourceSet]int{},
 			timeoutUses: map[string]int{},
+			adopters:    map[string]map[string]int{},
 		},
 	}
 }
@@ -190,6 +192,7 @@ func (t *tableState) use(f *fragment, by int32) {
 	t.limits += int(by) * f.limits
 	t.useSourceSets(f, int(by))
 	t.useTimeouts(f, int(by))
+	t.useAdopted(f, int(by))
 	for proto := range f.uses {
 		t.protocols[proto] += int(by)
 	}
@@ -205,6 +208,7 @@ func (t *tableState) dropChain(name string) {
 func (t *tableState) finish(f Family, box *Box, tr *Transition) {
 	t.setBoxElements(f, box)
 	t.settleAddresses()
+	t.settleAdopted()
 	t.setInsideElements(f, box)
 	t.settleSourceSets(f)
 	for _, s := range staticSets {
@@ -292,7 +296,7 @@ var staticChainNames = []string{
 	chainRefuse, chainRefusePort, chainVIP, chainInside, chainByClient, chainNodePort, chainNPByClient,
 	chainSourceNAT, chainNPSourceNAT, chainSameInterf, chainHairpin,
 	chainPrerouting, chainOutput, chainPostrouting, chainStray, chainInvalid, chainRefused, chainAnswer, chainOwnAnswers, chainRefresh, chainInput,
-	chainLimited, chainLimitedOutside, chainNPLimited, chainNPLimitedOutside,
+	chainLimited, chainLimitedOutside, chainNPLimited, chainNPLimitedOutside, chainAdopt,
 }
 
 // sortedKeys is for output that must not depend on the order of a map.

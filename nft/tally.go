@@ -52,6 +52,7 @@ type countID struct {
 
 // tallied is an element that has counted something. A total is carried + last - start.
 type tallied struct {
+	frontend    FrontendTotal    // which one it is, without its counts; the zero one for a named counter
 	carried     [numKinds]uint64 // by elements of this key that are gone; the frontend is still there
 	start, last uint64           // of the one in the kernel, when we started, and as it was read last
 	kind        countKind
@@ -121,7 +122,7 @@ func (t *Tally) see(c *Count) *tallied {
 		if t.entries == nil {
 			t.entries = map[countID]*tallied{}
 		}
-		e = &tallied{kind: kind}
+		e = &tallied{frontend: frontendOf(id), kind: kind}
 		t.entries[id] = e
 	}
 	if c.Packets < e.last || kind != e.kind { // another element than was read last
@@ -308,25 +309,32 @@ func (t *Tally) Totals() Totals {
 			totals.Refusals[id.key] += e.total(countsRefusals)
 			continue
 		}
-		values := SplitKey(staticSet(id.set).Key, id.family, id.key)
-		if len(values) < 2 || id.set == setPortRanges && len(values) != 6 {
-			continue
-		}
-		var last uint16
-		if id.set == setPortRanges {
-			last, values = uint16(values[len(values)-1].Num), values[:len(values)/2]
-		}
-		f := FrontendTotal{
-			Family: id.family, Protocol: Protocol(values[len(values)-2].Num),
-			At:          netip.AddrPortFrom(values[0].Addr, uint16(values[len(values)-1].Num)),
-			Last:        last,
-			Connections: e.total(countsConnections), Refused: e.total(countsRefusals),
-		}
-		if f.Connections+f.Refused > 0 {
+		f := e.frontend
+		f.Connections, f.Refused = e.total(countsConnections), e.total(countsRefusals)
+		if f.Protocol != 0 && f.Connections+f.Refused > 0 {
 			totals.Frontends = append(totals.Frontends, f)
 		}
 	}
 	return totals
+}
+
+// frontendOf is the frontend of an element; the zero one where the key is none of ours, or of a named counter.
+func frontendOf(id countID) FrontendTotal {
+	if id.set == "" {
+		return FrontendTotal{}
+	}
+	values := SplitKey(staticSet(id.set).Key, id.family, id.key)
+	if len(values) < 2 || id.set == setPortRanges && len(values) != 6 {
+		return FrontendTotal{}
+	}
+	var last uint16
+	if id.set == setPortRanges {
+		last, values = uint16(values[len(values)-1].Num), values[:len(values)/2]
+	}
+	return FrontendTotal{
+		Family: id.family, Protocol: Protocol(values[len(values)-2].Num),
+		At: netip.AddrPortFrom(values[0].Addr, uint16(values[len(values)-1].Num)), Last: last,
+	}
 }
 
 // CountedSets are the definitions of the maps that count.

@@ -133,6 +133,10 @@ func (t *ruleText) statement(s Statement) {
 		t.say("dnat ", t.String(), " to ")
 		t.fields(s.Key)
 		t.say(" map @", s.Map)
+	case SourceMap:
+		t.say("snat ", t.String(), " to ")
+		t.fields(s.Key)
+		t.say(" map @", s.Map)
 	case Update:
 		t.update(s)
 	case Over:

@@ -29,6 +29,8 @@ func TestRuleText(t *testing.T) {
 		{Rule{MatchInvalid{}, GotoChain("stray")}, "ct state invalid goto stray", ""},
 		{Rule{MatchNoSYN{}, MatchSet{Key: []Field{Saddr, Saddr}, Set: "hairpin"}, Verdict{Kind: Drop}},
 			"tcp flags ! syn ip saddr . ip saddr @hairpin drop", "tcp flags ! syn ip6 saddr . ip6 saddr @hairpin drop"},
+		{Rule{MatchNoSYN{}, SourceMap{Key: []Field{Saddr, Sport}, Map: "adopted"}},
+			"tcp flags ! syn snat ip to ip saddr . th sport map @adopted", "tcp flags ! syn snat ip6 to ip6 saddr . th sport map @adopted"},
 		{Rule{MatchLocalSource{}, Masquerade{}}, "fib saddr type local masquerade", ""},
 		{Rule{MatchLocalDest{}, Verdict{Kind: Accept}}, "fib daddr type local accept", ""},
 		{Rule{MatchAssured{}, Verdict{Kind: Accept}}, "ct status assured accept", ""},

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/index"
 	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/store/parallel"
 )
@@ -26,7 +27,7 @@ var errTooManyMoves = errors.New("too many Services exchange addresses and ports
 func (t *transaction) allocate() []*change {
 	changes := t.sorted()
 	for _, c := range changes {
-		c.stays = false
+		c.keepOld = false
 	}
 	for round := 1; t.attempt(changes); round++ {
 		if round == maxRounds {
@@ -40,7 +41,7 @@ func (t *transaction) allocate() []*change {
 // moves so long is sorted out one part at a time.
 func stopMoves(changes []*change, l *ledger) {
 	for _, c := range changes {
-		if c.ref.Kind == object.KindService && c.wanted != nil && c.holds() && !c.stays && c.gives(l) {
+		if c.ref.Kind == object.KindService && c.wanted != nil && c.holds() && !c.keepOld && c.gives(l) {
 			c.restart()
 			c.fail(errTooManyMoves)
 		}
@@ -69,7 +70,7 @@ func (t *transaction) attempt(changes []*change) (again bool) {
 	services := make([]*change, 0, len(changes))
 	for _, c := range changes {
 		switch {
-		case c.stays:
+		case c.keepOld:
 			c.next = nil
 		case c.ref.Kind == object.KindService && (c.wanted != nil || c.remove):
 			services = append(services, c)
@@ -78,10 +79,10 @@ func (t *transaction) attempt(changes []*change) (again bool) {
 		}
 	}
 	parallel.Do(len(services), parallel.Share, func(i int) { services[i].restart() })
-	t.joint = externals{}
+	t.joint = index.Externals{}
 	for _, c := range services {
 		if c.next != nil {
-			t.joint.add(c.ref.Key(), c.service())
+			t.joint.Add(c.ref.Key(), c.service())
 		}
 		c.release(t)
 	}
@@ -102,7 +103,7 @@ func (t *transaction) attempt(changes []*change) (again bool) {
 
 // restart forgets an attempt.
 func (c *change) restart() {
-	c.err, c.waits, c.outside, c.outcome, c.ingress, c.next = nil, false, false, nil, nil, nil
+	c.err, c.waits, c.assigned = nil, false, assigned{}
 	if c.wanted != nil {
 		svc := object.Draft(c.wanted).(*object.Service)
 		c.next, c.claim = svc, claimOf(svc)
@@ -113,7 +114,7 @@ func (c *change) restart() {
 // others release something.
 func (c *change) fail(err error) {
 	c.next, c.err, c.waits = nil, err, true
-	c.stays = c.holds()
+	c.keepOld = c.holds()
 	reason := ReasonConflict
 	switch {
 	case errors.Is(err, alloc.ErrFull):
@@ -174,12 +175,12 @@ func (c *change) release(t *transaction) {
 // leavesExternal reports whether the new version does without an external IP, or a port there,
 // that the old one has.
 func (c *change) leavesExternal() bool {
-	before := externalIPs(c.oldService())
+	before := index.ExternalIPs(c.oldService())
 	if len(before) == 0 || c.remove {
 		return len(before) > 0
 	}
 	svc := c.service()
-	missing := func(addr netip.Addr) bool { return !slices.Contains(externalIPs(svc), addr) }
+	missing := func(addr netip.Addr) bool { return !slices.Contains(index.ExternalIPs(svc), addr) }
 	return slices.ContainsFunc(before, missing) ||
 		slices.ContainsFunc(portsOf(c.oldService()), func(port alloc.Port) bool { return !slices.Contains(portsOf(svc), port) })
 }

@@ -23,7 +23,7 @@ func (t *transaction) otherUse(svc *object.Service, addr netip.Addr, claim alloc
 	if what := t.host.Reserved(svc, addr); what != "" {
 		return "it is " + what
 	}
-	if keys := t.s.table.index.hosts.of(t.s.table.index, addr); len(keys) > 0 {
+	if keys := t.s.table.index.EndpointsAt(addr); len(keys) > 0 {
 		return "it is an endpoint of Service " + keys[0]
 	}
 	for _, port := range claim.Ports {
@@ -36,7 +36,7 @@ func (t *transaction) otherUse(svc *object.Service, addr netip.Addr, claim alloc
 
 // avoidAddress reports cluster IPs that are of use to the host or on its networks.
 func (t *transaction) avoidAddress(addr netip.Addr) bool {
-	isEndpoint := func() bool { return len(t.s.table.index.hosts.of(t.s.table.index, addr)) > 0 }
+	isEndpoint := func() bool { return len(t.s.table.index.EndpointsAt(addr)) > 0 }
 	return t.host.Reserved(nil, addr) != "" || t.host.Avoid(addr, isEndpoint)
 }
 
@@ -80,62 +80,4 @@ func (t *transaction) losesIngress(svc *object.Service, since Since, addr netip.
 		_, holding := t.version(holder)
 		return holding.Of(port.Protocol, at) < since.Of(port.Protocol, at)
 	})
-}
-
-// hostIndex finds the Services that have an endpoint at an address. It is made when somebody
-// asks for the first time, which few boxes ever do, and kept from then on.
-type hostIndex struct{ services map[netip.Addr][]string }
-
-// of are the "namespace/name" of Services, some of them several times.
-func (h *hostIndex) of(x index, addr netip.Addr) []string {
-	if h.services == nil {
-		h.services = map[netip.Addr][]string{}
-		for key, list := range x.slices {
-			for _, s := range list {
-				h.add(key, s)
-			}
-		}
-	}
-	return h.services[addr]
-}
-
-func (h *hostIndex) add(key string, s *object.EndpointSlice) {
-	if h.services == nil {
-		return
-	}
-	for addr := range endpointAddrs(s) {
-		h.services[addr] = append(h.services[addr], key)
-	}
-}
-
-func (h *hostIndex) remove(key string, s *object.EndpointSlice) {
-	if h.services == nil {
-		return
-	}
-	for addr := range endpointAddrs(s) {
-		keys := h.services[addr]
-		if i := slices.Index(keys, key); i >= 0 {
-			keys = slices.Delete(keys, i, i+1)
-		}
-		if len(keys) == 0 {
-			delete(h.services, addr)
-		} else {
-			h.services[addr] = keys
-		}
-	}
-}
-
-// endpointAddrs are the addresses that a slice's endpoints have: the first one of each counts
-// (discovery/v1 Endpoint.addresses).
-func endpointAddrs(s *object.EndpointSlice) func(yield func(netip.Addr) bool) {
-	return func(yield func(netip.Addr) bool) {
-		for i := range s.Endpoints {
-			if len(s.Endpoints[i].Addresses) == 0 {
-				continue
-			}
-			if addr, err := netip.ParseAddr(s.Endpoints[i].Addresses[0]); err == nil && !yield(addr) {
-				return
-			}
-		}
-	}
 }

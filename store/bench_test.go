@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"svcctl.io/svcctl/store/journal"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -119,11 +120,11 @@ func BenchmarkList(b *testing.B) {
 func BenchmarkEvents(b *testing.B) {
 	bx := filled(b, "memory", 1)
 	w := manyServices(1)[0]
-	for i := range 3 * defaultBounds().recent {
+	for i := range 3 * journal.DefaultBounds().Recent {
 		w.Object.GetMeta().Labels = map[string]string{"v": fmt.Sprint(i)}
 		bx.ask(w)
 	}
-	for name, from := range map[string]uint64{"recent": bx.s.Revision() - 100, "past": bx.s.feed.history.since + 10} {
+	for name, from := range map[string]uint64{"recent": bx.s.Revision() - 100, "past": bx.s.feed.journal.Since() + 10} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
 				if events, err := bx.s.Events(from, 100); err != nil || len(events) != 100 {

@@ -9,6 +9,7 @@ import (
 
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/journal"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
@@ -53,6 +54,17 @@ func (b *box) open() {
 		b.t.Fatal(err)
 	}
 	b.s = s
+}
+
+// bound has the journal keep less than usual.
+func (b *box) bound(most journal.Bounds) {
+	b.t.Helper()
+	entries, err := b.engine.Load(journalPrefix)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.s.feed.journal = journal.New(most)
+	b.s.feed.journal.Load(entries, b.s.feed.revision)
 }
 
 // restart is a crash and a new start; the files are read anew.

@@ -250,8 +250,8 @@ func (t *transaction) decide(old *record, claims []claim) (claim, verdict) {
 	return claim{}, remove
 }
 
-// contest notes that others than the holder of an object claim it too, for each of them.
-func (c *change) contest(claims []claim, holder Owner) {
+// reportConflicts notes that others than the holder of an object claim it too, for each of them.
+func (c *change) reportConflicts(claims []claim, holder Owner) {
 	mentioned := slices.ContainsFunc(claims, func(c claim) bool { return c.path == holder.File })
 	for _, loser := range claims {
 		if loser.path == holder.File || loser.wanted() == nil {

@@ -42,8 +42,8 @@ func TestExportIsRestored(t *testing.T) {
 	if got, want := other.world(), b.world(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	if other.s.feed.revision != b.s.feed.revision || len(other.s.feed.history.entries) != len(b.s.feed.history.entries) {
-		t.Errorf("revision %d with %d entries, want %d with %d", other.s.feed.revision, len(other.s.feed.history.entries), b.s.feed.revision, len(b.s.feed.history.entries))
+	if other.s.feed.revision != b.s.feed.revision || len(other.s.feed.journal.Entries()) != len(b.s.feed.journal.Entries()) {
+		t.Errorf("revision %d with %d entries, want %d with %d", other.s.feed.revision, len(other.s.feed.journal.Entries()), b.s.feed.revision, len(b.s.feed.journal.Entries()))
 	}
 	var again bytes.Buffer
 	if err := other.s.Export(&again, "v1"); err != nil || !bytes.Equal(again.Bytes(), text) {

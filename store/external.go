@@ -8,45 +8,12 @@ import (
 	"strings"
 
 	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/index"
 	"svcctl.io/svcctl/store/object"
 )
 
 // External IPs. Nobody allocates them: of files that claim the same one for the same port, the
 // older Service serves it, and the other says so. Who asks through the API is told at once.
-
-// externals are the Services with an external IP, by their "namespace/name".
-type externals map[netip.Addr]map[string]*object.Service
-
-// externalIPs are the external IPs that a Service answers on.
-func externalIPs(svc *object.Service) []netip.Addr {
-	if svc == nil || len(svc.Spec.ExternalIPs) == 0 || svc.Headless() || !svc.NeedsClusterIP() {
-		return nil
-	}
-	var addrs []netip.Addr
-	for _, text := range svc.Spec.ExternalIPs {
-		if addr, err := netip.ParseAddr(text); err == nil {
-			addrs = append(addrs, addr)
-		}
-	}
-	return addrs
-}
-
-func (x externals) add(key string, svc *object.Service) {
-	for _, addr := range externalIPs(svc) {
-		if x[addr] == nil {
-			x[addr] = map[string]*object.Service{}
-		}
-		x[addr][key] = svc
-	}
-}
-
-func (x externals) remove(key string, svc *object.Service) {
-	for _, addr := range externalIPs(svc) {
-		if delete(x[addr], key); len(x[addr]) == 0 {
-			delete(x, addr)
-		}
-	}
-}
 
 // checkExternalPorts refuses the ports on external IPs that a new version asks for and that
 // another Service has.
@@ -57,7 +24,7 @@ func (t *transaction) checkExternalPorts(c *change) object.Errors {
 	}
 	before := c.oldService()
 	errs := t.checkClusterIPs(svc, before)
-	if len(externalIPs(svc)) == 0 {
+	if len(index.ExternalIPs(svc)) == 0 {
 		return errs
 	}
 	for i, text := range svc.Spec.ExternalIPs {
@@ -65,7 +32,7 @@ func (t *transaction) checkExternalPorts(c *change) object.Errors {
 		if err != nil {
 			continue // it is one of before the rules were as they are
 		}
-		if before == nil || !slices.Contains(externalIPs(before), addr) {
+		if before == nil || !slices.Contains(index.ExternalIPs(before), addr) {
 			if use := t.usedAs(addr, c.ref.Key()); use != "" {
 				errs = append(errs, object.Error{
 					Type: object.FieldValueInvalid, Field: fmt.Sprintf("spec.externalIPs[%d]", i), Value: text,
@@ -75,7 +42,7 @@ func (t *transaction) checkExternalPorts(c *change) object.Errors {
 			}
 		}
 		for _, port := range portsOf(svc) {
-			if before != nil && slices.Contains(externalIPs(before), addr) && slices.Contains(portsOf(before), port) {
+			if before != nil && slices.Contains(index.ExternalIPs(before), addr) && slices.Contains(portsOf(before), port) {
 				continue
 			}
 			if holder := t.externalHolder(addr, port, c.ref.Key()); holder != "" {
@@ -126,7 +93,7 @@ func portsOf(svc *object.Service) []alloc.Port {
 // usedAs says what an address is to Services that would be cut off from it, or from each other,
 // if it became an external IP; "" when it is nothing.
 func (t *transaction) usedAs(addr netip.Addr, except string) string {
-	if keys := t.s.table.index.hosts.of(t.s.table.index, addr); len(keys) > 0 {
+	if keys := t.s.table.index.EndpointsAt(addr); len(keys) > 0 {
 		return "an endpoint of Service " + keys[0]
 	}
 	for _, claim := range t.s.ledger.pools.Sharing(addr) {
@@ -154,13 +121,13 @@ func (t *transaction) externalHolder(addr netip.Addr, port alloc.Port, except st
 // one that asked for it first. "" is nobody.
 func (t *transaction) onExternal(addr netip.Addr, port alloc.Port, except string) string {
 	holder, first := "", uint64(0)
-	for _, all := range []externals{t.s.table.index.externals, t.externals, t.joint} {
+	for _, all := range []index.Externals{t.s.table.index.Externals(), t.externals, t.joint} {
 		for key := range all[addr] {
 			if key == except {
 				continue
 			}
 			now, since := t.version(key)
-			if now == nil || !slices.Contains(externalIPs(now), addr) || !slices.Contains(portsOf(now), port) {
+			if now == nil || !slices.Contains(index.ExternalIPs(now), addr) || !slices.Contains(portsOf(now), port) {
 				continue
 			}
 			asked := since.Of(port.Protocol, netip.AddrPortFrom(addr, port.Number))
@@ -181,7 +148,7 @@ func (t *transaction) version(key string) (*object.Service, Since) {
 			return nil, Since{}
 		}
 		if c.before() == nil {
-			return c.service(), Since{created: math.MaxUint64}
+			return c.service(), Since{Created: math.MaxUint64}
 		}
 		return c.service(), c.old.since()
 	}

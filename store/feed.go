@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 
+	"svcctl.io/svcctl/store/index"
+	"svcctl.io/svcctl/store/journal"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -20,28 +22,28 @@ type feed struct {
 	// revision is that of the last change, dataplane that of the last one that Services may follow from.
 	revision, dataplane uint64
 	log                 changeLog
-	history             history
+	journal             *journal.Journal
 	published           chan struct{} // closed by the next change, see Store.Published
 	changed             chan struct{} // see Store.Changed
 }
 
 func newFeed() feed {
-	return feed{history: history{bounds: defaultBounds()}, published: make(chan struct{}), changed: make(chan struct{}, 1)}
+	return feed{journal: journal.New(journal.DefaultBounds()), published: make(chan struct{}), changed: make(chan struct{}, 1)}
 }
 
 // restart makes a revision the present one, before which nothing is known.
 func (f *feed) restart(revision uint64) {
 	f.revision, f.dataplane = revision, revision
 	f.log.reset(revision)
-	f.history.reset(revision)
+	f.journal.Reset(revision)
 }
 
 // advance makes a revision the present one and wakes those who wait for one. A change of the dataplane
 // also wakes the reader of Changed.
-func (f *feed) advance(revision uint64, journal journalUpdate, dataplane bool) {
+func (f *feed) advance(revision uint64, u journal.Update, dataplane bool) {
 	if revision != f.revision {
 		f.revision = revision
-		f.history.apply(journal)
+		f.journal.Apply(u)
 		close(f.published)
 		f.published = make(chan struct{})
 	}
@@ -104,11 +106,11 @@ func (l *changeLog) reset(revision uint64) { *l = changeLog{since: revision} }
 func (l *changeLog) addChange(c *change) {
 	var before, now string
 	if c.old != nil {
-		before = serviceKeyOf(c.old.object)
+		before = index.ServiceKey(c.old.object)
 		l.addService(c.revision, before)
 	}
 	if c.record != nil {
-		now = serviceKeyOf(c.record.object)
+		now = index.ServiceKey(c.record.object)
 	}
 	if now != before {
 		l.addService(c.revision, now)

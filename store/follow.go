@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/journal"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -159,20 +160,20 @@ func (s *Store) takeOver(f *engine.Followed) error {
 	t := s.begin()
 	t.revision = f.Revision
 	t.holdAnew(changes)
-	var journal journalUpdate
+	var update journal.Update
 	if f.Reload {
-		journal = s.feed.history.begin(journalUpdate{revision: f.Revision})
-	} else if journal, err = s.feed.history.plan(changes, s.feed.revision, at); err != nil {
+		update = s.feed.journal.Restart(f.Revision)
+	} else if update, err = s.feed.journal.Plan(journalOf(changes), s.feed.revision, at); err != nil {
 		return err
 	}
-	if journal.reset {
-		journal.revision = f.Revision
+	if update.Reset {
+		update.Revision = f.Revision
 	}
 	var out engine.Transaction
-	journal.addTo(&out)
+	update.AddTo(&out)
 	s.storage.shared.Keep(out)
 	s.storage.head = f.Revision
-	t.publish(changes, f.Revision, journal)
+	t.publish(changes, f.Revision, update)
 	return nil
 }
 
@@ -194,7 +195,7 @@ func (s *Store) followed(f *engine.Followed) (changes []*change, at time.Time, e
 			return nil, at, err
 		}
 		ref := object.RefOf(r.object)
-		byKey[pair.Key] = &change{ref: ref, old: s.table.records[ref], owner: r.owner, record: r, next: r.object}
+		byKey[pair.Key] = &change{ref: ref, old: s.table.records[ref], owner: r.owner, assigned: assigned{next: r.object}, written: written{record: r}}
 		s.numbers.sawCreation(createdAt(r.object))
 	}
 	for _, key := range f.Deletes {

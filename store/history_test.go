@@ -1,13 +1,13 @@
 package store
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
 	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/journal"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -149,42 +149,42 @@ func TestHistoryIsBounded(t *testing.T) {
 		if _, err := b.s.Write(writes...); err != nil {
 			t.Fatal(err)
 		}
-		h := &b.s.feed.history
+		h := b.s.feed.journal
 		stored, err := b.engine.Load(journalPrefix)
 		if err != nil {
 			t.Fatal(err)
 		}
 		bytes, recent := 0, 0
 		for i, pair := range stored {
-			if bytes += len(pair.Value); pair.Key != journalKey(h.entries[i].revision) {
+			if bytes += len(pair.Value); pair.Key != journal.Key(h.Entries()[i].Revision) {
 				t.Fatalf("entry %d is %s", i, pair.Key)
 			}
-			if h.entries[i].recent != nil {
+			if h.Entries()[i].Before().IsKnown() {
 				recent++
 			}
 		}
-		if len(stored) != len(h.entries) || bytes != h.bytes || len(stored) > defaultBounds().entries || bytes > defaultBounds().bytes || recent > defaultBounds().recent || len(h.last) > len(h.entries) {
-			t.Fatalf("round %d: %d entries stored, %d known, of %d bytes, %d recent", round, len(stored), len(h.entries), bytes, recent)
+		if len(stored) != len(h.Entries()) || bytes != h.Size() || len(stored) > journal.DefaultBounds().Entries || bytes > journal.DefaultBounds().Bytes || recent > journal.DefaultBounds().Recent {
+			t.Fatalf("round %d: %d entries stored, %d known, of %d bytes, %d recent", round, len(stored), len(h.Entries()), bytes, recent)
 		}
 	}
-	h := &b.s.feed.history
-	if _, err := b.s.Events(first, 0); !errors.Is(err, ErrExpired) || h.since == first || len(h.entries) < 4000 {
-		t.Errorf("%d entries since %d: %v", len(h.entries), h.since, err)
+	h := b.s.feed.journal
+	if _, err := b.s.Events(first, 0); !errors.Is(err, ErrExpired) || h.Since() == first || len(h.Entries()) < 4000 {
+		t.Errorf("%d entries since %d: %v", len(h.Entries()), h.Since(), err)
 	}
-	events, err := b.s.Events(h.since, 0)
-	if err != nil || len(events) != len(h.entries) {
+	events, err := b.s.Events(h.Since(), 0)
+	if err != nil || len(events) != len(h.Entries()) {
 		t.Errorf("%d events, %v", len(events), err)
 	}
-	since := h.since
+	since := h.Since()
 	b.restart()
-	if b.s.feed.history.since != since || len(b.s.feed.history.entries) != len(events) {
-		t.Errorf("after a restart %d entries since %d, before %d since %d", len(b.s.feed.history.entries), b.s.feed.history.since, len(events), since)
+	if b.s.feed.journal.Since() != since || len(b.s.feed.journal.Entries()) != len(events) {
+		t.Errorf("after a restart %d entries since %d, before %d since %d", len(b.s.feed.journal.Entries()), b.s.feed.journal.Since(), len(events), since)
 	}
 }
 
 // More changes at once than there is room for end the history; one less does not.
 func TestLargeChangeEndsTheHistory(t *testing.T) {
-	for _, n := range []int{defaultBounds().entries, defaultBounds().entries + 1} {
+	for _, n := range []int{journal.DefaultBounds().Entries, journal.DefaultBounds().Entries + 1} {
 		b := newBox(t)
 		b.must(write(configMap("before", "1")))
 		before := b.s.Revision()
@@ -201,7 +201,7 @@ func TestLargeChangeEndsTheHistory(t *testing.T) {
 		}
 		after := b.s.Revision()
 		_, err = b.s.Events(before, 0)
-		if n <= defaultBounds().entries {
+		if n <= journal.DefaultBounds().Entries {
 			if err != nil || len(stored) != n {
 				t.Errorf("%d changes: %v, %d entries", n, err, len(stored))
 			}
@@ -240,7 +240,7 @@ func TestStrangeJournals(t *testing.T) {
 			pairs[journalPrefix+"x"] = engine.Pair{Key: journalPrefix + "x", Value: []byte("x")}
 		},
 		"the last entry is of another form": func(pairs map[string]engine.Pair) {
-			key := journalKey(pairs[headKey].Revision)
+			key := journal.Key(pairs[headKey].Revision)
 			pairs[key] = engine.Pair{Key: key, Value: []byte(`{"kind":"Gadget","name":"x"}` + "\n")}
 		},
 	} {
@@ -272,7 +272,7 @@ func TestStrangeJournals(t *testing.T) {
 		b.must(write(configMap("a", fmt.Sprint(i))))
 		revisions = append(revisions, b.s.Revision())
 	}
-	b.engine.Tamper(func(pairs map[string]engine.Pair) { delete(pairs, journalKey(revisions[1])) })
+	b.engine.Tamper(func(pairs map[string]engine.Pair) { delete(pairs, journal.Key(revisions[1])) })
 	b.restart()
 	if got := b.told(revisions[1]); got != "a 1>2 the API ; a 2>3 the API " {
 		t.Errorf("behind a gap: %s", got)
@@ -288,7 +288,7 @@ func TestUnreadableVersion(t *testing.T) {
 	start := b.s.Revision()
 	b.must(write(configMap("a", "1")))
 	b.must(write(configMap("a", "2")))
-	key := journalKey(b.s.Revision())
+	key := journal.Key(b.s.Revision())
 	b.engine.Tamper(func(pairs map[string]engine.Pair) {
 		pair := pairs[key]
 		pair.Value = []byte(strings.Replace(string(pair.Value), `"value":"1"`, `"value":[1]`, 1))
@@ -304,36 +304,4 @@ func TestUnreadableVersion(t *testing.T) {
 	if list, _, err := b.s.List(object.KindConfigMap, "", 0); err != nil || len(list) != 1 {
 		t.Errorf("%v, %v", list, err)
 	}
-}
-
-func FuzzDecodeJournal(f *testing.F) {
-	c := &change{ref: object.RefOf(configMap("a", "")), revision: 5, by: &Caller{User: "root"}, old: &record{object: configMap("a", "1")}}
-	_, value, err := entryOf(c, 4, newBox(f).now)
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(journalKey(5), value)
-	f.Add(journalKey(5), value[:len(value)/2])
-	f.Add(journalPrefix+"zz", []byte("\n"))
-	f.Fuzz(func(t *testing.T, key string, value []byte) {
-		e, err := decodeJournal(engine.Pair{Key: key, Value: value})
-		if err != nil {
-			return
-		}
-		if journalKey(e.revision) != key || e.ref.Name == "" || e.previous >= e.revision {
-			t.Errorf("%q, %q: %+v", key, value, e)
-		}
-		if e.old == nil {
-			return
-		}
-		o, err := decodeVersion(e.ref, e.old)
-		if err == nil && object.RefOf(o) != e.ref {
-			t.Errorf("%s has a version of %s", e.ref, object.RefOf(o))
-		}
-		if err == nil {
-			if _, err := json.Marshal(o); err != nil {
-				t.Errorf("%s: %v", e.ref, err)
-			}
-		}
-	})
 }

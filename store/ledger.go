@@ -5,6 +5,7 @@ import (
 
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/annotation"
+	"svcctl.io/svcctl/store/index"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -257,7 +258,7 @@ func isOurLoadBalancer(svc *object.Service) bool {
 // claimOf is what a load balancer asks of the pools.
 func claimOf(svc *object.Service) alloc.Claim {
 	claim := alloc.Claim{
-		Owner:      serviceKeyOf(svc),
+		Owner:      index.ServiceKey(svc),
 		SharingKey: annotation.Sharing(svc.Metadata.Annotations),
 		Internal:   annotation.InternalOf(svc).Key != "",
 		Pool:       annotation.AddressPool(svc.Metadata.Annotations),

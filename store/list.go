@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	"svcctl.io/svcctl/store/journal"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -52,23 +53,23 @@ func (s *Store) List(kind, namespace string, at uint64) ([]object.Object, uint64
 		s.mu.RUnlock()
 		return list, revision, nil
 	}
-	entries, err := s.feed.history.after(at, revision)
-	undo := map[object.Ref]version{}
+	entries, err := s.feed.journal.After(at, revision)
+	undo := map[object.Ref]journal.Version{}
 	for _, e := range entries {
-		if e.ref.Kind != kind || namespace != "" && e.ref.Namespace != namespace {
+		if e.Ref.Kind != kind || namespace != "" && e.Ref.Namespace != namespace {
 			continue
 		}
-		if _, seen := undo[e.ref]; !seen {
-			undo[e.ref] = e.before()
+		if _, seen := undo[e.Ref]; !seen {
+			undo[e.Ref] = e.Before()
 		}
 	}
 	s.mu.RUnlock()
 	if err != nil {
 		return nil, 0, fmt.Errorf("%w: %d", err, at)
 	}
-	was, d := make(map[object.Ref]object.Object, len(undo)), decoder{}
+	was, d := make(map[object.Ref]object.Object, len(undo)), journal.Decoder{}
 	for ref, v := range undo {
-		if was[ref], err = d.decode(ref, v); err != nil {
+		if was[ref], err = d.Decode(ref, v); err != nil {
 			return nil, 0, err
 		}
 	}

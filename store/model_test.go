@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/journal"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
@@ -229,27 +230,27 @@ func randomFiles(r *rand.Rand) map[string]*manifest.File {
 // happens at the same time; and what was acknowledged is there after a crash.
 func TestModel(t *testing.T) {
 	for seed := range uint64(2) {
-		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { runModel(t, seed, defaultBounds()) })
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { runModel(t, seed, journal.DefaultBounds()) })
 	}
 }
 
 // The same with a history so short that readers have to look anew now and then.
 func TestModelOfShortHistory(t *testing.T) {
-	if missed := runModel(t, 5, bounds{entries: 40, bytes: 1 << 20, recent: 5}); missed == 0 {
+	if missed := runModel(t, 5, journal.Bounds{Entries: 40, Bytes: 1 << 20, Recent: 5}); missed == 0 {
 		t.Error("nobody has missed anything: that is no test")
 	}
 }
 
-func runModel(t *testing.T, seed uint64, most bounds) (missed int) {
+func runModel(t *testing.T, seed uint64, most journal.Bounds) (missed int) {
 	r := rand.New(rand.NewPCG(seed, 7))
 	b := newBox(t, smallPool, func(c *Config) { c.NewUID = randomUID })
-	mayMiss := most != defaultBounds()
+	mayMiss := most != journal.DefaultBounds()
 	all := newModel(t, b.s.Revision(), mayMiss)
 	all.whole = true
 	acks := &acknowledged{made: map[uint64]string{}}
 	var others []*model
 	for life := range modelLives {
-		b.s.feed.history.bounds = most
+		b.bound(most)
 		fault := []engine.Fault{engine.CrashBefore, engine.CrashAfter}[r.IntN(2)]
 		commit, commits := 50+r.IntN(250), 0
 		b.engine.Inject(func(engine.Transaction) engine.Fault {
@@ -356,7 +357,7 @@ func (b *box) live(all *model, acks *acknowledged, seed uint64) []*model {
 	for i := range others {
 		r := rand.New(rand.NewPCG(seed, uint64(70+i)))
 		b.s.mu.RLock()
-		since := b.s.feed.history.since
+		since := b.s.feed.journal.Since()
 		b.s.mu.RUnlock()
 		others[i] = newModel(t, since+r.Uint64N(b.s.Revision()-since+1), all.mayMiss)
 		readers.Go(func() { others[i].pull(b.s, r, done) })

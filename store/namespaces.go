@@ -148,7 +148,7 @@ func (t *transaction) endNamespaces(changes []*change) ([]*change, error) {
 			continue
 		}
 		end := &change{ref: ref, old: old, owner: old.owner, remove: true}
-		if err := t.prepare(end); err != nil {
+		if err := t.encode(end); err != nil {
 			return nil, err
 		}
 		t.last[ref] = end

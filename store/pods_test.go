@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"svcctl.io/svcctl/store/index"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
@@ -112,11 +113,11 @@ func TestSelectorsFindWhatANaiveSearchFinds(t *testing.T) {
 		for ref, rec := range b.s.table.records {
 			switch o := rec.object.(type) {
 			case *object.Pod:
-				if len(want) > 0 && matches(want, o.Metadata.Labels) {
+				if len(want) > 0 && index.Matches(want, o.Metadata.Labels) {
 					pods = append(pods, ref.Name)
 				}
 			case *object.Service:
-				if len(o.Spec.Selector) > 0 && matches(o.Spec.Selector, want) {
+				if len(o.Spec.Selector) > 0 && index.Matches(o.Spec.Selector, want) {
 					services = append(services, ref.Key())
 				}
 			}
@@ -130,7 +131,7 @@ func TestSelectorsFindWhatANaiveSearchFinds(t *testing.T) {
 			t.Fatalf("%s is selected by %s, want %s", text(want), got, services)
 		}
 	}
-	if len(b.s.table.index.selectors)+len(b.s.table.index.podsWith) == 0 {
+	if b.s.table.index.Count()+len(b.s.table.index.Pods()) == 0 {
 		t.Error("nothing was tried")
 	}
 }
@@ -162,62 +163,4 @@ func BenchmarkSelecting(b *testing.B) {
 			b.Fatal(len(got))
 		}
 	}
-}
-
-// FuzzSelectors: three Pods and two Services with any labels find each other as a plain
-// comparison says, also after one Pod and one Service went.
-func FuzzSelectors(f *testing.F) {
-	f.Add("app=web", "app=web", "app=web,tier=front", "app=dns", "tier=front")
-	f.Add("", "a=", "a=b", "b=a", "a=b,b=a")
-	f.Fuzz(func(t *testing.T, first, second, a, b, c string) {
-		parse := func(text string) map[string]string {
-			labels := map[string]string{}
-			for pair := range strings.SplitSeq(text, ",") {
-				if name, value, found := strings.Cut(pair, "="); found {
-					labels[name] = value
-				}
-			}
-			return labels
-		}
-		x := newIndex()
-		services, pods := map[string]*record{}, map[string]*record{}
-		for name, text := range map[string]string{"first": first, "second": second} {
-			services[name] = &record{object: &object.Service{Metadata: object.ObjectMeta{Namespace: "n", Name: name}, Spec: object.ServiceSpec{Selector: parse(text)}}}
-			x.add(services[name])
-		}
-		for name, text := range map[string]string{"a": a, "b": b, "c": c} {
-			pods[name] = &record{object: &object.Pod{Metadata: object.ObjectMeta{Namespace: "n", Name: name, Labels: parse(text)}}}
-			x.add(pods[name])
-		}
-		check := func() {
-			for _, s := range services {
-				selector := s.object.(*object.Service).Spec.Selector
-				var want []string
-				for name, p := range pods {
-					if labels := p.object.GetMeta().Labels; len(selector) > 0 && matches(selector, labels) {
-						want = append(want, name)
-						if !slices.Contains(x.selecting("n", labels), serviceKeyOf(s.object)) {
-							t.Errorf("%v does not find the selector %v", labels, selector)
-						}
-					}
-				}
-				slices.Sort(want)
-				if got := names(x.selected("n", selector)); got != strings.Join(want, " ") {
-					t.Errorf("%v selects %s, want %s", selector, got, want)
-				}
-			}
-		}
-		check()
-		x.remove(services["first"])
-		x.remove(pods["a"])
-		delete(services, "first")
-		delete(pods, "a")
-		check()
-		x.remove(services["second"])
-		x.remove(pods["b"])
-		x.remove(pods["c"])
-		if n := len(x.selectors) + len(x.podsWith) + len(x.pods) + len(x.services); n > 0 {
-			t.Errorf("%d entries are left of nothing", n)
-		}
-	})
 }

@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/journal"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -21,27 +22,11 @@ const (
 	headKey       = "head"
 	objectPrefix  = "object/"
 	filePrefix    = "file/"
-	journalPrefix = "journal/"
+	journalPrefix = journal.Prefix
 )
 
-// Owner is who an object belongs to: the file at a path, a controller, which makes it
-// of other objects, or the API when both are empty. Nobody else can change it; but a file
-// may take the name of what a controller has made.
-type Owner struct {
-	File       string `json:"file,omitempty"`
-	Controller string `json:"controller,omitempty"`
-}
-
-// String is the path of the file, "the endpoints controller" or "the API".
-func (o Owner) String() string {
-	switch {
-	case o.File != "":
-		return o.File
-	case o.Controller != "":
-		return "the " + o.Controller + " controller"
-	}
-	return "the API"
-}
+// Owner is who an object belongs to.
+type Owner = journal.Owner
 
 // record is an accepted object. It is immutable.
 type record struct {
@@ -64,6 +49,14 @@ func ownerOf(r *record) Owner {
 		return Owner{}
 	}
 	return r.owner
+}
+
+// objectOf is the object of a record, nil for none.
+func objectOf(r *record) object.Object {
+	if r == nil {
+		return nil
+	}
+	return r.object
 }
 
 // digest is two hashes of a text, which nobody can foresee. It means nothing outside of this
@@ -141,20 +134,4 @@ func newOf(kind string) (object.Object, bool) {
 		return nil, false
 	}
 	return s.New(), true
-}
-
-// serviceKeyOf is the "namespace/name" of the Service that an object is, or feeds; ""
-// for a slice of none, and for all that Services do not have, or as Pods by what is made
-// of it.
-func serviceKeyOf(o object.Object) string {
-	meta := o.GetMeta()
-	switch o.(type) {
-	case *object.Service, *object.Endpoints:
-		return meta.Namespace + "/" + meta.Name
-	case *object.EndpointSlice:
-		if name := meta.Labels[object.LabelServiceName]; name != "" {
-			return meta.Namespace + "/" + name
-		}
-	}
-	return ""
 }

@@ -7,6 +7,7 @@ import (
 
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/index"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
@@ -37,15 +38,10 @@ type reserved struct {
 func (s *Store) Blank() bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	if len(s.table.index.services) > 0 {
+	if s.table.index.Count() > 0 {
 		return false
 	}
-	for ref := range s.feed.history.last {
-		if ref.Kind == object.KindService {
-			return false
-		}
-	}
-	return true
+	return !s.feed.journal.Concerns(object.KindService)
 }
 
 // CountUnstored is how many files are not as they were in the last SyncFiles that succeeded.
@@ -259,7 +255,7 @@ func (c *change) reaches(t *transaction, frontends []ReservedFrontend, unknown b
 // backing are the addresses of a Service's endpoints, and of the Pods that it selects, as of
 // this transaction. It is for when values are reserved.
 func (t *transaction) backing(svc *object.Service) (addrs []netip.Addr) {
-	key := serviceKeyOf(svc)
+	key := index.ServiceKey(svc)
 	if t.feeding == nil {
 		t.feeding = map[string][]object.Object{}
 		for _, c := range t.changes {
@@ -268,13 +264,13 @@ func (t *transaction) backing(svc *object.Service) (addrs []netip.Addr) {
 			case *object.Pod:
 				t.feeding[podsOf+o.Metadata.Namespace] = append(t.feeding[podsOf+o.Metadata.Namespace], o)
 			default:
-				if of := serviceKeyOf(o); of != "" {
+				if of := index.ServiceKey(o); of != "" {
 					t.feeding[of] = append(t.feeding[of], o)
 				}
 			}
 		}
 	}
-	_, stored, endpoints := t.s.table.index.service(key)
+	_, stored, endpoints := t.s.table.index.Service(key)
 	all := slices.Clone(t.feeding[key])
 	for _, slice := range stored {
 		all = append(all, slice)
@@ -284,12 +280,12 @@ func (t *transaction) backing(svc *object.Service) (addrs []netip.Addr) {
 	}
 	if len(svc.Spec.Selector) > 0 {
 		all = append(all, t.feeding[podsOf+svc.Metadata.Namespace]...)
-		for _, pod := range t.s.table.index.selected(svc.Metadata.Namespace, svc.Spec.Selector) {
+		for _, pod := range t.s.table.index.Selected(svc.Metadata.Namespace, svc.Spec.Selector) {
 			all = append(all, pod)
 		}
 	}
 	for _, o := range all {
-		for _, text := range addressesOf(o, svc.Spec.Selector) {
+		for _, text := range index.AddressesOf(o, svc.Spec.Selector) {
 			if addr, err := netip.ParseAddr(text); err == nil {
 				addrs = append(addrs, addr)
 			}
@@ -300,29 +296,3 @@ func (t *transaction) backing(svc *object.Service) (addrs []netip.Addr) {
 
 // podsOf, before a namespace, is no key of a Service.
 const podsOf = "pods of "
-
-// addressesOf are the addresses of endpoints that an object has, of a Pod if it is selected.
-func addressesOf(o object.Object, selector map[string]string) (texts []string) {
-	switch o := o.(type) {
-	case *object.EndpointSlice:
-		for _, e := range o.Endpoints {
-			texts = append(texts, e.Addresses...)
-		}
-	case *object.Endpoints:
-		for _, subset := range o.Subsets {
-			for _, a := range subset.Addresses {
-				texts = append(texts, a.IP)
-			}
-		}
-	case *object.Pod:
-		if matches(selector, o.Metadata.Labels) {
-			for _, ip := range o.Status.PodIPs {
-				texts = append(texts, ip.IP)
-			}
-			if len(texts) == 0 && o.Status.PodIP != "" {
-				texts = []string{o.Status.PodIP}
-			}
-		}
-	}
-	return texts
-}

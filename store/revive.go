@@ -9,6 +9,8 @@ import (
 	"strconv"
 
 	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/index"
+	"svcctl.io/svcctl/store/journal"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
@@ -207,23 +209,23 @@ func (s *Store) versionsAt(revision uint64) (before map[object.Ref]*record, left
 func (s *Store) lastChange() (revision, previous uint64, found bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	var first *entry // of the commit
-	for _, e := range slices.Backward(s.feed.history.entries) {
-		if first != nil && !e.at.Equal(first.at) {
+	var first *journal.Entry // of the commit
+	for _, e := range slices.Backward(s.feed.journal.Entries()) {
+		if first != nil && !e.At.Equal(first.At) {
 			break
 		}
-		if e.by == (Caller{}) || isEphemeral(e.ref.Kind) || e.owner != (Owner{}) {
+		if e.By == (Caller{}) || isEphemeral(e.Ref.Kind) || e.Owner != (Owner{}) {
 			continue
 		}
 		if first == nil {
-			revision = e.revision
+			revision = e.Revision
 		}
 		first = e
 	}
 	if first == nil {
 		return 0, 0, false
 	}
-	return revision, first.previous, true
+	return revision, first.Previous, true
 }
 
 // revive settles changes that make objects what they were; nil records were not there.
@@ -263,11 +265,7 @@ func (t *transaction) revive(before map[object.Ref]*record, by *Caller) ([]Reviv
 		} else {
 			t.number(c)
 		}
-		t.settled = append(t.settled, c)
-		t.last[c.ref] = c
-		if svc, isService := c.next.(*object.Service); isService {
-			t.externals.add(c.ref.Key(), svc)
-		}
+		t.settled.add(c, l.mark())
 	}
 	t.base = l.mark()
 	revived := make([]Revived, 0, len(changes))
@@ -303,7 +301,7 @@ func (c *change) giveAll(l *ledger) {
 	for _, addr := range before.ingress {
 		l.releaseIngress(addr, owner)
 	}
-	if len(externalIPs(c.oldService())) > 0 {
+	if len(index.ExternalIPs(c.oldService())) > 0 {
 		l.released = true // a load balancer may have waited for the address
 	}
 }
@@ -341,7 +339,7 @@ func (c *change) resurrect(t *transaction, was *record) error {
 
 // holdAll registers all that a stored Service has, or nothing.
 func (l *ledger) holdAll(svc *object.Service) error {
-	owner, v, claim, before := serviceKeyOf(svc), valuesOf(svc), claimOf(svc), l.mark()
+	owner, v, claim, before := index.ServiceKey(svc), valuesOf(svc), claimOf(svc), l.mark()
 	err := func() error {
 		for _, addr := range v.clusterIPs {
 			if err := l.holdAddress(addr, owner); err != nil {
@@ -382,7 +380,7 @@ func (l *ledger) keepOf(svc *object.Service) {
 	if l.kept == nil {
 		l.kept = &kept{map[netip.Addr]string{}, map[alloc.Port]string{}, map[netip.Addr]string{}}
 	}
-	key, v, claim := serviceKeyOf(svc), valuesOf(svc), claimOf(svc)
+	key, v, claim := index.ServiceKey(svc), valuesOf(svc), claimOf(svc)
 	for _, addr := range v.clusterIPs {
 		if _, held := l.owner(addr); !held && l.holdAddress(addr, trialOwner) == nil {
 			l.kept.addresses[addr] = key

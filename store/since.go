@@ -4,20 +4,18 @@ import (
 	"net/netip"
 	"strconv"
 
+	"svcctl.io/svcctl/store/index"
 	"svcctl.io/svcctl/store/object"
 )
 
 // Since says for how long a Service has been what it is, in revisions, which are never used
 // twice: whole seconds cannot tell apart what came within one.
 type Since struct {
-	created uint64
+	Created uint64 // the revision of its creation
 	// asked has the ports and ranges on load balancer IPs and external IPs that the Service asked for
 	// later than at its creation, as "TCP 203.0.113.1:80" and "UDP 203.0.113.1:10000-20000".
 	asked map[string]uint64
 }
-
-// SinceCreation is the age of a Service that asked for everything when it was created.
-func SinceCreation(revision uint64) Since { return Since{created: revision} }
 
 // Of is the revision at which the Service first asked for a port on a load balancer IP or an
 // external IP. For everything else it is the revision of its creation.
@@ -25,7 +23,7 @@ func (s Since) Of(protocol string, at netip.AddrPort) uint64 {
 	if s.asked != nil && at.Addr().IsValid() {
 		return s.of(askKey(protocol, at))
 	}
-	return s.created
+	return s.Created
 }
 
 // OfRange is the same of a range of ports, which begins with that of at.
@@ -37,7 +35,7 @@ func (s Since) of(key string) uint64 {
 	if revision, is := s.asked[key]; is {
 		return revision
 	}
-	return s.created
+	return s.Created
 }
 
 func askKey(protocol string, at netip.AddrPort) string { return protocol + " " + at.String() }
@@ -78,9 +76,9 @@ func (c *change) sinceNow() Since {
 			}
 		}
 	} else {
-		before.created = c.revision
+		before.Created = c.revision
 	}
-	now := Since{created: before.created}
+	now := Since{Created: before.Created}
 	svc, isService := c.next.(*object.Service)
 	if !isService || c.before() == nil {
 		return now
@@ -90,7 +88,7 @@ func (c *change) sinceNow() Since {
 		if had[key] {
 			revision = before.of(key)
 		}
-		if revision == now.created {
+		if revision == now.Created {
 			continue
 		}
 		if now.asked == nil {
@@ -106,7 +104,7 @@ func (c *change) sinceNow() Since {
 func asks(svc *object.Service) func(yield func(key string) bool) {
 	ranges := svc.PortRanges()
 	return func(yield func(string) bool) {
-		addrs := externalIPs(svc)
+		addrs := index.ExternalIPs(svc)
 		for _, ingress := range svc.Status.LoadBalancer.Ingress {
 			if addr, err := netip.ParseAddr(ingress.IP); err == nil {
 				addrs = append(addrs, addr)

@@ -128,11 +128,11 @@ func (s *Store) load() error {
 		return err
 	}
 	s.feed.log.reset(s.feed.revision)
-	journal, err := s.storage.engine.Load(journalPrefix)
+	entries, err := s.storage.engine.Load(journalPrefix)
 	if err != nil {
 		return err
 	}
-	s.feed.history.load(journal, s.feed.revision)
+	s.feed.journal.Load(entries, s.feed.revision)
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/index"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -335,8 +336,8 @@ func TestServicesAreSortedAndImmutable(t *testing.T) {
 	b.apply("a.yaml", "b/x {}\na/y {}\na/x {}\nc {}")
 	var keys []string
 	for key, svc := range b.s.Services() {
-		if serviceKeyOf(svc) != key {
-			t.Errorf("%s holds %s", key, serviceKeyOf(svc))
+		if index.ServiceKey(svc) != key {
+			t.Errorf("%s holds %s", key, index.ServiceKey(svc))
 		}
 		keys = append(keys, key)
 	}

@@ -3,9 +3,7 @@ package store
 import (
 	"fmt"
 	"maps"
-	"slices"
 
-	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
@@ -60,7 +58,7 @@ func (s *Store) syncFiles(files manifest.Files, guard RemovalGuard, sourced *sou
 	}
 	t.removes = true
 	t.examine(refs...)
-	held := t.hold(guard)
+	held := t.holdRemovals(guard)
 	s.ledger.vanished = held
 	t.base.released = !maps.Equal(held, s.declared.held) // who waits for a value of theirs is told otherwise
 	t.removes = false                                    // what is examined from here on was not decided upon
@@ -74,140 +72,6 @@ func (s *Store) syncFiles(files manifest.Files, guard RemovalGuard, sourced *sou
 	return result, nil
 }
 
-// run allocates, commits and publishes what was examined.
-func (t *transaction) run() (SyncResult, error) {
-	changes := t.allocate()
-	for t.s.ledger.released && t.examineWaiting() {
-		changes = t.allocate()
-	}
-	result, err := t.commit(changes)
-	if err != nil {
-		t.s.ledger.rollback()
-		return SyncResult{}, err
-	}
-	return result, nil
-}
-
-// commit writes all that is new, what was there before, and the copies of files that
-// wait, and publishes it.
-func (t *transaction) commit(joint []*change) (SyncResult, error) {
-	s := t.s
-	if t.isFresh(joint) {
-		return t.commitInPieces(joint)
-	}
-	if err := t.prepare(joint...); err != nil {
-		return SyncResult{}, err
-	}
-	changes := joint
-	if len(t.settled) > 0 {
-		changes = append(t.settled, joint...)
-	}
-	ends, err := t.endNamespaces(changes)
-	if err != nil {
-		return SyncResult{}, err
-	}
-	changes = append(changes, ends...)
-	before := s.latest()
-	if !t.sourced.isEmpty() && t.revision == before {
-		t.revision++ // other machines follow heads
-	}
-	var out engine.Transaction
-	addObjects(&out, changes, t.revision, len(changes) > len(joint))
-	revision := s.feed.revision
-	var journal journalUpdate
-	if t.revision != before {
-		revision = t.revision
-		value, err := s.headValue(changes)
-		if err != nil {
-			return SyncResult{}, err
-		}
-		out.Puts = append(out.Puts, engine.Pair{Key: headKey, Value: value, Revision: revision})
-		if journal, err = s.feed.history.plan(changes, s.feed.revision, s.cfg.Clock()); err != nil {
-			return SyncResult{}, err
-		}
-		journal.addTo(&out)
-	}
-	noted, err := s.trial.note(s, changes, &out)
-	if err != nil {
-		return SyncResult{}, err
-	}
-	out.Puts, out.Deletes = append(out.Puts, t.extra.Puts...), append(out.Deletes, t.extra.Deletes...)
-	if t.sourced != nil {
-		if err := t.sourced.addTo(&out, revision); err != nil {
-			return SyncResult{}, err
-		}
-	}
-	if err := s.write(out, revision); err != nil {
-		return SyncResult{}, err
-	}
-	s.noteTrial(noted)
-	result := t.publish(changes, revision, journal)
-	if s.storage.shared != nil {
-		s.storage.shared.Published()
-	}
-	return result, nil
-}
-
-// addObjects adds to a transaction what becomes of each object in the end; repeated says that an object may be
-// among the changes more than once.
-func addObjects(out *engine.Transaction, changes []*change, revision uint64, repeated bool) {
-	out.Puts = slices.Grow(out.Puts, len(changes)+1)
-	seen := map[object.Ref]struct{}{}
-	for _, c := range slices.Backward(changes) {
-		if c.revision == 0 {
-			continue
-		}
-		if _, later := seen[c.ref]; later {
-			continue
-		}
-		if repeated {
-			seen[c.ref] = struct{}{}
-		}
-		if c.remove {
-			out.Deletes = append(out.Deletes, objectKey(c.ref))
-		} else {
-			out.Puts = append(out.Puts, engine.Pair{Key: objectKey(c.ref), Value: c.encoded[engine.EntryHeader:], Revision: revision, Entry: c.encoded})
-		}
-	}
-}
-
-// publish makes what was committed visible.
-func (t *transaction) publish(changes []*change, revision uint64, journal journalUpdate) SyncResult {
-	s := t.s
-	result := SyncResult{Revision: revision}
-	s.ledger.begin()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.declared.update(t.files, t.claims, t.duplicates)
-	s.sources.publish(t.sourced)
-	s.table.grow(len(changes))
-	if t.revision-max(s.feed.revision, s.numbers.seed) > maxLogged {
-		s.feed.log.reset(revision)
-	}
-	for _, ref := range t.trusted {
-		owner := s.table.get(ref).owner
-		s.declared.noteOwner(ref, owner, owner)
-	}
-	dataplane := false
-	for _, c := range changes {
-		result.count(c)
-		s.outcomes.set(c.ref, append(c.notes, c.outcome...), c.waits)
-		if c.revision != 0 && !c.same {
-			s.feed.log.addChange(c)
-			dataplane = dataplane || !isEphemeral(c.ref.Kind)
-		}
-		if c.revision != 0 || c.same {
-			s.table.set(c.ref, c.record)
-		}
-		s.declared.noteOwner(c.ref, ownerOf(c.old), ownerOf(s.table.get(c.ref)))
-	}
-	s.feed.advance(revision, journal, dataplane)
-	return result
-}
-
-// isEphemeral reports whether nothing of the dataplane follows from objects of a kind.
-func isEphemeral(kind string) bool { return object.StrategyOfKind(kind).Ephemeral }
-
 func (r *SyncResult) count(c *change) {
 	switch {
 	case c.remove:
@@ -220,4 +84,50 @@ func (r *SyncResult) count(c *change) {
 	if c.err != nil {
 		r.Refused++
 	}
+}
+
+// Generate makes, replaces and removes the objects of a controller, all in one commit,
+// or none of it. Objects that are the same as they were are left alone, and what is to be
+// removed may be gone already. Errors: *OwnedError when one of them belongs to somebody
+// else by now; object.Errors when one is not valid; else those of the engine.
+func (s *Store) Generate(controller string, puts []object.Object, deletes []object.Ref) (result SyncResult, err error) {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	err = s.decide(func() (err error) {
+		result, err = s.generate(controller, puts, deletes)
+		return err
+	})
+	return result, err
+}
+
+// generate is Generate once.
+func (s *Store) generate(controller string, puts []object.Object, deletes []object.Ref) (SyncResult, error) {
+	t := s.begin()
+	owner := Owner{Controller: controller}
+	for _, o := range puts {
+		ref := refInFile(object.RefOf(o))
+		c := &change{ref: ref, old: s.table.records[ref], owner: owner}
+		if c.old != nil && c.old.owner != owner {
+			return SyncResult{}, fmt.Errorf("generate %s: %w", ref, &OwnedError{Ref: ref, Owner: c.old.owner})
+		}
+		if c.proposeFrom(s, o); c.err != nil {
+			return SyncResult{}, fmt.Errorf("generate %s: %w", ref, c.err)
+		}
+		t.changes[ref] = c
+	}
+	for _, ref := range deletes {
+		old := s.table.records[ref]
+		if old == nil {
+			continue
+		}
+		if old.owner != owner {
+			return SyncResult{}, fmt.Errorf("remove generated %s: %w", ref, &OwnedError{Ref: ref, Owner: old.owner})
+		}
+		t.changes[ref] = &change{ref: ref, old: old, owner: owner, remove: true}
+	}
+	result, err := t.run()
+	if err != nil {
+		return SyncResult{}, fmt.Errorf("write what the %s controller generates: %w", controller, err)
+	}
+	return result, nil
 }

@@ -1,13 +1,14 @@
 package store
 
 import (
+	"svcctl.io/svcctl/store/index"
 	"svcctl.io/svcctl/store/object"
 )
 
 // table has the stored objects, and what is found by them. Only the writer changes it, under Store.mu.
 type table struct {
 	records map[object.Ref]*record
-	index   index
+	index   *index.Index
 	lists   lists
 	// namespaces counts what is in which namespace.
 	namespaces namespaceUse
@@ -19,7 +20,7 @@ type table struct {
 
 func newTable() table {
 	return table{
-		records: map[object.Ref]*record{}, index: newIndex(), lists: lists{kinds: map[string]*kindList{}},
+		records: map[object.Ref]*record{}, index: index.New(), lists: lists{kinds: map[string]*kindList{}},
 		namespaces: newNamespaceUse(), foreign: foreigners{}, dependents: newDependents(),
 	}
 }
@@ -42,7 +43,7 @@ func (t *table) set(ref object.Ref, r *record) {
 	t.foreign.move(ref, old, r)
 	t.dependents.move(ref, old, r)
 	if old != nil {
-		t.index.remove(old)
+		t.index.Remove(old.object)
 	}
 	if ref.Kind == object.KindService {
 		t.declaredServices += declaredBy(r) - declaredBy(old)
@@ -52,7 +53,9 @@ func (t *table) set(ref object.Ref, r *record) {
 		return
 	}
 	t.records[ref] = r
-	t.index.add(r)
+	if !r.withheld {
+		t.index.Add(r.object)
+	}
 }
 
 // declaredBy is 1 for an object of a file, else 0.

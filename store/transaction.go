@@ -2,7 +2,6 @@ package store
 
 import (
 	"cmp"
-	"fmt"
 	"math"
 	"net/netip"
 	"slices"
@@ -11,9 +10,9 @@ import (
 
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/index"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
-	"svcctl.io/svcctl/store/parallel"
 )
 
 // transaction is the work of one call: what shall change, decided and allocated before
@@ -21,23 +20,13 @@ import (
 type transaction struct {
 	s    *Store
 	host Host // as of its beginning
-	// files and claims are as of this transaction; claims has only those that differ.
-	files      manifest.Files
-	claims     map[object.Ref][]claim
-	duplicates map[string][]manifest.Problem
-	changes    map[object.Ref]*change
-	removes    bool // objects that nobody claims any more may be removed
+	declaring
+	changes map[object.Ref]*change
+	removes bool // objects that nobody claims any more may be removed
 
-	// settled are the changes that were decided one after the other, before changes, and
-	// last the last one of each object. What they took and released is in the ledger up
-	// to base.
-	settled []*change
-	last    map[object.Ref]*change
-	base    mark
-	// externals are the settled Services with external IPs.
-	externals externals
-	// joint are those among the changes that are being allocated for together.
-	joint externals
+	settled
+	// joint are the Services with external IPs among the changes that are being allocated for together.
+	joint index.Externals
 	// revision is the last one that was given to a change, created the last creation time.
 	revision uint64
 	created  *time.Time
@@ -45,11 +34,38 @@ type transaction struct {
 	dry bool
 	// feeding are what changes has for each Service; see backing.
 	feeding map[string][]object.Object
-	// trusted are objects that are as their files say, see trust.
-	trusted []object.Ref
 	// extra is committed together with the changes, and so is sourced, unless nil.
 	extra   engine.Transaction
 	sourced *sourcesUpdate
+}
+
+// declaring is what files say as of a transaction; claims and duplicates have only those that differ.
+type declaring struct {
+	files      manifest.Files
+	claims     map[object.Ref][]claim
+	duplicates map[string][]manifest.Problem
+	// trusted are objects that are as their files say, see trust.
+	trusted []object.Ref
+}
+
+// settled are the changes of a transaction that were decided one after the other, before all others.
+type settled struct {
+	order []*change
+	last  map[object.Ref]*change // the last one of each object
+	// base is the state of the ledger up to which they took and released.
+	base mark
+	// externals are those of them with external IPs.
+	externals index.Externals
+}
+
+// add makes a change the last one that is settled; now is the ledger with it.
+func (d *settled) add(c *change, now mark) {
+	d.order = append(d.order, c)
+	d.last[c.ref] = c
+	if svc, isService := c.next.(*object.Service); isService {
+		d.externals.Add(c.ref.Key(), svc)
+	}
+	d.base = now
 }
 
 // change is what becomes of one object.
@@ -57,48 +73,55 @@ type change struct {
 	ref   object.Ref
 	old   *record // nil: it is new
 	owner Owner
+	// by is the client of the API that asks for it, nil when it is nobody of these.
+	by *Caller
 	// wanted is the new version before allocation; nil when the object stays as it
 	// is, or is removed.
 	wanted object.Object
 	remove bool
 	// err is why the wanted version is not accepted.
 	err error
-	// notes are about documents and what they ask for, outcome is about what they got.
-	notes, outcome []note
+	// notes are about documents and what they ask for.
+	notes []note
+	// keepOld says that this holder could not have what it asks for: the stored version stays.
+	keepOld bool
+	// waits says that the outcome may be better when others release something.
+	waits bool
+	assigned
+	written
+}
 
+// assigned is what allocation makes of a wanted version.
+type assigned struct {
 	// next is wanted with its values, nil when it does not come to that; claim and
 	// ingress (its load balancer IPs) are on the way there.
 	next    object.Object
 	claim   alloc.Claim
 	ingress []netip.Addr
-	// stays says that this holder could not have what it asks for.
-	stays bool
+	// outcome is about what it got.
+	outcome []note
 	// outside says that it asks for a value that no range has.
 	outside bool
-	// waits says that the outcome may be better when others release something.
-	waits bool
+}
 
-	// record and its stored form (see encodeRecord) are what is written, nil when nothing is;
+// written is what a commit writes of a change.
+type written struct {
+	// record and its stored form (see encode) are nil when nothing is written;
 	// revision is that of the record, or of its removal.
 	record   *record
 	encoded  []byte
 	revision uint64
 	// same says that record differs from the old one only in what it shares memory with.
 	same bool
-	// by is the client of the API that asks for it, nil when it is nobody of these.
-	by *Caller
 }
 
 func (s *Store) begin() *transaction {
 	s.ledger.begin()
 	return &transaction{
-		s: s, host: s.hostNow(), files: s.declared.files,
-		claims:     map[object.Ref][]claim{},
-		duplicates: map[string][]manifest.Problem{},
-		changes:    map[object.Ref]*change{},
-		last:       map[object.Ref]*change{},
-		externals:  externals{},
-		revision:   s.latest(),
+		s: s, host: s.hostNow(), revision: s.latest(),
+		declaring: declaring{files: s.declared.files, claims: map[object.Ref][]claim{}, duplicates: map[string][]manifest.Problem{}},
+		changes:   map[object.Ref]*change{},
+		settled:   settled{last: map[object.Ref]*change{}, externals: index.Externals{}},
 	}
 }
 
@@ -140,54 +163,6 @@ func (t *transaction) record(ref object.Ref) *record {
 	}
 }
 
-// examine decides what objects become. No decision depends on another one.
-func (t *transaction) examine(refs ...object.Ref) {
-	changes := make([]*change, len(refs))
-	parallel.Do(len(refs), parallel.Share, func(i int) { changes[i] = t.judge(refs[i]) })
-	for i, ref := range refs {
-		t.changes[ref] = changes[i]
-	}
-}
-
-// judge decides what an object becomes, by its claims.
-func (t *transaction) judge(ref object.Ref) *change {
-	claims := t.claimsOn(ref)
-	c := &change{ref: ref, old: t.record(ref)}
-	winner, verdict := t.decide(c.old, claims)
-	switch verdict {
-	case use:
-		c.owner = Owner{File: winner.path}
-		if c.takesOver() {
-			c.note(c.owner.File, "", ReasonConflict, fmt.Sprintf(
-				"%s had made an object of this name, whose place this document takes", c.old.owner), true)
-		}
-		c.want(t.s, winner.wanted())
-		c.contest(claims, c.owner)
-	case remove:
-		if c.remove = t.removes; !c.remove {
-			c.stay(claims)
-		}
-	case keep:
-		c.stay(claims)
-	}
-	return c
-}
-
-// stay asks for nothing new; but what the object waits for may be there now.
-func (c *change) stay(claims []claim) {
-	if c.old == nil {
-		return
-	}
-	c.owner = c.old.owner
-	if c.owner == (Owner{}) {
-		c.unusual(c.old.object)
-	}
-	if c.ref.Kind == object.KindService {
-		c.wanted = c.old.object
-	}
-	c.contest(claims, c.owner)
-}
-
 // sorted are the changes in the order in which they are served: who was there first
 // comes first, then by name.
 func (t *transaction) sorted() []*change {
@@ -212,7 +187,7 @@ func sortByAge[T any](all []T, of func(T) (object.Ref, *record)) {
 		ref, r := of(one)
 		keyed[i] = aged{math.MaxUint64, ref, one}
 		if r != nil {
-			keyed[i].since = r.since().created
+			keyed[i].since = r.since().Created
 		}
 	}
 	slices.SortFunc(keyed, func(a, b aged) int {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"svcctl.io/svcctl/store/journal"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -46,16 +47,8 @@ func (e *PreconditionError) Error() string {
 // Unwrap is ErrStale.
 func (e *PreconditionError) Unwrap() error { return ErrStale }
 
-// Caller is who asked for a change, as the journal keeps it. The zero Caller is the
-// appliance itself, or a file.
-type Caller struct {
-	User    string `json:"user,omitempty"`    // "root", "uid:1000", the name of a token
-	Manager string `json:"manager,omitempty"` // the field manager
-	Agent   string `json:"agent,omitempty"`   // User-Agent
-	Verb    string `json:"verb,omitempty"`    // create, update, patch, apply, delete
-	// Trial is the ID of the Trial that the change belongs to: it goes back with it.
-	Trial string `json:"trial,omitempty"`
-}
+// Caller is who asked for a change, as the journal keeps it.
+type Caller = journal.Caller
 
 // Write is one change that a client of the API asks for.
 type Write struct {
@@ -137,14 +130,14 @@ func (t *transaction) write(w *Write) Written {
 		return Written{Err: errSecret}
 	}
 	if w.Create && c.old != nil {
-		return Written{Err: t.taken(ref, w)}
+		return Written{Err: t.refuseExisting(ref, w)}
 	}
-	if err := c.admit(t.s, w); err != nil {
+	if err := c.checkPreconditions(t.s, w); err != nil {
 		return Written{Err: err}
 	}
-	warnings, err := c.ask(t, w)
+	warnings, err := c.propose(t, w)
 	if err == nil {
-		err = t.settle(c)
+		err = t.stage(c)
 	}
 	if err != nil {
 		return Written{Err: err}
@@ -164,26 +157,21 @@ func (t *transaction) write(w *Write) Written {
 	return written
 }
 
-// settle gives a change its values and makes it part of the transaction, for those that
+// stage gives a change its values and makes it part of the transaction, for those that
 // come after it to see; or it is refused, and nothing is taken.
-func (t *transaction) settle(c *change) error {
+func (t *transaction) stage(c *change) error {
 	l := t.s.ledger
 	before := l.mark()
 	if err := c.allocate(t); err != nil {
 		l.back(before)
 		return err
 	}
-	if err := t.prepare(c); err != nil {
+	if err := t.encode(c); err != nil {
 		l.back(before)
 		return err
 	}
-	t.settled = append(t.settled, c)
-	t.last[c.ref] = c
-	if svc, isService := c.next.(*object.Service); isService {
-		t.externals.add(c.ref.Key(), svc)
-	}
-	t.base = l.mark()
-	t.noteAsked(c)
+	t.settled.add(c, l.mark())
+	t.noteWritten(c)
 	return nil
 }
 

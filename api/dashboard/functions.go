@@ -3,6 +3,7 @@ package dashboard
 import (
 	"fmt"
 	"html/template"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -12,16 +13,20 @@ import (
 
 // functions lists the functions that pages may call.
 var functions = template.FuncMap{
-	"rate":     rateText,
-	"ago":      ago,
-	"spark":    sparkline,
-	"join":     strings.Join,
-	"count":    countText,
-	"number":   number,
-	"total":    total,
-	"refusing": func(rate *float64) bool { return rate != nil && *rate > 0 },
-	"share":    share,
-	"anchor":   func(parts ...string) string { return strings.Join(parts, "|") },
+	"rate":      rateText,
+	"ago":       ago,
+	"spark":     sparkline,
+	"join":      strings.Join,
+	"count":     countText,
+	"number":    number,
+	"total":     total,
+	"refusing":  func(rate *float64) bool { return rate != nil && *rate > 0 },
+	"share":     share,
+	"whole":     func(n uint64) string { return total(&n) },
+	"first":     func(list []wire.Holder) []wire.Holder { return list[:min(len(list), mostHolders)] },
+	"more":      func(list []wire.Holder) int { return max(0, len(list)-mostHolders) },
+	"anchor":    func(parts ...string) string { return strings.Join(parts, "|") },
+	"protocols": func() []string { return []string{"TCP", "UDP", "SCTP"} },
 	"place": func(file string, line int) string {
 		if line > 0 {
 			return file + ":" + strconv.Itoa(line)
@@ -29,6 +34,9 @@ var functions = template.FuncMap{
 		return file
 	},
 }
+
+// mostHolders is how many values of a pool are listed with their holders.
+const mostHolders = 500
 
 // rateText is a rate a second; "–" where none is known yet.
 func rateText(r *float64) string {
@@ -54,6 +62,9 @@ func number(n int) string {
 func total(n *uint64) string {
 	if n == nil {
 		return "–"
+	}
+	if *n > math.MaxInt {
+		return strconv.FormatUint(*n, 10) // a large range of IPv6
 	}
 	return number(int(*n))
 }

@@ -1,8 +1,10 @@
 package dashboard
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -20,7 +22,18 @@ type shown struct {
 	services int
 	query    Query
 	conns    wire.ConnectionQuery
+	traced   []wire.TraceQuery
+	trace    func(ctx context.Context, each func(wire.TracedPacket)) error
 	err      error
+}
+
+func (s *shown) Trace(ctx context.Context, q wire.TraceQuery, each func(wire.TracedPacket)) error {
+	s.traced = append(s.traced, q)
+	if q.Predict {
+		each(wire.TracedPacket{What: "if a packet came", Lines: []wire.TraceLine{{State: wire.TraceGood, Text: "goes to endpoint 10.1.2.11:8080"}}})
+		return s.err
+	}
+	return s.trace(ctx, each)
 }
 
 func (s *shown) Status() wire.Status { return s.status }
@@ -92,7 +105,8 @@ func (s *shown) Connections(q wire.ConnectionQuery) (*wire.Connections, error) {
 }
 
 func (s *shown) Allocations() wire.Allocations {
-	return wire.Allocations{Pools: []wire.Pool{{Kind: "clusterIP", Family: "IPv4", Range: "10.96.0.0/16", Size: 65534, Used: 3, Holders: []wire.Holder{{Value: "10.96.0.10", Services: []string{"shop/web"}}}}}}
+	return wire.Allocations{Pools: []wire.Pool{{Kind: "clusterIP", Family: "IPv4", Range: "10.96.0.0/16", Size: 65534, Used: 3, Holders: []wire.Holder{{Value: "10.96.0.10", Services: []string{"shop/web"}}}},
+		{Kind: "loadBalancer", Family: "IPv6", Range: "2001:db8::/32", Size: math.MaxUint64, Used: 9_000, Holders: make([]wire.Holder, 9_000)}}}
 }
 
 func (s *shown) Journal(int) ([]wire.JournalEntry, error) {
@@ -143,14 +157,14 @@ func TestPages(t *testing.T) {
 	}
 	says(t, visit(t, h, http.MethodGet, "/dashboard/services/shop/web", http.StatusOK),
 		"/etc/web.yaml:7", "node port 30080", "1,234 open", "5 connections unanswered", "70,000", "1,300", "<svg class=\"path\"",
-		", by maglev", ">up</td><td class=\"number\">5</td>", "10.1.2.13:8080", "gets no new ones", ", 5 times", "l2 eth0", "▲ withheld",
+		", balance maglev", ">up</td><td class=\"number\">5</td>", "10.1.2.13:8080", "gets no new ones", ", 5 times", "l2 eth0", "▲ withheld",
 		">10.1.2.1:40001, 71 open<", ">70 open</td>")
 	says(t, visit(t, h, http.MethodGet, "/dashboard/connections?client=203.0.113.7&name=web", http.StatusOK), "203.0.113.7:1", "✗ unanswered",
 		"<td><code>10.1.2.11:8080</code></td>", "<td><code>10.1.2.12:8443</code> (relayed)</td>")
 	if s.conns.Client.String() != "203.0.113.7/32" || s.conns.Service != "web" {
 		t.Errorf("asked for %+v", s.conns)
 	}
-	says(t, visit(t, h, http.MethodGet, "/dashboard/addresses", http.StatusOK), "10.96.0.0/16", "below 1 %", "/dashboard/services/shop/web")
+	says(t, visit(t, h, http.MethodGet, "/dashboard/addresses", http.StatusOK), "10.96.0.0/16", "below 1 %", "/dashboard/services/shop/web", "65,534", "9,000", "18446744073709551615", "8,500 more")
 	if journal := visit(t, h, http.MethodGet, "/dashboard/journal", http.StatusOK); strings.Index(journal, "old") < strings.Index(journal, "new") {
 		t.Error("the oldest change comes first")
 	}

@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,6 +25,16 @@ type path struct {
 	Relay string
 	// Absent are endpoints that get no new connections, because a check or an operator says so.
 	Absent []node
+}
+
+// Target is where a trace of the port's packets looks, ADDRESS:PORT/PROTOCOL; "" where it has node ports and ranges of ports alone.
+func (p path) Target() string {
+	for _, f := range p.Frontends {
+		if _, err := netip.ParseAddrPort(f.Text); err == nil {
+			return f.Text + "/" + strings.ToLower(p.Protocol)
+		}
+	}
+	return ""
 }
 
 // node is a box of the picture.
@@ -69,7 +80,10 @@ func pathsOf(svc *Service) []path {
 	var paths []path
 	for i := range svc.State.Ports {
 		port := &svc.State.Ports[i]
-		p := path{Port: port.Name, Protocol: port.Protocol, Family: port.Family, Balance: port.Balance}
+		p := path{Port: port.Name, Protocol: port.Protocol, Family: port.Family}
+		if port.Balance != "random" { // which is what everybody expects
+			p.Balance = port.Balance
+		}
 		endpoints := port.AllEndpoints()
 		var nodes []node
 		most := 1

@@ -1,6 +1,10 @@
 package dashboard
 
-import "svcctl.io/svcctl/api/wire"
+import (
+	"context"
+
+	"svcctl.io/svcctl/api/wire"
+)
 
 // Source is where pages get what they show. Its methods may be called concurrently.
 type Source interface {
@@ -16,6 +20,9 @@ type Source interface {
 	Allocations() wire.Allocations
 	// Journal gives the newest changes, the oldest first.
 	Journal(limit int) ([]wire.JournalEntry, error)
+	// Trace follows packets, until there were so many, the time is over, or ctx is done, or predicts one. While another trace is
+	// under way it returns wire.ErrTracing.
+	Trace(ctx context.Context, q wire.TraceQuery, each func(wire.TracedPacket)) error
 }
 
 // Query chooses the Services of a list.

@@ -22,6 +22,9 @@ func (d *diagnosis) balance() {
 			d.good("%s (%s) picks by %s%s", name, s.Family, s.Balance, weightsText(s))
 			d.details(sharesText(s)...)
 			d.details(d.chosen(s)...)
+			if len(s.Adopted) > 0 {
+				d.good("connections to %s go on when another box with the same endpoints takes over", strings.Join(s.Adopted, " and "))
+			}
 		}
 	}
 	d.portRanges()

@@ -36,7 +36,14 @@ func shortened(lines []string) []string {
 // endpoints checks for each port that is asked for that somebody is behind it.
 func (d *diagnosis) endpoints() {
 	if !slices.ContainsFunc(d.Slices, func(s *object.EndpointSlice) bool { return len(s.Endpoints) > 0 }) {
-		d.nobody()
+		if slices.ContainsFunc(d.ports(), func(p object.ServicePort) bool { return !d.leadsOn(&p) }) {
+			d.nobody()
+		}
+		for _, port := range d.ports() {
+			if d.leadsOn(&port) {
+				d.goodAlone(&port)
+			}
+		}
 		return
 	}
 	for _, port := range d.ports() {
@@ -56,6 +63,8 @@ func (d *diagnosis) endpoints() {
 		case t.draining > 0:
 			d.add(Doubt, "make one ready: what is left goes when it has finished", "%s has no endpoint that is ready: it uses %s terminating", name, these(t.draining))
 			d.details(t.why...)
+		case d.leadsOn(&port):
+			d.goodAlone(&port)
 		case total > 0:
 			d.add(Bad, d.makeReady(), "%s has %s, and none is ready: clients are refused", name, count(total, "endpoint"))
 			d.details(t.why...)
@@ -219,6 +228,18 @@ func (d *diagnosis) podState(ref *object.ObjectReference) string {
 // makeReady is what to do about endpoints that are not ready.
 func (d *diagnosis) makeReady() string {
 	return fmt.Sprintf("make one ready, and look at `svcctl get endpointslices -n %s -l kubernetes.io/service-name=%s -o yaml`", d.Namespace, d.Name)
+}
+
+// leadsOn reports whether a port passes clients on to other Services by server name.
+func (d *diagnosis) leadsOn(port *object.ServicePort) bool {
+	how := annotation.RelayOf(d.Service)
+	front := d.front(&how, port)
+	return len(front.Services) > 0
+}
+
+// goodAlone says that such a port has no endpoint of its own.
+func (d *diagnosis) goodAlone(port *object.ServicePort) {
+	d.good("port %d/%s has no endpoint of its own: who asks for a server name that leads to no Service is refused", port.Port, port.Protocol)
 }
 
 // nobody tells why there are no endpoints.

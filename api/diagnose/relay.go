@@ -38,10 +38,19 @@ func (d *diagnosis) relayed() {
 		if len(how.ProxyFrom) > 0 && port.Protocol == object.ProtocolTCP {
 			d.details("connections from " + strings.Join(strings.Fields(strings.Trim(fmt.Sprint(how.ProxyFrom), "[]")), ", ") + " have to begin with a header of the PROXY protocol; it says who their client is")
 		}
-		d.details("endpoints take turns; one that does not accept a connection in "+how.ConnectTimeout.String()+" is passed over, up to "+count(how.ConnectRetries, "time"),
+		d.details(picked(d.states(port))+"; one that does not accept a connection in "+how.ConnectTimeout.String()+" is passed over, up to "+count(how.ConnectRetries, "time"),
 			endpointsSee(&how, port.Protocol)+", and open connections end when svcctl stops, but not at an upgrade")
 		d.details(loads...)
 	}
+}
+
+// picked says who gets the next connection of a relayed port.
+func picked(states []wire.PortState) string {
+	i := slices.IndexFunc(states, func(s wire.PortState) bool { return s.Relay != "" })
+	if i < 0 || states[i].Balance == object.BalanceRoundRobin {
+		return "endpoints take turns"
+	}
+	return "endpoints are picked by " + states[i].Balance
 }
 
 // endpointsSee says which address endpoints see.

@@ -1,6 +1,8 @@
 package rest
 
 import (
+	"slices"
+
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/object"
@@ -45,6 +47,10 @@ func (s *Server) collectionOf(k kind.Kind) collection {
 		return endpointsOf(s.store)
 	case k.Name == object.KindIPAddress:
 		return addressesOf(s.store)
+	case k.Name == object.KindIPAddressPool:
+		return pools{plain}
+	case !slices.Contains(k.Verbs, "watch"):
+		return computed{s.store, s.computed[k.Name]}
 	}
 	return plain
 }

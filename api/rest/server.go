@@ -19,6 +19,9 @@ type Config struct {
 	// Look brings what the store knows of the host up to date (store.SetHost) for a Service that is about to be
 	// written. It is called without a lock; nil does nothing.
 	Look func(*object.Service)
+	// Computed gives the objects of kinds that follow from no stored ones, by the name of the kind, in any order.
+	// They are the caller's.
+	Computed map[string]func() []object.Object
 	// MaxWatches is how many watches there may be at a time; 0 means 1,500.
 	MaxWatches int
 }
@@ -32,15 +35,16 @@ const maxViews = 64
 
 // Server answers requests for objects.
 type Server struct {
-	store   *store.Store
-	log     *slog.Logger
-	now     func() time.Time
-	look    func(*object.Service)
-	watches chan struct{} // holds one for each watch
-	views   chan struct{} // holds one for each list or watch of what is computed
-	encoded *encodings
-	guards  guards // of writes
-	bodies  bodies
+	store    *store.Store
+	log      *slog.Logger
+	now      func() time.Time
+	computed map[string]func() []object.Object
+	look     func(*object.Service)
+	watches  chan struct{} // holds one for each watch
+	views    chan struct{} // holds one for each list or watch of what is computed
+	encoded  *encodings
+	guards   guards // of writes
+	bodies   bodies
 }
 
 // New is a Server.
@@ -58,7 +62,7 @@ func New(cfg Config) *Server {
 		cfg.MaxWatches = defaultMaxWatches
 	}
 	return &Server{
-		store: cfg.Objects, log: cfg.Log, now: cfg.Now, look: cfg.Look,
+		store: cfg.Objects, computed: cfg.Computed, log: cfg.Log, now: cfg.Now, look: cfg.Look,
 		watches: make(chan struct{}, cfg.MaxWatches), views: make(chan struct{}, min(cfg.MaxWatches, maxViews)), encoded: newEncodings(),
 		guards: guards{batches: make(chan struct{}, maxBatches)},
 	}

@@ -31,11 +31,20 @@ type ServiceCertificate struct {
 	Secret  string    `json:"secret"` // "namespace/name"
 	Names   []string  `json:"names"`
 	Expires time.Time `json:"expires"`
+	// Stapled is until when clients get an OCSP response about it; nil: they get none.
+	Stapled *time.Time `json:"stapled,omitempty"`
 }
 
 // String says which certificate it is.
 func (c ServiceCertificate) String() string {
-	return c.Secret + ", for " + strings.Join(c.Names, ", ") + ", until " + c.Expires.UTC().Format("2006-01-02 15:04 UTC")
+	return c.Secret + ", for " + strings.Join(c.Names, ", ") + ", until " + c.Expires.UTC().Format("2006-01-02 15:04 UTC") + stapledText(c.Stapled)
+}
+
+func stapledText(until *time.Time) string {
+	if until == nil {
+		return ""
+	}
+	return ", with an OCSP response until " + until.UTC().Format("2006-01-02 15:04 UTC")
 }
 
 // PortState is a port of a Service in one family.
@@ -58,6 +67,8 @@ type PortState struct {
 	// came not long ago.
 	Shares   map[string]float64 `json:"shares,omitempty"`
 	Starting []string           `json:"starting,omitempty"`
+	// Adopted are the frontends whose TCP connections go on when another box takes over.
+	Adopted []string `json:"adopted,omitempty"`
 	// Relay is the listener of the appliance that the kernel redirects clients to; "": the kernel
 	// translates them itself.
 	Relay string `json:"relay,omitempty"`
@@ -126,6 +137,8 @@ type Setup struct {
 type Certificate struct {
 	File    string    `json:"file,omitempty"` // "": made by the appliance
 	Expires time.Time `json:"expires"`
+	// Stapled is until when clients get an OCSP response about it; nil: they get none.
+	Stapled *time.Time `json:"stapled,omitempty"`
 	// Problem is why it should be looked at: it ends soon, or its successor cannot be used.
 	Problem string `json:"problem,omitempty"`
 	// Advice is a sentence with what to do about it.

@@ -1,6 +1,13 @@
 package wire
 
-import "net/netip"
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+)
 
 // TraceQuery chooses the packets that /svcctl/v1/trace follows. What is zero is not asked.
 type TraceQuery struct {
@@ -14,6 +21,92 @@ type TraceQuery struct {
 	Predict bool
 	// Count is how many packets, Seconds how long at most.
 	Count, Seconds int
+}
+
+// The bounds of a TraceQuery.
+const (
+	DefaultTraced, MaxTraced             = 5, 1000
+	DefaultTraceSeconds, MaxTraceSeconds = 30, 60
+)
+
+// ErrTracing reports that a trace is under way: there is one at a time.
+var ErrTracing = errors.New("somebody traces already: wait until that ends, a minute at most")
+
+// ParseTraceQuery reads the query of /svcctl/v1/trace.
+func ParseTraceQuery(values url.Values) (q TraceQuery, err error) {
+	if text := values.Get("from"); text != "" {
+		if q.From, err = ParseClients(text); err != nil {
+			return q, fmt.Errorf("from=%w", err)
+		}
+	}
+	if text := values.Get("to"); text != "" {
+		if q.To, err = netip.ParseAddr(text); err != nil {
+			return q, fmt.Errorf("to=%q: want an address", text)
+		}
+	}
+	if text := values.Get("port"); text != "" {
+		port, err := strconv.ParseUint(text, 10, 16)
+		if err != nil || port == 0 {
+			return q, fmt.Errorf("port=%q: want a number from 1 to 65535", text)
+		}
+		q.Port = uint16(port)
+	}
+	switch q.Protocol = strings.ToUpper(values.Get("protocol")); q.Protocol {
+	case "TCP", "UDP", "SCTP":
+	case "":
+		if q.Port != 0 {
+			q.Protocol = "TCP"
+		}
+	default:
+		return q, fmt.Errorf("protocol=%q: want TCP, UDP or SCTP", values.Get("protocol"))
+	}
+	q.Established, q.Predict = values.Get("established") == "true", values.Get("predict") == "true"
+	if q.Count, err = ParseBounded(values.Get("count"), DefaultTraced, MaxTraced); err != nil {
+		return q, fmt.Errorf("count=%w", err)
+	}
+	if q.Seconds, err = ParseBounded(values.Get("seconds"), DefaultTraceSeconds, MaxTraceSeconds); err != nil {
+		return q, fmt.Errorf("seconds=%w", err)
+	}
+	return q, q.check()
+}
+
+// check returns what does not go together.
+func (q *TraceQuery) check() error {
+	switch {
+	case q.Predict && (!q.To.IsValid() || q.Port == 0):
+		return errors.New("a prediction is of a packet to an address with a port: give to and port")
+	case q.Predict && q.From.IsValid() && !q.From.IsSingleIP():
+		return fmt.Errorf("from=%q: a prediction is of the packet of one client: want an address", q.From)
+	case q.From.IsValid() && q.From.Addr().Is4In6() || q.To.Is4In6():
+		return errors.New("from and to: write an IPv4 address as such")
+	case q.From.IsValid() && q.To.IsValid() && q.From.Addr().Is4() != q.To.Is4():
+		return errors.New("from and to: one address is IPv4 and the other IPv6")
+	}
+	return nil
+}
+
+// ParseClients reads an address or a prefix.
+func ParseClients(text string) (netip.Prefix, error) {
+	if prefix, err := netip.ParsePrefix(text); err == nil {
+		return prefix, nil
+	}
+	addr, err := netip.ParseAddr(text)
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("%q: want an address or a prefix as 203.0.113.0/24", text)
+	}
+	return netip.PrefixFrom(addr, addr.BitLen()), nil
+}
+
+// ParseBounded reads a number from 1 to most; "" is def.
+func ParseBounded(text string, def, most int) (int, error) {
+	if text == "" {
+		return def, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > most {
+		return 0, fmt.Errorf("%q: want a number from 1 to %d", text, most)
+	}
+	return n, nil
 }
 
 // The states of a TraceLine.

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"net/netip"
+	"strings"
 	"time"
 )
 
@@ -137,6 +138,8 @@ type Connection struct {
 // TrafficQuery chooses and sorts what is answered of the traffic.
 type TrafficQuery struct {
 	Namespace, Service string // "": all
+	// Filter chooses ports of Services by their names; see TrafficFilter.
+	Filter string
 	// Sort is one of TrafficSorts.
 	Sort string
 	// Limit is the most ports.
@@ -147,6 +150,27 @@ type TrafficQuery struct {
 
 // TrafficSorts lists the columns that traffic is sorted by, the largest first; name is alphabetical.
 func TrafficSorts() []string { return []string{"open", "rate", "unanswered", "refused", "name"} }
+
+// MaxTrafficFilter is how long a filter may be, in bytes: longer than any name of a port.
+const MaxTrafficFilter = 512
+
+// TrafficFilter reports whether a port of a Service, "namespace/name" or "namespace/name:port", is one that a filter chooses: a
+// part of that, or, with *, which stands for any text, all of it. "" chooses all.
+func TrafficFilter(filter, port string) bool {
+	first, rest, pattern := strings.Cut(strings.ToLower(filter), "*")
+	if !pattern {
+		return strings.Contains(port, first)
+	}
+	port, found := strings.CutPrefix(port, first)
+	parts := strings.Split(rest, "*")
+	for _, part := range parts[:len(parts)-1] {
+		if !found {
+			return false
+		}
+		_, port, found = strings.Cut(port, part)
+	}
+	return found && strings.HasSuffix(port, parts[len(parts)-1])
+}
 
 // ConnectionQuery chooses connections.
 type ConnectionQuery struct {

@@ -1,9 +1,6 @@
 package announce
 
-import (
-	"context"
-	"maps"
-)
+import "context"
 
 // judge tells the election how well this box is.
 func (a *announcer) judge() {
@@ -11,10 +8,10 @@ func (a *announcer) judge() {
 		return
 	}
 	unwell := len(missing(a.segments.links, a.l2())) > 0 || a.serve.isStale()
-	for _, l := range meant(a.segments.links, a.l2(), a.ranges) {
+	for _, l := range meant(a.segments.links, a.l2(), a.answerable()) {
 		unwell = unwell || !l.Carrier
 	}
-	a.adverts.complete(maps.Keys(a.wanted))
+	a.adverts.complete(a.listed())
 	a.election.set(unwell, a.adverts.listed())
 }
 

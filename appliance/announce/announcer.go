@@ -29,6 +29,9 @@ type Config struct {
 	L2 []string
 	// Election, when not nil, decides between this box and others who answers.
 	Election *vrrp.Config
+	// Gateways are addresses that the box which the election chose answers for as well, wherever they lie: those that
+	// servers have as their router.
+	Gateways []netip.Addr
 	// Follow, when valid, is an address whose box answers: another program elects it.
 	Follow netip.Addr
 	// BGP, when not nil, are the routers that are told of every address, whoever answers on segments.
@@ -68,6 +71,9 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	serve := client.New(cfg.Socket)
 	a := &announcer{cfg: cfg, log: log, wanted: map[netip.Addr]ad{}, file: newKeeper(cfg.StateDir), reports: newReports(serve, log, tasks)}
 	a.segments = newSegments(log, tasks, a.mark)
+	for _, addr := range cfg.Gateways {
+		a.adverts.add(addr)
+	}
 	a.recall(last)
 	if cfg.Election != nil {
 		a.election = newElection(*cfg.Election, log)
@@ -360,6 +366,9 @@ func (a *announcer) l2() []string {
 
 // mark notes that an address is to be kept and reported.
 func (a *announcer) mark(addr netip.Addr) {
+	if a.isGateway(addr) {
+		return // serve does not know of it
+	}
 	a.file.add(addr)
 	a.reports.add(addr)
 }

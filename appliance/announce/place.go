@@ -3,17 +3,20 @@ package announce
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
 
 	"svcctl.io/svcctl/appliance/announce/neighbor"
+	"svcctl.io/svcctl/appliance/node"
 )
 
 // placeAll makes the ports those of the links, and places every address.
 func (a *announcer) placeAll(ctx context.Context) error {
-	links := meant(a.segments.links, a.l2(), a.ranges)
+	links := meant(a.segments.links, a.l2(), a.answerable())
 	var macs []neighbor.MAC
 	mine, follows := map[string]bool{}, false
 	for _, l := range a.segments.links {
@@ -44,7 +47,7 @@ func (a *announcer) placeAll(ctx context.Context) error {
 		if a.segments.ports[index] != nil || len(a.ranges) == 0 {
 			continue
 		}
-		if err := a.segments.open(ctx, l, a.ranges); errors.Is(err, fs.ErrPermission) && len(a.cfg.L2) > 0 {
+		if err := a.segments.open(ctx, l, a.answerable()); errors.Is(err, fs.ErrPermission) && len(a.cfg.L2) > 0 {
 			return err
 		} else if err != nil {
 			if a.segments.failed(&l, err) {
@@ -74,12 +77,71 @@ func (a *announcer) placeAll(ctx context.Context) error {
 	for addr := range a.wanted {
 		a.place(addr)
 	}
+	for _, addr := range a.cfg.Gateways {
+		a.place(addr)
+	}
 	return nil
+}
+
+// isGateway reports whether an address is one of Config.Gateways. They are answered as soon as serve has told of
+// its ranges, which it does when its rules are in force.
+func (a *announcer) isGateway(addr netip.Addr) bool { return slices.Contains(a.cfg.Gateways, addr) }
+
+// answerable are the ranges of all addresses that may be answered.
+func (a *announcer) answerable() []Range {
+	if len(a.cfg.Gateways) == 0 || len(a.ranges) == 0 {
+		return a.ranges
+	}
+	all := slices.Clone(a.ranges)
+	for _, addr := range a.cfg.Gateways {
+		all = append(all, Range{addr, addr})
+	}
+	return all
+}
+
+// listed are the addresses that adverts of the election are about.
+func (a *announcer) listed() iter.Seq[netip.Addr] {
+	return func(yield func(netip.Addr) bool) {
+		for addr := range a.wanted {
+			if !yield(addr) {
+				return
+			}
+		}
+		for _, addr := range a.cfg.Gateways {
+			if !yield(addr) {
+				return
+			}
+		}
+	}
+}
+
+// gatewayProblems says of which gateways no port has the answers.
+func (a *announcer) gatewayProblems() (problems []string) {
+	if len(a.ranges) == 0 {
+		return nil
+	}
+	for _, addr := range a.cfg.Gateways {
+		answered := slices.ContainsFunc(slices.Collect(maps.Values(a.segments.ports)), func(p *port) bool { return p.addrs[addr] })
+		onHost := slices.ContainsFunc(a.segments.links, func(l node.Link) bool {
+			return slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return p.Addr() == addr })
+		})
+		switch {
+		case answered:
+		case onHost:
+			problems = append(problems, fmt.Sprintf("the gateway %s does not move with the election: an interface of this box has it, and the kernel answers; take it off the interface", addr))
+		default:
+			problems = append(problems, fmt.Sprintf("the gateway %s is not answered: it lies in no network of the interfaces of --l2; name the interface, or give it an address of that network", addr))
+		}
+	}
+	return problems
 }
 
 // place has an address announced where it is to be. What comes of that is told by the ports.
 func (a *announcer) place(addr netip.Addr) {
 	where, wanted := a.wanted[addr]
+	if a.isGateway(addr) {
+		where, wanted = ad{Flags: true}, len(a.ranges) > 0
+	}
 	wanted = wanted && a.onSegments()
 	for _, p := range a.segments.ports {
 		want := wanted && where.on(p.link.Name, a.cfg.L2) && onLink(addr, &p.link) && !hostAnswers(addr, &p.link, a.segments.links)

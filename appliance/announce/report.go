@@ -89,7 +89,7 @@ func (a *announcer) tell(ctx context.Context) {
 	}
 	r := wire.AnnouncerReport{
 		All: a.reports.all, Items: []wire.AnnouncedAddress{},
-		Problems: slices.Concat(missing(a.segments.links, a.l2()), a.segments.problems(), a.peers.problems()),
+		Problems: slices.Concat(missing(a.segments.links, a.l2()), a.segments.problems(), a.gatewayProblems(), a.peers.problems()),
 		Counters: a.segments.counters(), Peers: a.peers.states(), Group: a.election.group(),
 	}
 	for _, index := range slices.Sorted(maps.Keys(a.segments.ports)) {

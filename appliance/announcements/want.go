@@ -41,9 +41,9 @@ func withheld(p *nft.ServicePort, fe *nft.Frontend) string {
 	switch {
 	case fe.HostOwned:
 		return hostAddress
-	case len(p.Pools[fe.Outside.Pool]) > 0:
+	case p.Takes(fe.Outside.Pool):
 		return ""
-	case len(p.Pools[nft.PoolCluster]) > 0:
+	case p.Takes(nft.PoolCluster):
 		return noLocalEndpoint
 	}
 	return noEndpoint

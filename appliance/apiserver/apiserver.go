@@ -81,7 +81,8 @@ type Views struct {
 // Open listens on the socket, and on --listen. What backend publishes and the store holds is
 // served by Tasks; Close ends listening.
 func Open(c *config.Config, objects *store.Store, backend Backend, views Views, m *metrics.Metrics, log *slog.Logger) (s *Server, err error) {
-	s = &Server{objects: rest.New(rest.Config{Objects: objects, Look: views.Look, Log: log})}
+	told := states{store: objects, backend: backend, announced: views.Announced, node: c.NodeName, began: time.Now()}
+	s = &Server{objects: rest.New(rest.Config{Objects: objects, Look: views.Look, Log: log, Computed: told.kinds()})}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
@@ -108,10 +109,10 @@ func Open(c *config.Config, objects *store.Store, backend Backend, views Views, 
 		},
 		Health:  views.Checks.State,
 		Setup:   func() wire.Setup { return setup(c, grants, s.Validity) },
-		Traffic: views.Traffic, Trace: views.Trace, Fleet: views.Fleet,
+		Traffic: views.Traffic, Trace: noted(views.Trace, log), Fleet: views.Fleet,
 	}
 	if views.Traffic != nil {
-		source := &pages{objects: objects, backend: backend, grants: grants, traffic: views.Traffic, service: cfg.Service, alloc: cfg.Allocations, journal: cfg.Journal, nodelessLocal: c.NodelessEndpoints == config.NodelessLocal}
+		source := &pages{objects: objects, backend: backend, grants: grants, traffic: views.Traffic, service: cfg.Service, alloc: cfg.Allocations, journal: cfg.Journal, trace: cfg.Trace, nodelessLocal: c.NodelessEndpoints == config.NodelessLocal}
 		cfg.Dashboard = dashboard.Handler(source, func(r *http.Request) bool { return auth.From(r.Context()).Role >= auth.Admin })
 	}
 	if c.Listen != "" {
@@ -126,6 +127,19 @@ func Open(c *config.Config, objects *store.Store, backend Backend, views Views, 
 	m.APILoad(s.api.Load)
 	s.socket, err = s.api.Listen()
 	return s, err
+}
+
+// noted has the log say who follows packets; predictions are not logged.
+func noted(trace api.Trace, log *slog.Logger) api.Trace {
+	if trace == nil {
+		return nil
+	}
+	return func(ctx context.Context, q wire.TraceQuery, each func(wire.TracedPacket)) error {
+		if !q.Predict {
+			log.Info("a trace was asked for", "from", q.From, "to", q.To, "port", q.Port, "user", auth.From(ctx).Name)
+		}
+		return trace(ctx, q, each)
+	}
 }
 
 // Close ends listening.

@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -19,8 +20,9 @@ import (
 // Traffic tells which Services have connections.
 type Traffic interface {
 	api.Traffic
-	// Services returns the findings of the newest look, by "namespace/name". They are not to be changed.
-	Services() (map[string]*wire.ServiceTraffic, error)
+	// Services returns the findings of the newest look by Service, "namespace/name", and those of every Service that is not among
+	// them. They are not to be changed.
+	Services() (busy map[string]*wire.ServiceTraffic, quiet *wire.ServiceTraffic, err error)
 	// Histories tell of Services, "namespace/name", what the last looks found, the oldest first.
 	Histories(services []string) map[string][]wire.TrafficSample
 }
@@ -34,6 +36,7 @@ type pages struct {
 	service func(namespace, name string, client netip.AddrPort) wire.ServiceState
 	alloc   func(repair bool) wire.Allocations
 	journal func(limit int, withEvents bool) ([]wire.JournalEntry, error)
+	trace   api.Trace
 	// nodelessLocal says that endpoints without a node name are local.
 	nodelessLocal bool
 }
@@ -51,6 +54,11 @@ func (p *pages) Allocations() wire.Allocations { return p.alloc(false) }
 
 // Journal implements dashboard.Source.
 func (p *pages) Journal(limit int) ([]wire.JournalEntry, error) { return p.journal(limit, false) }
+
+// Trace implements dashboard.Source.
+func (p *pages) Trace(ctx context.Context, q wire.TraceQuery, each func(wire.TracedPacket)) error {
+	return p.trace(ctx, q, each)
+}
 
 // explained are the findings of explain about a Service.
 func (p *pages) explained(svc *object.Service, endpointSlices []*object.EndpointSlice, status *wire.Status, state *wire.ServiceState, seen *wire.Traffic) (checks []dashboard.Check) {
@@ -93,10 +101,10 @@ type found struct {
 
 type problemCount struct{ errors, warnings int }
 
-// problems counts those of Services, "Service namespace/name".
-func (p *pages) problems() map[string]problemCount {
+// problemsOf counts those of Services, "Service namespace/name".
+func problemsOf(list []wire.Problem) map[string]problemCount {
 	counts := map[string]problemCount{}
-	for _, problem := range p.backend.Status().Problems {
+	for _, problem := range list {
 		n := counts[problem.Object]
 		if problem.Severity == wire.SeverityError {
 			n.errors++
@@ -110,22 +118,26 @@ func (p *pages) problems() map[string]problemCount {
 
 // Services implements dashboard.Source. What costs is done for the rows of the page alone.
 func (p *pages) Services(q dashboard.Query) (*dashboard.Services, error) {
-	traffic, err := p.traffic.Services()
+	traffic, quiet, err := p.traffic.Services()
 	if err != nil {
 		return nil, err
 	}
-	problems, search := p.problems(), strings.ToLower(q.Search)
+	status := p.backend.Status()
+	problems, search := problemsOf(status.Problems), strings.ToLower(q.Search)
 	list := &dashboard.Services{}
 	namespaces := map[string]struct{}{}
-	var all []found
+	all := make([]found, 0, status.Counts.Services) // garbage of a page that is open costs more than the page
 	for key, svc := range p.objects.Services() {
 		namespaces[svc.Metadata.Namespace] = struct{}{}
-		n := problems["Service "+key]
+		var n problemCount
+		if len(problems) > 0 {
+			n = problems["Service "+key]
+		}
 		if q.Namespace != "" && svc.Metadata.Namespace != q.Namespace ||
 			q.Problems && n == (problemCount{}) || !matchesSearch(key, svc, search) {
 			continue
 		}
-		all = append(all, found{key, svc, trafficOf(traffic, key), n})
+		all = append(all, found{key, svc, cmp.Or(traffic[key], quiet), n})
 	}
 	list.Namespaces = slices.Sorted(maps.Keys(namespaces))
 	list.Total = len(all)
@@ -141,7 +153,7 @@ func (p *pages) Services(q dashboard.Query) (*dashboard.Services, error) {
 
 // Busiest implements dashboard.Source.
 func (p *pages) Busiest(order string, most int, listed func(*wire.ServiceTraffic) bool) ([]dashboard.Row, error) {
-	traffic, err := p.traffic.Services()
+	traffic, _, err := p.traffic.Services()
 	if err != nil {
 		return nil, err
 	}
@@ -169,16 +181,6 @@ func (p *pages) Busiest(order string, most int, listed func(*wire.ServiceTraffic
 		rows[i].History = histories[keys[i]]
 	}
 	return rows, nil
-}
-
-// noTraffic is that of a Service without ports that are served.
-var noTraffic wire.ServiceTraffic
-
-func trafficOf(traffic map[string]*wire.ServiceTraffic, key string) *wire.ServiceTraffic {
-	if t := traffic[key]; t != nil {
-		return t
-	}
-	return &noTraffic
 }
 
 // matchesSearch reports whether a Service has a text, in lower case, in its name or an address.
@@ -251,6 +253,8 @@ func rowOf(f found, state *wire.ServiceState) dashboard.Row {
 	}
 	if len(state.Ports) > 0 {
 		row.Endpoints = 0
+	} else {
+		row.ServiceTraffic = wire.ServiceTraffic{} // nothing is served that could be counted
 	}
 	for i := range state.Ports {
 		row.Endpoints += len(state.Ports[i].AllEndpoints())
@@ -269,7 +273,7 @@ func (p *pages) Service(namespace, name string) (*dashboard.Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	traffic, err := p.traffic.Services()
+	traffic, quiet, err := p.traffic.Services()
 	if err != nil {
 		return nil, err
 	}
@@ -281,7 +285,7 @@ func (p *pages) Service(namespace, name string) (*dashboard.Service, error) {
 		}
 	}
 	detail.Checks = p.explained(svc, endpointSlices, &status, &detail.State, seen)
-	detail.Row = rowOf(found{key: key, svc: svc, traffic: trafficOf(traffic, key)}, &detail.State)
+	detail.Row = rowOf(found{key: key, svc: svc, traffic: cmp.Or(traffic[key], quiet)}, &detail.State)
 	detail.History = p.traffic.Histories([]string{key})[key]
 	ref := object.RefOf(svc)
 	detail.File, detail.Line = p.objects.Location(ref)

@@ -27,7 +27,9 @@ func (s *seen) Traffic(q wire.TrafficQuery) (*wire.Traffic, error) {
 }
 func (s *seen) Connections(wire.ConnectionQuery) (*wire.Connections, error) { return nil, nil }
 func (s *seen) Kill(uint32) (*wire.Connection, error)                       { return nil, nil }
-func (s *seen) Services() (map[string]*wire.ServiceTraffic, error)          { return s.traffic, nil }
+func (s *seen) Services() (busy map[string]*wire.ServiceTraffic, quiet *wire.ServiceTraffic, err error) {
+	return s.traffic, &wire.ServiceTraffic{}, nil
+}
 func (s *seen) Histories(services []string) map[string][]wire.TrafficSample {
 	s.asked = append(s.asked, services...)
 	told := map[string][]wire.TrafficSample{}

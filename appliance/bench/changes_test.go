@@ -141,7 +141,7 @@ func (x *box) writeSingle(at netip.Addr) {
 }
 
 // beside measures a change in turns with and without others under way: a file that is
-// written to without pause, a thousand files that are rewritten within a second, and somebody who watches.
+// written to without pause, and a thousand files that are rewritten within a second.
 func beside(b *testing.B, x *box) {
 	const section = "Change: to the first packet that goes there"
 	others := []struct {
@@ -157,7 +157,6 @@ func beside(b *testing.B, x *box) {
 			at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 230 + byte(n%1000>>8), byte(n % 1000)}), 80)
 			x.Manifests.Write(fmt.Sprintf("noise%03d.yaml", n%1000), strings.ReplaceAll(probeAt(at, 5, n/1000%2), "probe", fmt.Sprintf("noise%03d", n%1000)))
 		}},
-		{"beside a viewer who asks every second", time.Second, func(int) { x.get(b, "/svcctl/v1/traffic?sort=open&endpoints=true&limit=100") }},
 	}
 	took := make([][]time.Duration, len(others))
 	for step := range *rounds {

@@ -123,6 +123,7 @@ func balancedWith(b *testing.B, lab *netlab.Lab, name string, flags []string, ma
 	b.Helper()
 	r := newRouter(b, lab, "gw")
 	svcctl := r.Appliance(*program, slices.Concat(boxFlags, flags)...)
+	svcctl.Patience = 5 * time.Minute // some load millions of elements
 	manifests(svcctl.Manifests)
 	svcctl.Start()
 	svcctl.Stop() // the rules stay, and it takes no CPU from what is measured

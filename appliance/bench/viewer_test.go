@@ -1,48 +1,78 @@
 package bench
 
 import (
+	"bytes"
 	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
 	"testing"
 	"time"
 
 	"svcctl.io/svcctl/appliance/netlab"
-	"svcctl.io/svcctl/store/manifest/styles"
 )
 
 // viewFor is how long somebody watches.
-const viewFor = 20 * time.Second
+const viewFor = time.Minute
 
 // BenchmarkViewer measures the CPU of the appliance while somebody has the busiest Services and their endpoints shown
-// every second, as `svcctl top -A --endpoints` does, beside the same time without.
+// every second, as `svcctl top -A --endpoints` does, and while a page of the dashboard is open, as often as it asks for itself
+// anew; beside the same time without. The first look, which has more to do, has a row of its own.
 func BenchmarkViewer(b *testing.B) {
 	const section = "A viewer: CPU of the appliance"
 	for _, services := range []int{10_000, 50_000} {
-		x := newBoxOf(b, netlab.New(b), func(d netlab.Dir) {
-			for i := range services {
-				writeFile(d, styles.All[0], i, 0)
-			}
-		})
+		x := newBox(b, netlab.New(b), services)
 		x.Start()
 		connections(b, x, busyServices)
 		x.settle(b)
 		x.rests(b)
-		before := x.cpu(b)
-		time.Sleep(viewFor)
-		idle := x.cpu(b) - before
-		before = x.cpu(b)
-		looks, size := 0, 0
-		for begin := time.Now(); time.Since(begin) < viewFor; looks++ {
-			next := begin.Add(time.Duration(looks+1) * time.Second)
-			size = len(x.get(b, "/svcctl/v1/traffic?sort=open&endpoints=true&limit=100"))
-			time.Sleep(time.Until(next))
+		cpu := func(what func()) time.Duration {
+			before := x.cpu(b)
+			what()
+			return x.cpu(b) - before
 		}
-		share := 100 * float64(x.cpu(b)-before) / float64(viewFor)
-		results.add(section, number(services)+" Services, asked every second", fmt.Sprintf("%.2f %% of a core", share),
-			fmt.Sprintf("%.2f %% without; %d answers of %d KB", 100*float64(idle)/float64(viewFor), looks, size/1000))
+		idle := cpu(func() { time.Sleep(viewFor) })
+		size := 0
+		top := func() time.Duration {
+			size = len(x.get(b, "/svcctl/v1/traffic?sort=open&endpoints=true&limit=100"))
+			return time.Second
+		}
+		page := func() time.Duration {
+			text := x.get(b, "/dashboard/services?sort=open")
+			size = len(text)
+			return nextOf(b, text)
+		}
+		share := func(used time.Duration) float64 { return 100 * float64(used) / float64(viewFor) }
+		results.add(section, number(services)+" Services, the first answer", ms(cpu(func() { top() })), "")
+		for _, viewer := range []struct {
+			name string
+			ask  func() time.Duration
+		}{{"asked every second", top}, {"a page that is open", page}} {
+			asks := 0
+			used := cpu(func() {
+				next := time.Now()
+				for end := next.Add(viewFor); next.Before(end); asks++ {
+					next = next.Add(viewer.ask())
+					time.Sleep(time.Until(next))
+				}
+			})
+			results.add(section, number(services)+" Services, "+viewer.name, fmt.Sprintf("%.2f %% of a core", share(used)),
+				fmt.Sprintf("%.2f %% without; %d answers of %d KB", share(idle), asks, size/1000))
+		}
 		x.Stop()
 	}
+}
+
+// nextOf is after how long a page of the dashboard asks for itself anew.
+func nextOf(b *testing.B, page []byte) time.Duration {
+	b.Helper()
+	_, after, found := bytes.Cut(page, []byte(`data-every="`))
+	text, _, _ := bytes.Cut(after, []byte(`"`))
+	n, err := strconv.Atoi(string(text))
+	if !found || err != nil {
+		b.Fatalf("the page does not say when it asks for itself anew: %q", text)
+	}
+	return time.Duration(n) * time.Millisecond
 }
 
 // rests waits until the appliance has done what a start leaves to do.
@@ -81,4 +111,45 @@ func connections(b *testing.B, x *box, n int) {
 	if err != nil {
 		b.Fatal(err)
 	}
+}
+
+// BenchmarkBesideViewer measures changes beside somebody who has the busiest Services shown every second, in turns with changes
+// alone: from the file to the first packet, so often that the slowest of a hundred is known.
+func BenchmarkBesideViewer(b *testing.B) {
+	const services, turns, each = 10_000, 10, 40
+	x := newBox(b, netlab.New(b), services)
+	x.writeSingle(singleAt[0])
+	x.Start()
+	connections(b, x, busyServices)
+	x.settle(b)
+	x.rests(b)
+	var took [2][]time.Duration // alone, and beside the viewer
+	for turn := range 2 * turns {
+		stop, stopped := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(stopped)
+			for turn%2 == 1 {
+				x.get(b, "/svcctl/v1/traffic?sort=open&endpoints=true&limit=100")
+				select {
+				case <-stop:
+					return
+				case <-time.After(time.Second):
+				}
+			}
+		}()
+		for n := range each {
+			at := singleAt[(n+1)%2]
+			took[turn%2] = append(took[turn%2], x.packet(b, single, at, func() { x.writeSingle(at) }))
+			time.Sleep(time.Duration(n%7) * 20 * time.Millisecond) // not in step with the viewer
+		}
+		close(stop)
+		<-stopped
+	}
+	figures := func(list []time.Duration) string {
+		return fmt.Sprintf("p50 %s, p99 %s", ms(median(list)), ms(quantile(list, 0.99)))
+	}
+	const section, what = "Change: to the first packet that goes there", "file that replaces an endpoint, 10,000 Services, "
+	results.add(section, what+"alone", figures(took[0]), "")
+	results.add(section, what+"beside a viewer", figures(took[1]), fmt.Sprintf("p50 %.2fx, p99 %.2fx of alone",
+		float64(median(took[1]))/float64(median(took[0])), float64(quantile(took[1], 0.99))/float64(quantile(took[0], 0.99))))
 }

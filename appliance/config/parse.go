@@ -272,12 +272,8 @@ func ParseClientNamespaces(list []string) ([]ClientNamespace, error) {
 
 // LastAddr is the highest address of a masked prefix.
 func LastAddr(p netip.Prefix) netip.Addr {
-	b := p.Addr().AsSlice()
-	for i := p.Bits(); i < len(b)*8; i++ {
-		b[i/8] |= 1 << (7 - i%8)
-	}
-	a, _ := netip.AddrFromSlice(b) // of the length it came with
-	return a
+	_, last := nft.PrefixRange(p)
+	return last
 }
 
 // ParseTable reads the number of a table of routes that is nobody's: not default, main or local. 0 is none.

@@ -132,7 +132,8 @@ type target struct {
 
 	mu     sync.Mutex // held while a line is written
 	to     io.WriteCloser
-	broken bool // the last line was not written as a whole
+	opened os.FileInfo // of to, where it is a file
+	broken bool        // the last line was not written as a whole
 
 	told sync.Mutex
 	err  error
@@ -156,19 +157,25 @@ func (t *target) Write(line []byte) (n int, err error) {
 }
 
 // ready opens what lines go to, unless it is open under this name.
-func (t *target) ready() (err error) {
-	if f, is := t.to.(*os.File); is {
-		open, errOpen := f.Stat()
-		named, errNamed := os.Stat(t.path)
-		if errOpen != nil || errNamed != nil || !os.SameFile(open, named) {
+func (t *target) ready() error {
+	if t.opened != nil {
+		named, err := os.Stat(t.path)
+		if err != nil || !os.SameFile(t.opened, named) {
 			t.close()
 			t.broken = false
 		}
 	}
-	if t.to == nil {
-		t.to, err = t.open()
-		if err != nil {
-			t.to = nil
+	if t.to != nil {
+		return nil
+	}
+	to, err := t.open()
+	if err != nil {
+		return err
+	}
+	t.to = to
+	if f, is := to.(*os.File); is {
+		if t.opened, err = f.Stat(); err != nil {
+			t.close()
 		}
 	}
 	return err
@@ -176,7 +183,7 @@ func (t *target) ready() (err error) {
 
 func (t *target) close() {
 	_ = t.to.Close() // what it lost is gone
-	t.to = nil
+	t.to, t.opened = nil, nil
 }
 
 func (t *target) retry() {

@@ -140,9 +140,10 @@ func (b *box) load(name string, svc *service, endpoints ...netip.AddrPort) {
 		b.state[name] = []nft.ServicePort{p}
 		b.services[name] = []Port{PortOf(&p, svc.serving, svc.drain)}
 	}
-	want := nft.Compile(nft.State{Box: b.nft, Services: b.state})
-	tr := nft.Diff(b.loaded, want)
-	b.loaded = want
+	compiler := nft.NewCompiler()
+	compiler.Load(nft.State{Box: b.nft, Services: b.state})
+	tr := compiler.From(b.loaded)
+	b.loaded = compiler.Ruleset()
 	for _, batch := range []*nft.Batch{&tr.Apply, &tr.Cleanup} {
 		if _, err := b.kernel.Commit(batch, 0); err != nil {
 			b.t.Fatal(err)

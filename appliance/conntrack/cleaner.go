@@ -53,9 +53,10 @@ const (
 	retryLast  = 30 * time.Second
 )
 
-// After a look Run rests restFor times as long as it took, and restMost at most.
+// RestFor is how many times as long as a look through the table took there is none of its kind: it keeps no more than a twentieth of a
+// CPU busy. A Cleaner rests restMost at most.
 const (
-	restFor  = 19
+	RestFor  = 19
 	restMost = 200 * time.Millisecond
 )
 
@@ -142,7 +143,7 @@ func (c *Cleaner) Run(ctx context.Context) error {
 		}
 		start := time.Now()
 		next, err := c.look(ctx, start)
-		rest := min(restFor*time.Since(start), restMost)
+		rest := min(RestFor*time.Since(start), restMost)
 		if err != nil {
 			retry = min(max(2*retry, retryFirst), retryLast)
 			rest = retry

@@ -145,7 +145,7 @@ func PortOf(p *nft.ServicePort, serving []netip.AddrPort, drain Drain) Port {
 	}
 	keep := append(p.Pools[:len(p.Pools):len(p.Pools)], serving)
 	for pool := range p.Relay {
-		if p.Relay[pool].IsValid() && len(p.Pools[pool]) > 0 {
+		if p.Relay[pool].IsValid() && p.Takes(nft.Pool(pool)) {
 			keep = append(keep, p.Relay[pool:pool+1])
 		}
 	}

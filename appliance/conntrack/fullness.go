@@ -143,7 +143,7 @@ func (x *Fullness) Run(ctx context.Context) error {
 		if x.look(ctx, asked) != nil {
 			pause = idleRetry
 		}
-		timer.Reset(max(pause, restFor*time.Since(start)))
+		timer.Reset(max(pause, RestFor*time.Since(start)))
 	}
 }
 

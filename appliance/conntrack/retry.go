@@ -130,7 +130,7 @@ func (r *Retry) Run(ctx context.Context) error {
 		if err := r.look(ctx, queries); err != nil {
 			pause = idleRetry
 		}
-		timer.Reset(max(pause, restFor*time.Since(start)))
+		timer.Reset(max(pause, RestFor*time.Since(start)))
 	}
 }
 

@@ -335,3 +335,51 @@ func Test409_server_names_lead_to_Services(t *testing.T) {
 		}
 	})
 }
+
+func Test417_server_names_without_endpoints_of_its_own(t *testing.T) {
+	ca := newIssuer(t, "ca")
+	b := newBox(t, nil)
+	b.echoes(t, ca.issue("www.example.com"), b.L1)
+	b.echoes(t, ca.issue("api.example.com"), b.R1)
+	documents := func(spec ...string) func(f family) []string {
+		return func(f family) []string {
+			names := "svcctl.io/tls-services: 'www.example.com=" + f.name("www") + ", api.example.com=" + f.name("api") + "'"
+			return []string{
+				f.annotated("front", []string{names}, append(spec, "type: LoadBalancer", "clusterIP: "+f.vip(41), "loadBalancerIP: "+f.lb(4), "ports: [{name: https, port: 443, nodePort: "+f.port(30080)+"}]")...),
+				f.service("www", "clusterIP: "+f.vip(42), "ports: [{name: https, port: 443}]"), f.slice("www", "https: 9443", b.L1),
+				f.service("api", "clusterIP: "+f.vip(43), "ports: [{name: https, port: 443}]"), f.slice("api", "https: 9443", b.R1),
+			}
+		}
+	}
+	b.write("web.yaml", documents())
+	b.svcctl.Start()
+	b.each(t, func(t *testing.T, b *box, f family) {
+		b.noProblem(t, f.object("Service", "front"))
+		b.verbs(t).says(0, []string{"✓ port 443/TCP has no endpoint of its own"}, "explain", "svc/"+f.name("front"))
+		for _, to := range []netip.AddrPort{f.at(f.lb(4), 443), f.at(f.vip(41), 443), f.nodePort()} {
+			for name, want := range map[string]string{"www.example.com": "L1 ", "api.example.com": "R1 "} {
+				if out := curl(t, b.EXT, ca, name, to); !strings.HasPrefix(out, want) {
+					t.Errorf("%s at %s: %s, want %s", name, to, out, want)
+				}
+			}
+			for _, opts := range [][]string{{"-servername", "other.example.com"}, {"-noservername"}} {
+				if out, err := openssl(b.EXT, to, opts...); err == nil || !strings.Contains(out, "unrecognized name") {
+					t.Errorf("%v at %s: %v, %s", opts, to, err, out)
+				}
+			}
+		}
+	})
+	// The policy counts for the endpoints of those that are named.
+	b.rewrite("web.yaml", documents("externalTrafficPolicy: Local"))
+	b.each(t, func(t *testing.T, b *box, f family) {
+		if out := curl(t, b.EXT, ca, "www.example.com", f.at(f.lb(4), 443)); !strings.HasPrefix(out, "L1 ") {
+			t.Error(out)
+		}
+		if out, err := tryCurl(b.EXT, ca, "api.example.com", f.at(f.lb(4), 443)); err == nil {
+			t.Errorf("an outside client got past the policy Local: %s", out)
+		}
+		if out := curl(t, b.IN, ca, "api.example.com", f.at(f.vip(41), 443)); !strings.HasPrefix(out, "R1 ") {
+			t.Error(out)
+		}
+	})
+}

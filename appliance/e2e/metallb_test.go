@@ -177,3 +177,45 @@ func Test277_pools_over_the_API(t *testing.T) {
 	b.hasProblem(t, "Service default/web", "198.51.100.1 lies in no load balancer pool")
 	becomes("web", "198.51.100.1") // it keeps it
 }
+
+// MetalLB's kinds of status say what became of the others, as kubectl and svcctl read them.
+func Test491_MetalLBs_kinds_of_status(t *testing.T) {
+	b := newBox(t, flags{"load-balancer-pool": nil})
+	b.svcctl.Manifests.Write("web.yaml", b.web())
+	b.svcctl.Manifests.Write("lan.yaml", segmentPool("lan", "")+metallb("L2Advertisement", "all", "{}")+metallb("BGPAdvertisement", "all", "{}")+
+		metallb("BGPPeer", "tor", "{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.254}"))
+	b.svcctl.Start()
+	b.bird(t, "", "")
+	b.svcctl.Announcer("--asn", "64999", "--peer", "unused=64999@192.0.2.99").Launch()
+	for _, f := range families {
+		b.becomes(t, b.given(t, f, "web"), "l2 ext0 announced, bgp tor announced")
+	}
+	says := func(want string, args ...string) {
+		t.Helper()
+		eventually(t, time.Minute, func() error {
+			out, errOut, _ := b.svcctl.Svcctl("get", append([]string{"-n", "metallb-system"}, args...)...)
+			if strings.TrimSpace(out) != want {
+				return fmt.Errorf("get %v says %q %s, want %q", args, out, errOut, want)
+			}
+			return nil
+		})
+	}
+	const byService = "jsonpath={.items[*].status.serviceName}"
+	for _, kind := range []string{"servicel2statuses", "servicebgpstatuses"} {
+		for _, f := range families {
+			says(f.name("web"), kind, "-l", "metallb.io/service-name="+f.name("web"), "-o", byService)
+		}
+	}
+	says("gw1 ext0 gw1 ext0", "servicel2statuses", "-o", "jsonpath={range .items[*]}{.status.node} {.status.interfaces[*].name} {end}")
+	says("gw1 tor gw1 tor", "servicebgpstatuses", "-o", "jsonpath={range .items[*]}{.status.node} {.status.peers[*]} {end}")
+	says("1 1 10 16", "ipaddresspool/lan", "-o", "jsonpath={.status.assignedIPv4} {.status.assignedIPv6} {.status.availableIPv4} {.status.availableIPv6}")
+	says("Valid Valid", "configurationstates", "-o", "jsonpath={.items[*].status.result}")
+
+	b.svcctl.Manifests.Write("more.yaml", metallb("BGPPeer", "other", "{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.253, vrf: red}"))
+	says("Invalid", "configurationstates", "-l", "metallb.io/node-name=gw1", "-o", "jsonpath={.items[*].status.result}")
+	b.svcctl.Manifests.Remove("lan.yaml")
+	says("", "servicel2statuses", "-o", byService)
+	if out, _, _ := b.svcctl.Svcctl("get", "configurationstates", "-A"); !strings.Contains(out, "spec.vrf") || !strings.Contains(out, "LASTERROR") {
+		t.Errorf("the table is\n%s", out)
+	}
+}

@@ -2,7 +2,10 @@ package e2e
 
 import (
 	"fmt"
+	"io"
+	"net/http"
 	"net/netip"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -114,4 +117,57 @@ func Test333_trace_leaves_no_table_behind(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// The dashboard's page of a trace tells an admin what becomes of packets while they come, and predicts one. A reader is told that it
+// is not for them, and who shows no token gets nothing.
+func Test345_page_of_a_trace(t *testing.T) {
+	b := newBox(t, flags{"listen": {"127.0.0.1:6444"}})
+	b.write("web.yaml", func(f family) []string {
+		return []string{f.service("web", "clusterIP: "+f.vip(41), "ports: [{name: http, port: 80}]"), f.slice("web", "http: 80", b.L1)}
+	})
+	b.svcctl.Start()
+	c := b.api(t)
+	page := func(query string, code int) string {
+		resp := c.start(http.MethodGet, "/dashboard/trace?"+query, "")
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		if err != nil || resp.StatusCode != code {
+			t.Fatalf("%s: %d, %v, want %d: %s", query, resp.StatusCode, err, code, text)
+		}
+		return string(text)
+	}
+	for _, f := range families {
+		to, endpoint := f.at(f.vip(41), 80), f.on(80, b.L1)[0].String()
+		query := url.Values{"from": {f.of(b.EXT).String()}, "to": {to.String()}, "count": {"1"}, "seconds": {"60"}, "do": {"follow"}}
+		told := make(chan string, 1)
+		go func() { told <- page(query.Encode(), http.StatusOK) }()
+		var text string
+		for text == "" {
+			select {
+			case text = <-told:
+			default:
+				_, _ = b.EXT.Ask("tcp", to, netlab.Within(300*time.Millisecond)) // the trace may not listen yet
+			}
+		}
+		for _, want := range []string{"1 packet: the trace is over", "is for Service default/" + f.name("web") + ", port http", "sent to endpoint " + endpoint, "masqueraded", "decisions of the kernel"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s: the page does not say %q:\n%s", f, want, text)
+			}
+		}
+		query.Set("do", "predict")
+		if text := page(query.Encode(), http.StatusOK); !strings.Contains(text, "goes to endpoint "+endpoint) {
+			t.Errorf("%s: the prediction does not name %s:\n%s", f, endpoint, text)
+		}
+	}
+	if tables := b.GW1.Nft("list", "tables"); strings.Contains(tables, "svcctl-trace") {
+		t.Errorf("after the last trace there is its table:\n%s", tables)
+	}
+	out, _, _ := b.svcctl.Svcctl("token", "--role", "reader")
+	c.token = strings.TrimSpace(out)
+	if text := page("do=follow", http.StatusForbidden); !strings.Contains(text, "it is for who may do everything") {
+		t.Errorf("a reader is told %s", text)
+	}
+	c.token = "nobody"
+	page("do=follow", http.StatusUnauthorized)
 }

@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"svcctl.io/svcctl/appliance/netlab"
@@ -117,5 +119,54 @@ func Test330_connections_are_listed_counted_and_ended(t *testing.T) {
 		})
 		b.L1.Nft("delete", "table", f.pick("ip", "ip6"), "quiet")
 		v.says(0, []string{"UNANSWERED", "default/" + f.name("web")}, "top", "-A", "--once", "--by", "unanswered")
+	})
+}
+
+// `svcctl top --filter` shows ports by a part of their names or a pattern, and what goes into a pipe is plain.
+func Test346_top_filters(t *testing.T) {
+	b := newBox(t, nil)
+	b.write("web.yaml", func(f family) []string {
+		return []string{
+			f.service("web", "clusterIP: "+f.vip(41), "ports: [{name: http, port: 80}]"), f.slice("web", "http: 80", b.L1),
+			f.service("api", "clusterIP: "+f.vip(42), "ports: [{name: http, port: 80}]"), f.slice("api", "http: 80", b.L1),
+		}
+	})
+	b.svcctl.Start()
+	b.each(t, func(t *testing.T, b *box, f family) {
+		v := b.verbs(t)
+		conn, err := b.IN.Dial(f.at(f.vip(42), 80), patiently)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		for filter, want := range map[string][]string{
+			f.name("web"):               {f.name("web")},
+			"default/" + f.name("a"):    nil,
+			"*/" + f.name("api") + ":*": {f.name("api")},
+			f.name("api") + "*":         nil,
+		} {
+			var seen struct {
+				Ports []struct {
+					Service string
+					Open    int
+				}
+			}
+			if err := json.Unmarshal([]byte(v.does(0, "top", "-A", "--once", "-o", "json", "--filter", filter)), &seen); err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, p := range seen.Ports {
+				got = append(got, p.Service)
+				if opened := p.Service == f.name("api"); opened != (p.Open == 1) {
+					t.Errorf("%s has %d open connections", p.Service, p.Open)
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("with %s: %q, want %q", filter, got, want)
+			}
+		}
+		if text := v.does(0, "top", "-A", "--filter", f.name("api")); strings.Contains(text, "\x1b") || strings.Contains(text, f.name("web")) || !strings.Contains(text, "default/"+f.name("api")+":http") {
+			t.Errorf("into a pipe goes %q", text)
+		}
 	})
 }

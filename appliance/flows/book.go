@@ -183,9 +183,21 @@ func (p *port) has(at netip.AddrPort) bool {
 
 // judge notes which endpoints left.
 func (p *port) judge(now time.Time) {
+	if len(p.endpoints) == 0 {
+		return
+	}
+	getting := map[netip.AddrPort]bool{} // new connections
+	for _, pool := range p.pools {
+		for _, at := range pool {
+			getting[at] = true
+		}
+	}
+	for _, at := range p.relay {
+		getting[at] = true
+	}
 	for at, r := range p.endpoints {
 		switch {
-		case p.has(at):
+		case getting[at]:
 			r.left = time.Time{}
 		case r.left.IsZero():
 			r.left = now

@@ -90,8 +90,8 @@ func (b *Balance) Tune(p *nft.ServicePort, over time.Duration) resolve.Tuned {
 	if over > 0 {
 		tuned.Weights, tuned.Starting = grow(p, over, b.since(at, p), time.Now())
 	}
-	if p.Balance != nft.LeastConnection {
-		return tuned
+	if p.Balance != nft.LeastConnection || p.Relayed() {
+		return tuned // the relay counts connections itself
 	}
 	for pool, endpoints := range p.Pools {
 		size := nft.TableSlots(len(endpoints))
@@ -233,7 +233,7 @@ func (b *Balance) plan(svc *reconcile.Service) bool {
 	var keys []portKey
 	for i := range svc.Ports {
 		p := &svc.Ports[i]
-		if p.Relayed() || svc.SlowStart == 0 && p.Balance != nft.LeastConnection {
+		if svc.SlowStart == 0 && (p.Balance != nft.LeastConnection || p.Relayed()) {
 			continue
 		}
 		key := portKey{p.ID, p.Family}

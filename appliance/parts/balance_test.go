@@ -71,6 +71,7 @@ type tuned struct {
 	svc     reconcile.Service
 	resolve func() nft.ServicePort
 	plans   int
+	relay   [nft.NumPools]netip.AddrPort // valid: the port is relayed
 }
 
 func newTuned(t *testing.T, over time.Duration, balance nft.Balance, endpoints ...string) *tuned {
@@ -87,7 +88,8 @@ func newTuned(t *testing.T, over time.Duration, balance nft.Balance, endpoints .
 func (u *tuned) set(over time.Duration, balance nft.Balance, endpoints ...string) {
 	u.resolve = func() nft.ServicePort {
 		p := nft.ServicePort{
-			ID: "default/web", Family: nft.IPv4, Protocol: nft.TCP, Balance: balance,
+			Relay: u.relay,
+			ID:    "default/web", Family: nft.IPv4, Protocol: nft.TCP, Balance: balance,
 			Frontends: []nft.Frontend{{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80}},
 		}
 		for _, text := range endpoints {
@@ -180,6 +182,35 @@ func TestSlowStart(t *testing.T) {
 		}
 		if looks, _ := u.census.state(); looks > 0 {
 			t.Errorf("%d looks at connections", looks)
+		}
+	})
+}
+
+// A new endpoint of a relayed port gets its weight step by step too; connections are counted by the relay.
+func TestSlowStartOfRelayedPorts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newTuned(t, 20*time.Second, nft.LeastConnection, "10.1.0.1", "10.1.0.2")
+		u.relay = [nft.NumPools]netip.AddrPort{at("192.0.2.1:10270"), at("192.0.2.1:10271")}
+		u.set(20*time.Second, nft.LeastConnection, "10.1.0.1", "10.1.0.2", "10.1.0.3")
+		looks, _ := u.census.state()
+		p := &u.svc.Ports[0]
+		if got := weightsOf(p, p.Pools[nft.PoolCluster]); !slices.Equal(got, []uint16{1000, 1000, 100}) {
+			t.Errorf("weights %v, want that the third one has a tenth", got)
+		}
+		if p.Tables[nft.PoolCluster] != nil {
+			t.Error("the kernel is to have a table of a relayed port")
+		}
+		u.pass(21 * time.Second)
+		p = &u.svc.Ports[0]
+		if got := weightsOf(p, p.Pools[nft.PoolCluster]); got != nil || len(p.Starting) > 0 {
+			t.Errorf("after the time: weights %v, want none", got)
+		}
+		if now, closed := u.census.state(); now != looks || !closed {
+			t.Errorf("%d looks at connections for a relayed port, closed: %t", now-looks, closed)
+		}
+		u.set(0, nft.LeastConnection, "10.1.0.1")
+		if u.cares() {
+			t.Error("a relayed Service is looked after that asks for nothing")
 		}
 	})
 }

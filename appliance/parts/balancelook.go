@@ -11,10 +11,8 @@ import (
 )
 
 const (
-	// lookAtLeast is the time from one look to the next, and restFor how many times as long as a look
-	// took there is none: looks keep no more than a twentieth of a CPU busy.
+	// lookAtLeast is the time from one look to the next; see conntrack.RestFor too.
 	lookAtLeast = time.Second
-	restFor     = 19
 	// lookAgain is the time until a look that failed is tried again.
 	lookAgain = 5 * time.Second
 )
@@ -107,7 +105,7 @@ func (b *Balance) lookIfDue(now time.Time) (again, told bool) {
 	})
 	took := time.Since(now)
 	b.mu.Lock()
-	b.next = now.Add(max(lookAtLeast, (restFor+1)*took))
+	b.next = now.Add(max(lookAtLeast, (conntrack.RestFor+1)*took))
 	if err != nil {
 		b.next = now.Add(lookAgain)
 	}

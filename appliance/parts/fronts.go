@@ -3,6 +3,7 @@ package parts
 import (
 	"context"
 	"crypto/tls"
+	"maps"
 	"reflect"
 	"slices"
 	"sync"
@@ -21,11 +22,13 @@ import (
 type fronts struct {
 	keeper *tlsterm.Keeper
 	made   map[string]map[string]*madeFront // by Service and port
-	users  map[string][]string              // Services by Secret
+	users  map[string]map[string]bool       // Services by Secret
 	rearm  chan struct{}                    // has a value when certificates may have changed
+	staple chan struct{}                    // the same, for who staples OCSP responses
 
 	mu      sync.Mutex
 	secrets map[string][]string // with certificates, by Service
+	asked   map[string]bool     // Secrets that were asked for since the last plan
 }
 
 // madeFront is a Front, and what it was made from: as long as that is the same, clients keep their
@@ -39,8 +42,8 @@ type madeFront struct {
 
 func newFronts(secret func(key string) *object.Secret) *fronts {
 	return &fronts{
-		made: map[string]map[string]*madeFront{}, users: map[string][]string{}, rearm: make(chan struct{}, 1),
-		secrets: map[string][]string{},
+		made: map[string]map[string]*madeFront{}, users: map[string]map[string]bool{}, rearm: make(chan struct{}, 1), staple: make(chan struct{}, 1),
+		secrets: map[string][]string{}, asked: map[string]bool{},
 		keeper: tlsterm.NewKeeper(func(key string) (map[string][]byte, string, bool) {
 			s := secret(key)
 			if s == nil {
@@ -59,12 +62,18 @@ func Keys(secret func(key string) *object.Secret) func(string, resolve.KeyUse) r
 
 // Keys says what became of a Secret, for resolve.Facts.
 func (f *fronts) Keys(secret string, use resolve.KeyUse) resolve.KeyState {
+	f.mu.Lock()
+	f.asked[secret] = true
+	f.mu.Unlock()
 	if use == resolve.Authority {
 		ca, wrong := f.keeper.Authority(secret)
 		return resolve.KeyState{Usable: ca != nil, Wrong: wrong}
 	}
-	pair, wrong, soon := f.keeper.Pair(secret)
-	return resolve.KeyState{Usable: pair != nil, Wrong: wrong, Soon: soon}
+	if use == resolve.Stapled {
+		f.keeper.Fetch(secret, true)
+	}
+	pair, said := f.keeper.Pair(secret)
+	return resolve.KeyState{Usable: pair != nil, Wrong: said.Wrong, Soon: said.Soon, Staple: said.Staple}
 }
 
 // plan makes the fronts of Services anew, and forgets the Secrets that no Service needs any more.
@@ -79,31 +88,95 @@ func (f *fronts) plan(services []reconcile.Service) {
 				now[id] = f.make(before[id], asked)
 			}
 		}
-		touched = touched || len(before)+len(now) > 0
+		if len(before)+len(now) == 0 {
+			continue
+		}
+		touched = true
 		if f.made[svc.Key] = now; len(now) == 0 {
 			delete(f.made, svc.Key)
 		}
+		f.use(svc.Key, before, now)
+	}
+	f.mu.Lock()
+	asked := f.asked
+	f.asked = map[string]bool{}
+	f.mu.Unlock()
+	for secret := range asked {
+		f.forget(secret)
 	}
 	if !touched {
 		return
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	clear(f.users)
-	clear(f.secrets)
-	for key, ports := range f.made {
-		for _, m := range ports {
-			f.secrets[key] = append(f.secrets[key], m.asked.Secrets...)
-			for _, secret := range append([]string{m.asked.ClientCA, m.asked.BackendCA}, m.asked.Secrets...) {
-				f.users[secret] = append(f.users[secret], key)
+	for _, waits := range []chan struct{}{f.rearm, f.staple} {
+		select {
+		case waits <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// use notes the Secrets of a Service.
+func (f *fronts) use(service string, before, now map[string]*madeFront) {
+	var certificates []string
+	needed := map[string]bool{}
+	for _, m := range now {
+		certificates = append(certificates, m.asked.Secrets...)
+		for _, secret := range m.secrets() {
+			needed[secret] = true
+			if f.users[secret] == nil {
+				f.users[secret] = map[string]bool{}
+			}
+			f.users[secret][service] = true
+		}
+	}
+	for _, m := range before {
+		for _, secret := range m.secrets() {
+			if !needed[secret] {
+				delete(f.users[secret], service)
+				f.forget(secret)
 			}
 		}
 	}
-	f.keeper.Forget(func(secret string) bool { return f.users[secret] != nil })
-	select {
-	case f.rearm <- struct{}{}:
-	default:
+	for _, m := range slices.AppendSeq(slices.Collect(maps.Values(before)), maps.Values(now)) {
+		for _, secret := range m.asked.Secrets {
+			f.keeper.Fetch(secret, f.fetches(secret))
+		}
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.secrets[service] = certificates; len(certificates) == 0 {
+		delete(f.secrets, service)
+	}
+}
+
+// fetches reports whether a Service asks for OCSP responses about the certificate of a Secret.
+func (f *fronts) fetches(secret string) bool {
+	for service := range f.users[secret] {
+		for _, m := range f.made[service] {
+			if m.asked.FetchOCSP && slices.Contains(m.asked.Secrets, secret) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// forget drops what is kept of a Secret that no Service needs.
+func (f *fronts) forget(secret string) {
+	if len(f.users[secret]) == 0 {
+		delete(f.users, secret)
+		f.keeper.Forget(secret)
+	}
+}
+
+// secrets are all that it needs.
+func (m *madeFront) secrets() (list []string) {
+	for _, secret := range append([]string{m.asked.ClientCA, m.asked.BackendCA}, m.asked.Secrets...) {
+		if secret != "" {
+			list = append(list, secret)
+		}
+	}
+	return list
 }
 
 // make is the Front that is asked for; the one before if nothing of it is different.
@@ -193,10 +266,25 @@ func (r *Relay) watchTime(ctx context.Context, changed func()) error {
 	}
 }
 
+// staple keeps OCSP responses about certificates, for Services that ask for it.
+func (r *Relay) staple(ctx context.Context, changed func()) error {
+	r.fronts.keeper.Staple(ctx, r.fronts.staple, func(secrets []string) {
+		r.mu.Lock()
+		r.due = append(r.due, secrets...)
+		r.mu.Unlock()
+		changed()
+	})
+	return nil
+}
+
 // Certificates are those in use, by Secret.
 func (r *Relay) Certificates() (list []wire.ServiceCertificate) {
 	for _, p := range r.fronts.keeper.Pairs() {
 		list = append(list, wire.ServiceCertificate{Secret: p.Secret, Names: p.Names(), Expires: p.Leaf().NotAfter.UTC()})
+		if until, is := p.Stapled(time.Now()); is {
+			until = until.UTC()
+			list[len(list)-1].Stapled = &until
+		}
 	}
 	return list
 }

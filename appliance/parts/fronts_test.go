@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -103,4 +104,51 @@ func TestCertificatesWakeTheLoop(t *testing.T) {
 			t.Errorf("woken %s, want %s", got, want)
 		}
 	})
+}
+
+// A Secret is kept as long as a Service needs it, and planned again are those that do.
+func TestSecretsAreForgotten(t *testing.T) {
+	secret := certificateOf(t, "1", time.Now().Add(time.Hour))
+	r := NewRelay(slog.New(slog.DiscardHandler), func(string) *object.Secret { return secret }, nil, nil)
+	named := func(key string, secrets ...string) reconcile.Service {
+		svc := withTLS()
+		svc.Key, svc.Ports[0].ID = key, key
+		svc.Relay.Fronts = map[string]*annotation.Front{key: {Key: annotation.TLSSecret, Secrets: secrets, Policy: &annotation.Policy{Min: tls.VersionTLS12, Max: tls.VersionTLS13}}}
+		return svc
+	}
+	plan := func(asked []string, services ...reconcile.Service) {
+		for _, secret := range asked {
+			r.Keys(secret, resolve.KeyPair)
+		}
+		r.Planned(nil, services)
+	}
+	want := func(when string, want ...string) {
+		t.Helper()
+		var got []string
+		for _, p := range r.fronts.keeper.Pairs() {
+			got = append(got, p.Secret)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: kept are %v, want %v", when, got, want)
+		}
+	}
+	plan([]string{"a/x", "a/y", "a/z"}, named("a/one", "a/x", "a/y"), named("a/two", "a/y"))
+	want("z was asked for and is nobody's", "a/x", "a/y")
+	r.mu.Lock()
+	r.due = []string{"a/y"}
+	r.mu.Unlock()
+	if got := r.Retry(); !slices.Equal(got, []string{"a/one", "a/two"}) {
+		t.Errorf("planned again for y: %v", got)
+	}
+	plan(nil, reconcile.Service{Key: "a/other"})
+	want("another Service changed", "a/x", "a/y")
+	plan([]string{"a/x"}, named("a/one", "a/x"))
+	want("the other one still needs y", "a/x", "a/y")
+	plan(nil, reconcile.Service{Key: "a/two"})
+	want("nobody needs y", "a/x")
+	plan(nil, reconcile.Service{Key: "a/one"})
+	want("nobody needs anything")
+	if len(r.fronts.users)+len(r.fronts.made)+len(r.fronts.secrets)+len(r.fronts.asked) > 0 {
+		t.Errorf("left over: %+v", r.fronts)
+	}
 }

@@ -21,10 +21,11 @@ type names struct {
 	by     map[string]map[string]bool
 	// targets are those that are named, as they were planned; one that is not there has no ports.
 	targets map[string]reconcile.Service
+	unknown map[string]bool // those that are named and were not planned yet
 }
 
 func newNames() names {
-	return names{naming: map[string]reconcile.Service{}, by: map[string]map[string]bool{}, targets: map[string]reconcile.Service{}}
+	return names{naming: map[string]reconcile.Service{}, by: map[string]map[string]bool{}, targets: map[string]reconcile.Service{}, unknown: map[string]bool{}}
 }
 
 // plan notes what was planned. again are Services whose ports lead elsewhere by that, though they were not planned, and
@@ -43,22 +44,17 @@ func (n *names) plan(services []reconcile.Service) (again []reconcile.Service, u
 			continue
 		}
 		n.targets[svc.Key] = *svc
+		delete(n.unknown, svc.Key)
 		for key := range n.by[svc.Key] {
 			if !planned[key] {
 				others[key] = true
 			}
 		}
 	}
-	for target := range n.by {
-		if _, known := n.targets[target]; !known {
-			unknown = append(unknown, target)
-		}
-	}
 	for _, key := range slices.Sorted(maps.Keys(others)) {
 		again = append(again, n.naming[key])
 	}
-	slices.Sort(unknown)
-	return again, unknown
+	return again, slices.Sorted(maps.Keys(n.unknown))
 }
 
 // setNaming notes which Services one names. What is known of those that it named before stays.
@@ -75,6 +71,7 @@ func (n *names) setNaming(svc *reconcile.Service) {
 		if delete(n.by[target], svc.Key); len(n.by[target]) == 0 {
 			delete(n.by, target)
 			delete(n.targets, target)
+			delete(n.unknown, target)
 		}
 	}
 	for _, target := range targets {
@@ -82,6 +79,9 @@ func (n *names) setNaming(svc *reconcile.Service) {
 			n.by[target] = map[string]bool{}
 		}
 		n.by[target][svc.Key] = true
+		if _, known := n.targets[target]; !known {
+			n.unknown[target] = true
+		}
 	}
 	if n.naming[svc.Key] = *svc; len(targets) == 0 {
 		delete(n.naming, svc.Key)

@@ -3,25 +3,21 @@ package parts
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
 	"os"
 	"slices"
 	"sync"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"svcctl.io/svcctl/appliance/conntrack"
 	"svcctl.io/svcctl/appliance/listen"
-	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/relay"
 	"svcctl.io/svcctl/appliance/resolve"
 	"svcctl.io/svcctl/nft"
-	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -111,106 +107,12 @@ func (r *Relay) Run(ctx context.Context, changed func()) error {
 	})
 	tasks.Go(func() error { return r.openLate(ctx, changed) })
 	tasks.Go(func() error { return r.watchTime(ctx, changed) })
+	tasks.Go(func() error { return r.staple(ctx, changed) })
 	return tasks.Wait()
 }
 
 // Stats are the numbers of the relay.
 func (r *Relay) Stats() relay.Stats { return r.relay.Stats() }
-
-// Listens opens a listener before clients are redirected to it, for resolve.Facts.
-func (r *Relay) Listens(service string, proto nft.Protocol, at netip.AddrPort) (why string) {
-	l := listener{proto.String(), at}
-	err := r.relay.Open(l.protocol, l.at)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err == nil {
-		delete(r.waiting[l], service)
-		return ""
-	}
-	if r.waiting[l] == nil {
-		r.waiting[l] = map[string]bool{}
-	}
-	r.waiting[l][service] = true
-	r.late.Trigger()
-	return err.Error()
-}
-
-// openInterval is between attempts to open listeners.
-const openInterval = 5 * time.Second
-
-// openLate tries to open the listeners that Services wait for, as long as there are such.
-func (r *Relay) openLate(ctx context.Context, changed func()) error {
-	r.late.Run(ctx, func() ([]string, bool) {
-		opened, waiting := r.openWaiting()
-		if opened {
-			changed()
-		}
-		return nil, waiting
-	})
-	return nil
-}
-
-// openWaiting reports whether a listener that Services wait for could be opened, and whether others wait.
-func (r *Relay) openWaiting() (opened, waiting bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for l, services := range r.waiting {
-		if len(services) > 0 && r.relay.Open(l.protocol, l.at) != nil {
-			waiting = true
-			continue
-		}
-		r.again = slices.AppendSeq(r.again, maps.Keys(services))
-		opened = opened || len(services) > 0
-		delete(r.waiting, l)
-	}
-	for family, services := range r.routeless {
-		if len(services) == 0 {
-			continue
-		}
-		if delivered, err := node.DeliversForOthers(family == nft.IPv6); err != nil || !delivered {
-			waiting = true
-			continue
-		}
-		r.again = slices.AppendSeq(r.again, maps.Keys(services))
-		opened = true
-		clear(services)
-	}
-	return opened, waiting
-}
-
-// Transparent says why connections with clients' own addresses cannot be made, for resolve.Facts.
-func (r *Relay) Transparent(service string, f nft.Family) (why string) {
-	delivered, err := node.DeliversForOthers(f == nft.IPv6)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if delivered {
-		delete(r.routeless[f], service)
-		return ""
-	}
-	r.routeless[f][service] = true
-	r.late.Trigger()
-	if err != nil {
-		return err.Error()
-	}
-	ip := "ip"
-	if f == nft.IPv6 {
-		ip = "ip -6"
-	}
-	return annotation.Transparent + " has endpoints answer to the clients' own addresses, and no rule of routing delivers such answers here: " +
-		"mark them by a rule of nft (`socket transparent 1 meta mark set 0x1`), and route them by `" + ip + " rule add fwmark 0x1 lookup 100` and `" + ip + " route add local default dev lo table 100`"
-}
-
-// waitNoMore forgets a Service that asks for no relay any more.
-func (r *Relay) waitNoMore(service string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, services := range r.waiting {
-		delete(services, service)
-	}
-	for _, services := range r.routeless {
-		delete(services, service)
-	}
-}
 
 // Retry implements reconcile.Part.
 func (r *Relay) Retry() []string {
@@ -218,7 +120,7 @@ func (r *Relay) Retry() []string {
 	defer r.mu.Unlock()
 	again := append(r.again, r.unknown...)
 	for _, secret := range r.due {
-		again = append(again, r.fronts.users[secret]...)
+		again = slices.AppendSeq(again, maps.Keys(r.fronts.users[secret]))
 	}
 	r.again, r.unknown, r.due = nil, nil, nil
 	slices.Sort(again)
@@ -273,83 +175,6 @@ func (r *Relay) Planned(host *reconcile.Host, services []reconcile.Service) {
 	}
 }
 
-// add has a node port served on the loopback addresses of its family. A client there is the host
-// itself, which counts as internal.
-func (r *Relay) add(svc *reconcile.Service, p *nft.ServicePort, fe *nft.Frontend) {
-	for _, a := range r.loopback {
-		if nft.FamilyOf(a) != p.Family {
-			continue
-		}
-		port := relay.Port{ID: p.ID, Listen: netip.AddrPortFrom(a, fe.Port), Protocol: p.Protocol.String(), Endpoints: p.Pools[fe.Inside.Pool], Pick: relay.Pick{Affinity: p.Affinity}}
-		if p.Relayed() {
-			if svc.Relay == nil {
-				return // nobody knows how, in the clear or not
-			}
-			port = r.relayedPort(svc, p, fe.Inside.Pool)
-			port.Listen = netip.AddrPortFrom(a, fe.Port)
-			port.Names = r.named(svc, p, fe.Inside.Pool)
-		} else {
-			if p.Balance != nft.Random && p.Balance != nft.LeastConnection {
-				port.Pick.Choose = p.Choice(fe, fe.Inside.Pool)
-			}
-			if p.Balance == nft.LeastConnection {
-				for _, share := range p.Shares(fe.Inside.Pool) {
-					port.Pick.Weights = append(port.Pick.Weights, uint16(share*10000))
-				}
-			} else if p.Weights != nil {
-				for _, ap := range port.Endpoints {
-					port.Pick.Weights = append(port.Pick.Weights, uint16(p.Weight(ap)))
-				}
-			}
-		}
-		r.ports[svc.Key] = append(r.ports[svc.Key], port)
-		r.dirty = true
-	}
-}
-
-// redirect gives the ports of a Service that the kernel redirects: one for each pool that clients
-// may be sent to.
-func (r *Relay) redirect(svc *reconcile.Service) (ports []relay.Port) {
-	for i := range svc.Ports {
-		p := &svc.Ports[i]
-		if !p.Relayed() || svc.Relay == nil {
-			continue
-		}
-		for pool := range nft.NumPools {
-			port := r.relayedPort(svc, p, pool)
-			port.Names = r.named(svc, p, pool)
-			port.Frontends = []netip.AddrPort{}
-			for _, fe := range p.Frontends {
-				if fe.Inside.Pool == pool || fe.Outside.Pool == pool {
-					port.Frontends = append(port.Frontends, netip.AddrPortFrom(fe.Addr, fe.Port))
-				}
-			}
-			if len(port.Frontends) > 0 {
-				ports = append(ports, port)
-			}
-		}
-	}
-	return ports
-}
-
-// relayedPort describes a pool of a port to the relay.
-func (r *Relay) relayedPort(svc *reconcile.Service, p *nft.ServicePort, pool nft.Pool) relay.Port {
-	port := relay.Port{
-		ID: p.ID, Listen: p.Relay[pool], Protocol: p.Protocol.String(),
-		Endpoints: p.Pools[pool], Serving: p.Serving, Ended: ended(svc, p), Pick: relay.Pick{RoundRobin: true},
-	}
-	if svc.Drain.On {
-		port.Drain = &svc.Drain.Timeout
-	}
-	if how := svc.Relay; how != nil {
-		port.Pick.Affinity, port.IdleTimeout = how.Affinity, how.IdleTimeout
-		port.Connect = relay.Connect{Retries: how.ConnectRetries, Timeout: how.ConnectTimeout, ProxyProtocol: how.ProxyProtocol, Transparent: how.Transparent}
-		port.ProxyFrom = how.ProxyFrom
-		port.Front = r.fronts.of(svc.Key, p.ID)
-	}
-	return port
-}
-
 // Applying implements reconcile.Part: the relay serves what the kernel is about to redirect.
 func (r *Relay) Applying(bool) { r.tell(true) }
 
@@ -383,40 +208,5 @@ func (r *Relay) tell(more bool) {
 	}
 	if err := r.relay.RedirectAll(services, more); err != nil {
 		r.log.Error("clients of relayed ports are refused", "err", err)
-	}
-}
-
-// Problems implements reconcile.Part.
-func (r *Relay) Problems() []resolve.Problem {
-	list := r.names.problems()
-	for _, p := range r.relay.Problems() {
-		namespace, name, _ := PortOf(p.ID)
-		ref := object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}
-		list = append(list, resolve.Problem{Object: ref, Reason: p.Reason, Message: p.Message})
-	}
-	for _, c := range r.relay.Crowded() {
-		list = append(list, crowdedProblem(c))
-	}
-	return list
-}
-
-// reasonRelayFull: clients of a relayed port are turned away, as there are too many at once.
-const reasonRelayFull = "RelayFull"
-
-func crowdedProblem(c relay.Crowded) resolve.Problem {
-	namespace, name, port := PortOf(c.ID)
-	if port != "" {
-		port = "to port " + port + " "
-	}
-	what, of := "connections "+port+"over TCP are reset", "relayed ports"
-	if c.Protocol == relay.UDP {
-		what = "clients " + port + "over UDP lose their flow to new ones"
-	}
-	if !c.Redirected {
-		of = "node ports on loopback addresses"
-	}
-	return resolve.Problem{
-		Object: object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}, Reason: reasonRelayFull, Warning: true,
-		Message: fmt.Sprintf("%s: all %s together have room for %d at once, and one port for as many as the others leave free: look for clients that leave connections open, or raise the limit of open files (LimitNOFILE)", what, of, c.Limit),
 	}
 }

@@ -96,6 +96,11 @@ func (g *Grants) State(namespace, name string, client netip.AddrPort) wire.Servi
 			Endpoints: texts(p.Pools[nft.PoolCluster], endpointText),
 			Local:     texts(p.Pools[nft.PoolLocal], endpointText),
 		}
+		for i := range p.Frontends {
+			if p.Frontends[i].Adopt {
+				state.Adopted = append(state.Adopted, frontendText(p.Frontends[i]))
+			}
+		}
 		balanceState(&state, p, &box, client)
 		if p.Relayed() {
 			state.Relay = p.Relay[nft.PoolCluster].String()
@@ -164,7 +169,7 @@ func endpointText(ap netip.AddrPort) string {
 
 // balanceState adds who gets the next connection of a port, and of a client of its family.
 func balanceState(s *wire.PortState, p *nft.ServicePort, box *nft.Box, client netip.AddrPort) {
-	passing := p.Balance == nft.LeastConnection || len(p.Starting) > 0
+	passing := p.Balance == nft.LeastConnection && !p.Relayed() || len(p.Starting) > 0
 	for pool, endpoints := range p.Pools {
 		if passing && len(endpoints) > 0 && nft.Pool(pool) == nft.PoolCluster {
 			s.Shares = map[string]float64{}

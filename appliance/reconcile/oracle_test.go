@@ -244,7 +244,7 @@ func (w *worldObjects) Selecting(string, map[string]string) []string { return ni
 func (w *worldObjects) Since(key string) store.Since {
 	for _, o := range w.Services {
 		if object.RefOf(o).Key() == key {
-			return store.SinceCreation(uint64(o.Metadata.CreationTimestamp.Unix()))
+			return store.Since{Created: uint64(o.Metadata.CreationTimestamp.Unix())}
 		}
 	}
 	return store.Since{}

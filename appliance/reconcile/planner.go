@@ -38,6 +38,7 @@ type planner struct {
 	occupied *occupied // nil: nobody else listens on this host
 	orphans  *Orphans  // nil: the kernel serves nothing that no object declares
 	pods     podUsers
+	adopting adopting
 	secrets  secretUsers
 	answers
 	// inForce reports a frontend that the kernel had before the first plan, during that plan.
@@ -199,6 +200,7 @@ func (p *planner) resolve(objs Objects, changed []string) map[string][]nft.Servi
 		p.quarantine.granted(svc)
 		p.pods.set(key, &out.Output)
 		p.secrets.set(key, out.Secrets)
+		p.adopting.set(key, granted[i])
 		p.record(key, granted[i], problems)
 	}
 	p.occupied.tell()
@@ -305,7 +307,7 @@ func (p *planner) allProblems() []resolve.Problem {
 	for _, key := range slices.Sorted(maps.Keys(p.problems)) {
 		all = append(all, p.problems[key]...)
 	}
-	all = append(all, p.late()...)
+	all = append(append(all, p.late()...), p.adopting.problems()...)
 	slices.SortStableFunc(all, func(a, b resolve.Problem) int { return cmp.Compare(a.Object.String(), b.Object.String()) })
 	return all
 }

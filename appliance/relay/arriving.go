@@ -99,6 +99,7 @@ func (r *Relay) resume(held *HeldPort) *tcpPort {
 		r.tasks.Go(func() {
 			defer t.quota.release()
 			if relayed := r.relayedOf(c); relayed != nil {
+				t.endpoints.goesOn(c.To)
 				t.run(r.ctx, relayed)
 			}
 		})
@@ -239,6 +240,7 @@ func (c *balancer) remember(held *HeldPort) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.last = held.Turn
+	c.credit(held.Owed)
 	if len(held.Clients) == 0 {
 		return
 	}

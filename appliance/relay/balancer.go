@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"math"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -11,16 +12,22 @@ import (
 // balancer picks an endpoint for each new connection of a Port.
 type balancer struct {
 	maxClients int // bounds clients
+	counted    countKey
+	open       *openCounts
 
-	mu         sync.Mutex
-	endpoints  []netip.AddrPort // in order, if they take turns
-	weights    []uint16         // of the endpoints, in their order; nil: all are alike
-	choose     func(client netip.AddrPort) (endpoint netip.AddrPort, ok bool)
-	roundRobin bool
-	last       netip.AddrPort // the one that had the last turn
-	affinity   time.Duration
-	clients    map[netip.Addr]affinityEntry
-	swept      time.Time // when expired entries were deleted
+	mu        sync.Mutex
+	by        Algorithm
+	endpoints []netip.AddrPort // in the order of their addresses, but where they are drawn
+	weights   []uint16         // of the endpoints, in their order; nil: all are alike
+	choose    func(client, asked netip.AddrPort) (endpoint netip.AddrPort, ok bool)
+	last      netip.AddrPort // the one that had the last turn
+	// credits are what the endpoints are owed in turns by weight, in parts of the sum of the weights; arrived is
+	// what they were in the program before, in parts of a turn.
+	credits  []int64
+	arrived  map[netip.AddrPort]float64
+	affinity time.Duration
+	clients  map[netip.Addr]affinityEntry
+	swept    time.Time // when expired entries were deleted
 }
 
 // affinityEntry is the endpoint of a client until a point in time.
@@ -29,8 +36,8 @@ type affinityEntry struct {
 	until    time.Time
 }
 
-func newBalancer(p Port, maxClients int) *balancer {
-	c := &balancer{maxClients: maxClients}
+func (r *Relay) newBalancer(p Port) *balancer {
+	c := &balancer{maxClients: r.limits.clients, counted: countKey{p.ID, p.Protocol}, open: r.open}
 	c.set(p)
 	return c
 }
@@ -39,32 +46,114 @@ func newBalancer(p Port, maxClients int) *balancer {
 func (c *balancer) set(p Port) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	endpoints := p.Endpoints
 	how := p.Pick
-	if how.RoundRobin && !slices.IsSortedFunc(endpoints, netip.AddrPort.Compare) {
-		endpoints = slices.SortedFunc(slices.Values(endpoints), netip.AddrPort.Compare)
+	endpoints, weights := p.Endpoints, how.Weights
+	if len(weights) > 0 && !slices.ContainsFunc(weights, func(w uint16) bool { return w != weights[0] }) {
+		weights = nil
 	}
-	c.endpoints, c.affinity, c.roundRobin, c.choose, c.weights = endpoints, how.Affinity, how.RoundRobin, how.Choose, how.Weights
+	if how.By != Random && !slices.IsSortedFunc(endpoints, netip.AddrPort.Compare) {
+		endpoints, weights = inOrder(endpoints, weights)
+	}
+	owed := c.owed()
+	c.by, c.endpoints, c.weights, c.choose, c.affinity = how.By, endpoints, weights, how.Choose, how.Affinity
+	c.credit(owed)
 	if how.Affinity <= 0 {
 		c.clients = nil
 	}
 }
 
-// pick returns the endpoint for a new connection of a client: its last one, if its affinity has not
+// inOrder are endpoints in the order of their addresses, with their weights.
+func inOrder(endpoints []netip.AddrPort, weights []uint16) ([]netip.AddrPort, []uint16) {
+	sorted := slices.SortedFunc(slices.Values(endpoints), netip.AddrPort.Compare)
+	if weights == nil {
+		return sorted, nil
+	}
+	of := make(map[netip.AddrPort]uint16, len(endpoints))
+	for i, e := range endpoints {
+		of[e] = weights[i]
+	}
+	moved := make([]uint16, len(sorted))
+	for i, e := range sorted {
+		moved[i] = of[e]
+	}
+	return sorted, moved
+}
+
+// owed is what endpoints are owed in turns by weight, in parts of a turn; nil: nothing. The caller holds the lock.
+func (c *balancer) owed() map[netip.AddrPort]float64 {
+	if c.credits == nil {
+		return c.arrived
+	}
+	total, owed := float64(c.total()), make(map[netip.AddrPort]float64, len(c.credits))
+	for i, credit := range c.credits {
+		owed[c.endpoints[i]] = float64(credit) / total
+	}
+	return owed
+}
+
+// credit gives the endpoints what they are owed. Those that are new are owed nothing. The caller holds the lock.
+func (c *balancer) credit(owed map[netip.AddrPort]float64) {
+	c.credits, c.arrived = nil, nil
+	switch {
+	case len(c.endpoints) == 0:
+		c.arrived = owed // they come later
+		return
+	case c.by != RoundRobin || c.weights == nil:
+		return
+	}
+	c.credits = make([]int64, len(c.endpoints))
+	total := float64(c.total())
+	for i, e := range c.endpoints {
+		c.credits[i] = int64(math.Round(owed[e] * total))
+	}
+}
+
+// total is the sum of the weights, where they differ. The caller holds the lock.
+func (c *balancer) total() (sum int64) {
+	for _, w := range c.weights {
+		sum += int64(w)
+	}
+	return sum
+}
+
+// pick returns the endpoint for a new connection of a client to an address: its last one, if its affinity has not
 // expired, the endpoint still exists and was not tried, else another one that was not tried. It
-// returns false if there is none.
-func (c *balancer) pick(from netip.AddrPort, tried ...netip.AddrPort) (netip.AddrPort, bool) {
+// returns false if there is none. The connection counts as open until done.
+func (c *balancer) pick(from, asked netip.AddrPort, tried ...netip.AddrPort) (endpoint netip.AddrPort, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.affinity <= 0 {
-		return c.fresh(from, tried)
+	if c.affinity > 0 {
+		endpoint, ok = c.known(from, asked, tried)
+	} else {
+		endpoint, ok = c.fresh(from, asked, tried)
 	}
+	if ok {
+		c.open.add(c.counted, endpoint)
+	}
+	return endpoint, ok
+}
+
+// goesOn counts a connection of the program before, until done.
+func (c *balancer) goesOn(endpoint netip.AddrPort) { c.open.add(c.counted, endpoint) }
+
+// done says that a connection to an endpoint that was picked has ended, or was never made.
+func (c *balancer) done(endpoint netip.AddrPort) { c.open.done(c.counted, endpoint) }
+
+// none reports whether there is no endpoint.
+func (c *balancer) none() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.endpoints) == 0
+}
+
+// known is the endpoint of a client that is remembered, or is from now on.
+func (c *balancer) known(from, asked netip.AddrPort, tried []netip.AddrPort) (netip.AddrPort, bool) {
 	client := from.Addr()
 	now := time.Now()
 	v, known := c.clients[client]
 	if !known || !now.Before(v.until) || !slices.Contains(c.endpoints, v.endpoint) || slices.Contains(tried, v.endpoint) {
 		var is bool
-		if v.endpoint, is = c.fresh(from, tried); !is {
+		if v.endpoint, is = c.fresh(from, asked, tried); !is {
 			return v.endpoint, false
 		}
 	}
@@ -76,33 +165,92 @@ func (c *balancer) pick(from netip.AddrPort, tried ...netip.AddrPort) (netip.Add
 	return v.endpoint, true
 }
 
-// fresh returns an endpoint that was not tried, for a client that is not remembered: the chosen
-// one, the next one in turn, or one drawn by weight.
-func (c *balancer) fresh(client netip.AddrPort, tried []netip.AddrPort) (netip.AddrPort, bool) {
+// fresh returns an endpoint that was not tried, for a client that is not remembered.
+func (c *balancer) fresh(client, asked netip.AddrPort, tried []netip.AddrPort) (netip.AddrPort, bool) {
 	if c.choose != nil {
-		if e, ok := c.choose(client); ok && !slices.Contains(tried, e) {
+		if e, ok := c.choose(client, asked); ok && !slices.Contains(tried, e) {
 			return e, true
 		}
 	}
-	if c.roundRobin {
+	switch {
+	case c.by == LeastConnection:
+		return c.least(tried)
+	case c.by == RoundRobin && c.weights != nil:
+		return c.nextByWeight(tried)
+	case c.by == RoundRobin:
 		return c.next(tried)
 	}
 	return c.drawn(tried)
 }
 
-// next gives the turn to the endpoint after the last one that was not tried.
-func (c *balancer) next(tried []netip.AddrPort) (netip.AddrPort, bool) {
+// inTurn are the places of the endpoints, those after the last turn first.
+func (c *balancer) inTurn(yield func(int) bool) {
 	first, had := slices.BinarySearchFunc(c.endpoints, c.last, netip.AddrPort.Compare)
 	if had {
 		first++
 	}
 	for i := range c.endpoints {
-		if e := c.endpoints[(first+i)%len(c.endpoints)]; !slices.Contains(tried, e) {
+		if !yield((first + i) % len(c.endpoints)) {
+			return
+		}
+	}
+}
+
+// next gives the turn to the endpoint after the last one that was not tried.
+func (c *balancer) next(tried []netip.AddrPort) (netip.AddrPort, bool) {
+	for i := range c.inTurn {
+		if e := c.endpoints[i]; !slices.Contains(tried, e) {
 			c.last = e
 			return e, true
 		}
 	}
 	return netip.AddrPort{}, false
+}
+
+// nextByWeight gives the turn to who is owed most. Each turn all are owed their weight more, and who gets it owes the
+// sum.
+func (c *balancer) nextByWeight(tried []netip.AddrPort) (netip.AddrPort, bool) {
+	best, sum := -1, int64(0)
+	for i, e := range c.endpoints {
+		if c.weights[i] == 0 || slices.Contains(tried, e) {
+			continue
+		}
+		sum += int64(c.weights[i])
+		if c.credits[i] += int64(c.weights[i]); best < 0 || c.credits[i] > c.credits[best] {
+			best = i
+		}
+	}
+	if best < 0 {
+		return netip.AddrPort{}, false
+	}
+	c.credits[best] -= sum
+	c.last = c.endpoints[best]
+	return c.last, true
+}
+
+// least gives the endpoint that has the fewest connections for its weight, with the new one.
+func (c *balancer) least(tried []netip.AddrPort) (netip.AddrPort, bool) {
+	open := c.open.counts(c.counted, c.endpoints)
+	weight := func(i int) int {
+		if c.weights == nil {
+			return 1
+		}
+		return int(c.weights[i])
+	}
+	best := -1
+	for i := range c.inTurn {
+		if weight(i) == 0 || slices.Contains(tried, c.endpoints[i]) {
+			continue
+		}
+		if best < 0 || (open[i]+1)*weight(best) < (open[best]+1)*weight(i) {
+			best = i
+		}
+	}
+	if best < 0 {
+		return netip.AddrPort{}, false
+	}
+	c.last = c.endpoints[best]
+	return c.last, true
 }
 
 // drawn draws an endpoint that was not tried by weight. Each one takes the place of those before it

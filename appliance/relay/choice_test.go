@@ -3,6 +3,8 @@ package relay
 import (
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,8 +19,13 @@ func endpointsOf(n int) (list []netip.AddrPort) {
 
 // one is pick where there is an endpoint.
 func (c *balancer) one(client netip.Addr) netip.AddrPort {
-	endpoint, _ := c.pick(from(client))
+	endpoint, _ := c.pick(from(client), netip.AddrPort{})
 	return endpoint
+}
+
+// newBalancer is a balancer that nobody shares its counts with.
+func newBalancer(p Port, clients int) *balancer {
+	return (&Relay{limits: limits{clients: clients}, open: newOpenCounts()}).newBalancer(p)
 }
 
 func TestChoiceIsEven(t *testing.T) {
@@ -154,12 +161,110 @@ func TestChoiceByWeight(t *testing.T) {
 
 func TestChoiceIsMadeForTheClient(t *testing.T) {
 	all := endpointsOf(3)
-	c := newBalancer(Port{Endpoints: all, Pick: Pick{Choose: func(client netip.AddrPort) (netip.AddrPort, bool) {
-		return all[client.Port()%3], true
+	c := newBalancer(Port{Endpoints: all, Pick: Pick{By: RoundRobin, Choose: func(client, asked netip.AddrPort) (netip.AddrPort, bool) {
+		return all[(client.Port()+asked.Port())%3], true
 	}}}, 10)
 	for port := range uint16(30) {
-		if got, _ := c.pick(netip.AddrPortFrom(local, port)); got != all[port%3] {
-			t.Errorf("port %d got %v, want %v", port, got, all[port%3])
+		client, asked := netip.AddrPortFrom(local, port), netip.AddrPortFrom(local, 1)
+		if got, _ := c.pick(client, asked); got != all[(port+1)%3] {
+			t.Errorf("port %d got %v, want %v", port, got, all[(port+1)%3])
 		}
+		if got, _ := c.pick(client, asked, all[(port+1)%3]); got == all[(port+1)%3] {
+			t.Errorf("port %d got %v, which did not accept it", port, got)
+		}
+	}
+}
+
+// picks are the last bytes of the addresses of so many picks.
+func (c *balancer) picks(n int, tried ...netip.AddrPort) (got string) {
+	for range n {
+		e, ok := c.pick(from(local), netip.AddrPort{}, tried...)
+		if !ok {
+			return got + "-"
+		}
+		got += strconv.Itoa(int(e.Addr().As4()[3]))
+	}
+	return got
+}
+
+// Turns by weight are in the smooth order of nginx, whatever the order that endpoints are named in, and go on where they
+// were: with the same endpoints, in the next program, and in proportion with other weights.
+func TestTurnsByWeight(t *testing.T) {
+	all := endpointsOf(3)
+	port := func(weights ...uint16) Port {
+		return Port{Endpoints: []netip.AddrPort{all[2], all[0], all[1]}, Pick: Pick{By: RoundRobin, Weights: []uint16{weights[2], weights[0], weights[1]}}}
+	}
+	c := newBalancer(port(5, 1, 1), 10)
+	if got := c.picks(14); got != "00102000010200" {
+		t.Errorf("turns %s, want 0010200 twice", got)
+	}
+	if got := c.picks(3); got != "001" {
+		t.Errorf("turns %s, want 001", got)
+	}
+	c.set(port(5, 1, 1))
+	next := newBalancer(Port{}, 10)
+	next.remember(&HeldPort{Turn: c.last, Owed: c.owed()})
+	next.set(port(500, 100, 100))
+	for name, b := range map[string]*balancer{"set again": c, "the next program": next} {
+		if got := b.picks(4); got != "0200" {
+			t.Errorf("%s: turns %s, want 0200", name, got)
+		}
+	}
+	if got := c.picks(2, all[0]); got != "12" && got != "21" {
+		t.Errorf("without the first: %s, want the two others", got)
+	}
+	c.set(port(1, 1, 1))
+	c.picks(1)
+	if first := c.picks(3); c.picks(3) != first {
+		t.Errorf("endpoints that are alike do not take turns: %s", first)
+	}
+	// What is owed in the large is not paid in the small.
+	c.set(port(1000, 1000, 10))
+	c.picks(50)
+	c.set(port(2, 1, 1))
+	if got := c.picks(8); strings.Count(got, "0") < 3 || strings.Count(got, "0") > 5 || !strings.Contains(got, "2") {
+		t.Errorf("after other weights: %s", got)
+	}
+}
+
+// Who has the fewest connections for its weight gets the next one, whatever port of the Service they came by.
+func TestLeastConnections(t *testing.T) {
+	all := endpointsOf(3)
+	r := &Relay{limits: limits{clients: 10}, open: newOpenCounts()}
+	port := Port{ID: "default/web", Protocol: TCP, Endpoints: all, Pick: Pick{By: LeastConnection}}
+	a, b := r.newBalancer(port), r.newBalancer(port)
+	other := port
+	other.Protocol = UDP
+	udp := r.newBalancer(other)
+	if got := a.picks(2) + b.picks(1) + a.picks(3); got != "012201" { // each port goes on after its own last one
+		t.Errorf("%s, want 012201", got)
+	}
+	if got := udp.picks(1); got != "0" {
+		t.Errorf("a client of UDP goes to %s: connections of TCP do not count", got)
+	}
+	a.done(all[1])
+	b.done(all[1])
+	if got := b.picks(3); got != "112" {
+		t.Errorf("%s, want those that have fewer", got)
+	}
+	for _, e := range all { // however many they had
+		for range 10 {
+			a.done(e)
+		}
+	}
+	if len(r.open.of) != 1 { // that of UDP
+		t.Errorf("counts are left of connections that have ended: %v", r.open.of)
+	}
+	weighted := port
+	weighted.Pick.Weights = []uint16{3, 1, 2}
+	a.set(weighted)
+	got := a.picks(12)
+	for e, want := range map[string]int{"0": 6, "1": 2, "2": 4} {
+		if n := strings.Count(got, e); n != want {
+			t.Errorf("weights 3, 1, 2: endpoint %s has %d of 12 connections, want %d (%s)", e, n, want, got)
+		}
+	}
+	if got := a.picks(1, all...); got != "-" {
+		t.Errorf("%s, and all were tried", got)
 	}
 }

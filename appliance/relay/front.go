@@ -71,7 +71,7 @@ func (t *tcpPort) serveFront(ctx context.Context, client *net.TCPConn, early []b
 		t.serveHTTP(ctx, client, near, from, asked, front)
 		return
 	}
-	endpoint, to, err := t.connect(ctx, from)
+	endpoint, to, err := t.connect(ctx, from, asked)
 	if err != nil {
 		t.log.Debug("a client is reset: no endpoint accepted its connection", "client", from, "err", err)
 		reset(client)
@@ -79,6 +79,7 @@ func (t *tcpPort) serveFront(ctx context.Context, client *net.TCPConn, early []b
 	}
 	far, err := t.begins(ctx, endpoint, from, asked, front)
 	if err != nil {
+		t.endpoints.done(to)
 		t.log.Debug("a client is reset: its endpoint does not take it", "client", from, "endpoint", to, "err", err)
 		reset(client)
 		return
@@ -157,13 +158,14 @@ func (s *httpSession) dial(ctx context.Context) (net.Conn, error) {
 		b.leave()
 		return nil, &httpproxy.StatusError{Status: http.StatusServiceUnavailable, Err: errors.New("there are too many connections")}
 	}
-	endpoint, to, err := t.connect(ctx, s.from)
+	endpoint, to, err := t.connect(ctx, s.from, s.asked)
 	if err != nil {
 		b.leave()
 		return nil, &httpproxy.StatusError{Status: http.StatusServiceUnavailable, Err: err}
 	}
 	far, err := t.begins(ctx, endpoint, s.from, s.asked, s.front)
 	if err != nil {
+		t.endpoints.done(to)
 		b.leave()
 		return nil, &httpproxy.StatusError{Status: http.StatusBadGateway, Err: err}
 	}

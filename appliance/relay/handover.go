@@ -31,11 +31,13 @@ type HeldPort struct {
 	Redirected bool           `json:"redirected,omitempty"`
 	// Via tells ports of the same ID and Listen apart: see Port.
 	Via string `json:"via,omitempty"`
-	// Turn is the endpoint that had the last turn, Clients are those that keep theirs.
-	Turn        netip.AddrPort   `json:"turn"`
-	Clients     []HeldClient     `json:"clients,omitempty"`
-	Connections []HeldConnection `json:"connections,omitempty"`
-	Flows       []HeldFlow       `json:"flows,omitempty"`
+	// Turn is the endpoint that had the last turn, and Owed what each is owed in turns by weight, in parts of a
+	// turn. Clients are those that keep their endpoint.
+	Turn        netip.AddrPort             `json:"turn"`
+	Owed        map[netip.AddrPort]float64 `json:"owed,omitempty"`
+	Clients     []HeldClient               `json:"clients,omitempty"`
+	Connections []HeldConnection           `json:"connections,omitempty"`
+	Flows       []HeldFlow                 `json:"flows,omitempty"`
 }
 
 // HeldClient is a client with session affinity.

@@ -234,7 +234,7 @@ func TestHandOverOfChoices(t *testing.T) {
 	slices.SortFunc(endpoints, netip.AddrPort.Compare)
 	ports := []Port{
 		{ID: "x", Listen: at, Protocol: TCP, Endpoints: endpoints, Pick: Pick{Affinity: time.Hour}},
-		{ID: "y", Listen: turns, Protocol: TCP, Endpoints: endpoints, Pick: Pick{RoundRobin: true}},
+		{ID: "y", Listen: turns, Protocol: TCP, Endpoints: endpoints, Pick: Pick{By: RoundRobin}},
 	}
 	g := next(t, quick(), nil, ports...)
 	first := named(t, at)

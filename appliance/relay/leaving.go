@@ -136,7 +136,7 @@ func (l *leaving) listener(protocol string, at netip.AddrPort, c syscall.Conn) {
 func heldPort(p Port, b *balancer) HeldPort {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	held := HeldPort{ID: p.ID, Protocol: p.Protocol, Listen: p.Listen, Redirected: p.redirected(), Via: p.via, Turn: b.last}
+	held := HeldPort{ID: p.ID, Protocol: p.Protocol, Listen: p.Listen, Redirected: p.redirected(), Via: p.via, Turn: b.last, Owed: b.owed()}
 	for client, e := range b.clients {
 		held.Clients = append(held.Clients, HeldClient{client, e.endpoint, e.until})
 	}

@@ -89,6 +89,11 @@ func (t *tcpPort) serveNamed(ctx context.Context, client *net.TCPConn, early []b
 	}
 	to := byName(names, name)
 	if to == nil {
+		if t.endpoints.none() {
+			t.log.Debug("a client is refused: it asks for a server name that leads nowhere", "client", from, "name", name)
+			tlsterm.RefuseName(client)
+			return
+		}
 		to = t
 	}
 	to.serveHere(ctx, client, early, from, asked)

@@ -160,7 +160,7 @@ func TestAffinityBehindBalancer(t *testing.T) {
 	for i := range 16 {
 		endpoints = append(endpoints, namedTCP(t, local, fmt.Sprint(i)))
 	}
-	l.set(Port{ID: "x", Listen: at, Protocol: TCP, Endpoints: endpoints, Pick: Pick{Affinity: time.Hour, RoundRobin: true},
+	l.set(Port{ID: "x", Listen: at, Protocol: TCP, Endpoints: endpoints, Pick: Pick{Affinity: time.Hour, By: RoundRobin},
 		ProxyFrom: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
 	seen := map[string]bool{}
 	for range 2 {

@@ -263,12 +263,13 @@ func (r *Relay) newFront(key frontKey) (*front, error) {
 		f.socket, err = r.listenTCP(key.at, log, f.routeTCP)
 		return f, err
 	}
-	f.udp, err = r.listenUDP(key.at, log, func(client netip.AddrPort) (*udpPort, error) {
+	f.udp, err = r.listenUDP(key.at, log, func(client netip.AddrPort) (*udpPort, netip.AddrPort, error) {
 		to, err := r.origin(key.at, client)
 		if err != nil {
-			return nil, err
+			return nil, to, err
 		}
-		return find(f, f.udpPorts, to)
+		port, err := find(f, f.udpPorts, to)
+		return port, to, err
 	})
 	f.socket = f.udp
 	return f, err

@@ -14,7 +14,7 @@ import (
 
 func TestTurns(t *testing.T) {
 	list := endpointsOf(4)
-	c := newBalancer(Port{Endpoints: []netip.AddrPort{list[2], list[0], list[1]}, Pick: Pick{RoundRobin: true}}, 10)
+	c := newBalancer(Port{Endpoints: []netip.AddrPort{list[2], list[0], list[1]}, Pick: Pick{By: RoundRobin}}, 10)
 	want := func(n ...int) {
 		t.Helper()
 		for _, i := range n {
@@ -24,23 +24,23 @@ func TestTurns(t *testing.T) {
 		}
 	}
 	want(0, 1, 2, 0, 1)
-	c.set(Port{Endpoints: list, Pick: Pick{RoundRobin: true}}) // goes on where it was
+	c.set(Port{Endpoints: list, Pick: Pick{By: RoundRobin}}) // goes on where it was
 	want(2, 3, 0)
-	c.set(Port{Endpoints: list[2:], Pick: Pick{RoundRobin: true}})
+	c.set(Port{Endpoints: list[2:], Pick: Pick{By: RoundRobin}})
 	want(2, 3, 2)
 	tried := []netip.AddrPort{}
 	for range 2 {
-		e, is := c.pick(from(local), tried...)
+		e, is := c.pick(from(local), netip.AddrPort{}, tried...)
 		if !is || slices.Contains(tried, e) {
 			t.Errorf("%v after %v", e, tried)
 		}
 		tried = append(tried, e)
 	}
-	if e, is := c.pick(from(local), tried...); is {
+	if e, is := c.pick(from(local), netip.AddrPort{}, tried...); is {
 		t.Errorf("%v though all were tried", e)
 	}
-	c.set(Port{Pick: Pick{RoundRobin: true}})
-	if e, is := c.pick(from(local)); is {
+	c.set(Port{Pick: Pick{By: RoundRobin}})
+	if e, is := c.pick(from(local), netip.AddrPort{}); is {
 		t.Errorf("%v of nothing", e)
 	}
 }
@@ -126,7 +126,7 @@ func TestRedirectedDatagrams(t *testing.T) {
 		vip, nodePort, other := netip.AddrPortFrom(addr, 53), netip.AddrPortFrom(addr, 30053), netip.AddrPortFrom(addr, 54)
 		a, b := answerUDP(t, addr, "a"), answerUDP(t, addr, "b")
 		port := func(id string, to netip.AddrPort, frontends ...netip.AddrPort) Port {
-			return Port{ID: id, Listen: r.at, Protocol: UDP, Frontends: frontends, Endpoints: []netip.AddrPort{to}, Pick: Pick{RoundRobin: true}}
+			return Port{ID: id, Listen: r.at, Protocol: UDP, Frontends: frontends, Endpoints: []netip.AddrPort{to}, Pick: Pick{By: RoundRobin}}
 		}
 		if err := r.Redirect("default/a", []Port{port("default/a", a, vip, netip.AddrPortFrom(netip.Addr{}, 30053))}, false); err != nil {
 			t.Fatal(err)

@@ -37,7 +37,7 @@ type Port struct {
 	Frontends []netip.AddrPort
 	// ProxyFrom are the balancers whose TCP connections begin with a header of the PROXY protocol.
 	ProxyFrom []netip.Prefix
-	// Endpoints get new connections. A node port on loopback without any has no listener.
+	// Endpoints get new connections. A node port on loopback without any, and without Names, has no listener.
 	Endpoints []netip.AddrPort
 	Pick      Pick
 	// Serving are endpoints that keep their connections besides.
@@ -60,18 +60,30 @@ type Port struct {
 
 // Pick says which endpoint gets a new connection.
 type Pick struct {
+	By Algorithm
 	// Weights are those of the endpoints, in their order; nil: all are alike.
 	Weights []uint16
-	// Choose, when not nil, is the endpoint of a new connection of a client; not ok: one is
-	// drawn by weight.
-	Choose func(client netip.AddrPort) (endpoint netip.AddrPort, ok bool)
+	// Choose, when not nil, is the endpoint of a new connection of a client at the address that it connected to. When
+	// it is not ok, or that endpoint did not accept the connection, By picks one.
+	Choose func(client, asked netip.AddrPort) (endpoint netip.AddrPort, ok bool)
 	// Affinity is the time that a client keeps its endpoint after its last new connection;
 	// 0: no affinity. A client is an address (spec.sessionAffinity: ClientIP).
 	Affinity time.Duration
-	// RoundRobin has the endpoints take turns, in the order of their addresses; else they are picked
-	// at random.
-	RoundRobin bool
 }
+
+// Algorithm is how an endpoint is picked where nothing else says which one.
+type Algorithm uint8
+
+const (
+	// Random draws by weight.
+	Random Algorithm = iota
+	// RoundRobin gives turns: in the order of the addresses, or where weights differ in the smooth order of nginx
+	// (ngx_http_upstream_round_robin.c).
+	RoundRobin
+	// LeastConnection picks who has the fewest open connections for its weight; of several, in turn. Connections of
+	// all Ports of the same ID and protocol count, from when their endpoint is picked.
+	LeastConnection
+)
 
 // Connect says how TCP connections to endpoints are made.
 type Connect struct {
@@ -155,6 +167,7 @@ type Relay struct {
 	crowding       *crowding
 	buffers        sync.Pool // of datagrams
 	pump           *pump
+	open           *openCounts
 	listeners      *listen.Reconciler[Problem]
 	tasks          sync.WaitGroup
 	fronts         fronts
@@ -184,8 +197,8 @@ func newRelay(log *slog.Logger, origin Origin, l limits) *Relay {
 	return &Relay{
 		ctx: ctx, end: end, store: handover.NewStore(),
 		log: log, limits: l, origin: origin, quotas: newQuotas(&l), crowding: newCrowding(log, l.logInterval),
-		buffers:   sync.Pool{New: func() any { return new([maxDatagram]byte) }},
-		pump:      newPump(l.pipes),
+		buffers: sync.Pool{New: func() any { return new([maxDatagram]byte) }},
+		pump:    newPump(l.pipes), open: newOpenCounts(),
 		listeners: listen.NewReconciler[Problem](l.retry),
 		fronts:    fronts{open: map[frontKey]*front{}, ports: map[string]map[key]*redirected{}},
 		arriving:  arriving{sockets: map[frontKey]*os.File{}, ports: map[key]*HeldPort{}, tcp: map[key]*tcpPort{}},
@@ -302,7 +315,7 @@ func (r *Relay) reconcile(ctx context.Context, open map[key]listener) (problems 
 
 	wanted := make(map[key]bool, len(desired))
 	for _, p := range desired {
-		if len(p.Endpoints) > 0 {
+		if len(p.Endpoints)+len(p.Names) > 0 {
 			wanted[p.key()] = true
 		}
 	}
@@ -361,7 +374,7 @@ func (r *Relay) listen(ctx context.Context, p Port) (listener, *Problem) {
 	case UDP:
 		port := r.newUDPPort(p)
 		var socket *udpListener
-		if socket, err = r.listenUDP(p.Listen, log, func(netip.AddrPort) (*udpPort, error) { return port, nil }); err == nil {
+		if socket, err = r.listenUDP(p.Listen, log, func(netip.AddrPort) (*udpPort, netip.AddrPort, error) { return port, p.Listen, nil }); err == nil {
 			r.flowsOf(socket, port)
 			socket.start(ctx)
 			l = &loopbackUDP{socket, port}

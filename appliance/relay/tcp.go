@@ -108,7 +108,7 @@ type tcpPort struct {
 func (r *Relay) newTCPPort(p Port, log *slog.Logger) *tcpPort {
 	t := &tcpPort{
 		relay: r, log: log, port: p,
-		endpoints: newBalancer(p, r.limits.clients), quota: r.quotaFor(p),
+		endpoints: r.newBalancer(p), quota: r.quotaFor(p),
 		conns: map[*relayed]struct{}{},
 	}
 	t.setNames(p)
@@ -172,7 +172,7 @@ func (t *tcpPort) serveHere(ctx context.Context, client *net.TCPConn, early []by
 
 // servePlain passes bytes on as they are.
 func (t *tcpPort) servePlain(ctx context.Context, client *net.TCPConn, early []byte, from, asked netip.AddrPort) {
-	endpoint, to, err := t.connect(ctx, from)
+	endpoint, to, err := t.connect(ctx, from, asked)
 	if err != nil && handover.IsRequested(ctx) {
 		t.relay.leaving.unconnected(t, client, from, asked, early)
 		return
@@ -184,12 +184,14 @@ func (t *tcpPort) servePlain(ctx context.Context, client *net.TCPConn, early []b
 	}
 	if err := t.introduce(endpoint, from, asked); err != nil {
 		t.log.Debug("a client is reset: its endpoint took no header of the PROXY protocol", "client", from, "endpoint", to, "err", err)
+		t.endpoints.done(to)
 		reset(client)
 		reset(endpoint)
 		return
 	}
 	c, err := t.relay.newRelayed(client, endpoint, to)
 	if err != nil { // one of the two was closed
+		t.endpoints.done(to)
 		reset(client)
 		reset(endpoint)
 		return
@@ -214,8 +216,9 @@ func (t *tcpPort) run(ctx context.Context, c *relayed) {
 var errNoEndpoint = errors.New("there is no endpoint")
 
 // connect connects to an endpoint, and to another one if that refuses or does not answer in time: no
-// endpoint twice, and no more others than Port.Retries.
-func (t *tcpPort) connect(ctx context.Context, client netip.AddrPort) (*net.TCPConn, netip.AddrPort, error) {
+// endpoint twice, and no more others than Port.Retries. The connection counts as open until end, or until the balancer
+// is told that it is done.
+func (t *tcpPort) connect(ctx context.Context, client, asked netip.AddrPort) (*net.TCPConn, netip.AddrPort, error) {
 	t.mu.Lock()
 	retries, timeout, transparent := t.port.Connect.Retries, t.port.Connect.Timeout, t.port.Connect.Transparent
 	t.mu.Unlock()
@@ -226,7 +229,7 @@ func (t *tcpPort) connect(ctx context.Context, client netip.AddrPort) (*net.TCPC
 	var tried []netip.AddrPort
 	failed := errNoEndpoint
 	for len(tried) <= retries && ctx.Err() == nil {
-		to, is := t.endpoints.pick(client, tried...)
+		to, is := t.endpoints.pick(client, asked, tried...)
 		if !is {
 			break
 		}
@@ -238,6 +241,7 @@ func (t *tcpPort) connect(ctx context.Context, client netip.AddrPort) (*net.TCPC
 		if err == nil {
 			return endpoint, to, nil
 		}
+		t.endpoints.done(to)
 		t.relay.failedConnects.Add(1)
 		t.failedConnects.Add(1)
 		tried, failed = append(tried, to), err
@@ -260,6 +264,7 @@ func (t *tcpPort) end(c *relayed) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.conns, c)
+	t.endpoints.done(c.to)
 	c.setStale(false)
 	c.stopTimers()
 }

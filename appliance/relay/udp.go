@@ -21,8 +21,8 @@ type udpListener struct {
 	log    *slog.Logger
 	socket *net.UDPConn
 	raw    syscall.RawConn // of the socket
-	// route finds the port that a client without a flow asks for.
-	route func(client netip.AddrPort) (*udpPort, error)
+	// route finds the port that a client without a flow asks for, and what it sent to.
+	route func(client netip.AddrPort) (port *udpPort, asked netip.AddrPort, err error)
 
 	mu     sync.Mutex
 	closed bool
@@ -41,7 +41,7 @@ type udpPort struct {
 }
 
 func (r *Relay) newUDPPort(p Port) *udpPort {
-	return &udpPort{port: p, endpoints: newBalancer(p, r.limits.clients), quota: r.quotaFor(p)}
+	return &udpPort{port: p, endpoints: r.newBalancer(p), quota: r.quotaFor(p)}
 }
 
 // flow is one client of a udpListener, whose mutex guards its fields.
@@ -60,7 +60,7 @@ type flow struct {
 var errQuotaExceeded = errors.New("too many clients of relayed ports at once")
 
 // listenUDP opens a listener, whose clients wait until start.
-func (r *Relay) listenUDP(at netip.AddrPort, log *slog.Logger, route func(netip.AddrPort) (*udpPort, error)) (*udpListener, error) {
+func (r *Relay) listenUDP(at netip.AddrPort, log *slog.Logger, route func(netip.AddrPort) (*udpPort, netip.AddrPort, error)) (*udpListener, error) {
 	socket, err := r.udpSocket(at)
 	if err != nil {
 		return nil, err
@@ -189,7 +189,7 @@ func (l *udpListener) flowOf(client netip.AddrPort) (*flow, error) {
 	if f != nil {
 		return f, nil
 	}
-	port, err := l.route(client)
+	port, asked, err := l.route(client)
 	if err != nil {
 		return nil, err
 	}
@@ -208,7 +208,7 @@ func (l *udpListener) flowOf(client netip.AddrPort) (*flow, error) {
 			l.relay.crowding.forget()
 		}
 	}
-	f, err = l.begin(port, client)
+	f, err = l.begin(port, client, asked)
 	if err != nil {
 		port.quota.release()
 		return nil, err
@@ -219,13 +219,13 @@ func (l *udpListener) flowOf(client netip.AddrPort) (*flow, error) {
 
 // begin starts a flow. It picks the endpoint under the lock, so that update, which changes
 // the endpoints before it looks at the flows, misses none.
-func (l *udpListener) begin(port *udpPort, client netip.AddrPort) (*flow, error) {
+func (l *udpListener) begin(port *udpPort, client, asked netip.AddrPort) (*flow, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed || port.gone {
 		return nil, net.ErrClosed
 	}
-	endpoint, is := port.endpoints.pick(client)
+	endpoint, is := port.endpoints.pick(client, asked)
 	if !is {
 		return nil, errNoEndpoint
 	}
@@ -233,10 +233,14 @@ func (l *udpListener) begin(port *udpPort, client netip.AddrPort) (*flow, error)
 	var dialer net.Dialer
 	var err error
 	// Connecting a UDP socket never waits, so the context does not matter.
-	if f.socket, err = dialer.DialUDP(context.Background(), "udp", netip.AddrPort{}, f.endpoint); err != nil {
+	if f.socket, err = dialer.DialUDP(context.Background(), "udp", netip.AddrPort{}, f.endpoint); err == nil {
+		err = l.note(f)
+	}
+	if err != nil {
+		port.endpoints.done(f.endpoint)
 		return nil, err
 	}
-	return f, l.note(f)
+	return f, nil
 }
 
 // note adds a flow with its socket. The caller holds the lock.
@@ -261,6 +265,7 @@ func (l *udpListener) goOn(port *udpPort, held HeldFlow, socket *net.UDPConn) {
 		return
 	}
 	port.quota.take()
+	port.endpoints.goesOn(f.endpoint)
 	l.relay.tasks.Go(func() { l.reply(f) })
 }
 
@@ -331,6 +336,7 @@ func (l *udpListener) remove(f *flow) bool {
 func (l *udpListener) release(f *flow) {
 	_ = f.socket.Close() // nothing is buffered that could be lost
 	f.port.quota.release()
+	f.port.endpoints.done(f.endpoint)
 }
 
 func (l *udpListener) endWhere(port *udpPort, gone func(*flow) bool) {

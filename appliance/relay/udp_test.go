@@ -169,14 +169,14 @@ func TestUDPIdle(t *testing.T) {
 	t.Run("in use", func(t *testing.T) {
 		t.Parallel()
 		limits := quick()
-		limits.replied = 150 * time.Millisecond
+		limits.unreplied, limits.replied = time.Second, time.Second
 		l := start(t, limits)
 		at := freePort(t, local)
 		l.set(Port{ID: "x", Listen: at, Protocol: UDP, Endpoints: []netip.AddrPort{namedUDP(t, local, "a")}})
 		c := dialUDP(t, at)
 		first := answer(t, c, "x")[1]
-		for range 12 { // 240 ms in all, never idle
-			time.Sleep(20 * time.Millisecond)
+		for range 15 { // longer than that in all, never idle
+			time.Sleep(100 * time.Millisecond)
 			if got := answer(t, c, "x")[1]; got != first {
 				t.Fatal("the client was forgotten while it was active")
 			}

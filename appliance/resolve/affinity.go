@@ -38,7 +38,7 @@ func (r *resolver) sticky() map[nft.Family]nft.Sticky {
 		switch {
 		case r.affinity() == 0:
 			r.warn(r.ref, annotation.Field(key), reasonNoEffect, "has no effect: the Service has no session affinity; write spec.sessionAffinity: ClientIP")
-		case r.relayed.Key != "":
+		case r.relayed.Asked():
 			r.warn(r.ref, annotation.Field(key), reasonNoEffect, "has no effect on ports that are relayed")
 		}
 		switch {

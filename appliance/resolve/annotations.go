@@ -25,6 +25,8 @@ type asks struct {
 	// ranges are the source ranges, of the field or of annotations; nil: everybody may connect.
 	ranges  []string
 	relayed annotation.Relay
+	// balanceNamed says that the Service names its algorithm itself.
+	balanceNamed bool
 	// unkeyed are the ports that lack a certificate or a CA.
 	unkeyed []bool
 }

@@ -75,6 +75,7 @@ func (r *resolver) readBalance() nft.Balance {
 		r.warn(r.ref, annotation.Field(key), reasonUnknownValue, "%v; until then it is %s", err, BalanceName(r.facts.Balance))
 		return r.facts.Balance
 	}
+	r.balanceNamed = true
 	return Balances[name]
 }
 
@@ -93,8 +94,6 @@ func (r *resolver) slowStart(balance nft.Balance) time.Duration {
 	case balance == nft.DestinationHash:
 		r.warn(r.ref, field, reasonNoEffect, "has no effect with destination-hash, which knows no weights")
 		return 0
-	case r.relayed.Key != "":
-		r.warn(r.ref, field, reasonNoEffect, "has no effect on ports that are relayed: their endpoints take turns")
 	}
 	return over
 }
@@ -102,10 +101,10 @@ func (r *resolver) slowStart(balance nft.Balance) time.Duration {
 // tune has a port balanced by what its endpoints come to for the time being, where that is more than its
 // documents say.
 func (r *resolver) tune(p *nft.ServicePort) {
-	if r.facts.Tune == nil || r.out.SlowStart == 0 && p.Balance != nft.LeastConnection {
+	if r.facts.Tune == nil || r.out.SlowStart == 0 && (p.Balance != nft.LeastConnection || p.Relayed()) {
 		return // mostly
 	}
-	if p.Relayed() || p.Balance == nft.DestinationHash || len(p.Pools[nft.PoolCluster])+len(p.Pools[nft.PoolLocal]) == 0 {
+	if p.Balance == nft.DestinationHash || len(p.Pools[nft.PoolCluster])+len(p.Pools[nft.PoolLocal]) == 0 {
 		return
 	}
 	tuned := r.facts.Tune(p, r.out.SlowStart)
@@ -116,7 +115,7 @@ func (r *resolver) tune(p *nft.ServicePort) {
 func (r *resolver) warnUnbalanced(why string) {
 	for _, key := range []string{object.AnnotationBalance, object.AnnotationWeights, object.AnnotationRetryAfter, object.AnnotationSlowStart,
 		object.AnnotationAffinityScope, object.AnnotationAffinityPrefix, object.AnnotationAffinityRefresh, object.AnnotationPortRanges,
-		object.AnnotationRateLimit, object.AnnotationClientRateLimit, object.AnnotationClientConnections, object.AnnotationEndpointConnections} {
+		object.AnnotationRateLimit, object.AnnotationClientRateLimit, object.AnnotationClientConnections, object.AnnotationEndpointConnections, object.AnnotationAdopt} {
 		if _, given := r.Service.Metadata.Annotations[key]; given {
 			r.warn(r.ref, annotation.Field(key), "NotServed", "%s: the annotation has no effect", why)
 		}
@@ -175,7 +174,7 @@ func (r *resolver) balance(port int, p *nft.ServicePort, balance nft.Balance, al
 	for _, pool := range p.Pools {
 		if n := len(pool); n > nft.MaxTableEndpoints && (p.Weights != nil || balance != nft.Random && balance != nft.DestinationHash) {
 			r.warn(r.ref, fmt.Sprintf("spec.ports[%d]", port), "TooManyEndpoints",
-				"%d endpoints are more than the %d that weights, hashes, round robin and least connection reach: new connections go to all of them at random", n, nft.MaxTableEndpoints)
+				"%d endpoints are more than the %d that weights, hashes, round robin and least connection reach: new connections go to all of them alike", n, nft.MaxTableEndpoints)
 			p.Balance, p.Weights = nft.Random, nil
 			return
 		}

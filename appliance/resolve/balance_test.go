@@ -122,7 +122,7 @@ func TestBalanceWarnings(t *testing.T) {
 		{"sticky twice", service(sticky, annotate(balance, "sh")), "StickyTwice spec.sessionAffinity"},
 		{"sticky by weight", service(sticky, annotate(weights, l1+"=3")), ""},
 		{"a slow start that no weight has", service(annotate(balance, "dh", object.AnnotationSlowStart, "30s")), "NoEffect metadata.annotations[svcctl.io/slow-start] has no effect with destination-hash"},
-		{"a slow start of turns", service(annotate("svcctl.io/proxy-mode", "userspace", object.AnnotationSlowStart, "30s")), "NoEffect metadata.annotations[svcctl.io/slow-start] has no effect on ports that are relayed"},
+		{"a slow start of turns", service(annotate("svcctl.io/proxy-mode", "userspace", object.AnnotationSlowStart, "30s")), ""},
 		{"a slow start of an older object", service(annotate(object.AnnotationSlowStart, "1h")), "UnknownValue metadata.annotations[svcctl.io/slow-start] must be a time from 1s to 15m"},
 		{"a slow start of a headless Service", service(headless, annotate(object.AnnotationSlowStart, "30s")), "NotServed metadata.annotations[svcctl.io/slow-start]"},
 		{"headless", service(headless, annotate(balance, "sh")), "NotServed metadata.annotations[svcctl.io/balance]"},

@@ -13,6 +13,7 @@ type KeyUse int
 // The uses.
 const (
 	KeyPair   KeyUse = iota // tls.crt and tls.key, a certificate with its key
+	Stapled                 // the same, whose responder is asked for OCSP responses
 	Authority               // ca.crt, certificates of a CA
 )
 
@@ -24,6 +25,8 @@ type KeyState struct {
 	Wrong string
 	// Soon says that what it has ends soon, and what to do; "": it does not.
 	Soon string
+	// Staple says what is wrong with the OCSP response about its certificate, and what to do; "": nothing.
+	Staple string
 }
 
 // The reasons of problems about TLS and HTTP at relayed ports.
@@ -34,6 +37,8 @@ const (
 	ReasonCertificateExpires = "CertificateExpires"
 	// ReasonBackendUnchecked: whoever answers at an endpoint's address is believed to be the endpoint.
 	ReasonBackendUnchecked = "BackendUnchecked"
+	// ReasonNoOCSPResponse: clients get no OCSP response about a certificate, or soon no more.
+	ReasonNoOCSPResponse = "NoOCSPResponse"
 )
 
 // front returns the settings of a port for TLS and HTTP.
@@ -84,6 +89,9 @@ func (r *resolver) checkFronts() (lack []bool) {
 				if state.Wrong != "" {
 					r.refuse(annotation.Field(key), ReasonSecretUnusable, "Secret %s: %s%s", secret, state.Wrong, refusedUnless(state.Usable))
 				}
+				if state.Staple != "" {
+					r.warn(r.ref, annotation.Field(key), ReasonNoOCSPResponse, "Secret %s: %s", secret, state.Staple)
+				}
 				if state.Soon != "" {
 					r.warn(r.ref, annotation.Field(key), ReasonCertificateExpires, "Secret %s: %s", secret, state.Soon)
 				}
@@ -91,9 +99,12 @@ func (r *resolver) checkFronts() (lack []bool) {
 			return state.Usable
 		}
 		// One certificate is enough to serve with: its clients see which one they get.
-		usable := len(f.Secrets) == 0
+		usable, use := len(f.Secrets) == 0, KeyPair
+		if f.FetchOCSP {
+			use = Stapled
+		}
 		for _, secret := range f.Secrets {
-			usable = check(f.Key, secret, KeyPair) || usable
+			usable = check(f.Key, secret, use) || usable
 		}
 		usable = check(annotation.TLSClientCA, f.ClientCA, Authority) && usable
 		usable = check(annotation.BackendCA, f.BackendCA, Authority) && usable

@@ -60,7 +60,7 @@ func (r *resolver) leaveOutFull(endpoints map[portKey][]endpoint) {
 	if r.out.EndpointConnections = limit; limit == 0 || r.facts.Full == nil {
 		return
 	}
-	if r.relayed.Key != "" {
+	if r.relayed.Asked() {
 		r.warn(r.ref, annotation.Field(object.AnnotationEndpointConnections), reasonNoEffect, "%s has no effect on connections that are relayed: they are the relay's own", object.AnnotationEndpointConnections)
 	}
 	ranged := len(r.Service.PortRanges()) > 0

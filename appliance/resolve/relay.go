@@ -47,10 +47,6 @@ func (r *resolver) relay(i int, p *nft.ServicePort) {
 	if mode.Key == "" && front == nil {
 		return
 	}
-	key := mode.Key
-	if front != nil {
-		key = front.Key
-	}
 	field := fmt.Sprintf("spec.ports[%d].protocol", i)
 	switch port := r.Service.Spec.Ports[i].Port; {
 	case p.Protocol == nft.SCTP && mode.Userspace:
@@ -77,7 +73,7 @@ func (r *resolver) relay(i int, p *nft.ServicePort) {
 	if why == "" && mode.Transparent && p.Protocol == nft.TCP && r.facts.Transparent != nil {
 		why = r.facts.Transparent(r.ref.Key(), p.Family)
 	}
-	p.Relay = listeners
+	p.Relay, p.RelayAlone = listeners, front != nil && len(front.Services) > 0
 	if r.unkeyed[i] && why == "" {
 		r.refuseClients(p) // which checkFronts has told
 	}
@@ -105,15 +101,14 @@ func (r *resolver) relay(i int, p *nft.ServicePort) {
 		r.out.Relay.Fronts[p.ID] = front
 	}
 	p.Idle = 0 // the relay ends idle connections
-	if p.Balance != nft.Random && p.Balance != nft.RoundRobin || p.Weights != nil {
-		r.warn(r.ref, annotation.Field(key), reasonNoEffect, "endpoints of a relayed port take turns: weights, and algorithms but round-robin, have no effect on port %d", r.Service.Spec.Ports[i].Port)
+	if p.Balance == nft.Random && !r.balanceNamed {
+		p.Balance = nft.RoundRobin // as in the userspace mode of kube-proxy
 	}
-	p.Balance, p.Weights = nft.Random, nil // Tables are not set yet
 }
 
 // refuseClients has the kernel refuse the clients of a port.
 func (r *resolver) refuseClients(p *nft.ServicePort) {
-	p.Relay = [nft.NumPools]netip.AddrPort{}
+	p.Relay, p.RelayAlone = [nft.NumPools]netip.AddrPort{}, false
 	p.Pools = [nft.NumPools][]netip.AddrPort{}
 }
 

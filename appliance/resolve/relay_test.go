@@ -46,6 +46,8 @@ func TestRelay(t *testing.T) {
 	}
 	noIPv4 := relayFacts("")
 	noIPv4.Relays = map[nft.Family][nft.NumPools]netip.AddrPort{}
+	keyed := relayFacts("")
+	keyed.Keys = func(string, KeyUse) KeyState { return KeyState{Usable: true} }
 	for name, tt := range map[string]struct {
 		svc     func(*object.Service)
 		facts   *Facts
@@ -59,7 +61,12 @@ func TestRelay(t *testing.T) {
 		"affinity":  {sticky, relayFacts(""), true, &Relay{Affinity: 3 * time.Hour, ConnectTimeout: 2 * time.Second, ConnectRetries: 3}, "", false},
 		"PROXY":     {proxied, relayFacts(""), true, &Relay{ConnectTimeout: 2 * time.Second, ConnectRetries: 3, ProxyProtocol: 2}, "", false},
 		"hashed": {annotated("svcctl.io/proxy-mode", "userspace", "svcctl.io/balance", "maglev"), relayFacts(""), true, &Relay{ConnectTimeout: 2 * time.Second, ConnectRetries: 3},
-			"NoEffect metadata.annotations[svcctl.io/proxy-mode] endpoints of a relayed port take turns", false},
+			"", false},
+		"retry after": {annotated("svcctl.io/tls-secret", "www", "svcctl.io/retry-after", "2s"), keyed, true, nil, "NoEffect metadata.annotations[svcctl.io/retry-after] connect-retries", false},
+		"affinity of all ports": {func(s *object.Service) {
+			annotated("svcctl.io/tls-secret", "www", "svcctl.io/affinity-scope", "service")(s)
+			s.Spec.SessionAffinity = "ClientIP"
+		}, keyed, true, nil, "NoEffect metadata.annotations[svcctl.io/affinity-scope] relayed", false},
 		"idle": {annotated("svcctl.io/proxy-mode", "userspace", "svcctl.io/idle-timeout", "60s"), relayFacts(""), true,
 			&Relay{ConnectTimeout: 2 * time.Second, ConnectRetries: 3, IdleTimeout: time.Minute}, "", false},
 		"PROXY from a balancer": {annotated("svcctl.io/proxy-protocol-from", "192.0.2.7, 2001:db8::/32"), relayFacts(""), true,
@@ -110,6 +117,34 @@ func TestRelay(t *testing.T) {
 			if p.Reason != reason || !strings.Contains(said, field) || isField && !strings.Contains(said, text) {
 				t.Errorf("%s: %v, want %q", name, p, tt.problem)
 			}
+		}
+	}
+}
+
+// Endpoints of relayed ports take turns unless the Service names another algorithm, or the box has one; weights count.
+func TestRelayedBalance(t *testing.T) {
+	for name, tt := range map[string]struct {
+		annotations []string
+		box, want   nft.Balance
+		weights     map[netip.AddrPort]uint16
+	}{
+		"nothing":        {nil, nft.Random, nft.RoundRobin, nil},
+		"random":         {[]string{"svcctl.io/balance", "random"}, nft.Maglev, nft.Random, nil},
+		"the box's":      {nil, nft.LeastConnection, nft.LeastConnection, nil},
+		"the Service's":  {[]string{"svcctl.io/balance", "source-hash"}, nft.LeastConnection, nft.SourceHash, nil},
+		"Cilium's":       {[]string{"service.cilium.io/lb-algorithm", "maglev"}, nft.Random, nft.Maglev, nil},
+		"what no one is": {[]string{"svcctl.io/balance", "fair"}, nft.Random, nft.RoundRobin, nil},
+		"weights":        {[]string{"svcctl.io/weights", l1 + "=5"}, nft.Random, nft.RoundRobin, map[netip.AddrPort]uint16{netip.MustParseAddrPort(l1 + ":8080"): 5}},
+	} {
+		f := relayFacts("")
+		f.Balance = tt.box
+		out := Service(Input{Service: service(annotated(append(tt.annotations, "svcctl.io/proxy-mode", "userspace")...)), Slices: []*object.EndpointSlice{slice(8080, l1, r1)}}, f)
+		if len(out.Ports) == 0 || !out.Ports[0].Relayed() {
+			t.Errorf("%s: no port is relayed", name)
+			continue
+		}
+		if p := &out.Ports[0]; p.Balance != tt.want || !cmp.Equal(p.Weights, tt.weights, cmpopts.EquateComparable(netip.AddrPort{})) {
+			t.Errorf("%s: %s, weights %v, want %s, %v", name, BalanceName(p.Balance), p.Weights, BalanceName(tt.want), tt.weights)
 		}
 	}
 }

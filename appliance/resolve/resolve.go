@@ -220,6 +220,7 @@ func (r *resolver) resolve() {
 	r.out.RetryAfter, r.out.SlowStart = r.retryAfter(balance), r.slowStart(balance)
 	limits := r.readLimits()
 	ranges := r.readPortRanges(balance, idle > 0)
+	adopted := r.readAdopt(balance, idle > 0)
 	r.prepareChecks()
 	r.judge(endpoints)
 	r.out.LocalEndpoints = r.localEndpoints(endpoints)
@@ -255,6 +256,9 @@ func (r *resolver) resolve() {
 			r.balance(i, &p, balance, all)
 			p.Frontends = r.free(i, &p, r.frontends(port, vips, sel))
 			ranged := r.portRanges(ranges, port, &p)
+			if adopted {
+				adopt(&p)
+			}
 			r.relay(i, &p)
 			r.tune(&p)
 			r.out.Ports = append(append(r.out.Ports, p), ranged...)

@@ -170,7 +170,7 @@ func (t *telling) outcomes(p *sim.Packet, outcomes []sim.Result) {
 // silence is why a packet is dropped without a word.
 func (t *telling) silence() string {
 	if key, _, _ := t.whose(t.first); key != "" {
-		return fmt.Sprintf("Service %s does not let this client in, or has no endpoint for it by its traffic policy: `svcctl explain svc/NAME` says which", key)
+		return fmt.Sprintf("Service %s does not let this client in, or has no endpoint for it by its traffic policy: %s says which", key, explain(key))
 	}
 	if t.inServiceRange(t.first.To.Addr()) {
 		return fmt.Sprintf("%s is in the service range, and no Service has it", t.first.To.Addr())

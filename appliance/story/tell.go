@@ -254,9 +254,15 @@ func pickText(n string) string {
 // refusal is why a packet came to the chain that refuses.
 func (t *telling) refusal() string {
 	if key, _, _ := t.whose(t.first); key != "" {
-		return fmt.Sprintf("Service %s has no endpoint for this client: `svcctl explain svc/NAME` says why", key)
+		return fmt.Sprintf("Service %s has no endpoint for this client: %s says why", key, explain(key))
 	}
 	return "nothing is served at this port"
+}
+
+// explain is the command that explains a Service, "namespace/name".
+func explain(key string) string {
+	namespace, name, _ := strings.Cut(key, "/")
+	return "svcctl explain svc/" + name + " -n " + namespace
 }
 
 func (t *telling) inServiceRange(a netip.Addr) bool {

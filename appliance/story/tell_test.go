@@ -2,6 +2,7 @@ package story
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"strings"
 	"testing"
@@ -98,6 +99,42 @@ func TestTellerSplitsPackets(t *testing.T) {
 	}
 	if text := stories[1].Lines[1].Text; !strings.Contains(text, "is an answer of endpoint 10.1.2.11:8080") {
 		t.Errorf("the second packet: %+v", stories[1])
+	}
+}
+
+// One trace follows packets at a time. Predictions follow none, and need not wait.
+func TestTellerFollowsForOne(t *testing.T) {
+	inside := make(chan struct{})
+	teller := &Teller{
+		served: func() (map[string][]nft.ServicePort, nft.Box) { return facts.Served, facts.Box },
+		follow: func(ctx context.Context, _ []trace.Filter, _ func(trace.Step)) error {
+			close(inside)
+			<-ctx.Done()
+			return nil
+		},
+		way: func(netip.Addr) (Way, error) { return Way{}, nil },
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	first := make(chan error, 1)
+	q := wire.TraceQuery{To: netip.MustParseAddr("10.96.0.10"), Port: 80, Protocol: "TCP", Count: 1, Seconds: 60}
+	go func() { first <- teller.Trace(ctx, q, nil) }()
+	<-inside
+	if err := teller.Trace(ctx, q, nil); !errors.Is(err, wire.ErrTracing) {
+		t.Errorf("a second trace: %v", err)
+	}
+	q.Predict = true
+	if err := teller.Trace(ctx, q, func(wire.TracedPacket) {}); err != nil {
+		t.Errorf("a prediction: %v", err)
+	}
+	cancel()
+	if err := <-first; err != nil {
+		t.Errorf("the first trace: %v", err)
+	}
+	busy := &Teller{follow: func(context.Context, []trace.Filter, func(trace.Step)) error { return trace.ErrBusy }}
+	for range 2 { // the refused one is over
+		if err := busy.Trace(context.Background(), wire.TraceQuery{Count: 1, Seconds: 60}, nil); !errors.Is(err, wire.ErrTracing) {
+			t.Errorf("while another process traces: %v", err)
+		}
 	}
 }
 

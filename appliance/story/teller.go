@@ -2,9 +2,11 @@ package story
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"svcctl.io/svcctl/api/wire"
@@ -32,6 +34,7 @@ type Teller struct {
 	follow func(ctx context.Context, filters []trace.Filter, each func(trace.Step)) error
 	find   func(h *trace.Header) *conntrack.Connection
 	way    func(to netip.Addr) (Way, error)
+	busy   atomic.Bool // while packets are followed
 }
 
 // NewTeller tells of what served gives: the ports of all Services, "namespace/name", and the box. way looks up a route of
@@ -75,7 +78,8 @@ func (p *pending) isNext(s *trace.Step) bool {
 }
 
 // Trace follows the packets that q chooses and hands each story to each, until there were
-// q.Count of them, q.Seconds are over, or ctx is done.
+// q.Count of them, q.Seconds are over, or ctx is done. One call at a time follows packets; another
+// one returns wire.ErrTracing.
 func (t *Teller) Trace(ctx context.Context, q wire.TraceQuery, each func(wire.TracedPacket)) error {
 	if q.Predict {
 		told, err := t.predict(q)
@@ -84,6 +88,10 @@ func (t *Teller) Trace(ctx context.Context, q wire.TraceQuery, each func(wire.Tr
 		}
 		return err
 	}
+	if t.busy.Swap(true) {
+		return wire.ErrTracing
+	}
+	defer t.busy.Store(false)
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(q.Seconds)*time.Second)
 	defer cancel()
 	steps := make(chan trace.Step, 256)
@@ -117,6 +125,9 @@ func (t *Teller) Trace(ctx context.Context, q wire.TraceQuery, each func(wire.Tr
 		case err := <-ended:
 			packets.drain(steps)
 			tell(func(*pending) bool { return true })
+			if errors.Is(err, trace.ErrBusy) { // another process of this program
+				return wire.ErrTracing
+			}
 			return err
 		}
 	}

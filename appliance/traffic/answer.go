@@ -63,7 +63,14 @@ func look(each func(*conntrack.Connection)) (int, error) { return conntrack.Look
 // portsOf are the ports of Services as connections are attributed to them, of one Service or
 // namespace if q names them.
 func portsOf(of map[string][]nft.ServicePort, q wire.ConnectionQuery) []Port {
-	var ports []Port
+	n := 0
+	for _, list := range of {
+		n += len(list)
+	}
+	if q.Namespace != "" {
+		n = 0 // much fewer
+	}
+	ports := make([]Port, 0, n)
 	for key, list := range of {
 		namespace, name, _ := strings.Cut(key, "/")
 		if q.Namespace != "" && q.Namespace != namespace || q.Service != "" && q.Service != name {
@@ -74,10 +81,10 @@ func portsOf(of map[string][]nft.ServicePort, q wire.ConnectionQuery) []Port {
 			_, portName := nft.SplitID(p.ID)
 			port := Port{
 				Service: key, Name: portName,
-				Family: p.Family, Protocol: p.Protocol, Endpoints: endpointsOf(p), served: p,
+				Family: p.Family, Protocol: p.Protocol, Frontends: make([]netip.AddrPort, 0, len(p.Frontends)), served: p,
 			}
 			if p.Relayed() {
-				port.Relay = port.Endpoints
+				port.Relay = endpointsOf(p)
 			}
 			port.key = port.Key()
 			for _, fe := range p.Frontends {
@@ -107,26 +114,24 @@ func sortedOnce(lists ...[]netip.AddrPort) []netip.AddrPort {
 	return slices.Compact(all)
 }
 
-// Traffic tells which Services have connections.
+// Traffic tells which Services have connections. The answer is not to be changed: it may be given again.
 func (a *Answers) Traffic(q wire.TrafficQuery) (*wire.Traffic, error) {
 	l, err := a.observer.Look()
 	if err != nil {
 		return nil, err
 	}
+	return l.answer(q, func() *wire.Traffic { return a.traffic(l, q) }), nil
+}
+
+// traffic makes the answer of a look.
+func (a *Answers) traffic(l *Look, q wire.TrafficQuery) *wire.Traffic {
 	answer := &wire.Traffic{At: l.At, Seconds: l.Since.Seconds(), Tracked: l.Entries, Ports: []wire.PortTraffic{}, Counted: l.Counted, Refusals: l.Refusals, RefusalRates: l.RefusalRates}
 	answer.Flows = l.Flows
 	if l.Flows && !l.Bytes {
 		answer.NoBytes = "net.netfilter.nf_conntrack_acct is 0, and svcctl sets no sysctl: set it to 1, and the bytes of connections that begin then are counted"
 	}
-	rows := l.sorted(q.Sort)
-	if q.Namespace != "" || q.Service != "" {
-		rows = slices.DeleteFunc(slices.Clone(rows), func(m *merged) bool {
-			return q.Namespace != "" && q.Namespace != m.Namespace || q.Service != "" && q.Service != m.Service
-		})
-	}
-	if len(rows) > q.Limit {
-		rows, answer.More = rows[:q.Limit], len(rows)-q.Limit
-	}
+	var rows []*merged
+	rows, answer.More = l.first(q.Sort, q.Limit, wantedBy(&q))
 	for _, m := range rows {
 		row := m.PortTraffic
 		if q.Endpoints {
@@ -140,17 +145,29 @@ func (a *Answers) Traffic(q wire.TrafficQuery) (*wire.Traffic, error) {
 		}
 		answer.Ports = append(answer.Ports, row)
 	}
-	return answer, nil
+	return answer
 }
 
-// Services returns the findings of the newest look by Service, "namespace/name". They are not to
-// be changed.
-func (a *Answers) Services() (map[string]*wire.ServiceTraffic, error) {
+// wantedBy are the rows that a query asks for; nil: all.
+func wantedBy(q *wire.TrafficQuery) func(*row) bool {
+	if q.Namespace+q.Service+q.Filter == "" {
+		return nil
+	}
+	return func(r *row) bool {
+		namespace, name, _ := strings.Cut(r.service, "/")
+		return (q.Namespace == "" || q.Namespace == namespace) && (q.Service == "" || q.Service == name) && (q.Filter == "" || wire.TrafficFilter(q.Filter, r.shown()))
+	}
+}
+
+// Services returns the findings of the newest look by Service, "namespace/name", and those of every Service that is not among
+// them. They are not to be changed.
+func (a *Answers) Services() (busy map[string]*wire.ServiceTraffic, quiet *wire.ServiceTraffic, err error) {
 	l, err := a.observer.Look()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return l.services(), nil
+	busy, quiet = l.services()
+	return busy, quiet, nil
 }
 
 // Histories tell of Services, "namespace/name", what the last looks found, the oldest first.

@@ -127,3 +127,54 @@ func TestRelayedConnections(t *testing.T) {
 		}
 	}
 }
+
+// Ports with traffic come first, and those without follow by name; a filter, a namespace and a limit choose among both, and what was
+// left out is counted.
+func TestTrafficOrder(t *testing.T) {
+	served := map[string][]nft.ServicePort{}
+	for i, key := range []string{"shop/a", "shop/b", "shop/c", "other/d", "other/e"} {
+		served[key] = []nft.ServicePort{
+			{ID: key + "/http", Family: nft.IPv4, Protocol: nft.TCP, Frontends: []nft.Frontend{{Addr: netip.AddrFrom4([4]byte{10, 96, 0, byte(i)}), Port: 80}}},
+			{ID: key + "/http", Family: nft.IPv6, Protocol: nft.TCP, Frontends: []nft.Frontend{{Addr: netip.MustParseAddr("fd00::1"), Port: uint16(80 + i)}}},
+		}
+	}
+	v6 := connection(3, "10.96.0.1:80", "10.1.2.11:8080", false, false)
+	v6.Family, v6.To, v6.Endpoint = nft.IPv6, at("[fd00::1]:83"), at("[fd00:1::1]:8080")
+	a := tells(served, &table{entries: []conntrack.Connection{
+		connection(1, "10.96.0.2:80", "10.1.2.11:8080", true, true), connection(2, "10.96.0.3:80", "10.1.2.11:8080", true, true), v6,
+		connection(4, "10.96.0.2:80", "10.1.2.11:8080", true, true),
+	}})
+	for _, c := range []struct {
+		q    wire.TrafficQuery
+		want string
+		more int
+	}{
+		{wire.TrafficQuery{Sort: "open", Limit: 9}, "c d e a b", 0},
+		{wire.TrafficQuery{Sort: "unanswered", Limit: 3}, "d e a", 2},
+		{wire.TrafficQuery{Sort: "name", Limit: 9}, "d e a b c", 0},
+		{wire.TrafficQuery{Sort: "refused", Limit: 9}, "d e a b c", 0},
+		{wire.TrafficQuery{Sort: "open", Limit: 2, Namespace: "shop"}, "c a", 1},
+		{wire.TrafficQuery{Sort: "open", Limit: 9, Filter: "shop/*"}, "c a b", 0},
+		{wire.TrafficQuery{Sort: "open", Limit: 9, Filter: "/b:"}, "b", 0},
+		{wire.TrafficQuery{Sort: "open", Limit: 1, Namespace: "other"}, "d", 1},
+	} {
+		seen, err := a.Traffic(c.q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, p := range seen.Ports {
+			names = append(names, p.Service)
+			if want := map[string][2]int{"c": {2, 0}, "d": {1, 1}}[p.Service]; p.Open != want[0] || p.Unanswered != want[1] {
+				t.Errorf("%s has %+v, want %v", p.Service, p.ConnectionCounts, want)
+			}
+		}
+		if got := strings.Join(names, " "); got != c.want || seen.More != c.more {
+			t.Errorf("%+v: %s and %d more, want %s and %d", c.q, got, seen.More, c.want, c.more)
+		}
+	}
+	busy, quiet, err := a.Services()
+	if err != nil || len(busy) != 2 || busy["shop/c"].Open != 2 || busy["other/d"].Unanswered != 1 || quiet.Open != 0 {
+		t.Errorf("Services %v, the others %+v, %v", busy, quiet, err)
+	}
+}

@@ -21,8 +21,8 @@ type Port struct {
 	Frontends []netip.AddrPort // the zero Addr for a node port
 	// Last are, beside Frontends, the last ports of ranges; nil: none is a range. Then Endpoints have port 0.
 	Last      []uint16
-	Endpoints []netip.AddrPort // that new connections go to, sorted
-	Relay     []netip.AddrPort // those of Endpoints that are the appliance's own listeners
+	Endpoints []netip.AddrPort // that new connections go to, sorted; nil: those of served (see endpoints)
+	Relay     []netip.AddrPort // those of them that are the appliance's own listeners
 
 	key    string           // Key, where it is known
 	served *nft.ServicePort // that it is of, where it is known
@@ -59,8 +59,11 @@ type PortCounts struct {
 	// Refused is new since the look before. Then New is of Connections too.
 	Connections, Refused, Refusing uint64
 	Endpoints                      map[netip.AddrPort]*EndpointCounts
-	// Flows counts all connections of the port, those that ended included; nil: their ends are not heard of.
+	// Flows counts all connections of the port, those that ended included; nil: there are none, or their ends are not heard of.
 	Flows *flows.Record
+
+	position int              // of Port among those of the index
+	getting  []netip.AddrPort // endpoints, where a look has asked for them
 }
 
 // EndpointCounts are those of an endpoint. Leaving reports that it gets no new connections.
@@ -73,12 +76,25 @@ type EndpointCounts struct {
 	Tracked flows.Record
 }
 
+// endpoints are those that new connections go to, sorted. They are found for ports of which somebody asks, or that have connections:
+// of most of many Services they are nobody's concern.
+func (p *PortCounts) endpoints() []netip.AddrPort {
+	switch {
+	case p.getting != nil:
+		return p.getting
+	case p.Port.Endpoints == nil && p.Port.served != nil:
+		return endpointsOf(p.Port.served)
+	}
+	return p.Port.Endpoints
+}
+
 // newEndpoint is one without connections.
 func (p *PortCounts) newEndpoint(at netip.AddrPort) *EndpointCounts {
 	if p.Endpoints == nil {
 		p.Endpoints = map[netip.AddrPort]*EndpointCounts{}
 	}
-	_, has := slices.BinarySearchFunc(p.Port.Endpoints, at, netip.AddrPort.Compare)
+	p.getting = p.endpoints() // for the next one
+	_, has := slices.BinarySearchFunc(p.getting, at, netip.AddrPort.Compare)
 	e := &EndpointCounts{Leaving: !has}
 	p.Endpoints[at] = e
 	return e
@@ -91,7 +107,9 @@ type Look struct {
 	Since time.Duration
 	// Entries are all of the table, those of no Service included.
 	Entries int
-	Ports   []PortCounts
+	// Ports are those of which anything was counted, in the order of the index: most of many Services have nothing, and
+	// cost nothing.
+	Ports []*PortCounts
 	// Counted reports that the kernel counts; Refusals are packets by reason since the start.
 	Counted  bool
 	Refusals map[string]uint64
@@ -100,23 +118,81 @@ type Look struct {
 	// RefusalRates are packets a second since the look before, of reasons with any.
 	RefusalRates map[string]float64
 
+	found   *index
 	merging sync.Once
-	merged  []*merged // see rows
+	merged  []*merged // see busy
 	sorting sync.Mutex
-	orders  map[string][]*merged // rows by each of wire.TrafficSorts that was asked for
+	orders  map[string][]*merged // see leaders; by each of wire.TrafficSorts that was asked for
 	summing sync.Once
 	sums    map[string]*wire.ServiceTraffic // see services
+
+	answering sync.Mutex
+	answers   map[wire.TrafficQuery]*wire.Traffic // see answer
+}
+
+// What is kept of the answers of a look: a viewer asks more often than there are looks.
+const (
+	maxAnswers    = 8
+	maxAnswerRows = 1000
+)
+
+// answer returns the answer to a query, which make makes where it was not given before.
+func (l *Look) answer(q wire.TrafficQuery, make func() *wire.Traffic) *wire.Traffic {
+	l.answering.Lock()
+	defer l.answering.Unlock()
+	if known := l.answers[q]; known != nil {
+		return known
+	}
+	answer := make()
+	if len(l.answers) < maxAnswers && len(answer.Ports) <= maxAnswerRows {
+		if l.answers == nil {
+			l.answers = map[wire.TrafficQuery]*wire.Traffic{}
+		}
+		l.answers[q] = answer
+	}
+	return answer
 }
 
 // index finds Service ports by what clients connect to.
 type index struct {
-	ports  map[conntrack.Frontend]int
-	ranges conntrack.Ranges // those of ports
+	ports  []Port
+	at     map[conntrack.Frontend]int // positions in ports
+	ranges conntrack.Ranges           // those of at
+	rows   []row                      // see rowsOf
+	counts []*PortCounts              // of the look that is under way, by position; nil where nothing was counted
+}
+
+// countsOf returns the counts of a port.
+func (x *index) countsOf(position int) *PortCounts {
+	if x.counts == nil {
+		x.counts = make([]*PortCounts, len(x.ports))
+	}
+	p := x.counts[position]
+	if p == nil {
+		p = &PortCounts{Port: &x.ports[position], position: position}
+		x.counts[position] = p
+	}
+	return p
+}
+
+// end ends a look: l gets what was counted.
+func (x *index) end(l *Look) {
+	l.found = x
+	for position, p := range x.counts {
+		if p != nil {
+			l.Ports = append(l.Ports, p)
+			x.counts[position] = nil
+		}
+	}
 }
 
 // indexOf makes the index of ports, whose positions it gives.
 func indexOf(ports []Port) *index {
-	found := index{ports: make(map[conntrack.Frontend]int, 2*len(ports))}
+	frontends := 0
+	for i := range ports {
+		frontends += len(ports[i].Frontends)
+	}
+	found := index{ports: ports, at: make(map[conntrack.Frontend]int, frontends)}
 	for i := range ports {
 		p := &ports[i]
 		for k, at := range p.Frontends {
@@ -124,7 +200,7 @@ func indexOf(ports []Port) *index {
 			if p.Last != nil {
 				fe.Last = p.Last[k]
 			}
-			found.ports[fe] = i
+			found.at[fe] = i
 			found.ranges.Add(fe)
 		}
 	}
@@ -134,17 +210,17 @@ func indexOf(ports []Port) *index {
 // of is the Service port that a connection goes through.
 func (x *index) of(c *conntrack.Connection) (port int, ok bool) {
 	to := conntrack.Frontend{Addr: c.To.Addr(), Family: c.Family, Protocol: c.Protocol, Port: c.To.Port()}
-	if port, ok = conntrack.At(x.ports, to, x.ranges, nil); ok {
+	if port, ok = conntrack.At(x.at, to, x.ranges, nil); ok {
 		return port, ok
 	}
 	to.Addr = netip.Addr{} // a node port, at whatever address
-	port, ok = x.ports[to]
+	port, ok = x.at[to]
 	return port, ok
 }
 
 // counted is the Service port that the kernel has counted for.
 func (x *index) counted(f *nft.FrontendTotal) (port int, ok bool) {
-	port, ok = x.ports[conntrack.Frontend{Addr: f.At.Addr(), Family: f.Family, Protocol: f.Protocol, Port: f.At.Port(), Last: f.Last}]
+	port, ok = x.at[conntrack.Frontend{Addr: f.At.Addr(), Family: f.Family, Protocol: f.Protocol, Port: f.At.Port(), Last: f.Last}]
 	return port, ok
 }
 
@@ -156,21 +232,25 @@ func (p *Port) endpoint(c *conntrack.Connection) netip.AddrPort {
 	return c.Endpoint
 }
 
-// total adds what the kernel counted since the start to the ports that it belongs to. before is the
-// look before; nil when there was none.
-func (l *Look) total(found *index, counted nft.Totals, before *Look) {
+// total adds what the kernel counted since the start to the ports that it belongs to.
+func (l *Look) total(found *index, counted nft.Totals) {
 	l.Counted, l.Refusals = true, counted.Refusals
 	for i := range counted.Frontends {
 		f := &counted.Frontends[i]
 		if i, ok := found.counted(f); ok {
-			l.Ports[i].Connections += f.Connections
-			l.Ports[i].Refused += f.Refused
+			p := found.countsOf(i)
+			p.Connections += f.Connections
+			p.Refused += f.Refused
 		}
 	}
+}
+
+// compare finds what the kernel counted since the look before; nil when there was none.
+func (l *Look) compare(before *Look) {
 	if before == nil {
 		return
 	}
-	for reason, n := range counted.Refusals {
+	for reason, n := range l.Refusals {
 		if was := before.Refusals[reason]; n > was && l.Since > 0 {
 			if l.RefusalRates == nil {
 				l.RefusalRates = map[string]float64{}
@@ -183,13 +263,12 @@ func (l *Look) total(found *index, counted nft.Totals, before *Look) {
 		family nft.Family
 	}
 	old := make(map[id]*PortCounts, len(before.Ports))
-	for i := range before.Ports {
-		if p := &before.Ports[i]; p.Connections+p.Refused > 0 {
+	for _, p := range before.Ports {
+		if p.Connections+p.Refused > 0 {
 			old[id{p.Port.Key(), p.Port.Family}] = p
 		}
 	}
-	for i := range l.Ports {
-		p := &l.Ports[i]
+	for _, p := range l.Ports {
 		was := old[id{p.Port.Key(), p.Port.Family}]
 		if was == nil {
 			was = &PortCounts{}
@@ -200,19 +279,23 @@ func (l *Look) total(found *index, counted nft.Totals, before *Look) {
 }
 
 // settle adds what connections came to that ended.
-func (l *Look) settle(ended *flows.Look) {
+func (l *Look) settle(found *index, ended *flows.Look) {
 	l.Flows = true
-	for i := range l.Ports {
-		p := &l.Ports[i]
+	for i := range found.ports {
+		port := &found.ports[i]
 		var open map[netip.AddrPort]flows.Record
-		for at, e := range p.Endpoints {
-			if open == nil {
-				open = make(map[netip.AddrPort]flows.Record, len(p.Endpoints))
+		if found.counts != nil && found.counts[i] != nil {
+			p := found.counts[i]
+			open = make(map[netip.AddrPort]flows.Record, len(p.Endpoints))
+			for at, e := range p.Endpoints {
+				open[at] = e.Tracked
 			}
-			open[at] = e.Tracked
 		}
-		id := p.Port.Key()
-		endpoints, all := ended.Total(id, p.Port.Family, p.Port.Protocol, open)
+		endpoints, all := ended.Total(port.Key(), port.Family, port.Protocol, open)
+		if all == (flows.Record{}) && len(endpoints) == 0 {
+			continue
+		}
+		p := found.countsOf(i)
 		p.Flows = &all
 		for at, total := range endpoints {
 			e := p.Endpoints[at]
@@ -224,14 +307,11 @@ func (l *Look) settle(ended *flows.Look) {
 	}
 }
 
-// count attributes connections to ports, of which found is the index. known are the IDs of the look before, sorted; nil when
-// there was none. counts reports whether a connection is added to what ended; nil: the ends are not heard of. It returns
+// count attributes connections to the ports of an index, of which a look is under way. known are the IDs of the look before, sorted;
+// nil when there was none. counts reports whether a connection is added to what ended; nil: the ends are not heard of. It returns
 // the IDs of this look, sorted.
-func count(ports []Port, found *index, known []uint32, counts func(*conntrack.Connection) bool, read func(each func(*conntrack.Connection)) (entries int, err error)) (l *Look, ids []uint32, err error) {
-	l = &Look{Ports: make([]PortCounts, len(ports))}
-	for i := range ports {
-		l.Ports[i].Port = &ports[i]
-	}
+func (l *Look) count(found *index, known []uint32, counts func(*conntrack.Connection) bool, read func(each func(*conntrack.Connection)) (entries int, err error)) (ids []uint32, err error) {
+	ids = make([]uint32, 0, len(known)+len(known)/8)
 	l.Entries, err = read(func(c *conntrack.Connection) {
 		ids = append(ids, c.ID)
 		i, ok := found.of(c)
@@ -243,7 +323,7 @@ func count(ports []Port, found *index, known []uint32, counts func(*conntrack.Co
 			_, old := slices.BinarySearch(known, c.ID)
 			isNew = !old
 		}
-		p := &l.Ports[i]
+		p := found.countsOf(i)
 		p.add(c, isNew)
 		at := p.Port.endpoint(c)
 		e := p.Endpoints[at]
@@ -256,8 +336,5 @@ func count(ports []Port, found *index, known []uint32, counts func(*conntrack.Co
 		}
 	})
 	slices.Sort(ids)
-	if ids == nil {
-		ids = []uint32{}
-	}
-	return l, ids, err
+	return ids, err
 }

@@ -16,9 +16,9 @@ import (
 const (
 	// minPause is the least time between two looks.
 	minPause = time.Second
-	// maxShare is how many times the CPU time of a look, and of what comes of it (userShare), passes before the next one: 2 %
-	// of a core.
-	maxShare = 50
+	// maxShare is how many times the CPU time of a look, and of what comes of it (userShare), passes before the next one: 1 % of
+	// a core. A viewer has 2 %, and the rest is for the answers and for the garbage of both.
+	maxShare = 100
 	// forgetAfter is how long after the last look its memory is kept.
 	forgetAfter = 15 * time.Minute
 	// Samples is how many looks a History tells of.
@@ -52,8 +52,7 @@ type Observer struct {
 	looking sync.Mutex // one looks at a time
 	cost    time.Duration
 	ids     []uint32 // of the last look, sorted
-	known   []Port   // at knownAt, with their index
-	found   *index
+	found   *index   // of the ports at knownAt
 	knownAt uint64
 
 	mu      sync.Mutex
@@ -86,21 +85,24 @@ func (o *Observer) Look() (*Look, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	used := threadCost()
-	ports, found := o.served()
-	l, ids, err := o.count(ports, found, before)
-	if err != nil {
-		return nil, err
-	}
-	l.At = begin
+	found := o.served()
+	l := &Look{At: begin}
 	if last != nil {
 		l.Since = begin.Sub(last.At)
 	}
-	if o.totals != nil {
-		counted, err := o.totals()
-		if err != nil {
-			return nil, err
+	ids, err := o.count(l, found, before)
+	if err == nil && o.totals != nil {
+		var counted nft.Totals
+		if counted, err = o.totals(); err == nil {
+			l.total(found, counted)
 		}
-		l.total(found, counted, last)
+	}
+	found.end(l)
+	if err != nil {
+		return nil, err
+	}
+	if l.Counted {
+		l.compare(last)
 	}
 	o.cost = threadCost() - used
 	o.ids = ids
@@ -108,34 +110,38 @@ func (o *Observer) Look() (*Look, error) {
 	return l, nil
 }
 
-// served are the ports with their index, made anew when they changed.
-func (o *Observer) served() ([]Port, *index) {
+// served is the index of the ports, made anew when they changed.
+func (o *Observer) served() *index {
 	var at uint64
 	if o.changes != nil {
-		if at = o.changes(); o.known != nil && at == o.knownAt {
-			return o.known, o.found
+		if at = o.changes(); o.found != nil && at == o.knownAt {
+			return o.found
 		}
 	}
-	ports := o.ports()
-	o.known, o.found, o.knownAt = ports, indexOf(ports), at
-	return o.known, o.found
+	o.found, o.knownAt = indexOf(o.ports()), at
+	o.found.rows = rowsOf(o.found.ports)
+	return o.found
 }
 
 // count reads the table, and adds what ended before.
-func (o *Observer) count(ports []Port, found *index, before []uint32) (l *Look, ids []uint32, err error) {
+func (o *Observer) count(l *Look, found *index, before []uint32) (ids []uint32, err error) {
 	if o.ended == nil {
-		return count(ports, found, before, nil, o.read)
+		return l.count(found, before, nil, o.read)
 	}
 	o.hear()
 	ended := o.ended.Look(o.now())
-	defer func() { ended.End(ids) }()
-	l, ids, err = count(ports, found, before, ended.Counts, o.read)
-	if err != nil {
-		return nil, nil, err
+	defer func() {
+		if err != nil {
+			ids = nil // they are not all
+		}
+		ended.End(ids)
+	}()
+	if ids, err = l.count(found, before, ended.Counts, o.read); err != nil {
+		return nil, err
 	}
-	l.settle(ended)
+	l.settle(found, ended)
 	l.Bytes = o.settings().Bytes
-	return l, ids, nil
+	return ids, nil
 }
 
 // userShare is how many times the time outside of the kernel counts: it stands for the answers that are made of a look, and for
@@ -158,8 +164,7 @@ func (o *Observer) remember(l *Look) {
 	defer o.mu.Unlock()
 	o.last = l
 	seen := make(map[string]Sample, len(o.history))
-	for i := range l.Ports {
-		p := &l.Ports[i]
+	for _, p := range l.Ports {
 		key := p.Port.Key()
 		if p.Open+p.Unanswered+p.New == 0 && o.history[key] == nil {
 			continue
@@ -173,6 +178,15 @@ func (o *Observer) remember(l *Look) {
 			s.Rate = max(s.Rate, 0) + float64(p.New)/l.Since.Seconds()
 		}
 		seen[key] = s
+	}
+	for key := range o.history {
+		if _, has := seen[key]; !has && l.found.has(key) {
+			s := Sample{At: l.At, Rate: -1}
+			if l.Since > 0 {
+				s.Rate = 0
+			}
+			seen[key] = s
+		}
 	}
 	for key, s := range seen {
 		h := append(o.history[key], s)
@@ -205,7 +219,7 @@ func (o *Observer) drop() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.last, o.ids, o.history = nil, nil, map[string][]Sample{}
-	o.known, o.found = nil, nil
+	o.found = nil
 }
 
 // History tells of a Service port (Port.Key) what the last looks found, the oldest first.

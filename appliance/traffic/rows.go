@@ -12,67 +12,154 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
+// row is a Service port of all its families, whatever is counted of it.
+type row struct {
+	key, service, name string // "namespace/name/port", "namespace/name", "port"
+	first, last        int    // its ports are those from first to before last
+}
+
+// shown is the port as tables show it: "namespace/name:port", or "namespace/name".
+func (r *row) shown() string {
+	if r.name == "" {
+		return r.service
+	}
+	return r.service + ":" + r.name
+}
+
+// rowsOf are the Service ports of ports that are sorted by key.
+func rowsOf(ports []Port) []row {
+	rows := make([]row, 0, len(ports))
+	for i := range ports {
+		key := ports[i].Key()
+		if n := len(rows); n > 0 && rows[n-1].key == key {
+			rows[n-1].last = i + 1
+			continue
+		}
+		rows = append(rows, row{key, ports[i].Service, ports[i].Name, i, i + 1})
+	}
+	return rows
+}
+
+// has reports whether there is a port of a key.
+func (x *index) has(key string) bool {
+	_, is := slices.BinarySearchFunc(x.rows, key, func(r row, key string) int { return strings.Compare(r.key, key) })
+	return is
+}
+
 // merged is a Service port of a look with both families together.
 type merged struct {
 	wire.PortTraffic // without endpoints and history
-	key              string
-	fresh            int // new connections
+	*row
+	fresh int // new connections
 	// made and refused are since the start, refusing of refused since the look before.
 	made, refused, refusing uint64
-	parts                   []*PortCounts
+	parts                   []*PortCounts // of all its families
 }
 
-// rows are the Service ports of a look, by key. They are made once for all who ask for the look.
-func (l *Look) rows() []*merged {
+// merge makes the row of a Service port of counts that it has in some of its families, or in none.
+func (l *Look) merge(r *row, counts []*PortCounts) *merged {
+	namespace, name, _ := strings.Cut(r.service, "/")
+	m := &merged{row: r, parts: make([]*PortCounts, 0, r.last-r.first), PortTraffic: wire.PortTraffic{
+		Namespace: namespace, Service: name, Port: r.name, Protocol: l.found.ports[r.first].Protocol.Name(),
+	}}
+	for i := r.first; i < r.last; i++ {
+		if len(counts) == 0 || counts[0].position != i {
+			m.parts = append(m.parts, &PortCounts{Port: &l.found.ports[i], position: i})
+			continue
+		}
+		p := counts[0]
+		counts = counts[1:]
+		m.Open += p.Open
+		m.Unanswered += p.Unanswered
+		m.fresh += p.New
+		m.made += p.Connections
+		m.refused += p.Refused
+		m.refusing += p.Refusing
+		m.parts = append(m.parts, p)
+	}
+	m.Rate = rate(m.fresh, l.Since)
+	if l.Counted {
+		m.Connections, m.Refused, m.RefusedRate = &m.made, &m.refused, rate(int(m.refusing), l.Since)
+	}
+	return m
+}
+
+// busy are the Service ports of which anything was counted, by key. They are made once for all who ask for the look.
+func (l *Look) busy() []*merged {
 	l.merging.Do(func() {
-		all := make([]merged, 0, len(l.Ports))
-		for i := range l.Ports { // by key, so that families follow each other
-			p := &l.Ports[i]
-			key := p.Port.Key()
-			if n := len(all); n == 0 || all[n-1].key != key {
-				namespace, name, _ := strings.Cut(p.Port.Service, "/")
-				all = append(all, merged{key: key, PortTraffic: wire.PortTraffic{
-					Namespace: namespace, Service: name, Port: p.Port.Name, Protocol: p.Port.Protocol.Name(),
-				}})
+		r := 0
+		for first := 0; first < len(l.Ports); {
+			for l.found.rows[r].last <= l.Ports[first].position {
+				r++
 			}
-			m := &all[len(all)-1]
-			m.Open += p.Open
-			m.Unanswered += p.Unanswered
-			m.fresh += p.New
-			m.made += p.Connections
-			m.refused += p.Refused
-			m.refusing += p.Refusing
-			m.parts = append(m.parts, p)
-		}
-		l.merged = make([]*merged, len(all))
-		for i := range all {
-			l.merged[i] = &all[i]
-		}
-		for _, m := range l.merged {
-			m.Rate = rate(m.fresh, l.Since)
-			if l.Counted {
-				m.Connections, m.Refused, m.RefusedRate = &m.made, &m.refused, rate(int(m.refusing), l.Since)
+			last := first + 1
+			for last < len(l.Ports) && l.Ports[last].position < l.found.rows[r].last {
+				last++
 			}
+			l.merged = append(l.merged, l.merge(&l.found.rows[r], l.Ports[first:last]))
+			first = last
 		}
 	})
 	return l.merged
 }
 
-// sorted are the rows in an order, which is made once for all who ask for the look.
-func (l *Look) sorted(by string) []*merged {
-	rows := l.rows()
-	if by == "name" {
-		return rows
-	}
+// leaders are the Service ports that come before all others in an order, which is made once for all who ask for the look. The others
+// follow by key.
+func (l *Look) leaders(by string) []*merged {
 	l.sorting.Lock()
 	defer l.sorting.Unlock()
-	if l.orders[by] == nil {
-		if l.orders == nil {
-			l.orders = map[string][]*merged{}
-		}
-		l.orders[by] = slices.SortedStableFunc(slices.Values(rows), func(m, o *merged) int { return m.order(o, by) })
+	list, known := l.orders[by]
+	if known {
+		return list
 	}
-	return l.orders[by]
+	var none merged
+	for _, m := range l.busy() {
+		if none.order(m, by) > 0 {
+			list = append(list, m)
+		}
+	}
+	slices.SortStableFunc(list, func(m, o *merged) int { return m.order(o, by) })
+	if l.orders == nil {
+		l.orders = map[string][]*merged{}
+	}
+	l.orders[by] = list
+	return list
+}
+
+// first are the first Service ports of an order that are wanted, at most so many, and how many more there are. wanted is nil for all.
+func (l *Look) first(by string, most int, wanted func(*row) bool) (list []*merged, more int) {
+	var none merged
+	for _, m := range l.leaders(by) {
+		switch {
+		case wanted != nil && !wanted(m.row):
+		case len(list) == most:
+			more++
+		default:
+			list = append(list, m)
+		}
+	}
+	busy := l.busy()
+	for i := range l.found.rows {
+		if wanted == nil && len(list) == most {
+			return list, len(l.found.rows) - most
+		}
+		r := &l.found.rows[i]
+		var m *merged
+		if len(busy) > 0 && busy[0].row == r {
+			m, busy = busy[0], busy[1:]
+		}
+		switch {
+		case m != nil && none.order(m, by) > 0: // it is among the leaders
+		case wanted != nil && !wanted(r):
+		case len(list) == most:
+			more++
+		case m != nil:
+			list = append(list, m)
+		default:
+			list = append(list, l.merge(r, nil))
+		}
+	}
+	return list, more
 }
 
 // order compares by one of wire.TrafficSorts, the largest first.
@@ -94,7 +181,7 @@ func (m *merged) order(o *merged, by string) int {
 // a relayed port follow its listeners; relayed tells of them.
 func (m *merged) endpoints(l *Look, relayed func(string, *nft.ServicePort) *wire.RelayLoad) (list []wire.EndpointTraffic) {
 	for _, p := range m.parts {
-		all := slices.Clone(p.Port.Endpoints)
+		all := slices.Clone(p.endpoints())
 		for at, e := range p.Endpoints {
 			if e.Leaving && e.Open+e.Unanswered+e.New > 0 { // else its total is in that of the port
 				all = append(all, at)
@@ -167,16 +254,15 @@ func totals(r *flows.Record, bytes bool) (t wire.FlowTotals) {
 	return t
 }
 
-// services returns the findings by Service, all its ports together: "namespace/name".
-// Like rows they are made once.
-func (l *Look) services() map[string]*wire.ServiceTraffic {
+// services returns the findings by Service, "namespace/name", all its ports together, and those of every Service that is not
+// among them. They are made once for all who ask for the look.
+func (l *Look) services() (busy map[string]*wire.ServiceTraffic, quiet *wire.ServiceTraffic) {
 	l.summing.Do(func() {
-		l.sums = make(map[string]*wire.ServiceTraffic, len(l.Ports))
-		for _, m := range l.rows() {
-			service := m.parts[0].Port.Service
-			sum := l.sums[service]
+		l.sums = map[string]*wire.ServiceTraffic{}
+		for _, m := range l.busy() {
+			sum := l.sums[m.service]
 			if sum == nil {
-				l.sums[service] = &wire.ServiceTraffic{ConnectionCounts: m.ConnectionCounts, TrafficTotals: m.TrafficTotals}
+				l.sums[m.service] = &wire.ServiceTraffic{ConnectionCounts: m.ConnectionCounts, TrafficTotals: m.TrafficTotals}
 				continue
 			}
 			sum.Open += m.Open
@@ -185,7 +271,12 @@ func (l *Look) services() map[string]*wire.ServiceTraffic {
 			sum.Connections, sum.Refused, sum.RefusedRate = plus(sum.Connections, m.Connections), plus(sum.Refused, m.Refused), plus(sum.RefusedRate, m.RefusedRate)
 		}
 	})
-	return l.sums
+	none := merged{}
+	quiet = &wire.ServiceTraffic{ConnectionCounts: wire.ConnectionCounts{Rate: rate(0, l.Since)}}
+	if l.Counted {
+		quiet.TrafficTotals = wire.TrafficTotals{Connections: &none.made, Refused: &none.refused, RefusedRate: rate(0, l.Since)}
+	}
+	return l.sums, quiet
 }
 
 // plus adds numbers of one look, of which either all are known or none.

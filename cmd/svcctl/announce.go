@@ -47,6 +47,8 @@ the socket of serve, and CAP_NET_RAW, but for BGP with addresses of peers alone.
 			{name: "interval", arg: "DURATION", def: "100ms", group: groupElection,
 				usage: "between advertisements, 10ms to 40s; a box that is not heard for three of them is gone"},
 			{name: "preempt", group: groupElection, usage: "take over from a box of lower priority that is well"},
+			{name: "gateway", arg: "ADDRESS", repeats: true, group: groupElection,
+				usage: "the box that the election chose answers for this address too: what servers have as their router; repeatable"},
 			{name: "follow", arg: "ADDRESS", group: groupElection,
 				usage: "no election: answer while an interface of this box has the address, as keepalived gives it"},
 			{name: "state-dir", arg: argDir, def: defaultAnnounceDir, group: groupPlaces,
@@ -55,6 +57,7 @@ the socket of serve, and CAP_NET_RAW, but for BGP with addresses of peers alone.
 		examples: []example{
 			{"On every segment.", "sudo svcctl announce"},
 			{"On two interfaces alone.", "sudo svcctl announce --l2 eth0 --l2 eth1"},
+			{"One of two boxes that are the router of the servers on eth1.", "sudo svcctl announce --l2 eth0 --l2 eth1 --vrid 51 --gateway 10.1.2.254"},
 			{"One of two boxes.", "sudo svcctl announce --l2 eth0 --vrid 51 --priority 200"},
 			{"Routes to two routers, and nothing on segments.", "svcctl announce --asn 64512 --peer tor-1=64513@192.0.2.1 --peer tor-2=64513@192.0.2.2 --bfd 300ms"},
 		},
@@ -124,7 +127,7 @@ func electionOf(v *verb, a *announce.Config) error {
 		a.Follow = addr
 	}
 	if !v.option("vrid").isSet() {
-		for _, name := range []string{"priority", "interval", "preempt"} {
+		for _, name := range []string{"priority", "interval", "preempt", "gateway"} {
 			if v.option(name).isSet() {
 				return usagef("--%s is about an election: give it a --vrid", name)
 			}
@@ -146,6 +149,15 @@ func electionOf(v *verb, a *announce.Config) error {
 	interval, err := time.ParseDuration(v.option("interval").text())
 	if err != nil || interval < step || interval > vrrp.MaxInterval || interval%step != 0 {
 		return usagef("--interval %q is no duration from 10ms to 40.95s in steps of 10ms", v.option("interval").text())
+	}
+	for _, text := range v.option("gateway").texts {
+		addr, err := netip.ParseAddr(text)
+		if err != nil || addr.Zone() != "" || addr.Is4In6() || !addr.IsGlobalUnicast() {
+			return usagef("--gateway %q is no address of a router: write one like 10.1.0.254 or 2001:db8::fe", text)
+		}
+		if !slices.Contains(a.Gateways, addr) {
+			a.Gateways = append(a.Gateways, addr)
+		}
 	}
 	a.Election = &vrrp.Config{VRID: uint8(vrid), Priority: uint8(priority), Interval: interval, Preempt: v.option("preempt").on()}
 	return nil

@@ -25,8 +25,8 @@ func (p *program) dashboardVerb() *verb {
 		summary: "show the appliance as pages in a browser",
 		about: `Opens a door to the pages of the appliance, on a port of 127.0.0.1, and prints its address:
 what is wrong first, Services with their connections, one Service with its endpoints and
-the way of its packets, addresses, connections, and for admins the journal. It ends with
-Ctrl-C.
+the way of its packets, addresses, connections, and for admins the trace of packets and
+the journal. It ends with Ctrl-C.
 
 The address holds a code that is good once, and for a minute: the browser gets a session
 for it. Nobody else on this machine, and no other page in the browser, comes in. Pages are

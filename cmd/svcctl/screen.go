@@ -91,7 +91,7 @@ func (p *program) topLive(ctx context.Context, t *top) error {
 	defer tick.Stop()
 	for {
 		lines, columns := s.size()
-		if err := s.draw(t.table(p.now(), lines-1, columns) + t.bar()); err != nil {
+		if err := s.draw(t.table(p.now(), lines-1, columns) + cut(t.bar(), columns)); err != nil {
 			return err
 		}
 		select {

@@ -33,8 +33,8 @@ appliance started, and REFUSED the packets that were refused or dropped because 
 endpoint was there: both are counted by the kernel, which --traffic off of the appliance
 spares it.
 
-On a terminal, o, r, u, f and n sort by open, rate, unanswered, refused and name, e shows
-or hides endpoints, q quits. Anywhere else one table is printed; with -o json one document a look.
+On a terminal, o, r, u, f and n sort by open, rate, unanswered, refused and name, / filters
+by a text until Enter, Esc ends the filter, e shows or hides endpoints, q quits. Anywhere else one table is printed; with -o json one document a look.
 
 The numbers come from the kernel's connection tracking, which is read only while somebody
 asks, and more rarely where it is large: at most 2 % of a core is used. Connections to
@@ -42,6 +42,7 @@ node ports on loopback addresses are not among them.`,
 		options: append([]*option{
 			namespaceOption(),
 			{name: "all-namespaces", letter: "A", group: groupWhich, usage: "Services of all namespaces"},
+			{name: "filter", arg: "TEXT", group: groupWhich, usage: "ports with this in NAMESPACE/NAME:PORT; with *, those that are like it, as 'shop/*'"},
 			{name: "limit", letter: "l", arg: "N", def: "100", group: groupWhich, usage: "how many ports, at most 10000"},
 			{name: "by", arg: strings.Join(sorts, "|"), def: sorts[0], words: sorts, group: groupOutput, usage: "what to sort by"},
 			{name: "endpoints", group: groupOutput, usage: "show the endpoints of each port"},
@@ -50,6 +51,7 @@ node ports on loopback addresses are not among them.`,
 		}, connectOptions()...),
 		examples: []example{
 			{"What is going on?", "svcctl top -A"},
+			{"Which ports of a team's Services are busy?", "svcctl top -A --filter 'shop-*' --by rate"},
 			{"Which endpoints are in the documents and dead on the wire?", "svcctl top -A --once --endpoints --by unanswered"},
 		},
 		exits: `  0  done
@@ -65,9 +67,12 @@ func (p *program) runTop(ctx context.Context, v *verb, args []string) error {
 	if err := checkOutput(v); err != nil {
 		return err
 	}
-	t := &top{by: v.option("by").text(), endpoints: v.option("endpoints").on(), color: p.color}
+	t := &top{by: v.option("by").text(), filter: v.option("filter").text(), endpoints: v.option("endpoints").on(), color: p.color}
 	if sorts := wire.TrafficSorts(); !slices.Contains(sorts, t.by) {
 		return usagef("--by %q: want %s", t.by, strings.Join(sorts, ", "))
+	}
+	if len(t.filter) > wire.MaxTrafficFilter {
+		return usagef("--filter: it is %d bytes long, %d is the most", len(t.filter), wire.MaxTrafficFilter)
 	}
 	var err error
 	if t.query, err = p.trafficQuery(v, args); err != nil {
@@ -102,6 +107,8 @@ type top struct {
 	c         *client.Client
 	query     url.Values
 	by        string
+	filter    string
+	typing    bool // the filter
 	endpoints bool
 	color     bool
 	seen      *wire.Traffic
@@ -110,6 +117,7 @@ type top struct {
 // look asks for the newest look.
 func (t *top) look(ctx context.Context) (err error) {
 	t.query.Set("sort", t.by)
+	t.query.Set("filter", t.filter)
 	t.query.Set("endpoints", strconv.FormatBool(t.endpoints))
 	t.seen, err = t.c.Traffic(ctx, t.query)
 	return err
@@ -248,14 +256,20 @@ func (t *top) table(now time.Time, lines, columns int) string {
 	}
 	for i := range text {
 		text[i] = strings.TrimRight(text[i], " ")
-		if runes := []rune(text[i]); columns > 0 && len(runes) > columns {
-			text[i] = string(runes[:columns])
-		}
+		text[i] = cut(text[i], columns)
 	}
 	if t.color && len(text) > 2 {
 		text[2] = "\x1b[1m" + text[2] + "\x1b[0m"
 	}
 	return strings.Join(text, "\n") + "\n"
+}
+
+// cut shortens a line to a number of columns; 0: it does not.
+func cut(line string, columns int) string {
+	if runes := []rune(line); columns > 0 && len(runes) > columns {
+		return string(runes[:columns])
+	}
+	return line
 }
 
 // numberText is a number that may be absent.
@@ -289,9 +303,16 @@ func rateText(r *float64) string {
 
 // key acts on a key that was pressed, and reports whether the user is done.
 func (t *top) key(b byte) (quit bool) {
+	if t.typing {
+		return t.typed(b)
+	}
 	switch b {
-	case 'q', 'Q', 3, 4: // Ctrl-C, Ctrl-D
+	case 'q', 'Q', keyInterrupt, keyEnd:
 		return true
+	case '/':
+		t.typing = true
+	case keyEscape:
+		t.filter = ""
 	case 'e':
 		t.endpoints = !t.endpoints
 	case 'f':
@@ -305,7 +326,40 @@ func (t *top) key(b byte) (quit bool) {
 	return false
 }
 
+// Bytes of keys that are no text.
+const (
+	keyInterrupt = 3 // Ctrl-C
+	keyEnd       = 4 // Ctrl-D
+	keyErase     = 8 // Ctrl-H
+	keyEscape    = 27
+	keyBackspace = 127
+)
+
+// typed acts on a key while the filter is typed: the table follows.
+func (t *top) typed(b byte) (quit bool) {
+	switch {
+	case b == keyInterrupt:
+		return true
+	case b == '\r' || b == '\n' || b == keyEnd:
+		t.typing = false
+	case b == keyEscape:
+		t.typing, t.filter = false, ""
+	case b == keyErase || b == keyBackspace:
+		t.filter = t.filter[:max(0, len(t.filter)-1)]
+	case b > ' ' && b < keyBackspace && len(t.filter) < wire.MaxTrafficFilter: // names have no others
+		t.filter += string(b)
+	}
+	return false
+}
+
 // bar is the last line of the screen.
 func (t *top) bar() string {
-	return "by " + t.by + "   o open  r rate  u unanswered  f refused  n name  e endpoints  q quit"
+	if t.typing {
+		return "filter: " + t.filter + "_   Enter keeps it  Esc ends it"
+	}
+	by := "by " + t.by
+	if t.filter != "" {
+		by += ", with " + t.filter
+	}
+	return by + "   o open  r rate  u unanswered  f refused  n name  e endpoints  / filter  q quit"
 }

@@ -71,6 +71,27 @@ func TestTopTable(t *testing.T) {
 	}
 }
 
+// The filter is typed on the screen, and the table follows.
+func TestTopFilter(t *testing.T) {
+	top := &top{by: "open"}
+	for _, step := range []struct{ keys, filter, bar string }{
+		{"/sho", "sho", "filter: sho_"}, {"x\x7fp/*", "shop/*", "filter: shop/*_"}, {"\r", "shop/*", "by open, with shop/*   o open"}, {"r", "shop/*", "by rate, with"},
+		{"/q\r", "shop/*q", "by rate"}, {"\x1b", "", "by rate   o open"}, {"/e\x1b", "", "by rate   o open"}, {"/\x7f\x7f\xc3\xa4 ", "", "filter: _"},
+	} {
+		for _, key := range []byte(step.keys) {
+			if top.key(key) {
+				t.Fatalf("%q ends it", step.keys)
+			}
+		}
+		if top.filter != step.filter || !strings.HasPrefix(top.bar(), step.bar) || top.endpoints {
+			t.Errorf("after %q the filter is %q, the bar %q; want %q and %q", step.keys, top.filter, top.bar(), step.filter, step.bar)
+		}
+	}
+	if !top.key(3) {
+		t.Error("Ctrl-C does not end it while a filter is typed")
+	}
+}
+
 // The endpoint of a relayed connection is the one behind the listener.
 func TestRelayedConnections(t *testing.T) {
 	text := connsTable(&wire.Connections{Connections: []wire.Connection{
@@ -85,8 +106,9 @@ func TestRelayedConnections(t *testing.T) {
 func TestTopUsage(t *testing.T) {
 	b := newBench()
 	for line, says := range map[string]string{
-		"top --by beauty":                  "want open, rate, unanswered, refused, name",
-		"top --limit 0":                    "want a number from 1 to 10000",
+		"top --by beauty": "want open, rate, unanswered, refused, name",
+		"top --limit 0":   "want a number from 1 to 10000",
+		"top --filter " + strings.Repeat("x", 513): "512 is the most",
 		"top pod/web":                      "takes one Service",
 		"top svc/web -A":                   "give -n NAMESPACE, not -A",
 		"conns --kill seven":               "want the ID",

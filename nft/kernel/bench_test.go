@@ -88,7 +88,7 @@ func BenchmarkReadTables(b *testing.B) {
 	}
 	n := newNamespace(b)
 	c := n.open()
-	batch := nft.Diff(nil, nft.Compile(s)).Apply
+	batch := compiled(s).From(nil).Apply
 	commit(b, c, 0, batch.Ops...)
 	for name, from := range map[string]int{"dump": math.MaxInt, "by key": byKeyFrom} {
 		b.Run(name, func(b *testing.B) {

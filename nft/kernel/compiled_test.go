@@ -69,11 +69,29 @@ func state(affinity time.Duration, balances ...nft.Balance) nft.State {
 				second.Pools = [nft.NumPools][]netip.AddrPort{append(endpoints(2), netip.AddrPortFrom(address(f, 3), 9090))}
 				s.Services[name] = append(s.Services[name], second)
 			}
+			ranged := nft.ServicePort{ID: name + "/p/range", Family: f, Protocol: proto, Frontends: []nft.Frontend{
+				{Addr: vip, Port: 10_000, Last: 19_999, SNAT: nft.SNATOutside},
+				{Addr: address(f, 1<<17+n), Port: 1, Last: 65_535, Outside: local, SNAT: nft.SNATAlways, Sources: []netip.Prefix{netip.PrefixFrom(address(f, 0), bits-8).Masked()}},
+			}}
+			for _, ap := range endpoints(8) {
+				ranged.Pools[nft.PoolCluster] = append(ranged.Pools[nft.PoolCluster], netip.AddrPortFrom(ap.Addr(), 0))
+			}
+			ranged.Pools[nft.PoolLocal] = ranged.Pools[nft.PoolCluster][:2]
 			if len(balances) > 0 {
 				p := &s.Services[name][0]
-				p.Balance = balances[n%len(balances)]
+				p.Balance, ranged.Balance = balances[n%len(balances)], balances[n%len(balances)]
 				p.Weights = map[netip.AddrPort]uint16{endpoints(1)[0]: 70, endpoints(2)[1]: 20}
+				p.Limits = []nft.Limits{
+					{Rate: nft.Rate{Count: 100, Per: time.Second}, ClientRate: nft.Rate{Count: 600, Per: time.Minute}, ClientConnections: 20},
+					{ClientConnections: 3},
+					{Rate: nft.Rate{Count: 7, Per: time.Minute}},
+				}[n]
+				ranged.Limits = p.Limits
 			}
+			if ranged.Balance == nft.LeastConnection {
+				ranged.Balance = nft.Random // whose feedback is that of the exact port
+			}
+			s.Services[name] = append(s.Services[name], ranged)
 		}
 	}
 	iface.Inside = true
@@ -92,11 +110,11 @@ func TestSlotsAreReadByKey(t *testing.T) {
 	for _, affinity := range []time.Duration{0, time.Hour} {
 		n := newNamespace(t)
 		c := n.open()
-		want := nft.Compile(state(affinity, everyBalance...))
+		want := compiled(state(affinity, everyBalance...))
 		_, generation := read(t, c)
-		commit(t, c, generation, nft.Diff(nil, want).Apply.Ops...)
+		commit(t, c, generation, want.From(nil).Apply.Ops...)
 		have, generation := read(t, c)
-		if tr := nft.Diff(have, want); !tr.Empty() {
+		if tr := want.From(have); !tr.Empty() {
 			t.Fatalf("what is read by key is not what was committed: %+v", tr)
 		}
 		if !c.features.Hash || !countsElements(t, c) {
@@ -166,6 +184,18 @@ func countsElements(t *testing.T, c *Conn) (counts bool) {
 	return counts
 }
 
+// acceptable is a listing without the rules that look for a protocol in ranges of concatenations, where the kernel refuses
+// them of nft: 1.0.6 turns the one byte around by a statement for two, which 6.12.117 and 7.2 do not take any
+// more. 1.1.3 does not. The Conn writes none.
+func (n *namespace) acceptable(listing string) string {
+	if n.loads("table ip acceptable {\n map m {\n type inet_proto . inet_service : verdict\n flags interval\n }\n chain c {\n meta l4proto . th dport vmap @m\n }\n}\n") {
+		n.nft("delete", "table", "ip", "acceptable")
+		return listing
+	}
+	n.Log("without rules that look for a protocol in ranges, which the kernel does not take of this nft")
+	return regexp.MustCompile(`(?m)^.*meta l4proto .*@(allowed-sources|allowed-nodeport-sources|port-ranges|open-port-ranges|range-source-nat)\b.*\n`).ReplaceAllString(listing, "")
+}
+
 // What the compiler makes is committed, reads back as it was wanted, and prints and
 // loads with the nft program.
 func TestCompiledRuleset(t *testing.T) {
@@ -173,25 +203,32 @@ func TestCompiledRuleset(t *testing.T) {
 		t.Run(fmt.Sprintf("%d, affinity %v", i, affinity), func(t *testing.T) {
 			n := newNamespace(t)
 			c := n.open()
-			want := nft.Compile(state(affinity, [][]nft.Balance{nil, everyBalance, {nft.RoundRobin, nft.LeastConnection, nft.LeastConnection}}[i/2]...))
+			want := compiled(state(affinity, [][]nft.Balance{nil, everyBalance, {nft.RoundRobin, nft.LeastConnection, nft.LeastConnection}}[i/2]...))
 			have, generation := read(t, c)
-			tr := nft.Diff(have, want)
+			tr := want.From(have)
 			generation = commit(t, c, generation, tr.Apply.Ops...)
 			have, now := read(t, c)
-			if tr := nft.Diff(have, want); !tr.Empty() || now != generation {
+			if tr := want.From(have); !tr.Empty() || now != generation {
 				t.Errorf("what was committed is not what was wanted: %+v", tr)
 			}
 			// What nft prints and cannot load: see notLoadable.
 			listing := regexp.MustCompile(`(?m)^.*(update|add) @.* \{ ip6 [sd]addr .* : .*$`).ReplaceAllString(n.nft("list", "ruleset"), "")
 			n.nft("flush", "ruleset")
-			n.nftScript(listing)
+			n.nftScript(n.acceptable(listing))
 			// Its rules have lost their marks, which is all.
 			have, _ = read(t, c)
-			for _, op := range nft.Diff(have, want).Apply.Ops {
+			for _, op := range want.From(have).Apply.Ops {
 				if _, ok := op.(nft.SetRules); !ok {
 					t.Errorf("after its listing was loaded the ruleset lacks %+v", op)
 				}
 			}
 		})
 	}
+}
+
+// compiled is a compiler that stands at a state.
+func compiled(s nft.State) *nft.Compiler {
+	c := nft.NewCompiler()
+	c.Load(s)
+	return c
 }

@@ -108,7 +108,9 @@ func readCounts(s *socket) ([]nft.Count, error) {
 	}
 	for _, f := range nft.Families {
 		for _, set := range nft.CountedSets() {
-			err := readElements(s, nft.TableName, f, &set, func(e element) { counts = appendCount(counts, f, &set, e) })
+			d := decoderOf(&set, f)
+			d.counted = true
+			err := dumpElements(s, nft.TableName, f, d, func(e element) { counts = appendCount(counts, f, &set, e) })
 			switch {
 			case errors.Is(err, ErrChanging):
 				changing = err
@@ -235,6 +237,7 @@ func echoed(m *message, counts []nft.Count) []nft.Count {
 	for _, set := range nft.CountedSets() {
 		if set.Name == name {
 			d := decoderOf(&set, f)
+			d.counted = true
 			d.elements(m, func(e element) { counts = appendCount(counts, f, &set, e) })
 		}
 	}

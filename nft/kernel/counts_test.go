@@ -24,7 +24,7 @@ func countedPath(t *testing.T) *path {
 func (p *path) to(t *testing.T) {
 	t.Helper()
 	have, generation := read(t, p.kernel)
-	tr := nft.Diff(have, nft.Compile(p.state))
+	tr := compiled(p.state).From(have)
 	for _, b := range tr.Stages() {
 		generation = commit(t, p.kernel, generation, b.Ops...)
 	}
@@ -63,7 +63,7 @@ func TestMapsGetAndLoseCounters(t *testing.T) {
 	for _, counters := range []bool{true, false, true} {
 		p.state.Box.Counters = counters
 		have, generation := read(t, p.kernel)
-		tr := nft.Diff(have, nft.Compile(p.state))
+		tr := compiled(p.state).From(have)
 		for _, op := range tr.Apply.Ops {
 			if _, is := op.(nft.DeleteTable); is {
 				t.Fatal("the table is made anew")
@@ -79,7 +79,7 @@ func TestMapsGetAndLoseCounters(t *testing.T) {
 			commit(t, p.kernel, 0, tr.Cleanup.Ops...)
 		}
 		have, _ = read(t, p.kernel)
-		if tr := nft.Diff(have, nft.Compile(p.state)); !tr.Empty() {
+		if tr := compiled(p.state).From(have); !tr.Empty() {
 			t.Errorf("counters %t: what was committed is not what was wanted: %+v", counters, tr)
 		}
 	}

@@ -177,6 +177,7 @@ type elementDecoder struct {
 	set       *nft.Set
 	key, data int               // their lengths; data is 0 for sets and verdict maps
 	verdicts  map[string]string // one copy of each text
+	counted   bool              // leave out elements whose counter is at 0, or that have none
 }
 
 func decoderOf(set *nft.Set, f nft.Family) elementDecoder {
@@ -194,9 +195,21 @@ func (d *elementDecoder) elements(m *message, each func(element)) {
 			continue
 		}
 		for _, b := range nfnetlink.Attributes(list) {
-			each(d.decode(b))
+			if !d.counted || elementPackets(b) > 0 {
+				each(d.decode(b))
+			}
 		}
 	}
+}
+
+// elementPackets returns what the counter of an element has counted.
+func elementPackets(b []byte) (packets uint64) {
+	for kind, value := range nfnetlink.Attributes(b) {
+		if kind == unix.NFTA_SET_ELEM_EXPR {
+			packets = expressionPackets(value)
+		}
+	}
+	return packets
 }
 
 func (d *elementDecoder) decode(b []byte) element {

@@ -121,6 +121,8 @@ func (e *encoder) statement(s nft.Statement) {
 		e.verdictMap(s)
 	case nft.DNAT:
 		e.dnat(s)
+	case nft.SourceMap:
+		e.snat(s)
 	case nft.Update:
 		e.update(s)
 	case nft.Over:
@@ -283,6 +285,18 @@ func (e *encoder) dnat(d nft.DNAT) {
 		to.RegProtoMin = 0
 	}
 	e.add(&expr.Lookup{SourceRegister: firstRegister, SetName: d.Map, DestRegister: firstRegister, IsDestRegSet: true}, to)
+}
+
+// snat is `snat ip to ip saddr . th sport map @adopted`: the address and port that the map gives take
+// the registers of the key.
+func (e *encoder) snat(s nft.SourceMap) {
+	e.loadKey(s.Key, s.Map)
+	e.add(
+		&expr.Lookup{SourceRegister: firstRegister, SetName: s.Map, DestRegister: firstRegister, IsDestRegSet: true},
+		&expr.NAT{
+			Type: expr.NATTypeSourceNAT, Family: uint32(protocolFamily(e.Family)),
+			RegAddrMin: firstRegister, RegProtoMin: firstRegister + registers(e.AddrLen()),
+		})
 }
 
 // reject is `reject with tcp reset`, `reject with icmp port-unreachable` or `reject

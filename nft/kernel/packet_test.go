@@ -59,7 +59,7 @@ func newPath(t *testing.T) *path {
 func (p *path) program(t *testing.T) {
 	t.Helper()
 	have, generation := read(t, p.kernel)
-	tr := nft.Diff(have, nft.Compile(p.state))
+	tr := compiled(p.state).From(have)
 	commit(t, p.kernel, generation, tr.Apply.Ops...)
 }
 

@@ -47,6 +47,8 @@ func hostOrderSets(rules []nft.Rule) (names []string) {
 				key, set = s.Key, s.Map
 			case nft.DNAT:
 				key, set = s.Key, s.Map
+			case nft.SourceMap:
+				key, set = s.Key, s.Map
 			}
 			// A random slot is never looked up in ranges.
 			if slices.ContainsFunc(key, func(f nft.Field) bool { return f.Type() == nft.TypeIface }) {

@@ -271,11 +271,14 @@ func readAll(s *socket, table string, f nft.Family, set *nft.Set, count int, eac
 
 // readElements hands every element of one dump to each, in no order.
 func readElements(s *socket, table string, f nft.Family, set *nft.Set, each func(element)) error {
-	d := decoderOf(set, f)
+	return dumpElements(s, table, f, decoderOf(set, f), each)
+}
+
+func dumpElements(s *socket, table string, f nft.Family, d elementDecoder, each func(element)) error {
 	return s.dump(unix.NFT_MSG_GETSETELEM, protocolFamily(f),
 		func(w *writer) {
 			w.Text(unix.NFTA_SET_ELEM_LIST_TABLE, table)
-			w.Text(unix.NFTA_SET_ELEM_LIST_SET, set.Name)
+			w.Text(unix.NFTA_SET_ELEM_LIST_SET, d.set.Name)
 		},
 		func(m message) { d.elements(&m, each) })
 }

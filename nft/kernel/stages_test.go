@@ -40,7 +40,7 @@ func TestStages(t *testing.T) {
 			}
 		}
 		have, _ := read(t, c)
-		if tr := nft.Diff(have, compiler.Ruleset()); !tr.Empty() {
+		if tr := compiler.From(have); !tr.Empty() {
 			t.Errorf("with %d Services there is something to do afterwards: %.500v", services, tr)
 		}
 	}

@@ -205,6 +205,15 @@ func (f *flow) masquerade() verdict {
 	return verdict{kind: accepted}
 }
 
+// snat sets the connection's source.
+func (f *flow) snat(to netip.AddrPort) {
+	f.snatDone = true
+	if !f.isReset {
+		f.snated = to != netip.AddrPortFrom(f.packet.Saddr, f.packet.Sport)
+		f.packet.Saddr, f.packet.Sport = to.Addr(), to.Port()
+	}
+}
+
 // redirect sends the packet to the host: an incoming one to the address of its interface,
 // an outgoing one to the loopback address (nf_nat_redirect_ipv4).
 func (f *flow) redirect() verdict {

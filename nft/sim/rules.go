@@ -134,6 +134,13 @@ func (f *flow) statement(s nft.Statement) (v verdict, element string) {
 		}
 		f.dnat(f.endpoint(s.Map, e.data))
 		return verdict{kind: accepted}, e.text
+	case nft.SourceMap:
+		e, found := f.lookup(s.Map, s.Key)
+		if !found {
+			return verdict{kind: noMatch}, ""
+		}
+		f.snat(f.endpoint(s.Map, e.data))
+		return verdict{kind: accepted}, e.text
 	case nft.Over:
 		return match(f.overRate(f.in, "", s.Rate)), ""
 	case nft.Update:

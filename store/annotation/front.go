@@ -19,6 +19,7 @@ const (
 	TLSALPN         = domain + "tls-alpn"
 	TLSClientCA     = domain + "tls-client-ca"
 	TLSClientAuth   = domain + "tls-client-auth"
+	TLSOCSP         = domain + "tls-ocsp"
 	TLSServices     = domain + "tls-services"
 	BackendProtocol = domain + "backend-protocol"
 	BackendCA       = domain + "backend-ca"
@@ -57,6 +58,8 @@ type Front struct {
 	// ClientOptional lets in clients without one.
 	ClientCA       string
 	ClientOptional bool
+	// FetchOCSP has the responders of the certificates asked for OCSP responses, which clients get with them.
+	FetchOCSP bool
 
 	// HTTP has requests passed on one by one, with headers that name the client.
 	HTTP bool
@@ -103,7 +106,7 @@ func Fronts(svc *object.Service) (fronts []Front, bad []Bad) {
 
 // idleFronts are annotations that say how, where none says what.
 func idleFronts(svc *object.Service, asked, ended bool) (bad []Bad) {
-	for _, key := range []string{TLSPolicy, TLSALPN, TLSClientCA, TLSClientAuth} {
+	for _, key := range []string{TLSPolicy, TLSALPN, TLSClientCA, TLSClientAuth, TLSOCSP} {
 		if has(svc.Metadata.Annotations, key) && !ended {
 			bad = append(bad, Bad{key, "has no effect: no port ends TLS; write " + TLSSecret + " too"})
 		}
@@ -179,6 +182,7 @@ func (r *frontReader) read() {
 	if len(r.Secrets) > 0 {
 		r.readPolicy()
 		r.readClientCA()
+		r.readOCSP()
 	}
 	r.readALPN()
 	r.ResponseTimeout = r.responseTimeout()
@@ -243,6 +247,16 @@ func (r *frontReader) readClientCA() {
 		r.ClientOptional = true
 	case auth != "require":
 		r.refuse(TLSClientAuth, "%q is neither \"require\" nor \"optional\"", auth)
+	}
+}
+
+func (r *frontReader) readOCSP() {
+	switch ocsp := strings.ToLower(strings.TrimSpace(r.a[TLSOCSP])); ocsp {
+	case "fetch":
+		r.FetchOCSP = true
+	case "", none:
+	default:
+		r.refuse(TLSOCSP, "%q is neither \"fetch\" nor \"none\"", r.a[TLSOCSP])
 	}
 }
 

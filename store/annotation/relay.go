@@ -55,6 +55,9 @@ func (r *Relay) Fronted() bool {
 	return slices.ContainsFunc(r.Fronts, func(f Front) bool { return f.Key != "" })
 }
 
+// Asked reports whether a port is to be relayed.
+func (r *Relay) Asked() bool { return r.Key != "" || r.Fronted() }
+
 // RelayOf reads the annotations of a Service about relaying.
 func RelayOf(svc *object.Service) (r Relay) {
 	a := svc.Metadata.Annotations
@@ -73,12 +76,12 @@ func RelayOf(svc *object.Service) (r Relay) {
 	r.Fronts, bad = Fronts(svc)
 	r.Bad = append(r.Bad, bad...)
 	switch text, given := a[Transparent]; {
-	case (r.Key != "" || r.Fronted()) && anyOf("true")(text):
+	case r.Asked() && anyOf("true")(text):
 		r.Transparent = true
 	case given && !anyOf("true", "false")(text):
 		r.Bad = append(r.Bad, Bad{Transparent, fmt.Sprintf("%q is neither true nor false, so endpoints see the box", text)})
 	}
-	if r.Key == "" && !r.Fronted() {
+	if !r.Asked() {
 		for _, key := range []string{ConnectTimeout, ConnectRetries, Transparent} {
 			if has(a, key) {
 				r.Bad = append(r.Bad, Bad{key, "has no effect: the kernel makes no connections of its own; write " + ProxyMode + ": userspace, or another annotation that has ports relayed, too"})

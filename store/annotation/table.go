@@ -123,3 +123,12 @@ var (
 	off   = anyOf("", "false", "off", "0", "none", "disabled")
 	empty = anyOf("")
 )
+
+// On says what a row is about: "annotation of Service".
+func (r *Row) On() string {
+	what := "annotation"
+	if r.Label {
+		what = "label"
+	}
+	return what + " of " + strings.Join(r.kinds(), ", ")
+}

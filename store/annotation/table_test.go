@@ -19,7 +19,7 @@ var update = flag.Bool("update", false, "rewrite docs/annotations.md")
 func TestManual(t *testing.T) {
 	const page = "../../docs/annotations.md"
 	if *update {
-		if err := os.WriteFile(page, []byte(Manual()), 0o644); err != nil {
+		if err := os.WriteFile(page, []byte(manual()), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -27,7 +27,7 @@ func TestManual(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if string(have) != Manual() {
+	if string(have) != manual() {
 		t.Error("docs/annotations.md is not what the table says: run go test ./store/annotation -run TestManual -update")
 	}
 }
@@ -175,7 +175,7 @@ func TestOwnRowsAreRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	readHere := slices.Concat(askedAddresses, sharingKeys, []string{ConnectionLog, ProxyMode, ProxyProtocol, ProxyFrom, Transparent, ConnectTimeout, ConnectRetries, Announce, MED, Prepend, TTLSecurity, InternalPool,
-		TLSSecret, TLSSecret + ".*", TLSPolicy, TLSALPN, TLSClientCA, TLSClientAuth, TLSServices, TLSServices + ".*", BackendProtocol, BackendProtocol + ".*", BackendCA, BackendName, ResponseTimeout})
+		TLSSecret, TLSSecret + ".*", TLSPolicy, TLSALPN, TLSClientCA, TLSClientAuth, TLSOCSP, TLSServices, TLSServices + ".*", BackendProtocol, BackendProtocol + ".*", BackendCA, BackendName, ResponseTimeout})
 	for i := range svcctlRows {
 		r := &svcctlRows[i]
 		key := `"` + strings.TrimRight(r.Key, "*.-")

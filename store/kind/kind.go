@@ -70,11 +70,11 @@ func (k Kind) Strategy() *object.Strategy { return object.StrategyFor(k.APIVersi
 
 // New returns an empty object of the kind with its TypeMeta set.
 func (k Kind) New() object.Object {
-	s := k.Strategy()
-	if s == nil {
+	o, known := object.New(k.APIVersion(), k.Name)
+	if !known {
 		panic(fmt.Sprintf("kind: no type for %s %s", k.APIVersion(), k.Name))
 	}
-	return s.New()
+	return o
 }
 
 // GroupPath returns "/api/v1", or "/apis/discovery.k8s.io/v1".

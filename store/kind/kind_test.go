@@ -3,8 +3,6 @@ package kind
 import (
 	"slices"
 	"testing"
-
-	"svcctl.io/svcctl/store/object"
 )
 
 func TestTableIsSound(t *testing.T) {
@@ -19,9 +17,6 @@ func TestTableIsSound(t *testing.T) {
 		o := k.New()
 		if meta := o.GetTypeMeta(); meta.Kind != k.Name || meta.APIVersion != k.APIVersion() {
 			t.Errorf("New of %s is a %v", k.Name, meta)
-		}
-		if k.Stored() && object.Namespaced(o) != k.Namespaced {
-			t.Errorf("%s: Namespaced is %t in the table, and not in store/object", k.Name, k.Namespaced)
 		}
 		if !slices.IsSorted(k.Verbs) {
 			t.Errorf("%s: verbs %v are not sorted", k.Name, k.Verbs)

@@ -136,6 +136,7 @@ func checkServiceBalance(s, old *Service) Errors {
 	errs := checkAnnotation(&s.Metadata, before, AnnotationBalance, checkBalance)
 	errs = append(errs, checkAffinity(&s.Metadata, before)...)
 	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationRetryAfter, checkBy(ParseRetryAfter))...)
+	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationAdopt, checkBy(ParseAdopt))...)
 	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationSlowStart, checkBy(ParseSlowStart))...)
 	return append(errs, checkAnnotation(&s.Metadata, before, AnnotationWeights, func(p path, value string) Errors {
 		if _, err := ParseWeights(value); err != nil {

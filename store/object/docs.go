@@ -2,8 +2,6 @@ package object
 
 import (
 	_ "embed"
-	"maps"
-	"slices"
 	"strings"
 	"sync"
 )
@@ -35,6 +33,3 @@ var docs = sync.OnceValue(func() map[string]string {
 // Doc is what a type ("ServiceSpec") or a field of it ("ServiceSpec.type") means on this
 // appliance, for `kubectl explain` and its like; "" for what does not exist.
 func Doc(name string) string { return docs()[name] }
-
-// Documented is every name that Doc knows, sorted.
-func Documented() []string { return slices.Sorted(maps.Keys(docs())) }

@@ -15,6 +15,3 @@ func New(apiVersion, kind string) (Object, bool) {
 	}
 	return s.New(), true
 }
-
-// Namespaced reports whether objects of its kind are in a namespace.
-func Namespaced(o Object) bool { return StrategyOf(o).Namespaced }

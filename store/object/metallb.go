@@ -21,6 +21,8 @@ type IPAddressPool struct {
 	TypeMeta
 	Metadata ObjectMeta        `json:"metadata"`
 	Spec     IPAddressPoolSpec `json:"spec"`
+	// Status is computed when somebody asks, and never stored.
+	Status *IPAddressPoolStatus `json:"status,omitempty"`
 }
 
 // IPAddressPoolSpec is metallb.io/v1beta1 IPAddressPoolSpec. Addresses are prefixes, or ranges as

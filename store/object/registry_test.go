@@ -181,7 +181,7 @@ func TestDoc(t *testing.T) {
 	if text := Doc("ServicePort.bogus"); text != "" {
 		t.Errorf("%q", text)
 	}
-	names := Documented()
+	names := documented()
 	if !slices.IsSorted(names) || len(names) < 300 {
 		t.Errorf("%d names", len(names))
 	}

@@ -27,6 +27,21 @@ const (
 	MaxSlowStart = 15 * time.Minute
 )
 
+// AnnotationAdopt of a Service has TCP connections to its load balancer IPs and external IPs go on when another box
+// takes over: "true" or "false".
+const AnnotationAdopt = "svcctl.io/adopt-connections"
+
+// ParseAdopt reads the value of AnnotationAdopt.
+func ParseAdopt(value string) (bool, error) {
+	switch value {
+	case "true":
+		return true, nil
+	case "false":
+		return false, nil
+	}
+	return false, fmt.Errorf(`must be "true" or "false"`)
+}
+
 // ParseSlowStart reads the value of AnnotationSlowStart.
 func ParseSlowStart(value string) (time.Duration, error) {
 	d, err := ParseSeconds(value)

@@ -117,14 +117,28 @@ func metalLBStrategies() []Strategy {
 	resource := func(name, plural string) Resource {
 		return Resource{Group: group, Version: beta1, Name: name, Plural: plural, Namespaced: true, Custom: true}
 	}
+	state := func(name, plural string) Resource {
+		r := resource(name, plural)
+		r.Verbs = glancing
+		return r
+	}
 	peer := resource(KindBGPPeer, "bgppeers")
 	peer.Version = "v1beta2"
 	return []Strategy{
 		{Resource: resource(KindBFDProfile, "bfdprofiles"), InFiles: true, create: func() Object { return new(BFDProfile) }, validate: onNew(validateBFDProfile)},
 		{Resource: resource(KindBGPAdvertisement, "bgpadvertisements"), InFiles: true, create: func() Object { return new(BGPAdvertisement) }, validate: onNew(validateBGPAdvertisement)},
 		{Resource: resource(KindCommunity, "communities"), InFiles: true, create: func() Object { return new(Community) }, validate: onNew(validateCommunity)},
-		{Resource: resource(KindIPAddressPool, "ipaddresspools"), InFiles: true, create: func() Object { return new(IPAddressPool) }, validate: onNew(validateIPAddressPool)},
+		{Resource: state(KindConfigurationState, "configurationstates"), create: func() Object { return new(ConfigurationState) }},
+		{
+			Resource:    resource(KindIPAddressPool, "ipaddresspools"),
+			InFiles:     true,
+			create:      func() Object { return new(IPAddressPool) },
+			setDefaults: on(func(o *IPAddressPool) { o.Status = nil }),
+			validate:    onNew(validateIPAddressPool),
+		},
 		{Resource: resource(KindL2Advertisement, "l2advertisements"), InFiles: true, create: func() Object { return new(L2Advertisement) }, validate: onNew(validateL2Advertisement)},
+		{Resource: state(KindServiceBGPStatus, "servicebgpstatuses"), create: func() Object { return new(ServiceBGPStatus) }},
+		{Resource: state(KindServiceL2Status, "servicel2statuses"), create: func() Object { return new(ServiceL2Status) }},
 		{Resource: peer, InFiles: true, OlderVersions: []string{APIVersionMetalLB}, create: func() Object { return new(BGPPeer) }, validate: onNew(validateBGPPeer)},
 	}
 }

@@ -122,6 +122,8 @@ var (
 	oneByOne = []string{"create", "delete", "get", "list", "patch", "update", "watch"}
 	// looking has the verbs of objects that are computed from others.
 	looking = []string{"get", "list", "watch"}
+	// glancing has the verbs of objects that are computed from what is no object, and have no history.
+	glancing = []string{"get", "list"}
 	// asking has the verb of requests that are not stored (reviews).
 	asking = []string{"create"}
 )

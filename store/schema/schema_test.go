@@ -3,6 +3,7 @@ package schema
 import (
 	"bytes"
 	"encoding/json"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -10,7 +11,6 @@ import (
 	"unicode/utf8"
 
 	"svcctl.io/svcctl/store/kind"
-	"svcctl.io/svcctl/store/object"
 )
 
 // typeOf is the type of a kind.
@@ -49,7 +49,7 @@ func TestEverythingIsDocumented(t *testing.T) {
 		}
 	}
 	used["TypeMeta.kind"], used["TypeMeta.apiVersion"] = true, true
-	for _, name := range object.Documented() {
+	for _, name := range documented(t) {
 		if !used[name] {
 			t.Errorf("store/object/fields.txt documents %s, which does not exist", name)
 		}
@@ -343,4 +343,22 @@ func FuzzDecode(f *testing.F) {
 			}
 		}
 	})
+}
+
+// documented are the names that fields.txt has a text for.
+func documented(t *testing.T) (names []string) {
+	t.Helper()
+	text, err := os.ReadFile("../object/fields.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if name := strings.TrimSpace(line); name != "" && !strings.HasPrefix(line, " ") {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		t.Error("fields.txt documents nothing")
+	}
+	return names
 }

@@ -16,11 +16,14 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// pages are all of them, by a name for pictures.
-var pages = []struct{ name, path string }{
-	{"overview", ""}, {"services", "services"}, {"services-2", "services?page=2&sort=open"}, {"service", "services/default/web"},
-	{"service-silent", "services/default/dark"}, {"service-empty", "services/default/empty"}, {"connections", "connections"},
-	{"addresses", "addresses"}, {"journal", "journal"}, {"error", "services/default/nobody"},
+// pages are all of them, by a name for pictures, with the code that the browser itself tells of where it is an error.
+var pages = []struct{ name, path, code string }{
+	{"overview", "", ""}, {"services", "services", ""}, {"services-2", "services?page=2&sort=open", ""}, {"services-none", "services?search=nobody", ""},
+	{"service", "services/default/web", ""}, {"service-silent", "services/default/dark", ""}, {"service-empty", "services/default/empty", ""},
+	{"connections", "connections", ""}, {"addresses", "addresses", ""}, {"journal", "journal", ""},
+	{"trace", "trace", ""}, {"trace-packet", "trace?to=" + refusing + "&count=2&seconds=60&do=follow", ""},
+	{"trace-none", "trace?to=172.30.0.10:81&seconds=1&do=follow", ""}, {"trace-predicted", "trace?to=" + vip + "&do=predict", ""},
+	{"trace-wrong", "trace?to=me&do=follow", "400"}, {"error-404", "services/default/nobody", "404"}, {"error-400", "services?sort=beauty", "400"},
 }
 
 // look sets the theme and the width of the window.
@@ -43,8 +46,8 @@ func TestDashboard(t *testing.T) {
 		for _, page := range pages {
 			b.look(theme, 1280)
 			b.open(page.path)
-			if page.name == "error" { // the browser itself tells of the code
-				b.complains = slices.DeleteFunc(b.complains, func(text string) bool { return strings.Contains(text, "404") })
+			if page.code != "" {
+				b.complains = slices.DeleteFunc(b.complains, func(text string) bool { return strings.Contains(text, page.code) })
 			}
 			b.calm(page.name)
 			if ran := value[bool](b, "window.hacked !== undefined"); ran {
@@ -164,6 +167,42 @@ func TestList(t *testing.T) {
 				return nil
 			})
 			b.calm("the list")
+		})
+	}
+}
+
+// A packet is followed, or predicted, from the form, with scripts and without.
+func TestTrace(t *testing.T) {
+	a := newAppliance(t)
+	knock(t, refusing)
+	for _, scripts := range []bool{true, false} {
+		t.Run("scripts "+strconv.FormatBool(scripts), func(t *testing.T) {
+			b := newBrowser(t, a)
+			b.do(emulation.SetScriptExecutionDisabled(!scripts))
+			says := func(wants ...string) {
+				b.becomes(func() error {
+					text := strings.Join(b.texts("main"), " ")
+					for _, want := range wants {
+						if !strings.Contains(text, want) {
+							return fmt.Errorf("the page does not say %q: %s", want, text)
+						}
+					}
+					return nil
+				})
+			}
+			b.open("services/default/empty")
+			b.do(chromedp.Click("a[href*='/dashboard/trace?to=']"), chromedp.WaitVisible("button[value=follow]"))
+			if to := value[string](b, "document.querySelector('input[name=to]').value"); to != refusing+"/tcp" {
+				t.Errorf("the page of a Service leads to the trace of %q", to)
+			}
+			b.do(chromedp.SetValue("input[name=count]", "2"), chromedp.SetValue("input[name=seconds]", "60"), chromedp.Click("button[value=follow]"))
+			says("2 packets: the trace is over", "refused: Service default/empty has no endpoint", "decisions of the kernel")
+			if waits := value[bool](b, "document.querySelector('.waiting').offsetParent !== null"); waits {
+				t.Error("a trace that is over still says that it waits")
+			}
+			b.do(chromedp.SetValue("input[name=to]", vip), chromedp.Click("button[value=predict]"))
+			says("Prediction", "if a packet came", "goes to endpoint 192.0.2.1:8080")
+			b.calm("the trace")
 		})
 	}
 }

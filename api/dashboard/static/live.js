@@ -1,14 +1,15 @@
 // Puts new numbers into a page that is open. The page works without it.
 "use strict";
 (() => {
-  const every = 3000; // ms; looks are shared by all who watch
   const main = document.querySelector("main[data-live]");
   if (!main || !["overview", "services", "service", "connections"].includes(main.dataset.live)) return;
+  let every = Number(main.dataset.every); // ms; each version of the page says when the next one may be asked for
   const keyed = (root, name) => new Map([...root.querySelectorAll(`[data-${name}]`)].map((e) => [e.dataset[name], e]));
   const rows = (list) => [...list.querySelectorAll("[data-row]")].map((e) => e.dataset.row).join("\n");
 
   // update takes what differs from a newer version of the page. What is focused or selected stays.
   const update = (fresh) => {
+    every = Number(fresh.querySelector("main")?.dataset.every) || every;
     const lists = keyed(document, "list");
     for (const [name, list] of keyed(fresh, "list")) {
       const old = lists.get(name);

@@ -59,6 +59,12 @@ func cells(o object.Object, now time.Time) []any {
 		return []any{name, allText(o.Spec.IPAddressPools), allText(o.Spec.Interfaces), age}
 	case *object.BGPAdvertisement:
 		return []any{name, allText(o.Spec.IPAddressPools), allText(o.Spec.Peers), allText(o.Spec.Communities), age}
+	case *object.ServiceL2Status:
+		return []any{name, o.Status.Node, o.Status.ServiceName, o.Status.ServiceNamespace, age}
+	case *object.ServiceBGPStatus:
+		return []any{name, o.Status.Node, o.Status.ServiceName, o.Status.ServiceNamespace, age}
+	case *object.ConfigurationState:
+		return []any{name, o.Status.Result, o.Status.LastError, age}
 	case *object.BFDProfile:
 		return []any{name, numberText(o.Spec.TransmitInterval), numberText(o.Spec.ReceiveInterval), numberText(o.Spec.DetectMultiplier), age}
 	case *object.BGPPeer:

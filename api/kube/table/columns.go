@@ -79,6 +79,18 @@ func Columns(k kind.Kind) []Column {
 			name, text("IPAddressPools", "BGPAdvertisementSpec.ipAddressPools"), text("Peers", "BGPAdvertisementSpec.peers"),
 			text("Communities", "BGPAdvertisementSpec.communities"), wide(age),
 		}
+	case object.KindServiceL2Status:
+		return []Column{
+			name, text("Allocated Node", "ServiceL2StatusStatus.node"), text("Service Name", "ServiceL2StatusStatus.serviceName"),
+			text("Service Namespace", "ServiceL2StatusStatus.serviceNamespace"), wide(age),
+		}
+	case object.KindServiceBGPStatus:
+		return []Column{
+			name, text("Node", "ServiceBGPStatusStatus.node"), text("Service Name", "ServiceBGPStatusStatus.serviceName"),
+			text("Service Namespace", "ServiceBGPStatusStatus.serviceNamespace"), wide(age),
+		}
+	case object.KindConfigurationState:
+		return []Column{name, text("Result", "ConfigurationStateStatus.result"), text("LastError", "ConfigurationStateStatus.lastError"), age}
 	case object.KindBFDProfile:
 		return []Column{
 			name, text("Transmit Interval", "BFDProfileSpec.transmitInterval"), text("Receive Interval", "BFDProfileSpec.receiveInterval"),

@@ -156,23 +156,6 @@ func (m *Machine) enter(p Phase, d Diagnostic, now time.Time) {
 	}
 }
 
-// SetTimers changes intervals and multiplier. While the session is Up, a longer interval is in
-// force when the neighbor has agreed (RFC 5880, section 6.8.3).
-func (m *Machine) SetTimers(t Timers, now time.Time) {
-	t = t.withDefaults()
-	if t == m.timers {
-		return
-	}
-	m.timers = t
-	if m.phase != Up {
-		m.minTx, m.minRx = max(t.Transmit, slow), t.Receive
-		return
-	}
-	// Sending less often waits, and so does blaming the neighbor sooner.
-	m.minTx, m.minRx = min(m.minTx, t.Transmit), max(m.minRx, t.Receive)
-	m.polling, m.sendAt = true, now
-}
-
 // SetAdmin takes the session down for good, or lets it come up again.
 func (m *Machine) SetAdmin(down bool, now time.Time) {
 	if m.admin == down {

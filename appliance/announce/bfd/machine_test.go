@@ -194,39 +194,6 @@ func TestRandomNetworks(t *testing.T) {
 	}
 }
 
-// TestLongerIntervalWaitsForPoll: sending less often holds when the neighbor knows of it.
-func TestLongerIntervalWaitsForPoll(t *testing.T) {
-	w := newWire(quick, quick)
-	w.run(5 * time.Second)
-	w.drop = func(to int, p Packet) bool { return to == 0 && p.Final }
-	w.m[0].SetTimers(Timers{Transmit: 500 * time.Millisecond, Receive: 50 * time.Millisecond, Multiplier: 3}, w.now)
-	w.sent = [2]int{}
-	w.run(2 * time.Second)
-	if w.sent[0] < 40 || !w.last[0].Poll || w.last[0].MinTx != 500*time.Millisecond {
-		t.Errorf("%d packets in 2 s without a final, the last one %+v", w.sent[0], w.last[0])
-	}
-	w.drop = func(int, Packet) bool { return false }
-	w.run(time.Second)
-	w.sent = [2]int{}
-	w.run(10 * time.Second)
-	if w.sent[0] < 20 || w.sent[0] > 28 || w.last[0].Poll {
-		t.Errorf("%d packets in 10 s after the final", w.sent[0])
-	}
-	w.phases(t, Up, Up)
-	// And a shorter one at once.
-	w.m[0].SetTimers(quick, w.now)
-	w.drop = func(to int, p Packet) bool { return to == 0 && p.Final }
-	w.sent = [2]int{}
-	w.run(time.Second)
-	if w.sent[0] < 20 {
-		t.Errorf("%d packets in a second with 50 ms", w.sent[0])
-	}
-	w.phases(t, Up, Up)
-	if w.downs != [2]int{} {
-		t.Errorf("sessions went down %v times", w.downs)
-	}
-}
-
 // TestStoppedProcess: a process that gets no time for a while does not blame its neighbor, and
 // one whose neighbor is silent after that does.
 func TestStoppedProcess(t *testing.T) {

@@ -119,6 +119,10 @@ boot() {
     files=$(unpack "$1")
     # /boot/vmlinuz-VERSION, or the directory of modules, whose name is the version.
     image=$(find "$files" -name 'vmlinuz*' -type f | head -n 1)
+    if [ -z "$image" ]; then
+        echo "kernels: $1 has no kernel image: the newer ones are in a package linux-binary-*, with modules in linux-modules-*; unpack both into one directory" >&2
+        return 1
+    fi
     case $image in
     */vmlinuz) version=$(basename "$(dirname "$image")") ;;
     *) version=${image##*/vmlinuz-} ;;

@@ -39,8 +39,18 @@ func (s *Server) Equal(o *Server) bool {
 // day and good for a week (crypto/tls): a new Config takes no tickets of the one before.
 func (s *Server) Config() *tls.Config {
 	c := &tls.Config{MinVersion: s.Min, MaxVersion: s.Max, CipherSuites: s.Suites, NextProtos: s.ALPN}
-	for _, p := range s.Pairs {
-		c.Certificates = append(c.Certificates, p.certificate)
+	pairs := slices.Clone(s.Pairs)
+	c.GetCertificate = func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+		now := time.Now()
+		for _, p := range pairs {
+			if len(pairs) == 1 || hello.SupportsCertificate(&p.certificate) == nil {
+				return p.current(now), nil
+			}
+		}
+		if len(pairs) == 0 {
+			return nil, errors.New("there is no certificate")
+		}
+		return pairs[0].current(now), nil
 	}
 	if s.Clients != nil {
 		c.ClientCAs, c.ClientAuth = s.Clients.pool, tls.RequireAndVerifyClientCert

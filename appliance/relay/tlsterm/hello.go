@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"strings"
 )
 
@@ -54,6 +55,16 @@ func ReadHello(client io.Reader) (name string, read []byte, err error) {
 		}
 	}
 	return "", read, errNoHello
+}
+
+// unrecognizedName is the alert of that name, fatal, in a record of its own (RFC 6066, 3; RFC 8446, 6).
+var unrecognizedName = []byte{21, 3, 3, 0, 2, 2, 112}
+
+// RefuseName tells a client, whose ClientHello was read, that nobody has the server name that it asks for, and closes its
+// connection.
+func RefuseName(client net.Conn) {
+	_, _ = client.Write(unrecognizedName) // to a client that has gone there is nobody to tell
+	_ = client.Close()
 }
 
 // ServerName gives the host name in the body of a ClientHello (RFC 8446, 4.1.2; RFC 6066, 3), in lower

@@ -21,9 +21,10 @@ type Keeper struct {
 	read Read
 	now  func() time.Time
 
-	mu    sync.Mutex
-	pairs map[string]*keptPair
-	cas   map[string]*keptAuthority
+	mu      sync.Mutex
+	pairs   map[string]*keptPair
+	cas     map[string]*keptAuthority
+	fetched map[string]*asking // Secrets whose certificates' responders are asked
 }
 
 // keptPair has the last good certificate of a Secret, and the state of the Secret.
@@ -32,6 +33,8 @@ type keptPair struct {
 	newest  *Pair // nil: the Secret as it is has none
 	wrong   error // why
 	good    *Pair // in use
+	// wrongStaple is why the OCSP response in the Secret is of no use.
+	wrongStaple error
 }
 
 // keptAuthority is the same of one with a CA.
@@ -43,7 +46,7 @@ type keptAuthority struct {
 
 // NewKeeper returns a Keeper that knows nothing yet.
 func NewKeeper(read Read) *Keeper {
-	return &Keeper{read: read, now: time.Now, pairs: map[string]*keptPair{}, cas: map[string]*keptAuthority{}}
+	return &Keeper{read: read, now: time.Now, pairs: map[string]*keptPair{}, cas: map[string]*keptAuthority{}, fetched: map[string]*asking{}}
 }
 
 // absent says that a Secret is not there.
@@ -52,9 +55,12 @@ func absent(secret string, how string) error {
 	return fmt.Errorf("it is not there: make it with `kubectl create secret %s` in namespace %s", fmt.Sprintf(how, name), namespace)
 }
 
-// Pair gives the certificate to use of a Secret, nil when there never was one; what is wrong with the
-// Secret as it is; and that its certificate ends soon.
-func (k *Keeper) Pair(secret string) (p *Pair, wrong, soon string) {
+// Said is what is wrong with a Secret with a certificate as it is, that its certificate ends soon, and what is wrong with
+// its OCSP response; "": nothing.
+type Said struct{ Wrong, Soon, Staple string }
+
+// Pair gives the certificate to use of a Secret, nil when there never was one, and what there is to say about it.
+func (k *Keeper) Pair(secret string) (p *Pair, said Said) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	kept := k.pairs[secret]
@@ -68,10 +74,29 @@ func (k *Keeper) Pair(secret string) (p *Pair, wrong, soon string) {
 		kept.newest, kept.version = nil, ""
 		kept.wrong = absent(secret, "tls %s --cert=FILE --key=FILE")
 	case version != kept.version:
-		kept.newest, kept.wrong = ParsePair(secret, data)
+		kept.take(secret, data)
 		kept.version = version
 	}
-	return kept.choose(k.now())
+	now := k.now()
+	p, said.Wrong, said.Soon = kept.choose(now)
+	said.Staple = k.stapleText(secret, kept, now)
+	return p, said
+}
+
+// take reads what a Secret has now. With the same certificate it stays the same Pair, so that sessions of clients
+// can be resumed.
+func (kept *keptPair) take(secret string, data map[string][]byte) {
+	var newest *Pair
+	if newest, kept.wrong = ParsePair(secret, data); newest.same(kept.good) {
+		newest = kept.good
+	}
+	kept.newest, kept.wrongStaple = newest, nil
+	if der := data[stapleKey]; newest != nil && len(der) > 0 {
+		var s *staple
+		if s, kept.wrongStaple = readStaple(der, newest.Leaf(), newest.issuer()); s != nil {
+			newest.stapled.Store(s)
+		}
+	}
 }
 
 // choose takes the newest certificate into use unless the one before is better.
@@ -153,20 +178,13 @@ func (k *Keeper) InUse(secret string) (p *Pair, a *Authority) {
 	return p, a
 }
 
-// Forget drops what is kept of Secrets that nobody needs any more.
-func (k *Keeper) Forget(needed func(secret string) bool) {
+// Forget drops what is kept of a Secret that nobody needs any more.
+func (k *Keeper) Forget(secret string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for secret := range k.pairs {
-		if !needed(secret) {
-			delete(k.pairs, secret)
-		}
-	}
-	for secret := range k.cas {
-		if !needed(secret) {
-			delete(k.cas, secret)
-		}
-	}
+	delete(k.pairs, secret)
+	delete(k.cas, secret)
+	delete(k.fetched, secret)
 }
 
 // Pairs are the certificates in use, by Secret.
@@ -192,7 +210,11 @@ func (k *Keeper) Due(after time.Time) (at time.Time, secrets []string, ok bool) 
 			if p == nil {
 				continue
 			}
-			for _, t := range []time.Time{p.Leaf().NotBefore, p.Leaf().NotAfter.Add(-warnBefore), p.Leaf().NotAfter} {
+			moments := []time.Time{p.Leaf().NotBefore, p.Leaf().NotAfter.Add(-warnBefore), p.Leaf().NotAfter}
+			if s := p.stapled.Load(); s != nil {
+				moments = append(moments, s.from, s.until)
+			}
+			for _, t := range moments {
 				switch {
 				case !t.After(after) || ok && t.After(at):
 				case ok && t.Equal(at):

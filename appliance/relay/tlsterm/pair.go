@@ -7,11 +7,13 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
-// The keys of a Secret that are read (core/v1 SecretTypeTLS, and ca.crt by convention).
+// The keys of a Secret that are read (core/v1 SecretTypeTLS, and ca.crt by convention); see also stapleKey.
 const (
 	certKey = "tls.crt"
 	keyKey  = "tls.key"
@@ -22,6 +24,12 @@ const (
 type Pair struct {
 	Secret      string // "namespace/name"
 	certificate tls.Certificate
+	stapled     atomic.Pointer[staple] // nil: there was no OCSP response yet
+}
+
+// same reports whether another one has the same certificate and chain.
+func (p *Pair) same(o *Pair) bool {
+	return p != nil && o != nil && slices.EqualFunc(p.certificate.Certificate, o.certificate.Certificate, bytes.Equal)
 }
 
 // Leaf is the certificate itself.

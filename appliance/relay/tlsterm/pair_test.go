@@ -82,7 +82,8 @@ func (k *keeping) put(data map[string][]byte) { k.data, k.version = data, k.vers
 // want asserts the name of the certificate in use, "" for none, and parts of what is said.
 func (k *keeping) want(t *testing.T, when, name, wrong, soon string) {
 	t.Helper()
-	p, gotWrong, gotSoon := k.Pair("default/web")
+	p, said := k.Pair("default/web")
+	gotWrong, gotSoon := said.Wrong, said.Soon
 	got := ""
 	if p != nil {
 		got = p.Names()[0]
@@ -104,8 +105,8 @@ func TestKeeper(t *testing.T) {
 	k.want(t, "an empty Secret", "", "data[tls.crt] is empty", "")
 	k.put(a)
 	k.want(t, "good", "a", "", "")
-	same, _, _ := k.Pair("default/web")
-	if again, _, _ := k.Pair("default/web"); again != same {
+	same, _ := k.Pair("default/web")
+	if again, _ := k.Pair("default/web"); again != same {
 		t.Error("the same Secret is read anew")
 	}
 	k.put(map[string][]byte{certKey: a[certKey][:99], keyKey: a[keyKey]})
@@ -126,7 +127,7 @@ func TestKeeper(t *testing.T) {
 	k.want(t, "at its end", "later", "has ended, and clients refuse it: renew it", "")
 	k.data = nil
 	k.want(t, "gone after its end", "later", "which has ended, stays in use", "")
-	k.Forget(func(string) bool { return false })
+	k.Forget("default/web")
 	k.want(t, "forgotten", "", "it is not there", "")
 	k.put(made(t, "ended", noon.Add(-3*day), noon.Add(-day)))
 	k.want(t, "nothing better", "ended", "has ended, and clients refuse it", "")

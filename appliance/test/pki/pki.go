@@ -18,6 +18,12 @@ import (
 // it; nil: it signs itself and is an authority, which may serve too.
 func Issue(t testing.TB, by *tls.Certificate, begin, end time.Time, names ...string) *tls.Certificate {
 	t.Helper()
+	return IssueWith(t, by, func(*x509.Certificate) {}, begin, end, names...)
+}
+
+// IssueWith is Issue of a certificate that has more than its names: with may change the template.
+func IssueWith(t testing.TB, by *tls.Certificate, with func(*x509.Certificate), begin, end time.Time, names ...string) *tls.Certificate {
+	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -37,6 +43,7 @@ func Issue(t testing.TB, by *tls.Certificate, begin, end time.Time, names ...str
 			template.DNSNames = append(template.DNSNames, name)
 		}
 	}
+	with(template)
 	parent, signer := template, any(key)
 	if by != nil {
 		parent, signer = by.Leaf, by.PrivateKey

@@ -61,6 +61,8 @@ func references(r nft.Rule) []reference {
 			refs = append(refs, reference{aTimeout, s.Timeout.Name()})
 		case nft.DNAT:
 			refs = append(refs, reference{aSet, s.Map})
+		case nft.SourceMap:
+			refs = append(refs, reference{aSet, s.Map})
 		case nft.Update:
 			refs = append(refs, reference{aSet, s.Map})
 		case nft.Verdict:

@@ -9,11 +9,11 @@ import (
 	"svcctl.io/svcctl/store/parallel"
 )
 
-// prepare numbers new versions and encodes them. Those that say the same as the old ones are
+// encode numbers new versions and encodes them. Those that say the same as the old ones are
 // dropped.
-func (t *transaction) prepare(changes ...*change) error {
+func (t *transaction) encode(changes ...*change) error {
 	errs := make([]error, len(changes))
-	parallel.Do(len(changes), parallel.Share, func(i int) { errs[i] = t.compare(changes[i]) })
+	parallel.Do(len(changes), parallel.Share, func(i int) { errs[i] = t.dropUnchanged(changes[i]) })
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
@@ -22,15 +22,15 @@ func (t *transaction) prepare(changes ...*change) error {
 			t.number(c)
 		}
 		if c.next != nil {
-			t.stamp(c)
+			t.setServerFields(c)
 		}
 	}
 	parallel.Do(len(changes), parallel.Share, func(i int) { errs[i] = changes[i].encode() })
 	return errors.Join(errs...)
 }
 
-// compare drops a version that says the same as the old one.
-func (t *transaction) compare(c *change) error {
+// dropUnchanged drops a version that says the same as the old one.
+func (t *transaction) dropUnchanged(c *change) error {
 	if c.next == nil || c.before() == nil || c.old.withheld {
 		return nil
 	}
@@ -52,12 +52,12 @@ func (c *change) encode() error {
 		return nil
 	}
 	since := c.sinceNow()
-	value, digest, err := (&stored{c.owner, since.created, since.asked, c.next}).encode()
+	value, digest, err := (&stored{c.owner, since.Created, since.asked, c.next}).encode()
 	if err != nil {
 		return err
 	}
 	c.encoded = value
-	c.record = &record{object: c.next, owner: c.owner, digest: digest, created: since.created, asked: since.asked}
+	c.record = &record{object: c.next, owner: c.owner, digest: digest, created: since.Created, asked: since.asked}
 	return nil
 }
 
@@ -96,8 +96,8 @@ func (t *transaction) creation() *time.Time {
 // now is the time of day as objects have it.
 func (s *Store) now() time.Time { return s.cfg.Clock().UTC().Truncate(time.Second) }
 
-// stamp sets what the server says about a version.
-func (t *transaction) stamp(c *change) {
+// setServerFields sets what the server says about a version.
+func (t *transaction) setServerFields(c *change) {
 	meta := c.next.GetMeta()
 	if !t.dry {
 		meta.ResourceVersion = strconv.FormatUint(c.revision, 10)

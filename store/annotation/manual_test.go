@@ -92,8 +92,8 @@ in a warning too.
 [services](services.md), [allocation](allocation.md), [connections](connections.md), [explain](explain.md)
 `
 
-// Manual is the page of the manual, in Markdown.
-func Manual() string {
+// manual is the page of the manual, in Markdown.
+func manual() string {
 	var b strings.Builder
 	b.WriteString(introduction)
 	of := ""
@@ -103,7 +103,7 @@ func Manual() string {
 			of = r.Of
 			fmt.Fprintf(&b, "\n### %s\n\n| annotation | effect | what it does here |\n|---|---|---|\n", of)
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", cell("`"+r.Key+"`"+r.on()), r.Effect, cell(r.Does()))
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", cell("`"+r.Key+"`"+r.on()), r.Effect, cell(r.does()))
 	}
 	return b.String() + ending
 }
@@ -125,8 +125,8 @@ func (r *Row) on() string {
 	return " (" + strings.Join(words, " ") + ")"
 }
 
-// Does describes an annotation, with its values and the page that tells more.
-func (r *Row) Does() string {
+// does describes an annotation, with its values and the page that tells more.
+func (r *Row) does() string {
 	text := r.Text
 	if r.Values != "" {
 		text += ". Values: " + r.Values
@@ -135,13 +135,4 @@ func (r *Row) Does() string {
 		text += ". See " + r.Page
 	}
 	return text
-}
-
-// On says what a row is about: "annotation of Service".
-func (r *Row) On() string {
-	what := "annotation"
-	if r.Label {
-		what = "label"
-	}
-	return what + " of " + strings.Join(r.kinds(), ", ")
 }

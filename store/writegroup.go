@@ -80,7 +80,7 @@ func (s *Store) tryGroup(group []*call) error {
 	finished = true
 	for _, c := range group {
 		if c.err = err; err == nil {
-			t.correct(c)
+			t.updateResults(c)
 		}
 	}
 	return err
@@ -101,7 +101,7 @@ func (t *transaction) serve(c *call) {
 
 // dryRun decides the dry runs of a call, and takes everything back.
 func (t *transaction) dryRun(c *call) {
-	settled, last, held, newest := len(t.settled), maps.Clone(t.last), t.base, t.s.numbers.newest
+	settled, last, held, newest := len(t.order), maps.Clone(t.last), t.base, t.s.numbers.newest
 	t.dry = true
 	for i := range c.writes {
 		if c.writes[i].DryRun {
@@ -110,13 +110,13 @@ func (t *transaction) dryRun(c *call) {
 	}
 	t.dry = false
 	t.s.ledger.back(held)
-	t.settled, t.last, t.base, t.s.numbers.newest = t.settled[:settled], last, held, newest
+	t.order, t.last, t.base, t.s.numbers.newest = t.order[:settled], last, held, newest
 }
 
 // finish commits what is settled, together with what comes of it for others: files get the
 // names that have become free, and who waits the values.
 func (t *transaction) finish() error {
-	if len(t.settled) == 0 {
+	if len(t.order) == 0 {
 		t.s.ledger.rollback()
 		return nil
 	}
@@ -131,9 +131,9 @@ func (t *transaction) finish() error {
 	return nil
 }
 
-// correct puts the versions into the answers to a call that got what others in the commit have
+// updateResults puts the versions into the answers to a call that got what others in the commit have
 // released.
-func (t *transaction) correct(c *call) {
+func (t *transaction) updateResults(c *call) {
 	for i := range c.results {
 		result, change := &c.results[i], t.changes[refInFile(c.writes[i].Ref)]
 		if change != nil && change.record != nil && change.old != nil && change.old.object == result.Object {

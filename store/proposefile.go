@@ -4,15 +4,65 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"svcctl.io/svcctl/store/managedfields"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/parallel"
 )
 
-// want makes a document the new version of the object, or says why it cannot be. The
+// examine decides what objects become. No decision depends on another one.
+func (t *transaction) examine(refs ...object.Ref) {
+	changes := make([]*change, len(refs))
+	parallel.Do(len(refs), parallel.Share, func(i int) { changes[i] = t.proposal(refs[i]) })
+	for i, ref := range refs {
+		t.changes[ref] = changes[i]
+	}
+}
+
+// proposal decides what an object becomes, by its claims.
+func (t *transaction) proposal(ref object.Ref) *change {
+	claims := t.claimsOn(ref)
+	c := &change{ref: ref, old: t.record(ref)}
+	winner, verdict := t.decide(c.old, claims)
+	switch verdict {
+	case use:
+		c.owner = Owner{File: winner.path}
+		if c.takesOver() {
+			c.note(c.owner.File, "", ReasonConflict, fmt.Sprintf(
+				"%s had made an object of this name, whose place this document takes", c.old.owner), true)
+		}
+		c.proposeFrom(t.s, winner.wanted())
+		c.reportConflicts(claims, c.owner)
+	case remove:
+		if c.remove = t.removes; !c.remove {
+			c.keepStored(claims)
+		}
+	case keep:
+		c.keepStored(claims)
+	}
+	return c
+}
+
+// keepStored asks for nothing new; but what the object waits for may be there now.
+func (c *change) keepStored(claims []claim) {
+	if c.old == nil {
+		return
+	}
+	c.owner = c.old.owner
+	if c.owner == (Owner{}) {
+		c.addWarnings(c.old.object)
+	}
+	if c.ref.Kind == object.KindService {
+		c.wanted = c.old.object
+	}
+	c.reportConflicts(claims, c.owner)
+}
+
+// proposeFrom makes a document the new version of the object, or says why it cannot be. The
 // version keeps parts of the document.
-func (c *change) want(s *Store, document object.Object) {
+func (c *change) proposeFrom(s *Store, document object.Object) {
 	if s.storage.shared != nil && c.ref.Kind == object.KindSecret {
 		c.err = errSecret
 		c.notes = append(c.notes, c.notesOf(errSecret, "")...)
@@ -47,11 +97,11 @@ func (c *change) want(s *Store, document object.Object) {
 		c.note(c.owner.File, "spec.clusterIP", ReasonUnusual, "the file does not say `clusterIP: None` any more, and the Service stays headless all the same, "+
 			"as a cluster IP does not change: say it again, or for a Service with a cluster IP "+anew(c.ref), true)
 	}
-	c.unusual(next)
+	c.addWarnings(next)
 }
 
-// unusual notes what is strange about a version.
-func (c *change) unusual(o object.Object) {
+// addWarnings notes what is strange about a version.
+func (c *change) addWarnings(o object.Object) {
 	for _, warning := range object.Warnings(o) {
 		c.note(c.owner.File, "", ReasonUnusual, warning, true)
 	}
@@ -158,6 +208,52 @@ func checkExternalIPs(host Host, svc, before *object.Service) object.Errors {
 			errs = append(errs, object.Error{
 				Type: object.FieldValueInvalid, Field: fmt.Sprintf("spec.externalIPs[%d]", i), Value: text, Detail: err.Error(),
 			})
+		}
+	}
+	return errs
+}
+
+// A cluster IP does not change once it is set, as in Kubernetes. Who edits a file cannot see
+// that, nor how to get there all the same: so it is said.
+
+// anew is how a Service of a file gets another cluster IP.
+func anew(ref object.Ref) string {
+	return fmt.Sprintf("remove the file (or its document), wait until the Service is gone (`svcctl wait svc/%s -n %s --for=delete`), and put it back",
+		ref.Name, ref.Namespace)
+}
+
+// staysHeadless reports whether a Service is headless because an earlier version of its file
+// said so, and the document says nothing of it.
+func (c *change) staysHeadless(document object.Object) bool {
+	svc, isService := document.(*object.Service)
+	before := c.before()
+	if !isService || before == nil || c.by != nil || c.owner.File == "" || svc.Spec.Type == object.TypeExternalName {
+		return false
+	}
+	return before.object.(*object.Service).Headless() && svc.Spec.ClusterIP == "" && len(svc.Spec.ClusterIPs) == 0
+}
+
+// explainClusterIPs adds to refusals of a file's document what the Service has, and how to get
+// what is asked for.
+func (c *change) explainClusterIPs(document object.Object, errs object.Errors) object.Errors {
+	svc, isService := document.(*object.Service)
+	if !isService || c.by != nil || c.owner.File == "" || c.before() == nil {
+		return errs
+	}
+	before := c.before().object.(*object.Service)
+	aboutIP := func(e object.Error) bool { return strings.HasPrefix(e.Field, "spec.clusterIP") }
+	if c.staysHeadless(document) && slices.ContainsFunc(errs, aboutIP) {
+		errs = slices.DeleteFunc(slices.Clone(errs), aboutIP)
+		return append(errs, object.Error{Type: object.FieldValueForbidden, Field: "spec.clusterIP", Detail: fmt.Sprintf(
+			"it was made headless by an earlier version of this file, and a headless Service cannot become a %s: %s", svc.Spec.Type, anew(c.ref))})
+	}
+	for i, e := range errs {
+		if aboutIP(e) && strings.HasSuffix(e.Detail, object.OnceSet) {
+			has := strings.Join(before.Spec.ClusterIPs, " and ")
+			if before.Headless() {
+				has = "no cluster IP, as it is headless"
+			}
+			errs[i].Detail += fmt.Sprintf("; it has %s, and keeps it: for what the file says, %s", has, anew(c.ref))
 		}
 	}
 	return errs

@@ -63,14 +63,14 @@ func sortedOnce(keys []string) []string {
 func (s *Store) Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.table.index.service(key)
+	return s.table.index.Service(key)
 }
 
 // Services are the "namespace/name" of all Services that may be programmed, as of the
 // moment of the call, with the Services; sorted.
 func (s *Store) Services() iter.Seq2[string, *object.Service] {
 	s.mu.RLock()
-	services := maps.Clone(s.table.index.services)
+	services := s.table.index.Services()
 	s.mu.RUnlock()
 	return func(yield func(string, *object.Service) bool) {
 		for _, key := range slices.Sorted(maps.Keys(services)) {
@@ -85,7 +85,7 @@ func (s *Store) Services() iter.Seq2[string, *object.Service] {
 // Services that are not there, or withheld, while something is there for them.
 func (s *Store) ServiceKeys() []string {
 	s.mu.RLock()
-	keys := s.table.index.keys()
+	keys := s.table.index.Keys()
 	s.mu.RUnlock()
 	return sortedOnce(keys)
 }
@@ -94,7 +94,7 @@ func (s *Store) ServiceKeys() []string {
 func (s *Store) Pod(key string) *object.Pod {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.table.index.pods[key]
+	return s.table.index.Pod(key)
 }
 
 // Secret is the Secret of a "namespace/name", nil when there is none. It may not be changed.
@@ -108,7 +108,7 @@ func (s *Store) Secret(key string) *object.Secret {
 // Pods are the "namespace/name" of all Pods; sorted.
 func (s *Store) Pods() []string {
 	s.mu.RLock()
-	keys := slices.AppendSeq(make([]string, 0, len(s.table.index.pods)), maps.Keys(s.table.index.pods))
+	keys := s.table.index.Pods()
 	s.mu.RUnlock()
 	slices.Sort(keys)
 	return keys
@@ -119,7 +119,7 @@ func (s *Store) Pods() []string {
 func (s *Store) Selected(namespace string, selector map[string]string) []*object.Pod {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.table.index.selected(namespace, selector)
+	return s.table.index.Selected(namespace, selector)
 }
 
 // Selecting are the "namespace/name" of the Services whose selector a Pod with these
@@ -127,7 +127,7 @@ func (s *Store) Selected(namespace string, selector map[string]string) []*object
 func (s *Store) Selecting(namespace string, labels map[string]string) []string {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.table.index.selecting(namespace, labels)
+	return s.table.index.Selecting(namespace, labels)
 }
 
 // Get is an object, nil when there is none, and who it belongs to. It may not be changed.

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/journal"
 	"svcctl.io/svcctl/store/manifest"
 )
 
@@ -23,7 +24,12 @@ func fresh(t *testing.T) *box {
 	return b
 }
 
-func (b *box) inPieces() { b.s.storage.piece, b.s.feed.history.bounds.entries = 4, 8 }
+func (b *box) inPieces() {
+	most := journal.DefaultBounds()
+	most.Entries = 8
+	b.s.storage.piece = 4
+	b.bound(most)
+}
 
 // A first start that is cut off in any of its commits comes to the same when it is done again, and
 // nobody has seen a part of it.

@@ -1,4 +1,4 @@
-package store
+package index
 
 import (
 	"cmp"
@@ -8,9 +8,9 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// index finds what belongs to a Service by its "namespace/name", and who selects whom.
+// An Index finds what belongs to a Service by its "namespace/name", and who selects whom.
 // Slices in it are replaced, never changed: readers may hold them.
-type index struct {
+type Index struct {
 	services  map[string]*object.Service
 	slices    map[string][]*object.EndpointSlice // by name
 	endpoints map[string]*object.Endpoints
@@ -22,47 +22,46 @@ type index struct {
 	// the fewest others were under when it came.
 	selectors map[label]map[string]*object.Service
 
-	externals externals
-	hosts     *hostIndex
+	externals Externals
+	hosts     hostIndex
 }
 
 // label is a label of a Pod, or one that a selector asks for, in a namespace.
 type label struct{ namespace, key, value string }
 
-func newIndex() index {
-	return index{
+// New returns an empty Index.
+func New() *Index {
+	return &Index{
 		services:  map[string]*object.Service{},
 		slices:    map[string][]*object.EndpointSlice{},
 		endpoints: map[string]*object.Endpoints{},
 		pods:      map[string]*object.Pod{},
 		podsWith:  map[label]map[string]*object.Pod{},
 		selectors: map[label]map[string]*object.Service{},
-		externals: externals{},
-		hosts:     &hostIndex{},
+		externals: Externals{},
 	}
 }
 
-// service is the Service of a key and what belongs to it.
-func (x index) service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
+// Service returns the Service of a key and what belongs to it.
+func (x *Index) Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
 	return x.services[key], x.slices[key], x.endpoints[key]
 }
 
-// keys are those that service has something for; some are there several times.
-func (x index) keys() []string {
+// Keys are those that Service has something for; some are there several times.
+func (x *Index) Keys() []string {
 	keys := slices.AppendSeq(make([]string, 0, len(x.services)+len(x.slices)+len(x.endpoints)), maps.Keys(x.services))
 	keys = slices.AppendSeq(keys, maps.Keys(x.slices))
 	return slices.AppendSeq(keys, maps.Keys(x.endpoints))
 }
 
-func (x index) add(r *record) {
-	key := serviceKeyOf(r.object)
-	switch o := r.object.(type) {
+// Add adds an object.
+func (x *Index) Add(added object.Object) {
+	key := ServiceKey(added)
+	switch o := added.(type) {
 	case *object.Service:
-		if !r.withheld {
-			x.services[key] = o
-			x.addSelector(key, o)
-			x.externals.add(key, o)
-		}
+		x.services[key] = o
+		x.addSelector(key, o)
+		x.externals.Add(key, o)
 	case *object.Endpoints:
 		x.endpoints[key] = o
 	case *object.Pod:
@@ -82,9 +81,10 @@ func (x index) add(r *record) {
 	}
 }
 
-func (x index) remove(r *record) {
-	key := serviceKeyOf(r.object)
-	switch o := r.object.(type) {
+// Remove removes an object, if it is there.
+func (x *Index) Remove(removed object.Object) {
+	key := ServiceKey(removed)
+	switch o := removed.(type) {
 	case *object.Service:
 		delete(x.services, key)
 		x.externals.remove(key, o)
@@ -130,7 +130,24 @@ func drop[V any](all map[label]map[string]V, at label, key string) {
 	}
 }
 
-func (x index) addSelector(key string, svc *object.Service) {
+// Services are all of them, by key, as of the moment of the call.
+func (x *Index) Services() map[string]*object.Service { return maps.Clone(x.services) }
+
+// Count is how many Services there are.
+func (x *Index) Count() int { return len(x.services) }
+
+// Pod returns the Pod of a "namespace/name", nil when there is none.
+func (x *Index) Pod(key string) *object.Pod { return x.pods[key] }
+
+// Pods are the "namespace/name" of all Pods, in no order.
+func (x *Index) Pods() []string {
+	return slices.AppendSeq(make([]string, 0, len(x.pods)), maps.Keys(x.pods))
+}
+
+// Externals are the Services with external IPs. They may not be changed.
+func (x *Index) Externals() Externals { return x.externals }
+
+func (x *Index) addSelector(key string, svc *object.Service) {
 	if len(svc.Spec.Selector) == 0 {
 		return
 	}
@@ -149,11 +166,13 @@ func rarest[V any](all map[label]map[string]V, namespace string, labels map[stri
 	return at, entries
 }
 
-func (x index) selected(namespace string, selector map[string]string) []*object.Pod {
+// Selected returns the Pods of a namespace that have all labels of a selector, by name; none
+// for an empty selector. Its cost is that of the label that the fewest Pods have.
+func (x *Index) Selected(namespace string, selector map[string]string) []*object.Pod {
 	_, candidates := rarest(x.podsWith, namespace, selector)
 	var pods []*object.Pod
 	for _, pod := range candidates {
-		if matches(selector, pod.Metadata.Labels) {
+		if Matches(selector, pod.Metadata.Labels) {
 			pods = append(pods, pod)
 		}
 	}
@@ -161,11 +180,12 @@ func (x index) selected(namespace string, selector map[string]string) []*object.
 	return pods
 }
 
-func (x index) selecting(namespace string, labels map[string]string) []string {
+// Selecting returns the keys of the Services whose selector a Pod with these labels matches; sorted.
+func (x *Index) Selecting(namespace string, labels map[string]string) []string {
 	found := map[string]bool{}
 	for name, value := range labels {
 		for key, svc := range x.selectors[label{namespace, name, value}] {
-			if matches(svc.Spec.Selector, labels) {
+			if Matches(svc.Spec.Selector, labels) {
 				found[key] = true
 			}
 		}
@@ -173,8 +193,8 @@ func (x index) selecting(namespace string, labels map[string]string) []string {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// matches reports whether labels has all that a selector asks for.
-func matches(selector, labels map[string]string) bool {
+// Matches reports whether labels has all that a selector asks for.
+func Matches(selector, labels map[string]string) bool {
 	for name, value := range selector {
 		if have, has := labels[name]; !has || have != value {
 			return false
@@ -185,4 +205,46 @@ func matches(selector, labels map[string]string) bool {
 
 func compareSlices(a, b *object.EndpointSlice) int {
 	return cmp.Compare(a.Metadata.Name, b.Metadata.Name)
+}
+
+// ServiceKey is the "namespace/name" of the Service that an object is, or feeds; ""
+// for a slice of none, and for all that Services do not have, or as Pods by what is made
+// of it.
+func ServiceKey(o object.Object) string {
+	meta := o.GetMeta()
+	switch o.(type) {
+	case *object.Service, *object.Endpoints:
+		return meta.Namespace + "/" + meta.Name
+	case *object.EndpointSlice:
+		if name := meta.Labels[object.LabelServiceName]; name != "" {
+			return meta.Namespace + "/" + name
+		}
+	}
+	return ""
+}
+
+// AddressesOf are the addresses of endpoints that an object has, of a Pod if it is selected.
+func AddressesOf(o object.Object, selector map[string]string) (texts []string) {
+	switch o := o.(type) {
+	case *object.EndpointSlice:
+		for _, e := range o.Endpoints {
+			texts = append(texts, e.Addresses...)
+		}
+	case *object.Endpoints:
+		for _, subset := range o.Subsets {
+			for _, a := range subset.Addresses {
+				texts = append(texts, a.IP)
+			}
+		}
+	case *object.Pod:
+		if Matches(selector, o.Metadata.Labels) {
+			for _, ip := range o.Status.PodIPs {
+				texts = append(texts, ip.IP)
+			}
+			if len(texts) == 0 && o.Status.PodIP != "" {
+				texts = []string{o.Status.PodIP}
+			}
+		}
+	}
+	return texts
 }

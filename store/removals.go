@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/index"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -56,12 +57,12 @@ func (l *ledger) explain(err error) error {
 	return err
 }
 
-// hold asks whether what was examined may be removed, and gives what may not.
-func (t *transaction) hold(guard RemovalGuard) map[object.Ref]Decision {
+// holdRemovals asks whether what was examined may be removed, and gives what may not.
+func (t *transaction) holdRemovals(guard RemovalGuard) map[object.Ref]Decision {
 	if guard == nil {
 		return nil
 	}
-	removals := Removals{Files: map[string][]string{}, Total: len(t.s.table.index.services), Declared: t.s.table.declaredServices}
+	removals := Removals{Files: map[string][]string{}, Total: t.s.table.index.Count(), Declared: t.s.table.declaredServices}
 	var going []*change
 	for _, c := range t.changes {
 		if !c.remove {
@@ -81,7 +82,7 @@ func (t *transaction) hold(guard RemovalGuard) map[object.Ref]Decision {
 	for _, c := range going {
 		if d := decide(c.old.owner.File); d != Remove {
 			c.remove = false
-			c.stay(nil)
+			c.keepStored(nil)
 			held[c.ref] = d
 		}
 	}
@@ -103,11 +104,11 @@ func (t *transaction) bereft(going []*change, files map[string][]string) {
 		gone[c.ref] = true
 		switch o := c.old.object.(type) {
 		case *object.EndpointSlice, *object.Endpoints:
-			if key := serviceKeyOf(o); key != "" && len(addressesOf(o, nil)) > 0 {
+			if key := index.ServiceKey(o); key != "" && len(index.AddressesOf(o, nil)) > 0 {
 				note(key, c.old.owner.File)
 			}
 		case *object.Pod:
-			for _, key := range t.s.table.index.selecting(o.Metadata.Namespace, o.Metadata.Labels) {
+			for _, key := range t.s.table.index.Selecting(o.Metadata.Namespace, o.Metadata.Labels) {
 				note(key, c.old.owner.File)
 			}
 		}
@@ -122,12 +123,12 @@ func (t *transaction) bereft(going []*change, files map[string][]string) {
 		}
 		if pod, is := c.wanted.(*object.Pod); is {
 			coming[podsOf+pod.Metadata.Namespace] = append(coming[podsOf+pod.Metadata.Namespace], pod)
-		} else if key := serviceKeyOf(c.wanted); key != "" && c.ref.Kind != object.KindService {
+		} else if key := index.ServiceKey(c.wanted); key != "" && c.ref.Kind != object.KindService {
 			coming[key] = append(coming[key], c.wanted)
 		}
 	}
 	for key, from := range by {
-		svc := t.s.table.index.services[key]
+		svc, _, _ := t.s.table.index.Service(key)
 		if svc == nil || gone[object.RefOf(svc)] || t.backed(svc, gone, coming) {
 			continue
 		}
@@ -140,12 +141,12 @@ func (t *transaction) bereft(going []*change, files map[string][]string) {
 // backed reports whether a Service has an endpoint, or a Pod that it selects, that is not among
 // those that go.
 func (t *transaction) backed(svc *object.Service, gone map[object.Ref]bool, coming map[string][]object.Object) bool {
-	key, selector := serviceKeyOf(svc), svc.Spec.Selector
-	_, slices, endpoints := t.s.table.index.service(key)
+	key, selector := index.ServiceKey(svc), svc.Spec.Selector
+	_, slices, endpoints := t.s.table.index.Service(key)
 	stays := func(o object.Object) bool {
 		ref := object.RefOf(o)
 		r := t.s.table.records[ref]
-		return !gone[ref] && r != nil && r.owner.Controller == "" && len(addressesOf(o, selector)) > 0
+		return !gone[ref] && r != nil && r.owner.Controller == "" && len(index.AddressesOf(o, selector)) > 0
 	}
 	for _, slice := range slices {
 		if stays(slice) {
@@ -156,20 +157,20 @@ func (t *transaction) backed(svc *object.Service, gone map[object.Ref]bool, comi
 		return true
 	}
 	for _, o := range coming[key] {
-		if len(addressesOf(o, nil)) > 0 {
+		if len(index.AddressesOf(o, nil)) > 0 {
 			return true
 		}
 	}
 	if len(selector) == 0 {
 		return false
 	}
-	for _, pod := range t.s.table.index.selected(svc.Metadata.Namespace, selector) {
+	for _, pod := range t.s.table.index.Selected(svc.Metadata.Namespace, selector) {
 		if stays(pod) {
 			return true
 		}
 	}
 	for _, pod := range coming[podsOf+svc.Metadata.Namespace] {
-		if len(addressesOf(pod, selector)) > 0 {
+		if len(index.AddressesOf(pod, selector)) > 0 {
 			return true
 		}
 	}

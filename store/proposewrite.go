@@ -19,9 +19,9 @@ const NamespacesController = "namespaces"
 // the controller's stay, as kubectl label and cordon have it.
 const NodeController = "node"
 
-// admit says why a client may not do what it asks for, and else whose the object is
+// checkPreconditions says why a client may not do what it asks for, and else whose the object is
 // afterwards.
-func (c *change) admit(s *Store, w *Write) error {
+func (c *change) checkPreconditions(s *Store, w *Write) error {
 	switch {
 	case c.old == nil && (w.Delete || w.Status || w.Version != "" || w.UID != ""):
 		return ErrNotFound
@@ -54,9 +54,9 @@ func (c *change) admit(s *Store, w *Write) error {
 	return nil
 }
 
-// taken is why an object cannot be made under a name that there is: what is wrong with the
+// refuseExisting is why an object cannot be made under a name that there is: what is wrong with the
 // object itself comes first, as in Kubernetes.
-func (t *transaction) taken(ref object.Ref, w *Write) error {
+func (t *transaction) refuseExisting(ref object.Ref, w *Write) error {
 	c, next := &change{ref: ref, by: &w.By}, w.Object.DeepCopy()
 	c.keepOwned(next)
 	if errs := c.accept(t.s, next); len(errs) > 0 {
@@ -65,10 +65,10 @@ func (t *transaction) taken(ref object.Ref, w *Write) error {
 	return ErrExists
 }
 
-// ask makes what a client asks for what is wanted, and gives the warnings about it.
-func (c *change) ask(t *transaction, w *Write) ([]string, error) {
+// propose makes what a client asks for what is wanted, and gives the warnings about it.
+func (c *change) propose(t *transaction, w *Write) ([]string, error) {
 	if w.Delete {
-		c.askRemoval(t)
+		c.proposeRemoval(t)
 		return nil, nil
 	}
 	empty, known := newOf(c.ref.Kind)
@@ -77,14 +77,14 @@ func (c *change) ask(t *transaction, w *Write) ([]string, error) {
 	}
 	written := w.Object.DeepCopy()
 	if w.Status {
-		return c.askStatus(written)
+		return c.proposeStatus(written)
 	}
 	*written.GetTypeMeta() = *empty.GetTypeMeta()
-	return c.askVersion(t, written)
+	return c.proposeVersion(t, written)
 }
 
-// askRemoval removes the object, or lets those know that keep it.
-func (c *change) askRemoval(t *transaction) {
+// proposeRemoval removes the object, or lets those know that keep it.
+func (c *change) proposeRemoval(t *transaction) {
 	meta := c.old.object.GetMeta()
 	switch {
 	case !t.isKept(c.ref, meta):
@@ -111,9 +111,9 @@ func (t *transaction) isKept(ref object.Ref, meta *object.ObjectMeta) bool {
 	return len(meta.Finalizers) > 0 || ref.Kind == object.KindNamespace && t.isPopulated(ref.Name)
 }
 
-// askVersion makes a version of the client's the next one, with the status that the object
+// proposeVersion makes a version of the client's the next one, with the status that the object
 // has. When the object is going and nothing keeps it any more, it goes.
-func (c *change) askVersion(t *transaction, next object.Object) ([]string, error) {
+func (c *change) proposeVersion(t *transaction, next object.Object) ([]string, error) {
 	meta := next.GetMeta()
 	meta.Namespace, meta.Name = c.ref.Namespace, c.ref.Name
 	c.ownMetadata(meta)
@@ -172,8 +172,8 @@ func (c *change) keepOwned(next object.Object) {
 	object.StrategyOf(next).KeepOwned(next, before)
 }
 
-// askStatus makes the status of a version the object's.
-func (c *change) askStatus(written object.Object) ([]string, error) {
+// proposeStatus makes the status of a version the object's.
+func (c *change) proposeStatus(written object.Object) ([]string, error) {
 	next := object.Draft(c.old.object)
 	next.GetMeta().ManagedFields = written.GetMeta().ManagedFields
 	var warnings []string
@@ -213,15 +213,15 @@ func warnOfIngress(svc, old *object.Service) []string {
 		"ask for others with spec.loadBalancerIP, or set spec.loadBalancerClass to leave the Service to another load balancer", strings.Join(has, ", "))}
 }
 
-// noteAsked replaces what is said about an object that a client has changed. What is said
+// noteWritten replaces what is said about an object that a client has changed. What is said
 // about the document of a file stays: the client did not change that.
-func (t *transaction) noteAsked(c *change) {
+func (t *transaction) noteWritten(c *change) {
 	if c.remove {
 		return
 	}
 	if c.owner.File == "" {
-		c.unusual(t.record(c.ref).object)
-		c.contest(t.claimsOn(c.ref), c.owner)
+		c.addWarnings(t.record(c.ref).object)
+		c.reportConflicts(t.claimsOn(c.ref), c.owner)
 		return
 	}
 	for _, n := range t.s.outcomes.notes[c.ref] {

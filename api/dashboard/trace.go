@@ -1,0 +1,149 @@
+package dashboard
+
+import (
+	"bufio"
+	"context"
+	"iter"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"svcctl.io/svcctl/api/wire"
+)
+
+// What the form of the trace asks for. A page without either is the form alone.
+const (
+	doFollow  = "follow"
+	doPredict = "predict"
+)
+
+// trace is the page that tells what becomes of packets, for admins. It comes in pieces, a packet at a time, and so needs no script.
+func (h *handler) trace(w http.ResponseWriter, r *http.Request) {
+	if !h.mayAdmin(r) {
+		h.fail(w, r, http.StatusForbidden, "A trace sees the packets of everybody: it is for who may do everything. The page of a Service explains to readers why it does not answer, and svcctl explain does.")
+		return
+	}
+	t := traceOf(r.URL.Query())
+	if r.Method == http.MethodHead {
+		t.Do = "" // nobody would see it
+	}
+	if t.Do == "" {
+		h.show(w, r, http.StatusOK, "trace", "Trace", t)
+		return
+	}
+	q, err := wire.ParseTraceQuery(t.values())
+	if err != nil {
+		t.Wrong, t.Do = err.Error(), ""
+		h.show(w, r, http.StatusBadRequest, "trace", "Trace", t)
+		return
+	}
+	t.Query, t.source = q, h.source
+	var cancel context.CancelFunc
+	t.ctx, cancel = context.WithCancel(r.Context())
+	defer cancel()
+	t.out = &pieces{buffer: bufio.NewWriterSize(w, pieceSize), control: http.NewResponseController(w), gone: cancel}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	h.render(t.out, h.page(r, "trace", "Trace", t))
+	t.out.pass()
+}
+
+// tracing is a trace as its page has it. The page takes the packets as it is rendered.
+type tracing struct {
+	From, To, Protocol, Count, Seconds string // as they were written
+	Established                        bool
+	Do                                 string
+	Wrong                              string // why it cannot be asked; "": it can
+	Query                              wire.TraceQuery
+	Came                               int    // packets so far
+	Failed                             string // why it ended early; "": it did not
+
+	ctx    context.Context
+	source Source
+	out    *pieces
+}
+
+// traceOf reads the form.
+func traceOf(form url.Values) *tracing {
+	t := &tracing{
+		From: strings.TrimSpace(form.Get("from")), To: strings.TrimSpace(form.Get("to")), Protocol: strings.ToUpper(form.Get("protocol")),
+		Count: form.Get("count"), Seconds: form.Get("seconds"), Established: form.Get("established") != "", Do: form.Get("do"),
+	}
+	if t.Do != "" && t.Do != doPredict {
+		t.Do = doFollow
+	}
+	return t
+}
+
+// values are the query of a trace. What packets go to is written as ADDRESS, ADDRESS:PORT or ADDRESS:PORT/PROTOCOL.
+func (t *tracing) values() url.Values {
+	to, protocol, _ := strings.Cut(t.To, "/")
+	if protocol == "" {
+		protocol = t.Protocol
+	}
+	values := url.Values{"from": {t.From}, "to": {to}, "protocol": {protocol}, "count": {t.Count}, "seconds": {t.Seconds}}
+	if at, err := netip.ParseAddrPort(to); err == nil {
+		values.Set("to", at.Addr().String())
+		values.Set("port", strconv.Itoa(int(at.Port())))
+	}
+	if t.Established {
+		values.Set("established", "true")
+	}
+	if t.Do == doPredict {
+		values.Set("predict", "true")
+	}
+	return values
+}
+
+// Packets are the stories, as they come.
+func (t *tracing) Packets() iter.Seq[wire.TracedPacket] {
+	return func(yield func(wire.TracedPacket) bool) {
+		t.out.pass() // the page says that it waits
+		err := t.source.Trace(t.ctx, t.Query, func(p wire.TracedPacket) {
+			t.Came++
+			yield(p)
+			t.out.pass()
+		})
+		if err != nil {
+			t.Failed = err.Error()
+		}
+	}
+}
+
+// Predicted is what would have become of a packet, where none came and that can be told; nil else.
+func (t *tracing) Predicted() (told *wire.TracedPacket) {
+	q := t.Query
+	if t.Came > 0 || t.Failed != "" || t.Do != doFollow || q.Established || !q.To.IsValid() || q.Port == 0 || q.From.IsValid() && !q.From.IsSingleIP() {
+		return nil
+	}
+	q.Predict = true
+	_ = t.source.Trace(t.ctx, q, func(p wire.TracedPacket) { told = &p }) // that none came is said already
+	return told
+}
+
+// pieceSize is how much of a page waits for the rest of its piece, in bytes.
+const pieceSize = 16 << 10
+
+// pieces passes a page on piece by piece. A browser that left, or does not take a piece in the time that the server gives it,
+// ends what makes the page.
+type pieces struct {
+	buffer  *bufio.Writer
+	control *http.ResponseController
+	gone    context.CancelFunc
+}
+
+// Write implements io.Writer. It never fails: whoever makes the page hears by gone.
+func (p *pieces) Write(b []byte) (int, error) {
+	if _, err := p.buffer.Write(b); err != nil {
+		p.gone()
+	}
+	return len(b), nil
+}
+
+// pass sends what was written so far.
+func (p *pieces) pass() {
+	if p.buffer.Flush() != nil || p.control.Flush() != nil {
+		p.gone()
+	}
+}

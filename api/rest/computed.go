@@ -1,0 +1,111 @@
+package rest
+
+import (
+	"cmp"
+	"slices"
+
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/object"
+)
+
+// computed is a collection of objects that follow from no stored ones: they are as they are when somebody asks, and
+// cannot be watched (kind.Kind.Verbs).
+type computed struct {
+	store   *store.Store
+	objects func() []object.Object
+}
+
+func (c computed) get(namespace, name string) object.Object {
+	objects, _, _ := c.list(namespace, 0)
+	for _, o := range objects {
+		if o.GetMeta().Name == name {
+			return o
+		}
+	}
+	return nil
+}
+
+func (c computed) list(namespace string, _ uint64) ([]object.Object, uint64, error) {
+	revision := c.store.Revision()
+	var objects []object.Object
+	if c.objects != nil {
+		objects = c.objects()
+	}
+	objects = slices.DeleteFunc(objects, func(o object.Object) bool { return namespace != "" && o.GetMeta().Namespace != namespace })
+	slices.SortFunc(objects, func(a, b object.Object) int {
+		return cmp.Or(cmp.Compare(a.GetMeta().Namespace, b.GetMeta().Namespace), cmp.Compare(a.GetMeta().Name, b.GetMeta().Name))
+	})
+	for i, o := range objects {
+		objects[i] = withVersion(o, revision)
+	}
+	return objects, revision, nil
+}
+
+func (c computed) follow(string, uint64) (follower, error) {
+	return follower{about: func(object.Ref) bool { return false }, changes: func(store.Event) []change { return nil }}, nil
+}
+
+// pools are IPAddressPools with their use.
+type pools struct{ stored }
+
+func (c pools) get(namespace, name string) object.Object {
+	pool, is := c.stored.get(namespace, name).(*object.IPAddressPool)
+	if !is {
+		return nil
+	}
+	return c.used(pool, c.store.PoolsInUse())
+}
+
+func (c pools) list(namespace string, at uint64) ([]object.Object, uint64, error) {
+	objects, revision, err := c.stored.list(namespace, at)
+	use := c.store.PoolsInUse()
+	views := make([]object.Object, len(objects))
+	for i, o := range objects {
+		views[i] = c.used(o.(*object.IPAddressPool), use)
+	}
+	return views, revision, err
+}
+
+func (c pools) follow(namespace string, after uint64) (follower, error) {
+	f, err := c.stored.follow(namespace, after)
+	stored := f.changes
+	f.changes = func(e store.Event) []change {
+		changes, use := stored(e), c.store.PoolsInUse()
+		for i := range changes {
+			if pool, is := changes[i].new.(*object.IPAddressPool); is {
+				changes[i].new = c.used(pool, use)
+			}
+		}
+		return changes
+	}
+	return f, err
+}
+
+// used is a pool with the status that follows from who has its addresses. A pool that is not used has no
+// addresses.
+func (c pools) used(pool *object.IPAddressPool, use []store.PoolUse) object.Object {
+	shown := pool.DeepCopy().(*object.IPAddressPool)
+	shown.Status = &object.IPAddressPoolStatus{}
+	for i := range use {
+		u := &use[i]
+		if u.Name != pool.Metadata.Namespace+"/"+pool.Metadata.Name {
+			continue
+		}
+		assigned, available := &shown.Status.AssignedIPv4, &shown.Status.AvailableIPv4
+		if first, _, err := object.ParseAddressRange(u.Range); err == nil && first.Is6() {
+			assigned, available = &shown.Status.AssignedIPv6, &shown.Status.AvailableIPv6
+		}
+		*assigned = plus(*assigned, u.Used)
+		*available = plus(*available, u.Size-min(u.Size, u.Used))
+	}
+	return shown
+}
+
+// plus adds up to the largest number that there is.
+func plus(sum int64, n uint64) int64 {
+	const most = 1<<63 - 1
+	if n > uint64(most-sum) {
+		return most
+	}
+	return sum + int64(n)
+}

@@ -1,0 +1,100 @@
+package rest
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/object"
+)
+
+// Kinds that follow from no stored object are read and listed, and neither written nor watched.
+func TestComputedKinds(t *testing.T) {
+	w := newWorld(t)
+	state := func(namespace, name string) object.Object {
+		return &object.ServiceL2Status{
+			TypeMeta: object.TypeMeta{Kind: object.KindServiceL2Status, APIVersion: object.APIVersionMetalLB},
+			Metadata: object.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"metallb.io/service-name": "web"}},
+			Status:   object.ServiceL2StatusStatus{Node: "gw1", ServiceName: "web", ServiceNamespace: "default", Interfaces: []object.InterfaceInfo{{Name: "eth0"}}},
+		}
+	}
+	w.server.computed = map[string]func() []object.Object{object.KindServiceL2Status: func() []object.Object {
+		return []object.Object{state("b", "l2-2"), state("a", "l2-3"), state("a", "l2-1")}
+	}}
+	const group = "/apis/metallb.io/v1beta1/"
+	names := func(path string) string {
+		var all []string
+		for _, item := range w.get(path)["items"].([]any) {
+			all = append(all, metadataIn(item.(map[string]any))["name"].(string))
+		}
+		return strings.Join(all, " ")
+	}
+	for path, want := range map[string]string{
+		"servicel2statuses": "l2-1 l2-3 l2-2", "namespaces/a/servicel2statuses": "l2-1 l2-3", "namespaces/c/servicel2statuses": "",
+		"servicel2statuses?labelSelector=metallb.io/service-name%3Dother": "", "servicel2statuses?fieldSelector=metadata.name%3Dl2-2": "l2-2",
+		"servicebgpstatuses": "",
+	} {
+		if got := names(group + path); got != want {
+			t.Errorf("%s: %q, want %q", path, got, want)
+		}
+	}
+	one := w.get(group + "namespaces/b/servicel2statuses/l2-2")
+	if status := one["status"].(map[string]any); status["node"] != "gw1" || metadataIn(one)["resourceVersion"] == "" {
+		t.Errorf("one is %v", one)
+	}
+	if got := w.ask(http.MethodGet, group+"namespaces/c/servicel2statuses/l2-2"); got.Code != http.StatusNotFound {
+		t.Errorf("one that is not there: %d %s", got.Code, got.Body)
+	}
+	for method, path := range map[string]string{http.MethodPost: "namespaces/a/servicel2statuses", http.MethodDelete: "namespaces/a/servicel2statuses/l2-1"} {
+		if got := w.send(method, group+path, "{}"); got.Code != http.StatusMethodNotAllowed || !strings.Contains(got.Body.String(), "computed when somebody asks") {
+			t.Errorf("%s: %d %s", method, got.Code, got.Body)
+		}
+	}
+	if got := w.ask(http.MethodGet, group+"servicel2statuses?watch=true"); got.Code != http.StatusMethodNotAllowed {
+		t.Errorf("watch: %d %s", got.Code, got.Body)
+	}
+	table := w.get(group+"servicel2statuses", "Accept: application/json;as=Table;v=v1;g=meta.k8s.io")
+	if cells := table["rows"].([]any)[0].(map[string]any)["cells"].([]any); cells[0] != "l2-1" || cells[1] != "gw1" || cells[2] != "web" || cells[3] != "default" {
+		t.Errorf("the row is %v", cells)
+	}
+}
+
+// A pool says how many of its addresses are used, in both families, whatever its writer says.
+func TestPoolStatus(t *testing.T) {
+	w := newWorld(t)
+	w.put(`{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"metallb-system"}}`)
+	const path = "/apis/metallb.io/v1beta1/namespaces/metallb-system/ipaddresspools"
+	w.does(http.StatusCreated, http.MethodPost, path, `{"kind":"IPAddressPool","apiVersion":"metallb.io/v1beta1","metadata":{"name":"lan"},
+		"spec":{"addresses":["198.51.100.0/30","2001:db8::10-2001:db8::19","198.51.100.8-198.51.100.9"]},"status":{"assignedIPv4":99}}`)
+	use := []store.PoolUse{
+		{Name: "metallb-system/lan", Range: "198.51.100.0-198.51.100.3", Size: 4, Used: 1},
+		{Name: "metallb-system/lan", Range: "198.51.100.8-198.51.100.9", Size: 2, Used: 2},
+		{Name: "metallb-system/lan", Range: "2001:db8::10-2001:db8::19", Size: 10, Used: 3},
+		{Name: "metallb-system/huge", Range: "2001:db8:1::-2001:db8:2::", Size: 1<<64 - 1, Used: 5},
+		{Name: "", Range: "192.0.2.0-192.0.2.9", Size: 10, Used: 9},
+	}
+	stored := stored{w.store, object.KindIPAddressPool}.get("metallb-system", "lan").(*object.IPAddressPool)
+	if stored.Status != nil {
+		t.Errorf("stored is the status %+v", stored.Status)
+	}
+	shown := pools{}.used(stored, use).(*object.IPAddressPool)
+	if want := (object.IPAddressPoolStatus{AssignedIPv4: 3, AssignedIPv6: 3, AvailableIPv4: 3, AvailableIPv6: 7}); *shown.Status != want {
+		t.Errorf("the status is %+v, want %+v", *shown.Status, want)
+	}
+	huge := stored.DeepCopy().(*object.IPAddressPool)
+	huge.Metadata.Name = "huge"
+	if shown := (pools{}).used(huge, use).(*object.IPAddressPool); shown.Status.AvailableIPv6 != 1<<63-1 || shown.Status.AssignedIPv6 != 5 {
+		t.Errorf("of a huge pool it is %+v", shown.Status)
+	}
+	// Over the API, as Services come and a pool is watched.
+	w.store.SetPools([]alloc.Pool{})
+	got := w.get(path + "/lan")
+	if status, is := got["status"].(map[string]any); !is || status["availableIPv4"] != 0.0 {
+		t.Errorf("a pool that is not used shows %v", got["status"])
+	}
+	if items := w.get(path)["items"].([]any); len(items) != 1 || items[0].(map[string]any)["status"] == nil {
+		t.Errorf("the list is %v", items)
+	}
+}

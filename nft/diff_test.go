@@ -1,0 +1,32 @@
+package nft
+
+// Diff is what turns one ruleset into another. A table that cannot be changed into the wanted one, because a set or a base chain
+// is defined otherwise, is replaced as a whole in the same transaction.
+func Diff(have, want Ruleset) Transition {
+	var tr Transition
+	for _, f := range Families {
+		diffTable(f, have[f], want[f].content(), &tr)
+	}
+	return tr
+}
+
+func (t *Table) content() *content {
+	if t == nil {
+		return nil
+	}
+	c := &content{sets: make(map[string]Set, len(t.Sets)), chains: t.Chains, timeouts: t.Timeouts, counters: t.Counters}
+	for name, s := range t.Sets {
+		c.sets[name] = s.Set
+	}
+	c.count = func(set string) int { return len(t.Sets[set].Elements) }
+	c.elements = func(yield func(string, Element) bool) {
+		for name, s := range t.Sets {
+			for key, data := range s.Elements {
+				if !s.Dynamic && !yield(name, Element{key, data}) {
+					return
+				}
+			}
+		}
+	}
+	return c
+}

@@ -1,0 +1,174 @@
+package journal
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/object"
+)
+
+// Prefix is that of the keys of entries in the engine.
+const Prefix = "journal/"
+
+// Owner is who an object belongs to: the file at a path, a controller, which makes it
+// of other objects, or the API when both are empty. Nobody else can change it; but a file
+// may take the name of what a controller has made.
+type Owner struct {
+	File       string `json:"file,omitempty"`
+	Controller string `json:"controller,omitempty"`
+}
+
+// String is the path of the file, "the endpoints controller" or "the API".
+func (o Owner) String() string {
+	switch {
+	case o.File != "":
+		return o.File
+	case o.Controller != "":
+		return "the " + o.Controller + " controller"
+	}
+	return "the API"
+}
+
+// Caller is who asked for a change, as the journal keeps it. The zero Caller is the
+// appliance itself, or a file.
+type Caller struct {
+	User    string `json:"user,omitempty"`    // "root", "uid:1000", the name of a token
+	Manager string `json:"manager,omitempty"` // the field manager
+	Agent   string `json:"agent,omitempty"`   // User-Agent
+	Verb    string `json:"verb,omitempty"`    // create, update, patch, apply, delete
+	// Trial is the ID of the Trial that the change belongs to: it goes back with it.
+	Trial string `json:"trial,omitempty"`
+}
+
+// Bounds are those of the journal, in memory and in the engine alike.
+type Bounds struct {
+	Entries, Bytes int
+	// Recent is of how many entries the old versions are kept as objects, for those who
+	// follow closely. Of the others there is only the JSON.
+	Recent int
+}
+
+// DefaultBounds hold some minutes of a busy box, and a batch of 10,000 objects.
+func DefaultBounds() Bounds { return Bounds{Entries: 10_000, Bytes: 8 << 20, Recent: 1_000} }
+
+// A Change is one change of one object.
+type Change struct {
+	Revision uint64
+	Ref      object.Ref
+	Owner    Owner         // of the object afterwards, or of the one that went
+	By       *Caller       // nil: nobody of the API
+	Old      object.Object // what was there before; nil: nothing
+}
+
+// slack is the part of the bounds (one in so many) that is made free at once when they are
+// reached, so that the next changes need not.
+const slack = 8
+
+// An Entry is a change as the journal keeps it: what was there before. What came of it is what
+// was there before the next change of the same object, or else what is there now.
+type Entry struct {
+	Revision uint64
+	Previous uint64 // the revision before
+	At       time.Time
+	Ref      object.Ref
+	Owner    Owner
+	By       Caller
+	// old is the JSON of the version before, see packed; nil when there was none.
+	old []byte
+	// size is that of the stored form, in bytes.
+	size int
+
+	// recent is what old says, while the entry is among the newest.
+	recent object.Object
+	// next is the next change of the same object. Whoever guards the Journal guards it, and recent.
+	next *Entry
+}
+
+// header is the first line of a stored entry; the rest is the version before.
+type header struct {
+	Previous  uint64    `json:"previous"`
+	At        time.Time `json:"at"`
+	Kind      string    `json:"kind"`
+	Namespace string    `json:"namespace,omitempty"`
+	Name      string    `json:"name"`
+	Owner     Owner     `json:"owner"`
+	By        Caller    `json:"by"`
+}
+
+// Key is that of the entry of a revision.
+func Key(revision uint64) string { return fmt.Sprintf("%s%016x", Prefix, revision) }
+
+// entryOf is the entry of a change that follows on a revision, and its stored form.
+func entryOf(c *Change, previous uint64, at time.Time) (*Entry, []byte, error) {
+	e := &Entry{Revision: c.Revision, Previous: previous, At: at, Ref: c.Ref, Owner: c.Owner}
+	if c.By != nil {
+		e.By = *c.By
+	}
+	value, err := json.Marshal(header{
+		Previous: previous, At: at, Kind: c.Ref.Kind, Namespace: c.Ref.Namespace, Name: c.Ref.Name, Owner: e.Owner, By: e.By,
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("encode the journal of %s: %w", c.Ref, err)
+	}
+	value = append(value, '\n')
+	if c.Old != nil {
+		start := len(value)
+		old, err := json.Marshal(c.Old)
+		if err != nil {
+			return nil, nil, fmt.Errorf("encode the journal of %s: %w", c.Ref, err)
+		}
+		value = append(value, packed(old)...)
+		e.old, e.recent = value[start:], c.Old
+	}
+	e.size = len(value)
+	return e, value, nil
+}
+
+// decode reads a stored entry. The version in it is looked at when somebody asks for it.
+func decode(pair engine.Pair) (*Entry, error) {
+	text, found := strings.CutPrefix(pair.Key, Prefix)
+	revision, err := strconv.ParseUint(text, 16, 64)
+	if !found || err != nil || pair.Key != Key(revision) {
+		return nil, fmt.Errorf("read journal: %q is not the key of an entry", pair.Key)
+	}
+	line, old, found := bytes.Cut(pair.Value, []byte{'\n'})
+	var h header
+	if !found {
+		return nil, fmt.Errorf("read %s: it is cut short", pair.Key)
+	}
+	if err := json.Unmarshal(line, &h); err != nil {
+		return nil, fmt.Errorf("read %s: %w", pair.Key, err)
+	}
+	e := &Entry{
+		Revision: revision, Previous: h.Previous, At: h.At, Owner: h.Owner, By: h.By, size: len(pair.Value),
+		Ref: object.Ref{Kind: h.Kind, Namespace: h.Namespace, Name: h.Name},
+	}
+	if len(old) > 0 {
+		e.old = old
+	}
+	if object.StrategyOfKind(e.Ref.Kind) == nil || e.Ref.Name == "" || e.Previous >= e.Revision {
+		return nil, fmt.Errorf("read %s: it tells of no change of an object that is kept", pair.Key)
+	}
+	return e, nil
+}
+
+// decodeVersion is an object of which the JSON is kept.
+func decodeVersion(ref object.Ref, data []byte) (object.Object, error) {
+	o := object.StrategyOfKind(ref.Kind).New()
+	data, err := unpacked(data)
+	if err != nil {
+		return nil, fmt.Errorf("read the journal of %s: %w", ref, err)
+	}
+	if err := json.Unmarshal(data, o); err != nil {
+		return nil, fmt.Errorf("read the journal of %s: %w", ref, err)
+	}
+	if object.RefOf(o) != ref {
+		return nil, fmt.Errorf("read the journal of %s: it has a version of %s", ref, object.RefOf(o))
+	}
+	return o, nil
+}
