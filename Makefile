@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build deps lint test test-unit race conformance browser bench soak kernels package package-test fuzz demo demo-fleet demo-pair fleet golden clean
+.PHONY: help build deps lint test test-unit race conformance browser bench soak kernels package package-test package-vm fuzz demo demo-fleet demo-pair fleet golden clean
 
 # The system programs live where an ordinary user's PATH may not look.
 export PATH := $(PATH):/usr/sbin:/sbin
@@ -97,6 +97,9 @@ package: ## deb, rpm and tarball for amd64 and arm64, with checksums and SBOM, i
 
 package-test: ## install, upgrade over traffic, downgrade, remove and purge the deb in a bare Debian (root; five minutes)
 	.ci/package/test
+
+package-vm: ## the same under a real systemd, in a virtual machine with Debian's kernel, with reboots (root; half an hour)
+	.ci/package/vm
 
 # Without a bound each input that reaches new code is made smaller for a minute, in which nothing else is tried.
 fuzz: ## every fuzz target for FUZZTIME (30s)

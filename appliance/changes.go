@@ -129,11 +129,15 @@ func revivedOf(all []store.Revived) []wire.Revived {
 
 // Restore makes the data directory what an export says, while nobody serves from it; with replace also if
 // there are Services in it. It gives the number of objects and the revision. On an error nothing has changed. Root
-// writes as the user of the directory.
-func Restore(dataDir string, export io.Reader, replace bool) (objects int, revision uint64, err error) {
+// writes as the user of the directory. keyFile has the key to encrypt it by, "" for none.
+func Restore(dataDir, keyFile string, export io.Reader, replace bool) (objects int, revision uint64, err error) {
 	var header store.ExportHeader
+	key, err := dataKey(keyFile)
+	if err != nil {
+		return 0, 0, err
+	}
 	err = engine.AsOwner(dataDir, func() error {
-		e, err := engine.OpenFile(dataDir)
+		e, err := engine.OpenSealed(dataDir, key)
 		if err != nil {
 			return err
 		}

@@ -24,12 +24,16 @@ type Finding = checkup.Finding
 // Doctor examines everything on this host that the appliance depends on, and changes
 // nothing. serving reports whether an appliance answers on cfg.Socket.
 func Doctor(_ context.Context, cfg config.Config, serving bool) []Finding {
-	findings, served := kernelFindings(serving)
+	findings, served, adopting := kernelFindings(serving)
 	facts, err := checkup.Read(procPath)
 	if err != nil {
 		findings = append(findings, Finding{Check: "settings", Level: checkup.Warning, Message: err.Error(), Advice: "run it as root"})
 	}
 	findings = append(findings, checkup.Examine(&facts)...)
+	findings = append(findings, checkup.ExamineAnnouncing(&facts))
+	if adopting {
+		findings = append(findings, checkup.ExamineAdopting(&facts))
+	}
 	findings = append(findings, rangeFinding(&cfg))
 	if cfg.TLSCert != "" {
 		findings = append(findings, apiserver.CertificateOffline(cfg.TLSCert, cfg.TLSKey, time.Now()))
@@ -56,30 +60,22 @@ func rangeFinding(c *config.Config) Finding {
 }
 
 // kernelFindings are about nf_tables and who else uses it. served is how many addresses and ports
-// it serves of ours.
-func kernelFindings(serving bool) (findings []Finding, served int) {
+// it serves of ours, adopting whether connections of some are to outlive another box.
+func kernelFindings(serving bool) (findings []Finding, served int, adopting bool) {
 	k, err := kernel.Open(kernel.Options{})
 	switch {
 	case errors.Is(err, kernel.ErrPermission):
-		return []Finding{{Check: "kernel", Level: checkup.Error, Message: err.Error(), Advice: "run `sudo svcctl doctor`"}}, 0
+		return []Finding{{Check: "kernel", Level: checkup.Error, Message: err.Error(), Advice: "run `sudo svcctl doctor`"}}, 0, false
 	case err != nil:
-		return []Finding{{Check: "kernel", Level: checkup.Error, Message: err.Error(), Advice: "load what is missing, or run a kernel that has it"}}, 0
+		return []Finding{{Check: "kernel", Level: checkup.Error, Message: err.Error(), Advice: "load what is missing, or run a kernel that has it"}}, 0, false
 	}
 	defer k.Close()
 	features := k.Probe()
-	message := "Linux " + features.Release + " has all that is needed"
-	if missing := features.Missing(); len(missing) > 0 {
-		message += "; it could do without, but lacks: " + strings.Join(missing, ", ")
-	}
-	findings = []Finding{{Check: "kernel", Level: checkup.OK, Message: message}}
-	if !features.Owner {
-		findings[0].Level = checkup.Warning
-		findings[0].Advice = "Linux 5.12 and later protect established connections when somebody flushes the ruleset"
-	}
+	findings = []Finding{kernelFinding(features.Release, features.Missing())}
 	if have, _, err := k.Read(); err == nil { // what cannot be read is no evidence
-		served = nft.CountFrontends(have)
+		served, adopting = nft.CountFrontends(have), nft.Adopts(have)
 	}
-	return append(findings, otherInstance(k, serving), otherRules(k)), served
+	return append(findings, otherInstance(k, serving), otherRules(k)), served, adopting
 }
 
 // otherInstance looks for an svcctl that serves elsewhere.

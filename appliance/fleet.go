@@ -24,7 +24,11 @@ import (
 // openEngine opens where the objects are: the data directory, or with --fleet etcd with a replica there.
 func openEngine(ctx context.Context, cfg *config.Config, calls *reconcile.SlowCalls, log *slog.Logger) (engine.Engine, *fleet.Engine, error) {
 	if cfg.Fleet == "" {
-		file, err := engine.OpenFile(cfg.DataDir)
+		key, err := dataKey(cfg.DataKeyFile)
+		if err != nil {
+			return nil, nil, err
+		}
+		file, err := engine.OpenSealed(cfg.DataDir, key)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -39,6 +43,14 @@ func openEngine(ctx context.Context, cfg *config.Config, calls *reconcile.SlowCa
 		return nil, nil, err
 	}
 	return e, e, nil // the loop does not wait for its commits
+}
+
+// dataKey is the key in a file, nil for "".
+func dataKey(path string) (*engine.Key, error) {
+	if path == "" {
+		return nil, nil
+	}
+	return engine.ReadKey(path)
 }
 
 // FleetConfig returns the configuration of package fleet.

@@ -4,10 +4,32 @@ import (
 	"context"
 	"os"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"svcctl.io/svcctl/appliance/handover"
+	"svcctl.io/svcctl/appliance/parts"
 )
+
+// drainTime is how long a hand-over is put off for connections that cannot be handed over.
+const drainTime = 10 * time.Second
+
+// drain puts off a hand-over.
+type drain struct{ relay atomic.Pointer[parts.Relay] }
+
+// before returns a context that ends when ctx does, by the same cause; at a hand-over after the relay was drained.
+func (d *drain) before(ctx context.Context) (drained context.Context, release func()) {
+	drained, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		if r := d.relay.Load(); r != nil && handover.IsRequested(ctx) {
+			waiting, stop := context.WithTimeout(drained, drainTime)
+			defer stop()
+			r.Drain(waiting)
+		}
+		end(context.Cause(ctx))
+	})
+	return drained, func() { stop(); end(nil) }
+}
 
 // startRelay has the relay run until endRelay is called, which is when all else has ended.
 func (a *assembly) startRelay(ctx context.Context, changed func()) {

@@ -35,7 +35,10 @@ import (
 // Down. An error says why it could not start, or what it cannot go on without. When the cause is
 // handover.ErrRequested, it executes the program anew in place of the process, which is handed what is relayed.
 func Run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
-	a, err := run(ctx, cfg, log)
+	drain := &drain{}
+	ctx, release := drain.before(ctx)
+	defer release()
+	a, err := run(ctx, cfg, log, drain)
 	if a != nil && a.endRelay != nil {
 		a.endRelay()
 	}
@@ -46,7 +49,7 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 }
 
 // run is Run without the hand-over at the end. It returns what has run.
-func run(ctx context.Context, cfg config.Config, log *slog.Logger) (a *assembly, err error) {
+func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain) (a *assembly, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -59,6 +62,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) (a *assembly,
 	var objects *store.Store // opened before the relay is told of any Service
 	secret := func(key string) *object.Secret { return objects.Secret(key) }
 	relayed := parts.NewRelay(log, secret, state, handover.Kept())
+	drain.relay.Store(relayed)
 	memory := newMemory()
 	calmMonitor()
 	closers := closers{}

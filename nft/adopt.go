@@ -122,3 +122,13 @@ func (t *Table) adopters() map[string]bool {
 	}
 	return frontends
 }
+
+// Adopts reports whether a ruleset adopts endpoints.
+func Adopts(have Ruleset) bool {
+	for _, t := range have {
+		if t != nil && len(t.elements(setAdopted)) > 0 {
+			return true
+		}
+	}
+	return false
+}

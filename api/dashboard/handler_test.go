@@ -73,7 +73,8 @@ func (s *shown) Service(namespace, name string) (*Service, error) {
 		return nil, s.err
 	}
 	return &Service{
-		Row: s.row(1), File: "/etc/web.yaml", Line: 7, Annotations: map[string]string{hostile: hostile},
+		Clients: wire.ServiceClients{Counted: true, Clients: []wire.ClientTraffic{{Client: "203.0.113.7", Open: 1200}, {Client: "203.0.113.8", Unanswered: 3}}, More: 4321},
+		Row:     s.row(1), File: "/etc/web.yaml", Line: 7, Annotations: map[string]string{hostile: hostile},
 		Problems: []wire.Problem{{Object: "Service shop/web", Message: hostile, Severity: wire.SeverityError}},
 		State: wire.ServiceState{Ports: []wire.PortState{{
 			Name: "http", Protocol: "TCP", Family: "IPv4", Frontends: []string{"10.96.0.10:80", ":30080"},
@@ -158,6 +159,7 @@ func TestPages(t *testing.T) {
 	says(t, visit(t, h, http.MethodGet, "/dashboard/services/shop/web", http.StatusOK),
 		"/etc/web.yaml:7", "node port 30080", "1,234 open", "5 connections unanswered", "70,000", "1,300", "<svg class=\"path\"",
 		", balance maglev", ">up</td><td class=\"number\">5</td>", "10.1.2.13:8080", "gets no new ones", ", 5 times", "l2 eth0", "▲ withheld",
+		"name=web-1&amp;client=203.0.113.7", ">1,200</td>", ">✗ 3</td>", "4,321 more",
 		">10.1.2.1:40001, 71 open<", ">70 open</td>")
 	says(t, visit(t, h, http.MethodGet, "/dashboard/connections?client=203.0.113.7&name=web", http.StatusOK), "203.0.113.7:1", "✗ unanswered",
 		"<td><code>10.1.2.11:8080</code></td>", "<td><code>10.1.2.12:8443</code> (relayed)</td>")

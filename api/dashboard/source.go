@@ -39,6 +39,9 @@ type Query struct {
 // PageRows is how many Services a page has.
 const PageRows = 100
 
+// MostClients is how many clients the page of a Service lists.
+const MostClients = 20
+
 // The orders of a list.
 const (
 	byName       = "name"
@@ -75,6 +78,7 @@ type Row struct {
 type Service struct {
 	Row
 	State    wire.ServiceState
+	Clients  wire.ServiceClients // at most MostClients
 	Ports    []wire.PortTraffic
 	Problems []wire.Problem
 	// File and Line are where it is declared; "" for a Service of the API.

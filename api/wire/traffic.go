@@ -148,6 +148,20 @@ type TrafficQuery struct {
 	History   bool // and of earlier looks
 }
 
+// ClientTraffic has the connections of one client of a Service.
+type ClientTraffic struct {
+	Client           string // its address
+	Open, Unanswered int
+}
+
+// ServiceClients are the clients of a Service, the busiest first.
+type ServiceClients struct {
+	// Counted reports that the newest look has them: they are counted of Services that somebody asks about, from the next look on.
+	Counted bool
+	Clients []ClientTraffic
+	More    int // left out
+}
+
 // TrafficSorts lists the columns that traffic is sorted by, the largest first; name is alphabetical.
 func TrafficSorts() []string { return []string{"open", "rate", "unanswered", "refused", "name"} }
 

@@ -23,6 +23,8 @@ type Traffic interface {
 	// Services returns the findings of the newest look by Service, "namespace/name", and those of every Service that is not among
 	// them. They are not to be changed.
 	Services() (busy map[string]*wire.ServiceTraffic, quiet *wire.ServiceTraffic, err error)
+	// Clients are those of a Service, "namespace/name", the busiest first and at most so many.
+	Clients(service string, most int) (wire.ServiceClients, error)
 	// Histories tell of Services, "namespace/name", what the last looks found, the oldest first.
 	Histories(services []string) map[string][]wire.TrafficSample
 }
@@ -277,7 +279,11 @@ func (p *pages) Service(namespace, name string) (*dashboard.Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	detail := &dashboard.Service{Ports: seen.Ports, State: p.service(namespace, name, netip.AddrPort{}), Annotations: svc.Metadata.Annotations}
+	clients, err := p.traffic.Clients(key, dashboard.MostClients)
+	if err != nil {
+		return nil, err
+	}
+	detail := &dashboard.Service{Clients: clients, Ports: seen.Ports, State: p.service(namespace, name, netip.AddrPort{}), Annotations: svc.Metadata.Annotations}
 	status := p.backend.Status()
 	for _, problem := range status.Problems {
 		if problem.Object == "Service "+key {

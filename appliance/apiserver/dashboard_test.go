@@ -30,6 +30,9 @@ func (s *seen) Kill(uint32) (*wire.Connection, error)                       { re
 func (s *seen) Services() (busy map[string]*wire.ServiceTraffic, quiet *wire.ServiceTraffic, err error) {
 	return s.traffic, &wire.ServiceTraffic{}, nil
 }
+func (s *seen) Clients(service string, _ int) (wire.ServiceClients, error) {
+	return wire.ServiceClients{Counted: true, Clients: []wire.ClientTraffic{{Client: "of " + service}}}, nil
+}
 func (s *seen) Histories(services []string) map[string][]wire.TrafficSample {
 	s.asked = append(s.asked, services...)
 	told := map[string][]wire.TrafficSample{}

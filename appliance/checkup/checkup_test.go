@@ -125,3 +125,34 @@ func TestHidden(t *testing.T) {
 		}
 	}
 }
+
+// What matters to announcements and takeovers is looked at where there are any.
+func TestExamineAnnouncing(t *testing.T) {
+	for name, test := range map[string]struct {
+		change map[string]string
+		arp    Level
+		over   Level
+		text   string
+	}{
+		"well":       {nil, OK, OK, ""},
+		"proxy":      {map[string]string{"sys/net/ipv4/conf/eth0/proxy_arp": "1"}, Warning, OK, "on eth0"},
+		"pvlan":      {map[string]string{"sys/net/ipv4/conf/all/proxy_arp_pvlan": "1"}, Warning, OK, "on all"},
+		"arp_ignore": {map[string]string{"sys/net/ipv4/conf/eth0/arp_ignore": "1"}, Warning, OK, "arp_ignore is set on eth0"},
+		"not loose":  {map[string]string{"sys/net/netfilter/nf_conntrack_tcp_loose": "0"}, OK, Error, "nf_conntrack_tcp_loose=1"},
+		"strict":     {map[string]string{"sys/net/netfilter/nf_conntrack_tcp_be_liberal": "0"}, OK, Warning, "nf_conntrack_tcp_be_liberal=1"},
+	} {
+		files := well()
+		files["sys/net/netfilter/nf_conntrack_tcp_loose"], files["sys/net/netfilter/nf_conntrack_tcp_be_liberal"] = "1", "1"
+		for path, content := range test.change {
+			files[path] = content
+		}
+		facts, err := Read(proc(t, files))
+		if err != nil {
+			t.Fatal(err)
+		}
+		arp, over := ExamineAnnouncing(&facts), ExamineAdopting(&facts)
+		if arp.Level != test.arp || over.Level != test.over || !strings.Contains(arp.String()+over.String(), test.text) {
+			t.Errorf("%s: %+v %+v", name, arp, over)
+		}
+	}
+}

@@ -31,6 +31,8 @@ type Interface struct {
 	Name          string
 	RPFilter      int  // 0 off, 1 strict, 2 loose
 	RouteLocalnet bool // 127.0.0.0/8 is reachable from outside
+	ARPIgnore     int  // 0: an address of any interface is answered for
+	ProxyARP      bool // ARP is answered for addresses that are routed elsewhere, by proxy_arp or proxy_arp_pvlan
 }
 
 // Conntrack is the connection tracking table. The counters are sums over all CPUs since
@@ -41,6 +43,8 @@ type Conntrack struct {
 	InsertFailed uint64 // entries that could not be made
 	Dropped      uint64 // packets dropped because the table was full
 	EarlyDropped uint64 // entries given up so that others found room
+	Loose        bool   // connections of TCP are taken up in mid-stream
+	Liberal      bool   // segments outside of the window belong to their connection
 }
 
 // Read reads the facts from a proc file system. What a kernel does not have is left out;
@@ -65,6 +69,8 @@ func Read(proc string) (Facts, error) {
 			Name:          name.Name(),
 			RPFilter:      int(r.number(dir + "/rp_filter")),
 			RouteLocalnet: r.number(dir+"/route_localnet") != 0,
+			ARPIgnore:     int(r.number(dir + "/arp_ignore")),
+			ProxyARP:      r.number(dir+"/proxy_arp")+r.number(dir+"/proxy_arp_pvlan") != 0,
 		})
 	}
 	f.Conntrack = r.conntrack()
@@ -133,6 +139,8 @@ func (r *reader) conntrack() Conntrack {
 		return Conntrack{}
 	}
 	c := Conntrack{Known: true, Max: max, Entries: r.number("sys/net/netfilter/nf_conntrack_count")}
+	c.Loose = r.number("sys/net/netfilter/nf_conntrack_tcp_loose") != 0
+	c.Liberal = r.number("sys/net/netfilter/nf_conntrack_tcp_be_liberal") != 0
 	content, err := os.ReadFile(filepath.Join(r.proc, "net/stat/nf_conntrack"))
 	r.note(err)
 	c.countFrom(content)

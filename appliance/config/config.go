@@ -28,6 +28,9 @@ type Config struct {
 	Manifests []string
 	// DataDir is where objects, allocations and last good copies are kept (--data-dir).
 	DataDir string
+	// DataKeyFile has the key that the data file is encrypted by (--data-key-file), 32 bytes in base64; "" leaves it
+	// as it is.
+	DataKeyFile string
 	// Socket is the path of the API's unix socket (--socket).
 	Socket string
 	// SocketGroup is the group whose members may do everything over the socket, by name or

@@ -300,6 +300,10 @@ func Test490_connections_outlive_a_box(t *testing.T) {
 		t.Errorf("explain: exit code %d: %s%s", code, out, errOut)
 	}
 
+	if out, _, _ := k.boxes[0].Svcctl("doctor"); !strings.Contains(out, "nf_conntrack_tcp_be_liberal is 0") || !strings.Contains(out, "4 of 4 addresses are announced") {
+		t.Errorf("doctor says:\n%s", out)
+	}
+
 	// The box dies with what it knows: nobody gets anything from it any more.
 	for _, ifname := range []string{"lan0", "int0"} {
 		k.hosts[0].SetDown(ifname)

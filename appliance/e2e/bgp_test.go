@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -117,6 +118,12 @@ router bgp 64513
 // frrOf starts programs of FRR on RTR, each with what is its own of a configuration.
 func (b *box) frrOf(t *testing.T, text string, programs ...string) {
 	t.Helper()
+	b.frrOn(t, b.RTR, text, programs...)
+}
+
+// frrOn is frrOf on another host.
+func (b *box) frrOn(t *testing.T, h *netlab.Host, text string, programs ...string) {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "frr") // the paths of its sockets are short
 	if err != nil {
 		t.Fatal(err)
@@ -133,6 +140,9 @@ func (b *box) frrOf(t *testing.T, text string, programs ...string) {
 	}
 	bfd, rest, _ := strings.Cut(text, "!\nip prefix-list")
 	configs := map[string]string{"zebra": "", "bgpd": text, "bfdd": bfd}
+	if table := regexp.MustCompile(`(?m)^ip import-table .*\n`); table.MatchString(text) { // of one file in /etc/frr each daemon takes its part
+		configs["zebra"], configs["bgpd"] = table.FindString(text), table.ReplaceAllString(text, "")
+	}
 	if rest != "" {
 		configs["bgpd"] = "ip prefix-list" + rest
 	}
@@ -145,7 +155,7 @@ func (b *box) frrOf(t *testing.T, text string, programs ...string) {
 		if program == "bfdd" {
 			args = append(args, "--bfdctl", filepath.Join(dir, "bfdd.sock"))
 		}
-		runs(t, b.RTR, "/usr/lib/frr/"+program, args...)
+		runs(t, h, "/usr/lib/frr/"+program, args...)
 		eventually(t, time.Minute, func() error {
 			_, err := os.Stat(filepath.Join(dir, program+".vty"))
 			return err

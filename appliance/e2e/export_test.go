@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"svcctl.io/svcctl/appliance/netlab"
 )
 
 // exported is the table of routes to announced addresses, of a family.
@@ -87,6 +89,53 @@ protocol bgp tor {
 				return fmt.Errorf("after down the table has %q", got)
 			}
 			return nil
+		})
+	}
+}
+
+// The configurations of examples/frr have a routing daemon on the box tell a router of the addresses in the table, and
+// of no other route.
+func TestExampleFRR(t *testing.T) {
+	const example = "../../examples/frr/"
+	at := strings.NewReplacer("192.0.2.11", netlab.BoxAddr4, "192.0.2.1", "192.0.2.254")
+	for name, test := range map[string]struct {
+		daemon   func(t *testing.T, b *box, config string)
+		families []family // FRR 8 takes IPv4 alone from a table
+	}{
+		"bird.conf": {func(t *testing.T, b *box, config string) {
+			path := filepath.Join(t.TempDir(), "bird.conf")
+			if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			runs(t, b.GW1, "/usr/sbin/bird", "-f", "-c", path, "-s", filepath.Join(t.TempDir(), "ctl"))
+		}, families},
+		"frr.conf": {func(t *testing.T, b *box, config string) { b.frrOn(t, b.GW1, config, "zebra", "bgpd") }, []family{ipv4}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text, err := os.ReadFile(example + name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := newBox(t, flags{"announce-table": {"118"}, "load-balancer-pool": {"198.18.0.16/28", "2001:db8:99::10/124"}})
+			b.write("web.yaml", b.toldDocuments(b.L1))
+			b.svcctl.Start()
+			b.bird(t, "", "")
+			test.daemon(t, b, at.Replace(string(text)))
+			for _, f := range test.families {
+				b.leads(t, f, f.routedVIP(1))
+				b.reaches(t, b.EXT, "tcp", f.at(f.routedVIP(1), 80), masq, f.on(80, b.L1)...)
+			}
+			b.rewrite("web.yaml", b.toldDocuments())
+			for _, f := range test.families {
+				b.leadsNowhere(t, f, f.routedVIP(1))
+				b.leads(t, f, f.routedVIP(2))
+			}
+			out, _, _ := b.RTR.Run("sh", "-c", "ip route show proto bird; ip -6 route show proto bird")
+			for line := range strings.Lines(out) {
+				if !strings.Contains(line, ipv4.routedVIP(2)) && !strings.Contains(line, ipv6.routedVIP(2)) {
+					t.Errorf("the router was told of another route: %s", line)
+				}
+			}
 		})
 	}
 }

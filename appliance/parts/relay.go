@@ -95,6 +95,9 @@ func (r *Relay) HandedOver() (state []byte, descriptors []int, err error) {
 	return state, s.Descriptors(), err
 }
 
+// Drain waits before a hand-over for what cannot be handed over: see relay.Relay.
+func (r *Relay) Drain(ctx context.Context) { r.relay.Drain(ctx) }
+
 // Name implements reconcile.Part.
 func (r *Relay) Name() string { return "relay" }
 

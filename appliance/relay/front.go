@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"svcctl.io/svcctl/appliance/handover"
 	"svcctl.io/svcctl/appliance/relay/httpproxy"
 	"svcctl.io/svcctl/appliance/relay/tlsterm"
 )
@@ -41,6 +42,11 @@ func (t *tcpPort) frontOf() *Front {
 
 // serveFront serves a client, who had sent to asked, as front says. A connection that is encrypted cannot be handed over.
 func (t *tcpPort) serveFront(ctx context.Context, client *net.TCPConn, early []byte, from, asked netip.AddrPort, front *Front) {
+	if handover.IsRequested(ctx) { // nothing was said yet
+		t.relay.leaving.unconnected(t, client, from, asked, early)
+		return
+	}
+	defer t.relay.draining.begin()()
 	// What is done for the client ends after it was reset, so that nothing tells it an end before.
 	outer := ctx
 	ctx, end := context.WithCancelCause(context.WithoutCancel(outer))

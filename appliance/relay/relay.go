@@ -173,6 +173,7 @@ type Relay struct {
 	fronts         fronts
 	arriving       arriving
 	leaving        leaving
+	draining       draining
 	store          *handover.Store
 	failedConnects atomic.Int64
 	// ctx ends after that of Run, by the same cause: connections of the program before go on before Run.
@@ -202,8 +203,8 @@ func newRelay(log *slog.Logger, origin Origin, l limits) *Relay {
 		listeners: listen.NewReconciler[Problem](l.retry),
 		fronts:    fronts{open: map[frontKey]*front{}, ports: map[string]map[key]*redirected{}},
 		arriving:  arriving{sockets: map[frontKey]*os.File{}, ports: map[key]*HeldPort{}, tcp: map[key]*tcpPort{}},
-		leaving:   leaving{conns: map[*tcpPort][]HeldConnection{}},
-		http:      httpproxy.New(log),
+		leaving:   leaving{conns: map[*tcpPort][]HeldConnection{}}, draining: newDraining(),
+		http: httpproxy.New(log),
 	}
 }
 
@@ -269,13 +270,14 @@ func (r *Relay) Run(ctx context.Context) error {
 	answering, stop := context.WithCancel(context.Background()) // ends after clients were reset: it would close them
 	go func() {
 		defer close(requests)
-		if err := r.http.Run(answering); err != nil {
-			r.log.Error("requests over HTTP are not passed on any more", "err", err)
-		}
+		r.http.Run(answering)
 	}()
 	defer func() { stop(); <-requests }()
 	r.fronts.serve(r.ctx)
 	r.listeners.Run(ctx, func() ([]Problem, bool) { return r.reconcile(r.ctx, open) })
+	if handover.IsRequested(ctx) {
+		r.drainLast(open)
+	}
 	r.end(context.Cause(ctx))
 	r.crowding.stop()
 	if handover.IsRequested(ctx) {

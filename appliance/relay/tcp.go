@@ -62,8 +62,8 @@ func (l *tcpListener) accept(ctx context.Context) {
 	for {
 		client, err := l.socket.AcceptTCP()
 		switch {
-		case errors.Is(err, net.ErrClosed), err != nil && ctx.Err() != nil:
-			return
+		case errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded), err != nil && ctx.Err() != nil:
+			return // closed, or paused
 		case err != nil: // usually EMFILE: clients wait in the backlog
 			if times, due := failed.due(); due {
 				l.log.Warn("connections cannot be accepted: look at the limit of open files", "times", times, "err", err)

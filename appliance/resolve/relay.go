@@ -8,6 +8,7 @@ import (
 
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store/annotation"
+	"svcctl.io/svcctl/store/object"
 )
 
 // Relay holds the settings by which connections of a Service are relayed.
@@ -104,6 +105,20 @@ func (r *resolver) relay(i int, p *nft.ServicePort) {
 	if p.Balance == nft.Random && !r.balanceNamed {
 		p.Balance = nft.RoundRobin // as in the userspace mode of kube-proxy
 	}
+}
+
+// refuseMode refuses a port that asks for the kernel, and for what only a relay does.
+func (r *resolver) refuseMode(i int) bool {
+	port := &r.Service.Spec.Ports[i]
+	key := r.front(i).Key
+	if key == "" && port.Protocol == object.ProtocolTCP {
+		key = r.relayed.Key
+	}
+	if !r.relayed.Kernel || key == "" {
+		return false
+	}
+	r.refuse(annotation.Field(annotation.ProxyMode), ReasonInvalidAnnotation, "port %d/%s is not served: the kernel is to serve it, and %s takes a relay; leave one of the two out", port.Port, port.Protocol, key)
+	return true
 }
 
 // refuseClients has the kernel refuse the clients of a port.

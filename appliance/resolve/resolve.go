@@ -227,7 +227,7 @@ func (r *resolver) resolve() {
 	r.out.Unready = unready(endpoints)
 	encrypted := make([]bool, len(r.Service.Spec.Ports))
 	for i := range encrypted {
-		encrypted[i] = r.refuseFront(i) || r.asksTLS(i)
+		encrypted[i] = r.refuseMode(i) || r.refuseFront(i) || r.asksTLS(i)
 	}
 	r.unkeyed = r.checkFronts()
 	for _, family := range nft.Families {

@@ -98,7 +98,7 @@ endpoints:
 // write writes a file with a Service.
 func (b *bench) write(name, text string) {
 	if b.relays {
-		text = strings.Replace(text, "}\nspec:", ", annotations: {svcctl.io/proxy-mode: userspace}}\nspec:", 1)
+		text = strings.Replace(text, "}\nspec:", ", annotations: {svcctl.io/proxy-mode: userspace, svcctl.io/connect-timeout: 1m}}\nspec:", 1)
 	}
 	b.svcctl.Manifests.Write(name, text)
 }

@@ -118,6 +118,8 @@ type Look struct {
 	// RefusalRates are packets a second since the look before, of reasons with any.
 	RefusalRates map[string]float64
 
+	clients map[string]clients // by Service, of those that are watched
+
 	found   *index
 	merging sync.Once
 	merged  []*merged // see busy
@@ -325,6 +327,9 @@ func (l *Look) count(found *index, known []uint32, counts func(*conntrack.Connec
 		}
 		p := found.countsOf(i)
 		p.add(c, isNew)
+		if watched := l.clients[p.Port.Service]; watched != nil && (c.Open || !c.Answered) {
+			watched.add(c)
+		}
 		at := p.Port.endpoint(c)
 		e := p.Endpoints[at]
 		if e == nil {

@@ -57,7 +57,8 @@ type Observer struct {
 
 	mu      sync.Mutex
 	last    *Look
-	history map[string][]Sample // by Service port, of those that had connections
+	history map[string][]Sample  // by Service port, of those that had connections
+	watched map[string]time.Time // Services whose clients are counted, by when somebody asked last
 	forget  *time.Timer
 }
 
@@ -86,7 +87,7 @@ func (o *Observer) Look() (*Look, error) {
 	defer runtime.UnlockOSThread()
 	used := threadCost()
 	found := o.served()
-	l := &Look{At: begin}
+	l := &Look{At: begin, clients: o.watching(begin)}
 	if last != nil {
 		l.Since = begin.Sub(last.At)
 	}
@@ -218,7 +219,7 @@ func (o *Observer) drop() {
 	defer o.looking.Unlock()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.last, o.ids, o.history = nil, nil, map[string][]Sample{}
+	o.last, o.ids, o.history, o.watched = nil, nil, map[string][]Sample{}, nil
 	o.found = nil
 }
 

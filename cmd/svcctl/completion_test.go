@@ -1,8 +1,10 @@
 package main
 
 import (
+	"maps"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -95,6 +97,96 @@ complete -C ` + shellQuote(line)
 		if wanted := strings.Fields(want); !slices.Equal(got, wanted) {
 			t.Errorf("%q completes to %q, want %q", line, got, wanted)
 		}
+	}
+}
+
+// zshSetup has an interactive zsh write what it would complete to $OUT, and DONE after control-X control-X.
+const zshSetup = `
+autoload -Uz compinit; compinit -u -D
+. $SCRIPT
+svcctl() { [[ $1 == __complete ]] && print -l "asked:${(j:,:)@[2,-1]}" web api }
+compadd() {
+	if [[ ${@[1,(i)(-|--)]} == *-(O|A|D)\ * ]]; then builtin compadd "$@"; return; fi
+	local -a _hits
+	builtin compadd -A _hits "$@"
+	print -l -- $_hits >>$OUT
+	builtin compadd "$@"
+}
+over() { print DONE >>$OUT }
+zle -N over
+bindkey '^X^X' over
+bindkey '^I' complete-word
+setopt no_auto_list no_auto_menu no_beep
+print DONE >>$OUT
+`
+
+// zshDriver types lines into that shell, and prints the words that each is completed by.
+const zshDriver = `
+zmodload zsh/zpty
+settled() { until [[ -f $OUT && "$(<$OUT)" == *DONE* ]]; do zpty -r -t z ignored; sleep 0.05; done }
+zpty z zsh -f -i
+zpty -w z ". $SETUP"
+settled
+for line in "$@"; do
+	rm -f $OUT
+	zpty -w -n z $'\x15'"$line"$'\t\x18\x18'
+	settled
+	print -r -- "$line=$(grep -vx DONE $OUT | tr '\n' ' ')"
+done
+zpty -d z
+`
+
+// TestCompletionZsh lets an interactive zsh complete command lines.
+func TestCompletionZsh(t *testing.T) {
+	zsh, err := exec.LookPath("zsh")
+	if err != nil {
+		t.Skip("no zsh here")
+	}
+	b := newBench()
+	if code := b.run("completion", "zsh"); code != exitDone {
+		t.Fatal(b.err.String())
+	}
+	dir := t.TempDir()
+	files := map[string]string{"SCRIPT": b.out.String(), "SETUP": zshSetup}
+	env := append(os.Environ(), "HOME="+dir, "ZDOTDIR="+dir, "TERM=dumb", "OUT="+filepath.Join(dir, "out"))
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		env = append(env, name+"="+path)
+	}
+	want := map[string]string{
+		"svcctl rol":           "rollback",
+		"svcctl get w":         "web",
+		"svcctl get -n ":       "api asked:get,-n, web",
+		"svcctl serve --snat=": "auto never",
+		"svcctl serve --node":  "--node-name --node-port-space --nodeless-endpoints --nodeport-addresses",
+		"svcctl wait --for=r":  "ready",
+		"svcctl help pl":       "plan",
+		"svcctl completion ":   "bash fish zsh",
+	}
+	lines := slices.Sorted(maps.Keys(want))
+	cmd := exec.Command(zsh, append([]string{"-f", "-c", zshDriver, "zsh"}, lines...)...)
+	cmd.Env, cmd.Dir = env, dir
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	got := map[string]string{}
+	for line := range strings.Lines(string(out)) {
+		i := strings.LastIndex(strings.TrimSuffix(line, "\n"), "=")
+		words := strings.Fields(line[i+1:])
+		slices.Sort(words)
+		got[line[:i]] = strings.Join(slices.Compact(words), " ")
+	}
+	for _, line := range lines {
+		if got[line] != want[line] {
+			t.Errorf("%q completes to %q, want %q", line, got[line], want[line])
+		}
+	}
+	if t.Failed() {
+		t.Logf("%s", out)
 	}
 }
 

@@ -33,7 +33,8 @@ func (p *program) doctorVerb() *verb {
 whether the kernel has what is needed, whether packets are forwarded, filters and
 limits that drop them, the fill of the connection tracking table, rules of other
 programs at the same hooks, a second svcctl, the data directory, the manifests, the
-certificate of the API, addresses that no neighbor gets an answer for. An appliance
+certificate of the API, addresses that no neighbor gets an answer for, what keeps
+others from being announced. An appliance
 that answers on the socket says itself where its data and its manifests are. What is
 not well comes with what to do about it. It needs root.
 
@@ -85,6 +86,9 @@ func (p *program) runDoctor(ctx context.Context, v *verb, _ []string) error {
 	d := diagnosis{Findings: append(p.doctor(ctx, cfg, serving), more...)}
 	if status, err := c.Status(ctx); err == nil {
 		d.Findings = append(d.Findings, heldFindings(status)...)
+		if all, err := c.Announcements(ctx); err == nil {
+			d.Findings = append(d.Findings, announcingFindings(all, status.Problems, boxNetworks())...)
+		}
 	}
 	if seen, err := twoLooks(ctx, c); err == nil { // what cannot be counted is no finding
 		d.Findings = append(d.Findings, refusalFindings(seen)...)

@@ -71,10 +71,10 @@ func (p *program) restoreVerb() *verb {
 		configOption(),
 	}
 	for _, s := range settings() {
-		if s.name == "data-dir" {
-			dir := s.option()
-			dir.group = groupPlaces
-			o = append(o, dir)
+		if s.name == "data-dir" || s.name == "data-key-file" {
+			place := s.option()
+			place.group = groupPlaces
+			o = append(o, place)
 		}
 	}
 	return &verb{
@@ -120,7 +120,7 @@ func (p *program) runRestore(_ context.Context, v *verb, args []string) error {
 		name, in = args[0], file
 	}
 	moving := p.moving("read")
-	objects, revision, err := appliance.Restore(cfg.DataDir, io.TeeReader(in, moving), v.option("replace").on())
+	objects, revision, err := appliance.Restore(cfg.DataDir, cfg.DataKeyFile, io.TeeReader(in, moving), v.option("replace").on())
 	moving.end()
 	if appliance.IsNotEmpty(err) {
 		return fmt.Errorf("%s: %w: nothing was changed; --replace drops them", cfg.DataDir, err)

@@ -105,7 +105,7 @@ func stopOnSignal(ctx context.Context, signals <-chan os.Signal, log *slog.Logge
 	ctx, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})
 	go func() {
-		stopping := false
+		stopping, leaving := false, false
 		for {
 			select {
 			case <-done:
@@ -121,7 +121,11 @@ func stopOnSignal(ctx context.Context, signals <-chan os.Signal, log *slog.Logge
 						continue
 					}
 					log.Info("handing over; "+last, "signal", s.String())
+					leaving = true
 					cancel(handover.ErrRequested)
+				case leaving && !stopping: // before it has handed over, which may take some seconds
+					log.Info("stopped instead of handing over; "+last, "signal", s.String())
+					exit(0)
 				case stopping:
 					log.Warn("stopped at once", "signal", s.String())
 					exit(128 + int(number))

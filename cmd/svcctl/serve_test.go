@@ -6,12 +6,14 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
 
 	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/appliance/handover"
 )
 
 func TestServe(t *testing.T) {
@@ -76,4 +78,28 @@ func TestSignals(t *testing.T) {
 			t.Errorf("the second signal exits %v, want 143", exits)
 		}
 	})
+}
+
+// A hand-over may wait some seconds: who stops the program meanwhile means it.
+func TestStoppedDuringAHandOver(t *testing.T) {
+	var out bytes.Buffer
+	program := filepath.Join(t.TempDir(), "svcctl")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\necho svcctl hand-over 1\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	before := os.Args[0]
+	os.Args[0] = program // one that takes over
+	defer func() { os.Args[0] = before }()
+	signals, exits := make(chan os.Signal, 1), make(chan int, 1)
+	ctx, stop := stopOnSignal(t.Context(), signals, slog.New(slog.NewTextHandler(&out, nil)), "what is programmed stays in force", func(code int) { exits <- code })
+	defer stop()
+	signals <- syscall.SIGUSR2
+	<-ctx.Done()
+	if !handover.IsRequested(ctx) {
+		t.Fatal(context.Cause(ctx), out.String())
+	}
+	signals <- syscall.SIGTERM
+	if code := <-exits; code != 0 || !strings.Contains(out.String(), "stopped instead of handing over") {
+		t.Errorf("exit %d, log %s", code, out.String())
+	}
 }

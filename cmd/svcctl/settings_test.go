@@ -22,6 +22,7 @@ import (
 var samples = map[string][3]string{
 	"manifests":                   {"/a", "/b,/c", "/d"},
 	"data-dir":                    {"/a", "/b", "/c"},
+	"data-key-file":               {"/k", "/l", "/m"},
 	"socket":                      {"/a", "/b", "/c"},
 	"socket-group":                {"a", "0", "c"},
 	"socket-readers":              {"true", "true", "true"},

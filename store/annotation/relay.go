@@ -37,6 +37,8 @@ type Relay struct {
 	Key string
 	// Userspace says that all ports are relayed that can be; else TCP ports alone, for ProxyProtocol and ProxyFrom.
 	Userspace bool
+	// Kernel says that the kernel is to serve the ports, which goes together with nothing that asks for a relay.
+	Kernel bool
 	// ProxyProtocol is the version of the PROXY protocol that endpoints get a header of; 0: none.
 	ProxyProtocol int
 	// ProxyFrom are the balancers whose connections begin with a header.
@@ -67,7 +69,9 @@ func RelayOf(svc *object.Service) (r Relay) {
 	switch mode, given := a[ProxyMode]; {
 	case strings.EqualFold(strings.TrimSpace(mode), "userspace"):
 		r.Key, r.Userspace = ProxyMode, true
-	case given && !anyOf("kernel", "nftables")(mode):
+	case given && anyOf("kernel", "nftables")(mode):
+		r.Kernel = true
+	case given:
 		r.Bad = append(r.Bad, Bad{ProxyMode, fmt.Sprintf("%q is no mode, so the kernel serves the Service: write \"userspace\" to have it relayed, or \"kernel\"", mode)})
 	}
 	r.readProxyProtocol(svc)

@@ -25,8 +25,10 @@ import (
 const (
 	// fileName is the name of the database in the data directory.
 	fileName = "state.db"
-	// formatVersion is what this program writes, and the newest it reads.
+	// formatVersion is what this program writes, and sealedVersion where values are encrypted: an older program refuses
+	// that. It is the newest that this one reads.
 	formatVersion = 1
+	sealedVersion = 2
 	// boltLockWait bounds the wait for bbolt's own lock, which only a foreign tool
 	// that has the file open can hold.
 	boltLockWait = 100 * time.Millisecond
@@ -56,20 +58,25 @@ var (
 type File struct {
 	path string
 	lock *os.File
+	key  *Key // nil: values are stored as they are
 
 	mu     sync.Mutex
 	db     *bbolt.DB
 	broken error
 	// verified says that all pairs have been held against the digest.
 	verified bool
+	sealed   bool                  // values are encrypted, by key
 	commit   func(*bbolt.Tx) error // (*bbolt.Tx).Commit; tests make it fail
 	buffer   []byte                // see room
 }
 
 // OpenFile opens the data directory, which is made (mode 0700) if it does not exist,
 // checks all of the file and keeps others out until Close. On a read-only file system
-// it opens a file that exists for reading, and commits fail.
-func OpenFile(dir string) (*File, error) {
+// it opens a file that exists for reading, and commits fail. A file that is encrypted is refused.
+func OpenFile(dir string) (*File, error) { return OpenSealed(dir, nil) }
+
+// OpenSealed is OpenFile for values that are encrypted at rest. A file that is not is encrypted first. A nil key is none.
+func OpenSealed(dir string, key *Key) (*File, error) {
 	if err := prepareDirectory(dir); err != nil {
 		return nil, err
 	}
@@ -77,7 +84,7 @@ func OpenFile(dir string) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &File{path: filepath.Join(dir, fileName), lock: lock, commit: (*bbolt.Tx).Commit}
+	f := &File{path: filepath.Join(dir, fileName), lock: lock, key: key, commit: (*bbolt.Tx).Commit}
 	if err := f.open(); err != nil {
 		lock.Close()
 		return nil, err
@@ -112,6 +119,10 @@ func (f *File) open() error {
 		return fmt.Errorf("open data file %s: %w", f.path, err)
 	}
 	if err := f.checkVersion(); err != nil {
+		f.db.Close()
+		return err
+	}
+	if err := f.unlock(); err != nil {
 		f.db.Close()
 		return err
 	}
@@ -187,9 +198,12 @@ func (f *File) checkVersion() error {
 		if err != nil || version < 1 {
 			return damaged(f.path, fmt.Errorf("it has no format version but %q", text))
 		}
-		if version > formatVersion {
+		if version > sealedVersion {
 			return fmt.Errorf("%s was written by a newer svcctl (format %d; this one reads up to %d): start the newer svcctl, "+
-				"or put back the copy from before the upgrade; nothing was changed", f.path, version, formatVersion)
+				"or put back the copy from before the upgrade; nothing was changed", f.path, version, sealedVersion)
+		}
+		if (version == sealedVersion) != (meta.Get(sealedKey) != nil) {
+			return damaged(f.path, errors.New("it does not say whether it is encrypted"))
 		}
 		return nil
 	})
@@ -222,9 +236,13 @@ func (f *File) Load(prefix string) (pairs []Pair, err error) {
 			if _, err := checkEntry(key, entry); err != nil {
 				return damaged(f.path, err)
 			}
-			pairs = append(pairs, Pair{
-				Key: string(key), Revision: entryRevision(entry), Value: append([]byte(nil), entry[EntryHeader:]...),
-			})
+			pair := Pair{Key: string(key), Revision: entryRevision(entry)}
+			if !f.sealed {
+				pair.Value = append([]byte(nil), entry[EntryHeader:]...)
+			} else if pair.Value, err = f.key.unseal(pair.Key, entry[EntryHeader:]); err != nil {
+				return damaged(f.path, err)
+			}
+			pairs = append(pairs, pair)
 		}
 		return nil
 	})
@@ -398,6 +416,11 @@ func (f *File) apply(tx *bbolt.Tx, t Transaction) error {
 	slices.SortFunc(puts, func(a, b Pair) int { return strings.Compare(a.Key, b.Key) })
 	if len(puts) > manyPuts {
 		pairs.FillPercent = 1
+	}
+	if f.sealed {
+		parallel.Do(len(puts), parallel.Share, func(i int) {
+			puts[i].Value, puts[i].Entry = f.key.seal(puts[i].Key, puts[i].Value), nil
+		})
 	}
 	entries := f.room(puts)
 	parallel.Do(len(puts), parallel.Share, func(i int) { encodeEntry(entries[i], puts[i]) })

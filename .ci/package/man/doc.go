@@ -1,2 +1,2 @@
-// Command man makes manual pages of the Markdown in docs/: man DOCS OUT.
+// Command man makes manual pages of the Markdown in docs/: man DOCS OUT DATE.
 package main

@@ -19,17 +19,17 @@ var left = map[string]bool{"behaviors.md": true, "performance.md": true, "sample
 var title = regexp.MustCompile(`\A# ([\w.-]+)\((\d)\)\n`)
 
 func main() {
-	if len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "usage: man DOCS OUT")
+	if len(os.Args) != 4 {
+		fmt.Fprintln(os.Stderr, "usage: man DOCS OUT DATE")
 		os.Exit(2)
 	}
-	if err := run(os.Args[1], os.Args[2]); err != nil {
+	if err := run(os.Args[1], os.Args[2], os.Args[3]); err != nil {
 		fmt.Fprintln(os.Stderr, "man:", err)
 		os.Exit(1)
 	}
 }
 
-func run(docs, out string) error {
+func run(docs, out, date string) error {
 	names, err := filepath.Glob(filepath.Join(docs, "*.md"))
 	if err != nil {
 		return err
@@ -54,6 +54,13 @@ func run(docs, out string) error {
 		m := title.FindStringSubmatch(content)
 		body := links(content[len(m[0]):], page)
 		roff := md2man.Render([]byte(fmt.Sprintf("%% %s %s\n%s", strings.ToUpper(m[1]), m[2], body)))
+		// Tables have columns that are too narrow for even edges.
+		plain := fmt.Appendf(nil, ".TH %s %s\n", strings.ToUpper(m[1]), m[2])
+		dated := fmt.Appendf(nil, ".TH %s %s %s svcctl \"svcctl manual\"\n.ad l\n", strings.ToUpper(m[1]), m[2], date)
+		if !bytes.Contains(roff, plain) {
+			return fmt.Errorf("%s: the page has no %q", name, plain)
+		}
+		roff = bytes.Replace(roff, plain, dated, 1)
 		dir := filepath.Join(out, "man"+m[2])
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err

@@ -50,29 +50,39 @@ func (e *StatusError) Unwrap() error { return e.Err }
 
 // Proxy passes requests on. Its methods may be called concurrently.
 type Proxy struct {
-	log      *slog.Logger
-	server   *http.Server
-	reverse  *httputil.ReverseProxy
-	accepted chan net.Conn
-	sessions sync.Map // of net.Conn: *session
+	log        *slog.Logger
+	headerTime time.Duration
+	reverse    *httputil.ReverseProxy
+	accepted   chan net.Conn
+	sessions   sync.Map // of net.Conn: *session
+
+	mu     sync.Mutex
+	ctx    context.Context // of Run; nil before
+	server *http.Server    // of those who come; after a Drain each is for one request
+	stop   func()          // has it accept nobody any more
+	served sync.WaitGroup
 }
 
 // New returns a Proxy that serves nobody before Run.
 func New(log *slog.Logger) *Proxy { return newProxy(log, headerTime) }
 
 func newProxy(log *slog.Logger, headerTime time.Duration) *Proxy {
-	p := &Proxy{log: log, accepted: make(chan net.Conn)}
+	p := &Proxy{log: log, headerTime: headerTime, accepted: make(chan net.Conn)}
 	quiet := slog.NewLogLogger(log.Handler(), slog.LevelDebug)
 	p.reverse = &httputil.ReverseProxy{
 		Rewrite: rewrite, Transport: transport{}, FlushInterval: -1, ErrorHandler: p.failed, ErrorLog: quiet, BufferPool: buffers{},
 	}
+	return p
+}
+
+func (p *Proxy) newServer() *http.Server {
 	protocols := &http.Protocols{}
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
-	p.server = &http.Server{
+	return &http.Server{
 		Handler: http.HandlerFunc(p.handle), Protocols: protocols, HTTP2: &http.HTTP2Config{MaxConcurrentStreams: streams},
-		ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: headerBytes, ErrorLog: quiet,
+		ReadHeaderTimeout: p.headerTime, IdleTimeout: idleTime, MaxHeaderBytes: headerBytes, ErrorLog: p.reverse.ErrorLog,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			found, is := p.sessions.Load(c)
 			if !is {
@@ -85,18 +95,46 @@ func newProxy(log *slog.Logger, headerTime time.Duration) *Proxy {
 		},
 		ConnState: p.state,
 	}
-	return p
 }
 
 // Run serves until ctx is done; then connections end.
-func (p *Proxy) Run(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() { _ = p.server.Close() })
-	defer stop()
-	err := p.server.Serve(&handed{p.accepted, ctx.Done()})
-	if errors.Is(err, http.ErrServerClosed) || ctx.Err() != nil {
-		return nil
+func (p *Proxy) Run(ctx context.Context) {
+	p.mu.Lock()
+	p.ctx = ctx
+	p.begin(p.newServer())
+	p.mu.Unlock()
+	<-ctx.Done()
+	p.served.Wait()
+}
+
+// begin has a server serve those who come. The caller holds the lock.
+func (p *Proxy) begin(server *http.Server) {
+	accepting, stop := context.WithCancel(p.ctx)
+	p.server, p.stop = server, stop
+	context.AfterFunc(p.ctx, func() { _ = server.Close() })
+	p.served.Go(func() {
+		if err := server.Serve(&handed{p.accepted, accepting.Done()}); accepting.Err() == nil {
+			p.log.Error("requests over HTTP are not passed on any more", "err", err)
+		}
+	})
+}
+
+// Drain has clients make another connection for their next request, from now on: HTTP/1.1 by Connection: close, HTTP/2 by
+// GOAWAY. Connections without a request are closed. It returns when none of those that are open now has one, or ctx is
+// done. Clients that come are served, each for one request.
+func (p *Proxy) Drain(ctx context.Context) {
+	p.mu.Lock()
+	if p.ctx == nil {
+		p.mu.Unlock()
+		return
 	}
-	return err
+	before, stop := p.server, p.stop
+	next := p.newServer()
+	next.SetKeepAlivesEnabled(false)
+	p.begin(next)
+	p.mu.Unlock()
+	stop()
+	_ = before.Shutdown(ctx)
 }
 
 // Serve serves a client until its connection is closed, which it sees to. When ctx is done, nobody waits for an

@@ -50,7 +50,7 @@ func start(t *testing.T, headerTime time.Duration, handler http.HandlerFunc, cha
 	l.at = listener.Addr().String()
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- l.Run(ctx) }()
+	go func() { l.Run(ctx); done <- nil }()
 	go func() {
 		for {
 			c, err := listener.Accept()

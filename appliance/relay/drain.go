@@ -1,0 +1,100 @@
+package relay
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// draining counts the connections of clients that cannot be handed over, with TLS or HTTP, by cohort: a Drain waits for
+// those that began before it, however many come after.
+type draining struct {
+	mu  sync.Mutex
+	now *cohort
+}
+
+type cohort struct {
+	open int
+	left bool          // another one has begun
+	over chan struct{} // closed when none is open any more and none will be
+}
+
+func newDraining() draining { return draining{now: &cohort{over: make(chan struct{})}} }
+
+// begin counts a connection until end is called.
+func (d *draining) begin() (end func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	g := d.now
+	g.open++
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		g.open--
+		g.closeIfOver()
+	}
+}
+
+func (g *cohort) closeIfOver() {
+	if g.left && g.open == 0 {
+		close(g.over)
+	}
+}
+
+// leave begins another generation, and returns how many connections the one before has, and what is closed at their end.
+func (d *draining) leave() (open int, over <-chan struct{}) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	g := d.now
+	d.now = &cohort{over: make(chan struct{})}
+	g.left = true
+	g.closeIfOver()
+	return g.open, g.over
+}
+
+// Drain is for a hand-over to come. It has clients of HTTP make another connection for their next request (Connection:
+// close, GOAWAY), and waits until all connections have ended that cannot be handed over and are open now, or ctx is
+// done. Everybody is served meanwhile, new clients too.
+func (r *Relay) Drain(ctx context.Context) {
+	open, over := r.draining.leave()
+	if open > 0 {
+		r.log.Info("waiting for connections with TLS or HTTP to end before the hand-over", "connections", open)
+	}
+	go r.http.Drain(ctx)
+	select {
+	case <-over:
+	case <-ctx.Done():
+	}
+}
+
+// lastDrain is how long a hand-over waits for connections that began during Drain. New clients wait meanwhile.
+const lastDrain = 2 * time.Second
+
+// drainLast has nobody accepted any more, and waits a little for those who cannot be handed over.
+func (r *Relay) drainLast(open map[key]listener) {
+	for _, l := range open {
+		if tcp, is := l.(*loopbackTCP); is {
+			tcp.socket.pause()
+		}
+	}
+	r.fronts.pauseTCP()
+	_, over := r.draining.leave()
+	timer := time.NewTimer(lastDrain)
+	defer timer.Stop()
+	select {
+	case <-over:
+	case <-timer.C:
+	}
+}
+
+// pauseTCP has the listeners for TCP accept no more, and leaves them open.
+func (f *fronts) pauseTCP() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closed = true
+	for _, front := range f.open {
+		if front.udp == nil {
+			front.socket.pause()
+		}
+	}
+}
