@@ -34,7 +34,8 @@ endpoint was there: both are counted by the kernel, which --traffic off of the a
 spares it.
 
 On a terminal, o, r, u, f and n sort by open, rate, unanswered, refused and name, / filters
-by a text until Enter, Esc ends the filter, e shows or hides endpoints, q quits. Anywhere else one table is printed; with -o json one document a look.
+by a text until Enter, Esc ends the filter, e shows or hides endpoints, q quits. Anywhere
+else one table is printed; with -o json one document a look.
 
 The numbers come from the kernel's connection tracking, which is read only while somebody
 asks, and more rarely where it is large: at most 2 % of a core is used. Connections to
