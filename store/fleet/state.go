@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	"svcctl.io/svcctl/store/engine"
 )
 
@@ -119,10 +121,24 @@ func (e *Engine) note(err error) {
 
 // silence says why etcd does not answer.
 func (e *Engine) silence(err error) string {
+	if isDenied(err) {
+		return e.denied(err)
+	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		return "of " + strings.Join(e.cfg.Endpoints, ", ") + " none answers in time for a majority"
 	}
 	return err.Error()
+}
+
+// isDenied reports whether etcd answers that this box may not ask.
+func isDenied(err error) bool {
+	code := codeOf(err)
+	return code == codes.PermissionDenied || code == codes.Unauthenticated
+}
+
+// denied says what to do about that.
+func (e *Engine) denied(err error) string {
+	return fmt.Sprintf("etcd refuses this box (%v): give the user that the certificate in --etcd-cert names a role that may read and write %s", err, e.prefix)
 }
 
 // State is how this box stands to its fleet.
