@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,6 +33,17 @@ const fleetEtcd = "http://10.9.0.100:2379"
 
 // newFleet makes a fleet and starts its boxes, each with the flags that more gives for its number, from 0.
 func newFleet(t *testing.T, boxes int, more ...func(n int) []string) *fleet {
+	t.Helper()
+	f := layFleet(t, boxes, more...)
+	f.svcctlFleet("init")
+	for _, b := range f.boxes {
+		b.Start()
+	}
+	return f
+}
+
+// layFleet is newFleet, but nobody has made the fleet yet, and no box runs.
+func layFleet(t *testing.T, boxes int, more ...func(n int) []string) *fleet {
 	t.Helper()
 	t.Parallel()
 	l := netlab.New(t)
@@ -58,19 +71,20 @@ func newFleet(t *testing.T, boxes int, more ...func(n int) []string) *fleet {
 		}
 		f.boxes = append(f.boxes, f.box(h, h.Name, flags...))
 	}
-	f.svcctlFleet("init")
-	for _, b := range f.boxes {
-		b.Start()
-	}
 	return f
 }
 
 // box prepares the appliance on a host.
 func (f *fleet) box(h *netlab.Host, name string, more ...string) *netlab.Appliance {
-	b := h.Appliance(binary, append([]string{"--node-name", name, "--zone", "z-" + name, "--service-cluster-ip-range", "172.30.0.0/16,fd00:172:30::/112",
-		"--cluster-cidr", "10.0.0.0/8,fd00:10::/32", "--fleet", "pop1", "--etcd", fleetEtcd}, more...)...)
+	b := f.single(h, name, append([]string{"--fleet", "pop1", "--etcd", fleetEtcd}, more...)...)
 	b.Manifests.Path = ""
 	return b
+}
+
+// single prepares a box of its own on a host.
+func (f *fleet) single(h *netlab.Host, name string, more ...string) *netlab.Appliance {
+	return h.Appliance(binary, append([]string{"--node-name", name, "--zone", "z-" + name, "--service-cluster-ip-range", "172.30.0.0/16,fd00:172:30::/112",
+		"--cluster-cidr", "10.0.0.0/8,fd00:10::/32"}, more...)...)
 }
 
 func (f *fleet) startEtcd() {
@@ -154,6 +168,54 @@ func (f *fleet) servesAt(vip netip.AddrPort) {
 	}
 }
 
+// keepAsking has the clients of all boxes connect to a Service all the time, in both families, until end is called:
+// no connection may have failed.
+func (f *fleet) keepAsking(name string) (end func()) {
+	f.t.Helper()
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	var asked, failed atomic.Int64
+	for _, fam := range families {
+		vip, err := f.vip(0, fam, name)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		for n, client := range f.clients {
+			wg.Go(func() {
+				for times := 0; ; times++ {
+					reply, err := client.Ask("tcp", netip.AddrPortFrom(vip, 80), patiently)
+					switch {
+					case err != nil:
+						f.t.Errorf("connection %d of the client of box %d to %s: %v", times, n+1, vip, err)
+						failed.Add(1)
+					case reply.Server != f.server.Name:
+						f.t.Errorf("%s answers for %s", reply.Server, vip)
+					}
+					asked.Add(1)
+					select {
+					case <-stop:
+						return
+					case <-time.After(20 * time.Millisecond):
+					}
+				}
+			})
+		}
+	}
+	ended := false
+	end = func() {
+		f.t.Helper()
+		if ended {
+			return
+		}
+		ended = true
+		close(stop)
+		wg.Wait()
+		f.t.Logf("%d connections, %d failed", asked.Load(), failed.Load())
+	}
+	f.t.Cleanup(end) // before the lab goes
+	return end
+}
+
 // state waits until a box says how it stands to its fleet.
 func (f *fleet) state(n int, want string) {
 	f.t.Helper()
@@ -220,6 +282,7 @@ func Test456_etcd_goes_and_every_box_forwards(t *testing.T) {
 		t.Fatal(out)
 	}
 	f.serves("web")
+	end := f.keepAsking("web")
 	f.stop()
 	for n := range f.boxes {
 		f.state(n, "CutOff")
@@ -234,6 +297,7 @@ func Test456_etcd_goes_and_every_box_forwards(t *testing.T) {
 	if out, code := f.apply(0, f.web("other")...); code == 0 || !strings.Contains(out, "cut off from etcd") {
 		t.Errorf("a write without etcd: exit %d: %s", code, out)
 	}
+	end()
 	// The box heals its tables without etcd.
 	f.hosts[0].LoadNft("flush ruleset\n")
 	f.serves("web")
@@ -242,6 +306,8 @@ func Test456_etcd_goes_and_every_box_forwards(t *testing.T) {
 	f.hosts[1].LoadNft("flush ruleset\n")
 	f.boxes[1].Start()
 	f.serves("web")
+	end = f.keepAsking("web")
+	defer end()
 	f.startEtcd()
 	for n := range f.boxes {
 		f.state(n, "Following")
@@ -261,6 +327,8 @@ func Test457_one_box_is_cut_off(t *testing.T) {
 		t.Fatal(out)
 	}
 	f.serves("web")
+	end := f.keepAsking("web")
+	defer end()
 	f.hosts[1].SetDown("ctl0")
 	f.state(1, "CutOff")
 	if out, code := f.apply(0, f.web("meanwhile")...); code != 0 {
@@ -297,6 +365,8 @@ func Test458_a_snapshot_of_etcd_is_restored_under_the_boxes(t *testing.T) {
 		}
 		lost = append(lost, netip.AddrPortFrom(vip, 80))
 	}
+	end := f.keepAsking("old")
+	defer end()
 	f.stop()
 	if err := os.RemoveAll(f.dir); err != nil {
 		t.Fatal(err)
