@@ -526,3 +526,44 @@ func Test561_the_role_of_a_box_is_revoked(t *testing.T) {
 		t.Errorf("with its role the box is %s", kind)
 	}
 }
+
+// etcd trusts the certificate of a box no more: the box says that, refuses writes, and has all that it had.
+func Test563_the_certificate_of_a_box_is_revoked(t *testing.T) {
+	c, ca, client := startMutualTLS(t)
+	cfg := c.config("a")
+	cfg.TLS = clientTLS(t, ca, client)
+	eventually(t, "the fleet is made", func() bool {
+		_, err := fleet.Init(t.Context(), cfg, "")
+		return err == nil || errors.Is(err, fleet.ErrExists)
+	})
+	a := c.open(cfg, storeConfig)
+	if err := a.create("web"); err != nil {
+		t.Fatal(err)
+	}
+	address := a.clusterIP("web")
+	trusts := func(who string) {
+		for i, arg := range c.args[0] {
+			if arg == "--trusted-ca-file" {
+				c.args[0][i+1] = who
+			}
+		}
+		c.kill(0) // with all connections
+		c.start(0)
+	}
+	other, _, _ := makeCertificates(t, t.TempDir())
+	trusts(other)
+	eventually(t, "the box says why", func() bool {
+		s := a.engine.State()
+		return s.Kind == fleet.CutOff && strings.Contains(s.Why, "certificate")
+	})
+	var away *engine.AwayError
+	eventually(t, "a write is refused with that", func() bool {
+		err := a.create("never")
+		return errors.As(err, &away) && strings.Contains(err.Error(), "certificate")
+	})
+	if a.clusterIP("web") != address {
+		t.Error("what was in force is not there any more")
+	}
+	trusts(ca)
+	eventually(t, "the box may write again", func() bool { return a.create("again") == nil })
+}
