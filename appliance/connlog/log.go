@@ -34,6 +34,8 @@ type Line struct {
 	Client    string    `json:"client"`   // "203.0.113.2:43882"
 	To        string    `json:"to"`       // what the client connected to
 	Endpoint  string    `json:"endpoint"` // who answered
+	// Relayed says that it is the relay at this box, which made connections of its own to endpoints.
+	Relayed bool `json:"relayed,omitempty"`
 	// As is the client's address as the endpoint saw it, where that is another one.
 	As string `json:"as,omitempty"`
 	// Begin is absent where it is not known.
