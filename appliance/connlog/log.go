@@ -24,7 +24,7 @@ const (
 	maxBytes = 32 << 20
 )
 
-// A Line tells of a connection that is over.
+// A Line tells of a connection that is over. It has more than 15 fields: they are the columns of the log.
 type Line struct {
 	Time      time.Time `json:"time"` // of the line; RFC 3339, UTC
 	Namespace string    `json:"namespace"`
