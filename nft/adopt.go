@@ -101,7 +101,7 @@ func (t *tableState) adoptedElements(yield func(string, Element) bool) bool {
 	return true
 }
 
-// notTranslated is what becomes in postrouting of a connection that kept its destination.
+// notTranslated returns the rule and chains of postrouting for connections that kept their destination.
 //
 //	chain adopt {
 //		tcp flags ! syn snat ip to ip saddr . th sport map @adopted

@@ -147,7 +147,7 @@ func (s *states) named(namespace, name string) object.ObjectMeta {
 	}
 }
 
-// configuration is what became of the objects that configure pools, and of those that say where they are announced.
+// configuration returns the ConfigurationStates of MetalLB: one for its speaker, one for its controller.
 func (s *states) configuration() []object.Object {
 	status := s.backend.Status()
 	wrong := func(kinds ...string) (texts []string) {

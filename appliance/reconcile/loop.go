@@ -22,7 +22,7 @@ const (
 	retryLast  = 30 * time.Second
 )
 
-// observed is what the inputs have told.
+// observed holds the newest value of each input.
 type observed struct {
 	snapshot *watch.Snapshot
 	unsynced bool      // the snapshot is not in the store yet
@@ -385,7 +385,7 @@ func (l *Loop) adopt() (tr nft.Transition, restored bool, revision uint64, err e
 	}
 	tr = l.planner.adopt(have, l.opts.Host(l.observed.facts), l.opts.Store, l.allServices())
 	l.adopted, l.observed.moved, l.observed.tampered, l.planned = true, false, false, changes.Revision
-	// When not all rules were there, nobody knows for how long.
+	// When rules were missing, it is unknown for how long.
 	return tr, !tr.Empty(), changes.Revision, nil
 }
 
