@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"svcctl.io/svcctl/cmd/svcctl/output"
+
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
 )
@@ -260,7 +262,7 @@ func (t *top) table(now time.Time, lines, columns int) string {
 			row("", "", name, e.ConnectionCounts, nil, nil, e.FlowTotals)
 		}
 	}
-	text := strings.Split(strings.TrimSuffix((&grid{}).text(rows...), "\n"), "\n")
+	text := strings.Split(strings.TrimSuffix(new(output.Grid).Text(rows...), "\n"), "\n")
 	text = append([]string{head, ""}, text...)
 	if s.Clients != nil {
 		text = append(append(text, ""), strings.Split(strings.TrimSuffix(clientsTable(s.Clients), "\n"), "\n")...)

@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/cmd/svcctl/output"
 )
 
 // clientsTable lists the clients of a Service, the busiest first.
@@ -19,7 +20,7 @@ func clientsTable(clients *wire.ServiceClients) string {
 	for _, c := range clients.Clients {
 		rows = append(rows, []string{c.Client, strconv.Itoa(c.Open), strconv.Itoa(c.Unanswered)})
 	}
-	text := (&grid{}).text(rows...)
+	text := new(output.Grid).Text(rows...)
 	if clients.More > 0 {
 		text += fmt.Sprintf("%d more: raise --limit\n", clients.More)
 	}
