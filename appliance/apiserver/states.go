@@ -165,8 +165,8 @@ func (s *states) configuration() []object.Object {
 		is := object.Condition{Type: condition, Status: "True", Reason: "Reconciled", LastTransitionTime: *o.Metadata.CreationTimestamp}
 		o.Status.Result = "Valid"
 		if len(wrong) > 0 {
-			o.Status.Result, o.Status.LastError = "Invalid", condition+": "+wrong[0]
-			is.Status, is.Reason, is.Message = "False", "ConfigError", strings.Join(wrong, "; ")
+			is.Status, is.Reason, is.Message = "False", "ConfigurationError", strings.Join(wrong, "\n")
+			o.Status.Result, o.Status.ErrorSummary = "Invalid", is.Message
 		}
 		o.Status.Conditions = []object.Condition{is}
 		return o

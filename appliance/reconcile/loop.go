@@ -37,13 +37,14 @@ type observed struct {
 // Loop is the one owner of our tables. Everything that happens wakes it; a step then takes
 // the newest state of everything and makes the kernel equal to it.
 type Loop struct {
-	opts     Options
-	log      *slog.Logger
-	observed observed
-	planner  *planner
-	applier  *applier
-	tamper   tamperGuard
-	wake     chan struct{} // a Part has problems, or Services to plan again
+	opts        Options
+	log         *slog.Logger
+	observed    observed
+	planner     *planner
+	applier     *applier
+	tamper      tamperGuard
+	wake        chan struct{} // a Part has problems, or Services to plan again
+	unreserving unreserving
 
 	adopted bool          // the first plan was made
 	planned uint64        // the store's revision that the planner stands at
@@ -87,6 +88,7 @@ func (l *Loop) Wake() {
 
 // Run steps until ctx is done. Its error is one that no retry can mend.
 func (l *Loop) Run(ctx context.Context, in Inputs) error {
+	defer l.finishUnreserving()
 	retry := time.NewTimer(retryLast)
 	retry.Stop()
 	for {

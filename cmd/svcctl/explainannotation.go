@@ -27,7 +27,11 @@ func (p *program) explainAnnotations(args []string) error {
 	if len(found) == 0 {
 		var keys []string
 		for i := range rows {
-			keys = append(keys, rows[i].Key)
+			key := rows[i].Key
+			if _, own, is := strings.Cut(key, "/"); is && !strings.Contains(args[0], "/") {
+				key = own
+			}
+			keys = append(keys, key)
 		}
 		return fmt.Errorf("no annotation %q is known, and it has no effect here: %s", args[0],
 			didYouMean("", args[0], keys, "`svcctl explain annotations` lists those that are"))
