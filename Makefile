@@ -94,7 +94,7 @@ KERNELS ?= linux-image-amd64
 kernels: deps ## tests on other kernels, in virtual machines: make kernels KERNELS='FILE.deb ...'
 	appliance/e2e/kernels/run.sh $(KERNELS)
 
-package: ## deb, rpm and tarball for amd64 and arm64, with checksums and SBOM, in dist/
+package: ## deb, rpm, tarball and OCI image for amd64 and arm64, with checksums and SBOM, in dist/
 	.ci/package/build $(VERSION) dist
 
 package-test: ## install, upgrade over traffic, downgrade, remove and purge the deb in a bare Debian (root; five minutes)

@@ -22,6 +22,13 @@ const (
 	longReason = "This file is long because"
 )
 
+// maxFields is how many fields a struct may have without a reason. A larger one gives the
+// reason in its doc comment, after fatReason.
+const (
+	maxFields = 15
+	fatReason = "more than 15 fields:"
+)
+
 func TestEveryPackageHasDoc(t *testing.T) {
 	_, all := allSources(t)
 	documented, packages := map[string]bool{}, map[string]bool{}
@@ -51,6 +58,41 @@ func TestFilesAreShort(t *testing.T) {
 		if lines > maxLines && !explained {
 			t.Errorf("%s has %d lines: split it, or say why in a comment: %q", s.path, lines, longReason+" ...")
 		}
+	}
+}
+
+// TestStructsAreSmall counts a name of a field, and an embedded type, as one field. A struct without a type of
+// its own has no place for a reason, so it has to be small.
+func TestStructsAreSmall(t *testing.T) {
+	fset, all := allSources(t)
+	for _, s := range all {
+		if s.test {
+			continue
+		}
+		reasons := map[*ast.StructType]string{}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.GenDecl:
+				for _, spec := range n.Specs {
+					if declared, is := spec.(*ast.TypeSpec); is && declared.Doc == nil && !n.Lparen.IsValid() {
+						declared.Doc = n.Doc
+					}
+				}
+			case *ast.TypeSpec:
+				if fields, is := n.Type.(*ast.StructType); is {
+					reasons[fields] = strings.Join(strings.Fields(n.Doc.Text()), " ")
+				}
+			case *ast.StructType:
+				count := 0
+				for _, f := range n.Fields.List {
+					count += max(1, len(f.Names))
+				}
+				if count > maxFields && !strings.Contains(reasons[n], fatReason) {
+					t.Errorf("%s: a struct of %d fields: split it, or say why in its comment: %q", fset.Position(n.Pos()), count, "It has "+fatReason+" ...")
+				}
+			}
+			return true
+		})
 	}
 }
 

@@ -35,8 +35,8 @@ type Backend interface {
 	Release(ctx context.Context) (wire.Released, error)
 }
 
-// Config configures a Server. It has a field for every part of the appliance that a route answers
-// from: each is wired on its own, and a Server without one answers as if the route were not there.
+// Config configures a Server. It has more than 15 fields: one for every part of the appliance that a route
+// answers from. Each is wired on its own, and a Server without one answers as if the route were not there.
 type Config struct {
 	// Socket is the path of the unix socket.
 	Socket string

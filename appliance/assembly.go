@@ -35,8 +35,8 @@ import (
 	"svcctl.io/svcctl/watch"
 )
 
-// assembly is the running appliance: what its tasks share. It has a field for each thing that is opened
-// before the tasks start.
+// assembly is the running appliance: what its tasks share. It has more than 15 fields: one for each
+// thing that is opened before the tasks start.
 type assembly struct {
 	cfg       config.Config
 	log       *slog.Logger

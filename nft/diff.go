@@ -138,8 +138,8 @@ func (d *tableDiff) counters(have, want []string) {
 }
 
 // tableDiff collects the difference between two states of a table, in any order,
-// and puts it into the order that the kernel can follow. It has a field for each kind of operation,
-// which is why it has more than 15.
+// and puts it into the order that the kernel can follow. It has more than 15 fields: one for each kind of
+// operation.
 type tableDiff struct {
 	family                    Family
 	newCounters, goneCounters []string

@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// fragment is what one Service port brings into the table of its family.
+// fragment is the share of one Service port in the table of its family. It has more than 15 fields: one for
+// each kind of set or chain that a port adds to or takes from as a whole.
 type fragment struct {
 	elements  []placed     // elements that are its own
 	endpoints []netip.Addr // for the hairpin set, shared with other ports

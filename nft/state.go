@@ -89,7 +89,8 @@ type Interface struct {
 }
 
 // ServicePort is one port of one Service in one family: the frontends that it is
-// reached by and the pools of endpoints behind them. It has many fields as it is all that the ruleset knows of a Service.
+// reached by and the pools of endpoints behind them. It has more than 15 fields: the ruleset knows
+// nothing else of a Service.
 type ServicePort struct {
 	ID       string // "namespace/name/port": names its affinity map and chains
 	Family   Family

@@ -297,7 +297,7 @@ func TestImportantPathsOfOtherKinds(t *testing.T) {
 	w := newWorld(t)
 	for path, body := range map[string]string{
 		"/api/v1/nodes":                                               `{"metadata":{"name":"n"},"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.1"}]}}`,
-		"/api/v1/namespaces/default/pods":                             `{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i"}]}}`,
+		"/api/v1/namespaces/default/pods":                             `{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i"}]},"status":{"podIP":"192.0.2.2"}}`,
 		"/api/v1/namespaces/default/endpoints":                        `{"metadata":{"name":"e"},"subsets":[{"addresses":[{"ip":"192.0.2.1"}],"ports":[{"port":80}]}]}`,
 		"/api/v1/namespaces":                                          `{"metadata":{"name":"ns"}}`,
 		"/apis/discovery.k8s.io/v1/namespaces/default/endpointslices": `{"metadata":{"name":"s"},"addressType":"IPv4","endpoints":[{"addresses":["192.0.2.1"]}],"ports":[{"port":80}]}`,
@@ -308,6 +308,9 @@ func TestImportantPathsOfOtherKinds(t *testing.T) {
 		}
 		if o["kind"] == object.KindNode && at(o, "status", "addresses", 0, "address") != "192.0.2.1" {
 			t.Errorf("the first status of a Node is lost: %v", o)
+		}
+		if o["kind"] == object.KindPod && at(o, "status", "podIP") != "192.0.2.2" {
+			t.Errorf("the first status of a Pod is lost: %v", o)
 		}
 		if o["kind"] == object.KindNamespace && (at(o, "status", "phase") != "Active" || at(o, "metadata", "labels", "kubernetes.io/metadata.name") != "ns") {
 			t.Errorf("%v", o)

@@ -31,8 +31,8 @@ type AnnounceConfig struct {
 	Interfaces []string `json:"interfaces,omitempty"`
 }
 
-// PeerConfig is a BGP peer of an object; times are in nanoseconds, and what is 0 is as by default. It has
-// what a session can be told, which is more than 15 fields.
+// PeerConfig is a BGP peer of an object; times are in nanoseconds, and 0 is the default. It has more than
+// 15 fields: one for each setting of a session.
 type PeerConfig struct {
 	Name        string        `json:"name"`
 	Address     string        `json:"address,omitempty"` // "192.0.2.1:179"

@@ -8,8 +8,8 @@ import (
 	"unicode"
 )
 
-// Status is the status of the appliance. Its fields are the keys of one JSON document, which clients
-// read: GET /svcctl/v1/status.
+// Status is the status of the appliance, the answer to GET /svcctl/v1/status. It has more than 15 fields: the
+// keys of that JSON document, which clients read.
 type Status struct {
 	// Version is the version of the serving program.
 	Version string `json:"version"`

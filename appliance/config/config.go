@@ -13,8 +13,8 @@ import (
 // Config is everything the appliance can be told. Its fields are the flags of
 // `svcctl serve`; Default gives their defaults, Validate says what is wrong.
 // A Config is not changed once the appliance runs.
-// It has more than 15 fields because each is one flag, which is read, checked and documented
-// by its own name; what belongs together is told apart by the blank lines.
+// It has more than 15 fields: each is one flag, which is read, checked and documented by its own
+// name. Blank lines separate the groups.
 type Config struct {
 	// Version is the version of the program, as v0.1.0. It is not a flag.
 	Version string

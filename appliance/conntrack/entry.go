@@ -8,7 +8,8 @@ import (
 	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
-// entry is a connection as the kernel tracks it.
+// entry is a connection as the kernel tracks it. It has more than 15 fields: the attributes of a ctnetlink
+// message that are used, which one pass decodes into one reused value.
 type entry struct {
 	family    nft.Family
 	protocol  nft.Protocol

@@ -125,6 +125,17 @@ func inBoot(t *testing.T, boot int) []string {
 	return []string{"unshare", "--mount", "sh", "-ec", `mount --bind "$0" /proc/sys/kernel/random/boot_id; exec "$@"`, id}
 }
 
+// applySoonBack applies a file for two seconds. On a busy machine these may be over before the objects are sent, which
+// are refused then.
+func (v *verbs) applySoonBack(file string) {
+	v.t.Helper()
+	out, errOut, code := v.svcctl.Svcctl("apply", "--confirm", "2s", "-f", file)
+	over := code == 1 && strings.Contains(errOut, "nothing waits to be confirmed")
+	if !over && (code != 0 || !strings.Contains(out+errOut, "goes back at")) {
+		v.t.Errorf("svcctl apply --confirm 2s: exit code %d\n%s%s", code, out, errOut)
+	}
+}
+
 // Test430_what_nobody_confirms_goes_back cuts the operator's way in 20 times, in different ways, with
 // nothing else, a crash, or a reboot before the time is over. It is there again every time, at the same address.
 func Test430_what_nobody_confirms_goes_back(t *testing.T) {
@@ -154,7 +165,7 @@ func Test430_what_nobody_confirms_goes_back(t *testing.T) {
 			b.cut(t, when+", rebooted", at)
 		}
 		// A second change moves the end.
-		v.says(0, []string{"goes back at"}, "apply", "--confirm", "1s", "-f", v.file("new.yaml", service("new", "ports: [{port: 80}]")))
+		v.applySoonBack(v.file("new.yaml", service("new", "ports: [{port: 80}]")))
 		switch round % 4 {
 		case 1:
 			b.svcctl.Kill()
@@ -249,7 +260,7 @@ func Test432_what_is_confirmed_stays(t *testing.T) {
 			t.Errorf("another Service has the address on trial: %s", reply)
 		}
 	}
-	v.does(0, "apply", "--confirm", "2s", "-f", v.file("other.yaml", service("other", "ports: [{port: 80}]")))
+	v.does(0, "apply", "--confirm", "1m", "-f", v.file("other.yaml", service("other", "ports: [{port: 80}]")))
 	v.says(0, []string{"Confirmed: 3 objects"}, "confirm")
 	b.svcctl.Kill()
 	b.svcctl.Start()

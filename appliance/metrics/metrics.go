@@ -14,8 +14,8 @@ import (
 	"svcctl.io/svcctl/api"
 )
 
-// Metrics are the appliance's numbers, one field for each that the loop sets. All methods may be
-// called concurrently.
+// Metrics are the appliance's numbers. All methods may be called concurrently. It has more than 15 fields: one
+// for each collector that the loop sets.
 type Metrics struct {
 	registry *prometheus.Registry
 

@@ -44,7 +44,7 @@ const (
 const lookEvery = 5 * time.Second
 
 // Health has endpoints checked, and a Service planned again when one of its endpoints goes down or
-// comes back. It has many fields as the loop, the prober and the API meet here.
+// comes back. It has more than 15 fields: the loop, the prober and the API meet here.
 type Health struct {
 	reconcile.NopPart
 	prober Prober

@@ -22,7 +22,8 @@ import (
 )
 
 // Relay serves in user space: the ports of Services that ask for it, and node ports on loopback
-// addresses.
+// addresses. It has more than 15 fields: both follow from the same plans and are opened by one relay, and
+// three groups of fields differ in who uses them (the loop, all under mu, the task that opens listeners late).
 type Relay struct {
 	reconcile.NopPart
 	log      *slog.Logger

@@ -18,7 +18,8 @@ import (
 // first stays: a Service does not get a port at which a program listens, and a program
 // that comes later gets no clients from outside; both are told. A Service that asks for a port
 // is answered by a look at that moment; everything else is the matter of portWatch, beside the loop.
-// It has many fields as three views meet here: of who listens, of what is served, and of who waits.
+// It has more than 15 fields: three views meet here, of the listeners, of the served frontends, and of the
+// Services that wait.
 type occupied struct {
 	look  func(*sockets.Ports) ([]sockets.Socket, error)
 	owner func(sockets.Socket) string

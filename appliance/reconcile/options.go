@@ -18,8 +18,8 @@ import (
 	"svcctl.io/svcctl/watch"
 )
 
-// Options configure a Loop. There are many, as this is where its parts are wired: nothing but
-// New and the Loop reads them, and none changes afterwards.
+// Options configure a Loop. It has more than 15 fields: the parts of the Loop are wired here. Only New and
+// the Loop read them, and none changes afterwards.
 type Options struct {
 	Store  *store.Store
 	Kernel Kernel

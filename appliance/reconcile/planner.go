@@ -29,6 +29,7 @@ type Objects interface {
 
 // planner turns objects and the facts of the host into the ruleset they ask for. It decides and
 // does nothing. Its work for a change is proportional to the Services that the change touches.
+// It has more than 15 fields: every source that a plan depends on, and what the last plan left for the next.
 type planner struct {
 	host     Host
 	claims   resolve.Claims

@@ -157,8 +157,8 @@ func defaults() limits {
 	return l
 }
 
-// Relay serves Ports. All methods may be called concurrently. It has many fields as listeners, limits, counts and what
-// is handed over belong to all ports.
+// Relay serves Ports. All methods may be called concurrently. It has more than 15 fields: listeners, limits, counts
+// and what is handed over to a new process belong to all ports.
 type Relay struct {
 	log            *slog.Logger
 	limits         limits

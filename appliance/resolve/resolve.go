@@ -11,7 +11,9 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Facts is what Services are resolved against: who this box is and how it is configured.
+// Facts describes the box for Resolve: its addresses, its settings and what its kernel lacks. It has more than
+// 15 fields: one for each setting or question, so that Resolve is a function of its arguments, and a test
+// sets only the facts that it is about.
 type Facts struct {
 	NodeName string // endpoints with this nodeName are local
 	Zone     string // for topology hints; "" when the box has none
@@ -96,7 +98,8 @@ type Input struct {
 	Demoted []Demoted
 }
 
-// Output is what a Service comes to.
+// Output is a resolved Service: its ports, and what the parts of the loop (checks, relay, connection log) are
+// to do for it. It has more than 15 fields: nothing else of a Service is kept between two plans.
 type Output struct {
 	Ports []nft.ServicePort
 	// Unready are the addresses of endpoints that no pool has for now.

@@ -100,7 +100,8 @@ func (p *PortCounts) newEndpoint(at netip.AddrPort) *EndpointCounts {
 	return e
 }
 
-// Look has the findings of one look through the table.
+// Look has the findings of one look through the table. It has more than 15 fields: the exported ones are the
+// findings, the others keep what is computed from them on the first request, each under its own lock.
 type Look struct {
 	At time.Time
 	// Since is the time to the look before, that New counts; 0: there was none, and New is 0.

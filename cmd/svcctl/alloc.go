@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"svcctl.io/svcctl/cmd/svcctl/output"
+
 	"svcctl.io/svcctl/api/wire"
 )
 
@@ -107,7 +109,7 @@ func poolsText(pools []wire.Pool, wide bool) string {
 			poolName(pool), pool.Range, fmt.Sprint(pool.Size), fmt.Sprint(pool.Used), fmt.Sprint(pool.Size - pool.Used), percent(pool),
 		})
 	}
-	text := new(grid).text(rows...)
+	text := new(output.Grid).Text(rows...)
 	if !wide {
 		return text
 	}
@@ -121,9 +123,9 @@ func poolsText(pools []wire.Pool, wide bool) string {
 			if h.Outside {
 				note = "outside of the range"
 			}
-			rows = append(rows, []string{h.Value, printable(strings.Join(h.Services, ",")), note})
+			rows = append(rows, []string{h.Value, output.Printable(strings.Join(h.Services, ",")), note})
 		}
-		text += fmt.Sprintf("\n%s %s\n%s", poolName(pool), pool.Range, trimLines(new(grid).text(rows...)))
+		text += fmt.Sprintf("\n%s %s\n%s", poolName(pool), pool.Range, trimLines(new(output.Grid).Text(rows...)))
 	}
 	return text
 }
@@ -151,7 +153,7 @@ func disagreementsText(all []wire.Disagreement) string {
 		if d.Repaired {
 			problem += " (repaired)"
 		}
-		rows = append(rows, []string{poolNames[d.Kind], d.Value, printable(d.Service), printable(problem)})
+		rows = append(rows, []string{poolNames[d.Kind], d.Value, output.Printable(d.Service), output.Printable(problem)})
 	}
-	return new(grid).text(rows...)
+	return new(output.Grid).Text(rows...)
 }

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"svcctl.io/svcctl/cmd/svcctl/output"
+
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/announce"
 	"svcctl.io/svcctl/appliance/announce/vrrp"
@@ -236,7 +238,7 @@ func announcementsText(all *wire.Announcements) string {
 	for _, item := range all.Items {
 		rows = append(rows, announcementRows(&item)...)
 	}
-	return text + (&grid{}).text(rows...) + peersText(all.Peers)
+	return text + new(output.Grid).Text(rows...) + peersText(all.Peers)
 }
 
 // announcementRows are a row for each place of an address.
@@ -302,5 +304,5 @@ func peersText(peers []wire.Peer) string {
 		}
 		rows = append(rows, []string{p.Name, p.At, as, p.State, sinceText(p.Since), strconv.Itoa(p.Routes), bfd, last})
 	}
-	return "\n" + (&grid{}).text(rows...)
+	return "\n" + new(output.Grid).Text(rows...)
 }

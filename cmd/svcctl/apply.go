@@ -88,7 +88,8 @@ func (v *verb) dryRun() (bool, error) {
 // A dry run sees what else is in its request and nothing before it.
 const batchBytes = 40 << 20
 
-// applying is one run of apply.
+// applying is one run of apply. It has more than 15 fields: the settings of the verb, and what the documents
+// read so far have left for the next one.
 type applying struct {
 	p       *program
 	c       *client.Client

@@ -87,19 +87,3 @@ func TestPrunable(t *testing.T) {
 		t.Errorf("%v", names)
 	}
 }
-
-func TestGrid(t *testing.T) {
-	var g grid
-	if got, want := g.text([]string{"A", "B"}, []string{"long name", "é"}), "A           B\nlong name   é\n"; got != want {
-		t.Errorf("%q", got)
-	}
-	if got, want := g.text([]string{"x", "y"}), "x           y\n"; got != want {
-		t.Errorf("later rows: %q", got)
-	}
-	if got := cellText("a\nb"); got != "a..." {
-		t.Errorf("%q", got)
-	}
-	if got := cellText("\x1b[31mred"); strings.ContainsRune(got, 0x1b) {
-		t.Errorf("%q reaches the terminal", got)
-	}
-}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"svcctl.io/svcctl/cmd/svcctl/output"
+
 	"svcctl.io/svcctl/api/wire"
 )
 
@@ -168,7 +170,7 @@ func connsTable(list *wire.Connections, wide bool) string {
 		}
 		rows = append(rows, row)
 	}
-	return (&grid{}).text(rows...)
+	return new(output.Grid).Text(rows...)
 }
 
 // portKey names a port of a Service: "shop/web", or "shop/web:http" where the port has a name.

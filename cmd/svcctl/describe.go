@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"svcctl.io/svcctl/cmd/svcctl/output"
+
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/store/kind"
@@ -176,7 +178,7 @@ func (d *describing) happened(ctx context.Context, b *description, t target, uid
 	cell := func(row client.Row, name string) string {
 		for i, c := range table.Columns {
 			if c.Name == name && i < len(row.Cells) {
-				return cellText(row.Cells[i])
+				return output.CellText(row.Cells[i])
 			}
 		}
 		return ""
@@ -208,8 +210,8 @@ func (b *description) heading(name string) { b.WriteString(name + ":\n") }
 
 // table writes rows below a heading.
 func (b *description) table(rows [][]string) {
-	var g grid
-	b.WriteString(indented(g.text(rows...), "  "))
+	var g output.Grid
+	b.WriteString(indented(g.Text(rows...), "  "))
 }
 
 // pairs writes labels or annotations, one a line.
@@ -219,7 +221,7 @@ func (b *description) pairs(name string, pairs map[string]string) {
 		return
 	}
 	for _, key := range slices.Sorted(maps.Keys(pairs)) {
-		b.line(name, "%s", printable(key+"="+pairs[key]))
+		b.line(name, "%s", output.Printable(key+"="+pairs[key]))
 		name = ""
 	}
 }
@@ -235,9 +237,9 @@ func (d *describing) since(t *time.Time) string {
 // generic writes all fields of an object of a kind.
 func (b *description) generic(o client.Object, k kind.Kind) {
 	meta, _ := o["metadata"].(map[string]any)
-	b.line("Name", "%s", printable(nameOf(o)))
+	b.line("Name", "%s", output.Printable(nameOf(o)))
 	if namespace := namespaceOf(o); namespace != "" {
-		b.line("Namespace", "%s", printable(namespace))
+		b.line("Namespace", "%s", output.Printable(namespace))
 	}
 	b.pairs("Labels", textMap(meta["labels"]))
 	b.pairs("Annotations", textMap(meta["annotations"]))
@@ -269,16 +271,16 @@ func oneLiner(v any) (string, bool) {
 	case map[string]any, []any:
 		return "", false
 	case string:
-		return printable(v), !strings.Contains(v, "\n")
+		return output.Printable(v), !strings.Contains(v, "\n")
 	}
-	return cellText(v), true
+	return output.CellText(v), true
 }
 
 // secrets writes how long secret values are.
 func (b *description) secrets(data any) {
 	b.heading("Data")
 	for _, key := range slices.Sorted(maps.Keys(textMap(data))) {
-		fmt.Fprintf(b, "  %s: %s\n", printable(key), count(len(textMap(data)[key])*3/4, "byte"))
+		fmt.Fprintf(b, "  %s: %s\n", output.Printable(key), count(len(textMap(data)[key])*3/4, "byte"))
 	}
 }
 
@@ -306,7 +308,7 @@ func (b *description) tree(name string, value any, t *schema.Type, depth int) {
 			fmt.Fprintf(b, "%s%s:\n%s", indent, name, indented(strings.TrimRight(printableLines(s), "\n")+"\n", indent+"  "))
 			return
 		}
-		fmt.Fprintf(b, "%s%s: %s\n", indent, name, cellText(value))
+		fmt.Fprintf(b, "%s%s: %s\n", indent, name, output.CellText(value))
 	}
 }
 
@@ -318,14 +320,14 @@ func isEmpty(value any) bool {
 	case []any:
 		return len(v) == 0
 	}
-	return cellText(value) == ""
+	return output.CellText(value) == ""
 }
 
 // item writes an item of a list, a structure with a dash before its first field.
 func (b *description) item(item any, t *schema.Type, indent string) {
 	m, is := item.(map[string]any)
 	if !is {
-		fmt.Fprintf(b, "%s%s\n", indent, cellText(item))
+		fmt.Fprintf(b, "%s%s\n", indent, output.CellText(item))
 		return
 	}
 	mark := "- "
@@ -341,7 +343,7 @@ func (b *description) item(item any, t *schema.Type, indent string) {
 // keyTitle is how a key is written: as it is, where somebody chose it.
 func keyTitle(t *schema.Type, key string) string {
 	if t != nil && t.Form == schema.Map {
-		return printable(key)
+		return output.Printable(key)
 	}
 	return title(key)
 }
@@ -364,7 +366,7 @@ func itemType(t *schema.Type) *schema.Type {
 func printableLines(s string) string {
 	lines := strings.Split(s, "\n")
 	for i := range lines {
-		lines[i] = printable(lines[i])
+		lines[i] = output.Printable(lines[i])
 	}
 	return strings.Join(lines, "\n")
 }
@@ -372,7 +374,7 @@ func printableLines(s string) string {
 // title writes a field's name as kubectl does: clusterIP is Cluster IP.
 func title(key string) string {
 	if strings.ContainsAny(key, "-./_ ") || key == "" || strings.ToLower(key[:1]) != key[:1] {
-		return printable(key)
+		return output.Printable(key)
 	}
 	var b strings.Builder
 	for i, r := range key {
@@ -385,7 +387,7 @@ func title(key string) string {
 		}
 		b.WriteRune(r)
 	}
-	return printable(b.String())
+	return output.Printable(b.String())
 }
 
 // textMap is a mapping of texts, whatever it is.

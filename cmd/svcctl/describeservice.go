@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 
+	"svcctl.io/svcctl/cmd/svcctl/output"
+
 	"svcctl.io/svcctl/api/diagnose"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/store/annotation"
@@ -101,10 +103,10 @@ func (d *describing) fronts(ctx context.Context, b *description, t target, svc *
 		case len(words) == 0:
 			continue
 		}
-		b.line("Relayed Port", "%d/%s  %s", svc.Spec.Ports[i].Port, svc.Spec.Ports[i].Protocol, printable(strings.Join(words, ", ")))
+		b.line("Relayed Port", "%d/%s  %s", svc.Spec.Ports[i].Port, svc.Spec.Ports[i].Protocol, output.Printable(strings.Join(words, ", ")))
 	}
 	for _, c := range state.Certificates {
-		b.line("Certificate", "%s", printable(c.String()))
+		b.line("Certificate", "%s", output.Printable(c.String()))
 	}
 	return nil
 }
@@ -123,7 +125,7 @@ func (d *describing) health(ctx context.Context, b *description, t target) error
 	for _, row := range healthRows(h.Endpoints[:min(len(h.Endpoints), shownInSlice)], d.p.now(), true) {
 		rows = append(rows, row[1:])
 	}
-	b.WriteString(trimLines(indented(new(grid).text(rows...), "  ")))
+	b.WriteString(trimLines(indented(new(output.Grid).Text(rows...), "  ")))
 	if more := len(h.Endpoints) - shownInSlice; more > 0 {
 		fmt.Fprintf(b, "  and %d more\n", more)
 	}
@@ -177,7 +179,7 @@ func servicePolicies(b *description, svc *object.Service) {
 			if name, err := object.ParseBalance(text); err == nil {
 				text = name
 			}
-			b.line(line[0], "%s", printable(text))
+			b.line(line[0], "%s", output.Printable(text))
 		}
 	}
 	if spec.ExternalTrafficPolicy != "" {
@@ -280,8 +282,8 @@ func describeSlices(b *description, endpoints []*object.EndpointSlice) {
 			e := &s.Endpoints[i]
 			rows = append(rows, []string{strings.Join(e.Addresses, ","), endpointState(e), endpointPlace(e)})
 		}
-		var g grid
-		b.WriteString(trimLines(indented(g.text(rows...), "    ")))
+		var g output.Grid
+		b.WriteString(trimLines(indented(g.Text(rows...), "    ")))
 		if more := len(s.Endpoints) - shownInSlice; more > 0 {
 			fmt.Fprintf(b, "    and %d more\n", more)
 		}
@@ -339,7 +341,7 @@ func endpointPlace(e *object.Endpoint) string {
 	}
 	add("node", value(e.NodeName))
 	add("zone", value(e.Zone))
-	return printable(strings.Join(all, ", "))
+	return output.Printable(strings.Join(all, ", "))
 }
 
 // inKernel reports whether the version of a Service is in the kernel.

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"svcctl.io/svcctl/cmd/svcctl/output"
+
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/store/object"
@@ -212,13 +214,13 @@ func (d *differing) compare(ctx context.Context, doc *document, merged client.Ob
 	// As kubectl names them: version, kind, namespace, name.
 	name := strings.Join(slices.DeleteFunc([]string{strings.ReplaceAll(doc.kind.APIVersion(), "/", "."), doc.kind.Name, doc.namespace, doc.name},
 		func(part string) bool { return part == "" }), ".")
-	text := unifiedDiff("LIVE/"+name, "MERGED/"+name, before, after)
+	text := output.Diff("LIVE/"+name, "MERGED/"+name, before, after)
 	if text == "" {
 		return nil
 	}
 	d.differ = true
 	if d.p.color {
-		text = paintDiff(text)
+		text = output.PaintDiff(text)
 	}
 	return d.p.print(text)
 }
@@ -233,7 +235,7 @@ func comparable(o client.Object) (string, error) {
 			delete(meta, name)
 		}
 	}
-	return objectYAML(o)
+	return output.YAML(o)
 }
 
 // maskValues replaces the values of two versions of a Secret, so that only which ones differ is seen.

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"svcctl.io/svcctl/cmd/svcctl/output"
+
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/diagnose"
 	"svcctl.io/svcctl/api/wire"
@@ -242,16 +244,16 @@ func setupFindings(s *wire.Setup) (findings []appliance.Finding) {
 
 // doctorPage is the findings for people: what was found, and what to do below it.
 func doctorPage(findings []appliance.Finding, color bool) string {
-	p := &page{color: color}
+	p := &output.Page{Color: color}
 	level, check := 0, 0 // the widths of the columns
 	for _, f := range findings {
 		level, check = max(level, len(f.Level)), max(check, len(f.Check))
 	}
 	for _, f := range findings {
-		code := map[string]string{"ok": green, "warning": yellow, "error": red}[string(f.Level)]
+		code := map[string]string{"ok": output.Green, "warning": output.Yellow, "error": output.Red}[string(f.Level)]
 		left := pad(string(f.Level), level+3)[len(f.Level):] + pad(f.Check, check+3)
 		indent := pad("", level+check+6)
-		p.WriteString(p.paint(code, string(f.Level)) + left + strings.Join(lines(errors.New(f.Message)), "\n"+indent) + "\n")
+		p.WriteString(p.Paint(code, string(f.Level)) + left + strings.Join(lines(errors.New(f.Message)), "\n"+indent) + "\n")
 		if f.Advice != "" {
 			p.WriteString("        ->" + strings.TrimPrefix(wrap(f.Advice, "           ", helpWidth), "          "))
 		}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"svcctl.io/svcctl/cmd/svcctl/output"
+
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/appliance"
 	"svcctl.io/svcctl/store/kind"
@@ -261,5 +263,5 @@ func (d *document) raw() (json.RawMessage, error) {
 
 // oneLine joins the lines of a message.
 func oneLine(text string) string {
-	return printable(strings.Join(strings.Fields(text), " "))
+	return output.Printable(strings.Join(strings.Fields(text), " "))
 }

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 
+	"svcctl.io/svcctl/cmd/svcctl/output"
+
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/store/manifest"
@@ -87,7 +89,7 @@ func (e *editing) run(ctx context.Context) error {
 	if meta, is := e.before["metadata"].(map[string]any); is {
 		delete(meta, "managedFields")
 	}
-	original, err := objectYAML(e.before)
+	original, err := output.YAML(e.before)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"svcctl.io/svcctl/cmd/svcctl/output"
+
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/diagnose"
 	"svcctl.io/svcctl/api/wire"
@@ -256,17 +258,17 @@ func (p *program) explainFacts(ctx context.Context, v *verb, c *client.Client, f
 
 // tell prints findings, and says no when one is bad.
 func (p *program) tell(title string, findings []diagnose.Finding) error {
-	page := &page{color: p.color}
-	page.WriteString(page.paint(bold, printable(title)) + "\n")
-	marks := map[diagnose.Level][2]string{diagnose.Good: {green, "✓"}, diagnose.Doubt: {yellow, "!"}, diagnose.Bad: {red, "✗"}}
+	page := &output.Page{Color: p.color}
+	page.WriteString(page.Paint(output.Bold, output.Printable(title)) + "\n")
+	marks := map[diagnose.Level][2]string{diagnose.Good: {output.Green, "✓"}, diagnose.Doubt: {output.Yellow, "!"}, diagnose.Bad: {output.Red, "✗"}}
 	for _, f := range findings {
 		mark := marks[f.Level]
-		fmt.Fprintf(page, "  %s %s\n", page.paint(mark[0], mark[1]), printable(f.Text))
+		fmt.Fprintf(page, "  %s %s\n", page.Paint(mark[0], mark[1]), output.Printable(f.Text))
 		for _, line := range f.Details {
-			fmt.Fprintf(page, "      %s\n", printable(line))
+			fmt.Fprintf(page, "      %s\n", output.Printable(line))
 		}
 		if f.Next != "" {
-			fmt.Fprintf(page, "    → %s\n", printable(f.Next))
+			fmt.Fprintf(page, "    → %s\n", output.Printable(f.Next))
 		}
 	}
 	if err := p.print(page.String()); err != nil {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 
+	"svcctl.io/svcctl/cmd/svcctl/output"
+
 	"svcctl.io/svcctl/store/annotation"
 )
 
@@ -19,18 +21,22 @@ func (p *program) explainAnnotations(args []string) error {
 			of, _, _ := strings.Cut(rows[i].Of, ",")
 			cells = append(cells, []string{rows[i].Key, string(rows[i].Effect), of})
 		}
-		return p.print(new(grid).text(cells...) + "\n`svcctl explain annotations NAME` tells what one does here.\n")
+		return p.print(new(output.Grid).Text(cells...) + "\n`svcctl explain annotations NAME` tells what one does here.\n")
 	}
 	found := annotationsNamed(args[0])
 	if len(found) == 0 {
 		var keys []string
 		for i := range rows {
-			keys = append(keys, rows[i].Key)
+			key := rows[i].Key
+			if _, own, is := strings.Cut(key, "/"); is && !strings.Contains(args[0], "/") {
+				key = own
+			}
+			keys = append(keys, key)
 		}
 		return fmt.Errorf("no annotation %q is known, and it has no effect here: %s", args[0],
 			didYouMean("", args[0], keys, "`svcctl explain annotations` lists those that are"))
 	}
-	page := &page{}
+	page := &output.Page{}
 	for i, r := range found {
 		if i > 0 {
 			page.WriteString("\n")

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 
+	"svcctl.io/svcctl/cmd/svcctl/output"
+
 	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/schema"
 )
@@ -17,7 +19,7 @@ func (p *program) explainField(v *verb, text string) error {
 			didYouMean("", word, kindWords(), "the kinds are "+strings.Join(plurals(), ", ")), word)
 	}
 	t := schema.Of(k)
-	page := &page{}
+	page := &output.Page{}
 	if k.Group != "" {
 		fmt.Fprintf(page, "GROUP:      %s\n", k.Group)
 	}
@@ -109,7 +111,7 @@ func required(f *schema.Field) string {
 }
 
 // fieldList writes the fields of a structure with their meaning.
-func fieldList(page *page, t *schema.Type) {
+func fieldList(page *output.Page, t *schema.Type) {
 	for i, f := range t.Fields {
 		if i > 0 {
 			page.WriteString("\n")
@@ -124,7 +126,7 @@ func fieldList(page *page, t *schema.Type) {
 
 // fieldTree writes the names of fields and of what is in them. within are the structures
 // that it is in: one that has itself inside is not entered again.
-func fieldTree(page *page, t *schema.Type, indent string, within map[*schema.Type]bool) {
+func fieldTree(page *output.Page, t *schema.Type, indent string, within map[*schema.Type]bool) {
 	within[t] = true
 	for _, f := range t.Fields {
 		fmt.Fprintf(page, "%s%s <%s>%s\n", indent, f.Name, typeText(f.Type), required(f))

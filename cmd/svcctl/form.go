@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 
+	"svcctl.io/svcctl/cmd/svcctl/output"
+
 	"svcctl.io/svcctl/api/jsonpath"
 )
 
@@ -108,7 +110,7 @@ func (f form) row(o any) []string {
 			if err != nil || value == nil {
 				text = "<none>"
 			}
-			texts = append(texts, cellText(text))
+			texts = append(texts, output.CellText(text))
 		}
 		if texts == nil {
 			texts = []string{"<none>"}

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"svcctl.io/svcctl/cmd/svcctl/output"
+
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
 )
@@ -18,7 +20,7 @@ import (
 type sheet struct {
 	g       *getting
 	target  target
-	grid    grid
+	grid    output.Grid
 	columns []client.Column
 	begun   bool // the line above is printed
 }
@@ -114,7 +116,7 @@ func (s *sheet) print(rows []client.Row) error {
 	for _, row := range rows {
 		lines = append(lines, s.row(row))
 	}
-	return s.g.p.print(s.grid.text(lines...))
+	return s.g.p.print(s.grid.Text(lines...))
 }
 
 // shown reports whether a column is printed.
@@ -144,13 +146,13 @@ func (s *sheet) head() []string {
 func (s *sheet) row(row client.Row) []string {
 	var line []string
 	if s.withNamespace() {
-		line = append(line, cellText(namespaceOf(row.Object)))
+		line = append(line, output.CellText(namespaceOf(row.Object)))
 	}
 	for i, cell := range row.Cells {
 		if i >= len(s.columns) || !s.shown(s.columns[i]) {
 			continue
 		}
-		text := cellText(cell)
+		text := output.CellText(cell)
 		if s.g.prefix && s.columns[i].Name == "Name" {
 			text = fullName(s.target.kind, text)
 		}
@@ -160,7 +162,7 @@ func (s *sheet) row(row client.Row) []string {
 	for _, label := range s.g.labels {
 		value := ""
 		if v, there := labels[label]; there {
-			value = cellText(v)
+			value = output.CellText(v)
 		}
 		line = append(line, value)
 	}
@@ -179,5 +181,5 @@ func labelsText(labels map[string]any) string {
 	if all == nil {
 		return "<none>"
 	}
-	return printable(strings.Join(all, ","))
+	return output.Printable(strings.Join(all, ","))
 }

@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"sync"
 
+	"svcctl.io/svcctl/cmd/svcctl/output"
+
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/store/kind"
@@ -140,7 +142,7 @@ func (g *getting) wholes(ctx context.Context, t target, printing *sync.Mutex) *f
 	path, query := g.collection(t)
 	w := &printer{p: g.p, form: g.form, managed: g.v.option("show-managed-fields").on()}
 	heads := g.form.name == formColumns && !g.v.option("no-headers").on()
-	var lines grid
+	var lines output.Grid
 	print := func(k kind.Kind, o client.Object) error {
 		printing.Lock()
 		defer printing.Unlock()
@@ -151,7 +153,7 @@ func (g *getting) wholes(ctx context.Context, t target, printing *sync.Mutex) *f
 		if heads {
 			rows, heads = append([][]string{g.form.headers()}, rows...), false
 		}
-		return g.p.print(lines.text(rows...))
+		return g.p.print(lines.Text(rows...))
 	}
 	list := func() (string, error) {
 		meta, err := g.c.Each(ctx, path, query, func(raw json.RawMessage) error {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"svcctl.io/svcctl/cmd/svcctl/output"
+
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
 )
@@ -92,7 +94,7 @@ func (p *program) runHealth(ctx context.Context, v *verb, args []string) error {
 		if len(h.Endpoints) == 0 {
 			return "No endpoint is checked: a Service asks for it by its annotation svcctl.io/health-check, and a Pod by its readinessProbe.\n"
 		}
-		return new(grid).text(healthRows(h.Endpoints, p.now(), true)...)
+		return new(output.Grid).Text(healthRows(h.Endpoints, p.now(), true)...)
 	}
 	if err := p.output(v, h, page); err != nil {
 		return err
@@ -170,7 +172,7 @@ func roughly(d time.Duration) time.Duration {
 func whyText(e *wire.EndpointHealth) string {
 	var words []string
 	if e.Why != "" {
-		words = append(words, printable(e.Why))
+		words = append(words, output.Printable(e.Why))
 	}
 	if e.Failures > 1 {
 		words = append(words, fmt.Sprintf("%d times", e.Failures))
@@ -207,7 +209,7 @@ func (p *program) watchHealth(ctx context.Context, c *client.Client, namespace, 
 		}
 		before = now
 		if len(changed) > 0 {
-			if err := p.print(new(grid).text(healthRows(changed, p.now(), first)...)); err != nil {
+			if err := p.print(new(output.Grid).Text(healthRows(changed, p.now(), first)...)); err != nil {
 				return err
 			}
 		}

@@ -9,6 +9,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"svcctl.io/svcctl/cmd/svcctl/output"
+
 	"svcctl.io/svcctl/api/wire"
 )
 
@@ -80,7 +82,7 @@ func journalTable(entries []wire.JournalEntry) string {
 		if e.Namespace != "" {
 			name = e.Namespace + "/" + e.Name
 		}
-		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s %s\n", e.Time.Format(time.RFC3339), e.Revision, printable(e.Who()), e.Verb, e.Kind, name)
+		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s %s\n", e.Time.Format(time.RFC3339), e.Revision, output.Printable(e.Who()), e.Verb, e.Kind, name)
 	}
 	table.Flush() // writes to a strings.Builder never fail
 	return b.String()

@@ -19,7 +19,8 @@ import (
 // version is set by the linker: -X main.version=v0.1.0.
 var version string
 
-// program is the command with everything it takes from its surroundings.
+// program is the command with everything it takes from its surroundings. It has more than 15 fields: one for
+// each thing of the process (streams, environment, clock) or of the appliance that tests replace.
 type program struct {
 	version        string
 	stdin          io.Reader

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 
+	"svcctl.io/svcctl/cmd/svcctl/output"
+
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/store/kind"
 )
@@ -101,7 +103,7 @@ func (w *printer) json(o client.Object) error {
 }
 
 func (w *printer) yaml(o client.Object) error {
-	body, err := objectYAML(o)
+	body, err := output.YAML(o)
 	if err != nil {
 		return err
 	}
@@ -143,8 +145,8 @@ func (w *printer) end() error {
 		if w.headers {
 			rows = append([][]string{w.form.headers()}, rows...)
 		}
-		var g grid
-		return w.p.print(g.text(rows...))
+		var g output.Grid
+		return w.p.print(g.Text(rows...))
 	case !w.list:
 		return nil
 	case w.form.name == formJSONPath:

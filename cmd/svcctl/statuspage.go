@@ -7,79 +7,51 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/cmd/svcctl/output"
 )
 
-// The colors of the status page (ECMA-48, select graphic rendition).
-const (
-	red    = "31"
-	green  = "32"
-	yellow = "33"
-	bold   = "1"
-)
-
-// page builds the text of the status page.
-type page struct {
-	strings.Builder
-	color bool
-}
-
-// paint is text in a color, when colors are wanted.
-func (p *page) paint(code, text string) string {
-	if !p.color {
-		return text
-	}
-	return "\x1b[" + code + "m" + text + "\x1b[0m"
-}
-
-// line writes a label and its value.
-func (p *page) line(label, format string, args ...any) {
-	fmt.Fprintf(p, "%-18s%s\n", label, fmt.Sprintf(format, args...))
-}
-
-// heading starts a section.
-func (p *page) heading(format string, args ...any) {
-	fmt.Fprintf(p, "\n%s\n", p.paint(bold, fmt.Sprintf(format, args...)))
-}
+// statusText writes the parts of the status page.
+type statusText struct{ output.Page }
 
 // statusPage is the status for people.
 func statusPage(s *wire.Status, now time.Time, color bool) string {
-	p := &page{color: color}
-	p.line("Node", "%s", s.NodeName)
-	p.line("Version", "%s, up %s, since %s", s.Version, span(now.Sub(s.Started)), stamp(s.Started))
-	p.line("Ready", "%s", p.answer(s.Ready, s.Reason))
-	p.line("Synced", "%s", p.answer(s.Synced, behind(s)))
+	p := &statusText{output.Page{Color: color}}
+	p.Line("Node", "%s", s.NodeName)
+	p.Line("Version", "%s, up %s, since %s", s.Version, span(now.Sub(s.Started)), stamp(s.Started))
+	p.Line("Ready", "%s", p.answer(s.Ready, s.Reason))
+	p.Line("Synced", "%s", p.answer(s.Synced, behind(s)))
 	if f := s.Fleet; f != nil {
-		p.line("Fleet", "%s", p.fleet(f))
+		p.Line("Fleet", "%s", p.fleet(f))
 	}
-	p.line("Serves", "%s, %s: %s, %s, %s",
+	p.Line("Serves", "%s, %s: %s, %s, %s",
 		count(s.Counts.Services, "Service"), count(s.Counts.ServicePorts, "port"), count(s.Counts.VIPs, "VIP"),
 		count(s.Counts.Frontends, "frontend"), count(s.Counts.Endpoints, "endpoint"))
 	if t := s.LastTransaction; t != nil {
-		p.line("Last transaction", "%s ago, at %s: %s, %s, took %s, generation %d",
+		p.Line("Last transaction", "%s ago, at %s: %s, %s, took %s, generation %d",
 			span(now.Sub(t.At)), stamp(t.At), count(t.Operations, "operation"), count(t.Elements, "element"),
 			shortest(time.Duration(t.Duration)), t.Generation)
 	} else {
-		p.line("Last transaction", "none yet")
+		p.Line("Last transaction", "none yet")
 	}
-	p.line("Foreign changes", "%d", s.ForeignChanges)
+	p.Line("Foreign changes", "%d", s.ForeignChanges)
 	if s.HeldRemovals > 0 {
-		p.line("Held removals", "%s", p.paint(red, count(s.HeldRemovals, "Service")+" that vanished from the manifests; see `svcctl release`"))
+		p.Line("Held removals", "%s", p.Paint(output.Red, count(s.HeldRemovals, "Service")+" that vanished from the manifests; see `svcctl release`"))
 	}
 	if s.PendingRemovals > 0 {
-		p.line("Pending removals", "%s", count(s.PendingRemovals, "Service")+" that vanished from the manifests and go in a moment")
+		p.Line("Pending removals", "%s", count(s.PendingRemovals, "Service")+" that vanished from the manifests and go in a moment")
 	}
 	if s.UnknownFrontends > 0 {
-		p.line("Unknown", "%s", p.paint(red, fmt.Sprintf("%d addresses and ports in the kernel that no object declares; see `svcctl release`", s.UnknownFrontends)))
+		p.Line("Unknown", "%s", p.Paint(output.Red, fmt.Sprintf("%d addresses and ports in the kernel that no object declares; see `svcctl release`", s.UnknownFrontends)))
 	}
 	p.trial(s.Trial)
-	p.line("Kernel", "%s%s", s.Kernel.Release, join("; uses ", s.Kernel.Features)+join("; lacks ", s.Kernel.Missing))
+	p.Line("Kernel", "%s%s", s.Kernel.Release, join("; uses ", s.Kernel.Features)+join("; lacks ", s.Kernel.Missing))
 	p.sources(s.Sources)
 	p.problems(s)
 	return p.String()
 }
 
 // trial writes what waits to be confirmed.
-func (p *page) trial(t *wire.Trial) {
+func (p *statusText) trial(t *wire.Trial) {
 	switch {
 	case t == nil:
 	case t.Pending():
@@ -87,18 +59,18 @@ func (p *page) trial(t *wire.Trial) {
 		if t.CoversFiles {
 			what += ", " + count(len(t.Files), "file")
 		}
-		p.line("On trial", "%s", p.paint(yellow, fmt.Sprintf("%s: back in %s unless confirmed; see `svcctl confirm`", what, span(time.Duration(t.Left)))))
+		p.Line("On trial", "%s", p.Paint(output.Yellow, fmt.Sprintf("%s: back in %s unless confirmed; see `svcctl confirm`", what, span(time.Duration(t.Left)))))
 	default:
-		p.line("Not confirmed", "%s", p.paint(red, fmt.Sprintf("%s held as before, since %s; see `svcctl trial`", count(len(t.Files), "file"), stamp(*t.WentBack))))
+		p.Line("Not confirmed", "%s", p.Paint(output.Red, fmt.Sprintf("%s held as before, since %s; see `svcctl trial`", count(len(t.Files), "file"), stamp(*t.WentBack))))
 	}
 }
 
 // fleet says how the box stands to its fleet.
-func (p *page) fleet(f *wire.Fleet) string {
+func (p *statusText) fleet(f *wire.Fleet) string {
 	if f.State != wire.FleetFollowing {
-		return f.Name + ": " + p.paint(red, f.State) + ", since " + stamp(f.Since)
+		return f.Name + ": " + p.Paint(output.Red, f.State) + ", since " + stamp(f.Since)
 	}
-	text := f.Name + ": " + p.paint(green, f.State)
+	text := f.Name + ": " + p.Paint(output.Green, f.State)
 	if f.Writer != "" {
 		text += ", controllers run on " + f.Writer
 	}
@@ -114,19 +86,19 @@ func behind(s *wire.Status) string {
 }
 
 // answer is yes, or no and why.
-func (p *page) answer(yes bool, why string) string {
+func (p *statusText) answer(yes bool, why string) string {
 	if yes {
-		return p.paint(green, "yes")
+		return p.Paint(output.Green, "yes")
 	}
 	if why != "" {
 		why = ": " + why
 	}
-	return p.paint(red, "no") + why
+	return p.Paint(output.Red, "no") + why
 }
 
 // sources writes the table of watched directories.
-func (p *page) sources(sources []wire.Source) {
-	p.heading("Directories")
+func (p *statusText) sources(sources []wire.Source) {
+	p.Heading("Directories")
 	if len(sources) == 0 {
 		p.WriteString("none\n")
 		return
@@ -151,19 +123,19 @@ func (p *page) sources(sources []wire.Source) {
 }
 
 // problems writes the problems, errors first.
-func (p *page) problems(s *wire.Status) {
+func (p *statusText) problems(s *wire.Status) {
 	errors := s.Errors()
 	warnings := len(s.Problems) - errors
 	if len(s.Problems) == 0 {
-		p.heading("No problems")
+		p.Heading("No problems")
 		return
 	}
-	p.heading("Problems: %s, %s", count(errors, "error"), count(warnings, "warning"))
+	p.Heading("Problems: %s, %s", count(errors, "error"), count(warnings, "warning"))
 	for _, severity := range []string{wire.SeverityError, wire.SeverityWarning} {
-		color := map[string]string{wire.SeverityError: red, wire.SeverityWarning: yellow}[severity]
+		color := map[string]string{wire.SeverityError: output.Red, wire.SeverityWarning: output.Yellow}[severity]
 		for _, problem := range s.Problems {
 			if problem.Severity == severity {
-				fmt.Fprintln(p, p.paint(color, problem.String()))
+				fmt.Fprintln(p, p.Paint(color, problem.String()))
 			}
 		}
 	}

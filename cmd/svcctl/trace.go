@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"svcctl.io/svcctl/cmd/svcctl/output"
+
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
 )
@@ -178,7 +180,7 @@ var signs = map[string]string{wire.TraceGood: "✓", wire.TraceWarn: "!", wire.T
 // tracedText is the story of a packet.
 func tracedText(packet *wire.TracedPacket, steps bool) string {
 	var b strings.Builder
-	fmt.Fprintln(&b, printable(packet.What))
+	fmt.Fprintln(&b, output.Printable(packet.What))
 	width := 0
 	for _, l := range packet.Lines {
 		if l.Where != "" {
@@ -191,7 +193,7 @@ func tracedText(packet *wire.TracedPacket, steps bool) string {
 		if l.Where != "" {
 			line += strings.Repeat(" ", max(0, width-len([]rune(l.Text)))) + "   " + l.Where
 		}
-		fmt.Fprintln(&b, printable(line))
+		fmt.Fprintln(&b, output.Printable(line))
 	}
 	if steps {
 		for _, s := range packet.Steps {

@@ -17,8 +17,8 @@ const (
 	echo6       = 128 << 8
 )
 
-// flow is the state of one packet on its path. Rules read and change all of it, so it is one struct of
-// more than 15 fields.
+// flow is the state of one packet on its path. It has more than 15 fields: a rule may read and change
+// any of them.
 type flow struct {
 	host     *Host
 	family   nft.Family

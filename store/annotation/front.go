@@ -41,7 +41,8 @@ const (
 	maxResponseTimeout     = time.Hour
 )
 
-// Front has the settings of a port for TLS and HTTP.
+// Front has the settings of a port for TLS and HTTP. It has more than 15 fields: each is one annotation, or
+// the reason why the annotations cannot be followed.
 type Front struct {
 	// Key is the annotation that asks for it; "": none does, and the other fields say nothing.
 	Key string

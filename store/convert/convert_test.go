@@ -20,7 +20,7 @@ var update = flag.Bool("update", false, "write the golden files")
 func TestSources(t *testing.T) {
 	for file, source := range map[string]Source{
 		"nat.keepalived.conf": Keepalived, "group.keepalived.conf": Keepalived, "saved.ipvs": IPVS,
-		"tcp.haproxy.cfg": HAProxy, "farms.nftlb.json": NFTLB, "list.cluster.yaml": Cluster, "bgp.metallb.yaml": Cluster,
+		"tcp.haproxy.cfg": HAProxy, "farms.nftlb.json": NFTLB, "dump.nftlb.json": NFTLB, "list.cluster.yaml": Cluster, "bgp.metallb.yaml": Cluster,
 	} {
 		text, err := os.ReadFile(filepath.Join("testdata", file))
 		if err != nil {

@@ -16,12 +16,24 @@ import (
 func HAProxy(text string, options Options) (*Imported, error) {
 	r := &haproxy{reading: reading{options: options}, named: map[string]*proxy{}, defaults: map[string]*proxy{}}
 	r.parse(text)
-	if len(r.errs) == 0 {
-		for _, p := range r.proxies {
-			r.front(p)
+	r.read()
+	return r.result()
+}
+
+// read reads the sections, unless one of them is not understood.
+func (r *haproxy) read() {
+	if len(r.errs) > 0 {
+		return
+	}
+	for _, p := range r.proxies {
+		r.front(p)
+	}
+	for _, p := range r.proxies {
+		if p.kind == "backend" && p.name != "" && !p.used {
+			r.lose(nil, p.line, "backend %s is left out: no frontend that is imported leads to it alone", p.name)
 		}
 	}
-	return r.result()
+	slices.SortStableFunc(r.out.Losses, func(a, b Loss) int { return a.Line - b.Line })
 }
 
 type haproxy struct {
@@ -39,6 +51,7 @@ type proxy struct {
 	line       int
 	from       *proxy // the defaults that hold for it
 	lines      []haproxyLine
+	used       bool // it is imported
 }
 
 // haproxyLine is a line in a section.
@@ -87,10 +100,7 @@ func (p *proxy) mode() string {
 func (r *haproxy) front(p *proxy) {
 	switch p.kind {
 	case "backend":
-		if p.name != "" && !r.isUsed(p.name) {
-			r.lose(nil, p.line, "backend %s is left out: no frontend that is imported leads to it alone", p.name)
-		}
-		return
+		return // its frontends read it
 	case "defaults":
 		r.loseSection(p, func(keyword string) bool { return slices.Contains(haproxyRead, keyword) })
 		return
@@ -119,6 +129,7 @@ func (r *haproxy) front(p *proxy) {
 		r.lose(nil, p.line, "%s %s is left out: no address of it has a counterpart", p.kind, p.name)
 		return
 	}
+	back.used = true
 	b := &haproxyBackend{haproxy: r, v: v, p: back}
 	b.read()
 	if p != back {
@@ -145,14 +156,6 @@ func (r *haproxy) loseSection(p *proxy, read func(keyword string) bool) {
 	if len(inside) > 0 {
 		r.lose(nil, p.line, "%s has no counterpart and is left out: %s", strings.TrimSpace(p.kind+" "+p.name), strings.Join(inside, ", "))
 	}
-}
-
-// isUsed reports whether a frontend that is imported has a backend as its default.
-func (r *haproxy) isUsed(name string) bool {
-	return slices.ContainsFunc(r.proxies, func(p *proxy) bool {
-		l, is := p.says("default_backend")
-		return p.kind == "frontend" && p.mode() == "tcp" && is && l.word(1) == name
-	})
 }
 
 // backendOf is the backend that a frontend leads to; nil, with a loss, if there is none.

@@ -13,22 +13,30 @@ import (
 
 // Keepalived reads a keepalived.conf: virtual servers, and what else there is as losses.
 func Keepalived(text string, options Options) (*Imported, error) {
-	r := &keepalived{reading: reading{options: options}, groups: map[string]statement{}}
-	statements := r.parse(text)
+	r := &keepalived{reading: reading{options: options}, groups: map[string]statement{}, used: map[string]bool{}}
+	r.read(r.parse(text))
+	return r.result()
+}
+
+// read reads the statements of a file.
+func (r *keepalived) read(statements []statement) {
 	for _, s := range statements {
 		if s.words[0] == "virtual_server_group" && len(s.words) == 2 {
 			r.groups[s.words[1]] = s
+		}
+		if s.words[0] == "virtual_server" && len(s.words) == 3 && s.words[1] == "group" {
+			r.used[s.words[2]] = true
 		}
 	}
 	for _, s := range statements {
 		r.top(s)
 	}
-	return r.result()
 }
 
 type keepalived struct {
 	reading
 	groups map[string]statement
+	used   map[string]bool // the groups of virtual servers
 }
 
 // A statement is a line of words, and the block behind it.
@@ -140,6 +148,11 @@ func (r *keepalived) top(s statement) {
 	case keyword == "virtual_server":
 		r.virtual(s)
 	case keyword == "virtual_server_group":
+		if len(s.words) != 2 {
+			r.fail(s.line, "write virtual_server_group NAME")
+		} else if !r.used[s.arg()] {
+			r.lose(nil, s.line, "virtual_server_group %s is left out: no virtual_server is one of it", s.arg())
+		}
 	case keyword == "vrrp_instance":
 		var addresses []string
 		for _, inner := range s.block {
@@ -220,6 +233,9 @@ func (r *keepalived) virtual(s statement) {
 	r.balance(v, schedulerLine, scheduler)
 	for _, in := range servers {
 		k.server(in)
+	}
+	if k.delayLine > 0 && !slices.ContainsFunc(k.checks, func(c checked) bool { return c.check != nil }) {
+		r.lose(v, k.delayLine, "delay_loop has no counterpart: no server is checked")
 	}
 	if len(frontends) == 0 {
 		return // told already

@@ -116,7 +116,7 @@ func (k *keepalivedServer) check(s statement, kind string, server Server) check 
 			path = "/" + in.arg()
 		case keyword == "url" && isHTTP:
 			if urls++; urls > 1 {
-				k.lose(k.v, in.line, "only the first url of a check is asked")
+				k.lose(k.v, in.line, "this url has no counterpart: a check asks for its first one alone")
 				continue
 			}
 			path = k.url(c, in)

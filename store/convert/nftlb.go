@@ -58,6 +58,10 @@ func (r *nftlb) document(doc value) {
 // nftlbIdle are the values of settings that say nothing.
 var nftlbIdle = []string{"", "0", "none", "off", "0x0", "0x00000000", "0/second", "-1"}
 
+// nftlbDefaults are the values of settings that nftlb writes where nobody has set one (include/config.h, as obj_print_verdict
+// writes it): the time of limits, and what becomes of packets that a limit meets.
+var nftlbDefaults = map[string]string{"limits-ttl": "120", "verdict": "log drop accept"}
+
 // nftlbLost are the settings of farms, addresses and backends without a counterpart.
 var nftlbLost = []string{
 	"source-addr", "helper", "log", "log-prefix", "log-rtlimit", "mark", "limits-ttl", "new-rtlimit", "new-rtlimit-burst", "new-rtlimit-log-prefix",
@@ -69,11 +73,14 @@ var nftlbLost = []string{
 func (r *nftlb) rest(v *Virtual, of value, what string, read ...string) {
 	for _, key := range of.keys() {
 		at := of.get(key)
+		text := strings.TrimSpace(at.text()) // lists of words end with a space
 		switch {
 		case slices.Contains(read, key):
+		case key == "used": // how many farms use an address
 		case !slices.Contains(nftlbLost, key):
 			r.fail(at.line(), "%q is not understood in %s", key, what)
-		case slices.Contains(nftlbIdle, at.text()) && len(at.items()) == 0 && (key != "queue" || at.text() != "0"):
+		case slices.Contains(nftlbIdle, text) && len(at.items()) == 0 && (key != "queue" || text != "0"):
+		case text != "" && text == nftlbDefaults[key]:
 		case strings.HasSuffix(key, "-log-prefix") || key == "log-prefix":
 			// it says how something is logged that is told by itself
 		default:
@@ -117,15 +124,20 @@ func (r *nftlb) farm(f value) {
 	for _, s := range f.get("sessions").items() {
 		r.lose(v, s.line(), "the session of client %s has no counterpart", s.get("client").text())
 	}
-	for _, p := range f.get("policies").items() {
-		r.lose(v, p.line(), "policy %s is not applied: EVERY client may connect; see svcctl.io/source-sets", p.get("name").text())
-	}
+	r.policies(v, f)
 	for _, b := range f.get("backends").items() {
 		r.backend(v, b)
 	}
 	r.rest(v, f, what, "name", "family", "virtual-addr", "virtual-ports", "mode", "protocol", "scheduler", "sched-param", "persistence", "persist-ttl",
 		"priority", "state", "addresses", "backends", "sessions", "policies")
 	r.publish(v, name, r.frontends(v, f))
+}
+
+// policies tells of those of a farm or of an address.
+func (r *nftlb) policies(v *Virtual, of value) {
+	for _, p := range of.get("policies").items() {
+		r.lose(v, p.line(), "policy %s is not applied: EVERY client may connect; see svcctl.io/source-sets", p.get("name").text())
+	}
 }
 
 // scheduler sets the algorithm.
@@ -162,7 +174,7 @@ func (r *nftlb) scheduler(v *Virtual, f value) {
 // persistence sets how long a client keeps its server.
 func (r *nftlb) persistence(v *Virtual, f value) {
 	p := f.get("persistence")
-	switch by := p.text(); by {
+	switch by := strings.TrimSpace(p.text()); by {
 	case "", "none":
 	case "srcip":
 		seconds := int64(60)
@@ -256,7 +268,8 @@ func (r *nftlb) frontends(v *Virtual, f value) (list []nftlbFrontend) {
 			of = protocol
 		}
 		list = append(list, r.frontend(v, a, a.get("ip-addr").text(), a.get("ports"), of)...)
-		r.rest(v, a, "address "+a.get("name").text(), "name", "family", "ip-addr", "ports", "protocol")
+		r.policies(v, a)
+		r.rest(v, a, "address "+a.get("name").text(), "name", "family", "ip-addr", "ports", "protocol", "policies")
 	}
 	return list
 }

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// Event is core/v1 Event: something that happened to an object.
+// Event is core/v1 Event: something that happened to an object. It has more than 15 fields:
+// those of Kubernetes.
 type Event struct {
 	TypeMeta
 	Metadata           ObjectMeta       `json:"metadata"`
@@ -37,7 +38,8 @@ type EventSeries struct {
 	LastObservedTime *MicroTime `json:"lastObservedTime,omitempty"`
 }
 
-// EventView is events.k8s.io/v1 Event: an Event with other names for its fields.
+// EventView is events.k8s.io/v1 Event: an Event with other names for its fields. It has more than
+// 15 fields: those of Kubernetes.
 type EventView struct {
 	TypeMeta
 	Metadata                 ObjectMeta       `json:"metadata"`

@@ -128,8 +128,8 @@ type BGPPeer struct {
 	Spec     BGPPeerSpec `json:"spec"`
 }
 
-// BGPPeerSpec is metallb.io/v1beta2 BGPPeerSpec; times are durations as "90s". It has the fields of MetalLB,
-// which are more than 15.
+// BGPPeerSpec is metallb.io/v1beta2 BGPPeerSpec; times are durations as "90s". It has more than 15 fields:
+// those of MetalLB.
 type BGPPeerSpec struct {
 	MyASN                  int64           `json:"myASN"`
 	PeerASN                int64           `json:"peerASN,omitempty"`

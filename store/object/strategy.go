@@ -40,7 +40,7 @@ func (r *Resource) Stored() bool { return slices.Contains(r.Verbs, "get") }
 
 // A Strategy is all that tells a kind from the others; the strategies of Kubernetes' registry are the
 // model. A new kind is one of them (in strategies) and its type.
-// It has more than 15 fields: what is done with objects of a kind is said nowhere else.
+// It has more than 15 fields: no other place says what is done with objects of a kind.
 type Strategy struct {
 	Resource
 	// View means that what is stored is another kind: this one is another form of it (events.k8s.io).

@@ -86,7 +86,7 @@ type Service struct {
 	Status   ServiceStatus `json:"status"`
 }
 
-// ServiceSpec is core/v1 ServiceSpec.
+// ServiceSpec is core/v1 ServiceSpec. It has more than 15 fields: those of Kubernetes.
 type ServiceSpec struct {
 	Type                          string                 `json:"type,omitempty"`
 	Ports                         []ServicePort          `json:"ports,omitempty"`

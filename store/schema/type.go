@@ -18,7 +18,8 @@ const (
 	FieldSet                // an object in the form FieldsV1
 )
 
-// Type describes the values of a field. Types are shared and immutable.
+// Type describes the values of a field. Types are shared and immutable. It has more than 15 fields: those of an
+// OpenAPI schema with the extensions of Kubernetes, of which each form uses some.
 type Type struct {
 	Form Form
 	// Name is the OpenAPI name of a Structure: "io.k8s.api.core.v1.ServiceSpec".

@@ -54,7 +54,8 @@ func (t Timers) Check() error {
 }
 
 // Machine is one session of RFC 5880. It has no clock: every call says what time it is, and Next
-// says when to call Advance. It is not safe for concurrent use.
+// says when to call Advance. It is not safe for concurrent use. It has more than 15 fields: the state
+// variables of the RFC (6.8.1), which every packet reads and changes together.
 type Machine struct {
 	timers  Timers
 	passive bool

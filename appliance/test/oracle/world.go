@@ -19,7 +19,7 @@ type World struct {
 	Down map[netip.AddrPort]bool
 }
 
-// Box describes the appliance's host and flags: a field for each flag, so more than 15.
+// Box describes the appliance's host and flags. It has more than 15 fields: one for each flag.
 type Box struct {
 	NodeName, Zone string
 	Interfaces     []Interface

@@ -1,4 +1,4 @@
-package main
+package output
 
 import (
 	"bytes"
@@ -14,9 +14,9 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// objectYAML writes an object as YAML as kubectl does: keys sorted, lists not further in
+// YAML writes an object as YAML as kubectl does: keys sorted, lists not further in
 // than their key.
-func objectYAML(o map[string]any) (string, error) {
+func YAML(o map[string]any) (string, error) {
 	w := &yamlWriter{}
 	if len(o) == 0 {
 		return "{}\n", nil

@@ -1,4 +1,4 @@
-package main
+package output
 
 import (
 	"fmt"
@@ -21,7 +21,7 @@ func TestUnifiedDiff(t *testing.T) {
 		"one hunk": {"1\n2\n3\n4\n5\n6\n7\n8\n", "x\n2\n3\n4\n5\n6\n7\ny\n",
 			"--- A\n+++ B\n@@ -1,8 +1,8 @@\n-1\n+x\n 2\n 3\n 4\n 5\n 6\n 7\n-8\n+y\n"},
 	} {
-		if got := unifiedDiff("A", "B", tt.a, tt.b); got != tt.want {
+		if got := Diff("A", "B", tt.a, tt.b); got != tt.want {
 			t.Errorf("%s: got\n%swant\n%s", name, got, tt.want)
 		}
 	}
@@ -44,7 +44,7 @@ func TestUnifiedDiffPatches(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "f")
 	for range 100 {
 		a, b := text(), text()
-		d := unifiedDiff("f", "f", a, b)
+		d := Diff("f", "f", a, b)
 		if d == "" {
 			continue
 		}

@@ -1,4 +1,4 @@
-package main
+package output
 
 import (
 	"fmt"
@@ -7,17 +7,17 @@ import (
 	"unicode/utf8"
 )
 
-// grid writes rows in columns. A column stays as wide as it ever was, so that rows which
+// Grid writes rows in columns. A column stays as wide as it ever was, so that rows which
 // come later, in a watch, stand below the ones before.
-type grid struct{ widths []int }
+type Grid struct{ widths []int }
 
 const (
 	gridGap   = 3 // blanks between columns
 	gridLeast = 6 // the least width of a column, as kubectl has it
 )
 
-// text lays out rows.
-func (g *grid) text(rows ...[]string) string {
+// Text lays out rows.
+func (g *Grid) Text(rows ...[]string) string {
 	for _, row := range rows {
 		for i, cell := range row {
 			if i == len(g.widths) {
@@ -39,8 +39,8 @@ func (g *grid) text(rows ...[]string) string {
 	return b.String()
 }
 
-// cellText is a value in a cell: one line, and nothing that a terminal acts on.
-func cellText(v any) string {
+// CellText is a value in a cell: one line, and nothing that a terminal acts on.
+func CellText(v any) string {
 	text, is := v.(string)
 	if !is {
 		text = fmt.Sprint(v)
@@ -51,11 +51,11 @@ func cellText(v any) string {
 	if i := strings.IndexAny(text, "\r\n"); i >= 0 {
 		text = text[:i] + "..."
 	}
-	return printable(text)
+	return Printable(text)
 }
 
-// printable takes out what a terminal would act on.
-func printable(text string) string {
+// Printable takes out what a terminal would act on.
+func Printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
 			return r

@@ -1,4 +1,4 @@
-package main
+package output
 
 import (
 	"fmt"
@@ -78,8 +78,8 @@ func backtrack(a, b []string, rounds [][]int) []edit {
 	return edits
 }
 
-// unifiedDiff is the difference of two texts as diff -u writes it; "" when they are equal.
-func unifiedDiff(nameA, nameB, a, b string) string {
+// Diff is the difference of two texts as diff -u writes it; "" when they are equal.
+func Diff(nameA, nameB, a, b string) string {
 	if a == b {
 		return ""
 	}
@@ -140,18 +140,18 @@ func hunkRange(start, count int) string {
 	return fmt.Sprintf("%d,%d", start, count)
 }
 
-// paintDiff colors the lines of a unified diff.
-func paintDiff(text string) string {
+// PaintDiff colors the lines of a unified diff.
+func PaintDiff(text string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
 		code := ""
 		switch {
 		case strings.HasPrefix(line, "---"), strings.HasPrefix(line, "+++"):
-			code = bold
+			code = Bold
 		case strings.HasPrefix(line, "-"):
-			code = red
+			code = Red
 		case strings.HasPrefix(line, "+"):
-			code = green
+			code = Green
 		case strings.HasPrefix(line, "@@"):
 			code = cyan
 		}
