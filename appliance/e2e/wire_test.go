@@ -301,7 +301,7 @@ func Test498_announcer_is_killed_ten_times(t *testing.T) {
 			announcements++
 		}
 	}
-	least, most := 3*kills, 3*(4*(1+kills)+int(time.Since(began)/time.Minute)) // 4 follow a start, and one a minute; in IPv4 each is two frames
+	least, most := kills, 3*(4*(1+kills)+int(time.Since(began)/time.Minute)) // 4 follow a start, and one a minute; in IPv4 each is two frames
 	if t.Logf("%d frames of announcements", announcements); announcements < least || announcements > most {
 		t.Errorf("%d frames of announcements, want %d to %d", announcements, least, most)
 	}
