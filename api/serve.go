@@ -123,6 +123,10 @@ func survive(h http.Handler, log *slog.Logger, panicked func()) http.Handler {
 			if rec.code != 0 {
 				panic(http.ErrAbortHandler) // half an answer must not look whole
 			}
+			if page, is := v.(http.Handler); is {
+				page.ServeHTTP(rec, r)
+				return
+			}
 			fail(rec, http.StatusInternalServerError, wire.ReasonInternalError,
 				"the appliance failed on this request; its log has the details")
 		}()

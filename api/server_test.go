@@ -301,27 +301,6 @@ func TestStopAnswersWaiters(t *testing.T) {
 	}
 }
 
-func TestPanic(t *testing.T) {
-	b := newBackend()
-	s := start(t, b)
-	b.panics.Store(true)
-	code, body := s.get(t, "/svcctl/v1/status")
-	if code != 500 || !strings.Contains(body, `"reason":"InternalError"`) || strings.Contains(body, "broken") {
-		t.Errorf("a panic is answered %d %s", code, body)
-	}
-	b.panics.Store(false)
-	if code, _ := s.get(t, "/svcctl/v1/status"); code != 200 {
-		t.Errorf("after a panic: %d", code)
-	}
-	if s.panics.Load() != 1 {
-		t.Errorf("%d panics counted, want 1", s.panics.Load())
-	}
-	_ = s.stop()
-	if log := s.log.String(); !strings.Contains(log, "the status is broken") || !strings.Contains(log, "server_test.go") {
-		t.Errorf("the log does not tell the panic and where:\n%s", log)
-	}
-}
-
 func TestPeer(t *testing.T) {
 	s := start(t, newBackend())
 	s.get(t, "/healthz")

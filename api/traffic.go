@@ -42,12 +42,17 @@ func (s *Server) traffic(w http.ResponseWriter, r *http.Request) {
 	q := wire.TrafficQuery{
 		Namespace: values.Get("namespace"), Service: values.Get("name"), Filter: values.Get("filter"), Sort: values.Get("sort"),
 		Endpoints: values.Get("endpoints") == "true", History: values.Get("history") == "true",
+		Clients: values.Get("clients") == "true",
 	}
 	if q.Sort == "" {
 		q.Sort = "open"
 	}
 	if !slices.Contains(wire.TrafficSorts(), q.Sort) {
 		fail(w, http.StatusBadRequest, wire.ReasonBadRequest, fmt.Sprintf("sort=%q: want %s", q.Sort, strings.Join(wire.TrafficSorts(), ", ")))
+		return
+	}
+	if q.Clients && (q.Namespace == "" || q.Service == "") {
+		fail(w, http.StatusBadRequest, wire.ReasonBadRequest, "clients=true: they are those of one Service: give namespace and name")
 		return
 	}
 	if len(q.Filter) > wire.MaxTrafficFilter {

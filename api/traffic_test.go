@@ -54,6 +54,13 @@ func TestTraffic(t *testing.T) {
 	if want := (wire.TrafficQuery{Namespace: "shop", Service: "web", Filter: "we*", Sort: "unanswered", Limit: 3, Endpoints: true, History: true}); f.traffic != want {
 		t.Errorf("asked for %+v, want %+v", f.traffic, want)
 	}
+	asks(reader, http.MethodGet, "/svcctl/v1/traffic?namespace=shop&name=web&clients=true&limit=5", http.StatusOK, "")
+	if want := (wire.TrafficQuery{Namespace: "shop", Service: "web", Sort: "open", Limit: 5, Clients: true}); f.traffic != want {
+		t.Errorf("asked for %+v, want %+v", f.traffic, want)
+	}
+	for _, query := range []string{"", "&namespace=shop", "&name=web"} {
+		asks(reader, http.MethodGet, "/svcctl/v1/traffic?clients=true"+query, http.StatusBadRequest, "give namespace and name")
+	}
 	asks(reader, http.MethodGet, "/svcctl/v1/traffic?sort=beauty", http.StatusBadRequest, "want open, rate, unanswered, refused, name")
 	asks(reader, http.MethodGet, "/svcctl/v1/traffic?limit=0", http.StatusBadRequest, "from 1 to 10000")
 	asks(reader, http.MethodGet, "/svcctl/v1/traffic?filter="+strings.Repeat("x", 513), http.StatusBadRequest, "512 is the most")

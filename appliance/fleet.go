@@ -180,7 +180,7 @@ func (m *member) metrics() metrics.Fleet {
 	return metrics.Fleet{State: string(s.Kind), Revision: s.Revision, Newest: s.Of, Heard: s.Heard, LostRaces: m.store.Lost(), Turn: m.HasTurn()}
 }
 
-// tasks are what runs beside the loop in a fleet. wake has the loop show another state.
+// tasks returns the tasks of a member of a fleet. wake has the loop show another state.
 func (m *member) tasks(wake func()) []task.Task {
 	if m == nil {
 		return nil

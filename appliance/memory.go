@@ -20,7 +20,7 @@ type allowance struct {
 // takes some 0.7 ms for each MiB in use: at 10,000 Services some 0.2 ms of collecting a change.
 var steady = allowance{24 << 20, 25, 100}
 
-// percent is what is allowed when so many bytes are in use.
+// percent returns the value of GOGC when so many bytes are in use.
 func (a allowance) percent(live uint64) int {
 	return int(min(max(a.garbage*100/max(live, 1), uint64(a.least)), uint64(a.most)))
 }

@@ -101,7 +101,7 @@ func (t *tableState) adoptedElements(yield func(string, Element) bool) bool {
 	return true
 }
 
-// notTranslated is what becomes in postrouting of a connection that kept its destination.
+// notTranslated returns the rule and chains of postrouting for connections that kept their destination.
 //
 //	chain adopt {
 //		tcp flags ! syn snat ip to ip saddr . th sport map @adopted
@@ -121,6 +121,65 @@ func (t *Table) adopters() map[string]bool {
 		frontends[frontend] = true
 	}
 	return frontends
+}
+
+// askedForByMore has frontends ask for endpoints that others ask for too, so that these are adopted for nobody, as in the
+// kernel. It does not say who asked and got none; taken for frontends that ask for none, their endpoints would be
+// adopted for the others. They are among the frontends of which no endpoint is adopted, and are not those with an endpoint
+// that nobody else can have asked for. All that are left are taken for asking, which adopts none of their endpoints.
+func (r *recovery) askedForByMore() {
+	if len(r.adopters) == 0 {
+		return
+	}
+	adopted := r.table.elements(setAdopted)
+	asking := map[netip.AddrPort]int{} // how many frontends may ask for an endpoint
+	may := map[*Frontend][]netip.AddrPort{}
+	for i := range r.ports {
+		p := &r.ports[i]
+		for j := range p.Frontends {
+			fe := &p.Frontends[j]
+			if p.Protocol != TCP || !fe.Addr.IsValid() || fe.IsRange() {
+				continue
+			}
+			endpoints := p.reachableBy(fe)
+			isAdopted := func(ap netip.AddrPort) bool { _, is := adopted[AddrPortData(ap)]; return is }
+			if len(endpoints) == 0 || !fe.Adopt && slices.ContainsFunc(endpoints, isAdopted) {
+				continue
+			}
+			for _, ap := range endpoints {
+				asking[ap]++
+			}
+			if !fe.Adopt {
+				may[fe] = endpoints
+			}
+		}
+	}
+	for before := -1; before != len(may); {
+		before = len(may)
+		for fe, endpoints := range may {
+			if slices.ContainsFunc(endpoints, func(ap netip.AddrPort) bool { return asking[ap] == 1 }) {
+				delete(may, fe)
+				for _, ap := range endpoints {
+					asking[ap]--
+				}
+			}
+		}
+	}
+	for fe := range may {
+		fe.Adopt = true
+	}
+}
+
+// reachableBy are the endpoints that clients of a frontend may have.
+func (sp *ServicePort) reachableBy(fe *Frontend) (all []netip.AddrPort) {
+	for _, pool := range []Pool{fe.Inside.Pool, fe.Outside.Pool} {
+		endpoints := sp.Pools[pool]
+		if sp.Balance == DestinationHash && len(endpoints) > 1 {
+			endpoints = []netip.AddrPort{preferred(endpoints, fe)}
+		}
+		all = union(all, endpoints)
+	}
+	return all
 }
 
 // Adopts reports whether a ruleset adopts endpoints.

@@ -6,10 +6,9 @@ import (
 	"slices"
 )
 
-// change is what one Update does to a table. Whatever is taken away is taken away before
-// anything is added.
+// change collects what one Update changes in a table. Removals come before additions.
 type change struct {
-	unheard     bool               // nobody wants to know what it does
+	unheard     bool               // the caller wants no Transition
 	fresh       bool               // nothing was there before, so nothing goes
 	gone, come  map[element]string // the data of elements that go, and that come
 	touched     map[netip.Addr]addressUses

@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// content is a table that is wanted. Its elements are made one after the other, so that
-// nobody has to hold them all; each is there once.
+// content is a wanted table. Its elements are made one after the other, each once, so that they
+// are never all in memory.
 type content struct {
 	sets     map[string]Set
 	chains   map[string]*Chain
@@ -43,8 +43,8 @@ func (c *content) table() *Table {
 	return t
 }
 
-// From is what turns the ruleset have, as it was read from the kernel, into the one the
-// compiler stands at. A table that cannot be changed into the wanted one, because a set or a base chain
+// From returns the Transition from the ruleset have, as read from the kernel, to the ruleset of the
+// compiler. A table that cannot be changed into the wanted one, because a set or a base chain
 // is defined otherwise, is replaced as a whole in the same transaction.
 func (c *Compiler) From(have Ruleset) Transition {
 	var tr Transition
@@ -54,7 +54,7 @@ func (c *Compiler) From(have Ruleset) Transition {
 	return tr
 }
 
-// content is what the table of a family holds, nil if it needs none.
+// content returns the wanted table of a family; nil: it needs none.
 func (c *Compiler) content(f Family) *content {
 	t := c.tables[f]
 	if !t.exists {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Transition is what turns one ruleset into another, as two transactions; Stages gives
+// Transition changes one ruleset into another by two transactions; Stages gives
 // those that are to be committed.
 // Apply makes every packet go where it must. Cleanup, when it is not empty, then
 // removes chains and sets that nothing refers to any more; they are apart because

@@ -35,7 +35,7 @@ func dropOwned(box *Box, reason string) Rule {
 	return append(Rule{MatchSet{Key: []Field{Daddr}, Set: setOwned}}, box.counted(reason, Verdict{Kind: Drop})...)
 }
 
-// dispatch is what a connection's first packet meets in prerouting and output. A
+// dispatch returns the rules for a connection's first packet in prerouting and output. A
 // frontend is found by one lookup, and only those that ask more about a packet make it
 // pay for more. What else is sent to an address of ours is found by sets: the kernel walks
 // every map of verdicts that a base chain leads to whenever one changes, in prerouting and

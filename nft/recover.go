@@ -24,6 +24,7 @@ func Recover(have Ruleset, box *Box) []ServicePort {
 			r.frontends(setServices)
 			r.frontends(setNodePorts)
 			r.ranges()
+			r.askedForByMore()
 			ports = append(ports, r.ports...)
 		}
 	}

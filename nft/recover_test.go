@@ -1,7 +1,6 @@
 package nft_test
 
 import (
-	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -31,7 +30,6 @@ func TestRecoverIsTheInverseOfCompile(t *testing.T) {
 		mustCommit(t, k, c.Load(s))
 		s = randomState(r)
 		withoutRangesOfSets(s)
-		adoptedOnce(s)
 		mustCommit(t, k, c.Load(s)) // slots have a history now
 		have := held(k)
 		frontends += CountFrontends(have)
@@ -53,22 +51,6 @@ func withoutRangesOfSets(s State) {
 		s.Services[name] = slices.DeleteFunc(ports, func(p ServicePort) bool {
 			return slices.ContainsFunc(p.Frontends, func(fe Frontend) bool { return fe.IsRange() && fe.Sets != nil })
 		})
-	}
-}
-
-// adoptedOnce leaves one frontend of a family that adopts endpoints: who else asked for one that is adopted by nobody
-// cannot be read back.
-func adoptedOnce(s State) {
-	some := map[Family]bool{}
-	for _, name := range slices.Sorted(maps.Keys(s.Services)) {
-		for i := range s.Services[name] {
-			p := &s.Services[name][i]
-			for j := range p.Frontends {
-				fe := &p.Frontends[j]
-				fe.Adopt = fe.Adopt && !some[p.Family]
-				some[p.Family] = some[p.Family] || fe.Adopt
-			}
-		}
 	}
 }
 

@@ -55,7 +55,7 @@ var (
 // Numgen is `numgen random mod n`: a random slot in [0, n).
 func Numgen(n uint32) Field { return Field{Kind: FieldNumgen, Mod: n} }
 
-// Mask is what of an address is read, as an address.
+// Mask returns the mask that is applied to an address, as an address.
 func (f Field) Mask(family Family) netip.Addr {
 	ones := [16]byte{}
 	for i := range ones {
@@ -224,7 +224,7 @@ func (Redirect) statement()         {}
 func (Reject) statement()           {}
 func (Verdict) statement()          {}
 
-// RejectWith is what a refused sender is told.
+// RejectWith is the answer to a refused sender.
 type RejectWith uint8
 
 const (
@@ -233,7 +233,7 @@ const (
 	RejectHostUnreachable                       // icmp host-unreachable (3/1), icmpv6 addr-unreachable (1/3)
 )
 
-// VerdictKind is what becomes of a packet.
+// VerdictKind is the kind of a verdict on a packet.
 type VerdictKind uint8
 
 const (

@@ -18,7 +18,7 @@ const TableVersion = 1
 // have a place for each slot.
 const positions = 256
 
-// hole is a slot that nobody stands in.
+// hole marks a slot without an endpoint.
 const hole = math.MaxUint16
 
 // spread gives the endpoint, by index, in each slot of a table. Endpoint i

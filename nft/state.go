@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// State is what the box must do.
+// State is the input of the Compiler: the box and its Services.
 type State struct {
 	Box      Box
 	Services map[string][]ServicePort // by Service, "namespace/name"
@@ -20,7 +20,7 @@ type Box struct {
 	NodePortAddresses []netip.Addr
 	// ServiceRanges are the prefixes cluster IPs come from.
 	ServiceRanges []netip.Prefix
-	// Owned are the ranges of addresses that are for Services alone: nobody else answers there.
+	// Owned are the ranges of addresses that are for Services alone: no other host answers there.
 	// What is sent to an address of theirs that no Service has is dropped: the box would send it
 	// by its default route to a router that may send it back. No network of the box is in them,
 	// or the box would be cut off it.
@@ -38,15 +38,15 @@ type Box struct {
 	// MasqueradeOnLink masquerades clients of an endpoint's own segment, whose
 	// replies would bypass the box (--snat auto).
 	MasqueradeOnLink bool
-	// Ping is what a VIP does with an echo request.
+	// Ping is the answer of a VIP to an echo request.
 	Ping Ping
 	// Counters has the kernel count connections and refusals. It is the same for as long as a
 	// Compiler lives.
 	Counters bool
 }
 
-// hasInternalSources reports whether anybody counts as inside in a family. Where
-// nobody does, nobody counts as outside for SNATOutside either.
+// hasInternalSources reports whether any client counts as inside in a family. If none does,
+// none counts as outside for SNATOutside either.
 func (b *Box) hasInternalSources(f Family) bool {
 	return slices.ContainsFunc(b.InternalSources, func(p netip.Prefix) bool { return FamilyOf(p.Addr()) == f })
 }
@@ -180,15 +180,15 @@ type Frontend struct {
 	// HostOwned. Clients get the same port of an endpoint: those of the pools have port 0. All
 	// frontends of a Service port are ranges, or none is; one of ranges has no Affinity, Idle or Relay.
 	Last uint16
-	// Inside is what internal sources and the box itself get, Outside what everybody
-	// else gets.
+	// Inside is the route of internal sources and the box itself, Outside that of all
+	// other clients.
 	Inside, Outside Route
 	SNAT            SNAT
 	// HostOwned says that the address stays the host's in all other respects: only
 	// this port is taken from it.
 	HostOwned bool
-	// Kind is what the address is to the Service. The ruleset does not depend on it; who
-	// decides between Services does.
+	// Kind is the source of the address. The ruleset does not depend on it; the decision
+	// between Services does.
 	Kind FrontendKind
 	// NamedPortsOnly says that the Services have only the ports of their frontends on the
 	// address: packets to other ports, and pings, are left alone. HostOwned implies it.
@@ -226,11 +226,11 @@ func (fe *Frontend) wholeAddress() bool {
 // Route is where a new connection goes.
 type Route struct {
 	Pool Pool
-	// Otherwise is what becomes of it when the pool is empty.
+	// Otherwise is the answer to it when the pool is empty.
 	Otherwise Refusal
 }
 
-// Refusal is what happens to a connection nobody serves.
+// Refusal is the answer to a connection without an endpoint.
 type Refusal uint8
 
 const (

@@ -19,7 +19,7 @@ func writeChain(out *bufio.Writer, f Family, c *Chain) {
 	out.WriteString("\t}\n")
 }
 
-// baseText is what makes the chain a base chain.
+// baseText returns the line of a base chain: type, hook, priority and policy.
 func (c *Chain) baseText() string {
 	kind := "nat"
 	if c.Filter {

@@ -8,8 +8,8 @@ import (
 )
 
 // Proxy passes requests on to the appliance, as the user of this Client. Cookies and credentials of
-// a request stay here. An appliance that does not answer is a 502 with what to do.
-func (c *Client) Proxy() http.Handler {
+// a request stay here. An appliance that does not answer is told to unanswered, which answers with what to do.
+func (c *Client) Proxy(unanswered func(w http.ResponseWriter, why error)) http.Handler {
 	base, err := url.Parse(c.base)
 	if err != nil {
 		panic(fmt.Sprintf("client: base URL %q: %v", c.base, err)) // checked when it was made: a bug
@@ -26,7 +26,7 @@ func (c *Client) Proxy() http.Handler {
 			}
 		},
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
-			http.Error(w, c.unreachable(err).Error(), http.StatusBadGateway)
+			unanswered(w, c.unreachable(err))
 		},
 	}
 }

@@ -208,6 +208,43 @@ func TestRefusals(t *testing.T) {
 	says(t, visit(t, h, http.MethodGet, "/dashboard/", http.StatusOK), "Connections cannot be counted")
 }
 
+// What fails is answered with a page that needs nothing else, by who recovers.
+func TestFailure(t *testing.T) {
+	h := Handler(nil, func(*http.Request) bool { return false })
+	for _, path := range []string{"/dashboard/", "/dashboard/services/shop/web", "/dashboard/nowhere"} {
+		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, path, nil)
+		func() {
+			defer func() {
+				v := recover()
+				page, is := v.(http.Handler)
+				if why, tells := v.(error); !is || !tells || !strings.Contains(why.Error(), "nil pointer") {
+					t.Fatalf("%s panics with %v, want its cause, which answers", path, v)
+				}
+				page.ServeHTTP(w, r)
+			}()
+			h.ServeHTTP(w, r)
+		}()
+		if w.Code != http.StatusInternalServerError {
+			t.Errorf("%s is answered %d, want 500", path, w.Code)
+		}
+		says(t, w.Body.String(), "500 Internal Server Error", "Its log has the details", `<a href="/dashboard/">`)
+	}
+}
+
+// A page that stands alone has its style in it, by the hash that its policy names, and shows text as text.
+func TestRefuse(t *testing.T) {
+	w := httptest.NewRecorder()
+	Refuse(w, http.StatusForbidden, hostile, false)
+	_, rest, _ := strings.Cut(w.Body.String(), "<style>")
+	style, rest, ok := strings.Cut(rest, "</style>")
+	if !ok || !strings.Contains(style, "prefers-color-scheme: dark") || !strings.Contains(w.Header().Get("Content-Security-Policy"), "style-src 'sha256-"+hashOf(style)+"'") {
+		t.Errorf("the policy %q does not name the style of the page:\n%s", w.Header().Get("Content-Security-Policy"), style)
+	}
+	if w.Code != http.StatusForbidden || strings.Contains(rest, "<script>") || strings.Contains(rest, "href") || !strings.Contains(rest, "403 Forbidden") || !strings.Contains(rest, "&lt;script&gt;") {
+		t.Errorf("%d: the page is\n%s", w.Code, rest)
+	}
+}
+
 func TestPicture(t *testing.T) {
 	svc := &Service{State: wire.ServiceState{Ports: []wire.PortState{{Protocol: "TCP", Frontends: []string{"a:1"}}}}}
 	for i := range 40 {

@@ -59,6 +59,20 @@ func TestComputedKinds(t *testing.T) {
 	if cells := table["rows"].([]any)[0].(map[string]any)["cells"].([]any); cells[0] != "l2-1" || cells[1] != "gw1" || cells[2] != "web" || cells[3] != "default" {
 		t.Errorf("the row is %v", cells)
 	}
+	for path, want := range map[string]string{ // as MetalLB's CustomResourceDefinitions have them
+		"servicel2statuses": "Name, Allocated Node, Service Name, Service Namespace", "servicebgpstatuses": "Name, Node, Service Name, Service Namespace",
+		"configurationstates": "Name, Result, ErrorSummary, Age",
+	} {
+		var columns []string
+		for _, c := range w.get(group+path, "Accept: application/json;as=Table;v=v1;g=meta.k8s.io")["columnDefinitions"].([]any) {
+			if c := c.(map[string]any); c["priority"] == 0.0 { // others are of -o wide
+				columns = append(columns, c["name"].(string))
+			}
+		}
+		if got := strings.Join(columns, ", "); got != want {
+			t.Errorf("the columns of %s are %s, want %s", path, got, want)
+		}
+	}
 }
 
 // A pool says how many of its addresses are used, in both families, whatever its writer says.

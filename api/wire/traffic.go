@@ -29,6 +29,8 @@ type Traffic struct {
 	RefusalRates map[string]float64 `json:"refusalRates,omitempty"`
 	// More is how many ports were left out for the limit.
 	More int `json:"more,omitempty"`
+	// Clients are those of the one Service that was asked for, when they were.
+	Clients *ServiceClients `json:"clients,omitempty"`
 }
 
 // ConnectionCounts are those of a Service port or of one endpoint.
@@ -142,24 +144,26 @@ type TrafficQuery struct {
 	Filter string
 	// Sort is one of TrafficSorts.
 	Sort string
-	// Limit is the most ports.
+	// Limit is the most ports, and the most clients.
 	Limit     int
 	Endpoints bool // tell of endpoints
 	History   bool // and of earlier looks
+	Clients   bool // and of clients of the one Service that is named
 }
 
 // ClientTraffic has the connections of one client of a Service.
 type ClientTraffic struct {
-	Client           string // its address
-	Open, Unanswered int
+	Client     string `json:"client"` // its address
+	Open       int    `json:"open"`
+	Unanswered int    `json:"unanswered"`
 }
 
 // ServiceClients are the clients of a Service, the busiest first.
 type ServiceClients struct {
 	// Counted reports that the newest look has them: they are counted of Services that somebody asks about, from the next look on.
-	Counted bool
-	Clients []ClientTraffic
-	More    int // left out
+	Counted bool            `json:"counted"`
+	Clients []ClientTraffic `json:"items"`
+	More    int             `json:"more,omitempty"` // left out for the limit
 }
 
 // TrafficSorts lists the columns that traffic is sorted by, the largest first; name is alphabetical.

@@ -230,6 +230,11 @@ func TestReports(t *testing.T) {
 	if !signaled(b) || len(b.Conflicts()) != 0 {
 		t.Error("a conflict outlives the report of all")
 	}
+	report("198.51.100.4", "announced")
+	at := netip.MustParseAddr("198.51.100.4")
+	if !b.IsAnnounced(at, "eth0") || b.IsAnnounced(at, "eth1") {
+		t.Error("an address that is announced on eth0 alone is not, or on eth1")
+	}
 	w.end()
 	for range w.told {
 	}
@@ -237,5 +242,8 @@ func TestReports(t *testing.T) {
 		if _, missing := b.Missing(); missing {
 			break
 		}
+	}
+	if item := b.List().Items[0]; b.IsAnnounced(at, "eth0") || len(item.Places) > 0 || item.Nowhere != "no announcer is connected" {
+		t.Errorf("with the announcer gone %+v is told, on eth0: %t", item, b.IsAnnounced(at, "eth0"))
 	}
 }

@@ -48,10 +48,18 @@ func (b *Book) Of(service string) (all []wire.Announcement) {
 	return all
 }
 
+// places returns where an address is announced; none while no announcer is connected, which may have stopped.
+func (b *Book) places(a netip.Addr) []wire.Place {
+	if !b.announcer.isHere() {
+		return nil
+	}
+	return b.announcer.places[a]
+}
+
 // told returns the announcement of an address, with the places where it is announced or why there is none.
 func (b *Book) told(a netip.Addr) wire.Announcement {
 	item := b.published[a]
-	item.Places = b.announcer.places[a]
+	item.Places = b.places(a)
 	switch {
 	case item.Withheld != "" || len(item.Places) > 0:
 	case !b.announcer.isHere():
@@ -70,7 +78,7 @@ func (b *Book) told(a netip.Addr) wire.Announcement {
 func (b *Book) IsAnnounced(a netip.Addr, ifname string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return slices.ContainsFunc(b.announcer.places[a], func(p wire.Place) bool { return p.State == announced && p.By == "l2 "+ifname })
+	return slices.ContainsFunc(b.places(a), func(p wire.Place) bool { return p.State == announced && p.By == "l2 "+ifname })
 }
 
 // Problems are those that the announcer reported.
@@ -139,8 +147,8 @@ func (b *Book) Counts() Counts {
 	if c.Announcer {
 		c.Peers, c.Group = b.announcer.last.Peers, b.announcer.last.Group
 	}
-	for _, all := range b.announcer.places {
-		for _, p := range all {
+	for a := range b.announcer.places {
+		for _, p := range b.places(a) {
 			c.Places[[2]string{p.By, p.State}]++
 		}
 	}

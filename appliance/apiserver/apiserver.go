@@ -205,7 +205,7 @@ func setup(c *config.Config, grants Grants, validity func() auth.Validity) wire.
 	return s
 }
 
-// serverNames are what clients may call this box; its addresses are added as they are used.
+// serverNames returns the DNS names of the server certificate. Addresses are added as they are used.
 func serverNames(c *config.Config) []string {
 	names := []string{c.NodeName}
 	if host, err := os.Hostname(); err == nil {

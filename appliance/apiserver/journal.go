@@ -34,7 +34,7 @@ func journal(objects *store.Store) func(limit int, withEvents bool) ([]wire.Jour
 	}
 }
 
-// verbOf is what a client asked for, else what became of the object.
+// verbOf returns the verb of the request; for a change without one, create, update or delete.
 func verbOf(e *store.Event) string {
 	switch {
 	case e.By.Verb != "":

@@ -147,7 +147,7 @@ func (s *states) named(namespace, name string) object.ObjectMeta {
 	}
 }
 
-// configuration is what became of the objects that configure pools, and of those that say where they are announced.
+// configuration returns the ConfigurationStates of MetalLB: one for its speaker, one for its controller.
 func (s *states) configuration() []object.Object {
 	status := s.backend.Status()
 	wrong := func(kinds ...string) (texts []string) {
@@ -165,8 +165,8 @@ func (s *states) configuration() []object.Object {
 		is := object.Condition{Type: condition, Status: "True", Reason: "Reconciled", LastTransitionTime: *o.Metadata.CreationTimestamp}
 		o.Status.Result = "Valid"
 		if len(wrong) > 0 {
-			o.Status.Result, o.Status.LastError = "Invalid", condition+": "+wrong[0]
-			is.Status, is.Reason, is.Message = "False", "ConfigError", strings.Join(wrong, "; ")
+			is.Status, is.Reason, is.Message = "False", "ConfigurationError", strings.Join(wrong, "\n")
+			o.Status.Result, o.Status.ErrorSummary = "Invalid", is.Message
 		}
 		o.Status.Conditions = []object.Condition{is}
 		return o

@@ -74,19 +74,20 @@ func TestStatesOfMetalLB(t *testing.T) {
 	results := func() (text []string) {
 		for _, o := range kinds[object.KindConfigurationState]() {
 			c := o.(*object.ConfigurationState)
-			text = append(text, c.Metadata.Name+" "+c.Status.Result+" "+c.Status.LastError+" "+c.Status.Conditions[0].Type+"="+c.Status.Conditions[0].Status)
+			text = append(text, c.Metadata.Name+" "+c.Status.Result+" "+c.Status.ErrorSummary+" "+c.Status.Conditions[0].Type+"="+c.Status.Conditions[0].Status+" "+c.Status.Conditions[0].Reason)
 		}
 		return text
 	}
-	if got := results(); !slices.Equal(got, []string{"controller Valid  poolReconcilerValid=True", "speaker-gw1 Valid  configReconcilerValid=True"}) {
+	if got := results(); !slices.Equal(got, []string{"controller Valid  poolReconcilerValid=True Reconciled", "speaker-gw1 Valid  configReconcilerValid=True Reconciled"}) {
 		t.Errorf("%q", got)
 	}
 	a.problems = []wire.Problem{
 		{Object: "BGPPeer lb/tor", Field: "spec.vrf", Message: "not served", Severity: wire.SeverityError},
 		{Object: "Service default/web", Field: "spec", Message: "none of it", Severity: wire.SeverityError},
 		{Object: "IPAddressPool lb/lan", Field: "spec", Message: "a warning", Severity: "warning"},
+		{Object: "Community lb/names", Field: "spec", Message: "none", Severity: wire.SeverityError},
 	}
-	if got := results(); !slices.Equal(got, []string{"controller Valid  poolReconcilerValid=True", "speaker-gw1 Invalid configReconcilerValid: BGPPeer lb/tor: spec.vrf: not served configReconcilerValid=False"}) {
+	if got := results(); !slices.Equal(got, []string{"controller Valid  poolReconcilerValid=True Reconciled", "speaker-gw1 Invalid BGPPeer lb/tor: spec.vrf: not served\nCommunity lb/names: spec: none configReconcilerValid=False ConfigurationError"}) {
 		t.Errorf("%q", got)
 	}
 	if none := (&states{store: objects, backend: a}); len(none.onSegments())+len(none.toPeers()) != 0 {

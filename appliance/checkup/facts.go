@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// Facts are what was read of a host. They are of the network namespace of the reader.
+// Facts are settings and counters read from the host, in the network namespace of the reader.
 type Facts struct {
 	// Forward4 and Forward6 are the settings that forward packets (net.ipv4.ip_forward,
 	// net.ipv6.conf.all.forwarding); Has6 whether an interface has a global IPv6 address.

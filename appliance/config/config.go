@@ -18,7 +18,7 @@ import (
 type Config struct {
 	// Version is the version of the program, as v0.1.0. It is not a flag.
 	Version string
-	// LogQueue is what the log is written through: its losses are a metric, and it is flushed
+	// LogQueue is the queue in front of the log: its losses are a metric, and it is flushed
 	// before the process ends itself. Nil: the log is written directly. It is not a flag.
 	LogQueue *logqueue.Queue
 	// ObjectPools are the pools of objects, which come and go. It is not a flag.
@@ -161,7 +161,7 @@ const (
 // HearsFlows reports whether the kernel's messages about connections are listened to.
 func (c *Config) HearsFlows() bool { return c.Traffic == TrafficFlows || c.ConnectionLog != "" }
 
-// NodelessEndpoints is what an endpoint without nodeName counts as.
+// NodelessEndpoints is the locality of endpoints without a nodeName.
 type NodelessEndpoints string
 
 const (
@@ -225,7 +225,7 @@ const (
 	AllocateNever Allocate = "never" // whoever writes the Service: one that does not name them is refused
 )
 
-// LegacyIP is what becomes of addresses with leading zeros, as 172.30.0.041.
+// LegacyIP is the policy for addresses with leading zeros, as 172.30.0.041.
 type LegacyIP string
 
 const (

@@ -17,8 +17,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Box is what the dataplane needs to know of this host. Without facts it holds what
-// the configuration alone tells.
+// Box returns the host as the ruleset sees it. Without facts it holds the configuration alone.
 func (c *Config) Box(facts *node.Facts) nft.Box {
 	box := nft.Box{
 		ServiceRanges:    c.ServiceClusterIPRanges,
@@ -97,7 +96,7 @@ func (n NodePortAddresses) accept(addr netip.Addr, facts *node.Facts) bool {
 	return !named
 }
 
-// ResolveFacts is what Services are resolved against. isVIP reports whether an address of the host was
+// ResolveFacts returns the facts that Services are resolved against. isVIP reports whether an address of the host was
 // brought to it as a VIP; nil: none is.
 func (c *Config) ResolveFacts(facts *node.Facts, isVIP func(netip.Addr) bool) resolve.Facts {
 	f := resolve.Facts{
@@ -261,7 +260,7 @@ func (c *Config) AnnouncedRanges() []nft.Range {
 	return ranges
 }
 
-// Store is what the store is told.
+// Store returns the configuration of the store.
 func (c *Config) Store() store.Config {
 	cfg := store.Config{
 		ClusterIPRanges: c.ServiceClusterIPRanges,

@@ -61,7 +61,7 @@ func listensAt(listener string, to netip.AddrPort) bool {
 	return to.Addr().IsLoopback() && (host == "" || err == nil && addr.IsUnspecified()) || err == nil && addr == to.Addr()
 }
 
-// DNS is what the DNS server is told.
+// DNS returns the configuration of the DNS server.
 func (c *Config) DNS() dns.Config {
 	return dns.Config{
 		Addresses: c.DNSListen, Domain: c.ClusterDomain, Upstreams: c.DNSUpstreams,

@@ -24,7 +24,7 @@ const (
 	maxBytes = 32 << 20
 )
 
-// A Line tells of a connection that is over.
+// A Line tells of a connection that is over. It has more than 15 fields: they are the columns of the log.
 type Line struct {
 	Time      time.Time `json:"time"` // of the line; RFC 3339, UTC
 	Namespace string    `json:"namespace"`
@@ -34,6 +34,8 @@ type Line struct {
 	Client    string    `json:"client"`   // "203.0.113.2:43882"
 	To        string    `json:"to"`       // what the client connected to
 	Endpoint  string    `json:"endpoint"` // who answered
+	// Relayed says that it is the relay at this box, which made connections of its own to endpoints.
+	Relayed bool `json:"relayed,omitempty"`
 	// As is the client's address as the endpoint saw it, where that is another one.
 	As string `json:"as,omitempty"`
 	// Begin is absent where it is not known.

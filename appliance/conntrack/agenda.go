@@ -143,7 +143,7 @@ func (a *agenda) due(now time.Time) (due []*item, next time.Time) {
 	return due, next
 }
 
-// verdict is what becomes of an entry.
+// verdict is the action on an entry.
 type verdict uint8
 
 const (

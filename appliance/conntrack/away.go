@@ -8,15 +8,12 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// away is what is looked for after the rules were away for a while, be it that somebody
-// flushed the ruleset: connections that were begun meanwhile. The kernel found nothing to
-// translate at their first packet and does not ask again, so what a client sends once more
-// leaves as it came, for as long as the client does not give up. Once their entry is
-// gone, the next of these packets is a first one.
+// away finds connections that began while the rules were missing, as after a flush of the
+// ruleset. The kernel translates by the first packet alone, so retransmissions of such a connection
+// keep leaving untranslated. Deleting its entry makes the next one a first packet.
 //
-// Only what nobody has answered is concerned. Whatever is answered without a translation is
-// somebody else's: a program of the box that listens there, or what the rules were told to
-// spare.
+// Only unanswered entries are concerned. An answer without translation came from a program of the
+// box that listens there, or from a destination that the rules leave alone.
 type away struct {
 	frontends map[Frontend]struct{} // all that are served
 	ranges    Ranges                // those of them
@@ -43,7 +40,7 @@ func (w *away) due(now time.Time) bool {
 	return !next.IsZero() && !next.After(now)
 }
 
-// queries cover all that nobody has answered, of the protocols and families that are served.
+// queries returns dumps of unanswered entries, one for each served family and protocol.
 func (w *away) queries() (queries []query) {
 	for fe := range w.frontends {
 		q := query{family: fe.Family, protocol: fe.Protocol, unanswered: true}

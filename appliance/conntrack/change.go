@@ -80,8 +80,8 @@ func (c *change) answers(s *socket) (tally, error) {
 	}
 }
 
-// failure is what an error means: nothing when an entry was gone already, or when a
-// newer one is where a dead end should be.
+// failure returns the error of an errno; nil when the entry was gone already, or when a newer one has
+// the place of a dead end.
 func (k changeKind) failure(errno unix.Errno) error {
 	switch {
 	case errno == unix.ENOENT && k != blocks, errno == unix.EEXIST && k == blocks:

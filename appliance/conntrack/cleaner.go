@@ -113,7 +113,7 @@ func (c *Cleaner) Stats() Stats {
 	return s
 }
 
-// Err is what keeps stale connections from being deleted, nil when nothing does.
+// Err returns the error that keeps stale connections from being deleted; nil: there is none.
 func (c *Cleaner) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

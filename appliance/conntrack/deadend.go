@@ -41,7 +41,7 @@ func resettersOf(local []netip.Addr) map[nft.Family]netip.Addr {
 	return chosen
 }
 
-// isDeadEnd reports whether the entry is what a client's connection was made of.
+// isDeadEnd reports whether the entry is the client's half of a dead end.
 func (e *entry) isDeadEnd() bool {
 	return e.protocol == nft.TCP && e.replyFrom.Port() == deadEndPort
 }

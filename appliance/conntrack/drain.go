@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Drain is what becomes of connections to an endpoint that is gone. The zero value is
-// what Kubernetes does: those of TCP live on, all others are forgotten at once.
+// Drain is the policy for connections to an endpoint that is gone. The zero value follows
+// Kubernetes: those of TCP live on, all others are forgotten at once.
 type Drain struct {
 	On bool
 	// Timeout is how long a connection may live after its endpoint went.

@@ -71,7 +71,7 @@ func rangesOf[V any](of map[Frontend]V) (ranges Ranges) {
 	return ranges
 }
 
-// At is what a map has for where a client sent to, a single port at an address. ranges are those of the map, and
+// At looks up the frontend of a client's destination, a single port at an address. ranges are those of the map, and
 // nodePorts the addresses on which node ports answer: exact ports go first, then ranges.
 func At[V any](of map[Frontend]V, to Frontend, ranges Ranges, nodePorts map[netip.Addr]bool) (v V, ok bool) {
 	if v, ok = of[to]; ok {
@@ -153,8 +153,8 @@ func PortOf(p *nft.ServicePort, serving []netip.AddrPort, drain Drain) Port {
 	return port
 }
 
-// union is what is in one of the lists, in order and once. It is the first of them when
-// that one is all: with most Services it is.
+// union returns the elements of all lists, sorted and once. It returns the first list itself when that
+// one has them all, as with most Services.
 func union(lists [][]netip.AddrPort) []netip.AddrPort {
 	all := slices.MaxFunc(lists, func(a, b []netip.AddrPort) int { return cmp.Compare(len(a), len(b)) })
 	shared := true
@@ -194,7 +194,7 @@ type Flows struct {
 	Drain    Drain            // how long a stale connection may live
 	Ended    []netip.AddrPort // in order: stale TCP connections to these may not live at all
 	Sources  sources          // who may connect: connections of others are stale
-	// Gone: nobody serves the frontend any more. A connection to it that was never
+	// Gone: no Service has the frontend any more. A connection to it that was never
 	// translated is none of ours then.
 	Gone bool
 	// Beside are, of a range, the exact ports within it that are served: connections to them are
@@ -211,7 +211,7 @@ func (f *Flows) concerned() bool {
 	return f.Frontend.Protocol != nft.TCP || f.Drain.On || len(f.Ended) > 0
 }
 
-// Work is what a change leaves to do in the connection tracking table.
+// Work lists the frontends whose connections a change affects.
 type Work struct {
 	// NodePorts are the addresses on which node ports answer, Local those of the box.
 	NodePorts, Local []netip.Addr

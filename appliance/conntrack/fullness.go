@@ -30,7 +30,7 @@ type Fullness struct {
 	err    error
 }
 
-// crowdsAsked is what a look is about, with the Service of each port by its index.
+// crowdsAsked holds the ports of a look, with the Service of each port by its index.
 type crowdsAsked struct {
 	*Asked
 	services []string
@@ -147,7 +147,7 @@ func (x *Fullness) Run(ctx context.Context) error {
 	}
 }
 
-// asking is what a look is about; nil: no Service asks for one.
+// asking returns the ports to look at; nil: no Service limits connections.
 func (x *Fullness) asking() *crowdsAsked {
 	x.mu.Lock()
 	defer x.mu.Unlock()

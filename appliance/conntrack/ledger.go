@@ -177,7 +177,7 @@ func without(list, other []netip.Addr) []netip.Addr {
 // next Take gives: connections that were begun meanwhile were not translated.
 func (l *Ledger) Restored() { l.restored = true }
 
-// Pending is what Take would give, for (*Cleaner).Expect.
+// Pending returns the Work of the next Take without taking it, for (*Cleaner).Expect.
 func (l *Ledger) Pending() Work {
 	return Work{NodePorts: l.nodePorts, Local: l.local, Flows: l.flows()}
 }

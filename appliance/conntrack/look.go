@@ -24,7 +24,7 @@ type Connection struct {
 	State string
 	// Answered reports that the endpoint has sent something.
 	Answered bool
-	// Open reports that nobody has closed the connection, and Answered holds.
+	// Open reports that Answered holds and neither side has closed the connection.
 	Open bool
 	// Expires is after how much silence the kernel forgets the entry.
 	Expires time.Duration

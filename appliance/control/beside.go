@@ -33,7 +33,7 @@ type Beside struct {
 	repooled bool // the pools are other ones, and the loop has not heard of it
 }
 
-// NewBeside is a Beside around the controllers, which nobody else may use.
+// NewBeside returns a Beside around the controllers, of which it is the only user from then on.
 func NewBeside(cluster *ClusterObjects, endpoints *Endpoints, pools *Pools, objects *store.Store, hasTurn func() bool, log *slog.Logger) *Beside {
 	return &Beside{cluster: cluster, endpoints: endpoints, pools: pools, store: objects, hasTurn: hasTurn, log: log, wake: make(chan struct{}, 1)}
 }
@@ -130,7 +130,7 @@ func (b *Beside) syncPools(wakeLoop func()) error {
 	return err
 }
 
-// AsCluster, AsEndpoints and AsPools are what the loop runs in place of the controllers.
+// AsCluster, AsEndpoints and AsPools return the stand-ins that the loop runs in place of the controllers.
 func (b *Beside) AsCluster() LoopCluster { return LoopCluster{b} }
 
 // AsEndpoints is for the loop, see AsCluster.

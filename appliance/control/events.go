@@ -35,7 +35,7 @@ const (
 	// An object may have objectEvents Events at once, and one more each objectEventEvery.
 	objectEvents     = 10
 	objectEventEvery = time.Minute
-	// maxEventMessage is what Kubernetes takes, in bytes.
+	// maxEventMessage is the limit of Kubernetes, in bytes.
 	maxEventMessage = 1024
 )
 
@@ -99,7 +99,7 @@ func NewRecorder(objects *store.Store, cfg RecorderConfig) *Recorder {
 	}
 }
 
-// happeningOf is what to tell about a problem; false when it is about no object.
+// happeningOf returns the Event of a problem; false when it is about no object.
 func happeningOf(p manifest.Problem) (happening, bool) {
 	if p.Object == (object.Ref{}) || p.Reason == resolve.ReasonEndpointDown {
 		return happening{}, false // each endpoint that goes down has an Event of its own

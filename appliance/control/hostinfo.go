@@ -8,9 +8,9 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// hostInfo is what a Node tells of the system; what cannot be read is left empty. The boot is
-// left out, as it would make every start of the box a change, and so are the ids of the
-// machine, which are nobody's business (machine-id(5)).
+// hostInfo returns Node.status.nodeInfo; what cannot be read is left empty. The boot ID is left out,
+// as it would make every start of the box a change, and so are the ids of the machine, which are
+// confidential (machine-id(5)).
 func hostInfo() object.NodeSystemInfo {
 	return object.NodeSystemInfo{
 		KernelVersion:   firstLine("/proc/sys/kernel/osrelease"),

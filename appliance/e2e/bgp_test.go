@@ -43,7 +43,7 @@ func (b *box) toldDocuments(endpoints ...*netlab.Host) func(f family) []string {
 }
 
 // runs starts a router's program on a host and kills it when the test ends. What it says is shown if the test fails.
-func runs(t *testing.T, h *netlab.Host, path string, args ...string) *os.Process {
+func runs(t testing.TB, h *netlab.Host, path string, args ...string) *os.Process {
 	t.Helper()
 	out, err := os.Create(filepath.Join(t.TempDir(), filepath.Base(path)+".log"))
 	if err != nil {
@@ -66,9 +66,9 @@ func runs(t *testing.T, h *netlab.Host, path string, args ...string) *os.Process
 }
 
 // bird makes RTR a peer of the box with BIRD, with more options for the session and more protocols.
-func (b *box) bird(t *testing.T, options, more string) *os.Process {
+func (b *box) bird(t testing.TB, options, more string) *os.Process {
 	t.Helper()
-	return b.birdOf(t, fmt.Sprintf(`
+	return birdOn(t, b.RTR, fmt.Sprintf(`
 router id 192.0.2.254;
 protocol device { scan time 1; }
 protocol kernel { ipv4 { export where source = RTS_BGP; import none; }; }
@@ -88,12 +88,18 @@ protocol bgp box {
 // birdOf starts BIRD on RTR.
 func (b *box) birdOf(t *testing.T, text string) *os.Process {
 	t.Helper()
+	return birdOn(t, b.RTR, text)
+}
+
+// birdOn starts BIRD on a host.
+func birdOn(t testing.TB, h *netlab.Host, text string) *os.Process {
+	t.Helper()
 	dir := t.TempDir()
 	config := filepath.Join(dir, "bird.conf")
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return runs(t, b.RTR, "/usr/sbin/bird", "-f", "-c", config, "-s", filepath.Join(dir, "ctl"))
+	return runs(t, h, "/usr/sbin/bird", "-f", "-c", config, "-s", filepath.Join(dir, "ctl"))
 }
 
 // frr makes RTR a peer of the box with FRR.

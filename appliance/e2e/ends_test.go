@@ -235,7 +235,7 @@ type logLine struct {
 	Namespace, Service, Port       string
 	Protocol, Client, To, Endpoint string
 	As, State                      string
-	Answered                       bool
+	Answered, Relayed              bool
 	BytesIn, BytesOut              uint64
 }
 
@@ -271,6 +271,8 @@ func Test340_connection_log(t *testing.T) {
 			withAnnotations(f.service("cloud", "type: LoadBalancer", "loadBalancerIP: "+f.lb(5), "ports: [{name: p80, port: 80}]"),
 				aws+"enabled: 'true'", aws+"emit-interval: '7'", aws+"s3-bucket-name: mine"),
 			f.slice("cloud", "p80: 80", b.L2),
+			f.userspace("relayed", ", svcctl.io/connection-log: 'true'", "clusterIP: "+f.vip(43), "ports: [{name: p80, port: 80}, {name: u80, port: 80, protocol: UDP}]"),
+			f.slice("relayed", "p80: 80, u80: 80/UDP", b.L2),
 		}
 	})
 	b.svcctl.Start()
@@ -284,12 +286,16 @@ func Test340_connection_log(t *testing.T) {
 		b.ask(t, 3, b.EXT, "udp", f.at(f.vip(41), 80))
 		b.ask(t, 4, b.IN, "tcp", f.at(f.vip(42), 80))
 		b.ask(t, 1, b.EXT, "tcp", f.at(f.lb(5), 80))
+		b.ask(t, 2, b.EXT, "tcp", f.at(f.vip(43), 80))
+		b.ask(t, 3, b.IN, "udp", f.at(f.vip(43), 80))
 	}
 	want := map[string]int{}
 	for _, f := range families {
 		want[fmt.Sprintf("default/%s p80 TCP %s %s", f.name("web"), f.at(f.vip(41), 80), f.on(80, b.L1)[0])] = 2
 		want[fmt.Sprintf("default/%s u80 UDP %s %s masqueraded", f.name("web"), f.at(f.vip(41), 80), f.on(80, b.L1)[0])] = 3
 		want[fmt.Sprintf("default/%s p80 TCP %s %s masqueraded", f.name("cloud"), f.at(f.lb(5), 80), f.on(80, b.L2)[0])] = 1
+		want[fmt.Sprintf("default/%s p80 TCP %s the relay", f.name("relayed"), f.at(f.vip(43), 80))] = 2
+		want[fmt.Sprintf("default/%s u80 UDP %s the relay", f.name("relayed"), f.at(f.vip(43), 80))] = 3
 	}
 	forget := func() {
 		b.GW1.Conntrack("-D", "-f", "ipv4")
@@ -305,6 +311,9 @@ func Test340_connection_log(t *testing.T) {
 			}
 			got := map[string]int{}
 			for _, l := range lines {
+				if l.Relayed && strings.HasSuffix(l.Endpoint, ":10270") {
+					l.Endpoint = "the relay"
+				}
 				key := fmt.Sprintf("%s/%s %s %s %s %s", l.Namespace, l.Service, l.Port, l.Protocol, l.To, l.Endpoint)
 				if l.As != "" {
 					key += " masqueraded"

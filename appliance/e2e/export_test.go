@@ -18,15 +18,8 @@ func (b *box) exported(t *testing.T, f family) string {
 	return out
 }
 
-// A BIRD on the box tells a router of the addresses in the table, which follows what is to be announced, stays when
-// serve stops, is emptied by drain and goes with `svcctl down`. The box itself routes nothing by it.
-func Test278_routes_for_a_BIRD_on_the_box(t *testing.T) {
-	b := newBox(t, flags{"announce-table": {"118"}, "load-balancer-pool": {"198.18.0.16/28", "2001:db8:99::10/124"}})
-	b.write("web.yaml", b.toldDocuments(b.L1))
-	b.svcctl.Start()
-	b.bird(t, "", "")
-	config := filepath.Join(t.TempDir(), "bird.conf")
-	text := `
+// birdOnTheBox has BIRD tell RTR of the routes in table 118.
+const birdOnTheBox = `
 router id 192.0.2.1;
 protocol device { scan time 1; }
 protocol direct { ipv4; ipv6; }
@@ -40,10 +33,15 @@ protocol bgp tor {
 	ipv6 { import none; export where source = RTS_INHERIT; next hop self; };
 }
 `
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	runs(t, b.GW1, "/usr/sbin/bird", "-f", "-c", config, "-s", filepath.Join(t.TempDir(), "ctl"))
+
+// A BIRD on the box tells a router of the addresses in the table, which follows what is to be announced, stays when
+// serve stops, is emptied by drain and goes with `svcctl down`. The box itself routes nothing by it.
+func Test278_routes_for_a_BIRD_on_the_box(t *testing.T) {
+	b := newBox(t, flags{"announce-table": {"118"}, "load-balancer-pool": {"198.18.0.16/28", "2001:db8:99::10/124"}})
+	b.write("web.yaml", b.toldDocuments(b.L1))
+	b.svcctl.Start()
+	b.bird(t, "", "")
+	birdOn(t, b.GW1, birdOnTheBox)
 	b.each(t, func(t *testing.T, b *box, f family) {
 		b.leads(t, f, f.routedVIP(1))
 		b.reaches(t, b.EXT, "tcp", f.at(f.routedVIP(1), 80), masq, f.on(80, b.L1)...)

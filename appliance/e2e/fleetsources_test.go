@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"svcctl.io/svcctl/appliance/netlab"
 )
 
 // sourceFleet is a fleet whose boxes have directories for source lb, all of them empty.
@@ -168,4 +170,63 @@ func Test476_apply_waits_for_the_boxes(t *testing.T) {
 	if out, code := apply("six", "quorum,3s"); code != 1 || !strings.Contains(out, "box2") {
 		t.Errorf("--wait=quorum with one of three boxes: exit %d: %s", code, out)
 	}
+}
+
+// A box of its own with files becomes the first of a fleet, and its directory a source: objects are what they
+// were, connections go on, and the files go on to say what is in force.
+func Test562_files_of_a_box_become_a_source(t *testing.T) {
+	dir := t.TempDir()
+	source := "lb=" + dir
+	f := layFleet(t, 2, func(n int) []string {
+		if n == 0 {
+			return []string{"--manifests", source}
+		}
+		return nil
+	})
+	put(t, dir, "web.yaml", f.web("web")...)
+	single := f.single(f.hosts[0], "box1")
+	single.Manifests.Path = dir
+	single.Start()
+	of := t.TempDir()
+	put(t, of, "apart.yaml", "apiVersion: v1\nkind: Namespace\nmetadata: {name: apart}\n")
+	if out, errOut, code := single.Svcctl("apply", "-f", of); code != 0 { // of no file
+		t.Fatal(out, errOut)
+	}
+	const facts = "jsonpath={.metadata.uid} {.metadata.resourceVersion} {.spec.clusterIP}"
+	get := func(b *netlab.Appliance, fam family) string {
+		out, errOut, code := b.Svcctl("get", "svc", fam.name("web"), "-o", facts)
+		if code != 0 {
+			t.Fatal(out, errOut)
+		}
+		return out
+	}
+	before := map[string]string{}
+	for _, fam := range families {
+		before[fam.name("web")] = get(single, fam)
+	}
+	single.Stop()
+	f.svcctlFleet("init", "--from", single.Data, "--manifests", source)
+	for _, b := range f.boxes {
+		b.Start()
+	}
+	f.readBy(1, "box1")
+	for n, b := range f.boxes {
+		for _, fam := range families {
+			if now := get(b, fam); now != before[fam.name("web")] {
+				t.Errorf("box %d has %q, and the box of its own had %q", n+1, now, before[fam.name("web")])
+			}
+		}
+		f.says(n, []string{"explain", "svc/" + families[0].name("web")}, "lb:web.yaml")
+		f.says(n, []string{"get", "namespaces", "-o", "name"}, "apart")
+	}
+	f.serves("web")
+	put(t, dir, "web.yaml", f.web("other")...)
+	f.at(1, families[0], "other")
+	f.serves("other")
+	eventually(t, time.Minute, func() error {
+		if vip, err := f.vip(1, families[0], "web"); err == nil {
+			return fmt.Errorf("web is no longer in a file, and box 2 has it at %s", vip)
+		}
+		return nil
+	})
 }

@@ -215,7 +215,7 @@ func Test491_MetalLBs_kinds_of_status(t *testing.T) {
 	says("Invalid", "configurationstates", "-l", "metallb.io/node-name=gw1", "-o", "jsonpath={.items[*].status.result}")
 	b.svcctl.Manifests.Remove("lan.yaml")
 	says("", "servicel2statuses", "-o", byService)
-	if out, _, _ := b.svcctl.Svcctl("get", "configurationstates", "-A"); !strings.Contains(out, "spec.vrf") || !strings.Contains(out, "LASTERROR") {
+	if out, _, _ := b.svcctl.Svcctl("get", "configurationstates", "-A"); !strings.Contains(out, "spec.vrf") || !strings.Contains(out, "ERRORSUMMARY") {
 		t.Errorf("the table is\n%s", out)
 	}
 }

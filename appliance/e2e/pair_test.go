@@ -70,6 +70,11 @@ func (p *pair) answersAs(t *testing.T, n int) {
 // asks asks by UDP, where nothing is sent twice, until the end is called, which gives how many were lost.
 func (p *pair) asks(t *testing.T, f family) (end func() (asked, lost int)) {
 	t.Helper()
+	return asks(p.client, f.pairVIP(), 0)
+}
+
+// asks is that for a host and a frontend, with a pause after each question.
+func asks(from *netlab.Host, to netip.AddrPort, pause time.Duration, opts ...netlab.Option) (end func() (asked, lost int)) {
 	stop, done := make(chan struct{}), make(chan [2]int)
 	go func() {
 		var n [2]int
@@ -78,10 +83,10 @@ func (p *pair) asks(t *testing.T, f family) (end func() (asked, lost int)) {
 			case <-stop:
 				done <- n
 				return
-			default:
+			case <-time.After(pause):
 			}
 			n[0]++
-			if _, err := p.client.Ask("udp", f.pairVIP()); err != nil {
+			if _, err := from.Ask("udp", to, opts...); err != nil {
 				n[1]++
 			}
 		}

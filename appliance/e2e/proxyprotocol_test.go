@@ -226,16 +226,22 @@ func Test365_endpoints_get_the_client_by_the_PROXY_protocol(t *testing.T) {
 	})
 }
 
-// UDP has no header: the kernel serves it, as it would without the annotation.
+// UDP has no header: the kernel serves it, as it would without the annotation, while TCP of the same number has one.
 func Test366_no_header_over_UDP(t *testing.T) {
 	b := newBox(t, nil)
+	b.headered(t)
 	b.write("web.yaml", func(f family) []string {
-		doc := f.service("web", "clusterIP: "+f.vip(41), "ports: [{name: udp, port: 53, protocol: UDP}]")
-		return []string{strings.Replace(doc, "spec:\n", "  annotations: {svcctl.io/proxy-protocol: v2}\nspec:\n", 1), f.slice("web", "udp: 53/UDP", b.L1)}
+		doc := f.service("web", "clusterIP: "+f.vip(41), "ports: [{name: udp, port: 53, protocol: UDP}, {name: p, port: 53}]")
+		return []string{strings.Replace(doc, "spec:\n", "  annotations: {svcctl.io/proxy-protocol: v2}\nspec:\n", 1), f.slice("web", "udp: 53/UDP, p: 9000", b.L1)}
 	})
 	b.svcctl.Start()
 	b.each(t, func(t *testing.T, b *box, f family) {
-		b.hasProblem(t, f.object("Service", "web"), "NotRelayed", "spec.ports[0].protocol", "over UDP", "without")
+		b.hasProblem(t, f.object("Service", "web"), "NotRelayed", "spec.ports[0].protocol", "over UDP", "port 53", "without")
+		at := f.at(f.vip(41), 53)
+		_, told, _ := strings.Cut(get(t, b.IN, at), " ")
+		if want := fmt.Sprintf("%s %s 53", f.of(b.IN), at.Addr()); told != want {
+			t.Errorf("over TCP the endpoint was told %q, want %q", told, want)
+		}
 		b.reaches(t, b.IN, "udp", f.at(f.vip(41), 53), plain, f.on(53, b.L1)...)
 	})
 }

@@ -154,6 +154,58 @@ func Test273_unequal_boxes_are_told(t *testing.T) {
 	})
 }
 
+// Boxes of an election with the same manifests and other pools announce others of their addresses, which is a problem of
+// the one that stands by, until it has the same pool.
+func Test497_unequal_pools_are_told(t *testing.T) {
+	p := newPair(t, election)
+	address := func(n int, f family) string { return fmt.Sprintf(f.pick("198.18.0.%d", "2001:db8:99::%d"), n) }
+	for n, box := range p.boxes {
+		for _, f := range families { // a network of the segment that the pools of the flags are not in
+			p.hosts[n].AddAddr("lan0", address(n+1, f)+f.pick("/24", "/64"))
+		}
+		box.Manifests.Write("more.yaml", both(func(f family) []string {
+			docs := []string{}
+			for n := 51; n <= 52; n++ {
+				name := fmt.Sprintf("web%d", n)
+				docs = append(docs, f.service(name, "externalIPs: ["+address(n, f)+"]", "ports: [{name: t, port: 80}]"), f.slice(name, "t: 80", p.client))
+			}
+			return docs
+		})+metallb("L2Advertisement", "all", "{}"))
+	}
+	pool := func(n, last int) {
+		p.boxes[n].Manifests.Write("pool.yaml", metallb("IPAddressPool", "more", fmt.Sprintf("{addresses: [198.18.0.51-198.18.0.%d, '2001:db8:99::51-2001:db8:99::%d']}", last, last)))
+	}
+	pool(0, 52)
+	pool(1, 51)
+	for _, a := range p.announcers {
+		a.Launch()
+		eventually(t, time.Minute, func() error { return p.says(0, "l2 lan0 announced") })
+	}
+	told := func(yes bool) {
+		t.Helper()
+		eventually(t, time.Minute, func() error {
+			out, _, _ := p.boxes[1].Svcctl("status")
+			if is := strings.Contains(out, "the addresses of virtual router 51") && strings.Contains(out, "it alone announces 198.18.0.52"); is != yes {
+				return errors.New(out)
+			}
+			return nil
+		})
+	}
+	told(true)
+	if out, _, _ := p.boxes[1].Svcctl("status"); strings.Contains(out, "this box alone would announce") || strings.Contains(out, "198.18.0.51") {
+		t.Errorf("both have 198.18.0.51, and the status says:\n%s", out)
+	}
+	pool(1, 52)
+	told(false)
+	eventually(t, time.Minute, func() error {
+		b := &box{svcctl: p.boxes[1], t: p.t}
+		if got := b.announcement("198.18.0.52"); got != "l2 lan0 standby 192.0.2.1" {
+			return fmt.Errorf("198.18.0.52 is %q", got)
+		}
+		return nil
+	})
+}
+
 // A route that comes and goes stays away for longer each time, which is told; others are not concerned.
 func Test274_routes_that_flap_are_damped(t *testing.T) {
 	b, announcer := told(t)

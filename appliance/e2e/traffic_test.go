@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -117,9 +118,48 @@ func Test330_connections_are_listed_counted_and_ended(t *testing.T) {
 			}
 			return nil
 		})
+		v.showsClients(service, map[string][2]int{f.of(b.IN).String(): {1, 5}, f.of(b.EXT).String(): {1, 0}})
 		b.L1.Nft("delete", "table", f.pick("ip", "ip6"), "quiet")
 		v.says(0, []string{"UNANSWERED", "default/" + f.name("web")}, "top", "-A", "--once", "--by", "unanswered")
 	})
+}
+
+// showsClients asserts the clients of a Service that `svcctl top --clients` lists, the busiest first, with their open and unanswered connections.
+func (v *verbs) showsClients(service string, want map[string][2]int) {
+	v.t.Helper()
+	var seen struct {
+		Clients struct {
+			Counted bool
+			Items   []struct {
+				Client           string
+				Open, Unanswered int
+			}
+			More int
+		}
+	}
+	ask := func(limit string) {
+		v.t.Helper()
+		out := v.does(0, "top", service, "--clients", "--once", "-o", "json", "--limit", limit)
+		if err := json.Unmarshal([]byte(out), &seen); err != nil {
+			v.t.Fatal(err)
+		}
+	}
+	ask("100")
+	got := map[string][2]int{}
+	for i, c := range seen.Clients.Items {
+		got[c.Client] = [2]int{c.Open, c.Unanswered}
+		if i > 0 && c.Open+c.Unanswered > seen.Clients.Items[i-1].Open+seen.Clients.Items[i-1].Unanswered {
+			v.t.Errorf("%+v are not the busiest first", seen.Clients.Items)
+		}
+	}
+	if !seen.Clients.Counted || !maps.Equal(got, want) || seen.Clients.More != 0 {
+		v.t.Errorf("the clients of %s are %+v, want %v", service, seen.Clients, want)
+	}
+	busiest := seen.Clients.Items[0].Client
+	if ask("1"); len(seen.Clients.Items) != 1 || seen.Clients.Items[0].Client != busiest || seen.Clients.More != len(want)-1 {
+		v.t.Errorf("the busiest client of %s is %+v, want %s and %d more", service, seen.Clients, busiest, len(want)-1)
+	}
+	v.says(0, []string{"CLIENT", busiest}, "top", service, "--clients")
 }
 
 // `svcctl top --filter` shows ports by a part of their names or a pattern, and what goes into a pipe is plain.

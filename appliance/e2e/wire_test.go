@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -250,4 +251,67 @@ func Test496_interface_that_goes_and_comes(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// Killed ten times and started again, the only announcer loses no packet of who knows the address, leaves it to nobody
+// else, and announces it as often as each start does: tcpdump and a packet socket are the judges.
+func Test498_announcer_is_killed_ten_times(t *testing.T) {
+	const kills = 10
+	b := newBox(t, flags{"load-balancer-pool": {"192.0.2.100-192.0.2.131", "2001:db8::100-2001:db8::131"}})
+	b.write("web.yaml", func(f family) []string {
+		return []string{f.service("web", "type: LoadBalancer", "loadBalancerIP: "+f.segmentVIP(1), "ports: [{name: u, port: 53, protocol: UDP}]"), f.slice("web", "u: 53/UDP", b.L1)}
+	})
+	b.svcctl.Start()
+	announcer := b.svcctl.Announcer()
+	announcer.Launch()
+	ours := []netip.Addr{netip.MustParseAddr(ipv4.segmentVIP(1)), netip.MustParseAddr(ipv6.segmentVIP(1))}
+	mac := macInside(t, b.GW1, "ext0")
+	for _, f := range families {
+		b.becomes(t, f.segmentVIP(1), "l2 ext0 announced")
+		if _, err := b.EXT.Ask("udp", f.at(f.segmentVIP(1), 53), patiently); err != nil { // the router knows it from now on
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(time.Second) // what is announced is kept a moment later
+	began := time.Now()
+	heard, frames := sniff(t, b.RTR, "box", "arp or icmp6"), neighborFrames(t, b.GW1, "ext0")
+	ends := map[family]func() (int, int){}
+	for _, f := range families {
+		ends[f] = asks(b.EXT, f.at(f.segmentVIP(1), 53), 2*time.Millisecond, patiently)
+	}
+	for range kills {
+		announcer.Kill()
+		announcer.Launch()
+		for _, f := range families {
+			b.isAnswered(t, "after a kill", f, f.segmentVIP(1), mac)
+		}
+	}
+	for f, end := range ends {
+		asked, lost := end()
+		if t.Logf("%s: %d asked, %d lost", f, asked, lost); lost > 0 || asked < kills {
+			t.Errorf("%s: %d of %d were lost", f, lost, asked)
+		}
+	}
+	text, announcements := heard(), 0
+	for _, frame := range frames() {
+		switch about := slices.Contains(ours, frame.from) || slices.Contains(ours, frame.target); {
+		case about && frame.isProbe():
+			t.Errorf("it asked whether others have it: %s", frame)
+		case about && frame.toAll:
+			announcements++
+		}
+	}
+	least, most := 3*kills, 3*(4*(1+kills)+int(time.Since(began)/time.Minute)) // 4 follow a start, and one a minute; in IPv4 each is two frames
+	if t.Logf("%d frames of announcements", announcements); announcements < least || announcements > most {
+		t.Errorf("%d frames of announcements, want %d to %d", announcements, least, most)
+	}
+	for i, pattern := range []string{"Reply " + regexp.QuoteMeta(ours[0].String()) + " is-at ([0-9a-f:]+)", "tgt is " + ours[1].String() + ", Flags[^\n]*\n[^\n]*link-address option[^\n]*: ([0-9a-f:]+)"} {
+		owners := map[string]int{}
+		for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
+			owners[m[1]]++
+		}
+		if len(owners) != 1 || owners[mac] < kills {
+			t.Errorf("who said that it has %s, and how often: %v, want only %s", ours[i], owners, mac)
+		}
+	}
 }

@@ -30,7 +30,7 @@ const (
 	Others               // a file or a client of the API
 )
 
-// Objects is what the controllers read. What it returns is never changed afterwards.
+// Objects lists the objects that the controllers read. They are never changed afterwards.
 type Objects interface {
 	// Service is a Service, nil when there is none, with its EndpointSlices by name and
 	// the Endpoints object of its name.
@@ -52,7 +52,7 @@ type Changes struct {
 	Pods     []string
 }
 
-// Batch is what has to be written, all of it or nothing.
+// Batch holds the writes of one Update, for one commit.
 type Batch struct {
 	Puts    []object.Object // by kind, namespace and name
 	Deletes []object.Ref    // by kind, namespace and name
@@ -176,7 +176,7 @@ func (c *Controller) note(key string, problem *Problem) {
 	c.problems[key] = *problem
 }
 
-// work is what one Update has to look at.
+// work holds the Services and Pods that one Update examines.
 type work struct {
 	objs  Objects
 	whole map[string]bool     // Services

@@ -13,7 +13,7 @@ import (
 // label (since 1.35), and by which an operator says where a server stands.
 const labelZone = "topology.kubernetes.io/zone"
 
-// group is what endpoints have in common that lie in one slice.
+// group holds the properties that all endpoints of a slice share.
 type group struct {
 	family string
 	ports  string // textOfPorts

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// memory is what is left of the sums of an endpoint's life after a look.
+	// memory is the factor by which the sums of an endpoint's life decay at each look.
 	memory = 0.9
 	// halved is after how many looks half is left of the largest number of arrivals. A burst is
 	// expected again for a while: who is expected to come in small numbers alone would all be

@@ -46,6 +46,8 @@ func RecordOf(c *conntrack.Connection) Record { return Record{1, c.In, c.Out} }
 type Ended struct {
 	Service, Port string // "namespace/name", and the name of its port
 	*conntrack.Connection
+	// Relayed says that Endpoint is a listener of the appliance, which had connections of its own to endpoints.
+	Relayed bool
 	// Began is zero where it is not known.
 	Began, Ended time.Time
 }
@@ -84,6 +86,7 @@ type port struct {
 	logged    bool
 	pools     [nft.NumPools][]netip.AddrPort
 	relay     [nft.NumPools]netip.AddrPort // valid: clients' connections end there
+	listeners []netip.AddrPort             // all that relay ever had; connections outlive a change
 	endpoints map[netip.AddrPort]*record   // that had connections
 	gone      Record                       // of endpoints that are not remembered any more
 	told      Record                       // of all, at the last look
@@ -160,6 +163,11 @@ func (b *Book) Plan(service string, ports []nft.ServicePort, logged bool, now ti
 			b.ranges.Add(fe)
 		}
 		p.pools, p.relay = ports[i].Pools, ports[i].Relay
+		for _, at := range p.relay {
+			if at.IsValid() && !slices.Contains(p.listeners, at) {
+				p.listeners = append(p.listeners, at)
+			}
+		}
 		p.judge(now)
 		b.services[service] = append(b.services[service], p)
 	}
@@ -285,7 +293,7 @@ func (b *Book) Hear(e *conntrack.Event, now time.Time) {
 			since.at = e.Began
 		}
 		_, name := nft.SplitID(p.id)
-		b.log(&Ended{Service: p.service, Port: name, Connection: e.Connection, Began: since.at, Ended: e.Ended})
+		b.log(&Ended{Service: p.service, Port: name, Connection: e.Connection, Relayed: slices.Contains(p.listeners, e.Endpoint), Began: since.at, Ended: e.Ended})
 	}
 }
 

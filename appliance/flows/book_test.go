@@ -2,6 +2,7 @@ package flows
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -305,6 +306,30 @@ func TestLog(t *testing.T) {
 	}
 	if k.book.Logs() || len(k.book.begun) > 0 {
 		t.Error("something is left")
+	}
+}
+
+// Whose connection ended at the relay is said, also when its Service is served by the kernel by then.
+func TestLogOfARelayedPort(t *testing.T) {
+	listener := netip.MustParseAddrPort("192.0.2.1:10270")
+	got := map[string]bool{}
+	book := NewBook(func(e *Ended) { got[fmt.Sprint(e.ID, " ", e.Endpoint)] = e.Relayed })
+	now := time.Unix(1_800_000_000, 0)
+	relayed := web(one)
+	relayed[0].Relay[nft.PoolCluster] = listener
+	book.Plan("default/web", relayed, true, now)
+	conns := []*conntrack.Connection{connection(1, vip, listener, 7), connection(2, vip, listener, 7)}
+	for _, c := range conns {
+		book.Hear(&conntrack.Event{Connection: c}, now)
+	}
+	book.Hear(&conntrack.Event{Connection: conns[0], Over: true, Ended: now}, now)
+	book.Plan("default/web", web(one), true, now)
+	book.Hear(&conntrack.Event{Connection: conns[1], Over: true, Ended: now}, now)
+	c := connection(3, vip, one, 7)
+	book.Hear(&conntrack.Event{Connection: c}, now)
+	book.Hear(&conntrack.Event{Connection: c, Over: true, Ended: now}, now)
+	if want := map[string]bool{"1 192.0.2.1:10270": true, "2 192.0.2.1:10270": true, "3 10.1.2.11:8080": false}; !maps.Equal(got, want) {
+		t.Errorf("relayed: %v, want %v", got, want)
 	}
 }
 

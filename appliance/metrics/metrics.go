@@ -117,13 +117,13 @@ type Sync struct {
 	Duration time.Duration // from taking up the change
 	// Noticed is when the change was noticed; zero: it came in another way than by a file.
 	Noticed time.Time
-	// Transaction is what was committed; nil when there was nothing to change.
+	// Transaction has the sizes of the commit; nil when there was nothing to change.
 	Transaction *Transaction
 	// Err is why it failed; nil when it did not.
 	Err error
 }
 
-// Transaction is what one commit changed.
+// Transaction counts the operations and elements of one commit.
 type Transaction struct{ Operations, Elements int }
 
 // Synced records a round.

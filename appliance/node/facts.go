@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Facts is what the host is. Its lists are sorted, so that equal hosts have equal Facts.
+// Facts has the addresses, interfaces and routes of the host. Its lists are sorted, so that equal hosts have equal Facts.
 type Facts struct {
 	Addresses  []Address
 	Interfaces []Interface

@@ -58,7 +58,7 @@ func lineOf(e *flows.Ended) *connlog.Line {
 	namespace, name, _ := strings.Cut(e.Service, "/")
 	l := &connlog.Line{
 		Time: time.Now().UTC().Round(time.Millisecond), Namespace: namespace, Service: name, Port: e.Port, Protocol: e.Protocol.Name(),
-		Client: e.Client.String(), To: e.To.String(), Endpoint: e.Endpoint.String(),
+		Client: e.Client.String(), To: e.To.String(), Endpoint: e.Endpoint.String(), Relayed: e.Relayed,
 		End: e.Ended.UTC().Round(time.Millisecond), State: e.State, Answered: e.Answered,
 	}
 	if e.As != e.Client {

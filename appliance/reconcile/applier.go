@@ -10,7 +10,7 @@ import (
 	"svcctl.io/svcctl/nft/kernel"
 )
 
-// Kernel is what the loop needs of nf_tables; *kernel.Conn implements it.
+// Kernel reads and changes our tables of nf_tables; *kernel.Conn implements it.
 type Kernel interface {
 	Read() (nft.Ruleset, uint32, error)
 	Commit(b *nft.Batch, generation uint32) (uint32, error)
@@ -32,7 +32,7 @@ type applier struct {
 	early      <-chan reading // has what readEarly found; nil: it was taken
 }
 
-// committed is what a change took.
+// committed has the figures of the transactions of a change.
 type committed struct {
 	at           time.Time // when the kernel had it
 	duration     time.Duration
@@ -42,7 +42,7 @@ type committed struct {
 	applied      bool // the kernel holds all that was planned
 }
 
-// reading is what the kernel held.
+// reading is the result of reading our tables from the kernel.
 type reading struct {
 	have       nft.Ruleset
 	generation uint32

@@ -16,7 +16,7 @@ import (
 // them.
 type cpuTimes map[int]threadTime
 
-// threadTime is what a thread had and wanted of the CPUs since it began.
+// threadTime has the CPU time of a thread since it began, and the time that it waited for a CPU.
 type threadTime struct {
 	used    time.Duration // on a CPU
 	waited  time.Duration // runnable, and not on one

@@ -47,7 +47,7 @@ type RemovalGuard struct {
 	current atomic.Uint64 // batch, while it is waited; 0: nothing is. For who asks while the loop is busy
 }
 
-// removalState is what follows from the decisions so far.
+// removalState follows from the decisions so far.
 type removalState struct {
 	passed   []passage // of the last removalStep
 	batch    uint64    // how often it was waited
@@ -72,7 +72,7 @@ type passage struct {
 // massRemoval reports whether the loss of so many of so many Services looks like an accident.
 func massRemoval(gone, of int) bool { return gone > fewRemovals && 2*gone > of }
 
-// group is what vanished for one reason.
+// group holds the files and Services that vanished for one reason.
 type group struct {
 	files    map[string]bool
 	services map[string]bool
@@ -292,7 +292,7 @@ func (b *RemovalGuard) release() (services, files int, engaged bool) {
 // engaged reports whether something is held. mu must be held.
 func (b *RemovalGuard) engaged() bool { return len(b.why) > 0 }
 
-// problem is what the status says while something is held.
+// problem returns the problem of the status while removals are held; false: none are.
 func (b *RemovalGuard) problem() (p manifest.Problem, engaged bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

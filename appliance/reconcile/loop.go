@@ -22,7 +22,7 @@ const (
 	retryLast  = 30 * time.Second
 )
 
-// observed is what the inputs have told.
+// observed holds the newest value of each input.
 type observed struct {
 	snapshot *watch.Snapshot
 	unsynced bool      // the snapshot is not in the store yet
@@ -37,13 +37,14 @@ type observed struct {
 // Loop is the one owner of our tables. Everything that happens wakes it; a step then takes
 // the newest state of everything and makes the kernel equal to it.
 type Loop struct {
-	opts     Options
-	log      *slog.Logger
-	observed observed
-	planner  *planner
-	applier  *applier
-	tamper   tamperGuard
-	wake     chan struct{} // a Part has problems, or Services to plan again
+	opts        Options
+	log         *slog.Logger
+	observed    observed
+	planner     *planner
+	applier     *applier
+	tamper      tamperGuard
+	wake        chan struct{} // a Part has problems, or Services to plan again
+	unreserving unreserving
 
 	adopted bool          // the first plan was made
 	planned uint64        // the store's revision that the planner stands at
@@ -87,6 +88,7 @@ func (l *Loop) Wake() {
 
 // Run steps until ctx is done. Its error is one that no retry can mend.
 func (l *Loop) Run(ctx context.Context, in Inputs) error {
+	defer l.finishUnreserving()
 	retry := time.NewTimer(retryLast)
 	retry.Stop()
 	for {
@@ -383,7 +385,7 @@ func (l *Loop) adopt() (tr nft.Transition, restored bool, revision uint64, err e
 	}
 	tr = l.planner.adopt(have, l.opts.Host(l.observed.facts), l.opts.Store, l.allServices())
 	l.adopted, l.observed.moved, l.observed.tampered, l.planned = true, false, false, changes.Revision
-	// When not all rules were there, nobody knows for how long.
+	// When rules were missing, it is unknown for how long.
 	return tr, !tr.Empty(), changes.Revision, nil
 }
 

@@ -33,7 +33,7 @@ type occupied struct {
 	looked sockets.Ports
 	list   []sockets.Socket
 	names  map[sockets.Socket]string // the programs of those that were in a Service's way
-	// before is what the kernel held before the first plan.
+	// before is the ruleset of the kernel before the first plan.
 	before nft.Ruleset
 
 	served  map[hostPort]int    // node ports, with how many frontends have them

@@ -30,7 +30,7 @@ type Orphans struct {
 	byName  map[string][]string // those with session affinity, by Service
 }
 
-// frontend is what distinguishes frontends in the dataplane.
+// frontend is the key of a frontend in the dataplane.
 type frontend struct {
 	family nft.Family
 	proto  nft.Protocol
@@ -192,7 +192,7 @@ func (o *Orphans) take() (changed []Service) {
 	return changed
 }
 
-// problem is what the status says while there are any.
+// problem returns the problem of the status while there are orphans; false: there are none.
 func (o *Orphans) problem(dataDir string) (p manifest.Problem, is bool) {
 	n := o.frontends()
 	if n == 0 {

@@ -3,7 +3,9 @@ package reconcile
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store"
@@ -168,6 +170,94 @@ func TestLastServiceDeletedAndKilled(t *testing.T) {
 	r.want("!10.96.1.1")
 	if r.hasProblem(reasonOrphans) {
 		t.Error("it is held")
+	}
+}
+
+// The store's writer is held, as a commit to etcd may for seconds, when nothing is to be reserved any more: the
+// loop goes on to heal, and is told when the store has done it.
+func TestLoopGoesOnWhileTheWriterIsHeld(t *testing.T) {
+	r := newRig(t)
+	r.host()
+	r.client(store.Write{Object: parse(t, web("a", "10.96.1.1", "10.1.0.1"), 0), Create: true})
+	r.client(store.Write{Object: parse(t, web("a", "10.96.1.1", "10.1.0.1"), 1), Create: true})
+	r.file("manifests/b.yaml", web("b", "10.96.2.1", "10.1.0.2"))
+	r.lose()
+	r.file("manifests/b.yaml", web("b", "10.96.2.1", "10.1.0.2"))
+	if released := r.release(); released.Frontends != 1 {
+		t.Fatalf("%+v released", released)
+	}
+	r.observed.unsynced = false // files of a box of its own are stored by the loop itself
+
+	held, letGo := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	r.engine.Inject(func(engine.Transaction) engine.Fault {
+		once.Do(func() { close(held); <-letGo })
+		return engine.NoFault
+	})
+	written := make(chan error, 1)
+	go func() {
+		_, err := r.store.Write(store.Write{Object: configMap("default", "slow"), Ref: object.RefOf(configMap("default", "slow")), Create: true})
+		written <- err
+	}()
+	<-held
+	within := func(what string) {
+		t.Helper()
+		done := make(chan struct{})
+		go func() { r.Loop.step(); close(done) }()
+		select {
+		case <-done:
+		case <-time.After(time.Minute):
+			t.Fatalf("%s: the loop waits for the store's writer", what)
+		}
+	}
+	within("what is released goes")
+	r.want("!10.96.1.1", "10.96.2.1 . tcp . 80 . 0 : 10.1.0.2 . 8080")
+	r.kernel.Tamper(func(rs nft.Ruleset) { clear(rs) })
+	r.observed.tampered = true
+	within("what was removed is healed")
+	r.want("10.96.2.1 . tcp . 80 . 0 : 10.1.0.2 . 8080")
+	if !r.store.HasReserved() || r.planner.orphans == nil {
+		t.Error("the store has answered while its writer was held")
+	}
+	close(letGo)
+	if err := <-written; err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-r.wake:
+	case <-time.After(time.Minute):
+		t.Fatal("the loop is not told")
+	}
+	r.step()
+	if r.store.HasReserved() || r.planner.orphans != nil {
+		t.Error("values are still reserved")
+	}
+}
+
+// A store that cannot forget it is asked again, later and later, and its error stays until then.
+func TestUnreserveIsTriedAgain(t *testing.T) {
+	r := newRig(t)
+	r.host()
+	r.client(store.Write{Object: parse(t, web("a", "10.96.1.1", "10.1.0.1"), 0), Create: true})
+	r.client(store.Write{Object: parse(t, web("a", "10.96.1.1", "10.1.0.1"), 1), Create: true})
+	r.file("manifests/x.yaml", "# nothing")
+	r.lose()
+	r.file("manifests/x.yaml", "# nothing")
+	r.engine.Inject(func(engine.Transaction) engine.Fault { return engine.Refuse })
+	r.release()
+	r.observed.unsynced = false
+	var before time.Duration
+	for range 3 {
+		r.step()
+		if r.wait <= before || !r.store.HasReserved() || r.board.Status().Synced {
+			t.Fatalf("tried again in %v after %v, reserved %v, %+v", r.wait, before, r.store.HasReserved(), r.board.Status())
+		}
+		before = r.wait
+	}
+	r.engine.Inject(nil)
+	r.step()
+	if r.wait != 0 || r.store.HasReserved() || r.planner.orphans != nil {
+		t.Errorf("tried again in %v, reserved %v", r.wait, r.store.HasReserved())
 	}
 }
 

@@ -43,13 +43,13 @@ type Part interface {
 type Host struct {
 	Facts *node.Facts
 	Box   nft.Box
-	// Resolve is what Services are resolved against.
+	// Resolve has the facts that Services are resolved against.
 	Resolve resolve.Facts
 	// Loopback are the loopback addresses that node ports answer on.
 	Loopback []netip.Addr
 }
 
-// Service is what one Service came to.
+// Service is a planned Service.
 type Service struct {
 	// Key is "namespace/name".
 	Key string

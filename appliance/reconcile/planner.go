@@ -15,7 +15,7 @@ import (
 	"svcctl.io/svcctl/store/parallel"
 )
 
-// Objects is what the planner reads of the store. What it returns is never changed
+// Objects lists the objects that the planner reads from the store. They are never changed
 // afterwards.
 type Objects interface {
 	Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints)
@@ -156,7 +156,7 @@ func (p *planner) retry(services []string) {
 	}
 }
 
-// planned is what one Service comes to.
+// planned is the plan of one Service.
 type planned struct {
 	resolve.Output
 	since store.Since

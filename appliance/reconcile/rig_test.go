@@ -95,6 +95,15 @@ func (r *rig) start() {
 	r.planner.occupied = nil
 }
 
+// step steps, and once more when the store has answered what it was asked beside the loop.
+func (r *rig) step() {
+	r.Loop.step()
+	for r.unreserving.answer != nil {
+		<-r.wake
+		r.Loop.step()
+	}
+}
+
 // watch gives the loop another watchdog.
 func (r *rig) watch(w *Watchdog) {
 	r.opts.Watchdog = w

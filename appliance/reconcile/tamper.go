@@ -21,7 +21,7 @@ const (
 	// In a fight the time between two heals doubles from the first pause to the last.
 	pauseFirst = time.Second
 	pauseLast  = 30 * time.Second
-	// A fight is over when nobody changed anything for this long.
+	// A fight is over when no other program changed our tables for this long.
 	fightPeace = time.Minute
 )
 
@@ -106,7 +106,7 @@ func (i *tamperGuard) away() error {
 		i.culprit, i.next.UTC().Format(time.TimeOnly))
 }
 
-// problem is what the status says during a fight.
+// problem returns the problem ForeignInterference during a fight; false: there is none.
 func (i *tamperGuard) problem() (p manifest.Problem, fight bool) {
 	if i.pause == 0 {
 		return p, false

@@ -60,7 +60,7 @@ func (l *Loop) untilTrialEnds() (left time.Duration, pending bool) {
 	return trial.Ends.Left(l.clocks()), true
 }
 
-// endTrial takes a trial back that nobody has confirmed in time.
+// endTrial rolls back a trial that was not confirmed in time.
 func (l *Loop) endTrial() error {
 	left, pending := l.untilTrialEnds()
 	if !pending {

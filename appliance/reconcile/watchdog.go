@@ -57,7 +57,7 @@ type Watchdog struct {
 	exit     func()
 }
 
-// WatchdogOptions are what a Watchdog is made of.
+// WatchdogOptions configure a Watchdog.
 type WatchdogOptions struct {
 	// Calls are calls under way that may take long.
 	Calls *SlowCalls

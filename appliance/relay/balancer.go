@@ -21,8 +21,8 @@ type balancer struct {
 	weights   []uint16         // of the endpoints, in their order; nil: all are alike
 	choose    func(client, asked netip.AddrPort) (endpoint netip.AddrPort, ok bool)
 	last      netip.AddrPort // the one that had the last turn
-	// credits are what the endpoints are owed in turns by weight, in parts of the sum of the weights; arrived is
-	// what they were in the program before, in parts of a turn.
+	// credits are the turns that endpoints are owed by weight, in parts of the sum of the weights; arrived has
+	// those of the program before, in parts of a turn.
 	credits  []int64
 	arrived  map[netip.AddrPort]float64
 	affinity time.Duration
@@ -79,7 +79,7 @@ func inOrder(endpoints []netip.AddrPort, weights []uint16) ([]netip.AddrPort, []
 	return sorted, moved
 }
 
-// owed is what endpoints are owed in turns by weight, in parts of a turn; nil: nothing. The caller holds the lock.
+// owed returns the credits of endpoints, in parts of a turn; nil: there are none. The caller holds the lock.
 func (c *balancer) owed() map[netip.AddrPort]float64 {
 	if c.credits == nil {
 		return c.arrived

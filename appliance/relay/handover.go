@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// State is what a Relay leaves to the next program: descriptors, by their numbers, and what they are for.
+// State hands a Relay over to the next program: descriptors by their numbers, each with its use.
 type State struct {
 	Listeners []HeldListener `json:"listeners,omitempty"`
 	Ports     []HeldPort     `json:"ports,omitempty"`

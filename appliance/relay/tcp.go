@@ -225,7 +225,6 @@ func (t *tcpPort) connect(ctx context.Context, client, asked netip.AddrPort) (*n
 	if timeout <= 0 {
 		timeout = t.relay.limits.dial
 	}
-	dialer := net.Dialer{Timeout: timeout}
 	var tried []netip.AddrPort
 	failed := errNoEndpoint
 	for len(tried) <= retries && ctx.Err() == nil {
@@ -234,17 +233,21 @@ func (t *tcpPort) connect(ctx context.Context, client, asked netip.AddrPort) (*n
 			break
 		}
 		var source netip.AddrPort
-		if dialer.Control = nil; transparent && client.Addr() != to.Addr() && client.Addr().Is4() == to.Addr().Is4() {
-			source, dialer.Control = netip.AddrPortFrom(client.Addr(), 0), asOthers
+		var prepare prepareSocket
+		if transparent && client.Addr() != to.Addr() && client.Addr().Is4() == to.Addr().Is4() {
+			source, prepare = netip.AddrPortFrom(client.Addr(), 0), asOthers
 		}
-		endpoint, err := dialer.DialTCP(ctx, "tcp", source, to)
+		endpoint, err := dial(ctx, timeout, prepare, source, to)
 		if err == nil {
 			return endpoint, to, nil
 		}
 		t.endpoints.done(to)
+		if failed = err; ctx.Err() != nil {
+			break // the client left, or the program is handed over: that says nothing about the endpoint
+		}
 		t.relay.failedConnects.Add(1)
 		t.failedConnects.Add(1)
-		tried, failed = append(tried, to), err
+		tried = append(tried, to)
 	}
 	return nil, netip.AddrPort{}, fmt.Errorf("%d endpoints tried: %w", len(tried), failed)
 }

@@ -27,7 +27,7 @@ type Claims struct {
 	ranges     rangeClaims
 }
 
-// Claim is what one Service asks for; without ports it asks for nothing.
+// Claim holds the frontends that one Service asks for; without ports it asks for none.
 type Claim struct {
 	Service string // "namespace/name"
 	Ports   []nft.ServicePort

@@ -42,7 +42,7 @@ const (
 	ready
 )
 
-// portKey is what endpoints are matched to a Service port by.
+// portKey matches endpoints to a Service port.
 type portKey struct {
 	name   string
 	proto  nft.Protocol
@@ -218,8 +218,8 @@ type selection struct {
 	pools [nft.NumPools][]netip.AddrPort
 	// serving are all that keep their open connections.
 	serving []netip.AddrPort
-	// noLocal is what a connection that may only go to local endpoints gets when there
-	// is none: while others serve elsewhere what the Service says, else a refusal.
+	// noLocal is the answer to a connection under policy Local without a local endpoint: that
+	// of the Service while endpoints serve elsewhere, else a refusal.
 	noLocal nft.Refusal
 }
 

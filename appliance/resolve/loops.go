@@ -177,7 +177,7 @@ func without(list, other []netip.Addr) (rest []netip.Addr) {
 	return rest
 }
 
-// askedFor is what a Service asks for.
+// askedFor holds the frontends and unready endpoints of a Service.
 type askedFor struct {
 	ports   []nft.ServicePort
 	unready []netip.Addr

@@ -107,7 +107,7 @@ type Output struct {
 	Problems []Problem
 	// SourceSets are the names of the source sets that it names, known or not.
 	SourceSets []string
-	// Health is what its health-check node port tells; nil when it has none.
+	// LocalEndpoints is the answer of its health-check node port; nil when it has none.
 	LocalEndpoints *LocalEndpoints
 	// Checked are the endpoints that are checked, and Demoted those that are not used for that.
 	Checked []Checked
@@ -190,7 +190,7 @@ type resolver struct {
 	// weights are the Service's own, by address.
 	weights map[netip.Addr]uint16
 	probes  probes
-	// noLocal is what the Service answers where a policy Local leaves no endpoint.
+	// noLocal is the answer of the Service where policy Local leaves no endpoint.
 	noLocal nft.Refusal
 	asks
 	clients clients

@@ -84,7 +84,7 @@ type Reader struct {
 	failed  bool                              // they have to be once more
 }
 
-// judgement is what one of the sources came to.
+// judgement says whether this box may read a source.
 type judgement struct {
 	turn    store.SourceTurn
 	verdict store.SourceVerdict

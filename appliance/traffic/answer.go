@@ -3,6 +3,7 @@ package traffic
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -116,6 +117,9 @@ func sortedOnce(lists ...[]netip.AddrPort) []netip.AddrPort {
 
 // Traffic tells which Services have connections. The answer is not to be changed: it may be given again.
 func (a *Answers) Traffic(q wire.TrafficQuery) (*wire.Traffic, error) {
+	if q.Clients && !a.observer.watch(q.Namespace+"/"+q.Service) {
+		return nil, fmt.Errorf("the clients of %d other Services are counted, and that is the most: ask again %s after others did last, or ask for connections", maxWatched, watchFor)
+	}
 	l, err := a.observer.Look()
 	if err != nil {
 		return nil, err
@@ -144,6 +148,10 @@ func (a *Answers) traffic(l *Look, q wire.TrafficQuery) *wire.Traffic {
 			row.History = samplesOf(a.observer.History(m.key))
 		}
 		answer.Ports = append(answer.Ports, row)
+	}
+	if q.Clients {
+		clients := l.clientsOf(q.Namespace+"/"+q.Service, q.Limit)
+		answer.Clients = &clients
 	}
 	return answer
 }

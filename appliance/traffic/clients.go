@@ -2,6 +2,7 @@ package traffic
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -35,17 +36,21 @@ func (s clients) add(c *conntrack.Connection) {
 	n.add(c, false)
 }
 
-// watch notes that somebody asks for the clients of a Service. Of too many Services, one more is not watched.
-func (o *Observer) watch(service string) {
+// watch notes that somebody asks for the clients of a Service, and reports whether they are counted: of too many Services, those of
+// one more are not.
+func (o *Observer) watch(service string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	now := o.now()
+	maps.DeleteFunc(o.watched, func(_ string, asked time.Time) bool { return now.Sub(asked) > watchFor })
 	if _, known := o.watched[service]; !known && len(o.watched) == maxWatched {
-		return
+		return false
 	}
 	if o.watched == nil {
 		o.watched = map[string]time.Time{}
 	}
-	o.watched[service] = o.now()
+	o.watched[service] = now
+	return true
 }
 
 // watching are the Services whose clients a look counts, without clients; nil: there are none.
@@ -73,9 +78,15 @@ func (a *Answers) Clients(service string, most int) (told wire.ServiceClients, e
 	if err != nil {
 		return told, err
 	}
+	return l.clientsOf(service, most), nil
+}
+
+// clientsOf are the clients of a Service, if the look has them.
+func (l *Look) clientsOf(service string, most int) (told wire.ServiceClients) {
+	told.Clients = []wire.ClientTraffic{}
 	found := l.clients[service]
 	if found == nil {
-		return told, nil
+		return told
 	}
 	told.Counted = true
 	for addr, n := range found {
@@ -87,5 +98,5 @@ func (a *Answers) Clients(service string, most int) (told wire.ServiceClients, e
 	if len(told.Clients) > most {
 		told.Clients, told.More = told.Clients[:most], len(told.Clients)-most
 	}
-	return told, nil
+	return told
 }

@@ -2,6 +2,7 @@ package traffic
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -37,7 +38,7 @@ func TestClients(t *testing.T) {
 	if _, err := a.Traffic(wire.TrafficQuery{Sort: "open", Limit: 1}); err != nil {
 		t.Fatal(err)
 	}
-	if told := ask(0, 9); told.Counted || told.Clients != nil {
+	if told := ask(0, 9); told.Counted || len(told.Clients) > 0 {
 		t.Errorf("before a look that counts them there are %+v", told)
 	}
 	both := []wire.ClientTraffic{{Client: "203.0.113.7", Open: 2}, {Client: "203.0.113.8", Unanswered: 1}}
@@ -46,6 +47,14 @@ func TestClients(t *testing.T) {
 	}
 	if diff := cmp.Diff(wire.ServiceClients{Counted: true, Clients: both[:1], More: 1}, ask(time.Second, 1)); diff != "" {
 		t.Errorf("at most one (-want +got):\n%s", diff)
+	}
+	q := wire.TrafficQuery{Namespace: "shop", Service: "s0", Sort: "open", Limit: 1, Clients: true}
+	if seen, err := a.Traffic(q); err != nil || len(seen.Ports) != 1 || !cmp.Equal(seen.Clients, &wire.ServiceClients{Counted: true, Clients: both[:1], More: 1}) {
+		t.Errorf("traffic with clients is %+v, %v", seen, err)
+	}
+	q.Service = "s1"
+	if seen, err := a.Traffic(q); err != nil || seen.Clients == nil || seen.Clients.Counted {
+		t.Errorf("traffic of a Service that was not watched is %+v, %v", seen, err)
 	}
 	table.now = table.now.Add(watchFor + time.Second)
 	if _, err := a.Traffic(wire.TrafficQuery{Sort: "open", Limit: 1}); err != nil || len(a.observer.watched) > 0 {
@@ -56,6 +65,14 @@ func TestClients(t *testing.T) {
 	}
 	if len(a.observer.watched) != maxWatched {
 		t.Errorf("%d Services are watched, want %d", len(a.observer.watched), maxWatched)
+	}
+	q.Service = "one-more"
+	if _, err := a.Traffic(q); err == nil || !strings.Contains(err.Error(), "16 other Services") {
+		t.Errorf("of one Service more: %v", err)
+	}
+	table.now = table.now.Add(watchFor + time.Second)
+	if _, err := a.Traffic(q); err != nil {
+		t.Errorf("nobody asks for others any more: %v", err)
 	}
 	crowd := clients{}
 	for i := range maxClients + 10 {

@@ -30,7 +30,7 @@ type Port struct {
 
 // Counts are of a Service port or an endpoint, at one look.
 type Counts struct {
-	// Open are connections that were answered and that nobody has closed.
+	// Open are connections that were answered and that neither side has closed.
 	Open int
 	// Unanswered are those that the endpoint has sent nothing to yet.
 	Unanswered int

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"svcctl.io/svcctl/api/dashboard"
 )
 
 // codeLife is how long the link that opens the dashboard is good for.
@@ -66,7 +68,7 @@ func (p *program) runDashboard(ctx context.Context, v *verb, _ []string) error {
 	if err != nil {
 		return fmt.Errorf("listen for the browser: %w: give another --port", err)
 	}
-	d := newDoor(ln.Addr().String(), c.Proxy(), p.now)
+	d := newDoor(ln.Addr().String(), c.Proxy(unanswered), p.now)
 	server := &http.Server{Handler: d, ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(ln) }()
@@ -82,6 +84,11 @@ func (p *program) runDashboard(ctx context.Context, v *verb, _ []string) error {
 	case err := <-served:
 		return fmt.Errorf("serve the browser: %w", err)
 	}
+}
+
+// unanswered says that the appliance does not answer.
+func unanswered(w http.ResponseWriter, why error) {
+	dashboard.Refuse(w, http.StatusBadGateway, why.Error(), true)
 }
 
 // door lets one browser of this machine in, to pages that are read.
@@ -110,25 +117,25 @@ func (d *door) cookie() string {
 
 // ServeHTTP implements http.Handler.
 func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	refuse := func(why string) { http.Error(w, why, http.StatusForbidden) }
+	refuse := func(why string) { dashboard.Refuse(w, http.StatusForbidden, why, false) }
 	// A page elsewhere may have its name resolved to this address (DNS rebinding): the browser
 	// then sends that name. It may also send the user here: the browser says so.
 	_, port, _ := net.SplitHostPort(d.address)
 	if r.Host != d.address && r.Host != "localhost:"+port {
-		refuse("this door is only for http://" + d.address)
+		refuse("This door is only for http://" + d.address + ".")
 		return
 	}
 	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "none" && site != "same-origin" {
-		refuse("a page of another site led here: open the address that svcctl dashboard prints")
+		refuse("A page of another site led here: open the address that svcctl dashboard prints.")
 		return
 	}
 	if origin := r.Header.Get("Origin"); origin != "" && origin != "http://"+r.Host {
-		refuse("a page of another site asks")
+		refuse("A page of another site asks.")
 		return
 	}
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
-		http.Error(w, "pages are only read", http.StatusMethodNotAllowed)
+		dashboard.Refuse(w, http.StatusMethodNotAllowed, "Pages are only read: nothing is changed here.", false)
 		return
 	}
 	if r.URL.Path == "/open" {
@@ -137,7 +144,7 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	cookie, err := r.Cookie(d.cookie())
 	if err != nil || !same(cookie.Value, d.session) {
-		refuse("this browser has no session: run svcctl dashboard again, and open the address that it prints")
+		refuse("This browser has no session: run svcctl dashboard again, and open the address that it prints.")
 		return
 	}
 	switch {
@@ -146,14 +153,14 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case strings.HasPrefix(r.URL.Path, "/dashboard/"):
 		d.inside.ServeHTTP(w, r)
 	default:
-		http.NotFound(w, r)
+		dashboard.Refuse(w, http.StatusNotFound, "Nothing is here but the pages of the dashboard.", true)
 	}
 }
 
 // open gives a session for the code.
 func (d *door) open(w http.ResponseWriter, r *http.Request) {
 	if !same(r.URL.Query().Get("code"), d.code) || d.now().After(d.until) || d.used.Swap(true) {
-		http.Error(w, "this address was good once and for a minute: run svcctl dashboard again", http.StatusForbidden)
+		dashboard.Refuse(w, http.StatusForbidden, "This address was good once, and for a minute: run svcctl dashboard again.", false)
 		return
 	}
 	http.SetCookie(w, &http.Cookie{Name: d.cookie(), Value: d.session, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})

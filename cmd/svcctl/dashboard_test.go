@@ -4,9 +4,12 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"svcctl.io/svcctl/api/client"
 )
 
 // The door lets in the browser that has the code, once, and nobody that another page sends.
@@ -27,6 +30,9 @@ func TestDashboardDoor(t *testing.T) {
 		t.Helper()
 		if resp.StatusCode != code {
 			t.Errorf("%s: %d, want %d", what, resp.StatusCode, code)
+		}
+		if page, _ := io.ReadAll(resp.Body); code >= 400 && (!strings.Contains(string(page), `role="alert"`) || !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/html")) {
+			t.Errorf("%s: no page says so: %s", what, page)
 		}
 	}
 	open := strings.TrimPrefix(d.link(), "http://127.0.0.1:8790")
@@ -50,16 +56,18 @@ func TestDashboardDoor(t *testing.T) {
 			}
 		}
 	}
-	resp = ask("GET", "/dashboard/services", with("", ""))
-	wants("with the session", resp, http.StatusOK)
-	if body, _ := io.ReadAll(resp.Body); string(body) != "inside /dashboard/services" {
-		t.Errorf("inside: %s", body)
+	if body, _ := io.ReadAll(ask("GET", "/dashboard/services", with("", "")).Body); string(body) != "inside /dashboard/services" {
+		t.Errorf("with the session: %s", body)
 	}
 	wants("the top", ask("GET", "/", with("", "")), http.StatusSeeOther)
 	wants("the API", ask("GET", "/api/v1/secrets", with("", "")), http.StatusNotFound)
 	wants("a change", ask("POST", "/dashboard/", with("", "")), http.StatusMethodNotAllowed)
 	wants("another origin", ask("GET", "/dashboard/", with("Origin", "http://evil.example")), http.StatusForbidden)
 	wants("a wrong session", ask("GET", "/dashboard/", func(r *http.Request) { r.AddCookie(&http.Cookie{Name: cookies[0].Name, Value: "x"}) }), http.StatusForbidden)
+
+	gone := client.New(filepath.Join(t.TempDir(), "gone.sock")).Proxy(unanswered)
+	d.inside = gone
+	wants("an appliance that is not there", ask("GET", "/dashboard/", with("", "")), http.StatusBadGateway)
 
 	late := newDoor("127.0.0.1:8790", inside, func() time.Time { return now })
 	now = now.Add(codeLife + time.Second)

@@ -26,7 +26,8 @@ func (p *program) topVerb() *verb {
 		summary: "show which Services and endpoints have traffic",
 		args:    "[svc/NAME] [FLAGS]",
 		about: `Shows ports of Services by their connections, the busiest first, and draws the table anew
-every two seconds. Of a Service that is named it shows the endpoints too.
+every two seconds. Of a Service that is named it shows the endpoints too, or with
+--clients who has most connections to it.
 
 OPEN are connections that were answered and that nobody has closed. UNANSWERED are those
 to which the endpoint has sent nothing: where they stay, the endpoint is dead. NEW/S are
@@ -36,8 +37,9 @@ endpoint was there: both are counted by the kernel, which --traffic off of the a
 spares it.
 
 On a terminal, o, r, u, f and n sort by open, rate, unanswered, refused and name, / filters
-by a text until Enter, Esc ends the filter, e shows or hides endpoints, q quits. Anywhere
-else one table is printed; with -o json one document a look.
+by a text until Enter, Esc ends the filter, e shows or hides endpoints, c clients of a
+Service that is named, q quits. Anywhere else one table is printed; with -o json one
+document a look.
 
 The numbers come from the kernel's connection tracking, which is read only while somebody
 asks, and more rarely where it is large: at most 2 % of a core is used. Connections to
@@ -46,15 +48,17 @@ node ports on loopback addresses are not among them.`,
 			namespaceOption(),
 			{name: "all-namespaces", letter: "A", group: groupWhich, usage: "Services of all namespaces"},
 			{name: "filter", arg: "TEXT", group: groupWhich, usage: "ports with this in NAMESPACE/NAME:PORT; with *, those that are like it, as 'shop/*'"},
-			{name: "limit", letter: "l", arg: "N", def: "100", group: groupWhich, usage: "how many ports, at most 10000"},
+			{name: "limit", letter: "l", arg: "N", def: "100", group: groupWhich, usage: "how many ports, and how many clients, at most 10000"},
 			{name: "by", arg: strings.Join(sorts, "|"), def: sorts[0], words: sorts, group: groupOutput, usage: "what to sort by"},
 			{name: "endpoints", group: groupOutput, usage: "show the endpoints of each port"},
+			{name: "clients", group: groupOutput, usage: "show the clients of the Service that is named, the busiest first"},
 			{name: "once", group: groupOutput, usage: "print one table"},
 			outputOption("table", "json"),
 		}, connectOptions()...),
 		examples: []example{
 			{"What is going on?", "svcctl top -A"},
 			{"Which ports of a team's Services are busy?", "svcctl top -A --filter 'shop-*' --by rate"},
+			{"Who talks to a Service most?", "svcctl top svc/web --clients"},
 			{"Which endpoints are in the documents and dead on the wire?", "svcctl top -A --once --endpoints --by unanswered"},
 		},
 		exits: `  0  done
@@ -81,9 +85,12 @@ func (p *program) runTop(ctx context.Context, v *verb, args []string) error {
 	if t.query, err = p.trafficQuery(v, args); err != nil {
 		return err
 	}
-	if t.query.Get("name") != "" {
-		t.endpoints = true
+	t.named = t.query.Get("name") != ""
+	t.clients = v.option("clients").on()
+	if t.clients && !t.named {
+		return usagef("--clients are those of one Service: name it, as in `svcctl top svc/web --clients`")
 	}
+	t.endpoints = t.endpoints || t.named && !t.clients
 	limit := v.option("limit").text()
 	if n, err := strconv.Atoi(limit); err != nil || n < 1 {
 		return usagef("--limit %q: want a number from 1 to 10000", limit)
@@ -113,6 +120,8 @@ type top struct {
 	filter    string
 	typing    bool // the filter
 	endpoints bool
+	named     bool // it is about one Service
+	clients   bool // of that
 	color     bool
 	seen      *wire.Traffic
 }
@@ -122,15 +131,19 @@ func (t *top) look(ctx context.Context) (err error) {
 	t.query.Set("sort", t.by)
 	t.query.Set("filter", t.filter)
 	t.query.Set("endpoints", strconv.FormatBool(t.endpoints))
+	t.query.Set("clients", strconv.FormatBool(t.clients))
 	t.seen, err = t.c.Traffic(ctx, t.query)
 	return err
 }
 
-// second looks until there are rates, which need two looks.
+// second looks until there are rates, which need two looks, and clients, which are counted from the look after the first question on.
 func (t *top) second(ctx context.Context) error {
 	for {
-		if err := t.look(ctx); err != nil || t.seen.Seconds > 0 {
+		if err := t.look(ctx); err != nil {
 			return err
+		}
+		if t.seen.Seconds > 0 && (t.seen.Clients == nil || t.seen.Clients.Counted) {
+			return nil
 		}
 		select {
 		case <-ctx.Done():
@@ -251,6 +264,9 @@ func (t *top) table(now time.Time, lines, columns int) string {
 	}
 	text := strings.Split(strings.TrimSuffix(new(output.Grid).Text(rows...), "\n"), "\n")
 	text = append([]string{head, ""}, text...)
+	if s.Clients != nil {
+		text = append(append(text, ""), strings.Split(strings.TrimSuffix(clientsTable(s.Clients), "\n"), "\n")...)
+	}
 	if s.NoBytes != "" && t.endpoints {
 		text = append(text, "", "bytes: off, because "+s.NoBytes)
 	}
@@ -318,6 +334,8 @@ func (t *top) key(b byte) (quit bool) {
 		t.filter = ""
 	case 'e':
 		t.endpoints = !t.endpoints
+	case 'c':
+		t.clients = t.named && !t.clients
 	case 'f':
 		t.by = "refused"
 	default:
@@ -364,5 +382,9 @@ func (t *top) bar() string {
 	if t.filter != "" {
 		by += ", with " + t.filter
 	}
-	return by + "   o open  r rate  u unanswered  f refused  n name  e endpoints  / filter  q quit"
+	keys := "   o open  r rate  u unanswered  f refused  n name  e endpoints  "
+	if t.named {
+		keys += "c clients  "
+	}
+	return by + keys + "/ filter  q quit"
 }

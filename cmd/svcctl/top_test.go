@@ -66,8 +66,31 @@ func TestTopTable(t *testing.T) {
 			t.Errorf("after %c it is sorted by %s, want %s", key, top.by, want)
 		}
 	}
+	if top.key('c'); top.clients || strings.Contains(top.bar(), "clients") {
+		t.Error("clients are offered of all Services together")
+	}
+	top.named = true
+	if top.key('c'); !top.clients || !strings.Contains(top.bar(), "c clients") {
+		t.Error("c does not show the clients of a Service")
+	}
 	if top.key('e'); !top.endpoints || !top.key('q') {
 		t.Error("e does not show endpoints, or q does not quit")
+	}
+}
+
+// The clients of a Service stand below its ports.
+func TestTopClients(t *testing.T) {
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	top := &top{by: "open", named: true, clients: true, seen: &wire.Traffic{
+		At: at, Tracked: 12, Ports: []wire.PortTraffic{{Namespace: "shop", Service: "web", Port: "http", Protocol: "TCP", ConnectionCounts: wire.ConnectionCounts{Open: 120, Unanswered: 4}}},
+		Clients: &wire.ServiceClients{Counted: true, More: 17, Clients: []wire.ClientTraffic{{Client: "203.0.113.7", Open: 118}, {Client: "2001:db8:ffff:ffff:ffff:ffff:ffff:ffff", Open: 2, Unanswered: 4}}},
+	}}
+	golden(t, "top/clients.txt", top.table(at, 0, 0))
+	for says, clients := range map[string]wire.ServiceClients{"\nClients are counted from the next look on.\n": {}, "\nNobody is connected.\n": {Counted: true}} {
+		top.seen.Clients = &clients
+		if text := top.table(at, 0, 0); !strings.HasSuffix(text, says) {
+			t.Errorf("want %q at the end of\n%s", says, text)
+		}
 	}
 }
 
@@ -109,6 +132,7 @@ func TestTopUsage(t *testing.T) {
 		"top --by beauty": "want open, rate, unanswered, refused, name",
 		"top --limit 0":   "want a number from 1 to 10000",
 		"top --filter " + strings.Repeat("x", 513): "512 is the most",
+		"top --clients":                    "name it, as in `svcctl top svc/web --clients`",
 		"top pod/web":                      "takes one Service",
 		"top svc/web -A":                   "give -n NAMESPACE, not -A",
 		"conns --kill seven":               "want the ID",

@@ -35,7 +35,7 @@ type Conn struct {
 	closed   bool
 }
 
-// errClosed is what a closed Conn answers.
+// errClosed is the error of all methods of a closed Conn.
 var errClosed = errors.New("nft/kernel: the connection is closed")
 
 // Open connects to nf_tables and finds out what this kernel can do. It fails with
@@ -120,8 +120,8 @@ func (c *Conn) ensureSocket() (*socket, error) {
 	return s, nil
 }
 
-// closeSocket closes the socket after a failure: what is still queued on it belongs to a
-// request that nobody waits for.
+// closeSocket closes the socket after a failure: messages that are still queued on it answer a
+// request that was given up.
 func (c *Conn) closeSocket() {
 	if c.socket != nil {
 		c.socket.Close()
@@ -193,8 +193,8 @@ func (c *Conn) rebase(err error, generation uint32) (now uint32, still bool) {
 	return now, err == nil && c.foreignTx.ownTablesUntouched(generation, now)
 }
 
-// isAnswer reports whether an error is what the kernel said to a batch, or what kept the
-// batch from it. After any other one the socket may hold the rest of a dialog.
+// isAnswer reports whether an error is the kernel's answer to a batch, or kept the batch from being
+// sent. After any other one the socket may hold the rest of a dialog.
 func isAnswer(err error) bool {
 	var refused *OpError
 	return errors.As(err, &refused) || errors.Is(err, ErrStale) || errors.Is(err, ErrPermission) || errors.Is(err, ErrTooBig)

@@ -13,7 +13,7 @@ import (
 	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
-// Features is what this kernel can do beyond what the product cannot work without.
+// Features are the optional features of this kernel.
 type Features struct {
 	Release string // uname -r
 	Destroy bool   // `destroy element`: kernel 6.3

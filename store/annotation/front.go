@@ -14,14 +14,14 @@ import (
 // The annotations about TLS and HTTP at relayed ports. TLSSecret, TLSServices and BackendProtocol have a form
 // for one port, with a dot and its name or number behind the key, which wins.
 const (
-	TLSSecret       = domain + "tls-secret"
+	TLSSecret       = object.AnnotationTLSSecret
 	TLSPolicy       = domain + "tls-policy"
 	TLSALPN         = domain + "tls-alpn"
 	TLSClientCA     = domain + "tls-client-ca"
 	TLSClientAuth   = domain + "tls-client-auth"
 	TLSOCSP         = domain + "tls-ocsp"
-	TLSServices     = domain + "tls-services"
-	BackendProtocol = domain + "backend-protocol"
+	TLSServices     = object.AnnotationTLSServices
+	BackendProtocol = object.AnnotationBackendProtocol
 	BackendCA       = domain + "backend-ca"
 	BackendName     = domain + "backend-name"
 	ResponseTimeout = domain + "response-timeout"

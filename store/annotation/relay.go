@@ -13,11 +13,11 @@ import (
 
 // The annotations about relayed ports.
 const (
-	ProxyMode      = domain + "proxy-mode"
+	ProxyMode      = object.AnnotationProxyMode
 	ConnectTimeout = domain + "connect-timeout"
 	ConnectRetries = domain + "connect-retries"
-	ProxyProtocol  = domain + "proxy-protocol"
-	ProxyFrom      = domain + "proxy-protocol-from"
+	ProxyProtocol  = object.AnnotationProxyProtocol
+	ProxyFrom      = object.AnnotationProxyFrom
 	Transparent    = domain + "transparent-source"
 	awsProxy       = aws + "proxy-protocol"
 )
@@ -69,7 +69,7 @@ func RelayOf(svc *object.Service) (r Relay) {
 	switch mode, given := a[ProxyMode]; {
 	case strings.EqualFold(strings.TrimSpace(mode), "userspace"):
 		r.Key, r.Userspace = ProxyMode, true
-	case given && anyOf("kernel", "nftables")(mode):
+	case given && object.IsKernelMode(mode):
 		r.Kernel = true
 	case given:
 		r.Bad = append(r.Bad, Bad{ProxyMode, fmt.Sprintf("%q is no mode, so the kernel serves the Service: write \"userspace\" to have it relayed, or \"kernel\"", mode)})
@@ -109,14 +109,9 @@ func RelayOf(svc *object.Service) (r Relay) {
 // readProxyProtocol reads which header endpoints get. That of AWS is about load balancers.
 func (r *Relay) readProxyProtocol(svc *object.Service) {
 	a, key := svc.Metadata.Annotations, ProxyProtocol
-	switch value := strings.ToLower(strings.TrimSpace(a[ProxyProtocol])); value {
-	case "v1", "1":
-		r.ProxyProtocol = 1
-	case "v2", "2":
-		r.ProxyProtocol = 2
-	case "none", "false":
-	case "":
-		if value = strings.TrimSpace(a[awsProxy]); value == "" || svc.Spec.Type != object.TypeLoadBalancer {
+	if strings.TrimSpace(a[key]) == "" {
+		value := strings.TrimSpace(a[awsProxy])
+		if value == "" || svc.Spec.Type != object.TypeLoadBalancer {
 			return
 		}
 		if key = awsProxy; value != "*" {
@@ -124,8 +119,11 @@ func (r *Relay) readProxyProtocol(svc *object.Service) {
 			return
 		}
 		r.ProxyProtocol = 1
-	default:
-		r.Bad = append(r.Bad, Bad{key, fmt.Sprintf("%q is no version, so endpoints get no header: write v1 or v2, or none", a[key])})
+	} else {
+		var err error
+		if r.ProxyProtocol, err = object.ParseProxyProtocol(a[key]); err != nil {
+			r.Bad = append(r.Bad, Bad{key, fmt.Sprintf("%q is no version, so endpoints get no header: write v1 or v2, or none", a[key])})
+		}
 	}
 	if r.ProxyProtocol != 0 && r.Key == "" {
 		r.Key = key

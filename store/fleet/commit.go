@@ -237,27 +237,32 @@ func (e *Engine) whose() error {
 
 // isUnknown reports whether a call that failed may have taken place.
 func isUnknown(err error) bool {
-	var etcd rpctypes.EtcdError
-	code := codes.Unknown
-	switch {
-	case errors.As(err, &etcd):
-		code = etcd.Code()
-	default:
-		if s, ok := status.FromError(err); ok {
-			code = s.Code()
-		}
-	}
-	switch code {
+	switch codeOf(err) {
 	case codes.ResourceExhausted, codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument, codes.FailedPrecondition, codes.OutOfRange, codes.Unimplemented:
 		return false
 	}
 	return true
 }
 
+// codeOf is the status of a call that failed, codes.Unknown when it has none.
+func codeOf(err error) codes.Code {
+	var etcd rpctypes.EtcdError
+	if errors.As(err, &etcd) {
+		return etcd.Code()
+	}
+	if s, ok := status.FromError(err); ok {
+		return s.Code()
+	}
+	return codes.Unknown
+}
+
 // refused turns etcd's refusal of a commit into the store's error.
 func (e *Engine) refused(err error) error {
 	if errors.Is(err, rpctypes.ErrNoSpace) {
 		return fullError{err}
+	}
+	if isDenied(err) {
+		return &engine.AwayError{Why: e.denied(err)}
 	}
 	return &engine.AwayError{Why: fmt.Sprintf("etcd refuses the change: %v", err)}
 }
@@ -275,6 +280,9 @@ func (e fullError) Unwrap() []error { return []error{engine.ErrNoSpace, e.cause}
 func (e *Engine) away(err error) error {
 	if errors.Is(err, rpctypes.ErrNoSpace) {
 		return fullError{err}
+	}
+	if isDenied(err) {
+		return &engine.AwayError{Why: e.denied(err)}
 	}
 	return &engine.AwayError{Why: fmt.Sprintf("etcd does not answer: %v", err)}
 }

@@ -183,6 +183,12 @@ func (c *cluster) open(cfg fleet.Config, of store.Config) *box {
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	return c.run(e, cfg, of)
+}
+
+// run starts the tasks of a box that is open.
+func (c *cluster) run(e *fleet.Engine, cfg fleet.Config, of store.Config) *box {
+	c.t.Helper()
 	s, err := store.Open(e, of)
 	if err != nil {
 		c.t.Fatal(err)

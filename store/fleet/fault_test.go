@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -402,45 +401,4 @@ func (c *cluster) leader() (leader int) {
 		return false
 	})
 	return leader
-}
-
-// A box without a certificate that etcd trusts is told so; one with it joins.
-func Test468_mutual_TLS(t *testing.T) {
-	dir := t.TempDir()
-	ca, server, client := makeCertificates(t, dir)
-	c := startEtcd(t, 1)
-	c.kill(0)
-	url := strings.Replace(c.urls[0], "http:", "https:", 1)
-	for i, arg := range c.args[0] {
-		if arg == c.urls[0] {
-			c.args[0][i] = url
-		}
-	}
-	c.args[0] = append(c.args[0], "--client-cert-auth", "--trusted-ca-file", ca, "--cert-file", server+".crt", "--key-file", server+".key")
-	if err := os.RemoveAll(c.dirs[0]); err != nil {
-		t.Fatal(err)
-	}
-	c.start(0)
-	c.urls = []string{url}
-	cfg := c.config("a")
-	cfg.TLS = clientTLS(t, ca, client)
-	eventually(t, "the fleet is made", func() bool {
-		_, err := fleet.Init(t.Context(), cfg, "")
-		return err == nil || errors.Is(err, fleet.ErrExists)
-	})
-	a := c.open(cfg, storeConfig)
-	if err := a.create("web"); err != nil {
-		t.Fatal(err)
-	}
-	without := c.config("b")
-	without.TLS = clientTLS(t, ca, "")
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
-	if e, err := fleet.Open(ctx, without); err == nil {
-		e.Close()
-		t.Error("a box without a certificate joined")
-	}
-	if _, err := fleet.Init(ctx, without, ""); err == nil {
-		t.Error("a box without a certificate made a fleet")
-	}
 }

@@ -2,6 +2,7 @@ package fleet_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/fleet"
+	"svcctl.io/svcctl/store/object"
 )
 
 // Commits of a box land while it looks whether etcd went back, which it did not.
@@ -40,6 +42,82 @@ func Test470_commits_while_etcd_is_looked_at(t *testing.T) {
 	if looks < 20 {
 		t.Errorf("only %d looks", looks)
 	}
+}
+
+// Two operators make one fleet at once, and two boxes join it at once while nobody has said which settings it has:
+// one of each is first, and both boxes say the same of it.
+func Test560_two_begin_at_once(t *testing.T) {
+	c := startEtcd(t, 1)
+	for round := range 20 {
+		config := func(name, ranges string) fleet.Config {
+			cfg := c.config(name)
+			cfg.Fleet, cfg.Settings = fmt.Sprintf("begin%d", round), []byte(`{"ranges":"`+ranges+`"}`)
+			return cfg
+		}
+		made := both(func(int) error {
+			_, err := fleet.Init(t.Context(), config("init", "10.96.0.0/16"), "")
+			return err
+		})
+		if first := made[0] == nil; first == (made[1] == nil) || !errors.Is(errors.Join(made[:]...), fleet.ErrExists) {
+			t.Fatalf("a fleet is made twice at once: %v and %v", made[0], made[1])
+		}
+		ranges := [2]string{"10.96.0.0/16", "10.96.0.0/16"}
+		if round%2 == 1 {
+			ranges[1] = "10.97.0.0/16"
+		}
+		cfgs := [2]fleet.Config{config("a", ranges[0]), config("b", ranges[1])}
+		var engines [2]*fleet.Engine
+		joined := both(func(n int) (err error) {
+			engines[n], err = fleet.Open(t.Context(), cfgs[n])
+			return err
+		})
+		if err := errors.Join(joined[:]...); err != nil {
+			t.Fatal(err)
+		}
+		boxes := [2]*box{c.run(engines[0], cfgs[0], storeConfig), c.run(engines[1], cfgs[1], storeConfig)}
+		wrote := both(func(n int) error { return boxes[n].create(fmt.Sprintf("of%d", n)) })
+		want := 2 // Services
+		if ranges[0] == ranges[1] {
+			if err := errors.Join(wrote[:]...); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			want = 1
+			for n, b := range boxes {
+				stands := fleet.Following
+				if wrote[n] != nil {
+					stands = fleet.Differs
+				}
+				eventually(t, fmt.Sprintf("box %d, whose write gave %v, is %s", n, wrote[n], stands), func() bool { return b.engine.State().Kind == stands })
+			}
+			if (wrote[0] == nil) == (wrote[1] == nil) {
+				t.Fatalf("the ranges of two boxes that differ are in force: %v, %v", wrote[0], wrote[1])
+			}
+		}
+		eventually(t, "both boxes have what was written", func() bool {
+			a, _, _ := boxes[0].List(object.KindService, "", 0)
+			b, _, _ := boxes[1].List(object.KindService, "", 0)
+			return len(a) == want && len(b) == want
+		})
+		same(t, boxes[0], boxes[1])
+		boxes[0].stop()
+		boxes[1].stop()
+	}
+}
+
+// both does something twice at once.
+func both(do func(n int) error) (errs [2]error) {
+	var wg sync.WaitGroup
+	start := make(chan struct{})
+	for n := range errs {
+		wg.Go(func() {
+			<-start
+			errs[n] = do(n)
+		})
+	}
+	close(start)
+	wg.Wait()
+	return errs
 }
 
 // A box that was away finds addresses in its kernel that its replica does not know, and reserves them: when

@@ -1,14 +1,23 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
+	"net/url"
 	"strings"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	"svcctl.io/svcctl/store/engine"
 )
+
+// handshakeTimeout bounds a connection that is only to tell why others fail.
+const handshakeTimeout = time.Second
 
 // Kind says how a box stands to its fleet.
 type Kind string
@@ -119,10 +128,70 @@ func (e *Engine) note(err error) {
 
 // silence says why etcd does not answer.
 func (e *Engine) silence(err error) string {
+	if isDenied(err) {
+		return e.denied(err)
+	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return "of " + strings.Join(e.cfg.Endpoints, ", ") + " none answers in time for a majority"
+		why := "of " + strings.Join(e.cfg.Endpoints, ", ") + " none answers in time for a majority"
+		if refused := e.cfg.shakeHands(); refused != nil {
+			why += fmt.Sprintf(" (%v: is the certificate in --etcd-cert one that etcd trusts?)", refused)
+		}
+		return why
 	}
 	return err.Error()
+}
+
+// shakeHands gives why TLS with one of the endpoints fails; nil: it does not, or nobody is there. The client of
+// etcd tries again until the time is up, and says only that.
+func (c *Config) shakeHands() error {
+	failed := make(chan error, len(c.Endpoints))
+	for _, endpoint := range c.Endpoints {
+		go func() { failed <- c.shakeHandsWith(endpoint) }()
+	}
+	for range c.Endpoints {
+		if err := <-failed; err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Config) shakeHandsWith(endpoint string) error {
+	u, err := url.Parse(endpoint)
+	if err != nil || u.Scheme != "https" {
+		return nil
+	}
+	conn, err := net.DialTimeout("tcp", u.Host, handshakeTimeout)
+	if err != nil {
+		return nil
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
+		return nil
+	}
+	of := &tls.Config{}
+	if c.TLS != nil {
+		of = c.TLS.Clone()
+	}
+	of.ServerName, of.NextProtos = cmp.Or(of.ServerName, u.Hostname()), []string{"h2"}
+	secure := tls.Client(conn, of)
+	// A server of TLS 1.3 judges the certificate of the client after the handshake, and begins HTTP/2 if it is good.
+	_, err = secure.Read(make([]byte, 1))
+	if quiet, is := errors.AsType[net.Error](err); is && quiet.Timeout() {
+		return nil
+	}
+	return err
+}
+
+// isDenied reports whether etcd answers that this box may not ask.
+func isDenied(err error) bool {
+	code := codeOf(err)
+	return code == codes.PermissionDenied || code == codes.Unauthenticated
+}
+
+// denied says what to do about that.
+func (e *Engine) denied(err error) string {
+	return fmt.Sprintf("etcd refuses this box (%v): give the user that the certificate in --etcd-cert names a role that may read and write %s", err, e.prefix)
 }
 
 // State is how this box stands to its fleet.

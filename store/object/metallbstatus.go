@@ -68,9 +68,9 @@ type ConfigurationState struct {
 
 // ConfigurationStateStatus is metallb.io/v1beta1 ConfigurationStateStatus. Result is Valid or Invalid.
 type ConfigurationStateStatus struct {
-	Result     string      `json:"result,omitempty"`
-	LastError  string      `json:"lastError,omitempty"`
-	Conditions []Condition `json:"conditions,omitempty"`
+	Result       string      `json:"result,omitempty"`
+	ErrorSummary string      `json:"errorSummary,omitempty"`
+	Conditions   []Condition `json:"conditions,omitempty"`
 }
 
 func (o *ServiceL2Status) GetTypeMeta() *TypeMeta    { return &o.TypeMeta }

@@ -32,6 +32,7 @@ func validateService(s, old *Service) Errors {
 		checkServiceBalance(s, old),
 		checkPortRanges(s, old),
 		checkLimits(s, old),
+		checkRelayed(s, old),
 	)
 }
 

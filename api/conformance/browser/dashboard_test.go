@@ -24,6 +24,7 @@ var pages = []struct{ name, path, code string }{
 	{"trace", "trace", ""}, {"trace-packet", "trace?to=" + refusing + "&count=2&seconds=60&do=follow", ""},
 	{"trace-none", "trace?to=172.30.0.10:81&seconds=1&do=follow", ""}, {"trace-predicted", "trace?to=" + vip + "&do=predict", ""},
 	{"trace-wrong", "trace?to=me&do=follow", "400"}, {"error-404", "services/default/nobody", "404"}, {"error-400", "services?sort=beauty", "400"},
+	{"door-404", "../nowhere", "404"}, {"door-403", "../open?code=x", "403"},
 }
 
 // look sets the theme and the width of the window.
@@ -215,7 +216,7 @@ func TestOthersGetNothing(t *testing.T) {
 	_, port, _ := strings.Cut(b.host, ":")
 	for _, path := range []string{"dashboard/", "open?code=x", "dashboard/static/live.js"} {
 		b.do(chromedp.Navigate("http://rebound.example:" + port + "/" + path))
-		if text := strings.Join(b.texts("body"), " "); !strings.Contains(text, "this door is only for http://"+b.host) {
+		if text := strings.Join(b.texts("body"), " "); !strings.Contains(text, "This door is only for http://"+b.host) {
 			t.Errorf("by another name, /%s gives %q", path, text)
 		}
 	}

@@ -64,7 +64,7 @@ func cells(o object.Object, now time.Time) []any {
 	case *object.ServiceBGPStatus:
 		return []any{name, o.Status.Node, o.Status.ServiceName, o.Status.ServiceNamespace, age}
 	case *object.ConfigurationState:
-		return []any{name, o.Status.Result, o.Status.LastError, age}
+		return []any{name, o.Status.Result, o.Status.ErrorSummary, age}
 	case *object.BFDProfile:
 		return []any{name, numberText(o.Spec.TransmitInterval), numberText(o.Spec.ReceiveInterval), numberText(o.Spec.DetectMultiplier), age}
 	case *object.BGPPeer:

@@ -90,7 +90,7 @@ func Columns(k kind.Kind) []Column {
 			text("Service Namespace", "ServiceBGPStatusStatus.serviceNamespace"), wide(age),
 		}
 	case object.KindConfigurationState:
-		return []Column{name, text("Result", "ConfigurationStateStatus.result"), text("LastError", "ConfigurationStateStatus.lastError"), age}
+		return []Column{name, text("Result", "ConfigurationStateStatus.result"), text("ErrorSummary", "ConfigurationStateStatus.errorSummary"), age}
 	case object.KindBFDProfile:
 		return []Column{
 			name, text("Transmit Interval", "BFDProfileSpec.transmitInterval"), text("Receive Interval", "BFDProfileSpec.receiveInterval"),

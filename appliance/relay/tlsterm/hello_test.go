@@ -90,11 +90,20 @@ func twoNames(t testing.TB, hello []byte, inOne bool) []byte {
 	return append(append(bytes.Clone(body[:34]), 0, 0, 2, 0x13, 1, 1, 0, byte(len(extra)>>8), byte(len(extra))), extra...)
 }
 
+// inRecord is the body of a ClientHello as a client sends it.
+func inRecord(body []byte) []byte {
+	n := len(body)
+	return append([]byte{22, 3, 1, byte((n + messageSize) >> 8), byte(n + messageSize), 1, byte(n >> 16), byte(n >> 8), byte(n)}, body...)
+}
+
 func TestTwoServerNamesAreRefused(t *testing.T) {
 	hello := recorded(t, &tls.Config{InsecureSkipVerify: true})
 	for _, inOne := range []bool{true, false} {
 		if name, err := ServerName(twoNames(t, hello, inOne)); err == nil || !strings.Contains(err.Error(), "two") {
 			t.Errorf("in one extension %t: %q, %v", inOne, name, err)
+		}
+		if name, _, err := ReadHello(bytes.NewReader(inRecord(twoNames(t, hello, inOne)))); err == nil || !strings.Contains(err.Error(), "two") {
+			t.Errorf("in one extension %t, as sent: %q, %v", inOne, name, err)
 		}
 	}
 }
@@ -107,6 +116,12 @@ func FuzzServerName(f *testing.F) {
 		f.Add(recorded(f, &tls.Config{ServerName: name, InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12}))
 	}
 	f.Add([]byte{22, 3, 1, 0, 4, 1, 0, 0, 0})
+	named := recorded(f, &tls.Config{ServerName: "www.example.com"})
+	f.Add(cut(named, 100))
+	f.Add(named[:len(named)/2])
+	for _, inOne := range []bool{true, false} {
+		f.Add(inRecord(twoNames(f, named, inOne)))
+	}
 	f.Fuzz(func(t *testing.T, sent []byte) {
 		name, read, err := ReadHello(bytes.NewReader(sent))
 		if len(read) > len(sent) || !bytes.Equal(read, sent[:len(read)]) {

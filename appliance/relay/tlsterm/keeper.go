@@ -55,8 +55,8 @@ func absent(secret string, how string) error {
 	return fmt.Errorf("it is not there: make it with `kubectl create secret %s` in namespace %s", fmt.Sprintf(how, name), namespace)
 }
 
-// Said is what is wrong with a Secret with a certificate as it is, that its certificate ends soon, and what is wrong with
-// its OCSP response; "": nothing.
+// Said has the problems of a Secret with a certificate: its content, the near end of its certificate, and its OCSP
+// response; "": none.
 type Said struct{ Wrong, Soon, Staple string }
 
 // Pair gives the certificate to use of a Secret, nil when there never was one, and what there is to say about it.
@@ -178,7 +178,7 @@ func (k *Keeper) InUse(secret string) (p *Pair, a *Authority) {
 	return p, a
 }
 
-// Forget drops what is kept of a Secret that nobody needs any more.
+// Forget drops the state of a Secret that no port uses any more.
 func (k *Keeper) Forget(secret string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

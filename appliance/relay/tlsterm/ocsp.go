@@ -153,7 +153,7 @@ func (p *Pair) ask(ctx context.Context, client *http.Client) (*staple, error) {
 	return s, nil
 }
 
-// asking is what becomes of the responses of a Secret's certificate.
+// asking is the schedule of OCSP requests for a Secret's certificate.
 type asking struct {
 	of    *Pair     // who was asked about
 	next  time.Time // when a responder is asked; the zero Time: now

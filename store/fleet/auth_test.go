@@ -1,0 +1,179 @@
+package fleet_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"svcctl.io/svcctl/store/engine"
+	"svcctl.io/svcctl/store/fleet"
+)
+
+// startMutualTLS starts an etcd that asks for certificates, with the files of the CA and of a client.
+func startMutualTLS(t *testing.T) (c *cluster, ca, client string) {
+	t.Helper()
+	dir := t.TempDir()
+	ca, server, client := makeCertificates(t, dir)
+	c = startEtcd(t, 1)
+	c.kill(0)
+	url := strings.Replace(c.urls[0], "http:", "https:", 1)
+	for i, arg := range c.args[0] {
+		if arg == c.urls[0] {
+			c.args[0][i] = url
+		}
+	}
+	c.args[0] = append(c.args[0], "--client-cert-auth", "--trusted-ca-file", ca, "--cert-file", server+".crt", "--key-file", server+".key")
+	if err := os.RemoveAll(c.dirs[0]); err != nil {
+		t.Fatal(err)
+	}
+	c.start(0)
+	c.urls = []string{url}
+	return c, ca, client
+}
+
+// A box without a certificate that etcd trusts is told so; one with it joins.
+func Test468_mutual_TLS(t *testing.T) {
+	c, ca, client := startMutualTLS(t)
+	cfg := c.config("a")
+	cfg.TLS = clientTLS(t, ca, client)
+	eventually(t, "the fleet is made", func() bool {
+		_, err := fleet.Init(t.Context(), cfg, "")
+		return err == nil || errors.Is(err, fleet.ErrExists)
+	})
+	a := c.open(cfg, storeConfig)
+	if err := a.create("web"); err != nil {
+		t.Fatal(err)
+	}
+	without := c.config("b")
+	without.TLS = clientTLS(t, ca, "")
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if e, err := fleet.Open(ctx, without); err == nil {
+		e.Close()
+		t.Error("a box without a certificate joined")
+	}
+	if _, err := fleet.Init(ctx, without, ""); err == nil {
+		t.Error("a box without a certificate made a fleet")
+	}
+}
+
+// The role of a box is taken from its user while it is connected: it says so and what to do, refuses writes, and
+// has all that it had. With the role it goes on.
+func Test561_the_role_of_a_box_is_revoked(t *testing.T) {
+	c, ca, client := startMutualTLS(t)
+	of := func(name string) fleet.Config {
+		cfg := c.config(name)
+		cfg.TLS = clientTLS(t, ca, client)
+		return cfg
+	}
+	admin, err := clientv3.New(clientv3.Config{Endpoints: c.urls, TLS: clientTLS(t, ca, client), Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const user, role = "svcctl test", "pop" // the user is the CN of the certificate
+	ctx := t.Context()
+	var errs []error
+	must := func(_ any, err error) { errs = append(errs, err) }
+	eventually(t, "etcd answers", func() bool { _, err := admin.Get(ctx, "x"); return err == nil })
+	must(admin.UserAdd(ctx, "root", "secret"))
+	must(admin.RoleAdd(ctx, "root"))
+	must(admin.UserGrantRole(ctx, "root", "root"))
+	must(admin.UserAddWithOptions(ctx, user, "", &clientv3.UserAddOptions{NoPassword: true}))
+	must(admin.RoleAdd(ctx, role))
+	must(admin.RoleGrantPermission(ctx, role, "svcctl/test/", clientv3.GetPrefixRangeEnd("svcctl/test/"), clientv3.PermissionType(clientv3.PermReadWrite)))
+	must(admin.UserGrantRole(ctx, user, role))
+	must(admin.AuthEnable(ctx))
+	if err := errors.Join(append(errs, admin.Close())...); err != nil {
+		t.Fatal(err)
+	}
+	admin, err = clientv3.New(clientv3.Config{Endpoints: c.urls, TLS: clientTLS(t, ca, client), Username: "root", Password: "secret", Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close()
+
+	if _, err := fleet.Init(ctx, of("init"), ""); err != nil {
+		t.Fatal(err)
+	}
+	a := c.open(of("a"), storeConfig)
+	if err := a.create("web"); err != nil {
+		t.Fatal(err)
+	}
+	address := a.clusterIP("web")
+	if _, err := admin.UserRevokeRole(ctx, user, role); err != nil {
+		t.Fatal(err)
+	}
+	var away *engine.AwayError
+	told := func(text string) bool {
+		return strings.Contains(text, "permission denied") && strings.Contains(text, "may read and write svcctl/test/") && !strings.Contains(text, "does not answer")
+	}
+	if err := a.create("never"); !errors.As(err, &away) || !told(err.Error()) {
+		t.Errorf("a write of a box that may not gave %v", err)
+	}
+	eventually(t, "the box says why", func() bool { s := a.engine.State(); return s.Kind == fleet.CutOff && told(s.Why) })
+	if err := a.Fresh(ctx); !errors.As(err, &away) || !told(err.Error()) {
+		t.Errorf("a fresh read of a box that may not gave %v", err)
+	}
+	if a.clusterIP("web") != address || a.clusterIP("never") != "" {
+		t.Error("what was in force is not there any more")
+	}
+	a.stop()
+	a = c.open(a.cfg, storeConfig)
+	if a.clusterIP("web") != address {
+		t.Error("a start without the role has lost what was in force")
+	}
+	if _, err := admin.UserGrantRole(ctx, user, role); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the box may write again", func() bool { return a.create("again") == nil })
+	if kind := a.engine.State().Kind; kind != fleet.Following {
+		t.Errorf("with its role the box is %s", kind)
+	}
+}
+
+// A box whose certificate etcd does not trust any more says that, refuses writes, and has all that it had.
+func Test563_the_certificate_of_a_box_is_revoked(t *testing.T) {
+	c, ca, client := startMutualTLS(t)
+	cfg := c.config("a")
+	cfg.TLS = clientTLS(t, ca, client)
+	eventually(t, "the fleet is made", func() bool {
+		_, err := fleet.Init(t.Context(), cfg, "")
+		return err == nil || errors.Is(err, fleet.ErrExists)
+	})
+	a := c.open(cfg, storeConfig)
+	if err := a.create("web"); err != nil {
+		t.Fatal(err)
+	}
+	address := a.clusterIP("web")
+	trusts := func(who string) {
+		for i, arg := range c.args[0] {
+			if arg == "--trusted-ca-file" {
+				c.args[0][i+1] = who
+			}
+		}
+		c.kill(0) // with all connections
+		c.start(0)
+	}
+	other, _, _ := makeCertificates(t, t.TempDir())
+	trusts(other)
+	eventually(t, "the box says why", func() bool {
+		s := a.engine.State()
+		return s.Kind == fleet.CutOff && strings.Contains(s.Why, "certificate")
+	})
+	var away *engine.AwayError
+	eventually(t, "a write is refused with that", func() bool {
+		err := a.create("never")
+		return errors.As(err, &away) && strings.Contains(err.Error(), "certificate")
+	})
+	if a.clusterIP("web") != address {
+		t.Error("what was in force is not there any more")
+	}
+	trusts(ca)
+	eventually(t, "the box may write again", func() bool { return a.create("again") == nil })
+}
