@@ -1,7 +1,5 @@
 package e2e
 
-// This file is long because the tests of trials share the boxes and the operator that it makes.
-
 import (
 	"encoding/json"
 	"fmt"
