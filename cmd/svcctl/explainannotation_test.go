@@ -38,7 +38,7 @@ func TestExplainAnnotations(t *testing.T) {
 			t.Errorf("nothing tells what %s does", row.Key)
 		}
 	}
-	if code := b.run("explain", "annotations", "slow-strat"); code != exitNo || !strings.Contains(b.err.String(), "did you mean slow-start?") {
+	if code := b.run("explain", "annotations", "slow-stat"); code != exitNo || !strings.Contains(b.err.String(), "did you mean slow-start?") {
 		t.Errorf("a mistake: exit %d: %s", code, b.err.String())
 	}
 }
