@@ -257,8 +257,11 @@ func TestHandOverOfFronts(t *testing.T) {
 				time.Sleep(50 * time.Millisecond)
 			}
 			for _, p := range g.handOver(t).Ports {
-				if len(p.Connections) > 0 {
-					t.Errorf("%+v is handed over", p.Connections)
+				for _, held := range p.Connections {
+					if held.Endpoint == 0 && held.Asked.IsValid() && len(held.There.Rest) == 0 {
+						return // nothing was read from it yet: it goes along
+					}
+					t.Errorf("%+v is handed over", held)
 				}
 			}
 			if used := g.quotas.tcp.loopback.used.Load(); used != 0 {
