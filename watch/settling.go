@@ -73,9 +73,9 @@ func (st *settling) drop(s *source) {
 	}
 }
 
-// ready gives the changed files that have settled, by path, but those of sources that wait for git, and those with
-// events that were not looked at yet, unless they have waited for the most time. When files are vanishing at the same time, that may be one change of several files: it waits for
-// them, but not for long.
+// ready gives the changed files that have settled, by path, but those of sources that wait for git, and
+// those with events that were not looked at yet, unless they have waited for the most time. When files are
+// vanishing at the same time, that may be one change of several files: it waits for them, but not for long.
 func (st *settling) ready(git map[*source]bool, events map[string]eventHint, now time.Time) (ready []*file) {
 	vanishing := false
 	for _, f := range st.waiting {
