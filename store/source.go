@@ -191,7 +191,7 @@ func (s *Store) TakeSource(name, box string) error {
 		if r.Reader == box && r.Instance == "" {
 			return nil
 		}
-		r.Name, r.Reader, r.Instance, r.Since = name, box, "", s.cfg.Clock().UTC().Truncate(time.Second)
+		r.Name, r.Reader, r.Instance, r.Since = name, box, "", s.now()
 		t := s.begin()
 		t.sourced = &sourcesUpdate{records: map[string]Source{name: r}}
 		_, err := t.run()
