@@ -12,7 +12,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// sourcesUpdate is what a commit changes of sources.
+// sourcesUpdate has the changes of a commit to sources.
 type sourcesUpdate struct {
 	records map[string]Source
 	files   map[string]sourceFile
