@@ -1,11 +1,6 @@
 package api
 
-import (
-	"fmt"
-	"net/http"
-
-	"svcctl.io/svcctl/api/wire"
-)
+import "net/http"
 
 // alloc answers /svcctl/v1/alloc: the ranges, who holds what, and where that disagrees
 // with the Services.
@@ -13,10 +8,7 @@ func (s *Server) alloc(w http.ResponseWriter, _ *http.Request) { s.allocations(w
 
 // repair answers POST /svcctl/v1/alloc/repair: the same, with the disagreements put right.
 func (s *Server) repair(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodPost {
-		w.Header().Set("Allow", http.MethodPost)
-		fail(w, http.StatusMethodNotAllowed, wire.ReasonMethodNotAllowed,
-			fmt.Sprintf("%s is not allowed on %s: use POST", r.Method, r.URL.Path))
+	if !onlyPost(w, r) {
 		return
 	}
 	s.allocations(w, true)

@@ -44,11 +44,7 @@ func (s *Server) announcements(w http.ResponseWriter, r *http.Request) {
 
 // announcerReport answers POST /svcctl/v1/announcements/report.
 func (s *Server) announcerReport(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodPost {
-		spare(w, r)
-		w.Header().Set("Allow", "POST")
-		fail(w, http.StatusMethodNotAllowed, wire.ReasonMethodNotAllowed,
-			fmt.Sprintf("%s is not allowed on %s: use POST", r.Method, r.URL.Path))
+	if !onlyPost(w, r) {
 		return
 	}
 	if !mayAnnounce(r) {

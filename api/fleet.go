@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 
 	"svcctl.io/svcctl/api/auth"
@@ -45,10 +44,7 @@ func (s *Server) sources(w http.ResponseWriter, r *http.Request) {
 
 // takeSource answers POST /svcctl/v1/fleet/source?name=SOURCE&box=BOX with the source as it was.
 func (s *Server) takeSource(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodPost {
-		w.Header().Set("Allow", "POST")
-		fail(w, http.StatusMethodNotAllowed, wire.ReasonMethodNotAllowed,
-			fmt.Sprintf("%s is not allowed on %s: use POST", r.Method, r.URL.Path))
+	if !onlyPost(w, r) {
 		return
 	}
 	name, box := r.URL.Query().Get("name"), r.URL.Query().Get("box")
@@ -67,10 +63,7 @@ func (s *Server) takeSource(w http.ResponseWriter, r *http.Request) {
 
 // acceptFleet answers POST /svcctl/v1/fleet/accept.
 func (s *Server) acceptFleet(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodPost {
-		w.Header().Set("Allow", "POST")
-		fail(w, http.StatusMethodNotAllowed, wire.ReasonMethodNotAllowed,
-			fmt.Sprintf("%s is not allowed on %s: use POST", r.Method, r.URL.Path))
+	if !onlyPost(w, r) {
 		return
 	}
 	before := s.cfg.Fleet.State()

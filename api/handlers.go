@@ -55,6 +55,18 @@ func get(h http.HandlerFunc) http.Handler {
 	})
 }
 
+// onlyPost refuses what is no POST.
+func onlyPost(w http.ResponseWriter, r *http.Request) bool {
+	if r.Method == http.MethodPost {
+		return true
+	}
+	spare(w, r)
+	w.Header().Set("Allow", "POST")
+	fail(w, http.StatusMethodNotAllowed, wire.ReasonMethodNotAllowed,
+		fmt.Sprintf("%s is not allowed on %s: use POST", r.Method, r.URL.Path))
+	return false
+}
+
 // HealthHandler answers /healthz, /livez and /readyz in plain text as Kubernetes'
 // servers do: "ok", with ?verbose one line for each check.
 func HealthHandler(health Health) http.Handler {

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"fmt"
 	"net/http"
 
 	"svcctl.io/svcctl/api/auth"
@@ -10,10 +9,7 @@ import (
 
 // release answers POST /svcctl/v1/release.
 func (s *Server) release(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodPost {
-		w.Header().Set("Allow", "POST")
-		fail(w, http.StatusMethodNotAllowed, wire.ReasonMethodNotAllowed,
-			fmt.Sprintf("%s is not allowed on %s: use POST", r.Method, r.URL.Path))
+	if !onlyPost(w, r) {
 		return
 	}
 	released, err := s.backend.Release(r.Context())

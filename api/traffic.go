@@ -110,9 +110,7 @@ func connectionQuery(r *http.Request) (q wire.ConnectionQuery, err error) {
 
 // kill answers POST /svcctl/v1/conns/kill.
 func (s *Server) kill(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodPost {
-		w.Header().Set("Allow", "POST")
-		fail(w, http.StatusMethodNotAllowed, wire.ReasonMethodNotAllowed, r.Method+" is not allowed on "+r.URL.Path+": use POST")
+	if !onlyPost(w, r) {
 		return
 	}
 	text := r.URL.Query().Get("id")

@@ -44,17 +44,15 @@ type Rollback struct {
 
 // post refuses what is no POST, or has a body.
 func post(w http.ResponseWriter, r *http.Request) bool {
-	if r.Method == http.MethodPost && r.ContentLength == 0 {
-		return true
+	if !onlyPost(w, r) {
+		return false
 	}
-	spare(w, r)
-	if r.Method == http.MethodPost {
+	if r.ContentLength != 0 {
+		spare(w, r)
 		fail(w, http.StatusBadRequest, wire.ReasonBadRequest, "POST takes no body here: leave it out")
 		return false
 	}
-	w.Header().Set("Allow", "POST")
-	fail(w, http.StatusMethodNotAllowed, wire.ReasonMethodNotAllowed, fmt.Sprintf("%s is not allowed on %s: use POST", r.Method, r.URL.Path))
-	return false
+	return true
 }
 
 // failWith answers with an error of Changes.

@@ -317,8 +317,7 @@ func (c *change) anyClusterIPs(t *transaction) error {
 // Kubernetes does (port 53 of a name server is TCP and UDP).
 func (c *change) anyNodePorts(t *transaction) error {
 	svc := c.service()
-	allocate := svc.Spec.AllocateLoadBalancerNodePorts
-	if !svc.NeedsNodePort() || svc.Spec.Type == object.TypeLoadBalancer && allocate != nil && !*allocate {
+	if !svc.AllocatesNodePorts() {
 		return nil
 	}
 	owner := c.ref.Key()

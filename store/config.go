@@ -33,7 +33,7 @@ const SharingAnnotation = annotation.SharingKey
 // PortRange is the ports from First to Last.
 type PortRange struct{ First, Last uint16 }
 
-// Config is what the store is told. Only ClusterIPRanges has no default.
+// Config configures a Store. Only ClusterIPRanges has no default.
 type Config struct {
 	// ClusterIPRanges are where cluster IPs come from: one prefix, or one for each
 	// family, the primary family first.

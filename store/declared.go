@@ -7,7 +7,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// declarations are what files say. Only the writer changes them, under Store.mu.
+// declarations has the documents of files, by object. Only the writer changes them, under Store.mu.
 type declarations struct {
 	files      manifest.Files
 	claims     map[object.Ref][]claim // by path
@@ -110,7 +110,7 @@ func (d *declarations) problems() (problems []manifest.Problem) {
 	return problems
 }
 
-// outcomes are what is said about objects beside their files. Only the writer changes them, under Store.mu.
+// outcomes has the notes about objects, and which of them wait. Only the writer changes them, under Store.mu.
 type outcomes struct {
 	notes   map[object.Ref][]note
 	waiting map[object.Ref]struct{} // objects whose change.waits is set

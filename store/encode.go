@@ -51,13 +51,17 @@ func (c *change) encode() error {
 	if c.next == nil {
 		return nil
 	}
-	since := c.sinceNow()
-	value, digest, err := (&stored{c.owner, since.Created, since.asked, c.next}).encode()
+	return c.encodeAs(c.owner, c.sinceNow())
+}
+
+// encodeAs is encode for who owns the new version, and since when it has been what it is.
+func (c *change) encodeAs(owner Owner, since Since) error {
+	value, digest, err := (&stored{owner, since.Created, since.asked, c.next}).encode()
 	if err != nil {
 		return err
 	}
 	c.encoded = value
-	c.record = &record{object: c.next, owner: c.owner, digest: digest, created: since.Created, asked: since.asked}
+	c.record = &record{object: c.next, owner: owner, digest: digest, created: since.Created, asked: since.asked}
 	return nil
 }
 

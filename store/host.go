@@ -12,10 +12,9 @@ type Host interface {
 	// ExternalIP says why a client of the API may not have an address as an externalIP, nil allows it.
 	// Addresses that a Service has already are not asked about again, nor are those that files ask for.
 	ExternalIP(svc *object.Service, addr netip.Addr) error
-	// Reserved says what an address is that a Service may not have, as "a gateway of this
-	// host"; "" of all others. Nobody is given such an address, for which
-	// it is asked without a Service. A client of the API that asks for one as a cluster IP is
-	// refused; files are not.
+	// Reserved says what an address is that a Service may not have, as "a gateway of this host"; "" of
+	// all others. Nobody is given such an address, for which it is asked without a Service. A client of
+	// the API that asks for one as a cluster IP is refused; files are not.
 	Reserved(svc *object.Service, addr netip.Addr) string
 	// Avoid reports addresses of the ranges for cluster IPs that nobody is given without asking
 	// for them; isEndpoint reports whether the address is an endpoint's.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -288,8 +289,8 @@ func (s *Store) SetPools(pools []alloc.Pool) (changed bool, err error) {
 
 // samePool compares all of two pools.
 func samePool(a, b alloc.Pool) bool {
-	return a.First == b.First && a.Last == b.Last && a.Name == b.Name && a.Internal == b.Internal &&
-		a.OnRequest == b.OnRequest && a.AvoidEnds == b.AvoidEnds && a.TakesKey == b.TakesKey
+	a.Takes, b.Takes = nil, nil // TakesKey stands for it
+	return reflect.DeepEqual(a, b)
 }
 
 // concerned are the Services that wait, and those with an address that lies in other pools than before.
@@ -312,9 +313,7 @@ func (s *Store) concerned(before, now []alloc.Pool) []object.Ref {
 			continue
 		}
 		for _, owner := range owners {
-			namespace, name, _ := strings.Cut(owner, "/")
-			ref := object.Ref{Kind: object.KindService, Namespace: namespace, Name: name}
-			if s.table.records[ref] != nil {
+			if ref := serviceRef(owner); s.table.get(ref) != nil {
 				refs[ref] = struct{}{}
 			}
 		}

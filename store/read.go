@@ -158,8 +158,8 @@ func (s *Store) Document(ref object.Ref) (o object.Object, path string, line int
 }
 
 // Location is the file that an object comes from, and the line where it starts there: 0
-// while the file has not been read since the start. Of a source, another machine may have read it. The path of an object of the API
-// is empty.
+// while the file has not been read since the start, by this machine or, if it is of a source, by
+// another one. The path of an object of the API is empty.
 func (s *Store) Location(ref object.Ref) (path string, line int) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

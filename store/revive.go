@@ -179,12 +179,9 @@ func (c *change) resurrect(t *transaction, was *record) error {
 	if c.old != nil && meta.UID == c.old.object.GetMeta().UID && s.HasGeneration() && !s.SameSpec(c.old.object, c.next) {
 		meta.Generation = c.old.object.GetMeta().Generation + 1
 	}
-	value, digest, err := (&stored{was.owner, was.created, was.asked, c.next}).encode()
-	if err != nil {
+	if err := c.encodeAs(was.owner, Since{was.created, was.asked}); err != nil {
 		return err
 	}
-	c.encoded = value
-	c.record = &record{object: c.next, owner: was.owner, digest: digest, created: was.created, asked: was.asked}
 	svc, isService := c.next.(*object.Service)
 	if !isService {
 		return nil

@@ -9,7 +9,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Rollback is what Store.Rollback is to do.
+// Rollback asks for objects as they were at a revision.
 type Rollback struct {
 	// Revision is the one to go back to; 0 is the one before the last commit of a client.
 	Revision uint64

@@ -28,7 +28,7 @@ const sourcePrefix = "source/"
 // mostLines bounds the stored form of a file, in bytes: of longer ones other machines know no lines.
 const mostLines = 256 << 10
 
-// Source is who reads a source, as all machines have it.
+// Source is the stored record of a source, which all machines have.
 type Source struct {
 	Name string `json:"-"`
 	// Reader is the machine that reads it, Instance its data directory; "" any that it has.
@@ -41,14 +41,14 @@ type Source struct {
 	Files int `json:"-"`
 }
 
-// sourceFile is what all machines know of a file.
+// sourceFile is the stored record of a file, which all machines have.
 type sourceFile struct {
 	Hash string `json:"hash"` // manifest.Hash in hexadecimal digits
 	// Lines are where objects start, by kind/namespace/name; nil when there are too many.
 	Lines map[string]int `json:"lines,omitempty"`
 }
 
-// sources are what is stored of all sources, and which of them this store reads. mu of the Store guards it.
+// sources has the stored records of all sources, and which of them this store reads. mu of the Store guards it.
 type sources struct {
 	records map[string]Source
 	files   map[string]sourceFile      // by path
@@ -73,7 +73,7 @@ type SourceVerdict struct {
 	Differs string
 	// Given says that somebody has given the source to the Reader, which has not begun.
 	Given bool
-	// Reader is who reads it.
+	// Reader is the machine that reads it.
 	Reader string
 }
 
@@ -191,7 +191,7 @@ func (s *Store) TakeSource(name, box string) error {
 		if r.Reader == box && r.Instance == "" {
 			return nil
 		}
-		r.Name, r.Reader, r.Instance, r.Since = name, box, "", s.cfg.Clock().UTC().Truncate(time.Second)
+		r.Name, r.Reader, r.Instance, r.Since = name, box, "", s.now()
 		t := s.begin()
 		t.sourced = &sourcesUpdate{records: map[string]Source{name: r}}
 		_, err := t.run()

@@ -6,28 +6,27 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
 )
 
-// sourcesUpdate is what a commit changes of sources.
+// sourcesUpdate has the changes of a commit to sources.
 type sourcesUpdate struct {
 	records map[string]Source
 	files   map[string]sourceFile
-	gone    []string        // paths
+	gone    map[string]bool // paths
 	fresh   map[string]bool // the sources that are read from now on
 }
 
 // updateSources gives what reading some files changes.
 func (s *Store) updateSources(reads map[string]SourceTurn, files manifest.Files) *sourcesUpdate {
-	u := &sourcesUpdate{records: map[string]Source{}, files: map[string]sourceFile{}, fresh: map[string]bool{}}
+	u := &sourcesUpdate{records: map[string]Source{}, files: map[string]sourceFile{}, gone: map[string]bool{}, fresh: map[string]bool{}}
 	for name, turn := range reads {
 		r := s.sources.records[name]
 		if r.Reader != turn.Box || r.Instance != turn.Instance {
-			r.Since = s.cfg.Clock().UTC().Truncate(time.Second)
+			r.Since = s.now()
 		}
 		r.Name, r.Reader, r.Instance, r.Generation = name, turn.Box, turn.Instance, turn.Generation
 		if r != s.sources.records[name] {
@@ -47,13 +46,13 @@ func (s *Store) updateSources(reads map[string]SourceTurn, files manifest.Files)
 		if is != nil {
 			changed(is)
 		} else if _, known := s.sources.files[was.Path]; known {
-			u.gone = append(u.gone, was.Path)
+			u.gone[was.Path] = true
 		}
 	})
 	for name := range u.fresh { // files that went while nobody was reading
 		for path := range s.sources.of[name] {
-			if files.Get(path) == nil && !slices.Contains(u.gone, path) {
-				u.gone = append(u.gone, path)
+			if files.Get(path) == nil {
+				u.gone[path] = true
 			}
 		}
 	}
@@ -101,7 +100,7 @@ func (u *sourcesUpdate) addTo(out *engine.Transaction, revision uint64) error {
 			return err
 		}
 	}
-	for _, path := range u.gone {
+	for path := range u.gone {
 		out.Deletes = append(out.Deletes, sourceKey(path))
 	}
 	return nil
@@ -123,7 +122,7 @@ func (all *sources) publish(u *sourcesUpdate) {
 	for path, f := range u.files {
 		all.setFile(path, &f)
 	}
-	for _, path := range u.gone {
+	for path := range u.gone {
 		all.setFile(path, nil)
 	}
 	for name := range u.fresh {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -40,6 +41,9 @@ func New(cfg *config.Config, objects *store.Store, isVIP func(netip.Addr) bool) 
 
 // Look brings the store's snapshot up to date for a Service that a client writes; nil: for none in particular.
 func (c *Check) Look(svc *object.Service) {
+	if svc != nil && c.asksNothing(svc) {
+		return
+	}
 	c.looking.Lock()
 	defer c.looking.Unlock()
 	if time.Since(c.at) > believed {
@@ -50,9 +54,24 @@ func (c *Check) Look(svc *object.Service) {
 		c.Take(&facts)
 		c.at = time.Now()
 	}
-	if listeners, changed := c.ports.look(svc); changed {
+	if listeners, changed := c.ports.look(svc, c.nodePortAddresses()); changed {
 		c.update(func(h *host) { h.listeners = listeners })
 	}
+}
+
+// asksNothing reports whether a Service asks for what its stored version does. That is not refused any more, and a
+// look at a host with many routes takes its time.
+func (c *Check) asksNothing(svc *object.Service) bool {
+	stored, _ := c.store.Get(object.Ref{Kind: object.KindService, Namespace: svc.Metadata.Namespace, Name: svc.Metadata.Name})
+	before, is := stored.(*object.Service)
+	return is && reflect.DeepEqual(before.Spec, svc.Spec) && maps.Equal(before.Metadata.Annotations, svc.Metadata.Annotations)
+}
+
+// nodePortAddresses are those of the newest snapshot.
+func (c *Check) nodePortAddresses() []netip.Addr {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.seen.nodePorts
 }
 
 // Take brings the store's snapshot up to date with facts that were just read.
@@ -60,7 +79,10 @@ func (c *Check) Take(facts *node.Facts) {
 	of := c.cfg.ResolveFacts(facts, c.isVIP)
 	resolvers := c.cfg.Resolvers()
 	maps.DeleteFunc(resolvers, func(addr netip.Addr, _ bool) bool { return c.cfg.IsSetAside(addr) })
-	c.update(func(h *host) { h.facts, h.resolvers, h.ranges = of, resolvers, c.cfg.ServiceClusterIPRanges })
+	nodePorts := c.cfg.HostNodePortAddresses(facts)
+	c.update(func(h *host) {
+		h.facts, h.resolvers, h.ranges, h.nodePorts = of, resolvers, c.cfg.ServiceClusterIPRanges, nodePorts
+	})
 }
 
 // update gives the store a snapshot that differs from the last one.
@@ -76,6 +98,7 @@ type host struct {
 	facts     resolve.Facts
 	resolvers map[netip.Addr]bool // but those that are set aside for Services
 	ranges    []netip.Prefix      // of cluster IPs
+	nodePorts []netip.Addr        // that node ports answer on
 	listeners listeners
 }
 
@@ -122,4 +145,6 @@ func (h host) Avoid(addr netip.Addr, isEndpoint func() bool) bool {
 }
 
 // NodePort implements store.Host.
-func (h host) NodePort(protocol string, port uint16) error { return h.listeners.refuse(protocol, port) }
+func (h host) NodePort(protocol string, port uint16) error {
+	return h.listeners.refuse(h.nodePorts, protocol, port)
+}

@@ -144,7 +144,7 @@ func TestStoreRefusesWhatWasSeen(t *testing.T) {
 	cfg := config.Default()
 	objects := opened(t)
 	check := New(&cfg, objects, nil)
-	facts := node.Facts{}
+	facts := node.Facts{Addresses: []node.Address{{Prefix: netip.MustParsePrefix("192.0.2.2/24"), Interface: "eth0"}}}
 	check.read = func() (node.Facts, error) { return facts, nil }
 	programs := &programs{}
 	check.ports = programs.view()
@@ -172,6 +172,53 @@ func TestStoreRefusesWhatWasSeen(t *testing.T) {
 	check.ports.at = time.Time{}
 	if err := ask("c"); err == nil || !strings.Contains(err.Error(), "nginx (pid 812) listens on tcp 0.0.0.0:30080") {
 		t.Errorf("a port where a program listens: %v", err)
+	}
+}
+
+// The host is not looked at for a write that asks for nothing new, as of a label.
+func TestNoLookForWhatIsHad(t *testing.T) {
+	cfg := config.Default()
+	objects := opened(t)
+	check := New(&cfg, objects, nil)
+	reads, programs := 0, &programs{}
+	check.read = func() (node.Facts, error) { reads++; return node.Facts{}, nil }
+	check.ports = programs.view()
+	looks := func(svc *object.Service) bool {
+		check.at, check.ports.at = time.Time{}, time.Time{}
+		before := reads + programs.reads
+		check.Look(svc)
+		return reads+programs.reads > before
+	}
+	web := &object.Service{
+		TypeMeta: object.TypeMeta{Kind: object.KindService, APIVersion: object.APIVersionCore},
+		Metadata: object.ObjectMeta{Name: "web", Namespace: "default"},
+		Spec:     object.ServiceSpec{Type: object.TypeNodePort, Ports: []object.ServicePort{{Port: 80, NodePort: 30080}}},
+	}
+	if !looks(web) {
+		t.Error("no look for a Service that is new")
+	}
+	r, err := objects.Write(store.Write{Ref: object.RefOf(web), Object: web, Create: true})
+	if err != nil || r[0].Err != nil {
+		t.Fatal(err, r)
+	}
+	for what, c := range map[string]struct {
+		change func(*object.Service)
+		want   bool
+	}{
+		"a label": {func(s *object.Service) { s.Metadata.Labels = map[string]string{"a": "b"} }, false},
+		"an annotation": {func(s *object.Service) {
+			s.Metadata.Annotations = map[string]string{resolve.AnnotationHostAddress: "true"}
+		}, true},
+		"another node port":    {func(s *object.Service) { s.Spec.Ports[0].NodePort++ }, true},
+		"an external IP":       {func(s *object.Service) { s.Spec.ExternalIPs = []string{"192.0.2.1"} }, true},
+		"a type with more IPs": {func(s *object.Service) { s.Spec.Type = object.TypeLoadBalancer }, true},
+		"another name":         {func(s *object.Service) { s.Metadata.Name = "other" }, true},
+	} {
+		svc := r[0].Object.DeepCopy().(*object.Service)
+		c.change(svc)
+		if got := looks(svc); got != c.want {
+			t.Errorf("%s: looked %v, want %v", what, got, c.want)
+		}
 	}
 }
 

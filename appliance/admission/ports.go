@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/appliance/config"
-	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/sockets"
 	"svcctl.io/svcctl/store/object"
 )
@@ -18,16 +17,14 @@ import (
 // portView sees at which node ports programs of the host listen. Check.looking guards it.
 type portView struct {
 	read  func() ([]sockets.Socket, error)
-	owner func(sockets.Socket) string  // the program, "" when it is not known
-	addrs func() ([]netip.Addr, error) // that node ports answer on
-	at    time.Time                    // of seen
+	owner func(sockets.Socket) string // the program, "" when it is not known
+	at    time.Time                   // of seen
 	seen  listeners
 }
 
 // listeners are the sockets in the range of node ports, as of one moment. They are not changed.
 type listeners struct {
 	sockets []sockets.Socket
-	on      []netip.Addr              // that node ports answer on
 	owners  map[sockets.Socket]string // of those that somebody has asked for
 }
 
@@ -37,15 +34,12 @@ func newPortView(cfg *config.Config) *portView {
 		ports.AddRange(protocol, cfg.ServiceNodePortRange.First, cfg.ServiceNodePortRange.Last)
 	}
 	view := sockets.NewView()
-	return &portView{read: func() ([]sockets.Socket, error) { return view.Listening(&ports) }, owner: sockets.Owner, addrs: func() ([]netip.Addr, error) {
-		facts, err := node.Read()
-		return cfg.HostNodePortAddresses(&facts), err
-	}}
+	return &portView{read: func() ([]sockets.Socket, error) { return view.Listening(&ports) }, owner: sockets.Owner}
 }
 
-// look returns the listeners for a Service that a client writes, and whether they are others than before. A
-// Service that names no node port needs none.
-func (w *portView) look(svc *object.Service) (seen listeners, changed bool) {
+// look returns the listeners for a Service that a client writes, and whether they are others than before; node ports
+// answer on the addresses on. A Service that names no node port needs none.
+func (w *portView) look(svc *object.Service, on []netip.Addr) (seen listeners, changed bool) {
 	asks := func(p object.ServicePort) bool { return p.NodePort != 0 }
 	if svc == nil || !slices.ContainsFunc(svc.Spec.Ports, asks) {
 		return w.seen, false
@@ -54,7 +48,7 @@ func (w *portView) look(svc *object.Service) (seen listeners, changed bool) {
 		w.seen, w.at, changed = w.now(), time.Now(), true
 	}
 	for _, p := range svc.Spec.Ports {
-		s, found := w.seen.at(cmp.Or(p.Protocol, object.ProtocolTCP), uint16(p.NodePort))
+		s, found := w.seen.at(on, cmp.Or(p.Protocol, object.ProtocolTCP), uint16(p.NodePort))
 		if _, known := w.seen.owners[s]; !asks(p) || !found || known {
 			continue
 		}
@@ -71,9 +65,6 @@ func (w *portView) now() listeners {
 	if err != nil {
 		return seen
 	}
-	if seen.on, err = w.addrs(); err != nil {
-		return seen
-	}
 	seen.sockets = all
 	for _, s := range all {
 		if owner, known := w.seen.owners[s]; known {
@@ -83,13 +74,13 @@ func (w *portView) now() listeners {
 	return seen
 }
 
-// at returns the socket of a program that listens at a node port.
-func (l listeners) at(protocol string, port uint16) (sockets.Socket, bool) {
+// at returns the socket of a program that listens at a node port on one of some addresses.
+func (l listeners) at(on []netip.Addr, protocol string, port uint16) (sockets.Socket, bool) {
 	for _, s := range l.sockets {
 		if s.Protocol != strings.ToLower(protocol) || s.Local.Port() != port {
 			continue
 		}
-		if slices.ContainsFunc(l.on, func(a netip.Addr) bool { return s.Covers(netip.AddrPortFrom(a, port)) }) {
+		if slices.ContainsFunc(on, func(a netip.Addr) bool { return s.Covers(netip.AddrPortFrom(a, port)) }) {
 			return s, true
 		}
 	}
@@ -97,8 +88,8 @@ func (l listeners) at(protocol string, port uint16) (sockets.Socket, bool) {
 }
 
 // refuse says which program listens at a node port; nil when none does.
-func (l listeners) refuse(protocol string, port uint16) error {
-	if s, found := l.at(protocol, port); found {
+func (l listeners) refuse(on []netip.Addr, protocol string, port uint16) error {
+	if s, found := l.at(on, protocol, port); found {
 		return fmt.Errorf("%s listens on %s: stop that program, or ask for another port", cmp.Or(l.owners[s], "another program"), s)
 	}
 	return nil

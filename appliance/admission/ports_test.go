@@ -17,10 +17,10 @@ func TestPortCheck(t *testing.T) {
 	p.listen("tcp", "127.0.0.1:30081")
 	p.listen("udp", "192.0.2.1:30082")
 	p.listen("tcp", "192.0.2.9:30083") // no node port answers there
-	view := p.view()
+	view, on := p.view(), []netip.Addr{netip.MustParseAddr("192.0.2.1")}
 	refuse := func(protocol string, port uint16) error {
-		seen, _ := view.look(&object.Service{Spec: object.ServiceSpec{Ports: []object.ServicePort{{Protocol: protocol, NodePort: int32(port)}}}})
-		return seen.refuse(protocol, port)
+		seen, _ := view.look(&object.Service{Spec: object.ServiceSpec{Ports: []object.ServicePort{{Protocol: protocol, NodePort: int32(port)}}}}, on)
+		return seen.refuse(on, protocol, port)
 	}
 	for _, test := range []struct {
 		protocol string
@@ -49,7 +49,7 @@ func TestPortCheck(t *testing.T) {
 	}
 	reads := p.reads
 	view.at = time.Time{}
-	if _, changed := view.look(&object.Service{Spec: object.ServiceSpec{Ports: []object.ServicePort{{Protocol: "TCP", Port: 30080}}}}); changed || p.reads != reads {
+	if _, changed := view.look(&object.Service{Spec: object.ServiceSpec{Ports: []object.ServicePort{{Protocol: "TCP", Port: 30080}}}}, on); changed || p.reads != reads {
 		t.Error("looked for a Service that names no node port")
 	}
 	view.at, p.err = time.Time{}, errors.New("no tcp_diag")
@@ -70,7 +70,6 @@ func (p *programs) view() *portView {
 	return &portView{
 		read:  func() ([]sockets.Socket, error) { p.reads++; return slices.Clone(p.list), p.err },
 		owner: func(sockets.Socket) string { return "nginx (pid 812)" },
-		addrs: func() ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("192.0.2.1")}, nil },
 	}
 }
 

@@ -114,11 +114,16 @@ func (f *fleet) svcctlFleet(word string, args ...string) string {
 // apply applies documents through a box, and gives what it said.
 func (f *fleet) apply(n int, documents ...string) (string, int) {
 	f.t.Helper()
+	return f.applyWith(n, documents)
+}
+
+func (f *fleet) applyWith(n int, documents []string, flags ...string) (string, int) {
+	f.t.Helper()
 	file := filepath.Join(f.t.TempDir(), "a.yaml")
 	if err := os.WriteFile(file, []byte(strings.Join(documents, "---\n")), 0o600); err != nil {
 		f.t.Fatal(err)
 	}
-	out, errOut, code := f.boxes[n].Svcctl("apply", "-f", file)
+	out, errOut, code := f.boxes[n].Svcctl("apply", append([]string{"-f", file}, flags...)...)
 	return out + errOut, code
 }
 

@@ -135,14 +135,7 @@ func Test475_one_box_reads_the_files_for_all(t *testing.T) {
 
 func Test476_apply_waits_for_the_boxes(t *testing.T) {
 	f := newFleet(t, 3)
-	apply := func(name, wait string) (string, int) {
-		file := filepath.Join(t.TempDir(), "a.yaml")
-		if err := os.WriteFile(file, []byte(strings.Join(f.web(name), "---\n")), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		out, errOut, code := f.boxes[0].Svcctl("apply", "-f", file, "--wait="+wait)
-		return out + errOut, code
-	}
+	apply := func(name, wait string) (string, int) { return f.applyWith(0, f.web(name), "--wait="+wait) }
 	f.says(0, []string{"get", "boxes"}, "box1", "box2", "box3")
 	if out, code := apply("one", "all,1m"); code != 0 {
 		t.Fatalf("--wait=all of three boxes: exit %d: %s", code, out)
@@ -154,7 +147,7 @@ func Test476_apply_waits_for_the_boxes(t *testing.T) {
 		}
 	}
 	f.boxes[2].Kill()
-	if out, code := apply("two", "all,3s"); code != 1 || !strings.Contains(out, "box3") || strings.Contains(out, "box1 (") {
+	if out, code := apply("two", "all,20s"); code != 1 || !strings.Contains(out, "box3") || strings.Contains(out, "box1 (") {
 		t.Errorf("--wait=all with a box that is away: exit %d: %s", code, out)
 	}
 	if out, code := apply("three", "quorum,1m"); code != 0 {

@@ -22,7 +22,7 @@ type pinning struct {
 	text  []byte
 	lines []int // where each line starts
 	json  bool
-	// edits are what is inserted, or takes the place of something.
+	// edits are insertions and replacements.
 	edits []textEdit
 	done  []pinned
 	wrong []error

@@ -21,7 +21,7 @@ const (
 // fleetPoll is how often --wait asks how far the boxes are.
 const fleetPoll = 300 * time.Millisecond
 
-// patience is what --wait is to wait for.
+// patience says how long --wait waits, and for which boxes.
 type patience struct {
 	timeout time.Duration // 0: nothing
 	boxes   string        // "": of a fleet those that are heard of

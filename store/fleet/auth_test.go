@@ -37,8 +37,9 @@ func startMutualTLS(t *testing.T) (c *cluster, ca, client string) {
 	return c, ca, client
 }
 
-// A box without a certificate that etcd trusts is told so; one with it joins.
-func Test468_mutual_TLS(t *testing.T) {
+// boxWithCertificate starts such an etcd, and a box of a fleet in it, which has Service web.
+func boxWithCertificate(t *testing.T) (c *cluster, ca string, a *box) {
+	t.Helper()
 	c, ca, client := startMutualTLS(t)
 	cfg := c.config("a")
 	cfg.TLS = clientTLS(t, ca, client)
@@ -46,10 +47,16 @@ func Test468_mutual_TLS(t *testing.T) {
 		_, err := fleet.Init(t.Context(), cfg, "")
 		return err == nil || errors.Is(err, fleet.ErrExists)
 	})
-	a := c.open(cfg, storeConfig)
+	a = c.open(cfg, storeConfig)
 	if err := a.create("web"); err != nil {
 		t.Fatal(err)
 	}
+	return c, ca, a
+}
+
+// A box without a certificate that etcd trusts is told so; one with it joins.
+func Test468_mutual_TLS(t *testing.T) {
+	c, ca, _ := boxWithCertificate(t)
 	without := c.config("b")
 	without.TLS = clientTLS(t, ca, "")
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -139,17 +146,7 @@ func Test561_the_role_of_a_box_is_revoked(t *testing.T) {
 
 // A box whose certificate etcd does not trust any more says that, refuses writes, and has all that it had.
 func Test563_the_certificate_of_a_box_is_revoked(t *testing.T) {
-	c, ca, client := startMutualTLS(t)
-	cfg := c.config("a")
-	cfg.TLS = clientTLS(t, ca, client)
-	eventually(t, "the fleet is made", func() bool {
-		_, err := fleet.Init(t.Context(), cfg, "")
-		return err == nil || errors.Is(err, fleet.ErrExists)
-	})
-	a := c.open(cfg, storeConfig)
-	if err := a.create("web"); err != nil {
-		t.Fatal(err)
-	}
+	c, ca, a := boxWithCertificate(t)
 	address := a.clusterIP("web")
 	trusts := func(who string) {
 		for i, arg := range c.args[0] {

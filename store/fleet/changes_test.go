@@ -14,13 +14,7 @@ import (
 
 // An export of a box of a fleet is that of a box of its own.
 func TestExportOfABoxOfAFleet(t *testing.T) {
-	c := startEtcd(t, 1)
-	c.init()
-	a, b := c.join("a"), c.join("b")
-	if err := a.create("web"); err != nil {
-		t.Fatal(err)
-	}
-	same(t, a, b)
+	_, a, b := twoBoxes(t, "web")
 	var export bytes.Buffer
 	if err := b.Export(&export, "test"); err != nil {
 		t.Fatal(err)
@@ -57,13 +51,7 @@ func (b *box) overtakenBy(other *box, name string) {
 
 // Whatever a box commits, it decides anew when another one was first.
 func TestWhatLosesARaceIsDecidedAnew(t *testing.T) {
-	c := startEtcd(t, 1)
-	c.init()
-	a, b := c.join("a"), c.join("b")
-	if err := a.create("web"); err != nil {
-		t.Fatal(err)
-	}
-	same(t, a, b)
+	_, a, b := twoBoxes(t, "web")
 	before := a.Revision()
 	if err := a.create("more"); err != nil {
 		t.Fatal(err)

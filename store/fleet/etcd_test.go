@@ -177,6 +177,21 @@ func (c *cluster) join(name string) *box {
 	return c.open(c.config(name), storeConfig)
 }
 
+// twoBoxes starts an etcd of one member and two boxes of a fleet, which both have some Services.
+func twoBoxes(t *testing.T, services ...string) (c *cluster, a, b *box) {
+	t.Helper()
+	c = startEtcd(t, 1)
+	c.init()
+	a, b = c.join("a"), c.join("b")
+	if len(services) > 0 {
+		if err := a.create(services...); err != nil {
+			t.Fatal(err)
+		}
+		same(t, a, b)
+	}
+	return c, a, b
+}
+
 func (c *cluster) open(cfg fleet.Config, of store.Config) *box {
 	c.t.Helper()
 	e, err := fleet.Open(c.t.Context(), cfg)

@@ -96,9 +96,7 @@ func Test461_killed_at_each_call_of_a_large_commit(t *testing.T) {
 
 // Test462 has etcd forget its history while a box is away: the box reads what there is, and its journal begins anew.
 func Test462_compaction_under_a_box_that_is_behind(t *testing.T) {
-	c := startEtcd(t, 1)
-	c.init()
-	a, b := c.join("a"), c.join("b")
+	c, a, b := twoBoxes(t)
 	if err := a.create("old", "gone"); err != nil {
 		t.Fatal(err)
 	}

@@ -44,9 +44,7 @@ func same(t *testing.T, a, b *box) {
 }
 
 func Test450_a_write_on_one_box_is_there_on_all(t *testing.T) {
-	c := startEtcd(t, 1)
-	c.init()
-	a, b := c.join("a"), c.join("b")
+	_, a, b := twoBoxes(t)
 	before := b.Revision()
 	if err := a.create("web"); err != nil {
 		t.Fatal(err)
@@ -128,9 +126,7 @@ func Test451_boxes_that_allocate_at_once_never_give_a_value_twice(t *testing.T) 
 }
 
 func Test452_a_name_that_two_boxes_create_is_one_box_s(t *testing.T) {
-	c := startEtcd(t, 1)
-	c.init()
-	a, b := c.join("a"), c.join("b")
+	_, a, b := twoBoxes(t)
 	for n := range 20 {
 		name := fmt.Sprintf("s%d", n)
 		var errs [2]error
@@ -151,9 +147,7 @@ func Test452_a_name_that_two_boxes_create_is_one_box_s(t *testing.T) {
 }
 
 func Test453_a_large_commit_is_one(t *testing.T) {
-	c := startEtcd(t, 1)
-	c.init()
-	a, b := c.join("a"), c.join("b")
+	c, a, b := twoBoxes(t)
 	var names []string
 	for n := range 1_500 {
 		names = append(names, fmt.Sprintf("s%d", n))
@@ -183,13 +177,7 @@ func Test453_a_large_commit_is_one(t *testing.T) {
 }
 
 func Test454_a_box_starts_from_its_replica_while_etcd_is_away(t *testing.T) {
-	c := startEtcd(t, 1)
-	c.init()
-	a, b := c.join("a"), c.join("b")
-	if err := a.create("web"); err != nil {
-		t.Fatal(err)
-	}
-	same(t, a, b)
+	c, a, b := twoBoxes(t, "web")
 	address := b.clusterIP("web")
 	b.stop()
 	if err := a.create("later"); err != nil {

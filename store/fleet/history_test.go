@@ -155,9 +155,7 @@ func (h *history) check(t *testing.T) {
 
 // A read that does not ask for the newest version is stale on a box that is behind, and the judge sees it.
 func Test469_reads_without_asking_are_stale(t *testing.T) {
-	c := startEtcd(t, 1)
-	c.init()
-	a, b := c.join("a"), c.join("b")
+	_, a, b := twoBoxes(t)
 	if err := a.create("k"); err != nil {
 		t.Fatal(err)
 	}

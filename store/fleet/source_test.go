@@ -63,9 +63,7 @@ func (b *box) fresh(t *testing.T) {
 }
 
 func Test472_files_of_a_source_are_known_on_all_boxes(t *testing.T) {
-	c := startEtcd(t, 1)
-	c.init()
-	a, b := c.join("a"), c.join("b")
+	c, a, b := twoBoxes(t)
 	d := directory{"web.yaml": serviceFile("one", "two")}
 	if v := a.reads(t, d, 0); !v.OK() {
 		t.Fatalf("the first box may not read: %+v", v)
@@ -139,9 +137,7 @@ func (b *box) service(name string) *object.Service {
 func metaOf(b *box, name string) *object.ObjectMeta { return b.service(name).GetMeta() }
 
 func Test473_only_who_agrees_reads_a_source(t *testing.T) {
-	c := startEtcd(t, 1)
-	c.init()
-	a, b := c.join("a"), c.join("b")
+	c, a, b := twoBoxes(t)
 	now := directory{"web.yaml": serviceFile("one", "two"), "more/x.yaml": serviceFile("x")}
 	old := directory{"web.yaml": serviceFile("one"), "more/x.yaml": serviceFile("x")}
 	if v := a.reads(t, now, 0); !v.OK() {
@@ -221,9 +217,7 @@ func Test473_only_who_agrees_reads_a_source(t *testing.T) {
 }
 
 func Test474_names_that_another_box_gives_free(t *testing.T) {
-	c := startEtcd(t, 1)
-	c.init()
-	a, b := c.join("a"), c.join("b")
+	_, a, b := twoBoxes(t)
 	d := directory{"web.yaml": serviceFile("one", "two")}
 	a.reads(t, d, 0)
 	if r, err := b.Write(store.Write{Ref: serviceRef("api"), Object: service("api"), Create: true}); err != nil || r[0].Err != nil {

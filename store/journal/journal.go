@@ -15,7 +15,7 @@ import (
 // has to look at everything (HTTP 410).
 var ErrExpired = errors.New("too old resource version")
 
-// A Journal is what the entries in the engine say, in memory. It may be changed by one at a time.
+// A Journal has the entries of the engine in memory. It may be changed by one at a time.
 type Journal struct {
 	bounds Bounds
 	// since is the revision before the first entry: the state that is known furthest back.
@@ -27,7 +27,7 @@ type Journal struct {
 	stale []string
 }
 
-// An Update is what a commit does to the journal.
+// An Update is the change of the journal by a commit.
 type Update struct {
 	puts    []engine.Pair
 	deletes []string
