@@ -172,7 +172,7 @@ func Test416_OCSP_responses_are_stapled(t *testing.T) {
 	})
 	b.rewrite("web.yaml", tlsDocuments(b, append(annotations, fetch), "9000", secretDocument("www", third)))
 	b.each(t, func(t *testing.T, b *box, f family) {
-		eventually(t, time.Minute, func() error { return stapled(f, serial(third)) })
+		eventually(t, 3*time.Minute, func() error { return stapled(f, serial(third)) }) // after a failure it is asked again in a minute
 		eventually(t, time.Minute, func() error {
 			if text := b.verbs(t).does(0, "explain", "svc/"+f.name("web")); strings.Contains(text, "must-staple") {
 				return errors.New("the problem stays: " + text)
