@@ -21,19 +21,18 @@ import (
 // relayBench is a box with two relays to the same endpoint: an appliance with a Service in userspace mode, and
 // haproxy in TCP mode with splice. Clients and the endpoint are this process, in other namespaces.
 type relayBench struct {
-	client, server *netlab.Host
-	ways           []*relayWay
-	mu             sync.Mutex
-	held           []net.Conn // of the endpoint
+	gw, client, server *netlab.Host
+	ways               []*relayWay
+	mu                 sync.Mutex
+	held               []net.Conn // of the endpoint
 }
 
-// relayWay is one of the relays.
+// relayWay is one of the relays. The first one of a bench is haproxy.
 type relayWay struct {
-	name string
-	pid  string
-	to   netip.AddrPort
-	// took are the CPU times of the process, round by round.
-	short, bulk []time.Duration
+	name, pid string
+	to        netip.AddrPort
+	http      netip.AddrPort             // where it passes requests on, if it does
+	took      map[string][]time.Duration // CPU times of the process, round by round, by what they are of
 }
 
 const (
@@ -79,40 +78,59 @@ const (
 
 func newRelayBench(b *testing.B) *relayBench {
 	b.Helper()
-	lab := netlab.New(b)
-	gw, client, server := lab.Host("gw"), lab.Host("client"), lab.Host("server")
-	lab.Segment("out").Attach(gw, "out0", "10.9.1.1/24").Attach(client, "eth0", "10.9.1.2/24")
-	lab.Segment("in").Attach(gw, "in0", "10.9.2.1/24").Attach(server, "eth0", "10.9.2.2/24")
-	client.Route("10.96.0.0/12", "10.9.1.1")
-	x := &relayBench{client: client, server: server}
-	x.serve(b)
-
-	svcctl := gw.Appliance(*program, boxFlags...)
-	svcctl.Manifests.Write("relayed.yaml", relayedService)
-	svcctl.Start()
-	dir := b.TempDir()
-	config, pidFile := filepath.Join(dir, "haproxy.cfg"), filepath.Join(dir, "haproxy.pid")
+	x := newRelayLab(b)
 	at := netip.MustParseAddrPort("10.9.1.1:9000")
-	if err := os.WriteFile(config, fmt.Appendf(nil, haproxyRelay, at, "10.9.2.2:8080"), 0o600); err != nil {
+	svcctl := x.appliance(b, relayedService)
+	x.addWay("haproxy", x.haproxy(b, fmt.Sprintf(haproxyRelay, at, "10.9.2.2:8080")), at, netip.AddrPort{})
+	x.addWay("svcctl", svcctl, vip, netip.AddrPort{})
+	return x
+}
+
+// newRelayLab is a bench without relays.
+func newRelayLab(b *testing.B) *relayBench {
+	b.Helper()
+	lab := netlab.New(b)
+	x := &relayBench{gw: lab.Host("gw"), client: lab.Host("client"), server: lab.Host("server")}
+	lab.Segment("out").Attach(x.gw, "out0", "10.9.1.1/24").Attach(x.client, "eth0", "10.9.1.2/24")
+	lab.Segment("in").Attach(x.gw, "in0", "10.9.2.1/24").Attach(x.server, "eth0", "10.9.2.2/24")
+	x.client.Route("10.96.0.0/12", "10.9.1.1")
+	x.serve(b)
+	return x
+}
+
+// appliance starts one with a manifest.
+func (x *relayBench) appliance(b *testing.B, manifest string) (pid int) {
+	b.Helper()
+	svcctl := x.gw.Appliance(*program, boxFlags...)
+	svcctl.Manifests.Write("relayed.yaml", manifest)
+	svcctl.Start()
+	return svcctl.PID()
+}
+
+// haproxy runs one until the end.
+func (x *relayBench) haproxy(b *testing.B, config string) (pid int) {
+	b.Helper()
+	dir := b.TempDir()
+	path, pidFile := filepath.Join(dir, "haproxy.cfg"), filepath.Join(dir, "haproxy.pid")
+	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
 		b.Fatal(err)
 	}
-	if _, errOut, err := gw.Run("haproxy", "-D", "-p", pidFile, "-f", config); err != nil {
+	if _, errOut, err := x.gw.Run("haproxy", "-D", "-p", pidFile, "-f", path); err != nil {
 		b.Fatalf("haproxy: %v: %s", err, errOut)
 	}
 	text, err := os.ReadFile(pidFile)
-	if err != nil {
-		b.Fatal(err)
+	if err == nil {
+		pid, err = strconv.Atoi(strings.TrimSpace(string(text)))
 	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGKILL) })
-	x.ways = []*relayWay{
-		{name: "haproxy", pid: strconv.Itoa(pid), to: at},
-		{name: "svcctl", pid: strconv.Itoa(svcctl.PID()), to: vip},
-	}
-	return x
+	return pid
+}
+
+func (x *relayBench) addWay(name string, pid int, to, http netip.AddrPort) {
+	x.ways = append(x.ways, &relayWay{name: name, pid: strconv.Itoa(pid), to: to, http: http, took: map[string][]time.Duration{}})
 }
 
 // serve answers at the endpoint.
@@ -169,59 +187,93 @@ func (x *relayBench) answer(c net.Conn) {
 	_ = c.Close()
 }
 
+func (x *relayBench) dial(to netip.AddrPort) (c net.Conn, err error) {
+	err = x.client.Do(func() error {
+		c, err = net.DialTimeout("tcp4", to.String(), patience)
+		return err
+	})
+	return c, err
+}
+
 // ask opens a connection, and takes so many bytes.
 func (x *relayBench) ask(to netip.AddrPort, what byte, want int64) (net.Conn, error) {
-	var c net.Conn
-	if err := x.client.Do(func() (err error) { c, err = net.DialTimeout("tcp4", to.String(), patience); return err }); err != nil {
+	c, err := x.dial(to)
+	if err != nil {
 		return nil, err
 	}
+	if err := take(c, what, want); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+// take asks the endpoint for so many bytes.
+func take(c net.Conn, what byte, want int64) error {
 	question := make([]byte, 100)
 	question[0] = what
 	_, err := c.Write(question)
 	if err == nil {
 		_, err = io.CopyN(io.Discard, c, want)
 	}
-	if err != nil {
-		return nil, errors.Join(err, c.Close())
-	}
-	return c, nil
+	return err
 }
 
-// cpu is the CPU time of a way's process for something.
-func (w *relayWay) cpu(b *testing.B, do func()) time.Duration {
+// parallel does something so many times, a few at a time, until it fails.
+func parallel(b *testing.B, times int, do func() error) {
+	var all sync.WaitGroup
+	for range together {
+		all.Go(func() {
+			for range times / together {
+				if err := do(); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// measure notes the CPU time of a way's process for so many of something.
+func (w *relayWay) measure(b *testing.B, what string, many time.Duration, do func()) {
 	b.Helper()
 	before := cpuOf(b, w.pid)
 	do()
-	return cpuOf(b, w.pid) - before
+	w.took[what] = append(w.took[what], (cpuOf(b, w.pid)-before)/many)
 }
+
+// compare has each way measured in turn, round by round, and adds each thing that was to a section.
+func (x *relayBench) compare(section string, measure func(w *relayWay), whats ...string) {
+	for round := range *rounds + 1 {
+		for _, w := range x.ways {
+			if measure(w); round == 0 { // it warms up
+				clear(w.took)
+			}
+		}
+	}
+	for _, what := range whats {
+		for _, w := range x.ways {
+			results.add(section, w.name+": "+what, ms(median(w.took[what])), fmt.Sprintf("%.2fx haproxy", median(ratios(w.took[what], x.ways[0].took[what]))))
+		}
+	}
+}
+
+const bulkMiBs = bulkBytes >> 20
 
 // BenchmarkRelay compares what a relayed connection costs the process with what it costs haproxy.
 func BenchmarkRelay(b *testing.B) {
 	x := newRelayBench(b)
-	for round := range *rounds + 1 {
-		for _, w := range x.ways {
-			short := w.cpu(b, func() { x.shorts(b, w.to) })
-			bulk := w.cpu(b, func() {
-				c, err := x.ask(w.to, askBulk, bulkBytes)
-				if err != nil {
-					b.Fatal(err)
-				}
-				_ = c.Close()
-			})
-			if round > 0 { // the first one warms up
-				w.short, w.bulk = append(w.short, short/shorts), append(w.bulk, bulk)
+	const aShort, aMiB = "a short connection", "a MiB in bulk"
+	x.compare("Relayed connections: CPU of the process", func(w *relayWay) {
+		w.measure(b, aShort, shorts, func() { x.shorts(b, w.to) })
+		w.measure(b, aMiB, bulkMiBs, func() {
+			c, err := x.ask(w.to, askBulk, bulkBytes)
+			if err != nil {
+				b.Fatal(err)
 			}
-		}
-	}
-	const section = "Relayed connections: CPU of the process"
-	first := x.ways[0]
-	for _, w := range x.ways {
-		results.add(section, w.name+": a short connection", ms(median(w.short)), fmt.Sprintf("%.2fx haproxy", median(ratios(w.short, first.short))))
-	}
-	for _, w := range x.ways {
-		each := float64(median(w.bulk)) / (bulkBytes >> 20)
-		results.add(section, w.name+": a MiB in bulk", ms(time.Duration(each)), fmt.Sprintf("%.2fx haproxy", median(ratios(w.bulk, first.bulk))))
-	}
+			_ = c.Close()
+		})
+	}, aShort, aMiB)
 	for _, w := range x.ways {
 		x.idle(b, w)
 	}
@@ -229,21 +281,14 @@ func BenchmarkRelay(b *testing.B) {
 
 // shorts makes the short connections of a turn.
 func (x *relayBench) shorts(b *testing.B, to netip.AddrPort) {
-	var all sync.WaitGroup
-	for range together {
-		all.Go(func() {
-			for range shorts / together {
-				c, err := x.ask(to, askShort, shortBytes)
-				if err != nil {
-					b.Error(err)
-					return
-				}
-				_, _ = io.Copy(io.Discard, c) // until the end
-				_ = c.Close()
-			}
-		})
-	}
-	all.Wait()
+	parallel(b, shorts, func() error {
+		c, err := x.ask(to, askShort, shortBytes)
+		if err != nil {
+			return err
+		}
+		_, _ = io.Copy(io.Discard, c) // until the end
+		return c.Close()
+	})
 }
 
 // idle says what connections cost that wait: as many as the limit of open files allows here.

@@ -3,7 +3,6 @@ package parts
 import (
 	"context"
 	"crypto/tls"
-	"maps"
 	"reflect"
 	"slices"
 	"sync"
@@ -78,6 +77,10 @@ func (f *fronts) Keys(secret string, use resolve.KeyUse) resolve.KeyState {
 
 // plan makes the fronts of Services anew, and forgets the Secrets that no Service needs any more.
 func (f *fronts) plan(services []reconcile.Service) {
+	f.mu.Lock()
+	concerned := f.asked // Secrets that somebody may have begun or ceased to need
+	f.asked = map[string]bool{}
+	f.mu.Unlock()
 	touched := false
 	for i := range services {
 		svc := &services[i]
@@ -95,14 +98,15 @@ func (f *fronts) plan(services []reconcile.Service) {
 		if f.made[svc.Key] = now; len(now) == 0 {
 			delete(f.made, svc.Key)
 		}
-		f.use(svc.Key, before, now)
+		f.use(svc.Key, before, now, concerned)
 	}
-	f.mu.Lock()
-	asked := f.asked
-	f.asked = map[string]bool{}
-	f.mu.Unlock()
-	for secret := range asked {
-		f.forget(secret)
+	for secret := range concerned { // at the end: a Secret that one Service needs no more may be another one's by now
+		if len(f.users[secret]) > 0 {
+			f.keeper.Fetch(secret, f.fetches(secret))
+			continue
+		}
+		delete(f.users, secret)
+		f.keeper.Forget(secret)
 	}
 	if !touched {
 		return
@@ -115,31 +119,23 @@ func (f *fronts) plan(services []reconcile.Service) {
 	}
 }
 
-// use notes the Secrets of a Service.
-func (f *fronts) use(service string, before, now map[string]*madeFront) {
+// use notes the Secrets of a Service, and adds them, with those that it had before, to the concerned.
+func (f *fronts) use(service string, before, now map[string]*madeFront, concerned map[string]bool) {
+	for _, m := range before {
+		for _, secret := range m.secrets() {
+			concerned[secret] = true
+			delete(f.users[secret], service)
+		}
+	}
 	var certificates []string
-	needed := map[string]bool{}
 	for _, m := range now {
 		certificates = append(certificates, m.asked.Secrets...)
 		for _, secret := range m.secrets() {
-			needed[secret] = true
+			concerned[secret] = true
 			if f.users[secret] == nil {
 				f.users[secret] = map[string]bool{}
 			}
 			f.users[secret][service] = true
-		}
-	}
-	for _, m := range before {
-		for _, secret := range m.secrets() {
-			if !needed[secret] {
-				delete(f.users[secret], service)
-				f.forget(secret)
-			}
-		}
-	}
-	for _, m := range slices.AppendSeq(slices.Collect(maps.Values(before)), maps.Values(now)) {
-		for _, secret := range m.asked.Secrets {
-			f.keeper.Fetch(secret, f.fetches(secret))
 		}
 	}
 	f.mu.Lock()
@@ -159,14 +155,6 @@ func (f *fronts) fetches(secret string) bool {
 		}
 	}
 	return false
-}
-
-// forget drops what is kept of a Secret that no Service needs.
-func (f *fronts) forget(secret string) {
-	if len(f.users[secret]) == 0 {
-		delete(f.users, secret)
-		f.keeper.Forget(secret)
-	}
 }
 
 // secrets are all that it needs.

@@ -146,9 +146,44 @@ func TestSecretsAreForgotten(t *testing.T) {
 	want("the other one still needs y", "a/x", "a/y")
 	plan(nil, reconcile.Service{Key: "a/two"})
 	want("nobody needs y", "a/x")
-	plan(nil, reconcile.Service{Key: "a/one"})
+	plan([]string{"a/x"}, reconcile.Service{Key: "a/one"}, named("a/two", "a/x"))
+	want("x goes from one to two", "a/x")
+	if made := r.fronts.made["a/two"]["a/two"]; len(made.server.Pairs) != 1 {
+		t.Errorf("two got x in the plan in which one lost it, and has the certificates %v", made.server.Pairs)
+	}
+	plan(nil, reconcile.Service{Key: "a/two"})
 	want("nobody needs anything")
 	if len(r.fronts.users)+len(r.fronts.made)+len(r.fronts.secrets)+len(r.fronts.asked) > 0 {
 		t.Errorf("left over: %+v", r.fronts)
+	}
+}
+
+// The responder of a certificate is asked as long as one of the Services that have it wants that.
+func TestResponsesAreFetchedForOneOfTwo(t *testing.T) {
+	cert, key := pki.PEM(t, pki.IssueWith(t, nil, pki.MustStaple, time.Now().Add(-time.Hour), time.Now().Add(1000*time.Hour), "a"))
+	secret := &object.Secret{Type: object.SecretTLS, Data: map[string][]byte{object.TLSCert: cert, object.TLSKey: key}}
+	secret.Metadata.ResourceVersion = "1"
+	r := NewRelay(slog.New(slog.DiscardHandler), func(string) *object.Secret { return secret }, nil, nil)
+	service := func(key string, fetch bool) reconcile.Service {
+		svc := withTLS()
+		svc.Key = key
+		svc.Relay.Fronts["default/web"].FetchOCSP = fetch
+		return svc
+	}
+	for _, plan := range []struct {
+		services []reconcile.Service
+		fetched  bool
+	}{
+		{[]reconcile.Service{service("a/one", false)}, false},
+		{[]reconcile.Service{service("a/two", true)}, true},
+		{[]reconcile.Service{service("a/one", false)}, true},
+		{[]reconcile.Service{service("a/two", false), service("a/one", true)}, true},
+		{[]reconcile.Service{service("a/one", false)}, false},
+	} {
+		r.Planned(nil, plan.services)
+		// Who waits for the first answer is told nothing yet.
+		if said := r.Keys("default/tls", resolve.KeyPair).Staple; (said == "") != plan.fetched {
+			t.Errorf("after %s: said %q, want that it is fetched: %t", plan.services[0].Key, said, plan.fetched)
+		}
 	}
 }

@@ -32,10 +32,18 @@ func newNames() names {
 // unknown those that have to be planned before anybody can be passed on to them.
 func (n *names) plan(services []reconcile.Service) (again []reconcile.Service, unknown []string) {
 	planned := map[string]bool{}
+	var left []string
 	for i := range services {
 		svc := &services[i]
 		planned[svc.Key] = true
-		n.setNaming(svc)
+		left = append(left, n.setNaming(svc)...)
+	}
+	for _, target := range left { // now, as another one of them may name it
+		if len(n.by[target]) == 0 {
+			delete(n.by, target)
+			delete(n.targets, target)
+			delete(n.unknown, target)
+		}
 	}
 	others := map[string]bool{}
 	for i := range services {
@@ -57,22 +65,16 @@ func (n *names) plan(services []reconcile.Service) (again []reconcile.Service, u
 	return again, slices.Sorted(maps.Keys(n.unknown))
 }
 
-// setNaming notes which Services one names. What is known of those that it named before stays.
-func (n *names) setNaming(svc *reconcile.Service) {
-	before, was := n.naming[svc.Key]
+// setNaming notes which Services one names, and returns those that it named before. What is known of these stays.
+func (n *names) setNaming(svc *reconcile.Service) (before []string) {
+	last, was := n.naming[svc.Key]
 	targets := targetsOf(svc)
 	if !was && len(targets) == 0 {
-		return
+		return nil
 	}
-	for _, target := range targetsOf(&before) {
-		if slices.Contains(targets, target) {
-			continue
-		}
-		if delete(n.by[target], svc.Key); len(n.by[target]) == 0 {
-			delete(n.by, target)
-			delete(n.targets, target)
-			delete(n.unknown, target)
-		}
+	before = targetsOf(&last)
+	for _, target := range before {
+		delete(n.by[target], svc.Key)
 	}
 	for _, target := range targets {
 		if n.by[target] == nil {
@@ -86,6 +88,7 @@ func (n *names) setNaming(svc *reconcile.Service) {
 	if n.naming[svc.Key] = *svc; len(targets) == 0 {
 		delete(n.naming, svc.Key)
 	}
+	return before
 }
 
 // targetsOf are the Services that one names.

@@ -37,10 +37,20 @@ func TestNamesStay(t *testing.T) {
 			t.Errorf("plan %d: %v are to be planned again, and nothing has changed", when, again)
 		}
 	}
-	// Who is named no more is forgotten, and asked for when it is named again.
-	alone := front
+	// Another Service that names it instead leads there at once.
+	alone, heir := front, front
 	alone.Relay = nil
-	r.Planned(nil, []reconcile.Service{alone})
+	heir.Key = "default/heir"
+	r.Planned(nil, []reconcile.Service{alone, heir})
+	if ports := r.redirected["default/heir"]; len(ports) == 0 || len(ports[0].Names) != 1 || len(ports[0].Names[0].Port.Endpoints) != 1 {
+		t.Errorf("who names it instead: %+v", ports)
+	}
+	if again := r.Retry(); len(again) > 0 {
+		t.Errorf("%v are to be planned again, and nothing of them has changed", again)
+	}
+	// Who is named no more is forgotten, and asked for when it is named again.
+	heir.Relay = nil
+	r.Planned(nil, []reconcile.Service{heir})
 	if len(r.names.targets)+len(r.names.by)+len(r.names.naming) > 0 {
 		t.Errorf("kept for nobody: %+v", r.names)
 	}

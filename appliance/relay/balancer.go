@@ -183,6 +183,14 @@ func (c *balancer) fresh(client, asked netip.AddrPort, tried []netip.AddrPort) (
 	return c.drawn(tried)
 }
 
+// weight is that of the endpoint at a place.
+func (c *balancer) weight(place int) int {
+	if c.weights == nil {
+		return 1
+	}
+	return int(c.weights[place])
+}
+
 // inTurn are the places of the endpoints, those after the last turn first.
 func (c *balancer) inTurn(yield func(int) bool) {
 	first, had := slices.BinarySearchFunc(c.endpoints, c.last, netip.AddrPort.Compare)
@@ -231,18 +239,12 @@ func (c *balancer) nextByWeight(tried []netip.AddrPort) (netip.AddrPort, bool) {
 // least gives the endpoint that has the fewest connections for its weight, with the new one.
 func (c *balancer) least(tried []netip.AddrPort) (netip.AddrPort, bool) {
 	open := c.open.counts(c.counted, c.endpoints)
-	weight := func(i int) int {
-		if c.weights == nil {
-			return 1
-		}
-		return int(c.weights[i])
-	}
 	best := -1
 	for i := range c.inTurn {
-		if weight(i) == 0 || slices.Contains(tried, c.endpoints[i]) {
+		if c.weight(i) == 0 || slices.Contains(tried, c.endpoints[i]) {
 			continue
 		}
-		if best < 0 || (open[i]+1)*weight(best) < (open[best]+1)*weight(i) {
+		if best < 0 || (open[i]+1)*c.weight(best) < (open[best]+1)*c.weight(i) {
 			best = i
 		}
 	}
@@ -258,10 +260,7 @@ func (c *balancer) least(tried []netip.AddrPort) (netip.AddrPort, bool) {
 func (c *balancer) drawn(tried []netip.AddrPort) (drawn netip.AddrPort, ok bool) {
 	sum := uint32(0)
 	for i, e := range c.endpoints {
-		weight := uint32(1)
-		if c.weights != nil {
-			weight = uint32(c.weights[i])
-		}
+		weight := uint32(c.weight(i))
 		if weight == 0 || slices.Contains(tried, e) {
 			continue
 		}

@@ -25,31 +25,31 @@ func newDraining() draining { return draining{now: &cohort{over: make(chan struc
 func (d *draining) begin() (end func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	g := d.now
-	g.open++
+	c := d.now
+	c.open++
 	return func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		g.open--
-		g.closeIfOver()
+		c.open--
+		c.closeIfOver()
 	}
 }
 
-func (g *cohort) closeIfOver() {
-	if g.left && g.open == 0 {
-		close(g.over)
+func (c *cohort) closeIfOver() {
+	if c.left && c.open == 0 {
+		close(c.over)
 	}
 }
 
-// leave begins another generation, and returns how many connections the one before has, and what is closed at their end.
+// leave begins another cohort, and returns how many connections the one before has, and what is closed at their end.
 func (d *draining) leave() (open int, over <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	g := d.now
+	c := d.now
 	d.now = &cohort{over: make(chan struct{})}
-	g.left = true
-	g.closeIfOver()
-	return g.open, g.over
+	c.left = true
+	c.closeIfOver()
+	return c.open, c.over
 }
 
 // Drain is for a hand-over to come. It has clients of HTTP make another connection for their next request (Connection:
@@ -67,9 +67,6 @@ func (r *Relay) Drain(ctx context.Context) {
 	}
 }
 
-// lastDrain is how long a hand-over waits for connections that began during Drain. New clients wait meanwhile.
-const lastDrain = 2 * time.Second
-
 // drainLast has nobody accepted any more, and waits a little for those who cannot be handed over.
 func (r *Relay) drainLast(open map[key]listener) {
 	for _, l := range open {
@@ -79,7 +76,7 @@ func (r *Relay) drainLast(open map[key]listener) {
 	}
 	r.fronts.pauseTCP()
 	_, over := r.draining.leave()
-	timer := time.NewTimer(lastDrain)
+	timer := time.NewTimer(r.limits.lastDrain)
 	defer timer.Stop()
 	select {
 	case <-over:

@@ -28,7 +28,7 @@ var (
 // quick are the defaults with short times.
 func quick() limits {
 	l := defaults()
-	l.removal, l.retry, l.backoff, l.stream = 0, 20*time.Millisecond, time.Millisecond, 0
+	l.removal, l.lastDrain, l.retry, l.backoff, l.stream = 0, 200*time.Millisecond, 20*time.Millisecond, time.Millisecond, 0
 	return l
 }
 

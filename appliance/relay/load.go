@@ -42,10 +42,11 @@ func (r *Relay) Load(service string) (loads []PortLoad) {
 func (f *fronts) of(service string) (ports []*redirected) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for name, of := range f.ports {
-		if service == "" || name == service {
-			ports = slices.AppendSeq(ports, maps.Values(of))
-		}
+	if service != "" {
+		return slices.Collect(maps.Values(f.ports[service]))
+	}
+	for _, of := range f.ports {
+		ports = slices.AppendSeq(ports, maps.Values(of))
 	}
 	return ports
 }

@@ -175,10 +175,6 @@ func (r *Relay) redirectService(service string, ports []Port, more bool) error {
 // the kernel has begun or finished, and which wait to be accepted. The caller holds the lock.
 func (r *Relay) removeLater(service string, k key, l *redirected) {
 	f := &r.fronts
-	if r.limits.removal == 0 {
-		f.remove(service, k, l)
-		return
-	}
 	var timer *time.Timer
 	timer = time.AfterFunc(r.limits.removal, func() {
 		f.mu.Lock()

@@ -251,11 +251,12 @@ func TestListenersForRedirected(t *testing.T) {
 	if err := r.Redirect("default/a", nil, false); err != nil {
 		t.Fatal(err)
 	}
-	r.CloseUnused()
-	if err := other.Open(TCP, at); err != nil {
+	eventually(t, "the listener is closed with its last port", func() bool { return other.Open(TCP, at) == nil })
+	other.CloseUnused()
+	if err := r.Open(TCP, at); err != nil {
 		t.Errorf("a listener that the other has closed: %v", err)
 	}
-	other.CloseUnused()
+	r.CloseUnused()
 }
 
 // Clients that the kernel has redirected before it heard of a removal are still served. A port that comes back

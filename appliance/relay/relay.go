@@ -139,6 +139,7 @@ type limits struct {
 	replied     time.Duration // idle timeout of a UDP client with an answer, once it goes on for
 	stream      time.Duration // this time
 	removal     time.Duration // that a port serves after the kernel sends it no new clients
+	lastDrain   time.Duration // that a hand-over waits for connections that began during Drain; new clients wait meanwhile
 	retry       time.Duration // between attempts to open a listener
 	backoff     time.Duration // after a failure to accept or receive
 	logInterval time.Duration // between repetitions of a log line
@@ -151,7 +152,7 @@ func defaults() limits {
 	l := limits{
 		clients: 1 << 16,
 		header:  10 * time.Second, dial: 5 * time.Second, unreplied: 28 * time.Second, replied: 115 * time.Second, stream: 2 * time.Second,
-		removal: 10 * time.Second, retry: 5 * time.Second, backoff: 100 * time.Millisecond, logInterval: time.Minute,
+		removal: 10 * time.Second, lastDrain: 2 * time.Second, retry: 5 * time.Second, backoff: 100 * time.Millisecond, logInterval: time.Minute,
 	}
 	l.descriptors(openFiles())
 	return l

@@ -37,8 +37,6 @@ func readStaple(der []byte, leaf, issuer *x509.Certificate) (*staple, error) {
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("is no OCSP response about the certificate: %w", err)
-	case r.SerialNumber.Cmp(leaf.SerialNumber) != 0:
-		return nil, errors.New("is an OCSP response about another certificate")
 	case r.Status == ocsp.Revoked:
 		return nil, fmt.Errorf("says that the certificate was revoked at %s: replace it", stamp(r.RevokedAt))
 	case r.Status != ocsp.Good:

@@ -5,8 +5,6 @@ import (
 	"crypto"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/asn1"
 	"io"
 	"math/big"
 	"net/http"
@@ -39,11 +37,7 @@ func (a *authority) issue(name, responder string, must bool) map[string][]byte {
 			c.OCSPServer = []string{responder}
 		}
 		if must {
-			value, err := asn1.Marshal([]int{statusRequest})
-			if err != nil {
-				a.t.Fatal(err)
-			}
-			c.ExtraExtensions = append(c.ExtraExtensions, pkix.Extension{Id: tlsFeature, Value: value})
+			pki.MustStaple(c)
 		}
 	}, time.Now().Add(-day), time.Now().Add(90*day), name))
 	chain, _ := pki.PEM(a.t, a.ca)
