@@ -117,9 +117,13 @@ type page struct {
 	Status *wire.Status
 	Admin  bool
 	Now    time.Time
-	Every  int64 // after how many milliseconds a page that is open asks for itself anew
 	Data   any
+	began  time.Duration // what the thread had used when the request began
 }
+
+// Every is after how many milliseconds a page that is open asks for itself anew. The layout asks for it last: only then is known what
+// the page cost.
+func (p *page) Every() int64 { return every(used() - p.began).Milliseconds() }
 
 // show renders a page whole before anything of it is sent.
 func (h *handler) show(w http.ResponseWriter, r *http.Request, code int, name, title string, data any) {
@@ -134,7 +138,7 @@ func (h *handler) show(w http.ResponseWriter, r *http.Request, code int, name, t
 func (h *handler) page(r *http.Request, name, title string, data any) *page {
 	status := h.source.Status()
 	began, _ := r.Context().Value(begun{}).(time.Duration)
-	return &page{Every: every(used() - began).Milliseconds(), Title: title, Here: name, Status: &status, Admin: h.mayAdmin(r), Now: time.Now().UTC(), Data: data}
+	return &page{Title: title, Here: name, Status: &status, Admin: h.mayAdmin(r), Now: time.Now().UTC(), Data: data, began: began}
 }
 
 // render writes a page to a writer that does not fail.
