@@ -1,8 +1,6 @@
 package rest
 
 import (
-	"slices"
-
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/object"
@@ -49,7 +47,7 @@ func (s *Server) collectionOf(k kind.Kind) collection {
 		return addressesOf(s.store)
 	case k.Name == object.KindIPAddressPool:
 		return poolsOf(plain)
-	case !slices.Contains(k.Verbs, "watch"):
+	case isComputed(k):
 		return computed{s.store, s.computed[k.Name]}
 	}
 	return plain

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -13,6 +14,9 @@ type computed struct {
 	store   *store.Store
 	objects func() []object.Object
 }
+
+// isComputed reports whether a kind has such objects.
+func isComputed(k kind.Kind) bool { return k.Stored() && !slices.Contains(k.Verbs, "watch") }
 
 func (c computed) get(namespace, name string) object.Object {
 	objects, _, _ := c.list(namespace, 0)
