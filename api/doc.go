@@ -9,7 +9,7 @@
 //	/svcctl/v1/health ?namespace=NS &name=NAME: wire.Health, of all without them
 //	/svcctl/v1/env    ?namespace=NS: wire.Environment
 //	/svcctl/v1/release POST, by an admin: lets go what vanished from the manifests in a mass
-//	/svcctl/v1/traffic ?namespace=NS &name=SERVICE &sort=open|rate|unanswered|name &limit=N
+//	/svcctl/v1/traffic ?namespace=NS &name=SERVICE &sort=open|rate|unanswered|refused|name &limit=N
 //	  &filter=TEXT &endpoints=true &history=true &clients=true (of one Service): wire.Traffic
 //	/svcctl/v1/conns  ?namespace=NS &name=SERVICE &endpoint=ADDR[:PORT] &client=PREFIX &limit=N:
 //	  wire.Connections; POST to conns/kill?id=N, by an admin: ends one, a wire.Connection

@@ -52,13 +52,9 @@ func Handler(source Source, mayAdmin func(*http.Request) bool) http.Handler {
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer failing()
-		header := w.Header()
-		header.Set("Content-Security-Policy", policy)
-		header.Set("X-Content-Type-Options", "nosniff")
-		header.Set("Referrer-Policy", "no-referrer")
-		header.Set("Cache-Control", "no-store")
+		guard(w.Header(), policy)
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
-			header.Set("Allow", "GET, HEAD")
+			w.Header().Set("Allow", "GET, HEAD")
 			h.fail(w, r, http.StatusMethodNotAllowed, "Pages are only read: nothing is changed here.")
 			return
 		}
@@ -66,6 +62,14 @@ func Handler(source Source, mayAdmin func(*http.Request) bool) http.Handler {
 		defer runtime.UnlockOSThread()
 		mux.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), begun{}, used())))
 	})
+}
+
+// guard sets the headers that every answer has.
+func guard(header http.Header, policy string) {
+	header.Set("Content-Security-Policy", policy)
+	header.Set("X-Content-Type-Options", "nosniff")
+	header.Set("Referrer-Policy", "no-referrer")
+	header.Set("Cache-Control", "no-store")
 }
 
 // begun is the key of what the thread had used when a request began.
@@ -117,24 +121,33 @@ type page struct {
 	Status *wire.Status
 	Admin  bool
 	Now    time.Time
-	Every  int64 // after how many milliseconds a page that is open asks for itself anew
 	Data   any
+	began  time.Duration // what the thread had used when the request began
 }
+
+// Every is after how many milliseconds a page that is open asks for itself anew. The layout asks for it last: only then is known what
+// the page cost.
+func (p *page) Every() int64 { return every(used() - p.began).Milliseconds() }
 
 // show renders a page whole before anything of it is sent.
 func (h *handler) show(w http.ResponseWriter, r *http.Request, code int, name, title string, data any) {
 	var b bytes.Buffer
 	h.render(&b, h.page(r, name, title, data))
+	send(w, code, b.Bytes())
+}
+
+// send answers with a page that is whole.
+func send(w http.ResponseWriter, code int, page []byte) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.Header().Set("Content-Length", strconv.Itoa(b.Len()))
+	w.Header().Set("Content-Length", strconv.Itoa(len(page)))
 	w.WriteHeader(code)
-	_, _ = w.Write(b.Bytes())
+	_, _ = w.Write(page)
 }
 
 func (h *handler) page(r *http.Request, name, title string, data any) *page {
 	status := h.source.Status()
 	began, _ := r.Context().Value(begun{}).(time.Duration)
-	return &page{Every: every(used() - began).Milliseconds(), Title: title, Here: name, Status: &status, Admin: h.mayAdmin(r), Now: time.Now().UTC(), Data: data}
+	return &page{Title: title, Here: name, Status: &status, Admin: h.mayAdmin(r), Now: time.Now().UTC(), Data: data, began: began}
 }
 
 // render writes a page to a writer that does not fail.
@@ -145,7 +158,7 @@ func (h *handler) render(to io.Writer, p *page) {
 }
 
 func (h *handler) fail(w http.ResponseWriter, r *http.Request, code int, why string) {
-	h.show(w, r, code, "error", strconv.Itoa(code)+" "+http.StatusText(code), why)
+	h.show(w, r, code, "error", titleOf(code), why)
 }
 
 // busiest is how many Services the overview lists.

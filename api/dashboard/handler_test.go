@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -279,4 +280,19 @@ func TestHowOftenAPageIsAskedFor(t *testing.T) {
 	if n, err := strconv.Atoi(number); err != nil || n < int(everyLeast.Milliseconds()) || n > int(everyMost.Milliseconds()) {
 		t.Errorf("the page is to be asked for anew after %q ms", number)
 	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/dashboard/", nil)
+	h := &handler{source: &shown{}, mayAdmin: everybody, pages: parse()}
+	h.show(w, r.WithContext(context.WithValue(r.Context(), begun{}, used())), http.StatusOK, "error", "", dear(everyMost/everyShare))
+	says(t, w.Body.String(), fmt.Sprintf(`data-every="%d"`, everyMost.Milliseconds()))
+}
+
+// dear is the CPU time that it takes to show it.
+type dear time.Duration
+
+func (d dear) String() string {
+	for end := used() + time.Duration(d); used() < end; {
+	}
+	return "dear"
 }

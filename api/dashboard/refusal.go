@@ -39,19 +39,15 @@ func Refuse(w http.ResponseWriter, code int, why string, inside bool) {
 		Title, Why string
 		Style      template.CSS
 		Inside     bool
-	}{strconv.Itoa(code) + " " + http.StatusText(code), why, template.CSS(refusalStyle), inside}); err != nil {
+	}{titleOf(code), why, template.CSS(refusalStyle), inside}); err != nil {
 		panic(fmt.Sprintf("dashboard: page of a refusal: %v", err)) // our own template: a bug
 	}
-	header := w.Header()
-	for name, value := range map[string]string{
-		"Content-Security-Policy": refusalPolicy, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
-		"Content-Type": "text/html; charset=utf-8", "Content-Length": strconv.Itoa(b.Len()),
-	} {
-		header.Set(name, value)
-	}
-	w.WriteHeader(code)
-	_, _ = w.Write(b.Bytes())
+	guard(w.Header(), refusalPolicy)
+	send(w, code, b.Bytes())
 }
+
+// titleOf is that of a page that says what failed.
+func titleOf(code int) string { return strconv.Itoa(code) + " " + http.StatusText(code) }
 
 // failure is what a page's handler panics with: the cause, and the answer of who recovers.
 type failure struct{ cause any }
@@ -65,9 +61,11 @@ func (failure) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 
 // failing gives the panic of a page's handler an answer.
 func failing() {
-	if v := recover(); v != nil && v != http.ErrAbortHandler {
-		panic(failure{v})
-	} else if v != nil {
+	switch v := recover(); v {
+	case nil:
+	case http.ErrAbortHandler: // ends the connection, and needs no page
 		panic(v)
+	default:
+		panic(failure{v})
 	}
 }

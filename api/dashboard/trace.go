@@ -111,13 +111,13 @@ func (t *tracing) Packets() iter.Seq[wire.TracedPacket] {
 	}
 }
 
-// Predicted is what would have become of a packet, where none came and that can be told; nil else.
+// Predicted returns the prediction of such a packet, where none came and one can be predicted; nil else.
 func (t *tracing) Predicted() (told *wire.TracedPacket) {
 	q := t.Query
-	if t.Came > 0 || t.Failed != "" || t.Do != doFollow || q.Established || !q.To.IsValid() || q.Port == 0 || q.From.IsValid() && !q.From.IsSingleIP() {
+	q.Predict = true
+	if t.Came > 0 || t.Failed != "" || t.Do != doFollow || q.Established || q.Check() != nil {
 		return nil
 	}
-	q.Predict = true
 	_ = t.source.Trace(t.ctx, q, func(p wire.TracedPacket) { told = &p }) // that none came is said already
 	return told
 }

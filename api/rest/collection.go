@@ -1,8 +1,6 @@
 package rest
 
 import (
-	"slices"
-
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/object"
@@ -42,14 +40,14 @@ func (s *Server) collectionOf(k kind.Kind) collection {
 	plain := stored{s.store, k.Name}
 	switch {
 	case k.Name == object.KindEvent && k.APIVersion() == object.APIVersionEvents:
-		return eventViews{plain}
+		return eventsOf(plain)
 	case k.Name == object.KindEndpoints:
 		return endpointsOf(s.store)
 	case k.Name == object.KindIPAddress:
 		return addressesOf(s.store)
 	case k.Name == object.KindIPAddressPool:
-		return pools{plain}
-	case !slices.Contains(k.Verbs, "watch"):
+		return poolsOf(plain)
+	case isComputed(k):
 		return computed{s.store, s.computed[k.Name]}
 	}
 	return plain
@@ -82,33 +80,47 @@ func isIn(ref object.Ref, namespace string) bool {
 	return namespace == "" || ref.Namespace == namespace
 }
 
-// eventViews are the Events as events.k8s.io shows them.
-type eventViews struct{ stored }
-
-func (c eventViews) get(namespace, name string) object.Object {
-	return eventView(c.stored.get(namespace, name))
+// adapted is a collection of stored objects that are shown otherwise.
+type adapted struct {
+	stored
+	// view returns the function that shows an object, made anew for each answer and each event; nil stays nil.
+	view func() func(object.Object) object.Object
 }
 
-func (c eventViews) list(namespace string, at uint64) ([]object.Object, uint64, error) {
+func (c adapted) get(namespace, name string) object.Object {
+	o := c.stored.get(namespace, name)
+	if o == nil {
+		return nil
+	}
+	return c.view()(o)
+}
+
+func (c adapted) list(namespace string, at uint64) ([]object.Object, uint64, error) {
 	objects, revision, err := c.stored.list(namespace, at)
+	show := c.view()
 	views := make([]object.Object, len(objects))
 	for i, o := range objects {
-		views[i] = eventView(o)
+		views[i] = show(o)
 	}
 	return views, revision, err
 }
 
-func (c eventViews) follow(namespace string, after uint64) (follower, error) {
+func (c adapted) follow(namespace string, after uint64) (follower, error) {
 	f, err := c.stored.follow(namespace, after)
 	stored := f.changes
 	f.changes = func(e store.Event) []change {
-		changes := stored(e)
+		changes, show := stored(e), c.view()
 		for i := range changes {
-			changes[i].old, changes[i].new = eventView(changes[i].old), eventView(changes[i].new)
+			changes[i].old, changes[i].new = show(changes[i].old), show(changes[i].new)
 		}
 		return changes
 	}
 	return f, err
+}
+
+// eventsOf shows Events as events.k8s.io does.
+func eventsOf(plain stored) adapted {
+	return adapted{plain, func() func(object.Object) object.Object { return eventView }}
 }
 
 // eventView is an event as events.k8s.io shows it; nil stays nil.

@@ -1,10 +1,10 @@
 package rest
 
 import (
-	"cmp"
 	"slices"
 
 	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -14,6 +14,9 @@ type computed struct {
 	store   *store.Store
 	objects func() []object.Object
 }
+
+// isComputed reports whether a kind has such objects.
+func isComputed(k kind.Kind) bool { return k.Stored() && !slices.Contains(k.Verbs, "watch") }
 
 func (c computed) get(namespace, name string) object.Object {
 	objects, _, _ := c.list(namespace, 0)
@@ -33,7 +36,7 @@ func (c computed) list(namespace string, _ uint64) ([]object.Object, uint64, err
 	}
 	objects = slices.DeleteFunc(objects, func(o object.Object) bool { return namespace != "" && o.GetMeta().Namespace != namespace })
 	slices.SortFunc(objects, func(a, b object.Object) int {
-		return cmp.Or(cmp.Compare(a.GetMeta().Namespace, b.GetMeta().Namespace), cmp.Compare(a.GetMeta().Name, b.GetMeta().Name))
+		return compareKeys(viewKey{a.GetMeta().Namespace, a.GetMeta().Name}, viewKey{b.GetMeta().Namespace, b.GetMeta().Name})
 	})
 	for i, o := range objects {
 		objects[i] = withVersion(o, revision)
@@ -45,45 +48,22 @@ func (c computed) follow(string, uint64) (follower, error) {
 	return follower{about: func(object.Ref) bool { return false }, changes: func(store.Event) []change { return nil }}, nil
 }
 
-// pools are IPAddressPools with their use.
-type pools struct{ stored }
-
-func (c pools) get(namespace, name string) object.Object {
-	pool, is := c.stored.get(namespace, name).(*object.IPAddressPool)
-	if !is {
-		return nil
-	}
-	return c.used(pool, c.store.PoolsInUse())
-}
-
-func (c pools) list(namespace string, at uint64) ([]object.Object, uint64, error) {
-	objects, revision, err := c.stored.list(namespace, at)
-	use := c.store.PoolsInUse()
-	views := make([]object.Object, len(objects))
-	for i, o := range objects {
-		views[i] = c.used(o.(*object.IPAddressPool), use)
-	}
-	return views, revision, err
-}
-
-func (c pools) follow(namespace string, after uint64) (follower, error) {
-	f, err := c.stored.follow(namespace, after)
-	stored := f.changes
-	f.changes = func(e store.Event) []change {
-		changes, use := stored(e), c.store.PoolsInUse()
-		for i := range changes {
-			if pool, is := changes[i].new.(*object.IPAddressPool); is {
-				changes[i].new = c.used(pool, use)
+// poolsOf shows IPAddressPools with their use.
+func poolsOf(plain stored) adapted {
+	return adapted{plain, func() func(object.Object) object.Object {
+		use := plain.store.PoolsInUse()
+		return func(o object.Object) object.Object {
+			if pool, is := o.(*object.IPAddressPool); is {
+				return withUse(pool, use)
 			}
+			return o
 		}
-		return changes
-	}
-	return f, err
+	}}
 }
 
-// used is a pool with the status that follows from who has its addresses. A pool that is not used has no
+// withUse is a pool with the status that follows from who has its addresses. A pool that is not used has no
 // addresses.
-func (c pools) used(pool *object.IPAddressPool, use []store.PoolUse) object.Object {
+func withUse(pool *object.IPAddressPool, use []store.PoolUse) *object.IPAddressPool {
 	shown := pool.DeepCopy().(*object.IPAddressPool)
 	shown.Status = &object.IPAddressPoolStatus{}
 	for i := range use {

@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -93,13 +94,13 @@ func TestPoolStatus(t *testing.T) {
 	if stored.Status != nil {
 		t.Errorf("stored is the status %+v", stored.Status)
 	}
-	shown := pools{}.used(stored, use).(*object.IPAddressPool)
+	shown := withUse(stored, use)
 	if want := (object.IPAddressPoolStatus{AssignedIPv4: 3, AssignedIPv6: 3, AvailableIPv4: 3, AvailableIPv6: 7}); *shown.Status != want {
 		t.Errorf("the status is %+v, want %+v", *shown.Status, want)
 	}
 	huge := stored.DeepCopy().(*object.IPAddressPool)
 	huge.Metadata.Name = "huge"
-	if shown := (pools{}).used(huge, use).(*object.IPAddressPool); shown.Status.AvailableIPv6 != 1<<63-1 || shown.Status.AssignedIPv6 != 5 {
+	if shown := withUse(huge, use); shown.Status.AvailableIPv6 != 1<<63-1 || shown.Status.AssignedIPv6 != 5 {
 		t.Errorf("of a huge pool it is %+v", shown.Status)
 	}
 	// Over the API, as Services come and a pool is watched.
@@ -110,5 +111,13 @@ func TestPoolStatus(t *testing.T) {
 	}
 	if items := w.get(path)["items"].([]any); len(items) != 1 || items[0].(map[string]any)["status"] == nil {
 		t.Errorf("the list is %v", items)
+	}
+	watch := w.watch(path + "?watch=1&resourceVersion=" + fmt.Sprint(w.store.Revision()))
+	w.does(http.StatusOK, http.MethodPatch, path+"/lan", `{"spec":{"autoAssign":false}}`, asMerge)
+	w.does(http.StatusOK, http.MethodDelete, path+"/lan", "")
+	for _, want := range []string{"MODIFIED", "DELETED"} {
+		if event := watch.next(); event["type"] != want || at(event, "object", "status", "availableIPv4") != 0.0 {
+			t.Errorf("a pool that is watched is %v, want %s", event, want)
+		}
 	}
 }

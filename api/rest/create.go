@@ -130,15 +130,17 @@ func mayCreate(r *request) error {
 
 // mayWriteKind refuses to write what is only a view of other objects.
 func mayWriteKind(r *request) error {
-	e := notSupported(r.kind, r.verb)
-	switch r.kind.Name {
-	case object.KindIPAddress:
-		e.message = r.kind.GroupResource() + " show which Services hold which addresses, and cannot be written: change the Service"
-	case object.KindServiceL2Status, object.KindServiceBGPStatus, object.KindConfigurationState:
-		e.message = r.kind.GroupResource() + " are computed when somebody asks, and can be neither written nor watched: svcctl announcements and /svcctl/v1/announcements?watch=true tell more"
+	var why string
+	switch {
+	case r.kind.Name == object.KindIPAddress:
+		why = "show which Services hold which addresses, and cannot be written: change the Service"
+	case isComputed(r.kind):
+		why = "are computed when somebody asks, and can be neither written nor watched: svcctl announcements and /svcctl/v1/announcements?watch=true tell more"
 	default:
 		return nil
 	}
+	e := notSupported(r.kind, r.verb)
+	e.message = r.kind.GroupResource() + " " + why
 	return e
 }
 

@@ -267,7 +267,7 @@ func (c *watcher) next() map[string]any {
 			c.Fatal("the watch is over")
 		}
 		return decoded(c, []byte(line))
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		c.Fatal("no event")
 	}
 	return nil
@@ -292,7 +292,7 @@ func (c *watcher) ends() {
 		if ok {
 			c.Fatalf("got %s", line)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		c.Fatal("the watch goes on")
 	}
 }

@@ -67,11 +67,11 @@ func ParseTraceQuery(values url.Values) (q TraceQuery, err error) {
 	if q.Seconds, err = ParseBounded(values.Get("seconds"), DefaultTraceSeconds, MaxTraceSeconds); err != nil {
 		return q, fmt.Errorf("seconds=%w", err)
 	}
-	return q, q.check()
+	return q, q.Check()
 }
 
-// check returns what does not go together.
-func (q *TraceQuery) check() error {
+// Check returns an error about values that do not go together.
+func (q *TraceQuery) Check() error {
 	switch {
 	case q.Predict && (!q.To.IsValid() || q.Port == 0):
 		return errors.New("a prediction is of a packet to an address with a port: give to and port")

@@ -103,17 +103,21 @@ type found struct {
 
 type problemCount struct{ errors, warnings int }
 
-// problemsOf counts those of Services, "Service namespace/name".
+// problemsOf counts those of Services, by "namespace/name".
 func problemsOf(list []wire.Problem) map[string]problemCount {
 	counts := map[string]problemCount{}
 	for _, problem := range list {
-		n := counts[problem.Object]
+		key, is := strings.CutPrefix(problem.Object, "Service ")
+		if !is {
+			continue
+		}
+		n := counts[key]
 		if problem.Severity == wire.SeverityError {
 			n.errors++
 		} else {
 			n.warnings++
 		}
-		counts[problem.Object] = n
+		counts[key] = n
 	}
 	return counts
 }
@@ -131,10 +135,7 @@ func (p *pages) Services(q dashboard.Query) (*dashboard.Services, error) {
 	all := make([]found, 0, status.Counts.Services) // garbage of a page that is open costs more than the page
 	for key, svc := range p.objects.Services() {
 		namespaces[svc.Metadata.Namespace] = struct{}{}
-		var n problemCount
-		if len(problems) > 0 {
-			n = problems["Service "+key]
-		}
+		n := problems[key]
 		if q.Namespace != "" && svc.Metadata.Namespace != q.Namespace ||
 			q.Problems && n == (problemCount{}) || !matchesSearch(key, svc, search) {
 			continue

@@ -193,7 +193,7 @@ func (x *Fullness) look(ctx context.Context, asked *crowdsAsked) error {
 	}
 	switch {
 	case err != nil && before == nil:
-		x.log.Warn("connections of endpoints are not counted, so full ones stay full and others become none; it is tried again", "err", err, "retry", idleRetry)
+		x.log.Warn("connections of endpoints cannot be counted: endpoints that are full stay full and no other becomes full, until a retry succeeds", "err", err, "retry", idleRetry)
 	case err == nil && before != nil:
 		x.log.Info("connections of endpoints are counted again")
 	}

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// watchFor is how long the clients of a Service are counted after somebody asked for them: longer than the pause between two
-	// looks may be.
+	// watchFor is how long the clients of a Service are counted after somebody asked for them: longer than a viewer waits before the
+	// next question.
 	watchFor = 2 * time.Minute
 	// maxWatched bounds the Services whose clients are counted, and maxClients the clients of one.
 	maxWatched = 16
@@ -21,19 +21,17 @@ const (
 )
 
 // clients are those of a Service at one look.
-type clients map[netip.Addr]*Counts
+type clients map[netip.Addr]Counts
 
 // add adds a connection; not of a client that there is no room for.
 func (s clients) add(c *conntrack.Connection) {
-	n := s[c.Client.Addr()]
-	if n == nil {
-		if len(s) == maxClients {
-			return
-		}
-		n = &Counts{}
-		s[c.Client.Addr()] = n
+	addr := c.Client.Addr()
+	n, known := s[addr]
+	if !known && len(s) == maxClients {
+		return
 	}
 	n.add(c, false)
+	s[addr] = n
 }
 
 // watch notes that somebody asks for the clients of a Service, and reports whether they are counted: of too many Services, those of
@@ -42,7 +40,7 @@ func (o *Observer) watch(service string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := o.now()
-	maps.DeleteFunc(o.watched, func(_ string, asked time.Time) bool { return now.Sub(asked) > watchFor })
+	o.unwatch(now)
 	if _, known := o.watched[service]; !known && len(o.watched) == maxWatched {
 		return false
 	}
@@ -53,18 +51,21 @@ func (o *Observer) watch(service string) bool {
 	return true
 }
 
+// unwatch forgets the Services that nobody has asked about for long. The caller holds mu.
+func (o *Observer) unwatch(at time.Time) {
+	maps.DeleteFunc(o.watched, func(_ string, asked time.Time) bool { return at.Sub(asked) > watchFor })
+}
+
 // watching are the Services whose clients a look counts, without clients; nil: there are none.
 func (o *Observer) watching(at time.Time) (of map[string]clients) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for service, asked := range o.watched {
-		if at.Sub(asked) > watchFor {
-			delete(o.watched, service)
-			continue
-		}
-		if of == nil {
-			of = map[string]clients{}
-		}
+	o.unwatch(at)
+	if len(o.watched) == 0 {
+		return nil
+	}
+	of = make(map[string]clients, len(o.watched))
+	for service := range o.watched {
 		of[service] = clients{}
 	}
 	return of
@@ -89,14 +90,20 @@ func (l *Look) clientsOf(service string, most int) (told wire.ServiceClients) {
 		return told
 	}
 	told.Counted = true
-	for addr, n := range found {
-		told.Clients = append(told.Clients, wire.ClientTraffic{Client: addr.String(), Open: n.Open, Unanswered: n.Unanswered})
+	type client struct {
+		addr netip.Addr
+		Counts
 	}
-	slices.SortFunc(told.Clients, func(a, b wire.ClientTraffic) int {
-		return cmp.Or(cmp.Compare(b.Open+b.Unanswered, a.Open+a.Unanswered), cmp.Compare(a.Client, b.Client))
+	all := make([]client, 0, len(found))
+	for addr, n := range found {
+		all = append(all, client{addr, n})
+	}
+	slices.SortFunc(all, func(a, b client) int {
+		return cmp.Or(cmp.Compare(b.Open+b.Unanswered, a.Open+a.Unanswered), a.addr.Compare(b.addr))
 	})
-	if len(told.Clients) > most {
-		told.Clients, told.More = told.Clients[:most], len(told.Clients)-most
+	told.More = max(0, len(all)-most)
+	for _, c := range all[:len(all)-told.More] { // of many clients few are told of
+		told.Clients = append(told.Clients, wire.ClientTraffic{Client: c.addr.String(), Open: c.Open, Unanswered: c.Unanswered})
 	}
 	return told
 }

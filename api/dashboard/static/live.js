@@ -3,13 +3,13 @@
 (() => {
   const main = document.querySelector("main[data-live]");
   if (!main || !["overview", "services", "service", "connections"].includes(main.dataset.live)) return;
-  let every = Number(main.dataset.every); // ms; each version of the page says when the next one may be asked for
+  let every = Number(document.querySelector("footer").dataset.every); // ms; each version of the page says when the next one may be asked for
   const keyed = (root, name) => new Map([...root.querySelectorAll(`[data-${name}]`)].map((e) => [e.dataset[name], e]));
   const rows = (list) => [...list.querySelectorAll("[data-row]")].map((e) => e.dataset.row).join("\n");
 
   // update takes what differs from a newer version of the page. What is focused or selected stays.
   const update = (fresh) => {
-    every = Number(fresh.querySelector("main")?.dataset.every) || every;
+    every = Number(fresh.querySelector("footer")?.dataset.every) || every;
     const lists = keyed(document, "list");
     for (const [name, list] of keyed(fresh, "list")) {
       const old = lists.get(name);
