@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/mdlayher/packet"
+	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/api/wire"
@@ -126,7 +127,11 @@ func (e *election) open(ctx context.Context, l node.Link) error {
 	if h.own.Is6() {
 		ether, group = unix.ETH_P_IPV6, vrrp.Group6
 	}
-	conn, err := packet.Listen(&net.Interface{Index: l.Index, Name: l.Name, HardwareAddr: l.MAC}, packet.Raw, ether, nil)
+	program, err := onlyAdverts(h.own.Is6())
+	if err != nil {
+		return err
+	}
+	conn, err := packet.Listen(&net.Interface{Index: l.Index, Name: l.Name, HardwareAddr: l.MAC}, packet.Raw, ether, &packet.Config{Filter: program})
 	if err != nil {
 		return fmt.Errorf("listen for adverts on %s: %w", l.Name, err)
 	}
@@ -140,6 +145,21 @@ func (e *election) open(ctx context.Context, l node.Link) error {
 	e.links[l.Index] = h
 	go e.listen(ctx, h) // until the socket is closed
 	return nil
+}
+
+// onlyAdverts is a program (bpf(7), classic) that passes VRRP. Of all traffic that comes in on a link, copies would fill
+// the socket, and adverts behind them be lost.
+func onlyAdverts(v6 bool) ([]bpf.RawInstruction, error) {
+	protocol := uint32(etherLen + 9)
+	if v6 {
+		protocol = etherLen + 6
+	}
+	return bpf.Assemble([]bpf.Instruction{
+		bpf.LoadAbsolute{Off: protocol, Size: 1},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: vrrp.Protocol, SkipFalse: 1},
+		bpf.RetConstant{Val: maxFrame},
+		bpf.RetConstant{Val: 0},
+	})
 }
 
 // joinGroup has the interface take frames for a multicast group (packet(7)).
@@ -166,8 +186,11 @@ func groupMAC(group netip.Addr) net.HardwareAddr {
 	return net.HardwareAddr{0x33, 0x33, b[12], b[13], b[14], b[15]}
 }
 
+// maxFrame is how much of a frame is read.
+const maxFrame = 2048
+
 func (e *election) listen(ctx context.Context, h *heartbeat) {
-	buf := make([]byte, 2048)
+	buf := make([]byte, maxFrame)
 	for {
 		n, _, err := h.conn.ReadFrom(buf)
 		switch {

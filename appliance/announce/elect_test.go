@@ -7,6 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+
 	"svcctl.io/svcctl/appliance/announce/vrrp"
 	"svcctl.io/svcctl/appliance/node"
 )
@@ -90,5 +93,27 @@ func TestWhoAnswersDoesNotDiffer(t *testing.T) {
 	e.compare(time.Now(), &vrrp.Advert{VRID: 51, Priority: 100, Source: netip.MustParseAddr("192.0.2.1"), Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.51")}})
 	if d := e.group().Differs; d != nil {
 		t.Errorf("it differs by %+v", d)
+	}
+}
+
+// The socket gets adverts, and no other traffic of the link.
+func TestOnlyAdverts(t *testing.T) {
+	for name, frame := range adverts() {
+		raw, err := onlyAdverts(name == "IPv6")
+		if err != nil {
+			t.Fatal(err)
+		}
+		program, _ := bpf.Disassemble(raw)
+		vm, err := bpf.NewVM(program)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := vm.Run(frame); n < len(frame) || err != nil {
+			t.Errorf("%s: %d bytes of %d pass, %v", name, n, len(frame), err)
+		}
+		frame[etherLen+map[string]int{"IPv4": 9, "IPv6": 6}[name]] = unix.IPPROTO_TCP
+		if n, err := vm.Run(frame); n != 0 || err != nil {
+			t.Errorf("%s: %d bytes of TCP pass, %v", name, n, err)
+		}
 	}
 }
