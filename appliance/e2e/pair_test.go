@@ -76,7 +76,7 @@ func (p *pair) answersAs(t *testing.T, n int) {
 // asks asks by UDP, where nothing is sent twice, until the end is called, which gives how many were lost.
 func (p *pair) asks(t *testing.T, f family) (end func() (asked, lost int)) {
 	t.Helper()
-	return asks(p.client, f.pairVIP(), 0)
+	return asks(p.client, f.pairVIP(), 0, patiently)
 }
 
 // asks is that for a host and a frontend, with a pause after each question.
