@@ -26,24 +26,9 @@ func (p *compiledPort) addAdopted(f *fragment, fe *Frontend) {
 		return
 	}
 	frontend := f.keep(Key(AddrPortData(netip.AddrPortFrom(fe.Addr, fe.Port))))
-	for _, ap := range p.adopts(fe) {
+	for _, ap := range fe.ofBoth(func(pool Pool) []netip.AddrPort { return p.chosen(fe, pool) }) {
 		f.adopted = append(f.adopted, placed{setAdopted, f.keep(Key(AddrPortData(ap))), frontend})
 	}
-}
-
-// adopts are the endpoints that clients of a frontend may have.
-func (p *compiledPort) adopts(fe *Frontend) []netip.AddrPort {
-	inside := p.chosen(fe, fe.Inside.Pool)
-	if fe.Outside.Pool == fe.Inside.Pool {
-		return inside
-	}
-	all := slices.Clone(inside)
-	for _, ap := range p.chosen(fe, fe.Outside.Pool) {
-		if !slices.Contains(inside, ap) {
-			all = append(all, ap)
-		}
-	}
-	return all
 }
 
 // useAdopted counts who adopts the endpoints of a fragment: once more, or once less.
@@ -141,7 +126,7 @@ func (r *recovery) askedForByMore() {
 			if p.Protocol != TCP || !fe.Addr.IsValid() || fe.IsRange() {
 				continue
 			}
-			endpoints := p.reachableBy(fe)
+			endpoints := p.Reachable(fe)
 			isAdopted := func(ap netip.AddrPort) bool { _, is := adopted[AddrPortData(ap)]; return is }
 			if len(endpoints) == 0 || !fe.Adopt && slices.ContainsFunc(endpoints, isAdopted) {
 				continue
@@ -168,18 +153,6 @@ func (r *recovery) askedForByMore() {
 	for fe := range may {
 		fe.Adopt = true
 	}
-}
-
-// reachableBy are the endpoints that clients of a frontend may have.
-func (sp *ServicePort) reachableBy(fe *Frontend) (all []netip.AddrPort) {
-	for _, pool := range []Pool{fe.Inside.Pool, fe.Outside.Pool} {
-		endpoints := sp.Pools[pool]
-		if sp.Balance == DestinationHash && len(endpoints) > 1 {
-			endpoints = []netip.AddrPort{preferred(endpoints, fe)}
-		}
-		all = union(all, endpoints)
-	}
-	return all
 }
 
 // Adopts reports whether a ruleset adopts endpoints.

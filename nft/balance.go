@@ -312,10 +312,29 @@ func sameTable(a, b *ServicePort, pool Pool) bool {
 
 // chosen are the endpoints that a frontend's clients pick from at random, each in a slot.
 func (p *compiledPort) chosen(fe *Frontend, pool Pool) []netip.AddrPort {
-	if p.Balance == DestinationHash && len(p.slots[pool]) > 1 {
-		return []netip.AddrPort{preferred(p.slots[pool], fe)}
+	return p.among(p.slots[pool], fe)
+}
+
+// among are those of some endpoints that clients of a frontend may have.
+func (sp *ServicePort) among(endpoints []netip.AddrPort, fe *Frontend) []netip.AddrPort {
+	if sp.Balance == DestinationHash && len(endpoints) > 1 {
+		return []netip.AddrPort{preferred(endpoints, fe)}
 	}
-	return p.slots[pool]
+	return endpoints
+}
+
+// Reachable are the endpoints that clients of a frontend may have.
+func (sp *ServicePort) Reachable(fe *Frontend) []netip.AddrPort {
+	return fe.ofBoth(func(pool Pool) []netip.AddrPort { return sp.among(sp.Pools[pool], fe) })
+}
+
+// ofBoth joins what clients inside and outside may have, by their pools.
+func (fe *Frontend) ofBoth(endpoints func(Pool) []netip.AddrPort) []netip.AddrPort {
+	inside := endpoints(fe.Inside.Pool)
+	if fe.Outside.Pool == fe.Inside.Pool {
+		return inside
+	}
+	return union(inside, endpoints(fe.Outside.Pool))
 }
 
 // tableForms are the chains of all forms, without a pool's prefix.

@@ -24,14 +24,19 @@ func compile(t *testing.T, documents ...string) *Plan {
 		kind, key, _ := strings.Cut(head, " ")
 		namespace, name, _ := strings.Cut(key, "/")
 		name, annotations, _ := strings.Cut(name, " ")
-		version := object.APIVersionMetalLB
-		if kind == object.KindBGPPeer {
-			version = object.APIVersionMetalLBPeer
-		}
-		fmt.Fprintf(&text, "---\napiVersion: %s\nkind: %s\nmetadata: {namespace: %s, name: %s, labels: {name: %s}, annotations: {%s}}\nspec: %s\n",
-			version, kind, namespace, name, name, annotationOf(annotations), spec)
+		text.WriteString(document(kind, namespace, name, annotationOf(annotations), spec))
 	}
 	return compileText(t, text.String())
+}
+
+// document is one of a file. Its name is its label, too.
+func document(kind, namespace, name, annotations, spec string) string {
+	version := object.APIVersionMetalLB
+	if kind == object.KindBGPPeer {
+		version = object.APIVersionMetalLBPeer
+	}
+	return fmt.Sprintf("---\napiVersion: %s\nkind: %s\nmetadata: {namespace: %s, name: %s, labels: {name: %s}, annotations: {%s}}\nspec: %s\n",
+		version, kind, namespace, name, name, annotations, spec)
 }
 
 // annotationOf is "key=value" as YAML.
@@ -62,25 +67,30 @@ func compileText(t *testing.T, text string) *Plan {
 		if errs := object.Validate(o, object.Options{}); len(errs) > 0 {
 			t.Fatalf("%s: %v", object.RefOf(o), errs)
 		}
-		switch o := o.(type) {
-		case *object.IPAddressPool:
-			objects.Pools = append(objects.Pools, o)
-		case *object.L2Advertisement:
-			objects.L2 = append(objects.L2, o)
-		case *object.BGPAdvertisement:
-			objects.BGP = append(objects.BGP, o)
-		case *object.Community:
-			objects.Communities = append(objects.Communities, o)
-		case *object.BFDProfile:
-			objects.Profiles = append(objects.Profiles, o)
-		case *object.BGPPeer:
-			objects.Peers = append(objects.Peers, o)
-		}
+		add(&objects, o)
 	}
 	return Compile(&objects, &Box{
 		Pools:         []alloc.Pool{{First: netip.MustParseAddr("198.51.100.0"), Last: netip.MustParseAddr("198.51.100.15")}},
 		ServiceRanges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")},
 	})
+}
+
+// add puts an object among those of its kind.
+func add(objects *Objects, o object.Object) {
+	switch o := o.(type) {
+	case *object.IPAddressPool:
+		objects.Pools = append(objects.Pools, o)
+	case *object.L2Advertisement:
+		objects.L2 = append(objects.L2, o)
+	case *object.BGPAdvertisement:
+		objects.BGP = append(objects.BGP, o)
+	case *object.Community:
+		objects.Communities = append(objects.Communities, o)
+	case *object.BFDProfile:
+		objects.Profiles = append(objects.Profiles, o)
+	case *object.BGPPeer:
+		objects.Peers = append(objects.Peers, o)
+	}
 }
 
 // said are the problems as "Kind name field: message".

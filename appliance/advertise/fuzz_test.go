@@ -11,13 +11,7 @@ import (
 // FuzzCompile: no objects that validation takes break the plan, and whatever they say, a pool has only its own
 // addresses and no route is wider than its pool.
 func FuzzCompile(f *testing.F) {
-	document := func(kind, name, spec string) string {
-		version := object.APIVersionMetalLB
-		if kind == object.KindBGPPeer {
-			version = object.APIVersionMetalLBPeer
-		}
-		return "---\napiVersion: " + version + "\nkind: " + kind + "\nmetadata: {namespace: lb, name: " + name + "}\nspec: " + spec + "\n"
-	}
+	document := func(kind, name, spec string) string { return document(kind, "lb", name, "", spec) }
 	f.Add(document("IPAddressPool", "lan", "{addresses: [192.0.2.0/28, 2001:db8::/124], avoidBuggyIPs: true, serviceAllocation: {priority: 3, namespaces: [a]}}") +
 		document("L2Advertisement", "all", "{interfaces: [eth0], nodeSelectors: [{matchLabels: {a: b}}]}") +
 		document("BGPAdvertisement", "all", "{aggregationLength: 28, aggregationLengthV6: 124, communities: ['64512:1', named, 'large:1:2:3'], localPref: 7, peers: [tor]}") +
@@ -37,20 +31,7 @@ func FuzzCompile(f *testing.F) {
 				continue
 			}
 			seen[ref] = true // the store has one of a name
-			switch o := o.(type) {
-			case *object.IPAddressPool:
-				objects.Pools = append(objects.Pools, o)
-			case *object.L2Advertisement:
-				objects.L2 = append(objects.L2, o)
-			case *object.BGPAdvertisement:
-				objects.BGP = append(objects.BGP, o)
-			case *object.Community:
-				objects.Communities = append(objects.Communities, o)
-			case *object.BFDProfile:
-				objects.Profiles = append(objects.Profiles, o)
-			case *object.BGPPeer:
-				objects.Peers = append(objects.Peers, o)
-			}
+			add(&objects, o)
 		}
 		plan := Compile(&objects, &Box{})
 		for i, p := range plan.Pools {

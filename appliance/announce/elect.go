@@ -11,9 +11,11 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/mdlayher/packet"
+	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/api/wire"
@@ -49,7 +51,8 @@ type others struct {
 
 // heartbeat is the adverts on one link.
 type heartbeat struct {
-	conn *packet.Conn
+	conn net.PacketConn
+	raw  syscall.RawConn // of conn
 	link node.Link
 	own  netip.Addr // what adverts are sent from
 	stop context.CancelFunc
@@ -126,32 +129,50 @@ func (e *election) open(ctx context.Context, l node.Link) error {
 	if h.own.Is6() {
 		ether, group = unix.ETH_P_IPV6, vrrp.Group6
 	}
-	conn, err := packet.Listen(&net.Interface{Index: l.Index, Name: l.Name, HardwareAddr: l.MAC}, packet.Raw, ether, nil)
+	program, err := onlyAdverts(h.own.Is6())
+	if err != nil {
+		return err
+	}
+	conn, err := packet.Listen(&net.Interface{Index: l.Index, Name: l.Name, HardwareAddr: l.MAC}, packet.Raw, ether, &packet.Config{Filter: program})
 	if err != nil {
 		return fmt.Errorf("listen for adverts on %s: %w", l.Name, err)
 	}
 	h.conn = conn
-	if err := joinGroup(conn, l.Index, groupMAC(group)); err != nil {
+	if h.raw, err = conn.SyscallConn(); err == nil {
+		err = joinGroup(h.raw, l.Index, groupMAC(group))
+	}
+	if err != nil {
 		_ = conn.Close()
 		return fmt.Errorf("join the group of VRRP on %s: %w", l.Name, err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	h.stop = func() { cancel(); _ = conn.Close() }
 	e.links[l.Index] = h
-	go e.listen(ctx, h) // until the socket is closed
+	go e.listen(ctx, h)
 	return nil
 }
 
-// joinGroup has the interface take frames for a multicast group (packet(7)).
-func joinGroup(conn *packet.Conn, index int, mac net.HardwareAddr) error {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return err
+// onlyAdverts is a program (bpf(7), classic) that passes VRRP. Of all traffic that comes in on a link, copies would fill
+// the socket, and adverts behind them be lost.
+func onlyAdverts(v6 bool) ([]bpf.RawInstruction, error) {
+	protocol := uint32(etherLen + 9)
+	if v6 {
+		protocol = etherLen + 6
 	}
+	return bpf.Assemble([]bpf.Instruction{
+		bpf.LoadAbsolute{Off: protocol, Size: 1},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: vrrp.Protocol, SkipFalse: 1},
+		bpf.RetConstant{Val: maxFrame},
+		bpf.RetConstant{Val: 0},
+	})
+}
+
+// joinGroup has the interface take frames for a multicast group (packet(7)).
+func joinGroup(raw syscall.RawConn, index int, mac net.HardwareAddr) error {
 	request := unix.PacketMreq{Ifindex: int32(index), Type: unix.PACKET_MR_MULTICAST, Alen: uint16(len(mac))}
 	copy(request.Address[:], mac)
 	var failed error
-	err = raw.Control(func(fd uintptr) {
+	err := raw.Control(func(fd uintptr) {
 		failed = unix.SetsockoptPacketMreq(int(fd), unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, &request)
 	})
 	return errors.Join(err, failed)
@@ -166,14 +187,17 @@ func groupMAC(group netip.Addr) net.HardwareAddr {
 	return net.HardwareAddr{0x33, 0x33, b[12], b[13], b[14], b[15]}
 }
 
+// listen calls the machine whenever adverts wait, until the socket is closed.
 func (e *election) listen(ctx context.Context, h *heartbeat) {
-	buf := make([]byte, 2048)
-	for {
-		n, _, err := h.conn.ReadFrom(buf)
-		switch {
-		case ctx.Err() != nil || errors.Is(err, net.ErrClosed):
+	for first := make([]byte, 1); ; {
+		var failed error
+		if err := h.raw.Read(func(fd uintptr) bool {
+			_, _, failed = unix.Recvfrom(int(fd), first, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+			return !errors.Is(failed, unix.EAGAIN)
+		}); err != nil {
 			return
-		case err != nil:
+		}
+		if failed != nil { // the link is down
 			select {
 			case <-ctx.Done():
 				return
@@ -181,20 +205,36 @@ func (e *election) listen(ctx context.Context, h *heartbeat) {
 			}
 			continue
 		}
-		advert, ok := parseAdvert(buf[:n])
-		if !ok {
-			continue
-		}
-		e.do(func(now time.Time) []uint8 {
-			if e.macs[net.HardwareAddr(buf[6:12]).String()] {
-				return nil
-			}
-			e.compare(now, &advert)
-			out, assert := e.m.Receive(now, &advert, h.own)
-			e.assert = e.assert || assert
-			return out
-		})
+		e.do(func(time.Time) []uint8 { return nil })
 	}
+}
+
+const (
+	// maxFrame is how much of a frame is read.
+	maxFrame = 2048
+	// maxWaiting is how many adverts of a link are read at a time: a flood of them does not keep the machine from its time.
+	maxWaiting = 64
+)
+
+// hear has the machine take the adverts that wait on a link, and gives those to send.
+func (e *election) hear(now time.Time, h *heartbeat) (adverts []uint8) {
+	_ = h.raw.Control(func(fd uintptr) { // a link that is gone has none
+		buf := make([]byte, maxFrame)
+		for range maxWaiting {
+			n, _, err := unix.Recvfrom(int(fd), buf, unix.MSG_DONTWAIT)
+			if err != nil {
+				return
+			}
+			a, ok := parseAdvert(buf[:n])
+			if !ok || e.macs[net.HardwareAddr(buf[6:12]).String()] {
+				continue
+			}
+			e.compare(now, &a)
+			out, assert := e.m.Receive(now, &a, h.own)
+			adverts, e.assert = append(adverts, out...), e.assert || assert
+		}
+	})
+	return adverts
 }
 
 // The lengths of headers.
@@ -256,13 +296,18 @@ func advert(h *heartbeat, a vrrp.Advert) []byte {
 	return slices.Concat(f, header, payload)
 }
 
-// do calls the machine, sends the adverts that it gives, and tells of what changed.
+// do calls the machine, sends the adverts that it gives, and tells of what changed. Adverts that wait come first: a
+// process that did not run for a while would take them for missing.
 func (e *election) do(f func(now time.Time) []uint8) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	before, _ := e.m.State()
-	master := e.m.Master()
-	for _, priority := range f(time.Now()) {
+	master, at := e.m.Master(), time.Now()
+	var adverts []uint8
+	for _, h := range e.links {
+		adverts = append(adverts, e.hear(at, h)...)
+	}
+	for _, priority := range append(adverts, f(at)...) {
 		for _, h := range e.links {
 			frame := advert(h, vrrp.Advert{VRID: e.cfg.VRID, Priority: priority, Interval: e.cfg.Interval, Addresses: e.addrs[familyOf(h.own)]})
 			_, _ = h.conn.WriteTo(frame, &packet.Addr{HardwareAddr: frame[:6]}) // a link that is down takes nothing

@@ -1,11 +1,16 @@
 package announce
 
 import (
+	"errors"
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
+
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/appliance/announce/vrrp"
 	"svcctl.io/svcctl/appliance/node"
@@ -90,5 +95,58 @@ func TestWhoAnswersDoesNotDiffer(t *testing.T) {
 	e.compare(time.Now(), &vrrp.Advert{VRID: 51, Priority: 100, Source: netip.MustParseAddr("192.0.2.1"), Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.51")}})
 	if d := e.group().Differs; d != nil {
 		t.Errorf("it differs by %+v", d)
+	}
+}
+
+// A box that stands by and did not run for a while reads the adverts that came meanwhile before it judges.
+func TestAdvertsThatWait(t *testing.T) {
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(ends[1])
+	f := os.NewFile(uintptr(ends[0]), "link")
+	conn, err := net.FilePacketConn(f)
+	if err = errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, frame := range adverts() {
+		e := newElection(vrrp.Config{VRID: 51, Priority: 100, Interval: time.Second}, slog.New(slog.DiscardHandler))
+		e.m = vrrp.New(time.Now().Add(-time.Hour), e.cfg) // it should have become active long ago
+		e.links[1] = &heartbeat{conn: conn, raw: raw, link: link(1, "eth0"), own: netip.MustParseAddr("192.0.2.2")}
+		if _, err := unix.Write(ends[1], frame); err != nil {
+			t.Fatal(err)
+		}
+		e.do(e.m.Tick)
+		if state, _ := e.m.State(); state != vrrp.Backup || !e.m.Master().IsValid() {
+			t.Errorf("%s: it is %s, and the master %s", name, state, e.m.Master())
+		}
+	}
+}
+
+// The socket gets adverts, and no other traffic of the link.
+func TestOnlyAdverts(t *testing.T) {
+	for name, frame := range adverts() {
+		raw, err := onlyAdverts(name == "IPv6")
+		if err != nil {
+			t.Fatal(err)
+		}
+		program, _ := bpf.Disassemble(raw)
+		vm, err := bpf.NewVM(program)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := vm.Run(frame); n < len(frame) || err != nil {
+			t.Errorf("%s: %d bytes of %d pass, %v", name, n, len(frame), err)
+		}
+		frame[etherLen+map[string]int{"IPv4": 9, "IPv6": 6}[name]] = unix.IPPROTO_TCP
+		if n, err := vm.Run(frame); n != 0 || err != nil {
+			t.Errorf("%s: %d bytes of TCP pass, %v", name, n, err)
+		}
 	}
 }

@@ -56,11 +56,7 @@ func newKeeping(t *testing.T) *keeping {
 		k.serve(t, server)
 	}
 	for n := range k.hosts {
-		h := l.Router(fmt.Sprintf("box%d", n+1))
-		lan.Attach(h, "lan0", fmt.Sprintf("192.0.2.%d/24", n+1), fmt.Sprintf("2001:db8::%d/64", n+1))
-		inside.Attach(h, "int0", fmt.Sprintf("10.1.0.%d/24", n+1), fmt.Sprintf("fd00:10:1::%d/64", n+1))
-		box := h.Appliance(binary, "--node-name", h.Name, "--cluster-cidr", "10.0.0.0/8,fd00:10::/32",
-			"--load-balancer-pool", "192.0.2.50-192.0.2.59,2001:db8::50-2001:db8::5f")
+		box := k.attach(n, l, lan, inside)
 		box.Manifests.Write("web.yaml", both(func(f family) []string {
 			spec := func(vip netip.AddrPort) []string {
 				return []string{"type: LoadBalancer", "loadBalancerIP: " + vip.Addr().String(), "externalTrafficPolicy: Local", "ports: [{name: t, port: 7000}]"}
@@ -76,7 +72,6 @@ func newKeeping(t *testing.T) *keeping {
 			}
 		}))
 		box.Start()
-		k.hosts[n], k.boxes[n] = h, box
 		k.announcers[n] = box.Announcer("--l2", "lan0", "--l2", "int0", "--vrid", "51", "--priority", fmt.Sprint(200-n),
 			"--gateway", "10.1.0.254", "--gateway", "fd00:10:1::fe")
 	}
@@ -275,10 +270,7 @@ func all(streams []*stream, text string) (ended []error) {
 // back. A Service beside it that is picked from at random loses some.
 func Test490_connections_outlive_a_box(t *testing.T) {
 	k := newKeeping(t)
-	k.announcers[0].Launch()
-	eventually(t, time.Minute, func() error { return k.isActive(0) })
-	k.announcers[1].Launch()
-	eventually(t, time.Minute, func() error { return k.stands(1) })
+	k.begin(t)
 
 	var kept, random []*stream
 	servers := map[string]bool{}
@@ -304,14 +296,7 @@ func Test490_connections_outlive_a_box(t *testing.T) {
 		t.Errorf("doctor says:\n%s", out)
 	}
 
-	// The box dies with what it knows: nobody gets anything from it any more.
-	for _, ifname := range []string{"lan0", "int0"} {
-		k.hosts[0].SetDown(ifname)
-	}
-	k.announcers[0].Kill()
-	k.boxes[0].Kill()
-	eventually(t, time.Minute, func() error { return k.isActive(1) })
-	close(k.push)
+	k.dies(t)
 	if ended := all(kept, "after"); len(ended) > 0 {
 		t.Fatalf("of %d connections %d ended: %v", len(kept), len(ended), errors.Join(ended...))
 	}
@@ -340,6 +325,27 @@ func Test490_connections_outlive_a_box(t *testing.T) {
 	if ended := all(kept, "back"); len(ended) > 0 {
 		t.Errorf("on the way back %d of %d ended: %v", len(ended), len(kept), errors.Join(ended...))
 	}
+}
+
+// begin has the first box answer, and the second one stand by.
+func (k *keeping) begin(t *testing.T) {
+	t.Helper()
+	k.announcers[0].Launch()
+	eventually(t, time.Minute, func() error { return k.isActive(0) })
+	k.announcers[1].Launch()
+	eventually(t, time.Minute, func() error { return k.stands(1) })
+}
+
+// dies has the first box die with what it knows: no host gets a packet from it any more. The second one answers, and servers speak.
+func (k *keeping) dies(t *testing.T) {
+	t.Helper()
+	for _, ifname := range []string{"lan0", "int0"} {
+		k.hosts[0].SetDown(ifname)
+	}
+	k.announcers[0].Kill()
+	k.boxes[0].Kill()
+	eventually(t, time.Minute, func() error { return k.isActive(1) })
+	close(k.push)
 }
 
 // isActive compares who answers for the Service and is the router of the servers.
@@ -388,10 +394,7 @@ func Test492_conntrackd_keeps_what_is_picked_at_random(t *testing.T) {
 		h.Sysctl("net.netfilter.nf_conntrack_tcp_be_liberal", "1")
 		h.Background("conntrackd", "-C", path)
 	}
-	k.announcers[0].Launch()
-	eventually(t, time.Minute, func() error { return k.isActive(0) })
-	k.announcers[1].Launch()
-	eventually(t, time.Minute, func() error { return k.stands(1) })
+	k.begin(t)
 	var random []*stream
 	for _, f := range families {
 		for _, kind := range []string{"talk", "download", "upload", "push"} {
@@ -411,13 +414,7 @@ func Test492_conntrackd_keeps_what_is_picked_at_random(t *testing.T) {
 			return fmt.Errorf("the other box does not know the connection from port %d", port)
 		})
 	}
-	for _, ifname := range []string{"lan0", "int0"} {
-		k.hosts[0].SetDown(ifname)
-	}
-	k.announcers[0].Kill()
-	k.boxes[0].Kill()
-	eventually(t, time.Minute, func() error { return k.isActive(1) })
-	close(k.push)
+	k.dies(t)
 	if ended := all(random, "after"); len(ended) > 0 {
 		t.Errorf("of %d connections %d ended: %v", len(random), len(ended), errors.Join(ended...))
 	}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -302,6 +304,21 @@ func Test264_announcements_outlive_serve(t *testing.T) {
 	}
 }
 
+// isKept waits until the file of an announcer says that the first addresses are announced, a moment after they are.
+func isKept(t *testing.T, announcer *netlab.Appliance) {
+	t.Helper()
+	for _, f := range families {
+		says := regexp.MustCompile(fmt.Sprintf(`"announced":\[[^]]*"%[1]s"|"address":"%[1]s".*"announced":true`, f.segmentVIP(1)))
+		eventually(t, time.Minute, func() error {
+			text, err := os.ReadFile(filepath.Join(announcer.Data, "announcements.json"))
+			if err == nil && !says.Match(text) {
+				err = fmt.Errorf("%s is not announced by %s", f.segmentVIP(1), text)
+			}
+			return err
+		})
+	}
+}
+
 // An announcer that is killed goes on where it was, without serve, and without asking first.
 func Test265_announcer_goes_on_after_its_own_end(t *testing.T) {
 	b, announcer := announced(t)
@@ -309,7 +326,7 @@ func Test265_announcer_goes_on_after_its_own_end(t *testing.T) {
 	for _, f := range families {
 		b.becomes(t, f.segmentVIP(1), "l2 ext0 announced")
 	}
-	time.Sleep(time.Second) // what is announced is kept a moment later
+	isKept(t, announcer)
 	b.svcctl.Stop()
 	box := macInside(t, b.GW1, "ext0")
 	for _, how := range []string{"killed", "stopped"} {

@@ -35,11 +35,7 @@ func newPair(t *testing.T, announcer func(n int) []string) *pair {
 	server.Serve("tcp", 80)
 	server.Serve("udp", 80)
 	for n := range p.hosts {
-		h := l.Router(fmt.Sprintf("box%d", n+1))
-		lan.Attach(h, "lan0", fmt.Sprintf("192.0.2.%d/24", n+1), fmt.Sprintf("2001:db8::%d/64", n+1))
-		inside.Attach(h, "int0", fmt.Sprintf("10.1.0.%d/24", n+1), fmt.Sprintf("fd00:10:1::%d/64", n+1))
-		box := h.Appliance(binary, "--node-name", h.Name, "--cluster-cidr", "10.0.0.0/8,fd00:10::/32",
-			"--load-balancer-pool", "192.0.2.50-192.0.2.59,2001:db8::50-2001:db8::59")
+		box := p.attach(n, l, lan, inside)
 		box.Manifests.Write("web.yaml", both(func(f family) []string {
 			return []string{
 				f.service("web", "type: LoadBalancer", "loadBalancerIP: "+f.pairVIP().Addr().String(),
@@ -48,9 +44,19 @@ func newPair(t *testing.T, announcer func(n int) []string) *pair {
 			}
 		}))
 		box.Start()
-		p.hosts[n], p.boxes[n], p.announcers[n] = h, box, box.Announcer(announcer(n)...)
+		p.announcers[n] = box.Announcer(announcer(n)...)
 	}
 	return p
+}
+
+// attach makes one of the boxes between two segments, which has no manifests yet.
+func (p *pair) attach(n int, l *netlab.Lab, lan, inside *netlab.Segment) *netlab.Appliance {
+	h := l.Router(fmt.Sprintf("box%d", n+1))
+	lan.Attach(h, "lan0", fmt.Sprintf("192.0.2.%d/24", n+1), fmt.Sprintf("2001:db8::%d/64", n+1))
+	inside.Attach(h, "int0", fmt.Sprintf("10.1.0.%d/24", n+1), fmt.Sprintf("fd00:10:1::%d/64", n+1))
+	p.hosts[n], p.boxes[n] = h, h.Appliance(binary, "--node-name", h.Name, "--cluster-cidr", "10.0.0.0/8,fd00:10::/32",
+		"--load-balancer-pool", "192.0.2.50-192.0.2.59,2001:db8::50-2001:db8::59")
+	return p.boxes[n]
 }
 
 // answersAs waits until neighbors get answers from one of the boxes, and asserts that the other one is silent.
@@ -70,7 +76,7 @@ func (p *pair) answersAs(t *testing.T, n int) {
 // asks asks by UDP, where nothing is sent twice, until the end is called, which gives how many were lost.
 func (p *pair) asks(t *testing.T, f family) (end func() (asked, lost int)) {
 	t.Helper()
-	return asks(p.client, f.pairVIP(), 0)
+	return asks(p.client, f.pairVIP(), 0, patiently)
 }
 
 // asks is that for a host and a frontend, with a pause after each question.

@@ -52,18 +52,28 @@ func sniff(t *testing.T, h *netlab.Host, ifname, filter string) (end func() stri
 	}
 }
 
-// Killed, stopped and upgraded again and again, serve changes nothing on the wire: tcpdump sees no BGP UPDATE, and no
-// frame about addresses of Services leaves the box but answers and the announcements that come anyway.
-func Test493_serve_ends_and_the_wire_is_silent(t *testing.T) {
+// announcedByBoth is told of an address of toldBoth.
+const announcedByBoth = "l2 ext0 announced, bgp tor announced"
+
+// toldBoth makes a box whose announcer tells neighbors and a router of addresses on their segment.
+func toldBoth(t *testing.T) *box {
+	t.Helper()
 	b := newBox(t, flags{"load-balancer-pool": {"192.0.2.100-192.0.2.131", "2001:db8::100-2001:db8::131"}})
 	b.write("web.yaml", b.announcedDocuments(b.L1))
 	b.svcctl.Start()
 	b.bird(t, "", "")
 	b.svcctl.Announcer("--l2", "ext0", "--asn", "64512", "--peer", "tor=64513@192.0.2.254").Launch()
 	for _, f := range families {
-		b.becomes(t, f.segmentVIP(1), "l2 ext0 announced, bgp tor announced")
+		b.becomes(t, f.segmentVIP(1), announcedByBoth)
 		b.leads(t, f, f.segmentVIP(1))
 	}
+	return b
+}
+
+// Killed, stopped and upgraded again and again, serve changes nothing on the wire: tcpdump sees no BGP UPDATE, and no
+// frame about addresses of Services leaves the box but answers and the announcements that come anyway.
+func Test493_serve_ends_and_the_wire_is_silent(t *testing.T) {
+	b := toldBoth(t)
 	began := time.Now()
 	frames, updates := neighborFrames(t, b.GW1, "ext0"), sniff(t, b.RTR, "box", "tcp port 179")
 	n := rounds(t)
@@ -80,7 +90,7 @@ func Test493_serve_ends_and_the_wire_is_silent(t *testing.T) {
 		}
 	}
 	for _, f := range families {
-		b.becomes(t, f.segmentVIP(1), "l2 ext0 announced, bgp tor announced")
+		b.becomes(t, f.segmentVIP(1), announcedByBoth)
 	}
 	ours, announcements := []netip.Addr{netip.MustParseAddr(ipv4.segmentVIP(1)), netip.MustParseAddr(ipv6.segmentVIP(1))}, 0
 	for _, frame := range frames() {
@@ -206,16 +216,7 @@ func Test495_ten_thousand_addresses(t *testing.T) {
 // An interface that is renamed is named in the status; when it is back under its name, neighbors and the router are
 // led to the box again, and meanwhile everything that does not need it goes on.
 func Test496_interface_that_goes_and_comes(t *testing.T) {
-	b := newBox(t, flags{"load-balancer-pool": {"192.0.2.100-192.0.2.131", "2001:db8::100-2001:db8::131"}})
-	b.write("web.yaml", b.announcedDocuments(b.L1))
-	b.svcctl.Start()
-	b.bird(t, "", "")
-	b.svcctl.Announcer("--l2", "ext0", "--asn", "64512", "--peer", "tor=64513@192.0.2.254").Launch()
-	both := "l2 ext0 announced, bgp tor announced"
-	for _, f := range families {
-		b.becomes(t, f.segmentVIP(1), both)
-		b.leads(t, f, f.segmentVIP(1))
-	}
+	b := toldBoth(t)
 	ours := macInside(t, b.GW1, "ext0")
 	rename := func(from, to string) {
 		t.Helper()
@@ -236,7 +237,7 @@ func Test496_interface_that_goes_and_comes(t *testing.T) {
 	}
 	rename("wan0", "ext0")
 	b.each(t, func(t *testing.T, b *box, f family) {
-		b.becomes(t, f.segmentVIP(1), both)
+		b.becomes(t, f.segmentVIP(1), announcedByBoth)
 		b.leads(t, f, f.segmentVIP(1))
 		b.isAnswered(t, "when the interface is back", f, f.segmentVIP(1), ours)
 		if _, err := b.RTR.Ask("tcp", f.at(f.segmentVIP(1), 80), patiently); err != nil {
@@ -272,7 +273,11 @@ func Test498_announcer_is_killed_ten_times(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	time.Sleep(time.Second) // what is announced is kept a moment later
+	isKept(t, announcer)
+	// The router asks whoever it knows, and has to wait while nobody is there to answer: a minute, not the 8 s of Linux.
+	for _, ip := range []string{"ipv4", "ipv6"} {
+		b.RTR.Sysctl("net."+ip+".neigh.box.ucast_solicit", "60")
+	}
 	began := time.Now()
 	heard, frames := sniff(t, b.RTR, "box", "arp or icmp6"), neighborFrames(t, b.GW1, "ext0")
 	ends := map[family]func() (int, int){}

@@ -77,30 +77,18 @@ func adoptedEndpoints(ports []nft.ServicePort) (of map[netip.AddrPort]map[string
 			if !fe.Adopt {
 				continue
 			}
-			for _, pool := range []nft.Pool{fe.Inside.Pool, fe.Outside.Pool} {
-				for _, ap := range reachableBy(p, fe, pool) {
-					if of == nil {
-						of = map[netip.AddrPort]map[string]bool{}
-					}
-					if of[ap] == nil {
-						of[ap] = map[string]bool{}
-					}
-					of[ap][frontendText(*fe)] = true
+			for _, ap := range p.Reachable(fe) {
+				if of == nil {
+					of = map[netip.AddrPort]map[string]bool{}
 				}
+				if of[ap] == nil {
+					of[ap] = map[string]bool{}
+				}
+				of[ap][frontendText(*fe)] = true
 			}
 		}
 	}
 	return of
-}
-
-// reachableBy are the endpoints of a pool that clients of a frontend may have.
-func reachableBy(p *nft.ServicePort, fe *nft.Frontend, pool nft.Pool) []netip.AddrPort {
-	if p.Balance == nft.DestinationHash {
-		if one, ok := p.Choice(fe, pool)(netip.AddrPort{}); ok {
-			return []netip.AddrPort{one}
-		}
-	}
-	return p.Pools[pool]
 }
 
 // problems are one of each Service that shares endpoints.

@@ -40,12 +40,7 @@ func TestAdopt(t *testing.T) {
 			tt.change(svc)
 		}
 		out := Service(Input{Service: svc}, &Facts{})
-		text := ""
-		for _, p := range out.Problems {
-			if strings.Contains(p.Field, object.AnnotationAdopt) {
-				text += p.Reason + " " + p.Message
-			}
-		}
+		text := problemText(&out, object.AnnotationAdopt)
 		adopted := false
 		for _, p := range out.Ports {
 			for _, fe := range p.Frontends {

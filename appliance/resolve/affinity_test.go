@@ -33,10 +33,7 @@ func TestAnnotationsOfAffinity(t *testing.T) {
 		if got := out.Ports[0].Sticky; got != tt.want {
 			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
 		}
-		text := ""
-		for _, p := range out.Problems {
-			text += p.Reason + " " + p.Message
-		}
+		text := problemText(&out, "")
 		if !strings.HasPrefix(text, tt.text) || (text == "") != (tt.text == "") {
 			t.Errorf("%s: problem %q, want %q", tt.name, text, tt.text)
 		}

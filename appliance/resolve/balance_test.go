@@ -67,6 +67,16 @@ func wantProblem(t *testing.T, name string, out Output, want string) {
 	}
 }
 
+// problemText joins the problems of fields with an annotation, each "Reason message"; "": there is none.
+func problemText(out *Output, annotation string) (text string) {
+	for _, p := range out.Problems {
+		if strings.Contains(p.Field, annotation) {
+			text += p.Reason + " " + p.Message
+		}
+	}
+	return text
+}
+
 func TestWeightsAndTiers(t *testing.T) {
 	const weight, weights, priority, cilium = object.AnnotationWeight, object.AnnotationWeights, object.AnnotationPriority, object.AnnotationCiliumWeight
 	for _, c := range []struct {

@@ -29,12 +29,7 @@ func TestRetryAfter(t *testing.T) {
 			tt.change(svc)
 		}
 		out := Service(Input{Service: svc}, &Facts{})
-		text := ""
-		for _, p := range out.Problems {
-			if strings.Contains(p.Field, object.AnnotationRetryAfter) {
-				text += p.Reason + " " + p.Message
-			}
-		}
+		text := problemText(&out, object.AnnotationRetryAfter)
 		if out.RetryAfter != tt.want || !strings.Contains(text, tt.text) || (text == "") != (tt.text == "") {
 			t.Errorf("%q: %v, problem %q; want %v, %q", tt.value, out.RetryAfter, text, tt.want, tt.text)
 		}

@@ -120,9 +120,9 @@ func (e *encoder) statement(s nft.Statement) {
 	case nft.VerdictMap:
 		e.verdictMap(s)
 	case nft.DNAT:
-		e.dnat(s)
+		e.nat(expr.NATTypeDestNAT, s.Key, s.Map, s.KeepPort)
 	case nft.SourceMap:
-		e.snat(s)
+		e.nat(expr.NATTypeSourceNAT, s.Key, s.Map, false)
 	case nft.Update:
 		e.update(s)
 	case nft.Over:
@@ -273,30 +273,18 @@ func (e *encoder) verdictMap(m nft.VerdictMap) {
 	})
 }
 
-// dnat is `dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 5 map
-// @backends`: the address and port that the map gives take the registers of the key.
-func (e *encoder) dnat(d nft.DNAT) {
-	e.loadKey(d.Key, d.Map)
+// nat is `dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 5 map @backends`, or `snat ip to
+// ip saddr . th sport map @adopted`: the address and port that the map gives take the registers of the key.
+func (e *encoder) nat(kind expr.NATType, key []nft.Field, set string, keepPort bool) {
+	e.loadKey(key, set)
 	to := &expr.NAT{
-		Type: expr.NATTypeDestNAT, Family: uint32(protocolFamily(e.Family)),
+		Type: kind, Family: uint32(protocolFamily(e.Family)),
 		RegAddrMin: firstRegister, RegProtoMin: firstRegister + registers(e.AddrLen()),
 	}
-	if d.KeepPort {
+	if keepPort {
 		to.RegProtoMin = 0
 	}
-	e.add(&expr.Lookup{SourceRegister: firstRegister, SetName: d.Map, DestRegister: firstRegister, IsDestRegSet: true}, to)
-}
-
-// snat is `snat ip to ip saddr . th sport map @adopted`: the address and port that the map gives take
-// the registers of the key.
-func (e *encoder) snat(s nft.SourceMap) {
-	e.loadKey(s.Key, s.Map)
-	e.add(
-		&expr.Lookup{SourceRegister: firstRegister, SetName: s.Map, DestRegister: firstRegister, IsDestRegSet: true},
-		&expr.NAT{
-			Type: expr.NATTypeSourceNAT, Family: uint32(protocolFamily(e.Family)),
-			RegAddrMin: firstRegister, RegProtoMin: firstRegister + registers(e.AddrLen()),
-		})
+	e.add(&expr.Lookup{SourceRegister: firstRegister, SetName: set, DestRegister: firstRegister, IsDestRegSet: true}, to)
 }
 
 // reject is `reject with tcp reset`, `reject with icmp port-unreachable` or `reject

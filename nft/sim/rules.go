@@ -128,19 +128,9 @@ func (f *flow) statement(s nft.Statement) (v verdict, element string) {
 		}
 		return parseVerdict(e.data), e.text
 	case nft.DNAT:
-		e, found := f.lookup(s.Map, s.Key)
-		if !found {
-			return verdict{kind: noMatch}, ""
-		}
-		f.dnat(f.endpoint(s.Map, e.data))
-		return verdict{kind: accepted}, e.text
+		return f.translate(s.Map, s.Key, f.dnat)
 	case nft.SourceMap:
-		e, found := f.lookup(s.Map, s.Key)
-		if !found {
-			return verdict{kind: noMatch}, ""
-		}
-		f.snat(f.endpoint(s.Map, e.data))
-		return verdict{kind: accepted}, e.text
+		return f.translate(s.Map, s.Key, f.snat)
 	case nft.Over:
 		return match(f.overRate(f.in, "", s.Rate)), ""
 	case nft.Update:
@@ -169,6 +159,16 @@ func (f *flow) statement(s nft.Statement) (v verdict, element string) {
 		return parseVerdict(s.String()), ""
 	}
 	panic(fmt.Sprintf("sim: unknown statement %T", s))
+}
+
+// translate hands the address and port that a map gives to dnat or snat.
+func (f *flow) translate(set string, key []nft.Field, nat func(to netip.AddrPort)) (v verdict, element string) {
+	e, found := f.lookup(set, key)
+	if !found {
+		return verdict{kind: noMatch}, ""
+	}
+	nat(f.endpoint(set, e.data))
+	return verdict{kind: accepted}, e.text
 }
 
 func match(ok bool) verdict {
