@@ -3,8 +3,7 @@ package e2e
 import (
 	"errors"
 	"net/netip"
-	"strconv"
-	"strings"
+	"regexp"
 	"testing"
 
 	"svcctl.io/svcctl/appliance/netlab"
@@ -122,14 +121,17 @@ func Test415_least_connection_of_relayed_ports(t *testing.T) {
 		}
 		want("4 connections to the endpoints of this box", 9, 3, 4)
 		closed := len(open["R1"])
+		counted := regexp.MustCompile(regexp.QuoteMeta(f.on(80, b.R1)[0].String()) + " [1-9][0-9]*[,)]")
+		if text := b.verbs(t).does(0, "explain", "svc/"+f.name("web")); !counted.MatchString(text) {
+			t.Errorf("the connections of R1 are not told:\n%s", text)
+		}
 		for _, c := range open["R1"] {
 			c.Close()
 		}
 		open["R1"] = nil
 		eventually(t, syncTimeout, func() error { // the relay has heard of it
-			at := f.on(80, b.R1)[0].String() + " "
-			if text := b.verbs(t).does(0, "explain", "svc/"+f.name("web")); strings.Contains(text, at+strconv.Itoa(closed)) {
-				return errors.New("R1 still has connections")
+			if some := counted.FindString(b.verbs(t).does(0, "explain", "svc/"+f.name("web"))); some != "" {
+				return errors.New("R1 still has connections: " + some)
 			}
 			return nil
 		})

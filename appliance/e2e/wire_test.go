@@ -272,7 +272,16 @@ func Test498_announcer_is_killed_ten_times(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	time.Sleep(time.Second) // what is announced is kept a moment later
+	eventually(t, time.Minute, func() error { // what is announced is kept a moment later
+		kept, err := os.ReadFile(filepath.Join(announcer.Data, "announcements.json"))
+		for _, addr := range ours {
+			quoted := regexp.QuoteMeta(`"` + addr.String() + `"`)
+			if !regexp.MustCompile(`"announced":\[[^]]*` + quoted + `|"address":` + quoted + `.*"announced":true`).Match(kept) {
+				return fmt.Errorf("not kept that %s is announced: %s (%v)", addr, kept, err)
+			}
+		}
+		return nil
+	})
 	began := time.Now()
 	heard, frames := sniff(t, b.RTR, "box", "arp or icmp6"), neighborFrames(t, b.GW1, "ext0")
 	ends := map[family]func() (int, int){}
