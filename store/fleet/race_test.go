@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"svcctl.io/svcctl/store"
@@ -21,17 +22,18 @@ func Test470_commits_while_etcd_is_looked_at(t *testing.T) {
 	a := c.join("a")
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
-	looks := 0
+	const enough = 20
+	var looks atomic.Int64
 	wg.Go(func() {
 		for ctx.Err() == nil {
 			if err := a.engine.Join(t.Context()); err != nil {
 				t.Error(err)
 				return
 			}
-			looks++
+			looks.Add(1)
 		}
 	})
-	for n := range 200 {
+	for n := 0; n < 200 || looks.Load() < enough && !t.Failed(); n++ {
 		if err := a.create(fmt.Sprintf("s%d", n)); err != nil {
 			t.Error(err)
 			break
@@ -39,8 +41,8 @@ func Test470_commits_while_etcd_is_looked_at(t *testing.T) {
 	}
 	stop()
 	wg.Wait()
-	if looks < 20 {
-		t.Errorf("only %d looks", looks)
+	if n := looks.Load(); n < enough {
+		t.Errorf("only %d looks", n)
 	}
 }
 
