@@ -10,10 +10,9 @@ import (
 	"strconv"
 	"strings"
 
-	"svcctl.io/svcctl/cmd/svcctl/output"
-
 	"svcctl.io/svcctl/api/diagnose"
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/cmd/svcctl/output"
 	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
 )
