@@ -112,7 +112,7 @@ func both(documents func(f family) []string) string {
 
 // syncTimeout is how long a changed file may take to be in force: 1 s after it was
 // accepted, which it is when it was quiet for 0.1 s, and what a busy machine adds.
-const syncTimeout = 20 * time.Second
+const syncTimeout = time.Minute
 
 // change changes something in the manifests and waits until that was accepted and is
 // in the kernel.

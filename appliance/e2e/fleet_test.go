@@ -48,8 +48,13 @@ func Test455_objects_of_one_box_are_served_by_all(t *testing.T) {
 	if out, code := f.apply(1, svc, pod); code != 0 {
 		t.Fatal(out)
 	}
-	out, _, _ := f.boxes[2].Svcctl("get", "svc", "sel", "-o", "jsonpath={.spec.clusterIP}")
-	f.servesAt(netip.AddrPortFrom(netip.MustParseAddr(strings.TrimSpace(out)), 80))
+	var vip netip.Addr
+	eventually(t, time.Minute, func() (err error) { // another box has it a moment later
+		out, _, _ := f.boxes[2].Svcctl("get", "svc", "sel", "-o", "jsonpath={.spec.clusterIP}")
+		vip, err = netip.ParseAddr(strings.TrimSpace(out))
+		return err
+	})
+	f.servesAt(netip.AddrPortFrom(vip, 80))
 	if out, _, _ := f.boxes[0].Svcctl("get", "endpointslices", "-o", "jsonpath={.items[*].endpoints[*].zone}"); !strings.Contains(out, "z-box2") {
 		t.Errorf("the endpoint on box2 has not its zone: %q", out)
 	}

@@ -92,13 +92,13 @@ func (f *fleet) startEtcd() {
 	f.stop = f.etcd.Background("etcd", "--data-dir", f.dir, "--listen-client-urls", "http://10.9.0.100:2379,http://127.0.0.1:2379",
 		"--advertise-client-urls", fleetEtcd, "--listen-peer-urls", "http://127.0.0.1:2380")
 	eventually(f.t, time.Minute, func() error {
-		_, _, err := f.etcdctl("endpoint", "health")
+		_, _, err := f.etcdctl("endpoint", "health", "--command-timeout", "2s")
 		return err
 	})
 }
 
 func (f *fleet) etcdctl(args ...string) (string, string, error) {
-	return f.etcd.Run("env", append([]string{"ETCDCTL_API=3", "etcdctl", "--command-timeout", "2s"}, args...)...)
+	return f.etcd.Run("env", append([]string{"ETCDCTL_API=3", "etcdctl", "--command-timeout", "1m"}, args...)...)
 }
 
 // svcctlFleet runs svcctl fleet beside etcd.

@@ -142,11 +142,14 @@ func Test476_apply_waits_for_the_boxes(t *testing.T) {
 	}
 	one := f.at(0, families[0], "one")
 	for n, client := range f.clients { // at once: it has been waited for
-		if reply, err := client.Ask("tcp", one); err != nil || reply.Server != f.server.Name {
+		if reply, err := client.Ask("tcp", one, patiently); err != nil || reply.Server != f.server.Name {
 			t.Errorf("the client of box %d after --wait=all: %+v, %v", n+1, reply, err)
 		}
 	}
 	f.boxes[2].Kill()
+	if out, code := apply("two", "quorum,1m"); code != 0 { // the two others have told that they have it
+		t.Fatalf("--wait=quorum with two of three boxes: exit %d: %s", code, out)
+	}
 	if out, code := apply("two", "all,20s"); code != 1 || !strings.Contains(out, "box3") || strings.Contains(out, "box1 (") {
 		t.Errorf("--wait=all with a box that is away: exit %d: %s", code, out)
 	}

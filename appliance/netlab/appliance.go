@@ -20,7 +20,7 @@ import (
 
 const (
 	readyLine    = "msg=programmed" // on stderr: everything is in the kernel
-	readyTimeout = 30 * time.Second
+	readyTimeout = 2 * time.Minute  // on a busy machine; and verbs are told to wait for a minute
 	stopTimeout  = 5 * time.Second
 	killTimeout  = 30 * time.Second // for the kernel to let go of it, on a busy machine
 )

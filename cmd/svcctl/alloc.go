@@ -7,9 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"svcctl.io/svcctl/cmd/svcctl/output"
-
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/cmd/svcctl/output"
 )
 
 func (p *program) allocVerb() *verb {

@@ -13,11 +13,10 @@ import (
 	"syscall"
 	"time"
 
-	"svcctl.io/svcctl/cmd/svcctl/output"
-
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/announce"
 	"svcctl.io/svcctl/appliance/announce/vrrp"
+	"svcctl.io/svcctl/cmd/svcctl/output"
 )
 
 // defaultAnnounceDir is RuntimeDirectory= of svcctl-announce.service.

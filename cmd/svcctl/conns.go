@@ -9,9 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"svcctl.io/svcctl/cmd/svcctl/output"
-
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/cmd/svcctl/output"
 )
 
 func (p *program) connsVerb() *verb {

@@ -11,10 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"svcctl.io/svcctl/cmd/svcctl/output"
-
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/cmd/svcctl/output"
 	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/object"
 	"svcctl.io/svcctl/store/schema"

@@ -10,10 +10,9 @@ import (
 	"strconv"
 	"strings"
 
-	"svcctl.io/svcctl/cmd/svcctl/output"
-
 	"svcctl.io/svcctl/api/diagnose"
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/cmd/svcctl/output"
 	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/object"
 )
@@ -34,14 +33,15 @@ func (d *describing) service(ctx context.Context, b *description, t target) erro
 	if managers := diagnose.Managers(&svc); len(managers) > 0 {
 		b.line("Managed By", "%s", strings.Join(managers, ", "))
 	}
-	if d.status.Fleet != nil {
-		state, err := d.c.Service(ctx, t.namespace, t.name, "")
-		if err != nil {
+	how := annotation.RelayOf(&svc)
+	var state *wire.ServiceState
+	if d.status.Fleet != nil || how.Fronted() {
+		if state, err = d.state(ctx, t); err != nil {
 			return err
 		}
-		if state.Declared != "" {
-			b.line("Declared In", "%s", state.Declared)
-		}
+	}
+	if state != nil && state.Declared != "" {
+		b.line("Declared In", "%s", state.Declared)
 	}
 	b.pairs("Labels", svc.Metadata.Labels)
 	b.pairs("Annotations", svc.Metadata.Annotations)
@@ -57,8 +57,8 @@ func (d *describing) service(ctx context.Context, b *description, t target) erro
 		b.line("Endpoints", "%s", usable(endpoints, p))
 	}
 	servicePolicies(b, &svc)
-	if err := d.fronts(ctx, b, t, &svc); err != nil {
-		return err
+	if how.Fronted() && state != nil {
+		fronts(b, &svc, how, state)
 	}
 	describeSlices(b, endpoints)
 	if err := d.health(ctx, b, t); err != nil {
@@ -71,18 +71,17 @@ func (d *describing) service(ctx context.Context, b *description, t target) erro
 	return nil
 }
 
-// fronts writes which ports have TLS or HTTP, and with which certificates.
-func (d *describing) fronts(ctx context.Context, b *description, t target, svc *object.Service) error {
-	how := annotation.RelayOf(svc)
-	if !how.Fronted() {
-		return nil
-	}
+// state asks what becomes of a Service; nil where the appliance does not tell, as an older one.
+func (d *describing) state(ctx context.Context, t target) (*wire.ServiceState, error) {
 	state, err := d.c.Service(ctx, t.namespace, t.name, "")
 	if f, is := errors.AsType[*wire.Failure](err); is && f.Code == 404 {
-		return nil
-	} else if err != nil {
-		return err
+		return nil, nil
 	}
+	return state, err
+}
+
+// fronts writes which ports have TLS or HTTP, and with which certificates.
+func fronts(b *description, svc *object.Service, how annotation.Relay, state *wire.ServiceState) {
 	for i, f := range how.Fronts {
 		var words []string
 		if len(f.Secrets) > 0 {
@@ -108,7 +107,6 @@ func (d *describing) fronts(ctx context.Context, b *description, t target, svc *
 	for _, c := range state.Certificates {
 		b.line("Certificate", "%s", output.Printable(c.String()))
 	}
-	return nil
 }
 
 // health writes which of the endpoints that are checked are up.

@@ -10,12 +10,11 @@ import (
 	"strings"
 	"time"
 
-	"svcctl.io/svcctl/cmd/svcctl/output"
-
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/diagnose"
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance"
+	"svcctl.io/svcctl/cmd/svcctl/output"
 )
 
 func (p *program) doctorVerb() *verb {

@@ -8,10 +8,9 @@ import (
 	"slices"
 	"strings"
 
-	"svcctl.io/svcctl/cmd/svcctl/output"
-
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/appliance"
+	"svcctl.io/svcctl/cmd/svcctl/output"
 	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"

@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"svcctl.io/svcctl/cmd/svcctl/output"
-
 	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/schema"
 )

@@ -4,9 +4,8 @@ import (
 	"slices"
 	"strings"
 
-	"svcctl.io/svcctl/cmd/svcctl/output"
-
 	"svcctl.io/svcctl/api/jsonpath"
+	"svcctl.io/svcctl/cmd/svcctl/output"
 )
 
 // The forms that objects are printed in.

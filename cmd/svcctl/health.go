@@ -8,10 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"svcctl.io/svcctl/cmd/svcctl/output"
-
 	"svcctl.io/svcctl/api/client"
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/cmd/svcctl/output"
 )
 
 func (p *program) healthVerb() *verb {

@@ -9,9 +9,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"svcctl.io/svcctl/cmd/svcctl/output"
-
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/cmd/svcctl/output"
 )
 
 func (p *program) journalVerb() *verb {

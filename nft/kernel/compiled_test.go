@@ -118,7 +118,7 @@ func TestSlotsAreReadByKey(t *testing.T) {
 			t.Fatalf("what is read by key is not what was committed: %+v", tr)
 		}
 		if !c.features.Hash || !countsElements(t, c) {
-			t.Skip("SKIPPED: this kernel does not count elements (6.16)")
+			t.Skip("SKIPPED: this kernel has no counts of elements (6.16)")
 		}
 		asked := 0
 		for _, f := range nft.Families {
