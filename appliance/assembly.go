@@ -200,7 +200,8 @@ func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part, sets 
 	})
 }
 
-// controllers are those that the loop runs. In a fleet they run beside it, and it only tells them.
+// controllers returns the controllers that the loop runs. In a fleet they run in a task of their
+// own, and the loop only notifies them.
 func (a *assembly) controllers() (cluster interface{ Sync(*node.Facts) error }, endpoints reconcile.Endpoints, pools reconcile.Pools) {
 	objects, slices := control.NewClusterObjects(a.cfg.ClusterObjects(), a.store, a.hosts), control.NewEndpoints(a.cfg.EndpointsFacts(), a.store)
 	if a.member == nil {

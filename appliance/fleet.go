@@ -157,7 +157,7 @@ func (m *member) report(board *reconcile.Board) func() fleet.Report {
 	}
 }
 
-// problems are that the box does not follow its fleet, if so.
+// problems reports that the box does not follow its fleet; none while it does.
 func (m *member) problems() []manifest.Problem {
 	if m == nil {
 		return nil

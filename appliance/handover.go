@@ -11,7 +11,7 @@ import (
 	"svcctl.io/svcctl/appliance/parts"
 )
 
-// drainTime is how long a hand-over is put off for connections that cannot be handed over.
+// drainTime bounds the wait of a hand-over for connections that cannot be handed over.
 const drainTime = 10 * time.Second
 
 // drain puts off a hand-over.

@@ -36,7 +36,7 @@ func advertiseBox(cfg *config.Config) advertise.Box {
 	return advertise.Box{Pools: cfg.Store().Pools, ServiceRanges: cfg.ServiceClusterIPRanges, NodeName: cfg.NodeName}
 }
 
-// Problems are those of the objects.
+// Problems returns the problems of the objects.
 func (p *objectPools) Problems() []resolve.Problem {
 	p.mu.Lock()
 	defer p.mu.Unlock()

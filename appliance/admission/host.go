@@ -16,10 +16,10 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// believed is how long is believed what was seen of the host.
+// believed is the time for which a snapshot of the host is used.
 const believed = 200 * time.Millisecond
 
-// Check keeps the store's snapshot of the host. It may be used by several at a time.
+// Check keeps the store's snapshot of the host. It is safe for concurrent use.
 type Check struct {
 	cfg   *config.Config
 	store *store.Store
@@ -67,7 +67,7 @@ func (c *Check) asksNothing(svc *object.Service) bool {
 	return is && reflect.DeepEqual(before.Spec, svc.Spec) && maps.Equal(before.Metadata.Annotations, svc.Metadata.Annotations)
 }
 
-// nodePortAddresses are those of the newest snapshot.
+// nodePortAddresses returns the node-port addresses of the newest snapshot.
 func (c *Check) nodePortAddresses() []netip.Addr {
 	c.mu.Lock()
 	defer c.mu.Unlock()

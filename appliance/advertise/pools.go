@@ -80,7 +80,8 @@ func (p *planner) overlapped(r *alloc.Pool, own []alloc.Pool) string {
 	return ""
 }
 
-// namespaces are those whose Services may have addresses of a pool; nil: all. Selectors that match none are none.
+// namespaces returns the namespaces whose Services may have addresses of a pool; nil: all; empty: none, as by
+// selectors that match none.
 func (p *planner) namespaces(a *object.ServiceAllocation) []string {
 	if len(a.Namespaces)+len(a.NamespaceSelectors) == 0 {
 		return nil

@@ -17,7 +17,7 @@ type listing struct {
 	digest uint64
 }
 
-// mostListed is how many addresses of a family an advert lists.
+// mostListed bounds the addresses of a family that an advert lists.
 const mostListed = 20
 
 func (l *listing) add(addr netip.Addr) {

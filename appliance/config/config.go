@@ -10,26 +10,26 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Config is everything the appliance can be told. Its fields are the flags of
-// `svcctl serve`; Default gives their defaults, Validate says what is wrong.
-// A Config is not changed once the appliance runs.
-// It has more than 15 fields: each is one flag, which is read, checked and documented by its own
-// name. Blank lines separate the groups.
+// Config holds the settings of the appliance. Its fields are the flags of `svcctl serve`; Default
+// gives their defaults, Validate says what is wrong. A Config is not changed once the appliance
+// runs. It has more than 15 fields: each is one flag, which is read, checked and documented by its
+// own name. Blank lines separate the groups.
 type Config struct {
 	// Version is the version of the program, as v0.1.0. It is not a flag.
 	Version string
 	// LogQueue is the queue in front of the log: its losses are a metric, and it is flushed
 	// before the process ends itself. Nil: the log is written directly. It is not a flag.
 	LogQueue *logqueue.Queue
-	// ObjectPools are the pools of objects, which come and go. It is not a flag.
+	// ObjectPools has the address pools declared by objects, which change at run time. It is not a
+	// flag.
 	ObjectPools *ObjectPools
 
 	// Manifests are the directories that are watched, read recursively (--manifests).
 	Manifests []string
-	// DataDir is where objects, allocations and last good copies are kept (--data-dir).
+	// DataDir is the directory of objects, allocations and last good copies (--data-dir).
 	DataDir string
-	// DataKeyFile has the key that the data file is encrypted by (--data-key-file), 32 bytes in base64; "" leaves it
-	// as it is.
+	// DataKeyFile names the file of the key that encrypts the data file (--data-key-file), 32 bytes in base64; "":
+	// it is not encrypted.
 	DataKeyFile string
 	// Socket is the path of the API's unix socket (--socket).
 	Socket string
@@ -38,33 +38,34 @@ type Config struct {
 	SocketGroup string
 	// SocketReaders lets every user of the box read over the socket (--socket-readers).
 	SocketReaders bool
-	// Listen is where the API is served over TLS, host:port; empty: nowhere (--listen).
+	// Listen is the address of the API over TLS, host:port; empty: it is not served over TLS
+	// (--listen).
 	Listen string
 	// TLSCert and TLSKey are the files of the certificate for Listen and of its key, PEM;
 	// empty: the appliance makes a CA and a certificate itself (--tls-cert, --tls-key).
 	TLSCert, TLSKey string
-	// MetricsListen is where /metrics, /healthz and /readyz are served in plain
-	// HTTP, host:port; empty: nowhere (--metrics-listen).
+	// MetricsListen is the address of /metrics, /healthz and /readyz in plain HTTP, host:port;
+	// empty: they are not served (--metrics-listen).
 	MetricsListen string
 
 	// Fleet names the fleet that this box belongs to, whose objects are in etcd; empty: none, and the
 	// box has its own (--fleet).
 	Fleet string
-	// Etcd are the URLs of the members of etcd (--etcd).
+	// Etcd lists the URLs of the members of etcd (--etcd).
 	Etcd []string
 	// EtcdCACert, EtcdCert and EtcdKey are PEM files: who signs etcd's certificates (empty: the
 	// system's roots), and the box's own certificate with its key (--etcd-cacert, --etcd-cert, --etcd-key).
 	EtcdCACert, EtcdCert, EtcdKey string
 
-	// NodeName is who "local" is: the endpoints of this nodeName are on this box (--node-name).
+	// NodeName is the name of this box: endpoints with this nodeName are local (--node-name).
 	NodeName string
 	// Zone is the box's topology zone; empty: none (--zone).
 	Zone string
 
-	// ServiceClusterIPRanges are where cluster IPs come from: one prefix, or one for each
-	// family, the primary family first (--service-cluster-ip-range).
+	// ServiceClusterIPRanges has the ranges of cluster IPs: one prefix, or one for each family, the
+	// primary family first (--service-cluster-ip-range).
 	ServiceClusterIPRanges []netip.Prefix
-	// ServiceNodePortRange is where node ports come from (--service-node-port-range).
+	// ServiceNodePortRange is the range of node ports (--service-node-port-range).
 	ServiceNodePortRange PortRange
 	// NodePortAddresses are the box's addresses that node ports answer on (--nodeport-addresses).
 	NodePortAddresses NodePortAddresses
@@ -74,11 +75,11 @@ type Config struct {
 	// AnnounceTable is the table of kernel routes to announced addresses, for a routing daemon (--announce-table);
 	// 0: none.
 	AnnounceTable int
-	// LoadBalancerPools are where load balancer IPs come from; empty: none are
-	// given (--load-balancer-pool).
+	// LoadBalancerPools has the ranges of load balancer IPs; empty: none are allocated
+	// (--load-balancer-pool).
 	LoadBalancerPools []AddrRange
-	// LoadBalancerInternalPools are where internal load balancers have their IPs from, which
-	// only clients inside reach; empty: none are given (--load-balancer-internal-pool).
+	// LoadBalancerInternalPools has the ranges of IPs of internal load balancers, which only
+	// clients inside reach; empty: none are allocated (--load-balancer-internal-pool).
 	LoadBalancerInternalPools []AddrRange
 	// LoadBalancerInternalFrom are the clients inside, besides ClusterCIDRs
 	// (--load-balancer-internal-from).
@@ -115,12 +116,12 @@ type Config struct {
 	LegacyIP LegacyIP
 	// Traffic says what is counted of connections (--traffic).
 	Traffic Traffic
-	// ConnectionLog is where a line is written for each connection that ends, of Services that ask for it: a file, or
-	// "journal"; empty: nowhere (--connection-log).
+	// ConnectionLog is the file, or "journal", that gets a line for each connection that ends, of Services that ask
+	// for it; empty: none is written (--connection-log).
 	ConnectionLog string
 
-	// DNSListen are where names of Services are answered, over UDP and TCP, each as
-	// host:port; empty: nowhere (--dns-listen).
+	// DNSListen lists the addresses of the DNS server, over UDP and TCP, each as host:port; empty:
+	// there is none (--dns-listen).
 	DNSListen []string
 	// ClusterDomain is the domain that names of Services are in, without a dot at the
 	// end (--cluster-domain).
@@ -189,7 +190,7 @@ const (
 	VIPPingNever     VIPPing = "never"      // none
 )
 
-// SourceRangesApply is where a Service's loadBalancerSourceRanges hold.
+// SourceRangesApply selects the frontends that a Service's loadBalancerSourceRanges restrict.
 type SourceRangesApply string
 
 const (

@@ -211,8 +211,9 @@ type overlap struct {
 	address   netip.Addr   // of this host there; not valid for a route
 }
 
-// overlaps are all there are. A route counts when it is to a part of a range: one to all of it
-// is how the box's own packets to cluster IPs find their way.
+// overlaps returns the overlaps of the service ranges with addresses and routes of the host. A
+// route counts when its prefix is a part of a range: a route to the whole range serves the box's
+// own packets to cluster IPs.
 func (c *Config) overlaps(facts *node.Facts) []overlap {
 	var all []overlap
 	if facts == nil {
@@ -250,7 +251,7 @@ func (c *Config) OverlapProblems(facts *node.Facts, isVIP func(netip.Addr) bool)
 	return problems
 }
 
-// AnnouncedRanges are where addresses are that may be announced.
+// AnnouncedRanges returns the ranges of addresses that may be announced.
 func (c *Config) AnnouncedRanges() []nft.Range {
 	pools := c.pools()
 	ranges := make([]nft.Range, 0, len(pools))
@@ -281,7 +282,7 @@ func (c *Config) Store() store.Config {
 	return cfg
 }
 
-// pools are where load balancers have their IPs from: those of flags, internal ones last, and those of objects.
+// pools returns the ranges of load balancer IPs: those of flags, internal ones last, and then those of objects.
 func (c *Config) pools() []AddrRange {
 	pools := slices.Concat(c.LoadBalancerPools, c.LoadBalancerInternalPools)
 	for _, p := range c.ObjectPools.all() {

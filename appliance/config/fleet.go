@@ -87,7 +87,8 @@ func (c *Config) ManifestDirs() (dirs []string) {
 	return dirs
 }
 
-// SourcePath is how all boxes name a file of this one; "" when it is in none of its directories.
+// SourcePath returns the name of a file of this box that is the same on all boxes of a fleet; ""
+// for a file outside its directories.
 func (c *Config) SourcePath(path string) string {
 	for _, s := range c.ManifestSources() {
 		dir, err := filepath.Abs(s.Dir)
@@ -109,8 +110,8 @@ func (c *Config) NodeOwner() string {
 	return control.NodeOwner + "/" + c.NodeName
 }
 
-// FleetSettings are those that all boxes of a fleet must have in common, as JSON: by them values are given and
-// documents are judged.
+// FleetSettings returns, as JSON, the settings that all boxes of a fleet must have in common: values are
+// allocated and documents validated by them.
 func (c *Config) FleetSettings() (json.RawMessage, error) {
 	text := func(ranges []AddrRange) (all []string) {
 		for _, r := range ranges {
@@ -139,8 +140,8 @@ func texts[T fmt.Stringer](list []T) (all []string) {
 	return all
 }
 
-// EtcdTLS is how etcd is spoken to over https. The box's certificate is read again for each connection, so
-// that it can be replaced; who signs etcd's is read once.
+// EtcdTLS returns the TLS configuration for etcd over https. The box's certificate is read again for each
+// connection, so that it can be replaced; the CA of etcd's certificate is read once.
 func (c *Config) EtcdTLS() (*tls.Config, error) {
 	t := &tls.Config{MinVersion: tls.VersionTLS12}
 	if c.EtcdCACert != "" {

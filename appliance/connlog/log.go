@@ -40,13 +40,13 @@ type Line struct {
 	As string `json:"as,omitempty"`
 	// Begin is absent where it is not known.
 	Begin *time.Time `json:"begin,omitempty"`
-	// End is when the last packet came, up to a minute off.
+	// End is the time of the last packet, up to a minute off.
 	End time.Time `json:"end"`
-	// State is the last one of TCP, as conntrack names it.
+	// State is the last state of TCP, as conntrack names it.
 	State    string `json:"state,omitempty"`
 	Answered bool   `json:"answered"`
-	// BytesIn are those that the client sent, BytesOut those of the endpoint, with IP headers; absent where the kernel does
-	// not count them.
+	// BytesIn counts the bytes that the client sent, BytesOut those of the endpoint, with IP headers; absent where the
+	// kernel does not count them.
 	BytesIn  *uint64 `json:"bytesIn,omitempty"`
 	BytesOut *uint64 `json:"bytesOut,omitempty"`
 }

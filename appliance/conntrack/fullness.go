@@ -46,7 +46,8 @@ type crowdedAt struct {
 	endpoint netip.AddrPort
 }
 
-// lookEvery is how often the table is looked through; less often where a look takes long.
+// lookEvery is the interval of looks through the table; RestFor makes it longer where a look takes
+// long.
 const lookEvery = time.Second
 
 // NewFullness begins without Services. changed is told of each Service whose endpoints have become full, or have

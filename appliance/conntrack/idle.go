@@ -38,7 +38,7 @@ type Idle struct {
 const (
 	// idleBuffer has room for some 8,000 messages of the kernel.
 	idleBuffer = 4 << 20
-	// idleRetry is how long to wait before the kernel is listened to again.
+	// idleRetry is the wait before listening to the kernel again.
 	idleRetry = 5 * time.Second
 )
 

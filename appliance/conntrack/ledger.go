@@ -196,7 +196,7 @@ func (l *Ledger) Take() Work {
 	return work
 }
 
-// flows are those of the work.
+// flows returns the flows that are to be looked for.
 func (l *Ledger) flows() []Flows {
 	list := slices.Collect(maps.Values(l.work))
 	for i := range list {
@@ -205,7 +205,7 @@ func (l *Ledger) flows() []Flows {
 	return list
 }
 
-// frontends are all that are served.
+// frontends returns all frontends that are served.
 func (l *Ledger) frontends() map[Frontend]struct{} {
 	all := make(map[Frontend]struct{}, len(l.services))
 	for _, ports := range l.services {

@@ -20,7 +20,7 @@ type admission struct {
 	allow, deny []*nft.SourceSet
 }
 
-// sourcesOf are those of a frontend.
+// sourcesOf returns the clients that may connect to a frontend; nil: all.
 func sourcesOf(fe *nft.Frontend, is4 bool) sources {
 	if fe.Sources == nil && fe.Sets == nil {
 		return nil

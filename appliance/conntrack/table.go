@@ -35,7 +35,7 @@ func (t *tally) add(o tally) {
 	t.reset += o.reset
 }
 
-// kernelTable is the one of a network namespace. Entries are read as a stream on one
+// kernelTable is the conntrack table of a network namespace. Entries are read as a stream on one
 // socket and changed on another one meanwhile.
 type kernelTable struct {
 	netns           int

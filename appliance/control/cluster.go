@@ -40,8 +40,7 @@ const (
 	labelName     = "kubernetes.io/metadata.name"
 )
 
-// maxLabelValue is how long the value of a label may be, in bytes. Names of Nodes may be
-// longer.
+// maxLabelValue bounds the value of a label, in bytes. Names of Nodes may be longer.
 const maxLabelValue = 63
 
 // ClusterConfig is the part of the configuration that the cluster's objects show.

@@ -52,12 +52,12 @@ func (x *addressIndex) set(key string, addrs []netip.Addr) (changed []netip.Addr
 	return changed
 }
 
-// keys are those who have an address, sorted.
+// keys returns the keys of the holders of an address, sorted.
 func (x *addressIndex) keys(addr netip.Addr) []string {
 	return slices.Sorted(slices.Values(x.byAddr[addr]))
 }
 
-// owners are all who have an address.
+// owners returns the keys of all that have an address.
 func (x *addressIndex) owners() []string { return slices.Collect(maps.Keys(x.byKey)) }
 
 // annotationHostAddress lets a Service have an address of the host itself; see package

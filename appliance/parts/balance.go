@@ -50,7 +50,8 @@ type balanced struct {
 	service string
 	port    *nft.ServicePort // as planned last
 	over    time.Duration    // how long a slow start takes; 0: there is none
-	// since is when an endpoint came, the zero Time for those that have their whole weight.
+	// since has the time of arrival of each endpoint, the zero Time for those that have their whole
+	// weight.
 	since map[netip.AddrPort]time.Time
 	step  time.Time // when weights are to grow next; the zero Time: none is to
 
@@ -116,7 +117,7 @@ func (b *Balance) Tune(p *nft.ServicePort, over time.Duration) resolve.Tuned {
 	return tuned
 }
 
-// since is when each endpoint came that a port had so far. The caller holds mu.
+// since returns the time of arrival of each endpoint that a port had so far. The caller holds mu.
 func (b *Balance) since(at *balanced, p *nft.ServicePort) map[netip.AddrPort]time.Time {
 	if at != nil && at.since != nil {
 		return at.since

@@ -53,7 +53,7 @@ func (b *Balance) grow(now time.Time) (some bool) {
 	return some
 }
 
-// due is when there is something to do again; the zero Time: never.
+// due returns the time of the next look or step; the zero Time: none.
 func (b *Balance) due() (at time.Time) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()

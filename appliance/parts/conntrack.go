@@ -63,7 +63,7 @@ func (c *Conntrack) Run(ctx context.Context, changed func()) error {
 // Adopt implements reconcile.Part.
 func (c *Conntrack) Adopt(have nft.Ruleset) { c.ledger.Adopt(have) }
 
-// minShare is how many Services are worth another CPU.
+// minShare is the number of Services from which another CPU is used.
 const minShare = 256
 
 // Planned implements reconcile.Part.

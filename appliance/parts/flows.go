@@ -21,7 +21,8 @@ import (
 const (
 	// drainInterval is between two readings of what the kernel tells, while it tells anything.
 	drainInterval = 50 * time.Millisecond
-	// listenRetry is how long to wait before the kernel is listened to again, and a log that cannot be written is tried.
+	// listenRetry is the wait before listening to the kernel again, and before a log that could not be written is tried
+	// again.
 	listenRetry = 5 * time.Second
 	// pruneInterval is the least time between two looks for connections whose end was lost.
 	pruneInterval = time.Minute

@@ -19,7 +19,8 @@ type names struct {
 	// naming are the Services that name others; by has them by the Services that they name.
 	naming map[string]reconcile.Service
 	by     map[string]map[string]bool
-	// targets are those that are named, as they were planned; one that is not there has no ports.
+	// targets has the Services that are named, as they were planned; one that does not exist has no
+	// ports.
 	targets map[string]reconcile.Service
 	unknown map[string]bool // those that are named and were not planned yet
 }
@@ -133,7 +134,7 @@ func number(p *nft.ServicePort) uint16 {
 	return p.Frontends[i].Port
 }
 
-// named are where clients of a pool of a port go by the server name that they ask for.
+// named returns the destinations of a port's clients by the server name that they ask for.
 func (r *Relay) named(svc *reconcile.Service, p *nft.ServicePort, pool nft.Pool) (list []relay.Named) {
 	if svc.Relay == nil || svc.Relay.Fronts[p.ID] == nil {
 		return nil

@@ -12,13 +12,13 @@ import (
 const (
 	// tick is the step that times are rounded up to: a busy Prober wakes fifty times a second.
 	tick = 20 * time.Millisecond
-	// beat is how often the loop wakes at least while probes are under way, and late is how far
-	// behind it shows that this host stood still.
+	// beat is the longest time between two wake-ups of the loop while probes are under way; a
+	// wake-up that is late by more shows that this host stood still.
 	beat = 50 * time.Millisecond
 	late = 500 * time.Millisecond
 	// jitter is the part of the interval by which a probe may come early or late.
 	jitter = 0.05
-	// ephemerals is how many probes in a row leave from a port of the kernel's choice. Each is an
+	// ephemerals is the number of probes in a row from ports of the kernel's choice. Each is an
 	// entry of conntrack; with the one of the fixed port a target has at most three.
 	ephemerals = 2
 	// room is the part of the rate that probes in the steady state are stretched to fit.
@@ -30,8 +30,8 @@ var units = [...]int{health.TCP: 1, health.TLS: 10, health.HTTP: 2, health.HTTPS
 
 // timing is the part of a target that the schedule keeps.
 type timing struct {
-	// at is when it is due, or has to be done if it is under way. index is its place in the queue
-	// that holds it, -1 in none.
+	// at is the time at which it is due, or, while it is under way, its deadline. index is its
+	// place in the queue that holds it, -1 in none.
 	at      time.Duration
 	index   int
 	started time.Duration
@@ -72,7 +72,7 @@ type schedule struct {
 	// first one waits.
 	full   bool
 	behind time.Duration
-	// next is when the loop is to wake, -1 for never. stood is the last moment at which this host
+	// next is the time of the next wake-up, -1 for never. stood is the last time at which this host
 	// stood still.
 	next, stood time.Duration
 	turns       map[netip.Addr]*turn // of UDP

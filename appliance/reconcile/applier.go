@@ -22,9 +22,8 @@ type Kernel interface {
 // tries again later.
 const maxAttempts = 5
 
-// applier is the one owner of our tables in the kernel: it commits transitions and
-// finds back to a known state when a commit fails. It does what it is told and
-// decides nothing about Services.
+// applier owns our tables in the kernel: it commits transitions and recovers a known state when a
+// commit fails. It decides nothing about Services.
 type applier struct {
 	kernel     Kernel
 	log        *slog.Logger

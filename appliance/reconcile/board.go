@@ -63,7 +63,8 @@ func (b *Board) keep(unstored manifest.Files) {
 	b.unstored = unstored
 }
 
-// NotStored is where a file declares an object that could not be stored; nil if none does.
+// NotStored returns the file and line that declare an object that could not be stored, and why; nil
+// if no file does.
 func (b *Board) NotStored(ref object.Ref) *wire.NotStored {
 	b.mu.Lock()
 	files, failure := b.unstored, b.failure

@@ -23,7 +23,7 @@ const reasonOrphans = "UnknownServicesHeld"
 type Orphans struct {
 	box   nft.Box // to read the ports back
 	ports map[string]nft.ServicePort
-	// changed are those that the compiler does not know yet as they are.
+	// changed has the ports whose change the compiler does not know yet.
 	changed map[string]bool
 	byKey   map[frontend]string
 	byAddr  map[netip.Addr]map[string]bool

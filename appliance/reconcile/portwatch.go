@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// portWatchEvery is how often the host is looked at for programs that came to listen at a
-	// node port. The kernel tells nobody when a socket is bound.
+	// portWatchEvery is the interval of looks for programs that have begun to listen at a node
+	// port. The kernel has no notification of a bound socket.
 	portWatchEvery = 10 * time.Second
 	// portWatchPause is the least time between two looks: a program may close thousands of
 	// connections a second.

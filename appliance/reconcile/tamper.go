@@ -88,7 +88,7 @@ func (i *tamperGuard) calm(now time.Time) {
 	}
 }
 
-// until is when something is to be done about it, if anything is.
+// until returns the time of the next repair or report, if one is due.
 func (i *tamperGuard) until() (at time.Time, needed bool) {
 	switch {
 	case i.pause == 0:

@@ -18,17 +18,17 @@ type bounds struct {
 	total int64 // of all ports together
 }
 
-// bothBounds are those of node ports on loopback and of ports that the kernel redirects, each with
-// room of its own.
+// bothBounds has the bounds of node ports on loopback and of ports that the kernel redirects;
+// neither takes the other's room.
 type bothBounds struct{ loopback, redirected bounds }
 
 // What ports that the kernel redirects may have at once, unless the limit of open files is lower.
 const (
-	// MaxConnections is how many TCP connections there are.
+	// MaxConnections bounds the TCP connections.
 	MaxConnections = 20000
-	// MaxClients is how many clients of UDP.
+	// MaxClients bounds the clients of UDP.
 	MaxClients = 20000
-	// maxPipes is how many pipes splice(2) is given; without one bytes are copied.
+	// maxPipes bounds the pipes for splice(2); without one bytes are copied.
 	maxPipes = 512
 )
 
@@ -89,7 +89,7 @@ func (q *quota) release() {
 	q.parent.used.Add(-1)
 }
 
-// quotas are those that ports share.
+// quotas has the quotas that ports share.
 type quotas struct{ tcp, udp bothQuotas }
 
 type bothQuotas struct{ loopback, redirected quota }

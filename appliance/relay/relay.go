@@ -51,27 +51,28 @@ type Port struct {
 	IdleTimeout time.Duration
 	// Front handles TLS and HTTP; nil: bytes are passed on as they are.
 	Front *Front
-	// Names are where clients go by the server name that they ask for; those for no name are the port's own.
+	// Names has the endpoints by server name; clients without a server name get the port's own.
 	Names []Named
 
-	// via tells it from others of the same ID and Listen: of one of Names, whose it is and its server name.
+	// via tells it apart from others of the same ID and Listen: for one of Names, the port that has it and
+	// its server name.
 	via string
 }
 
 // Pick says which endpoint gets a new connection.
 type Pick struct {
 	By Algorithm
-	// Weights are those of the endpoints, in their order; nil: all are alike.
+	// Weights has the weights of the endpoints, in their order; nil: all are alike.
 	Weights []uint16
-	// Choose, when not nil, is the endpoint of a new connection of a client at the address that it connected to. When
-	// it is not ok, or that endpoint did not accept the connection, By picks one.
+	// Choose, when not nil, returns the endpoint of a new connection by its client and the address that it connected
+	// to. When it is not ok, or that endpoint did not accept the connection, By picks one.
 	Choose func(client, asked netip.AddrPort) (endpoint netip.AddrPort, ok bool)
 	// Affinity is the time that a client keeps its endpoint after its last new connection;
 	// 0: no affinity. A client is an address (spec.sessionAffinity: ClientIP).
 	Affinity time.Duration
 }
 
-// Algorithm is how an endpoint is picked where nothing else says which one.
+// Algorithm picks an endpoint when neither Choose nor affinity does.
 type Algorithm uint8
 
 const (
@@ -87,8 +88,8 @@ const (
 
 // Connect says how TCP connections to endpoints are made.
 type Connect struct {
-	// Retries is how many other endpoints are tried for a connection that one did not accept within
-	// Timeout; 0 of that: 5 s.
+	// Retries bounds the other endpoints that are tried for a connection that one did not accept
+	// within Timeout, by default 5 s.
 	Retries int
 	Timeout time.Duration
 	// ProxyProtocol is the version of the PROXY protocol whose header an endpoint gets before what
@@ -181,7 +182,7 @@ type Relay struct {
 	ctx  context.Context
 	end  context.CancelCauseFunc
 	http *httpproxy.Proxy
-	// failedHandshakes are those of TLS, with clients and with endpoints.
+	// failedHandshakes counts failed TLS handshakes, with clients and with endpoints.
 	failedHandshakes atomic.Int64
 
 	mu      sync.Mutex
@@ -214,13 +215,13 @@ type Stats struct {
 	TCP, UDP Load
 	// FailedConnects are endpoints that did not accept a connection.
 	FailedConnects int64
-	// FailedHandshakes are those of TLS, with clients and with endpoints.
+	// FailedHandshakes counts failed TLS handshakes, with clients and with endpoints.
 	FailedHandshakes int64
 }
 
 // Load counts the connections, or clients, of a protocol.
 type Load struct {
-	// Loopback and Redirected are those now, Limit how many of the latter there can be.
+	// Loopback and Redirected count the open ones; Limit bounds Redirected.
 	Loopback, Redirected, Limit int64
 	// Taken were let in so far, and TurnedAway were not, or lost their flow to another client, as
 	// there were too many.

@@ -34,7 +34,7 @@ type Checked struct {
 	Target   health.Target
 	// Start is the state to begin with, if nothing is known of Target.
 	Start health.State
-	// State is the one that the Service was resolved with.
+	// State is the state that the Service was resolved with.
 	State health.State
 	// Assumed is health.Verdict.Assumed.
 	Assumed bool
@@ -214,7 +214,7 @@ func downText(addr netip.AddrPort, v health.Verdict) string {
 	return fmt.Sprintf("%s (%s)", addr, v.Last.Why)
 }
 
-// maxNamed is how many endpoints a problem names.
+// maxNamed bounds the endpoints that a problem names.
 const maxNamed = 5
 
 func (r *resolver) reportDown(index int, down []string, checked int) {

@@ -216,7 +216,7 @@ func deref(s *string) string {
 // selection is the endpoints of a Service port that are used.
 type selection struct {
 	pools [nft.NumPools][]netip.AddrPort
-	// serving are all that keep their open connections.
+	// serving has all endpoints that keep their open connections.
 	serving []netip.AddrPort
 	// noLocal is the answer to a connection under policy Local without a local endpoint: that
 	// of the Service while endpoints serve elsewhere, else a refusal.

@@ -17,7 +17,8 @@ import (
 // Socket is one that takes connections or datagrams from anybody.
 type Socket struct {
 	Protocol string // "tcp" or "udp"
-	// Local is where it listens; the unspecified address stands for all of its family.
+	// Local is the address that it listens on; the unspecified address stands for all of its
+	// family.
 	Local netip.AddrPort
 	// BothFamilies says that the unspecified IPv6 address stands for IPv4 too.
 	BothFamilies bool

@@ -23,16 +23,16 @@ const (
 	// GenerationFile is a file of a directory that has the number of its content, which rises with each
 	// change: whoever brings the content writes it, as `git rev-list --count HEAD`.
 	GenerationFile = ".svcctl-generation"
-	// lookEvery is how often a box that does not read one of its sources looks at it.
+	// lookEvery is the interval at which a box looks at a source that it does not read.
 	lookEvery = 2 * time.Second
-	// retry is how long a failed commit waits.
+	// retry is the wait after a failed commit.
 	retry = time.Second
 )
 
 // Dir is a directory with its name.
 type Dir struct{ Name, Path string }
 
-// Turn says who has the turn of a source.
+// Turn tells which box has the turn of a source.
 type Turn struct {
 	Holder string
 	Mine   bool

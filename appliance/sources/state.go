@@ -9,20 +9,20 @@ import (
 	"svcctl.io/svcctl/store/manifest"
 )
 
-// patience is how long nobody may read a source before that is a problem.
+// patience is the time for which no box may read a source before that is a problem.
 const patience = time.Minute
 
 // The reasons of problems.
 const (
 	ReasonDiffers  = "SourceDiffers"     // warning: this box has something else than is in force
 	ReasonBehind   = "SourceBehind"      // warning: this box has something older
-	ReasonNoReader = "SourceHasNoReader" // nobody reads the source
+	ReasonNoReader = "SourceHasNoReader" // no box reads the source
 )
 
-// State is how a source is doing on this box.
+// State is the state of a source on this box.
 type State struct {
 	Name, Dir string
-	// Reader is the box that reads it; "" when nobody does, or it is not known.
+	// Reader is the box that reads it; "" when none does, or it is not known.
 	Reader string
 	// Mine reports whether this box reads it.
 	Mine bool
@@ -51,7 +51,8 @@ func (r *Reader) tell() {
 	}
 }
 
-// Problems are that this box has another content than is in force, and that nobody reads a source.
+// Problems reports sources of which this box has another content than is in force, and sources that
+// no box reads.
 func (r *Reader) Problems() (problems []manifest.Problem) {
 	for _, s := range r.States() {
 		take := fmt.Sprintf("`svcctl source take %s --box %s` puts in force what this box has", s.Name, r.cfg.Box)

@@ -13,14 +13,14 @@ import (
 	"svcctl.io/svcctl/nft/trace"
 )
 
-// Way is where a packet to an address leaves.
+// Way is the route of packets to an address.
 type Way struct {
 	Interface uint32     // its index
 	Local     bool       // the address is this host's
 	From      netip.Addr // the address of this host that is used on that way
 }
 
-// predictedPort is the source port of a packet of which none is told.
+// predictedPort is the source port of a packet for which none was given.
 const predictedPort = 40000
 
 // mostOutcomes bounds the endpoints that a prediction names.

@@ -12,18 +12,18 @@ import (
 )
 
 const (
-	// watchFor is how long the clients of a Service are counted after somebody asked for them: longer than a viewer waits before the
-	// next question.
+	// watchFor is the time for which the clients of a Service are counted after a request for them: longer than a viewer waits
+	// before the next one.
 	watchFor = 2 * time.Minute
 	// maxWatched bounds the Services whose clients are counted, and maxClients the clients of one.
 	maxWatched = 16
 	maxClients = 1 << 16
 )
 
-// clients are those of a Service at one look.
+// clients counts the connections of a Service's clients at one look.
 type clients map[netip.Addr]Counts
 
-// add adds a connection; not of a client that there is no room for.
+// add adds a connection, unless its client is new and there are maxClients.
 func (s clients) add(c *conntrack.Connection) {
 	addr := c.Client.Addr()
 	n, known := s[addr]

@@ -60,7 +60,7 @@ type message struct {
 	asks netip.Addr
 	// from is the address of the host that asks; not valid: a probe, of a host that wants the address itself.
 	from netip.Addr
-	// reply is where the answer goes.
+	// reply is the destination of the answer.
 	reply MAC
 }
 
@@ -198,7 +198,8 @@ func ndp(kind, flags, option byte, to, sender MAC, source, destination, target n
 	return f
 }
 
-// checksum is that of ICMPv6 (RFC 4443, section 2.3); 0 for a message that has a right one.
+// checksum computes the checksum of ICMPv6 (RFC 4443, section 2.3); 0 for a message that carries
+// the right one.
 func checksum(source, destination netip.Addr, icmp []byte) uint16 {
 	sum := uint32(len(icmp)) + protoICMPv6
 	add := func(b []byte) {

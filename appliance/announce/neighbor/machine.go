@@ -12,18 +12,20 @@ import (
 const (
 	probeCount    = 3
 	probeInterval = 200 * time.Millisecond
-	// repeat is how often an announcement is made anew: bridges forget where an address is after 5 min.
+	// repeat is the interval of announcements: bridges forget the port of an address after 5 min.
 	repeat = 60 * time.Second
-	// reprobe is when an address that somebody else has is asked for again.
+	// reprobe is the interval at which an address that another host has is probed again.
 	reprobe = 10 * time.Second
-	// contend is that for an address that another host wants at the same time, with a random part
-	// of twice the length, so that one of two is first.
+	// contend is the same for an address that another host probes at the same time, with a random
+	// part of twice the length, so that one of two is first.
 	contend = time.Second
-	// defend is for how long one more claim of another host ends our own (RFC 5227, section 2.4).
+	// defend is the time after a conflict in which a second one makes us give the address up (RFC
+	// 5227, section 2.4).
 	defend = 10 * time.Second
 )
 
-// bursts are when announcements follow a gain, beside the first one: who missed one hears another.
+// bursts has the times of the announcements after the first one for a new address, in case one is
+// lost.
 var bursts = []time.Duration{time.Second, 2 * time.Second, 5 * time.Second}
 
 // State of an address on an interface.

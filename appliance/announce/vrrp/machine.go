@@ -58,13 +58,13 @@ func (m *Machine) State() (State, time.Time) { return m.state, m.since }
 // Master is the active box as far as heard; not valid: this one, or unknown.
 func (m *Machine) Master() netip.Addr { return m.master }
 
-// Priority is the one that the box advertises, or would: 1 while others should take over.
+// Priority returns the priority that the box advertises as master: 1 while others should take over.
 func (m *Machine) Priority() uint8 { return m.priority }
 
-// Next is when Tick has something to do; the zero Time: never.
+// Next returns the time at which Tick is due; the zero Time: never.
 func (m *Machine) Next() time.Time { return m.next }
 
-// skew is Skew_Time: who has the highest priority is first (RFC 9568, section 6.1).
+// skew returns Skew_Time: the box with the highest priority is first (RFC 9568, section 6.1).
 func (m *Machine) skew() time.Duration {
 	return time.Duration(256-int(m.priority)) * m.interval / 256
 }

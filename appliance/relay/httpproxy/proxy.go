@@ -274,7 +274,7 @@ func (l *handed) Accept() (net.Conn, error) {
 func (l *handed) Close() error   { return nil }
 func (l *handed) Addr() net.Addr { return &net.TCPAddr{} }
 
-// buffers are those that bodies are copied with.
+// buffers is the pool of the buffers that copy bodies.
 type buffers struct{}
 
 var pool = sync.Pool{New: func() any { return new([32 << 10]byte) }}
