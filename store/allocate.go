@@ -57,13 +57,14 @@ func (c *change) gives(l *ledger) bool {
 		slices.ContainsFunc(before.ingress, func(addr netip.Addr) bool { return !c.keepsIngress(l, addr) })
 }
 
-// allocation is how a Service that has given back what it does without gets its values.
+// allocation has the steps by which a Service gets its values, after it has released those that it
+// no longer needs.
 var allocation = [...]func(*change, *transaction) error{
 	(*change).takeAsked, (*change).takeAny, (*change).takeAskedIngress, (*change).takeAnyIngress, (*change).finish,
 }
 
-// attempt allocates for all changes but those that stay as they are. It gives true when
-// one more holder has to stay, so that the attempt does not count.
+// attempt allocates for all changes but those that keep their stored version. It returns true when
+// one more holder has to keep its version, so that the attempt does not count.
 func (t *transaction) attempt(changes []*change) (again bool) {
 	l := t.s.ledger
 	l.back(t.base)

@@ -47,7 +47,7 @@ func namespaced(kind string) bool {
 	return s == nil || s.Namespaced
 }
 
-// claimsOf is what a file claims, and the documents in it that come too late.
+// claimsOf returns the objects that a file claims, and the problems of documents that repeat one.
 func claimsOf(file *manifest.File) (map[object.Ref]claim, []manifest.Problem) {
 	if file == nil {
 		return nil, nil
@@ -210,13 +210,13 @@ func (t *transaction) claimsOn(ref object.Ref) []claim {
 	return t.s.declared.claims[ref]
 }
 
-// verdict is what becomes of an object.
+// verdict decides about an object.
 type verdict int
 
 const (
 	keep   verdict = iota // it stays as it is, or stays out
 	use                   // it becomes what a claim says
-	remove                // nobody wants it any more
+	remove                // no file or client declares it any more
 )
 
 // decide finds who an object belongs to: who has it keeps it as long as they want it;

@@ -142,9 +142,9 @@ func (t *transaction) publish(changes []*change, revision uint64, update journal
 // isEphemeral reports whether nothing of the dataplane follows from objects of a kind.
 func isEphemeral(kind string) bool { return object.StrategyOfKind(kind).Ephemeral }
 
-// pieceObjects is how many objects go into one commit of many that are new, as those of a first
-// start: what a commit takes of memory, encoded objects and the pages that they are written to, is
-// more than the objects themselves.
+// pieceObjects bounds the objects of one commit when many are new, as at a first start: a commit
+// takes more memory, for encoded objects and the pages that they are written to, than the objects
+// themselves.
 const pieceObjects = 4_000
 
 // isFresh reports whether the changes are more than the journal holds, all of objects that are new.

@@ -88,7 +88,7 @@ func (d *declarations) document(ref object.Ref, path string) *manifest.Document 
 	return nil
 }
 
-// position is where a field of an object stands in a file; 0 when it does not.
+// position returns the line and column of an object's field in a file; 0 when it is not there.
 func (d *declarations) position(ref object.Ref, path, field string) (line, column int) {
 	if doc := d.document(ref, path); doc != nil {
 		return doc.Position(fieldInFile(doc.Object, field))
@@ -96,7 +96,7 @@ func (d *declarations) position(ref object.Ref, path, field string) (line, colum
 	return 0, 0
 }
 
-// problems are those of the files themselves, in no order.
+// problems returns the problems of the files themselves, in no order.
 func (d *declarations) problems() (problems []manifest.Problem) {
 	for path := range d.troubled {
 		if file := d.files.Get(path); file != nil {

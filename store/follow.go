@@ -122,7 +122,8 @@ func (s *Store) decide(call func() error) error {
 	}
 }
 
-// Lost is how often a commit of this machine was overtaken by another one, and decided anew.
+// Lost counts the commits of this machine that another machine's overtook, so that they were
+// decided again.
 func (s *Store) Lost() uint64 { return s.storage.lost.Load() }
 
 // follow takes over what has arrived. The writer must be held.

@@ -49,7 +49,7 @@ func askedIngress(svc *object.Service) []asked {
 	return list
 }
 
-// wantedIngress is how many load balancer IPs a Service has when it waits for none.
+// wantedIngress returns the number of load balancer IPs of a Service that waits for none.
 func wantedIngress(svc *object.Service) int {
 	n := 0
 	for _, family := range svc.Spec.IPFamilies {
@@ -237,8 +237,8 @@ func (c *change) finish(t *transaction) error {
 	return nil
 }
 
-// ingressPoint is what the status says about a load balancer IP: what somebody has written
-// about it, else that packets to it arrive here as they were sent.
+// ingressPoint returns the status of a load balancer IP: the written one, or the mode VIP (packets
+// arrive with their destination unchanged).
 func ingressPoint(addr netip.Addr, written []object.LoadBalancerIngress) object.LoadBalancerIngress {
 	text, mode := addr.String(), object.IPModeVIP
 	for _, ingress := range written {

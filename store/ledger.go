@@ -9,7 +9,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// ledger is all that Services hold, with a way back to where a transaction began.
+// ledger has the allocations of all Services, with savepoints to undo those of a transaction.
 type ledger struct {
 	families  []string                  // those that have cluster IPs, the primary one first
 	addresses map[bool]*alloc.Addresses // by whether they are IPv4

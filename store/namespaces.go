@@ -59,7 +59,7 @@ func bump(counts map[string]int, namespace string, n int) int {
 	return left
 }
 
-// of is where the object counts; nil for nowhere.
+// of returns the counts that an object is in; nil for none.
 func (c *namespaceUse) of(r *record) map[string]int {
 	switch {
 	case r == nil || r.owner.Controller != "":
@@ -70,7 +70,7 @@ func (c *namespaceUse) of(r *record) map[string]int {
 	return c.clients
 }
 
-// Census is who uses which namespaces.
+// Census lists the namespaces in use.
 type Census struct {
 	// State is to be given to the next call of Namespaces.
 	State uint64

@@ -28,22 +28,22 @@ type Pool struct {
 	Range  string
 	// Internal load balancer IPs are reached from inside only.
 	Internal bool
-	// Name is that of the IPAddressPool, "namespace/name"; "" for a range of flags.
+	// Name names the IPAddressPool, "namespace/name"; "" for a range of flags.
 	Name string
-	// Size is how many values can be given, Used how many of them are held.
+	// Size counts the values that can be allocated, Used those that are.
 	Size, Used uint64
 	Holders    []Holder
 }
 
-// Holder is who holds a value: its Services, "namespace/name", sorted.
+// Holder is a value with the Services that hold it, "namespace/name", sorted.
 type Holder struct {
 	Value    string
 	Services []string
 	Outside  bool // of the range
 }
 
-// Pools are all ranges, and who holds what in the order of the values. What is held where
-// no range is any more is not among them.
+// Pools returns all ranges with their holders, sorted by value. Values outside of all ranges are
+// left out.
 func (s *Store) Pools() []Pool {
 	s.writer.Lock()
 	defer s.writer.Unlock()
@@ -56,13 +56,14 @@ func (s *Store) Pools() []Pool {
 	return append(pools, ingressPools(l.pools, s.cfg.Pools)...)
 }
 
-// PoolUse is how much of a range of load balancer IPs is used.
+// PoolUse is the use of a range of load balancer IPs.
 type PoolUse struct {
 	Name, Range string
 	Size, Used  uint64
 }
 
-// PoolsInUse are the ranges of load balancer IPs. It costs as much as addresses are held.
+// PoolsInUse returns the ranges of load balancer IPs. The cost is proportional to the addresses
+// that are held.
 func (s *Store) PoolsInUse() []PoolUse {
 	s.writer.Lock()
 	defer s.writer.Unlock()
@@ -141,7 +142,7 @@ func (p *Pool) add(value string, services []string, inside bool) {
 	}
 }
 
-// Disagreement is where the ledger and a Service do not say the same.
+// Disagreement is a difference between the ledger and a Service.
 type Disagreement struct {
 	Kind, Value string
 	Service     string // "namespace/name"

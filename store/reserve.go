@@ -44,7 +44,8 @@ func (s *Store) Blank() bool {
 	return !s.feed.journal.Concerns(object.KindService)
 }
 
-// CountUnstored is how many files are not as they were in the last SyncFiles that succeeded.
+// CountUnstored returns the number of files that differ from those of the last successful
+// SyncFiles.
 func (s *Store) CountUnstored(files manifest.Files) (n int) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

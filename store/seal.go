@@ -30,10 +30,10 @@ type seal struct {
 
 const (
 	sealPrefix = "seal/"
-	// sealMost is how many documents a sealed file may have: the first change of it has to
-	// decode all of them.
+	// sealMost bounds the documents of a sealed file: the first change of it has to decode all of
+	// them.
 	sealMost = 32
-	// sealAtOnce is how many seals are written in one commit.
+	// sealAtOnce bounds the seals of one commit.
 	sealAtOnce = 4_000
 )
 

@@ -258,8 +258,8 @@ func (s *Store) isReadElsewhere(owner Owner) bool {
 	return s.storage.shared != nil && owner.File != "" && !s.sources.reading[SourceOf(owner.File)]
 }
 
-// position is where a field of an object stands in a file; of a file that another machine reads, or that was not read
-// yet, the line of the object; 0 when it is not known.
+// position returns the line and column of an object's field in a file; of a file that another machine reads, or that
+// was not read yet, the line of the object; 0 when it is not known.
 func (s *Store) position(ref object.Ref, path, field string) (line, column int) {
 	if line, column = s.declared.position(ref, path, field); line == 0 {
 		line = s.sources.files[path].Lines[lineKey(ref)]

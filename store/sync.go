@@ -8,9 +8,9 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// SyncResult is what one call has changed.
+// SyncResult counts the changes of one call.
 type SyncResult struct {
-	// Revision is that of the store afterwards.
+	// Revision is the store's revision after the call.
 	Revision uint64
 	// Created, Updated and Deleted count objects; Refused counts those whose documents
 	// were looked at and not accepted.

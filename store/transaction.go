@@ -32,7 +32,7 @@ type transaction struct {
 	created  *time.Time
 	// dry says that what is settled is taken back.
 	dry bool
-	// feeding are what changes has for each Service; see backing.
+	// feeding has the objects of changes by the Service that they belong to; see backing.
 	feeding map[string][]object.Object
 	// extra is committed together with the changes, and so is sourced, unless nil.
 	extra   engine.Transaction
@@ -54,7 +54,7 @@ type settled struct {
 	last  map[object.Ref]*change // the last one of each object
 	// base is the state of the ledger up to which they took and released.
 	base mark
-	// externals are those of them with external IPs.
+	// externals has those of them with external IPs.
 	externals index.Externals
 }
 

@@ -29,12 +29,12 @@ const (
 type Trial struct {
 	ID    string    `json:"id"`
 	Began time.Time `json:"began"`
-	// Ends is when it goes back.
+	// Ends is the time at which it is rolled back.
 	Ends deadline.Deadline `json:"ends"`
 	// User began it.
 	User  string `json:"user,omitempty"`
 	Files bool   `json:"files,omitempty"`
-	// Back is when it went back; nil while it waits to be confirmed.
+	// Back is the time at which it was rolled back; nil while it waits to be confirmed.
 	Back *time.Time `json:"back,omitempty"`
 }
 
@@ -59,8 +59,7 @@ var (
 	ErrTrialOver = errors.New("the trial that this change belongs to is over: nothing of it is changed any more")
 )
 
-// trial is the one that is under way, or holds files. The writer changes it, and mu guards it
-// besides.
+// trial is the trial that is under way, or still holds files. Only the writer changes it, under mu.
 type trial struct {
 	*Trial // nil: there is none
 	// before has what was there before, nil where nothing was.
@@ -202,7 +201,7 @@ func (s *Store) Confirm() (TrialState, error) {
 	return state, nil
 }
 
-// keys are all that are stored of the trial.
+// keys returns the keys of all stored records of the trial.
 func (t *trial) keys() []string {
 	keys := []string{trialKey}
 	for ref := range t.before {

@@ -49,7 +49,7 @@ func (e *PreconditionError) Error() string {
 // Unwrap is ErrStale.
 func (e *PreconditionError) Unwrap() error { return ErrStale }
 
-// Caller is who asked for a change, as the journal keeps it.
+// Caller is the client of a change, as the journal keeps it.
 type Caller = journal.Caller
 
 // Write is one change that a client of the API asks for.
@@ -198,12 +198,11 @@ func (c *change) allocate(t *transaction) error {
 	return nil
 }
 
-// maxGroup is how many writes of several calls go into one commit; a single call may have
-// more. It bounds how long the first of them waits for the last.
+// maxGroup bounds the writes of several calls in one commit; a single call may have more. It bounds
+// the time for which the first of them waits for the last.
 const maxGroup = 1_000
 
-// errAbandoned is what a call is told that went into a commit together with one that ended
-// in a panic.
+// errAbandoned is the error of a call whose commit was shared with one that ended in a panic.
 var errAbandoned = errors.New("another change, made at the same moment, failed unexpectedly: nothing was changed, try again")
 
 // call is a call of Write that waits. All but its writes is guarded by Store.writer.

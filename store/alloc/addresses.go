@@ -60,8 +60,8 @@ func NewAddresses(prefix netip.Prefix) (*Addresses, error) {
 	}, nil
 }
 
-// addressBand is how many addresses at the low end automatic values avoid, in a range
-// whose highest offset is given.
+// addressBand returns the number of addresses at the low end that automatic values avoid, in a
+// range with the given highest offset.
 func addressBand(highest uint64) uint64 {
 	switch {
 	case highest < addressBandMin:
@@ -132,13 +132,13 @@ func (a *Addresses) Release(addr netip.Addr, owner string) {
 	}
 }
 
-// Owner is who holds an address.
+// Owner returns the holder of an address.
 func (a *Addresses) Owner(addr netip.Addr) (string, bool) {
 	owner, held := a.owners[addr]
 	return owner, held
 }
 
-// Holders is a copy of all that is held.
+// Holders returns a copy of the holders by address.
 func (a *Addresses) Holders() map[netip.Addr]string { return maps.Clone(a.owners) }
 
 func (a *Addresses) offset(addr netip.Addr) uint64 {

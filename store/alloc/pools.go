@@ -11,7 +11,7 @@ import (
 // Pool is a range of load balancer IPs of one family, both ends included.
 type Pool struct {
 	First, Last netip.Addr
-	// Name is that of the pool that the range belongs to, as "metallb-system/lan"; "" for one of flags.
+	// Name names the pool that the range belongs to, as "metallb-system/lan"; "" for one of flags.
 	Name string
 	// OnRequest gives addresses to claims alone that name the pool or the address.
 	OnRequest bool
@@ -55,7 +55,7 @@ func (p Pool) tooLarge() bool {
 	return high > 1 || high == 1 && low64(p.Last) >= low64(p.First)
 }
 
-// Claim is what a Service asks of the pools.
+// Claim is a Service's request to the pools.
 type Claim struct {
 	// Owner is "namespace/name".
 	Owner string
@@ -69,7 +69,7 @@ type Claim struct {
 	Pool string
 	// Labels are the owner's, for Pool.Takes. They decide when an address is given.
 	Labels map[string]string
-	// Ports are what the Service serves on its address.
+	// Ports lists the ports that the Service serves on its address.
 	Ports []Port
 }
 

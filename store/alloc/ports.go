@@ -58,7 +58,8 @@ func NewPorts(first, last uint16, space Space) (*Ports, error) {
 	return p, nil
 }
 
-// portBand is how many ports at the low end of a range of this size automatic values avoid.
+// portBand returns the number of ports at the low end that automatic values avoid, in a range of
+// this size.
 func portBand(size uint64) uint64 {
 	if size <= portBandMin {
 		return 0
@@ -124,13 +125,13 @@ func (p *Ports) Release(port Port, owner string) {
 	}
 }
 
-// Owner is who holds a port.
+// Owner returns the holder of a port.
 func (p *Ports) Owner(port Port) (string, bool) {
 	owner, held := p.owners[port]
 	return owner, held
 }
 
-// Holders is a copy of all that is held.
+// Holders returns a copy of the holders by port.
 func (p *Ports) Holders() map[Port]string { return maps.Clone(p.owners) }
 
 // rival is somebody other than owner who holds the port, or in a shared space its
@@ -159,7 +160,7 @@ func (p *Ports) set(protocol string) *numberSet {
 	return set
 }
 
-// taken is what a new number must stay clear of.
+// taken returns the numbers that a new one must differ from.
 func (p *Ports) taken(protocols []string) union {
 	var sets union
 	if p.space == Shared {

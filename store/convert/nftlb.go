@@ -274,7 +274,7 @@ func (r *nftlb) frontends(v *Virtual, f value) (list []nftlbFrontend) {
 	return list
 }
 
-// mostNFTLBPorts is how many ports of one address are listed.
+// mostNFTLBPorts bounds the ports of one address that are listed.
 const mostNFTLBPorts = 100
 
 // frontend reads an address and its ports: 80,443,8000-8010.

@@ -2,12 +2,12 @@ package engine
 
 import "errors"
 
-// Engine is where a Store keeps its pairs: a file on this machine, memory, or a
-// database that several machines share. Keys are text with slashes; values are bytes
-// that mean nothing to the engine. An Engine is safe for concurrent use.
+// Engine stores the pairs of a Store: in a file on this machine, in memory, or in a database that
+// several machines share. Keys are text with slashes; values are bytes that mean nothing to the
+// engine. An Engine is safe for concurrent use.
 type Engine interface {
-	// Load is all pairs whose key begins with prefix, by key. What it returns is what
-	// was committed: an engine that finds its data damaged says so and returns nothing.
+	// Load returns all pairs whose key begins with prefix, sorted by key. Damaged data is an error,
+	// never a part of the pairs.
 	Load(prefix string) ([]Pair, error)
 	// Commit applies a whole transaction or nothing of it, and returns only when it
 	// would survive a power failure. ErrConflict says that the comparison failed and

@@ -63,7 +63,7 @@ func (m *Memory) Reopen() *Memory {
 	return &Memory{pairs: maps.Clone(m.pairs)}
 }
 
-// Commits is how many commits have succeeded.
+// Commits returns the number of successful commits.
 func (m *Memory) Commits() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -31,7 +31,7 @@ type Shared interface {
 
 // Followed is a commit of another machine.
 type Followed struct {
-	// Revision is that of the head afterwards, Note the value that the head was put with.
+	// Revision is the revision of the head afterwards, Note the value that the head was put with.
 	Revision uint64
 	Note     []byte
 	Puts     []Pair

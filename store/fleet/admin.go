@@ -271,7 +271,7 @@ type Overview struct {
 // Member is one endpoint of etcd.
 type Member struct {
 	Endpoint, Version string
-	// Size is that of its database, in bytes.
+	// Size is the size of its database, in bytes.
 	Size   int64
 	Leader bool
 	Err    error

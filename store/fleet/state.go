@@ -36,21 +36,21 @@ const (
 	Namesake  Kind = "Namesake" // another box has the name
 )
 
-// State is how a box stands to its fleet.
+// State is the state of a box as a member of its fleet.
 type State struct {
 	Kind Kind
 	// Why says what happened and what to do about it; "" while all is well.
 	Why   string
 	Since time.Time
-	// Revision is that of the newest commit that was followed; Of is the one that etcd has, as
-	// of the last answer.
+	// Revision is the revision of the newest commit that was followed; Of that of the newest in
+	// etcd, as of the last answer.
 	Revision, Of uint64
 	Epoch        uint64
-	// Heard is when etcd answered last.
+	// Heard is the time of etcd's last answer.
 	Heard time.Time
 	// Writer is the box that runs the controllers, "" when it is not known.
 	Writer string
-	// Replica is why the replica cannot be written; nil: it can.
+	// Replica is the error of writing the replica, nil if there is none.
 	Replica error
 }
 
@@ -194,7 +194,7 @@ func (e *Engine) denied(err error) string {
 	return fmt.Sprintf("etcd refuses this box (%v): give the user that the certificate in --etcd-cert names a role that may read and write %s", err, e.prefix)
 }
 
-// State is how this box stands to its fleet.
+// State returns the state of this box as a member of its fleet.
 func (e *Engine) State() State {
 	e.mu.Lock()
 	defer e.mu.Unlock()
