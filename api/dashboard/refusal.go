@@ -46,10 +46,11 @@ func Refuse(w http.ResponseWriter, code int, why string, inside bool) {
 	send(w, code, b.Bytes())
 }
 
-// titleOf is that of a page that says what failed.
+// titleOf returns the title of a page about a failure.
 func titleOf(code int) string { return strconv.Itoa(code) + " " + http.StatusText(code) }
 
-// failure is what a page's handler panics with: the cause, and the answer of who recovers.
+// failure is the value with which a page's handler panics; the recovering handler answers with its
+// cause.
 type failure struct{ cause any }
 
 func (f failure) Error() string { return fmt.Sprint(f.cause) }

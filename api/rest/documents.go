@@ -15,7 +15,7 @@ import (
 	"svcctl.io/svcctl/store/schema"
 )
 
-// yamlLimit is how long a YAML document of a stream may be, in bytes.
+// yamlLimit bounds a YAML document of a stream, in bytes.
 const yamlLimit = 8 << 20
 
 // A document is one value of a stream.

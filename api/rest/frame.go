@@ -24,9 +24,9 @@ const (
 const initialEventsEnd = "k8s.io/initial-events-end"
 
 const (
-	// streamBuffer is how many bytes of a watch are written at once.
+	// streamBuffer bounds the bytes of a watch that are written at once.
 	streamBuffer = 64 << 10
-	// keptBuffer is how many bytes a watch that waits holds at most.
+	// keptBuffer bounds the buffer that an idle watch keeps, in bytes.
 	keptBuffer = 8 << 10
 )
 

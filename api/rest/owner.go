@@ -16,8 +16,8 @@ import (
 // (metav1.CauseTypeFieldManagerConflict).
 const fieldManagerConflict = "FieldManagerConflict"
 
-// A fileClaim is what a file declares about an object that belongs to it. The zero value
-// is that of an object that belongs to none.
+// A fileClaim has the fields that a file declares of an object that belongs to it. The zero value
+// stands for an object that belongs to none.
 type fileClaim struct {
 	path string
 	line int
@@ -27,7 +27,7 @@ type fileClaim struct {
 	typed   []object.ManagedFieldsEntry
 }
 
-// fileOf is what a file declares about an object.
+// fileOf returns the claim of the file that declares an object.
 func (s *Server) fileOf(r *request, owner store.Owner, live object.Object) (fileClaim, error) {
 	if owner.File == "" {
 		return fileClaim{}, nil
@@ -71,7 +71,7 @@ func (s *Server) editFile(wr *writing, live map[string]any) (map[string]any, err
 	return fields.ApplyFile(live, document, r.kind, at)
 }
 
-// createdAt is when an object was created.
+// createdAt returns the creation time of an object, or otherwise if it has none.
 func createdAt(o object.Object, otherwise time.Time) time.Time {
 	if at := o.GetMeta().CreationTimestamp; at != nil {
 		return *at

@@ -89,7 +89,7 @@ func patchOf(mediaType string, body []byte, r *request, o *options) (func(map[st
 	}, nil
 }
 
-// patched is what a patch has made, if it is an object of the type.
+// patched returns the result of a patch, if it is an object of the type.
 func (o *options) patched(content map[string]any, doubts []string, body []byte, t *schema.Type, err error) (map[string]any, error) {
 	switch {
 	case errors.Is(err, patch.ErrTooLarge):

@@ -18,12 +18,12 @@ const (
 	shortestWatch = 30 * time.Minute
 	// longestWatch bounds what a client may ask for.
 	longestWatch = 24 * time.Hour
-	// bookmarkEvery is how often those who watch something quiet are told how far the
-	// history is, so that they can go on from there.
+	// bookmarkEvery is the interval of bookmarks for quiet watches, so that clients can go on from
+	// a recent revision.
 	bookmarkEvery = time.Minute
-	// watchBatch is how many changes are looked at before what they mean is sent.
+	// watchBatch bounds the changes that are examined before their events are sent.
 	watchBatch = 500
-	// watchesRetry is after how many seconds to ask again for a watch when there are too many.
+	// watchesRetry is the Retry-After, in seconds, for a watch when there are too many.
 	watchesRetry = 5
 )
 
