@@ -15,7 +15,7 @@ import (
 	"svcctl.io/svcctl/appliance/logqueue"
 )
 
-// lastWords is how long the end of the process waits for its log to be written.
+// lastWords bounds the wait for the log at the end of the process.
 const lastWords = time.Second
 
 func (p *program) serveVerb() *verb {

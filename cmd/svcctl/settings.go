@@ -41,7 +41,7 @@ const (
 	groupLog      = "Logging"
 )
 
-// settings are all settings, in the order help shows them.
+// settings returns all settings, in the order of help.
 func settings() []setting {
 	return slices.Concat(placeSettings(), fleetSettings(), boxSettings(), rangeSettings(), serviceSettings(), dnsSettings(), logSettings())
 }
@@ -84,7 +84,8 @@ func placeSettings() []setting {
 	}
 }
 
-// fleetSettings are those of a box that shares its objects, and of the verbs that look at a fleet.
+// fleetSettings returns the settings of a box that shares its objects, and of the verbs that look
+// at a fleet.
 func fleetSettings() []setting {
 	return []setting{
 		{name: "fleet", arg: "NAME", shown: "none", group: groupFleet, serveOnly: true,
