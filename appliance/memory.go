@@ -32,7 +32,7 @@ type memory struct {
 	now     int // per cent that are in force
 }
 
-// newMemory leaves whoever sets GOGC alone: nil then.
+// newMemory returns nil when the environment sets GOGC, which is left alone.
 func newMemory() *memory {
 	if os.Getenv("GOGC") != "" {
 		return nil

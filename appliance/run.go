@@ -58,7 +58,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 		log.Error("what the program before has handed over is lost", "err", err)
 	}
 	// The relay comes first and ends last: connections of the program before go on at once, and those that are
-	// handed over rest only while nobody else holds things up.
+	// handed over pause only for the rest of the start.
 	var objects *store.Store // opened before the relay is told of any Service
 	secret := func(key string) *object.Secret { return objects.Secret(key) }
 	relayed := parts.NewRelay(log, secret, state, handover.Kept())

@@ -93,7 +93,7 @@ func (c *Check) update(set func(*host)) {
 	c.store.SetHost(c.seen)
 }
 
-// host is a snapshot of the host, which nobody changes.
+// host is a snapshot of the host. It is immutable.
 type host struct {
 	facts     resolve.Facts
 	resolvers map[netip.Addr]bool // but those that are set aside for Services

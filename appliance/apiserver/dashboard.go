@@ -93,7 +93,7 @@ func (p *pages) selected(svc *object.Service) (pods []*object.Pod) {
 	return pods
 }
 
-// found is a Service that somebody asks for.
+// found is a Service that matches a request.
 type found struct {
 	key      string
 	svc      *object.Service

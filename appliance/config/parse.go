@@ -276,7 +276,7 @@ func LastAddr(p netip.Prefix) netip.Addr {
 	return last
 }
 
-// ParseTable reads the number of a table of routes that is nobody's: not default, main or local. 0 is none.
+// ParseTable reads the number of a routing table, which must not be default, main or local. 0: none.
 func ParseTable(s string) (int, error) {
 	n, err := strconv.ParseUint(strings.TrimSpace(s), 10, 31)
 	if err != nil || n >= 253 && n <= 255 {

@@ -77,7 +77,7 @@ type nopCloser struct{ io.Writer }
 
 func (nopCloser) Close() error { return nil }
 
-// openFile opens a file to append to. A pipe that nobody reads is an error.
+// openFile opens a file to append to. A pipe without a reader is an error.
 func openFile(path string) (io.WriteCloser, error) {
 	return os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NONBLOCK, 0o640)
 }

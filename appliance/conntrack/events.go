@@ -15,11 +15,11 @@ import (
 )
 
 // Events hears of connections through Services as the kernel forgets them, and if asked as they begin. The kernel
-// tells of connections alone that began while somebody listened (nf_conntrack_events=2, its default).
+// reports only connections that began while a socket listened (nf_conntrack_events=2, its default).
 //
-// Whoever listens takes what waits a few times a second, and is woken by the first of it: a wake-up for each
-// connection would cost twice what the message does. What finds no room is lost and counted. Begins may be called beside
-// Read; otherwise one method is called at a time, but for Close.
+// The reader takes the waiting messages a few times a second, and is woken by the first of them: a wake-up for each
+// connection would cost twice as much as the message. Messages that do not fit into the buffer are lost and counted.
+// Begins may be called beside Read; otherwise one method is called at a time, but for Close.
 type Events struct {
 	stream *nfnetlink.Stream
 	begins bool // group NEW is joined

@@ -116,7 +116,8 @@ type Port struct {
 	Drain Drain
 	// Ended are endpoints whose TCP connections end at once, in order; none of them is in Keep.
 	Ended []netip.AddrPort
-	// Sources are, for each of Frontends, who may connect; nil: to all of them everybody.
+	// Sources has, for each of Frontends, the clients that may connect; nil: all clients to all of
+	// them.
 	Sources []sources
 }
 

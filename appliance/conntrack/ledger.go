@@ -113,7 +113,7 @@ func (l *Ledger) gone(fe Frontend, drain Drain) {
 	}
 }
 
-// note keeps the newest Flows of a frontend, and that somebody has to look.
+// note keeps the newest Flows of a frontend, and a pending look.
 func (l *Ledger) note(flows Flows) {
 	flows.Look = flows.Look || l.work[flows.Frontend].Look
 	l.work[flows.Frontend] = flows

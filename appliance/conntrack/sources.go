@@ -8,7 +8,7 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// sources decide which clients may connect: those that one of them admits; nil: everybody.
+// sources decide which clients may connect: those that one of them admits; nil: all.
 type sources []admission
 
 // admission has the clients that may connect to a frontend, as nft.Frontend has them.

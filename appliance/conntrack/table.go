@@ -108,7 +108,7 @@ func (t *kernelTable) clean(q query, judge judge) (tally, error) {
 		return err
 	})
 	if err != nil {
-		// What is queued on the sockets belongs to a request that nobody waits for.
+		// The messages queued on the sockets answer a request that is no longer waited for.
 		err = errors.Join(explain(err), t.close())
 	}
 	return total, err

@@ -84,9 +84,8 @@ func (c *ClusterObjects) Sync(facts *node.Facts) error {
 	return errors.Join(c.KeepNamespaces(), c.syncNode(facts), c.syncServiceCIDR())
 }
 
-// KeepNamespaces keeps a Namespace for each namespace that files have objects in; clients
-// cannot do without one anyway. One that nobody uses any more goes; those that clients have
-// made, or changed, are theirs.
+// KeepNamespaces keeps a Namespace for each namespace that files have objects in; clients cannot do
+// without one anyway. A Namespace without use is deleted, unless a client made or changed it.
 func (c *ClusterObjects) KeepNamespaces() error {
 	census, changed := c.store.Namespaces(c.census)
 	if !changed {
@@ -231,7 +230,7 @@ func nodeAddresses(facts *node.Facts, isVIP func(netip.Addr) bool) []netip.Addr 
 	return addrs
 }
 
-// maxNodeAddresses bounds the addresses of a Node: nobody asks for more than the first.
+// maxNodeAddresses bounds the addresses of a Node: clients use the first ones.
 const maxNodeAddresses = 32
 
 // syncServiceCIDR keeps the ServiceCIDR of the configured ranges.
@@ -268,7 +267,7 @@ func (c *ClusterObjects) serviceCIDRObject(have object.Object) object.Object {
 	return s
 }
 
-// keep stores an object of a controller, unless somebody else has made one in its place.
+// keep stores an object of a controller, unless a file or a client has made one in its place.
 func (c *ClusterObjects) keep(owner string, want object.Object) error {
 	_, err := c.store.Generate(owner, []object.Object{want}, nil)
 	if isOwned(err) {

@@ -20,7 +20,7 @@ type slice struct {
 	group     group
 	ports     []object.EndpointPort
 	endpoints []object.Endpoint
-	// own says that endpoints may be changed: it is nobody else's memory.
+	// own says that endpoints may be changed: their memory is not shared.
 	own     bool
 	touched bool
 	// object is as it was last seen in the store, or given away to be stored; nil for a

@@ -167,8 +167,8 @@ func weightsIn(weights map[netip.AddrPort]uint16, endpoints []netip.AddrPort) []
 	return list
 }
 
-// grow gives the weights of a port's endpoints while some are new, and which those are. Where all are new
-// nobody else could take what they are spared.
+// grow returns the weights of a port's endpoints while some are new, and the new ones. If all are new,
+// none of them starts slowly, for no other endpoint could take their share.
 func grow(p *nft.ServicePort, over time.Duration, since map[netip.AddrPort]time.Time, now time.Time) (weights map[netip.AddrPort]uint16, starting []netip.AddrPort) {
 	all := distinct(p)
 	shares, largest, old := make([]uint32, len(all)), uint32(1), false

@@ -130,7 +130,7 @@ func (f *Flows) Run(ctx context.Context, changed func()) error {
 	return nil
 }
 
-// fail notes why nobody listens, and reports whether that is news.
+// fail notes why listening failed, and reports whether the reason is new.
 func (f *Flows) fail(err error) (news bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -175,7 +175,7 @@ func (f *Flows) listen(ctx context.Context, changed func()) error {
 	defer events.Close()
 	stop := context.AfterFunc(ctx, func() { _ = events.Close() })
 	defer stop()
-	// Whatever began before somebody listened may end without a word.
+	// Connections that began before listening may end without a message.
 	if _, err := conntrack.Look(0, f.book.Before); err != nil {
 		return err
 	}

@@ -191,8 +191,8 @@ func (f *fronts) make(before *madeFront, asked *annotation.Front) *madeFront {
 	return m
 }
 
-// build makes the configuration. Without a certificate or CA that is asked for, every handshake fails: nobody is
-// served in the clear instead. Before that the kernel refuses the clients.
+// build makes the configuration. Without a certificate or CA that is asked for, every handshake fails: no client
+// is served in the clear instead. Before that the kernel refuses the clients.
 func (m *madeFront) build() *relay.Front {
 	asked := &m.asked
 	front := &relay.Front{HTTP: asked.HTTP, ResponseTimeout: asked.ResponseTimeout}

@@ -30,7 +30,7 @@ func newNames() names {
 }
 
 // plan notes what was planned. again are Services whose ports lead elsewhere by that, though they were not planned, and
-// unknown those that have to be planned before anybody can be passed on to them.
+// unknown those that have to be planned before clients can be passed on to them.
 func (n *names) plan(services []reconcile.Service) (again []reconcile.Service, unknown []string) {
 	planned := map[string]bool{}
 	var left []string

@@ -88,8 +88,8 @@ func newSchedule(l limits) schedule {
 	return schedule{limit: l, tokens: burst(l), next: -1, stood: -1, turns: map[netip.Addr]*turn{}}
 }
 
-// add takes a target that nobody has asked: at once if nothing is known of it, else spread over
-// the interval.
+// add schedules a new target: at once if nothing is known of it, else at the time of the interval
+// that follows from its hash.
 func (s *schedule) add(t *target, now time.Duration) {
 	s.demand += demandOf(t)
 	if t.check.Kind == health.UDP {
@@ -215,7 +215,7 @@ func (s *schedule) expired(now time.Duration, over []uint64) []uint64 {
 }
 
 // done ends a probe. It reports whether the answer counts: it is the first one to this probe, and
-// somebody still wants it.
+// the target still exists.
 func (s *schedule) done(t *target, serial uint64, now time.Duration) bool {
 	if !t.timing.underWay || t.timing.serial != serial {
 		return false
@@ -239,7 +239,7 @@ func (s *schedule) doubtful(t *target, r health.Result) bool {
 	return r.Outcome == health.Silent || r.Outcome == health.Refused && t.check.Kind != health.TCP
 }
 
-// look notes when the loop should have woken and has not. Whoever wakes first looks.
+// look notes a wake-up of the loop that is late. The first goroutine to wake calls it.
 func (s *schedule) look(now time.Duration) {
 	if s.next >= 0 && now-s.next >= late {
 		s.stood, s.next = now, now

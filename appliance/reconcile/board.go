@@ -149,7 +149,7 @@ func (b *Board) Ready() error {
 	return errors.New(b.status.Reason)
 }
 
-// heldError says that something is not as the manifests have it, until somebody confirms it.
+// heldError says that the state differs from the manifests until the removals are confirmed.
 type heldError struct{ services int }
 
 func (e heldError) Error() string {

@@ -163,8 +163,8 @@ func (w *portWatch) watchClosed(waited []hostPort) (told <-chan struct{}, stop f
 	return told, stop
 }
 
-// seen looks who listens at the ports. It is news when that changed, or when nobody is at a port
-// any more that a Service waits for.
+// seen lists the programs that listen at the ports. It is news when they changed, or when a port
+// that a Service waits for is free.
 func (w *portWatch) seen(ports *sockets.Ports, waited []hostPort) (list []listener, news bool) {
 	var found []sockets.Socket
 	if !ports.Empty() {

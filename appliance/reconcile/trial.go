@@ -30,7 +30,7 @@ func (l *Loop) clocks() deadline.Reading {
 	return deadline.Now()
 }
 
-// askTrial does what somebody asks for.
+// askTrial carries out a request about a trial.
 func (l *Loop) askTrial(ask TrialAsk) error {
 	if l.opts.Watching && l.observed.snapshot == nil {
 		return errors.New(l.waitsFor())

@@ -67,7 +67,7 @@ func (r *Relay) Drain(ctx context.Context) {
 	}
 }
 
-// drainLast has nobody accepted any more, and waits a little for those who cannot be handed over.
+// drainLast stops accepting clients, and waits a little for connections that cannot be handed over.
 func (r *Relay) drainLast(open map[key]listener) {
 	for _, l := range open {
 		if tcp, is := l.(*loopbackTCP); is {

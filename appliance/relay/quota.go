@@ -174,7 +174,7 @@ func (c *crowding) forget() {
 	c.total[1]++
 }
 
-// look forgets the ports that have turned nobody away since the last look.
+// look forgets the ports that have refused no client since the last look.
 func (c *crowding) look() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -75,9 +75,9 @@ func (c *relayed) stop(ctx context.Context) {
 	interrupt(c.endpoint)
 }
 
-// interrupt has everybody stop who waits for a connection.
+// interrupt ends all reads and writes that wait for a connection.
 func interrupt(c interface{ SetDeadline(time.Time) error }) {
-	_ = c.SetDeadline(time.Unix(1, 0)) // of a closed one nobody waits
+	_ = c.SetDeadline(time.Unix(1, 0)) // nothing waits for a closed one
 }
 
 func (c *relayed) stopTimers() {

@@ -70,8 +70,8 @@ func (r *resolver) prepareChecks() {
 	}
 }
 
-// judge lowers the state of endpoints that are taken out or not up. Where too few are left, all
-// are used, as if nobody had asked them.
+// judge lowers the state of endpoints that are taken out or not up. If too few are left, all are
+// used, as without checks.
 func (r *resolver) judge(endpoints map[portKey][]endpoint) {
 	if r.plan == nil && r.taken == nil {
 		return
@@ -203,7 +203,7 @@ func (a *assumptions) add(state health.State, assumed bool, index int) {
 	}
 }
 
-// undecided reports that it is not known yet whether anybody is up beside those that fell.
+// undecided reports that it is not known yet whether endpoints other than the fallen ones are up.
 func (a *assumptions) undecided() bool { return a.open && !a.proven && len(a.fallen) > 0 }
 
 // downText says which endpoint is down, and why.
@@ -331,8 +331,8 @@ type portName struct {
 	addr netip.Addr
 }
 
-// starts says what the endpoints of a port begin with as long as nothing is known of them: those
-// that were used before are up, others are not yet. Where nobody was used, all are up.
+// starts returns the initial state of a port's endpoints without a verdict: endpoints that were
+// used before are up, others are new. If none was used, all are up.
 func (r *resolver) starts(name Port, port *object.ServicePort, list []endpoint) func(*endpoint) health.State {
 	allUp := func(*endpoint) health.State { return health.Up }
 	if r.facts.Before == nil {

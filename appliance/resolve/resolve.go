@@ -55,10 +55,9 @@ type Facts struct {
 	NoTimeouts bool
 	// NoRates and NoConnectionCounts say that it has no rate limits, and no counts of connections.
 	NoRates, NoConnectionCounts bool
-	// Taken says which program of the box listens where a frontend would take its
-	// clients away, as "nginx (pid 812) listens on tcp 0.0.0.0:30080"; "" when none does, or
-	// when the frontend was served before the program came. The zero Addr stands for
-	// node ports. Nil: nobody listens.
+	// Taken says which program of the box listens where a frontend would take its clients away, as
+	// "nginx (pid 812) listens on tcp 0.0.0.0:30080"; "" when none does, or when the frontend was
+	// served before the program came. The zero Addr stands for node ports. Nil: no program listens.
 	Taken func(f nft.Family, proto nft.Protocol, at netip.AddrPort) string
 	// Full reports whether an endpoint of a port, of which at tells the frontends, has as many open connections
 	// as its Service allows. Until they were counted, known is false, and full is what the kernel was left with.
@@ -75,8 +74,8 @@ type Facts struct {
 	Transparent func(service string, f nft.Family) (why string)
 	// Keys says what became of a Secret, "namespace/name", that relayed ports need. Nil: all are there.
 	Keys func(secret string, use KeyUse) KeyState
-	// Verdict returns the verdict on an endpoint that is checked; false: none yet. Nil: nobody is
-	// checked.
+	// Verdict returns the verdict on an endpoint that is checked; false: none yet. Nil: no endpoint
+	// is checked.
 	Verdict func(health.Target) (health.Verdict, bool)
 	// Before gives the endpoints that a port had before a change, of which at tells the frontends,
 	// and the state of one that it did not have. Nil: there was nothing before.

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Socket is one that takes connections or datagrams from anybody.
+// Socket is a socket that takes connections or datagrams from any peer.
 type Socket struct {
 	Protocol string // "tcp" or "udp"
 	// Local is the address that it listens on; the unspecified address stands for all of its

@@ -28,11 +28,11 @@ type State struct {
 	Mine bool
 	// Verdict is why this box may not read it.
 	Verdict store.SourceVerdict
-	// Orphaned says that nobody has read it for a while.
+	// Orphaned says that no box has read it for patience.
 	Orphaned bool
 }
 
-// tell notes how the sources are doing, and wakes whoever shows it when that is something new.
+// tell stores the states of the sources, and signals when they changed.
 func (r *Reader) tell() {
 	states := make([]State, 0, len(r.judged))
 	for i, j := range r.judged {

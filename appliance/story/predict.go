@@ -29,8 +29,8 @@ const mostOutcomes = 20
 // errWhereTo says that a prediction needs an address with a port.
 var errWhereTo = errors.New("a prediction is of a packet to an address with a port, as 10.96.0.10:80")
 
-// predict tells what would become of the first packet of a connection, by the rules that the Services come to. No packet is
-// sent, and nobody else's rules are asked.
+// predict tells the fate of the first packet of a connection, by the rules of the Services. No packet is sent, and foreign
+// rules are not considered.
 func (t *Teller) predict(q wire.TraceQuery) (wire.TracedPacket, error) {
 	if !q.To.IsValid() || q.Port == 0 {
 		return wire.TracedPacket{}, errWhereTo

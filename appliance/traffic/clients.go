@@ -34,8 +34,8 @@ func (s clients) add(c *conntrack.Connection) {
 	s[addr] = n
 }
 
-// watch notes that somebody asks for the clients of a Service, and reports whether they are counted: of too many Services, those of
-// one more are not.
+// watch notes a request for the clients of a Service, and reports whether they are counted: beyond maxWatched Services they are
+// not.
 func (o *Observer) watch(service string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -51,7 +51,7 @@ func (o *Observer) watch(service string) bool {
 	return true
 }
 
-// unwatch forgets the Services that nobody has asked about for long. The caller holds mu.
+// unwatch forgets the Services that were not asked for within watchFor. The caller holds mu.
 func (o *Observer) unwatch(at time.Time) {
 	maps.DeleteFunc(o.watched, func(_ string, asked time.Time) bool { return at.Sub(asked) > watchFor })
 }

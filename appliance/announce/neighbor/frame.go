@@ -232,8 +232,8 @@ func groupMAC(group netip.Addr) MAC {
 	return MAC{0x33, 0x33, b[12], b[13], b[14], b[15]}
 }
 
-// probe asks whether anybody has an address, for a host that does not use it yet (RFC 5227,
-// section 2.1.1; RFC 4862, section 5.4.2).
+// probe asks whether another host has an address, on behalf of one that does not use it yet (RFC
+// 5227, section 2.1.1; RFC 4862, section 5.4.2).
 func probe(own MAC, a netip.Addr) []byte {
 	if a.Is4() {
 		return arp(arpRequest, broadcast, own, netip.IPv4Unspecified(), MAC{}, a)

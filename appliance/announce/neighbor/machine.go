@@ -7,8 +7,8 @@ import (
 )
 
 // When what is sent. RFC 5227 (section 1.1) and RFC 4862 wait for a second and more between probes, for
-// networks that lose frames and hosts that boot; here a Service waits, and whoever answers later
-// than this is found by what comes after.
+// networks that lose frames and hosts that boot; here a Service waits, and a host that answers later
+// than this is found by the announcements.
 const (
 	probeCount    = 3
 	probeInterval = 200 * time.Millisecond
@@ -83,8 +83,8 @@ func newMachine(own MAC, random func(time.Duration) time.Duration) *machine {
 	return &machine{own: own, random: random, mine: map[MAC]bool{own: true}, entries: map[netip.Addr]*entry{}, changed: map[netip.Addr]struct{}{}}
 }
 
-// add takes an address on; known says that it was ours a moment ago, or that an election gave it to
-// us, so that nobody is asked first.
+// add begins with an address; known says that it was ours a moment ago, or that an election gave it
+// to us, so that it is not probed first.
 func (m *machine) add(now time.Time, a netip.Addr, known bool) {
 	if m.entries[a] != nil {
 		return
@@ -163,7 +163,7 @@ func (m *machine) probe(now time.Time, e *entry) {
 	m.at(e, now)
 }
 
-// yield leaves an address to somebody else, and asks for it again later.
+// yield leaves an address to another host, and probes it again later.
 func (m *machine) yield(now time.Time, e *entry, rival MAC, later time.Duration) {
 	if e.State != Conflict || e.Rival != rival {
 		m.changed[e.Addr] = struct{}{}
@@ -232,7 +232,7 @@ func (m *machine) receive(now time.Time, frame []byte) [][]byte {
 	return out
 }
 
-// claimed is called when somebody else says that an address is its own.
+// claimed is called when another host claims an address.
 func (m *machine) claimed(now time.Time, e *entry, rival MAC) [][]byte {
 	switch {
 	case e.State == Probing:

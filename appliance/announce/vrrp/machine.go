@@ -21,7 +21,7 @@ func (s State) String() string { return [...]string{"backup", "active", "leaving
 // Answers reports whether a box in the state answers.
 func (s State) Answers() bool { return s == Active || s == Leaving }
 
-// unwell is the priority of a box that anybody else should take over from.
+// unwell is the priority of a box that any other should take over from.
 const unwell = 1
 
 // Config are the settings of a virtual router.
@@ -45,7 +45,7 @@ type Machine struct {
 	deadline time.Time // when leaving: until then a successor is waited for
 }
 
-// New begins as Backup, and becomes active when it hears of nobody.
+// New begins as Backup, and becomes active when it receives no adverts.
 func New(now time.Time, cfg Config) *Machine {
 	m := &Machine{cfg: cfg, priority: cfg.Priority, since: now}
 	m.Join(now)

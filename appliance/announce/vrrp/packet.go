@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Protocol is the number of VRRP in IPv4 and IPv6 headers, HopLimit what it is sent with: nobody else's
-// router passes it on.
+// Protocol is the number of VRRP in IPv4 and IPv6 headers, HopLimit that of its packets, which no
+// router forwards.
 const (
 	Protocol = 112
 	HopLimit = 255
