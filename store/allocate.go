@@ -20,10 +20,10 @@ const maxRounds = 16
 var errTooManyMoves = errors.New("too many Services exchange addresses and ports at the same time: " +
 	"it is tried again with the next change")
 
-// allocate gives the changes their values. What is released is free for all others in
-// the same transaction; what was asked for is given before what was not, and holders
-// come before newcomers. A holder that cannot have what it asks for keeps all it has, so
-// that nobody else may count on it: then everything begins anew without it.
+// allocate gives the changes their values. A released value is free for all others in the same
+// transaction; requested values are given before automatic ones, and to holders before newcomers. A
+// holder that cannot have what it asks for keeps all it has, so that no other may get these values:
+// then the allocation is repeated without it.
 func (t *transaction) allocate() []*change {
 	changes := t.sorted()
 	for _, c := range changes {

@@ -82,8 +82,8 @@ func claimsOf(file *manifest.File) (map[object.Ref]claim, []manifest.Problem) {
 
 func isNamed(ref object.Ref) bool { return ref.Kind != "" && ref.Name != "" }
 
-// isUnreadable reports whether a file may hold objects that nobody can name: then what it
-// owned and does not mention any more stays.
+// isUnreadable reports whether a file may declare objects whose names cannot be read: then objects
+// that it owned and does not mention any more stay.
 func isUnreadable(file *manifest.File) bool {
 	if file == nil {
 		return false
@@ -112,7 +112,7 @@ func (t *transaction) readFiles(files manifest.Files) []object.Ref {
 		}
 	})
 	if !t.s.declared.synced || t.sourced != nil {
-		// Files that went while nobody was looking.
+		// Files that were removed while the program did not run.
 		for path := range t.s.declared.unclaimed {
 			if t.readsAnew(path) && files.Get(path) == nil {
 				t.readFile(path, nil, nil, touched)

@@ -160,10 +160,10 @@ func (t *transaction) isFresh(changes []*change) bool {
 	return true
 }
 
-// commitInPieces is commit for new objects. All is decided before the first commit, and nobody sees
-// anything before the last one. When the process dies in between, a part of the objects is there
-// at the next start, with their values, and the others come then; when a commit fails,
-// those that are written are taken back with the next one.
+// commitInPieces is commit for new objects. All is decided before the first commit, and readers see
+// nothing before the last one. When the process dies in between, the next start finds a part of the
+// objects, with their values, and adds the others; when a commit fails, the next one removes those
+// that were written.
 func (t *transaction) commitInPieces(changes []*change) (SyncResult, error) {
 	s := t.s
 	var update journal.Update

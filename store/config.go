@@ -18,8 +18,8 @@ const (
 	defaultNodePortLast  = 32767
 )
 
-// LoadBalancerClass in spec.loadBalancerClass means this product; so does no class.
-// Load balancers of any other class are left to whoever serves it.
+// LoadBalancerClass in spec.loadBalancerClass means this product; so does no class. Load balancers
+// of any other class are left to other products.
 const LoadBalancerClass = "svcctl.io/load-balancer"
 
 // IngressAnnotation holds load balancer IPs that a Service asks for, beside the one in

@@ -13,8 +13,8 @@ type declarations struct {
 	claims     map[object.Ref][]claim // by path
 	duplicates map[string][]manifest.Problem
 	troubled   map[string]struct{} // paths with problems of their own
-	// unclaimed are the objects of files that have no document for them: since the file has
-	// not been read yet, or cannot be read, or because somebody holds them.
+	// unclaimed are the objects of files that have no document for them: because the file has not
+	// been read yet, or cannot be read, or because their removal is held.
 	unclaimed map[string]map[object.Ref]struct{}
 	held      map[object.Ref]Decision // objects that are not removed, see Removals
 	synced    bool                    // SyncFiles has succeeded once

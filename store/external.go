@@ -12,8 +12,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// External IPs. Nobody allocates them: of files that claim the same one for the same port, the
-// older Service serves it, and the other says so. Who asks through the API is told at once.
+// External IPs. They are not allocated: if files claim the same one for the same port, the older
+// Service serves it, and the other gets a problem. A client of the API is refused at once.
 
 // checkExternalPorts refuses the ports on external IPs that a new version asks for and that
 // another Service has.
@@ -117,8 +117,8 @@ func (t *transaction) externalHolder(addr netip.Addr, port alloc.Port, except st
 	return t.onExternal(addr, port, except)
 }
 
-// onExternal is another Service that has an address among its external IPs, and a port: the
-// one that asked for it first. "" is nobody.
+// onExternal returns the first other Service that has an address among its external IPs, and the
+// port; "" when none has.
 func (t *transaction) onExternal(addr netip.Addr, port alloc.Port, except string) string {
 	holder, first := "", uint64(0)
 	for _, all := range []index.Externals{t.s.table.index.Externals(), t.externals, t.joint} {
@@ -158,7 +158,7 @@ func (t *transaction) version(key string) (*object.Service, Since) {
 	return nil, Since{}
 }
 
-// What nobody is given: addresses that are of use to somebody else already.
+// Addresses that are never allocated, because they are in use already.
 
 // avoidIngress reports load balancer IPs that a Service would not be served on: one of the host,
 // an endpoint, or an external IP of another Service with one of the ports.
@@ -166,8 +166,7 @@ func (t *transaction) avoidIngress(addr netip.Addr, claim alloc.Claim) bool {
 	return t.otherUse(nil, addr, claim) != ""
 }
 
-// otherUse says who has a use of an address that is in the way of a load balancer; "" when
-// nobody has.
+// otherUse names the use of an address that excludes a load balancer; "" when there is none.
 func (t *transaction) otherUse(svc *object.Service, addr netip.Addr, claim alloc.Claim) string {
 	if what := t.host.Reserved(svc, addr); what != "" {
 		return "it is " + what

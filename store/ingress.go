@@ -278,8 +278,8 @@ func (l *ledger) outside(svc *object.Service, owner Owner) []note {
 	return notes
 }
 
-// couldBeInternal reports whether an internal load balancer has an address that everybody reaches,
-// or one of a pool that has gone while there is another one.
+// couldBeInternal reports whether an internal load balancer has an address that is not internal, or
+// one of a removed pool while there is another one.
 func (l *ledger) couldBeInternal(svc *object.Service) bool {
 	return annotation.InternalOf(svc).Key != "" && slices.ContainsFunc(valuesOf(svc).ingress, func(addr netip.Addr) bool {
 		return !l.pools.IsInternal(addr) && (l.pools.Contains(addr) || l.pools.Serves(addr.Is4(), true))

@@ -57,8 +57,8 @@ func (l *ledger) takeAddress(addr netip.Addr, owner string) error {
 	return l.address(addresses, (*alloc.Addresses).Take, addr, owner)
 }
 
-// holdAddress registers an address that a stored Service has. Where the family has no
-// range any more, nobody else can have it either.
+// holdAddress registers an address that a stored Service has. Without a range of the family no
+// other Service can have it either.
 func (l *ledger) holdAddress(addr netip.Addr, owner string) error {
 	addresses := l.addresses[addr.Is4()]
 	if addresses == nil {

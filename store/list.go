@@ -10,8 +10,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// lists are the objects of the kinds that somebody has asked for, in order. They have a lock
-// of their own, for readers who bring them up to date.
+// lists has the sorted objects of the kinds that were listed. They have a lock of their own,
+// because readers bring them up to date.
 type lists struct {
 	mu    sync.Mutex
 	kinds map[string]*kindList

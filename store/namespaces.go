@@ -7,7 +7,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// namespaceUse counts who has objects in which namespaces. Events count for nobody: they expire.
+// namespaceUse counts objects by namespace, of files and of clients. Events do not count: they
+// expire.
 type namespaceUse struct {
 	// state is another number whenever a namespace comes into use or falls out of it, and
 	// whenever a Namespace changes.
@@ -79,8 +80,8 @@ type Census struct {
 	Files, Clients []string
 }
 
-// Namespaces is the present Census; false when neither it nor any Namespace has changed
-// since the one that had the state since. What controllers make counts for nobody.
+// Namespaces is the present Census; false when neither it nor any Namespace has changed since the
+// one that had the state since. Objects of controllers do not count.
 func (s *Store) Namespaces(since uint64) (Census, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -150,10 +150,10 @@ type Disagreement struct {
 	Repaired    bool
 }
 
-// CheckPools compares what is held with what the Services have, and repairs the ledger if
-// it is told to: what no Service has is free again, what a Service has is its own. A value
-// that somebody else holds is not taken from him. Services that wait for a value that an
-// older one holds (ReasonConflict) hold nothing, rightly.
+// CheckPools compares the ledger with the values in Services, and with repair corrects the ledger:
+// a value that no Service has is released, a value that a Service has is held for it, unless
+// another Service holds it. Services that wait for a value that an older one holds (ReasonConflict)
+// hold nothing, rightly.
 func (s *Store) CheckPools(repair bool) []Disagreement {
 	s.writer.Lock()
 	defer s.writer.Unlock()
@@ -255,7 +255,7 @@ func (c *poolCheck) unheld() {
 	}
 }
 
-// ownedBy reports whether somebody holds a value.
+// ownedBy reports whether an owner holds a value.
 func ownedBy[V any](ownerOf func(V) (string, bool), value V, owner string) bool {
 	holder, held := ownerOf(value)
 	return held && holder == owner

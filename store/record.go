@@ -59,8 +59,7 @@ func objectOf(r *record) object.Object {
 	return r.object
 }
 
-// digest is two hashes of a text, which nobody can foresee. It means nothing outside of this
-// process.
+// digest is two hashes of a text, with random seeds. It means nothing outside of this process.
 type digest [2]uint64
 
 var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}

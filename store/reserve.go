@@ -145,8 +145,8 @@ func (s *Store) setReserves(is bool) {
 	s.reserves = is
 }
 
-// cedeAddress makes a reserved cluster IP free for whoever asks for it by name. The other two
-// do so for a load balancer IP and a node port.
+// cedeAddress releases a reserved cluster IP for a Service that names it. The other two do so for a
+// load balancer IP and a node port.
 func (l *ledger) cedeAddress(addr netip.Addr) {
 	if len(l.reserved.addresses) > 0 {
 		released := l.released

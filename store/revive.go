@@ -231,8 +231,8 @@ type kept struct {
 	ingress   map[netip.Addr]string
 }
 
-// keepOf keeps what a Service had before a trial, and has no more, from others. What somebody else
-// has by now stays his.
+// keepOf reserves the values that a Service had before a trial and has lost, unless another holds
+// them by now.
 func (l *ledger) keepOf(svc *object.Service) {
 	if l.kept == nil {
 		l.kept = &kept{map[netip.Addr]string{}, map[alloc.Port]string{}, map[netip.Addr]string{}}

@@ -34,7 +34,8 @@ type Source struct {
 	// Reader is the machine that reads it, Instance its data directory; "" any that it has.
 	Reader   string `json:"reader"`
 	Instance string `json:"instance,omitempty"`
-	// Generation is the number that whoever writes the directory gives its content; 0: none.
+	// Generation is the number of the directory's content, set by the program that writes it; 0:
+	// none.
 	Generation uint64    `json:"generation,omitempty"`
 	Since      time.Time `json:"since"`
 	// Files counts the files in force.
@@ -71,7 +72,7 @@ type SourceVerdict struct {
 	// file that is another one than in force.
 	Behind  bool
 	Differs string
-	// Given says that somebody has given the source to the Reader, which has not begun.
+	// Given says that the source was assigned to the Reader, which has not begun.
 	Given bool
 	// Reader is the machine that reads it.
 	Reader string

@@ -21,8 +21,8 @@ const revisionShift = 20
 type Store struct {
 	cfg Config
 
-	// writer is held by whoever changes something, from the first look to the last
-	// assignment; it guards what follows up to mu.
+	// writer is held during a change, from the first look to the last assignment; it guards the
+	// fields up to mu.
 	writer  sync.Mutex
 	storage storage
 	ledger  *ledger
@@ -171,8 +171,8 @@ func withheldNote(r *record, err error) note {
 		"%v, which is older; nothing is programmed for this one: delete one of the two", err)}
 }
 
-// waitForOthers notes the load balancers that are not served on what they were given, since it
-// is somebody's external IP: they get another one.
+// waitForOthers notes the load balancers whose address is not served because it is an external IP
+// of another Service: they get another one.
 func (s *Store) waitForOthers() {
 	t := s.begin()
 	for ref, r := range s.table.records {

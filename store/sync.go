@@ -86,10 +86,10 @@ func (r *SyncResult) count(c *change) {
 	}
 }
 
-// Generate makes, replaces and removes the objects of a controller, all in one commit,
-// or none of it. Objects that are the same as they were are left alone, and what is to be
-// removed may be gone already. Errors: *OwnedError when one of them belongs to somebody
-// else by now; object.Errors when one is not valid; else those of the engine.
+// Generate makes, replaces and removes the objects of a controller, all in one commit, or none of
+// it. Objects that are the same as they were are left alone, and what is to be removed may be gone
+// already. Errors: *OwnedError when one of them has another owner by now; object.Errors when one is
+// not valid; else those of the engine.
 func (s *Store) Generate(controller string, puts []object.Object, deletes []object.Ref) (result SyncResult, err error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()

@@ -73,7 +73,7 @@ type change struct {
 	ref   object.Ref
 	old   *record // nil: it is new
 	owner Owner
-	// by is the client of the API that asks for it, nil when it is nobody of these.
+	// by is the client of the API that asks for it, nil for files and controllers.
 	by *Caller
 	// wanted is the new version before allocation; nil when the object stays as it
 	// is, or is removed.
@@ -128,8 +128,8 @@ func (s *Store) begin() *transaction {
 // latest is the revision that the next one follows on.
 func (s *Store) latest() uint64 { return max(s.feed.revision, s.numbers.seed, s.storage.head) }
 
-// examineWaiting takes those in that wait for others to release something. It gives false
-// when there is nobody new.
+// examineWaiting adds the Services that wait for released values. It returns false when there are
+// no new ones.
 func (t *transaction) examineWaiting() bool {
 	found := false
 	examine := func(ref object.Ref) {

@@ -23,9 +23,9 @@ const (
 	trialFilePrefix   = trialPrefix + "file/"
 )
 
-// A Trial is a change that goes back unless somebody confirms it: what its Writes do
-// (Caller.Trial), and with Files what files do. What was there before is stored in the transaction
-// of each change. After it went back, the files that it was about are held, see GoBack.
+// A Trial has changes that are rolled back unless they are confirmed: those of its Writes
+// (Caller.Trial), and with Files those of files. The objects before are stored in the transaction
+// of each change. After the rollback, the files that it was about are held, see GoBack.
 type Trial struct {
 	ID    string    `json:"id"`
 	Began time.Time `json:"began"`

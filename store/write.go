@@ -19,7 +19,7 @@ var (
 	ErrStale = errors.New("the object has been modified; please apply your changes to the latest version and try again")
 )
 
-// OwnedError says that an object belongs to somebody else.
+// OwnedError says that an object has another owner.
 type OwnedError struct {
 	Ref   object.Ref
 	Owner Owner

@@ -120,8 +120,7 @@ func (a *Addresses) Next(owner string, avoid func(netip.Addr) bool) (netip.Addr,
 	return addr, nil
 }
 
-// Release takes an address back from its owner; it does nothing if somebody else, or
-// nobody, holds it.
+// Release frees an address that owner holds; otherwise it does nothing.
 func (a *Addresses) Release(addr netip.Addr, owner string) {
 	if holder, held := a.owners[addr]; !held || holder != owner {
 		return

@@ -113,8 +113,7 @@ func (p *Ports) Next(protocols []string, owner, seed string) (uint16, error) {
 	return uint16(n), nil
 }
 
-// Release takes a port back from its owner; it does nothing if somebody else, or
-// nobody, holds it.
+// Release frees a port that owner holds; otherwise it does nothing.
 func (p *Ports) Release(port Port, owner string) {
 	if holder, held := p.owners[port]; !held || holder != owner {
 		return
@@ -134,8 +133,8 @@ func (p *Ports) Owner(port Port) (string, bool) {
 // Holders returns a copy of the holders by port.
 func (p *Ports) Holders() map[Port]string { return maps.Clone(p.owners) }
 
-// rival is somebody other than owner who holds the port, or in a shared space its
-// number on any protocol.
+// rival returns another holder of the port, or in a shared space of its number on any protocol; ""
+// when there is none.
 func (p *Ports) rival(port Port, owner string) (string, bool) {
 	if holder, held := p.owners[port]; held && holder != owner {
 		return holder, true

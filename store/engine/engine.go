@@ -14,7 +14,7 @@ type Engine interface {
 	// nothing was changed; after any other error the outcome is unknown until the
 	// engine is opened again, unless the error is ErrNoSpace.
 	Commit(t Transaction) error
-	// Close gives the data to whoever opens it next.
+	// Close releases the data for the next process that opens it.
 	Close() error
 }
 
@@ -39,7 +39,7 @@ type Transaction struct {
 }
 
 var (
-	// ErrConflict says that somebody else has written since the data was read.
+	// ErrConflict says that another writer has changed the data since it was read.
 	ErrConflict = errors.New("the stored data was changed by another writer")
 	// ErrNoSpace says that a commit found no room and changed nothing; it may be tried
 	// again when there is room.

@@ -349,9 +349,8 @@ func (e *noSpaceError) Error() string {
 
 func (e *noSpaceError) Unwrap() []error { return []error{ErrNoSpace, e.cause} }
 
-// isNoSpace reports whether a commit failed in a write that precedes all syncs, so that
-// the file still is what it was. When it is a sync that reports it, the pages are lost
-// and nobody knows which.
+// isNoSpace reports whether a commit failed in a write that precedes all syncs, so that the file
+// still is what it was. When a sync reports it, an unknown part of the pages is lost.
 func isNoSpace(err error) bool {
 	var write *fs.PathError
 	if !errors.As(err, &write) || write.Op != "write" {

@@ -40,14 +40,14 @@ type Memory struct {
 // NewMemory is an empty engine that never fails.
 func NewMemory() *Memory { return &Memory{pairs: map[string]Pair{}} }
 
-// Inject asks fault about every later commit; nil asks nobody.
+// Inject has fault decide about every later commit; nil: none fails.
 func (m *Memory) Inject(fault func(Transaction) Fault) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.inject = fault
 }
 
-// Tamper lets a test change the pairs behind the back of whoever has the engine open.
+// Tamper lets a test change the pairs while a Store has the engine open.
 func (m *Memory) Tamper(change func(pairs map[string]Pair)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

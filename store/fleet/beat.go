@@ -257,7 +257,7 @@ func (e *Engine) claimName(ctx context.Context, lease clientv3.LeaseID) (mine bo
 	return true, err
 }
 
-// claimTurn takes the turn of the writer if nobody has it.
+// claimTurn takes the turn of the writer if it is free.
 func (e *Engine) claimTurn(ctx context.Context, lease clientv3.LeaseID, asked time.Time, willing bool) error {
 	holder, mine, err := e.claim(ctx, turnKey, lease, willing)
 	if err != nil && willing {
@@ -292,7 +292,7 @@ func (b *beats) tell(ctx context.Context, e *Engine, r Report) error {
 	return nil
 }
 
-// leave gives up the name and the turn, so that nobody waits for the lease to end.
+// leave gives up the name and the turn, so that no box waits for the lease to end.
 func (e *Engine) leave() {
 	e.mu.Lock()
 	lease := e.turn.lease

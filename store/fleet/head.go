@@ -74,7 +74,7 @@ type head struct {
 	// Previous is the ID of the head before.
 	Previous string `json:"previous,omitempty"`
 	Box      string `json:"box"`
-	// Epoch counts how often somebody has said that what is here is to be believed.
+	// Epoch counts how often an operator declared this content valid.
 	Epoch uint64 `json:"epoch,omitempty"`
 	// Objects and Digest are of all objects after this commit.
 	Objects int `json:"objects"`

@@ -54,7 +54,7 @@ type State struct {
 	Replica error
 }
 
-// Held reports whether what etcd has is not believed, until somebody says so.
+// Held reports whether the content of etcd is not taken over until an operator confirms it.
 func (s *State) Held() bool {
 	switch s.Kind {
 	case WentBack, OtherOne, Emptied, Damaged:
@@ -141,8 +141,8 @@ func (e *Engine) silence(err error) string {
 	return err.Error()
 }
 
-// shakeHands gives why TLS with one of the endpoints fails; nil: it does not, or nobody is there. The client of
-// etcd tries again until the time is up, and says only that.
+// shakeHands returns the error of a TLS handshake with one of the endpoints; nil: it succeeds, or no server is
+// there. The client of etcd tries again until the time is up, and reports only the timeout.
 func (c *Config) shakeHands() error {
 	failed := make(chan error, len(c.Endpoints))
 	for _, endpoint := range c.Endpoints {

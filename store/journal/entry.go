@@ -85,7 +85,7 @@ type Entry struct {
 
 	// recent is the object that old encodes, while the entry is among the newest.
 	recent object.Object
-	// next is the next change of the same object. Whoever guards the Journal guards it, and recent.
+	// next is the next change of the same object. The lock of the Journal guards it, and recent.
 	next *Entry
 }
 
@@ -129,7 +129,7 @@ func entryOf(c *Change, previous uint64, at time.Time) (*Entry, []byte, error) {
 	return e, value, nil
 }
 
-// decode reads a stored entry. The version in it is looked at when somebody asks for it.
+// decode reads a stored entry. The version in it is decoded on request.
 func decode(pair engine.Pair) (*Entry, error) {
 	text, found := strings.CutPrefix(pair.Key, Prefix)
 	revision, err := strconv.ParseUint(text, 16, 64)
