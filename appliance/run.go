@@ -167,8 +167,8 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 	}
 	closers.add(server.Close)
 	var scrape net.Listener
-	if cfg.MetricsListen != "" {
-		if scrape, err = metrics.Listen(cfg.MetricsListen); err != nil {
+	if cfg.API.MetricsListen != "" {
+		if scrape, err = metrics.Listen(cfg.API.MetricsListen); err != nil {
 			return nil, err
 		}
 		closers.add(ignoreClosed(scrape.Close))

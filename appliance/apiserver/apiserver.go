@@ -93,7 +93,7 @@ func Open(c *config.Config, objects *store.Store, backend Backend, views Views, 
 	}()
 	grants := views.Grants
 	cfg := api.Config{
-		Socket: c.Socket, SocketGroup: c.SocketGroup, SocketReaders: c.SocketReaders,
+		Socket: c.API.Socket, SocketGroup: c.API.SocketGroup, SocketReaders: c.API.SocketReaders,
 		Version: c.Version, Panicked: m.APIPanicked, Observe: m.APICalled, NameOf: rest.NameOf,
 		Environment: environment(objects), Objects: s.objects.Handler(), Journal: journal(objects),
 		Allocations: allocations(objects), Announcements: views.Announced, Changes: views.Changes,
@@ -118,8 +118,8 @@ func Open(c *config.Config, objects *store.Store, backend Backend, views Views, 
 		source := &pages{objects: objects, backend: backend, grants: grants, traffic: views.Traffic, service: cfg.Service, alloc: cfg.Allocations, journal: cfg.Journal, trace: cfg.Trace, nodelessLocal: c.NodelessEndpoints == config.NodelessLocal}
 		cfg.Dashboard = dashboard.Handler(source, func(r *http.Request) bool { return auth.From(r.Context()).Role >= auth.Admin })
 	}
-	if c.Listen != "" {
-		if s.secure, err = net.Listen("tcp", c.Listen); err != nil {
+	if c.API.Listen != "" {
+		if s.secure, err = net.Listen("tcp", c.API.Listen); err != nil {
 			return s, fmt.Errorf("listen for clients of the API: %w: give another --listen", err)
 		}
 		if cfg.TLS, s.Validity, err = openTLS(c, s.secure.Addr().String(), log); err != nil {
@@ -167,8 +167,8 @@ func openTLS(c *config.Config, address string, log *slog.Logger) (*api.TLS, func
 		return nil, nil, err
 	}
 	t := &api.TLS{Tokens: tokens, Address: address}
-	if c.TLSCert != "" {
-		files, err := auth.OpenFiles(c.TLSCert, c.TLSKey, log)
+	if c.API.TLSCert != "" {
+		files, err := auth.OpenFiles(c.API.TLSCert, c.API.TLSKey, log)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -215,7 +215,7 @@ func serverNames(c *config.Config) []string {
 	if host, err := os.Hostname(); err == nil {
 		names = append(names, strings.ToLower(host))
 	}
-	if host, _, err := net.SplitHostPort(c.Listen); err == nil {
+	if host, _, err := net.SplitHostPort(c.API.Listen); err == nil {
 		names = append(names, strings.ToLower(host))
 	}
 	return names

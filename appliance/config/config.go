@@ -31,22 +31,8 @@ type Config struct {
 	// DataKeyFile names the file of the key that encrypts the data file (--data-key-file), 32 bytes in base64; "":
 	// it is not encrypted.
 	DataKeyFile string
-	// Socket is the path of the API's unix socket (--socket).
-	Socket string
-	// SocketGroup is the group whose members may do everything over the socket, by name or
-	// number; empty: none (--socket-group).
-	SocketGroup string
-	// SocketReaders lets every user of the box read over the socket (--socket-readers).
-	SocketReaders bool
-	// Listen is the address of the API over TLS, host:port; empty: it is not served over TLS
-	// (--listen).
-	Listen string
-	// TLSCert and TLSKey are the files of the certificate for Listen and of its key, PEM;
-	// empty: the appliance makes a CA and a certificate itself (--tls-cert, --tls-key).
-	TLSCert, TLSKey string
-	// MetricsListen is the address of /metrics, /healthz and /readyz in plain HTTP, host:port;
-	// empty: they are not served (--metrics-listen).
-	MetricsListen string
+
+	API API
 
 	// Fleet names the fleet that this box belongs to, whose objects are in etcd; empty: none, and the
 	// box has its own (--fleet).
@@ -148,6 +134,25 @@ type Config struct {
 	LogLevel slog.Level
 	// LogFormat is the form of a log line (--log-format).
 	LogFormat LogFormat
+}
+
+// API says where the API is served, and to whom.
+type API struct {
+	// Socket is the path of the unix socket (--socket).
+	Socket string
+	// SocketGroup is the group whose members may do everything over the socket, by name or
+	// number; empty: none (--socket-group).
+	SocketGroup string
+	// SocketReaders lets every user of the box read over the socket (--socket-readers).
+	SocketReaders bool
+	// Listen is the address over TLS, host:port; empty: the API is not served over TLS (--listen).
+	Listen string
+	// TLSCert and TLSKey are the files of the certificate for Listen and of its key, PEM;
+	// empty: the appliance makes a CA and a certificate itself (--tls-cert, --tls-key).
+	TLSCert, TLSKey string
+	// MetricsListen is the address of /metrics, /healthz and /readyz in plain HTTP, host:port;
+	// empty: they are not served (--metrics-listen).
+	MetricsListen string
 }
 
 // Traffic says what is counted of connections.
@@ -256,7 +261,7 @@ func Default() Config {
 	host, _ := os.Hostname() // the error has no more to say than the empty name
 	return Config{
 		DataDir:  DefaultDataDir,
-		Socket:   DefaultSocket,
+		API:      API{Socket: DefaultSocket},
 		NodeName: strings.ToLower(host),
 		ServiceClusterIPRanges: []netip.Prefix{
 			netip.MustParsePrefix("10.96.0.0/16"),

@@ -87,13 +87,13 @@ func (c *Config) validatePlaces(v *validation) {
 		v.add("data-key-file", c.DataKeyFile, "objects of a fleet are in etcd, which this key does not encrypt: leave one of the two out")
 	}
 	switch {
-	case c.Socket == "":
-		v.add("socket", c.Socket, "the API needs a socket: name a path, as %s", DefaultSocket)
-	case len(c.Socket) > maxSocketPath:
-		v.add("socket", c.Socket, "the path has %d bytes, the kernel takes %d: give a shorter one", len(c.Socket), maxSocketPath)
+	case c.API.Socket == "":
+		v.add("socket", c.API.Socket, "the API needs a socket: name a path, as %s", DefaultSocket)
+	case len(c.API.Socket) > maxSocketPath:
+		v.add("socket", c.API.Socket, "the path has %d bytes, the kernel takes %d: give a shorter one", len(c.API.Socket), maxSocketPath)
 	}
-	if c.MetricsListen != "" && !isHostPort(c.MetricsListen) {
-		v.add("metrics-listen", c.MetricsListen, "not a host and port: write it as 127.0.0.1:9753, or :9753 for every address")
+	if c.API.MetricsListen != "" && !isHostPort(c.API.MetricsListen) {
+		v.add("metrics-listen", c.API.MetricsListen, "not a host and port: write it as 127.0.0.1:9753, or :9753 for every address")
 	}
 	c.validateTLS(v)
 }
@@ -109,19 +109,19 @@ func isHostPort(address string) bool {
 
 // validateTLS looks at how the API is served over TLS.
 func (c *Config) validateTLS(v *validation) {
-	if c.Listen != "" && !isHostPort(c.Listen) {
-		v.add("listen", c.Listen, "not a host and port: write it as 127.0.0.1:6443, or :6443 for every address")
+	if c.API.Listen != "" && !isHostPort(c.API.Listen) {
+		v.add("listen", c.API.Listen, "not a host and port: write it as 127.0.0.1:6443, or :6443 for every address")
 	}
-	if c.Listen != "" && c.Listen == c.MetricsListen {
-		v.add("listen", c.Listen, "is --metrics-listen too: give each a port of its own")
+	if c.API.Listen != "" && c.API.Listen == c.API.MetricsListen {
+		v.add("listen", c.API.Listen, "is --metrics-listen too: give each a port of its own")
 	}
 	switch {
-	case c.TLSCert == "" && c.TLSKey != "":
-		v.add("tls-key", c.TLSKey, "is the key of no certificate: give --tls-cert too, or leave it out and one is made")
-	case c.TLSCert != "" && c.TLSKey == "":
-		v.add("tls-cert", c.TLSCert, "has no key: give --tls-key too, or leave it out and one is made")
-	case c.TLSCert != "" && c.Listen == "":
-		v.add("tls-cert", c.TLSCert, "is shown nowhere: give --listen too, as 127.0.0.1:6443")
+	case c.API.TLSCert == "" && c.API.TLSKey != "":
+		v.add("tls-key", c.API.TLSKey, "is the key of no certificate: give --tls-cert too, or leave it out and one is made")
+	case c.API.TLSCert != "" && c.API.TLSKey == "":
+		v.add("tls-cert", c.API.TLSCert, "has no key: give --tls-key too, or leave it out and one is made")
+	case c.API.TLSCert != "" && c.API.Listen == "":
+		v.add("tls-cert", c.API.TLSCert, "is shown nowhere: give --listen too, as 127.0.0.1:6443")
 	}
 }
 

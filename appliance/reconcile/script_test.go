@@ -73,7 +73,7 @@ func newScriptBox(t testing.TB, dir string, flags script.Flags) script.Box {
 	b.rig = &rig{t: t, kernel: fake.New(), engine: engine.NewMemory(), files: map[string]*manifest.File{}}
 	b.clock = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	b.configure = func(cfg *config.Config) {
-		cfg.Socket = b.socket
+		cfg.API.Socket = b.socket
 		for name, values := range flags {
 			if err := setFlag(cfg, name, values); err != nil {
 				t.Fatalf("flag --%s: %v", name, err)

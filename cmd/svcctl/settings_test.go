@@ -70,15 +70,31 @@ var samples = map[string][3]string{
 	"log-format":                  {"json", "json", "json"},
 }
 
-// changed are the names of the fields in which two configurations differ.
-func changed(a, b config.Config) []string {
-	var names []string
-	va, vb := reflect.ValueOf(a), reflect.ValueOf(b)
-	for i := range va.NumField() {
-		if !reflect.DeepEqual(va.Field(i).Interface(), vb.Field(i).Interface()) {
-			names = append(names, va.Type().Field(i).Name)
+// groups has the fields of config.Config that are structs of settings.
+var groups = map[string]bool{"API": true}
+
+// eachField calls visit with every setting of a configuration: fields, and fields of groups as "API.Listen".
+func eachField(c *config.Config, visit func(name string, value reflect.Value)) {
+	for field, value := range reflect.ValueOf(c).Elem().Fields() {
+		if !groups[field.Name] {
+			visit(field.Name, value)
+			continue
+		}
+		for inner, value := range value.Fields() {
+			visit(field.Name+"."+inner.Name, value)
 		}
 	}
+}
+
+// changed returns the names of the fields in which two configurations differ.
+func changed(a, b config.Config) (names []string) {
+	before := map[string]any{}
+	eachField(&a, func(name string, value reflect.Value) { before[name] = value.Interface() })
+	eachField(&b, func(name string, value reflect.Value) {
+		if !reflect.DeepEqual(before[name], value.Interface()) {
+			names = append(names, name)
+		}
+	})
 	return names
 }
 
@@ -118,11 +134,11 @@ func TestEveryFieldHasASetting(t *testing.T) {
 			t.Errorf("--%s: key %s, variable %s", s.name, s.key(), s.env())
 		}
 	}
-	for field := range reflect.TypeFor[config.Config]().Fields() {
-		if owner[field.Name] == "" {
-			t.Errorf("Config.%s has no setting", field.Name)
+	eachField(&config.Config{}, func(name string, _ reflect.Value) {
+		if owner[name] == "" {
+			t.Errorf("Config.%s has no setting", name)
 		}
-	}
+	})
 }
 
 // TestDefaults proves that help tells the defaults that are in force.
@@ -356,12 +372,11 @@ func TestExampleIsComplete(t *testing.T) {
 
 // emptied makes empty lists nil: they mean the same.
 func emptied(c *config.Config) {
-	v := reflect.ValueOf(c).Elem()
-	for i := range v.NumField() {
-		if f := v.Field(i); f.Kind() == reflect.Slice && f.Len() == 0 {
+	eachField(c, func(_ string, f reflect.Value) {
+		if f.Kind() == reflect.Slice && f.Len() == 0 {
 			f.SetZero()
 		}
-	}
+	})
 }
 
 // A flag that takes one value and is given twice is refused by every verb: which of the values
