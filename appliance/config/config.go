@@ -32,16 +32,8 @@ type Config struct {
 	// it is not encrypted.
 	DataKeyFile string
 
-	API API
-
-	// Fleet names the fleet that this box belongs to, whose objects are in etcd; empty: none, and the
-	// box has its own (--fleet).
-	Fleet string
-	// Etcd lists the URLs of the members of etcd (--etcd).
-	Etcd []string
-	// EtcdCACert, EtcdCert and EtcdKey are PEM files: who signs etcd's certificates (empty: the
-	// system's roots), and the box's own certificate with its key (--etcd-cacert, --etcd-cert, --etcd-key).
-	EtcdCACert, EtcdCert, EtcdKey string
+	API   API
+	Fleet Fleet
 
 	// NodeName is the name of this box: endpoints with this nodeName are local (--node-name).
 	NodeName string
@@ -153,6 +145,17 @@ type API struct {
 	// MetricsListen is the address of /metrics, /healthz and /readyz in plain HTTP, host:port;
 	// empty: they are not served (--metrics-listen).
 	MetricsListen string
+}
+
+// Fleet says with which boxes the objects are shared, in which etcd.
+type Fleet struct {
+	// Name is the name of the fleet; empty: none, and the box has objects of its own (--fleet).
+	Name string
+	// Etcd lists the URLs of the members of etcd (--etcd).
+	Etcd []string
+	// CACert, Cert and Key are PEM files: the CA of etcd's certificates (empty: the system's
+	// roots), and the box's own certificate with its key (--etcd-cacert, --etcd-cert, --etcd-key).
+	CACert, Cert, Key string
 }
 
 // Traffic says what is counted of connections.

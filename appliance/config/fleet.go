@@ -20,31 +20,31 @@ var fleetPattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
 // validateFleet looks at what belongs to --fleet.
 func (c *Config) validateFleet(v *validation) {
-	if c.Fleet == "" {
-		for flag, value := range map[string]string{"etcd-cacert": c.EtcdCACert, "etcd-cert": c.EtcdCert, "etcd-key": c.EtcdKey} {
+	if c.Fleet.Name == "" {
+		for flag, value := range map[string]string{"etcd-cacert": c.Fleet.CACert, "etcd-cert": c.Fleet.Cert, "etcd-key": c.Fleet.Key} {
 			if value != "" {
 				v.add(flag, value, "it is of no use without --fleet: name the fleet, or leave it out")
 			}
 		}
-		if len(c.Etcd) > 0 {
-			v.add("etcd", c.Etcd[0], "it is of no use without --fleet: name the fleet, or leave it out")
+		if len(c.Fleet.Etcd) > 0 {
+			v.add("etcd", c.Fleet.Etcd[0], "it is of no use without --fleet: name the fleet, or leave it out")
 		}
 		return
 	}
-	if !fleetPattern.MatchString(c.Fleet) {
-		v.add("fleet", c.Fleet, "it is no name of a fleet: take small letters, digits and dashes, at most 63")
+	if !fleetPattern.MatchString(c.Fleet.Name) {
+		v.add("fleet", c.Fleet.Name, "it is no name of a fleet: take small letters, digits and dashes, at most 63")
 	}
-	if len(c.Etcd) == 0 {
+	if len(c.Fleet.Etcd) == 0 {
 		v.add("etcd", "", "a fleet keeps its objects in etcd: name its members, as https://etcd1:2379,https://etcd2:2379")
 	}
-	for _, endpoint := range c.Etcd {
+	for _, endpoint := range c.Fleet.Etcd {
 		u, err := url.Parse(endpoint)
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Path != "" || u.RawQuery != "" || u.User != nil {
 			v.add("etcd", endpoint, "it is no URL of a member of etcd: write https://HOST:2379, without a path")
 		}
 	}
-	if (c.EtcdCert == "") != (c.EtcdKey == "") {
-		v.add("etcd-cert", c.EtcdCert, "--etcd-cert and --etcd-key belong together: give both")
+	if (c.Fleet.Cert == "") != (c.Fleet.Key == "") {
+		v.add("etcd-cert", c.Fleet.Cert, "--etcd-cert and --etcd-key belong together: give both")
 	}
 	named := map[string]bool{}
 	for i, source := range c.ManifestSources() {
@@ -68,7 +68,7 @@ type ManifestSource struct {
 func (c *Config) ManifestSources() []ManifestSource {
 	all := make([]ManifestSource, len(c.Manifests))
 	for i, text := range c.Manifests {
-		if c.Fleet == "" {
+		if c.Fleet.Name == "" {
 			all[i].Dir = text
 		} else if name, dir, named := strings.Cut(text, "="); named {
 			all[i] = ManifestSource{name, dir}
@@ -104,7 +104,7 @@ func (c *Config) SourcePath(path string) string {
 
 // NodeOwner owns the Node of this box: in a fleet each box keeps its own.
 func (c *Config) NodeOwner() string {
-	if c.Fleet == "" {
+	if c.Fleet.Name == "" {
 		return control.NodeOwner
 	}
 	return control.NodeOwner + "/" + c.NodeName
@@ -142,23 +142,23 @@ func texts[T fmt.Stringer](list []T) (all []string) {
 
 // EtcdTLS returns the TLS configuration for etcd over https. The box's certificate is read again for each
 // connection, so that it can be replaced; the CA of etcd's certificate is read once.
-func (c *Config) EtcdTLS() (*tls.Config, error) {
+func (f *Fleet) EtcdTLS() (*tls.Config, error) {
 	t := &tls.Config{MinVersion: tls.VersionTLS12}
-	if c.EtcdCACert != "" {
-		text, err := os.ReadFile(c.EtcdCACert)
+	if f.CACert != "" {
+		text, err := os.ReadFile(f.CACert)
 		if err != nil {
 			return nil, fmt.Errorf("read --etcd-cacert: %w", err)
 		}
 		t.RootCAs = x509.NewCertPool()
 		if !t.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("--etcd-cacert %s has no certificate in PEM", c.EtcdCACert)
+			return nil, fmt.Errorf("--etcd-cacert %s has no certificate in PEM", f.CACert)
 		}
 	}
-	if c.EtcdCert == "" {
+	if f.Cert == "" {
 		return t, nil
 	}
 	load := func() (*tls.Certificate, error) {
-		pair, err := tls.LoadX509KeyPair(c.EtcdCert, c.EtcdKey)
+		pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
 		if err != nil {
 			return nil, fmt.Errorf("read --etcd-cert and --etcd-key: %w", err)
 		}

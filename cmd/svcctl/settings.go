@@ -90,19 +90,19 @@ func fleetSettings() []setting {
 	return []setting{
 		{name: "fleet", arg: "NAME", shown: "none", group: groupFleet, serveOnly: true,
 			usage: "share the objects with the other boxes of this fleet, in etcd; see `svcctl fleet`",
-			set:   text(func(c *config.Config) *string { return &c.Fleet })},
+			set:   text(func(c *config.Config) *string { return &c.Fleet.Name })},
 		{name: "etcd", arg: "URL[,URL]", list: true, shown: "none", group: groupFleet, serveOnly: true,
 			usage: "members of etcd, as https://10.0.0.1:2379; repeatable",
-			set:   texts(func(c *config.Config) *[]string { return &c.Etcd })},
+			set:   texts(func(c *config.Config) *[]string { return &c.Fleet.Etcd })},
 		{name: "etcd-cacert", arg: argFile, shown: "those of the system", group: groupFleet, serveOnly: true,
 			usage: "who signs the certificates of etcd, PEM",
-			set:   text(func(c *config.Config) *string { return &c.EtcdCACert })},
+			set:   text(func(c *config.Config) *string { return &c.Fleet.CACert })},
 		{name: "etcd-cert", arg: argFile, shown: "none", group: groupFleet, serveOnly: true,
 			usage: "certificate of this box for etcd, PEM; read again for each connection",
-			set:   text(func(c *config.Config) *string { return &c.EtcdCert })},
+			set:   text(func(c *config.Config) *string { return &c.Fleet.Cert })},
 		{name: "etcd-key", arg: argFile, shown: "none", group: groupFleet, serveOnly: true,
 			usage: "key of --etcd-cert, PEM",
-			set:   text(func(c *config.Config) *string { return &c.EtcdKey })},
+			set:   text(func(c *config.Config) *string { return &c.Fleet.Key })},
 	}
 }
 
