@@ -173,8 +173,8 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 		}
 		closers.add(ignoreClosed(scrape.Close))
 	}
-	if len(cfg.DNSListen) > 0 {
-		names := cfg.DNS()
+	if len(cfg.DNS.Listen) > 0 {
+		names := cfg.DNSServer()
 		names.Count = m.DNSAnswers(dns.Results)
 		if a.dns, err = dns.Listen(names, log); err != nil {
 			return nil, err

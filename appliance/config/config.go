@@ -34,6 +34,7 @@ type Config struct {
 
 	API   API
 	Fleet Fleet
+	DNS   DNS
 
 	// NodeName is the name of this box: endpoints with this nodeName are local (--node-name).
 	NodeName string
@@ -98,18 +99,6 @@ type Config struct {
 	// for it; empty: none is written (--connection-log).
 	ConnectionLog string
 
-	// DNSListen lists the addresses of the DNS server, over UDP and TCP, each as host:port; empty:
-	// there is none (--dns-listen).
-	DNSListen []string
-	// ClusterDomain is the domain that names of Services are in, without a dot at the
-	// end (--cluster-domain).
-	ClusterDomain string
-	// DNSUpstreams are the resolvers for all other names; empty: they are refused
-	// (--dns-upstream).
-	DNSUpstreams []netip.AddrPort
-	// DNSClientNamespaces says in which namespace DNS clients are (--dns-client-namespaces).
-	DNSClientNamespaces []ClientNamespace
-
 	// HealthCheckSourcePorts are the source ports of health checks; the zero value leaves them to the
 	// kernel (--health-check-source-ports).
 	HealthCheckSourcePorts PortRange
@@ -156,6 +145,20 @@ type Fleet struct {
 	// CACert, Cert and Key are PEM files: the CA of etcd's certificates (empty: the system's
 	// roots), and the box's own certificate with its key (--etcd-cacert, --etcd-cert, --etcd-key).
 	CACert, Cert, Key string
+}
+
+// DNS configures the DNS server for the names of Services.
+type DNS struct {
+	// Listen lists the addresses of the server, over UDP and TCP, each as host:port; empty:
+	// there is none (--dns-listen).
+	Listen []string
+	// Domain is the domain that names of Services are in, without a dot at the end
+	// (--cluster-domain).
+	Domain string
+	// Upstreams are the resolvers for all other names; empty: they are refused (--dns-upstream).
+	Upstreams []netip.AddrPort
+	// ClientNamespaces says in which namespace DNS clients are (--dns-client-namespaces).
+	ClientNamespaces []ClientNamespace
 }
 
 // Traffic says what is counted of connections.
@@ -284,7 +287,7 @@ func Default() Config {
 		Allocate:               AllocateAuto,
 		LegacyIP:               LegacyIPRefuse,
 		Traffic:                TrafficCounters,
-		ClusterDomain:          DefaultClusterDomain,
+		DNS:                    DNS{Domain: DefaultClusterDomain},
 		LogLevel:               slog.LevelInfo,
 		LogFormat:              LogText,
 	}

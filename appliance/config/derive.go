@@ -300,7 +300,7 @@ func (c *Config) IsSetAside(addr netip.Addr) bool {
 // Resolvers are the name servers that this host asks.
 func (c *Config) Resolvers() map[netip.Addr]bool {
 	addrs := map[netip.Addr]bool{}
-	for _, upstream := range c.DNSUpstreams {
+	for _, upstream := range c.DNS.Upstreams {
 		addrs[upstream.Addr()] = true
 	}
 	for _, addr := range dns.Resolvers(resolvConf) {

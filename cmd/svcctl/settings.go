@@ -205,16 +205,16 @@ func dnsSettings() []setting {
 	return []setting{
 		{name: "dns-listen", arg: "HOST:PORT", list: true, shown: "off", group: groupDNS, serveOnly: true,
 			usage: "answer the names of Services there, over UDP and TCP; repeatable",
-			set:   texts(func(c *config.Config) *[]string { return &c.DNSListen })},
+			set:   texts(func(c *config.Config) *[]string { return &c.DNS.Listen })},
 		{name: "cluster-domain", arg: "DOMAIN", def: config.DefaultClusterDomain, group: groupDNS, serveOnly: true,
 			usage: "the domain of these names: SERVICE.NAMESPACE.svc.DOMAIN",
-			set:   text(func(c *config.Config) *string { return &c.ClusterDomain })},
+			set:   text(func(c *config.Config) *string { return &c.DNS.Domain })},
 		{name: "dns-upstream", arg: "ADDR:PORT", list: true, shown: "none", group: groupDNS, serveOnly: true,
 			usage: "resolver for other names, for clients on this box and in --cluster-cidr; repeatable, the best one first",
-			set:   list(config.ParseAddrPorts, func(c *config.Config) *[]netip.AddrPort { return &c.DNSUpstreams })},
+			set:   list(config.ParseAddrPorts, func(c *config.Config) *[]netip.AddrPort { return &c.DNS.Upstreams })},
 		{name: "dns-client-namespaces", arg: "CIDR=NAMESPACE", list: true, shown: "none", group: groupDNS, serveOnly: true,
 			usage: "clients that find the Services of a namespace by their name alone; repeatable",
-			set:   list(config.ParseClientNamespaces, func(c *config.Config) *[]config.ClientNamespace { return &c.DNSClientNamespaces })},
+			set:   list(config.ParseClientNamespaces, func(c *config.Config) *[]config.ClientNamespace { return &c.DNS.ClientNamespaces })},
 	}
 }
 

@@ -71,7 +71,7 @@ var samples = map[string][3]string{
 }
 
 // groups has the fields of config.Config that are structs of settings.
-var groups = map[string]bool{"API": true, "Fleet": true}
+var groups = map[string]bool{"API": true, "Fleet": true, "DNS": true}
 
 // eachField calls visit with every setting of a configuration: fields, and fields of groups as "API.Listen".
 func eachField(c *config.Config, visit func(name string, value reflect.Value)) {
