@@ -259,7 +259,7 @@ func (a *assembly) watchdog() *reconcile.Watchdog {
 		Calls: a.calls, DataDir: a.cfg.DataDir, Log: a.log,
 		Every: period / 3, Tell: func() { a.notify(daemon.SdNotifyWatchdog) },
 		Exit: func() {
-			a.cfg.LogQueue.Flush(time.Second)
+			a.cfg.Log.Queue.Flush(time.Second)
 			os.Exit(stuckExit)
 		},
 	})

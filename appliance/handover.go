@@ -55,7 +55,7 @@ func (a *assembly) handOver() error {
 		return err
 	}
 	a.log.Info("handed over to the program anew", "program", program, "descriptors", len(descriptors))
-	a.cfg.LogQueue.Flush(time.Second)
+	a.cfg.Log.Queue.Flush(time.Second)
 	err = handover.Exec(program, os.Args, state, descriptors)
 	runtime.KeepAlive(a) // what is not in use any more closes its descriptors
 	return err

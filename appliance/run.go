@@ -106,7 +106,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 	}
 
 	m := metrics.New(cfg.Version)
-	m.LogDropped(cfg.LogQueue.Dropped)
+	m.LogDropped(cfg.Log.Queue.Dropped)
 	announced := announcements.New(cfg.AnnouncedRanges())
 	pools := newPools(&cfg, objects, announced)
 	if _, err := pools.Sync(); err != nil { // before anybody is given an address

@@ -17,9 +17,6 @@ import (
 type Config struct {
 	// Version is the version of the program, as v0.1.0. It is not a flag.
 	Version string
-	// LogQueue is the queue in front of the log: its losses are a metric, and it is flushed
-	// before the process ends itself. Nil: the log is written directly. It is not a flag.
-	LogQueue *logqueue.Queue
 	// ObjectPools has the address pools declared by objects, which change at run time. It is not a
 	// flag.
 	ObjectPools *ObjectPools
@@ -35,6 +32,7 @@ type Config struct {
 	API   API
 	Fleet Fleet
 	DNS   DNS
+	Log   Log
 
 	// NodeName is the name of this box: endpoints with this nodeName are local (--node-name).
 	NodeName string
@@ -110,11 +108,6 @@ type Config struct {
 	// AllowMassRemoval lets go at once what vanishes from the manifests, however much that
 	// is (--allow-mass-removal).
 	AllowMassRemoval bool
-
-	// LogLevel is the least severe level that is logged (--log-level).
-	LogLevel slog.Level
-	// LogFormat is the form of a log line (--log-format).
-	LogFormat LogFormat
 }
 
 // API says where the API is served, and to whom.
@@ -159,6 +152,17 @@ type DNS struct {
 	Upstreams []netip.AddrPort
 	// ClientNamespaces says in which namespace DNS clients are (--dns-client-namespaces).
 	ClientNamespaces []ClientNamespace
+}
+
+// Log configures the program's log.
+type Log struct {
+	// Level is the least severe level that is logged (--log-level).
+	Level slog.Level
+	// Format is the form of a line (--log-format).
+	Format LogFormat
+	// Queue is the queue in front of the log: its losses are a metric, and it is flushed
+	// before the process ends itself. Nil: the log is written directly. It is not a flag.
+	Queue *logqueue.Queue
 }
 
 // Traffic says what is counted of connections.
@@ -288,7 +292,6 @@ func Default() Config {
 		LegacyIP:               LegacyIPRefuse,
 		Traffic:                TrafficCounters,
 		DNS:                    DNS{Domain: DefaultClusterDomain},
-		LogLevel:               slog.LevelInfo,
-		LogFormat:              LogText,
+		Log:                    Log{Level: slog.LevelInfo, Format: LogText},
 	}
 }

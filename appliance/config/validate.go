@@ -268,7 +268,7 @@ func (c *Config) validateModes(v *validation) {
 	if c.ConnectionLog != "" && c.ConnectionLog != "journal" && !filepath.IsAbs(c.ConnectionLog) {
 		v.add("connection-log", c.ConnectionLog, "want an absolute path, or journal")
 	}
-	oneOf(v, "log-format", c.LogFormat, LogText, LogJSON)
+	oneOf(v, "log-format", c.Log.Format, LogText, LogJSON)
 }
 
 // sourceSetPattern matches names that nft takes for chains and sets.

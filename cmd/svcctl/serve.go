@@ -74,20 +74,20 @@ func (p *program) runServe(ctx context.Context, v *verb, _ []string) error {
 // text become entries with fields.
 func (p *program) openLog(cfg *config.Config) *slog.Logger {
 	signal.Ignore(syscall.SIGPIPE)
-	native := cfg.LogFormat == config.LogText && p.stderr == io.Writer(os.Stderr) && journald.IsStderr()
+	native := cfg.Log.Format == config.LogText && p.stderr == io.Writer(os.Stderr) && journald.IsStderr()
 	if native {
 		p.log = logqueue.New(journald.NewConn(journald.Socket))
 	} else {
 		p.log = logqueue.New(p.stderr)
 	}
-	cfg.LogQueue = p.log
-	opts := &slog.HandlerOptions{Level: cfg.LogLevel}
+	cfg.Log.Queue = p.log
+	opts := &slog.HandlerOptions{Level: cfg.Log.Level}
 	var handler slog.Handler = slog.NewTextHandler(p.log, opts)
 	switch {
-	case cfg.LogFormat == config.LogJSON:
+	case cfg.Log.Format == config.LogJSON:
 		handler = slog.NewJSONHandler(p.log, opts)
 	case native:
-		handler = journald.NewHandler(p.log, cfg.LogLevel)
+		handler = journald.NewHandler(p.log, cfg.Log.Level)
 	}
 	log := slog.New(handler)
 	p.log.OnDrop(func(lines uint64) {

@@ -222,10 +222,10 @@ func logSettings() []setting {
 	return []setting{
 		{name: "log-level", arg: "LEVEL", def: "info", words: logLevels, group: groupLog, serveOnly: true,
 			usage: "the least that is logged: debug, info, warn or error",
-			set:   single(parseLogLevel, func(c *config.Config) *slog.Level { return &c.LogLevel })},
+			set:   single(parseLogLevel, func(c *config.Config) *slog.Level { return &c.Log.Level })},
 		{name: "log-format", arg: "text|json", def: "text", words: []string{"text", "json"}, group: groupLog, serveOnly: true,
 			usage: "the form of a log line on stderr",
-			set:   word(func(c *config.Config) *config.LogFormat { return &c.LogFormat })},
+			set:   word(func(c *config.Config) *config.LogFormat { return &c.Log.Format })},
 	}
 }
 

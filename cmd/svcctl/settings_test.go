@@ -71,7 +71,7 @@ var samples = map[string][3]string{
 }
 
 // groups has the fields of config.Config that are structs of settings.
-var groups = map[string]bool{"API": true, "Fleet": true, "DNS": true}
+var groups = map[string]bool{"API": true, "Fleet": true, "DNS": true, "Log": true}
 
 // eachField calls visit with every setting of a configuration: fields, and fields of groups as "API.Listen".
 func eachField(c *config.Config, visit func(name string, value reflect.Value)) {
@@ -111,7 +111,7 @@ func set(t *testing.T, s setting, text string) config.Config {
 // TestEveryFieldHasASetting proves that settings and fields are one to one, and that
 // every setting is a flag, a variable and a key that help tells.
 func TestEveryFieldHasASetting(t *testing.T) {
-	owner := map[string]string{"Version": "(the program)", "LogQueue": "(the program)", "ObjectPools": "(the program)"}
+	owner := map[string]string{"Version": "(the program)", "Log.Queue": "(the program)", "ObjectPools": "(the program)"}
 	b := newBench()
 	b.run("help", "serve")
 	help := b.out.String()
@@ -355,7 +355,7 @@ func TestExampleIsComplete(t *testing.T) {
 	for i, name := range []string{path, all} {
 		b := newBench()
 		b.program.serve = func(_ context.Context, c config.Config, _ *slog.Logger) error {
-			c.LogQueue = nil // no setting, and another one in each run
+			c.Log.Queue = nil // no setting, and another one in each run
 			cfg[i] = c
 			return nil
 		}
