@@ -191,7 +191,7 @@ func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part, sets 
 			Reporter: &reconcile.Reporter{Log: a.log, Where: a.store.Location, Events: a.events},
 		},
 		Watchdog:     dog,
-		NodePorts:    reconcile.PortRange(a.cfg.ServiceNodePortRange),
+		NodePorts:    reconcile.PortRange(a.cfg.Addresses.NodePortRange),
 		HoldSentinel: a.kernel.HoldSentinel,
 		OnReady: func() {
 			a.notify(daemon.SdNotifyReady)

@@ -33,7 +33,7 @@ func newPools(cfg *config.Config, objects *store.Store, announced *announcements
 
 // advertiseBox takes what is about pools from the configuration.
 func advertiseBox(cfg *config.Config) advertise.Box {
-	return advertise.Box{Pools: cfg.Store().Pools, ServiceRanges: cfg.ServiceClusterIPRanges, NodeName: cfg.NodeName}
+	return advertise.Box{Pools: cfg.Store().Pools, ServiceRanges: cfg.Addresses.ClusterIPRanges, NodeName: cfg.NodeName}
 }
 
 // Problems returns the problems of the objects.

@@ -143,7 +143,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 		}
 		return reconcile.TrialStatus(&state, deadline.Now())
 	})
-	events := control.RecorderConfig{Host: cfg.NodeName, Assigns: len(cfg.LoadBalancerPools) > 0, Log: log}
+	events := control.RecorderConfig{Host: cfg.NodeName, Assigns: len(cfg.Addresses.LoadBalancerPools) > 0, Log: log}
 	if shared != nil {
 		a.joinFleet(shared)
 		events.Quiet = func() bool { return !shared.HasTurn() }

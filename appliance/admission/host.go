@@ -81,7 +81,7 @@ func (c *Check) Take(facts *node.Facts) {
 	maps.DeleteFunc(resolvers, func(addr netip.Addr, _ bool) bool { return c.cfg.IsSetAside(addr) })
 	nodePorts := c.cfg.HostNodePortAddresses(facts)
 	c.update(func(h *host) {
-		h.facts, h.resolvers, h.ranges, h.nodePorts = of, resolvers, c.cfg.ServiceClusterIPRanges, nodePorts
+		h.facts, h.resolvers, h.ranges, h.nodePorts = of, resolvers, c.cfg.Addresses.ClusterIPRanges, nodePorts
 	})
 }
 

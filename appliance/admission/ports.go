@@ -31,7 +31,7 @@ type listeners struct {
 func newPortView(cfg *config.Config) *portView {
 	var ports sockets.Ports
 	for _, protocol := range []string{"tcp", "udp"} {
-		ports.AddRange(protocol, cfg.ServiceNodePortRange.First, cfg.ServiceNodePortRange.Last)
+		ports.AddRange(protocol, cfg.Addresses.NodePortRange.First, cfg.Addresses.NodePortRange.Last)
 	}
 	view := sockets.NewView()
 	return &portView{read: func() ([]sockets.Socket, error) { return view.Listening(&ports) }, owner: sockets.Owner}

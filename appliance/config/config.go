@@ -34,37 +34,16 @@ type Config struct {
 	DNS   DNS
 	Log   Log
 
+	Addresses Addresses
+
 	// NodeName is the name of this box: endpoints with this nodeName are local (--node-name).
 	NodeName string
 	// Zone is the box's topology zone; empty: none (--zone).
 	Zone string
 
-	// ServiceClusterIPRanges has the ranges of cluster IPs: one prefix, or one for each family, the
-	// primary family first (--service-cluster-ip-range).
-	ServiceClusterIPRanges []netip.Prefix
-	// ServiceNodePortRange is the range of node ports (--service-node-port-range).
-	ServiceNodePortRange PortRange
-	// NodePortAddresses are the box's addresses that node ports answer on (--nodeport-addresses).
-	NodePortAddresses NodePortAddresses
-	// ClusterCIDRs are the internal sources: clients that are never masqueraded
-	// towards VIPs and are exempt from the policy Local; empty: none (--cluster-cidr).
-	ClusterCIDRs []netip.Prefix
 	// AnnounceTable is the table of kernel routes to announced addresses, for a routing daemon (--announce-table);
 	// 0: none.
 	AnnounceTable int
-	// LoadBalancerPools has the ranges of load balancer IPs; empty: none are allocated
-	// (--load-balancer-pool).
-	LoadBalancerPools []AddrRange
-	// LoadBalancerInternalPools has the ranges of IPs of internal load balancers, which only
-	// clients inside reach; empty: none are allocated (--load-balancer-internal-pool).
-	LoadBalancerInternalPools []AddrRange
-	// LoadBalancerInternalFrom are the clients inside, besides ClusterCIDRs
-	// (--load-balancer-internal-from).
-	LoadBalancerInternalFrom InternalFrom
-	// ExternalIPRanges are the externalIPs that are accepted, and set aside for Services as a
-	// whole; empty: any address of which nothing else is known here, and only the ports that
-	// Services name (--external-ip-range).
-	ExternalIPRanges ExternalIPRanges
 
 	// NodelessEndpoints says what an endpoint without nodeName is for the policy
 	// Local (--nodeless-endpoints).
@@ -85,10 +64,6 @@ type Config struct {
 	SourceSets []SourceSet
 	// ServiceNames is the rule for names of Services (--service-names).
 	ServiceNames ServiceNames
-	// NodePortSpace says whether protocols share one space of node ports (--node-port-space).
-	NodePortSpace NodePortSpace
-	// Allocate says who gives addresses and ports (--allocate).
-	Allocate Allocate
 	// LegacyIP says what becomes of addresses with leading zeros (--legacy-ip).
 	LegacyIP LegacyIP
 	// Traffic says what is counted of connections (--traffic).
@@ -138,6 +113,36 @@ type Fleet struct {
 	// CACert, Cert and Key are PEM files: the CA of etcd's certificates (empty: the system's
 	// roots), and the box's own certificate with its key (--etcd-cacert, --etcd-cert, --etcd-key).
 	CACert, Cert, Key string
+}
+
+// Addresses says which addresses and ports Services may have, and how they are allocated.
+type Addresses struct {
+	// ClusterIPRanges has the ranges of cluster IPs: one prefix, or one for each family, the
+	// primary family first (--service-cluster-ip-range).
+	ClusterIPRanges []netip.Prefix
+	// NodePortRange is the range of node ports (--service-node-port-range).
+	NodePortRange PortRange
+	// NodePortAddresses are the box's addresses that node ports answer on (--nodeport-addresses).
+	NodePortAddresses NodePortAddresses
+	// NodePortSpace says whether protocols share one space of node ports (--node-port-space).
+	NodePortSpace NodePortSpace
+	// ClusterCIDRs are the internal sources: clients that are never masqueraded
+	// towards VIPs and are exempt from the policy Local; empty: none (--cluster-cidr).
+	ClusterCIDRs []netip.Prefix
+	// LoadBalancerPools has the ranges of load balancer IPs; empty: none are allocated
+	// (--load-balancer-pool).
+	LoadBalancerPools []AddrRange
+	// InternalPools has the ranges of IPs of internal load balancers, which only clients inside
+	// reach; empty: none are allocated (--load-balancer-internal-pool).
+	InternalPools []AddrRange
+	// InternalFrom are the clients inside, besides ClusterCIDRs (--load-balancer-internal-from).
+	InternalFrom InternalFrom
+	// ExternalIPRanges are the externalIPs that are accepted, and set aside for Services as a
+	// whole; empty: any address that has no other known use, and only the ports that Services
+	// name (--external-ip-range).
+	ExternalIPRanges ExternalIPRanges
+	// Allocate says whether missing addresses and ports are allocated (--allocate).
+	Allocate Allocate
 }
 
 // DNS configures the DNS server for the names of Services.
@@ -273,11 +278,15 @@ func Default() Config {
 		DataDir:  DefaultDataDir,
 		API:      API{Socket: DefaultSocket},
 		NodeName: strings.ToLower(host),
-		ServiceClusterIPRanges: []netip.Prefix{
-			netip.MustParsePrefix("10.96.0.0/16"),
-			netip.MustParsePrefix("fd00:10:96::/112"),
+		Addresses: Addresses{
+			ClusterIPRanges: []netip.Prefix{
+				netip.MustParsePrefix("10.96.0.0/16"),
+				netip.MustParsePrefix("fd00:10:96::/112"),
+			},
+			NodePortRange: PortRange{First: 30000, Last: 32767},
+			NodePortSpace: NodePortPerProtocol,
+			Allocate:      AllocateAuto,
 		},
-		ServiceNodePortRange: PortRange{First: 30000, Last: 32767},
 
 		HealthCheckSourcePorts: PortRange{First: 61000, Last: 61255},
 		RelayPorts:             PortRange{First: 10270, Last: 10271},
@@ -287,8 +296,6 @@ func Default() Config {
 		VIPPing:                VIPPingWhenReady,
 		SourceRangesApply:      SourceRangesLoadBalancer,
 		ServiceNames:           ServiceNamesRFC1035,
-		NodePortSpace:          NodePortPerProtocol,
-		Allocate:               AllocateAuto,
 		LegacyIP:               LegacyIPRefuse,
 		Traffic:                TrafficCounters,
 		DNS:                    DNS{Domain: DefaultClusterDomain},

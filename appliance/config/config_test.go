@@ -101,49 +101,51 @@ func TestValidate(t *testing.T) {
 		{"zone", func(c *Config) { c.Zone = "Zone_A.1" }, nil},
 		{"zone of 64", func(c *Config) { c.Zone = strings.Repeat("z", 64) }, []string{`--zone "zzz`}},
 		{"zone that ends in a dash", func(c *Config) { c.Zone = "z-" }, []string{`--zone "z-"`}},
-		{"IPv6 first", func(c *Config) { c.ServiceClusterIPRanges = prefixes("fd00::/64", "10.0.0.0/29") }, nil},
-		{"two of a family", func(c *Config) { c.ServiceClusterIPRanges = prefixes("10.0.0.0/24", "10.1.0.0/24") },
+		{"IPv6 first", func(c *Config) { c.Addresses.ClusterIPRanges = prefixes("fd00::/64", "10.0.0.0/29") }, nil},
+		{"two of a family", func(c *Config) { c.Addresses.ClusterIPRanges = prefixes("10.0.0.0/24", "10.1.0.0/24") },
 			[]string{`--service-cluster-ip-range "10.1.0.0/24": there is already one of this family, 10.0.0.0/24`}},
-		{"range of 4", func(c *Config) { c.ServiceClusterIPRanges = prefixes("10.0.0.0/30") },
+		{"range of 4", func(c *Config) { c.Addresses.ClusterIPRanges = prefixes("10.0.0.0/30") },
 			[]string{`--service-cluster-ip-range "10.0.0.0/30": holds 4 addresses, at least 8 are needed: give a shorter prefix, as /29`}},
-		{"range of 4, IPv6", func(c *Config) { c.ServiceClusterIPRanges = prefixes("fd00::/126") },
+		{"range of 4, IPv6", func(c *Config) { c.Addresses.ClusterIPRanges = prefixes("fd00::/126") },
 			[]string{`--service-cluster-ip-range "fd00::/126": holds 4 addresses, at least 8 are needed: give a shorter prefix, as /125`}},
-		{"huge range", func(c *Config) { c.ServiceClusterIPRanges = prefixes("fd00::/63") },
+		{"huge range", func(c *Config) { c.Addresses.ClusterIPRanges = prefixes("fd00::/63") },
 			[]string{`--service-cluster-ip-range "fd00::/63": is larger`}},
-		{"loopback range", func(c *Config) { c.ServiceClusterIPRanges = prefixes("127.0.0.0/16") },
+		{"loopback range", func(c *Config) { c.Addresses.ClusterIPRanges = prefixes("127.0.0.0/16") },
 			[]string{`--service-cluster-ip-range "127.0.0.0/16": loopback addresses cannot be cluster IPs`}},
-		{"invalid prefix", func(c *Config) { c.ServiceClusterIPRanges = []netip.Prefix{{}} },
+		{"invalid prefix", func(c *Config) { c.Addresses.ClusterIPRanges = []netip.Prefix{{}} },
 			[]string{`--service-cluster-ip-range "invalid Prefix": not a CIDR`}},
 		{"one relay port", func(c *Config) { c.RelayPorts = PortRange{10270, 10270} }, []string{`--relay-ports "10270-10270": not two ports`}},
 		{"three relay ports", func(c *Config) { c.RelayPorts = PortRange{10270, 10272} }, []string{`--relay-ports "10270-10272": not two ports`}},
-		{"one node port", func(c *Config) { c.ServiceNodePortRange = PortRange{1, 1} }, nil},
-		{"node ports backwards", func(c *Config) { c.ServiceNodePortRange = PortRange{2, 1} }, []string{`--service-node-port-range "2-1"`}},
-		{"node port 0", func(c *Config) { c.ServiceNodePortRange = PortRange{0, 1} }, []string{`--service-node-port-range "0-1"`}},
+		{"one node port", func(c *Config) { c.Addresses.NodePortRange = PortRange{1, 1} }, nil},
+		{"node ports backwards", func(c *Config) { c.Addresses.NodePortRange = PortRange{2, 1} }, []string{`--service-node-port-range "2-1"`}},
+		{"node port 0", func(c *Config) { c.Addresses.NodePortRange = PortRange{0, 1} }, []string{`--service-node-port-range "0-1"`}},
 		{"primary and CIDRs", func(c *Config) {
-			c.NodePortAddresses = NodePortAddresses{Primary: true, Prefixes: prefixes("10.0.0.0/8")}
+			c.Addresses.NodePortAddresses = NodePortAddresses{Primary: true, Prefixes: prefixes("10.0.0.0/8")}
 		}, []string{`--nodeport-addresses "primary"`}},
 		{"internal pool", func(c *Config) {
-			c.LoadBalancerInternalPools, c.LoadBalancerInternalFrom.Interfaces = pool("10.20.0.0/28"), []string{"eth1"}
+			c.Addresses.InternalPools, c.Addresses.InternalFrom.Interfaces = pool("10.20.0.0/28"), []string{"eth1"}
 		}, nil},
-		{"internal pool, nobody inside", func(c *Config) { c.LoadBalancerInternalPools = pool("10.20.0.0/28") },
+		{"internal pool, nobody inside", func(c *Config) { c.Addresses.InternalPools = pool("10.20.0.0/28") },
 			[]string{`--load-balancer-internal-pool "10.20.0.1-10.20.0.14": nobody is inside`}},
 		{"internal pool in another", func(c *Config) {
-			c.LoadBalancerPools, c.LoadBalancerInternalPools, c.ClusterCIDRs = pool("10.20.0.0/24"), pool("10.20.0.16/28"), prefixes("10.0.0.0/8")
+			c.Addresses.LoadBalancerPools, c.Addresses.InternalPools, c.Addresses.ClusterCIDRs = pool("10.20.0.0/24"), pool("10.20.0.16/28"), prefixes("10.0.0.0/8")
 		}, []string{`--load-balancer-internal-pool "10.20.0.17-10.20.0.30": overlaps the pool 10.20.0.1-10.20.0.254`}},
 		{"pools", func(c *Config) {
-			c.LoadBalancerPools = pool("198.51.100.0/28", "198.51.100.16-198.51.100.20", "2001:db8::/64")
+			c.Addresses.LoadBalancerPools = pool("198.51.100.0/28", "198.51.100.16-198.51.100.20", "2001:db8::/64")
 		}, nil},
-		{"pools that overlap", func(c *Config) { c.LoadBalancerPools = pool("198.51.100.0/28", "198.51.100.14-198.51.100.20") },
+		{"pools that overlap", func(c *Config) {
+			c.Addresses.LoadBalancerPools = pool("198.51.100.0/28", "198.51.100.14-198.51.100.20")
+		},
 			[]string{`--load-balancer-pool "198.51.100.14-198.51.100.20": overlaps the pool 198.51.100.1-198.51.100.14`}},
-		{"pool in the cluster IPs", func(c *Config) { c.LoadBalancerPools = pool("10.96.255.255-10.97.0.5") },
+		{"pool in the cluster IPs", func(c *Config) { c.Addresses.LoadBalancerPools = pool("10.96.255.255-10.97.0.5") },
 			[]string{`--load-balancer-pool "10.96.255.255-10.97.0.5": overlaps the range of cluster IPs, 10.96.0.0/16`}},
-		{"pool over IPv4's end", func(c *Config) { c.LoadBalancerPools = pool("223.255.255.255-224.0.0.1") },
+		{"pool over IPv4's end", func(c *Config) { c.Addresses.LoadBalancerPools = pool("223.255.255.255-224.0.0.1") },
 			[]string{`--load-balancer-pool "223.255.255.255-224.0.0.1": multicast and reserved addresses`}},
-		{"link-local pool", func(c *Config) { c.LoadBalancerPools = pool("fe80::1-fe80::9") }, []string{`--load-balancer-pool "fe80::1-fe80::9": link-local`}},
+		{"link-local pool", func(c *Config) { c.Addresses.LoadBalancerPools = pool("fe80::1-fe80::9") }, []string{`--load-balancer-pool "fe80::1-fe80::9": link-local`}},
 		{"pool backwards", func(c *Config) {
-			c.LoadBalancerPools = []AddrRange{{netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("192.0.2.1")}}
+			c.Addresses.LoadBalancerPools = []AddrRange{{netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("192.0.2.1")}}
 		}, []string{`--load-balancer-pool "192.0.2.9-192.0.2.1": not a range`}},
-		{"empty pool", func(c *Config) { c.LoadBalancerPools = []AddrRange{{}, {}} },
+		{"empty pool", func(c *Config) { c.Addresses.LoadBalancerPools = []AddrRange{{}, {}} },
 			[]string{`--load-balancer-pool "invalid IP-invalid IP": not a range`, `--load-balancer-pool "invalid IP-invalid IP": not a range`}},
 		{"unknown word", func(c *Config) { c.SNAT = "sometimes" }, []string{`--snat "sometimes": not a choice: give one of auto, never`}},
 	} {

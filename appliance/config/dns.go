@@ -65,6 +65,6 @@ func listensAt(listener string, to netip.AddrPort) bool {
 func (c *Config) DNSServer() dns.Config {
 	return dns.Config{
 		Addresses: c.DNS.Listen, Domain: c.DNS.Domain, Upstreams: c.DNS.Upstreams,
-		Internal: c.ClusterCIDRs, ServiceRanges: c.ServiceClusterIPRanges, Namespaces: c.DNS.ClientNamespaces,
+		Internal: c.Addresses.ClusterCIDRs, ServiceRanges: c.Addresses.ClusterIPRanges, Namespaces: c.DNS.ClientNamespaces,
 	}
 }

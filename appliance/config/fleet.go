@@ -128,8 +128,8 @@ func (c *Config) FleetSettings() (json.RawMessage, error) {
 		ServiceNames  string   `json:"serviceNames"`
 		Pinned        bool     `json:"pinned,omitempty"`
 	}{
-		texts(c.ServiceClusterIPRanges), fmt.Sprintf("%d-%d", c.ServiceNodePortRange.First, c.ServiceNodePortRange.Last), string(c.NodePortSpace),
-		text(c.LoadBalancerPools), text(c.LoadBalancerInternalPools), string(c.ServiceNames), c.Allocate == AllocateNever,
+		texts(c.Addresses.ClusterIPRanges), fmt.Sprintf("%d-%d", c.Addresses.NodePortRange.First, c.Addresses.NodePortRange.Last), string(c.Addresses.NodePortSpace),
+		text(c.Addresses.LoadBalancerPools), text(c.Addresses.InternalPools), string(c.ServiceNames), c.Addresses.Allocate == AllocateNever,
 	})
 }
 

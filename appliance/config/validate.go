@@ -153,13 +153,13 @@ func (c *Config) validateRanges(v *validation) {
 	if r := c.RelayPorts; r.First == 0 || uint32(r.First)+1 != uint32(r.Last) {
 		v.add("relay-ports", r.String(), "not two ports, one behind the other: write them as 10270-10271")
 	}
-	if r := c.ServiceNodePortRange; r.First == 0 || r.First > r.Last {
+	if r := c.Addresses.NodePortRange; r.First == 0 || r.First > r.Last {
 		v.add("service-node-port-range", r.String(), "not a range of ports from 1 to 65535: write the lower one first, as 30000-32767")
 	}
-	if c.NodePortAddresses.Primary && len(c.NodePortAddresses.Prefixes) > 0 {
+	if c.Addresses.NodePortAddresses.Primary && len(c.Addresses.NodePortAddresses.Prefixes) > 0 {
 		v.add("nodeport-addresses", primaryAddresses, "does not go with CIDRs: give the one or the other")
 	}
-	if c.ExternalIPRanges.None && len(c.ExternalIPRanges.Prefixes) > 0 {
+	if c.Addresses.ExternalIPRanges.None && len(c.Addresses.ExternalIPRanges.Prefixes) > 0 {
 		v.add("external-ip-range", noExternalIPs, "does not go with CIDRs: give the one or the other")
 	}
 	c.validatePools(v)
@@ -171,7 +171,7 @@ func (c *Config) validatePools(v *validation) {
 	for _, pools := range []struct {
 		flag string
 		list []AddrRange
-	}{{"load-balancer-pool", c.LoadBalancerPools}, {"load-balancer-internal-pool", c.LoadBalancerInternalPools}} {
+	}{{"load-balancer-pool", c.Addresses.LoadBalancerPools}, {"load-balancer-internal-pool", c.Addresses.InternalPools}} {
 		for _, pool := range pools.list {
 			if !pool.First.IsValid() || pool.First.BitLen() != pool.Last.BitLen() || pool.First.Compare(pool.Last) > 0 {
 				v.add(pools.flag, pool.String(), "not a range: write the lower address first, as 198.51.100.10-198.51.100.20")
@@ -180,7 +180,7 @@ func (c *Config) validatePools(v *validation) {
 			if why := notUnicast(pool.First, pool.Last); why != "" {
 				v.add(pools.flag, pool.String(), "%s cannot be load balancer IPs: give a range of unicast addresses", why)
 			}
-			for _, p := range c.ServiceClusterIPRanges {
+			for _, p := range c.Addresses.ClusterIPRanges {
 				if p.IsValid() && pool.Overlaps(AddrRange{p.Masked().Addr(), LastAddr(p.Masked())}) {
 					v.add(pools.flag, pool.String(), "overlaps the range of cluster IPs, %s: give another pool, or another --service-cluster-ip-range", p)
 				}
@@ -193,9 +193,9 @@ func (c *Config) validatePools(v *validation) {
 			before = append(before, pool)
 		}
 	}
-	from := c.LoadBalancerInternalFrom
-	if len(c.LoadBalancerInternalPools) > 0 && len(c.ClusterCIDRs)+len(from.Prefixes)+len(from.Interfaces) == 0 {
-		v.add("load-balancer-internal-pool", c.LoadBalancerInternalPools[0].String(),
+	from := c.Addresses.InternalFrom
+	if len(c.Addresses.InternalPools) > 0 && len(c.Addresses.ClusterCIDRs)+len(from.Prefixes)+len(from.Interfaces) == 0 {
+		v.add("load-balancer-internal-pool", c.Addresses.InternalPools[0].String(),
 			"nobody is inside who could reach it: say who is with --load-balancer-internal-from, as 10.0.0.0/8 or eth1, or with --cluster-cidr")
 	}
 }
@@ -203,11 +203,11 @@ func (c *Config) validatePools(v *validation) {
 // validateServiceRanges looks at the ranges for cluster IPs.
 func (c *Config) validateServiceRanges(v *validation) {
 	const flag = "service-cluster-ip-range"
-	if len(c.ServiceClusterIPRanges) == 0 {
+	if len(c.Addresses.ClusterIPRanges) == 0 {
 		v.add(flag, "", "cluster IPs must come from somewhere: give a CIDR, or one for each family, as 10.96.0.0/16,fd00:10:96::/112")
 	}
 	seen := map[int]netip.Prefix{}
-	for _, p := range c.ServiceClusterIPRanges {
+	for _, p := range c.Addresses.ClusterIPRanges {
 		if !p.IsValid() {
 			v.add(flag, p.String(), "not a CIDR: write it as 10.96.0.0/16")
 			continue
@@ -261,8 +261,8 @@ func (c *Config) validateModes(v *validation) {
 	oneOf(v, "vip-ping", c.VIPPing, VIPPingWhenReady, VIPPingAlways, VIPPingNever)
 	oneOf(v, "source-ranges-apply", c.SourceRangesApply, SourceRangesLoadBalancer, SourceRangesAll)
 	oneOf(v, "service-names", c.ServiceNames, ServiceNamesRFC1035, ServiceNamesRFC1123)
-	oneOf(v, "node-port-space", c.NodePortSpace, NodePortPerProtocol, NodePortShared)
-	oneOf(v, "allocate", c.Allocate, AllocateAuto, AllocateNever)
+	oneOf(v, "node-port-space", c.Addresses.NodePortSpace, NodePortPerProtocol, NodePortShared)
+	oneOf(v, "allocate", c.Addresses.Allocate, AllocateAuto, AllocateNever)
 	oneOf(v, "legacy-ip", c.LegacyIP, LegacyIPRefuse, LegacyIPAccept)
 	oneOf(v, "traffic", c.Traffic, TrafficCounters, TrafficFlows, TrafficOff)
 	if c.ConnectionLog != "" && c.ConnectionLog != "journal" && !filepath.IsAbs(c.ConnectionLog) {

@@ -102,21 +102,21 @@ func setFlag(cfg *config.Config, name string, values []string) (err error) {
 	case "zone":
 		cfg.Zone = first
 	case "service-cluster-ip-range":
-		cfg.ServiceClusterIPRanges, err = config.ParsePrefixes(list)
+		cfg.Addresses.ClusterIPRanges, err = config.ParsePrefixes(list)
 	case "service-node-port-range":
-		cfg.ServiceNodePortRange, err = config.ParsePortRange(first)
+		cfg.Addresses.NodePortRange, err = config.ParsePortRange(first)
 	case "cluster-cidr":
-		cfg.ClusterCIDRs, err = config.ParsePrefixes(list)
+		cfg.Addresses.ClusterCIDRs, err = config.ParsePrefixes(list)
 	case "load-balancer-pool":
-		cfg.LoadBalancerPools, err = config.ParseAddrRanges(list)
+		cfg.Addresses.LoadBalancerPools, err = config.ParseAddrRanges(list)
 	case "load-balancer-internal-pool":
-		cfg.LoadBalancerInternalPools, err = config.ParseAddrRanges(list)
+		cfg.Addresses.InternalPools, err = config.ParseAddrRanges(list)
 	case "load-balancer-internal-from":
-		cfg.LoadBalancerInternalFrom, err = config.ParseInternalFrom(list)
+		cfg.Addresses.InternalFrom, err = config.ParseInternalFrom(list)
 	case "external-ip-range":
-		cfg.ExternalIPRanges, err = config.ParseExternalIPRanges(list)
+		cfg.Addresses.ExternalIPRanges, err = config.ParseExternalIPRanges(list)
 	case "nodeport-addresses":
-		cfg.NodePortAddresses, err = config.ParseNodePortAddresses(list)
+		cfg.Addresses.NodePortAddresses, err = config.ParseNodePortAddresses(list)
 	case "masquerade-all":
 		cfg.MasqueradeAll, err = strconv.ParseBool(first)
 	case "vip-ping":
@@ -132,7 +132,7 @@ func setFlag(cfg *config.Config, name string, values []string) (err error) {
 	case "service-names":
 		cfg.ServiceNames = config.ServiceNames(first)
 	case "node-port-space":
-		cfg.NodePortSpace = config.NodePortSpace(first)
+		cfg.Addresses.NodePortSpace = config.NodePortSpace(first)
 	case "legacy-ip":
 		cfg.LegacyIP = config.LegacyIP(first)
 	case "allow-mass-removal":

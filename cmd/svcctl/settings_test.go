@@ -71,7 +71,7 @@ var samples = map[string][3]string{
 }
 
 // groups has the fields of config.Config that are structs of settings.
-var groups = map[string]bool{"API": true, "Fleet": true, "DNS": true, "Log": true}
+var groups = map[string]bool{"API": true, "Fleet": true, "DNS": true, "Log": true, "Addresses": true}
 
 // eachField calls visit with every setting of a configuration: fields, and fields of groups as "API.Listen".
 func eachField(c *config.Config, visit func(name string, value reflect.Value)) {
@@ -264,10 +264,10 @@ func TestSettingForms(t *testing.T) {
 		{args: "--masquerade-all", want: func(c *config.Config) bool { return c.MasqueradeAll }},
 		{args: "--masquerade-all=false", file: "masqueradeAll: true", want: func(c *config.Config) bool { return !c.MasqueradeAll }},
 		{args: "--service-cluster-ip-range 10.1.2.3/16", want: func(c *config.Config) bool {
-			return c.ServiceClusterIPRanges[0] == netip.MustParsePrefix("10.1.0.0/16")
+			return c.Addresses.ClusterIPRanges[0] == netip.MustParsePrefix("10.1.0.0/16")
 		}},
 		{args: "--load-balancer-pool 198.51.100.0/30", want: func(c *config.Config) bool {
-			return c.LoadBalancerPools[0].String() == "198.51.100.1-198.51.100.2"
+			return c.Addresses.LoadBalancerPools[0].String() == "198.51.100.1-198.51.100.2"
 		}},
 	} {
 		b := newBench()
