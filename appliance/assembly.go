@@ -87,7 +87,7 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 		a.metrics.Connections(func() metrics.Connections { return connectionMetrics(stats()) })
 	}
 	// What follows the Services. A new one is a line here.
-	sets := parts.NewSourceSets(sourceSetFiles(&a.cfg))
+	sets := parts.NewSourceSets(sourceSetFiles(a.cfg.Services.SourceSets))
 	fullness := parts.NewFullness(a.log)
 	follows := []reconcile.Part{
 		a.grants, sets, a.checks, balance, flows, fullness, a.relay, parts.NewHealthPorts(a.log),
@@ -220,9 +220,9 @@ func (a *assembly) joinFleet(shared *fleet.Engine) {
 	shared.ReportAs(a.member.report(a.board))
 }
 
-// sourceSetFiles are the files of --source-set.
-func sourceSetFiles(cfg *config.Config) (files []sourceset.File) {
-	for _, s := range cfg.SourceSets {
+// sourceSetFiles returns the files of --source-set.
+func sourceSetFiles(sets []config.SourceSet) (files []sourceset.File) {
+	for _, s := range sets {
 		files = append(files, sourceset.File{Name: s.Name, Path: s.File})
 	}
 	return files

@@ -95,10 +95,10 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 		return nil, err
 	}
 	closers.add(k.Close)
-	hears := cfg.HearsFlows()
-	if cfg.Traffic != config.TrafficOff && !k.Probe().Counters {
+	hears := cfg.Services.HearsFlows()
+	if cfg.Services.Traffic != config.TrafficOff && !k.Probe().Counters {
 		log.Warn("connections and refusals are not counted: the kernel lacks counters of elements, or CONFIG_NFT_OBJREF; say --traffic off to be spared this")
-		cfg.Traffic = config.TrafficOff
+		cfg.Services.Traffic = config.TrafficOff
 	}
 	orphans, err := reconcile.FindOrphans(objects, k.Read, cfg.Box(nil), cfg.AllowMassRemoval, log)
 	if err != nil {
@@ -124,14 +124,14 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 		}
 	}
 	var counted func() (nft.Totals, error)
-	if cfg.Traffic != config.TrafficOff {
+	if cfg.Services.Traffic != config.TrafficOff {
 		counted = k.Counts
 		m.Refusals(k.Refusals)
 	}
 	a.traffic = traffic.NewAnswers(a.grants.Served, counted)
 	a.traffic.Unchanged(a.grants.Changes)
 	if hears {
-		a.flows = parts.NewFlows(cfg.ConnectionLog, log)
+		a.flows = parts.NewFlows(cfg.Services.ConnectionLog, log)
 		a.traffic.Follow(a.flows.Book(), a.flows.Hear)
 		m.Flows(func() metrics.Flows { return flowMetrics(a.flows) })
 	}
@@ -149,7 +149,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 		events.Quiet = func() bool { return !shared.HasTurn() }
 	}
 	a.events = control.NewRecorder(objects, events)
-	asks := prober.New(prober.Options{Log: log, SourcePorts: prober.Ports(cfg.HealthCheckSourcePorts)})
+	asks := prober.New(prober.Options{Log: log, SourcePorts: prober.Ports(cfg.Services.HealthCheckSourcePorts)})
 	a.checks = parts.NewHealth(asks, a.events, log)
 	a.relay = relayed
 	a.grants.CountRelayed(a.relay.Load)

@@ -36,7 +36,7 @@ type Check struct {
 
 // New makes a Check of this host. IsVIP reports addresses of the host that were brought to it as VIPs.
 func New(cfg *config.Config, objects *store.Store, isVIP func(netip.Addr) bool) *Check {
-	return &Check{cfg: cfg, store: objects, isVIP: isVIP, read: node.Read, ports: newPortView(cfg)}
+	return &Check{cfg: cfg, store: objects, isVIP: isVIP, read: node.Read, ports: newPortView(cfg.Addresses.NodePortRange)}
 }
 
 // Look brings the store's snapshot up to date for a Service that a client writes; nil: for none in particular.

@@ -115,7 +115,7 @@ func Open(c *config.Config, objects *store.Store, backend Backend, views Views, 
 		Traffic: views.Traffic, Trace: noted(views.Trace, log), Fleet: views.Fleet,
 	}
 	if views.Traffic != nil {
-		source := &pages{objects: objects, backend: backend, grants: grants, traffic: views.Traffic, service: cfg.Service, alloc: cfg.Allocations, journal: cfg.Journal, trace: cfg.Trace, nodelessLocal: c.NodelessEndpoints == config.NodelessLocal}
+		source := &pages{objects: objects, backend: backend, grants: grants, traffic: views.Traffic, service: cfg.Service, alloc: cfg.Allocations, journal: cfg.Journal, trace: cfg.Trace, nodelessLocal: c.Services.NodelessEndpoints == config.NodelessLocal}
 		cfg.Dashboard = dashboard.Handler(source, func(r *http.Request) bool { return auth.From(r.Context()).Role >= auth.Admin })
 	}
 	if c.API.Listen != "" {

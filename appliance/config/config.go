@@ -10,10 +10,9 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Config holds the settings of the appliance. Its fields are the flags of `svcctl serve`; Default
-// gives their defaults, Validate says what is wrong. A Config is not changed once the appliance
-// runs. It has more than 15 fields: each is one flag, which is read, checked and documented by its
-// own name. Blank lines separate the groups.
+// Config holds the settings of the appliance. Its fields, and those of its groups, are the flags of
+// `svcctl serve`; Default returns their defaults, Validate the errors in them. A Config is not
+// changed once the appliance runs.
 type Config struct {
 	// Version is the version of the program, as v0.1.0. It is not a flag.
 	Version string
@@ -23,66 +22,29 @@ type Config struct {
 
 	// Manifests are the directories that are watched, read recursively (--manifests).
 	Manifests []string
+	// AllowMassRemoval lets go at once what vanishes from the manifests, however much that
+	// is (--allow-mass-removal).
+	AllowMassRemoval bool
 	// DataDir is the directory of objects, allocations and last good copies (--data-dir).
 	DataDir string
 	// DataKeyFile names the file of the key that encrypts the data file (--data-key-file), 32 bytes in base64; "":
 	// it is not encrypted.
 	DataKeyFile string
 
-	API   API
-	Fleet Fleet
-	DNS   DNS
-	Log   Log
-
-	Addresses Addresses
-
 	// NodeName is the name of this box: endpoints with this nodeName are local (--node-name).
 	NodeName string
 	// Zone is the box's topology zone; empty: none (--zone).
 	Zone string
-
 	// AnnounceTable is the table of kernel routes to announced addresses, for a routing daemon (--announce-table);
 	// 0: none.
 	AnnounceTable int
 
-	// NodelessEndpoints says what an endpoint without nodeName is for the policy
-	// Local (--nodeless-endpoints).
-	NodelessEndpoints NodelessEndpoints
-	// Balance is the algorithm of Services that name none: a value of the annotation
-	// svcctl.io/balance (--balance).
-	Balance string
-	// SNAT says which clients are masqueraded (--snat).
-	SNAT SNATMode
-	// MasqueradeAll masquerades every client of a cluster IP (--masquerade-all).
-	MasqueradeAll bool
-	// VIPPing says who answers a ping of a VIP (--vip-ping).
-	VIPPing VIPPing
-	// SourceRangesApply says where loadBalancerSourceRanges hold (--source-ranges-apply).
-	SourceRangesApply SourceRangesApply
-	// SourceSets are the named sets of client prefixes that Services may name, each with its
-	// file (--source-set).
-	SourceSets []SourceSet
-	// ServiceNames is the rule for names of Services (--service-names).
-	ServiceNames ServiceNames
-	// LegacyIP says what becomes of addresses with leading zeros (--legacy-ip).
-	LegacyIP LegacyIP
-	// Traffic says what is counted of connections (--traffic).
-	Traffic Traffic
-	// ConnectionLog is the file, or "journal", that gets a line for each connection that ends, of Services that ask
-	// for it; empty: none is written (--connection-log).
-	ConnectionLog string
-
-	// HealthCheckSourcePorts are the source ports of health checks; the zero value leaves them to the
-	// kernel (--health-check-source-ports).
-	HealthCheckSourcePorts PortRange
-
-	// RelayPorts are the two ports that relayed Services are redirected to on an address of the box: for
-	// all endpoints, and for those of the box that a policy Local wants (--relay-ports).
-	RelayPorts PortRange
-
-	// AllowMassRemoval lets go at once what vanishes from the manifests, however much that
-	// is (--allow-mass-removal).
-	AllowMassRemoval bool
+	API       API
+	Fleet     Fleet
+	Addresses Addresses
+	Services  Services
+	DNS       DNS
+	Log       Log
 }
 
 // API says where the API is served, and to whom.
@@ -145,6 +107,42 @@ type Addresses struct {
 	Allocate Allocate
 }
 
+// Services has the defaults and options of serving Services.
+type Services struct {
+	// NodelessEndpoints says what an endpoint without nodeName is for the policy
+	// Local (--nodeless-endpoints).
+	NodelessEndpoints NodelessEndpoints
+	// Balance is the algorithm of Services that name none: a value of the annotation
+	// svcctl.io/balance (--balance).
+	Balance string
+	// SNAT says which clients are masqueraded (--snat).
+	SNAT SNATMode
+	// MasqueradeAll masquerades every client of a cluster IP (--masquerade-all).
+	MasqueradeAll bool
+	// VIPPing is the answer to a ping of a VIP (--vip-ping).
+	VIPPing VIPPing
+	// SourceRangesApply says where loadBalancerSourceRanges hold (--source-ranges-apply).
+	SourceRangesApply SourceRangesApply
+	// SourceSets are the named sets of client prefixes that Services may name, each with its
+	// file (--source-set).
+	SourceSets []SourceSet
+	// Names is the rule for names of Services (--service-names).
+	Names ServiceNames
+	// LegacyIP says whether addresses with leading zeros are refused (--legacy-ip).
+	LegacyIP LegacyIP
+	// Traffic says what is counted of connections (--traffic).
+	Traffic Traffic
+	// ConnectionLog is the file, or "journal", that gets a line for each connection that ends, of Services that ask
+	// for it; empty: none is written (--connection-log).
+	ConnectionLog string
+	// HealthCheckSourcePorts are the source ports of health checks; the zero value leaves them to the
+	// kernel (--health-check-source-ports).
+	HealthCheckSourcePorts PortRange
+	// RelayPorts are the two ports that relayed Services are redirected to on an address of the box: for
+	// all endpoints, and for those of the box that a policy Local wants (--relay-ports).
+	RelayPorts PortRange
+}
+
 // DNS configures the DNS server for the names of Services.
 type DNS struct {
 	// Listen lists the addresses of the server, over UDP and TCP, each as host:port; empty:
@@ -180,7 +178,7 @@ const (
 )
 
 // HearsFlows reports whether the kernel's messages about connections are listened to.
-func (c *Config) HearsFlows() bool { return c.Traffic == TrafficFlows || c.ConnectionLog != "" }
+func (s *Services) HearsFlows() bool { return s.Traffic == TrafficFlows || s.ConnectionLog != "" }
 
 // NodelessEndpoints is the locality of endpoints without a nodeName.
 type NodelessEndpoints string
@@ -262,7 +260,7 @@ const (
 	LogJSON LogFormat = "json"
 )
 
-// Where things are when nothing else is said.
+// Defaults that documentation and tests refer to.
 const (
 	DefaultDataDir = "/var/lib/svcctl"
 	DefaultSocket  = "/run/svcctl/svcctl.sock"
@@ -270,8 +268,8 @@ const (
 	DefaultClusterDomain = "cluster.local"
 )
 
-// Default is the Config of `svcctl serve` without flags. NodeName is the
-// host's name in lower case; it is empty, which Validate refuses, when the host has none.
+// Default returns the Config of `svcctl serve` without flags. NodeName is the host's name in lower
+// case; it is empty, which Validate refuses, when the host has none.
 func Default() Config {
 	host, _ := os.Hostname() // the error has no more to say than the empty name
 	return Config{
@@ -287,18 +285,19 @@ func Default() Config {
 			NodePortSpace: NodePortPerProtocol,
 			Allocate:      AllocateAuto,
 		},
-
-		HealthCheckSourcePorts: PortRange{First: 61000, Last: 61255},
-		RelayPorts:             PortRange{First: 10270, Last: 10271},
-		NodelessEndpoints:      NodelessLocal,
-		Balance:                object.BalanceRandom,
-		SNAT:                   SNATAuto,
-		VIPPing:                VIPPingWhenReady,
-		SourceRangesApply:      SourceRangesLoadBalancer,
-		ServiceNames:           ServiceNamesRFC1035,
-		LegacyIP:               LegacyIPRefuse,
-		Traffic:                TrafficCounters,
-		DNS:                    DNS{Domain: DefaultClusterDomain},
-		Log:                    Log{Level: slog.LevelInfo, Format: LogText},
+		Services: Services{
+			HealthCheckSourcePorts: PortRange{First: 61000, Last: 61255},
+			RelayPorts:             PortRange{First: 10270, Last: 10271},
+			NodelessEndpoints:      NodelessLocal,
+			Balance:                object.BalanceRandom,
+			SNAT:                   SNATAuto,
+			VIPPing:                VIPPingWhenReady,
+			SourceRangesApply:      SourceRangesLoadBalancer,
+			Names:                  ServiceNamesRFC1035,
+			LegacyIP:               LegacyIPRefuse,
+			Traffic:                TrafficCounters,
+		},
+		DNS: DNS{Domain: DefaultClusterDomain},
+		Log: Log{Level: slog.LevelInfo, Format: LogText},
 	}
 }

@@ -114,8 +114,8 @@ func TestValidate(t *testing.T) {
 			[]string{`--service-cluster-ip-range "127.0.0.0/16": loopback addresses cannot be cluster IPs`}},
 		{"invalid prefix", func(c *Config) { c.Addresses.ClusterIPRanges = []netip.Prefix{{}} },
 			[]string{`--service-cluster-ip-range "invalid Prefix": not a CIDR`}},
-		{"one relay port", func(c *Config) { c.RelayPorts = PortRange{10270, 10270} }, []string{`--relay-ports "10270-10270": not two ports`}},
-		{"three relay ports", func(c *Config) { c.RelayPorts = PortRange{10270, 10272} }, []string{`--relay-ports "10270-10272": not two ports`}},
+		{"one relay port", func(c *Config) { c.Services.RelayPorts = PortRange{10270, 10270} }, []string{`--relay-ports "10270-10270": not two ports`}},
+		{"three relay ports", func(c *Config) { c.Services.RelayPorts = PortRange{10270, 10272} }, []string{`--relay-ports "10270-10272": not two ports`}},
 		{"one node port", func(c *Config) { c.Addresses.NodePortRange = PortRange{1, 1} }, nil},
 		{"node ports backwards", func(c *Config) { c.Addresses.NodePortRange = PortRange{2, 1} }, []string{`--service-node-port-range "2-1"`}},
 		{"node port 0", func(c *Config) { c.Addresses.NodePortRange = PortRange{0, 1} }, []string{`--service-node-port-range "0-1"`}},
@@ -147,7 +147,7 @@ func TestValidate(t *testing.T) {
 		}, []string{`--load-balancer-pool "192.0.2.9-192.0.2.1": not a range`}},
 		{"empty pool", func(c *Config) { c.Addresses.LoadBalancerPools = []AddrRange{{}, {}} },
 			[]string{`--load-balancer-pool "invalid IP-invalid IP": not a range`, `--load-balancer-pool "invalid IP-invalid IP": not a range`}},
-		{"unknown word", func(c *Config) { c.SNAT = "sometimes" }, []string{`--snat "sometimes": not a choice: give one of auto, never`}},
+		{"unknown word", func(c *Config) { c.Services.SNAT = "sometimes" }, []string{`--snat "sometimes": not a choice: give one of auto, never`}},
 	} {
 		c := goodConfig()
 		tt.change(&c)

@@ -23,9 +23,9 @@ func (c *Config) Box(facts *node.Facts) nft.Box {
 		ServiceRanges:    c.Addresses.ClusterIPRanges,
 		InternalSources:  c.Addresses.ClusterCIDRs,
 		InsideSources:    c.Addresses.InternalFrom.Prefixes,
-		MasqueradeOnLink: c.SNAT == SNATAuto,
-		Counters:         c.Traffic != TrafficOff,
-		Ping:             map[VIPPing]nft.Ping{VIPPingWhenReady: nft.PingWhenReady, VIPPingAlways: nft.PingAlways, VIPPingNever: nft.PingNever}[c.VIPPing],
+		MasqueradeOnLink: c.Services.SNAT == SNATAuto,
+		Counters:         c.Services.Traffic != TrafficOff,
+		Ping:             map[VIPPing]nft.Ping{VIPPingWhenReady: nft.PingWhenReady, VIPPingAlways: nft.PingAlways, VIPPingNever: nft.PingNever}[c.Services.VIPPing],
 	}
 	box.Owned = c.owned(facts)
 	if facts == nil {
@@ -102,14 +102,14 @@ func (c *Config) ResolveFacts(facts *node.Facts, isVIP func(netip.Addr) bool) re
 	f := resolve.Facts{
 		NodeName:               c.NodeName,
 		Zone:                   c.Zone,
-		Balance:                resolve.ParsedBalance(c.Balance),
-		NodelessLocal:          c.NodelessEndpoints == NodelessLocal,
-		MasqueradeAll:          c.MasqueradeAll,
-		SourceRangesApplyToAll: c.SourceRangesApply == SourceRangesAll,
+		Balance:                resolve.ParsedBalance(c.Services.Balance),
+		NodelessLocal:          c.Services.NodelessEndpoints == NodelessLocal,
+		MasqueradeAll:          c.Services.MasqueradeAll,
+		SourceRangesApplyToAll: c.Services.SourceRangesApply == SourceRangesAll,
 		ServiceRanges:          c.Addresses.ClusterIPRanges,
 		ExternalIPRanges:       c.Addresses.ExternalIPRanges.Prefixes,
 		NoExternalIPs:          c.Addresses.ExternalIPRanges.None,
-		ConnectionLog:          c.ConnectionLog,
+		ConnectionLog:          c.Services.ConnectionLog,
 		Host:                   map[netip.Addr]string{},
 		Broadcast:              map[netip.Addr]bool{},
 	}
@@ -172,8 +172,8 @@ func (c *Config) relays(facts *node.Facts, isVIP func(netip.Addr) bool) map[nft.
 	relays := map[nft.Family][nft.NumPools]netip.AddrPort{}
 	for family, addr := range at {
 		relays[family] = [nft.NumPools]netip.AddrPort{
-			nft.PoolCluster: netip.AddrPortFrom(addr, c.RelayPorts.First),
-			nft.PoolLocal:   netip.AddrPortFrom(addr, c.RelayPorts.Last),
+			nft.PoolCluster: netip.AddrPortFrom(addr, c.Services.RelayPorts.First),
+			nft.PoolLocal:   netip.AddrPortFrom(addr, c.Services.RelayPorts.Last),
 		}
 	}
 	return relays
@@ -266,8 +266,8 @@ func (c *Config) Store() store.Config {
 	cfg := store.Config{
 		ClusterIPRanges: c.Addresses.ClusterIPRanges,
 		NodePorts:       store.PortRange(c.Addresses.NodePortRange),
-		Objects:         object.Options{RelaxedServiceNames: c.ServiceNames == ServiceNamesRFC1123},
-		LegacyIPs:       c.LegacyIP == LegacyIPAccept,
+		Objects:         object.Options{RelaxedServiceNames: c.Services.Names == ServiceNamesRFC1123},
+		LegacyIPs:       c.Services.LegacyIP == LegacyIPAccept,
 		Pinned:          c.Addresses.Allocate == AllocateNever,
 	}
 	if c.Addresses.NodePortSpace == NodePortShared {

@@ -129,7 +129,7 @@ func (c *Config) FleetSettings() (json.RawMessage, error) {
 		Pinned        bool     `json:"pinned,omitempty"`
 	}{
 		texts(c.Addresses.ClusterIPRanges), fmt.Sprintf("%d-%d", c.Addresses.NodePortRange.First, c.Addresses.NodePortRange.Last), string(c.Addresses.NodePortSpace),
-		text(c.Addresses.LoadBalancerPools), text(c.Addresses.InternalPools), string(c.ServiceNames), c.Addresses.Allocate == AllocateNever,
+		text(c.Addresses.LoadBalancerPools), text(c.Addresses.InternalPools), string(c.Services.Names), c.Addresses.Allocate == AllocateNever,
 	})
 }
 

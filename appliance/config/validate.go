@@ -55,7 +55,7 @@ func (c *Config) Validate() error {
 	c.validateRanges(&v)
 	c.validateModes(&v)
 	c.validateSourceSets(&v)
-	c.validateDNS(&v)
+	c.DNS.validate(&v)
 	return errors.Join(v...)
 }
 
@@ -86,16 +86,7 @@ func (c *Config) validatePlaces(v *validation) {
 	if c.DataKeyFile != "" && c.Fleet.Name != "" {
 		v.add("data-key-file", c.DataKeyFile, "objects of a fleet are in etcd, which this key does not encrypt: leave one of the two out")
 	}
-	switch {
-	case c.API.Socket == "":
-		v.add("socket", c.API.Socket, "the API needs a socket: name a path, as %s", DefaultSocket)
-	case len(c.API.Socket) > maxSocketPath:
-		v.add("socket", c.API.Socket, "the path has %d bytes, the kernel takes %d: give a shorter one", len(c.API.Socket), maxSocketPath)
-	}
-	if c.API.MetricsListen != "" && !isHostPort(c.API.MetricsListen) {
-		v.add("metrics-listen", c.API.MetricsListen, "not a host and port: write it as 127.0.0.1:9753, or :9753 for every address")
-	}
-	c.validateTLS(v)
+	c.API.validate(v)
 }
 
 // isHostPort reports whether an address has a host, which may be empty, and the number of a port.
@@ -107,21 +98,30 @@ func isHostPort(address string) bool {
 	return err == nil
 }
 
-// validateTLS looks at how the API is served over TLS.
-func (c *Config) validateTLS(v *validation) {
-	if c.API.Listen != "" && !isHostPort(c.API.Listen) {
-		v.add("listen", c.API.Listen, "not a host and port: write it as 127.0.0.1:6443, or :6443 for every address")
+// validate looks at the listeners of the API, without touching them.
+func (a *API) validate(v *validation) {
+	switch {
+	case a.Socket == "":
+		v.add("socket", a.Socket, "the API needs a socket: name a path, as %s", DefaultSocket)
+	case len(a.Socket) > maxSocketPath:
+		v.add("socket", a.Socket, "the path has %d bytes, the kernel takes %d: give a shorter one", len(a.Socket), maxSocketPath)
 	}
-	if c.API.Listen != "" && c.API.Listen == c.API.MetricsListen {
-		v.add("listen", c.API.Listen, "is --metrics-listen too: give each a port of its own")
+	if a.MetricsListen != "" && !isHostPort(a.MetricsListen) {
+		v.add("metrics-listen", a.MetricsListen, "not a host and port: write it as 127.0.0.1:9753, or :9753 for every address")
+	}
+	if a.Listen != "" && !isHostPort(a.Listen) {
+		v.add("listen", a.Listen, "not a host and port: write it as 127.0.0.1:6443, or :6443 for every address")
+	}
+	if a.Listen != "" && a.Listen == a.MetricsListen {
+		v.add("listen", a.Listen, "is --metrics-listen too: give each a port of its own")
 	}
 	switch {
-	case c.API.TLSCert == "" && c.API.TLSKey != "":
-		v.add("tls-key", c.API.TLSKey, "is the key of no certificate: give --tls-cert too, or leave it out and one is made")
-	case c.API.TLSCert != "" && c.API.TLSKey == "":
-		v.add("tls-cert", c.API.TLSCert, "has no key: give --tls-key too, or leave it out and one is made")
-	case c.API.TLSCert != "" && c.API.Listen == "":
-		v.add("tls-cert", c.API.TLSCert, "is shown nowhere: give --listen too, as 127.0.0.1:6443")
+	case a.TLSCert == "" && a.TLSKey != "":
+		v.add("tls-key", a.TLSKey, "is the key of no certificate: give --tls-cert too, or leave it out and one is made")
+	case a.TLSCert != "" && a.TLSKey == "":
+		v.add("tls-cert", a.TLSCert, "has no key: give --tls-key too, or leave it out and one is made")
+	case a.TLSCert != "" && a.Listen == "":
+		v.add("tls-cert", a.TLSCert, "is shown nowhere: give --listen too, as 127.0.0.1:6443")
 	}
 }
 
@@ -147,10 +147,10 @@ func (c *Config) validateNames(v *validation) {
 // validateRanges looks at ranges and pools, and how they lie to each other.
 func (c *Config) validateRanges(v *validation) {
 	c.validateServiceRanges(v)
-	if r := c.HealthCheckSourcePorts; r != (PortRange{}) && (r.First == 0 || r.First > r.Last) {
+	if r := c.Services.HealthCheckSourcePorts; r != (PortRange{}) && (r.First == 0 || r.First > r.Last) {
 		v.add("health-check-source-ports", r.String(), "not a range of ports from 1 to 65535: write the lower one first, as 61000-61255, or ephemeral")
 	}
-	if r := c.RelayPorts; r.First == 0 || uint32(r.First)+1 != uint32(r.Last) {
+	if r := c.Services.RelayPorts; r.First == 0 || uint32(r.First)+1 != uint32(r.Last) {
 		v.add("relay-ports", r.String(), "not two ports, one behind the other: write them as 10270-10271")
 	}
 	if r := c.Addresses.NodePortRange; r.First == 0 || r.First > r.Last {
@@ -253,20 +253,20 @@ func notUnicast(first, last netip.Addr) string {
 
 // validateModes looks at the fields that take one of a few words.
 func (c *Config) validateModes(v *validation) {
-	oneOf(v, "nodeless-endpoints", c.NodelessEndpoints, NodelessLocal, NodelessRemote)
-	if _, err := object.ParseBalance(c.Balance); err != nil {
-		oneOf(v, "balance", c.Balance, object.BalanceNames()...)
+	oneOf(v, "nodeless-endpoints", c.Services.NodelessEndpoints, NodelessLocal, NodelessRemote)
+	if _, err := object.ParseBalance(c.Services.Balance); err != nil {
+		oneOf(v, "balance", c.Services.Balance, object.BalanceNames()...)
 	}
-	oneOf(v, "snat", c.SNAT, SNATAuto, SNATNever)
-	oneOf(v, "vip-ping", c.VIPPing, VIPPingWhenReady, VIPPingAlways, VIPPingNever)
-	oneOf(v, "source-ranges-apply", c.SourceRangesApply, SourceRangesLoadBalancer, SourceRangesAll)
-	oneOf(v, "service-names", c.ServiceNames, ServiceNamesRFC1035, ServiceNamesRFC1123)
+	oneOf(v, "snat", c.Services.SNAT, SNATAuto, SNATNever)
+	oneOf(v, "vip-ping", c.Services.VIPPing, VIPPingWhenReady, VIPPingAlways, VIPPingNever)
+	oneOf(v, "source-ranges-apply", c.Services.SourceRangesApply, SourceRangesLoadBalancer, SourceRangesAll)
+	oneOf(v, "service-names", c.Services.Names, ServiceNamesRFC1035, ServiceNamesRFC1123)
 	oneOf(v, "node-port-space", c.Addresses.NodePortSpace, NodePortPerProtocol, NodePortShared)
 	oneOf(v, "allocate", c.Addresses.Allocate, AllocateAuto, AllocateNever)
-	oneOf(v, "legacy-ip", c.LegacyIP, LegacyIPRefuse, LegacyIPAccept)
-	oneOf(v, "traffic", c.Traffic, TrafficCounters, TrafficFlows, TrafficOff)
-	if c.ConnectionLog != "" && c.ConnectionLog != "journal" && !filepath.IsAbs(c.ConnectionLog) {
-		v.add("connection-log", c.ConnectionLog, "want an absolute path, or journal")
+	oneOf(v, "legacy-ip", c.Services.LegacyIP, LegacyIPRefuse, LegacyIPAccept)
+	oneOf(v, "traffic", c.Services.Traffic, TrafficCounters, TrafficFlows, TrafficOff)
+	if c.Services.ConnectionLog != "" && c.Services.ConnectionLog != "journal" && !filepath.IsAbs(c.Services.ConnectionLog) {
+		v.add("connection-log", c.Services.ConnectionLog, "want an absolute path, or journal")
 	}
 	oneOf(v, "log-format", c.Log.Format, LogText, LogJSON)
 }
@@ -275,7 +275,7 @@ func (c *Config) validateModes(v *validation) {
 var sourceSetPattern = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`)
 
 func (c *Config) validateSourceSets(v *validation) {
-	for i, s := range c.SourceSets {
+	for i, s := range c.Services.SourceSets {
 		text := s.Name + "=" + s.File
 		if len(s.Name) > nft.MaxSourceSetName || !sourceSetPattern.MatchString(s.Name) {
 			v.add("source-set", text, "a name has up to %d letters and digits, and between them -, _ and .: give another one", nft.MaxSourceSetName)
@@ -283,7 +283,7 @@ func (c *Config) validateSourceSets(v *validation) {
 		if s.File == "" {
 			v.add("source-set", text, "no file is named: write NAME=FILE")
 		}
-		if slices.ContainsFunc(c.SourceSets[:i], func(o SourceSet) bool { return o.Name == s.Name }) {
+		if slices.ContainsFunc(c.Services.SourceSets[:i], func(o SourceSet) bool { return o.Name == s.Name }) {
 			v.add("source-set", text, "the name is given twice: each set has one file")
 		}
 	}

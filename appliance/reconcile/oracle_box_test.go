@@ -24,16 +24,16 @@ func configOf(box *oracle.Box) *config.Config {
 	}
 	cfg.Addresses.InternalFrom = config.InternalFrom{Prefixes: box.InsideSources, Interfaces: box.InsideInterfaces}
 	cfg.Addresses.NodePortAddresses = config.NodePortAddresses{Primary: box.NodePortPrimary, Prefixes: box.NodePortAddresses}
-	cfg.MasqueradeAll = box.MasqueradeAll
-	cfg.VIPPing = config.VIPPing(box.Ping)
+	cfg.Services.MasqueradeAll = box.MasqueradeAll
+	cfg.Services.VIPPing = config.VIPPing(box.Ping)
 	if box.NodelessRemote {
-		cfg.NodelessEndpoints = config.NodelessRemote
+		cfg.Services.NodelessEndpoints = config.NodelessRemote
 	}
 	if box.SNATNever {
-		cfg.SNAT = config.SNATNever
+		cfg.Services.SNAT = config.SNATNever
 	}
 	if box.SourceRangesApplyAll {
-		cfg.SourceRangesApply = config.SourceRangesAll
+		cfg.Services.SourceRangesApply = config.SourceRangesAll
 	}
 	return &cfg
 }

@@ -118,23 +118,23 @@ func setFlag(cfg *config.Config, name string, values []string) (err error) {
 	case "nodeport-addresses":
 		cfg.Addresses.NodePortAddresses, err = config.ParseNodePortAddresses(list)
 	case "masquerade-all":
-		cfg.MasqueradeAll, err = strconv.ParseBool(first)
+		cfg.Services.MasqueradeAll, err = strconv.ParseBool(first)
 	case "vip-ping":
-		cfg.VIPPing = config.VIPPing(first)
+		cfg.Services.VIPPing = config.VIPPing(first)
 	case "snat":
-		cfg.SNAT = config.SNATMode(first)
+		cfg.Services.SNAT = config.SNATMode(first)
 	case "nodeless-endpoints":
-		cfg.NodelessEndpoints = config.NodelessEndpoints(first)
+		cfg.Services.NodelessEndpoints = config.NodelessEndpoints(first)
 	case "balance":
-		cfg.Balance = first
+		cfg.Services.Balance = first
 	case "source-ranges-apply":
-		cfg.SourceRangesApply = config.SourceRangesApply(first)
+		cfg.Services.SourceRangesApply = config.SourceRangesApply(first)
 	case "service-names":
-		cfg.ServiceNames = config.ServiceNames(first)
+		cfg.Services.Names = config.ServiceNames(first)
 	case "node-port-space":
 		cfg.Addresses.NodePortSpace = config.NodePortSpace(first)
 	case "legacy-ip":
-		cfg.LegacyIP = config.LegacyIP(first)
+		cfg.Services.LegacyIP = config.LegacyIP(first)
 	case "allow-mass-removal":
 		if first != "true" { // few Services are removed here, and never the last file
 			return errors.New("mass removal is for mode wire")

@@ -104,7 +104,7 @@ func (p *program) runAnnounce(ctx context.Context, v *verb, _ []string) error {
 	if a.BGP, err = bgpOf(v); err != nil {
 		return err
 	}
-	log := p.openLog(&cfg)
+	log := p.openLog(&cfg.Log)
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	defer signal.Stop(signals)

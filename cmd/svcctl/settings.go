@@ -12,7 +12,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// setting is one field of config.Config: a flag, an environment variable and a
+// setting is one field of config.Config or of a group of it: a flag, an environment variable and a
 // key of the configuration file.
 type setting struct {
 	name  string // of the flag
@@ -155,34 +155,34 @@ func serviceSettings() []setting {
 	return []setting{
 		{name: "health-check-source-ports", arg: "A-B|ephemeral", def: "61000-61255", group: groupServices, serveOnly: true,
 			usage: "ports that health checks leave from, outside of net.ipv4.ip_local_port_range, or `ephemeral`",
-			set:   single(config.ParseSourcePorts, func(c *config.Config) *config.PortRange { return &c.HealthCheckSourcePorts })},
+			set:   single(config.ParseSourcePorts, func(c *config.Config) *config.PortRange { return &c.Services.HealthCheckSourcePorts })},
 		{name: "relay-ports", arg: "A-B", def: "10270-10271", group: groupServices,
 			usage: "two ports of this box that the kernel redirects clients of relayed Services to; the firewall of the box has to let them in",
-			set:   single(config.ParsePortRange, func(c *config.Config) *config.PortRange { return &c.RelayPorts })},
+			set:   single(config.ParsePortRange, func(c *config.Config) *config.PortRange { return &c.Services.RelayPorts })},
 		{name: "nodeless-endpoints", arg: "local|remote", def: "local", words: []string{"local", "remote"}, group: groupServices,
 			usage: "what an endpoint without nodeName is for the policy Local",
-			set:   word(func(c *config.Config) *config.NodelessEndpoints { return &c.NodelessEndpoints })},
+			set:   word(func(c *config.Config) *config.NodelessEndpoints { return &c.Services.NodelessEndpoints })},
 		{name: "balance", arg: "ALGORITHM", def: object.BalanceRandom, words: object.BalanceNames(), group: groupServices,
 			usage: "who gets the next connection of a Service without the annotation svcctl.io/balance",
-			set:   text(func(c *config.Config) *string { return &c.Balance })},
+			set:   text(func(c *config.Config) *string { return &c.Services.Balance })},
 		{name: "snat", arg: "auto|never", def: "auto", words: []string{"auto", "never"}, group: groupServices,
 			usage: "which clients are masqueraded: auto, as Kubernetes does and those whose replies would bypass this box",
-			set:   word(func(c *config.Config) *config.SNATMode { return &c.SNAT })},
+			set:   word(func(c *config.Config) *config.SNATMode { return &c.Services.SNAT })},
 		{name: "masquerade-all", group: groupServices, shown: "false",
 			usage: "masquerade every client of a cluster IP",
-			set:   onOff(func(c *config.Config) *bool { return &c.MasqueradeAll })},
+			set:   onOff(func(c *config.Config) *bool { return &c.Services.MasqueradeAll })},
 		{name: "vip-ping", arg: "when-ready|always|never", def: "when-ready", words: []string{"when-ready", "always", "never"}, group: groupServices,
 			usage: "whether a VIP answers ping: when-ready with usable endpoints only, else host unreachable",
-			set:   word(func(c *config.Config) *config.VIPPing { return &c.VIPPing })},
+			set:   word(func(c *config.Config) *config.VIPPing { return &c.Services.VIPPing })},
 		{name: "source-ranges-apply", arg: "load-balancer|all", def: "load-balancer", words: []string{"load-balancer", "all"}, group: groupServices,
 			usage: "where loadBalancerSourceRanges hold: on load balancer IPs, or on node ports and external IPs too",
-			set:   word(func(c *config.Config) *config.SourceRangesApply { return &c.SourceRangesApply })},
+			set:   word(func(c *config.Config) *config.SourceRangesApply { return &c.Services.SourceRangesApply })},
 		{name: "source-set", arg: "NAME=FILE", list: true, shown: "none", group: groupServices,
 			usage: "a set of client prefixes, one a line of the file, that Services may name; repeatable",
-			set:   list(config.ParseSourceSets, func(c *config.Config) *[]config.SourceSet { return &c.SourceSets })},
+			set:   list(config.ParseSourceSets, func(c *config.Config) *[]config.SourceSet { return &c.Services.SourceSets })},
 		{name: "service-names", arg: "rfc1035|rfc1123", def: "rfc1035", words: []string{"rfc1035", "rfc1123"}, group: groupServices,
 			usage: "the rule for names of Services: rfc1035 wants a letter first, rfc1123 takes a digit too",
-			set:   word(func(c *config.Config) *config.ServiceNames { return &c.ServiceNames })},
+			set:   word(func(c *config.Config) *config.ServiceNames { return &c.Services.Names })},
 		{name: "node-port-space", arg: "per-protocol|shared", def: "per-protocol", words: []string{"per-protocol", "shared"}, group: groupServices,
 			usage: "whether two Services may hold one node port for different protocols; shared, as Kubernetes, says no",
 			set:   word(func(c *config.Config) *config.NodePortSpace { return &c.Addresses.NodePortSpace })},
@@ -191,13 +191,13 @@ func serviceSettings() []setting {
 			set:   word(func(c *config.Config) *config.Allocate { return &c.Addresses.Allocate })},
 		{name: "legacy-ip", arg: "refuse|accept", def: "refuse", words: []string{"refuse", "accept"}, group: groupServices,
 			usage: "addresses with leading zeros, as 172.30.0.041: accept reads them as decimal",
-			set:   word(func(c *config.Config) *config.LegacyIP { return &c.LegacyIP })},
+			set:   word(func(c *config.Config) *config.LegacyIP { return &c.Services.LegacyIP })},
 		{name: "connection-log", arg: "FILE|journal", shown: "off", group: groupServices, serveOnly: true,
 			usage: "write a line there for each connection that ends, of Services with the annotation svcctl.io/connection-log; includes `--traffic flows`",
-			set:   text(func(c *config.Config) *string { return &c.ConnectionLog })},
+			set:   text(func(c *config.Config) *string { return &c.Services.ConnectionLog })},
 		{name: "traffic", arg: "counters|flows|off", def: "counters", words: []string{"counters", "flows", "off"}, group: groupServices,
 			usage: "what is counted for `svcctl top` and Prometheus: connections and refusals of Services; flows, connections and bytes of endpoints too",
-			set:   word(func(c *config.Config) *config.Traffic { return &c.Traffic })},
+			set:   word(func(c *config.Config) *config.Traffic { return &c.Services.Traffic })},
 	}
 }
 

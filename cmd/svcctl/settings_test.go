@@ -71,7 +71,7 @@ var samples = map[string][3]string{
 }
 
 // groups has the fields of config.Config that are structs of settings.
-var groups = map[string]bool{"API": true, "Fleet": true, "DNS": true, "Log": true, "Addresses": true}
+var groups = map[string]bool{"API": true, "Fleet": true, "DNS": true, "Log": true, "Addresses": true, "Services": true}
 
 // eachField calls visit with every setting of a configuration: fields, and fields of groups as "API.Listen".
 func eachField(c *config.Config, visit func(name string, value reflect.Value)) {
@@ -261,8 +261,8 @@ func TestSettingForms(t *testing.T) {
 		{file: "# nothing", want: func(c *config.Config) bool { return c.Zone == "" }},
 		{file: "zone: 1", want: func(c *config.Config) bool { return c.Zone == "1" }},
 		{file: "zone: a", env: map[string]string{"SVCCTL_ZONE": ""}, want: func(c *config.Config) bool { return c.Zone == "a" }},
-		{args: "--masquerade-all", want: func(c *config.Config) bool { return c.MasqueradeAll }},
-		{args: "--masquerade-all=false", file: "masqueradeAll: true", want: func(c *config.Config) bool { return !c.MasqueradeAll }},
+		{args: "--masquerade-all", want: func(c *config.Config) bool { return c.Services.MasqueradeAll }},
+		{args: "--masquerade-all=false", file: "masqueradeAll: true", want: func(c *config.Config) bool { return !c.Services.MasqueradeAll }},
 		{args: "--service-cluster-ip-range 10.1.2.3/16", want: func(c *config.Config) bool {
 			return c.Addresses.ClusterIPRanges[0] == netip.MustParsePrefix("10.1.0.0/16")
 		}},
