@@ -15,8 +15,8 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// census looks at open connections: conntrack.Census.
-type census interface {
+// sampler looks at open connections: conntrack.Sampler.
+type sampler interface {
 	Look(asked *conntrack.Asked, each func(conntrack.Tracked)) error
 	Close() error
 }
@@ -25,9 +25,9 @@ type census interface {
 // start by time. While no Service asks for either it does nothing.
 type Balance struct {
 	reconcile.NopPart
-	log    *slog.Logger
-	census census
-	kick   chan struct{} // holds one: there is something new to do
+	log     *slog.Logger
+	sampler sampler
+	kick    chan struct{} // holds one: there is something new to do
 
 	mu       sync.RWMutex
 	box      nft.Box
@@ -61,12 +61,12 @@ type balanced struct {
 }
 
 func NewBalance(log *slog.Logger) *Balance {
-	return newBalance(conntrack.NewCensus(conntrack.Options{Log: log}), log)
+	return newBalance(conntrack.NewSampler(conntrack.Options{Log: log}), log)
 }
 
-func newBalance(census census, log *slog.Logger) *Balance {
+func newBalance(sampler sampler, log *slog.Logger) *Balance {
 	return &Balance{
-		log: log, census: census, kick: make(chan struct{}, 1),
+		log: log, sampler: sampler, kick: make(chan struct{}, 1),
 		ports: map[portKey]*balanced{}, services: map[string][]portKey{}, again: map[string]bool{},
 		kernel: nothingAdopted,
 	}
