@@ -120,7 +120,7 @@ func (w *Watchdog) Run(ctx context.Context) error {
 			}
 		}
 		if spent >= w.patience {
-			w.bark(spent)
+			w.expire(spent)
 			return nil
 		}
 		select {
@@ -134,9 +134,9 @@ func (w *Watchdog) Run(ctx context.Context) error {
 	}
 }
 
-// bark says where everything stands and ends the process, also when the disk or the reader of
-// the log is what it is stuck at.
-func (w *Watchdog) bark(spent time.Duration) {
+// expire writes a goroutine dump and ends the process, even if the loop is stuck at the disk or at
+// the reader of the log.
+func (w *Watchdog) expire(spent time.Duration) {
 	hard := time.AfterFunc(2*lastWords, w.exit)
 	defer hard.Stop()
 	text := make([]byte, maxDump)

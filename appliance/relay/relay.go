@@ -166,7 +166,7 @@ type Relay struct {
 	limits         limits
 	origin         Origin
 	quotas         *quotas
-	crowding       *crowding
+	overload       *overload
 	buffers        sync.Pool // of datagrams
 	pump           *pump
 	open           *openCounts
@@ -199,7 +199,7 @@ func newRelay(log *slog.Logger, origin Origin, l limits) *Relay {
 	ctx, end := context.WithCancelCause(context.Background())
 	return &Relay{
 		ctx: ctx, end: end, store: handover.NewStore(),
-		log: log, limits: l, origin: origin, quotas: newQuotas(&l), crowding: newCrowding(log, l.logInterval),
+		log: log, limits: l, origin: origin, quotas: newQuotas(&l), overload: newOverload(log, l.logInterval),
 		buffers: sync.Pool{New: func() any { return new([maxDatagram]byte) }},
 		pump:    newPump(l.pipes), open: newOpenCounts(),
 		listeners: listen.NewReconciler[Problem](l.retry),
@@ -237,15 +237,15 @@ func (r *Relay) Stats() Stats {
 		}
 	}
 	s := Stats{TCP: load(&r.quotas.tcp), UDP: load(&r.quotas.udp), FailedConnects: r.failedConnects.Load(), FailedHandshakes: r.failedHandshakes.Load()}
-	s.TCP.TurnedAway, s.UDP.TurnedAway = r.crowding.counts()
+	s.TCP.TurnedAway, s.UDP.TurnedAway = r.overload.counts()
 	return s
 }
 
-// Crowded returns the ports that have turned clients away in the last minute or two, sorted.
-func (r *Relay) Crowded() []Crowded { return r.crowding.list() }
+// Overloaded returns the ports that have refused clients in the last minute or two, sorted.
+func (r *Relay) Overloaded() []Overloaded { return r.overload.list() }
 
-// CrowdedChanged is signaled when Crowded has changed.
-func (r *Relay) CrowdedChanged() <-chan struct{} { return r.crowding.changed }
+// OverloadedChanged is signaled when Overloaded has changed.
+func (r *Relay) OverloadedChanged() <-chan struct{} { return r.overload.changed }
 
 // Set replaces the Ports on loopback and returns at once; Run opens and closes listeners soon. The
 // caller must not modify the slices afterwards.
@@ -281,7 +281,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		r.drainLast(open)
 	}
 	r.end(context.Cause(ctx))
-	r.crowding.stop()
+	r.overload.stop()
 	if handover.IsRequested(ctx) {
 		r.pause(open)
 		return nil
