@@ -31,7 +31,7 @@ func (t *transaction) allocate() []*change {
 	}
 	for round := 1; t.attempt(changes); round++ {
 		if round == maxRounds {
-			stopMoves(changes, t.s.ledger)
+			stopMoves(changes, t.s.allocator)
 		}
 	}
 	return changes
@@ -39,7 +39,7 @@ func (t *transaction) allocate() []*change {
 
 // stopMoves keeps every holder where it is that would give something up: a chain of
 // moves so long is sorted out one part at a time.
-func stopMoves(changes []*change, l *ledger) {
+func stopMoves(changes []*change, l *allocator) {
 	for _, c := range changes {
 		if c.ref.Kind == object.KindService && c.wanted != nil && c.holds() && !c.keepOld && c.gives(l) {
 			c.restart()
@@ -49,7 +49,7 @@ func stopMoves(changes []*change, l *ledger) {
 }
 
 // gives reports whether the new version does without something that the old one has.
-func (c *change) gives(l *ledger) bool {
+func (c *change) gives(l *allocator) bool {
 	c.restart()
 	before, now := c.held(), valuesOf(c.service())
 	return slices.ContainsFunc(before.clusterIPs, func(addr netip.Addr) bool { return !slices.Contains(now.clusterIPs, addr) }) ||
@@ -66,7 +66,7 @@ var allocation = [...]func(*change, *transaction) error{
 // attempt allocates for all changes but those that keep their stored version. It returns true when
 // one more holder has to keep its version, so that the attempt does not count.
 func (t *transaction) attempt(changes []*change) (again bool) {
-	l := t.s.ledger
+	l := t.s.allocator
 	l.back(t.base)
 	services := make([]*change, 0, len(changes))
 	for _, c := range changes {
@@ -144,7 +144,7 @@ func (c *change) release(t *transaction) {
 	if !c.holds() {
 		return
 	}
-	l := t.s.ledger
+	l := t.s.allocator
 	owner, before := c.ref.Key(), c.held()
 	var now values
 	if !c.remove {
@@ -188,7 +188,7 @@ func (c *change) leavesExternal() bool {
 
 // giveBack releases what a newcomer got before it failed. After the failure of a
 // holder the attempt does not count.
-func (c *change) giveBack(l *ledger) {
+func (c *change) giveBack(l *allocator) {
 	if c.holds() {
 		return
 	}
@@ -206,7 +206,7 @@ func (c *change) giveBack(l *ledger) {
 // Service names, which includes all that it has, and the load balancer IPs that it names
 // and has.
 func (c *change) takeAsked(t *transaction) error {
-	l := t.s.ledger
+	l := t.s.allocator
 	svc, owner, before := c.service(), c.ref.Key(), c.held()
 	var errs object.Errors
 	for _, addr := range valuesOf(svc).clusterIPs {
@@ -261,7 +261,7 @@ func portError(field string, number int32, err error) object.Error {
 	return object.Error{Type: object.FieldValueInvalid, Field: field, Value: number, Detail: err.Error()}
 }
 
-func (c *change) takeHealthCheckPort(l *ledger, number uint16) error {
+func (c *change) takeHealthCheckPort(l *allocator, number uint16) error {
 	for _, port := range c.service().Spec.Ports {
 		if port.Protocol == object.ProtocolTCP && port.NodePort == int32(number) {
 			return &alloc.HeldError{What: "port", Owner: c.ref.Key()}
@@ -282,7 +282,7 @@ func (c *change) takeAny(t *transaction) error {
 	if !svc.NeedsHealthCheckNodePort() || svc.Spec.HealthCheckNodePort != 0 {
 		return nil
 	}
-	number, err := t.s.ledger.nextPort([]string{object.ProtocolTCP}, c.ref.Key(), c.ref.Key()+"/health-check")
+	number, err := t.s.allocator.nextPort([]string{object.ProtocolTCP}, c.ref.Key(), c.ref.Key()+"/health-check")
 	if err != nil {
 		return fmt.Errorf("failed to allocate a healthCheckNodePort for Service %q: %w", c.ref.Name, err)
 	}
@@ -291,7 +291,7 @@ func (c *change) takeAny(t *transaction) error {
 }
 
 func (c *change) anyClusterIPs(t *transaction) error {
-	svc, l := c.service(), t.s.ledger
+	svc, l := c.service(), t.s.allocator
 	if !svc.NeedsClusterIP() || svc.Headless() {
 		return nil
 	}
@@ -324,7 +324,7 @@ func (c *change) anyNodePorts(t *transaction) error {
 	owner := c.ref.Key()
 	for i := range svc.Spec.Ports {
 		port := &svc.Spec.Ports[i]
-		if port.NodePort != 0 || c.shareNodePort(t.s.ledger, port) {
+		if port.NodePort != 0 || c.shareNodePort(t.s.allocator, port) {
 			continue
 		}
 		var protocols []string
@@ -349,7 +349,7 @@ func (c *change) anyNodePorts(t *transaction) error {
 // anyPort takes a node port that the Service does not name, on some protocols: the one that it
 // seems to have had, or else a free one.
 func (c *change) anyPort(t *transaction, protocols []string, seed string) (uint16, error) {
-	owner, l := c.ref.Key(), t.s.ledger
+	owner, l := c.ref.Key(), t.s.allocator
 	number, was := c.formerPort(t, protocols, seed)
 	if !was {
 		return l.nextPort(protocols, owner, seed)
@@ -363,7 +363,7 @@ func (c *change) anyPort(t *transaction, protocols []string, seed string) (uint1
 }
 
 // shareNodePort gives a port the node port of a twin on another protocol, if that is free.
-func (c *change) shareNodePort(l *ledger, port *object.ServicePort) bool {
+func (c *change) shareNodePort(l *allocator, port *object.ServicePort) bool {
 	for _, twin := range c.service().Spec.Ports {
 		if twin.Port != port.Port || twin.NodePort == 0 || twin.Protocol == port.Protocol {
 			continue

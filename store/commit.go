@@ -11,12 +11,12 @@ import (
 // run allocates, commits and publishes what was examined.
 func (t *transaction) run() (SyncResult, error) {
 	changes := t.allocate()
-	for t.s.ledger.released && t.examineWaiting() {
+	for t.s.allocator.released && t.examineWaiting() {
 		changes = t.allocate()
 	}
 	result, err := t.commit(changes)
 	if err != nil {
-		t.s.ledger.rollback()
+		t.s.allocator.rollback()
 		return SyncResult{}, err
 	}
 	return result, nil
@@ -109,7 +109,7 @@ func addObjects(out *engine.Transaction, changes []*change, revision uint64, rep
 func (t *transaction) publish(changes []*change, revision uint64, update journal.Update) SyncResult {
 	s := t.s
 	result := SyncResult{Revision: revision}
-	s.ledger.begin()
+	s.allocator.begin()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.declared.update(t.files, t.claims, t.duplicates)

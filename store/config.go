@@ -62,10 +62,10 @@ type Config struct {
 	NewUID func() string
 }
 
-// ledger checks the ranges and makes the allocators, with nothing held. The error
+// newAllocator checks the ranges and returns an allocator without allocations. The error
 // names all that is wrong.
-func (c *Config) ledger() (*ledger, error) {
-	l := &ledger{families: c.families(), addresses: map[bool]*alloc.Addresses{}}
+func (c *Config) newAllocator() (*allocator, error) {
+	l := &allocator{families: c.families(), addresses: map[bool]*alloc.Addresses{}}
 	var errs []error
 	if len(c.ClusterIPRanges) == 0 {
 		errs = append(errs, errors.New("no range of cluster IPs: give one for each family that Services shall have"))

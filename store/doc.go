@@ -7,9 +7,9 @@
 // commit fails nothing has changed.
 //
 // Writes of files, clients and controllers go the same way: it is proposed (defaults, validation, admission by a
-// snapshot of the host), gets its values from the ledger, is encoded and compared with what is stored, committed
+// snapshot of the host), gets its values from the allocator, is encoded and compared with what is stored, committed
 // together with the journal, and published to readers. What a transaction decides is in transaction and change; the
-// Store has parts for what lasts: storage, ledger, table, feed, declarations, outcomes, trial.
+// Store has parts for what lasts: storage, allocator, table, feed, declarations, outcomes, trial.
 //
 // The journal keeps what was there before each change, and who asked for the change. It is the
 // history that Events and List look back into, also over a restart, and it is bounded: a follower

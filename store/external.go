@@ -96,7 +96,7 @@ func (t *transaction) usedAs(addr netip.Addr, except string) string {
 	if keys := t.s.table.index.EndpointsAt(addr); len(keys) > 0 {
 		return "an endpoint of Service " + keys[0]
 	}
-	for _, claim := range t.s.ledger.pools.Sharing(addr) {
+	for _, claim := range t.s.allocator.pools.Sharing(addr) {
 		if claim.Owner != except {
 			return "a load balancer IP of Service " + claim.Owner
 		}
@@ -108,7 +108,7 @@ func (t *transaction) usedAs(addr netip.Addr, except string) string {
 // of what is settled; "" when there is none. One whose cluster IP or load balancer IP
 // it is comes first.
 func (t *transaction) externalHolder(addr netip.Addr, port alloc.Port, except string) string {
-	if owner, held := t.s.ledger.owner(addr); held && owner != except {
+	if owner, held := t.s.allocator.owner(addr); held && owner != except {
 		r := t.record(serviceRef(owner))
 		if r != nil && slices.Contains(portsOf(r.object.(*object.Service)), port) {
 			return owner

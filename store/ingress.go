@@ -66,7 +66,7 @@ func wantedIngress(svc *object.Service) int {
 
 // keepsIngress reports whether a load balancer IP that the Service has is still what its
 // new version asks for. Of those of a family of which it asks for none it keeps one.
-func (c *change) keepsIngress(l *ledger, addr netip.Addr) bool {
+func (c *change) keepsIngress(l *allocator, addr netip.Addr) bool {
 	svc, family := c.service(), familyOf(addr)
 	if !isOurLoadBalancer(svc) || !slices.Contains(svc.Spec.IPFamilies, family) {
 		return false
@@ -95,7 +95,7 @@ func (c *change) asks(family string) bool {
 
 // takeAskedIngress takes the IPs that the Service has or names.
 func (c *change) takeAskedIngress(t *transaction) error {
-	svc, l := c.service(), t.s.ledger
+	svc, l := c.service(), t.s.allocator
 	if !isOurLoadBalancer(svc) {
 		return nil
 	}
@@ -124,7 +124,7 @@ func (c *change) takeAskedIngress(t *transaction) error {
 
 // takeIngress takes an IP that the Service names, or notes why it cannot have it.
 func (c *change) takeIngress(t *transaction, a asked) {
-	families, l := c.service().Spec.IPFamilies, t.s.ledger
+	families, l := c.service().Spec.IPFamilies, t.s.allocator
 	switch {
 	case !a.addr.IsValid() && a.field == "spec.loadBalancerIP":
 		return // the object package warns of it
@@ -159,7 +159,7 @@ func (c *change) takeIngress(t *transaction, a asked) {
 
 // takeAnyIngress takes an IP of each family for which the Service has and names none.
 func (c *change) takeAnyIngress(t *transaction) error {
-	svc, l := c.service(), t.s.ledger
+	svc, l := c.service(), t.s.allocator
 	otherFamily := func(addr netip.Addr) bool { return !slices.Contains(svc.Spec.IPFamilies, familyOf(addr)) }
 	if !isOurLoadBalancer(svc) || slices.ContainsFunc(c.claim.Requested, otherFamily) {
 		return nil
@@ -233,7 +233,7 @@ func (c *change) finish(t *transaction) error {
 			svc.Status.LoadBalancer.Ingress = append(svc.Status.LoadBalancer.Ingress, ingressPoint(addr, before))
 		}
 	}
-	c.outcome = append(c.outcome, t.s.ledger.outside(svc, c.owner)...)
+	c.outcome = append(c.outcome, t.s.allocator.outside(svc, c.owner)...)
 	return nil
 }
 
@@ -250,7 +250,7 @@ func ingressPoint(addr netip.Addr, written []object.LoadBalancerIngress) object.
 }
 
 // outside notes the values of a Service that lie outside of all ranges by now.
-func (l *ledger) outside(svc *object.Service, owner Owner) []note {
+func (l *allocator) outside(svc *object.Service, owner Owner) []note {
 	var notes []note
 	add := func(field, format string, args ...any) {
 		notes = append(notes, note{path: owner.File, field: field, reason: ReasonOutside, message: fmt.Sprintf(format, args...), warning: true})
@@ -280,7 +280,7 @@ func (l *ledger) outside(svc *object.Service, owner Owner) []note {
 
 // couldBeInternal reports whether an internal load balancer has an address that is not internal, or
 // one of a removed pool while there is another one.
-func (l *ledger) couldBeInternal(svc *object.Service) bool {
+func (l *allocator) couldBeInternal(svc *object.Service) bool {
 	return annotation.InternalOf(svc).Key != "" && slices.ContainsFunc(valuesOf(svc).ingress, func(addr netip.Addr) bool {
 		return !l.pools.IsInternal(addr) && (l.pools.Contains(addr) || l.pools.Serves(addr.Is4(), true))
 	})

@@ -47,7 +47,7 @@ type Holder struct {
 func (s *Store) Pools() []Pool {
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	l := s.ledger
+	l := s.allocator
 	var pools []Pool
 	for _, prefix := range s.cfg.ClusterIPRanges {
 		pools = append(pools, clusterPool(l.addresses[prefix.Addr().Is4()]))
@@ -68,7 +68,7 @@ func (s *Store) PoolsInUse() []PoolUse {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	var all []PoolUse
-	for _, p := range ingressPools(s.ledger.pools, s.cfg.Pools) {
+	for _, p := range ingressPools(s.allocator.pools, s.cfg.Pools) {
 		all = append(all, PoolUse{p.Name, p.Range, p.Size, p.Used})
 	}
 	return all
@@ -142,7 +142,7 @@ func (p *Pool) add(value string, services []string, inside bool) {
 	}
 }
 
-// Disagreement is a difference between the ledger and a Service.
+// Disagreement is a difference between the allocator and a Service.
 type Disagreement struct {
 	Kind, Value string
 	Service     string // "namespace/name"
@@ -150,15 +150,15 @@ type Disagreement struct {
 	Repaired    bool
 }
 
-// CheckPools compares the ledger with the values in Services, and with repair corrects the ledger:
+// CheckPools compares the allocator with the values in Services, and with repair corrects the allocator:
 // a value that no Service has is released, a value that a Service has is held for it, unless
 // another Service holds it. Services that wait for a value that an older one holds (ReasonConflict)
 // hold nothing, rightly.
 func (s *Store) CheckPools(repair bool) []Disagreement {
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	c := &poolCheck{ledger: s.ledger, repair: repair, has: map[string]values{}}
-	c.ledger.begin()
+	c := &poolCheck{allocator: s.allocator, repair: repair, has: map[string]values{}}
+	c.allocator.begin()
 	for ref, r := range s.table.records {
 		if svc, is := r.object.(*object.Service); is && !r.withheld {
 			c.has[ref.Key()] = valuesOf(svc)
@@ -167,7 +167,7 @@ func (s *Store) CheckPools(repair bool) []Disagreement {
 	}
 	c.leaks()
 	c.unheld()
-	c.ledger.begin() // what was done stays
+	c.allocator.begin() // what was done stays
 	slices.SortFunc(c.found, func(a, b Disagreement) int {
 		return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Value, b.Value), strings.Compare(a.Service, b.Service))
 	})
@@ -176,16 +176,16 @@ func (s *Store) CheckPools(repair bool) []Disagreement {
 
 // poolCheck is one run of CheckPools.
 type poolCheck struct {
-	ledger   *ledger
-	repair   bool
-	has      map[string]values // by Service
-	services []*object.Service
-	found    []Disagreement
+	allocator *allocator
+	repair    bool
+	has       map[string]values // by Service
+	services  []*object.Service
+	found     []Disagreement
 }
 
 // leaks finds what Services hold and do not have.
 func (c *poolCheck) leaks() {
-	l := c.ledger
+	l := c.allocator
 	note := func(kind, value, owner string, release func()) {
 		d := Disagreement{Kind: kind, Value: value, Service: owner, Problem: "it is held, and the Service does not have it", Repaired: c.repair}
 		if _, there := c.has[owner]; !there {
@@ -222,7 +222,7 @@ func (c *poolCheck) leaks() {
 
 // unheld finds what Services have and do not hold.
 func (c *poolCheck) unheld() {
-	l := c.ledger
+	l := c.allocator
 	for _, svc := range c.services {
 		owner := index.ServiceKey(svc)
 		note := func(kind, value string, hold func() error) {
@@ -271,7 +271,7 @@ func (s *Store) SetPools(pools []alloc.Pool) (changed bool, err error) {
 		return false, nil
 	}
 	before := s.cfg.Pools
-	if err := s.ledger.pools.Replace(pools); err != nil {
+	if err := s.allocator.pools.Replace(pools); err != nil {
 		return false, fmt.Errorf("set the pools: %w", err)
 	}
 	s.cfg.Pools = pools
@@ -307,7 +307,7 @@ func (s *Store) concerned(before, now []alloc.Pool) []object.Ref {
 	for ref := range s.outcomes.waiting {
 		refs[ref] = struct{}{}
 	}
-	for addr, owners := range s.ledger.pools.Holders() {
+	for addr, owners := range s.allocator.pools.Holders() {
 		was, wasIn := nameIn(before, addr)
 		is, isIn := nameIn(now, addr)
 		if was == is && wasIn == isIn {

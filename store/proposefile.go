@@ -130,7 +130,7 @@ func (c *change) accept(s *Store, next object.Object) object.Errors {
 			}
 			object.PatchFromOld(svc, before)
 		}
-		errs = object.DefaultFamilies(svc, before, s.ledger.families)
+		errs = object.DefaultFamilies(svc, before, s.allocator.families)
 	}
 	if before := c.before(); before != nil {
 		errs = object.Join(errs, object.ValidateUpdate(next, before.object, s.cfg.Objects))

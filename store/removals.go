@@ -43,7 +43,7 @@ func (e vanishedError) Error() string {
 func (e vanishedError) Unwrap() error { return e.error }
 
 // explain adds to a refusal of a value that its holder is held.
-func (l *ledger) explain(err error) error {
+func (l *allocator) explain(err error) error {
 	held, is := errors.AsType[*alloc.HeldError](err)
 	if !is {
 		return err

@@ -85,7 +85,7 @@ func (s *Store) Reserve(frontends []ReservedFrontend) error {
 		}
 	}
 	s.setReserves(true)
-	r := &s.ledger.reserved
+	r := &s.allocator.reserved
 	*r = reserved{addresses: map[netip.Addr][]ReservedFrontend{}, nodePorts: map[alloc.Port][]ReservedFrontend{}}
 	for _, f := range frontends {
 		if f.Addr.IsValid() {
@@ -94,23 +94,23 @@ func (s *Store) Reserve(frontends []ReservedFrontend) error {
 			r.nodePorts[f.Port] = append(r.nodePorts[f.Port], f)
 		}
 	}
-	s.ledger.begin()
+	s.allocator.begin()
 	for addr, all := range r.addresses {
 		// An error says that a Service has the value, which is then no unknown one's.
-		if in := s.ledger.addresses[addr.Is4()]; in != nil && in.Prefix().Contains(addr) {
-			_ = s.ledger.holdAddress(addr, reservedOwner)
-		} else if s.ledger.pools.Contains(addr) {
+		if in := s.allocator.addresses[addr.Is4()]; in != nil && in.Prefix().Contains(addr) {
+			_ = s.allocator.holdAddress(addr, reservedOwner)
+		} else if s.allocator.pools.Contains(addr) {
 			claim := alloc.Claim{Owner: reservedOwner}
 			for _, f := range all {
 				claim.Ports = append(claim.Ports, f.Port)
 			}
-			_ = s.ledger.holdIngress(addr, claim)
+			_ = s.allocator.holdIngress(addr, claim)
 		}
 	}
 	for port := range r.nodePorts {
-		_ = s.ledger.holdPort(port, reservedOwner)
+		_ = s.allocator.holdPort(port, reservedOwner)
 	}
-	s.ledger.begin()
+	s.allocator.begin()
 	return nil
 }
 
@@ -125,16 +125,16 @@ func (s *Store) Unreserve() error {
 	if err != nil {
 		return fmt.Errorf("forget that the kernel serves unknown Services: %w", err)
 	}
-	s.ledger.begin()
-	for addr := range s.ledger.reserved.addresses {
-		s.ledger.releaseAddress(addr, reservedOwner)
-		s.ledger.releaseIngress(addr, reservedOwner)
+	s.allocator.begin()
+	for addr := range s.allocator.reserved.addresses {
+		s.allocator.releaseAddress(addr, reservedOwner)
+		s.allocator.releaseIngress(addr, reservedOwner)
 	}
-	for port := range s.ledger.reserved.nodePorts {
-		s.ledger.releasePort(port, reservedOwner)
+	for port := range s.allocator.reserved.nodePorts {
+		s.allocator.releasePort(port, reservedOwner)
 	}
-	s.ledger.begin()
-	s.ledger.reserved = reserved{}
+	s.allocator.begin()
+	s.allocator.reserved = reserved{}
 	s.setReserves(false)
 	return nil
 }
@@ -147,7 +147,7 @@ func (s *Store) setReserves(is bool) {
 
 // cedeAddress releases a reserved cluster IP for a Service that names it. The other two do so for a
 // load balancer IP and a node port.
-func (l *ledger) cedeAddress(addr netip.Addr) {
+func (l *allocator) cedeAddress(addr netip.Addr) {
 	if len(l.reserved.addresses) > 0 {
 		released := l.released
 		l.releaseAddress(addr, reservedOwner)
@@ -155,7 +155,7 @@ func (l *ledger) cedeAddress(addr netip.Addr) {
 	}
 }
 
-func (l *ledger) cedeIngress(addr netip.Addr) {
+func (l *allocator) cedeIngress(addr netip.Addr) {
 	if len(l.reserved.addresses) > 0 {
 		released := l.released
 		l.releaseIngress(addr, reservedOwner)
@@ -163,7 +163,7 @@ func (l *ledger) cedeIngress(addr netip.Addr) {
 	}
 }
 
-func (l *ledger) cedePort(port alloc.Port) {
+func (l *allocator) cedePort(port alloc.Port) {
 	if len(l.reserved.nodePorts) > 0 {
 		released := l.released
 		l.releasePort(port, reservedOwner)
@@ -173,7 +173,7 @@ func (l *ledger) cedePort(port alloc.Port) {
 
 // formerAddress is the reserved cluster IP that a Service seems to have had.
 func (c *change) formerAddress(t *transaction, ipv4 bool) (netip.Addr, bool) {
-	l := t.s.ledger
+	l := t.s.allocator
 	in := l.addresses[ipv4]
 	if len(l.reserved.addresses) == 0 || in == nil {
 		return netip.Addr{}, false
@@ -191,7 +191,7 @@ func (c *change) formerAddress(t *transaction, ipv4 bool) (netip.Addr, bool) {
 
 // formerIngress is the reserved load balancer IP that a Service seems to have had.
 func (c *change) formerIngress(t *transaction, ipv4 bool) (netip.Addr, bool) {
-	l := t.s.ledger
+	l := t.s.allocator
 	if len(l.reserved.addresses) == 0 {
 		return netip.Addr{}, false
 	}
@@ -206,7 +206,7 @@ func (c *change) formerIngress(t *transaction, ipv4 bool) (netip.Addr, bool) {
 // formerPort is the reserved node port that a Service seems to have had, on all of some
 // protocols.
 func (c *change) formerPort(t *transaction, protocols []string, seed string) (uint16, bool) {
-	l := t.s.ledger
+	l := t.s.allocator
 	if len(l.reserved.nodePorts) == 0 {
 		return 0, false
 	}
@@ -238,7 +238,7 @@ func (c *change) reaches(t *transaction, frontends []ReservedFrontend, unknown b
 	if len(known) == 0 {
 		// The frontends at its cluster IPs lead to them.
 		for _, addr := range valuesOf(c.service()).clusterIPs {
-			for _, f := range t.s.ledger.reserved.addresses[addr] {
+			for _, f := range t.s.allocator.reserved.addresses[addr] {
 				known = append(known, f.Endpoints...)
 			}
 		}

@@ -79,7 +79,7 @@ func (s *Store) rollback(ask Rollback) (RolledBack, error) {
 		_, err = t.run()
 	}
 	if err != nil || ask.DryRun {
-		s.ledger.rollback()
+		s.allocator.rollback()
 	}
 	if err != nil {
 		return b, fmt.Errorf("roll back: %w", err)

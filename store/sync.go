@@ -59,12 +59,12 @@ func (s *Store) syncFiles(files manifest.Files, guard RemovalGuard, sourced *sou
 	t.removes = true
 	t.examine(refs...)
 	held := t.holdRemovals(guard)
-	s.ledger.vanished = held
+	s.allocator.vanished = held
 	t.base.released = !maps.Equal(held, s.declared.held) // who waits for a value of theirs is told otherwise
 	t.removes = false                                    // what is examined from here on was not decided upon
 	result, err := t.run()
 	if err != nil {
-		s.ledger.vanished = s.declared.held
+		s.allocator.vanished = s.declared.held
 		return SyncResult{}, fmt.Errorf("sync files: %w", err)
 	}
 	s.declared.synced, s.declared.held = true, held

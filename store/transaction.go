@@ -52,13 +52,13 @@ type declaring struct {
 type settled struct {
 	order []*change
 	last  map[object.Ref]*change // the last one of each object
-	// base is the state of the ledger up to which they took and released.
+	// base is the state of the allocator up to which they took and released.
 	base mark
 	// externals has those of them with external IPs.
 	externals index.Externals
 }
 
-// add makes a change the last one that is settled; now is the ledger with it.
+// add makes a change the last one that is settled; now is the allocator with it.
 func (d *settled) add(c *change, now mark) {
 	d.order = append(d.order, c)
 	d.last[c.ref] = c
@@ -116,7 +116,7 @@ type written struct {
 }
 
 func (s *Store) begin() *transaction {
-	s.ledger.begin()
+	s.allocator.begin()
 	return &transaction{
 		s: s, host: s.hostNow(), revision: s.latest(),
 		declaring: declaring{files: s.declared.files, claims: map[object.Ref][]claim{}, duplicates: map[string][]manifest.Problem{}},

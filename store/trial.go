@@ -188,13 +188,13 @@ func (s *Store) Confirm() (TrialState, error) {
 		return state, ErrNoTrial
 	}
 	t := s.begin()
-	s.ledger.unkeep()
-	t.base = s.ledger.mark()
+	s.allocator.unkeep()
+	t.base = s.allocator.mark()
 	t.extra.Deletes = s.trial.keys()
 	if _, err := t.run(); err != nil {
 		return state, fmt.Errorf("confirm: %w", err)
 	}
-	s.ledger.kept = nil
+	s.allocator.kept = nil
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.trial = trial{}
@@ -343,13 +343,13 @@ func (s *Store) loadTrial() error {
 	}
 	s.trial = t
 	if t.Pending() {
-		s.ledger.begin()
+		s.allocator.begin()
 		for ref, r := range t.before {
 			if r != nil && ref.Kind == object.KindService {
-				s.ledger.keepOf(r.object.(*object.Service))
+				s.allocator.keepOf(r.object.(*object.Service))
 			}
 		}
-		s.ledger.begin()
+		s.allocator.begin()
 	}
 	return nil
 }

@@ -162,7 +162,7 @@ func (t *transaction) write(w *Write) Written {
 // stage gives a change its values and makes it part of the transaction, for those that
 // come after it to see; or it is refused, and nothing is taken.
 func (t *transaction) stage(c *change) error {
-	l := t.s.ledger
+	l := t.s.allocator
 	before := l.mark()
 	if err := c.allocate(t); err != nil {
 		l.back(before)
@@ -260,7 +260,7 @@ func (s *Store) tryGroup(group []*call) error {
 	finished := false
 	defer func() {
 		if !finished {
-			s.ledger.rollback()
+			s.allocator.rollback()
 		}
 	}()
 	for _, c := range group {
@@ -299,7 +299,7 @@ func (t *transaction) dryRun(c *call) {
 		}
 	}
 	t.dry = false
-	t.s.ledger.back(held)
+	t.s.allocator.back(held)
 	t.order, t.last, t.base, t.s.numbers.newest = t.order[:settled], last, held, newest
 }
 
@@ -307,7 +307,7 @@ func (t *transaction) dryRun(c *call) {
 // names that have become free, and who waits the values.
 func (t *transaction) finish() error {
 	if len(t.order) == 0 {
-		t.s.ledger.rollback()
+		t.s.allocator.rollback()
 		return nil
 	}
 	for ref := range t.last {

@@ -105,7 +105,7 @@ func TestAwayQueries(t *testing.T) {
 	}
 }
 
-func TestLedgerKnowsAllFrontendsOfRestoredRules(t *testing.T) {
+func TestChangeTrackerKnowsAllFrontendsOfRestoredRules(t *testing.T) {
 	l := NewChangeTracker()
 	l.Update(&nft.Box{}, services{
 		"a": port(Drain{}, to(l1), tcp(vip, 80), tcp(nodePort, 30080)), "b": port(Drain{}, nil, udp(vip6, 53)),

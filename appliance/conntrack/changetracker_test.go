@@ -49,7 +49,7 @@ func to(endpoints ...netip.AddrPort) []netip.AddrPort { return endpoints }
 
 type services = map[string][]Port
 
-func TestLedger(t *testing.T) {
+func TestChangeTracker(t *testing.T) {
 	none := Drain{}
 	tests := []struct {
 		name          string
@@ -168,8 +168,8 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-// TestLedgerKeepsWhatWasNotTaken: several changes until one of them could be committed.
-func TestLedgerKeepsWhatWasNotTaken(t *testing.T) {
+// TestChangeTrackerKeepsWhatWasNotTaken: several changes until one of them could be committed.
+func TestChangeTrackerKeepsWhatWasNotTaken(t *testing.T) {
 	l := NewChangeTracker()
 	l.Update(&nft.Box{}, services{"a": port(Drain{}, to(l1, l2), udp(vip, 53)), "b": port(Drain{}, to(l1), udp(vip2, 53))})
 	l.Take()
@@ -184,9 +184,9 @@ func TestLedgerKeepsWhatWasNotTaken(t *testing.T) {
 	}
 }
 
-// TestLedgerMadeAnew: a Service that is deleted while it drains and made anew without
+// TestChangeTrackerMadeAnew: a Service that is deleted while it drains and made anew without
 // draining loses no connection to what the former one had waited for.
-func TestLedgerMadeAnew(t *testing.T) {
+func TestChangeTrackerMadeAnew(t *testing.T) {
 	for _, taken := range []bool{true, false} {
 		l, a, now := NewChangeTracker(), newAgenda(), time.Now()
 		take := func(after time.Duration) {
@@ -207,7 +207,7 @@ func TestLedgerMadeAnew(t *testing.T) {
 	}
 }
 
-func TestLedgerFollowsNodePortAddresses(t *testing.T) {
+func TestChangeTrackerFollowsNodePortAddresses(t *testing.T) {
 	ports := services{
 		"a": port(Drain{}, to(l1), udp(vip, 53), udp(nodePort, 30053)),
 		"b": port(Drain{}, to(l1), tcp(nodePort, 30080)),
@@ -238,8 +238,8 @@ func TestLedgerFollowsNodePortAddresses(t *testing.T) {
 	}
 }
 
-// TestLedgerAdopts: what is known at the start is the ruleset, as package nft makes it.
-func TestLedgerAdopts(t *testing.T) {
+// TestChangeTrackerAdopts: what is known at the start is the ruleset, as package nft makes it.
+func TestChangeTrackerAdopts(t *testing.T) {
 	resolved := func(proto nft.Protocol, family nft.Family, endpoint string, frontends ...nft.Frontend) nft.ServicePort {
 		p := nft.ServicePort{ID: "default/x/" + endpoint + proto.String(), Family: family, Protocol: proto, Frontends: frontends}
 		p.Pools[nft.PoolCluster] = []netip.AddrPort{netip.MustParseAddrPort(endpoint)}
