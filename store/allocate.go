@@ -107,7 +107,7 @@ func (c *change) restart() {
 	c.err, c.waits, c.assigned = nil, false, assigned{}
 	if c.wanted != nil {
 		svc := object.Draft(c.wanted).(*object.Service)
-		c.next, c.claim = svc, claimOf(svc)
+		c.next, c.request = svc, requestOf(svc)
 	}
 }
 
@@ -237,7 +237,7 @@ func (c *change) takeAsked(t *transaction) error {
 		if !slices.Contains(before.ingress, asked.addr) || !c.keepsIngress(l, asked.addr) {
 			continue
 		}
-		if err := l.takeIngress(asked.addr, c.claim); err != nil {
+		if err := l.takeIngress(asked.addr, c.request); err != nil {
 			errs = append(errs, object.Error{
 				Type: object.FieldValueInvalid, Field: asked.field, Value: asked.addr.String(), Detail: err.Error(),
 			})

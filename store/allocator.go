@@ -157,46 +157,46 @@ func (l *allocator) releasePort(port alloc.Port, owner string) {
 	l.undo = append(l.undo, func() { restored(l.ports.Hold(port, owner)) })
 }
 
-// takeIngress gives a load balancer IP that was asked for, or replaces the owner's claim
+// takeIngress gives a load balancer IP that was asked for, or replaces the owner's request
 // on one that it has. Errors: *alloc.RangeError, *alloc.HeldError.
-func (l *allocator) takeIngress(addr netip.Addr, claim alloc.Claim) error {
+func (l *allocator) takeIngress(addr netip.Addr, request alloc.Request) error {
 	l.cedeIngress(addr)
-	l.regainIngress(addr, claim.Owner)
-	return l.claim((*alloc.Pools).Take, addr, claim)
+	l.regainIngress(addr, request.Owner)
+	return l.requestIngress((*alloc.Pools).Take, addr, request)
 }
 
 // holdIngress registers a load balancer IP that a stored Service has.
-func (l *allocator) holdIngress(addr netip.Addr, claim alloc.Claim) error {
-	return l.claim((*alloc.Pools).Hold, addr, claim)
+func (l *allocator) holdIngress(addr netip.Addr, request alloc.Request) error {
+	return l.requestIngress((*alloc.Pools).Hold, addr, request)
 }
 
-func (l *allocator) claim(take func(*alloc.Pools, netip.Addr, alloc.Claim) error, addr netip.Addr, claim alloc.Claim) error {
-	before, had := l.pools.ClaimOf(addr, claim.Owner)
-	if err := take(l.pools, addr, claim); err != nil {
+func (l *allocator) requestIngress(take func(*alloc.Pools, netip.Addr, alloc.Request) error, addr netip.Addr, request alloc.Request) error {
+	before, had := l.pools.RequestOf(addr, request.Owner)
+	if err := take(l.pools, addr, request); err != nil {
 		return l.explain(err)
 	}
 	l.undo = append(l.undo, func() {
-		l.pools.Release(addr, claim.Owner)
+		l.pools.Release(addr, request.Owner)
 		if had {
 			restored(l.pools.Hold(addr, before))
 		}
 	})
-	// A claim that changed may leave room for others on the same address.
-	l.released = l.released || had && !before.Equal(claim)
+	// A request that changed may leave room for others on the same address.
+	l.released = l.released || had && !before.Equal(request)
 	return nil
 }
 
 // nextIngress gives a free load balancer IP, but none that avoid reports.
-func (l *allocator) nextIngress(ipv4 bool, claim alloc.Claim, avoid func(netip.Addr) bool) (netip.Addr, error) {
-	addr, err := l.pools.Next(ipv4, claim, avoid)
+func (l *allocator) nextIngress(ipv4 bool, request alloc.Request, avoid func(netip.Addr) bool) (netip.Addr, error) {
+	addr, err := l.pools.Next(ipv4, request, avoid)
 	if err == nil {
-		l.undo = append(l.undo, func() { l.pools.Release(addr, claim.Owner) })
+		l.undo = append(l.undo, func() { l.pools.Release(addr, request.Owner) })
 	}
 	return addr, err
 }
 
 func (l *allocator) releaseIngress(addr netip.Addr, owner string) {
-	before, had := l.pools.ClaimOf(addr, owner)
+	before, had := l.pools.RequestOf(addr, owner)
 	if !had {
 		return
 	}
@@ -255,9 +255,9 @@ func isOurLoadBalancer(svc *object.Service) bool {
 	return svc.Spec.Type == object.TypeLoadBalancer && (class == nil || *class == LoadBalancerClass)
 }
 
-// claimOf returns the claim of a load balancer on the pools.
-func claimOf(svc *object.Service) alloc.Claim {
-	claim := alloc.Claim{
+// requestOf returns the request of a load balancer on the pools.
+func requestOf(svc *object.Service) alloc.Request {
+	request := alloc.Request{
 		Owner:      index.ServiceKey(svc),
 		SharingKey: annotation.Sharing(svc.Metadata.Annotations),
 		Internal:   annotation.InternalOf(svc).Key != "",
@@ -266,13 +266,13 @@ func claimOf(svc *object.Service) alloc.Claim {
 	}
 	for _, asked := range askedIngress(svc) {
 		if asked.addr.IsValid() {
-			claim.Requested = append(claim.Requested, asked.addr)
+			request.Requested = append(request.Requested, asked.addr)
 		}
 	}
 	for _, port := range svc.Spec.Ports {
-		claim.Ports = append(claim.Ports, alloc.Port{Protocol: port.Protocol, Number: uint16(port.Port)})
+		request.Ports = append(request.Ports, alloc.Port{Protocol: port.Protocol, Number: uint16(port.Port)})
 	}
-	return claim
+	return request
 }
 
 func familyOf(addr netip.Addr) string {

@@ -230,7 +230,7 @@ func checkInvariants(t testing.TB, s *Store) {
 			}
 		}
 		for _, addr := range v.ingress {
-			if _, has := s.allocator.pools.ClaimOf(addr, ref.Key()); !has {
+			if _, has := s.allocator.pools.RequestOf(addr, ref.Key()); !has {
 				t.Errorf("%s has %s, of which the pools do not know", ref, addr)
 			}
 			for _, port := range svc.Spec.Ports {

@@ -12,7 +12,7 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// External IPs. They are not allocated: if files claim the same one for the same port, the older
+// External IPs. They are not allocated: if files request the same one for the same port, the older
 // Service serves it, and the other gets a problem. A client of the API is refused at once.
 
 // checkExternalPorts refuses the ports on external IPs that a new version asks for and that
@@ -96,9 +96,9 @@ func (t *transaction) usedAs(addr netip.Addr, except string) string {
 	if keys := t.s.table.index.EndpointsAt(addr); len(keys) > 0 {
 		return "an endpoint of Service " + keys[0]
 	}
-	for _, claim := range t.s.allocator.pools.Sharing(addr) {
-		if claim.Owner != except {
-			return "a load balancer IP of Service " + claim.Owner
+	for _, request := range t.s.allocator.pools.Sharing(addr) {
+		if request.Owner != except {
+			return "a load balancer IP of Service " + request.Owner
 		}
 	}
 	return ""
@@ -162,20 +162,20 @@ func (t *transaction) version(key string) (*object.Service, Since) {
 
 // avoidIngress reports load balancer IPs that a Service would not be served on: one of the host,
 // an endpoint, or an external IP of another Service with one of the ports.
-func (t *transaction) avoidIngress(addr netip.Addr, claim alloc.Claim) bool {
-	return t.otherUse(nil, addr, claim) != ""
+func (t *transaction) avoidIngress(addr netip.Addr, request alloc.Request) bool {
+	return t.otherUse(nil, addr, request) != ""
 }
 
 // otherUse names the use of an address that excludes a load balancer; "" when there is none.
-func (t *transaction) otherUse(svc *object.Service, addr netip.Addr, claim alloc.Claim) string {
+func (t *transaction) otherUse(svc *object.Service, addr netip.Addr, request alloc.Request) string {
 	if what := t.host.Reserved(svc, addr); what != "" {
 		return "it is " + what
 	}
 	if keys := t.s.table.index.EndpointsAt(addr); len(keys) > 0 {
 		return "it is an endpoint of Service " + keys[0]
 	}
-	for _, port := range claim.Ports {
-		if holder := t.onExternal(addr, port, claim.Owner); holder != "" {
+	for _, port := range request.Ports {
+		if holder := t.onExternal(addr, port, request.Owner); holder != "" {
 			return fmt.Sprintf("Service %s has %s there by its externalIPs", holder, port)
 		}
 	}
@@ -215,12 +215,12 @@ func (c *change) checkReserved(host Host) object.Errors {
 // it by name, has a port that another Service has there by an older external IP: then the
 // Service is not served there, and gets another one.
 func (t *transaction) losesIngress(svc *object.Service, since Since, addr netip.Addr) bool {
-	claim := claimOf(svc)
-	if slices.Contains(claim.Requested, addr) {
+	request := requestOf(svc)
+	if slices.Contains(request.Requested, addr) {
 		return false
 	}
-	return slices.ContainsFunc(claim.Ports, func(port alloc.Port) bool {
-		holder := t.onExternal(addr, port, claim.Owner)
+	return slices.ContainsFunc(request.Ports, func(port alloc.Port) bool {
+		holder := t.onExternal(addr, port, request.Owner)
 		if holder == "" {
 			return false
 		}

@@ -248,8 +248,8 @@ func (c *poolCheck) unheld() {
 			}
 		}
 		for _, addr := range v.ingress {
-			if _, held := l.pools.ClaimOf(addr, owner); !held {
-				note(PoolLoadBalancer, addr.String(), func() error { return l.holdIngress(addr, claimOf(svc)) })
+			if _, held := l.pools.RequestOf(addr, owner); !held {
+				note(PoolLoadBalancer, addr.String(), func() error { return l.holdIngress(addr, requestOf(svc)) })
 			}
 		}
 	}

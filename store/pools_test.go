@@ -83,7 +83,7 @@ func TestCheckPools(t *testing.T) {
 		l.holdAddress(netip.MustParseAddr("172.30.0.9"), "default/gone"),
 		l.holdAddress(netip.MustParseAddr("172.30.0.10"), web),
 		l.holdPort(alloc.Port{Protocol: "UDP", Number: 30001}, "default/gone"),
-		l.holdIngress(netip.MustParseAddr("198.51.100.5"), alloc.Claim{Owner: web}),
+		l.holdIngress(netip.MustParseAddr("198.51.100.5"), alloc.Request{Owner: web}),
 	} {
 		if err != nil {
 			t.Fatal(err)

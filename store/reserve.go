@@ -100,11 +100,11 @@ func (s *Store) Reserve(frontends []ReservedFrontend) error {
 		if in := s.allocator.addresses[addr.Is4()]; in != nil && in.Prefix().Contains(addr) {
 			_ = s.allocator.holdAddress(addr, reservedOwner)
 		} else if s.allocator.pools.Contains(addr) {
-			claim := alloc.Claim{Owner: reservedOwner}
+			request := alloc.Request{Owner: reservedOwner}
 			for _, f := range all {
-				claim.Ports = append(claim.Ports, f.Port)
+				request.Ports = append(request.Ports, f.Port)
 			}
-			_ = s.allocator.holdIngress(addr, claim)
+			_ = s.allocator.holdIngress(addr, request)
 		}
 	}
 	for port := range r.nodePorts {
@@ -195,8 +195,8 @@ func (c *change) formerIngress(t *transaction, ipv4 bool) (netip.Addr, bool) {
 	if len(l.reserved.addresses) == 0 {
 		return netip.Addr{}, false
 	}
-	addr, ok := l.pools.Home(ipv4, c.claim.Internal, c.ref.Key())
-	if _, held := l.pools.ClaimOf(addr, reservedOwner); !ok || !held {
+	addr, ok := l.pools.Home(ipv4, c.request.Internal, c.ref.Key())
+	if _, held := l.pools.RequestOf(addr, reservedOwner); !ok || !held {
 		return netip.Addr{}, false
 	}
 	at := l.reserved.addresses[addr]

@@ -196,7 +196,7 @@ func (c *change) resurrect(t *transaction, was *record) error {
 
 // holdAll registers all that a stored Service has, or nothing.
 func (l *allocator) holdAll(svc *object.Service) error {
-	owner, v, claim, before := index.ServiceKey(svc), valuesOf(svc), claimOf(svc), l.mark()
+	owner, v, request, before := index.ServiceKey(svc), valuesOf(svc), requestOf(svc), l.mark()
 	err := func() error {
 		for _, addr := range v.clusterIPs {
 			if err := l.holdAddress(addr, owner); err != nil {
@@ -209,7 +209,7 @@ func (l *allocator) holdAll(svc *object.Service) error {
 			}
 		}
 		for _, addr := range v.ingress {
-			if err := l.holdIngress(addr, claim); err != nil {
+			if err := l.holdIngress(addr, request); err != nil {
 				return fmt.Errorf("load balancer IP %s: %w", addr, err)
 			}
 		}
@@ -237,7 +237,7 @@ func (l *allocator) keepOf(svc *object.Service) {
 	if l.kept == nil {
 		l.kept = &kept{map[netip.Addr]string{}, map[alloc.Port]string{}, map[netip.Addr]string{}}
 	}
-	key, v, claim := index.ServiceKey(svc), valuesOf(svc), claimOf(svc)
+	key, v, request := index.ServiceKey(svc), valuesOf(svc), requestOf(svc)
 	for _, addr := range v.clusterIPs {
 		if _, held := l.owner(addr); !held && l.holdAddress(addr, trialOwner) == nil {
 			l.kept.addresses[addr] = key
@@ -249,11 +249,11 @@ func (l *allocator) keepOf(svc *object.Service) {
 		}
 	}
 	for _, addr := range v.ingress {
-		if _, has := l.pools.ClaimOf(addr, key); has {
+		if _, has := l.pools.RequestOf(addr, key); has {
 			continue
 		}
-		claim.Owner = trialOwner
-		if l.holdIngress(addr, claim) == nil {
+		request.Owner = trialOwner
+		if l.holdIngress(addr, request) == nil {
 			l.kept.ingress[addr] = key
 		}
 	}

@@ -93,10 +93,10 @@ type change struct {
 
 // assigned has the values that allocation gave a wanted version.
 type assigned struct {
-	// next is wanted with its values, nil when it does not come to that; claim and
-	// ingress (its load balancer IPs) are on the way there.
+	// next is wanted with its values, nil when there is none; request and
+	// ingress (its load balancer IPs) lead to it.
 	next    object.Object
-	claim   alloc.Claim
+	request alloc.Request
 	ingress []netip.Addr
 	// outcome is about what it got.
 	outcome []note

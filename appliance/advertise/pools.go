@@ -37,7 +37,7 @@ func (p *planner) rangesOf(o *object.IPAddressPool) (ranges []alloc.Pool, ok boo
 	}
 	if a := o.Spec.ServiceAllocation; a != nil && len(a.Namespaces)+len(a.NamespaceSelectors)+len(a.ServiceSelectors) > 0 {
 		namespaces := p.namespaces(a)
-		pool.Takes = func(c *alloc.Claim) bool {
+		pool.Takes = func(c *alloc.Request) bool {
 			return (namespaces == nil || slices.Contains(namespaces, namespaceOf(c.Owner))) && matchesAny(a.ServiceSelectors, c.Labels)
 		}
 		pool.TakesKey = fmt.Sprintf("%#v %v %d", namespaces, a.ServiceSelectors, a.Priority) // nil is not none
