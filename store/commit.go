@@ -112,7 +112,7 @@ func (t *transaction) publish(changes []*change, revision uint64, update journal
 	s.allocator.begin()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.declared.update(t.files, t.claims, t.duplicates)
+	s.declared.update(t.files, t.declarations, t.duplicates)
 	s.sources.publish(t.sourced)
 	s.table.grow(len(changes))
 	if t.revision-max(s.feed.revision, s.numbers.seed) > maxLogged {

@@ -221,7 +221,7 @@ func (t *transaction) noteWritten(c *change) {
 	}
 	if c.owner.File == "" {
 		c.addWarnings(t.record(c.ref).object)
-		c.reportConflicts(t.claimsOn(c.ref), c.owner)
+		c.reportConflicts(t.declarationsOf(c.ref), c.owner)
 		return
 	}
 	for _, n := range t.s.outcomes.notes[c.ref] {

@@ -53,12 +53,12 @@ func (s *Store) CountUnstored(files manifest.Files) (n int) {
 	return n
 }
 
-// HasUnclaimed reports whether there are objects of files that no file that was read has a
+// HasUndeclared reports whether there are objects of files that no file that was read has a
 // document for.
-func (s *Store) HasUnclaimed() bool {
+func (s *Store) HasUndeclared() bool {
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	return len(s.declared.unclaimed) > 0
+	return len(s.declared.undeclared) > 0
 }
 
 // HasReserved reports whether values are reserved, or were before the last restart.

@@ -57,7 +57,7 @@ type sources struct {
 	reading map[string]bool            // SyncSources has brought in all of it
 	// changed counts what SyncSources has to look at although no file has changed.
 	changed uint64
-	stale   map[object.Ref]struct{} // claimed objects that other machines have changed
+	stale   map[object.Ref]struct{} // declared objects that other machines have changed
 }
 
 // SourceTurn is a machine that would read a source.

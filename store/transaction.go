@@ -22,7 +22,7 @@ type transaction struct {
 	host Host // as of its beginning
 	declaring
 	changes map[object.Ref]*change
-	removes bool // objects that nobody claims any more may be removed
+	removes bool // objects without a declaration may be removed
 
 	settled
 	// joint are the Services with external IPs among the changes that are being allocated for together.
@@ -39,11 +39,11 @@ type transaction struct {
 	sourced *sourcesUpdate
 }
 
-// declaring has the documents of files as of a transaction; claims and duplicates have only those that differ.
+// declaring has the documents of files as of a transaction; declarations and duplicates have only those that differ.
 type declaring struct {
-	files      manifest.Files
-	claims     map[object.Ref][]claim
-	duplicates map[string][]manifest.Problem
+	files        manifest.Files
+	declarations map[object.Ref][]declaration
+	duplicates   map[string][]manifest.Problem
 	// trusted are objects that are as their files say, see trust.
 	trusted []object.Ref
 }
@@ -119,7 +119,7 @@ func (s *Store) begin() *transaction {
 	s.allocator.begin()
 	return &transaction{
 		s: s, host: s.hostNow(), revision: s.latest(),
-		declaring: declaring{files: s.declared.files, claims: map[object.Ref][]claim{}, duplicates: map[string][]manifest.Problem{}},
+		declaring: declaring{files: s.declared.files, declarations: map[object.Ref][]declaration{}, duplicates: map[string][]manifest.Problem{}},
 		changes:   map[object.Ref]*change{},
 		settled:   settled{last: map[object.Ref]*change{}, externals: index.Externals{}},
 	}

@@ -311,7 +311,7 @@ func (t *transaction) finish() error {
 		return nil
 	}
 	for ref := range t.last {
-		if t.record(ref) == nil && len(t.claimsOn(ref)) > 0 {
+		if t.record(ref) == nil && len(t.declarationsOf(ref)) > 0 {
 			t.examine(ref)
 		}
 	}

@@ -74,7 +74,7 @@ func New(opts Options) *Loop {
 
 // withoutDirectories has the guard decide on the objects of files when no directory is watched.
 func (l *Loop) withoutDirectories() {
-	if !l.opts.Watching && l.opts.Files == nil && l.opts.Store.HasUnclaimed() {
+	if !l.opts.Watching && l.opts.Files == nil && l.opts.Store.HasUndeclared() {
 		l.observed.snapshot, l.observed.unsynced = &watch.Snapshot{}, true
 	}
 }
