@@ -71,8 +71,8 @@ func (c *namespaceUse) of(r *record) map[string]int {
 	return c.clients
 }
 
-// Census lists the namespaces in use.
-type Census struct {
+// NamespacesInUse lists the namespaces in use.
+type NamespacesInUse struct {
 	// State is to be given to the next call of Namespaces.
 	State uint64
 	// Files are the namespaces in which files have objects, Clients those in which clients
@@ -80,15 +80,15 @@ type Census struct {
 	Files, Clients []string
 }
 
-// Namespaces is the present Census; false when neither it nor any Namespace has changed since the
-// one that had the state since. Objects of controllers do not count.
-func (s *Store) Namespaces(since uint64) (Census, bool) {
+// Namespaces returns the namespaces in use now; false when neither they nor any Namespace have changed
+// since the result with the state since. Objects of controllers do not count.
+func (s *Store) Namespaces(since uint64) (NamespacesInUse, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if s.table.namespaces.state == since {
-		return Census{State: since}, false
+		return NamespacesInUse{State: since}, false
 	}
-	return Census{
+	return NamespacesInUse{
 		State:   s.table.namespaces.state,
 		Files:   slices.Sorted(maps.Keys(s.table.namespaces.files)),
 		Clients: slices.Sorted(maps.Keys(s.table.namespaces.clients)),

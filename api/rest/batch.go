@@ -200,7 +200,7 @@ func (b *batch) writing(d document) (*writing, error) {
 		there, _ := b.server.store.Get(namespaceRef(r.namespace))
 		o.founded = there == nil
 	}
-	return b.server.applying(&r, &o, content, d.doubts)
+	return b.server.applying(&r, &o, content, d.fieldWarnings)
 }
 
 // flush commits what was collected, and tells what became of it.

@@ -100,15 +100,16 @@ func unsupported(field string, value any, supported ...string) object.Error {
 	return object.Error{Type: object.FieldValueNotSupported, Field: field, Value: value, Detail: "supported values: " + strings.Join(quoted, ", ")}
 }
 
-// doubt notes what is doubtful about an object, unless nobody wants to know.
-func (o *options) doubt(doubts []string) {
+// warnOfFields adds warnings about fields, unless the client asked to ignore them
+// (fieldValidation).
+func (o *options) warnOfFields(fieldWarnings []string) {
 	if o.validation != ignore {
-		o.warnings.add(doubts...)
+		o.warnings.add(fieldWarnings...)
 	}
 }
 
-// managerOf is the name of who writes: what the client says, or the beginning of its
-// User-Agent up to a slash, of which only what can be printed counts.
+// managerOf returns the field manager: the one that the client names, or the beginning of its
+// User-Agent up to a slash, without unprintable characters.
 func (o *options) managerOf(userAgent string) string {
 	if o.manager != "" {
 		return o.manager

@@ -62,10 +62,10 @@ type ClusterObjects struct {
 	host  object.NodeSystemInfo
 	hosts *HostAddresses
 
-	census      uint64        // the state of the store's census that the Namespaces are synced to
-	facts       *node.Facts   // that the Node is synced to
-	node        object.Object // as it was stored last; likewise the ServiceCIDR
-	serviceCIDR object.Object
+	namespaceState uint64        // the NamespacesInUse.State that the Namespaces are synced to
+	facts          *node.Facts   // that the Node is synced to
+	node           object.Object // as it was stored last; likewise the ServiceCIDR
+	serviceCIDR    object.Object
 }
 
 // NewClusterObjects reads the host's system information (os-release(5), uname(2)) once. hosts
@@ -87,11 +87,11 @@ func (c *ClusterObjects) Sync(facts *node.Facts) error {
 // KeepNamespaces keeps a Namespace for each namespace that files have objects in; clients cannot do
 // without one anyway. A Namespace without use is deleted, unless a client made or changed it.
 func (c *ClusterObjects) KeepNamespaces() error {
-	census, changed := c.store.Namespaces(c.census)
+	inUse, changed := c.store.Namespaces(c.namespaceState)
 	if !changed {
 		return nil
 	}
-	used := slices.Concat([]string{namespaceDefault, namespaceSystem}, census.Files, census.Clients)
+	used := slices.Concat([]string{namespaceDefault, namespaceSystem}, inUse.Files, inUse.Clients)
 	slices.Sort(used)
 	used = slices.Compact(used)
 	var puts []object.Object
@@ -117,7 +117,7 @@ func (c *ClusterObjects) KeepNamespaces() error {
 			return fmt.Errorf("keep the Namespaces: %w", err)
 		}
 	}
-	c.census = census.State
+	c.namespaceState = inUse.State
 	return nil
 }
 
