@@ -29,6 +29,7 @@ func TestFullnessHasHysteresis(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- x.Run(ctx) }()
+		synctest.Wait() // the first look
 		open := func(n int) {
 			table.mu.Lock()
 			table.entries = nil

@@ -77,8 +77,11 @@ func (c *relayed) stop(ctx context.Context) {
 
 // interrupt ends all reads and writes that wait for a connection.
 func interrupt(c interface{ SetDeadline(time.Time) error }) {
-	_ = c.SetDeadline(time.Unix(1, 0)) // nothing waits for a closed one
+	_ = c.SetDeadline(longAgo) // nothing waits for a closed one
 }
+
+// longAgo is a deadline that is over.
+var longAgo = time.Unix(1, 0)
 
 func (c *relayed) stopTimers() {
 	for _, timer := range []*time.Timer{c.drain, c.idle} {
