@@ -52,7 +52,7 @@ func TestTracePage(t *testing.T) {
 	if text := visit(t, h, http.MethodGet, "/dashboard/trace?to=10.96.0.10:80&do=follow", http.StatusOK); strings.Contains(text, "No such packet") || strings.Contains(text, "if a packet came") {
 		t.Errorf("a trace that was refused found no packet:\n%s", text)
 	} else {
-		says(t, text, "somebody traces already")
+		says(t, text, "another trace runs already")
 	}
 }
 
