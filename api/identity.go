@@ -37,7 +37,7 @@ func (s *Server) identify(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if asks, who := impersonates(r); asks {
 			spare(w, r)
-			fail(w, http.StatusForbidden, wire.ReasonForbidden, fmt.Sprintf("nobody may act as %q here: leave out --as", who))
+			fail(w, http.StatusForbidden, wire.ReasonForbidden, fmt.Sprintf("acting as %q is not supported here: leave out --as", who))
 			return
 		}
 		if peer, ok := peerFrom(r.Context()); ok {

@@ -153,7 +153,7 @@ func (s *Server) Listen() (net.Listener, error) {
 		return nil, err
 	}
 	if why := access.barred(s.cfg.Socket); why != "" {
-		s.log.Warn("not everybody who may can reach the API socket", "socket", s.cfg.Socket, "why", why)
+		s.log.Warn("some permitted users cannot reach the API socket", "socket", s.cfg.Socket, "why", why)
 	}
 	return ln, nil
 }

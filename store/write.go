@@ -118,7 +118,7 @@ func (s *Store) Write(writes ...Write) ([]Written, error) {
 
 // errSecret says why a fleet takes no Secrets.
 var errSecret = object.Errors{{Type: object.FieldValueForbidden, Field: "data",
-	Detail: "the boxes of a fleet share their objects in etcd, where a Secret would be readable to whoever reads etcd: keep it elsewhere"}}
+	Detail: "the boxes of a fleet share their objects in etcd, where a Secret would be readable to all readers of etcd: keep it elsewhere"}}
 
 // write decides what becomes of one object, gives it its values, and notes it for the
 // commit.

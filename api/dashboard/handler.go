@@ -324,7 +324,7 @@ const journalLines = 100
 // journal is the page of changes, for admins.
 func (h *handler) journal(w http.ResponseWriter, r *http.Request) {
 	if !h.mayAdmin(r) {
-		h.fail(w, r, http.StatusForbidden, "The journal is for who may do everything.")
+		h.fail(w, r, http.StatusForbidden, "The journal is for administrators.")
 		return
 	}
 	entries, err := h.source.Journal(journalLines)

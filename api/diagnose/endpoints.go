@@ -239,7 +239,7 @@ func (d *diagnosis) leadsOn(port *object.ServicePort) bool {
 
 // goodAlone says that such a port has no endpoint of its own.
 func (d *diagnosis) goodAlone(port *object.ServicePort) {
-	d.good("port %d/%s has no endpoint of its own: who asks for a server name that leads to no Service is refused", port.Port, port.Protocol)
+	d.good("port %d/%s has no endpoint of its own: clients that ask for a server name that leads to no Service are refused", port.Port, port.Protocol)
 }
 
 // nobody tells why there are no endpoints.

@@ -119,7 +119,7 @@ func (d *diagnosis) served() {
 		}
 	}
 	if len(missing) > 0 {
-		d.add(Bad, fmt.Sprintf("see the problems above, and who has it: `svcctl explain %s`", strings.ToLower(missing[0])),
+		d.add(Bad, fmt.Sprintf("see the problems above, and its holder: `svcctl explain %s`", strings.ToLower(missing[0])),
 			"not served for this Service: %s: clients get no answer from it there", strings.Join(missing, ", "))
 	}
 }

@@ -178,9 +178,9 @@ func forbidden(r *request) *statusError {
 	}
 }
 
-// askAnAdmin says what who may only read can do about it; Kubernetes has the reasons of an
+// askAnAdmin tells a reader how to get the rights; Kubernetes has the reasons of an
 // authorizer in this place.
-const askAnAdmin = ": who may only read asks as root, as a member of the group that --socket-group names, or with a token that one of these made"
+const askAnAdmin = ": this needs root, a member of the group that --socket-group names, or a token that one of these made"
 
 // forbiddenPath is forbidden for somebody who may do nothing at all.
 func forbiddenPath(r *request) *statusError {

@@ -165,7 +165,7 @@ func Test345_page_of_a_trace(t *testing.T) {
 	}
 	out, _, _ := b.svcctl.Svcctl("token", "--role", "reader")
 	c.token = strings.TrimSpace(out)
-	if text := page("do=follow", http.StatusForbidden); !strings.Contains(text, "it is for who may do everything") {
+	if text := page("do=follow", http.StatusForbidden); !strings.Contains(text, "it is for administrators") {
 		t.Errorf("a reader is told %s", text)
 	}
 	c.token = "nobody"
