@@ -100,7 +100,7 @@ func TestRetryLooksOnlyWhileAsked(t *testing.T) {
 		r.Update(&nft.Box{}, map[string]Retrying{"default/plain": {Ports: retryAsked().Ports}})
 		pass(time.Minute, 0, 0)
 		r.Update(nil, map[string]Retrying{"default/web": retryAsked()})
-		pass(10*time.Second, 40, 42)         // two queries each
+		pass(10*time.Second, 40, 42)                                // two queries each
 		table.with(func() { table.takes = 100 * time.Millisecond }) // a large table: a twentieth of the time
 		pass(20*time.Second, 9, 11)
 		table.with(func() { table.takes, table.fails = 0, 1 })
