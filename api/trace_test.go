@@ -58,7 +58,7 @@ func TestTrace(t *testing.T) {
 }
 
 // writeTimeout is one that a handshake of TLS stays within, also on a busy machine.
-const writeTimeout = 3 * time.Second
+const writeTimeout = time.Second
 
 // A reader that takes nothing ends its trace, as a program and as a page.
 func TestStalledReadersEndTheirTrace(t *testing.T) {
