@@ -211,7 +211,7 @@ func (c *Client) WaitFor(ctx context.Context, cond Condition, revision uint64, t
 	}
 }
 
-// NotRunning reports whether a call failed because nobody serves on the socket.
+// NotRunning reports whether a call failed because no process serves on the socket.
 func NotRunning(err error) bool {
 	var unreachable *UnreachableError
 	return errors.As(err, &unreachable) &&

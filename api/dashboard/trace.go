@@ -133,7 +133,7 @@ type pieces struct {
 	gone    context.CancelFunc
 }
 
-// Write implements io.Writer. It never fails: whoever makes the page hears by gone.
+// Write implements io.Writer. It never fails: the page's handler learns of errors by gone.
 func (p *pieces) Write(b []byte) (int, error) {
 	if _, err := p.buffer.Write(b); err != nil {
 		p.gone()

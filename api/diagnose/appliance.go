@@ -82,7 +82,7 @@ func (d *diagnosis) appliance() {
 	}
 }
 
-// Nobody are the findings about an address that no Service has.
+// Nobody returns the findings about an address that no Service has.
 func Nobody(f Facts) []Finding {
 	d := &diagnosis{Facts: f}
 	q := f.Question
@@ -103,7 +103,7 @@ func Nobody(f Facts) []Finding {
 	return d.findings
 }
 
-// place tells in which range something is that nobody has.
+// place adds the range that contains an address or port without a holder.
 func (d *diagnosis) place(q Question) {
 	for _, pool := range d.Allocations.Pools {
 		for _, h := range pool.Holders {

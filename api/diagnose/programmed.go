@@ -161,7 +161,7 @@ func (d *diagnosis) addresses() []netip.Addr {
 	return addrs
 }
 
-// neighbors says for which addresses nobody on the segment gets an answer.
+// neighbors adds the addresses for which neighbors on the segment get no answer.
 func (d *diagnosis) neighbors() {
 	if d.State == nil {
 		return
@@ -236,7 +236,7 @@ func (d *diagnosis) routed(address, peer string, p *wire.Place) {
 	}
 }
 
-// UnansweredText says what neighbors meet at an address that nobody answers for.
+// UnansweredText describes an address for which neighbors get no answer.
 func UnansweredText(u wire.Unanswered) string {
 	asks := "ARP"
 	if strings.Contains(u.Address, ":") {

@@ -8,8 +8,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// computed is a collection of objects that follow from no stored ones: they are as they are when somebody asks, and
-// cannot be watched (kind.Kind.Verbs).
+// computed is a collection of objects that follow from no stored ones: they are computed on request, and cannot be
+// watched (kind.Kind.Verbs).
 type computed struct {
 	store   *store.Store
 	objects func() []object.Object

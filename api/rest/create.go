@@ -144,7 +144,7 @@ func mayWriteKind(r *request) error {
 	return e
 }
 
-// refused is the answer to what nobody may do.
+// refused returns the answer to a request that no user may make.
 func refused(k kind.Kind, name, why string) *statusError {
 	return &statusError{
 		code: http.StatusForbidden, reason: reasonForbidden, details: detailsOf(k, name),

@@ -182,7 +182,7 @@ func forbidden(r *request) *statusError {
 // authorizer in this place.
 const askAnAdmin = ": this needs root, a member of the group that --socket-group names, or a token that one of these made"
 
-// forbiddenPath is forbidden for somebody who may do nothing at all.
+// forbiddenPath returns the refusal for a user without any right.
 func forbiddenPath(r *request) *statusError {
 	return &statusError{
 		code: http.StatusForbidden, reason: reasonForbidden, details: &statusDetails{},
@@ -254,7 +254,7 @@ func internalError(err error) *statusError {
 	}
 }
 
-// unsettled is for a change that nobody knows of whether it was made.
+// unsettled returns the answer to a change whose outcome is unknown.
 func unsettled(message string) *statusError {
 	return &statusError{code: http.StatusGatewayTimeout, reason: reasonTimeout, message: message}
 }

@@ -136,8 +136,8 @@ func (l *watchSession) begin() error {
 	return nil
 }
 
-// wantsInitial reports whether the watch begins with what is there already: when it is told to,
-// or when it is told nothing.
+// wantsInitial reports whether the watch begins with the present objects: by sendInitialEvents, or
+// without a resourceVersion.
 func (l *watchSession) wantsInitial() bool {
 	if o := l.options; o.initial != nil {
 		return *o.initial

@@ -160,7 +160,7 @@ func (p *program) applying(v *verb, args []string) (a *applying, wait patience, 
 		return nil, wait, usagef("apply what? Give a file or a directory with -f, or -f - for stdin")
 	}
 	a = &applying{p: p, set: v.option("applyset").text(), shown: p.progress()}
-	if p.lists {
+	if p.stdoutTTY {
 		a.shown = &progress{} // the results say how far it is
 	}
 	a.options = client.ApplyOptions{Manager: v.option("field-manager").text(), Force: v.option("force-conflicts").on()}

@@ -215,8 +215,8 @@ func heldFindings(s *wire.Status) (findings []appliance.Finding) {
 	return findings
 }
 
-// setupFindings returns findings about the appliance's certificate and the addresses that
-// nobody answers for.
+// setupFindings returns findings about the appliance's certificate and about addresses for which
+// neighbors get no answer.
 func setupFindings(s *wire.Setup) (findings []appliance.Finding) {
 	if c := s.Certificate; c != nil {
 		f := appliance.Finding{Check: "certificate", Level: "ok", Message: fmt.Sprintf("the certificate of the API, %s, is valid until %s", c.File, c.Expires.UTC().Format(time.RFC3339))}

@@ -31,7 +31,7 @@ var announcingReasons = map[string]bool{
 }
 
 // announcingFindings returns the findings about addresses of Services that are to be announced: what the
-// announcer lacks, routers without a session, and pools that nobody is led to.
+// announcer lacks, routers without a session, and pools without any route to them.
 func announcingFindings(all *wire.Announcements, problems []wire.Problem, networks []netip.Prefix) (findings []appliance.Finding) {
 	const check = "announcing"
 	if len(all.Ranges) == 0 {

@@ -146,7 +146,7 @@ func (p *program) explainService(ctx context.Context, v *verb, t target) error {
 	return p.explainFacts(ctx, v, c, f, "Service "+t.namespace+"/"+t.name)
 }
 
-// explainAddress explains what somebody wants to reach.
+// explainAddress explains an address that a client wants to reach.
 func (p *program) explainAddress(ctx context.Context, v *verb, q diagnose.Question) error {
 	c, err := p.client(v)
 	if err != nil {

@@ -17,7 +17,7 @@ type progress struct {
 }
 
 func (p *program) progress() *progress {
-	if !p.shows {
+	if !p.stderrTTY {
 		return &progress{}
 	}
 	return &progress{w: p.stderr}
@@ -49,7 +49,7 @@ const tick = time.Second
 // waiting is a line about something that takes its time: what, for how long, and how long at most, unless that is 0.
 // end removes it.
 func (p *program) waiting(what func() string, atMost time.Duration) (end func()) {
-	if !p.shows {
+	if !p.stderrTTY {
 		return func() {}
 	}
 	g, began := p.progress(), time.Now()

@@ -103,7 +103,7 @@ func (p *program) runTop(ctx context.Context, v *verb, args []string) error {
 	if v.option("output").text() == formJSON {
 		return p.topJSON(ctx, t, once)
 	}
-	if once || !p.lists || !p.asks {
+	if once || !p.stdoutTTY || !p.stdinTTY {
 		if err := t.second(ctx); err != nil {
 			return err
 		}

@@ -66,7 +66,7 @@ func (p *program) runTrace(ctx context.Context, v *verb, args []string) error {
 	}
 	inJSON := v.option("output").text() == formJSON
 	predicts := query.Has("predict")
-	if p.shows && !inJSON && !predicts {
+	if p.stderrTTY && !inJSON && !predicts {
 		fmt.Fprintf(p.stderr, "Waiting for packets, %s s at most ...\n", query.Get("seconds"))
 	}
 	came := 0
