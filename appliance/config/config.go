@@ -47,7 +47,7 @@ type Config struct {
 	Log       Log
 }
 
-// API says where the API is served, and to whom.
+// API has the listeners of the API and the users of its socket.
 type API struct {
 	// Socket is the path of the unix socket (--socket).
 	Socket string

@@ -233,7 +233,8 @@ func (p *program) explainFacts(ctx context.Context, v *verb, c *client.Client, f
 	} else if err != nil {
 		return err
 	}
-	// Rates are of two looks: one of somebody who watches, and this one. It tells what it can.
+	// Rates need two looks: this one and an earlier one of another viewer. Without it they are
+	// absent.
 	f.Traffic, err = c.Traffic(ctx, url.Values{"namespace": {f.Namespace}, "name": {f.Name}})
 	if _, is := errors.AsType[*wire.Failure](err); is {
 		f.Traffic = nil // connections cannot be counted here

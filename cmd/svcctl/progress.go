@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// progress is one line on stderr that says how far long work is, to somebody who sees nothing else. In a pipe it
-// is nothing.
+// progress is a line on stderr about long work that prints nothing else. It needs a terminal.
 type progress struct {
 	mu    sync.Mutex
 	w     io.Writer // nil where nobody watches
