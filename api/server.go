@@ -173,8 +173,8 @@ func (s *Server) ServeTLS(ctx context.Context, ln net.Listener) error {
 	return s.limits.serve(ctx, secure, s.Handler(), s.log, s.cfg.Panicked)
 }
 
-// Handler is the whole API without a listener. It knows who asks by the Peer in a request's
-// context, which Serve puts there, else by the token that a request shows.
+// Handler returns the whole API without a listener. The user of a request follows from the Peer in
+// its context, which Serve puts there, else from its token.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	health := HealthHandler(s.backend)

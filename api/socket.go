@@ -42,7 +42,7 @@ func (a socketAccess) mode() fs.FileMode {
 	return socketMode
 }
 
-// grant lets those in who may, to a file or directory of ours with a mode.
+// grant gives the permitted users access to a file or directory of ours with a mode.
 func (a socketAccess) grant(path string, mode fs.FileMode) error {
 	if info, err := os.Stat(path); err != nil {
 		return err

@@ -1,7 +1,7 @@
 // Package auth authenticates and authorizes the users of the API, and authenticates the appliance
 // to its clients.
 //
-// Over the unix socket the kernel says who is at the other end (Local). Over TLS a client
+// Over the unix socket the kernel names the peer (Local). Over TLS a client
 // shows a token that it was given over the socket before (Tokens); the server shows a
 // certificate, signed by a CA of its own or given by the operator (Authority, Files).
 //

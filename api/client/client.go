@@ -160,7 +160,7 @@ func (c *Client) Fleet(ctx context.Context) (*wire.Fleet, error) {
 	return &f, nil
 }
 
-// FleetSources asks who reads which directory of manifests for the fleet.
+// FleetSources asks for the readers of the fleet's directories of manifests.
 func (c *Client) FleetSources(ctx context.Context) (list []wire.FleetSource, err error) {
 	err = c.get(ctx, "/svcctl/v1/fleet/sources", nil, callTimeout, &list)
 	return list, err

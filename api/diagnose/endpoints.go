@@ -328,7 +328,7 @@ func (d *diagnosis) isClusterIP(addr netip.Addr) bool {
 	return addr.IsValid() && slices.Contains(d.Service.Spec.ClusterIPs, addr.String())
 }
 
-// clients tells who may connect.
+// clients adds the restrictions on clients.
 func (d *diagnosis) clients() {
 	if internal := annotation.InternalOf(d.Service).Key; internal != "" && !d.isClusterIP(d.Question.Address) {
 		d.add(Doubt, "ask from inside, or add the client's network to --load-balancer-internal-from",
@@ -362,7 +362,7 @@ func (d *diagnosis) clients() {
 	}
 }
 
-// Annotations that say who may connect, as the appliance reads them.
+// Annotations that restrict clients, as the appliance reads them.
 const (
 	annotationRangesApply = "svcctl.io/source-ranges-apply"
 	annotationSourceSets  = "svcctl.io/source-sets"

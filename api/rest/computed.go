@@ -61,8 +61,8 @@ func poolsOf(plain stored) adapted {
 	}}
 }
 
-// withUse is a pool with the status that follows from who has its addresses. A pool that is not used has no
-// addresses.
+// withUse returns a pool with the status that follows from its allocated addresses. An unused pool has
+// none.
 func withUse(pool *object.IPAddressPool, use []store.PoolUse) *object.IPAddressPool {
 	shown := pool.DeepCopy().(*object.IPAddressPool)
 	shown.Status = &object.IPAddressPoolStatus{}

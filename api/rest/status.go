@@ -190,7 +190,7 @@ func forbiddenPath(r *request) *statusError {
 	}
 }
 
-// unauthorized is the answer to who is not known.
+// unauthorized returns the answer to an unknown user.
 func unauthorized() *statusError {
 	return &statusError{code: http.StatusUnauthorized, reason: reasonUnauthorized, message: "Unauthorized"}
 }

@@ -194,7 +194,7 @@ func (l *watchSession) run(ctx context.Context) {
 				_ = l.bookmark(false)
 			}
 		case <-ctx.Done():
-			// Only who is still there can be told.
+			// The client is still connected.
 			if l.options.bookmarks && errors.Is(ctx.Err(), context.DeadlineExceeded) && l.request.http.Context().Err() == nil {
 				_ = l.bookmark(false)
 			}

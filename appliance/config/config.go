@@ -227,7 +227,7 @@ const (
 	ServiceNamesRFC1123 ServiceNames = "rfc1123" // a letter or a digit first
 )
 
-// NodePortSpace says who may hold the same node port.
+// NodePortSpace says whether Services may share a node port on different protocols.
 type NodePortSpace string
 
 const (

@@ -9,7 +9,7 @@ import (
 	"svcctl.io/svcctl/store/annotation"
 )
 
-// Annotations that say who may connect to a Service from outside.
+// Annotations that restrict the clients of a Service from outside.
 const (
 	// AnnotationSourceRangesApply says for one Service what --source-ranges-apply says for all.
 	AnnotationSourceRangesApply = "svcctl.io/source-ranges-apply"
@@ -29,7 +29,7 @@ const (
 	reasonNoEffect         = "NoEffect"
 )
 
-// clients decide who may connect to a Service, but for its cluster IPs, which are always open.
+// clients restrict access to a Service, except to its cluster IPs, which are always open.
 type clients struct {
 	// ranges are source ranges of both families; ranged reports that some are given.
 	ranges      []netip.Prefix
@@ -63,7 +63,7 @@ func (r *resolver) readClients() clients {
 	return c
 }
 
-// of gives who may connect in a family, as nft.Frontend has it.
+// of returns the permitted clients of a family, as nft.Frontend has them.
 func (c *clients) of(family nft.Family) (sources []netip.Prefix, sets *nft.SourceSets) {
 	if c.nobody {
 		return []netip.Prefix{}, nil

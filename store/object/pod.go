@@ -91,10 +91,9 @@ func (o *Pod) Terminal() bool {
 // Terminating reports whether the Pod is being deleted.
 func (o *Pod) Terminating() bool { return o.Metadata.DeletionTimestamp != nil }
 
-// Ready reports whether the Pod says that it may be sent traffic: by its Ready condition,
-// without any conditions by a phase of Running, and without a phase either, yes.
-// Kubernetes' Pods always have both; who writes none of them down means a server that
-// is there.
+// Ready reports whether the Pod says that it may be sent traffic: by its Ready condition, without
+// any conditions by a phase of Running, and without a phase either, yes. Kubernetes' Pods always
+// have both; a Pod without them stands for a server that is up.
 func (o *Pod) Ready() bool {
 	for _, condition := range o.Status.Conditions {
 		if condition.Type == podReady {
