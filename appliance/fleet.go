@@ -53,15 +53,39 @@ func dataKey(path string) (*engine.Key, error) {
 	return engine.ReadKey(path)
 }
 
+// FleetKeys are the keys in a file by which a fleet has its Secrets sealed, nil for "".
+func FleetKeys(path string) (*engine.Keys, error) {
+	if path == "" {
+		return nil, nil
+	}
+	return engine.ReadKeys(path)
+}
+
+// LeaveFleet opens the Secrets in the data directory of a box that has left its fleet. dataKeyFile has the key that the
+// directory is encrypted by, "" for none. It returns how many there are.
+func LeaveFleet(dir, dataKeyFile string, keys *engine.Keys) (opened int, err error) {
+	key, err := dataKey(dataKeyFile)
+	if err != nil {
+		return 0, err
+	}
+	return fleet.OpenSecrets(fleet.Config{DataKey: key, Keys: keys, Secret: store.IsSecretKey}, dir)
+}
+
 // FleetConfig returns the configuration of package fleet.
 func FleetConfig(cfg *config.Config, log *slog.Logger) (fleet.Config, error) {
 	of := fleet.Config{
-		Fleet: cfg.Fleet, Box: cfg.NodeName, Endpoints: cfg.Etcd, Dir: cfg.DataDir, Version: cfg.Version, Knows: store.KnowsKey, Log: log,
+		Fleet: cfg.Fleet, Box: cfg.NodeName, Endpoints: cfg.Etcd, Dir: cfg.DataDir, Version: cfg.Version, Knows: store.KnowsKey, Secret: store.IsSecretKey, Log: log,
 		Import: func(key string, value []byte) ([]byte, error) {
 			return store.ForFleet(key, value, control.NodeOwner, cfg.SourcePath)
 		},
 	}
 	var err error
+	if of.DataKey, err = dataKey(cfg.DataKeyFile); err != nil {
+		return of, err
+	}
+	if of.Keys, err = FleetKeys(cfg.FleetKeyFile); err != nil {
+		return of, err
+	}
 	if of.TLS, err = cfg.EtcdTLS(); err != nil {
 		return of, err
 	}

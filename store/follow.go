@@ -69,6 +69,9 @@ func KnowsKey(key string) bool {
 	return known
 }
 
+// IsSecretKey reports whether a key of the engine is of an object that is secret: a fleet has it sealed.
+func IsSecretKey(key string) bool { return strings.HasPrefix(key, objectPrefix+object.KindSecret+"/") }
+
 // Follow takes over what other machines commit, until ctx is done. Without them it does nothing.
 func (s *Store) Follow(ctx context.Context) error {
 	if s.storage.shared == nil {
@@ -145,6 +148,12 @@ func (s *Store) follow() {
 
 // takeOver makes a commit of another machine one of this store.
 func (s *Store) takeOver(f *engine.Followed) error {
+	if f.Again {
+		for name := range maps.Clone(s.sources.reading) {
+			s.letSource(name)
+		}
+		return nil
+	}
 	changes, at, err := s.followed(f)
 	if err != nil {
 		return err
@@ -284,15 +293,13 @@ func (s *Store) lacksIngress(svc *object.Service) bool {
 
 // ForFleet is a stored object of a single box as a fleet keeps it; nil: it does not. What files declared
 // becomes the source's that named gives for the path of the file, and the API's when that is none (""); the Node that the
-// box made of itself stays behind. Secrets are refused.
+// box made of itself stays behind.
 func ForFleet(key string, value []byte, nodeOwner string, named func(path string) string) ([]byte, error) {
 	r, err := decodeRecord(engine.Pair{Key: key, Value: value})
 	if err != nil {
 		return nil, err
 	}
 	switch {
-	case object.RefOf(r.object).Kind == object.KindSecret:
-		return nil, fmt.Errorf("%s: %w", object.RefOf(r.object), errSecret)
 	case r.owner.Controller == nodeOwner:
 		return nil, nil
 	case r.owner.File == "" || SourceOf(r.owner.File) != "":

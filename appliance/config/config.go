@@ -55,6 +55,9 @@ type Config struct {
 	// EtcdCACert, EtcdCert and EtcdKey are PEM files: who signs etcd's certificates (empty: the
 	// system's roots), and the box's own certificate with its key (--etcd-cacert, --etcd-cert, --etcd-key).
 	EtcdCACert, EtcdCert, EtcdKey string
+	// FleetKeyFile has the keys by which the fleet has its Secrets sealed, 32 bytes in base64 a line; the first one
+	// seals, all open. "": the box takes no Secrets (--fleet-key-file).
+	FleetKeyFile string
 
 	// NodeName is who "local" is: the endpoints of this nodeName are on this box (--node-name).
 	NodeName string

@@ -21,7 +21,9 @@ var fleetPattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 // validateFleet looks at what belongs to --fleet.
 func (c *Config) validateFleet(v *validation) {
 	if c.Fleet == "" {
-		for flag, value := range map[string]string{"etcd-cacert": c.EtcdCACert, "etcd-cert": c.EtcdCert, "etcd-key": c.EtcdKey} {
+		for flag, value := range map[string]string{
+			"etcd-cacert": c.EtcdCACert, "etcd-cert": c.EtcdCert, "etcd-key": c.EtcdKey, "fleet-key-file": c.FleetKeyFile,
+		} {
 			if value != "" {
 				v.add(flag, value, "it is of no use without --fleet: name the fleet, or leave it out")
 			}

@@ -26,8 +26,12 @@ const (
 	sourceTurnPrefix = "turn/source/"
 )
 
-// format is the one that this program writes, and the newest it reads.
-const format = 1
+// format is the newest one that this program reads, and that of a fleet that it makes. A fleet has the format that all
+// of its boxes read, and is raised to a newer one by Upgrade.
+const format = sealedFormat
+
+// sealedFormat may have Secrets, sealed; format 1 has none.
+const sealedFormat = 2
 
 // isShared reports whether all boxes have a key in common.
 func isShared(key string) bool { return key == headKey || isContent(key) }

@@ -47,8 +47,8 @@ type replica struct {
 	err     error                   // why the last write failed
 }
 
-func openReplica(dir string) (*replica, error) {
-	file, err := engine.OpenFile(dir)
+func openReplica(dir string, key *engine.Key) (*replica, error) {
+	file, err := engine.OpenSealed(dir, key)
 	if err != nil {
 		return nil, err
 	}
@@ -118,6 +118,26 @@ func (r *replica) remove(keys ...string) {
 	for _, key := range keys {
 		r.waiting[key] = nil
 	}
+}
+
+// value is that of a key; nil: there is none.
+func (r *replica) value(key string) []byte {
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	r.mu.Lock()
+	p, waits := r.waiting[key]
+	r.mu.Unlock()
+	if waits {
+		if p == nil {
+			return nil
+		}
+		return p.Value
+	}
+	pairs, err := r.file.Load(key)
+	if err != nil || len(pairs) == 0 || pairs[0].Key != key { // others may begin with it
+		return nil
+	}
+	return pairs[0].Value
 }
 
 // stand notes what operations have made of the objects, and which state that is: no flush has some of it
