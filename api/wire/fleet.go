@@ -49,6 +49,9 @@ const (
 	BoxAway    = "Away"
 )
 
+// BoxKeyMissing is the state, of a Fleet and of a FleetBox, that a Secret is sealed by a key that the box does not have.
+const BoxKeyMissing = "KeyMissing"
+
 // FleetSource is a directory of manifests that one box at a time reads for all.
 type FleetSource struct {
 	Name string `json:"name"`

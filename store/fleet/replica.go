@@ -133,11 +133,11 @@ func (r *replica) value(key string) []byte {
 		}
 		return p.Value
 	}
-	pairs, err := r.file.Load(key)
-	if err != nil || len(pairs) == 0 || pairs[0].Key != key { // others may begin with it
+	pair, _, err := r.file.Get(key)
+	if err != nil {
 		return nil
 	}
-	return pairs[0].Value
+	return pair.Value
 }
 
 // stand notes what operations have made of the objects, and which state that is: no flush has some of it
