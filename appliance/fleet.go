@@ -115,6 +115,7 @@ type member struct {
 	// sources reads the directories of this box; wake, once it is set, has the loop show how they are doing.
 	sources *sources.Reader
 	wake    atomic.Pointer[func()]
+	log     *slog.Logger
 }
 
 // HasTurn reports whether this box writes what one box writes for all.
@@ -214,6 +215,7 @@ func (m *member) tasks(wake func()) []task.Task {
 		{Name: "fleet", Run: m.engine.Run},
 		{Name: "sources", Run: m.sources.Run},
 		{Name: "follow the fleet", Run: m.store.Follow},
+		{Name: "trial", Run: m.endTrials},
 		{Name: "controllers", Run: func(ctx context.Context) error { return m.beside.Run(ctx, m.engine.Changes, wake) }},
 		{Name: "state of the fleet", Run: func(ctx context.Context) error {
 			before, replica := fleet.Kind(""), error(nil)
@@ -233,5 +235,37 @@ func (m *member) tasks(wake func()) []task.Task {
 				}
 			}
 		}},
+	}
+}
+
+// endTrials takes back what nobody has confirmed in time, on the box that has the turn.
+func (m *member) endTrials(ctx context.Context) error {
+	const again = time.Second // the turn may come without a word, and etcd may be away
+	for ctx.Err() == nil {
+		published := m.store.Published()
+		var ends <-chan time.Time
+		if left, pending := m.store.TrialLeft(); pending {
+			ends = time.After(max(left, again))
+			if left == 0 && m.HasTurn() {
+				m.goBack()
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-ends:
+		case <-published:
+		}
+	}
+	return nil
+}
+
+func (m *member) goBack() {
+	revived, err := m.store.GoBack(nil)
+	switch {
+	case errors.Is(err, store.ErrNoTrial): // another box was first, or it is confirmed
+	case err != nil:
+		m.log.Warn("the trial is over, and did not go back yet", "err", err)
+	default:
+		m.log.Warn("nobody has confirmed the trial in time: it went back", "objects", len(revived))
 	}
 }

@@ -60,6 +60,7 @@ func (s *Store) headValue(changes []*change) ([]byte, error) {
 
 // KnowsKey reports whether a key of the engine is of a kind that this program can read.
 func KnowsKey(key string) bool {
+	key = strings.TrimPrefix(key, trialObjectPrefix)
 	rest, isObject := strings.CutPrefix(key, objectPrefix)
 	if !isObject {
 		return true
@@ -69,8 +70,11 @@ func KnowsKey(key string) bool {
 	return known
 }
 
-// IsSecretKey reports whether a key of the engine is of an object that is secret: a fleet has it sealed.
-func IsSecretKey(key string) bool { return strings.HasPrefix(key, objectPrefix+object.KindSecret+"/") }
+// IsSecretKey reports whether a key of the engine is of an object that is secret, or of what it was before a trial: a
+// fleet has it sealed.
+func IsSecretKey(key string) bool {
+	return strings.HasPrefix(strings.TrimPrefix(key, trialObjectPrefix), objectPrefix+object.KindSecret+"/")
+}
 
 // Follow takes over what other machines commit, until ctx is done. Without them it does nothing.
 func (s *Store) Follow(ctx context.Context) error {
@@ -166,6 +170,9 @@ func (s *Store) takeOver(f *engine.Followed) error {
 	if err := s.takeOverSources(f, changes); err != nil {
 		return err
 	}
+	if err := s.takeOverTrial(f); err != nil {
+		return err
+	}
 	t := s.begin()
 	t.revision = f.Revision
 	t.reassign(changes)
@@ -196,8 +203,8 @@ func (s *Store) followed(f *engine.Followed) (changes []*change, at time.Time, e
 	}
 	byKey := make(map[string]*change, len(f.Puts)+len(f.Deletes))
 	for _, pair := range f.Puts {
-		if isSourceKey(pair.Key) {
-			continue // see takeOverSources
+		if isSourceKey(pair.Key) || isTrialKey(pair.Key) {
+			continue // see takeOverSources and takeOverTrial
 		}
 		r, err := decodeRecord(pair)
 		if err != nil {
@@ -241,10 +248,16 @@ func refOfKey(key string) (object.Ref, bool) {
 // first: in one commit a value may have gone from one to another.
 func (t *transaction) reassign(changes []*change) {
 	s := t.s
+	s.ledger.unkeep()
+	s.ledger.kept = nil
+	defer func() {
+		s.keepTried()
+		s.ledger.begin()
+	}()
 	for _, c := range changes {
 		if c.ref.Kind == object.KindService && c.old != nil && !c.old.withheld {
 			old := *c
-			old.next, old.remove = nil, true
+			old.next, old.remove, old.by = nil, true, nil // what is kept follows below
 			old.release(t)
 		}
 	}

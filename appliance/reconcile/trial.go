@@ -50,11 +50,11 @@ func (l *Loop) found() manifest.Files {
 	return l.observed.snapshot.Files
 }
 
-// untilTrialEnds is how long a trial may wait still; not pending when there is none, or when it cannot be
-// taken back before the manifests were read.
+// untilTrialEnds is how long a trial may wait still; not pending when there is none, when it cannot be
+// taken back before the manifests were read, or when it is one of a fleet: the loop waits for no other machine.
 func (l *Loop) untilTrialEnds() (left time.Duration, pending bool) {
 	trial, is := l.opts.Store.TrialHead()
-	if !is || !trial.Pending() || l.opts.Watching && l.observed.snapshot == nil {
+	if !is || !trial.Pending() || l.opts.Store.IsShared() || l.opts.Watching && l.observed.snapshot == nil {
 		return 0, false
 	}
 	return trial.Ends.Left(l.clocks()), true

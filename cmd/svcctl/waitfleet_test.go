@@ -12,7 +12,7 @@ func TestBehindOf(t *testing.T) {
 		return wire.FleetBox{Name: name, State: state, Programmed: programmed}
 	}
 	has, behind, away := box("a", wire.BoxOK, 10), box("b", wire.BoxBehind, 9), box("c", wire.BoxAway, 9)
-	back := box("d", wire.BoxAway, 10) // it has the revision, whatever became of it
+	back := box("d", wire.BoxAway, 10)         // it has the revision, whatever became of it
 	locked := box("e", wire.BoxKeyMissing, 10) // the revision may be that of a Secret
 	for _, test := range []struct {
 		of      string

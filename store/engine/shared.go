@@ -27,6 +27,8 @@ type Shared interface {
 	Keep(t Transaction)
 	// Sealing is why pairs that are secret cannot be committed; nil: they can.
 	Sealing() error
+	// Tries is why there can be no trials; nil: there can.
+	Tries() error
 	// Fresh returns when readers see all that was committed before the call, by anybody.
 	Fresh(ctx context.Context) error
 }

@@ -18,7 +18,8 @@ const (
 	headKey          = "head"
 	objectPrefix     = "object/"
 	sourcePrefix     = "source/"
-	sharedEnd        = "source0" // the first key behind all that boxes share
+	trialPrefix      = "trial/"
+	sharedEnd        = "trial0" // the first key behind all that boxes share
 	bundlePrefix     = "bundle/"
 	alivePrefix      = "alive/"
 	boxPrefix        = "box/"
@@ -30,7 +31,7 @@ const (
 // of its boxes read, and is raised to a newer one by Upgrade.
 const format = sealedFormat
 
-// sealedFormat may have Secrets, sealed; format 1 has none.
+// sealedFormat may have Secrets, sealed, and trials; format 1 has neither.
 const sealedFormat = 2
 
 // isShared reports whether all boxes have a key in common.
@@ -38,7 +39,7 @@ func isShared(key string) bool { return key == headKey || isContent(key) }
 
 // isContent reports whether a key is among those that the digest of the head is of.
 func isContent(key string) bool {
-	return strings.HasPrefix(key, objectPrefix) || strings.HasPrefix(key, sourcePrefix)
+	return strings.HasPrefix(key, objectPrefix) || strings.HasPrefix(key, sourcePrefix) || strings.HasPrefix(key, trialPrefix)
 }
 
 // sum is a checksum of a pair, or the exclusive or of those of all pairs.

@@ -72,8 +72,14 @@ func (r *replica) content() ([]engine.Pair, error) {
 	if err != nil {
 		return nil, err
 	}
-	sources, err := r.file.Load(sourcePrefix)
-	return append(pairs, sources...), err
+	for _, prefix := range []string{sourcePrefix, trialPrefix} {
+		more, err := r.file.Load(prefix)
+		if err != nil {
+			return nil, err
+		}
+		pairs = append(pairs, more...)
+	}
+	return pairs, nil
 }
 
 // cursor is the position of the replica; nil when it has no state of a fleet.

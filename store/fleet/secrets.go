@@ -32,6 +32,16 @@ func (e *Engine) Sealing() error {
 	return e.cfg.sealing(format)
 }
 
+// Tries implements engine.Shared.
+func (e *Engine) Tries() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.format >= sealedFormat {
+		return nil
+	}
+	return &engine.AwayError{Why: fmt.Sprintf("the fleet has format %d, which knows no trials: say `svcctl fleet upgrade` when all boxes have a version that reads format %d", e.format, sealedFormat)}
+}
+
 // sealing is why no Secrets may be stored in a fleet of a format; nil: they may.
 func (c *Config) sealing(of int) error {
 	switch {
@@ -131,7 +141,8 @@ func (e *Engine) openable() (pairs []engine.Pair) {
 func (e *Engine) noteShut() {
 	why := ""
 	if keys := slices.Sorted(maps.Keys(e.shut)); len(keys) > 0 {
-		why = fmt.Sprintf("Secret %s cannot be read: %s", strings.TrimPrefix(keys[0], objectPrefix+"Secret/"), e.shut[keys[0]])
+		_, name, _ := strings.Cut(keys[0], objectPrefix+"Secret/") // what it was before a trial has more in front
+		why = fmt.Sprintf("Secret %s cannot be read: %s", name, e.shut[keys[0]])
 		if more := len(keys) - 1; more > 0 {
 			why += fmt.Sprintf(" (and %d more)", more)
 		}
@@ -264,9 +275,13 @@ func (c *Config) openSecrets(dir string) (opened int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	pairs, err := file.Load(objectPrefix)
-	if err != nil {
-		return 0, err
+	var pairs []engine.Pair
+	for _, prefix := range []string{objectPrefix, trialPrefix} {
+		some, err := file.Load(prefix)
+		if err != nil {
+			return 0, err
+		}
+		pairs = append(pairs, some...)
 	}
 	if len(heads) == 0 {
 		return 0, fmt.Errorf("%s has no objects of svcctl", dir)

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"svcctl.io/svcctl/store"
+	"svcctl.io/svcctl/store/deadline"
 	"svcctl.io/svcctl/store/engine"
 	"svcctl.io/svcctl/store/fleet"
 	"svcctl.io/svcctl/store/manifest"
@@ -40,6 +42,9 @@ func Test574_the_format_of_a_fleet_is_raised(t *testing.T) {
 	eventually(t, "the fleet has a writer", func() bool { return a.create("web") == nil })
 	if err := a.putSecret("s", "the value"); err == nil || !strings.Contains(err.Error(), "svcctl fleet upgrade") {
 		t.Errorf("a Secret in a fleet that knows none: %v", err)
+	}
+	if _, err := a.BeginTrial("x", "test", false, time.Hour, deadline.Now()); err == nil || !strings.Contains(err.Error(), "svcctl fleet upgrade") {
+		t.Errorf("a trial in a fleet that knows none: %v", err)
 	}
 	text := "apiVersion: v1\nkind: Secret\nmetadata: {name: filed}\nstringData: {password: of a file}\n"
 	files := manifest.Files{manifest.Decode("lb:secret.yaml", []byte(text), manifest.DefaultLimits())}
