@@ -83,6 +83,8 @@ type Config struct {
 	Trace Trace
 	// Dashboard answers /dashboard/ for users that may at least read; when it is nil, nothing is there.
 	Dashboard http.Handler
+	// DashboardUnauthorized answers 401 for who shows no token there, so that a browser gets a page; nil: as elsewhere.
+	DashboardUnauthorized http.HandlerFunc
 	// Announcements are the addresses that are announced; when it is nil, nobody is told.
 	Announcements Announcements
 	// Changes takes changes back, and all that is stored out; when it is nil, nobody may ask.
@@ -226,7 +228,7 @@ func (s *Server) Handler() http.Handler {
 		admin(tracePath, get(s.trace))
 	}
 	if s.cfg.Dashboard != nil {
-		reader("/dashboard/", s.unhurried(s.cfg.Dashboard))
+		mux.Handle("/dashboard/", s.dashboard())
 	}
 	if s.cfg.Announcements != nil {
 		reader(announcementsPath, s.unhurried(get(s.announcements)))

@@ -119,4 +119,11 @@ func TestTracePageOutlivesTimeouts(t *testing.T) {
 	if code, body := remote.do(t, "", http.MethodGet, "/dashboard/trace", ""); code != http.StatusUnauthorized || !strings.Contains(body, "show a bearer token") {
 		t.Errorf("anonymous: %d %s", code, body)
 	}
+	refused := func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "<h1>no", http.StatusUnauthorized) }
+	remote = serveTLS(t, newBackend(), api.Config{Dashboard: page, DashboardUnauthorized: refused})
+	for token, want := range map[string]string{"": "<h1>no\n", "nonsense": "Unauthorized"} {
+		if code, body := remote.ask(t, token, "/dashboard/trace"); code != http.StatusUnauthorized || !strings.Contains(body, want) || strings.Contains(body, "packet") {
+			t.Errorf("token %q: %d %s", token, code, body)
+		}
+	}
 }

@@ -46,6 +46,12 @@ func Refuse(w http.ResponseWriter, code int, why string, inside bool) {
 	send(w, code, b.Bytes())
 }
 
+// Unauthorized answers those who show no token, as browsers do.
+func Unauthorized(w http.ResponseWriter, _ *http.Request) {
+	Refuse(w, http.StatusUnauthorized, "Over the network the dashboard is for holders of a token, and a browser shows none. Run svcctl dashboard "+
+		"--server HOST:PORT --token-file FILE --ca FILE on your machine, or sudo svcctl dashboard on the box: it opens the dashboard in your browser.", false)
+}
+
 // titleOf is that of a page that says what failed.
 func titleOf(code int) string { return strconv.Itoa(code) + " " + http.StatusText(code) }
 

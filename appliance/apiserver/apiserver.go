@@ -114,6 +114,7 @@ func Open(c *config.Config, objects *store.Store, backend Backend, views Views, 
 	if views.Traffic != nil {
 		source := &pages{objects: objects, backend: backend, grants: grants, traffic: views.Traffic, service: cfg.Service, alloc: cfg.Allocations, journal: cfg.Journal, trace: cfg.Trace, nodelessLocal: c.NodelessEndpoints == config.NodelessLocal}
 		cfg.Dashboard = dashboard.Handler(source, func(r *http.Request) bool { return auth.From(r.Context()).Role >= auth.Admin })
+		cfg.DashboardUnauthorized = dashboard.Unauthorized
 	}
 	if c.Listen != "" {
 		if s.secure, err = net.Listen("tcp", c.Listen); err != nil {

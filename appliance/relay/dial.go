@@ -25,7 +25,7 @@ func dial(ctx context.Context, timeout time.Duration, prepare prepareSocket, sou
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var late *time.Timer
-	dialer := net.Dialer{Control: func(network, address string, c syscall.RawConn) error {
+	dialer := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: keepAliveEvery, Interval: keepAliveEvery, Count: -1}, Control: func(network, address string, c syscall.RawConn) error {
 		if late != nil {
 			late.Stop() // of another socket, before net tries once more
 		}

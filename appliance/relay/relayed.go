@@ -77,8 +77,11 @@ func (c *relayed) stop(ctx context.Context) {
 
 // interrupt has everybody stop who waits for a connection.
 func interrupt(c interface{ SetDeadline(time.Time) error }) {
-	_ = c.SetDeadline(time.Unix(1, 0)) // of a closed one nobody waits
+	_ = c.SetDeadline(longAgo) // of a closed one nobody waits
 }
+
+// longAgo is a deadline that is over.
+var longAgo = time.Unix(1, 0)
 
 func (c *relayed) stopTimers() {
 	for _, timer := range []*time.Timer{c.drain, c.idle} {
