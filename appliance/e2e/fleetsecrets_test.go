@@ -122,6 +122,22 @@ func Test570_one_Secret_ends_TLS_on_all_boxes(t *testing.T) {
 	if out, code := f.apply(1, service("again", "ports: [{port: 80}]")); code != 0 {
 		t.Error(out)
 	}
+	// Box 1 seals by key 1, and the last commit of that Secret was its.
+	if out := f.svcctlFleet("reseal", "--fleet-key-file", keys(0)); !strings.Contains(out, "has 1 Secret, sealed by key") || !strings.Contains(out, "; 0 of them") {
+		t.Errorf("svcctl fleet reseal: %s", out)
+	}
+	if out := f.svcctlFleet("upgrade"); !strings.Contains(out, "format 2, and this version makes no newer one") {
+		t.Errorf("svcctl fleet upgrade: %s", out)
+	}
+	// A box that leaves has its Secrets open.
+	f.boxes[1].Stop()
+	if out, errOut, err := f.hosts[1].Run(binary, "fleet", "leave", f.boxes[1].Data, "--fleet-key-file", keys(1)); err != nil || !strings.Contains(out, "1 Secret") {
+		t.Fatalf("svcctl fleet leave: %v: %s%s", err, out, errOut)
+	}
+	alone := f.single(f.hosts[1], "box2")
+	alone.Data, alone.Manifests.Path = f.boxes[1].Data, ""
+	alone.Start()
+	serves(1, third)
 	f.stop()
 	for _, pair := range []issued{first, second, third} {
 		f.hasNothingOf(pair.key)

@@ -138,7 +138,7 @@ func (p *program) runFleet(ctx context.Context, v *verb, args []string) error {
 		if err != nil {
 			return err
 		}
-		return p.print(fmt.Sprintf("The %s of fleet %s are sealed by key %s; %d were sealed by another one.\n", count(all, "Secret"), cfg.Fleet, cfg.Keys.SealsBy(), changed))
+		return p.print(fmt.Sprintf("Fleet %s has %s, sealed by key %s; %d of them by another one before.\n", cfg.Fleet, count(all, "Secret"), cfg.Keys.SealsBy(), changed))
 	}
 	return p.fleetStatus(ctx, v, cfg)
 }
