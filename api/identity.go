@@ -16,8 +16,8 @@ import (
 
 type peerKey struct{}
 
-// peerFrom is who is at the other end of the unix socket that a request came by; false when
-// it came another way.
+// peerFrom returns the peer of the unix socket that a request arrived on; false when it arrived
+// over TCP.
 func peerFrom(ctx context.Context) (auth.Peer, bool) {
 	p, ok := ctx.Value(peerKey{}).(auth.Peer)
 	return p, ok

@@ -49,9 +49,9 @@ func (s *Store) loadTrial() error {
 		}
 	}
 	s.trial = t
-	s.ledger.begin()
+	s.allocator.begin()
 	s.keepTried()
-	s.ledger.begin()
+	s.allocator.begin()
 	return nil
 }
 
@@ -62,7 +62,7 @@ func (s *Store) keepTried() {
 	}
 	for ref, r := range s.trial.before {
 		if r != nil && ref.Kind == object.KindService {
-			s.ledger.keepOf(r.object.(*object.Service))
+			s.allocator.keepOf(r.object.(*object.Service))
 		}
 	}
 }

@@ -153,7 +153,7 @@ func (t *tcpPort) admit(client *net.TCPConn, serve func()) {
 		t.mu.Lock()
 		p := t.port
 		t.mu.Unlock()
-		t.relay.crowding.turnAway(p, t.quota, "connections to a relayed port are refused")
+		t.relay.overload.turnAway(p, t.quota, "connections to a relayed port are refused")
 		reset(client)
 		return
 	}

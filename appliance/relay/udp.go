@@ -201,12 +201,12 @@ func (l *udpListener) flowOf(client netip.AddrPort) (*flow, error) {
 		ended, waits := l.endOldest(port)
 		switch {
 		case !ended:
-			l.relay.crowding.turnAway(p, port.quota, "clients of a relayed port get no answer")
+			l.relay.overload.turnAway(p, port.quota, "clients of a relayed port get no answer")
 			return nil, errQuotaExceeded
 		case waits:
-			l.relay.crowding.turnAway(p, port.quota, "clients of a relayed port are forgotten early")
+			l.relay.overload.turnAway(p, port.quota, "clients of a relayed port are forgotten early")
 		default: // who has an answer is not waited for
-			l.relay.crowding.forget()
+			l.relay.overload.forget()
 		}
 	}
 	f, err = l.begin(port, client, asked)

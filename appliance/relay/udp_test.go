@@ -216,7 +216,7 @@ func TestUDPLimits(t *testing.T) {
 	if used := l.quotas.udp.loopback.used.Load(); used != 3 {
 		t.Errorf("%d clients are remembered, want 3", used)
 	}
-	if got, named := l.Stats().UDP.TurnedAway, len(l.Crowded()); got != 6 || named != 0 {
+	if got, named := l.Stats().UDP.TurnedAway, len(l.Overloaded()); got != 6 || named != 0 {
 		t.Errorf("%d clients were forgotten, want 6; %d ports are named, though nobody waited for an answer", got, named)
 	}
 	if got := answer(t, dialUDP(t, other), "x"); got[0] != "a" {
@@ -243,7 +243,7 @@ func TestUDPForgottenEarly(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "the port is named", func() bool { return len(l.Crowded()) == 1 && l.Stats().UDP.TurnedAway == 2 })
+	eventually(t, "the port is named", func() bool { return len(l.Overloaded()) == 1 && l.Stats().UDP.TurnedAway == 2 })
 	if got := l.log.count("are forgotten early"); got != 1 {
 		t.Errorf("%d lines in the log, want 1", got)
 	}
