@@ -195,6 +195,7 @@ func (s *Server) Handler() http.Handler {
 		reader("/svcctl/v1/fleet", get(s.fleet))
 		reader("/svcctl/v1/fleet/sources", get(s.sources))
 		admin("/svcctl/v1/fleet/source", http.HandlerFunc(s.takeSource))
+		admin("/svcctl/v1/fleet/source/forget", http.HandlerFunc(s.forgetSource))
 		admin("/svcctl/v1/fleet/accept", http.HandlerFunc(s.acceptFleet))
 	}
 	if s.cfg.Environment != nil {

@@ -37,6 +37,8 @@ type transaction struct {
 	// extra is committed together with the changes, and so is sourced, unless nil.
 	extra   engine.Transaction
 	sourced *sourcesUpdate
+	// announced says that other machines have to hear of extra.
+	announced bool
 }
 
 // declaring has the documents of files as of a transaction; declarations and duplicates have only those that differ.

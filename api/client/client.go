@@ -172,6 +172,12 @@ func (c *Client) TakeSource(ctx context.Context, name, box string) (before wire.
 	return before, err
 }
 
+// ForgetSource drops a source that no box of the fleet has any more, and returns what became of it.
+func (c *Client) ForgetSource(ctx context.Context, name string) (gone wire.ForgottenSource, err error) {
+	err = c.call(ctx, http.MethodPost, "/svcctl/v1/fleet/source/forget", url.Values{"name": {name}}, callTimeout, &gone)
+	return gone, err
+}
+
 // AcceptFleet has all boxes of the fleet take what etcd has, although it went back.
 func (c *Client) AcceptFleet(ctx context.Context) (f wire.Fleet, err error) {
 	err = c.call(ctx, http.MethodPost, "/svcctl/v1/fleet/accept", nil, callTimeout, &f)

@@ -75,6 +75,9 @@ type Fleet struct {
 	// CACert, Cert and Key are PEM files: the CA of etcd's certificates (empty: the system's
 	// roots), and the box's own certificate with its key (--etcd-cacert, --etcd-cert, --etcd-key).
 	CACert, Cert, Key string
+	// KeyFile has the keys by which the Secrets of the fleet are sealed, 32 bytes in base64 a line; the first one
+	// seals, all open. "": the box accepts no Secrets (--fleet-key-file).
+	KeyFile string
 }
 
 // Addresses says which addresses and ports Services may have, and how they are allocated.

@@ -83,9 +83,6 @@ func (c *Config) validatePlaces(v *validation) {
 	if c.DataDir == "" {
 		v.add("data-dir", c.DataDir, "objects and allocations must be kept somewhere: name a directory, as %s", DefaultDataDir)
 	}
-	if c.DataKeyFile != "" && c.Fleet.Name != "" {
-		v.add("data-key-file", c.DataKeyFile, "objects of a fleet are in etcd, which this key does not encrypt: leave one of the two out")
-	}
 	c.API.validate(v)
 }
 

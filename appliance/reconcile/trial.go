@@ -50,11 +50,11 @@ func (l *Loop) found() manifest.Files {
 	return l.observed.snapshot.Files
 }
 
-// untilTrialEnds returns the time left until a trial ends; not pending when there is none, or before the
-// manifests were read, when it cannot be rolled back.
+// untilTrialEnds returns the time left until a trial ends; not pending when there is none, before the
+// manifests were read, when it cannot be rolled back, or when it is one of a fleet: the loop waits for no other machine.
 func (l *Loop) untilTrialEnds() (left time.Duration, pending bool) {
 	trial, is := l.opts.Store.TrialHead()
-	if !is || !trial.Pending() || l.opts.Watching && l.observed.snapshot == nil {
+	if !is || !trial.Pending() || l.opts.Store.IsShared() || l.opts.Watching && l.observed.snapshot == nil {
 		return 0, false
 	}
 	return trial.Ends.Left(l.clocks()), true
