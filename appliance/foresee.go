@@ -55,7 +55,10 @@ func (p *foreseer) Plan(w http.ResponseWriter, r *http.Request) (*wire.KernelPla
 	ctx := r.Context()
 	select {
 	case p.turn <- struct{}{}:
-		defer func() { <-p.turn }()
+		defer func() {
+			p.a.memory.giveBack()
+			<-p.turn
+		}()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
