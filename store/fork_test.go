@@ -27,7 +27,7 @@ func TestForkDoesWhatTheStoreDoes(t *testing.T) {
 			if got, want := versionsOf(fork), versionsOf(b.s); got != want {
 				t.Fatalf("seed %d, step %d: the fork has\n%s\nand the store\n%s", seed, step, got, want)
 			}
-			do := func(*Store) string { return "" }
+			var do func(*Store) string
 			if r.IntN(3) == 0 {
 				files := manifest.FilesOf(randomFiles(r))
 				do = func(s *Store) string { _, err := s.SyncFiles(files); return fmt.Sprint(err) }
