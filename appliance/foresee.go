@@ -56,8 +56,10 @@ func (p *foreseer) Plan(w http.ResponseWriter, r *http.Request) (*wire.KernelPla
 	select {
 	case p.turn <- struct{}{}:
 		defer func() {
-			p.a.memory.giveBack()
-			<-p.turn
+			go func() { // the answer does not wait for it
+				p.a.memory.giveBack()
+				<-p.turn
+			}()
 		}()
 	case <-ctx.Done():
 		return nil, ctx.Err()

@@ -248,6 +248,9 @@ func Test582_a_plan_is_what_nft_lists_afterwards(t *testing.T) {
 		{"another port", func(f family) []string {
 			return []string{web(f, []string{"svcctl.io/max-connections-per-client: \"9\""}, "ports: [{name: p80, port: 80}, {name: p81, port: 81, targetPort: 80}]")}
 		}, nil},
+		{"relayed", func(f family) []string {
+			return []string{web(f, []string{"svcctl.io/proxy-mode: userspace"}, one, "externalTrafficPolicy: Local")}
+		}, func(p *kernelPlan, f family) { p.has(t, "default/"+f.name("web"), "changes", "port", "", "relay") }},
 		{"no address of its own", func(f family) []string {
 			return []string{f.service("other", "type: ClusterIP", "ports: [{name: p80, port: 80}]")}
 		}, nil},
