@@ -97,7 +97,7 @@ kernels: deps ## tests on other kernels, in virtual machines: make kernels KERNE
 package: ## deb, rpm, tarball and OCI image for amd64 and arm64, with checksums and SBOM, in dist/
 	.ci/package/build $(VERSION) dist
 
-package-test: ## install, upgrade over traffic, downgrade, remove and purge the deb in a bare Debian (root; five minutes)
+package-test: ## install, upgrade over traffic, remove and purge the deb and the rpm in a bare Debian (root; five minutes)
 	.ci/package/test
 
 package-vm: ## the same under a real systemd, with reboots (root; ten minutes); MACHINE=qemu: with a kernel of its own too

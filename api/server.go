@@ -88,6 +88,9 @@ type Config struct {
 	Announcements Announcements
 	// Changes rolls changes back and exports the store; nil: the paths are not served.
 	Changes Changes
+	// Plan tells what a request would change in the kernel; when it is nil, nobody may ask. Its errors are
+	// *wire.Failure where a client can do something about it. It may be called concurrently.
+	Plan func(w http.ResponseWriter, r *http.Request) (*wire.KernelPlan, error)
 	// Fleet is the fleet that the box belongs to; nil: none.
 	Fleet Fleet
 	// TLS configures the API over TCP; nil: it is not served there.
@@ -222,6 +225,9 @@ func (s *Server) Handler() http.Handler {
 		admin("/svcctl/v1/trial/back", http.HandlerFunc(s.back))
 		admin("/svcctl/v1/rollback", http.HandlerFunc(s.rollback))
 		admin("/svcctl/v1/export", s.unhurried(get(s.export)))
+	}
+	if s.cfg.Plan != nil {
+		admin("/svcctl/v1/plan", s.unhurried(http.HandlerFunc(s.plan)))
 	}
 	if s.cfg.Trace != nil {
 		admin(tracePath, get(s.trace))

@@ -66,7 +66,15 @@ func (m *memory) settle() {
 	if m == nil {
 		return
 	}
+	m.giveBack()
+	m.follow()
+}
+
+// giveBack gives what is not in use any more back to the kernel, after work that took much.
+func (m *memory) giveBack() {
+	if m == nil {
+		return
+	}
 	runtime.GC() // what sync.Pools hold goes with the second collection
 	debug.FreeOSMemory()
-	m.follow()
 }
