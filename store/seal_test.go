@@ -74,11 +74,26 @@ func (b *sealBox) change(files map[string]string) SyncResult {
 	return result
 }
 
-func (b *sealBox) seal() {
+func (b *sealBox) seal() (sealed []*manifest.File) {
 	b.t.Helper()
-	if err := b.s.LastGood().Seal(); err != nil {
+	sealed, err := b.s.LastGood().Seal()
+	if err != nil {
 		b.t.Fatal(err)
 	}
+	return sealed
+}
+
+// letGo has sealed files take the places of those of the same content, as a Watcher does, and gives how many did.
+func (b *sealBox) letGo(sealed []*manifest.File) (n int) {
+	b.t.Helper()
+	for _, f := range sealed {
+		if is := b.files[f.Path]; is != nil && is.Hash == f.Hash {
+			b.files[f.Path] = f
+			n++
+		}
+	}
+	b.sync()
+	return n
 }
 
 // again is a start from the same data with another program, which is one that believes no seal.
@@ -121,7 +136,7 @@ func TestSealedFilesAreNotDecoded(t *testing.T) {
 	opened := 0
 	for path, f := range again.files {
 		if names, sealed := f.Names(); sealed {
-			again.files[path] = manifest.Sealed(path, f.Hash, names, func() *manifest.File { opened++; return f.Opened() })
+			again.files[path] = manifest.Sealed(path, f.Hash, names, func(string) *manifest.File { opened++; return f.Opened() })
 		}
 	}
 	if result := again.sync(); result != (SyncResult{Revision: b.s.Revision()}) || again.engine.Commits() != 0 {
@@ -313,6 +328,78 @@ func TestSealedStartIsTheSame(t *testing.T) {
 	}
 	if believed < 100 {
 		t.Errorf("only %d files were sealed in all starts", believed)
+	}
+}
+
+// Once a file is sealed the store holds none of its documents, and writes nothing for that.
+func TestDocumentsOfSealedFilesAreLetGo(t *testing.T) {
+	b := newSealBox(t)
+	b.change(map[string]string{"a.yaml": yamlOf("web {clusterIP: 172.30.0.9}") + sliceOfWeb, "b.yaml": "db {}", "c.yaml": "lb {type: LoadBalancer}"})
+	sealed := b.seal()
+	before, commits := objects(b.s), b.engine.Commits()
+	if n := b.letGo(sealed); n != 2 {
+		t.Errorf("%d files took the places of others, want a.yaml and b.yaml", n)
+	}
+	if objects(b.s) != before || b.engine.Commits() != commits || b.s.HasUnclaimed() {
+		t.Errorf("objects\n%s\nwant\n%s\n%d commits", objects(b.s), before, b.engine.Commits()-commits)
+	}
+	for ref, claims := range b.s.declared.claims {
+		for _, c := range claims {
+			if isLetGo := c.sealed != nil && c.object == nil; isLetGo != (ref.Name != "lb") {
+				t.Errorf("%s is let go: %t", ref, isLetGo)
+			}
+		}
+	}
+	for _, f := range b.s.declared.files {
+		if isSealed(f) != (f.Path != "c.yaml") {
+			t.Errorf("%s has %d documents", f.Path, len(f.Documents))
+		}
+	}
+	if more := b.seal(); len(more) != 0 {
+		t.Errorf("%d files are sealed twice", len(more))
+	}
+	b.change(map[string]string{"a.yaml": "web {clusterIP: 172.30.0.9}", "b.yaml": ""})
+	if _, slices, _ := b.s.Service("default/web"); len(slices) != 0 || b.has("db") {
+		t.Errorf("%d slices, db %t", len(slices), b.has("db"))
+	}
+}
+
+// A store that lets documents go comes to what one comes to that keeps them.
+func TestLettingDocumentsGoChangesNothing(t *testing.T) {
+	letGo := 0
+	for seed := range uint64(150) {
+		lets, keeps := newSealBox(t), newSealBox(t)
+		var history []map[string]string
+		r := rand.New(rand.NewPCG(seed, 2))
+		for step := range 12 {
+			files := map[string]string{}
+			for range 1 + r.IntN(3) {
+				files[string(rune('a'+r.IntN(5)))+".yaml"] = sealTexts[r.IntN(len(sealTexts))]
+			}
+			history = append(history, files)
+			touch, seal := r.IntN(4) == 0, r.IntN(2) == 0
+			for _, b := range []*sealBox{lets, keeps} {
+				b.change(files)
+				sealed := b.seal()
+				if touch {
+					b.touch(rand.New(rand.NewPCG(seed, uint64(step)))) // in between, as clients do
+				}
+				if seal && b == lets {
+					letGo += b.letGo(sealed)
+				} else {
+					b.sync()
+				}
+			}
+			if got, want := objects(lets.s)+"\n"+lets.problems(), objects(keeps.s)+"\n"+keeps.problems(); got != want {
+				t.Fatalf("seed %d, step %d: files %q\n%s\nwant\n%s", seed, step, history, got, want)
+			}
+			if got, want := fmt.Sprint(lets.s.declared.unclaimed), fmt.Sprint(keeps.s.declared.unclaimed); got != want {
+				t.Fatalf("seed %d, step %d: files %q: unclaimed %s, want %s", seed, step, history, got, want)
+			}
+		}
+	}
+	if letGo < 100 {
+		t.Errorf("only %d files let their documents go", letGo)
 	}
 }
 
