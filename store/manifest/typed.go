@@ -30,6 +30,8 @@ type decoding struct {
 	doubted  bool // an unknown field of a kind that is partly read was warned about
 	// repeated are texts of this document, found by their length and ends: a name is there many times.
 	repeated [16]string
+	// texts are the maps of texts that were decoded last: many a Service has the labels that it selects.
+	texts [2]map[string]string
 }
 
 // object fills o from a node.
@@ -153,6 +155,12 @@ func (d *decoding) textMap(n *node, v reflect.Value) {
 		d.wrongType(n, "a mapping")
 		return
 	}
+	for _, known := range d.texts {
+		if saysSame(n, known) && !d.secrets {
+			v.Set(reflect.ValueOf(known)) // a map takes 336 bytes, and nobody changes this one
+			return
+		}
+	}
 	m := make(map[string]string, len(n.fields))
 	for _, f := range n.fields {
 		d.path.pushKey(f.key)
@@ -163,7 +171,21 @@ func (d *decoding) textMap(n *node, v reflect.Value) {
 		}
 		d.path.pop()
 	}
+	d.texts[0], d.texts[1] = m, d.texts[0]
 	v.Set(reflect.ValueOf(m))
+}
+
+// saysSame reports whether a node would become a map that is not empty, without a word about it.
+func saysSame(n *node, m map[string]string) bool {
+	if len(m) == 0 || len(n.fields) != len(m) {
+		return false
+	}
+	for _, f := range n.fields {
+		if text, has := m[f.key]; !has || f.value.kind != kindString || f.value.oldBool || text != f.value.text {
+			return false
+		}
+	}
+	return true
 }
 
 // bytesMap fills a map of bytes, which JSON has in base64 (RFC 4648, 4).
