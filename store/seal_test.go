@@ -335,10 +335,14 @@ func TestSealedStartIsTheSame(t *testing.T) {
 func TestDocumentsOfSealedFilesAreLetGo(t *testing.T) {
 	b := newSealBox(t)
 	b.change(map[string]string{"a.yaml": yamlOf("web {clusterIP: 172.30.0.9}") + sliceOfWeb, "b.yaml": "db {}", "c.yaml": "lb {type: LoadBalancer}"})
-	sealed := b.seal()
+	sealed, opened := b.seal(), 0
+	for i, f := range sealed {
+		names, _ := f.Names()
+		sealed[i] = manifest.Sealed(f.Path, f.Hash, names, func(string) *manifest.File { opened++; return f.Opened() })
+	}
 	before, commits := objects(b.s), b.engine.Commits()
-	if n := b.letGo(sealed); n != 2 {
-		t.Errorf("%d files took the places of others, want a.yaml and b.yaml", n)
+	if n := b.letGo(sealed); n != 2 || opened != 0 {
+		t.Errorf("%d files took the places of others, want a.yaml and b.yaml; %d were decoded for that", n, opened)
 	}
 	if objects(b.s) != before || b.engine.Commits() != commits || b.s.HasUnclaimed() {
 		t.Errorf("objects\n%s\nwant\n%s\n%d commits", objects(b.s), before, b.engine.Commits()-commits)
@@ -357,6 +361,16 @@ func TestDocumentsOfSealedFilesAreLetGo(t *testing.T) {
 	}
 	if more := b.seal(); len(more) != 0 {
 		t.Errorf("%d files are sealed twice", len(more))
+	}
+	// A sealed file that says something else is no such one.
+	text := []byte(yamlOf("db {publishNotReadyAddresses: true}"))
+	other := manifest.Decode("b.yaml", text, manifest.DefaultLimits())
+	other.Hash = sha256.Sum256(text)
+	names, _ := b.files["b.yaml"].Names()
+	b.files["b.yaml"] = manifest.Sealed("b.yaml", other.Hash, names, func(string) *manifest.File { return other })
+	b.sync()
+	if !b.service("db").Spec.PublishNotReadyAddresses {
+		t.Error("another content of a sealed file is not seen")
 	}
 	b.change(map[string]string{"a.yaml": "web {clusterIP: 172.30.0.9}", "b.yaml": ""})
 	if _, slices, _ := b.s.Service("default/web"); len(slices) != 0 || b.has("db") {

@@ -123,6 +123,10 @@ func (s *saver) run(stop <-chan struct{}) {
 }
 
 func (s *saver) flush() {
+	select { // what was put until now goes now
+	case <-s.wake:
+	default:
+	}
 	s.waiting.Store(0)
 	err := s.to.Flush()
 	s.mu.Lock()
