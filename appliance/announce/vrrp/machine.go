@@ -21,7 +21,7 @@ func (s State) String() string { return [...]string{"backup", "active", "leaving
 // Answers reports whether a box in the state answers.
 func (s State) Answers() bool { return s == Active || s == Leaving }
 
-// unwell is the priority of a box that anybody else should take over from.
+// unwell is the priority of a box that any other should take over from.
 const unwell = 1
 
 // Config are the settings of a virtual router.
@@ -45,7 +45,7 @@ type Machine struct {
 	deadline time.Time // when leaving: until then a successor is waited for
 }
 
-// New begins as Backup, and becomes active when it hears of nobody.
+// New begins as Backup, and becomes active when it receives no adverts.
 func New(now time.Time, cfg Config) *Machine {
 	m := &Machine{cfg: cfg, priority: cfg.Priority, since: now}
 	m.Join(now)
@@ -58,13 +58,13 @@ func (m *Machine) State() (State, time.Time) { return m.state, m.since }
 // Master is the active box as far as heard; not valid: this one, or unknown.
 func (m *Machine) Master() netip.Addr { return m.master }
 
-// Priority is the one that the box advertises, or would: 1 while others should take over.
+// Priority returns the priority that the box advertises as master: 1 while others should take over.
 func (m *Machine) Priority() uint8 { return m.priority }
 
-// Next is when Tick has something to do; the zero Time: never.
+// Next returns the time at which Tick is due; the zero Time: never.
 func (m *Machine) Next() time.Time { return m.next }
 
-// skew is Skew_Time: who has the highest priority is first (RFC 9568, section 6.1).
+// skew returns Skew_Time: the box with the highest priority is first (RFC 9568, section 6.1).
 func (m *Machine) skew() time.Duration {
 	return time.Duration(256-int(m.priority)) * m.interval / 256
 }
