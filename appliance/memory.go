@@ -16,8 +16,9 @@ type allowance struct {
 }
 
 // starting is for a start, in which most of what is made stays: Go's own 100 per cent would let as much garbage
-// be as is in use.
-var starting = allowance{24 << 20, 50, 100}
+// be as is in use. At 10,000 files of a Service each, 35 per cent take 25 MiB less than 50 at the most, and some
+// 4 % more CPU time.
+var starting = allowance{48 << 20, 35, 100}
 
 // steady is for the time after a start. A change makes less than 0.1 MiB of garbage, and a collection
 // takes some 0.7 ms for each MiB in use: at 10,000 Services some 0.2 ms of collecting a change.
