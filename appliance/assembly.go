@@ -101,7 +101,7 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 		follows = append(follows, parts.NewDNS(a.dns, a.store))
 	}
 	dog := a.watchdog()
-	loop := a.loop(dog, follows, sets, balance, fullness)
+	loop := a.loop(ctx, dog, follows, sets, balance, fullness)
 	// The watchdog outlives ctx: the loop may be stuck when the process is to stop.
 	watched, ended := context.WithCancel(context.WithoutCancel(ctx))
 	tasks := []task.Task{
@@ -159,7 +159,7 @@ func (a *assembly) serve(ctx context.Context, server *apiserver.Server, scrape n
 }
 
 // loop makes the reconcile loop.
-func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part, sets *parts.SourceSets, balance *parts.Balance, fullness *parts.Fullness) *reconcile.Loop {
+func (a *assembly) loop(ctx context.Context, dog *reconcile.Watchdog, follows []reconcile.Part, sets *parts.SourceSets, balance *parts.Balance, fullness *parts.Fullness) *reconcile.Loop {
 	cluster, endpoints, pools := a.controllers()
 	return reconcile.New(reconcile.Options{
 		Store: a.store, Kernel: a.calls.Kernel(a.kernel), Log: a.log,
@@ -191,7 +191,7 @@ func (a *assembly) loop(dog *reconcile.Watchdog, follows []reconcile.Part, sets 
 		HoldSentinel: a.kernel.HoldSentinel,
 		OnReady: func() {
 			a.notify(daemon.SdNotifyReady)
-			go a.settle()
+			go a.settle(ctx)
 		},
 	})
 }
@@ -237,20 +237,27 @@ func (a *assembly) hostFor(cfg *config.Config, facts *node.Facts) reconcile.Host
 	return host
 }
 
-// settle gives back what the start took, once the copies of files that it made are on disk.
-func (a *assembly) settle() {
+// settle gives back what the start took, once the copies of files that it made are on disk: what is sealed need
+// not be held any more.
+func (a *assembly) settle(ctx context.Context) {
 	if err := a.store.LastGood().Flush(); err != nil {
 		a.log.Debug("copies of files are not kept yet", "err", err) // the watcher tries again, and says so
 	}
-	a.seal()
+	if sealed := a.seal(); len(sealed) > 0 && a.watcher != nil {
+		if err := a.watcher.TakeSealed(ctx, sealed); err == nil {
+			_ = a.sync(ctx) // of an error ctx is the reason
+		}
+	}
 	a.memory.settle()
 }
 
 // seal spares the next start the files that nothing is to be said about.
-func (a *assembly) seal() {
-	if err := a.store.LastGood().Seal(); err != nil {
+func (a *assembly) seal() (sealed []*manifest.File) {
+	sealed, err := a.store.LastGood().Seal()
+	if err != nil {
 		a.log.Debug("the next start reads all files anew", "err", err)
 	}
+	return sealed
 }
 
 // watchdog tells systemd that we live, three times in the period that it wants that in.

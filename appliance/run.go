@@ -64,6 +64,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger, drain *drain)
 	relayed := parts.NewRelay(log, secret, state, handover.Kept())
 	drain.relay.Store(relayed)
 	memory := newMemory()
+	memory.begin()
 	calmMonitor()
 	closers := closers{}
 	defer func() { err = errors.Join(err, closers.close()) }()

@@ -126,6 +126,7 @@ func decodeRecord(pair engine.Pair) (*record, error) {
 	if value.Object == nil || objectKey(object.RefOf(value.Object)) != pair.Key {
 		return nil, fmt.Errorf("read stored %s: %w", pair.Key, errors.New("it holds another object"))
 	}
+	object.Share(value.Object)
 	return &record{object: value.Object, owner: value.Owner, digest: digestOf(pair.Value), created: value.Created, asked: value.Asked}, nil
 }
 

@@ -43,7 +43,7 @@ type Foreseen struct {
 	From nft.Fork
 	Box  *nft.Box
 	// Services are those that would be planned anew, by key; without ports: they would be gone.
-	Services map[string]Service
+	Services map[string]*Service
 	// Problems are those that these Services would have and do not have now.
 	Problems []wire.Problem
 }
