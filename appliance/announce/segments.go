@@ -24,6 +24,7 @@ type segments struct {
 	log   *slog.Logger
 	tasks *errgroup.Group
 	mark  func(netip.Addr) // called for each address that has another state somewhere
+	may   func() bool      // whether this box answers; nil: nobody else does
 
 	links   []node.Link
 	ports   map[int]*port // by index of the interface
@@ -89,7 +90,7 @@ func (s *segments) open(ctx context.Context, l node.Link, ranges []Range) error 
 	}
 	p := &port{link: l, addrs: map[netip.Addr]bool{}, mark: make(chan struct{}, 1)}
 	var err error
-	p.Port, err = neighbor.Open(&net.Interface{Index: l.Index, Name: l.Name, HardwareAddr: l.MAC}, prefixes, s.log, func() { signal(p.mark) })
+	p.Port, err = neighbor.Open(&net.Interface{Index: l.Index, Name: l.Name, HardwareAddr: l.MAC}, prefixes, s.log, func() { signal(p.mark) }, s.may)
 	if err != nil {
 		return err
 	}

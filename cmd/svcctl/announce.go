@@ -275,6 +275,9 @@ func groupText(g *wire.Group) string {
 		return ""
 	}
 	text := fmt.Sprintf("Virtual router %d: %s since %s, priority %d", g.VRID, g.State, sinceText(g.Since), g.Priority)
+	if g.State == "active" && g.Interval != "" {
+		text += ", adverts every " + g.Interval
+	}
 	if g.Master != "" {
 		text += ", " + g.Master + " answers"
 	}
