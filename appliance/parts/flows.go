@@ -175,7 +175,7 @@ func (f *Flows) listen(ctx context.Context, changed func()) error {
 	stop := context.AfterFunc(ctx, func() { _ = events.Close() })
 	defer stop()
 	// Whatever began before somebody listened may end without a word.
-	if _, err := conntrack.Look(0, f.book.Before); err != nil {
+	if _, err := look(f.book.Before); err != nil {
 		return err
 	}
 	f.book.Lose(0) // those that a look has counted by now are in its totals, and stay there
@@ -227,11 +227,20 @@ func (f *Flows) hear() error {
 	return err
 }
 
+// look hands each connection whose end is told of to each.
+func look(each func(*conntrack.Connection)) (entries int, err error) {
+	return conntrack.Look(0, func(c *conntrack.Connection) {
+		if !c.Adopted {
+			each(c)
+		}
+	})
+}
+
 // prune forgets connections whose end was lost.
 func (f *Flows) prune() {
 	began := time.Now()
 	var ids []uint32
-	if _, err := conntrack.Look(0, func(c *conntrack.Connection) { ids = append(ids, c.ID) }); err != nil {
+	if _, err := look(func(c *conntrack.Connection) { ids = append(ids, c.ID) }); err != nil {
 		return // it is tried again with what is lost next
 	}
 	slices.Sort(ids)
