@@ -120,7 +120,7 @@ func (s *segments) open(ctx context.Context, l node.Link, ranges []Range) error 
 			}
 		}
 	})
-	s.log.Info("announcing on an interface", "interface", l.Name, "mac", l.MAC)
+	s.log.Info("announcing on an interface", "interface", l.Name, "mac", l.MAC.String())
 	return nil
 }
 

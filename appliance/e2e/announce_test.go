@@ -49,7 +49,7 @@ func (b *box) announcedDocuments(idle ...*netlab.Host) func(f family) []string {
 }
 
 // macOf is the Ethernet address that a neighbor gets as the answer for an address; "" without one.
-func macOf(t *testing.T, from *netlab.Host, ifname string, f family, addr string) string {
+func macOf(t testing.TB, from *netlab.Host, ifname string, f family, addr string) string {
 	t.Helper()
 	var out string
 	if f.v6 {
@@ -148,7 +148,7 @@ func Test263_neighbors_find_addresses_on_their_segment(t *testing.T) {
 }
 
 // macInside is the Ethernet address of an interface of a host.
-func macInside(t *testing.T, h *netlab.Host, ifname string) string {
+func macInside(t testing.TB, h *netlab.Host, ifname string) string {
 	t.Helper()
 	out, _, err := h.Run("ip", "-o", "link", "show", "dev", ifname)
 	if err != nil {

@@ -174,8 +174,13 @@ func (m *Machine) Receive(now time.Time, a *Advert, own netip.Addr) (adverts []u
 		switch {
 		case a.Priority == 0:
 			return m.advertise(now), false
-		case a.Priority > m.priority || a.Priority == m.priority && own.Less(a.Source) || m.Silent(now) && !m.takes(a):
-			// Of two that answer the higher priority stays, but for one that was away: it was replaced.
+		case a.Priority > m.priority || a.Priority == m.priority && own.Less(a.Source):
+			// Two answered, as after a split. The one that stays may never have heard of this one: it should, once, and
+			// announce itself to those that follow this one.
+			m.become(now, Backup)
+			m.hear(now, a)
+			return []uint8{m.priority}, false
+		case m.Silent(now) && !m.takes(a): // this one was away, and is replaced
 			m.become(now, Backup)
 			m.hear(now, a)
 		default:

@@ -75,6 +75,7 @@ type box struct {
 	stopped, paused time.Time
 	was             State
 	moves           int // to another state
+	asserts         int // against another one that answered
 }
 
 // runs reports whether the process of a box does.
@@ -125,8 +126,10 @@ func (w *world) run(d time.Duration, each func()) {
 			case f.at.After(w.now) || w.now.Before(f.to.stopped):
 				w.flight = append(w.flight, f)
 			case f.to.runs(w.now):
-				out, _ := f.to.Receive(w.now, &f.a, f.to.addr)
-				w.send(f.to, out)
+				out, assert := f.to.Receive(w.now, &f.a, f.to.addr)
+				if w.send(f.to, out); assert {
+					f.to.asserts++
+				}
 			}
 		}
 		for _, b := range w.boxes {
@@ -256,16 +259,22 @@ func TestJoinUnwell(t *testing.T) {
 	}
 }
 
+// When a split heals one stays, which announces itself to those that followed the other, whoever is heard first.
 func TestSplitHeals(t *testing.T) {
 	for _, priorities := range [][2]uint8{{100, 200}, {100, 100}} {
-		w := newWorld(t, config(priorities[0]), config(priorities[1]))
-		w.run(time.Second, nil)
-		w.split = true
-		w.run(1500*time.Millisecond, nil)
-		w.is("active active")
-		w.split = false
-		w.run(2*interval, nil)
-		w.is("backup active") // the higher priority, or the higher address
+		for offset := range interval / time.Millisecond {
+			w := newWorld(t, config(priorities[0]), config(priorities[1]))
+			w.run(time.Second, nil)
+			w.split = true
+			w.run(1500*time.Millisecond+offset*time.Millisecond, nil)
+			w.is("active active")
+			w.split = false
+			w.run(2*interval, nil)
+			w.is("backup active") // the higher priority, or the higher address
+			if w.boxes[1].asserts == 0 {
+				t.Errorf("%v: healed after %d ms, the one that stays does not know that it was not alone", priorities, offset)
+			}
+		}
 	}
 }
 
