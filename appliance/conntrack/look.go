@@ -11,7 +11,8 @@ import (
 	"svcctl.io/svcctl/nft/nfnetlink"
 )
 
-// Connection is a tracked connection whose destination was translated, or one that was adopted.
+// Connection is a tracked connection whose destination was translated, or one that was adopted. It has more than 15 fields: what
+// an entry of the kernel tells, by the roles of a Service.
 type Connection struct {
 	// ID tells the entry from others, older ones with the same addresses included, as
 	// `conntrack -o id` prints it.
