@@ -160,7 +160,10 @@ func (e *election) outcome() (answers bool, master netip.Addr, assert bool) {
 func (e *election) set(unwell bool, addrs [2][]netip.Addr) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.m.SetPriority(unwell)
+	before := e.m.Priority()
+	if e.m.SetPriority(unwell); e.m.Priority() != before {
+		e.log.Warn("the priority in the election is another one", "vrid", e.cfg.VRID, "priority", e.m.Priority(), "unwell", unwell)
+	}
 	e.addrs = addrs
 	e.judgeOthers(time.Now())
 }

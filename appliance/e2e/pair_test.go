@@ -15,6 +15,7 @@ import (
 type pair struct {
 	t              *testing.T // nil in benchmarks
 	client, server *netlab.Host
+	lan            *netlab.Segment
 	hosts          [2]*netlab.Host
 	boxes          [2]*netlab.Appliance
 	announcers     [2]*netlab.Appliance
@@ -37,12 +38,12 @@ func makePair(t testing.TB, announcer func(n int) []string) *pair {
 	t.Helper()
 	l := netlab.New(t)
 	p := &pair{client: l.Host("client"), server: l.Host("server")}
-	lan := l.Segment("lan").Attach(p.client, "eth0", "192.0.2.9/24", "2001:db8::9/64")
+	p.lan = l.Segment("lan").Attach(p.client, "eth0", "192.0.2.9/24", "2001:db8::9/64")
 	inside := l.Segment("inside").Attach(p.server, "eth0", "10.1.0.11/24", "fd00:10:1::11/64")
 	p.server.Serve("tcp", 80)
 	p.server.Serve("udp", 80)
 	for n := range p.hosts {
-		box := p.attach(n, l, lan, inside)
+		box := p.attach(n, l, p.lan, inside)
 		box.Manifests.Write("web.yaml", both(func(f family) []string {
 			return []string{
 				f.service("web", "type: LoadBalancer", "loadBalancerIP: "+f.pairVIP().Addr().String(),

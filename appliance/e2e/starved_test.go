@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os/exec"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -94,4 +95,46 @@ func Test502_busy_machine(t *testing.T) {
 	p.changed(t, "after 15 s of 8 busy loops", [2]int{1, 0})
 	t.Logf("adverts say that they come every %s", p.group(t, 0).Interval)
 	p.answersAs(t, 0)
+}
+
+// Two boxes of different virtual routers both answer: each says so, with the Ethernet address of the other and what to do. A box
+// without carrier says that nobody hears it, and one that stands by does not ask for its addresses to be given to an interface.
+func Test504_what_is_wrong_with_an_election_is_told(t *testing.T) {
+	p := newPair(t, func(n int) []string { return []string{"--l2", "lan0", "--vrid", fmt.Sprint(51 + n)} })
+	vip := ipv4.pairVIP().Addr().String()
+	says := func(n int, verb string, wants ...string) {
+		t.Helper()
+		eventually(t, time.Minute, func() error {
+			out, _, _ := p.boxes[n].Svcctl(verb, map[string][]string{"explain": {vip}}[verb]...)
+			for _, want := range wants {
+				if text := strings.Join(strings.Fields(out), " "); !strings.Contains(text, want) {
+					return fmt.Errorf("no %q in %s of box %d:\n%s", want, verb, n+1, out)
+				}
+			}
+			return nil
+		})
+	}
+	for n, a := range p.announcers {
+		a.Launch()
+		says(n, "announcements", "l2 lan0 announced")
+	}
+	for n := range p.boxes {
+		other := macInside(t, p.hosts[1-n], "lan0")
+		says(n, "status", "two boxes answer for "+vip, "the one with the Ethernet address "+other, "the same --vrid")
+		says(n, "doctor", "two boxes answer for "+vip)
+		says(n, "explain", other+" answers as well")
+	}
+	p.announcers[1].Stop()
+	standby := p.boxes[1].Announcer(election(0)...)
+	standby.Launch()
+	says(1, "announcements", "standby: 192.0.2.1 answers")
+	says(1, "doctor", "for 2 another box answers, and this one stands by")
+	if out, _, _ := p.boxes[1].Svcctl("doctor"); strings.Contains(out, "ip address add") {
+		t.Errorf("a box that stands by is to be given addresses:\n%s", out)
+	}
+	p.lan.Unplug(p.hosts[0])
+	says(0, "announcements", "down: the interface has no carrier", "priority 1")
+	says(0, "status", "nobody hears this box on lan0: it has no carrier")
+	says(0, "explain", "is not announced on lan0: the interface has no carrier")
+	says(1, "announcements", "l2 lan0 announced")
 }
